@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, CommandFactory, FromArgMatches};
 
-use lab_base::util::reading;
-use lab_base::util::reading::MAX_DEFINITION;
+use lab_base::util::limited_read;
+use lab_base::util::limited_read::MAX_DEFINITION;
 use lab_core::arch::nearest;
 use lab_core::models;
 use lab_core::models::Source;
@@ -366,7 +366,8 @@ impl Options {
 
     fn file(&self, path: &Path) -> Result<File, Failure> {
         let at = path.display();
-        let text = reading::text(path, MAX_DEFINITION).map_err(|e| anyhow::anyhow!("{at}: {e}"))?;
+        let text =
+            limited_read::text(path, MAX_DEFINITION).map_err(|e| anyhow::anyhow!("{at}: {e}"))?;
         let table: toml::Table = text.parse().map_err(|e| anyhow::anyhow!("{at}: {e}"))?;
         let mut faults = Vec::new();
         let mut file = File {

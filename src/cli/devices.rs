@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::Args as ClapArgs;
 use serde_json::{Value, json};
 
-use lab_base::ggml::{CACHE_TYPES, Device, DeviceKind, Misplaced, devices, rpc};
+use lab_base::ggml::{CACHE_TYPES, Device, DeviceKind, MisplacedOp, devices, rpc};
 use lab_base::util::wording::bytes;
 use lab_base::weights::TensorType;
 use lab_core::model;
@@ -85,7 +85,7 @@ fn cache_types(device: Device) -> Result<Option<Vec<TensorType>>, Failure> {
 
 /// Operations that a device lacks for a model. Key: operation, block, types and length of a row. Value: one of the
 /// operations, and their numbers in a pass of 512 tokens and of one.
-type Lacking = BTreeMap<(String, &'static str, Vec<&'static str>, u64), (Misplaced, [usize; 2])>;
+type Lacking = BTreeMap<(String, &'static str, Vec<&'static str>, u64), (MisplacedOp, [usize; 2])>;
 
 /// The operations that a device lacks for a model, if all layers are on the device.
 fn lacking(opened: &Opened, device: Device, kv_type: TensorType) -> Result<Lacking, Failure> {

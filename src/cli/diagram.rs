@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 
-use lab_base::util::reading;
+use lab_base::util::limited_read;
 use lab_core::arch::ArchDef;
 use lab_core::models::synth::Request;
 use lab_core::models::{Definitions, Source};
@@ -197,7 +197,7 @@ fn draw(args: &Args, def: &ArchDef, sample: &Sample) -> Result<Vec<(String, Vec<
         let what = args.drawn().first().copied().unwrap_or_default();
         let model = Source::File(what.into()).name();
         let mut put = || -> Result<Option<String>, Failure> {
-            let bytes = reading::bytes(file, MAX_OVERLAY)?;
+            let bytes = limited_read::bytes(file, MAX_OVERLAY)?;
             let overlay = Overlay::read(&bytes, args.quantity.as_deref())?;
             Ok(overlay.put(&mut drawing, sample, &model)?)
         };

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use clap::Args as ClapArgs;
 
-use lab_base::util::writing::Part;
+use lab_base::util::atomic_file::PartFile;
 use lab_base::weights::TensorType;
 use lab_core::artifacts::npy;
 use lab_core::model::{Batch, is_finite};
@@ -52,7 +52,7 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let opened = args.load.open(&args.model.source())?;
     // The output is created first: without it, computing would be useless.
-    let part = Part::new(args.force.target(&args.output));
+    let part = PartFile::new(args.force.target(&args.output));
     let part = part.map_err(|error| at(&args.output, &error))?;
     let n = args.tokens.len();
     let chunk = args.chunk.unwrap_or(n).clamp(1, n.max(1));
@@ -119,7 +119,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// Writes an array as NPY.
-fn finish(mut part: Part, path: &Path, values: &[f32], shape: &[usize]) -> Result<(), Failure> {
+fn finish(mut part: PartFile, path: &Path, values: &[f32], shape: &[usize]) -> Result<(), Failure> {
     let written = part.write(&npy::bytes_of(values, shape));
     written
         .and_then(|()| part.finish())

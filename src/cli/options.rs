@@ -7,7 +7,7 @@ use clap::{ArgGroup, Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use lab_base::weights;
-use lab_base::weights::{Checked, TensorType};
+use lab_base::weights::{FiniteCheck, TensorType};
 use lab_core::arch::Library;
 use lab_core::blocks::REGISTRY;
 use lab_core::model::{Model, Options};
@@ -226,7 +226,7 @@ impl ModelOptions {
         let names: Vec<&str> = tensors.map(|t| t.name.as_str()).collect();
         let checked = weights::check(&opened.weights, &names)?;
         for (name, result) in names.iter().zip(checked) {
-            if result == Checked::Missing {
+            if result == FiniteCheck::Missing {
                 tracing::warn!(tensor = name, "not in the file, so not checked");
             }
         }

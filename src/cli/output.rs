@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use clap::{ArgMatches, Args};
 
 use lab_base::ggml::end_process;
+use lab_base::util::atomic_file;
+use lab_base::util::atomic_file::OutputPath;
 use lab_base::util::inputs::{is_input, is_same_file};
-use lab_base::util::writing;
-use lab_base::util::writing::Target;
 
 /// An error message for the user.
 pub type Failure = anyhow::Error;
@@ -114,9 +114,9 @@ pub(super) struct ForceOption {
 
 impl ForceOption {
     /// A path as the target of an output.
-    pub(super) fn target<'p>(&self, path: &'p Path) -> Target<'p> {
+    pub(super) fn target<'p>(&self, path: &'p Path) -> OutputPath<'p> {
         let replaces = self.force;
-        Target { path, replaces }
+        OutputPath { path, replaces }
     }
 }
 
@@ -156,7 +156,7 @@ pub(super) fn check_outputs(command: &clap::Command, matches: &ArgMatches) -> Re
         if outputs[..i].iter().any(is_same) {
             anyhow::bail!("{}: two outputs have this name", path.display());
         }
-        let checked = Target { path, replaces }.check();
+        let checked = OutputPath { path, replaces }.check();
         checked.map_err(|error| at(path, &error))?;
     }
     let appended = given(TypeId::of::<AppendedFile>());
@@ -198,7 +198,7 @@ pub(super) fn save(
     let mut paths = Vec::new();
     for (name, bytes) in files {
         let path = folder.join(name);
-        let written = writing::write(force.target(&path), bytes);
+        let written = atomic_file::write(force.target(&path), bytes);
         written.map_err(|error| at(&path, &error))?;
         paths.push(path);
     }
@@ -218,7 +218,7 @@ pub(super) fn remove_on_signals() -> io::Result<()> {
         SignalKind::terminate(),
         SignalKind::hangup(),
     ];
-    end_on_signals(&ends, &[], writing::remove_incomplete)
+    end_on_signals(&ends, &[], atomic_file::remove_incomplete)
 }
 
 /// Installs handlers for signals. The signals `ends` end this process, after `before`, with 128 plus the signal's number,
@@ -401,7 +401,7 @@ mod tests {
                 let matches = command.try_get_matches_from_mut(line).expect("ignored");
                 check_outputs(&command, &matches).map_err(|error| error.to_string())
             };
-            let refused = Err(format!("{}: {}", there.display(), writing::IS_THERE));
+            let refused = Err(format!("{}: {}", there.display(), atomic_file::IS_THERE));
             assert_eq!(checked(&there, &[]), refused, "{words:?} {option}");
             for (path, more) in [
                 (&*there, &["--force"][..]),

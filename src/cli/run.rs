@@ -8,8 +8,8 @@ use clap::Args as ClapArgs;
 use serde_json::{Map, Value, json};
 
 use lab_base::grammar::{Compiled, Matcher};
-use lab_base::util::reading;
-use lab_base::util::reading::MAX_TEXT;
+use lab_base::util::limited_read;
+use lab_base::util::limited_read::MAX_TEXT;
 use lab_base::weights::TensorType;
 use lab_core::engine;
 use lab_core::engine::serving::Served;
@@ -295,10 +295,10 @@ fn text(prompt: Option<&str>, file: Option<&Path>) -> Result<String, Failure> {
     };
     let (place, read) = match path == Path::new("-") {
         true => {
-            let bytes = reading::all(io::stdin().lock(), MAX_TEXT);
-            (Path::new("stdin"), bytes.and_then(reading::utf8))
+            let bytes = limited_read::all(io::stdin().lock(), MAX_TEXT);
+            (Path::new("stdin"), bytes.and_then(limited_read::utf8))
         }
-        false => (path, reading::text(path, MAX_TEXT)),
+        false => (path, limited_read::text(path, MAX_TEXT)),
     };
     let mut text = read.map_err(|error| at(place, &error))?;
     // As editors and `echo` end a file.

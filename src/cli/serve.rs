@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use clap::Args as ClapArgs;
 
-use lab_base::util::reading;
-use lab_base::util::reading::MAX_DEFINITION;
+use lab_base::util::limited_read;
+use lab_base::util::limited_read::MAX_DEFINITION;
 use lab_base::util::wording::bytes;
 use lab_core::artifacts::store;
 use lab_core::artifacts::store::Shelf;
@@ -206,7 +206,7 @@ impl Args {
 fn keys(args: &Args) -> Result<Vec<String>, Failure> {
     let mut keys = args.api_key.clone();
     if let Some(path) = &args.api_key_file {
-        let text = reading::text(path, MAX_DEFINITION);
+        let text = limited_read::text(path, MAX_DEFINITION);
         let text = text.map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
         let lines = text.lines().map(str::trim);
         let is_key = |line: &&str| !line.is_empty() && !line.starts_with('#');

@@ -8,8 +8,8 @@ use serde::Deserialize;
 use serde_json::json;
 
 use lab_base::tokenizer::Tokenizer;
-use lab_base::util::reading;
-use lab_base::util::reading::MAX_TEXT;
+use lab_base::util::limited_read;
+use lab_base::util::limited_read::MAX_TEXT;
 use lab_core::models;
 use lab_core::models::{Definitions, Source};
 
@@ -76,7 +76,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     let mut out = io::stdout().lock();
     let mut lines = io::stdin().lock();
-    while let Some(line) = reading::line(&mut lines, MAX_TEXT)? {
+    while let Some(line) = limited_read::line(&mut lines, MAX_TEXT)? {
         if line.as_ref().is_ok_and(|line| line.trim().is_empty()) {
             continue;
         }

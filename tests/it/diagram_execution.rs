@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lab_base::ggml::{GraphOp, Origin};
+use lab_base::ggml::{GraphOp, OpSource};
 use lab_core::arch::{Mode, Resolved};
 use lab_core::model::{Options, STATE_PIECES};
 use lab_core::plan::{KeysOf, Pooling};
@@ -59,7 +59,7 @@ fn is_view(step: &GraphOp) -> bool {
 fn written(steps: &[GraphOp], step: &GraphOp) -> Option<(String, u64)> {
     let leaves = step.sources.iter();
     let leaves = leaves.filter_map(|source| match behind(steps, source, is_view) {
-        Origin::Leaf(name) => Some(name),
+        OpSource::Leaf(name) => Some(name),
         _ => None,
     });
     let leaves: Vec<String> = leaves.collect();
@@ -98,7 +98,7 @@ fn traffic(case: &Case, steps: &[GraphOp]) -> Traffic {
         }
         for source in step.sources.iter().filter(|_| !step.is_view) {
             match behind(steps, source, is_view) {
-                Origin::Op(at) => {
+                OpSource::Op(at) => {
                     let is_row =
                         |name: &String| name.ends_with(".cache_k") || name.ends_with(".cache_v");
                     let name = written(steps, &steps[at]).map(|(name, _)| name);
@@ -106,7 +106,7 @@ fn traffic(case: &Case, steps: &[GraphOp]) -> Traffic {
                     let reads = owner.map(|owner| vec![owner as u64, step.shape[0]]);
                     all.extend(reads.map(|reads| (("reads", layer), reads)));
                 }
-                Origin::Leaf(name) if name.contains(".state_") => {
+                OpSource::Leaf(name) if name.contains(".state_") => {
                     all.insert(("recurs", layer), vec![]);
                 }
                 _ => {}
@@ -200,7 +200,7 @@ fn facts_run(case: &Case) -> Shown {
         }
     }
     for step in steps.iter().filter(|step| step.op == "MUL_MAT_ID") {
-        let Origin::Weight(weight) = behind(&steps, &step.sources[0], is_view) else {
+        let OpSource::Weight(weight) = behind(&steps, &step.sources[0], is_view) else {
             panic!("{}: experts are weights", case.golden.name);
         };
         if case.plan().tensors[weight].name.contains(".lora_") {

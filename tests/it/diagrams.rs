@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::LazyLock;
 
-use lab_base::ggml::{GraphOp, Origin};
+use lab_base::ggml::{GraphOp, OpSource};
 use lab_base::weights::TensorType;
 use lab_core::arch::{ArchDef, Join, Mode, Resolved};
 use lab_core::model::{Batch, Model, Options, trace};
@@ -125,7 +125,7 @@ fn is_layout(step: &GraphOp) -> bool {
 fn weights_read<'s>(steps: &[GraphOp], of: impl IntoIterator<Item = &'s usize>) -> BTreeSet<usize> {
     let sources = of.into_iter().flat_map(|at| &steps[*at].sources);
     let weights = sources.filter_map(|source| match behind(steps, source, is_layout) {
-        Origin::Weight(weight) => Some(weight),
+        OpSource::Weight(weight) => Some(weight),
         _ => None,
     });
     weights.collect()
@@ -165,7 +165,7 @@ fn check_arrows(name: &str, steps: &[GraphOp], part: &Part) {
     for (to, op) in part.ops.iter().enumerate() {
         box_of.extend(op.steps.iter().map(|at| (*at, to)));
         for source in op.steps.iter().flat_map(|at| &steps[*at].sources) {
-            if let Origin::Op(at) = behind(steps, source, is_layout) {
+            if let OpSource::Op(at) = behind(steps, source, is_layout) {
                 expected.insert((box_of.get(&at).copied(), to));
             }
         }
@@ -192,7 +192,7 @@ fn check_stream(name: &str, steps: &[GraphOp], slots: &[Slot]) {
             assert_eq!(steps[joined].op, "ADD", "{place}");
             let read = behind(steps, &steps[joined].sources[0], is_layout);
             if let Some(stream) = stream {
-                assert_eq!(read, Origin::Op(stream), "{place}");
+                assert_eq!(read, OpSource::Op(stream), "{place}");
             }
         }
         let block = slot.branches.last().and_then(|branch| last(&branch.block));

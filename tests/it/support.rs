@@ -4,7 +4,7 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use lab_base::ggml::{GraphOp, Origin};
+use lab_base::ggml::{GraphOp, OpSource};
 use lab_base::weights::{TensorType, Weights};
 use lab_core::arch::{ArchDef, Mode};
 use lab_core::model::{Batch, Model, Options};
@@ -280,11 +280,11 @@ pub fn results<'a>(
 /// What a value is made of, behind operations that `is_seen_through`.
 pub fn behind(
     steps: &[GraphOp],
-    origin: &Origin,
+    origin: &OpSource,
     is_seen_through: impl Fn(&GraphOp) -> bool + Copy,
-) -> Origin {
+) -> OpSource {
     match origin {
-        Origin::Op(at) if is_seen_through(&steps[*at]) => {
+        OpSource::Op(at) if is_seen_through(&steps[*at]) => {
             behind(steps, &steps[*at].sources[0], is_seen_through)
         }
         other => other.clone(),

@@ -7,7 +7,7 @@ use clap::Args as ClapArgs;
 use crate::cli::Failure;
 use crate::cli::options::OpenOptions;
 use crate::cli::output::{self, ForceOption, OutputPlace, at};
-use lab_base::util::writing::Part;
+use lab_base::util::atomic_file::PartFile;
 use lab_core::arch::ENDING;
 use lab_core::hf;
 use lab_core::models;
@@ -123,7 +123,7 @@ fn write(path: &Path, text: &str, force: ForceOption) -> Result<(), Failure> {
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder)?;
         }
-        let mut part = Part::new(force.target(path))?;
+        let mut part = PartFile::new(force.target(path))?;
         part.write(text.as_bytes())?;
         part.finish()
     };

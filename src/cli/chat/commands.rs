@@ -9,9 +9,9 @@ use crate::cli::Failure;
 use crate::cli::constraint::{json as json_of, text as text_of};
 use crate::cli::output::{self, shown};
 use crate::cli::sampling::number;
+use lab_base::util::atomic_file;
+use lab_base::util::atomic_file::OutputPath;
 use lab_base::util::wording;
-use lab_base::util::writing;
-use lab_base::util::writing::Target;
 use lab_core::arch::nearest;
 use lab_sampling::{LISTS, PARAMETERS, Params, StageName};
 
@@ -312,12 +312,12 @@ fn save(session: &mut Session, rest: &str) -> Result<(), Failure> {
     let forced = rest
         .strip_prefix(FORCE)
         .filter(|path| path.starts_with(' '));
-    let target = Target {
+    let target = OutputPath {
         path: Path::new(forced.map_or(rest, str::trim)),
         replaces: forced.is_some(),
     };
     let text = serde_json::to_string_pretty(&session.messages)?;
-    let written = writing::write(target, (text + "\n").as_bytes());
+    let written = atomic_file::write(target, (text + "\n").as_bytes());
     written.map_err(|error| output::at(target.path, &error))?;
     let path = target.path.display();
     let n = session.messages.len();

@@ -16,8 +16,8 @@ use rustyline::{
 };
 
 use crate::cli::Failure;
-use lab_base::util::reading;
-use lab_base::util::reading::MAX_TEXT;
+use lab_base::util::limited_read;
+use lab_base::util::limited_read::MAX_TEXT;
 
 use super::complete::Commands;
 use super::terminal::Terminal;
@@ -162,7 +162,7 @@ impl Input {
         match self {
             Self::Terminal(lines) => lines.next(prompt),
             Self::Lines => {
-                let line = reading::line(&mut io::stdin().lock(), MAX_TEXT)?;
+                let line = limited_read::line(&mut io::stdin().lock(), MAX_TEXT)?;
                 Ok(line.map_or(Entry::End, |line| {
                     line.map_or_else(Entry::Fault, Entry::Text)
                 }))

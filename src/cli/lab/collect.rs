@@ -18,12 +18,12 @@ use crate::cli::model::ModelArg;
 use crate::cli::options::{LoadOptions, progress_bar};
 use crate::cli::output::{self, ForceOption, OutputPlace, at};
 use crate::cli::values::{byte_count, positive, tokens};
+use lab_base::util::atomic_file;
+use lab_base::util::atomic_file::OutputPath;
 use lab_base::util::inputs::{forget_input, refuse_input};
+use lab_base::util::limited_read;
+use lab_base::util::limited_read::MAX_TEXT;
 use lab_base::util::moments::Moments;
-use lab_base::util::reading;
-use lab_base::util::reading::MAX_TEXT;
-use lab_base::util::writing;
-use lab_base::util::writing::Target;
 use lab_core::arch::Parts;
 use lab_core::artifacts::arrays;
 use lab_core::artifacts::arrays::{Elements, Format, Named};
@@ -232,7 +232,7 @@ impl Collecting<'_> {
             .into_iter()
             .map(|(name, text)| (name.to_owned(), text.into()));
         // An interrupted run may have left a file that the index does not name.
-        let target = Target::replacing(&path);
+        let target = OutputPath::replacing(&path);
         let written = arrays::write(target, Format::Safetensors, arrays, &texts.collect());
         written.map_err(|error| at(&path, &error))
     }
@@ -274,7 +274,7 @@ impl Collecting<'_> {
     fn write_index(&self) -> Result<(), Failure> {
         let path = self.folder.join(INDEX);
         let text = serde_json::to_vec_pretty(&self.index)?;
-        let written = writing::write(Target::replacing(&path), &text);
+        let written = atomic_file::write(OutputPath::replacing(&path), &text);
         written.map_err(|error| at(&path, &error))
     }
 }
@@ -379,7 +379,7 @@ fn remove(folder: &Path) -> Result<(), Failure> {
 /// The index of the folder, if it has the same subject.
 fn found(folder: &Path, subject: &Subject) -> Result<Option<Index>, Failure> {
     let path = folder.join(INDEX);
-    let text = match reading::text(&path, MAX_TEXT) {
+    let text = match limited_read::text(&path, MAX_TEXT) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let mut others = fs::read_dir(folder)?.flatten();

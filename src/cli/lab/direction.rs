@@ -11,8 +11,8 @@ use crate::cli::model::ModelArg;
 use crate::cli::options::LoadOptions;
 use crate::cli::output::{self, ForceOption, OutputFile};
 use crate::cli::values::positive;
+use lab_base::util::atomic_file;
 use lab_base::util::directions::{Mean, principal};
-use lab_base::util::writing;
 use lab_core::artifacts::vectors;
 
 use super::prompts::{Asking, Bounds, BytesOption};
@@ -175,7 +175,7 @@ pub(super) fn run(args: &DirectionArgs) -> Result<(), Failure> {
         &asking.served.info.arch,
         &by_layer,
     )?;
-    if writing::is_stdout(&args.output) {
+    if atomic_file::is_stdout(&args.output) {
         return Ok(());
     }
     let n = by_layer.len() - usize::from(is_gguf && by_layer.contains_key(&0));

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args as ClapArgs, Subcommand};
 use serde_json::json;
 
-use lab_base::util::reading;
+use lab_base::util::limited_read;
 use lab_base::weights::TensorType;
 use lab_core::model::Options;
 use lab_core::models::{Opened, tokenizer_of};
@@ -83,7 +83,8 @@ impl TextOptions {
 
 /// The text of a file.
 fn read_text(path: &Path) -> Result<String, Failure> {
-    reading::text(path, MAX_TEXT).map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))
+    limited_read::text(path, MAX_TEXT)
+        .map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))
 }
 
 #[derive(Debug, ClapArgs)]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use clap::{Args as ClapArgs, ValueEnum};
 use serde_json::{Map, Value, json};
 
-use lab_base::util::writing;
+use lab_base::util::atomic_file;
 use lab_core::arch::Parts;
 use lab_core::model::{Point, Points};
 use lab_inspect::pictures;
@@ -379,11 +379,11 @@ impl FileOptions {
 
     /// Writes a file and prints its path.
     fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), Failure> {
-        let written = writing::write(self.force.target(path), bytes);
+        let written = atomic_file::write(self.force.target(path), bytes);
         written.map_err(|error| at(path, &error))?;
         let outputs = [&self.svg, &self.html, &self.png, &self.json];
         // Nothing is mixed into an output.
-        let is_mixed = |own: &OutputFile| writing::is_stdout(own);
+        let is_mixed = |own: &OutputFile| atomic_file::is_stdout(own);
         match outputs.into_iter().flatten().any(is_mixed) {
             true => Ok(()),
             false => output::line(path.display().to_string()),

@@ -8,7 +8,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::cli::Failure;
-use lab_base::util::reading;
+use lab_base::util::limited_read;
 
 use super::prompts::Asking;
 
@@ -26,7 +26,8 @@ pub(super) struct Lines {
 
 impl Lines {
     pub(super) fn open(path: &Path, is_hashed: bool) -> Result<Self, Failure> {
-        let file = reading::open(path).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
+        let file =
+            limited_read::open(path).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
         Ok(Self {
             path: path.to_owned(),
             file: BufReader::with_capacity(1 << 20, file),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use lab_base::ggml;
-use lab_base::ggml::{Cost, Misplaced, PlaceCost};
+use lab_base::ggml::{Cost, MisplacedOp, PlaceCost};
 use lab_core::model::Model;
 
 use super::Failure;
@@ -80,7 +80,7 @@ fn measure(
         .end_profile()
         .ok_or_else(|| anyhow::anyhow!("the profile was ended by something else"))?;
     let mut profile = Profile::new(what, n as u64, plain, clocked, &found);
-    for Misplaced { op, kind, .. } in model.misplaced() {
+    for MisplacedOp { op, kind, .. } in model.misplaced() {
         *profile
             .elsewhere
             .entry(format!("{op} of {kind}"))

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use super::context::DrawContext;
 use super::{Kind, Slot};
-use lab_base::ggml::{GraphOp, Origin};
+use lab_base::ggml::{GraphOp, OpSource};
 use lab_core::arch::{Resolved, StateSpec, WeightRole};
 use lab_core::plan::{BranchPlan, LayerPlan, Plan, StatePlan};
 
@@ -69,14 +69,14 @@ fn graph_text(
         for source in &step.sources {
             let _ = match source {
                 // Values from other layers are written without their distance, which depends on the graph.
-                Origin::Op(at) => {
+                OpSource::Op(at) => {
                     write!(out, " {:?}", own.binary_search(at).map(|at| op - at).ok())
                 }
-                Origin::Leaf(_) => write!(out, " leaf"),
-                Origin::Weight(at) if shared.contains(at) => {
+                OpSource::Leaf(_) => write!(out, " leaf"),
+                OpSource::Weight(at) if shared.contains(at) => {
                     write!(out, " {}", plan.tensors[*at].name)
                 }
-                Origin::Weight(at) => {
+                OpSource::Weight(at) => {
                     write!(out, " {}", without_index(&plan.tensors[*at].name, layer.il))
                 }
             };

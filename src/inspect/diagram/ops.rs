@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use lab_base::ggml::{GraphOp, Origin};
+use lab_base::ggml::{GraphOp, OpSource};
 
 /// A box under construction.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,9 +31,9 @@ pub(super) fn is_folded(step: &GraphOp) -> bool {
 }
 
 /// The origin of a value, followed through all folded operations.
-pub(super) fn root(steps: &[GraphOp], origin: &Origin) -> Origin {
+pub(super) fn root(steps: &[GraphOp], origin: &OpSource) -> OpSource {
     match origin {
-        Origin::Op(at) if is_folded(&steps[*at]) => match steps[*at].sources.first() {
+        OpSource::Op(at) if is_folded(&steps[*at]) => match steps[*at].sources.first() {
             Some(source) => root(steps, source),
             None => origin.clone(),
         },
@@ -56,8 +56,8 @@ impl<'a> Reader<'a> {
     pub(super) fn new(steps: &'a [GraphOp]) -> Self {
         let mut uses = vec![0; steps.len()];
         for step in steps.iter().filter(|step| !is_folded(step)) {
-            let op = |source: &Origin| match root(steps, source) {
-                Origin::Op(at) => Some(at),
+            let op = |source: &OpSource| match root(steps, source) {
+                OpSource::Op(at) => Some(at),
                 _ => None,
             };
             let read: BTreeSet<usize> = step.sources.iter().filter_map(op).collect();
@@ -96,7 +96,7 @@ impl<'a> Reader<'a> {
 
     /// For a sort, the view of its best elements; otherwise the operation itself.
     pub(super) fn window(&self, at: usize) -> usize {
-        let is_window = |step: &GraphOp| step.is_view && step.sources == [Origin::Op(at)];
+        let is_window = |step: &GraphOp| step.is_view && step.sources == [OpSource::Op(at)];
         match self.steps[at].op.as_str() {
             "ARGSORT" => self.steps.iter().position(is_window).unwrap_or(at),
             _ => at,
@@ -116,7 +116,7 @@ impl<'a> Reader<'a> {
     fn weights(&self, at: usize) -> Vec<usize> {
         let mut out = Vec::new();
         for source in &self.steps[at].sources {
-            if let Origin::Weight(weight) = root(self.steps, source)
+            if let OpSource::Weight(weight) = root(self.steps, source)
                 && !out.contains(&weight)
             {
                 out.push(weight);
@@ -133,7 +133,7 @@ impl<'a> Reader<'a> {
         if !matches!(step.op.as_str(), "ADD" | "MUL" | "DIV" | "ADD_ID") {
             return None;
         }
-        let Origin::Op(before) = root(self.steps, step.sources.first()?) else {
+        let OpSource::Op(before) = root(self.steps, step.sources.first()?) else {
             return None;
         };
         let operand = step.sources.get(1).map(|source| root(self.steps, source));
@@ -142,13 +142,13 @@ impl<'a> Reader<'a> {
         let first = &self.steps[known.steps[0]].op;
         let leads = LEADERS.split(' ').any(|op| op == first);
         let is_last = known.steps.last() == Some(&before) && self.uses[before] == 1;
-        (leads && is_last && matches!(operand, Some(Origin::Weight(_)))).then_some(place)
+        (leads && is_last && matches!(operand, Some(OpSource::Weight(_)))).then_some(place)
     }
 
     /// The box of the preceding additions, if they and this one sum parts of the same value.
     fn sums_parts(&self, at: usize, boxes: &[RawOp], owner: &Owners) -> Option<usize> {
         let step = &self.steps[at];
-        let [Origin::Op(sum), next] = step.sources.as_slice() else {
+        let [OpSource::Op(sum), next] = step.sources.as_slice() else {
             return None;
         };
         let place = *owner.get(sum)?;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::describe;
 use crate::describe::Use;
-use lab_base::ggml::{GraphOp, Origin};
+use lab_base::ggml::{GraphOp, OpSource};
 use lab_base::util::wording;
 use lab_core::arch::formula::{general, particular};
 use lab_core::arch::{Instance, Mode, OptionKind, OptionSpec, Resolved, Resource};
@@ -144,7 +144,7 @@ impl DrawContext<'_> {
 
     /// Whether units at different paths read a tensor.
     fn is_shared(&self, tensor: usize) -> bool {
-        let reads = |step: &&GraphOp| step.sources.contains(&Origin::Weight(tensor));
+        let reads = |step: &&GraphOp| step.sources.contains(&OpSource::Weight(tensor));
         let mut readers = self.steps.iter().filter(reads).map(|step| &step.path);
         let first = readers.next();
         readers.any(|path| Some(path) != first)
@@ -170,7 +170,7 @@ impl DrawContext<'_> {
         }
         let mut roots = first.sources.iter().map(|source| root(self.steps, source));
         let kept = roots.find_map(|root| match root {
-            Origin::Leaf(name) => kept_name(&name),
+            OpSource::Leaf(name) => kept_name(&name),
             _ => None,
         });
         let verb = match first.op.as_str() {
@@ -219,7 +219,7 @@ impl DrawContext<'_> {
             let mut summed = BTreeSet::new();
             let steps = known.steps.iter().map(|step| &self.steps[*step]);
             for source in steps.flat_map(|step| &step.sources) {
-                let Origin::Op(at) = root(self.steps, source) else {
+                let OpSource::Op(at) = root(self.steps, source) else {
                     continue;
                 };
                 let place = owner.get(&at).copied();
@@ -233,7 +233,7 @@ impl DrawContext<'_> {
                     continue;
                 };
                 let last = match source {
-                    Origin::Op(last) if !known.is_sum => *last,
+                    OpSource::Op(last) if !known.is_sum => *last,
                     _ => at,
                 };
                 let whole = &self.steps[self.reader.window(at)];
@@ -277,7 +277,7 @@ impl DrawContext<'_> {
             ("wiring" | "embed", _) => "x".into(),
             (_, Some(layer)) if !is_within(path, &layer.path) => {
                 let mut names = step.sources.iter().filter_map(|source| match source {
-                    Origin::Leaf(name) => kept_name(name),
+                    OpSource::Leaf(name) => kept_name(name),
                     _ => None,
                 });
                 let name = names.next_back().unwrap_or_else(|| "a value".into());

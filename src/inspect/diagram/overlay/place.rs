@@ -11,7 +11,7 @@ use super::super::legend::Note;
 use super::{Number, Overlay, Rule};
 use crate::diagram::ops::root;
 use crate::diagram::{Drawing, Part, Sample, Slot};
-use lab_base::ggml::Origin;
+use lab_base::ggml::OpSource;
 
 /// The combined number of a box.
 pub(super) struct Sum {
@@ -215,8 +215,8 @@ impl<'a> Finder<'a> {
         let steps = self.sample.steps();
         let mut names: HashMap<&str, Option<Place>> = HashMap::new();
         for (at, step) in steps.iter().enumerate() {
-            let home = match root(steps, &Origin::Op(at)) {
-                Origin::Op(at) => self.homes.get(&at).copied(),
+            let home = match root(steps, &OpSource::Op(at)) {
+                OpSource::Op(at) => self.homes.get(&at).copied(),
                 _ => None,
             };
             names.insert(&step.name, home);
