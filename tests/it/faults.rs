@@ -19,11 +19,11 @@ use crate::support::{PATHS, logits, nmse};
 /// Values set in a definition, or taken out of it: path and TOML text.
 pub(crate) type Edits = &'static [(&'static str, Option<&'static str>)];
 
-/// What is done wrong.
+/// A deliberate fault.
 enum Fault {
     /// The definition says something else.
     Edit(Edits),
-    /// The model is driven otherwise.
+    /// The model is called differently.
     Drive(fn(&mut Model, &[u32]) -> Vec<f32>),
 }
 
