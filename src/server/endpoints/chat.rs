@@ -59,9 +59,6 @@ pub(crate) fn fields() -> Vec<FieldDoc> {
 }
 
 /// The request in a body.
-///
-/// # Errors
-/// A check that does not depend on the model fails.
 pub(crate) fn parse(body: BodyFields) -> Result<(ChatRequest, ChatFields, ToolForms), Error> {
     let (mut body, forms) = tool_forms::rewritten(body)?;
     let dialogue = ChatRequest::take(&mut body)?;

@@ -118,9 +118,6 @@ impl Drop for MeasuredBody {
 impl HandlerThreads {
     /// As many threads as cores, but at least `MIN_THREADS`; a body must arrive within `read_time`, and uploads vectors of
     /// at most `upload_bytes`.
-    ///
-    /// # Errors
-    /// The operating system cannot start a thread.
     pub(crate) fn new(read_time: Duration, upload_bytes: usize) -> std::io::Result<Self> {
         let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
         let n_threads = n_cores.max(MIN_THREADS);

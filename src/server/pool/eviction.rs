@@ -219,9 +219,6 @@ impl Pool {
     }
 
     /// Starts the thread that unloads idle models. It ends with the pool.
-    ///
-    /// # Errors
-    /// The operating system cannot start a thread.
     pub(crate) fn watch_idle(self: &Arc<Self>) -> std::io::Result<()> {
         let Some(idle) = self.residency.idle else {
             return Ok(());

@@ -21,9 +21,6 @@ fields! {
 }
 
 /// Reads the object; null leaves the defaults.
-///
-/// # Errors
-/// A field is unknown or has the wrong type; the error names it.
 pub(crate) fn parse(object: Map<String, Value>) -> Result<Diffusion, Error> {
     let mut body = BodyFields::nested("diffusion", object);
     let options: DiffusionFields = body.take()?;

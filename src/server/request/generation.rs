@@ -151,9 +151,6 @@ pub(crate) fn fields() -> Vec<FieldDoc> {
 
 impl GenerationParams {
     /// Takes the fields out of a body. The completions have at least `n_least` tokens.
-    ///
-    /// # Errors
-    /// A field is missing, of another type or out of range.
     pub(crate) fn take(body: &mut BodyFields, n_least: u64) -> Result<Self, Error> {
         body.prune("stream_options", &STREAM_OPTIONS)?;
         body.prune("lora", &adapters::ADAPTER_SCALE)?;
@@ -277,9 +274,6 @@ impl GenerationParams {
     }
 
     /// Refuses the fields whose results the responses of an endpoint cannot carry.
-    ///
-    /// # Errors
-    /// Such a field is set.
     pub(crate) fn refuse_reports(&self) -> Result<(), Error> {
         let common = &self.common;
         let fields = [
@@ -330,9 +324,6 @@ impl GenerationParams {
     }
 
     /// A constraint, compiled for these completions.
-    ///
-    /// # Errors
-    /// The constraint cannot be enforced, or a parameter does not fit the model.
     pub(crate) async fn compile(
         &self,
         wanted: Option<ConstraintSpec>,
@@ -370,9 +361,6 @@ impl GenerationParams {
     }
 
     /// The engine request for the first completion of a prompt.
-    ///
-    /// # Errors
-    /// A field does not fit the model.
     pub(crate) fn request(
         &self,
         served: &ServedModel,
@@ -432,9 +420,6 @@ impl GenerationParams {
 
 impl PromptTruncation {
     /// Drops tokens of a prompt, but not its first `n_first`. Returns whether it dropped any.
-    ///
-    /// # Errors
-    /// The number of kept tokens is below `n_first` or 1, or exceeds the context length of the model.
     pub(crate) fn apply(
         &self,
         tokens: &mut Vec<u32>,
@@ -477,9 +462,6 @@ pub(crate) fn choice_requests(first: &Request, n: u32) -> impl Iterator<Item = R
 }
 
 /// Checks the requested length of a list of most probable tokens.
-///
-/// # Errors
-/// The list is too long.
 pub(crate) fn check_top_logprobs(param: &str, top: u32) -> Result<(), Error> {
     if top <= MAX_TOP_LOGPROBS {
         return Ok(());

@@ -14,9 +14,6 @@ pub(crate) enum TextOrTokens {
 }
 
 /// The texts of a field: one text, token ids, or several of either.
-///
-/// # Errors
-/// The field has another value; the error names its place.
 pub(crate) fn texts_or_tokens(param: &str, value: &Value) -> Result<Vec<TextOrTokens>, Error> {
     let many = match value {
         Value::String(text) => return Ok(vec![TextOrTokens::Text(text.clone())]),
@@ -46,9 +43,6 @@ pub(crate) fn texts_or_tokens(param: &str, value: &Value) -> Result<Vec<TextOrTo
 
 /// The prompts of a field in llama-server's form: a prompt is a text, token ids, or an array that mixes both; a text
 /// may be an object with `prompt_string`. An array without numbers holds several prompts.
-///
-/// # Errors
-/// The field has another value; the error names its place.
 pub(crate) fn mixed_prompts(param: &str, value: &Value) -> Result<Vec<Vec<TextOrTokens>>, Error> {
     let many = match value {
         Value::Array(many) if many.iter().all(|one| !one.is_number()) => many,
@@ -105,9 +99,6 @@ fn ids(param: &str, values: &[Value]) -> Result<Vec<u32>, Error> {
 }
 
 /// Checks that token ids are in the model's vocabulary.
-///
-/// # Errors
-/// The first token id outside the vocabulary.
 pub(crate) fn check_ids(param: &str, tokens: &[u32], served: &ServedModel) -> Result<(), Error> {
     let n_vocab = served.handle.tokenizer().vocab_len();
     match tokens.iter().find(|id| **id as usize >= n_vocab) {

@@ -61,9 +61,6 @@ const STRUCTURED_OUTPUTS: ObjectFields = ObjectFields {
 };
 
 /// Removes the fields that are not known from the objects that define a constraint.
-///
-/// # Errors
-/// The first such field, if the server is strict.
 pub(crate) fn prune(body: &mut BodyFields) -> Result<(), Error> {
     body.prune("response_format", &RESPONSE_FORMAT)?;
     body.prune("structured_outputs", &STRUCTURED_OUTPUTS)

@@ -53,9 +53,6 @@ const ABSENT: &[&str] = &["infill", "i", "adaptive_p", "adaptive-p", "a"];
 impl Stages {
     /// The stages in their order. What is left out has to be off where the server is strict. Names that are not known,
     /// and stages of llama.cpp that do not exist here, are left out and named in the response.
-    ///
-    /// # Errors
-    /// A name is not known and the server is strict, or there are too many.
     fn order(&self) -> Result<Vec<StageName>, Error> {
         let names = match self {
             Self::Names(names) => names.clone(),
@@ -150,9 +147,6 @@ pub(crate) struct SamplingFields {
 
 impl SamplingFields {
     /// Takes the fields out of a body.
-    ///
-    /// # Errors
-    /// A field has another type or is out of range.
     pub(crate) fn take(body: &mut BodyFields) -> Result<Self, Error> {
         let mut numbers = Params::default();
         let given = given(body);
@@ -184,9 +178,6 @@ impl SamplingFields {
     }
 
     /// The parameters for a model with this vocabulary; a random seed if the request has none.
-    ///
-    /// # Errors
-    /// A bias names a token outside the vocabulary or is out of range.
     pub(crate) fn params(&self, tokenizer: &Tokenizer) -> Result<Params, Error> {
         let mut params = self.numbers.clone();
         for (list, elements) in LISTS.iter().zip(&self.lists) {

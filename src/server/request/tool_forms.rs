@@ -44,9 +44,6 @@ pub(crate) struct ToolForms {
 }
 
 /// The request with all tools as functions, and the forms in which the client has them.
-///
-/// # Errors
-/// A tool, a choice or a call is malformed; the error names its place.
 pub(crate) fn rewritten(mut body: BodyFields) -> Result<(BodyFields, ToolForms), Error> {
     let mut forms = ToolForms::default();
     let mut out = Fields::new();

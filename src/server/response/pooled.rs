@@ -40,9 +40,6 @@ pub(crate) fn unsupported(served: &ServedModel, why: &str) -> Error {
 }
 
 /// Submits texts to the engine and waits for the result of each. `field` is the field that holds them.
-///
-/// # Errors
-/// A text is refused or fails.
 pub(crate) async fn results(
     served: &ServedModel,
     passages: Vec<Passage>,

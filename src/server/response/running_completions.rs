@@ -195,9 +195,6 @@ async fn report(
 
 impl RunningCompletions {
     /// Submits a request for each completion, `n_choices` for each prompt.
-    ///
-    /// # Errors
-    /// The first refusal of a request.
     pub(crate) fn submit(
         served: &ServedModel,
         requests: Vec<Request>,
@@ -294,9 +291,6 @@ impl RunningCompletions {
     }
 
     /// All completions by their index, and their total usage.
-    ///
-    /// # Errors
-    /// The first failure of a completion.
     pub(crate) async fn collect(mut self) -> Result<(Vec<Completion>, Usage), Error> {
         let mut all = vec![Completion::default(); self.n_open as usize];
         while let Some((choice, event)) = self.events.next().await {

@@ -128,9 +128,6 @@ pub(crate) fn fields() -> Vec<FieldDoc> {
 
 /// The chat completion request that corresponds to a message request. `counts`: only the tokens of its prompt are
 /// counted.
-///
-/// # Errors
-/// A field is missing, wrong or not supported; the error names its place.
 pub(super) fn rewritten(mut body: BodyFields, counts: bool) -> Result<BodyFields, Error> {
     for (name, shape) in SHAPES {
         body.prune(name, shape)?;

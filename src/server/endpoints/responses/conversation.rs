@@ -104,9 +104,6 @@ fn is_reference(item: &Value) -> bool {
 }
 
 /// Replaces references by the items that they name.
-///
-/// # Errors
-/// There is no such item for this client.
 pub(super) fn resolve(input: &mut Value, kept: &ItemStore) -> Result<(), Error> {
     for (i, item) in input.as_array_mut().into_iter().flatten().enumerate() {
         if !is_reference(item) {
@@ -126,9 +123,6 @@ pub(super) fn resolve(input: &mut Value, kept: &ItemStore) -> Result<(), Error> 
 }
 
 /// The messages of a conversation, and the tools that its items add to those offered.
-///
-/// # Errors
-/// An item is malformed or not served; the error names its place.
 pub(super) fn messages(
     instructions: Option<&str>,
     input: &Value,

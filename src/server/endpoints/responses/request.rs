@@ -110,9 +110,6 @@ pub(super) fn given<'a>(fields: &'a Fields, name: &str) -> Option<&'a Value> {
 }
 
 /// The chat completion request that corresponds to this request. Items that it refers to are among `kept`.
-///
-/// # Errors
-/// A field is missing, wrong or not supported; the error names its place.
 pub(super) fn rewritten(mut body: BodyFields, kept: &ItemStore) -> Result<Rewritten, Error> {
     for (name, shape) in SHAPES {
         body.prune(name, shape)?;

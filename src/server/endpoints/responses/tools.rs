@@ -103,9 +103,6 @@ pub(super) struct OfferedTools {
 impl OfferedTools {
     /// Adds a tool, or those of a namespace. One that only OpenAI runs or that nobody knows is left out, and the response
     /// names it.
-    ///
-    /// # Errors
-    /// The tool is malformed, or not known and the server is strict; the error names its place.
     pub(super) fn add(&mut self, at: &str, tool: &Value) -> Result<(), Error> {
         let fields = object_at(at, tool)?;
         match text_at(at, fields, "type")? {
@@ -190,9 +187,6 @@ impl OfferedTools {
     }
 
     /// Adds the tools that a search found, except those that are offered already.
-    ///
-    /// # Errors
-    /// As in [`Self::add`].
     pub(super) fn add_found(&mut self, at: &str, tools: Option<&Value>) -> Result<(), Error> {
         for (i, tool) in tools
             .and_then(Value::as_array)
@@ -296,9 +290,6 @@ fn flat(namespace: Option<&str>, name: &str) -> String {
 }
 
 /// The choice of tools in the shape of chat completions.
-///
-/// # Errors
-/// The choice is malformed; the error names its place.
 pub(super) fn choice(choice: &Value, offered: &OfferedTools) -> Result<Value, Error> {
     const AT: &str = "tool_choice";
     let named = |at: &str, value: &Value| {
