@@ -12,12 +12,12 @@ use lab_base::util::limited_read;
 use lab_base::util::limited_read::MAX_TEXT;
 use lab_base::weights::TensorType;
 use lab_core::engine;
-use lab_core::engine::serving::ServedModel;
 use lab_core::engine::{
     AnswerToken, Diffusion, Ends, Event, FinishReason, Limits, Rejected, Request, Unfit, Usage,
 };
 use lab_core::model::Options;
 use lab_core::models::Source;
+use lab_server::served::ServedModel;
 
 use super::Failure;
 use super::constraint::{ConstraintOptions, json as json_of};

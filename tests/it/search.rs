@@ -95,7 +95,7 @@ fn the_engine_finds_what_reading_everything_finds() {
         step_time: None,
     };
     let load = || Ok::<_, String>(load(options()));
-    let (handle, _thread) = engine::start(Arc::new(tokenizer), limits, load).expect("it starts");
+    let (handle, _thread, _) = engine::start(Arc::new(tokenizer), limits, load).expect("it starts");
     for alpha in [0.3, 0.6] {
         let request = |penalty_alpha| Request {
             prompt: prompt.clone(),

@@ -11,11 +11,11 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::cli::run::too_long;
 use lab_core::artifacts::vectors::Vectors;
-use lab_core::engine::serving::ServedModel;
 use lab_core::engine::{Diffusion, Event, LabPlan, LabResult, Limits, Request, ends_in_vectors};
 use lab_core::model::Options;
 use lab_core::models::Source;
 use lab_server::LabRequest;
+use lab_server::served::ServedModel;
 
 use crate::cli::options::{LoadOptions, progress_bar};
 use crate::cli::values::byte_count;

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use lab_core::engine::Diffusion;
-use lab_core::engine::serving::ServedModel;
 use lab_core::engine::{Ends, Event, Limits, Request, Usage};
 use lab_sampling::Params;
+use lab_server::served::ServedModel;
 
 use super::Failure;
 use super::passes::DecodeCase;

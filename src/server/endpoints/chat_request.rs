@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use serde_json::json;
 
+use crate::served::ServedModel;
 use lab_core::engine::Request;
-use lab_core::engine::serving::ServedModel;
 
 use super::lab;
 use crate::Pool;

@@ -7,22 +7,20 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use crate::served::ServedModel;
 use lab_base::grammar::Compiled;
-use lab_core::engine::serving::ServedModel;
 use lab_core::engine::{Diffusion, Ends, Request};
 
+use super::adapter_scales::{self, AdapterScale};
 use super::diffusion;
 use super::fields::{self, BodyFields, FieldDoc, fields};
 use super::object_fields::ObjectFields;
 use super::response_format::{self, ConstraintSpec};
 use super::sampling::{self, SamplingFields};
-use crate::endpoints::adapters;
-use crate::endpoints::adapters::AdapterScale;
 use crate::endpoints::lab;
 use crate::endpoints::lab::Wanted as Lab;
 use crate::http::error::{Error, quoted};
-use crate::pool::DEFAULT_MODEL;
-use crate::response::envelope::ReportOptions;
+use crate::served::DEFAULT_MODEL;
 
 /// Maximum number of completions of one request, over all its prompts.
 pub(crate) const MAX_CHOICES: u32 = 128;
@@ -127,6 +125,17 @@ enum TokenLimit {
 /// llama-server's name of `max_tokens`.
 const N_PREDICT: &str = "n_predict";
 
+/// The reports that a client requests in addition to the completions.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ReportOptions {
+    /// Usage at the end of a stream; whole responses always have it.
+    pub(crate) usage: bool,
+    /// The usage so far in each chunk of a stream that reports usage.
+    pub(crate) continuous: bool,
+    /// Times and rates in llama-server's shape.
+    pub(crate) timings: bool,
+}
+
 /// The parameters of a request, without the prompt.
 #[derive(Debug)]
 pub(crate) struct GenerationParams {
@@ -153,7 +162,7 @@ impl GenerationParams {
     /// Takes the fields out of a body. The completions have at least `n_least` tokens.
     pub(crate) fn take(body: &mut BodyFields, n_least: u64) -> Result<Self, Error> {
         body.prune("stream_options", &STREAM_OPTIONS)?;
-        body.prune("lora", &adapters::ADAPTER_SCALE)?;
+        body.prune("lora", &adapter_scales::ADAPTER_SCALE)?;
         response_format::prune(body)?;
         let mut common: Common = body.take()?;
         let diffusion = common.diffusion.take();
@@ -409,7 +418,7 @@ impl GenerationParams {
             adapters: common
                 .lora
                 .as_deref()
-                .map(adapters::distinct_scales)
+                .map(adapter_scales::distinct_scales)
                 .transpose()?,
             lab: self.lab.as_ref().map(|lab| lab.plan(served)).transpose()?,
             diffusion: self.diffusion,

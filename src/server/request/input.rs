@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use lab_core::engine::serving::ServedModel;
+use crate::served::ServedModel;
 
 use crate::http::error::Error;
 
@@ -108,6 +108,26 @@ pub(crate) fn check_ids(param: &str, tokens: &[u32], served: &ServedModel) -> Re
             Err(Error::invalid_value(param, message))
         }
     }
+}
+
+/// Maximum number of elements in a list of texts.
+const MAX_TEXTS: usize = 64;
+/// Maximum size of a text in such a list, in bytes.
+const MAX_TEXT_BYTES: usize = 1024;
+
+/// Checks the size of a list of texts.
+pub(crate) fn check_strings(name: &str, texts: &[String]) -> Result<(), Error> {
+    let fault = |message: String| Err(Error::invalid_value(name, format!("`{name}`: {message}")));
+    if texts.len() > MAX_TEXTS {
+        return fault(format!(
+            "{} strings, expected at most {MAX_TEXTS}",
+            texts.len()
+        ));
+    }
+    if texts.iter().any(|text| text.len() > MAX_TEXT_BYTES) {
+        return fault(format!("a string of more than {MAX_TEXT_BYTES} bytes"));
+    }
+    Ok(())
 }
 
 #[cfg(test)]

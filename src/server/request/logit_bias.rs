@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use lab_base::tokenizer;
 
-use super::sampling::check_strings;
+use super::input::check_strings;
 use crate::http::error::Error;
 
 /// The bias that bans a token, whatever its logit.

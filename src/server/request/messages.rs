@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value};
 
+use crate::served::{Conversation, ServedModel};
 use lab_base::chat::tool_calls::Dialect;
 use lab_core::arch::nearest;
-use lab_core::engine::serving::{Conversation, ServedModel};
 
 use super::fields::{BodyFields, fields};
 use super::json_access::malformed;

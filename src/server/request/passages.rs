@@ -4,10 +4,10 @@
 //! reranking template both become one text. A text that occurs in many pairs is tokenized once. Not here: the results
 //! of the model.
 
+use crate::served::ServedModel;
 use lab_base::tokenizer;
 use lab_base::tokenizer::{Frame, Tokenizer};
 use lab_core::engine::Passage;
-use lab_core::engine::serving::ServedModel;
 
 use super::fields::fields;
 use super::input::{TextOrTokens, check_ids};

@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::served::ServedModel;
 use lab_base::grammar;
 use lab_base::grammar::{Compiled, Constraint};
-use lab_core::engine::serving::ServedModel;
 use lab_sampling::Params;
 
 use super::fields::{BodyFields, fields};

@@ -11,15 +11,12 @@ use lab_sampling::{
 };
 
 use super::fields::{self, BodyFields, FieldDoc, fields, integral};
+use super::input::check_strings;
 use super::logit_bias::{BiasList, BiasTarget, token_biases};
 use crate::http::context::RequestContext;
 use crate::http::error::{Error, quoted};
-use crate::response::envelope::random;
+use crate::http::random::random;
 
-/// Maximum number of elements in a list of texts.
-const MAX_TEXTS: usize = 64;
-/// Maximum size of a text in such a list, in bytes.
-const MAX_TEXT_BYTES: usize = 1024;
 const REPEAT_PENALTY: &str = "repeat_penalty";
 /// vLLM's name of `repeat_penalty`.
 const REPETITION_PENALTY: &str = "repetition_penalty";
@@ -245,21 +242,6 @@ fn leave_out(given: &[&str], params: &mut Params, lists: &mut [Option<ListValue>
         *own = None;
         name(list.name);
     }
-}
-
-/// Checks the size of a list of texts.
-pub(crate) fn check_strings(name: &str, texts: &[String]) -> Result<(), Error> {
-    let fault = |message: String| Err(Error::invalid_value(name, format!("`{name}`: {message}")));
-    if texts.len() > MAX_TEXTS {
-        return fault(format!(
-            "{} strings, expected at most {MAX_TEXTS}",
-            texts.len()
-        ));
-    }
-    if texts.iter().any(|text| text.len() > MAX_TEXT_BYTES) {
-        return fault(format!("a string of more than {MAX_TEXT_BYTES} bytes"));
-    }
-    Ok(())
 }
 
 /// Takes the lists of a table of stages out of a body.

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use lab_core::engine::serving::ServedModel;
+use crate::served::ServedModel;
 use lab_core::engine::{Event, LabPlan, LabResult, Passage, Usage};
 
-use crate::Pool;
 use crate::http::context::RequestContext;
 use crate::http::error::Error;
 
@@ -20,14 +19,6 @@ pub(crate) struct PooledResults {
     pub(crate) labs: Vec<LabResult>,
     /// Number of tokens that were read.
     pub(crate) n_tokens: usize,
-}
-
-/// The requested model; without a name, the only one.
-pub(crate) async fn served(
-    pool: &Arc<Pool>,
-    name: Option<&str>,
-) -> Result<Arc<ServedModel>, Error> {
-    pool.get(name.unwrap_or(crate::pool::DEFAULT_MODEL)).await
 }
 
 /// The error for a model that does not support the endpoint.

@@ -11,8 +11,8 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 
 use crate::http::transport;
 use crate::http::transport::SseEvents;
+use crate::served::ServedModel;
 use lab_base::tokenizer::Tokenizer;
-use lab_core::engine::serving::ServedModel;
 use lab_core::engine::{
     AnswerToken, Event, FinishReason, Fixed, LabResult, Progress, Request, Stopped, Usage,
 };
@@ -68,7 +68,7 @@ impl Completion {
     pub(crate) fn finish_reason(&self) -> Option<&'static str> {
         self.reason.map(|reason| match reason {
             FinishReason::Stop if !self.calls.is_empty() => TOOL_CALLS,
-            reason => finish_reason(reason),
+            reason => reason.as_str(),
         })
     }
 
@@ -92,14 +92,6 @@ impl Completion {
 
 /// OpenAI's finish reason of a completion that calls a tool.
 pub(crate) const TOOL_CALLS: &str = "tool_calls";
-
-/// The finish reason in OpenAI's terms.
-pub(crate) fn finish_reason(reason: FinishReason) -> &'static str {
-    match reason {
-        FinishReason::Stop => "stop",
-        FinishReason::Length => "length",
-    }
-}
 
 /// Adds to a choice the stop sequence or token that ended it, if any, under vLLM's name.
 pub(crate) fn set_stop_reason(choice: &mut Value, stopped: Option<&Stopped>) {
@@ -530,4 +522,17 @@ pub(crate) fn usage_json(usage: &Usage) -> Value {
         out["diffusion"] = json!({ "passes": usage.passes, "positions": usage.positions });
     }
     out
+}
+
+/// The JSON of a denoising step of completion `index`.
+pub(crate) fn step_json(index: u32, step: &DenoisingStep<'_>, tokenizer: &Tokenizer) -> Value {
+    let fixed = step.fixed.iter().map(|f| {
+        let bytes = tokenizer.piece(f.token);
+        json!({
+            "position": f.position, "token": String::from_utf8_lossy(bytes), "bytes": bytes,
+            "id": f.token, "logprob": f.logprob, "confidence": f.logprob.exp(),
+        })
+    });
+    let fixed: Value = fixed.collect();
+    json!({ "index": index, "step": step.number, "masked": step.n_masked, "fixed": fixed })
 }

@@ -12,8 +12,8 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 
+use crate::served::ServedModel;
 use lab_core::engine::Request;
-use lab_core::engine::serving::ServedModel;
 
 use crate::Pool;
 use crate::http::error::Error;

@@ -7,11 +7,10 @@ use serde_json::{Value, json};
 
 use crate::http::context::RequestContext;
 use crate::http::error::{Error, quoted};
-use crate::request::json_access::{malformed, object_at, text_at, unsupported};
+use crate::request::json_access::{JsonMap, given, malformed, object_at, text_at, unsupported};
 use crate::request::object_fields::{ObjectFields, ignore_unknown};
 use crate::response::item_store::ItemStore;
 
-use super::request::{Fields, given};
 use super::tools::{OfferedTools, TOOLS, with_text};
 
 /// Items that only OpenAI's services make or read, and marks of its clients.
@@ -187,7 +186,7 @@ fn add_result(messages: &mut Vec<Value>, id: &str, content: &str) {
 }
 
 /// The id of a call, which old items have instead.
-fn call_id<'a>(at: &str, fields: &'a Fields) -> Result<&'a str, Error> {
+fn call_id<'a>(at: &str, fields: &'a JsonMap) -> Result<&'a str, Error> {
     let id = given(fields, "call_id").or(given(fields, "id"));
     let id = id.and_then(Value::as_str);
     id.ok_or_else(|| malformed(&format!("{at}.call_id"), "a string"))

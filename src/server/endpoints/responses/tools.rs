@@ -11,11 +11,9 @@ use serde_json::{Value, json};
 
 use crate::http::context::RequestContext;
 use crate::http::error::{Error, quoted};
-use crate::request::json_access::{malformed, object_at, text_at};
+use crate::request::json_access::{JsonMap, given, malformed, object_at, text_at};
 use crate::request::object_fields::{ObjectFields, ignore_unknown};
 use lab_base::chat::tool_calls::completed;
-
-use super::request::{Fields, given};
 
 /// The name of the argument of a tool that takes free text.
 pub(crate) const INPUT: &str = "input";
@@ -124,9 +122,9 @@ impl OfferedTools {
         }
     }
 
-    fn add_one(&mut self, at: &str, tool: &Fields, namespace: Option<&str>) -> Result<(), Error> {
+    fn add_one(&mut self, at: &str, tool: &JsonMap, namespace: Option<&str>) -> Result<(), Error> {
         let namespace = namespace.filter(|space| *space != NO_SPACE);
-        let mut function = Fields::new();
+        let mut function = JsonMap::new();
         if let Some(description) = given(tool, "description") {
             function.insert("description".into(), description.clone());
         }
