@@ -156,7 +156,7 @@ impl ModelEntry {
         match result {
             Ok(started) => {
                 let engine = LoadedEngine::new(started, &self.name);
-                self.set_loaded(engine.clone());
+                self.set_loaded(&engine);
                 Ok(engine)
             }
             Err(error) => {
@@ -171,7 +171,7 @@ impl ModelEntry {
     }
 
     /// Records the engine of a model that was loaded.
-    pub(crate) fn set_loaded(self: &Arc<Self>, engine: LoadedEngine) {
+    pub(crate) fn set_loaded(self: &Arc<Self>, engine: &LoadedEngine) {
         let mut state = self.state();
         self.n_loads.fetch_add(1, Ordering::Relaxed);
         self.crashes().end();
@@ -180,7 +180,7 @@ impl ModelEntry {
         }
         *state = LoadState::Loaded(engine.clone());
         drop(state);
-        self.supervise(&engine);
+        self.supervise(engine);
     }
 
     /// The engine if the model is loaded, otherwise its load, which is started if necessary.

@@ -274,7 +274,7 @@ impl Pool {
         };
         let name = served.name.clone();
         let entry = ModelEntry::new(&name, source);
-        entry.set_loaded(LoadedEngine::new(served.into(), &name));
+        entry.set_loaded(&LoadedEngine::new(served.into(), &name));
         Self::of(BTreeMap::from([(name, entry)]), loader, config)
     }
 
