@@ -21,9 +21,6 @@ pub(super) struct Backends {
 
 impl Backends {
     /// Loads the named libraries, and once per process those that are found by the search.
-    ///
-    /// # Errors
-    /// A named library cannot be loaded. A found library that cannot be loaded is only logged.
     pub(super) fn load(&self) -> Result<(), Failure> {
         for path in self.backend.iter().filter(|path| !is_plain(path)) {
             load_library(path)?;

@@ -15,11 +15,10 @@ use clap::{Arg, ArgAction, ArgMatches, CommandFactory, FromArgMatches};
 use lab_base::util::limited_read;
 use lab_base::util::limited_read::MAX_DEFINITION;
 use lab_core::arch::nearest;
-use lab_core::models;
-use lab_core::models::Source;
 
-use super::serve::Args;
-use super::{Cli, Command, Failure, output};
+use super::command_line::{Cli, Command};
+use super::serve::{Args, ConfigLayers, PER_MODEL};
+use super::{Failure, output};
 
 /// The layer that a value comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,45 +26,6 @@ enum SettingOrigin {
     ConfigFile,
     Environment(String),
     Flag,
-}
-
-/// The settings of the layers that are not command-line options.
-#[derive(Debug, Default)]
-pub(super) struct ConfigLayers {
-    /// Further names of models.
-    pub(super) aliases: BTreeMap<String, String>,
-    /// The options of models that have a table of their own.
-    pub(super) per_model: BTreeMap<String, Args>,
-    /// The configuration file.
-    pub(super) path: PathBuf,
-    /// Warnings, for when the log is started.
-    pub(super) warnings: Vec<String>,
-}
-
-impl ConfigLayers {
-    /// Refuses tables of models that are not served.
-    ///
-    /// # Errors
-    /// There is one; the error names it, and the models.
-    pub(super) fn check_models(&self, sources: &[Source]) -> Result<(), Failure> {
-        let known = models::by_name(sources.to_vec());
-        let known: Vec<&str> = known.keys().map(String::as_str).collect();
-        let fault = |name: &String| {
-            let hint = match (nearest(name, known.iter().copied()), self.aliases.get(name)) {
-                (Some(near), _) => format!("did you mean `{PER_MODEL}.{near}`?"),
-                (None, Some(own)) => format!("`{name}` is an alias; expected `{PER_MODEL}.{own}`"),
-                (None, None) => {
-                    let shown = &known[..known.len().min(10)];
-                    format!("expected one of {}", shown.join(", "))
-                }
-            };
-            let path = self.path.display();
-            format!("{path}: `{PER_MODEL}.{name}`: no model of this name is served; {hint}")
-        };
-        let own = self.per_model.keys();
-        let unknown = own.filter(|name| !known.contains(&name.as_str()));
-        whole((), &unknown.map(fault).collect::<Vec<_>>())
-    }
 }
 
 /// The values of options, by option id.
@@ -109,12 +69,8 @@ const OTHERS: [&str; 5] = [
     "BENCH_URL",
 ];
 const ALIASES: &str = "aliases";
-const PER_MODEL: &str = "per_model";
 
 /// Builds the command line of `bench serve` from its arguments and the layers below them.
-///
-/// # Errors
-/// The file cannot be read, or a layer has unknown keys or invalid values; all faults of the layer are reported.
 pub(super) fn layered(line: &[OsString], matches: &ArgMatches) -> Result<Cli, Failure> {
     let options = ServeOptions::new();
     let mut origins: BTreeMap<String, SettingOrigin> = BTreeMap::new();

@@ -14,8 +14,6 @@ const CIRCULAR: &[&str] = &[
     "base/tokenizer/folder",
     "base/util",
     "base/weights",
-    "cli",
-    "cli/inspect",
     "core/arch/read",
     "core/blocks",
     "core/hf",
