@@ -15,7 +15,7 @@ use lab_core::model;
 use lab_core::model::{Estimator, Options};
 use lab_core::models;
 use lab_core::models::{Opened, Source};
-use lab_core::plan::Share;
+use lab_core::plan::DeviceShare;
 
 use super::backends::Backends;
 use super::options::{OpenOptions, at_most_cores, cores};
@@ -90,7 +90,7 @@ type Lacking = BTreeMap<(String, &'static str, Vec<&'static str>, u64), (Misplac
 /// The operations that a device lacks for a model, if all layers are on the device.
 fn lacking(opened: &Opened, device: Device, kv_type: TensorType) -> Result<Lacking, Failure> {
     let mut plan = opened.plan.clone();
-    plan.place(&[Share {
+    plan.place(&[DeviceShare {
         device: device.name(),
         n_layers: plan.n_placeable(),
     }]);

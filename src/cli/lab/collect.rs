@@ -24,7 +24,7 @@ use lab_base::util::reading;
 use lab_base::util::reading::MAX_TEXT;
 use lab_base::util::writing;
 use lab_base::util::writing::Target;
-use lab_core::arch::Parts;
+use lab_core::arch::PointParts;
 use lab_core::artifacts::arrays;
 use lab_core::artifacts::arrays::{Elements, Format, Named};
 use lab_core::engine::{Captured, LabResult, Reduce};
@@ -337,7 +337,7 @@ fn check(args: &CollectArgs, asking: &Asking) -> Result<(), Failure> {
     for pattern in asking.request.patterns() {
         for at in points.find(pattern)? {
             let point = &points.all[at];
-            if point.spec.parts == Parts::Pairs {
+            if point.spec.parts == PointParts::Pairs {
                 let path = &point.path;
                 anyhow::bail!(
                     "`{path}`: rows of attention weights differ in their length; `bench lab run` captures them"
