@@ -24,7 +24,7 @@ use crate::arch::{
 };
 use crate::plan::{StatePlan, Unit};
 use crate::{options, weights};
-use lab_base::ggml::{Error, Scores, Tensor};
+use lab_base::ggml::{Error, ScoreOptions, Tensor};
 
 options! {
     /// Options of compressed attention.
@@ -187,7 +187,7 @@ pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result
         ended = blocks.keys;
     }
     let sinks = b.weight(unit, "sinks").cloned();
-    let scores = Scores {
+    let scores = ScoreOptions {
         scale: c.scale,
         softcap: 0.0,
         max_bias: 0.0,

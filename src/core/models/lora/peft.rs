@@ -18,7 +18,7 @@ use crate::hf::update::{
 };
 use crate::hf::{MAP_KEY, Maps};
 use crate::plan::Plan;
-use lab_base::weights::safetensors::{Checkpoint, Dtype, Stored, read_small};
+use lab_base::weights::safetensors::{Checkpoint, Dtype, StoredTensor, read_small};
 use lab_base::weights::{Metadata, Weights};
 
 use super::Error;
@@ -370,8 +370,8 @@ impl Pattern {
 /// The two matrices of a module.
 #[derive(Default)]
 struct Halves<'c> {
-    down: Option<&'c Stored>,
-    up: Option<&'c Stored>,
+    down: Option<&'c StoredTensor>,
+    up: Option<&'c StoredTensor>,
     is_table: bool,
 }
 
@@ -446,7 +446,7 @@ fn part_of(name: &str) -> Option<(&str, bool, bool)> {
     })
 }
 
-fn factor(checkpoint: &Checkpoint, stored: &Stored) -> Result<AdapterMatrix, String> {
+fn factor(checkpoint: &Checkpoint, stored: &StoredTensor) -> Result<AdapterMatrix, String> {
     let file = checkpoint.path(stored).display();
     let is_float = matches!(
         stored.dtype,
