@@ -53,7 +53,6 @@ fn without_device() -> &'static [String] {
     })
 }
 
-/// Why there is no GPU.
 pub(super) fn why_no_gpu() -> String {
     let built_in = cfg!(any(feature = "cuda", feature = "metal", feature = "vulkan"));
     match without_device() {

@@ -23,7 +23,7 @@ use super::{Failure, output};
 /// The layer that a value comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum SettingOrigin {
-    ConfigFile,
+    File,
     Environment(String),
     Flag,
 }
@@ -100,7 +100,7 @@ pub(super) fn layered(line: &[OsString], matches: &ArgMatches) -> Result<Cli, Fa
             &mut origins,
             &mut added,
             (id, values),
-            &SettingOrigin::ConfigFile,
+            &SettingOrigin::File,
         );
     }
     let parsed = |added: &[String]| {
@@ -120,7 +120,7 @@ pub(super) fn layered(line: &[OsString], matches: &ArgMatches) -> Result<Cli, Fa
                 &mut origins,
                 &mut added,
                 (id, values),
-                &SettingOrigin::ConfigFile,
+                &SettingOrigin::File,
             );
         }
         per_model.insert(name.clone(), args(&options, &parsed(&added))?.1);
@@ -178,7 +178,7 @@ fn variable(id: &str) -> String {
 
 /// The settings of a file.
 #[derive(Debug, Default)]
-struct File {
+struct ConfigFile {
     path: PathBuf,
     values: Values,
     aliases: BTreeMap<String, String>,
@@ -320,15 +320,15 @@ impl ServeOptions {
         whole(found, &faults)
     }
 
-    fn file(&self, path: &Path) -> Result<File, Failure> {
+    fn file(&self, path: &Path) -> Result<ConfigFile, Failure> {
         let at = path.display();
         let text =
             limited_read::text(path, MAX_DEFINITION).map_err(|e| anyhow::anyhow!("{at}: {e}"))?;
         let table: toml::Table = text.parse().map_err(|e| anyhow::anyhow!("{at}: {e}"))?;
         let mut faults = Vec::new();
-        let mut file = File {
+        let mut file = ConfigFile {
             path: path.to_owned(),
-            ..File::default()
+            ..ConfigFile::default()
         };
         for (key, value) in &table {
             match (key.as_str(), value) {
@@ -415,7 +415,7 @@ impl ServeOptions {
         &self,
         matches: &ArgMatches,
         origins: &BTreeMap<String, SettingOrigin>,
-        file: &File,
+        file: &ConfigFile,
     ) -> Result<(), Failure> {
         let of_serve = matches.subcommand_matches("serve").unwrap_or(matches);
         let path = file.path.display();
@@ -424,7 +424,7 @@ impl ServeOptions {
             let long = arg.get_long().unwrap_or_default();
             let origin = match origins.get(id) {
                 None => "default".to_owned(),
-                Some(SettingOrigin::ConfigFile) => path.to_string(),
+                Some(SettingOrigin::File) => path.to_string(),
                 Some(SettingOrigin::Environment(name)) => name.clone(),
                 Some(SettingOrigin::Flag) => format!("--{long}"),
             };

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use lab_base::ggml::end_process;
-use lab_core::engine::serving::Served;
+use lab_core::engine::serving::ServedModel;
 use lab_core::models::Source;
 use lab_server::http::transport;
-use lab_server::{Access, Pool, Report};
+use lab_server::{Access, LoadReport, Pool};
 
 use super::serve::{self, Signals};
 use super::{Failure, output};
@@ -70,13 +70,13 @@ pub(super) fn run(mut args: EngineArgs) -> Result<(), Failure> {
         Ok(served) => served,
         Err(error) => {
             let fault = serve::fault(error);
-            return report(&Report::Failed {
+            return report(&LoadReport::Failed {
                 message: fault.message,
                 lacks_memory: fault.lacks_memory,
             });
         }
     };
-    let ready = Report::ready(&served);
+    let ready = LoadReport::ready(&served);
     let pool = Pool::of_engine(served, source).strict(args.serve.strictness());
     let pool = Arc::new(pool);
     end_with_files(&pool)?;
@@ -88,13 +88,13 @@ pub(super) fn run(mut args: EngineArgs) -> Result<(), Failure> {
     Ok(runtime.block_on(serving)??)
 }
 
-fn load(args: &EngineArgs, source: &Source) -> Result<Served, Failure> {
+fn load(args: &EngineArgs, source: &Source) -> Result<ServedModel, Failure> {
     let mut reported: Option<Instant> = None;
     let progress = move |loaded, total| {
         if loaded == total || reported.is_none_or(|reported| reported.elapsed() >= PAUSE) {
             reported = Some(Instant::now());
             // If the server does not read, it has ended, and this process will end too.
-            let _ = report(&Report::Loading { loaded, total });
+            let _ = report(&LoadReport::Loading { loaded, total });
         }
     };
     let mut served = serve::start(&args.serve, source, args.kept.clone(), Box::new(progress))?;
@@ -105,7 +105,7 @@ fn load(args: &EngineArgs, source: &Source) -> Result<Served, Failure> {
     Ok(served)
 }
 
-fn report(report: &Report) -> Result<(), Failure> {
+fn report(report: &LoadReport) -> Result<(), Failure> {
     output::line(serde_json::to_string(report)?)
 }
 
@@ -137,8 +137,8 @@ fn end_with_files(pool: &Arc<Pool>) -> std::io::Result<()> {
                 // Time for running requests to learn the failure from their passes.
                 std::thread::sleep(PERIOD);
                 end_process(match what {
-                    lab_core::engine::Failure::Lost(_) => lab_server::LOST,
-                    _ => lab_server::CHANGED,
+                    lab_core::engine::Failure::Lost(_) => lab_server::EXIT_WORKER_LOST,
+                    _ => lab_server::EXIT_MODEL_CHANGED,
                 });
             }
             drop(pool);

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use lab_core::models;
 use lab_core::models::Source;
-use lab_server::{OnLine, Wanted};
+use lab_server::{LineCallback, LoadRequest};
 
 use super::{log, output};
 
@@ -15,7 +15,7 @@ use super::{log, output};
 /// process keeps results in the folder `kept`.
 /// `is_shared`: the options are for several models.
 pub(super) fn command(
-    wanted: &Wanted<'_>,
+    wanted: &LoadRequest<'_>,
     options: &[OsString],
     kept: &Path,
     is_shared: bool,
@@ -62,7 +62,7 @@ pub(super) fn command(
 
 /// A writer for the standard error of a model's engine process. Lines of its log are written as they are; others, such
 /// as an assertion of ggml, become lines of this log with the model's name.
-pub(super) fn relay(name: &str) -> OnLine {
+pub(super) fn relay(name: &str) -> LineCallback {
     let name = name.to_owned();
     let (end, start) = log::marks_of(&name);
     let name = log::in_log(&name);

@@ -10,7 +10,7 @@ use lab_base::weights;
 use lab_base::weights::{FiniteCheck, TensorType};
 use lab_core::arch::Library;
 use lab_core::blocks::REGISTRY;
-use lab_core::engine::serving::Served;
+use lab_core::engine::serving::ServedModel;
 use lab_core::engine::{Diffusion, Limits};
 use lab_core::model::{Model, Options};
 use lab_core::models;
@@ -441,7 +441,7 @@ pub(super) fn start_engine(
     options: Options,
     limits: Limits,
     is_quiet: bool,
-) -> Result<Served, Failure> {
+) -> Result<ServedModel, Failure> {
     let bar = match is_quiet {
         true => ProgressBar::hidden(),
         false => progress_bar("loading", &opened.name),
@@ -451,7 +451,7 @@ pub(super) fn start_engine(
         of_thread.set_length(total);
         of_thread.set_position(done);
     };
-    let served = Served::start(opened, options, limits, Box::new(progress));
+    let served = ServedModel::start(opened, options, limits, Box::new(progress));
     bar.finish_and_clear();
     Ok(served?)
 }

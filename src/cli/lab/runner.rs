@@ -11,7 +11,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::cli::run::too_long;
 use lab_core::artifacts::vectors::Vectors;
-use lab_core::engine::serving::Served;
+use lab_core::engine::serving::ServedModel;
 use lab_core::engine::{Event, LabPlan, LabResult, Limits, Request, ends_in_vectors};
 use lab_core::model::Options;
 use lab_core::models::Source;
@@ -25,7 +25,7 @@ use crate::cli::values::byte_count;
 
 /// A model with a lab plan for its prompts.
 pub(super) struct LabRunner {
-    pub(super) served: Served,
+    pub(super) served: ServedModel,
     pub(super) request: LabRequest,
     /// Maximum number of prompts that run at once.
     n_parallel: usize,
