@@ -12,7 +12,7 @@ use lab_core::plan::Pooling;
 
 use super::Failure;
 use super::model::ModelArg;
-use super::options::{Defaults, LoadOptions, SourceTokens};
+use super::options::{LoadDefaults, LoadOptions, SourceTokens};
 use super::output::{ForceOption, OutputFile, at};
 use super::values::some_tokens;
 
@@ -57,7 +57,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let n = args.tokens.len();
     let chunk = args.chunk.unwrap_or(n).clamp(1, n.max(1));
     let n_batch = args.source.n_batch(if args.stateless { n } else { chunk });
-    let defaults = Defaults {
+    let defaults = LoadDefaults {
         kv_type: TensorType::F32,
         flash_attn: false,
         max_ctx: usize::MAX,

@@ -20,19 +20,19 @@ pub type Failure = anyhow::Error;
 
 /// The failure of a command whose output is valid as far as it goes, and not complete. It has an exit code of its own.
 #[derive(Debug)]
-pub(super) struct Incomplete(pub(super) String);
+pub(super) struct IncompleteOutput(pub(super) String);
 
-impl std::fmt::Display for Incomplete {
+impl std::fmt::Display for IncompleteOutput {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Incomplete {}
+impl std::error::Error for IncompleteOutput {}
 
 /// The exit code of a failure.
 pub fn exit_code(failure: &Failure) -> i32 {
-    match failure.is::<Incomplete>() {
+    match failure.is::<IncompleteOutput>() {
         true => 3,
         false => 1,
     }
@@ -54,7 +54,7 @@ pub(super) fn line(text: impl AsRef<str>) -> Result<(), Failure> {
 }
 
 /// Text that cannot control a terminal: control characters except newline and tab are escaped.
-pub(super) fn shown(text: &str) -> String {
+pub(super) fn escape_controls(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

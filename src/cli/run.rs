@@ -21,9 +21,9 @@ use lab_core::models::Source;
 
 use super::Failure;
 use super::constraint::{ConstraintOptions, json as json_of};
-use super::diffusion::{DiffusionOptions, Forming};
-use super::options::{Defaults, LoadOptions, progress_bar};
-use super::output::{self, Incomplete, at};
+use super::diffusion::{DiffusionOptions, DiffusionProgress};
+use super::options::{LoadDefaults, LoadOptions, progress_bar};
+use super::output::{self, IncompleteOutput, at};
 use super::sampling::SamplingOptions;
 use super::values::MaxTokens;
 
@@ -43,12 +43,12 @@ pub(super) struct Args {
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]
-    with: Completing,
+    with: CompletionArgs,
 }
 
 /// With what a prompt is completed, and how.
 #[derive(Debug, ClapArgs)]
-pub(super) struct Completing {
+pub(super) struct CompletionArgs {
     /// The model: a file, a folder, tiny-chat or tiny-diffusion; default: tiny-chat, which is built in
     #[arg(short, long, value_name = "MODEL")]
     model: Option<PathBuf>,
@@ -90,7 +90,7 @@ pub(super) struct Completing {
     diffusion: DiffusionOptions,
 }
 
-impl Completing {
+impl CompletionArgs {
     /// The options for the chat template, without the system message, as fields of a request.
     fn template_fields(&self) -> Result<Map<String, Value>, Failure> {
         let mut fields = Map::new();
@@ -124,7 +124,7 @@ impl Completing {
 }
 
 /// Default options for one local user.
-pub(super) const DEFAULTS: Defaults = Defaults {
+pub(super) const DEFAULTS: LoadDefaults = LoadDefaults {
     kv_type: TensorType::F16,
     flash_attn: true,
     max_ctx: super::serve::MAX_CTX,
@@ -134,7 +134,7 @@ pub(super) const DEFAULTS: Defaults = Defaults {
 
 /// Loads the model, with a progress bar on a terminal unless it is to be quiet. It is at `path` if `-m` does not name it.
 pub(super) fn start(
-    args: &Completing,
+    args: &CompletionArgs,
     path: Option<&Path>,
     is_quiet: bool,
 ) -> Result<Served, Failure> {
@@ -191,9 +191,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let sampling = args.sampling.params(served.handle.tokenizer());
     let constraint = constraint.map(|constraint| served.handle.compile(constraint, &sampling));
     let constraint = constraint.transpose()?;
-    let mut fitting = Fitting::new(constraint.as_ref());
-    let mut forming = Forming::new(is_quiet);
-    let is_live = served.handle.is_diffusion() && forming.is_shown();
+    let mut constraint_progress = ConstraintProgress::new(constraint.as_ref());
+    let mut progress = DiffusionProgress::new(is_quiet);
+    let is_live = served.handle.is_diffusion() && progress.is_shown();
     let stops = args.stop.iter().map(|stop| stop.clone().into_bytes());
     let events = served.handle.submit(Request {
         prompt,
@@ -226,7 +226,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             | Event::Pooled(_)
             | Event::Lab(_) => {}
             Event::Text { text, tokens } => {
-                fitting.add(&tokens);
+                constraint_progress.add(&tokens);
                 match is_live {
                     true => held.push_str(&text),
                     false => output::bytes(text.as_bytes())?,
@@ -234,16 +234,16 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             }
             Event::DenoisingStep {
                 fixed, n_masked, ..
-            } => forming.step(&fixed, n_masked, served.handle.tokenizer()),
+            } => progress.step(&fixed, n_masked, served.handle.tokenizer()),
             Event::Done { reason, usage, .. } => {
-                forming.clear();
+                progress.clear();
                 output::bytes(held.as_bytes())?;
                 output::bytes(b"\n")?;
                 if !is_quiet {
                     let line = format!("[{}{}]", speed(&usage), cut(reason));
                     writeln!(io::stderr().lock(), "{line}")?;
                 }
-                return match reason == FinishReason::Length && !fitting.is_complete() {
+                return match reason == FinishReason::Length && !constraint_progress.is_complete() {
                     true => Err(incomplete(args.max_tokens(), &usage).into()),
                     false => Ok(()),
                 };
@@ -352,9 +352,9 @@ pub(super) fn longer(served: &Served) -> String {
 }
 
 /// Whether a completion fits its constraint, if there is one.
-struct Fitting(Option<Matcher>);
+struct ConstraintProgress(Option<Matcher>);
 
-impl Fitting {
+impl ConstraintProgress {
     fn new(constraint: Option<&Compiled>) -> Self {
         Self(constraint.map(Compiled::matcher))
     }
@@ -373,10 +373,10 @@ impl Fitting {
 }
 
 /// The failure of a completion that was cut before it fitted its constraint.
-fn incomplete(max_tokens: Option<usize>, usage: &Usage) -> Incomplete {
+fn incomplete(max_tokens: Option<usize>, usage: &Usage) -> IncompleteOutput {
     let is_wanted = max_tokens.is_some_and(|most| usage.completion_tokens >= most);
     let longer = if is_wanted { "--max-tokens" } else { "--ctx" };
-    Incomplete(format!(
+    IncompleteOutput(format!(
         "the completion is incomplete: it was cut after {} tokens, before it fitted its constraint; {longer} N allows more",
         usage.completion_tokens
     ))

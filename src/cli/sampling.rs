@@ -17,7 +17,7 @@ use super::values::seed;
 #[command(next_help_heading = "Sampling")]
 pub(super) struct SamplingOptions {
     #[command(flatten)]
-    of_stages: OfStages,
+    stages: StageParams,
     /// Sampling stages in the order in which they run, separated by commas; a stage whose parameter is set must be
     /// listed; default: all, in the order of docs/sampling.md
     #[arg(
@@ -68,9 +68,9 @@ impl SamplingOptions {
                 [] => StageName::ALL.to_vec(),
                 names => names.to_vec(),
             },
-            ..self.of_stages.params.clone()
+            ..self.stages.params.clone()
         };
-        for (list, texts) in LISTS.iter().zip(&self.of_stages.texts) {
+        for (list, texts) in LISTS.iter().zip(&self.stages.texts) {
             match (&list.kind, texts.as_slice()) {
                 (ListKind::Biases(_), _) => {}
                 (ListKind::Breakers(_), _) if list.is_off(PARAMETERS, &params) => {}
@@ -85,7 +85,7 @@ impl SamplingOptions {
 
     /// The parameters that differ from the defaults of a request, as its fields.
     pub(super) fn fields(&self) -> Map<String, Value> {
-        let (mut params, unset) = (self.of_stages.params.clone(), Params::default());
+        let (mut params, unset) = (self.stages.params.clone(), Params::default());
         let mut fields = Map::new();
         for parameter in PARAMETERS {
             let value = parameter.get(&params);
@@ -93,7 +93,7 @@ impl SamplingOptions {
                 fields.insert(parameter.name.into(), number(parameter, value));
             }
         }
-        for (list, texts) in LISTS.iter().zip(&self.of_stages.texts) {
+        for (list, texts) in LISTS.iter().zip(&self.stages.texts) {
             let value: Value = match list.kind {
                 ListKind::Biases(of) => {
                     let biases = of(&mut params).iter();
@@ -131,13 +131,13 @@ pub(super) fn number<P>(parameter: &Parameter<P>, value: f64) -> Value {
 
 /// The parameters of the stages.
 #[derive(Clone, Debug)]
-struct OfStages {
+struct StageParams {
     params: Params,
     /// The texts on the command line, for each of [`LISTS`].
     texts: Vec<Vec<String>>,
 }
 
-impl Default for OfStages {
+impl Default for StageParams {
     /// The defaults of the table, but with temperature 0 (greedy), so that a command always gives the same completion.
     fn default() -> Self {
         Self {
@@ -150,7 +150,7 @@ impl Default for OfStages {
     }
 }
 
-impl Args for OfStages {
+impl Args for StageParams {
     fn augment_args(command: Command) -> Command {
         let command = augment(command, PARAMETERS, &Self::default().params);
         augment_lists(command, LISTS)
@@ -161,11 +161,11 @@ impl Args for OfStages {
     }
 }
 
-impl FromArgMatches for OfStages {
+impl FromArgMatches for StageParams {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let mut of_stages = Self::default();
-        of_stages.update_from_arg_matches(matches)?;
-        Ok(of_stages)
+        let mut stages = Self::default();
+        stages.update_from_arg_matches(matches)?;
+        Ok(stages)
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {

@@ -46,7 +46,7 @@ pub(super) struct DetokenizeArgs {
 /// A request on one line of `--jsonl`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Line {
+struct EncodeRequest {
     text: String,
     #[serde(default = "yes")]
     add_special: bool,
@@ -80,7 +80,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         if line.as_ref().is_ok_and(|line| line.trim().is_empty()) {
             continue;
         }
-        let parsed = |line: String| serde_json::from_str::<Line>(&line).map_err(|e| e.to_string());
+        let parsed =
+            |line: String| serde_json::from_str::<EncodeRequest>(&line).map_err(|e| e.to_string());
         let answer = match line.and_then(parsed) {
             Err(error) => json!({ "error": error }),
             Ok(line) => match tokenizer.encode(&line.text, line.add_special, line.parse_special) {

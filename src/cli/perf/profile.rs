@@ -10,7 +10,7 @@ use lab_base::ggml::{Cost, MisplacedOp, PlaceCost};
 use lab_core::model::Model;
 
 use super::Failure;
-use super::passes::{self, Case};
+use super::passes::{self, DecodeCase};
 
 /// The costs of a kind of pass.
 pub(super) struct Profile {
@@ -43,7 +43,7 @@ pub(super) fn prefill(model: &mut Model, n: usize) -> Result<Profile, Failure> {
 }
 
 /// Profiles decoding.
-pub(super) fn decode(model: &mut Model, case: Case) -> Result<Profile, Failure> {
+pub(super) fn decode(model: &mut Model, case: DecodeCase) -> Result<Profile, Failure> {
     passes::begin(model, case)?;
     passes::step(model, case, 0)?;
     let what = format!("decode, {} sequences, depth {}", case.sequences, case.depth);

@@ -7,7 +7,7 @@ use lab_base::ggml::{GraphOp, OpSource};
 
 /// A box under construction.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct RawOp {
+pub(super) struct OpGroup {
     /// The operations, in the order of execution; the first one determines the kind of the box.
     pub(super) steps: Vec<usize>,
     /// The weights that the operations read, as indices in the plan, in the same order.
@@ -19,7 +19,7 @@ pub(super) struct RawOp {
 }
 
 /// The box of each operation.
-pub(super) type Owners = HashMap<usize, usize>;
+pub(super) type GroupOfStep = HashMap<usize, usize>;
 
 /// Whether an operation is drawn as an edge.
 pub(super) fn is_folded(step: &GraphOp) -> bool {
@@ -46,13 +46,13 @@ pub(super) fn elements(step: &GraphOp) -> u64 {
 }
 
 /// The graph, with the number of readers of each value.
-pub(super) struct Reader<'a> {
+pub(super) struct GraphReader<'a> {
     pub(super) steps: &'a [GraphOp],
     /// For each step, the number of drawn operations that read it.
     uses: Vec<usize>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> GraphReader<'a> {
     pub(super) fn new(steps: &'a [GraphOp]) -> Self {
         let mut uses = vec![0; steps.len()];
         for step in steps.iter().filter(|step| !is_folded(step)) {
@@ -67,9 +67,9 @@ impl<'a> Reader<'a> {
     }
 
     /// The boxes of the operations `of`, which are in the order of execution, and the box of each operation.
-    pub(super) fn boxes(&self, of: &[usize]) -> (Vec<RawOp>, Owners) {
-        let mut boxes: Vec<RawOp> = Vec::new();
-        let mut owner = Owners::new();
+    pub(super) fn boxes(&self, of: &[usize]) -> (Vec<OpGroup>, GroupOfStep) {
+        let mut boxes: Vec<OpGroup> = Vec::new();
+        let mut owner = GroupOfStep::new();
         for &at in of.iter().filter(|at| !is_folded(&self.steps[**at])) {
             let weights = self.weights(at);
             let joined = self
@@ -82,7 +82,7 @@ impl<'a> Reader<'a> {
                     known.weights.extend(weights);
                     known.result = at;
                 }
-                None => boxes.push(RawOp {
+                None => boxes.push(OpGroup {
                     steps: vec![at],
                     weights,
                     result: self.window(at),
@@ -126,7 +126,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The box of the product, convolution or norm that this factor or offset directly follows.
-    fn follows(&self, at: usize, boxes: &[RawOp], owner: &Owners) -> Option<usize> {
+    fn follows(&self, at: usize, boxes: &[OpGroup], owner: &GroupOfStep) -> Option<usize> {
         const LEADERS: &str =
             "MUL_MAT MUL_MAT_ID RMS_NORM NORM L2_NORM SSM_CONV GET_ROWS GROUP_NORM";
         let step = &self.steps[at];
@@ -146,7 +146,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The box of the preceding additions, if they and this one sum parts of the same value.
-    fn sums_parts(&self, at: usize, boxes: &[RawOp], owner: &Owners) -> Option<usize> {
+    fn sums_parts(&self, at: usize, boxes: &[OpGroup], owner: &GroupOfStep) -> Option<usize> {
         let step = &self.steps[at];
         let [OpSource::Op(sum), next] = step.sources.as_slice() else {
             return None;
