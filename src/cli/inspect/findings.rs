@@ -15,7 +15,7 @@ use lab_base::weights;
 use lab_base::weights::{Metadata, TensorInfo, TensorType, Weights};
 use lab_core::arch::Mode;
 use lab_core::engine::serving;
-use lab_core::engine::serving::Pooled;
+use lab_core::engine::serving::PooledOutput;
 use lab_core::model::{DeviceUse, Estimator, MemoryUse, Options};
 use lab_core::models;
 use lab_core::models::lora::Adapter;
@@ -209,7 +209,7 @@ fn probe(
         text.unwrap_or_default().into_owned()
     };
     let (bos, eos) = (named(Tokenizer::bos), named(Tokenizer::eos));
-    let now = Moment::from_unix_seconds(serving::now() as i64);
+    let now = Moment::from_unix_seconds(serving::unix_seconds() as i64);
     let template = ChatTemplate::new(source).map_err(|error| error.to_string());
     Some(template.map(|template| TemplateProbe::new(&template, &bos, &eos, now)))
 }
@@ -255,7 +255,7 @@ fn planned(
             None => Err("the file has no chat template".to_owned()),
             Some(probed) => probed.as_ref().map_err(Clone::clone),
         },
-        pooled: Pooled::of(plan, &known.metadata),
+        pooled: PooledOutput::of(plan, &known.metadata),
         options,
     };
     let capabilities = capabilities(&subject, &mut estimator);
