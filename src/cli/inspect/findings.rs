@@ -20,7 +20,7 @@ use lab_core::model::{DeviceUse, Estimator, MemoryUse, Options};
 use lab_core::models;
 use lab_core::models::lora::Adapter;
 use lab_core::models::{Definitions, Opened, Source, tokenizer_of, unread_keys};
-use lab_core::plan::{Capacity, Plan};
+use lab_core::plan::{CacheCapacity, Plan};
 use lab_inspect::capabilities::{Capability, CapabilityInput, capabilities};
 use lab_inspect::describe::{WeightShare, describe, weight_shares};
 use lab_inspect::template_probe::TemplateProbe;
@@ -318,7 +318,7 @@ fn context(
 
 /// Bytes of a KV cache for one sequence, with keys and values of these types; `None` on overflow.
 pub(in crate::cli) fn cache_bytes(plan: &Plan, n_ctx: u64, types: [TensorType; 2]) -> Option<u64> {
-    let room = Capacity {
+    let room = CacheCapacity {
         n_ctx,
         n_seqs: 1,
         n_batch: Options::N_BATCH as u64,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::models::lora::Adapter;
-use crate::plan::{KeysOf, Plan};
+use crate::plan::{KeyTokens, Plan};
 use lab_base::ggml::rpc::Worker;
 use lab_base::ggml::{Executor, HostNumbers};
 use lab_base::weights::{FileBytes, Weights};
@@ -116,7 +116,7 @@ impl Model {
             .map(|(cache, n_slots)| Group {
                 // Groups without stored keys count the slots of the others, and take no memory.
                 n_slots: match cache.keys {
-                    KeysOf::Pass => n_slots_of_all,
+                    KeyTokens::Pass => n_slots_of_all,
                     _ => *n_slots,
                 },
                 rule: options.visibility(&plan, cache),
