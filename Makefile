@@ -87,7 +87,9 @@ equiv-test: ## Compare with llama-server (LLAMA_SERVER, the PATH, or else built)
 
 llama-server-suite: ## llama-server's own tests against the server, except what scripts/llama_server_suite.toml lists
 	cargo build --release
-	python3 scripts/llama_server_suite.py --bench target/release/bench
+	python3 -m venv target/llama-server-suite/venv
+	target/llama-server-suite/venv/bin/pip install --quiet -r scripts/requirements-llama-server-suite.txt
+	target/llama-server-suite/venv/bin/python scripts/llama_server_suite.py --bench target/release/bench
 
 perf-vs-llama: ## Measure against llama-server (LLAMA_SERVER, the PATH, or else built): docs/performance.md
 	cargo build --release
