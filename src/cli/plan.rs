@@ -4,7 +4,7 @@ use clap::Args as ClapArgs;
 use serde_json::{Map, Value, json};
 
 use lab_base::util::wording::bytes;
-use lab_core::arch::{Join, OptionKind, Resolved, Resource};
+use lab_core::arch::{Join, OptionKind, ResolvedOption, Resource};
 use lab_core::model::{DeviceUse, Estimator};
 use lab_core::models::unread_keys;
 use lab_core::plan::{BranchPlan, NormUse, PROCESSOR, Plan, SlotPlan, StatePlan, Unit};
@@ -276,7 +276,7 @@ fn layers_with(plan: &Plan, rope: usize) -> String {
         let mut options = unit.contract.0.options.iter().zip(&unit.options);
         options.any(|(spec, value)| {
             matches!(spec.kind, OptionKind::Resource(Resource::Rope))
-                && matches!(value, Resolved::Resource(Some(at)) if *at == rope)
+                && matches!(value, ResolvedOption::Resource(Some(at)) if *at == rope)
         })
     };
     let mut runs: Vec<(usize, usize)> = Vec::new();
@@ -308,9 +308,9 @@ fn is_same(default: &str, value: &str) -> bool {
     }
 }
 
-fn option(plan: &Plan, kind: OptionKind, value: &Resolved) -> String {
+fn option(plan: &Plan, kind: OptionKind, value: &ResolvedOption) -> String {
     match (kind, value) {
-        (OptionKind::Resource(resource), Resolved::Resource(_)) => {
+        (OptionKind::Resource(resource), ResolvedOption::Resource(_)) => {
             match (resource, plan.resource(kind, value)) {
                 (_, None) => "none".into(),
                 (Resource::Cache, Some(unit)) => unit.path.replacen("cache.", "", 1),
@@ -413,12 +413,12 @@ fn options_json(unit: &Unit) -> Value {
         options
             .map(|(spec, value)| {
                 let value = match value {
-                    Resolved::Int(v) => json!(v),
-                    Resolved::Float(v) => json!(v),
-                    Resolved::List(v) => json!(v),
-                    Resolved::Bool(v) => json!(v),
-                    Resolved::Choice(v) => json!(v),
-                    Resolved::Resource(v) => json!(v),
+                    ResolvedOption::Int(v) => json!(v),
+                    ResolvedOption::Float(v) => json!(v),
+                    ResolvedOption::List(v) => json!(v),
+                    ResolvedOption::Bool(v) => json!(v),
+                    ResolvedOption::Choice(v) => json!(v),
+                    ResolvedOption::Resource(v) => json!(v),
                 };
                 (spec.name.to_owned(), value)
             })

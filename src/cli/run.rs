@@ -12,7 +12,7 @@ use lab_base::util::limited_read;
 use lab_base::util::limited_read::MAX_TEXT;
 use lab_base::weights::TensorType;
 use lab_core::engine;
-use lab_core::engine::serving::Served;
+use lab_core::engine::serving::ServedModel;
 use lab_core::engine::{
     AnswerToken, Diffusion, Ends, Event, FinishReason, Limits, Rejected, Request, Unfit, Usage,
 };
@@ -137,7 +137,7 @@ pub(super) fn start(
     args: &CompletionArgs,
     path: Option<&Path>,
     is_quiet: bool,
-) -> Result<Served, Failure> {
+) -> Result<ServedModel, Failure> {
     let source = Source::of(args.model.as_deref().or(path));
     let mut opened = args.load.open(&source)?;
     let mut options = args.load.resolve(&opened, DEFAULTS)?;
@@ -167,7 +167,7 @@ pub(super) fn start(
         false => progress_bar("loading", &opened.name),
     };
     let of_thread = bar.clone();
-    let served = Served::start(
+    let served = ServedModel::start(
         opened,
         options,
         limits,
@@ -309,7 +309,7 @@ fn text(prompt: Option<&str>, file: Option<&Path>) -> Result<String, Failure> {
 }
 
 /// The tokens of the prompt: with the model's chat template, or as plain text.
-fn prompt(args: &Args, text: &str, served: &Arc<Served>) -> Result<Vec<u32>, Failure> {
+fn prompt(args: &Args, text: &str, served: &Arc<ServedModel>) -> Result<Vec<u32>, Failure> {
     let mut fields = args.with.template_fields()?;
     if args.raw || !served.has_template() {
         if args.with.system.is_some() || !fields.is_empty() {
@@ -328,7 +328,7 @@ fn prompt(args: &Args, text: &str, served: &Arc<Served>) -> Result<Vec<u32>, Fai
 }
 
 /// The failure of a request that the engine refuses, with what helps if its prompt does not fit.
-pub(super) fn too_long(rejected: Rejected, served: &Served) -> Failure {
+pub(super) fn too_long(rejected: Rejected, served: &ServedModel) -> Failure {
     match rejected {
         Rejected::TooLong { .. } => anyhow::anyhow!("{rejected}; {}", longer(served)),
         other => other.into(),
@@ -336,7 +336,7 @@ pub(super) fn too_long(rejected: Rejected, served: &Served) -> Failure {
 }
 
 /// What helps if a prompt does not fit into the context.
-pub(super) fn longer(served: &Served) -> String {
+pub(super) fn longer(served: &ServedModel) -> String {
     let (trained, n_ctx) = (served.info.n_ctx_train, served.handle.limits().n_ctx as u64);
     match trained {
         0 => "--ctx N sets a longer context".to_owned(),

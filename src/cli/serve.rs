@@ -16,7 +16,7 @@ use lab_base::util::wording::bytes;
 use lab_core::artifacts::store;
 use lab_core::artifacts::store::Shelf;
 use lab_core::artifacts::vectors::Vectors;
-use lab_core::engine::serving::{ModelInfo, Progress, Served};
+use lab_core::engine::serving::{ModelInfo, Progress, ServedModel};
 use lab_core::engine::{Limits, StartError, ends_in_vectors};
 use lab_core::model;
 use lab_core::model::{Estimator, Options};
@@ -27,8 +27,8 @@ use lab_inspect::pictures;
 use lab_inspect::pictures::ChartFilter;
 use lab_server::http::transport;
 use lab_server::{
-    Access, Describer, Description, Drawer, Finder, Launch, LoadFault, Loader, Painter, Pool,
-    Process, Residency, Started, Strictness, View, Wanted,
+    Access, Describer, Description, DiagramView, Drawer, EngineProcess, EngineProcessConfig,
+    Finder, LoadError, LoadLimits, LoadRequest, Loader, Painter, Pool, StartedEngine, Strictness,
 };
 
 use super::config::ConfigLayers;
@@ -250,7 +250,7 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     }
     args.layers.check_models(&sources)?;
     let (host, port, is_folder) = (args.host, args.port, args.models.is_some());
-    let times = transport::Times {
+    let times = transport::ConnectionTimeouts {
         read: args.read_time,
         write: args.write_time,
     };
@@ -377,7 +377,7 @@ fn pool_of(
         aliases, per_model, ..
     } = std::mem::take(&mut args.layers);
     let folder = args.models.clone();
-    let residency = Residency {
+    let residency = LoadLimits {
         max_loaded: args.max_loaded.map(NonZeroUsize::get),
         idle: args.idle_time,
     };
@@ -391,7 +391,7 @@ fn pool_of(
     let loader: Loader = Arc::new(move |wanted| {
         let args = of_loader.of(wanted.name);
         match is_split {
-            true => start_process(args, wanted, &kept).map(Started::Own),
+            true => start_process(args, wanted, &kept).map(StartedEngine::Process),
             false => start_here(args, wanted, &kept).map_err(fault),
         }
     });
@@ -450,10 +450,10 @@ fn shelf(args: &Args, folder: PathBuf) -> Result<Shelf, Failure> {
 
 /// The load fault of an error.
 #[expect(clippy::needless_pass_by_value, reason = "errors are mapped by it")]
-pub(super) fn fault(error: Failure) -> LoadFault {
-    LoadFault {
+pub(super) fn fault(error: Failure) -> LoadError {
+    LoadError {
         lacks_memory: lacks_memory(&error),
-        ..LoadFault::new(error.to_string())
+        ..LoadError::new(error.to_string())
     }
 }
 
@@ -486,30 +486,34 @@ fn describe(args: &Args, source: &Source) -> Result<Description, Failure> {
 }
 
 /// The diagram of a model as SVG.
-fn draw(args: &Args, source: &Source, view: View) -> Result<String, Failure> {
+fn draw(args: &Args, source: &Source, view: DiagramView) -> Result<String, Failure> {
     let opened = unchecked(args, source)?;
     let sample = TracedPlan::new(&opened.name, opened.plan.clone(), false)?;
     let drawing = Drawing::new(&opened.def, &sample);
     let (piece, what) = match view {
-        View::Stack => (svg::stack(&drawing), "the whole model"),
-        View::Layers => (svg::layers(&drawing), "its kinds of layers"),
+        DiagramView::Stack => (svg::stack(&drawing), "the whole model"),
+        DiagramView::Layers => (svg::layers(&drawing), "its kinds of layers"),
     };
     Ok(svg::document(&drawing, &piece, what))
 }
 
 /// Starts the engine process of a model.
-fn start_process(args: &Args, mut wanted: Wanted<'_>, kept: &Path) -> Result<Process, LoadFault> {
-    let launch = Launch {
+fn start_process(
+    args: &Args,
+    mut wanted: LoadRequest<'_>,
+    kept: &Path,
+) -> Result<EngineProcess, LoadError> {
+    let launch = EngineProcessConfig {
         command: engine::command(&wanted, &args.line, kept, args.is_shared()),
         hang_time: args.hang_time,
         step_time: args.step_time,
         on_line: engine::relay(wanted.name),
     };
-    Process::start(wanted.name, launch, &mut *wanted.progress)
+    EngineProcess::start(wanted.name, launch, &mut *wanted.progress)
 }
 
 /// Loads a model into this process.
-fn start_here(args: &Args, wanted: Wanted<'_>, kept: &Path) -> Result<Started, Failure> {
+fn start_here(args: &Args, wanted: LoadRequest<'_>, kept: &Path) -> Result<StartedEngine, Failure> {
     let served = start(args, wanted.source, kept.to_owned(), wanted.progress)?;
     if let Some(scales) = &wanted.scales {
         served.handle.adapters().set(scales)?;
@@ -524,7 +528,7 @@ pub(super) fn start(
     source: &Source,
     kept: PathBuf,
     progress: Progress,
-) -> Result<Served, Failure> {
+) -> Result<ServedModel, Failure> {
     let vectors = vectors(args, &kept)?;
     let checked = vectors.check();
     checked.map_err(|e| anyhow::anyhow!("--lab-vectors: {e}"))?;
@@ -533,7 +537,7 @@ pub(super) fn start(
     let (options, limits) = settings_of(args, &opened)?;
     args.load.place(&mut opened, &options)?;
     tracing::info!(model = opened.name, "loading");
-    let mut served = Served::start(opened, options, limits, progress)?;
+    let mut served = ServedModel::start(opened, options, limits, progress)?;
     served.shelf = Some(shelf);
     served.vectors = vectors;
     Ok(served)
@@ -601,7 +605,7 @@ mod tests {
             needed: 2,
             available: 1,
         };
-        let start = |cause| serving::Error::Start {
+        let start = |cause| serving::ServeError::Start {
             model: "m".into(),
             source: StartError::Load(cause),
         };

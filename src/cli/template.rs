@@ -105,7 +105,7 @@ impl ModelTemplates {
     fn render(&self, line: &RenderRequest) -> Result<String, Failure> {
         let now = match &line.now {
             Some(text) => text.parse()?,
-            None => Moment::from_unix_seconds(serving::now() as i64),
+            None => Moment::from_unix_seconds(serving::unix_seconds() as i64),
         };
         let has_tools = line.tools.as_array().is_some_and(|tools| !tools.is_empty());
         Ok(self.templates[usize::from(has_tools)].render(&RenderInput {

@@ -1,6 +1,6 @@
 //! `bench arch`: lists, checks and shows architecture definitions, drafts a new one, and tests one against a reference.
 
-mod begin;
+mod draft;
 mod llama_server;
 mod prove;
 
@@ -11,7 +11,7 @@ use clap::Subcommand;
 
 use lab_base::util::limited_read;
 use lab_base::util::limited_read::MAX_DEFINITION;
-use lab_core::arch::{ENDING, Library, LibraryError, Source};
+use lab_core::arch::{ENDING, Library, LibraryError, SourceFile};
 use lab_core::hf;
 use lab_core::hf::Maps;
 
@@ -37,9 +37,9 @@ pub(super) enum Command {
         archs: ArchOptions,
     },
     /// Draft a definition for a model from the most similar one; open questions are comments
-    New(begin::Args),
+    New(draft::NewArgs),
     /// Compare a model with the logits that another program computed, along every execution path
-    Prove(Box<prove::Args>),
+    Prove(Box<prove::ProveArgs>),
     /// Print the JSON Schema of definitions, for editors
     Schema {
         /// Print the schema of weight maps (NAME.arch.stmap.toml) instead
@@ -67,7 +67,7 @@ pub(super) fn run(command: &Command) -> Result<(), Failure> {
             output::line(serde_json::to_string_pretty(&schema)?)
         }
         Command::Check { files } => check(files),
-        Command::New(args) => begin::run(args),
+        Command::New(args) => draft::run(args),
         Command::Prove(args) => prove::run(args),
         Command::Show { name, archs } => {
             let def = archs.library()?.get(name).map_err(styled)?;
@@ -175,7 +175,7 @@ fn problem(library: &Library, file: &Path) -> Result<Option<String>, Failure> {
         // A map may extend one of its own folder.
         let folder = file.parent().filter(|folder| *folder != Path::new(""));
         let maps = Maps::open(&[folder.unwrap_or(Path::new(".")).to_owned()])?;
-        let source = Source {
+        let source = SourceFile {
             path,
             text,
             is_embedded: false,

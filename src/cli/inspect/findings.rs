@@ -15,12 +15,12 @@ use lab_base::weights;
 use lab_base::weights::{Metadata, TensorInfo, TensorType, Weights};
 use lab_core::arch::Mode;
 use lab_core::engine::serving;
-use lab_core::engine::serving::Pooled;
+use lab_core::engine::serving::PooledOutput;
 use lab_core::model::{DeviceUse, Estimator, MemoryUse, Options};
 use lab_core::models;
 use lab_core::models::lora::Adapter;
 use lab_core::models::{Definitions, Opened, Source, tokenizer_of, unread_keys};
-use lab_core::plan::{Capacity, Plan};
+use lab_core::plan::{CacheCapacity, Plan};
 use lab_inspect::capabilities::{Capability, CapabilityInput, capabilities};
 use lab_inspect::describe::{WeightShare, describe, weight_shares};
 use lab_inspect::template_probe::TemplateProbe;
@@ -209,7 +209,7 @@ fn probe(
         text.unwrap_or_default().into_owned()
     };
     let (bos, eos) = (named(Tokenizer::bos), named(Tokenizer::eos));
-    let now = Moment::from_unix_seconds(serving::now() as i64);
+    let now = Moment::from_unix_seconds(serving::unix_seconds() as i64);
     let template = ChatTemplate::new(source).map_err(|error| error.to_string());
     Some(template.map(|template| TemplateProbe::new(&template, &bos, &eos, now)))
 }
@@ -255,7 +255,7 @@ fn planned(
             None => Err("the file has no chat template".to_owned()),
             Some(probed) => probed.as_ref().map_err(Clone::clone),
         },
-        pooled: Pooled::of(plan, &known.metadata),
+        pooled: PooledOutput::of(plan, &known.metadata),
         options,
     };
     let capabilities = capabilities(&subject, &mut estimator);
@@ -318,7 +318,7 @@ fn context(
 
 /// Bytes of a KV cache for one sequence, with keys and values of these types; `None` on overflow.
 pub(in crate::cli) fn cache_bytes(plan: &Plan, n_ctx: u64, types: [TensorType; 2]) -> Option<u64> {
-    let room = Capacity {
+    let room = CacheCapacity {
         n_ctx,
         n_seqs: 1,
         n_batch: Options::N_BATCH as u64,

@@ -24,7 +24,7 @@ use lab_base::util::inputs::{forget_input, refuse_input};
 use lab_base::util::limited_read;
 use lab_base::util::limited_read::MAX_TEXT;
 use lab_base::util::moments::Moments;
-use lab_core::arch::Parts;
+use lab_core::arch::PointParts;
 use lab_core::artifacts::arrays;
 use lab_core::artifacts::arrays::{Elements, Format, Named};
 use lab_core::engine::{Captured, LabResult, Reduce};
@@ -338,7 +338,7 @@ fn check(args: &CollectArgs, runner: &LabRunner) -> Result<(), Failure> {
     for pattern in runner.request.patterns() {
         for at in points.find(pattern)? {
             let point = &points.all[at];
-            if point.spec.parts == Parts::Pairs {
+            if point.spec.parts == PointParts::Pairs {
                 let path = &point.path;
                 anyhow::bail!(
                     "`{path}`: rows of attention weights differ in their length; `bench lab run` captures them"

@@ -8,7 +8,7 @@ use clap::{Args as ClapArgs, ValueEnum};
 use serde_json::{Map, Value, json};
 
 use lab_base::util::atomic_file;
-use lab_core::arch::Parts;
+use lab_core::arch::PointParts;
 use lab_core::model::{Point, Points};
 use lab_inspect::pictures;
 use lab_inspect::pictures::ChartFilter;
@@ -173,7 +173,7 @@ pub(super) fn lens(args: &LensArgs) -> Result<(), Failure> {
 
 pub(super) fn routing(args: &RoutingArgs) -> Result<(), Failure> {
     let plan = |points: &Points| {
-        let routed = chosen(points, ".picked", Parts::Indices, &args.files.layers);
+        let routed = chosen(points, ".picked", PointParts::Indices, &args.files.layers);
         let captures = routed.iter().flat_map(|point| {
             let path = point.trim_end_matches(".picked");
             let of = |name: &str, positions: &str| {
@@ -196,7 +196,7 @@ pub(super) fn routing(args: &RoutingArgs) -> Result<(), Failure> {
         Ok(json!({ "captures": captures }))
     };
     let n_cells = |points: &Points| {
-        let routers = chosen(points, ".router", Parts::Experts, &args.files.layers);
+        let routers = chosen(points, ".router", PointParts::Experts, &args.files.layers);
         let found = routers.iter().filter_map(|router| points.find(router).ok());
         [found.map(|at| points.all[at[0]].width()).sum(), 0]
     };
@@ -206,7 +206,7 @@ pub(super) fn routing(args: &RoutingArgs) -> Result<(), Failure> {
 
 pub(super) fn attention(args: &AttentionArgs) -> Result<(), Failure> {
     let plan = |points: &Points| {
-        let all = chosen(points, ".weights", Parts::Pairs, &args.files.layers);
+        let all = chosen(points, ".weights", PointParts::Pairs, &args.files.layers);
         let captures = all
             .iter()
             .map(|point| json!({ "point": point, "positions": "prompt" }));
@@ -217,7 +217,7 @@ pub(super) fn attention(args: &AttentionArgs) -> Result<(), Failure> {
         Ok(json!({ "captures": captures }))
     };
     let n_cells = |points: &Points| {
-        let all = chosen(points, ".weights", Parts::Pairs, &args.files.layers);
+        let all = chosen(points, ".weights", PointParts::Pairs, &args.files.layers);
         let found = all.iter().filter_map(|point| points.find(point).ok());
         let n_heads = found.map(|at| points.all[at[0]].width());
         let each = n_heads.map(|n| match args.heads.is_empty() {
@@ -259,7 +259,7 @@ pub(super) fn patch(args: &PatchArgs) -> Result<(), Failure> {
 }
 
 /// The capturable points of the chosen layers whose path ends with `ending` and whose parts are `parts`.
-fn chosen<'a>(points: &'a Points, ending: &str, parts: Parts, layers: &[u64]) -> Vec<&'a str> {
+fn chosen<'a>(points: &'a Points, ending: &str, parts: PointParts, layers: &[u64]) -> Vec<&'a str> {
     let chosen = ChartFilter {
         layers: layers.to_vec(),
         heads: Vec::new(),

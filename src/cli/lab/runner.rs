@@ -11,7 +11,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::cli::run::too_long;
 use lab_core::artifacts::vectors::Vectors;
-use lab_core::engine::serving::Served;
+use lab_core::engine::serving::ServedModel;
 use lab_core::engine::{Diffusion, Event, LabPlan, LabResult, Limits, Request, ends_in_vectors};
 use lab_core::model::Options;
 use lab_core::models::Source;
@@ -23,7 +23,7 @@ use crate::cli::{Failure, run};
 
 /// A model with a lab plan for its prompts.
 pub(super) struct LabRunner {
-    pub(super) served: Served,
+    pub(super) served: ServedModel,
     pub(super) request: LabRequest,
     /// Maximum number of prompts that run at once.
     n_parallel: usize,
@@ -123,7 +123,7 @@ impl LabRunner {
             of_thread.set_length(total);
             of_thread.set_position(done);
         };
-        let served = Served::start(opened, options, limits, Box::new(progress));
+        let served = ServedModel::start(opened, options, limits, Box::new(progress));
         bar.finish_and_clear();
         let mut served = served?;
         served.vectors = Arc::new(vectors);

@@ -9,7 +9,7 @@ use super::report::{PerfReport, ThreadMeasurements};
 use super::requests::{self, RequestMeasurement};
 use lab_base::util::measure::read_bandwidth;
 use lab_base::weights::TensorType;
-use lab_core::engine::serving::Served;
+use lab_core::engine::serving::ServedModel;
 use lab_core::model::Options;
 
 /// Number of source tokens of every sequence, if the model reads a source.
@@ -89,7 +89,7 @@ fn through_engine(args: &Args, n_threads: usize) -> Result<Vec<RequestMeasuremen
     options.n_threads = n_threads;
     args.load.place(&mut opened, &options)?;
     let limits = requests::limits(options.n_ctx_seq, options.n_seqs);
-    let served = Served::start(opened, options, limits, Box::new(|_, _| {}))?;
+    let served = ServedModel::start(opened, options, limits, Box::new(|_, _| {}))?;
     let measured = args
         .decode()
         .map(|case| RequestMeasurement::measure(&served, case, args.repeat));

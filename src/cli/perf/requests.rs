@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use lab_core::engine::Diffusion;
-use lab_core::engine::serving::Served;
+use lab_core::engine::serving::ServedModel;
 use lab_core::engine::{Ends, Event, Limits, Request, Usage};
 use lab_sampling::Params;
 
@@ -43,7 +43,7 @@ pub(super) fn limits(n_ctx: usize, sequences: usize) -> Limits {
 impl RequestMeasurement {
     /// Measures greedy completions of `case.n` tokens. Prompts differ from each other and between runs.
     pub(super) fn measure(
-        served: &Served,
+        served: &ServedModel,
         case: DecodeCase,
         repeat: usize,
     ) -> Result<Self, Failure> {
@@ -81,7 +81,7 @@ impl RequestMeasurement {
 }
 
 /// A request whose prompt starts with a token that no other prompt starts with.
-fn request(served: &Served, case: DecodeCase, of: usize) -> Request {
+fn request(served: &ServedModel, case: DecodeCase, of: usize) -> Request {
     let n_vocab = served.info.n_vocab.max(1) as usize;
     let prompt = (0..case.depth.max(1)).map(|i| ((31 * of + 7 * i) % n_vocab) as u32);
     let sampling = Params {

@@ -7,19 +7,19 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value, json};
 
-use super::fields::{self, Body, Field, fields};
-use super::places::{object, text, wrong};
+use super::fields::{self, BodyFields, FieldDoc, fields};
+use super::json_access::{malformed, object_at, text_at};
 use crate::endpoints::responses::{INPUT, free_text};
+use crate::http::context::RequestContext;
 use crate::http::error::Error;
-use crate::http::request_log::Record;
-use crate::response::answers::TOOL_CALLS;
-use crate::response::completion_parser::Piece;
+use crate::response::completion_parser::CompletionDelta;
 use crate::response::output_parsing::call_json;
+use crate::response::running_completions::TOOL_CALLS;
 
 type Fields = Map<String, Value>;
 
 fields! {
-    struct Older {
+    struct FunctionFields {
         /// OpenAI's field before `tools`; an answer then has `function_call`.
         functions: Option<Vec<Value>>,
         /// `none`, `auto` or the name of one of `functions`.
@@ -28,13 +28,13 @@ fields! {
 }
 
 /// The documented fields of a request.
-pub(crate) fn fields() -> Vec<Field> {
-    fields::of::<Older>()
+pub(crate) fn fields() -> Vec<FieldDoc> {
+    fields::documented::<FunctionFields>()
 }
 
 /// The forms in which a client has its tools.
 #[derive(Debug, Default)]
-pub(crate) struct Forms {
+pub(crate) struct ToolForms {
     /// Whether an answer has `function_call` in the place of `tool_calls`.
     is_old: bool,
     /// The names of the tools that take free text.
@@ -47,16 +47,16 @@ pub(crate) struct Forms {
 ///
 /// # Errors
 /// A tool, a choice or a call is malformed; the error names its place.
-pub(crate) fn rewritten(mut body: Body) -> Result<(Body, Forms), Error> {
-    let mut forms = Forms::default();
+pub(crate) fn rewritten(mut body: BodyFields) -> Result<(BodyFields, ToolForms), Error> {
+    let mut forms = ToolForms::default();
     let mut out = Fields::new();
-    let older: Older = body.take()?;
+    let older: FunctionFields = body.take()?;
     let choice = older.function_call;
     match older.functions.filter(|functions| !functions.is_empty()) {
         Some(functions) => {
             if body.has("tools") {
-                let message = "`functions` and `tools` exclude each other";
-                return Err(Error::value("functions", message));
+                let message = "`functions` and `tools` are mutually exclusive";
+                return Err(Error::invalid_value("functions", message));
             }
             forms.is_old = true;
             add_functions(&functions, choice.as_ref(), &mut out)?;
@@ -65,7 +65,7 @@ pub(crate) fn rewritten(mut body: Body) -> Result<(Body, Forms), Error> {
             None | Some(Some("none" | "auto")) => {}
             Some(_) => {
                 let message = "`function_call` needs `functions`";
-                return Err(Error::value("function_call", message));
+                return Err(Error::invalid_value("function_call", message));
             }
         },
     }
@@ -93,12 +93,12 @@ fn add_functions(
     choice: Option<&Value>,
     out: &mut Fields,
 ) -> Result<(), Error> {
-    let record = Record::current();
+    let record = RequestContext::current();
     record.rename("tools", "functions");
     let mut tools = Vec::new();
     for (i, function) in functions.iter().enumerate() {
         let at = format!("functions[{i}]");
-        object(&at, function)?;
+        object_at(&at, function)?;
         record.rename(format!("tools[{i}].function"), at);
         tools.push(json!({ "type": "function", "function": function }));
     }
@@ -109,11 +109,11 @@ fn add_functions(
             Some(text.as_str().into())
         }
         Some(choice @ Value::Object(fields)) => {
-            text("function_call", fields, "name")?;
+            text_at("function_call", fields, "name")?;
             Some(json!({ "type": "function", "function": choice }))
         }
         Some(_) => {
-            return Err(wrong(
+            return Err(malformed(
                 "function_call",
                 "`none`, `auto` or a function's name",
             ));
@@ -133,7 +133,7 @@ fn add_functions(
 fn named(at: &str, choice: &Value) -> Value {
     let mut choice = choice.clone();
     if choice["type"] == "custom" {
-        Record::current().rename(format!("{at}.function"), format!("{at}.custom"));
+        RequestContext::current().rename(format!("{at}.function"), format!("{at}.custom"));
         return json!({ "type": "function", "function": choice["custom"] });
     }
     let allowed = choice.pointer_mut("/allowed_tools/tools");
@@ -149,7 +149,7 @@ fn rewrite(at: &str, message: &mut Value, n_calls: &mut usize) {
     let Some(fields) = message.as_object_mut() else {
         return;
     };
-    let record = Record::current();
+    let record = RequestContext::current();
     // Templates may require ids of nine letters and digits.
     if fields.get("function_call").is_some_and(Value::is_object) {
         *n_calls += 1;
@@ -177,7 +177,7 @@ fn rewrite(at: &str, message: &mut Value, n_calls: &mut usize) {
     }
 }
 
-impl Forms {
+impl ToolForms {
     /// A tool as a function.
     fn tool(&mut self, at: &str, tool: &Value) -> Result<Value, Error> {
         if tool["type"] != "custom" {
@@ -185,9 +185,9 @@ impl Forms {
         }
         let place = format!("{at}.function");
         let at = format!("{at}.custom");
-        Record::current().rename(place, at.as_str());
-        let own = object(&at, tool.get("custom"))?;
-        let name = text(&at, own, "name")?;
+        RequestContext::current().rename(place, at.as_str());
+        let own = object_at(&at, tool.get("custom"))?;
+        let name = text_at(&at, own, "name")?;
         self.custom.insert(name.to_owned());
         let schema = json!({
             "type": "object", "properties": { INPUT: { "type": "string" } },
@@ -199,13 +199,13 @@ impl Forms {
             function["description"] = description.clone();
         }
         if given("format").is_some_and(|format| format["type"] != "text") {
-            Record::current().ignore(&format!("{at}.format"));
+            RequestContext::current().ignore(&format!("{at}.format"));
         }
         Ok(json!({ "type": "function", "function": function }))
     }
 
     /// A choice of an answer in the client's form.
-    pub(crate) fn answer(&self, choice: &mut Value) {
+    pub(crate) fn rewrite_choice(&self, choice: &mut Value) {
         let calls = choice.pointer_mut("/message/tool_calls");
         for call in calls.and_then(Value::as_array_mut).into_iter().flatten() {
             let name = call["function"]["name"].as_str().unwrap_or_default();
@@ -222,13 +222,13 @@ impl Forms {
             let calls = calls.unwrap_or_default();
             choice["message"]["function_call"] = calls[0]["function"].clone();
             if let Some(reason) = choice["finish_reason"].as_str() {
-                choice["finish_reason"] = self.reason(reason).into();
+                choice["finish_reason"] = self.finish_reason(reason).into();
             }
         }
     }
 
     /// A finish reason in the client's form.
-    pub(crate) fn reason<'a>(&self, reason: &'a str) -> &'a str {
+    pub(crate) fn finish_reason<'a>(&self, reason: &'a str) -> &'a str {
         match reason {
             TOOL_CALLS if self.is_old => "function_call",
             reason => reason,
@@ -236,26 +236,26 @@ impl Forms {
     }
 
     /// The delta of a piece of a call; `None` if nothing is sent yet.
-    pub(crate) fn delta(&mut self, choice: u32, piece: &Piece) -> Option<Value> {
+    pub(crate) fn delta(&mut self, choice: u32, piece: &CompletionDelta) -> Option<Value> {
         match piece {
-            Piece::Call(_, _, name) if self.is_old => {
+            CompletionDelta::Call(_, _, name) if self.is_old => {
                 Some(json!({ "function_call": { "name": name, "arguments": "" } }))
             }
-            Piece::Arguments(_, text) if self.is_old => {
+            CompletionDelta::Arguments(_, text) if self.is_old => {
                 Some(json!({ "function_call": { "arguments": text } }))
             }
-            Piece::Call(index, id, name) if self.custom.contains(name) => {
+            CompletionDelta::Call(index, id, name) if self.custom.contains(name) => {
                 self.open.insert(choice, (*index, String::new()));
                 let custom = json!({ "name": name, "input": "" });
                 let call = json!({ "index": index, "id": id, "type": "custom", "custom": custom });
                 Some(json!({ "tool_calls": [call] }))
             }
-            Piece::Call(index, id, name) => {
+            CompletionDelta::Call(index, id, name) => {
                 let mut call = call_json(id, name, "");
                 call["index"] = (*index).into();
                 Some(json!({ "tool_calls": [call] }))
             }
-            Piece::Arguments(index, text) => match self.open.get_mut(&choice) {
+            CompletionDelta::Arguments(index, text) => match self.open.get_mut(&choice) {
                 // Free text is known only when the arguments are complete.
                 Some((_, arguments)) => {
                     arguments.push_str(text);
@@ -265,7 +265,7 @@ impl Forms {
                     json!({ "tool_calls": [{ "index": index, "function": { "arguments": text } }] }),
                 ),
             },
-            Piece::Content(..) | Piece::Reasoning(_) => None,
+            CompletionDelta::Content(..) | CompletionDelta::Reasoning(_) => None,
         }
     }
 

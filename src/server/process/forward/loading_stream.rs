@@ -15,13 +15,13 @@ use futures_util::stream::{self, StreamExt};
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
-use crate::http::dialect::Dialect;
+use crate::http::context::RequestContext;
 use crate::http::error::Error;
-use crate::http::request_log::Record;
+use crate::http::error_format::ErrorFormat;
 use crate::http::transport::MAX_BODY_BYTES;
 use crate::pool::Load;
 
-use super::{Call, is_stream};
+use super::{RoutedRequest, is_stream};
 
 /// Maximum delay of the head of an answer by a load.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -29,15 +29,15 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(10)];
 
 /// A running call, which is aborted when this is dropped.
-struct Task(JoinHandle<Response>);
+struct RequestTask(JoinHandle<Response>);
 
-impl Drop for Task {
+impl Drop for RequestTask {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-impl Task {
+impl RequestTask {
     async fn response(&mut self) -> Response {
         let ended = || Error::Engine {
             detail: "a handler ended without a response".into(),
@@ -48,13 +48,13 @@ impl Task {
 }
 
 /// The state of a stream to the client.
-enum State {
+enum StreamState {
     /// No part of the answer has arrived.
     Waiting {
-        task: Task,
+        task: RequestTask,
         load: Load,
-        dialect: Dialect,
-        record: Arc<Record>,
+        dialect: ErrorFormat,
+        record: Arc<RequestContext>,
         /// Time until the next comment.
         pause: Duration,
     },
@@ -62,18 +62,21 @@ enum State {
 }
 
 /// Answers a call whose model is not loaded.
-pub(super) async fn answer(call: Call) -> Response {
-    let (dialect, record) = (Dialect::of(call.head.uri.path()), Record::current());
+pub(super) async fn answer(call: RoutedRequest) -> Response {
+    let (dialect, record) = (
+        ErrorFormat::of(call.head.uri.path()),
+        RequestContext::current(),
+    );
     let (pool, name) = (Arc::clone(&call.server.pool), call.name.clone());
     let work = Arc::clone(&record).scope(call.run());
-    let mut task = Task(tokio::spawn(work));
+    let mut task = RequestTask(tokio::spawn(work));
     if let Ok(response) = tokio::time::timeout(PATIENCE, task.response()).await {
         return response;
     }
     let Some(load) = name.and_then(|name| pool.loading(&name)) else {
         return task.response().await;
     };
-    let state = State::Waiting {
+    let state = StreamState::Waiting {
         task,
         load,
         dialect,
@@ -90,14 +93,14 @@ pub(super) async fn answer(call: Call) -> Response {
 }
 
 /// The next part of the stream, and its state afterwards.
-async fn next(state: State) -> Option<(Bytes, Option<State>)> {
+async fn next(state: StreamState) -> Option<(Bytes, Option<StreamState>)> {
     match state {
-        State::Answering(mut data) => {
+        StreamState::Answering(mut data) => {
             // A stream that breaks has written its own error event.
             let part = data.next().await?.ok()?;
-            Some((part, Some(State::Answering(data))))
+            Some((part, Some(StreamState::Answering(data))))
         }
-        State::Waiting {
+        StreamState::Waiting {
             mut task,
             load,
             dialect,
@@ -111,12 +114,12 @@ async fn next(state: State) -> Option<(Bytes, Option<State>)> {
             let [often, rarely] = PAUSES;
             let (comment, pause) = match load.is_over() {
                 true => (": loaded\n\n".to_owned(), rarely),
-                false => match load.share().percent() {
+                false => match load.progress().percent() {
                     Some(percent) => (format!(": loading, {percent} %\n\n"), often),
                     None => (": loading\n\n".to_owned(), often),
                 },
             };
-            let state = State::Waiting {
+            let state = StreamState::Waiting {
                 task,
                 load,
                 dialect,
@@ -129,16 +132,20 @@ async fn next(state: State) -> Option<(Bytes, Option<State>)> {
 }
 
 /// The start of an answer after the head was sent: its events, or an error event if it is refused.
-async fn begun(response: Response, dialect: Dialect, record: &Record) -> (Bytes, Option<State>) {
+async fn begun(
+    response: Response,
+    dialect: ErrorFormat,
+    record: &RequestContext,
+) -> (Bytes, Option<StreamState>) {
     let (head, body) = response.into_parts();
     if head.status == StatusCode::OK && is_stream(&head.headers) {
         return (
             Bytes::new(),
-            Some(State::Answering(body.into_data_stream())),
+            Some(StreamState::Answering(body.into_data_stream())),
         );
     }
     record.fail();
     let body = to_bytes(body, MAX_BODY_BYTES).await.unwrap_or_default();
     let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
-    (dialect.failed(head.status, &body, 0), None)
+    (dialect.error_event(head.status, &body, 0), None)
 }

@@ -1,6 +1,6 @@
 //! The record of a request: how strictly it is read, fields without effect, and the data of its line in the log.
 //!
-//! A record belongs to the task that runs a handler; `Answers` hold it while they run. The line is written when the
+//! A record belongs to the task that runs a handler; `RunningCompletions` hold it while they run. The line is written when the
 //! last owner drops the record, so that requests whose client left get a line too.
 
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ use axum::response::Response;
 use lab_core::engine::{Event, Usage};
 
 use super::error::quoted;
-use crate::response::answers::finish_reason;
+use crate::response::running_completions::finish_reason;
 
 /// The response header that lists the fields of the request without effect.
 const IGNORED: HeaderName = HeaderName::from_static("x-bench-ignored");
@@ -28,12 +28,12 @@ const MAX_IGNORED: usize = 1024;
 const MAX_NAMES: usize = 128;
 
 tokio::task_local! {
-    static RECORD: Arc<Record>;
+    static RECORD: Arc<RequestContext>;
 }
 
 /// The record of one request.
 #[derive(Debug)]
-pub(crate) struct Record {
+pub(crate) struct RequestContext {
     id: String,
     method: String,
     path: String,
@@ -86,7 +86,7 @@ impl Renamed {
     }
 }
 
-impl Record {
+impl RequestContext {
     fn of(request: &Request, is_strict: bool) -> Self {
         let id = request.headers().get("x-request-id");
         let id = id.and_then(|id| id.to_str().ok()).unwrap_or_default();
@@ -119,7 +119,7 @@ impl Record {
     }
 
     /// Notes which of the clients with API keys sent the request. Only the first call counts.
-    pub(crate) fn owned_by(&self, owner: String) {
+    pub(crate) fn set_owner(&self, owner: String) {
         self.owner.get_or_init(|| owner);
     }
 
@@ -145,7 +145,7 @@ impl Record {
     /// Records a field that has no effect.
     pub(crate) fn ignore(&self, name: &str) {
         let mut notes = self.notes();
-        let name = sendable(name);
+        let name = header_safe(name);
         if notes.ignored.len() < MAX_NAMES {
             notes.ignored.insert(name);
         } else if !notes.ignored.contains(&name) {
@@ -159,7 +159,7 @@ impl Record {
     }
 
     /// Records that a field was made out of another one, in which the places are others.
-    pub(crate) fn remake(&self, place: impl Into<String>, sent: impl Into<String>) {
+    pub(crate) fn rename_whole(&self, place: impl Into<String>, sent: impl Into<String>) {
         self.renamed(place.into(), sent.into(), false);
     }
 
@@ -193,13 +193,13 @@ impl Record {
     }
 
     /// Records that the request names a model of another name than the one that answers.
-    pub(crate) fn stands_in(&self, requested: &str, served: &str) {
-        let (requested, served) = (sendable(&quoted(requested)), sendable(served));
+    pub(crate) fn set_substituted_model(&self, requested: &str, served: &str) {
+        let (requested, served) = (header_safe(&quoted(requested)), header_safe(served));
         self.notes().requested = Some(format!("requested {requested}, served {served}"));
     }
 
     /// Records that an engine process serves the request, and writes its line.
-    pub(crate) fn hand_over(&self) {
+    pub(crate) fn leave_log_to_engine(&self) {
         self.notes().is_elsewhere = true;
     }
 
@@ -227,7 +227,7 @@ impl Record {
     }
 
     /// Logs the start of the reasoning of a completion, at the level `debug` only.
-    pub(crate) fn thought(&self, text: &str) {
+    pub(crate) fn log_reasoning(&self, text: &str) {
         if !text.is_empty() {
             tracing::debug!(target: "request", id = self.id, reasoning = text);
         }
@@ -254,7 +254,7 @@ impl Record {
 
 /// Text as a header and a line of the log can carry it: other characters are percent-encoded, and so is what separates
 /// names.
-fn sendable(text: &str) -> String {
+fn header_safe(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {
@@ -303,7 +303,7 @@ impl Notes {
     }
 }
 
-impl Drop for Record {
+impl Drop for RequestContext {
     fn drop(&mut self) {
         if self.path.is_empty() {
             return;
@@ -356,7 +356,7 @@ pub(crate) async fn layer<F: Future<Output = Response>>(
     is_strict: bool,
     next: impl FnOnce(Request) -> F,
 ) -> Response {
-    let record = Arc::new(Record::of(&request, is_strict));
+    let record = Arc::new(RequestContext::of(&request, is_strict));
     let mut response = Arc::clone(&record).scope(next(request)).await;
     let mut notes = record.notes();
     notes.status = response.status();

@@ -1,6 +1,6 @@
 //! The completions of one request: submitted together, then collected or streamed.
 //!
-//! Not here: how an endpoint writes completions, which is a [`Format`].
+//! Not here: how an endpoint writes completions, which is a [`StreamWriter`].
 
 use std::sync::Arc;
 
@@ -10,21 +10,21 @@ use serde_json::{Value, json};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
 use crate::http::transport;
-use crate::http::transport::Events;
+use crate::http::transport::SseEvents;
 use lab_base::tokenizer::Tokenizer;
-use lab_core::engine::serving::Served;
+use lab_core::engine::serving::ServedModel;
 use lab_core::engine::{
     AnswerToken, Event, FinishReason, Fixed, LabResult, Progress, Request, Stopped, Usage,
 };
 
 use crate::endpoints::lab;
+use crate::http::context::RequestContext;
 use crate::http::error::Error;
-use crate::http::json::Text;
-use crate::http::request_log::Record;
-use crate::response::completion_parser::{Piece, Reader};
+use crate::http::json::JsonText;
+use crate::response::completion_parser::{CompletionDelta, CompletionParser};
 
 /// The events of all completions of a request, each with its completion's index.
-pub(crate) struct Answers {
+pub(crate) struct RunningCompletions {
     pub(crate) events: SelectAll<stream::BoxStream<'static, (u32, Event)>>,
     /// The usage of each prompt.
     usage: Vec<Usage>,
@@ -32,13 +32,13 @@ pub(crate) struct Answers {
     n_choices: u32,
     /// Number of completions that have not ended.
     n_open: u32,
-    record: Arc<Record>,
+    record: Arc<RequestContext>,
     /// The reader of each completion; empty if completions are plain text.
-    readers: Vec<Reader>,
+    parsers: Vec<CompletionParser>,
     /// The tokenizer that identifies special tokens, if these are left out of the text.
-    hides: Option<Arc<Tokenizer>>,
+    special_tokens_of: Option<Arc<Tokenizer>>,
     /// The lab plan whose results are written.
-    lab: Option<Plan>,
+    lab: Option<LabOutput>,
 }
 
 /// A completion.
@@ -56,7 +56,7 @@ pub(crate) struct Completion {
     /// The result of the lab plan, if it is not written.
     pub(crate) lab: Option<Box<LabResult>>,
     /// The result of the lab plan as JSON.
-    pub(crate) report: Option<Text>,
+    pub(crate) report: Option<JsonText>,
     pub(crate) reason: Option<FinishReason>,
     pub(crate) stopped: Option<Stopped>,
     /// The usage of this completion alone.
@@ -73,15 +73,15 @@ impl Completion {
     }
 
     /// Appends a piece of the answer.
-    pub(crate) fn add(&mut self, piece: Piece) {
+    pub(crate) fn add(&mut self, piece: CompletionDelta) {
         match piece {
-            Piece::Content(text, tokens) => {
+            CompletionDelta::Content(text, tokens) => {
                 self.text.push_str(&text);
                 self.tokens.extend(tokens);
             }
-            Piece::Reasoning(text) => self.reasoning.push_str(&text),
-            Piece::Call(_, id, name) => self.calls.push((id, name, String::new())),
-            Piece::Arguments(_, text) => {
+            CompletionDelta::Reasoning(text) => self.reasoning.push_str(&text),
+            CompletionDelta::Call(_, id, name) => self.calls.push((id, name, String::new())),
+            CompletionDelta::Arguments(_, text) => {
                 if let Some((_, _, arguments)) = self.calls.last_mut() {
                     arguments.push_str(&text);
                 }
@@ -102,7 +102,7 @@ pub(crate) fn finish_reason(reason: FinishReason) -> &'static str {
 }
 
 /// Adds to a choice the stop sequence or token that ended it, if any, under vLLM's name.
-pub(crate) fn note_stop(choice: &mut Value, stopped: Option<&Stopped>) {
+pub(crate) fn set_stop_reason(choice: &mut Value, stopped: Option<&Stopped>) {
     match stopped {
         None => {}
         Some(Stopped::Text(text)) => choice["stop_reason"] = text.as_str().into(),
@@ -111,43 +111,43 @@ pub(crate) fn note_stop(choice: &mut Value, stopped: Option<&Stopped>) {
 }
 
 /// The format in which an endpoint writes the events of a stream.
-pub(crate) trait Format: Send + 'static {
+pub(crate) trait StreamWriter: Send + 'static {
     /// Whether `[DONE]` follows the last event.
     const HAS_DONE: bool = true;
 
     /// Writes what precedes the first text of a completion.
-    fn start(&mut self, _choice: u32, _out: &mut Events) {}
+    fn start(&mut self, _choice: u32, _out: &mut SseEvents) {}
     /// Writes the tokens of a completion's prompt with their log-probabilities, if requested.
-    fn prompt(&mut self, _choice: u32, _tokens: &[AnswerToken], _out: &mut Events) {}
+    fn prompt(&mut self, _choice: u32, _tokens: &[AnswerToken], _out: &mut SseEvents) {}
     /// Counts the tokens of a completion that the next text has.
     fn count(&mut self, _choice: u32, _n_tokens: usize) {}
     /// Writes new text of a completion.
-    fn text(&mut self, choice: u32, text: &str, tokens: &[AnswerToken], out: &mut Events);
+    fn text(&mut self, choice: u32, text: &str, tokens: &[AnswerToken], out: &mut SseEvents);
     /// Writes reasoning, or a piece of a call, if answers are parsed.
-    fn piece(&mut self, _choice: u32, _piece: &Piece, _out: &mut Events) {}
+    fn piece(&mut self, _choice: u32, _piece: &CompletionDelta, _out: &mut SseEvents) {}
     /// Writes the progress of a completion's prefill, if requested.
-    fn progress(&mut self, _choice: u32, _progress: &Progress, _out: &mut Events) {}
+    fn progress(&mut self, _choice: u32, _progress: &Progress, _out: &mut SseEvents) {}
     /// Writes the token that ended a completion, if a token did.
-    fn ended(&mut self, _choice: u32, _token: AnswerToken, _out: &mut Events) {}
+    fn ended(&mut self, _choice: u32, _token: AnswerToken, _out: &mut SseEvents) {}
     /// Writes a denoising step of a completion.
-    fn step(&mut self, choice: u32, step: &DenoisingStep<'_>, out: &mut Events);
+    fn step(&mut self, choice: u32, step: &DenoisingStep<'_>, out: &mut SseEvents);
     /// Writes the result of a completion's lab plan, before the end of the completion.
     #[expect(clippy::boxed_local, reason = "other shapes keep it")]
-    fn lab(&mut self, _choice: u32, _result: Text, _out: &mut Events) {}
+    fn lab(&mut self, _choice: u32, _result: JsonText, _out: &mut SseEvents) {}
     /// Records the usage of a completion, before its end is written.
-    fn took(&mut self, _choice: u32, _usage: &Usage) {}
+    fn record_usage(&mut self, _choice: u32, _usage: &Usage) {}
     /// Writes the end of a completion.
     fn end(
         &mut self,
         choice: u32,
         reason: FinishReason,
         stopped: Option<&Stopped>,
-        out: &mut Events,
+        out: &mut SseEvents,
     );
     /// Writes what follows the last completion.
-    fn done(&mut self, _usage: &Usage, _out: &mut Events) {}
+    fn done(&mut self, _usage: &Usage, _out: &mut SseEvents) {}
     /// Writes an error, which ends the stream.
-    fn failed(&mut self, error: &Error, out: &mut Events) {
+    fn failed(&mut self, error: &Error, out: &mut SseEvents) {
         out.push(&error.body());
     }
 }
@@ -164,7 +164,7 @@ pub(crate) struct DenoisingStep<'a> {
 
 /// The state of a stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum StreamState {
     Open,
     Complete,
     Failed,
@@ -177,10 +177,13 @@ fn incomplete() -> Error {
 }
 
 /// A lab plan, and the model for which it is.
-type Plan = (Arc<lab::Wanted>, Arc<Served>);
+type LabOutput = (Arc<lab::Wanted>, Arc<ServedModel>);
 
 /// A lab result as JSON; `None` if it is not written.
-async fn report(plan: &Option<Plan>, result: &mut Box<LabResult>) -> Result<Option<Text>, Error> {
+async fn report(
+    plan: &Option<LabOutput>,
+    result: &mut Box<LabResult>,
+) -> Result<Option<JsonText>, Error> {
     match plan {
         Some((wanted, served)) => {
             let result = std::mem::take(&mut **result);
@@ -190,22 +193,23 @@ async fn report(plan: &Option<Plan>, result: &mut Box<LabResult>) -> Result<Opti
     }
 }
 
-impl Answers {
+impl RunningCompletions {
     /// Submits a request for each completion, `n_choices` for each prompt.
     ///
     /// # Errors
     /// The first refusal of a request.
     pub(crate) fn submit(
-        served: &Served,
+        served: &ServedModel,
         requests: Vec<Request>,
         n_choices: u32,
     ) -> Result<Self, Error> {
         let n_open = requests.len() as u32;
-        let record = Record::current();
+        let record = RequestContext::current();
         record.model(&served.name);
         let mut events = SelectAll::new();
         let submitted = served.handle.submit_all(requests);
-        let submitted = submitted.map_err(|rejected| Error::from(rejected).of_model(served))?;
+        let submitted =
+            submitted.map_err(|rejected| Error::from(rejected).with_trained_length(served))?;
         for (choice, own) in (0..).zip(submitted) {
             let own = UnboundedReceiverStream::new(own);
             events.push(own.map(move |event| (choice, event)).boxed());
@@ -216,67 +220,73 @@ impl Answers {
             n_choices,
             n_open,
             record,
-            readers: Vec::new(),
-            hides: None,
+            parsers: Vec::new(),
+            special_tokens_of: None,
             lab: None,
         })
     }
 
     /// The same answers; if `is_wanted`, special tokens are left out of their text.
-    pub(crate) fn hiding(mut self, is_wanted: bool, served: &Served) -> Self {
-        self.hides = is_wanted.then(|| Arc::clone(served.handle.tokenizer()));
+    pub(crate) fn without_special_tokens(mut self, is_wanted: bool, served: &ServedModel) -> Self {
+        self.special_tokens_of = is_wanted.then(|| Arc::clone(served.handle.tokenizer()));
         self
     }
 
     /// The same answers, whose lab results are written as the request asks.
-    pub(crate) fn with_lab(mut self, lab: Option<Arc<lab::Wanted>>, served: &Arc<Served>) -> Self {
+    pub(crate) fn with_lab(
+        mut self,
+        lab: Option<Arc<lab::Wanted>>,
+        served: &Arc<ServedModel>,
+    ) -> Self {
         self.lab = lab.map(|wanted| (wanted, Arc::clone(served)));
         self
     }
 
     /// The same answers, with reasoning and calls separated from content.
-    pub(crate) fn read_by(mut self, reader: Option<Reader>) -> Self {
+    pub(crate) fn with_parser(mut self, reader: Option<CompletionParser>) -> Self {
         let n = self.n_open as usize;
-        self.readers = reader.map_or_else(Vec::new, |reader| vec![reader; n]);
+        self.parsers = reader.map_or_else(Vec::new, |reader| vec![reader; n]);
         self
     }
 
     /// Parses new text of a completion into pieces.
-    pub(crate) fn read(
+    pub(crate) fn parse(
         &mut self,
         choice: u32,
         text: String,
         tokens: Vec<AnswerToken>,
-    ) -> Vec<Piece> {
-        let pieces = match self.readers.get_mut(choice as usize) {
+    ) -> Vec<CompletionDelta> {
+        let pieces = match self.parsers.get_mut(choice as usize) {
             Some(reader) => reader.push(&text, tokens),
-            None => vec![Piece::Content(text, tokens)],
+            None => vec![CompletionDelta::Content(text, tokens)],
         };
         self.shown(pieces)
     }
 
     /// The remaining pieces at the end of a completion.
-    pub(crate) fn rest(&mut self, choice: u32, reason: FinishReason) -> Vec<Piece> {
-        let Some(reader) = self.readers.get_mut(choice as usize) else {
+    pub(crate) fn finish(&mut self, choice: u32, reason: FinishReason) -> Vec<CompletionDelta> {
+        let Some(reader) = self.parsers.get_mut(choice as usize) else {
             return Vec::new();
         };
         let pieces = reader.finish(reason);
-        self.record.thought(&reader.thought);
+        self.record.log_reasoning(&reader.thought);
         self.shown(pieces)
     }
 
     /// Pieces whose content has no special tokens, if these are left out.
-    fn shown(&self, pieces: Vec<Piece>) -> Vec<Piece> {
-        let Some(tokenizer) = &self.hides else {
+    fn shown(&self, pieces: Vec<CompletionDelta>) -> Vec<CompletionDelta> {
+        let Some(tokenizer) = &self.special_tokens_of else {
             return pieces;
         };
         let of_text = |piece| match piece {
-            Piece::Content(_, tokens) if tokens.iter().any(|t| !tokenizer.is_text(t.id)) => {
+            CompletionDelta::Content(_, tokens)
+                if tokens.iter().any(|t| !tokenizer.is_text(t.id)) =>
+            {
                 let shown = tokens.into_iter().filter(|t| tokenizer.is_text(t.id));
                 let shown: Vec<AnswerToken> = shown.collect();
                 let bytes: Vec<u8> = shown.iter().flat_map(|t| t.bytes.clone()).collect();
                 let text = String::from_utf8_lossy(&bytes).into_owned();
-                (!shown.is_empty()).then_some(Piece::Content(text, shown))
+                (!shown.is_empty()).then_some(CompletionDelta::Content(text, shown))
             }
             other => Some(other),
         };
@@ -302,7 +312,7 @@ impl Answers {
                     one.report = written;
                 }
                 Event::Text { text, tokens } => {
-                    let pieces = self.read(choice, text, tokens);
+                    let pieces = self.parse(choice, text, tokens);
                     pieces.into_iter().for_each(|piece| one.add(piece));
                 }
                 Event::Done {
@@ -313,7 +323,7 @@ impl Answers {
                     one.reason = Some(reason);
                     one.stopped = stopped;
                     one.usage = usage;
-                    let pieces = self.rest(choice, reason);
+                    let pieces = self.finish(choice, reason);
                     pieces.into_iter().for_each(|piece| one.add(piece));
                     self.add(choice, &usage);
                 }
@@ -342,7 +352,7 @@ impl Answers {
             total.prefill = total.prefill.max(one.prefill);
             total.decode = total.decode.max(one.decode);
         }
-        total.reasoning_tokens = self.readers.iter().map(|reader| reader.n_reasoning).sum();
+        total.reasoning_tokens = self.parsers.iter().map(|reader| reader.n_reasoning).sum();
         total
     }
 
@@ -366,45 +376,51 @@ impl Answers {
 
     /// Server-sent events: the start of each completion, its text, its end, and what the format adds after all of them.
     /// A completion that fails ends the stream with its error.
-    pub(crate) fn stream<F: Format>(self, mut format: F) -> Response {
-        let mut first = Events::default();
+    pub(crate) fn stream<F: StreamWriter>(self, mut format: F) -> Response {
+        let mut first = SseEvents::default();
         (0..self.n_open).for_each(|choice| format.start(choice, &mut first));
         let rest = stream::unfold(Some(Box::new((self, format))), |state| async {
             let mut state = state?;
             let (answers, format) = &mut *state;
-            let mut out = Events::default();
+            let mut out = SseEvents::default();
             let stage = match answers.events.next().await {
                 Some((choice, Event::Lab(mut result))) => {
                     match report(&answers.lab, &mut result).await {
                         Ok(Some(report)) => {
                             format.lab(choice, report, &mut out);
-                            Stage::Open
+                            StreamState::Open
                         }
-                        Ok(None) => Stage::Open,
+                        Ok(None) => StreamState::Open,
                         Err(error) => {
                             error.log();
                             format.failed(&error, &mut out);
-                            Stage::Failed
+                            StreamState::Failed
                         }
                     }
                 }
                 Some((choice, event)) => answers.write(format, choice, event, &mut out),
                 None => {
                     format.failed(&incomplete(), &mut out);
-                    Stage::Failed
+                    StreamState::Failed
                 }
             };
-            if stage == Stage::Complete && F::HAS_DONE {
+            if stage == StreamState::Complete && F::HAS_DONE {
                 out.finish();
             }
-            Some((out, (stage == Stage::Open).then_some(state)))
+            Some((out, (stage == StreamState::Open).then_some(state)))
         });
         let first = stream::once(std::future::ready(first));
         transport::event_stream(first.chain(rest).boxed())
     }
 
     /// Writes an event, and returns the state of the stream after it.
-    fn write(&mut self, format: &mut impl Format, i: u32, event: Event, out: &mut Events) -> Stage {
+    fn write(
+        &mut self,
+        format: &mut impl StreamWriter,
+        i: u32,
+        event: Event,
+        out: &mut SseEvents,
+    ) -> StreamState {
         self.record.event(&event);
         match event {
             Event::Prompt(tokens) => format.prompt(i, &tokens, out),
@@ -412,7 +428,7 @@ impl Answers {
             Event::Ended(token) => format.ended(i, token, out),
             Event::Text { text, tokens } => {
                 format.count(i, tokens.len());
-                let pieces = self.read(i, text, tokens);
+                let pieces = self.parse(i, text, tokens);
                 write_pieces(format, i, &pieces, out);
             }
             // Only pooled texts have it, and these are not streamed.
@@ -438,31 +454,36 @@ impl Answers {
                 usage,
             } => {
                 self.add(i, &usage);
-                format.took(i, &usage);
+                format.record_usage(i, &usage);
                 self.n_open -= 1;
-                write_pieces(format, i, &self.rest(i, reason), out);
+                write_pieces(format, i, &self.finish(i, reason), out);
                 format.end(i, reason, stopped.as_ref(), out);
                 if self.n_open == 0 {
                     format.done(&self.total(), out);
-                    return Stage::Complete;
+                    return StreamState::Complete;
                 }
             }
             Event::Failed(failure) => {
                 let error = Error::from(failure);
                 error.log();
                 format.failed(&error, out);
-                return Stage::Failed;
+                return StreamState::Failed;
             }
         }
-        Stage::Open
+        StreamState::Open
     }
 }
 
 /// Writes pieces of a completion.
-fn write_pieces(format: &mut impl Format, i: u32, pieces: &[Piece], out: &mut Events) {
+fn write_pieces(
+    format: &mut impl StreamWriter,
+    i: u32,
+    pieces: &[CompletionDelta],
+    out: &mut SseEvents,
+) {
     for piece in pieces {
         match piece {
-            Piece::Content(text, tokens) => format.text(i, text, tokens, out),
+            CompletionDelta::Content(text, tokens) => format.text(i, text, tokens, out),
             other => format.piece(i, other, out),
         }
     }

@@ -6,14 +6,14 @@ use std::sync::PoisonError;
 
 use lab_core::models;
 
-use super::{Place, Pool, State, residency};
+use super::{LoadState, ModelEntry, Pool, eviction};
 use crate::http::error::Error;
 
 impl Pool {
     /// Unloads a model: its running requests are completed, and later ones load it again. Its memory is free when this
     /// returns. Returns whether it was loaded.
     pub(crate) async fn unload(&self, name: &str) -> Result<bool, Error> {
-        let (name, place) = self.place(name)?;
+        let (name, place) = self.entry(name)?;
         if let Some(mut load) = self.loading(&name) {
             let _ = load.ended().await;
         }
@@ -24,7 +24,7 @@ impl Pool {
         }
         // Another request may have unloaded it.
         while place.is_ending() {
-            tokio::time::sleep(residency::PAUSE).await;
+            tokio::time::sleep(eviction::PAUSE).await;
         }
         Ok(was_loaded)
     }
@@ -39,7 +39,7 @@ impl Pool {
         let found = found.unwrap_or_else(|error| Err(error.to_string()));
         let found = found.map_err(|detail| Error::Engine { detail })?;
         let found = models::by_name(found);
-        let mut places = self.places.write().unwrap_or_else(PoisonError::into_inner);
+        let mut places = self.entries.write().unwrap_or_else(PoisonError::into_inner);
         let gone = places.keys().filter(|name| !found.contains_key(*name));
         let gone: Vec<String> = gone.cloned().collect();
         let new = found.keys().filter(|name| !places.contains_key(*name));
@@ -53,12 +53,12 @@ impl Pool {
         for (name, source) in found {
             match places.get(&name).filter(|place| place.source == source) {
                 // The file may have been replaced.
-                Some(place) if matches!(*place.state(), State::NotLoaded) => {
+                Some(place) if matches!(*place.state(), LoadState::NotLoaded) => {
                     *place.description() = None;
                 }
                 Some(_) => {}
                 None => {
-                    let place = Place::new(&name, source);
+                    let place = ModelEntry::new(&name, source);
                     places.insert(name, place);
                 }
             }

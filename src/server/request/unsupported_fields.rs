@@ -7,7 +7,7 @@ use crate::http::error::{Error, quoted};
 
 /// A field that is known but not supported.
 #[derive(Debug)]
-pub(crate) struct Known {
+pub(crate) struct UnsupportedField {
     pub(crate) name: &'static str,
     effect: Effect,
 }
@@ -34,17 +34,17 @@ enum Type {
     Texts,
 }
 
-const fn nothing(name: &'static str, of: Type) -> Known {
+const fn nothing(name: &'static str, of: Type) -> UnsupportedField {
     let effect = Effect::Nothing(of);
-    Known { name, effect }
+    UnsupportedField { name, effect }
 }
 
-const fn refused(name: &'static str, unless: &'static [&'static str]) -> Known {
+const fn refused(name: &'static str, unless: &'static [&'static str]) -> UnsupportedField {
     let effect = Effect::Refused(unless);
-    Known { name, effect }
+    UnsupportedField { name, effect }
 }
 
-const KNOWN: &[Known] = &[
+const UNSUPPORTED: &[UnsupportedField] = &[
     // OpenAI.
     nothing("user", Type::Text),
     nothing("metadata", Type::Texts),
@@ -112,24 +112,24 @@ const KNOWN: &[Known] = &[
     refused("grammar_lazy", &["false"]),
     nothing("response_fields", Type::Any),
     nothing("t_max_prompt_ms", Type::Number),
-    Known {
+    UnsupportedField {
         name: "adaptive_target",
         effect: Effect::BelowZero,
     },
 ];
 
 /// The field of this name, if it is known but not supported.
-pub(crate) fn find(name: &str) -> Option<&'static Known> {
-    KNOWN.iter().find(|known| known.name == name)
+pub(crate) fn find(name: &str) -> Option<&'static UnsupportedField> {
+    UNSUPPORTED.iter().find(|known| known.name == name)
 }
 
 /// The names of the fields that are accepted without effect.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-    let accepted = |known: &&Known| matches!(known.effect, Effect::Nothing(_));
-    KNOWN.iter().filter(accepted).map(|known| known.name)
+    let accepted = |known: &&UnsupportedField| matches!(known.effect, Effect::Nothing(_));
+    UNSUPPORTED.iter().filter(accepted).map(|known| known.name)
 }
 
-impl Known {
+impl UnsupportedField {
     /// Whether the response must report that the field with this value has no effect.
     ///
     /// # Errors
@@ -170,40 +170,40 @@ impl Type {
             Self::Flag => (value.is_boolean(), "true or false"),
             Self::Number => (value.is_number(), "a number"),
             Self::Text => (value.is_string(), "a string"),
-            Self::Texts => return check_texts(name, value),
+            Self::Texts => return check_metadata(name, value),
         };
         match is_sound {
             true => Ok(()),
             false => {
                 let found = quoted(&value.to_string());
                 let message = format!("found `{found}`, expected {expected}");
-                Err(Error::kind(name, &message))
+                Err(Error::wrong_type(name, &message))
             }
         }
     }
 }
 
 /// Checks an object of strings against the limits of OpenAI's `metadata`.
-fn check_texts(name: &str, value: &Value) -> Result<(), Error> {
+fn check_metadata(name: &str, value: &Value) -> Result<(), Error> {
     const MAX: (usize, usize, usize) = (16, 64, 512);
     let Some(fields) = value.as_object() else {
-        return Err(Error::kind(name, "expected an object of strings"));
+        return Err(Error::wrong_type(name, "expected an object of strings"));
     };
     if fields.len() > MAX.0 {
         let message = format!("`{name}`: more than {} keys", MAX.0);
-        return Err(Error::value(name, message));
+        return Err(Error::invalid_value(name, message));
     }
     for (key, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
         let param = format!("{name}.{}", quoted(key));
         let Some(text) = value.as_str() else {
-            return Err(Error::kind(param, "expected a string"));
+            return Err(Error::wrong_type(param, "expected a string"));
         };
         if key.chars().count() > MAX.1 || text.chars().count() > MAX.2 {
             let message = format!(
                 "`{param}`: expected a key of at most {} characters and a value of at most {}",
                 MAX.1, MAX.2
             );
-            return Err(Error::value(param, message));
+            return Err(Error::invalid_value(param, message));
         }
     }
     Ok(())
@@ -223,7 +223,7 @@ mod tests {
         };
         let nothing = section("\n## Accepted without effect");
         let refused = section("\n## Refused");
-        for known in KNOWN {
+        for known in UNSUPPORTED {
             let section = match known.effect {
                 Effect::Nothing(_) => nothing,
                 Effect::Refused(_) | Effect::BelowZero => refused,
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn values_that_are_defaults_parse() {
-        for known in KNOWN {
+        for known in UNSUPPORTED {
             if let Effect::Refused(unless) = known.effect {
                 for value in unless {
                     let value = serde_json::from_str(value).expect("JSON");

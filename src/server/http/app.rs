@@ -15,8 +15,8 @@ use tower_service::Service;
 
 use super::{access, error, framing, routes};
 use crate::endpoints::anthropic;
-use crate::http::request_log::Record;
-use crate::http::{body, request_log};
+use crate::http::context::RequestContext;
+use crate::http::{body, context};
 use crate::process::forward;
 use crate::response::envelope::random;
 use crate::{Access, Pool};
@@ -25,10 +25,10 @@ use crate::{Access, Pool};
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The header by which the server tells an engine process which of the clients with API keys sent a request.
-pub(crate) const OWNER: HeaderName = HeaderName::from_static("x-bench-owner");
+pub(crate) const OWNER_HEADER: HeaderName = HeaderName::from_static("x-bench-owner");
 
 /// The id of a request: the client's if it is an identifier, since it goes into headers and logs, otherwise a new one.
-fn id_of(request: &Request) -> HeaderValue {
+fn request_id(request: &Request) -> HeaderValue {
     const MAX: usize = 128;
     let is_sound = |id: &&HeaderValue| {
         let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(byte);
@@ -59,10 +59,10 @@ fn without_slash(uri: &mut Uri) {
 }
 
 /// The routes, and what their requests pass before.
-pub(crate) struct Server {
+pub(crate) struct AppState {
     pub(crate) pool: Arc<Pool>,
     access: Access,
-    workers: body::Workers,
+    workers: body::HandlerThreads,
     routes: Router,
 }
 
@@ -75,29 +75,29 @@ pub fn app(pool: Arc<Pool>, access: Access, read_time: Duration) -> std::io::Res
     let routes = routes::router()
         .fallback(error::no_route)
         .method_not_allowed_fallback(error::wrong_method);
-    let server = Server {
+    let server = AppState {
         access,
-        workers: body::Workers::new(read_time, pool.upload_bytes())?,
+        workers: body::HandlerThreads::new(read_time, pool.upload_bytes())?,
         routes: routes.with_state(Arc::clone(&pool)),
         pool,
     };
     // One service around all routes: a layer of the router would be one around each of them.
-    Ok(Router::new().fallback(answer).with_state(Arc::new(server)))
+    Ok(Router::new().fallback(handle).with_state(Arc::new(server)))
 }
 
 /// Answers a request: identifies and records it, checks access, reads its body, and sends it on.
-async fn answer(State(server): State<Arc<Server>>, mut request: Request) -> Response {
-    let id = id_of(&request);
+async fn handle(State(server): State<Arc<AppState>>, mut request: Request) -> Response {
+    let id = request_id(&request);
     request.headers_mut().insert(REQUEST_ID, id.clone());
     without_slash(request.uri_mut());
     // Only the server tells an engine process which client sent a request.
-    let owner = request.headers_mut().remove(OWNER);
+    let owner = request.headers_mut().remove(OWNER_HEADER);
     let owner = owner.filter(|_| server.pool.is_engine());
     // In a box, since unoptimised code copies a future into each one that waits for it.
     let work = |request| caught(Box::pin(forward::layer(Arc::clone(&server), request)));
     let admitted = |request| {
         if let Some(owner) = owner.as_ref().and_then(|owner| owner.to_str().ok()) {
-            Record::current().owned_by(owner.to_owned());
+            RequestContext::current().set_owner(owner.to_owned());
         }
         body::layer(&server.workers, request, work)
     };
@@ -107,16 +107,16 @@ async fn answer(State(server): State<Arc<Server>>, mut request: Request) -> Resp
     };
     let is_strict = server.pool.has_strict_fields();
     let answered = |request| anthropic::layer(request, checked);
-    let mut response = request_log::layer(request, is_strict, answered).await;
+    let mut response = context::layer(request, is_strict, answered).await;
     response.headers_mut().insert(REQUEST_ID, id);
-    server.workers.weighed(response)
+    server.workers.releasing_memory(response)
 }
 
-impl Server {
+impl AppState {
     /// The answer of this process's own handler.
     pub(crate) async fn handled(self: Arc<Self>, request: Request) -> Response {
         let mut routes = self.routes.clone();
-        body::handlers(&self.workers, request, |request| {
+        body::run_handler(&self.workers, request, |request| {
             caught(async move {
                 let Ok(response) = routes.call(request).await;
                 response

@@ -6,17 +6,19 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::http::json;
-use crate::http::json::{Members, Text};
-use crate::http::transport::Events;
+use crate::http::json::{JsonObject, JsonText};
+use crate::http::transport::SseEvents;
 use crate::request::diffusion::step_json;
-use crate::response::answers::{Completion, DenoisingStep, Format, progress_json, timings_json};
 use crate::response::logprobs;
-use lab_core::engine::serving::Served;
+use crate::response::running_completions::{
+    Completion, DenoisingStep, StreamWriter, progress_json, timings_json,
+};
+use lab_core::engine::serving::ServedModel;
 use lab_core::engine::{AnswerToken, FinishReason, Progress, Stopped, TokenLogprob, Usage};
 
 /// The data that all completions of a response share.
-pub(super) struct Of {
-    pub(super) served: Arc<Served>,
+pub(super) struct ResponseData {
+    pub(super) served: Arc<ServedModel>,
     pub(super) prompts: Vec<Vec<u32>>,
     pub(super) n_choices: u32,
     /// The value of `generation_settings`.
@@ -42,8 +44,8 @@ struct Sent {
 const NO_SLOT: i32 = -1;
 
 /// The writer of completions.
-pub(super) struct Shape {
-    of: Of,
+pub(super) struct NativeWriter {
+    of: ResponseData,
     sent: Vec<Sent>,
 }
 
@@ -55,8 +57,8 @@ struct Ending<'a> {
     usage: &'a Usage,
 }
 
-impl Shape {
-    pub(super) fn new(of: Of) -> Self {
+impl NativeWriter {
+    pub(super) fn new(of: ResponseData) -> Self {
         let n = of.prompts.len() * of.n_choices as usize;
         let sent = vec![Sent::default(); n];
         Self { of, sent }
@@ -67,11 +69,11 @@ impl Shape {
     }
 
     /// The JSON of a whole completion.
-    pub(super) fn whole(&self, choice: u32, one: &Completion) -> Members {
+    pub(super) fn whole(&self, choice: u32, one: &Completion) -> JsonObject {
         let all = one.tokens.iter().chain(&one.ended);
         let ids = all.clone().filter(|_| self.of.has_tokens);
         let ids: Vec<u32> = ids.map(|token| token.id).collect();
-        let mut out = Members::from(self.last(
+        let mut out = JsonObject::from(self.last(
             choice,
             (&one.text, &ids),
             &Ending {
@@ -82,8 +84,8 @@ impl Shape {
             },
         ));
         if self.of.has_probs {
-            let all: Vec<Text> = all.filter_map(|one| self.probability(one)).collect();
-            out.put("completion_probabilities", json::text(&all));
+            let all: Vec<JsonText> = all.filter_map(|one| self.probability(one)).collect();
+            out.put("completion_probabilities", json::json_text(&all));
         }
         if self.of.has_prompt_logprobs {
             let tokenizer = self.of.served.handle.tokenizer();
@@ -131,7 +133,7 @@ impl Shape {
     }
 
     /// The requested fields only. A nested field is named by its path.
-    fn reduced(&self, whole: Members) -> Members {
+    fn reduced(&self, whole: JsonObject) -> JsonObject {
         if self.of.fields.is_empty() {
             return whole;
         }
@@ -142,7 +144,7 @@ impl Shape {
     }
 
     /// A token with its probability, and those of the most probable tokens.
-    fn probability(&self, token: &AnswerToken) -> Option<Text> {
+    fn probability(&self, token: &AnswerToken) -> Option<JsonText> {
         let tokenizer = self.of.served.handle.tokenizer();
         let entry = |bytes: &[u8], one: &TokenLogprob| {
             let mut out = json!({
@@ -162,7 +164,7 @@ impl Shape {
             false => "top_logprobs",
         };
         out[name] = top;
-        Some(json::text(&out))
+        Some(json::json_text(&out))
     }
 
     /// A chunk of new text.
@@ -203,39 +205,39 @@ struct Chunk<'a> {
     tokens_predicted: usize,
     tokens_evaluated: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
-    completion_probabilities: Option<Vec<Text>>,
+    completion_probabilities: Option<Vec<JsonText>>,
 }
 
-impl Format for Shape {
+impl StreamWriter for NativeWriter {
     const HAS_DONE: bool = false;
 
-    fn progress(&mut self, choice: u32, progress: &Progress, out: &mut Events) {
+    fn progress(&mut self, choice: u32, progress: &Progress, out: &mut SseEvents) {
         let mut chunk = self.empty(choice);
         chunk["prompt_progress"] = progress_json(progress);
         out.push(&chunk);
     }
 
-    fn text(&mut self, choice: u32, text: &str, tokens: &[AnswerToken], out: &mut Events) {
+    fn text(&mut self, choice: u32, text: &str, tokens: &[AnswerToken], out: &mut SseEvents) {
         out.push(&self.chunk(choice, text, tokens));
     }
 
-    fn ended(&mut self, choice: u32, token: AnswerToken, out: &mut Events) {
+    fn ended(&mut self, choice: u32, token: AnswerToken, out: &mut SseEvents) {
         out.push(&self.chunk(choice, "", &[token]));
     }
 
-    fn step(&mut self, choice: u32, step: &DenoisingStep<'_>, out: &mut Events) {
+    fn step(&mut self, choice: u32, step: &DenoisingStep<'_>, out: &mut SseEvents) {
         let mut chunk = self.empty(choice);
         chunk["diffusion"] = step_json(choice, step, self.of.served.handle.tokenizer());
         out.push(&chunk);
     }
 
-    fn lab(&mut self, choice: u32, result: Text, out: &mut Events) {
-        let mut chunk = Members::from(self.empty(choice));
+    fn lab(&mut self, choice: u32, result: JsonText, out: &mut SseEvents) {
+        let mut chunk = JsonObject::from(self.empty(choice));
         chunk.put("lab", result);
         out.push(&chunk);
     }
 
-    fn took(&mut self, choice: u32, usage: &Usage) {
+    fn record_usage(&mut self, choice: u32, usage: &Usage) {
         self.sent[choice as usize].usage = *usage;
     }
 
@@ -244,7 +246,7 @@ impl Format for Shape {
         choice: u32,
         reason: FinishReason,
         stopped: Option<&Stopped>,
-        out: &mut Events,
+        out: &mut SseEvents,
     ) {
         let sent = &self.sent[choice as usize];
         let ending = Ending {

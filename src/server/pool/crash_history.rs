@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use lab_base::util::lock::lock;
 
-use super::{Place, State};
+use super::{LoadState, ModelEntry};
 use crate::http::error::Error;
 
 /// Number of deaths within [`WINDOW`] after which no process is started until the first of them is older than that.
@@ -15,7 +15,7 @@ const WINDOW: Duration = Duration::from_secs(60);
 
 /// The deaths of a model's engine processes.
 #[derive(Debug, Default)]
-pub(crate) struct Deaths {
+pub(crate) struct CrashHistory {
     n: u64,
     /// The times of the last `MAX` deaths.
     times: VecDeque<Instant>,
@@ -25,7 +25,7 @@ pub(crate) struct Deaths {
     is_over: bool,
 }
 
-impl Deaths {
+impl CrashHistory {
     pub(crate) fn note(&mut self, how: &str) {
         self.note_at(how, Instant::now());
     }
@@ -58,19 +58,19 @@ impl Deaths {
     }
 }
 
-impl Place {
-    pub(crate) fn deaths(&self) -> MutexGuard<'_, Deaths> {
-        lock(&self.deaths)
+impl ModelEntry {
+    pub(crate) fn crashes(&self) -> MutexGuard<'_, CrashHistory> {
+        lock(&self.crashes)
     }
 
     /// Refuses to start an engine process after too many deaths.
-    pub(crate) fn check_rest(&self) -> Result<(), Error> {
-        if !matches!(*self.state(), State::NotLoaded) {
+    pub(crate) fn check_restart(&self) -> Result<(), Error> {
+        if !matches!(*self.state(), LoadState::NotLoaded) {
             return Ok(());
         }
-        let deaths = self.deaths();
+        let deaths = self.crashes();
         match (deaths.rest(Instant::now()), &deaths.last) {
-            (Some(after), Some(how)) => Err(Error::EngineRests {
+            (Some(after), Some(how)) => Err(Error::EngineSuspended {
                 name: self.name.clone(),
                 how: how.clone(),
                 n: MAX,
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn three_deaths_within_a_minute_are_too_many() {
-        let (mut deaths, start) = (Deaths::default(), Instant::now());
+        let (mut deaths, start) = (CrashHistory::default(), Instant::now());
         let at = |seconds: u64| start + Duration::from_secs(seconds);
         deaths.note_at("a", at(0));
         deaths.note_at("b", at(30));

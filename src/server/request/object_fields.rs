@@ -10,12 +10,12 @@ use serde_json::{Map, Value};
 
 use lab_core::arch::nearest;
 
+use crate::http::context::RequestContext;
 use crate::http::error::{Error, quoted};
-use crate::http::request_log::Record;
 
 /// The fields of an object.
 #[derive(Debug)]
-pub(crate) struct Shape {
+pub(crate) struct ObjectFields {
     /// The values of `type` of the objects that it describes, empty for objects without one; none for all objects.
     pub(crate) kinds: &'static [&'static str],
     /// The fields that are honoured or refused elsewhere; empty if all are kept.
@@ -26,7 +26,7 @@ pub(crate) struct Shape {
     pub(crate) inner: &'static [(&'static str, &'static Self)],
 }
 
-impl Shape {
+impl ObjectFields {
     /// Objects of any type with these fields.
     pub(crate) const fn of(known: &'static [&'static str]) -> Self {
         Self {
@@ -40,13 +40,13 @@ impl Shape {
 
 /// The place of a value within a request.
 #[derive(Clone, Copy)]
-enum Place<'a> {
+enum FieldPath<'a> {
     Start(&'a str),
     Field(&'a Self, &'a str),
     Element(&'a Self, usize),
 }
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for FieldPath<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Start(name) => f.write_str(name),
@@ -60,16 +60,26 @@ impl fmt::Display for Place<'_> {
 ///
 /// # Errors
 /// The first such field, if the server is strict.
-pub(crate) fn prune(value: &mut Value, at: &str, shape: &Shape) -> Result<(), Error> {
-    pruned(value, &Place::Start(at), shape, &Record::current())
+pub(crate) fn prune(value: &mut Value, at: &str, shape: &ObjectFields) -> Result<(), Error> {
+    pruned(
+        value,
+        &FieldPath::Start(at),
+        shape,
+        &RequestContext::current(),
+    )
 }
 
-fn pruned(value: &mut Value, at: &Place<'_>, shape: &Shape, record: &Record) -> Result<(), Error> {
+fn pruned(
+    value: &mut Value,
+    at: &FieldPath<'_>,
+    shape: &ObjectFields,
+    record: &RequestContext,
+) -> Result<(), Error> {
     match value {
         Value::Array(all) => {
             let all = all.iter_mut().enumerate();
             let mut objects = all.filter(|(_, one)| one.is_object() || one.is_array());
-            objects.try_for_each(|(i, one)| pruned(one, &Place::Element(at, i), shape, record))
+            objects.try_for_each(|(i, one)| pruned(one, &FieldPath::Element(at, i), shape, record))
         }
         Value::Object(fields) if shape.describes(fields) => {
             let mut refused = None;
@@ -78,10 +88,10 @@ fn pruned(value: &mut Value, at: &Place<'_>, shape: &Shape, record: &Record) -> 
                 if is_known || value.is_null() || refused.is_some() {
                     return true;
                 }
-                let place = Place::Field(at, name).to_string();
+                let place = FieldPath::Field(at, name).to_string();
                 if record.is_strict() && !shape.idle.contains(&name.as_str()) {
                     let near = nearest(name, shape.known.iter().copied());
-                    let near = near.map(|near| Place::Field(at, near).to_string());
+                    let near = near.map(|near| FieldPath::Field(at, near).to_string());
                     refused = Some(Error::unknown(place, near));
                 } else {
                     record.ignore(&place);
@@ -93,7 +103,7 @@ fn pruned(value: &mut Value, at: &Place<'_>, shape: &Shape, record: &Record) -> 
             }
             for (name, shape) in shape.inner {
                 if let Some(value) = fields.get_mut(*name) {
-                    pruned(value, &Place::Field(at, name), shape, record)?;
+                    pruned(value, &FieldPath::Field(at, name), shape, record)?;
                 }
             }
             Ok(())
@@ -107,8 +117,8 @@ fn pruned(value: &mut Value, at: &Place<'_>, shape: &Shape, record: &Record) -> 
 ///
 /// # Errors
 /// The server is strict.
-pub(crate) fn ignored(at: String, near: Option<String>) -> Result<(), Error> {
-    let record = Record::current();
+pub(crate) fn ignore_unknown(at: String, near: Option<String>) -> Result<(), Error> {
+    let record = RequestContext::current();
     match record.is_strict() {
         true => Err(Error::unknown(at, near)),
         false => {
@@ -118,7 +128,7 @@ pub(crate) fn ignored(at: String, near: Option<String>) -> Result<(), Error> {
     }
 }
 
-impl Shape {
+impl ObjectFields {
     fn describes(&self, fields: &Map<String, Value>) -> bool {
         let kind = fields.get("type").and_then(Value::as_str);
         self.kinds.is_empty() || self.kinds.contains(&kind.unwrap_or_default())

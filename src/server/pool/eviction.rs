@@ -11,11 +11,11 @@ use lab_base::util::lock::lock;
 use tokio::task::JoinHandle;
 
 use super::loading::Loaded;
-use super::{Engine, LoadFault, Place, Pool, State};
+use super::{LoadError, LoadState, LoadedEngine, ModelEntry, Pool};
 
 /// Limits on the number of loaded models and on their idle time.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Residency {
+pub struct LoadLimits {
     /// Maximum number of loaded models; `None` for as many as fit into memory.
     pub max_loaded: Option<usize>,
     /// Idle time after which a model is unloaded; `None` for never.
@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// Time between two checks of models that are in use.
 pub(super) const PAUSE: Duration = Duration::from_millis(50);
 
-impl Place {
+impl ModelEntry {
     /// Records that the model is used now.
     pub(super) fn touch(&self) {
         *self.last_used() = Instant::now();
@@ -36,7 +36,7 @@ impl Place {
     /// The time of its last use, if the model is loaded and no request holds it.
     fn unused_since(&self) -> Option<Instant> {
         let state = self.state();
-        let State::Loaded(engine) = &*state else {
+        let LoadState::Loaded(engine) = &*state else {
             return None;
         };
         if !engine.is_free() {
@@ -47,17 +47,17 @@ impl Place {
     }
 
     /// Takes the engine out of the pool, unless a request holds it.
-    fn take_unused(&self) -> Option<Engine> {
+    fn take_unused(&self) -> Option<LoadedEngine> {
         let mut state = self.state();
         match &*state {
-            State::Loaded(engine) if engine.is_free() => {}
+            LoadState::Loaded(engine) if engine.is_free() => {}
             _ => return None,
         }
         taken(&mut state)
     }
 
     /// Takes the engine out of the pool.
-    pub(super) fn take(&self) -> Option<Engine> {
+    pub(super) fn take(&self) -> Option<LoadedEngine> {
         taken(&mut self.state())
     }
 
@@ -67,17 +67,17 @@ impl Place {
     }
 
     fn is_loaded(&self) -> bool {
-        matches!(*self.state(), State::Loaded(_))
+        matches!(*self.state(), LoadState::Loaded(_))
     }
 }
 
 /// The engine of a loaded model, whose state becomes not loaded.
-fn taken(state: &mut State) -> Option<Engine> {
-    if !matches!(state, State::Loaded(_)) {
+fn taken(state: &mut LoadState) -> Option<LoadedEngine> {
+    if !matches!(state, LoadState::Loaded(_)) {
         return None;
     }
-    match std::mem::replace(state, State::NotLoaded) {
-        State::Loaded(engine) => Some(engine),
+    match std::mem::replace(state, LoadState::NotLoaded) {
+        LoadState::Loaded(engine) => Some(engine),
         _ => None,
     }
 }
@@ -85,11 +85,11 @@ fn taken(state: &mut State) -> Option<Engine> {
 /// An engine that ends. While this exists, the engine counts as loaded.
 struct Ending {
     of_pool: Arc<AtomicUsize>,
-    place: Option<Arc<Place>>,
+    place: Option<Arc<ModelEntry>>,
 }
 
 impl Ending {
-    fn start(of_pool: &Arc<AtomicUsize>, place: Option<&Arc<Place>>) -> Self {
+    fn start(of_pool: &Arc<AtomicUsize>, place: Option<&Arc<ModelEntry>>) -> Self {
         of_pool.fetch_add(1, Ordering::AcqRel);
         if let Some(place) = place {
             place.n_ending.fetch_add(1, Ordering::AcqRel);
@@ -111,16 +111,16 @@ impl Drop for Ending {
 }
 
 /// Ends the engine of a model and frees its memory.
-fn end(name: &str, engine: Engine, why: &str) {
+fn end(name: &str, engine: LoadedEngine, why: &str) {
     engine.end();
     tracing::info!(model = name, why, "unloaded");
 }
 
 impl Pool {
     /// Loads a model within the limits; models that are not in use are evicted for it.
-    pub(super) fn load_resident(&self, place: &Arc<Place>) -> Loaded {
+    pub(super) fn load_resident(&self, place: &Arc<ModelEntry>) -> Loaded {
         if let Err(message) = self.admit(place) {
-            return place.settle(Err(LoadFault::new(message)));
+            return place.finish_load(Err(LoadError::new(message)));
         }
         let loaded = loop {
             match place.try_load(&self.loader) {
@@ -131,12 +131,12 @@ impl Pool {
         // Under the lock, so that the model is counted once: as a load, then as loaded.
         let mut admitted = self.admitted();
         *admitted -= 1;
-        place.settle(loaded)
+        place.finish_load(loaded)
     }
 
     /// Waits until one more model may be loaded, and evicts others for it. Loads that wait do not count, so that they
     /// never wait for each other.
-    fn admit(&self, place: &Arc<Place>) -> Result<(), &'static str> {
+    fn admit(&self, place: &Arc<ModelEntry>) -> Result<(), &'static str> {
         let started = Instant::now();
         loop {
             let mut admitted = self.admitted();
@@ -164,7 +164,11 @@ impl Pool {
 
     /// Takes the engine of a model out of the pool and ends it when its requests are complete, whether or not the result
     /// is awaited. None if the model is not loaded.
-    pub(super) fn end_when_free(&self, name: &str, place: &Arc<Place>) -> Option<JoinHandle<()>> {
+    pub(super) fn end_when_free(
+        &self,
+        name: &str,
+        place: &Arc<ModelEntry>,
+    ) -> Option<JoinHandle<()>> {
         let ending = Ending::start(&self.n_ending, Some(place));
         let engine = place.take()?;
         let name = name.to_owned();
@@ -185,7 +189,7 @@ impl Pool {
     }
 
     /// Evicts the least recently used model other than `place`. Returns whether there was one.
-    fn evict(&self, place: &Arc<Place>, why: &str) -> bool {
+    fn evict(&self, place: &Arc<ModelEntry>, why: &str) -> bool {
         let others = self.all().into_iter();
         let others = others.filter(|(_, other)| !Arc::ptr_eq(other, place));
         let unused = others.filter_map(|(name, other)| Some((other.unused_since()?, name, other)));

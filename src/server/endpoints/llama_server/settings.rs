@@ -8,9 +8,9 @@ use serde_json::{Map, Value, json};
 use lab_core::engine::Request;
 use lab_sampling::{NumberKind, PARAMETERS, Params};
 
-use crate::request::generation::Generation;
+use crate::request::generation::GenerationParams;
 
-use super::Native;
+use super::NativeFields;
 
 fn sampling(params: &Params) -> Map<String, Value> {
     let number = |value: f64, kind: NumberKind| match kind {
@@ -54,7 +54,7 @@ pub(crate) fn defaults(params: &Params) -> Value {
 }
 
 /// The effective parameters of a request.
-pub(super) fn of(request: &Request, generation: &Generation, native: &Native) -> Value {
+pub(super) fn of(request: &Request, generation: &GenerationParams, native: &NativeFields) -> Value {
     let mut out = sampling(&request.sampling);
     let most = request.max_tokens.and_then(|n| i64::try_from(n).ok());
     let most = most.unwrap_or(-1);

@@ -18,7 +18,7 @@ const MAX_BYTES: usize = 16 << 20;
 
 /// The items of recent responses.
 #[derive(Debug, Default)]
-pub(crate) struct Kept(Mutex<Items>);
+pub(crate) struct ItemStore(Mutex<Items>);
 
 #[derive(Debug, Default)]
 struct Items {
@@ -35,7 +35,7 @@ struct Item {
     json: String,
 }
 
-impl Kept {
+impl ItemStore {
     /// Keeps an item under the `id` that it has.
     pub(crate) fn keep(&self, owner: &str, item: &Value) {
         let Some(id) = item.get("id").and_then(Value::as_str) else {
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn the_oldest_items_go_first_and_each_client_finds_its_own() {
-        let kept = Kept::default();
+        let kept = ItemStore::default();
         let item = |i: usize, text: &str| json!({ "id": format!("msg_{i}"), "text": text });
         for i in 0..MAX_ITEMS + 10 {
             kept.keep("one", &item(i, "a"));

@@ -13,27 +13,28 @@ use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 
 use lab_core::engine::Request;
-use lab_core::engine::serving::Served;
+use lab_core::engine::serving::ServedModel;
 
 use crate::Pool;
 use crate::http::error::Error;
 use crate::http::json;
-use crate::http::json::{Json, Members, Part};
+use crate::http::json::{Json, JsonObject, JsonPart};
 use crate::request::fields;
-use crate::request::fields::{Body, Field, fields};
+use crate::request::fields::{BodyFields, FieldDoc, fields};
 use crate::request::generation;
-use crate::request::generation::{Generation, MAX_CHOICES, choices};
-use crate::request::input::{Input, check_ids, sequences};
-use crate::request::shapes;
-use crate::response::answers::{Answers, Completion};
+use crate::request::generation::{GenerationParams, MAX_CHOICES, choice_requests};
+use crate::request::input::{TextOrTokens, check_ids, mixed_prompts};
+use crate::request::object_fields;
+use crate::response::running_completions::{Completion, RunningCompletions};
 
-use response::{Of, Shape};
+use response::{NativeWriter, ResponseData};
 
 pub(crate) use settings::defaults;
 
 const PROMPT: &str = "prompt";
 /// The fields of a prompt that is an object.
-const PROMPT_OBJECT: shapes::Shape = shapes::Shape::of(&["prompt_string", "multimodal_data"]);
+const PROMPT_OBJECT: object_fields::ObjectFields =
+    object_fields::ObjectFields::of(&["prompt_string", "multimodal_data"]);
 /// Maximum length of the list of most probable tokens.
 const MAX_PROBS: u32 = 100;
 /// Maximum number of names in `response_fields`.
@@ -42,7 +43,7 @@ const MAX_FIELDS: usize = 64;
 fields! {
     /// What belongs to this shape, whatever the form of the prompt.
     #[derive(Default)]
-    pub(crate) struct Native {
+    pub(crate) struct NativeFields {
         /// Length of the list of most probable tokens; 0 = no probabilities.
         n_probs: Option<u32>,
         /// Whether probabilities are those after all stages of sampling, from which tokens are drawn; the
@@ -56,31 +57,31 @@ fields! {
 }
 
 fields! {
-    struct Prompt {
+    struct PromptField {
         /// A text, token ids, texts and token ids in turns, or several of these.
         prompt: Value,
     }
 }
 
 /// The documented fields of a request.
-pub(crate) fn fields() -> Vec<Field> {
-    [fields_without_prompt(), fields::of::<Prompt>()].concat()
+pub(crate) fn fields() -> Vec<FieldDoc> {
+    [fields_without_prompt(), fields::documented::<PromptField>()].concat()
 }
 
 /// The documented fields without the prompt.
-pub(crate) fn fields_without_prompt() -> Vec<Field> {
-    [generation::fields(), fields::of::<Native>()].concat()
+pub(crate) fn fields_without_prompt() -> Vec<FieldDoc> {
+    [generation::fields(), fields::documented::<NativeFields>()].concat()
 }
 
 pub(crate) async fn completion(
     State(pool): State<Arc<Pool>>,
-    mut body: Body,
+    mut body: BodyFields,
 ) -> Result<Response, Error> {
-    let parameters = Parameters::take(&mut body)?;
+    let parameters = NativeParams::take(&mut body)?;
     body.prune(PROMPT, &PROMPT_OBJECT)?;
-    let prompt: Prompt = body.take()?;
+    let prompt: PromptField = body.take()?;
     body.finish()?;
-    let prompts = sequences(PROMPT, &prompt.prompt)?;
+    let prompts = mixed_prompts(PROMPT, &prompt.prompt)?;
     parameters.check_number(prompts.len())?;
     let served = pool.get(parameters.model()).await?;
     let encoded = prompts.iter().map(|parts| encode(&served, parts));
@@ -90,14 +91,14 @@ pub(crate) async fn completion(
 
 /// A completion of another endpoint in this shape, with its tokens.
 pub(crate) fn verbose(
-    served: &Arc<Served>,
+    served: &Arc<ServedModel>,
     request: Request,
-    generation: &Generation,
+    generation: &GenerationParams,
     one: &Completion,
-) -> Members {
-    let shape = Shape::new(Of {
+) -> JsonObject {
+    let shape = NativeWriter::new(ResponseData {
         served: Arc::clone(served),
-        settings: settings::of(&request, generation, &Native::default()),
+        settings: settings::of(&request, generation, &NativeFields::default()),
         prompts: vec![request.prompt],
         n_choices: 1,
         post_sampling: false,
@@ -110,16 +111,17 @@ pub(crate) fn verbose(
 }
 
 /// The tokens of a prompt. A text at its start gets the special tokens that the vocabulary adds.
-fn encode(served: &Served, parts: &[Input]) -> Result<Vec<u32>, Error> {
+fn encode(served: &ServedModel, parts: &[TextOrTokens]) -> Result<Vec<u32>, Error> {
     let tokenizer = served.handle.tokenizer();
     let mut tokens = Vec::new();
     for (i, part) in parts.iter().enumerate() {
         match part {
-            Input::Text(text) => {
+            TextOrTokens::Text(text) => {
                 let own = tokenizer.encode(text, i == 0, true);
-                tokens.extend(own.map_err(|error| Error::value(PROMPT, error.to_string()))?);
+                tokens
+                    .extend(own.map_err(|error| Error::invalid_value(PROMPT, error.to_string()))?);
             }
-            Input::Tokens(ids) => {
+            TextOrTokens::Tokens(ids) => {
                 check_ids(PROMPT, ids, served)?;
                 tokens.extend(ids);
             }
@@ -129,27 +131,27 @@ fn encode(served: &Served, parts: &[Input]) -> Result<Vec<u32>, Error> {
 }
 
 /// The parameters of a request, without its prompt.
-pub(crate) struct Parameters {
-    generation: Generation,
-    native: Native,
+pub(crate) struct NativeParams {
+    generation: GenerationParams,
+    native: NativeFields,
 }
 
-impl Parameters {
+impl NativeParams {
     /// Takes the fields out of a body.
     ///
     /// # Errors
     /// A field is missing, of another type or out of range.
-    pub(crate) fn take(body: &mut Body) -> Result<Self, Error> {
-        let generation = Generation::take(body, 0)?;
-        let native: Native = body.take()?;
+    pub(crate) fn take(body: &mut BodyFields) -> Result<Self, Error> {
+        let generation = GenerationParams::take(body, 0)?;
+        let native: NativeFields = body.take()?;
         if let Some(n) = native.n_probs.filter(|n| *n > MAX_PROBS) {
             let message = format!("`n_probs` is {n}, expected 0 to {MAX_PROBS}");
-            return Err(Error::value("n_probs", message));
+            return Err(Error::invalid_value("n_probs", message));
         }
         let n_fields = native.response_fields.as_ref().map_or(0, Vec::len);
         if n_fields > MAX_FIELDS {
             let message = format!("`response_fields`: more than {MAX_FIELDS} fields");
-            return Err(Error::value("response_fields", message));
+            return Err(Error::invalid_value("response_fields", message));
         }
         Ok(Self { generation, native })
     }
@@ -161,7 +163,7 @@ impl Parameters {
 
     /// The requested maximum number of tokens of a completion.
     pub(crate) fn most_tokens(&self) -> Option<u64> {
-        self.generation.most_tokens()
+        self.generation.max_tokens()
     }
 
     /// Checks the number of completions over all prompts.
@@ -171,7 +173,7 @@ impl Parameters {
             return Ok(());
         }
         let message = format!("{n} completions in all, expected at most {MAX_CHOICES}");
-        Err(Error::value(PROMPT, message))
+        Err(Error::invalid_value(PROMPT, message))
     }
 
     /// The response to these prompts, which come from the field `field`.
@@ -180,7 +182,7 @@ impl Parameters {
     /// A prompt or parameter does not fit the model, or the engine refuses a request.
     pub(crate) async fn answer(
         &self,
-        served: &Arc<Served>,
+        served: &Arc<ServedModel>,
         prompts: Vec<Vec<u32>>,
         field: &'static str,
     ) -> Result<Response, Error> {
@@ -190,7 +192,7 @@ impl Parameters {
         let mut firsts: Vec<Request> = Vec::new();
         for prompt in &prompts {
             let first = generation.request(served, prompt, top, constraint.as_ref());
-            let mut first = first.map_err(|error| error.of_prompt(field))?;
+            let mut first = first.map_err(|error| error.with_prompt_field(field))?;
             first.post_sampling |= native.post_sampling_probs == Some(true);
             firsts.push(first);
         }
@@ -198,12 +200,12 @@ impl Parameters {
         let settings = firsts
             .first()
             .map(|first| settings::of(first, generation, native));
-        let requests = firsts.iter().flat_map(|first| choices(first, n));
-        let answers = Answers::submit(served, requests.collect(), n);
-        let answers = answers.map_err(|error| error.of_prompt(field))?;
-        let answers = answers.hiding(generation.hides_special(), served);
+        let requests = firsts.iter().flat_map(|first| choice_requests(first, n));
+        let answers = RunningCompletions::submit(served, requests.collect(), n);
+        let answers = answers.map_err(|error| error.with_prompt_field(field))?;
+        let answers = answers.without_special_tokens(generation.skips_special_tokens(), served);
         let answers = answers.with_lab(generation.lab.clone(), served);
-        let shape = Shape::new(Of {
+        let shape = NativeWriter::new(ResponseData {
             served: Arc::clone(served),
             prompts,
             n_choices: n,
@@ -218,12 +220,12 @@ impl Parameters {
             return Ok(answers.stream(shape));
         }
         let (all, _) = answers.collect().await?;
-        Ok(json::apart(|| {
-            let mut out: Vec<Members> = (0..)
+        Ok(json::block_in_place(|| {
+            let mut out: Vec<JsonObject> = (0..)
                 .zip(&all)
                 .map(|(i, one)| shape.whole(i, one))
                 .collect();
-            let out: Part = match out.len() {
+            let out: JsonPart = match out.len() {
                 1 => out.remove(0).into(),
                 _ => out.into(),
             };

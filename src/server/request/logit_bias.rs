@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use lab_base::tokenizer;
 
-use super::sampling::check_texts;
+use super::sampling::check_strings;
 use crate::http::error::Error;
 
 /// The bias that bans a token, whatever its logit.
@@ -17,7 +17,7 @@ const BAN: f64 = -100.0;
 
 /// The target of a bias: a token, or all tokens of a text.
 #[derive(Debug)]
-pub(crate) enum Biased {
+pub(crate) enum BiasTarget {
     Token(u64),
     Text(String),
 }
@@ -29,7 +29,7 @@ pub(crate) enum Biased {
     untagged,
     expecting = "expected an object of token ids and numbers, or an array of pairs of a token id or a string and a number"
 )]
-pub(crate) enum Biases {
+pub(crate) enum BiasList {
     Object(BTreeMap<String, Bias>),
     Pairs(Vec<(Key, Bias)>),
 }
@@ -50,23 +50,23 @@ pub(crate) enum Bias {
     Flag(bool),
 }
 
-impl Biases {
+impl BiasList {
     /// The pairs of targets and biases, in their order.
     ///
     /// # Errors
     /// A value is not a bias; the error names the field `name`.
-    pub(crate) fn list(self, name: &str) -> Result<Vec<(Biased, f64)>, Error> {
+    pub(crate) fn list(self, name: &str) -> Result<Vec<(BiasTarget, f64)>, Error> {
         let bias = |bias: Bias| match bias {
             Bias::Number(bias) => Ok(bias),
             Bias::Flag(false) => Ok(BAN),
-            Bias::Flag(true) => Err(Error::kind(
+            Bias::Flag(true) => Err(Error::wrong_type(
                 name,
                 "found `true`, expected a number or false",
             )),
         };
         let of_text = |text: String| match text.parse() {
-            Ok(id) => Biased::Token(id),
-            Err(_) => Biased::Text(text),
+            Ok(id) => BiasTarget::Token(id),
+            Err(_) => BiasTarget::Text(text),
         };
         match self {
             Self::Object(fields) => fields
@@ -77,8 +77,8 @@ impl Biases {
                 .into_iter()
                 .map(|(key, value)| {
                     let biased = match key {
-                        Key::Token(id) => Biased::Token(id),
-                        Key::Text(text) => Biased::Text(text),
+                        Key::Token(id) => BiasTarget::Token(id),
+                        Key::Text(text) => BiasTarget::Text(text),
                     };
                     Ok((biased, bias(value)?))
                 })
@@ -92,32 +92,32 @@ impl Biases {
 ///
 /// # Errors
 /// The vocabulary lacks a token, or a bias is out of range.
-pub(crate) fn biases(
+pub(crate) fn token_biases(
     name: &str,
-    all: &[(Biased, f64)],
+    all: &[(BiasTarget, f64)],
     n_vocab: usize,
     tokens: impl Fn(&str) -> Result<Vec<u32>, tokenizer::Error>,
 ) -> Result<Vec<(u32, f32)>, Error> {
     if all.len() > n_vocab {
         let message = format!("`{name}`: more biases than the {n_vocab} tokens there are");
-        return Err(Error::value(name, message));
+        return Err(Error::invalid_value(name, message));
     }
     let mut by_id = BTreeMap::new();
     for (biased, bias) in all {
         if !(-100.0..=100.0).contains(bias) {
             let message = format!("`{name}`: {bias} is not in -100 to 100");
-            return Err(Error::value(name, message));
+            return Err(Error::invalid_value(name, message));
         }
         let ids = match biased {
-            Biased::Token(id) => vec![u32::try_from(*id).unwrap_or(u32::MAX)],
-            Biased::Text(text) => {
-                check_texts(name, std::slice::from_ref(text))?;
-                tokens(text).map_err(|error| Error::value(name, error.to_string()))?
+            BiasTarget::Token(id) => vec![u32::try_from(*id).unwrap_or(u32::MAX)],
+            BiasTarget::Text(text) => {
+                check_strings(name, std::slice::from_ref(text))?;
+                tokens(text).map_err(|error| Error::invalid_value(name, error.to_string()))?
             }
         };
         if let Some(id) = ids.iter().find(|id| **id as usize >= n_vocab) {
             let message = format!("`{name}`: `{id}` is not a token id below {n_vocab}");
-            return Err(Error::value(name, message));
+            return Err(Error::invalid_value(name, message));
         }
         let is_ban = *bias == BAN;
         let bias = if is_ban {

@@ -17,7 +17,7 @@ use lab_inspect::nearest;
 use super::styled;
 
 #[derive(Debug, ClapArgs)]
-pub(in crate::cli) struct Args {
+pub(in crate::cli) struct NewArgs {
     /// Name of the architecture; the file is NAME.arch.toml
     name: String,
     /// The model: a GGUF file, or a Hugging Face folder; for a folder without a matching map, a draft map is written as well
@@ -32,8 +32,8 @@ pub(in crate::cli) struct Args {
     opening: OpenOptions,
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let Args {
+pub(super) fn run(args: &NewArgs) -> Result<(), Failure> {
+    let NewArgs {
         name,
         from,
         output: folder,
@@ -75,7 +75,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// Writes a draft map for a folder, and the definition that it belongs to.
-fn folder_without_map(args: &Args, with: &Definitions, path: &Path) -> Result<(), Failure> {
+fn folder_without_map(args: &NewArgs, with: &Definitions, path: &Path) -> Result<(), Failure> {
     let (name, archs) = (&args.name, &with.archs);
     let map_path = args.output.join(format!("{name}{}", hf::ENDING));
     let checked = args.force.target(&map_path).check();
