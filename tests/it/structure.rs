@@ -10,8 +10,6 @@ const CIRCULAR: &[&str] = &[
     "base/chat/tool_calls",
     "base/grammar",
     "base/grammar/schema",
-    "cli",
-    "cli/inspect",
     "core/arch/read",
     "core/blocks",
     "core/hf",
