@@ -3,7 +3,7 @@
 use lab_base::weights::Metadata;
 
 use super::capabilities::{can_pool, ends_in_vectors};
-use crate::arch::Resolved;
+use crate::arch::ResolvedOption;
 use crate::plan::{Plan, Pooling};
 
 /// The results of a model that pools.
@@ -53,7 +53,7 @@ impl PooledOutput {
             let softmax = plan.pool.option("softmax");
             return Ok(Self::Scores {
                 n_classes,
-                are_probabilities: softmax == Some(&Resolved::Bool(true)),
+                are_probabilities: softmax == Some(&ResolvedOption::Bool(true)),
             });
         }
         let key = format!("{}.pooling_type", plan.arch);
