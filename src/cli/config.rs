@@ -16,7 +16,7 @@ use lab_base::util::reading;
 use lab_base::util::reading::MAX_DEFINITION;
 use lab_core::arch::nearest;
 use lab_core::models;
-use lab_core::models::Source;
+use lab_core::models::ModelSource;
 
 use super::serve::Args;
 use super::{Cli, Command, Failure, output};
@@ -47,7 +47,7 @@ impl Layers {
     ///
     /// # Errors
     /// There is one; the error names it, and the models.
-    pub(super) fn check_models(&self, sources: &[Source]) -> Result<(), Failure> {
+    pub(super) fn check_models(&self, sources: &[ModelSource]) -> Result<(), Failure> {
         let known = models::by_name(sources.to_vec());
         let known: Vec<&str> = known.keys().map(String::as_str).collect();
         let fault = |name: &String| {

@@ -14,7 +14,7 @@ use lab_base::weights::TensorType;
 use lab_core::model;
 use lab_core::model::{Estimator, Options};
 use lab_core::models;
-use lab_core::models::{Opened, Source};
+use lab_core::models::{ModelSource, OpenedModel};
 use lab_core::plan::Share;
 
 use super::backends::Backends;
@@ -88,7 +88,7 @@ fn cache_types(device: Device) -> Result<Option<Vec<TensorType>>, Failure> {
 type Lacking = BTreeMap<(String, &'static str, Vec<&'static str>, u64), (Misplaced, [usize; 2])>;
 
 /// The operations that a device lacks for a model, if all layers are on the device.
-fn lacking(opened: &Opened, device: Device, kv_type: TensorType) -> Result<Lacking, Failure> {
+fn lacking(opened: &OpenedModel, device: Device, kv_type: TensorType) -> Result<Lacking, Failure> {
     let mut plan = opened.plan.clone();
     plan.place(&[Share {
         device: device.name(),
@@ -128,7 +128,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let opened = match &args.model {
         Some(model) => {
             let definitions = args.opening.definitions()?;
-            Some(models::open(&Source::of(Some(model)), &definitions)?)
+            Some(models::open(&ModelSource::of(Some(model)), &definitions)?)
         }
         None => None,
     };

@@ -5,7 +5,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
 use lab_base::tokenizer::Tokenizer;
-use lab_core::engine::{Diffusion, Fixed, Remasking};
+use lab_core::engine::{DiffusionOptions, FixedToken, Remasking};
 
 use super::output;
 
@@ -38,8 +38,8 @@ pub(super) struct DiffusionOptions {
 
 impl DiffusionOptions {
     /// The options that are set.
-    pub(super) fn set(&self) -> Diffusion {
-        Diffusion {
+    pub(super) fn set(&self) -> DiffusionOptions {
+        DiffusionOptions {
             steps: self.steps,
             block_length: self.block_length,
             remasking: self.remasking,
@@ -50,8 +50,8 @@ impl DiffusionOptions {
     }
 
     /// The options that are set; `None` if there are none.
-    pub(super) fn request(&self) -> Option<Diffusion> {
-        Some(self.set()).filter(|set| *set != Diffusion::default())
+    pub(super) fn request(&self) -> Option<DiffusionOptions> {
+        Some(self.set()).filter(|set| *set != DiffusionOptions::default())
     }
 
     /// The options that are set, as a field of a request.
@@ -97,7 +97,7 @@ impl Forming {
     }
 
     /// Shows the tokens that a step fixed.
-    pub(super) fn step(&mut self, fixed: &[Fixed], n_masked: usize, tokenizer: &Tokenizer) {
+    pub(super) fn step(&mut self, fixed: &[FixedToken], n_masked: usize, tokenizer: &Tokenizer) {
         if self.tokens.is_empty() {
             self.tokens = vec![None; n_masked + fixed.len()];
         }

@@ -14,7 +14,7 @@ use clap::Args;
 use lab_base::ggml::end_process;
 use lab_core::engine::serving::Served;
 use lab_core::models;
-use lab_core::models::Source;
+use lab_core::models::ModelSource;
 use lab_server::http::transport;
 use lab_server::{Access, OnLine, Pool, Report, Wanted};
 
@@ -83,11 +83,11 @@ pub(super) fn command(
     command.arg(with("--name=", wanted.name.as_ref()));
     command.arg(with("--kept=", kept.as_os_str()));
     match wanted.source {
-        Source::Shipped(models::SHIPPED) => {}
-        Source::Shipped(name) => {
+        ModelSource::BuiltIn(models::DEFAULT_MODEL) => {}
+        ModelSource::BuiltIn(name) => {
             command.arg(with("--model=", name.as_ref()));
         }
-        Source::File(path) => {
+        ModelSource::File(path) => {
             command.arg(with("--model=", path.as_os_str()));
         }
     }
@@ -169,7 +169,7 @@ pub(super) fn run(mut args: EngineArgs) -> Result<(), Failure> {
     Ok(runtime.block_on(serving)??)
 }
 
-fn load(args: &EngineArgs, source: &Source) -> Result<Served, Failure> {
+fn load(args: &EngineArgs, source: &ModelSource) -> Result<Served, Failure> {
     let mut reported: Option<Instant> = None;
     let progress = move |loaded, total| {
         if loaded == total || reported.is_none_or(|reported| reported.elapsed() >= PAUSE) {

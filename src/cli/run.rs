@@ -14,10 +14,11 @@ use lab_base::weights::TensorType;
 use lab_core::engine;
 use lab_core::engine::serving::Served;
 use lab_core::engine::{
-    AnswerToken, Diffusion, Ends, Event, FinishReason, Limits, Rejected, Request, Unfit, Usage,
+    AnswerToken, DiffusionOptions, Event, FinishReason, Limits, Rejected, Request, StopConditions,
+    Unsupported, Usage,
 };
 use lab_core::model::Options;
-use lab_core::models::Source;
+use lab_core::models::ModelSource;
 
 use super::Failure;
 use super::constraint::{ConstraintOptions, json as json_of};
@@ -138,7 +139,7 @@ pub(super) fn start(
     path: Option<&Path>,
     is_quiet: bool,
 ) -> Result<Served, Failure> {
-    let source = Source::of(args.model.as_deref().or(path));
+    let source = ModelSource::of(args.model.as_deref().or(path));
     let mut opened = args.load.open(&source)?;
     let mut options = args.load.resolve(&opened, DEFAULTS)?;
     let limits = Limits {
@@ -148,7 +149,7 @@ pub(super) fn start(
         n_queue: 1,
         n_prefill: options.n_batch,
         n_drafted: args.draft,
-        diffusion: Diffusion::default(),
+        diffusion: DiffusionOptions::default(),
         queue_time: None,
         answer_time: None,
         step_time: None,
@@ -159,7 +160,7 @@ pub(super) fn start(
     }
     if engine::ends_in_vectors(&opened.plan) {
         let n_embd = opened.plan.n_embd;
-        return Err(Unfit::Vectors { n_embd }.into());
+        return Err(Unsupported::Vectors { n_embd }.into());
     }
     args.load.place(&mut opened, &options)?;
     let bar = match is_quiet {
@@ -201,7 +202,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         sampling,
         choice: 0,
         stops: stops.collect(),
-        ends: Ends::default(),
+        stop: StopConditions::default(),
         cache_prompt: true,
         top_logprobs: None,
         post_sampling: false,

@@ -13,7 +13,7 @@ use lab_base::util::reading;
 use lab_base::util::reading::MAX_TEXT;
 use lab_core::engine::serving;
 use lab_core::models;
-use lab_core::models::{Definitions, Source};
+use lab_core::models::{Definitions, ModelSource};
 
 use super::{Failure, output};
 
@@ -79,7 +79,7 @@ fn source(args: &Args) -> Result<Prepared, Failure> {
         });
     }
     let definitions = Definitions::open(&[])?;
-    let contents = models::read(&Source::of(args.model.as_deref()), &definitions)?;
+    let contents = models::read(&ModelSource::of(args.model.as_deref()), &definitions)?;
     let weights = &contents.weights;
     let compiled = |has_tools: bool| {
         let found = template::choose(weights.metadata(), args.name.as_deref(), has_tools)

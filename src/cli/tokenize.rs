@@ -11,7 +11,7 @@ use lab_base::tokenizer::Tokenizer;
 use lab_base::util::reading;
 use lab_base::util::reading::MAX_TEXT;
 use lab_core::models;
-use lab_core::models::{Definitions, Source};
+use lab_core::models::{Definitions, ModelSource};
 
 use super::{Failure, output};
 
@@ -60,7 +60,7 @@ fn yes() -> bool {
 
 fn tokenizer(model: Option<&PathBuf>) -> Result<Tokenizer, Failure> {
     let definitions = Definitions::open(&[])?;
-    let contents = models::read(&Source::of(model.map(PathBuf::as_path)), &definitions)?;
+    let contents = models::read(&ModelSource::of(model.map(PathBuf::as_path)), &definitions)?;
     let label = contents.weights.label().to_owned();
     contents
         .tokenizer()

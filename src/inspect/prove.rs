@@ -4,7 +4,7 @@ use crate::compare::{Difference, Passes, compare, record};
 use lab_base::util::distances::{likeliest, log_probabilities, nmse};
 use lab_base::weights::TensorType;
 use lab_core::model::Error;
-use lab_core::models::Opened;
+use lab_core::models::OpenedModel;
 use lab_core::plan::Plan;
 
 use super::paths::{ExecutionPath, ONE_PASS, PATHS, Text, load, logits};
@@ -31,7 +31,7 @@ pub struct Parting {
 /// # Errors
 /// The model does not load, or a pass fails.
 pub fn parting(
-    opened: &Opened,
+    opened: &OpenedModel,
     text: Text<'_>,
     outcomes: &[Outcome],
     n_threads: usize,
@@ -204,7 +204,7 @@ pub enum Fault {
 /// # Errors
 /// The model does not load, a pass fails, or the rows have another width than the reference's.
 pub fn prove(
-    opened: &Opened,
+    opened: &OpenedModel,
     text: Text<'_>,
     reference: &Reference,
     bounds: [f64; 2],
@@ -236,7 +236,7 @@ pub fn prove(
 /// # Errors
 /// The model does not load, or a pass fails.
 pub fn noise(
-    opened: &Opened,
+    opened: &OpenedModel,
     tokens: &[u32],
     tops: &[Vec<(u32, f32)>],
     n_threads: usize,

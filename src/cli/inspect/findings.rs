@@ -19,7 +19,7 @@ use lab_core::engine::serving::Pooled;
 use lab_core::model::{DeviceUse, Estimator, MemoryUse, Options};
 use lab_core::models;
 use lab_core::models::lora::Adapter;
-use lab_core::models::{Definitions, Opened, Source, tokenizer_of, unread_keys};
+use lab_core::models::{Definitions, ModelSource, OpenedModel, tokenizer_of, unread_keys};
 use lab_core::plan::{Capacity, Plan};
 use lab_inspect::capabilities::{Capability, Subject, capabilities};
 use lab_inspect::describe::{Share, describe, shares};
@@ -90,7 +90,7 @@ pub(in crate::cli) struct Sequences {
 
 /// All findings that are possible.
 pub(in crate::cli) fn findings(
-    source: &Source,
+    source: &ModelSource,
     sequences: &Sequences,
     load: &LoadOptions,
 ) -> Result<Findings, Failure> {
@@ -118,7 +118,7 @@ pub(in crate::cli) fn findings(
         }
         Err(broken) => broken,
     };
-    if let Source::File(path) = source
+    if let ModelSource::File(path) = source
         && let Ok(header) = weights::gguf::header(path)
     {
         let tokenizer = Tokenizer::from_metadata(&header.0);
@@ -167,7 +167,11 @@ fn unplanned(
     }
 }
 
-fn of_opened(load: &LoadOptions, n_seqs: usize, mut opened: Opened) -> Result<Findings, Failure> {
+fn of_opened(
+    load: &LoadOptions,
+    n_seqs: usize,
+    mut opened: OpenedModel,
+) -> Result<Findings, Failure> {
     load.model.check(&opened)?;
     let defaults = Defaults {
         kv_type: TensorType::F16,

@@ -6,7 +6,7 @@
 use lab_base::tokenizer::Tokenizer;
 use lab_base::util::wording::{bytes, count, escaped, percent};
 use lab_base::weights::{TensorInfo, TensorType, Value};
-use lab_core::models::few;
+use lab_core::models::abbreviated;
 use lab_inspect::template_probe::{Probe, Probed};
 
 use super::{Context, Findings, Planned, json};
@@ -177,7 +177,7 @@ fn unused(page: &mut Page, found: &Findings, planned: &Planned) {
     ];
     for (what, names) in all.iter().filter(|(_, names)| !names.is_empty()) {
         let names: Vec<String> = names.iter().map(|name| clip(name)).collect();
-        page.paragraph(&format!("{what}: {}", few(&names)));
+        page.paragraph(&format!("{what}: {}", abbreviated(&names)));
     }
 }
 

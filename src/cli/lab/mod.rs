@@ -15,7 +15,7 @@ use serde_json::json;
 use lab_base::util::reading;
 use lab_base::weights::TensorType;
 use lab_core::model::Options;
-use lab_core::models::{Opened, tokenizer_of};
+use lab_core::models::{OpenedModel, tokenizer_of};
 use lab_inspect::drift;
 use lab_inspect::drift::Drift;
 
@@ -135,7 +135,7 @@ pub(super) fn run(command: &Command) -> Result<(), Failure> {
 const MAX_TEXT: u64 = 16 << 20;
 
 /// The tokens that both models read.
-fn tokens(args: &DriftArgs, opened: &mut Opened) -> Result<Vec<u32>, Failure> {
+fn tokens(args: &DriftArgs, opened: &mut OpenedModel) -> Result<Vec<u32>, Failure> {
     match args.text.read()? {
         Text::Tokens(tokens) => Ok(tokens),
         Text::Written(text) => {
@@ -145,7 +145,7 @@ fn tokens(args: &DriftArgs, opened: &mut Opened) -> Result<Vec<u32>, Failure> {
     }
 }
 
-fn options(args: &DriftArgs, opened: &Opened, n: usize) -> Result<Options, Failure> {
+fn options(args: &DriftArgs, opened: &OpenedModel, n: usize) -> Result<Options, Failure> {
     let defaults = Defaults {
         kv_type: TensorType::F32,
         flash_attn: false,

@@ -10,11 +10,13 @@ use serde_json::{Map, Value};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::cli::run::too_long;
-use lab_core::artifacts::vectors::Vectors;
+use lab_core::artifacts::vectors::VectorStore;
 use lab_core::engine::serving::Served;
-use lab_core::engine::{Diffusion, Event, LabPlan, LabResult, Limits, Request, ends_in_vectors};
+use lab_core::engine::{
+    DiffusionOptions, Event, LabPlan, LabResult, Limits, Request, ends_in_vectors,
+};
 use lab_core::model::Options;
-use lab_core::models::Source;
+use lab_core::models::ModelSource;
 use lab_server::LabRequest;
 
 use crate::cli::options::{LoadOptions, progress_bar};
@@ -73,13 +75,13 @@ impl Asking {
     /// The plan is invalid, or the model cannot be run.
     pub(super) fn start(
         load: &LoadOptions,
-        source: &Source,
+        source: &ModelSource,
         plan: Map<String, Value>,
         vectors: &[PathBuf],
         bounds: Bounds,
     ) -> Result<Self, Failure> {
         let at = |message: String| anyhow::anyhow!("--lab-vectors: {message}");
-        let vectors = Vectors::new(vectors, None, 0).map_err(at)?;
+        let vectors = VectorStore::new(vectors, None, 0).map_err(at)?;
         vectors.check().map_err(|error| at(error.to_string()))?;
         let request = LabRequest::new(plan).map_err(|message| anyhow::anyhow!("{message}"))?;
         let mut opened = load.open(source)?;
@@ -111,7 +113,7 @@ impl Asking {
             n_queue: 4 * bounds.n_parallel,
             n_prefill: options.n_batch,
             n_drafted: 0,
-            diffusion: Diffusion::default(),
+            diffusion: DiffusionOptions::default(),
             queue_time: None,
             answer_time: None,
             step_time: None,

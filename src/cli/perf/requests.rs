@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use lab_core::engine::Diffusion;
+use lab_core::engine::DiffusionOptions;
 use lab_core::engine::serving::Served;
-use lab_core::engine::{Ends, Event, Limits, Request, Usage};
+use lab_core::engine::{Event, Limits, Request, StopConditions, Usage};
 use lab_sampling::Params;
 
 use super::Failure;
@@ -33,7 +33,7 @@ pub(super) fn limits(n_ctx: usize, sequences: usize) -> Limits {
         n_queue: sequences,
         n_prefill: n_ctx,
         n_drafted: 0,
-        diffusion: Diffusion::default(),
+        diffusion: DiffusionOptions::default(),
         queue_time: None,
         answer_time: None,
         step_time: None,
@@ -84,9 +84,9 @@ fn request(served: &Served, case: Case, of: usize) -> Request {
         temperature: 0.0,
         ..Params::default()
     };
-    let ends = Ends {
+    let ends = StopConditions {
         min_tokens: case.n + 1,
-        ..Ends::default()
+        ..StopConditions::default()
     };
     Request {
         prompt: prompt.collect(),
@@ -94,7 +94,7 @@ fn request(served: &Served, case: Case, of: usize) -> Request {
         sampling,
         choice: 0,
         stops: Vec::new(),
-        ends,
+        stop: ends,
         top_logprobs: None,
         post_sampling: false,
         progress: false,

@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::http::transport::Events;
-use lab_core::engine::{AnswerToken, FinishReason, Progress, Stopped, Usage};
+use lab_core::engine::{AnswerToken, FinishReason, PromptProgress, StopMatch, Usage};
 
 use super::native;
 use crate::Pool;
@@ -274,7 +274,7 @@ impl Format for Shape {
         }
     }
 
-    fn progress(&mut self, choice: u32, progress: &Progress, out: &mut Events) {
+    fn progress(&mut self, choice: u32, progress: &PromptProgress, out: &mut Events) {
         let mut chunk = self.empty(choice, None);
         chunk["prompt_progress"] = progress_json(progress);
         out.push(&chunk);
@@ -298,7 +298,7 @@ impl Format for Shape {
         &mut self,
         choice: u32,
         reason: FinishReason,
-        stopped: Option<&Stopped>,
+        stopped: Option<&StopMatch>,
         out: &mut Events,
     ) {
         self.close_call(choice, out);

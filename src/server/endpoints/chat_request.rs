@@ -44,7 +44,7 @@ pub(crate) struct Ready {
     first: Request,
     reader: Option<Reader>,
     hides_special: bool,
-    lab: Option<Arc<lab::Wanted>>,
+    lab: Option<Arc<lab::LabRequest>>,
 }
 
 /// A conversation whose completions are running.

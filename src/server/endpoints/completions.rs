@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::http::transport::Events;
 use lab_core::engine::serving::Served;
-use lab_core::engine::{AnswerToken, FinishReason, Progress, Request, Stopped, Usage};
+use lab_core::engine::{AnswerToken, FinishReason, PromptProgress, Request, StopMatch, Usage};
 
 use crate::Pool;
 use crate::http::error::Error;
@@ -414,7 +414,7 @@ impl Format for Shape {
         }
     }
 
-    fn progress(&mut self, choice: u32, progress: &Progress, out: &mut Events) {
+    fn progress(&mut self, choice: u32, progress: &PromptProgress, out: &mut Events) {
         let mut chunk = self.chunk(choice, "", None, None).json();
         chunk["prompt_progress"] = progress_json(progress);
         out.push(&chunk);
@@ -438,7 +438,7 @@ impl Format for Shape {
         &mut self,
         choice: u32,
         reason: FinishReason,
-        stopped: Option<&Stopped>,
+        stopped: Option<&StopMatch>,
         out: &mut Events,
     ) {
         let reason = finish_reason(reason);

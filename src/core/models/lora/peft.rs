@@ -34,7 +34,7 @@ const MAX_REGEX_BYTES: usize = 1 << 18;
 const PREFIX: &str = "base_model.model.";
 
 /// The model to which an adapter belongs.
-pub struct Base<'a> {
+pub struct BaseModel<'a> {
     /// The plan of the model.
     pub plan: &'a Plan,
     /// Parameters of the architecture, for names of modules if the model is not a folder.
@@ -106,7 +106,7 @@ const MEANINGS: &[(&str, &str)] = &[
 const INITS: &[&str] = &["gaussian", "eva", "orthogonal"];
 
 /// The updates of a folder, under the architecture's names.
-pub(super) fn open(path: &Path, base: &Base<'_>) -> Result<Weights, Error> {
+pub(super) fn open(path: &Path, base: &BaseModel<'_>) -> Result<Weights, Error> {
     let refuse = |message: String| Error::Unfit {
         path: path.to_owned(),
         message,
@@ -156,7 +156,7 @@ const NAMES: &[&str] = &[
 ];
 
 /// The known facts about the folder from which a GGUF file was converted.
-fn origin<'a>(base: &Base<'a>, json: &'a Map<String, Json>) -> Origin<'a> {
+fn origin<'a>(base: &BaseModel<'a>, json: &'a Map<String, Json>) -> Origin<'a> {
     let text = |key: &str| json.get(key).and_then(Json::as_str);
     // Only `OWNER/NAME` counts: folders further up the path do not describe the model.
     let name = text("base_model_name_or_path").map(|path| {
@@ -202,9 +202,9 @@ impl Config {
             let meaning = MEANINGS.iter().find(|(name, _)| name == key);
             return Err(match meaning {
                 Some((_, meaning)) => {
-                    format!("`{key}` asks for {meaning}, which is not served")
+                    format!("`{key}` asks for {meaning}, which is not supported")
                 }
-                None => format!("`{key}` is {value}, and what it means is not known"),
+                None => format!("`{key}`: unknown value {value}"),
             });
         }
         match json.get("peft_type").and_then(Json::as_str) {
@@ -399,7 +399,7 @@ fn modules(checkpoint: &Checkpoint, config: &Config) -> Result<Vec<Module>, Stri
     let module = |(name, halves): (&str, Halves<'_>)| {
         if halves.is_table && config.ties {
             return Err(format!(
-                "`ensure_weight_tying` asks for an update of the head that is the one of `{name}`, which is not served"
+                "`ensure_weight_tying`: tying the update of the head to `{name}` is not supported"
             ));
         }
         let missing = |half: &str| format!("module `{name}` has no `{half}`");

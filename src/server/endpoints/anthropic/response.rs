@@ -9,7 +9,7 @@ use crate::response::answers::{Completion, DenoisingStep, Format};
 use crate::response::completion_parser::Piece;
 use crate::response::envelope::Envelope;
 use lab_base::chat::tool_calls::completed;
-use lab_core::engine::{AnswerToken, FinishReason, Stopped, Usage};
+use lab_core::engine::{AnswerToken, FinishReason, StopMatch, Usage};
 
 use super::error_body;
 
@@ -120,10 +120,10 @@ impl Shape {
 }
 
 /// The reason why a message ended.
-fn ending(reason: FinishReason, stopped: Option<&Stopped>, calls: bool) -> Value {
+fn ending(reason: FinishReason, stopped: Option<&StopMatch>, calls: bool) -> Value {
     let (reason, stop) = match (reason, stopped) {
         (FinishReason::Length, _) => ("max_tokens", None),
-        (FinishReason::Stop, Some(Stopped::Text(text))) => ("stop_sequence", Some(text)),
+        (FinishReason::Stop, Some(StopMatch::Text(text))) => ("stop_sequence", Some(text)),
         (FinishReason::Stop, _) if calls => ("tool_use", None),
         (FinishReason::Stop, _) => ("end_turn", None),
     };
@@ -185,7 +185,7 @@ impl Format for Shape {
         self.lab = Some(result);
     }
 
-    fn end(&mut self, _: u32, reason: FinishReason, stopped: Option<&Stopped>, out: &mut Events) {
+    fn end(&mut self, _: u32, reason: FinishReason, stopped: Option<&StopMatch>, out: &mut Events) {
         self.ending = ending(reason, stopped, self.calls);
         if self.n_blocks == 0 {
             self.begin(TEXT, &json!({ "type": "text", "text": "" }), out);

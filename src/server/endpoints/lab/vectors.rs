@@ -15,7 +15,7 @@ use crate::request::fields;
 use crate::request::fields::{Body, Field, fields};
 use lab_base::weights::safetensors;
 use lab_base::weights::safetensors::Dtype;
-use lab_core::artifacts::vectors::Refused;
+use lab_core::artifacts::vectors::SaveError;
 
 use super::artifacts::id_of;
 use super::objects::Vector;
@@ -25,7 +25,7 @@ pub(crate) const ROUTE: &str = "/v1/lab/vectors";
 
 fields! {
     /// Vectors under an id: a file, one vector, or several.
-    struct Sent {
+    struct VectorsUpload {
         /// Their id: letters, digits, `-` and `_`.
         id: String,
         /// The bytes of a safetensors or GGUF file, in base64.
@@ -39,7 +39,7 @@ fields! {
 
 /// The documented fields of vectors that a client sends.
 pub(crate) fn fields() -> Vec<Field> {
-    fields::of::<Sent>()
+    fields::of::<VectorsUpload>()
 }
 
 pub(crate) async fn list(State(pool): State<Arc<Pool>>) -> Json {
@@ -47,7 +47,7 @@ pub(crate) async fn list(State(pool): State<Arc<Pool>>) -> Json {
 }
 
 pub(crate) async fn keep(State(pool): State<Arc<Pool>>, mut body: Body) -> Result<Json, Error> {
-    let sent: Sent = body.take()?;
+    let sent: VectorsUpload = body.take()?;
     body.own().finish()?;
     let bytes = match (sent.file, sent.vector, sent.vectors) {
         (Some(file), None, None) => base64::decode(file)
@@ -59,11 +59,11 @@ pub(crate) async fn keep(State(pool): State<Arc<Pool>>, mut body: Body) -> Resul
             return Err(Error::value("vectors", message));
         }
     };
-    let stored = pool.vectors.keep(&sent.id, &bytes);
+    let stored = pool.vectors.save(&sent.id, &bytes);
     let stored = stored.map_err(|refused| match refused {
-        Refused::Id(message) => Error::value("id", format!("`id`: {message}")),
-        Refused::Content(message) => Error::value("vectors", message),
-        Refused::Io(error) => Error::Engine {
+        SaveError::Id(message) => Error::value("id", format!("`id`: {message}")),
+        SaveError::Content(message) => Error::value("vectors", message),
+        SaveError::Io(error) => Error::Engine {
             detail: format!("vectors were not written: {error}"),
         },
     })?;

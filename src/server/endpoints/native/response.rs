@@ -12,7 +12,7 @@ use crate::request::diffusion::step_json;
 use crate::response::answers::{Completion, DenoisingStep, Format, progress_json, timings_json};
 use crate::response::logprobs;
 use lab_core::engine::serving::Served;
-use lab_core::engine::{AnswerToken, FinishReason, Progress, Stopped, TokenLogprob, Usage};
+use lab_core::engine::{AnswerToken, FinishReason, PromptProgress, StopMatch, TokenLogprob, Usage};
 
 /// The data that all completions of a response share.
 pub(super) struct Of {
@@ -50,7 +50,7 @@ pub(super) struct Shape {
 /// How a completion ended.
 struct Ending<'a> {
     reason: Option<FinishReason>,
-    stopped: Option<&'a Stopped>,
+    stopped: Option<&'a StopMatch>,
     has_new_line: bool,
     usage: &'a Usage,
 }
@@ -108,8 +108,8 @@ impl Shape {
             (Some(FinishReason::Length), _) => ("limit", String::new()),
             (None, _) => ("none", String::new()),
             (Some(FinishReason::Stop), None) => ("eos", String::new()),
-            (Some(FinishReason::Stop), Some(Stopped::Text(text))) => ("word", text.clone()),
-            (Some(FinishReason::Stop), Some(Stopped::Token(id))) => {
+            (Some(FinishReason::Stop), Some(StopMatch::Text(text))) => ("word", text.clone()),
+            (Some(FinishReason::Stop), Some(StopMatch::Token(id))) => {
                 let piece = String::from_utf8_lossy(tokenizer.piece(*id));
                 ("word", piece.into_owned())
             }
@@ -209,7 +209,7 @@ struct Chunk<'a> {
 impl Format for Shape {
     const HAS_DONE: bool = false;
 
-    fn progress(&mut self, choice: u32, progress: &Progress, out: &mut Events) {
+    fn progress(&mut self, choice: u32, progress: &PromptProgress, out: &mut Events) {
         let mut chunk = self.empty(choice);
         chunk["prompt_progress"] = progress_json(progress);
         out.push(&chunk);
@@ -243,7 +243,7 @@ impl Format for Shape {
         &mut self,
         choice: u32,
         reason: FinishReason,
-        stopped: Option<&Stopped>,
+        stopped: Option<&StopMatch>,
         out: &mut Events,
     ) {
         let sent = &self.sent[choice as usize];

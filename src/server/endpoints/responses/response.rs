@@ -15,7 +15,7 @@ use crate::response::items::Kept;
 use crate::response::logprobs;
 use crate::response::logprobs::Names;
 use lab_core::engine::serving;
-use lab_core::engine::{AnswerToken, FinishReason, Stopped, Usage};
+use lab_core::engine::{AnswerToken, FinishReason, StopMatch, Usage};
 
 use super::tools::{Callees, Kind, free_text};
 
@@ -412,7 +412,7 @@ impl Format for Shape {
         self.lab = Some(result);
     }
 
-    fn end(&mut self, _: u32, reason: FinishReason, _: Option<&Stopped>, out: &mut Events) {
+    fn end(&mut self, _: u32, reason: FinishReason, _: Option<&StopMatch>, out: &mut Events) {
         self.reason = Some(reason);
         if self.items.is_empty() && self.open.is_none() {
             self.begin(Open::Text(String::new(), Vec::new()), out);
