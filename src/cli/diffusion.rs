@@ -5,7 +5,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
 use lab_base::tokenizer::Tokenizer;
-use lab_core::engine::{DiffusionOptions, FixedToken, Remasking};
+use lab_core::engine::{self, FixedToken, Remasking};
 
 use super::output;
 
@@ -38,8 +38,8 @@ pub(super) struct DiffusionOptions {
 
 impl DiffusionOptions {
     /// The options that are set.
-    pub(super) fn set(&self) -> DiffusionOptions {
-        DiffusionOptions {
+    pub(super) fn set(&self) -> engine::DiffusionOptions {
+        engine::DiffusionOptions {
             steps: self.steps,
             block_length: self.block_length,
             remasking: self.remasking,
@@ -50,8 +50,8 @@ impl DiffusionOptions {
     }
 
     /// The options that are set; `None` if there are none.
-    pub(super) fn request(&self) -> Option<DiffusionOptions> {
-        Some(self.set()).filter(|set| *set != DiffusionOptions::default())
+    pub(super) fn request(&self) -> Option<engine::DiffusionOptions> {
+        Some(self.set()).filter(|set| *set != engine::DiffusionOptions::default())
     }
 
     /// The options that are set, as a field of a request.
@@ -70,13 +70,13 @@ impl DiffusionOptions {
 const MASK: &str = "░";
 
 /// Shows a completion on stderr while its tokens are fixed; hidden if stderr is not a terminal.
-pub(super) struct Forming {
+pub(super) struct DiffusionProgress {
     bar: ProgressBar,
     /// Tokens of the completion; `None` for a masked one.
     tokens: Vec<Option<u32>>,
 }
 
-impl Forming {
+impl DiffusionProgress {
     pub(super) fn new(is_quiet: bool) -> Self {
         let bar = match is_quiet {
             true => ProgressBar::hidden(),
@@ -120,7 +120,7 @@ impl Forming {
                 None => bytes.extend_from_slice(MASK.as_bytes()),
             }
         }
-        output::shown(&String::from_utf8_lossy(&bytes))
+        output::escape_controls(&String::from_utf8_lossy(&bytes))
     }
 
     /// Removes the display, before the text itself is written.

@@ -120,7 +120,7 @@ pub(super) fn relay(name: &str) -> OnLine {
             return;
         }
         let text = String::from_utf8_lossy(line);
-        let text = output::shown(text.trim_end());
+        let text = output::escape_controls(text.trim_end());
         if !text.is_empty() {
             tracing::warn!(target: "engine", engine = %name, "{text}");
         }

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use clap::Args as ClapArgs;
 
-use lab_base::util::reading;
-use lab_base::util::reading::MAX_DEFINITION;
+use lab_base::util::limited_read;
+use lab_base::util::limited_read::MAX_DEFINITION;
 use lab_base::util::wording::bytes;
 use lab_core::artifacts::store;
 use lab_core::artifacts::store::ArtifactStore;
@@ -22,19 +22,19 @@ use lab_core::model;
 use lab_core::model::{Estimator, Options};
 use lab_core::models;
 use lab_core::models::{ModelSource, OpenedModel};
-use lab_inspect::diagram::{Drawing, Sample, svg};
+use lab_inspect::diagram::{Drawing, TracedPlan, svg};
 use lab_inspect::pictures;
-use lab_inspect::pictures::Chosen;
+use lab_inspect::pictures::ChartFilter;
 use lab_server::http::transport;
 use lab_server::{
     Access, Describer, Description, Drawer, Finder, Launch, LoadFault, Loader, Painter, Pool,
     Process, Residency, Started, Strictness, View, Wanted,
 };
 
-use super::config::Layers;
+use super::config::ConfigLayers;
 use super::diffusion::DiffusionOptions;
 use super::model::ModelArg;
-use super::options::{Defaults, LoadOptions};
+use super::options::{LoadDefaults, LoadOptions};
 use super::values::{byte_count, positive, seconds, some_tokens};
 use super::{Failure, engine, output};
 
@@ -176,7 +176,7 @@ pub(super) struct Args {
     load: LoadOptions,
     /// What configuration adds.
     #[arg(skip)]
-    pub(super) layers: Layers,
+    pub(super) layers: ConfigLayers,
     /// The options of a model as a command line, for its engine process.
     #[arg(skip)]
     pub(super) line: Vec<OsString>,
@@ -206,7 +206,7 @@ impl Args {
 fn keys(args: &Args) -> Result<Vec<String>, Failure> {
     let mut keys = args.api_key.clone();
     if let Some(path) = &args.api_key_file {
-        let text = reading::text(path, MAX_DEFINITION);
+        let text = limited_read::text(path, MAX_DEFINITION);
         let text = text.map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
         let lines = text.lines().map(str::trim);
         let is_key = |line: &&str| !line.is_empty() && !line.starts_with('#');
@@ -353,13 +353,13 @@ impl Signals {
 }
 
 /// The options of each model.
-struct Settings {
+struct ModelSettings {
     /// The options of models without options of their own.
     args: Args,
     per_model: BTreeMap<String, Args>,
 }
 
-impl Settings {
+impl ModelSettings {
     /// The options of the model with this served name.
     fn of(&self, name: &str) -> &Args {
         self.per_model.get(name).unwrap_or(&self.args)
@@ -373,7 +373,7 @@ fn pool_of(
     is_managed: bool,
     kept: &Path,
 ) -> Result<Pool, Failure> {
-    let Layers {
+    let ConfigLayers {
         aliases, per_model, ..
     } = std::mem::take(&mut args.layers);
     let folder = args.models.clone();
@@ -385,7 +385,7 @@ fn pool_of(
     let upload_bytes = usize::try_from(args.lab_upload).unwrap_or(usize::MAX);
     let shelf = shelf(&args, kept.to_owned())?;
     let vectors = vectors(&args, kept)?;
-    let settings = Arc::new(Settings { args, per_model });
+    let settings = Arc::new(ModelSettings { args, per_model });
     let (of_loader, kept) = (Arc::clone(&settings), kept.to_owned());
     let is_split = cfg!(unix) && !settings.args.in_process;
     let loader: Loader = Arc::new(move |wanted| {
@@ -401,7 +401,7 @@ fn pool_of(
         drawn.map_err(|e| e.to_string())
     });
     let painter: Painter = Arc::new(|picture, response, layers, heads| {
-        let chart = pictures::chart(picture, response, &Chosen { layers, heads });
+        let chart = pictures::chart(picture, response, &ChartFilter { layers, heads });
         let chart = chart.map_err(|problem| problem.to_string())?;
         Ok(pictures::svg(&chart))
     });
@@ -488,7 +488,7 @@ fn describe(args: &Args, source: &ModelSource) -> Result<Description, Failure> {
 /// The diagram of a model as SVG.
 fn draw(args: &Args, source: &ModelSource, view: View) -> Result<String, Failure> {
     let opened = unchecked(args, source)?;
-    let sample = Sample::new(&opened.name, opened.plan.clone(), false)?;
+    let sample = TracedPlan::new(&opened.name, opened.plan.clone(), false)?;
     let drawing = Drawing::new(&opened.def, &sample);
     let (piece, what) = match view {
         View::Stack => (svg::stack(&drawing), "the whole model"),
@@ -541,7 +541,7 @@ pub(super) fn start(
 
 /// The options and limits with which a model runs.
 fn settings_of(args: &Args, opened: &OpenedModel) -> Result<(Options, Limits), Failure> {
-    let defaults = Defaults {
+    let defaults = LoadDefaults {
         is_cut: args.is_shared(),
         ..super::run::DEFAULTS
     };

@@ -26,7 +26,7 @@ use lab_base::chat::tool_calls::Dialect;
 use lab_base::ggml::rpc::Worker;
 use lab_base::tokenizer;
 use lab_base::weights;
-use lab_base::weights::{Array, Bytes, Metadata, Weights};
+use lab_base::weights::{Array, FileBytes, Metadata, Weights};
 
 /// The metadata key of a reranker's template.
 const RERANK_TEMPLATE: &str = "tokenizer.chat_template.rerank";
@@ -52,7 +52,7 @@ pub struct Served {
     bos: String,
     eos: String,
     /// The files whose bytes are used as weights.
-    files: Vec<Bytes>,
+    files: Vec<FileBytes>,
     /// The workers on other machines that compute parts of the model.
     workers: Vec<Arc<Worker>>,
     /// The results of pooling, or the reason why there are none.
@@ -174,7 +174,7 @@ impl Pooled {
 #[derive(Clone, Default)]
 struct Loaded {
     memory: Vec<DeviceUse>,
-    files: Vec<Bytes>,
+    files: Vec<FileBytes>,
     workers: Vec<Arc<Worker>>,
 }
 
@@ -422,7 +422,9 @@ impl Served {
     /// A file was changed in place, or a worker is lost. The model must be loaded again.
     pub fn check(&self) -> Result<(), Failure> {
         let mut files = self.files.iter();
-        files.try_for_each(Bytes::check).map_err(Failure::Changed)?;
+        files
+            .try_for_each(FileBytes::check)
+            .map_err(Failure::Changed)?;
         let mut workers = self.workers.iter();
         workers.try_for_each(|worker| {
             let checked = worker.check();

@@ -4,7 +4,8 @@
 use serde_json::{Value, json};
 
 use lab_sampling::{
-    Kind, LISTS, List, ListKind, OTHERS, Other, OtherKind, PARAMETERS, Parameter, StageName,
+    GlobalKind, GlobalParameter, LISTS, ListKind, ListParameter, NumberKind, OTHERS, PARAMETERS,
+    Parameter, StageName,
 };
 
 use crate::http::json::Json;
@@ -16,8 +17,8 @@ fn bound(bound: f64) -> Option<f64> {
 
 fn number<P>(parameter: &Parameter<P>) -> Value {
     let kind = match parameter.kind {
-        Kind::Real => "number",
-        Kind::Count | Kind::Integer => "integer",
+        NumberKind::Real => "number",
+        NumberKind::Count | NumberKind::Integer => "integer",
     };
     let range = &parameter.api;
     json!({
@@ -27,7 +28,7 @@ fn number<P>(parameter: &Parameter<P>) -> Value {
     })
 }
 
-fn list<P>(list: &List<P>) -> Value {
+fn list<P>(list: &ListParameter<P>) -> Value {
     let kind = match list.kind {
         ListKind::Biases(_) => "biases",
         ListKind::Breakers(_) => "texts",
@@ -38,11 +39,11 @@ fn list<P>(list: &List<P>) -> Value {
     })
 }
 
-fn other(other: &Other) -> Value {
+fn other(other: &GlobalParameter) -> Value {
     let kind = match other.kind {
-        OtherKind::Integer => "integer",
-        OtherKind::Stages => "stages",
-        OtherKind::Flag => "flag",
+        GlobalKind::Integer => "integer",
+        GlobalKind::Stages => "stages",
+        GlobalKind::Flag => "flag",
     };
     json!({
         "name": other.name, "technique": null, "doc": other.doc, "kind": kind,

@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use lab_base::tokenizer::Tokenizer;
 use lab_sampling::{
-    Kind, LISTS, List, ListKind, PARAMETERS, ParamError, Parameter, Params, StageName,
+    LISTS, ListKind, ListParameter, NumberKind, PARAMETERS, ParamError, Parameter, Params,
+    StageName,
 };
 
 use super::biases::{Biased, Biases, biases};
@@ -115,9 +116,9 @@ pub(crate) fn fields() -> Vec<Field> {
     let numbers = PARAMETERS.iter().map(|parameter| Field {
         name: parameter.name,
         ty: match parameter.kind {
-            Kind::Real => "Option<f64>".into(),
-            Kind::Count => "Option<u32>".into(),
-            Kind::Integer => "Option<i32>".into(),
+            NumberKind::Real => "Option<f64>".into(),
+            NumberKind::Count => "Option<u32>".into(),
+            NumberKind::Integer => "Option<i32>".into(),
         },
         doc: parameter.help(),
     });
@@ -271,8 +272,11 @@ pub(crate) fn check_texts(name: &str, texts: &[String]) -> Result<(), Error> {
 }
 
 /// Takes the lists of a table of stages out of a body.
-fn take_lists<P>(body: &mut Body, table: &[List<P>]) -> Result<Vec<Option<Elements>>, Error> {
-    let take = |list: &List<P>| {
+fn take_lists<P>(
+    body: &mut Body,
+    table: &[ListParameter<P>],
+) -> Result<Vec<Option<Elements>>, Error> {
+    let take = |list: &ListParameter<P>| {
         Ok(match list.kind {
             ListKind::Biases(_) => {
                 let all: Option<Biases> = body.field(list.name)?;
@@ -318,17 +322,19 @@ fn take_alias(body: &mut Body, has_window: bool, params: &mut Params) -> Result<
 fn number<P>(name: &'static str, parameter: &Parameter<P>, value: &Value) -> Result<f64, Error> {
     let value = &integral(value.clone());
     // vLLM turns counts off with -1.
-    if let (Kind::Count, Some(off), Some(-1)) = (parameter.kind, parameter.off, value.as_i64()) {
+    if let (NumberKind::Count, Some(off), Some(-1)) =
+        (parameter.kind, parameter.off, value.as_i64())
+    {
         return Ok(off);
     }
     let (number, expected) = match parameter.kind {
-        Kind::Real => (value.as_f64(), "a number"),
-        Kind::Count if parameter.off.is_some() => (
+        NumberKind::Real => (value.as_f64(), "a number"),
+        NumberKind::Count if parameter.off.is_some() => (
             of::<u32>(value),
             "a whole number, 0 or more, or -1 for none",
         ),
-        Kind::Count => (of::<u32>(value), "a whole number, 0 or more"),
-        Kind::Integer => (of::<i32>(value), "a whole number"),
+        NumberKind::Count => (of::<u32>(value), "a whole number, 0 or more"),
+        NumberKind::Integer => (of::<i32>(value), "a whole number"),
     };
     let number = number.ok_or_else(|| {
         let found = quoted(&value.to_string());

@@ -172,7 +172,7 @@ mod tests {
     use lab_base::weights;
 
     #[test]
-    fn item_17_of_tokens_with_the_same_text_the_more_probable_one_stays() {
+    fn of_tokens_with_the_same_text_the_more_probable_one_stays() {
         let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/tiny-chat.gguf");
         let model = weights::open(model.as_ref()).expect("it is there");
         let tokenizer = Tokenizer::from_metadata(model.metadata()).expect("a vocabulary");

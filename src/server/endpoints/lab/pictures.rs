@@ -15,19 +15,19 @@ use crate::request::fields;
 use crate::request::fields::{Body, Field, Kind, fields};
 
 use super::objects::{MAX_POSITIONS, too_many};
-use lab_inspect::pictures::Picture;
+use lab_inspect::pictures::LabPicture;
 
-impl Kind for Picture {}
+impl Kind for LabPicture {}
 
 /// Draws a response, or only these layers and heads of it, as SVG; an error says what is wrong with the response.
 pub type Painter =
-    Arc<dyn Fn(Picture, &Value, Vec<u64>, Vec<usize>) -> Result<String, String> + Send + Sync>;
+    Arc<dyn Fn(LabPicture, &Value, Vec<u64>, Vec<usize>) -> Result<String, String> + Send + Sync>;
 
 fields! {
     /// A picture.
     struct PictureRequest {
         /// What it shows: `lens`, `patch`, `routing`, `attention` or `attribution`.
-        picture: Picture,
+        picture: LabPicture,
         /// A response of `/v1/lab/run` or, with `patch`, of `/v1/lab/patch`.
         response: Value,
         /// Numbers of the layers that are drawn; default: all.

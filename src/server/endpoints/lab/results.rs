@@ -12,8 +12,8 @@ use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 
 use lab_base::tokenizer::Tokenizer;
+use lab_base::util::atomic_file::OutputPath;
 use lab_base::util::parallel;
-use lab_base::util::writing::Target;
 use lab_core::artifacts::arrays;
 use lab_core::artifacts::arrays::{ArrayFormat, Elements, NamedArray};
 use lab_core::artifacts::store;
@@ -287,7 +287,7 @@ impl LabRequest {
     /// The file cannot be written.
     pub fn write<'p>(
         &self,
-        target: impl Into<Target<'p>>,
+        target: impl Into<OutputPath<'p>>,
         format: ArrayFormat,
         result: &LabResult,
         served: &Served,

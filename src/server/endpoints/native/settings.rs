@@ -6,16 +6,16 @@
 use serde_json::{Map, Value, json};
 
 use lab_core::engine::Request;
-use lab_sampling::{Kind, PARAMETERS, Params};
+use lab_sampling::{NumberKind, PARAMETERS, Params};
 
 use crate::request::generation::Generation;
 
 use super::Native;
 
 fn sampling(params: &Params) -> Map<String, Value> {
-    let number = |value: f64, kind: Kind| match kind {
-        Kind::Real => json!(value),
-        Kind::Count | Kind::Integer => json!(value as i64),
+    let number = |value: f64, kind: NumberKind| match kind {
+        NumberKind::Real => json!(value),
+        NumberKind::Count | NumberKind::Integer => json!(value as i64),
     };
     let numbers = PARAMETERS.iter().map(|parameter| {
         let value = number(parameter.get(params), parameter.kind);

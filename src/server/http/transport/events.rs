@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn item_24_a_stream_that_waits_sends_comments() {
+    async fn a_waiting_stream_sends_comments() {
         let mut first = Events::default();
         first.push(&serde_json::json!({}));
         let first = stream::iter([first, Events::default()]);

@@ -24,7 +24,7 @@ use crate::cli::values::byte_count;
 use crate::cli::{Failure, run};
 
 /// A model with a lab plan for its prompts.
-pub(super) struct Asking {
+pub(super) struct LabRunner {
     pub(super) served: Served,
     pub(super) request: LabRequest,
     /// Maximum number of prompts that run at once.
@@ -51,7 +51,7 @@ pub(super) struct PlanOptions {
 
 /// The limits for running prompts.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bounds {
+pub(super) struct RunLimits {
     /// Maximum number of prompts that run at once.
     pub(super) n_parallel: usize,
     /// Maximum size of the values of one prompt, in bytes.
@@ -68,7 +68,7 @@ pub(super) fn plan(path: &Path) -> Result<Map<String, Value>, Failure> {
     }
 }
 
-impl Asking {
+impl LabRunner {
     /// Loads a model for a plan.
     ///
     /// # Errors
@@ -78,7 +78,7 @@ impl Asking {
         source: &ModelSource,
         plan: Map<String, Value>,
         vectors: &[PathBuf],
-        bounds: Bounds,
+        bounds: RunLimits,
     ) -> Result<Self, Failure> {
         let at = |message: String| anyhow::anyhow!("--lab-vectors: {message}");
         let vectors = VectorStore::new(vectors, None, 0).map_err(at)?;

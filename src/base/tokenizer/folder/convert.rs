@@ -1,8 +1,8 @@
 //! Converts files that hold a vocabulary in another format to the format of `tokenizer.json`.
 //!
-//! tiktoken ranks (`ranks`), `tekken.json`, `vocab.json` with `merges.txt`, and `vocab.txt` become a model of the
+//! tiktoken ranks (`tiktoken`), `tekken.json`, `vocab.json` with `merges.txt`, and `vocab.txt` become a model of the
 //! library with the parts of the published tokenizers; facts that no file states come from `classes`. SentencePiece
-//! models are not converted, because the library normalises texts and breaks ties differently: see `pieces`.
+//! models are not converted, because the library normalises texts and breaks ties differently: see `sentencepiece_folder`.
 
 use std::path::PathBuf;
 
@@ -13,80 +13,82 @@ use tokenizers::AddedToken;
 
 use super::Error;
 use super::added;
-use super::classes::{self, Class, Form};
-use super::files::{FileKind, Files, MERGES_FILE};
+use super::classes::{self, ClassForm, TokenizerClass};
+use super::files::{FolderFiles, MERGES_FILE, VocabularyFormat};
 use super::layout::base64;
-use super::ranks::{self, Ranks};
+use super::tiktoken::{self, TiktokenRanks};
 
 /// The file of a folder that holds its vocabulary.
-pub(super) enum Source {
-    Library(Described),
+pub(super) enum VocabularySource {
+    Library(ConvertedJson),
     /// A SentencePiece model.
     Pieces,
 }
 
 /// A vocabulary in the format of `tokenizer.json`, with additional data.
 #[derive(Default)]
-pub(super) struct Described {
+pub(super) struct ConvertedJson {
     pub(super) json: Vec<u8>,
     /// Special tokens of the vocabulary that are declared only through a role.
     pub(super) implied: Vec<AddedToken>,
-    pub(super) class: Option<&'static Class>,
+    pub(super) class: Option<&'static TokenizerClass>,
 }
 
 /// Reads the vocabulary file.
 ///
 /// # Errors
 /// A file violates its format, or nothing is known about the class.
-pub(super) fn of(files: &mut Files) -> Result<Source, Error> {
+pub(super) fn of(files: &mut FolderFiles) -> Result<VocabularySource, Error> {
     let described = match files.vocabulary.kind {
-        FileKind::Library => Described {
+        VocabularyFormat::Library => ConvertedJson {
             json: std::mem::take(&mut files.vocabulary.bytes),
-            ..Described::default()
+            ..ConvertedJson::default()
         },
-        FileKind::Renumbered => return Ok(Source::Pieces),
-        FileKind::Model if ranks::is_model(&files.vocabulary.bytes) => return Ok(Source::Pieces),
-        FileKind::Model => of_ranks(files)?,
-        FileKind::Tekken => of_tekken(files)?,
-        FileKind::Merges => of_merges(files)?,
-        FileKind::Words => of_words(files)?,
+        VocabularyFormat::Renumbered => return Ok(VocabularySource::Pieces),
+        VocabularyFormat::Model if tiktoken::is_model(&files.vocabulary.bytes) => {
+            return Ok(VocabularySource::Pieces);
+        }
+        VocabularyFormat::Model => of_ranks(files)?,
+        VocabularyFormat::Tekken => of_tekken(files)?,
+        VocabularyFormat::Merges => of_merges(files)?,
+        VocabularyFormat::Words => of_words(files)?,
     };
-    Ok(Source::Library(described))
+    Ok(VocabularySource::Library(described))
 }
 
 /// A special token with its id.
-pub(super) struct Special {
+pub(super) struct SpecialToken {
     pub(super) id: u32,
     pub(super) token: AddedToken,
 }
 
-fn special(id: u32, text: String, is_control: bool) -> Special {
+fn special(id: u32, text: String, is_control: bool) -> SpecialToken {
     let token = AddedToken::from(text, is_control).normalized(false);
-    Special { id, token }
+    SpecialToken { id, token }
 }
 
 /// Converts tiktoken ranks: a line for each token, with its bytes in base64 and its rank.
-fn of_ranks(files: &Files) -> Result<Described, Error> {
-    let ranks = Ranks::read(files)?;
-    let class = classes::required(files, Form::Ranks)?;
+fn of_ranks(files: &FolderFiles) -> Result<ConvertedJson, Error> {
+    let ranks = TiktokenRanks::read(files)?;
+    let class = classes::required(files, ClassForm::Ranks)?;
     let pattern = class.pattern.as_deref().unwrap_or_default();
     let declared = added::read(files)?;
-    let mut specials: Vec<Special> = declared
+    let mut specials: Vec<SpecialToken> = declared
         .into_iter()
-        .map(|declared| Special {
+        .map(|declared| SpecialToken {
             id: declared.id,
             token: declared.token,
         })
         .collect();
     // The class's special tokens exist unless the folder replaces them.
     for (id, text) in (ranks.end()..).zip(class.special()) {
-        let is_taken = |other: &Special| other.id == id || other.token.content == text;
+        let is_taken = |other: &SpecialToken| other.id == id || other.token.content == text;
         if !specials.iter().any(is_taken) {
             specials.push(special(id, text, true));
         }
     }
     let json = ranks.describe(files, pattern, class.normal_form.as_deref(), &specials)?;
-    Ok(Described {
+    Ok(ConvertedJson {
         json,
         implied: Vec::new(),
         class: Some(class),
@@ -94,7 +96,7 @@ fn of_ranks(files: &Files) -> Result<Described, Error> {
 }
 
 /// Converts `tekken.json`: the pattern, the special tokens, and the bytes of the others, whose ids follow.
-fn of_tekken(files: &Files) -> Result<Described, Error> {
+fn of_tekken(files: &FolderFiles) -> Result<ConvertedJson, Error> {
     #[derive(Deserialize)]
     struct Tekken {
         config: Config,
@@ -123,12 +125,12 @@ fn of_tekken(files: &Files) -> Result<Described, Error> {
         true
     }
     let tekken: Tekken = parse(files.tokenizer_path(), &files.vocabulary.bytes)?;
-    let class = classes::named(Form::Ranks, classes::TEKKEN);
+    let class = classes::named(ClassForm::Ranks, classes::TEKKEN);
     let first = tekken.config.default_num_special_tokens;
     let Some(inner) = tekken.config.default_vocab_size.checked_sub(first) else {
         return Err(files.damaged("`config` has more special tokens than tokens"));
     };
-    let mut ranks = Ranks::default();
+    let mut ranks = TiktokenRanks::default();
     for entry in tekken.vocab.iter().filter(|entry| entry.rank < inner) {
         let bytes = base64(&entry.token_bytes);
         let bytes = bytes.ok_or_else(|| {
@@ -141,7 +143,7 @@ fn of_tekken(files: &Files) -> Result<Described, Error> {
         let id = id.ok_or_else(|| files.damaged("`config`: numbers of tokens beyond 32 bits"))?;
         ranks.add(files, bytes, id)?;
     }
-    let specials: Vec<Special> = match tekken.special_tokens {
+    let specials: Vec<SpecialToken> = match tekken.special_tokens {
         Some(listed) => {
             let listed = listed.into_iter();
             listed
@@ -149,7 +151,7 @@ fn of_tekken(files: &Files) -> Result<Described, Error> {
                 .collect()
         }
         None => {
-            let listed = class.map(Class::special).unwrap_or_default();
+            let listed = class.map(TokenizerClass::special).unwrap_or_default();
             (0..)
                 .zip(listed)
                 .map(|(id, text)| special(id, text, true))
@@ -162,7 +164,7 @@ fn of_tekken(files: &Files) -> Result<Described, Error> {
             beyond.id
         )));
     }
-    Ok(Described {
+    Ok(ConvertedJson {
         json: ranks.describe(files, &tekken.config.pattern, None, &specials)?,
         implied: Vec::new(),
         class,
@@ -170,8 +172,8 @@ fn of_tekken(files: &Files) -> Result<Described, Error> {
 }
 
 /// Converts `vocab.json`, an object of tokens and ids, and `merges.txt`, with a line for each merge.
-fn of_merges(files: &Files) -> Result<Described, Error> {
-    let class = classes::required(files, Form::Merges)?;
+fn of_merges(files: &FolderFiles) -> Result<ConvertedJson, Error> {
+    let class = classes::required(files, ClassForm::Merges)?;
     let vocab: Map<String, Json> = parse(files.tokenizer_path(), &files.vocabulary.bytes)?;
     let text = files.text(MERGES_FILE)?.unwrap_or_default();
     let mut merges = Vec::new();
@@ -191,7 +193,7 @@ fn of_merges(files: &Files) -> Result<Described, Error> {
     let implied = implied(files, class, |text| vocab.contains_key(text))?;
     let model = json!({"type": "BPE", "vocab": vocab, "merges": merges});
     let pattern = class.pattern.as_deref().unwrap_or_default();
-    Ok(Described {
+    Ok(ConvertedJson {
         json: byte_level(pattern, class.normal_form.as_deref(), &[], &model),
         implied,
         class: Some(class),
@@ -199,8 +201,8 @@ fn of_merges(files: &Files) -> Result<Described, Error> {
 }
 
 /// Converts `vocab.txt`, with a line for each token.
-fn of_words(files: &Files) -> Result<Described, Error> {
-    let class = classes::required(files, Form::Words)?;
+fn of_words(files: &FolderFiles) -> Result<ConvertedJson, Error> {
+    let class = classes::required(files, ClassForm::Words)?;
     let text = std::str::from_utf8(&files.vocabulary.bytes).map_err(|source| Error::Utf8 {
         path: files.tokenizer_path(),
         source,
@@ -236,7 +238,7 @@ fn of_words(files: &Files) -> Result<Described, Error> {
             "vocab": vocab,
         },
     });
-    Ok(Described {
+    Ok(ConvertedJson {
         json: file.to_string().into_bytes(),
         implied: implied(files, class, |text| vocab.contains_key(text))?,
         class: Some(class),
@@ -250,8 +252,8 @@ fn content(token: &Json) -> Option<&str> {
 
 /// The tokens of the vocabulary that the folder's files or its class name as special by a role.
 fn implied(
-    files: &Files,
-    class: &Class,
+    files: &FolderFiles,
+    class: &TokenizerClass,
     is_token: impl Fn(&str) -> bool,
 ) -> Result<Vec<AddedToken>, Error> {
     const ROLES: &[&str] = &["bos", "eos", "unk", "sep", "pad", "cls", "mask"];
@@ -280,10 +282,10 @@ fn implied(
 pub(super) fn byte_level(
     pattern: &str,
     normal_form: Option<&str>,
-    specials: &[Special],
+    specials: &[SpecialToken],
     model: &Json,
 ) -> Vec<u8> {
-    let added = specials.iter().map(|Special { id, token }| {
+    let added = specials.iter().map(|SpecialToken { id, token }| {
         json!({
             "id": id,
             "content": token.content,

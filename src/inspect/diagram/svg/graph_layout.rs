@@ -4,11 +4,11 @@
 //! run through lanes that are kept free for them, the order within a rank follows the centres of the neighbours, and
 //! the positions are near those centres and keep the boxes apart.
 
-use super::scene::{Point, Rect};
+use super::fragment::{Point, Rect};
 
 /// Boxes and arrows with their positions.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Flow {
+pub(super) struct GraphLayout {
     /// The boxes, in the given order.
     pub(super) boxes: Vec<Rect>,
     /// The arrows, in the given order, as points that they pass through. An arrow may bend between the second point of
@@ -27,7 +27,7 @@ const LANE: f64 = 10.0;
 const SWEEPS: usize = 8;
 const PASSES: usize = 24;
 
-struct Net {
+struct LayeredGraph {
     /// Width and height of the boxes, followed by those of the lanes.
     sizes: Vec<Point>,
     rank: Vec<usize>,
@@ -40,17 +40,17 @@ struct Net {
 
 /// Places boxes of the given widths and heights so that every arrow `(from, to)` points down. Arrows go from lower to
 /// higher indices.
-pub(super) fn flow(sizes: &[Point], arrows: &[(usize, usize)]) -> Flow {
+pub(super) fn layout(sizes: &[Point], arrows: &[(usize, usize)]) -> GraphLayout {
     if sizes.is_empty() {
-        return Flow::default();
+        return GraphLayout::default();
     }
-    let net = Net::new(sizes, arrows);
+    let net = LayeredGraph::new(sizes, arrows);
     let ranks = net.ordered();
     let x = net.places(&ranks);
     net.draw(&ranks, &x, arrows)
 }
 
-impl Net {
+impl LayeredGraph {
     fn new(sizes: &[Point], arrows: &[(usize, usize)]) -> Self {
         let n = sizes.len();
         let mut rank = vec![0usize; n];
@@ -226,7 +226,7 @@ impl Net {
         }
     }
 
-    fn draw(&self, ranks: &[Vec<usize>], x: &[f64], arrows: &[(usize, usize)]) -> Flow {
+    fn draw(&self, ranks: &[Vec<usize>], x: &[f64], arrows: &[(usize, usize)]) -> GraphLayout {
         let left = (0..self.sizes.len()).map(|at| x[at] - self.sizes[at].0 / 2.0);
         let left = left.fold(f64::INFINITY, f64::min);
         let right = (0..self.sizes.len()).map(|at| x[at] + self.sizes[at].0 / 2.0);
@@ -257,7 +257,7 @@ impl Net {
             route.extend([(end, tops[self.rank[*to]].0), (end, boxes[*to].y)]);
             route
         };
-        Flow {
+        GraphLayout {
             routes: arrows.iter().enumerate().map(route).collect(),
             boxes,
             w: right - left,
@@ -297,7 +297,7 @@ mod tests {
     fn boxes_never_meet_and_arrows_go_down_past_them() {
         for seed in 0..60 {
             let (sizes, arrows) = random(seed, 2 + seed as usize % 24);
-            let flow = flow(&sizes, &arrows);
+            let flow = layout(&sizes, &arrows);
             for (i, a) in flow.boxes.iter().enumerate() {
                 assert!(flow.boxes[i + 1..].iter().all(|b| !a.meets(b)), "{seed}");
                 assert!(a.x >= -1.0 && a.x + a.w <= flow.w + 1.0 && a.y >= 0.0);
@@ -324,7 +324,7 @@ mod tests {
     #[test]
     fn a_chain_is_straight() {
         let sizes = [60.0, 100.0, 20.0].map(|w| (w, 20.0));
-        let flow = flow(&sizes, &[(0, 1), (1, 2)]);
+        let flow = layout(&sizes, &[(0, 1), (1, 2)]);
         let middles: Vec<f64> = flow.boxes.iter().map(|b| b.x + b.w / 2.0).collect();
         let is_straight = middles.iter().all(|m| (m - middles[0]).abs() < 1.0);
         assert!(is_straight, "{middles:?}");

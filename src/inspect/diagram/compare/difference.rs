@@ -4,7 +4,7 @@ use lab_base::util::wording::{capital, listed};
 
 /// The level of a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
+pub enum DifferenceLevel {
     /// The computation differs.
     Computation,
     /// The computation is the same with other numbers.
@@ -13,9 +13,9 @@ pub enum Level {
 
 /// A difference between two drawings.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
+pub struct DrawingDifference {
     /// The level of the difference.
-    pub level: Level,
+    pub level: DifferenceLevel,
     /// Where the difference is: slots and parts, with the number of the kind of layers if there are several.
     pub places: Vec<String>,
     /// The property that differs.
@@ -24,7 +24,7 @@ pub struct Finding {
     pub of: [Option<String>; 2],
 }
 
-impl Finding {
+impl DrawingDifference {
     /// The difference as a sentence.
     pub fn sentence(&self, [a, b]: [&str; 2]) -> String {
         const SHOWN: usize = 4;

@@ -5,26 +5,31 @@
 //! llama.cpp loops forever there.
 
 use super::Error;
-use super::prefixes::Prefixes;
-use super::vocab::{Kind, Vocabulary};
+use super::prefix_trie::PrefixTrie;
+use super::vocab::{TokenKind, Vocabulary};
 
 /// The tokens of a vocabulary by their bytes.
 #[derive(Debug)]
-pub(super) struct Longest {
-    tokens: Prefixes<u32>,
+pub(super) struct LongestMatch {
+    tokens: PrefixTrie<u32>,
     /// The token for bytes without a token.
     unknown: Option<u32>,
 }
 
-impl Longest {
+impl LongestMatch {
     pub(super) fn new(vocab: &Vocabulary, unknown: Option<u32>) -> Self {
-        let is_text = |kind| matches!(kind, Kind::Normal | Kind::UserDefined | Kind::Byte);
+        let is_text = |kind| {
+            matches!(
+                kind,
+                TokenKind::Normal | TokenKind::UserDefined | TokenKind::Byte
+            )
+        };
         let tokens = vocab
             .iter()
             .filter(|(_, _, kind)| is_text(*kind))
             .map(|(id, text, _)| (unescaped(text).into(), id));
         Self {
-            tokens: Prefixes::new(tokens),
+            tokens: PrefixTrie::new(tokens),
             unknown,
         }
     }

@@ -11,7 +11,7 @@ use std::path::Path;
 const HEAD: usize = 512;
 
 /// The format of a file by its first bytes, with the next step; none if it is unknown.
-pub fn of_bytes(head: &[u8]) -> Option<&'static str> {
+pub fn identify(head: &[u8]) -> Option<&'static str> {
     let head = &head[..head.len().min(HEAD)];
     let text: String = String::from_utf8_lossy(head).trim_start().to_lowercase();
     let is = |start: &str| text.starts_with(start);
@@ -66,7 +66,7 @@ pub fn of_bytes(head: &[u8]) -> Option<&'static str> {
 }
 
 /// [`of_bytes`] for the file at a path.
-pub fn of_file(path: &Path) -> Option<&'static str> {
+pub fn identify_file(path: &Path) -> Option<&'static str> {
     let mut head = Vec::with_capacity(HEAD);
     // The type is checked first, since opening a pipe would wait for a writer.
     if !path.metadata().ok()?.is_file() {
@@ -74,7 +74,7 @@ pub fn of_file(path: &Path) -> Option<&'static str> {
     }
     let file = File::open(path).ok()?;
     file.take(HEAD as u64).read_to_end(&mut head).ok()?;
-    of_bytes(&head)
+    identify(&head)
 }
 
 #[cfg(test)]
@@ -106,10 +106,10 @@ mod tests {
             ),
             (&[0; 64], "begins with zeros"),
         ] {
-            let found = of_bytes(head).unwrap_or("nothing");
+            let found = identify(head).unwrap_or("nothing");
             assert!(found.contains(expected), "{expected}: {found}");
         }
-        assert_eq!(of_bytes(b"some other bytes"), None);
-        assert_eq!(of_bytes(b"{\"version\": \"1.0\"}"), None);
+        assert_eq!(identify(b"some other bytes"), None);
+        assert_eq!(identify(b"{\"version\": \"1.0\"}"), None);
     }
 }

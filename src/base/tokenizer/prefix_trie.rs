@@ -9,7 +9,7 @@ const NONE: u32 = u32::MAX;
 
 /// Texts, each with a value.
 #[derive(Debug)]
-pub(super) struct Prefixes<T> {
+pub(super) struct PrefixTrie<T> {
     /// The root, the other nodes, and one more where their successors end.
     nodes: Vec<Node>,
     values: Vec<T>,
@@ -25,7 +25,7 @@ struct Node {
     next: usize,
 }
 
-impl<T: Copy> Prefixes<T> {
+impl<T: Copy> PrefixTrie<T> {
     /// Builds the set. Of entries with the same text the last one counts; an empty text is left out.
     pub(super) fn new<'t>(entries: impl IntoIterator<Item = (Cow<'t, [u8]>, T)>) -> Self {
         let mut entries: Vec<_> = entries
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn every_prefix_is_visited_and_the_last_of_equal_ones_counts() {
         let entries = ["ab", "a", "abcd", "b", "a", ""];
-        let prefixes = Prefixes::new(
+        let prefixes = PrefixTrie::new(
             (0..)
                 .zip(entries)
                 .map(|(at, text)| (text.as_bytes().into(), at)),

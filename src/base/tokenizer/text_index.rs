@@ -12,13 +12,13 @@ use crate::weights::StringArray;
 
 /// Texts in the order of their numbers, which start at 0.
 #[derive(Debug, Default)]
-pub(super) struct Texts {
+pub(super) struct TextIndex {
     texts: StringArray,
     /// The number of each text, by the hash of the text.
     index: HashTable<u32>,
 }
 
-impl Texts {
+impl TextIndex {
     /// No texts yet, with space in the index for `n`.
     pub(super) fn with_capacity(n: usize) -> Self {
         Self {
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn a_text_finds_the_last_of_its_numbers() {
-        let mut texts = Texts::default();
+        let mut texts = TextIndex::default();
         for n in 0..1000_u32 {
             assert_eq!(texts.push(format!("text {}", n % 700).as_bytes()), n);
         }

@@ -1,12 +1,12 @@
-//! Shapes and texts with coordinates, their composition into pieces, and their output as SVG.
+//! Shapes and texts with coordinates, their composition into fragments, and their output as SVG.
 //!
-//! Every text knows the rectangle that it occupies, so that tests can check for overlaps. A [`Piece`] grows downwards:
-//! [`Piece::add`], [`Piece::write`] and [`Piece::skip`] continue below all of its contents.
+//! Every text knows the rectangle that it occupies, so that tests can check for overlaps. A [`Fragment`] grows downwards:
+//! [`Fragment::add`], [`Fragment::write`] and [`Fragment::skip`] continue below all of its contents.
 
 use std::collections::BTreeSet;
 
 use super::style;
-use super::text::{Style, width, wrap};
+use super::text::{TextStyle, width, wrap};
 
 /// A point; y grows downwards.
 pub type Point = (f64, f64);
@@ -61,26 +61,26 @@ impl Anchor {
 
 /// A segment of a path: SVG's letter for it (`M`, `L`, `C`, `Q` or `Z`) and its points; the last point is its end.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Seg(pub char, pub Vec<Point>);
+pub struct PathSegment(pub char, pub Vec<Point>);
 
 /// An item to draw.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Item {
+pub enum DrawItem {
     /// A rectangle with rounded corners.
     Box(Rect, f64, &'static str),
     /// A circle: centre, radius, class.
     Circle(f64, f64, f64, &'static str),
     /// A line or an outline.
-    Path(Vec<Seg>, &'static str),
+    Path(Vec<PathSegment>, &'static str),
     /// A text: x, baseline, anchor, style, additional class.
-    Text(f64, f64, Anchor, Style, &'static str, String),
+    Text(f64, f64, Anchor, TextStyle, &'static str, String),
     /// The start of a group: its class, and the name of what it shows.
     Open(&'static str, String),
     /// The end of a group.
     Close,
 }
 
-impl Item {
+impl DrawItem {
     /// The rectangle of a text.
     pub fn text_rect(&self) -> Option<Rect> {
         let Self::Text(x, y, anchor, style, _, text) = self else {
@@ -108,19 +108,19 @@ impl Item {
 
 /// Items in a rectangle whose origin is 0, 0.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Piece {
+pub struct Fragment {
     /// Width.
     pub w: f64,
     /// Height.
     pub h: f64,
     /// The items, in drawing order.
-    pub items: Vec<Item>,
+    pub items: Vec<DrawItem>,
     /// The x at which a value enters, and at which it leaves; `None` for the middle.
     pub ports: Option<[f64; 2]>,
 }
 
-impl Piece {
-    /// An empty piece of a size.
+impl Fragment {
+    /// An empty fragment of a size.
     pub fn new(w: f64, h: f64) -> Self {
         Self {
             w,
@@ -135,33 +135,33 @@ impl Piece {
     }
 
     /// Adds one item.
-    pub fn push(&mut self, item: Item) {
+    pub fn push(&mut self, item: DrawItem) {
         self.items.push(item);
     }
 
     /// Adds a text that starts at `x`.
-    pub fn start(&mut self, x: f64, y: f64, style: Style, text: &str) {
+    pub fn start(&mut self, x: f64, y: f64, style: TextStyle, text: &str) {
         self.text(x, y, Anchor::Start, style, text);
     }
 
     /// Adds a text that is centred at `x`.
-    pub fn middle(&mut self, x: f64, y: f64, style: Style, text: &str) {
+    pub fn middle(&mut self, x: f64, y: f64, style: TextStyle, text: &str) {
         self.text(x, y, Anchor::Middle, style, text);
     }
 
     /// Adds a text that ends at `x`.
-    pub fn end(&mut self, x: f64, y: f64, style: Style, text: &str) {
+    pub fn end(&mut self, x: f64, y: f64, style: TextStyle, text: &str) {
         self.text(x, y, Anchor::End, style, text);
     }
 
-    fn text(&mut self, x: f64, y: f64, anchor: Anchor, style: Style, text: &str) {
+    fn text(&mut self, x: f64, y: f64, anchor: Anchor, style: TextStyle, text: &str) {
         if !text.is_empty() {
-            self.push(Item::Text(x, y, anchor, style, "", text.to_owned()));
+            self.push(DrawItem::Text(x, y, anchor, style, "", text.to_owned()));
         }
     }
 
     /// Adds a text below everything else, wrapped at the right border.
-    pub fn write(&mut self, x: f64, style: Style, text: &str) {
+    pub fn write(&mut self, x: f64, style: TextStyle, text: &str) {
         for line in wrap(text, style, self.w - x) {
             self.h += style.leading();
             self.start(x, self.h - style.drop(), style, &line);
@@ -173,7 +173,7 @@ impl Piece {
         self.h += h;
     }
 
-    /// Adds a piece below everything else.
+    /// Adds a fragment below everything else.
     pub fn add(&mut self, x: f64, inner: Self) {
         let (y, h) = (self.h, inner.h);
         self.w = self.w.max(x + inner.w);
@@ -181,42 +181,43 @@ impl Piece {
         self.h += h;
     }
 
-    /// Adds another piece at a position.
-    pub fn put(&mut self, piece: Self, x: f64, y: f64) {
-        self.items.extend(piece.items.into_iter().map(|mut item| {
-            item.shift(x, y);
-            item
-        }));
+    /// Adds another fragment at a position.
+    pub fn put(&mut self, fragment: Self, x: f64, y: f64) {
+        self.items
+            .extend(fragment.items.into_iter().map(|mut item| {
+                item.shift(x, y);
+                item
+            }));
     }
 
     /// Pieces side by side, in as many rows as they need within `room` pixels.
-    pub(super) fn wrapped(pieces: Vec<Self>, gap: Point, room: f64) -> Self {
+    pub(super) fn wrapped(fragments: Vec<Self>, gap: Point, room: f64) -> Self {
         let mut all = Self::default();
         let (mut x, mut y) = (0.0, 0.0);
-        for piece in pieces {
-            if x > 0.0 && x + piece.w > room {
+        for fragment in fragments {
+            if x > 0.0 && x + fragment.w > room {
                 (x, y) = (0.0, all.h + gap.1);
             }
-            all.w = all.w.max(x + piece.w);
-            all.h = all.h.max(y + piece.h);
-            let w = piece.w;
-            all.put(piece, x, y);
+            all.w = all.w.max(x + fragment.w);
+            all.h = all.h.max(y + fragment.h);
+            let w = fragment.w;
+            all.put(fragment, x, y);
             x += w + gap.0;
         }
         all
     }
 
-    /// Adds a rectangle around the whole piece.
+    /// Adds a rectangle around the whole fragment.
     pub(super) fn frame(&mut self, rx: f64, class: &'static str) {
         let frame = Rect::new(0.0, 0.0, self.w, self.h);
-        self.push(Item::Box(frame, rx, class));
+        self.push(DrawItem::Box(frame, rx, class));
     }
 
-    /// The piece as a group, with the name of what it shows.
+    /// The fragment as a group, with the name of what it shows.
     #[must_use]
     pub(super) fn grouped(mut self, class: &'static str, id: &str) -> Self {
-        self.items.insert(0, Item::Open(class, id.to_owned()));
-        self.push(Item::Close);
+        self.items.insert(0, DrawItem::Open(class, id.to_owned()));
+        self.push(DrawItem::Close);
         self
     }
 
@@ -224,27 +225,27 @@ impl Piece {
     pub fn line(&mut self, points: &[Point], class: &'static str) {
         let letters = std::iter::once('M').chain(std::iter::repeat('L'));
         let segs = points.iter().zip(letters);
-        let segs = segs.map(|(point, letter)| Seg(letter, vec![*point]));
-        self.push(Item::Path(segs.collect(), class));
+        let segs = segs.map(|(point, letter)| PathSegment(letter, vec![*point]));
+        self.push(DrawItem::Path(segs.collect(), class));
     }
 
     /// Adds a filled outline.
     pub(super) fn outline(&mut self, points: &[Point], class: &'static str) {
         self.line(points, class);
-        if let Some(Item::Path(segs, _)) = self.items.last_mut() {
-            segs.push(Seg('Z', Vec::new()));
+        if let Some(DrawItem::Path(segs, _)) = self.items.last_mut() {
+            segs.push(PathSegment('Z', Vec::new()));
         }
     }
 
     /// The rectangles of all texts, with their texts.
     pub fn texts(&self) -> impl Iterator<Item = (Rect, &str)> {
         self.items.iter().filter_map(|item| match item {
-            Item::Text(.., text) => Some((item.text_rect()?, text.as_str())),
+            DrawItem::Text(.., text) => Some((item.text_rect()?, text.as_str())),
             _ => None,
         })
     }
 
-    /// The piece as an SVG document.
+    /// The fragment as an SVG document.
     pub fn to_svg(&self, title: &str, desc: &str) -> String {
         let (w, h, style) = (self.w.ceil(), self.h.ceil(), style::rules(&self.classes()));
         format!(
@@ -258,7 +259,7 @@ impl Piece {
         )
     }
 
-    /// The piece as SVG elements. In a page, texts have the measured width, into which a script fits them, and groups
+    /// The fragment as SVG elements. In a page, texts have the measured width, into which a script fits them, and groups
     /// have the names of what they show.
     pub fn elements(&self, is_page: bool) -> String {
         let items = self.items.iter();
@@ -270,14 +271,14 @@ impl Piece {
         let mut all = BTreeSet::from(["paper"]);
         for item in &self.items {
             match item {
-                Item::Box(_, _, class)
-                | Item::Circle(_, _, _, class)
-                | Item::Path(_, class)
-                | Item::Open(class, ..) => all.extend(class.split(' ')),
-                Item::Text(_, _, anchor, style, class, _) => {
+                DrawItem::Box(_, _, class)
+                | DrawItem::Circle(_, _, _, class)
+                | DrawItem::Path(_, class)
+                | DrawItem::Open(class, ..) => all.extend(class.split(' ')),
+                DrawItem::Text(_, _, anchor, style, class, _) => {
                     all.extend([style.class(), anchor.of().0, class]);
                 }
-                Item::Close => {}
+                DrawItem::Close => {}
             }
         }
         all
@@ -298,22 +299,22 @@ fn attribute(name: &str, value: &str) -> String {
 }
 
 /// The element of an item, or the tag that begins or ends a group.
-fn element(item: &Item, is_page: bool) -> String {
+fn element(item: &DrawItem, is_page: bool) -> String {
     match item {
-        Item::Box(r, rx, class) => {
+        DrawItem::Box(r, rx, class) => {
             let [x, y, w, h, rx] = [r.x, r.y, r.w, r.h, *rx].map(half);
             let size = format!("x=\"{x}\" y=\"{y}\" width=\"{w}\" height=\"{h}\"");
             format!("<rect class=\"{class}\" {size} rx=\"{rx}\"/>\n")
         }
-        Item::Circle(x, y, r, class) => {
+        DrawItem::Circle(x, y, r, class) => {
             let [x, y, r] = [*x, *y, *r].map(half);
             format!("<circle class=\"{class}\" cx=\"{x}\" cy=\"{y}\" r=\"{r}\"/>\n")
         }
-        Item::Path(segs, class) => match path(segs) {
+        DrawItem::Path(segs, class) => match path(segs) {
             path if path.is_empty() => path,
             path => format!("<path class=\"{class}\" d=\"{path}\"/>\n"),
         },
-        Item::Text(x, y, anchor, style, class, text) => {
+        DrawItem::Text(x, y, anchor, style, class, text) => {
             let room = is_page.then(|| width(text, *style).ceil());
             let room = room.map_or_else(String::new, |w| format!(" data-w=\"{w}\""));
             let all = [style.class(), anchor.of().0, class];
@@ -321,18 +322,18 @@ fn element(item: &Item, is_page: bool) -> String {
             let (class, x, y, text) = (all.join(" "), half(*x), half(*y), self::escape(text));
             format!("<text class=\"{class}\" x=\"{x}\" y=\"{y}\"{room}>{text}</text>\n")
         }
-        Item::Open(class, id) => {
+        DrawItem::Open(class, id) => {
             let id = attribute("data-at", if is_page { id } else { "" });
             format!("<g class=\"{class}\"{id}>\n")
         }
-        Item::Close => "</g>\n".into(),
+        DrawItem::Close => "</g>\n".into(),
     }
 }
 
 /// A path without zero-length lines, which some renderers do not draw; empty if nothing else remains.
-fn path(segs: &[Seg]) -> String {
+fn path(segs: &[PathSegment]) -> String {
     let (mut out, mut is_line, mut last) = (String::new(), false, None);
-    for Seg(letter, points) in segs {
+    for PathSegment(letter, points) in segs {
         let points = points.iter().map(|(x, y)| (half(*x), half(*y)));
         let points: Vec<Point> = points.collect();
         if *letter == 'L' && points.last() == last.as_ref() {

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::describe;
-use crate::describe::Use;
-use lab_base::ggml::{GraphOp, Origin};
+use crate::describe::UnitScope;
+use lab_base::ggml::{GraphOp, OpSource};
 use lab_base::util::wording;
 use lab_core::arch::formula::{general, particular};
 use lab_core::arch::{Instance, Mode, OptionKind, OptionSpec, Resolved, Resource};
@@ -12,9 +12,9 @@ use lab_core::plan::{BLOCK_LEN, KeysOf, LayerPlan, StatePlan, Unit};
 
 use super::context::DrawContext;
 use super::kinds::{is_within, without_index};
-use super::ops::{Owners, RawOp, elements, root};
+use super::ops::{GroupOfStep, OpGroup, elements, root};
 use super::words;
-use super::{Edge, End, Kept, Note, Op, OpShape, Part, PartOption, Weight};
+use super::{BoxNote, BoxWeight, Edge, EdgeSource, Kept, OpBox, OpShape, UnitBox, UnitOption};
 
 /// The path of the mix that makes several hidden states from one.
 const START: &str = "embed.write";
@@ -30,7 +30,12 @@ fn own_name(name: &str) -> &str {
 
 impl DrawContext<'_> {
     /// The part of a unit and the corresponding units in other layers. Its operations are built for `kind`.
-    pub(super) fn unit_part(&mut self, all: &[&Unit], kind: &str, of: Option<&LayerPlan>) -> Part {
+    pub(super) fn unit_part(
+        &mut self,
+        all: &[&Unit],
+        kind: &str,
+        of: Option<&LayerPlan>,
+    ) -> UnitBox {
         let steps = all.iter().map(|unit| self.steps_at(kind, &unit.path));
         let steps: Vec<Vec<usize>> = steps.collect();
         let instance = self.instance(&all[0].path);
@@ -44,12 +49,12 @@ impl DrawContext<'_> {
         steps: &[Vec<usize>],
         instance: Option<&Instance>,
         of: Option<&LayerPlan>,
-    ) -> Part {
+    ) -> UnitBox {
         let (unit, contract) = (all[0], all[0].contract.0);
         let index = |path: &str| of.map_or(path.to_owned(), |of| without_index(path, of.depth));
         steps.iter().for_each(|like| self.place(like));
         let (raw, owner) = self.reader.boxes(&steps[0]);
-        let mut weights: Vec<Weight> = Vec::new();
+        let mut weights: Vec<BoxWeight> = Vec::new();
         let mut ops = Vec::new();
         for known in &raw {
             let mut places = Vec::new();
@@ -68,7 +73,7 @@ impl DrawContext<'_> {
         self.options(&mut options, "", unit, instance);
         let shown = options.iter();
         let shown = shown.filter(|option| !option.is_default && !option.name.contains('.'));
-        Part {
+        UnitBox {
             class: words::class(contract.name),
             kind: contract.name,
             path: index(&unit.path),
@@ -83,7 +88,7 @@ impl DrawContext<'_> {
             ops,
             edges: self.edges(&raw, &owner, &unit.path),
             kept: self.kept(unit, all.len() as u64),
-            ..Part::default()
+            ..UnitBox::default()
         }
     }
 
@@ -95,10 +100,10 @@ impl DrawContext<'_> {
             let at = names.position(|own| own == name)?;
             match instance.and_then(|instance| self.open(unit, instance, at)) {
                 Some(_) => Some(name.to_owned()),
-                None => describe::kind_of(self.plan, unit, name),
+                None => describe::resource_kind(self.plan, unit, name),
             }
         };
-        let formula = particular(contract.formula, &Use(unit), &value);
+        let formula = particular(contract.formula, &UnitScope(unit), &value);
         formula.unwrap_or_else(|problem| {
             debug_assert!(false, "formula of {}: {problem}", contract.name);
             general(contract.formula)
@@ -106,7 +111,7 @@ impl DrawContext<'_> {
     }
 
     /// A weight of a unit, which is the first of `all`, together with the corresponding weights of the others.
-    fn weight(&self, tensor: usize, all: &[&Unit], of: Option<&LayerPlan>) -> Weight {
+    fn weight(&self, tensor: usize, all: &[&Unit], of: Option<&LayerPlan>) -> BoxWeight {
         let name = &self.plan.tensors[tensor].name;
         let place = all[0].weights.iter().position(|at| *at == Some(tensor));
         let (key, doc, mut tensors) = match place {
@@ -129,7 +134,7 @@ impl DrawContext<'_> {
         }
         let mut types: Vec<(&'static str, usize)> = types.into_iter().collect();
         types.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
-        Weight {
+        BoxWeight {
             id: String::new(),
             key: key.to_owned(),
             doc,
@@ -144,7 +149,7 @@ impl DrawContext<'_> {
 
     /// Whether units at different paths read a tensor.
     fn is_shared(&self, tensor: usize) -> bool {
-        let reads = |step: &&GraphOp| step.sources.contains(&Origin::Weight(tensor));
+        let reads = |step: &&GraphOp| step.sources.contains(&OpSource::Weight(tensor));
         let mut readers = self.steps.iter().filter(reads).map(|step| &step.path);
         let first = readers.next();
         readers.any(|path| Some(path) != first)
@@ -152,11 +157,11 @@ impl DrawContext<'_> {
 
     fn op(
         &self,
-        raw: &RawOp,
+        raw: &OpGroup,
         places: Vec<usize>,
-        weights: &[Weight],
+        weights: &[BoxWeight],
         index: &dyn Fn(&str) -> String,
-    ) -> Op {
+    ) -> OpBox {
         let step = |at: &usize| &self.steps[*at];
         let first = step(&raw.steps[0]);
         let number = |nth: usize| wording::tidy(first.params[nth].into());
@@ -170,7 +175,7 @@ impl DrawContext<'_> {
         }
         let mut roots = first.sources.iter().map(|source| root(self.steps, source));
         let kept = roots.find_map(|root| match root {
-            Origin::Leaf(name) => kept_name(&name),
+            OpSource::Leaf(name) => kept_name(&name),
             _ => None,
         });
         let verb = match first.op.as_str() {
@@ -179,13 +184,13 @@ impl DrawContext<'_> {
             _ => None,
         };
         if let (Some(kept), Some(verb)) = (&kept, verb) {
-            (title, shape) = (format!("{verb} {kept}"), OpShape::Kept);
+            (title, shape) = (format!("{verb} {kept}"), OpShape::RetainedMemory);
         }
         let value = raw.steps.iter().rev().map(step).find_map(|step| {
             let own = is_within(&step.name, &step.path) && step.name != step.path;
             own.then(|| index(&step.name))
         });
-        Op {
+        OpBox {
             id: String::new(),
             title,
             shape,
@@ -194,12 +199,12 @@ impl DrawContext<'_> {
             weights: places,
             value,
             steps: raw.steps.clone(),
-            note: Note::default(),
+            note: BoxNote::default(),
         }
     }
 
     /// Dimensions of a result. With symbols, only if a weight determines them.
-    fn result(&self, raw: &RawOp, places: &[usize], weights: &[Weight]) -> Vec<String> {
+    fn result(&self, raw: &OpGroup, places: &[usize], weights: &[BoxWeight]) -> Vec<String> {
         if !self.is_symbolic {
             return self.sample.shape(raw.result);
         }
@@ -213,13 +218,13 @@ impl DrawContext<'_> {
     }
 
     /// The values that flow into the boxes of a part at `path`.
-    fn edges(&self, boxes: &[RawOp], owner: &Owners, path: &str) -> Vec<Edge> {
+    fn edges(&self, boxes: &[OpGroup], owner: &GroupOfStep, path: &str) -> Vec<Edge> {
         let mut edges = Vec::new();
         for (to, known) in boxes.iter().enumerate() {
             let mut summed = BTreeSet::new();
             let steps = known.steps.iter().map(|step| &self.steps[*step]);
             for source in steps.flat_map(|step| &step.sources) {
-                let Origin::Op(at) = root(self.steps, source) else {
+                let OpSource::Op(at) = root(self.steps, source) else {
                     continue;
                 };
                 let place = owner.get(&at).copied();
@@ -228,12 +233,13 @@ impl DrawContext<'_> {
                 if place == Some(to) || is_known {
                     continue;
                 }
-                let from = place.map(End::Op);
-                let Some(from) = from.or_else(|| self.outside(at, path).map(End::Outside)) else {
+                let from = place.map(EdgeSource::Op);
+                let Some(from) = from.or_else(|| self.outside(at, path).map(EdgeSource::Outside))
+                else {
                     continue;
                 };
                 let last = match source {
-                    Origin::Op(last) if !known.is_sum => *last,
+                    OpSource::Op(last) if !known.is_sum => *last,
                     _ => at,
                 };
                 let whole = &self.steps[self.reader.window(at)];
@@ -250,8 +256,8 @@ impl DrawContext<'_> {
         edges
     }
 
-    fn edge_shape(&self, from: &End, last: usize, is_kept: bool) -> Vec<String> {
-        let is_hidden = matches!(from, End::Outside(name) if name == "x" || name == "h");
+    fn edge_shape(&self, from: &EdgeSource, last: usize, is_kept: bool) -> Vec<String> {
+        let is_hidden = matches!(from, EdgeSource::Outside(name) if name == "x" || name == "h");
         match (is_kept, self.is_symbolic) {
             (false, false) => self.sample.shape(last),
             (false, true) if is_hidden => vec!["n_embd".into(), "T".into()],
@@ -277,7 +283,7 @@ impl DrawContext<'_> {
             ("wiring" | "embed", _) => "x".into(),
             (_, Some(layer)) if !is_within(path, &layer.path) => {
                 let mut names = step.sources.iter().filter_map(|source| match source {
-                    Origin::Leaf(name) => kept_name(name),
+                    OpSource::Leaf(name) => kept_name(name),
                     _ => None,
                 });
                 let name = names.next_back().unwrap_or_else(|| "a value".into());
@@ -296,7 +302,7 @@ impl DrawContext<'_> {
     /// contract computes from other options, and without the index of a layer.
     fn options(
         &self,
-        out: &mut Vec<PartOption>,
+        out: &mut Vec<UnitOption>,
         prefix: &str,
         unit: &Unit,
         instance: Option<&Instance>,
@@ -324,7 +330,7 @@ impl DrawContext<'_> {
         at: usize,
         unit: &Unit,
         instance: Option<&Instance>,
-    ) -> Option<PartOption> {
+    ) -> Option<UnitOption> {
         let value = &unit.options[at];
         let default = spec.default.unwrap_or_default();
         let is_word = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
@@ -357,7 +363,7 @@ impl DrawContext<'_> {
         let is_literal = default.parse::<f64>().is_ok() && is_number;
         let is_usual = words::is_default(self.plan, spec.kind, default, value);
         let is_stated = setting.is_none_or(|setting| setting.span.is_some());
-        Some(PartOption {
+        Some(UnitOption {
             name,
             value: text,
             doc: spec.doc,

@@ -5,10 +5,10 @@ use std::collections::{HashMap, HashSet};
 use ggml_sys as sys;
 
 use super::arena::Tensor;
+use super::c_text::text;
 use super::ops::Graph;
 use super::profile::{is_view, weight_bytes};
 use super::scope::OUTSIDE;
-use super::text::text;
 use crate::weights::TensorType;
 
 /// Number of stored parameters of an operation.
@@ -34,7 +34,7 @@ pub struct GraphOp {
     /// The parameters as floats; those that are not floats have no meaning.
     pub params: [f32; N_PARAMS],
     /// The sources of the operation.
-    pub sources: Vec<Origin>,
+    pub sources: Vec<OpSource>,
     /// Whether the operation only describes memory, so that nothing is computed.
     pub is_view: bool,
     /// Bytes of weights that it reads. Tables count with the rows that are looked up, experts with at most as many as
@@ -47,7 +47,7 @@ impl GraphOp {
     #[must_use]
     pub fn after(mut self, n: usize) -> Self {
         for source in &mut self.sources {
-            if let Origin::Op(at) = source {
+            if let OpSource::Op(at) = source {
                 *at += n;
             }
         }
@@ -57,7 +57,7 @@ impl GraphOp {
 
 /// A source of an operation.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Origin {
+pub enum OpSource {
     /// The result of an earlier operation, by its place in the list.
     Op(usize),
     /// A weight, by its place in the list that [`Graph::walk`] was given.
@@ -84,10 +84,10 @@ impl Graph {
         let origin = |source: *mut sys::ggml_tensor| {
             let key = source as usize;
             match (places.get(&key), weights.get(&key)) {
-                (Some(at), _) => Origin::Op(*at),
-                (None, Some(at)) => Origin::Weight(*at),
+                (Some(at), _) => OpSource::Op(*at),
+                (None, Some(at)) => OpSource::Weight(*at),
                 // SAFETY: a source that is not null is alive with the graph.
-                (None, None) => Origin::Leaf(unsafe { text(sys::ggml_get_name(source)) }),
+                (None, None) => OpSource::Leaf(unsafe { text(sys::ggml_get_name(source)) }),
             }
         };
         let keys: HashSet<usize> = weights.keys().copied().collect();
@@ -102,7 +102,7 @@ impl Graph {
     fn step(
         &self,
         node: *mut sys::ggml_tensor,
-        origin: &dyn Fn(*mut sys::ggml_tensor) -> Origin,
+        origin: &dyn Fn(*mut sys::ggml_tensor) -> OpSource,
     ) -> GraphOp {
         let place = self.scopes().place(node as usize);
         let (kind, path, nth) = place.map_or((OUTSIDE, String::new(), 0), |place| {

@@ -13,13 +13,13 @@ use tokenizers::{
     NormalizedString, Normalizer, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer,
 };
 
-use super::super::external::{guarded, ids};
-use super::super::pretokenizer::{self, PreTokenizer as Row, Spelling};
-use super::super::vocab::Kind;
-use super::super::words::Splitter;
+use super::super::library_encoder::{guarded, ids};
+use super::super::pretokenizer::{self, PreTokenizer as Row, VocabularySpelling};
+use super::super::splitter::Splitter;
+use super::super::vocab::TokenKind;
 use super::super::{Tokenizer, byte_level};
-use super::parsed::Parsed;
-use super::tokens::Token;
+use super::tokenizer_json::TokenizerJson;
+use super::tokens::FolderToken;
 use crate::util::lock::lock;
 
 /// How well a description fits its folder.
@@ -98,8 +98,8 @@ const HARD: &[&str] = &[
 /// Compares a tokenizer with the folder on texts. With `all`, the text of every token is tried.
 pub(super) fn grade(
     ours: &Tokenizer,
-    parsed: &Parsed,
-    tokens: &[Token],
+    parsed: &TokenizerJson,
+    tokens: &[FolderToken],
     frame: &(Vec<u32>, Vec<u32>),
     all: bool,
 ) -> Fit {
@@ -129,8 +129,8 @@ pub(super) fn grade(
 }
 
 /// The texts of tokens, several joined in a text if not all are tried.
-fn pieces(ours: &Tokenizer, tokens: &[Token], all: bool) -> Vec<String> {
-    let is_normal = |(_, token): &(u32, &Token)| token.kind == Kind::Normal;
+fn pieces(ours: &Tokenizer, tokens: &[FolderToken], all: bool) -> Vec<String> {
+    let is_normal = |(_, token): &(u32, &FolderToken)| token.kind == TokenKind::Normal;
     let step = if all {
         1
     } else {
@@ -147,8 +147,9 @@ fn pieces(ours: &Tokenizer, tokens: &[Token], all: bool) -> Vec<String> {
 }
 
 /// Texts with special tokens between words, white space and each other.
-fn specials(tokens: &[Token]) -> Vec<String> {
-    let is_special = |token: &&Token| matches!(token.kind, Kind::Control | Kind::UserDefined);
+fn specials(tokens: &[FolderToken]) -> Vec<String> {
+    let is_special =
+        |token: &&FolderToken| matches!(token.kind, TokenKind::Control | TokenKind::UserDefined);
     tokens
         .iter()
         .filter(is_special)
@@ -161,7 +162,7 @@ fn specials(tokens: &[Token]) -> Vec<String> {
 }
 
 /// A pre-tokenizer that splits all plain texts like a folder.
-pub(super) struct Found {
+pub(super) struct PreTokenizerMatch {
     pub(super) row: &'static Row,
     /// A hard text that it splits differently.
     pub(super) differs: Option<&'static str>,
@@ -169,34 +170,37 @@ pub(super) struct Found {
 
 /// The pre-tokenizers that split all plain texts like the folder. Those that match on most hard texts come first, then
 /// those that treat whole words alike.
-pub(super) fn pre_tokenizers(parsed: &Parsed, ignore_merges: bool) -> Result<Vec<Found>, String> {
+pub(super) fn pre_tokenizers(
+    parsed: &TokenizerJson,
+    ignore_merges: bool,
+) -> Result<Vec<PreTokenizerMatch>, String> {
     /// Maximum number of pre-tokenizers that are tried in full.
     const MOST: usize = 4;
     let words_of = |texts: &[&'static str]| {
-        let texts = texts.iter().map(|text| Words::of(parsed, text));
+        let texts = texts.iter().map(|text| SplitText::of(parsed, text));
         texts.collect::<Result<Vec<_>, _>>()
     };
     let (plain, hard) = (words_of(PLAIN)?, words_of(HARD)?);
     let mut found = Vec::new();
     for row in pretokenizer::rows() {
-        if row.spelling != Spelling::ByteLevel || row.escapes_spaces {
+        if row.spelling != VocabularySpelling::ByteLevel || row.escapes_spaces {
             continue;
         }
-        let cuts = Cuts::new(row);
+        let cuts = CachedSplitter::new(row);
         let mut is_cut = true;
         for words in &plain {
-            is_cut = is_cut && words.are_cut_by(&cuts)?;
+            is_cut = is_cut && words.matches_splits(&cuts)?;
         }
         if is_cut {
             let mut others = Vec::new();
             for words in &hard {
-                if !words.are_cut_by(&cuts)? {
+                if !words.matches_splits(&cuts)? {
                     others.push(words.from);
                 }
             }
             let (differs, count) = (others.first().copied(), others.len());
             let is_other = row.ignore_merges != ignore_merges;
-            found.push((count, is_other, Found { row, differs }));
+            found.push((count, is_other, PreTokenizerMatch { row, differs }));
         }
     }
     if found.is_empty() {
@@ -211,15 +215,15 @@ pub(super) fn pre_tokenizers(parsed: &Parsed, ignore_merges: bool) -> Result<Vec
 }
 
 /// A text with the words into which a folder splits it.
-struct Words {
+struct SplitText {
     from: &'static str,
     /// The text after the folder's normalisation.
     text: String,
     words: Vec<Vec<u8>>,
 }
 
-impl Words {
-    fn of(parsed: &Parsed, from: &'static str) -> Result<Self, String> {
+impl SplitText {
+    fn of(parsed: &TokenizerJson, from: &'static str) -> Result<Self, String> {
         guarded(|| {
             let mut text = NormalizedString::from(from);
             if let Some(normalizer) = parsed.library.get_normalizer() {
@@ -240,7 +244,7 @@ impl Words {
         })
     }
 
-    fn are_cut_by(&self, cuts: &Cuts) -> Result<bool, String> {
+    fn matches_splits(&self, cuts: &CachedSplitter) -> Result<bool, String> {
         let words = cuts.of(self)?;
         let bytes = self.text.as_bytes();
         Ok(words.len() == self.words.len()
@@ -252,24 +256,24 @@ impl Words {
 }
 
 /// The words of texts, by pre-tokenizer and text.
-type Known = HashMap<(usize, &'static str), Arc<[Range<usize>]>>;
+type SplitCache = HashMap<(usize, &'static str), Arc<[Range<usize>]>>;
 
 /// The words into which a pre-tokenizer splits texts. They are cached per process, because compiling the patterns of
 /// all pre-tokenizers takes longer than everything else.
-struct Cuts {
+struct CachedSplitter {
     row: &'static Row,
     splitter: OnceCell<Splitter>,
 }
 
-impl Cuts {
+impl CachedSplitter {
     fn new(row: &'static Row) -> Self {
         let splitter = OnceCell::new();
         Self { row, splitter }
     }
 
     /// The words of a text.
-    fn of(&self, words: &Words) -> Result<Arc<[Range<usize>]>, String> {
-        static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
+    fn of(&self, words: &SplitText) -> Result<Arc<[Range<usize>]>, String> {
+        static KNOWN: LazyLock<Mutex<SplitCache>> = LazyLock::new(Mutex::default);
         // Every update of the table is complete, so a poisoned lock still holds a valid one.
         let known = || lock(&KNOWN);
         let is_plain = words.text == words.from;

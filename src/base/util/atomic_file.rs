@@ -2,7 +2,7 @@
 //!
 //! Until then a file lies next to its target as `NAME.PID-N.part`, locked by its writer. An incomplete file is removed
 //! when its value is dropped, at a signal (`remove_incomplete`), or by the next writer of the same name, which finds it
-//! unlocked. An existing file is replaced only if the caller says so (`Target`), an input (`inputs`) never. A target
+//! unlocked. An existing file is replaced only if the caller says so (`OutputPath`), an input (`inputs`) never. A target
 //! that is not a regular file, such as a pipe or a terminal, is written in place, and so are the standard streams of
 //! this process, whatever they lead to.
 
@@ -21,14 +21,14 @@ static INCOMPLETE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 /// Where an output goes.
 #[derive(Clone, Copy, Debug)]
-pub struct Target<'p> {
+pub struct OutputPath<'p> {
     /// The path.
     pub path: &'p Path,
     /// Whether a file that is there already is replaced; otherwise it stays, and writing is refused.
     pub replaces: bool,
 }
 
-impl<'p, P: AsRef<Path> + ?Sized> From<&'p P> for Target<'p> {
+impl<'p, P: AsRef<Path> + ?Sized> From<&'p P> for OutputPath<'p> {
     /// A file that is there already stays.
     fn from(path: &'p P) -> Self {
         let (path, replaces) = (path.as_ref(), false);
@@ -36,7 +36,7 @@ impl<'p, P: AsRef<Path> + ?Sized> From<&'p P> for Target<'p> {
     }
 }
 
-impl<'p> Target<'p> {
+impl<'p> OutputPath<'p> {
     /// A file that is there already is replaced.
     pub fn replacing(path: &'p Path) -> Self {
         let replaces = true;
@@ -206,7 +206,7 @@ fn remove_left(target: &Path, name: &OsStr) {
 }
 
 /// A file that gets its name when it is finished.
-pub struct Part {
+pub struct PartFile {
     out: BufWriter<File>,
     /// `None` where the target is written in place.
     temporary: Option<Temporary>,
@@ -214,12 +214,12 @@ pub struct Part {
     replaces: bool,
 }
 
-impl Part {
+impl PartFile {
     /// A file that will be the target, or the file that the target links to.
     ///
     /// # Errors
     /// As [`Target::check`], or the target cannot be written.
-    pub fn new<'p>(target: impl Into<Target<'p>>) -> io::Result<Self> {
+    pub fn new<'p>(target: impl Into<OutputPath<'p>>) -> io::Result<Self> {
         let target = target.into();
         let (path, replaces) = (target.path, target.replaces);
         if let Some(stream) = stream(path) {
@@ -306,8 +306,8 @@ impl Part {
 ///
 /// # Errors
 /// As [`Part::new`] and [`Part::finish`].
-pub fn write<'p>(target: impl Into<Target<'p>>, bytes: &[u8]) -> io::Result<()> {
-    let mut part = Part::new(target)?;
+pub fn write<'p>(target: impl Into<OutputPath<'p>>, bytes: &[u8]) -> io::Result<()> {
+    let mut part = PartFile::new(target)?;
     part.write(bytes)?;
     part.place().map(drop)
 }
@@ -389,7 +389,7 @@ mod tests {
         fs::write(part.path().join("file"), "text").expect("a writable folder");
         fs::rename(other.path(), &target).expect("a free name");
         drop((part, other));
-        let mut file = Part::new(&folder.path().join("file")).expect("a writable folder");
+        let mut file = PartFile::new(&folder.path().join("file")).expect("a writable folder");
         file.write(b"half").expect("written");
         drop(file);
         assert_eq!(names(folder.path()), ["model"]);
@@ -431,7 +431,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let target = folder.path().join("file");
         write(&target, b"before").expect("a writable folder");
-        let mut part = Part::new(Target::replacing(&target)).expect("a writable folder");
+        let mut part = PartFile::new(OutputPath::replacing(&target)).expect("a writable folder");
         part.write(b"after").expect("written");
         assert_eq!(fs::read(&target).expect("a file"), b"before");
         part.finish().expect("a free name");
@@ -443,7 +443,7 @@ mod tests {
     fn a_file_that_is_there_is_replaced_only_if_that_is_said() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let target = folder.path().join("file");
-        let mut late = Part::new(&target).expect("a free name");
+        let mut late = PartFile::new(&target).expect("a free name");
         late.write(b"late").expect("written");
         write(&target, b"first").expect("a free name");
         let early = write(&target, b"second").expect_err("it is there");
@@ -459,7 +459,7 @@ mod tests {
             assert_eq!(error.to_string(), IS_THERE);
             fs::remove_file(&link).expect("a link");
         }
-        write(Target::replacing(&target), b"second").expect("it is replaced");
+        write(OutputPath::replacing(&target), b"second").expect("it is replaced");
         assert_eq!(fs::read(&target).expect("a file"), b"second");
         assert_eq!(names(folder.path()), ["file"]);
     }
@@ -473,7 +473,7 @@ mod tests {
         write(&target, b"before").expect("a writable folder");
         fs::set_permissions(&target, fs::Permissions::from_mode(0o600)).expect("an own file");
         std::os::unix::fs::symlink("file", &link).expect("a free name");
-        write(Target::replacing(&link), b"after").expect("a writable folder");
+        write(OutputPath::replacing(&link), b"after").expect("a writable folder");
         assert!(fs::symlink_metadata(&link).expect("a link").is_symlink());
         assert_eq!(fs::read(&target).expect("a file"), b"after");
         let mode = fs::metadata(&target).expect("a file").permissions().mode();

@@ -7,14 +7,14 @@
 
 use std::collections::HashMap;
 
-use super::super::legend::Note;
-use super::{Number, Overlay, Rule};
+use super::super::legend::BoxNote;
+use super::{Aggregation, Measurement, Overlay};
 use crate::diagram::ops::root;
-use crate::diagram::{Drawing, Part, Sample, Slot};
-use lab_base::ggml::Origin;
+use crate::diagram::{Drawing, Slot, TracedPlan, UnitBox};
+use lab_base::ggml::OpSource;
 
 /// The combined number of a box.
-pub(super) struct Sum {
+pub(super) struct BoxValue {
     pub(super) value: f64,
     /// The layer of the largest number.
     pub(super) layer: Option<usize>,
@@ -22,7 +22,7 @@ pub(super) struct Sum {
 
 /// A box of a drawing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Home {
+pub enum BoxId {
     /// An operation of a part: indices of the part and of the operation.
     Op(usize, usize),
     /// A part, as an index in [`Drawing::parts`].
@@ -36,54 +36,54 @@ pub enum Home {
 }
 
 /// The innermost box of a number, and the layer of the number.
-pub type Place = (Home, Option<usize>);
+pub type BoxInLayer = (BoxId, Option<usize>);
 
 /// A box, and all boxes that contain it.
-pub(super) fn holders(drawing: &Drawing, (home, layer): Place) -> Vec<Home> {
-    let mut all = vec![home];
-    if let Home::Op(part, _) = home {
-        all.push(Home::Part(part));
+pub(super) fn enclosing_boxes(drawing: &Drawing, (box_id, layer): BoxInLayer) -> Vec<BoxId> {
+    let mut all = vec![box_id];
+    if let BoxId::Op(part, _) = box_id {
+        all.push(BoxId::Part(part));
     }
     if let Some(at) = layer {
-        all.extend([Home::Layer(at), Home::Kind(drawing.layers[at])]);
+        all.extend([BoxId::Layer(at), BoxId::Kind(drawing.layers[at])]);
     }
     all.dedup();
     all
 }
 
 /// Sets the note of each box. `of` gets the box and the number of layers that it represents.
-pub(in crate::diagram) fn annotate(drawing: &mut Drawing, of: impl Fn(Home, usize) -> Note) {
+pub(in crate::diagram) fn annotate(drawing: &mut Drawing, of: impl Fn(BoxId, usize) -> BoxNote) {
     for (at, part) in drawing.parts_mut().enumerate() {
         let n = part.paths.len();
         for (nth, op) in part.ops.iter_mut().enumerate() {
-            op.note = of(Home::Op(at, nth), n);
+            op.note = of(BoxId::Op(at, nth), n);
         }
-        part.note = of(Home::Part(at), n);
+        part.note = of(BoxId::Part(at), n);
     }
     for (at, kind) in drawing.kinds.iter_mut().enumerate() {
         let n = kind.layers.len();
         for (nth, slot) in kind.slots.iter_mut().enumerate() {
-            slot.note = of(Home::Slot(at, nth), n);
+            slot.note = of(BoxId::Slot(at, nth), n);
         }
-        kind.note = of(Home::Kind(at), n);
+        kind.note = of(BoxId::Kind(at), n);
     }
 }
 
 /// The combined numbers of all boxes.
 #[derive(Default)]
-pub(super) struct Sums {
+pub(super) struct BoxValues {
     /// The boxes that have a number.
-    pub(super) boxes: HashMap<Home, Sum>,
+    pub(super) boxes: HashMap<BoxId, BoxValue>,
     /// The paths that are in no box, with their numbers, in the order of the file.
     pub(super) outside: Vec<(String, f64)>,
     /// The place of the first difference.
-    pub(super) first: Option<Place>,
+    pub(super) first: Option<BoxInLayer>,
 }
 
 /// Combines the numbers of every box.
-pub(super) fn sums(overlay: &Overlay, drawing: &Drawing, sample: &Sample) -> Sums {
-    let finder = Finder::new(drawing, sample);
-    let mut sums = Sums::default();
+pub(super) fn sums(overlay: &Overlay, drawing: &Drawing, sample: &TracedPlan) -> BoxValues {
+    let finder = BoxIndex::new(drawing, sample);
+    let mut sums = BoxValues::default();
     for number in &overlay.numbers {
         let value = number.value;
         let Some(place) = finder.find(number) else {
@@ -91,13 +91,16 @@ pub(super) fn sums(overlay: &Overlay, drawing: &Drawing, sample: &Sample) -> Sum
             continue;
         };
         let layer = place.1;
-        for home in holders(drawing, place) {
-            let known = sums.boxes.entry(home).and_modify(|sum| match overlay.rule {
-                Rule::Time => sum.value += value,
-                Rule::Largest if sum.value >= value => {}
-                Rule::Largest => *sum = Sum { value, layer },
-            });
-            known.or_insert(Sum { value, layer });
+        for box_id in enclosing_boxes(drawing, place) {
+            let known = sums
+                .boxes
+                .entry(box_id)
+                .and_modify(|sum| match overlay.rule {
+                    Aggregation::Time => sum.value += value,
+                    Aggregation::Largest if sum.value >= value => {}
+                    Aggregation::Largest => *sum = BoxValue { value, layer },
+                });
+            known.or_insert(BoxValue { value, layer });
         }
     }
     let first = overlay.first.as_ref();
@@ -107,23 +110,23 @@ pub(super) fn sums(overlay: &Overlay, drawing: &Drawing, sample: &Sample) -> Sum
 
 /// An index from paths and operations to boxes. A file has many more numbers than a drawing has boxes, so the cost of a
 /// lookup does not grow with the drawing.
-pub(super) struct Finder<'a> {
-    sample: &'a Sample,
+pub(super) struct BoxIndex<'a> {
+    sample: &'a TracedPlan,
     layers: HashMap<&'a str, usize>,
     /// Boxes of slots, of parts, of inputs and outputs of slots, and of named results.
-    paths: HashMap<String, Place>,
+    paths: HashMap<String, BoxInLayer>,
     /// Size of the longest of these paths, in bytes.
     longest: usize,
     /// Boxes of the drawn operations, for every layer of the graph.
-    homes: HashMap<usize, Place>,
+    boxes_of_ops: HashMap<usize, BoxInLayer>,
     /// Operations of the graph that compute something, by kind, path and use.
     uses: HashMap<(&'a str, &'a str, u64), Vec<usize>>,
     /// The part that computes the further inputs of all layers.
-    per_layer: Option<Home>,
+    per_layer: Option<BoxId>,
 }
 
-impl<'a> Finder<'a> {
-    pub(super) fn new(drawing: &Drawing, sample: &'a Sample) -> Self {
+impl<'a> BoxIndex<'a> {
+    pub(super) fn new(drawing: &Drawing, sample: &'a TracedPlan) -> Self {
         let layers = sample.plan().layers.iter().enumerate();
         let layers = layers.map(|(at, layer)| (layer.path.as_str(), at));
         let mut of_kind = drawing.parts().map(|part| part.kind);
@@ -133,9 +136,9 @@ impl<'a> Finder<'a> {
             layers: layers.collect(),
             paths: HashMap::new(),
             longest: 0,
-            homes: HashMap::new(),
+            boxes_of_ops: HashMap::new(),
             uses: HashMap::new(),
-            per_layer: per_layer.map(Home::Part),
+            per_layer: per_layer.map(BoxId::Part),
         };
         // A later entry replaces an equal path: a block replaces a norm, and a named result replaces all others. A slot
         // replaces none.
@@ -147,22 +150,22 @@ impl<'a> Finder<'a> {
     }
 
     /// Indexes the boxes by path. Returns the boxes of the drawn operations.
-    fn index_drawing(&mut self, drawing: &Drawing) -> HashMap<usize, Home> {
-        let mut drawn: HashMap<usize, Home> = HashMap::new();
-        let parts: Vec<&Part> = drawing.parts().collect();
+    fn index_drawing(&mut self, drawing: &Drawing) -> HashMap<usize, BoxId> {
+        let mut drawn: HashMap<usize, BoxId> = HashMap::new();
+        let parts: Vec<&UnitBox> = drawing.parts().collect();
         for (at, part) in parts.iter().enumerate() {
             for path in &part.paths {
-                let place = (Home::Part(at), self.layer_of(path));
+                let place = (BoxId::Part(at), self.layer_of(path));
                 self.paths.insert(path.clone(), place);
             }
             for (nth, op) in part.ops.iter().enumerate() {
-                drawn.extend(op.steps.iter().map(|step| (*step, Home::Op(at, nth))));
+                drawn.extend(op.steps.iter().map(|step| (*step, BoxId::Op(at, nth))));
             }
         }
         for (kind, own) in drawing.kinds.iter().enumerate() {
             for (nth, slot) in own.slots.iter().enumerate() {
-                let home = Home::Slot(kind, nth);
-                drawn.extend(slot.wiring().map(|at| (at, home)));
+                let box_id = BoxId::Slot(kind, nth);
+                drawn.extend(slot.wiring().map(|at| (at, box_id)));
                 // The input of a slot, its output, and the hidden state after it.
                 let makers = [
                     ("in", slot.pre.as_ref()),
@@ -170,19 +173,22 @@ impl<'a> Finder<'a> {
                     ("x", slot.after.as_ref()),
                 ];
                 let results = makers.map(|(value, maker)| {
-                    let is_maker = |part: &&Part| maker.is_some_and(|own| std::ptr::eq(*part, own));
+                    let is_maker =
+                        |part: &&UnitBox| maker.is_some_and(|own| std::ptr::eq(*part, own));
                     let made = parts.iter().position(is_maker);
                     // The last operation of a part computes its result.
                     let result = made.map(|at| match parts[at].ops.len().checked_sub(1) {
-                        None => Home::Part(at),
-                        Some(last) => Home::Op(at, last),
+                        None => BoxId::Part(at),
+                        Some(last) => BoxId::Op(at, last),
                     });
-                    (value, result.unwrap_or(home))
+                    (value, result.unwrap_or(box_id))
                 });
                 for at in &own.layers {
                     let path = &self.sample.plan().layers[*at].slots[nth].path;
-                    self.paths.entry(path.clone()).or_insert((home, Some(*at)));
-                    let named = |(value, home)| (format!("{path}.{value}"), (home, Some(*at)));
+                    self.paths
+                        .entry(path.clone())
+                        .or_insert((box_id, Some(*at)));
+                    let named = |(value, box_id)| (format!("{path}.{value}"), (box_id, Some(*at)));
                     self.paths.extend(results.map(named));
                 }
             }
@@ -192,34 +198,35 @@ impl<'a> Finder<'a> {
 
     /// Indexes the boxes of all operations. Of each kind, the first layer is drawn; its other layers have the same
     /// operations in the same order.
-    fn index_homes(&mut self, drawing: &Drawing, drawn: &HashMap<usize, Home>) {
+    fn index_homes(&mut self, drawing: &Drawing, drawn: &HashMap<usize, BoxId>) {
         let mut of_layer = vec![Vec::new(); drawing.layers.len()];
-        let mut homes = HashMap::new();
+        let mut boxes_of_ops = HashMap::new();
         for (at, step) in self.sample.steps().iter().enumerate() {
             match self.layer_of(&step.path) {
                 Some(layer) => of_layer[layer].push(at),
-                None => homes.extend(drawn.get(&at).map(|home| (at, (*home, None)))),
+                None => boxes_of_ops.extend(drawn.get(&at).map(|box_id| (at, (*box_id, None)))),
             }
         }
         for (layer, steps) in of_layer.iter().enumerate() {
             let first = drawing.kinds[drawing.layers[layer]].layers[0];
             let likes = of_layer[first].iter().zip(steps);
-            let home = |(like, at): (&usize, &usize)| Some((*at, (*drawn.get(like)?, Some(layer))));
-            homes.extend(likes.filter_map(home));
+            let box_id =
+                |(like, at): (&usize, &usize)| Some((*at, (*drawn.get(like)?, Some(layer))));
+            boxes_of_ops.extend(likes.filter_map(box_id));
         }
-        self.homes = homes;
+        self.boxes_of_ops = boxes_of_ops;
     }
 
     /// Indexes operations by their use, and boxes by named result, possibly in another layout.
     fn index_results(&mut self) {
         let steps = self.sample.steps();
-        let mut names: HashMap<&str, Option<Place>> = HashMap::new();
+        let mut names: HashMap<&str, Option<BoxInLayer>> = HashMap::new();
         for (at, step) in steps.iter().enumerate() {
-            let home = match root(steps, &Origin::Op(at)) {
-                Origin::Op(at) => self.homes.get(&at).copied(),
+            let box_id = match root(steps, &OpSource::Op(at)) {
+                OpSource::Op(at) => self.boxes_of_ops.get(&at).copied(),
                 _ => None,
             };
-            names.insert(&step.name, home);
+            names.insert(&step.name, box_id);
             if !step.is_view {
                 let key = (step.kind, step.path.as_str(), u64::from(step.nth));
                 self.uses.entry(key).or_default().push(at);
@@ -238,7 +245,7 @@ impl<'a> Finder<'a> {
     }
 
     /// The box of a number.
-    pub(super) fn find(&self, number: &Number) -> Option<Place> {
+    pub(super) fn find(&self, number: &Measurement) -> Option<BoxInLayer> {
         let Some(op) = &number.op else {
             return self.of_path(&number.path);
         };
@@ -250,19 +257,20 @@ impl<'a> Finder<'a> {
         let steps = self.uses.get(&use_of)?;
         let names = steps.iter().map(|at| &self.sample.steps()[*at].op);
         let drawn = steps.get(op.at).filter(|_| names.eq(op.all.iter()));
-        let home = drawn.and_then(|at| self.homes.get(at)).copied();
-        let any = || match steps.iter().find_map(|at| self.homes.get(at))? {
-            (Home::Op(part, _), layer) => Some((Home::Part(*part), *layer)),
+        let box_id = drawn.and_then(|at| self.boxes_of_ops.get(at)).copied();
+        let any = || match steps.iter().find_map(|at| self.boxes_of_ops.get(at))? {
+            (BoxId::Op(part, _), layer) => Some((BoxId::Part(*part), *layer)),
             other => Some(*other),
         };
-        home.or_else(any)
+        box_id
+            .or_else(any)
             .or_else(|| self.paths.get(&number.path).copied())
     }
 
     /// The box of a value, a unit, a slot or a layer: its own, or that of the longest path above it.
-    fn of_path(&self, path: &str) -> Option<Place> {
+    fn of_path(&self, path: &str) -> Option<BoxInLayer> {
         if let Some(layer) = self.layers.get(path) {
-            return Some((Home::Layer(*layer), Some(*layer)));
+            return Some((BoxId::Layer(*layer), Some(*layer)));
         }
         let above = std::iter::successors(Some(path), |path| Some(path.rsplit_once('.')?.0));
         let mut known = above.filter(|path| path.len() <= self.longest);
@@ -271,7 +279,7 @@ impl<'a> Finder<'a> {
 }
 
 /// The part that computes the output of a slot, if it is a single part.
-fn out(slot: &Slot) -> Option<&Part> {
+fn out(slot: &Slot) -> Option<&UnitBox> {
     match (slot.branches.as_slice(), &slot.post, &slot.scale) {
         (_, _, Some(_)) => None,
         (_, Some(post), None) => Some(post),

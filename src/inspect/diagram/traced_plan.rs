@@ -33,7 +33,7 @@ pub fn variants(def: &ArchDef) -> Vec<(String, SynthRequest)> {
 
 /// The reason why something cannot be drawn.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum DiagramError {
     /// The graph cannot be built.
     #[error("the graph cannot be built: {0}")]
     Graph(#[from] ggml::Error),
@@ -43,7 +43,7 @@ pub enum Error {
 }
 
 /// A model or a definition, ready to be drawn.
-pub struct Sample {
+pub struct TracedPlan {
     pub(super) name: String,
     plan: Plan,
     steps: [Vec<GraphOp>; 2],
@@ -53,12 +53,16 @@ pub struct Sample {
     pub(super) is_symbolic: bool,
 }
 
-impl Sample {
+impl TracedPlan {
     /// A sample of a definition with symbols for sizes, for a model with the settings of `request`.
     ///
     /// # Errors
     /// The settings contradict each other, or a graph cannot be built.
-    pub fn of_definition(name: &str, def: &ArchDef, request: &SynthRequest) -> Result<Self, Error> {
+    pub fn of_definition(
+        name: &str,
+        def: &ArchDef,
+        request: &SynthRequest,
+    ) -> Result<Self, DiagramError> {
         let (_, plan) = synth::design(def, request)?;
         Self::new(name, plan, true)
     }
@@ -67,7 +71,7 @@ impl Sample {
     ///
     /// # Errors
     /// A graph cannot be built.
-    pub fn new(name: &str, plan: Plan, is_symbolic: bool) -> Result<Self, Error> {
+    pub fn new(name: &str, plan: Plan, is_symbolic: bool) -> Result<Self, DiagramError> {
         let [a, b] = N_TOKENS.map(|n| model::trace(&plan, n));
         let is_single = plan.mode == Mode::Causal && !is_symbolic;
         let single = is_single.then(|| model::trace_tokens(&plan, 1));

@@ -44,10 +44,10 @@ impl SplitRule {
 
 /// The steps of a pre-tokenizer, compiled.
 #[derive(Debug)]
-pub(super) struct Splitter(Vec<Ready>);
+pub(super) struct Splitter(Vec<CompiledRule>);
 
 #[derive(Debug)]
-enum Ready {
+enum CompiledRule {
     Cut(Regex),
     /// White space is the second pattern of the regex. Without lengths, runs are not split.
     Spaces(Regex, Vec<usize>),
@@ -60,12 +60,12 @@ impl Splitter {
         let ready = steps.iter().map(|step| {
             let spaces = |pattern: &str| compile(&[pattern, r"\s+"]);
             Ok(match step {
-                SplitRule::Cut(pattern) => Ready::Cut(compile(&[pattern])?),
-                SplitRule::CutSpaces(pattern) => Ready::Spaces(spaces(pattern)?, Vec::new()),
+                SplitRule::Cut(pattern) => CompiledRule::Cut(compile(&[pattern])?),
+                SplitRule::CutSpaces(pattern) => CompiledRule::Spaces(spaces(pattern)?, Vec::new()),
                 SplitRule::CutSpaceRuns { pattern, lengths } => {
-                    Ready::Spaces(spaces(pattern)?, lengths.clone())
+                    CompiledRule::Spaces(spaces(pattern)?, lengths.clone())
                 }
-                SplitRule::GroupNumbers => Ready::GroupNumbers(compile(&[r"\p{N}+"])?),
+                SplitRule::GroupNumbers => CompiledRule::GroupNumbers(compile(&[r"\p{N}+"])?),
             })
         });
         ready.collect::<Result<_, Error>>().map(Self)
@@ -75,9 +75,9 @@ impl Splitter {
     #[cfg(test)]
     pub(super) fn matches_nothing(&self) -> bool {
         self.0.iter().any(|step| match step {
-            Ready::Cut(regex) | Ready::Spaces(regex, _) | Ready::GroupNumbers(regex) => {
-                regex.is_match("")
-            }
+            CompiledRule::Cut(regex)
+            | CompiledRule::Spaces(regex, _)
+            | CompiledRule::GroupNumbers(regex) => regex.is_match(""),
         })
     }
 
@@ -88,7 +88,7 @@ impl Splitter {
             words.push(0..text.len());
         }
         for step in &self.0 {
-            let mut cuts = Cuts {
+            let mut cuts = WordCuts {
                 words: Vec::with_capacity(words.len()),
                 offset: 0,
                 last: 0,
@@ -141,13 +141,13 @@ pub(super) fn compile(patterns: &[&str]) -> Result<Regex, Error> {
 }
 
 /// The words found so far, and the last cut in the current piece.
-struct Cuts {
+struct WordCuts {
     words: Vec<Range<usize>>,
     offset: usize,
     last: usize,
 }
 
-impl Cuts {
+impl WordCuts {
     /// Ends a word at `end`, a position in the current piece.
     fn at(&mut self, end: usize) {
         if end > self.last {
@@ -157,8 +157,8 @@ impl Cuts {
     }
 }
 
-impl Ready {
-    fn run(&self, piece: &str, cuts: &mut Cuts) {
+impl CompiledRule {
+    fn run(&self, piece: &str, cuts: &mut WordCuts) {
         match self {
             Self::Cut(regex) => {
                 for found in regex.find_iter(piece) {
@@ -176,7 +176,7 @@ impl Ready {
     }
 }
 
-fn cut_with_spaces(regex: &Regex, lengths: &[usize], piece: &str, cuts: &mut Cuts) {
+fn cut_with_spaces(regex: &Regex, lengths: &[usize], piece: &str, cuts: &mut WordCuts) {
     let mut input = Input::new(piece);
     while let Some(found) = regex.search(&input) {
         let mut end = found.end();
@@ -209,7 +209,7 @@ fn keep_spaces(run: &str, at_end: bool, lengths: &[usize]) -> usize {
     lengths.iter().find_map(|&n| starts(n)).unwrap_or(most)
 }
 
-fn group_number(number: &str, start: usize, cuts: &mut Cuts) {
+fn group_number(number: &str, start: usize, cuts: &mut WordCuts) {
     let digits = number.chars().count();
     for (index, (at, c)) in (1..).zip(number.char_indices()) {
         if (digits - index).is_multiple_of(3) {

@@ -4,7 +4,7 @@ use crate::weights::{Metadata, TensorInfo};
 
 /// The kind of a file that is used with a model and cannot be run by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum AuxiliaryKind {
     /// Low-rank updates of a model's weights.
     Lora,
     /// The part of a multimodal model that processes images or sound.
@@ -19,7 +19,7 @@ pub enum Kind {
     Other,
 }
 
-impl Kind {
+impl AuxiliaryKind {
     /// The kind that the metadata states; none for a model.
     pub fn of(metadata: &Metadata, tensors: &[TensorInfo]) -> Option<Self> {
         let arch = metadata.str("general.architecture");
@@ -84,37 +84,37 @@ mod tests {
     use super::*;
     use crate::weights::Value;
 
-    fn of(keys: &[(&str, &str)]) -> Option<Kind> {
+    fn of(keys: &[(&str, &str)]) -> Option<AuxiliaryKind> {
         let mut metadata = Metadata::default();
         for (key, value) in keys {
             metadata.insert(*key, Value::Str((*value).to_owned()));
         }
-        Kind::of(&metadata, &[])
+        AuxiliaryKind::of(&metadata, &[])
     }
 
     #[test]
     fn files_for_models_are_told_from_models() {
         for (ty, kind) in [
-            ("adapter", Some(Kind::Lora)),
-            ("mmproj", Some(Kind::Projector)),
-            ("imatrix", Some(Kind::ImportanceMatrix)),
-            ("controlvector", Some(Kind::ControlVector)),
-            ("vocab", Some(Kind::Vocabulary)),
+            ("adapter", Some(AuxiliaryKind::Lora)),
+            ("mmproj", Some(AuxiliaryKind::Projector)),
+            ("imatrix", Some(AuxiliaryKind::ImportanceMatrix)),
+            ("controlvector", Some(AuxiliaryKind::ControlVector)),
+            ("vocab", Some(AuxiliaryKind::Vocabulary)),
             ("model", None),
-            ("dataset", Some(Kind::Other)),
+            ("dataset", Some(AuxiliaryKind::Other)),
         ] {
             let found = of(&[("general.type", ty), ("general.architecture", "x")]);
             assert_eq!(found, kind, "{ty}");
         }
         assert_eq!(
             of(&[("general.architecture", "clip")]),
-            Some(Kind::Projector)
+            Some(AuxiliaryKind::Projector)
         );
         assert_eq!(
             of(&[("general.architecture", "controlvector")]),
-            Some(Kind::ControlVector)
+            Some(AuxiliaryKind::ControlVector)
         );
-        assert_eq!(of(&[("adapter.type", "lora")]), Some(Kind::Lora));
+        assert_eq!(of(&[("adapter.type", "lora")]), Some(AuxiliaryKind::Lora));
         assert_eq!(of(&[("general.architecture", "x")]), None);
     }
 }

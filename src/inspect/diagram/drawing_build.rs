@@ -10,14 +10,14 @@ use lab_core::plan::{BranchPlan, LayerPlan, NormUse, Plan, SlotPlan, Unit};
 use super::context::DrawContext;
 use super::ids;
 use super::kinds::{self, kinds, without_index};
-use super::ops::{Reader, is_folded};
-use super::sample::Sample;
+use super::ops::{GraphReader, is_folded};
+use super::traced_plan::TracedPlan;
 use super::words;
-use super::{Branch, Cost, Drawing, Factor, Kept, Kind, Note, Part, Slot};
+use super::{BoxNote, Branch, Drawing, Factor, Kept, LayerKind, Slot, UnitBox, WeightCost};
 
 impl Drawing {
     /// The drawing of a sample.
-    pub fn new(def: &ArchDef, sample: &Sample) -> Self {
+    pub fn new(def: &ArchDef, sample: &TracedPlan) -> Self {
         let (plan, steps) = (sample.plan(), sample.steps());
         let mut places: HashMap<(&str, &str), Vec<usize>> = HashMap::new();
         for (at, step) in steps.iter().enumerate() {
@@ -29,7 +29,7 @@ impl Drawing {
             sample,
             plan,
             steps,
-            reader: Reader::new(steps),
+            reader: GraphReader::new(steps),
             of_layer: kinds(plan, steps),
             places,
             uses: uses(def, plan),
@@ -55,7 +55,7 @@ impl<'a> DrawContext<'a> {
         let per_layer = plan.per_layer.as_ref();
         let per_layer = per_layer.map(|unit| self.stage(unit, "per_layer"));
         let n_kinds = self.of_layer.iter().max().map_or(0, |most| most + 1);
-        let mut drawn: Vec<Kind> = (0..n_kinds).map(|kind| self.kind(kind)).collect();
+        let mut drawn: Vec<LayerKind> = (0..n_kinds).map(|kind| self.kind(kind)).collect();
         self.tell_apart(&mut drawn);
         let mut end = Vec::new();
         if let Some(head) = &plan.head {
@@ -76,7 +76,7 @@ impl<'a> DrawContext<'a> {
             begin: source
                 .into_iter()
                 .chain([embed])
-                .filter(|part: &Part| !part.ops.is_empty())
+                .filter(|part: &UnitBox| !part.ops.is_empty())
                 .chain(write)
                 .chain(per_layer.filter(|part| !part.ops.is_empty()))
                 .collect(),
@@ -93,11 +93,11 @@ impl<'a> DrawContext<'a> {
         }
     }
 
-    fn stage(&mut self, unit: &Unit, kind: &str) -> Part {
+    fn stage(&mut self, unit: &Unit, kind: &str) -> UnitBox {
         self.unit_part(&[unit], kind, None)
     }
 
-    fn kind(&mut self, kind: usize) -> Kind {
+    fn kind(&mut self, kind: usize) -> LayerKind {
         let plan = self.plan;
         let mine = (0..plan.layers.len()).filter(|at| self.of_layer[*at] == kind);
         let places: Vec<usize> = mine.collect();
@@ -111,12 +111,12 @@ impl<'a> DrawContext<'a> {
         let parts = slots.iter().flat_map(Slot::parts);
         let weights = parts.flat_map(|part| &part.weights);
         let tensors = weights.flat_map(|weight| weight.tensors.iter().copied());
-        Kind {
+        LayerKind {
             letter: letter(kind),
             cost: self.cost(&tensors.collect()),
             layers: places,
             slots,
-            ..Kind::default()
+            ..LayerKind::default()
         }
     }
 
@@ -168,14 +168,14 @@ impl<'a> DrawContext<'a> {
             joined,
             after: self.norm_of(slots.iter().map(|s| &s.after), of),
             write,
-            note: Note::default(),
+            note: BoxNote::default(),
         }
     }
 
     /// The part of a mix that several layers share.
-    fn mix(&mut self, all: &[&Unit], title: &str, of: Option<&LayerPlan>) -> Option<Part> {
+    fn mix(&mut self, all: &[&Unit], title: &str, of: Option<&LayerPlan>) -> Option<UnitBox> {
         all.first()?;
-        Some(Part {
+        Some(UnitBox {
             title: title.to_owned(),
             ..self.unit_part(all, "mix", of)
         })
@@ -204,12 +204,12 @@ impl<'a> DrawContext<'a> {
         &mut self,
         all: impl Iterator<Item = &'p Option<NormUse>>,
         of: &LayerPlan,
-    ) -> Option<Part> {
+    ) -> Option<UnitBox> {
         self.norm(&all.flatten().collect::<Vec<_>>(), Some(of))
     }
 
     /// The part of a norm at one place in several layers.
-    fn norm(&mut self, all: &[&NormUse], layer: Option<&LayerPlan>) -> Option<Part> {
+    fn norm(&mut self, all: &[&NormUse], layer: Option<&LayerPlan>) -> Option<UnitBox> {
         let of = &self.plan.norms[all.first()?.norm];
         let steps: Vec<Vec<usize>> = all.iter().map(|norm| self.norm_steps(norm)).collect();
         // Each use of a norm becomes a unit with its own path and weights.
@@ -229,7 +229,7 @@ impl<'a> DrawContext<'a> {
         let units: Vec<Unit> = units.collect();
         let default = || self.def.resource(Resource::Norm, "default");
         let instance = self.instance(&of.path).or_else(default);
-        Some(Part {
+        Some(UnitBox {
             title: words::norm(of),
             ..self.part(&units.iter().collect::<Vec<_>>(), &steps, instance, layer)
         })
@@ -256,8 +256,8 @@ impl<'a> DrawContext<'a> {
     }
 
     /// The total of a set of tensors; `None` without a file.
-    pub(super) fn cost(&self, tensors: &BTreeSet<usize>) -> Option<Cost> {
-        let mut cost = self.known(Cost::default())?;
+    pub(super) fn cost(&self, tensors: &BTreeSet<usize>) -> Option<WeightCost> {
+        let mut cost = self.known(WeightCost::default())?;
         for at in tensors {
             let tensor = &self.plan.tensors[*at];
             cost.params += tensor.shape.iter().product::<u64>();

@@ -4,7 +4,7 @@ use crate::weights::{Weights, gguf};
 
 /// A file under construction. The counts in the header follow from the added parts, unless set.
 #[derive(Clone, Debug)]
-pub(crate) struct Forge {
+pub(crate) struct GgufBuilder {
     pub(super) magic: [u8; 4],
     pub(super) version: u32,
     pub(super) n_tensors: u64,
@@ -15,7 +15,7 @@ pub(crate) struct Forge {
     pub(super) alignment: usize,
 }
 
-impl Forge {
+impl GgufBuilder {
     pub(crate) fn new() -> Self {
         Self {
             magic: *b"GGUF",
@@ -38,7 +38,7 @@ impl Forge {
         self
     }
 
-    /// A key of type u32. The key `general.alignment` also sets the alignment of the forged file.
+    /// A key of type u32. The key `general.alignment` also sets the alignment of the built file.
     pub(crate) fn u32(mut self, key: &str, value: u32) -> Self {
         if key == "general.alignment" {
             self.alignment = value as usize;
@@ -109,10 +109,10 @@ pub(crate) fn open(bytes: Vec<u8>) -> Result<Weights, String> {
 }
 
 /// A valid file with two tensors: four floats, and one block of Q8_0.
-pub(super) fn sound() -> Forge {
+pub(super) fn sound() -> GgufBuilder {
     let tokens = [array(8, 2), string(b"a"), string(b"\xff")].concat();
     let block: Vec<u8> = (0..34).collect();
-    Forge::new()
+    GgufBuilder::new()
         .key("general.architecture", 8, &string(b"test"))
         .u32("test.block_count", 1)
         .key("tokens", 9, &tokens)
@@ -125,7 +125,7 @@ pub(super) fn sound() -> Forge {
 
 /// Asserts that the file is refused with this message.
 #[track_caller]
-pub(super) fn refused(file: &Forge, expected: &str) {
+pub(super) fn refused(file: &GgufBuilder, expected: &str) {
     let message = file.open().expect_err("the file breaks a rule");
     assert_eq!(message, format!("test: {expected}"));
 }

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use crate::weights::Metadata;
 
 use super::pretokenizer;
-use super::specials::Specials;
+use super::specials::SpecialTokens;
 
 /// The side of a token on which white space is included.
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -21,7 +21,7 @@ enum Side {
 /// One rule.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Rule {
+pub(super) struct StripRule {
     key: String,
     /// The rule applies if the lower-case value of the key contains one of these.
     contains: Vec<String>,
@@ -33,7 +33,7 @@ pub(super) struct Rule {
 }
 
 /// Applies the first rule that matches a file, if there is one.
-pub(super) fn apply(metadata: &Metadata, specials: &mut Specials) {
+pub(super) fn apply(metadata: &Metadata, specials: &mut SpecialTokens) {
     let mut rules = pretokenizer::rules().iter();
     let Some(rule) = rules.find(|rule| rule.applies(metadata)) else {
         return;
@@ -49,7 +49,7 @@ pub(super) fn apply(metadata: &Metadata, specials: &mut Specials) {
     }
 }
 
-impl Rule {
+impl StripRule {
     fn applies(&self, metadata: &Metadata) -> bool {
         let value = metadata.str(&self.key).unwrap_or_default().to_lowercase();
         self.contains.iter().any(|part| value.contains(part))

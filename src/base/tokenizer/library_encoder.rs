@@ -8,27 +8,27 @@
 use crate::util::panics::caught;
 
 use super::Error;
-use super::pieces::Spaces;
+use super::pieces::PieceSpelling;
 
 /// A vocabulary that the library encodes with.
 #[derive(Debug)]
-pub(crate) struct External {
+pub(crate) struct LibraryEncoder {
     /// The library, configured to recognise all special tokens.
     whole: tokenizers::Tokenizer,
     /// The library, configured to treat control tokens as text.
     literal: tokenizers::Tokenizer,
     /// The tokens that a text starts and ends with, if special tokens are requested.
     frame: (Vec<u32>, Vec<u32>),
-    pub(super) spaces: Spaces,
+    pub(super) spaces: PieceSpelling,
     /// Whether encoding preserves every byte of a text.
     pub(super) keeps_bytes: bool,
 }
 
-impl External {
+impl LibraryEncoder {
     pub(super) fn new(
         whole: tokenizers::Tokenizer,
         frame: (Vec<u32>, Vec<u32>),
-        spaces: Spaces,
+        spaces: PieceSpelling,
         keeps_bytes: bool,
     ) -> Self {
         let mut literal = whole.clone();

@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
+use super::fragment::{Fragment, Rect};
 use super::overlay::{self, heat};
-use super::scene::{Piece, Rect};
 use super::shape::{MAX_ROW, drum, graph, label, sign};
-use super::text::{Style, cut, width, wrap};
+use super::text::{TextStyle, cut, width, wrap};
 use crate::diagram::boxes::dims;
-use crate::diagram::{Cost, Edge, End, Note, Op, OpShape, Part, Weight};
+use crate::diagram::{BoxNote, BoxWeight, Edge, EdgeSource, OpBox, OpShape, UnitBox, WeightCost};
 use lab_base::util::wording::{bytes, count, percent};
 
 /// Padding between a border and its contents.
@@ -24,13 +24,13 @@ fn with_dims(name: &str, of: &[String]) -> String {
 }
 
 /// Number of elements, bytes, and share of the model.
-pub(in crate::diagram) fn cost_text(cost: &Cost) -> String {
+pub(in crate::diagram) fn cost_text(cost: &WeightCost) -> String {
     let (n, size) = (count(cost.params), bytes(cost.bytes));
     format!("{n} \u{b7} {size} \u{b7} {}", percent(cost.share))
 }
 
 /// A part with its operations: a block with contents, or a norm as one box.
-pub(in crate::diagram) fn opened(part: &Part) -> Piece {
+pub(in crate::diagram) fn opened(part: &UnitBox) -> Fragment {
     match part.kind {
         "norm" => single(part),
         _ => block(part),
@@ -38,86 +38,86 @@ pub(in crate::diagram) fn opened(part: &Part) -> Piece {
 }
 
 /// A block with its operations.
-fn block(part: &Part) -> Piece {
+fn block(part: &UnitBox) -> Fragment {
     let inside = inside(part);
     let room = inside.w.max(MIN_HEADING);
     let heading = heading(part, room, true);
     let (w, top) = (room + 2.0 * PAD, heading.h + PAD);
     let left = PAD + ((room - inside.w) / 2.0).round();
-    let mut piece = Piece::new(w, top + inside.h + 2.0 * PAD);
-    piece.frame(10.0, "frame");
+    let mut fragment = Fragment::new(w, top + inside.h + 2.0 * PAD);
+    fragment.frame(10.0, "frame");
     // If a measurement is shown, the heading has a band in the colour of its part.
-    let mut band = Piece::new(w, heading.h + 4.0);
+    let mut band = Fragment::new(w, heading.h + 4.0);
     if !part.note.class.is_empty() {
         band.frame(10.0, "frame");
     }
     band.put(heading, PAD, 0.0);
-    piece.put(heat(band, part.note.class), 0.0, 0.0);
+    fragment.put(heat(band, part.note.class), 0.0, 0.0);
     let [into, out] = inside.ports().map(|port| (left + port).round());
-    piece.ports = Some([into, out]);
-    piece.line(&[(out, top + inside.h), (out, piece.h)], "wire");
-    piece.put(inside, left, top);
-    piece.grouped(part.class, &part.id)
+    fragment.ports = Some([into, out]);
+    fragment.line(&[(out, top + inside.h), (out, fragment.h)], "wire");
+    fragment.put(inside, left, top);
+    fragment.grouped(part.class, &part.id)
 }
 
 /// A norm, or another part with one operation, as one box with the name of the part.
-pub(super) fn single(part: &Part) -> Piece {
+pub(super) fn single(part: &UnitBox) -> Fragment {
     let Some(op) = part.ops.first() else {
-        return Piece::new(10.0, 0.0);
+        return Fragment::new(10.0, 0.0);
     };
     let inner = op_box(part, op, &part.id, None, &part.note);
     inner.grouped(part.class, "")
 }
 
 /// A block without its contents: only its heading.
-pub(super) fn card(part: &Part, room: f64) -> Piece {
+pub(super) fn card(part: &UnitBox, room: f64) -> Fragment {
     let heading = heading(part, room, false);
-    let mut piece = Piece::new(room + 2.0 * PAD, heading.h + 8.0);
-    piece.frame(10.0, "frame");
-    piece.put(heading, PAD, 0.0);
-    heat(piece.grouped(part.class, &part.id), part.note.class)
+    let mut fragment = Fragment::new(room + 2.0 * PAD, heading.h + 8.0);
+    fragment.frame(10.0, "frame");
+    fragment.put(heading, PAD, 0.0);
+    heat(fragment.grouped(part.class, &part.id), part.note.class)
 }
 
 /// A norm as a card: its name and its note.
-pub(super) fn small(part: &Part) -> Piece {
-    let mut rows = vec![(part.title.clone(), Style::Line)];
+pub(super) fn small(part: &UnitBox) -> Fragment {
+    let mut rows = vec![(part.title.clone(), TextStyle::Line)];
     rows.extend(noted(&part.note));
-    let piece = boxed(rows, "frame");
-    heat(piece.grouped(part.class, &part.id), part.note.class)
+    let fragment = boxed(rows, "frame");
+    heat(fragment.grouped(part.class, &part.id), part.note.class)
 }
 
 /// The note of a box, as lines.
-fn noted(note: &Note) -> impl Iterator<Item = (String, Style)> {
+fn noted(note: &BoxNote) -> impl Iterator<Item = (String, TextStyle)> {
     let lines = overlay::lines(note).into_iter();
-    lines.map(|line| (line.to_owned(), Style::Line))
+    lines.map(|line| (line.to_owned(), TextStyle::Line))
 }
 
 /// The heading of a part: title, words, formula and numbers.
-fn heading(part: &Part, room: f64, is_full: bool) -> Piece {
-    let mut piece = Piece::new(room, 8.0);
+fn heading(part: &UnitBox, room: f64, is_full: bool) -> Fragment {
+    let mut fragment = Fragment::new(room, 8.0);
     let cost = part.cost.as_ref().map(cost_text);
     let cost = cost.map(|text| text + &in_layers(part.paths.len()));
     let cost = cost.unwrap_or_default();
-    piece.write(0.0, Style::Title, &part.title);
-    let last = wrap(&part.title, Style::Title, room).pop();
-    let last = last.map_or(0.0, |name| width(&name, Style::Title));
-    match last + width(&cost, Style::Small) + 12.0 <= room {
-        true => piece.end(room, piece.h - 5.0, Style::Small, &cost),
-        false => piece.write(0.0, Style::Small, &cost),
+    fragment.write(0.0, TextStyle::Title, &part.title);
+    let last = wrap(&part.title, TextStyle::Title, room).pop();
+    let last = last.map_or(0.0, |name| width(&name, TextStyle::Title));
+    match last + width(&cost, TextStyle::Small) + 12.0 <= room {
+        true => fragment.end(room, fragment.h - 5.0, TextStyle::Small, &cost),
+        false => fragment.write(0.0, TextStyle::Small, &cost),
     }
     for line in overlay::lines(&part.note) {
-        piece.write(0.0, Style::Name, line);
+        fragment.write(0.0, TextStyle::Name, line);
     }
-    piece.write(0.0, Style::Line, &part.line);
-    piece.write(0.0, Style::Small, &part.formula);
+    fragment.write(0.0, TextStyle::Line, &part.line);
+    fragment.write(0.0, TextStyle::Small, &part.formula);
     if is_full {
-        piece.write(0.0, Style::Small, &part.facts.join(" \u{b7} "));
+        fragment.write(0.0, TextStyle::Small, &part.facts.join(" \u{b7} "));
     }
     for text in part.kept.text.iter().chain(&part.kept.amounts()) {
-        piece.write(0.0, Style::Small, text);
+        fragment.write(0.0, TextStyle::Small, text);
     }
-    piece.skip(2.0);
-    piece
+    fragment.skip(2.0);
+    fragment
 }
 
 /// The number of layers that a number is the sum of, in words.
@@ -129,7 +129,7 @@ fn in_layers(n: usize) -> String {
 }
 
 /// Two rows about a weight: its name; its dimensions, types and bytes.
-fn weight_rows(weight: &Weight) -> [String; 2] {
+fn weight_rows(weight: &BoxWeight) -> [String; 2] {
     let mut what = vec![dims(&weight.shape), weight.types.join("/")];
     let cost = weight.cost.as_ref().map(|cost| bytes(cost.bytes));
     what.extend(cost.map(|size| size + &in_layers(weight.tensors.len())));
@@ -139,38 +139,48 @@ fn weight_rows(weight: &Weight) -> [String; 2] {
 }
 
 /// The box of an operation. `result` is written below its name, if there is one.
-fn op_box(part: &Part, op: &Op, id: &str, result: Option<String>, note: &Note) -> Piece {
-    let mut rows = vec![(op.title.clone(), Style::Name)];
+fn op_box(
+    part: &UnitBox,
+    op: &OpBox,
+    id: &str,
+    result: Option<String>,
+    note: &BoxNote,
+) -> Fragment {
+    let mut rows = vec![(op.title.clone(), TextStyle::Name)];
     rows.extend(noted(note));
     let weights = op.weights.iter().map(|at| &part.weights[*at]);
-    rows.extend(weights.flat_map(weight_rows).map(|row| (row, Style::Small)));
-    rows.extend(result.map(|result| (format!("gives {result}"), Style::Small)));
-    let piece = match op.shape {
+    rows.extend(
+        weights
+            .flat_map(weight_rows)
+            .map(|row| (row, TextStyle::Small)),
+    );
+    rows.extend(result.map(|result| (format!("gives {result}"), TextStyle::Small)));
+    let fragment = match op.shape {
         OpShape::Sign(text) => signed(text, note),
-        OpShape::Kept => boxed(rows, "drum"),
+        OpShape::RetainedMemory => boxed(rows, "drum"),
         OpShape::Weighted => boxed(rows, "wbox"),
         OpShape::Plain => boxed(rows, "pill"),
     };
-    heat(piece.grouped("op", id), note.class)
+    heat(fragment.grouped("op", id), note.class)
 }
 
 /// A circle in the middle of its room, with its note on the right.
-fn signed(text: &str, note: &Note) -> Piece {
+fn signed(text: &str, note: &BoxNote) -> Fragment {
     let lines = overlay::lines(note);
-    let widths = lines.iter().map(|line| 5.0 + width(line, Style::Small));
+    let widths = lines.iter().map(|line| 5.0 + width(line, TextStyle::Small));
     let x = (12.0 + widths.fold(0.0, f64::max)).ceil();
-    let mut piece = Piece::new(2.0 * x, 24.0);
-    sign(&mut piece, (x, 12.0), text);
+    let mut fragment = Fragment::new(2.0 * x, 24.0);
+    sign(&mut fragment, (x, 12.0), text);
     let mut y = 16.0 - 6.5 * lines.len().saturating_sub(1) as f64;
     for line in lines {
-        piece.start(x + 17.0, y, Style::Small, line);
+        fragment.start(x + 17.0, y, TextStyle::Small, line);
         y += 13.0;
     }
-    piece
+    fragment
 }
 
 /// A box of lines, with the class of its frame.
-fn boxed(mut rows: Vec<(String, Style)>, frame: &'static str) -> Piece {
+fn boxed(mut rows: Vec<(String, TextStyle)>, frame: &'static str) -> Fragment {
     for (text, style) in &mut rows {
         *text = cut(text, *style, MAX_ROW);
     }
@@ -178,29 +188,29 @@ fn boxed(mut rows: Vec<(String, Style)>, frame: &'static str) -> Piece {
     let w = (widths.fold(0.0, f64::max) + 20.0).ceil();
     let dip = if frame == "drum" { 6.0 } else { 0.0 };
     let texts: f64 = rows.iter().map(|(_, style)| style.leading()).sum();
-    let mut piece = Piece::new(w, texts + 7.0 + 2.0 * dip);
+    let mut fragment = Fragment::new(w, texts + 7.0 + 2.0 * dip);
     match frame {
-        "drum" => drum(&mut piece, dip),
-        "wbox" => piece.frame(6.0, frame),
-        _ => piece.frame(12.0, frame),
+        "drum" => drum(&mut fragment, dip),
+        "wbox" => fragment.frame(6.0, frame),
+        _ => fragment.frame(12.0, frame),
     }
     let mut y = 2.0 + 1.5 * dip;
     for (text, style) in rows {
         y += style.leading();
-        piece.middle(w / 2.0, y - 3.0, style, &text);
+        fragment.middle(w / 2.0, y - 3.0, style, &text);
     }
-    piece
+    fragment
 }
 
 /// The operations of a part between its inputs and its result, and a line from the result to the bottom.
-fn inside(part: &Part) -> Piece {
-    let (mut pieces, mut arrows) = (Vec::new(), Vec::new());
+fn inside(part: &UnitBox) -> Fragment {
+    let (mut fragments, mut arrows) = (Vec::new(), Vec::new());
     let mut inputs: HashMap<&str, usize> = HashMap::new();
     for edge in &part.edges {
-        if let End::Outside(name) = &edge.from {
+        if let EdgeSource::Outside(name) = &edge.from {
             inputs.entry(name).or_insert_with(|| {
-                pieces.push(label(&with_dims(name, &edge.shape), "in"));
-                pieces.len() - 1
+                fragments.push(label(&with_dims(name, &edge.shape), "in"));
+                fragments.len() - 1
             });
         }
     }
@@ -210,43 +220,46 @@ fn inside(part: &Part) -> Piece {
         let mut into = Vec::new();
         for edge in &edges {
             let mut from = match &edge.from {
-                End::Op(from) => of_op[*from],
-                End::Outside(name) => inputs[name.as_str()],
+                EdgeSource::Op(from) => of_op[*from],
+                EdgeSource::Outside(name) => inputs[name.as_str()],
             };
             if edge.is_part {
-                arrows.push((from, pieces.len()));
-                from = pieces.len();
-                pieces.push(label(&with_dims("part", &edge.shape), "cutout"));
+                arrows.push((from, fragments.len()));
+                from = fragments.len();
+                fragments.push(label(&with_dims("part", &edge.shape), "cutout"));
             }
             into.push(from);
         }
         into.dedup();
-        arrows.extend(into.into_iter().map(|from| (from, pieces.len())));
-        of_op.push(pieces.len());
-        pieces.push(op_box(part, op, &op.id, result(op, &edges), &op.note));
+        arrows.extend(into.into_iter().map(|from| (from, fragments.len())));
+        of_op.push(fragments.len());
+        fragments.push(op_box(part, op, &op.id, result(op, &edges), &op.note));
     }
-    let (mut piece, boxes) = graph(pieces, &arrows);
+    let (mut fragment, boxes) = graph(fragments, &arrows);
     let is_end = |at: &usize| {
-        let is_read = part.edges.iter().any(|edge| edge.from == End::Op(*at));
-        !is_read && part.ops[*at].shape != OpShape::Kept
+        let is_read = part
+            .edges
+            .iter()
+            .any(|edge| edge.from == EdgeSource::Op(*at));
+        !is_read && part.ops[*at].shape != OpShape::RetainedMemory
     };
     let end = (0..part.ops.len()).rev().find(is_end).map(|at| of_op[at]);
     let middle = |r: &Rect| r.x + r.w / 2.0;
     if let (Some(first), Some(last)) = (boxes.first(), boxes.get(end.unwrap_or(0))) {
         let out = middle(last);
-        piece.ports = Some([middle(first), out]);
-        piece.line(&[(out, last.y + last.h), (out, piece.h)], "wire");
+        fragment.ports = Some([middle(first), out]);
+        fragment.line(&[(out, last.y + last.h), (out, fragment.h)], "wire");
     }
-    piece
+    fragment
 }
 
 /// Dimensions of a result, if they differ from those of the inputs.
-fn result(op: &Op, into: &[&Edge]) -> Option<String> {
+fn result(op: &OpBox, into: &[&Edge]) -> Option<String> {
     let is_same = into.iter().any(|edge| edge.shape == op.result);
     let is_shown = match op.shape {
         OpShape::Weighted => true,
         OpShape::Plain => !is_same,
-        OpShape::Sign(_) | OpShape::Kept => false,
+        OpShape::Sign(_) | OpShape::RetainedMemory => false,
     };
     (is_shown && !op.result.is_empty()).then(|| dims(&op.result))
 }

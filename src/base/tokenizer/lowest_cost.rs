@@ -6,8 +6,8 @@
 //! found in plain text. A byte order mark at the start is dropped.
 
 use super::Error;
-use super::prefixes::Prefixes;
-use super::vocab::{Kind, Vocabulary};
+use super::prefix_trie::PrefixTrie;
+use super::vocab::{TokenKind, Vocabulary};
 
 /// The cost of a character without a token.
 const UNKNOWN: i64 = 10_000_000;
@@ -17,9 +17,9 @@ const BYTE_ORDER_MARK: char = '\u{feff}';
 
 /// The tokens of a vocabulary by their texts.
 #[derive(Debug)]
-pub(super) struct Costs {
+pub(super) struct LowestCost {
     /// The ids and costs of the tokens, by their texts.
-    tokens: Prefixes<(u32, i64)>,
+    tokens: PrefixTrie<(u32, i64)>,
     bytes: Vec<u32>,
 }
 
@@ -31,9 +31,14 @@ struct BestPath {
     id: Option<u32>,
 }
 
-impl Costs {
+impl LowestCost {
     pub(super) fn new(vocab: &Vocabulary) -> Result<Self, Error> {
-        let is_text = |kind| matches!(kind, Kind::Normal | Kind::UserDefined | Kind::Unused);
+        let is_text = |kind| {
+            matches!(
+                kind,
+                TokenKind::Normal | TokenKind::UserDefined | TokenKind::Unused
+            )
+        };
         let cost = |id| {
             let score = f64::from(vocab.score(id));
             // A score that is not finite counts as a missing one.
@@ -49,11 +54,11 @@ impl Costs {
             .map(|(id, text, _)| (text.into(), (id, cost(id))));
         let byte = |byte| {
             let id = vocab.byte_token(byte);
-            let id = id.filter(|&id| vocab.kind(id) == Some(Kind::Byte));
+            let id = id.filter(|&id| vocab.kind(id) == Some(TokenKind::Byte));
             id.ok_or(Error::NoTokenForByte(byte))
         };
         Ok(Self {
-            tokens: Prefixes::new(tokens),
+            tokens: PrefixTrie::new(tokens),
             bytes: (0..=u8::MAX).map(byte).collect::<Result<_, _>>()?,
         })
     }

@@ -6,23 +6,23 @@
 
 use crate::weights::{Array, Metadata, Value};
 
-use super::super::vocab::Kind;
+use super::super::vocab::TokenKind;
 use super::super::{Tokenizer, keys, load};
 use super::added;
-use super::classes::{self, Class, Form};
-use super::files::{FileKind, Files};
-use super::ids::{Frame, Ids, Own};
-use super::layout::{self, Spelling};
-use super::sentencepiece::{Algorithm, Model};
-use super::tokens::{Slots, Token, looks_special};
-use super::{Error, Folder, assembled, templates};
+use super::classes::{self, ClassForm, TokenizerClass};
+use super::files::{FolderFiles, VocabularyFormat};
+use super::ids::{DefaultRoles, FrameRule, RoleIds};
+use super::layout::{self, TokenSpelling};
+use super::sentencepiece::{PieceAlgorithm, SentencePieceModel};
+use super::tokens::{FolderToken, TokenSlots, looks_special};
+use super::{Error, FolderTokenizer, assembled, templates};
 
 /// Reads a folder.
-pub(super) fn read(files: &Files) -> Result<Folder, Error> {
-    let mut model = Model::read(files)?;
+pub(super) fn read(files: &FolderFiles) -> Result<FolderTokenizer, Error> {
+    let mut model = SentencePieceModel::read(files)?;
     let class = match files.vocabulary.kind {
-        FileKind::Renumbered => Some(classes::required(files, Form::Pieces)?),
-        _ => classes::find(files, Form::Pieces)?,
+        VocabularyFormat::Renumbered => Some(classes::required(files, ClassForm::Pieces)?),
+        _ => classes::find(files, ClassForm::Pieces)?,
     };
     if let Some(class) = class {
         let renumbered = model.renumber(&class.leading, class.replaced, class.unknown());
@@ -32,7 +32,7 @@ pub(super) fn read(files: &Files) -> Result<Folder, Error> {
     let own = own(&model, class, &tokens);
     let mut metadata = Metadata::default();
     write(files, &model, &symbols, &tokens, &mut metadata)?;
-    Ids::read(files, &own, &tokens)?.write(&tokens, &mut metadata);
+    RoleIds::read(files, &own, &tokens)?.write(&tokens, &mut metadata);
     templates::write(files, &mut metadata)?;
     let tokenizer = Tokenizer::from_metadata(&metadata);
     assembled(files, metadata, tokenizer, None)
@@ -40,20 +40,20 @@ pub(super) fn read(files: &Files) -> Result<Folder, Error> {
 
 /// The tokens, and the ids of those that are matched within texts.
 fn tokens(
-    files: &Files,
-    model: &Model,
-    class: Option<&Class>,
-) -> Result<(Vec<Token>, Vec<u32>), Error> {
-    let mut slots = Slots::new(files)?;
+    files: &FolderFiles,
+    model: &SentencePieceModel,
+    class: Option<&TokenizerClass>,
+) -> Result<(Vec<FolderToken>, Vec<u32>), Error> {
+    let mut slots = TokenSlots::new(files)?;
     for (id, piece) in (0..).zip(&model.pieces) {
         slots.put(
             id,
-            Token::new(piece.text.clone(), piece.kind.unwrap_or(Kind::Unused)),
+            FolderToken::new(piece.text.clone(), piece.kind.unwrap_or(TokenKind::Unused)),
         )?;
     }
     let declared = added::read(files)?;
     for (id, text) in
-        (model.pieces.len() as u32..).zip(class.map(Class::special).unwrap_or_default())
+        (model.pieces.len() as u32..).zip(class.map(TokenizerClass::special).unwrap_or_default())
     {
         if !declared
             .iter()
@@ -62,9 +62,9 @@ fn tokens(
             let strips_left = class.is_some_and(|class| class.strips_left.contains(&text));
             slots.put(
                 id,
-                Token {
+                FolderToken {
                     strips_left,
-                    ..Token::new(text, Kind::Control)
+                    ..FolderToken::new(text, TokenKind::Control)
                 },
             )?;
         }
@@ -73,59 +73,63 @@ fn tokens(
         let token = &other.token;
         let piece = model.pieces.get(other.id as usize);
         let kind = match piece.and_then(|piece| piece.kind) {
-            Some(Kind::Unknown) => Kind::Unknown,
-            _ if token.special || looks_special(&token.content) => Kind::Control,
-            _ => Kind::UserDefined,
+            Some(TokenKind::Unknown) => TokenKind::Unknown,
+            _ if token.special || looks_special(&token.content) => TokenKind::Control,
+            _ => TokenKind::UserDefined,
         };
         // A folder may give another text to a piece that training left unused.
         slots.replace(
             other.id,
-            Token {
+            FolderToken {
                 strips_left: token.lstrip,
                 strips_right: token.rstrip,
-                ..Token::new(token.content.clone(), kind)
+                ..FolderToken::new(token.content.clone(), kind)
             },
         )?;
     }
     let is_declared = |id: u32| declared.binary_search_by_key(&id, |other| other.id).is_ok();
     let symbols = (0..)
         .zip(&model.pieces)
-        .filter(|(id, piece)| piece.kind == Some(Kind::UserDefined) && !is_declared(*id))
+        .filter(|(id, piece)| piece.kind == Some(TokenKind::UserDefined) && !is_declared(*id))
         .map(|(id, _)| id)
         .collect();
     Ok((slots.filled(), symbols))
 }
 
 /// The roles that the model and the class define.
-fn own(model: &Model, class: Option<&Class>, tokens: &[Token]) -> Own {
-    let mut own = Own::of_class(class, tokens);
+fn own(
+    model: &SentencePieceModel,
+    class: Option<&TokenizerClass>,
+    tokens: &[FolderToken],
+) -> DefaultRoles {
+    let mut own = DefaultRoles::of_class(class, tokens);
     own.unknown = model.unknown();
     own.roles.extend(model.roles());
     if class.is_none() {
         // Texts start with BOS, as in llama.cpp and in the software that most such models are trained with.
-        own.frame = Frame::Bos;
+        own.frame = FrameRule::Bos;
     }
     own
 }
 
 /// Writes the keys of the model.
 fn write(
-    files: &Files,
-    model: &Model,
+    files: &FolderFiles,
+    model: &SentencePieceModel,
     symbols: &[u32],
-    tokens: &[Token],
+    tokens: &[FolderToken],
     metadata: &mut Metadata,
 ) -> Result<(), Error> {
     let name = match model.algorithm {
-        Algorithm::Unigram => load::Algorithm::Likelihood.model_name(),
-        Algorithm::Pairs => load::Algorithm::Scores.model_name(),
+        PieceAlgorithm::Unigram => load::Algorithm::Likelihood.model_name(),
+        PieceAlgorithm::Pairs => load::Algorithm::Scores.model_name(),
     };
     metadata.insert(keys::MODEL, Value::Str(name.to_owned()));
     metadata.insert(
         keys::PRE,
         Value::Str(super::super::pretokenizer::DEFAULT.to_owned()),
     );
-    layout::write_tokens(tokens, Spelling::Escaped, metadata);
+    layout::write_tokens(tokens, TokenSpelling::Escaped, metadata);
     let score = |id: usize| model.pieces.get(id).map_or(0.0, |piece| piece.score);
     let scores = (0..tokens.len()).map(score).collect();
     metadata.insert(keys::SCORES, Value::Array(Array::F32(scores)));

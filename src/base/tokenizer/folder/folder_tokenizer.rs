@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use super::super::Tokenizer;
 use super::Error;
-use super::files::Files;
+use super::files::FolderFiles;
 use crate::weights::Metadata;
 
 /// The vocabulary and the chat templates of a folder.
 #[derive(Debug)]
-pub struct Folder {
+pub struct FolderTokenizer {
     /// The file that holds the vocabulary, for messages.
     path: PathBuf,
     metadata: Metadata,
@@ -27,7 +27,7 @@ pub(super) enum Difference {
     Whole(String),
 }
 
-impl Folder {
+impl FolderTokenizer {
     /// The vocabulary as keys of a GGUF file. If no keys can describe how texts are tokenized, `tokenizer.ggml.model`
     /// and `tokenizer.ggml.pre` are absent.
     pub fn metadata(&self) -> &Metadata {
@@ -70,13 +70,13 @@ impl Folder {
 
 /// A folder with the vocabulary that was read.
 pub(super) fn assembled(
-    files: &Files,
+    files: &FolderFiles,
     metadata: Metadata,
     tokenizer: Result<Tokenizer, super::super::Error>,
     difference: Option<Difference>,
-) -> Result<Folder, Error> {
+) -> Result<FolderTokenizer, Error> {
     let path = files.tokenizer_path();
-    Ok(Folder {
+    Ok(FolderTokenizer {
         tokenizer: tokenizer.map_err(|source| Error::Vocabulary {
             path: path.clone(),
             source,

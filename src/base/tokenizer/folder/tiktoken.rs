@@ -11,9 +11,9 @@ use serde_json::{Map, Value as Json, json};
 
 use super::super::byte_level;
 use super::Error;
-use super::files::Files;
+use super::convert::{self, SpecialToken};
+use super::files::FolderFiles;
 use super::layout::base64;
-use super::source::{self, Special};
 
 /// Maximum number of bytes of a token: four times the longest known one.
 const LONGEST: usize = 1024;
@@ -22,7 +22,7 @@ const MOST_MERGED: usize = 16;
 
 /// Tokens with their ids.
 #[derive(Debug, Default)]
-pub(super) struct Ranks {
+pub(super) struct TiktokenRanks {
     ids: FxHashMap<Vec<u8>, u32>,
     tokens: std::collections::BTreeMap<u32, Vec<u8>>,
 }
@@ -33,9 +33,9 @@ pub(super) fn is_model(bytes: &[u8]) -> bool {
     bytes.first() == Some(&b'\n')
 }
 
-impl Ranks {
+impl TiktokenRanks {
     /// Parses lines of a base64 text and a number.
-    pub(super) fn read(files: &Files) -> Result<Self, Error> {
+    pub(super) fn read(files: &FolderFiles) -> Result<Self, Error> {
         let mut this = Self::default();
         let lines = files.vocabulary.bytes.split(|byte| *byte == b'\n');
         for (number, line) in (1..).zip(lines) {
@@ -58,7 +58,12 @@ impl Ranks {
     }
 
     /// Adds a token.
-    pub(super) fn add(&mut self, files: &Files, bytes: Vec<u8>, id: u32) -> Result<(), Error> {
+    pub(super) fn add(
+        &mut self,
+        files: &FolderFiles,
+        bytes: Vec<u8>,
+        id: u32,
+    ) -> Result<(), Error> {
         if bytes.is_empty() || bytes.len() > LONGEST {
             let len = bytes.len();
             return Err(files.damaged(format!(
@@ -83,10 +88,10 @@ impl Ranks {
     /// The vocabulary as a `tokenizer.json`.
     pub(super) fn describe(
         &self,
-        files: &Files,
+        files: &FolderFiles,
         pattern: &str,
         normal_form: Option<&str>,
-        specials: &[Special],
+        specials: &[SpecialToken],
     ) -> Result<Vec<u8>, Error> {
         let missing = (0..=u8::MAX).find(|byte| !self.ids.contains_key(&[*byte][..]));
         if let Some(byte) = missing {
@@ -97,7 +102,7 @@ impl Ranks {
         for (id, bytes) in &self.tokens {
             vocab.insert(spelled(bytes), (*id).into());
         }
-        for Special { id, token } in specials {
+        for SpecialToken { id, token } in specials {
             let text = &token.content;
             if let Some(other) = vocab.insert(text.clone(), (*id).into())
                 && other != *id
@@ -114,11 +119,11 @@ impl Ranks {
             }
         }
         let model = json!({"type": "BPE", "ignore_merges": true, "vocab": vocab, "merges": merges});
-        Ok(source::byte_level(pattern, normal_form, specials, &model))
+        Ok(convert::byte_level(pattern, normal_form, specials, &model))
     }
 
     /// Every split of a token into two others; for each token, the splits with the lowest parts first.
-    fn merges(&self, files: &Files) -> Result<Vec<Json>, Error> {
+    fn merges(&self, files: &FolderFiles) -> Result<Vec<Json>, Error> {
         let all: usize = self.tokens.values().map(Vec::len).sum();
         let mut budget = all.saturating_mul(MOST_MERGED);
         let mut parts = Vec::new();

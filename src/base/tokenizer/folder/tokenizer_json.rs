@@ -1,4 +1,4 @@
-//! `tokenizer.json`, or another file converted to its format (`source`), parsed by the format's library, with the few
+//! `tokenizer.json`, or another file converted to its format (`convert`), parsed by the format's library, with the few
 //! fields that the library does not expose.
 //!
 //! Tokens that other files of the folder add are added here too, as in training software. Invariant: every token has
@@ -12,15 +12,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 use tokenizers::{AddedToken, Tokenizer as Library};
 
-use super::super::external::guarded;
+use super::super::library_encoder::guarded;
 use super::Error;
 use super::added;
-use super::files::Files;
-use super::source::Described;
+use super::convert::ConvertedJson;
+use super::files::FolderFiles;
 
 /// The contents of a folder's `tokenizer.json`.
 #[derive(Debug)]
-pub(super) struct Parsed {
+pub(super) struct TokenizerJson {
     pub(super) library: Library,
     /// Merges in order of rank; empty for models without merges.
     pub(super) merges: Vec<(String, String)>,
@@ -34,7 +34,7 @@ pub(super) struct Parsed {
 
 /// The parts of the file that the library does not expose.
 #[derive(Deserialize)]
-struct Raw {
+struct RawJson {
     #[serde(default)]
     added_tokens: Vec<Declared>,
     model: RawModel,
@@ -84,18 +84,19 @@ impl<'de> Deserialize<'de> for Merge {
     }
 }
 
-impl Parsed {
-    pub(super) fn read(files: &Files, described: &Described) -> Result<Self, Error> {
+impl TokenizerJson {
+    pub(super) fn read(files: &FolderFiles, described: &ConvertedJson) -> Result<Self, Error> {
         let path = files.tokenizer_path();
         let refused = |message| Error::Refused {
             path: path.clone(),
             message,
         };
         let mut library = guarded(|| Library::from_bytes(&described.json)).map_err(refused)?;
-        let raw: Raw = serde_json::from_slice(&described.json).map_err(|source| Error::Json {
-            path: path.clone(),
-            source,
-        })?;
+        let raw: RawJson =
+            serde_json::from_slice(&described.json).map_err(|source| Error::Json {
+                path: path.clone(),
+                source,
+            })?;
         for token in &raw.added_tokens {
             check_id(&library, &path, &token.content, token.id)?;
         }
@@ -142,7 +143,11 @@ fn steps(part: &impl Serialize) -> Vec<Json> {
 }
 
 /// Adds the tokens that other files declare, then those that a class implies.
-fn add_tokens(library: &mut Library, files: &Files, implied: &[AddedToken]) -> Result<(), Error> {
+fn add_tokens(
+    library: &mut Library,
+    files: &FolderFiles,
+    implied: &[AddedToken],
+) -> Result<(), Error> {
     let declared = added::read(files)?;
     let refused = |message| Error::Refused {
         path: files.tokenizer_config.path().to_owned(),

@@ -2,10 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::super::overlay::Home;
-use super::finding::{Finding, Level};
+use super::super::overlay::BoxId;
+use super::difference::{DifferenceLevel, DrawingDifference};
 use crate::describe;
-use crate::diagram::{Drawing, Factor, Kind, Part, PartOption, Slot};
+use crate::diagram::{Drawing, Factor, LayerKind, Slot, UnitBox, UnitOption};
 use lab_base::util::wording::{listed, uncapital};
 use lab_core::arch::{Contract, Join};
 use lab_core::blocks::REGISTRY;
@@ -18,9 +18,9 @@ pub(super) struct Comparer<'d> {
     /// Whether one side has numbers and the other has symbols.
     is_mixed: bool,
     /// For each side, the index of a part by its address.
-    of_part: [HashMap<*const Part, usize>; 2],
+    of_part: [HashMap<*const UnitBox, usize>; 2],
     pub(super) place: String,
-    pub(super) found: Vec<(Finding, Vec<Pair<Home>>)>,
+    pub(super) found: Vec<(DrawingDifference, Vec<Pair<BoxId>>)>,
     /// The index of the finding that was added last.
     last: usize,
     pub(super) parts: Vec<Pair<usize>>,
@@ -50,29 +50,36 @@ impl<'d> Comparer<'d> {
     /// block, and finally in order.
     pub(super) fn kinds(&self) -> Vec<Pair<usize>> {
         let kinds = self.drawings.map(|drawing| drawing.kinds.as_slice());
-        let all = |kind: &Kind| Vec::from_iter(kind.slots.iter().map(blocks)).join(" + ");
-        let options = |kind: &Kind| {
+        let all = |kind: &LayerKind| Vec::from_iter(kind.slots.iter().map(blocks)).join(" + ");
+        let options = |kind: &LayerKind| {
             let parts = kind.slots.iter().flat_map(Slot::parts);
             let options = parts.flat_map(|part| &part.options);
             let options = options.map(|option| format!("{} = {}", option.name, option.value));
             options.collect::<Vec<_>>().join(", ")
         };
-        let first = |kind: &Kind| kind.slots.first().map(blocks).unwrap_or_default();
-        let label = |kind: &Kind| kind.label.clone();
+        let first = |kind: &LayerKind| kind.slots.first().map(blocks).unwrap_or_default();
+        let label = |kind: &LayerKind| kind.label.clone();
         let mut pairs = matched(kinds, &[&label, &options, &all, &first, &|_| String::new()]);
         let sum = |[a, b]: &Pair<usize>| a.unwrap_or(0) + b.unwrap_or(0);
         pairs.sort_by_key(|pair| (pair.iter().flatten().min().copied(), sum(pair)));
         pairs
     }
 
-    fn add(&mut self, level: Level, place: &str, what: &str, of: Pair<String>, spots: Pair<Home>) {
+    fn add(
+        &mut self,
+        level: DifferenceLevel,
+        place: &str,
+        what: &str,
+        of: Pair<String>,
+        spots: Pair<BoxId>,
+    ) {
         let place = format!("{}{place}", self.place);
-        let is_same = |f: &Finding| f.level == level && f.what == what && f.of == of;
+        let is_same = |f: &DrawingDifference| f.level == level && f.what == what && f.of == of;
         let known = self.found.iter().position(|(finding, _)| is_same(finding));
         self.last = known.unwrap_or(self.found.len());
         if known.is_none() {
             let (places, what) = (Vec::new(), what.to_owned());
-            let finding = Finding {
+            let finding = DrawingDifference {
                 level,
                 places,
                 what,
@@ -88,11 +95,11 @@ impl<'d> Comparer<'d> {
     }
 
     /// Adds a difference in the computation.
-    fn differ(&mut self, place: &str, what: &str, of: Pair<String>, spots: Pair<Home>) {
-        self.add(Level::Computation, place, what, of, spots);
+    fn differ(&mut self, place: &str, what: &str, of: Pair<String>, spots: Pair<BoxId>) {
+        self.add(DifferenceLevel::Computation, place, what, of, spots);
     }
 
-    pub(super) fn stages(&mut self, of: fn(&Drawing) -> &Vec<Part>, place: &str) {
+    pub(super) fn stages(&mut self, of: fn(&Drawing) -> &Vec<UnitBox>, place: &str) {
         let parts = self.drawings.map(|drawing| of(drawing).as_slice());
         for pair in matched(parts, &[&|part| part.kind.to_owned(), &|_| String::new()]) {
             self.part(place, items(parts, pair));
@@ -119,13 +126,13 @@ impl<'d> Comparer<'d> {
         }
         let name = |slot: &Slot| slot.name.clone();
         for both in matched(slots, &[&name, &blocks, &|_| String::new()]) {
-            let spots = [0, 1].map(|side| Some(Home::Slot(pair[side]?, both[side]?)));
+            let spots = [0, 1].map(|side| Some(BoxId::Slot(pair[side]?, both[side]?)));
             self.slot(items(slots, both), spots, is_whole);
         }
     }
 
     /// Compares two slots. `is_whole`: both sides have the kind of layers.
-    fn slot(&mut self, pair: Pair<&'d Slot>, spots: Pair<Home>, is_whole: bool) {
+    fn slot(&mut self, pair: Pair<&'d Slot>, spots: Pair<BoxId>, is_whole: bool) {
         let Some(name) = pair.iter().flatten().map(|slot| &slot.name).min() else {
             return;
         };
@@ -170,13 +177,13 @@ impl<'d> Comparer<'d> {
     }
 
     /// Records two matching parts, and returns their places.
-    fn at(&mut self, pair: Pair<&'d Part>) -> Pair<Home> {
+    fn at(&mut self, pair: Pair<&'d UnitBox>) -> Pair<BoxId> {
         let at = [0, 1].map(|side| Some(self.of_part[side][&std::ptr::from_ref(pair[side]?)]));
         self.parts.push(at);
-        at.map(|at| at.map(Home::Part))
+        at.map(|at| at.map(BoxId::Part))
     }
 
-    fn part(&mut self, place: &str, pair: Pair<&'d Part>) {
+    fn part(&mut self, place: &str, pair: Pair<&'d UnitBox>) {
         let spots = self.at(pair);
         let (a, b) = match pair {
             [Some(a), Some(b)] if a.kind == b.kind => (a, b),
@@ -205,7 +212,7 @@ impl<'d> Comparer<'d> {
             self.add(level, &place, &what, of, spots);
         }
         let contract = REGISTRY.all().find(|contract| contract.name == a.kind);
-        let keys = |own: &Part, other: &Part| {
+        let keys = |own: &UnitBox, other: &UnitBox| {
             let keys = own.weights.iter().map(|weight| &weight.key);
             let new = keys.filter(|key| !other.weights.iter().any(|w| w.key == **key));
             let own = new.filter(|key| !follows(contract, key, &changed));
@@ -223,16 +230,18 @@ impl<'d> Comparer<'d> {
 
     /// The level of the difference between two values of an option. Without a file, numbers are expressions, and each
     /// definition writes them differently, so only literals and values that turn something off can be compared.
-    fn option(&self, a: &PartOption, b: &PartOption) -> Option<Level> {
+    fn option(&self, a: &UnitOption, b: &UnitOption) -> Option<DifferenceLevel> {
         let is_number = a.is_number && b.is_number;
         let is_literal = [a, b].iter().all(|o| o.value.parse::<f64>().is_ok());
         match self.drawings.map(|drawing| drawing.is_symbolic) {
             _ if a.value == b.value => None,
-            _ if is_number && a.is_off != b.is_off => Some(Level::Computation),
-            [false, false] if is_number => Some(Level::Sizes),
-            [true, true] if is_number && (is_literal || a.is_ruled) => Some(Level::Computation),
+            _ if is_number && a.is_off != b.is_off => Some(DifferenceLevel::Computation),
+            [false, false] if is_number => Some(DifferenceLevel::Sizes),
+            [true, true] if is_number && (is_literal || a.is_ruled) => {
+                Some(DifferenceLevel::Computation)
+            }
             _ if is_number || self.is_mixed && a.is_open != b.is_open => None,
-            _ => Some(Level::Computation),
+            _ => Some(DifferenceLevel::Computation),
         }
     }
 
@@ -240,14 +249,14 @@ impl<'d> Comparer<'d> {
     pub(super) fn sizes(&mut self) {
         let [a, b] = self.drawings;
         if a.mode != b.mode {
-            let of = [a, b].map(|drawing| Some(describe::mode(drawing.mode).to_owned()));
+            let of = [a, b].map(|drawing| Some(describe::mode_phrase(drawing.mode).to_owned()));
             self.differ("model", "use", of, [None, None]);
         }
         for (name, value) in a.facts.iter().filter(|_| !a.is_symbolic && !b.is_symbolic) {
             let other = b.facts.iter().find(|(other, _)| other == name);
             if let Some((_, other)) = other.filter(|(_, other)| other != value) {
                 let of = [value, other].map(|value| Some(value.clone()));
-                self.add(Level::Sizes, "model", name, of, [None, None]);
+                self.add(DifferenceLevel::Sizes, "model", name, of, [None, None]);
             }
         }
     }
@@ -330,7 +339,7 @@ fn wiring(slot: &Slot, is_mixed: bool) -> [(&'static str, String); 5] {
 }
 
 /// The place of a norm in its slot, empty for a block; the part; the block of its branch.
-type Role<'d> = (&'static str, &'d Part, Option<&'d Part>);
+type Role<'d> = (&'static str, &'d UnitBox, Option<&'d UnitBox>);
 
 /// The parts of a slot with their roles.
 fn roles(slot: &Slot) -> Vec<Role<'_>> {
@@ -367,8 +376,8 @@ fn norms(slot: &Slot) -> String {
 }
 
 /// The operations that a part has more often than another.
-fn other_ops(part: &Part, other: &Part) -> Option<String> {
-    let names = |part: &Part| -> Vec<String> {
+fn other_ops(part: &UnitBox, other: &UnitBox) -> Option<String> {
+    let names = |part: &UnitBox| -> Vec<String> {
         let ops = part.ops.iter().flat_map(|op| &op.ops);
         ops.map(|op| op.to_lowercase()).collect()
     };

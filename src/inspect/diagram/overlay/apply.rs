@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use super::super::legend::{COLD, HOT, Legend, Note};
-use super::super::{Drawing, Sample};
-use super::place::{Finder, Sum, Sums, annotate, holders, sums};
+use super::super::legend::{BoxNote, COLD, HOT, Legend};
+use super::super::{Drawing, TracedPlan};
+use super::box_index::{BoxIndex, BoxValue, BoxValues, annotate, enclosing_boxes, sums};
 use super::read::short;
 use super::scale::{SPAN, SPAN_OF_TIMES, Scale};
-use super::{Home, Overlay, Place, Problem, Rule};
+use super::{Aggregation, BoxId, BoxInLayer, Overlay, OverlayError};
 use lab_base::util::wording::{capital, percent};
 use lab_core::models::abbreviated;
 
@@ -18,15 +18,15 @@ impl Overlay {
     ///
     /// # Errors
     /// The drawing has no sizes, or no number belongs to it.
-    pub fn put(
+    pub fn apply(
         &self,
         drawing: &mut Drawing,
-        sample: &Sample,
+        sample: &TracedPlan,
         model: &str,
-    ) -> Result<Option<String>, Problem> {
+    ) -> Result<Option<String>, OverlayError> {
         if drawing.is_symbolic {
             let name = &drawing.name;
-            return Err(Problem(format!(
+            return Err(OverlayError(format!(
                 "numbers are shown on a model, and `{name}` is the name of a definition"
             )));
         }
@@ -34,16 +34,16 @@ impl Overlay {
         if sums.outside.len() == self.numbers.len() {
             return Err(self.elsewhere(drawing, sample));
         }
-        let writer = Writer::new(self, &sums);
+        let writer = NoteWriter::new(self, &sums);
         let first = self.first.as_ref().map(|first| short(&first.path));
-        let marked = sums.first.map(|place| holders(drawing, place));
+        let marked = sums.first.map(|place| enclosing_boxes(drawing, place));
         let marked = marked.unwrap_or_default();
-        let note = |home: Home, n_layers: usize| Note {
-            first: first.clone().filter(|_| marked.contains(&home)),
-            ..writer.note(sums.boxes.get(&home), n_layers > 1)
+        let note = |box_id: BoxId, n_layers: usize| BoxNote {
+            first: first.clone().filter(|_| marked.contains(&box_id)),
+            ..writer.note(sums.boxes.get(&box_id), n_layers > 1)
         };
         annotate(drawing, note);
-        let layers = (0..drawing.layers.len()).map(|at| note(Home::Layer(at), 1));
+        let layers = (0..drawing.layers.len()).map(|at| note(BoxId::Layer(at), 1));
         let other = self.other(model);
         let measured = |of: &String| format!("measured on {}", short(of));
         drawing.overlay = Some(Legend {
@@ -64,18 +64,18 @@ impl Overlay {
     }
 
     /// The box of each number, in the order of the file; `None` for a number that is in no box.
-    pub fn places(&self, drawing: &Drawing, sample: &Sample) -> Vec<Option<Place>> {
-        let finder = Finder::new(drawing, sample);
+    pub fn places(&self, drawing: &Drawing, sample: &TracedPlan) -> Vec<Option<BoxInLayer>> {
+        let finder = BoxIndex::new(drawing, sample);
         let places = self.numbers.iter().map(|number| finder.find(number));
         places.collect()
     }
 
-    fn elsewhere(&self, drawing: &Drawing, sample: &Sample) -> Problem {
+    fn elsewhere(&self, drawing: &Drawing, sample: &TracedPlan) -> OverlayError {
         let (model, n) = (&drawing.name, sample.plan().layers.len());
         let known = drawing.parts().find_map(|part| part.paths.last());
         let known = known.map_or("", String::as_str);
         let found = short(self.numbers.first().map_or("", |n| &n.path));
-        Problem(format!(
+        OverlayError(format!(
             "nothing of it belongs to `{model}`, which has {n} layers: expected paths such as \
              `{known}`, found `{found}`"
         ))
@@ -98,9 +98,9 @@ fn in_unit(seconds: f64) -> (f64, &'static str) {
 }
 
 /// The formatter of numbers.
-struct Writer<'a> {
+struct NoteWriter<'a> {
     overlay: &'a Overlay,
-    sums: &'a Sums,
+    sums: &'a BoxValues,
     scale: Scale,
     /// The numbers of the boxes, in the unit.
     values: Vec<f64>,
@@ -111,12 +111,12 @@ struct Writer<'a> {
     total: f64,
 }
 
-impl<'a> Writer<'a> {
-    fn new(overlay: &'a Overlay, sums: &'a Sums) -> Self {
+impl<'a> NoteWriter<'a> {
+    fn new(overlay: &'a Overlay, sums: &'a BoxValues) -> Self {
         let values = sums.boxes.values().map(|sum| sum.value);
         let (unit, unit_name) = match overlay.rule {
-            Rule::Largest => (1.0, ""),
-            Rule::Time => unit_of(values.clone().fold(0.0, f64::max)),
+            Aggregation::Largest => (1.0, ""),
+            Aggregation::Time => unit_of(values.clone().fold(0.0, f64::max)),
         };
         let mut values: Vec<f64> = values.map(|value| value / unit).collect();
         values.sort_by(f64::total_cmp);
@@ -126,8 +126,8 @@ impl<'a> Writer<'a> {
             scale: Scale::new(
                 &values,
                 match overlay.rule {
-                    Rule::Time => SPAN_OF_TIMES,
-                    Rule::Largest => SPAN,
+                    Aggregation::Time => SPAN_OF_TIMES,
+                    Aggregation::Largest => SPAN,
                 },
             ),
             values,
@@ -138,20 +138,20 @@ impl<'a> Writer<'a> {
     }
 
     /// A number with its unit; times have their share, other numbers their layer if there are several.
-    fn note(&self, sum: Option<&Sum>, has_layers: bool) -> Note {
-        let Some(&Sum { value, layer }) = sum else {
-            return Note {
+    fn note(&self, sum: Option<&BoxValue>, has_layers: bool) -> BoxNote {
+        let Some(&BoxValue { value, layer }) = sum else {
+            return BoxNote {
                 class: COLD,
-                ..Note::default()
+                ..BoxNote::default()
             };
         };
         let short = self.short(value);
         let level = self.scale.level(value / self.unit);
-        Note {
+        BoxNote {
             text: match (self.overlay.rule, layer.filter(|_| has_layers)) {
-                (Rule::Time, _) => self.time(value),
-                (Rule::Largest, Some(layer)) => format!("{short} in layer {layer}"),
-                (Rule::Largest, None) => short.clone(),
+                (Aggregation::Time, _) => self.time(value),
+                (Aggregation::Largest, Some(layer)) => format!("{short} in layer {layer}"),
+                (Aggregation::Largest, None) => short.clone(),
             },
             short,
             level: Some(level),
@@ -164,7 +164,9 @@ impl<'a> Writer<'a> {
     fn short(&self, value: f64) -> String {
         const LEAST: f64 = 0.001;
         match value / self.unit {
-            v if self.overlay.rule == Rule::Time && v > 0.0 && v < LEAST => format!("< {LEAST}"),
+            v if self.overlay.rule == Aggregation::Time && v > 0.0 && v < LEAST => {
+                format!("< {LEAST}")
+            }
             v => self.scale.show(v),
         }
     }
@@ -179,7 +181,7 @@ impl<'a> Writer<'a> {
         let show = |value: f64| self.scale.show(value);
         let (all, unit) = (show(self.total / self.unit), self.unit_name);
         let rule = match self.overlay.rule {
-            Rule::Time => {
+            Aggregation::Time => {
                 let whole = self.overlay.whole.map_or_else(String::new, |whole| {
                     let (whole, unit) = in_unit(whole);
                     format!("a pass takes {} {unit}; ", show(whole))
@@ -188,7 +190,7 @@ impl<'a> Writer<'a> {
                     "{whole}{all} {unit} in all by single operations; a box has the time of all its layers together"
                 )
             }
-            Rule::Largest => "a box has the largest number of its values and layers".into(),
+            Aggregation::Largest => "a box has the largest number of its values and layers".into(),
         };
         let first = self.overlay.first.as_ref().map(|first| {
             let above = first.tolerance.map(show);
@@ -224,7 +226,7 @@ impl<'a> Writer<'a> {
         let time: f64 = outside.iter().map(|(_, value)| value).sum();
         match (outside.len(), self.overlay.rule) {
             (0, _) => None,
-            (_, Rule::Time) => Some(format!("in no box: {} ({named})", self.time(time))),
+            (_, Aggregation::Time) => Some(format!("in no box: {} ({named})", self.time(time))),
             (1, _) => Some(format!("1 number is in no box: {named}")),
             (n, _) => Some(format!("{n} numbers are in no box: {named}")),
         }

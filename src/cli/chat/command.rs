@@ -9,11 +9,11 @@ use clap::Args as ClapArgs;
 
 use super::super::Failure;
 use super::super::output::is_closed_pipe;
-use super::super::run::{Completing, start};
+use super::super::run::{CompletionArgs, start};
 use lab_base::util::inputs::remember_inputs;
 
 use super::commands;
-use super::input::{Entry, Input};
+use super::input::{Input, InputEntry};
 use super::screen::Screen;
 use super::session::Session;
 
@@ -26,7 +26,7 @@ pub(in crate::cli) struct Args {
     #[arg(value_name = "MODEL", conflicts_with = "model")]
     model_path: Option<PathBuf>,
     #[command(flatten)]
-    with: Completing,
+    with: CompletionArgs,
 }
 
 pub(in crate::cli) fn run(args: &Args) -> Result<(), Failure> {
@@ -63,11 +63,11 @@ fn talk(session: &mut Session, input: &mut Input) -> Result<usize, Failure> {
     loop {
         let next = |()| ControlFlow::Continue(());
         let done = match input.read(&session.prompt())? {
-            Entry::End => return Ok(n_failed),
-            Entry::Interrupted => session.screen.note("Ctrl-D ends").map(next),
-            Entry::Fault(fault) => Err(Failure::msg(fault)),
-            Entry::Text(text) => session.say(&text).map(next),
-            Entry::Command(line) => commands::run(session, &line),
+            InputEntry::End => return Ok(n_failed),
+            InputEntry::Interrupted => session.screen.note("Ctrl-D ends").map(next),
+            InputEntry::Fault(fault) => Err(Failure::msg(fault)),
+            InputEntry::Text(text) => session.say(&text).map(next),
+            InputEntry::Command(line) => commands::run(session, &line),
         };
         match done {
             Ok(ControlFlow::Continue(())) => {}
