@@ -13,10 +13,11 @@ use clap::Args as ClapArgs;
 use lab_base::util::limited_read;
 use lab_base::util::limited_read::MAX_DEFINITION;
 use lab_base::util::wording::bytes;
+use lab_core::arch::nearest;
 use lab_core::artifacts::store;
 use lab_core::artifacts::store::ArtifactStore;
 use lab_core::artifacts::vectors::VectorStore;
-use lab_core::engine::serving::{ModelInfo, Progress, Served};
+use lab_core::engine::serving::{ModelInfo, Progress, ServedModel};
 use lab_core::engine::{Limits, StartError, ends_in_vectors};
 use lab_core::model;
 use lab_core::model::{Estimator, Options};
@@ -27,19 +28,18 @@ use lab_inspect::pictures;
 use lab_inspect::pictures::ChartFilter;
 use lab_server::http::transport;
 use lab_server::{
-    Access, Describer, Description, Drawer, Finder, Launch, LoadFault, Loader, Painter, Pool,
-    Process, Residency, Started, Strictness, View, Wanted,
+    Access, Describer, Description, DiagramView, Drawer, EngineProcess, EngineProcessConfig,
+    Finder, LoadError, LoadLimits, LoadRequest, Loader, Painter, Pool, StartedEngine, Strictness,
 };
 
-use super::config::ConfigLayers;
 use super::diffusion::DiffusionOptions;
 use super::model::ModelArg;
 use super::options::{LoadDefaults, LoadOptions};
 use super::values::{byte_count, positive, seconds, some_tokens};
-use super::{Failure, engine, output};
+use super::{Failure, engine_process, output};
 
-/// Maximum context length in tokens that is taken from a file, unless `--ctx` is set.
-pub(super) const MAX_CTX: usize = 4096;
+/// The tables of the configuration file with the options of single models: `[per_model.NAME]`.
+pub(super) const PER_MODEL: &str = "per_model";
 /// Maximum number of texts that a pooling model reads at once, if a pass can hold them.
 const READ_AT_ONCE: usize = 64;
 
@@ -190,9 +190,7 @@ impl Args {
     fn is_shared(&self) -> bool {
         self.is_shared || self.models.is_some()
     }
-}
 
-impl Args {
     /// What is refused rather than served as well as possible.
     pub(super) fn strictness(&self) -> Strictness {
         Strictness {
@@ -202,12 +200,51 @@ impl Args {
     }
 }
 
+/// The settings of the layers that are not command-line options.
+#[derive(Debug, Default)]
+pub(super) struct ConfigLayers {
+    /// Further names of models.
+    pub(super) aliases: BTreeMap<String, String>,
+    /// The options of models that have a table of their own.
+    pub(super) per_model: BTreeMap<String, Args>,
+    /// The configuration file.
+    pub(super) path: PathBuf,
+    /// Warnings, for when the log is started.
+    pub(super) warnings: Vec<String>,
+}
+
+impl ConfigLayers {
+    /// Refuses tables of models that are not served.
+    pub(super) fn check_models(&self, sources: &[ModelSource]) -> Result<(), Failure> {
+        let known = models::by_name(sources.to_vec());
+        let known: Vec<&str> = known.keys().map(String::as_str).collect();
+        let fault = |name: &String| {
+            let hint = match (nearest(name, known.iter().copied()), self.aliases.get(name)) {
+                (Some(near), _) => format!("did you mean `{PER_MODEL}.{near}`?"),
+                (None, Some(own)) => format!("`{name}` is an alias; expected `{PER_MODEL}.{own}`"),
+                (None, None) => {
+                    let shown = &known[..known.len().min(10)];
+                    format!("expected one of {}", shown.join(", "))
+                }
+            };
+            let path = self.path.display();
+            format!("{path}: `{PER_MODEL}.{name}`: no model of this name is served; {hint}")
+        };
+        let own = self.per_model.keys();
+        let unknown = own.filter(|name| !known.contains(&name.as_str()));
+        match unknown.map(fault).collect::<Vec<_>>() {
+            faults if faults.is_empty() => Ok(()),
+            faults => Err(Failure::msg(faults.join("\n"))),
+        }
+    }
+}
+
 /// The API keys from the options and the key file.
 fn keys(args: &Args) -> Result<Vec<String>, Failure> {
     let mut keys = args.api_key.clone();
     if let Some(path) = &args.api_key_file {
         let text = limited_read::text(path, MAX_DEFINITION);
-        let text = text.map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
+        let text = text.map_err(|error| output::at(path, error))?;
         let lines = text.lines().map(str::trim);
         let is_key = |line: &&str| !line.is_empty() && !line.starts_with('#');
         let before = keys.len();
@@ -250,7 +287,7 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     }
     args.layers.check_models(&sources)?;
     let (host, port, is_folder) = (args.host, args.port, args.models.is_some());
-    let times = transport::Times {
+    let times = transport::ConnectionTimeouts {
         read: args.read_time,
         write: args.write_time,
     };
@@ -377,7 +414,7 @@ fn pool_of(
         aliases, per_model, ..
     } = std::mem::take(&mut args.layers);
     let folder = args.models.clone();
-    let residency = Residency {
+    let residency = LoadLimits {
         max_loaded: args.max_loaded.map(NonZeroUsize::get),
         idle: args.idle_time,
     };
@@ -391,7 +428,7 @@ fn pool_of(
     let loader: Loader = Arc::new(move |wanted| {
         let args = of_loader.of(wanted.name);
         match is_split {
-            true => start_process(args, wanted, &kept).map(Started::Own),
+            true => start_process(args, wanted, &kept).map(StartedEngine::Process),
             false => start_here(args, wanted, &kept).map_err(fault),
         }
     });
@@ -448,12 +485,11 @@ fn shelf(args: &Args, folder: PathBuf) -> Result<ArtifactStore, Failure> {
     ))
 }
 
-/// The load fault of an error.
 #[expect(clippy::needless_pass_by_value, reason = "errors are mapped by it")]
-pub(super) fn fault(error: Failure) -> LoadFault {
-    LoadFault {
+pub(super) fn fault(error: Failure) -> LoadError {
+    LoadError {
         lacks_memory: lacks_memory(&error),
-        ..LoadFault::new(error.to_string())
+        ..LoadError::new(error.to_string())
     }
 }
 
@@ -486,30 +522,33 @@ fn describe(args: &Args, source: &ModelSource) -> Result<Description, Failure> {
 }
 
 /// The diagram of a model as SVG.
-fn draw(args: &Args, source: &ModelSource, view: View) -> Result<String, Failure> {
+fn draw(args: &Args, source: &ModelSource, view: DiagramView) -> Result<String, Failure> {
     let opened = unchecked(args, source)?;
     let sample = TracedPlan::new(&opened.name, opened.plan.clone(), false)?;
     let drawing = Drawing::new(&opened.def, &sample);
     let (piece, what) = match view {
-        View::Stack => (svg::stack(&drawing), "the whole model"),
-        View::Layers => (svg::layers(&drawing), "its kinds of layers"),
+        DiagramView::Stack => (svg::stack(&drawing), "the whole model"),
+        DiagramView::Layers => (svg::layers(&drawing), "its kinds of layers"),
     };
     Ok(svg::document(&drawing, &piece, what))
 }
 
-/// Starts the engine process of a model.
-fn start_process(args: &Args, mut wanted: Wanted<'_>, kept: &Path) -> Result<Process, LoadFault> {
-    let launch = Launch {
-        command: engine::command(&wanted, &args.line, kept, args.is_shared()),
+fn start_process(
+    args: &Args,
+    mut wanted: LoadRequest<'_>,
+    kept: &Path,
+) -> Result<EngineProcess, LoadError> {
+    let launch = EngineProcessConfig {
+        command: engine_process::command(&wanted, &args.line, kept, args.is_shared()),
         hang_time: args.hang_time,
         step_time: args.step_time,
-        on_line: engine::relay(wanted.name),
+        on_line: engine_process::relay(wanted.name),
     };
-    Process::start(wanted.name, launch, &mut *wanted.progress)
+    EngineProcess::start(wanted.name, launch, &mut *wanted.progress)
 }
 
 /// Loads a model into this process.
-fn start_here(args: &Args, wanted: Wanted<'_>, kept: &Path) -> Result<Started, Failure> {
+fn start_here(args: &Args, wanted: LoadRequest<'_>, kept: &Path) -> Result<StartedEngine, Failure> {
     let served = start(args, wanted.source, kept.to_owned(), wanted.progress)?;
     if let Some(scales) = &wanted.scales {
         served.handle.adapters().set(scales)?;
@@ -524,7 +563,7 @@ pub(super) fn start(
     source: &ModelSource,
     kept: PathBuf,
     progress: Progress,
-) -> Result<Served, Failure> {
+) -> Result<ServedModel, Failure> {
     let vectors = vectors(args, &kept)?;
     let checked = vectors.check();
     checked.map_err(|e| anyhow::anyhow!("--lab-vectors: {e}"))?;
@@ -533,7 +572,7 @@ pub(super) fn start(
     let (options, limits) = settings_of(args, &opened)?;
     args.load.place(&mut opened, &options)?;
     tracing::info!(model = opened.name, "loading");
-    let mut served = Served::start(opened, options, limits, progress)?;
+    let mut served = ServedModel::start(opened, options, limits, progress)?;
     served.shelf = Some(shelf);
     served.vectors = vectors;
     Ok(served)
@@ -543,7 +582,7 @@ pub(super) fn start(
 fn settings_of(args: &Args, opened: &OpenedModel) -> Result<(Options, Limits), Failure> {
     let defaults = LoadDefaults {
         is_cut: args.is_shared(),
-        ..super::run::DEFAULTS
+        ..LoadDefaults::LOCAL
     };
     let mut options = args.load.resolve(opened, defaults)?;
     let mut n_parallel = args.parallel;
@@ -601,7 +640,7 @@ mod tests {
             needed: 2,
             available: 1,
         };
-        let start = |cause| serving::Error::Start {
+        let start = |cause| serving::ServeError::Start {
             model: "m".into(),
             source: StartError::Load(cause),
         };

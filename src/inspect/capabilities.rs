@@ -12,7 +12,7 @@ use crate::template_probe::{ProbeResult, TemplateProbe};
 use lab_base::tokenizer::Tokenizer;
 use lab_base::weights::TensorType;
 use lab_core::engine;
-use lab_core::engine::serving::Pooled;
+use lab_core::engine::serving::PooledOutput;
 use lab_core::model::{Estimator, Options};
 use lab_core::plan::Plan;
 
@@ -39,7 +39,7 @@ pub struct CapabilityInput<'a> {
     /// The features of its chat template, or why there are none.
     pub template: Result<&'a TemplateProbe, String>,
     /// The pooled result for a text, or why there is none.
-    pub pooled: Result<Pooled, String>,
+    pub pooled: Result<PooledOutput, String>,
     /// The options with which the model would run.
     pub options: &'a Options,
 }
@@ -75,15 +75,15 @@ pub fn capabilities(
     let no_head = no("it has no classification head");
     let see = "; see `bench logits --embedding`";
     let [embeddings, scores] = match &subject.pooled {
-        Ok(Pooled::Vector(n)) => {
+        Ok(PooledOutput::Vector(n)) => {
             let how = format!("`/v1/embeddings`: {n} elements; pooling of a text: {pooled}");
             [Ok(how), no_head]
         }
-        Ok(Pooled::Scores { n_classes: n, .. }) => {
+        Ok(PooledOutput::Scores { n_classes: n, .. }) => {
             let how = format!("`/v1/rerank`, `/v1/score` and `/classify`: {n} for each text");
             [no("its classification head gives scores"), Ok(how)]
         }
-        Ok(Pooled::TokenScores(n)) => {
+        Ok(PooledOutput::TokenScores(n)) => {
             let how = format!("`/pooling`: {n} for each token of a text");
             [no("its classification head gives scores"), Ok(how)]
         }

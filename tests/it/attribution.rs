@@ -3,19 +3,19 @@
 use std::sync::Arc;
 
 use lab_base::weights::TensorType;
-use lab_core::arch::{Mode, Resolved};
+use lab_core::arch::{Mode, ResolvedOption};
 use lab_core::model::{Batch, Lab, LabCapture, LabEdit, LabOp, Positions};
 use lab_core::plan::Plan;
 use serde_json::{Value, json};
 
 use crate::goldens::{all_goldens, model, options};
-use crate::server::{Server, with};
+use crate::support::server::{Server, with};
 
 /// The softcap of a model's logits, 0 without.
 fn softcap(plan: &Plan) -> f64 {
     let unit = plan.head.as_ref().and_then(|head| head.unit.as_ref());
     match unit.and_then(|unit| unit.option("softcap")) {
-        Some(Resolved::Float(cap)) => *cap,
+        Some(ResolvedOption::Float(cap)) => *cap,
         _ => 0.0,
     }
 }

@@ -9,8 +9,8 @@ use lab_core::models;
 use lab_core::models::{ModelSource, OpenedModel};
 use serde_json::{Map, Value, json};
 
-use crate::command::{Ran, bench, definitions, scratch, text};
-use crate::hf;
+use crate::support::command::{Ran, bench, definitions, scratch, text};
+use crate::support::hf;
 
 /// Three layers of width 48 with six heads of 16, nine files with an index.
 const SOUND: &str = "llama-llama3";
@@ -442,7 +442,9 @@ fn a_kind_of_rope_that_nobody_knows_is_refused_by_its_name() {
     for key in ["rope_type", "type"] {
         check(
             set(json!({ key: "elastic", "factor": 2.0 })),
-            &["rope.norm: scaling: `elastic` is none of none, linear, longrope, yarn"],
+            &[
+                "rope.norm: scaling: `elastic` is unknown, expected one of none, linear, longrope, yarn",
+            ],
         );
     }
     // Its tables are what it is about.

@@ -10,20 +10,20 @@ use lab_core::plan::Plan;
 use lab_inspect::compare::{PassOptions, ValueComparison, compare_values, record_values};
 use toml::{Table, Value};
 
-use crate::command::scratch;
 use crate::goldens::{
     EXACT, Golden, all_goldens, golden, library, of_folders, options, run, sourced,
 };
+use crate::support::command::scratch;
 use crate::support::{PATHS, logits, nmse};
 
 /// Values set in a definition, or taken out of it: path and TOML text.
 pub(crate) type Edits = &'static [(&'static str, Option<&'static str>)];
 
-/// What is done wrong.
+/// A deliberate fault.
 enum Fault {
     /// The definition says something else.
     Edit(Edits),
-    /// The model is driven otherwise.
+    /// The model is called differently.
     Drive(fn(&mut Model, &[u32]) -> Vec<f32>),
 }
 
@@ -591,8 +591,8 @@ const NONSENSE: &[(&str, Edits, &str)] = &[
     ("kimi-k3", &[("act/mlp/beta", Some(r#""0 * act_bound""#))], "`situ` has a positive `beta` and no `clamp`"),
     ("kimi-k3", &[("stack/0/slot/ffn/write", Some(r#""attn_res""#))], "layers.0.ffn: is written by another mix than layers.0.ffn.read reads by"),
     ("hy_v4", &[("stack/0/slot/ffn/read", Some(r#""copies""#)), ("stack/0/slot/ffn/write", Some(r#""copies""#))], "`mean` and `projected` start and end the hidden states"),
-    ("deepseek4", &[("cache/seen/span", Some("8"))], "makes keys of spans of 4 positions, its cache has such of 8"),
-    ("deepseek4", &[("cache/seen/span", None)], "makes keys of spans of 4 positions, its cache has such of 0"),
+    ("deepseek4", &[("cache/seen/span", Some("8"))], "computes keys over spans of 4 positions, but its cache stores spans of 8"),
+    ("deepseek4", &[("cache/seen/span", None)], "computes keys over spans of 4 positions, but its cache stores spans of 0"),
     ("deepseek4", &[("cache/parts/size", Some("7"))], "the keys of spans are made of 8 positions, which `parts` does not keep"),
     ("deepseek4", &[("params/span", Some(r#""if(il == 1, 6, 0)""#))], "`span` is 2, 4, 8 or a multiple of 16"),
     ("deepseek4", &[("selection/index/span", Some("8"))], "selects among spans of 4 positions by a selection of spans of 8"),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use lab_base::ggml;
 use lab_base::tokenizer::Tokenizer;
 use lab_base::weights::{TensorData, TensorEntry, TensorType, Weights};
-use lab_core::arch::{Library, Mode, Parts};
+use lab_core::arch::{Library, Mode, PointParts};
 use lab_core::blocks::REGISTRY;
 use lab_core::model::{
     Batch, CapturedRow, LOGITS, Lab, LabCapture, LabEdit, LabOp, Model, Options, Points, Positions,
@@ -18,13 +18,13 @@ use lab_core::plan::Plan;
 
 use serde_json::{Value, json};
 
-use crate::command::{definitions, scratch};
-use crate::embeddings::with_vocabulary;
 use crate::goldens::{Golden, all_goldens, golden, model, options};
-use crate::hf;
-use crate::lora::Held;
-use crate::server::{Server, with};
+use crate::support::command::{definitions, scratch};
+use crate::support::hf;
+use crate::support::memory_tensor::MemoryTensor;
 use crate::support::nmse;
+use crate::support::server::{Server, with};
+use crate::support::vocabulary::with_vocabulary;
 
 /// One of each kind: plain attention, fused projections, experts, latent attention, windows, recurrent states.
 const KINDS: [&str; 9] = [
@@ -188,7 +188,7 @@ fn attention_weights_are_those_of_attention_step_by_step_in_every_kind_of_cache(
                 let point = &points.all[*at];
                 point.spec.name == "weights"
                     && point.is_capturable()
-                    && point.spec.parts == Parts::Pairs
+                    && point.spec.parts == PointParts::Pairs
             });
             let weights: Vec<usize> = weights.collect();
             let capture = |point: &usize| LabCapture {
@@ -370,7 +370,7 @@ fn with_tensor(weights: &Weights, name: &str, change: impl Fn(&mut [f32])) -> We
         ggml::dequantize(&stored, tensor.ty, &mut values).expect("numbers");
         change(&mut values);
         let bytes = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        let held = Held::new(4 * tensor.shape[0], bytes);
+        let held = MemoryTensor::new(4 * tensor.shape[0], bytes);
         TensorEntry {
             ty: TensorType::F32,
             data: TensorData::Lazy(Arc::new(held)),

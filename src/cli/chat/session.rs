@@ -13,15 +13,15 @@ use crate::cli::Failure;
 use crate::cli::diffusion::DiffusionProgress;
 use crate::cli::output::{self, escape_controls};
 use crate::cli::run::{longer, speed};
-use lab_core::engine::serving::Served;
+use lab_core::engine::serving::ServedModel;
 use lab_core::engine::{AnswerToken, FinishReason};
-use lab_server::{Piece, Refusal, Reply, ReplyEvent};
+use lab_server::{CompletionDelta, Refusal, Reply, ReplyEvent};
 
 use super::screen::Screen;
 
 /// A running conversation.
 pub(super) struct Session {
-    pub(super) served: Arc<Served>,
+    pub(super) served: Arc<ServedModel>,
     pub(super) messages: Vec<Value>,
     /// The fields of every request.
     pub(super) fields: Map<String, Value>,
@@ -60,20 +60,18 @@ struct ReplyStream {
     progress: DiffusionProgress,
     /// Whether the answer is shown while its denoising steps run. Its pieces are then written at the end.
     is_live: bool,
-    held: Vec<Piece>,
+    held: Vec<CompletionDelta>,
     /// Tokens whose log-probabilities are listed.
     listed: Vec<AnswerToken>,
     /// When its first text arrived.
     begun: Option<Instant>,
 }
 
-/// The role of a message.
 pub(super) fn role(message: &Value) -> &str {
     let role = message.get("role").and_then(Value::as_str);
     role.unwrap_or_default()
 }
 
-/// The calls of a message.
 fn calls(message: &Value) -> &[Value] {
     let calls = message.get("tool_calls").and_then(Value::as_array);
     calls.map_or(&[], Vec::as_slice)
@@ -81,11 +79,8 @@ fn calls(message: &Value) -> &[Value] {
 
 impl Session {
     /// A conversation without messages.
-    ///
-    /// # Errors
-    /// The fields are not allowed in a request.
     pub(super) fn new(
-        served: Arc<Served>,
+        served: Arc<ServedModel>,
         fields: Map<String, Value>,
         is_terminal: bool,
     ) -> Result<Self, Failure> {
@@ -124,9 +119,6 @@ impl Session {
     }
 
     /// Sets a field of all requests, or removes it if there is no value.
-    ///
-    /// # Errors
-    /// The server would refuse the field.
     pub(super) fn set(&mut self, name: &str, value: Option<Value>) -> Result<(), Failure> {
         let mut fields = self.fields.clone();
         match value {
@@ -363,15 +355,19 @@ impl Session {
         })
     }
 
-    fn show(&mut self, piece: &Piece, listed: &mut Vec<AnswerToken>) -> Result<(), Failure> {
+    fn show(
+        &mut self,
+        piece: &CompletionDelta,
+        listed: &mut Vec<AnswerToken>,
+    ) -> Result<(), Failure> {
         match piece {
-            Piece::Content(text, tokens) => {
+            CompletionDelta::Content(text, tokens) => {
                 listed.extend(tokens.iter().cloned());
                 self.screen.content(text, tokens)
             }
-            Piece::Reasoning(text) => self.screen.reasoning(text),
-            Piece::Call(_, _, name) => self.screen.call(name),
-            Piece::Arguments(_, text) => self.screen.arguments(text),
+            CompletionDelta::Reasoning(text) => self.screen.reasoning(text),
+            CompletionDelta::Call(_, _, name) => self.screen.call(name),
+            CompletionDelta::Arguments(_, text) => self.screen.arguments(text),
         }
     }
 

@@ -4,10 +4,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use lab_core::engine::DiffusionOptions;
-use lab_core::engine::serving::Served;
-use lab_core::engine::{Event, Limits, Request, StopConditions, Usage};
-use lab_sampling::Params;
+use lab_core::engine::serving::ServedModel;
+use lab_core::engine::{Event, Request, Usage};
 
 use super::Failure;
 use super::passes::DecodeCase;
@@ -24,26 +22,10 @@ pub(super) struct RequestMeasurement {
     pub(super) first: f64,
 }
 
-/// Engine limits for cases of at most `sequences` sequences.
-pub(super) fn limits(n_ctx: usize, sequences: usize) -> Limits {
-    Limits {
-        lab_bytes: 1 << 20,
-        n_ctx,
-        n_parallel: sequences,
-        n_queue: sequences,
-        n_prefill: n_ctx,
-        n_drafted: 0,
-        diffusion: DiffusionOptions::default(),
-        queue_time: None,
-        answer_time: None,
-        step_time: None,
-    }
-}
-
 impl RequestMeasurement {
     /// Measures greedy completions of `case.n` tokens. Prompts differ from each other and between runs.
     pub(super) fn measure(
-        served: &Served,
+        served: &ServedModel,
         case: DecodeCase,
         repeat: usize,
     ) -> Result<Self, Failure> {
@@ -81,37 +63,17 @@ impl RequestMeasurement {
 }
 
 /// A request whose prompt starts with a token that no other prompt starts with.
-fn request(served: &Served, case: DecodeCase, of: usize) -> Request {
+fn request(served: &ServedModel, case: DecodeCase, of: usize) -> Request {
     let n_vocab = served.info.n_vocab.max(1) as usize;
     let prompt = (0..case.depth.max(1)).map(|i| ((31 * of + 7 * i) % n_vocab) as u32);
-    let sampling = Params {
-        temperature: 0.0,
-        ..Params::default()
-    };
-    let ends = StopConditions {
-        min_tokens: case.n + 1,
-        ..StopConditions::default()
-    };
-    Request {
-        prompt: prompt.collect(),
+    let mut request = Request {
         max_tokens: Some(case.n + 1),
-        sampling,
-        choice: 0,
-        stops: Vec::new(),
-        stop: ends,
-        top_logprobs: None,
-        post_sampling: false,
-        progress: false,
-        prompt_logprobs: None,
-        n_drafted: None,
         cache_prompt: false,
-        constraint: None,
-        thinking: None,
-        adapters: None,
-        lab: None,
-        diffusion: None,
-        trace: false,
-    }
+        ..Request::reading(prompt.collect())
+    };
+    request.sampling.temperature = 0.0;
+    request.stop.min_tokens = case.n + 1;
+    request
 }
 
 /// The median of the values; 0 if there are none.

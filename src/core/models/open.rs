@@ -194,7 +194,7 @@ impl OpenedModel {
             [] => return Ok(self),
             _ => plan::parameters(&self.def, self.weights.metadata(), &self.weights),
         };
-        let base = lora::BaseModel {
+        let base = lora::AdaptedModel {
             plan: &self.plan,
             params: &params,
             metadata: self.weights.metadata(),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::pairs::pairs;
-use super::{AdapterSource, BaseModel, Error, LoraPair, peft};
+use super::{AdaptedModel, AdapterSource, Error, LoraPair, peft};
 use crate::plan::Plan;
 use lab_base::weights;
 use lab_base::weights::Weights;
@@ -26,7 +26,7 @@ impl Adapter {
     ///
     /// # Errors
     /// A file cannot be read, or the adapter does not fit the model.
-    pub fn open(source: &AdapterSource, base: &BaseModel<'_>) -> Result<Self, Error> {
+    pub fn open(source: &AdapterSource, base: &AdaptedModel<'_>) -> Result<Self, Error> {
         let path = source.path.as_path();
         let refuse = |message: String| Error::Unfit {
             path: path.to_owned(),

@@ -17,5 +17,5 @@ mod source;
 pub use adapter::Adapter;
 pub use error::Error;
 pub use pairs::LoraPair;
-pub use peft::BaseModel;
+pub use peft::AdaptedModel;
 pub use source::AdapterSource;

@@ -34,7 +34,7 @@ pub(super) fn pairs(weights: &Weights, plan: &Plan, alpha: f32) -> Result<Vec<Lo
             [_, Some(target)] => (target, 1),
             _ => {
                 return Err(format!(
-                    "unexpected tensor `{name}`, expected names that end in `{DOWN}` or `{UP}`"
+                    "unexpected tensor `{name}`: expected names that end in `{DOWN}` or `{UP}`"
                 ));
             }
         };

@@ -6,6 +6,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -19,13 +21,13 @@ use lab_core::artifacts::arrays::{ArrayFormat, Elements, NamedArray};
 use lab_core::artifacts::store;
 use lab_core::artifacts::store::Artifact;
 use lab_core::artifacts::vectors::VectorContent;
-use lab_core::engine::serving::{Served, now};
+use lab_core::engine::serving::{ServedModel, unix_seconds};
 use lab_core::engine::{AttributionResult, CapturedPoint, LabResult, LensRow, Reduction};
 
 use super::objects::{Encoding, Output};
 use super::{LabRequest, artifacts};
 use crate::http::error::Error;
-use crate::http::json::{Text, text};
+use crate::http::json::{JsonText, json_text};
 use lab_core::artifacts::packed::Dtype;
 
 /// Maximum size in bytes of a plan in the metadata of a file; of a longer one the file has a digest.
@@ -103,7 +105,9 @@ impl Shown<'_> {
             dtype: (encoding == Encoding::Base64).then_some(self.dtype.name()),
             data: Some(match encoding {
                 Encoding::Numbers => Data::Numbers(Numbers(elements)),
-                Encoding::Base64 => Data::Base64(base64::encode(self.dtype.of(elements).bytes())),
+                Encoding::Base64 => {
+                    Data::Base64(BASE64_STANDARD.encode(self.dtype.of(elements).bytes()))
+                }
             }),
             indices: self.has_places().then_some(places),
             ..self.about()
@@ -290,7 +294,7 @@ impl LabRequest {
         target: impl Into<OutputPath<'p>>,
         format: ArrayFormat,
         result: &LabResult,
-        served: &Served,
+        served: &ServedModel,
     ) -> io::Result<Value> {
         let values = self.values(result, &WANTED);
         let arrays: Vec<NamedArray<'_>> = values.iter().flat_map(Shown::arrays).collect();
@@ -319,7 +323,7 @@ impl LabRequest {
     }
 
     /// The result as JSON for a response.
-    pub fn json(&self, result: &LabResult, served: &Served) -> Value {
+    pub fn json(&self, result: &LabResult, served: &ServedModel) -> Value {
         self.written(result, served, &WANTED, |report| json!(report))
     }
 
@@ -328,8 +332,8 @@ impl LabRequest {
     pub(crate) async fn text(
         self: &Arc<Self>,
         result: LabResult,
-        served: &Arc<Served>,
-    ) -> Result<Text, Error> {
+        served: &Arc<ServedModel>,
+    ) -> Result<JsonText, Error> {
         let ended = |detail: String| Error::Engine { detail };
         let turn = TURNS.acquire().await.map_err(|e| ended(e.to_string()))?;
         let is_over = Arc::new(AtomicBool::new(false));
@@ -337,7 +341,7 @@ impl LabRequest {
         let (wanted, served) = (Arc::clone(self), Arc::clone(served));
         let work = move || {
             let _turn = turn;
-            wanted.written(&result, &served, &is_over, |report| text(report))
+            wanted.written(&result, &served, &is_over, |report| json_text(report))
         };
         let written = tokio::task::spawn_blocking(work).await;
         written.map_err(|error| ended(error.to_string()))
@@ -347,7 +351,7 @@ impl LabRequest {
     fn written<T>(
         &self,
         result: &LabResult,
-        served: &Served,
+        served: &ServedModel,
         is_over: &AtomicBool,
         write: impl FnOnce(&Report<'_>) -> T,
     ) -> T {
@@ -383,7 +387,7 @@ impl LabRequest {
         captures: Vec<CaptureJson<'a>>,
         artifact: Option<Value>,
         result: &'a LabResult,
-        served: &'a Served,
+        served: &'a ServedModel,
     ) -> Report<'a> {
         let tokenizer: &Tokenizer = served.handle.tokenizer();
         let points = result.lens.iter().map(|point| PointJson {
@@ -477,7 +481,7 @@ impl LabRequest {
         &self,
         result: &LabResult,
         values: &[Shown<'_>],
-        served: &Served,
+        served: &ServedModel,
     ) -> Map<String, Value> {
         let identity = &served.identity;
         let plan: Cow<'_, str> = match self.text.len() <= MAX_TEXT {
@@ -491,7 +495,7 @@ impl LabRequest {
             ("definition_sha256", identity.definition.clone()),
             ("types", identity.types.clone()),
             ("program", format!("bench {}", env!("CARGO_PKG_VERSION"))),
-            ("created", now().to_string()),
+            ("created", unix_seconds().to_string()),
             ("tokens", json!(result.tokens).to_string()),
             ("captures", json!(captures).to_string()),
             ("plan", plan.into_owned()),
