@@ -7,7 +7,7 @@ use std::sync::Arc;
 use clap::Args as ClapArgs;
 use serde_json::{Map, Value, json};
 
-use lab_base::grammar::{Compiled, Matcher};
+use lab_base::grammar::{CompiledConstraint, Matcher};
 use lab_base::util::reading;
 use lab_base::util::reading::MAX_TEXT;
 use lab_base::weights::TensorType;
@@ -355,8 +355,8 @@ pub(super) fn longer(served: &Served) -> String {
 struct Fitting(Option<Matcher>);
 
 impl Fitting {
-    fn new(constraint: Option<&Compiled>) -> Self {
-        Self(constraint.map(Compiled::matcher))
+    fn new(constraint: Option<&CompiledConstraint>) -> Self {
+        Self(constraint.map(CompiledConstraint::matcher))
     }
 
     fn add(&mut self, tokens: &[AnswerToken]) {

@@ -82,7 +82,7 @@ fn source(args: &Args) -> Result<Prepared, Failure> {
     let contents = models::read(&Source::of(args.model.as_deref()), &definitions)?;
     let weights = &contents.weights;
     let compiled = |has_tools: bool| {
-        let found = template::choose(weights.metadata(), args.name.as_deref(), has_tools)
+        let found = template::choose_template(weights.metadata(), args.name.as_deref(), has_tools)
             .map_err(|error| anyhow::anyhow!("{}: {error}", weights.label()))?;
         let none = || anyhow::anyhow!("{}: the model has no chat template", weights.label());
         Ok::<_, Failure>(ChatTemplate::new(found.ok_or_else(none)?)?)
@@ -127,7 +127,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if let Some(path) = &args.messages {
         let read = |path: &PathBuf| {
             let text = super::constraint::text(path)?;
-            let json = serde_json::from_str::<Value>(&template::keep_digits(&text));
+            let json = serde_json::from_str::<Value>(&template::keep_long_integers(&text));
             json.map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))
         };
         let tools = args.tools.as_ref().map(read).transpose()?;
@@ -144,7 +144,11 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         }
         let rendered = line
             .map_err(Failure::msg)
-            .and_then(|line| Ok(serde_json::from_str::<Line>(&template::keep_digits(&line))?))
+            .and_then(|line| {
+                Ok(serde_json::from_str::<Line>(
+                    &template::keep_long_integers(&line),
+                )?)
+            })
             .and_then(|l| source.render(&l));
         let answer = match rendered {
             Ok(text) => json!({ "text": text }),
