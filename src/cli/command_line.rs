@@ -3,8 +3,8 @@
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use super::{
-    Failure, arch, chat, compare, config, convert, devices, diagram, doctor, engine, habits, help,
-    inspect, lab, log, logits, output, perf, plan, points, serve, synth, template, tokenize,
+    Failure, arch, chat, compare, config, convert, devices, diagram, doctor, engine, help, inspect,
+    lab, log, logits, other_programs, output, perf, plan, points, serve, synth, template, tokenize,
 };
 use lab_base::ggml;
 use lab_base::util::inputs;
@@ -84,11 +84,11 @@ pub(super) fn command() -> clap::Command {
 /// # Errors
 /// The configuration is invalid, or an output is refused.
 pub fn parse() -> Result<Cli, Failure> {
-    let line = habits::translated(std::env::args_os().collect());
+    let line = other_programs::translated(std::env::args_os().collect());
     let line = line.unwrap_or_else(|error| error.exit());
     let mut command = command();
     let matches = command.try_get_matches_from_mut(&line);
-    let matches = matches.unwrap_or_else(|error| habits::explained(error).exit());
+    let matches = matches.unwrap_or_else(|error| other_programs::explained(error).exit());
     output::check_outputs(&command, &matches)?;
     match matches.subcommand_matches("serve") {
         Some(of_serve) => config::layered(&line, of_serve),
@@ -102,12 +102,12 @@ pub fn parse() -> Result<Cli, Failure> {
 /// The command failed; the error is one message.
 pub fn run(cli: Cli) -> Result<(), Failure> {
     let of_whom = match &cli.command {
-        Command::Serve(_) => log::Logs::Server,
-        Command::Engine(args) => log::Logs::Engine {
+        Command::Serve(_) => log::LogProcess::Server,
+        Command::Engine(args) => log::LogProcess::Engine {
             name: args.name.clone(),
             is_ansi: args.colour,
         },
-        _ => log::Logs::Command,
+        _ => log::LogProcess::Command,
     };
     log::start_log(&cli.log, of_whom)?;
     // A server reads and replaces files for as long as it runs.

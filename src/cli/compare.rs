@@ -9,10 +9,13 @@ use serde_json::json;
 use lab_base::weights::TensorType;
 use lab_core::model::Value;
 use lab_core::models::Source;
-use lab_inspect::compare::{Difference, Passes, Report, compare, divergence, read_dump, record};
+use lab_inspect::compare::{
+    PassOptions, ValueComparison, ValueDifference, compare_values, divergence, read_dump,
+    record_values,
+};
 
 use super::model::TwoModels;
-use super::options::{Defaults, LoadOptions, SourceTokens};
+use super::options::{LoadDefaults, LoadOptions, SourceTokens};
 use super::values::cache_type;
 use super::{Failure, output};
 
@@ -123,7 +126,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if args.kl {
         return kl(args, &a, &b);
     }
-    let report = compare(&a, &b, args.tolerance);
+    let report = compare_values(&a, &b, args.tolerance);
     if report.values.is_empty() {
         anyhow::bail!("A and B have no value in common");
     }
@@ -180,7 +183,7 @@ fn values(
     let opened = args.load.open_with(source, &definitions)?;
     args.load.model.check(&opened)?;
     let n = args.tokens.len();
-    let defaults = Defaults {
+    let defaults = LoadDefaults {
         kv_type: TensorType::F32,
         flash_attn: false,
         max_ctx: usize::MAX,
@@ -188,7 +191,7 @@ fn values(
         n_batch: args.source.n_batch(n),
     };
     let mut options = args.load.resolve(&opened, defaults)?;
-    let mut passes = Passes {
+    let mut passes = PassOptions {
         chunk: n,
         stateless: false,
     };
@@ -215,10 +218,10 @@ fn values(
         false => LoadOptions::load_placed(opened, options)?,
     };
     args.source.set(&mut model)?;
-    Ok(record(&mut model, &args.tokens, passes)?)
+    Ok(record_values(&mut model, &args.tokens, passes)?)
 }
 
-fn line(value: &Difference, tolerance: f64) -> String {
+fn line(value: &ValueDifference, tolerance: f64) -> String {
     let shape: Vec<String> = value.shape.iter().map(u64::to_string).collect();
     let mut text = format!(
         "{} {:40} {:9.1e}  [{}]",
@@ -246,7 +249,7 @@ pub(super) fn index(mut at: usize, shape: &[u64]) -> String {
     format!("[{}]", indices.join(", "))
 }
 
-fn to_text(report: &Report, args: &Args) -> String {
+fn to_text(report: &ValueComparison, args: &Args) -> String {
     let mut text = String::new();
     for value in &report.values {
         text.push_str(&line(value, args.tolerance));
@@ -269,7 +272,7 @@ fn to_text(report: &Report, args: &Args) -> String {
     text
 }
 
-fn to_json(report: &Report, tolerance: f64) -> serde_json::Value {
+fn to_json(report: &ValueComparison, tolerance: f64) -> serde_json::Value {
     let values: Vec<_> = report
         .values
         .iter()

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, CommandFactory, FromArgMatches};
 
-use lab_base::util::reading;
-use lab_base::util::reading::MAX_DEFINITION;
+use lab_base::util::limited_read;
+use lab_base::util::limited_read::MAX_DEFINITION;
 use lab_core::arch::nearest;
 use lab_core::models;
 use lab_core::models::Source;
@@ -23,15 +23,15 @@ use super::{Cli, Command, Failure, output};
 
 /// The layer that a value comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Origin {
-    File,
+enum SettingOrigin {
+    ConfigFile,
     Environment(String),
     Flag,
 }
 
 /// The settings of the layers that are not command-line options.
 #[derive(Debug, Default)]
-pub(super) struct Layers {
+pub(super) struct ConfigLayers {
     /// Further names of models.
     pub(super) aliases: BTreeMap<String, String>,
     /// The options of models that have a table of their own.
@@ -42,7 +42,7 @@ pub(super) struct Layers {
     pub(super) warnings: Vec<String>,
 }
 
-impl Layers {
+impl ConfigLayers {
     /// Refuses tables of models that are not served.
     ///
     /// # Errors
@@ -116,21 +116,21 @@ const PER_MODEL: &str = "per_model";
 /// # Errors
 /// The file cannot be read, or a layer has unknown keys or invalid values; all faults of the layer are reported.
 pub(super) fn layered(line: &[OsString], matches: &ArgMatches) -> Result<Cli, Failure> {
-    let options = Options::new();
-    let mut origins: BTreeMap<String, Origin> = BTreeMap::new();
+    let options = ServeOptions::new();
+    let mut origins: BTreeMap<String, SettingOrigin> = BTreeMap::new();
     for arg in &options.args {
         let id = arg.get_id().as_str();
         if matches.value_source(id) == Some(ValueSource::CommandLine) {
-            origins.insert(id.to_owned(), Origin::Flag);
+            origins.insert(id.to_owned(), SettingOrigin::Flag);
         }
     }
     if matches.contains_id("model_path") {
-        origins.insert("model".to_owned(), Origin::Flag);
+        origins.insert("model".to_owned(), SettingOrigin::Flag);
     }
     let mut added = Vec::new();
     let environment = options.environment()?;
     for (id, values) in environment {
-        let origin = Origin::Environment(variable(&id));
+        let origin = SettingOrigin::Environment(variable(&id));
         add(&options, &mut origins, &mut added, (&id, &values), &origin);
     }
     let above = (origins.clone(), added.clone());
@@ -144,7 +144,7 @@ pub(super) fn layered(line: &[OsString], matches: &ArgMatches) -> Result<Cli, Fa
             &mut origins,
             &mut added,
             (id, values),
-            &Origin::File,
+            &SettingOrigin::ConfigFile,
         );
     }
     let parsed = |added: &[String]| {
@@ -164,13 +164,13 @@ pub(super) fn layered(line: &[OsString], matches: &ArgMatches) -> Result<Cli, Fa
                 &mut origins,
                 &mut added,
                 (id, values),
-                &Origin::File,
+                &SettingOrigin::ConfigFile,
             );
         }
         per_model.insert(name.clone(), args(&options, &parsed(&added))?.1);
     }
     let (mut cli, mut own) = args(&options, &whole)?;
-    own.layers = Layers {
+    own.layers = ConfigLayers {
         aliases: file.aliases,
         per_model,
         path: file.path,
@@ -181,7 +181,7 @@ pub(super) fn layered(line: &[OsString], matches: &ArgMatches) -> Result<Cli, Fa
 }
 
 /// Extracts the options of `bench serve` from a parsed command line.
-fn args(options: &Options, matches: &ArgMatches) -> Result<(Cli, Args), Failure> {
+fn args(options: &ServeOptions, matches: &ArgMatches) -> Result<(Cli, Args), Failure> {
     let cli = Cli::from_arg_matches(matches)?;
     let of_serve = matches.subcommand_matches("serve");
     let of_serve = of_serve.ok_or_else(|| anyhow::anyhow!("not `bench serve`"))?;
@@ -192,11 +192,11 @@ fn args(options: &Options, matches: &ArgMatches) -> Result<(Cli, Args), Failure>
 
 /// Adds a value of a layer, unless a higher layer sets or excludes the option.
 fn add(
-    options: &Options,
-    origins: &mut BTreeMap<String, Origin>,
+    options: &ServeOptions,
+    origins: &mut BTreeMap<String, SettingOrigin>,
     added: &mut Vec<String>,
     (id, values): (&str, &[String]),
-    origin: &Origin,
+    origin: &SettingOrigin,
 ) {
     let excludes = |[a, b]: &[&str; 2]| {
         let other = match (*a == id, *b == id) {
@@ -230,11 +230,11 @@ struct File {
 }
 
 /// The options of `bench serve` that the layers can set.
-struct Options {
+struct ServeOptions {
     args: Vec<Arg>,
 }
 
-impl Options {
+impl ServeOptions {
     fn new() -> Self {
         let mut command = Cli::command();
         command.build();
@@ -366,7 +366,8 @@ impl Options {
 
     fn file(&self, path: &Path) -> Result<File, Failure> {
         let at = path.display();
-        let text = reading::text(path, MAX_DEFINITION).map_err(|e| anyhow::anyhow!("{at}: {e}"))?;
+        let text =
+            limited_read::text(path, MAX_DEFINITION).map_err(|e| anyhow::anyhow!("{at}: {e}"))?;
         let table: toml::Table = text.parse().map_err(|e| anyhow::anyhow!("{at}: {e}"))?;
         let mut faults = Vec::new();
         let mut file = File {
@@ -457,7 +458,7 @@ impl Options {
     fn print(
         &self,
         matches: &ArgMatches,
-        origins: &BTreeMap<String, Origin>,
+        origins: &BTreeMap<String, SettingOrigin>,
         file: &File,
     ) -> Result<(), Failure> {
         let of_serve = matches.subcommand_matches("serve").unwrap_or(matches);
@@ -467,9 +468,9 @@ impl Options {
             let long = arg.get_long().unwrap_or_default();
             let origin = match origins.get(id) {
                 None => "default".to_owned(),
-                Some(Origin::File) => path.to_string(),
-                Some(Origin::Environment(name)) => name.clone(),
-                Some(Origin::Flag) => format!("--{long}"),
+                Some(SettingOrigin::ConfigFile) => path.to_string(),
+                Some(SettingOrigin::Environment(name)) => name.clone(),
+                Some(SettingOrigin::Flag) => format!("--{long}"),
             };
             match shown(arg, of_serve) {
                 Some(value) => output::line(format!("{key} = {value}  # {origin}"))?,

@@ -6,8 +6,8 @@ use clap::Args;
 use serde_json::Value;
 
 use lab_base::grammar::Constraint;
-use lab_base::util::reading;
-use lab_base::util::reading::MAX_TEXT;
+use lab_base::util::limited_read;
+use lab_base::util::limited_read::MAX_TEXT;
 
 use super::Failure;
 
@@ -76,5 +76,5 @@ pub(super) fn json(path: &Path) -> Result<Value, Failure> {
 
 /// The text in a file.
 pub(super) fn text(path: &Path) -> Result<String, Failure> {
-    reading::text(path, MAX_TEXT).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))
+    limited_read::text(path, MAX_TEXT).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))
 }

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 
-use lab_base::util::reading;
+use lab_base::util::limited_read;
 use lab_core::arch::ArchDef;
 use lab_core::models::synth::Request;
 use lab_core::models::{Definitions, Source};
 use lab_inspect::diagram::compare::{Comparison, summary};
 use lab_inspect::diagram::html::page;
 use lab_inspect::diagram::overlay::Overlay;
-use lab_inspect::diagram::{Drawing, Sample, gallery, svg, variants};
+use lab_inspect::diagram::{Drawing, TracedPlan, gallery, svg, variants};
 
 use super::options::OpenOptions;
 use super::output::{ForceOption, OutputPlace};
@@ -115,7 +115,7 @@ fn samples(
     name: Option<&str>,
     request: Option<Request>,
     most: usize,
-) -> Result<(ArchDef, Vec<Sample>), Failure> {
+) -> Result<(ArchDef, Vec<TracedPlan>), Failure> {
     let path = PathBuf::from(what);
     // A folder without a model does not hide a definition of the same name.
     let is_hidden = path.is_dir() && !path.join("config.json").exists();
@@ -126,7 +126,7 @@ fn samples(
             anyhow::bail!("{what} is a model file: --set and --with apply only to a definition");
         }
         let opened = lab_core::models::open(&source, definitions)?;
-        let sample = Sample::new(name.unwrap_or(&opened.name), opened.plan, false)?;
+        let sample = TracedPlan::new(name.unwrap_or(&opened.name), opened.plan, false)?;
         return Ok((opened.def, vec![sample]));
     }
     let (def, variant) = find(definitions, what)?;
@@ -140,8 +140,8 @@ fn samples(
     };
     let name = name.unwrap_or(what);
     let sample = |(tag, request): &(String, Request)| match tag.is_empty() {
-        true => Sample::of_definition(name, &def, request),
-        false => Sample::of_definition(&format!("{name}-{tag}"), &def, request),
+        true => TracedPlan::of_definition(name, &def, request),
+        false => TracedPlan::of_definition(&format!("{name}-{tag}"), &def, request),
     };
     let samples: Result<_, _> = requests.iter().take(most).map(sample).collect();
     Ok((def, samples?))
@@ -190,16 +190,20 @@ fn request(set: &[(String, String)], with: &[String]) -> Option<Request> {
 const MAX_OVERLAY: u64 = 64 << 20;
 
 /// The files of a drawing.
-fn draw(args: &Args, def: &ArchDef, sample: &Sample) -> Result<Vec<(String, Vec<u8>)>, Failure> {
+fn draw(
+    args: &Args,
+    def: &ArchDef,
+    sample: &TracedPlan,
+) -> Result<Vec<(String, Vec<u8>)>, Failure> {
     let mut drawing = Drawing::new(def, sample);
     if let Some(file) = &args.overlay {
         // The name of the picture may differ from that of the model.
         let what = args.drawn().first().copied().unwrap_or_default();
         let model = Source::File(what.into()).name();
         let mut put = || -> Result<Option<String>, Failure> {
-            let bytes = reading::bytes(file, MAX_OVERLAY)?;
+            let bytes = limited_read::bytes(file, MAX_OVERLAY)?;
             let overlay = Overlay::read(&bytes, args.quantity.as_deref())?;
-            Ok(overlay.put(&mut drawing, sample, &model)?)
+            Ok(overlay.apply(&mut drawing, sample, &model)?)
         };
         if let Some(doubt) = put().map_err(|e| anyhow::anyhow!("{}: {e}", file.display()))? {
             tracing::warn!("{}: {doubt}", file.display());

@@ -70,13 +70,13 @@ impl DiffusionOptions {
 const MASK: &str = "░";
 
 /// Shows a completion on stderr while its tokens are fixed; hidden if stderr is not a terminal.
-pub(super) struct Forming {
+pub(super) struct DiffusionProgress {
     bar: ProgressBar,
     /// Tokens of the completion; `None` for a masked one.
     tokens: Vec<Option<u32>>,
 }
 
-impl Forming {
+impl DiffusionProgress {
     pub(super) fn new(is_quiet: bool) -> Self {
         let bar = match is_quiet {
             true => ProgressBar::hidden(),
@@ -120,7 +120,7 @@ impl Forming {
                 None => bytes.extend_from_slice(MASK.as_bytes()),
             }
         }
-        output::shown(&String::from_utf8_lossy(&bytes))
+        output::escape_controls(&String::from_utf8_lossy(&bytes))
     }
 
     /// Removes the display, before the text itself is written.

@@ -14,7 +14,7 @@ use lab_base::weights::TensorInfo;
 use lab_core::model;
 use lab_core::models::Source;
 
-use super::inspect::{self, Findings, Planned, Sequences, cache_bytes};
+use super::inspect::{self, Findings, ParallelOption, PlanFindings, cache_bytes};
 use super::model::ModelArg;
 use super::options::LoadOptions;
 use super::plan::device_line;
@@ -28,7 +28,7 @@ pub(super) struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    sequences: Sequences,
+    sequences: ParallelOption,
     #[command(flatten)]
     load: LoadOptions,
 }
@@ -42,7 +42,7 @@ const CLIP: usize = 400;
 
 /// The findings, as lines of text and as JSON fields.
 #[derive(Default)]
-struct Report {
+struct DoctorReport {
     path: String,
     rows: Vec<(&'static str, String)>,
     /// The possible uses of the model on this machine.
@@ -58,9 +58,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         Source::Shipped(name) => (*name).to_owned(),
         Source::File(path) => path.display().to_string(),
     };
-    let mut report = Report {
+    let mut report = DoctorReport {
         path,
-        ..Report::default()
+        ..DoctorReport::default()
     };
     match inspect::findings(&source, &args.sequences, &args.load) {
         Ok(found) => report.of(&found),
@@ -78,7 +78,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// The sizes of a model's tensors.
-pub(super) struct Sizes {
+pub(super) struct TensorSizes {
     pub(super) n_weights: u64,
     pub(super) bytes: u64,
     /// Bytes of each type, the largest first.
@@ -87,7 +87,7 @@ pub(super) struct Sizes {
     pub(super) bits: f64,
 }
 
-impl Sizes {
+impl TensorSizes {
     pub(super) fn of(tensors: &[TensorInfo]) -> Self {
         let mut types: BTreeMap<&str, u64> = BTreeMap::new();
         let (mut n_weights, mut bytes) = (0u64, 0u64);
@@ -108,7 +108,7 @@ impl Sizes {
     }
 }
 
-impl Report {
+impl DoctorReport {
     fn row(&mut self, name: &'static str, text: impl Into<String>) {
         self.rows.push((name, text.into()));
     }
@@ -135,12 +135,12 @@ impl Report {
     /// Reports the number of weights, and the types that most of them have. `stored`: their bytes in the file, if they are
     /// converted while they are loaded.
     fn sizes(&mut self, tensors: &[TensorInfo], stored: Option<u64>) {
-        let Sizes {
+        let TensorSizes {
             n_weights,
             bytes: all,
             types,
             bits,
-        } = Sizes::of(tensors);
+        } = TensorSizes::of(tensors);
         let names: Vec<&str> = types.iter().take(3).map(|(name, _)| *name).collect();
         let (n, types) = (count(n_weights), listed(&names));
         let loaded = format!("{types}, {bits:.1} bits each");
@@ -161,7 +161,7 @@ impl Report {
         self.fields.insert("types".into(), json!(names));
     }
 
-    fn architecture(&mut self, planned: &Planned, unread: &[String]) {
+    fn architecture(&mut self, planned: &PlanFindings, unread: &[String]) {
         let plan = &planned.plan;
         let kind = match (&plan.diffusion, plan.mode.name()) {
             (Some(_), _) => "text diffusion".to_owned(),
@@ -200,7 +200,7 @@ impl Report {
         self.fields.insert("unread".into(), json!(unread));
     }
 
-    fn memory(&mut self, planned: &Planned) {
+    fn memory(&mut self, planned: &PlanFindings) {
         let (plan, options) = (&planned.plan, &planned.options);
         let here = model::available_memory();
         let types = [options.k_type, options.v_type];
@@ -279,7 +279,7 @@ impl Report {
     }
 
     /// Reports the possible uses, or why the model cannot be loaded.
-    fn capabilities(&mut self, planned: &Planned) {
+    fn capabilities(&mut self, planned: &PlanFindings) {
         let capability = |what: &str| {
             planned
                 .capabilities

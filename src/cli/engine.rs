@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use lab_base::ggml::end_process;
-use lab_core::engine::serving::Served;
+use lab_core::engine::serving::ServedModel;
 use lab_core::models;
 use lab_core::models::Source;
 use lab_server::http::transport;
-use lab_server::{Access, OnLine, Pool, Report, Wanted};
+use lab_server::{Access, LineCallback, LoadReport, LoadRequest, Pool};
 
 use super::serve::{self, Signals};
 use super::{Failure, log, output};
@@ -62,7 +62,7 @@ fn scale(text: &str) -> Result<(usize, f32), String> {
 /// process keeps results in the folder `kept`.
 /// `is_shared`: the options are for several models.
 pub(super) fn command(
-    wanted: &Wanted<'_>,
+    wanted: &LoadRequest<'_>,
     options: &[OsString],
     kept: &Path,
     is_shared: bool,
@@ -109,7 +109,7 @@ pub(super) fn command(
 
 /// A writer for the standard error of a model's engine process. Lines of its log are written as they are; others, such
 /// as an assertion of ggml, become lines of this log with the model's name.
-pub(super) fn relay(name: &str) -> OnLine {
+pub(super) fn relay(name: &str) -> LineCallback {
     let name = name.to_owned();
     let (end, start) = log::marks_of(&name);
     let name = log::in_log(&name);
@@ -120,7 +120,7 @@ pub(super) fn relay(name: &str) -> OnLine {
             return;
         }
         let text = String::from_utf8_lossy(line);
-        let text = output::shown(text.trim_end());
+        let text = output::escape_controls(text.trim_end());
         if !text.is_empty() {
             tracing::warn!(target: "engine", engine = %name, "{text}");
         }
@@ -151,13 +151,13 @@ pub(super) fn run(mut args: EngineArgs) -> Result<(), Failure> {
         Ok(served) => served,
         Err(error) => {
             let fault = serve::fault(error);
-            return report(&Report::Failed {
+            return report(&LoadReport::Failed {
                 message: fault.message,
                 lacks_memory: fault.lacks_memory,
             });
         }
     };
-    let ready = Report::ready(&served);
+    let ready = LoadReport::ready(&served);
     let pool = Pool::of_engine(served, source).strict(args.serve.strictness());
     let pool = Arc::new(pool);
     end_with_files(&pool)?;
@@ -169,13 +169,13 @@ pub(super) fn run(mut args: EngineArgs) -> Result<(), Failure> {
     Ok(runtime.block_on(serving)??)
 }
 
-fn load(args: &EngineArgs, source: &Source) -> Result<Served, Failure> {
+fn load(args: &EngineArgs, source: &Source) -> Result<ServedModel, Failure> {
     let mut reported: Option<Instant> = None;
     let progress = move |loaded, total| {
         if loaded == total || reported.is_none_or(|reported| reported.elapsed() >= PAUSE) {
             reported = Some(Instant::now());
             // If the server does not read, it has ended, and this process will end too.
-            let _ = report(&Report::Loading { loaded, total });
+            let _ = report(&LoadReport::Loading { loaded, total });
         }
     };
     let mut served = serve::start(&args.serve, source, args.kept.clone(), Box::new(progress))?;
@@ -186,7 +186,7 @@ fn load(args: &EngineArgs, source: &Source) -> Result<Served, Failure> {
     Ok(served)
 }
 
-fn report(report: &Report) -> Result<(), Failure> {
+fn report(report: &LoadReport) -> Result<(), Failure> {
     output::line(serde_json::to_string(report)?)
 }
 
@@ -218,8 +218,8 @@ fn end_with_files(pool: &Arc<Pool>) -> std::io::Result<()> {
                 // Time for running requests to learn the failure from their passes.
                 std::thread::sleep(PERIOD);
                 end_process(match what {
-                    lab_core::engine::Failure::Lost(_) => lab_server::LOST,
-                    _ => lab_server::CHANGED,
+                    lab_core::engine::Failure::Lost(_) => lab_server::EXIT_WORKER_LOST,
+                    _ => lab_server::EXIT_MODEL_CHANGED,
                 });
             }
             drop(pool);

@@ -153,7 +153,7 @@ mod tests {
 
     use super::*;
     use crate::cli::command_line::command;
-    use crate::cli::{constraint, diffusion, habits, log, options, sampling};
+    use crate::cli::{constraint, diffusion, log, options, other_programs, sampling};
 
     /// The words of a line, of which some are in quotation marks.
     fn words(line: &str) -> Vec<String> {
@@ -169,7 +169,7 @@ mod tests {
     fn every_example_is_a_command_line() {
         for line in EXAMPLES.iter().flat_map(|(_, text)| text.lines()) {
             let words = words(line).into_iter().map(Into::into).collect();
-            let words = habits::translated(words).expect("no option of another program");
+            let words = other_programs::translated(words).expect("no option of another program");
             let found = command().try_get_matches_from(words);
             assert!(found.is_ok(), "{line}: {}", found.expect_err("an error"));
         }

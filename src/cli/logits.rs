@@ -4,7 +4,7 @@ use std::path::Path;
 
 use clap::Args as ClapArgs;
 
-use lab_base::util::writing::Part;
+use lab_base::util::atomic_file::PartFile;
 use lab_base::weights::TensorType;
 use lab_core::artifacts::npy;
 use lab_core::model::{Batch, is_finite};
@@ -12,7 +12,7 @@ use lab_core::plan::Pooling;
 
 use super::Failure;
 use super::model::ModelArg;
-use super::options::{Defaults, LoadOptions, SourceTokens};
+use super::options::{LoadDefaults, LoadOptions, SourceTokens};
 use super::output::{ForceOption, OutputFile, at};
 use super::values::some_tokens;
 
@@ -52,12 +52,12 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let opened = args.load.open(&args.model.source())?;
     // The output is created first: without it, computing would be useless.
-    let part = Part::new(args.force.target(&args.output));
+    let part = PartFile::new(args.force.target(&args.output));
     let part = part.map_err(|error| at(&args.output, &error))?;
     let n = args.tokens.len();
     let chunk = args.chunk.unwrap_or(n).clamp(1, n.max(1));
     let n_batch = args.source.n_batch(if args.stateless { n } else { chunk });
-    let defaults = Defaults {
+    let defaults = LoadDefaults {
         kv_type: TensorType::F32,
         flash_attn: false,
         max_ctx: usize::MAX,
@@ -119,7 +119,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// Writes an array as NPY.
-fn finish(mut part: Part, path: &Path, values: &[f32], shape: &[usize]) -> Result<(), Failure> {
+fn finish(mut part: PartFile, path: &Path, values: &[f32], shape: &[usize]) -> Result<(), Failure> {
     let written = part.write(&npy::bytes_of(values, shape));
     written
         .and_then(|()| part.finish())

@@ -7,7 +7,7 @@ use clap::{ArgGroup, Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use lab_base::weights;
-use lab_base::weights::{Checked, TensorType};
+use lab_base::weights::{FiniteCheck, TensorType};
 use lab_core::arch::Library;
 use lab_core::blocks::REGISTRY;
 use lab_core::model::{Model, Options};
@@ -63,7 +63,7 @@ impl OpenOptions {
 
 /// On or off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Switch {
+pub(super) enum OnOff {
     /// Yes.
     On,
     /// No.
@@ -124,7 +124,7 @@ pub(super) struct LoadOptions {
     /// Flash attention: compute attention without storing the attention matrix, in less memory; default: on, in
     /// `compare`, `logits` and `lab drift` off
     #[arg(long, value_name = "on|off", hide_short_help = true)]
-    flash_attn: Option<Switch>,
+    flash_attn: Option<OnOff>,
     /// Compute with f32 numbers: `--type f32 --kv-type f32 --flash-attn off`, which agrees with a float64 computation
     /// to about 1e-6; in more memory, and slower
     #[arg(
@@ -146,7 +146,7 @@ pub(super) struct LoadOptions {
 
 /// A command's values for options that are not set.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Defaults {
+pub(super) struct LoadDefaults {
     pub(super) kv_type: TensorType,
     pub(super) flash_attn: bool,
     /// Maximum context length that is taken from the file.
@@ -226,7 +226,7 @@ impl ModelOptions {
         let names: Vec<&str> = tensors.map(|t| t.name.as_str()).collect();
         let checked = weights::check(&opened.weights, &names)?;
         for (name, result) in names.iter().zip(checked) {
-            if result == Checked::Missing {
+            if result == FiniteCheck::Missing {
                 tracing::warn!(tensor = name, "not in the file, so not checked");
             }
         }
@@ -298,7 +298,11 @@ impl LoadOptions {
     ///
     /// # Errors
     /// The options set a context of more positions than the model has, and the defaults do not cut it.
-    pub(super) fn resolve(&self, opened: &Opened, defaults: Defaults) -> Result<Options, Failure> {
+    pub(super) fn resolve(
+        &self,
+        opened: &Opened,
+        defaults: LoadDefaults,
+    ) -> Result<Options, Failure> {
         let plan = &opened.plan;
         let most = positions(plan).unwrap_or(usize::MAX);
         let n_ctx = match self.context(plan) {
@@ -333,7 +337,7 @@ impl LoadOptions {
             flash_attn: match (self.exact, self.flash_attn) {
                 (true, _) => false,
                 (false, None) => defaults.flash_attn,
-                (false, Some(switch)) => switch == Switch::On,
+                (false, Some(switch)) => switch == OnOff::On,
             },
             deterministic: self.deterministic,
             embeddings: false,

@@ -11,28 +11,28 @@ use std::path::{Path, PathBuf};
 use clap::{ArgMatches, Args};
 
 use lab_base::ggml::end_process;
+use lab_base::util::atomic_file;
+use lab_base::util::atomic_file::OutputPath;
 use lab_base::util::inputs::{is_input, is_same_file};
-use lab_base::util::writing;
-use lab_base::util::writing::Target;
 
 /// An error message for the user.
 pub type Failure = anyhow::Error;
 
 /// The failure of a command whose output is valid as far as it goes, and not complete. It has an exit code of its own.
 #[derive(Debug)]
-pub(super) struct Incomplete(pub(super) String);
+pub(super) struct IncompleteOutput(pub(super) String);
 
-impl std::fmt::Display for Incomplete {
+impl std::fmt::Display for IncompleteOutput {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Incomplete {}
+impl std::error::Error for IncompleteOutput {}
 
 /// The exit code of a failure.
 pub fn exit_code(failure: &Failure) -> i32 {
-    match failure.is::<Incomplete>() {
+    match failure.is::<IncompleteOutput>() {
         true => 3,
         false => 1,
     }
@@ -54,7 +54,7 @@ pub(super) fn line(text: impl AsRef<str>) -> Result<(), Failure> {
 }
 
 /// Text that cannot control a terminal: control characters except newline and tab are escaped.
-pub(super) fn shown(text: &str) -> String {
+pub(super) fn escape_controls(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -114,9 +114,9 @@ pub(super) struct ForceOption {
 
 impl ForceOption {
     /// A path as the target of an output.
-    pub(super) fn target<'p>(&self, path: &'p Path) -> Target<'p> {
+    pub(super) fn target<'p>(&self, path: &'p Path) -> OutputPath<'p> {
         let replaces = self.force;
-        Target { path, replaces }
+        OutputPath { path, replaces }
     }
 }
 
@@ -156,7 +156,7 @@ pub(super) fn check_outputs(command: &clap::Command, matches: &ArgMatches) -> Re
         if outputs[..i].iter().any(is_same) {
             anyhow::bail!("{}: two outputs have this name", path.display());
         }
-        let checked = Target { path, replaces }.check();
+        let checked = OutputPath { path, replaces }.check();
         checked.map_err(|error| at(path, &error))?;
     }
     let appended = given(TypeId::of::<AppendedFile>());
@@ -198,7 +198,7 @@ pub(super) fn save(
     let mut paths = Vec::new();
     for (name, bytes) in files {
         let path = folder.join(name);
-        let written = writing::write(force.target(&path), bytes);
+        let written = atomic_file::write(force.target(&path), bytes);
         written.map_err(|error| at(&path, &error))?;
         paths.push(path);
     }
@@ -218,7 +218,7 @@ pub(super) fn remove_on_signals() -> io::Result<()> {
         SignalKind::terminate(),
         SignalKind::hangup(),
     ];
-    end_on_signals(&ends, &[], writing::remove_incomplete)
+    end_on_signals(&ends, &[], atomic_file::remove_incomplete)
 }
 
 /// Installs handlers for signals. The signals `ends` end this process, after `before`, with 128 plus the signal's number,
@@ -401,7 +401,7 @@ mod tests {
                 let matches = command.try_get_matches_from_mut(line).expect("ignored");
                 check_outputs(&command, &matches).map_err(|error| error.to_string())
             };
-            let refused = Err(format!("{}: {}", there.display(), writing::IS_THERE));
+            let refused = Err(format!("{}: {}", there.display(), atomic_file::IS_THERE));
             assert_eq!(checked(&there, &[]), refused, "{words:?} {option}");
             for (path, more) in [
                 (&*there, &["--force"][..]),

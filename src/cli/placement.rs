@@ -100,12 +100,12 @@ pub(super) struct PlacementOptions {
     #[arg(long, value_name = "PATTERN=DEVICE", value_parser = to_move, hide_short_help = true)]
     place: Vec<Move>,
     #[command(flatten)]
-    workers: Workers,
+    workers: WorkerOptions,
 }
 
 /// Devices of other machines.
 #[derive(Clone, Debug, Default, Args)]
-pub(super) struct Workers {
+pub(super) struct WorkerOptions {
     /// RPC workers (`bench rpc-worker`) whose devices are used. The protocol has neither encryption nor
     /// authentication: use it only in networks that you trust
     #[arg(
@@ -129,7 +129,7 @@ pub(super) struct Workers {
     backends: Backends,
 }
 
-impl Workers {
+impl WorkerOptions {
     /// Loads backend libraries, and connects to the RPC workers that are named.
     ///
     /// # Errors

@@ -39,7 +39,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         text.push_str(line.trim_end());
         text.push('\n');
     }
-    output::bytes(output::shown(&text).as_bytes())
+    output::bytes(output::escape_controls(&text).as_bytes())
 }
 
 fn shape(point: &Point) -> String {

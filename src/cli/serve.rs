@@ -10,31 +10,31 @@ use std::time::Duration;
 
 use clap::Args as ClapArgs;
 
-use lab_base::util::reading;
-use lab_base::util::reading::MAX_DEFINITION;
+use lab_base::util::limited_read;
+use lab_base::util::limited_read::MAX_DEFINITION;
 use lab_base::util::wording::bytes;
 use lab_core::artifacts::store;
 use lab_core::artifacts::store::Shelf;
 use lab_core::artifacts::vectors::Vectors;
-use lab_core::engine::serving::{ModelInfo, Progress, Served};
+use lab_core::engine::serving::{ModelInfo, Progress, ServedModel};
 use lab_core::engine::{Limits, StartError, ends_in_vectors};
 use lab_core::model;
 use lab_core::model::{Estimator, Options};
 use lab_core::models;
 use lab_core::models::{Opened, Source};
-use lab_inspect::diagram::{Drawing, Sample, svg};
+use lab_inspect::diagram::{Drawing, TracedPlan, svg};
 use lab_inspect::pictures;
-use lab_inspect::pictures::Chosen;
+use lab_inspect::pictures::ChartFilter;
 use lab_server::http::transport;
 use lab_server::{
-    Access, Describer, Description, Drawer, Finder, Launch, LoadFault, Loader, Painter, Pool,
-    Process, Residency, Started, Strictness, View, Wanted,
+    Access, Describer, Description, DiagramView, Drawer, EngineProcess, EngineProcessConfig,
+    Finder, LoadError, LoadLimits, LoadRequest, Loader, Painter, Pool, StartedEngine, Strictness,
 };
 
-use super::config::Layers;
+use super::config::ConfigLayers;
 use super::diffusion::DiffusionOptions;
 use super::model::ModelArg;
-use super::options::{Defaults, LoadOptions};
+use super::options::{LoadDefaults, LoadOptions};
 use super::values::{byte_count, positive, seconds, some_tokens};
 use super::{Failure, engine, output};
 
@@ -176,7 +176,7 @@ pub(super) struct Args {
     load: LoadOptions,
     /// What configuration adds.
     #[arg(skip)]
-    pub(super) layers: Layers,
+    pub(super) layers: ConfigLayers,
     /// The options of a model as a command line, for its engine process.
     #[arg(skip)]
     pub(super) line: Vec<OsString>,
@@ -206,7 +206,7 @@ impl Args {
 fn keys(args: &Args) -> Result<Vec<String>, Failure> {
     let mut keys = args.api_key.clone();
     if let Some(path) = &args.api_key_file {
-        let text = reading::text(path, MAX_DEFINITION);
+        let text = limited_read::text(path, MAX_DEFINITION);
         let text = text.map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
         let lines = text.lines().map(str::trim);
         let is_key = |line: &&str| !line.is_empty() && !line.starts_with('#');
@@ -250,7 +250,7 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     }
     args.layers.check_models(&sources)?;
     let (host, port, is_folder) = (args.host, args.port, args.models.is_some());
-    let times = transport::Times {
+    let times = transport::ConnectionTimeouts {
         read: args.read_time,
         write: args.write_time,
     };
@@ -353,13 +353,13 @@ impl Signals {
 }
 
 /// The options of each model.
-struct Settings {
+struct ModelSettings {
     /// The options of models without options of their own.
     args: Args,
     per_model: BTreeMap<String, Args>,
 }
 
-impl Settings {
+impl ModelSettings {
     /// The options of the model with this served name.
     fn of(&self, name: &str) -> &Args {
         self.per_model.get(name).unwrap_or(&self.args)
@@ -373,11 +373,11 @@ fn pool_of(
     is_managed: bool,
     kept: &Path,
 ) -> Result<Pool, Failure> {
-    let Layers {
+    let ConfigLayers {
         aliases, per_model, ..
     } = std::mem::take(&mut args.layers);
     let folder = args.models.clone();
-    let residency = Residency {
+    let residency = LoadLimits {
         max_loaded: args.max_loaded.map(NonZeroUsize::get),
         idle: args.idle_time,
     };
@@ -385,13 +385,13 @@ fn pool_of(
     let upload_bytes = usize::try_from(args.lab_upload).unwrap_or(usize::MAX);
     let shelf = shelf(&args, kept.to_owned())?;
     let vectors = vectors(&args, kept)?;
-    let settings = Arc::new(Settings { args, per_model });
+    let settings = Arc::new(ModelSettings { args, per_model });
     let (of_loader, kept) = (Arc::clone(&settings), kept.to_owned());
     let is_split = cfg!(unix) && !settings.args.in_process;
     let loader: Loader = Arc::new(move |wanted| {
         let args = of_loader.of(wanted.name);
         match is_split {
-            true => start_process(args, wanted, &kept).map(Started::Own),
+            true => start_process(args, wanted, &kept).map(StartedEngine::Process),
             false => start_here(args, wanted, &kept).map_err(fault),
         }
     });
@@ -401,7 +401,7 @@ fn pool_of(
         drawn.map_err(|e| e.to_string())
     });
     let painter: Painter = Arc::new(|picture, response, layers, heads| {
-        let chart = pictures::chart(picture, response, &Chosen { layers, heads });
+        let chart = pictures::chart(picture, response, &ChartFilter { layers, heads });
         let chart = chart.map_err(|problem| problem.to_string())?;
         Ok(pictures::svg(&chart))
     });
@@ -450,10 +450,10 @@ fn shelf(args: &Args, folder: PathBuf) -> Result<Shelf, Failure> {
 
 /// The load fault of an error.
 #[expect(clippy::needless_pass_by_value, reason = "errors are mapped by it")]
-pub(super) fn fault(error: Failure) -> LoadFault {
-    LoadFault {
+pub(super) fn fault(error: Failure) -> LoadError {
+    LoadError {
         lacks_memory: lacks_memory(&error),
-        ..LoadFault::new(error.to_string())
+        ..LoadError::new(error.to_string())
     }
 }
 
@@ -486,30 +486,34 @@ fn describe(args: &Args, source: &Source) -> Result<Description, Failure> {
 }
 
 /// The diagram of a model as SVG.
-fn draw(args: &Args, source: &Source, view: View) -> Result<String, Failure> {
+fn draw(args: &Args, source: &Source, view: DiagramView) -> Result<String, Failure> {
     let opened = unchecked(args, source)?;
-    let sample = Sample::new(&opened.name, opened.plan.clone(), false)?;
+    let sample = TracedPlan::new(&opened.name, opened.plan.clone(), false)?;
     let drawing = Drawing::new(&opened.def, &sample);
     let (piece, what) = match view {
-        View::Stack => (svg::stack(&drawing), "the whole model"),
-        View::Layers => (svg::layers(&drawing), "its kinds of layers"),
+        DiagramView::Stack => (svg::stack(&drawing), "the whole model"),
+        DiagramView::Layers => (svg::layers(&drawing), "its kinds of layers"),
     };
     Ok(svg::document(&drawing, &piece, what))
 }
 
 /// Starts the engine process of a model.
-fn start_process(args: &Args, mut wanted: Wanted<'_>, kept: &Path) -> Result<Process, LoadFault> {
-    let launch = Launch {
+fn start_process(
+    args: &Args,
+    mut wanted: LoadRequest<'_>,
+    kept: &Path,
+) -> Result<EngineProcess, LoadError> {
+    let launch = EngineProcessConfig {
         command: engine::command(&wanted, &args.line, kept, args.is_shared()),
         hang_time: args.hang_time,
         step_time: args.step_time,
         on_line: engine::relay(wanted.name),
     };
-    Process::start(wanted.name, launch, &mut *wanted.progress)
+    EngineProcess::start(wanted.name, launch, &mut *wanted.progress)
 }
 
 /// Loads a model into this process.
-fn start_here(args: &Args, wanted: Wanted<'_>, kept: &Path) -> Result<Started, Failure> {
+fn start_here(args: &Args, wanted: LoadRequest<'_>, kept: &Path) -> Result<StartedEngine, Failure> {
     let served = start(args, wanted.source, kept.to_owned(), wanted.progress)?;
     if let Some(scales) = &wanted.scales {
         served.handle.adapters().set(scales)?;
@@ -524,7 +528,7 @@ pub(super) fn start(
     source: &Source,
     kept: PathBuf,
     progress: Progress,
-) -> Result<Served, Failure> {
+) -> Result<ServedModel, Failure> {
     let vectors = vectors(args, &kept)?;
     let checked = vectors.check();
     checked.map_err(|e| anyhow::anyhow!("--lab-vectors: {e}"))?;
@@ -533,7 +537,7 @@ pub(super) fn start(
     let (options, limits) = settings_of(args, &opened)?;
     args.load.place(&mut opened, &options)?;
     tracing::info!(model = opened.name, "loading");
-    let mut served = Served::start(opened, options, limits, progress)?;
+    let mut served = ServedModel::start(opened, options, limits, progress)?;
     served.shelf = Some(shelf);
     served.vectors = vectors;
     Ok(served)
@@ -541,7 +545,7 @@ pub(super) fn start(
 
 /// The options and limits with which a model runs.
 fn settings_of(args: &Args, opened: &Opened) -> Result<(Options, Limits), Failure> {
-    let defaults = Defaults {
+    let defaults = LoadDefaults {
         is_cut: args.is_shared(),
         ..super::run::DEFAULTS
     };
@@ -601,7 +605,7 @@ mod tests {
             needed: 2,
             available: 1,
         };
-        let start = |cause| serving::Error::Start {
+        let start = |cause| serving::ServeError::Start {
             model: "m".into(),
             source: StartError::Load(cause),
         };

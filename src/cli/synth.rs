@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 
-use lab_base::util::{wording, writing};
+use lab_base::util::{atomic_file, wording};
 use lab_base::weights;
 use lab_base::weights::TensorType;
 use lab_core::models::synth;
@@ -67,7 +67,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         vocabulary,
     };
     let plan = synth::synth(&def, &request, args.force.target(&args.output))?;
-    if writing::is_stdout(&args.output) {
+    if atomic_file::is_stdout(&args.output) {
         return Ok(());
     }
     let bytes = std::fs::metadata(&args.output)?.len();

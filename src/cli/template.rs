@@ -9,8 +9,8 @@ use serde_json::{Map, Value, json};
 
 use lab_base::chat::template;
 use lab_base::chat::template::{ChatTemplate, Moment, RenderInput};
-use lab_base::util::reading;
-use lab_base::util::reading::MAX_TEXT;
+use lab_base::util::limited_read;
+use lab_base::util::limited_read::MAX_TEXT;
 use lab_core::engine::serving;
 use lab_core::models;
 use lab_core::models::{Definitions, Source};
@@ -43,7 +43,7 @@ pub(super) struct Args {
 /// A request on one line of `--jsonl`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Line {
+struct RenderRequest {
     messages: Value,
     #[serde(default)]
     tools: Value,
@@ -61,18 +61,18 @@ struct Line {
 }
 
 /// The templates for requests without and with tools, and the BOS and EOS tokens that they may write.
-struct Prepared {
+struct ModelTemplates {
     templates: [ChatTemplate; 2],
     bos: String,
     eos: String,
 }
 
-fn source(args: &Args) -> Result<Prepared, Failure> {
+fn source(args: &Args) -> Result<ModelTemplates, Failure> {
     if let Some(path) = &args.template {
         let text = super::constraint::text(path)?;
         let compiled =
             || ChatTemplate::new(&text).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()));
-        return Ok(Prepared {
+        return Ok(ModelTemplates {
             templates: [compiled()?, compiled()?],
             bos: String::new(),
             eos: String::new(),
@@ -94,18 +94,18 @@ fn source(args: &Args) -> Result<Prepared, Failure> {
             .unwrap_or_default()
             .into_owned()
     };
-    Ok(Prepared {
+    Ok(ModelTemplates {
         templates,
         bos: name(tokenizer.bos()),
         eos: name(tokenizer.eos()),
     })
 }
 
-impl Prepared {
-    fn render(&self, line: &Line) -> Result<String, Failure> {
+impl ModelTemplates {
+    fn render(&self, line: &RenderRequest) -> Result<String, Failure> {
         let now = match &line.now {
             Some(text) => text.parse()?,
-            None => Moment::from_unix_seconds(serving::now() as i64),
+            None => Moment::from_unix_seconds(serving::unix_seconds() as i64),
         };
         let has_tools = line.tools.as_array().is_some_and(|tools| !tools.is_empty());
         Ok(self.templates[usize::from(has_tools)].render(&RenderInput {
@@ -131,21 +131,21 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             json.map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))
         };
         let tools = args.tools.as_ref().map(read).transpose()?;
-        let line: Line = serde_json::from_value(json!({
+        let line: RenderRequest = serde_json::from_value(json!({
             "messages": read(path)?, "tools": tools, "add_generation_prompt": true,
         }))?;
         return output::bytes(source.render(&line)?.as_bytes());
     }
     let mut out = io::stdout().lock();
     let mut lines = io::stdin().lock();
-    while let Some(line) = reading::line(&mut lines, MAX_TEXT)? {
+    while let Some(line) = limited_read::line(&mut lines, MAX_TEXT)? {
         if line.as_ref().is_ok_and(|line| line.trim().is_empty()) {
             continue;
         }
         let rendered = line
             .map_err(Failure::msg)
             .and_then(|line| {
-                Ok(serde_json::from_str::<Line>(
+                Ok(serde_json::from_str::<RenderRequest>(
                     &template::keep_long_integers(&line),
                 )?)
             })

@@ -8,8 +8,8 @@ use serde::Deserialize;
 use serde_json::json;
 
 use lab_base::tokenizer::Tokenizer;
-use lab_base::util::reading;
-use lab_base::util::reading::MAX_TEXT;
+use lab_base::util::limited_read;
+use lab_base::util::limited_read::MAX_TEXT;
 use lab_core::models;
 use lab_core::models::{Definitions, Source};
 
@@ -46,7 +46,7 @@ pub(super) struct DetokenizeArgs {
 /// A request on one line of `--jsonl`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Line {
+struct EncodeRequest {
     text: String,
     #[serde(default = "yes")]
     add_special: bool,
@@ -76,11 +76,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     let mut out = io::stdout().lock();
     let mut lines = io::stdin().lock();
-    while let Some(line) = reading::line(&mut lines, MAX_TEXT)? {
+    while let Some(line) = limited_read::line(&mut lines, MAX_TEXT)? {
         if line.as_ref().is_ok_and(|line| line.trim().is_empty()) {
             continue;
         }
-        let parsed = |line: String| serde_json::from_str::<Line>(&line).map_err(|e| e.to_string());
+        let parsed =
+            |line: String| serde_json::from_str::<EncodeRequest>(&line).map_err(|e| e.to_string());
         let answer = match line.and_then(parsed) {
             Err(error) => json!({ "error": error }),
             Ok(line) => match tokenizer.encode(&line.text, line.add_special, line.parse_special) {

@@ -83,14 +83,14 @@ pub const PATHS: [ExecutionPath; 8] = [
 
 /// The tokens that a model reads.
 #[derive(Clone, Copy, Debug)]
-pub struct Text<'a> {
+pub struct InputTokens<'a> {
     /// The tokens of the sequence.
     pub tokens: &'a [u32],
     /// The tokens of the source; empty if the model reads none.
     pub source: &'a [u32],
 }
 
-impl<'a, T: AsRef<[u32]> + ?Sized> From<&'a T> for Text<'a> {
+impl<'a, T: AsRef<[u32]> + ?Sized> From<&'a T> for InputTokens<'a> {
     fn from(tokens: &'a T) -> Self {
         Self {
             tokens: tokens.as_ref(),
@@ -108,13 +108,13 @@ impl<'a, T: AsRef<[u32]> + ?Sized> From<&'a T> for Text<'a> {
 pub fn logits(
     plan: Plan,
     weights: &Weights,
-    text: Text<'_>,
+    text: InputTokens<'_>,
     path: &ExecutionPath,
     n_threads: usize,
 ) -> Result<Option<Vec<f32>>, Error> {
     let (tokens, n) = (text.tokens, text.tokens.len());
     let n_vocab = plan.n_vocab.max(1) as u32;
-    let Some(mut model) = load(plan, weights, text, path, n_threads, false)? else {
+    let Some(mut model) = load_for_path(plan, weights, text, path, n_threads, false)? else {
         return Ok(None);
     };
     let chunk = if path.chunk == 0 { n } else { path.chunk };
@@ -136,10 +136,10 @@ pub fn logits(
 }
 
 /// The model loaded for a path; `None` if the path would compute something else.
-pub(super) fn load(
+pub(super) fn load_for_path(
     plan: Plan,
     weights: &Weights,
-    Text { tokens, source }: Text<'_>,
+    InputTokens { tokens, source }: InputTokens<'_>,
     path: &ExecutionPath,
     n_threads: usize,
     capture: bool,

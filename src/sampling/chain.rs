@@ -107,7 +107,7 @@ impl Params {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Kind;
+    use crate::NumberKind;
 
     fn refused(change: impl FnOnce(&mut Params), message: &str) {
         let mut params = Params::default();
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn numbers_that_are_none_are_refused_everywhere() {
-        let reals = PARAMETERS.iter().filter(|p| p.kind == Kind::Real);
+        let reals = PARAMETERS.iter().filter(|p| p.kind == NumberKind::Real);
         assert_eq!(reals.clone().count(), 16);
         for parameter in reals {
             let name = parameter.name;

@@ -4,7 +4,7 @@
 
 /// The origin of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Origin {
+pub(super) enum TokenOrigin {
     /// The token is part of the prompt.
     Given,
     /// The token is part of the completion.
@@ -20,9 +20,9 @@ pub(super) struct History {
 
 impl History {
     /// Appends tokens of one origin.
-    pub(super) fn extend(&mut self, tokens: &[u32], origin: Origin) {
+    pub(super) fn extend(&mut self, tokens: &[u32], origin: TokenOrigin) {
         self.tokens.extend_from_slice(tokens);
-        if origin == Origin::Generated {
+        if origin == TokenOrigin::Generated {
             self.n_generated += tokens.len() as u64;
         }
     }

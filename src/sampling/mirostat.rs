@@ -15,7 +15,7 @@ use std::f64::consts::LN_2;
 
 use super::candidates::Candidates;
 use super::error::SampleError;
-use super::history::{History, Origin};
+use super::history::{History, TokenOrigin};
 use super::parameter::ParamError;
 use super::params::Params;
 #[cfg(test)]
@@ -75,12 +75,12 @@ impl Stage for Mirostat {
         self.drawn = Some((token, probability));
     }
 
-    fn accept(&mut self, history: &History, n_new: usize, origin: Origin) {
+    fn accept(&mut self, history: &History, n_new: usize, origin: TokenOrigin) {
         let Some((token, probability)) = self.drawn.take() else {
             return;
         };
         let is_drawn = history.tokens().last() == Some(&token);
-        if is_drawn && n_new == 1 && origin == Origin::Generated {
+        if is_drawn && n_new == 1 && origin == TokenOrigin::Generated {
             self.mu -= self.eta * (-probability.log2() - self.tau);
         }
     }

@@ -8,7 +8,7 @@ use std::fmt;
 
 use super::candidates::Candidates;
 use super::error::SampleError;
-use super::history::{History, Origin};
+use super::history::{History, TokenOrigin};
 use super::random::Random;
 use super::select::Cut;
 
@@ -41,7 +41,7 @@ pub(super) trait Stage: fmt::Debug + Send {
     ) -> Result<(), SampleError>;
 
     /// Called after the last `n_new` tokens of `history` were accepted.
-    fn accept(&mut self, _history: &History, _n_new: usize, _origin: Origin) {}
+    fn accept(&mut self, _history: &History, _n_new: usize, _origin: TokenOrigin) {}
 
     /// Records the token that was sampled after the chain, and its probability among the candidates. It must have no
     /// effect before that token is accepted: the token may be drawn again.

@@ -47,7 +47,7 @@ fn generate(sampler: &mut Sampler, n: u32) -> Vec<u32> {
 }
 
 #[test]
-fn item_34_greedy_is_the_argmax_and_the_lowest_id_of_equals() {
+fn greedy_is_the_argmax_and_the_lowest_id_of_equals() {
     let params = Params {
         temperature: 0.0,
         ..Params::default()

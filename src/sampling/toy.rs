@@ -5,7 +5,7 @@
 
 use super::candidates::Candidates;
 use super::error::SampleError;
-use super::parameter::{List, ListKind, Number, ParamError, Parameter, Range};
+use super::parameter::{ListKind, ListParameter, Number, ParamError, Parameter, ValueRange};
 use super::params::{api_range, neutral, params};
 #[cfg(test)]
 use super::reference_chain::Tokens;

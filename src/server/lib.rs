@@ -20,16 +20,19 @@ mod response;
 #[cfg(test)]
 mod tests;
 
-pub use endpoints::diagram::View;
+pub use endpoints::diagram::DiagramView;
 pub use endpoints::lab::{
     Painter, Wanted as LabRequest, patched as lab_patch, pieces as lab_pieces,
 };
 pub use http::access::Access;
-pub use http::assembly::app;
+pub use http::app::app;
 pub use local::{Refusal, Reply, ReplyEvent, check, prompt, refusal, reply};
 pub use pool::{
-    Describer, Description, Drawer, Finder, LoadFault, Loader, Pool, Residency, Started,
-    Strictness, Wanted,
+    Describer, Description, Drawer, Finder, LoadError, LoadLimits, LoadRequest, Loader, Pool,
+    StartedEngine, Strictness,
 };
-pub use process::{CHANGED, LOST, Launch, OnLine, Process, Report};
-pub use response::completion_parser::Piece;
+pub use process::{
+    EXIT_MODEL_CHANGED, EXIT_WORKER_LOST, EngineProcess, EngineProcessConfig, LineCallback,
+    LoadReport,
+};
+pub use response::completion_parser::CompletionDelta;

@@ -11,7 +11,7 @@ use axum::http::{StatusCode, header};
 use serde_json::{Value, json};
 use tower_service::Service;
 
-use lab_core::engine::serving::Served;
+use lab_core::engine::serving::ServedModel;
 use lab_core::engine::{Diffusion, Limits};
 use lab_core::model::Options;
 use lab_core::models;
@@ -20,7 +20,7 @@ use lab_core::models::{Definitions, Source};
 use super::*;
 
 /// The built-in model.
-fn served() -> Served {
+fn served() -> ServedModel {
     let definitions = Definitions::open(&[]).expect("the built-in definitions");
     let opened = models::open(&Source::of(None), &definitions).expect("the built-in model");
     let options = Options {
@@ -39,7 +39,7 @@ fn served() -> Served {
         answer_time: None,
         step_time: None,
     };
-    Served::start(opened, options, limits, Box::new(|_, _| {})).expect("it starts")
+    ServedModel::start(opened, options, limits, Box::new(|_, _| {})).expect("it starts")
 }
 
 fn pool(names: &[&'static str], loader: Loader) -> Arc<Pool> {
@@ -54,7 +54,7 @@ fn router(loader: Loader) -> Router {
 }
 
 /// A loader that takes `time` and tells five times how far it is.
-fn slow(time: Duration, end: fn() -> Result<Started, LoadFault>) -> Loader {
+fn slow(time: Duration, end: fn() -> Result<StartedEngine, LoadError>) -> Loader {
     Arc::new(move |mut wanted| {
         for n in 1..=5 {
             std::thread::sleep(time / 5);
@@ -64,12 +64,12 @@ fn slow(time: Duration, end: fn() -> Result<Started, LoadFault>) -> Loader {
     })
 }
 
-fn loaded() -> Result<Started, LoadFault> {
+fn loaded() -> Result<StartedEngine, LoadError> {
     Ok(served().into())
 }
 
-fn failed() -> Result<Started, LoadFault> {
-    Err(LoadFault::new("it is broken"))
+fn failed() -> Result<StartedEngine, LoadError> {
+    Err(LoadError::new("it is broken"))
 }
 
 /// Status, type and text of an answer.
@@ -278,9 +278,9 @@ async fn models_give_way_where_memory_is_short_and_those_in_use_never() {
             .count();
         match MEMORY - n_loaded * MODEL {
             available if available >= MODEL => loaded(),
-            _ => Err(LoadFault {
+            _ => Err(LoadError {
                 lacks_memory: true,
-                ..LoadFault::new("not enough memory")
+                ..LoadError::new("not enough memory")
             }),
         }
     });
@@ -305,7 +305,7 @@ async fn models_give_way_where_memory_is_short_and_those_in_use_never() {
     let started = Instant::now();
     assert!(matches!(
         pool.get("b").await,
-        Err(crate::http::error::Error::Load { .. })
+        Err(crate::http::error::Error::LoadFailed { .. })
     ));
     assert!(
         started.elapsed() < Duration::from_secs(10),

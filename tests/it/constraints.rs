@@ -104,7 +104,7 @@ fn content(answer: &Value, choice: usize) -> &str {
 }
 
 #[test]
-fn item_37_the_server_answers_as_it_is_told() {
+fn constraints_of_every_kind_shape_the_answer() {
     let server = Server::start(&[]);
     let format = json!({ "type": "json_schema",
         "json_schema": { "name": "person", "strict": true, "schema": person() } });
@@ -249,7 +249,7 @@ fn forced_tokens_have_the_models_probabilities_and_keep_the_limits() {
 }
 
 #[test]
-fn item_37_constraints_that_cannot_be_used_are_refused_with_their_place() {
+fn invalid_constraints_are_refused_with_field_and_position() {
     let server = Server::start(&[]);
     let schema = |schema: Value| {
         json!({ "response_format": { "type": "json_schema",

@@ -114,7 +114,7 @@ fn logits_that_are_not_finite_end_the_answer_with_the_first_value() {
 }
 
 #[test]
-fn item_25_an_error_is_a_status_before_the_first_byte_and_an_event_after_it() {
+fn an_error_is_a_status_before_the_first_byte_and_an_event_after_it() {
     let folder = scratch();
     let server = Server::start(&["-m", text(&overflowing(folder.path()))]).expecting_errors();
     let messages = json!([{ "role": "user", "content": "2+2=?" }]);

@@ -9,7 +9,7 @@ use lab_base::weights::TensorType;
 use lab_core::arch::{Mode, Resolved};
 use lab_core::models::synth::design;
 use lab_core::plan::{KeysOf, Plan, StatePlan, Unit};
-use lab_inspect::describe::{describe, groups, shares};
+use lab_inspect::describe::{describe, layer_groups, weight_shares};
 
 use crate::diagrams::{cases, is_seen, window};
 use crate::goldens::{library, request};
@@ -41,7 +41,7 @@ fn check_number(name: &str, unit: &Unit, text: &str) {
 fn check(name: &str, plan: &Plan) {
     let text = describe(plan);
     let mut told = vec![0; plan.layers.len()];
-    for group in groups(plan) {
+    for group in layer_groups(plan) {
         let is_told = text.to_lowercase().contains(&group.text.to_lowercase());
         assert!(is_told, "{name}: {}\n{text}", group.text);
         for at in &group.layers {
@@ -131,7 +131,7 @@ fn layers_that_differ_one_by_one_are_told_with_bounds() {
 fn every_tensor_has_one_share() {
     for case in cases() {
         let (name, plan) = (&case.golden.name, case.plan());
-        let shares = shares(plan);
+        let shares = weight_shares(plan);
         let bytes: u64 = shares.iter().map(|share| share.bytes).sum();
         let n: usize = shares.iter().map(|share| share.n_tensors).sum();
         let weights: u64 = shares.iter().map(|share| share.n_weights).sum();

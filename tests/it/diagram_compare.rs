@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use lab_core::arch::{ArchDef, Library};
 use lab_core::models::synth::{Request, design};
-use lab_inspect::diagram::compare::{Comparison, Level, summary};
-use lab_inspect::diagram::{Drawing, Sample, svg, variants};
+use lab_inspect::diagram::compare::{Comparison, DifferenceLevel, summary};
+use lab_inspect::diagram::{Drawing, TracedPlan, svg, variants};
 
 use crate::command::{Ran, bench, made_up, scratch, text};
 use crate::diagram_html::with_texts;
@@ -20,7 +20,7 @@ const PAIRS: &str = "llama qwen3, llama gptneox, llama llama-moe, gemma3 gemma4,
     gemma4-moe gemma4";
 
 fn drawing_of(name: &str, def: &ArchDef, request: &Request) -> Drawing {
-    let sample = Sample::of_definition(name, def, request).expect("it can be drawn");
+    let sample = TracedPlan::of_definition(name, def, request).expect("it can be drawn");
     Drawing::new(def, &sample)
 }
 
@@ -166,11 +166,11 @@ fn other_sizes_are_numbers_of_files() {
     });
     let [a, b] = requests.each_ref().map(|request| {
         let (_, plan) = design(&def, request).expect("it can be made");
-        Drawing::new(&def, &Sample::new("m", plan, false).expect("a graph"))
+        Drawing::new(&def, &TracedPlan::new("m", plan, false).expect("a graph"))
     });
     let comparison = check("sizes", &a, &b);
     let mut levels = comparison.findings.iter().map(|finding| finding.level);
-    assert!(levels.len() > 1 && levels.all(|level| level == Level::Sizes));
+    assert!(levels.len() > 1 && levels.all(|level| level == DifferenceLevel::Sizes));
     let text = summary(&comparison);
     assert!(text.contains("| layers | 2 | 3 |"), "{text}");
     assert!(text.contains("Both compute the same."), "{text}");

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::LazyLock;
 
 use lab_inspect::diagram::html::page;
-use lab_inspect::diagram::{Drawing, OpShape, Part, Slot};
+use lab_inspect::diagram::{Drawing, OpShape, Slot, UnitBox};
 use roxmltree::{Document, Node};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -81,7 +81,7 @@ impl<'a> Reader<'a, '_> {
     }
 
     /// A part that is seen in a view, with its operations and weights.
-    fn part(&mut self, view: &str, part: &'a Part) {
+    fn part(&mut self, view: &str, part: &'a UnitBox) {
         let (name, at) = (self.name, part.id.as_str());
         let opened = groups(self.views[view], "opened");
         self.learn(at);
@@ -110,7 +110,7 @@ fn every_name_leads_to_a_picture_and_to_what_is_told_of_it() {
         let (name, text) = (&drawing.name, body_of(page));
         let body = Document::parse(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
         let data = data(&body);
-        let parts: Vec<&Part> = drawing.parts().collect();
+        let parts: Vec<&UnitBox> = drawing.parts().collect();
         assert_eq!(data["parts"], serde_json::json!(parts), "{name}");
         let views = body.descendants().filter(|node| has_class(node, "view"));
         let views = views.map(|node| (node.attribute("data-view").unwrap(), node));

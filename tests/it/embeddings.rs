@@ -856,7 +856,7 @@ fn check_error(status: u16, answer: &str, expected: u16, code: &str) {
 }
 
 #[test]
-fn items_43_to_45_mistakes_of_the_client_are_4xx_in_one_shape() {
+fn client_errors_are_4xx_in_one_shape() {
     let root = scratch();
     let model = with_vocabulary(&hf::open("bert"), root.path());
     let server = Server::start(&["--strict-fields", "-m", text(&model)]);
@@ -914,7 +914,7 @@ fn items_43_to_45_mistakes_of_the_client_are_4xx_in_one_shape() {
 }
 
 #[test]
-fn item_47_models_go_by_their_names_and_default_is_the_only_one() {
+fn models_are_found_by_name_and_default_is_the_only_one() {
     let root = scratch();
     let model = with_vocabulary(&hf::open("bert"), root.path());
     let vectors = Server::start(&["--strict-model", "-m", text(&model)]);

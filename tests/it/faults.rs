@@ -7,7 +7,7 @@ use lab_core::arch::{ArchDef, Library};
 use lab_core::model;
 use lab_core::model::{Model, Options};
 use lab_core::plan::Plan;
-use lab_inspect::compare::{Passes, Report, compare, record};
+use lab_inspect::compare::{PassOptions, ValueComparison, compare_values, record_values};
 use toml::{Table, Value};
 
 use crate::command::scratch;
@@ -19,11 +19,11 @@ use crate::support::{PATHS, logits, nmse};
 /// Values set in a definition, or taken out of it: path and TOML text.
 pub(crate) type Edits = &'static [(&'static str, Option<&'static str>)];
 
-/// What is done wrong.
+/// A deliberate fault.
 enum Fault {
     /// The definition says something else.
     Edit(Edits),
-    /// The model is driven otherwise.
+    /// The model is called differently.
     Drive(fn(&mut Model, &[u32]) -> Vec<f32>),
 }
 
@@ -647,11 +647,14 @@ pub(crate) const FIRST: &[(&str, Edits, &str)] = &[
 ];
 
 /// How the values of a golden differ from those of its definition with some values changed.
-pub(crate) fn compared(library: &Library, golden: &Golden, edits: Edits) -> Report {
+pub(crate) fn compared(library: &Library, golden: &Golden, edits: Edits) -> ValueComparison {
     let right = values(&golden.def, golden);
     let wrong = values(&edited(library, golden, edits).expect("sound"), golden);
-    assert_eq!(compare(&right, &right, EXACT).divergence(EXACT), None);
-    compare(&right, &wrong, EXACT)
+    assert_eq!(
+        compare_values(&right, &right, EXACT).divergence(EXACT),
+        None
+    );
+    compare_values(&right, &wrong, EXACT)
 }
 
 /// Every value that a definition computes of a golden's tokens.
@@ -663,11 +666,11 @@ pub(crate) fn values(def: &ArchDef, golden: &Golden) -> Vec<model::Value> {
     };
     let model = Model::load(plan, &golden.weights, watching, &mut |_, _| {}).expect("it loads");
     let mut model = sourced(model, golden);
-    let passes = Passes {
+    let passes = PassOptions {
         chunk: golden.tokens.len(),
         stateless: false,
     };
-    record(&mut model, &golden.tokens, passes).expect("it runs")
+    record_values(&mut model, &golden.tokens, passes).expect("it runs")
 }
 
 #[test]

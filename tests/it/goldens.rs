@@ -24,7 +24,7 @@ use sha2::{Digest, Sha256};
 
 use crate::command::{definitions, scratch};
 use crate::hf;
-use crate::support::{ExecutionPath, Output, PATHS, Text, flips, logits, nmse, parse_npy};
+use crate::support::{ExecutionPath, InputTokens, Output, PATHS, flips, logits, nmse, parse_npy};
 
 /// The bound of a path that computes what the reference computes.
 pub(crate) const EXACT: f64 = 1e-6;
@@ -59,8 +59,8 @@ impl Golden {
         path
     }
 
-    pub(crate) fn text(&self) -> Text<'_> {
-        Text {
+    pub(crate) fn text(&self) -> InputTokens<'_> {
+        InputTokens {
             tokens: &self.tokens,
             source: &self.source,
         }

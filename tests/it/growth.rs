@@ -1,5 +1,5 @@
-//! Work grows no faster than the input that causes it: what strangers write is read at one size and at four times
-//! that. Times are those of the processor on this thread, the least of some tries.
+//! Work grows no faster than the input that causes it: untrusted input is read at one size and at four times that. Times
+//! are those of the processor on this thread, the least of some tries.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -29,7 +29,7 @@ use crate::goldens::library;
 /// What four times the input may take at most, of what the input takes: between 4, which is proportional, and 16, which is
 /// the square.
 const RATIO: u32 = 9;
-/// Less than this is not told from nothing.
+/// Times below this are below the resolution of the timer.
 const LEAST: Duration = Duration::from_millis(3);
 
 /// Compares the work for an input of size `n` with that for one of `4 * n`.

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::command::scratch;
-use crate::support::{Output, Text, parse_npy};
+use crate::support::{InputTokens, Output, parse_npy};
 
 /// One folder and its golden.
 pub(crate) struct Folder {
@@ -81,8 +81,8 @@ pub(crate) fn open(name: &str) -> Folder {
 }
 
 impl Folder {
-    pub(crate) fn text(&self) -> Text<'_> {
-        Text {
+    pub(crate) fn text(&self) -> InputTokens<'_> {
+        InputTokens {
             tokens: &self.tokens,
             source: &self.source,
         }

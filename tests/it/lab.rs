@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use lab_base::ggml;
 use lab_base::tokenizer::Tokenizer;
-use lab_base::weights::{Data, Entry, TensorType, Weights};
+use lab_base::weights::{TensorData, TensorEntry, TensorType, Weights};
 use lab_core::arch::{Library, Mode, Parts};
 use lab_core::blocks::REGISTRY;
 use lab_core::model::{
@@ -371,9 +371,9 @@ fn with_tensor(weights: &Weights, name: &str, change: impl Fn(&mut [f32])) -> We
         change(&mut values);
         let bytes = values.iter().flat_map(|v| v.to_le_bytes()).collect();
         let held = Held::new(4 * tensor.shape[0], bytes);
-        Entry {
+        TensorEntry {
             ty: TensorType::F32,
-            data: Data::Lazy(Arc::new(held)),
+            data: TensorData::Lazy(Arc::new(held)),
             ..entry
         }
     };

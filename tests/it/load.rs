@@ -115,7 +115,7 @@ fn sixteen_schemas_at_once_are_all_served() {
 }
 
 #[test]
-fn item_44_half_sent_heads_and_bodies_end() {
+fn half_sent_headers_and_bodies_time_out() {
     let server = Server::start(&["--read-time", "1"]);
     let start = Instant::now();
     let mut head = connect(
@@ -288,7 +288,7 @@ fn signals_drain_and_a_second_one_ends() {
 }
 
 #[test]
-fn items_44_45_refusals_agree_about_retries() {
+fn refusals_state_when_to_retry() {
     let server = Server::start(&[
         "--parallel",
         "1",

@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lab_base::ggml;
-use lab_base::util::writing::Target;
+use lab_base::util::atomic_file::OutputPath;
 use lab_base::weights::gguf;
 use lab_base::weights::gguf::NewTensor;
-use lab_base::weights::{Data, Entry, LazyTensor, Metadata, TensorType, Value, Weights};
+use lab_base::weights::{
+    LazyTensor, Metadata, TensorData, TensorEntry, TensorType, Value, Weights,
+};
 use lab_core::arch::WeightRole;
 use lab_core::model::{Batch, Model, Options};
 use lab_core::models;
@@ -135,7 +137,7 @@ fn metadata(arch: &str, alpha: f32) -> Metadata {
 
 fn write_adapter(path: &Path, metadata: &Metadata, tensors: &[(NewTensor, Vec<u8>)]) {
     let new: Vec<NewTensor> = tensors.iter().map(|(tensor, _)| tensor.clone()).collect();
-    gguf::write(Target::replacing(path), metadata, &new, |i| {
+    gguf::write(OutputPath::replacing(path), metadata, &new, |i| {
         Ok(&tensors[i].1)
     })
     .expect("it can be written");
@@ -181,9 +183,9 @@ fn merged(weights: &Weights, updates: &[(&Low, f32)]) -> Weights {
             row: 4 * tensor.shape[0],
             bytes: bytes(&values),
         };
-        Entry {
+        TensorEntry {
             ty: TensorType::F32,
-            data: Data::Lazy(Arc::new(held)),
+            data: TensorData::Lazy(Arc::new(held)),
             ..entry
         }
     };

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use lab_base::util::writing::Target;
+use lab_base::util::atomic_file::OutputPath;
 use lab_base::weights;
 use lab_base::weights::gguf;
 use lab_base::weights::gguf::NewTensor;
@@ -66,7 +66,7 @@ impl Case {
                 shape: tensor.shape.clone(),
             })
             .collect();
-        gguf::write(Target::replacing(&path), &metadata, &tensors, |i| {
+        gguf::write(OutputPath::replacing(&path), &metadata, &tensors, |i| {
             Ok(weights.data(&weights.tensors()[i]).expect("it is stored"))
         })
         .expect("it can be written");

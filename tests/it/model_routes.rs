@@ -656,7 +656,7 @@ fn metrics_are_text_that_prometheus_reads() {
 }
 
 #[test]
-fn item_48_the_id_of_a_request_is_the_clients_or_one_of_the_server() {
+fn a_request_id_is_the_clients_or_generated() {
     let server = Server::start(&[]);
     for path in [
         "/v1/models",

@@ -14,7 +14,7 @@ use lab_core::models::synth::{Request, synth};
 
 use crate::command::scratch;
 use crate::goldens::library;
-use crate::support::{PATHS, Text, logits};
+use crate::support::{InputTokens, PATHS, logits};
 
 /// Numbers without end (xorshift).
 pub(crate) struct Random(pub(crate) u64);
@@ -184,7 +184,7 @@ fn computed(def: &ArchDef, path: &Path) -> Result<(), String> {
     }
     let tokens = [1, 2, 3, 4, 5];
     let source: &[u32] = if def.reads_source() { &tokens } else { &[] };
-    let text = Text {
+    let text = InputTokens {
         tokens: &tokens,
         source,
     };

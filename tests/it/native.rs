@@ -246,7 +246,7 @@ fn a_response_is_reduced_to_the_fields_that_are_asked_for() {
 }
 
 #[test]
-fn item_32_a_bias_is_for_tokens_or_for_the_tokens_of_a_text() {
+fn a_logit_bias_is_for_token_ids_or_for_the_tokens_of_a_text() {
     let server = Server::start(&[]);
     let free = complete(&server, json!({ "return_tokens": true, "n_predict": 1 }));
     let first = free["tokens"][0].clone();

@@ -17,12 +17,12 @@ fn the_definition_of_a_file_is_among_the_nearest() {
     let library = library();
     for name in ["qwen3moe", "mamba2", "deepseek2"] {
         let golden = golden(name);
-        let fits = nearest::fits(&library, &golden.weights).expect("sound definitions");
+        let fits = nearest::definition_fits(&library, &golden.weights).expect("sound definitions");
         let own = fits
             .iter()
             .find(|fit| fit.arch == golden.arch)
             .expect("its own");
-        let tensors = |fit: &nearest::Fit| fit.unused.len() + fit.missing.len();
+        let tensors = |fit: &nearest::DefinitionFit| fit.unused.len() + fit.missing.len();
         assert_eq!((tensors(own), &own.problems[..]), (0, &[][..]), "{name}");
         assert_eq!(tensors(&fits[0]), 0, "{name}: {:?}", fits[0]);
         let far = fits.last().expect("others");

@@ -1,4 +1,4 @@
-//! Engine processes: what their deaths do and what not, what is left of them, and that answers are the same.
+//! Crashes of engine processes: effects and clean-up; and that answers are those of a single process.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpStream;

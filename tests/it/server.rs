@@ -329,7 +329,7 @@ fn models_and_health_are_listed() {
 }
 
 #[test]
-fn items_02_03_04_07_09_11_an_answer_has_its_shape_and_its_probabilities() {
+fn a_chat_response_has_its_shape_and_its_log_probabilities() {
     let server = Server::start(&[]);
     let (status, answer) = server.chat(json!({ "logprobs": true, "top_logprobs": 3 }));
     assert_eq!(status, 200, "{answer}");
@@ -398,7 +398,7 @@ fn items_02_03_04_07_09_11_an_answer_has_its_shape_and_its_probabilities() {
 }
 
 #[test]
-fn items_08_20_21_22_a_stream_says_the_same_in_order() {
+fn a_streamed_chat_response_equals_the_whole_one_in_order() {
     let server = Server::start(&[]);
     let (_, whole) = server.chat(json!({ "logprobs": true, "top_logprobs": 2 }));
     let data = server.stream(
@@ -458,7 +458,7 @@ fn items_08_20_21_22_a_stream_says_the_same_in_order() {
 }
 
 #[test]
-fn items_30_31_several_answers_are_independent_and_seeded() {
+fn several_choices_are_independent_and_seeded() {
     // One at a time: in a batch, rounding depends on the neighbours.
     let server = Server::start(&["--parallel", "1"]);
     let ask = |seed: u64| {
@@ -486,7 +486,7 @@ fn items_30_31_several_answers_are_independent_and_seeded() {
 }
 
 #[test]
-fn items_07_26_35_stop_sequences_and_limits_end_an_answer() {
+fn stop_sequences_and_limits_end_a_response() {
     let server = Server::start(&[]);
     let messages = json!([{ "role": "user", "content": "Count from 1 to 9." }]);
     let (_, whole) = server.chat(json!({ "messages": messages }));
@@ -524,7 +524,7 @@ fn items_07_26_35_stop_sequences_and_limits_end_an_answer() {
 }
 
 #[test]
-fn items_35_43_what_cannot_be_served_is_refused_with_its_field() {
+fn invalid_requests_are_refused_with_their_field() {
     let server = Server::start(&["--ctx", "256", "--strict-fields", "--strict-model"]);
     server.refused(
         json!({ "samplers": ["top_k"], "top_p": 0.5 }),
@@ -656,7 +656,7 @@ fn items_35_43_what_cannot_be_served_is_refused_with_its_field() {
 }
 
 #[test]
-fn items_34_36_nulls_mean_the_defaults() {
+fn null_fields_mean_the_defaults() {
     let server = Server::start(&[]);
     let expected = server.chat(json!({})).1["choices"].clone();
     for none in [json!(null), json!(""), json!([])] {
@@ -751,7 +751,7 @@ fn a_client_that_leaves_frees_its_place() {
 }
 
 #[test]
-fn item_31_requests_at_once_get_the_answers_they_get_alone() {
+fn concurrent_requests_get_the_responses_that_they_get_alone() {
     let server = Server::start(&[]);
     let prompts = [
         "2+2=?",

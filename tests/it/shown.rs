@@ -131,6 +131,12 @@ fn prepared() -> tempfile::TempDir {
     ] {
         std::fs::write(at(name), content).expect("it is written");
     }
+    let (chat, copy) = (root.join("models/tiny-chat"), at("models/tiny-chat"));
+    std::fs::create_dir_all(&copy).expect("a folder");
+    for entry in std::fs::read_dir(chat).expect("the folder of the built-in model") {
+        let entry = entry.expect("an entry");
+        std::fs::copy(entry.path(), copy.join(entry.file_name())).expect("it is copied");
+    }
     std::fs::create_dir(at("mine")).expect("a folder");
     std::fs::create_dir(at("bin")).expect("a folder");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_bench"), at("bin/bench")).expect("a link");

@@ -4,13 +4,13 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use lab_base::ggml::{GraphOp, Origin};
+use lab_base::ggml::{GraphOp, OpSource};
 use lab_base::weights::{TensorType, Weights};
 use lab_core::arch::{ArchDef, Mode};
 use lab_core::model::{Batch, Model, Options};
 use lab_core::plan::Plan;
 use lab_inspect::paths;
-pub use lab_inspect::paths::{ExecutionPath, Text};
+pub use lab_inspect::paths::{ExecutionPath, InputTokens};
 
 /// A folder of the oracles in `../shared`, or where `BENCH_SHARED` says. None, with a line that
 /// says so, if there are no oracles at all.
@@ -195,7 +195,7 @@ pub const PATHS: [ExecutionPath; 10] = [
 pub fn logits<'a>(
     def: &ArchDef,
     weights: &Weights,
-    text: impl Into<Text<'a>>,
+    text: impl Into<InputTokens<'a>>,
     path: &ExecutionPath,
 ) -> Option<Result<Vec<f32>, String>> {
     results(def, weights, text, path, Output::Logits)
@@ -216,7 +216,7 @@ pub enum Output {
 pub fn results<'a>(
     def: &ArchDef,
     weights: &Weights,
-    text: impl Into<Text<'a>>,
+    text: impl Into<InputTokens<'a>>,
     path: &ExecutionPath,
     output: Output,
 ) -> Option<Result<Vec<f32>, String>> {
@@ -224,7 +224,7 @@ pub fn results<'a>(
         Ok(plan) => plan,
         Err(error) => return Some(Err(error.to_string())),
     };
-    let Text { tokens, source } = text.into();
+    let InputTokens { tokens, source } = text.into();
     // Where tokens attend to each other, a part of them is another computation.
     if plan.mode != Mode::Causal && path.chunk != 0 {
         return None;
@@ -280,11 +280,11 @@ pub fn results<'a>(
 /// What a value is made of, behind operations that `is_seen_through`.
 pub fn behind(
     steps: &[GraphOp],
-    origin: &Origin,
+    origin: &OpSource,
     is_seen_through: impl Fn(&GraphOp) -> bool + Copy,
-) -> Origin {
+) -> OpSource {
     match origin {
-        Origin::Op(at) if is_seen_through(&steps[*at]) => {
+        OpSource::Op(at) if is_seen_through(&steps[*at]) => {
             behind(steps, &steps[*at].sources[0], is_seen_through)
         }
         other => other.clone(),

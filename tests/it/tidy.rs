@@ -1,4 +1,4 @@
-//! The mechanical rules of the house, as code.
+//! The mechanical rules of the repository, as code.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -276,8 +276,8 @@ fn definitions_know_neither_the_tensor_library_nor_texts() {
     check(&faults);
 }
 
-/// What a block is called, drawn like and described as stands in its contract: a new block touches its file and its
-/// line in the registry.
+/// The contract of a block has its name, its picture and its description: a new block touches its file and its line in
+/// the registry.
 #[test]
 fn blocks_are_named_in_their_own_folder_only() {
     let blocks: Vec<&str> = REGISTRY.blocks.iter().map(|block| block.name).collect();

@@ -7,10 +7,10 @@ use ggml_sys as sys;
 
 use super::arena::{Arena, Tensor};
 use super::buffer::Buffer;
+use super::c_text::text;
 use super::error::Error;
-use super::text::text;
 use crate::util::lock::lock;
-use crate::weights::{Bytes, TensorType};
+use crate::weights::{FileBytes, TensorType};
 
 /// The kind of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -247,7 +247,7 @@ impl Device {
     pub fn adopt<'t>(
         self,
         arena: &Arena,
-        host: &Bytes,
+        host: &FileBytes,
         places: &[(&'t Tensor, usize)],
     ) -> Result<Vec<&'t Tensor>, Error> {
         let fault = |message: String| Error::Arguments {

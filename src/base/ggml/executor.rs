@@ -12,13 +12,13 @@ use std::sync::Arc;
 use ggml_sys as sys;
 
 use super::arena::Tensor;
+use super::c_text::text;
 use super::device::Device;
 use super::error::Error;
 use super::ops::Graph;
 use super::profile::Profile;
 use super::rpc::{Worker, workers_of};
 use super::scratch::ScratchId;
-use super::text::text;
 
 /// Threads that are kept between graphs.
 pub struct ThreadPool {

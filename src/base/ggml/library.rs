@@ -13,7 +13,7 @@ use std::sync::{LazyLock, Mutex};
 use ggml_sys as sys;
 use libloading::Library;
 
-use super::text::text;
+use super::c_text::text;
 use crate::util::lock::lock;
 
 /// Environment variable with a folder that is searched in addition to that of the program.

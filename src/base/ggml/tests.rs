@@ -1,10 +1,10 @@
 //! Small graphs against arithmetic by hand, and calls that ggml would abort on.
 
 use super::*;
-use crate::weights::Bytes;
+use crate::weights::FileBytes;
 use crate::weights::TensorType::{self, F16, F32, I32, I64, Q8_0};
 
-const PLAIN: Scores<'_> = Scores {
+const PLAIN: ScoreOptions<'_> = ScoreOptions {
     scale: 1.0,
     softcap: 0.0,
     max_bias: 0.0,
@@ -46,7 +46,7 @@ pub(super) fn in_place(
     let tensor = arena.tensor(name, ty, shape).expect("a sound shape");
     // So many bytes before it that the device's alignment begins among them.
     const BEFORE: usize = 64;
-    let host = Bytes::Static([&[0; BEFORE], bytes].concat().leak());
+    let host = FileBytes::Static([&[0; BEFORE], bytes].concat().leak());
     let cpu = Device::cpu().expect("the processor");
     let copied = cpu
         .adopt(arena, &host, &[(&tensor, BEFORE)])
@@ -408,8 +408,8 @@ fn a_graph_is_loaded_again_as_long_as_it_has_its_memory() {
     assert!(!executor.can_reload(&small) && !executor.can_reload(&other));
     assert!(executor.load(small).is_err());
     run(&mut executor, &x, &y, 6.0);
-    let mut stranger = Executor::new(&[], 1, 256).expect("the processor");
-    assert!(stranger.load(other).is_err());
+    let mut other_device = Executor::new(&[], 1, 256).expect("the processor");
+    assert!(other_device.load(other).is_err());
 }
 
 #[test]

@@ -7,13 +7,13 @@ use std::sync::LazyLock;
 
 use serde::Deserialize;
 
-use super::quirks::Rule;
-use super::words::SplitRule;
+use super::splitter::SplitRule;
+use super::strip_rules::StripRule;
 
 /// How a vocabulary spells its tokens.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Spelling {
+pub(super) enum VocabularySpelling {
     /// Tokens are spelled in the byte-level alphabet.
     #[default]
     ByteLevel,
@@ -34,7 +34,7 @@ pub(super) struct PreTokenizer {
     /// Whether a word of line feeds that is a token is kept whole.
     pub(super) keeps_line_feeds: bool,
     /// How token texts are spelled.
-    pub(super) spelling: Spelling,
+    pub(super) spelling: VocabularySpelling,
     /// Whether spaces are written as U+2581.
     pub(super) escapes_spaces: bool,
     /// Whether every line starts with an escaped space.
@@ -64,7 +64,7 @@ struct Table {
     #[serde(default)]
     row: Vec<PreTokenizer>,
     #[serde(default)]
-    rule: Vec<Rule>,
+    rule: Vec<StripRule>,
 }
 
 impl Table {
@@ -117,7 +117,7 @@ pub(super) fn of_lines() -> &'static str {
 }
 
 /// The rules about white space next to special tokens.
-pub(super) fn rules() -> &'static [Rule] {
+pub(super) fn rules() -> &'static [StripRule] {
     &TABLE.rule
 }
 
@@ -130,7 +130,7 @@ impl PreTokenizer {
 
 #[cfg(test)]
 mod tests {
-    use super::super::words::Splitter;
+    use super::super::splitter::Splitter;
     use super::*;
 
     #[test]
@@ -174,7 +174,9 @@ mod tests {
         let table = table.expect("the row is valid");
         let row = table.named("plaything").expect("the row is there");
         assert_eq!(row.usual_name(), "toy");
-        assert!(row.escapes_spaces && !row.adds_bos && row.spelling == Spelling::ByteLevel);
+        assert!(
+            row.escapes_spaces && !row.adds_bos && row.spelling == VocabularySpelling::ByteLevel
+        );
         let splitter = Splitter::new(&row.steps).expect("the patterns compile");
         let text = "ab  cx1234 1234";
         let words: Vec<&str> = splitter.split(text).into_iter().map(|w| &text[w]).collect();

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use crate::weights::Metadata;
 
-use super::vocab::{Kind, Vocabulary};
+use super::vocab::{TokenKind, Vocabulary};
 
 /// This project's key: tokens that end a generation but follow from no other key and no text. A file with the key
 /// describes roles completely: plain tokens get no role by their text, and the tokenizer model implies none.
@@ -16,7 +16,7 @@ pub(super) const ENDS: &str = "tokenizer.ggml.eog_token_ids";
 
 /// Ids of the tokens with a role.
 #[derive(Debug, Default)]
-pub(super) struct Roles {
+pub(super) struct SpecialIds {
     pub(super) bos: Option<u32>,
     pub(super) eos: Option<u32>,
     pub(super) eot: Option<u32>,
@@ -37,7 +37,7 @@ pub(super) struct Roles {
 /// Ids that a tokenizer model implies if the file names none.
 #[derive(Clone, Copy, Debug, Default, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Defaults {
+pub(super) struct DefaultIds {
     pub(super) bos: Option<u32>,
     pub(super) eos: Option<u32>,
     pub(super) unk: Option<u32>,
@@ -45,14 +45,14 @@ pub(super) struct Defaults {
 }
 
 /// A role whose token is found by key, otherwise by text.
-struct ByText {
+struct RoleTexts {
     keys: &'static [&'static str],
     texts: &'static [&'static str],
     /// Whether the token ends a generation.
     ends: bool,
 }
 
-const EOT: ByText = ByText {
+const EOT: RoleTexts = RoleTexts {
     keys: &["tokenizer.ggml.eot_token_id"],
     texts: &[
         "<|eot_id|>",
@@ -70,14 +70,14 @@ const EOT: ByText = ByText {
     ends: true,
 };
 
-const EOM: ByText = ByText {
+const EOM: RoleTexts = RoleTexts {
     keys: &["tokenizer.ggml.eom_token_id"],
     texts: &["<|eom_id|>"],
     ends: true,
 };
 
 /// The token before the name of a repository.
-const REPO: ByText = ByText {
+const REPO: RoleTexts = RoleTexts {
     keys: &["tokenizer.ggml.fim_rep_token_id"],
     texts: &[
         "<|fim_repo|>",
@@ -90,7 +90,7 @@ const REPO: ByText = ByText {
 };
 
 /// The token before the name of a file.
-const FILE: ByText = ByText {
+const FILE: RoleTexts = RoleTexts {
     keys: &["tokenizer.ggml.fim_sep_token_id"],
     texts: &["<|file_sep|>"],
     ends: true,
@@ -98,8 +98,8 @@ const FILE: ByText = ByText {
 
 /// The tokens before the text before a gap, before the text after it, and before the generated text
 /// (fill-in-the-middle, FIM).
-const FIM: [ByText; 3] = [
-    ByText {
+const FIM: [RoleTexts; 3] = [
+    RoleTexts {
         keys: &[
             "tokenizer.ggml.prefix_token_id",
             "tokenizer.ggml.fim_pre_token_id",
@@ -116,7 +116,7 @@ const FIM: [ByText; 3] = [
         ],
         ends: false,
     },
-    ByText {
+    RoleTexts {
         keys: &[
             "tokenizer.ggml.suffix_token_id",
             "tokenizer.ggml.fim_suf_token_id",
@@ -133,7 +133,7 @@ const FIM: [ByText; 3] = [
         ],
         ends: false,
     },
-    ByText {
+    RoleTexts {
         keys: &[
             "tokenizer.ggml.middle_token_id",
             "tokenizer.ggml.fim_mid_token_id",
@@ -152,9 +152,9 @@ const FIM: [ByText; 3] = [
     },
 ];
 
-const OTHERS: &[ByText] = &[
+const OTHERS: &[RoleTexts] = &[
     EOM,
-    ByText {
+    RoleTexts {
         keys: &["tokenizer.ggml.fim_pad_token_id"],
         texts: &["<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"],
         ends: true,
@@ -193,42 +193,42 @@ const END_TEXTS: &[&str] = &[
 const VISIBLE: &[&str] = &["<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"];
 
 /// A token that does not end a generation if all of `others` do.
-struct Exception {
+struct EndException {
     text: &'static str,
     others: &'static [&'static str],
-    kind: Kind,
+    kind: TokenKind,
 }
 
-const EXCEPTIONS: &[Exception] = &[
-    Exception {
+const EXCEPTIONS: &[EndException] = &[
+    EndException {
         text: "<|end|>",
         others: &["<|return|>", "<|call|>"],
-        kind: Kind::UserDefined,
+        kind: TokenKind::UserDefined,
     },
-    Exception {
+    EndException {
         text: "<|end|>",
         others: &["<|return|>", "<|calls|>"],
-        kind: Kind::UserDefined,
+        kind: TokenKind::UserDefined,
     },
-    Exception {
+    EndException {
         text: "<|end|>",
         others: &["<|flush|>", "<|call|>"],
-        kind: Kind::UserDefined,
+        kind: TokenKind::UserDefined,
     },
-    Exception {
+    EndException {
         text: "<|end|>",
         others: &["<|flush|>", "<|calls|>"],
-        kind: Kind::UserDefined,
+        kind: TokenKind::UserDefined,
     },
-    Exception {
+    EndException {
         text: "</s>",
         others: &["<|tool_response>"],
-        kind: Kind::Normal,
+        kind: TokenKind::Normal,
     },
-    Exception {
+    EndException {
         text: "</s>",
         others: &["<|plamo:eos|>"],
-        kind: Kind::Normal,
+        kind: TokenKind::Normal,
     },
 ];
 
@@ -247,9 +247,9 @@ pub(super) fn is_end_of_message(text: &str) -> bool {
     EOM.texts.contains(&text)
 }
 
-impl Roles {
+impl SpecialIds {
     /// Finds the tokens with a role; those known by their text become control tokens.
-    pub(super) fn read(metadata: &Metadata, vocab: &mut Vocabulary, defaults: Defaults) -> Self {
+    pub(super) fn read(metadata: &Metadata, vocab: &mut Vocabulary, defaults: DefaultIds) -> Self {
         let listed = metadata.array(ENDS);
         let key = |key, default| {
             let default = || in_range(vocab, default).filter(|_| listed.is_none());
@@ -265,7 +265,7 @@ impl Roles {
             sep: key("tokenizer.ggml.seperator_token_id", defaults.sep),
             ..Self::default()
         };
-        let texts = Texts {
+        let texts = TextSearch {
             only_special: listed.is_some(),
         };
         this.eot = EOT.find(metadata, vocab, texts);
@@ -291,16 +291,16 @@ impl Roles {
         this
     }
 
-    fn find_ends_by_text(&mut self, vocab: &mut Vocabulary, texts: Texts) {
+    fn find_ends_by_text(&mut self, vocab: &mut Vocabulary, texts: TextSearch) {
         for text in END_TEXTS {
             if let Some(id) = texts.find(vocab, text) {
                 self.ends.insert(id);
-                vocab.set_kind(id, Kind::Control);
+                vocab.set_kind(id, TokenKind::Control);
             }
         }
         for text in VISIBLE {
             if let Some(id) = texts.find(vocab, text) {
-                vocab.set_kind(id, Kind::UserDefined);
+                vocab.set_kind(id, TokenKind::UserDefined);
             }
         }
         for exception in EXCEPTIONS {
@@ -321,20 +321,20 @@ impl Roles {
 
 /// The rules for finding tokens by text.
 #[derive(Clone, Copy)]
-struct Texts {
+struct TextSearch {
     /// Whether plain tokens are ignored.
     only_special: bool,
 }
 
-impl Texts {
+impl TextSearch {
     fn find(self, vocab: &Vocabulary, text: &str) -> Option<u32> {
         let id = vocab.id_of(text.as_bytes())?;
-        (!self.only_special || vocab.kind(id) != Some(Kind::Normal)).then_some(id)
+        (!self.only_special || vocab.kind(id) != Some(TokenKind::Normal)).then_some(id)
     }
 }
 
-impl ByText {
-    fn find(&self, metadata: &Metadata, vocab: &mut Vocabulary, texts: Texts) -> Option<u32> {
+impl RoleTexts {
+    fn find(&self, metadata: &Metadata, vocab: &mut Vocabulary, texts: TextSearch) -> Option<u32> {
         // The later keys of a role take precedence over its deprecated ones.
         let keys = self.keys.iter().rev();
         if let Some(id) = keys
@@ -344,7 +344,7 @@ impl ByText {
             return Some(id);
         }
         let id = self.texts.iter().find_map(|text| texts.find(vocab, text))?;
-        vocab.set_kind(id, Kind::Control);
+        vocab.set_kind(id, TokenKind::Control);
         Some(id)
     }
 }

@@ -26,16 +26,16 @@ pub trait LazyTensor: fmt::Debug + Send + Sync {
 
 /// The data of an [`super::Entry`].
 #[derive(Clone, Debug)]
-pub enum Data {
+pub enum TensorData {
     /// Stored bytes, starting at this offset.
-    Mapped(Bytes, usize),
+    Mapped(FileBytes, usize),
     /// Rows that are computed when they are read.
     Lazy(Arc<dyn LazyTensor>),
 }
 
 /// The bytes of a source.
 #[derive(Clone, Debug)]
-pub enum Bytes {
+pub enum FileBytes {
     /// A mapped file.
     Mapped(Arc<MappedFile>),
     /// Bytes built into the program.
@@ -44,12 +44,12 @@ pub enum Bytes {
 
 /// The data of one or more tensors.
 #[derive(Clone, Debug)]
-pub(super) enum Source {
-    File(Bytes),
+pub(super) enum DataSource {
+    File(FileBytes),
     Lazy(Arc<dyn LazyTensor>),
 }
 
-impl Bytes {
+impl FileBytes {
     /// Checks that the bytes are unchanged since their file was mapped.
     ///
     /// # Errors
@@ -62,7 +62,7 @@ impl Bytes {
     }
 }
 
-impl std::ops::Deref for Bytes {
+impl std::ops::Deref for FileBytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {

@@ -35,7 +35,7 @@ pub enum Error {
         /// The file.
         label: String,
         /// The broken rule and its place.
-        fault: gguf::Fault,
+        fault: gguf::GgufFault,
     },
     /// A file or folder cannot be used.
     #[error("{}: {message}", path.display())]

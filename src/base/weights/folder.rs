@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value as Json, json};
 
+use crate::util::atomic_file::{PartFolder, sync_folder};
 use crate::util::inputs::refuse_input;
-use crate::util::writing::{PartFolder, sync_folder};
 
 use super::gguf::Sink;
-use super::safetensors::{self, ALIGNMENT, Checkpoint, Dtype, Stored};
+use super::safetensors::{self, ALIGNMENT, Checkpoint, Dtype, StoredTensor};
 use super::space::check_space;
-use super::{Data, Entry, Error, Metadata, TensorInfo, TensorType, Weights, json};
+use super::{Error, Metadata, TensorData, TensorEntry, TensorInfo, TensorType, Weights, json};
 
 /// Key of the configuration that contains the metadata.
 pub const KEY: &str = "gguf_metadata";
@@ -70,18 +70,18 @@ fn of_checkpoint(
                 ),
             )
         })?;
-        entries.push(Entry {
+        entries.push(TensorEntry {
             name: name.to_owned(),
             ty,
             shape: shape_of(stored),
-            data: Data::Mapped(files[stored.file].clone(), stored.offset),
+            data: TensorData::Mapped(files[stored.file].clone(), stored.offset),
         });
     }
     Weights::of(path.display().to_string(), metadata, entries)
 }
 
 /// Dimensions in ggml order; a scalar has one dimension.
-fn shape_of(stored: &Stored) -> Vec<u64> {
+fn shape_of(stored: &StoredTensor) -> Vec<u64> {
     match stored.shape.is_empty() {
         true => vec![1],
         false => stored.shape.iter().rev().copied().collect(),

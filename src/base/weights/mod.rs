@@ -17,15 +17,15 @@ mod map;
 mod metadata;
 mod open;
 pub mod safetensors;
+pub mod sniff;
 mod space;
-pub mod stranger;
 mod tensor;
 mod tensor_type;
 mod weight_file;
 
-pub use check::{Checked, NotFinite, check, check_rows};
-pub use data::{Bytes, Data, LazyTensor};
-pub use entry::Entry;
+pub use check::{FiniteCheck, NotFinite, check, check_rows};
+pub use data::{FileBytes, LazyTensor, TensorData};
+pub use entry::TensorEntry;
 pub use error::Error;
 pub use map::MappedFile;
 pub use metadata::{Array, Metadata, StringArray, Value};
@@ -35,4 +35,4 @@ pub use tensor::{MAX_DIMS, TensorInfo};
 pub use tensor_type::TensorType;
 pub use weight_file::Weights;
 
-use data::Source;
+use data::DataSource;

@@ -7,7 +7,7 @@ use clap::Args as ClapArgs;
 use crate::cli::Failure;
 use crate::cli::options::OpenOptions;
 use crate::cli::output::{self, ForceOption, OutputPlace, at};
-use lab_base::util::writing::Part;
+use lab_base::util::atomic_file::PartFile;
 use lab_core::arch::ENDING;
 use lab_core::hf;
 use lab_core::models;
@@ -58,9 +58,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         }
         contents => contents?,
     };
-    let fits = nearest::fits(&definitions.archs, &contents.weights).map_err(styled)?;
-    let text =
-        nearest::begun(&definitions.archs, &contents.weights, name, &fits).map_err(styled)?;
+    let fits = nearest::definition_fits(&definitions.archs, &contents.weights).map_err(styled)?;
+    let text = nearest::draft_definition(&definitions.archs, &contents.weights, name, &fits)
+        .map_err(styled)?;
     write(&path, &text, *force)?;
     let nearest = fits.first().map_or("", |fit| fit.arch.as_str());
     output::line(format!("{}: begun from `{nearest}`", path.display()))?;
@@ -84,7 +84,7 @@ fn folder_without_map(args: &Args, with: &Definitions, path: &Path) -> Result<()
     let fits = nearest::folder_fits(archs, maps).map_err(styled)?;
     let (Some(best), Some(map)) = (
         fits.first(),
-        nearest::begun_map(&with.maps, name, &folder, &fits),
+        nearest::draft_map(&with.maps, name, &folder, &fits),
     ) else {
         anyhow::bail!("{}: there is no map to begin with", args.from.display());
     };
@@ -101,10 +101,10 @@ fn folder_without_map(args: &Args, with: &Definitions, path: &Path) -> Result<()
         ));
     }
     let weights = &best.map.weights;
-    let mut of_archs = nearest::fits(archs, weights).map_err(styled)?;
+    let mut of_archs = nearest::definition_fits(archs, weights).map_err(styled)?;
     // The definition of the map comes first.
     of_archs.sort_by_key(|fit| fit.arch != best.fit.arch);
-    let definition = nearest::begun(archs, weights, name, &of_archs).map_err(styled)?;
+    let definition = nearest::draft_definition(archs, weights, name, &of_archs).map_err(styled)?;
     write(path, &definition, args.force)?;
     write(&map_path, &map, args.force)?;
     let (map, arch) = (&best.map.map, &best.fit.arch);
@@ -123,7 +123,7 @@ fn write(path: &Path, text: &str, force: ForceOption) -> Result<(), Failure> {
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder)?;
         }
-        let mut part = Part::new(force.target(path))?;
+        let mut part = PartFile::new(force.target(path))?;
         part.write(text.as_bytes())?;
         part.finish()
     };

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 
-use lab_base::util::reading;
-use lab_base::util::reading::MAX_DEFINITION;
+use lab_base::util::limited_read;
+use lab_base::util::limited_read::MAX_DEFINITION;
 use lab_core::arch::{ENDING, Library, LibraryError, Source};
 use lab_core::hf;
 use lab_core::hf::Maps;
@@ -169,7 +169,7 @@ fn definitions_in(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
 /// The problems of a definition or of a map, if it has any.
 fn problem(library: &Library, file: &Path) -> Result<Option<String>, Failure> {
     let path = file.display().to_string();
-    let text = reading::text(file, MAX_DEFINITION).map_err(|e| output::at(file, &e))?;
+    let text = limited_read::text(file, MAX_DEFINITION).map_err(|e| output::at(file, &e))?;
     let colour = std::io::stdout().is_terminal();
     if file_name(file).ends_with(hf::ENDING) {
         // A map may extend one of its own folder.

@@ -16,9 +16,9 @@ use lab_core::artifacts::npy;
 use lab_core::models;
 use lab_core::models::{Opened, Source};
 use lab_inspect::idle_keys::idle_keys;
-use lab_inspect::paths::Text;
+use lab_inspect::paths::InputTokens;
 use lab_inspect::prove;
-use lab_inspect::prove::{Outcome, Parting, Reference};
+use lab_inspect::prove::{Divergence, PathOutcome, Reference};
 
 /// Number of token ids in a proof without given ones.
 const N_TOKENS: u64 = 32;
@@ -183,24 +183,24 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         }
         (Reference::Tops(_), Some(given)) => [given; 2],
         (Reference::Tops(tops), None) => {
-            let noise = prove::noise(&opened, &tokens, tops, threads)?;
+            let noise = prove::cache_noise(&opened, &tokens, tops, threads)?;
             [FLOOR.max(NOISE_FACTOR * noise); 2]
         }
     };
     let mut written = Ok(());
-    let mut each = |outcome: &Outcome| {
+    let mut each = |outcome: &PathOutcome| {
         if !args.json && written.is_ok() {
             written = output::line(line(outcome));
         }
     };
-    let text = Text {
+    let text = InputTokens {
         tokens: &tokens,
         source: &source,
     };
     let outcomes = prove::prove(&opened, text, &reference, bounds, threads, &mut each)?;
     written?;
     let mut hints = prove::hints(&outcomes, &reference, prove::is_f32(&opened.plan));
-    let parting = prove::parting(&opened, text, &outcomes, threads)?;
+    let parting = prove::first_divergence(&opened, text, &outcomes, threads)?;
     hints.extend(parting.as_ref().map(described));
     let unread = Unread::of(&opened);
     if args.json {
@@ -244,8 +244,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// The first value in which a path differs from one pass, with its interpretation.
-fn described(parting: &Parting) -> String {
-    let Parting {
+fn described(parting: &Divergence) -> String {
+    let Divergence {
         path,
         value,
         is_choice,
@@ -323,7 +323,7 @@ impl Unread {
     }
 }
 
-fn line(outcome: &Outcome) -> String {
+fn line(outcome: &PathOutcome) -> String {
     let Some(error) = outcome.error else {
         return format!("- {:28} does not apply", outcome.path);
     };
@@ -338,7 +338,7 @@ fn line(outcome: &Outcome) -> String {
     text
 }
 
-fn to_json(outcome: &Outcome, reference: &Reference) -> serde_json::Value {
+fn to_json(outcome: &PathOutcome, reference: &Reference) -> serde_json::Value {
     let finite = |value: f64| value.is_finite().then_some(value);
     let error = outcome.error.and_then(finite);
     let name = match reference {

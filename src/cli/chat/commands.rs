@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 
 use crate::cli::Failure;
 use crate::cli::constraint::{json as json_of, text as text_of};
-use crate::cli::output::{self, shown};
+use crate::cli::output::{self, escape_controls};
 use crate::cli::sampling::number;
+use lab_base::util::atomic_file;
+use lab_base::util::atomic_file::OutputPath;
 use lab_base::util::wording;
-use lab_base::util::writing;
-use lab_base::util::writing::Target;
 use lab_core::arch::nearest;
 use lab_sampling::{LISTS, PARAMETERS, Params, StageName};
 
@@ -256,7 +256,7 @@ fn show(session: &Session, name: &str) -> Result<(), Failure> {
     let usual = parameter.map(|own| number(own, own.get(&Params::default())));
     let value = session.fields.get(name).cloned().or(usual);
     match value {
-        Some(value) => output::line(shown(&format!("{name} = {value}"))),
+        Some(value) => output::line(escape_controls(&format!("{name} = {value}"))),
         None => {
             // A request with the field as an object shows whether the field exists; null would leave it unset.
             let mut fields = session.fields.clone();
@@ -265,7 +265,7 @@ fn show(session: &Session, name: &str) -> Result<(), Failure> {
                 Err(failure) if failure.to_string().starts_with("unknown parameter") => {
                     Err(failure)
                 }
-                _ => output::line(shown(&format!("{name} is not set"))),
+                _ => output::line(escape_controls(&format!("{name} is not set"))),
             }
         }
     }
@@ -296,14 +296,14 @@ fn list(session: &Session) -> Result<(), Failure> {
     lists.push(("samplers", names.collect(), of_order));
     for (name, usual, doc) in &lists {
         let value = session.fields.get(*name).unwrap_or(usual);
-        wrapped(&shown(&format!("{name} = {value}    {doc}")), 4)?;
+        wrapped(&escape_controls(&format!("{name} = {value}    {doc}")), 4)?;
     }
     let is_listed = |name: &str| {
         PARAMETERS.iter().any(|parameter| parameter.name == name)
             || lists.iter().any(|(own, ..)| *own == name)
     };
     for (name, value) in session.fields.iter().filter(|(name, _)| !is_listed(name)) {
-        output::line(shown(&format!("{name} = {value}")))?;
+        output::line(escape_controls(&format!("{name} = {value}")))?;
     }
     Ok(())
 }
@@ -312,12 +312,12 @@ fn save(session: &mut Session, rest: &str) -> Result<(), Failure> {
     let forced = rest
         .strip_prefix(FORCE)
         .filter(|path| path.starts_with(' '));
-    let target = Target {
+    let target = OutputPath {
         path: Path::new(forced.map_or(rest, str::trim)),
         replaces: forced.is_some(),
     };
     let text = serde_json::to_string_pretty(&session.messages)?;
-    let written = writing::write(target, (text + "\n").as_bytes());
+    let written = atomic_file::write(target, (text + "\n").as_bytes());
     written.map_err(|error| output::at(target.path, &error))?;
     let path = target.path.display();
     let n = session.messages.len();

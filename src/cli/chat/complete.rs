@@ -13,16 +13,16 @@ use lab_sampling::{LISTS, PARAMETERS};
 use super::commands::{FORCE, commands};
 
 /// What `rustyline` asks while a line is edited.
-pub(super) struct Commands;
+pub(super) struct CommandCompleter;
 
-impl rustyline::Helper for Commands {}
-impl Highlighter for Commands {}
-impl Validator for Commands {}
-impl Hinter for Commands {
+impl rustyline::Helper for CommandCompleter {}
+impl Highlighter for CommandCompleter {}
+impl Validator for CommandCompleter {}
+impl Hinter for CommandCompleter {
     type Hint = String;
 }
 
-impl Completer for Commands {
+impl Completer for CommandCompleter {
     type Candidate = Pair;
 
     fn complete(

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use clap::Args;
 
 use super::super::Failure;
-use super::super::options::{Defaults, LoadOptions};
+use super::super::options::{LoadDefaults, LoadOptions};
 use super::super::values::positive;
 use lab_base::chat::template;
 use lab_base::chat::template::{ChatTemplate, Moment};
@@ -15,15 +15,15 @@ use lab_base::weights;
 use lab_base::weights::{Metadata, TensorInfo, TensorType, Weights};
 use lab_core::arch::Mode;
 use lab_core::engine::serving;
-use lab_core::engine::serving::Pooled;
+use lab_core::engine::serving::PooledOutput;
 use lab_core::model::{DeviceUse, Estimator, MemoryUse, Options};
 use lab_core::models;
 use lab_core::models::lora::Adapter;
 use lab_core::models::{Definitions, Opened, Source, tokenizer_of, unread_keys};
 use lab_core::plan::{Capacity, Plan};
-use lab_inspect::capabilities::{Capability, Subject, capabilities};
-use lab_inspect::describe::{Share, describe, shares};
-use lab_inspect::template_probe::Probe;
+use lab_inspect::capabilities::{Capability, CapabilityInput, capabilities};
+use lab_inspect::describe::{WeightShare, describe, weight_shares};
+use lab_inspect::template_probe::TemplateProbe;
 
 /// Context lengths for which memory is computed, besides the requested one and that of the training.
 pub(super) const CONTEXTS: [u64; 3] = [2048, 8192, 32768];
@@ -35,8 +35,8 @@ pub(in crate::cli) struct Findings {
     pub(in crate::cli) tensors: Vec<TensorInfo>,
     pub(in crate::cli) tokenizer: Result<Tokenizer, String>,
     /// `None` if the model has no template.
-    pub(in crate::cli) template: Option<Result<Probe, String>>,
-    pub(in crate::cli) planned: Result<Planned, String>,
+    pub(in crate::cli) template: Option<Result<TemplateProbe, String>>,
+    pub(in crate::cli) planned: Result<PlanFindings, String>,
     /// Names of the chat templates, the default one first.
     pub(super) templates: Vec<String>,
     /// Metadata keys that nothing reads.
@@ -46,14 +46,14 @@ pub(in crate::cli) struct Findings {
 }
 
 /// The findings that follow from a plan.
-pub(in crate::cli) struct Planned {
+pub(in crate::cli) struct PlanFindings {
     pub(in crate::cli) plan: Plan,
     pub(super) description: String,
-    pub(super) shares: Vec<Share>,
+    pub(super) shares: Vec<WeightShare>,
     pub(in crate::cli) options: Options,
     /// Bytes of weights that are read for one token; `None` if no graph could be built.
     pub(super) weights_read: Option<u64>,
-    pub(super) contexts: Vec<Context>,
+    pub(super) contexts: Vec<ContextMemory>,
     /// Memory use with the options; `None` if the model cannot be run with them.
     pub(in crate::cli) memory: Option<MemoryUse>,
     /// Memory use on each device with the configured context; empty if the CPU is the only device.
@@ -62,7 +62,7 @@ pub(in crate::cli) struct Planned {
 }
 
 /// The memory use of a context with the sequences of the options.
-pub(super) struct Context {
+pub(super) struct ContextMemory {
     pub(super) n_ctx: u64,
     /// `None` if the model cannot be run with this context.
     pub(super) memory: Option<MemoryUse>,
@@ -76,7 +76,7 @@ pub(super) struct Context {
 
 /// For how many sequences the memory is planned.
 #[derive(Debug, Args)]
-pub(in crate::cli) struct Sequences {
+pub(in crate::cli) struct ParallelOption {
     /// Number of sequences at the same time for which the memory is computed, as of `bench serve`, 1 or more
     #[arg(
         long,
@@ -91,7 +91,7 @@ pub(in crate::cli) struct Sequences {
 /// All findings that are possible.
 pub(in crate::cli) fn findings(
     source: &Source,
-    sequences: &Sequences,
+    sequences: &ParallelOption,
     load: &LoadOptions,
 ) -> Result<Findings, Failure> {
     // Without `strict`, unread keys are reported and not refused.
@@ -169,7 +169,7 @@ fn unplanned(
 
 fn of_opened(load: &LoadOptions, n_seqs: usize, mut opened: Opened) -> Result<Findings, Failure> {
     load.model.check(&opened)?;
-    let defaults = Defaults {
+    let defaults = LoadDefaults {
         kv_type: TensorType::F16,
         flash_attn: true,
         max_ctx: super::super::serve::MAX_CTX,
@@ -201,7 +201,7 @@ fn of_opened(load: &LoadOptions, n_seqs: usize, mut opened: Opened) -> Result<Fi
 fn probe(
     metadata: &Metadata,
     tokenizer: &Result<Tokenizer, String>,
-) -> Option<Result<Probe, String>> {
+) -> Option<Result<TemplateProbe, String>> {
     let source = template::choose_template(metadata, None, false)
         .ok()
         .flatten()?;
@@ -211,9 +211,9 @@ fn probe(
         text.unwrap_or_default().into_owned()
     };
     let (bos, eos) = (named(Tokenizer::bos), named(Tokenizer::eos));
-    let now = Moment::from_unix_seconds(serving::now() as i64);
+    let now = Moment::from_unix_seconds(serving::unix_seconds() as i64);
     let template = ChatTemplate::new(source).map_err(|error| error.to_string());
-    Some(template.map(|template| Probe::new(&template, &bos, &eos, now)))
+    Some(template.map(|template| TemplateProbe::new(&template, &bos, &eos, now)))
 }
 
 /// The findings of a plan. If the weights cannot be loaded, only those that do not need them.
@@ -223,10 +223,10 @@ fn planned(
     options: Options,
     requested: Option<usize>,
     known: &Findings,
-) -> Planned {
-    let mut found = Planned {
+) -> PlanFindings {
+    let mut found = PlanFindings {
         description: describe(&plan),
-        shares: shares(&plan),
+        shares: weight_shares(&plan),
         plan,
         options,
         weights_read: None,
@@ -250,14 +250,14 @@ fn planned(
     let lengths = lengths(plan, requested).into_iter();
     let contexts = lengths.map(|n_ctx| context(plan, &mut estimator, options, n_ctx));
     let contexts = contexts.collect();
-    let subject = Subject {
+    let subject = CapabilityInput {
         plan,
         tokenizer: known.tokenizer.as_ref().map_err(Clone::clone),
         template: match &known.template {
             None => Err("the file has no chat template".to_owned()),
             Some(probed) => probed.as_ref().map_err(Clone::clone),
         },
-        pooled: Pooled::of(plan, &known.metadata),
+        pooled: PooledOutput::of(plan, &known.metadata),
         options,
     };
     let capabilities = capabilities(&subject, &mut estimator);
@@ -266,7 +266,7 @@ fn planned(
     let memory = estimator.memory(options).ok();
     drop(estimator);
     let devices = memory.as_ref().filter(|_| is_placed);
-    Planned {
+    PlanFindings {
         weights_read,
         contexts,
         devices: devices.map_or_else(Vec::new, |memory| memory.devices.clone()),
@@ -285,7 +285,12 @@ fn lengths(plan: &Plan, requested: Option<usize>) -> BTreeSet<u64> {
     all.filter(|n| *n > 0).collect()
 }
 
-fn context(plan: &Plan, estimator: &mut Estimator<'_>, options: &Options, n_ctx: u64) -> Context {
+fn context(
+    plan: &Plan,
+    estimator: &mut Estimator<'_>,
+    options: &Options,
+    n_ctx: u64,
+) -> ContextMemory {
     let n = usize::try_from(n_ctx).unwrap_or(usize::MAX);
     let options = Options {
         n_ctx: n.saturating_mul(options.n_seqs),
@@ -304,7 +309,7 @@ fn context(plan: &Plan, estimator: &mut Estimator<'_>, options: &Options, n_ctx:
     let read = rows.and_then(|rows| rows.checked_add(plan.recurrent_bytes(1)?));
     // Models that read a text as a whole read no single token.
     let read = read.filter(|_| plan.mode == Mode::Causal);
-    Context {
+    ContextMemory {
         n_ctx,
         memory: memory.ok(),
         states: plan.recurrent_bytes(options.n_seqs as u64 + 1),

@@ -7,7 +7,7 @@ use lab_base::tokenizer::Tokenizer;
 use lab_base::weights::{Array, TensorInfo, TensorType, Value};
 
 use super::text::special_tokens;
-use super::{CONTEXTS, Context, Findings, Planned, cache_bytes};
+use super::{CONTEXTS, ContextMemory, Findings, PlanFindings, cache_bytes};
 
 pub(super) fn of(found: &Findings) -> Json {
     let metadata = found.metadata.iter();
@@ -80,7 +80,7 @@ fn tokenizer(tokenizer: &Tokenizer) -> Json {
     })
 }
 
-fn memory(planned: &Planned) -> Json {
+fn memory(planned: &PlanFindings) -> Json {
     let plan = &planned.plan;
     let caches = CONTEXTS.map(|n| {
         (
@@ -99,7 +99,7 @@ fn memory(planned: &Planned) -> Json {
     })
 }
 
-fn context(context: &Context) -> Json {
+fn context(context: &ContextMemory) -> Json {
     let memory = context.memory.as_ref();
     json!({
         "n_ctx": context.n_ctx,

@@ -9,6 +9,6 @@ mod json;
 mod text;
 
 pub(super) use command::{Args, run};
-pub(super) use findings::{Findings, Planned, Sequences, cache_bytes, findings};
+pub(super) use findings::{Findings, ParallelOption, PlanFindings, cache_bytes, findings};
 
-use findings::{CONTEXTS, Context};
+use findings::{CONTEXTS, ContextMemory};

@@ -4,15 +4,15 @@ mod collect;
 mod direction;
 mod pictures;
 mod prompt_lines;
-mod prompts;
 mod run;
+mod runner;
 
 use std::path::{Path, PathBuf};
 
 use clap::{Args as ClapArgs, Subcommand};
 use serde_json::json;
 
-use lab_base::util::reading;
+use lab_base::util::limited_read;
 use lab_base::weights::TensorType;
 use lab_core::model::Options;
 use lab_core::models::{Opened, tokenizer_of};
@@ -21,7 +21,7 @@ use lab_inspect::drift::Drift;
 
 use super::compare::{PathOption, parse_path_option};
 use super::model::TwoModels;
-use super::options::{Defaults, LoadOptions};
+use super::options::{LoadDefaults, LoadOptions};
 use super::values::{matrix_type, some_tokens};
 use super::{Failure, output};
 
@@ -50,7 +50,7 @@ pub(super) enum Command {
 
 /// The text that a command reads.
 #[derive(Debug, ClapArgs)]
-struct TextOptions {
+struct PromptOptions {
     /// The prompt as text
     #[arg(long, visible_alias = "prompt", value_name = "TEXT", conflicts_with_all = ["file", "tokens"])]
     text: Option<String>,
@@ -63,27 +63,28 @@ struct TextOptions {
 }
 
 /// The text that a command reads.
-enum Text {
+enum Prompt {
     Written(String),
     Tokens(Vec<u32>),
 }
 
-impl TextOptions {
-    fn read(&self) -> Result<Text, Failure> {
+impl PromptOptions {
+    fn read(&self) -> Result<Prompt, Failure> {
         Ok(match (&self.text, &self.file) {
-            (Some(text), _) => Text::Written(text.clone()),
-            (None, Some(path)) => Text::Written(read_text(path)?),
+            (Some(text), _) => Prompt::Written(text.clone()),
+            (None, Some(path)) => Prompt::Written(read_text(path)?),
             (None, None) if self.tokens.is_empty() => {
                 anyhow::bail!("there is no text: --text, --file or --tokens gives one")
             }
-            (None, None) => Text::Tokens(self.tokens.clone()),
+            (None, None) => Prompt::Tokens(self.tokens.clone()),
         })
     }
 }
 
 /// The text of a file.
 fn read_text(path: &Path) -> Result<String, Failure> {
-    reading::text(path, MAX_TEXT).map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))
+    limited_read::text(path, MAX_TEXT)
+        .map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))
 }
 
 #[derive(Debug, ClapArgs)]
@@ -98,7 +99,7 @@ pub(super) struct DriftArgs {
     #[command(flatten)]
     named: TwoModels,
     #[command(flatten)]
-    text: TextOptions,
+    text: PromptOptions,
     /// Maximum number of prompt tokens, 1 or more; the rest is cut off
     #[arg(long, default_value = "512", value_name = "N", value_parser = some_tokens)]
     max_tokens: usize,
@@ -137,8 +138,8 @@ const MAX_TEXT: u64 = 16 << 20;
 /// The tokens that both models read.
 fn tokens(args: &DriftArgs, opened: &mut Opened) -> Result<Vec<u32>, Failure> {
     match args.text.read()? {
-        Text::Tokens(tokens) => Ok(tokens),
-        Text::Written(text) => {
+        Prompt::Tokens(tokens) => Ok(tokens),
+        Prompt::Written(text) => {
             let tokenizer = tokenizer_of(opened.vocabulary.take(), &opened.weights)?;
             Ok(tokenizer.encode(&text, true, false)?)
         }
@@ -146,7 +147,7 @@ fn tokens(args: &DriftArgs, opened: &mut Opened) -> Result<Vec<u32>, Failure> {
 }
 
 fn options(args: &DriftArgs, opened: &Opened, n: usize) -> Result<Options, Failure> {
-    let defaults = Defaults {
+    let defaults = LoadDefaults {
         kv_type: TensorType::F32,
         flash_attn: false,
         max_ctx: usize::MAX,
@@ -180,7 +181,7 @@ fn drift(args: &DriftArgs) -> Result<(), Failure> {
             true => args.load.load(opened, options_of_a)?,
             false => LoadOptions::load_placed(opened, options_of_a)?,
         };
-        drift::computed(&mut model, &tokens)?
+        drift::layer_states(&mut model, &tokens)?
     };
     let opened = args.load.open(b.as_ref().unwrap_or(&a))?;
     let opened = match args.b_type {

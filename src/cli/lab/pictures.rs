@@ -7,12 +7,12 @@ use std::sync::Arc;
 use clap::{Args as ClapArgs, ValueEnum};
 use serde_json::{Map, Value, json};
 
-use lab_base::util::writing;
+use lab_base::util::atomic_file;
 use lab_core::arch::Parts;
 use lab_core::model::{Point, Points};
 use lab_inspect::pictures;
-use lab_inspect::pictures::Chosen;
-use lab_inspect::pictures::Picture;
+use lab_inspect::pictures::ChartFilter;
+use lab_inspect::pictures::LabPicture;
 use lab_server::LabRequest;
 
 use crate::cli::Failure;
@@ -20,8 +20,8 @@ use crate::cli::model::ModelArg;
 use crate::cli::options::LoadOptions;
 use crate::cli::output::{self, ForceOption, OutputFile, at};
 
-use super::prompts::{Asking, Bounds, BytesOption};
-use super::{Text, TextOptions, read_text};
+use super::runner::{BytesOption, LabRunner, RunLimits};
+use super::{Prompt, PromptOptions, read_text};
 
 /// Maximum number of runs of a grid that share a step.
 const PARALLEL: usize = 32;
@@ -60,7 +60,7 @@ struct FileOptions {
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct LensArgs {
     #[command(flatten)]
-    text: TextOptions,
+    text: PromptOptions,
     /// Number of most probable tokens in the JSON, 1 to 1000; the picture shows the first of them
     #[arg(long, default_value_t = 5, value_name = "N")]
     top_k: usize,
@@ -95,7 +95,7 @@ pub(in crate::cli) struct PatchArgs {
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct RoutingArgs {
     #[command(flatten)]
-    text: TextOptions,
+    text: PromptOptions,
     #[command(flatten)]
     files: FileOptions,
 }
@@ -103,7 +103,7 @@ pub(in crate::cli) struct RoutingArgs {
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct AttentionArgs {
     #[command(flatten)]
-    text: TextOptions,
+    text: PromptOptions,
     /// Heads that are drawn, separated by commas; default: all
     #[arg(long, value_delimiter = ',', value_name = "NUMBERS")]
     heads: Vec<usize>,
@@ -113,7 +113,7 @@ pub(in crate::cli) struct AttentionArgs {
 
 /// Components of a logit.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Among {
+enum AttributionUnit {
     /// Layers, after each token
     Layers,
     /// Attention and MLP of each layer, after each token
@@ -125,22 +125,22 @@ enum Among {
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct AttributionArgs {
     #[command(flatten)]
-    text: TextOptions,
+    text: PromptOptions,
     /// Text of the token whose logit is split, exactly one token; required without --from
     #[arg(long, value_name = "TEXT", required_unless_present = "from")]
     of: Option<String>,
     /// Components into which the logit is split
-    #[arg(long, value_enum, default_value_t = Among::Heads)]
-    to: Among,
+    #[arg(long, value_enum, default_value_t = AttributionUnit::Heads)]
+    to: AttributionUnit,
     #[command(flatten)]
     files: FileOptions,
 }
 
 pub(super) fn attribution(args: &AttributionArgs) -> Result<(), Failure> {
     let (to, positions) = match args.to {
-        Among::Layers => ("layers", "prompt"),
-        Among::Slots => ("slots", "prompt"),
-        Among::Heads => ("heads", "last"),
+        AttributionUnit::Layers => ("layers", "prompt"),
+        AttributionUnit::Slots => ("slots", "prompt"),
+        AttributionUnit::Heads => ("heads", "last"),
     };
     let plan = |_: &Points| {
         Ok(json!({ "attribution": { "of": args.of, "to": to, "positions": positions } }))
@@ -151,7 +151,7 @@ pub(super) fn attribution(args: &AttributionArgs) -> Result<(), Failure> {
         [if positions == "prompt" { n as u64 } else { 0 }, 0]
     };
     let response = || args.files.read(&args.text, plan, n_cells);
-    args.files.draw(Picture::Attribution, &[], response)
+    args.files.draw(LabPicture::Attribution, &[], response)
 }
 
 pub(super) fn lens(args: &LensArgs) -> Result<(), Failure> {
@@ -168,7 +168,7 @@ pub(super) fn lens(args: &LensArgs) -> Result<(), Failure> {
         [if chosen > 0 { chosen } else { layers } as u64, 0]
     };
     let response = || args.files.read(&args.text, plan, n_cells);
-    args.files.draw(Picture::Lens, &[], response)
+    args.files.draw(LabPicture::Lens, &[], response)
 }
 
 pub(super) fn routing(args: &RoutingArgs) -> Result<(), Failure> {
@@ -201,7 +201,7 @@ pub(super) fn routing(args: &RoutingArgs) -> Result<(), Failure> {
         [found.map(|at| points.all[at[0]].width()).sum(), 0]
     };
     let response = || args.files.read(&args.text, plan, n_cells);
-    args.files.draw(Picture::Routing, &[], response)
+    args.files.draw(LabPicture::Routing, &[], response)
 }
 
 pub(super) fn attention(args: &AttentionArgs) -> Result<(), Failure> {
@@ -227,7 +227,8 @@ pub(super) fn attention(args: &AttentionArgs) -> Result<(), Failure> {
         [0, each.sum()]
     };
     let response = || args.files.read(&args.text, plan, n_cells);
-    args.files.draw(Picture::Attention, &args.heads, response)
+    args.files
+        .draw(LabPicture::Attention, &args.heads, response)
 }
 
 pub(super) fn patch(args: &PatchArgs) -> Result<(), Failure> {
@@ -244,22 +245,22 @@ pub(super) fn patch(args: &PatchArgs) -> Result<(), Failure> {
             let points = layers.iter().map(|n| format!("layers.{n}.out"));
             asked["points"] = points.collect();
         }
-        let asking = files.start(Map::new(), PARALLEL)?;
+        let runner = files.start(Map::new(), PARALLEL)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
         let found = runtime.block_on(lab_server::lab_patch(
-            &Arc::new(asking.served),
+            &Arc::new(runner.served),
             object(asked),
         ));
         found.map_err(|message| anyhow::anyhow!("{message}"))
     };
-    args.files.draw(Picture::Patch, &[], response)
+    args.files.draw(LabPicture::Patch, &[], response)
 }
 
 /// The capturable points of the chosen layers whose path ends with `ending` and whose parts are `parts`.
 fn chosen<'a>(points: &'a Points, ending: &str, parts: Parts, layers: &[u64]) -> Vec<&'a str> {
-    let chosen = Chosen {
+    let chosen = ChartFilter {
         layers: layers.to_vec(),
         heads: Vec::new(),
     };
@@ -281,43 +282,43 @@ fn object(value: Value) -> Map<String, Value> {
 }
 
 impl FileOptions {
-    fn start(&self, plan: Map<String, Value>, n_parallel: usize) -> Result<Asking, Failure> {
-        let bounds = Bounds {
+    fn start(&self, plan: Map<String, Value>, n_parallel: usize) -> Result<LabRunner, Failure> {
+        let bounds = RunLimits {
             n_parallel,
             lab_bytes: self.bytes.lab_bytes,
         };
-        Asking::start(&self.load, &self.model.source(), plan, &[], bounds)
+        LabRunner::start(&self.load, &self.model.source(), plan, &[], bounds)
     }
 
     /// The response of `POST /v1/lab/run` for one prompt and a plan. `n_cells` returns the number of cells in the
     /// picture for each token, and for each pair of tokens.
     fn read(
         &self,
-        text: &TextOptions,
+        text: &PromptOptions,
         plan: impl Fn(&Points) -> Result<Value, Failure>,
         n_cells: impl Fn(&Points) -> [u64; 2],
     ) -> Result<Value, Failure> {
         let text = text.read()?;
-        let mut asking = self.start(Map::new(), 1)?;
-        let plan = object(plan(asking.served.handle.points())?);
-        asking.request = LabRequest::new(plan).map_err(|message| anyhow::anyhow!("{message}"))?;
+        let mut runner = self.start(Map::new(), 1)?;
+        let plan = object(plan(runner.served.handle.points())?);
+        runner.request = LabRequest::new(plan).map_err(|message| anyhow::anyhow!("{message}"))?;
         let tokens = match text {
-            Text::Tokens(tokens) => tokens,
-            Text::Written(text) => asking.encode(&text)?,
+            Prompt::Tokens(tokens) => tokens,
+            Prompt::Written(text) => runner.encode(&text)?,
         };
         if self.is_drawn() {
             let n = tokens.len() as u64;
-            let [each, pairs] = n_cells(asking.served.handle.points());
+            let [each, pairs] = n_cells(runner.served.handle.points());
             let n_cells = each.saturating_mul(n);
             let n_cells = n_cells.saturating_add(pairs.saturating_mul(n.saturating_mul(n)));
-            pictures::within(n_cells)?;
+            pictures::check_cells(n_cells)?;
         }
-        let result = asking.one(tokens.clone(), 0)?;
-        let served = &asking.served;
+        let result = runner.one(tokens.clone(), 0)?;
+        let served = &runner.served;
         Ok(json!({
             "object": "lab.run", "model": served.name, "tokens": tokens,
             "pieces": lab_server::lab_pieces(&tokens, served),
-            "results": [{ "index": 0, "lab": asking.request.json(&result, served) }],
+            "results": [{ "index": 0, "lab": runner.request.json(&result, served) }],
         }))
     }
 
@@ -330,7 +331,7 @@ impl FileOptions {
     /// Writes the files of a response. With `--from`, the response is read from its file.
     fn draw(
         &self,
-        picture: Picture,
+        picture: LabPicture,
         heads: &[usize],
         response: impl FnOnce() -> Result<Value, Failure>,
     ) -> Result<(), Failure> {
@@ -357,7 +358,7 @@ impl FileOptions {
                 None => output::line(text),
             };
         }
-        let chosen = Chosen {
+        let chosen = ChartFilter {
             layers: self.layers.clone(),
             heads: heads.to_vec(),
         };
@@ -379,11 +380,11 @@ impl FileOptions {
 
     /// Writes a file and prints its path.
     fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), Failure> {
-        let written = writing::write(self.force.target(path), bytes);
+        let written = atomic_file::write(self.force.target(path), bytes);
         written.map_err(|error| at(path, &error))?;
         let outputs = [&self.svg, &self.html, &self.png, &self.json];
         // Nothing is mixed into an output.
-        let is_mixed = |own: &OutputFile| writing::is_stdout(own);
+        let is_mixed = |own: &OutputFile| atomic_file::is_stdout(own);
         match outputs.into_iter().flatten().any(is_mixed) {
             true => Ok(()),
             false => output::line(path.display().to_string()),

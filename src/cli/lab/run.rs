@@ -12,15 +12,15 @@ use crate::cli::options::LoadOptions;
 use crate::cli::output::{self, ForceOption, OutputFile};
 use crate::cli::values::tokens;
 
-use super::prompts::{Asking, Bounds, PlanOptions, plan};
-use super::{Text, TextOptions};
+use super::runner::{LabRunner, PlanOptions, RunLimits, plan};
+use super::{Prompt, PromptOptions};
 
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct RunArgs {
     #[command(flatten)]
     model: ModelArg,
     #[command(flatten)]
-    text: TextOptions,
+    text: PromptOptions,
     /// Lab plan file (not a plan of `bench plan`): the object `lab` of a request (docs/lab.md) as TOML, or as JSON if
     /// its name ends in .json
     #[arg(long, value_name = "FILE")]
@@ -49,18 +49,18 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     });
     let file = file.transpose()?;
     let (text, plan) = (args.text.read()?, plan(&args.plan)?);
-    let bounds = Bounds {
+    let bounds = RunLimits {
         n_parallel: 1,
         lab_bytes: args.values.bytes.lab_bytes,
     };
     let vectors = &args.values.lab_vectors;
-    let asking = Asking::start(&args.load, &args.model.source(), plan, vectors, bounds)?;
+    let runner = LabRunner::start(&args.load, &args.model.source(), plan, vectors, bounds)?;
     let tokens = match text {
-        Text::Tokens(tokens) => tokens,
-        Text::Written(text) => asking.encode(&text)?,
+        Prompt::Tokens(tokens) => tokens,
+        Prompt::Written(text) => runner.encode(&text)?,
     };
-    let result = asking.one(tokens, args.max_tokens)?;
-    let (request, served) = (&asking.request, &asking.served);
+    let result = runner.one(tokens, args.max_tokens)?;
+    let (request, served) = (&runner.request, &runner.served);
     let mut shown = match file {
         None => request.json(&result, served),
         Some((path, format)) => {

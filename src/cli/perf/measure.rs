@@ -1,22 +1,22 @@
 //! Measures all cases, for each number of threads.
 
-use super::super::options::{Defaults, positions};
+use super::super::options::{LoadDefaults, positions};
 use super::super::{Failure, output};
 use super::args::Args;
-use super::passes::{Decode, Prefill};
+use super::passes::{DecodeMeasurement, PrefillMeasurement};
 use super::profile;
-use super::report::{Report, Threads};
-use super::requests::{self, Requests};
+use super::report::{PerfReport, ThreadMeasurements};
+use super::requests::{self, RequestMeasurement};
 use lab_base::util::measure::read_bandwidth;
 use lab_base::weights::TensorType;
-use lab_core::engine::serving::Served;
+use lab_core::engine::serving::ServedModel;
 use lab_core::model::Options;
 
 /// Number of source tokens of every sequence, if the model reads a source.
 const N_SOURCE: usize = 64;
 
 pub(in crate::cli) fn run(args: &Args) -> Result<(), Failure> {
-    let mut report = Report::default();
+    let mut report = PerfReport::default();
     let counts = match args.thread_counts.as_slice() {
         [] => vec![None],
         counts => counts.iter().copied().map(Some).collect(),
@@ -31,7 +31,7 @@ pub(in crate::cli) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// Measures all cases with one number of threads.
-fn measure(args: &Args, n_threads: Option<usize>, report: &mut Report) -> Result<(), Failure> {
+fn measure(args: &Args, n_threads: Option<usize>, report: &mut PerfReport) -> Result<(), Failure> {
     let opened = args.load.open(&args.model.source())?;
     report.model.clone_from(&opened.name);
     report.weight_bytes = opened.plan.weight_bytes();
@@ -46,7 +46,7 @@ fn measure(args: &Args, n_threads: Option<usize>, report: &mut Report) -> Result
     if model.reads_source() {
         model.set_default_source(&[0; N_SOURCE])?;
     }
-    let mut row = Threads {
+    let mut row = ThreadMeasurements {
         n_threads,
         bandwidth,
         prefill: Vec::new(),
@@ -56,11 +56,11 @@ fn measure(args: &Args, n_threads: Option<usize>, report: &mut Report) -> Result
     };
     for &n in &args.prompt {
         row.prefill
-            .push(Prefill::measure(&mut model, n, args.repeat)?);
+            .push(PrefillMeasurement::measure(&mut model, n, args.repeat)?);
     }
     for case in args.decode() {
         row.decode
-            .push(Decode::measure(&mut model, case, args.repeat)?);
+            .push(DecodeMeasurement::measure(&mut model, case, args.repeat)?);
     }
     let longest = args.prompt.iter().max().copied();
     if let Some(longest) = longest.filter(|_| args.profile) {
@@ -83,16 +83,16 @@ fn measure(args: &Args, n_threads: Option<usize>, report: &mut Report) -> Result
 }
 
 /// Measures decoding through the engine, with a model that is loaded for it.
-fn through_engine(args: &Args, n_threads: usize) -> Result<Vec<Requests>, Failure> {
+fn through_engine(args: &Args, n_threads: usize) -> Result<Vec<RequestMeasurement>, Failure> {
     let mut opened = args.load.open(&args.model.source())?;
     let mut options = resolve(args, &opened)?;
     options.n_threads = n_threads;
     args.load.place(&mut opened, &options)?;
     let limits = requests::limits(options.n_ctx_seq, options.n_seqs);
-    let served = Served::start(opened, options, limits, Box::new(|_, _| {}))?;
+    let served = ServedModel::start(opened, options, limits, Box::new(|_, _| {}))?;
     let measured = args
         .decode()
-        .map(|case| Requests::measure(&served, case, args.repeat));
+        .map(|case| RequestMeasurement::measure(&served, case, args.repeat));
     measured.collect()
 }
 
@@ -116,7 +116,7 @@ fn resolve(args: &Args, opened: &lab_core::models::Opened) -> Result<Options, Fa
         .clamp(1, Options::N_BATCH)
         .max(sequences)
         .max(n_source);
-    let defaults = Defaults {
+    let defaults = LoadDefaults {
         kv_type: TensorType::F16,
         flash_attn: true,
         max_ctx: needed,

@@ -5,19 +5,19 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use lab_core::engine::Diffusion;
-use lab_core::engine::serving::Served;
+use lab_core::engine::serving::ServedModel;
 use lab_core::engine::{Ends, Event, Limits, Request, Usage};
 use lab_sampling::Params;
 
 use super::Failure;
-use super::passes::Case;
+use super::passes::DecodeCase;
 
 /// Minimum duration in a division.
 const SHORTEST: Duration = Duration::from_micros(1);
 
 /// The measurement of requests that are decoded together.
-pub(super) struct Requests {
-    pub(super) case: Case,
+pub(super) struct RequestMeasurement {
+    pub(super) case: DecodeCase,
     /// Tokens per second of all requests together, in the time between the last first token and the first last token.
     pub(super) speed: f64,
     /// Seconds from a request to its first token, without the time of its prefill.
@@ -40,9 +40,13 @@ pub(super) fn limits(n_ctx: usize, sequences: usize) -> Limits {
     }
 }
 
-impl Requests {
+impl RequestMeasurement {
     /// Measures greedy completions of `case.n` tokens. Prompts differ from each other and between runs.
-    pub(super) fn measure(served: &Served, case: Case, repeat: usize) -> Result<Self, Failure> {
+    pub(super) fn measure(
+        served: &ServedModel,
+        case: DecodeCase,
+        repeat: usize,
+    ) -> Result<Self, Failure> {
         let (mut speeds, mut firsts) = (Vec::new(), Vec::new());
         // The first run is a warm-up.
         for run in 0..=repeat {
@@ -77,7 +81,7 @@ impl Requests {
 }
 
 /// A request whose prompt starts with a token that no other prompt starts with.
-fn request(served: &Served, case: Case, of: usize) -> Request {
+fn request(served: &ServedModel, case: DecodeCase, of: usize) -> Request {
     let n_vocab = served.info.n_vocab.max(1) as usize;
     let prompt = (0..case.depth.max(1)).map(|i| ((31 * of + 7 * i) % n_vocab) as u32);
     let sampling = Params {

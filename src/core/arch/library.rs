@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::{LazyLock, Mutex};
 
+use lab_base::util::limited_read;
+use lab_base::util::limited_read::MAX_DEFINITION;
 use lab_base::util::lock::lock;
-use lab_base::util::reading;
-use lab_base::util::reading::MAX_DEFINITION;
 
 use super::contract::Registry;
 use super::definition::{ArchDef, Common};
@@ -120,12 +120,12 @@ impl Library {
         let chosen = match is_path {
             false => self.source(name_or_path)?.clone(),
             true => Source {
-                text: reading::text(name_or_path.as_ref(), MAX_DEFINITION).map_err(|source| {
-                    LibraryError::Io {
+                text: limited_read::text(name_or_path.as_ref(), MAX_DEFINITION).map_err(
+                    |source| LibraryError::Io {
                         path: name_or_path.into(),
                         source,
-                    }
-                })?,
+                    },
+                )?,
                 path: name_or_path.to_owned(),
                 is_embedded: false,
             },
@@ -262,10 +262,11 @@ pub(crate) fn sources_in(
             let Some(name) = name.and_then(|n| n.strip_suffix(ending)).map(str::to_owned) else {
                 continue;
             };
-            let text = reading::text(&path, MAX_DEFINITION).map_err(|source| LibraryError::Io {
-                path: path.clone(),
-                source,
-            })?;
+            let text =
+                limited_read::text(&path, MAX_DEFINITION).map_err(|source| LibraryError::Io {
+                    path: path.clone(),
+                    source,
+                })?;
             let source = Source {
                 path: path.display().to_string(),
                 text,

@@ -11,7 +11,7 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 use serde_json::{Map, Value};
 
-use lab_base::util::writing::{Part, Target};
+use lab_base::util::atomic_file::{OutputPath, PartFile};
 use lab_base::weights::safetensors;
 use lab_base::weights::safetensors::Dtype;
 
@@ -150,7 +150,7 @@ pub fn most_bytes(arrays: &[Named<'_>], metadata: &Map<String, Value>) -> u64 {
 /// Two arrays have one name, the number of elements differs from the shape, or the operating system fails: a file
 /// that is there is then unchanged.
 pub fn write<'p>(
-    target: impl Into<Target<'p>>,
+    target: impl Into<OutputPath<'p>>,
     format: Format,
     arrays: &[Named<'_>],
     metadata: &Map<String, Value>,
@@ -164,7 +164,7 @@ pub fn write<'p>(
             return Err(fault(message));
         }
     }
-    let mut part = Part::new(target)?;
+    let mut part = PartFile::new(target)?;
     let out = part.file();
     match format {
         Format::Safetensors => {

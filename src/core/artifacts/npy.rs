@@ -6,7 +6,7 @@
 use std::io::{self, Read};
 use std::path::Path;
 
-use lab_base::util::reading;
+use lab_base::util::limited_read;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 /// Maximum length of a header; headers of plain arrays are below 128 bytes.
@@ -44,7 +44,7 @@ const MAX_ARRAY: u64 = 4 << 30;
 /// # Errors
 /// The file is not an array of float32 in rows, or is shorter than its shape says.
 pub fn read(path: &Path) -> Result<Array, Error> {
-    let mut file = reading::open(path)?;
+    let mut file = limited_read::open(path)?;
     let size = file.metadata()?.len();
     read_from(&mut file, size, &[Kind::F32])
 }
@@ -56,7 +56,7 @@ pub fn read(path: &Path) -> Result<Array, Error> {
 /// The file is not an archive, or the array is refused as by [`read`] or is larger than 4 GiB.
 pub fn of_archive(path: &Path, name: &str) -> Result<Option<Array>, Error> {
     let of_archive = |error: zip::result::ZipError| form(format!("is not an NPZ archive: {error}"));
-    let mut archive = zip::ZipArchive::new(reading::open(path)?).map_err(of_archive)?;
+    let mut archive = zip::ZipArchive::new(limited_read::open(path)?).map_err(of_archive)?;
     let mut entry = match archive.by_name(&format!("{name}.npy")) {
         Err(zip::result::ZipError::FileNotFound) => return Ok(None),
         found => found.map_err(of_archive)?,

@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use lab_base::util::writing::PartFolder;
+use lab_base::util::atomic_file::PartFolder;
 
 use super::arrays::{self, Format, Named};
 

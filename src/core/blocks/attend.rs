@@ -3,7 +3,7 @@
 use crate::arch::{PointSpec, WeightSpec};
 use crate::plan::{BLOCK_LEN, KeyValuePlan, KeysOf, RowLayout, StatePlan, Unit};
 use crate::weight;
-use lab_base::ggml::{Error, Graph, KvBlocks, Scores, Tensor, WholeSpans};
+use lab_base::ggml::{Error, Graph, KvBlocks, ScoreOptions, Tensor, WholeSpans};
 use lab_base::weights::TensorType;
 
 use super::build::{Build, softcap};
@@ -64,7 +64,7 @@ impl Build<'_> {
         unit: &Unit,
         q: &Tensor,
         rows: &KeyRows<'_>,
-        scores: &Scores<'_>,
+        scores: &ScoreOptions<'_>,
     ) -> Result<Tensor, Error> {
         let Some(StatePlan::KeyValue(state)) = &unit.state else {
             return Err(Error::Arguments {
@@ -74,7 +74,7 @@ impl Build<'_> {
         };
         let (g, n) = (self.g, self.n_tokens);
         let cache = Cache::read(&self.plan.caches[state.cache].unit.options);
-        let scores = Scores {
+        let scores = ScoreOptions {
             max_bias: cache.alibi,
             ..*scores
         };
@@ -189,7 +189,7 @@ impl Build<'_> {
         i: Option<usize>,
         (q, k, v): (&Tensor, &Tensor, &Tensor),
         (mask, bias): (&Tensor, Option<&Tensor>),
-        scores: Scores<'_>,
+        scores: ScoreOptions<'_>,
     ) -> Result<Tensor, Error> {
         let g = self.g;
         let k = g.permute(k, [0, 2, 1, 3])?; // [dk, n_kv, kv_heads, n_runs]
@@ -209,7 +209,7 @@ impl Build<'_> {
         i: usize,
         (q, k, v): (&Tensor, &Tensor, &Tensor),
         masks: &Tensor,
-        scores: Scores<'_>,
+        scores: ScoreOptions<'_>,
     ) -> Result<Tensor, Error> {
         let g = self.g;
         let ([n_kv, n, n_runs, parts], strides) = (masks.shape(), masks.strides());
@@ -225,7 +225,7 @@ impl Build<'_> {
             let steps = [strides[1], strides[2], strides[2]];
             let mask = g.view(masks, [n_kv, n, 1, n_runs], steps, at as usize * strides[3])?;
             let sinks = scores.sinks.map(|sinks| part(sinks, 0)).transpose()?;
-            let scores = Scores {
+            let scores = ScoreOptions {
                 sinks: sinks.as_ref(),
                 ..scores
             };
@@ -347,7 +347,7 @@ impl Build<'_> {
         i: Option<usize>,
         (q, k, v): (&Tensor, &Tensor, &Tensor),
         (mask, bias): (&Tensor, Option<&Tensor>),
-        mut scores: Scores<'_>,
+        mut scores: ScoreOptions<'_>,
     ) -> Result<Tensor, Error> {
         let g = self.g;
         let name = |point: &'static PointSpec, tensor: &Tensor| match i {

@@ -22,7 +22,7 @@ use crate::arch::{
 };
 use crate::plan::Unit;
 use crate::{choices, options, weights};
-use lab_base::ggml::{Error, Scores, Tensor};
+use lab_base::ggml::{Error, ScoreOptions, Tensor};
 
 choices! {
     /// How queries and keys are normalised.
@@ -230,7 +230,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     };
 
     let sinks = b.weight(unit, "sinks").cloned();
-    let scores = Scores {
+    let scores = ScoreOptions {
         scale: c.scale,
         softcap: c.softcap,
         max_bias: 0.0,

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use crate::arch::{ActRef, NormRef, PointSpec, RopeRef, WeightRole};
 use crate::plan::{NormUse, Plan, Unit};
-use lab_base::ggml::{Error, Graph, RopePairing, RopeParams, Scores, Tensor, Unary};
+use lab_base::ggml::{Error, Graph, RopePairing, RopeParams, ScoreOptions, Tensor, Unary};
 
 use super::context::{DerivedInput, DerivedInputs, KeyValueStore, StateStore};
 use super::lab::Lab;
@@ -427,7 +427,7 @@ impl Build<'_> {
     /// # Errors
     /// The operation rejects its inputs.
     pub fn softmax(&self, x: &Tensor) -> Result<Tensor, Error> {
-        let plain = Scores {
+        let plain = ScoreOptions {
             scale: 1.0,
             softcap: 0.0,
             max_bias: 0.0,

@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 
 use crate::plan::Unit;
-use lab_base::ggml::{Error, Graph, Scores, Tensor, Unary};
+use lab_base::ggml::{Error, Graph, ScoreOptions, Tensor, Unary};
 use lab_base::weights::TensorType;
 
 use super::attend::WEIGHTS_POINT;
@@ -168,7 +168,7 @@ impl Build<'_> {
         unit: &Unit,
         q: &Tensor,
         (k, kv_heads): (&Tensor, u64),
-        scores: &Scores<'_>,
+        scores: &ScoreOptions<'_>,
     ) -> Result<(), Error> {
         let path = format!("{}.{}", unit.path, WEIGHTS_POINT.name);
         let Some(Pairs { rows, keys, mask }) = self.lab.pairs.get(&path) else {

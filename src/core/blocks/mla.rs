@@ -24,7 +24,7 @@ use crate::arch::{
 };
 use crate::plan::Unit;
 use crate::{options, weights};
-use lab_base::ggml::{Error, Scores, Tensor};
+use lab_base::ggml::{Error, ScoreOptions, Tensor};
 
 options! {
     /// Options of latent attention.
@@ -189,7 +189,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     let latent = b.point(unit, "latent", latent)?;
 
     let sinks = b.weight(unit, "sinks").cloned();
-    let scores = Scores {
+    let scores = ScoreOptions {
         scale: c.scale,
         softcap: 0.0,
         max_bias: 0.0,

@@ -10,7 +10,7 @@ use super::build::Build;
 use crate::arch::{ActRef, Contract, Rows, Rule, StateSpec};
 use crate::plan::{Pooling, Unit};
 use crate::{options, weights};
-use lab_base::ggml::{Error, Scores, Tensor};
+use lab_base::ggml::{Error, ScoreOptions, Tensor};
 
 options! {
     /// Options of pooling.
@@ -119,7 +119,7 @@ pub(crate) fn build(b: &Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Er
         y = b.linear(unit, "cls.output", &y)?;
     }
     if c.softmax {
-        let plain = Scores {
+        let plain = ScoreOptions {
             scale: 1.0,
             softcap: 0.0,
             max_bias: 0.0,

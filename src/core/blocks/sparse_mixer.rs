@@ -9,14 +9,14 @@
 //! ```
 //! The mixture of experts calls this and picks by the same logits.
 
-use lab_base::ggml::{Error, Graph, Scores, Tensor, Unary};
+use lab_base::ggml::{Error, Graph, ScoreOptions, Tensor, Unary};
 
 /// The addend that takes a logit out of the softmax.
 const OUT: f32 = -1e30;
 
 /// The weights `[used, n_tokens]` of the largest logits, in descending order, of `logits [experts, n_tokens]`.
 pub(super) fn weights(g: &Graph, logits: &Tensor, used: u64, jitter: f32) -> Result<Tensor, Error> {
-    let plain = Scores {
+    let plain = ScoreOptions {
         scale: 1.0,
         softcap: 0.0,
         max_bias: 0.0,

@@ -6,7 +6,7 @@
 
 use crate::model::Batch;
 use lab_base::tokenizer::Tokenizer;
-use lab_sampling::{Candidate, Contrastive, SampleError};
+use lab_sampling::{ContrastiveCandidate, ContrastiveSearch, SampleError};
 
 use super::event::{Failure, FinishReason};
 use super::scheduler::Job;
@@ -15,14 +15,14 @@ use super::strategy::{Ending, Row, Strategy};
 
 /// The contrastive search of one request.
 pub(super) struct Search {
-    search: Contrastive,
+    search: ContrastiveSearch,
     /// Maximum length of prompt and completion.
     limit: usize,
     /// Tokens whose hidden states the search has read. Earlier positions need no row.
     n_taken: usize,
     /// The logits that the candidates come from.
     from: Vec<f32>,
-    candidates: Vec<Candidate>,
+    candidates: Vec<ContrastiveCandidate>,
     /// Logits and hidden states of the candidates read so far.
     logits: Vec<Vec<f32>>,
     hidden: Vec<f32>,
@@ -31,7 +31,7 @@ pub(super) struct Search {
 }
 
 impl Search {
-    pub(super) fn new(search: Contrastive, limit: usize) -> Self {
+    pub(super) fn new(search: ContrastiveSearch, limit: usize) -> Self {
         Self {
             search,
             limit,

@@ -10,7 +10,7 @@ use crate::model::Points;
 use lab_base::grammar;
 use lab_base::grammar::{CompiledConstraint, Constraint};
 use lab_base::tokenizer::Tokenizer;
-use lab_sampling::{Contrastive, Params, Sampler};
+use lab_sampling::{ContrastiveSearch, Params, Sampler};
 
 use super::adapters::Adapters;
 use super::caller::{Caller, Ticket};
@@ -432,6 +432,6 @@ fn contrastive(request: &Request, rolls_back: Option<usize>) -> Result<Decoding,
     if request.constraint.is_some() {
         return Err(Rejected::NoSearch("the completion is constrained"));
     }
-    let search = Contrastive::new(&request.sampling, n_embd)?;
+    let search = ContrastiveSearch::new(&request.sampling, n_embd)?;
     Ok(Decoding::Contrastive(search))
 }

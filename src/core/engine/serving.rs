@@ -26,13 +26,13 @@ use lab_base::chat::tool_calls::ChatDialect;
 use lab_base::ggml::rpc::Worker;
 use lab_base::tokenizer;
 use lab_base::weights;
-use lab_base::weights::{Array, Bytes, Metadata, Weights};
+use lab_base::weights::{Array, FileBytes, Metadata, Weights};
 
 /// The metadata key of a reranker's template.
 const RERANK_TEMPLATE: &str = "tokenizer.chat_template.rerank";
 
 /// A running model.
-pub struct Served {
+pub struct ServedModel {
     /// Name of the model for clients.
     pub name: String,
     /// The engine.
@@ -52,11 +52,11 @@ pub struct Served {
     bos: String,
     eos: String,
     /// The files whose bytes are used as weights.
-    files: Vec<Bytes>,
+    files: Vec<FileBytes>,
     /// The workers on other machines that compute parts of the model.
     workers: Vec<Arc<Worker>>,
     /// The results of pooling, or the reason why there are none.
-    pub pooled: Result<Pooled, String>,
+    pub pooled: Result<PooledOutput, String>,
     /// The prompts that an embedding model defines for its texts.
     pub prompts: Prompts,
     /// The template that makes one text of query and document, for a reranker that reads them together.
@@ -123,7 +123,7 @@ impl Identity {
 
 /// The results of a model that pools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pooled {
+pub enum PooledOutput {
     /// A vector of this many elements.
     Vector(u64),
     /// Scores of classes.
@@ -137,7 +137,7 @@ pub enum Pooled {
     TokenScores(u64),
 }
 
-impl Pooled {
+impl PooledOutput {
     /// The result of pooling with a model. `metadata` says whether a model that writes text is meant for it.
     ///
     /// # Errors
@@ -174,7 +174,7 @@ impl Pooled {
 #[derive(Clone, Default)]
 struct Loaded {
     memory: Vec<DeviceUse>,
-    files: Vec<Bytes>,
+    files: Vec<FileBytes>,
     workers: Vec<Arc<Worker>>,
 }
 
@@ -183,17 +183,17 @@ fn templates_of(
     weights: &Weights,
     template: Option<&str>,
     model: &str,
-) -> Result<(Option<String>, [Option<ChatTemplate>; 2]), Error> {
+) -> Result<(Option<String>, [Option<ChatTemplate>; 2]), ServeError> {
     let source = |has_tools: bool| {
         let source = template::choose_template(weights.metadata(), template, has_tools);
-        source.map_err(|source| Error::UnknownTemplate {
+        source.map_err(|source| ServeError::UnknownTemplate {
             model: model.to_owned(),
             source,
         })
     };
     let compiled = |has_tools: bool| {
         let compiled = source(has_tools)?.map(ChatTemplate::new).transpose();
-        compiled.map_err(|source| Error::Template {
+        compiled.map_err(|source| ServeError::Template {
             model: model.to_owned(),
             source,
         })
@@ -263,7 +263,7 @@ pub struct Conversation {
 
 /// Why a model cannot be served.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum ServeError {
     /// The vocabulary cannot be used.
     #[error("{model}: {source}")]
     Tokenizer {
@@ -315,7 +315,7 @@ pub enum PromptError {
 /// Called on the engine's thread with the number of bytes loaded and the total.
 pub type Progress = Box<dyn FnMut(u64, u64) + Send>;
 
-impl Served {
+impl ServedModel {
     /// Loads a model and starts its engine.
     ///
     /// # Errors
@@ -325,7 +325,7 @@ impl Served {
         mut options: Options,
         limits: Limits,
         mut progress: Progress,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, ServeError> {
         let Opened {
             name,
             weights,
@@ -340,16 +340,17 @@ impl Served {
         options.embeddings |= engine::ends_in_vectors(&plan);
         let model = weights.label().to_owned();
         let identity = Identity::of(&def, &weights);
-        let tokenizer = tokenizer_of(vocabulary, &weights).map_err(|source| Error::Tokenizer {
-            model: model.clone(),
-            source,
-        })?;
+        let tokenizer =
+            tokenizer_of(vocabulary, &weights).map_err(|source| ServeError::Tokenizer {
+                model: model.clone(),
+                source,
+            })?;
         // Checked before the weights are loaded, which may take minutes.
         match engine::can_answer(&plan, &tokenizer) {
             // The model gives vectors.
             Ok(()) | Err(Unfit::Vectors { .. }) => {}
             Err(unfit) => {
-                return Err(Error::Start {
+                return Err(ServeError::Start {
                     model: model.clone(),
                     source: unfit.into(),
                 });
@@ -374,7 +375,10 @@ impl Served {
             "how the model writes"
         );
         let n_ctx_train = plan.n_ctx_train;
-        let (pooled, info) = (Pooled::of(&plan, weights.metadata()), ModelInfo::of(&plan));
+        let (pooled, info) = (
+            PooledOutput::of(&plan, weights.metadata()),
+            ModelInfo::of(&plan),
+        );
         let labels = labels(&plan.arch, weights.metadata());
         let rerank_template = weights.metadata().str(RERANK_TEMPLATE).map(str::to_owned);
         let fingerprint = fingerprint(&name, &plan, &options);
@@ -389,13 +393,13 @@ impl Served {
             });
             Ok(model)
         })
-        .map_err(|source| Error::Start { model, source })?;
+        .map_err(|source| ServeError::Start { model, source })?;
         let loaded = loaded.get().cloned().unwrap_or_default();
         Ok(Self {
             name,
             handle,
             fingerprint,
-            created: now(),
+            created: unix_seconds(),
             n_ctx_train,
             templates,
             chat_template,
@@ -422,7 +426,9 @@ impl Served {
     /// A file was changed in place, or a worker is lost. The model must be loaded again.
     pub fn check(&self) -> Result<(), Failure> {
         let mut files = self.files.iter();
-        files.try_for_each(Bytes::check).map_err(Failure::Changed)?;
+        files
+            .try_for_each(FileBytes::check)
+            .map_err(Failure::Changed)?;
         let mut workers = self.workers.iter();
         workers.try_for_each(|worker| {
             let checked = worker.check();
@@ -481,7 +487,7 @@ impl Served {
             kwargs: &conversation.kwargs,
             bos_token: &self.bos,
             eos_token: &self.eos,
-            now: Moment::from_unix_seconds(now() as i64),
+            now: Moment::from_unix_seconds(unix_seconds() as i64),
         })?)
     }
 
@@ -504,7 +510,7 @@ fn fingerprint(name: &str, plan: &Plan, options: &Options) -> String {
 }
 
 /// Unix time in seconds.
-pub fn now() -> u64 {
+pub fn unix_seconds() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |d| d.as_secs())

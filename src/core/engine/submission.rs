@@ -1,6 +1,6 @@
 //! A checked request on its way from a [`Handle`](super::Handle) to the engine thread.
 
-use lab_sampling::{Contrastive, Sampler};
+use lab_sampling::{ContrastiveSearch, Sampler};
 
 use super::caller::Caller;
 use super::diffusion::Settings;
@@ -26,7 +26,7 @@ pub(super) enum Decoding {
     /// Token by token, with draft tokens or a constraint where the request has them.
     Autoregressive(Sampler),
     /// Token by token; all candidates for a token are read before one is chosen.
-    Contrastive(Contrastive),
+    Contrastive(ContrastiveSearch),
     /// Text diffusion, in denoising steps.
     Diffusion(Sampler, Settings),
     /// Nothing is decoded: the hidden states are pooled. The number is the start of the second text of a pair.

@@ -3,7 +3,7 @@
 
 use crate::arch::expr::{Expr, Scope, Value};
 use lab_base::weights::safetensors::Dtype;
-use lab_base::weights::{Bytes, LazyTensor, TensorType};
+use lab_base::weights::{FileBytes, LazyTensor, TensorType};
 
 use super::packed::{Packed, Packing, Scratch, encode};
 use super::rearrange::{Axis, View};
@@ -12,7 +12,7 @@ use super::rearrange::{Axis, View};
 #[derive(Clone, Debug)]
 pub(super) struct Part {
     /// The file, and the range of the stored tensor in it.
-    pub(super) file: Bytes,
+    pub(super) file: FileBytes,
     pub(super) offset: usize,
     pub(super) bytes: usize,
     pub(super) dtype: Dtype,
@@ -319,7 +319,7 @@ impl Recipe {
     }
 
     /// The file and offset of the tensor, if it is a stored tensor without changes.
-    pub(super) fn in_place(&self) -> Option<(&Bytes, usize)> {
+    pub(super) fn in_place(&self) -> Option<(&FileBytes, usize)> {
         let [source] = self.parts.as_slice() else {
             return None;
         };

@@ -12,7 +12,7 @@ use super::{ENDING, Maps, read};
 use crate::arch::{ArchDef, Library};
 use crate::blocks::REGISTRY;
 use lab_base::weights::safetensors::Checkpoint;
-use lab_base::weights::{Array, Data, Value as Meta};
+use lab_base::weights::{Array, TensorData, Value as Meta};
 
 /// A stored tensor: its name, element type, shape, and bytes.
 type Stored = (&'static str, &'static str, Vec<usize>, Vec<u8>);
@@ -101,8 +101,8 @@ fn tensor(applied: &Applied, name: &str) -> (Vec<u64>, Vec<f32>) {
     let entry = entry.unwrap_or_else(|| panic!("there is no {name}"));
     let mut bytes = vec![0; 4 * entry.shape.iter().product::<u64>() as usize];
     match &entry.data {
-        Data::Lazy(lazy) => lazy.rows(0, &mut bytes).expect("rows"),
-        Data::Mapped(file, offset) => {
+        TensorData::Lazy(lazy) => lazy.rows(0, &mut bytes).expect("rows"),
+        TensorData::Mapped(file, offset) => {
             let end = offset + bytes.len();
             bytes.copy_from_slice(&file[*offset..end]);
         }

@@ -5,7 +5,7 @@
 //! at the first difference.
 
 use crate::arch::expr::Value;
-use lab_base::weights::safetensors::{Checkpoint, Stored};
+use lab_base::weights::safetensors::{Checkpoint, StoredTensor};
 
 use super::apply::{Source, Work};
 use super::config::At;
@@ -130,7 +130,7 @@ impl Work<'_> {
     }
 }
 
-fn is_same(checkpoint: &Checkpoint, a: &Stored, b: &Stored) -> Result<bool, String> {
+fn is_same(checkpoint: &Checkpoint, a: &StoredTensor, b: &StoredTensor) -> Result<bool, String> {
     if a.shape != b.shape {
         return Ok(false);
     }
@@ -151,7 +151,7 @@ fn is_same(checkpoint: &Checkpoint, a: &Stored, b: &Stored) -> Result<bool, Stri
 /// The bytes of a stored tensor.
 pub(super) fn bytes_of<'c>(
     checkpoint: &'c Checkpoint,
-    stored: &Stored,
+    stored: &StoredTensor,
 ) -> Result<&'c [u8], String> {
     let file = checkpoint.files().nth(stored.file);
     let bytes = file.and_then(|file| file.get(stored.offset..stored.offset + stored.bytes));

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::arch::expr::Expr;
-use lab_base::weights::{Data, LazyTensor, TensorType};
+use lab_base::weights::{LazyTensor, TensorData, TensorType};
 
 use super::recipe::{ELEMENT, Part, Recipe};
 
@@ -29,14 +29,14 @@ impl UnitRows {
         shape: &[u64],
         times: Option<Part>,
         each: Option<Expr>,
-    ) -> Result<(TensorType, Data), String> {
+    ) -> Result<(TensorType, TensorData), String> {
         // A function of the elements converts them to f32.
         let each = each.map_or_else(|| Expr::parse(ELEMENT, 0), Ok);
         let each = each.map_err(|problem| problem.message)?;
         let of = Recipe::new(parts, shape, times, Some(each))?;
         let width = shape.last().copied().unwrap_or(1) as usize;
         let ty = of.ty();
-        Ok((ty, Data::Lazy(Arc::new(Self { of, width }))))
+        Ok((ty, TensorData::Lazy(Arc::new(Self { of, width }))))
     }
 }
 

@@ -9,7 +9,7 @@ use crate::blocks::cache::Cache;
 use crate::blocks::selection::Selection;
 use crate::models::lora::Adapter;
 use crate::plan::{KeysOf, Plan};
-use lab_base::ggml::{Device, Executor, Graph, Misplaced};
+use lab_base::ggml::{Device, Executor, Graph, MisplacedOp};
 use lab_base::weights::{TensorType, Weights};
 
 use super::adapters::{Adapters, OnDevice};
@@ -155,7 +155,7 @@ impl<'p> Estimator<'p> {
     ///
     /// # Errors
     /// A block refuses its arguments.
-    pub fn lacking(&self, options: &Options) -> Result<Vec<Misplaced>, Error> {
+    pub fn lacking(&self, options: &Options) -> Result<Vec<MisplacedOp>, Error> {
         options.check_cache(self.plan)?;
         let shape = Shape::largest(options, self.plan, &options.n_slots(self.plan));
         let graph = self.graph(options, &shape)?;

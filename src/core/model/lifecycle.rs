@@ -8,7 +8,7 @@ use crate::plan::{KeysOf, Plan};
 use lab_base::ggml;
 use lab_base::ggml::rpc::Worker;
 use lab_base::ggml::{Executor, HostNumbers};
-use lab_base::weights::{Bytes, Weights};
+use lab_base::weights::{FileBytes, Weights};
 
 use super::adapters::{Adapters, OnDevice};
 use super::cache::states::States;
@@ -244,7 +244,7 @@ impl Model {
     }
 
     /// The files that are used in place as weights.
-    pub fn files(&self) -> &[Bytes] {
+    pub fn files(&self) -> &[FileBytes] {
         &self.loaded.files
     }
 

@@ -11,7 +11,7 @@ use crate::arch::WeightRole;
 use crate::plan::TensorPlan;
 use lab_base::ggml;
 use lab_base::ggml::{Arena, Device, Tensor};
-use lab_base::weights::{Bytes, TensorInfo, TensorType, Weights};
+use lab_base::weights::{FileBytes, TensorInfo, TensorType, Weights};
 
 use super::devices::Arenas;
 use super::error::{Error, Purpose};
@@ -25,7 +25,7 @@ pub(super) struct Loaded {
     /// Bytes used in place, by device.
     pub(super) mapped: Vec<u64>,
     /// The files that are used in place.
-    pub(super) files: Vec<Bytes>,
+    pub(super) files: Vec<FileBytes>,
     /// Bytes that are copied into other memory.
     pub(super) copied_bytes: u64,
     /// Bytes of the memory taken on each device, including the padding of its parts.
@@ -57,13 +57,13 @@ pub(super) struct Layout {
     /// Bytes used in place, by device.
     mapped: Vec<u64>,
     /// The files of the tensors that are used in place.
-    files: Vec<Bytes>,
+    files: Vec<FileBytes>,
 }
 
 /// Tensors that a device uses in place in a file: index among the planned ones, and offset in the file.
 struct InFile {
     device: usize,
-    file: Bytes,
+    file: FileBytes,
     tensors: Vec<(usize, usize)>,
 }
 

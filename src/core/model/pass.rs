@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::blocks::SequenceGroup;
-use lab_base::weights::Bytes;
+use lab_base::weights::FileBytes;
 
 use super::batch::Batch;
 use super::cache::{Allocated, MAX_VIEWS, Rows, SequenceId, Shortage};
@@ -190,7 +190,7 @@ impl Model {
     /// Refuses results if a file of the weights was changed.
     fn check_files(&self) -> Result<(), Error> {
         let mut files = self.loaded.files.iter();
-        files.try_for_each(Bytes::check).map_err(Error::Changed)
+        files.try_for_each(FileBytes::check).map_err(Error::Changed)
     }
 
     /// Allocates slots and state rows for the tokens of a pass.

@@ -9,8 +9,8 @@ use std::path::Path;
 use crate::models::Opened;
 use crate::models::quantise;
 use crate::models::quantise::quantise;
+use lab_base::util::atomic_file::OutputPath;
 use lab_base::util::parallel;
-use lab_base::util::writing::Target;
 use lab_base::weights::folder;
 use lab_base::weights::folder::NewFolder;
 use lab_base::weights::gguf;
@@ -38,7 +38,7 @@ pub fn to_gguf(
     replaces: bool,
     progress: Progress<'_>,
 ) -> Result<(), Error> {
-    let target = Target { path, replaces };
+    let target = OutputPath { path, replaces };
     // Before the work.
     target.check().map_err(|source| Error::Io {
         path: path.to_owned(),

@@ -18,7 +18,7 @@ use crate::models::recognise;
 use crate::plan::{self, Plan};
 use lab_base::tokenizer;
 use lab_base::tokenizer::Tokenizer;
-use lab_base::tokenizer::folder::Folder;
+use lab_base::tokenizer::folder::FolderTokenizer;
 use lab_base::util::wording;
 use lab_base::weights;
 use lab_base::weights::{Metadata, TensorType, Weights, experts, gguf};
@@ -148,7 +148,7 @@ pub struct Opened {
     /// The weights.
     pub weights: Weights,
     /// The vocabulary of a folder; the vocabulary of a file is in its metadata.
-    pub vocabulary: Option<Folder>,
+    pub vocabulary: Option<FolderTokenizer>,
     /// The definition of the architecture.
     pub def: ArchDef,
     /// The plan.
@@ -270,7 +270,7 @@ pub enum Error {
         /// The file.
         model: String,
         /// The kind of the file.
-        kind: gguf::Kind,
+        kind: gguf::AuxiliaryKind,
     },
     /// A folder could not be listed.
     #[error("{}: {source}", path.display())]
@@ -288,7 +288,7 @@ pub struct Contents {
     /// Metadata and tensors.
     pub weights: Weights,
     /// The vocabulary of a folder; the vocabulary of a file is in its metadata.
-    pub vocabulary: Option<Folder>,
+    pub vocabulary: Option<FolderTokenizer>,
 }
 
 impl Contents {
@@ -306,7 +306,7 @@ impl Contents {
 /// # Errors
 /// The vocabulary is missing or cannot be used.
 pub fn tokenizer_of(
-    vocabulary: Option<Folder>,
+    vocabulary: Option<FolderTokenizer>,
     weights: &Weights,
 ) -> Result<Tokenizer, tokenizer::Error> {
     match vocabulary {
@@ -395,7 +395,7 @@ pub fn open(source: &Source, with: &Definitions) -> Result<Opened, Error> {
         vocabulary,
     } = read(source, with)?;
     let model = weights.label().to_owned();
-    if let Some(kind) = gguf::Kind::of(weights.metadata(), weights.tensors()) {
+    if let Some(kind) = gguf::AuxiliaryKind::of(weights.metadata(), weights.tensors()) {
         return Err(Error::NotAModel { model, kind });
     }
     let Some(arch) = weights.metadata().str("general.architecture") else {
@@ -490,7 +490,7 @@ pub fn list(folder: &Path) -> Result<Vec<Source>, Error> {
         // A file that cannot be read is reported when it is requested.
         let is_other = |path: &PathBuf| {
             let header = gguf::header(path).ok();
-            header.and_then(|(metadata, tensors)| gguf::Kind::of(&metadata, &tensors))
+            header.and_then(|(metadata, tensors)| gguf::AuxiliaryKind::of(&metadata, &tensors))
         };
         if let Some(kind) = Some(&path).filter(|_| is_file).and_then(is_other) {
             tracing::info!(path = %path.display(), "not served: this is {}", kind.name());

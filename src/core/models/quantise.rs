@@ -15,7 +15,8 @@ use crate::arch::{QuantClass, WeightRole};
 use crate::plan::{LayerPlan, Plan, Unit};
 use lab_base::ggml;
 use lab_base::weights::{
-    Data, Entry, Error, LazyTensor, Metadata, TensorInfo, TensorType, Value, Weights, check_rows,
+    Error, LazyTensor, Metadata, TensorData, TensorEntry, TensorInfo, TensorType, Value, Weights,
+    check_rows,
 };
 
 /// Types to which matrices can be converted, with the `general.file_type` of the resulting files.
@@ -349,9 +350,9 @@ fn with_types(
         let entry = weights.entry(tensor);
         match ty == tensor.ty {
             true => entry,
-            false => Entry {
+            false => TensorEntry {
                 ty,
-                data: Data::Lazy(Arc::new(Quantised {
+                data: TensorData::Lazy(Arc::new(Quantised {
                     source: source.clone(),
                     tensor: tensor.clone(),
                     ty,

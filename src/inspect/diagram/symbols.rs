@@ -2,7 +2,7 @@
 
 use super::context::DrawContext;
 use super::words;
-use crate::describe::Use;
+use crate::describe::UnitScope;
 use lab_core::arch::expr::Expr;
 use lab_core::arch::{Instance, Resolved, Resource};
 use lab_core::plan::{StatePlan, Unit};
@@ -40,7 +40,7 @@ impl DrawContext<'_> {
             let is_option = unit.contract.0.option(name).is_some();
             is_option.then(|| self.size(unit, name))
         };
-        expr.symbolic(&Use(unit), &name)
+        expr.symbolic(&UnitScope(unit), &name)
     }
 
     /// Dimensions of a weight of a unit; `tensor` is its index in the plan.

@@ -183,7 +183,7 @@ impl DrawContext<'_> {
     /// The tokens that a query attends to, in words.
     pub(super) fn seen(&self, cache: &CachePlan) -> String {
         let value = |name: &str| (name == "size").then(|| self.size(&cache.unit, name));
-        describe::seen(self.plan, cache, &value)
+        describe::attended_tokens(self.plan, cache, &value)
     }
 
     /// A plain sentence about what a part does, with its numbers of heads or experts.

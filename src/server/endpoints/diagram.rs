@@ -15,14 +15,14 @@ use crate::http::error::{Error, quoted};
 
 /// The part of a model that a diagram shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum View {
+pub enum DiagramView {
     /// The whole model.
     Stack,
     /// The kinds of its layers, down to operations and weights.
     Layers,
 }
 
-impl View {
+impl DiagramView {
     /// The view that a query selects.
     fn of(query: Option<&str>) -> Result<Self, Error> {
         let pairs = query.unwrap_or_default().split('&');
@@ -35,11 +35,14 @@ impl View {
                 ("view", other) => {
                     let found = quoted(other);
                     let message = format!("`view` is `{found}`, expected `stack` or `layers`");
-                    return Err(Error::value("view", message));
+                    return Err(Error::invalid_value("view", message));
                 }
                 (name, _) => {
                     let name = quoted(name);
-                    return Err(Error::value(&name, format!("unknown parameter: `{name}`")));
+                    return Err(Error::invalid_value(
+                        &name,
+                        format!("unknown parameter: `{name}`"),
+                    ));
                 }
             };
         }
@@ -57,7 +60,9 @@ pub(crate) async fn diagram(
 ) -> Result<impl IntoResponse, Error> {
     // A name that is not UTF-8 names no model.
     let id = id.map_or_else(|rejection| rejection.to_string(), |Path(id)| id);
-    Ok(svg(pool.draw(&id, View::of(query.as_deref())?).await?))
+    Ok(svg(pool
+        .draw(&id, DiagramView::of(query.as_deref())?)
+        .await?))
 }
 
 /// A response with an SVG picture.
@@ -77,11 +82,17 @@ mod tests {
 
     #[test]
     fn a_query_says_what_is_shown() {
-        assert_eq!(View::of(None).ok(), Some(View::Stack));
-        assert_eq!(View::of(Some("view=stack")).ok(), Some(View::Stack));
-        assert_eq!(View::of(Some("view=layers")).ok(), Some(View::Layers));
+        assert_eq!(DiagramView::of(None).ok(), Some(DiagramView::Stack));
+        assert_eq!(
+            DiagramView::of(Some("view=stack")).ok(),
+            Some(DiagramView::Stack)
+        );
+        assert_eq!(
+            DiagramView::of(Some("view=layers")).ok(),
+            Some(DiagramView::Layers)
+        );
         for bad in ["view=x", "view", "views=stack"] {
-            assert!(View::of(Some(bad)).is_err(), "{bad}");
+            assert!(DiagramView::of(Some(bad)).is_err(), "{bad}");
         }
     }
 }

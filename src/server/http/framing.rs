@@ -31,7 +31,7 @@ pub(crate) fn check(request: &Request) -> Result<(), Error> {
     let codings = headers.get_all(header::TRANSFER_ENCODING).iter();
     let mut codings = codings.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
     if !codings.all(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"chunked")) {
-        return Err(Error::Coding);
+        return Err(Error::TransferCoding);
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::json::Json;
 use super::routes::{ROUTES, Route};
-use crate::request::fields::Field;
+use crate::request::fields::FieldDoc;
 
 /// The JSON schema of a Rust type of a field.
 fn schema(ty: &str) -> Value {
@@ -50,13 +50,13 @@ fn example(name: &str) -> Option<Value> {
     })
 }
 
-fn is_required(field: &Field) -> bool {
+fn is_required(field: &FieldDoc) -> bool {
     !field.ty.starts_with("Option")
 }
 
 /// The schema of an object. `is_own`: a field that is not known is refused.
-fn object(fields: &[Field], is_own: bool) -> Value {
-    let property = |field: &Field| {
+fn object(fields: &[FieldDoc], is_own: bool) -> Value {
+    let property = |field: &FieldDoc| {
         let mut schema = schema(&field.ty);
         if !field.doc.is_empty() {
             schema["description"] = field.doc.clone().into();
@@ -130,7 +130,7 @@ fn operation(route: &Route) -> Value {
     if let Some(fields) = route.fields {
         operation["requestBody"] = json!({
             "required": true,
-            "content": { "application/json": { "schema": object(&fields(), route.is_own()) } },
+            "content": { "application/json": { "schema": object(&fields(), route.is_closed()) } },
         });
     }
     operation

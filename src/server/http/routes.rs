@@ -10,15 +10,15 @@ use axum::routing::{delete, get, post};
 
 use super::openapi;
 use crate::endpoints::{
-    adapters, anthropic, chat, completions, diagram, embeddings, health, infill, lab, metrics,
-    models, native, pooling, props, quit, rerank, responses, settings, tokens,
+    adapters, anthropic, chat, completions, diagram, embeddings, health, infill, lab, llama_server,
+    metrics, models, pooling, props, quit, rerank, responses, sampling, tokens,
 };
-use crate::request::fields::{Field, of};
+use crate::request::fields::{FieldDoc, documented};
 use crate::{Pool, page};
 
 /// The process that answers the requests of a route if models have engine processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Owner {
+pub(crate) enum AnsweredBy {
     /// The server.
     Server,
     /// The engine process of the model that the request names; the model is loaded for it.
@@ -29,27 +29,27 @@ pub(crate) enum Owner {
 
 /// A route with its documentation.
 pub(crate) struct Route {
-    pub(crate) owner: Owner,
+    pub(crate) owner: AnsweredBy,
     pub(crate) method: &'static str,
     pub(crate) path: &'static str,
     /// A one-line description of the route.
     pub(crate) summary: &'static str,
     /// The fields of the body; `None` if the body is not a JSON object.
-    pub(crate) fields: Option<fn() -> Vec<Field>>,
+    pub(crate) fields: Option<fn() -> Vec<FieldDoc>>,
     /// Further documentation.
-    pub(crate) shape: Shape,
+    pub(crate) shape: ResponseDoc,
 }
 
 impl Route {
     /// Whether only this project defines the body, so that a field that is not known is refused.
-    pub(crate) fn is_own(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.path.starts_with("/v1/lab/") || ["/models/rescan", "/quit"].contains(&self.path)
     }
 }
 
 /// The documentation of a route beyond its fields.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct ResponseDoc {
     /// Keys that every JSON response has; other responses are not described.
     pub(crate) keys: &'static [&'static str],
     /// Content types of a response that is not JSON.
@@ -63,7 +63,7 @@ pub(crate) struct Shape {
 }
 
 /// JSON with any keys and status 200.
-const ANY: Shape = Shape {
+const ANY: ResponseDoc = ResponseDoc {
     keys: &[],
     types: &[],
     status: "200",
@@ -72,26 +72,26 @@ const ANY: Shape = Shape {
 };
 
 /// As `ANY`, for a route whose `?model=NAME` selects the model.
-const OF_MODEL: Shape = Shape {
+const OF_MODEL: ResponseDoc = ResponseDoc {
     has_model: true,
     ..ANY
 };
 
 /// A JSON response with these keys.
-const fn json(keys: &'static [&'static str]) -> Shape {
-    Shape { keys, ..ANY }
+const fn json(keys: &'static [&'static str]) -> ResponseDoc {
+    ResponseDoc { keys, ..ANY }
 }
 
 /// A response that is not JSON.
-const fn file(types: &'static [&'static str]) -> Shape {
-    Shape { types, ..ANY }
+const fn file(types: &'static [&'static str]) -> ResponseDoc {
+    ResponseDoc { types, ..ANY }
 }
 
-const COMPLETION: Shape = json(&["id", "object", "created", "model", "choices", "usage"]);
-const RESPONSE: Shape = json(&["id", "object", "created_at", "model", "status", "output"]);
-const INPUT_TOKENS: Shape = json(&["object", "input_tokens"]);
-const EMBEDDINGS: Shape = json(&["object", "data", "model", "usage"]);
-const MESSAGE: Shape = Shape {
+const COMPLETION: ResponseDoc = json(&["id", "object", "created", "model", "choices", "usage"]);
+const RESPONSE: ResponseDoc = json(&["id", "object", "created_at", "model", "status", "output"]);
+const INPUT_TOKENS: ResponseDoc = json(&["object", "input_tokens"]);
+const EMBEDDINGS: ResponseDoc = json(&["object", "data", "model", "usage"]);
+const MESSAGE: ResponseDoc = ResponseDoc {
     is_anthropic: true,
     ..json(&[
         "id",
@@ -116,7 +116,7 @@ macro_rules! routes {
 
         /// All routes.
         pub(crate) static ROUTES: &[Route] = &[$(Route {
-            owner: Owner::$owner,
+            owner: AnsweredBy::$owner,
             method: stringify!($method),
             path: $path,
             summary: $summary,
@@ -143,13 +143,13 @@ routes! {
     Server: get "/v1/models/{id}/diagram", diagram::diagram,
         "The picture of a model as SVG; `view=layers` shows its kinds of layers. Loads nothing."
         => file(&["image/svg+xml"]);
-    Server: get "/v1/sampling", settings::settings, "Every sampling parameter with its meaning, range and default.";
+    Server: get "/v1/sampling", sampling::settings, "Every sampling parameter with its meaning, range and default.";
     Server: post "/models/load", models::load,
-        "Loads a model; with `stream`, events report the progress.", of::<models::Order>;
-    Server: post "/models/unload", models::unload, "Unloads a model after its active requests.", of::<models::Which>;
+        "Loads a model; with `stream`, events report the progress.", documented::<models::LoadFields>;
+    Server: post "/models/unload", models::unload, "Unloads a model after its active requests.", documented::<models::UnloadFields>;
     Server: post "/models/rescan", models::rescan, "Looks for models in the folder again.", Vec::new;
     Server: post "/quit", quit::quit, "Ends the server when the requests under way are complete.", Vec::new
-        => Shape { status: "202", ..ANY };
+        => ResponseDoc { status: "202", ..ANY };
     Loaded: get "/props", props::props, "The state and the settings of a model, and its chat template." => OF_MODEL;
     Loaded: get "/slots", props::slots, "The active sequences of a model." => OF_MODEL;
     Server: get "/metrics", metrics::metrics, "Counters, gauges and histograms for Prometheus."
@@ -188,35 +188,35 @@ routes! {
         "Completes a conversation, in Anthropic's shape.", anthropic::fields => MESSAGE;
     Model: post "/v1/messages/count_tokens", anthropic::count_tokens,
         "The number of tokens of a conversation's prompt.", anthropic::fields
-        => Shape { is_anthropic: true, ..json(&["input_tokens"]) };
+        => ResponseDoc { is_anthropic: true, ..json(&["input_tokens"]) };
     Model: post "/v1/completions", completions::completions, "Completes a prompt, or scores it.", completions::fields
         => COMPLETION;
-    Model: post "/completion", native::completion, "Completes a prompt, in the shape of llama-server.", native::fields;
-    Model: post "/completions", native::completion, "As `/completion`.", native::fields;
+    Model: post "/completion", llama_server::completion, "Completes a prompt, in the shape of llama-server.", llama_server::fields;
+    Model: post "/completions", llama_server::completion, "As `/completion`.", llama_server::fields;
     Model: post "/infill", infill::infill,
         "Fill-in-the-middle completion, in the shape of llama-server.", infill::fields;
     Model: post "/v1/embeddings", embeddings::embeddings, "Embeddings of texts.", embeddings::fields => EMBEDDINGS;
     Model: post "/embeddings", embeddings::embeddings, "As `/v1/embeddings`.", embeddings::fields => EMBEDDINGS;
     Model: post "/v1/rerank", rerank::rerank,
-        "The order of documents by how well they answer a query.", rerank::fields::<rerank::Rerank>;
-    Model: post "/v1/reranking", rerank::rerank, "As `/v1/rerank`.", rerank::fields::<rerank::Rerank>;
-    Model: post "/v2/rerank", rerank::rerank, "As `/v1/rerank`.", rerank::fields::<rerank::Rerank>;
+        "The order of documents by how well they answer a query.", rerank::fields::<rerank::RerankFields>;
+    Model: post "/v1/reranking", rerank::rerank, "As `/v1/rerank`.", rerank::fields::<rerank::RerankFields>;
+    Model: post "/v2/rerank", rerank::rerank, "As `/v1/rerank`.", rerank::fields::<rerank::RerankFields>;
     Model: post "/rerank", rerank::rerank,
-        "As `/v1/rerank`; with `texts` in the shape of TEI.", rerank::fields::<rerank::Rerank>;
-    Model: post "/reranking", rerank::rerank, "As `/rerank`.", rerank::fields::<rerank::Rerank>;
-    Model: post "/v1/score", rerank::score, "The scores of pairs of texts.", rerank::fields::<rerank::Score>;
-    Model: post "/score", rerank::score, "As `/v1/score`.", rerank::fields::<rerank::Score>;
+        "As `/v1/rerank`; with `texts` in the shape of TEI.", rerank::fields::<rerank::RerankFields>;
+    Model: post "/reranking", rerank::rerank, "As `/rerank`.", rerank::fields::<rerank::RerankFields>;
+    Model: post "/v1/score", rerank::score, "The scores of pairs of texts.", rerank::fields::<rerank::ScoreFields>;
+    Model: post "/score", rerank::score, "As `/v1/score`.", rerank::fields::<rerank::ScoreFields>;
     Model: post "/classify", rerank::classify,
-        "The scores of the classes of texts.", rerank::fields::<rerank::Classify>;
+        "The scores of the classes of texts.", rerank::fields::<rerank::ClassifyFields>;
     Model: post "/pooling", pooling::pooling,
         "The vectors of texts, or the scores of their classes or of those of their tokens.",
-        rerank::fields::<pooling::Pooling>;
+        rerank::fields::<pooling::PoolingFields>;
     Model: post "/tokenize", tokens::tokenize, "The tokens of a text or of a conversation.", tokens::tokenize_fields
         => json(&["count", "max_model_len", "tokens"]);
     Model: post "/detokenize", tokens::detokenize, "The text of tokens.", tokens::detokenize_fields
         => json(&["prompt", "content"]);
     Model: get "/tokenizer_info", tokens::info, "The vocabulary's special tokens and numbers."
-        => Shape { keys: &["vocab_size", "eos_token"], ..OF_MODEL };
+        => ResponseDoc { keys: &["vocab_size", "eos_token"], ..OF_MODEL };
     Model: post "/apply-template", tokens::apply_template,
         "The text that the chat template makes of a conversation.", tokens::template_fields => json(&["prompt"]);
     Server: get "/openapi.json", openapi::document, "This list in the form of OpenAPI 3.1.";
@@ -224,7 +224,7 @@ routes! {
 }
 
 /// The process that answers a request; the server if there is no such route.
-pub(crate) fn owner(method: &Method, path: &str) -> Owner {
+pub(crate) fn answered_by(method: &Method, path: &str) -> AnsweredBy {
     // HEAD is answered by the process that answers GET.
     let method = if *method == Method::HEAD {
         &Method::GET
@@ -234,7 +234,7 @@ pub(crate) fn owner(method: &Method, path: &str) -> Owner {
     let is_it =
         |route: &&Route| route.path == path && route.method.eq_ignore_ascii_case(method.as_str());
     let route = ROUTES.iter().find(is_it);
-    route.map_or(Owner::Server, |route| route.owner)
+    route.map_or(AnsweredBy::Server, |route| route.owner)
 }
 
 /// Whether the answers of a route can be streams.
@@ -260,9 +260,9 @@ mod tests {
         std::fs::read_to_string(path).expect("it is readable")
     }
 
-    /// The endpoints in the table of the README: `METHOD /path`. Methods and paths may share cells.
-    fn of_readme() -> BTreeSet<String> {
-        let (page, mut found) = (read("README.md"), BTreeSet::new());
+    /// The endpoints in the table of docs/http-api.md: `METHOD /path`. Methods and paths may share cells.
+    fn of_page() -> BTreeSet<String> {
+        let (page, mut found) = (read("docs/http-api.md"), BTreeSet::new());
         let rows = page
             .lines()
             .skip_while(|line| !line.starts_with("| endpoint "));
@@ -293,11 +293,11 @@ mod tests {
     }
 
     #[test]
-    fn the_readme_lists_every_route() {
+    fn the_page_lists_every_route() {
         let own = ROUTES.iter();
         let own = own.map(|route| format!("{} {}", route.method.to_uppercase(), route.path));
         let own: BTreeSet<String> = own.collect();
-        assert_eq!(of_readme(), own);
+        assert_eq!(of_page(), own);
     }
 
     /// Every part that a handler takes from a body must be among the documented fields of its route.
@@ -322,7 +322,7 @@ mod tests {
                 .and_then(|rest| rest.split(' ').next());
             let name = name.expect("a name");
             // The fields of the object `diffusion` are nested.
-            let is_inner = name == "Options";
+            let is_inner = name == "DiffusionFields";
             let names = [format!("::<{name}>"), format!("::{name}>")];
             let is_listed = names.iter().any(|name| sources.contains(name));
             assert!(is_listed || is_inner, "{name}");

@@ -3,12 +3,12 @@
 //! A model is loaded once, however many requests wait for it, and loading goes on if they are cancelled. A model that
 //! is not loaded is described from its file, once. Not here: the answers to requests.
 
-mod deaths;
+mod crash_history;
 mod engine;
+mod eviction;
 mod loading;
-mod managing;
+mod management;
 mod names;
-mod residency;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -24,24 +24,24 @@ use lab_core::artifacts::store::Shelf;
 use lab_core::artifacts::vectors::Vectors;
 use lab_core::engine::Failure;
 use lab_core::engine::serving;
-use lab_core::engine::serving::{ModelInfo, Served};
+use lab_core::engine::serving::{ModelInfo, ServedModel};
 use lab_core::models;
 use lab_core::models::{Source, Stamp};
 
-use super::process::Process;
-use crate::endpoints::diagram::View;
+use super::process::EngineProcess;
+use crate::endpoints::diagram::DiagramView;
 use crate::endpoints::lab::Painter;
 use crate::http::error::Error;
-use crate::response::items::Kept;
+use crate::response::item_store::ItemStore;
 
-use deaths::Deaths;
+use crash_history::CrashHistory;
 
-pub(super) use engine::Engine;
-pub use engine::Started;
-pub(super) use loading::{Load, Share};
-pub use loading::{LoadFault, Loader, Wanted};
+pub(super) use engine::LoadedEngine;
+pub use engine::StartedEngine;
+pub use eviction::LoadLimits;
+pub(super) use loading::{Load, LoadProgress};
+pub use loading::{LoadError, LoadRequest, Loader};
 pub use names::Strictness;
-pub use residency::Residency;
 
 /// Describes a model under its served name without loading it; the error says why it cannot be served.
 pub type Describer = Arc<dyn Fn(&str, &Source) -> Result<Description, String> + Send + Sync>;
@@ -49,7 +49,7 @@ pub type Describer = Arc<dyn Fn(&str, &Source) -> Result<Description, String> + 
 pub type Finder = Arc<dyn Fn() -> Result<Vec<Source>, String> + Send + Sync>;
 
 /// Draws a model under its served name as SVG without loading it; the error says why that is impossible.
-pub type Drawer = Arc<dyn Fn(&str, &Source, View) -> Result<String, String> + Send + Sync>;
+pub type Drawer = Arc<dyn Fn(&str, &Source, DiagramView) -> Result<String, String> + Send + Sync>;
 
 /// The properties of a model that are known without loading it.
 #[derive(Clone, Debug)]
@@ -61,18 +61,18 @@ pub struct Description {
 }
 
 /// The load state of a model.
-enum State {
+enum LoadState {
     NotLoaded,
     /// The load, on whose end requests wait.
     Loading(Load),
-    Loaded(Engine),
+    Loaded(LoadedEngine),
 }
 
 /// A model of the pool.
-struct Place {
+struct ModelEntry {
     name: String,
     source: Source,
-    state: Mutex<State>,
+    state: Mutex<LoadState>,
     last_used: Mutex<Instant>,
     /// `None` until the model is described or loaded, and after its file was replaced.
     description: Mutex<Option<Result<Description, String>>>,
@@ -80,9 +80,9 @@ struct Place {
     stamp: Mutex<Option<Stamp>>,
     n_loads: AtomicU64,
     n_failures: AtomicU64,
-    deaths: Mutex<Deaths>,
+    crashes: Mutex<CrashHistory>,
     /// Progress of the latest load.
-    share: watch::Sender<Share>,
+    progress: watch::Sender<LoadProgress>,
     /// Number of its engines that end once their requests are complete.
     n_ending: AtomicUsize,
     /// Scales of its adapters, if a request has set them.
@@ -90,19 +90,19 @@ struct Place {
 }
 
 /// A snapshot of a model and its state.
-pub(super) struct Info {
+pub(super) struct ModelSnapshot {
     pub(super) name: String,
     /// The path of the model; the name of a built-in one.
     pub(super) path: String,
     /// `loaded`, `loading`, `unloading`, `not loaded`, `not servable`, or `failed` after the death of its engine process.
     pub(super) state: &'static str,
     /// The engine of the model, if it is in this process.
-    pub(super) served: Option<Arc<Served>>,
+    pub(super) served: Option<Arc<ServedModel>>,
     /// The engine process of the model, if it has one.
-    pub(super) process: Option<Arc<Process>>,
+    pub(super) process: Option<Arc<EngineProcess>>,
     pub(super) description: Option<Description>,
     /// Progress of the load, while the model is being loaded.
-    pub(super) share: Option<Share>,
+    pub(super) progress: Option<LoadProgress>,
     /// Why the model cannot be served.
     pub(super) fault: Option<String>,
     /// Number of successful loads, and below of failed ones.
@@ -114,7 +114,7 @@ pub(super) struct Info {
 
 /// The models by name.
 pub struct Pool {
-    places: RwLock<BTreeMap<String, Arc<Place>>>,
+    entries: RwLock<BTreeMap<String, Arc<ModelEntry>>>,
     /// Aliases, with the models' own names.
     aliases: BTreeMap<String, String>,
     loader: Loader,
@@ -135,7 +135,7 @@ pub struct Pool {
     strictness: Strictness,
     /// Maximum size of a request that uploads vectors, in bytes.
     upload_bytes: usize,
-    residency: Residency,
+    residency: LoadLimits,
     /// Number of loads under way that count towards the limit of loaded models.
     admitted: Mutex<usize>,
     /// Number of engines that were taken out of the pool and have not ended.
@@ -150,31 +150,31 @@ pub struct Pool {
     /// The vectors that requests may name.
     pub(super) vectors: Arc<Vectors>,
     /// The items of recent responses of this process.
-    pub(super) kept: Arc<Kept>,
+    pub(super) items: Arc<ItemStore>,
 }
 
 /// A name that selects the only model, whatever its own name.
-pub(super) const ALIAS: &str = "default";
+pub(super) const DEFAULT_MODEL: &str = "default";
 
-impl Place {
+impl ModelEntry {
     fn new(name: &str, source: Source) -> Arc<Self> {
         Arc::new(Self {
             name: name.to_owned(),
             source,
-            state: Mutex::new(State::NotLoaded),
+            state: Mutex::new(LoadState::NotLoaded),
             last_used: Mutex::new(Instant::now()),
             description: Mutex::default(),
             stamp: Mutex::default(),
             n_loads: AtomicU64::new(0),
             n_failures: AtomicU64::new(0),
-            deaths: Mutex::default(),
-            share: watch::Sender::default(),
+            crashes: Mutex::default(),
+            progress: watch::Sender::default(),
             n_ending: AtomicUsize::new(0),
             scales: Mutex::default(),
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LoadState> {
         // Every change of the state is complete, so a poisoned lock still holds a valid one.
         lock(&self.state)
     }
@@ -192,31 +192,31 @@ impl Place {
         lock(&self.scales)
     }
 
-    fn info(&self, name: &str) -> Info {
+    fn info(&self, name: &str) -> ModelSnapshot {
         let (description, fault) = match self.description().clone() {
             None => (None, None),
             Some(Ok(description)) => (Some(description), None),
             Some(Err(fault)) => (None, Some(fault)),
         };
-        let (n_deaths, death) = self.deaths().report();
+        let (n_deaths, death) = self.crashes().report();
         let (state, engine) = match &*self.state() {
-            State::NotLoaded if self.is_ending() => ("unloading", None),
-            State::NotLoaded if fault.is_some() => ("not servable", None),
-            State::NotLoaded if death.is_some() => ("failed", None),
-            State::NotLoaded => ("not loaded", None),
-            State::Loading(_) => ("loading", None),
-            State::Loaded(engine) => ("loaded", Some(engine.clone())),
+            LoadState::NotLoaded if self.is_ending() => ("unloading", None),
+            LoadState::NotLoaded if fault.is_some() => ("not servable", None),
+            LoadState::NotLoaded if death.is_some() => ("failed", None),
+            LoadState::NotLoaded => ("not loaded", None),
+            LoadState::Loading(_) => ("loading", None),
+            LoadState::Loaded(engine) => ("loaded", Some(engine.clone())),
         };
-        let share = (state == "loading").then(|| *self.share.borrow());
-        let (served, process) = engine.map_or((None, None), Engine::parts);
-        Info {
+        let share = (state == "loading").then(|| *self.progress.borrow());
+        let (served, process) = engine.map_or((None, None), LoadedEngine::parts);
+        ModelSnapshot {
             name: name.to_owned(),
             path: self.source.path(),
             state,
             served,
             process,
             description,
-            share,
+            progress: share,
             fault: fault.or(death),
             n_deaths,
             n_loads: self.n_loads.load(Ordering::Relaxed),
@@ -230,11 +230,11 @@ impl Pool {
     pub fn new(sources: Vec<Source>, loader: Loader) -> Self {
         let places = models::by_name(sources).into_iter();
         let places = places.map(|(name, source)| {
-            let place = Place::new(&name, source);
+            let place = ModelEntry::new(&name, source);
             (name, place)
         });
         Self {
-            places: RwLock::new(places.collect()),
+            entries: RwLock::new(places.collect()),
             aliases: BTreeMap::new(),
             loader,
             describer: None,
@@ -248,27 +248,27 @@ impl Pool {
             is_engine: false,
             strictness: Strictness::default(),
             upload_bytes: 0,
-            residency: Residency::default(),
+            residency: LoadLimits::default(),
             admitted: Mutex::default(),
             n_ending: Arc::default(),
-            created: serving::now(),
+            created: serving::unix_seconds(),
             quits: watch::Sender::default(),
             scaling: tokio::sync::Mutex::default(),
             shelf: None,
             vectors: Arc::default(),
-            kept: Arc::default(),
+            items: Arc::default(),
         }
     }
 
     /// The pool of an engine process. Its model is loaded and answers to every name.
-    pub fn of_engine(served: Served, source: Source) -> Self {
-        let loader: Loader = Arc::new(|_| Err(LoadFault::new("the model is loaded")));
+    pub fn of_engine(served: ServedModel, source: Source) -> Self {
+        let loader: Loader = Arc::new(|_| Err(LoadError::new("the model is loaded")));
         let name = served.name.clone();
-        let place = Place::new(&name, source);
+        let place = ModelEntry::new(&name, source);
         // The model is loaded, so this cannot fail.
-        let _ = place.settle(Ok(Started::from(served)));
+        let _ = place.finish_load(Ok(StartedEngine::from(served)));
         Self {
-            places: RwLock::new(BTreeMap::from([(name, place)])),
+            entries: RwLock::new(BTreeMap::from([(name, place)])),
             is_engine: true,
             ..Self::new(Vec::new(), loader)
         }
@@ -349,7 +349,7 @@ impl Pool {
 
     /// The same pool with these limits on loaded models.
     #[must_use]
-    pub fn residing(self, residency: Residency) -> Self {
+    pub fn residing(self, residency: LoadLimits) -> Self {
         Self { residency, ..self }
     }
 
@@ -375,8 +375,8 @@ impl Pool {
         }
     }
 
-    fn all(&self) -> Vec<(String, Arc<Place>)> {
-        let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
+    fn all(&self) -> Vec<(String, Arc<ModelEntry>)> {
+        let places = self.entries.read().unwrap_or_else(PoisonError::into_inner);
         let all = places.iter();
         all.map(|(name, place)| (name.clone(), Arc::clone(place)))
             .collect()
@@ -397,13 +397,13 @@ impl Pool {
     }
 
     /// A snapshot of each model.
-    pub(super) fn infos(&self) -> Vec<Info> {
+    pub(super) fn infos(&self) -> Vec<ModelSnapshot> {
         let all = self.all().into_iter();
         all.map(|(name, place)| place.info(&name)).collect()
     }
 
     /// A snapshot of each model. Models without a description are described from their files.
-    pub(super) async fn described(&self) -> Vec<Info> {
+    pub(super) async fn described(&self) -> Vec<ModelSnapshot> {
         let mut infos = Vec::new();
         for (name, place) in self.all() {
             self.describe(&place).await;
@@ -413,18 +413,18 @@ impl Pool {
     }
 
     /// A snapshot of one model, described as in `described`.
-    pub(super) async fn info(&self, name: &str) -> Result<Info, Error> {
-        let (name, place) = self.place(name)?;
+    pub(super) async fn info(&self, name: &str) -> Result<ModelSnapshot, Error> {
+        let (name, place) = self.entry(name)?;
         self.describe(&place).await;
         Ok(place.info(&name))
     }
 
-    async fn describe(&self, place: &Arc<Place>) {
+    async fn describe(&self, place: &Arc<ModelEntry>) {
         let Some(describer) = self.describer.clone() else {
             return;
         };
-        if matches!(*place.state(), State::NotLoaded) {
-            place.look_again();
+        if matches!(*place.state(), LoadState::NotLoaded) {
+            place.refresh_description();
         }
         if place.description().is_some() {
             return;
@@ -446,10 +446,10 @@ impl Pool {
     }
 
     /// The diagram of a model as SVG.
-    pub(super) async fn draw(&self, name: &str, view: View) -> Result<String, Error> {
-        let (name, place) = self.place(name)?;
+    pub(super) async fn draw(&self, name: &str, view: DiagramView) -> Result<String, Error> {
+        let (name, place) = self.entry(name)?;
         let Some(drawer) = self.drawer.clone() else {
-            let message = "models are not drawn here";
+            let message = "diagrams are not available on this server";
             return Err(Error::unsupported("view", message));
         };
         self.describe(&place).await;
@@ -462,31 +462,31 @@ impl Pool {
         let drawn = tokio::task::spawn_blocking(move || drawer(&place.name, &place.source, view));
         let drawn = drawn.await;
         let drawn = drawn.unwrap_or_else(|error| Err(error.to_string()));
-        drawn.map_err(|detail| Error::Drawing { name, detail })
+        drawn.map_err(|detail| Error::DrawingFailed { name, detail })
     }
 
     /// A model that is served in this process; it is loaded if necessary.
-    pub(super) async fn get(self: &Arc<Self>, name: &str) -> Result<Arc<Served>, Error> {
+    pub(super) async fn get(self: &Arc<Self>, name: &str) -> Result<Arc<ServedModel>, Error> {
         let name = self.serving_name(name)?;
         if self.is_split {
-            return Err(Error::Elsewhere);
+            return Err(Error::ForEngineProcess);
         }
         let engine = self.engine(&name).await?;
-        engine.parts().0.ok_or(Error::Elsewhere)
+        engine.parts().0.ok_or(Error::ForEngineProcess)
     }
 
     /// The engine process of a model, if it is running. Does not count as use of the model.
-    pub(super) fn process(&self, name: &str) -> Option<Arc<Process>> {
-        let (_, place) = self.place(name).ok()?;
+    pub(super) fn process(&self, name: &str) -> Option<Arc<EngineProcess>> {
+        let (_, place) = self.entry(name).ok()?;
         match &*place.state() {
-            State::Loaded(engine) => engine.clone().parts().1,
+            LoadState::Loaded(engine) => engine.clone().parts().1,
             _ => None,
         }
     }
 
     /// Stores the adapter scales that a request has set for a model; every later load uses them.
     pub(super) fn keep_scales(&self, name: &str, scales: Vec<(usize, f32)>) {
-        if let Ok((_, place)) = self.place(name) {
+        if let Ok((_, place)) = self.entry(name) {
             *place.scales() = Some(scales);
         }
     }
@@ -502,23 +502,23 @@ impl Pool {
 
     /// Whether a model is loaded.
     pub(super) fn is_loaded(&self, name: &str) -> bool {
-        let place = self.place(name);
-        place.is_ok_and(|(_, place)| matches!(*place.state(), State::Loaded(_)))
+        let place = self.entry(name);
+        place.is_ok_and(|(_, place)| matches!(*place.state(), LoadState::Loaded(_)))
     }
 
     /// The load of a model, if it is being loaded.
     pub(super) fn loading(&self, name: &str) -> Option<Load> {
-        let (_, place) = self.place(name).ok()?;
+        let (_, place) = self.entry(name).ok()?;
         match &*place.state() {
-            State::Loading(load) => Some(load.clone()),
+            LoadState::Loading(load) => Some(load.clone()),
             _ => None,
         }
     }
 
     /// Whether some model is not loaded.
-    pub(super) fn lacks_one(&self) -> bool {
-        let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
-        let is_loaded = |place: &Arc<Place>| matches!(*place.state(), State::Loaded(_));
+    pub(super) fn has_unloaded_model(&self) -> bool {
+        let places = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        let is_loaded = |place: &Arc<ModelEntry>| matches!(*place.state(), LoadState::Loaded(_));
         !places.values().all(is_loaded)
     }
 
@@ -537,7 +537,7 @@ impl Pool {
     /// Ends the engine processes. Their last lines are in the log afterwards.
     pub fn end(&self) {
         for (_, place) in self.all() {
-            if let Some(Engine::Own(process)) = place.take() {
+            if let Some(LoadedEngine::Process(process)) = place.take() {
                 process.end();
             }
         }

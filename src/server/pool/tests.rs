@@ -12,12 +12,15 @@ async fn many_requests_share_one_load_that_fails_and_the_next_loads_again() {
     let loader: Loader = Arc::new(move |_| {
         counted.fetch_add(1, Ordering::SeqCst);
         std::thread::sleep(Duration::from_millis(100));
-        Err(LoadFault::new("no"))
+        Err(LoadError::new("no"))
     });
     let pool = Arc::new(Pool::new(vec![Source::Shipped("some")], loader));
     let all = (0..32).map(|_| pool.get("some"));
     let all = futures_util::future::join_all(all).await;
-    assert!(all.iter().all(|got| matches!(got, Err(Error::Load { .. }))));
+    assert!(
+        all.iter()
+            .all(|got| matches!(got, Err(Error::LoadFailed { .. })))
+    );
     assert_eq!(n_loads.load(Ordering::SeqCst), 1);
     assert!(pool.get("default").await.is_err(), "the only model");
     assert_eq!(n_loads.load(Ordering::SeqCst), 2);

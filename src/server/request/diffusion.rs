@@ -5,12 +5,12 @@ use serde_json::{Map, Value, json};
 use lab_base::tokenizer::Tokenizer;
 use lab_core::engine::Diffusion;
 
-use super::fields::{Body, fields};
+use super::fields::{BodyFields, fields};
 use crate::http::error::Error;
-use crate::response::answers::DenoisingStep;
+use crate::response::running_completions::DenoisingStep;
 
 fields! {
-    struct Options {
+    struct DiffusionFields {
         steps: Option<usize>,
         block_length: Option<usize>,
         remasking: Option<String>,
@@ -25,14 +25,14 @@ fields! {
 /// # Errors
 /// A field is unknown or has the wrong type; the error names it.
 pub(crate) fn parse(object: Map<String, Value>) -> Result<Diffusion, Error> {
-    let mut body = Body::within("diffusion", object);
-    let options: Options = body.take()?;
+    let mut body = BodyFields::nested("diffusion", object);
+    let options: DiffusionFields = body.take()?;
     body.finish()?;
     let remasking = options.remasking.as_deref().map(str::parse).transpose();
     let fault = |expected: String| {
         let param = "diffusion.remasking";
         let found = options.remasking.as_deref().unwrap_or_default();
-        Error::value(param, format!("`{param}` is `{found}`, {expected}"))
+        Error::invalid_value(param, format!("`{param}` is `{found}`, {expected}"))
     };
     Ok(Diffusion {
         steps: options.steps,
@@ -60,7 +60,7 @@ pub(crate) fn step_json(index: u32, step: &DenoisingStep<'_>, tokenizer: &Tokeni
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::fields::Fields;
+    use crate::request::fields::RequestPart;
     use lab_core::engine::Remasking;
 
     fn parsed(value: &Value) -> Result<Diffusion, String> {
@@ -83,7 +83,10 @@ mod tests {
             approximate_cache: Some(true),
         };
         assert_eq!(parsed(&all), Ok(expected));
-        assert_eq!(all.as_object().map(Map::len), Some(Options::NAMES.len()));
+        assert_eq!(
+            all.as_object().map(Map::len),
+            Some(DiffusionFields::NAMES.len())
+        );
         assert_eq!(parsed(&json!({ "steps": null })), Ok(Diffusion::default()));
     }
 

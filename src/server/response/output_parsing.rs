@@ -7,15 +7,15 @@ use serde_json::Value;
 use lab_base::chat::tool_calls::{ChatDialect, OutputParser};
 use lab_base::grammar::{AnswerSpec, Constraint, ContentRule, ReasoningRule};
 use lab_core::engine::Thinking;
-use lab_core::engine::serving::Served;
+use lab_core::engine::serving::ServedModel;
 
 use crate::request::messages::Messages;
-use crate::request::response_format::Wanted;
+use crate::request::response_format::ConstraintSpec;
 use crate::request::tools::Tools;
-use crate::response::completion_parser::Reader;
+use crate::response::completion_parser::CompletionParser;
 
 /// How the answers to a conversation are constrained and parsed.
-pub(crate) struct Reading<'a> {
+pub(crate) struct OutputParsing<'a> {
     tools: &'a Tools,
     dialect: &'a ChatDialect,
     /// Whether the prompt has opened a block of reasoning.
@@ -28,7 +28,7 @@ pub(crate) struct Reading<'a> {
     budget: Option<usize>,
 }
 
-impl<'a> Reading<'a> {
+impl<'a> OutputParsing<'a> {
     /// The reading of answers to `messages`, whose prompt is `prompt`.
     pub(crate) fn new(
         messages: &Messages,
@@ -36,7 +36,7 @@ impl<'a> Reading<'a> {
         dialect: &'a ChatDialect,
         prompt: &str,
     ) -> Self {
-        let continued = messages.continued();
+        let continued = messages.continued_text();
         let is_open = match continued {
             Some(answer) => dialect.leaves_open(answer),
             None => dialect.opens_reasoning(prompt),
@@ -51,10 +51,10 @@ impl<'a> Reading<'a> {
             dialect,
             is_open,
             may_reason: is_open
-                || (has_marks && !is_closed && continued.is_none() && messages.lets_reason()),
-            parts_reasoning: messages.parts_reasoning(),
+                || (has_marks && !is_closed && continued.is_none() && messages.allows_reasoning()),
+            parts_reasoning: messages.separates_reasoning(),
             shows_reasoning: messages.shows_reasoning(),
-            budget: messages.budget(),
+            budget: messages.reasoning_budget(),
         }
     }
 
@@ -63,7 +63,7 @@ impl<'a> Reading<'a> {
     }
 
     /// The reader of the answers; `None` if they are plain content.
-    pub(crate) fn reader(&self) -> Option<Reader> {
+    pub(crate) fn reader(&self) -> Option<CompletionParser> {
         let marks = self.dialect.reasoning.clone();
         let marks = marks.filter(|_| self.parts_reasoning);
         let has_channels = self.dialect.has_channels();
@@ -74,7 +74,11 @@ impl<'a> Reading<'a> {
         }
         let is_open = self.is_open && marks.is_some();
         let parser = OutputParser::new(format, self.tools.callable.clone(), marks, is_open);
-        Some(Reader::new(parser, self.tools.many, self.shows_reasoning))
+        Some(CompletionParser::new(
+            parser,
+            self.tools.many,
+            self.shows_reasoning,
+        ))
     }
 
     fn thought(&self) -> ReasoningRule {
@@ -87,7 +91,7 @@ impl<'a> Reading<'a> {
     }
 
     /// The constraint of the answers, whose content must match `wanted`.
-    pub(crate) fn constraint(&self, wanted: Option<Wanted>) -> Option<Wanted> {
+    pub(crate) fn constraint(&self, wanted: Option<ConstraintSpec>) -> Option<ConstraintSpec> {
         let Some(format) = self.dialect.format.clone() else {
             return wanted;
         };
@@ -123,14 +127,14 @@ impl<'a> Reading<'a> {
             Some(wanted) if !must_call => wanted.param,
             _ => "tools".into(),
         };
-        Some(Wanted {
+        Some(ConstraintSpec {
             param,
             constraint: Constraint::Answer(Box::new(answer)),
         })
     }
 
     /// The limit on reasoning, if the request sets one and the model has marks of reasoning.
-    pub(crate) fn thinking(&self, served: &Served) -> Option<Thinking> {
+    pub(crate) fn thinking(&self, served: &ServedModel) -> Option<Thinking> {
         let most = self.budget?;
         let channels = self
             .dialect

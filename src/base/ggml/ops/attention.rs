@@ -9,7 +9,7 @@ use crate::weights::TensorType;
 
 /// Scaling, cap and bias of the scores before the softmax.
 #[derive(Clone, Copy, Debug)]
-pub struct Scores<'a> {
+pub struct ScoreOptions<'a> {
     /// Factor of `q . k`.
     pub scale: f32,
     /// Scores become `softcap * tanh(score / softcap)`; 0: no cap.
@@ -20,7 +20,7 @@ pub struct Scores<'a> {
     pub sinks: Option<&'a Tensor>,
 }
 
-impl Scores<'_> {
+impl ScoreOptions<'_> {
     pub(super) fn check(&self, op: &'static str, heads: u64, masked: bool) -> Result<(), Error> {
         let numbers = self.scale.is_finite()
             && self.softcap.is_finite()
@@ -53,7 +53,7 @@ impl Graph {
         &self,
         a: &Tensor,
         mask: Option<&Tensor>,
-        scores: &Scores<'_>,
+        scores: &ScoreOptions<'_>,
     ) -> Result<Tensor, Error> {
         self.float("soft_max", a, true)?;
         scores.check("soft_max", a.shape()[2], mask.is_some())?;
@@ -96,7 +96,7 @@ impl Graph {
         k: &Tensor,
         v: &Tensor,
         mask: Option<&Tensor>,
-        scores: &Scores<'_>,
+        scores: &ScoreOptions<'_>,
     ) -> Result<Tensor, Error> {
         scores.check("flash_attn", q.shape()[2], mask.is_some())?;
         let (sq, sk, sv) = (q.shape(), k.shape(), v.shape());

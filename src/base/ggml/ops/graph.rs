@@ -90,8 +90,8 @@ impl Graph {
                 let node = sys::ggml_graph_node(self.as_ptr(), i as i32);
                 let op = sys::shim_tensor_op(node) as sys::ggml_op;
                 (
-                    super::super::text::text(sys::ggml_op_name(op)),
-                    super::super::text::text(sys::ggml_get_name(node)),
+                    super::super::c_text::text(sys::ggml_op_name(op)),
+                    super::super::c_text::text(sys::ggml_get_name(node)),
                 )
             }
         })

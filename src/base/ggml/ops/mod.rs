@@ -17,7 +17,7 @@ mod rope;
 mod rows;
 mod selection;
 
-pub use attention::Scores;
+pub use attention::ScoreOptions;
 pub use elementwise::{Glu, Unary};
 pub use graph::Graph;
 pub use paged_attention::{KvBlocks, Selected, WholeSpans};

@@ -138,11 +138,11 @@ impl Graph {
 mod tests {
     use super::super::Selected;
     use super::*;
-    use crate::ggml::{Executor, Scores};
+    use crate::ggml::{Executor, ScoreOptions};
     use crate::weights::TensorType::{F32, I32};
 
     const BLOCK: usize = 16;
-    const PLAIN: Scores<'static> = Scores {
+    const PLAIN: ScoreOptions<'static> = ScoreOptions {
         scale: 0.25,
         softcap: 0.0,
         max_bias: 0.0,

@@ -2,19 +2,19 @@
 
 use ggml_sys as sys;
 
+use super::super::c_text::text;
 use super::super::error::Error;
 use super::super::quantize::{dequantize, quantize};
-use super::super::text::text;
 use crate::weights::TensorType;
 
 /// Elements in ggml's order: the first dimension is the fastest.
 #[derive(Clone)]
-pub(super) struct Array {
+pub(super) struct PlainArray {
     pub(super) shape: [usize; 4],
     pub(super) values: Vec<f64>,
 }
 
-impl Array {
+impl PlainArray {
     /// An array of zeros.
     pub(super) fn zeros(shape: [usize; 4]) -> Self {
         let values = vec![0.0; shape.iter().product()];
@@ -70,14 +70,14 @@ pub(super) fn dot(a: &[f64], b: &[f64]) -> f64 {
 }
 
 /// A tensor of a loaded graph.
-pub(super) struct Node {
+pub(super) struct PlainNode {
     ptr: *mut sys::ggml_tensor,
     shape: [usize; 4],
     strides: [usize; 4],
     ty: TensorType,
 }
 
-impl Node {
+impl PlainNode {
     /// # Errors
     /// The type is unknown.
     pub(super) fn new(ptr: *mut sys::ggml_tensor) -> Result<Self, Error> {
@@ -140,13 +140,13 @@ impl Node {
     }
 
     /// The elements of a required source.
-    pub(super) fn input(&self, at: i32) -> Result<Array, Error> {
+    pub(super) fn input(&self, at: i32) -> Result<PlainArray, Error> {
         let input = self.optional(at)?;
         input.ok_or_else(|| self.fault(&format!("`{}` has no source {at}", self.name())))
     }
 
     /// The elements of a source, if there is one.
-    pub(super) fn optional(&self, at: i32) -> Result<Option<Array>, Error> {
+    pub(super) fn optional(&self, at: i32) -> Result<Option<PlainArray>, Error> {
         self.source(at)?.map(|source| source.read()).transpose()
     }
 
@@ -172,11 +172,11 @@ impl Node {
     }
 
     /// Decodes all elements.
-    pub(super) fn read(&self) -> Result<Array, Error> {
+    pub(super) fn read(&self) -> Result<PlainArray, Error> {
         let (data, n_bytes) = self.memory()?;
         // SAFETY: a tensor with memory has this many bytes in it, and nothing else runs meanwhile.
         let bytes = unsafe { std::slice::from_raw_parts(data, n_bytes) };
-        let mut array = Array::zeros(self.shape);
+        let mut array = PlainArray::zeros(self.shape);
         let size = self.ty.block_bytes() as usize;
         let row_bytes = self.ty.row_bytes(self.shape[0] as u64).unwrap_or(0) as usize;
         let mut decoded = vec![0.0f32; self.shape[0]];
@@ -225,7 +225,7 @@ impl Node {
     }
 
     /// Writes all elements.
-    pub(super) fn write(&self, array: &Array) -> Result<(), Error> {
+    pub(super) fn write(&self, array: &PlainArray) -> Result<(), Error> {
         if array.shape != self.shape {
             let message = format!("{:?} into `{}` {:?}", array.shape, self.name(), self.shape);
             return Err(self.fault(&message));

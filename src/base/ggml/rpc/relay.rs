@@ -42,7 +42,7 @@ const NOWHERE: u64 = 1 << 40;
 
 /// The requests, by the answers that ggml expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Request {
+enum RpcCommand {
     /// A request without an answer.
     Unanswered,
     Hello,
@@ -60,7 +60,7 @@ enum Request {
     IsDone,
 }
 
-impl Request {
+impl RpcCommand {
     /// The kind of request of a command of the protocol.
     fn of(command: u8) -> Option<Self> {
         Some(match command {
@@ -122,32 +122,32 @@ fn small(bytes: &[u8]) -> u32 {
 
 /// The facts about a worker that its answers state.
 #[derive(Debug, Default)]
-struct Known {
+struct WorkerFacts {
     /// Alignment of each device. ggml asks for it once in the life of the process.
     alignments: HashMap<u32, u64>,
     /// The device of each buffer of a session.
     buffers: HashMap<u64, u32>,
 }
 
-impl Known {
+impl WorkerFacts {
     /// Records the facts of an answer.
     ///
     /// # Errors
     /// The answer would make ggml end the process, or compute wrong addresses.
-    fn check(&mut self, request: Request, asked: &[u8], answer: &[u8]) -> Result<(), String> {
+    fn check(&mut self, request: RpcCommand, asked: &[u8], answer: &[u8]) -> Result<(), String> {
         let wrong = |what: &str, found: &dyn std::fmt::Display, expected: String| {
             Err(format!("sent {what} {found}, expected {expected}"))
         };
         let first = number(answer, 0);
         match request {
-            Request::Hello => {
+            RpcCommand::Hello => {
                 let [major, minor] = VERSION;
                 if answer[0] != major || answer[1] > minor {
                     let found = format!("{}.{}.{}", answer[0], answer[1], answer[2]);
                     return wrong("protocol version", &found, format!("{major}.{minor}"));
                 }
             }
-            Request::DeviceCount => {
+            RpcCommand::DeviceCount => {
                 let n = small(answer);
                 if n > MAX_DEVICES {
                     return wrong(
@@ -157,21 +157,21 @@ impl Known {
                     );
                 }
             }
-            Request::Alignment => {
+            RpcCommand::Alignment => {
                 if !first.is_power_of_two() || first > MAX_ALIGN {
                     let expected = format!("a power of two up to {MAX_ALIGN}");
                     return wrong("an alignment of", &first, expected);
                 }
                 self.alignments.insert(small(asked), first);
             }
-            Request::Alloc => {
+            RpcCommand::Alloc => {
                 let (size, least) = (number(answer, 8), number(asked, 4));
                 if first != 0 && !(least..MAX_ADDRESS).contains(&size) {
                     return wrong("a buffer of", &size, format!("{least} bytes"));
                 }
                 self.buffers.insert(first, small(asked));
             }
-            Request::Base => {
+            RpcCommand::Base => {
                 let device = self.buffers.get(&number(asked, 0));
                 let align = device.and_then(|device| self.alignments.get(device));
                 let align = align.copied().unwrap_or(1);
@@ -180,14 +180,14 @@ impl Known {
                     return wrong("the address", &first, expected);
                 }
             }
-            Request::Memory => {
+            RpcCommand::Memory => {
                 let total = number(answer, 8);
                 if first > total || total >= MAX_ADDRESS {
                     let found = format!("{first} of {total}");
                     return wrong("free memory of", &found, "no more than there is".into());
                 }
             }
-            Request::AllocSize => {
+            RpcCommand::AllocSize => {
                 if first >= MAX_TENSOR {
                     return wrong(
                         "a tensor's size of",
@@ -196,11 +196,11 @@ impl Known {
                     );
                 }
             }
-            Request::Free
-            | Request::Unanswered
-            | Request::MaxSize
-            | Request::Tensor
-            | Request::IsDone => {}
+            RpcCommand::Free
+            | RpcCommand::Unanswered
+            | RpcCommand::MaxSize
+            | RpcCommand::Tensor
+            | RpcCommand::IsDone => {}
         }
         Ok(())
     }
@@ -237,7 +237,7 @@ impl Worker {
         let (own, of_accept) = (Arc::clone(&worker), Arc::clone(&worker));
         let (give, clients) = mpsc::channel::<TcpStream>();
         let sessions = move || {
-            let mut known = Known::default();
+            let mut known = WorkerFacts::default();
             for client in clients {
                 *lock(&own.fault) = None;
                 known.buffers.clear();
@@ -306,7 +306,7 @@ impl Worker {
         }
     }
 
-    fn session(&self, client: &TcpStream, known: &mut Known) -> io::Result<()> {
+    fn session(&self, client: &TcpStream, known: &mut WorkerFacts) -> io::Result<()> {
         client.set_nodelay(true)?;
         let mut worker = self.connect();
         let mut requests = BufReader::with_capacity(PIECE, client);
@@ -314,7 +314,7 @@ impl Worker {
             let mut head = [0; 9];
             requests.read_exact(&mut head)?;
             let mut rest = number(&head, 1);
-            let Some(request) = Request::of(head[0]) else {
+            let Some(request) = RpcCommand::of(head[0]) else {
                 // ggml has another version than this file.
                 let fault = format!("is to get the command {}, which is unknown here", head[0]);
                 let _: Result<(), ()> = self.fail(fault);
@@ -338,7 +338,7 @@ impl Worker {
                 piece.clear();
             }
             let asked = piece.get(9..).unwrap_or_default();
-            if request == Request::Free {
+            if request == RpcCommand::Free {
                 known.buffers.remove(&number(asked, 0));
             }
             if let Some(bytes) = request.answer_bytes(asked) {
@@ -350,10 +350,10 @@ impl Worker {
     /// Passes an answer on, or makes one up after a fault. Returns the worker while it has no fault.
     fn answer(
         &self,
-        (request, bytes): (Request, u64),
+        (request, bytes): (RpcCommand, u64),
         asked: &[u8],
         worker: Result<TcpStream, ()>,
-        known: &mut Known,
+        known: &mut WorkerFacts,
         mut client: &TcpStream,
     ) -> io::Result<Result<TcpStream, ()>> {
         let deadline = self.limit.map(|limit| Instant::now() + limit);
@@ -365,12 +365,12 @@ impl Worker {
                 return Err(format!("sent an answer of {found} bytes, expected {bytes}"));
             }
             let mut answer = Vec::new();
-            if request != Request::Tensor {
+            if request != RpcCommand::Tensor {
                 answer.resize(bytes as usize, 0);
                 receive(&worker, &mut answer, deadline).map_err(|error| self.described(&error))?;
                 known.check(request, asked, &answer)?;
             }
-            if request == Request::Hello {
+            if request == RpcCommand::Hello {
                 // Other transports are removed: they would bypass the relay.
                 answer[4..].fill(0);
             }

@@ -5,7 +5,7 @@ use crate::weights::TensorType;
 /// A broken rule and its place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("at byte {offset}: {kind}{}", kind.hint())]
-pub struct Fault {
+pub struct GgufFault {
     /// Offset of the fault in the file.
     pub offset: u64,
     /// The broken rule.

@@ -7,11 +7,11 @@
 //! Accepted in addition to the specification: gaps between tensors, tensors without dimensions (one element), and bytes
 //! that are not UTF-8 in string arrays (vocabularies have them).
 
+mod auxiliary;
+#[cfg(test)]
+pub(crate) mod builder;
 mod cursor;
 mod fault;
-#[cfg(test)]
-pub(crate) mod forge;
-mod kind;
 mod open;
 mod read;
 mod split;
@@ -20,8 +20,8 @@ mod tests;
 mod value;
 mod write;
 
-pub use fault::{Fault, FaultKind, SplitFault};
-pub use kind::Kind;
+pub use auxiliary::AuxiliaryKind;
+pub use fault::{FaultKind, GgufFault, SplitFault};
 pub use open::{from_static, header, open};
 pub use write::{NewTensor, Sink, file_bytes, write, write_pieces};
 

@@ -7,9 +7,9 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use crate::weights::map::map;
-use crate::weights::{Bytes, Error, Metadata, Weights};
+use crate::weights::{Error, FileBytes, Metadata, Weights};
 
-use super::read::Parsed;
+use super::read::ParsedHeader;
 use super::{SplitFault, join, parse_file};
 
 /// Maximum number of parts of a split file.
@@ -29,7 +29,11 @@ pub(super) fn count(metadata: &Metadata) -> Result<u64, SplitFault> {
 }
 
 /// Opens all parts of a model, given one of them.
-pub(super) fn open(path: &Path, one: (Bytes, Parsed), count: u64) -> Result<Weights, Error> {
+pub(super) fn open(
+    path: &Path,
+    one: (FileBytes, ParsedHeader),
+    count: u64,
+) -> Result<Weights, Error> {
     let label = path.display().to_string();
     let refuse = |fault| Error::Split {
         label: label.clone(),
@@ -100,7 +104,7 @@ fn check_part(metadata: &Metadata, expected: u64, count: u64) -> Result<(), Spli
     Ok(())
 }
 
-fn check_tensors(parts: &[(Bytes, Parsed)]) -> Result<(), SplitFault> {
+fn check_tensors(parts: &[(FileBytes, ParsedHeader)]) -> Result<(), SplitFault> {
     let mut seen = HashMap::new();
     for (second, (_, parsed)) in (1..).zip(parts) {
         for tensor in &parsed.tensors {
@@ -128,11 +132,11 @@ fn check_tensors(parts: &[(Bytes, Parsed)]) -> Result<(), SplitFault> {
 mod tests {
     use super::*;
     use crate::weights;
-    use crate::weights::gguf::forge::{Forge, string};
+    use crate::weights::gguf::builder::{GgufBuilder, string};
 
     /// Part `no` of `count` of a model of `n` tensors; the part has one tensor.
-    fn part(no: u16, count: u16, n: i32) -> Forge {
-        Forge::new()
+    fn part(no: u16, count: u16, n: i32) -> GgufBuilder {
+        GgufBuilder::new()
             .u32("only.in", u32::from(no))
             .key("split.no", 2, &no.to_le_bytes())
             .key("split.count", 2, &count.to_le_bytes())
@@ -142,7 +146,7 @@ mod tests {
     }
 
     /// Files `m-0000N-of-00003.gguf` for the given parts, in a separate folder.
-    fn folder(parts: &[Forge]) -> (tempfile::TempDir, PathBuf) {
+    fn folder(parts: &[GgufBuilder]) -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().expect("a temporary folder");
         for (i, part) in (1..).zip(parts) {
             std::fs::write(path_of(folder.path(), i), part.bytes()).expect("a writable folder");
@@ -156,7 +160,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn refused(parts: &[Forge], expected: &str) {
+    fn refused(parts: &[GgufBuilder], expected: &str) {
         let (folder, first) = folder(parts);
         let message = weights::open(&first)
             .expect_err("the parts do not fit")
@@ -221,7 +225,7 @@ mod tests {
         refused(
             &[
                 part(0, 3, 3),
-                Forge {
+                GgufBuilder {
                     version: 1,
                     ..part(1, 3, 3)
                 },
@@ -235,15 +239,17 @@ mod tests {
     #[test]
     fn keys_and_name_must_tell_the_part() {
         refused(
-            &[Forge::new().u32("split.count", 3)],
+            &[GgufBuilder::new().u32("split.count", 3)],
             "part 1-of-00003.gguf: key `split.no` is missing or not a count",
         );
         refused(
-            &[Forge::new().key("split.count", 8, &string(b"3"))],
+            &[GgufBuilder::new().key("split.count", 8, &string(b"3"))],
             "part 1-of-00003.gguf: key `split.count` is missing or not a count",
         );
         refused(
-            &[Forge::new().u32("split.count", 2000).u32("split.no", 0)],
+            &[GgufBuilder::new()
+                .u32("split.count", 2000)
+                .u32("split.no", 0)],
             "part 1-of-00003.gguf: key `split.count` is 2000, expected at most 1024",
         );
         refused(

@@ -23,7 +23,7 @@ pub(super) const METADATA: &str = "__metadata__";
 
 /// The entry of a tensor in the header.
 #[derive(Debug, Deserialize)]
-struct Line {
+struct TensorLine {
     dtype: Dtype,
     shape: Vec<u64>,
     data_offsets: [u64; 2],
@@ -31,7 +31,7 @@ struct Line {
 
 /// A tensor of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct TensorSlice {
     pub(super) name: String,
     pub(super) dtype: Dtype,
     /// Dimensions, the slowest first.
@@ -46,7 +46,7 @@ pub(super) struct Found {
 ///
 /// # Errors
 /// The file breaks a rule of the format; the error states the rule and the tensor.
-pub(super) fn read(file: &[u8]) -> Result<Vec<Found>, String> {
+pub(super) fn read(file: &[u8]) -> Result<Vec<TensorSlice>, String> {
     let Some((length, rest)) = file.split_first_chunk() else {
         return Err(format!(
             "the first 8 bytes give the length of the header, and the file has {}",
@@ -67,7 +67,7 @@ pub(super) fn read(file: &[u8]) -> Result<Vec<Found>, String> {
     };
     let header: Header =
         serde_json::from_slice(header).map_err(|error| format!("header: {error}"))?;
-    let mut lines: Vec<(String, Line)> = header.0.into_iter().collect();
+    let mut lines: Vec<(String, TensorLine)> = header.0.into_iter().collect();
     lines.sort_by_key(|(_, line)| line.data_offsets);
     let data_begin = (file.len() - data.len()) as u64;
     let mut found = Vec::with_capacity(lines.len());
@@ -78,7 +78,7 @@ pub(super) fn read(file: &[u8]) -> Result<Vec<Found>, String> {
         // Both are at most the length of the file.
         let (offset, size) = ((data_begin + end) as usize, bytes as usize);
         end += bytes;
-        found.push(Found {
+        found.push(TensorSlice {
             name,
             dtype: line.dtype,
             shape: line.shape,
@@ -93,7 +93,7 @@ pub(super) fn read(file: &[u8]) -> Result<Vec<Found>, String> {
 }
 
 /// The size of a tensor that follows `begin` bytes of others, in a file with `data` bytes of data.
-fn place(line: &Line, begin: u64, data: u64) -> Result<u64, String> {
+fn place(line: &TensorLine, begin: u64, data: u64) -> Result<u64, String> {
     let [from, to] = line.data_offsets;
     if from != begin {
         return Err(format!(
@@ -124,7 +124,7 @@ fn place(line: &Line, begin: u64, data: u64) -> Result<u64, String> {
 }
 
 /// The lines of a header by name.
-struct Header(BTreeMap<String, Line>);
+struct Header(BTreeMap<String, TensorLine>);
 
 impl<'de> Deserialize<'de> for Header {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
@@ -148,7 +148,7 @@ impl<'de> Visitor<'de> for Lines {
                 map.next_value::<IgnoredAny>()?;
                 continue;
             }
-            let line = map.next_value::<Line>();
+            let line = map.next_value::<TensorLine>();
             let line = line.map_err(|e| A::Error::custom(format!("tensor `{name}`: {e}")))?;
             if lines.contains_key(&name) {
                 return Err(A::Error::custom(format!("tensor `{name}` occurs twice")));
@@ -195,14 +195,14 @@ mod tests {
     }
 
     /// The tensors that the format's own crate finds, in the same order; none if the crate refuses the file.
-    fn oracle(file: &[u8]) -> Option<Vec<Found>> {
+    fn oracle(file: &[u8]) -> Option<Vec<TensorSlice>> {
         // The crate adds offsets without an overflow check, and debug builds panic there.
         let read = catch_unwind(|| SafeTensors::read_metadata(file).ok()).ok()?;
         let (header, metadata) = read?;
-        let mut all: Vec<Found> = metadata
+        let mut all: Vec<TensorSlice> = metadata
             .tensors()
             .into_iter()
-            .map(|(name, info)| Found {
+            .map(|(name, info)| TensorSlice {
                 name,
                 dtype: info.dtype,
                 shape: info.shape.iter().map(|n| *n as u64).collect(),

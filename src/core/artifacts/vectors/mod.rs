@@ -19,7 +19,7 @@ use serde_json::Map;
 use crate::artifacts::arrays;
 use crate::artifacts::arrays::{Elements, Format, Named};
 use lab_base::ggml;
-use lab_base::util::writing::Target;
+use lab_base::util::atomic_file::OutputPath;
 use lab_base::weights;
 use lab_base::weights::gguf;
 use lab_base::weights::gguf::NewTensor;
@@ -196,7 +196,7 @@ fn kind(weights: &Weights) -> &'static str {
 /// # Errors
 /// The file cannot be written.
 pub fn write<'p>(
-    target: impl Into<Target<'p>>,
+    target: impl Into<OutputPath<'p>>,
     arch: &str,
     by_layer: &BTreeMap<u64, Vec<f32>>,
 ) -> Result<(), Error> {
@@ -406,7 +406,7 @@ mod tests {
             };
             let n = ty.row_bytes(32).expect("whole blocks") as usize;
             let metadata = Metadata::from_iter([("general.type", Value::Str("vector".into()))]);
-            let target = Target::replacing(&path);
+            let target = OutputPath::replacing(&path);
             gguf::write(target, &metadata, &[tensor], |_| Ok(vec![0; n])).expect("written");
             match (ty, read(&path)) {
                 (TensorType::F32, found) => drop(found.expect("a direction")),

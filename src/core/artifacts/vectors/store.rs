@@ -12,9 +12,9 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 
+use lab_base::util::atomic_file;
+use lab_base::util::atomic_file::OutputPath;
 use lab_base::util::lock::lock;
-use lab_base::util::writing;
-use lab_base::util::writing::Target;
 
 use super::{Content, Error, GGUF, opened, read};
 
@@ -258,7 +258,7 @@ impl Vectors {
         let unknown = folder.join("unknown");
         fs::create_dir_all(&unknown)?;
         let check = unknown.join(format!("{id}.{ending}"));
-        writing::write(Target::replacing(&check), bytes)?;
+        atomic_file::write(OutputPath::replacing(&check), bytes)?;
         if let Err(error) = read(&check) {
             fs::remove_file(&check)?;
             let prefix = format!("{}: ", check.display());

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use crate::arch::expr::Expr;
 use crate::arch::{ArchDef, Diagnostic, Span, Spanned};
-use lab_base::weights::safetensors::{Checkpoint, Stored};
-use lab_base::weights::{Data, Entry, Metadata, TensorType, Value as Meta};
+use lab_base::weights::safetensors::{Checkpoint, StoredTensor};
+use lab_base::weights::{Metadata, TensorData, TensorEntry, TensorType, Value as Meta};
 
 use super::computed::Computed;
 use super::config::{At, Config, Expressions, Root, fill, filled};
@@ -28,7 +28,7 @@ const ENDINGS: [&str; 2] = [".weight", ".bias"];
 /// The result of a map.
 pub(super) struct Applied {
     pub(super) metadata: Metadata,
-    pub(super) entries: Vec<Entry>,
+    pub(super) entries: Vec<TensorEntry>,
     /// The stored tensors and configuration keys that were not used.
     pub(super) unmapped: Unmapped,
     /// The parts of the model that are left out, and their numbers of tensors.
@@ -43,7 +43,7 @@ pub(super) type Problems = Vec<Vec<Diagnostic>>;
 /// The result of trying a map that may not fit a folder.
 pub(super) struct Attempt {
     pub(super) metadata: Metadata,
-    pub(super) entries: Vec<Entry>,
+    pub(super) entries: Vec<TensorEntry>,
     pub(super) problems: Problems,
     /// The stored tensors and configuration keys that were not used.
     pub(super) unmapped: Unmapped,
@@ -115,7 +115,7 @@ pub(super) fn attempt(
 struct Product {
     shape: Vec<u64>,
     ty: TensorType,
-    data: Data,
+    data: TensorData,
     /// The stored tensors of which it is made; none if it is computed.
     origin: Option<String>,
 }
@@ -124,7 +124,7 @@ struct Product {
 pub(super) struct Source<'r> {
     pub(super) name: String,
     taken: &'r Taken,
-    pub(super) stored: &'r Stored,
+    pub(super) stored: &'r StoredTensor,
     pub(super) packing: Packing,
 }
 
@@ -138,7 +138,7 @@ pub(super) struct Work<'a> {
     pub(super) metadata: Metadata,
     /// The parameters that the map mentions, whether it sets them or not.
     pub(super) params: BTreeSet<String>,
-    entries: Vec<Entry>,
+    entries: Vec<TensorEntry>,
     /// Names of tensors that are made already.
     names: BTreeSet<String>,
     origins: HashMap<String, String>,
@@ -302,7 +302,7 @@ impl Work<'_> {
         if let Some(origin) = product.origin {
             self.origins.insert(name.clone(), origin);
         }
-        self.entries.push(Entry {
+        self.entries.push(TensorEntry {
             name,
             ty: product.ty,
             shape,
@@ -381,8 +381,8 @@ impl Work<'_> {
                 let recipe = Recipe::new(parts, &shape, times, each)?;
                 let ty = recipe.ty();
                 match recipe.in_place() {
-                    Some((bytes, offset)) => (ty, Data::Mapped(bytes.clone(), offset)),
-                    None => (ty, Data::Lazy(Arc::new(recipe))),
+                    Some((bytes, offset)) => (ty, TensorData::Mapped(bytes.clone(), offset)),
+                    None => (ty, TensorData::Lazy(Arc::new(recipe))),
                 }
             }
         };
@@ -442,7 +442,7 @@ impl Work<'_> {
     }
 
     /// Name of a stored tensor and of its file, for messages.
-    fn place(&self, name: &str, stored: &Stored) -> String {
+    fn place(&self, name: &str, stored: &StoredTensor) -> String {
         let file = self.checkpoint.path(stored).file_name();
         let name = self.checkpoint.stored_name(name);
         format!("`{name}` in {}", file.unwrap_or_default().display())
@@ -534,7 +534,7 @@ fn computed(shape: &[Expr], each: Option<&Expr>, at: &At<'_>) -> Result<Product,
     Ok(Product {
         shape,
         ty: TensorType::F32,
-        data: Data::Lazy(Arc::new(computed)),
+        data: TensorData::Lazy(Arc::new(computed)),
         origin: None,
     })
 }

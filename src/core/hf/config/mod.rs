@@ -11,7 +11,7 @@ use serde_json::Value as Json;
 
 use crate::arch::expr::{Expr, Scope, Value};
 use crate::arch::fits_pattern;
-use lab_base::weights::safetensors::{Checkpoint, Stored};
+use lab_base::weights::safetensors::{Checkpoint, StoredTensor};
 
 use super::definition::Map;
 use super::json::{at, convert, is_same, object, shown};
@@ -283,7 +283,7 @@ impl<'a> Config<'a> {
     }
 
     /// A stored tensor by its name in the map, with its stored name.
-    pub(super) fn stored(&self, name: &str) -> Option<(String, &Stored)> {
+    pub(super) fn stored(&self, name: &str) -> Option<(String, &StoredTensor)> {
         let exact = self.checkpoint.get(name);
         let exact = exact.map(|stored| (name.to_owned(), stored));
         exact.or_else(|| {

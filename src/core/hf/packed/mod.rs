@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use serde_json::Value as Json;
 
-use lab_base::weights::safetensors::{Checkpoint, Dtype, Stored};
+use lab_base::weights::safetensors::{Checkpoint, Dtype, StoredTensor};
 use lab_base::weights::{Error, TensorType};
 
 use affine::{Affine, Tiles};
@@ -208,7 +208,7 @@ impl Table {
             let found = finder.find(family, &matrix);
             let (place, found) = match found {
                 Ok(found) => {
-                    let place = Stored {
+                    let place = StoredTensor {
                         shape: found.shape,
                         ..found.codes
                     };
@@ -291,7 +291,7 @@ fn refusal(method: &str, place: &str) -> String {
 }
 
 /// Whether a tensor contains codes, not numbers.
-fn is_code(stored: &Stored) -> bool {
+fn is_code(stored: &StoredTensor) -> bool {
     let is_plain = matches!(
         stored.dtype,
         Dtype::F32 | Dtype::F16 | Dtype::BF16 | Dtype::F64 | Dtype::BOOL

@@ -2,8 +2,8 @@
 //!
 //! Invariant: a place outside the tensor gives an error, never a panic.
 
-use lab_base::weights::Bytes;
-use lab_base::weights::safetensors::{Checkpoint, Dtype, Stored};
+use lab_base::weights::FileBytes;
+use lab_base::weights::safetensors::{Checkpoint, Dtype, StoredTensor};
 
 /// Number of bits of a word of codes.
 const WORD: u64 = 32;
@@ -13,14 +13,14 @@ const AWQ_PLACES: [u32; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 /// The numbers of a stored tensor.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
-    file: Bytes,
+    file: FileBytes,
     offset: usize,
     bytes: usize,
     pub(super) dtype: Dtype,
 }
 
 impl Place {
-    pub(super) fn new(checkpoint: &Checkpoint, stored: &Stored) -> Result<Self, String> {
+    pub(super) fn new(checkpoint: &Checkpoint, stored: &StoredTensor) -> Result<Self, String> {
         let file = checkpoint.files().nth(stored.file);
         Ok(Self {
             file: file.ok_or("a file is missing")?.clone(),

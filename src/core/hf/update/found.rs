@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::product::Product;
-use lab_base::weights::Entry;
+use lab_base::weights::TensorEntry;
 
 /// The updates that a map finds.
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ pub(super) struct Update {
 }
 
 impl Update {
-    pub(super) fn entries(self) -> [Entry; 2] {
+    pub(super) fn entries(self) -> [TensorEntry; 2] {
         self.product.entries(&self.name, self.is_table)
     }
 }

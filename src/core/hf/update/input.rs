@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::arch::expr::Value;
-use lab_base::weights::Bytes;
+use lab_base::weights::FileBytes;
 use lab_base::weights::safetensors::Dtype;
 
 /// One of the two stored matrices of an update.
 #[derive(Clone, Debug)]
 pub struct Factor {
     /// The file.
-    pub file: Bytes,
+    pub file: FileBytes,
     /// The offset of the matrix in the file.
     pub offset: usize,
     /// Element type.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use lab_base::weights::{Data, Entry, LazyTensor, TensorType};
+use lab_base::weights::{LazyTensor, TensorData, TensorEntry, TensorType};
 
 use super::super::rearrange::{Axis, View};
 use super::super::recipe::read;
@@ -228,7 +228,7 @@ impl Product {
         }
     }
 
-    pub(super) fn entries(self: Arc<Self>, name: &str, is_table: bool) -> [Entry; 2] {
+    pub(super) fn entries(self: Arc<Self>, name: &str, is_table: bool) -> [TensorEntry; 2] {
         let [n, rows, columns] = self.shape;
         let halves = match is_table {
             true => [
@@ -241,11 +241,11 @@ impl Product {
             ],
         };
         let mut endings = ["lora_a", "lora_b"].into_iter();
-        halves.map(|(half, shape)| Entry {
+        halves.map(|(half, shape)| TensorEntry {
             name: format!("{name}.{}", endings.next().unwrap_or_default()),
             ty: TensorType::F32,
             shape: shape[..if shape[2] == 1 { 2 } else { 3 }].to_vec(),
-            data: Data::Lazy(Arc::new(Matrix {
+            data: TensorData::Lazy(Arc::new(Matrix {
                 product: Arc::clone(&self),
                 half,
             })),

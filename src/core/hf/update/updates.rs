@@ -6,7 +6,7 @@ use super::super::{CONFIG, Error, Maps, folder_of, read_config};
 use super::candidates::{Tried, candidates};
 use super::found::Update;
 use super::{Module, ShapeOf, Updated};
-use lab_base::weights::{Entry, folder};
+use lab_base::weights::{TensorEntry, folder};
 
 /// The updates of the architecture's tensors that the modules of the folder at `path` give: `NAME.lora_a` and
 /// `NAME.lora_b`, f32. Modules of parts that are not needed for text are left out, with a warning.
@@ -20,7 +20,7 @@ pub fn updates(
     maps: &Maps,
     modules: &[Module],
     shape_of: ShapeOf<'_>,
-) -> Result<Vec<Entry>, Error> {
+) -> Result<Vec<TensorEntry>, Error> {
     let refuse = |message: String| Error::Config {
         path: path.to_owned(),
         message,

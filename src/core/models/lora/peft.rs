@@ -16,7 +16,7 @@ use crate::arch::expr::Value;
 use crate::hf::update::{Factor, Module, Origin, Updated, has_our_names, updates};
 use crate::hf::{MAP_KEY, Maps};
 use crate::plan::Plan;
-use lab_base::weights::safetensors::{Checkpoint, Dtype, Stored, read_small};
+use lab_base::weights::safetensors::{Checkpoint, Dtype, StoredTensor, read_small};
 use lab_base::weights::{Metadata, Weights};
 
 use super::Error;
@@ -368,8 +368,8 @@ impl Pattern {
 /// The two matrices of a module.
 #[derive(Default)]
 struct Halves<'c> {
-    down: Option<&'c Stored>,
-    up: Option<&'c Stored>,
+    down: Option<&'c StoredTensor>,
+    up: Option<&'c StoredTensor>,
     is_table: bool,
 }
 
@@ -444,7 +444,7 @@ fn part_of(name: &str) -> Option<(&str, bool, bool)> {
     })
 }
 
-fn factor(checkpoint: &Checkpoint, stored: &Stored) -> Result<Factor, String> {
+fn factor(checkpoint: &Checkpoint, stored: &StoredTensor) -> Result<Factor, String> {
     let file = checkpoint.path(stored).display();
     let is_float = matches!(
         stored.dtype,

@@ -13,10 +13,10 @@ use crate::arch::expr::Value;
 use crate::arch::{ArchDef, ParamSource, Presence, WeightRole, fits_pattern, nearest};
 use crate::plan::{self, Plan, TensorPlan, TensorSet};
 use lab_base::ggml;
+use lab_base::util::atomic_file::OutputPath;
 use lab_base::util::parallel;
 use lab_base::util::random;
 use lab_base::util::random::scatter;
-use lab_base::util::writing::Target;
 use lab_base::weights;
 use lab_base::weights::gguf;
 use lab_base::weights::gguf::NewTensor;
@@ -155,7 +155,7 @@ fn hint(near: Option<&str>) -> String {
 pub fn synth<'p>(
     def: &ArchDef,
     request: &Request,
-    target: impl Into<Target<'p>>,
+    target: impl Into<OutputPath<'p>>,
 ) -> Result<Plan, Error> {
     let (metadata, plan) = design(def, request)?;
     let tensors: Vec<NewTensor> = plan

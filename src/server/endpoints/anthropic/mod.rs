@@ -15,13 +15,13 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use crate::Pool;
-use crate::endpoints::chat_request::Dialogue;
-use crate::http::error::{Error, Refusal};
+use crate::endpoints::chat_request::ChatRequest;
+use crate::http::error::{Error, ErrorMessage};
 use crate::http::json::Json;
-use crate::request::fields::Body;
-use crate::response::envelope::{Envelope, Reports};
+use crate::request::fields::BodyFields;
+use crate::response::envelope::{Envelope, ReportOptions};
 
-use response::Shape;
+use response::MessageWriter;
 
 /// The route of messages.
 pub(crate) const ROUTE: &str = "/v1/messages";
@@ -29,14 +29,14 @@ pub(crate) const ROUTE: &str = "/v1/messages";
 pub(crate) use request::fields;
 
 /// The conversation in a body. `counts`: only the tokens of its prompt are counted.
-fn parse(body: Body, counts: bool) -> Result<Dialogue, Error> {
+fn parse(body: BodyFields, counts: bool) -> Result<ChatRequest, Error> {
     let mut body = request::rewritten(body, counts)?;
-    let dialogue = Dialogue::take(&mut body)?;
+    let dialogue = ChatRequest::take(&mut body)?;
     body.finish()?;
     dialogue.check()?;
     dialogue.generation.refuse_reports()?;
     if dialogue.generation.n_choices() != 1 {
-        return Err(Error::value(
+        return Err(Error::invalid_value(
             "n",
             "`n` is not 1: a message is one completion",
         ));
@@ -44,11 +44,14 @@ fn parse(body: Body, counts: bool) -> Result<Dialogue, Error> {
     Ok(dialogue)
 }
 
-pub(crate) async fn messages(State(pool): State<Arc<Pool>>, body: Body) -> Result<Response, Error> {
+pub(crate) async fn messages(
+    State(pool): State<Arc<Pool>>,
+    body: BodyFields,
+) -> Result<Response, Error> {
     let dialogue = parse(body, false)?;
-    let begun = dialogue.begin(&pool, None).await?;
-    let envelope = Envelope::new(begun.served, "msg_", Reports::default());
-    let shape = Shape::new(envelope, begun.first.prompt.len());
+    let begun = dialogue.submit(&pool, None).await?;
+    let envelope = Envelope::new(begun.served, "msg_", ReportOptions::default());
+    let shape = MessageWriter::new(envelope, begun.first.prompt.len());
     if dialogue.generation.is_streamed() {
         return Ok(begun.answers.stream(shape));
     }
@@ -57,7 +60,10 @@ pub(crate) async fn messages(State(pool): State<Arc<Pool>>, body: Body) -> Resul
     Ok(Json(message).into_response())
 }
 
-pub(crate) async fn count_tokens(State(pool): State<Arc<Pool>>, body: Body) -> Result<Json, Error> {
+pub(crate) async fn count_tokens(
+    State(pool): State<Arc<Pool>>,
+    body: BodyFields,
+) -> Result<Json, Error> {
     let dialogue = parse(body, true)?;
     let n = dialogue.prompt(&pool).await?.tokens.len();
     Ok(Json(json!({ "input_tokens": n })))
@@ -90,12 +96,12 @@ pub(crate) async fn layer<F: Future<Output = Response>>(
 ) -> Response {
     let is_own = request.uri().path().starts_with(ROUTE);
     let mut response = next(request).await;
-    let refusal = response.extensions_mut().remove::<Refusal>();
+    let refusal = response.extensions_mut().remove::<ErrorMessage>();
     let Some(refusal) = refusal.filter(|_| is_own) else {
         return response;
     };
     let (mut parts, _) = response.into_parts();
-    let Refusal { message, details } = refusal;
+    let ErrorMessage { message, details } = refusal;
     let body = Json(error_body(parts.status, &message, details.as_ref())).into_response();
     for (name, value) in body.headers() {
         parts.headers.insert(name, value.clone());

@@ -36,7 +36,7 @@ fn shelf(pool: &Pool) -> Result<&Shelf, Error> {
 }
 
 fn unknown(id: &str) -> Error {
-    Error::NotThere {
+    Error::NotFound {
         what: "artifact",
         id: id.to_owned(),
     }

@@ -12,21 +12,21 @@ use serde_json::{Map, Value, json};
 use lab_base::tokenizer::Tokenizer;
 use lab_core::artifacts::arrays::Format;
 use lab_core::artifacts::vectors::Content;
-use lab_core::engine::serving::Served;
+use lab_core::engine::serving::ServedModel;
 use lab_core::engine::{
     Among, Attribution, Capture, Edit, EditOp, LabPlan, Lens, Reduce, Vector, Where,
 };
 
-use super::adapters::Which;
+use super::adapters::ModelQuery;
 use crate::Pool;
 use crate::http::error::{Error, quoted};
-use crate::http::json::{Json, Members};
+use crate::http::json::{Json, JsonObject};
 use crate::request::fields;
-use crate::request::fields::{Body, Field, fields};
+use crate::request::fields::{BodyFields, FieldDoc, fields};
 use crate::request::generation;
-use crate::request::generation::{Generation, choices};
-use crate::request::input::{Input, check_ids, inputs};
-use crate::response::answers::{Answers, finish_reason, usage_json};
+use crate::request::generation::{GenerationParams, choice_requests};
+use crate::request::input::{TextOrTokens, check_ids, texts_or_tokens};
+use crate::response::running_completions::{RunningCompletions, finish_reason, usage_json};
 
 pub(crate) mod artifacts;
 mod objects;
@@ -105,7 +105,7 @@ pub struct Wanted {
 ///
 /// # Errors
 /// The plan is invalid for every model.
-pub(crate) fn take(body: &mut Body) -> Result<Option<Arc<Wanted>>, Error> {
+pub(crate) fn take(body: &mut BodyFields) -> Result<Option<Arc<Wanted>>, Error> {
     let asked: LabField = body.take()?;
     let Some(object) = asked.lab else {
         return Ok(None);
@@ -120,7 +120,7 @@ impl Wanted {
     /// The plan is invalid for every model.
     pub(crate) fn read(object: Map<String, Value>) -> Result<Self, Error> {
         let text = Value::Object(object.clone()).to_string();
-        let mut body = Body::within(FIELD, object);
+        let mut body = BodyFields::nested(FIELD, object);
         let plan: Plan = body.take::<Plan>()?;
         body.finish()?;
         Self::of(plan, text)
@@ -138,7 +138,7 @@ impl Wanted {
     ///
     /// # Errors
     /// As in `plan`, for example a target that is not one token.
-    pub fn asked(&self, served: &Served) -> Result<Arc<LabPlan>, String> {
+    pub fn asked(&self, served: &ServedModel) -> Result<Arc<LabPlan>, String> {
         self.plan(served).map_err(|error| error.to_string())
     }
 
@@ -174,7 +174,7 @@ impl Wanted {
                 (Some(_), _) => {
                     let param = format!("{FIELD}.{at}.reduce");
                     let message = format!("`{param}`: with `sae`, expected `none` or `top_k`");
-                    return Err(Error::value(param, message));
+                    return Err(Error::invalid_value(param, message));
                 }
             };
             if capture.sae.is_none() {
@@ -247,7 +247,7 @@ impl Wanted {
     ///
     /// # Errors
     /// A target is not one token, results are not kept here, or vectors are missing.
-    pub(crate) fn plan(&self, served: &Served) -> Result<Arc<LabPlan>, Error> {
+    pub(crate) fn plan(&self, served: &ServedModel) -> Result<Arc<LabPlan>, Error> {
         let tokenizer = served.handle.tokenizer();
         if self.output == Some(Output::Artifact) && served.shelf.is_none() {
             let message = "results are not kept here";
@@ -296,7 +296,7 @@ impl Wanted {
                 if point.width() != width as u64 {
                     let (path, found) = (&point.path, point.width());
                     let message = format!("`{param}`: `{id}` is for rows of {width} numbers, those of `{path}` have {found}");
-                    return Err(Error::value(param, message));
+                    return Err(Error::invalid_value(param, message));
                 }
             }
             Ok(Some(content))
@@ -314,14 +314,14 @@ impl Wanted {
 }
 
 /// The vectors that are kept under the id in a field.
-fn vectors(served: &Served, param: &str, id: &str) -> Result<Arc<Content>, Error> {
+fn vectors(served: &ServedModel, param: &str, id: &str) -> Result<Arc<Content>, Error> {
     let found = served.vectors.get(id);
-    found.map_err(|message| Error::value(param, format!("`{param}`: {message}")))
+    found.map_err(|message| Error::invalid_value(param, format!("`{param}`: {message}")))
 }
 
 fn other_kind(param: &str, id: &str, expected: &str) -> Error {
     let id = quoted(id);
-    Error::value(
+    Error::invalid_value(
         param,
         format!("`{param}`: `{id}` holds vectors of another kind, expected {expected}"),
     )
@@ -334,7 +334,7 @@ impl Wanted {
         edit: &mut Edit,
         reference: &Reference,
         at: &str,
-        served: &Served,
+        served: &ServedModel,
     ) -> Result<(), Error> {
         match reference {
             Reference::Nothing => {}
@@ -353,7 +353,7 @@ impl Wanted {
                 let Some(found) = sae.feature(*feature) else {
                     let (param, n) = (format!("{at}.feature"), sae.n_features());
                     let message = format!("`{param}`: `{id}` has {n} features, counted from 0");
-                    return Err(Error::value(param, message));
+                    return Err(Error::invalid_value(param, message));
                 };
                 edit.vector = match edit.op {
                     EditOp::Clamp => Vector::Feature(found),
@@ -379,21 +379,24 @@ impl Target {
             (None, tokens) => {
                 let (found, n) = (quoted(text), tokens.len());
                 let message = format!("`{param}`: `{found}` is {n} tokens, expected one");
-                Err(Error::value(param, message))
+                Err(Error::invalid_value(param, message))
             }
         }
     }
 }
 
 /// The text of each token, with a replacement character for bytes that are not UTF-8.
-pub fn pieces(tokens: &[u32], served: &Served) -> Value {
+pub fn pieces(tokens: &[u32], served: &ServedModel) -> Value {
     let tokenizer = served.handle.tokenizer();
     let piece = |id: &u32| String::from_utf8_lossy(tokenizer.piece(*id));
     tokens.iter().map(piece).collect()
 }
 
 /// Lists the points of a model, which can be captured and edited.
-pub(crate) async fn points(State(pool): State<Arc<Pool>>, which: Which) -> Result<Json, Error> {
+pub(crate) async fn points(
+    State(pool): State<Arc<Pool>>,
+    which: ModelQuery,
+) -> Result<Json, Error> {
     let served = pool.get(which.name()).await?;
     let points = &served.handle.points().all;
     Ok(Json(
@@ -402,55 +405,55 @@ pub(crate) async fn points(State(pool): State<Arc<Pool>>, which: Which) -> Resul
 }
 
 /// The documented fields of a run.
-pub(crate) fn fields() -> Vec<Field> {
-    [fields::of::<Run>(), generation::fields()].concat()
+pub(crate) fn fields() -> Vec<FieldDoc> {
+    [fields::documented::<Run>(), generation::fields()].concat()
 }
 
 /// Reads a prompt. Generates nothing unless `max_tokens` is set.
 pub(crate) async fn run(
     State(pool): State<Arc<Pool>>,
-    mut body: Body,
-) -> Result<Json<Members>, Error> {
-    let generation = Generation::take(&mut body, 0)?;
+    mut body: BodyFields,
+) -> Result<Json<JsonObject>, Error> {
+    let generation = GenerationParams::take(&mut body, 0)?;
     let run: Run = body.take()?;
-    body.own().finish()?;
+    body.closed().finish()?;
     let Some(wanted) = generation.lab.clone() else {
         return Err(Error::missing(FIELD));
     };
     if generation.is_streamed() {
         let message = "`stream` is not possible here; see `/v1/completions`";
-        return Err(Error::value("stream", message));
+        return Err(Error::invalid_value("stream", message));
     }
     let constraint = generation.constraint()?;
     let served = pool.get(generation.model()).await?;
     let tokenizer = served.handle.tokenizer();
-    let mut prompts = inputs("prompt", &run.prompt)?;
+    let mut prompts = texts_or_tokens("prompt", &run.prompt)?;
     let (Some(prompt), true) = (prompts.pop(), prompts.is_empty()) else {
         let message =
             "`prompt` has more than one prompt, expected one string or one array of token ids";
-        return Err(Error::value("prompt", message));
+        return Err(Error::invalid_value("prompt", message));
     };
     let tokens = match prompt {
-        Input::Text(text) => {
+        TextOrTokens::Text(text) => {
             let adds = run.add_special_tokens != Some(false);
             let tokens = tokenizer.encode(&text, adds, true);
-            tokens.map_err(|error| Error::value("prompt", error.to_string()))?
+            tokens.map_err(|error| Error::invalid_value("prompt", error.to_string()))?
         }
-        Input::Tokens(tokens) => {
+        TextOrTokens::Tokens(tokens) => {
             check_ids("prompt", &tokens, &served)?;
             tokens
         }
     };
     let constraint = generation.compile(constraint, &served).await?;
     let first = generation.request(&served, &tokens, None, constraint.as_ref());
-    let mut first = first.map_err(|error| error.of_prompt("prompt"))?;
+    let mut first = first.map_err(|error| error.with_prompt_field("prompt"))?;
     first.max_tokens.get_or_insert(0);
     let n = generation.n_choices();
-    let answers = Answers::submit(&served, choices(&first, n).collect(), n);
-    let answers = answers.map_err(|error| error.of_prompt("prompt"))?;
+    let answers = RunningCompletions::submit(&served, choice_requests(&first, n).collect(), n);
+    let answers = answers.map_err(|error| error.with_prompt_field("prompt"))?;
     let (all, usage) = answers.with_lab(Some(wanted), &served).collect().await?;
     let results = all.into_iter().enumerate().map(|(index, one)| {
-        let mut result = Members::from(json!({
+        let mut result = JsonObject::from(json!({
             "index": index, "text": one.text, "lab": null,
             "finish_reason": one.reason.map(finish_reason),
         }));
@@ -459,10 +462,10 @@ pub(crate) async fn run(
         }
         result
     });
-    let mut out = Members::from(json!({
+    let mut out = JsonObject::from(json!({
         "object": "lab.run", "model": served.name, "tokens": tokens,
         "pieces": pieces(&tokens, &served), "results": null, "usage": usage_json(&usage),
     }));
-    out.put("results", results.collect::<Vec<Members>>());
+    out.put("results", results.collect::<Vec<JsonObject>>());
     Ok(Json(out))
 }

@@ -181,7 +181,7 @@ pub(super) fn too_many(what: &str, found: usize, most: usize) -> Result<(), Erro
     }
     let param = format!("{FIELD}.{what}");
     let message = format!("`{param}` has {found} entries, expected at most {most}");
-    Err(Error::value(param, message))
+    Err(Error::invalid_value(param, message))
 }
 
 pub(super) fn positions(
@@ -208,14 +208,14 @@ pub(super) fn top(param: &str, k: usize) -> Result<usize, Error> {
     }
     let param = format!("{FIELD}.{param}");
     let message = format!("`{param}` is {k}, expected 1 to {MAX_TOP}");
-    Err(Error::value(param, message))
+    Err(Error::invalid_value(param, message))
 }
 
 impl EditObject {
     pub(super) fn read(self, at: &str) -> Result<(Edit, Names), Error> {
         let fault = |field: &str, message: &str| {
             let param = format!("{FIELD}.{at}{field}");
-            Error::value(&param, format!("`{param}`: {message}"))
+            Error::invalid_value(&param, format!("`{param}`: {message}"))
         };
         let op = self.op;
         let mut reference = match (self.sae, self.feature) {

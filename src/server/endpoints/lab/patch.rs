@@ -14,10 +14,10 @@ use crate::Pool;
 use crate::http::error::Error;
 use crate::http::json::Json;
 use crate::request::fields;
-use crate::request::fields::{Body, Field, Kind, fields};
-use crate::request::input::{Input, check_ids, inputs};
-use crate::response::answers::{Answers, usage_json};
-use lab_core::engine::serving::Served;
+use crate::request::fields::{BodyFields, FieldDoc, FieldType, fields};
+use crate::request::input::{TextOrTokens, check_ids, texts_or_tokens};
+use crate::response::running_completions::{RunningCompletions, usage_json};
+use lab_core::engine::serving::ServedModel;
 use lab_core::engine::{
     Capture, Captured, Edit, EditOp, LabPlan, Reduce, Request, Usage, Vector, Where,
 };
@@ -57,11 +57,11 @@ struct Metric {
     against: Option<Target>,
 }
 
-impl Kind for Metric {}
+impl FieldType for Metric {}
 
 /// The documented fields of a grid.
-pub(crate) fn fields() -> Vec<Field> {
-    fields::of::<Patch>()
+pub(crate) fn fields() -> Vec<FieldDoc> {
+    fields::documented::<Patch>()
 }
 
 /// The metric with token ids of a model.
@@ -89,7 +89,7 @@ impl Measure {
 
 /// A model with the metric, and the usage of its runs so far.
 struct Runs {
-    served: Arc<Served>,
+    served: Arc<ServedModel>,
     measure: Measure,
     usage: Usage,
 }
@@ -115,8 +115,8 @@ impl Runs {
             }
         };
         let requests = plans.into_iter().map(request).collect();
-        let answers = Answers::submit(&self.served, requests, 1);
-        let answers = answers.map_err(|error| error.of_prompt(param))?;
+        let answers = RunningCompletions::submit(&self.served, requests, 1);
+        let answers = answers.map_err(|error| error.with_prompt_field(param))?;
         let (all, usage) = answers.collect().await?;
         self.usage.prompt_tokens += usage.prompt_tokens;
         self.usage.cached_tokens += usage.cached_tokens;
@@ -130,20 +130,20 @@ impl Runs {
 }
 
 /// The tokens of a prompt, by the rules of `/v1/lab/run`.
-fn tokens(served: &Served, param: &'static str, prompt: &Value) -> Result<Vec<u32>, Error> {
-    let mut all = inputs(param, prompt)?;
+fn tokens(served: &ServedModel, param: &'static str, prompt: &Value) -> Result<Vec<u32>, Error> {
+    let mut all = texts_or_tokens(param, prompt)?;
     let (Some(one), true) = (all.pop(), all.is_empty()) else {
         let message = format!(
             "`{param}` has more than one prompt, expected one string or one array of token ids"
         );
-        return Err(Error::value(param, message));
+        return Err(Error::invalid_value(param, message));
     };
     match one {
-        Input::Text(text) => {
+        TextOrTokens::Text(text) => {
             let tokens = served.handle.tokenizer().encode(&text, true, true);
-            tokens.map_err(|error| Error::value(param, error.to_string()))
+            tokens.map_err(|error| Error::invalid_value(param, error.to_string()))
         }
-        Input::Tokens(tokens) => {
+        TextOrTokens::Tokens(tokens) => {
             check_ids(param, &tokens, served)?;
             Ok(tokens)
         }
@@ -165,7 +165,7 @@ fn columns(asked: Option<Places>, n: usize) -> Result<Vec<Vec<i64>>, Error> {
     if found.is_empty() || !is_sound {
         let message =
             format!("`positions`: expected ascending positions within the prompt of {n} tokens");
-        return Err(Error::value("positions", message));
+        return Err(Error::invalid_value("positions", message));
     }
     Ok(found.into_iter().map(|at| vec![at]).collect())
 }
@@ -195,10 +195,13 @@ fn cells(names: &[String], rows: &[Captured], columns: &[Vec<i64>]) -> Vec<Edit>
     out
 }
 
-pub(crate) async fn patch(State(pool): State<Arc<Pool>>, mut body: Body) -> Result<Json, Error> {
+pub(crate) async fn patch(
+    State(pool): State<Arc<Pool>>,
+    mut body: BodyFields,
+) -> Result<Json, Error> {
     let asked: Patch = body.take()?;
-    body.own().finish()?;
-    let name = asked.model.as_deref().unwrap_or(crate::pool::ALIAS);
+    body.closed().finish()?;
+    let name = asked.model.as_deref().unwrap_or(crate::pool::DEFAULT_MODEL);
     let served = pool.get(name).await?;
     grid(&served, asked).await.map(Json)
 }
@@ -207,8 +210,11 @@ pub(crate) async fn patch(State(pool): State<Arc<Pool>>, mut body: Body) -> Resu
 ///
 /// # Errors
 /// The object is invalid (the error names the place), or the model fails.
-pub async fn patched(served: &Arc<Served>, object: Map<String, Value>) -> Result<Value, String> {
-    let mut body = Body::of(object);
+pub async fn patched(
+    served: &Arc<ServedModel>,
+    object: Map<String, Value>,
+) -> Result<Value, String> {
+    let mut body = BodyFields::new(object);
     let asked = body.take::<Patch>().and_then(|asked| {
         body.finish()?;
         Ok(asked)
@@ -219,7 +225,7 @@ pub async fn patched(served: &Arc<Served>, object: Map<String, Value>) -> Result
 }
 
 /// The grid: a row for each point, a column for each position.
-async fn grid(served: &Arc<Served>, asked: Patch) -> Result<Value, Error> {
+async fn grid(served: &Arc<ServedModel>, asked: Patch) -> Result<Value, Error> {
     let patterns = asked.points.unwrap_or_else(|| vec!["layers.*.out".into()]);
     super::too_many("points", patterns.len(), MAX_ITEMS)?;
     let id = |target: Target, param: &str| {
@@ -240,14 +246,15 @@ async fn grid(served: &Arc<Served>, asked: Patch) -> Result<Value, Error> {
     if clean.len() != corrupt.len() {
         let (n, m) = (clean.len(), corrupt.len());
         let message = format!("`corrupt` has {m} tokens, expected {n} as `clean` has");
-        return Err(Error::value("corrupt", message));
+        return Err(Error::invalid_value("corrupt", message));
     }
     let columns = columns(asked.positions, clean.len())?;
     let points = served.handle.points();
     let (mut names, mut width) = (Vec::new(), 0);
     for pattern in &patterns {
         let found = points.find(pattern);
-        let found = found.map_err(|error| Error::value("points", format!("`points`: {error}")))?;
+        let found =
+            found.map_err(|error| Error::invalid_value("points", format!("`points`: {error}")))?;
         for at in found {
             names.push(points.all[at].name_by(pattern).to_owned());
             width = points.all[at].width().max(width);
@@ -259,7 +266,7 @@ async fn grid(served: &Arc<Served>, asked: Patch) -> Result<Value, Error> {
         let message = format!(
             "the grid has {n} points and {m} positions: {n_runs} runs, the limit is {MAX_RUNS}"
         );
-        return Err(Error::value("positions", message));
+        return Err(Error::invalid_value("positions", message));
     }
     let mut runs = Runs {
         served: Arc::clone(served),

@@ -12,20 +12,20 @@ use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 
 use lab_base::tokenizer::Tokenizer;
+use lab_base::util::atomic_file::OutputPath;
 use lab_base::util::parallel;
-use lab_base::util::writing::Target;
 use lab_core::artifacts::arrays;
 use lab_core::artifacts::arrays::{Elements, Format, Named};
 use lab_core::artifacts::store;
 use lab_core::artifacts::store::Kept;
 use lab_core::artifacts::vectors::Content;
-use lab_core::engine::serving::{Served, now};
+use lab_core::engine::serving::{ServedModel, unix_seconds};
 use lab_core::engine::{Attributed, Captured, LabResult, LensRow, Reduce};
 
 use super::objects::{Encoding, Output};
 use super::{Wanted, artifacts};
 use crate::http::error::Error;
-use crate::http::json::{Text, text};
+use crate::http::json::{JsonText, json_text};
 use lab_core::artifacts::packed::Dtype;
 
 /// Maximum size in bytes of a plan in the metadata of a file; of a longer one the file has a digest.
@@ -287,10 +287,10 @@ impl Wanted {
     /// The file cannot be written.
     pub fn write<'p>(
         &self,
-        target: impl Into<Target<'p>>,
+        target: impl Into<OutputPath<'p>>,
         format: Format,
         result: &LabResult,
-        served: &Served,
+        served: &ServedModel,
     ) -> io::Result<Value> {
         let values = self.values(result, &WANTED);
         let arrays: Vec<Named<'_>> = values.iter().flat_map(Shown::arrays).collect();
@@ -316,7 +316,7 @@ impl Wanted {
     }
 
     /// The result as JSON for a response.
-    pub fn json(&self, result: &LabResult, served: &Served) -> Value {
+    pub fn json(&self, result: &LabResult, served: &ServedModel) -> Value {
         self.written(result, served, &WANTED, |report| json!(report))
     }
 
@@ -325,8 +325,8 @@ impl Wanted {
     pub(crate) async fn text(
         self: &Arc<Self>,
         result: LabResult,
-        served: &Arc<Served>,
-    ) -> Result<Text, Error> {
+        served: &Arc<ServedModel>,
+    ) -> Result<JsonText, Error> {
         let ended = |detail: String| Error::Engine { detail };
         let turn = TURNS.acquire().await.map_err(|e| ended(e.to_string()))?;
         let is_over = Arc::new(AtomicBool::new(false));
@@ -334,7 +334,7 @@ impl Wanted {
         let (wanted, served) = (Arc::clone(self), Arc::clone(served));
         let work = move || {
             let _turn = turn;
-            wanted.written(&result, &served, &is_over, |report| text(report))
+            wanted.written(&result, &served, &is_over, |report| json_text(report))
         };
         let written = tokio::task::spawn_blocking(work).await;
         written.map_err(|error| ended(error.to_string()))
@@ -344,7 +344,7 @@ impl Wanted {
     fn written<T>(
         &self,
         result: &LabResult,
-        served: &Served,
+        served: &ServedModel,
         is_over: &AtomicBool,
         write: impl FnOnce(&Report<'_>) -> T,
     ) -> T {
@@ -380,7 +380,7 @@ impl Wanted {
         captures: Vec<CaptureJson<'a>>,
         artifact: Option<Value>,
         result: &'a LabResult,
-        served: &'a Served,
+        served: &'a ServedModel,
     ) -> Report<'a> {
         let tokenizer: &Tokenizer = served.handle.tokenizer();
         let points = result.lens.iter().map(|point| PointJson {
@@ -470,7 +470,7 @@ impl Wanted {
         &self,
         result: &LabResult,
         values: &[Shown<'_>],
-        served: &Served,
+        served: &ServedModel,
     ) -> Map<String, Value> {
         let identity = &served.identity;
         let plan: Cow<'_, str> = match self.text.len() <= MAX_TEXT {
@@ -484,7 +484,7 @@ impl Wanted {
             ("definition_sha256", identity.definition.clone()),
             ("types", identity.types.clone()),
             ("program", format!("bench {}", env!("CARGO_PKG_VERSION"))),
-            ("created", now().to_string()),
+            ("created", unix_seconds().to_string()),
             ("tokens", json!(result.tokens).to_string()),
             ("captures", json!(captures).to_string()),
             ("plan", plan.into_owned()),

@@ -1,11 +1,11 @@
 //! Forwards requests to the engine process of their model and passes the answers back unchanged.
 //!
-//! A stream that waits for a model to be loaded, in this process or another, is kept alive (`waiting`). A request for
+//! A stream that waits for a model to be loaded, in this process or another, is kept alive (`loading_stream`). A request for
 //! which no model is found goes to the server's own handlers, which report what is wrong with it. When the process
 //! dies, a request without an answer gets an error; a stream gets the error event of its dialect after its last whole
 //! event. Why there are engine processes: `process`.
 
-mod waiting;
+mod loading_stream;
 
 use std::io;
 use std::sync::Arc;
@@ -23,20 +23,20 @@ use serde_json::Value;
 use tokio::runtime::Handle;
 
 use crate::http::transport;
-use crate::http::transport::exchange;
+use crate::http::transport::send;
 
 use crate::endpoints::adapters;
-use crate::endpoints::adapters::Which;
-use crate::http::assembly::{OWNER, Server};
-use crate::http::dialect::Dialect;
-use crate::http::error::{Error, IsElsewhere};
-use crate::http::request_log::Record;
+use crate::endpoints::adapters::ModelQuery;
+use crate::http::app::{AppState, OWNER_HEADER};
+use crate::http::context::RequestContext;
+use crate::http::error::{Error, ForEngineProcess};
+use crate::http::error_format::ErrorFormat;
 use crate::http::routes;
-use crate::http::routes::Owner;
+use crate::http::routes::AnsweredBy;
 use crate::http::transport::MAX_BODY_BYTES;
-use crate::pool::{ALIAS, Engine};
-use crate::process::Process;
-use crate::request::fields::whole;
+use crate::pool::{DEFAULT_MODEL, LoadedEngine};
+use crate::process::EngineProcess;
+use crate::request::fields::read_body;
 
 /// Headers that belong to one connection, and those that only the server reads.
 static OWN_HEADERS: &[&str] = &[
@@ -59,29 +59,29 @@ const MAX_HELD: usize = 1 << 20;
 const METRICS_TIME: Duration = Duration::from_secs(2);
 
 /// Forwards requests to the engine processes of their models, and keeps streams alive while their model is loaded.
-pub(crate) async fn layer(server: Arc<Server>, request: Request) -> Response {
+pub(crate) async fn layer(server: Arc<AppState>, request: Request) -> Response {
     let pool = &server.pool;
-    let owner = routes::owner(request.method(), request.uri().path());
-    let has_part = pool.is_split() || (owner == Owner::Model && pool.lacks_one());
-    if owner == Owner::Server || !has_part {
+    let owner = routes::answered_by(request.method(), request.uri().path());
+    let has_part = pool.is_split() || (owner == AnsweredBy::Model && pool.has_unloaded_model());
+    if owner == AnsweredBy::Server || !has_part {
         return server.handled(request).await;
     }
     let (head, body) = request.into_parts();
-    // Other bodies were read in time (`intake`). The bodies of these methods have no meaning.
+    // Other bodies were read in time (`http::body`). The bodies of these methods have no meaning.
     let body = match head.method {
         Method::GET | Method::HEAD => Ok(Bytes::new()),
-        _ => whole(body).await,
+        _ => read_body(body).await,
     };
     let body = match body {
         Ok(body) => body,
         Err(error) => return error.into_response(),
     };
     let Routing { model, is_streamed } = Routing::of(&head.uri, &body);
-    let call = Call {
+    let call = RoutedRequest {
         owner,
         name: model.and_then(|name| match owner {
-            Owner::Server => pool.own_name(&name).ok(),
-            Owner::Model | Owner::Loaded => pool.serving_name(&name).ok(),
+            AnsweredBy::Server => pool.own_name(&name).ok(),
+            AnsweredBy::Model | AnsweredBy::Loaded => pool.serving_name(&name).ok(),
         }),
         head,
         body,
@@ -89,54 +89,57 @@ pub(crate) async fn layer(server: Arc<Server>, request: Request) -> Response {
     };
     let may_wait = is_streamed && call.is_first() && routes::can_stream(call.head.uri.path());
     if may_wait {
-        return Box::pin(waiting::answer(call)).await;
+        return Box::pin(loading_stream::answer(call)).await;
     }
     Box::pin(call.run()).await
 }
 
 /// A request whose body was read, and the route and handler that answer it.
-struct Call {
-    server: Arc<Server>,
-    owner: Owner,
+struct RoutedRequest {
+    server: Arc<AppState>,
+    owner: AnsweredBy,
     /// The model that the request names, if it exists.
     name: Option<String>,
     head: Parts,
     body: Bytes,
 }
 
-impl Call {
+impl RoutedRequest {
     fn request(&self) -> Request {
         Request::from_parts(self.head.clone(), Body::from(self.body.clone()))
     }
 
     /// Whether the model must first be loaded for this request.
     fn is_first(&self) -> bool {
-        let name = self.name.as_ref().filter(|_| self.owner == Owner::Model);
+        let name = self
+            .name
+            .as_ref()
+            .filter(|_| self.owner == AnsweredBy::Model);
         name.is_some_and(|name| !self.server.pool.is_loaded(name))
     }
 
     /// The answer of this process's own handler.
-    async fn own(&self) -> Response {
+    async fn handle_here(&self) -> Response {
         Arc::clone(&self.server).handled(self.request()).await
     }
 
     /// The answer to the request, from the model's engine process or from a handler.
     async fn run(self) -> Response {
         let Some(name) = self.name.as_ref().filter(|_| self.server.pool.is_split()) else {
-            return self.own().await;
+            return self.handle_here().await;
         };
         if self.is_first() {
             // No model is loaded for a request that the checks of this process refuse.
-            let response = self.own().await;
-            if response.extensions().get::<IsElsewhere>().is_none() {
+            let response = self.handle_here().await;
+            if response.extensions().get::<ForEngineProcess>().is_none() {
                 return response;
             }
         }
         // At most two attempts: an idle process may have died unnoticed.
         for is_last in [false, true] {
             let process = match self.owner {
-                Owner::Loaded => self.server.pool.process(name),
-                _ => match self.server.pool.engine(name).await.map(Engine::parts) {
+                AnsweredBy::Loaded => self.server.pool.process(name),
+                _ => match self.server.pool.engine(name).await.map(LoadedEngine::parts) {
                     Ok((_, process)) => process,
                     Err(error) => return error.into_response(),
                 },
@@ -149,15 +152,15 @@ impl Call {
                 false => forwarded(process, self.request()).await,
             };
             match answer {
-                Err(Unsent(how)) if is_last => {
+                Err(EngineGone(how)) if is_last => {
                     let name = name.clone();
                     return Error::EngineDied { name, how }.into_response();
                 }
-                Err(Unsent(_)) => {}
+                Err(EngineGone(_)) => {}
                 Ok(response) => return response,
             }
         }
-        self.own().await
+        self.handle_here().await
     }
 
     fn sets_scales(&self) -> bool {
@@ -165,7 +168,7 @@ impl Call {
     }
 
     /// Sets the adapter scales of a process, and keeps them for its successors.
-    async fn scaled(&self, process: Arc<Process>) -> Result<Response, Unsent> {
+    async fn scaled(&self, process: Arc<EngineProcess>) -> Result<Response, EngineGone> {
         let _turn = self.server.pool.scaling.lock().await;
         let response = forwarded(process, self.request()).await?;
         if let (Some(name), Ok(scales)) = (&self.name, adapters::scales(&self.body))
@@ -186,17 +189,17 @@ struct Routing {
 
 impl Routing {
     fn of(uri: &Uri, body: &[u8]) -> Self {
-        match serde_json::from_slice::<Fields>(body) {
-            Ok(Fields { model, stream }) => Self {
+        match serde_json::from_slice::<RoutingFields>(body) {
+            Ok(RoutingFields { model, stream }) => Self {
                 model: match model {
-                    Value::Null => Some(ALIAS.to_owned()),
+                    Value::Null => Some(DEFAULT_MODEL.to_owned()),
                     Value::String(name) => Some(name),
                     _ => None,
                 },
                 is_streamed: stream == Value::Bool(true),
             },
             Err(_) => {
-                let which = Query::<Which>::try_from_uri(uri).ok();
+                let which = Query::<ModelQuery>::try_from_uri(uri).ok();
                 Self {
                     model: which.map(|which| which.name().to_owned()),
                     is_streamed: false,
@@ -208,23 +211,23 @@ impl Routing {
 
 /// The fields `model` and `stream` of an object; of repeated fields, the last one.
 #[derive(Default)]
-struct Fields {
+struct RoutingFields {
     model: Value,
     stream: Value,
 }
 
-impl<'de> Deserialize<'de> for Fields {
+impl<'de> Deserialize<'de> for RoutingFields {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Object;
         impl<'de> Visitor<'de> for Object {
-            type Value = Fields;
+            type Value = RoutingFields;
 
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str("an object")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
-                let mut fields = Fields::default();
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RoutingFields, A::Error> {
+                let mut fields = RoutingFields::default();
                 while let Some(key) = map.next_key::<String>()? {
                     match key.as_str() {
                         "model" => fields.model = map.next_value()?,
@@ -240,12 +243,12 @@ impl<'de> Deserialize<'de> for Fields {
 }
 
 /// A request that was not sent because the process was dead, with how it died.
-struct Unsent(String);
+struct EngineGone(String);
 
 /// Sends a request to an engine process and returns its answer.
-async fn forwarded(process: Arc<Process>, request: Request) -> Result<Response, Unsent> {
-    let record = Record::current();
-    let dialect = Dialect::of(request.uri().path());
+async fn forwarded(process: Arc<EngineProcess>, request: Request) -> Result<Response, EngineGone> {
+    let record = RequestContext::current();
+    let dialect = ErrorFormat::of(request.uri().path());
     let runtime = request.extensions().get::<Handle>().cloned();
     let (head, body) = request.into_parts();
     let mut sent = Request::new(body);
@@ -258,15 +261,15 @@ async fn forwarded(process: Arc<Process>, request: Request) -> Result<Response, 
     let host = HeaderValue::from_static("localhost");
     sent.headers_mut().insert(header::HOST, host);
     if let Ok(owner) = HeaderValue::from_str(&record.owner()) {
-        sent.headers_mut().insert(OWNER, owner);
+        sent.headers_mut().insert(OWNER_HEADER, owner);
     }
     let runtime = runtime.unwrap_or_else(Handle::current);
     let connections = Arc::clone(process.connections());
     let Ok(channel) = connections.open(&runtime).await else {
-        return Err(Unsent(process.death().await));
+        return Err(EngineGone(process.death().await));
     };
-    record.hand_over();
-    let begun = unless(process.lost(), exchange(connections, channel, sent)).await;
+    record.leave_log_to_engine();
+    let begun = unless(process.lost(), send(connections, channel, sent)).await;
     let Some(Ok((mut head, answer))) = begun else {
         return Ok(died(&process, &record).await.into_response());
     };
@@ -299,7 +302,7 @@ async fn forwarded(process: Arc<Process>, request: Request) -> Result<Response, 
 type Rest = BoxStream<'static, Result<Bytes, hyper::Error>>;
 
 /// The start of an answer, and the rest of a longer one.
-async fn start(answer: transport::Answer) -> Result<(Bytes, Option<Rest>), hyper::Error> {
+async fn start(answer: transport::AnswerBody) -> Result<(Bytes, Option<Rest>), hyper::Error> {
     let (mut parts, mut held) = (answer.into_stream(), Vec::new());
     while held.len() < MAX_HELD {
         match parts.next().await {
@@ -312,7 +315,12 @@ async fn start(answer: transport::Answer) -> Result<(Bytes, Option<Rest>), hyper
 
 /// The body of an answer that is longer than what is held. If the process is lost, the connection breaks, so that no
 /// client takes the answer for complete.
-fn rest_of(process: Arc<Process>, record: Arc<Record>, held: Bytes, rest: Rest) -> Body {
+fn rest_of(
+    process: Arc<EngineProcess>,
+    record: Arc<RequestContext>,
+    held: Bytes,
+    rest: Rest,
+) -> Body {
     let lost = Box::pin(process.lost());
     let rest = stream::unfold(Some((process, record, lost, rest)), |state| async {
         let (process, record, mut lost, mut rest) = state?;
@@ -343,21 +351,26 @@ fn is_stream(headers: &HeaderMap) -> bool {
 }
 
 /// The error for a request whose process died.
-async fn died(process: &Process, record: &Record) -> Error {
+async fn died(process: &EngineProcess, record: &RequestContext) -> Error {
     let (name, how) = (process.name().to_owned(), process.death().await);
     record.engine_died(&name);
     Error::EngineDied { name, how }
 }
 
 /// The last event of a stream whose process died or was lost after `n_events` events.
-async fn last(process: Arc<Process>, record: Arc<Record>, dialect: Dialect, n: usize) -> Bytes {
+async fn last(
+    process: Arc<EngineProcess>,
+    record: Arc<RequestContext>,
+    dialect: ErrorFormat,
+    n: usize,
+) -> Bytes {
     let error = died(&process, &record).await;
     error.log();
-    dialect.failed(error.status(), &error.body(), n)
+    dialect.error_event(error.status(), &error.body(), n)
 }
 
 /// The metrics of an engine process; `None` if it does not report them in time. Does not count as use of the model.
-pub(crate) async fn metrics(process: Arc<Process>) -> Option<String> {
+pub(crate) async fn metrics(process: Arc<EngineProcess>) -> Option<String> {
     let connections = Arc::clone(process.connections());
     drop(process);
     let mut request = Request::new(Body::empty());
@@ -367,7 +380,7 @@ pub(crate) async fn metrics(process: Arc<Process>) -> Option<String> {
     request.headers_mut().insert(header::HOST, host);
     let asked = async {
         let channel = connections.open(&Handle::current()).await.ok()?;
-        let (_, answer) = exchange(connections, channel, request).await.ok()?;
+        let (_, answer) = send(connections, channel, request).await.ok()?;
         let body = to_bytes(Body::from_stream(answer.into_stream()), MAX_BODY_BYTES);
         String::from_utf8(body.await.ok()?.to_vec()).ok()
     };
@@ -398,12 +411,15 @@ mod tests {
             of("/v1/x", "{\"model\": 1, \"model\": \"m\"}").as_deref(),
             Some("m")
         );
-        assert_eq!(of("/v1/x", "{\"model\": null}").as_deref(), Some(ALIAS));
-        assert_eq!(of("/v1/x", "{}").as_deref(), Some(ALIAS));
+        assert_eq!(
+            of("/v1/x", "{\"model\": null}").as_deref(),
+            Some(DEFAULT_MODEL)
+        );
+        assert_eq!(of("/v1/x", "{}").as_deref(), Some(DEFAULT_MODEL));
         assert_eq!(of("/v1/x", "{\"model\": 1}"), None);
         assert_eq!(of("/props?model=a%20b", "").as_deref(), Some("a b"));
         assert_eq!(of("/lora-adapters?model=m", "[]").as_deref(), Some("m"));
-        assert_eq!(of("/props", "").as_deref(), Some(ALIAS));
+        assert_eq!(of("/props", "").as_deref(), Some(DEFAULT_MODEL));
         let is_streamed = |body: &str| {
             let uri = Uri::from_static("/v1/x");
             Routing::of(&uri, body.as_bytes()).is_streamed
@@ -423,7 +439,7 @@ mod tests {
             how: "SIGKILL".into(),
         };
         let failed = |path: &str| {
-            let text = Dialect::of(path).failed(error.status(), &error.body(), 7);
+            let text = ErrorFormat::of(path).error_event(error.status(), &error.body(), 7);
             let text = std::str::from_utf8(&text).expect("UTF-8");
             let (_, data) = text.split_once("data: ").expect("data");
             let is_named = text.starts_with("event: error\n");

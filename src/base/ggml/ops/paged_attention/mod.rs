@@ -8,7 +8,7 @@ use ggml_sys as sys;
 
 use super::super::arena::Tensor;
 use super::super::error::Error;
-use super::attention::Scores;
+use super::attention::ScoreOptions;
 use super::{Graph, fault};
 use crate::weights::TensorType;
 
@@ -153,7 +153,7 @@ impl Graph {
         &self,
         q: &Tensor,
         blocks: &KvBlocks<'_>,
-        scores: &Scores<'_>,
+        scores: &ScoreOptions<'_>,
     ) -> Result<Tensor, Error> {
         const OP: &str = "paged_attention";
         self.float(OP, q, false)?;

@@ -11,7 +11,7 @@ use super::*;
 /// A vocabulary as we and as the library run it.
 struct Pair {
     name: String,
-    folder: Folder,
+    folder: FolderTokenizer,
     library: Library,
 }
 

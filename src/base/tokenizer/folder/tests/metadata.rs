@@ -2,7 +2,7 @@
 
 use tokenizers::AddedToken;
 
-use super::super::super::vocab::Kind;
+use super::super::super::vocab::TokenKind;
 use super::*;
 use crate::weights::{Metadata, Value};
 
@@ -33,7 +33,7 @@ fn special(text: &str) -> AddedToken {
 }
 
 /// The metadata of a folder of `small` and further files.
-fn folder_with(added: &[AddedToken], files: &[(&str, &str)]) -> Folder {
+fn folder_with(added: &[AddedToken], files: &[(&str, &str)]) -> FolderTokenizer {
     let tokenizer = small(added);
     let all = [files, &[("tokenizer.json", &tokenizer)]].concat();
     read(folder(&all).path()).unwrap()
@@ -180,11 +180,11 @@ fn the_vocabulary_is_as_long_as_the_model_s() {
         .unwrap();
     assert_eq!(
         kinds.get(258).unwrap().as_i64(),
-        Some(Kind::Control.code().into())
+        Some(TokenKind::Control.code().into())
     );
     assert_eq!(
         kinds.get(259).unwrap().as_i64(),
-        Some(Kind::Unused.code().into())
+        Some(TokenKind::Unused.code().into())
     );
 }
 

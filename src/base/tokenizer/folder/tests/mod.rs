@@ -28,7 +28,7 @@ use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use crate::weights::Metadata;
 
 use super::super::Tokenizer;
-use super::{Folder, read};
+use super::{FolderTokenizer, read};
 
 /// A folder with these files.
 fn folder(files: &[(&str, &str)]) -> TempDir {
@@ -42,7 +42,7 @@ fn folder(files: &[(&str, &str)]) -> TempDir {
 }
 
 /// A folder of a `tokenizer.json` alone.
-fn of(tokenizer: &str) -> Folder {
+fn of(tokenizer: &str) -> FolderTokenizer {
     read(folder(&[("tokenizer.json", tokenizer)]).path()).unwrap()
 }
 

@@ -6,14 +6,14 @@ mod integers;
 mod small_floats;
 
 use lab_base::weights::TensorType;
-use lab_base::weights::safetensors::{Checkpoint, Dtype, Stored};
+use lab_base::weights::safetensors::{Checkpoint, Dtype, StoredTensor};
 
 use super::method::Settings;
 use super::place::Place;
 use super::{Kind, Packed};
 
 /// The stored codes of a matrix, its dimensions (the slowest first), and its other stored tensors.
-type Matrix = (Stored, Vec<u64>, Kind);
+type Matrix = (StoredTensor, Vec<u64>, Kind);
 
 /// The types of scales.
 const FLOATS: &[Dtype] = &[Dtype::F32, Dtype::F16, Dtype::BF16];
@@ -28,7 +28,7 @@ pub(super) struct Found {
     pub(super) shape: Vec<u64>,
     pub(super) packed: Packed,
     /// The stored tensor with the codes.
-    pub(super) codes: Stored,
+    pub(super) codes: StoredTensor,
 }
 
 /// The search for packed matrices.
@@ -91,7 +91,7 @@ pub(super) const PARTS: [&str; 32] = [
 
 impl Finder<'_> {
     /// The layout of the matrix whose codes have this name, and the name of the matrix.
-    pub(super) fn family(&self, name: &str, stored: &Stored) -> Option<(Family, String)> {
+    pub(super) fn family(&self, name: &str, stored: &StoredTensor) -> Option<(Family, String)> {
         let has = |name: &str| self.checkpoint.get(name).is_some();
         let of = |base: &str, family| Some((family, format!("{base}.weight")));
         if let Some(base) = name.strip_suffix(".qweight") {
@@ -151,12 +151,12 @@ impl Finder<'_> {
         })
     }
 
-    fn file(&self, stored: &Stored) -> String {
+    fn file(&self, stored: &StoredTensor) -> String {
         let file = self.checkpoint.path(stored).file_name();
         file.unwrap_or_default().display().to_string()
     }
 
-    fn fault(&self, name: &str, stored: &Stored, expected: &str) -> String {
+    fn fault(&self, name: &str, stored: &StoredTensor, expected: &str) -> String {
         let name = self.checkpoint.stored_name(name);
         format!(
             "`{name}` in {} has the shape {:?} ({:?}), expected {expected}",
@@ -166,7 +166,7 @@ impl Finder<'_> {
         )
     }
 
-    fn get(&self, name: &str) -> Result<&Stored, String> {
+    fn get(&self, name: &str) -> Result<&StoredTensor, String> {
         self.checkpoint
             .get(name)
             .ok_or_else(|| format!("`{name}` is missing, without which the matrix is not known"))
@@ -184,7 +184,7 @@ impl Finder<'_> {
     }
 
     /// A tensor of codes with two axes.
-    fn matrix(&self, name: &str, types: &[Dtype]) -> Result<(&Stored, u64, u64), String> {
+    fn matrix(&self, name: &str, types: &[Dtype]) -> Result<(&StoredTensor, u64, u64), String> {
         let stored = self.get(name)?;
         match stored.shape.as_slice() {
             &[rows, columns] if types.contains(&stored.dtype) && rows > 0 && columns > 0 => {
@@ -199,7 +199,7 @@ impl Finder<'_> {
         &'s self,
         name: &str,
         ty: Dtype,
-    ) -> Result<(&'s Stored, &'s [u64], u64, u64), String> {
+    ) -> Result<(&'s StoredTensor, &'s [u64], u64, u64), String> {
         let stored = self.get(name)?;
         match stored.shape.split_last() {
             Some((&last, outer)) if !outer.is_empty() && stored.dtype == ty && last > 0 => {

@@ -28,7 +28,7 @@ fn every_width_of_heads_is_computed() {
         (1024, 1024),
     ] {
         for (heads, kv_heads) in [(2, 2), (6, 2), (5, 1)] {
-            let shape = Shape {
+            let shape = AttentionShape {
                 dk,
                 dv,
                 heads,
@@ -44,7 +44,7 @@ fn every_width_of_heads_is_computed() {
 fn every_size_of_groups_is_computed() {
     for group in [1, 2, 3, 4, 7, 8, 16, 80] {
         for kv_heads in [1, 2] {
-            let shape = Shape {
+            let shape = AttentionShape {
                 heads: group * kv_heads,
                 kv_heads,
                 ..SMALL
@@ -62,7 +62,7 @@ fn every_pair_of_types_is_computed() {
         .flat_map(|k| types.iter().map(move |v| (*k, *v)))
     {
         for heads in [2, 8] {
-            let shape = Shape {
+            let shape = AttentionShape {
                 dk: 96,
                 heads,
                 k,
@@ -83,7 +83,7 @@ fn values_may_lie_in_the_keys() {
         (BF16, 72, 40),
     ] {
         for heads in [1, 3, 16] {
-            let shape = Shape {
+            let shape = AttentionShape {
                 dk,
                 dv,
                 heads,
@@ -108,8 +108,8 @@ fn caps_biases_and_sinks_are_applied() {
         (1.0, 4.0, Some(40), true),
     ] {
         for heads in [2, 12] {
-            let shape = Shape { heads, ..SMALL };
-            let rule = Rule {
+            let shape = AttentionShape { heads, ..SMALL };
+            let rule = ScoreRule {
                 softcap,
                 max_bias,
                 far,
@@ -141,16 +141,16 @@ fn windows() -> Vec<Query> {
 
 #[test]
 fn only_the_interval_is_seen() {
-    let linear = Rule {
+    let linear = ScoreRule {
         max_bias: 8.0,
         ..NO_RULE
     };
-    let near = Rule {
+    let near = ScoreRule {
         far: Some(15),
         ..NO_RULE
     };
     for (heads, rule) in [(2, linear), (16, linear), (2, near)] {
-        let shape = Shape { heads, ..SMALL };
+        let shape = AttentionShape { heads, ..SMALL };
         check(&shape, &rule, &windows(), &HERE);
     }
 }
@@ -159,7 +159,7 @@ fn only_the_interval_is_seen() {
 fn longer_blocks_and_a_pool_that_ends_within_one_are_read() {
     let queries = causal(1, 40..44);
     for (block_len, short) in [(32, 0), (48, 0), (256, 0), (16, 15), (64, 9)] {
-        let place = |seed| Place {
+        let place = |seed| BlockPlace {
             block_len,
             seed,
             short,
@@ -175,7 +175,7 @@ fn longer_blocks_and_a_pool_that_ends_within_one_are_read() {
     }
     // A whole sequence in a pool of fewer slots than a block has.
     for (k, heads) in [(F16, 2), (Q8_0, 2), (F16, 16)] {
-        let shape = Shape {
+        let shape = AttentionShape {
             k,
             v: Some(k),
             heads,
@@ -205,21 +205,21 @@ fn bits_do_not_depend_on_neighbours_blocks_or_threads() {
     let wanted = [causal(1, 100..101), causal(2, 70..78), windows()].concat();
     let shapes = [
         SMALL,
-        Shape { heads: 2, ..SMALL },
-        Shape {
+        AttentionShape { heads: 2, ..SMALL },
+        AttentionShape {
             dk: 100,
             dv: 36,
             heads: 7,
             kv_heads: 1,
             ..SMALL
         },
-        Shape {
+        AttentionShape {
             heads: 32,
             k: Q8_0,
             v: Some(Q4_0),
             ..SMALL
         },
-        Shape {
+        AttentionShape {
             dk: 80,
             dv: 64,
             heads: 16,
@@ -227,14 +227,14 @@ fn bits_do_not_depend_on_neighbours_blocks_or_threads() {
             k: BF16,
             v: None,
         },
-        Shape {
+        AttentionShape {
             heads: 6,
             k: F32,
             v: Some(Q8_0),
             ..SMALL
         },
     ];
-    let rule = Rule {
+    let rule = ScoreRule {
         softcap: 3.0,
         max_bias: 8.0,
         far: Some(20),
@@ -243,7 +243,7 @@ fn bits_do_not_depend_on_neighbours_blocks_or_threads() {
     for shape in &shapes {
         let alone: Vec<Vec<u32>> = wanted
             .iter()
-            .map(|q| bits(&attend(shape, &rule, &[*q], &Place { threads: 1, ..HERE })[0]))
+            .map(|q| bits(&attend(shape, &rule, &[*q], &BlockPlace { threads: 1, ..HERE })[0]))
             .collect();
         for (neighbours, threads, block_len) in
             [(0, 1, 16), (1, 2, 16), (2, 3, 32), (5, 2, 64), (8, 3, 16)]
@@ -256,7 +256,7 @@ fn bits_do_not_depend_on_neighbours_blocks_or_threads() {
                 let others = causal(10 + i, from..from + 1 + (i as i32 % 3) * 9);
                 queries.splice(at..at, others);
             }
-            let place = Place {
+            let place = BlockPlace {
                 block_len,
                 seed: neighbours + 1,
                 threads,
@@ -278,7 +278,7 @@ fn bits_do_not_depend_on_neighbours_blocks_or_threads() {
 fn lists_that_lie_read_nothing_and_disturb_nobody() {
     let queries = [causal(1, 30..40), causal(2, 50..52)].concat();
     for heads in [2, 16] {
-        let shape = Shape { heads, ..SMALL };
+        let shape = AttentionShape { heads, ..SMALL };
         let good = attend(&shape, &NO_RULE, &queries, &HERE);
         let (max, min) = (i32::MAX, i32::MIN);
         for lie in [
@@ -327,7 +327,7 @@ fn a_position_far_from_its_keys_is_no_overflow() {
         first: 0,
         end: 20,
     };
-    let rule = Rule {
+    let rule = ScoreRule {
         max_bias: 8.0,
         ..NO_RULE
     };
@@ -409,7 +409,7 @@ fn results_are_those_of_ggml() {
         bias: None,
         whole: None,
     };
-    let scores = Scores {
+    let scores = ScoreOptions {
         softcap: 2.0,
         max_bias: 8.0,
         sinks: Some(&sinks),
@@ -569,19 +569,19 @@ fn what_does_not_go_together_is_refused() {
         assert!(g.paged_attention(q, &blocks, &PLAIN).is_err(), "{q:?}");
     }
     let scores = [
-        Scores {
+        ScoreOptions {
             scale: f32::NAN,
             ..PLAIN
         },
-        Scores {
+        ScoreOptions {
             softcap: -1.0,
             ..PLAIN
         },
-        Scores {
+        ScoreOptions {
             max_bias: f32::INFINITY,
             ..PLAIN
         },
-        Scores {
+        ScoreOptions {
             sinks: Some(&floats),
             ..PLAIN
         },

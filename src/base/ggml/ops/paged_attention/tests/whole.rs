@@ -299,7 +299,7 @@ fn blocks_of_other_lengths_are_refused() {
         let refused = KvBlocks { whole, ..blocks };
         assert!(attend(&refused, &super::PLAIN).is_err(), "{whole:?}");
     }
-    let linear = Scores {
+    let linear = ScoreOptions {
         max_bias: 8.0,
         ..super::PLAIN
     };
