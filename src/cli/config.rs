@@ -15,57 +15,17 @@ use clap::{Arg, ArgAction, ArgMatches, CommandFactory, FromArgMatches};
 use lab_base::util::limited_read;
 use lab_base::util::limited_read::MAX_DEFINITION;
 use lab_core::arch::nearest;
-use lab_core::models;
-use lab_core::models::Source;
 
-use super::serve::Args;
-use super::{Cli, Command, Failure, output};
+use super::command_line::{Cli, Command};
+use super::serve::{Args, ConfigLayers, PER_MODEL};
+use super::{Failure, output};
 
 /// The layer that a value comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum SettingOrigin {
-    ConfigFile,
+    File,
     Environment(String),
     Flag,
-}
-
-/// The settings of the layers that are not command-line options.
-#[derive(Debug, Default)]
-pub(super) struct ConfigLayers {
-    /// Further names of models.
-    pub(super) aliases: BTreeMap<String, String>,
-    /// The options of models that have a table of their own.
-    pub(super) per_model: BTreeMap<String, Args>,
-    /// The configuration file.
-    pub(super) path: PathBuf,
-    /// Warnings, for when the log is started.
-    pub(super) warnings: Vec<String>,
-}
-
-impl ConfigLayers {
-    /// Refuses tables of models that are not served.
-    ///
-    /// # Errors
-    /// There is one; the error names it, and the models.
-    pub(super) fn check_models(&self, sources: &[Source]) -> Result<(), Failure> {
-        let known = models::by_name(sources.to_vec());
-        let known: Vec<&str> = known.keys().map(String::as_str).collect();
-        let fault = |name: &String| {
-            let hint = match (nearest(name, known.iter().copied()), self.aliases.get(name)) {
-                (Some(near), _) => format!("did you mean `{PER_MODEL}.{near}`?"),
-                (None, Some(own)) => format!("`{name}` is an alias; expected `{PER_MODEL}.{own}`"),
-                (None, None) => {
-                    let shown = &known[..known.len().min(10)];
-                    format!("expected one of {}", shown.join(", "))
-                }
-            };
-            let path = self.path.display();
-            format!("{path}: `{PER_MODEL}.{name}`: no model of this name is served; {hint}")
-        };
-        let own = self.per_model.keys();
-        let unknown = own.filter(|name| !known.contains(&name.as_str()));
-        whole((), &unknown.map(fault).collect::<Vec<_>>())
-    }
 }
 
 /// The values of options, by option id.
@@ -109,12 +69,8 @@ const OTHERS: [&str; 5] = [
     "BENCH_URL",
 ];
 const ALIASES: &str = "aliases";
-const PER_MODEL: &str = "per_model";
 
 /// Builds the command line of `bench serve` from its arguments and the layers below them.
-///
-/// # Errors
-/// The file cannot be read, or a layer has unknown keys or invalid values; all faults of the layer are reported.
 pub(super) fn layered(line: &[OsString], matches: &ArgMatches) -> Result<Cli, Failure> {
     let options = ServeOptions::new();
     let mut origins: BTreeMap<String, SettingOrigin> = BTreeMap::new();
@@ -144,7 +100,7 @@ pub(super) fn layered(line: &[OsString], matches: &ArgMatches) -> Result<Cli, Fa
             &mut origins,
             &mut added,
             (id, values),
-            &SettingOrigin::ConfigFile,
+            &SettingOrigin::File,
         );
     }
     let parsed = |added: &[String]| {
@@ -164,7 +120,7 @@ pub(super) fn layered(line: &[OsString], matches: &ArgMatches) -> Result<Cli, Fa
                 &mut origins,
                 &mut added,
                 (id, values),
-                &SettingOrigin::ConfigFile,
+                &SettingOrigin::File,
             );
         }
         per_model.insert(name.clone(), args(&options, &parsed(&added))?.1);
@@ -222,7 +178,7 @@ fn variable(id: &str) -> String {
 
 /// The settings of a file.
 #[derive(Debug, Default)]
-struct File {
+struct ConfigFile {
     path: PathBuf,
     values: Values,
     aliases: BTreeMap<String, String>,
@@ -364,15 +320,15 @@ impl ServeOptions {
         whole(found, &faults)
     }
 
-    fn file(&self, path: &Path) -> Result<File, Failure> {
+    fn file(&self, path: &Path) -> Result<ConfigFile, Failure> {
         let at = path.display();
         let text =
             limited_read::text(path, MAX_DEFINITION).map_err(|e| anyhow::anyhow!("{at}: {e}"))?;
         let table: toml::Table = text.parse().map_err(|e| anyhow::anyhow!("{at}: {e}"))?;
         let mut faults = Vec::new();
-        let mut file = File {
+        let mut file = ConfigFile {
             path: path.to_owned(),
-            ..File::default()
+            ..ConfigFile::default()
         };
         for (key, value) in &table {
             match (key.as_str(), value) {
@@ -459,7 +415,7 @@ impl ServeOptions {
         &self,
         matches: &ArgMatches,
         origins: &BTreeMap<String, SettingOrigin>,
-        file: &File,
+        file: &ConfigFile,
     ) -> Result<(), Failure> {
         let of_serve = matches.subcommand_matches("serve").unwrap_or(matches);
         let path = file.path.display();
@@ -468,7 +424,7 @@ impl ServeOptions {
             let long = arg.get_long().unwrap_or_default();
             let origin = match origins.get(id) {
                 None => "default".to_owned(),
-                Some(SettingOrigin::ConfigFile) => path.to_string(),
+                Some(SettingOrigin::File) => path.to_string(),
                 Some(SettingOrigin::Environment(name)) => name.clone(),
                 Some(SettingOrigin::Flag) => format!("--{long}"),
             };

@@ -15,7 +15,7 @@ use lab_core::model;
 use lab_core::model::{Estimator, Options};
 use lab_core::models;
 use lab_core::models::{Opened, Source};
-use lab_core::plan::Share;
+use lab_core::plan::DeviceShare;
 
 use super::backends::Backends;
 use super::options::{OpenOptions, at_most_cores, cores};
@@ -95,7 +95,7 @@ fn missing_ops(
     kv_type: TensorType,
 ) -> Result<MissingOps, Failure> {
     let mut plan = opened.plan.clone();
-    plan.place(&[Share {
+    plan.place(&[DeviceShare {
         device: device.name(),
         n_layers: plan.n_placeable(),
     }]);
@@ -153,7 +153,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         }
     }
     match args.json {
-        true => output::line(serde_json::to_string_pretty(&all)?),
+        true => output::json(&all),
         false => Ok(()),
     }
 }

@@ -205,7 +205,7 @@ fn draw(
             let overlay = Overlay::read(&bytes, args.quantity.as_deref())?;
             Ok(overlay.apply(&mut drawing, sample, &model)?)
         };
-        if let Some(doubt) = put().map_err(|e| anyhow::anyhow!("{}: {e}", file.display()))? {
+        if let Some(doubt) = put().map_err(|error| output::at(file, error))? {
             tracing::warn!("{}: {doubt}", file.display());
         }
     }

@@ -4,8 +4,6 @@
 //! The command draws conclusions from the findings of `inspect`; nothing is loaded. It accepts any path: for a path
 //! that is not a model it says what the path is, and the next step. Exit code 1 if the model does not run here.
 
-use std::collections::BTreeMap;
-
 use clap::Args as ClapArgs;
 use serde_json::{Value as Json, json};
 
@@ -14,7 +12,7 @@ use lab_base::weights::TensorInfo;
 use lab_core::model;
 use lab_core::models::Source;
 
-use super::inspect::{self, Findings, ParallelOption, PlanFindings, cache_bytes};
+use super::inspect::{self, Findings, ParallelOption, PlanFindings, TensorSizes, cache_bytes};
 use super::model::ModelArg;
 use super::options::LoadOptions;
 use super::plan::device_line;
@@ -68,43 +66,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     let runs = report.problem.is_none();
     match args.json {
-        true => output::line(serde_json::to_string_pretty(&report.json())?)?,
+        true => output::json(&report.json())?,
         false => output::bytes(report.text().as_bytes())?,
     }
     match runs {
         true => Ok(()),
         false => anyhow::bail!("{}: does not run here", report.path),
-    }
-}
-
-/// The sizes of a model's tensors.
-pub(super) struct TensorSizes {
-    pub(super) n_weights: u64,
-    pub(super) bytes: u64,
-    /// Bytes of each type, the largest first.
-    pub(super) types: Vec<(&'static str, u64)>,
-    /// Mean number of bits per weight.
-    pub(super) bits: f64,
-}
-
-impl TensorSizes {
-    pub(super) fn of(tensors: &[TensorInfo]) -> Self {
-        let mut types: BTreeMap<&str, u64> = BTreeMap::new();
-        let (mut n_weights, mut bytes) = (0u64, 0u64);
-        for tensor in tensors {
-            let of_type = types.entry(tensor.ty.name()).or_default();
-            *of_type = of_type.saturating_add(tensor.bytes);
-            n_weights = n_weights.saturating_add(tensor.elements());
-            bytes = bytes.saturating_add(tensor.bytes);
-        }
-        let mut types: Vec<(&str, u64)> = types.into_iter().collect();
-        types.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-        Self {
-            n_weights,
-            bytes,
-            types,
-            bits: bytes as f64 * 8.0 / n_weights.max(1) as f64,
-        }
     }
 }
 

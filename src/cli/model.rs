@@ -41,9 +41,6 @@ pub(super) struct TwoModels {
 
 impl TwoModels {
     /// A, and B if it is given; `arguments` follow the models of `-m`. Without any, A is the default model.
-    ///
-    /// # Errors
-    /// There are more than two.
     pub(super) fn of<'a>(
         &'a self,
         arguments: [Option<&'a PathBuf>; 2],

@@ -231,9 +231,6 @@ const COMMANDS: &[(&[&str], &str)] = &[
 ];
 
 /// The command line in the options of this program.
-///
-/// # Errors
-/// An option that clap would read as other options is refused, with advice.
 pub(super) fn translated(line: Vec<OsString>) -> Result<Vec<OsString>, Error> {
     let mut is_over = false;
     let translated = line.into_iter().enumerate().map(|(at, word)| {

@@ -53,6 +53,11 @@ pub(super) fn line(text: impl AsRef<str>) -> Result<(), Failure> {
     bytes(text.as_bytes())
 }
 
+/// Prints a value to stdout as indented JSON.
+pub(super) fn json(value: &impl serde::Serialize) -> Result<(), Failure> {
+    line(serde_json::to_string_pretty(value)?)
+}
+
 /// Text that cannot control a terminal: control characters except newline and tab are escaped.
 pub(super) fn escape_controls(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -121,14 +126,11 @@ impl ForceOption {
 }
 
 /// An error with its path.
-pub(super) fn at(path: &Path, error: &io::Error) -> Failure {
+pub(super) fn at(path: &Path, error: impl std::fmt::Display) -> Failure {
     anyhow::anyhow!("{}: {error}", path.display())
 }
 
 /// Refuses the output files of a command line that are there already, inputs, or named twice: before the work.
-///
-/// # Errors
-/// An output is refused.
 pub(super) fn check_outputs(command: &clap::Command, matches: &ArgMatches) -> Result<(), Failure> {
     let (mut command, mut matches) = (command, matches);
     while let Some((name, of_it)) = matches.subcommand() {
@@ -145,7 +147,7 @@ pub(super) fn check_outputs(command: &clap::Command, matches: &ArgMatches) -> Re
     };
     let inputs = given(TypeId::of::<PathBuf>());
     let refuse_input = |path: &Path| match inputs.iter().any(|input| is_same_file(input, path)) {
-        true => Err(at(path, &is_input())),
+        true => Err(at(path, is_input())),
         false => Ok(()),
     };
     let replaces = matches!(matches.try_get_one::<bool>("force"), Ok(Some(true)));
@@ -157,7 +159,7 @@ pub(super) fn check_outputs(command: &clap::Command, matches: &ArgMatches) -> Re
             anyhow::bail!("{}: two outputs have this name", path.display());
         }
         let checked = OutputPath { path, replaces }.check();
-        checked.map_err(|error| at(path, &error))?;
+        checked.map_err(|error| at(path, error))?;
     }
     let appended = given(TypeId::of::<AppendedFile>());
     appended.iter().try_for_each(|path| refuse_input(path))
@@ -172,9 +174,6 @@ pub fn is_closed_pipe(failure: &Failure) -> bool {
 
 /// Writes files, by their names, into a folder, which is created if necessary: all of them, or none if one is refused.
 /// Returns their paths.
-///
-/// # Errors
-/// A name is hidden or leads out of the folder, a file is there already, or the folder or a file cannot be written.
 pub(super) fn save(
     folder: &Path,
     files: &[(String, Vec<u8>)],
@@ -192,14 +191,14 @@ pub(super) fn save(
         }
         let path = folder.join(name);
         let checked = force.target(&path).check();
-        checked.map_err(|error| at(&path, &error))?;
+        checked.map_err(|error| at(&path, error))?;
     }
-    std::fs::create_dir_all(folder).map_err(|error| at(folder, &error))?;
+    std::fs::create_dir_all(folder).map_err(|error| at(folder, error))?;
     let mut paths = Vec::new();
     for (name, bytes) in files {
         let path = folder.join(name);
         let written = atomic_file::write(force.target(&path), bytes);
-        written.map_err(|error| at(&path, &error))?;
+        written.map_err(|error| at(&path, error))?;
         paths.push(path);
     }
     Ok(paths)
@@ -207,9 +206,6 @@ pub(super) fn save(
 
 /// Installs handlers for SIGINT, SIGTERM and SIGHUP that remove incomplete files and end this process. For commands that
 /// write for a long time.
-///
-/// # Errors
-/// The operating system cannot install a handler or start a thread.
 #[cfg(unix)]
 pub(super) fn remove_on_signals() -> io::Result<()> {
     use tokio::signal::unix::SignalKind;
@@ -223,9 +219,6 @@ pub(super) fn remove_on_signals() -> io::Result<()> {
 
 /// Installs handlers for signals. The signals `ends` end this process, after `before`, with 128 plus the signal's number,
 /// as shells report it. The signals `ignored` do nothing here.
-///
-/// # Errors
-/// The operating system cannot install a handler or start a thread.
 #[cfg(unix)]
 pub(super) fn end_on_signals<T>(
     ends: &[tokio::signal::unix::SignalKind],
@@ -262,9 +255,6 @@ pub(super) fn end_on_signals<T>(
 }
 
 /// The stub for systems without these signals.
-///
-/// # Errors
-/// Never.
 #[cfg(not(unix))]
 pub(super) fn remove_on_signals() -> io::Result<()> {
     Ok(())

@@ -12,10 +12,11 @@ use lab_base::util::wording::{bytes, capital, count, layers, listed, tidy};
 use lab_base::weights::TensorType;
 use lab_core::arch::expr::{Expr, Scope, Value};
 use lab_core::arch::formula::particular;
-use lab_core::arch::{Mode, OptionSpec, Resolved};
+use lab_core::arch::{Mode, OptionSpec, ResolvedOption};
 use lab_core::engine::Remasking;
 use lab_core::plan::{
-    CachePlan, DiffusionPlan, KeysOf, LayerPlan, NormUse, Plan, Pooling, SlotPlan, StatePlan, Unit,
+    CachePlan, DiffusionPlan, KeyTokens, LayerPlan, NormUse, Plan, Pooling, SlotPlan, StatePlan,
+    Unit,
 };
 
 /// Maximum number of groups with exact numbers; beyond it, numbers become ranges.
@@ -188,7 +189,7 @@ pub(crate) fn phrase(plan: &Plan, units: &[&Unit]) -> String {
 fn template(plan: &Plan, units: &[&Unit], value: OptionText<'_>) -> String {
     let contract = units[0].contract.0;
     let is_open = |name: &str| {
-        let is_int = matches!(units[0].option(name), Some(Resolved::Int(_)));
+        let is_int = matches!(units[0].option(name), Some(ResolvedOption::Int(_)));
         value(name).filter(|_| is_int)
     };
     let mut text = match contract.phrase {
@@ -205,12 +206,14 @@ fn template(plan: &Plan, units: &[&Unit], value: OptionText<'_>) -> String {
                 text += &format!(", of these {}", phrase(plan, &[selection]));
             }
             match units[0].option("rope") {
-                Some(Resolved::Resource(Some(at))) if plan.ropes.len() > 1 => {
-                    let base = plan.ropes[*at].option("base").map(Resolved::to_value);
+                Some(ResolvedOption::Resource(Some(at))) if plan.ropes.len() > 1 => {
+                    let base = plan.ropes[*at].option("base").map(ResolvedOption::to_value);
                     let base = base.map(|base| base.to_string()).unwrap_or_default();
                     text += &format!(", rope of base {base}");
                 }
-                Some(Resolved::Resource(None)) if !plan.ropes.is_empty() => text += ", no rope",
+                Some(ResolvedOption::Resource(None)) if !plan.ropes.is_empty() => {
+                    text += ", no rope"
+                }
                 _ => {}
             }
             if rows.owner.is_some() {
@@ -232,20 +235,20 @@ pub(crate) fn attended_tokens(plan: &Plan, cache: &CachePlan, value: OptionText<
     let mut unit = cache.unit.clone();
     for (spec, option) in cache.unit.contract.0.options.iter().zip(&mut unit.options) {
         if spec.name == "causal" && plan.mode != Mode::Causal {
-            *option = Resolved::Bool(false);
+            *option = ResolvedOption::Bool(false);
         }
     }
     let text = filled(plan, unit.contract.0.phrase, &unit, value);
     match cache.keys {
-        KeysOf::Tokens => text,
-        KeysOf::Source | KeysOf::Pass => text + " of the source",
+        KeyTokens::Tokens => text,
+        KeyTokens::Source | KeyTokens::Pass => text + " of the source",
     }
 }
 
 fn filled(plan: &Plan, phrase: &str, unit: &Unit, value: OptionText<'_>) -> String {
     let name = |name: &str| match unit.option(name) {
-        Some(Resolved::Float(value)) => Some(tidy(*value)),
-        Some(Resolved::Resource(_)) => Some(match resource(plan, unit, name) {
+        Some(ResolvedOption::Float(value)) => Some(tidy(*value)),
+        Some(ResolvedOption::Resource(_)) => Some(match resource(plan, unit, name) {
             Some(inner) => filled(plan, inner.contract.0.phrase, inner, value),
             None => "none".into(),
         }),
@@ -266,7 +269,7 @@ fn resource<'p>(plan: &'p Plan, unit: &Unit, name: &str) -> Option<&'p Unit> {
 /// The kind of the resource that an option of a unit names, in the form used by formulas.
 pub(crate) fn resource_kind(plan: &Plan, unit: &Unit, name: &str) -> Option<String> {
     match resource(plan, unit, name)?.option("kind")? {
-        Resolved::Choice(kind) => Some((*kind).to_owned()),
+        ResolvedOption::Choice(kind) => Some((*kind).to_owned()),
         _ => None,
     }
 }

@@ -230,7 +230,7 @@ pub fn folder_fits(library: &Library, maps: Vec<MapFit>) -> Result<Vec<FolderFit
 pub fn draft_map(
     maps: &Maps,
     name: &str,
-    folder: &hf::Folder,
+    folder: &hf::UnknownFolder,
     fits: &[FolderFit],
 ) -> Option<String> {
     let best = fits.first()?;
@@ -238,7 +238,7 @@ pub fn draft_map(
         let base = &best.map.map;
         let title =
             format!("# `{base}` fits the folder: everything but the classes is in that map.\n\n");
-        return Some(title + &hf::extending(base, folder));
+        return Some(title + &hf::draft_extending_map(base, folder));
     }
     let next = fits.iter().skip(1).take(4).map(|fit| fit.map.map.as_str());
     let mut out = format!(
@@ -271,7 +271,7 @@ pub fn draft_map(
     );
     out.push('\n');
     let source = maps.source(&best.map.map)?;
-    Some(out + &hf::begun(&source.text, name, folder))
+    Some(out + &hf::draft_map(&source.text, name, folder))
 }
 
 /// Adds a comment with a heading and one line per item.

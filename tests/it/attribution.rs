@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lab_base::weights::TensorType;
-use lab_core::arch::{Mode, Resolved};
+use lab_core::arch::{Mode, ResolvedOption};
 use lab_core::model::{Batch, Lab, LabCapture, LabEdit, LabOp, Positions};
 use lab_core::plan::Plan;
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ use crate::server::{Server, with};
 fn softcap(plan: &Plan) -> f64 {
     let unit = plan.head.as_ref().and_then(|head| head.unit.as_ref());
     match unit.and_then(|unit| unit.option("softcap")) {
-        Some(Resolved::Float(cap)) => *cap,
+        Some(ResolvedOption::Float(cap)) => *cap,
         _ => 0.0,
     }
 }

@@ -442,7 +442,9 @@ fn a_kind_of_rope_that_nobody_knows_is_refused_by_its_name() {
     for key in ["rope_type", "type"] {
         check(
             set(json!({ key: "elastic", "factor": 2.0 })),
-            &["rope.norm: scaling: `elastic` is none of none, linear, longrope, yarn"],
+            &[
+                "rope.norm: scaling: `elastic` is unknown, expected one of none, linear, longrope, yarn",
+            ],
         );
     }
     // Its tables are what it is about.

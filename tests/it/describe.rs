@@ -6,9 +6,9 @@
 use std::collections::BTreeSet;
 
 use lab_base::weights::TensorType;
-use lab_core::arch::{Mode, Resolved};
+use lab_core::arch::{Mode, ResolvedOption};
 use lab_core::models::synth::design;
-use lab_core::plan::{KeysOf, Plan, StatePlan, Unit};
+use lab_core::plan::{KeyTokens, Plan, StatePlan, Unit};
 use lab_inspect::describe::{describe, layer_groups, weight_shares};
 
 use crate::diagrams::{cases, is_seen, window};
@@ -149,7 +149,7 @@ fn a_token_reads_the_keys_that_it_sees() {
     plans.push(plan_of("llama4", "chunk=8"));
     let chunks = plans.iter().flat_map(|plan| &plan.caches).filter(|cache| {
         let options = &cache.unit.options;
-        options.contains(&Resolved::Choice("chunked")) && cache.window() == Some(8)
+        options.contains(&ResolvedOption::Choice("chunked")) && cache.window() == Some(8)
     });
     assert!(chunks.count() > 0, "a model has small chunks");
     let of_keys = |plan: &&Plan| plan.caches.iter().all(|cache| cache.span().is_none());
@@ -157,7 +157,7 @@ fn a_token_reads_the_keys_that_it_sees() {
     for (plan, position) in plans.flat_map(|plan| (0..40).map(move |at| (plan, at))) {
         let rows = plan.units().filter_map(|unit| match unit.state.as_ref()? {
             // Keys of the layers that read the source are gone.
-            StatePlan::KeyValue(rows) if plan.caches[rows.cache].keys == KeysOf::Pass => None,
+            StatePlan::KeyValue(rows) if plan.caches[rows.cache].keys == KeyTokens::Pass => None,
             StatePlan::KeyValue(rows) => Some((unit, rows)),
             StatePlan::Recurrent(_) => None,
         });
@@ -171,7 +171,7 @@ fn a_token_reads_the_keys_that_it_sees() {
                 let (top, span) = (top?, span?);
                 // A block that is not whole is read as well, where whole blocks have one key.
                 let tail = match of.option("pooled") {
-                    Some(Resolved::Bool(true)) => seen % span,
+                    Some(ResolvedOption::Bool(true)) => seen % span,
                     _ => 0,
                 };
                 let few = (seen - tail > top * span).then_some(top * span + tail);

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use lab_base::ggml::rpc;
 use lab_core::arch::Mode;
 use lab_core::model::{Batch, Model, Options};
-use lab_core::plan::Share;
+use lab_core::plan::DeviceShare;
 
 use crate::command::Port;
 use crate::goldens::{EXACT, Golden, Turns, all_goldens, golden, options, sourced};
@@ -134,7 +134,7 @@ const SPLITS: [(&str, Split, bool); 4] = [
 fn placed(golden: &Golden, workers: &[Worker; 2], split: Split, options: Options) -> Model {
     let mut plan = golden.plan.clone();
     let shares = workers.iter().zip(split(plan.n_placeable()));
-    let shares = shares.map(|(worker, n_layers)| Share {
+    let shares = shares.map(|(worker, n_layers)| DeviceShare {
         device: worker.device.clone(),
         n_layers,
     });

@@ -6,9 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use lab_base::ggml::{GraphOp, OpSource};
-use lab_core::arch::{Mode, Resolved};
+use lab_core::arch::{Mode, ResolvedOption};
 use lab_core::model::{Options, STATE_PIECES};
-use lab_core::plan::{KeysOf, Pooling};
+use lab_core::plan::{KeyTokens, Pooling};
 use lab_inspect::describe::weight_shares;
 use lab_inspect::diagram::svg;
 use lab_inspect::diagram::svg::DrawItem;
@@ -375,7 +375,7 @@ fn check_reads(case: &Case, told: &BytesRead) {
     let few_of = |n: u64| {
         let (top, span) = (option("top")?, option("span")?);
         let tail = match selection?.option("pooled") {
-            Some(Resolved::Bool(true)) => n % span,
+            Some(ResolvedOption::Bool(true)) => n % span,
             _ => 0,
         };
         (n - tail > top * span).then_some(top * span + tail)
@@ -396,7 +396,7 @@ fn check_reads(case: &Case, told: &BytesRead) {
         });
         // Keys of a source were written by an earlier pass.
         let kept = plan.key_values().map(|(_, rows)| rows);
-        let kept = kept.filter(|rows| plan.caches[rows.cache].keys == KeysOf::Source);
+        let kept = kept.filter(|rows| plan.caches[rows.cache].keys == KeyTokens::Source);
         let of_source: u64 = kept.map(|rows| 2 * n * (rows.k + rows.v)).sum();
         let read = read.sum::<u64>() + of_source;
         assert_eq!(*bytes, read, "{name}: keys of {n}");

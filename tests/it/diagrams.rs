@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 
 use lab_base::ggml::{GraphOp, OpSource};
 use lab_base::weights::TensorType;
-use lab_core::arch::{ArchDef, Join, Mode, Resolved};
+use lab_core::arch::{ArchDef, Join, Mode, ResolvedOption};
 use lab_core::model::{Batch, Model, Options, trace};
 use lab_core::models::synth::Request;
 use lab_core::plan::{CachePlan, Plan};
@@ -64,7 +64,7 @@ impl Case {
 
 /// The rule of a window and its size.
 pub(crate) fn window(cache: &CachePlan) -> (&'static str, u64) {
-    let Some(Resolved::Choice(rule)) = cache.unit.option("window") else {
+    let Some(ResolvedOption::Choice(rule)) = cache.unit.option("window") else {
         panic!("{}: a window has a rule", cache.name);
     };
     (rule, cache.window().unwrap_or(u64::MAX))

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use lab_base::ggml;
 use lab_base::tokenizer::Tokenizer;
 use lab_base::weights::{TensorData, TensorEntry, TensorType, Weights};
-use lab_core::arch::{Library, Mode, Parts};
+use lab_core::arch::{Library, Mode, PointParts};
 use lab_core::blocks::REGISTRY;
 use lab_core::model::{
     Batch, CapturedRow, LOGITS, Lab, LabCapture, LabEdit, LabOp, Model, Options, Points, Positions,
@@ -188,7 +188,7 @@ fn attention_weights_are_those_of_attention_step_by_step_in_every_kind_of_cache(
                 let point = &points.all[*at];
                 point.spec.name == "weights"
                     && point.is_capturable()
-                    && point.spec.parts == Parts::Pairs
+                    && point.spec.parts == PointParts::Pairs
             });
             let weights: Vec<usize> = weights.collect();
             let capture = |point: &usize| LabCapture {

@@ -860,7 +860,11 @@ fn peft_folders_that_ask_for_more_are_refused_by_name() {
         ),
         ("alora_invocation_tokens", json!([1, 2]), "(aLoRA)"),
         ("layer_replication", json!([[0, 1]]), "`layer_replication`"),
-        ("use_bdlora", json!({"n": 2}), "what it means is not known"),
+        (
+            "use_bdlora",
+            json!({"n": 2}),
+            "unknown setting `use_bdlora`",
+        ),
         ("peft_type", json!("LOHA"), "`peft_type` is `LOHA`"),
         ("alpha_pattern", json!({"(": 1}), "`alpha_pattern`: `(`"),
         (

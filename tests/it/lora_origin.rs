@@ -168,13 +168,13 @@ fn a_map_that_is_not_known_is_assumed_with_a_warning_or_refused() {
     assert!(wrong > 1e-2, "the maps differ: {wrong:.1e}");
     assert_eq!(helium.lines(&helium.foreign("x")).len(), 1);
     let advice = "put the config.json of the base model into the adapter's folder";
-    let parts = ["the name `Helium 1 2b` speaks for `llama-helium`", advice];
+    let parts = ["the name `Helium 1 2b` suggests `llama-helium`", advice];
     helium.refused(&helium.foreign("Helium 1 2b"), &parts);
     let foreign = helium.foreign("x");
     helium.say("base_model_name_or_path", json!("kyutai/helium-1-2b"));
     helium.refused(
         &foreign,
-        &["`kyutai/helium-1-2b` speaks for `llama-helium`", advice],
+        &["`kyutai/helium-1-2b` suggests `llama-helium`", advice],
     );
     // Where the maps agree there is nothing to know.
     let file = helium.adapter.join("adapter_model.safetensors");

@@ -7,7 +7,7 @@ use std::process::{Child, Command};
 use lab_base::ggml::{Arena, Device};
 use lab_base::weights::TensorType;
 use lab_core::model::{Batch, Error, Estimator, Model, Options, Placing};
-use lab_core::plan::{Move, PROCESSOR, Plan, Share, StatePlan};
+use lab_core::plan::{DeviceOverride, DeviceShare, PROCESSOR, Plan, StatePlan};
 
 use serde_json::{Value, json};
 
@@ -26,8 +26,8 @@ fn free(worker: &Worker) -> u64 {
 }
 
 /// Layers on devices.
-fn shares(workers: &[&Worker], split: &[usize]) -> Vec<Share> {
-    let share = |(worker, n_layers): (&&Worker, &usize)| Share {
+fn shares(workers: &[&Worker], split: &[usize]) -> Vec<DeviceShare> {
+    let share = |(worker, n_layers): (&&Worker, &usize)| DeviceShare {
         device: worker.device.clone(),
         n_layers: *n_layers,
     };
@@ -207,7 +207,7 @@ fn experts_stay_on_the_processor_while_their_layers_do_not() {
         .map(|unit| unit.path.clone())
         .collect();
     let name = experts[0].rsplit('.').next().expect("a path").to_owned();
-    let moves = [Move {
+    let moves = [DeviceOverride {
         pattern: format!("layers.*.{name}"),
         device: PROCESSOR.into(),
     }];
@@ -240,7 +240,7 @@ fn what_reads_the_rows_of_another_layer_is_where_they_are() {
         let n = golden.plan.n_placeable();
         for n_layers in 0..=n {
             let mut placed = golden.plan.clone();
-            placed.place(&[Share {
+            placed.place(&[DeviceShare {
                 device: "made up".into(),
                 n_layers,
             }]);
@@ -286,7 +286,7 @@ fn a_weight_is_kept_once_on_each_device_that_uses_it() {
         let n = unplaced.n_placeable();
         let split = [n / 3, n / 3, n - 2 * (n / 3)];
         let mut placed = golden.plan.clone();
-        let share = |(at, n_layers): (usize, &usize)| Share {
+        let share = |(at, n_layers): (usize, &usize)| DeviceShare {
             device: format!("made up {at}"),
             n_layers: *n_layers,
         };

@@ -29,7 +29,7 @@ const NOISE_FACTOR: f64 = 3.0;
 
 #[derive(Debug, ClapArgs)]
 #[command(group = ArgGroup::new("of").required(true))]
-pub(in crate::cli) struct Args {
+pub(in crate::cli) struct ProveArgs {
     /// The model, in place of `-m`
     #[arg(value_name = "MODEL", required_unless_present = "model")]
     model_path: Option<PathBuf>,
@@ -68,7 +68,7 @@ pub(in crate::cli) struct Args {
     load: ModelOptions,
 }
 
-impl Args {
+impl ProveArgs {
     /// The path of the model, which clap requires.
     fn model(&self) -> &Path {
         let path = self.model.as_deref().or(self.model_path.as_deref());
@@ -77,14 +77,14 @@ impl Args {
 }
 
 /// The input of a proof: token ids, those of the source, and the result of another program.
-struct Proof {
+struct ProofInput {
     tokens: Vec<u32>,
     source: Vec<u32>,
     reference: Reference,
 }
 
 /// Reads token ids and logits from a file. Ids on the command line take precedence.
-fn read(path: &Path, args: &Args) -> Result<Proof, Failure> {
+fn read(path: &Path, args: &ProveArgs) -> Result<ProofInput, Failure> {
     let at = |error: npy::Error| anyhow::anyhow!("{}: {error}", path.display());
     let is_archive = path.extension().is_some_and(|ending| ending == "npz");
     let of_archive = |name: &str| match is_archive {
@@ -119,7 +119,7 @@ fn read(path: &Path, args: &Args) -> Result<Proof, Failure> {
             array.shape
         );
     }
-    Ok(Proof {
+    Ok(ProofInput {
         tokens,
         source: ids(&args.source, "source")?,
         reference: Reference::Logits(array.elements),
@@ -137,7 +137,7 @@ fn plain_token(opened: &Opened) -> Option<u32> {
 }
 
 /// Token ids, and the results of a llama-server for them.
-fn ask(args: &Args, server: &str, opened: &Opened) -> Result<Proof, Failure> {
+fn ask(args: &ProveArgs, server: &str, opened: &Opened) -> Result<ProofInput, Failure> {
     let plan = &opened.plan;
     let is_plain = plan.mode == Mode::Causal && plan.source.is_none() && plan.n_vocab > 0;
     if !is_plain {
@@ -156,20 +156,20 @@ fn ask(args: &Args, server: &str, opened: &Opened) -> Result<Proof, Failure> {
     let n_ctx = (tokens.len() + 1).next_multiple_of(256);
     let server = LlamaServer::open(server, args.model(), n_ctx)?;
     let tops = server.tops(&tokens, plain_token(opened))?;
-    Ok(Proof {
+    Ok(ProofInput {
         tokens,
         source: Vec::new(),
         reference: Reference::Tops(tops),
     })
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
+pub(super) fn run(args: &ProveArgs) -> Result<(), Failure> {
     // Reading the array first reports its faults before the model is opened.
     let stored = args.reference.as_ref().map(|path| read(path, args));
     let stored = stored.transpose()?;
     let opened = args.load.open(&Source::of(Some(args.model())))?;
     let threads = args.load.threads();
-    let Proof {
+    let ProofInput {
         tokens,
         source,
         reference,
@@ -202,7 +202,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let mut hints = prove::hints(&outcomes, &reference, prove::is_f32(&opened.plan));
     let parting = prove::first_divergence(&opened, text, &outcomes, threads)?;
     hints.extend(parting.as_ref().map(described));
-    let unread = Unread::of(&opened);
+    let unread = UnusedParts::of(&opened);
     if args.json {
         let paths: Vec<_> = outcomes
             .iter()
@@ -221,7 +221,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             }),
             "unread": { "keys": unread.keys, "idle": unread.idle, "tensors": unread.tensors, "ignored": unread.ignored },
         });
-        output::line(serde_json::to_string_pretty(&report)?)?;
+        output::json(&report)?;
     } else {
         output::line(format!(
             "{} of {} positions; up to {:.1e} counts as equal",
@@ -266,7 +266,7 @@ fn described(parting: &Divergence) -> String {
 }
 
 /// The parts of the file that do not affect the result.
-struct Unread {
+struct UnusedParts {
     /// Keys that nothing reads, although they may have a meaning.
     keys: Vec<String>,
     /// Keys that are read but do not affect the computation.
@@ -277,7 +277,7 @@ struct Unread {
     tensors: Vec<String>,
 }
 
-impl Unread {
+impl UnusedParts {
     fn of(opened: &Opened) -> Self {
         let (def, metadata) = (&opened.def, opened.weights.metadata());
         // Keys that all definitions ignore are not listed.

@@ -81,9 +81,6 @@ fn calls(message: &Value) -> &[Value] {
 
 impl Session {
     /// A conversation without messages.
-    ///
-    /// # Errors
-    /// The fields are not allowed in a request.
     pub(super) fn new(
         served: Arc<ServedModel>,
         fields: Map<String, Value>,
@@ -124,9 +121,6 @@ impl Session {
     }
 
     /// Sets a field of all requests, or removes it if there is no value.
-    ///
-    /// # Errors
-    /// The server would refuse the field.
     pub(super) fn set(&mut self, name: &str, value: Option<Value>) -> Result<(), Failure> {
         let mut fields = self.fields.clone();
         match value {

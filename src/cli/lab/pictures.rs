@@ -8,7 +8,7 @@ use clap::{Args as ClapArgs, ValueEnum};
 use serde_json::{Map, Value, json};
 
 use lab_base::util::atomic_file;
-use lab_core::arch::Parts;
+use lab_core::arch::PointParts;
 use lab_core::model::{Point, Points};
 use lab_inspect::pictures;
 use lab_inspect::pictures::ChartFilter;
@@ -16,12 +16,13 @@ use lab_inspect::pictures::LabPicture;
 use lab_server::LabRequest;
 
 use crate::cli::Failure;
+use crate::cli::input_file::read_json;
 use crate::cli::model::ModelArg;
 use crate::cli::options::LoadOptions;
 use crate::cli::output::{self, ForceOption, OutputFile, at};
 
 use super::runner::{BytesOption, LabRunner, RunLimits};
-use super::{Prompt, PromptOptions, read_text};
+use super::{Prompt, PromptOptions};
 
 /// Maximum number of runs of a grid that share a step.
 const PARALLEL: usize = 32;
@@ -173,7 +174,7 @@ pub(super) fn lens(args: &LensArgs) -> Result<(), Failure> {
 
 pub(super) fn routing(args: &RoutingArgs) -> Result<(), Failure> {
     let plan = |points: &Points| {
-        let routed = chosen(points, ".picked", Parts::Indices, &args.files.layers);
+        let routed = chosen(points, ".picked", PointParts::Indices, &args.files.layers);
         let captures = routed.iter().flat_map(|point| {
             let path = point.trim_end_matches(".picked");
             let of = |name: &str, positions: &str| {
@@ -196,7 +197,7 @@ pub(super) fn routing(args: &RoutingArgs) -> Result<(), Failure> {
         Ok(json!({ "captures": captures }))
     };
     let n_cells = |points: &Points| {
-        let routers = chosen(points, ".router", Parts::Experts, &args.files.layers);
+        let routers = chosen(points, ".router", PointParts::Experts, &args.files.layers);
         let found = routers.iter().filter_map(|router| points.find(router).ok());
         [found.map(|at| points.all[at[0]].width()).sum(), 0]
     };
@@ -206,7 +207,7 @@ pub(super) fn routing(args: &RoutingArgs) -> Result<(), Failure> {
 
 pub(super) fn attention(args: &AttentionArgs) -> Result<(), Failure> {
     let plan = |points: &Points| {
-        let all = chosen(points, ".weights", Parts::Pairs, &args.files.layers);
+        let all = chosen(points, ".weights", PointParts::Pairs, &args.files.layers);
         let captures = all
             .iter()
             .map(|point| json!({ "point": point, "positions": "prompt" }));
@@ -217,7 +218,7 @@ pub(super) fn attention(args: &AttentionArgs) -> Result<(), Failure> {
         Ok(json!({ "captures": captures }))
     };
     let n_cells = |points: &Points| {
-        let all = chosen(points, ".weights", Parts::Pairs, &args.files.layers);
+        let all = chosen(points, ".weights", PointParts::Pairs, &args.files.layers);
         let found = all.iter().filter_map(|point| points.find(point).ok());
         let n_heads = found.map(|at| points.all[at[0]].width());
         let each = n_heads.map(|n| match args.heads.is_empty() {
@@ -259,7 +260,7 @@ pub(super) fn patch(args: &PatchArgs) -> Result<(), Failure> {
 }
 
 /// The capturable points of the chosen layers whose path ends with `ending` and whose parts are `parts`.
-fn chosen<'a>(points: &'a Points, ending: &str, parts: Parts, layers: &[u64]) -> Vec<&'a str> {
+fn chosen<'a>(points: &'a Points, ending: &str, parts: PointParts, layers: &[u64]) -> Vec<&'a str> {
     let chosen = ChartFilter {
         layers: layers.to_vec(),
         heads: Vec::new(),
@@ -341,11 +342,7 @@ impl FileOptions {
             );
         }
         let (response, place) = match &self.from {
-            Some(path) => {
-                let at = |error| anyhow::anyhow!("{}: {error}", path.display());
-                let response: Value = serde_json::from_str(&read_text(path)?).map_err(at)?;
-                (response, format!("{}: ", path.display()))
-            }
+            Some(path) => (read_json(path)?, format!("{}: ", path.display())),
             None => (response()?, String::new()),
         };
         let text = serde_json::to_string_pretty(&response)?;
@@ -381,7 +378,7 @@ impl FileOptions {
     /// Writes a file and prints its path.
     fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), Failure> {
         let written = atomic_file::write(self.force.target(path), bytes);
-        written.map_err(|error| at(path, &error))?;
+        written.map_err(|error| at(path, error))?;
         let outputs = [&self.svg, &self.html, &self.png, &self.json];
         // Nothing is mixed into an output.
         let is_mixed = |own: &OutputFile| atomic_file::is_stdout(own);

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::chains::{self, param_exprs};
 use super::contract::{OptionKind, OptionSpec, Presence, Resource};
 use super::definition::{
-    ArchDef, Branch, Common, GIVEN, Instance, LAYER, Mode, OF_FILE, Param, Reads, Resources,
-    SHIFT_LOGITS, START_TOKEN, Setting, Slot, Stack, TAPS, names_of,
+    ArchDef, Branch, CommonDefinitions, GIVEN, Instance, LAYER, Mode, OF_FILE, Param, Reads,
+    Resources, SHIFT_LOGITS, START_TOKEN, Setting, Slot, Stack, TAPS, names_of,
 };
 use super::diagnostic::{Diagnostic, MANY, Span};
 use super::expr::{Expr, Value};
@@ -18,7 +18,7 @@ use super::expr::{Expr, Value};
 const DEFAULT: &str = "default";
 
 /// The result of a check.
-pub(super) struct Found {
+pub(super) struct CheckResult {
     pub(super) problems: Vec<Diagnostic>,
     /// The used resources that have no declaration.
     pub(super) defaults: Resources,
@@ -26,7 +26,7 @@ pub(super) struct Found {
 
 /// All problems of a definition. If parts of it could not be read, nothing is reported as unused: the missing part may
 /// use it.
-pub(super) fn check(def: &ArchDef, is_whole: bool) -> Found {
+pub(super) fn check(def: &ArchDef, is_whole: bool) -> CheckResult {
     let mut checker = Checker::new(&def.params, &def.resources, &def.defaults);
     checker.params();
     for condition in &def.require {
@@ -61,14 +61,14 @@ pub(super) fn check(def: &ArchDef, is_whole: bool) -> Found {
         checker.unread_taps(def);
         checker.unused();
     }
-    Found {
+    CheckResult {
         problems: checker.problems,
         defaults,
     }
 }
 
 /// All problems of the part that definitions share.
-pub(super) fn check_common(common: &Common) -> Vec<Diagnostic> {
+pub(super) fn check_common(common: &CommonDefinitions) -> Vec<Diagnostic> {
     let none = Resources::new();
     let mut checker = Checker::new(&common.params, &common.resources, &none);
     checker.params();

@@ -29,15 +29,15 @@ pub struct Contract {
     /// Weights, in the order of their use.
     pub weights: &'static [WeightSpec],
     /// Number of elements of the rows of input and result.
-    pub rows: Rows,
+    pub rows: RowWidth,
     /// The second input of a branch; none if the block takes one input.
-    pub side: Option<Side>,
+    pub side: Option<SideInput>,
     /// State that is stored between passes.
     pub state: StateSpec,
     /// The points, in the order of computation.
     pub points: &'static [PointSpec],
     /// Conditions on the resolved options.
-    pub rules: &'static [Rule],
+    pub rules: &'static [ContractRule],
 }
 
 impl Contract {
@@ -89,7 +89,7 @@ impl Contract {
 
 /// Number of elements of the rows that a block reads and computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rows {
+pub enum RowWidth {
     /// As many as the hidden state has.
     Hidden,
     /// Any number; the result has as many as the input.
@@ -98,7 +98,7 @@ pub enum Rows {
 
 /// The second input of a branch.
 #[derive(Clone, Copy, Debug)]
-pub struct Side {
+pub struct SideInput {
     /// Number of elements of the rows, an expression over options and parameters.
     pub width: &'static str,
     /// The purpose of the input.
@@ -320,7 +320,7 @@ pub enum QuantClass {
 
 /// A condition on the resolved options of an instance.
 #[derive(Debug)]
-pub struct Rule {
+pub struct ContractRule {
     /// The condition, which must be true.
     pub holds: &'static str,
     /// The problem if the condition is false.
@@ -332,12 +332,12 @@ pub trait OptionValue: Sized {
     /// The kind of the option in the contract.
     const KIND: OptionKind;
     /// The value of an option of this kind, as the planner resolved it.
-    fn read(resolved: &Resolved) -> Option<Self>;
+    fn read(resolved: &ResolvedOption) -> Option<Self>;
 }
 
 /// A resolved option.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Resolved {
+pub enum ResolvedOption {
     /// A value of [`OptionKind::Int`].
     Int(u64),
     /// A value of [`OptionKind::Float`].
@@ -352,7 +352,7 @@ pub enum Resolved {
     Resource(Option<usize>),
 }
 
-impl Resolved {
+impl ResolvedOption {
     /// The value in contract expressions.
     pub fn to_value(&self) -> Value {
         let int = |v: u64| Value::Int(i64::try_from(v).unwrap_or(i64::MAX));
@@ -369,9 +369,9 @@ impl Resolved {
 
 impl OptionValue for u64 {
     const KIND: OptionKind = OptionKind::Int;
-    fn read(resolved: &Resolved) -> Option<Self> {
+    fn read(resolved: &ResolvedOption) -> Option<Self> {
         match *resolved {
-            Resolved::Int(v) => Some(v),
+            ResolvedOption::Int(v) => Some(v),
             _ => None,
         }
     }
@@ -379,9 +379,9 @@ impl OptionValue for u64 {
 
 impl OptionValue for f32 {
     const KIND: OptionKind = OptionKind::Float;
-    fn read(resolved: &Resolved) -> Option<Self> {
+    fn read(resolved: &ResolvedOption) -> Option<Self> {
         match *resolved {
-            Resolved::Float(v) => Some(v as Self),
+            ResolvedOption::Float(v) => Some(v as Self),
             _ => None,
         }
     }
@@ -389,9 +389,9 @@ impl OptionValue for f32 {
 
 impl OptionValue for Vec<u64> {
     const KIND: OptionKind = OptionKind::List;
-    fn read(resolved: &Resolved) -> Option<Self> {
+    fn read(resolved: &ResolvedOption) -> Option<Self> {
         match resolved {
-            Resolved::List(all) => Some(all.clone()),
+            ResolvedOption::List(all) => Some(all.clone()),
             _ => None,
         }
     }
@@ -399,9 +399,9 @@ impl OptionValue for Vec<u64> {
 
 impl OptionValue for bool {
     const KIND: OptionKind = OptionKind::Bool;
-    fn read(resolved: &Resolved) -> Option<Self> {
+    fn read(resolved: &ResolvedOption) -> Option<Self> {
         match *resolved {
-            Resolved::Bool(v) => Some(v),
+            ResolvedOption::Bool(v) => Some(v),
             _ => None,
         }
     }
@@ -415,9 +415,9 @@ macro_rules! resource_refs {
 
         impl OptionValue for $name {
             const KIND: OptionKind = OptionKind::Resource(Resource::$resource);
-            fn read(resolved: &Resolved) -> Option<Self> {
+            fn read(resolved: &ResolvedOption) -> Option<Self> {
                 match *resolved {
-                    Resolved::Resource(index) => Some(Self(index)),
+                    ResolvedOption::Resource(index) => Some(Self(index)),
                     _ => None,
                 }
             }
@@ -448,9 +448,9 @@ macro_rules! choices {
 
         impl $crate::arch::OptionValue for $name {
             const KIND: $crate::arch::OptionKind = $crate::arch::OptionKind::Choice(&[$($text),*]);
-            fn read(resolved: &$crate::arch::Resolved) -> Option<Self> {
+            fn read(resolved: &$crate::arch::ResolvedOption) -> Option<Self> {
                 match resolved {
-                    $( $crate::arch::Resolved::Choice($text) => Some(Self::$variant), )*
+                    $( $crate::arch::ResolvedOption::Choice($text) => Some(Self::$variant), )*
                     _ => None,
                 }
             }
@@ -490,7 +490,7 @@ macro_rules! options {
             /// The options of a planned unit, in the order of the contract.
             #[expect(unused_assignments, reason = "the counter is not read after the last field")]
             #[allow(dead_code, reason = "some options only size weights")]
-            $vis fn read(resolved: &[$crate::arch::Resolved]) -> Self {
+            $vis fn read(resolved: &[$crate::arch::ResolvedOption]) -> Self {
                 let mut at = 0;
                 $(
                     let $field = resolved

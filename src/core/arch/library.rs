@@ -12,7 +12,7 @@ use lab_base::util::limited_read::MAX_DEFINITION;
 use lab_base::util::lock::lock;
 
 use super::contract::Registry;
-use super::definition::{ArchDef, Common};
+use super::definition::{ArchDef, CommonDefinitions};
 use super::diagnostic::{Diagnostics, nearest};
 
 include!(concat!(env!("OUT_DIR"), "/embedded_archs.rs"));
@@ -22,7 +22,7 @@ pub const ENDING: &str = ".arch.toml";
 
 /// The text of one definition.
 #[derive(Clone, Debug)]
-pub struct Source {
+pub struct SourceFile {
     /// The origin of the text, for messages.
     pub path: String,
     /// The TOML.
@@ -35,10 +35,10 @@ pub struct Source {
 #[derive(Clone, Debug)]
 pub struct Library {
     registry: &'static Registry,
-    common: Common,
-    sources: BTreeMap<String, Source>,
+    common: CommonDefinitions,
+    sources: BTreeMap<String, SourceFile>,
     /// The definition that is used for every architecture, if one is chosen.
-    chosen: Option<Source>,
+    chosen: Option<SourceFile>,
 }
 
 /// The reason why a definition is not available.
@@ -84,7 +84,7 @@ impl Library {
             let path = format!("archs/{name}{ENDING}");
             sources.insert(
                 (*name).to_owned(),
-                Source {
+                SourceFile {
                     path,
                     text: (*text).to_owned(),
                     is_embedded: true,
@@ -92,7 +92,7 @@ impl Library {
             );
         }
         sources.extend(sources_in(folders, ENDING)?);
-        let further: Vec<(String, Source)> = sources
+        let further: Vec<(String, SourceFile)> = sources
             .values()
             .flat_map(|source| {
                 further_names(&source.text)
@@ -119,7 +119,7 @@ impl Library {
         let is_path = name_or_path.ends_with(ENDING);
         let chosen = match is_path {
             false => self.source(name_or_path)?.clone(),
-            true => Source {
+            true => SourceFile {
                 text: limited_read::text(name_or_path.as_ref(), MAX_DEFINITION).map_err(
                     |source| LibraryError::Io {
                         path: name_or_path.into(),
@@ -137,7 +137,7 @@ impl Library {
     }
 
     /// Names and texts of the definitions, in the order of the names.
-    pub fn sources(&self) -> impl Iterator<Item = (&str, &Source)> {
+    pub fn sources(&self) -> impl Iterator<Item = (&str, &SourceFile)> {
         self.sources
             .iter()
             .map(|(name, source)| (name.as_str(), source))
@@ -147,7 +147,7 @@ impl Library {
     ///
     /// # Errors
     /// The name is unknown.
-    pub fn source(&self, name: &str) -> Result<&Source, LibraryError> {
+    pub fn source(&self, name: &str) -> Result<&SourceFile, LibraryError> {
         self.sources.get(name).ok_or_else(|| LibraryError::Unknown {
             name: name.to_owned(),
             near: nearest(name, self.sources.keys().map(String::as_str)).map(str::to_owned),
@@ -183,7 +183,7 @@ impl Library {
     }
 
     /// A built-in definition, read once per process.
-    fn embedded(&self, source: &Source) -> Result<ArchDef, Diagnostics> {
+    fn embedded(&self, source: &SourceFile) -> Result<ArchDef, Diagnostics> {
         /// Definitions by the address of the registry and the path of the definition.
         type Known = HashMap<(usize, String), ArchDef>;
         static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
@@ -249,7 +249,7 @@ fn further_names(text: &str) -> Vec<String> {
 pub(crate) fn sources_in(
     folders: &[PathBuf],
     ending: &str,
-) -> Result<BTreeMap<String, Source>, LibraryError> {
+) -> Result<BTreeMap<String, SourceFile>, LibraryError> {
     let mut sources = BTreeMap::new();
     for folder in folders {
         let io = |source| LibraryError::Io {
@@ -267,7 +267,7 @@ pub(crate) fn sources_in(
                     path: path.clone(),
                     source,
                 })?;
-            let source = Source {
+            let source = SourceFile {
                 path: path.display().to_string(),
                 text,
                 is_embedded: false,

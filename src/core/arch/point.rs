@@ -8,7 +8,7 @@ pub struct PointSpec {
     /// Dimensions for one token in ggml order, as expressions over options and parameters.
     pub shape: &'static [&'static str],
     /// The kind of the parts of a row, where edits can select parts.
-    pub parts: Parts,
+    pub parts: PointParts,
     /// The name in TransformerLens; within a layer for values of layers.
     pub alias: Option<&'static str>,
     /// One phrase for the documentation.
@@ -25,7 +25,7 @@ impl PointSpec {
         Self {
             name,
             shape,
-            parts: Parts::Neurons,
+            parts: PointParts::Neurons,
             alias: None,
             doc,
         }
@@ -35,7 +35,7 @@ impl PointSpec {
     #[must_use]
     pub const fn of_heads(self) -> Self {
         Self {
-            parts: Parts::Heads,
+            parts: PointParts::Heads,
             ..self
         }
     }
@@ -44,7 +44,7 @@ impl PointSpec {
     #[must_use]
     pub const fn of_experts(self) -> Self {
         Self {
-            parts: Parts::Experts,
+            parts: PointParts::Experts,
             ..self
         }
     }
@@ -62,7 +62,7 @@ impl PointSpec {
     #[must_use]
     pub const fn of_pairs(self) -> Self {
         Self {
-            parts: Parts::Pairs,
+            parts: PointParts::Pairs,
             ..self
         }
     }
@@ -71,7 +71,7 @@ impl PointSpec {
     #[must_use]
     pub const fn of_indices(self) -> Self {
         Self {
-            parts: Parts::Indices,
+            parts: PointParts::Indices,
             ..self
         }
     }
@@ -79,7 +79,7 @@ impl PointSpec {
 
 /// The kinds of parts of a row of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Parts {
+pub enum PointParts {
     /// The elements.
     Neurons,
     /// The heads: the second dimension.
@@ -92,7 +92,7 @@ pub enum Parts {
     Indices,
 }
 
-impl Parts {
+impl PointParts {
     /// The name of the parts.
     pub const fn name(self) -> &'static str {
         match self {

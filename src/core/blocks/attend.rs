@@ -1,15 +1,15 @@
 //! Attention over the keys that the store returns.
 
 use crate::arch::{PointSpec, WeightSpec};
-use crate::plan::{BLOCK_LEN, KeyValuePlan, KeysOf, RowLayout, StatePlan, Unit};
+use crate::plan::{BLOCK_LEN, KeyTokens, KeyValuePlan, RowLayout, StatePlan, Unit};
 use crate::weight;
 use lab_base::ggml::{Error, Graph, KvBlocks, ScoreOptions, Tensor, WholeSpans};
 use lab_base::weights::TensorType;
 
-use super::build::{Build, softcap};
-use super::cache::Cache;
+use super::build::{GraphBuilder, softcap};
+use super::cache::CacheOptions;
 use super::context::{AttentionView, RunView, Runs, VisibleKeyValues};
-use super::selection::Selected;
+use super::selection::SelectedKeys;
 
 /// The sinks: a further score of each head in the denominator of the softmax, without a value.
 pub(super) const SINKS: WeightSpec = weight!(sinks: Bias "attn_sinks.weight" ["heads"] optional, "attention sinks: a further score of each head, without a value");
@@ -44,14 +44,14 @@ pub struct KeyRows<'a> {
     /// Number of elements of a value head.
     pub dv: u64,
     /// The selected keys; none: all visible keys are attended to.
-    pub(super) selected: Option<Selected>,
+    pub(super) selected: Option<SelectedKeys>,
     /// The bias of the scores for each distance, `[heads, 2 far + 1]`.
     pub(super) bias: Option<Tensor>,
     /// The keys `[dk, 1, m]` of the whole blocks that end in the pass, where blocks have keys.
     pub(super) ended: Option<Tensor>,
 }
 
-impl Build<'_> {
+impl GraphBuilder<'_> {
     /// Stores keys and values and computes the attention of each query.
     ///
     /// `q [dk, heads, n_tokens]`, `k [dk, kv_heads, n_tokens]`, `v [dv, kv_heads, n_tokens]` ->
@@ -73,7 +73,7 @@ impl Build<'_> {
             });
         };
         let (g, n) = (self.g, self.n_tokens);
-        let cache = Cache::read(&self.plan.caches[state.cache].unit.options);
+        let cache = CacheOptions::read(&self.plan.caches[state.cache].unit.options);
         let scores = ScoreOptions {
             max_bias: cache.alibi,
             ..*scores
@@ -108,7 +108,7 @@ impl Build<'_> {
                     table,
                     block_len: BLOCK_LEN,
                     selected: match &rows.selected {
-                        Some(Selected::Lists(Some(lists), span)) => {
+                        Some(SelectedKeys::Lists(Some(lists), span)) => {
                             Some(lab_base::ggml::Selected { lists, span: *span })
                         }
                         _ => None,
@@ -133,7 +133,7 @@ impl Build<'_> {
                     let q = queries_of(g, q, runs, first)?; // [dk, n_tokens, heads, n_runs]
                     let (k, v) = heads_of.of(g, runs)?;
                     let masks = match &rows.selected {
-                        Some(Selected::Masks(masks)) => masks[i].as_ref(),
+                        Some(SelectedKeys::Masks(masks)) => masks[i].as_ref(),
                         _ => None,
                     };
                     let of = (&q, &k, &v);
@@ -310,7 +310,7 @@ impl Build<'_> {
     /// Whether a unit attends to keys that are made of the source.
     pub fn keys_are_of_source(&self, unit: &Unit) -> bool {
         let rows = unit.key_values();
-        rows.is_some_and(|rows| self.plan.caches[rows.cache].keys == KeysOf::Source)
+        rows.is_some_and(|rows| self.plan.caches[rows.cache].keys == KeyTokens::Source)
     }
 
     /// Stores the keys and values of a unit for rows of the source `[n_embd, n_tokens]`.

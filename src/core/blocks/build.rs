@@ -11,15 +11,15 @@ use crate::plan::{NormUse, Plan, Unit};
 use lab_base::ggml::{Error, Graph, RopePairing, RopeParams, ScoreOptions, Tensor, Unary};
 
 use super::context::{DerivedInput, DerivedInputs, KeyValueStore, StateStore};
-use super::lab::Lab;
-use super::low_rank::AtWork;
-use super::norm::{Kind, Norm};
+use super::lab::GraphLab;
+use super::low_rank::ActiveAdapters;
+use super::norm::{NormKind, NormOptions};
 use super::recurrent::SequenceGroup;
-use super::rope::{Pairing, Rope, Scaling};
-use super::selection::Selected;
+use super::rope::{Pairing, RopeOptions, Scaling};
+use super::selection::SelectedKeys;
 
 /// The graph under construction.
-pub struct Build<'a> {
+pub struct GraphBuilder<'a> {
     /// The graph to which operations are added.
     pub g: &'a Graph,
     /// The plan of the model.
@@ -27,7 +27,7 @@ pub struct Build<'a> {
     /// The tensors of [`Plan::tensors`], in the same order.
     pub tensors: &'a [Tensor],
     /// The adapters of the pass.
-    pub adapters: AtWork<'a>,
+    pub adapters: ActiveAdapters<'a>,
     /// The adapter in the file for each row, i32 `[1, n_tokens]`, where tokens switch between adapters.
     pub switched: Option<Tensor>,
     /// The token of each row, i32 `[1, n_tokens]`; none where a stage is computed by itself.
@@ -53,28 +53,28 @@ pub struct Build<'a> {
     /// The latest result of each selection, by its place in the plan.
     pub selected: Selections,
     /// The captures and edits of the pass.
-    pub lab: Lab,
+    pub lab: GraphLab,
     /// The values that have got a name, in the order of computation.
-    pub named: RefCell<Vec<Named>>,
+    pub named: RefCell<Vec<NamedValue>>,
 }
 
 /// The positions by which heads are rotated.
 #[derive(Clone, Copy)]
-pub(super) enum RotateBy<'a> {
+pub(super) enum RopePositions<'a> {
     /// The first position of the span of so many positions that a token is in.
-    Spans(u64),
+    SpanStarts(u64),
     /// The tokens' positions, negated: a rotation back.
-    Back,
+    Negated,
     /// The given positions, i32 `[n]`.
-    At(&'a Tensor),
+    Given(&'a Tensor),
 }
 
 /// The latest result of each selection, by its place in the plan.
 #[derive(Default)]
-pub struct Selections(pub(super) HashMap<usize, Selected>);
+pub struct Selections(pub(super) HashMap<usize, SelectedKeys>);
 
 /// A value with a name.
-pub struct Named {
+pub struct NamedValue {
     /// The path, such as `layers.3.attn.q`.
     pub path: String,
     /// The description of the value in its contract.
@@ -83,7 +83,7 @@ pub struct Named {
     pub tensor: Tensor,
 }
 
-impl Build<'_> {
+impl GraphBuilder<'_> {
     /// Applies the captures and edits of a point to a unit's value `x [.., n_tokens]`, and returns the value that later
     /// operations read. The unit's contract states the point `name`.
     ///
@@ -133,7 +133,7 @@ impl Build<'_> {
 
     fn name_value(&self, path: String, spec: &'static PointSpec, tensor: &Tensor) {
         tensor.set_name(&path);
-        self.named.borrow_mut().push(Named {
+        self.named.borrow_mut().push(NamedValue {
             path,
             spec,
             tensor: tensor.clone(),
@@ -167,7 +167,7 @@ impl Build<'_> {
     ///
     /// # Errors
     /// The weight is absent, which the contract should have prevented.
-    pub fn need(&self, unit: &Unit, key: &str) -> Result<Tensor, Error> {
+    pub fn required_weight(&self, unit: &Unit, key: &str) -> Result<Tensor, Error> {
         self.weight(unit, key)
             .cloned()
             .ok_or_else(|| Error::Arguments {
@@ -197,7 +197,7 @@ impl Build<'_> {
             std::array::from_fn(|dim| if is_token(dim) { shape[dim] } else { 1 })
         });
         // Without a dimension of tokens, the shapes of the scales make the update fail.
-        let weight = self.need(unit, key)?;
+        let weight = self.required_weight(unit, key)?;
         self.product_of(unit, key, &weight, x, of_tokens.unwrap_or([0; 4]))
     }
 
@@ -207,7 +207,7 @@ impl Build<'_> {
     /// # Errors
     /// The errors of [`Self::linear`].
     pub fn product_by_head(&self, unit: &Unit, key: &str, x: &Tensor) -> Result<Tensor, Error> {
-        let (weight, heads) = (self.need(unit, key)?, x.shape()[2]);
+        let (weight, heads) = (self.required_weight(unit, key)?, x.shape()[2]);
         let weight = match weight.shape() {
             [d, n, 1, 1] => self.g.reshape(&weight, [d, n / heads, heads, 1])?,
             _ => weight,
@@ -251,7 +251,7 @@ impl Build<'_> {
         x: &Tensor,
         (picked, may_repeat): (&Tensor, bool),
     ) -> Result<Tensor, Error> {
-        let (g, weight) = (self.g, self.need(unit, key)?);
+        let (g, weight) = (self.g, self.required_weight(unit, key)?);
         let product = |weight: &Tensor, x: &Tensor| match may_repeat {
             true => product_of_each(g, weight, x, picked),
             false => g.mul_mat_id(weight, x, picked),
@@ -270,7 +270,7 @@ impl Build<'_> {
     /// # Errors
     /// The errors of [`Self::linear`].
     pub fn table_rows(&self, unit: &Unit, key: &str, ids: &Tensor) -> Result<Tensor, Error> {
-        let (g, table) = (self.g, self.need(unit, key)?);
+        let (g, table) = (self.g, self.required_weight(unit, key)?);
         let y = g.get_rows(&table, ids)?;
         let Some(at) = unit.weight(key) else {
             return Ok(y);
@@ -286,7 +286,7 @@ impl Build<'_> {
     /// # Errors
     /// The errors of [`Self::linear`], or the pass has no token ids.
     pub(super) fn ids_of_tokens(&self, unit: &Unit, key: &str) -> Result<Tensor, Error> {
-        let table = self.need(unit, key)?;
+        let table = self.required_weight(unit, key)?;
         match &self.ids {
             Some(ids) => {
                 let ids = self.g.reshape(ids, [self.n_tokens, 1, 1, 1])?;
@@ -342,10 +342,10 @@ impl Build<'_> {
     }
 
     fn normalise(&self, norm: usize, weight: Option<&Tensor>, x: &Tensor) -> Result<Tensor, Error> {
-        let norm = Norm::read(&self.plan.norms[norm].options);
+        let norm = NormOptions::read(&self.plan.norms[norm].options);
         let y = match norm.kind {
-            Kind::Rms => self.g.rms_norm(x, norm.eps)?,
-            Kind::Layer => self.g.layer_norm(x, norm.eps)?,
+            NormKind::Rms => self.g.rms_norm(x, norm.eps)?,
+            NormKind::Layer => self.g.layer_norm(x, norm.eps)?,
         };
         match weight {
             Some(weight) => self.g.mul(&y, weight),
@@ -358,7 +358,7 @@ impl Build<'_> {
     /// # Errors
     /// The operation rejects its inputs.
     pub fn rope(&self, rope: RopeRef, x: &Tensor) -> Result<Tensor, Error> {
-        self.rope_by(rope, x, RotateBy::Spans(1))
+        self.rope_by(rope, x, RopePositions::SpanStarts(1))
     }
 
     /// Rotates the last elements of each head of `x [d, heads, n]` by the positions `by`, and leaves the other elements
@@ -367,7 +367,7 @@ impl Build<'_> {
         &self,
         rope: RopeRef,
         x: &Tensor,
-        by: RotateBy<'_>,
+        by: RopePositions<'_>,
     ) -> Result<Tensor, Error> {
         let unit = rope.0.map(|at| &self.plan.ropes[at]);
         let (d, dims) = (x.shape()[0], unit.and_then(|rope| rope.option_int("dims")));
@@ -387,12 +387,12 @@ impl Build<'_> {
         &self,
         rope: RopeRef,
         x: &Tensor,
-        by: RotateBy<'_>,
+        by: RopePositions<'_>,
     ) -> Result<Tensor, Error> {
         let Some(unit) = rope.0.map(|at| &self.plan.ropes[at]) else {
             return Ok(x.clone());
         };
-        let rope = Rope::read(&unit.options);
+        let rope = RopeOptions::read(&unit.options);
         let table = if self.n_ctx > rope.orig_ctx {
             "long"
         } else {
@@ -404,10 +404,12 @@ impl Build<'_> {
         let divisors = divisors.map(|input| self.input(input)).transpose()?;
         let params = rope_params(&rope);
         let positions = match (by, params.sections) {
-            (RotateBy::Spans(span), Some(_)) => self.input(DerivedInput::Sections(span))?,
-            (RotateBy::Spans(span), None) => self.input(DerivedInput::Positions(span))?,
-            (RotateBy::Back, None) => self.input(DerivedInput::Back)?,
-            (RotateBy::At(positions), None) => positions.clone(),
+            (RopePositions::SpanStarts(span), Some(_)) => {
+                self.input(DerivedInput::Sections(span))?
+            }
+            (RopePositions::SpanStarts(span), None) => self.input(DerivedInput::Positions(span))?,
+            (RopePositions::Negated, None) => self.input(DerivedInput::Back)?,
+            (RopePositions::Given(positions), None) => positions.clone(),
             (_, Some(_)) => {
                 return Err(Error::Arguments {
                     op: "rope",
@@ -495,7 +497,7 @@ pub(super) fn softcap(g: &Graph, x: &Tensor, scale: f32, cap: f32) -> Result<Ten
 
 /// The parameters of a rope for ggml. They correct YaRN's magnitude: ggml multiplies by `1 + 0.1 ln(factor)` when it
 /// mixes angles; a definition with a logarithmic multiplier m needs that divided by `1 + 0.1 m ln(factor)`.
-fn rope_params(rope: &Rope) -> RopeParams {
+fn rope_params(rope: &RopeOptions) -> RopeParams {
     let is_yarn = rope.scaling == Scaling::Yarn;
     let spread = if rope.factor > 1.0 {
         rope.factor.ln()

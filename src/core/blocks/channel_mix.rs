@@ -7,8 +7,8 @@
 //! `[n_embd, n_tokens]` in and out. State of each sequence: the last input. Without the weight `receptance`
 //! the result has no gate.
 
-use super::build::Build;
-use crate::arch::{Contract, PointSpec, Rows, StateSpec};
+use super::build::GraphBuilder;
+use crate::arch::{Contract, PointSpec, RowWidth, StateSpec};
 use crate::plan::Unit;
 use crate::{options, weights};
 use lab_base::ggml::{Error, Tensor, Unary};
@@ -38,17 +38,17 @@ pub(super) static CONTRACT: Contract = Contract {
         receptance: Matrix "channel_mix_receptance.weight" ["n_embd", "n_embd"] optional, "projection to the gate of the result";
         r: Scale "channel_mix_lerp_r.weight" ["n_embd"] when("has('receptance')"), "share of the position before in the input of the gate";
     },
-    rows: Rows::Hidden,
+    rows: RowWidth::Hidden,
     side: None,
     state: StateSpec::Recurrent(&[("shift", "n_embd")]),
     points: &[PointSpec::new("hidden", &["width"], "hidden layer").known_as("mlp.hook_post")],
     rules: &[],
 };
 
-pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let g = b.g;
-    let change = b.step_back(unit, "shift", x)?;
-    let mixed = |share: &str| g.add(&g.mul(&change, &b.need(unit, share)?)?, x);
+    let change = b.change_from_previous(unit, "shift", x)?;
+    let mixed = |share: &str| g.add(&g.mul(&change, &b.required_weight(unit, share)?)?, x);
     let hidden = g.unary(&b.linear(unit, "key", &mixed("k")?)?, Unary::Relu)?;
     let hidden = g.unary(&hidden, Unary::Square)?;
     let hidden = b.point(unit, "hidden", hidden)?;

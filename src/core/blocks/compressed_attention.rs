@@ -15,12 +15,12 @@
 //! far back as a span reaches.
 
 use super::attend::{self, KeyRows};
-use super::build::{Build, RotateBy};
+use super::build::{GraphBuilder, RopePositions};
 use super::context::EndedSpans;
-use super::selection::{self, Selected, Selection};
+use super::selection::{self, SelectedKeys, Selection};
 use crate::arch::{
-    CacheRef, Contract, NormRef, PointSpec, PooledSpec, QuantClass, RopeRef, Rows, Rule,
-    SelectionRef, StateSpec,
+    CacheRef, Contract, ContractRule, NormRef, PointSpec, PooledSpec, QuantClass, RopeRef,
+    RowWidth, SelectionRef, StateSpec,
 };
 use crate::plan::{StatePlan, Unit};
 use crate::{options, weights};
@@ -76,7 +76,7 @@ pub(super) static CONTRACT: Contract = Contract {
         index_pool_offset: Bias "indexer_compressor_ape.weight" ["if(overlap, 2, 1) * d_head_index", "span"] when("selection"), "offsets of these gates, one for each position of a span";
         index_pool_norm: Scale "indexer_compressor_norm.weight" ["d_head_index"] when("selection"), "weight of the norm of the indexer's key of a span";
     },
-    rows: Rows::Hidden,
+    rows: RowWidth::Hidden,
     side: None,
     state: StateSpec::KeyValue {
         cache: "cache",
@@ -135,19 +135,19 @@ pub(super) static CONTRACT: Contract = Contract {
         .known_as("attn.hook_z"),
     ],
     rules: &[
-        Rule {
+        ContractRule {
             holds: "cache and rope",
             message: "compressed attention names a cache and a rotation",
         },
-        Rule {
+        ContractRule {
             holds: "(span > 0) == pool_cache",
             message: "spans need a cache of the rows that are pooled, and only spans have one",
         },
-        Rule {
+        ContractRule {
             holds: "heads > 0 and groups > 0 and heads % groups == 0",
             message: "`groups` divides `heads`",
         },
-        Rule {
+        ContractRule {
             holds: "span > 0 or not selection",
             message: "a selection chooses spans, so `span` is above 0",
         },
@@ -157,7 +157,7 @@ pub(super) static CONTRACT: Contract = Contract {
 /// Maximum number of operations that the rows of spans add; an upper estimate.
 pub(super) const NODES: usize = 128;
 
-pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let c = Config::read(&unit.options);
     let (g, n) = (b.g, b.n_tokens);
     let latent = b.linear(unit, "q_a", x)?;
@@ -165,12 +165,20 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     let q = g.reshape(&b.linear(unit, "q_b", &latent)?, [c.d, c.heads, n, 1])?;
     let q = b.point(unit, "q_proj", q)?;
     let q = b.normalise_with(c.norm, None, &q)?;
-    let q = b.point(unit, "q", b.rope_last(c.rope, &q, RotateBy::Spans(1))?)?;
+    let q = b.point(
+        unit,
+        "q",
+        b.rope_last(c.rope, &q, RopePositions::SpanStarts(1))?,
+    )?;
 
     let k = b.linear(unit, "kv", x)?;
     let k = b.normalise_with(c.norm, b.weight(unit, "kv_norm"), &k)?;
     let k = g.reshape(&k, [c.d, 1, n, 1])?;
-    let k = b.point(unit, "k", b.rope_last(c.rope, &k, RotateBy::Spans(1))?)?;
+    let k = b.point(
+        unit,
+        "k",
+        b.rope_last(c.rope, &k, RopePositions::SpanStarts(1))?,
+    )?;
 
     let (mut ended, mut selected) = (None, None);
     if c.span > 0 {
@@ -195,7 +203,11 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     };
     let y = b.attend(unit, &q, &rows, &scores)?;
     let y = g.reshape(&y, [c.d, c.heads, n, 1])?;
-    let y = b.point(unit, "mixed", b.rope_last(c.rope, &y, RotateBy::Back)?)?;
+    let y = b.point(
+        unit,
+        "mixed",
+        b.rope_last(c.rope, &y, RopePositions::Negated)?,
+    )?;
     let by_group = g.reshape(&y, [c.d * c.heads / c.groups, c.groups, n, 1])?;
     let by_group = g.permute(&by_group, [0, 2, 1, 3])?;
     let rows = b.product_by_head(unit, "o_a", &by_group)?; // [o_rank, n, groups]
@@ -216,7 +228,7 @@ struct Blocks {
 }
 
 /// Stores the inputs of the rows of blocks, and computes the rows of the blocks that end.
-fn pool(b: &mut Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Blocks, Error> {
+fn pool(b: &mut GraphBuilder<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Blocks, Error> {
     let state = key_values(unit)?;
     let own = b.point(unit, "pool", b.product(unit, "pool", x)?)?;
     let gate = b.point(unit, "pool_gate", b.product(unit, "pool_gate", x)?)?;
@@ -282,14 +294,14 @@ impl Pooled {
     /// The rows `[d, 1, m]` of the blocks that end, computed from the stored rows `read [width, reach * m]`.
     fn keys(
         &self,
-        b: &Build<'_>,
+        b: &GraphBuilder<'_>,
         unit: &Unit,
         c: &Config,
         (read, ended): (&Tensor, &EndedSpans),
     ) -> Result<Tensor, Error> {
         let (g, d) = (b.g, self.d);
         let [reach, m, ..] = ended.missing.shape();
-        let offsets = b.need(unit, &format!("{}_offset", self.key))?;
+        let offsets = b.required_weight(unit, &format!("{}_offset", self.key))?;
         let parts = if c.overlap { 2 } else { 1 };
         // Elements [from + part * d, ..) of the positions of each part, one part after another: [d, reach, n].
         let apart = |rows: &Tensor, from: u64, step: u64, n: u64| {
@@ -317,21 +329,21 @@ impl Pooled {
         let gates = g.add(&g.add(&gates, &offsets)?, &missing)?;
         let sums = g.sum_rows(&g.mul(&values, &b.softmax(&gates)?)?)?;
         let rows = g.reshape(&sums, [d, 1, m, 1])?;
-        let weight = b.need(unit, &format!("{}_norm", self.key))?;
+        let weight = b.required_weight(unit, &format!("{}_norm", self.key))?;
         let rows = b.normalise_with(self.norm, Some(&weight), &rows)?;
-        b.rope_last(self.rope, &rows, RotateBy::At(&ended.positions))
+        b.rope_last(self.rope, &rows, RopePositions::Given(&ended.positions))
     }
 }
 
 /// The blocks that queries attend to, chosen by the indexer's rows `[d_head_index, 1, m]`; none without a selection:
 /// all of them.
 fn select(
-    b: &mut Build<'_>,
+    b: &mut GraphBuilder<'_>,
     unit: &Unit,
     c: &Config,
     of: (&Tensor, &Tensor),
     ended: Option<&Tensor>,
-) -> Result<Option<Selected>, Error> {
+) -> Result<Option<SelectedKeys>, Error> {
     let Some(at) = c.selection.0 else {
         return Ok(None);
     };

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use crate::plan::{KeyValuePlan, RowLayout};
 use lab_base::ggml::{Error, Graph, Tensor};
 
-use super::position_bias::Buckets;
-use super::rope::Mixture;
+use super::position_bias::DistanceBuckets;
+use super::rope::RopeDivisors;
 
 /// The rows of a table that hashes of n-grams select: n-grams of each token and the tokens before it, by length and
 /// hash.
 #[derive(Debug, PartialEq)]
-pub struct Ngrams {
+pub struct NgramHashes {
     /// Number of tokens of the longest n-gram, at least 2.
     pub longest: u64,
     /// Number of hashes of the n-grams of one length.
@@ -29,7 +29,7 @@ pub struct Ngrams {
     pub offsets: Vec<u64>,
 }
 
-impl Ngrams {
+impl NgramHashes {
     /// Number of hashes of a token.
     pub fn count(&self) -> u64 {
         (self.longest - 1) * self.heads
@@ -56,7 +56,7 @@ impl Ngrams {
 /// Tokens that switch between the adapters in a model file. The adapter of a token is the rounded mean of the adapters
 /// of the switches up to it, weighted by attention.
 #[derive(Debug, PartialEq)]
-pub struct Switches {
+pub struct AdapterSwitches {
     /// The token that switches to each adapter. Adapters count from 1; 0 is the adapter before the first switch.
     pub tokens: Vec<u64>,
     /// The token whose table row each switch uses, in the same order.
@@ -67,14 +67,14 @@ pub struct Switches {
 
 /// The counts of a sequence's tokens up to one of them, for [`Switches`].
 #[derive(Default)]
-pub struct Switched {
+pub struct SwitchCounts {
     /// Sum of the numbers of the adapters that are switched to.
     sum: f64,
     switches: f64,
     others: f64,
 }
 
-impl Switches {
+impl AdapterSwitches {
     /// Number of adapters, including the one before the first switch.
     pub fn count(&self) -> u64 {
         self.tokens.len() as u64 + 1
@@ -93,7 +93,7 @@ impl Switches {
     }
 
     /// Counts the next token of a sequence.
-    pub fn read(&self, seen: &mut Switched, token: u32) {
+    pub fn read(&self, seen: &mut SwitchCounts, token: u32) {
         match self.place(token) {
             Some(place) => {
                 seen.sum += (place + 1) as f64;
@@ -104,7 +104,7 @@ impl Switches {
     }
 
     /// The adapter of the last counted token.
-    pub fn adapter(&self, seen: &Switched) -> u64 {
+    pub fn adapter(&self, seen: &SwitchCounts) -> u64 {
         let weight_of_others = (-2.0 * f64::from(self.gain)).exp();
         // In f32, the weights of a few other tokens do not decide the rounding of a half.
         let mean = (seen.sum / (seen.switches + seen.others * weight_of_others)) as f32;
@@ -134,17 +134,17 @@ pub enum DerivedInput {
     /// i32 `[4 n_tokens]`: the same positions three times, then zeros.
     Sections(u64),
     /// i32 `[n_hashes * n_tokens]`: the rows of each token's n-grams in a table of so many rows.
-    Ngrams(Arc<Ngrams>, u64),
+    Ngrams(Arc<NgramHashes>, u64),
     /// i32 `[1, n_tokens]`: the adapter in the file for each token.
-    Adapters(Arc<Switches>),
+    Adapters(Arc<AdapterSwitches>),
     /// i32 `[n_tokens]`: the row of each token in a table of so many rows.
-    StandIns(Arc<Switches>, u64),
+    StandIns(Arc<AdapterSwitches>, u64),
     /// i32 `[n_tokens]`: the types of the tokens as rows of a table of so many rows.
     Types(u64),
     /// f32 `[dims / 2]`: divisors of the frequencies.
-    Divisors(Mixture),
+    Divisors(RopeDivisors),
     /// i32 `[2 far + 1]`: the bucket of each distance from -far to far.
-    Buckets(Buckets),
+    Buckets(DistanceBuckets),
     /// f32 `[1, heads]`: the logarithm of each head's decay, `-slope * 2^(-8 (i + 1) / heads)`.
     Decay {
         /// Number of heads.
@@ -373,7 +373,7 @@ mod tests {
 
     #[test]
     fn rows_of_ngrams_follow_from_the_tokens_up_to_a_stop() {
-        let ngrams = Ngrams {
+        let ngrams = NgramHashes {
             longest: 3,
             heads: 2,
             stop: 9,
@@ -393,12 +393,12 @@ mod tests {
 
     /// The adapters of the tokens of a text.
     fn adapters(gain: f32, text: &[u32]) -> Vec<u64> {
-        let switches = Switches {
+        let switches = AdapterSwitches {
             tokens: vec![7, 8, 9],
             stand_ins: vec![1, 2, 3],
             gain,
         };
-        let mut seen = Switched::default();
+        let mut seen = SwitchCounts::default();
         let next = |token: &u32| {
             switches.read(&mut seen, *token);
             switches.adapter(&seen)

@@ -11,8 +11,10 @@
 //! `[n_embd, n_tokens]` in and out. State of each sequence: the last columns before the convolution and
 //! `S [d, d, heads]`.
 
-use super::build::Build;
-use crate::arch::{ActRef, Contract, NormRef, PointSpec, QuantClass, Rows, Rule, StateSpec};
+use super::build::GraphBuilder;
+use crate::arch::{
+    ActRef, Contract, ContractRule, NormRef, PointSpec, QuantClass, RowWidth, StateSpec,
+};
 use crate::plan::Unit;
 use crate::{choices, options, weights};
 use lab_base::ggml::{Error, Tensor, Unary};
@@ -83,7 +85,7 @@ pub(super) static CONTRACT: Contract = Contract {
         norm: Scale "ssm_norm.weight" ["d"], "weight of the norm of each head";
         out: Matrix "ssm_out.weight" ["heads * d", "n_embd"], "output projection to the hidden state";
     },
-    rows: Rows::Hidden,
+    rows: RowWidth::Hidden,
     side: None,
     state: StateSpec::Recurrent(&[
         ("conv", "(kernel - 1) * (2 * k_heads * d + heads * d)"),
@@ -100,33 +102,33 @@ pub(super) static CONTRACT: Contract = Contract {
         ),
     ],
     rules: &[
-        Rule {
+        ContractRule {
             holds: "kernel > 1",
             message: "the convolution has at least two columns",
         },
-        Rule {
+        ContractRule {
             holds: "k_heads > 0 and heads % k_heads == 0",
             message: "`k_heads` divides `heads`",
         },
-        Rule {
+        ContractRule {
             holds: "decay_sign == 1 or decay_sign == -1",
             message: "`decay_sign` is 1 or -1",
         },
-        Rule {
+        ContractRule {
             holds: "decay_bound <= 0",
             message: "`decay_bound` is a logarithm, so not positive",
         },
     ],
 };
 
-pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let c = Config::read(&unit.options);
     let (g, n) = (b.g, b.n_tokens);
     let (keys, values) = (c.k_heads * c.d, c.heads * c.d);
     let (qkv, conv) = projected(b, unit, x)?;
     let qkv = b.convolve(unit, "conv", &conv, &qkv)?;
     let qkv = g.unary(&b.with_bias(unit, "conv.bias", qkv)?, Unary::Silu)?;
-    let unit_length = |b: &Build<'_>, start: u64| {
+    let unit_length = |b: &GraphBuilder<'_>, start: u64| {
         let rows = b.columns(&qkv, start, keys)?;
         let rows = g.reshape(&rows, [c.d, c.k_heads, n, 1])?;
         // x / sqrt(sum of x^2 + eps): a root mean square with eps / d, over the root of d.
@@ -152,7 +154,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     };
     let alpha = b.with_bias(unit, "dt.bias", alpha)?;
     let alpha = g.reshape(&alpha, [width, c.heads, n, 1])?;
-    let a = g.reshape(&b.need(unit, "a")?, [1, c.heads, 1, 1])?;
+    let a = g.reshape(&b.required_weight(unit, "a")?, [1, c.heads, 1, 1])?;
     let decay = if c.decay_bound == 0.0 {
         g.mul(&g.unary(&alpha, Unary::Softplus)?, &a)?
     } else {
@@ -192,7 +194,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
 
 /// Queries, keys and values in a row, `[2 * k_heads * d + heads * d, n_tokens]`, and the weight of their convolution
 /// `[kernel, the same]`.
-fn projected(b: &Build<'_>, unit: &Unit, x: &Tensor) -> Result<(Tensor, Tensor), Error> {
+fn projected(b: &GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<(Tensor, Tensor), Error> {
     let g = b.g;
     let qkv = if b.weight(unit, "q").is_some() {
         let (q, k) = (b.linear(unit, "q", x)?, b.linear(unit, "k", x)?);
@@ -201,17 +203,24 @@ fn projected(b: &Build<'_>, unit: &Unit, x: &Tensor) -> Result<(Tensor, Tensor),
         b.linear(unit, "qkv", x)?
     };
     if b.weight(unit, "conv_q").is_none() {
-        return Ok((qkv, b.need(unit, "conv")?));
+        return Ok((qkv, b.required_weight(unit, "conv")?));
     }
-    let (q, k) = (b.need(unit, "conv_q")?, b.need(unit, "conv_k")?);
-    let conv = g.concat(&g.concat(&q, &k, 2)?, &b.need(unit, "conv_v")?, 2)?;
+    let (q, k) = (
+        b.required_weight(unit, "conv_q")?,
+        b.required_weight(unit, "conv_k")?,
+    );
+    let conv = g.concat(
+        &g.concat(&q, &k, 2)?,
+        &b.required_weight(unit, "conv_v")?,
+        2,
+    )?;
     let [kernel, _, channels, _] = conv.shape();
     Ok((qkv, g.reshape(&conv, [kernel, channels, 1, 1])?))
 }
 
 /// A projection, of low rank if the file has two matrices for it.
 fn narrowed(
-    b: &Build<'_>,
+    b: &GraphBuilder<'_>,
     unit: &Unit,
     down: &str,
     key: &str,
@@ -224,7 +233,7 @@ fn narrowed(
 }
 
 /// Repeats each key head for the value heads that read it: `[d, k_heads, n_tokens]` -> `[d, heads, n_tokens]`.
-fn spread(b: &Build<'_>, c: &Config, x: &Tensor) -> Result<Tensor, Error> {
+fn spread(b: &GraphBuilder<'_>, c: &Config, x: &Tensor) -> Result<Tensor, Error> {
     let (g, n) = (b.g, b.n_tokens);
     let times = c.heads / c.k_heads;
     let x = g.reshape(x, [c.d, 1, c.k_heads, n])?;
@@ -235,7 +244,7 @@ fn spread(b: &Build<'_>, c: &Config, x: &Tensor) -> Result<Tensor, Error> {
 /// The inputs of beta and of the decay, `[heads, n_tokens]` each. The input of the decay is `[d * heads, n_tokens]` if
 /// each element has its own decay.
 fn strengths(
-    b: &Build<'_>,
+    b: &GraphBuilder<'_>,
     unit: &Unit,
     c: &Config,
     x: &Tensor,

@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
-use super::build::Build;
-use super::context::{DerivedInput, Switches};
-use crate::arch::{Contract, NormRef, PointSpec, QuantClass, Rows, Rule, StateSpec};
+use super::build::GraphBuilder;
+use super::context::{AdapterSwitches, DerivedInput};
+use crate::arch::{Contract, ContractRule, NormRef, PointSpec, QuantClass, RowWidth, StateSpec};
 use crate::plan::Unit;
 use crate::{options, weights};
 use lab_base::ggml::{Error, Tensor};
@@ -42,7 +42,7 @@ pub(super) static CONTRACT: Contract = Contract {
         norm: Scale "token_embd_norm.weight" ["n_embd"] when("norm"), "weight of the norm";
         norm.bias: Bias "token_embd_norm.bias" ["n_embd"] optional when("norm"), "bias of the norm";
     },
-    rows: Rows::Any,
+    rows: RowWidth::Any,
     side: None,
     state: StateSpec::None,
     points: &[
@@ -51,11 +51,11 @@ pub(super) static CONTRACT: Contract = Contract {
         PointSpec::new("x", &["n_embd"], "the first hidden state"),
     ],
     rules: &[
-        Rule {
+        ContractRule {
             holds: "scale != 0",
             message: "`scale` is not zero",
         },
-        Rule {
+        ContractRule {
             holds: "gain >= 0",
             message: "`gain` is not negative",
         },
@@ -63,8 +63,8 @@ pub(super) static CONTRACT: Contract = Contract {
 };
 
 /// The tokens that switch between adapters in the file, if there are any.
-fn switches(c: &Config) -> Option<Arc<Switches>> {
-    let switches = || Switches {
+fn switches(c: &Config) -> Option<Arc<AdapterSwitches>> {
+    let switches = || AdapterSwitches {
         tokens: c.switches.clone(),
         stand_ins: c.stand_ins.clone(),
         gain: c.gain,
@@ -73,13 +73,13 @@ fn switches(c: &Config) -> Option<Arc<Switches>> {
 }
 
 /// The adapter in the file for each token, i32 `[1, n_tokens]`, if the file has adapters.
-pub(crate) fn adapters(b: &Build<'_>, unit: &Unit) -> Result<Option<Tensor>, Error> {
+pub(crate) fn adapters(b: &GraphBuilder<'_>, unit: &Unit) -> Result<Option<Tensor>, Error> {
     let switches = switches(&Config::read(&unit.options));
     let input = |switches| b.input(DerivedInput::Adapters(switches));
     switches.map(input).transpose()
 }
 
-pub(crate) fn build(b: &Build<'_>, unit: &Unit, ids: &Tensor) -> Result<Tensor, Error> {
+pub(crate) fn build(b: &GraphBuilder<'_>, unit: &Unit, ids: &Tensor) -> Result<Tensor, Error> {
     let _scope = b.g.scope("embed", &unit.path);
     let c = Config::read(&unit.options);
     let stand_ins = switches(&c).map(|of| b.input(DerivedInput::StandIns(of, b.plan.n_vocab)));

@@ -9,8 +9,10 @@
 //! `[n_embd, n_tokens]` in and out. Whether there is a gate follows from the weights: a matrix of its
 //! own, or `up` rows of twice the width, of which the first half is the gate.
 
-use super::build::Build;
-use crate::arch::{ActRef, Contract, NormRef, PointSpec, QuantClass, Rows, Rule, Side, StateSpec};
+use super::build::GraphBuilder;
+use crate::arch::{
+    ActRef, Contract, ContractRule, NormRef, PointSpec, QuantClass, RowWidth, SideInput, StateSpec,
+};
 use crate::plan::Unit;
 use crate::{options, weights};
 use lab_base::ggml::{Error, Tensor, Unary};
@@ -48,8 +50,8 @@ pub(super) static CONTRACT: Contract = Contract {
         down.bias: Bias "ffn_down.bias" ["n_embd"] optional, "bias of the down projection";
         out_gate: Matrix "ffn_gate_inp_shexp.weight" ["n_embd"] optional, "projection to a gate of the result, one number for each token";
     },
-    rows: Rows::Hidden,
-    side: Some(Side {
+    rows: RowWidth::Hidden,
+    side: Some(SideInput {
         width: "width",
         doc: "factor of the activated gate, instead of `up`",
     }),
@@ -70,13 +72,13 @@ pub(super) static CONTRACT: Contract = Contract {
         )
         .known_as("mlp.hook_post"),
     ],
-    rules: &[Rule {
+    rules: &[ContractRule {
         holds: "act",
         message: "a hidden layer has an activation",
     }],
 };
 
-pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let c = Config::read(&unit.options);
     let hidden = match b.side.clone() {
         Some(side) => {
@@ -101,7 +103,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
 }
 
 /// The hidden layer without a second input, `[width, n_tokens]`.
-fn gated(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Tensor, Error> {
+fn gated(b: &GraphBuilder<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Tensor, Error> {
     let up = b.linear(unit, "up", x)?;
     let (gate, up) = if b.weight(unit, "gate").is_some() {
         (Some(b.linear(unit, "gate", x)?), up)

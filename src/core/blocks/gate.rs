@@ -2,7 +2,7 @@
 //!
 //! A block that may have a gate has the options `gate` and `gate_act` and the weight `gate`.
 
-use super::build::Build;
+use super::build::GraphBuilder;
 use crate::arch::{ActRef, PointSpec};
 use crate::choices;
 use crate::plan::Unit;
@@ -18,7 +18,7 @@ pub(super) const O_IN_POINT: PointSpec = PointSpec::new(
 
 choices! {
     /// The part of the heads' results that has its own factor.
-    pub(super) enum Gate {
+    pub(super) enum OutputGate {
         /// There is no gate.
         None = "none",
         /// Each element.
@@ -30,7 +30,7 @@ choices! {
     }
 }
 
-impl Build<'_> {
+impl GraphBuilder<'_> {
     /// Applies the captures and edits of [`O_IN_POINT`] to `y [dv * heads, n_tokens]`.
     pub(super) fn heads_read(&self, unit: &Unit, heads: u64, y: &Tensor) -> Result<Tensor, Error> {
         let (g, shape) = (self.g, y.shape());

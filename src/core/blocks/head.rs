@@ -4,9 +4,9 @@
 //! with the token table. A head may transform the state first, `dense_norm(act(dense . norm(x)))`: what is pooled is the
 //! state before.
 
-use super::build::{Build, softcap};
+use super::build::{GraphBuilder, softcap};
 use super::points;
-use crate::arch::{ActRef, Contract, NormRef, PointSpec, Rows, Rule, StateSpec};
+use crate::arch::{ActRef, Contract, ContractRule, NormRef, PointSpec, RowWidth, StateSpec};
 use crate::plan::Unit;
 use crate::{options, weights};
 use lab_base::ggml::{Error, Tensor};
@@ -38,7 +38,7 @@ pub(super) static CONTRACT: Contract = Contract {
         output: Matrix "output.weight" ["n_embd", "n_vocab"] optional, "projection to the vocabulary; if absent, the token embeddings (tied)";
         output.bias: Bias "output.bias" ["n_vocab"] optional, "bias of the logits";
     },
-    rows: Rows::Any,
+    rows: RowWidth::Any,
     side: None,
     state: StateSpec::None,
     points: &[
@@ -55,18 +55,18 @@ pub(super) static CONTRACT: Contract = Contract {
         ),
     ],
     rules: &[
-        Rule {
+        ContractRule {
             holds: "scale != 0 and softcap >= 0",
             message: "`scale` is not zero and `softcap` not negative",
         },
-        Rule {
+        ContractRule {
             holds: "has('dense') or not has('dense_norm')",
             message: "`dense_norm` follows `dense`",
         },
     ],
 };
 
-pub(crate) fn build(b: &Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+pub(crate) fn build(b: &GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let _scope = b.g.scope_on("head", &unit.path, unit.device);
     let c = Config::read(&unit.options);
     let mut z = b.linear(unit, "output", &transformed(b, unit, &c, x)?)?;
@@ -79,7 +79,7 @@ pub(crate) fn build(b: &Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Er
 }
 
 /// What the projection reads of the hidden state `x [n_embd, n_rows]`.
-fn transformed(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Tensor, Error> {
+fn transformed(b: &GraphBuilder<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Tensor, Error> {
     if b.weight(unit, "dense").is_none() {
         return Ok(x.clone());
     }

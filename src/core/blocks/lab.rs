@@ -14,7 +14,7 @@ use lab_base::ggml::{Error, Graph, ScoreOptions, Tensor, Unary};
 use lab_base::weights::TensorType;
 
 use super::attend::WEIGHTS_POINT;
-use super::build::{Build, softcap};
+use super::build::{GraphBuilder, softcap};
 
 /// How an edit changes rows `x [width, m]`, with inputs `p0 [width, 1]` and `p1 [width, 1 or m]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub struct RowEdits {
 
 /// The captures and edits of a pass at one point.
 #[derive(Default)]
-pub struct PointUse {
+pub struct PointActions {
     /// The edits, in the order in which they apply.
     pub edits: Vec<RowEdits>,
     /// The rows to capture, i32 `[m]`.
@@ -64,7 +64,7 @@ pub struct PointUse {
 
 /// The tokens whose attention weights are captured, and the keys that at least one of them attends to.
 #[derive(Clone)]
-pub struct Pairs {
+pub struct AttentionCapture {
     /// The tokens, i32 `[m]`.
     pub rows: Tensor,
     /// The rows of the keys, i32 `[n_keys]`.
@@ -75,17 +75,17 @@ pub struct Pairs {
 
 /// The captures and edits of a pass, and the captured values.
 #[derive(Default)]
-pub struct Lab {
+pub struct GraphLab {
     /// Captures of attention weights, by the paths of their points.
-    pub pairs: HashMap<String, Pairs>,
+    pub pairs: HashMap<String, AttentionCapture>,
     /// Captures and edits, by the paths of the points.
-    pub uses: HashMap<String, PointUse>,
+    pub uses: HashMap<String, PointActions>,
     /// The paths of values that edits at later points copy.
     pub copied: HashSet<String>,
     /// The values to copy, `[width, n_tokens]`, by their paths.
-    pub held: RefCell<HashMap<String, Tensor>>,
+    pub values_to_copy: RefCell<HashMap<String, Tensor>>,
     /// Captured rows `[width, m]` by paths, or all rows `[width, n_tokens]` where these are not many more.
-    pub taken: RefCell<HashMap<String, Tensor>>,
+    pub captured: RefCell<HashMap<String, Tensor>>,
 }
 
 /// All rows of a value are kept if they are at most this many times the captured ones.
@@ -96,7 +96,7 @@ pub(crate) const NODES_PER_EDIT: usize = 28;
 /// Maximum number of operations and inputs of a capture.
 pub(crate) const NODES_PER_CAPTURE: usize = 24;
 
-impl Lab {
+impl GraphLab {
     /// The value that later operations read, for a value `x [.., n_tokens]` at the point `path`.
     pub(super) fn pass(
         &self,
@@ -106,7 +106,7 @@ impl Lab {
         x: Tensor,
     ) -> Result<Tensor, Error> {
         let is_copied = self.copied.contains(path);
-        let nothing = PointUse::default();
+        let nothing = PointActions::default();
         let uses = match self.uses.get(path) {
             Some(uses) => uses,
             None if is_copied => &nothing,
@@ -123,7 +123,7 @@ impl Lab {
             let from = step
                 .from
                 .as_ref()
-                .map(|path| self.held.borrow().get(path).cloned());
+                .map(|path| self.values_to_copy.borrow().get(path).cloned());
             let changed = match from {
                 // The value is an earlier one: points are in the order of computation.
                 Some(from) => {
@@ -148,10 +148,12 @@ impl Lab {
             };
             // Expand now: the memory of the value need not outlive its other readers, unless the value is kept.
             g.expand(&taken)?;
-            self.taken.borrow_mut().insert(path.to_owned(), taken);
+            self.captured.borrow_mut().insert(path.to_owned(), taken);
         }
         if is_copied {
-            self.held.borrow_mut().insert(path.to_owned(), y.clone());
+            self.values_to_copy
+                .borrow_mut()
+                .insert(path.to_owned(), y.clone());
         }
         match uses.edits.is_empty() {
             true => Ok(x),
@@ -160,7 +162,7 @@ impl Lab {
     }
 }
 
-impl Build<'_> {
+impl GraphBuilder<'_> {
     /// Computes the captured attention weights, for the chosen tokens alone: attention itself may not store them.
     /// `q [dk, heads, n_tokens]`, `k [dk * kv_heads, n_rows]`; the weights are `[n_keys * heads, m]`.
     pub(super) fn take_weights(
@@ -171,7 +173,7 @@ impl Build<'_> {
         scores: &ScoreOptions<'_>,
     ) -> Result<(), Error> {
         let path = format!("{}.{}", unit.path, WEIGHTS_POINT.name);
-        let Some(Pairs { rows, keys, mask }) = self.lab.pairs.get(&path) else {
+        let Some(AttentionCapture { rows, keys, mask }) = self.lab.pairs.get(&path) else {
             return Ok(());
         };
         let g = self.g;
@@ -197,7 +199,7 @@ impl Build<'_> {
         let weights = g.cont(&g.permute(&weights, [0, 2, 1, 3])?)?;
         let weights = g.reshape(&weights, [n_keys * heads, m, 1, 1])?;
         g.expand(&weights)?;
-        self.lab.taken.borrow_mut().insert(path, weights);
+        self.lab.captured.borrow_mut().insert(path, weights);
         Ok(())
     }
 }

@@ -9,8 +9,8 @@
 //! `[n_embd, n_tokens]` in and out. State of each sequence: the last columns before the convolution
 //! and `s [n_state, n_inner / heads, heads]`.
 
-use super::build::Build;
-use crate::arch::{Contract, NormRef, PointSpec, Rows, Rule, StateSpec};
+use super::build::GraphBuilder;
+use crate::arch::{Contract, ContractRule, NormRef, PointSpec, RowWidth, StateSpec};
 use crate::plan::Unit;
 use crate::{options, weights};
 use lab_base::ggml::{Error, Glu, Tensor, Unary};
@@ -45,7 +45,7 @@ pub(super) static CONTRACT: Contract = Contract {
         norm: Scale "ssm_norm.weight" ["n_inner / groups", "groups"] optional, "weight of the norm before the output projection; if absent, there is no norm";
         out: Matrix "ssm_out.weight" ["n_inner", "n_embd"], "output projection to the hidden state";
     },
-    rows: Rows::Hidden,
+    rows: RowWidth::Hidden,
     side: None,
     state: StateSpec::Recurrent(&[
         ("conv", "(kernel - 1) * (n_inner + 2 * groups * n_state)"),
@@ -64,22 +64,22 @@ pub(super) static CONTRACT: Contract = Contract {
         ),
     ],
     rules: &[
-        Rule {
+        ContractRule {
             holds: "kernel > 1",
             message: "the convolution has at least two columns",
         },
-        Rule {
+        ContractRule {
             holds: "heads > 0 and n_inner % heads == 0",
             message: "`heads` divides `n_inner`",
         },
-        Rule {
+        ContractRule {
             holds: "groups > 0 and heads % groups == 0 and n_inner % groups == 0",
             message: "`groups` divides `heads`",
         },
     ],
 };
 
-pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let c = Config::read(&unit.options);
     let (g, n) = (b.g, b.n_tokens);
     let (d, shared) = (c.n_inner / c.heads, c.groups * c.n_state);
@@ -88,7 +88,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     let z = b.columns(&all, 0, c.n_inner)?;
     let xbc = b.columns(&all, c.n_inner, channels)?;
     let dt = b.columns(&all, c.n_inner + channels, c.heads)?;
-    let conv = b.need(unit, "conv")?;
+    let conv = b.required_weight(unit, "conv")?;
     let xbc = b.convolve(unit, "conv", &conv, &xbc)?;
     let xbc = g.unary(&b.with_bias(unit, "conv.bias", xbc)?, Unary::Silu)?;
 
@@ -98,7 +98,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     let output = b.columns(&xbc, c.n_inner + shared, shared)?;
     let dt = b.with_bias(unit, "dt.bias", dt)?;
 
-    let a = b.need(unit, "a")?;
+    let a = b.required_weight(unit, "a")?;
     let y = b.over_time(unit, "scan", |b, group| {
         let (steps, seqs) = (group.n_steps, group.n_seqs);
         let (table, rows) = group.rows(b, unit, "scan")?;
@@ -117,7 +117,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     })?;
 
     let y = g.reshape(&y, [d, c.heads, n, 1])?;
-    let y = g.add(&y, &g.mul(&x, &b.need(unit, "d")?)?)?;
+    let y = g.add(&y, &g.mul(&x, &b.required_weight(unit, "d")?)?)?;
     let y = g.reshape(&y, [c.n_inner, n, 1, 1])?;
     let y = b.point(unit, "y", y)?;
     let y = g.glu(Glu::Silu, &z, &y)?;

@@ -15,12 +15,12 @@
 //! Absorbed, a position costs `kv_rank + n_rope` elements for all heads together.
 
 use super::attend::{self, KeyRows};
-use super::build::Build;
-use super::gate::{Gate, O_IN_POINT};
+use super::build::GraphBuilder;
+use super::gate::{O_IN_POINT, OutputGate};
 use super::selection;
 use crate::arch::{
-    ActRef, CacheRef, Contract, NormRef, PointSpec, QuantClass, RopeRef, Rows, Rule, SelectionRef,
-    StateSpec,
+    ActRef, CacheRef, Contract, ContractRule, NormRef, PointSpec, QuantClass, RopeRef, RowWidth,
+    SelectionRef, StateSpec,
 };
 use crate::plan::Unit;
 use crate::{options, weights};
@@ -39,7 +39,7 @@ options! {
         dv: u64 = "d_head_v_mla", "elements of a value head";
         scale: f32 = "1 / sqrt(dq)", "factor of the scores";
         norm: NormRef = "default", "kind and eps of the norms of latent rows";
-        gate: Gate = "none", "output gate, as in `attention`, without `query`";
+        gate: OutputGate = "none", "output gate, as in `attention`, without `query`";
         gate_act: ActRef => "sigmoid", when "gate != 'none'", "activation of the output gate";
         temp_scale: f32 => "temp_scale", when "temp_scale != 0", "temperature by position, as in `attention`; 0: off";
         temp_floor: f32 => "temp_floor", when "temp_scale != 0", "as in the formula of `attention`";
@@ -83,7 +83,7 @@ pub(super) static CONTRACT: Contract = Contract {
         ..selection::GATE_WEIGHT;
         ..selection::OFFSET_WEIGHT;
     },
-    rows: Rows::Hidden,
+    rows: RowWidth::Hidden,
     side: None,
     state: StateSpec::KeyValue {
         cache: "cache",
@@ -128,26 +128,26 @@ pub(super) static CONTRACT: Contract = Contract {
         O_IN_POINT,
     ],
     rules: &[
-        Rule {
+        ContractRule {
             holds: "cache",
             message: "latent attention names a cache",
         },
-        Rule {
+        ContractRule {
             holds: "n_rope < dq",
             message: "a part of each query head is not rotated",
         },
-        Rule {
+        ContractRule {
             holds: "temp_floor > 0",
             message: "`temp_floor` is positive",
         },
-        Rule {
+        ContractRule {
             holds: "gate != 'query'",
             message: "a gate of latent attention has a projection of its own",
         },
     ],
 };
 
-pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let c = Config::read(&unit.options);
     let (g, n) = (b.g, b.n_tokens);
     let n_plain = c.dq - c.n_rope;
@@ -195,8 +195,9 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
         max_bias: 0.0,
         sinks: sinks.as_ref(),
     };
-    let temperature =
-        |b: &Build<'_>, q: Tensor| b.tempered(q, [c.temp_scale, c.temp_floor, c.temp_offset]);
+    let temperature = |b: &GraphBuilder<'_>, q: Tensor| {
+        b.tempered(q, [c.temp_scale, c.temp_floor, c.temp_offset])
+    };
 
     let y = if b.weight(unit, "kv_b").is_some() {
         let kv = b.linear(unit, "kv_b", &g.reshape(&latent, [c.kv_rank, n, 1, 1])?)?;
@@ -235,7 +236,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     let y = b.point(unit, "heads", y)?;
     let y = g.reshape(&y, [c.dv * c.heads, n, 1, 1])?;
     let y = match c.gate {
-        Gate::None => y,
+        OutputGate::None => y,
         _ => {
             let y = b.gate_heads(c.gate_act, &y, &b.linear(unit, "gate", x)?)?;
             b.heads_read(unit, c.heads, &y)?
@@ -245,7 +246,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
 }
 
 /// Elements `[start, start + d)` of each head of `x [d_all, heads, n]`, as a view.
-fn window(b: &Build<'_>, x: &Tensor, d: u64, start: u64) -> Result<Tensor, Error> {
+fn window(b: &GraphBuilder<'_>, x: &Tensor, d: u64, start: u64) -> Result<Tensor, Error> {
     let (shape, strides) = (x.shape(), x.strides());
     let steps = [strides[1], strides[2], strides[3]];
     let offset = start as usize * strides[0];
@@ -253,7 +254,7 @@ fn window(b: &Build<'_>, x: &Tensor, d: u64, start: u64) -> Result<Tensor, Error
 }
 
 /// The product of each head of `x [d, heads, n]` with its own matrix `[d, m, heads]`: `[m, heads, n]`.
-fn per_head(b: &Build<'_>, unit: &Unit, key: &str, x: &Tensor) -> Result<Tensor, Error> {
+fn per_head(b: &GraphBuilder<'_>, unit: &Unit, key: &str, x: &Tensor) -> Result<Tensor, Error> {
     let by_head = b.g.permute(x, [0, 2, 1, 3])?; // [d, n, heads]
     let y = b.product_by_head(unit, key, &by_head)?; // [m, n, heads]
     b.g.cont(&b.g.permute(&y, [0, 2, 1, 3])?)

@@ -45,14 +45,14 @@ mod wkv6;
 mod wkv7;
 
 pub use attend::KeyRows;
-pub use build::{Build, Named, Selections};
+pub use build::{GraphBuilder, NamedValue, Selections};
 pub use context::{
-    AttentionView, DerivedInput, DerivedInputs, EndedSpans, KeyValueStore, Ngrams, RunView, Runs,
-    SpanRows, SpanView, StateStore, Switched, Switches, VisibleKeyValues,
+    AdapterSwitches, AttentionView, DerivedInput, DerivedInputs, EndedSpans, KeyValueStore,
+    NgramHashes, RunView, Runs, SpanRows, SpanView, StateStore, SwitchCounts, VisibleKeyValues,
 };
-pub use low_rank::{AtWork, MAX_NODES as MAX_UPDATE_NODES, Update, Updates};
+pub use low_rank::{ActiveAdapters, LowRankUpdate, LowRankUpdates, MAX_NODES as MAX_UPDATE_NODES};
 pub use nodes::max_nodes;
-pub use position_bias::Buckets;
+pub use position_bias::DistanceBuckets;
 pub use recurrent::SequenceGroup;
 
 use source_keys::keys_of_source;
@@ -84,7 +84,7 @@ macro_rules! blocks {
         ///
         /// # Errors
         /// An operation rejects its inputs.
-        pub fn build_block(build: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+        pub fn build_block(build: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
             let _scope = build.g.scope_on(unit.contract.0.name, &unit.path, unit.device);
             match unit.contract.0.name {
                 $($(#[$of])* stringify!($block) => $block::build(build, unit, x),)*

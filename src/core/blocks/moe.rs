@@ -12,9 +12,11 @@
 //! `h = latent_down . h`, `y = latent_up . y`, through a norm if set. `[n_embd, n_tokens]` in and out. `r` is `h`, or
 //! the branch's `side`, through the router's norm.
 
-use super::build::Build;
+use super::build::GraphBuilder;
 use super::sparse_mixer;
-use crate::arch::{ActRef, Contract, NormRef, PointSpec, QuantClass, Rows, Rule, Side, StateSpec};
+use crate::arch::{
+    ActRef, Contract, ContractRule, NormRef, PointSpec, QuantClass, RowWidth, SideInput, StateSpec,
+};
 use crate::plan::Unit;
 use crate::{choices, options, weights};
 use lab_base::ggml::{Error, Graph, Tensor, Unary};
@@ -113,8 +115,8 @@ pub(super) static CONTRACT: Contract = Contract {
         down.bias: Bias "ffn_down_exps.bias" ["latent", "stored"] optional, "bias of the down projections";
         down.scale: Scale "ffn_down_exps.scale" ["stored"] optional, "factor of the result of every expert";
     },
-    rows: Rows::Hidden,
-    side: Some(Side {
+    rows: RowWidth::Hidden,
+    side: Some(SideInput {
         width: "n_embd",
         doc: "input of the router",
     }),
@@ -156,43 +158,43 @@ pub(super) static CONTRACT: Contract = Contract {
         ),
     ],
     rules: &[
-        Rule {
+        ContractRule {
             holds: "act",
             message: "a hidden layer has an activation",
         },
-        Rule {
+        ContractRule {
             holds: "used > 0 and used <= experts",
             message: "`used` is at least 1 and at most `experts`",
         },
-        Rule {
+        ContractRule {
             holds: "share > 0 and experts % share == 0",
             message: "`share` divides `experts`",
         },
-        Rule {
+        ContractRule {
             holds: "identity == 0 or identity < experts and share == 1 and weight_at == 'output'",
             message: "some experts are stored; where others return what they read, none are shared, and weights are of the output",
         },
-        Rule {
+        ContractRule {
             holds: "groups > 0 and experts % groups == 0 and groups_used > 0 and groups_used <= groups and group_best > 0",
             message: "`groups` divides `experts`, `groups_used` is at most `groups`, `group_best` is positive",
         },
-        Rule {
+        ContractRule {
             holds: "groups == 1 or used <= groups_used * experts / groups",
             message: "the picked groups have enough experts",
         },
-        Rule {
+        ContractRule {
             holds: "score != 'sparse_mixer' or used <= 2 and groups == 1 and jitter >= 0 and not has('selection')",
             message: "`sparse_mixer` picks one or two of all experts, by their logits alone; its `jitter` is not negative",
         },
-        Rule {
+        ContractRule {
             holds: "not has('by_token') or score != 'sparse_mixer' and groups == 1 and not has('selection')",
             message: "experts that follow from the token are not selected: by no groups, no selection bias, no `sparse_mixer`",
         },
-        Rule {
+        ContractRule {
             holds: "has('latent_down') or latent == n_embd",
             message: "experts read as many elements as the hidden state has, unless a projection makes fewer",
         },
-        Rule {
+        ContractRule {
             holds: "scale != 0",
             message: "`scale` is not zero",
         },
@@ -202,7 +204,7 @@ pub(super) static CONTRACT: Contract = Contract {
 /// Lower bound of a sum of weights: the smallest normal number of half precision.
 const MIN_SUM: f32 = 6.103_515_6e-5;
 
-pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let c = Config::read(&unit.options);
     let (g, n) = (b.g, b.n_tokens);
     let routed = b.side.clone().unwrap_or_else(|| x.clone());
@@ -268,7 +270,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
 
 /// `w_e . x` for the picked experts, with their factors and biases: `[rows, used, n_tokens]`.
 fn experts(
-    b: &Build<'_>,
+    b: &GraphBuilder<'_>,
     unit: &Unit,
     key: &str,
     x: &Tensor,
@@ -324,7 +326,12 @@ fn sum_experts(g: &Graph, y: &Tensor) -> Result<Tensor, Error> {
 }
 
 /// The picked experts `[used, n_tokens]`, as numbers of the shared experts, and their weights `[1, used, n_tokens]`.
-fn route(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<(Tensor, Tensor), Error> {
+fn route(
+    b: &GraphBuilder<'_>,
+    unit: &Unit,
+    c: &Config,
+    x: &Tensor,
+) -> Result<(Tensor, Tensor), Error> {
     let (g, n) = (b.g, b.n_tokens);
     let x = b.normalise_with(c.router_norm, b.weight(unit, "router_norm"), x)?;
     let x = if c.router_scale == 1.0 {
@@ -375,7 +382,7 @@ fn route(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<(Tensor, 
 }
 
 /// The experts with the highest scores `[experts, n_tokens]`: `[used, n_tokens]`.
-fn best(b: &Build<'_>, unit: &Unit, c: &Config, scores: &Tensor) -> Result<Tensor, Error> {
+fn best(b: &GraphBuilder<'_>, unit: &Unit, c: &Config, scores: &Tensor) -> Result<Tensor, Error> {
     let g = b.g;
     let ranked = match b.weight(unit, "selection") {
         Some(bias) => g.add(scores, bias)?,

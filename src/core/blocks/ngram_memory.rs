@@ -13,9 +13,9 @@
 
 use std::sync::Arc;
 
-use super::build::Build;
-use super::context::{DerivedInput, Ngrams};
-use crate::arch::{Contract, NormRef, PointSpec, Rows, Rule, StateSpec};
+use super::build::GraphBuilder;
+use super::context::{DerivedInput, NgramHashes};
+use crate::arch::{Contract, ContractRule, NormRef, PointSpec, RowWidth, StateSpec};
 use crate::plan::Unit;
 use crate::{options, weights};
 use lab_base::ggml::{Error, Tensor, Unary};
@@ -54,7 +54,7 @@ pub(super) static CONTRACT: Contract = Contract {
         norm_conv: Scale "ple_norm_conv.weight" ["n_embd", "states"], "weights of the norms before the convolution";
         conv: Convolution "ple_conv1d.weight" ["kernel", "n_embd * states"], "convolution over time";
     },
-    rows: Rows::Any,
+    rows: RowWidth::Any,
     side: None,
     state: StateSpec::Recurrent(&[("conv", "(kernel - 1) * longest * n_embd * states")]),
     points: &[
@@ -71,11 +71,11 @@ pub(super) static CONTRACT: Contract = Contract {
         ),
     ],
     rules: &[
-        Rule {
+        ContractRule {
             holds: "longest > 1 and longest <= 16 and heads > 0 and heads <= 256",
             message: "n-grams have 2 to 16 tokens and 1 to 256 hashes of each length",
         },
-        Rule {
+        ContractRule {
             holds: "kernel > 1 and kernel <= 64",
             message: "the convolution has 2 to 64 columns",
         },
@@ -85,7 +85,7 @@ pub(super) static CONTRACT: Contract = Contract {
 /// Lower bound of a comparison's absolute value before its root.
 const MIN_SCORE: f32 = 1e-6;
 
-pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let c = Config::read(&unit.options);
     let (g, n, n_embd) = (b.g, b.n_tokens, b.plan.n_embd);
     let apart = [n_embd, c.states, n, 1];
@@ -93,7 +93,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     let ngrams = ngrams(unit, &c)?;
     let width = c.width * ngrams.count();
     let ids = b.input(DerivedInput::Ngrams(Arc::new(ngrams), c.rows))?;
-    let rows = g.get_rows(&b.need(unit, "table")?, &ids)?;
+    let rows = g.get_rows(&b.required_weight(unit, "table")?, &ids)?;
     let rows = b.point(unit, "rows", g.reshape(&rows, [width, n, 1, 1])?)?;
 
     let normed = |x: &Tensor, weight: &str| {
@@ -113,14 +113,14 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     let values = g.mul(&g.repeat(&value, apart)?, &gates)?;
     let values = b.point(unit, "values", g.reshape(&values, all)?)?;
     let columns = g.reshape(&normed(&values, "norm_conv")?, all)?;
-    let conv = b.need(unit, "conv")?;
+    let conv = b.required_weight(unit, "conv")?;
     let y = b.convolve_apart(unit, "conv", &conv, &columns, c.longest)?;
     g.add(&values, &g.unary(&y, Unary::Silu)?)
 }
 
 /// The hashes; their numbers must fit each other and the table.
-fn ngrams(unit: &Unit, c: &Config) -> Result<Ngrams, Error> {
-    let ngrams = Ngrams {
+fn ngrams(unit: &Unit, c: &Config) -> Result<NgramHashes, Error> {
+    let ngrams = NgramHashes {
         longest: c.longest,
         heads: c.heads,
         stop: c.stop,

@@ -6,8 +6,8 @@
 //! sentence-transformers' `modules.json`; the classification heads are those of `...ForSequenceClassification` in
 //! transformers. That of `...ForTokenClassification` reads the hidden state of each token.
 
-use super::build::Build;
-use crate::arch::{ActRef, Contract, Rows, Rule, StateSpec};
+use super::build::GraphBuilder;
+use crate::arch::{ActRef, Contract, ContractRule, RowWidth, StateSpec};
 use crate::plan::{Pooling, Unit};
 use crate::{options, weights};
 use lab_base::ggml::{Error, ScoreOptions, Tensor};
@@ -46,10 +46,10 @@ pub(super) static CONTRACT: Contract = Contract {
         dense_3.bias: Bias "dense_3.bias" ["dim('dense_3', 1)"] optional, "bias of `dense_3`";
     },
     side: None,
-    rows: Rows::Any,
+    rows: RowWidth::Any,
     state: StateSpec::None,
     points: &[],
-    rules: &[Rule {
+    rules: &[ContractRule {
         holds: "(has('dense_2') or not has('dense_3')) and (has('cls') or not has('cls.norm'))",
         message: "`dense_3` follows `dense_2`, and `cls.norm` follows `cls`",
     }],
@@ -104,7 +104,7 @@ pub(crate) fn normalise(unit: &Unit, vector: &mut [f32]) {
 }
 
 /// The layers after pooling: `[n_embd, n_rows]` to `[width, n_rows]`.
-pub(crate) fn build(b: &Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+pub(crate) fn build(b: &GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let _scope = b.g.scope("pool", &unit.path);
     let c = Config::read(&unit.options);
     let mut y = x.clone();

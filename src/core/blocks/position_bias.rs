@@ -7,8 +7,8 @@
 //! `max_distance` on share the last one. So the bias is a table of the distances from -far to far, which is made once
 //! for a pass and read by position; [`Buckets`] maps distances to buckets.
 
-use super::build::Build;
-use super::cache::Cache;
+use super::build::GraphBuilder;
+use super::cache::CacheOptions;
 use super::context::DerivedInput;
 use crate::arch::{Mode, WeightSpec};
 use crate::plan::Unit;
@@ -23,7 +23,7 @@ pub(super) const TABLE_WEIGHT: WeightSpec = weight!(rel_bias: Bias "attn_rel_b.w
 
 /// The assignment of distances to buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Buckets {
+pub struct DistanceBuckets {
     /// Number of buckets.
     pub n: u64,
     /// The distance from which on all share the last bucket.
@@ -32,7 +32,7 @@ pub struct Buckets {
     pub is_causal: bool,
 }
 
-impl Buckets {
+impl DistanceBuckets {
     /// The buckets of the distances from -far to far, the position of the key minus that of the query.
     pub fn of_distances(&self) -> Vec<i32> {
         let far = self.far as i64;
@@ -65,15 +65,15 @@ impl Buckets {
     }
 }
 
-impl Build<'_> {
+impl GraphBuilder<'_> {
     /// The bias of a unit's scores for each distance, `[heads, 2 far + 1]`; none if the unit has no bias.
     pub(super) fn position_bias(&self, unit: &Unit, far: u64) -> Result<Option<Tensor>, Error> {
         let Some(table) = self.weight(unit, TABLE) else {
             return Ok(None);
         };
         let cache = unit.key_values().map(|rows| rows.cache);
-        let rule = cache.map(|cache| Cache::read(&self.plan.caches[cache].unit.options));
-        let buckets = self.input(DerivedInput::Buckets(Buckets {
+        let rule = cache.map(|cache| CacheOptions::read(&self.plan.caches[cache].unit.options));
+        let buckets = self.input(DerivedInput::Buckets(DistanceBuckets {
             n: table.shape()[1],
             far,
             is_causal: rule.is_some_and(|rule| rule.causal) && self.plan.mode == Mode::Causal,
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn distances_have_a_bucket_each_then_share_wider_ones() {
         let (n, far) = (32, 128);
-        let both = Buckets {
+        let both = DistanceBuckets {
             n,
             far,
             is_causal: false,
@@ -117,7 +117,7 @@ mod tests {
                 assert_eq!(after, expected + n as i32 / 2, "{distance}");
             }
         }
-        let causal = Buckets {
+        let causal = DistanceBuckets {
             is_causal: true,
             ..both
         };
@@ -133,7 +133,7 @@ mod tests {
     fn every_distance_has_a_bucket_that_exists() {
         for (n, far) in [(1, 1), (2, 1), (3, 2), (4, 1), (8, 4), (32, 4096)] {
             for is_causal in [false, true] {
-                let buckets = Buckets { n, far, is_causal };
+                let buckets = DistanceBuckets { n, far, is_causal };
                 let all = buckets.of_distances();
                 assert_eq!(all.len() as u64, 2 * far + 1);
                 let exist = all.iter().all(|bucket| (0..n as i32).contains(bucket));

@@ -5,7 +5,7 @@
 //! sequences that have equally many tokens in the pass. Everything else in a block runs over all tokens. Invariant: the
 //! rows of states are written after all groups have read theirs.
 
-use super::build::Build;
+use super::build::GraphBuilder;
 use crate::arch::NormRef;
 use crate::plan::Unit;
 use lab_base::ggml::{Error, Graph, Tensor};
@@ -24,7 +24,7 @@ pub struct SequenceGroup {
 }
 
 /// A group while the graph is built.
-pub(super) struct Group {
+pub(super) struct GroupTokens {
     /// The place of the group among the groups of the pass.
     index: usize,
     /// Number of tokens of the groups before it, and of all groups.
@@ -36,7 +36,7 @@ pub(super) struct Group {
     pub(super) n_steps: u64,
 }
 
-impl Group {
+impl GroupTokens {
     /// The columns of the group's tokens in `x [.., n_tokens]`, contiguous, as a tensor of `shape`.
     pub(super) fn of(&self, g: &Graph, x: &Tensor, shape: [u64; 4]) -> Result<Tensor, Error> {
         if self.n_seqs * self.n_steps == self.n_all {
@@ -70,7 +70,7 @@ impl Group {
     /// The part does not exist.
     pub(super) fn rows(
         &self,
-        b: &Build<'_>,
+        b: &GraphBuilder<'_>,
         unit: &Unit,
         part: &str,
     ) -> Result<(Tensor, Tensor), Error> {
@@ -80,7 +80,7 @@ impl Group {
     /// A part of the state of each sequence: `[size, n_seqs]`.
     pub(super) fn read_state(
         &self,
-        b: &Build<'_>,
+        b: &GraphBuilder<'_>,
         unit: &Unit,
         part: &str,
     ) -> Result<Tensor, Error> {
@@ -122,7 +122,7 @@ fn shifted_sum(
     Ok(sum)
 }
 
-impl Build<'_> {
+impl GraphBuilder<'_> {
     /// Runs an operator over time that carries the part `part` of the state. For each group `operator`
     /// gives the rows of its tokens `[width, n_tokens]` and the new states `[size, n_seqs]`. Returns the
     /// rows of all tokens and writes the states.
@@ -133,13 +133,13 @@ impl Build<'_> {
         &mut self,
         unit: &Unit,
         part: &str,
-        operator: impl Fn(&Self, &Group) -> Result<(Tensor, Tensor), Error>,
+        operator: impl Fn(&Self, &GroupTokens) -> Result<(Tensor, Tensor), Error>,
     ) -> Result<Tensor, Error> {
         let g = self.g;
         let mut all: Option<(Tensor, Tensor)> = None;
         let mut first_token = 0;
         for (index, group) in self.groups.iter().enumerate() {
-            let group = Group {
+            let group = GroupTokens {
                 index,
                 first_token,
                 n_all: self.n_tokens,
@@ -220,7 +220,7 @@ impl Build<'_> {
 
     /// The previous token's column less the token's: `x(t-1) - x(t)` for `x [channels, n_tokens]`, with the last column
     /// of earlier passes (`part`) before it, and zeros before the start of a sequence.
-    pub(super) fn step_back(
+    pub(super) fn change_from_previous(
         &mut self,
         unit: &Unit,
         part: &str,
@@ -247,7 +247,7 @@ impl Build<'_> {
 
     /// Interpolations between each token and the previous one: `x + by * change` for `by [channels, n_tokens, inputs]`,
     /// each `[channels, n_tokens]`.
-    pub(super) fn between<const N: usize>(
+    pub(super) fn interpolate<const N: usize>(
         &self,
         x: &Tensor,
         change: &Tensor,

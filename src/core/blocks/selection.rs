@@ -16,11 +16,11 @@
 //! neither is computed.
 
 use super::attend::queries_of;
-use super::build::{Build, RotateBy};
+use super::build::{GraphBuilder, RopePositions};
 use super::context::{AttentionView, RunView, SpanView, VisibleKeyValues};
 use crate::arch::{
-    Contract, NormRef, PointSpec, RopeRef, Rows, Rule, SelectionRef, StateSpec, WeightRole,
-    WeightSpec,
+    Contract, ContractRule, NormRef, PointSpec, RopeRef, RowWidth, SelectionRef, StateSpec,
+    WeightRole, WeightSpec,
 };
 use crate::plan::{BLOCK_LEN, KeyValuePlan, StatePlan, Unit};
 use crate::{choices, options, weight};
@@ -64,16 +64,16 @@ pub(super) static CONTRACT: Contract = Contract {
     formula: "selected(q) = top of {span > 1: max over spans of }(sum over heads of {not together: (index_weights.h) * }max({rope -> rope: iq} . {rope -> rope: ik}, 0))",
     options: Selection::OPTIONS,
     weights: &[],
-    rows: Rows::Any,
+    rows: RowWidth::Any,
     side: None,
     state: StateSpec::None,
     points: &[],
     rules: &[
-        Rule {
+        ContractRule {
             holds: "heads > 0 and top > 0 and span > 0",
             message: "an indexer has heads, and selects at least one span of at least one key",
         },
-        Rule {
+        ContractRule {
             holds: "not pooled or local == 0 and (span == 2 or span == 4 or span == 8 or span == 16)",
             message: "spans with one key have 2, 4, 8 or 16 positions, and none is `local`",
         },
@@ -113,14 +113,14 @@ pub(super) const NODES_PER_VIEW: usize = 32;
 
 /// The selected keys of the queries of a pass.
 #[derive(Clone)]
-pub(super) enum Selected {
+pub(super) enum SelectedKeys {
     /// Lists for attention over KV blocks, and the number of positions of a block in them; none: everything.
     Lists(Option<Tensor>, u64),
     /// A mask `[n_kv, n_tokens, n_runs, 1 or kv_heads]` for each view; none: the mask of the view.
     Masks(Vec<Option<Tensor>>),
 }
 
-impl Build<'_> {
+impl GraphBuilder<'_> {
     /// The selected keys, where a unit has a selection. A unit that selects does so with the input
     /// `h [n_embd, n_tokens]` and the rows `latent` that queries are projected from; other units reuse the latest
     /// result of the layers before.
@@ -132,7 +132,7 @@ impl Build<'_> {
         unit: &Unit,
         (selection, selects): (SelectionRef, bool),
         (h, latent): (&Tensor, &Tensor),
-    ) -> Result<Option<Selected>, Error> {
+    ) -> Result<Option<SelectedKeys>, Error> {
         let (Some(at), Some(StatePlan::KeyValue(state))) = (selection.0, &unit.state) else {
             return Ok(None);
         };
@@ -156,7 +156,7 @@ impl Build<'_> {
         s: &Selection,
         state: &KeyValuePlan,
         (h, latent): (&Tensor, &Tensor),
-    ) -> Result<Selected, Error> {
+    ) -> Result<SelectedKeys, Error> {
         let visible = self.index_rows(unit, s, state, h)?;
         self.select_among(unit, s, &visible, (h, latent))
     }
@@ -191,7 +191,7 @@ impl Build<'_> {
         s: &Selection,
         visible: &VisibleKeyValues,
         (h, latent): (&Tensor, &Tensor),
-    ) -> Result<Selected, Error> {
+    ) -> Result<SelectedKeys, Error> {
         let (g, n) = (self.g, self.n_tokens);
         let q = self.linear(unit, "index_q", latent)?;
         let q = g.reshape(&q, [s.d, s.heads, n, 1])?;
@@ -209,7 +209,7 @@ impl Build<'_> {
             }
             None => None,
         };
-        let query = Query {
+        let query = IndexQuery {
             q: &q,
             weights: weights.as_ref(),
         };
@@ -233,7 +233,7 @@ impl Build<'_> {
                     true => Some(g.select(&q, query.weights, &blocks, s.selector())?),
                     false => None,
                 };
-                Ok(Selected::Lists(lists, s.span))
+                Ok(SelectedKeys::Lists(lists, s.span))
             }
             AttentionView::Runs(views) => {
                 let mut first = 0;
@@ -242,7 +242,7 @@ impl Build<'_> {
                     first += view.runs.n_tokens * view.runs.n_runs;
                     mask
                 });
-                Ok(Selected::Masks(masks.collect::<Result<_, _>>()?))
+                Ok(SelectedKeys::Masks(masks.collect::<Result<_, _>>()?))
             }
         }
     }
@@ -273,7 +273,7 @@ impl Build<'_> {
             g.cont(&g.permute(&part, [1, 0, 2, 3])?)
         };
         let key = if is_gated {
-            let offsets = self.need(unit, "index_offset")?;
+            let offsets = self.required_weight(unit, "index_offset")?;
             let offsets = g.cont(&g.permute(&offsets, [1, 0, 2, 3])?)?; // [span, d]
             let missing = g.reshape(&blocks.missing, [s.span, 1, n, 1])?;
             let gates = g.add(&g.add(&part(2)?, &offsets)?, &missing)?;
@@ -308,8 +308,8 @@ impl Build<'_> {
     /// positions.
     fn rope_index(&self, s: &Selection, x: &Tensor, span: u64) -> Result<Tensor, Error> {
         match s.rope_at {
-            RopeAt::First => self.rope_by(s.rope, x, RotateBy::Spans(span)),
-            RopeAt::Last => self.rope_last(s.rope, x, RotateBy::Spans(span)),
+            RopeAt::First => self.rope_by(s.rope, x, RopePositions::SpanStarts(span)),
+            RopeAt::Last => self.rope_last(s.rope, x, RopePositions::SpanStarts(span)),
         }
     }
 
@@ -317,7 +317,7 @@ impl Build<'_> {
     fn selected_run(
         &self,
         s: &Selection,
-        query: &Query<'_>,
+        query: &IndexQuery<'_>,
         visible: &VisibleKeyValues,
         view: &RunView,
         first: usize,
@@ -435,7 +435,7 @@ const NEVER: f32 = -1e30;
 pub(crate) const TAIL: f32 = -1.267_650_6e30;
 
 /// The indexer's queries and the weights of its heads.
-struct Query<'a> {
+struct IndexQuery<'a> {
     /// `[d, heads, n]`.
     q: &'a Tensor,
     /// `[heads, n]`.

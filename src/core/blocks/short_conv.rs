@@ -6,8 +6,8 @@
 //! ```
 //! `[n_embd, n_tokens]` in and out. State of each sequence: the last columns before the convolution.
 
-use super::build::Build;
-use crate::arch::{Contract, PointSpec, Rows, Rule, StateSpec};
+use super::build::GraphBuilder;
+use crate::arch::{Contract, ContractRule, PointSpec, RowWidth, StateSpec};
 use crate::plan::Unit;
 use crate::{options, weights};
 use lab_base::ggml::{Error, Tensor};
@@ -32,7 +32,7 @@ pub(super) static CONTRACT: Contract = Contract {
         conv: Convolution "shortconv.conv.weight" ["kernel", "n_embd"], "convolution over time";
         out: Matrix "shortconv.out_proj.weight" ["n_embd", "n_embd"], "output projection to the hidden state";
     },
-    rows: Rows::Hidden,
+    rows: RowWidth::Hidden,
     side: None,
     state: StateSpec::Recurrent(&[("conv", "(kernel - 1) * n_embd")]),
     points: &[PointSpec::new(
@@ -40,19 +40,19 @@ pub(super) static CONTRACT: Contract = Contract {
         &["n_embd"],
         "result of the convolution, before the gate",
     )],
-    rules: &[Rule {
+    rules: &[ContractRule {
         holds: "kernel > 1",
         message: "the convolution has at least two columns",
     }],
 };
 
-pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let (g, width) = (b.g, x.shape()[0]);
     let all = b.linear(unit, "in", x)?;
     let before = b.columns(&all, 0, width)?;
     let after = b.columns(&all, width, width)?;
     let x = g.mul(&before, &b.columns(&all, 2 * width, width)?)?;
-    let conv = b.need(unit, "conv")?;
+    let conv = b.required_weight(unit, "conv")?;
     let y = b.convolve(unit, "conv", &conv, &x)?;
     let y = b.point(unit, "conv", y)?;
     b.linear(unit, "out", &g.mul(&after, &y)?)

@@ -1,12 +1,12 @@
 //! Keys and values of the source, for each kind of block that makes them.
 
-use super::{Build, attention};
+use super::{GraphBuilder, attention};
 use crate::plan::Unit;
 use lab_base::ggml::{Error, Tensor};
 
 /// The keys and values that a block makes of rows of the source.
 pub(super) fn keys_of_source(
-    build: &Build<'_>,
+    build: &GraphBuilder<'_>,
     unit: &Unit,
     x: &Tensor,
 ) -> Result<(Tensor, Tensor), Error> {

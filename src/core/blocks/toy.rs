@@ -5,8 +5,8 @@
 //! ```
 //! `[n_embd, n_tokens]` in and out.
 
-use super::build::Build;
-use crate::arch::{Contract, QuantClass, Rows, Rule, StateSpec};
+use super::build::GraphBuilder;
+use crate::arch::{Contract, ContractRule, QuantClass, RowWidth, StateSpec};
 use crate::plan::Unit;
 use crate::{options, weights};
 use lab_base::ggml::{Error, Tensor};
@@ -30,17 +30,17 @@ pub(super) static CONTRACT: Contract = Contract {
         mix: Matrix "toy.weight" ["n_embd", "n_embd"] quantised_as(QuantClass::Down), "what channels are mixed by";
         mix.bias: Bias "toy.bias" ["n_embd"] optional, "bias of the mixture";
     },
-    rows: Rows::Hidden,
+    rows: RowWidth::Hidden,
     side: None,
     state: StateSpec::None,
     points: &[],
-    rules: &[Rule {
+    rules: &[ContractRule {
         holds: "level > 0",
         message: "`level` is positive",
     }],
 };
 
-pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let c = Config::read(&unit.options);
     let y = b.linear(unit, "mix", x)?;
     b.g.scale(&y, c.level)

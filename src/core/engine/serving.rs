@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use crate::arch::{ArchDef, Mode, Resolved};
+use crate::arch::{ArchDef, Mode, ResolvedOption};
 use crate::artifacts::store::Shelf;
 use crate::artifacts::vectors::Vectors;
 use crate::engine::{self, Failure, Handle, Limits, StartError, Unfit};
@@ -156,7 +156,7 @@ impl PooledOutput {
             let softmax = plan.pool.option("softmax");
             return Ok(Self::Scores {
                 n_classes,
-                are_probabilities: softmax == Some(&Resolved::Bool(true)),
+                are_probabilities: softmax == Some(&ResolvedOption::Bool(true)),
             });
         }
         let key = format!("{}.pooling_type", plan.arch);

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::chosen::choose;
+use super::chosen::choose_map;
 use super::config_file::read_config;
 use super::{CONFIG, Error, Maps, apply, config, folder_of, library, modules, packed};
 use crate::arch::{self, Diagnostics};
@@ -24,7 +24,7 @@ pub fn open(
     archs: &arch::Library,
     allow_unmapped: bool,
 ) -> Result<Weights, Error> {
-    let modules = modules::Modules::read(folder_of(path))?;
+    let modules = modules::EmbeddingModules::read(folder_of(path))?;
     let inner = modules.transformer.clone();
     let path = inner.as_deref().unwrap_or(path);
     let folder = folder_of(path);
@@ -32,13 +32,13 @@ pub fn open(
     if folder::is_config(&json) {
         return Ok(folder::open(path, &json, &Checkpoint::open(path)?)?);
     }
-    let chosen = choose(folder, maps, &mut json, |json| {
+    let chosen = choose_map(folder, maps, &mut json, |json| {
         let mut checkpoint = Checkpoint::open(path)?;
         modules.join(json, &mut checkpoint)?;
         Ok(checkpoint)
     })?;
     let (source, map, mut checkpoint) = (chosen.source, chosen.map, chosen.checkpoint);
-    let packed = packed::Table::take(&mut json, folder, &mut checkpoint)?;
+    let packed = packed::PackedMatrices::take(&mut json, folder, &mut checkpoint)?;
     let config = config::Config::new(&map, &json, &checkpoint);
     let arch = config.arch().map_err(|message| Error::Config {
         path: folder.join(CONFIG),

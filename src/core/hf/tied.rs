@@ -7,9 +7,9 @@
 use crate::arch::expr::Value;
 use lab_base::weights::safetensors::{Checkpoint, StoredTensor};
 
-use super::apply::{Source, Work};
-use super::config::At;
-use super::definition::{Group, Made, TensorRule};
+use super::apply::{MapApplication, StoredSource};
+use super::config::ConfigScope;
+use super::definition::{TensorGroup, TensorOrigin, TensorRule};
 use super::packed::Packing;
 use super::recipe::read;
 
@@ -18,15 +18,15 @@ const ENDING: &str = ".weight";
 /// Number of elements of different types that are compared at a time.
 const CHUNK: usize = 1 << 16;
 
-impl Work<'_> {
+impl MapApplication<'_> {
     /// Whether a tensor whose `when` is false is stored and differs from that of `else`. An equal tensor is recorded as
     /// used.
     pub(super) fn is_untied(
         &self,
-        group: &Group,
+        group: &TensorGroup,
         rule: &TensorRule,
         tied_to: &str,
-        at: &At<'_>,
+        at: &ConfigScope<'_>,
     ) -> Result<bool, String> {
         let Some(own) = self.sources(group, rule, at)? else {
             return Ok(false);
@@ -74,12 +74,12 @@ impl Work<'_> {
     /// The tensor is not stored.
     pub(super) fn is_there(
         &self,
-        group: &Group,
+        group: &TensorGroup,
         rule: &TensorRule,
         tied_to: &str,
-        at: &At<'_>,
+        at: &ConfigScope<'_>,
     ) -> Result<bool, String> {
-        let (None, Made::Of(of)) = (self.sources(group, rule, at)?, &rule.made) else {
+        let (None, TensorOrigin::Of(of)) = (self.sources(group, rule, at)?, &rule.made) else {
             return Ok(true);
         };
         let stored = of.parts.first().map_or("", |part| &part.from.value);
@@ -101,11 +101,11 @@ impl Work<'_> {
 
     fn sources<'r>(
         &'r self,
-        group: &Group,
+        group: &TensorGroup,
         rule: &'r TensorRule,
-        at: &At<'_>,
-    ) -> Result<Option<Vec<Source<'r>>>, String> {
-        let Made::Of(of) = &rule.made else {
+        at: &ConfigScope<'_>,
+    ) -> Result<Option<Vec<StoredSource<'r>>>, String> {
+        let TensorOrigin::Of(of) = &rule.made else {
             return Ok(None);
         };
         let ending = match rule.name.value.contains('.') {
@@ -116,12 +116,12 @@ impl Work<'_> {
     }
 
     /// Whether stored tensors have the same elements.
-    fn are_equal(&self, a: &[Source<'_>], b: &[Source<'_>]) -> Result<bool, String> {
+    fn are_equal(&self, a: &[StoredSource<'_>], b: &[StoredSource<'_>]) -> Result<bool, String> {
         if a.len() != b.len() {
             return Ok(false);
         }
         for (a, b) in a.iter().zip(b) {
-            let is_plain = |source: &Source<'_>| matches!(source.packing, Packing::Plain);
+            let is_plain = |source: &StoredSource<'_>| matches!(source.packing, Packing::Plain);
             if !is_plain(a) || !is_plain(b) || !is_same(self.checkpoint, a.stored, b.stored)? {
                 return Ok(false);
             }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::arch::expr::Expr;
 use lab_base::weights::{LazyTensor, TensorData, TensorType};
 
-use super::recipe::{ELEMENT, Part, Recipe};
+use super::recipe::{ELEMENT, Recipe, RecipePart};
 
 /// Lower bound of the length by which a row is divided, so that a row of zeros stays zero.
 const MIN_LENGTH: f64 = 1e-12;
@@ -25,9 +25,9 @@ impl UnitRows {
     /// # Errors
     /// The recipe cannot be in f32.
     pub(super) fn data(
-        parts: Vec<Part>,
+        parts: Vec<RecipePart>,
         shape: &[u64],
-        times: Option<Part>,
+        times: Option<RecipePart>,
         each: Option<Expr>,
     ) -> Result<(TensorType, TensorData), String> {
         // A function of the elements converts them to f32.

@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 
 use crate::arch::WeightRole;
-use crate::blocks::{AtWork, MAX_UPDATE_NODES, Update, Updates};
+use crate::blocks::{ActiveAdapters, LowRankUpdate, LowRankUpdates, MAX_UPDATE_NODES};
 use crate::models::lora::Adapter;
 use crate::plan::{Plan, TensorPlan};
 use lab_base::ggml::{Device, Tensor};
@@ -34,7 +34,7 @@ pub(super) struct OnDevice<'a> {
     /// Data of [`Plan::tensors`], in the same order.
     pub(super) tensors: &'a [Tensor],
     /// Updates of weights by adapters, if there are any.
-    pub(super) updates: Option<&'a Updates>,
+    pub(super) updates: Option<&'a LowRankUpdates>,
     /// Maximum number of operations and leaves that the updates add.
     pub(super) update_nodes: usize,
 }
@@ -50,8 +50,8 @@ impl<'a> OnDevice<'a> {
     }
 
     /// The adapters of a pass with these scales.
-    pub(super) fn at_work(&self, scales: Vec<(usize, Tensor)>) -> AtWork<'a> {
-        AtWork {
+    pub(super) fn at_work(&self, scales: Vec<(usize, Tensor)>) -> ActiveAdapters<'a> {
+        ActiveAdapters {
             updates: self.updates,
             scales,
             updated: RefCell::default(),
@@ -63,7 +63,7 @@ impl<'a> OnDevice<'a> {
 #[derive(Clone, Default)]
 pub(super) struct Adapters {
     pub(super) all: Vec<LoadedAdapter>,
-    pub(super) updates: Updates,
+    pub(super) updates: LowRankUpdates,
     /// Number of updates, counted once for each part of the model that uses the weight.
     n_uses: usize,
     /// Bytes that are used in place in their files, and bytes that are copied.
@@ -131,7 +131,7 @@ impl Adapters {
                 };
                 // A tensor that several devices use is planned for each of them.
                 for target in targets {
-                    out.updates.entry(target).or_default().push(Update {
+                    out.updates.entry(target).or_default().push(LowRankUpdate {
                         adapter: id,
                         down: tensors[down].clone(),
                         up: tensors[up].clone(),

@@ -1,7 +1,7 @@
 //! The logit of a token as a linear map of the final hidden state, and the contributions of attention heads to it.
 //! A norm divides by a number that depends on its input. If that number is taken from one row, the rest is linear.
 
-use crate::arch::Resolved;
+use crate::arch::ResolvedOption;
 use crate::plan::{NormUse, Unit};
 
 use super::error::Error;
@@ -82,7 +82,7 @@ impl Model {
             None => 0.0,
         };
         let scale = match unit.option("scale") {
-            Some(Resolved::Float(scale)) => *scale,
+            Some(ResolvedOption::Float(scale)) => *scale,
             _ => 1.0,
         };
         let mut direction: Vec<f64> = row.iter().map(|e| f64::from(*e) * scale).collect();
@@ -155,9 +155,9 @@ impl Model {
     ) -> Result<Divisor, Error> {
         let own = &self.plan.norms[norm.norm];
         let divisor = Divisor {
-            is_layer: own.option("kind") == Some(&Resolved::Choice("layer")),
+            is_layer: own.option("kind") == Some(&ResolvedOption::Choice("layer")),
             eps: match own.option("eps") {
-                Some(Resolved::Float(eps)) => *eps,
+                Some(ResolvedOption::Float(eps)) => *eps,
                 _ => 0.0,
             },
         };

@@ -5,10 +5,10 @@
 //! largest pass is built and measured. Nothing is approximated. Called by `inspect`.
 
 use crate::arch::Mode;
-use crate::blocks::cache::Cache;
+use crate::blocks::cache::CacheOptions;
 use crate::blocks::selection::Selection;
 use crate::models::lora::Adapter;
-use crate::plan::{KeysOf, Plan};
+use crate::plan::{KeyTokens, Plan};
 use lab_base::ggml::{Device, Executor, Graph, MisplacedOp};
 use lab_base::weights::{TensorType, Weights};
 
@@ -215,12 +215,12 @@ impl Plan {
         let mut rows = self
             .units()
             .filter_map(|unit| Some((unit, unit.key_values()?)))
-            .filter(|(_, rows)| self.caches[rows.cache].keys != KeysOf::Pass);
+            .filter(|(_, rows)| self.caches[rows.cache].keys != KeyTokens::Pass);
         rows.try_fold(0u64, |sum, (unit, rows)| {
             let values = if rows.v_in_k { 0 } else { v.row_bytes(rows.v)? };
             let row = k.row_bytes(rows.k)?.checked_add(values)?;
-            let rule = Cache::read(&self.caches[rows.cache].unit.options);
-            let rule = Cache {
+            let rule = CacheOptions::read(&self.caches[rows.cache].unit.options);
+            let rule = CacheOptions {
                 causal: rule.causal && self.mode == Mode::Causal,
                 ..rule
             };

@@ -1,6 +1,6 @@
 //! Finds the points of a plan. Its graph is built over tensors that are only described; nothing is loaded.
 
-use crate::arch::Parts;
+use crate::arch::PointParts;
 use crate::blocks::points::{BRANCH_RAW, SLOT_SUM, SLOT_X};
 use crate::blocks::position_bias::TABLE;
 use crate::plan::{BranchPlan, Plan, StatePlan};
@@ -37,7 +37,7 @@ impl Points {
             let mut shape = value.tensor.shape().to_vec();
             match value.spec.parts {
                 // [n_kv, n_tokens, heads, n_runs]
-                Parts::Pairs => shape = vec![0, shape[2]],
+                PointParts::Pairs => shape = vec![0, shape[2]],
                 _ => {
                     // The dimensions after the tokens are 1.
                     let tokens = shape.iter().rposition(|n| *n == N_TOKENS as u64);

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use crate::models::lora::Adapter;
 use crate::plan::fill::{all_fit, fill, fill_shares, largest, split};
-use crate::plan::{BLOCK_LEN, Move, Plan, Share};
+use crate::plan::{BLOCK_LEN, DeviceOverride, DeviceShare, Plan};
 use lab_base::ggml::Device;
 use lab_base::weights::{TensorType, Weights};
 
@@ -35,7 +35,7 @@ pub struct Placing<'a> {
     /// The share of layers of each device, if given.
     pub shares: Option<&'a [f64]>,
     /// Parts that are placed elsewhere than their layers.
-    pub moves: &'a [Move],
+    pub moves: &'a [DeviceOverride],
     /// Bytes that [`Self::auto`] leaves free on each device.
     pub margin: u64,
 }
@@ -51,7 +51,7 @@ impl Placing<'_> {
     /// The plan with these numbers of layers on the devices.
     pub fn placed(&self, split: &[usize]) -> Plan {
         let shares = self.devices.iter().zip(split);
-        let shares = shares.map(|(device, n_layers)| Share {
+        let shares = shares.map(|(device, n_layers)| DeviceShare {
             device: device.name(),
             n_layers: *n_layers,
         });

@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 
 use crate::arch::{Join, PointSpec};
-use crate::blocks::mix::{self, Held};
-use crate::blocks::{self, Build, Named, Selections, points};
+use crate::blocks::mix::{self, MixRead};
+use crate::blocks::{self, GraphBuilder, NamedValue, Selections, points};
 use crate::plan::{BranchPlan, NormUse, Plan, SlotPlan};
 use lab_base::ggml::{Error, Graph, Tensor};
 
@@ -79,7 +79,7 @@ pub(super) fn build(parts: &GraphParts<'_>, shape: &Shape) -> Result<(Graph, Pas
     let inputs = Inputs::new(&g, parts, shape)?;
     let mut states = inputs.state_store(parts);
     let mut store = inputs.key_value_store(parts);
-    let build = Build {
+    let build = GraphBuilder {
         g: &g,
         plan,
         tensors: parts.weights.tensors,
@@ -118,7 +118,7 @@ pub(super) fn build(parts: &GraphParts<'_>, shape: &Shape) -> Result<(Graph, Pas
         end = Some(x);
     }
     let named = assembly.build.named.into_inner();
-    let rows_by_point = assembly.build.lab.taken.into_inner();
+    let rows_by_point = assembly.build.lab.captured.into_inner();
     let updated = assembly.build.adapters.updated.into_inner();
     drop(store);
     for written in &states.written {
@@ -154,8 +154,12 @@ fn with_tokens(list: Option<&ListInputs>) -> Option<(&ListInputs, &Tensor)> {
 }
 
 /// Makes named values outputs of the graph. The first `n_of_source` are those of the source.
-fn capture(g: &mut Graph, named: Vec<Named>, n_of_source: usize) -> Result<Vec<Captured>, Error> {
-    let capture = |(at, value): (usize, Named)| {
+fn capture(
+    g: &mut Graph,
+    named: Vec<NamedValue>,
+    n_of_source: usize,
+) -> Result<Vec<Captured>, Error> {
+    let capture = |(at, value): (usize, NamedValue)| {
         let tensor = match value.tensor.is_contiguous() {
             true => value.tensor,
             false => g.cont(&value.tensor)?,
@@ -213,7 +217,7 @@ impl Wants {
 
 /// Builds the graph while the hidden state passes through the layers.
 struct Assembly<'a> {
-    build: Build<'a>,
+    build: GraphBuilder<'a>,
     /// Values that later slots and layers can read.
     taps: HashMap<String, Tensor>,
     /// Indices of the rows that want a result, until the other rows are dropped.
@@ -223,7 +227,7 @@ struct Assembly<'a> {
     /// Taps from before the other rows were dropped, with all rows.
     of_all: HashMap<String, Tensor>,
     /// The hidden states of a mix, while the one that is read from them passes through slots.
-    held: Option<Held>,
+    held: Option<MixRead>,
 }
 
 /// Number of layers that read the source, the first ones of a plan.
@@ -242,7 +246,7 @@ fn last_mixing(plan: &Plan) -> Option<(usize, usize)> {
 }
 
 impl<'a> Assembly<'a> {
-    fn new(build: Build<'a>, rows: Option<&OutputRows>) -> Self {
+    fn new(build: GraphBuilder<'a>, rows: Option<&OutputRows>) -> Self {
         Self {
             build,
             taps: HashMap::new(),

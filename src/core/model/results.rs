@@ -1,6 +1,6 @@
 //! The named values of the last pass.
 
-use crate::arch::Parts;
+use crate::arch::PointParts;
 use lab_base::ggml::Executor;
 use lab_base::weights::TensorType;
 
@@ -37,7 +37,7 @@ impl Value {
         Ok(Self {
             path: captured.path.clone(),
             shape: shape[..rank].to_vec(),
-            is_per_token: captured.spec.parts != Parts::Pairs && !captured.is_of_source,
+            is_per_token: captured.spec.parts != PointParts::Pairs && !captured.is_of_source,
             elements,
         })
     }

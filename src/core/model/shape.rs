@@ -1,7 +1,7 @@
 //! The parts from which the graph of a pass is built, and the shape for which it is built.
 
 use crate::blocks::SequenceGroup;
-use crate::plan::{BLOCK_LEN, CachePlan, KeysOf, Plan};
+use crate::plan::{BLOCK_LEN, CachePlan, KeyTokens, Plan};
 
 use super::adapters::OnDevice;
 use super::cache::SequenceId;
@@ -55,7 +55,7 @@ impl Shape {
     pub(super) fn largest(options: &Options, plan: &Plan, n_slots: &[usize]) -> Self {
         let n_tokens = options.n_batch.max(1);
         let of_group = |(group, n_slots): (&CachePlan, &usize)| match options.n_ctx {
-            _ if group.keys == KeysOf::Pass => match options.n_ctx {
+            _ if group.keys == KeyTokens::Pass => match options.n_ctx {
                 0 => KeyShape::one_run(n_tokens, n_tokens),
                 _ => KeyShape::Runs(Vec::new()),
             },
@@ -100,7 +100,7 @@ impl Shape {
             _ => source_of_pass(plan, options.n_batch.max(1)),
         };
         let keys = plan.caches.iter().map(|group| match group.keys {
-            KeysOf::Pass => KeyShape::one_run(n_source, n_source),
+            KeyTokens::Pass => KeyShape::one_run(n_source, n_source),
             _ => KeyShape::Runs(Vec::new()),
         });
         (n_source > 0).then(|| Self {

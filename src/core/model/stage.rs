@@ -3,8 +3,8 @@
 
 use std::cell::RefCell;
 
-use crate::blocks::lab::Lab;
-use crate::blocks::{self, Build, Selections, mix};
+use crate::blocks::lab::GraphLab;
+use crate::blocks::{self, GraphBuilder, Selections, mix};
 use crate::plan::{NormUse, Unit};
 use lab_base::ggml::{Error, Graph, Tensor};
 use lab_base::weights::TensorType;
@@ -89,7 +89,7 @@ pub(super) fn build_rows(
 ) -> Result<(Stage, Tensor), Error> {
     let mut places = None;
     let stage = build_stage(parts, 1, &[], |b, _| {
-        let weight = b.need(unit, key)?;
+        let weight = b.required_weight(unit, key)?;
         let table = match weight.shape() {
             [n, 1, 1, 1] => b.g.reshape(&weight, [1, n, 1, 1])?,
             _ => weight,
@@ -118,7 +118,7 @@ fn build_stage(
     parts: &GraphParts<'_>,
     n_rows: usize,
     adapters: &[usize],
-    stage: impl FnOnce(&Build<'_>, &Tensor) -> Result<Tensor, Error>,
+    stage: impl FnOnce(&GraphBuilder<'_>, &Tensor) -> Result<Tensor, Error>,
 ) -> Result<Stage, Error> {
     build_stage_of(parts, (parts.plan.n_embd, n_rows), adapters, stage)
 }
@@ -128,7 +128,7 @@ fn build_stage_of(
     parts: &GraphParts<'_>,
     (width, n_rows): (u64, usize),
     adapters: &[usize],
-    stage: impl FnOnce(&Build<'_>, &Tensor) -> Result<Tensor, Error>,
+    stage: impl FnOnce(&GraphBuilder<'_>, &Tensor) -> Result<Tensor, Error>,
 ) -> Result<Stage, Error> {
     let (plan, weights) = (parts.plan, &parts.weights);
     let update_nodes = weights.update_nodes;
@@ -142,7 +142,7 @@ fn build_stage_of(
     let result = {
         let mut store = PassStore::default();
         let mut states = PassStates::without_rows(parts.states);
-        let build = Build {
+        let build = GraphBuilder {
             g: &g,
             plan,
             tensors: weights.tensors,
@@ -160,7 +160,7 @@ fn build_stage_of(
             states: &mut states,
             flash_attn: false,
             selected: Selections::default(),
-            lab: Lab::default(),
+            lab: GraphLab::default(),
             named: RefCell::default(),
         };
         stage(&build, &hidden)?

@@ -105,7 +105,7 @@ mod tests {
     use crate::arch::Library;
     use crate::blocks::REGISTRY;
     use crate::models::synth::{Request, synth};
-    use crate::plan::Share;
+    use crate::plan::DeviceShare;
     use lab_base::weights;
 
     /// The plan of a model with attention.
@@ -126,7 +126,7 @@ mod tests {
     /// The same plan on a second device. It is the processor too, which changes nothing.
     fn placed() -> Plan {
         let mut plan = plan();
-        plan.place(&[Share {
+        plan.place(&[DeviceShare {
             device: Device::cpu().expect("the processor").name(),
             n_layers: plan.n_placeable(),
         }]);

@@ -3,7 +3,7 @@
 use super::Unit;
 use super::assemble::Planner;
 use super::facts::UnitScope;
-use crate::arch::{Instance, Resolved, WeightRole};
+use crate::arch::{Instance, ResolvedOption, WeightRole};
 
 /// Name suffixes of the two matrices of an update; the first is multiplied first.
 const DOWN: &str = ".lora_a";
@@ -14,7 +14,7 @@ const MAX_SWITCHES: usize = 4096;
 
 /// The adapters in the file.
 #[derive(Clone, Copy)]
-pub(super) struct InFile {
+pub(super) struct FileAdapters {
     rank: u64,
     /// Number of adapters, including the one of texts without a switch.
     count: u64,
@@ -23,19 +23,20 @@ pub(super) struct InFile {
 /// The update of rows of a weight by adapters in the file. The updates of one weight follow each other in the order of
 /// its rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UpdatePlan {
-    /// The weight, as a place in [`Unit::weights`].
+pub struct AdapterUpdatePlan {
+    /// The weight, as an index into [`Unit::weights`].
     pub weight: usize,
-    /// The place in [`Unit::weights`] of the matrices `[n_in, rank, adapters]`; those of `[rank, n_out, adapters]`
+    /// The index in [`Unit::weights`] of the matrices `[n_in, rank, adapters]`; those of `[rank, n_out, adapters]`
     /// follow.
     pub down: usize,
 }
 
 impl Unit {
-    /// The updates of a weight by adapters in the file, as places in [`Plan::tensors`], as is `weight`:
+    /// The updates of a weight by adapters in the file, as indices into [`Plan::tensors`], as is `weight`:
     /// `[n_in, rank, adapters]` and `[rank, n_out, adapters]` for parts of the weight's rows, one after another.
     pub fn updates_of(&self, weight: usize) -> impl Iterator<Item = (usize, usize)> {
-        let of_weight = move |update: &&UpdatePlan| self.weights[update.weight] == Some(weight);
+        let of_weight =
+            move |update: &&AdapterUpdatePlan| self.weights[update.weight] == Some(weight);
         let updates = self.updates.iter().filter(of_weight);
         updates.filter_map(move |update| {
             Some((self.weights[update.down]?, self.weights[update.down + 1]?))
@@ -45,11 +46,11 @@ impl Unit {
 
 impl Planner<'_> {
     /// The adapters in the file, if tokens switch between any.
-    pub(super) fn adapters(&mut self, embed: Option<&Unit>, n_vocab: u64) -> Option<InFile> {
+    pub(super) fn adapters(&mut self, embed: Option<&Unit>, n_vocab: u64) -> Option<FileAdapters> {
         let embed = embed?;
         let rank = embed.option_int("rank").filter(|rank| *rank > 0)?;
         let list = |name: &str| match embed.option(name) {
-            Some(Resolved::List(all)) => all.clone(),
+            Some(ResolvedOption::List(all)) => all.clone(),
             _ => Vec::new(),
         };
         let (switches, stand_ins) = (list("switches"), list("stand_ins"));
@@ -75,7 +76,7 @@ impl Planner<'_> {
             return self.problem("embed: a model that reads a source has no `rank`".into());
         }
         let count = switches.len() as u64 + 1;
-        Some(InFile { rank, count })
+        Some(FileAdapters { rank, count })
     }
 
     /// Appends the weights of updates by adapters in the file, where a layer has them: `X.lora_a` and `X.lora_b` for a
@@ -86,15 +87,15 @@ impl Planner<'_> {
         instance: &Instance,
         scope: &UnitScope<'_>,
         weights: &mut Vec<Option<usize>>,
-    ) -> Option<Vec<UpdatePlan>> {
-        let in_layer = scope.layer.place.is_some();
+    ) -> Option<Vec<AdapterUpdatePlan>> {
+        let in_layer = scope.layer.index.is_some();
         let Some(adapters) = self.adapters.filter(|_| in_layer) else {
             return Some(Vec::new());
         };
         let mut updates = Vec::new();
         for (at, spec) in instance.contract.weights.iter().enumerate() {
             let placed = weights.get(at).copied().flatten();
-            let planned = placed.map(|place| &self.tensors[place]);
+            let planned = placed.map(|at| &self.tensors[at]);
             let Some((WeightRole::Matrix, &[n_in, n_rows])) =
                 planned.map(|tensor| (tensor.role, tensor.shape.as_slice()))
             else {
@@ -135,7 +136,7 @@ impl Planner<'_> {
                     (DOWN, [n_in, adapters.rank, adapters.count]),
                     (UP, [adapters.rank, n_out, adapters.count]),
                 ];
-                updates.push(UpdatePlan {
+                updates.push(AdapterUpdatePlan {
                     weight: at,
                     down: weights.len(),
                 });

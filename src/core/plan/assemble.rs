@@ -3,9 +3,9 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
 
-use super::facts::{Facts, LayerScope, Place};
-use super::mixes::Use;
-use super::unit::place_of;
+use super::facts::{FileFacts, LayerIndex, LayerScope};
+use super::mixes::MixUse;
+use super::unit::index_of;
 use super::{
     BranchPlan, CachePlan, DiffusionPlan, HeadPlan, KeyValuePlan, LayerPlan, MAX_LAYERS, NormUse,
     Plan, SlotPlan, StatePlan, TensorPlan, Unit,
@@ -22,7 +22,7 @@ const MAX_BRANCHES: usize = 1 << 16;
 const MAX_PROBLEMS: usize = 1 << 14;
 
 pub(super) struct Planner<'a> {
-    pub(super) facts: &'a Facts<'a>,
+    pub(super) facts: &'a FileFacts<'a>,
     pub(super) tensors: Vec<TensorPlan>,
     pub(super) tensor_index: HashMap<String, usize>,
     pub(super) norms: Vec<Unit>,
@@ -42,11 +42,11 @@ pub(super) struct Planner<'a> {
     /// Number of hidden states of a token after the parts planned so far.
     pub(super) states: u64,
     /// The adapters in the file, between which tokens switch.
-    pub(super) adapters: Option<super::adapters::InFile>,
+    pub(super) adapters: Option<super::adapters::FileAdapters>,
 }
 
 impl<'a> Planner<'a> {
-    pub(super) fn new(facts: &'a Facts<'a>) -> Self {
+    pub(super) fn new(facts: &'a FileFacts<'a>) -> Self {
         Self {
             facts,
             tensors: Vec::new(),
@@ -72,14 +72,14 @@ impl<'a> Planner<'a> {
     }
 
     pub(super) fn problem<T>(&mut self, message: String) -> Option<T> {
-        if !self.is_hopeless() && self.reported.insert(message.clone()) {
+        if !self.has_too_many_problems() && self.reported.insert(message.clone()) {
             self.problems.push(message);
         }
         None
     }
 
     /// Whether there are too many problems to continue.
-    fn is_hopeless(&self) -> bool {
+    fn has_too_many_problems(&self) -> bool {
         self.problems.len() >= MAX_PROBLEMS
     }
 
@@ -101,7 +101,7 @@ impl<'a> Planner<'a> {
             None => None,
         };
         let pool = self.unit("pool", &def.pool, &global, &[])?;
-        let write = self.mix(def.write.as_ref(), "embed.write", &global, Use::Start)?;
+        let write = self.mix(def.write.as_ref(), "embed.write", &global, MixUse::Start)?;
         let states = write.as_ref().and_then(|unit| unit.option_int("count"));
         self.states = states.unwrap_or(1);
         for tap in ["layer_in", "embd"] {
@@ -210,7 +210,7 @@ impl<'a> Planner<'a> {
                         "{path}.{depth}: the model has more than {MAX_BRANCHES} branches of slots"
                     ))?;
                 }
-                if self.is_hopeless() {
+                if self.has_too_many_problems() {
                     return None;
                 }
             }
@@ -225,13 +225,13 @@ impl<'a> Planner<'a> {
         depth: u64,
         n_embd: u64,
     ) -> Option<LayerPlan> {
-        let mut place = Place {
+        let mut index = LayerIndex {
             stack: at,
             depth,
             il: None,
         };
         let mut scope = LayerScope {
-            place: Some(place),
+            index: Some(index),
             ..self.facts.global()
         };
         let path = format!("{}.{depth}", stack.name);
@@ -244,9 +244,9 @@ impl<'a> Planner<'a> {
                 ))?,
             },
         };
-        place.il = Some(il);
+        index.il = Some(il);
         let prefix = stack.prefix.replace("{il}", &il.to_string());
-        scope.place = Some(place);
+        scope.index = Some(index);
         scope.prefix = &prefix;
         self.requirements(&scope);
         let slots = stack.slots.iter().enumerate();
@@ -286,7 +286,7 @@ impl<'a> Planner<'a> {
 
     /// Reports a problem with its place in the definition, once for each `key`.
     pub(super) fn problem_at<T>(&mut self, span: &Span, key: &str, message: &str) -> Option<T> {
-        if !self.is_hopeless() && self.reported.insert(format!("{}:{key}", span.start)) {
+        if !self.has_too_many_problems() && self.reported.insert(format!("{}:{key}", span.start)) {
             let text = self.facts.def.text.as_ref();
             let problem = vec![Diagnostic::new(span.clone(), message)];
             let shown = Diagnostics::new(&text.path, &text.source, problem).to_string();
@@ -524,7 +524,7 @@ impl<'a> Planner<'a> {
             weights: Vec::new(),
             ..unit
         };
-        let norm = place_of(&mut self.norms, kind);
+        let norm = index_of(&mut self.norms, kind);
         Some(Some(NormUse {
             path,
             norm,
@@ -559,7 +559,7 @@ impl<'a> Planner<'a> {
         n_embd: u64,
         is_classifier: bool,
     ) -> Option<HeadPlan> {
-        let read = self.mix(head.read.as_ref(), "head.read", global, Use::End)?;
+        let read = self.mix(head.read.as_ref(), "head.read", global, MixUse::End)?;
         let norm = self.norm(head.norm.as_ref(), "head", "in", global, n_embd)?;
         let is_encoder = self.facts.def.mode == Mode::Encoder;
         if is_classifier || is_encoder && !self.has_any(&head.unit) {

@@ -1,6 +1,6 @@
 //! Groups of layers with the same attention view, and the capacity of their caches.
 
-use super::{KeysOf, Unit};
+use super::{KeyTokens, Unit};
 
 /// A KV group: the layers with the same attention view.
 #[derive(Clone, Debug, PartialEq)]
@@ -10,7 +10,7 @@ pub struct CachePlan {
     /// The options of the attention view, resolved.
     pub unit: Unit,
     /// The tokens that the keys belong to.
-    pub keys: KeysOf,
+    pub keys: KeyTokens,
 }
 
 impl CachePlan {
@@ -26,7 +26,7 @@ pub const BLOCK_LEN: u64 = 16;
 
 /// Capacity of the caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Capacity {
+pub struct CacheCapacity {
     /// Number of positions of all sequences together.
     pub n_ctx: u64,
     /// Maximum number of sequences at the same time.
@@ -35,12 +35,12 @@ pub struct Capacity {
     pub n_batch: u64,
 }
 
-impl Capacity {
+impl CacheCapacity {
     /// Number of KV slots of a group of layers, in whole blocks. With a window it is enough for the window of each
     /// sequence, the tokens of a pass, and one more window of each sequence for the cached rows of ended sequences,
     /// however long the context is.
     pub fn slots(&self, cache: &CachePlan) -> u64 {
-        if cache.keys == KeysOf::Pass {
+        if cache.keys == KeyTokens::Pass {
             return 0;
         }
         let all = self.n_ctx.div_ceil(BLOCK_LEN);

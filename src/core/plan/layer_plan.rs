@@ -8,11 +8,11 @@ use crate::arch::Join;
 pub struct NormUse {
     /// Path of the norm's result.
     pub path: String,
-    /// Kind and eps, as a place in [`super::Plan::norms`].
+    /// Kind and eps, as an index into [`super::Plan::norms`].
     pub norm: usize,
-    /// Weight, as a place in [`super::Plan::tensors`].
+    /// Weight, as an index into [`super::Plan::tensors`].
     pub weight: Option<usize>,
-    /// Bias, as a place in [`super::Plan::tensors`].
+    /// Bias, as an index into [`super::Plan::tensors`].
     pub bias: Option<usize>,
 }
 
@@ -25,7 +25,7 @@ pub struct LayerPlan {
     pub depth: u64,
     /// The layer of the file that has the tensors and metadata.
     pub il: u64,
-    /// The stack, as a place in [`crate::arch::ArchDef::stacks`].
+    /// The stack, as an index into [`crate::arch::ArchDef::stacks`].
     pub stack: usize,
     /// The slots, in order.
     pub slots: Vec<SlotPlan>,
@@ -39,7 +39,7 @@ pub struct LayerPlan {
 )]
 pub struct SlotPlan {
     pub path: String,
-    /// The place in [`crate::arch::Stack::slots`].
+    /// The index in [`crate::arch::Stack::slots`].
     pub at: usize,
     pub read: Option<Unit>,
     pub from: Option<String>,
@@ -60,7 +60,7 @@ pub struct SlotPlan {
 )]
 pub struct BranchPlan {
     pub name: String,
-    /// The place in [`crate::arch::Slot::branches`].
+    /// The index in [`crate::arch::Slot::branches`].
     pub at: usize,
     pub from: Option<String>,
     pub side: Option<String>,

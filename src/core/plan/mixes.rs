@@ -4,11 +4,11 @@ use super::assemble::Planner;
 use super::facts::LayerScope;
 use super::{LayerPlan, Plan, Unit};
 use crate::arch::expr::Value;
-use crate::arch::{Resolved, Resource, Setting, Slot};
+use crate::arch::{ResolvedOption, Resource, Setting, Slot};
 
 /// The place where a mix is used: `place` in its contract.
 #[derive(Clone, Copy)]
-pub(super) enum Use {
+pub(super) enum MixUse {
     /// The mix makes the hidden states.
     Start = 0,
     /// The mix reads or writes the hidden states within a layer.
@@ -36,12 +36,17 @@ impl Planner<'_> {
         scope: &LayerScope<'_>,
     ) -> Option<[Option<Unit>; 2]> {
         let mut mix = |mix: &Option<Setting>, place: &str| {
-            self.mix(mix.as_ref(), &format!("{path}.{place}"), scope, Use::Within)
+            self.mix(
+                mix.as_ref(),
+                &format!("{path}.{place}"),
+                scope,
+                MixUse::Within,
+            )
         };
         let (read, write) = (mix(&slot.read, "read"), mix(&slot.write, "write"));
         let write = write?;
         let appends = write.as_ref().and_then(|unit| unit.option("append"));
-        if appends == Some(&Resolved::Bool(true)) {
+        if appends == Some(&ResolvedOption::Bool(true)) {
             self.states += 1;
         }
         Some([read?, write])
@@ -84,7 +89,7 @@ impl Planner<'_> {
         setting: Option<&Setting>,
         path: &str,
         scope: &LayerScope<'_>,
-        at: Use,
+        at: MixUse,
     ) -> Option<Option<Unit>> {
         let Some(setting) = setting else {
             return Some(None);
@@ -129,7 +134,7 @@ impl Planner<'_> {
                 open = slot.read.as_ref().or(open);
                 let Some(write) = &slot.write else {
                     // A row of all hidden states has another width than later slots read.
-                    let of_all = Some(&Resolved::Choice("all"));
+                    let of_all = Some(&ResolvedOption::Choice("all"));
                     if slot.read.as_ref().and_then(|read| read.option("kind")) == of_all {
                         self.problem::<()>(format!(
                             "{path}: all hidden states are written by the slot that reads them"

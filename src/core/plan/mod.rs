@@ -24,15 +24,15 @@ mod unclaimed;
 mod unit;
 mod unit_plan;
 
-pub use adapters::UpdatePlan;
-pub use cache_plan::{BLOCK_LEN, CachePlan, Capacity};
+pub use adapters::AdapterUpdatePlan;
+pub use cache_plan::{BLOCK_LEN, CacheCapacity, CachePlan};
 pub use error::Error;
 pub use layer_plan::{BranchPlan, HeadPlan, LayerPlan, NormUse, SlotPlan};
 pub use model_plan::{DiffusionPlan, Plan, Pooling};
 pub use parameters::parameters;
-pub use placement::{Move, PROCESSOR, Share};
+pub use placement::{DeviceOverride, DeviceShare, PROCESSOR};
 pub use pooled::{PooledPlan, RowLayout};
-pub use source::{KeysOf, SourcePlan};
+pub use source::{KeyTokens, SourcePlan};
 pub use tensor_set::TensorSet;
 pub use unit_plan::{ContractRef, KeyValuePlan, StatePart, StatePlan, TensorPlan, Unit};
 

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::assemble::Planner;
-use super::facts::Facts;
+use super::facts::FileFacts;
 use super::{
-    CachePlan, Capacity, Error, HeadPlan, LayerPlan, SourcePlan, TensorPlan, TensorSet, Unit,
+    CacheCapacity, CachePlan, Error, HeadPlan, LayerPlan, SourcePlan, TensorPlan, TensorSet, Unit,
 };
 use crate::arch::expr::Value;
 use crate::arch::{ArchDef, Mode, OptionValue};
@@ -101,7 +101,7 @@ impl Plan {
     /// # Errors
     /// Metadata keys or tensors are missing, shapes are wrong, or rules are broken. All problems are returned together.
     pub fn new(def: &ArchDef, metadata: &Metadata, tensors: &dyn TensorSet) -> Result<Self, Error> {
-        let facts = Facts::new(def, metadata, tensors);
+        let facts = FileFacts::new(def, metadata, tensors);
         Planner::new(&facts).plan().map_err(|problems| Error {
             arch: def.name.clone(),
             problems,
@@ -154,7 +154,12 @@ impl Plan {
     /// Bytes of the caches, for the given types of keys and values.
     ///
     /// `None` if a row is not a whole number of blocks of its type.
-    pub fn cache_bytes(&self, capacity: Capacity, k: TensorType, v: TensorType) -> Option<u64> {
+    pub fn cache_bytes(
+        &self,
+        capacity: CacheCapacity,
+        k: TensorType,
+        v: TensorType,
+    ) -> Option<u64> {
         self.key_values().try_fold(0u64, |sum, (_, rows)| {
             let values = if rows.v_in_k { 0 } else { v.row_bytes(rows.v)? };
             let row = k.row_bytes(rows.k)?.checked_add(values)?;

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 
 use super::assemble::Planner;
 use super::{BLOCK_LEN, CachePlan, LayerPlan, StatePlan};
-use crate::arch::{OptionKind, Resolved, Resource};
+use crate::arch::{OptionKind, ResolvedOption, Resource};
 
 /// Rows of positions from which a unit makes the keys of whole blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PooledPlan {
-    /// The group in whose cache the rows are, as a place in [`super::Plan::caches`].
+    /// The group in whose cache the rows are, as an index into [`super::Plan::caches`].
     pub cache: usize,
     /// Number of elements of a row, f32 whatever the type of the cache.
     pub width: u64,
@@ -73,7 +73,7 @@ impl Planner<'_> {
         {
             let kinds = unit.contract.0.options.iter().map(|spec| spec.kind);
             let of = kinds.zip(&unit.options).find_map(|option| match option {
-                (OptionKind::Resource(Resource::Selection), Resolved::Resource(of)) => *of,
+                (OptionKind::Resource(Resource::Selection), ResolvedOption::Resource(of)) => *of,
                 _ => None,
             });
             let (Some(of), Some(StatePlan::KeyValue(rows))) = (of, &unit.state) else {
@@ -87,7 +87,7 @@ impl Planner<'_> {
                     "{path}: no block before it selects keys of its cache"
                 ));
             }
-            if self.caches[rows.cache].unit.option("alibi") != Some(&Resolved::Float(0.0)) {
+            if self.caches[rows.cache].unit.option("alibi") != Some(&ResolvedOption::Float(0.0)) {
                 self.problem::<()>(format!(
                     "{path}: keys are selected from a cache with a linear position bias"
                 ));
@@ -118,15 +118,15 @@ impl Planner<'_> {
             }
             let kinds = unit.contract.0.options.iter().map(|spec| spec.kind);
             let selection = kinds.zip(&unit.options).find_map(|option| match option {
-                (OptionKind::Resource(Resource::Selection), Resolved::Resource(of)) => *of,
+                (OptionKind::Resource(Resource::Selection), ResolvedOption::Resource(of)) => *of,
                 _ => None,
             });
             let Some(selection) = selection.map(|at| &self.selections[at]) else {
                 continue;
             };
             let found = match (selection.option("pooled"), selection.option_int("span")) {
-                (Some(Resolved::Bool(true)), Some(span)) if span == pooled.span => continue,
-                (Some(Resolved::Bool(true)), Some(span)) => format!("spans of {span}"),
+                (Some(ResolvedOption::Bool(true)), Some(span)) if span == pooled.span => continue,
+                (Some(ResolvedOption::Bool(true)), Some(span)) => format!("spans of {span}"),
                 _ => "keys".to_owned(),
             };
             self.problem::<()>(format!(

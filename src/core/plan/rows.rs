@@ -3,7 +3,7 @@
 use super::Unit;
 use super::assemble::Planner;
 use super::facts::{LayerScope, UnitScope};
-use crate::arch::{Instance, Rows, Spanned};
+use crate::arch::{Instance, RowWidth, Spanned};
 
 impl Planner<'_> {
     /// The width of an input: a tap, or the given one.
@@ -43,7 +43,7 @@ impl Planner<'_> {
             let takes = self.size(width, &scope, &unit.path)?;
             self.fits(unit, instance, found, (takes, width.source()))?;
         }
-        if instance.contract.rows == Rows::Any {
+        if instance.contract.rows == RowWidth::Any {
             return own;
         }
         let n_embd = self.taps.get("x").copied()?;

@@ -6,7 +6,7 @@ use super::assemble::Planner;
 use super::facts::LayerScope;
 use super::{LayerPlan, StatePlan, Unit};
 use crate::arch::expr::Value;
-use crate::arch::{Branch, Resolved, START_TOKEN, TAPS};
+use crate::arch::{Branch, ResolvedOption, START_TOKEN, TAPS};
 
 /// The source of sequences.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,7 +21,7 @@ pub struct SourcePlan {
 
 /// The tokens that keys belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeysOf {
+pub enum KeyTokens {
     /// The tokens of the sequence.
     Tokens,
     /// The tokens of the source; the sequence's tokens attend to all of them.
@@ -64,7 +64,7 @@ impl Planner<'_> {
         (n_layers, embed): (usize, &Unit),
         scope: &LayerScope<'_>,
     ) -> Option<SourcePlan> {
-        let mut known: HashMap<usize, KeysOf> = HashMap::new();
+        let mut known: HashMap<usize, KeyTokens> = HashMap::new();
         for (at, layer) in layers.iter().enumerate() {
             let branches = layer.slots.iter().flat_map(|slot| &slot.branches);
             for unit in branches.map(|branch| &branch.block) {
@@ -80,9 +80,9 @@ impl Planner<'_> {
                     }
                 };
                 let keys = match at < n_layers {
-                    true => KeysOf::Pass,
-                    false if self.source_keys.contains(path) => KeysOf::Source,
-                    false => KeysOf::Tokens,
+                    true => KeyTokens::Pass,
+                    false if self.source_keys.contains(path) => KeyTokens::Source,
+                    false => KeyTokens::Tokens,
                 };
                 let cache = &self.caches[rows.cache];
                 let (name, has_window) = (
@@ -90,8 +90,12 @@ impl Planner<'_> {
                     cache.window().or(cache.span()).is_some(),
                 );
                 let rule = ["size", "alibi"].map(|option| cache.unit.option(option).cloned());
-                let is_whole = rule == [Some(Resolved::Int(0)), Some(Resolved::Float(0.0))];
-                let is_causal = cache.unit.option("causal") == Some(&Resolved::Bool(true));
+                let is_whole = rule
+                    == [
+                        Some(ResolvedOption::Int(0)),
+                        Some(ResolvedOption::Float(0.0)),
+                    ];
+                let is_causal = cache.unit.option("causal") == Some(&ResolvedOption::Bool(true));
                 if *known.entry(rows.cache).or_insert(keys) != keys {
                     self.problem::<()>(format!(
                         "{path}: the cache `{name}` is also one of other tokens: keys of the source, those \
@@ -99,16 +103,16 @@ impl Planner<'_> {
                     ));
                 }
                 let problem = match keys {
-                    KeysOf::Pass if is_causal => {
+                    KeyTokens::Pass if is_causal => {
                         "the layers that read the source attend to all of it: their cache is not causal"
                     }
-                    KeysOf::Source if is_causal || !is_whole => {
+                    KeyTokens::Source if is_causal || !is_whole => {
                         "queries attend to all keys of the source: their cache is not causal, and has no window and no ALiBi"
                     }
-                    KeysOf::Source if rows.index > 0 || rows.owner.is_some() || rows.v_in_k => {
+                    KeyTokens::Source if rows.index > 0 || rows.owner.is_some() || rows.v_in_k => {
                         "keys of the source are made by the block itself, and queries attend to all of them"
                     }
-                    KeysOf::Tokens if has_window => {
+                    KeyTokens::Tokens if has_window => {
                         "a cache of a model that reads a source has no window and no keys of spans"
                     }
                     _ => continue,

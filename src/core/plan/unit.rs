@@ -5,20 +5,20 @@ use std::fmt::Display;
 use super::assemble::Planner;
 use super::facts::{LayerScope, UnitScope};
 use super::{
-    CachePlan, ContractRef, KeyValuePlan, KeysOf, Plan, PooledPlan, SHOWN, StatePart, StatePlan,
+    CachePlan, ContractRef, KeyTokens, KeyValuePlan, Plan, PooledPlan, SHOWN, StatePart, StatePlan,
     TensorPlan, Unit,
 };
 use crate::arch::expr::{Expr, Scope, Value};
 use crate::arch::{
-    Instance, OF_FILE, OptionKind, Presence, Resolved, Resource, Setting, StateSpec, WeightRole,
-    nearest,
+    Instance, OF_FILE, OptionKind, Presence, ResolvedOption, Resource, Setting, StateSpec,
+    WeightRole, nearest,
 };
 use lab_base::weights::TensorType;
 
 /// A scope in which the name of a list gives the whole list, not the element of a layer.
-struct Whole<'a>(&'a LayerScope<'a>);
+struct WholeLists<'a>(&'a LayerScope<'a>);
 
-impl Scope for Whole<'_> {
+impl Scope for WholeLists<'_> {
     fn name(&self, name: &str, _: bool) -> Result<Value, String> {
         self.0.name(name, true)
     }
@@ -46,11 +46,11 @@ impl Planner<'_> {
         given: &[(&'static str, u64)],
     ) -> Option<Unit> {
         let contract = instance.contract;
-        let mut options: Vec<Resolved> = Vec::with_capacity(contract.options.len());
+        let mut options: Vec<ResolvedOption> = Vec::with_capacity(contract.options.len());
         for (spec, setting) in contract.options.iter().zip(&instance.options) {
             let what = format_args!("{path}: {}", spec.name);
             let value = if spec.kind == OptionKind::List {
-                self.evaluate(&setting.expr, &Whole(layer), &what)?
+                self.evaluate(&setting.expr, &WholeLists(layer), &what)?
             } else if setting.span.is_some() {
                 self.evaluate(&setting.expr, layer, &what)?
             } else {
@@ -132,30 +132,32 @@ impl Planner<'_> {
         let [k, v, heads, v_in_k, index, of_pooled @ ..] = scope.instance.state.as_slice() else {
             return None;
         };
-        let depth = scope.layer.place.map(|place| place.depth);
+        let depth = scope.layer.index.map(|index| index.depth);
         let owner = match layer.and_then(option) {
-            Some(Resolved::Int(owner)) if Some(*owner) != depth => {
+            Some(ResolvedOption::Int(owner)) if Some(*owner) != depth => {
                 Some(self.owner(path, *owner, scope.layer)?)
             }
             _ => None,
         };
-        let Some(Resolved::Resource(Some(cache))) = option(cache) else {
+        let Some(ResolvedOption::Resource(Some(cache))) = option(cache) else {
             return None;
         };
         let span = self.caches[*cache].span();
         let pooled = match (pooled.and_then(option), of_pooled) {
-            (Some(Resolved::Resource(Some(from))), [width, span, reach]) => Some(PooledPlan {
-                cache: *from,
-                width: self.size(width, scope, &path)?,
-                span: self.size(span, scope, &path)?,
-                reach: self.size(reach, scope, &path)?,
-            }),
+            (Some(ResolvedOption::Resource(Some(from))), [width, span, reach]) => {
+                Some(PooledPlan {
+                    cache: *from,
+                    width: self.size(width, scope, &path)?,
+                    span: self.size(span, scope, &path)?,
+                    reach: self.size(reach, scope, &path)?,
+                })
+            }
             _ => None,
         };
         if pooled.as_ref().map(|pooled| pooled.span) != span {
             let found = pooled.map_or(0, |pooled| pooled.span);
             return self.problem(format!(
-                "{path}: makes keys of spans of {found} positions, its cache has such of {}",
+                "{path}: computes keys over spans of {found} positions, but its cache stores spans of {}",
                 span.unwrap_or(0)
             ));
         }
@@ -209,7 +211,7 @@ impl Planner<'_> {
 
     /// The path of the same unit in the earlier layer at the depth `layer`.
     fn owner(&mut self, path: &str, layer: u64, scope: &LayerScope<'_>) -> Option<String> {
-        let depth = scope.place?.depth;
+        let depth = scope.index?.depth;
         let own = format!(".{depth}.");
         if layer > depth || !path.contains(&own) {
             return self.problem(format!(
@@ -239,31 +241,36 @@ impl Planner<'_> {
         value: Value,
         what: &dyn Display,
         layer: &LayerScope<'_>,
-    ) -> Option<Resolved> {
+    ) -> Option<ResolvedOption> {
         match (kind, value) {
-            (OptionKind::Int, Value::Int(v)) if v >= 0 => Some(Resolved::Int(v as u64)),
-            (OptionKind::Float, Value::Int(v)) => Some(Resolved::Float(v as f64)),
-            (OptionKind::Float, Value::Float(v)) if v.is_finite() => Some(Resolved::Float(v)),
+            (OptionKind::Int, Value::Int(v)) if v >= 0 => Some(ResolvedOption::Int(v as u64)),
+            (OptionKind::Float, Value::Int(v)) => Some(ResolvedOption::Float(v as f64)),
+            (OptionKind::Float, Value::Float(v)) if v.is_finite() => Some(ResolvedOption::Float(v)),
             (OptionKind::List, Value::List(all)) => {
                 let whole = |v: &Value| match v {
                     Value::Int(v) => u64::try_from(*v).ok(),
                     _ => None,
                 };
                 match all.iter().map(whole).collect() {
-                    Some(all) => Some(Resolved::List(all)),
+                    Some(all) => Some(ResolvedOption::List(all)),
                     None => self.problem(format!("{what}: expected integers from 0")),
                 }
             }
-            (OptionKind::List, Value::Int(v)) if v >= 0 => Some(Resolved::List(vec![v as u64])),
-            (OptionKind::Bool, Value::Bool(v)) => Some(Resolved::Bool(v)),
+            (OptionKind::List, Value::Int(v)) if v >= 0 => {
+                Some(ResolvedOption::List(vec![v as u64]))
+            }
+            (OptionKind::Bool, Value::Bool(v)) => Some(ResolvedOption::Bool(v)),
             (OptionKind::Choice(names), Value::Str(v)) => {
                 match names.iter().find(|name| **name == v) {
-                    Some(name) => Some(Resolved::Choice(name)),
-                    None => self.problem(format!("{what}: `{v}` is none of {}", names.join(", "))),
+                    Some(name) => Some(ResolvedOption::Choice(name)),
+                    None => self.problem(format!(
+                        "{what}: `{v}` is unknown, expected one of {}",
+                        names.join(", ")
+                    )),
                 }
             }
             (OptionKind::Resource(_), Value::Str(v)) if v == "none" || v.is_empty() => {
-                Some(Resolved::Resource(None))
+                Some(ResolvedOption::Resource(None))
             }
             (OptionKind::Resource(kind), Value::Str(v)) => self.resource(kind, &v, what, layer),
             (kind, value) => {
@@ -285,11 +292,14 @@ impl Planner<'_> {
         name: &str,
         what: &dyn Display,
         layer: &LayerScope<'_>,
-    ) -> Option<Resolved> {
+    ) -> Option<ResolvedOption> {
         let def = self.facts.def;
         let Some(instance) = def.resource(kind, name) else {
             let known: Vec<&str> = def.resource_names(kind).collect();
-            return self.problem(format!("{what}: `{name}` is none of {}", known.join(", ")));
+            return self.problem(format!(
+                "{what}: `{name}` is unknown, expected one of {}",
+                known.join(", ")
+            ));
         };
         let path = format!("{}.{name}", kind.name());
         let mut instance = instance.clone();
@@ -302,26 +312,26 @@ impl Planner<'_> {
             instance.weights.clear();
         }
         let mut unit = self.unit(&path, &instance, layer, &[])?;
-        let place = match kind {
-            Resource::Act => place_of(&mut self.acts, unit),
-            Resource::Rope => place_of(&mut self.ropes, unit),
-            Resource::Selection => place_of(&mut self.selections, unit),
+        let index = match kind {
+            Resource::Act => index_of(&mut self.acts, unit),
+            Resource::Rope => index_of(&mut self.ropes, unit),
+            Resource::Selection => index_of(&mut self.selections, unit),
             Resource::Norm => {
                 unit.path.clear();
-                place_of(&mut self.norms, unit)
+                index_of(&mut self.norms, unit)
             }
             // No option names a mix.
             Resource::Mix => return None,
-            Resource::Cache => place_of(
+            Resource::Cache => index_of(
                 &mut self.caches,
                 CachePlan {
                     name: name.to_owned(),
                     unit,
-                    keys: KeysOf::Tokens,
+                    keys: KeyTokens::Tokens,
                 },
             ),
         };
-        Some(Resolved::Resource(Some(place)))
+        Some(ResolvedOption::Resource(Some(index)))
     }
 
     fn weights(
@@ -360,14 +370,14 @@ impl Planner<'_> {
                 }
                 shape
             });
-            let place =
+            let index =
                 shape.and_then(|shape| self.tensor(path, name, shape, &weight.shape, spec.role));
-            if let (Some(at), Some(below)) = (place, scope.ids_below(spec.role)) {
+            if let (Some(at), Some(below)) = (index, scope.ids_below(spec.role)) {
                 let other = self.tensors[at].below.unwrap_or(below);
                 self.tensors[at].below = Some(below.min(other));
             }
-            sound &= place.is_some();
-            out.push(place);
+            sound &= index.is_some();
+            out.push(index);
         }
         sound.then_some(out)
     }
@@ -477,8 +487,8 @@ impl KeyValuePlan {
 
 impl Plan {
     /// The resource that the value of an option of this kind names.
-    pub fn resource(&self, kind: OptionKind, value: &Resolved) -> Option<&Unit> {
-        let (OptionKind::Resource(kind), Resolved::Resource(Some(at))) = (kind, value) else {
+    pub fn resource(&self, kind: OptionKind, value: &ResolvedOption) -> Option<&Unit> {
+        let (OptionKind::Resource(kind), ResolvedOption::Resource(Some(at))) = (kind, value) else {
             return None;
         };
         Some(match kind {
@@ -494,7 +504,7 @@ impl Plan {
     /// The units that store their own keys and values between passes, in the order of execution.
     pub fn key_values(&self) -> impl Iterator<Item = (&Unit, &KeyValuePlan)> {
         let is_kept = |rows: &&KeyValuePlan| {
-            rows.owner.is_none() && self.caches[rows.cache].keys != KeysOf::Pass
+            rows.owner.is_none() && self.caches[rows.cache].keys != KeyTokens::Pass
         };
         let units = self.units();
         units.filter_map(move |unit| Some((unit, unit.key_values().filter(is_kept)?)))
@@ -535,8 +545,8 @@ fn show(shape: &[u64]) -> String {
     format!("[{}]", dims.join(", "))
 }
 
-/// The place of an item among equal items; a new item is added.
-pub(super) fn place_of<T: PartialEq>(items: &mut Vec<T>, item: T) -> usize {
+/// The index of an item that equals this one; if there is none, the item is added.
+pub(super) fn index_of<T: PartialEq>(items: &mut Vec<T>, item: T) -> usize {
     if let Some(at) = items.iter().position(|other| *other == item) {
         return at;
     }

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use super::{PooledPlan, UpdatePlan};
-use crate::arch::{Contract, Resolved, WeightRole};
+use super::{AdapterUpdatePlan, PooledPlan};
+use crate::arch::{Contract, ResolvedOption, WeightRole};
 use lab_base::weights::TensorType;
 
 /// A tensor that the model uses.
@@ -33,11 +33,11 @@ pub struct Unit {
     /// The contract of the unit.
     pub contract: ContractRef,
     /// Options in the order of the contract.
-    pub options: Vec<Resolved>,
-    /// Weights in the order of the contract, as places in [`super::Plan::tensors`], then the matrices of updates.
+    pub options: Vec<ResolvedOption>,
+    /// Weights in the order of the contract, as indices into [`super::Plan::tensors`], then the matrices of updates.
     pub weights: Vec<Option<usize>>,
     /// Updates of the weights by adapters in the file.
-    pub updates: Vec<UpdatePlan>,
+    pub updates: Vec<AdapterUpdatePlan>,
     /// The state between passes.
     pub state: Option<StatePlan>,
     /// The device that holds the weights and the state; see [`TensorPlan::device`].
@@ -45,14 +45,14 @@ pub struct Unit {
 }
 
 impl Unit {
-    /// The place in [`super::Plan::tensors`] of a weight by its key; `None` if it is absent.
+    /// The index in [`super::Plan::tensors`] of a weight by its key; `None` if it is absent.
     pub fn weight(&self, key: &str) -> Option<usize> {
         let at = self.contract.0.weights.iter().position(|w| w.key == key)?;
         self.weights[at]
     }
 
     /// The value of an option; `None` if the contract has no option of that name.
-    pub fn option(&self, name: &str) -> Option<&Resolved> {
+    pub fn option(&self, name: &str) -> Option<&ResolvedOption> {
         let at = self
             .contract
             .0
@@ -72,7 +72,7 @@ impl Unit {
     /// The value of a whole-number option.
     pub fn option_int(&self, name: &str) -> Option<u64> {
         match self.option(name)? {
-            Resolved::Int(v) => Some(*v),
+            ResolvedOption::Int(v) => Some(*v),
             _ => None,
         }
     }
@@ -106,7 +106,7 @@ pub enum StatePlan {
 /// Keys and values that a unit stores for every position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyValuePlan {
-    /// The group of the cache, as a place in [`super::Plan::caches`].
+    /// The group of the cache, as an index into [`super::Plan::caches`].
     pub cache: usize,
     /// Number of elements of a key row.
     pub k: u64,

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use super::context::DrawContext;
 use super::{LayerKind, Slot};
 use lab_base::ggml::{GraphOp, OpSource};
-use lab_core::arch::{Resolved, StateSpec, WeightRole};
+use lab_core::arch::{ResolvedOption, StateSpec, WeightRole};
 use lab_core::plan::{BranchPlan, LayerPlan, Plan, StatePlan};
 
 /// Consecutive layers of a stack, or a sequence of them that repeats.
@@ -98,7 +98,7 @@ fn choices_text(layer: &LayerPlan) -> String {
             _ => None,
         };
         for (spec, option) in contract.options.iter().zip(&unit.options) {
-            if !matches!(option, Resolved::Float(_)) && Some(spec.name) != layer_option {
+            if !matches!(option, ResolvedOption::Float(_)) && Some(spec.name) != layer_option {
                 let _ = write!(out, " {option:?}");
             }
         }

@@ -7,8 +7,8 @@ use crate::describe::UnitScope;
 use lab_base::ggml::{GraphOp, OpSource};
 use lab_base::util::wording;
 use lab_core::arch::formula::{general, particular};
-use lab_core::arch::{Instance, Mode, OptionKind, OptionSpec, Resolved, Resource};
-use lab_core::plan::{BLOCK_LEN, KeysOf, LayerPlan, StatePlan, Unit};
+use lab_core::arch::{Instance, Mode, OptionKind, OptionSpec, ResolvedOption, Resource};
+use lab_core::plan::{BLOCK_LEN, KeyTokens, LayerPlan, StatePlan, Unit};
 
 use super::context::DrawContext;
 use super::kinds::{is_within, without_index};
@@ -337,10 +337,11 @@ impl DrawContext<'_> {
         let is_ruled = !default.chars().all(is_word) && !default.starts_with('\'');
         let is_owner = default == "depth";
         let is_act = spec.kind == OptionKind::Resource(Resource::Act);
-        if is_ruled && !matches!(value, Resolved::Float(_)) {
+        if is_ruled && !matches!(value, ResolvedOption::Float(_)) {
             return None;
         }
-        let is_number = matches!(value, Resolved::Int(_) | Resolved::Float(_)) && !is_owner;
+        let is_number =
+            matches!(value, ResolvedOption::Int(_) | ResolvedOption::Float(_)) && !is_owner;
         let setting = instance.map(|instance| &instance.options[at]);
         let open = instance.and_then(|instance| self.open(unit, instance, at));
         let text = match (value, setting.filter(|_| self.is_symbolic && is_number)) {
@@ -350,12 +351,12 @@ impl DrawContext<'_> {
             },
             _ if open.is_some() => open.clone().unwrap_or_default(),
             // In a model that reads a text as a whole, attention is not causal.
-            (Resolved::Bool(true), _) if spec.name == "causal" => {
+            (ResolvedOption::Bool(true), _) if spec.name == "causal" => {
                 (self.plan.mode == Mode::Causal).to_string()
             }
             (_, Some(setting)) => setting.expr.source().to_owned(),
             // Names of resources are the definition's own; their options follow.
-            (Resolved::Resource(place), _) if !is_act => {
+            (ResolvedOption::Resource(place), _) if !is_act => {
                 if place.is_some() { "yes" } else { "none" }.into()
             }
             _ => words::option(self.plan, spec.kind, value),
@@ -384,7 +385,7 @@ impl DrawContext<'_> {
             _ if self.plan.mode != Mode::Causal => {}
             // The layers that read the source keep nothing either.
             Some(StatePlan::KeyValue(rows))
-                if self.plan.caches[rows.cache].keys == KeysOf::Pass => {}
+                if self.plan.caches[rows.cache].keys == KeyTokens::Pass => {}
             Some(StatePlan::KeyValue(rows)) if rows.owner.is_some() => {
                 kept.text = vec!["reads the KV cache of an earlier layer".into()];
             }

@@ -69,9 +69,9 @@ fn bound(text: &str, level: usize) -> String {
 mod tests {
     use super::*;
 
-    struct Known;
+    struct TestScope;
 
-    impl Scope for Known {
+    impl Scope for TestScope {
         fn name(&self, name: &str, _: bool) -> Result<Value, String> {
             match name {
                 "gate" => Ok(Value::Bool(true)),
@@ -106,7 +106,7 @@ mod tests {
             ("max(heads, 2)", "max(heads, 2)"),
         ] {
             let expr = Expr::parse(source, 0).expect("an expression");
-            assert_eq!(expr.symbolic(&Known, &text), expected);
+            assert_eq!(expr.symbolic(&TestScope, &text), expected);
         }
     }
 }

@@ -328,7 +328,7 @@ fn translators(mut arrays: Arrays) -> Result<Translators, String> {
     }
     match arrays.keys().next() {
         Some(other) => Err(format!(
-            "tensor `{other}` is none of a translator's `N.weight` and `N.bias`"
+            "unexpected tensor `{other}`; expected `N.weight` or `N.bias`"
         )),
         None => Ok(out),
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use crate::arch::Parts;
+use crate::arch::PointParts;
 use crate::model::{LabOp, Point, Points};
 
 use super::super::rejected::Rejected;
@@ -51,7 +51,7 @@ pub struct Edit {
     /// The vector that is added or set.
     pub vector: Vector,
     /// The edited heads, elements or experts; none: all.
-    pub parts: Option<(Parts, Vec<u64>)>,
+    pub parts: Option<(PointParts, Vec<u64>)>,
     /// The factor of the vector or of the value.
     pub scale: f32,
     /// Lower and upper bound of elements.
@@ -179,13 +179,13 @@ impl Edit {
             return Ok(vec![true; width]);
         };
         let path = &point.path;
-        let fits = point.spec.parts == *parts || *parts == Parts::Neurons;
+        let fits = point.spec.parts == *parts || *parts == PointParts::Neurons;
         if !fits {
             let (asked, has) = (parts.name(), point.spec.parts.name());
             return refuse(format!("`{path}` has {has}, not {asked}"));
         }
         let size = match parts {
-            Parts::Heads => point.shape.first().map_or(1, |d| *d as usize),
+            PointParts::Heads => point.shape.first().map_or(1, |d| *d as usize),
             _ => 1,
         };
         let n = width / size.max(1);

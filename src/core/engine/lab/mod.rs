@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::arch::Parts;
+use crate::arch::PointParts;
 use crate::artifacts::vectors::Translators;
 use crate::model::{LOGITS, Lab, LabCapture, LabEdit, Point, Points, Positions};
 
@@ -194,7 +194,7 @@ impl LabPlan {
             for point in found(&capture.point)? {
                 let positions = positions.clone();
                 let own = &points.all[point];
-                let is_pairs = own.spec.parts == Parts::Pairs;
+                let is_pairs = own.spec.parts == PointParts::Pairs;
                 if !own.is_capturable() || is_pairs && capture.reduce != Reduce::None {
                     let path = &own.path;
                     return refuse(match (own.is_capturable(), own.spec.name) {

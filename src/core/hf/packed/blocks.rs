@@ -84,7 +84,7 @@ pub(in super::super) fn encode(
                 eight_bits(values, out)?;
             }
         }
-        _ => return Err(format!("numbers do not become {ty} here")),
+        _ => return Err(format!("cannot encode as {ty}")),
     }
     Ok(())
 }

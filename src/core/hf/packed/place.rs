@@ -12,14 +12,14 @@ const AWQ_PLACES: [u32; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
 /// The numbers of a stored tensor.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct StoredNumbers {
     file: FileBytes,
     offset: usize,
     bytes: usize,
     pub(super) dtype: Dtype,
 }
 
-impl Place {
+impl StoredNumbers {
     pub(super) fn new(checkpoint: &Checkpoint, stored: &StoredTensor) -> Result<Self, String> {
         let file = checkpoint.files().nth(stored.file);
         Ok(Self {
@@ -91,13 +91,13 @@ pub(super) fn eight_bits(dtype: Dtype, code: u8) -> f32 {
 
 /// One number for each row and group of columns.
 #[derive(Clone, Debug)]
-pub(super) struct Grid {
-    pub(super) place: Place,
+pub(super) struct ScaleGrid {
+    pub(super) place: StoredNumbers,
     /// Distance between the numbers of neighbouring rows, and of neighbouring groups.
     pub(super) strides: [u64; 2],
 }
 
-impl Grid {
+impl ScaleGrid {
     pub(super) fn at(&self, row: u64, group: u64) -> Result<f32, String> {
         self.place
             .number(row * self.strides[0] + group * self.strides[1])
@@ -106,15 +106,15 @@ impl Grid {
 
 /// Codes of a matrix.
 #[derive(Clone, Debug)]
-pub(super) struct Codes {
-    pub(super) place: Place,
-    pub(super) layout: Layout,
+pub(super) struct PackedCodes {
+    pub(super) place: StoredNumbers,
+    pub(super) layout: CodeLayout,
     pub(super) bits: u32,
 }
 
 /// The place of the code of a row and a column.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Layout {
+pub(super) enum CodeLayout {
     /// One byte for each code, in rows of `width` codes; signed codes count from -128.
     Bytes { width: u64, is_signed: bool },
     /// A stream of bits for each row, from the lowest bit of a word on; a code may continue in the next word. `line` is
@@ -126,21 +126,21 @@ pub(super) enum Layout {
     Awq { line: u64 },
 }
 
-impl Codes {
+impl PackedCodes {
     /// The code of one element.
     pub(super) fn at(&self, row: u64, column: u64) -> Result<u8, String> {
         let (start, step, index) = match self.layout {
-            Layout::Bytes { width, is_signed } => {
+            CodeLayout::Bytes { width, is_signed } => {
                 let code = self.place.data().get((row * width + column) as usize);
                 let code = code.ok_or("a code outside the stored tensor")?;
                 return Ok(code ^ if is_signed { 0x80 } else { 0 });
             }
-            Layout::Awq { line } => {
+            CodeLayout::Awq { line } => {
                 let word = self.place.word(column * line + row / 8)?;
                 return Ok(awq_code(word, row));
             }
-            Layout::Rows { line, step } => (row * line, step, column),
-            Layout::Columns { line, step } => (column * line, step, row),
+            CodeLayout::Rows { line, step } => (row * line, step, column),
+            CodeLayout::Columns { line, step } => (column * line, step, row),
         };
         let bit = index * u64::from(self.bits);
         let (at, shift) = (start + bit / WORD * step, bit % WORD);
@@ -159,9 +159,9 @@ impl Codes {
     /// Number of rows that share words, so that reading them together is cheap.
     pub(super) fn rows_at_once(&self) -> u64 {
         match self.layout {
-            Layout::Rows { step: 1, .. } | Layout::Bytes { .. } => 1,
-            Layout::Rows { .. } => 32,
-            Layout::Awq { .. } | Layout::Columns { .. } => 128,
+            CodeLayout::Rows { step: 1, .. } | CodeLayout::Bytes { .. } => 1,
+            CodeLayout::Rows { .. } => 32,
+            CodeLayout::Awq { .. } | CodeLayout::Columns { .. } => 128,
         }
     }
 
@@ -169,7 +169,7 @@ impl Codes {
     pub(super) fn rows(&self, first: u64, width: u64, out: &mut [u8]) -> Result<(), String> {
         let n = width as usize;
         match self.layout {
-            Layout::Rows { line, step } if WORD.is_multiple_of(u64::from(self.bits)) => {
+            CodeLayout::Rows { line, step } if WORD.is_multiple_of(u64::from(self.bits)) => {
                 let in_word = (WORD / u64::from(self.bits)) as usize;
                 let n_rows = (out.len() / n) as u64;
                 // Where the codes of rows are in columns, the words of neighbouring rows are neighbours.
@@ -184,7 +184,7 @@ impl Codes {
                     }
                 }
             }
-            Layout::Awq { line } => {
+            CodeLayout::Awq { line } => {
                 let n_rows = (out.len() / n) as u64;
                 for column in 0..width {
                     let mut row = 0;
@@ -199,7 +199,7 @@ impl Codes {
                     }
                 }
             }
-            Layout::Bytes { is_signed, .. } => {
+            CodeLayout::Bytes { is_signed, .. } => {
                 let start = (first * width) as usize;
                 let codes = self.place.data().get(start..start + out.len());
                 let codes = codes.ok_or("codes outside the stored tensor")?;
@@ -208,7 +208,7 @@ impl Codes {
                     *out = code ^ flip;
                 }
             }
-            Layout::Rows { .. } | Layout::Columns { .. } => {
+            CodeLayout::Rows { .. } | CodeLayout::Columns { .. } => {
                 for (row, out) in (first..).zip(out.chunks_mut(n)) {
                     for (column, out) in (0..).zip(out) {
                         *out = self.at(row, column)?;
@@ -224,10 +224,10 @@ impl Codes {
         let data = self.place.data();
         let code = self.at(0, 0).ok()?;
         let mut word = 0u32;
-        let bits = if matches!(self.layout, Layout::Bytes { .. }) {
+        let bits = if matches!(self.layout, CodeLayout::Bytes { .. }) {
             let flip = matches!(
                 self.layout,
-                Layout::Bytes {
+                CodeLayout::Bytes {
                     is_signed: true,
                     ..
                 }

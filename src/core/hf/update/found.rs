@@ -2,33 +2,33 @@
 
 use std::sync::Arc;
 
-use super::product::Product;
+use super::product::LowRankProduct;
 use lab_base::weights::TensorEntry;
 
 /// The updates that a map finds.
 #[derive(Debug, Default)]
-pub(super) struct Found {
-    pub(super) updates: Vec<Update>,
+pub(super) struct FoundUpdates {
+    pub(super) updates: Vec<TensorUpdate>,
     /// The parts of the model that are left out, and their numbers of modules.
     pub(super) left_out: Vec<(String, usize)>,
 }
 
 /// The update of a tensor of the architecture.
 #[derive(Debug, PartialEq)]
-pub(super) struct Update {
+pub(super) struct TensorUpdate {
     pub(super) name: String,
     pub(super) is_table: bool,
-    pub(super) product: Arc<Product>,
+    pub(super) product: Arc<LowRankProduct>,
 }
 
-impl Update {
+impl TensorUpdate {
     pub(super) fn entries(self) -> [TensorEntry; 2] {
         self.product.entries(&self.name, self.is_table)
     }
 }
 
 /// The reason why a map gives no updates.
-pub(super) enum Fault {
+pub(super) enum UpdateError {
     /// The map does not have a module.
     Unknown(String),
     /// The result of the map is not an update of a weight of the model.
@@ -37,19 +37,19 @@ pub(super) enum Fault {
     Other(String),
 }
 
-impl From<String> for Fault {
+impl From<String> for UpdateError {
     fn from(message: String) -> Self {
         Self::Other(message)
     }
 }
 
-impl From<&str> for Fault {
+impl From<&str> for UpdateError {
     fn from(message: &str) -> Self {
         Self::Other(message.to_owned())
     }
 }
 
-impl Fault {
+impl UpdateError {
     /// The fault with the place before the message.
     pub(super) fn at(self, place: &str) -> Self {
         let with = |message: String| format!("`{place}`: {message}");

@@ -9,7 +9,7 @@ use lab_base::weights::safetensors::Dtype;
 
 /// One of the two stored matrices of an update.
 #[derive(Clone, Debug)]
-pub struct Factor {
+pub struct AdapterMatrix {
     /// The file.
     pub file: FileBytes,
     /// The offset of the matrix in the file.
@@ -20,7 +20,7 @@ pub struct Factor {
     pub shape: [u64; 2],
 }
 
-impl PartialEq for Factor {
+impl PartialEq for AdapterMatrix {
     /// Whether both are the same place of the same file.
     fn eq(&self, other: &Self) -> bool {
         self.file.as_ptr() == other.file.as_ptr()
@@ -31,13 +31,13 @@ impl PartialEq for Factor {
 
 /// The update `up . down` of a module's matrix: `down [rank, n_in]`, `up [n_out, rank]`.
 #[derive(Clone, Debug)]
-pub struct Module {
+pub struct ModuleUpdate {
     /// The module, by its name in the class of the model.
     pub name: String,
     /// The matrix that is multiplied first.
-    pub down: Factor,
+    pub down: AdapterMatrix,
     /// The matrix that is multiplied second.
-    pub up: Factor,
+    pub up: AdapterMatrix,
     /// Factor of the product.
     pub factor: f64,
     /// Whether the stored matrix is `[n_in, n_out]`, if its shape does not decide.
@@ -45,15 +45,15 @@ pub struct Module {
 }
 
 /// The model that updates are for.
-pub enum Updated<'a> {
+pub enum UpdateTarget<'a> {
     /// A folder that has a map.
     Folder(&'a Path),
     /// A model whose tensors have the architecture's names (GGUF).
-    Arch(Origin<'a>),
+    Arch(BaseModel<'a>),
 }
 
 /// The known facts about the folder from which a GGUF file was converted.
-pub struct Origin<'a> {
+pub struct BaseModel<'a> {
     /// The architecture.
     pub arch: &'a str,
     /// The parameters of the model.
@@ -67,4 +67,4 @@ pub struct Origin<'a> {
 }
 
 /// The shape of a tensor of the architecture in ggml order, and whether it is a table whose rows are looked up.
-pub type ShapeOf<'a> = &'a dyn Fn(&str) -> Option<(Vec<u64>, bool)>;
+pub type ShapeFn<'a> = &'a dyn Fn(&str) -> Option<(Vec<u64>, bool)>;

@@ -14,8 +14,8 @@ mod product;
 mod updates;
 mod work;
 
-pub use input::{Factor, Module, Origin, ShapeOf, Updated};
+pub use input::{AdapterMatrix, BaseModel, ModuleUpdate, ShapeFn, UpdateTarget};
 pub use updates::{has_our_names, updates};
 
-use found::{Fault, Found};
-use work::{ENDING, Work};
+use found::{FoundUpdates, UpdateError};
+use work::{ENDING, UpdateFinder};

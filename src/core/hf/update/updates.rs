@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use super::super::{CONFIG, Error, Maps, folder_of, read_config};
-use super::candidates::{Tried, candidates};
-use super::found::Update;
-use super::{Module, ShapeOf, Updated};
+use super::candidates::{MapAttempts, candidates};
+use super::found::TensorUpdate;
+use super::{ModuleUpdate, ShapeFn, UpdateTarget};
 use lab_base::weights::{TensorEntry, folder};
 
 /// The updates of the architecture's tensors that the modules of the folder at `path` give: `NAME.lora_a` and
@@ -16,23 +16,23 @@ use lab_base::weights::{TensorEntry, folder};
 /// it, or maps differ and the right one is not known.
 pub fn updates(
     path: &Path,
-    model: &Updated<'_>,
+    model: &UpdateTarget<'_>,
     maps: &Maps,
-    modules: &[Module],
-    shape_of: ShapeOf<'_>,
+    modules: &[ModuleUpdate],
+    shape_of: ShapeFn<'_>,
 ) -> Result<Vec<TensorEntry>, Error> {
     let refuse = |message: String| Error::Config {
         path: path.to_owned(),
         message,
     };
-    let mut tried = Tried::default();
+    let mut tried = MapAttempts::default();
     for candidate in candidates(path, model, maps)? {
         let found = candidate.updates(maps.common(), modules, shape_of);
         tried.add(candidate, found);
     }
     let found = match model {
-        Updated::Folder(_) => tried.only(),
-        Updated::Arch(origin) => tried.settle(origin, path),
+        UpdateTarget::Folder(_) => tried.only(),
+        UpdateTarget::Arch(origin) => tried.settle(origin, path),
     };
     let found = found.map_err(refuse)?;
     if !found.left_out.is_empty() {
@@ -51,7 +51,7 @@ pub fn updates(
     Ok(found
         .updates
         .into_iter()
-        .flat_map(Update::entries)
+        .flat_map(TensorUpdate::entries)
         .collect())
 }
 

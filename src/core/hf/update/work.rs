@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::super::apply::view;
-use super::super::config::{At, Config, fill, filled};
-use super::super::definition::{Group, Made, Map, Repeat, Taken, TensorRule};
-use super::super::recipe::{ELEMENT, Each, INDEX};
-use super::found::{Fault, Found, Update};
-use super::product::{Block, Product, sizes};
-use super::{Module, ShapeOf};
+use super::super::config::{Config, ConfigScope, fill_expressions, fill_indices};
+use super::super::definition::{ElementSlice, Map, Repeat, TensorGroup, TensorOrigin, TensorRule};
+use super::super::recipe::{ELEMENT, ElementFn, INDEX};
+use super::found::{FoundUpdates, TensorUpdate, UpdateError};
+use super::product::{LowRankProduct, ProductPart, sizes};
+use super::{ModuleUpdate, ShapeFn};
 use crate::arch::Spanned;
 use lab_base::weights::safetensors::Checkpoint;
 
@@ -19,38 +19,38 @@ const MAX_LAYERS: u64 = 4096;
 pub(super) const ENDING: &str = ".weight";
 
 /// The work of finding updates.
-pub(super) struct Work<'a> {
+pub(super) struct UpdateFinder<'a> {
     map: &'a Map,
     config: &'a Config<'a>,
     /// The stored tensors of the model, if it is a folder.
     checkpoint: Option<&'a Checkpoint>,
     /// The modules by their names, without possible prefixes.
-    modules: HashMap<&'a str, &'a Module>,
+    modules: HashMap<&'a str, &'a ModuleUpdate>,
     used: BTreeSet<&'a str>,
     /// Names of tensors that already have an update.
     names: BTreeSet<String>,
-    updates: Vec<Update>,
-    shape_of: ShapeOf<'a>,
+    updates: Vec<TensorUpdate>,
+    shape_of: ShapeFn<'a>,
 }
 
 /// A stored matrix of a rule, and its update if it has one.
-struct Source<'a, 'r> {
+struct RulePart<'a, 'r> {
     name: String,
-    taken: &'r Taken,
-    module: Option<&'a Module>,
+    taken: &'r ElementSlice,
+    module: Option<&'a ModuleUpdate>,
 }
 
-impl<'a> Work<'a> {
+impl<'a> UpdateFinder<'a> {
     pub(super) fn new(
         map: &'a Map,
         config: &'a Config<'a>,
-        modules: &'a [Module],
-        shape_of: ShapeOf<'a>,
-    ) -> Result<Self, Fault> {
+        modules: &'a [ModuleUpdate],
+        shape_of: ShapeFn<'a>,
+    ) -> Result<Self, UpdateError> {
         let mut by_name = HashMap::new();
         for module in modules {
             if let Some(other) = by_name.insert(config.bare(&module.name), module) {
-                return Err(Fault::Other(format!(
+                return Err(UpdateError::Other(format!(
                     "`{}` and `{}` are the same module of the model",
                     other.name, module.name
                 )));
@@ -68,7 +68,7 @@ impl<'a> Work<'a> {
         })
     }
 
-    pub(super) fn all(mut self, common: &Map) -> Result<Found, Fault> {
+    pub(super) fn all(mut self, common: &Map) -> Result<FoundUpdates, UpdateError> {
         let config = self.config;
         let mut fault = None;
         let map = self.map;
@@ -90,20 +90,20 @@ impl<'a> Work<'a> {
         }
         if self.updates.is_empty() {
             let parts: Vec<&str> = left_out.iter().map(|(part, _)| part.as_str()).collect();
-            return Err(Fault::Unfit(format!(
+            return Err(UpdateError::Unfit(format!(
                 "it updates nothing but the {}, which a text model does not have",
                 parts.join(", ")
             )));
         }
         self.updates.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(Found {
+        Ok(FoundUpdates {
             updates: self.updates,
             left_out,
         })
     }
 
     /// The parts of the model to which unused modules belong, and their numbers of modules.
-    fn left_out(&self) -> Result<Vec<(String, usize)>, Fault> {
+    fn left_out(&self) -> Result<Vec<(String, usize)>, UpdateError> {
         let unused = self.modules.values().map(|module| module.name.as_str());
         let mut unused: Vec<&str> = unused.filter(|name| !self.used.contains(name)).collect();
         unused.sort_unstable();
@@ -122,7 +122,7 @@ impl<'a> Work<'a> {
                 Some((part, _)) => part.as_str(),
                 None if fits(&self.map.ignored_tensors) => "matrices without a use",
                 None => {
-                    return Err(Fault::Unknown(format!(
+                    return Err(UpdateError::Unknown(format!(
                         "no tensor of the model is made of its module `{name}`"
                     )));
                 }
@@ -133,9 +133,15 @@ impl<'a> Work<'a> {
     }
 
     /// Adds the updates of a group of tensors. Only the first fault is kept.
-    fn group(&mut self, group: &Group, at: &At<'_>, fault: &mut Option<Fault>) {
+    fn group(
+        &mut self,
+        group: &TensorGroup,
+        at: &ConfigScope<'_>,
+        fault: &mut Option<UpdateError>,
+    ) {
         for rule in &group.tensors {
-            let name = filled(&group.prefix, at) + &fill(&rule.name.value, &at.indices);
+            let name =
+                fill_expressions(&group.prefix, at) + &fill_indices(&rule.name.value, &at.indices);
             let has_ending = rule.name.value.contains('.');
             let name = if has_ending {
                 name
@@ -152,13 +158,13 @@ impl<'a> Work<'a> {
 
     fn rule(
         &mut self,
-        group: &Group,
+        group: &TensorGroup,
         rule: &TensorRule,
         name: &str,
         adds_ending: bool,
-        at: &At<'_>,
-    ) -> Result<(), Fault> {
-        let Made::Of(of) = &rule.made else {
+        at: &ConfigScope<'_>,
+    ) -> Result<(), UpdateError> {
+        let TensorOrigin::Of(of) = &rule.made else {
             return Ok(());
         };
         // A missing count of the configuration is a problem only if modules need it.
@@ -174,13 +180,13 @@ impl<'a> Work<'a> {
             let mut sources = Vec::new();
             for part in &of.parts {
                 let template = format!("{root}{}{}{ending}", group.from, part.from.value);
-                let template = fill(&template, &at.indices);
+                let template = fill_indices(&template, &at.indices);
                 for e in 0..count.unwrap_or(1) {
-                    let name = fill(&template, &[("e", e)]);
+                    let name = fill_indices(&template, &[("e", e)]);
                     let module = name.strip_suffix(ENDING);
                     let module = module.map(|module| self.config.bare(module));
                     let module = module.and_then(|module| self.modules.get(module));
-                    sources.push(Source {
+                    sources.push(RulePart {
                         module: module.copied(),
                         name,
                         taken: &part.taken,
@@ -212,7 +218,7 @@ impl<'a> Work<'a> {
             .unwrap_or_default();
         let slopes = match &rule.each {
             None => vec![1.0],
-            Some(each) => Each::new(at.bind(each, &[ELEMENT, INDEX])?)
+            Some(each) => ElementFn::new(at.bind(each, &[ELEMENT, INDEX])?)
                 .slopes(base.last().copied().unwrap_or(1))?
                 .ok_or("its elements are changed in a way that is not linear")?,
         };
@@ -226,10 +232,10 @@ impl<'a> Work<'a> {
     /// Whether a rule applies. If the configuration does not decide, the only rule of an existing tensor applies.
     fn is_active(
         &self,
-        group: &Group,
+        group: &TensorGroup,
         rule: &TensorRule,
         name: &str,
-        at: &At<'_>,
+        at: &ConfigScope<'_>,
     ) -> Result<bool, String> {
         let Some(when) = &rule.when else {
             return Ok(true);
@@ -247,13 +253,13 @@ impl<'a> Work<'a> {
     fn update(
         &self,
         name: &str,
-        sources: &[Source<'a, '_>],
+        sources: &[RulePart<'a, '_>],
         n_stacked: Option<u64>,
         slopes: Vec<f64>,
-        at: &At<'_>,
-    ) -> Result<Update, Fault> {
+        at: &ConfigScope<'_>,
+    ) -> Result<TensorUpdate, UpdateError> {
         let (base, is_table) = (self.shape_of)(name).ok_or_else(|| {
-            Fault::Unfit("the model has no such weight, and the adapter updates it".into())
+            UpdateError::Unfit("the model has no such weight, and the adapter updates it".into())
         })?;
         let of = |dim: usize| base.get(dim).copied().unwrap_or(1);
         let target = [of(2), of(1), of(0)];
@@ -262,7 +268,7 @@ impl<'a> Work<'a> {
         for (i, source) in sources.iter().enumerate() {
             let part = self.part(source, at)?;
             if part.is_none() && missing.replace(i).is_some() && n_stacked.is_none() {
-                return Err(Fault::Other(format!(
+                return Err(UpdateError::Other(format!(
                     "it is made of `{}` and other matrices, more than one of which has no update, so it is not known which rows belong to which",
                     source.name
                 )));
@@ -291,7 +297,7 @@ impl<'a> Work<'a> {
             (0..3).all(|dim| size[dim] == first[dim] || (dim == axis && n_stacked.is_none()))
         });
         if found != target || !is_same {
-            return Err(Fault::Unfit(format!(
+            return Err(UpdateError::Unfit(format!(
                 "its updates are of {found:?} (experts or heads, rows, columns), expected {target:?}"
             )));
         }
@@ -313,23 +319,27 @@ impl<'a> Work<'a> {
             }
             blocks.push(part);
         }
-        Ok(Update {
+        Ok(TensorUpdate {
             name: name.to_owned(),
             is_table,
-            product: Arc::new(Product::new(blocks, rank, target, slopes)),
+            product: Arc::new(LowRankProduct::new(blocks, rank, target, slopes)),
         })
     }
 
     /// The update of a stored matrix as a part of the architecture's tensor; none if there is no update and the size is
     /// not known.
-    fn part(&self, source: &Source<'a, '_>, at: &At<'_>) -> Result<Option<Block>, String> {
+    fn part(
+        &self,
+        source: &RulePart<'a, '_>,
+        at: &ConfigScope<'_>,
+    ) -> Result<Option<ProductPart>, String> {
         let place = |error: String| format!("`{}`: {error}", source.name);
         let stored = self.config.stored(&source.name);
         let stored = stored.map(|(_, stored)| stored.shape.clone());
         let Some(module) = source.module else {
             let Some(shape) = stored else { return Ok(None) };
             let view = view(source.taken, &shape, at).map_err(place)?;
-            let mut block = Block::without_update(sizes(&view));
+            let mut block = ProductPart::without_update(sizes(&view));
             block.rank = 0;
             return Ok(Some(block));
         };
@@ -348,7 +358,7 @@ impl<'a> Work<'a> {
         };
         let shape = if is_transposed { transposed } else { straight };
         let view = view(source.taken, &shape, at).map_err(place)?;
-        let block = Block::new(module, is_transposed, &view, shape[1]);
+        let block = ProductPart::new(module, is_transposed, &view, shape[1]);
         block.map(Some).map_err(place)
     }
 }

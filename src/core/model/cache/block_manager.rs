@@ -6,8 +6,8 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use crate::blocks::cache::Cache as Visibility;
-use crate::plan::KeysOf;
+use crate::blocks::cache::CacheOptions as Visibility;
+use crate::plan::KeyTokens;
 
 use super::blocks::BlockPool;
 use super::prefix::{NodeId, PrefixTree, ROOT};
@@ -27,7 +27,7 @@ pub(in crate::model) struct Group {
     /// The positions that a query attends to.
     pub(in crate::model) rule: Visibility,
     /// The tokens that the keys belong to.
-    pub(in crate::model) keys: KeysOf,
+    pub(in crate::model) keys: KeyTokens,
 }
 
 #[derive(Clone, Debug)]
@@ -152,7 +152,7 @@ impl BlockManager {
             n_source_default: 0,
             is_causal: groups
                 .iter()
-                .filter(|group| group.keys == KeysOf::Tokens)
+                .filter(|group| group.keys == KeyTokens::Tokens)
                 .all(|group| group.rule.causal),
             n_homes: None,
             groups,
@@ -211,11 +211,11 @@ impl BlockManager {
     pub(super) fn visible(&self, group: usize, (id, position): Place, len: u32) -> Range<u32> {
         let (n, Group { rule, keys, .. }) = (self.n_source(id), &self.groups[group]);
         match keys {
-            KeysOf::Tokens => {
+            KeyTokens::Tokens => {
                 let seen = rule.visible(position.saturating_sub(n), len.saturating_sub(n));
                 seen.start + n..seen.end + n
             }
-            KeysOf::Source | KeysOf::Pass => 0..n,
+            KeyTokens::Source | KeyTokens::Pass => 0..n,
         }
     }
 
@@ -225,7 +225,7 @@ impl BlockManager {
     }
 
     /// The tokens that the keys of a group belong to.
-    pub(in crate::model) fn keys(&self, group: usize) -> KeysOf {
+    pub(in crate::model) fn keys(&self, group: usize) -> KeyTokens {
         self.groups[group].keys
     }
 

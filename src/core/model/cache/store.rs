@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use super::super::devices::Arenas;
 use super::{BLOCK, PoolBlock, SlotCopy};
 use crate::blocks::{AttentionView, EndedSpans, KeyValueStore, SpanRows, VisibleKeyValues};
-use crate::plan::{KeyValuePlan, KeysOf, Plan, RowLayout};
+use crate::plan::{KeyTokens, KeyValuePlan, Plan, RowLayout};
 use lab_base::ggml::{Device, Error, Graph, Tensor, dequantize};
 use lab_base::weights::TensorType;
 
@@ -253,7 +253,7 @@ pub(in crate::model) struct CachedStore<'a> {
     /// Slot of each token in each pool, i64 `[n_tokens]`; none if the pass writes none there.
     pub(in crate::model) slots: Vec<Option<Tensor>>,
     /// The tokens that the keys of each pool belong to.
-    pub(in crate::model) keys: Vec<KeysOf>,
+    pub(in crate::model) keys: Vec<KeyTokens>,
     pub(in crate::model) pass: Attended,
 }
 
@@ -292,7 +292,7 @@ impl KeyValueStore for CachedStore<'_> {
         k: &Tensor,
         v: Option<&Tensor>,
     ) -> Result<VisibleKeyValues, Error> {
-        if self.keys[state.cache] == KeysOf::Pass {
+        if self.keys[state.cache] == KeyTokens::Pass {
             let own = (k.clone(), v.cloned());
             self.pass.visible.insert(path.to_owned(), own);
             return self.stored(path, state);

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use crate::blocks::{DerivedInput, DerivedInputs, Switched};
+use crate::blocks::{DerivedInput, DerivedInputs, SwitchCounts};
 use lab_base::ggml::{Error, Executor, Graph, Tensor};
 use lab_base::weights::TensorType;
 
@@ -128,11 +128,11 @@ fn write(
         }
         DerivedInput::Adapters(switches) => {
             // A sequence is read once, however many of its tokens are in the batch.
-            let mut read: HashMap<SequenceId, (u32, Switched)> = HashMap::new();
+            let mut read: HashMap<SequenceId, (u32, SwitchCounts)> = HashMap::new();
             let adapter = |(token, &(id, place)): (&u32, &(SequenceId, u32))| {
                 let of_text = read.entry(id).or_default();
                 if of_text.0 > place {
-                    *of_text = (0, Switched::default());
+                    *of_text = (0, SwitchCounts::default());
                 }
                 let (next, seen) = of_text;
                 let before = (*next..place).filter_map(|place| known.token(id, place));

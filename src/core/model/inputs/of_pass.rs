@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 
 use crate::blocks::KeyValueStore;
-use crate::blocks::lab::Lab;
+use crate::blocks::lab::GraphLab;
 use crate::blocks::position_bias::TABLE;
 use crate::blocks::selection::Selection;
-use crate::plan::{KeysOf, Plan, PooledPlan, RowLayout, Unit};
+use crate::plan::{KeyTokens, Plan, PooledPlan, RowLayout, Unit};
 use lab_base::ggml::{Error, Executor, Graph};
 
 use super::super::cache::states::PassStates;
@@ -91,9 +91,9 @@ impl Inputs {
                 .filter(|_| options.n_ctx > 0)
                 .map(|(i, group)| {
                     let n = match group.keys {
-                        KeysOf::Tokens => shape.n_tokens,
-                        KeysOf::Source => shape.n_source,
-                        KeysOf::Pass => 0,
+                        KeyTokens::Tokens => shape.n_tokens,
+                        KeyTokens::Source => shape.n_source,
+                        KeyTokens::Pass => 0,
                     };
                     let n_slots = group.layout().rows(parts.n_slots[i] as u64);
                     let slots = (n > 0).then(|| KvSlots::new(g, &group.name, n as u64, n_slots));
@@ -103,7 +103,7 @@ impl Inputs {
             views: groups()
                 .map(|(i, group)| {
                     let n = match group.keys {
-                        KeysOf::Pass => shape.n_source as u64,
+                        KeyTokens::Pass => shape.n_source as u64,
                         _ => n,
                     };
                     let of_scores = (spans_of(plan, i), far_of(plan, i));
@@ -209,7 +209,7 @@ impl Inputs {
     }
 
     /// The captures and edits of the graph at each point.
-    pub(in crate::model) fn lab(&self, parts: &GraphParts<'_>, shape: &Shape) -> Lab {
+    pub(in crate::model) fn lab(&self, parts: &GraphParts<'_>, shape: &Shape) -> GraphLab {
         self.lab.uses(parts.points, &shape.lab)
     }
 

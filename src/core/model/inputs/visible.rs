@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::blocks::Runs;
-use crate::plan::KeysOf;
+use crate::plan::KeyTokens;
 
 use super::super::batch::Batch;
 use super::super::cache::{BlockManager, MAX_VIEWS, SequenceId, Table};
@@ -34,13 +34,13 @@ impl VisibleKeys {
     ) -> Vec<Self> {
         let groups = 0..block_manager.n_groups();
         let of_group = |group: usize| match (block_manager.keys(group), is_cached, is_paged) {
-            (KeysOf::Pass, ..) if source.is_empty() => Self::Nothing,
-            (KeysOf::Pass, ..) => Self::of_pass(source, source),
+            (KeyTokens::Pass, ..) if source.is_empty() => Self::Nothing,
+            (KeyTokens::Pass, ..) => Self::of_pass(source, source),
             _ if batch.is_empty() => Self::Nothing,
             (_, true, true) => Self::Table(block_manager.table(group, &batch.places)),
             (_, true, false) => Self::Runs(block_manager.views_of(group, &batch.places)),
-            (KeysOf::Source, false, _) => Self::of_pass(batch, source),
-            (KeysOf::Tokens, false, _) => Self::of_pass(batch, batch),
+            (KeyTokens::Source, false, _) => Self::of_pass(batch, source),
+            (KeyTokens::Tokens, false, _) => Self::of_pass(batch, batch),
         };
         groups.map(of_group).collect()
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-use crate::arch::Parts;
+use crate::arch::PointParts;
 use crate::blocks::lab::{EditKind, NODES_PER_CAPTURE, NODES_PER_EDIT};
 use lab_base::ggml::{Error as TensorError, Executor, Tensor};
 use lab_base::weights::TensorType;
@@ -370,7 +370,7 @@ impl PassLab {
 
     /// Moves captured attention weights to sets. Points of one KV group with the same tokens share their keys.
     fn set_apart(&mut self, points: &Points, batch: &Batch, keys: Keys<'_>) {
-        let is_pairs = |at: &usize| points.all[*at].spec.parts == Parts::Pairs;
+        let is_pairs = |at: &usize| points.all[*at].spec.parts == PointParts::Pairs;
         let of_pairs: Vec<usize> = self.captures.keys().copied().filter(is_pairs).collect();
         for point in of_pairs {
             let rows = self.captures.remove(&point).unwrap_or_default();

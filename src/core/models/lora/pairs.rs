@@ -34,7 +34,7 @@ pub(super) fn pairs(weights: &Weights, plan: &Plan, alpha: f32) -> Result<Vec<Pa
             [_, Some(target)] => (target, 1),
             _ => {
                 return Err(format!(
-                    "tensor `{name}` is none of an adapter: expected names that end in `{DOWN}` or `{UP}`"
+                    "unexpected tensor `{name}`: expected names that end in `{DOWN}` or `{UP}`"
                 ));
             }
         };

@@ -11,10 +11,10 @@ use crate::diagram::words;
 use lab_base::util::wording;
 use lab_base::weights::TensorType;
 use lab_core::arch::{Mode, ParamSource};
-use lab_core::blocks::cache::{Cache, Window};
+use lab_core::blocks::cache::{CacheOptions, Window};
 use lab_core::engine::Remasking;
 use lab_core::model::Options;
-use lab_core::plan::{BLOCK_LEN, CachePlan, KeysOf, Pooling, StatePlan, Unit};
+use lab_core::plan::{BLOCK_LEN, CachePlan, KeyTokens, Pooling, StatePlan, Unit};
 
 /// Number of tokens at the end of the text whose keys are drawn.
 const VIEWS: u32 = 4;
@@ -91,7 +91,7 @@ impl<'p> DrawContext<'p> {
 
     /// The kinds of layers that write or read keys that are kept between passes, and of those that have a state.
     fn kept_kinds(&self, is_read: bool) -> [Vec<usize>; 2] {
-        let is_kept = |cache: usize| self.plan.caches[cache].keys != KeysOf::Pass;
+        let is_kept = |cache: usize| self.plan.caches[cache].keys != KeyTokens::Pass;
         let keys = self.kinds(|unit| {
             let rows = unit.key_values();
             rows.is_some_and(|rows| (is_read || rows.owner.is_none()) && is_kept(rows.cache))
@@ -362,7 +362,7 @@ impl<'p> DrawContext<'p> {
             // At most the keys that one token can attend to. A cache without a window also has the keys from which
             // those of blocks are made.
             let cache = rows.pooled.as_ref().map_or(rows.cache, |of| of.cache);
-            let rule = Cache::read(&plan.caches[cache].unit.options);
+            let rule = CacheOptions::read(&plan.caches[cache].unit.options);
             let stay = match rule.window {
                 Window::Symmetric => n.min(rule.size / 2 + 1),
                 Window::Standard | Window::Chunked => n.min(rule.size),

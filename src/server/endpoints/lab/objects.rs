@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use lab_core::arch::Parts;
+use lab_core::arch::PointParts;
 use lab_core::engine;
 use lab_core::engine::{Edit, EditOp, Where};
 
@@ -259,9 +259,9 @@ impl EditObject {
             return Err(fault("", "`op` needs `low` or `high`"));
         }
         let parts = [
-            (Parts::Heads, self.heads),
-            (Parts::Neurons, self.neurons),
-            (Parts::Experts, self.experts),
+            (PointParts::Heads, self.heads),
+            (PointParts::Neurons, self.neurons),
+            (PointParts::Experts, self.experts),
         ];
         let mut parts = parts.into_iter().filter_map(|(of, list)| Some((of, list?)));
         let (parts, others) = (parts.next(), parts.next());

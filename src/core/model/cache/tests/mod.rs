@@ -8,8 +8,8 @@ use proptest::prelude::*;
 
 use super::block_manager::OUT_OF_WINDOW;
 use super::*;
-use crate::blocks::cache::{Cache as Visibility, Window};
-use crate::plan::KeysOf;
+use crate::blocks::cache::{CacheOptions as Visibility, Window};
+use crate::plan::KeyTokens;
 
 const WINDOW: u64 = 20;
 const N_SEQS: u32 = 3;
@@ -28,7 +28,7 @@ fn group(n_blocks: usize, size: u64) -> Group {
     Group {
         n_slots: n_blocks * BLOCK,
         rule: rule(size),
-        keys: KeysOf::Tokens,
+        keys: KeyTokens::Tokens,
     }
 }
 

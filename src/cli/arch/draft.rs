@@ -17,7 +17,7 @@ use lab_inspect::nearest;
 use super::styled;
 
 #[derive(Debug, ClapArgs)]
-pub(in crate::cli) struct Args {
+pub(in crate::cli) struct NewArgs {
     /// Name of the architecture; the file is NAME.arch.toml
     name: String,
     /// The model: a GGUF file, or a Hugging Face folder; for a folder without a matching map, a draft map is written as well
@@ -32,8 +32,8 @@ pub(in crate::cli) struct Args {
     opening: OpenOptions,
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let Args {
+pub(super) fn run(args: &NewArgs) -> Result<(), Failure> {
+    let NewArgs {
         name,
         from,
         output: folder,
@@ -49,7 +49,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     let path = folder.join(format!("{name}{ENDING}"));
     let checked = force.target(&path).check();
-    checked.map_err(|error| at(&path, &error))?;
+    checked.map_err(|error| at(&path, error))?;
     let definitions = opening.definitions()?;
     let source = Source::of(Some(from));
     let contents = match models::read(&source, &definitions) {
@@ -75,11 +75,11 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// Writes a draft map for a folder, and the definition that it belongs to.
-fn folder_without_map(args: &Args, with: &Definitions, path: &Path) -> Result<(), Failure> {
+fn folder_without_map(args: &NewArgs, with: &Definitions, path: &Path) -> Result<(), Failure> {
     let (name, archs) = (&args.name, &with.archs);
     let map_path = args.output.join(format!("{name}{}", hf::ENDING));
     let checked = args.force.target(&map_path).check();
-    checked.map_err(|error| at(&map_path, &error))?;
+    checked.map_err(|error| at(&map_path, error))?;
     let (folder, maps) = hf::fits(&args.from, &with.maps, archs)?;
     let fits = nearest::folder_fits(archs, maps).map_err(styled)?;
     let (Some(best), Some(map)) = (
@@ -127,5 +127,5 @@ fn write(path: &Path, text: &str, force: ForceOption) -> Result<(), Failure> {
         part.write(text.as_bytes())?;
         part.finish()
     };
-    write().map_err(|error| at(path, &error))
+    write().map_err(|error| at(path, error))
 }
