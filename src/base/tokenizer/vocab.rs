@@ -10,7 +10,8 @@ use super::Error;
 use super::text_index::TextIndex;
 
 /// The kind of a token, as the file declares it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, serde::Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
 pub(super) enum TokenKind {
     Normal,
     Unknown,
