@@ -17,10 +17,8 @@ use super::executor::Backend;
 use super::host::host_memory;
 use crate::util::lock::lock;
 
-/// Maximum number of slots of a device.
 pub(super) const MAX_SLOTS: usize = 16;
 
-/// Slots for the copies to a device.
 pub(super) struct Staging {
     pub(super) device: Device,
     /// Locked while a thread starts or awaits a copy. None where a copy ends before its call returns.

@@ -17,7 +17,6 @@ use super::vocab::{TokenKind, Vocabulary};
 /// describes roles completely: plain tokens get no role by their text, and the tokenizer model implies none.
 pub(super) const ENDS: &str = "tokenizer.ggml.eog_token_ids";
 
-/// Ids of the tokens with a role.
 #[derive(Debug, Default)]
 pub(super) struct SpecialIds {
     pub(super) bos: Option<u32>,
@@ -34,7 +33,6 @@ pub(super) struct SpecialIds {
     pub(super) repo: Option<u32>,
     /// The token before the name of a file.
     pub(super) file: Option<u32>,
-    /// The tokens that end a generation.
     pub(super) ends: BTreeSet<u32>,
 }
 
@@ -65,7 +63,6 @@ struct EndException {
     kind: TokenKind,
 }
 
-/// The roles of `roles.toml`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct KnownRoles {

@@ -26,7 +26,6 @@ pub(super) enum TokenKind {
 }
 
 impl TokenKind {
-    /// The kind of a GGUF `token_type`.
     fn from_code(code: Option<i64>) -> Self {
         code.and_then(Self::known).unwrap_or(Self::Unused)
     }
@@ -57,7 +56,6 @@ impl TokenKind {
     }
 }
 
-/// Tokens by id and by text.
 #[derive(Debug, Default)]
 pub(super) struct Vocabulary {
     texts: TextIndex,
@@ -169,7 +167,6 @@ pub(super) fn named_byte(text: &[u8]) -> Option<u8> {
     Some((digit(high)? * 16 + digit(low)?) as u8)
 }
 
-/// The strings of a required key.
 pub(super) fn required_strings<'a>(
     metadata: &'a Metadata,
     key: &'static str,

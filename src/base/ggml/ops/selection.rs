@@ -233,7 +233,6 @@ mod tests {
             (found, values)
         }
 
-        /// Maximum number of entries of a list.
         fn room(&self) -> usize {
             self.selector.top as usize + usize::from(self.selector.tail)
         }

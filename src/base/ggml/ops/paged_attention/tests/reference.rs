@@ -320,7 +320,6 @@ fn pool(kind: u64, lists: &Lists, width: usize, ty: TensorType) -> Vec<u8> {
     bytes
 }
 
-/// Results of `queries`, one row for each.
 pub(super) fn attend(
     shape: &AttentionShape,
     rule: &ScoreRule,
@@ -411,7 +410,6 @@ pub(super) fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|x| x.to_bits()).collect()
 }
 
-/// Compares with the reference.
 pub(super) fn check(
     shape: &AttentionShape,
     rule: &ScoreRule,
