@@ -16,7 +16,7 @@ use lab_core::arch::WeightRole;
 use lab_core::model::{Batch, Model, Options};
 use lab_core::models;
 use lab_core::models::convert::to_gguf;
-use lab_core::models::lora::{Adapter, AdapterSource, BaseModel};
+use lab_core::models::lora::{AdaptedModel, Adapter, AdapterSource};
 use lab_core::models::{Definitions, OpenedModel};
 use lab_core::plan::{Plan, TensorPlan};
 use serde_json::{Value as Json, json};
@@ -221,7 +221,7 @@ fn open(path: &Path, scale: f32, plan: &Plan) -> Result<Adapter, String> {
         path: path.to_owned(),
         scale,
     };
-    let base = BaseModel {
+    let base = AdaptedModel {
         plan,
         params: &BTreeMap::new(),
         metadata: &Metadata::default(),
