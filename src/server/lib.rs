@@ -27,12 +27,12 @@ pub mod served;
 mod tests;
 
 pub use app::app;
-pub use endpoints::lab::{Wanted as LabRequest, patched as lab_patch, pieces as lab_pieces};
+pub use endpoints::lab::{LabRequest, patched as lab_patch, pieces as lab_pieces};
 pub use http::access::Access;
 pub use local::{Refusal, Reply, ReplyEvent, check, prompt, refusal, reply};
 pub use pool::{
-    Description, DiagramView, LoadLimits, LoadRequest, Loader, Mode, OpenedModel, Opener, Pool,
-    PoolConfig, StartedEngine, Strictness,
+    Description, DiagramView, LoadLimits, LoadRequest, Loader, Mode, Opener, Pool, PoolConfig,
+    StartedEngine, Strictness, UnloadedModel,
 };
 pub use process::{
     EXIT_MODEL_CHANGED, EXIT_WORKER_LOST, EngineProcess, EngineProcessConfig, LineCallback,

@@ -13,20 +13,20 @@ use lab_base::chat::template;
 use lab_base::chat::template::{
     ChatTemplate, Moment, RenderError, RenderInput, TemplateError, UnknownTemplate,
 };
-use lab_base::chat::tool_calls::Dialect;
+use lab_base::chat::tool_calls::ChatDialect;
 use lab_base::tokenizer;
 use lab_base::util::clock::unix_seconds;
 use lab_base::weights;
 use lab_base::weights::{Array, FileBytes, Metadata, Weights};
 use lab_core::arch::{ArchDef, Mode};
-use lab_core::artifacts::store::Shelf;
-use lab_core::artifacts::vectors::Vectors;
+use lab_core::artifacts::store::ArtifactStore;
+use lab_core::artifacts::vectors::VectorStore;
 use lab_core::engine::{
-    self, Failure, Handle, Limits, LoadedModel, PooledOutput, StartError, Unfit,
+    self, Failure, Handle, Limits, LoadedModel, PooledOutput, StartError, Unsupported,
 };
 use lab_core::model::{self, Model, Options};
 use lab_core::models::prompts::Prompts;
-use lab_core::models::{Opened, tokenizer_of};
+use lab_core::models::{OpenedModel, tokenizer_of};
 use lab_core::plan::Plan;
 
 /// A name that selects the only model, whatever its own name.
@@ -51,7 +51,7 @@ pub struct ServedModel {
     /// The source of the chat template.
     pub chat_template: Option<String>,
     /// How the model writes reasoning and tool calls.
-    pub dialect: Dialect,
+    pub dialect: ChatDialect,
     bos: String,
     eos: String,
     /// Memory use, files and workers of the model.
@@ -69,9 +69,9 @@ pub struct ServedModel {
     /// Identifies what the stored results were computed with.
     pub identity: Identity,
     /// The store of results for later requests.
-    pub shelf: Option<Shelf>,
+    pub shelf: Option<ArtifactStore>,
     /// The vectors that requests may name.
-    pub vectors: Arc<Vectors>,
+    pub vectors: Arc<VectorStore>,
 }
 
 /// Identifies what results are computed with, for those who store them.
@@ -127,7 +127,7 @@ fn templates_of(
     model: &str,
 ) -> Result<(Option<String>, [Option<ChatTemplate>; 2]), ServeError> {
     let source = |has_tools: bool| {
-        let source = template::choose(weights.metadata(), template, has_tools);
+        let source = template::choose_template(weights.metadata(), template, has_tools);
         source.map_err(|source| ServeError::UnknownTemplate {
             model: model.to_owned(),
             source,
@@ -263,12 +263,12 @@ impl ServedModel {
     /// # Errors
     /// The vocabulary, the template or the weights cannot be used, or memory is missing.
     pub fn start(
-        opened: Opened,
+        opened: OpenedModel,
         mut options: Options,
         limits: Limits,
         mut progress: Progress,
     ) -> Result<Self, ServeError> {
-        let Opened {
+        let OpenedModel {
             name,
             weights,
             vocabulary,
@@ -290,7 +290,7 @@ impl ServedModel {
         // Checked before the weights are loaded, which may take minutes.
         match engine::can_answer(&plan, &tokenizer) {
             // The model gives vectors.
-            Ok(()) | Err(Unfit::Vectors { .. }) => {}
+            Ok(()) | Err(Unsupported::Vectors { .. }) => {}
             Err(unfit) => {
                 return Err(ServeError::Start {
                     model: model.clone(),
@@ -308,8 +308,8 @@ impl ServedModel {
         let is_token = |text: &str| tokenizer.id_of(text).is_some();
         let dialect = templates[1]
             .as_ref()
-            .map_or_else(Dialect::unknown, |template| {
-                Dialect::probe(template, &bos, &eos, is_token)
+            .map_or_else(ChatDialect::unknown, |template| {
+                ChatDialect::probe(template, &bos, &eos, is_token)
             });
         tracing::info!(
             calls = dialect.format.as_ref().map(|format| &format.name),

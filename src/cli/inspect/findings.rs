@@ -19,7 +19,7 @@ use lab_core::engine::PooledOutput;
 use lab_core::model::{DeviceUse, Estimator, MemoryUse, Options};
 use lab_core::models;
 use lab_core::models::lora::Adapter;
-use lab_core::models::{Definitions, Opened, Source, tokenizer_of, unread_keys};
+use lab_core::models::{Definitions, ModelSource, OpenedModel, tokenizer_of, unread_keys};
 use lab_core::plan::{CacheCapacity, Plan};
 use lab_inspect::capabilities::{Capability, CapabilityInput, capabilities};
 use lab_inspect::describe::{WeightShare, describe, weight_shares};
@@ -90,7 +90,7 @@ pub(in crate::cli) struct ParallelOption {
 
 /// All findings that are possible.
 pub(in crate::cli) fn findings(
-    source: &Source,
+    source: &ModelSource,
     sequences: &ParallelOption,
     load: &LoadOptions,
 ) -> Result<Findings, Failure> {
@@ -118,7 +118,7 @@ pub(in crate::cli) fn findings(
         }
         Err(broken) => broken,
     };
-    if let Source::File(path) = source
+    if let ModelSource::File(path) = source
         && let Ok(header) = weights::gguf::header(path)
     {
         let tokenizer = Tokenizer::from_metadata(&header.0);
@@ -156,7 +156,7 @@ fn unplanned(
     let tokenizer = tokenizer.map_err(|error| error.to_string());
     Findings {
         template: probe(&metadata, &tokenizer),
-        templates: template::names(&metadata),
+        templates: template::template_names(&metadata),
         unread: Vec::new(),
         label,
         metadata,
@@ -167,7 +167,11 @@ fn unplanned(
     }
 }
 
-fn of_opened(load: &LoadOptions, n_seqs: usize, mut opened: Opened) -> Result<Findings, Failure> {
+fn of_opened(
+    load: &LoadOptions,
+    n_seqs: usize,
+    mut opened: OpenedModel,
+) -> Result<Findings, Failure> {
     load.model.check(&opened)?;
     let requested = load.context(&opened.plan);
     let resolved = load.resolve(&opened, LoadDefaults::LOCAL);
@@ -195,7 +199,9 @@ fn probe(
     metadata: &Metadata,
     tokenizer: &Result<Tokenizer, String>,
 ) -> Option<Result<TemplateProbe, String>> {
-    let source = template::choose(metadata, None, false).ok().flatten()?;
+    let source = template::choose_template(metadata, None, false)
+        .ok()
+        .flatten()?;
     let tokenizer = tokenizer.as_ref().ok();
     let named = |role: fn(&Tokenizer) -> Option<u32>| {
         let text = tokenizer.and_then(|own| own.token_text(role(own)?));

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::http::transport::SseEvents;
 use crate::served::ServedModel;
-use lab_core::engine::{AnswerToken, FinishReason, Progress, Request, Stopped, Usage};
+use lab_core::engine::{AnswerToken, FinishReason, PromptProgress, Request, StopMatch, Usage};
 
 use crate::Pool;
 use crate::http::error::Error;
@@ -425,7 +425,7 @@ impl StreamWriter for CompletionWriter {
         }
     }
 
-    fn progress(&mut self, choice: u32, progress: &Progress, out: &mut SseEvents) {
+    fn progress(&mut self, choice: u32, progress: &PromptProgress, out: &mut SseEvents) {
         let mut chunk = self.chunk(choice, "", None, None).json();
         chunk["prompt_progress"] = progress_json(progress);
         out.push(&chunk);
@@ -449,7 +449,7 @@ impl StreamWriter for CompletionWriter {
         &mut self,
         choice: u32,
         reason: FinishReason,
-        stopped: Option<&Stopped>,
+        stopped: Option<&StopMatch>,
         out: &mut SseEvents,
     ) {
         let reason = reason.as_str();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use lab_core::engine::Limits;
 use lab_core::model::{Estimator, Options};
-use lab_core::models::{Opened, Source};
+use lab_core::models::{ModelSource, OpenedModel};
 use lab_inspect::diagram::{Drawing, TracedPlan, svg};
 
 use super::{LoadState, ModelEntry, Pool};
@@ -14,9 +14,9 @@ use crate::http::error::Error;
 use crate::served::ModelInfo;
 
 /// A model whose weights were not read, with the options and limits with which it would run.
-pub struct OpenedModel {
+pub struct UnloadedModel {
     /// The model.
-    pub opened: Opened,
+    pub opened: OpenedModel,
     /// The options of its passes.
     pub options: Options,
     /// The limits of its engine.
@@ -24,7 +24,7 @@ pub struct OpenedModel {
 }
 
 /// Opens a model under its served name without reading its weights; the error says why it cannot be served.
-pub type Opener = Arc<dyn Fn(&str, &Source) -> Result<OpenedModel, String> + Send + Sync>;
+pub type Opener = Arc<dyn Fn(&str, &ModelSource) -> Result<UnloadedModel, String> + Send + Sync>;
 
 /// The properties of a model that are known without loading it.
 #[derive(Clone, Debug)]
@@ -44,8 +44,8 @@ pub enum DiagramView {
     Layers,
 }
 
-fn description_of(model: &OpenedModel) -> Result<Description, String> {
-    let OpenedModel {
+fn description_of(model: &UnloadedModel) -> Result<Description, String> {
+    let UnloadedModel {
         opened,
         options,
         limits,
@@ -61,7 +61,7 @@ fn description_of(model: &OpenedModel) -> Result<Description, String> {
 }
 
 fn diagram_of(
-    OpenedModel { opened, .. }: &OpenedModel,
+    UnloadedModel { opened, .. }: &UnloadedModel,
     view: DiagramView,
 ) -> Result<String, String> {
     let traced = TracedPlan::new(&opened.name, opened.plan.clone(), false);
@@ -78,7 +78,7 @@ fn diagram_of(
 async fn with_opened<T: Send + 'static>(
     opener: Opener,
     entry: &Arc<ModelEntry>,
-    of: impl FnOnce(&OpenedModel) -> Result<T, String> + Send + 'static,
+    of: impl FnOnce(&UnloadedModel) -> Result<T, String> + Send + 'static,
 ) -> Result<T, String> {
     let entry = Arc::clone(entry);
     let work = move || opener(&entry.name, &entry.source).and_then(|opened| of(&opened));

@@ -22,11 +22,11 @@ use tokio::sync::watch;
 use lab_base::util::clock::unix_seconds;
 use lab_base::util::lock::lock;
 use lab_core::arch::nearest;
-use lab_core::artifacts::store::Shelf;
-use lab_core::artifacts::vectors::Vectors;
+use lab_core::artifacts::store::ArtifactStore;
+use lab_core::artifacts::vectors::VectorStore;
 use lab_core::engine::Failure;
 use lab_core::models;
-use lab_core::models::{Source, Stamp};
+use lab_core::models::{FileStamp, ModelSource};
 
 use crate::http::error::Error;
 use crate::process::{EngineProcess, LoadError};
@@ -35,7 +35,7 @@ use crate::served::{DEFAULT_MODEL, ServedModel};
 
 use crash_history::CrashHistory;
 
-pub use description::{Description, DiagramView, OpenedModel, Opener};
+pub use description::{Description, DiagramView, Opener, UnloadedModel};
 pub(super) use engine::LoadedEngine;
 pub use engine::StartedEngine;
 pub use eviction::LoadLimits;
@@ -75,9 +75,9 @@ pub struct PoolConfig {
     /// Maximum size of a request that uploads vectors, in bytes.
     pub upload_bytes: usize,
     /// The storage of results for later requests.
-    pub shelf: Option<Shelf>,
+    pub shelf: Option<ArtifactStore>,
     /// The vectors that requests may name.
-    pub vectors: Arc<Vectors>,
+    pub vectors: Arc<VectorStore>,
 }
 
 /// The load state of a model.
@@ -91,13 +91,13 @@ enum LoadState {
 /// A model of the pool.
 struct ModelEntry {
     name: String,
-    source: Source,
+    source: ModelSource,
     state: Mutex<LoadState>,
     last_used: Mutex<Instant>,
     /// `None` until the model is described or loaded, and after its file was replaced.
     description: Mutex<Option<Result<Description, String>>>,
     /// The state of its file when it was described.
-    stamp: Mutex<Option<Stamp>>,
+    stamp: Mutex<Option<FileStamp>>,
     n_loads: AtomicU64,
     n_failures: AtomicU64,
     crashes: Mutex<CrashHistory>,
@@ -156,7 +156,7 @@ pub struct Pool {
 }
 
 impl ModelEntry {
-    fn new(name: &str, source: Source) -> Arc<Self> {
+    fn new(name: &str, source: ModelSource) -> Arc<Self> {
         Arc::new(Self {
             name: name.to_owned(),
             source,
@@ -229,7 +229,11 @@ impl Pool {
     ///
     /// # Errors
     /// An alias names a model that does not exist.
-    pub fn new(sources: Vec<Source>, loader: Loader, config: PoolConfig) -> Result<Self, String> {
+    pub fn new(
+        sources: Vec<ModelSource>,
+        loader: Loader,
+        config: PoolConfig,
+    ) -> Result<Self, String> {
         let sources = models::by_name(sources);
         for (alias, name) in &config.aliases {
             if !sources.contains_key(name) {
@@ -265,7 +269,7 @@ impl Pool {
     }
 
     /// The pool of an engine process. Its model is loaded and answers to every name.
-    pub fn of_engine(served: ServedModel, source: Source, strictness: Strictness) -> Self {
+    pub fn of_engine(served: ServedModel, source: ModelSource, strictness: Strictness) -> Self {
         let loader: Loader = Arc::new(|_| Err(LoadError::new("the model is loaded")));
         let config = PoolConfig {
             mode: Mode::EngineProcess,

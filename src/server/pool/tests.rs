@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::*;
 
 fn pool(loader: Loader) -> Arc<Pool> {
-    let sources = vec![Source::Shipped("some")];
+    let sources = vec![ModelSource::BuiltIn("some")];
     Arc::new(Pool::new(sources, loader, PoolConfig::default()).expect("no aliases"))
 }
 

@@ -8,8 +8,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::served::ServedModel;
-use lab_base::grammar::Compiled;
-use lab_core::engine::{Diffusion, Ends, Request};
+use lab_base::grammar::CompiledConstraint;
+use lab_core::engine::{DiffusionOptions, Request, StopConditions};
 
 use super::adapter_scales::{self, AdapterScale};
 use super::diffusion;
@@ -18,7 +18,7 @@ use super::object_fields::ObjectFields;
 use super::response_format::{self, ConstraintSpec};
 use super::sampling::{self, SamplingFields};
 use crate::endpoints::lab;
-use crate::endpoints::lab::Wanted as Lab;
+use crate::endpoints::lab::LabRequest;
 use crate::http::error::{Error, quoted};
 use crate::served::DEFAULT_MODEL;
 
@@ -140,9 +140,9 @@ pub(crate) struct ReportOptions {
 #[derive(Debug)]
 pub(crate) struct GenerationParams {
     common: Common,
-    diffusion: Option<Diffusion>,
+    diffusion: Option<DiffusionOptions>,
     /// The captures and edits of values of its passes.
-    pub(crate) lab: Option<Arc<Lab>>,
+    pub(crate) lab: Option<Arc<LabRequest>>,
     sampling: SamplingFields,
     format: response_format::ConstraintFields,
 }
@@ -337,7 +337,7 @@ impl GenerationParams {
         &self,
         wanted: Option<ConstraintSpec>,
         served: &Arc<ServedModel>,
-    ) -> Result<Option<Compiled>, Error> {
+    ) -> Result<Option<CompiledConstraint>, Error> {
         let Some(wanted) = wanted else {
             return Ok(None);
         };
@@ -375,7 +375,7 @@ impl GenerationParams {
         served: &ServedModel,
         prompt: &[u32],
         top_logprobs: Option<usize>,
-        constraint: Option<&Compiled>,
+        constraint: Option<&CompiledConstraint>,
     ) -> Result<Request, Error> {
         let common = &self.common;
         let count = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
@@ -394,7 +394,7 @@ impl GenerationParams {
             sampling: self.sampling.params(served.handle.tokenizer())?,
             choice: 0,
             stops: stops.map(|text| text.as_bytes().to_vec()).collect(),
-            ends: Ends {
+            stop: StopConditions {
                 min_tokens: common.min_tokens.map_or(0, count),
                 stop_tokens,
                 keeps_stop: common.include_stop_str_in_output == Some(true),

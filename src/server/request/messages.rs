@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use crate::served::{Conversation, ServedModel};
-use lab_base::chat::tool_calls::Dialect;
+use lab_base::chat::tool_calls::ChatDialect;
 use lab_core::arch::nearest;
 
 use super::fields::{BodyFields, fields};
@@ -398,7 +398,7 @@ fn text_of(part: &Value) -> Option<&str> {
 
 /// A message as templates expect it: a single text as content, reasoning under each name in use, the arguments of calls
 /// in the form of this template, only roles that the template has, and no fields that say nothing.
-fn for_template(message: &Value, dialect: &Dialect) -> Value {
+fn for_template(message: &Value, dialect: &ChatDialect) -> Value {
     let mut message = message.clone();
     if message["role"] == "developer" && !dialect.has_developer {
         message["role"] = "system".into();

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::served::ServedModel;
 use lab_base::grammar;
-use lab_base::grammar::{Compiled, Constraint};
+use lab_base::grammar::{CompiledConstraint, Constraint};
 use lab_sampling::Params;
 
 use super::fields::{BodyFields, fields};
@@ -134,7 +134,7 @@ impl ConstraintSpec {
         self,
         served: &Arc<ServedModel>,
         sampling: Params,
-    ) -> Result<Compiled, Error> {
+    ) -> Result<CompiledConstraint, Error> {
         let Self { param, constraint } = self;
         let handle = served.handle.clone();
         tokio::task::spawn_blocking(move || handle.compile(constraint, &sampling))

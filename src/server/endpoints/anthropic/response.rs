@@ -8,8 +8,8 @@ use crate::http::transport::SseEvents;
 use crate::response::completion_parser::CompletionDelta;
 use crate::response::envelope::Envelope;
 use crate::response::running_completions::{Completion, DenoisingStep, StreamWriter};
-use lab_base::chat::tool_calls::completed;
-use lab_core::engine::{AnswerToken, FinishReason, Stopped, Usage};
+use lab_base::chat::tool_calls::completed_arguments;
+use lab_core::engine::{AnswerToken, FinishReason, StopMatch, Usage};
 
 use crate::http::error_format::anthropic_error;
 
@@ -65,7 +65,7 @@ impl MessageWriter {
         for (id, name, arguments) in &one.calls {
             // The arguments of a call that was cut off are not valid JSON.
             let input: Value = serde_json::from_str(arguments)
-                .or_else(|_| serde_json::from_str(&completed(arguments)))
+                .or_else(|_| serde_json::from_str(&completed_arguments(arguments)))
                 .unwrap_or_else(|_| json!({}));
             blocks.push(json!({ "type": "tool_use", "id": id, "name": name, "input": input }));
         }
@@ -120,10 +120,10 @@ impl MessageWriter {
 }
 
 /// The reason why a message ended.
-fn ending(reason: FinishReason, stopped: Option<&Stopped>, calls: bool) -> Value {
+fn ending(reason: FinishReason, stopped: Option<&StopMatch>, calls: bool) -> Value {
     let (reason, stop) = match (reason, stopped) {
         (FinishReason::Length, _) => ("max_tokens", None),
-        (FinishReason::Stop, Some(Stopped::Text(text))) => ("stop_sequence", Some(text)),
+        (FinishReason::Stop, Some(StopMatch::Text(text))) => ("stop_sequence", Some(text)),
         (FinishReason::Stop, _) if calls => ("tool_use", None),
         (FinishReason::Stop, _) => ("end_turn", None),
     };
@@ -189,7 +189,7 @@ impl StreamWriter for MessageWriter {
         &mut self,
         _: u32,
         reason: FinishReason,
-        stopped: Option<&Stopped>,
+        stopped: Option<&StopMatch>,
         out: &mut SseEvents,
     ) {
         self.ending = ending(reason, stopped, self.calls);
