@@ -1,5 +1,6 @@
 //! The events of a request: text, denoising steps, the end. Plain data.
 
+use std::ops::AddAssign;
 use std::time::Duration;
 
 use crate::model;
@@ -76,6 +77,22 @@ pub struct Usage {
     pub prefill: Duration,
     /// Time from the end of prefill to the end of the completion.
     pub decode: Duration,
+}
+
+impl AddAssign for Usage {
+    /// Adds the tokens; of the times, the longer ones stay.
+    fn add_assign(&mut self, other: Self) {
+        self.prompt_tokens += other.prompt_tokens;
+        self.cached_tokens += other.cached_tokens;
+        self.completion_tokens += other.completion_tokens;
+        self.reasoning_tokens += other.reasoning_tokens;
+        self.drafted_tokens += other.drafted_tokens;
+        self.accepted_tokens += other.accepted_tokens;
+        self.passes += other.passes;
+        self.positions += other.positions;
+        self.prefill = self.prefill.max(other.prefill);
+        self.decode = self.decode.max(other.decode);
+    }
 }
 
 /// How much of the prompt of a request is read.

@@ -16,20 +16,15 @@ use lab_core::engine::{AnswerToken, FinishReason, PromptProgress, StopMatch, Usa
 
 use super::llama_server;
 use crate::Pool;
-use crate::endpoints::chat_request;
-use crate::endpoints::chat_request::ChatRequest;
-use crate::endpoints::tool_forms;
-use crate::endpoints::tool_forms::ToolForms;
+use crate::endpoints::chat_request::{self, ChatRequest};
+use crate::endpoints::tool_forms::{self, ToolForms};
 use crate::http::error::Error;
-use crate::http::json;
-use crate::http::json::{Json, JsonObject, JsonText};
-use crate::request::fields;
-use crate::request::fields::{BodyFields, FieldDoc, fields};
+use crate::http::json::{self, Json, JsonObject, JsonText};
+use crate::request::fields::{self, BodyFields, FieldDoc, fields};
 use crate::request::generation::check_top_logprobs;
 use crate::response::completion_parser::CompletionDelta;
 use crate::response::envelope::{Envelope, ResponseObject};
-use crate::response::logprobs;
-use crate::response::logprobs::TokenNames;
+use crate::response::logprobs::{self, TokenNames};
 use crate::response::output_parsing::call_json;
 use crate::response::running_completions::{
     Completion, DenoisingStep, StreamWriter, TOOL_CALLS, progress_json, set_stop_reason, step_json,
@@ -56,7 +51,6 @@ pub(crate) fn fields() -> Vec<FieldDoc> {
     .concat()
 }
 
-/// The request in a body.
 pub(crate) fn parse(body: BodyFields) -> Result<(ChatRequest, ChatFields, ToolForms), Error> {
     let (mut body, forms) = tool_forms::rewritten(body)?;
     let dialogue = ChatRequest::take(&mut body)?;
@@ -149,7 +143,6 @@ impl ChatFields {
     }
 }
 
-/// The message of a completion.
 pub(crate) fn message(one: &Completion) -> Value {
     let has_content = !one.text.is_empty() || one.calls.is_empty();
     let content = has_content.then_some(&one.text);

@@ -16,18 +16,14 @@ use lab_core::engine::{AnswerToken, FinishReason, PromptProgress, Request, StopM
 
 use crate::Pool;
 use crate::http::error::Error;
-use crate::http::json;
-use crate::http::json::{Json, JsonObject, JsonText};
-use crate::request::fields;
-use crate::request::fields::{BodyFields, FieldDoc, fields};
-use crate::request::generation;
+use crate::http::json::{self, Json, JsonObject, JsonText};
+use crate::request::fields::{self, BodyFields, FieldDoc, fields};
 use crate::request::generation::{
-    GenerationParams, MAX_CHOICES, PromptTruncation, check_top_logprobs, choice_requests,
+    self, GenerationParams, MAX_CHOICES, PromptTruncation, check_top_logprobs, choice_requests,
 };
 use crate::request::input::{TextOrTokens, check_ids, texts_or_tokens};
 use crate::response::envelope::{Envelope, ResponseObject};
-use crate::response::logprobs;
-use crate::response::logprobs::{LegacyLogprobs, TokenNames};
+use crate::response::logprobs::{self, LegacyLogprobs, TokenNames};
 use crate::response::running_completions::{
     Completion, DenoisingStep, RunningCompletions, StreamWriter, progress_json, set_stop_reason,
     step_json,

@@ -52,7 +52,6 @@ pub(crate) async fn diagram(
     Ok(svg(pool.draw(&id, view_of(query.as_deref())?).await?))
 }
 
-/// A response with an SVG picture.
 pub(crate) fn svg(picture: String) -> impl IntoResponse {
     let headers = [
         (header::CONTENT_TYPE, "image/svg+xml"),

@@ -18,12 +18,10 @@ use super::lab;
 use crate::Pool;
 use crate::http::error::{Error, quoted};
 use crate::http::json::JsonText;
-use crate::request::fields;
-use crate::request::fields::{BodyFields, FieldDoc, fields};
+use crate::request::fields::{self, BodyFields, FieldDoc, fields};
 use crate::request::input::{TextOrTokens, texts_or_tokens};
 use crate::request::passages::{PassageTokenizer, TextTruncation};
-use crate::response::pooled;
-use crate::response::pooled::{MAX_TEXTS, PooledResults};
+use crate::response::pooled::{self, MAX_TEXTS, PooledResults};
 
 const INPUT: &str = "input";
 /// Maximum size in bytes of the prompt before each text.

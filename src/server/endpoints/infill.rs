@@ -14,13 +14,12 @@ use crate::served::ServedModel;
 use super::llama_server::{self, NativeParams};
 use crate::Pool;
 use crate::http::error::Error;
-use crate::request::fields;
-use crate::request::fields::{BodyFields, FieldDoc, fields};
+use crate::request::fields::{self, BodyFields, FieldDoc, fields};
 use crate::request::object_fields::ObjectFields;
 
 const PREFIX: &str = "input_prefix";
 /// The fields of another file.
-const EXTRA: ObjectFields = ObjectFields::of(&["text", "filename"]);
+const EXTRA: ObjectFields = ObjectFields::of("text filename");
 /// Maximum number of other files.
 const MAX_FILES: usize = 1024;
 /// Number of completion tokens for which room is left if the request has no limit.

@@ -15,8 +15,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, StreamExt};
 use serde_json::{Value, json};
 
-use crate::http::transport;
-use crate::http::transport::SseEvents;
+use crate::http::transport::{self, SseEvents};
 use crate::served::ModelInfo;
 
 use crate::Pool;

@@ -11,20 +11,13 @@ use serde_json::{Value, json};
 use crate::served::ServedModel;
 use lab_core::engine::PooledOutput;
 
-use super::rerank::{check_count, label, softmax, usage};
+use super::rerank::{input_results, input_texts, label, list, softmax};
 use crate::Pool;
 use crate::http::error::Error;
 use crate::http::json::Json;
 use crate::request::fields::{BodyFields, fields};
-use crate::request::generation::ReportOptions;
-use crate::request::input::texts_or_tokens;
-use crate::request::passages::{PassageTokenizer, TextTruncation};
-use crate::response::envelope::Envelope;
+use crate::request::passages::TextTruncation;
 use crate::response::pooled;
-use crate::response::pooled::PooledResults;
-
-/// The field that has the texts.
-const INPUT: &str = "input";
 
 fields! {
     /// The fields of a request for the result of pooling.
@@ -56,8 +49,7 @@ pub(crate) async fn pooling(
     let truncation: TextTruncation = body.take()?;
     body.finish()?;
     truncation.check()?;
-    let texts = texts_or_tokens(INPUT, &request.input)?;
-    check_count(INPUT, texts.len())?;
+    let texts = input_texts(&request.input)?;
     let served = pool.get_or_default(request.model.as_deref()).await?;
     let given = match &served.pooled {
         Ok(given) => *given,
@@ -72,23 +64,13 @@ pub(crate) async fn pooling(
         return Err(Error::invalid_value("task", message));
     }
     let is_for_classes = !matches!(given, PooledOutput::Vector(_));
-    let passages = {
-        let reader = PassageTokenizer::new(&served, &truncation, INPUT)?;
-        let passage = |text| reader.single(("", text), is_for_classes, INPUT);
-        texts.into_iter().map(passage).collect::<Result<_, _>>()?
-    };
-    let PooledResults { all, n_tokens, .. } =
-        pooled::results(&served, passages, None, INPUT).await?;
+    let results = input_results(&served, &truncation, texts, is_for_classes).await?;
     let is_raw = request.use_activation == Some(false);
-    let data = all.iter().enumerate().map(|(index, values)| {
+    let data = results.all.iter().enumerate().map(|(index, values)| {
         json!({ "index": index, "object": "pooling", "data": shown(given, values, is_raw) })
     });
     let data: Value = data.collect();
-    let id = Envelope::new(Arc::clone(&served), "pool-", ReportOptions::default());
-    let mut answer = json!({
-        "id": id.id, "object": "list", "created": id.created, "model": served.name,
-        "data": data, "usage": usage(n_tokens),
-    });
+    let mut answer = list(&served, "pool-", &data, results.n_tokens);
     if let Some(labels) = labels(&served, given) {
         answer["labels"] = labels;
     }

@@ -15,15 +15,13 @@ use lab_core::engine::PooledOutput;
 use crate::Pool;
 use crate::http::error::Error;
 use crate::http::json::Json;
-use crate::request::fields;
-use crate::request::fields::{BodyFields, FieldDoc, FieldType, RequestPart, fields};
+use crate::request::fields::{self, BodyFields, FieldDoc, FieldType, RequestPart, fields};
 use crate::request::generation::ReportOptions;
-use crate::request::input::texts_or_tokens;
+use crate::request::input::{TextOrTokens, texts_or_tokens};
 use crate::request::object_fields::ObjectFields;
 use crate::request::passages::{FirstText, PassageTokenizer, TextTruncation};
 use crate::response::envelope::Envelope;
-use crate::response::pooled;
-use crate::response::pooled::{MAX_TEXTS, PooledResults};
+use crate::response::pooled::{self, MAX_TEXTS, PooledResults};
 
 fields! {
     /// The fields of a request for the order of documents.
@@ -87,7 +85,7 @@ pub(crate) enum Document {
     Object { text: String },
 }
 
-const DOCUMENT: ObjectFields = ObjectFields::of(&["text"]);
+const DOCUMENT: ObjectFields = ObjectFields::of("text");
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged, expecting = "expected a string or an array of strings")]
@@ -176,7 +174,7 @@ async fn pairs(
     pooled::results(served, passages, None, second).await
 }
 
-pub(crate) fn check_count(field: &str, n: usize) -> Result<(), Error> {
+fn check_count(field: &str, n: usize) -> Result<(), Error> {
     if (1..=MAX_TEXTS).contains(&n) {
         return Ok(());
     }
@@ -184,7 +182,45 @@ pub(crate) fn check_count(field: &str, n: usize) -> Result<(), Error> {
     Err(Error::invalid_value(field, message))
 }
 
-pub(crate) fn usage(n_tokens: usize) -> Value {
+/// The field that has the texts of `/classify` and `/pooling`.
+const INPUT: &str = "input";
+
+pub(crate) fn input_texts(input: &Value) -> Result<Vec<TextOrTokens>, Error> {
+    let texts = texts_or_tokens(INPUT, input)?;
+    check_count(INPUT, texts.len())?;
+    Ok(texts)
+}
+
+/// The results of a model for the texts of `input`. `adds_special`: they get special tokens.
+pub(crate) async fn input_results(
+    served: &ServedModel,
+    truncation: &TextTruncation,
+    texts: Vec<TextOrTokens>,
+    adds_special: bool,
+) -> Result<PooledResults, Error> {
+    let passages = {
+        let tokenizer = PassageTokenizer::new(served, truncation, INPUT)?;
+        let passage = |text| tokenizer.single(("", text), adds_special, INPUT);
+        texts.into_iter().map(passage).collect::<Result<_, _>>()?
+    };
+    pooled::results(served, passages, None, INPUT).await
+}
+
+/// A response with a list of results, whose id starts with `prefix`.
+pub(crate) fn list(
+    served: &Arc<ServedModel>,
+    prefix: &str,
+    data: &Value,
+    n_tokens: usize,
+) -> Value {
+    let envelope = Envelope::new(Arc::clone(served), prefix, ReportOptions::default());
+    json!({
+        "id": envelope.id, "object": "list", "created": envelope.created, "model": served.name,
+        "data": data, "usage": usage(n_tokens),
+    })
+}
+
+fn usage(n_tokens: usize) -> Value {
     json!({ "prompt_tokens": n_tokens, "total_tokens": n_tokens })
 }
 
@@ -283,24 +319,18 @@ pub(crate) async fn score(
         json!({ "index": index, "object": "score", "score": scorer.score(values, is_raw) })
     });
     let data: Value = data.collect();
-    let id = Envelope::new(Arc::clone(&served), "score-", ReportOptions::default());
-    Ok(Json(json!({
-        "id": id.id, "object": "list", "created": id.created, "model": served.name,
-        "data": data, "usage": usage(results.n_tokens),
-    })))
+    Ok(Json(list(&served, "score-", &data, results.n_tokens)))
 }
 
 pub(crate) async fn classify(
     State(pool): State<Arc<Pool>>,
     mut body: BodyFields,
 ) -> Result<Json, Error> {
-    const INPUT: &str = "input";
     let request: ClassifyFields = body.take()?;
     let truncation: TextTruncation = body.take()?;
     body.finish()?;
     truncation.check()?;
-    let texts = texts_or_tokens(INPUT, &request.input)?;
-    check_count(INPUT, texts.len())?;
+    let texts = input_texts(&request.input)?;
     let served = pool.get_or_default(request.model.as_deref()).await?;
     let are_probabilities = match served.pooled {
         Ok(PooledOutput::Scores {
@@ -315,12 +345,7 @@ pub(crate) async fn classify(
             return Err(pooled::unsupported(&served, why));
         }
     };
-    let passages = {
-        let reader = PassageTokenizer::new(&served, &truncation, INPUT)?;
-        let passage = |text| reader.single(("", text), true, INPUT);
-        texts.into_iter().map(passage).collect::<Result<_, _>>()?
-    };
-    let results = pooled::results(&served, passages, None, INPUT).await?;
+    let results = input_results(&served, &truncation, texts, true).await?;
     let is_raw = are_probabilities || request.use_activation == Some(false);
     let data = results.all.iter().enumerate().map(|(index, values)| {
         let probs = if is_raw {
@@ -335,11 +360,7 @@ pub(crate) async fn classify(
         })
     });
     let data: Value = data.collect();
-    let id = Envelope::new(Arc::clone(&served), "classify-", ReportOptions::default());
-    Ok(Json(json!({
-        "id": id.id, "object": "list", "created": id.created, "model": served.name,
-        "data": data, "usage": usage(results.n_tokens),
-    })))
+    Ok(Json(list(&served, "classify-", &data, results.n_tokens)))
 }
 
 /// The name of a class.

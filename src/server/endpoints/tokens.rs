@@ -15,8 +15,7 @@ use super::adapters::ModelQuery;
 use crate::Pool;
 use crate::http::error::Error;
 use crate::http::json::Json;
-use crate::request::fields;
-use crate::request::fields::{BodyFields, FieldDoc, RequestPart as _, fields};
+use crate::request::fields::{self, BodyFields, FieldDoc, RequestPart as _, fields};
 use crate::request::messages::Messages;
 
 fields! {

@@ -308,40 +308,50 @@ impl Error {
         }
     }
 
-    pub(crate) fn status(&self) -> StatusCode {
+    /// The status and the code of the error.
+    fn class(&self) -> (StatusCode, &'static str) {
+        use StatusCode as S;
         match self {
-            Self::Field { .. }
-            | Self::Body(_)
-            | Self::Malformed(_)
-            | Self::ContextLength { .. }
-            | Self::Constraint(_)
-            | Self::Overflow(_)
-            | Self::ThreadUnsupported => StatusCode::BAD_REQUEST,
-            Self::TransferCoding => StatusCode::NOT_IMPLEMENTED,
-            Self::ContentType(_) | Self::ContentEncoding(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            Self::BodyTimeout(_) => StatusCode::REQUEST_TIMEOUT,
-            Self::ApiKey { .. } => StatusCode::UNAUTHORIZED,
-            Self::Forbidden { .. } => StatusCode::FORBIDDEN,
-            Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::UnknownModel { .. }
-            | Self::NotServable { .. }
-            | Self::NotFound { .. }
-            | Self::ItemNotFound { .. }
-            | Self::NoRoute(_) => StatusCode::NOT_FOUND,
-            Self::Method => StatusCode::METHOD_NOT_ALLOWED,
-            Self::Busy { .. } => StatusCode::TOO_MANY_REQUESTS,
-            Self::LoadFailed { .. }
-            | Self::ModelChanged(_)
-            | Self::WorkerLost(_)
-            | Self::EngineSuspended { .. }
-            | Self::Timeout(Failure::QueueTime(_)) => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Timeout(_) => StatusCode::GATEWAY_TIMEOUT,
-            Self::Engine { .. }
-            | Self::EngineDied { .. }
-            | Self::DrawingFailed { .. }
-            | Self::ForEngineProcess
-            | Self::NotFinite(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Field { code, .. } => (S::BAD_REQUEST, *code),
+            Self::Constraint(_) => (S::BAD_REQUEST, "invalid_value"),
+            Self::Body(_) => (S::BAD_REQUEST, "invalid_json"),
+            Self::Malformed(_) => (S::BAD_REQUEST, "malformed_request"),
+            Self::ContextLength { .. } => (S::BAD_REQUEST, "context_length_exceeded"),
+            Self::ThreadUnsupported => (S::BAD_REQUEST, "thread_unsupported_request"),
+            Self::Overflow(_) => (S::BAD_REQUEST, "non_finite_logits"),
+            Self::ApiKey { .. } => (S::UNAUTHORIZED, "invalid_api_key"),
+            Self::Forbidden { code, .. } => (S::FORBIDDEN, *code),
+            Self::UnknownModel { .. } => (S::NOT_FOUND, "model_not_found"),
+            Self::NotServable { .. } => (S::NOT_FOUND, "model_not_servable"),
+            Self::NotFound { .. } | Self::ItemNotFound { .. } => (S::NOT_FOUND, "not_found"),
+            Self::NoRoute(_) => (S::NOT_FOUND, "unknown_url"),
+            Self::Method => (S::METHOD_NOT_ALLOWED, "method_not_allowed"),
+            Self::BodyTimeout(_) => (S::REQUEST_TIMEOUT, "request_timeout"),
+            Self::TooLarge { .. } => (S::PAYLOAD_TOO_LARGE, "request_too_large"),
+            Self::ContentType(_) => (S::UNSUPPORTED_MEDIA_TYPE, "unsupported_content_type"),
+            Self::ContentEncoding(_) => (S::UNSUPPORTED_MEDIA_TYPE, "unsupported_content_encoding"),
+            Self::Busy { .. } => (S::TOO_MANY_REQUESTS, "rate_limit_exceeded"),
+            Self::EngineDied { .. } => (S::INTERNAL_SERVER_ERROR, "engine_died"),
+            Self::NotFinite(_) => (S::INTERNAL_SERVER_ERROR, "non_finite_logits"),
+            Self::Engine { .. } | Self::DrawingFailed { .. } | Self::ForEngineProcess => {
+                (S::INTERNAL_SERVER_ERROR, "internal_error")
+            }
+            Self::TransferCoding => (S::NOT_IMPLEMENTED, "unsupported_transfer_coding"),
+            Self::LoadFailed { .. } => (S::SERVICE_UNAVAILABLE, "model_not_available"),
+            Self::ModelChanged(_) => (S::SERVICE_UNAVAILABLE, "model_changed"),
+            Self::WorkerLost(_) => (S::SERVICE_UNAVAILABLE, "worker_lost"),
+            Self::EngineSuspended { .. } => (S::SERVICE_UNAVAILABLE, "engine_restarting"),
+            Self::Timeout(Failure::QueueTime(_)) => (S::SERVICE_UNAVAILABLE, "timeout"),
+            Self::Timeout(_) => (S::GATEWAY_TIMEOUT, "timeout"),
         }
+    }
+
+    pub(crate) fn status(&self) -> StatusCode {
+        self.class().0
+    }
+
+    fn code(&self) -> &'static str {
+        self.class().1
     }
 
     /// Seconds after which a retry of the request may succeed; `None` if it cannot.
@@ -353,40 +363,6 @@ impl Error {
             | Self::Timeout(Failure::QueueTime(_)) => Some(1),
             Self::EngineSuspended { after, .. } => Some(seconds(*after)),
             _ => None,
-        }
-    }
-
-    fn code(&self) -> &str {
-        match self {
-            Self::Field { code, .. } => code,
-            Self::Constraint(_) => "invalid_value",
-            Self::Body(_) => "invalid_json",
-            Self::Malformed(_) => "malformed_request",
-            Self::TransferCoding => "unsupported_transfer_coding",
-            Self::ContentType(_) => "unsupported_content_type",
-            Self::ContentEncoding(_) => "unsupported_content_encoding",
-            Self::BodyTimeout(_) => "request_timeout",
-            Self::ApiKey { .. } => "invalid_api_key",
-            Self::Forbidden { code, .. } => code,
-            Self::TooLarge { .. } => "request_too_large",
-            Self::UnknownModel { .. } => "model_not_found",
-            Self::ContextLength { .. } => "context_length_exceeded",
-            Self::Busy { .. } => "rate_limit_exceeded",
-            Self::LoadFailed { .. } => "model_not_available",
-            Self::EngineDied { .. } => "engine_died",
-            Self::EngineSuspended { .. } => "engine_restarting",
-            Self::Timeout(_) => "timeout",
-            Self::NotFinite(_) | Self::Overflow(_) => "non_finite_logits",
-            Self::ModelChanged(_) => "model_changed",
-            Self::WorkerLost(_) => "worker_lost",
-            Self::NotServable { .. } => "model_not_servable",
-            Self::Engine { .. } | Self::DrawingFailed { .. } | Self::ForEngineProcess => {
-                "internal_error"
-            }
-            Self::NoRoute(_) => "unknown_url",
-            Self::NotFound { .. } | Self::ItemNotFound { .. } => "not_found",
-            Self::ThreadUnsupported => "thread_unsupported_request",
-            Self::Method => "method_not_allowed",
         }
     }
 

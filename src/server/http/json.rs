@@ -36,7 +36,6 @@ pub(crate) fn block_in_place<T>(work: impl FnOnce() -> T) -> T {
 /// JSON text.
 pub(crate) type JsonText = Box<RawValue>;
 
-/// The JSON text of a value.
 pub(crate) fn json_text(value: &impl Serialize) -> JsonText {
     to_raw_value(value).expect("our own types are JSON")
 }

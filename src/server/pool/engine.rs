@@ -60,7 +60,6 @@ impl LoadedEngine {
         }
     }
 
-    /// The engine in this process, or the engine process.
     pub(crate) fn parts(self) -> (Option<Arc<ServedModel>>, Option<Arc<EngineProcess>>) {
         match self {
             Self::InProcess(served) => (Some(served), None),

@@ -17,8 +17,8 @@ pub(crate) struct AdapterScale {
 
 /// The fields of an adapter; a list that was read from this server names its file too.
 pub(crate) const ADAPTER_SCALE: ObjectFields = ObjectFields {
-    idle: &["path"],
-    ..ObjectFields::of(&["id", "scale"])
+    idle: "path",
+    ..ObjectFields::of("id scale")
 };
 
 /// The ids and scales of a list; each id may occur once.

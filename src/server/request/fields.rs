@@ -28,7 +28,6 @@ pub(crate) trait RequestPart: Sized {
     /// The name, type and attributes of each field as written in the source.
     const DECLARED: &'static [(&'static str, &'static str, &'static [&'static str])];
 
-    /// Takes the fields.
     fn take_from(body: &mut BodyFields) -> Result<Self, Error>;
 }
 
@@ -61,7 +60,6 @@ pub(crate) struct FieldDoc {
     pub(crate) doc: String,
 }
 
-/// The fields of a part of a request.
 pub(crate) fn documented<T: RequestPart>() -> Vec<FieldDoc> {
     let field = |(name, ty, attributes): &(&'static str, &str, &[&str])| {
         let docs = attributes.iter().filter_map(|attribute| {
@@ -226,7 +224,6 @@ impl BodyFields {
         }
     }
 
-    /// Takes a part of the request.
     pub(crate) fn take<T: RequestPart>(&mut self) -> Result<T, Error> {
         T::take_from(self)
     }

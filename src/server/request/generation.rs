@@ -17,8 +17,7 @@ use super::fields::{self, BodyFields, FieldDoc, fields};
 use super::object_fields::ObjectFields;
 use super::response_format::{self, ConstraintSpec};
 use super::sampling::{self, SamplingFields};
-use crate::endpoints::lab;
-use crate::endpoints::lab::LabRequest;
+use crate::endpoints::lab::{self, LabRequest};
 use crate::http::error::{Error, quoted};
 use crate::served::DEFAULT_MODEL;
 
@@ -102,8 +101,8 @@ struct StreamOptions {
 
 /// Chunks are not padded.
 const STREAM_OPTIONS: ObjectFields = ObjectFields {
-    idle: &["include_obfuscation"],
-    ..ObjectFields::of(&["include_usage", "continuous_usage_stats"])
+    idle: "include_obfuscation",
+    ..ObjectFields::of("include_usage continuous_usage_stats")
 };
 
 #[derive(Debug, Deserialize)]

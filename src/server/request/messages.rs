@@ -86,59 +86,49 @@ const PARTS: ObjectFields = ObjectFields {
         "thinking",
         "reasoning",
     ],
-    idle: &[
-        "annotations",
-        "cache_control",
-        "citations",
-        "logprobs",
-        "signature",
-    ],
-    ..ObjectFields::of(&["type", "text", "refusal", "thinking", "reasoning"])
+    idle: "annotations cache_control citations logprobs signature",
+    ..ObjectFields::of("type text refusal thinking reasoning")
 };
 const CALLS: ObjectFields = ObjectFields {
-    idle: &["index"],
+    idle: "index",
     inner: &[
-        ("function", &ObjectFields::of(&["name", "arguments"])),
-        ("custom", &ObjectFields::of(&["name", "input"])),
+        ("function", &ObjectFields::of("name arguments")),
+        ("custom", &ObjectFields::of("name input")),
     ],
-    ..ObjectFields::of(&["id", "type", "function", "custom"])
+    ..ObjectFields::of("id type function custom")
 };
 /// The parts of a message that others define. Its own fields depend on the chat template, which reads them.
 const INNER: ObjectFields = ObjectFields {
     inner: &[("content", &PARTS), ("tool_calls", &CALLS)],
-    ..ObjectFields::of(&[])
+    ..ObjectFields::of("")
 };
 const TOOLS: ObjectFields = ObjectFields {
     kinds: &["", "function", "custom"],
-    idle: &["cache_control"],
+    idle: "cache_control",
     inner: &[
         ("function", &FUNCTION),
-        (
-            "custom",
-            &ObjectFields::of(&["name", "description", "format"]),
-        ),
+        ("custom", &ObjectFields::of("name description format")),
     ],
-    ..ObjectFields::of(&["type", "function", "custom"])
+    ..ObjectFields::of("type function custom")
 };
 /// transformers also describes what a function returns, which some templates show.
-const FUNCTION: ObjectFields =
-    ObjectFields::of(&["name", "description", "parameters", "strict", "return"]);
+const FUNCTION: ObjectFields = ObjectFields::of("name description parameters strict return");
 const CHOSEN: ObjectFields = ObjectFields {
     inner: &[("function", &NAMED), ("custom", &NAMED)],
-    ..ObjectFields::of(&["type", "function", "custom"])
+    ..ObjectFields::of("type function custom")
 };
-const NAMED: ObjectFields = ObjectFields::of(&["name"]);
+const NAMED: ObjectFields = ObjectFields::of("name");
 const CHOICE: ObjectFields = ObjectFields {
     inner: &[
         ("function", &NAMED),
         ("custom", &NAMED),
         ("allowed_tools", &ALLOWED),
     ],
-    ..ObjectFields::of(&["type", "function", "custom", "allowed_tools"])
+    ..ObjectFields::of("type function custom allowed_tools")
 };
 const ALLOWED: ObjectFields = ObjectFields {
     inner: &[("tools", &CHOSEN)],
-    ..ObjectFields::of(&["mode", "tools"])
+    ..ObjectFields::of("mode tools")
 };
 
 impl Messages {

@@ -18,21 +18,21 @@ use crate::http::error::{Error, quoted};
 pub(crate) struct ObjectFields {
     /// The values of `type` of the objects that it describes, empty for objects without one; none for all objects.
     pub(crate) kinds: &'static [&'static str],
-    /// The fields that are honoured or refused elsewhere; empty if all are kept.
-    pub(crate) known: &'static [&'static str],
-    /// The fields that have no effect here.
-    pub(crate) idle: &'static [&'static str],
+    /// The fields that are honoured or refused elsewhere, separated by spaces; empty if all are kept.
+    pub(crate) known: &'static str,
+    /// The fields that have no effect here, separated by spaces.
+    pub(crate) idle: &'static str,
     /// The shapes of objects, or of arrays of them, in known fields.
     pub(crate) inner: &'static [(&'static str, &'static Self)],
 }
 
 impl ObjectFields {
     /// Objects of any type with these fields.
-    pub(crate) const fn of(known: &'static [&'static str]) -> Self {
+    pub(crate) const fn of(known: &'static str) -> Self {
         Self {
             kinds: &[],
             known,
-            idle: &[],
+            idle: "",
             inner: &[],
         }
     }
@@ -66,6 +66,11 @@ pub(crate) fn prune(value: &mut Value, at: &str, shape: &ObjectFields) -> Result
     )
 }
 
+/// Whether a list of words separated by spaces has this one.
+fn has_word(list: &str, word: &str) -> bool {
+    !word.is_empty() && list.split(' ').any(|own| own == word)
+}
+
 fn pruned(
     value: &mut Value,
     at: &FieldPath<'_>,
@@ -81,13 +86,13 @@ fn pruned(
         Value::Object(fields) if shape.describes(fields) => {
             let mut refused = None;
             fields.retain(|name, value| {
-                let is_known = shape.known.is_empty() || shape.known.contains(&name.as_str());
+                let is_known = shape.known.is_empty() || has_word(shape.known, name);
                 if is_known || value.is_null() || refused.is_some() {
                     return true;
                 }
                 let place = FieldPath::Field(at, name).to_string();
-                if record.is_strict() && !shape.idle.contains(&name.as_str()) {
-                    let near = nearest(name, shape.known.iter().copied());
+                if record.is_strict() && !has_word(shape.idle, name) {
+                    let near = nearest(name, shape.known.split(' '));
                     let near = near.map(|near| FieldPath::Field(at, near).to_string());
                     refused = Some(Error::unknown(place, near));
                 } else {

@@ -35,29 +35,18 @@ fields! {
     }
 }
 
-const JSON_SCHEMA: ObjectFields = ObjectFields::of(&["name", "description", "schema", "strict"]);
+const JSON_SCHEMA: ObjectFields = ObjectFields::of("name description schema strict");
 const RESPONSE_FORMAT: ObjectFields = ObjectFields {
     inner: &[("json_schema", &JSON_SCHEMA)],
-    ..ObjectFields::of(&["type", "json_schema", "schema", "value"])
+    ..ObjectFields::of("type json_schema schema value")
 };
 /// There is one backend, and objects are closed unless a schema opens them.
 const STRUCTURED_OUTPUTS: ObjectFields = ObjectFields {
-    idle: &[
-        "_backend",
-        "_backend_was_auto",
-        "disable_additional_properties",
-        "disable_fallback",
-    ],
-    ..ObjectFields::of(&[
-        "json",
-        "regex",
-        "choice",
-        "grammar",
-        "json_object",
-        "structural_tag",
-        "whitespace_pattern",
-        "disable_any_whitespace",
-    ])
+    idle: "_backend _backend_was_auto disable_additional_properties disable_fallback",
+    ..ObjectFields::of(
+        "json regex choice grammar json_object structural_tag whitespace_pattern \
+        disable_any_whitespace",
+    )
 };
 
 /// Removes the fields that are not known from the objects that define a constraint.

@@ -9,8 +9,7 @@ use serde_json::{Map, Value, json};
 use lab_base::tokenizer::Tokenizer;
 use lab_core::engine::{AnswerToken, TokenLogprob};
 
-use crate::http::json;
-use crate::http::json::JsonText;
+use crate::http::json::{self, JsonText};
 
 /// The form of token names in a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

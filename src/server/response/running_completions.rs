@@ -7,10 +7,8 @@ use std::sync::Arc;
 use axum::response::Response;
 use futures_util::stream::{self, SelectAll, StreamExt};
 use serde_json::{Value, json};
-use tokio_stream::wrappers::UnboundedReceiverStream;
 
-use crate::http::transport;
-use crate::http::transport::SseEvents;
+use crate::http::transport::{self, SseEvents};
 use crate::served::ServedModel;
 use lab_base::tokenizer::Tokenizer;
 use lab_core::engine::{
@@ -200,8 +198,8 @@ impl RunningCompletions {
         let submitted = served.handle.submit_all(requests);
         let submitted =
             submitted.map_err(|rejected| Error::from(rejected).with_trained_length(served))?;
-        for (choice, own) in (0..).zip(submitted) {
-            let own = UnboundedReceiverStream::new(own);
+        for (choice, mut own) in (0..).zip(submitted) {
+            let own = stream::poll_fn(move |cx| own.poll_recv(cx));
             events.push(own.map(move |event| (choice, event)).boxed());
         }
         Ok(Self {
@@ -328,17 +326,7 @@ impl RunningCompletions {
     /// The total usage of all completions.
     pub(crate) fn total(&self) -> Usage {
         let mut total = Usage::default();
-        for one in &self.usage {
-            total.prompt_tokens += one.prompt_tokens;
-            total.cached_tokens += one.cached_tokens;
-            total.completion_tokens += one.completion_tokens;
-            total.drafted_tokens += one.drafted_tokens;
-            total.accepted_tokens += one.accepted_tokens;
-            total.passes += one.passes;
-            total.positions += one.positions;
-            total.prefill = total.prefill.max(one.prefill);
-            total.decode = total.decode.max(one.decode);
-        }
+        self.usage.iter().for_each(|one| total += *one);
         total.reasoning_tokens = self.parsers.iter().map(|reader| reader.n_reasoning).sum();
         total
     }
@@ -346,18 +334,12 @@ impl RunningCompletions {
     fn add(&mut self, choice: u32, usage: &Usage) {
         let total = &mut self.usage[(choice / self.n_choices) as usize];
         // The completions share one prompt, which the first of them reads.
-        let is_first = total.prompt_tokens == 0;
-        if is_first || usage.cached_tokens < total.cached_tokens {
-            total.cached_tokens = usage.cached_tokens;
-        }
-        total.prompt_tokens = usage.prompt_tokens;
-        total.completion_tokens += usage.completion_tokens;
-        total.drafted_tokens += usage.drafted_tokens;
-        total.accepted_tokens += usage.accepted_tokens;
-        total.passes += usage.passes;
-        total.positions += usage.positions;
-        total.prefill = total.prefill.max(usage.prefill);
-        total.decode = total.decode.max(usage.decode);
+        let cached_tokens = match total.prompt_tokens {
+            0 => usage.cached_tokens,
+            _ => usage.cached_tokens.min(total.cached_tokens),
+        };
+        *total += *usage;
+        (total.prompt_tokens, total.cached_tokens) = (usage.prompt_tokens, cached_tokens);
         self.record.usage(self.total());
     }
 
@@ -461,7 +443,6 @@ impl RunningCompletions {
     }
 }
 
-/// Writes pieces of a completion.
 fn write_pieces(
     format: &mut impl StreamWriter,
     i: u32,

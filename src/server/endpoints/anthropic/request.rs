@@ -57,42 +57,25 @@ const BLOCKS: ObjectFields = ObjectFields {
         "tool_use",
         "tool_result",
     ],
-    idle: &["cache_control", "citations", "is_error", "caller"],
+    idle: "cache_control citations is_error caller",
     inner: &[("content", &TEXTS)],
-    ..ObjectFields::of(&[
-        "type",
-        "text",
-        "thinking",
-        "signature",
-        "data",
-        "id",
-        "name",
-        "input",
-        "tool_use_id",
-        "content",
-    ])
+    ..ObjectFields::of("type text thinking signature data id name input tool_use_id content")
 };
 const TEXTS: ObjectFields = ObjectFields {
     kinds: &["text"],
-    idle: &["cache_control", "citations"],
-    ..ObjectFields::of(&["type", "text"])
+    idle: "cache_control citations",
+    ..ObjectFields::of("type text")
 };
 const MESSAGES: ObjectFields = ObjectFields {
     inner: &[("content", &BLOCKS)],
-    ..ObjectFields::of(&["role", "content"])
+    ..ObjectFields::of("role content")
 };
 const TOOLS: ObjectFields = ObjectFields {
-    idle: &[
-        "allowed_callers",
-        "cache_control",
-        "defer_loading",
-        "eager_input_streaming",
-        "input_examples",
-        "max_characters",
-    ],
-    ..ObjectFields::of(&["type", "name", "description", "input_schema", "strict"])
+    idle: "allowed_callers cache_control defer_loading eager_input_streaming input_examples \
+        max_characters",
+    ..ObjectFields::of("type name description input_schema strict")
 };
-const FORMAT: ObjectFields = ObjectFields::of(&["type", "schema"]);
+const FORMAT: ObjectFields = ObjectFields::of("type schema");
 /// The objects of a request.
 const SHAPES: &[(&str, &ObjectFields)] = &[
     ("system", &TEXTS),
@@ -100,20 +83,20 @@ const SHAPES: &[(&str, &ObjectFields)] = &[
     ("tools", &TOOLS),
     (
         "tool_choice",
-        &ObjectFields::of(&["type", "name", "disable_parallel_tool_use"]),
+        &ObjectFields::of("type name disable_parallel_tool_use"),
     ),
     (
         "thinking",
         &ObjectFields {
-            idle: &["display"],
-            ..ObjectFields::of(&["type", "budget_tokens"])
+            idle: "display",
+            ..ObjectFields::of("type budget_tokens")
         },
     ),
     (
         "output_config",
         &ObjectFields {
             inner: &[("format", &FORMAT)],
-            ..ObjectFields::of(&["effort", "format"])
+            ..ObjectFields::of("effort format")
         },
     ),
     ("output_format", &FORMAT),

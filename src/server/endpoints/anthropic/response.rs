@@ -53,7 +53,6 @@ impl MessageWriter {
         })
     }
 
-    /// The message of a completion.
     pub(super) fn message(&self, one: &Completion, usage: &Usage) -> JsonObject {
         let mut blocks = Vec::new();
         if !one.reasoning.is_empty() {

@@ -17,12 +17,9 @@ use lab_core::engine::Request;
 
 use crate::Pool;
 use crate::http::error::Error;
-use crate::http::json;
-use crate::http::json::{Json, JsonObject, JsonPart};
-use crate::request::fields;
-use crate::request::fields::{BodyFields, FieldDoc, fields};
-use crate::request::generation;
-use crate::request::generation::{GenerationParams, MAX_CHOICES, choice_requests};
+use crate::http::json::{self, Json, JsonObject, JsonPart};
+use crate::request::fields::{self, BodyFields, FieldDoc, fields};
+use crate::request::generation::{self, GenerationParams, MAX_CHOICES, choice_requests};
 use crate::request::input::{TextOrTokens, check_ids, mixed_prompts};
 use crate::request::object_fields;
 use crate::response::running_completions::{Completion, RunningCompletions};
@@ -34,7 +31,7 @@ pub(crate) use settings::defaults;
 const PROMPT: &str = "prompt";
 /// The fields of a prompt that is an object.
 const PROMPT_OBJECT: object_fields::ObjectFields =
-    object_fields::ObjectFields::of(&["prompt_string", "multimodal_data"]);
+    object_fields::ObjectFields::of("prompt_string multimodal_data");
 /// Maximum length of the list of most probable tokens.
 const MAX_PROBS: u32 = 100;
 /// Maximum number of names in `response_fields`.

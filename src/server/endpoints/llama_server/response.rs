@@ -5,8 +5,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::http::json;
-use crate::http::json::{JsonObject, JsonText};
+use crate::http::json::{self, JsonObject, JsonText};
 use crate::http::transport::SseEvents;
 use crate::response::logprobs;
 use crate::response::running_completions::{
@@ -67,7 +66,6 @@ impl NativeWriter {
         &self.of.prompts[(choice / self.of.n_choices) as usize]
     }
 
-    /// The JSON of a whole completion.
     pub(super) fn whole(&self, choice: u32, one: &Completion) -> JsonObject {
         let all = one.tokens.iter().chain(&one.ended);
         let ids = all.clone().filter(|_| self.of.has_tokens);

@@ -41,8 +41,8 @@ const PARTS: ObjectFields = ObjectFields {
         "refusal",
     ],
     // The first two are in every part of an answer that comes back.
-    known: &["annotations", "logprobs", "type", "text", "refusal"],
-    idle: &["cache_control"],
+    known: "annotations logprobs type text refusal",
+    idle: "cache_control",
     inner: &[],
 };
 /// The fields of the items that become messages, calls and results.
@@ -63,29 +63,9 @@ pub(super) const ITEMS: ObjectFields = ObjectFields {
         "mcp_call",
         "item_reference",
     ],
-    known: &[
-        "type",
-        "id",
-        "status",
-        "role",
-        "content",
-        "summary",
-        "encrypted_content",
-        "phase",
-        "call_id",
-        "name",
-        "namespace",
-        "arguments",
-        "input",
-        "output",
-        "error",
-        "action",
-        "execution",
-        "tools",
-        "server_label",
-        "approval_request_id",
-    ],
-    idle: &["internal_chat_message_metadata_passthrough"],
+    known: "type id status role content summary encrypted_content phase call_id name namespace \
+        arguments input output error action execution tools server_label approval_request_id",
+    idle: "internal_chat_message_metadata_passthrough",
     inner: &[
         ("content", &PARTS),
         ("summary", &PARTS),
@@ -291,7 +271,6 @@ fn result_text(result: Option<&Value>) -> String {
     }
 }
 
-/// The text of content parts.
 fn parts_text(at: &str, content: Option<&Value>) -> Result<String, Error> {
     const KINDS: [&str; 5] = [
         "input_text",

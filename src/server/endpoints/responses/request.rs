@@ -49,26 +49,26 @@ const SHAPES: &[(&str, &ObjectFields)] = &[
         "tool_choice",
         &ObjectFields {
             inner: &[("tools", &CHOSEN)],
-            ..ObjectFields::of(&["type", "name", "namespace", "mode", "tools"])
+            ..ObjectFields::of("type name namespace mode tools")
         },
     ),
     (
         "reasoning",
         &ObjectFields {
-            idle: &["summary", "generate_summary"],
-            ..ObjectFields::of(&["effort"])
+            idle: "summary generate_summary",
+            ..ObjectFields::of("effort")
         },
     ),
     (
         "text",
         &ObjectFields {
             inner: &[("format", &FORMAT)],
-            ..ObjectFields::of(&["format", "verbosity"])
+            ..ObjectFields::of("format verbosity")
         },
     ),
 ];
-const CHOSEN: ObjectFields = ObjectFields::of(&["type", "name", "namespace"]);
-const FORMAT: ObjectFields = ObjectFields::of(&["type", "name", "description", "schema", "strict"]);
+const CHOSEN: ObjectFields = ObjectFields::of("type name namespace");
+const FORMAT: ObjectFields = ObjectFields::of("type name description schema strict");
 
 /// The documented fields of a request.
 pub(crate) fn fields() -> Vec<FieldDoc> {
@@ -248,7 +248,6 @@ impl ResponseFields {
     }
 }
 
-/// Adds the format of the text.
 fn add_format(text_fields: &JsonMap, out: &mut JsonMap) -> Result<(), Error> {
     const AT: &str = "text.format";
     if given(text_fields, "verbosity").is_some() {

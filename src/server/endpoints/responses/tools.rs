@@ -40,18 +40,9 @@ const HOSTED: &[&str] = &[
     SEARCH,
 ];
 
-const FUNCTION: &[&str] = &[
-    "type",
-    "name",
-    "description",
-    "parameters",
-    "strict",
-    "format",
-    "execution",
-    "tools",
-];
+const FUNCTION: &str = "type name description parameters strict format execution tools";
 /// All functions of a request are offered at once.
-const IDLE: &[&str] = &["allowed_callers", "defer_loading", "output_schema"];
+const IDLE: &str = "allowed_callers defer_loading output_schema";
 const KINDS: &[&str] = &["function", "custom", "namespace"];
 /// The fields of a tool that the client runs.
 pub(super) const TOOLS: ObjectFields = ObjectFields {
