@@ -2,7 +2,7 @@
 
 use crate::arch::{PointSpec, WeightSpec};
 use crate::plan::{BLOCK_LEN, KeyTokens, KeyValuePlan, RowLayout, StatePlan, Unit};
-use crate::weight;
+use crate::{point, weight};
 use lab_base::ggml::{Error, Graph, KvBlocks, ScoreOptions, Tensor, WholeSpans};
 use lab_base::weights::TensorType;
 
@@ -15,21 +15,10 @@ use super::selection::SelectedKeys;
 pub(super) const SINKS: WeightSpec = weight!(sinks: Bias "attn_sinks.weight" ["heads"] optional, "attention sinks: a further score of each head, without a value");
 
 /// The products of queries and keys.
-pub(super) const SCORES_POINT: PointSpec = PointSpec::new(
-    "scores",
-    &["n_kv", "heads"],
-    "products of queries and keys, before scale, softcap and mask",
-)
-.of_pairs();
+pub(super) const SCORES_POINT: PointSpec = point!(scores: Pairs ["n_kv", "heads"], "products of queries and keys, before scale, softcap and mask");
 
 /// The attention weights.
-pub(super) const WEIGHTS_POINT: PointSpec = PointSpec::new(
-    "weights",
-    &["n_kv", "heads"],
-    "attention weights: the softmax of the scores",
-)
-.of_pairs()
-.known_as("attn.hook_pattern");
+pub(super) const WEIGHTS_POINT: PointSpec = point!(weights: Pairs ["n_kv", "heads"] known_as("attn.hook_pattern"), "attention weights: the softmax of the scores");
 
 /// Maximum number of operations that attention adds for each further view of keys; an upper estimate.
 pub(super) const NODES_PER_VIEW: usize = 20;

@@ -282,9 +282,6 @@ impl GraphBuilder<'_> {
     }
 
     /// Rows `[n]` that the tokens' ids select in the table `key` of ids `[n, n_vocab]`: i32 `[n, n_tokens]`.
-    ///
-    /// # Errors
-    /// The errors of [`Self::linear`], or the pass has no token ids.
     pub(super) fn ids_of_tokens(&self, unit: &Unit, key: &str) -> Result<Tensor, Error> {
         let table = self.required_weight(unit, key)?;
         match &self.ids {
@@ -380,9 +377,6 @@ impl GraphBuilder<'_> {
     }
 
     /// Rotates `x [d, heads, n]` by the positions `by`.
-    ///
-    /// # Errors
-    /// The operation rejects its inputs, or sections get positions that are not those of the tokens.
     pub(super) fn rope_by(
         &self,
         rope: RopeRef,

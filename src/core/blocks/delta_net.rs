@@ -12,11 +12,9 @@
 //! `S [d, d, heads]`.
 
 use super::build::GraphBuilder;
-use crate::arch::{
-    ActRef, Contract, ContractRule, NormRef, PointSpec, QuantClass, RowWidth, StateSpec,
-};
+use crate::arch::{ActRef, Contract, NormRef, QuantClass, StateSpec};
 use crate::plan::Unit;
-use crate::{choices, options, weights};
+use crate::{choices, options, points, rules, weights};
 use lab_base::ggml::{Error, Tensor, Unary};
 
 choices! {
@@ -85,40 +83,23 @@ pub(super) static CONTRACT: Contract = Contract {
         norm: Scale "ssm_norm.weight" ["d"], "weight of the norm of each head";
         out: Matrix "ssm_out.weight" ["heads * d", "n_embd"], "output projection to the hidden state";
     },
-    rows: RowWidth::Hidden,
-    side: None,
     state: StateSpec::Recurrent(&[
         ("conv", "(kernel - 1) * (2 * k_heads * d + heads * d)"),
         ("matrix", "d * d * heads"),
     ]),
-    points: &[
-        PointSpec::new("q", &["d", "k_heads"], "queries after convolution and norm").of_heads(),
-        PointSpec::new("k", &["d", "k_heads"], "keys after convolution and norm").of_heads(),
-        PointSpec::new("v", &["d", "heads"], "values after convolution").of_heads(),
-        PointSpec::new(
-            "y",
-            &["d * heads"],
-            "results of the heads after their norm, before gate and output projection",
-        ),
-    ],
-    rules: &[
-        ContractRule {
-            holds: "kernel > 1",
-            message: "the convolution has at least two columns",
-        },
-        ContractRule {
-            holds: "k_heads > 0 and heads % k_heads == 0",
-            message: "`k_heads` divides `heads`",
-        },
-        ContractRule {
-            holds: "decay_sign == 1 or decay_sign == -1",
-            message: "`decay_sign` is 1 or -1",
-        },
-        ContractRule {
-            holds: "decay_bound <= 0",
-            message: "`decay_bound` is a logarithm, so not positive",
-        },
-    ],
+    points: points! {
+        q: Heads ["d", "k_heads"], "queries after convolution and norm";
+        k: Heads ["d", "k_heads"], "keys after convolution and norm";
+        v: Heads ["d", "heads"], "values after convolution";
+        y: Neurons ["d * heads"], "results of the heads after their norm, before gate and output projection";
+    },
+    rules: rules! {
+        "kernel > 1", "the convolution has at least two columns";
+        "k_heads > 0 and heads % k_heads == 0", "`k_heads` divides `heads`";
+        "decay_sign == 1 or decay_sign == -1", "`decay_sign` is 1 or -1";
+        "decay_bound <= 0", "`decay_bound` is a logarithm, so not positive";
+    },
+    ..Contract::BLOCK
 };
 
 pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {

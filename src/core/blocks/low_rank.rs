@@ -87,9 +87,6 @@ impl ActiveAdapters<'_> {
 impl GraphBuilder<'_> {
     /// `y` plus the updates of weight `at` of a unit by the adapters in the file, each token with its own adapter:
     /// `x [n_in, n_tokens]`, `y [n_out, n_tokens]`.
-    ///
-    /// # Errors
-    /// An operation rejects its inputs, or `x` has not one row for each token.
     pub(super) fn add_switched(
         &self,
         unit: &Unit,

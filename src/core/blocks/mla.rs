@@ -19,11 +19,10 @@ use super::build::GraphBuilder;
 use super::gate::{O_IN_POINT, OutputGate};
 use super::selection;
 use crate::arch::{
-    ActRef, CacheRef, Contract, ContractRule, NormRef, PointSpec, QuantClass, RopeRef, RowWidth,
-    SelectionRef, StateSpec,
+    ActRef, CacheRef, Contract, NormRef, QuantClass, RopeRef, SelectionRef, StateSpec,
 };
 use crate::plan::Unit;
-use crate::{options, weights};
+use crate::{options, points, rules, weights};
 use lab_base::ggml::{Error, ScoreOptions, Tensor};
 
 options! {
@@ -83,8 +82,6 @@ pub(super) static CONTRACT: Contract = Contract {
         ..selection::GATE_WEIGHT;
         ..selection::OFFSET_WEIGHT;
     },
-    rows: RowWidth::Hidden,
-    side: None,
     state: StateSpec::KeyValue {
         cache: "cache",
         k: "if(has('kv_b'), heads * dq, kv_rank + n_rope)",
@@ -95,56 +92,25 @@ pub(super) static CONTRACT: Contract = Contract {
         index: selection::ROW,
         pooled: None,
     },
-    points: &[
-        PointSpec::new(
-            "q_proj",
-            &["dq", "heads"],
-            "queries as they are projected, before rotation",
-        )
-        .of_heads()
-        .known_as("attn.hook_q"),
-        PointSpec::new(
-            "k_rope",
-            &["n_rope", "1"],
-            "rotated part of the keys, one for all heads",
-        ),
-        PointSpec::new(
-            "latent",
-            &["kv_rank", "1"],
-            "latent row of keys and values after its norm, as it is stored",
-        ),
-        attend::SCORES_POINT,
-        attend::WEIGHTS_POINT,
-        selection::K_POINT,
-        selection::Q_POINT,
-        selection::WEIGHTS_POINT,
-        PointSpec::new(
-            "heads",
-            &["dv", "heads"],
-            "results of the heads, before gate and output projection",
-        )
-        .of_heads()
-        .known_as("attn.hook_z"),
-        O_IN_POINT,
-    ],
-    rules: &[
-        ContractRule {
-            holds: "cache",
-            message: "latent attention names a cache",
-        },
-        ContractRule {
-            holds: "n_rope < dq",
-            message: "a part of each query head is not rotated",
-        },
-        ContractRule {
-            holds: "temp_floor > 0",
-            message: "`temp_floor` is positive",
-        },
-        ContractRule {
-            holds: "gate != 'query'",
-            message: "a gate of latent attention has a projection of its own",
-        },
-    ],
+    points: points! {
+        q_proj: Heads ["dq", "heads"] known_as("attn.hook_q"), "queries as they are projected, before rotation";
+        k_rope: Neurons ["n_rope", "1"], "rotated part of the keys, one for all heads";
+        latent: Neurons ["kv_rank", "1"], "latent row of keys and values after its norm, as it is stored";
+        ..attend::SCORES_POINT;
+        ..attend::WEIGHTS_POINT;
+        ..selection::K_POINT;
+        ..selection::Q_POINT;
+        ..selection::WEIGHTS_POINT;
+        heads: Heads ["dv", "heads"] known_as("attn.hook_z"), "results of the heads, before gate and output projection";
+        ..O_IN_POINT;
+    },
+    rules: rules! {
+        "cache", "latent attention names a cache";
+        "n_rope < dq", "a part of each query head is not rotated";
+        "temp_floor > 0", "`temp_floor` is positive";
+        "gate != 'query'", "a gate of latent attention has a projection of its own";
+    },
+    ..Contract::BLOCK
 };
 
 pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {

@@ -7,9 +7,9 @@
 //! transformers. That of `...ForTokenClassification` reads the hidden state of each token.
 
 use super::build::GraphBuilder;
-use crate::arch::{ActRef, Contract, ContractRule, RowWidth, StateSpec};
+use crate::arch::{ActRef, Contract, RowWidth};
 use crate::plan::{Pooling, Unit};
-use crate::{options, weights};
+use crate::{options, rules, weights};
 use lab_base::ggml::{Error, ScoreOptions, Tensor};
 
 options! {
@@ -45,14 +45,11 @@ pub(super) static CONTRACT: Contract = Contract {
         dense_3: Matrix "dense_3.weight" ["dim('dense_2', 1)", "dim('dense_3', 1)"] optional, "second dense layer after pooling";
         dense_3.bias: Bias "dense_3.bias" ["dim('dense_3', 1)"] optional, "bias of `dense_3`";
     },
-    side: None,
     rows: RowWidth::Any,
-    state: StateSpec::None,
-    points: &[],
-    rules: &[ContractRule {
-        holds: "(has('dense_2') or not has('dense_3')) and (has('cls') or not has('cls.norm'))",
-        message: "`dense_3` follows `dense_2`, and `cls.norm` follows `cls`",
-    }],
+    rules: rules! {
+        "(has('dense_2') or not has('dense_3')) and (has('cls') or not has('cls.norm'))", "`dense_3` follows `dense_2`, and `cls.norm` follows `cls`";
+    },
+    ..Contract::BLOCK
 };
 
 /// One vector of `width` elements, pooled from the rows of a sequence, which follow each other; or all rows, if the layers

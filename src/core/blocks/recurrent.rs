@@ -65,9 +65,6 @@ impl GroupTokens {
 
     /// A part of the state of each sequence: all rows `[size, rows]`, and the row that each sequence reads, i32
     /// `[n_seqs]`.
-    ///
-    /// # Errors
-    /// The part does not exist.
     pub(super) fn rows(
         &self,
         b: &GraphBuilder<'_>,
@@ -126,9 +123,6 @@ impl GraphBuilder<'_> {
     /// Runs an operator over time that carries the part `part` of the state. For each group `operator`
     /// gives the rows of its tokens `[width, n_tokens]` and the new states `[size, n_seqs]`. Returns the
     /// rows of all tokens and writes the states.
-    ///
-    /// # Errors
-    /// An operation rejects its inputs, or the pass has no sequences.
     pub(super) fn over_time(
         &mut self,
         unit: &Unit,

@@ -19,11 +19,10 @@ use super::attend::queries_of;
 use super::build::{GraphBuilder, RopePositions};
 use super::context::{AttentionView, RunView, SpanView, VisibleKeyValues};
 use crate::arch::{
-    Contract, ContractRule, NormRef, PointSpec, RopeRef, RowWidth, SelectionRef, StateSpec,
-    WeightRole, WeightSpec,
+    Contract, NormRef, PointSpec, RopeRef, RowWidth, SelectionRef, WeightRole, WeightSpec,
 };
 use crate::plan::{BLOCK_LEN, KeyValuePlan, StatePlan, Unit};
-use crate::{choices, options, weight};
+use crate::{choices, options, point, rules, weight};
 use lab_base::ggml::{Error, KvBlocks, Selector, Tensor, Unary};
 use lab_base::weights::TensorType;
 
@@ -63,21 +62,12 @@ pub(super) static CONTRACT: Contract = Contract {
     summary: "Chooses spans of the visible keys of a query, by the scores of an indexer. An attention block that names it has the weights of the indexer, and its KV cache holds a row of the indexer per position.",
     formula: "selected(q) = top of {span > 1: max over spans of }(sum over heads of {not together: (index_weights.h) * }max({rope -> rope: iq} . {rope -> rope: ik}, 0))",
     options: Selection::OPTIONS,
-    weights: &[],
     rows: RowWidth::Any,
-    side: None,
-    state: StateSpec::None,
-    points: &[],
-    rules: &[
-        ContractRule {
-            holds: "heads > 0 and top > 0 and span > 0",
-            message: "an indexer has heads, and selects at least one span of at least one key",
-        },
-        ContractRule {
-            holds: "not pooled or local == 0 and (span == 2 or span == 4 or span == 8 or span == 16)",
-            message: "spans with one key have 2, 4, 8 or 16 positions, and none is `local`",
-        },
-    ],
+    rules: rules! {
+        "heads > 0 and top > 0 and span > 0", "an indexer has heads, and selects at least one span of at least one key";
+        "not pooled or local == 0 and (span == 2 or span == 4 or span == 8 or span == 16)", "spans with one key have 2, 4, 8 or 16 positions, and none is `local`";
+    },
+    ..Contract::BLOCK
 };
 
 /// Number of elements of the indexer's row in the cache, for a block with the options `selection` and `selects`.
@@ -124,9 +114,6 @@ impl GraphBuilder<'_> {
     /// The selected keys, where a unit has a selection. A unit that selects does so with the input
     /// `h [n_embd, n_tokens]` and the rows `latent` that queries are projected from; other units reuse the latest
     /// result of the layers before.
-    ///
-    /// # Errors
-    /// An operation rejects its inputs, or no earlier layer selected.
     pub(super) fn select(
         &mut self,
         unit: &Unit,
@@ -409,24 +396,13 @@ impl GraphBuilder<'_> {
 }
 
 /// The indexer's keys.
-pub(super) const K_POINT: PointSpec = PointSpec::new(
-    "index_k",
-    &["d_head_index", "1"],
-    "keys of the indexer, if the block selects",
-);
+pub(super) const K_POINT: PointSpec =
+    point!(index_k: Neurons ["d_head_index", "1"], "keys of the indexer, if the block selects");
 /// The indexer's queries.
-pub(super) const Q_POINT: PointSpec = PointSpec::new(
-    "index_q",
-    &["d_head_index", "n_head_index"],
-    "queries of the indexer",
-)
-.of_heads();
+pub(super) const Q_POINT: PointSpec =
+    point!(index_q: Heads ["d_head_index", "n_head_index"], "queries of the indexer");
 /// The weights of the indexer's heads.
-pub(super) const WEIGHTS_POINT: PointSpec = PointSpec::new(
-    "index_weights",
-    &["n_head_index"],
-    "weights of the indexer's heads, where the file has them",
-);
+pub(super) const WEIGHTS_POINT: PointSpec = point!(index_weights: Neurons ["n_head_index"], "weights of the indexer's heads, where the file has them");
 
 /// A mask value that no score outweighs; it is minus infinity in f16.
 const NEVER: f32 = -1e30;

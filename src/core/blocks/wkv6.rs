@@ -13,11 +13,9 @@
 //! `[n_embd, n_tokens]` in and out. State of each sequence: the last input and `S [d, d, heads]`.
 
 use super::build::GraphBuilder;
-use crate::arch::{
-    ActRef, Contract, ContractRule, NormRef, PointSpec, QuantClass, RowWidth, StateSpec,
-};
+use crate::arch::{ActRef, Contract, NormRef, QuantClass, StateSpec};
 use crate::plan::Unit;
-use crate::{options, weights};
+use crate::{options, points, rules, weights};
 use lab_base::ggml::{Error, Tensor, Unary};
 
 options! {
@@ -64,30 +62,19 @@ pub(super) static CONTRACT: Contract = Contract {
         gate: Matrix "time_mix_gate.weight" ["n_embd", "n_embd"], "projection to the output gate";
         out: Matrix "time_mix_output.weight" ["n_embd", "n_embd"], "output projection to the hidden state";
     },
-    rows: RowWidth::Hidden,
-    side: None,
     state: StateSpec::Recurrent(&[("shift", "n_embd"), ("matrix", "d * d * heads")]),
-    points: &[
-        PointSpec::new("r", &["d", "heads"], "receptances").of_heads(),
-        PointSpec::new("k", &["d", "heads"], "keys").of_heads(),
-        PointSpec::new("v", &["d", "heads"], "values").of_heads(),
-        PointSpec::new("decay", &["d", "heads"], "decays of the state").of_heads(),
-        PointSpec::new(
-            "y",
-            &["d * heads"],
-            "results of the heads after their norm, before gate and output projection",
-        ),
-    ],
-    rules: &[
-        ContractRule {
-            holds: "d * heads == n_embd",
-            message: "`d` divides the width of the hidden state",
-        },
-        ContractRule {
-            holds: "k_heads > 0 and heads % k_heads == 0",
-            message: "`k_heads` divides the number of heads",
-        },
-    ],
+    points: points! {
+        r: Heads ["d", "heads"], "receptances";
+        k: Heads ["d", "heads"], "keys";
+        v: Heads ["d", "heads"], "values";
+        decay: Heads ["d", "heads"], "decays of the state";
+        y: Neurons ["d * heads"], "results of the heads after their norm, before gate and output projection";
+    },
+    rules: rules! {
+        "d * heads == n_embd", "`d` divides the width of the hidden state";
+        "k_heads > 0 and heads % k_heads == 0", "`k_heads` divides the number of heads";
+    },
+    ..Contract::BLOCK
 };
 
 pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {

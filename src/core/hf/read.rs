@@ -28,18 +28,12 @@ const PARTS: ValueForm = ValueForm::List(&ValueForm::Either(&[
 ]));
 
 /// Reads a map by itself, without the parts that it shares with others ([`Map::completed`]).
-///
-/// # Errors
-/// The text has problems; all are returned together.
 pub(super) fn parse(path: &str, source: &str) -> Result<Map, Diagnostics> {
     read(path, source, true)
 }
 
 /// Reads the part that all maps share: parameters that are set if the configuration has their keys, and ignored keys
 /// and tensors.
-///
-/// # Errors
-/// The text has problems; all are returned together.
 pub(super) fn parse_common(path: &str, source: &str) -> Result<Map, Diagnostics> {
     let mut map = read(path, source, false)?;
     map.params

@@ -52,9 +52,6 @@ pub(super) struct MapAttempt {
 }
 
 /// Applies a map to the configuration that it reads. `common` is the part that all maps share.
-///
-/// # Errors
-/// There are problems. All are returned, each at its place in the map or in the common part.
 pub(super) fn apply(
     map: &Map,
     common: &Map,

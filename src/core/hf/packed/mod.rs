@@ -174,9 +174,6 @@ pub(super) struct PackedMatrices {
 impl PackedMatrices {
     /// Finds the packed matrices, and changes the checkpoint and the configuration as if the matrices were stored
     /// unpacked.
-    ///
-    /// # Errors
-    /// The method is unknown, or its tensors cannot be read.
     pub(super) fn take(
         json: &mut Json,
         folder: &Path,
@@ -251,9 +248,6 @@ impl PackedMatrices {
     }
 
     /// The meaning of the tensor of this name.
-    ///
-    /// # Errors
-    /// A packed matrix is malformed.
     pub(super) fn packing(&self, name: &str) -> Result<Packing, String> {
         match self.matrices.get(name) {
             None => Ok(Packing::Plain),

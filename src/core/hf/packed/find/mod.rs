@@ -127,8 +127,6 @@ impl MatrixFinder<'_> {
         Some((family, name.to_owned()))
     }
 
-    /// # Errors
-    /// A tensor does not fit; the error names the stored tensor and its file.
     pub(super) fn find(&self, family: PackedLayout, name: &str) -> Result<FoundMatrix, String> {
         let base = name.strip_suffix(".weight").unwrap_or(name);
         let (codes, shape, kind) = match family {
