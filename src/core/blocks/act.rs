@@ -15,6 +15,7 @@
 
 use super::build::{GraphBuilder, softcap};
 use crate::arch::{ActRef, Contract, RowWidth};
+use crate::plan::Unit;
 use crate::{choices, options, rules};
 use lab_base::ggml::{Error, Glu, Tensor, Unary};
 
@@ -148,6 +149,24 @@ impl GraphBuilder<'_> {
             _ => return g.mul(&self.elements(Some(&act), gate)?, up),
         };
         g.glu(glu, gate, up)
+    }
+
+    /// The hidden layer of an MLP, from its gate and up products, with their points.
+    pub(super) fn hidden(
+        &self,
+        unit: &Unit,
+        act: ActRef,
+        gate: Option<Tensor>,
+        up: Tensor,
+    ) -> Result<Tensor, Error> {
+        let gate = gate
+            .map(|gate| self.point(unit, "gate", gate))
+            .transpose()?;
+        let up = self.point(unit, "up", up)?;
+        match gate {
+            Some(gate) => self.activate_gate(act, &gate, &up),
+            None => self.activate(act, &up),
+        }
     }
 
     fn act(&self, act: ActRef) -> Option<Activation> {

@@ -1,6 +1,6 @@
 //! Attention over the keys that the store returns.
 
-use crate::arch::{PointSpec, WeightSpec};
+use crate::arch::{Mode, PointSpec, WeightSpec};
 use crate::plan::{BLOCK_LEN, KeyTokens, KeyValuePlan, RowLayout, StatePlan, Unit};
 use crate::{point, weight};
 use lab_base::ggml::{Error, Graph, KvBlocks, ScoreOptions, Tensor, WholeSpans};
@@ -8,8 +8,9 @@ use lab_base::weights::TensorType;
 
 use super::build::{GraphBuilder, softcap};
 use super::cache::CacheOptions;
-use super::context::{AttentionView, RunView, Runs, VisibleKeyValues};
-use super::selection::SelectedKeys;
+use super::context::{AttentionView, DerivedInput, RunView, Runs, SelectedKeys, VisibleKeyValues};
+use super::lab::AttentionCapture;
+use super::position_bias::{DistanceBuckets, TABLE};
 
 /// The sinks: a further score of each head in the denominator of the softmax, without a value.
 pub(super) const SINKS: WeightSpec = weight!(sinks: Bias "attn_sinks.weight" ["heads"] optional, "attention sinks: a further score of each head, without a value");
@@ -152,6 +153,61 @@ impl GraphBuilder<'_> {
                 })
             }
         }
+    }
+
+    /// Computes the captured attention weights, for the chosen tokens alone: attention itself may not store them.
+    /// `q [dk, heads, n_tokens]`, `k [dk * kv_heads, n_rows]`; the weights are `[n_keys * heads, m]`.
+    pub(super) fn take_weights(
+        &self,
+        unit: &Unit,
+        q: &Tensor,
+        (k, kv_heads): (&Tensor, u64),
+        scores: &ScoreOptions<'_>,
+    ) -> Result<(), Error> {
+        let path = format!("{}.{}", unit.path, WEIGHTS_POINT.name);
+        let Some(AttentionCapture { rows, keys, mask }) = self.lab.pairs.get(&path) else {
+            return Ok(());
+        };
+        let g = self.g;
+        let [dk, heads, n, _] = q.shape();
+        let [n_keys, m, ..] = mask.shape();
+        let q = if q.is_contiguous() {
+            q.clone()
+        } else {
+            g.cont(q)?
+        };
+        let q = g.get_rows(&g.reshape(&q, [dk * heads, n, 1, 1])?, rows)?;
+        let q = g.permute(&g.reshape(&q, [dk, heads, m, 1])?, [0, 2, 1, 3])?;
+        let k = g.reshape(&g.get_rows(k, keys)?, [dk, kv_heads, n_keys, 1])?;
+        let k = g.cont(&g.permute(&k, [0, 2, 1, 3])?)?;
+        let mut product = g.mul_mat(&k, &q)?; // [n_keys, m, heads]
+        g.exact(&product)?;
+        let mut scores = *scores;
+        if scores.softcap != 0.0 {
+            product = softcap(g, &product, scores.scale, scores.softcap)?;
+            scores.scale = 1.0;
+        }
+        let weights = g.soft_max(&product, Some(mask), &scores)?;
+        let weights = g.cont(&g.permute(&weights, [0, 2, 1, 3])?)?;
+        let weights = g.reshape(&weights, [n_keys * heads, m, 1, 1])?;
+        g.expand(&weights)?;
+        self.lab.captured.borrow_mut().insert(path, weights);
+        Ok(())
+    }
+
+    /// The bias of a unit's scores for each distance, `[heads, 2 far + 1]`; none if the unit has no bias.
+    pub(super) fn position_bias(&self, unit: &Unit, far: u64) -> Result<Option<Tensor>, Error> {
+        let Some(table) = self.weight(unit, TABLE) else {
+            return Ok(None);
+        };
+        let cache = unit.key_values().map(|rows| rows.cache);
+        let rule = cache.map(|cache| CacheOptions::read(&self.plan.caches[cache].unit.options));
+        let buckets = self.input(DerivedInput::Buckets(DistanceBuckets {
+            n: table.shape()[1],
+            far,
+            is_causal: rule.is_some_and(|rule| rule.causal) && self.plan.mode == Mode::Causal,
+        }))?;
+        self.g.get_rows(table, &buckets).map(Some)
     }
 
     /// The bias of each key and query of a view, `[n_kv, n_tokens, heads, n_runs]`, looked up in the bias of each
@@ -300,31 +356,6 @@ impl GraphBuilder<'_> {
     pub fn keys_are_of_source(&self, unit: &Unit) -> bool {
         let rows = unit.key_values();
         rows.is_some_and(|rows| self.plan.caches[rows.cache].keys == KeyTokens::Source)
-    }
-
-    /// Stores the keys and values of a unit for rows of the source `[n_embd, n_tokens]`.
-    ///
-    /// # Errors
-    /// An operation rejects its inputs, or the unit makes no keys of a source.
-    pub fn keep_source(&mut self, unit: &Unit, x: &Tensor) -> Result<(), Error> {
-        let _scope = self
-            .g
-            .scope_on(unit.contract.0.name, &unit.path, unit.device);
-        let Some(state) = unit.key_values().filter(|_| self.keys_are_of_source(unit)) else {
-            return Err(Error::Arguments {
-                op: "keep_source",
-                message: format!("{} makes no keys of a source", unit.path),
-            });
-        };
-        let (k, v) = super::keys_of_source(self, unit, x)?;
-        let (g, n) = (self.g, self.n_tokens);
-        let rows = |x: &Tensor| g.reshape(x, [x.shape()[0] * x.shape()[1], n, 1, 1]);
-        let kept = self
-            .store
-            .append(g, &unit.path, state, &rows(&k)?, Some(&rows(&v)?))?;
-        // A pass over a source alone has no later operation that reads the rows.
-        g.expand(&kept.k)?;
-        kept.v.iter().try_for_each(|v| g.expand(v))
     }
 
     /// Attention without flash attention, one operation after another, with a bias `[n_kv, n_tokens, heads, n_runs]`:

@@ -3,20 +3,19 @@
 //! A block defines the computation; the [`KeyValueStore`] decides where keys and values are stored.
 //! Cached, stateless and bidirectional execution differ only in the store, so each block has one `build`.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 
-use crate::arch::{ActRef, NormRef, PointSpec, RopeRef, WeightRole};
+use crate::arch::{NormRef, PointSpec, RopeRef, WeightRole};
 use crate::plan::{NormUse, Plan, Unit};
 use lab_base::ggml::{Error, Graph, RopePairing, RopeParams, ScoreOptions, Tensor, Unary};
 
-use super::context::{DerivedInput, DerivedInputs, KeyValueStore, StateStore};
-use super::lab::GraphLab;
+use super::context::{
+    DerivedInput, DerivedInputs, KeyValueStore, SelectedKeys, SequenceGroup, StateStore,
+};
+use super::lab::{GraphLab, NamedValue};
 use super::low_rank::ActiveAdapters;
 use super::norm::{NormKind, NormOptions};
-use super::recurrent::SequenceGroup;
 use super::rope::{Pairing, RopeOptions, Scaling};
-use super::selection::SelectedKeys;
 
 /// The graph under construction.
 pub struct GraphBuilder<'a> {
@@ -54,8 +53,6 @@ pub struct GraphBuilder<'a> {
     pub selected: Selections,
     /// The captures and edits of the pass.
     pub lab: GraphLab,
-    /// The values that have got a name, in the order of computation.
-    pub named: RefCell<Vec<NamedValue>>,
 }
 
 /// The positions by which heads are rotated.
@@ -72,16 +69,6 @@ pub(super) enum RopePositions<'a> {
 /// The latest result of each selection, by its place in the plan.
 #[derive(Default)]
 pub struct Selections(pub(super) HashMap<usize, SelectedKeys>);
-
-/// A value with a name.
-pub struct NamedValue {
-    /// The path, such as `layers.3.attn.q`.
-    pub path: String,
-    /// The description of the value in its contract.
-    pub spec: &'static PointSpec,
-    /// The value.
-    pub tensor: Tensor,
-}
 
 impl GraphBuilder<'_> {
     /// Applies the captures and edits of a point to a unit's value `x [.., n_tokens]`, and returns the value that later
@@ -133,29 +120,11 @@ impl GraphBuilder<'_> {
 
     fn name_value(&self, path: String, spec: &'static PointSpec, tensor: &Tensor) {
         tensor.set_name(&path);
-        self.named.borrow_mut().push(NamedValue {
+        self.lab.named.borrow_mut().push(NamedValue {
             path,
             spec,
             tensor: tensor.clone(),
         });
-    }
-
-    /// The hidden layer of an MLP, from its gate and up products, with their points.
-    pub(super) fn hidden(
-        &self,
-        unit: &Unit,
-        act: ActRef,
-        gate: Option<Tensor>,
-        up: Tensor,
-    ) -> Result<Tensor, Error> {
-        let gate = gate
-            .map(|gate| self.point(unit, "gate", gate))
-            .transpose()?;
-        let up = self.point(unit, "up", up)?;
-        match gate {
-            Some(gate) => self.activate_gate(act, &gate, &up),
-            None => self.activate(act, &up),
-        }
     }
 
     /// A weight of a unit; `None` if the file lacks it.
@@ -236,6 +205,37 @@ impl GraphBuilder<'_> {
         let second = |up: &Tensor, inner: &Tensor| g.mul_mat(up, inner);
         let y = self.adapters.add(g, at, y, of_tokens, first, second)?;
         self.add_switched(unit, at, y, x)
+    }
+
+    /// `y` plus the updates of weight `at` of a unit by the adapters in the file, each token with its own adapter:
+    /// `x [n_in, n_tokens]`, `y [n_out, n_tokens]`.
+    pub(super) fn add_switched(
+        &self,
+        unit: &Unit,
+        at: usize,
+        y: Tensor,
+        x: &Tensor,
+    ) -> Result<Tensor, Error> {
+        let mut updates = unit.updates_of(at).peekable();
+        let (Some(ids), Some(_)) = (&self.switched, updates.peek()) else {
+            return Ok(y);
+        };
+        let (g, n) = (self.g, self.n_tokens);
+        let x = g.reshape(x, [x.shape()[0], 1, n, 1])?;
+        let mut rows: Option<Tensor> = None;
+        for (down, up) in updates {
+            let inner = g.mul_mat_id(&self.tensors[down], &x, ids)?;
+            let part = g.mul_mat_id(&self.tensors[up], &inner, ids)?;
+            rows = Some(match rows {
+                Some(before) => g.concat(&before, &part, 0)?,
+                None => part,
+            });
+        }
+        self.adapters.updated.borrow_mut().insert(at);
+        match rows {
+            Some(rows) => g.add(&y, &g.reshape(&rows, y.shape())?),
+            None => Ok(y),
+        }
     }
 
     /// `w_e.x` for the experts that `picked [used, n_tokens]` selects, with the weight `key [n, m,

@@ -16,8 +16,8 @@
 
 use super::attend::{self, KeyRows};
 use super::build::{GraphBuilder, RopePositions};
-use super::context::EndedSpans;
-use super::selection::{self, SelectedKeys, Selection};
+use super::context::{EndedSpans, SelectedKeys};
+use super::selection::{self, Selection};
 use crate::arch::{
     CacheRef, Contract, NormRef, PooledSpec, QuantClass, RopeRef, SelectionRef, StateSpec,
 };

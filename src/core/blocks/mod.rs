@@ -45,17 +45,16 @@ mod wkv6;
 mod wkv7;
 
 pub use attend::KeyRows;
-pub use build::{GraphBuilder, NamedValue, Selections};
+pub use build::{GraphBuilder, Selections};
 pub use context::{
     AdapterSwitches, AttentionView, DerivedInput, DerivedInputs, EndedSpans, KeyValueStore,
-    NgramHashes, RunView, Runs, SpanRows, SpanView, StateStore, SwitchCounts, VisibleKeyValues,
+    NgramHashes, RunView, Runs, SequenceGroup, SpanRows, SpanView, StateStore, SwitchCounts,
+    VisibleKeyValues,
 };
+pub use lab::NamedValue;
 pub use low_rank::{ActiveAdapters, LowRankUpdate, LowRankUpdates, MAX_NODES as MAX_UPDATE_NODES};
 pub use nodes::max_nodes;
 pub use position_bias::DistanceBuckets;
-pub use recurrent::SequenceGroup;
-
-use source_keys::keys_of_source;
 
 use crate::arch::Registry;
 use crate::plan::Unit;

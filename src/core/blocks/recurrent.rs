@@ -13,16 +13,6 @@ use lab_base::ggml::{Error, Graph, Tensor};
 /// Maximum number of operations that a further group adds to a block; an upper estimate.
 pub(super) const NODES_PER_GROUP: usize = 48;
 
-/// Sequences with equally many tokens in a pass. Their tokens follow each other, one sequence after
-/// another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SequenceGroup {
-    /// Number of sequences.
-    pub n_seqs: usize,
-    /// Number of tokens of each sequence.
-    pub n_steps: usize,
-}
-
 /// A group while the graph is built.
 pub(super) struct GroupTokens {
     /// The place of the group among the groups of the pass.

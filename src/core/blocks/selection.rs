@@ -17,7 +17,7 @@
 
 use super::attend::queries_of;
 use super::build::{GraphBuilder, RopePositions};
-use super::context::{AttentionView, RunView, SpanView, VisibleKeyValues};
+use super::context::{AttentionView, RunView, SelectedKeys, SpanView, VisibleKeyValues};
 use crate::arch::{
     Contract, NormRef, PointSpec, RopeRef, RowWidth, SelectionRef, WeightRole, WeightSpec,
 };
@@ -100,15 +100,6 @@ pub(super) const OFFSET_WEIGHT: WeightSpec = weight!(index_offset: Bias "indexer
 /// Maximum number of operations that a selection adds, and that each further view of keys adds; upper estimates.
 pub(super) const NODES: usize = 80;
 pub(super) const NODES_PER_VIEW: usize = 32;
-
-/// The selected keys of the queries of a pass.
-#[derive(Clone)]
-pub(super) enum SelectedKeys {
-    /// Lists for attention over KV blocks, and the number of positions of a block in them; none: everything.
-    Lists(Option<Tensor>, u64),
-    /// A mask `[n_kv, n_tokens, n_runs, 1 or kv_heads]` for each view; none: the mask of the view.
-    Masks(Vec<Option<Tensor>>),
-}
 
 impl GraphBuilder<'_> {
     /// The selected keys, where a unit has a selection. A unit that selects does so with the input

@@ -8,10 +8,9 @@ use crate::arch::expr::Expr;
 use crate::arch::table::{TableFields, TableReader, TomlItem, ValueForm};
 use crate::arch::{Diagnostic, Diagnostics, Span, Spanned};
 
-use super::config::Expressions;
 use super::definition::{
-    Composition, DefaultValue, ElementSlice, Map, ParamRule, ParamValue, PartRule, Repeat,
-    Requirement, TensorGroup, TensorOrigin, TensorRule, TextModel,
+    Composition, DefaultValue, ElementSlice, Expressions, Map, ParamRule, ParamValue, PartRule,
+    Repeat, Requirement, TensorGroup, TensorOrigin, TensorRule, TextModel,
 };
 use super::rearrange::Pattern;
 

@@ -1,8 +1,8 @@
 //! Adapters in a model file, between which tokens switch: the tensors that update the weights of its layers.
 
-use super::Unit;
-use super::assemble::Planner;
 use super::facts::UnitScope;
+use super::planner::{FileAdapters, Planner};
+use super::{AdapterUpdatePlan, Unit};
 use crate::arch::{Instance, ResolvedOption, WeightRole};
 
 /// Name suffixes of the two matrices of an update; the first is multiplied first.
@@ -11,38 +11,6 @@ const UP: &str = ".lora_b";
 
 /// Maximum number of switching tokens: each token of a text is searched among them.
 const MAX_SWITCHES: usize = 4096;
-
-/// The adapters in the file.
-#[derive(Clone, Copy)]
-pub(super) struct FileAdapters {
-    rank: u64,
-    /// Number of adapters, including the one of texts without a switch.
-    count: u64,
-}
-
-/// The update of rows of a weight by adapters in the file. The updates of one weight follow each other in the order of
-/// its rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AdapterUpdatePlan {
-    /// The weight, as an index into [`Unit::weights`].
-    pub weight: usize,
-    /// The index in [`Unit::weights`] of the matrices `[n_in, rank, adapters]`; those of `[rank, n_out, adapters]`
-    /// follow.
-    pub down: usize,
-}
-
-impl Unit {
-    /// The updates of a weight by adapters in the file, as indices into [`Plan::tensors`], as is `weight`:
-    /// `[n_in, rank, adapters]` and `[rank, n_out, adapters]` for parts of the weight's rows, one after another.
-    pub fn updates_of(&self, weight: usize) -> impl Iterator<Item = (usize, usize)> {
-        let of_weight =
-            move |update: &&AdapterUpdatePlan| self.weights[update.weight] == Some(weight);
-        let updates = self.updates.iter().filter(of_weight);
-        updates.filter_map(move |update| {
-            Some((self.weights[update.down]?, self.weights[update.down + 1]?))
-        })
-    }
-}
 
 impl Planner<'_> {
     /// The adapters in the file, if tokens switch between any.

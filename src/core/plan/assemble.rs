@@ -1,86 +1,27 @@
 //! Plans a definition's stages, layers and slots one after the other, and collects all problems.
 
-use std::collections::{HashMap, HashSet};
-use std::fmt::Display;
+use std::collections::HashMap;
 
 use super::facts::{FileFacts, LayerIndex, LayerScope};
 use super::mixes::MixUse;
-use super::unit::index_of;
+use super::planner::{Planner, index_of};
 use super::{
-    BranchPlan, CachePlan, DiffusionPlan, HeadPlan, KeyValuePlan, LayerPlan, MAX_LAYERS, NormUse,
-    Plan, SlotPlan, StatePlan, TensorPlan, Unit,
+    BranchPlan, DiffusionPlan, Error, HeadPlan, KeyValuePlan, LayerPlan, MAX_LAYERS, NormUse, Plan,
+    SlotPlan, StatePlan, TensorSet, Unit,
 };
 use crate::arch::expr::{Expr, Scope, Value};
 use crate::arch::{
-    Branch, Diagnostic, Diagnostics, Head, Instance, Mode, OF_FILE, Presence, Reads, Resource,
-    SHIFT_LOGITS, Setting, Slot, Span, Spanned, Stack,
+    ArchDef, Branch, Head, Instance, Mode, OF_FILE, Presence, Reads, Resource, SHIFT_LOGITS,
+    Setting, Slot, Spanned, Stack,
 };
+use lab_base::weights::Metadata;
 
 /// Maximum number of branches of slots in all layers, so that a hostile definition cannot exhaust memory.
 const MAX_BRANCHES: usize = 1 << 16;
-/// Number of problems after which planning stops.
-const MAX_PROBLEMS: usize = 1 << 14;
-
-pub(super) struct Planner<'a> {
-    pub(super) facts: &'a FileFacts<'a>,
-    pub(super) tensors: Vec<TensorPlan>,
-    pub(super) tensor_index: HashMap<String, usize>,
-    pub(super) norms: Vec<Unit>,
-    pub(super) acts: Vec<Unit>,
-    pub(super) ropes: Vec<Unit>,
-    pub(super) caches: Vec<CachePlan>,
-    pub(super) selections: Vec<Unit>,
-    pub(super) problems: Vec<String>,
-    /// The keys of reported problems, to report each once.
-    reported: HashSet<String>,
-    /// Number of elements of the rows of each tap.
-    pub(super) taps: HashMap<String, u64>,
-    /// Number of elements of the rows of each tap that layers that read the source saved.
-    pub(super) source_taps: HashMap<String, u64>,
-    /// Paths of the blocks whose keys are made of a tap in `source_taps`.
-    pub(super) source_keys: HashSet<String>,
-    /// Number of hidden states of a token after the parts planned so far.
-    pub(super) states: u64,
-    /// The adapters in the file, between which tokens switch.
-    pub(super) adapters: Option<super::adapters::FileAdapters>,
-}
-
 impl<'a> Planner<'a> {
-    pub(super) fn new(facts: &'a FileFacts<'a>) -> Self {
-        Self {
-            facts,
-            tensors: Vec::new(),
-            tensor_index: HashMap::new(),
-            norms: Vec::new(),
-            acts: Vec::new(),
-            ropes: Vec::new(),
-            caches: Vec::new(),
-            selections: Vec::new(),
-            problems: Vec::new(),
-            reported: HashSet::new(),
-            taps: HashMap::new(),
-            source_taps: HashMap::new(),
-            source_keys: HashSet::new(),
-            states: 1,
-            adapters: None,
-        }
-    }
-
     /// The plan, or all problems.
     pub(super) fn plan(mut self) -> Result<Plan, Vec<String>> {
         self.model().ok_or(self.problems)
-    }
-
-    pub(super) fn problem<T>(&mut self, message: String) -> Option<T> {
-        if !self.has_too_many_problems() && self.reported.insert(message.clone()) {
-            self.problems.push(message);
-        }
-        None
-    }
-
-    /// Whether there are too many problems to continue.
-    fn has_too_many_problems(&self) -> bool {
-        self.problems.len() >= MAX_PROBLEMS
     }
 
     fn model(&mut self) -> Option<Plan> {
@@ -284,17 +225,6 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Reports a problem with its place in the definition, once for each `key`.
-    pub(super) fn problem_at<T>(&mut self, span: &Span, key: &str, message: &str) -> Option<T> {
-        if !self.has_too_many_problems() && self.reported.insert(format!("{}:{key}", span.start)) {
-            let text = self.facts.def.text.as_ref();
-            let problem = vec![Diagnostic::new(span.clone(), message)];
-            let shown = Diagnostics::new(&text.path, &text.source, problem).to_string();
-            self.problems.push(shown.replace('\n', "\n  "));
-        }
-        None
-    }
-
     /// Checks that a unit that reads the keys of another one has the same cache and row widths.
     fn check_owners(&mut self, layers: &[LayerPlan]) {
         let units = layers
@@ -327,14 +257,6 @@ impl<'a> Planner<'a> {
         }
     }
 
-    pub(super) fn number(&mut self, scope: &LayerScope<'_>, name: &str) -> Option<u64> {
-        match self.facts.param(name, scope, false) {
-            Ok(Value::Int(n)) if n > 0 => Some(n as u64),
-            Ok(other) => self.problem(format!("`{name}` is {other}, expected a positive integer")),
-            Err(error) => self.problem(error),
-        }
-    }
-
     fn diffusion(&mut self, scope: &LayerScope<'_>) -> Option<DiffusionPlan> {
         match self.facts.param(SHIFT_LOGITS, scope, false) {
             Ok(Value::Bool(shift_logits)) => Some(DiffusionPlan { shift_logits }),
@@ -342,23 +264,6 @@ impl<'a> Planner<'a> {
                 "`{SHIFT_LOGITS}` is {other}, expected true or false"
             )),
             Err(error) => self.problem(error),
-        }
-    }
-
-    /// The value of an expression; if it has none, a problem that starts with `what` is reported.
-    pub(super) fn evaluate(
-        &mut self,
-        expr: &Expr,
-        scope: &dyn Scope,
-        what: &dyn Display,
-    ) -> Option<Value> {
-        match expr.evaluate(scope) {
-            Ok(value) => Some(value),
-            // A missing key is missing for all expressions: it is reported once.
-            Err(error) => match self.facts.missing_key(&error) {
-                Some(key) if !self.reported.insert(key.clone()) => None,
-                _ => self.problem(format!("{what}: {error}")),
-            },
         }
     }
 
@@ -585,6 +490,20 @@ impl<'a> Planner<'a> {
             read,
             norm,
             unit: Some(unit),
+        })
+    }
+}
+
+impl Plan {
+    /// Resolves a definition with the metadata and tensors of a model.
+    ///
+    /// # Errors
+    /// Metadata keys or tensors are missing, shapes are wrong, or rules are broken. All problems are returned together.
+    pub fn new(def: &ArchDef, metadata: &Metadata, tensors: &dyn TensorSet) -> Result<Self, Error> {
+        let facts = FileFacts::new(def, metadata, tensors);
+        Planner::new(&facts).plan().map_err(|problems| Error {
+            arch: def.name.clone(),
+            problems,
         })
     }
 }

@@ -97,3 +97,14 @@ pub struct HeadPlan {
     /// Projection to logits, with their scale and softcap; none if the normed hidden state is the result.
     pub unit: Option<Unit>,
 }
+
+/// The source of sequences.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SourcePlan {
+    /// The embedding of the source's token ids, like that of the sequence.
+    pub embed: Unit,
+    /// The token with which every completion starts.
+    pub start: u32,
+    /// Number of layers that read the source; they are the first ones of the plan.
+    pub n_layers: usize,
+}

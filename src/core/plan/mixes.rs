@@ -1,7 +1,7 @@
 //! Several hidden states: the mixes that make, read and write them, and the check that each slot reads one state.
 
-use super::assemble::Planner;
 use super::facts::LayerScope;
+use super::planner::Planner;
 use super::{LayerPlan, Plan, Unit};
 use crate::arch::expr::Value;
 use crate::arch::{ResolvedOption, Resource, Setting, Slot};

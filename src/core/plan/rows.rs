@@ -1,8 +1,8 @@
 //! Widths of the values between blocks. They are checked, since ggml would silently repeat a tensor that is too narrow.
 
 use super::Unit;
-use super::assemble::Planner;
 use super::facts::{LayerScope, UnitScope};
+use super::planner::Planner;
 use crate::arch::{Instance, RowWidth, Spanned};
 
 impl Planner<'_> {

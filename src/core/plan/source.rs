@@ -1,34 +1,12 @@
-//! The source of sequences: the layers that read it, and the blocks that attend to the result of these layers.
+//! Plans the source of sequences: the layers that read it, and the blocks that attend to the result of these layers.
 
 use std::collections::HashMap;
 
-use super::assemble::Planner;
 use super::facts::LayerScope;
-use super::{LayerPlan, StatePlan, Unit};
+use super::planner::Planner;
+use super::{KeyTokens, LayerPlan, SourcePlan, StatePlan, Unit};
 use crate::arch::expr::Value;
 use crate::arch::{Branch, ResolvedOption, START_TOKEN, TAPS};
-
-/// The source of sequences.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SourcePlan {
-    /// The embedding of the source's token ids, like that of the sequence.
-    pub embed: Unit,
-    /// The token with which every completion starts.
-    pub start: u32,
-    /// Number of layers that read the source; they are the first ones of the plan.
-    pub n_layers: usize,
-}
-
-/// The tokens that keys belong to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeyTokens {
-    /// The tokens of the sequence.
-    Tokens,
-    /// The tokens of the source; the sequence's tokens attend to all of them.
-    Source,
-    /// The tokens of the source, in the layers that read it; nothing of them is stored after the pass.
-    Pass,
-}
 
 impl Planner<'_> {
     /// The width of the second input of a branch: a tap, or a value that the layers that read the source saved.

@@ -2,8 +2,8 @@
 
 use std::fmt::Display;
 
-use super::assemble::Planner;
 use super::facts::{LayerScope, UnitScope};
+use super::planner::{Planner, index_of};
 use super::{
     CachePlan, ContractRef, KeyTokens, KeyValuePlan, Plan, PooledPlan, SHOWN, StatePart, StatePlan,
     TensorPlan, Unit,
@@ -543,13 +543,4 @@ fn has_weights(ty: TensorType) -> bool {
 fn show(shape: &[u64]) -> String {
     let dims: Vec<String> = shape.iter().map(u64::to_string).collect();
     format!("[{}]", dims.join(", "))
-}
-
-/// The index of an item that equals this one; if there is none, the item is added.
-pub(super) fn index_of<T: PartialEq>(items: &mut Vec<T>, item: T) -> usize {
-    if let Some(at) = items.iter().position(|other| *other == item) {
-        return at;
-    }
-    items.push(item);
-    items.len() - 1
 }

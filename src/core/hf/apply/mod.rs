@@ -10,9 +10,9 @@ use lab_base::weights::safetensors::{Checkpoint, StoredTensor};
 use lab_base::weights::{Metadata, TensorData, TensorEntry, TensorType, Value as Meta};
 
 use super::computed::ComputedTensor;
-use super::config::{Config, ConfigScope, Expressions, NameRoot, fill_expressions, fill_indices};
+use super::config::{Config, ConfigScope, NameRoot, fill_expressions, fill_indices};
 use super::definition::{
-    Composition, ElementSlice, Map, PartRule, TensorGroup, TensorOrigin, TensorRule,
+    Composition, ElementSlice, Expressions, Map, PartRule, TensorGroup, TensorOrigin, TensorRule,
 };
 use super::packed::{PackedMatrices, Packing};
 use super::rearrange::View;
