@@ -7,7 +7,7 @@ PERF ?=
 model = $(if $(MODEL),-m $(MODEL))
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve test test-png check fmt lint bench soak malformed schema load agents lm-eval equiv-test llama-server-suite perf-vs-llama perf-families hop-cost cache-cost goldens hf-goldens models converted-vs-llama metadata-vs-llama diagrams backend-cuda backend-metal backend-vulkan vulkan-check fuzz mutate sanitize drive-page drive-chat-page bindings install
+.PHONY: help run serve test test-png check fmt lint bench soak malformed schema agents lm-eval equiv-test llama-server-suite perf-vs-llama perf-families hop-cost cache-cost goldens hf-goldens models converted-vs-llama metadata-vs-llama diagrams backend-cuda backend-metal backend-vulkan vulkan-check fuzz mutate sanitize drive-page drive-chat-page bindings install
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -71,10 +71,6 @@ schema: ## Requests that schemathesis makes of /openapi.json: no 5xx, responses 
 	target/schema-venv/bin/pip install --quiet -r scripts/requirements-schema.txt
 	target/schema-venv/bin/python scripts/schema_requests.py --bench target/release/bench $(if $(MODEL),--model $(MODEL))
 
-load: ## Idle and slow connections and large bodies: no effect on the latency of others, memory is freed
-	cargo build --release
-	python3 scripts/load_requests.py --bench target/release/bench $(if $(MODEL),--model $(MODEL))
-
 agents: ## Codex and guidellm, unmodified, against the server (installs some gigabytes below target/agents)
 	cargo build --release
 	scripts/agents.sh target/release/bench
@@ -85,13 +81,15 @@ lm-eval: ## lm-eval against the server: its log-likelihoods are those of bench l
 	target/lm-eval-venv/bin/pip install --quiet -r scripts/requirements-lm-eval.txt
 	target/lm-eval-venv/bin/python scripts/lm_eval_client.py --bench target/release/bench
 
-equiv-test: ## Compare with llama-server (LLAMA_SERVER, the PATH, or else llama-cpp-python), token by token
+equiv-test: ## Compare with llama-server (LLAMA_SERVER, the PATH, or else built), token by token
 	cargo build --release
-	scripts/equiv_test.sh --bench target/release/bench $(if $(MODEL),--model $(MODEL))
+	scripts/equiv_test.py --bench target/release/bench --llama-server "$$(scripts/llama_server.sh)" $(if $(MODEL),--model $(MODEL))
 
 llama-server-suite: ## llama-server's own tests against the server, except what scripts/llama_server_suite.toml lists
 	cargo build --release
-	python3 scripts/llama_server_suite.py --bench target/release/bench
+	python3 -m venv target/llama-server-suite/venv
+	target/llama-server-suite/venv/bin/pip install --quiet -r scripts/requirements-llama-server-suite.txt
+	target/llama-server-suite/venv/bin/python scripts/llama_server_suite.py --bench target/release/bench
 
 perf-vs-llama: ## Measure against llama-server (LLAMA_SERVER, the PATH, or else built): docs/performance.md
 	cargo build --release

@@ -131,10 +131,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         anyhow::bail!("A and B have no value in common");
     }
     if args.json {
-        output::line(serde_json::to_string_pretty(&to_json(
-            &report,
-            args.tolerance,
-        ))?)?;
+        output::json(&to_json(&report, args.tolerance))?;
     } else {
         output::line(to_text(&report, args))?;
     }
@@ -155,12 +152,9 @@ fn kl(args: &Args, a: &[Value], b: &[Value]) -> Result<(), Failure> {
     if args.json {
         // JSON has no infinity.
         let finite = |value: f64| value.is_finite().then_some(value);
-        return output::line(serde_json::to_string_pretty(&json!({
-            "positions": found.positions,
-            "mean": finite(found.mean),
-            "max": finite(found.max),
-            "same_top": found.same_top,
-        }))?);
+        return output::json(
+            &json!({ "positions": found.positions, "mean": finite(found.mean), "max": finite(found.max), "same_top": found.same_top, }),
+        );
     }
     output::line(format!(
         "KL divergence over {} positions: mean {:.3e}, max {:.3e}; the same likeliest token at {}",
@@ -183,13 +177,7 @@ fn values(
     let opened = args.load.open_with(source, &definitions)?;
     args.load.model.check(&opened)?;
     let n = args.tokens.len();
-    let defaults = LoadDefaults {
-        kv_type: TensorType::F32,
-        flash_attn: false,
-        max_ctx: usize::MAX,
-        is_cut: false,
-        n_batch: args.source.n_batch(n),
-    };
+    let defaults = LoadDefaults::exact(args.source.n_batch(n));
     let mut options = args.load.resolve(&opened, defaults)?;
     let mut passes = PassOptions {
         chunk: n,

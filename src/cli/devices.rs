@@ -153,7 +153,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         }
     }
     match args.json {
-        true => output::line(serde_json::to_string_pretty(&all)?),
+        true => output::json(&all),
         false => Ok(()),
     }
 }

@@ -205,7 +205,7 @@ fn draw(
             let overlay = Overlay::read(&bytes, args.quantity.as_deref())?;
             Ok(overlay.apply(&mut drawing, sample, &model)?)
         };
-        if let Some(doubt) = put().map_err(|e| anyhow::anyhow!("{}: {e}", file.display()))? {
+        if let Some(doubt) = put().map_err(|error| output::at(file, error))? {
             tracing::warn!("{}: {doubt}", file.display());
         }
     }
@@ -255,7 +255,6 @@ fn both(name: String, svg: String, has_png: bool) -> Result<Vec<(String, Vec<u8>
     Ok([Some(svg), png].into_iter().flatten().collect())
 }
 
-/// A drawing as PNG.
 #[cfg(feature = "png")]
 fn png(drawing: &str) -> Result<Vec<u8>, Failure> {
     Ok(lab_inspect::diagram::png::png(drawing)?)

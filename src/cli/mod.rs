@@ -14,9 +14,12 @@ mod convert;
 mod devices;
 mod diagram;
 mod diffusion;
+mod dispatch;
 mod doctor;
 mod engine;
+mod engine_process;
 mod help;
+mod input_file;
 mod inspect;
 mod lab;
 mod log;
@@ -37,7 +40,6 @@ mod template;
 mod tokenize;
 mod values;
 
-pub use command_line::{Cli, parse, run};
+pub use command_line::Cli;
+pub use dispatch::{parse, run};
 pub use output::{Failure, exit_code, is_closed_pipe};
-
-use command_line::Command;

@@ -25,7 +25,6 @@ impl ModelArg {
         self.model.as_deref().or(self.model_path.as_deref())
     }
 
-    /// The source of the model.
     pub(super) fn source(&self) -> Source {
         Source::of(self.path())
     }
@@ -41,9 +40,6 @@ pub(super) struct TwoModels {
 
 impl TwoModels {
     /// A, and B if it is given; `arguments` follow the models of `-m`. Without any, A is the default model.
-    ///
-    /// # Errors
-    /// There are more than two.
     pub(super) fn of<'a>(
         &'a self,
         arguments: [Option<&'a PathBuf>; 2],

@@ -10,6 +10,8 @@ use lab_base::weights;
 use lab_base::weights::{FiniteCheck, TensorType};
 use lab_core::arch::Library;
 use lab_core::blocks::REGISTRY;
+use lab_core::engine::serving::ServedModel;
+use lab_core::engine::{Diffusion, Limits};
 use lab_core::model::{Model, Options};
 use lab_core::models;
 use lab_core::models::lora;
@@ -19,6 +21,9 @@ use lab_core::plan::Plan;
 use super::Failure;
 use super::placement::PlacementOptions;
 use super::values::{cache_type, matrix_type, positive, tokens};
+
+/// Maximum context length in tokens that is taken from a file, unless `--ctx` is set.
+const MAX_CTX: usize = 4096;
 
 /// Where definitions come from.
 #[derive(Debug, Args)]
@@ -157,6 +162,28 @@ pub(super) struct LoadDefaults {
     pub(super) n_batch: usize,
 }
 
+impl LoadDefaults {
+    /// The defaults for one local user: fast, and in little memory.
+    pub(super) const LOCAL: Self = Self {
+        kv_type: TensorType::F16,
+        flash_attn: true,
+        max_ctx: MAX_CTX,
+        is_cut: false,
+        n_batch: Options::N_BATCH,
+    };
+
+    /// The defaults for comparisons of numbers: an f32 KV cache, no flash attention, any context.
+    pub(super) fn exact(n_batch: usize) -> Self {
+        Self {
+            kv_type: TensorType::F32,
+            flash_attn: false,
+            max_ctx: usize::MAX,
+            is_cut: false,
+            n_batch,
+        }
+    }
+}
+
 /// The source of the tokens of a command.
 #[derive(Debug, Args)]
 pub(super) struct SourceTokens {
@@ -271,7 +298,7 @@ impl LoadOptions {
     /// The context length for a model, if the options set one.
     pub(super) fn context(&self, plan: &Plan) -> Option<usize> {
         match self.ctx {
-            Some(0) => Some(trained(plan).unwrap_or(super::serve::MAX_CTX)),
+            Some(0) => Some(trained(plan).unwrap_or(MAX_CTX)),
             ctx => ctx,
         }
     }
@@ -295,9 +322,6 @@ impl LoadOptions {
     }
 
     /// The options with which the model runs.
-    ///
-    /// # Errors
-    /// The options set a context of more positions than the model has, and the defaults do not cut it.
     pub(super) fn resolve(
         &self,
         opened: &Opened,
@@ -393,6 +417,43 @@ pub(super) fn progress_bar(what: &str, name: &str) -> ProgressBar {
     bar.set_prefix(what.to_owned());
     bar.set_message(name.to_owned());
     bar
+}
+
+/// The limits of an engine for `n_parallel` requests of this process.
+pub(super) fn local_limits(options: &Options, n_parallel: usize) -> Limits {
+    Limits {
+        lab_bytes: 1 << 20,
+        n_ctx: options.n_ctx,
+        n_parallel,
+        n_queue: n_parallel,
+        n_prefill: options.n_batch,
+        n_drafted: 0,
+        diffusion: Diffusion::default(),
+        queue_time: None,
+        answer_time: None,
+        step_time: None,
+    }
+}
+
+/// Starts the engine of a model, with a progress bar unless it is to be quiet.
+pub(super) fn start_engine(
+    opened: Opened,
+    options: Options,
+    limits: Limits,
+    is_quiet: bool,
+) -> Result<ServedModel, Failure> {
+    let bar = match is_quiet {
+        true => ProgressBar::hidden(),
+        false => progress_bar("loading", &opened.name),
+    };
+    let of_thread = bar.clone();
+    let progress = move |done, total| {
+        of_thread.set_length(total);
+        of_thread.set_position(done);
+    };
+    let served = ServedModel::start(opened, options, limits, Box::new(progress));
+    bar.finish_and_clear();
+    Ok(served?)
 }
 
 /// A number of threads, cut to that of the cores: threads that wait for a core make all others wait in every operation.

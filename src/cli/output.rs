@@ -53,6 +53,11 @@ pub(super) fn line(text: impl AsRef<str>) -> Result<(), Failure> {
     bytes(text.as_bytes())
 }
 
+/// Prints a value to stdout as indented JSON.
+pub(super) fn json(value: &impl serde::Serialize) -> Result<(), Failure> {
+    line(serde_json::to_string_pretty(value)?)
+}
+
 /// Text that cannot control a terminal: control characters except newline and tab are escaped.
 pub(super) fn escape_controls(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -113,22 +118,17 @@ pub(super) struct ForceOption {
 }
 
 impl ForceOption {
-    /// A path as the target of an output.
     pub(super) fn target<'p>(&self, path: &'p Path) -> OutputPath<'p> {
         let replaces = self.force;
         OutputPath { path, replaces }
     }
 }
 
-/// An error with its path.
-pub(super) fn at(path: &Path, error: &io::Error) -> Failure {
+pub(super) fn at(path: &Path, error: impl std::fmt::Display) -> Failure {
     anyhow::anyhow!("{}: {error}", path.display())
 }
 
 /// Refuses the output files of a command line that are there already, inputs, or named twice: before the work.
-///
-/// # Errors
-/// An output is refused.
 pub(super) fn check_outputs(command: &clap::Command, matches: &ArgMatches) -> Result<(), Failure> {
     let (mut command, mut matches) = (command, matches);
     while let Some((name, of_it)) = matches.subcommand() {
@@ -145,7 +145,7 @@ pub(super) fn check_outputs(command: &clap::Command, matches: &ArgMatches) -> Re
     };
     let inputs = given(TypeId::of::<PathBuf>());
     let refuse_input = |path: &Path| match inputs.iter().any(|input| is_same_file(input, path)) {
-        true => Err(at(path, &is_input())),
+        true => Err(at(path, is_input())),
         false => Ok(()),
     };
     let replaces = matches!(matches.try_get_one::<bool>("force"), Ok(Some(true)));
@@ -157,7 +157,7 @@ pub(super) fn check_outputs(command: &clap::Command, matches: &ArgMatches) -> Re
             anyhow::bail!("{}: two outputs have this name", path.display());
         }
         let checked = OutputPath { path, replaces }.check();
-        checked.map_err(|error| at(path, &error))?;
+        checked.map_err(|error| at(path, error))?;
     }
     let appended = given(TypeId::of::<AppendedFile>());
     appended.iter().try_for_each(|path| refuse_input(path))
@@ -172,9 +172,6 @@ pub fn is_closed_pipe(failure: &Failure) -> bool {
 
 /// Writes files, by their names, into a folder, which is created if necessary: all of them, or none if one is refused.
 /// Returns their paths.
-///
-/// # Errors
-/// A name is hidden or leads out of the folder, a file is there already, or the folder or a file cannot be written.
 pub(super) fn save(
     folder: &Path,
     files: &[(String, Vec<u8>)],
@@ -192,14 +189,14 @@ pub(super) fn save(
         }
         let path = folder.join(name);
         let checked = force.target(&path).check();
-        checked.map_err(|error| at(&path, &error))?;
+        checked.map_err(|error| at(&path, error))?;
     }
-    std::fs::create_dir_all(folder).map_err(|error| at(folder, &error))?;
+    std::fs::create_dir_all(folder).map_err(|error| at(folder, error))?;
     let mut paths = Vec::new();
     for (name, bytes) in files {
         let path = folder.join(name);
         let written = atomic_file::write(force.target(&path), bytes);
-        written.map_err(|error| at(&path, &error))?;
+        written.map_err(|error| at(&path, error))?;
         paths.push(path);
     }
     Ok(paths)
@@ -207,9 +204,6 @@ pub(super) fn save(
 
 /// Installs handlers for SIGINT, SIGTERM and SIGHUP that remove incomplete files and end this process. For commands that
 /// write for a long time.
-///
-/// # Errors
-/// The operating system cannot install a handler or start a thread.
 #[cfg(unix)]
 pub(super) fn remove_on_signals() -> io::Result<()> {
     use tokio::signal::unix::SignalKind;
@@ -223,9 +217,6 @@ pub(super) fn remove_on_signals() -> io::Result<()> {
 
 /// Installs handlers for signals. The signals `ends` end this process, after `before`, with 128 plus the signal's number,
 /// as shells report it. The signals `ignored` do nothing here.
-///
-/// # Errors
-/// The operating system cannot install a handler or start a thread.
 #[cfg(unix)]
 pub(super) fn end_on_signals<T>(
     ends: &[tokio::signal::unix::SignalKind],
@@ -262,9 +253,6 @@ pub(super) fn end_on_signals<T>(
 }
 
 /// The stub for systems without these signals.
-///
-/// # Errors
-/// Never.
 #[cfg(not(unix))]
 pub(super) fn remove_on_signals() -> io::Result<()> {
     Ok(())
@@ -278,38 +266,9 @@ mod tests {
     use crate::cli::Cli;
 
     /// The options and arguments that are paths of inputs.
-    const INPUTS: &[&str] = &[
-        "a",
-        "api_key_file",
-        "archs",
-        "b",
-        "backend",
-        "config",
-        "dump",
-        "file",
-        "files",
-        "from",
-        "grammar",
-        "json_schema",
-        "kept",
-        "lab_vectors",
-        "messages",
-        "model",
-        "model_path",
-        "models",
-        "negative",
-        "overlay",
-        "path",
-        "plan",
-        "positive",
-        "prompts",
-        "reference",
-        "socket",
-        "source",
-        "template",
-        "tools",
-        "vocab",
-    ];
+    const INPUTS: &str = "a api_key_file archs b backend config dump file files from grammar json_schema kept lab_vectors \
+        messages model model_path models negative overlay path plan positive prompts reference socket source \
+        template tools vocab";
     /// The outputs: commands with their options and arguments.
     const OUTPUTS: &[&str] = &[
         "arch new: output",
@@ -355,7 +314,8 @@ mod tests {
             for arg in all().filter(|arg| is(arg, TypeId::of::<PathBuf>())) {
                 let id = arg.get_id().as_str();
                 // An output has a type of its own: `OutputFile`, or `OutputPlace` if the command checks what is there.
-                assert!(INPUTS.contains(&id), "{words:?}: is `{id}` an input?");
+                let is_input = INPUTS.split(' ').any(|input| input == id);
+                assert!(is_input, "{words:?}: is `{id}` an input?");
             }
             let types = [TypeId::of::<OutputFile>(), TypeId::of::<OutputPlace>()];
             let outputs = all().filter(|arg| types.iter().any(|ty| is(arg, *ty)));

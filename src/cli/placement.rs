@@ -131,9 +131,6 @@ pub(super) struct WorkerOptions {
 
 impl WorkerOptions {
     /// Loads backend libraries, and connects to the RPC workers that are named.
-    ///
-    /// # Errors
-    /// A library cannot be loaded, or a worker cannot be reached.
     pub(super) fn connect(&self) -> Result<(), Failure> {
         self.backends.load()?;
         let limit = (!self.rpc_time.is_zero()).then_some(self.rpc_time);
@@ -151,10 +148,6 @@ const SHOWN: usize = 12;
 
 impl PlacementOptions {
     /// Places the layers of a model on devices, for a run with these options.
-    ///
-    /// # Errors
-    /// A worker or a device is missing, the shares do not fit the devices, a pattern matches nothing, or the layers do
-    /// not fit.
     pub(super) fn place(&self, opened: &mut Opened, options: &Options) -> Result<(), Failure> {
         self.workers.connect()?;
         let devices = match options.plain {

@@ -11,7 +11,7 @@ use lab_core::plan::{BranchPlan, NormUse, PROCESSOR, Plan, SlotPlan, StatePlan, 
 use lab_inspect::describe::has_effect;
 
 use super::model::ModelArg;
-use super::options::LoadOptions;
+use super::options::{LoadDefaults, LoadOptions};
 use super::{Failure, output};
 
 #[derive(Debug, ClapArgs)]
@@ -27,7 +27,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let mut opened = args.load.open(&args.model.source())?;
-    let settings = args.load.resolve(&opened, super::run::DEFAULTS)?;
+    let settings = args.load.resolve(&opened, LoadDefaults::LOCAL)?;
     args.load.place(&mut opened, &settings)?;
     let plan = &opened.plan;
     // For the CPU alone, `bench inspect` reports the memory in more detail.
@@ -40,9 +40,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     };
     let unread = unread_keys(plan, opened.weights.metadata());
     if args.json {
-        return output::line(serde_json::to_string_pretty(&to_json(
-            plan, &unread, &memory,
-        ))?);
+        return output::json(&to_json(plan, &unread, &memory));
     }
     let mut text = format!(
         "{} ({}): {} layers, {} weights in {}, vocabulary {}, trained on {} positions\n",
@@ -327,7 +325,6 @@ fn option(plan: &Plan, kind: OptionKind, value: &ResolvedOption) -> String {
     }
 }
 
-/// The plan as JSON.
 fn to_json(plan: &Plan, unread: &[String], memory: &[DeviceUse]) -> Value {
     json!({
         "arch": plan.arch,

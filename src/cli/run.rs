@@ -10,19 +10,16 @@ use serde_json::{Map, Value, json};
 use lab_base::grammar::{Compiled, Matcher};
 use lab_base::util::limited_read;
 use lab_base::util::limited_read::MAX_TEXT;
-use lab_base::weights::TensorType;
 use lab_core::engine;
 use lab_core::engine::serving::ServedModel;
-use lab_core::engine::{
-    AnswerToken, Diffusion, Ends, Event, FinishReason, Limits, Rejected, Request, Unfit, Usage,
-};
-use lab_core::model::Options;
+use lab_core::engine::{AnswerToken, Event, FinishReason, Limits, Rejected, Request, Unfit, Usage};
 use lab_core::models::Source;
 
 use super::Failure;
-use super::constraint::{ConstraintOptions, json as json_of};
+use super::constraint::ConstraintOptions;
 use super::diffusion::{DiffusionOptions, DiffusionProgress};
-use super::options::{LoadDefaults, LoadOptions, progress_bar};
+use super::input_file::read_json;
+use super::options::{LoadDefaults, LoadOptions, local_limits, start_engine};
 use super::output::{self, IncompleteOutput, at};
 use super::sampling::SamplingOptions;
 use super::values::MaxTokens;
@@ -95,7 +92,7 @@ impl CompletionArgs {
     fn template_fields(&self) -> Result<Map<String, Value>, Failure> {
         let mut fields = Map::new();
         if let Some(path) = &self.tools {
-            fields.insert("tools".into(), json_of(path)?);
+            fields.insert("tools".into(), read_json(path)?);
         }
         if let Some(effort) = &self.reasoning_effort {
             fields.insert("reasoning_effort".into(), effort.as_str().into());
@@ -123,15 +120,6 @@ impl CompletionArgs {
     }
 }
 
-/// Default options for one local user.
-pub(super) const DEFAULTS: LoadDefaults = LoadDefaults {
-    kv_type: TensorType::F16,
-    flash_attn: true,
-    max_ctx: super::serve::MAX_CTX,
-    is_cut: false,
-    n_batch: Options::N_BATCH,
-};
-
 /// Loads the model, with a progress bar on a terminal unless it is to be quiet. It is at `path` if `-m` does not name it.
 pub(super) fn start(
     args: &CompletionArgs,
@@ -140,18 +128,10 @@ pub(super) fn start(
 ) -> Result<ServedModel, Failure> {
     let source = Source::of(args.model.as_deref().or(path));
     let mut opened = args.load.open(&source)?;
-    let mut options = args.load.resolve(&opened, DEFAULTS)?;
+    let mut options = args.load.resolve(&opened, LoadDefaults::LOCAL)?;
     let limits = Limits {
-        lab_bytes: 1 << 20,
-        n_ctx: options.n_ctx,
-        n_parallel: 1,
-        n_queue: 1,
-        n_prefill: options.n_batch,
         n_drafted: args.draft,
-        diffusion: Diffusion::default(),
-        queue_time: None,
-        answer_time: None,
-        step_time: None,
+        ..local_limits(&options, 1)
     };
     if args.stateless {
         options.n_batch = options.n_ctx;
@@ -162,22 +142,7 @@ pub(super) fn start(
         return Err(Unfit::Vectors { n_embd }.into());
     }
     args.load.place(&mut opened, &options)?;
-    let bar = match is_quiet {
-        true => indicatif::ProgressBar::hidden(),
-        false => progress_bar("loading", &opened.name),
-    };
-    let of_thread = bar.clone();
-    let served = ServedModel::start(
-        opened,
-        options,
-        limits,
-        Box::new(move |done, total| {
-            of_thread.set_length(total);
-            of_thread.set_position(done);
-        }),
-    );
-    bar.finish_and_clear();
-    Ok(served?)
+    start_engine(opened, options, limits, is_quiet)
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
@@ -196,24 +161,13 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let is_live = served.handle.is_diffusion() && progress.is_shown();
     let stops = args.stop.iter().map(|stop| stop.clone().into_bytes());
     let events = served.handle.submit(Request {
-        prompt,
         max_tokens: args.max_tokens(),
         sampling,
-        choice: 0,
         stops: stops.collect(),
-        ends: Ends::default(),
-        cache_prompt: true,
-        top_logprobs: None,
-        post_sampling: false,
-        progress: false,
-        prompt_logprobs: None,
-        n_drafted: None,
         constraint,
-        thinking: None,
-        adapters: None,
-        lab: None,
         diffusion: args.diffusion.request(),
         trace: is_live,
+        ..Request::reading(prompt)
     });
     let mut events = events.map_err(|rejected| too_long(rejected, &served))?;
     let mut held = String::new();
@@ -300,7 +254,7 @@ fn text(prompt: Option<&str>, file: Option<&Path>) -> Result<String, Failure> {
         }
         false => (path, limited_read::text(path, MAX_TEXT)),
     };
-    let mut text = read.map_err(|error| at(place, &error))?;
+    let mut text = read.map_err(|error| at(place, error))?;
     // As editors and `echo` end a file.
     if text.ends_with('\n') {
         text.truncate(text.len() - if text.ends_with("\r\n") { 2 } else { 1 });

@@ -13,6 +13,7 @@ use clap::Args as ClapArgs;
 use lab_base::util::limited_read;
 use lab_base::util::limited_read::MAX_DEFINITION;
 use lab_base::util::wording::bytes;
+use lab_core::arch::nearest;
 use lab_core::artifacts::store;
 use lab_core::artifacts::store::Shelf;
 use lab_core::artifacts::vectors::Vectors;
@@ -31,15 +32,14 @@ use lab_server::{
     Finder, LoadError, LoadLimits, LoadRequest, Loader, Painter, Pool, StartedEngine, Strictness,
 };
 
-use super::config::ConfigLayers;
 use super::diffusion::DiffusionOptions;
 use super::model::ModelArg;
 use super::options::{LoadDefaults, LoadOptions};
 use super::values::{byte_count, positive, seconds, some_tokens};
-use super::{Failure, engine, output};
+use super::{Failure, engine_process, output};
 
-/// Maximum context length in tokens that is taken from a file, unless `--ctx` is set.
-pub(super) const MAX_CTX: usize = 4096;
+/// The tables of the configuration file with the options of single models: `[per_model.NAME]`.
+pub(super) const PER_MODEL: &str = "per_model";
 /// Maximum number of texts that a pooling model reads at once, if a pass can hold them.
 const READ_AT_ONCE: usize = 64;
 
@@ -190,9 +190,7 @@ impl Args {
     fn is_shared(&self) -> bool {
         self.is_shared || self.models.is_some()
     }
-}
 
-impl Args {
     /// What is refused rather than served as well as possible.
     pub(super) fn strictness(&self) -> Strictness {
         Strictness {
@@ -202,12 +200,51 @@ impl Args {
     }
 }
 
+/// The settings of the layers that are not command-line options.
+#[derive(Debug, Default)]
+pub(super) struct ConfigLayers {
+    /// Further names of models.
+    pub(super) aliases: BTreeMap<String, String>,
+    /// The options of models that have a table of their own.
+    pub(super) per_model: BTreeMap<String, Args>,
+    /// The configuration file.
+    pub(super) path: PathBuf,
+    /// Warnings, for when the log is started.
+    pub(super) warnings: Vec<String>,
+}
+
+impl ConfigLayers {
+    /// Refuses tables of models that are not served.
+    pub(super) fn check_models(&self, sources: &[Source]) -> Result<(), Failure> {
+        let known = models::by_name(sources.to_vec());
+        let known: Vec<&str> = known.keys().map(String::as_str).collect();
+        let fault = |name: &String| {
+            let hint = match (nearest(name, known.iter().copied()), self.aliases.get(name)) {
+                (Some(near), _) => format!("did you mean `{PER_MODEL}.{near}`?"),
+                (None, Some(own)) => format!("`{name}` is an alias; expected `{PER_MODEL}.{own}`"),
+                (None, None) => {
+                    let shown = &known[..known.len().min(10)];
+                    format!("expected one of {}", shown.join(", "))
+                }
+            };
+            let path = self.path.display();
+            format!("{path}: `{PER_MODEL}.{name}`: no model of this name is served; {hint}")
+        };
+        let own = self.per_model.keys();
+        let unknown = own.filter(|name| !known.contains(&name.as_str()));
+        match unknown.map(fault).collect::<Vec<_>>() {
+            faults if faults.is_empty() => Ok(()),
+            faults => Err(Failure::msg(faults.join("\n"))),
+        }
+    }
+}
+
 /// The API keys from the options and the key file.
 fn keys(args: &Args) -> Result<Vec<String>, Failure> {
     let mut keys = args.api_key.clone();
     if let Some(path) = &args.api_key_file {
         let text = limited_read::text(path, MAX_DEFINITION);
-        let text = text.map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
+        let text = text.map_err(|error| output::at(path, error))?;
         let lines = text.lines().map(str::trim);
         let is_key = |line: &&str| !line.is_empty() && !line.starts_with('#');
         let before = keys.len();
@@ -448,7 +485,6 @@ fn shelf(args: &Args, folder: PathBuf) -> Result<Shelf, Failure> {
     ))
 }
 
-/// The load fault of an error.
 #[expect(clippy::needless_pass_by_value, reason = "errors are mapped by it")]
 pub(super) fn fault(error: Failure) -> LoadError {
     LoadError {
@@ -497,17 +533,16 @@ fn draw(args: &Args, source: &Source, view: DiagramView) -> Result<String, Failu
     Ok(svg::document(&drawing, &piece, what))
 }
 
-/// Starts the engine process of a model.
 fn start_process(
     args: &Args,
     mut wanted: LoadRequest<'_>,
     kept: &Path,
 ) -> Result<EngineProcess, LoadError> {
     let launch = EngineProcessConfig {
-        command: engine::command(&wanted, &args.line, kept, args.is_shared()),
+        command: engine_process::command(&wanted, &args.line, kept, args.is_shared()),
         hang_time: args.hang_time,
         step_time: args.step_time,
-        on_line: engine::relay(wanted.name),
+        on_line: engine_process::relay(wanted.name),
     };
     EngineProcess::start(wanted.name, launch, &mut *wanted.progress)
 }
@@ -547,7 +582,7 @@ pub(super) fn start(
 fn settings_of(args: &Args, opened: &Opened) -> Result<(Options, Limits), Failure> {
     let defaults = LoadDefaults {
         is_cut: args.is_shared(),
-        ..super::run::DEFAULTS
+        ..LoadDefaults::LOCAL
     };
     let mut options = args.load.resolve(opened, defaults)?;
     let mut n_parallel = args.parallel;

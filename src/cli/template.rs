@@ -1,6 +1,5 @@
 //! `bench template`: the chat prompt that a conversation renders to.
 
-use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args as ClapArgs};
@@ -9,12 +8,12 @@ use serde_json::{Map, Value, json};
 
 use lab_base::chat::template;
 use lab_base::chat::template::{ChatTemplate, Moment, RenderInput};
-use lab_base::util::limited_read;
-use lab_base::util::limited_read::MAX_TEXT;
 use lab_core::engine::serving;
 use lab_core::models;
 use lab_core::models::{Definitions, Source};
 
+use super::input_file::{answer_lines, read_text};
+use super::output::at;
 use super::{Failure, output};
 
 #[derive(Debug, ClapArgs)]
@@ -69,9 +68,8 @@ struct ModelTemplates {
 
 fn source(args: &Args) -> Result<ModelTemplates, Failure> {
     if let Some(path) = &args.template {
-        let text = super::constraint::text(path)?;
-        let compiled =
-            || ChatTemplate::new(&text).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()));
+        let text = read_text(path)?;
+        let compiled = || ChatTemplate::new(&text).map_err(|error| at(path, error));
         return Ok(ModelTemplates {
             templates: [compiled()?, compiled()?],
             bos: String::new(),
@@ -126,9 +124,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let source = source(args)?;
     if let Some(path) = &args.messages {
         let read = |path: &PathBuf| {
-            let text = super::constraint::text(path)?;
+            let text = read_text(path)?;
             let json = serde_json::from_str::<Value>(&template::keep_digits(&text));
-            json.map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))
+            json.map_err(|error| at(path, error))
         };
         let tools = args.tools.as_ref().map(read).transpose()?;
         let line: RenderRequest = serde_json::from_value(json!({
@@ -136,26 +134,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         }))?;
         return output::bytes(source.render(&line)?.as_bytes());
     }
-    let mut out = io::stdout().lock();
-    let mut lines = io::stdin().lock();
-    while let Some(line) = limited_read::line(&mut lines, MAX_TEXT)? {
-        if line.as_ref().is_ok_and(|line| line.trim().is_empty()) {
-            continue;
-        }
-        let rendered = line
-            .map_err(Failure::msg)
-            .and_then(|line| {
-                Ok(serde_json::from_str::<RenderRequest>(
-                    &template::keep_digits(&line),
-                )?)
-            })
-            .and_then(|l| source.render(&l));
-        let answer = match rendered {
-            Ok(text) => json!({ "text": text }),
-            Err(error) => json!({ "error": error.to_string() }),
-        };
-        writeln!(out, "{answer}")?;
-    }
-    out.flush()?;
-    Ok(())
+    answer_lines(|line| {
+        let request: RenderRequest = serde_json::from_str(&template::keep_digits(line))?;
+        Ok(json!({ "text": source.render(&request)? }))
+    })
 }

@@ -5,6 +5,8 @@
 
 use std::collections::{HashMap, HashSet};
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use serde::Deserialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -97,7 +99,7 @@ pub fn svg(chart: &Chart) -> String {
 pub fn page(chart: &Chart) -> String {
     let piece = svg::chart(chart);
     let style = format!("{}\nbody{{margin:0;background:var(--paper)}}", svg::SHEET);
-    let sum = base64::encode(Sha256::digest(style.as_bytes()));
+    let sum = BASE64_STANDARD.encode(Sha256::digest(style.as_bytes()));
     let (w, h, title) = (piece.w.ceil(), piece.h.ceil(), escape(&chart.title));
     let elements = piece.elements(true);
     format!(

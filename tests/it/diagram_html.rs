@@ -6,14 +6,16 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::LazyLock;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use lab_inspect::diagram::html::page;
 use lab_inspect::diagram::{Drawing, OpShape, Slot, UnitBox};
 use roxmltree::{Document, Node};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::command::{check_refused, printed, scratch, text};
 use crate::diagrams::{Case, all_variants, cases};
+use crate::support::command::{check_refused, printed, scratch, text};
 
 /// Every definition with symbols, in all variants, and every golden with numbers; each with its page.
 static CASES: LazyLock<Vec<(&Drawing, String)>> = LazyLock::new(|| {
@@ -182,7 +184,7 @@ fn a_page_asks_nobody() {
     assert!(policy.starts_with("default-src 'none'; "));
     for tag in ["style", "script"] {
         let text = between(&first, &format!("<{tag}>"), &format!("</{tag}>"));
-        let sum = base64::encode(Sha256::digest(text.as_bytes()));
+        let sum = BASE64_STANDARD.encode(Sha256::digest(text.as_bytes()));
         let allowed = format!("{tag}-src 'sha256-{sum}'");
         assert!(text.len() > 5000 && policy.contains(&allowed), "{tag}");
     }

@@ -4,8 +4,8 @@ use lab_base::chat::template::ChatTemplate;
 use lab_base::chat::tool_calls::Dialect;
 use serde_json::{Value, json};
 
-use crate::command::scratch;
-use crate::server::Server;
+use crate::support::command::scratch;
+use crate::support::server::Server;
 use crate::support::shared;
 use crate::tools::{TAGGED, calling, model, plain_template, serve, template};
 

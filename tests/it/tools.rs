@@ -7,9 +7,9 @@ use lab_base::chat::template::ChatTemplate;
 use lab_base::chat::tool_calls::Dialect;
 use serde_json::{Value, json};
 
-use crate::command::{scratch, text};
 use crate::contact::{changed, string};
-use crate::server::{Server, with};
+use crate::support::command::{scratch, text};
+use crate::support::server::{Server, with};
 use crate::support::shared;
 
 /// Templates of models, the format of their calls, and the mark that opens their reasoning.

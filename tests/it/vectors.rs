@@ -3,13 +3,15 @@
 
 use std::path::{Path, PathBuf};
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use lab_base::weights;
 use lab_core::artifacts::arrays;
 use lab_core::artifacts::arrays::{Elements, Format, Named};
 use serde_json::{Map, Value, json};
 
-use crate::command::{check_refused, printed, scratch, text};
-use crate::server::{Server, with};
+use crate::support::command::{check_refused, printed, scratch, text};
+use crate::support::server::{Server, with};
 
 /// Numbers of a hidden state of the built-in model, and its layers.
 const WIDTH: usize = 128;
@@ -150,11 +152,11 @@ fn vectors_are_kept_under_their_ids_and_named_by_edits() {
         (json!({ "id": "a", "vector": [] }), "cannot have the shape"),
         (json!({ "id": "a", "file": "?" }), "not base64"),
         (
-            json!({ "id": "a", "file": base64::encode("GGUF") }),
+            json!({ "id": "a", "file": BASE64_STANDARD.encode("GGUF") }),
             "header",
         ),
         (
-            json!({ "id": "a", "file": base64::encode([255; 64]) }),
+            json!({ "id": "a", "file": BASE64_STANDARD.encode([255; 64]) }),
             "no sound safetensors file",
         ),
         (

@@ -131,6 +131,7 @@ pub struct Executor {
     profile: Option<Profile>,
     /// Whether plain loops compute in place of the devices.
     is_plain: bool,
+    is_batch_invariant: bool,
 }
 
 impl Executor {
@@ -169,7 +170,14 @@ impl Executor {
             scratch_bytes: 0,
             profile: None,
             is_plain: false,
+            is_batch_invariant: false,
         })
+    }
+
+    /// Makes the bits of a product's columns independent of the number of columns and of threads, in graphs that are
+    /// loaded from now on. The types with a kernel in `ggml-sys/src/matmul` have this property without it.
+    pub fn set_batch_invariant(&mut self) {
+        self.is_batch_invariant = true;
     }
 
     /// Makes plain loops compute from now on (`plain`), which are slow and independent of the devices' kernels.
@@ -270,8 +278,6 @@ impl Executor {
         })
     }
 
-    /// # Errors
-    /// A worker is lost, or its answers are wrong.
     fn check_workers(&self) -> Result<(), Error> {
         self.workers.iter().try_for_each(|worker| worker.check())
     }
@@ -290,6 +296,10 @@ impl Executor {
         self.fit_with_memory(&graph)?;
         if graph.scratch().get().is_some() && !self.can_reload(&graph) {
             return Err(Error::Computation("the memory of the graph is gone".into()));
+        }
+        if self.is_batch_invariant && graph.scratch().get().is_none() {
+            // SAFETY: the graph is alive; the call sets a parameter of its products that only `matmul` reads.
+            unsafe { sys::shim_graph_set_invariant(graph.as_ptr()) };
         }
         let before = self.graph.take();
         // SAFETY: the graph fits the scheduler, which holds no other after the reset. Tensors that

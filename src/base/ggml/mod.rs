@@ -17,7 +17,6 @@ mod graph_ops;
 mod host;
 mod library;
 mod log;
-mod matmul;
 mod memory;
 mod ops;
 mod placed;
@@ -43,7 +42,6 @@ pub use executor::{Executor, ThreadPool};
 pub use graph_ops::{GraphOp, OpSource};
 pub use host::HostNumbers;
 pub use library::{FOLDER_VARIABLE, LibraryError, load_found, load_library};
-pub use matmul::set_batch_invariant;
 pub use memory::{release_memory, report_bus_errors, return_large_memory};
 pub use ops::{
     Glu, Graph, KvBlocks, RopePairing, RopeParams, ScoreOptions, Selected, Selector, Unary,

@@ -77,9 +77,6 @@ impl Drop for Queue {
 
 impl Staging {
     /// At most [`MAX_SLOTS`] slots of `slot_bytes` bytes.
-    ///
-    /// # Errors
-    /// There is no memory for the slots, or the device does not start.
     pub(super) fn new(device: Device, n_slots: usize, slot_bytes: usize) -> Result<Self, Error> {
         let n_slots = n_slots.clamp(1, MAX_SLOTS);
         let bytes = n_slots.saturating_mul(slot_bytes);

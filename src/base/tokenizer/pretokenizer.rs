@@ -96,10 +96,8 @@ impl Table {
     }
 }
 
-static TABLE: LazyLock<Table> = LazyLock::new(|| {
-    // A test parses the table, so this cannot fail in a build that passed.
-    Table::parse(include_str!("pretokenizers.toml")).unwrap_or_default()
-});
+static TABLE: LazyLock<Table> =
+    LazyLock::new(|| Table::parse(include_str!("pretokenizers.toml")).expect("pretokenizers.toml"));
 
 /// All pre-tokenizers.
 pub(super) fn rows() -> impl Iterator<Item = &'static PreTokenizer> {

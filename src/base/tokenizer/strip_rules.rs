@@ -7,7 +7,6 @@ use serde::Deserialize;
 
 use crate::weights::Metadata;
 
-use super::pretokenizer;
 use super::specials::SpecialTokens;
 
 /// The side of a token on which white space is included.
@@ -32,10 +31,9 @@ pub(super) struct StripRule {
     all_but: Vec<String>,
 }
 
-/// Applies the first rule that matches a file, if there is one.
-pub(super) fn apply(metadata: &Metadata, specials: &mut SpecialTokens) {
-    let mut rules = pretokenizer::rules().iter();
-    let Some(rule) = rules.find(|rule| rule.applies(metadata)) else {
+/// Applies the first of `rules` that matches a file, if there is one.
+pub(super) fn apply(rules: &[StripRule], metadata: &Metadata, specials: &mut SpecialTokens) {
+    let Some(rule) = rules.iter().find(|rule| rule.applies(metadata)) else {
         return;
     };
     let has = |texts: &[String], text: &str| texts.iter().any(|other| other == text);

@@ -369,6 +369,7 @@ pub fn remove_incomplete() -> impl Sized {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::util::inputs::InputGuard;
 
     fn names(folder: &Path) -> Vec<String> {
         let names = fs::read_dir(folder).expect("a folder");
@@ -481,5 +482,24 @@ mod tests {
         write(Path::new("/dev/null"), b"text").expect("a device");
         let null = fs::metadata("/dev/null").expect("a device");
         assert!(!null.is_file(), "a device is not replaced");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_file_that_is_read_is_not_replaced() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let target = folder.path().join("file");
+        write(&target, b"input").expect("a writable folder");
+        let file = File::open(&target).expect("a file");
+        let both = (
+            InputGuard::new(&file, &target),
+            InputGuard::new(&file, &target),
+        );
+        drop(both.0);
+        let error = write(OutputPath::replacing(&target), b"output").expect_err("an input");
+        assert!(error.to_string().contains("is an input"), "{error}");
+        assert_eq!(fs::read(&target).expect("a file"), b"input");
+        drop(both.1);
+        write(OutputPath::replacing(&target), b"output").expect("no input any more");
     }
 }

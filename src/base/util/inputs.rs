@@ -112,27 +112,3 @@ pub fn refuse_input(target: &Path) -> io::Result<()> {
         false => Ok(()),
     }
 }
-
-#[cfg(all(test, unix))]
-mod tests {
-    use super::*;
-    use crate::util::atomic_file::{OutputPath, write};
-
-    #[test]
-    fn a_file_that_is_read_is_not_replaced() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let target = folder.path().join("file");
-        write(&target, b"input").expect("a writable folder");
-        let file = File::open(&target).expect("a file");
-        let both = (
-            InputGuard::new(&file, &target),
-            InputGuard::new(&file, &target),
-        );
-        drop(both.0);
-        let error = write(OutputPath::replacing(&target), b"output").expect_err("an input");
-        assert!(error.to_string().contains("is an input"), "{error}");
-        assert_eq!(fs::read(&target).expect("a file"), b"input");
-        drop(both.1);
-        write(OutputPath::replacing(&target), b"output").expect("no input any more");
-    }
-}

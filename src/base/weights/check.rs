@@ -4,11 +4,10 @@
 //! are checked. The result states what was checked. The check runs only on request, because it reads every byte.
 
 use std::cmp::Ordering;
-use std::fmt;
 
 use crate::util::parallel;
 
-use super::{Error, TensorInfo, TensorType, Weights};
+use super::{Error, NotFinite, TensorInfo, TensorType, Weights};
 
 /// Number of bytes that a thread checks at a time.
 const PIECE_BYTES: u64 = 1 << 23;
@@ -24,24 +23,6 @@ pub enum FiniteCheck {
     AlwaysFinite,
     /// No values: the file has no tensor of this name.
     Missing,
-}
-
-/// The kind of a float that is not finite.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotFinite {
-    /// Not a number.
-    Nan,
-    /// Infinity of either sign.
-    Infinity,
-}
-
-impl fmt::Display for NotFinite {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Nan => "NaN",
-            Self::Infinity => "infinity",
-        })
-    }
 }
 
 /// Checks the tensors of these names, on all cores. The results are in the order of `names`.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::MappedFile;
+use super::FileBytes;
 
 /// A tensor whose rows are computed when they are read.
 pub trait LazyTensor: fmt::Debug + Send + Sync {
@@ -33,42 +33,9 @@ pub enum TensorData {
     Lazy(Arc<dyn LazyTensor>),
 }
 
-/// The bytes of a source.
-#[derive(Clone, Debug)]
-pub enum FileBytes {
-    /// A mapped file.
-    Mapped(Arc<MappedFile>),
-    /// Bytes built into the program.
-    Static(&'static [u8]),
-}
-
 /// The data of one or more tensors.
 #[derive(Clone, Debug)]
 pub(super) enum DataSource {
     File(FileBytes),
     Lazy(Arc<dyn LazyTensor>),
-}
-
-impl FileBytes {
-    /// Checks that the bytes are unchanged since their file was mapped.
-    ///
-    /// # Errors
-    /// The file was changed in place since it was opened.
-    pub fn check(&self) -> Result<(), String> {
-        match self {
-            Self::Mapped(file) => file.check(),
-            Self::Static(_) => Ok(()),
-        }
-    }
-}
-
-impl std::ops::Deref for FileBytes {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match self {
-            Self::Mapped(map) => map,
-            Self::Static(bytes) => bytes,
-        }
-    }
 }

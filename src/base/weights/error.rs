@@ -1,8 +1,9 @@
 //! The reasons why a weight file is refused or cannot be written.
 
+use std::fmt;
 use std::path::PathBuf;
 
-use super::{NotFinite, gguf};
+use super::gguf_fault::{GgufFault, SplitFault};
 
 /// The reason why a weight file is refused, or cannot be written.
 #[derive(Debug, thiserror::Error)]
@@ -35,7 +36,7 @@ pub enum Error {
         /// The file.
         label: String,
         /// The broken rule and its place.
-        fault: gguf::GgufFault,
+        fault: GgufFault,
     },
     /// A file or folder cannot be used.
     #[error("{}: {message}", path.display())]
@@ -59,7 +60,7 @@ pub enum Error {
         /// The file.
         label: String,
         /// The contradiction.
-        fault: gguf::SplitFault,
+        fault: SplitFault,
     },
     /// A weight is not a finite number.
     #[error(
@@ -100,4 +101,22 @@ pub enum Error {
         /// Number of bytes of the shape.
         expected: u64,
     },
+}
+
+/// The kind of a float that is not finite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotFinite {
+    /// Not a number.
+    Nan,
+    /// Infinity of either sign.
+    Infinity,
+}
+
+impl fmt::Display for NotFinite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Nan => "NaN",
+            Self::Infinity => "infinity",
+        })
+    }
 }

@@ -20,9 +20,6 @@ pub(super) fn to_json(metadata: &Metadata) -> Json {
 }
 
 /// The metadata in the result of [`to_json`].
-///
-/// # Errors
-/// A key is malformed; the error states the key and the problem.
 pub(super) fn from_json(json: &Json) -> Result<Metadata, String> {
     let entries = json
         .as_object()

@@ -15,7 +15,7 @@ use memmap2::Mmap;
 
 use crate::util::inputs::InputGuard;
 
-use super::{Error, FileBytes};
+use super::Error;
 
 /// A mapped file. No output of this program replaces the file while it is mapped.
 pub struct MappedFile {
@@ -50,9 +50,6 @@ impl MappedFile {
 
     /// Checks that the file has the size and time of the last change that it had when it was mapped. Another file that
     /// took its name meanwhile has no effect.
-    ///
-    /// # Errors
-    /// The file was changed.
     pub(super) fn check(&self) -> Result<(), String> {
         let now = stamp(&self.file);
         if now == self.stamp {
@@ -116,10 +113,40 @@ impl fmt::Debug for MappedFile {
     }
 }
 
+/// The bytes of a source.
+#[derive(Clone, Debug)]
+pub enum FileBytes {
+    /// A mapped file.
+    Mapped(Arc<MappedFile>),
+    /// Bytes built into the program.
+    Static(&'static [u8]),
+}
+
+impl FileBytes {
+    /// Checks that the bytes are unchanged since their file was mapped.
+    ///
+    /// # Errors
+    /// The file was changed in place since it was opened.
+    pub fn check(&self) -> Result<(), String> {
+        match self {
+            Self::Mapped(file) => file.check(),
+            Self::Static(_) => Ok(()),
+        }
+    }
+}
+
+impl std::ops::Deref for FileBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Mapped(map) => map,
+            Self::Static(bytes) => bytes,
+        }
+    }
+}
+
 /// Maps a regular file for reading.
-///
-/// # Errors
-/// The operating system fails, or the path is not that of a regular file.
 pub(super) fn map(path: &Path) -> Result<FileBytes, Error> {
     let io = |source| Error::Io {
         path: path.to_owned(),

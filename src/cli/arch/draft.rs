@@ -49,7 +49,7 @@ pub(super) fn run(args: &NewArgs) -> Result<(), Failure> {
     }
     let path = folder.join(format!("{name}{ENDING}"));
     let checked = force.target(&path).check();
-    checked.map_err(|error| at(&path, &error))?;
+    checked.map_err(|error| at(&path, error))?;
     let definitions = opening.definitions()?;
     let source = Source::of(Some(from));
     let contents = match models::read(&source, &definitions) {
@@ -79,7 +79,7 @@ fn folder_without_map(args: &NewArgs, with: &Definitions, path: &Path) -> Result
     let (name, archs) = (&args.name, &with.archs);
     let map_path = args.output.join(format!("{name}{}", hf::ENDING));
     let checked = args.force.target(&map_path).check();
-    checked.map_err(|error| at(&map_path, &error))?;
+    checked.map_err(|error| at(&map_path, error))?;
     let (folder, maps) = hf::fits(&args.from, &with.maps, archs)?;
     let fits = nearest::folder_fits(archs, maps).map_err(styled)?;
     let (Some(best), Some(map)) = (
@@ -127,5 +127,5 @@ fn write(path: &Path, text: &str, force: ForceOption) -> Result<(), Failure> {
         part.write(text.as_bytes())?;
         part.finish()
     };
-    write().map_err(|error| at(path, &error))
+    write().map_err(|error| at(path, error))
 }

@@ -64,7 +64,7 @@ pub(super) fn run(command: &Command) -> Result<(), Failure> {
                 true => lab_core::hf::schema(),
                 false => lab_core::blocks::REGISTRY.schema(),
             };
-            output::line(serde_json::to_string_pretty(&schema)?)
+            output::json(&schema)
         }
         Command::Check { files } => check(files),
         Command::New(args) => draft::run(args),
@@ -128,7 +128,7 @@ fn check(paths: &[PathBuf]) -> Result<(), Failure> {
     let mut files = Vec::new();
     for path in paths {
         match path.is_dir() {
-            true => files.extend(definitions_in(path).map_err(|error| output::at(path, &error))?),
+            true => files.extend(definitions_in(path).map_err(|error| output::at(path, error))?),
             false => files.push(path.clone()),
         }
     }
@@ -169,7 +169,7 @@ fn definitions_in(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
 /// The problems of a definition or of a map, if it has any.
 fn problem(library: &Library, file: &Path) -> Result<Option<String>, Failure> {
     let path = file.display().to_string();
-    let text = limited_read::text(file, MAX_DEFINITION).map_err(|e| output::at(file, &e))?;
+    let text = limited_read::text(file, MAX_DEFINITION).map_err(|e| output::at(file, e))?;
     let colour = std::io::stdout().is_terminal();
     if file_name(file).ends_with(hf::ENDING) {
         // A map may extend one of its own folder.

@@ -221,7 +221,7 @@ pub(super) fn run(args: &ProveArgs) -> Result<(), Failure> {
             }),
             "unread": { "keys": unread.keys, "idle": unread.idle, "tensors": unread.tensors, "ignored": unread.ignored },
         });
-        output::line(serde_json::to_string_pretty(&report)?)?;
+        output::json(&report)?;
     } else {
         output::line(format!(
             "{} of {} positions; up to {:.1e} counts as equal",

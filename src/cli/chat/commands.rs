@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::cli::Failure;
-use crate::cli::constraint::{json as json_of, text as text_of};
+use crate::cli::input_file::{read_json, read_text};
 use crate::cli::output::{self, escape_controls};
 use crate::cli::sampling::number;
 use lab_base::util::atomic_file;
@@ -18,7 +18,6 @@ use lab_sampling::{LISTS, PARAMETERS, Params, StageName};
 use super::session::{Session, role};
 use super::terminal::n_columns;
 
-/// A command.
 struct Command {
     name: &'static str,
     argument: &'static str,
@@ -83,7 +82,7 @@ const COMMANDS: &[Command] = &[
         "[FILE]",
         "answers fit the JSON Schema in FILE; without FILE any",
         |session, path| {
-            let schema = file(path).map(json_of).transpose()?;
+            let schema = file(path).map(read_json).transpose()?;
             constrain(session, "json_schema", schema)
         },
     ),
@@ -92,7 +91,7 @@ const COMMANDS: &[Command] = &[
         "[FILE]",
         "answers fit the grammar in FILE, GBNF or Lark; without FILE any",
         |session, path| {
-            let grammar = file(path).map(text_of).transpose()?;
+            let grammar = file(path).map(read_text).transpose()?;
             constrain(session, "grammar", grammar.map(Value::from))
         },
     ),
@@ -100,7 +99,7 @@ const COMMANDS: &[Command] = &[
         "tools",
         "[FILE]",
         "the model may call the tools in FILE, an array as in requests; without FILE none",
-        |session, path| session.set("tools", file(path).map(json_of).transpose()?),
+        |session, path| session.set("tools", file(path).map(read_json).transpose()?),
     ),
     command(
         "logprobs",
@@ -318,14 +317,14 @@ fn save(session: &mut Session, rest: &str) -> Result<(), Failure> {
     };
     let text = serde_json::to_string_pretty(&session.messages)?;
     let written = atomic_file::write(target, (text + "\n").as_bytes());
-    written.map_err(|error| output::at(target.path, &error))?;
+    written.map_err(|error| output::at(target.path, error))?;
     let path = target.path.display();
     let n = session.messages.len();
     session.screen.note(&format!("{n} messages in {path}"))
 }
 
 fn load(session: &mut Session, path: &str) -> Result<(), Failure> {
-    let found = json_of(Path::new(path))?;
+    let found: Value = read_json(Path::new(path))?;
     let array = found.get("messages").unwrap_or(&found).as_array().cloned();
     let Some(messages) = array.filter(|messages| !messages.is_empty()) else {
         anyhow::bail!("{path}: expected an array of messages");

@@ -67,13 +67,11 @@ struct ReplyStream {
     begun: Option<Instant>,
 }
 
-/// The role of a message.
 pub(super) fn role(message: &Value) -> &str {
     let role = message.get("role").and_then(Value::as_str);
     role.unwrap_or_default()
 }
 
-/// The calls of a message.
 fn calls(message: &Value) -> &[Value] {
     let calls = message.get("tool_calls").and_then(Value::as_array);
     calls.map_or(&[], Vec::as_slice)
@@ -81,9 +79,6 @@ fn calls(message: &Value) -> &[Value] {
 
 impl Session {
     /// A conversation without messages.
-    ///
-    /// # Errors
-    /// The fields are not allowed in a request.
     pub(super) fn new(
         served: Arc<ServedModel>,
         fields: Map<String, Value>,
@@ -124,9 +119,6 @@ impl Session {
     }
 
     /// Sets a field of all requests, or removes it if there is no value.
-    ///
-    /// # Errors
-    /// The server would refuse the field.
     pub(super) fn set(&mut self, name: &str, value: Option<Value>) -> Result<(), Failure> {
         let mut fields = self.fields.clone();
         match value {

@@ -58,9 +58,6 @@ mod unix {
 
     impl Terminal {
         /// Silences the terminal.
-        ///
-        /// # Errors
-        /// The signals cannot be handled.
         pub(in super::super) fn new() -> Result<Option<Self>, Failure> {
             let Ok(before) = tcgetattr(io::stdin()) else {
                 return Ok(None);
@@ -136,9 +133,6 @@ mod other {
 
     impl Terminal {
         /// Nothing.
-        ///
-        /// # Errors
-        /// Never.
         pub(in super::super) fn new() -> Result<Option<Self>, Failure> {
             Ok(None)
         }

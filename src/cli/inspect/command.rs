@@ -26,7 +26,7 @@ pub(in crate::cli) struct Args {
 pub(in crate::cli) fn run(args: &Args) -> Result<(), Failure> {
     let found = findings(&args.model.source(), &args.sequences, &args.load)?;
     match args.json {
-        true => output::line(serde_json::to_string_pretty(&json::of(&found))?)?,
+        true => output::json(&json::of(&found))?,
         false => output::bytes(text::of(&found, args.all).as_bytes())?,
     }
     if !args.load.model.opening.definitions()?.strict {

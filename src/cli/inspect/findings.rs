@@ -1,6 +1,6 @@
 //! The findings about a model, obtained without loading it: all that are possible, even if it cannot be planned.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use clap::Args;
 
@@ -169,15 +169,8 @@ fn unplanned(
 
 fn of_opened(load: &LoadOptions, n_seqs: usize, mut opened: Opened) -> Result<Findings, Failure> {
     load.model.check(&opened)?;
-    let defaults = LoadDefaults {
-        kv_type: TensorType::F16,
-        flash_attn: true,
-        max_ctx: super::super::serve::MAX_CTX,
-        is_cut: false,
-        n_batch: Options::N_BATCH,
-    };
     let requested = load.context(&opened.plan);
-    let resolved = load.resolve(&opened, defaults);
+    let resolved = load.resolve(&opened, LoadDefaults::LOCAL);
     let placed = resolved.and_then(|options| {
         let options = Options {
             n_ctx: options.n_ctx.saturating_mul(n_seqs),
@@ -325,4 +318,50 @@ pub(in crate::cli) fn cache_bytes(plan: &Plan, n_ctx: u64, types: [TensorType; 2
     };
     let [k, v] = types;
     plan.cache_bytes(room, k, v)
+}
+
+/// The tokens that have a role.
+pub(super) fn special_tokens(tokenizer: &Tokenizer) -> Vec<(&'static str, u32)> {
+    let roles = [
+        ("bos", tokenizer.bos()),
+        ("eos", tokenizer.eos()),
+        ("eot", tokenizer.eot()),
+        ("sep", tokenizer.sep()),
+        ("pad", tokenizer.pad()),
+        ("unk", tokenizer.unk()),
+        ("mask", tokenizer.mask()),
+    ];
+    let known = roles.into_iter().filter_map(|(role, id)| Some((role, id?)));
+    known.collect()
+}
+
+/// The sizes of a model's tensors.
+pub(in crate::cli) struct TensorSizes {
+    pub(in crate::cli) n_weights: u64,
+    pub(in crate::cli) bytes: u64,
+    /// Bytes of each type, the largest first.
+    pub(in crate::cli) types: Vec<(&'static str, u64)>,
+    /// Mean number of bits per weight.
+    pub(in crate::cli) bits: f64,
+}
+
+impl TensorSizes {
+    pub(in crate::cli) fn of(tensors: &[TensorInfo]) -> Self {
+        let mut types: BTreeMap<&str, u64> = BTreeMap::new();
+        let (mut n_weights, mut bytes) = (0u64, 0u64);
+        for tensor in tensors {
+            let of_type = types.entry(tensor.ty.name()).or_default();
+            *of_type = of_type.saturating_add(tensor.bytes);
+            n_weights = n_weights.saturating_add(tensor.elements());
+            bytes = bytes.saturating_add(tensor.bytes);
+        }
+        let mut types: Vec<(&str, u64)> = types.into_iter().collect();
+        types.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        Self {
+            n_weights,
+            bytes,
+            types,
+            bits: bytes as f64 * 8.0 / n_weights.max(1) as f64,
+        }
+    }
 }

@@ -6,7 +6,7 @@ use serde_json::{Map, Value as Json, json};
 use lab_base::tokenizer::Tokenizer;
 use lab_base::weights::{Array, TensorInfo, TensorType, Value};
 
-use super::text::special_tokens;
+use super::findings::special_tokens;
 use super::{CONTEXTS, ContextMemory, Findings, PlanFindings, cache_bytes};
 
 pub(super) fn of(found: &Findings) -> Json {

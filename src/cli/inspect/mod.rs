@@ -9,6 +9,8 @@ mod json;
 mod text;
 
 pub(super) use command::{Args, run};
-pub(super) use findings::{Findings, ParallelOption, PlanFindings, cache_bytes, findings};
+pub(super) use findings::{
+    Findings, ParallelOption, PlanFindings, TensorSizes, cache_bytes, findings,
+};
 
 use findings::{CONTEXTS, ContextMemory};

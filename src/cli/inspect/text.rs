@@ -9,8 +9,8 @@ use lab_base::weights::{TensorInfo, TensorType, Value};
 use lab_core::models::few;
 use lab_inspect::template_probe::{ProbeResult, TemplateProbe};
 
+use super::findings::{TensorSizes, special_tokens};
 use super::{ContextMemory, Findings, PlanFindings, json};
-use crate::cli::doctor::TensorSizes;
 use crate::cli::plan::device_line;
 
 /// Width of the page, in characters.
@@ -211,21 +211,6 @@ fn tokenizer(found: &Result<Tokenizer, String>) -> String {
     let eos = tokenizer.adds_eos().then_some("; ends them with EOS");
     text.extend(bos.into_iter().chain(eos));
     text
-}
-
-/// The tokens that have a role.
-pub(super) fn special_tokens(tokenizer: &Tokenizer) -> Vec<(&'static str, u32)> {
-    let roles = [
-        ("bos", tokenizer.bos()),
-        ("eos", tokenizer.eos()),
-        ("eot", tokenizer.eot()),
-        ("sep", tokenizer.sep()),
-        ("pad", tokenizer.pad()),
-        ("unk", tokenizer.unk()),
-        ("mask", tokenizer.mask()),
-    ];
-    let known = roles.into_iter().filter_map(|(role, id)| Some((role, id?)));
-    known.collect()
 }
 
 fn special(tokenizer: &Tokenizer) -> String {

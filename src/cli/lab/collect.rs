@@ -235,7 +235,7 @@ impl Collection<'_> {
         // An interrupted run may have left a file that the index does not name.
         let target = OutputPath::replacing(&path);
         let written = arrays::write(target, Format::Safetensors, arrays, &texts.collect());
-        written.map_err(|error| at(&path, &error))
+        written.map_err(|error| at(&path, error))
     }
 
     fn write_statistics(&self, name: &str) -> Result<(), Failure> {
@@ -276,7 +276,7 @@ impl Collection<'_> {
         let path = self.folder.join(INDEX);
         let text = serde_json::to_vec_pretty(&self.index)?;
         let written = atomic_file::write(OutputPath::replacing(&path), &text);
-        written.map_err(|error| at(&path, &error))
+        written.map_err(|error| at(&path, error))
     }
 }
 
@@ -371,7 +371,7 @@ fn remove(folder: &Path) -> Result<(), Failure> {
     }
     let each = |act: &dyn Fn(&Path) -> std::io::Result<()>| {
         let mut all = own.iter();
-        all.try_for_each(|path| act(path).map_err(|error| at(path, &error)))
+        all.try_for_each(|path| act(path).map_err(|error| at(path, error)))
     };
     each(&refuse_input)?;
     each(&|path| fs::remove_file(path))
@@ -448,11 +448,11 @@ pub(super) fn run(args: &CollectArgs) -> Result<(), Failure> {
         covariance: args.covariance,
         plan,
     };
-    fs::create_dir_all(&args.output).map_err(|error| at(&args.output, &error))?;
+    fs::create_dir_all(&args.output).map_err(|error| at(&args.output, error))?;
     let folder = args.output.display();
     let lock = args.output.join(LOCK);
     let opened = File::options().append(true).create(true).open(&lock);
-    let lock = opened.map_err(|error| at(&lock, &error))?;
+    let lock = opened.map_err(|error| at(&lock, error))?;
     if lock.try_lock().is_err() {
         anyhow::bail!("{folder}: another command collects into it");
     }

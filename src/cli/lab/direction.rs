@@ -7,6 +7,7 @@ use clap::{Args as ClapArgs, ValueEnum};
 use serde_json::json;
 
 use crate::cli::Failure;
+use crate::cli::input_file::read_text;
 use crate::cli::model::ModelArg;
 use crate::cli::options::LoadOptions;
 use crate::cli::output::{self, ForceOption, OutputFile};
@@ -15,7 +16,6 @@ use lab_base::util::atomic_file;
 use lab_base::util::directions::{Mean, principal};
 use lab_core::artifacts::vectors;
 
-use super::read_text;
 use super::runner::{BytesOption, LabRunner, RunLimits};
 
 /// How directions are made.

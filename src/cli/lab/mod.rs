@@ -7,12 +7,11 @@ mod prompt_lines;
 mod run;
 mod runner;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Subcommand};
 use serde_json::json;
 
-use lab_base::util::limited_read;
 use lab_base::weights::TensorType;
 use lab_core::model::Options;
 use lab_core::models::{Opened, tokenizer_of};
@@ -20,6 +19,7 @@ use lab_inspect::drift;
 use lab_inspect::drift::Drift;
 
 use super::compare::{PathOption, parse_path_option};
+use super::input_file::read_text;
 use super::model::TwoModels;
 use super::options::{LoadDefaults, LoadOptions};
 use super::values::{matrix_type, some_tokens};
@@ -81,12 +81,6 @@ impl PromptOptions {
     }
 }
 
-/// The text of a file.
-fn read_text(path: &Path) -> Result<String, Failure> {
-    limited_read::text(path, MAX_TEXT)
-        .map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))
-}
-
 #[derive(Debug, ClapArgs)]
 pub(super) struct DriftArgs {
     /// The reference model; by default with an f32 KV cache and without flash attention; `--kv-type` and
@@ -132,9 +126,6 @@ pub(super) fn run(command: &Command) -> Result<(), Failure> {
     }
 }
 
-/// Maximum size of a text, in bytes.
-const MAX_TEXT: u64 = 16 << 20;
-
 /// The tokens that both models read.
 fn tokens(args: &DriftArgs, opened: &mut Opened) -> Result<Vec<u32>, Failure> {
     match args.text.read()? {
@@ -147,13 +138,7 @@ fn tokens(args: &DriftArgs, opened: &mut Opened) -> Result<Vec<u32>, Failure> {
 }
 
 fn options(args: &DriftArgs, opened: &Opened, n: usize) -> Result<Options, Failure> {
-    let defaults = LoadDefaults {
-        kv_type: TensorType::F32,
-        flash_attn: false,
-        max_ctx: usize::MAX,
-        is_cut: false,
-        n_batch: n,
-    };
+    let defaults = LoadDefaults::exact(n);
     Ok(Options {
         n_ctx: n.next_multiple_of(256),
         n_ctx_seq: args.load.context(&opened.plan).unwrap_or(n),
@@ -205,10 +190,7 @@ fn drift(args: &DriftArgs) -> Result<(), Failure> {
     let mut model = args.load.load(opened, options)?;
     let found = drift::drift(&mut model, &tokens, &reference)?;
     match args.json {
-        true => output::line(serde_json::to_string_pretty(&to_json(
-            &found,
-            tokens.len(),
-        ))?),
+        true => output::json(&to_json(&found, tokens.len())),
         false => output::line(to_text(&found, tokens.len())),
     }
 }

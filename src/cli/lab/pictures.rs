@@ -16,12 +16,13 @@ use lab_inspect::pictures::LabPicture;
 use lab_server::LabRequest;
 
 use crate::cli::Failure;
+use crate::cli::input_file::read_json;
 use crate::cli::model::ModelArg;
 use crate::cli::options::LoadOptions;
 use crate::cli::output::{self, ForceOption, OutputFile, at};
 
 use super::runner::{BytesOption, LabRunner, RunLimits};
-use super::{Prompt, PromptOptions, read_text};
+use super::{Prompt, PromptOptions};
 
 /// Maximum number of runs of a grid that share a step.
 const PARALLEL: usize = 32;
@@ -341,11 +342,7 @@ impl FileOptions {
             );
         }
         let (response, place) = match &self.from {
-            Some(path) => {
-                let at = |error| anyhow::anyhow!("{}: {error}", path.display());
-                let response: Value = serde_json::from_str(&read_text(path)?).map_err(at)?;
-                (response, format!("{}: ", path.display()))
-            }
+            Some(path) => (read_json(path)?, format!("{}: ", path.display())),
             None => (response()?, String::new()),
         };
         let text = serde_json::to_string_pretty(&response)?;
@@ -381,7 +378,7 @@ impl FileOptions {
     /// Writes a file and prints its path.
     fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), Failure> {
         let written = atomic_file::write(self.force.target(path), bytes);
-        written.map_err(|error| at(path, &error))?;
+        written.map_err(|error| at(path, error))?;
         let outputs = [&self.svg, &self.html, &self.png, &self.json];
         // Nothing is mixed into an output.
         let is_mixed = |own: &OutputFile| atomic_file::is_stdout(own);

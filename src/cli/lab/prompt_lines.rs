@@ -8,6 +8,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::cli::Failure;
+use crate::cli::output::at;
 use lab_base::util::limited_read;
 
 use super::runner::LabRunner;
@@ -26,8 +27,7 @@ pub(super) struct PromptLines {
 
 impl PromptLines {
     pub(super) fn open(path: &Path, is_hashed: bool) -> Result<Self, Failure> {
-        let file =
-            limited_read::open(path).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
+        let file = limited_read::open(path).map_err(|error| at(path, error))?;
         Ok(Self {
             path: path.to_owned(),
             file: BufReader::with_capacity(1 << 20, file),

@@ -9,7 +9,7 @@ use lab_core::artifacts::arrays::Format;
 use crate::cli::Failure;
 use crate::cli::model::ModelArg;
 use crate::cli::options::LoadOptions;
-use crate::cli::output::{self, ForceOption, OutputFile};
+use crate::cli::output::{self, ForceOption, OutputFile, at};
 use crate::cli::values::tokens;
 
 use super::runner::{LabRunner, PlanOptions, RunLimits, plan};
@@ -65,12 +65,12 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
         None => request.json(&result, served),
         Some((path, format)) => {
             let written = request.write(args.force.target(path), format, &result, served);
-            written.map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?
+            written.map_err(|error| at(path, error))?
         }
     };
     shown["tokens"] = result.tokens.as_slice().into();
     shown["pieces"] = lab_server::lab_pieces(&result.tokens, served);
-    output::line(serde_json::to_string_pretty(&shown)?)?;
+    output::json(&shown)?;
     match result.n_not_finite() {
         0 => Ok(()),
         n => Err(anyhow::anyhow!(

@@ -12,14 +12,16 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use crate::cli::run::too_long;
 use lab_core::artifacts::vectors::Vectors;
 use lab_core::engine::serving::ServedModel;
-use lab_core::engine::{Diffusion, Event, LabPlan, LabResult, Limits, Request, ends_in_vectors};
+use lab_core::engine::{Event, LabPlan, LabResult, Limits, Request, ends_in_vectors};
 use lab_core::model::Options;
 use lab_core::models::Source;
 use lab_server::LabRequest;
 
-use crate::cli::options::{LoadOptions, progress_bar};
+use crate::cli::Failure;
+use crate::cli::input_file::{read_json, read_text};
+use crate::cli::options::{LoadDefaults, LoadOptions, local_limits, start_engine};
+use crate::cli::output::at;
 use crate::cli::values::byte_count;
-use crate::cli::{Failure, run};
 
 /// A model with a lab plan for its prompts.
 pub(super) struct LabRunner {
@@ -58,19 +60,14 @@ pub(super) struct RunLimits {
 
 /// Reads a plan from a file: the object `lab` of a request, as JSON if the name ends in `.json`, otherwise as TOML.
 pub(super) fn plan(path: &Path) -> Result<Map<String, Value>, Failure> {
-    let text = super::read_text(path)?;
-    let at = |error: &dyn std::fmt::Display| anyhow::anyhow!("{}: {error}", path.display());
     match path.extension().is_some_and(|ending| ending == "json") {
-        true => serde_json::from_str(&text).map_err(|error| at(&error)),
-        false => toml::from_str(&text).map_err(|error| at(&error)),
+        true => read_json(path),
+        false => toml::from_str(&read_text(path)?).map_err(|error| at(path, error)),
     }
 }
 
 impl LabRunner {
     /// Loads a model for a plan.
-    ///
-    /// # Errors
-    /// The plan is invalid, or the model cannot be run.
     pub(super) fn start(
         load: &LoadOptions,
         source: &Source,
@@ -83,7 +80,7 @@ impl LabRunner {
         vectors.check().map_err(|error| at(error.to_string()))?;
         let request = LabRequest::new(plan).map_err(|message| anyhow::anyhow!("{message}"))?;
         let mut opened = load.open(source)?;
-        let mut options = load.resolve(&opened, run::DEFAULTS)?;
+        let mut options = load.resolve(&opened, LoadDefaults::LOCAL)?;
         if ends_in_vectors(&opened.plan) {
             anyhow::bail!(
                 "{}: the model ends in vectors; see /v1/embeddings",
@@ -106,26 +103,12 @@ impl LabRunner {
         let limits = Limits {
             lab_bytes: bounds.lab_bytes,
             n_ctx: n_ctx_seq,
-            n_parallel: bounds.n_parallel,
             // A place in the queue is released a little after its result arrives.
             n_queue: 4 * bounds.n_parallel,
-            n_prefill: options.n_batch,
-            n_drafted: 0,
-            diffusion: Diffusion::default(),
-            queue_time: None,
-            answer_time: None,
-            step_time: None,
+            ..local_limits(&options, bounds.n_parallel)
         };
         load.place(&mut opened, &options)?;
-        let bar = progress_bar("loading", &opened.name);
-        let of_thread = bar.clone();
-        let progress = move |done, total| {
-            of_thread.set_length(total);
-            of_thread.set_position(done);
-        };
-        let served = ServedModel::start(opened, options, limits, Box::new(progress));
-        bar.finish_and_clear();
-        let mut served = served?;
+        let mut served = start_engine(opened, options, limits, false)?;
         served.vectors = Arc::new(vectors);
         Ok(Self {
             served,
@@ -140,9 +123,6 @@ impl LabRunner {
     }
 
     /// The result of a single prompt, with `n_more` tokens of a completion.
-    ///
-    /// # Errors
-    /// The plan or the prompt is refused, or the computation fails.
     pub(super) fn one(&self, prompt: Vec<u32>, n_more: usize) -> Result<LabResult, Failure> {
         let asked = self.request.asked(&self.served);
         let asked = asked.map_err(|message| anyhow::anyhow!("{message}"))?;
@@ -167,9 +147,6 @@ impl LabRunner {
 
     /// Runs prompts, numbered from `first`, with `n_more` tokens of a completion each. Passes each result to `take`, in
     /// their order.
-    ///
-    /// # Errors
-    /// A prompt cannot be run (the error has its number), or `take` fails.
     pub(super) fn each(
         &self,
         first: usize,

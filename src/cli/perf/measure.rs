@@ -1,14 +1,14 @@
 //! Measures all cases, for each number of threads.
 
-use super::super::options::{LoadDefaults, positions};
+use super::super::options::{LoadDefaults, local_limits, positions};
 use super::super::{Failure, output};
 use super::args::Args;
 use super::passes::{DecodeMeasurement, PrefillMeasurement};
 use super::profile;
 use super::report::{PerfReport, ThreadMeasurements};
-use super::requests::{self, RequestMeasurement};
+use super::requests::RequestMeasurement;
 use lab_base::util::measure::read_bandwidth;
-use lab_base::weights::TensorType;
+use lab_core::engine::Limits;
 use lab_core::engine::serving::ServedModel;
 use lab_core::model::Options;
 
@@ -25,7 +25,7 @@ pub(in crate::cli) fn run(args: &Args) -> Result<(), Failure> {
         measure(args, count, &mut report)?;
     }
     if args.json {
-        return output::line(serde_json::to_string_pretty(&report.to_json())?);
+        return output::json(&report.to_json());
     }
     output::bytes(report.to_text().as_bytes())
 }
@@ -88,7 +88,11 @@ fn through_engine(args: &Args, n_threads: usize) -> Result<Vec<RequestMeasuremen
     let mut options = resolve(args, &opened)?;
     options.n_threads = n_threads;
     args.load.place(&mut opened, &options)?;
-    let limits = requests::limits(options.n_ctx_seq, options.n_seqs);
+    let limits = Limits {
+        n_ctx: options.n_ctx_seq,
+        n_prefill: options.n_ctx_seq,
+        ..local_limits(&options, options.n_seqs)
+    };
     let served = ServedModel::start(opened, options, limits, Box::new(|_, _| {}))?;
     let measured = args
         .decode()
@@ -117,11 +121,9 @@ fn resolve(args: &Args, opened: &lab_core::models::Opened) -> Result<Options, Fa
         .max(sequences)
         .max(n_source);
     let defaults = LoadDefaults {
-        kv_type: TensorType::F16,
-        flash_attn: true,
         max_ctx: needed,
-        is_cut: false,
         n_batch,
+        ..LoadDefaults::LOCAL
     };
     if let Some(most) = positions(&opened.plan).filter(|most| longest > *most) {
         anyhow::bail!(

@@ -4,10 +4,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use lab_core::engine::Diffusion;
 use lab_core::engine::serving::ServedModel;
-use lab_core::engine::{Ends, Event, Limits, Request, Usage};
-use lab_sampling::Params;
+use lab_core::engine::{Event, Request, Usage};
 
 use super::Failure;
 use super::passes::DecodeCase;
@@ -22,22 +20,6 @@ pub(super) struct RequestMeasurement {
     pub(super) speed: f64,
     /// Seconds from a request to its first token, without the time of its prefill.
     pub(super) first: f64,
-}
-
-/// Engine limits for cases of at most `sequences` sequences.
-pub(super) fn limits(n_ctx: usize, sequences: usize) -> Limits {
-    Limits {
-        lab_bytes: 1 << 20,
-        n_ctx,
-        n_parallel: sequences,
-        n_queue: sequences,
-        n_prefill: n_ctx,
-        n_drafted: 0,
-        diffusion: Diffusion::default(),
-        queue_time: None,
-        answer_time: None,
-        step_time: None,
-    }
 }
 
 impl RequestMeasurement {
@@ -84,34 +66,14 @@ impl RequestMeasurement {
 fn request(served: &ServedModel, case: DecodeCase, of: usize) -> Request {
     let n_vocab = served.info.n_vocab.max(1) as usize;
     let prompt = (0..case.depth.max(1)).map(|i| ((31 * of + 7 * i) % n_vocab) as u32);
-    let sampling = Params {
-        temperature: 0.0,
-        ..Params::default()
-    };
-    let ends = Ends {
-        min_tokens: case.n + 1,
-        ..Ends::default()
-    };
-    Request {
-        prompt: prompt.collect(),
+    let mut request = Request {
         max_tokens: Some(case.n + 1),
-        sampling,
-        choice: 0,
-        stops: Vec::new(),
-        ends,
-        top_logprobs: None,
-        post_sampling: false,
-        progress: false,
-        prompt_logprobs: None,
-        n_drafted: None,
         cache_prompt: false,
-        constraint: None,
-        thinking: None,
-        adapters: None,
-        lab: None,
-        diffusion: None,
-        trace: false,
-    }
+        ..Request::reading(prompt.collect())
+    };
+    request.sampling.temperature = 0.0;
+    request.ends.min_tokens = case.n + 1;
+    request
 }
 
 /// The median of the values; 0 if there are none.

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use crate::models::lora::Adapter;
 use crate::plan::{KeyTokens, Plan};
-use lab_base::ggml;
 use lab_base::ggml::rpc::Worker;
 use lab_base::ggml::{Executor, HostNumbers};
 use lab_base::weights::{FileBytes, Weights};
@@ -88,7 +87,6 @@ impl Model {
         let options = support::usable(&plan, options)?;
         if options.deterministic {
             options.check_deterministic(&plan)?;
-            ggml::set_batch_invariant(true);
         }
         let cache_bytes = options.check_cache(&plan)?;
         match plan.devices.is_empty() {
@@ -140,6 +138,9 @@ impl Model {
         let head = plan.head.as_ref().and_then(|head| head.unit.as_ref());
         let device_of_head = devices[head.map_or(0, |unit| unit.device)];
         let mut executor = Executor::new(&devices, options.n_threads, capacity)?;
+        if options.deterministic {
+            executor.set_batch_invariant();
+        }
         if options.plain {
             executor.compute_plainly()?;
         }

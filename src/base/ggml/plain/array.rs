@@ -78,8 +78,6 @@ pub(super) struct PlainNode {
 }
 
 impl PlainNode {
-    /// # Errors
-    /// The type is unknown.
     pub(super) fn new(ptr: *mut sys::ggml_tensor) -> Result<Self, Error> {
         // SAFETY: tensors of a loaded graph and their sources are alive; dimensions are below four.
         unsafe {

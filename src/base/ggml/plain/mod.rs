@@ -29,9 +29,6 @@ enum PlainOutcome {
 }
 
 /// Computes every node of a graph whose tensors have host memory, in the order of execution.
-///
-/// # Errors
-/// An operation has no formula here, a type cannot be decoded or written, or a tensor is outside the host's memory.
 pub(super) fn run(graph: &Graph) -> Result<(), Error> {
     for at in 0..graph.n_nodes() {
         // SAFETY: the index is below the number of nodes.

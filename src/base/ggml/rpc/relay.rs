@@ -131,9 +131,6 @@ struct WorkerFacts {
 
 impl WorkerFacts {
     /// Records the facts of an answer.
-    ///
-    /// # Errors
-    /// The answer would make ggml end the process, or compute wrong addresses.
     fn check(&mut self, request: RpcCommand, asked: &[u8], answer: &[u8]) -> Result<(), String> {
         let wrong = |what: &str, found: &dyn std::fmt::Display, expected: String| {
             Err(format!("sent {what} {found}, expected {expected}"))
@@ -222,9 +219,6 @@ pub struct Worker {
 impl Worker {
     /// Starts a relay to a worker. Its threads live until [`Self::end`]. Its port stays taken as long as the process:
     /// ggml keeps what it knows of a worker by this address, and another relay at the same one would inherit it.
-    ///
-    /// # Errors
-    /// The loopback interface or the threads are not available.
     pub(super) fn new(name: &str, limit: Option<Duration>) -> io::Result<Arc<Self>> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let worker = Arc::new(Self {
@@ -445,9 +439,6 @@ impl Worker {
 }
 
 /// Connects to `HOST:PORT`.
-///
-/// # Errors
-/// No connection is accepted; the error states the reason.
 pub(super) fn connected(name: &str) -> Result<TcpStream, String> {
     let addresses = name.to_socket_addrs();
     let addresses = addresses.map_err(|error| format!("{error}; expected HOST:PORT"))?;

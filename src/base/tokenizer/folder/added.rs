@@ -34,9 +34,6 @@ struct Entry {
 }
 
 /// The declared tokens.
-///
-/// # Errors
-/// An entry is not a token, or a key is not an id.
 pub(super) fn read(files: &FolderFiles) -> Result<Vec<AddedTokenEntry<'_>>, Error> {
     let declared = files.tokenizer_config.object("added_tokens_decoder")?;
     let mut tokens = Vec::new();

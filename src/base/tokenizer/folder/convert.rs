@@ -13,10 +13,11 @@ use tokenizers::AddedToken;
 
 use super::Error;
 use super::added;
+use super::base64::decode;
 use super::classes::{self, ClassForm, TokenizerClass};
 use super::files::{FolderFiles, MERGES_FILE, VocabularyFormat};
-use super::layout::base64;
 use super::tiktoken::{self, TiktokenRanks};
+use super::tokenizer_json::{ConvertedJson, SpecialToken, byte_level};
 
 /// The file of a folder that holds its vocabulary.
 pub(super) enum VocabularySource {
@@ -25,19 +26,7 @@ pub(super) enum VocabularySource {
     Pieces,
 }
 
-/// A vocabulary in the format of `tokenizer.json`, with additional data.
-#[derive(Default)]
-pub(super) struct ConvertedJson {
-    pub(super) json: Vec<u8>,
-    /// Special tokens of the vocabulary that are declared only through a role.
-    pub(super) implied: Vec<AddedToken>,
-    pub(super) class: Option<&'static TokenizerClass>,
-}
-
 /// Reads the vocabulary file.
-///
-/// # Errors
-/// A file violates its format, or nothing is known about the class.
 pub(super) fn of(files: &mut FolderFiles) -> Result<VocabularySource, Error> {
     let described = match files.vocabulary.kind {
         VocabularyFormat::Library => ConvertedJson {
@@ -54,12 +43,6 @@ pub(super) fn of(files: &mut FolderFiles) -> Result<VocabularySource, Error> {
         VocabularyFormat::Words => of_words(files)?,
     };
     Ok(VocabularySource::Library(described))
-}
-
-/// A special token with its id.
-pub(super) struct SpecialToken {
-    pub(super) id: u32,
-    pub(super) token: AddedToken,
 }
 
 fn special(id: u32, text: String, is_control: bool) -> SpecialToken {
@@ -132,7 +115,7 @@ fn of_tekken(files: &FolderFiles) -> Result<ConvertedJson, Error> {
     };
     let mut ranks = TiktokenRanks::default();
     for entry in tekken.vocab.iter().filter(|entry| entry.rank < inner) {
-        let bytes = base64(&entry.token_bytes);
+        let bytes = decode(&entry.token_bytes);
         let bytes = bytes.ok_or_else(|| {
             files.damaged(format!(
                 "`vocab`: rank {}: `token_bytes` is not base64",
@@ -276,39 +259,6 @@ fn implied(
             .lstrip(strips)
     };
     Ok(texts.into_iter().map(token).collect())
-}
-
-/// A `tokenizer.json` for a model whose tokens are spelled in the byte-level alphabet.
-pub(super) fn byte_level(
-    pattern: &str,
-    normal_form: Option<&str>,
-    specials: &[SpecialToken],
-    model: &Json,
-) -> Vec<u8> {
-    let added = specials.iter().map(|SpecialToken { id, token }| {
-        json!({
-            "id": id,
-            "content": token.content,
-            "single_word": token.single_word,
-            "lstrip": token.lstrip,
-            "rstrip": token.rstrip,
-            "normalized": token.normalized,
-            "special": token.special,
-        })
-    });
-    let bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
-    let file = json!({
-        "version": "1.0",
-        "added_tokens": added.collect::<Vec<_>>(),
-        "normalizer": normal_form.map(|form| json!({"type": form})),
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
-            {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false},
-            bytes,
-        ]},
-        "decoder": bytes,
-        "model": model,
-    });
-    file.to_string().into_bytes()
 }
 
 fn parse<'a, T: Deserialize<'a>>(path: PathBuf, bytes: &'a [u8]) -> Result<T, Error> {

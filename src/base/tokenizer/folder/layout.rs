@@ -352,7 +352,9 @@ fn unigram(tokens: &[FolderToken], parsed: &TokenizerJson) -> Result<Vec<GgufLay
     let table = TokenizerJson::step(&parsed.normalizer, "Precompiled");
     let charsmap = match table.and_then(|step| step["precompiled_charsmap"].as_str()) {
         None => None,
-        Some(text) => Some(base64(text).ok_or("the table of replacements is not base64")?),
+        Some(text) => {
+            Some(super::base64::decode(text).ok_or("the table of replacements is not base64")?)
+        }
     };
     let adds = adds_space(parsed);
     let ways = [(adds, true), (adds, false), (!adds, true), (!adds, false)];
@@ -382,45 +384,5 @@ fn word_pieces(parsed: &TokenizerJson) -> GgufLayout {
             (keys::STRIP_ACCENTS, Value::Bool(strips)),
         ],
         ..GgufLayout::new(Algorithm::WordPiece.model_name(), TokenSpelling::Words)
-    }
-}
-
-/// The bytes of a base64 text (RFC 4648, section 4).
-pub(super) fn base64(text: &str) -> Option<Vec<u8>> {
-    let digit = |c: u8| {
-        Some(match c {
-            b'A'..=b'Z' => c - b'A',
-            b'a'..=b'z' => c - b'a' + 26,
-            b'0'..=b'9' => c - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return None,
-        })
-    };
-    let mut out = Vec::with_capacity(text.len() / 4 * 3);
-    let (mut bits, mut n_bits) = (0u32, 0);
-    for c in text.trim_end_matches('=').bytes() {
-        bits = bits << 6 | u32::from(digit(c)?);
-        n_bits += 6;
-        if n_bits >= 8 {
-            n_bits -= 8;
-            out.push((bits >> n_bits) as u8);
-            bits &= (1 << n_bits) - 1;
-        }
-    }
-    Some(out)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn base64_is_read_with_and_without_padding() {
-        assert_eq!(base64("TWFu").as_deref(), Some(&b"Man"[..]));
-        assert_eq!(base64("TWE=").as_deref(), Some(&b"Ma"[..]));
-        assert_eq!(base64("TQ").as_deref(), Some(&b"M"[..]));
-        assert_eq!(base64("+/8=").as_deref(), Some(&[0xfb, 0xff][..]));
-        assert_eq!(base64("T!"), None);
     }
 }

@@ -9,6 +9,7 @@
 //! Invariant: the tokenizer of a folder encodes as the folder's own library does.
 
 mod added;
+mod base64;
 mod classes;
 mod convert;
 mod decoder;

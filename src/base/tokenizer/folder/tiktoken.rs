@@ -11,9 +11,9 @@ use serde_json::{Map, Value as Json, json};
 
 use super::super::byte_level;
 use super::Error;
-use super::convert::{self, SpecialToken};
+use super::base64::decode;
 use super::files::FolderFiles;
-use super::layout::base64;
+use super::tokenizer_json::{SpecialToken, byte_level as byte_level_json};
 
 /// Maximum number of bytes of a token: four times the longest known one.
 const LONGEST: usize = 1024;
@@ -45,7 +45,7 @@ impl TiktokenRanks {
             }
             let entry = || {
                 let (bytes, id) = std::str::from_utf8(line).ok()?.split_once(' ')?;
-                Some((base64(bytes)?, id.trim().parse().ok()?))
+                Some((decode(bytes)?, id.trim().parse().ok()?))
             };
             let (bytes, id) = entry().ok_or_else(|| {
                 files.damaged(format!(
@@ -119,7 +119,7 @@ impl TiktokenRanks {
             }
         }
         let model = json!({"type": "BPE", "ignore_merges": true, "vocab": vocab, "merges": merges});
-        Ok(convert::byte_level(pattern, normal_form, specials, &model))
+        Ok(byte_level_json(pattern, normal_form, specials, &model))
     }
 
     /// Every split of a token into two others; for each token, the splits with the lowest parts first.

@@ -9,14 +9,29 @@ use std::path::Path;
 use serde::de::value::SeqAccessDeserializer;
 use serde::de::{Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 use tokenizers::{AddedToken, Tokenizer as Library};
 
 use super::super::library_encoder::guarded;
 use super::Error;
 use super::added;
-use super::convert::ConvertedJson;
+use super::classes::TokenizerClass;
 use super::files::FolderFiles;
+
+/// A vocabulary in the format of `tokenizer.json`, with additional data.
+#[derive(Default)]
+pub(super) struct ConvertedJson {
+    pub(super) json: Vec<u8>,
+    /// Special tokens of the vocabulary that are declared only through a role.
+    pub(super) implied: Vec<AddedToken>,
+    pub(super) class: Option<&'static TokenizerClass>,
+}
+
+/// A special token with its id.
+pub(super) struct SpecialToken {
+    pub(super) id: u32,
+    pub(super) token: AddedToken,
+}
 
 /// The contents of a folder's `tokenizer.json`.
 #[derive(Debug)]
@@ -185,4 +200,37 @@ fn check_id(library: &Library, path: &Path, token: &str, declared: u32) -> Resul
             found,
         }),
     }
+}
+
+/// A `tokenizer.json` for a model whose tokens are spelled in the byte-level alphabet.
+pub(super) fn byte_level(
+    pattern: &str,
+    normal_form: Option<&str>,
+    specials: &[SpecialToken],
+    model: &Json,
+) -> Vec<u8> {
+    let added = specials.iter().map(|SpecialToken { id, token }| {
+        json!({
+            "id": id,
+            "content": token.content,
+            "single_word": token.single_word,
+            "lstrip": token.lstrip,
+            "rstrip": token.rstrip,
+            "normalized": token.normalized,
+            "special": token.special,
+        })
+    });
+    let bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
+    let file = json!({
+        "version": "1.0",
+        "added_tokens": added.collect::<Vec<_>>(),
+        "normalizer": normal_form.map(|form| json!({"type": form})),
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+            {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false},
+            bytes,
+        ]},
+        "decoder": bytes,
+        "model": model,
+    });
+    file.to_string().into_bytes()
 }

@@ -143,9 +143,6 @@ impl<'a> TokenSlots<'a> {
     }
 
     /// Sets the token with this id. A control token beyond the model's rows is left out.
-    ///
-    /// # Errors
-    /// The model has no row for the id, or it already has a token with another text.
     pub(super) fn put(&mut self, id: u32, token: FolderToken) -> Result<(), Error> {
         let limit = self.declared.unwrap_or(MOST_TOKENS);
         if id as usize >= limit && self.declared.is_some() && token.kind == TokenKind::Control {

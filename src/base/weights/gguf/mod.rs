@@ -11,7 +11,6 @@ mod auxiliary;
 #[cfg(test)]
 pub(crate) mod builder;
 mod cursor;
-mod fault;
 mod open;
 mod read;
 mod split;
@@ -20,8 +19,8 @@ mod tests;
 mod value;
 mod write;
 
+pub use super::gguf_fault::{FaultKind, GgufFault, SplitFault};
 pub use auxiliary::AuxiliaryKind;
-pub use fault::{FaultKind, GgufFault, SplitFault};
 pub use open::{from_static, header, open};
 pub use write::{NewTensor, Sink, file_bytes, write, write_pieces};
 

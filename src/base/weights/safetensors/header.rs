@@ -43,9 +43,6 @@ pub(super) struct TensorSlice {
 }
 
 /// The tensors of a file, in the order of their data.
-///
-/// # Errors
-/// The file breaks a rule of the format; the error states the rule and the tensor.
 pub(super) fn read(file: &[u8]) -> Result<Vec<TensorSlice>, String> {
     let Some((length, rest)) = file.split_first_chunk() else {
         return Err(format!(

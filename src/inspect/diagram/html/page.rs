@@ -2,6 +2,8 @@
 
 use std::sync::LazyLock;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use serde::{Serialize, Serializer};
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -14,7 +16,7 @@ use super::views;
 /// The concatenated files, and their SHA-256 sum in the form of a content security policy.
 fn with_sum(files: &[&str]) -> (String, String) {
     let text = files.concat();
-    let sum = base64::encode(Sha256::digest(text.as_bytes()));
+    let sum = BASE64_STANDARD.encode(Sha256::digest(text.as_bytes()));
     (text, sum)
 }
 

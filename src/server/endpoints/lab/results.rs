@@ -6,6 +6,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -103,7 +105,9 @@ impl Shown<'_> {
             dtype: (encoding == Encoding::Base64).then_some(self.dtype.name()),
             data: Some(match encoding {
                 Encoding::Numbers => Data::Numbers(Numbers(elements)),
-                Encoding::Base64 => Data::Base64(base64::encode(self.dtype.of(elements).bytes())),
+                Encoding::Base64 => {
+                    Data::Base64(BASE64_STANDARD.encode(self.dtype.of(elements).bytes()))
+                }
             }),
             indices: self.has_places().then_some(places),
             ..self.about()

@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use serde_json::{Map, json};
 
 use crate::Pool;
@@ -53,7 +55,7 @@ pub(crate) async fn keep(
     let sent: Sent = body.take()?;
     body.closed().finish()?;
     let bytes = match (sent.file, sent.vector, sent.vectors) {
-        (Some(file), None, None) => base64::decode(file).map_err(|error| {
+        (Some(file), None, None) => BASE64_STANDARD.decode(file).map_err(|error| {
             Error::invalid_value("file", format!("`file` is not base64: {error}"))
         })?,
         (None, Some(vector), None) => packed(vec![("vector".to_owned(), vector)])?,

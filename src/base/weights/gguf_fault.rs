@@ -1,6 +1,6 @@
 //! The ways in which a GGUF file can break the rules of the format.
 
-use crate::weights::TensorType;
+use super::TensorType;
 
 /// A broken rule and its place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,5 +1,7 @@
 //! Small graphs against arithmetic by hand, and calls that ggml would abort on.
 
+mod matmul;
+
 use super::*;
 use crate::weights::FileBytes;
 use crate::weights::TensorType::{self, F16, F32, I32, I64, Q8_0};

@@ -1,5 +1,7 @@
-# Line charts as SVG, written by hand: axes with lines across, one polyline per series.
-# Used by scripts/train_tiny.py and train_tiny_diffusion.py.
+"""Line charts as SVG, written by hand: axes with lines across, one polyline per series.
+
+Used by scripts/train_tiny.py, train_tiny_diffusion.py and perf_page.py.
+"""
 
 import math
 
@@ -7,26 +9,27 @@ WIDTH, HEIGHT, TOP, RIGHT, BOTTOM, LEFT = 720, 360, 20, 20, 40, 60
 COLOURS = ["#1f6feb", "#d1690e", "#7aa7f0", "#eab07c"]
 
 
-def chart(title, label, x, y, series):
-    """x, y: (function from a value to 0..1, [(value, its text)]); series: [(name, points)], named if there are several."""
+def chart(title, label, x, y, series, width=WIDTH, height=HEIGHT, place=""):
+    """x, y: (function from a value to 0..1, [(value, its text)]); series: [(name, points)], named if there are several. `place` are
+    attributes of a chart within another picture."""
     def across(value):
-        return LEFT + x[0](value) * (WIDTH - LEFT - RIGHT)
+        return LEFT + x[0](value) * (width - LEFT - RIGHT)
     def down(value):
-        return TOP + (1 - y[0](value)) * (HEIGHT - TOP - BOTTOM)
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">',
-             f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>']
+        return TOP + (1 - y[0](value)) * (height - TOP - BOTTOM)
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" {place}viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">',
+             f'<rect width="{width}" height="{height}" fill="white"/>']
     for v, text in y[1]:
-        parts.append(f'<path d="M{LEFT} {down(v):.1f}H{WIDTH - RIGHT}" stroke="#ddd"/>'
+        parts.append(f'<path d="M{LEFT} {down(v):.1f}H{width - RIGHT}" stroke="#ddd"/>'
                      f'<text x="{LEFT - 6}" y="{down(v) + 4:.1f}" text-anchor="end">{text}</text>')
-    parts += [f'<text x="{across(v):.1f}" y="{HEIGHT - 22}" text-anchor="middle">{text}</text>' for v, text in x[1]]
+    parts += [f'<text x="{across(v):.1f}" y="{height - 22}" text-anchor="middle">{text}</text>' for v, text in x[1]]
     for i, (name, points) in enumerate(series):
         line = " ".join(f"{across(a):.1f},{down(b):.1f}" for a, b in points)
         parts.append(f'<polyline points="{line}" fill="none" stroke="{COLOURS[i]}" stroke-width="1.5"/>')
         if len(series) > 1:
-            parts.append(f'<text x="{WIDTH - RIGHT - 10}" y="{HEIGHT - BOTTOM - 10 - 16 * (len(series) - 1 - i)}" '
+            parts.append(f'<text x="{width - RIGHT - 10}" y="{height - BOTTOM - 10 - 16 * (len(series) - 1 - i)}" '
                          f'text-anchor="end" fill="{COLOURS[i]}">{name}</text>')
-    parts += [f'<text x="{WIDTH / 2}" y="{HEIGHT - 5}" text-anchor="middle">{label}</text>',
-              f'<text x="{WIDTH / 2}" y="14" text-anchor="middle">{title}</text>',
+    parts += [f'<text x="{width / 2}" y="{height - 5}" text-anchor="middle">{label}</text>',
+              f'<text x="{width / 2}" y="14" text-anchor="middle">{title}</text>',
               "</svg>"]
     return "\n".join(parts) + "\n"
 
