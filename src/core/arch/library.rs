@@ -31,6 +31,17 @@ pub struct SourceFile {
     pub is_embedded: bool,
 }
 
+impl SourceFile {
+    /// A text that is built into the program.
+    pub(crate) fn embedded(path: impl Into<String>, text: &str) -> Self {
+        Self {
+            path: path.into(),
+            text: text.to_owned(),
+            is_embedded: true,
+        }
+    }
+}
+
 /// All available definitions, by name.
 #[derive(Clone, Debug)]
 pub struct Library {
@@ -81,15 +92,8 @@ impl Library {
         let common = super::parse_common("archs/common.toml", EMBEDDED_COMMON, registry)?;
         let mut sources = BTreeMap::new();
         for (name, text) in EMBEDDED_ARCHS {
-            let path = format!("archs/{name}{ENDING}");
-            sources.insert(
-                (*name).to_owned(),
-                SourceFile {
-                    path,
-                    text: (*text).to_owned(),
-                    is_embedded: true,
-                },
-            );
+            let source = SourceFile::embedded(format!("archs/{name}{ENDING}"), text);
+            sources.insert((*name).to_owned(), source);
         }
         sources.extend(sources_in(folders, ENDING)?);
         let further: Vec<(String, SourceFile)> = sources

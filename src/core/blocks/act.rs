@@ -14,6 +14,7 @@
 //! xIELU: Huang and Schlag 2024, arXiv 2411.13010. A kind without parameters needs no declaration to be named.
 
 use super::build::{GraphBuilder, softcap};
+use super::refused;
 use crate::arch::{ActRef, Contract, RowWidth};
 use crate::plan::Unit;
 use crate::{choices, options, rules};
@@ -104,10 +105,10 @@ impl GraphBuilder<'_> {
     /// `act(x)`; unchanged without an activation.
     pub(super) fn activate(&self, act: ActRef, x: &Tensor) -> Result<Tensor, Error> {
         match self.act(act) {
-            Some(act) if act.clamp > 0.0 || act.bound > 0.0 => Err(Error::Arguments {
-                op: "activation",
-                message: format!("`{:?}` with a bound needs a gate", act.kind),
-            }),
+            Some(act) if act.clamp > 0.0 || act.bound > 0.0 => Err(refused(
+                "activation",
+                format!("`{:?}` with a bound needs a gate", act.kind),
+            )),
             act => self.elements(act.as_ref(), &self.exceeding(act.as_ref(), x)?),
         }
     }
@@ -216,10 +217,7 @@ impl GraphBuilder<'_> {
                 return g.xielu(x, act.alpha_n, act.alpha_p, act.beta, act.eps);
             }
             ActivationKind::SwigluOai => {
-                return Err(Error::Arguments {
-                    op: "activation",
-                    message: "`swiglu_oai` needs a gate".into(),
-                });
+                return Err(refused("activation", "`swiglu_oai` needs a gate"));
             }
         };
         g.unary(x, op)

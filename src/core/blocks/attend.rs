@@ -11,6 +11,7 @@ use super::cache::CacheOptions;
 use super::context::{AttentionView, DerivedInput, RunView, Runs, SelectedKeys, VisibleKeyValues};
 use super::lab::AttentionCapture;
 use super::position_bias::{DistanceBuckets, TABLE};
+use super::{cast, joined, refused};
 
 /// The sinks: a further score of each head in the denominator of the softmax, without a value.
 pub(super) const SINKS: WeightSpec = weight!(sinks: Bias "attn_sinks.weight" ["heads"] optional, "attention sinks: a further score of each head, without a value");
@@ -25,6 +26,7 @@ pub(super) const WEIGHTS_POINT: PointSpec = point!(weights: Pairs ["n_kv", "head
 pub(super) const NODES_PER_VIEW: usize = 20;
 
 /// The keys and values of a pass.
+#[derive(Default)]
 pub struct KeyRows<'a> {
     /// `k [dk, heads, n_tokens]` and `v [dv, heads, n_tokens]`. `v` is none if the values are the head of the keys.
     /// None if the rows of another unit are used.
@@ -54,19 +56,19 @@ impl GraphBuilder<'_> {
         unit: &Unit,
         q: &Tensor,
         rows: &KeyRows<'_>,
-        scores: &ScoreOptions<'_>,
+        (scale, softcap): (f32, f32),
     ) -> Result<Tensor, Error> {
         let Some(StatePlan::KeyValue(state)) = &unit.state else {
-            return Err(Error::Arguments {
-                op: "attend",
-                message: format!("{} keeps no keys", unit.path),
-            });
+            return Err(refused("attend", format!("{} keeps no keys", unit.path)));
         };
         let (g, n) = (self.g, self.n_tokens);
         let cache = CacheOptions::read(&self.plan.caches[state.cache].unit.options);
+        let sinks = self.weight(unit, SINKS.key).cloned();
         let scores = ScoreOptions {
+            scale,
+            softcap,
             max_bias: cache.alibi,
-            ..*scores
+            sinks: sinks.as_ref(),
         };
         let [dk, heads, ..] = q.shape();
         let (dv, kv_heads) = (rows.dv, rows.heads);
@@ -141,15 +143,13 @@ impl GraphBuilder<'_> {
                     };
                     let n = runs.n_tokens * runs.n_runs;
                     let y = g.reshape(&y, [dv * heads, n as u64, 1, 1])?;
-                    let y = match before {
-                        Some(before) => g.concat(&before, &y, 1)?,
-                        None => y,
-                    };
-                    all = Some((y, first + n));
+                    all = Some((joined(g, before.as_ref(), y, 1)?, first + n));
                 }
-                all.map(|(y, _)| y).ok_or_else(|| Error::Arguments {
-                    op: "attend",
-                    message: format!("{}: the pass attends to nothing", unit.path),
+                all.map(|(y, _)| y).ok_or_else(|| {
+                    refused(
+                        "attend",
+                        format!("{}: the pass attends to nothing", unit.path),
+                    )
                 })
             }
         }
@@ -215,10 +215,10 @@ impl GraphBuilder<'_> {
     fn bias_of_view(&self, unit: &Unit, bias: &Tensor, view: &RunView) -> Result<Tensor, Error> {
         let (g, runs) = (self.g, &view.runs);
         let Some(distances) = &view.distances else {
-            return Err(Error::Arguments {
-                op: "attend",
-                message: format!("{}: the view knows no distances", unit.path),
-            });
+            return Err(refused(
+                "attend",
+                format!("{}: the view knows no distances", unit.path),
+            ));
         };
         let rows = g.get_rows(bias, distances)?; // [heads, n_kv * n_tokens * n_runs]
         let [n_kv, n_tokens, n_runs] = [runs.n_kv, runs.n_tokens, runs.n_runs].map(|n| n as u64);
@@ -278,15 +278,9 @@ impl GraphBuilder<'_> {
             // The values of a part of the heads get no name.
             let i = Some(i).filter(|_| parts == 1);
             let y = self.attend_runs(unit, i, of, (&mask, None), scores)?;
-            all = Some(match all {
-                Some(before) => g.concat(&before, &y, 1)?,
-                None => y,
-            });
+            all = Some(joined(g, all.as_ref(), y, 1)?);
         }
-        all.ok_or_else(|| Error::Arguments {
-            op: "attend",
-            message: format!("{} selects nothing", unit.path),
-        })
+        all.ok_or_else(|| refused("attend", format!("{} selects nothing", unit.path)))
     }
 
     /// The mask `[n_rows, n_tokens, 1, n_runs]` of the rows of positions and of whole blocks, restricted to the blocks
@@ -298,11 +292,7 @@ impl GraphBuilder<'_> {
         layout: RowLayout,
     ) -> Result<Tensor, Error> {
         let g = self.g;
-        let as_f32 = |mask: &Tensor| match mask.ty() {
-            TensorType::F32 => Ok(mask.clone()),
-            _ => g.cast(mask, TensorType::F32),
-        };
-        let selected = as_f32(selected)?;
+        let selected = cast(g, selected, TensorType::F32)?;
         let ([n_kv, n, n_runs, _], element) = (selected.shape(), selected.strides()[0]);
         let RowLayout { block, further } = layout;
         let (n_blocks, step) = (n_kv / block, block / further);
@@ -313,11 +303,8 @@ impl GraphBuilder<'_> {
         let own = g.reshape(&selected, [block, n_blocks * n * n_runs, 1, 1])?;
         let all = g.concat(&g.fill(&own, 0.0)?, &last, 0)?;
         let all = g.reshape(&all, mask.shape())?;
-        let all = g.add(&all, &as_f32(mask)?)?;
-        match mask.ty() {
-            TensorType::F32 => Ok(all),
-            ty => g.cast(&all, ty),
-        }
+        let all = g.add(&all, &cast(g, mask, TensorType::F32)?)?;
+        cast(g, &all, mask.ty())
     }
 
     /// The rows that a unit attends to: its own, which this stores, or those of another unit.
@@ -345,10 +332,10 @@ impl GraphBuilder<'_> {
                 self.store
                     .append(g, &unit.path, state, &row(k, dk)?, v.as_ref())
             }
-            (None, None) => Err(Error::Arguments {
-                op: "attend",
-                message: format!("{} has no keys of its own and reads no others", unit.path),
-            }),
+            (None, None) => Err(refused(
+                "attend",
+                format!("{} has no keys of its own and reads no others", unit.path),
+            )),
         }
     }
 
@@ -413,10 +400,7 @@ impl KeyHeads<'_> {
     fn of(&self, g: &Graph, runs: &Runs) -> Result<(Tensor, Tensor), Error> {
         let heads = |rows: &Tensor, d: u64, heads: u64| {
             let Some(head) = rows.ty().row_bytes(d) else {
-                return Err(Error::Arguments {
-                    op: "heads",
-                    message: format!("{rows:?} into heads of {d}"),
-                });
+                return Err(refused("heads", format!("{rows:?} into heads of {d}")));
             };
             let row = rows.strides()[1];
             let shape = [d, heads, runs.n_kv as u64, runs.n_runs as u64];

@@ -21,7 +21,7 @@ use crate::arch::{
 };
 use crate::plan::Unit;
 use crate::{choices, options, points, rules, weights};
-use lab_base::ggml::{Error, ScoreOptions, Tensor};
+use lab_base::ggml::{Error, Tensor};
 
 choices! {
     /// How queries and keys are normalised.
@@ -195,22 +195,15 @@ pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result
         None => None,
     };
 
-    let sinks = b.weight(unit, "sinks").cloned();
-    let scores = ScoreOptions {
-        scale: c.scale,
-        softcap: c.softcap,
-        max_bias: 0.0,
-        sinks: sinks.as_ref(),
-    };
     let rows = KeyRows {
         new: own.as_ref().map(|(k, v)| (k, Some(v))),
         heads: c.kv_heads,
         dv: c.dv,
         selected: b.select(unit, (c.selection, c.selects), (x, x))?,
         bias: b.position_bias(unit, c.max_distance)?,
-        ended: None,
+        ..KeyRows::default()
     };
-    let y = b.attend(unit, &q, &rows, &scores)?;
+    let y = b.attend(unit, &q, &rows, (c.scale, c.softcap))?;
     let by_head = b.g.reshape(&y, [c.dv, c.heads, b.n_tokens, 1])?;
     let by_head = b.point(unit, "heads", by_head)?;
     let y = b.g.reshape(&by_head, [c.dv * c.heads, b.n_tokens, 1, 1])?;

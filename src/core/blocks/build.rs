@@ -16,6 +16,7 @@ use super::lab::{GraphLab, NamedValue};
 use super::low_rank::ActiveAdapters;
 use super::norm::{NormKind, NormOptions};
 use super::rope::{Pairing, RopeOptions, Scaling};
+use super::{joined, refused};
 
 /// The graph under construction.
 pub struct GraphBuilder<'a> {
@@ -79,10 +80,10 @@ impl GraphBuilder<'_> {
     pub fn point(&self, unit: &Unit, name: &str, x: Tensor) -> Result<Tensor, Error> {
         let mut points = unit.contract.0.points.iter();
         let Some(spec) = points.find(|spec| spec.name == name) else {
-            return Err(Error::Arguments {
-                op: "point",
-                message: format!("the contract of {} has no point `{name}`", unit.path),
-            });
+            return Err(refused(
+                "point",
+                format!("the contract of {} has no point `{name}`", unit.path),
+            ));
         };
         self.point_at(&unit.path, spec, x)
     }
@@ -139,10 +140,7 @@ impl GraphBuilder<'_> {
     pub fn required_weight(&self, unit: &Unit, key: &str) -> Result<Tensor, Error> {
         self.weight(unit, key)
             .cloned()
-            .ok_or_else(|| Error::Arguments {
-                op: "weight",
-                message: format!("{} has no weight `{key}`", unit.path),
-            })
+            .ok_or_else(|| refused("weight", format!("{} has no weight `{key}`", unit.path)))
     }
 
     /// `w.x + bias` with the weight `key` and its bias, if there is one.
@@ -226,10 +224,7 @@ impl GraphBuilder<'_> {
         for (down, up) in updates {
             let inner = g.mul_mat_id(&self.tensors[down], &x, ids)?;
             let part = g.mul_mat_id(&self.tensors[up], &inner, ids)?;
-            rows = Some(match rows {
-                Some(before) => g.concat(&before, &part, 0)?,
-                None => part,
-            });
+            rows = Some(joined(g, rows.as_ref(), part, 0)?);
         }
         self.adapters.updated.borrow_mut().insert(at);
         match rows {
@@ -289,10 +284,10 @@ impl GraphBuilder<'_> {
                 let ids = self.g.reshape(ids, [self.n_tokens, 1, 1, 1])?;
                 self.g.get_rows(&table, &ids)
             }
-            None => Err(Error::Arguments {
-                op: "ids_of_tokens",
-                message: format!("{}: the rows are of no tokens", unit.path),
-            }),
+            None => Err(refused(
+                "ids_of_tokens",
+                format!("{}: the rows are of no tokens", unit.path),
+            )),
         }
     }
 
@@ -405,13 +400,13 @@ impl GraphBuilder<'_> {
             (RopePositions::Negated, None) => self.input(DerivedInput::Back)?,
             (RopePositions::Given(positions), None) => positions.clone(),
             (_, Some(_)) => {
-                return Err(Error::Arguments {
-                    op: "rope",
-                    message: format!(
+                return Err(refused(
+                    "rope",
+                    format!(
                         "{}: sections are rotated by the positions of tokens alone",
                         unit.path
                     ),
-                });
+                ));
             }
         };
         self.g
@@ -475,11 +470,14 @@ impl GraphBuilder<'_> {
     /// # Errors
     /// An operation rejects its inputs.
     pub fn columns(&self, x: &Tensor, start: u64, width: u64) -> Result<Tensor, Error> {
-        let (shape, strides) = (x.shape(), x.strides());
-        let window = [width, shape[1], shape[2], shape[3]];
-        let steps = [strides[1], strides[2], strides[3]];
-        let part = self.g.view(x, window, steps, start as usize * strides[0])?;
-        self.g.cont(&part)
+        self.g.cont(&self.window(x, start, width)?)
+    }
+
+    /// Elements `[start, start + width)` of each row of `x [.., n]`, as a view.
+    pub(super) fn window(&self, x: &Tensor, start: u64, width: u64) -> Result<Tensor, Error> {
+        let ([_, a, b, c], [element, steps @ ..]) = (x.shape(), x.strides());
+        let offset = start as usize * element;
+        self.g.view(x, [width, a, b, c], steps, offset)
     }
 }
 

@@ -17,13 +17,14 @@
 use super::attend::{self, KeyRows};
 use super::build::{GraphBuilder, RopePositions};
 use super::context::{EndedSpans, SelectedKeys};
+use super::refused;
 use super::selection::{self, Selection};
 use crate::arch::{
     CacheRef, Contract, NormRef, PooledSpec, QuantClass, RopeRef, SelectionRef, StateSpec,
 };
 use crate::plan::{StatePlan, Unit};
 use crate::{options, points, rules, weights};
-use lab_base::ggml::{Error, ScoreOptions, Tensor};
+use lab_base::ggml::{Error, Tensor};
 
 options! {
     /// Options of compressed attention.
@@ -141,22 +142,15 @@ pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result
         selected = select(b, unit, &c, (x, &latent), blocks.index.as_ref())?;
         ended = blocks.keys;
     }
-    let sinks = b.weight(unit, "sinks").cloned();
-    let scores = ScoreOptions {
-        scale: c.scale,
-        softcap: 0.0,
-        max_bias: 0.0,
-        sinks: sinks.as_ref(),
-    };
     let rows = KeyRows {
         new: Some((&k, None)),
         heads: 1,
         dv: c.d,
         selected,
-        bias: None,
         ended,
+        ..KeyRows::default()
     };
-    let y = b.attend(unit, &q, &rows, &scores)?;
+    let y = b.attend(unit, &q, &rows, (c.scale, 0.0))?;
     let y = g.reshape(&y, [c.d, c.heads, n, 1])?;
     let y = b.point(
         unit,
@@ -315,9 +309,6 @@ fn select(
 fn key_values(unit: &Unit) -> Result<&crate::plan::KeyValuePlan, Error> {
     match &unit.state {
         Some(StatePlan::KeyValue(rows)) => Ok(rows),
-        _ => Err(Error::Arguments {
-            op: "pool",
-            message: format!("{} keeps no keys", unit.path),
-        }),
+        _ => Err(refused("pool", format!("{} keeps no keys", unit.path))),
     }
 }

@@ -116,7 +116,7 @@ pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result
         let rows = g.rms_norm(&rows, c.eps / c.d as f32)?;
         let rows = g.scale(&rows, 1.0 / (c.d as f32).sqrt())?;
         match c.head_map {
-            HeadMap::Interleaved if c.heads != c.k_heads => spread(b, &c, &rows),
+            HeadMap::Interleaved if c.heads != c.k_heads => b.repeat_heads(&rows, c.d, c.heads),
             _ => Ok(rows),
         }
     };
@@ -211,15 +211,6 @@ fn narrowed(
         Some(_) => b.linear(unit, key, &b.linear(unit, down, x)?),
         None => b.linear(unit, key, x),
     }
-}
-
-/// Repeats each key head for the value heads that read it: `[d, k_heads, n_tokens]` -> `[d, heads, n_tokens]`.
-fn spread(b: &GraphBuilder<'_>, c: &Config, x: &Tensor) -> Result<Tensor, Error> {
-    let (g, n) = (b.g, b.n_tokens);
-    let times = c.heads / c.k_heads;
-    let x = g.reshape(x, [c.d, 1, c.k_heads, n])?;
-    let x = g.repeat(&x, [c.d, times, c.k_heads, n])?;
-    g.reshape(&x, [c.d, c.heads, n, 1])
 }
 
 /// The inputs of beta and of the decay, `[heads, n_tokens]` each. The input of the decay is `[d * heads, n_tokens]` if

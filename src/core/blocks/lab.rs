@@ -6,6 +6,7 @@
 //!
 //! Invariant: a point without captures and edits adds no operation.
 
+use super::refused;
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 
@@ -137,9 +138,11 @@ impl GraphLab {
             let changed = match from {
                 // The value is an earlier one: points are in the order of computation.
                 Some(from) => {
-                    let from = from.ok_or_else(|| Error::Arguments {
-                        op: "copy",
-                        message: format!("what is copied at `{path}` is not computed before it"),
+                    let from = from.ok_or_else(|| {
+                        refused(
+                            "copy",
+                            format!("what is copied at `{path}` is not computed before it"),
+                        )
                     })?;
                     g.get_rows(&from, &step.rows)?
                 }

@@ -27,6 +27,7 @@
 //! The states of a token lie one after another, `[n_embd * count, n_tokens]`.
 
 use super::build::GraphBuilder;
+use super::refused;
 use crate::arch::{Contract, NormRef, QuantClass, RowWidth};
 use crate::plan::Unit;
 use crate::{choices, options, points, rules, weights};
@@ -287,10 +288,7 @@ pub(crate) fn end(b: &GraphBuilder<'_>, unit: &Unit, all: &Tensor) -> Result<Ten
 }
 
 fn misplaced(unit: &Unit) -> Error {
-    Error::Arguments {
-        op: "mix",
-        message: format!("{} is not of this kind", unit.path),
-    }
+    refused("mix", format!("{} is not of this kind", unit.path))
 }
 
 impl<'a, 'b> Mix<'a, 'b> {

@@ -23,7 +23,7 @@ use crate::arch::{
 };
 use crate::plan::Unit;
 use crate::{options, points, rules, weights};
-use lab_base::ggml::{Error, ScoreOptions, Tensor};
+use lab_base::ggml::{Error, Tensor};
 
 options! {
     /// Options of latent attention.
@@ -127,10 +127,10 @@ pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result
     };
     let selected = b.select(unit, (c.selection, c.selects), (x, &latent_q))?;
     let q = b.point(unit, "q_proj", g.reshape(&q, [c.dq, c.heads, n, 1])?)?;
-    let q_plain = window(b, &q, n_plain, 0)?;
+    let q_plain = b.window(&q, 0, n_plain)?;
     let q_rope = match c.n_rope {
         0 => None,
-        d => Some(b.rope(c.rope, &g.cont(&window(b, &q, d, n_plain)?)?)?),
+        d => Some(b.rope(c.rope, &b.columns(&q, n_plain, d)?)?),
     };
 
     let row = b.linear(unit, "kv_a", x)?;
@@ -138,7 +138,7 @@ pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result
     let k_rope = match c.n_rope {
         0 => None,
         d => {
-            let k = g.cont(&window(b, &row, d, c.kv_rank)?)?;
+            let k = b.columns(&row, c.kv_rank, d)?;
             let k = match b.weight(unit, "k_norm") {
                 Some(weight) => b.normalise_with(c.norm, Some(weight), &k)?,
                 None => k,
@@ -150,17 +150,10 @@ pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result
         Some(rotated) => g.concat(&plain, rotated, 0),
         None => Ok(plain),
     };
-    let latent = g.cont(&window(b, &row, c.kv_rank, 0)?)?;
+    let latent = b.columns(&row, 0, c.kv_rank)?;
     let latent = b.normalise_with(c.norm, b.weight(unit, "kv_a_norm"), &latent)?;
     let latent = b.point(unit, "latent", latent)?;
 
-    let sinks = b.weight(unit, "sinks").cloned();
-    let scores = ScoreOptions {
-        scale: c.scale,
-        softcap: 0.0,
-        max_bias: 0.0,
-        sinks: sinks.as_ref(),
-    };
     let temperature = |b: &GraphBuilder<'_>, q: Tensor| {
         b.tempered(q, [c.temp_scale, c.temp_floor, c.temp_offset])
     };
@@ -168,9 +161,9 @@ pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result
     let y = if b.weight(unit, "kv_b").is_some() {
         let kv = b.linear(unit, "kv_b", &g.reshape(&latent, [c.kv_rank, n, 1, 1])?)?;
         let kv = g.reshape(&kv, [n_plain + c.dv, c.heads, n, 1])?;
-        let v = g.cont(&window(b, &kv, c.dv, n_plain)?)?;
+        let v = b.columns(&kv, n_plain, c.dv)?;
         let k_rope = k_rope.map(|k| g.repeat(&k, [c.n_rope, c.heads, n, 1]));
-        let k_plain = g.cont(&window(b, &kv, n_plain, 0)?)?;
+        let k_plain = b.columns(&kv, 0, n_plain)?;
         let k = with(k_plain, k_rope.transpose()?.as_ref())?;
         let q = temperature(b, with(g.cont(&q_plain)?, q_rope.as_ref())?)?;
         let rows = KeyRows {
@@ -178,10 +171,9 @@ pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result
             heads: c.heads,
             dv: c.dv,
             selected,
-            bias: None,
-            ended: None,
+            ..KeyRows::default()
         };
-        let y = b.attend(unit, &q, &rows, &scores)?;
+        let y = b.attend(unit, &q, &rows, (c.scale, 0.0))?;
         g.reshape(&y, [c.dv, c.heads, n, 1])?
     } else {
         let absorbed = per_head(b, unit, "k_b", &q_plain)?;
@@ -192,10 +184,9 @@ pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result
             heads: 1,
             dv: c.kv_rank,
             selected,
-            bias: None,
-            ended: None,
+            ..KeyRows::default()
         };
-        let mixed = b.attend(unit, &q, &rows, &scores)?;
+        let mixed = b.attend(unit, &q, &rows, (c.scale, 0.0))?;
         let mixed = g.reshape(&mixed, [c.kv_rank, c.heads, n, 1])?;
         per_head(b, unit, "v_b", &mixed)?
     };
@@ -209,14 +200,6 @@ pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result
         }
     };
     b.linear(unit, "o", &y)
-}
-
-/// Elements `[start, start + d)` of each head of `x [d_all, heads, n]`, as a view.
-fn window(b: &GraphBuilder<'_>, x: &Tensor, d: u64, start: u64) -> Result<Tensor, Error> {
-    let (shape, strides) = (x.shape(), x.strides());
-    let steps = [strides[1], strides[2], strides[3]];
-    let offset = start as usize * strides[0];
-    b.g.view(x, [d, shape[1], shape[2], 1], steps, offset)
 }
 
 /// The product of each head of `x [d, heads, n]` with its own matrix `[d, m, heads]`: `[m, heads, n]`.

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use super::build::GraphBuilder;
 use super::context::{DerivedInput, NgramHashes};
+use super::refused;
 use crate::arch::{Contract, NormRef, RowWidth, StateSpec};
 use crate::plan::Unit;
 use crate::{options, points, rules, weights};
@@ -135,8 +136,5 @@ fn ngrams(unit: &Unit, c: &Config) -> Result<NgramHashes, Error> {
     } else {
         return Ok(ngrams);
     };
-    Err(Error::Arguments {
-        op: "ngram_memory",
-        message: format!("{}: {message}", unit.path),
-    })
+    Err(refused("ngram_memory", format!("{}: {message}", unit.path)))
 }

@@ -18,6 +18,7 @@
 use super::attend::queries_of;
 use super::build::{GraphBuilder, RopePositions};
 use super::context::{AttentionView, RunView, SelectedKeys, SpanView, VisibleKeyValues};
+use super::{cast, refused};
 use crate::arch::{
     Contract, NormRef, PointSpec, RopeRef, RowWidth, SelectionRef, WeightRole, WeightSpec,
 };
@@ -121,10 +122,10 @@ impl GraphBuilder<'_> {
         }
         match self.selected.0.get(&at) {
             Some(selected) => Ok(Some(selected.clone())),
-            None => Err(Error::Arguments {
-                op: "select",
-                message: format!("nothing was selected before {}", unit.path),
-            }),
+            None => Err(refused(
+                "select",
+                format!("nothing was selected before {}", unit.path),
+            )),
         }
     }
 
@@ -325,10 +326,7 @@ impl GraphBuilder<'_> {
                 g.reshape(&g.sum_rows(&by_head)?, [n_kv, n, 1, n_runs])?
             }
         };
-        let mask_f32 = match mask.ty() {
-            TensorType::F32 => mask.clone(),
-            _ => g.cast(mask, TensorType::F32)?,
-        };
+        let mask_f32 = cast(g, mask, TensorType::F32)?;
         let scores = g.add(&scores, &mask_f32)?;
         // Unselected keys get as low a score as invisible ones.
         let hidden = match (spans, s.span) {
@@ -341,18 +339,15 @@ impl GraphBuilder<'_> {
             }
             (Some(spans), _) => self.hidden_blocks(s, &scores, spans)?,
             (None, _) => {
-                return Err(Error::Arguments {
-                    op: "select",
-                    message: format!("there are no spans of {} positions", s.span),
-                });
+                return Err(refused(
+                    "select",
+                    format!("there are no spans of {} positions", s.span),
+                ));
             }
         };
         let visible = g.reshape(&mask_f32, [n_kv, n, n_runs, 1])?;
         let all = g.add(&hidden, &visible)?;
-        Ok(Some(match mask.ty() {
-            TensorType::F32 => all,
-            ty => g.cast(&all, ty)?,
-        }))
+        cast(g, &all, mask.ty()).map(Some)
     }
 
     /// 0 for the rows of selected blocks, else [`NEVER`]: `scores [n_kv, n, groups, n_runs]` -> `[n_kv, n, n_runs,

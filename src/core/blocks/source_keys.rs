@@ -1,5 +1,6 @@
 //! Keys and values of the source, for each kind of block that makes them.
 
+use super::refused;
 use super::{GraphBuilder, attention};
 use crate::plan::Unit;
 use lab_base::ggml::{Error, Tensor};
@@ -12,10 +13,10 @@ fn keys_of_source(
 ) -> Result<(Tensor, Tensor), Error> {
     match unit.contract.0.takes_source() {
         true => attention::keys_of_source(build, unit, x),
-        false => Err(Error::Arguments {
-            op: "block",
-            message: format!("`{}` makes no keys of a source", unit.contract.0.name),
-        }),
+        false => Err(refused(
+            "block",
+            format!("`{}` makes no keys of a source", unit.contract.0.name),
+        )),
     }
 }
 
@@ -29,10 +30,10 @@ impl GraphBuilder<'_> {
             .g
             .scope_on(unit.contract.0.name, &unit.path, unit.device);
         let Some(state) = unit.key_values().filter(|_| self.keys_are_of_source(unit)) else {
-            return Err(Error::Arguments {
-                op: "keep_source",
-                message: format!("{} makes no keys of a source", unit.path),
-            });
+            return Err(refused(
+                "keep_source",
+                format!("{} makes no keys of a source", unit.path),
+            ));
         };
         let (k, v) = keys_of_source(self, unit, x)?;
         let (g, n) = (self.g, self.n_tokens);

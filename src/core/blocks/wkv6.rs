@@ -90,8 +90,8 @@ pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result
     let w = g.unary(&g.scale(&w, -1.0)?, Unary::Exp)?;
     let shape = [c.d, c.heads, n, 1];
     let w = g.reshape(&w, shape)?;
-    let k = spread(b, &c, &b.linear(unit, "k", &for_k)?)?;
-    let v = spread(b, &c, &b.linear(unit, "v", &for_v)?)?;
+    let k = b.repeat_heads(&b.linear(unit, "k", &for_k)?, c.d, c.heads)?;
+    let v = b.repeat_heads(&b.linear(unit, "v", &for_v)?, c.d, c.heads)?;
     let r = g.reshape(&b.linear(unit, "r", &for_r)?, shape)?;
     let bonus = b.weight(unit, "bonus").cloned();
     let k = match bonus {
@@ -136,15 +136,4 @@ fn shares(
     let by = b.product_by_head(unit, "shift_up", &narrow)?;
     let fixed = g.reshape(&b.required_weight(unit, "shares")?, [x.shape()[0], 1, 5, 1])?;
     g.add(&by, &fixed)
-}
-
-/// Repeats each key head for its queries: `[d * k_heads, n_tokens]` -> `[d, heads, n_tokens]`.
-fn spread(b: &GraphBuilder<'_>, c: &Config, x: &Tensor) -> Result<Tensor, Error> {
-    let (g, n) = (b.g, b.n_tokens);
-    if c.k_heads == c.heads {
-        return g.reshape(x, [c.d, c.heads, n, 1]);
-    }
-    let x = g.reshape(x, [c.d, 1, c.k_heads, n])?;
-    let x = g.repeat(&x, [c.d, c.heads / c.k_heads, c.k_heads, n])?;
-    g.reshape(&x, [c.d, c.heads, n, 1])
 }

@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 
 use super::facts::{FileFacts, LayerIndex, LayerScope};
+use super::layer_plan::blocks;
 use super::mixes::MixUse;
 use super::planner::{Planner, index_of};
 use super::{
     BranchPlan, DiffusionPlan, Error, HeadPlan, KeyValuePlan, LayerPlan, MAX_LAYERS, NormUse, Plan,
-    SlotPlan, StatePlan, TensorSet, Unit,
+    SlotPlan, TensorSet, Unit,
 };
 use crate::arch::expr::{Expr, Scope, Value};
 use crate::arch::{
@@ -227,14 +228,8 @@ impl<'a> Planner<'a> {
 
     /// Checks that a unit that reads the keys of another one has the same cache and row widths.
     fn check_owners(&mut self, layers: &[LayerPlan]) {
-        let units = layers
-            .iter()
-            .flat_map(|layer| &layer.slots)
-            .flat_map(|slot| &slot.branches)
-            .filter_map(|branch| match &branch.block.state {
-                Some(StatePlan::KeyValue(rows)) => Some((branch.block.path.as_str(), rows)),
-                _ => None,
-            });
+        let units =
+            blocks(layers).filter_map(|unit| Some((unit.path.as_str(), unit.key_values()?)));
         let stored: HashMap<&str, &KeyValuePlan> = units
             .clone()
             .filter(|(_, rows)| rows.owner.is_none())

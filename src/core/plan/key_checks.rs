@@ -2,25 +2,17 @@
 
 use std::collections::HashMap;
 
+use super::LayerPlan;
+use super::layer_plan::blocks;
 use super::planner::Planner;
-use super::{LayerPlan, StatePlan};
-use crate::arch::{OptionKind, ResolvedOption, Resource};
+use crate::arch::ResolvedOption;
 
 impl Planner<'_> {
     /// Checks that a unit that does not select keys itself uses the selection of an earlier unit with the same cache.
     pub(super) fn check_selections(&mut self, layers: &[LayerPlan]) {
-        let slots = layers.iter().flat_map(|layer| &layer.slots);
         let mut made: HashMap<usize, usize> = HashMap::new();
-        for unit in slots
-            .flat_map(|slot| &slot.branches)
-            .map(|branch| &branch.block)
-        {
-            let kinds = unit.contract.0.options.iter().map(|spec| spec.kind);
-            let of = kinds.zip(&unit.options).find_map(|option| match option {
-                (OptionKind::Resource(Resource::Selection), ResolvedOption::Resource(of)) => *of,
-                _ => None,
-            });
-            let (Some(of), Some(StatePlan::KeyValue(rows))) = (of, &unit.state) else {
+        for unit in blocks(layers) {
+            let (Some(of), Some(rows)) = (unit.selection(), unit.key_values()) else {
                 continue;
             };
             let path = &unit.path;
@@ -42,13 +34,9 @@ impl Planner<'_> {
     /// Checks that the units of a cache make the keys of whole blocks from rows in one other cache, and select by
     /// blocks of that length.
     pub(super) fn check_pooled(&mut self, layers: &[LayerPlan]) {
-        let slots = layers.iter().flat_map(|layer| &layer.slots);
         let mut known: HashMap<usize, (usize, u64)> = HashMap::new();
-        for unit in slots
-            .flat_map(|slot| &slot.branches)
-            .map(|branch| &branch.block)
-        {
-            let Some(StatePlan::KeyValue(rows)) = &unit.state else {
+        for unit in blocks(layers) {
+            let Some(rows) = unit.key_values() else {
                 continue;
             };
             let Some(pooled) = &rows.pooled else { continue };
@@ -60,12 +48,7 @@ impl Planner<'_> {
                     first.1, self.caches[first.0].name, of.1, self.caches[of.0].name
                 ));
             }
-            let kinds = unit.contract.0.options.iter().map(|spec| spec.kind);
-            let selection = kinds.zip(&unit.options).find_map(|option| match option {
-                (OptionKind::Resource(Resource::Selection), ResolvedOption::Resource(of)) => *of,
-                _ => None,
-            });
-            let Some(selection) = selection.map(|at| &self.selections[at]) else {
+            let Some(selection) = unit.selection().map(|at| &self.selections[at]) else {
                 continue;
             };
             let found = match (selection.option("pooled"), selection.option_int("span")) {

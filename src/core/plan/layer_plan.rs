@@ -31,6 +31,13 @@ pub struct LayerPlan {
     pub slots: Vec<SlotPlan>,
 }
 
+/// The blocks of layers, in the order of execution.
+pub(super) fn blocks(layers: &[LayerPlan]) -> impl Iterator<Item = &Unit> + Clone {
+    let slots = layers.iter().flat_map(|layer| &layer.slots);
+    let branches = slots.flat_map(|slot| &slot.branches);
+    branches.map(|branch| &branch.block)
+}
+
 /// One sublayer with at least one active branch; see the formula in `arch`.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(

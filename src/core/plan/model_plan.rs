@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::layer_plan::blocks;
 use super::{CacheCapacity, CachePlan, HeadPlan, LayerPlan, SourcePlan, TensorPlan, Unit};
 use crate::arch::expr::Value;
 use crate::arch::{Mode, OptionValue};
@@ -128,11 +129,7 @@ impl Plan {
 
     /// The blocks of all layers, in the order of execution.
     pub fn units(&self) -> impl Iterator<Item = &Unit> {
-        self.layers
-            .iter()
-            .flat_map(|layer| &layer.slots)
-            .flat_map(|slot| &slot.branches)
-            .map(|branch| &branch.block)
+        blocks(&self.layers)
     }
 
     /// Bytes of the caches, for the given types of keys and values.

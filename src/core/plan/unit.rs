@@ -467,16 +467,6 @@ impl Planner<'_> {
     }
 }
 
-impl Unit {
-    /// The rows that a unit reads of each token, its own or those of another unit.
-    pub fn key_values(&self) -> Option<&KeyValuePlan> {
-        match self.state.as_ref()? {
-            StatePlan::KeyValue(rows) => Some(rows),
-            StatePlan::Recurrent(_) => None,
-        }
-    }
-}
-
 impl KeyValuePlan {
     /// Number of elements that are stored of a position.
     pub fn width(&self) -> u64 {
@@ -520,10 +510,7 @@ impl Plan {
 
     /// The selection of keys that a unit uses.
     pub fn selection(&self, unit: &Unit) -> Option<&Unit> {
-        let mut options = unit.contract.0.options.iter().zip(&unit.options);
-        let is_selection = OptionKind::Resource(Resource::Selection);
-        let (spec, value) = options.find(|(spec, _)| spec.kind == is_selection)?;
-        self.resource(spec.kind, value)
+        unit.selection().map(|at| &self.selections[at])
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::arch::{Contract, ResolvedOption, WeightRole};
+use crate::arch::{Contract, OptionKind, ResolvedOption, Resource, WeightRole};
 use lab_base::weights::TensorType;
 
 /// A tensor that the model uses.
@@ -59,6 +59,23 @@ impl Unit {
             .iter()
             .position(|o| o.name == name)?;
         self.options.get(at)
+    }
+
+    /// The rows that a unit reads of each token, its own or those of another unit.
+    pub fn key_values(&self) -> Option<&KeyValuePlan> {
+        match self.state.as_ref()? {
+            StatePlan::KeyValue(rows) => Some(rows),
+            StatePlan::Recurrent(_) => None,
+        }
+    }
+
+    /// The selection of keys that the unit uses, as an index into [`super::Plan::selections`].
+    pub fn selection(&self) -> Option<usize> {
+        let kinds = self.contract.0.options.iter().map(|spec| spec.kind);
+        kinds.zip(&self.options).find_map(|option| match option {
+            (OptionKind::Resource(Resource::Selection), ResolvedOption::Resource(of)) => *of,
+            _ => None,
+        })
     }
 
     /// The kind of a resource that is named by its kind alone: neither a definition nor a file declares more.
