@@ -60,7 +60,6 @@ choices! {
 }
 
 options! {
-    /// Options of an attention block.
     pub(super) struct Config {
         rope: RopeRef, "rotation of queries and keys, or `none`";
         cache: CacheRef = "full", "which keys a query attends to; `full`: all, or with causal attention all so far";

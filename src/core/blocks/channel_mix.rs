@@ -14,7 +14,6 @@ use crate::{options, points, weights};
 use lab_base::ggml::{Error, Tensor, Unary};
 
 options! {
-    /// Options of the MLP.
     pub(super) struct Config {
         width: u64 => "n_ff", "elements of the hidden layer";
     }

@@ -27,7 +27,6 @@ use crate::{options, points, rules, weights};
 use lab_base::ggml::{Error, Tensor};
 
 options! {
-    /// Options of compressed attention.
     pub(super) struct Config {
         rope: RopeRef, "rotation of the last elements of queries, of keys, and of the results, back";
         cache: CacheRef, "which positions and spans a query attends to";

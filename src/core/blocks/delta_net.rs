@@ -38,7 +38,6 @@ choices! {
 }
 
 options! {
-    /// Options of the layer.
     pub(super) struct Config {
         heads: u64 = "ssm_dt_rank", "value heads";
         k_heads: u64 = "ssm_groups", "query and key heads";

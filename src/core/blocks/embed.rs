@@ -12,7 +12,6 @@ use crate::{options, points, rules, weights};
 use lab_base::ggml::{Error, Tensor};
 
 options! {
-    /// Options of the embedding.
     pub(super) struct Config {
         scale: f32 = "1", "factor of the embeddings; 1: none";
         norm: NormRef = "none", "norm of the sum";

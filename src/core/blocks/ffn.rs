@@ -16,7 +16,6 @@ use crate::{options, points, rules, weights};
 use lab_base::ggml::{Error, Tensor, Unary};
 
 options! {
-    /// Options of a feed-forward block.
     pub(super) struct Config {
         act: ActRef, "activation of the hidden layer: a kind or a declared name, see `[act.NAME]`";
         width: u64 = "n_ff", "elements of the hidden layer of the MLP";

@@ -12,7 +12,6 @@ use crate::{options, points, rules, weights};
 use lab_base::ggml::{Error, Tensor};
 
 options! {
-    /// Options of the head.
     pub(super) struct Config {
         act: ActRef => "(if(has('dense'), head_act, 'none'))", when "has('dense')", "activation after `dense`, see `[act.NAME]`";
         dense_norm: NormRef => "(if(has('dense_norm'), 'default', 'none'))", when "has('dense_norm')", "kind and eps of the norm after `dense`";

@@ -9,7 +9,6 @@ use crate::{options, weights};
 use lab_base::ggml::{Error, Tensor};
 
 options! {
-    /// Options of a linear map.
     pub(super) struct Config {
         rank: u64 = "0", "elements between two matrices in the place of one; 0: one matrix";
     }

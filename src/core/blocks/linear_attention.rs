@@ -17,7 +17,6 @@ use crate::{options, points, rules, weights};
 use lab_base::ggml::{Error, Tensor};
 
 options! {
-    /// Options of the layer.
     pub(super) struct Config {
         heads: u64 => "n_head", "heads";
         d: u64 => "d_head", "elements of a head";

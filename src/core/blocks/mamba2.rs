@@ -16,7 +16,6 @@ use crate::{options, points, rules, weights};
 use lab_base::ggml::{Error, Glu, Tensor, Unary};
 
 options! {
-    /// Options of the layer.
     pub(super) struct Config {
         n_inner: u64 => "ssm_inner", "channels of all heads";
         n_state: u64 => "ssm_state", "elements of each channel's state";

@@ -56,7 +56,6 @@ choices! {
 }
 
 options! {
-    /// Options of a mix.
     pub(super) struct Config {
         kind: MixKind, "`mean` (copies at the start, their mean at the end), `projected` (projections, scaled to the length of the first), `gated` (hyper-connections: sums with factors that follow from all states), `predicted` (AltUp: all are predicted, the first is read, and the error of its prediction corrects all), `others` (the first is read, the others are written), `low_rank` (means of their norms with a gate for each element, from a projection of low rank), `all` (they are read and written as they are, as one long row) or `attended` (attention residuals: one at the start, sums with the softmax of their scores, the last is written)";
         count: u64 => "if(kind != 'attended', n_streams, if(place == 0, 1, states))", "hidden states of a token, before a write: `n_streams`, or as many as there are";

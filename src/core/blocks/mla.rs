@@ -26,7 +26,6 @@ use crate::{options, points, rules, weights};
 use lab_base::ggml::{Error, Tensor};
 
 options! {
-    /// Options of latent attention.
     pub(super) struct Config {
         rope: RopeRef, "rotation of the rotated parts, or `none`";
         cache: CacheRef = "full", "which keys a query attends to; `full`: all, or with causal attention all so far";

@@ -58,7 +58,6 @@ choices! {
 }
 
 options! {
-    /// Options of a mixture of experts.
     pub(super) struct Config {
         act: ActRef, "activation of each expert's hidden layer: a kind or a declared name, see `[act.NAME]`";
         score: Score = "expert_score", "how the router's logits become scores: `softmax`, `sigmoid`, `softmax_after` (over those selected), `sigmoid_after` (of those selected, which are so by their logits), `sqrt_softplus` or `sparse_mixer` (each selected logit against the remaining ones near it)";

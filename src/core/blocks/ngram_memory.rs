@@ -22,7 +22,6 @@ use crate::{options, points, rules, weights};
 use lab_base::ggml::{Error, Tensor, Unary};
 
 options! {
-    /// Options of the memory.
     pub(super) struct Config {
         longest: u64, "tokens of the longest n-gram";
         heads: u64, "hashes of the n-grams of one length";

@@ -14,7 +14,6 @@ use crate::{options, points, weights};
 use lab_base::ggml::{Error, Tensor};
 
 options! {
-    /// Options of the stage.
     pub(super) struct Config {
         width: u64 => "n_ple", "elements for each layer; 0: there is no such input";
         layers: u64 => "n_layer", "layers";

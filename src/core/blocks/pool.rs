@@ -13,7 +13,6 @@ use crate::{options, rules, weights};
 use lab_base::ggml::{Error, ScoreOptions, Tensor};
 
 options! {
-    /// Options of pooling.
     pub(super) struct Config {
         kind: Pooling => "(pool_kind)", "how the hidden states of a sequence become one vector: `mean`, `first`, `last`, `max`, `mean_sqrt` (sum over the square root of the number of tokens), `weighted` (mean weighted by the position counted from 1), `late_mean` (mean of what the layers make of each), `each` (not at all: the layers apply to the vector of each token)";
         act: ActRef => "(cls_act)", when "has('cls')", "activation after `cls`, see `[act.NAME]`";

@@ -13,7 +13,6 @@ use crate::{options, points, rules, weights};
 use lab_base::ggml::{Error, Tensor};
 
 options! {
-    /// Options of the convolution.
     pub(super) struct Config {
         kernel: u64 => "conv_kernel", "length of the convolution in tokens";
     }

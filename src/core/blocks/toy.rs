@@ -12,7 +12,6 @@ use crate::{options, rules, weights};
 use lab_base::ggml::{Error, Tensor};
 
 options! {
-    /// Options of the toy.
     pub(super) struct Config {
         level: f32 = "1", "factor of the result, above 0; 1: off";
     }

@@ -19,7 +19,6 @@ use crate::{options, points, rules, weights};
 use lab_base::ggml::{Error, Tensor, Unary};
 
 options! {
-    /// Options of the layer.
     pub(super) struct Config {
         d: u64 => "wkv_d", "elements of a head";
         heads: u64 => "n_embd // d", "heads";

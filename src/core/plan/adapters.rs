@@ -1,7 +1,7 @@
 //! Adapters in a model file, between which tokens switch: the tensors that update the weights of its layers.
 
 use super::facts::UnitScope;
-use super::planner::{FileAdapters, Planner};
+use super::planner::{FileAdapters, Planned, Planner, Reported};
 use super::{AdapterUpdatePlan, Unit};
 use crate::arch::{Instance, ResolvedOption, WeightRole};
 
@@ -23,25 +23,33 @@ impl Planner<'_> {
         };
         let (switches, stand_ins) = (list("switches"), list("stand_ins"));
         if switches.len() != stand_ins.len() {
-            return self.problem(format!(
-                "embed: {} `stand_ins` of {} `switches`",
-                stand_ins.len(),
-                switches.len()
-            ));
+            return self
+                .problem(format!(
+                    "embed: {} `stand_ins` of {} `switches`",
+                    stand_ins.len(),
+                    switches.len()
+                ))
+                .ok();
         }
         if switches.len() > MAX_SWITCHES {
-            return self.problem(format!(
-                "embed: {} `switches`, expected at most {MAX_SWITCHES}",
-                switches.len()
-            ));
+            return self
+                .problem(format!(
+                    "embed: {} `switches`, expected at most {MAX_SWITCHES}",
+                    switches.len()
+                ))
+                .ok();
         }
         if let Some(beyond) = stand_ins.iter().find(|token| **token >= n_vocab) {
-            return self.problem(format!(
-                "embed: stand_ins: expected tokens below {n_vocab}, found {beyond}"
-            ));
+            return self
+                .problem(format!(
+                    "embed: stand_ins: expected tokens below {n_vocab}, found {beyond}"
+                ))
+                .ok();
         }
         if self.facts.def.reads_source() {
-            return self.problem("embed: a model that reads a source has no `rank`".into());
+            return self
+                .problem("embed: a model that reads a source has no `rank`".into())
+                .ok();
         }
         let count = switches.len() as u64 + 1;
         Some(FileAdapters { rank, count })
@@ -55,10 +63,10 @@ impl Planner<'_> {
         instance: &Instance,
         scope: &UnitScope<'_>,
         weights: &mut Vec<Option<usize>>,
-    ) -> Option<Vec<AdapterUpdatePlan>> {
+    ) -> Planned<Vec<AdapterUpdatePlan>> {
         let in_layer = scope.layer.index.is_some();
         let Some(adapters) = self.adapters.filter(|_| in_layer) else {
-            return Some(Vec::new());
+            return Ok(Vec::new());
         };
         let mut updates = Vec::new();
         for (at, spec) in instance.contract.weights.iter().enumerate() {
@@ -95,7 +103,7 @@ impl Planner<'_> {
                 let n_out = match part == at {
                     true => n_rows,
                     false => {
-                        let rows = instance.weights[part].shape.get(1)?;
+                        let rows = instance.weights[part].shape.get(1).ok_or(Reported)?;
                         self.size(rows, scope, &format_args!("{path}: {name}"))?
                     }
                 };
@@ -127,6 +135,6 @@ impl Planner<'_> {
                 ));
             }
         }
-        Some(updates)
+        Ok(updates)
     }
 }

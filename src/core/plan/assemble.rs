@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::facts::{FileFacts, LayerIndex, LayerScope};
 use super::layer_plan::blocks;
 use super::mixes::MixUse;
-use super::planner::{Planner, index_of};
+use super::planner::{Planned, Planner, Reported, index_of};
 use super::{
     BranchPlan, DiffusionPlan, Error, HeadPlan, KeyValuePlan, LayerPlan, MAX_LAYERS, NormUse, Plan,
     SlotPlan, TensorSet, Unit,
@@ -22,10 +22,13 @@ const MAX_BRANCHES: usize = 1 << 16;
 impl<'a> Planner<'a> {
     /// The plan, or all problems.
     pub(super) fn plan(mut self) -> Result<Plan, Vec<String>> {
-        self.model().ok_or(self.problems)
+        match self.model() {
+            Ok(plan) => Ok(plan),
+            Err(Reported) => Err(self.problems),
+        }
     }
 
-    fn model(&mut self) -> Option<Plan> {
+    fn model(&mut self) -> Planned<Plan> {
         let def = self.facts.def;
         let global = self.facts.global();
         let n_embd = self.number(&global, "n_embd");
@@ -36,7 +39,7 @@ impl<'a> Planner<'a> {
         };
         // Without the two sizes, all later checks would fail for the same reason.
         let (n_embd, n_vocab) = (n_embd?, n_vocab?);
-        let embed = self.unit("embed", &def.embed, &global, &[]);
+        let embed = self.unit("embed", &def.embed, &global, &[]).ok();
         self.adapters = self.adapters(embed.as_ref(), n_vocab);
         let per_layer = match &def.per_layer {
             Some(instance) => Some(self.unit("per_layer_input", instance, &global, &[])?),
@@ -55,7 +58,7 @@ impl<'a> Planner<'a> {
         }
         let (layers, n_of_source) = self.layers(n_embd)?;
         if layers.is_empty() {
-            self.problem::<()>("there are no layers".into());
+            self.report("there are no layers".into());
         }
         let head = match &def.head {
             Some(head) => {
@@ -71,7 +74,10 @@ impl<'a> Planner<'a> {
             None => None,
         };
         let source = match def.reads_source() {
-            true => self.source(&layers, (n_of_source, embed.as_ref()?), &global),
+            true => {
+                let embed = embed.as_ref().ok_or(Reported)?;
+                self.source(&layers, (n_of_source, embed), &global).ok()
+            }
             false => None,
         };
         let diffusion = match def.mode {
@@ -80,17 +86,17 @@ impl<'a> Planner<'a> {
         };
         let unclaimed = self.unclaimed();
         let unread = self.facts.unread();
-        let embed = embed?;
+        let embed = embed.ok_or(Reported)?;
         self.check_owners(&layers);
         self.check_selections(&layers);
         self.check_pooled(&layers);
         self.check_mixes(&layers, write.is_some());
         if !self.problems.is_empty() {
-            return None;
+            return Err(Reported);
         }
         let values = self.facts.values.take().into_iter();
         let params = values.filter_map(|(name, mut of)| Some((name, of.remove(&None)?)));
-        Some(Plan {
+        Ok(Plan {
             arch: def.name.clone(),
             mode: def.mode,
             n_embd,
@@ -120,7 +126,7 @@ impl<'a> Planner<'a> {
 
     /// Plans the layers of all stacks. Returns them and how many of them read the source; none if planning stops
     /// because of the problems found.
-    fn layers(&mut self, n_embd: u64) -> Option<(Vec<LayerPlan>, usize)> {
+    fn layers(&mut self, n_embd: u64) -> Planned<(Vec<LayerPlan>, usize)> {
         let (mut layers, mut n_branches) = (Vec::new(), 0);
         let mut n_of_source = 0;
         let (def, global) = (self.facts.def, self.facts.global());
@@ -135,12 +141,12 @@ impl<'a> Planner<'a> {
                 &format_args!("{}: count", stack.name),
             );
             let count = match count {
-                Some(Value::Int(n)) if (0..=MAX_LAYERS as i64).contains(&n) => n as u64,
-                Some(other) => self.problem(format!(
+                Ok(Value::Int(n)) if (0..=MAX_LAYERS as i64).contains(&n) => n as u64,
+                Ok(other) => self.problem(format!(
                     "{}: the number of layers is {other}, expected 0 to {MAX_LAYERS}",
                     stack.name
                 ))?,
-                None => continue,
+                Err(Reported) => continue,
             };
             for depth in 0..count {
                 layers.extend(self.layer((at, stack), depth, n_embd));
@@ -153,11 +159,11 @@ impl<'a> Planner<'a> {
                     ))?;
                 }
                 if self.has_too_many_problems() {
-                    return None;
+                    return Err(Reported);
                 }
             }
         }
-        Some((layers, n_of_source))
+        Ok((layers, n_of_source))
     }
 
     /// Plans a layer of a stack.
@@ -166,7 +172,7 @@ impl<'a> Planner<'a> {
         (at, stack): (usize, &'a Stack),
         depth: u64,
         n_embd: u64,
-    ) -> Option<LayerPlan> {
+    ) -> Planned<LayerPlan> {
         let mut index = LayerIndex {
             stack: at,
             depth,
@@ -192,9 +198,9 @@ impl<'a> Planner<'a> {
         scope.prefix = &prefix;
         self.requirements(&scope);
         let slots = stack.slots.iter().enumerate();
-        let slots = slots.filter_map(|slot| self.slot(slot, &path, &scope, n_embd));
+        let slots = slots.filter_map(|slot| self.slot(slot, &path, &scope, n_embd).ok().flatten());
         let slots = slots.collect();
-        Some(LayerPlan {
+        Ok(LayerPlan {
             path,
             depth,
             il,
@@ -222,7 +228,8 @@ impl<'a> Planner<'a> {
                 Err(error) => error,
             };
             let message = format!("the definition requires `{expr}` of a file: {failed}");
-            self.problem_at::<()>(span, expr.source(), &message);
+            // The other conditions are checked as well.
+            let _: Planned<()> = self.problem_at(span, expr.source(), &message);
         }
     }
 
@@ -241,20 +248,20 @@ impl<'a> Planner<'a> {
                     == (rows.cache, rows.k, rows.v, rows.v_in_k)
             };
             match stored.get(owner.as_str()) {
-                None => self.problem::<()>(format!(
+                None => self.report(format!(
                     "{path}: reads the keys of {owner}, which stores none"
                 )),
-                Some(other) if !same(other) => self.problem::<()>(format!(
+                Some(other) if !same(other) => self.report(format!(
                     "{path}: reads the keys of {owner}, whose cache or widths differ"
                 )),
-                Some(_) => None,
-            };
+                Some(_) => {}
+            }
         }
     }
 
-    fn diffusion(&mut self, scope: &LayerScope<'_>) -> Option<DiffusionPlan> {
+    fn diffusion(&mut self, scope: &LayerScope<'_>) -> Planned<DiffusionPlan> {
         match self.facts.param(SHIFT_LOGITS, scope, false) {
-            Ok(Value::Bool(shift_logits)) => Some(DiffusionPlan { shift_logits }),
+            Ok(Value::Bool(shift_logits)) => Ok(DiffusionPlan { shift_logits }),
             Ok(other) => self.problem(format!(
                 "`{SHIFT_LOGITS}` is {other}, expected true or false"
             )),
@@ -262,10 +269,10 @@ impl<'a> Planner<'a> {
         }
     }
 
-    fn holds(&mut self, when: Option<&Expr>, scope: &LayerScope<'_>, path: &str) -> Option<bool> {
-        let Some(when) = when else { return Some(true) };
+    fn holds(&mut self, when: Option<&Expr>, scope: &LayerScope<'_>, path: &str) -> Planned<bool> {
+        let Some(when) = when else { return Ok(true) };
         match self.evaluate(when, scope, &format_args!("{path}: when"))? {
-            Value::Bool(holds) => Some(holds),
+            Value::Bool(holds) => Ok(holds),
             other => self.problem(format!(
                 "{path}: when: expected true or false, found `{other}`"
             )),
@@ -278,10 +285,10 @@ impl<'a> Planner<'a> {
         layer: &str,
         scope: &LayerScope<'_>,
         n_embd: u64,
-    ) -> Option<SlotPlan> {
+    ) -> Planned<Option<SlotPlan>> {
         let path = format!("{layer}.{}", slot.name);
         if !self.holds(slot.when.as_ref(), scope, &path)? {
-            return None;
+            return Ok(None);
         }
         let mut active = Vec::new();
         for (at, branch) in slot.branches.iter().enumerate() {
@@ -290,7 +297,7 @@ impl<'a> Planner<'a> {
             }
         }
         if active.is_empty() {
-            return None;
+            return Ok(None);
         }
         let n_embd = match self.reads_all(slot.read.as_ref(), &path, scope)? {
             true => n_embd.saturating_mul(self.states),
@@ -304,7 +311,7 @@ impl<'a> Planner<'a> {
         self.taps.insert("x".into(), n_embd);
         let width = self.tap(slot.from.as_ref(), &path, n_embd)?;
         self.taps.insert("h".into(), width);
-        let branches: Vec<Option<BranchPlan>> = active
+        let branches: Vec<Planned<BranchPlan>> = active
             .into_iter()
             .map(|branch| {
                 let inner = if alone {
@@ -320,11 +327,11 @@ impl<'a> Planner<'a> {
         let after = self.norm(slot.after.as_ref(), &path, "after", scope, n_embd);
         let scale = self.factor(slot.scale.as_ref(), &path, scope);
         let [read, write] = self.mixes_of(slot, &path, scope)?;
-        Some(SlotPlan {
+        Ok(Some(SlotPlan {
             read,
             from: slot.from.as_ref().map(|f| f.value.clone()),
             pre: pre?,
-            branches: branches.into_iter().collect::<Option<_>>()?,
+            branches: branches.into_iter().collect::<Planned<_>>()?,
             post: post?,
             scale: scale?,
             join: slot.join,
@@ -332,7 +339,7 @@ impl<'a> Planner<'a> {
             write,
             path,
             at,
-        })
+        }))
     }
 
     /// Plans a branch whose slot reads rows of `width` elements.
@@ -342,8 +349,8 @@ impl<'a> Planner<'a> {
         path: &str,
         scope: &LayerScope<'_>,
         width: u64,
-    ) -> Option<BranchPlan> {
-        let n_embd = self.taps.get("x").copied()?;
+    ) -> Planned<BranchPlan> {
+        let n_embd = self.taps.get("x").copied().ok_or(Reported)?;
         let width = self.tap(branch.from.as_ref(), path, width)?;
         let side = match branch.side.is_some() {
             true => Some(self.side(branch, path, width)?),
@@ -355,8 +362,8 @@ impl<'a> Planner<'a> {
         let factor = self.factor(branch.factor.as_ref(), path, scope);
         let block = self.unit(path, &branch.block, scope, &[]);
         let out = match &block {
-            Some(unit) => self.result_width(&branch.block, unit, scope, [Some(width), side])?,
-            None => n_embd,
+            Ok(unit) => self.result_width(&branch.block, unit, scope, [Some(width), side])?,
+            Err(Reported) => n_embd,
         };
         if let Some(save) = &branch.save {
             self.taps.insert(save.value.clone(), out);
@@ -367,7 +374,7 @@ impl<'a> Planner<'a> {
             );
             return self.problem_at(&branch.block.span, "result", &problem);
         }
-        Some(BranchPlan {
+        Ok(BranchPlan {
             name: branch.name.clone(),
             at,
             from: branch.from.as_ref().map(|f| f.value.clone()),
@@ -381,10 +388,6 @@ impl<'a> Planner<'a> {
     }
 
     /// A norm by name: a declared norm, or the default kind with the weight of that name.
-    #[expect(
-        clippy::option_option,
-        reason = "outer: the plan holds; inner: there is a norm"
-    )]
     fn norm(
         &mut self,
         setting: Option<&Setting>,
@@ -392,30 +395,15 @@ impl<'a> Planner<'a> {
         place: &str,
         scope: &LayerScope<'_>,
         width: u64,
-    ) -> Option<Option<NormUse>> {
+    ) -> Planned<Option<NormUse>> {
         let Some(setting) = setting else {
-            return Some(None);
+            return Ok(None);
         };
-        let name = match self.evaluate(&setting.expr, scope, &path)? {
-            Value::Str(name) if name.is_empty() || name == "none" => return Some(None),
-            Value::Str(name) => name,
-            other => {
-                return self.problem(format!(
-                    "{path}: expected the name of a norm, found `{other}`"
-                ));
-            }
-        };
-        let declared = |name: &str| {
-            let name = name.strip_prefix(OF_FILE).unwrap_or(name);
-            self.facts.def.resource(Resource::Norm, name)
-        };
-        let Some(instance) = declared(&name).or_else(|| declared("default")) else {
-            return self.problem(format!("{path}: there is no `[norm.default]`"));
-        };
-        let mut instance = instance.clone();
-        for weight in &mut instance.weights {
-            weight.tensor = weight.tensor.replace("{name}", &name);
+        let name = self.name(setting, Resource::Norm, (path, scope))?;
+        if name.is_empty() || name == "none" {
+            return Ok(None);
         }
+        let instance = self.named(Resource::Norm, &name, path)?;
         let path = format!("{path}.{place}");
         let unit = self.unit(&path, &instance, scope, &[("width", width)])?;
         let (weight, bias) = (unit.weight("weight"), unit.weight("bias"));
@@ -425,7 +413,7 @@ impl<'a> Planner<'a> {
             ..unit
         };
         let norm = index_of(&mut self.norms, kind);
-        Some(Some(NormUse {
+        Ok(Some(NormUse {
             path,
             norm,
             weight,
@@ -458,12 +446,12 @@ impl<'a> Planner<'a> {
         global: &LayerScope<'_>,
         n_embd: u64,
         is_classifier: bool,
-    ) -> Option<HeadPlan> {
+    ) -> Planned<HeadPlan> {
         let read = self.mix(head.read.as_ref(), "head.read", global, MixUse::End)?;
         let norm = self.norm(head.norm.as_ref(), "head", "in", global, n_embd)?;
         let is_encoder = self.facts.def.mode == Mode::Encoder;
         if is_classifier || is_encoder && !self.has_any(&head.unit) {
-            return Some(HeadPlan {
+            return Ok(HeadPlan {
                 read,
                 norm,
                 unit: None,
@@ -481,7 +469,7 @@ impl<'a> Planner<'a> {
         {
             unit.weights[output] = table;
         }
-        Some(HeadPlan {
+        Ok(HeadPlan {
             read,
             norm,
             unit: Some(unit),

@@ -19,12 +19,12 @@ impl Planner<'_> {
             if rows.index > 0 {
                 made.insert(of, rows.cache);
             } else if made.get(&of) != Some(&rows.cache) {
-                self.problem::<()>(format!(
+                self.report(format!(
                     "{path}: no block before it selects keys of its cache"
                 ));
             }
             if self.caches[rows.cache].unit.option("alibi") != Some(&ResolvedOption::Float(0.0)) {
-                self.problem::<()>(format!(
+                self.report(format!(
                     "{path}: keys are selected from a cache with a linear position bias"
                 ));
             }
@@ -43,7 +43,7 @@ impl Planner<'_> {
             let (path, of) = (&unit.path, (pooled.cache, pooled.reach));
             let first = *known.entry(rows.cache).or_insert(of);
             if first != of {
-                self.problem::<()>(format!(
+                self.report(format!(
                     "{path}: the keys of spans of its cache are made of {} positions of `{}`, and here of {} of `{}`",
                     first.1, self.caches[first.0].name, of.1, self.caches[of.0].name
                 ));
@@ -56,7 +56,7 @@ impl Planner<'_> {
                 (Some(ResolvedOption::Bool(true)), Some(span)) => format!("spans of {span}"),
                 _ => "keys".to_owned(),
             };
-            self.problem::<()>(format!(
+            self.report(format!(
                 "{path}: selects among spans of {} positions by a selection of {found}",
                 pooled.span
             ));

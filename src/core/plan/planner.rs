@@ -6,10 +6,17 @@ use std::fmt::Display;
 use super::facts::{FileFacts, LayerScope};
 use super::{CachePlan, TensorPlan, Unit};
 use crate::arch::expr::{Expr, Scope, Value};
-use crate::arch::{Diagnostic, Diagnostics, Span};
+use crate::arch::{Diagnostic, Diagnostics, Instance, OF_FILE, Resource, Setting, Span};
 
 /// Number of problems after which planning stops.
 const MAX_PROBLEMS: usize = 1 << 14;
+
+/// A problem was reported, so what it belongs to has no plan.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reported;
+
+/// A planned part, unless a problem of it was reported.
+pub(super) type Planned<T> = Result<T, Reported>;
 
 pub(super) struct Planner<'a> {
     pub(super) facts: &'a FileFacts<'a>,
@@ -64,11 +71,15 @@ impl<'a> Planner<'a> {
         }
     }
 
-    pub(super) fn problem<T>(&mut self, message: String) -> Option<T> {
+    pub(super) fn report(&mut self, message: String) {
         if !self.has_too_many_problems() && self.reported.insert(message.clone()) {
             self.problems.push(message);
         }
-        None
+    }
+
+    pub(super) fn problem<T>(&mut self, message: String) -> Planned<T> {
+        self.report(message);
+        Err(Reported)
     }
 
     /// Whether there are too many problems to continue.
@@ -77,22 +88,54 @@ impl<'a> Planner<'a> {
     }
 
     /// Reports a problem with its place in the definition, once for each `key`.
-    pub(super) fn problem_at<T>(&mut self, span: &Span, key: &str, message: &str) -> Option<T> {
+    pub(super) fn problem_at<T>(&mut self, span: &Span, key: &str, message: &str) -> Planned<T> {
         if !self.has_too_many_problems() && self.reported.insert(format!("{}:{key}", span.start)) {
             let text = self.facts.def.text.as_ref();
             let problem = vec![Diagnostic::new(span.clone(), message)];
             let shown = Diagnostics::new(&text.path, &text.source, problem).to_string();
             self.problems.push(shown.replace('\n', "\n  "));
         }
-        None
+        Err(Reported)
     }
 
-    pub(super) fn number(&mut self, scope: &LayerScope<'_>, name: &str) -> Option<u64> {
+    pub(super) fn number(&mut self, scope: &LayerScope<'_>, name: &str) -> Planned<u64> {
         match self.facts.param(name, scope, false) {
-            Ok(Value::Int(n)) if n > 0 => Some(n as u64),
+            Ok(Value::Int(n)) if n > 0 => Ok(n as u64),
             Ok(other) => self.problem(format!("`{name}` is {other}, expected a positive integer")),
             Err(error) => self.problem(error),
         }
+    }
+
+    /// The name that a setting gives: that of a norm or a mix.
+    pub(super) fn name(
+        &mut self,
+        setting: &Setting,
+        kind: Resource,
+        (path, scope): (&str, &LayerScope<'_>),
+    ) -> Planned<String> {
+        match self.evaluate(&setting.expr, scope, &path)? {
+            Value::Str(name) => Ok(name),
+            other => self.problem(format!(
+                "{path}: expected the name of a {}, found `{other}`",
+                kind.name()
+            )),
+        }
+    }
+
+    /// The resource of this name: a declared one, or the default with the weights of that name.
+    pub(super) fn named(&mut self, kind: Resource, name: &str, path: &str) -> Planned<Instance> {
+        let declared = |name: &str| {
+            let name = name.strip_prefix(OF_FILE).unwrap_or(name);
+            self.facts.def.resource(kind, name)
+        };
+        let Some(instance) = declared(name).or_else(|| declared("default")) else {
+            return self.problem(format!("{path}: there is no `[{}.default]`", kind.name()));
+        };
+        let mut instance = instance.clone();
+        for weight in &mut instance.weights {
+            weight.tensor = weight.tensor.replace("{name}", name);
+        }
+        Ok(instance)
     }
 
     /// The value of an expression; if it has none, a problem that starts with `what` is reported.
@@ -101,12 +144,12 @@ impl<'a> Planner<'a> {
         expr: &Expr,
         scope: &dyn Scope,
         what: &dyn Display,
-    ) -> Option<Value> {
+    ) -> Planned<Value> {
         match expr.evaluate(scope) {
-            Ok(value) => Some(value),
+            Ok(value) => Ok(value),
             // A missing key is missing for all expressions: it is reported once.
             Err(error) => match self.facts.missing_key(&error) {
-                Some(key) if !self.reported.insert(key.clone()) => None,
+                Some(key) if !self.reported.insert(key.clone()) => Err(Reported),
                 _ => self.problem(format!("{what}: {error}")),
             },
         }
