@@ -1,7 +1,7 @@
 //! Reads the keys of a TOML table one by one, and their values as texts, numbers, expressions and tables. Reading
 //! continues after a problem, so that all problems are reported together.
 //!
-//! The caller that takes a key states the form of its value ([`Form`]), so the recorded keys describe the language:
+//! The caller that takes a key states the form of its value ([`ValueForm`]), so the recorded keys describe the language:
 //! `schema` makes a JSON Schema of them.
 
 use std::collections::BTreeMap;

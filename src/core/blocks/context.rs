@@ -65,7 +65,7 @@ pub struct AdapterSwitches {
     pub gain: f32,
 }
 
-/// The counts of a sequence's tokens up to one of them, for [`Switches`].
+/// The counts of a sequence's tokens up to one of them, for [`AdapterSwitches`].
 #[derive(Default)]
 pub struct SwitchCounts {
     /// Sum of the numbers of the adapters that are switched to.

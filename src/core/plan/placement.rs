@@ -45,7 +45,7 @@ impl Plan {
         self.layers.len() + usize::from(self.head.is_some())
     }
 
-    /// Paths of the parts that [`Move`]s can move, in the order of execution.
+    /// Paths of the parts that [`DeviceOverride`]s can move, in the order of execution.
     pub fn placeable(&self) -> impl Iterator<Item = &str> {
         let head = self.head.as_ref().and_then(|head| head.unit.as_ref());
         let source = self.source.iter().map(|source| &source.embed);

@@ -7,10 +7,10 @@
 
 mod affine;
 mod blocks;
+mod codes;
 mod find;
 mod floats;
 mod method;
-mod place;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

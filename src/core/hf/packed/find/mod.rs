@@ -8,8 +8,8 @@ mod small_floats;
 use lab_base::weights::TensorType;
 use lab_base::weights::safetensors::{Checkpoint, Dtype, StoredTensor};
 
+use super::codes::StoredNumbers;
 use super::method::QuantConfig;
-use super::place::StoredNumbers;
 use super::{Packed, PackedFormat};
 
 /// The stored codes of a matrix, its dimensions (the slowest first), and its other stored tensors.
