@@ -64,7 +64,6 @@ pub(super) struct Args {
     load: LoadOptions,
 }
 
-/// An element of `--path`.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PathOption {
     Chunk(usize),

@@ -189,7 +189,6 @@ fn request(set: &[(String, String)], with: &[String]) -> Option<Request> {
 /// Maximum size of the file of `--overlay` in bytes: a profile of a thousand layers is a few MB.
 const MAX_OVERLAY: u64 = 64 << 20;
 
-/// The files of a drawing.
 fn draw(
     args: &Args,
     def: &ArchDef,

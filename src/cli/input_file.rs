@@ -12,7 +12,6 @@ use lab_base::util::limited_read::MAX_TEXT;
 use super::Failure;
 use super::output::at;
 
-/// The text of a file.
 pub(super) fn read_text(path: &Path) -> Result<String, Failure> {
     limited_read::text(path, MAX_TEXT).map_err(|error| at(path, error))
 }

@@ -337,7 +337,6 @@ struct CapturedRows<'a> {
     shape: Vec<usize>,
 }
 
-/// The captured values of chosen layers whose names end with `ending`.
 fn captured<'a>(
     lab: &'a Value,
     ending: &str,

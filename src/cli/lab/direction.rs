@@ -27,7 +27,6 @@ enum Method {
     Pca,
 }
 
-/// What is read of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum PromptRow {
     /// The hidden state of its last token.

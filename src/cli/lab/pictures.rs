@@ -375,7 +375,6 @@ impl FileOptions {
         Ok(())
     }
 
-    /// Writes a file and prints its path.
     fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), Failure> {
         let written = atomic_file::write(self.force.target(path), bytes);
         written.map_err(|error| at(path, error))?;

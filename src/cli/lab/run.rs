@@ -63,10 +63,9 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     let (request, served) = (&runner.request, &runner.served);
     let mut shown = match file {
         None => request.json(&result, served),
-        Some((path, format)) => {
-            let written = request.write(args.force.target(path), format, &result, served);
-            written.map_err(|error| at(path, error))?
-        }
+        Some((path, format)) => request
+            .write(args.force.target(path), format, &result, served)
+            .map_err(|error| at(path, error))?,
     };
     shown["tokens"] = result.tokens.as_slice().into();
     shown["pieces"] = lab_server::lab_pieces(&result.tokens, served);

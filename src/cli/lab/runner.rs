@@ -39,7 +39,7 @@ pub(super) struct BytesOption {
     pub(super) lab_bytes: u64,
 }
 
-/// What a plan may name, and how many bytes its values may take.
+/// Vectors for a plan, and the maximum size of its values.
 #[derive(Debug, ClapArgs)]
 pub(super) struct PlanOptions {
     #[command(flatten)]
@@ -67,7 +67,6 @@ pub(super) fn plan(path: &Path) -> Result<Map<String, Value>, Failure> {
 }
 
 impl LabRunner {
-    /// Loads a model for a plan.
     pub(super) fn start(
         load: &LoadOptions,
         source: &Source,
