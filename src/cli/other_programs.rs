@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn no_advice_is_about_what_exists() {
+    fn advice_is_only_for_options_that_do_not_exist() {
         let mut known: Vec<String> = Vec::new();
         let mut commands = vec![command()];
         while let Some(mut command) = commands.pop() {
