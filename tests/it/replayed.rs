@@ -1,7 +1,7 @@
 //! Conversations that clients send back: answers as they were served, and those of templates that show little of them.
 
 use lab_base::chat::template::ChatTemplate;
-use lab_base::chat::tool_calls::Dialect;
+use lab_base::chat::tool_calls::ChatDialect;
 use serde_json::{Value, json};
 
 use crate::support::command::scratch;
@@ -185,7 +185,7 @@ fn the_tool_format_is_found_by_rendering_the_template() {
         let path = folder.join(format!("{name}.jinja"));
         let source = std::fs::read_to_string(path).expect("readable");
         let template = ChatTemplate::new(&source).expect("compiles");
-        let found = Dialect::probe(&template, "<s>", "</s>", |_| false);
+        let found = ChatDialect::probe(&template, "<s>", "</s>", |_| false);
         assert_eq!(
             (
                 found.shows_tools,

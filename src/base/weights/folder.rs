@@ -22,9 +22,7 @@ use super::{Error, Metadata, TensorData, TensorEntry, TensorInfo, TensorType, We
 
 /// Key of the configuration that contains the metadata.
 pub const KEY: &str = "gguf_metadata";
-/// Name of the configuration in the folder.
 const CONFIG: &str = "config.json";
-/// Name of the index if there are several files.
 const INDEX: &str = "model.safetensors.index.json";
 
 /// Whether a configuration belongs to such a folder.
@@ -129,10 +127,7 @@ pub fn write(
     new: &NewFolder<'_>,
     mut data: impl FnMut(&TensorInfo, &mut Sink<'_>) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let io = |source| Error::Io {
-        path: new.path.to_owned(),
-        source,
-    };
+    let io = Error::io(new.path);
     let is_there = !is_empty(new.path).map_err(io)?;
     if is_there && !new.replaces {
         return Err(Error::File {
@@ -244,10 +239,7 @@ fn write_shard(
     tensors: &[&TensorInfo],
     data: &mut impl FnMut(&TensorInfo, &mut Sink<'_>) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let io = |source| Error::Io {
-        path: path.to_owned(),
-        source,
-    };
+    let io = Error::io(path);
     let header = header(tensors).map_err(|message| Error::File {
         path: path.to_owned(),
         message,
@@ -273,7 +265,6 @@ fn write_shard(
     out.get_ref().sync_all().map_err(io)
 }
 
-/// The bytes of a file before the tensor data.
 fn header(tensors: &[&TensorInfo]) -> Result<Vec<u8>, String> {
     let metadata = Map::from_iter([("format".to_owned(), json!("pt"))]);
     let entry = |tensor: &&TensorInfo| {

@@ -14,7 +14,7 @@ use super::super::device::Device;
 use super::super::error::Error;
 use super::super::scope::Scopes;
 use super::super::scratch::ScratchId;
-use super::checks::fault;
+use super::fault;
 use crate::weights::TensorType;
 
 /// A graph of operations on its own tensors and on tensors of other arenas.
@@ -150,6 +150,17 @@ impl Graph {
         // SAFETY: the tensor is alive.
         unsafe { sys::ggml_set_output(tensor.as_ptr()) };
         self.expand(tensor)
+    }
+
+    /// Appends an operation. `make` calls ggml with the context and the sources, on which it does not abort.
+    pub(super) fn build<const N: usize>(
+        &self,
+        op: &'static str,
+        sources: [&Tensor; N],
+        make: impl FnOnce(*mut sys::ggml_context, [*mut sys::ggml_tensor; N]) -> *mut sys::ggml_tensor,
+    ) -> Result<Tensor, Error> {
+        let ptr = make(self.arena.reserve()?, sources.map(Tensor::as_ptr));
+        self.node(op, ptr, &sources)
     }
 
     /// Wraps a new node: keeps its sources alive and checks whether the processor can run it.

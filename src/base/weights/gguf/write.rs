@@ -66,10 +66,7 @@ pub fn write_pieces<'p>(
 ) -> Result<(), Error> {
     let target = target.into();
     let path = target.path;
-    let io = |source| Error::Io {
-        path: path.to_owned(),
-        source,
-    };
+    let io = Error::io(path);
     let header = Header::new(metadata, tensors).map_err(|fault| Error::Format {
         label: path.display().to_string(),
         fault,
@@ -107,11 +104,9 @@ pub fn file_bytes(metadata: &Metadata, tensors: &[NewTensor]) -> Result<u64, Ggu
     Ok(header.bytes.len() as u64 + padded.sum::<u64>())
 }
 
-/// The bytes of a file before the tensor data.
 struct Header {
     bytes: Vec<u8>,
     alignment: u64,
-    /// Number of bytes of each tensor's data.
     sizes: Vec<u64>,
 }
 
