@@ -21,8 +21,8 @@ use crate::cli::model::ModelArg;
 use crate::cli::options::LoadOptions;
 use crate::cli::output::{self, ForceOption, OutputFile, at};
 
-use super::{PromptOptions, read_text};
 use super::runner::{BytesOption, LabRunner, RunLimits};
+use super::{PromptOptions, read_text};
 
 /// Maximum number of runs of a grid that share a step.
 const PARALLEL: usize = 32;
@@ -335,9 +335,11 @@ impl FileOptions {
     ) -> Result<(), Failure> {
         check_png(self.png.is_some())?;
         let (response, place) = match &self.from {
-            Some(path) => let response = serde_json::from_str(&read_text(path)?);
+            Some(path) => {
+                let response = serde_json::from_str(&read_text(path)?);
                 let response = response.map_err(|error| at(path, error))?;
-                (response, format!("{}: ", path.display())),
+                (response, format!("{}: ", path.display()))
+            }
             None => (response()?, String::new()),
         };
         let text = serde_json::to_string_pretty(&response)?;
