@@ -11,7 +11,7 @@ use clap::Args;
 
 use lab_base::ggml::end_process;
 use lab_core::engine::serving::ServedModel;
-use lab_core::models::Source;
+use lab_core::models::ModelSource;
 use lab_server::http::transport;
 use lab_server::{Access, LoadReport, Pool};
 
@@ -88,7 +88,7 @@ pub(super) fn run(mut args: EngineArgs) -> Result<(), Failure> {
     Ok(runtime.block_on(serving)??)
 }
 
-fn load(args: &EngineArgs, source: &Source) -> Result<ServedModel, Failure> {
+fn load(args: &EngineArgs, source: &ModelSource) -> Result<ServedModel, Failure> {
     let mut reported: Option<Instant> = None;
     let progress = move |loaded, total| {
         if loaded == total || reported.is_none_or(|reported| reported.elapsed() >= PAUSE) {

@@ -15,14 +15,14 @@ use lab_base::util::limited_read::MAX_DEFINITION;
 use lab_base::util::wording::bytes;
 use lab_core::arch::nearest;
 use lab_core::artifacts::store;
-use lab_core::artifacts::store::Shelf;
-use lab_core::artifacts::vectors::Vectors;
+use lab_core::artifacts::store::ArtifactStore;
+use lab_core::artifacts::vectors::VectorStore;
 use lab_core::engine::serving::{ModelInfo, Progress, ServedModel};
 use lab_core::engine::{Limits, StartError, ends_in_vectors};
 use lab_core::model;
 use lab_core::model::{Estimator, Options};
 use lab_core::models;
-use lab_core::models::{Opened, Source};
+use lab_core::models::{ModelSource, OpenedModel};
 use lab_inspect::diagram::{Drawing, TracedPlan, svg};
 use lab_inspect::pictures;
 use lab_inspect::pictures::ChartFilter;
@@ -215,7 +215,7 @@ pub(super) struct ConfigLayers {
 
 impl ConfigLayers {
     /// Refuses tables of models that are not served.
-    pub(super) fn check_models(&self, sources: &[Source]) -> Result<(), Failure> {
+    pub(super) fn check_models(&self, sources: &[ModelSource]) -> Result<(), Failure> {
         let known = models::by_name(sources.to_vec());
         let known: Vec<&str> = known.keys().map(String::as_str).collect();
         let fault = |name: &String| {
@@ -406,7 +406,7 @@ impl ModelSettings {
 /// The pool of models. `is_managed`: requests may load and unload them.
 fn pool_of(
     mut args: Args,
-    sources: Vec<Source>,
+    sources: Vec<ModelSource>,
     is_managed: bool,
     kept: &Path,
 ) -> Result<Pool, Failure> {
@@ -461,23 +461,23 @@ fn pool_of(
 }
 
 /// The vectors that requests may name, for a server with these options.
-fn vectors(args: &Args, kept: &Path) -> Result<Arc<Vectors>, Failure> {
+fn vectors(args: &Args, kept: &Path) -> Result<Arc<VectorStore>, Failure> {
     let folder = Some(kept.join("vectors"));
-    let vectors = Vectors::new(&args.lab_vectors, folder, args.lab_artifacts);
+    let vectors = VectorStore::new(&args.lab_vectors, folder, args.lab_artifacts);
     Ok(Arc::new(
         vectors.map_err(|e| anyhow::anyhow!("--lab-vectors: {e}"))?,
     ))
 }
 
 /// The storage of results, for a server with these options.
-fn shelf(args: &Args, folder: PathBuf) -> Result<Shelf, Failure> {
+fn shelf(args: &Args, folder: PathBuf) -> Result<ArtifactStore, Failure> {
     if args.lab_artifacts < args.lab_bytes {
         let (all, one) = (args.lab_artifacts, args.lab_bytes);
         anyhow::bail!("--lab-artifacts: {all} bytes, expected at least {one} (--lab-bytes)");
     }
-    Ok(Shelf::new(
+    Ok(ArtifactStore::new(
         folder,
-        store::Limits {
+        store::ArtifactLimits {
             bytes: args.lab_artifacts,
             time: args.lab_time,
             inline: args.lab_inline,
@@ -504,13 +504,13 @@ fn lacks_memory(error: &Failure) -> bool {
 }
 
 /// Opens a model without reading its weights.
-fn unchecked(args: &Args, source: &Source) -> Result<Opened, Failure> {
+fn unchecked(args: &Args, source: &ModelSource) -> Result<OpenedModel, Failure> {
     let load = &args.load;
     load.open_with(source, &load.model.opening.definitions()?)
 }
 
 /// Describes a model without loading it.
-fn describe(args: &Args, source: &Source) -> Result<Description, Failure> {
+fn describe(args: &Args, source: &ModelSource) -> Result<Description, Failure> {
     let opened = unchecked(args, source)?;
     let (options, limits) = settings_of(args, &opened)?;
     // The graph of the largest pass, without memory: a definition may fit the file and still say what no operation does.
@@ -522,7 +522,7 @@ fn describe(args: &Args, source: &Source) -> Result<Description, Failure> {
 }
 
 /// The diagram of a model as SVG.
-fn draw(args: &Args, source: &Source, view: DiagramView) -> Result<String, Failure> {
+fn draw(args: &Args, source: &ModelSource, view: DiagramView) -> Result<String, Failure> {
     let opened = unchecked(args, source)?;
     let sample = TracedPlan::new(&opened.name, opened.plan.clone(), false)?;
     let drawing = Drawing::new(&opened.def, &sample);
@@ -560,7 +560,7 @@ fn start_here(args: &Args, wanted: LoadRequest<'_>, kept: &Path) -> Result<Start
 /// total.
 pub(super) fn start(
     args: &Args,
-    source: &Source,
+    source: &ModelSource,
     kept: PathBuf,
     progress: Progress,
 ) -> Result<ServedModel, Failure> {
@@ -579,7 +579,7 @@ pub(super) fn start(
 }
 
 /// The options and limits with which a model runs.
-fn settings_of(args: &Args, opened: &Opened) -> Result<(Options, Limits), Failure> {
+fn settings_of(args: &Args, opened: &OpenedModel) -> Result<(Options, Limits), Failure> {
     let defaults = LoadDefaults {
         is_cut: args.is_shared(),
         ..LoadDefaults::LOCAL
@@ -636,7 +636,7 @@ mod tests {
     #[test]
     fn a_load_that_lacks_memory_is_told_from_others() {
         let memory = || model::Error::Memory {
-            what: model::Purpose::Weights,
+            what: model::MemoryPurpose::Weights,
             needed: 2,
             available: 1,
         };

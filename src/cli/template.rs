@@ -10,7 +10,7 @@ use lab_base::chat::template;
 use lab_base::chat::template::{ChatTemplate, Moment, RenderInput};
 use lab_core::engine::serving;
 use lab_core::models;
-use lab_core::models::{Definitions, Source};
+use lab_core::models::{Definitions, ModelSource};
 
 use super::input_file::{answer_lines, read_text};
 use super::output::at;
@@ -77,7 +77,7 @@ fn source(args: &Args) -> Result<ModelTemplates, Failure> {
         });
     }
     let definitions = Definitions::open(&[])?;
-    let contents = models::read(&Source::of(args.model.as_deref()), &definitions)?;
+    let contents = models::read(&ModelSource::of(args.model.as_deref()), &definitions)?;
     let weights = &contents.weights;
     let compiled = |has_tools: bool| {
         let found = template::choose_template(weights.metadata(), args.name.as_deref(), has_tools)

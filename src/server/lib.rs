@@ -21,9 +21,7 @@ mod response;
 mod tests;
 
 pub use endpoints::diagram::DiagramView;
-pub use endpoints::lab::{
-    Painter, Wanted as LabRequest, patched as lab_patch, pieces as lab_pieces,
-};
+pub use endpoints::lab::{LabRequest, Painter, patched as lab_patch, pieces as lab_pieces};
 pub use http::access::Access;
 pub use http::app::app;
 pub use local::{Refusal, Reply, ReplyEvent, check, prompt, refusal, reply};

@@ -12,17 +12,17 @@ use serde_json::{Value, json};
 use tower_service::Service;
 
 use lab_core::engine::serving::ServedModel;
-use lab_core::engine::{Diffusion, Limits};
+use lab_core::engine::{DiffusionOptions, Limits};
 use lab_core::model::Options;
 use lab_core::models;
-use lab_core::models::{Definitions, Source};
+use lab_core::models::{Definitions, ModelSource};
 
 use super::*;
 
 /// The built-in model.
 fn served() -> ServedModel {
     let definitions = Definitions::open(&[]).expect("the built-in definitions");
-    let opened = models::open(&Source::of(None), &definitions).expect("the built-in model");
+    let opened = models::open(&ModelSource::of(None), &definitions).expect("the built-in model");
     let options = Options {
         n_ctx_seq: 256,
         ..Options::plain(256, 64)
@@ -34,7 +34,7 @@ fn served() -> ServedModel {
         n_queue: 8,
         n_prefill: 64,
         n_drafted: 0,
-        diffusion: Diffusion::default(),
+        diffusion: DiffusionOptions::default(),
         queue_time: None,
         answer_time: None,
         step_time: None,
@@ -43,7 +43,10 @@ fn served() -> ServedModel {
 }
 
 fn pool(names: &[&'static str], loader: Loader) -> Arc<Pool> {
-    let sources = names.iter().map(|name| Source::Shipped(name)).collect();
+    let sources = names
+        .iter()
+        .map(|name| ModelSource::BuiltIn(name))
+        .collect();
     let describer: Describer = Arc::new(|_, _| Err("not asked".into()));
     Arc::new(Pool::new(sources, loader).managed(true, describer, None))
 }

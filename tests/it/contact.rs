@@ -403,7 +403,10 @@ fn folders_list_only_models() {
         true,
     );
     let found = lab_core::models::list(folder.path()).expect("a folder");
-    let names: Vec<String> = found.iter().map(lab_core::models::Source::name).collect();
+    let names: Vec<String> = found
+        .iter()
+        .map(lab_core::models::ModelSource::name)
+        .collect();
     assert_eq!(names, ["model"]);
 }
 

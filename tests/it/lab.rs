@@ -13,7 +13,7 @@ use lab_core::model::{
     Batch, CapturedRow, LOGITS, Lab, LabCapture, LabEdit, LabOp, Model, Options, Points, Positions,
 };
 use lab_core::models;
-use lab_core::models::Source;
+use lab_core::models::ModelSource;
 use lab_core::plan::Plan;
 
 use serde_json::{Value, json};
@@ -640,7 +640,7 @@ fn edits_of_a_model_equal_plain_loops() {
 
 /// The built-in model with the prefix cache and eight sequences, bit for bit the same in any batch.
 fn deterministic(ty: Option<TensorType>) -> (Model, Vec<Vec<u32>>) {
-    let opened = models::open(&Source::of(None), &definitions()).expect("the shipped model");
+    let opened = models::open(&ModelSource::of(None), &definitions()).expect("the shipped model");
     let opened = match ty {
         Some(ty) => opened.quantised(ty).expect("it can be quantised"),
         None => opened,
@@ -1476,7 +1476,7 @@ fn invalid_lab_plans_are_refused_with_their_field() {
         ),
         (
             edit(json!({ "vector": row, "neurons": [0], "heads": [0] })),
-            "exclude each other",
+            "are mutually exclusive",
         ),
         (
             edit(json!({ "op": "project_out", "vector": vec![0.0; 128] })),

@@ -19,7 +19,7 @@ use lab_core::engine::serving::PooledOutput;
 use lab_core::model::{DeviceUse, Estimator, MemoryUse, Options};
 use lab_core::models;
 use lab_core::models::lora::Adapter;
-use lab_core::models::{Definitions, Opened, Source, tokenizer_of, unread_keys};
+use lab_core::models::{Definitions, ModelSource, OpenedModel, tokenizer_of, unread_keys};
 use lab_core::plan::{CacheCapacity, Plan};
 use lab_inspect::capabilities::{Capability, CapabilityInput, capabilities};
 use lab_inspect::describe::{WeightShare, describe, weight_shares};
@@ -88,7 +88,7 @@ pub(in crate::cli) struct ParallelOption {
 }
 
 pub(in crate::cli) fn findings(
-    source: &Source,
+    source: &ModelSource,
     sequences: &ParallelOption,
     load: &LoadOptions,
 ) -> Result<Findings, Failure> {
@@ -116,7 +116,7 @@ pub(in crate::cli) fn findings(
         }
         Err(broken) => broken,
     };
-    if let Source::File(path) = source
+    if let ModelSource::File(path) = source
         && let Ok(header) = weights::gguf::header(path)
     {
         let tokenizer = Tokenizer::from_metadata(&header.0);
@@ -164,7 +164,11 @@ fn unplanned(
     }
 }
 
-fn of_opened(load: &LoadOptions, n_seqs: usize, mut opened: Opened) -> Result<Findings, Failure> {
+fn of_opened(
+    load: &LoadOptions,
+    n_seqs: usize,
+    mut opened: OpenedModel,
+) -> Result<Findings, Failure> {
     load.model.check(&opened)?;
     let requested = load.context(&opened.plan);
     let resolved = load.resolve(&opened, LoadDefaults::LOCAL);

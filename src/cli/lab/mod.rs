@@ -14,7 +14,7 @@ use serde_json::json;
 
 use lab_base::weights::TensorType;
 use lab_core::model::Options;
-use lab_core::models::{Opened, tokenizer_of};
+use lab_core::models::{OpenedModel, tokenizer_of};
 use lab_inspect::drift;
 use lab_inspect::drift::Drift;
 
@@ -145,14 +145,14 @@ pub(super) fn run(command: &Command) -> Result<(), Failure> {
 }
 
 /// The tokens that both models read.
-fn tokens(args: &DriftArgs, opened: &mut Opened) -> Result<Vec<u32>, Failure> {
+fn tokens(args: &DriftArgs, opened: &mut OpenedModel) -> Result<Vec<u32>, Failure> {
     args.text.read()?.tokens(|text| {
         let tokenizer = tokenizer_of(opened.vocabulary.take(), &opened.weights)?;
         Ok(tokenizer.encode(text, true, false)?)
     })
 }
 
-fn options(args: &DriftArgs, opened: &Opened, n: usize) -> Result<Options, Failure> {
+fn options(args: &DriftArgs, opened: &OpenedModel, n: usize) -> Result<Options, Failure> {
     let defaults = LoadDefaults::exact(n);
     Ok(Options {
         n_ctx: n.next_multiple_of(256),

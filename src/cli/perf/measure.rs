@@ -99,7 +99,7 @@ fn through_engine(args: &Args, n_threads: usize) -> Result<Vec<RequestMeasuremen
 }
 
 /// The options of the model, with capacity for the largest case.
-fn resolve(args: &Args, opened: &lab_core::models::Opened) -> Result<Options, Failure> {
+fn resolve(args: &Args, opened: &lab_core::models::OpenedModel) -> Result<Options, Failure> {
     let (longest, sequences) = (args.longest(), args.most_sequences());
     let n_source = if opened.plan.source.is_some() {
         N_SOURCE

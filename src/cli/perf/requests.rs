@@ -72,7 +72,7 @@ fn request(served: &ServedModel, case: DecodeCase, of: usize) -> Request {
         ..Request::reading(prompt.collect())
     };
     request.sampling.temperature = 0.0;
-    request.ends.min_tokens = case.n + 1;
+    request.stop.min_tokens = case.n + 1;
     request
 }
 

@@ -11,12 +11,12 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use crate::arch::{ArchDef, Mode, ResolvedOption};
-use crate::artifacts::store::Shelf;
-use crate::artifacts::vectors::Vectors;
-use crate::engine::{self, Failure, Handle, Limits, StartError, Unfit};
+use crate::artifacts::store::ArtifactStore;
+use crate::artifacts::vectors::VectorStore;
+use crate::engine::{self, Failure, Handle, Limits, StartError, Unsupported};
 use crate::model::{self, DeviceUse, Model, Options};
 use crate::models::prompts::Prompts;
-use crate::models::{Opened, tokenizer_of};
+use crate::models::{OpenedModel, tokenizer_of};
 use crate::plan::{Plan, Pooling};
 use lab_base::chat::template;
 use lab_base::chat::template::{
@@ -70,9 +70,9 @@ pub struct ServedModel {
     /// Identifies what the stored results were computed with.
     pub identity: Identity,
     /// The store of results for later requests.
-    pub shelf: Option<Shelf>,
+    pub shelf: Option<ArtifactStore>,
     /// The vectors that requests may name.
-    pub vectors: Arc<Vectors>,
+    pub vectors: Arc<VectorStore>,
 }
 
 /// Identifies what results are computed with, for those who store them.
@@ -321,12 +321,12 @@ impl ServedModel {
     /// # Errors
     /// The vocabulary, the template or the weights cannot be used, or memory is missing.
     pub fn start(
-        opened: Opened,
+        opened: OpenedModel,
         mut options: Options,
         limits: Limits,
         mut progress: Progress,
     ) -> Result<Self, ServeError> {
-        let Opened {
+        let OpenedModel {
             name,
             weights,
             vocabulary,
@@ -348,7 +348,7 @@ impl ServedModel {
         // Checked before the weights are loaded, which may take minutes.
         match engine::can_answer(&plan, &tokenizer) {
             // The model gives vectors.
-            Ok(()) | Err(Unfit::Vectors { .. }) => {}
+            Ok(()) | Err(Unsupported::Vectors { .. }) => {}
             Err(unfit) => {
                 return Err(ServeError::Start {
                     model: model.clone(),

@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::http::transport::SseEvents;
-use lab_core::engine::{AnswerToken, FinishReason, Progress, Stopped, Usage};
+use lab_core::engine::{AnswerToken, FinishReason, PromptProgress, StopMatch, Usage};
 
 use super::llama_server;
 use crate::Pool;
@@ -280,7 +280,7 @@ impl StreamWriter for ChatWriter {
         }
     }
 
-    fn progress(&mut self, choice: u32, progress: &Progress, out: &mut SseEvents) {
+    fn progress(&mut self, choice: u32, progress: &PromptProgress, out: &mut SseEvents) {
         let mut chunk = self.empty(choice, None);
         chunk["prompt_progress"] = progress_json(progress);
         out.push(&chunk);
@@ -304,7 +304,7 @@ impl StreamWriter for ChatWriter {
         &mut self,
         choice: u32,
         reason: FinishReason,
-        stopped: Option<&Stopped>,
+        stopped: Option<&StopMatch>,
         out: &mut SseEvents,
     ) {
         self.close_call(choice, out);

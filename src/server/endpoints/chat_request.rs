@@ -45,7 +45,7 @@ pub(crate) struct PreparedChat {
     first: Request,
     reader: Option<CompletionParser>,
     hides_special: bool,
-    lab: Option<Arc<lab::Wanted>>,
+    lab: Option<Arc<lab::LabRequest>>,
 }
 
 /// A conversation whose completions are running.

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::http::transport::SseEvents;
 use lab_core::engine::serving::ServedModel;
-use lab_core::engine::{AnswerToken, FinishReason, Progress, Request, Stopped, Usage};
+use lab_core::engine::{AnswerToken, FinishReason, PromptProgress, Request, StopMatch, Usage};
 
 use crate::Pool;
 use crate::http::error::Error;
@@ -426,7 +426,7 @@ impl StreamWriter for CompletionWriter {
         }
     }
 
-    fn progress(&mut self, choice: u32, progress: &Progress, out: &mut SseEvents) {
+    fn progress(&mut self, choice: u32, progress: &PromptProgress, out: &mut SseEvents) {
         let mut chunk = self.chunk(choice, "", None, None).json();
         chunk["prompt_progress"] = progress_json(progress);
         out.push(&chunk);
@@ -450,7 +450,7 @@ impl StreamWriter for CompletionWriter {
         &mut self,
         choice: u32,
         reason: FinishReason,
-        stopped: Option<&Stopped>,
+        stopped: Option<&StopMatch>,
         out: &mut SseEvents,
     ) {
         let reason = finish_reason(reason);

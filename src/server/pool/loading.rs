@@ -11,7 +11,7 @@ use lab_base::util::lock::lock;
 use tokio::sync::watch;
 
 use lab_core::engine::{Failure, serving};
-use lab_core::models::Source;
+use lab_core::models::ModelSource;
 
 use super::{LoadState, LoadedEngine, ModelEntry, Pool, StartedEngine};
 use crate::http::error::Error;
@@ -43,7 +43,7 @@ pub struct LoadRequest<'a> {
     /// The name under which it is served.
     pub name: &'a str,
     /// The source of the model.
-    pub source: &'a Source,
+    pub source: &'a ModelSource,
     /// Adapter scales that a request has set; `None` for those of its options.
     pub scales: Option<Vec<(usize, f32)>>,
     /// Called with the bytes loaded so far and the total.

@@ -20,13 +20,13 @@ use lab_base::util::lock::lock;
 use tokio::sync::watch;
 
 use lab_core::arch::nearest;
-use lab_core::artifacts::store::Shelf;
-use lab_core::artifacts::vectors::Vectors;
+use lab_core::artifacts::store::ArtifactStore;
+use lab_core::artifacts::vectors::VectorStore;
 use lab_core::engine::Failure;
 use lab_core::engine::serving;
 use lab_core::engine::serving::{ModelInfo, ServedModel};
 use lab_core::models;
-use lab_core::models::{Source, Stamp};
+use lab_core::models::{FileStamp, ModelSource};
 
 use super::process::EngineProcess;
 use crate::endpoints::diagram::DiagramView;
@@ -44,12 +44,13 @@ pub use loading::{LoadError, LoadRequest, Loader};
 pub use names::Strictness;
 
 /// Describes a model under its served name without loading it; the error says why it cannot be served.
-pub type Describer = Arc<dyn Fn(&str, &Source) -> Result<Description, String> + Send + Sync>;
+pub type Describer = Arc<dyn Fn(&str, &ModelSource) -> Result<Description, String> + Send + Sync>;
 /// Finds the models that exist now.
-pub type Finder = Arc<dyn Fn() -> Result<Vec<Source>, String> + Send + Sync>;
+pub type Finder = Arc<dyn Fn() -> Result<Vec<ModelSource>, String> + Send + Sync>;
 
 /// Draws a model under its served name as SVG without loading it; the error says why that is impossible.
-pub type Drawer = Arc<dyn Fn(&str, &Source, DiagramView) -> Result<String, String> + Send + Sync>;
+pub type Drawer =
+    Arc<dyn Fn(&str, &ModelSource, DiagramView) -> Result<String, String> + Send + Sync>;
 
 /// The properties of a model that are known without loading it.
 #[derive(Clone, Debug)]
@@ -71,13 +72,13 @@ enum LoadState {
 /// A model of the pool.
 struct ModelEntry {
     name: String,
-    source: Source,
+    source: ModelSource,
     state: Mutex<LoadState>,
     last_used: Mutex<Instant>,
     /// `None` until the model is described or loaded, and after its file was replaced.
     description: Mutex<Option<Result<Description, String>>>,
     /// The state of its file when it was described.
-    stamp: Mutex<Option<Stamp>>,
+    stamp: Mutex<Option<FileStamp>>,
     n_loads: AtomicU64,
     n_failures: AtomicU64,
     crashes: Mutex<CrashHistory>,
@@ -146,9 +147,9 @@ pub struct Pool {
     /// Held while adapter scales are set, so that the stored scales are those in effect.
     pub(super) scaling: tokio::sync::Mutex<()>,
     /// The storage of results for later requests.
-    pub(super) shelf: Option<Shelf>,
+    pub(super) shelf: Option<ArtifactStore>,
     /// The vectors that requests may name.
-    pub(super) vectors: Arc<Vectors>,
+    pub(super) vectors: Arc<VectorStore>,
     /// The items of recent responses of this process.
     pub(super) items: Arc<ItemStore>,
 }
@@ -157,7 +158,7 @@ pub struct Pool {
 pub(super) const DEFAULT_MODEL: &str = "default";
 
 impl ModelEntry {
-    fn new(name: &str, source: Source) -> Arc<Self> {
+    fn new(name: &str, source: ModelSource) -> Arc<Self> {
         Arc::new(Self {
             name: name.to_owned(),
             source,
@@ -227,7 +228,7 @@ impl ModelEntry {
 
 impl Pool {
     /// A pool of these models, none of them loaded.
-    pub fn new(sources: Vec<Source>, loader: Loader) -> Self {
+    pub fn new(sources: Vec<ModelSource>, loader: Loader) -> Self {
         let places = models::by_name(sources).into_iter();
         let places = places.map(|(name, source)| {
             let place = ModelEntry::new(&name, source);
@@ -261,7 +262,7 @@ impl Pool {
     }
 
     /// The pool of an engine process. Its model is loaded and answers to every name.
-    pub fn of_engine(served: ServedModel, source: Source) -> Self {
+    pub fn of_engine(served: ServedModel, source: ModelSource) -> Self {
         let loader: Loader = Arc::new(|_| Err(LoadError::new("the model is loaded")));
         let name = served.name.clone();
         let place = ModelEntry::new(&name, source);
@@ -355,7 +356,7 @@ impl Pool {
 
     /// The same pool, with storage for results of requests and the vectors that requests may name.
     #[must_use]
-    pub fn with_shelf(self, shelf: Shelf, vectors: Arc<Vectors>) -> Self {
+    pub fn with_shelf(self, shelf: ArtifactStore, vectors: Arc<VectorStore>) -> Self {
         let shelf = Some(shelf);
         Self {
             shelf,

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use lab_base::grammar::CompiledConstraint;
 use lab_core::engine::serving::ServedModel;
-use lab_core::engine::{Diffusion, Ends, Request};
+use lab_core::engine::{DiffusionOptions, Request, StopConditions};
 
 use super::diffusion;
 use super::fields::{self, BodyFields, FieldDoc, fields};
@@ -19,7 +19,7 @@ use super::sampling::{self, SamplingFields};
 use crate::endpoints::adapters;
 use crate::endpoints::adapters::AdapterScale;
 use crate::endpoints::lab;
-use crate::endpoints::lab::Wanted as Lab;
+use crate::endpoints::lab::LabRequest;
 use crate::http::error::{Error, quoted};
 use crate::pool::DEFAULT_MODEL;
 use crate::response::envelope::ReportOptions;
@@ -131,9 +131,9 @@ const N_PREDICT: &str = "n_predict";
 #[derive(Debug)]
 pub(crate) struct GenerationParams {
     common: Common,
-    diffusion: Option<Diffusion>,
+    diffusion: Option<DiffusionOptions>,
     /// The captures and edits of values of its passes.
-    pub(crate) lab: Option<Arc<Lab>>,
+    pub(crate) lab: Option<Arc<LabRequest>>,
     sampling: SamplingFields,
     format: response_format::ConstraintFields,
 }
@@ -397,7 +397,7 @@ impl GenerationParams {
             sampling: self.sampling.params(served.handle.tokenizer())?,
             choice: 0,
             stops: stops.map(|text| text.as_bytes().to_vec()).collect(),
-            ends: Ends {
+            stop: StopConditions {
                 min_tokens: common.min_tokens.map_or(0, count),
                 stop_tokens,
                 keeps_stop: common.include_stop_str_in_output == Some(true),

@@ -14,7 +14,8 @@ use crate::http::transport::SseEvents;
 use lab_base::tokenizer::Tokenizer;
 use lab_core::engine::serving::ServedModel;
 use lab_core::engine::{
-    AnswerToken, Event, FinishReason, Fixed, LabResult, Progress, Request, Stopped, Usage,
+    AnswerToken, Event, FinishReason, FixedToken, LabResult, PromptProgress, Request, StopMatch,
+    Usage,
 };
 
 use crate::endpoints::lab;
@@ -58,7 +59,7 @@ pub(crate) struct Completion {
     /// The result of the lab plan as JSON.
     pub(crate) report: Option<JsonText>,
     pub(crate) reason: Option<FinishReason>,
-    pub(crate) stopped: Option<Stopped>,
+    pub(crate) stopped: Option<StopMatch>,
     /// The usage of this completion alone.
     pub(crate) usage: Usage,
 }
@@ -102,11 +103,11 @@ pub(crate) fn finish_reason(reason: FinishReason) -> &'static str {
 }
 
 /// Adds to a choice the stop sequence or token that ended it, if any, under vLLM's name.
-pub(crate) fn set_stop_reason(choice: &mut Value, stopped: Option<&Stopped>) {
+pub(crate) fn set_stop_reason(choice: &mut Value, stopped: Option<&StopMatch>) {
     match stopped {
         None => {}
-        Some(Stopped::Text(text)) => choice["stop_reason"] = text.as_str().into(),
-        Some(Stopped::Token(id)) => choice["stop_reason"] = (*id).into(),
+        Some(StopMatch::Text(text)) => choice["stop_reason"] = text.as_str().into(),
+        Some(StopMatch::Token(id)) => choice["stop_reason"] = (*id).into(),
     }
 }
 
@@ -126,7 +127,7 @@ pub(crate) trait StreamWriter: Send + 'static {
     /// Writes reasoning, or a piece of a call, if answers are parsed.
     fn piece(&mut self, _choice: u32, _piece: &CompletionDelta, _out: &mut SseEvents) {}
     /// Writes the progress of a completion's prefill, if requested.
-    fn progress(&mut self, _choice: u32, _progress: &Progress, _out: &mut SseEvents) {}
+    fn progress(&mut self, _choice: u32, _progress: &PromptProgress, _out: &mut SseEvents) {}
     /// Writes the token that ended a completion, if a token did.
     fn ended(&mut self, _choice: u32, _token: AnswerToken, _out: &mut SseEvents) {}
     /// Writes a denoising step of a completion.
@@ -141,7 +142,7 @@ pub(crate) trait StreamWriter: Send + 'static {
         &mut self,
         choice: u32,
         reason: FinishReason,
-        stopped: Option<&Stopped>,
+        stopped: Option<&StopMatch>,
         out: &mut SseEvents,
     );
     /// Writes what follows the last completion.
@@ -157,7 +158,7 @@ pub(crate) struct DenoisingStep<'a> {
     /// Number of the step, from 0.
     pub(crate) number: usize,
     /// The positions that it fixed.
-    pub(crate) fixed: &'a [Fixed],
+    pub(crate) fixed: &'a [FixedToken],
     /// Positions that are still masked.
     pub(crate) n_masked: usize,
 }
@@ -177,7 +178,7 @@ fn incomplete() -> Error {
 }
 
 /// A lab plan, and the model for which it is.
-type LabOutput = (Arc<lab::Wanted>, Arc<ServedModel>);
+type LabOutput = (Arc<lab::LabRequest>, Arc<ServedModel>);
 
 /// A lab result as JSON; `None` if it is not written.
 async fn report(
@@ -235,7 +236,7 @@ impl RunningCompletions {
     /// The same answers, whose lab results are written as the request asks.
     pub(crate) fn with_lab(
         mut self,
-        lab: Option<Arc<lab::Wanted>>,
+        lab: Option<Arc<lab::LabRequest>>,
         served: &Arc<ServedModel>,
     ) -> Self {
         self.lab = lab.map(|wanted| (wanted, Arc::clone(served)));
@@ -490,7 +491,7 @@ fn write_pieces(
 }
 
 /// The progress of a prefill, in llama-server's shape.
-pub(crate) fn progress_json(progress: &Progress) -> Value {
+pub(crate) fn progress_json(progress: &PromptProgress) -> Value {
     json!({
         "total": progress.total, "cache": progress.cached, "processed": progress.processed,
         "time_ms": (progress.time.as_secs_f64() * 1e3).round() as u64,

@@ -55,7 +55,7 @@ pub(crate) async fn picture(
     too_many("layers", layers.len(), MAX_POSITIONS)?;
     too_many("heads", heads.len(), MAX_POSITIONS)?;
     let Some(painter) = pool.painter.clone() else {
-        let message = "responses are not drawn here";
+        let message = "pictures are not available on this server";
         return Err(Error::unsupported("picture", message));
     };
     let _turn = pool.drawing.lock().await;

@@ -15,7 +15,7 @@ use crate::response::logprobs;
 use crate::response::logprobs::TokenNames;
 use crate::response::running_completions::{Completion, DenoisingStep, StreamWriter};
 use lab_core::engine::serving;
-use lab_core::engine::{AnswerToken, FinishReason, Stopped, Usage};
+use lab_core::engine::{AnswerToken, FinishReason, StopMatch, Usage};
 
 use super::tools::{ClientTools, ToolKind, free_text};
 
@@ -412,7 +412,7 @@ impl StreamWriter for ResponseWriter {
         self.lab = Some(result);
     }
 
-    fn end(&mut self, _: u32, reason: FinishReason, _: Option<&Stopped>, out: &mut SseEvents) {
+    fn end(&mut self, _: u32, reason: FinishReason, _: Option<&StopMatch>, out: &mut SseEvents) {
         self.reason = Some(reason);
         if self.items.is_empty() && self.open.is_none() {
             self.begin(OpenItem::Text(String::new(), Vec::new()), out);
