@@ -10,13 +10,13 @@ use lab_base::weights;
 use lab_base::weights::{FiniteCheck, TensorType};
 use lab_core::arch::Library;
 use lab_core::blocks::REGISTRY;
-use lab_core::engine::serving::ServedModel;
 use lab_core::engine::{DiffusionOptions, Limits};
 use lab_core::model::{Model, Options};
 use lab_core::models;
 use lab_core::models::lora;
 use lab_core::models::{Definitions, ModelSource, OpenedModel};
 use lab_core::plan::Plan;
+use lab_server::served::ServedModel;
 
 use super::Failure;
 use super::placement::PlacementOptions;

@@ -11,11 +11,11 @@ use lab_base::grammar::{CompiledConstraint, Matcher};
 use lab_base::util::limited_read;
 use lab_base::util::limited_read::MAX_TEXT;
 use lab_core::engine;
-use lab_core::engine::serving::ServedModel;
 use lab_core::engine::{
     AnswerToken, Event, FinishReason, Limits, Rejected, Request, Unsupported, Usage,
 };
 use lab_core::models::ModelSource;
+use lab_server::served::ServedModel;
 
 use super::Failure;
 use super::constraint::ConstraintOptions;

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use lab_base::chat::template;
 use lab_base::chat::template::{ChatTemplate, Moment, RenderInput};
-use lab_core::engine::serving;
+use lab_base::util::clock::unix_seconds;
 use lab_core::models;
 use lab_core::models::{Definitions, ModelSource};
 
@@ -103,7 +103,7 @@ impl ModelTemplates {
     fn render(&self, line: &RenderRequest) -> Result<String, Failure> {
         let now = match &line.now {
             Some(text) => text.parse()?,
-            None => Moment::from_unix_seconds(serving::unix_seconds() as i64),
+            None => Moment::from_unix_seconds(unix_seconds() as i64),
         };
         let has_tools = line.tools.as_array().is_some_and(|tools| !tools.is_empty());
         Ok(self.templates[usize::from(has_tools)].render(&RenderInput {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use futures_util::StreamExt as _;
 use serde_json::{Map, Value};
 
-use lab_core::engine::serving::ServedModel;
+use crate::served::ServedModel;
 use lab_core::engine::{Event, FinishReason, FixedToken, Usage};
 
 use crate::endpoints::chat::{ChatFields, message, parse};

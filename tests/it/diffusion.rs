@@ -158,7 +158,8 @@ fn start(golden: &'static Golden, options: Options, mask: u32) -> Handle {
         let plan = golden.plan.clone();
         Model::load(plan, &golden.weights, options, &mut |_, _| {})
     };
-    let (handle, _thread) = engine::start(Arc::new(tokenizer(mask)), limits, load).expect("starts");
+    let (handle, _thread, _) =
+        engine::start(Arc::new(tokenizer(mask)), limits, load).expect("starts");
     handle
 }
 

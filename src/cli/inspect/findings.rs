@@ -11,11 +11,11 @@ use lab_base::chat::template;
 use lab_base::chat::template::{ChatTemplate, Moment};
 use lab_base::tokenizer;
 use lab_base::tokenizer::Tokenizer;
+use lab_base::util::clock::unix_seconds;
 use lab_base::weights;
 use lab_base::weights::{Metadata, TensorInfo, TensorType, Weights};
 use lab_core::arch::Mode;
-use lab_core::engine::serving;
-use lab_core::engine::serving::PooledOutput;
+use lab_core::engine::PooledOutput;
 use lab_core::model::{DeviceUse, Estimator, MemoryUse, Options};
 use lab_core::models;
 use lab_core::models::lora::Adapter;
@@ -205,7 +205,7 @@ fn probe(
         text.unwrap_or_default().into_owned()
     };
     let (bos, eos) = (named(Tokenizer::bos), named(Tokenizer::eos));
-    let now = Moment::from_unix_seconds(serving::unix_seconds() as i64);
+    let now = Moment::from_unix_seconds(unix_seconds() as i64);
     let template = ChatTemplate::new(source).map_err(|error| error.to_string());
     Some(template.map(|template| TemplateProbe::new(&template, &bos, &eos, now)))
 }

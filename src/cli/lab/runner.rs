@@ -11,11 +11,11 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::cli::run::too_long;
 use lab_core::artifacts::vectors::VectorStore;
-use lab_core::engine::serving::ServedModel;
 use lab_core::engine::{Event, LabPlan, LabResult, Limits, Request, ends_in_vectors};
 use lab_core::model::Options;
 use lab_core::models::ModelSource;
 use lab_server::LabRequest;
+use lab_server::served::ServedModel;
 
 use crate::cli::Failure;
 use crate::cli::options::{LoadDefaults, LoadOptions, local_limits, start_engine};

@@ -9,8 +9,8 @@ use super::report::{PerfReport, ThreadMeasurements};
 use super::requests::RequestMeasurement;
 use lab_base::util::measure::read_bandwidth;
 use lab_core::engine::Limits;
-use lab_core::engine::serving::ServedModel;
 use lab_core::model::Options;
+use lab_server::served::ServedModel;
 
 /// Number of source tokens of every sequence, if the model reads a source.
 const N_SOURCE: usize = 64;

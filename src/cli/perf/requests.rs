@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use lab_core::engine::serving::ServedModel;
 use lab_core::engine::{Event, Request, Usage};
+use lab_server::served::ServedModel;
 
 use super::Failure;
 use super::passes::DecodeCase;

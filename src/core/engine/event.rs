@@ -33,6 +33,16 @@ pub enum FinishReason {
     Length,
 }
 
+impl FinishReason {
+    /// The reason under OpenAI's name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+        }
+    }
+}
+
 /// The stop sequence or stop token of the request that ended a completion. The vocabulary's own ending tokens are
 /// neither.
 #[derive(Clone, Debug, PartialEq, Eq)]

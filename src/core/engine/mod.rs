@@ -22,6 +22,7 @@ mod event_sender;
 mod handle;
 mod lab;
 mod limits;
+mod pooled_output;
 mod pooling;
 mod recorder;
 mod rejected;
@@ -29,7 +30,6 @@ mod remasking;
 mod request;
 mod scheduler;
 mod sequence;
-pub mod serving;
 mod start;
 pub mod stats;
 mod strategy;
@@ -48,12 +48,13 @@ pub use lab::{
     PositionSelector, Reduction,
 };
 pub use limits::Limits;
+pub use pooled_output::PooledOutput;
 pub use pooling::Passage;
 pub use recorder::{AttributionResult, CapturedPoint, LabResult, LensPoint, LensRow};
 pub use rejected::Rejected;
 pub use remasking::Remasking;
 pub use request::{Request, StopConditions};
-pub use start::{StartError, start};
+pub use start::{LoadedModel, StartError, start};
 pub use thinking::Thinking;
 
 pub use lab_sampling::TokenLogprob;

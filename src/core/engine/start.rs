@@ -5,9 +5,11 @@ use std::thread::JoinHandle;
 
 use tokio::sync::mpsc;
 
-use crate::model::Model;
+use crate::model::{DeviceUse, Model};
+use lab_base::ggml::rpc::Worker;
 use lab_base::grammar;
 use lab_base::tokenizer::Tokenizer;
+use lab_base::weights::FileBytes;
 
 use super::adapters::Adapters;
 use super::capabilities::{
@@ -20,6 +22,27 @@ use super::limits::Limits;
 use super::pooling::PoolingModel;
 use super::stats::Stats;
 
+/// What the engine thread tells of the model that it has loaded.
+#[derive(Clone)]
+pub struct LoadedModel {
+    /// Memory use on each device.
+    pub memory: Vec<DeviceUse>,
+    /// The files whose bytes are used as weights.
+    pub files: Vec<FileBytes>,
+    /// The workers on other machines that compute parts of the model.
+    pub workers: Vec<Arc<Worker>>,
+}
+
+impl LoadedModel {
+    fn of(model: &Model) -> Self {
+        Self {
+            memory: model.memory().devices,
+            files: model.files().to_vec(),
+            workers: model.workers().to_vec(),
+        }
+    }
+}
+
 /// Starts the engine thread. `load` creates the model there, because models cannot change threads.
 ///
 /// # Errors
@@ -28,7 +51,7 @@ pub fn start<E: Send + 'static>(
     tokenizer: Arc<Tokenizer>,
     limits: Limits,
     load: impl FnOnce() -> Result<Model, E> + Send + 'static,
-) -> Result<(Handle, JoinHandle<()>), StartError<E>> {
+) -> Result<(Handle, JoinHandle<()>, LoadedModel), StartError<E>> {
     let (queue, requests) = mpsc::unbounded_channel();
     let (ready, loaded) = std::sync::mpsc::sync_channel(1);
     let for_thread = Arc::clone(&tokenizer);
@@ -44,9 +67,10 @@ pub fn start<E: Send + 'static>(
                 let adapters = Arc::new(Adapters::new(model.adapters()));
                 let points = Arc::clone(model.points());
                 let points_of_loop = Arc::clone(&points);
+                let loaded = LoadedModel::of(&model);
                 let made = kind
                     .map_err(StartError::Unfit)
-                    .map(|kind| (kind, pooled, adapters, points));
+                    .map(|kind| (kind, pooled, adapters, points, loaded));
                 // If the receiver is gone, the engine is not needed.
                 if ready.send(made).is_err() {
                     return;
@@ -63,7 +87,7 @@ pub fn start<E: Send + 'static>(
         })
         .map_err(StartError::Thread)?;
     match loaded.recv() {
-        Ok(Ok((kind, pooled, adapters, points))) => Ok((
+        Ok(Ok((kind, pooled, adapters, points, loaded_model))) => Ok((
             Handle {
                 queue,
                 places: Arc::default(),
@@ -77,6 +101,7 @@ pub fn start<E: Send + 'static>(
                 stats,
             },
             thread,
+            loaded_model,
         )),
         Ok(Err(error)) => Err(error),
         Err(_) => Err(StartError::Ended),

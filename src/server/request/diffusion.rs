@@ -1,13 +1,11 @@
-//! `diffusion` of a request: options of text diffusion, and its denoising steps in a stream.
+//! `diffusion` of a request: options of text diffusion.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
-use lab_base::tokenizer::Tokenizer;
 use lab_core::engine::DiffusionOptions;
 
 use super::fields::{BodyFields, fields};
 use crate::http::error::Error;
-use crate::response::running_completions::DenoisingStep;
 
 fields! {
     struct DiffusionFields {
@@ -21,9 +19,6 @@ fields! {
 }
 
 /// Reads the object; null leaves the defaults.
-///
-/// # Errors
-/// A field is unknown or has the wrong type; the error names it.
 pub(crate) fn parse(object: Map<String, Value>) -> Result<DiffusionOptions, Error> {
     let mut body = BodyFields::nested("diffusion", object);
     let options: DiffusionFields = body.take()?;
@@ -44,21 +39,10 @@ pub(crate) fn parse(object: Map<String, Value>) -> Result<DiffusionOptions, Erro
     })
 }
 
-/// The JSON of a denoising step of completion `index`.
-pub(crate) fn step_json(index: u32, step: &DenoisingStep<'_>, tokenizer: &Tokenizer) -> Value {
-    let fixed = step.fixed.iter().map(|f| {
-        let bytes = tokenizer.piece(f.token);
-        json!({
-            "position": f.position, "token": String::from_utf8_lossy(bytes), "bytes": bytes,
-            "id": f.token, "logprob": f.logprob, "confidence": f.logprob.exp(),
-        })
-    });
-    let fixed: Value = fixed.collect();
-    json!({ "index": index, "step": step.number, "masked": step.n_masked, "fixed": fixed })
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::request::fields::RequestPart;
     use lab_core::engine::Remasking;

@@ -11,8 +11,8 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 
 use crate::http::transport;
 use crate::http::transport::SseEvents;
+use crate::served::ServedModel;
 use lab_base::tokenizer::Tokenizer;
-use lab_core::engine::serving::ServedModel;
 use lab_core::engine::{
     AnswerToken, Event, FinishReason, FixedToken, LabResult, PromptProgress, Request, StopMatch,
     Usage,
@@ -69,7 +69,7 @@ impl Completion {
     pub(crate) fn finish_reason(&self) -> Option<&'static str> {
         self.reason.map(|reason| match reason {
             FinishReason::Stop if !self.calls.is_empty() => TOOL_CALLS,
-            reason => finish_reason(reason),
+            reason => reason.as_str(),
         })
     }
 
@@ -93,14 +93,6 @@ impl Completion {
 
 /// OpenAI's finish reason of a completion that calls a tool.
 pub(crate) const TOOL_CALLS: &str = "tool_calls";
-
-/// The finish reason in OpenAI's terms.
-pub(crate) fn finish_reason(reason: FinishReason) -> &'static str {
-    match reason {
-        FinishReason::Stop => "stop",
-        FinishReason::Length => "length",
-    }
-}
 
 /// Adds to a choice the stop sequence or token that ended it, if any, under vLLM's name.
 pub(crate) fn set_stop_reason(choice: &mut Value, stopped: Option<&StopMatch>) {
@@ -196,9 +188,6 @@ async fn report(
 
 impl RunningCompletions {
     /// Submits a request for each completion, `n_choices` for each prompt.
-    ///
-    /// # Errors
-    /// The first refusal of a request.
     pub(crate) fn submit(
         served: &ServedModel,
         requests: Vec<Request>,
@@ -295,9 +284,6 @@ impl RunningCompletions {
     }
 
     /// All completions by their index, and their total usage.
-    ///
-    /// # Errors
-    /// The first failure of a completion.
     pub(crate) async fn collect(mut self) -> Result<(Vec<Completion>, Usage), Error> {
         let mut all = vec![Completion::default(); self.n_open as usize];
         while let Some((choice, event)) = self.events.next().await {
@@ -537,4 +523,17 @@ pub(crate) fn usage_json(usage: &Usage) -> Value {
         out["diffusion"] = json!({ "passes": usage.passes, "positions": usage.positions });
     }
     out
+}
+
+/// The JSON of a denoising step of completion `index`.
+pub(crate) fn step_json(index: u32, step: &DenoisingStep<'_>, tokenizer: &Tokenizer) -> Value {
+    let fixed = step.fixed.iter().map(|f| {
+        let bytes = tokenizer.piece(f.token);
+        json!({
+            "position": f.position, "token": String::from_utf8_lossy(bytes), "bytes": bytes,
+            "id": f.token, "logprob": f.logprob, "confidence": f.logprob.exp(),
+        })
+    });
+    let fixed: Value = fixed.collect();
+    json!({ "index": index, "step": step.number, "masked": step.n_masked, "fixed": fixed })
 }

@@ -11,7 +11,7 @@ use crate::response::running_completions::{Completion, DenoisingStep, StreamWrit
 use lab_base::chat::tool_calls::completed_arguments;
 use lab_core::engine::{AnswerToken, FinishReason, StopMatch, Usage};
 
-use super::error_body;
+use crate::http::error_format::anthropic_error;
 
 /// The writer of a message.
 pub(super) struct MessageWriter {
@@ -211,6 +211,6 @@ impl StreamWriter for MessageWriter {
     }
 
     fn failed(&mut self, error: &Error, out: &mut SseEvents) {
-        out.push_named(&error_body(error.status(), &error.message(), None));
+        out.push_named(&anthropic_error(error.status(), &error.message(), None));
     }
 }

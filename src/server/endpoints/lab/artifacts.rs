@@ -32,7 +32,7 @@ pub(super) fn json_of(kept: &Artifact) -> Value {
 
 fn shelf(pool: &Pool) -> Result<&ArtifactStore, Error> {
     let missing = || Error::NoRoute(ROUTE.into());
-    pool.shelf.as_ref().ok_or_else(missing)
+    pool.config.shelf.as_ref().ok_or_else(missing)
 }
 
 fn unknown(id: &str) -> Error {

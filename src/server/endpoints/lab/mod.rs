@@ -9,12 +9,12 @@ use std::sync::{Arc, OnceLock};
 use axum::extract::State;
 use serde_json::{Map, Value, json};
 
+use crate::served::ServedModel;
 use lab_base::tokenizer::Tokenizer;
 use lab_core::artifacts::arrays::ArrayFormat;
 use lab_core::artifacts::vectors::VectorContent;
-use lab_core::engine::serving::ServedModel;
 use lab_core::engine::{
-    Attribution, AttributionUnit, Capture, Edit, EditOp, EditVector, LabPlan, Lens,
+    Attribution, AttributionUnit, Capture, Edit, EditOp, EditVector, FinishReason, LabPlan, Lens,
     PositionSelector, Reduction,
 };
 
@@ -27,7 +27,7 @@ use crate::request::fields::{BodyFields, FieldDoc, fields};
 use crate::request::generation;
 use crate::request::generation::{GenerationParams, choice_requests};
 use crate::request::input::{TextOrTokens, check_ids, texts_or_tokens};
-use crate::response::running_completions::{RunningCompletions, finish_reason, usage_json};
+use crate::response::running_completions::{RunningCompletions, usage_json};
 
 pub(crate) mod artifacts;
 mod objects;
@@ -37,7 +37,6 @@ mod results;
 pub(crate) mod vectors;
 
 pub use patch::patched;
-pub use pictures::Painter;
 
 use lab_core::artifacts::packed::Dtype;
 use objects::{
@@ -462,7 +461,7 @@ pub(crate) async fn run(
     let results = all.into_iter().enumerate().map(|(index, one)| {
         let mut result = JsonObject::from(json!({
             "index": index, "text": one.text, "lab": null,
-            "finish_reason": one.reason.map(finish_reason),
+            "finish_reason": one.reason.map(FinishReason::as_str),
         }));
         if let Some(report) = one.report {
             result.put("lab", report);

@@ -17,7 +17,7 @@ use crate::request::fields;
 use crate::request::fields::{BodyFields, FieldDoc, FieldType, fields};
 use crate::request::input::{TextOrTokens, check_ids, texts_or_tokens};
 use crate::response::running_completions::{RunningCompletions, usage_json};
-use lab_core::engine::serving::ServedModel;
+use crate::served::ServedModel;
 use lab_core::engine::{
     Capture, CapturedPoint, Edit, EditOp, EditVector, LabPlan, PositionSelector, Reduction,
     Request, Usage,
@@ -202,7 +202,10 @@ pub(crate) async fn patch(
 ) -> Result<Json, Error> {
     let asked: Patch = body.take()?;
     body.closed().finish()?;
-    let name = asked.model.as_deref().unwrap_or(crate::pool::DEFAULT_MODEL);
+    let name = asked
+        .model
+        .as_deref()
+        .unwrap_or(crate::served::DEFAULT_MODEL);
     let served = pool.get(name).await?;
     grid(&served, asked).await.map(Json)
 }

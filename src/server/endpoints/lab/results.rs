@@ -13,15 +13,16 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 
+use crate::served::ServedModel;
 use lab_base::tokenizer::Tokenizer;
 use lab_base::util::atomic_file::OutputPath;
+use lab_base::util::clock::unix_seconds;
 use lab_base::util::parallel;
 use lab_core::artifacts::arrays;
 use lab_core::artifacts::arrays::{ArrayFormat, Elements, NamedArray};
 use lab_core::artifacts::store;
 use lab_core::artifacts::store::Artifact;
 use lab_core::artifacts::vectors::VectorContent;
-use lab_core::engine::serving::{ServedModel, unix_seconds};
 use lab_core::engine::{AttributionResult, CapturedPoint, LabResult, LensRow, Reduction};
 
 use super::objects::{Encoding, Output};

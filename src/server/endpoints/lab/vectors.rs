@@ -45,7 +45,7 @@ pub(crate) fn fields() -> Vec<FieldDoc> {
 }
 
 pub(crate) async fn list(State(pool): State<Arc<Pool>>) -> Json {
-    Json(json!({ "object": "list", "data": pool.vectors.list() }))
+    Json(json!({ "object": "list", "data": pool.config.vectors.list() }))
 }
 
 pub(crate) async fn keep(
@@ -65,7 +65,7 @@ pub(crate) async fn keep(
             return Err(Error::invalid_value("vectors", message));
         }
     };
-    let stored = pool.vectors.save(&sent.id, &bytes);
+    let stored = pool.config.vectors.save(&sent.id, &bytes);
     let stored = stored.map_err(|refused| match refused {
         SaveError::Id(message) => Error::invalid_value("id", format!("`id`: {message}")),
         SaveError::Content(message) => Error::invalid_value("vectors", message),
@@ -105,7 +105,7 @@ pub(crate) async fn delete(
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Json, Error> {
     let id = id_of(id);
-    match pool.vectors.remove(&id) {
+    match pool.config.vectors.remove(&id) {
         true => Ok(Json(
             json!({ "id": id, "object": "lab.vectors", "deleted": true }),
         )),

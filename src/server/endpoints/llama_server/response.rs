@@ -8,12 +8,11 @@ use serde_json::{Value, json};
 use crate::http::json;
 use crate::http::json::{JsonObject, JsonText};
 use crate::http::transport::SseEvents;
-use crate::request::diffusion::step_json;
 use crate::response::logprobs;
 use crate::response::running_completions::{
-    Completion, DenoisingStep, StreamWriter, progress_json, timings_json,
+    Completion, DenoisingStep, StreamWriter, progress_json, step_json, timings_json,
 };
-use lab_core::engine::serving::ServedModel;
+use crate::served::ServedModel;
 use lab_core::engine::{AnswerToken, FinishReason, PromptProgress, StopMatch, TokenLogprob, Usage};
 
 /// The data that all completions of a response share.
