@@ -255,7 +255,6 @@ fn both(name: String, svg: String, has_png: bool) -> Result<Vec<(String, Vec<u8>
     Ok([Some(svg), png].into_iter().flatten().collect())
 }
 
-/// A drawing as PNG.
 #[cfg(feature = "png")]
 fn png(drawing: &str) -> Result<Vec<u8>, Failure> {
     Ok(lab_inspect::diagram::png::png(drawing)?)

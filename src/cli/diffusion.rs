@@ -37,7 +37,6 @@ pub(super) struct DiffusionOptions {
 }
 
 impl DiffusionOptions {
-    /// The options that are set.
     pub(super) fn set(&self) -> Diffusion {
         Diffusion {
             steps: self.steps,

@@ -5,6 +5,7 @@
 //! that is not a model it says what the path is, and the next step. Exit code 1 if the model does not run here.
 
 use clap::Args as ClapArgs;
+use serde::Serialize;
 use serde_json::{Value as Json, json};
 
 use lab_base::util::wording::{bytes, count, listed};
@@ -80,6 +81,10 @@ impl DoctorReport {
         self.rows.push((name, text.into()));
     }
 
+    fn field(&mut self, name: &str, value: impl Serialize) {
+        self.fields.insert(name.to_owned(), json!(value));
+    }
+
     fn of(&mut self, found: &Findings) {
         self.sizes(&found.tensors, found.stored);
         match &found.planned {
@@ -92,7 +97,7 @@ impl DoctorReport {
             Err(error) => {
                 let arch = found.metadata.str("general.architecture");
                 self.row("kind", arch.unwrap_or("no architecture is named"));
-                self.fields.insert("architecture".into(), json!(arch));
+                self.field("architecture", arch);
                 self.texts(found);
                 self.problem = Some(error.clone());
             }
@@ -121,11 +126,11 @@ impl DoctorReport {
         };
         self.row("size", text);
         if let Some(stored) = stored {
-            self.fields.insert("stored_bytes".into(), json!(stored));
+            self.field("stored_bytes", stored);
         }
-        self.fields.insert("parameters".into(), json!(n_weights));
-        self.fields.insert("bytes".into(), json!(all));
-        self.fields.insert("types".into(), json!(names));
+        self.field("parameters", n_weights);
+        self.field("bytes", all);
+        self.field("types", names);
     }
 
     fn architecture(&mut self, planned: &PlanFindings, unread: &[String]) {
@@ -136,9 +141,8 @@ impl DoctorReport {
         };
         let text = format!("{}, {} layers, {kind}", plan.arch, plan.layers.len());
         self.rows.insert(0, ("kind", text));
-        self.fields.insert("architecture".into(), json!(plan.arch));
-        self.fields
-            .insert("context".into(), json!(plan.n_ctx_train));
+        self.field("architecture", &plan.arch);
+        self.field("context", plan.n_ctx_train);
         self.row(
             "context",
             match plan.n_ctx_train {
@@ -156,7 +160,7 @@ impl DoctorReport {
             let names = listed(&names);
             self.row("warning", format!("unused tensors: {names}{more}"));
         }
-        self.fields.insert("unused".into(), json!(unused));
+        self.field("unused", unused);
         if !unread.is_empty() {
             let names: Vec<&String> = unread.iter().take(SHOWN).collect();
             self.row(
@@ -164,7 +168,7 @@ impl DoctorReport {
                 format!("metadata that nothing reads: {}", listed(&names)),
             );
         }
-        self.fields.insert("unread".into(), json!(unread));
+        self.field("unread", unread);
     }
 
     fn memory(&mut self, planned: &PlanFindings) {
@@ -211,14 +215,13 @@ impl DoctorReport {
         for used in devices {
             self.row("device", device_line(used));
         }
-        self.fields.insert("devices".into(), json!(devices));
-        self.fields.insert("weight_bytes".into(), json!(weights));
-        self.fields
-            .insert("cache_bytes_per_1024".into(), json!(step));
-        self.fields.insert("free_bytes".into(), json!(here));
-        self.fields.insert("bytes_in_all".into(), json!(all));
-        self.fields.insert("n_ctx".into(), json!(options.n_ctx_seq));
-        self.fields.insert("parallel".into(), json!(options.n_seqs));
+        self.field("devices", devices);
+        self.field("weight_bytes", weights);
+        self.field("cache_bytes_per_1024", step);
+        self.field("free_bytes", here);
+        self.field("bytes_in_all", all);
+        self.field("n_ctx", options.n_ctx_seq);
+        self.field("parallel", options.n_seqs);
     }
 
     fn texts(&mut self, found: &Findings) {
@@ -239,10 +242,9 @@ impl DoctorReport {
             },
         };
         self.row("text", format!("{tokenizer}; {template}"));
-        self.fields
-            .insert("tokenizer".into(), json!(found.tokenizer.is_ok()));
+        self.field("tokenizer", found.tokenizer.is_ok());
         let has_template = matches!(found.template, Some(Ok(_)));
-        self.fields.insert("template".into(), json!(has_template));
+        self.field("template", has_template);
     }
 
     /// Reports the possible uses, or why the model cannot be loaded.
@@ -314,10 +316,14 @@ impl DoctorReport {
 
     fn json(&self) -> Json {
         let mut fields = self.fields.clone();
-        fields.insert("path".into(), json!(self.path));
-        fields.insert("runs".into(), json!(self.problem.is_none()));
-        fields.insert("uses".into(), json!(self.uses));
-        fields.insert("problem".into(), json!(self.problem));
+        for (name, value) in [
+            ("path", json!(self.path)),
+            ("runs", json!(self.problem.is_none())),
+            ("uses", json!(self.uses)),
+            ("problem", json!(self.problem)),
+        ] {
+            fields.insert(name.to_owned(), value);
+        }
         Json::Object(fields)
     }
 }

@@ -8,6 +8,7 @@ use lab_base::util::atomic_file::PartFile;
 use lab_core::artifacts::npy;
 use lab_core::model::{Batch, is_finite};
 use lab_core::plan::Pooling;
+use lab_inspect::paths::passes;
 
 use super::Failure;
 use super::model::ModelArg;
@@ -84,10 +85,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let width = model.row_width();
     let mut logits: Vec<f32> = Vec::with_capacity(n * width);
     let mut batch = Batch::default();
-    for start in (0..n).step_by(chunk) {
-        let end = (start + chunk).min(n);
+    for (first, start, end) in passes(n, chunk, args.stateless) {
         batch.clear();
-        let first = if args.stateless { 0 } else { start };
         for i in first..end {
             batch.push(args.tokens[i], 0, i as u32, i >= start);
         }

@@ -25,7 +25,6 @@ impl ModelArg {
         self.model.as_deref().or(self.model_path.as_deref())
     }
 
-    /// The source of the model.
     pub(super) fn source(&self) -> Source {
         Source::of(self.path())
     }

@@ -325,7 +325,6 @@ fn option(plan: &Plan, kind: OptionKind, value: &ResolvedOption) -> String {
     }
 }
 
-/// The plan as JSON.
 fn to_json(plan: &Plan, unread: &[String], memory: &[DeviceUse]) -> Value {
     json!({
         "arch": plan.arch,

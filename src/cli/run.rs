@@ -7,7 +7,7 @@ use std::sync::Arc;
 use clap::Args as ClapArgs;
 use serde_json::{Map, Value, json};
 
-use lab_base::grammar::{Compiled, Matcher};
+use lab_base::grammar::{CompiledConstraint, Matcher};
 use lab_base::util::limited_read;
 use lab_base::util::limited_read::MAX_TEXT;
 use lab_core::engine;
@@ -309,8 +309,8 @@ pub(super) fn longer(served: &ServedModel) -> String {
 struct ConstraintProgress(Option<Matcher>);
 
 impl ConstraintProgress {
-    fn new(constraint: Option<&Compiled>) -> Self {
-        Self(constraint.map(Compiled::matcher))
+    fn new(constraint: Option<&CompiledConstraint>) -> Self {
+        Self(constraint.map(CompiledConstraint::matcher))
     }
 
     fn add(&mut self, tokens: &[AnswerToken]) {

@@ -121,7 +121,6 @@ impl SamplingOptions {
     }
 }
 
-/// The value of a parameter as JSON.
 pub(super) fn number<P>(parameter: &Parameter<P>, value: f64) -> Value {
     match parameter.kind {
         NumberKind::Real => value.into(),

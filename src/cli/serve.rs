@@ -190,9 +190,7 @@ impl Args {
     fn is_shared(&self) -> bool {
         self.is_shared || self.models.is_some()
     }
-}
 
-impl Args {
     /// What is refused rather than served as well as possible.
     pub(super) fn strictness(&self) -> Strictness {
         Strictness {
@@ -487,7 +485,6 @@ fn shelf(args: &Args, folder: PathBuf) -> Result<Shelf, Failure> {
     ))
 }
 
-/// The load fault of an error.
 #[expect(clippy::needless_pass_by_value, reason = "errors are mapped by it")]
 pub(super) fn fault(error: Failure) -> LoadError {
     LoadError {
@@ -536,7 +533,6 @@ fn draw(args: &Args, source: &Source, view: DiagramView) -> Result<String, Failu
     Ok(svg::document(&drawing, &piece, what))
 }
 
-/// Starts the engine process of a model.
 fn start_process(
     args: &Args,
     mut wanted: LoadRequest<'_>,

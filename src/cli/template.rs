@@ -80,7 +80,7 @@ fn source(args: &Args) -> Result<ModelTemplates, Failure> {
     let contents = models::read(&Source::of(args.model.as_deref()), &definitions)?;
     let weights = &contents.weights;
     let compiled = |has_tools: bool| {
-        let found = template::choose(weights.metadata(), args.name.as_deref(), has_tools)
+        let found = template::choose_template(weights.metadata(), args.name.as_deref(), has_tools)
             .map_err(|error| anyhow::anyhow!("{}: {error}", weights.label()))?;
         let none = || anyhow::anyhow!("{}: the model has no chat template", weights.label());
         Ok::<_, Failure>(ChatTemplate::new(found.ok_or_else(none)?)?)
@@ -125,7 +125,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if let Some(path) = &args.messages {
         let read = |path: &PathBuf| {
             let text = read_text(path)?;
-            let json = serde_json::from_str::<Value>(&template::keep_digits(&text));
+            let json = serde_json::from_str::<Value>(&template::keep_long_integers(&text));
             json.map_err(|error| at(path, error))
         };
         let tools = args.tools.as_ref().map(read).transpose()?;
@@ -135,7 +135,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         return output::bytes(source.render(&line)?.as_bytes());
     }
     answer_lines(|line| {
-        let request: RenderRequest = serde_json::from_str(&template::keep_digits(line))?;
+        let request: RenderRequest = serde_json::from_str(&template::keep_long_integers(line))?;
         Ok(json!({ "text": source.render(&request)? }))
     })
 }

@@ -11,6 +11,8 @@ use lab_core::artifacts::npy;
 use lab_core::model;
 use lab_core::model::{Batch, Model, Value};
 
+use super::paths;
+
 /// The passes in which tokens are run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PassOptions {
@@ -44,9 +46,7 @@ pub fn record_values(
     let mut joined: Vec<Value> = Vec::new();
     let n = tokens.len();
     let mut batch = Batch::default();
-    for start in (0..n).step_by(passes.chunk.max(1)) {
-        let end = (start + passes.chunk.max(1)).min(n);
-        let first = if passes.stateless { 0 } else { start };
+    for (first, start, end) in paths::passes(n, passes.chunk, passes.stateless) {
         batch.clear();
         for (position, token) in (0..).zip(tokens).take(end).skip(first) {
             batch.push(*token, 0, position, true);

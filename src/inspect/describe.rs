@@ -261,7 +261,6 @@ fn filled(plan: &Plan, phrase: &str, unit: &Unit, value: OptionText<'_>) -> Stri
     })
 }
 
-/// The resource that an option of a unit names.
 fn resource<'p>(plan: &'p Plan, unit: &Unit, name: &str) -> Option<&'p Unit> {
     plan.resource(unit.contract.0.option(name)?.kind, unit.option(name)?)
 }

@@ -99,6 +99,21 @@ impl<'a, T: AsRef<[u32]> + ?Sized> From<&'a T> for InputTokens<'a> {
     }
 }
 
+/// The passes of `n` tokens, `chunk` of them at a time: the first token that a pass contains, the first new one, and the
+/// end. Without a cache, each pass contains all tokens from the first on.
+pub fn passes(
+    n: usize,
+    chunk: usize,
+    stateless: bool,
+) -> impl Iterator<Item = (usize, usize, usize)> {
+    let chunk = chunk.clamp(1, n.max(1));
+    let pass = move |start| {
+        let first = if stateless { 0 } else { start };
+        (first, start, (start + chunk).min(n))
+    };
+    (0..n).step_by(chunk).map(pass)
+}
+
 /// The logits of every token, `[n_tokens, n_vocab]` (hidden states for a model without a head), on an execution path.
 /// `None` if the path would compute something else: tokens attend to later tokens and do not share one pass, or heads
 /// are not whole blocks of the cache's type.
@@ -119,11 +134,8 @@ pub fn logits(
     };
     let chunk = if path.chunk == 0 { n } else { path.chunk };
     let mut found = Vec::new();
-    for start in (0..n).step_by(chunk.max(1)) {
+    for (first, start, end) in passes(n, chunk, path.stateless) {
         let mut batch = Batch::default();
-        let end = (start + chunk).min(n);
-        // Without a cache, each pass contains all tokens from the first on.
-        let first = if path.stateless { 0 } else { start };
         for (at, &token) in tokens.iter().enumerate().take(end).skip(first) {
             if path.interleaved {
                 batch.push((token + 1) % n_vocab, 1, at as u32, false);

@@ -2,12 +2,9 @@
 //!
 //! The history only grows. Its count of generated tokens is the index of the random draws.
 
-/// The origin of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TokenOrigin {
-    /// The token is part of the prompt.
     Given,
-    /// The token is part of the completion.
     Generated,
 }
 
@@ -27,12 +24,10 @@ impl History {
         }
     }
 
-    /// All tokens, oldest first.
     pub(super) fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
-    /// The number of generated tokens.
     pub(super) fn n_generated(&self) -> u64 {
         self.n_generated
     }

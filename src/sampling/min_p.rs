@@ -14,7 +14,6 @@ pub(super) fn build(params: &Params) -> Result<Option<Box<dyn Stage>>, ParamErro
     }))
 }
 
-/// The stage by definition, for comparison.
 #[cfg(test)]
 pub(super) fn naive(params: &Params, _: &reference_chain::Tokens<'_>, kept: &mut Vec<(u32, f32)>) {
     if params.min_p == 0.0 {

@@ -119,7 +119,6 @@ impl Penalties {
     }
 }
 
-/// The stage by definition, for comparison.
 #[cfg(test)]
 pub(super) fn naive(
     params: &Params,

@@ -15,11 +15,8 @@ use super::select::Cut;
 /// The input of a stage besides its candidates.
 #[derive(Debug)]
 pub(super) struct StageInput<'a> {
-    /// The tokens so far, of prompt and completion.
     pub(super) history: &'a History,
-    /// The random numbers of this choice.
     pub(super) rng: &'a Random,
-    /// The index of the draw.
     pub(super) draw: u64,
 }
 
@@ -31,7 +28,6 @@ impl StageInput<'_> {
     }
 }
 
-/// One stage of the chain.
 pub(super) trait Stage: fmt::Debug + Send {
     /// Removes or reweights candidates.
     fn apply(

@@ -73,7 +73,6 @@ fn kept(best: &[f32], max: f32, z: f64, is_all: bool) -> Option<usize> {
     is_settled.then_some(1 + n)
 }
 
-/// The stage by definition, for comparison.
 #[cfg(test)]
 pub(super) fn naive(params: &Params, _: &reference_chain::Tokens<'_>, kept: &mut Vec<(u32, f32)>) {
     if params.tfs_z == 1.0 {

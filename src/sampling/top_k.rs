@@ -37,7 +37,6 @@ impl Stage for TopK {
     }
 }
 
-/// The stage by definition, for comparison.
 #[cfg(test)]
 pub(super) fn naive(params: &Params, _: &reference_chain::Tokens<'_>, kept: &mut Vec<(u32, f32)>) {
     if params.top_k == 0 {

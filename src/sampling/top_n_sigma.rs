@@ -27,7 +27,6 @@ fn within(logits: &[f32], max: f32, n_sigma: f64, _: &mut Vec<f32>) -> Cut {
     }
 }
 
-/// The stage by definition, for comparison.
 #[cfg(test)]
 pub(super) fn naive(params: &Params, _: &reference_chain::Tokens<'_>, kept: &mut Vec<(u32, f32)>) {
     if params.top_n_sigma == 0.0 {

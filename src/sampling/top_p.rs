@@ -29,7 +29,6 @@ fn nucleus(logits: &[f32], max: f32, p: f64, scratch: &mut Vec<f32>) -> Cut {
     select::heaviest(scratch, p * total, |part| sum_exp(part, max))
 }
 
-/// The stage by definition, for comparison.
 #[cfg(test)]
 pub(super) fn naive(params: &Params, _: &reference_chain::Tokens<'_>, kept: &mut Vec<(u32, f32)>) {
     if params.top_p == 1.0 {

@@ -60,7 +60,6 @@ impl Stage for Bonus {
     }
 }
 
-/// The stage by definition, for comparison.
 #[cfg(test)]
 pub(super) fn naive(params: &Params, _: &Tokens<'_>, kept: &mut [(u32, f32)]) {
     for (_, logit) in kept.iter_mut().filter(|(id, _)| *id == 0) {

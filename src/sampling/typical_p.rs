@@ -90,7 +90,6 @@ fn nearest(distances: &mut [(f64, u32)], share: f64, weight: impl Fn(u32) -> f64
     distances.len()
 }
 
-/// The stage by definition, for comparison.
 #[cfg(test)]
 pub(super) fn naive(params: &Params, _: &reference_chain::Tokens<'_>, kept: &mut Vec<(u32, f32)>) {
     if params.typical_p == 1.0 {

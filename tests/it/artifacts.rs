@@ -6,8 +6,8 @@ use std::path::Path;
 use lab_base::weights::safetensors::Checkpoint;
 use serde_json::{Map, Value, json};
 
-use crate::command::{check_refused, printed, scratch, text};
-use crate::server::{Server, with};
+use crate::support::command::{check_refused, printed, scratch, text};
+use crate::support::server::{Server, with};
 
 /// The body of an answer as it came.
 fn bytes(server: &Server, path: &str) -> (String, Vec<u8>) {

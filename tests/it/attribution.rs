@@ -9,7 +9,7 @@ use lab_core::plan::Plan;
 use serde_json::{Value, json};
 
 use crate::goldens::{all_goldens, model, options};
-use crate::server::{Server, with};
+use crate::support::server::{Server, with};
 
 /// The softcap of a model's logits, 0 without.
 fn softcap(plan: &Plan) -> f64 {

@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::command::{Ran, ended, program, scratch};
+use crate::support::command::{Ran, ended, program, scratch};
 use crate::support::{nmse, parse_npy};
 
 /// What the program has, as it says when it refuses another.

@@ -9,8 +9,8 @@ use lab_core::models;
 use lab_core::models::{Opened, Source};
 use serde_json::{Map, Value, json};
 
-use crate::command::{Ran, bench, definitions, scratch, text};
-use crate::hf;
+use crate::support::command::{Ran, bench, definitions, scratch, text};
+use crate::support::hf;
 
 /// Three layers of width 48 with six heads of 16, nine files with an index.
 const SOUND: &str = "llama-llama3";

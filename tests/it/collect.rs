@@ -8,7 +8,7 @@ use lab_base::weights::folder::plain;
 use lab_base::weights::{TensorType, Weights};
 use serde_json::{Value, json};
 
-use crate::command::{check_refused, printed, program, scratch, text};
+use crate::support::command::{check_refused, printed, program, scratch, text};
 
 const PLAN: &str = "[[captures]]\npoint = 'layers.*.out'\npositions = 'all'\n\
     [[captures]]\npoint = 'layers.1.out'\npositions = 'prompt'\nreduce = 'mean'\n\

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::command::{Ran, bench, scratch, text};
-use crate::server::Server;
+use crate::support::command::{Ran, bench, scratch, text};
+use crate::support::server::Server;
 
 fn run(arguments: &[&str]) -> Ran {
     bench(&[&["run", "2+2=?"], arguments].concat())

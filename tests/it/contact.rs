@@ -7,8 +7,8 @@ use lab_base::weights::gguf::{NewTensor, write};
 use lab_base::weights::{Metadata, Value as Meta, Weights};
 use serde_json::{Value, json};
 
-use crate::command::{Ran, bench, made_up, printed, scratch, text};
-use crate::server::Server;
+use crate::support::command::{Ran, bench, made_up, printed, scratch, text};
+use crate::support::server::Server;
 
 /// The model built into the program, as a file.
 fn shipped() -> PathBuf {

@@ -11,7 +11,7 @@ use lab_core::models::convert::{to_folder, to_gguf};
 use lab_core::models::synth::{Request, synth};
 use lab_core::models::{Opened, Source};
 
-use crate::command::{bench_in, definitions, ended, scratch};
+use crate::support::command::{bench_in, definitions, ended, scratch};
 use crate::support::{PATHS, logits, middle_nmse, nmse};
 
 /// Dense with a head of its own and with the token table as head, experts, states of two kinds.

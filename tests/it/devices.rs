@@ -15,10 +15,10 @@ use lab_core::arch::Mode;
 use lab_core::model::{Batch, Model, Options};
 use lab_core::plan::DeviceShare;
 
-use crate::command::Port;
 use crate::goldens::{EXACT, Golden, Turns, all_goldens, golden, options, sourced};
-use crate::process::eventually;
+use crate::support::command::Port;
 use crate::support::nmse;
+use crate::support::process::eventually;
 
 /// A worker process, and the bytes that went to and from it, if they are counted.
 pub(crate) struct Worker {

@@ -9,10 +9,10 @@ use lab_core::models::synth::{Request, design};
 use lab_inspect::diagram::compare::{Comparison, DifferenceLevel, summary};
 use lab_inspect::diagram::{Drawing, TracedPlan, svg, variants};
 
-use crate::command::{Ran, bench, made_up, scratch, text};
 use crate::diagram_html::with_texts;
 use crate::diagrams::{all_variants, cases, check_layout};
 use crate::goldens::library;
+use crate::support::command::{Ran, bench, made_up, scratch, text};
 
 /// Pairs that are told apart by very different things.
 const PAIRS: &str = "llama qwen3, llama gptneox, llama llama-moe, gemma3 gemma4, mamba mamba2, bert llama, \

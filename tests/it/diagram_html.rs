@@ -14,8 +14,8 @@ use roxmltree::{Document, Node};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::command::{check_refused, printed, scratch, text};
 use crate::diagrams::{Case, all_variants, cases};
+use crate::support::command::{check_refused, printed, scratch, text};
 
 /// Every definition with symbols, in all variants, and every golden with numbers; each with its page.
 static CASES: LazyLock<Vec<(&Drawing, String)>> = LazyLock::new(|| {

@@ -13,10 +13,10 @@ use lab_inspect::diagram::overlay::{
 use lab_inspect::diagram::{BoxNote, Drawing, LEVELS, Slot, svg};
 use serde_json::{Value, json};
 
-use crate::command::{bench, check_refused, made_up, printed, scratch, text};
 use crate::diagrams::{Case, cases, check_layout};
 use crate::faults;
 use crate::goldens::{EXACT, golden, library};
+use crate::support::command::{bench, check_refused, made_up, printed, scratch, text};
 
 fn put(case: &Case, overlay: &Overlay) -> Result<Drawing, OverlayError> {
     let mut drawing = case.drawings[0].clone();

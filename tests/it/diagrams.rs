@@ -443,7 +443,7 @@ fn a_png_is_a_picture_of_its_size() {
 #[cfg(feature = "png")]
 #[test]
 fn characters_without_a_glyph_are_named() {
-    use crate::command::{bench, scratch, text};
+    use crate::support::command::{bench, scratch, text};
     let scratch = scratch();
     let draw = |name: &str| {
         let folder = text(scratch.path());

@@ -13,8 +13,8 @@ use lab_core::models::Source;
 use lab_sampling::Params;
 use serde_json::Value;
 
-use crate::command::definitions;
 use crate::goldens::{self, Golden};
+use crate::support::command::definitions;
 use crate::support::{nmse, parse_npy};
 
 /// Equality with the reference, as for every exact path.

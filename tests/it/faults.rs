@@ -10,10 +10,10 @@ use lab_core::plan::Plan;
 use lab_inspect::compare::{PassOptions, ValueComparison, compare_values, record_values};
 use toml::{Table, Value};
 
-use crate::command::scratch;
 use crate::goldens::{
     EXACT, Golden, all_goldens, golden, library, of_folders, options, run, sourced,
 };
+use crate::support::command::scratch;
 use crate::support::{PATHS, logits, nmse};
 
 /// Values set in a definition, or taken out of it: path and TOML text.

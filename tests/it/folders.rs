@@ -12,9 +12,9 @@ use lab_core::models::convert::to_gguf;
 use lab_core::models::{Definitions, Source};
 use serde_json::{Value, json};
 
-use crate::command::{self, scratch};
 use crate::goldens::{EXACT, HALF, Q8, golden, options};
-use crate::hf;
+use crate::support::command::{self, scratch};
+use crate::support::hf;
 use crate::support::{Output, PATHS, logits, nmse, results};
 
 /// The maps as they lie in the source tree, or in the folder that MAPS names. What a map gives and

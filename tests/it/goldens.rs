@@ -22,8 +22,8 @@ use lab_core::plan::Plan;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::command::{definitions, scratch};
-use crate::hf;
+use crate::support::command::{definitions, scratch};
+use crate::support::hf;
 use crate::support::{ExecutionPath, InputTokens, Output, PATHS, flips, logits, nmse, parse_npy};
 
 /// The bound of a path that computes what the reference computes.

@@ -23,8 +23,8 @@ use lab_core::plan::Plan;
 use serde_json::{Map, json};
 
 use crate::bad_folders::{CONFIG, Folder};
-use crate::command::{definitions, scratch};
 use crate::goldens::library;
+use crate::support::command::{definitions, scratch};
 
 /// What four times the input may take at most, of what the input takes: between 4, which is proportional, and 16, which is
 /// the square.

@@ -6,8 +6,10 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::bad_folders::Folder;
-use crate::command::{Ran, bench, bench_in, check_refused, ended, made_up, printed, scratch, text};
-use crate::server::Server;
+use crate::support::command::{
+    Ran, bench, bench_in, check_refused, ended, made_up, printed, scratch, text,
+};
+use crate::support::server::Server;
 
 const SHIPPED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny-chat.gguf");
 

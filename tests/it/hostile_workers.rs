@@ -13,9 +13,9 @@ use lab_core::model;
 use lab_core::model::{Batch, Model};
 use lab_core::plan::{DeviceOverride, DeviceShare, PROCESSOR};
 
-use crate::command::{allow_connections, bench};
 use crate::goldens::{Golden, golden, options, sourced};
 use crate::mutated_models::Random;
+use crate::support::command::{allow_connections, bench};
 
 /// Longest wait for an answer.
 const LIMIT: Duration = Duration::from_millis(500);

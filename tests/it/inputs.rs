@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use crate::command::{check_refused, program, scratch, text};
+use crate::support::command::{check_refused, program, scratch, text};
 
 /// What the program writes when it is given this on its standard input.
 fn fed(arguments: &[&str], input: &[u8]) -> Vec<String> {

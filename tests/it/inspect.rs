@@ -7,8 +7,8 @@ use lab_base::weights::TensorType;
 use lab_core::model::{Batch, Estimator, MemoryUse, Model, Options};
 use serde_json::Value;
 
-use crate::command::{Ran, bench, made_up, printed, scratch, text};
 use crate::goldens::{Golden, Turns, all_goldens, golden, options};
+use crate::support::command::{Ran, bench, made_up, printed, scratch, text};
 
 fn page(arguments: &[&str]) -> String {
     printed(&[&["inspect"], arguments].concat())

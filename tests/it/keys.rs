@@ -7,7 +7,7 @@ use lab_core::blocks::REGISTRY;
 use lab_core::models::synth::{Request, design};
 use lab_core::plan::Plan;
 
-use crate::command::{bench, made_up, printed, scratch, text};
+use crate::support::command::{bench, made_up, printed, scratch, text};
 use crate::support::shared;
 
 /// What the files of the zoo ask for and their definitions do not read. An indexer picks the keys

@@ -18,13 +18,13 @@ use lab_core::plan::Plan;
 
 use serde_json::{Value, json};
 
-use crate::command::{definitions, scratch};
-use crate::embeddings::with_vocabulary;
 use crate::goldens::{Golden, all_goldens, golden, model, options};
-use crate::hf;
-use crate::lora::Held;
-use crate::server::{Server, with};
+use crate::support::command::{definitions, scratch};
+use crate::support::hf;
+use crate::support::memory_tensor::MemoryTensor;
 use crate::support::nmse;
+use crate::support::server::{Server, with};
+use crate::support::vocabulary::with_vocabulary;
 
 /// One of each kind: plain attention, fused projections, experts, latent attention, windows, recurrent states.
 const KINDS: [&str; 9] = [
@@ -370,7 +370,7 @@ fn with_tensor(weights: &Weights, name: &str, change: impl Fn(&mut [f32])) -> We
         ggml::dequantize(&stored, tensor.ty, &mut values).expect("numbers");
         change(&mut values);
         let bytes = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        let held = Held::new(4 * tensor.shape[0], bytes);
+        let held = MemoryTensor::new(4 * tensor.shape[0], bytes);
         TensorEntry {
             ty: TensorType::F32,
             data: TensorData::Lazy(Arc::new(held)),

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::server::{Server, with};
+use crate::support::server::{Server, with};
 
 pub const CHAT: &str = "/v1/chat/completions";
 

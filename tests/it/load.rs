@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::command::allow_connections;
-use crate::server::{Server, with};
+use crate::support::command::allow_connections;
+use crate::support::server::{Server, with};
 
 /// The longest that `/health` took while `work` ran.
 fn slowest_health(server: &Server, work: impl FnOnce() + Send) -> Duration {
@@ -427,7 +427,7 @@ int clock_gettime(clockid_t id, struct timespec * now) {
 #[test]
 #[cfg(target_os = "linux")]
 fn a_clock_that_leaps_ends_nothing() {
-    let folder = crate::command::scratch();
+    let folder = crate::support::command::scratch();
     let (source, library) = (
         folder.path().join("clock.c"),
         folder.path().join("clock.so"),
@@ -441,7 +441,7 @@ fn a_clock_that_leaps_ends_nothing() {
     assert!(status.success());
     let limits = "--answer-time 300 --queue-time 300 --idle-time 300 --read-time 60 --lab-time 300";
     let limits: Vec<&str> = limits.split(' ').collect();
-    let preload = [("LD_PRELOAD", crate::command::text(&library))];
+    let preload = [("LD_PRELOAD", crate::support::command::text(&library))];
     let server = Server::with(&limits, &preload);
     let plain = Server::shared();
     let body = json!({ "messages": [{ "role": "user", "content": "2+2=?" }], "temperature": 0 });

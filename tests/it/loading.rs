@@ -16,9 +16,9 @@ use lab_core::models::synth;
 use lab_core::plan::DeviceShare;
 
 use crate::backends::{SMALL, sound, synthesised};
-use crate::command::{definitions, ended, program, scratch, text};
 use crate::devices::Worker;
 use crate::goldens::{golden, options};
+use crate::support::command::{definitions, ended, program, scratch, text};
 use crate::support::{PATHS, logits, nmse, parse_npy};
 
 /// The small model with another width of its MLPs.

@@ -11,9 +11,7 @@ use lab_base::ggml;
 use lab_base::util::atomic_file::OutputPath;
 use lab_base::weights::gguf;
 use lab_base::weights::gguf::NewTensor;
-use lab_base::weights::{
-    LazyTensor, Metadata, TensorData, TensorEntry, TensorType, Value, Weights,
-};
+use lab_base::weights::{Metadata, TensorData, TensorEntry, TensorType, Value, Weights};
 use lab_core::arch::WeightRole;
 use lab_core::model::{Batch, Model, Options};
 use lab_core::models;
@@ -23,10 +21,11 @@ use lab_core::models::{Definitions, Opened};
 use lab_core::plan::{Plan, TensorPlan};
 use serde_json::{Value as Json, json};
 
-use crate::command::{definitions, scratch};
 use crate::goldens::{EXACT, Golden, golden, goldens, options, run};
-use crate::hf;
-use crate::server::Server;
+use crate::support::command::{definitions, scratch};
+use crate::support::hf;
+use crate::support::memory_tensor::MemoryTensor;
+use crate::support::server::Server;
 use crate::support::{nmse, parse_npy};
 
 /// Numbers of about `scale`, the same for the same name.
@@ -143,27 +142,6 @@ fn write_adapter(path: &Path, metadata: &Metadata, tensors: &[(NewTensor, Vec<u8
     .expect("it can be written");
 }
 
-/// Data in memory.
-#[derive(Debug)]
-pub(crate) struct Held {
-    row: u64,
-    bytes: Vec<u8>,
-}
-
-impl Held {
-    pub(crate) fn new(row: u64, bytes: Vec<u8>) -> Self {
-        Self { row, bytes }
-    }
-}
-
-impl LazyTensor for Held {
-    fn rows(&self, first: u64, out: &mut [u8]) -> Result<(), String> {
-        let begin = (first * self.row) as usize;
-        out.copy_from_slice(&self.bytes[begin..begin + out.len()]);
-        Ok(())
-    }
-}
-
 /// Weights with updates added to them, each with its scale.
 fn merged(weights: &Weights, updates: &[(&Low, f32)]) -> Weights {
     let entry = |tensor| {
@@ -179,10 +157,7 @@ fn merged(weights: &Weights, updates: &[(&Low, f32)]) -> Weights {
         for (low, scale) in own {
             low.merge(&mut values, *scale);
         }
-        let held = Held {
-            row: 4 * tensor.shape[0],
-            bytes: bytes(&values),
-        };
+        let held = MemoryTensor::new(4 * tensor.shape[0], bytes(&values));
         TensorEntry {
             ty: TensorType::F32,
             data: TensorData::Lazy(Arc::new(held)),

@@ -10,12 +10,12 @@ use lab_base::weights::{Metadata, Value};
 use lab_core::models::convert::to_gguf;
 use serde_json::{Value as Json, json};
 
-use crate::command::{bench, definitions, scratch, text};
 use crate::goldens::EXACT;
-use crate::hf;
 use crate::lora::{
     Modules, Stored, adapted, logits_of, opened, read_tensors, write_folders, write_tensors,
 };
+use crate::support::command::{bench, definitions, scratch, text};
+use crate::support::hf;
 use crate::support::nmse;
 
 /// A model as a folder and as a file, an adapter for it, and what it computes with the adapter.
@@ -215,7 +215,7 @@ fn a_configuration_in_the_folder_of_the_adapter_chooses_the_map() {
         case.check(&case.file);
         assert_eq!(case.lines(&foreign), Vec::<String>::new(), "{name}");
     }
-    let scratch = crate::command::scratch();
+    let scratch = crate::support::command::scratch();
     let case = Case::new("helium", scratch.path(), Modules::All);
     let foreign = case.foreign("x");
     case.put_config(|config| config["architectures"] = json!(["LlamaForCausalLM"]));

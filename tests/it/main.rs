@@ -16,7 +16,6 @@ mod behaviours;
 mod chat;
 mod clients;
 mod collect;
-mod command;
 mod completions;
 mod config;
 mod constraints;

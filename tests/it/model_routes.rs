@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::command::{scratch, text};
 use crate::config::sent;
-use crate::server::Server;
+use crate::support::command::{scratch, text};
+use crate::support::server::Server;
 
 fn shipped() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("models/tiny-chat.gguf")

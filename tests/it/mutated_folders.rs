@@ -8,8 +8,8 @@ use lab_core::models::{Contents, Definitions, Error, Source};
 use serde_json::{Value, json};
 
 use crate::bad_folders::{CONFIG, Folder};
-use crate::command::definitions;
-use crate::hf;
+use crate::support::command::definitions;
+use crate::support::hf;
 
 /// Numbers without end (xorshift).
 struct Random(u64);

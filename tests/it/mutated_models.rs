@@ -12,8 +12,8 @@ use lab_base::weights::{Array, Value, Weights};
 use lab_core::arch::ArchDef;
 use lab_core::models::synth::{Request, synth};
 
-use crate::command::scratch;
 use crate::goldens::library;
+use crate::support::command::scratch;
 use crate::support::{InputTokens, PATHS, logits};
 
 /// Numbers without end (xorshift).

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::command::{made_up, scratch};
-use crate::server::{Server, with};
+use crate::support::command::{made_up, scratch};
+use crate::support::server::{Server, with};
 
 const PATH: &str = "/completion";
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::command::{bench, bench_in, made_up, printed, program, scratch, text};
+use crate::support::command::{bench, bench_in, made_up, printed, program, scratch, text};
 
 /// A model that takes far longer to write than a test waits.
 const LARGE: [&str; 7] = [

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::server::{Server, with};
+use crate::support::server::{Server, with};
 
 const CLEAN: &str = "The sea is wide and";
 const CORRUPT: &str = "The wide is sea and";

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::command::{scratch, text};
 use crate::lenient::{CHAT, chat, served};
-use crate::server::{Server, with};
+use crate::support::command::{scratch, text};
+use crate::support::server::{Server, with};
 
 const MESSAGES: &str = "/v1/messages";
 const RESPONSES: &str = "/v1/responses";

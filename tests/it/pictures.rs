@@ -12,9 +12,9 @@ use lab_inspect::pictures::ChartFilter;
 use lab_inspect::pictures::LabPicture;
 use serde_json::{Value, json};
 
-use crate::command::{bench, check_refused, made_up, printed, scratch, text};
 use crate::diagrams::check_layout;
-use crate::server::Server;
+use crate::support::command::{bench, check_refused, made_up, printed, scratch, text};
+use crate::support::server::Server;
 
 const CLEAN: &str = "The sea is wide and";
 const SAME: [&str; 3] = ["--deterministic", "--threads", "1"];

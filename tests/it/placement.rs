@@ -12,9 +12,9 @@ use lab_core::plan::{DeviceOverride, DeviceShare, PROCESSOR, Plan, StatePlan};
 use serde_json::{Value, json};
 
 use crate::backends::{SMALL, sound, synthesised};
-use crate::command::{bench, text};
 use crate::devices::Worker;
 use crate::goldens::{EXACT, Golden, all_goldens, golden, options};
+use crate::support::command::{bench, text};
 use crate::support::nmse;
 
 fn device(worker: &Worker) -> Device {

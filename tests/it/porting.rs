@@ -7,9 +7,9 @@ use lab_core::artifacts::npy;
 use lab_inspect::nearest;
 use serde_json::{Value, json};
 
-use crate::command::{bench, check_refused, made_up, printed, scratch, text};
 use crate::goldens::{golden, library};
-use crate::hf;
+use crate::support::command::{bench, check_refused, made_up, printed, scratch, text};
+use crate::support::hf;
 use crate::support::nmse;
 
 #[test]
@@ -622,7 +622,7 @@ fn a_source_is_part_of_a_proof() {
 #[test]
 fn a_choice_that_rounding_turns_is_named() {
     let folder = scratch();
-    let golden = crate::hf::open("deepseek4-published");
+    let golden = crate::support::hf::open("deepseek4-published");
     golden.write(folder.path());
     let array = folder.path().join("logits.npy");
     let expected: Vec<f32> = golden.expected.iter().map(|value| *value as f32).collect();

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::command::{bench, bench_in, check_refused, made_up, printed, scratch, text};
-use crate::server::Server;
+use crate::support::command::{bench, bench_in, check_refused, made_up, printed, scratch, text};
+use crate::support::server::Server;
 
 /// The last number of a text.
 fn last_number(text: &str) -> Option<i64> {

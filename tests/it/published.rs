@@ -12,9 +12,9 @@ use lab_core::models::{Opened, Source};
 use serde_json::{Map, Value, json};
 
 use crate::bad_folders::{CONFIG, Folder};
-use crate::command::{bench, definitions, scratch, text};
 use crate::goldens::EXACT;
-use crate::hf;
+use crate::support::command::{bench, definitions, scratch, text};
+use crate::support::hf;
 use crate::support::{Output, PATHS, nmse, parse_npy, results, shared};
 
 const TOKENS: &str = "1,2,3,17,5,200,33,8,99,4,7,301";

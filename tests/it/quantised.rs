@@ -13,8 +13,8 @@ use lab_core::models::{Definitions, Opened, Source};
 use serde_json::{Value, json};
 
 use crate::bad_folders::Folder;
-use crate::command::{bench, definitions, scratch, text};
 use crate::goldens::{EXACT, HALF, Q8};
+use crate::support::command::{bench, definitions, scratch, text};
 use crate::support::{PATHS, logits, nmse, parse_npy};
 
 use TensorType::{BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
@@ -135,7 +135,7 @@ fn quantised_folders_give_what_their_formulas_give() {
 
 #[test]
 fn exponents_next_to_small_floats_are_found_by_their_name() {
-    let golden = crate::hf::open("deepseek4-packed");
+    let golden = crate::support::hf::open("deepseek4-packed");
     let folder = Folder(scratch());
     golden.write(folder.0.path());
     let model = open(folder.0.path(), &DEFINITIONS).expect("a stored folder");

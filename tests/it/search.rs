@@ -10,8 +10,8 @@ use lab_core::models;
 use lab_core::models::{Opened, Source};
 use lab_sampling::Params;
 
-use crate::command::definitions;
 use crate::goldens::options;
+use crate::support::command::definitions;
 
 const K: usize = 4;
 const N: usize = 12;

@@ -4,7 +4,7 @@ use std::io::Read;
 
 use serde_json::{Value, json};
 
-use crate::server::{Server, with};
+use crate::support::server::{Server, with};
 
 const TALK: &str = "You are kind and you count well. Please tell me in a few words: what is 12+7?";
 

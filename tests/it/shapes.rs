@@ -3,8 +3,8 @@
 
 use serde_json::{Value, json};
 
-use crate::command::scratch;
-use crate::server::{Server, with};
+use crate::support::command::scratch;
+use crate::support::server::{Server, with};
 use crate::tools::{TAGGED, calling, model, plain_template, serve, template};
 
 const MESSAGES: &str = "/v1/messages";

@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 
 use safetensors::tensor::{Dtype, TensorView};
 
-use crate::command::{ended, printed, scratch, text};
+use crate::support::command::{ended, printed, scratch, text};
 
 /// A block of a page.
 struct Block {

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use crate::chat::{said, saved, user, written};
-use crate::command::{ended, program, scratch, text};
+use crate::support::command::{ended, program, scratch, text};
 use crate::tools::{model, template};
 
 /// Runs a program in a terminal: waits for a text, types another, and so on; prints what it showed.

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::command::{Ran, bench, scratch};
-use crate::server::Server;
+use crate::support::command::{Ran, bench, scratch};
+use crate::support::server::Server;
 
 fn models() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("models")

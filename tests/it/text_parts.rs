@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::bad_folders::{CONFIG, Folder};
-use crate::command::{Ran, bench, text};
+use crate::support::command::{Ran, bench, text};
 
 fn logits(folder: &Folder) -> Ran {
     let out = folder.0.path().join("logits.npy");

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use lab_base::chat::template::ChatTemplate;
-use lab_base::chat::tool_calls::Dialect;
+use lab_base::chat::tool_calls::ChatDialect;
 use serde_json::{Value, json};
 
-use crate::command::{scratch, text};
 use crate::contact::{changed, string};
-use crate::server::{Server, with};
+use crate::support::command::{scratch, text};
+use crate::support::server::{Server, with};
 use crate::support::shared;
 
 /// Templates of models, the format of their calls, and the mark that opens their reasoning.
@@ -86,7 +86,7 @@ fn the_dialect_of_a_template_is_found_by_rendering_it() {
         // A template that shows no calls here; the vocabulary tells.
         let marks = ["<|tool_calls_section_begin|>", "<|tool_call_begin|>"];
         let is_token = |text: &str| name.starts_with("Kimi") && marks.contains(&text);
-        let dialect = Dialect::probe(&template, "<s>", "</s>", is_token);
+        let dialect = ChatDialect::probe(&template, "<s>", "</s>", is_token);
         let found = dialect
             .format
             .as_ref()

@@ -10,8 +10,8 @@ use lab_core::artifacts::arrays;
 use lab_core::artifacts::arrays::{Elements, Format, Named};
 use serde_json::{Map, Value, json};
 
-use crate::command::{check_refused, printed, scratch, text};
-use crate::server::{Server, with};
+use crate::support::command::{check_refused, printed, scratch, text};
+use crate::support::server::{Server, with};
 
 /// Numbers of a hidden state of the built-in model, and its layers.
 const WIDTH: usize = 128;

@@ -26,7 +26,6 @@ pub struct ThreadPool {
     n_threads: usize,
 }
 
-/// Maximum number of threads of ggml.
 const MAX_THREADS: usize = 512;
 
 /// How long an idle thread polls for work before it sleeps, in units of 131 072 pauses of the processor: some
@@ -118,7 +117,6 @@ pub struct Executor {
     graph: Option<Graph>,
     scheduler: Scheduler,
     backends: Vec<Backend>,
-    /// The devices of the backends, in the same order.
     pub(super) devices: Vec<Device>,
     /// The workers to which some of the devices belong.
     workers: Vec<Arc<Worker>>,

@@ -11,7 +11,6 @@ use super::profile::{is_view, weight_bytes};
 use super::scope::OUTSIDE;
 use crate::weights::TensorType;
 
-/// Number of stored parameters of an operation.
 const N_PARAMS: usize = 6;
 
 /// One operation of a graph.

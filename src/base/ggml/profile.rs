@@ -209,7 +209,6 @@ impl Profile {
     }
 }
 
-/// The clock of a computation.
 struct Clock {
     started: Instant,
     times: Vec<(*mut sys::ggml_tensor, Duration)>,

@@ -31,7 +31,6 @@ impl ScopePlace {
     }
 }
 
-/// The origins of the operations of a graph.
 #[derive(Default)]
 pub(super) struct Scopes {
     current: RefCell<Option<ScopePlace>>,
@@ -41,7 +40,6 @@ pub(super) struct Scopes {
 }
 
 impl Scopes {
-    /// Records the origin of a new node.
     pub(super) fn note(&self, node: &Tensor) {
         if let Some(place) = &*self.current.borrow() {
             self.of_node.borrow_mut().insert(node.key(), place.clone());

@@ -18,13 +18,13 @@ use super::Error;
 const MAX_TOKEN_BYTES: usize = 1000;
 
 /// A tokenizer with its tree of tokens.
-pub(super) struct Vocabulary {
+pub(super) struct ConstraintVocabulary {
     tokenizer: Arc<Tokenizer>,
     tree: TokTrie,
     forces: bool,
 }
 
-impl Vocabulary {
+impl ConstraintVocabulary {
     /// The tree of a vocabulary. Without `forces`, every tokenization of a text is allowed, even where the grammar
     /// leaves only one text.
     ///
@@ -88,7 +88,7 @@ fn word(tokenizer: &Tokenizer, id: u32) -> Vec<u8> {
     [&[TokTrie::SPECIAL_TOKEN_MARKER], name.as_bytes()].concat()
 }
 
-impl TokenizerEnv for Vocabulary {
+impl TokenizerEnv for ConstraintVocabulary {
     fn tok_trie(&self) -> &TokTrie {
         &self.tree
     }

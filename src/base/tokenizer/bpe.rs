@@ -23,7 +23,6 @@ use super::{Error, SPACE, byte_level};
 /// the symbol it becomes. The lowest one is joined first.
 type MergeCandidate = Reverse<(u32, u32, u32, u32, u32)>;
 
-/// Words and merges of a vocabulary.
 #[derive(Debug)]
 pub(super) struct Bpe {
     merges: Merges,
@@ -66,7 +65,6 @@ impl Bpe {
         })
     }
 
-    /// Appends the tokens of a text without special tokens to `out`.
     pub(super) fn encode(&self, vocab: &Vocabulary, text: &str, out: &mut Vec<u32>) {
         let mut text = match self.pre.escapes_spaces {
             true => Cow::Owned(text.replace(' ', SPACE)),
@@ -160,13 +158,11 @@ impl Merges {
         self.joined.entry(pair).or_insert((rank, whole));
     }
 
-    /// The token that is the whole word, if there is one.
     fn token(&self, word: &str) -> Option<u32> {
         let symbol = self.symbols.find(word.as_bytes())?;
         (symbol < self.tokens).then_some(symbol)
     }
 
-    /// Appends the tokens of one word to `out`.
     fn encode(&self, vocab: &Vocabulary, word: &str, scratch: &mut Scratch, out: &mut Vec<u32>) {
         let Scratch { chain, heap } = scratch;
         chain.clear();

@@ -35,14 +35,12 @@ pub(super) const SPACE_IS_LAST: &str = "tokenizer.ggml.space_is_last";
 /// This project's key: a space is added before a text, but not after a special token.
 pub(super) const SPACE_AT_START_ONLY: &str = "tokenizer.ggml.space_at_start_only";
 
-/// The prefix of all keys of a vocabulary.
 const ALL: &str = "tokenizer.";
 /// The prefix of the keys of chat templates, which are read when a template is chosen.
 const TEMPLATES: &str = "tokenizer.chat_template";
 /// The suffix of the keys of roles.
 const ROLE: &str = "_token_id";
 
-/// The keys that are read.
 const READ: [&str; 21] = [
     MODEL,
     PRE,

@@ -42,7 +42,6 @@ impl LibraryEncoder {
         }
     }
 
-    /// The tokens of a text.
     pub(super) fn encode(
         &self,
         text: &str,

@@ -264,7 +264,6 @@ impl Tokenizer {
     }
 }
 
-/// The name of the file's pre-tokenizer.
 fn pretokenizer_name(metadata: &Metadata) -> Result<&str, Error> {
     match metadata.get(keys::PRE) {
         None => Ok(pretokenizer::DEFAULT),

@@ -8,7 +8,6 @@ use super::Error;
 use super::prefix_trie::PrefixTrie;
 use super::vocab::{TokenKind, Vocabulary};
 
-/// The tokens of a vocabulary by their bytes.
 #[derive(Debug)]
 pub(super) struct LongestMatch {
     tokens: PrefixTrie<u32>,
@@ -34,7 +33,6 @@ impl LongestMatch {
         }
     }
 
-    /// Appends the tokens of a text without special tokens to `out`.
     pub(super) fn encode(&self, text: &str, out: &mut Vec<u32>) -> Result<(), Error> {
         let mut rest = text.as_bytes();
         while let [byte, after @ ..] = rest {

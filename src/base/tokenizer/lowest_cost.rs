@@ -15,7 +15,6 @@ const UNKNOWN: i64 = 10_000_000;
 const FORBIDDEN: i64 = 20_000_000;
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
-/// The tokens of a vocabulary by their texts.
 #[derive(Debug)]
 pub(super) struct LowestCost {
     /// The ids and costs of the tokens, by their texts.
@@ -63,7 +62,6 @@ impl LowestCost {
         })
     }
 
-    /// Appends the tokens of a text without special tokens to `out`.
     pub(super) fn encode(&self, text: &str, out: &mut Vec<u32>) {
         let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text);
         let end = BestPath {

@@ -11,7 +11,6 @@ use crate::weights::Metadata;
 
 use super::{Error, keys};
 
-/// A normal form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NormalForm {
     Nfc,
@@ -20,7 +19,6 @@ pub(super) enum NormalForm {
     Nfkd,
 }
 
-/// The form that a file requires.
 pub(super) fn read(metadata: &Metadata) -> Result<Option<NormalForm>, Error> {
     Ok(match metadata.str(keys::NORMAL_FORM) {
         None => None,
@@ -33,7 +31,6 @@ pub(super) fn read(metadata: &Metadata) -> Result<Option<NormalForm>, Error> {
 }
 
 impl NormalForm {
-    /// The text converted to this form.
     pub(super) fn of(self, text: &str) -> Cow<'_, str> {
         if text.is_ascii() {
             return text.into();

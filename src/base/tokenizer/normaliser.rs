@@ -69,7 +69,6 @@ impl Normaliser {
         (len == text.len()).then_some(id)
     }
 
-    /// Whether the vocabulary has symbols.
     fn has_symbols(&self) -> bool {
         self.symbols
             .as_ref()

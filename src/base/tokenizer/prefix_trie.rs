@@ -7,7 +7,6 @@ use std::borrow::Cow;
 /// The index for no value.
 const NONE: u32 = u32::MAX;
 
-/// Texts, each with a value.
 #[derive(Debug)]
 pub(super) struct PrefixTrie<T> {
     /// The root, the other nodes, and one more where their successors end.

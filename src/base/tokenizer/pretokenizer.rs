@@ -10,7 +10,6 @@ use serde::Deserialize;
 use super::splitter::SplitRule;
 use super::strip_rules::StripRule;
 
-/// How a vocabulary spells its tokens.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum VocabularySpelling {
@@ -27,7 +26,6 @@ pub(super) enum VocabularySpelling {
 pub(super) struct PreTokenizer {
     /// Its names, the most common one first.
     names: Vec<String>,
-    /// The steps that split a text into words.
     pub(super) steps: Vec<SplitRule>,
     /// Whether a word that is a token is kept whole.
     pub(super) ignore_merges: bool,
@@ -54,7 +52,6 @@ pub(super) struct PreTokenizer {
 /// The name that is assumed if `tokenizer.ggml.pre` is missing.
 pub(super) const DEFAULT: &str = "default";
 
-/// The parsed table of pre-tokenizers.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Table {
@@ -99,7 +96,6 @@ impl Table {
 static TABLE: LazyLock<Table> =
     LazyLock::new(|| Table::parse(include_str!("pretokenizers.toml")).expect("pretokenizers.toml"));
 
-/// All pre-tokenizers.
 pub(super) fn rows() -> impl Iterator<Item = &'static PreTokenizer> {
     TABLE.row.iter()
 }
@@ -114,13 +110,11 @@ pub(super) fn of_lines() -> &'static str {
     row.map_or(DEFAULT, PreTokenizer::usual_name)
 }
 
-/// The rules about white space next to special tokens.
 pub(super) fn rules() -> &'static [StripRule] {
     &TABLE.rule
 }
 
 impl PreTokenizer {
-    /// The most common name.
     pub(super) fn usual_name(&self) -> &str {
         self.names.first().map_or(DEFAULT, String::as_str)
     }

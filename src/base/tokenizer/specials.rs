@@ -25,7 +25,6 @@ struct SpecialToken {
 #[derive(Debug, Default)]
 pub(super) struct SpecialTokens(Vec<SpecialToken>);
 
-/// A part of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TextPart<'a> {
     Text(&'a str),
@@ -134,7 +133,6 @@ impl SpecialToken {
     }
 }
 
-/// The ids in the list under a key.
 fn listed(metadata: &Metadata, key: &str) -> FxHashSet<i64> {
     let ids = metadata.array(key);
     ids.into_iter()

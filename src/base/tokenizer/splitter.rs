@@ -12,7 +12,6 @@ use serde::Deserialize;
 
 use super::Error;
 
-/// One step of a pre-tokenizer.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum SplitRule {
@@ -31,7 +30,6 @@ pub(super) enum SplitRule {
 }
 
 impl SplitRule {
-    /// The pattern, if the step has one.
     pub(super) fn pattern_mut(&mut self) -> Option<&mut String> {
         match self {
             Self::Cut(pattern) | Self::CutSpaces(pattern) | Self::CutSpaceRuns { pattern, .. } => {
@@ -55,7 +53,6 @@ enum CompiledRule {
 }
 
 impl Splitter {
-    /// Compiles the patterns.
     pub(super) fn new(steps: &[SplitRule]) -> Result<Self, Error> {
         let ready = steps.iter().map(|step| {
             let spaces = |pattern: &str| compile(&[pattern, r"\s+"]);

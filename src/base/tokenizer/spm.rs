@@ -52,7 +52,6 @@ impl PartialEq for MergeCandidate {
 
 impl Eq for MergeCandidate {}
 
-/// The data of the algorithm besides the vocabulary.
 #[derive(Debug)]
 pub(super) struct Spm {
     normaliser: Normaliser,
@@ -85,12 +84,10 @@ impl Spm {
         }
     }
 
-    /// Whether the tokens of a text contain all its bytes.
     pub(super) fn keeps_bytes(&self) -> bool {
         self.normaliser.keeps_bytes()
     }
 
-    /// Appends the tokens of a text without special tokens to `out`.
     pub(super) fn encode(
         &self,
         vocab: &Vocabulary,

@@ -9,7 +9,6 @@ use crate::weights::Metadata;
 
 use super::specials::SpecialTokens;
 
-/// The side of a token on which white space is included.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Side {
@@ -17,7 +16,6 @@ enum Side {
     Right,
 }
 
-/// One rule.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct StripRule {

@@ -51,7 +51,6 @@ impl TextIndex {
         self.index.find(hash(text), is_same).copied()
     }
 
-    /// The text with a number.
     pub(super) fn get(&self, number: u32) -> Option<&[u8]> {
         self.texts.get(number as usize)
     }
@@ -60,7 +59,6 @@ impl TextIndex {
         self.texts.len()
     }
 
-    /// The texts in the order of their numbers.
     pub(super) fn iter(&self) -> impl Iterator<Item = &[u8]> {
         self.texts.iter()
     }

@@ -12,7 +12,6 @@ use super::vocab::{TokenKind, Vocabulary};
 /// The difference between the score of the least likely token and that of an unknown character.
 const UNKNOWN_PENALTY: f32 = 10.0;
 
-/// The data of the algorithm besides the vocabulary.
 #[derive(Debug)]
 pub(super) struct Unigram {
     normaliser: Normaliser,

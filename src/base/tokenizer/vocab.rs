@@ -10,7 +10,8 @@ use super::Error;
 use super::text_index::TextIndex;
 
 /// The kind of a token, as the file declares it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, serde::Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
 pub(super) enum TokenKind {
     Normal,
     Unknown,
@@ -25,7 +26,6 @@ pub(super) enum TokenKind {
 }
 
 impl TokenKind {
-    /// The kind of a GGUF `token_type`.
     fn from_code(code: Option<i64>) -> Self {
         code.and_then(Self::known).unwrap_or(Self::Unused)
     }
@@ -56,7 +56,6 @@ impl TokenKind {
     }
 }
 
-/// Tokens by id and by text.
 #[derive(Debug, Default)]
 pub(super) struct Vocabulary {
     texts: TextIndex,
@@ -168,7 +167,6 @@ pub(super) fn named_byte(text: &[u8]) -> Option<u8> {
     Some((digit(high)? * 16 + digit(low)?) as u8)
 }
 
-/// The strings of a required key.
 pub(super) fn required_strings<'a>(
     metadata: &'a Metadata,
     key: &'static str,

@@ -11,14 +11,12 @@ use super::splitter::compile;
 use super::vocab::Vocabulary;
 use super::{Error, SPACE};
 
-/// The settings of normalisation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WordPieceNormaliser {
     pub(super) lowercase: bool,
     pub(super) strips_accents: bool,
 }
 
-/// The data of the algorithm besides the vocabulary.
 #[derive(Debug)]
 pub(super) struct WordPiece {
     normaliser: WordPieceNormaliser,
@@ -28,7 +26,6 @@ pub(super) struct WordPiece {
     classes: Regex,
 }
 
-/// Classes of characters.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CharClass {
     Mark,
@@ -52,7 +49,6 @@ impl WordPiece {
         })
     }
 
-    /// Appends the tokens of a text without special tokens to `out`.
     pub(super) fn encode(
         &self,
         vocab: &Vocabulary,
@@ -83,7 +79,6 @@ impl WordPiece {
         }
     }
 
-    /// The words of a text, normalised.
     fn words(&self, text: &str) -> Vec<String> {
         let mut words = Vec::new();
         let mut word = String::new();

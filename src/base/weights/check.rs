@@ -9,7 +9,6 @@ use crate::util::parallel;
 
 use super::{Error, NotFinite, TensorInfo, TensorType, Weights};
 
-/// Number of bytes that a thread checks at a time.
 const PIECE_BYTES: u64 = 1 << 23;
 
 /// The part of a tensor that was checked and is finite.
@@ -73,7 +72,6 @@ fn checked(tensor: Option<&TensorInfo>) -> FiniteCheck {
     }
 }
 
-/// How the floats in a type are found.
 #[derive(Clone, Copy, Debug)]
 enum FiniteRule {
     AlwaysFinite,
@@ -140,7 +138,6 @@ pub fn check_rows(
     }
 }
 
-/// A range of whole rows of a tensor.
 struct RowPiece<'a, 't> {
     tensor: &'t TensorInfo,
     first_row: u64,

@@ -33,7 +33,6 @@ pub enum TensorData {
     Lazy(Arc<dyn LazyTensor>),
 }
 
-/// The data of one or more tensors.
 #[derive(Clone, Debug)]
 pub(super) enum DataSource {
     File(FileBytes),

@@ -20,7 +20,7 @@ pub struct TensorEntry {
 
 impl TensorEntry {
     pub(super) fn place(self, source: usize) -> Result<(TensorInfo, DataSource), Error> {
-        let refuse = |message: String| Error::Made {
+        let refuse = |message: String| Error::NotComputed {
             tensor: self.name.clone(),
             message,
         };

@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use super::{Error, LazyTensor, MAX_DIMS, TensorData, TensorEntry, TensorInfo, Weights};
 
-/// The projections of an expert's MLP.
 const PROJECTIONS: [&str; 3] = ["ffn_gate", "ffn_up", "ffn_down"];
 
 /// The weights with single experts stacked; other weights are unchanged.
@@ -64,7 +63,7 @@ fn stack(
     name: String,
     experts: BTreeMap<usize, &TensorInfo>,
 ) -> Result<TensorEntry, Error> {
-    let refuse = |tensor: &str, message: String| Error::Made {
+    let refuse = |tensor: &str, message: String| Error::NotComputed {
         tensor: tensor.to_owned(),
         message,
     };

@@ -22,9 +22,7 @@ use super::{Error, Metadata, TensorData, TensorEntry, TensorInfo, TensorType, We
 
 /// Key of the configuration that contains the metadata.
 pub const KEY: &str = "gguf_metadata";
-/// Name of the configuration in the folder.
 const CONFIG: &str = "config.json";
-/// Name of the index if there are several files.
 const INDEX: &str = "model.safetensors.index.json";
 
 /// Whether a configuration belongs to such a folder.
@@ -273,7 +271,6 @@ fn write_shard(
     out.get_ref().sync_all().map_err(io)
 }
 
-/// The bytes of a file before the tensor data.
 fn header(tensors: &[&TensorInfo]) -> Result<Vec<u8>, String> {
     let metadata = Map::from_iter([("format".to_owned(), json!("pt"))]);
     let entry = |tensor: &&TensorInfo| {

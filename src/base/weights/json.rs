@@ -11,7 +11,6 @@ use super::{Array, Metadata, StringArray, Value};
 /// Maximum depth of arrays in arrays, as in GGUF.
 const MAX_NESTING: u32 = 4;
 
-/// All keys with their values, as JSON.
 pub(super) fn to_json(metadata: &Metadata) -> Json {
     let entries = metadata
         .iter()
@@ -173,7 +172,6 @@ fn number<T: Number>(ty: &str, json: &Json) -> Result<T, String> {
     T::from_json(json).ok_or_else(|| format!("expected a {ty}, found {}", excerpt(json)))
 }
 
-/// The only entry of an object.
 fn only_entry(json: &Json) -> Result<(&str, &Json), String> {
     let mut entries = json.as_object().into_iter().flat_map(Map::iter);
     match (entries.next(), entries.next()) {
@@ -203,7 +201,6 @@ fn text_from_json(json: &Json) -> Result<Vec<u8>, String> {
     bytes.ok_or_else(|| format!("expected a string or bytes, found {}", excerpt(json)))
 }
 
-/// The start of a value, for messages.
 fn excerpt(json: &Json) -> String {
     const SHOWN: usize = 40;
     let text = json.to_string();

@@ -7,7 +7,6 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// Number of bytes that are examined.
 const HEAD: usize = 512;
 
 /// The format of a file by its first bytes, with the next step; none if it is unknown.

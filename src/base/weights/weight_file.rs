@@ -84,7 +84,7 @@ impl Weights {
                     .iter()
                     .enumerate()
                     .find(|(i, t)| all.index[&t.name] != *i);
-                Err(Error::Made {
+                Err(Error::NotComputed {
                     tensor: twice.map(|(_, t)| t.name.clone()).unwrap_or_default(),
                     message: "occurs twice".into(),
                 })
@@ -210,7 +210,7 @@ impl Weights {
             DataSource::File(_) => Ok(false),
             DataSource::Lazy(lazy) => lazy.values(first, out),
         };
-        made.map_err(|message| Error::Made {
+        made.map_err(|message| Error::NotComputed {
             tensor: tensor.name.clone(),
             message,
         })
@@ -234,7 +234,7 @@ impl Weights {
             }
             DataSource::Lazy(lazy) => lazy.rows(first, out),
         };
-        made.map_err(|message| Error::Made {
+        made.map_err(|message| Error::NotComputed {
             tensor: tensor.name.clone(),
             message,
         })

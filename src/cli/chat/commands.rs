@@ -18,7 +18,6 @@ use lab_sampling::{LISTS, PARAMETERS, Params, StageName};
 use super::session::{Session, role};
 use super::terminal::n_columns;
 
-/// A command.
 struct Command {
     name: &'static str,
     argument: &'static str,

@@ -67,13 +67,11 @@ struct ReplyStream {
     begun: Option<Instant>,
 }
 
-/// The role of a message.
 pub(super) fn role(message: &Value) -> &str {
     let role = message.get("role").and_then(Value::as_str);
     role.unwrap_or_default()
 }
 
-/// The calls of a message.
 fn calls(message: &Value) -> &[Value] {
     let calls = message.get("tool_calls").and_then(Value::as_array);
     calls.map_or(&[], Vec::as_slice)

@@ -156,7 +156,7 @@ fn unplanned(
     let tokenizer = tokenizer.map_err(|error| error.to_string());
     Findings {
         template: probe(&metadata, &tokenizer),
-        templates: template::names(&metadata),
+        templates: template::template_names(&metadata),
         unread: Vec::new(),
         label,
         metadata,
@@ -195,7 +195,9 @@ fn probe(
     metadata: &Metadata,
     tokenizer: &Result<Tokenizer, String>,
 ) -> Option<Result<TemplateProbe, String>> {
-    let source = template::choose(metadata, None, false).ok().flatten()?;
+    let source = template::choose_template(metadata, None, false)
+        .ok()
+        .flatten()?;
     let tokenizer = tokenizer.as_ref().ok();
     let named = |role: fn(&Tokenizer) -> Option<u32>| {
         let text = tokenizer.and_then(|own| own.token_text(role(own)?));

@@ -15,7 +15,6 @@ pub(super) struct PrefillMeasurement {
     pub(super) seconds: Summary,
 }
 
-/// A case of decoding.
 #[derive(Clone, Copy)]
 pub(super) struct DecodeCase {
     /// Number of tokens in the cache of each sequence at the start.

@@ -42,7 +42,6 @@ pub(super) fn prefill(model: &mut Model, n: usize) -> Result<Profile, Failure> {
     Ok(profile)
 }
 
-/// Profiles decoding.
 pub(super) fn decode(model: &mut Model, case: DecodeCase) -> Result<Profile, Failure> {
     passes::begin(model, case)?;
     passes::step(model, case, 0)?;

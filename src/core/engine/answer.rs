@@ -1,9 +1,9 @@
-//! The report of a request: the receiver of its events, the text gate, the usage.
+//! The report of a request: the receiver of its events, the stop buffer, the usage.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lab_base::chat::stop_buffer::{Gate, Released};
+use lab_base::chat::stop_buffer::{Released, StopBuffer};
 use lab_base::tokenizer::Tokenizer;
 use lab_sampling::{Drawn, Logprobs, SampleError, TokenLogprob};
 
@@ -13,7 +13,7 @@ use super::limits::Limits;
 use super::request::{Ends, Request};
 use super::stats;
 
-/// The log-probabilities of a token on its way through the text gate.
+/// The log-probabilities of a token on its way through the stop buffer.
 #[derive(Default)]
 pub(super) struct Entry {
     id: u32,
@@ -45,9 +45,9 @@ impl Entry {
     }
 }
 
-/// The report of a request: its events, the text gate and the receiver.
+/// The report of a request: its events, the stop buffer and the receiver.
 pub(super) struct Answer {
-    gate: Gate<Entry>,
+    gate: StopBuffer<Entry>,
     /// Whether a token had a line end.
     has_lines: bool,
     stops: Vec<Vec<u8>>,
@@ -86,7 +86,7 @@ impl Answer {
             n => n,
         };
         Self {
-            gate: Gate::new(&request.stops)
+            gate: StopBuffer::new(&request.stops)
                 .keeping_stop(request.ends.keeps_stop)
                 .open_for(request.ends.min_tokens)
                 .indented(request.ends.n_indent),
@@ -293,7 +293,7 @@ impl Answer {
         }
     }
 
-    /// Puts a token through the text gate. Returns how the completion ends there, if it does.
+    /// Puts a token through the stop buffer. Returns how the completion ends there, if it does.
     pub(super) fn push(
         &mut self,
         token: u32,

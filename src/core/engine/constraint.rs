@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
 use lab_base::grammar;
-use lab_base::grammar::{Compiled, Matcher};
+use lab_base::grammar::{CompiledConstraint, Matcher};
 
 use super::event::Failure;
 
@@ -51,7 +51,7 @@ struct Job {
 /// The origin of a matcher.
 enum Origin {
     /// The matcher of a new completion.
-    New(Compiled),
+    New(CompiledConstraint),
     /// The matcher of a completion, and its chosen token.
     Chosen(Matcher, u32),
 }
@@ -70,7 +70,7 @@ pub(super) struct Worker {
 
 impl Worker {
     /// The constraint of a new completion. Its matcher starts at once.
-    pub(super) fn start(&self, compiled: &Compiled) -> Constrained {
+    pub(super) fn start(&self, compiled: &CompiledConstraint) -> Constrained {
         let jobs = self.jobs.get_or_init(spawn);
         let mut this = Constrained {
             jobs: jobs.clone(),

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 
 use crate::model::Points;
 use lab_base::grammar;
-use lab_base::grammar::{Compiled, Constraint};
+use lab_base::grammar::{CompiledConstraint, Constraint};
 use lab_base::tokenizer::Tokenizer;
 use lab_sampling::{ContrastiveSearch, Params, Sampler};
 
@@ -349,7 +349,7 @@ impl Handle {
         &self,
         constraint: Constraint,
         sampling: &Params,
-    ) -> Result<Compiled, grammar::Error> {
+    ) -> Result<CompiledConstraint, grammar::Error> {
         let is_ban =
             |(id, bias): &(u32, f32)| *bias == f32::NEG_INFINITY && self.tokenizer.is_text(*id);
         match sampling.logit_bias.iter().any(is_ban) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lab_base::grammar::Compiled;
+use lab_base::grammar::CompiledConstraint;
 use lab_sampling::Params;
 
 use super::diffusion_options::Diffusion;
@@ -42,7 +42,7 @@ pub struct Request {
     /// Whether the prompt may be read from the prefix cache. The completion does not depend on it.
     pub cache_prompt: bool,
     /// The grammar of the completion, compiled by [`Handle::compile`](super::Handle::compile).
-    pub constraint: Option<Compiled>,
+    pub constraint: Option<CompiledConstraint>,
     /// The limit on reasoning.
     pub thinking: Option<Thinking>,
     /// Adapters and their scales, the others being off; none: the engine's scales.

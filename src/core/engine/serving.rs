@@ -22,7 +22,7 @@ use lab_base::chat::template;
 use lab_base::chat::template::{
     ChatTemplate, Moment, RenderError, RenderInput, TemplateError, UnknownTemplate,
 };
-use lab_base::chat::tool_calls::Dialect;
+use lab_base::chat::tool_calls::ChatDialect;
 use lab_base::ggml::rpc::Worker;
 use lab_base::tokenizer;
 use lab_base::weights;
@@ -48,7 +48,7 @@ pub struct ServedModel {
     /// The source of the chat template.
     pub chat_template: Option<String>,
     /// How the model writes reasoning and tool calls.
-    pub dialect: Dialect,
+    pub dialect: ChatDialect,
     bos: String,
     eos: String,
     /// The files whose bytes are used as weights.
@@ -185,7 +185,7 @@ fn templates_of(
     model: &str,
 ) -> Result<(Option<String>, [Option<ChatTemplate>; 2]), ServeError> {
     let source = |has_tools: bool| {
-        let source = template::choose(weights.metadata(), template, has_tools);
+        let source = template::choose_template(weights.metadata(), template, has_tools);
         source.map_err(|source| ServeError::UnknownTemplate {
             model: model.to_owned(),
             source,
@@ -366,8 +366,8 @@ impl ServedModel {
         let is_token = |text: &str| tokenizer.id_of(text).is_some();
         let dialect = templates[1]
             .as_ref()
-            .map_or_else(Dialect::unknown, |template| {
-                Dialect::probe(template, &bos, &eos, is_token)
+            .map_or_else(ChatDialect::unknown, |template| {
+                ChatDialect::probe(template, &bos, &eos, is_token)
             });
         tracing::info!(
             calls = dialect.format.as_ref().map(|format| &format.name),

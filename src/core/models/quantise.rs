@@ -196,7 +196,7 @@ fn fitting(ty: TensorType, row: u64) -> TensorType {
 pub fn quantise(weights: &Weights, plan: &Plan, base: TensorType) -> Result<Weights, Error> {
     let Some((_, file_type)) = TYPES.iter().find(|(ty, _)| *ty == base) else {
         let names: Vec<_> = TYPES.iter().map(|(ty, _)| ty.name()).collect();
-        return Err(Error::Made {
+        return Err(Error::NotComputed {
             tensor: "all".into(),
             message: format!(
                 "{base} cannot be made; expected one of {}",
@@ -291,7 +291,7 @@ pub fn without_blocks(weights: &Weights, ty: TensorType) -> Result<Weights, Erro
         .iter()
         .find(|t| is_blocks(t) && !has_values(t.ty))
     {
-        return Err(Error::Made {
+        return Err(Error::NotComputed {
             tensor: tensor.name.clone(),
             message: format!("{} has no values of its own", tensor.ty),
         });

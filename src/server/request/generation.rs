@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use lab_base::grammar::Compiled;
+use lab_base::grammar::CompiledConstraint;
 use lab_core::engine::serving::ServedModel;
 use lab_core::engine::{Diffusion, Ends, Request};
 
@@ -337,7 +337,7 @@ impl GenerationParams {
         &self,
         wanted: Option<ConstraintSpec>,
         served: &Arc<ServedModel>,
-    ) -> Result<Option<Compiled>, Error> {
+    ) -> Result<Option<CompiledConstraint>, Error> {
         let Some(wanted) = wanted else {
             return Ok(None);
         };
@@ -378,7 +378,7 @@ impl GenerationParams {
         served: &ServedModel,
         prompt: &[u32],
         top_logprobs: Option<usize>,
-        constraint: Option<&Compiled>,
+        constraint: Option<&CompiledConstraint>,
     ) -> Result<Request, Error> {
         let common = &self.common;
         let count = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use lab_base::chat::tool_calls::Dialect;
+use lab_base::chat::tool_calls::ChatDialect;
 use lab_core::arch::nearest;
 use lab_core::engine::serving::{Conversation, ServedModel};
 
@@ -411,7 +411,7 @@ fn text_of(part: &Value) -> Option<&str> {
 
 /// A message as templates expect it: a single text as content, reasoning under each name in use, the arguments of calls
 /// in the form of this template, only roles that the template has, and no fields that say nothing.
-fn for_template(message: &Value, dialect: &Dialect) -> Value {
+fn for_template(message: &Value, dialect: &ChatDialect) -> Value {
     let mut message = message.clone();
     if message["role"] == "developer" && !dialect.has_developer {
         message["role"] = "system".into();

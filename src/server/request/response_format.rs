@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use lab_base::grammar;
-use lab_base::grammar::{Compiled, Constraint};
+use lab_base::grammar::{CompiledConstraint, Constraint};
 use lab_core::engine::serving::ServedModel;
 use lab_sampling::Params;
 
@@ -137,7 +137,7 @@ impl ConstraintSpec {
         self,
         served: &Arc<ServedModel>,
         sampling: Params,
-    ) -> Result<Compiled, Error> {
+    ) -> Result<CompiledConstraint, Error> {
         let Self { param, constraint } = self;
         let handle = served.handle.clone();
         tokio::task::spawn_blocking(move || handle.compile(constraint, &sampling))

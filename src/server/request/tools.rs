@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use lab_base::chat::template::keep_digits;
-use lab_base::chat::tool_calls::{Dialect, Tool, completed};
+use lab_base::chat::template::keep_long_integers;
+use lab_base::chat::tool_calls::{ChatDialect, Tool, completed_arguments};
 
 use super::json_access::{malformed, object_at};
 use crate::http::context::RequestContext;
@@ -285,7 +285,7 @@ pub(crate) fn with_arguments(message: &mut Value, takes_text: bool) {
             (false, Some(object), _) => object,
             (false, None, text) => {
                 RequestContext::current().ignore("messages.tool_calls.function.arguments");
-                let text = completed(text.as_str().unwrap_or_default());
+                let text = completed_arguments(text.as_str().unwrap_or_default());
                 read(&text).unwrap_or_else(|| json!({}))
             }
         };
@@ -299,7 +299,7 @@ fn read(arguments: &str) -> Option<Value> {
     match arguments.trim() {
         "" => Some(json!({})),
         text => {
-            let object = serde_json::from_str(&keep_digits(text)).ok();
+            let object = serde_json::from_str(&keep_long_integers(text)).ok();
             object.filter(Value::is_object)
         }
     }
@@ -307,7 +307,7 @@ fn read(arguments: &str) -> Option<Value> {
 
 /// Names what the template of a model does not show of tools as fields without effect: the tools, or calls and results
 /// in the conversation. Required calls are enforced all the same, by a grammar.
-pub(crate) fn ignore_hidden(tools: &Tools, messages: &[Value], dialect: &Dialect) {
+pub(crate) fn ignore_hidden(tools: &Tools, messages: &[Value], dialect: &ChatDialect) {
     let record = RequestContext::current();
     if !tools.all.is_null() && !dialect.shows_tools {
         record.ignore("tools");
@@ -326,7 +326,7 @@ pub(crate) fn ignore_hidden(tools: &Tools, messages: &[Value], dialect: &Dialect
 }
 
 /// The tools in the form that the template takes: whole, if it refuses a tool that has only a name.
-pub(crate) fn for_template(tools: &Value, dialect: &Dialect) -> Value {
+pub(crate) fn for_template(tools: &Value, dialect: &ChatDialect) -> Value {
     let mut tools = tools.clone();
     let all = tools.as_array_mut().filter(|_| dialect.needs_whole_tools);
     for tool in all.into_iter().flatten() {

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use lab_base::chat::tool_calls::{Parser, Part, Span};
+use lab_base::chat::tool_calls::{OutputParser, OutputPart, OutputSpan};
 use lab_core::engine::{AnswerToken, FinishReason};
 
 use super::envelope::random;
@@ -36,7 +36,7 @@ struct PendingTokens {
 /// Parses one completion.
 #[derive(Clone, Debug)]
 pub(crate) struct CompletionParser {
-    parser: Parser,
+    parser: OutputParser,
     units: VecDeque<PendingTokens>,
     content: String,
     content_tokens: Vec<AnswerToken>,
@@ -67,7 +67,7 @@ pub(crate) fn new_call_id() -> String {
 }
 
 impl CompletionParser {
-    pub(crate) fn new(parser: Parser, many: bool, shows_reasoning: bool) -> Self {
+    pub(crate) fn new(parser: OutputParser, many: bool, shows_reasoning: bool) -> Self {
         Self {
             parser,
             units: VecDeque::new(),
@@ -120,21 +120,21 @@ impl CompletionParser {
         out
     }
 
-    fn pieces(&mut self, spans: Vec<Span>) -> Vec<CompletionDelta> {
+    fn pieces(&mut self, spans: Vec<OutputSpan>) -> Vec<CompletionDelta> {
         let mut out = Vec::new();
         for span in spans {
-            let is_content = matches!(span.part, Some(Part::Content(_)));
+            let is_content = matches!(span.part, Some(OutputPart::Content(_)));
             if !is_content {
                 self.flush(&mut out);
             }
             self.consume(&span, is_content);
             match span.part {
                 None => {}
-                Some(Part::Content(text)) if span.bytes == 0 => {
+                Some(OutputPart::Content(text)) if span.bytes == 0 => {
                     self.flush(&mut out);
                     out.push(CompletionDelta::Content(text, Vec::new()));
                 }
-                Some(Part::Content(text)) => {
+                Some(OutputPart::Content(text)) => {
                     self.content.push_str(&text);
                     if self
                         .units
@@ -144,7 +144,7 @@ impl CompletionParser {
                         self.flush(&mut out);
                     }
                 }
-                Some(Part::Reasoning(text)) => {
+                Some(OutputPart::Reasoning(text)) => {
                     let n = MAX_THOUGHT.saturating_sub(self.thought.chars().count());
                     self.thought.extend(text.chars().take(n));
                     match self.shows_reasoning {
@@ -152,16 +152,16 @@ impl CompletionParser {
                         false => self.withheld.0.push_str(&text),
                     }
                 }
-                Some(Part::Call { index, .. } | Part::Arguments { index, .. })
+                Some(OutputPart::Call { index, .. } | OutputPart::Arguments { index, .. })
                     if index > 0 && !self.many => {}
-                Some(Part::Call { index, id, name }) => {
+                Some(OutputPart::Call { index, id, name }) => {
                     out.push(CompletionDelta::Call(
                         index,
                         id.unwrap_or_else(new_call_id),
                         name,
                     ));
                 }
-                Some(Part::Arguments { index, text }) => {
+                Some(OutputPart::Arguments { index, text }) => {
                     out.push(CompletionDelta::Arguments(index, text))
                 }
             }
@@ -184,7 +184,7 @@ impl CompletionParser {
     }
 
     /// Consumes the bytes of a span from the front of the units.
-    fn consume(&mut self, span: &Span, is_content: bool) {
+    fn consume(&mut self, span: &OutputSpan, is_content: bool) {
         let mut n = span.bytes;
         while let Some(unit) = self.units.front_mut() {
             if n == 0 && (unit.left > 0 || !is_content) {
@@ -263,23 +263,23 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::Value;
 
-    use lab_base::chat::tool_calls::{Marks, Tool, formats};
+    use lab_base::chat::tool_calls::{MarkPair, Tool, call_formats};
 
     use super::*;
 
     fn reader(shows_reasoning: bool) -> CompletionParser {
-        let format = formats()
+        let format = call_formats()
             .iter()
             .find(|format| format.name == "json-in-tags");
         let tool = Tool {
             name: "f".into(),
             parameters: Value::Null,
         };
-        let marks = Marks {
+        let marks = MarkPair {
             open: "<think>".into(),
             close: "</think>".into(),
         };
-        let parser = Parser::new(format.cloned(), Arc::new(vec![tool]), Some(marks), false);
+        let parser = OutputParser::new(format.cloned(), Arc::new(vec![tool]), Some(marks), false);
         CompletionParser::new(parser, true, shows_reasoning)
     }
 

@@ -4,8 +4,8 @@
 
 use serde_json::Value;
 
-use lab_base::chat::tool_calls::{Dialect, Parser};
-use lab_base::grammar::{Answer, Constraint, Content, Thought};
+use lab_base::chat::tool_calls::{ChatDialect, OutputParser};
+use lab_base::grammar::{AnswerSpec, Constraint, ContentRule, ReasoningRule};
 use lab_core::engine::Thinking;
 use lab_core::engine::serving::ServedModel;
 
@@ -17,7 +17,7 @@ use crate::response::completion_parser::CompletionParser;
 /// How the answers to a conversation are constrained and parsed.
 pub(crate) struct OutputParsing<'a> {
     tools: &'a Tools,
-    dialect: &'a Dialect,
+    dialect: &'a ChatDialect,
     /// Whether the prompt has opened a block of reasoning.
     is_open: bool,
     /// Whether the model may reason.
@@ -33,7 +33,7 @@ impl<'a> OutputParsing<'a> {
     pub(crate) fn new(
         messages: &Messages,
         tools: &'a Tools,
-        dialect: &'a Dialect,
+        dialect: &'a ChatDialect,
         prompt: &str,
     ) -> Self {
         let continued = messages.continued_text();
@@ -73,7 +73,7 @@ impl<'a> OutputParsing<'a> {
             return None;
         }
         let is_open = self.is_open && marks.is_some();
-        let parser = Parser::new(format, self.tools.callable.clone(), marks, is_open);
+        let parser = OutputParser::new(format, self.tools.callable.clone(), marks, is_open);
         Some(CompletionParser::new(
             parser,
             self.tools.many,
@@ -81,12 +81,12 @@ impl<'a> OutputParsing<'a> {
         ))
     }
 
-    fn thought(&self) -> Thought {
+    fn thought(&self) -> ReasoningRule {
         let marks = self.dialect.reasoning.clone();
         match (self.may_reason, self.is_open) {
-            (false, _) => Thought::None,
-            (true, true) => marks.map_or(Thought::None, Thought::Open),
-            (true, false) => Thought::Optional(marks.unwrap_or_default()),
+            (false, _) => ReasoningRule::None,
+            (true, true) => marks.map_or(ReasoningRule::None, ReasoningRule::Open),
+            (true, false) => ReasoningRule::Optional(marks.unwrap_or_default()),
         }
     }
 
@@ -101,26 +101,26 @@ impl<'a> OutputParsing<'a> {
         let is_marked = !format.bare && !self.dialect.has_channels();
         let is_strict = self.has_tools() && self.tools.is_strict && is_marked;
         let content = match (&wanted, must_call) {
-            (_, true) => Content::None,
+            (_, true) => ContentRule::None,
             (Some(wanted), false) => match &wanted.constraint {
                 fits @ (Constraint::JsonSchema(_) | Constraint::Regex(_)) => {
-                    if !self.has_tools() && thought == Thought::None {
+                    if !self.has_tools() && thought == ReasoningRule::None {
                         return Some(wanted.clone());
                     }
-                    Content::Fits(Box::new(fits.clone()))
+                    ContentRule::Fits(Box::new(fits.clone()))
                 }
                 // A grammar defines the whole answer.
                 _ if !self.has_tools() => return Some(wanted.clone()),
-                other => Content::Fits(Box::new(other.clone())),
+                other => ContentRule::Fits(Box::new(other.clone())),
             },
-            (None, false) if is_strict => Content::Any,
+            (None, false) if is_strict => ContentRule::Any,
             (None, false) => return None,
         };
-        let answer = Answer {
+        let answer = AnswerSpec {
             format,
-            thought,
+            reasoning: thought,
             tools: self.tools.callable.to_vec(),
-            many: self.tools.many,
+            parallel_calls: self.tools.many,
             content,
         };
         let param = match wanted {

@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value as Json, json};
 
 use super::chat_template::MAX_BYTES;
+use super::preprocess::syntax;
 use super::*;
 use crate::util::measure::thread_time;
 
@@ -202,7 +203,7 @@ fn integers_beyond_64_bits_keep_their_digits() {
     let template =
         ChatTemplate::new("{{ messages[0].n }} {{ messages[0].n + 1 }} {{ messages[0] | tojson }}");
     let text = r#"[{"n": 12345678901234567890123, "list": [-99999999999999999999, 1e22, "12345678901234567890123", "\\\" 12345678901234567890123"]}]"#;
-    let messages = serde_json::from_str(&keep_digits(text)).expect("JSON");
+    let messages = serde_json::from_str(&keep_long_integers(text)).expect("JSON");
     let text = template.expect("it compiles").render(&RenderInput {
         messages: &messages,
         tools: None,
@@ -217,7 +218,10 @@ fn integers_beyond_64_bits_keep_their_digits() {
     let expected = r#"12345678901234567890123 12345678901234567890124 {"n": 12345678901234567890123, "list": [-99999999999999999999, 1e+22, "12345678901234567890123", "\\\" 12345678901234567890123"]}"#;
     assert_eq!(text.as_deref(), Ok(expected));
     let plain = r#"{"a": 18446744073709551615, "b": "x"}"#;
-    assert!(matches!(keep_digits(plain), std::borrow::Cow::Borrowed(_)));
+    assert!(matches!(
+        keep_long_integers(plain),
+        std::borrow::Cow::Borrowed(_)
+    ));
 }
 
 #[test]

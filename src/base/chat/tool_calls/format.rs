@@ -11,7 +11,7 @@ include!(concat!(env!("OUT_DIR"), "/embedded_tools.rs"));
 /// An opening and a closing mark.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
-pub struct Marks {
+pub struct MarkPair {
     /// The opening mark.
     pub open: String,
     /// The closing mark; may be empty.
@@ -21,7 +21,7 @@ pub struct Marks {
 /// The form of a call's name and arguments.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
-pub enum Body {
+pub enum CallBody {
     /// A JSON object with the name and the arguments.
     Object,
     /// A JSON object whose key is the name and whose value is the arguments.
@@ -77,7 +77,7 @@ pub struct Notation {
 /// A format in which an answer consists of messages with headers.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
-pub struct Channels {
+pub struct ChannelMarks {
     /// The mark before a header.
     pub start: String,
     /// The mark before the name of the channel.
@@ -101,17 +101,17 @@ pub struct Channels {
 /// A format of tool calls.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
-pub struct Format {
+pub struct CallFormat {
     /// The name of the file.
     #[serde(skip)]
     pub name: String,
     /// A title, with the models that are known to write the format.
     pub title: String,
     /// The form of a call.
-    pub body: Body,
+    pub body: CallBody,
     /// Marks around all consecutive calls.
     #[serde(default)]
-    pub section: Marks,
+    pub section: MarkPair,
     /// Whether each call is written within section marks of its own.
     #[serde(default)]
     pub own_sections: bool,
@@ -159,7 +159,7 @@ pub struct Format {
     /// The notation of the arguments.
     pub notation: Option<Notation>,
     /// The marks of messages with headers.
-    pub channels: Option<Channels>,
+    pub channels: Option<ChannelMarks>,
     /// Marks that are removed from the text.
     #[serde(default)]
     pub silent: Vec<String>,
@@ -170,11 +170,11 @@ pub struct Format {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Common {
-    reasoning: Vec<Marks>,
+struct CommonMarks {
+    reasoning: Vec<MarkPair>,
 }
 
-impl Format {
+impl CallFormat {
     /// The marks that begin calls.
     pub(super) fn starts(&self) -> impl Iterator<Item = &str> {
         let section = std::iter::once(self.section.open.trim());
@@ -194,9 +194,9 @@ impl Format {
     }
 }
 
-fn parsed(name: &str, text: &str) -> Option<Arc<Format>> {
-    match toml::from_str::<Format>(text) {
-        Ok(format) => Some(Arc::new(Format {
+fn parsed(name: &str, text: &str) -> Option<Arc<CallFormat>> {
+    match toml::from_str::<CallFormat>(text) {
+        Ok(format) => Some(Arc::new(CallFormat {
             name: name.into(),
             ..format
         })),
@@ -208,8 +208,8 @@ fn parsed(name: &str, text: &str) -> Option<Arc<Format>> {
 }
 
 /// All formats.
-pub fn formats() -> &'static [Arc<Format>] {
-    static ALL: LazyLock<Vec<Arc<Format>>> = LazyLock::new(|| {
+pub fn call_formats() -> &'static [Arc<CallFormat>] {
+    static ALL: LazyLock<Vec<Arc<CallFormat>>> = LazyLock::new(|| {
         let all = EMBEDDED_TOOLS.iter();
         all.filter_map(|(name, text)| parsed(name, text)).collect()
     });
@@ -217,9 +217,9 @@ pub fn formats() -> &'static [Arc<Format>] {
 }
 
 /// Marks that models are known to write around their reasoning.
-pub fn reasoning_marks() -> &'static [Marks] {
-    static ALL: LazyLock<Vec<Marks>> = LazyLock::new(|| {
-        toml::from_str::<Common>(EMBEDDED_COMMON)
+pub fn reasoning_marks() -> &'static [MarkPair] {
+    static ALL: LazyLock<Vec<MarkPair>> = LazyLock::new(|| {
+        toml::from_str::<CommonMarks>(EMBEDDED_COMMON)
             .map(|common| common.reasoning)
             .inspect_err(|error| tracing::error!(%error, "tools/common.toml is malformed"))
             .unwrap_or_default()
@@ -233,30 +233,30 @@ mod tests {
 
     #[test]
     fn every_file_is_well_formed() {
-        assert_eq!(formats().len(), EMBEDDED_TOOLS.len());
+        assert_eq!(call_formats().len(), EMBEDDED_TOOLS.len());
         assert!(!reasoning_marks().is_empty());
-        for format in formats() {
+        for format in call_formats() {
             let has = |body| format.body == body;
             assert_eq!(
-                has(Body::Parameters),
+                has(CallBody::Parameters),
                 format.parameter.is_some(),
                 "{}",
                 format.name
             );
             assert_eq!(
-                has(Body::Notation),
+                has(CallBody::Notation),
                 format.notation.is_some(),
                 "{}",
                 format.name
             );
             assert_eq!(
-                has(Body::Channels),
+                has(CallBody::Channels),
                 format.channels.is_some(),
                 "{}",
                 format.name
             );
             assert_eq!(
-                has(Body::Object),
+                has(CallBody::Object),
                 !format.name_keys.is_empty(),
                 "{}",
                 format.name
@@ -267,6 +267,6 @@ mod tests {
                 format.name
             );
         }
-        assert_eq!(formats().iter().filter(|f| f.is_fallback).count(), 1);
+        assert_eq!(call_formats().iter().filter(|f| f.is_fallback).count(), 1);
     }
 }

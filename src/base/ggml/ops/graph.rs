@@ -152,6 +152,17 @@ impl Graph {
         self.expand(tensor)
     }
 
+    /// Appends an operation. `make` calls ggml with the context and the sources, on which it does not abort.
+    pub(super) fn build<const N: usize>(
+        &self,
+        op: &'static str,
+        sources: [&Tensor; N],
+        make: impl FnOnce(*mut sys::ggml_context, [*mut sys::ggml_tensor; N]) -> *mut sys::ggml_tensor,
+    ) -> Result<Tensor, Error> {
+        let ptr = make(self.arena.reserve()?, sources.map(Tensor::as_ptr));
+        self.node(op, ptr, &sources)
+    }
+
     /// Wraps a new node: keeps its sources alive and checks whether the processor can run it.
     pub(super) fn node(
         &self,

@@ -15,13 +15,11 @@ pub(super) struct PlainArray {
 }
 
 impl PlainArray {
-    /// An array of zeros.
     pub(super) fn zeros(shape: [usize; 4]) -> Self {
         let values = vec![0.0; shape.iter().product()];
         Self { shape, values }
     }
 
-    /// The array in another shape.
     pub(super) fn reshaped(self, shape: [usize; 4]) -> Result<Self, Error> {
         if shape.iter().product::<usize>() != self.values.len() {
             return Err(Error::Computation(format!("{:?} as {shape:?}", self.shape)));
@@ -41,13 +39,11 @@ impl PlainArray {
         &self.values[start..start + self.shape[0]]
     }
 
-    /// A mutable row.
     pub(super) fn row_mut(&mut self, at: [usize; 3]) -> &mut [f64] {
         let start = self.row_at(at);
         &mut self.values[start..start + self.shape[0]]
     }
 
-    /// An element.
     pub(super) fn at(&self, first: usize, rest: [usize; 3]) -> f64 {
         self.values[self.row_at(rest) + first]
     }
@@ -64,12 +60,10 @@ impl PlainArray {
     }
 }
 
-/// The sum of the products of two rows.
 pub(super) fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// A tensor of a loaded graph.
 pub(super) struct PlainNode {
     ptr: *mut sys::ggml_tensor,
     shape: [usize; 4],
@@ -115,13 +109,11 @@ impl PlainNode {
         Error::Computation(format!("{}: {message}", self.op()))
     }
 
-    /// A float parameter of the operation.
     pub(super) fn param(&self, at: i32) -> f64 {
         // SAFETY: callers pass places below the number of parameters.
         f64::from(unsafe { sys::shim_tensor_op_param(self.ptr, at) })
     }
 
-    /// An integer parameter of the operation.
     pub(super) fn int(&self, at: i32) -> i32 {
         // SAFETY: callers pass places below the number of parameters.
         unsafe { sys::shim_tensor_op_param(self.ptr, at) }.to_bits() as i32
@@ -137,7 +129,6 @@ impl PlainNode {
         }
     }
 
-    /// The elements of a required source.
     pub(super) fn input(&self, at: i32) -> Result<PlainArray, Error> {
         let input = self.optional(at)?;
         input.ok_or_else(|| self.fault(&format!("`{}` has no source {at}", self.name())))
@@ -164,12 +155,10 @@ impl PlainNode {
         }
     }
 
-    /// The offset of a row in bytes.
     fn offset(&self, [i, j, k]: [usize; 3]) -> usize {
         i * self.strides[1] + j * self.strides[2] + k * self.strides[3]
     }
 
-    /// Decodes all elements.
     pub(super) fn read(&self) -> Result<PlainArray, Error> {
         let (data, n_bytes) = self.memory()?;
         // SAFETY: a tensor with memory has this many bytes in it, and nothing else runs meanwhile.
@@ -222,7 +211,6 @@ impl PlainNode {
         })
     }
 
-    /// Writes all elements.
     pub(super) fn write(&self, array: &PlainArray) -> Result<(), Error> {
         if array.shape != self.shape {
             let message = format!("{:?} into `{}` {:?}", array.shape, self.name(), self.shape);

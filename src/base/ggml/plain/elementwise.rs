@@ -66,10 +66,8 @@ fn xielu(node: &PlainNode, x: f64) -> f64 {
     }
 }
 
-/// An activation of one argument.
 type Activation = fn(&PlainNode, f64) -> f64;
 
-/// The activation with this name.
 pub(super) fn unary(op: &str) -> Option<Activation> {
     Some(match op {
         "SQR" => |_, x| x * x,

@@ -20,9 +20,7 @@ use array::{PlainArray, PlainNode};
 use super::error::Error;
 use super::ops::Graph;
 
-/// The result of an operation.
 enum PlainOutcome {
-    /// All elements of the result.
     All(PlainArray),
     /// The operation has written its result itself, or has none.
     Written,

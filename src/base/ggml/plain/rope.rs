@@ -48,7 +48,6 @@ impl Rope {
         }
     }
 
-    /// The index of the position, of four, by which a pair is rotated.
     fn section(&self, pair: usize) -> usize {
         let [t, h, w, e] = self.sections;
         let n = t + h + w + e;

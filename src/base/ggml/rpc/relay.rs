@@ -27,11 +27,8 @@ const VERSION: [u8; 2] = [7, 0];
 const CONNECT_TIME: Duration = Duration::from_secs(5);
 /// Wait after a connection that could not be accepted, such as for want of a file descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Bytes that are passed on at a time.
 const PIECE: usize = 1 << 18;
-/// Maximum number of devices of a worker.
 const MAX_DEVICES: u32 = 64;
-/// Maximum alignment of a device's memory.
 const MAX_ALIGN: u64 = 1 << 20;
 /// Upper bound of addresses and sizes, so that the sum of any two of them is an address too.
 const MAX_ADDRESS: u64 = 1 << 62;
@@ -438,7 +435,6 @@ impl Worker {
     }
 }
 
-/// Connects to `HOST:PORT`.
 pub(super) fn connected(name: &str) -> Result<TcpStream, String> {
     let addresses = name.to_socket_addrs();
     let addresses = addresses.map_err(|error| format!("{error}; expected HOST:PORT"))?;

@@ -2,7 +2,7 @@
 //! of the result do not depend on the other columns; for all others on request ([`Executor::set_batch_invariant`]).
 
 use super::super::*;
-use super::in_place;
+use super::{in_place, put, result};
 use crate::weights::TensorType::{self, *};
 
 /// The types that [`quantize`] makes.
@@ -30,8 +30,7 @@ fn values(n: usize, mut seed: u32) -> Vec<f32> {
 
 fn run(executor: &mut Executor, output: &Tensor) -> Vec<f32> {
     executor.run().expect("it runs");
-    let mut out = vec![0.0; output.elements() as usize];
-    executor.read(output, &mut out).expect("the result");
+    let out = result::<f32>(&executor, output);
     out
 }
 
@@ -52,8 +51,8 @@ fn product(
     g.output(&z).expect("of this graph");
     let mut executor = self::executor(threads, is_invariant);
     executor.load(g).expect("it fits");
-    executor.write(&x, a).expect("as many bytes");
-    executor.write(&y, b).expect("as many values");
+    put(&mut executor, &x, a);
+    put(&mut executor, &y, b);
     run(&mut executor, &z)
 }
 
@@ -69,7 +68,7 @@ fn dequantized(ty: TensorType, a: &[u8], k: usize) -> Vec<f32> {
     g.output(&y).expect("of this graph");
     let mut executor = self::executor(1, false);
     executor.load(g).expect("it fits");
-    executor.write(&x, a).expect("as many bytes");
+    put(&mut executor, &x, a);
     let all: Vec<i32> = (0..m as i32).collect();
     executor.write_indices(&ids, &all).expect("rows");
     run(&mut executor, &y)
@@ -269,8 +268,8 @@ fn heads_and_turned_columns_multiply_like_matrices() {
         g.output(&z).expect("of this graph");
         let mut executor = self::executor(2, true);
         executor.load(g).expect("it fits");
-        executor.write(&x, &a).expect("as many bytes");
-        executor.write(&y, &b).expect("as many values");
+        put(&mut executor, &x, &a);
+        put(&mut executor, &y, &b);
         let found = run(&mut executor, &z);
         for head in 0..heads * groups {
             let columns: Vec<f32> = (0..n)
@@ -325,8 +324,8 @@ fn experts_of(tokens: usize, is_invariant: bool) {
         g.output(&z).expect("of this graph");
         let mut executor = self::executor(3, is_invariant);
         executor.load(g).expect("it fits");
-        executor.write(&x, &a).expect("as many bytes");
-        executor.write(&y, &b).expect("as many values");
+        put(&mut executor, &x, &a);
+        put(&mut executor, &y, &b);
         executor.write_indices(&ids, &chosen).expect("ids");
         let found = run(&mut executor, &z);
         let bytes = a.len() / experts;

@@ -21,19 +21,53 @@ fn tensor(g: &Graph, ty: TensorType, shape: &[u64]) -> Tensor {
     g.input("t", ty, shape).expect("a sound shape")
 }
 
-/// Runs a graph on `inputs` and reads `output`.
-fn run(mut g: Graph, inputs: &[(&Tensor, &[f32])], output: &Tensor) -> Vec<f32> {
-    g.output(output).expect("of this graph");
-    let mut executor = Executor::new(&[], 1, 256).expect("the processor");
+/// An executor on the processor with a graph that computes `outputs`.
+pub(super) fn loaded(mut g: Graph, outputs: &[&Tensor], threads: usize) -> Executor {
+    for output in outputs {
+        g.output(output).expect("of this graph");
+    }
+    let mut executor = Executor::new(&[], threads, 256).expect("the processor");
     executor.load(g).expect("it fits");
+    executor
+}
+
+/// Blocks of 16 slots without selection, bias or keys of whole spans.
+pub(super) fn kv_blocks<'a>(
+    k: &'a Tensor,
+    v: &'a Tensor,
+    queries: &'a Tensor,
+    table: &'a Tensor,
+) -> KvBlocks<'a> {
+    KvBlocks {
+        k,
+        v,
+        queries,
+        table,
+        block_len: 16,
+        selected: None,
+        whole: None,
+        bias: None,
+    }
+}
+
+pub(super) fn put<T: bytemuck::Pod>(executor: &mut Executor, tensor: &Tensor, values: &[T]) {
+    executor.write(tensor, values).expect("as many values");
+}
+
+pub(super) fn result<T: bytemuck::Pod>(executor: &Executor, tensor: &Tensor) -> Vec<T> {
+    let mut values = vec![T::zeroed(); tensor.elements() as usize];
+    executor.read(tensor, &mut values).expect("a result");
+    values
+}
+
+/// Runs a graph on `inputs` and reads `output`.
+fn run(g: Graph, inputs: &[(&Tensor, &[f32])], output: &Tensor) -> Vec<f32> {
+    let mut executor = loaded(g, &[output], 1);
     for (tensor, values) in inputs {
-        executor.write(tensor, values).expect("as many values");
+        put(&mut executor, tensor, values);
     }
     executor.run().expect("it runs");
-    let mut values = vec![0.0; output.elements() as usize];
-    executor
-        .read(output, &mut values)
-        .expect("the result is there");
+    let values = result::<f32>(&executor, output);
     values
 }
 
@@ -91,14 +125,9 @@ fn rope_turns_neighbours_or_halves() {
             beta_slow: 1.0,
         };
         let y = g.rope(&x, &pos, None, &params).expect("shapes fit");
-        let mut g = g;
-        g.output(&y).expect("of this graph");
-        let mut executor = Executor::new(&[], 1, 256).expect("the processor");
-        executor.load(g).expect("it fits");
-        executor
-            .write(&x, &[1.0f32, 0.0, 0.0, 0.0])
-            .expect("four values");
-        executor.write(&pos, &[1i32]).expect("one value");
+        let mut executor = loaded(g, &[&y], 1);
+        put(&mut executor, &x, &[1.0f32, 0.0, 0.0, 0.0]);
+        put(&mut executor, &pos, &[1i32]);
         executor.run().expect("it runs");
         let mut values = [0.0f32; 4];
         executor.read(&y, &mut values).expect("the result is there");
@@ -250,7 +279,7 @@ fn a_graph_larger_than_the_executor_makes_it_grow() {
         let (g, x, sum) = sum_of(Graph::new(300, 4).expect("a graph"), n);
         let before = executor.load(g).expect("it fits");
         assert_eq!(before.is_some(), n > 3);
-        executor.write(&x, &[1.0f32, -2.0]).expect("two values");
+        put(&mut executor, &x, &[1.0f32, -2.0]);
         executor.run().expect("it runs");
         let mut found = [0.0f32; 2];
         executor.read(&sum, &mut found).expect("two values");
@@ -263,16 +292,12 @@ fn a_graph_larger_than_the_executor_makes_it_grow() {
 
 #[test]
 fn indices_are_checked_when_they_are_written() {
-    let mut g = graph();
+    let g = graph();
     let table = tensor(&g, F32, &[2, 3]);
     let ids = g.index_input("ids", I32, &[1], 3).expect("an index type");
     let row = g.get_rows(&table, &ids).expect("shapes fit");
-    g.output(&row).expect("of this graph");
-    let mut executor = Executor::new(&[], 1, 256).expect("the processor");
-    executor.load(g).expect("it fits");
-    executor
-        .write(&table, &[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0])
-        .expect("six values");
+    let mut executor = loaded(g, &[&row], 1);
+    put(&mut executor, &table, &[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0]);
     for wrong in [-1, 3] {
         assert!(executor.write_indices(&ids, &[wrong]).is_err());
     }
@@ -384,7 +409,7 @@ fn a_graph_is_loaded_again_as_long_as_it_has_its_memory() {
     let mut executor = Executor::new(&[], 1, 256).expect("the processor");
     let run = |executor: &mut Executor, x: &Tensor, y: &Tensor, value: f32| {
         let n = x.elements() as usize;
-        executor.write(x, &vec![value; n]).expect("an input");
+        put(executor, x, &vec![value; n]);
         executor.run().expect("it runs");
         let mut values = vec![0.0f32; n];
         executor.read(y, &mut values).expect("a result");
@@ -480,11 +505,8 @@ fn a_thread_that_waits_offers_its_processor() {
         let g = Graph::new(OPERATIONS as usize + 1, 8).expect("a small graph");
         let x = tensor(&g, F32, &[4]);
         let y = (0..OPERATIONS).fold(x.clone(), |sum, _| g.add(&sum, &x).expect("shapes fit"));
-        let mut g = g;
-        g.output(&y).expect("of this graph");
-        let mut executor = Executor::new(&[], 2, 256).expect("the processor");
-        executor.load(g).expect("it fits");
-        executor.write(&x, &[1.0f32; 4]).expect("four values");
+        let mut executor = loaded(g, &[&y], 2);
+        put(&mut executor, &x, &[1.0f32; 4]);
         let before = crate::util::measure::thread_time();
         executor.run().expect("it runs");
         let spent = crate::util::measure::thread_time().saturating_sub(before);

@@ -1,7 +1,7 @@
 //! Numbers of a schema: exact decimal bounds, and the expressions over the JSON texts of the numbers between them.
 //!
 //! The library computes with `f64`, which keeps 53 bits; here every digit counts. Multiples are left to the library
-//! ([`Number::of_library`]), as far as it is exact.
+//! ([`NumberRules::library_schema`]), as far as it is exact.
 
 use std::cmp::Ordering;
 
@@ -170,14 +170,14 @@ pub(super) struct Bound {
 
 /// A range of numbers.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Number {
+pub(super) struct NumberRules {
     pub(super) is_integer: bool,
     pub(super) low: Option<Bound>,
     pub(super) high: Option<Bound>,
     pub(super) multiples: Vec<Decimal>,
 }
 
-impl Number {
+impl NumberRules {
     /// The one number of a constant.
     pub(super) fn constant(value: &Value) -> Result<Self, String> {
         let bound = Bound {
@@ -284,7 +284,7 @@ impl Number {
     ///
     /// # Errors
     /// The library is not exact for these numbers.
-    pub(super) fn of_library(&self) -> Result<Option<Value>, String> {
+    pub(super) fn library_schema(&self) -> Result<Option<Value>, String> {
         if self.multiples.is_empty() {
             return Ok(None);
         }

@@ -8,13 +8,13 @@ use super::*;
 pub(super) static COMPILER: LazyLock<Arc<Compiler>> =
     LazyLock::new(|| Arc::new(Compiler::without_forcing(byte_level())));
 
-pub(super) fn compiled(schema: &Value) -> Compiled {
+pub(super) fn compiled(schema: &Value) -> CompiledConstraint {
     let compiled = COMPILER.compile(Constraint::JsonSchema(schema.clone()));
     compiled.unwrap_or_else(|error| panic!("{error}: {schema}"))
 }
 
 /// Whether an answer can be this text.
-pub(super) fn allows_text(compiled: &Compiled, text: &str) -> bool {
+pub(super) fn allows_text(compiled: &CompiledConstraint, text: &str) -> bool {
     let mut matcher = compiled.matcher();
     for byte in text.bytes() {
         if matcher.is_stopped() || !allows(&matcher.mask().expect("a mask"), token(byte)) {

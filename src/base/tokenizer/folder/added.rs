@@ -33,7 +33,6 @@ struct Entry {
     special: bool,
 }
 
-/// The declared tokens.
 pub(super) fn read(files: &FolderFiles) -> Result<Vec<AddedTokenEntry<'_>>, Error> {
     let declared = files.tokenizer_config.object("added_tokens_decoder")?;
     let mut tokens = Vec::new();

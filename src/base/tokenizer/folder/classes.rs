@@ -20,7 +20,6 @@ pub(super) enum ClassForm {
     Pieces,
 }
 
-/// One entry of the table.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TokenizerClass {
@@ -63,14 +62,12 @@ static CLASSES: LazyLock<Vec<TokenizerClass>> = LazyLock::new(|| {
     table.class
 });
 
-/// The entry of this form and name.
 pub(super) fn named(form: ClassForm, name: &str) -> Option<&'static TokenizerClass> {
     CLASSES
         .iter()
         .find(|class| class.form == form && class.names.iter().any(|known| known == name))
 }
 
-/// The entry for a folder.
 pub(super) fn find(
     files: &FolderFiles,
     form: ClassForm,
@@ -87,7 +84,6 @@ pub(super) fn required(
     class.map_or_else(|| Err(unknown(files)), Ok)
 }
 
-/// The error of a folder whose class is unknown.
 fn unknown(files: &FolderFiles) -> Error {
     let names = names(files).unwrap_or_default();
     Error::UnknownClass {
@@ -123,12 +119,10 @@ impl TokenizerClass {
             .collect()
     }
 
-    /// The text of the unknown token.
     pub(super) fn unknown(&self) -> Option<&str> {
         self.unk.as_deref()
     }
 
-    /// The roles with their tokens.
     pub(super) fn roles(&self) -> impl Iterator<Item = (&'static str, &str)> {
         [
             ("bos", &self.bos),

@@ -22,11 +22,9 @@ use super::tokenizer_json::{ConvertedJson, SpecialToken, byte_level};
 /// The file of a folder that holds its vocabulary.
 pub(super) enum VocabularySource {
     Library(ConvertedJson),
-    /// A SentencePiece model.
     Pieces,
 }
 
-/// Reads the vocabulary file.
 pub(super) fn of(files: &mut FolderFiles) -> Result<VocabularySource, Error> {
     let described = match files.vocabulary.kind {
         VocabularyFormat::Library => ConvertedJson {

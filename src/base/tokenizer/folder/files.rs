@@ -19,11 +19,9 @@ const LARGEST_VOCABULARY: u64 = 512 << 20;
 /// Maximum size of any other file, in bytes.
 const LARGEST_OTHER: u64 = 64 << 20;
 
-/// The files of a folder.
 #[derive(Debug)]
 pub(super) struct FolderFiles {
     folder: PathBuf,
-    /// The file that holds the vocabulary.
     pub(super) vocabulary: VocabularyFile,
     /// `config.json`.
     pub(super) config: JsonObject,
@@ -39,7 +37,6 @@ pub(super) struct FolderFiles {
     pub(super) chat_template: JsonObject,
 }
 
-/// A file that holds a vocabulary.
 #[derive(Debug)]
 pub(super) struct VocabularyFile {
     path: PathBuf,
@@ -80,7 +77,6 @@ const VOCABULARIES: &[(&str, VocabularyFormat)] = &[
     ("vocab.txt", VocabularyFormat::Words),
 ];
 
-/// The second file that `vocab.json` needs.
 pub(super) const MERGES_FILE: &str = "merges.txt";
 
 /// The file of a folder that holds its vocabulary: `tokenizer.json` before all others.
@@ -132,12 +128,10 @@ impl FolderFiles {
         })
     }
 
-    /// The path of the file that holds the vocabulary.
     pub(super) fn tokenizer_path(&self) -> PathBuf {
         self.vocabulary.path.clone()
     }
 
-    /// The error of a malformed vocabulary file.
     pub(super) fn damaged(&self, what: impl Into<String>) -> Error {
         Error::Damaged {
             path: self.tokenizer_path(),
@@ -180,7 +174,6 @@ impl JsonObject {
         })
     }
 
-    /// The path of the file.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -190,7 +183,6 @@ impl JsonObject {
         format!("{}{key}", self.inside)
     }
 
-    /// The keys and values.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&String, &Value)> {
         self.entries.iter()
     }

@@ -18,7 +18,6 @@ pub struct FolderTokenizer {
     difference: Option<Difference>,
 }
 
-/// A difference between the metadata and a folder.
 #[derive(Clone, Debug)]
 pub(super) enum Difference {
     /// Unusual texts are tokenized differently; the text is an example.
@@ -68,7 +67,6 @@ impl FolderTokenizer {
     }
 }
 
-/// A folder with the vocabulary that was read.
 pub(super) fn assembled(
     files: &FolderFiles,
     metadata: Metadata,

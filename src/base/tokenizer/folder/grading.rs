@@ -34,7 +34,6 @@ pub(super) enum Fit {
 
 /// Number of tokens that are tried if not all are.
 const SAMPLE: usize = 2048;
-/// Number of special tokens that are tried.
 const SPECIALS: usize = 64;
 
 /// Texts that distinguish pre-tokenizers; the first tell most apart.
@@ -255,7 +254,6 @@ impl SplitText {
     }
 }
 
-/// The words of texts, by pre-tokenizer and text.
 type SplitCache = HashMap<(usize, &'static str), Arc<[Range<usize>]>>;
 
 /// The words into which a pre-tokenizer splits texts. They are cached per process, because compiling the patterns of
@@ -271,7 +269,6 @@ impl CachedSplitter {
         Self { row, splitter }
     }
 
-    /// The words of a text.
     fn of(&self, words: &SplitText) -> Result<Arc<[Range<usize>]>, String> {
         static KNOWN: LazyLock<Mutex<SplitCache>> = LazyLock::new(Mutex::default);
         // Every update of the table is complete, so a poisoned lock still holds a valid one.

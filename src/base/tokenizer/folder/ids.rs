@@ -20,7 +20,6 @@ use super::files::{FolderFiles, JsonObject};
 use super::tokenizer_json::TokenizerJson;
 use super::tokens::FolderToken;
 
-/// Ids of the tokens with a role.
 #[derive(Debug, Default)]
 pub(super) struct RoleIds {
     pub(super) bos: Option<u32>,
@@ -102,7 +101,6 @@ impl DefaultRoles {
         Ok(this)
     }
 
-    /// The roles that a class defines.
     pub(super) fn of_class(class: Option<&TokenizerClass>, tokens: &[FolderToken]) -> Self {
         let Some(class) = class else {
             return Self::default();
@@ -204,7 +202,6 @@ impl RoleIds {
         Ok(())
     }
 
-    /// Writes ids and flags.
     pub(super) fn write(&self, tokens: &[FolderToken], metadata: &mut Metadata) {
         let named = [
             ("bos", self.bos),
@@ -261,7 +258,6 @@ impl RoleIds {
     }
 }
 
-/// The sources in which roles are looked up.
 struct RoleSources<'a> {
     files: &'a FolderFiles,
     own: &'a DefaultRoles,
@@ -271,7 +267,6 @@ struct RoleSources<'a> {
 }
 
 impl RoleSources<'_> {
-    /// The token of a role.
     fn one(&self, role: &str) -> Result<Option<u32>, Error> {
         Ok(match self.by_text(role)? {
             Some(id) => Some(id),

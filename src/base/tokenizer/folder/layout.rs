@@ -18,7 +18,6 @@ use super::grading;
 use super::tokenizer_json::TokenizerJson;
 use super::tokens::FolderToken;
 
-/// A candidate description of a vocabulary.
 pub(super) struct GgufLayout {
     model: &'static str,
     pre: &'static str,
@@ -32,7 +31,6 @@ pub(super) struct GgufLayout {
     pub(super) differs: Option<&'static str>,
 }
 
-/// The spelling of token texts.
 #[derive(Clone, Copy)]
 pub(super) enum TokenSpelling {
     AsIs,
@@ -56,7 +54,6 @@ impl GgufLayout {
         }
     }
 
-    /// Writes the keys of the model and its tokens.
     pub(super) fn write(
         &self,
         tokens: &[FolderToken],
@@ -147,10 +144,8 @@ impl TokenSpelling {
     }
 }
 
-/// The prefix of a token that continues a word.
 const CONTINUES: &str = "##";
 
-/// The candidate layouts, or why there are none.
 pub(super) fn candidates(
     tokens: &[FolderToken],
     parsed: &TokenizerJson,
@@ -284,7 +279,6 @@ fn adds_space(parsed: &TokenizerJson) -> bool {
 /// Scores for which joining by score equals joining by the merges in their order: the later a token's merges, the lower
 /// its score; tokens whose merges interleave share a score. `None` if merges are missing.
 fn scores(tokens: &[FolderToken], parsed: &TokenizerJson) -> Option<Vec<f32>> {
-    /// The merges of one token.
     struct Merges {
         first: usize,
         last: usize,

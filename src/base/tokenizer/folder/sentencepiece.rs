@@ -10,7 +10,6 @@ use super::super::vocab::{TokenKind, named_byte};
 use super::Error;
 use super::files::FolderFiles;
 
-/// A model file.
 #[derive(Debug)]
 pub(super) struct SentencePieceModel {
     pub(super) pieces: Vec<Piece>,
@@ -22,7 +21,6 @@ pub(super) struct SentencePieceModel {
     roles: [(&'static str, i32); 3],
 }
 
-/// A token.
 #[derive(Debug, Default)]
 pub(super) struct Piece {
     pub(super) text: String,
@@ -30,7 +28,6 @@ pub(super) struct Piece {
     pub(super) kind: Option<TokenKind>,
 }
 
-/// The algorithm that finds pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PieceAlgorithm {
     Unigram,
@@ -38,7 +35,6 @@ pub(super) enum PieceAlgorithm {
     Pairs,
 }
 
-/// The settings of normalisation.
 #[derive(Debug)]
 pub(super) struct NormaliserSpec {
     pub(super) table: Vec<u8>,
@@ -47,7 +43,6 @@ pub(super) struct NormaliserSpec {
     escapes_spaces: bool,
 }
 
-/// The value of a protocol buffer field.
 enum FieldValue<'a> {
     Number(u64),
     Bits(u32),
@@ -56,14 +51,12 @@ enum FieldValue<'a> {
     Other,
 }
 
-/// The remaining fields of a message.
 struct MessageFields<'a> {
     rest: &'a [u8],
     broken: bool,
 }
 
 impl SentencePieceModel {
-    /// Reads the file of the vocabulary.
     pub(super) fn read(files: &FolderFiles) -> Result<Self, Error> {
         let bytes = &files.vocabulary.bytes;
         let cut = |at: usize| {
@@ -107,13 +100,11 @@ impl SentencePieceModel {
         Ok(this)
     }
 
-    /// The id of the unknown token.
     pub(super) fn unknown(&self) -> Option<u32> {
         let is_unknown = |piece: &Piece| piece.kind == Some(TokenKind::Unknown);
         self.pieces.iter().position(is_unknown).map(|id| id as u32)
     }
 
-    /// The tokens that have a role.
     pub(super) fn roles(&self) -> Vec<(&'static str, u32)> {
         let id = |id: i32| {
             let id = u32::try_from(id).ok()?;

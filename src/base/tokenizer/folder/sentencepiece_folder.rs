@@ -17,7 +17,6 @@ use super::sentencepiece::{PieceAlgorithm, SentencePieceModel};
 use super::tokens::{FolderToken, TokenSlots, looks_special};
 use super::{Error, FolderTokenizer, assembled, templates};
 
-/// Reads a folder.
 pub(super) fn read(files: &FolderFiles) -> Result<FolderTokenizer, Error> {
     let mut model = SentencePieceModel::read(files)?;
     let class = match files.vocabulary.kind {
@@ -96,7 +95,6 @@ fn tokens(
     Ok((slots.filled(), symbols))
 }
 
-/// The roles that the model and the class define.
 fn own(
     model: &SentencePieceModel,
     class: Option<&TokenizerClass>,
@@ -112,7 +110,6 @@ fn own(
     own
 }
 
-/// Writes the keys of the model.
 fn write(
     files: &FolderFiles,
     model: &SentencePieceModel,

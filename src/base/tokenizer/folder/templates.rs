@@ -14,7 +14,6 @@ const KEY: &str = "tokenizer.chat_template";
 const NAMES: &str = "tokenizer.chat_templates";
 const DEFAULT: &str = "default";
 
-/// Writes the templates of a folder, if it has any.
 pub(super) fn write(files: &FolderFiles, metadata: &mut Metadata) -> Result<(), Error> {
     let mut names = Vec::new();
     for (name, template) in find(files)? {
@@ -35,7 +34,6 @@ pub(super) fn write(files: &FolderFiles, metadata: &mut Metadata) -> Result<(), 
     Ok(())
 }
 
-/// The names and texts of the templates.
 fn find(files: &FolderFiles) -> Result<Vec<(String, String)>, Error> {
     const FOLDER: &str = "additional_chat_templates";
     const ENDING: &str = ".jinja";

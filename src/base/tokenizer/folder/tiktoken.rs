@@ -20,7 +20,6 @@ const LONGEST: usize = 1024;
 /// Maximum number of bytes of all merges, per byte of the file; known vocabularies have less than 4.
 const MOST_MERGED: usize = 16;
 
-/// Tokens with their ids.
 #[derive(Debug, Default)]
 pub(super) struct TiktokenRanks {
     ids: FxHashMap<Vec<u8>, u32>,
@@ -57,7 +56,6 @@ impl TiktokenRanks {
         Ok(this)
     }
 
-    /// Adds a token.
     pub(super) fn add(
         &mut self,
         files: &FolderFiles,
@@ -85,7 +83,6 @@ impl TiktokenRanks {
         last.map_or(0, |(id, _)| id.saturating_add(1))
     }
 
-    /// The vocabulary as a `tokenizer.json`.
     pub(super) fn describe(
         &self,
         files: &FolderFiles,
@@ -146,11 +143,9 @@ impl TiktokenRanks {
     }
 }
 
-/// The character of each byte in the byte-level alphabet.
 static LETTERS: LazyLock<Vec<char>> =
     LazyLock::new(|| (0..=u8::MAX).map(byte_level::letter_of).collect());
 
-/// Bytes spelled in the byte-level alphabet.
 fn spelled(bytes: &[u8]) -> String {
     bytes
         .iter()

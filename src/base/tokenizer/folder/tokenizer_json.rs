@@ -27,7 +27,6 @@ pub(super) struct ConvertedJson {
     pub(super) class: Option<&'static TokenizerClass>,
 }
 
-/// A special token with its id.
 pub(super) struct SpecialToken {
     pub(super) id: u32,
     pub(super) token: AddedToken,

@@ -18,7 +18,6 @@ const MOST_TOKENS: usize = 1 << 24;
 /// Maximum number of tokens that a message lists.
 const MAX_LISTED: usize = 8;
 
-/// One token.
 #[derive(Clone, Debug)]
 pub(super) struct FolderToken {
     /// The text as its file spells it.

@@ -59,13 +59,11 @@ impl GgufBuilder {
         self
     }
 
-    /// Arbitrary bytes in place of keys.
     pub(crate) fn raw(mut self, bytes: &[u8]) -> Self {
         self.keys.extend(bytes);
         self
     }
 
-    /// Bytes of the data section.
     pub(crate) fn data(mut self, bytes: &[u8]) -> Self {
         self.data.extend(bytes);
         self
@@ -83,13 +81,11 @@ impl GgufBuilder {
         out
     }
 
-    /// The opened file, or the message with which it is refused.
     pub(crate) fn open(&self) -> Result<Weights, String> {
         open(self.bytes())
     }
 }
 
-/// A string in the notation of the format.
 pub(crate) fn string(text: &[u8]) -> Vec<u8> {
     let mut out = (text.len() as u64).to_le_bytes().to_vec();
     out.extend(text);
@@ -123,7 +119,6 @@ pub(super) fn sound() -> GgufBuilder {
         .data(&block)
 }
 
-/// Asserts that the file is refused with this message.
 #[track_caller]
 pub(super) fn refused(file: &GgufBuilder, expected: &str) {
     let message = file.open().expect_err("the file breaks a rule");

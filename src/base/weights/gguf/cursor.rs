@@ -39,7 +39,6 @@ impl<'a> Cursor<'a> {
         Self { bytes, at: 0 }
     }
 
-    /// Offset of the next byte.
     pub(super) fn at(&self) -> u64 {
         self.at as u64
     }
@@ -111,7 +110,6 @@ impl<'a> Cursor<'a> {
         self.take(len, what)
     }
 
-    /// A string in UTF-8.
     pub(super) fn text(&mut self, what: Field<'_>, limit: u64) -> Result<&'a str, GgufFault> {
         let offset = self.at();
         let bytes = self.string(what, limit)?;
@@ -137,7 +135,6 @@ impl<'a> Cursor<'a> {
         Ok(name)
     }
 
-    /// A fault at the next byte.
     pub(super) fn fault(&self, kind: FaultKind) -> GgufFault {
         GgufFault {
             offset: self.at(),

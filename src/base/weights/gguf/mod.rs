@@ -26,7 +26,6 @@ pub use write::{NewTensor, Sink, file_bytes, write, write_pieces};
 
 use open::{join, parse_file};
 
-/// First bytes of every file.
 const MAGIC: &[u8; 4] = b"GGUF";
 /// Alignment of tensor data without `general.alignment`.
 const DEFAULT_ALIGNMENT: u64 = 32;

@@ -62,7 +62,7 @@ pub(super) fn parse_file(label: &str, bytes: &[u8]) -> Result<ParsedHeader, Erro
 fn refusal(label: &str, bytes: &[u8], fault: GgufFault) -> Error {
     let is_begin = matches!(fault.kind, FaultKind::Magic { .. }) || bytes.len() < MAGIC.len();
     match sniff::identify(bytes).filter(|_| is_begin) {
-        Some(what) => Error::Stranger {
+        Some(what) => Error::OtherFormat {
             label: label.to_owned(),
             what,
         },

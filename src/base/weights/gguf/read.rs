@@ -18,7 +18,6 @@ const MAX_KEY_BYTES: u64 = (1 << 16) - 1;
 /// Number of bytes of a name that ggml stores.
 const MAX_TENSOR_NAME_BYTES: u64 = 63;
 
-/// The contents of one file.
 #[derive(Debug)]
 pub(super) struct ParsedHeader {
     pub(super) metadata: Metadata,

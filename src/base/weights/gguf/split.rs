@@ -12,10 +12,8 @@ use crate::weights::{Error, FileBytes, Metadata, Weights};
 use super::read::ParsedHeader;
 use super::{SplitFault, join, parse_file};
 
-/// Maximum number of parts of a split file.
 const MAX_PARTS: u64 = 1024;
 
-/// The number of parts of the model with this metadata.
 pub(super) fn count(metadata: &Metadata) -> Result<u64, SplitFault> {
     if metadata.get("split.count").is_none() {
         return Ok(1);

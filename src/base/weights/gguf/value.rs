@@ -35,7 +35,6 @@ macro_rules! numbers {
             }))
         }
 
-        /// Appends the type and the value.
         pub(super) fn write(out: &mut Vec<u8>, value: &Value) {
             match value {
                 $( Value::$variant(number) => {
@@ -97,7 +96,6 @@ numbers! {
     12 = F64(f64);
 }
 
-/// Reads the type and the value of `key`.
 pub(super) fn read(cursor: &mut Cursor<'_>, key: &str) -> Result<Value, GgufFault> {
     let what = Field::Key(key);
     let offset = cursor.at();

@@ -107,11 +107,9 @@ pub fn file_bytes(metadata: &Metadata, tensors: &[NewTensor]) -> Result<u64, Ggu
     Ok(header.bytes.len() as u64 + padded.sum::<u64>())
 }
 
-/// The bytes of a file before the tensor data.
 struct Header {
     bytes: Vec<u8>,
     alignment: u64,
-    /// Number of bytes of each tensor's data.
     sizes: Vec<u64>,
 }
 

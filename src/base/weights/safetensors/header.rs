@@ -18,10 +18,8 @@ use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 const MAX_BYTES: u64 = 100_000_000;
 /// Maximum number of dimensions, above that of any model.
 const MAX_DIMENSIONS: usize = 16;
-/// The metadata of the file as a whole.
 pub(super) const METADATA: &str = "__metadata__";
 
-/// The entry of a tensor in the header.
 #[derive(Debug, Deserialize)]
 struct TensorLine {
     dtype: Dtype,
@@ -29,16 +27,13 @@ struct TensorLine {
     data_offsets: [u64; 2],
 }
 
-/// A tensor of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TensorSlice {
     pub(super) name: String,
     pub(super) dtype: Dtype,
     /// Dimensions, the slowest first.
     pub(super) shape: Vec<u64>,
-    /// Offset of the data in the file.
     pub(super) offset: usize,
-    /// Size of the data in bytes.
     pub(super) bytes: usize,
 }
 
@@ -120,7 +115,6 @@ fn place(line: &TensorLine, begin: u64, data: u64) -> Result<u64, String> {
     }
 }
 
-/// The lines of a header by name.
 struct Header(BTreeMap<String, TensorLine>);
 
 impl<'de> Deserialize<'de> for Header {

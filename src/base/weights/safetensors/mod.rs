@@ -24,7 +24,6 @@ use super::{Error, FileBytes, sniff};
 pub const ENDING: &str = "safetensors";
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
-/// Maximum size of an index in bytes.
 const MAX_INDEX_BYTES: u64 = 64 << 20;
 
 /// Alignment in bytes of the data of written files and, as far as sizes allow, of each tensor.

@@ -298,7 +298,6 @@ fn matched<T>([a, b]: [&[T]; 2], keys: &[&dyn Fn(&T) -> String]) -> Vec<Pair<usi
     pairs.chain(rest.map(|at| [None, Some(at)])).collect()
 }
 
-/// The blocks of a slot, as text.
 fn blocks(slot: &Slot) -> String {
     let titles = slot.branches.iter().map(|b| uncapital(&b.block.title));
     titles.collect::<Vec<String>>().join(" alongside ")
@@ -363,7 +362,6 @@ fn roles(slot: &Slot) -> Vec<Role<'_>> {
     known.collect()
 }
 
-/// The norms of a slot, as text.
 fn norms(slot: &Slot) -> String {
     let norms = roles(slot).into_iter().filter(|of| of.1.kind == "norm");
     let mut names: Vec<&str> = norms.map(|(name, ..)| name).collect();

@@ -244,7 +244,6 @@ impl<'a> BoxIndex<'a> {
         self.layers.get(&path[..end]).copied()
     }
 
-    /// The box of a number.
     pub(super) fn find(&self, number: &Measurement) -> Option<BoxInLayer> {
         let Some(op) = &number.op else {
             return self.of_path(&number.path);

@@ -159,7 +159,6 @@ pub(super) fn sign(fragment: &mut Fragment, (x, y): Point, text: &str) {
     fragment.middle(x, y + 4.5, TextStyle::Title, text);
 }
 
-/// A square.
 pub(super) fn square(x: f64, y: f64, side: f64) -> Rect {
     Rect::new(x, y, side, side)
 }

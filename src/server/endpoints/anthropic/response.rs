@@ -8,7 +8,7 @@ use crate::http::transport::SseEvents;
 use crate::response::completion_parser::CompletionDelta;
 use crate::response::envelope::Envelope;
 use crate::response::running_completions::{Completion, DenoisingStep, StreamWriter};
-use lab_base::chat::tool_calls::completed;
+use lab_base::chat::tool_calls::completed_arguments;
 use lab_core::engine::{AnswerToken, FinishReason, Stopped, Usage};
 
 use super::error_body;
@@ -65,7 +65,7 @@ impl MessageWriter {
         for (id, name, arguments) in &one.calls {
             // The arguments of a call that was cut off are not valid JSON.
             let input: Value = serde_json::from_str(arguments)
-                .or_else(|_| serde_json::from_str(&completed(arguments)))
+                .or_else(|_| serde_json::from_str(&completed_arguments(arguments)))
                 .unwrap_or_else(|_| json!({}));
             blocks.push(json!({ "type": "tool_use", "id": id, "name": name, "input": input }));
         }

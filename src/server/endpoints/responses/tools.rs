@@ -13,7 +13,7 @@ use crate::http::context::RequestContext;
 use crate::http::error::{Error, quoted};
 use crate::request::json_access::{malformed, object_at, text_at};
 use crate::request::object_fields::{ObjectFields, ignore_unknown};
-use lab_base::chat::tool_calls::completed;
+use lab_base::chat::tool_calls::completed_arguments;
 
 use super::request::{Fields, given};
 
@@ -343,7 +343,8 @@ pub(super) fn with_text(text: &str) -> Value {
 
 /// The free text in the arguments of a call, where it is the only argument.
 pub(crate) fn free_text(arguments: &str) -> String {
-    let arguments: Value = serde_json::from_str(&completed(arguments)).unwrap_or_default();
+    let arguments: Value =
+        serde_json::from_str(&completed_arguments(arguments)).unwrap_or_default();
     arguments[INPUT].as_str().unwrap_or_default().to_owned()
 }
 

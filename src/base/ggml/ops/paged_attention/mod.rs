@@ -133,7 +133,6 @@ impl KvBlocks<'_> {
     }
 }
 
-/// Whether the operation reads a type.
 fn is_kv_type(ty: TensorType) -> bool {
     use TensorType::{BF16, F16, F32, Q4_0, Q8_0};
     matches!(ty, F32 | F16 | BF16 | Q8_0 | Q4_0)

@@ -30,7 +30,6 @@ use crate::weights::Metadata;
 use super::super::Tokenizer;
 use super::{FolderTokenizer, read};
 
-/// A folder with these files.
 fn folder(files: &[(&str, &str)]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     for (name, text) in files {

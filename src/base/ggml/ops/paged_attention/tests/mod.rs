@@ -5,7 +5,7 @@ mod reference;
 mod whole;
 
 use super::*;
-use crate::ggml::Executor;
+use crate::ggml::tests::{kv_blocks, loaded, put, result};
 use TensorType::{BF16, F16, F32, I32, Q4_0, Q8_0};
 use reference::*;
 
@@ -338,7 +338,7 @@ fn a_position_far_from_its_keys_is_no_overflow() {
 #[test]
 fn queries_may_lie_apart() {
     // [dk, heads, n] of rows that hold something else after each head.
-    let mut g = Graph::new(64, 8).expect("a small graph");
+    let g = Graph::new(64, 8).expect("a small graph");
     let rows = g.input("q", F32, &[40, 2, 3]).expect("a shape");
     let q = g
         .view(&rows, [32, 2, 3, 1], [160, 320, 960], 0)
@@ -347,39 +347,22 @@ fn queries_may_lie_apart() {
     let k = g.input("k", F32, &[32, 1, 16]).expect("a shape");
     let list = g.input("list", I32, &[4, 3]).expect("a shape");
     let table = g.input("table", I32, &[1]).expect("a shape");
-    let blocks = KvBlocks {
-        k: &k,
-        v: &k,
-        queries: &list,
-        table: &table,
-        block_len: 16,
-        selected: None,
-        bias: None,
-        whole: None,
-    };
+    let blocks = kv_blocks(&k, &k, &list, &table);
     let a = g.paged_attention(&q, &blocks, &PLAIN).expect("shapes fit");
     let b = g
         .paged_attention(&dense, &blocks, &PLAIN)
         .expect("shapes fit");
-    for y in [&a, &b] {
-        g.output(y).expect("of this graph");
-    }
-    let mut executor = Executor::new(&[], 2, 256).expect("the processor");
-    executor.load(g).expect("it fits");
-    executor
-        .write(&rows, &numbers(Q, 0, 0, 240))
-        .expect("queries");
-    executor.write(&k, &numbers(K, 0, 0, 512)).expect("keys");
-    executor.write(&table, &[0i32]).expect("one block");
-    executor
-        .write(&list, &[0, 0, 0, 1, 0, 1, 0, 2, 0, 2, 0, 16i32])
-        .expect("three queries");
+    let mut executor = loaded(g, &[&a, &b], 2);
+    put(&mut executor, &rows, &numbers(Q, 0, 0, 240));
+    put(&mut executor, &k, &numbers(K, 0, 0, 512));
+    put(&mut executor, &table, &[0i32]);
+    put(
+        &mut executor,
+        &list,
+        &[0, 0, 0, 1, 0, 1, 0, 2, 0, 2, 0, 16i32],
+    );
     executor.run().expect("it runs");
-    let read = |y: &Tensor| {
-        let mut values = vec![0f32; y.elements() as usize];
-        executor.read(y, &mut values).expect("a result");
-        values
-    };
+    let read = |y| result::<f32>(&executor, y);
     assert_eq!(read(&a), read(&b));
     assert_eq!(
         read(&a)[..32],
@@ -392,23 +375,14 @@ fn queries_may_lie_apart() {
 #[test]
 fn results_are_those_of_ggml() {
     let (dk, heads, n) = (64u64, 12, 20);
-    let mut g = Graph::new(64, 8).expect("a small graph");
+    let g = Graph::new(64, 8).expect("a small graph");
     let [q, k, v] =
         ["q", "k", "v"].map(|name| g.input(name, F32, &[dk, heads, n]).expect("a shape"));
     let mask = g.input("mask", F16, &[n, n]).expect("a shape");
     let sinks = g.input("sinks", F32, &[heads]).expect("a shape");
     let list = g.input("list", I32, &[4, n]).expect("a shape");
     let table = g.input("table", I32, &[2]).expect("a shape");
-    let blocks = KvBlocks {
-        k: &k,
-        v: &v,
-        queries: &list,
-        table: &table,
-        block_len: 16,
-        selected: None,
-        bias: None,
-        whole: None,
-    };
+    let blocks = kv_blocks(&k, &v, &list, &table);
     let scores = ScoreOptions {
         softcap: 2.0,
         max_bias: 8.0,
@@ -420,22 +394,16 @@ fn results_are_those_of_ggml() {
     let theirs = g
         .flash_attn(&pq, &pk, &pv, Some(&mask), &scores)
         .expect("shapes fit");
-    for y in [&ours, &theirs] {
-        g.output(y).expect("of this graph");
-    }
-    let mut executor = Executor::new(&[], 2, 256).expect("the processor");
-    executor.load(g).expect("it fits");
+    let mut executor = loaded(g, &[&ours, &theirs], 2);
     for (kind, tensor) in [(Q, &q), (K, &k), (V, &v)] {
         let values = numbers(kind, 0, 0, tensor.elements() as usize);
-        executor.write(tensor, &values).expect("values");
+        put(&mut executor, tensor, &values);
     }
-    executor
-        .write(&sinks, &numbers(SINKS, 0, 0, heads as usize))
-        .expect("sinks");
-    executor.write(&table, &[0i32, 1]).expect("two blocks");
+    put(&mut executor, &sinks, &numbers(SINKS, 0, 0, heads as usize));
+    put(&mut executor, &table, &[0i32, 1]);
     let n = n as i32;
     let list_values: Vec<i32> = (0..n).flat_map(|i| [0, i, 0, i + 1]).collect();
-    executor.write(&list, &list_values).expect("queries");
+    put(&mut executor, &list, &list_values);
     let bias = |i: i32, j: i32| {
         if j > i {
             f32::NEG_INFINITY
@@ -446,13 +414,9 @@ fn results_are_those_of_ggml() {
     let mask_values: Vec<half::f16> = (0..n * n)
         .map(|at| half::f16::from_f32(bias(at / n, at % n)))
         .collect();
-    executor.write(&mask, &mask_values).expect("a mask");
+    put(&mut executor, &mask, &mask_values);
     executor.run().expect("it runs");
-    let [a, b] = [&ours, &theirs].map(|y| {
-        let mut values = vec![0f32; y.elements() as usize];
-        executor.read(y, &mut values).expect("a result");
-        values
-    });
+    let [a, b] = [&ours, &theirs].map(|y| result::<f32>(&executor, y));
     let off = a
         .iter()
         .zip(&b)
@@ -467,16 +431,7 @@ fn what_does_not_go_together_is_refused() {
     let t = |ty, shape: &[u64]| g.input("t", ty, shape).expect("a sound shape");
     let (q, k) = (t(F32, &[32, 4, 3]), t(F16, &[32, 2, 64]));
     let (list, table) = (t(I32, &[4, 3]), t(I32, &[4]));
-    let blocks = KvBlocks {
-        k: &k,
-        v: &k,
-        queries: &list,
-        table: &table,
-        block_len: 16,
-        selected: None,
-        bias: None,
-        whole: None,
-    };
+    let blocks = kv_blocks(&k, &k, &list, &table);
     g.paged_attention(&q, &blocks, &PLAIN).expect("it is sound");
 
     let three_heads = t(F16, &[32, 3, 64]);
@@ -487,61 +442,29 @@ fn what_does_not_go_together_is_refused() {
     let two = t(I32, &[4, 2]);
     let floats = t(F32, &[4, 3]);
     let wide = t(F16, &[2048, 2, 64]);
+    let of_k = |k| KvBlocks { k, ..blocks };
+    let of_v = |v| KvBlocks { v, ..blocks };
+    let of_queries = |queries| KvBlocks { queries, ..blocks };
+    let of_len = |block_len| KvBlocks {
+        block_len,
+        ..blocks
+    };
+    let (v, table) = (&three_heads, &list);
     let refused = [
-        KvBlocks {
-            k: &three_heads,
-            v: &three_heads,
-            ..blocks
-        },
-        KvBlocks {
-            v: &three_heads,
-            ..blocks
-        },
-        KvBlocks {
-            v: &fewer,
-            ..blocks
-        },
-        KvBlocks {
-            k: &narrow,
-            ..blocks
-        },
-        KvBlocks {
-            k: &other,
-            ..blocks
-        },
-        KvBlocks {
-            v: &other,
-            ..blocks
-        },
-        KvBlocks {
-            v: &transposed,
-            ..blocks
-        },
-        KvBlocks {
-            queries: &two,
-            ..blocks
-        },
-        KvBlocks {
-            queries: &floats,
-            ..blocks
-        },
-        KvBlocks {
-            table: &list,
-            ..blocks
-        },
-        KvBlocks { v: &wide, ..blocks },
-        KvBlocks {
-            block_len: 0,
-            ..blocks
-        },
-        KvBlocks {
-            block_len: 24,
-            ..blocks
-        },
-        KvBlocks {
-            block_len: u64::MAX - 15,
-            ..blocks
-        },
+        KvBlocks { v, ..of_k(v) },
+        of_v(&three_heads),
+        of_v(&fewer),
+        of_k(&narrow),
+        of_k(&other),
+        of_v(&other),
+        of_v(&transposed),
+        of_queries(&two),
+        of_queries(&floats),
+        KvBlocks { table, ..blocks },
+        of_v(&wide),
+        of_len(0),
+        of_len(24),
+        of_len(u64::MAX - 15),
     ];
     for blocks in refused {
         assert!(

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use super::super::*;
-use crate::ggml::tests::in_place;
-use crate::ggml::{Arena, Executor, quantize};
+use crate::ggml::tests::{in_place, kv_blocks, loaded, put};
+use crate::ggml::{Arena, quantize};
 use TensorType::{BF16, F16, F32, I32, Q4_0, Q8_0};
 
 pub(super) const PLAIN: ScoreOptions<'_> = ScoreOptions {
@@ -320,7 +320,6 @@ fn pool(kind: u64, lists: &Lists, width: usize, ty: TensorType) -> Vec<u8> {
     bytes
 }
 
-/// Results of `queries`, one row for each.
 pub(super) fn attend(
     shape: &AttentionShape,
     rule: &ScoreRule,
@@ -337,7 +336,7 @@ pub(super) fn attend_lists(
     place: &BlockPlace,
     lists: &Lists,
 ) -> Vec<Vec<f32>> {
-    let mut g = Graph::new(64, 8).expect("a small graph");
+    let g = Graph::new(64, 8).expect("a small graph");
     let input = |ty, shape: &[usize]| {
         let shape: Vec<u64> = shape.iter().map(|n| *n as u64).collect();
         g.input("t", ty, &shape).expect("a sound shape")
@@ -368,14 +367,9 @@ pub(super) fn attend_lists(
     let sinks = rule.sinks.then(|| input(F32, &[shape.heads]));
     let bias = rule.far.map(|far| input(F32, &[shape.heads, 2 * far + 1]));
     let blocks = KvBlocks {
-        k: &k,
-        v: &values,
-        queries: &list,
-        table: &table,
         block_len: place.block_len as u64,
-        selected: None,
         bias: bias.as_ref(),
-        whole: None,
+        ..kv_blocks(&k, &values, &list, &table)
     };
     let scores = ScoreOptions {
         softcap: rule.softcap,
@@ -384,27 +378,19 @@ pub(super) fn attend_lists(
         ..PLAIN
     };
     let y = g.paged_attention(&q, &blocks, &scores).expect("shapes fit");
-    g.output(&y).expect("of this graph");
-    let mut executor = Executor::new(&[], place.threads, 256).expect("the processor");
-    executor.load(g).expect("it fits");
+    let mut executor = loaded(g, &[&y], place.threads);
     let rows = |kind, width| -> Vec<f32> {
         let row = |q: &Query| numbers(kind, q.sequence, q.position, width);
         queries.iter().flat_map(row).collect()
     };
-    executor
-        .write(&q, &rows(Q, shape.dk * shape.heads))
-        .expect("queries");
-    executor
-        .write(&list, &lists.queries)
-        .expect("the queries' list");
-    executor.write(&table, &lists.table).expect("the table");
+    put(&mut executor, &q, &rows(Q, shape.dk * shape.heads));
+    put(&mut executor, &list, &lists.queries);
+    put(&mut executor, &table, &lists.table);
     if let (Some(bias), Some(far)) = (&bias, rule.far) {
-        executor
-            .write(bias, &bias_of(shape, far))
-            .expect("the bias");
+        put(&mut executor, bias, &bias_of(shape, far));
     }
     if let Some(sinks) = &sinks {
-        executor.write(sinks, &sinks_of(shape)).expect("sinks");
+        put(&mut executor, sinks, &sinks_of(shape));
     }
     let mut run = || {
         executor.run().expect("it runs");
@@ -424,7 +410,6 @@ pub(super) fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|x| x.to_bits()).collect()
 }
 
-/// Compares with the reference.
 pub(super) fn check(
     shape: &AttentionShape,
     rule: &ScoreRule,

@@ -6,10 +6,10 @@ use std::collections::HashSet;
 use llguidance::derivre::RegexAst;
 
 use super::super::Error;
-use super::expand::{Values, Variant};
-use super::read::fault;
-use super::shape::{Array, Kind, Node, Object};
-use super::text::is_empty;
+use super::alternatives::{Array, Object, SchemaSet, ValueType};
+use super::reachable::{ReachableValues, Variant};
+use super::read::schema_error;
+use super::strings::is_empty;
 
 /// Maximum nesting of values in which options are told apart.
 const MAX_DEPTH: usize = 8;
@@ -20,8 +20,8 @@ const MAX_PAIRS: usize = 1 << 21;
 ///
 /// # Errors
 /// Two options may fit the same value, or there are too many.
-pub(super) fn check(values: &mut Values<'_>, nodes: &[Node]) -> Result<(), Error> {
-    let mut pairs = Pairs {
+pub(super) fn check(values: &mut ReachableValues<'_>, nodes: &[SchemaSet]) -> Result<(), Error> {
+    let mut pairs = OptionComparison {
         values,
         apart: HashSet::new(),
         n: 0,
@@ -41,7 +41,7 @@ pub(super) fn check(values: &mut Values<'_>, nodes: &[Node]) -> Result<(), Error
                     let message = format!(
                         "the options {one} and {other} may fit the same value, which cannot be enforced; `anyOf` can"
                     );
-                    return Err(fault(
+                    return Err(schema_error(
                         &pairs.values.schemas.groups[group as usize].clone(),
                         message,
                     ));
@@ -52,38 +52,47 @@ pub(super) fn check(values: &mut Values<'_>, nodes: &[Node]) -> Result<(), Error
     Ok(())
 }
 
-struct Pairs<'v, 'a> {
-    values: &'v mut Values<'a>,
+struct OptionComparison<'v, 'a> {
+    values: &'v mut ReachableValues<'a>,
     /// Values of which none is in both.
-    apart: HashSet<(Node, Node)>,
+    apart: HashSet<(SchemaSet, SchemaSet)>,
     n: usize,
 }
 
-impl Pairs<'_, '_> {
+impl OptionComparison<'_, '_> {
     /// Whether no value that is written one way fits the other, by the specification: there, an object may have
     /// properties that nothing names.
     fn apart(&mut self, written: &Variant, other: &Variant, depth: usize) -> Result<bool, Error> {
         self.values.schemas.in_time()?;
         self.n += 1;
         if self.n > MAX_PAIRS {
-            return Err(fault("", "`oneOf` has too many options"));
+            return Err(schema_error("", "`oneOf` has too many options"));
         }
-        let undecided = |message: String| fault("", message);
+        let undecided = |message: String| schema_error("", message);
         Ok(match (&written.alternative.kind, &other.alternative.kind) {
-            (Kind::Null, Kind::Null) => false,
-            (Kind::Bool(a), Kind::Bool(b)) => a != b,
-            (Kind::Number(a), Kind::Number(b)) => a.both(b).is_empty(),
-            (Kind::Text(a), Kind::Text(b)) => match (&a.constant, &b.constant) {
+            (ValueType::Null, ValueType::Null) => false,
+            (ValueType::Bool(a), ValueType::Bool(b)) => a != b,
+            (ValueType::Number(a), ValueType::Number(b)) => a.both(b).is_empty(),
+            (ValueType::Text(a), ValueType::Text(b)) => match (&a.constant, &b.constant) {
                 (Some(a), Some(b)) => a != b,
                 _ => is_empty(&RegexAst::And(vec![a.texts(), b.texts()])).map_err(undecided)?,
             },
-            (Kind::Array(a), Kind::Array(b)) => self.arrays_apart(a, b, depth)?,
-            (Kind::Object(_), Kind::Object(b)) => self.objects_apart(written, b, depth)?,
+            (ValueType::ArrayRules(a), ValueType::ArrayRules(b)) => {
+                self.arrays_apart(a, b, depth)?
+            }
+            (ValueType::ObjectRules(_), ValueType::ObjectRules(b)) => {
+                self.objects_apart(written, b, depth)?
+            }
             _ => true,
         })
     }
 
-    fn nodes_apart(&mut self, written: &Node, other: &Node, depth: usize) -> Result<bool, Error> {
+    fn nodes_apart(
+        &mut self,
+        written: &SchemaSet,
+        other: &SchemaSet,
+        depth: usize,
+    ) -> Result<bool, Error> {
         let pair = (written.clone(), other.clone());
         if self.apart.contains(&pair) {
             return Ok(true);
@@ -132,7 +141,8 @@ impl Pairs<'_, '_> {
             if !needed && !is_required(name) {
                 continue;
             }
-            let theirs = Values::property(other, name).map_err(|message| fault("", message))?;
+            let theirs = ReachableValues::property(other, name)
+                .map_err(|message| schema_error("", message))?;
             if self.nodes_apart(node, &theirs, depth)? {
                 return Ok(true);
             }

@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use super::number::Number;
-use super::text::{Pattern, Text};
+use super::number::NumberRules;
+use super::strings::{Pattern, StringRules};
 
 /// A value that fits several schemas at once: their numbers, ascending. None means any value.
-pub(super) type Node = Rc<[u32]>;
+pub(super) type SchemaSet = Rc<[u32]>;
 
 /// The values that fit the schemas of both.
-pub(super) fn both(a: &[u32], b: &[u32]) -> Node {
+pub(super) fn both(a: &[u32], b: &[u32]) -> SchemaSet {
     let mut all: Vec<u32> = a.iter().chain(b).copied().collect();
     all.sort_unstable();
     all.dedup();
@@ -19,26 +19,26 @@ pub(super) fn both(a: &[u32], b: &[u32]) -> Node {
 
 /// Values of one type.
 #[derive(Clone)]
-pub(super) enum Kind {
+pub(super) enum ValueType {
     Null,
     Bool(bool),
-    Number(Number),
-    Text(Text),
-    Array(Array),
-    Object(Object),
+    Number(NumberRules),
+    Text(StringRules),
+    ArrayRules(Array),
+    ObjectRules(Object),
 }
 
 #[derive(Clone)]
 pub(super) struct Array {
-    pub(super) prefix: Vec<Node>,
+    pub(super) prefix: Vec<SchemaSet>,
     /// Items after the prefix.
-    pub(super) items: Node,
+    pub(super) items: SchemaSet,
     pub(super) min: u32,
     pub(super) max: Option<u32>,
 }
 
 impl Array {
-    pub(super) fn item(&self, i: usize) -> &Node {
+    pub(super) fn item(&self, i: usize) -> &SchemaSet {
         self.prefix.get(i).unwrap_or(&self.items)
     }
 }
@@ -46,14 +46,14 @@ impl Array {
 #[derive(Clone, Default)]
 pub(super) struct Object {
     /// The schemas that say something of properties.
-    pub(super) parts: Vec<Rc<Part>>,
+    pub(super) parts: Vec<Rc<PropertyRules>>,
     pub(super) required: Vec<Rc<str>>,
     pub(super) min: u32,
     pub(super) max: Option<u32>,
 }
 
 /// What one schema says of properties, by the numbers of their schemas.
-pub(super) struct Part {
+pub(super) struct PropertyRules {
     /// Names in the order of the schema.
     pub(super) names: Vec<Rc<str>>,
     pub(super) properties: HashMap<Rc<str>, u32>,
@@ -66,13 +66,13 @@ pub(super) struct Part {
 /// One of the alternatives of a schema.
 #[derive(Clone)]
 pub(super) struct Alternative {
-    pub(super) kind: Kind,
+    pub(super) kind: ValueType,
     /// The options of `oneOf` that it comes from: the number of the `oneOf`, and that of the option.
     pub(super) options: Vec<(u32, u32)>,
 }
 
 impl Alternative {
-    pub(super) fn of(kind: Kind) -> Self {
+    pub(super) fn of(kind: ValueType) -> Self {
         Self {
             kind,
             options: Vec::new(),
@@ -94,20 +94,20 @@ impl Alternative {
     /// The values that fit both, if there may be any.
     pub(super) fn both(&self, other: &Self) -> Option<Self> {
         let kind = match (&self.kind, &other.kind) {
-            (Kind::Null, Kind::Null) => Kind::Null,
-            (Kind::Bool(a), Kind::Bool(b)) if a == b => Kind::Bool(*a),
-            (Kind::Number(a), Kind::Number(b)) => Kind::Number(a.both(b)),
-            (Kind::Text(a), Kind::Text(b)) => Kind::Text(a.both(b)?),
-            (Kind::Array(a), Kind::Array(b)) => {
+            (ValueType::Null, ValueType::Null) => ValueType::Null,
+            (ValueType::Bool(a), ValueType::Bool(b)) if a == b => ValueType::Bool(*a),
+            (ValueType::Number(a), ValueType::Number(b)) => ValueType::Number(a.both(b)),
+            (ValueType::Text(a), ValueType::Text(b)) => ValueType::Text(a.both(b)?),
+            (ValueType::ArrayRules(a), ValueType::ArrayRules(b)) => {
                 let n = a.prefix.len().max(b.prefix.len());
-                Kind::Array(Array {
+                ValueType::ArrayRules(Array {
                     prefix: (0..n).map(|i| both(a.item(i), b.item(i))).collect(),
                     items: both(&a.items, &b.items),
                     min: a.min.max(b.min),
                     max: a.max.into_iter().chain(b.max).min(),
                 })
             }
-            (Kind::Object(a), Kind::Object(b)) => {
+            (ValueType::ObjectRules(a), ValueType::ObjectRules(b)) => {
                 let (mut parts, mut required) = (a.parts.clone(), a.required.clone());
                 for part in &b.parts {
                     if !parts.iter().any(|known| Rc::ptr_eq(known, part)) {
@@ -119,7 +119,7 @@ impl Alternative {
                         required.push(Rc::clone(name));
                     }
                 }
-                Kind::Object(Object {
+                ValueType::ObjectRules(Object {
                     parts,
                     required,
                     min: a.min.max(b.min),
@@ -141,21 +141,21 @@ impl Alternative {
     fn is_free(&self) -> bool {
         self.options.is_empty()
             && match &self.kind {
-                Kind::Null | Kind::Bool(_) => true,
-                Kind::Number(number) => *number == Number::default(),
-                Kind::Text(text) => {
+                ValueType::Null | ValueType::Bool(_) => true,
+                ValueType::Number(number) => *number == NumberRules::default(),
+                ValueType::Text(text) => {
                     text.constant.is_none()
                         && text.min == 0
                         && text.max.is_none()
                         && text.patterns.is_empty()
                 }
-                Kind::Array(array) => {
+                ValueType::ArrayRules(array) => {
                     array.prefix.is_empty()
                         && array.items.is_empty()
                         && array.min == 0
                         && array.max.is_none()
                 }
-                Kind::Object(object) => {
+                ValueType::ObjectRules(object) => {
                     object.parts.is_empty()
                         && object.required.is_empty()
                         && object.min == 0
@@ -166,17 +166,17 @@ impl Alternative {
 }
 
 /// The alternatives of a schema.
-pub(super) type Shape = Vec<Alternative>;
+pub(super) type Alternatives = Vec<Alternative>;
 
 /// Whether all conditions are on objects, and values of every other type are free: so a schema of objects looks that
 /// does not name its type.
-pub(super) fn is_of_objects(shape: &Shape) -> bool {
+pub(super) fn is_of_objects(shape: &Alternatives) -> bool {
     let (objects, others): (Vec<_>, Vec<_>) = shape
         .iter()
-        .partition(|way| matches!(way.kind, Kind::Object(_)));
+        .partition(|way| matches!(way.kind, ValueType::ObjectRules(_)));
     let is_listed = |one: &Alternative| {
         let is_same = |way: &Alternative| match (&way.kind, &one.kind) {
-            (Kind::Bool(a), Kind::Bool(b)) => a == b,
+            (ValueType::Bool(a), ValueType::Bool(b)) => a == b,
             (a, b) => std::mem::discriminant(a) == std::mem::discriminant(b),
         };
         shape.iter().any(is_same)
@@ -184,11 +184,11 @@ pub(super) fn is_of_objects(shape: &Shape) -> bool {
     !objects.is_empty()
         && !objects.iter().any(|way| way.is_free())
         && others.iter().all(|way| way.is_free())
-        && any().iter().all(is_listed)
+        && any_value().iter().all(is_listed)
 }
 
 /// Any value.
-pub(super) fn any() -> Shape {
+pub(super) fn any_value() -> Alternatives {
     let array = Array {
         prefix: Vec::new(),
         items: Rc::new([]),
@@ -196,20 +196,24 @@ pub(super) fn any() -> Shape {
         max: None,
     };
     [
-        Kind::Null,
-        Kind::Bool(true),
-        Kind::Bool(false),
-        Kind::Number(Number::default()),
-        Kind::Text(Text::default()),
-        Kind::Array(array),
-        Kind::Object(Object::default()),
+        ValueType::Null,
+        ValueType::Bool(true),
+        ValueType::Bool(false),
+        ValueType::Number(NumberRules::default()),
+        ValueType::Text(StringRules::default()),
+        ValueType::ArrayRules(array),
+        ValueType::ObjectRules(Object::default()),
     ]
     .map(Alternative::of)
     .into()
 }
 
 /// The alternatives that fit both, at most `limit`; `None` if there are more.
-pub(super) fn meet(a: &Shape, b: &Shape, limit: usize) -> Option<Shape> {
+pub(super) fn intersection(
+    a: &Alternatives,
+    b: &Alternatives,
+    limit: usize,
+) -> Option<Alternatives> {
     let mut out = Vec::new();
     if a.len().saturating_mul(b.len()) > limit.saturating_mul(8) {
         return None;
@@ -221,8 +225,8 @@ pub(super) fn meet(a: &Shape, b: &Shape, limit: usize) -> Option<Shape> {
             }
             // Free alternatives change nothing; a copy of the other is cheaper.
             let met = match (one.is_free(), other.is_free()) {
-                (true, _) if !matches!(one.kind, Kind::Bool(_)) => Some(other.clone()),
-                (_, true) if !matches!(other.kind, Kind::Bool(_)) => Some(one.clone()),
+                (true, _) if !matches!(one.kind, ValueType::Bool(_)) => Some(other.clone()),
+                (_, true) if !matches!(other.kind, ValueType::Bool(_)) => Some(one.clone()),
                 _ => one.both(other),
             };
             out.extend(met);

@@ -9,18 +9,18 @@ use std::collections::BTreeSet;
 use minijinja::value::ValueKind;
 use minijinja::{Error, Value};
 
-use super::budget::{self, ITEM, Walk};
-use super::call::Call;
-use super::filters::attribute;
+use super::budget::{self, ITEM, Walk, entries, iterate};
+use super::callable::BoundCall;
+use super::error::fault;
 use super::operators::compare;
-use super::value::{entries, fault, is_list, iterate, list};
+use super::value::{is_list, list};
 
 /// A key for comparison, and its item.
 type Keyed = (Value, Value);
 
 /// All items with their keys, after charging for them.
 fn keyed(
-    call: &Call<'_>,
+    call: &BoundCall<'_>,
     path: Option<&Value>,
     is_case_sensitive: bool,
 ) -> Result<Vec<Keyed>, Error> {
@@ -48,6 +48,22 @@ fn key(item: &Value, path: Option<&Value>, is_case_sensitive: bool) -> Result<Va
     }
 }
 
+/// The value at `a.b.0` of an item, as Jinja2 reads the `attribute` argument: items before attributes, numbers as
+/// indices. Without the argument, the item itself.
+pub(super) fn attribute(item: &Value, path: Option<&Value>) -> Result<Value, Error> {
+    match path.map(|path| (path, path.as_str())) {
+        None => Ok(item.clone()),
+        Some((index, None)) => item.get_item(index),
+        Some((_, Some(path))) => {
+            path.split('.')
+                .try_fold(item.clone(), |value, part| match part.parse::<usize>() {
+                    Ok(index) => value.get_item(&Value::from(index)),
+                    Err(_) => value.get_item(&Value::from(part)),
+                })
+        }
+    }
+}
+
 /// Sorts by keys; equal ones keep their order.
 fn sorted(mut items: Vec<Keyed>, is_reverse: bool) -> Result<Value, Error> {
     let mut failure = items
@@ -67,7 +83,7 @@ fn sorted(mut items: Vec<Keyed>, is_reverse: bool) -> Result<Value, Error> {
 }
 
 /// `value | min(case_sensitive=False, attribute=None)`, and `max`
-pub(super) fn outermost(call: &Call<'_>) -> Result<Value, Error> {
+pub(super) fn outermost(call: &BoundCall<'_>) -> Result<Value, Error> {
     let wanted = match call.name {
         "min" => Ordering::Less,
         _ => Ordering::Greater,
@@ -83,7 +99,7 @@ pub(super) fn outermost(call: &Call<'_>) -> Result<Value, Error> {
 }
 
 /// `value | sort(reverse=False, case_sensitive=False, attribute=None)`
-pub(super) fn sort(call: &Call<'_>) -> Result<Value, Error> {
+pub(super) fn sort(call: &BoundCall<'_>) -> Result<Value, Error> {
     // The keys of an item form one list, so that items are never compared.
     let keyed = keyed(call, call.value(2), call.flag(1))?.into_iter();
     let keyed = keyed.map(|(key, item)| (Value::from(vec![key]), item));
@@ -91,7 +107,7 @@ pub(super) fn sort(call: &Call<'_>) -> Result<Value, Error> {
 }
 
 /// `value | unique(case_sensitive=False, attribute=None)`
-pub(super) fn unique(call: &Call<'_>) -> Result<Value, Error> {
+pub(super) fn unique(call: &BoundCall<'_>) -> Result<Value, Error> {
     let mut seen = BTreeSet::new();
     let mut kept = Vec::new();
     for (key, item) in keyed(call, call.value(1), call.flag(0))? {
@@ -106,7 +122,7 @@ pub(super) fn unique(call: &Call<'_>) -> Result<Value, Error> {
 }
 
 /// `value | dictsort(case_sensitive=False, by='key', reverse=False)`
-pub(super) fn dict_sort(call: &Call<'_>) -> Result<Value, Error> {
+pub(super) fn dict_sort(call: &BoundCall<'_>) -> Result<Value, Error> {
     let is_by_key = match call.given(1).map(Value::as_str) {
         None | Some(Some("key")) => true,
         Some(Some("value")) => false,

@@ -8,9 +8,9 @@
 //! macro that name its parameters. Invariant: the line numbers of the result are those of the template.
 
 use minijinja::machinery::{Token, tokenize};
+use minijinja::syntax::SyntaxConfig;
 
-use super::defaults::{self, ABSENT};
-use super::{TemplateError, syntax};
+use super::TemplateError;
 
 /// Maximum size of a template, in bytes: about fifty times the longest in common use.
 const MAX_BYTES: usize = 1 << 20;
@@ -24,8 +24,19 @@ const MAX_BRACKETS: usize = 60;
 /// The variable that is inserted between an operator and its right operand.
 pub(super) const UNFOLDED: &str = "__unfolded";
 
+/// The default of a parameter whose default is computed in the body: a variable that is never defined.
+pub(super) const ABSENT: &str = "__absent";
+
 /// What is inserted before a comparison, so that the engine does not compare constants: a filter that does nothing.
 const UNCOMPARED: &str = "|__walk ";
+
+pub(super) fn syntax() -> SyntaxConfig {
+    SyntaxConfig::builder()
+        .trim_blocks(true)
+        .lstrip_blocks(true)
+        .build()
+        .expect("the default delimiters are valid")
+}
 
 /// The template as the engine compiles it.
 pub(super) fn prepare(source: &str) -> Result<String, TemplateError> {
@@ -95,7 +106,7 @@ pub(super) fn prepare(source: &str) -> Result<String, TemplateError> {
         return Err(refused(span.start_line, excess));
     }
     out += &text[copied..];
-    Ok(defaults::moved(out))
+    Ok(out)
 }
 
 /// An operator with a variable after it, so that the engine cannot compute the result while compiling.

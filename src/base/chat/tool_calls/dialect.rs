@@ -9,8 +9,8 @@ use serde_json::{Map, Value, json};
 
 use crate::chat::template::{ChatTemplate, Moment, RenderInput};
 
-use super::format::{Body, Format, Marks, formats, reasoning_marks};
-use super::parser::{Parser, Part, Tool};
+use super::format::{CallBody, CallFormat, MarkPair, call_formats, reasoning_marks};
+use super::parser::{OutputParser, OutputPart, Tool};
 
 /// Words that occur in no template.
 const USER: &str = "qzuserwordqz";
@@ -23,11 +23,11 @@ const RESULT: &str = "qzresultwordqz";
 
 /// How a model writes reasoning and tool calls.
 #[derive(Clone, Debug)]
-pub struct Dialect {
+pub struct ChatDialect {
     /// The format of calls; `None` only if there are no formats.
-    pub format: Option<Arc<Format>>,
+    pub format: Option<Arc<CallFormat>>,
     /// The marks around reasoning, if the model is known to reason.
-    pub reasoning: Option<Marks>,
+    pub reasoning: Option<MarkPair>,
     /// Whether the template takes the arguments of calls as JSON text instead of an object.
     pub takes_text: bool,
     /// Whether the template shows the tools on offer.
@@ -156,19 +156,19 @@ impl Prober<'_> {
 }
 
 /// The number of bytes of a text that a format leaves as content, if it extracts the call.
-fn left_by(format: &Arc<Format>, text: &str) -> Option<usize> {
+fn left_by(format: &Arc<CallFormat>, text: &str) -> Option<usize> {
     let tool = Tool {
         name: TOOL.into(),
         parameters: json!({ "properties": { KEY: { "type": "string" } } }),
     };
-    let mut parser = Parser::new(Some(Arc::clone(format)), Arc::new(vec![tool]), None, false);
+    let mut parser = OutputParser::new(Some(Arc::clone(format)), Arc::new(vec![tool]), None, false);
     let mut spans = parser.push(text);
     spans.extend(parser.finish(false));
     let (mut arguments, mut content) = (String::new(), 0);
     for span in &spans {
         match &span.part {
-            Some(Part::Arguments { text, .. }) => arguments.push_str(text),
-            Some(Part::Content(text)) => content += text.trim().len(),
+            Some(OutputPart::Arguments { text, .. }) => arguments.push_str(text),
+            Some(OutputPart::Content(text)) => content += text.trim().len(),
             _ => {}
         }
     }
@@ -177,26 +177,26 @@ fn left_by(format: &Arc<Format>, text: &str) -> Option<usize> {
 }
 
 /// The format that extracts a rendered call and leaves the least content; of equal ones, the most specific.
-fn read_by(text: &str) -> Option<Arc<Format>> {
-    let all = formats().iter().filter(|format| !format.is_fallback);
+fn read_by(text: &str) -> Option<Arc<CallFormat>> {
+    let all = call_formats().iter().filter(|format| !format.is_fallback);
     let all = all.filter_map(|format| Some((left_by(format, text)?, format)));
-    let marks = |format: &Format| format.starts().map(str::len).sum::<usize>();
+    let marks = |format: &CallFormat| format.starts().map(str::len).sum::<usize>();
     let best = all.min_by_key(|(left, format)| (*left, std::cmp::Reverse(marks(format))));
     best.map(|(_, format)| Arc::clone(format))
 }
 
 /// The format whose marks all occur in a text that explains tools.
-fn explained_by(text: &str) -> Option<Arc<Format>> {
-    let has_all = |format: &&Arc<Format>| {
+fn explained_by(text: &str) -> Option<Arc<CallFormat>> {
+    let has_all = |format: &&Arc<CallFormat>| {
         let parameter = format.parameter.iter().map(|marks| marks.open.trim());
         let mut all = format.starts().chain(parameter).peekable();
         all.peek().is_some() && !format.bare && all.all(|mark| text.contains(mark))
     };
-    let all = formats()
+    let all = call_formats()
         .iter()
-        .filter(|f| f.body != Body::Channels)
+        .filter(|f| f.body != CallBody::Channels)
         .filter(has_all);
-    let size = |format: &Format| {
+    let size = |format: &CallFormat| {
         let parameter = format
             .parameter
             .as_ref()
@@ -206,12 +206,12 @@ fn explained_by(text: &str) -> Option<Arc<Format>> {
     all.max_by_key(|format| size(format)).cloned()
 }
 
-fn fallback() -> Option<Arc<Format>> {
-    let plain = formats().iter().find(|format| format.is_fallback);
+fn fallback() -> Option<Arc<CallFormat>> {
+    let plain = call_formats().iter().find(|format| format.is_fallback);
     plain.cloned()
 }
 
-impl Dialect {
+impl ChatDialect {
     /// Probes the dialect of a model with this template, these texts of BOS and EOS, and these tokens (`is_token`).
     pub fn probe(
         template: &ChatTemplate,
@@ -231,12 +231,12 @@ impl Dialect {
         let user = json!([{ "role": "user", "content": USER }]);
         let explained = || explained_by(&prober.render(&user, true)?);
         let by_token = || {
-            let has_all = |format: &&Arc<Format>| {
+            let has_all = |format: &&Arc<CallFormat>| {
                 let mut marks = format.starts().peekable();
                 !format.bare && marks.peek().is_some() && marks.all(&is_token)
             };
-            let all = formats().iter().filter(has_all);
-            all.min_by_key(|format| format.body != Body::Object)
+            let all = call_formats().iter().filter(has_all);
+            all.min_by_key(|format| format.body != CallBody::Object)
                 .cloned()
         };
         let calls = Prober::calling("");
@@ -280,7 +280,7 @@ impl Dialect {
     pub fn has_channels(&self) -> bool {
         self.format
             .as_ref()
-            .is_some_and(|f| f.body == Body::Channels)
+            .is_some_and(|f| f.body == CallBody::Channels)
     }
 
     /// Whether a prompt with this end has opened a block of reasoning.
@@ -300,7 +300,7 @@ impl Dialect {
 
 /// The marks of reasoning: those that a template writes around reasoning, starts an answer with, or strips from earlier
 /// answers.
-fn reasoning(prober: &Prober<'_>, is_token: &impl Fn(&str) -> bool) -> Option<Marks> {
+fn reasoning(prober: &Prober<'_>, is_token: &impl Fn(&str) -> bool) -> Option<MarkPair> {
     let call = json!({
         "id": "abcdef123", "type": "function",
         "function": { "name": TOOL, "arguments": { KEY: VALUE } },
@@ -324,23 +324,23 @@ fn reasoning(prober: &Prober<'_>, is_token: &impl Fn(&str) -> bool) -> Option<Ma
     let after_user = prompt
         .rfind(USER)
         .map_or("", |at| &prompt[at + USER.len()..]);
-    let surrounds = |marks: &Marks| {
+    let surrounds = |marks: &MarkPair| {
         shown.iter().flatten().flatten().any(|text| {
             let thought = text.split_once(THOUGHT);
             thought.is_some_and(|(_, after)| after.trim_start().starts_with(&marks.close))
         })
     };
     let starts =
-        |marks: &Marks| after_user.contains(&marks.open) || after_user.contains(&marks.close);
-    let drops = |marks: &Marks| {
+        |marks: &MarkPair| after_user.contains(&marks.open) || after_user.contains(&marks.close);
+    let drops = |marks: &MarkPair| {
         let content = format!("{}\n{THOUGHT}\n{}\n\n{ANSWER}", marks.open, marks.close);
         let earlier = json!({ "role": "assistant", "content": content });
         let messages = json!([user[0], earlier, user[0]]);
         let text = prober.render(&messages, true);
         text.is_some_and(|text| text.contains(ANSWER) && !text.contains(THOUGHT))
     };
-    let has = |marks: &Marks| is_token(&marks.open) && is_token(&marks.close);
-    let tests: [&dyn Fn(&Marks) -> bool; 4] = [&surrounds, &starts, &drops, &has];
+    let has = |marks: &MarkPair| is_token(&marks.open) && is_token(&marks.close);
+    let tests: [&dyn Fn(&MarkPair) -> bool; 4] = [&surrounds, &starts, &drops, &has];
     let all = reasoning_marks();
     tests
         .iter()

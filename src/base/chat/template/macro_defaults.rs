@@ -8,16 +8,13 @@ use std::ops::Range;
 
 use minijinja::machinery::{Span, Token, tokenize};
 
-use super::syntax;
-
-/// The default of a parameter whose default is computed in the body: a variable that is never defined.
-pub(super) const ABSENT: &str = "__absent";
+use super::preprocess::{ABSENT, syntax};
 
 /// A token and its place in the text.
 type Placed<'a> = (Token<'a>, Span);
 
 /// The text of a template with such defaults moved.
-pub(super) fn moved(text: String) -> String {
+pub(super) fn with_moved_defaults(text: String) -> String {
     if !text.contains("macro") {
         return text;
     }
@@ -119,14 +116,14 @@ mod tests {
         let expected = "{%- macro f(a, b=__absent, c=__absent) -%}\
             {% set b = (a[1] ~ 'x') if b is undefined else b -%}\
             {% set c = ((1, 2)) if c is undefined else c -%}\n{{ b }}{% endmacro %}";
-        assert_eq!(moved(source.to_owned()), expected);
+        assert_eq!(with_moved_defaults(source.to_owned()), expected);
         for same in [
             "{% macro f(a, b=x.a, c={'a': 1}) %}{{ macro }}{% endmacro %}",
             "{% macro f() %}{% endmacro %}",
             "{% macro f(a, b=a",
             "{% macro",
         ] {
-            assert_eq!(moved(same.to_owned()), same);
+            assert_eq!(with_moved_defaults(same.to_owned()), same);
         }
     }
 }

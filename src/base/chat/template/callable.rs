@@ -8,16 +8,16 @@ use minijinja::value::{Kwargs, from_args};
 use minijinja::{Error, Value};
 
 use super::budget::{self, ITEM};
-use super::value::fault;
+use super::error::fault;
 
 /// The body of a callable.
-pub(super) type Body = fn(&Call<'_>) -> Result<Value, Error>;
+pub(super) type CallableBody = fn(&BoundCall<'_>) -> Result<Value, Error>;
 
 /// Names separated by spaces, parameters separated by spaces, and the body.
-pub(super) type Row = (&'static str, &'static str, Body);
+pub(super) type CallableRow = (&'static str, &'static str, CallableBody);
 
 /// One call: the value before the `|`, the `is` or the dot, and the bound arguments.
-pub(super) struct Call<'a> {
+pub(super) struct BoundCall<'a> {
     /// The value that the callable is applied to.
     pub(super) this: &'a Value,
     /// The name that the template used.
@@ -28,7 +28,7 @@ pub(super) struct Call<'a> {
 
 /// Calls `row` as `name`.
 pub(super) fn run(
-    (_, params, body): Row,
+    (_, params, body): CallableRow,
     name: &str,
     this: &Value,
     args: &[Value],
@@ -38,7 +38,7 @@ pub(super) fn run(
     }
     budget::made(text_length(this))?;
     let args = bind(args, params)?;
-    let call = Call {
+    let call = BoundCall {
         this,
         name,
         params,
@@ -50,8 +50,8 @@ pub(super) fn run(
 }
 
 /// The row of a callable.
-pub(super) fn find(rows: &[Row], name: &str) -> Option<Row> {
-    let has_name = |row: &&Row| row.0.split(' ').any(|other| other == name);
+pub(super) fn find(rows: &[CallableRow], name: &str) -> Option<CallableRow> {
+    let has_name = |row: &&CallableRow| row.0.split(' ').any(|other| other == name);
     rows.iter().find(has_name).copied()
 }
 
@@ -81,7 +81,7 @@ fn bind(args: &[Value], params: &str) -> Result<Vec<Option<Value>>, Error> {
     Ok(bound)
 }
 
-impl Call<'_> {
+impl BoundCall<'_> {
     /// An argument, if it was given.
     pub(super) fn given(&self, position: usize) -> Option<&Value> {
         self.args[position].as_ref()

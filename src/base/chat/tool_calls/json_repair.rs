@@ -2,7 +2,7 @@
 //!
 //! What has one reading only is mended: control characters in strings, escapes that JSON does not have, a quote within
 //! a string, a comma before a closing bracket, Python's words. Everything else is a fault. Invariant: what was written,
-//! followed by what [`Object::complete`] writes, is valid JSON.
+//! followed by what [`JsonRepair::complete`] writes, is valid JSON.
 
 use super::json::{literal, push_escaped};
 
@@ -11,7 +11,7 @@ const MAX_DEPTH: usize = 120;
 
 /// The result of reading text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Read {
+pub(super) enum RepairStep {
     /// The object is not complete.
     More,
     /// The object ended after so many bytes.
@@ -53,7 +53,7 @@ enum Expects {
 
 /// An object that is being read.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Object {
+pub(super) struct JsonRepair {
     /// The open brackets; whether each is an object's.
     open: Vec<bool>,
     expects: Expects,
@@ -67,18 +67,18 @@ pub(super) struct Object {
     takes_lists: bool,
 }
 
-impl Object {
+impl JsonRepair {
     /// Reads text, and appends to `out` what is certain.
-    pub(super) fn read(&mut self, text: &str, out: &mut String) -> Read {
+    pub(super) fn read(&mut self, text: &str, out: &mut String) -> RepairStep {
         for (at, c) in text.char_indices() {
             if !self.step(c, out) {
-                return Read::Fault(at);
+                return RepairStep::Fault(at);
             }
             if self.open.is_empty() {
-                return Read::End(at + c.len_utf8());
+                return RepairStep::End(at + c.len_utf8());
             }
         }
-        Read::More
+        RepairStep::More
     }
 
     /// Reads a character. Returns whether it can follow.
@@ -283,14 +283,14 @@ impl Object {
     }
 
     /// Reads a whole text, with quotes that cannot end a string taken as text.
-    pub(super) fn read_whole(&mut self, text: &str, out: &mut String) -> Read {
+    pub(super) fn read_whole(&mut self, text: &str, out: &mut String) -> RepairStep {
         let mut at = 0;
         loop {
             match self.read(&text[at..], out) {
-                Read::Fault(fault) if self.reopen(out) => at += fault,
-                Read::Fault(fault) => return Read::Fault(at + fault),
-                Read::End(end) => return Read::End(at + end),
-                Read::More => return Read::More,
+                RepairStep::Fault(fault) if self.reopen(out) => at += fault,
+                RepairStep::Fault(fault) => return RepairStep::Fault(at + fault),
+                RepairStep::End(end) => return RepairStep::End(at + end),
+                RepairStep::More => return RepairStep::More,
             }
         }
     }
@@ -346,21 +346,21 @@ impl Object {
 }
 
 /// A text that is an object (`takes_lists`: or a list) as valid JSON; `None` if it is not one.
-pub(super) fn mended(text: &str, takes_lists: bool) -> Option<String> {
-    let mut object = Object {
+pub(super) fn repaired(text: &str, takes_lists: bool) -> Option<String> {
+    let mut object = JsonRepair {
         takes_lists,
-        ..Object::default()
+        ..JsonRepair::default()
     };
     let (text, mut out) = (text.trim(), String::new());
     match object.read_whole(text, &mut out) {
-        Read::End(end) => (end == text.len()).then_some(out),
-        Read::More | Read::Fault(_) => None,
+        RepairStep::End(end) => (end == text.len()).then_some(out),
+        RepairStep::More | RepairStep::Fault(_) => None,
     }
 }
 
 /// Arguments of a call that may be cut off or malformed, as the valid JSON of an object that holds what can be read.
-pub fn completed(arguments: &str) -> String {
-    let (mut object, mut out) = (Object::default(), String::new());
+pub fn completed_arguments(arguments: &str) -> String {
+    let (mut object, mut out) = (JsonRepair::default(), String::new());
     object.read_whole(arguments.trim_start(), &mut out);
     object.complete(&mut out);
     match out.is_empty() {
@@ -401,12 +401,12 @@ mod tests {
                 r#"{"a": 123456789012345678901234567890, "b": 1.10}"#,
             ),
         ] {
-            let found = mended(text, false).unwrap_or_else(|| panic!("{text}"));
+            let found = repaired(text, false).unwrap_or_else(|| panic!("{text}"));
             assert_eq!(found, expected, "{text}");
             serde_json::from_str::<serde_json::Value>(&found)
                 .unwrap_or_else(|e| panic!("{e}: {found}"));
         }
-        assert_eq!(mended("[1, ]", true).as_deref(), Some("[1]"));
+        assert_eq!(repaired("[1, ]", true).as_deref(), Some("[1]"));
     }
 
     #[test]
@@ -431,23 +431,23 @@ mod tests {
             r#"{"a": 1,, "b": 2}"#,
             r#"{"a": "say "hi", then go"}"#,
         ] {
-            assert_eq!(mended(text, false), None, "{text}");
+            assert_eq!(repaired(text, false), None, "{text}");
         }
         let deep = format!("{{\"a\": {}{}}}", "[".repeat(200), "]".repeat(200));
-        assert_eq!(mended(&deep, false), None);
+        assert_eq!(repaired(&deep, false), None);
     }
 
     #[test]
     fn what_is_cut_off_is_completed_at_every_place() {
         let text = r#"{"a": "x\n\ud83d\ude00\"y", "b": [1, {"c": true, "d": []}], "e": -1.5e3}"#;
         for (end, _) in text.char_indices() {
-            let found = completed(&text[..end]);
+            let found = completed_arguments(&text[..end]);
             let value: serde_json::Value =
                 serde_json::from_str(&found).unwrap_or_else(|e| panic!("{e}: {found}"));
             assert!(value.is_object(), "{found}");
         }
-        assert_eq!(completed(r#"{"a": "x"#), r#"{"a": "x"}"#);
-        assert_eq!(completed(r#"{"a": "x", "b"#), r#"{"a": "x"}"#);
-        assert_eq!(completed("no object"), "{}");
+        assert_eq!(completed_arguments(r#"{"a": "x"#), r#"{"a": "x"}"#);
+        assert_eq!(completed_arguments(r#"{"a": "x", "b"#), r#"{"a": "x"}"#);
+        assert_eq!(completed_arguments("no object"), "{}");
     }
 }

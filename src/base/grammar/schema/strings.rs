@@ -7,7 +7,7 @@ use std::rc::Rc;
 use llguidance::derivre::{Regex, RegexAst, RegexBuilder};
 use serde_json::Value;
 
-use super::classes::ANY;
+use super::char_classes::ANY;
 use super::pattern;
 
 /// Work of one decision about an expression; the library counts it.
@@ -47,12 +47,12 @@ impl Pattern {
 
 /// The patterns of a document.
 #[derive(Default)]
-pub(super) struct Patterns {
+pub(super) struct PatternCache {
     known: HashMap<String, Rc<Pattern>>,
     n_bytes: usize,
 }
 
-impl Patterns {
+impl PatternCache {
     /// A pattern of ECMA-262; the same one for the same text.
     pub(super) fn of(&mut self, source: &str) -> Result<Rc<Pattern>, String> {
         if let Some(known) = self.known.get(source) {
@@ -94,14 +94,14 @@ pub(super) fn is_empty(texts: &RegexAst) -> Result<bool, String> {
 
 /// The strings that fit a schema.
 #[derive(Clone, Default)]
-pub(super) struct Text {
+pub(super) struct StringRules {
     pub(super) constant: Option<Rc<str>>,
     pub(super) min: u32,
     pub(super) max: Option<u32>,
     pub(super) patterns: Vec<Rc<Pattern>>,
 }
 
-impl Text {
+impl StringRules {
     /// The strings that fit both; `None` if their constants differ.
     pub(super) fn both(&self, other: &Self) -> Option<Self> {
         if let (Some(a), Some(b)) = (&self.constant, &other.constant)

@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 
 use super::json::{is_number, literal, quoted};
-use super::object::mended;
+use super::json_repair::repaired;
 use super::python;
 
 /// Maximum number of schemas that are looked at for one question.
@@ -28,7 +28,7 @@ const OF_NUMBERS: &[&str] = &["int32", "int64", "uint32", "uint64", "float", "do
 
 /// A schema within the schema of a tool, which has the definitions that it refers to.
 #[derive(Clone, Copy, Debug)]
-pub struct Schema<'a> {
+pub struct ToolSchema<'a> {
     root: &'a Value,
     own: &'a Value,
 }
@@ -43,7 +43,7 @@ struct Question<'a> {
     depth: usize,
 }
 
-impl<'a> Schema<'a> {
+impl<'a> ToolSchema<'a> {
     /// The schema of a tool's arguments.
     pub fn of_tool(parameters: &'a Value) -> Self {
         Self {
@@ -159,7 +159,7 @@ pub(super) fn typed(text: &str) -> Option<String> {
 /// The JSON of an object or a list, as it is written.
 fn nested(text: &str) -> Option<String> {
     let is_nested = text.starts_with(['{', '[']);
-    is_nested.then(|| mended(text, true)).flatten()
+    is_nested.then(|| repaired(text, true)).flatten()
 }
 
 /// The schema of a property, also where the schema of the object is put together from others.
@@ -197,7 +197,7 @@ fn texts(
 ) -> Option<bool> {
     *steps = steps.checked_sub(1)?;
     let depth = depth.checked_sub(1)?;
-    let own = Schema { root, own: schema };
+    let own = ToolSchema { root, own: schema };
     if own.allows_strings() == Some(false) {
         return Some(true);
     }

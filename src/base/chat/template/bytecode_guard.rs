@@ -13,7 +13,7 @@ use minijinja::machinery::Instruction as I;
 use minijinja::machinery::{Instruction, Instructions};
 
 use super::operators::NAMES;
-use super::source::UNFOLDED;
+use super::preprocess::UNFOLDED;
 
 /// Maximum length of literal text that is not charged for: fuel bounds how often it is written.
 const FREE_LITERAL: usize = 16;

@@ -6,119 +6,32 @@
 
 use std::sync::Arc;
 
-use super::format::Format;
-use super::header::{Arguments, Header};
-use super::json::{Scan, quoted, unquoted};
+use super::format::CallFormat;
+use super::header::ArgumentForm;
+use super::json::{JsonScan, quoted, unquoted};
+use super::json_repair::{JsonRepair, RepairStep, repaired};
 use super::notation;
-use super::object::{Object, Read, mended};
-use super::parameter::Search;
-use super::parser::{Parser, Part, State, boundary};
-use super::schema::Schema;
+use super::open_call::{ArgumentState, OpenCall, PendingHeader};
+use super::parameter::ParameterSearch;
+use super::parser::{OutputParser, OutputPart, ParserState, boundary};
+use super::tool_schema::ToolSchema;
 
 /// The number of bytes of JSON arguments that are held back until they are complete.
 const HELD: usize = 1 << 10;
 
-/// A call whose arguments are being parsed.
-#[derive(Clone, Debug)]
-pub(super) struct Call {
-    index: u32,
-    stage: Stage,
-    /// The index of its tool.
-    tool: usize,
-    /// The header of the call, which is still part of the held text.
-    pending: Option<Pending>,
-}
-
-/// A header that counts only if arguments follow.
-#[derive(Clone, Debug)]
-pub(super) struct Pending {
-    /// White space before it.
-    pub(super) space: usize,
-    pub(super) header: Header,
-    /// Whether it follows another call.
-    pub(super) is_next: bool,
-}
-
-#[derive(Clone, Debug)]
-enum Stage {
-    /// An object: `n` bytes of it were read, and `out` is to be sent.
-    Json {
-        object: Object,
-        n: usize,
-        out: String,
-        outer: usize,
-    },
-    /// An object in a string, of which `n` bytes were searched for its end.
-    Quoted {
-        scan: Scan,
-        n: usize,
-        outer: usize,
-    },
-    Notation(notation::Scan),
-    /// The rest of the objects around the arguments.
-    Outer {
-        depth: usize,
-        scan: Option<Scan>,
-    },
-    /// One parameter after another; these came.
-    Parameters {
-        keys: Vec<String>,
-        search: Search,
-    },
-}
-
-impl Call {
-    fn new(index: u32, pending: Pending, tool: usize) -> Self {
-        let stage = match pending.header.arguments {
-            Arguments::Json { outer } => Stage::Json {
-                object: Object::default(),
-                n: 0,
-                out: String::new(),
-                outer,
-            },
-            Arguments::Quoted { outer } => Stage::Quoted {
-                scan: Scan::default(),
-                n: 0,
-                outer,
-            },
-            Arguments::Notation => Stage::Notation(notation::Scan::default()),
-            Arguments::Parameters => Stage::Parameters {
-                keys: Vec::new(),
-                search: Search::default(),
-            },
-            Arguments::Known(_) => Stage::Outer {
-                depth: 0,
-                scan: None,
-            },
-        };
-        Self {
-            index,
-            stage,
-            tool,
-            pending: Some(pending),
-        }
-    }
-
-    /// The number of held bytes before the arguments.
-    fn before(&self) -> usize {
-        let pending = self.pending.as_ref();
-        pending.map_or(0, |pending| pending.space + pending.header.used)
-    }
-}
-
 /// The state after the arguments, which `depth` objects enclose.
-fn after(call: Box<Call>, depth: usize) -> State {
+fn after(call: Box<OpenCall>, depth: usize) -> ParserState {
     match depth {
-        0 => State::Between,
-        _ => State::Call(Box::new(Call {
-            stage: Stage::Outer { depth, scan: None },
+        0 => ParserState::Between,
+        _ => ParserState::Call(Box::new(OpenCall {
+            state: ArgumentState::Outer { depth, scan: None },
             ..*call
         })),
     }
 }
 
 /// Whether a text begins with the mark of the end of a call; `None` if more text is needed.
-fn is_end(text: &str, format: Option<&Arc<Format>>, is_last: bool) -> Option<bool> {
+fn is_end(text: &str, format: Option<&Arc<CallFormat>>, is_last: bool) -> Option<bool> {
     let format = format?;
     let mut marks = [format.close.trim(), format.section.close.trim()]
         .into_iter()
@@ -130,57 +43,57 @@ fn is_end(text: &str, format: Option<&Arc<Format>>, is_last: bool) -> Option<boo
     }
 }
 
-impl Parser {
+impl OutputParser {
     /// Starts a call whose header is at the start of the held text.
-    pub(super) fn start(&mut self, pending: Pending) {
+    pub(super) fn start(&mut self, pending: PendingHeader) {
         let name = &pending.header.name;
         let Some(tool) = self.tools.iter().position(|tool| tool.name == *name) else {
             return;
         };
-        let mut call = Box::new(Call::new(self.n_calls, pending, tool));
+        let mut call = Box::new(OpenCall::new(self.n_calls, pending, tool));
         let known = call
             .pending
             .as_mut()
             .map(|pending| &mut pending.header.arguments);
         match known {
-            Some(Arguments::Known(text)) => {
+            Some(ArgumentForm::Known(text)) => {
                 let text = std::mem::take(text);
                 self.commit(&mut call);
-                self.say(Part::Arguments {
+                self.say(OutputPart::Arguments {
                     index: call.index,
                     text,
                 });
-                self.state = State::Between;
+                self.state = ParserState::Between;
             }
-            Some(Arguments::Parameters) => {
+            Some(ArgumentForm::Parameters) => {
                 self.commit(&mut call);
-                self.state = State::Call(call);
+                self.state = ParserState::Call(call);
             }
-            _ => self.state = State::Call(call),
+            _ => self.state = ParserState::Call(call),
         }
     }
 
     /// Tells that there is a call.
-    fn commit(&mut self, call: &mut Call) {
-        let Some(Pending { space, header, .. }) = call.pending.take() else {
+    fn commit(&mut self, call: &mut OpenCall) {
+        let Some(PendingHeader { space, header, .. }) = call.pending.take() else {
             return;
         };
         self.begins_call(space);
         self.silent(space);
         let (index, id, name) = (call.index, header.id, header.name);
         self.n_calls += 1;
-        self.take(header.used, |_| Some(Part::Call { index, id, name }));
+        self.take(header.used, |_| Some(OutputPart::Call { index, id, name }));
     }
 
     /// Takes the header of a call back: its text is content.
-    fn reject(&mut self, call: Box<Call>) {
+    fn reject(&mut self, call: Box<OpenCall>) {
         let Some(pending) = call.pending else {
-            self.state = State::Between;
+            self.state = ParserState::Between;
             return;
         };
         if self.channels().is_some() {
             self.silent(pending.space + pending.header.used);
-            self.resume(State::Content);
+            self.resume(ParserState::Content);
             return;
         }
         self.no_call(pending.space, pending.is_next);
@@ -188,8 +101,8 @@ impl Parser {
 
     /// Sends arguments to which the next `bytes` of the held text correspond.
     fn send(&mut self, index: u32, bytes: usize, text: String) {
-        let part = Part::Arguments { index, text };
-        let has_text = !matches!(&part, Part::Arguments { text, .. } if text.is_empty());
+        let part = OutputPart::Arguments { index, text };
+        let has_text = !matches!(&part, OutputPart::Arguments { text, .. } if text.is_empty());
         match bytes {
             0 if has_text => self.say(part),
             0 => {}
@@ -199,28 +112,29 @@ impl Parser {
 
     /// Continues a call. Returns whether it consumed or produced anything.
     pub(super) fn call(&mut self, is_last: bool) -> bool {
-        let State::Call(call) = std::mem::replace(&mut self.state, State::Between) else {
+        let ParserState::Call(call) = std::mem::replace(&mut self.state, ParserState::Between)
+        else {
             return false;
         };
-        match &call.stage {
-            Stage::Json { .. } => self.json(call, is_last),
-            Stage::Quoted { .. } => self.quoted(call, is_last),
-            Stage::Notation(_) => self.notation(call, is_last),
-            Stage::Outer { .. } => self.outer(call, is_last),
-            Stage::Parameters { .. } => self.parameter(call, is_last),
+        match &call.state {
+            ArgumentState::Json { .. } => self.json(call, is_last),
+            ArgumentState::Quoted { .. } => self.quoted(call, is_last),
+            ArgumentState::Notation(_) => self.notation(call, is_last),
+            ArgumentState::Outer { .. } => self.outer(call, is_last),
+            ArgumentState::Parameters { .. } => self.parameter(call, is_last),
         }
     }
 
-    fn json(&mut self, mut call: Box<Call>, is_last: bool) -> bool {
+    fn json(&mut self, mut call: Box<OpenCall>, is_last: bool) -> bool {
         let before = call.before();
         let index = call.index;
         let is_pending = call.pending.is_some();
-        let Stage::Json {
+        let ArgumentState::Json {
             object,
             n,
             out,
             outer,
-        } = &mut call.stage
+        } = &mut call.state
         else {
             return false;
         };
@@ -233,14 +147,14 @@ impl Parser {
                 rest = &rest[..boundary(rest, HELD - *n)];
             }
             match object.read(rest, out) {
-                Read::End(end) => {
+                RepairStep::End(end) => {
                     let (bytes, text) = (*n + end, std::mem::take(out));
                     self.commit(&mut call);
                     self.send(index, bytes, text);
                     self.state = after(call, outer);
                     return true;
                 }
-                Read::More if is_last && !is_long => {
+                RepairStep::More if is_last && !is_long => {
                     *n += rest.len();
                     if self.is_cut {
                         out.push_str(&object.rest());
@@ -252,19 +166,19 @@ impl Parser {
                     }
                     break;
                 }
-                Read::More => {
+                RepairStep::More => {
                     *n += rest.len();
                     if is_pending && !is_long {
-                        self.state = State::Call(call);
+                        self.state = ParserState::Call(call);
                         return false;
                     }
                     let (bytes, text) = (std::mem::take(n), std::mem::take(out));
                     self.commit(&mut call);
                     self.send(index, bytes, text);
-                    self.state = State::Call(call);
+                    self.state = ParserState::Call(call);
                     return true;
                 }
-                Read::Fault(at) => {
+                RepairStep::Fault(at) => {
                     *n += at;
                     let lacks_ends = object.lacks_only_ends();
                     let rest = &self.held[before + *n..];
@@ -274,7 +188,7 @@ impl Parser {
                     };
                     match is_end {
                         None => {
-                            self.state = State::Call(call);
+                            self.state = ParserState::Call(call);
                             return false;
                         }
                         Some(false) if object.reopen(out) => continue,
@@ -292,13 +206,13 @@ impl Parser {
         let (bytes, text) = (*n, std::mem::take(out));
         self.commit(&mut call);
         self.send(index, bytes, text);
-        self.state = State::Between;
+        self.state = ParserState::Between;
         true
     }
 
-    fn quoted(&mut self, mut call: Box<Call>, is_last: bool) -> bool {
+    fn quoted(&mut self, mut call: Box<OpenCall>, is_last: bool) -> bool {
         let before = call.before();
-        let Stage::Quoted { scan, n, outer } = &mut call.stage else {
+        let ArgumentState::Quoted { scan, n, outer } = &mut call.state else {
             return false;
         };
         let outer = *outer;
@@ -310,12 +224,12 @@ impl Parser {
                 let inner = unquoted(&text[..end]);
                 let found = inner.and_then(|inner| match inner.trim() {
                     "" => Some("{}".to_owned()),
-                    inner => mended(inner, false),
+                    inner => repaired(inner, false),
                 });
                 (found, end)
             }
             None if !is_last => {
-                self.state = State::Call(call);
+                self.state = ParserState::Call(call);
                 return false;
             }
             None if self.is_cut => {
@@ -325,7 +239,7 @@ impl Parser {
                     .filter_map(|text| unquoted(&format!("{text}\"")))
                     .next();
                 let found = inner.map(|inner| {
-                    let (mut object, mut out) = (Object::default(), String::new());
+                    let (mut object, mut out) = (JsonRepair::default(), String::new());
                     object.read_whole(&inner, &mut out);
                     out + &object.rest()
                 });
@@ -343,20 +257,20 @@ impl Parser {
         true
     }
 
-    fn notation(&mut self, mut call: Box<Call>, is_last: bool) -> bool {
+    fn notation(&mut self, mut call: Box<OpenCall>, is_last: bool) -> bool {
         let before = call.before();
         let format = self.format.clone();
         let notation = format.as_ref().and_then(|format| format.notation.as_ref());
-        let (Stage::Notation(scan), Some(notation)) = (&mut call.stage, notation) else {
+        let (ArgumentState::Notation(scan), Some(notation)) = (&mut call.state, notation) else {
             return false;
         };
         let text = &self.held[before..];
         let end = scan.end(text, notation);
         if end.is_none() && !is_last {
-            self.state = State::Call(call);
+            self.state = ParserState::Call(call);
             return false;
         }
-        let schema = Schema::of_tool(&self.tools[call.tool].parameters);
+        let schema = ToolSchema::of_tool(&self.tools[call.tool].parameters);
         let found = end.and_then(|end| notation::arguments(&text[..end], notation, schema.names()));
         let (Some(bytes), Some(found)) = (end, found) else {
             self.reject(call);
@@ -364,20 +278,20 @@ impl Parser {
         };
         self.commit(&mut call);
         self.send(call.index, bytes, found);
-        self.state = State::Between;
+        self.state = ParserState::Between;
         true
     }
 
     /// Consumes the ends of the objects around arguments, and their other members.
-    fn outer(&mut self, mut call: Box<Call>, is_last: bool) -> bool {
-        let Stage::Outer { depth, scan } = &mut call.stage else {
+    fn outer(&mut self, mut call: Box<OpenCall>, is_last: bool) -> bool {
+        let ArgumentState::Outer { depth, scan } = &mut call.state else {
             return false;
         };
         if let Some(own) = scan {
             let end = own.end(&self.held);
             self.silent(end.unwrap_or(self.held.len()));
             if end.is_none() {
-                self.state = State::Call(call);
+                self.state = ParserState::Call(call);
             }
             return true;
         }
@@ -392,17 +306,17 @@ impl Parser {
             Some(b',') => {
                 let next = text[1..].trim_start();
                 if next.is_empty() && !is_last {
-                    self.state = State::Call(call);
+                    self.state = ParserState::Call(call);
                     return false;
                 }
                 if next.starts_with('"') {
-                    *scan = Some(Scan::within(*depth));
-                    self.state = State::Call(call);
+                    *scan = Some(JsonScan::within(*depth));
+                    self.state = ParserState::Call(call);
                 }
                 true
             }
             None if !is_last => {
-                self.state = State::Call(call);
+                self.state = ParserState::Call(call);
                 false
             }
             // The ends are missing.
@@ -410,9 +324,9 @@ impl Parser {
         }
     }
 
-    fn parameter(&mut self, mut call: Box<Call>, is_last: bool) -> bool {
+    fn parameter(&mut self, mut call: Box<OpenCall>, is_last: bool) -> bool {
         let index = call.index;
-        let Stage::Parameters { keys, search } = &mut call.stage else {
+        let ArgumentState::Parameters { keys, search } = &mut call.state else {
             return false;
         };
         let format = self.format.clone();
@@ -426,7 +340,7 @@ impl Parser {
         let rest = &self.held[space..];
         let (open, close) = (marks.open.trim(), marks.close.trim());
         if rest.starts_with(open) {
-            let schema = Schema::of_tool(&self.tools[call.tool].parameters);
+            let schema = ToolSchema::of_tool(&self.tools[call.tool].parameters);
             let is_known = |key: &str| {
                 let mut names = schema.names().peekable();
                 names.peek().is_none() || names.any(|name| name == key)
@@ -441,14 +355,14 @@ impl Parser {
                     let all = self.held.len();
                     self.silent(all);
                 }
-                self.state = State::Call(call);
+                self.state = ParserState::Call(call);
                 return is_last;
             };
             let text = read.value.map_or_else(String::new, |value| {
                 let value = match read.is_string {
                     Some(true) => quoted(value),
                     Some(false) => {
-                        super::schema::typed(value.trim()).unwrap_or_else(|| quoted(value))
+                        super::tool_schema::typed(value.trim()).unwrap_or_else(|| quoted(value))
                     }
                     None => schema.argument(read.key).json(value),
                 };
@@ -459,15 +373,15 @@ impl Parser {
             if read.value.is_some() {
                 keys.push(read.key.to_owned());
             }
-            *search = Search::default();
+            *search = ParameterSearch::default();
             self.send(index, used, text);
-            self.state = State::Call(call);
+            self.state = ParserState::Call(call);
             return true;
         }
         if rest.starts_with(close) {
             // A closing mark without a value.
             self.silent(space + close.len());
-            self.state = State::Call(call);
+            self.state = ParserState::Call(call);
             return true;
         }
         let mut marks = format.closers().chain([open, close]);
@@ -479,18 +393,18 @@ impl Parser {
                 let all = self.held.len();
                 self.silent(all);
             }
-            self.state = State::Call(call);
+            self.state = ParserState::Call(call);
             return is_last;
         }
         // The arguments end here, or text follows that is not a parameter.
         self.silent(space);
         self.end_parameters(&call);
-        self.state = State::Between;
+        self.state = ParserState::Between;
         true
     }
 
-    fn end_parameters(&mut self, call: &Call) {
-        if let Stage::Parameters { keys, .. } = &call.stage {
+    fn end_parameters(&mut self, call: &OpenCall) {
+        if let ArgumentState::Parameters { keys, .. } = &call.state {
             let text = if keys.is_empty() { "{}" } else { "}" };
             self.send(call.index, 0, text.into());
         }
@@ -498,9 +412,9 @@ impl Parser {
 }
 
 /// The state after the end of an object around the arguments.
-fn after_end(call: Box<Call>) -> State {
-    match call.stage {
-        Stage::Outer { depth, .. } => after(call, depth.saturating_sub(1)),
-        _ => State::Between,
+fn after_end(call: Box<OpenCall>) -> ParserState {
+    match call.state {
+        ArgumentState::Outer { depth, .. } => after(call, depth.saturating_sub(1)),
+        _ => ParserState::Between,
     }
 }

@@ -30,7 +30,7 @@ fn known(names: &[String]) -> String {
 }
 
 /// The names of a model's templates; `default` is the unnamed one.
-pub fn names(metadata: &Metadata) -> Vec<String> {
+pub fn template_names(metadata: &Metadata) -> Vec<String> {
     let own = metadata.str(KEY).map(|_| DEFAULT.to_owned());
     let prefix = format!("{KEY}.");
     let named = metadata.iter().filter_map(|(key, value)| {
@@ -45,7 +45,7 @@ pub fn names(metadata: &Metadata) -> Vec<String> {
 ///
 /// # Errors
 /// There is no template of the requested name.
-pub fn choose<'m>(
+pub fn choose_template<'m>(
     metadata: &'m Metadata,
     name: Option<&str>,
     has_tools: bool,
@@ -57,13 +57,13 @@ pub fn choose<'m>(
     if let Some(name) = name {
         return of_name(name).map(Some).ok_or_else(|| UnknownTemplate {
             name: name.to_owned(),
-            names: names(metadata),
+            names: template_names(metadata),
         });
     }
     if let Some(template) = of_name(TOOL_USE).filter(|_| has_tools) {
         return Ok(Some(template));
     }
-    let only = || match names(metadata).as_slice() {
+    let only = || match template_names(metadata).as_slice() {
         [only] => of_name(only),
         _ => None,
     };
@@ -95,9 +95,12 @@ mod tests {
             (Some("rag"), true, "text of `.rag`"),
             (Some("default"), true, "text of ``"),
         ] {
-            assert_eq!(choose(&several, name, has_tools), Ok(Some(expected)));
+            assert_eq!(
+                choose_template(&several, name, has_tools),
+                Ok(Some(expected))
+            );
         }
-        let error = choose(&several, Some("rga"), false).expect_err("there is none");
+        let error = choose_template(&several, Some("rga"), false).expect_err("there is none");
         assert_eq!(
             error.to_string(),
             "no chat template is named `rga`; there are `default`, `tool_use`, `rag`"
@@ -113,7 +116,10 @@ mod tests {
             (&[".rag", ".other"], false, None),
             (&[], true, None),
         ] {
-            assert_eq!(choose(&metadata(keys), None, has_tools), Ok(expected));
+            assert_eq!(
+                choose_template(&metadata(keys), None, has_tools),
+                Ok(expected)
+            );
         }
     }
 }

@@ -1,6 +1,15 @@
 //! Helpers of several tests: the shared oracles, NPY and NPZ, error measures, execution paths, walks of a
 //! graph. How the program is run stands in `command`.
 
+pub mod command;
+pub mod hf;
+pub mod memory_tensor;
+#[cfg(target_os = "linux")]
+pub mod process;
+pub mod server;
+pub mod sources;
+pub mod vocabulary;
+
 use std::io::Read;
 use std::path::{Path, PathBuf};
 

@@ -2,21 +2,14 @@
 //!
 //! Text from a mark of calls on is held back while it may be calls, up to the end of the block or of the text.
 
-use super::format::Body;
-use super::parser::{Parser, Part, Span, State, boundary, start_of_any};
+use super::format::CallBody;
+use super::parser::{
+    OutputParser, OutputPart, OutputSpan, ParserState, TrialParser, boundary, start_of_any,
+};
 
-/// The text of a block of reasoning that may be calls.
-#[derive(Clone, Debug)]
-pub(super) struct Trial {
-    parser: Parser,
-    spans: Vec<Span>,
-    /// The number of held bytes that it has read.
-    n: usize,
-}
-
-impl Trial {
-    fn of(parser: &Parser) -> Self {
-        let mut own = Parser::new(parser.format.clone(), parser.tools.clone(), None, false);
+impl TrialParser {
+    fn of(parser: &OutputParser) -> Self {
+        let mut own = OutputParser::new(parser.format.clone(), parser.tools.clone(), None, false);
         own.drops_space = true;
         own.n_calls = parser.n_calls;
         Self {
@@ -31,21 +24,21 @@ impl Trial {
         let spans = self.parser.push(&held[self.n..]);
         self.n = held.len();
         self.spans.extend(spans);
-        let is_content = |span: &Span| matches!(&span.part, Some(Part::Content(text)) if !text.trim().is_empty());
+        let is_content = |span: &OutputSpan| matches!(&span.part, Some(OutputPart::Content(text)) if !text.trim().is_empty());
         !self.spans.iter().any(is_content)
     }
 
     /// Whether all of the text is calls, of which the last one is complete.
     fn is_calls(&self, n_before: u32) -> bool {
-        self.parser.n_calls > n_before && matches!(self.parser.state, State::Between)
+        self.parser.n_calls > n_before && matches!(self.parser.state, ParserState::Between)
     }
 }
 
-impl Parser {
+impl OutputParser {
     /// Continues in a block of reasoning. Returns whether it made progress.
     pub(super) fn reasoning(&mut self, is_last: bool) -> bool {
         let Some(marks) = self.reasoning.clone() else {
-            self.state = State::Content;
+            self.state = ParserState::Content;
             return true;
         };
         let close = marks.close.as_str();
@@ -55,7 +48,7 @@ impl Parser {
             self.trial = None;
             self.say_reasoning(true, from + end);
             self.silent(close.len());
-            self.resume(State::Content);
+            self.resume(ParserState::Content);
             return true;
         }
         if let Some(mut trial) = self.trial.take() {
@@ -75,12 +68,12 @@ impl Parser {
         }
         let before = self.held.len();
         let format = self.format.clone();
-        let format = format.filter(|f| f.body != Body::Channels && !self.tools.is_empty());
+        let format = format.filter(|f| f.body != CallBody::Channels && !self.tools.is_empty());
         let starts = || format.iter().flat_map(|format| format.starts());
         if let Some(at) = starts().filter_map(|mark| self.held.find(mark)).min() {
             self.say_reasoning(false, at);
             if self.held.len() == before {
-                self.trial = Some(Box::new(Trial::of(self)));
+                self.trial = Some(Box::new(TrialParser::of(self)));
             }
             return true;
         }
@@ -93,15 +86,15 @@ impl Parser {
     }
 
     /// Ends the text with the calls that a trial has found.
-    fn end_with(&mut self, mut trial: Trial) {
+    fn end_with(&mut self, mut trial: TrialParser) {
         let rest = trial.parser.finish(self.is_cut);
         let spans = trial.spans.into_iter().chain(rest);
         self.out.extend(spans.map(|span| match span.part {
-            Some(Part::Content(_)) => Span { part: None, ..span },
+            Some(OutputPart::Content(_)) => OutputSpan { part: None, ..span },
             _ => span,
         }));
         self.n_calls = trial.parser.n_calls;
         self.held.clear();
-        self.state = State::Between;
+        self.state = ParserState::Between;
     }
 }

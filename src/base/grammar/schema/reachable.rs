@@ -9,20 +9,20 @@ use std::rc::Rc;
 use llguidance::derivre::RegexAst;
 
 use super::super::Error;
-use super::classes::ANY;
-use super::read::{Schemas, fault};
-use super::shape::{Alternative, Array, Kind, Node, Object, any, both};
-use super::text::{is_empty, json};
+use super::alternatives::{Alternative, Array, Object, SchemaSet, ValueType, any_value, both};
+use super::char_classes::ANY;
+use super::read::{SchemaTable, schema_error};
+use super::strings::{is_empty, json};
 
 /// Maximum number of kinds of names that overlapping patterns make.
 const MAX_KINDS: usize = 64;
 
 /// The properties of an object.
-pub(super) struct Fields {
+pub(super) struct ObjectFields {
     /// Names, their values, and whether they are required; in the order in which they are written.
-    pub(super) named: Vec<(Rc<str>, Node, bool)>,
+    pub(super) named: Vec<(Rc<str>, SchemaSet, bool)>,
     /// The texts of other names, and their values.
-    pub(super) free: Vec<(RegexAst, Node)>,
+    pub(super) free: Vec<(RegexAst, SchemaSet)>,
     pub(super) min: u32,
     pub(super) max: Option<u32>,
 }
@@ -31,21 +31,21 @@ pub(super) struct Fields {
 pub(super) struct Variant {
     pub(super) alternative: Alternative,
     /// Of an object.
-    pub(super) fields: Option<Fields>,
+    pub(super) fields: Option<ObjectFields>,
 }
 
 /// All values that the outermost one can contain.
-pub(super) struct Values<'a> {
-    pub(super) schemas: Schemas<'a>,
-    ways: HashMap<Node, Rc<Vec<Variant>>>,
+pub(super) struct ReachableValues<'a> {
+    pub(super) schemas: SchemaTable<'a>,
+    ways: HashMap<SchemaSet, Rc<Vec<Variant>>>,
     /// The values of which one that ends can be written.
-    finite: HashSet<Node>,
+    finite: HashSet<SchemaSet>,
     /// The first schema that nothing fits.
     pub(super) empty: Option<String>,
 }
 
-impl<'a> Values<'a> {
-    pub(super) fn new(schemas: Schemas<'a>) -> Self {
+impl<'a> ReachableValues<'a> {
+    pub(super) fn new(schemas: SchemaTable<'a>) -> Self {
         Self {
             schemas,
             ways: HashMap::new(),
@@ -55,7 +55,7 @@ impl<'a> Values<'a> {
     }
 
     /// The values that `root` reaches, each after one that contains it.
-    pub(super) fn reach(&mut self, root: &Node) -> Result<Vec<Node>, Error> {
+    pub(super) fn reach(&mut self, root: &SchemaSet) -> Result<Vec<SchemaSet>, Error> {
         let (mut order, mut open) = (Vec::new(), VecDeque::from([Rc::clone(root)]));
         let mut seen = HashSet::from([Rc::clone(root)]);
         while let Some(node) = open.pop_front() {
@@ -85,13 +85,13 @@ impl<'a> Values<'a> {
     }
 
     /// Whether a value can be written that comes to an end.
-    pub(super) fn is_finite(&self, node: &Node) -> bool {
+    pub(super) fn is_finite(&self, node: &SchemaSet) -> bool {
         self.finite.contains(node)
     }
 
     pub(super) fn ends(&self, way: &Variant) -> bool {
         match (&way.alternative.kind, &way.fields) {
-            (Kind::Array(array), _) => {
+            (ValueType::ArrayRules(array), _) => {
                 let n_prefix = array.prefix.len().min(array.min as usize);
                 let needs_more = array.min as usize > n_prefix;
                 array.max.is_none_or(|max| array.min <= max)
@@ -119,7 +119,7 @@ impl<'a> Values<'a> {
     }
 
     /// The ways to write a value; those within it may have none.
-    pub(super) fn ways(&mut self, node: &Node) -> Result<Rc<Vec<Variant>>, Error> {
+    pub(super) fn ways(&mut self, node: &SchemaSet) -> Result<Rc<Vec<Variant>>, Error> {
         if let Some(known) = self.ways.get(node) {
             return Ok(Rc::clone(known));
         }
@@ -128,7 +128,7 @@ impl<'a> Values<'a> {
             .first()
             .map_or("", |first| self.schemas.place(*first))
             .to_owned();
-        let mut shape = any();
+        let mut shape = any_value();
         for number in node.iter() {
             let next = self.schemas.shape(*number)?;
             shape = self.schemas.meet(&shape, &next, &at)?;
@@ -137,10 +137,15 @@ impl<'a> Values<'a> {
         for mut alternative in shape {
             let mut fields = None;
             let is_empty = match &mut alternative.kind {
-                Kind::Number(number) => number.settle(),
-                Kind::Text(text) => text.settle().map_err(|message| fault(&at, message))?,
-                Kind::Object(object) => {
-                    fields = Some(self.fields(object).map_err(|message| fault(&at, message))?);
+                ValueType::Number(number) => number.settle(),
+                ValueType::Text(text) => text
+                    .settle()
+                    .map_err(|message| schema_error(&at, message))?,
+                ValueType::ObjectRules(object) => {
+                    fields = Some(
+                        self.fields(object)
+                            .map_err(|message| schema_error(&at, message))?,
+                    );
                     false
                 }
                 _ => false,
@@ -161,8 +166,8 @@ impl<'a> Values<'a> {
     }
 
     /// The schemas of the value of a property.
-    pub(super) fn property(object: &Object, name: &str) -> Result<Node, String> {
-        let mut all: Node = Rc::new([]);
+    pub(super) fn property(object: &Object, name: &str) -> Result<SchemaSet, String> {
+        let mut all: SchemaSet = Rc::new([]);
         for part in &object.parts {
             let mut own: Vec<u32> = part.properties.get(name).copied().into_iter().collect();
             for (pattern, schema) in &part.patterns {
@@ -178,7 +183,7 @@ impl<'a> Values<'a> {
         Ok(all)
     }
 
-    fn fields(&mut self, object: &Object) -> Result<Fields, String> {
+    fn fields(&mut self, object: &Object) -> Result<ObjectFields, String> {
         let mut named = Vec::new();
         let required: HashSet<&str> = object.required.iter().map(|name| &**name).collect();
         let mut seen = HashSet::new();
@@ -198,7 +203,7 @@ impl<'a> Values<'a> {
             true => Vec::new(),
             false => self.free(object, &named)?,
         };
-        Ok(Fields {
+        Ok(ObjectFields {
             named,
             free,
             min: object.min,
@@ -210,8 +215,8 @@ impl<'a> Values<'a> {
     fn free(
         &mut self,
         object: &Object,
-        named: &[(Rc<str>, Node, bool)],
-    ) -> Result<Vec<(RegexAst, Node)>, String> {
+        named: &[(Rc<str>, SchemaSet, bool)],
+    ) -> Result<Vec<(RegexAst, SchemaSet)>, String> {
         let any = RegexAst::Regex(format!("\"{ANY}*\""));
         let listed: Vec<_> = named
             .iter()
@@ -265,9 +270,9 @@ impl<'a> Values<'a> {
 
 impl Variant {
     /// The values directly within this one.
-    fn inner(&self) -> impl Iterator<Item = &Node> {
+    fn inner(&self) -> impl Iterator<Item = &SchemaSet> {
         let array = match &self.alternative.kind {
-            Kind::Array(array) => Some(array),
+            ValueType::ArrayRules(array) => Some(array),
             _ => None,
         };
         let items = array.into_iter().flat_map(Array::nodes);
@@ -282,7 +287,7 @@ impl Variant {
 
 impl Array {
     /// The values of items, those beyond the longest array left out.
-    fn nodes(&self) -> impl Iterator<Item = &Node> {
+    fn nodes(&self) -> impl Iterator<Item = &SchemaSet> {
         let max = self.max.map_or(usize::MAX, |max| max as usize);
         let rest = (self.prefix.len() < max).then_some(&self.items);
         self.prefix.iter().take(max).chain(rest)

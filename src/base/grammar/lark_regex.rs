@@ -2,7 +2,7 @@
 
 /// A regular expression that matches a text as a whole, as a part of a grammar in Lark's form: between slashes, with
 /// those within escaped. Anchors at its ends are redundant.
-pub(super) fn literal(text: &str) -> String {
+pub(super) fn lark_literal(text: &str) -> String {
     let inner = without_anchors(text);
     if inner.is_empty() {
         return "\"\"".to_owned();
@@ -34,7 +34,7 @@ fn without_anchors(text: &str) -> &str {
 }
 
 /// The library's message about a regular expression, without the grammar that was made from it.
-pub(super) fn of_regex(message: &str) -> String {
+pub(super) fn regex_message(message: &str) -> String {
     let inner = message
         .split_once("(in regex): ")
         .map_or(message, |(_, rest)| rest);
@@ -66,7 +66,7 @@ mod tests {
             ("^$", "\"\""),
         ];
         for (text, expected) in cases {
-            assert_eq!(literal(text), expected, "{text}");
+            assert_eq!(lark_literal(text), expected, "{text}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Integers beyond 64 bits in JSON, of which the JSON library keeps the first digits only.
 //!
-//! Python's integers have any length. [`keep_digits`] writes long ones as marked strings, and [`of_marked`] reads them as
+//! Python's integers have any length. [`keep_long_integers`] writes long ones as marked strings, and [`of_marked`] reads them as
 //! integers again where values become those of a template. Invariant: all else in the JSON text stays as it is.
 
 use std::borrow::Cow;
@@ -11,7 +11,7 @@ const MARK: &str = "\u{10ffff}\u{10fffe}";
 const LONG: usize = 20;
 
 /// A JSON text in which integers of 20 to 38 digits, which 128 bits hold, are marked strings.
-pub fn keep_digits(json: &str) -> Cow<'_, str> {
+pub fn keep_long_integers(json: &str) -> Cow<'_, str> {
     let bytes = json.as_bytes();
     let (mut out, mut copied) = (String::new(), 0);
     let (mut at, mut is_in_string) = (0, false);
