@@ -197,11 +197,6 @@ impl Arena {
     pub(super) fn is_host_memory(&self) -> bool {
         !self.0.hosts.borrow().is_empty()
     }
-
-    /// Bytes of the buffers that the arena owns.
-    pub fn buffer_bytes(&self) -> usize {
-        self.0.buffers.borrow().iter().map(Buffer::bytes).sum()
-    }
 }
 
 impl fmt::Debug for Arena {

@@ -24,3 +24,9 @@ pub enum Error {
     #[error("computation failed: {0}")]
     Computation(String),
 }
+
+/// The error of an operation whose arguments do not fit each other.
+pub(super) fn fault<T>(op: &'static str, message: impl Into<String>) -> Result<T, Error> {
+    let message = message.into();
+    Err(Error::Arguments { op, message })
+}

@@ -14,7 +14,7 @@ use ggml_sys as sys;
 use super::arena::Tensor;
 use super::c_text::text;
 use super::device::Device;
-use super::error::Error;
+use super::error::{Error, fault};
 use super::ops::Graph;
 use super::profile::Profile;
 use super::rpc::{Worker, workers_of};
@@ -432,14 +432,13 @@ impl Executor {
     /// The tensor belongs to another graph, has another size, or is an index tensor (see the functions below).
     pub fn write<T: bytemuck::Pod>(&mut self, tensor: &Tensor, values: &[T]) -> Result<(), Error> {
         if tensor.arena.0.bounds.borrow().contains_key(&tensor.key()) {
-            let message = format!(
-                "`{}` holds indices, which are checked when written",
-                tensor.name()
+            return fault(
+                "write",
+                format!(
+                    "`{}` holds indices, which are checked when written",
+                    tensor.name()
+                ),
             );
-            return Err(Error::Arguments {
-                op: "write",
-                message,
-            });
         }
         self.write_raw(tensor, values)
     }
@@ -472,22 +471,20 @@ impl Executor {
             .unwrap_or(0);
         for value in values {
             if (*value).try_into().ok().is_none_or(|index| index >= bound) {
-                let message = format!(
-                    "`{}`: the index {value} is not below {bound}",
-                    tensor.name()
+                return fault(
+                    "write",
+                    format!(
+                        "`{}`: the index {value} is not below {bound}",
+                        tensor.name()
+                    ),
                 );
-                return Err(Error::Arguments {
-                    op: "write",
-                    message,
-                });
             }
         }
         if size_of::<T>() as u64 != tensor.ty().block_bytes() {
-            let message = format!("`{}` holds {} indices", tensor.name(), tensor.ty());
-            return Err(Error::Arguments {
-                op: "write",
-                message,
-            });
+            return fault(
+                "write",
+                format!("`{}` holds {} indices", tensor.name(), tensor.ty()),
+            );
         }
         self.write_raw(tensor, values)
     }
@@ -521,11 +518,10 @@ impl Executor {
         for run in places.chunk_by(|a, b| a + 1 == *b) {
             let to = run[0] * width..(run[0] + run.len()) * width;
             let Some(to) = rows.get_mut(to) else {
-                let message = format!("`{}`: there is no row {}", tensor.name(), run[0]);
-                return Err(Error::Arguments {
-                    op: "read",
-                    message,
-                });
+                return fault(
+                    "read",
+                    format!("`{}`: there is no row {}", tensor.name(), run[0]),
+                );
             };
             let bytes: &mut [u8] = bytemuck::cast_slice_mut(to);
             let offset = first * width * size_of::<f32>();

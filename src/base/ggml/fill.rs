@@ -10,7 +10,7 @@ use ggml_sys as sys;
 
 use super::arena::Tensor;
 use super::device::{Device, of_tensor};
-use super::error::Error;
+use super::error::{Error, fault};
 use super::staging::Staging;
 use crate::util::parallel;
 
@@ -118,14 +118,13 @@ fn cut(tensors: &[&Tensor], piece_bytes: usize) -> Result<Vec<FillPiece>, Error>
         let is_view = !unsafe { sys::shim_tensor_view_src(tensor.as_ptr()) }.is_null();
         let is_ours = tensor.has_memory() && !tensor.arena.is_host_memory() && !is_view;
         if !is_ours || !tensor.is_contiguous() || !seen.insert(tensor.key()) {
-            let message = format!(
-                "`{}` has no contiguous memory of its own, or is named twice",
-                tensor.name()
+            return fault(
+                "fill",
+                format!(
+                    "`{}` has no contiguous memory of its own, or is named twice",
+                    tensor.name()
+                ),
             );
-            return Err(Error::Arguments {
-                op: "fill",
-                message,
-            });
         }
         let row_bytes = tensor
             .ty()

@@ -1,7 +1,7 @@
 //! The reasons why a weight file is refused or cannot be written.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::gguf_fault::{GgufFault, SplitFault};
 
@@ -55,6 +55,16 @@ pub enum Error {
         found: u64,
         expected: u64,
     },
+}
+
+impl Error {
+    /// The error of the operating system over a file.
+    pub(super) fn io(path: &Path) -> impl Fn(std::io::Error) -> Self + Copy {
+        move |source| Self::Io {
+            path: path.to_owned(),
+            source,
+        }
+    }
 }
 
 /// The kind of a float that is not finite.

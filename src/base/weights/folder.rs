@@ -127,10 +127,7 @@ pub fn write(
     new: &NewFolder<'_>,
     mut data: impl FnMut(&TensorInfo, &mut Sink<'_>) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let io = |source| Error::Io {
-        path: new.path.to_owned(),
-        source,
-    };
+    let io = Error::io(new.path);
     let is_there = !is_empty(new.path).map_err(io)?;
     if is_there && !new.replaces {
         return Err(Error::File {
@@ -242,10 +239,7 @@ fn write_shard(
     tensors: &[&TensorInfo],
     data: &mut impl FnMut(&TensorInfo, &mut Sink<'_>) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let io = |source| Error::Io {
-        path: path.to_owned(),
-        source,
-    };
+    let io = Error::io(path);
     let header = header(tensors).map_err(|message| Error::File {
         path: path.to_owned(),
         message,

@@ -87,6 +87,10 @@ pub enum FaultKind {
 }
 
 impl FaultKind {
+    pub(super) fn at(self, offset: u64) -> GgufFault {
+        GgufFault { offset, kind: self }
+    }
+
     /// The remedy, if there is one.
     fn hint(&self) -> &'static str {
         match self {

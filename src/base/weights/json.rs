@@ -251,42 +251,35 @@ mod tests {
 
     #[test]
     fn what_is_no_metadata_is_refused_by_key() {
-        let refused = |json: Json, message: &str| {
-            let found = from_json(&json).expect_err("no metadata");
-            assert_eq!(found, message);
-        };
-        refused(json!([1]), "expected an object of metadata keys");
-        refused(
-            json!({"a": 7}),
-            "key `a`: expected an object of a type and a value, found 7",
-        );
-        refused(
-            json!({"a": {"u8": 256}}),
-            "key `a`: expected a u8, found 256",
-        );
-        refused(
-            json!({"a": {"u32": -1}}),
-            "key `a`: expected a u32, found -1",
-        );
-        refused(
-            json!({"a": {"u99": 1}}),
-            "key `a`: `u99` is not a metadata type",
-        );
-        refused(
-            json!({"a": {"u8": 1, "i8": 1}}),
-            "key `a`: expected an object of a type and a value, found {\"u8\":1,\"i8\":1}",
-        );
-        refused(
-            json!({"a": {"array": {"string": [[256]]}}}),
-            "key `a`: expected a string or bytes, found [256]",
-        );
         let mut deep = json!({"u8": [1]});
         for _ in 0..4 {
             deep = json!({"array": [deep]});
         }
-        refused(
-            json!({"a": {"array": deep}}),
-            "key `a`: arrays nest more than 4 deep",
+        let refusals = |all: &[Json]| {
+            let message = |json| from_json(json).expect_err("no metadata");
+            all.iter().map(message).collect::<Vec<_>>().join("\n")
+        };
+        insta::assert_snapshot!(
+            refusals(&[
+                json!([1]),
+                json!({"a": 7}),
+                json!({"a": {"u8": 256}}),
+                json!({"a": {"u32": -1}}),
+                json!({"a": {"u99": 1}}),
+                json!({"a": {"u8": 1, "i8": 1}}),
+                json!({"a": {"array": {"string": [[256]]}}}),
+                json!({"a": {"array": deep}}),
+            ]),
+            @r#"
+        expected an object of metadata keys
+        key `a`: expected an object of a type and a value, found 7
+        key `a`: expected a u8, found 256
+        key `a`: expected a u32, found -1
+        key `a`: `u99` is not a metadata type
+        key `a`: expected an object of a type and a value, found {"u8":1,"i8":1}
+        key `a`: expected a string or bytes, found [256]
+        key `a`: arrays nest more than 4 deep
+        "#
         );
     }
 }

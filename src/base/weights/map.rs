@@ -148,10 +148,7 @@ impl std::ops::Deref for FileBytes {
 
 /// Maps a regular file for reading.
 pub(super) fn map(path: &Path) -> Result<FileBytes, Error> {
-    let io = |source| Error::Io {
-        path: path.to_owned(),
-        source,
-    };
+    let io = Error::io(path);
     // The type is checked before opening, since opening a pipe would wait for a writer.
     if !fs::metadata(path).map_err(io)?.is_file() {
         return Err(Error::NotAFile {

@@ -18,7 +18,7 @@ mod map;
 mod metadata;
 mod open;
 pub mod safetensors;
-pub mod sniff;
+mod sniff;
 mod space;
 mod tensor;
 mod tensor_type;

@@ -1,16 +1,12 @@
 //! Recognises files of other formats by their first bytes.
 //!
 //! Broken downloads and models in formats of other programs are recognised, and the message states the next step. Only
-//! the first [`HEAD`] bytes of a file are read. Readers of formats call this when they refuse a file.
-
-use std::fs::File;
-use std::io::Read;
-use std::path::Path;
+//! the first [`HEAD`] bytes are examined. Readers of formats call this when they refuse a file.
 
 const HEAD: usize = 512;
 
 /// The format of a file by its first bytes, with the next step; none if it is unknown.
-pub fn identify(head: &[u8]) -> Option<&'static str> {
+pub(super) fn identify(head: &[u8]) -> Option<&'static str> {
     let head = &head[..head.len().min(HEAD)];
     let text: String = String::from_utf8_lossy(head).trim_start().to_lowercase();
     let is = |start: &str| text.starts_with(start);
@@ -62,18 +58,6 @@ pub fn identify(head: &[u8]) -> Option<&'static str> {
         }
         _ => return None,
     })
-}
-
-/// [`of_bytes`] for the file at a path.
-pub fn identify_file(path: &Path) -> Option<&'static str> {
-    let mut head = Vec::with_capacity(HEAD);
-    // The type is checked first, since opening a pipe would wait for a writer.
-    if !path.metadata().ok()?.is_file() {
-        return None;
-    }
-    let file = File::open(path).ok()?;
-    file.take(HEAD as u64).read_to_end(&mut head).ok()?;
-    identify(&head)
 }
 
 #[cfg(test)]

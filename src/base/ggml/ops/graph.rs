@@ -14,7 +14,7 @@ use super::super::device::Device;
 use super::super::error::Error;
 use super::super::scope::Scopes;
 use super::super::scratch::ScratchId;
-use super::checks::fault;
+use super::fault;
 use crate::weights::TensorType;
 
 /// A graph of operations on its own tensors and on tensors of other arenas.

@@ -24,4 +24,5 @@ pub use paged_attention::{KvBlocks, Selected, WholeSpans};
 pub use rope::{RopePairing, RopeParams};
 pub use selection::Selector;
 
-use checks::{fault, is_matrix_type};
+use super::error::fault;
+use checks::is_matrix_type;

@@ -30,8 +30,7 @@ fn values(n: usize, mut seed: u32) -> Vec<f32> {
 
 fn run(executor: &mut Executor, output: &Tensor) -> Vec<f32> {
     executor.run().expect("it runs");
-    let out = result::<f32>(&executor, output);
-    out
+    result(executor, output)
 }
 
 /// `a [k, m] . b [k, n]`, in the order of the columns.

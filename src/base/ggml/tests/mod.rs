@@ -67,8 +67,7 @@ fn run(g: Graph, inputs: &[(&Tensor, &[f32])], output: &Tensor) -> Vec<f32> {
         put(&mut executor, tensor, values);
     }
     executor.run().expect("it runs");
-    let values = result::<f32>(&executor, output);
-    values
+    result(&executor, output)
 }
 
 /// A tensor whose bytes are the end of an allocation: a sanitizer notices what is read beyond it (`make sanitize`).

@@ -1,6 +1,6 @@
 //! Errors of the files of a folder; every error names the file.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::super::Error as Inner;
 
@@ -97,4 +97,14 @@ pub enum Error {
     NotExpressible { path: PathBuf, why: String },
     #[error("{}: {source}", path.display())]
     Vocabulary { path: PathBuf, source: Inner },
+}
+
+impl Error {
+    /// The error of the operating system over a file.
+    pub(super) fn io(path: &Path) -> impl Fn(std::io::Error) -> Self + Copy {
+        move |source| Self::Io {
+            path: path.to_owned(),
+            source,
+        }
+    }
 }

@@ -264,10 +264,7 @@ impl JsonObject {
 
 /// The names of the files in a folder with this start and ending, sorted.
 fn names_in(path: &Path, (start, end): (&str, &str)) -> Result<Vec<String>, Error> {
-    let io = |source| Error::Io {
-        path: path.to_owned(),
-        source,
-    };
+    let io = Error::io(path);
     let entries = match fs::read_dir(path) {
         Err(error) if is_absent(&error) => return Ok(Vec::new()),
         entries => entries.map_err(io)?,
@@ -287,10 +284,7 @@ fn names_in(path: &Path, (start, end): (&str, &str)) -> Result<Vec<String>, Erro
 
 /// The bytes of a file; `None` if it does not exist.
 fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, Error> {
-    let io = |source| Error::Io {
-        path: path.to_owned(),
-        source,
-    };
+    let io = Error::io(path);
     // Checked before opening, because opening a pipe may block forever.
     let about = match fs::metadata(path) {
         Err(error) if is_absent(&error) => return Ok(None),

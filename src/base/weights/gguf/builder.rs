@@ -124,3 +124,12 @@ pub(super) fn refused(file: &GgufBuilder, expected: &str) {
     let message = file.open().expect_err("the file breaks a rule");
     assert_eq!(message, format!("test: {expected}"));
 }
+
+/// The messages with which the files are refused.
+pub(super) fn refusals(files: &[GgufBuilder]) -> String {
+    let message = |file: &GgufBuilder| {
+        let message = file.open().expect_err("the file breaks a rule");
+        message.replacen("test: ", "", 1)
+    };
+    files.iter().map(message).collect::<Vec<_>>().join("\n")
+}

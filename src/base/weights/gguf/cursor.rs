@@ -94,12 +94,12 @@ impl<'a> Cursor<'a> {
         let offset = self.at();
         let found = self.u64(what)?;
         if found > limit {
-            let kind = FaultKind::TooMany {
+            return Err(FaultKind::TooMany {
                 what: format!("the number of {noun} in {what}"),
                 found,
                 limit,
-            };
-            return Err(GgufFault { offset, kind });
+            }
+            .at(offset));
         }
         Ok(found)
     }

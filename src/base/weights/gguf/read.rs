@@ -40,8 +40,7 @@ pub(super) fn parse(head: &[u8], len: u64) -> Result<ParsedHeader, GgufFault> {
         let tensor = read_tensor(&mut cursor, i, alignment)?;
         if !names.insert(tensor.name.clone()) {
             let name = tensor.name;
-            let kind = FaultKind::DuplicateTensor { name };
-            return Err(GgufFault { offset, kind });
+            return Err(FaultKind::DuplicateTensor { name }.at(offset));
         }
         tensors.push(tensor);
     }
@@ -68,8 +67,7 @@ pub(super) fn alignment(metadata: &Metadata) -> Result<u64, FaultKind> {
 fn check_version(cursor: &mut Cursor<'_>) -> Result<(), GgufFault> {
     let found = cursor.number(Field::Header)?;
     if found != *MAGIC {
-        let kind = FaultKind::Magic { found };
-        return Err(GgufFault { offset: 0, kind });
+        return Err(FaultKind::Magic { found }.at(0));
     }
     let offset = cursor.at();
     let kind = match cursor.u32(Field::Header)? {
@@ -78,7 +76,7 @@ fn check_version(cursor: &mut Cursor<'_>) -> Result<(), GgufFault> {
         found if found & 0xffff == 0 && found != 0 => FaultKind::BigEndian,
         found => FaultKind::Version { found },
     };
-    Err(GgufFault { offset, kind })
+    Err(kind.at(offset))
 }
 
 fn read_metadata(cursor: &mut Cursor<'_>, n_keys: u64) -> Result<(Metadata, u64), GgufFault> {
@@ -89,13 +87,12 @@ fn read_metadata(cursor: &mut Cursor<'_>, n_keys: u64) -> Result<(Metadata, u64)
         let key = cursor.name(Field::KeyName(i), MAX_KEY_BYTES)?;
         if metadata.get(key).is_some() {
             let key = key.to_owned();
-            let kind = FaultKind::DuplicateKey { key };
-            return Err(GgufFault { offset, kind });
+            return Err(FaultKind::DuplicateKey { key }.at(offset));
         }
         let value = value::read(cursor, key)?;
         metadata.insert(key, value);
         if key == "general.alignment" {
-            data_alignment = alignment(&metadata).map_err(|kind| GgufFault { offset, kind })?;
+            data_alignment = alignment(&metadata).map_err(|kind| kind.at(offset))?;
         }
     }
     Ok((metadata, data_alignment))
@@ -109,11 +106,7 @@ fn read_tensor(cursor: &mut Cursor<'_>, i: u64, alignment: u64) -> Result<Tensor
     let (at_shape, shape) = (cursor.at(), read_shape(cursor, what, &name)?);
     let (at_type, id) = (cursor.at(), cursor.u32(what)?);
     let Some(ty) = TensorType::from_id(id) else {
-        let kind = FaultKind::TensorType { name, found: id };
-        return Err(GgufFault {
-            offset: at_type,
-            kind,
-        });
+        return Err(FaultKind::TensorType { name, found: id }.at(at_type));
     };
     let Some(bytes) = ty.tensor_bytes(&shape) else {
         let found = shape[0];
@@ -122,22 +115,16 @@ fn read_tensor(cursor: &mut Cursor<'_>, i: u64, alignment: u64) -> Result<Tensor
         } else {
             FaultKind::PartialBlock { name, ty, found }
         };
-        return Err(GgufFault {
-            offset: at_shape,
-            kind,
-        });
+        return Err(kind.at(at_shape));
     };
     let (at_offset, offset) = (cursor.at(), cursor.u64(what)?);
     if !offset.is_multiple_of(alignment) {
-        let kind = FaultKind::Unaligned {
+        return Err(FaultKind::Unaligned {
             name,
             found: offset,
             alignment,
-        };
-        return Err(GgufFault {
-            offset: at_offset,
-            kind,
-        });
+        }
+        .at(at_offset));
     }
     Ok(TensorInfo {
         name,
@@ -153,12 +140,12 @@ fn read_shape(cursor: &mut Cursor<'_>, what: Field<'_>, name: &str) -> Result<Ve
     let offset = cursor.at();
     let n_dims = cursor.u32(what)?;
     if n_dims > MAX_DIMS as u32 {
-        let kind = FaultKind::Dimensions {
+        return Err(FaultKind::Dimensions {
             name: name.to_owned(),
             found: n_dims,
             limit: MAX_DIMS,
-        };
-        return Err(GgufFault { offset, kind });
+        }
+        .at(offset));
     }
     // Converters write scalars without dimensions; ggml treats them as vectors of one element.
     if n_dims == 0 {
@@ -167,8 +154,7 @@ fn read_shape(cursor: &mut Cursor<'_>, what: Field<'_>, name: &str) -> Result<Ve
     let shape = cursor.numbers(what, u64::from(n_dims), u64::from_le_bytes)?;
     if shape.contains(&0) {
         let name = name.to_owned();
-        let kind = FaultKind::ZeroDimension { name, shape };
-        return Err(GgufFault { offset, kind });
+        return Err(FaultKind::ZeroDimension { name, shape }.at(offset));
     }
     Ok(shape)
 }
@@ -180,15 +166,12 @@ fn place(tensors: &mut [TensorInfo], data: u64, len: u64) -> Result<(), GgufFaul
         let start = data.saturating_add(tensor.offset);
         let end = start.checked_add(tensor.bytes);
         if end.is_none_or(|end| end > len) {
-            let kind = FaultKind::OutOfFile {
+            return Err(FaultKind::OutOfFile {
                 name: tensor.name.clone(),
                 end: end.unwrap_or(u64::MAX),
                 len,
-            };
-            return Err(GgufFault {
-                offset: start,
-                kind,
-            });
+            }
+            .at(start));
         }
         tensor.offset = start;
     }
@@ -197,11 +180,7 @@ fn place(tensors: &mut [TensorInfo], data: u64, len: u64) -> Result<(), GgufFaul
     for pair in order.windows(2) {
         if pair[0].offset + pair[0].bytes > pair[1].offset {
             let (first, second) = (pair[0].name.clone(), pair[1].name.clone());
-            let kind = FaultKind::Overlap { first, second };
-            return Err(GgufFault {
-                offset: pair[1].offset,
-                kind,
-            });
+            return Err(FaultKind::Overlap { first, second }.at(pair[1].offset));
         }
     }
     Ok(())
@@ -211,7 +190,7 @@ fn place(tensors: &mut [TensorInfo], data: u64, len: u64) -> Result<(), GgufFaul
 mod tests {
     use super::*;
     use crate::weights::Array;
-    use crate::weights::gguf::builder::{GgufBuilder, open, refused, sound};
+    use crate::weights::gguf::builder::{GgufBuilder, open, refusals, refused, sound};
 
     #[test]
     fn a_sound_file_comes_out_as_it_is() {
@@ -321,13 +300,15 @@ mod tests {
         let long = "n".repeat(63);
         let named = |name: &str| GgufBuilder::new().tensor(name, &[1], 24, 0).data(&[0]);
         assert!(named(&long).open().is_ok());
-        refused(
-            &named(&format!("{long}n")),
-            "at byte 24: the number of bytes in the name of tensor 0 is 64, expected at most 63",
-        );
-        refused(
-            &named("a\0"),
-            "at byte 24: the name of tensor 0 is empty or holds control characters",
+        insta::assert_snapshot!(
+            refusals(&[
+                named(&format!("{long}n")),
+                named("a\0"),
+            ]),
+            @"
+        at byte 24: the number of bytes in the name of tensor 0 is 64, expected at most 63
+        at byte 24: the name of tensor 0 is empty or holds control characters
+        "
         );
         let twice = GgufBuilder::new()
             .tensor("a", &[1], 24, 0)
@@ -349,13 +330,15 @@ mod tests {
             [1],
             "a scalar is a vector of one element"
         );
-        refused(
-            &shaped(&[1; 5]),
-            "at byte 33: tensor `a` has 5 dimensions, expected at most 4",
-        );
-        refused(
-            &shaped(&[4, 0]),
-            "at byte 33: tensor `a` has a dimension of zero in its shape [4, 0]",
+        insta::assert_snapshot!(
+            refusals(&[
+                shaped(&[1; 5]),
+                shaped(&[4, 0]),
+            ]),
+            @"
+        at byte 33: tensor `a` has 5 dimensions, expected at most 4
+        at byte 33: tensor `a` has a dimension of zero in its shape [4, 0]
+        "
         );
     }
 

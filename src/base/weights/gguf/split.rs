@@ -157,14 +157,15 @@ mod tests {
         folder.join(format!("m-{part:05}-of-00003.gguf"))
     }
 
-    #[track_caller]
-    fn refused(parts: &[GgufBuilder], expected: &str) {
-        let (folder, first) = folder(parts);
-        let message = weights::open(&first)
-            .expect_err("the parts do not fit")
-            .to_string();
-        let prefix = format!("{}/m-0000", folder.path().display());
-        assert_eq!(message.replace(&prefix, "part "), expected);
+    /// The messages with which models of these parts are refused.
+    fn refusals(models: &[&[GgufBuilder]]) -> String {
+        let message = |parts: &&[GgufBuilder]| {
+            let (folder, first) = folder(parts);
+            let error = weights::open(&first).expect_err("the parts do not fit");
+            let prefix = format!("{}/m-0000", folder.path().display());
+            error.to_string().replace(&prefix, "part ")
+        };
+        models.iter().map(message).collect::<Vec<_>>().join("\n")
     }
 
     #[test]
@@ -197,31 +198,25 @@ mod tests {
 
     #[test]
     fn parts_that_do_not_fit_are_refused() {
-        refused(
-            &[part(0, 3, 3), part(1, 3, 3)],
-            "part 1-of-00003.gguf: part 3 of 3 is missing: expected `part 3-of-00003.gguf`; \
-             all parts belong in one folder",
-        );
-        refused(
-            &[part(0, 3, 3), part(2, 3, 3), part(1, 3, 3)],
-            "part 2-of-00003.gguf: the file is part 3 of 3, expected part 2 of 3",
-        );
-        refused(
-            &[part(0, 3, 3), part(1, 4, 3), part(2, 3, 3)],
-            "part 2-of-00003.gguf: the file is part 2 of 4, expected part 2 of 3",
-        );
-        refused(
-            &[part(0, 3, 4), part(1, 3, 4), part(2, 3, 4)],
-            "part 1-of-00003.gguf: the parts hold 3 tensors, expected 4 \
-             (key `split.tensors.count`)",
+        insta::assert_snapshot!(
+            refusals(&[
+                &[part(0, 3, 3), part(1, 3, 3)],
+                &[part(0, 3, 3), part(2, 3, 3), part(1, 3, 3)],
+                &[part(0, 3, 3), part(1, 4, 3), part(2, 3, 3)],
+                &[part(0, 3, 4), part(1, 3, 4), part(2, 3, 4)],
+            ]),
+            @"
+        part 1-of-00003.gguf: part 3 of 3 is missing: expected `part 3-of-00003.gguf`; all parts belong in one folder
+        part 2-of-00003.gguf: the file is part 3 of 3, expected part 2 of 3
+        part 2-of-00003.gguf: the file is part 2 of 4, expected part 2 of 3
+        part 1-of-00003.gguf: the parts hold 3 tensors, expected 4 (key `split.tensors.count`)
+        "
         );
         let twice = part(1, 3, 4).tensor("t0", &[1], 24, 32).data(&[0; 32]);
-        refused(
-            &[part(0, 3, 4), twice, part(2, 3, 4)],
-            "part 1-of-00003.gguf: tensor `t0` is in part 1 and in part 2",
-        );
-        refused(
-            &[
+        insta::assert_snapshot!(
+            refusals(&[
+                &[part(0, 3, 4), twice, part(2, 3, 4)],
+                &[
                 part(0, 3, 3),
                 GgufBuilder {
                     version: 1,
@@ -229,35 +224,33 @@ mod tests {
                 },
                 part(2, 3, 3),
             ],
-            "part 2-of-00003.gguf: at byte 4: GGUF version 1, expected 2 or 3; the file is older than the format: \
-             convert the model again, or download a newer file",
+            ]),
+            @"
+        part 1-of-00003.gguf: tensor `t0` is in part 1 and in part 2
+        part 2-of-00003.gguf: at byte 4: GGUF version 1, expected 2 or 3; the file is older than the format: convert the model again, or download a newer file
+        "
         );
     }
 
     #[test]
     fn keys_and_name_must_tell_the_part() {
-        refused(
-            &[GgufBuilder::new().u32("split.count", 3)],
-            "part 1-of-00003.gguf: key `split.no` is missing or not a count",
-        );
-        refused(
-            &[GgufBuilder::new().key("split.count", 8, &string(b"3"))],
-            "part 1-of-00003.gguf: key `split.count` is missing or not a count",
-        );
-        refused(
-            &[GgufBuilder::new()
+        insta::assert_snapshot!(
+            refusals(&[
+                &[GgufBuilder::new().u32("split.count", 3)],
+                &[GgufBuilder::new().key("split.count", 8, &string(b"3"))],
+                &[GgufBuilder::new()
                 .u32("split.count", 2000)
                 .u32("split.no", 0)],
-            "part 1-of-00003.gguf: key `split.count` is 2000, expected at most 1024",
-        );
-        refused(
-            &[part(3, 3, 3)],
-            "part 1-of-00003.gguf: key `split.no` is 3, expected less than 3",
-        );
-        refused(
-            &[part(1, 3, 3)],
-            "part 1-of-00003.gguf: the file is part 2 of 3, \
-             expected a name that ends in `-00002-of-00003.gguf`",
+                &[part(3, 3, 3)],
+                &[part(1, 3, 3)],
+            ]),
+            @"
+        part 1-of-00003.gguf: key `split.no` is missing or not a count
+        part 1-of-00003.gguf: key `split.count` is missing or not a count
+        part 1-of-00003.gguf: key `split.count` is 2000, expected at most 1024
+        part 1-of-00003.gguf: key `split.no` is 3, expected less than 3
+        part 1-of-00003.gguf: the file is part 2 of 3, expected a name that ends in `-00002-of-00003.gguf`
+        "
         );
         let message = part(0, 3, 3).open().expect_err("a part in memory");
         assert_eq!(

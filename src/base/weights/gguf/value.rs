@@ -152,16 +152,14 @@ fn read_bool(cursor: &mut Cursor<'_>, key: &str) -> Result<bool, GgufFault> {
         1 => Ok(true),
         found => {
             let key = key.to_owned();
-            let kind = FaultKind::Bool { key, found };
-            Err(GgufFault { offset, kind })
+            Err(FaultKind::Bool { key, found }.at(offset))
         }
     }
 }
 
 fn unknown_type(offset: u64, key: &str, found: u32) -> GgufFault {
     let key = key.to_owned();
-    let kind = FaultKind::ValueType { key, found };
-    GgufFault { offset, kind }
+    FaultKind::ValueType { key, found }.at(offset)
 }
 
 pub(super) fn write_string(out: &mut Vec<u8>, text: &[u8]) {
@@ -180,7 +178,7 @@ pub(super) fn write_u64(out: &mut Vec<u8>, number: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::weights::gguf::builder::{GgufBuilder, array, refused, string};
+    use crate::weights::gguf::builder::{GgufBuilder, array, refusals, refused, string};
 
     #[test]
     fn names_are_text_that_can_be_printed() {
@@ -217,13 +215,15 @@ mod tests {
 
     #[test]
     fn value_types_are_known() {
-        refused(
-            &GgufBuilder::new().key("k", 13, &[0; 64]),
-            "at byte 33: key `k` has the unknown value type 13, expected 0 to 12",
-        );
-        refused(
-            &GgufBuilder::new().key("k", 9, &array(99, 0)),
-            "at byte 37: key `k` has the unknown value type 99, expected 0 to 12",
+        insta::assert_snapshot!(
+            refusals(&[
+                GgufBuilder::new().key("k", 13, &[0; 64]),
+                GgufBuilder::new().key("k", 9, &array(99, 0)),
+            ]),
+            @"
+        at byte 33: key `k` has the unknown value type 13, expected 0 to 12
+        at byte 37: key `k` has the unknown value type 99, expected 0 to 12
+        "
         );
     }
 
@@ -239,25 +239,29 @@ mod tests {
             weights.metadata().array("l"),
             Some(&Array::Bool(vec![false, true]))
         );
-        refused(
-            &GgufBuilder::new().key("k", 7, &[2]),
-            "at byte 37: key `k` holds the boolean 2, expected 0 or 1",
-        );
-        refused(
-            &GgufBuilder::new().key("k", 9, &[array(7, 2), vec![1, 255]].concat()),
-            "at byte 50: key `k` holds the boolean 255, expected 0 or 1",
+        insta::assert_snapshot!(
+            refusals(&[
+                GgufBuilder::new().key("k", 7, &[2]),
+                GgufBuilder::new().key("k", 9, &[array(7, 2), vec![1, 255]].concat()),
+            ]),
+            @"
+        at byte 37: key `k` holds the boolean 2, expected 0 or 1
+        at byte 50: key `k` holds the boolean 255, expected 0 or 1
+        "
         );
     }
 
     #[test]
     fn strings_are_utf8_and_limited() {
-        refused(
-            &GgufBuilder::new().key("k", 8, &string(b"\xc3")),
-            "at byte 37: key `k` is not UTF-8",
-        );
-        refused(
-            &GgufBuilder::new().key("k", 8, &(1u64 << 27).to_le_bytes()),
-            "at byte 37: the number of bytes in key `k` is 134217728, expected at most 67108864",
+        insta::assert_snapshot!(
+            refusals(&[
+                GgufBuilder::new().key("k", 8, &string(b"\xc3")),
+                GgufBuilder::new().key("k", 8, &(1u64 << 27).to_le_bytes()),
+            ]),
+            @"
+        at byte 37: key `k` is not UTF-8
+        at byte 37: the number of bytes in key `k` is 134217728, expected at most 67108864
+        "
         );
         let file = GgufBuilder::new().key("k", 8, &100u64.to_le_bytes());
         let left = file.bytes().len() - 45;

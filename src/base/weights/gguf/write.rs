@@ -66,10 +66,7 @@ pub fn write_pieces<'p>(
 ) -> Result<(), Error> {
     let target = target.into();
     let path = target.path;
-    let io = |source| Error::Io {
-        path: path.to_owned(),
-        source,
-    };
+    let io = Error::io(path);
     let header = Header::new(metadata, tensors).map_err(|fault| Error::Format {
         label: path.display().to_string(),
         fault,

@@ -110,10 +110,7 @@ impl Checkpoint {
         if is_named(&single) {
             return Self::of_files(vec![single]);
         }
-        let io = |source| Error::Io {
-            path: path.to_owned(),
-            source,
-        };
+        let io = Error::io(path);
         let mut found = Vec::new();
         for entry in std::fs::read_dir(path).map_err(io)? {
             let path = entry.map_err(io)?.path();
@@ -310,10 +307,7 @@ pub fn is_named(path: &Path) -> bool {
 /// # Errors
 /// The file cannot be read, or is larger than `limit` bytes.
 pub fn read_small(path: &Path, limit: u64) -> Result<Vec<u8>, Error> {
-    let io = |source| Error::Io {
-        path: path.to_owned(),
-        source,
-    };
+    let io = Error::io(path);
     let metadata = std::fs::metadata(path).map_err(io)?;
     if !metadata.is_file() {
         return Err(Error::NotAFile {
