@@ -7,8 +7,8 @@ use clap::Args as ClapArgs;
 use serde_json::json;
 
 use lab_base::weights::TensorType;
-use lab_core::model::Value;
-use lab_core::models::Source;
+use lab_core::model::NamedValue;
+use lab_core::models::ModelSource;
 use lab_inspect::compare::{
     PassOptions, ValueComparison, ValueDifference, compare_values, divergence, read_dump,
     record_values,
@@ -145,7 +145,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// Reports the KL divergence of B's next-token distributions from A's.
-fn kl(args: &Args, a: &[Value], b: &[Value]) -> Result<(), Failure> {
+fn kl(args: &Args, a: &[NamedValue], b: &[NamedValue]) -> Result<(), Failure> {
     let Some(found) = divergence(a, b) else {
         anyhow::bail!("A and B have no logits in common");
     };
@@ -166,10 +166,10 @@ fn kl(args: &Args, a: &[Value], b: &[Value]) -> Result<(), Failure> {
 /// devices.
 fn values(
     args: &Args,
-    (source, arch): (&Source, Option<&String>),
+    (source, arch): (&ModelSource, Option<&String>),
     path: &[PathOption],
     is_placed: bool,
-) -> Result<Vec<Value>, Failure> {
+) -> Result<Vec<NamedValue>, Failure> {
     let mut definitions = args.load.model.opening.definitions()?;
     if let Some(arch) = arch {
         definitions.archs = definitions.archs.only(arch)?;

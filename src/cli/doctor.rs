@@ -11,7 +11,7 @@ use serde_json::{Value as Json, json};
 use lab_base::util::wording::{bytes, count, listed};
 use lab_base::weights::TensorInfo;
 use lab_core::model;
-use lab_core::models::Source;
+use lab_core::models::ModelSource;
 
 use super::inspect::{self, Findings, ParallelOption, PlanFindings, TensorSizes, cache_bytes};
 use super::model::ModelArg;
@@ -54,8 +54,8 @@ struct DoctorReport {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let source = args.model.source();
     let path = match &source {
-        Source::Shipped(name) => (*name).to_owned(),
-        Source::File(path) => path.display().to_string(),
+        ModelSource::BuiltIn(name) => (*name).to_owned(),
+        ModelSource::File(path) => path.display().to_string(),
     };
     let mut report = DoctorReport {
         path,

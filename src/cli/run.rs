@@ -11,9 +11,11 @@ use lab_base::grammar::{CompiledConstraint, Matcher};
 use lab_base::util::limited_read;
 use lab_base::util::limited_read::MAX_TEXT;
 use lab_core::engine;
-use lab_core::engine::serving::ServedModel;
-use lab_core::engine::{AnswerToken, Event, FinishReason, Limits, Rejected, Request, Unfit, Usage};
-use lab_core::models::Source;
+use lab_core::engine::{
+    AnswerToken, Event, FinishReason, Limits, Rejected, Request, Unsupported, Usage,
+};
+use lab_core::models::ModelSource;
+use lab_server::served::ServedModel;
 
 use super::Failure;
 use super::constraint::ConstraintOptions;
@@ -126,7 +128,7 @@ pub(super) fn start(
     path: Option<&Path>,
     is_quiet: bool,
 ) -> Result<ServedModel, Failure> {
-    let source = Source::of(args.model.as_deref().or(path));
+    let source = ModelSource::of(args.model.as_deref().or(path));
     let mut opened = args.load.open(&source)?;
     let mut options = args.load.resolve(&opened, LoadDefaults::LOCAL)?;
     let limits = Limits {
@@ -139,7 +141,7 @@ pub(super) fn start(
     }
     if engine::ends_in_vectors(&opened.plan) {
         let n_embd = opened.plan.n_embd;
-        return Err(Unfit::Vectors { n_embd }.into());
+        return Err(Unsupported::Vectors { n_embd }.into());
     }
     args.load.place(&mut opened, &options)?;
     start_engine(opened, options, limits, is_quiet)

@@ -403,7 +403,10 @@ fn folders_of_models_do_not_offer_what_is_none() {
         true,
     );
     let found = lab_core::models::list(folder.path()).expect("a folder");
-    let names: Vec<String> = found.iter().map(lab_core::models::Source::name).collect();
+    let names: Vec<String> = found
+        .iter()
+        .map(lab_core::models::ModelSource::name)
+        .collect();
     assert_eq!(names, ["model"]);
 }
 

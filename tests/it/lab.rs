@@ -13,7 +13,7 @@ use lab_core::model::{
     Batch, CapturedRow, LOGITS, Lab, LabCapture, LabEdit, LabOp, Model, Options, Points, Positions,
 };
 use lab_core::models;
-use lab_core::models::Source;
+use lab_core::models::ModelSource;
 use lab_core::plan::Plan;
 
 use serde_json::{Value, json};
@@ -640,7 +640,7 @@ fn what_edits_do_to_a_model_is_what_they_do_in_plain_loops() {
 
 /// The built-in model with the prefix cache and eight sequences, bit for bit the same in any batch.
 fn deterministic(ty: Option<TensorType>) -> (Model, Vec<Vec<u32>>) {
-    let opened = models::open(&Source::of(None), &definitions()).expect("the shipped model");
+    let opened = models::open(&ModelSource::of(None), &definitions()).expect("the shipped model");
     let opened = match ty {
         Some(ty) => opened.quantised(ty).expect("it can be quantised"),
         None => opened,
@@ -1476,7 +1476,7 @@ fn plans_that_make_no_sense_are_refused_with_the_place() {
         ),
         (
             edit(json!({ "vector": row, "neurons": [0], "heads": [0] })),
-            "exclude each other",
+            "are mutually exclusive",
         ),
         (
             edit(json!({ "op": "project_out", "vector": vec![0.0; 128] })),

@@ -16,8 +16,8 @@ use lab_core::arch::WeightRole;
 use lab_core::model::{Batch, Model, Options};
 use lab_core::models;
 use lab_core::models::convert::to_gguf;
-use lab_core::models::lora::{Adapter, Base, Source};
-use lab_core::models::{Definitions, Opened};
+use lab_core::models::lora::{AdaptedModel, Adapter, AdapterSource};
+use lab_core::models::{Definitions, OpenedModel};
 use lab_core::plan::{Plan, TensorPlan};
 use serde_json::{Value as Json, json};
 
@@ -217,11 +217,11 @@ fn adapter(
 }
 
 fn open(path: &Path, scale: f32, plan: &Plan) -> Result<Adapter, String> {
-    let source = Source {
+    let source = AdapterSource {
         path: path.to_owned(),
         scale,
     };
-    let base = Base {
+    let base = AdaptedModel {
         plan,
         params: &BTreeMap::new(),
         metadata: &Metadata::default(),
@@ -436,22 +436,27 @@ fn bytes_of(values: &[f32]) -> Vec<u8> {
     bytes(values)
 }
 
-pub(crate) fn opened(path: &Path, with: &Definitions) -> Result<Opened, String> {
-    models::open(&models::Source::File(path.to_owned()), with).map_err(|error| error.to_string())
+pub(crate) fn opened(path: &Path, with: &Definitions) -> Result<OpenedModel, String> {
+    models::open(&models::ModelSource::File(path.to_owned()), with)
+        .map_err(|error| error.to_string())
 }
 
 /// The model at a path with an adapter.
-pub(crate) fn adapted(path: &Path, adapter: &Path, with: &Definitions) -> Result<Opened, String> {
-    let source = Source {
+pub(crate) fn adapted(
+    path: &Path,
+    adapter: &Path,
+    with: &Definitions,
+) -> Result<OpenedModel, String> {
+    let source = AdapterSource {
         path: adapter.to_owned(),
         scale: 1.0,
     };
     opened(path, with)?
-        .adapted(&[source], &models::Source::File(path.to_owned()), with)
+        .adapted(&[source], &models::ModelSource::File(path.to_owned()), with)
         .map_err(|error| error.to_string())
 }
 
-pub(crate) fn logits_of(opened: Opened, tokens: &[u32]) -> Vec<f32> {
+pub(crate) fn logits_of(opened: OpenedModel, tokens: &[u32]) -> Vec<f32> {
     logits(opened.plan, &opened.weights, &opened.adapters, tokens)
 }
 
@@ -974,7 +979,7 @@ fn peft_folders_that_ask_for_more_are_refused_by_name() {
 
 /// Writes an adapter of the built-in model, whose numbers are `factor` times the usual ones.
 pub(crate) fn of_shipped(folder: &Path, factor: f32) -> PathBuf {
-    let shipped = models::open(&models::Source::of(None), &definitions()).expect("built in");
+    let shipped = models::open(&models::ModelSource::of(None), &definitions()).expect("built in");
     let lows = updates("chat", &shipped.plan, 2);
     let mut tensors: Vec<_> = lows.iter().flat_map(Low::tensors).collect();
     for number in tensors
@@ -1064,7 +1069,7 @@ fn a_server_has_scales_for_requests_and_for_all() {
 #[test]
 fn scales_that_were_set_outlive_the_engine() {
     let scratch = scratch();
-    let shipped = models::open(&models::Source::of(None), &definitions()).expect("built in");
+    let shipped = models::open(&models::ModelSource::of(None), &definitions()).expect("built in");
     let lows = updates("chat", &shipped.plan, 2);
     let tensors: Vec<_> = lows.iter().flat_map(Low::tensors).collect();
     let path = scratch.path().join("chat.gguf");

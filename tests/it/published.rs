@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use lab_core::models;
-use lab_core::models::{Opened, Source};
+use lab_core::models::{ModelSource, OpenedModel};
 use serde_json::{Map, Value, json};
 
 use crate::bad_folders::{CONFIG, Folder};
@@ -70,8 +70,8 @@ fn published_folders_give_what_transformers_gives() {
     assert!(n_compared >= FOLDERS, "{n_compared} of {FOLDERS} folders");
 }
 
-pub(crate) fn open(folder: &Folder) -> Result<Opened, String> {
-    let source = Source::File(folder.0.path().to_owned());
+pub(crate) fn open(folder: &Folder) -> Result<OpenedModel, String> {
+    let source = ModelSource::File(folder.0.path().to_owned());
     models::open(&source, &definitions()).map_err(|error| error.to_string())
 }
 
@@ -86,7 +86,7 @@ pub(crate) fn set(folder: &Folder, key: &str, value: Value) {
 }
 
 /// Metadata and tensors, but for what they hold.
-pub(crate) fn outline(opened: &Opened) -> String {
+pub(crate) fn outline(opened: &OpenedModel) -> String {
     let weights = &opened.weights;
     let tensors = weights
         .tensors()

@@ -13,8 +13,8 @@ use crate::cli::Failure;
 use crate::cli::diffusion::DiffusionProgress;
 use crate::cli::output::{self, escape_controls};
 use crate::cli::run::{longer, speed};
-use lab_core::engine::serving::ServedModel;
 use lab_core::engine::{AnswerToken, FinishReason};
+use lab_server::served::ServedModel;
 use lab_server::{CompletionDelta, Refusal, Reply, ReplyEvent};
 
 use super::screen::Screen;

@@ -11,15 +11,15 @@ use lab_base::chat::template;
 use lab_base::chat::template::{ChatTemplate, Moment};
 use lab_base::tokenizer;
 use lab_base::tokenizer::Tokenizer;
+use lab_base::util::clock::unix_seconds;
 use lab_base::weights;
 use lab_base::weights::{Metadata, TensorInfo, TensorType, Weights};
 use lab_core::arch::Mode;
-use lab_core::engine::serving;
-use lab_core::engine::serving::PooledOutput;
+use lab_core::engine::PooledOutput;
 use lab_core::model::{DeviceUse, Estimator, MemoryUse, Options};
 use lab_core::models;
 use lab_core::models::lora::Adapter;
-use lab_core::models::{Definitions, Opened, Source, tokenizer_of, unread_keys};
+use lab_core::models::{Definitions, ModelSource, OpenedModel, tokenizer_of, unread_keys};
 use lab_core::plan::{CacheCapacity, Plan};
 use lab_inspect::capabilities::{Capability, CapabilityInput, capabilities};
 use lab_inspect::describe::{WeightShare, describe, weight_shares};
@@ -90,7 +90,7 @@ pub(in crate::cli) struct ParallelOption {
 
 /// All findings that are possible.
 pub(in crate::cli) fn findings(
-    source: &Source,
+    source: &ModelSource,
     sequences: &ParallelOption,
     load: &LoadOptions,
 ) -> Result<Findings, Failure> {
@@ -118,7 +118,7 @@ pub(in crate::cli) fn findings(
         }
         Err(broken) => broken,
     };
-    if let Source::File(path) = source
+    if let ModelSource::File(path) = source
         && let Ok(header) = weights::gguf::header(path)
     {
         let tokenizer = Tokenizer::from_metadata(&header.0);
@@ -167,7 +167,11 @@ fn unplanned(
     }
 }
 
-fn of_opened(load: &LoadOptions, n_seqs: usize, mut opened: Opened) -> Result<Findings, Failure> {
+fn of_opened(
+    load: &LoadOptions,
+    n_seqs: usize,
+    mut opened: OpenedModel,
+) -> Result<Findings, Failure> {
     load.model.check(&opened)?;
     let requested = load.context(&opened.plan);
     let resolved = load.resolve(&opened, LoadDefaults::LOCAL);
@@ -204,7 +208,7 @@ fn probe(
         text.unwrap_or_default().into_owned()
     };
     let (bos, eos) = (named(Tokenizer::bos), named(Tokenizer::eos));
-    let now = Moment::from_unix_seconds(serving::unix_seconds() as i64);
+    let now = Moment::from_unix_seconds(unix_seconds() as i64);
     let template = ChatTemplate::new(source).map_err(|error| error.to_string());
     Some(template.map(|template| TemplateProbe::new(&template, &bos, &eos, now)))
 }

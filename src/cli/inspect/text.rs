@@ -6,7 +6,7 @@
 use lab_base::tokenizer::Tokenizer;
 use lab_base::util::wording::{bytes, count, escaped, percent};
 use lab_base::weights::{TensorInfo, TensorType, Value};
-use lab_core::models::few;
+use lab_core::models::abbreviated;
 use lab_inspect::template_probe::{ProbeResult, TemplateProbe};
 
 use super::findings::{TensorSizes, special_tokens};
@@ -177,7 +177,7 @@ fn unused(page: &mut Page, found: &Findings, planned: &PlanFindings) {
     ];
     for (what, names) in all.iter().filter(|(_, names)| !names.is_empty()) {
         let names: Vec<String> = names.iter().map(|name| clip(name)).collect();
-        page.paragraph(&format!("{what}: {}", few(&names)));
+        page.paragraph(&format!("{what}: {}", abbreviated(&names)));
     }
 }
 

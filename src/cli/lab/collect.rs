@@ -26,8 +26,8 @@ use lab_base::util::limited_read::MAX_TEXT;
 use lab_base::util::moments::Moments;
 use lab_core::arch::PointParts;
 use lab_core::artifacts::arrays;
-use lab_core::artifacts::arrays::{Elements, Format, Named};
-use lab_core::engine::{Captured, LabResult, Reduce};
+use lab_core::artifacts::arrays::{ArrayFormat, Elements, NamedArray};
+use lab_core::engine::{CapturedPoint, LabResult, Reduction};
 
 use super::prompt_lines::PromptLines;
 use super::runner::{LabRunner, PlanOptions, RunLimits, plan};
@@ -156,7 +156,7 @@ impl Collection<'_> {
             buffer.elements.extend_from_slice(&captured.elements);
             buffer.places.extend_from_slice(&captured.places);
             // A value that was computed from all rows of a prompt has no position.
-            let is_one = matches!(captured.reduce, Reduce::Mean | Reduce::Max);
+            let is_one = matches!(captured.reduce, Reduction::Mean | Reduction::Max);
             match is_one {
                 true => buffer.positions.extend(std::iter::repeat_n(NO_POSITION, n)),
                 false => buffer.positions.extend_from_slice(&captured.positions),
@@ -195,7 +195,7 @@ impl Collection<'_> {
                     .map(|b| (b.name.clone(), b.prompts.len()))
                     .collect(),
             };
-            let arrays: Vec<Named<'_>> =
+            let arrays: Vec<NamedArray<'_>> =
                 self.buffers.iter().flat_map(ValueBuffer::arrays).collect();
             self.write(&shard.file, &arrays)?;
             drop(arrays);
@@ -219,7 +219,7 @@ impl Collection<'_> {
         Ok(())
     }
 
-    fn write(&self, name: &str, arrays: &[Named<'_>]) -> Result<(), Failure> {
+    fn write(&self, name: &str, arrays: &[NamedArray<'_>]) -> Result<(), Failure> {
         let path = self.folder.join(name);
         let subject = &self.index.subject;
         let texts = [
@@ -234,7 +234,7 @@ impl Collection<'_> {
             .map(|(name, text)| (name.to_owned(), text.into()));
         // An interrupted run may have left a file that the index does not name.
         let target = OutputPath::replacing(&path);
-        let written = arrays::write(target, Format::Safetensors, arrays, &texts.collect());
+        let written = arrays::write(target, ArrayFormat::Safetensors, arrays, &texts.collect());
         written.map_err(|error| at(&path, error))
     }
 
@@ -246,7 +246,7 @@ impl Collection<'_> {
         let mut all = Vec::new();
         for ((name, n, covariance), moments) in computed.iter().zip(self.moments.values()) {
             let width = moments.mean().len() as u64;
-            let named = |what: &str, shape: Vec<u64>, elements| Named {
+            let named = |what: &str, shape: Vec<u64>, elements| NamedArray {
                 name: format!("{name}.{what}"),
                 shape,
                 elements: Elements::F64(elements),
@@ -282,7 +282,7 @@ impl Collection<'_> {
 
 impl ValueBuffer {
     /// An empty buffer for a value; its name and shape come from the first capture.
-    fn new((name, captured, is_half): &(String, Cow<'_, Captured>, bool)) -> Self {
+    fn new((name, captured, is_half): &(String, Cow<'_, CapturedPoint>, bool)) -> Self {
         Self {
             name: name.clone(),
             row: captured.shape.iter().rev().copied().collect(),
@@ -295,10 +295,10 @@ impl ValueBuffer {
     }
 
     /// The arrays of the buffer: the rows, and for each row its prompt and its position, 2^31 - 1 for none.
-    fn arrays(&self) -> Vec<Named<'_>> {
+    fn arrays(&self) -> Vec<NamedArray<'_>> {
         let n = self.prompts.len() as u64;
         let rows: Vec<u64> = [n].into_iter().chain(self.row.iter().copied()).collect();
-        let named = |name: String, shape: Vec<u64>, elements| Named {
+        let named = |name: String, shape: Vec<u64>, elements| NamedArray {
             name,
             shape,
             elements,

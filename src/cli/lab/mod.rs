@@ -14,7 +14,7 @@ use serde_json::json;
 
 use lab_base::weights::TensorType;
 use lab_core::model::Options;
-use lab_core::models::{Opened, tokenizer_of};
+use lab_core::models::{OpenedModel, tokenizer_of};
 use lab_inspect::drift;
 use lab_inspect::drift::Drift;
 
@@ -127,7 +127,7 @@ pub(super) fn run(command: &Command) -> Result<(), Failure> {
 }
 
 /// The tokens that both models read.
-fn tokens(args: &DriftArgs, opened: &mut Opened) -> Result<Vec<u32>, Failure> {
+fn tokens(args: &DriftArgs, opened: &mut OpenedModel) -> Result<Vec<u32>, Failure> {
     match args.text.read()? {
         Prompt::Tokens(tokens) => Ok(tokens),
         Prompt::Written(text) => {
@@ -137,7 +137,7 @@ fn tokens(args: &DriftArgs, opened: &mut Opened) -> Result<Vec<u32>, Failure> {
     }
 }
 
-fn options(args: &DriftArgs, opened: &Opened, n: usize) -> Result<Options, Failure> {
+fn options(args: &DriftArgs, opened: &OpenedModel, n: usize) -> Result<Options, Failure> {
     let defaults = LoadDefaults::exact(n);
     Ok(Options {
         n_ctx: n.next_multiple_of(256),

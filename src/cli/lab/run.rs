@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 
-use lab_core::artifacts::arrays::Format;
+use lab_core::artifacts::arrays::ArrayFormat;
 
 use crate::cli::Failure;
 use crate::cli::model::ModelArg;
@@ -41,7 +41,7 @@ pub(in crate::cli) struct RunArgs {
 
 pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     let file = args.output.as_ref().map(|path| {
-        let format = Format::of(path).ok_or_else(|| {
+        let format = ArrayFormat::of(path).ok_or_else(|| {
             let path = path.display();
             anyhow::anyhow!("{path}: expected a name that ends in .safetensors or .npz")
         });

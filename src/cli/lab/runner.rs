@@ -10,12 +10,12 @@ use serde_json::{Map, Value};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::cli::run::too_long;
-use lab_core::artifacts::vectors::Vectors;
-use lab_core::engine::serving::ServedModel;
+use lab_core::artifacts::vectors::VectorStore;
 use lab_core::engine::{Event, LabPlan, LabResult, Limits, Request, ends_in_vectors};
 use lab_core::model::Options;
-use lab_core::models::Source;
+use lab_core::models::ModelSource;
 use lab_server::LabRequest;
+use lab_server::served::ServedModel;
 
 use crate::cli::Failure;
 use crate::cli::input_file::{read_json, read_text};
@@ -70,13 +70,13 @@ impl LabRunner {
     /// Loads a model for a plan.
     pub(super) fn start(
         load: &LoadOptions,
-        source: &Source,
+        source: &ModelSource,
         plan: Map<String, Value>,
         vectors: &[PathBuf],
         bounds: RunLimits,
     ) -> Result<Self, Failure> {
         let at = |message: String| anyhow::anyhow!("--lab-vectors: {message}");
-        let vectors = Vectors::new(vectors, None, 0).map_err(at)?;
+        let vectors = VectorStore::new(vectors, None, 0).map_err(at)?;
         vectors.check().map_err(|error| at(error.to_string()))?;
         let request = LabRequest::new(plan).map_err(|message| anyhow::anyhow!("{message}"))?;
         let mut opened = load.open(source)?;

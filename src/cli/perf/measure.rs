@@ -9,8 +9,8 @@ use super::report::{PerfReport, ThreadMeasurements};
 use super::requests::RequestMeasurement;
 use lab_base::util::measure::read_bandwidth;
 use lab_core::engine::Limits;
-use lab_core::engine::serving::ServedModel;
 use lab_core::model::Options;
+use lab_server::served::ServedModel;
 
 /// Number of source tokens of every sequence, if the model reads a source.
 const N_SOURCE: usize = 64;
@@ -101,7 +101,7 @@ fn through_engine(args: &Args, n_threads: usize) -> Result<Vec<RequestMeasuremen
 }
 
 /// The options of the model, with capacity for the largest case.
-fn resolve(args: &Args, opened: &lab_core::models::Opened) -> Result<Options, Failure> {
+fn resolve(args: &Args, opened: &lab_core::models::OpenedModel) -> Result<Options, Failure> {
     let (longest, sequences) = (args.longest(), args.most_sequences());
     let n_source = if opened.plan.source.is_some() {
         N_SOURCE

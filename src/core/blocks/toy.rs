@@ -52,7 +52,7 @@ mod tests {
     use crate::blocks::REGISTRY;
     use crate::model::{Batch, Model, Options};
     use crate::models::quantise::quantise;
-    use crate::models::synth::{Request, synth};
+    use crate::models::synth::{SynthRequest, synth};
     use crate::plan::Plan;
     use lab_base::weights;
     use lab_base::weights::{TensorType, Weights};
@@ -88,9 +88,9 @@ mod tests {
     fn made_up(def: &ArchDef) -> Weights {
         let scratch = tempfile::tempdir().expect("a folder");
         let path = scratch.path().join("toys.gguf");
-        let request = Request {
+        let request = SynthRequest {
             set: vec![("block_count".to_owned(), "8".to_owned())],
-            ..Request::default()
+            ..SynthRequest::default()
         };
         synth(def, &request, &path).expect("it can be made");
         weights::open(&path).expect("it opens")
@@ -158,7 +158,7 @@ mod tests {
             "{unknown}"
         );
         let def = definition(r#"block = "toy", level = -1.0"#).expect("sound in itself");
-        let made = crate::models::synth::design(&def, &Request::default());
+        let made = crate::models::synth::design(&def, &SynthRequest::default());
         let message = made.expect_err("a rule is broken").to_string();
         assert!(message.contains("`level` is positive"), "{message}");
     }

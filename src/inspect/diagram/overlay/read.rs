@@ -11,7 +11,7 @@ use std::rc::Rc;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 
-use lab_core::models::few;
+use lab_core::models::abbreviated;
 
 /// The numbers that are shown on a drawing.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -276,7 +276,7 @@ fn choose(names: &[String], asked: Option<&str>) -> Result<usize, OverlayError> 
     let at = names.iter().position(|name| name == asked);
     at.ok_or_else(|| {
         let known = names.iter().map(|name| format!("`{}`", short(name)));
-        let known = few(&known.collect::<Vec<_>>());
+        let known = abbreviated(&known.collect::<Vec<_>>());
         let text = format!("expected a quantity of the file ({known}), found `{asked}`");
         OverlayError(text)
     })
