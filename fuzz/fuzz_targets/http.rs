@@ -9,10 +9,10 @@ use axum::body::{Body, to_bytes};
 use axum::http::Request;
 use lab_core::engine::Limits;
 use lab_core::engine::Diffusion;
-use lab_core::engine::serving::ServedModel;
+use lab_server::served::ServedModel;
 use lab_core::models::Source;
 use lab_core::model::Options;
-use lab_server::{Access, LoadError, Loader, Pool, StartedEngine};
+use lab_server::{Access, LoadError, Loader, Pool, PoolConfig, StartedEngine};
 use tokio::runtime::Runtime;
 use tower::ServiceExt;
 
@@ -67,7 +67,8 @@ static SERVER: LazyLock<(Runtime, Router)> = LazyLock::new(|| {
         .build()
         .expect("a runtime");
     let entered = runtime.enter();
-    let pool = Arc::new(Pool::new(vec![Source::of(None)], loader));
+    let pool = Pool::new(vec![Source::of(None)], loader, PoolConfig::default());
+    let pool = Arc::new(pool.expect("no aliases"));
     let app = lab_server::app(pool, Access::default(), Duration::from_secs(5)).expect("threads");
     drop(entered);
     (runtime, app)

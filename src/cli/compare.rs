@@ -7,8 +7,8 @@ use clap::Args as ClapArgs;
 use serde_json::json;
 
 use lab_base::weights::TensorType;
-use lab_core::model::Value;
-use lab_core::models::Source;
+use lab_core::model::NamedValue;
+use lab_core::models::ModelSource;
 use lab_inspect::compare::{
     PassOptions, ValueComparison, ValueDifference, compare_values, divergence, read_dump,
     record_values,
@@ -64,7 +64,6 @@ pub(super) struct Args {
     load: LoadOptions,
 }
 
-/// An element of `--path`.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PathOption {
     Chunk(usize),
@@ -145,31 +144,25 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// Reports the KL divergence of B's next-token distributions from A's.
-fn kl(args: &Args, a: &[Value], b: &[Value]) -> Result<(), Failure> {
+fn kl(args: &Args, a: &[NamedValue], b: &[NamedValue]) -> Result<(), Failure> {
     let Some(found) = divergence(a, b) else {
         anyhow::bail!("A and B have no logits in common");
     };
-    if args.json {
-        // JSON has no infinity.
-        let finite = |value: f64| value.is_finite().then_some(value);
-        return output::json(
-            &json!({ "positions": found.positions, "mean": finite(found.mean), "max": finite(found.max), "same_top": found.same_top, }),
-        );
+    // JSON has no infinity: such a number is null.
+    match args.json {
+        true => output::json(&found),
+        false => output::line(found.to_string()),
     }
-    output::line(format!(
-        "KL divergence over {} positions: mean {:.3e}, max {:.3e}; the same likeliest token at {}",
-        found.positions, found.mean, found.max, found.same_top
-    ))
 }
 
 /// The values of a model, under its own or the given definition, on an execution path, with or without layers on other
 /// devices.
 fn values(
     args: &Args,
-    (source, arch): (&Source, Option<&String>),
+    (source, arch): (&ModelSource, Option<&String>),
     path: &[PathOption],
     is_placed: bool,
-) -> Result<Vec<Value>, Failure> {
+) -> Result<Vec<NamedValue>, Failure> {
     let mut definitions = args.load.model.opening.definitions()?;
     if let Some(arch) = arch {
         definitions.archs = definitions.archs.only(arch)?;
@@ -265,11 +258,10 @@ fn to_json(report: &ValueComparison, tolerance: f64) -> serde_json::Value {
         .values
         .iter()
         .map(|v| {
-            let nmse = v.nmse.is_finite().then_some(v.nmse);
             json!({
                 "path": v.path,
                 "shape": v.shape,
-                "nmse": nmse,
+                "nmse": v.nmse,
                 "equal": v.nmse <= tolerance,
                 "rms_a": v.rms[0],
                 "rms_b": v.rms[1],

@@ -14,7 +14,7 @@ use lab_base::weights::TensorType;
 use lab_core::model;
 use lab_core::model::{Estimator, Options};
 use lab_core::models;
-use lab_core::models::{Opened, Source};
+use lab_core::models::{ModelSource, OpenedModel};
 use lab_core::plan::DeviceShare;
 
 use super::backends::Backends;
@@ -90,7 +90,7 @@ type MissingOps =
 
 /// The operations that a device lacks for a model, if all layers are on the device.
 fn missing_ops(
-    opened: &Opened,
+    opened: &OpenedModel,
     device: Device,
     kv_type: TensorType,
 ) -> Result<MissingOps, Failure> {
@@ -133,7 +133,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let opened = match &args.model {
         Some(model) => {
             let definitions = args.opening.definitions()?;
-            Some(models::open(&Source::of(Some(model)), &definitions)?)
+            Some(models::open(&ModelSource::of(Some(model)), &definitions)?)
         }
         None => None,
     };

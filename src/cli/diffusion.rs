@@ -5,7 +5,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
 use lab_base::tokenizer::Tokenizer;
-use lab_core::engine::{Diffusion, Fixed, Remasking};
+use lab_core::engine::{self, FixedToken, Remasking};
 
 use super::output;
 
@@ -37,8 +37,8 @@ pub(super) struct DiffusionOptions {
 }
 
 impl DiffusionOptions {
-    pub(super) fn set(&self) -> Diffusion {
-        Diffusion {
+    pub(super) fn set(&self) -> engine::DiffusionOptions {
+        engine::DiffusionOptions {
             steps: self.steps,
             block_length: self.block_length,
             remasking: self.remasking,
@@ -49,8 +49,8 @@ impl DiffusionOptions {
     }
 
     /// The options that are set; `None` if there are none.
-    pub(super) fn request(&self) -> Option<Diffusion> {
-        Some(self.set()).filter(|set| *set != Diffusion::default())
+    pub(super) fn request(&self) -> Option<engine::DiffusionOptions> {
+        Some(self.set()).filter(|set| *set != engine::DiffusionOptions::default())
     }
 
     /// The options that are set, as a field of a request.
@@ -95,8 +95,7 @@ impl DiffusionProgress {
         !self.bar.is_hidden()
     }
 
-    /// Shows the tokens that a step fixed.
-    pub(super) fn step(&mut self, fixed: &[Fixed], n_masked: usize, tokenizer: &Tokenizer) {
+    pub(super) fn step(&mut self, fixed: &[FixedToken], n_masked: usize, tokenizer: &Tokenizer) {
         if self.tokens.is_empty() {
             self.tokens = vec![None; n_masked + fixed.len()];
         }

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use lab_base::ggml::end_process;
-use lab_core::engine::serving::ServedModel;
-use lab_core::models::Source;
+use lab_core::models::ModelSource;
 use lab_server::http::transport;
+use lab_server::served::ServedModel;
 use lab_server::{Access, LoadReport, Pool};
 
 use super::serve::{self, Signals};
@@ -77,7 +77,7 @@ pub(super) fn run(mut args: EngineArgs) -> Result<(), Failure> {
         }
     };
     let ready = LoadReport::ready(&served);
-    let pool = Pool::of_engine(served, source).strict(args.serve.strictness());
+    let pool = Pool::of_engine(served, source, args.serve.strictness());
     let pool = Arc::new(pool);
     end_with_files(&pool)?;
     let app = lab_server::app(pool, Access::default(), READ_TIME)?;
@@ -88,7 +88,7 @@ pub(super) fn run(mut args: EngineArgs) -> Result<(), Failure> {
     Ok(runtime.block_on(serving)??)
 }
 
-fn load(args: &EngineArgs, source: &Source) -> Result<ServedModel, Failure> {
+fn load(args: &EngineArgs, source: &ModelSource) -> Result<ServedModel, Failure> {
     let mut reported: Option<Instant> = None;
     let progress = move |loaded, total| {
         if loaded == total || reported.is_none_or(|reported| reported.elapsed() >= PAUSE) {

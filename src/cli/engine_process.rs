@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use lab_core::models;
-use lab_core::models::Source;
+use lab_core::models::ModelSource;
 use lab_server::{LineCallback, LoadRequest};
 
 use super::{log, output};
@@ -36,11 +36,11 @@ pub(super) fn command(
     command.arg(with("--name=", wanted.name.as_ref()));
     command.arg(with("--kept=", kept.as_os_str()));
     match wanted.source {
-        Source::Shipped(models::SHIPPED) => {}
-        Source::Shipped(name) => {
+        ModelSource::BuiltIn(models::DEFAULT_MODEL) => {}
+        ModelSource::BuiltIn(name) => {
             command.arg(with("--model=", name.as_ref()));
         }
-        Source::File(path) => {
+        ModelSource::File(path) => {
             command.arg(with("--model=", path.as_os_str()));
         }
     }

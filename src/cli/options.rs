@@ -10,13 +10,13 @@ use lab_base::weights;
 use lab_base::weights::{FiniteCheck, TensorType};
 use lab_core::arch::Library;
 use lab_core::blocks::REGISTRY;
-use lab_core::engine::serving::ServedModel;
-use lab_core::engine::{Diffusion, Limits};
+use lab_core::engine::{DiffusionOptions, Limits};
 use lab_core::model::{Model, Options};
 use lab_core::models;
 use lab_core::models::lora;
-use lab_core::models::{Definitions, Opened, Source};
+use lab_core::models::{Definitions, ModelSource, OpenedModel};
 use lab_core::plan::Plan;
+use lab_server::served::ServedModel;
 
 use super::Failure;
 use super::placement::PlacementOptions;
@@ -84,7 +84,7 @@ pub(super) struct ModelOptions {
     /// LoRA adapter: a GGUF file or a PEFT folder, and the scale of its updates (default 1; 0 = off); may be
     /// repeated
     #[arg(long, value_name = "FILE[=SCALE]")]
-    lora: Vec<lora::Source>,
+    lora: Vec<lora::AdapterSource>,
     /// Quantise weight matrices at load to this type: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k or
     /// q6_k (q4_k and q5_k are llama.cpp's Q4_K_M and Q5_K_M); default: as stored
     #[arg(long = "type", value_name = "TYPE", value_parser = matrix_type)]
@@ -214,7 +214,7 @@ impl SourceTokens {
 
 impl ModelOptions {
     /// Opens a model, logs its warnings, and checks its weights if the options ask for it.
-    pub(super) fn open(&self, source: &Source) -> Result<Opened, Failure> {
+    pub(super) fn open(&self, source: &ModelSource) -> Result<OpenedModel, Failure> {
         let opened = self.open_with(source, &self.opening.definitions()?)?;
         self.check(&opened)?;
         Ok(opened)
@@ -223,19 +223,19 @@ impl ModelOptions {
     /// [`Self::open`] with given definitions and without the check.
     pub(super) fn open_with(
         &self,
-        source: &Source,
+        source: &ModelSource,
         definitions: &Definitions,
-    ) -> Result<Opened, Failure> {
+    ) -> Result<OpenedModel, Failure> {
         self.open_as(source, definitions, self.ty)
     }
 
     /// [`Self::open_with`] with matrices of another type, if one is given.
     fn open_as(
         &self,
-        source: &Source,
+        source: &ModelSource,
         definitions: &Definitions,
         ty: Option<TensorType>,
-    ) -> Result<Opened, Failure> {
+    ) -> Result<OpenedModel, Failure> {
         let opened = models::open(source, definitions)?;
         let opened = match ty {
             Some(ty) => opened.quantised(ty)?,
@@ -245,7 +245,7 @@ impl ModelOptions {
     }
 
     /// Refuses weights with NaN or infinity, if the options ask for the check.
-    pub(super) fn check(&self, opened: &Opened) -> Result<(), Failure> {
+    pub(super) fn check(&self, opened: &OpenedModel) -> Result<(), Failure> {
         if !self.check_tensors {
             return Ok(());
         }
@@ -268,7 +268,7 @@ impl ModelOptions {
 
 impl LoadOptions {
     /// [`ModelOptions::open`], with the chat template of the options.
-    pub(super) fn open(&self, source: &Source) -> Result<Opened, Failure> {
+    pub(super) fn open(&self, source: &ModelSource) -> Result<OpenedModel, Failure> {
         let opened = self.open_with(source, &self.model.opening.definitions()?)?;
         self.model.check(&opened)?;
         Ok(opened)
@@ -277,14 +277,14 @@ impl LoadOptions {
     /// [`ModelOptions::open_with`], with the chat template of the options.
     pub(super) fn open_with(
         &self,
-        source: &Source,
+        source: &ModelSource,
         definitions: &Definitions,
-    ) -> Result<Opened, Failure> {
+    ) -> Result<OpenedModel, Failure> {
         let ty = match self.exact {
             true => Some(TensorType::F32),
             false => self.model.ty,
         };
-        Ok(Opened {
+        Ok(OpenedModel {
             template: self.chat_template.clone(),
             ..self.model.open_as(source, definitions, ty)?
         })
@@ -305,7 +305,7 @@ impl LoadOptions {
 
     /// Places the layers of a model on devices, for a run with these options. A context that is longer than the model's
     /// is logged.
-    pub(super) fn place(&self, opened: &mut Opened, options: &Options) -> Result<(), Failure> {
+    pub(super) fn place(&self, opened: &mut OpenedModel, options: &Options) -> Result<(), Failure> {
         let (name, plan) = (&opened.name, &opened.plan);
         let wanted = self.context(plan).unwrap_or(0);
         match (positions(plan), trained(plan)) {
@@ -324,7 +324,7 @@ impl LoadOptions {
     /// The options with which the model runs.
     pub(super) fn resolve(
         &self,
-        opened: &Opened,
+        opened: &OpenedModel,
         defaults: LoadDefaults,
     ) -> Result<Options, Failure> {
         let plan = &opened.plan;
@@ -372,15 +372,15 @@ impl LoadOptions {
     }
 
     /// Places the layers of a model and loads it with a progress bar.
-    pub(super) fn load(&self, mut opened: Opened, options: Options) -> Result<Model, Failure> {
+    pub(super) fn load(&self, mut opened: OpenedModel, options: Options) -> Result<Model, Failure> {
         self.place(&mut opened, &options)?;
         Self::load_placed(opened, options)
     }
 
     /// Loads a model with a progress bar.
-    pub(super) fn load_placed(opened: Opened, options: Options) -> Result<Model, Failure> {
+    pub(super) fn load_placed(opened: OpenedModel, options: Options) -> Result<Model, Failure> {
         let bar = progress_bar("loading", &opened.name);
-        let Opened {
+        let OpenedModel {
             plan,
             weights,
             adapters,
@@ -428,7 +428,7 @@ pub(super) fn local_limits(options: &Options, n_parallel: usize) -> Limits {
         n_queue: n_parallel,
         n_prefill: options.n_batch,
         n_drafted: 0,
-        diffusion: Diffusion::default(),
+        diffusion: DiffusionOptions::default(),
         queue_time: None,
         answer_time: None,
         step_time: None,
@@ -437,7 +437,7 @@ pub(super) fn local_limits(options: &Options, n_parallel: usize) -> Limits {
 
 /// Starts the engine of a model, with a progress bar unless it is to be quiet.
 pub(super) fn start_engine(
-    opened: Opened,
+    opened: OpenedModel,
     options: Options,
     limits: Limits,
     is_quiet: bool,

@@ -7,8 +7,8 @@ use clap::Args;
 
 use lab_base::ggml::{Device, DeviceKind, devices, rpc};
 use lab_base::util::wording::bytes;
-use lab_core::model::{Options, Placing};
-use lab_core::models::Opened;
+use lab_core::model::{Options, PlacementSearch};
+use lab_core::models::OpenedModel;
 use lab_core::plan::{DeviceOverride, PROCESSOR, Plan};
 
 use super::Failure;
@@ -148,7 +148,7 @@ const SHOWN: usize = 12;
 
 impl PlacementOptions {
     /// Places the layers of a model on devices, for a run with these options.
-    pub(super) fn place(&self, opened: &mut Opened, options: &Options) -> Result<(), Failure> {
+    pub(super) fn place(&self, opened: &mut OpenedModel, options: &Options) -> Result<(), Failure> {
         self.workers.connect()?;
         let devices = match options.plain {
             true => Vec::new(),
@@ -156,7 +156,7 @@ impl PlacementOptions {
         };
         let shares = self.shares(&devices)?;
         self.check_moves(&opened.plan)?;
-        let placing = Placing {
+        let placing = PlacementSearch {
             plan: &opened.plan,
             weights: &opened.weights,
             adapters: &opened.adapters,
@@ -218,7 +218,6 @@ impl PlacementOptions {
         Ok(named)
     }
 
-    /// The shares of the devices, if they are given.
     fn shares(&self, devices: &[Device]) -> Result<Option<&[f64]>, Failure> {
         if self.tensor_split.is_empty() {
             return Ok(None);

@@ -11,9 +11,11 @@ use lab_base::grammar::{CompiledConstraint, Matcher};
 use lab_base::util::limited_read;
 use lab_base::util::limited_read::MAX_TEXT;
 use lab_core::engine;
-use lab_core::engine::serving::ServedModel;
-use lab_core::engine::{AnswerToken, Event, FinishReason, Limits, Rejected, Request, Unfit, Usage};
-use lab_core::models::Source;
+use lab_core::engine::{
+    AnswerToken, Event, FinishReason, Limits, Rejected, Request, Unsupported, Usage,
+};
+use lab_core::models::ModelSource;
+use lab_server::served::ServedModel;
 
 use super::Failure;
 use super::constraint::ConstraintOptions;
@@ -43,7 +45,7 @@ pub(super) struct Args {
     with: CompletionArgs,
 }
 
-/// With what a prompt is completed, and how.
+/// Options of a completion.
 #[derive(Debug, ClapArgs)]
 pub(super) struct CompletionArgs {
     /// The model: a file, a folder, tiny-chat or tiny-diffusion; default: tiny-chat, which is built in
@@ -126,7 +128,7 @@ pub(super) fn start(
     path: Option<&Path>,
     is_quiet: bool,
 ) -> Result<ServedModel, Failure> {
-    let source = Source::of(args.model.as_deref().or(path));
+    let source = ModelSource::of(args.model.as_deref().or(path));
     let mut opened = args.load.open(&source)?;
     let mut options = args.load.resolve(&opened, LoadDefaults::LOCAL)?;
     let limits = Limits {
@@ -139,7 +141,7 @@ pub(super) fn start(
     }
     if engine::ends_in_vectors(&opened.plan) {
         let n_embd = opened.plan.n_embd;
-        return Err(Unfit::Vectors { n_embd }.into());
+        return Err(Unsupported::Vectors { n_embd }.into());
     }
     args.load.place(&mut opened, &options)?;
     start_engine(opened, options, limits, is_quiet)
@@ -289,7 +291,7 @@ pub(super) fn too_long(rejected: Rejected, served: &ServedModel) -> Failure {
     }
 }
 
-/// What helps if a prompt does not fit into the context.
+/// A hint for a prompt that does not fit into the context.
 pub(super) fn longer(served: &ServedModel) -> String {
     let (trained, n_ctx) = (served.info.n_ctx_train, served.handle.limits().n_ctx as u64);
     match trained {

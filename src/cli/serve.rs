@@ -15,21 +15,18 @@ use lab_base::util::limited_read::MAX_DEFINITION;
 use lab_base::util::wording::bytes;
 use lab_core::arch::nearest;
 use lab_core::artifacts::store;
-use lab_core::artifacts::store::Shelf;
-use lab_core::artifacts::vectors::Vectors;
-use lab_core::engine::serving::{ModelInfo, Progress, ServedModel};
+use lab_core::artifacts::store::ArtifactStore;
+use lab_core::artifacts::vectors::VectorStore;
 use lab_core::engine::{Limits, StartError, ends_in_vectors};
 use lab_core::model;
-use lab_core::model::{Estimator, Options};
+use lab_core::model::Options;
 use lab_core::models;
-use lab_core::models::{Opened, Source};
-use lab_inspect::diagram::{Drawing, TracedPlan, svg};
-use lab_inspect::pictures;
-use lab_inspect::pictures::ChartFilter;
+use lab_core::models::{ModelSource, OpenedModel};
 use lab_server::http::transport;
+use lab_server::served::{Progress, ServedModel};
 use lab_server::{
-    Access, Describer, Description, DiagramView, Drawer, EngineProcess, EngineProcessConfig,
-    Finder, LoadError, LoadLimits, LoadRequest, Loader, Painter, Pool, StartedEngine, Strictness,
+    Access, EngineProcess, EngineProcessConfig, LoadError, LoadLimits, LoadRequest, Loader, Mode,
+    Pool, PoolConfig, StartedEngine, Strictness, UnloadedModel,
 };
 
 use super::diffusion::DiffusionOptions;
@@ -215,7 +212,7 @@ pub(super) struct ConfigLayers {
 
 impl ConfigLayers {
     /// Refuses tables of models that are not served.
-    pub(super) fn check_models(&self, sources: &[Source]) -> Result<(), Failure> {
+    pub(super) fn check_models(&self, sources: &[ModelSource]) -> Result<(), Failure> {
         let known = models::by_name(sources.to_vec());
         let known: Vec<&str> = known.keys().map(String::as_str).collect();
         let fault = |name: &String| {
@@ -250,7 +247,7 @@ fn keys(args: &Args) -> Result<Vec<String>, Failure> {
         let before = keys.len();
         keys.extend(lines.filter(is_key).map(str::to_owned));
         if keys.len() == before {
-            anyhow::bail!("{}: there is no API key in it", path.display());
+            anyhow::bail!("{}: contains no API keys", path.display());
         }
     }
     if keys.iter().any(|key| key.trim().is_empty()) {
@@ -406,78 +403,66 @@ impl ModelSettings {
 /// The pool of models. `is_managed`: requests may load and unload them.
 fn pool_of(
     mut args: Args,
-    sources: Vec<Source>,
+    sources: Vec<ModelSource>,
     is_managed: bool,
     kept: &Path,
 ) -> Result<Pool, Failure> {
     let ConfigLayers {
         aliases, per_model, ..
     } = std::mem::take(&mut args.layers);
-    let folder = args.models.clone();
-    let residency = LoadLimits {
-        max_loaded: args.max_loaded.map(NonZeroUsize::get),
-        idle: args.idle_time,
+    let has_processes = cfg!(unix) && !args.in_process;
+    let mut config = PoolConfig {
+        mode: if has_processes {
+            Mode::Server
+        } else {
+            Mode::InProcess
+        },
+        aliases,
+        folder: args.models.clone(),
+        opener: None,
+        is_managed,
+        strictness: args.strictness(),
+        limits: LoadLimits {
+            max_loaded: args.max_loaded.map(NonZeroUsize::get),
+            idle: args.idle_time,
+        },
+        upload_bytes: usize::try_from(args.lab_upload).unwrap_or(usize::MAX),
+        shelf: Some(shelf(&args, kept.to_owned())?),
+        vectors: vectors(&args, kept)?,
     };
-    let strictness = args.strictness();
-    let upload_bytes = usize::try_from(args.lab_upload).unwrap_or(usize::MAX);
-    let shelf = shelf(&args, kept.to_owned())?;
-    let vectors = vectors(&args, kept)?;
     let settings = Arc::new(ModelSettings { args, per_model });
     let (of_loader, kept) = (Arc::clone(&settings), kept.to_owned());
-    let is_split = cfg!(unix) && !settings.args.in_process;
-    let loader: Loader = Arc::new(move |wanted| {
-        let args = of_loader.of(wanted.name);
-        match is_split {
-            true => start_process(args, wanted, &kept).map(StartedEngine::Process),
-            false => start_here(args, wanted, &kept).map_err(fault),
+    let loader: Loader = Arc::new(move |request| {
+        let args = of_loader.of(request.name);
+        match has_processes {
+            true => start_process(args, request, &kept).map(StartedEngine::Process),
+            false => start_here(args, request, &kept).map_err(fault),
         }
     });
-    let of_drawer = Arc::clone(&settings);
-    let drawer: Drawer = Arc::new(move |name, source, view| {
-        let drawn = draw(of_drawer.of(name), source, view);
-        drawn.map_err(|e| e.to_string())
-    });
-    let painter: Painter = Arc::new(|picture, response, layers, heads| {
-        let chart = pictures::chart(picture, response, &ChartFilter { layers, heads });
-        let chart = chart.map_err(|problem| problem.to_string())?;
-        Ok(pictures::svg(&chart))
-    });
-    let describer: Describer = Arc::new(move |name, source| {
-        let described = describe(settings.of(name), source);
-        described.map_err(|e| e.to_string())
-    });
-    let finder = folder.map(|folder| -> Finder {
-        Arc::new(move || models::list(&folder).map_err(|e| e.to_string()))
-    });
-    let pool = Pool::new(sources, loader)
-        .strict(strictness)
-        .uploading(upload_bytes);
-    let pool = pool.with_aliases(aliases);
-    let pool = pool.map_err(|e| anyhow::anyhow!("{e}"))?;
-    let pool = pool.residing(residency);
-    let pool = pool.managed(is_managed, describer, finder);
-    let pool = if is_split { pool.split() } else { pool };
-    Ok(pool.with_shelf(shelf, vectors).drawn_by(drawer, painter))
+    config.opener = Some(Arc::new(move |name, source| {
+        opened(settings.of(name), source).map_err(|error| error.to_string())
+    }));
+    Pool::new(sources, loader, config).map_err(Failure::msg)
 }
 
 /// The vectors that requests may name, for a server with these options.
-fn vectors(args: &Args, kept: &Path) -> Result<Arc<Vectors>, Failure> {
+fn vectors(args: &Args, kept: &Path) -> Result<Arc<VectorStore>, Failure> {
     let folder = Some(kept.join("vectors"));
-    let vectors = Vectors::new(&args.lab_vectors, folder, args.lab_artifacts);
+    let vectors = VectorStore::new(&args.lab_vectors, folder, args.lab_artifacts);
     Ok(Arc::new(
         vectors.map_err(|e| anyhow::anyhow!("--lab-vectors: {e}"))?,
     ))
 }
 
 /// The storage of results, for a server with these options.
-fn shelf(args: &Args, folder: PathBuf) -> Result<Shelf, Failure> {
+fn shelf(args: &Args, folder: PathBuf) -> Result<ArtifactStore, Failure> {
     if args.lab_artifacts < args.lab_bytes {
         let (all, one) = (args.lab_artifacts, args.lab_bytes);
         anyhow::bail!("--lab-artifacts: {all} bytes, expected at least {one} (--lab-bytes)");
     }
-    Ok(Shelf::new(
+    Ok(ArtifactStore::new(
         folder,
-        store::Limits {
+        store::ArtifactLimits {
             bytes: args.lab_artifacts,
             time: args.lab_time,
             inline: args.lab_inline,
@@ -503,36 +488,19 @@ fn lacks_memory(error: &Failure) -> bool {
     })
 }
 
-/// Opens a model without reading its weights.
-fn unchecked(args: &Args, source: &Source) -> Result<Opened, Failure> {
+/// A model whose weights are not read, with the settings with which it would run.
+fn opened(args: &Args, source: &ModelSource) -> Result<UnloadedModel, Failure> {
     let load = &args.load;
-    load.open_with(source, &load.model.opening.definitions()?)
-}
-
-/// Describes a model without loading it.
-fn describe(args: &Args, source: &Source) -> Result<Description, Failure> {
-    let opened = unchecked(args, source)?;
+    let opened = load.open_with(source, &load.model.opening.definitions()?)?;
     let (options, limits) = settings_of(args, &opened)?;
-    // The graph of the largest pass, without memory: a definition may fit the file and still say what no operation does.
-    Estimator::new(&opened.plan, &opened.weights)?.memory(&options)?;
-    Ok(Description {
-        info: ModelInfo::of(&opened.plan),
-        n_ctx: limits.n_ctx,
+    Ok(UnloadedModel {
+        opened,
+        options,
+        limits,
     })
 }
 
-/// The diagram of a model as SVG.
-fn draw(args: &Args, source: &Source, view: DiagramView) -> Result<String, Failure> {
-    let opened = unchecked(args, source)?;
-    let sample = TracedPlan::new(&opened.name, opened.plan.clone(), false)?;
-    let drawing = Drawing::new(&opened.def, &sample);
-    let (piece, what) = match view {
-        DiagramView::Stack => (svg::stack(&drawing), "the whole model"),
-        DiagramView::Layers => (svg::layers(&drawing), "its kinds of layers"),
-    };
-    Ok(svg::document(&drawing, &piece, what))
-}
-
+/// Starts the engine process of a model.
 fn start_process(
     args: &Args,
     mut wanted: LoadRequest<'_>,
@@ -560,7 +528,7 @@ fn start_here(args: &Args, wanted: LoadRequest<'_>, kept: &Path) -> Result<Start
 /// total.
 pub(super) fn start(
     args: &Args,
-    source: &Source,
+    source: &ModelSource,
     kept: PathBuf,
     progress: Progress,
 ) -> Result<ServedModel, Failure> {
@@ -579,7 +547,7 @@ pub(super) fn start(
 }
 
 /// The options and limits with which a model runs.
-fn settings_of(args: &Args, opened: &Opened) -> Result<(Options, Limits), Failure> {
+fn settings_of(args: &Args, opened: &OpenedModel) -> Result<(Options, Limits), Failure> {
     let defaults = LoadDefaults {
         is_cut: args.is_shared(),
         ..LoadDefaults::LOCAL
@@ -631,16 +599,16 @@ fn settings_of(args: &Args, opened: &Opened) -> Result<(Options, Limits), Failur
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lab_core::engine::serving;
+    use lab_server::served;
 
     #[test]
     fn a_load_that_lacks_memory_is_told_from_others() {
         let memory = || model::Error::Memory {
-            what: model::Purpose::Weights,
+            what: model::MemoryPurpose::Weights,
             needed: 2,
             available: 1,
         };
-        let start = |cause| serving::ServeError::Start {
+        let start = |cause| served::ServeError::Start {
             model: "m".into(),
             source: StartError::Load(cause),
         };

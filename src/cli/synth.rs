@@ -8,7 +8,7 @@ use lab_base::util::{atomic_file, wording};
 use lab_base::weights;
 use lab_base::weights::TensorType;
 use lab_core::models::synth;
-use lab_core::models::synth::Request;
+use lab_core::models::synth::SynthRequest;
 
 use super::options::ArchOptions;
 use super::output::{ForceOption, OutputFile};
@@ -58,7 +58,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         Some(path) => Some(weights::open(path)?.metadata().clone()),
         None => None,
     };
-    let request = Request {
+    let request = SynthRequest {
         seed: args.seed,
         set: args.set.clone(),
         meta: args.meta.clone(),

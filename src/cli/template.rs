@@ -8,9 +8,9 @@ use serde_json::{Map, Value, json};
 
 use lab_base::chat::template;
 use lab_base::chat::template::{ChatTemplate, Moment, RenderInput};
-use lab_core::engine::serving;
+use lab_base::util::clock::unix_seconds;
 use lab_core::models;
-use lab_core::models::{Definitions, Source};
+use lab_core::models::{Definitions, ModelSource};
 
 use super::input_file::{answer_lines, read_text};
 use super::output::at;
@@ -77,7 +77,7 @@ fn source(args: &Args) -> Result<ModelTemplates, Failure> {
         });
     }
     let definitions = Definitions::open(&[])?;
-    let contents = models::read(&Source::of(args.model.as_deref()), &definitions)?;
+    let contents = models::read(&ModelSource::of(args.model.as_deref()), &definitions)?;
     let weights = &contents.weights;
     let compiled = |has_tools: bool| {
         let found = template::choose_template(weights.metadata(), args.name.as_deref(), has_tools)
@@ -103,7 +103,7 @@ impl ModelTemplates {
     fn render(&self, line: &RenderRequest) -> Result<String, Failure> {
         let now = match &line.now {
             Some(text) => text.parse()?,
-            None => Moment::from_unix_seconds(serving::unix_seconds() as i64),
+            None => Moment::from_unix_seconds(unix_seconds() as i64),
         };
         let has_tools = line.tools.as_array().is_some_and(|tools| !tools.is_empty());
         Ok(self.templates[usize::from(has_tools)].render(&RenderInput {

@@ -12,7 +12,7 @@ use crate::template_probe::{ProbeResult, TemplateProbe};
 use lab_base::tokenizer::Tokenizer;
 use lab_base::weights::TensorType;
 use lab_core::engine;
-use lab_core::engine::serving::PooledOutput;
+use lab_core::engine::PooledOutput;
 use lab_core::model::{Estimator, Options};
 use lab_core::plan::Plan;
 

@@ -4,12 +4,15 @@
 //! that another engine wrote. Values that only one side has do not count, but are reported.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
+
+use serde::Serialize;
 
 use lab_base::util::distances::{first_difference, kl_divergence, likeliest, rms};
 use lab_core::artifacts::npy;
 use lab_core::model;
-use lab_core::model::{Batch, Model, Value};
+use lab_core::model::{Batch, Model, NamedValue};
 
 use super::paths;
 
@@ -42,8 +45,8 @@ pub fn record_values(
     model: &mut Model,
     tokens: &[u32],
     passes: PassOptions,
-) -> Result<Vec<Value>, model::Error> {
-    let mut joined: Vec<Value> = Vec::new();
+) -> Result<Vec<NamedValue>, model::Error> {
+    let mut joined: Vec<NamedValue> = Vec::new();
     let n = tokens.len();
     let mut batch = Batch::default();
     for (first, start, end) in paths::passes(n, passes.chunk, passes.stateless) {
@@ -91,7 +94,7 @@ pub fn record_values(
 ///
 /// # Errors
 /// The folder has no arrays, or an array is not float32.
-pub fn read_dump(folder: &Path) -> Result<Vec<Value>, DumpError> {
+pub fn read_dump(folder: &Path) -> Result<Vec<NamedValue>, DumpError> {
     let fault = |path: &Path, message: &dyn std::fmt::Display| DumpError {
         file: path.display().to_string(),
         message: message.to_string(),
@@ -108,7 +111,7 @@ pub fn read_dump(folder: &Path) -> Result<Vec<Value>, DumpError> {
     files.iter().map(read).collect()
 }
 
-fn read_array(path: &Path) -> Result<Value, npy::Error> {
+fn read_array(path: &Path) -> Result<NamedValue, npy::Error> {
     let npy::Array {
         mut shape,
         elements,
@@ -117,7 +120,7 @@ fn read_array(path: &Path) -> Result<Value, npy::Error> {
     let stem = path
         .file_stem()
         .map(|stem| stem.to_string_lossy().into_owned());
-    Ok(Value {
+    Ok(NamedValue {
         path: stem.unwrap_or_default(),
         shape,
         is_per_token: true,
@@ -218,9 +221,9 @@ impl ValueComparison {
 }
 
 /// Compares two computations in the order of the first one.
-pub fn compare_values(a: &[Value], b: &[Value], tolerance: f64) -> ValueComparison {
+pub fn compare_values(a: &[NamedValue], b: &[NamedValue], tolerance: f64) -> ValueComparison {
     let paths: Vec<&str> = a.iter().map(|value| value.path.as_str()).collect();
-    let mut others: HashMap<String, &Value> = HashMap::new();
+    let mut others: HashMap<String, &NamedValue> = HashMap::new();
     let mut report = ValueComparison::default();
     for value in b {
         let path = if paths.contains(&value.path.as_str()) {
@@ -244,7 +247,7 @@ pub fn compare_values(a: &[Value], b: &[Value], tolerance: f64) -> ValueComparis
     report
 }
 
-fn difference(a: &Value, b: &Value, tolerance: f64) -> ValueDifference {
+fn difference(a: &NamedValue, b: &NamedValue, tolerance: f64) -> ValueDifference {
     let (nmse, first) = first_difference(&a.elements, &b.elements, tolerance);
     ValueDifference {
         path: a.path.clone(),
@@ -256,7 +259,7 @@ fn difference(a: &Value, b: &Value, tolerance: f64) -> ValueDifference {
 }
 
 /// Kullback-Leibler divergences of B's next-token distributions from A's, in nats.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct KlDivergence {
     /// Number of compared positions.
     pub positions: usize,
@@ -268,10 +271,20 @@ pub struct KlDivergence {
     pub same_top: usize,
 }
 
+impl fmt::Display for KlDivergence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "KL divergence over {} positions: mean {:.3e}, max {:.3e}; the same likeliest token at {}",
+            self.positions, self.mean, self.max, self.same_top
+        )
+    }
+}
+
 /// The divergence of the logits of `b` from those of `a`, position by position; `None` if a side has no logits or the
 /// shapes differ.
-pub fn divergence(a: &[Value], b: &[Value]) -> Option<KlDivergence> {
-    let logits = |side: &[Value]| side.iter().position(|value| value.path == model::LOGITS);
+pub fn divergence(a: &[NamedValue], b: &[NamedValue]) -> Option<KlDivergence> {
+    let logits = |side: &[NamedValue]| side.iter().position(|value| value.path == model::LOGITS);
     let (a, b) = (&a[logits(a)?], &b[logits(b)?]);
     let width = usize::try_from(*a.shape.first()?).ok().filter(|n| *n > 0)?;
     if a.shape != b.shape || a.elements.len() != b.elements.len() || a.elements.is_empty() {
@@ -292,8 +305,8 @@ pub fn divergence(a: &[Value], b: &[Value]) -> Option<KlDivergence> {
 mod tests {
     use super::*;
 
-    fn value(path: &str, elements: &[f32]) -> Value {
-        Value {
+    fn value(path: &str, elements: &[f32]) -> NamedValue {
+        NamedValue {
             path: path.into(),
             shape: vec![elements.len() as u64],
             is_per_token: true,
@@ -326,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_differs_from_everything_but_infinities_are_equal() {
+    fn nan_differs_from_everything_and_equal_infinities_are_equal() {
         let nmse = |x: &[f32], y: &[f32]| {
             compare_values(&[value("v", x)], &[value("v", y)], 0.0).values[0].nmse
         };
@@ -339,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_llama_cpp_are_found() {
+    fn names_of_llama_cpp_are_translated() {
         let paths = [
             "embed.x",
             "layers.3.attn.in",
@@ -364,7 +377,7 @@ mod tests {
     #[test]
     fn distributions_are_compared_position_by_position() {
         let logits = |rows: &[&[f32]]| {
-            vec![Value {
+            vec![NamedValue {
                 shape: vec![rows[0].len() as u64, rows.len() as u64],
                 ..value(model::LOGITS, &rows.concat())
             }]

@@ -7,7 +7,9 @@
 use std::sync::Arc;
 
 use lab_base::util::distances::nmse;
-use lab_core::model::{Batch, Error, Lab, LabCapture, LabEdit, LabOp, Model, Positions, Value};
+use lab_core::model::{
+    Batch, Error, Lab, LabCapture, LabEdit, LabOp, Model, NamedValue, Positions,
+};
 
 use super::compare::{KlDivergence, divergence};
 
@@ -21,7 +23,7 @@ pub struct LayerStates {
     /// The paths of the values after the layers.
     paths: Vec<String>,
     /// The logits, `[n_vocab, n_tokens]`.
-    logits: Value,
+    logits: NamedValue,
 }
 
 /// The error of a layer.
@@ -103,7 +105,7 @@ pub fn layer_states(model: &mut Model, tokens: &[u32]) -> Result<LayerStates, Er
         before: rows,
         after,
         paths,
-        logits: Value {
+        logits: NamedValue {
             path: lab_core::model::LOGITS.to_owned(),
             shape: vec![width as u64, tokens.len() as u64],
             is_per_token: true,

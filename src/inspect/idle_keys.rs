@@ -4,11 +4,11 @@
 //! The plan describes the whole computation, so no weight is read. A key whose other values are refused has an effect.
 
 use lab_base::weights::{Array, Metadata, Value};
-use lab_core::models::Opened;
+use lab_core::models::OpenedModel;
 use lab_core::plan::Plan;
 
 /// The metadata keys of the architecture that were read but whose values do not matter, in the order of the file.
-pub fn idle_keys(opened: &Opened) -> Vec<String> {
+pub fn idle_keys(opened: &OpenedModel) -> Vec<String> {
     let metadata = opened.weights.metadata();
     let prefix = format!("{}.", opened.def.name);
     let is_read = |key: &str| key.starts_with(&prefix) && opened.plan.keys.contains(key);

@@ -4,7 +4,7 @@ use crate::compare::{PassOptions, ValueDifference, compare_values, record_values
 use lab_base::util::distances::{likeliest, log_probabilities, nmse};
 use lab_base::weights::TensorType;
 use lab_core::model::Error;
-use lab_core::models::Opened;
+use lab_core::models::OpenedModel;
 use lab_core::plan::Plan;
 
 use super::paths::{ExecutionPath, InputTokens, ONE_PASS, PATHS, load_for_path, logits};
@@ -31,7 +31,7 @@ pub struct Divergence {
 /// # Errors
 /// The model does not load, or a pass fails.
 pub fn first_divergence(
-    opened: &Opened,
+    opened: &OpenedModel,
     text: InputTokens<'_>,
     outcomes: &[PathOutcome],
     n_threads: usize,
@@ -207,7 +207,7 @@ pub enum ProofError {
 /// # Errors
 /// The model does not load, a pass fails, or the rows have another width than the reference's.
 pub fn prove(
-    opened: &Opened,
+    opened: &OpenedModel,
     text: InputTokens<'_>,
     reference: &Reference,
     bounds: [f64; 2],
@@ -239,7 +239,7 @@ pub fn prove(
 /// # Errors
 /// The model does not load, or a pass fails.
 pub fn cache_noise(
-    opened: &Opened,
+    opened: &OpenedModel,
     tokens: &[u32],
     tops: &[Vec<(u32, f32)>],
     n_threads: usize,
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_equal_is_not_called_wrong_and_not_always_close() {
+    fn a_proven_path_has_no_causes_and_may_have_a_warning() {
         // The last row is above the bound by itself, and too small to count among all.
         let expected = [100.0, 200.0, 300.0, 100.0, 0.01, 0.02];
         let mut found = expected;
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn the_symptoms_are_those_of_the_guide() {
+    fn likely_causes_are_those_of_the_guide() {
         let guide = include_str!("../../docs/adding-a-model.md");
         for symptom in LIKELY_CAUSES {
             assert!(

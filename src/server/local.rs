@@ -10,8 +10,8 @@ use std::sync::Arc;
 use futures_util::StreamExt as _;
 use serde_json::{Map, Value};
 
-use lab_core::engine::serving::ServedModel;
-use lab_core::engine::{Event, FinishReason, Fixed, Usage};
+use crate::served::ServedModel;
+use lab_core::engine::{Event, FinishReason, FixedToken, Usage};
 
 use crate::endpoints::chat::{ChatFields, message, parse};
 use crate::endpoints::chat_request::ChatRequest;
@@ -28,7 +28,7 @@ pub enum ReplyEvent {
     /// A denoising step, if these are requested.
     DenoisingStep {
         /// The positions that the step fixed.
-        fixed: Vec<Fixed>,
+        fixed: Vec<FixedToken>,
         /// Number of positions that are still masked.
         n_masked: usize,
     },

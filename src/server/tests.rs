@@ -11,18 +11,18 @@ use axum::http::{StatusCode, header};
 use serde_json::{Value, json};
 use tower_service::Service;
 
-use lab_core::engine::serving::ServedModel;
-use lab_core::engine::{Diffusion, Limits};
+use crate::served::ServedModel;
+use lab_core::engine::{DiffusionOptions, Limits};
 use lab_core::model::Options;
 use lab_core::models;
-use lab_core::models::{Definitions, Source};
+use lab_core::models::{Definitions, ModelSource};
 
 use super::*;
 
 /// The built-in model.
 fn served() -> ServedModel {
     let definitions = Definitions::open(&[]).expect("the built-in definitions");
-    let opened = models::open(&Source::of(None), &definitions).expect("the built-in model");
+    let opened = models::open(&ModelSource::of(None), &definitions).expect("the built-in model");
     let options = Options {
         n_ctx_seq: 256,
         ..Options::plain(256, 64)
@@ -34,7 +34,7 @@ fn served() -> ServedModel {
         n_queue: 8,
         n_prefill: 64,
         n_drafted: 0,
-        diffusion: Diffusion::default(),
+        diffusion: DiffusionOptions::default(),
         queue_time: None,
         answer_time: None,
         step_time: None,
@@ -43,9 +43,16 @@ fn served() -> ServedModel {
 }
 
 fn pool(names: &[&'static str], loader: Loader) -> Arc<Pool> {
-    let sources = names.iter().map(|name| Source::Shipped(name)).collect();
-    let describer: Describer = Arc::new(|_, _| Err("not asked".into()));
-    Arc::new(Pool::new(sources, loader).managed(true, describer, None))
+    let sources = names
+        .iter()
+        .map(|name| ModelSource::BuiltIn(name))
+        .collect();
+    let config = PoolConfig {
+        is_managed: true,
+        opener: Some(Arc::new(|_, _| Err("not asked".into()))),
+        ..PoolConfig::default()
+    };
+    Arc::new(Pool::new(sources, loader, config).expect("no aliases"))
 }
 
 fn router(loader: Loader) -> Router {
@@ -164,9 +171,12 @@ async fn a_load_that_is_short_or_asked_for_no_stream_has_its_own_status() {
 #[tokio::test]
 async fn nothing_is_loaded_for_a_request_that_no_model_would_take() {
     let loader: Loader = Arc::new(|_| panic!("nothing is to be loaded"));
-    let split = pool(&["one"], Arc::clone(&loader));
-    let split = Arc::into_inner(split).expect("nobody else has it").split();
-    for pool in [pool(&["one"], loader), Arc::new(split)] {
+    let mut split = pool(&["one"], Arc::clone(&loader));
+    Arc::get_mut(&mut split)
+        .expect("nobody else has it")
+        .config
+        .mode = Mode::Server;
+    for pool in [pool(&["one"], loader), split] {
         let of_app = Arc::clone(&pool);
         let router = app(of_app, Access::default(), Duration::from_secs(30)).expect("threads");
         for is_streamed in [false, true] {

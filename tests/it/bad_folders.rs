@@ -6,7 +6,7 @@ use std::path::Path;
 
 use lab_base::tokenizer;
 use lab_core::models;
-use lab_core::models::{Opened, Source};
+use lab_core::models::{ModelSource, OpenedModel};
 use serde_json::{Map, Value, json};
 
 use crate::support::command::{Ran, bench, definitions, scratch, text};
@@ -18,8 +18,8 @@ pub(crate) const CONFIG: &str = "config.json";
 const INDEX: &str = "model.safetensors.index.json";
 const TOKENIZER: &str = "tokenizer.json";
 
-fn open(folder: &Path) -> Result<Opened, models::Error> {
-    models::open(&Source::File(folder.to_owned()), &definitions())
+fn open(folder: &Path) -> Result<OpenedModel, models::Error> {
+    models::open(&ModelSource::File(folder.to_owned()), &definitions())
 }
 
 /// A folder that opens until something is done to it.
@@ -473,7 +473,7 @@ fn keys_of_a_rule_whose_parts_have_their_own_are_refused() {
     std::fs::write(path, map.replace(line, rule)).expect("a writable folder");
     let with = models::Definitions::open(&[archs.path().to_owned()]).expect("readable");
     let folder = Folder::new(SOUND);
-    let source = Source::File(folder.0.path().to_owned());
+    let source = ModelSource::File(folder.0.path().to_owned());
     let error = models::open(&source, &with).expect_err("a rule that does nothing");
     let message = error.to_string();
     let expected = "`rearrange` has no effect here: each part has keys of its own";

@@ -203,7 +203,7 @@ impl<'a> Reader<'a> {
         self.model.forward(&batch).expect("the pass runs");
         self.elsewhere.see(self.model);
         let (rows, _) = self.model.results();
-        for (row, (id, at)) in rows.chunks_exact(width).zip(&batch.places) {
+        for (row, (id, at)) in rows.chunks_exact(width).zip(&batch.positions) {
             if !OTHERS.contains(id) {
                 let at = *at as usize * width;
                 self.found.extend_from_slice(row);

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use lab_core::arch::{ArchDef, Library};
-use lab_core::models::synth::{Request, design};
+use lab_core::models::synth::{SynthRequest, design};
 use lab_inspect::diagram::compare::{Comparison, DifferenceLevel, summary};
 use lab_inspect::diagram::{Drawing, TracedPlan, svg, variants};
 
@@ -19,7 +19,7 @@ const PAIRS: &str = "llama qwen3, llama gptneox, llama llama-moe, gemma3 gemma4,
     deepseek2 llama-moe, falcon-h1 granitehybrid, llada llama, gpt-oss qwen3moe, qwen35moe kimi-linear, \
     gemma4-moe gemma4";
 
-fn drawing_of(name: &str, def: &ArchDef, request: &Request) -> Drawing {
+fn drawing_of(name: &str, def: &ArchDef, request: &SynthRequest) -> Drawing {
     let sample = TracedPlan::of_definition(name, def, request).expect("it can be drawn");
     Drawing::new(def, &sample)
 }
@@ -121,7 +121,7 @@ fn edits(library: &Library) -> Vec<(String, &'static str, [String; 2])> {
 }
 
 #[test]
-fn one_edit_is_told_as_that_edit() {
+fn one_edit_of_a_definition_is_reported_as_that_edit() {
     let library = library();
     let mut all = String::new();
     for (what, arch, texts) in edits(&library) {
@@ -130,7 +130,7 @@ fn one_edit_is_told_as_that_edit() {
             let def = checked.unwrap_or_else(|e| panic!("{what}: {e:?}\n{}", texts[side]));
             let mut request = match arch {
                 "gemma3" => variants(&def).remove(0).1,
-                _ => Request::default(),
+                _ => SynthRequest::default(),
             };
             if what == "biases" && side == 1 {
                 request.with = ["attn_q.bias", "attn_k.bias"].map(str::to_owned).into();
@@ -159,9 +159,9 @@ fn other_sizes_are_numbers_of_files() {
     let def = library().get("llama").expect("sound");
     let requests = [("2", "64"), ("3", "96")].map(|(layers, width)| {
         let set = [("block_count", layers), ("feed_forward_length", width)];
-        Request {
+        SynthRequest {
             set: set.map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
-            ..Request::default()
+            ..SynthRequest::default()
         }
     });
     let [a, b] = requests.each_ref().map(|request| {

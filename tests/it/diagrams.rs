@@ -11,7 +11,7 @@ use lab_base::ggml::{GraphOp, OpSource};
 use lab_base::weights::TensorType;
 use lab_core::arch::{ArchDef, Join, Mode, ResolvedOption};
 use lab_core::model::{Batch, Model, Options, trace};
-use lab_core::models::synth::Request;
+use lab_core::models::synth::SynthRequest;
 use lab_core::plan::{CachePlan, Plan};
 use lab_inspect::diagram::svg::{DrawItem, Fragment};
 use lab_inspect::diagram::{
@@ -100,7 +100,7 @@ pub(crate) fn all_variants() -> &'static [Drawn] {
         let of_definition = library.sources().flat_map(|(arch, _)| {
             let def = library.get(arch).expect("sound");
             let all = variants(&def).into_iter();
-            let one = all.map(|(tag, request): (String, Request)| {
+            let one = all.map(|(tag, request): (String, SynthRequest)| {
                 let name = format!("{arch}-{tag}");
                 let name = name.trim_end_matches('-');
                 let sample = TracedPlan::of_definition(name, &def, &request).expect("a graph");
@@ -246,7 +246,7 @@ fn check_drawing(name: &str, sample: &TracedPlan, drawing: &Drawing) {
 }
 
 #[test]
-fn what_is_drawn_is_what_is_built() {
+fn drawn_operations_equal_the_graph() {
     for case in cases() {
         for (sample, drawing) in case.both() {
             check_drawing(&case.golden.name, sample, drawing);
@@ -501,7 +501,7 @@ fn variants_show_what_definitions_can_be() {
 /// Words of a formula and the operations they stand for. Attention bounds its scores and experts normalise
 /// within other operations, and a convolution's result is activated too.
 #[test]
-fn a_formula_says_what_the_graph_does() {
+fn formulas_match_the_graph() {
     const WORDS: [(&str, &[&str], &[&str]); 4] = [
         ("rope(", &["ROPE"], &["attention"]),
         (

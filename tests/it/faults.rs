@@ -621,7 +621,7 @@ const NONSENSE: &[(&str, Edits, &str)] = &[
 ];
 
 #[test]
-fn wiring_that_makes_no_sense_is_refused() {
+fn invalid_wiring_is_refused() {
     let library = library();
     for (on, edits, expected) in NONSENSE {
         let golden = golden(on);
@@ -658,7 +658,7 @@ pub(crate) fn compared(library: &Library, golden: &Golden, edits: Edits) -> Valu
 }
 
 /// Every value that a definition computes of a golden's tokens.
-pub(crate) fn values(def: &ArchDef, golden: &Golden) -> Vec<model::Value> {
+pub(crate) fn values(def: &ArchDef, golden: &Golden) -> Vec<model::NamedValue> {
     let plan = Plan::new(def, golden.weights.metadata(), &golden.weights).expect("it fits");
     let watching = Options {
         capture: true,

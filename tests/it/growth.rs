@@ -17,7 +17,7 @@ use lab_core::arch::expr;
 use lab_core::arch::expr::{Expr, Scope};
 use lab_core::artifacts::npy;
 use lab_core::models;
-use lab_core::models::Source;
+use lab_core::models::ModelSource;
 use lab_core::models::convert;
 use lab_core::plan::Plan;
 use serde_json::{Map, json};
@@ -254,7 +254,8 @@ fn files_of_weights_are_read_and_converted_in_proportion() {
         500,
         |n| gguf_of(n, folder.path()),
         |path| {
-            let opened = models::open(&Source::File(path.clone()), &with).expect("it is sound");
+            let opened =
+                models::open(&ModelSource::File(path.clone()), &with).expect("it is sound");
             let target = path.with_extension("out");
             convert::to_gguf(&opened, None, &target, true, &mut |_, _| {}).expect("converted");
         },
@@ -394,7 +395,7 @@ fn configurations_are_read_in_proportion() {
     let sound = String::from_utf8(folder.read(CONFIG)).expect("text");
     let open = |text: &String| {
         folder.write(CONFIG, text);
-        models::open(&Source::File(folder.0.path().to_owned()), &with).map(drop)
+        models::open(&ModelSource::File(folder.0.path().to_owned()), &with).map(drop)
     };
     open(&sound).expect("it is sound");
     let with_more = |more: String| sound.replacen('{', &format!("{{{more},"), 1);

@@ -221,7 +221,7 @@ fn vectors_may_be_quantised() {
         let folder = scratch();
         let path = folder.path().join("base.gguf");
         let def = definitions.archs.get(name).expect("it is built in");
-        let request = synth::Request {
+        let request = synth::SynthRequest {
             set: set
                 .iter()
                 .map(|&(key, value)| (key.into(), value.into()))

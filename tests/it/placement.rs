@@ -6,7 +6,7 @@ use std::process::{Child, Command};
 
 use lab_base::ggml::{Arena, Device};
 use lab_base::weights::TensorType;
-use lab_core::model::{Batch, Error, Estimator, Model, Options, Placing};
+use lab_core::model::{Batch, Error, Estimator, Model, Options, PlacementSearch};
 use lab_core::plan::{DeviceOverride, DeviceShare, PROCESSOR, Plan, StatePlan};
 
 use serde_json::{Value, json};
@@ -54,7 +54,7 @@ fn error_of(model: &mut Model, golden: &Golden) -> f64 {
 }
 
 #[test]
-fn devices_give_what_is_told_before() {
+fn memory_on_devices_equals_the_estimate() {
     let workers = [(); 2].map(|()| Worker::start_with(&["--mem", "512M"]));
     let workers = workers.each_ref();
     let chosen = [
@@ -129,7 +129,7 @@ fn the_last_byte_decides() {
     for (missing, most) in [(0, n), (1, n - 1)] {
         let worker = Worker::start_with(&["--mem", &(needed - missing).to_string()]);
         let devices = [device(&worker)];
-        let placing = |margin: u64| Placing {
+        let placing = |margin: u64| PlacementSearch {
             plan: &plan,
             weights: &golden.weights,
             adapters: &[],
@@ -172,7 +172,7 @@ fn the_last_byte_decides() {
                 n_ctx_seq: n_ctx,
                 ..settings.clone()
             };
-            let all = Placing {
+            let all = PlacementSearch {
                 options: &settings,
                 ..placing(0)
             };

@@ -27,9 +27,6 @@ pub(super) struct ConstraintVocabulary {
 impl ConstraintVocabulary {
     /// The tree of a vocabulary. Without `forces`, every tokenization of a text is allowed, even where the grammar
     /// leaves only one text.
-    ///
-    /// # Errors
-    /// The vocabulary is too large for the tree.
     pub(super) fn new(tokenizer: &Arc<Tokenizer>, forces: bool) -> Result<Self, Error> {
         let words: Vec<Vec<u8>> = (0..tokenizer.vocab_len() as u32)
             .map(|id| word(tokenizer, id))

@@ -11,7 +11,7 @@ use lab_base::util::atomic_file::PartFile;
 use lab_core::arch::ENDING;
 use lab_core::hf;
 use lab_core::models;
-use lab_core::models::{Definitions, Source};
+use lab_core::models::{Definitions, ModelSource};
 use lab_inspect::nearest;
 
 use super::styled;
@@ -51,7 +51,7 @@ pub(super) fn run(args: &NewArgs) -> Result<(), Failure> {
     let checked = force.target(&path).check();
     checked.map_err(|error| at(&path, error))?;
     let definitions = opening.definitions()?;
-    let source = Source::of(Some(from));
+    let source = ModelSource::of(Some(from));
     let contents = match models::read(&source, &definitions) {
         Err(models::Error::Folder(hf::Error::NoMap { .. })) => {
             return folder_without_map(args, &definitions, &path);

@@ -14,7 +14,7 @@ use lab_base::util::wording;
 use lab_core::arch::{Mode, fits_pattern};
 use lab_core::artifacts::npy;
 use lab_core::models;
-use lab_core::models::{Opened, Source};
+use lab_core::models::{ModelSource, OpenedModel};
 use lab_inspect::idle_keys::idle_keys;
 use lab_inspect::paths::InputTokens;
 use lab_inspect::prove;
@@ -88,7 +88,7 @@ fn read(path: &Path, args: &ProveArgs) -> Result<ProofInput, Failure> {
     let at = |error: npy::Error| anyhow::anyhow!("{}: {error}", path.display());
     let is_archive = path.extension().is_some_and(|ending| ending == "npz");
     let of_archive = |name: &str| match is_archive {
-        true => npy::of_archive(path, name).map_err(at),
+        true => npy::read_archive(path, name).map_err(at),
         false => Ok(None),
     };
     let ids = |given: &[u32], name: &str| -> Result<Vec<u32>, Failure> {
@@ -127,7 +127,7 @@ fn read(path: &Path, args: &ProveArgs) -> Result<ProofInput, Failure> {
 }
 
 /// A token of the file's vocabulary whose text consists of letters.
-fn plain_token(opened: &Opened) -> Option<u32> {
+fn plain_token(opened: &OpenedModel) -> Option<u32> {
     let tokenizer = Tokenizer::from_metadata(opened.weights.metadata()).ok()?;
     (0..opened.plan.n_vocab as u32).find(|id| {
         let piece = tokenizer.piece(*id);
@@ -137,7 +137,7 @@ fn plain_token(opened: &Opened) -> Option<u32> {
 }
 
 /// Token ids, and the results of a llama-server for them.
-fn ask(args: &ProveArgs, server: &str, opened: &Opened) -> Result<ProofInput, Failure> {
+fn ask(args: &ProveArgs, server: &str, opened: &OpenedModel) -> Result<ProofInput, Failure> {
     let plan = &opened.plan;
     let is_plain = plan.mode == Mode::Causal && plan.source.is_none() && plan.n_vocab > 0;
     if !is_plain {
@@ -167,7 +167,7 @@ pub(super) fn run(args: &ProveArgs) -> Result<(), Failure> {
     // Reading the array first reports its faults before the model is opened.
     let stored = args.reference.as_ref().map(|path| read(path, args));
     let stored = stored.transpose()?;
-    let opened = args.load.open(&Source::of(Some(args.model())))?;
+    let opened = args.load.open(&ModelSource::of(Some(args.model())))?;
     let threads = args.load.threads();
     let ProofInput {
         tokens,
@@ -278,7 +278,7 @@ struct UnusedParts {
 }
 
 impl UnusedParts {
-    fn of(opened: &Opened) -> Self {
+    fn of(opened: &OpenedModel) -> Self {
         let (def, metadata) = (&opened.def, opened.weights.metadata());
         // Keys that all definitions ignore are not listed.
         let own = || {
@@ -302,24 +302,20 @@ impl UnusedParts {
     }
 
     fn lines(self) -> Vec<String> {
-        let mut lines: Vec<String> = Vec::new();
-        let keys = self.keys.into_iter();
-        lines.extend(keys.map(|key| {
+        let keys = self.keys.iter();
+        let keys = keys.map(|key| {
             format!("the file states `{key}`, which nothing reads: no result depends on it")
-        }));
-        let idle = self.idle.into_iter();
-        lines.extend(idle.map(|key| {
+        });
+        let idle = self.idle.iter().map(|key| {
             format!("the file states `{key}`, which is read: another value would change nothing")
-        }));
-        let ignored = self.ignored.into_iter();
-        lines.extend(ignored.map(|(key, reason)| {
+        });
+        let ignored = self.ignored.iter().map(|(key, reason)| {
             format!("the file states `{key}`, which the definition ignores: {reason}")
-        }));
-        let tensors = self.tensors.into_iter();
-        lines.extend(
-            tensors.map(|tensor| format!("the file has the tensor {tensor}, which nothing uses")),
-        );
-        lines
+        });
+        let tensors = self.tensors.iter();
+        let tensors =
+            tensors.map(|tensor| format!("the file has the tensor {tensor}, which nothing uses"));
+        keys.chain(idle).chain(ignored).chain(tensors).collect()
     }
 }
 

@@ -13,8 +13,8 @@ use crate::cli::Failure;
 use crate::cli::diffusion::DiffusionProgress;
 use crate::cli::output::{self, escape_controls};
 use crate::cli::run::{longer, speed};
-use lab_core::engine::serving::ServedModel;
 use lab_core::engine::{AnswerToken, FinishReason};
+use lab_server::served::ServedModel;
 use lab_server::{CompletionDelta, Refusal, Reply, ReplyEvent};
 
 use super::screen::Screen;
@@ -112,10 +112,9 @@ impl Session {
             messages.push(json!({ "role": "user", "content": "x" }));
         }
         fields.insert("messages".into(), messages.into());
-        let checked = self
-            .runtime
-            .block_on(lab_server::check(&self.served, fields));
-        checked.map_err(Failure::msg)
+        self.runtime
+            .block_on(lab_server::check(&self.served, fields))
+            .map_err(Failure::msg)
     }
 
     /// Sets a field of all requests, or removes it if there is no value.
@@ -383,7 +382,6 @@ impl Session {
     }
 }
 
-/// Appends a continuation to its message.
 fn append(message: &mut Value, more: &Value) {
     for name in ["reasoning_content", "content"] {
         if let Some(text) = more.get(name).and_then(Value::as_str) {

@@ -11,15 +11,15 @@ use lab_base::chat::template;
 use lab_base::chat::template::{ChatTemplate, Moment};
 use lab_base::tokenizer;
 use lab_base::tokenizer::Tokenizer;
+use lab_base::util::clock::unix_seconds;
 use lab_base::weights;
 use lab_base::weights::{Metadata, TensorInfo, TensorType, Weights};
 use lab_core::arch::Mode;
-use lab_core::engine::serving;
-use lab_core::engine::serving::PooledOutput;
+use lab_core::engine::PooledOutput;
 use lab_core::model::{DeviceUse, Estimator, MemoryUse, Options};
 use lab_core::models;
 use lab_core::models::lora::Adapter;
-use lab_core::models::{Definitions, Opened, Source, tokenizer_of, unread_keys};
+use lab_core::models::{Definitions, ModelSource, OpenedModel, tokenizer_of, unread_keys};
 use lab_core::plan::{CacheCapacity, Plan};
 use lab_inspect::capabilities::{Capability, CapabilityInput, capabilities};
 use lab_inspect::describe::{WeightShare, describe, weight_shares};
@@ -45,7 +45,6 @@ pub(in crate::cli) struct Findings {
     pub(in crate::cli) stored: Option<u64>,
 }
 
-/// The findings that follow from a plan.
 pub(in crate::cli) struct PlanFindings {
     pub(in crate::cli) plan: Plan,
     pub(super) description: String,
@@ -88,9 +87,8 @@ pub(in crate::cli) struct ParallelOption {
     parallel: usize,
 }
 
-/// All findings that are possible.
 pub(in crate::cli) fn findings(
-    source: &Source,
+    source: &ModelSource,
     sequences: &ParallelOption,
     load: &LoadOptions,
 ) -> Result<Findings, Failure> {
@@ -118,7 +116,7 @@ pub(in crate::cli) fn findings(
         }
         Err(broken) => broken,
     };
-    if let Source::File(path) = source
+    if let ModelSource::File(path) = source
         && let Ok(header) = weights::gguf::header(path)
     {
         let tokenizer = Tokenizer::from_metadata(&header.0);
@@ -132,7 +130,6 @@ pub(in crate::cli) fn findings(
     Err(broken.into())
 }
 
-/// The size of tensors.
 fn bytes_of(tensors: &[TensorInfo]) -> u64 {
     tensors
         .iter()
@@ -167,7 +164,11 @@ fn unplanned(
     }
 }
 
-fn of_opened(load: &LoadOptions, n_seqs: usize, mut opened: Opened) -> Result<Findings, Failure> {
+fn of_opened(
+    load: &LoadOptions,
+    n_seqs: usize,
+    mut opened: OpenedModel,
+) -> Result<Findings, Failure> {
     load.model.check(&opened)?;
     let requested = load.context(&opened.plan);
     let resolved = load.resolve(&opened, LoadDefaults::LOCAL);
@@ -204,7 +205,7 @@ fn probe(
         text.unwrap_or_default().into_owned()
     };
     let (bos, eos) = (named(Tokenizer::bos), named(Tokenizer::eos));
-    let now = Moment::from_unix_seconds(serving::unix_seconds() as i64);
+    let now = Moment::from_unix_seconds(unix_seconds() as i64);
     let template = ChatTemplate::new(source).map_err(|error| error.to_string());
     Some(template.map(|template| TemplateProbe::new(&template, &bos, &eos, now)))
 }
@@ -322,7 +323,6 @@ pub(in crate::cli) fn cache_bytes(plan: &Plan, n_ctx: u64, types: [TensorType; 2
     plan.cache_bytes(room, k, v)
 }
 
-/// The tokens that have a role.
 pub(super) fn special_tokens(tokenizer: &Tokenizer) -> Vec<(&'static str, u32)> {
     let roles = [
         ("bos", tokenizer.bos()),
@@ -365,5 +365,19 @@ impl TensorSizes {
             types,
             bits: bytes as f64 * 8.0 / n_weights.max(1) as f64,
         }
+    }
+}
+
+/// The kind of a tokenizer and the size of its vocabulary, in words.
+pub(in crate::cli) fn tokenizer_text(tokenizer: &Tokenizer) -> String {
+    let kind = tokenizer.kind().unwrap_or("token ids only");
+    format!("{kind}, {} tokens", tokenizer.vocab_len())
+}
+
+/// The element types of keys and values, in words.
+pub(in crate::cli) fn cache_types_text(options: &Options) -> String {
+    match [options.k_type, options.v_type].map(TensorType::name) {
+        [k, v] if k == v => k.to_owned(),
+        [k, v] => format!("{k} and {v}"),
     }
 }

@@ -37,7 +37,6 @@ pub(super) fn of(found: &Findings) -> Json {
     })
 }
 
-/// The JSON of a metadata value.
 pub(super) fn value_of(value: &Value) -> Json {
     match value {
         Value::Bool(v) => json!(v),

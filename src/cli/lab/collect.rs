@@ -26,8 +26,8 @@ use lab_base::util::limited_read::MAX_TEXT;
 use lab_base::util::moments::Moments;
 use lab_core::arch::PointParts;
 use lab_core::artifacts::arrays;
-use lab_core::artifacts::arrays::{Elements, Format, Named};
-use lab_core::engine::{Captured, LabResult, Reduce};
+use lab_core::artifacts::arrays::{ArrayFormat, Elements, NamedArray};
+use lab_core::engine::{CapturedPoint, LabResult, Reduction};
 
 use super::prompt_lines::PromptLines;
 use super::runner::{LabRunner, PlanOptions, RunLimits, plan};
@@ -100,7 +100,6 @@ struct Shard {
     rows: BTreeMap<String, usize>,
 }
 
-/// The index of the folder.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct CollectionIndex {
     #[serde(flatten)]
@@ -131,7 +130,6 @@ struct ValueBuffer {
     prompts: Vec<u32>,
 }
 
-/// A running collection.
 struct Collection<'a> {
     folder: &'a Path,
     index: CollectionIndex,
@@ -156,7 +154,7 @@ impl Collection<'_> {
             buffer.elements.extend_from_slice(&captured.elements);
             buffer.places.extend_from_slice(&captured.places);
             // A value that was computed from all rows of a prompt has no position.
-            let is_one = matches!(captured.reduce, Reduce::Mean | Reduce::Max);
+            let is_one = matches!(captured.reduce, Reduction::Mean | Reduction::Max);
             match is_one {
                 true => buffer.positions.extend(std::iter::repeat_n(NO_POSITION, n)),
                 false => buffer.positions.extend_from_slice(&captured.positions),
@@ -195,7 +193,7 @@ impl Collection<'_> {
                     .map(|b| (b.name.clone(), b.prompts.len()))
                     .collect(),
             };
-            let arrays: Vec<Named<'_>> =
+            let arrays: Vec<NamedArray<'_>> =
                 self.buffers.iter().flat_map(ValueBuffer::arrays).collect();
             self.write(&shard.file, &arrays)?;
             drop(arrays);
@@ -219,7 +217,7 @@ impl Collection<'_> {
         Ok(())
     }
 
-    fn write(&self, name: &str, arrays: &[Named<'_>]) -> Result<(), Failure> {
+    fn write(&self, name: &str, arrays: &[NamedArray<'_>]) -> Result<(), Failure> {
         let path = self.folder.join(name);
         let subject = &self.index.subject;
         let texts = [
@@ -234,7 +232,7 @@ impl Collection<'_> {
             .map(|(name, text)| (name.to_owned(), text.into()));
         // An interrupted run may have left a file that the index does not name.
         let target = OutputPath::replacing(&path);
-        let written = arrays::write(target, Format::Safetensors, arrays, &texts.collect());
+        let written = arrays::write(target, ArrayFormat::Safetensors, arrays, &texts.collect());
         written.map_err(|error| at(&path, error))
     }
 
@@ -246,7 +244,7 @@ impl Collection<'_> {
         let mut all = Vec::new();
         for ((name, n, covariance), moments) in computed.iter().zip(self.moments.values()) {
             let width = moments.mean().len() as u64;
-            let named = |what: &str, shape: Vec<u64>, elements| Named {
+            let named = |what: &str, shape: Vec<u64>, elements| NamedArray {
                 name: format!("{name}.{what}"),
                 shape,
                 elements: Elements::F64(elements),
@@ -275,14 +273,13 @@ impl Collection<'_> {
     fn write_index(&self) -> Result<(), Failure> {
         let path = self.folder.join(INDEX);
         let text = serde_json::to_vec_pretty(&self.index)?;
-        let written = atomic_file::write(OutputPath::replacing(&path), &text);
-        written.map_err(|error| at(&path, error))
+        atomic_file::write(OutputPath::replacing(&path), &text).map_err(|error| at(&path, error))
     }
 }
 
 impl ValueBuffer {
     /// An empty buffer for a value; its name and shape come from the first capture.
-    fn new((name, captured, is_half): &(String, Cow<'_, Captured>, bool)) -> Self {
+    fn new((name, captured, is_half): &(String, Cow<'_, CapturedPoint>, bool)) -> Self {
         Self {
             name: name.clone(),
             row: captured.shape.iter().rev().copied().collect(),
@@ -295,10 +292,10 @@ impl ValueBuffer {
     }
 
     /// The arrays of the buffer: the rows, and for each row its prompt and its position, 2^31 - 1 for none.
-    fn arrays(&self) -> Vec<Named<'_>> {
+    fn arrays(&self) -> Vec<NamedArray<'_>> {
         let n = self.prompts.len() as u64;
         let rows: Vec<u64> = [n].into_iter().chain(self.row.iter().copied()).collect();
-        let named = |name: String, shape: Vec<u64>, elements| Named {
+        let named = |name: String, shape: Vec<u64>, elements| NamedArray {
             name,
             shape,
             elements,
@@ -377,7 +374,6 @@ fn remove(folder: &Path) -> Result<(), Failure> {
     each(&|path| fs::remove_file(path))
 }
 
-/// The index of the folder, if it has the same subject.
 fn found(folder: &Path, subject: &CollectionIdentity) -> Result<Option<CollectionIndex>, Failure> {
     let path = folder.join(INDEX);
     let text = match limited_read::text(&path, MAX_TEXT) {

@@ -10,15 +10,14 @@ use serde_json::{Map, Value};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::cli::run::too_long;
-use lab_core::artifacts::vectors::Vectors;
-use lab_core::engine::serving::ServedModel;
+use lab_core::artifacts::vectors::VectorStore;
 use lab_core::engine::{Event, LabPlan, LabResult, Limits, Request, ends_in_vectors};
 use lab_core::model::Options;
-use lab_core::models::Source;
+use lab_core::models::ModelSource;
 use lab_server::LabRequest;
+use lab_server::served::ServedModel;
 
 use crate::cli::Failure;
-use crate::cli::input_file::{read_json, read_text};
 use crate::cli::options::{LoadDefaults, LoadOptions, local_limits, start_engine};
 use crate::cli::output::at;
 use crate::cli::values::byte_count;
@@ -39,7 +38,7 @@ pub(super) struct BytesOption {
     pub(super) lab_bytes: u64,
 }
 
-/// What a plan may name, and how many bytes its values may take.
+/// Vectors for a plan, and the maximum size of its values.
 #[derive(Debug, ClapArgs)]
 pub(super) struct PlanOptions {
     #[command(flatten)]
@@ -60,23 +59,23 @@ pub(super) struct RunLimits {
 
 /// Reads a plan from a file: the object `lab` of a request, as JSON if the name ends in `.json`, otherwise as TOML.
 pub(super) fn plan(path: &Path) -> Result<Map<String, Value>, Failure> {
+    let text = super::read_text(path)?;
     match path.extension().is_some_and(|ending| ending == "json") {
-        true => read_json(path),
-        false => toml::from_str(&read_text(path)?).map_err(|error| at(path, error)),
+        true => serde_json::from_str(&text).map_err(|error| at(path, error)),
+        false => toml::from_str(&text).map_err(|error| at(path, error)),
     }
 }
 
 impl LabRunner {
-    /// Loads a model for a plan.
     pub(super) fn start(
         load: &LoadOptions,
-        source: &Source,
+        source: &ModelSource,
         plan: Map<String, Value>,
         vectors: &[PathBuf],
         bounds: RunLimits,
     ) -> Result<Self, Failure> {
         let at = |message: String| anyhow::anyhow!("--lab-vectors: {message}");
-        let vectors = Vectors::new(vectors, None, 0).map_err(at)?;
+        let vectors = VectorStore::new(vectors, None, 0).map_err(at)?;
         vectors.check().map_err(|error| at(error.to_string()))?;
         let request = LabRequest::new(plan).map_err(|message| anyhow::anyhow!("{message}"))?;
         let mut opened = load.open(source)?;

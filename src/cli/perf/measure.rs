@@ -9,8 +9,8 @@ use super::report::{PerfReport, ThreadMeasurements};
 use super::requests::RequestMeasurement;
 use lab_base::util::measure::read_bandwidth;
 use lab_core::engine::Limits;
-use lab_core::engine::serving::ServedModel;
 use lab_core::model::Options;
+use lab_server::served::ServedModel;
 
 /// Number of source tokens of every sequence, if the model reads a source.
 const N_SOURCE: usize = 64;
@@ -30,7 +30,6 @@ pub(in crate::cli) fn run(args: &Args) -> Result<(), Failure> {
     output::bytes(report.to_text().as_bytes())
 }
 
-/// Measures all cases with one number of threads.
 fn measure(args: &Args, n_threads: Option<usize>, report: &mut PerfReport) -> Result<(), Failure> {
     let opened = args.load.open(&args.model.source())?;
     report.model.clone_from(&opened.name);
@@ -94,14 +93,13 @@ fn through_engine(args: &Args, n_threads: usize) -> Result<Vec<RequestMeasuremen
         ..local_limits(&options, options.n_seqs)
     };
     let served = ServedModel::start(opened, options, limits, Box::new(|_, _| {}))?;
-    let measured = args
-        .decode()
-        .map(|case| RequestMeasurement::measure(&served, case, args.repeat));
-    measured.collect()
+    args.decode()
+        .map(|case| RequestMeasurement::measure(&served, case, args.repeat))
+        .collect()
 }
 
 /// The options of the model, with capacity for the largest case.
-fn resolve(args: &Args, opened: &lab_core::models::Opened) -> Result<Options, Failure> {
+fn resolve(args: &Args, opened: &lab_core::models::OpenedModel) -> Result<Options, Failure> {
     let (longest, sequences) = (args.longest(), args.most_sequences());
     let n_source = if opened.plan.source.is_some() {
         N_SOURCE

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use lab_core::engine::serving::ServedModel;
 use lab_core::engine::{Event, Request, Usage};
+use lab_server::served::ServedModel;
 
 use super::Failure;
 use super::passes::DecodeCase;
@@ -72,7 +72,7 @@ fn request(served: &ServedModel, case: DecodeCase, of: usize) -> Request {
         ..Request::reading(prompt.collect())
     };
     request.sampling.temperature = 0.0;
-    request.ends.min_tokens = case.n + 1;
+    request.stop.min_tokens = case.n + 1;
     request
 }
 

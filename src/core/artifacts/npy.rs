@@ -54,7 +54,7 @@ pub fn read(path: &Path) -> Result<Array, Error> {
 ///
 /// # Errors
 /// The file is not an archive, or the array is refused as by [`read`] or is larger than 4 GiB.
-pub fn of_archive(path: &Path, name: &str) -> Result<Option<Array>, Error> {
+pub fn read_archive(path: &Path, name: &str) -> Result<Option<Array>, Error> {
     let of_archive = |error: zip::result::ZipError| form(format!("is not an NPZ archive: {error}"));
     let mut archive = zip::ZipArchive::new(limited_read::open(path)?).map_err(of_archive)?;
     let mut entry = match archive.by_name(&format!("{name}.npy")) {

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::model::{
-    self, Batch, CapturedRow, DirectHeads, DirectLogit, Lab, Model, NotFinite, Resumed, SequenceId,
+    self, Batch, CachedPrefix, CapturedRow, DirectHeads, DirectLogit, Lab, Model, NotFinite,
+    SequenceId,
 };
 use crate::plan::BLOCK_LEN;
 
@@ -15,12 +16,12 @@ const KEPT_ROWS: usize = 64;
 
 /// Receives the logits `[n_vocab]` of a row and its hidden state `[n_embd]` after the final norm. The hidden state
 /// is empty where the batch does not want it.
-pub(super) type EachRow<'a> = &'a mut dyn FnMut(&[f32], &[f32]);
+pub(super) type RowCallback<'a> = &'a mut dyn FnMut(&[f32], &[f32]);
 
 /// Runs forward passes.
 pub(super) trait Compute {
     /// Runs a pass and hands out its rows in order. A pass that fails may have handed out some rows before.
-    fn forward(&mut self, batch: &Batch, each: EachRow<'_>) -> Result<(), model::Error>;
+    fn forward(&mut self, batch: &Batch, each: RowCallback<'_>) -> Result<(), model::Error>;
     /// See [`Model::pool`].
     fn pool(&mut self, rows: &[f32]) -> Result<Vec<f32>, model::Error>;
     /// See [`Model::set_scales`].
@@ -52,7 +53,7 @@ pub(super) trait Compute {
     /// See [`Model::set_source`]. After an error no token of the sequence is read.
     fn set_source(&mut self, sequence: SequenceId, source: &[u32]);
     /// See [`Model::resume`].
-    fn resume(&mut self, sequence: SequenceId, tokens: &[u32]) -> Resumed;
+    fn resume(&mut self, sequence: SequenceId, tokens: &[u32]) -> CachedPrefix;
     /// See [`Model::next`].
     fn next(&self, sequence: SequenceId) -> u32;
     /// See [`Model::forget`].
@@ -62,7 +63,7 @@ pub(super) trait Compute {
     /// See [`Model::discard`].
     fn discard(&mut self, sequence: SequenceId);
     /// See [`Model::rest`].
-    fn rest(&self);
+    fn park_threads(&self);
     /// Free blocks of the cache; none if no block is kept between passes.
     fn n_blocks(&self) -> Option<usize>;
     /// Maximum number of tokens of a pass.
@@ -76,7 +77,7 @@ pub(super) trait Compute {
 }
 
 impl Compute for Model {
-    fn forward(&mut self, batch: &Batch, each: EachRow<'_>) -> Result<(), model::Error> {
+    fn forward(&mut self, batch: &Batch, each: RowCallback<'_>) -> Result<(), model::Error> {
         let n_vocab = self.row_width();
         if batch.n_outputs() > KEPT_ROWS && !batch.wants_hidden {
             // Text diffusion or a scored prompt: too many logits to keep them all.
@@ -131,7 +132,7 @@ impl Compute for Model {
         }
     }
 
-    fn resume(&mut self, sequence: SequenceId, tokens: &[u32]) -> Resumed {
+    fn resume(&mut self, sequence: SequenceId, tokens: &[u32]) -> CachedPrefix {
         Self::resume(self, sequence, tokens)
     }
 
@@ -151,8 +152,8 @@ impl Compute for Model {
         Self::discard(self, sequence);
     }
 
-    fn rest(&self) {
-        Self::rest(self);
+    fn park_threads(&self) {
+        Self::park_threads(self);
     }
 
     fn n_blocks(&self) -> Option<usize> {

@@ -6,7 +6,7 @@ use crate::model;
 use lab_base::ggml;
 use lab_sampling::{SampleError, TokenLogprob};
 
-use super::diffusion_options::Fixed;
+use super::diffusion_options::FixedToken;
 use super::recorder::LabResult;
 
 /// A token of the prompt, or a token of the completion whose bytes are in the released text.
@@ -33,10 +33,20 @@ pub enum FinishReason {
     Length,
 }
 
+impl FinishReason {
+    /// The reason under OpenAI's name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+        }
+    }
+}
+
 /// The stop sequence or stop token of the request that ended a completion. The vocabulary's own ending tokens are
 /// neither.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Stopped {
+pub enum StopMatch {
     /// A stop sequence.
     Text(String),
     /// A stop token of the request.
@@ -70,7 +80,7 @@ pub struct Usage {
 
 /// How much of the prompt of a request is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct PromptProgress {
     /// Tokens of the prompt.
     pub total: usize,
     /// Tokens of the prompt that were in the prefix cache.
@@ -87,7 +97,7 @@ pub enum Event {
     /// Tokens of the prompt with their log-probabilities, in order. The first token follows nothing and has none.
     Prompt(Vec<AnswerToken>),
     /// How much of the prompt is read, if the request asks for it: before the first step and after each step.
-    Progress(Progress),
+    Progress(PromptProgress),
     /// Final text, with its tokens.
     Text {
         /// Complete characters.
@@ -106,7 +116,7 @@ pub enum Event {
         /// Number of the step, from 0.
         step: usize,
         /// The positions that the step fixed, the most certain first.
-        fixed: Vec<Fixed>,
+        fixed: Vec<FixedToken>,
         /// Positions that are still masked.
         n_masked: usize,
     },
@@ -115,7 +125,7 @@ pub enum Event {
         /// Why it ended.
         reason: FinishReason,
         /// The stop sequence or token of the request that stopped it.
-        stopped: Option<Stopped>,
+        stopped: Option<StopMatch>,
         /// Its tokens and times.
         usage: Usage,
     },

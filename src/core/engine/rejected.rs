@@ -2,7 +2,7 @@
 
 use lab_sampling::ParamError;
 
-use super::capabilities::Unfit;
+use super::capabilities::Unsupported;
 
 /// Why a request is refused.
 #[derive(Debug, thiserror::Error)]
@@ -54,7 +54,7 @@ pub enum Rejected {
     NotPooled(&'static str),
     /// The model does not write text.
     #[error("{0}; ask for vectors at `/v1/embeddings`, or for scores at `/v1/rerank`")]
-    NoText(Unfit),
+    NoText(Unsupported),
     /// The engine has ended.
     #[error("the engine has ended")]
     Ended,

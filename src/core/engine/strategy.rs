@@ -11,11 +11,11 @@ use super::scheduler::Job;
 use super::sequence::Sequence;
 
 /// How a completion ends in a step, if it does.
-pub(super) type Ending = Result<Option<FinishReason>, Failure>;
+pub(super) type StepOutcome = Result<Option<FinishReason>, Failure>;
 
 /// The results of a pass for one token.
 #[derive(Clone, Copy)]
-pub(super) struct Row<'l> {
+pub(super) struct OutputRow<'l> {
     /// The index of the token's sequence among those of the request.
     pub(super) part: usize,
     /// Position of the token.
@@ -34,7 +34,7 @@ pub(super) trait Strategy: Any {
     }
 
     /// Chooses the tokens of the next step beyond the pending ones: forced and draft tokens.
-    fn prepare(&mut self, _sequence: &mut Sequence, _tokenizer: &Tokenizer) -> Ending {
+    fn prepare(&mut self, _sequence: &mut Sequence, _tokenizer: &Tokenizer) -> StepOutcome {
         Ok(None)
     }
 
@@ -50,7 +50,7 @@ pub(super) trait Strategy: Any {
     fn read(&mut self, sequence: &mut Sequence, n: usize, batch: &mut Batch);
 
     /// The logits to choose from, made of a row; none while they need further rows.
-    fn logits<'l>(&self, row: &Row<'l>, _buffer: &'l mut Vec<f32>) -> Option<&'l [f32]> {
+    fn logits<'l>(&self, row: &OutputRow<'l>, _buffer: &'l mut Vec<f32>) -> Option<&'l [f32]> {
         Some(row.logits)
     }
 
@@ -58,13 +58,13 @@ pub(super) trait Strategy: Any {
     fn take(
         &mut self,
         sequence: &mut Sequence,
-        row: &Row<'_>,
+        row: &OutputRow<'_>,
         tokenizer: &Tokenizer,
     ) -> Result<(), Failure>;
 
     /// Commits the results of a step, after all its rows. Sets in the sequence how many of the cached tokens stay
     /// valid.
-    fn commit(&mut self, sequence: &mut Sequence, tokenizer: &Tokenizer) -> Ending;
+    fn commit(&mut self, sequence: &mut Sequence, tokenizer: &Tokenizer) -> StepOutcome;
 
     /// The hidden states to pool, once all are there.
     fn gathered(&self) -> Option<&[f32]> {

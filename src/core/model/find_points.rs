@@ -6,9 +6,9 @@ use crate::blocks::position_bias::TABLE;
 use crate::plan::{BranchPlan, Plan, StatePlan};
 use lab_base::ggml::Error;
 
+use super::graph_shape::GraphShape;
 use super::options::Options;
 use super::points::{HEADS_MATRIX, HeadSum, Point, Points};
-use super::shape::Shape;
 use super::trace;
 
 /// Number of positions of the described cache.
@@ -28,9 +28,9 @@ impl Points {
             capture: true,
             ..Options::plain(N_CTX, N_TOKENS)
         };
-        let shape = Shape {
+        let shape = GraphShape {
             n_outputs: N_TOKENS,
-            ..Shape::largest(&options, plan, &options.n_slots(plan))
+            ..GraphShape::largest(&options, plan, &options.n_slots(plan))
         };
         let (_, pass, _) = trace::described(plan, &options, &shape)?;
         let all = pass.captured.iter().map(|value| {

@@ -6,17 +6,17 @@ use lab_base::ggml::GraphOp;
 use lab_core::arch::{ArchDef, Mode};
 use lab_core::model;
 use lab_core::models::synth;
-use lab_core::models::synth::Request;
+use lab_core::models::synth::SynthRequest;
 use lab_core::plan::Plan;
 
 /// Numbers of tokens of the two passes.
 const N_TOKENS: [usize; 2] = [7, 11];
 
 /// The names of a definition's variants and the requests that make them; the first one has no name.
-pub fn variants(def: &ArchDef) -> Vec<(String, Request)> {
-    let mut all = vec![(String::new(), Request::default())];
+pub fn variants(def: &ArchDef) -> Vec<(String, SynthRequest)> {
+    let mut all = vec![(String::new(), SynthRequest::default())];
     for (name, text) in &def.variants {
-        let mut request = Request::default();
+        let mut request = SynthRequest::default();
         for word in text.split_whitespace() {
             match word.split_once('=') {
                 Some((key, value)) => request.set.push((key.to_owned(), value.to_owned())),
@@ -61,7 +61,7 @@ impl TracedPlan {
     pub fn of_definition(
         name: &str,
         def: &ArchDef,
-        request: &Request,
+        request: &SynthRequest,
     ) -> Result<Self, DiagramError> {
         let (_, plan) = synth::design(def, request)?;
         Self::new(name, plan, true)

@@ -1,5 +1,4 @@
-//! `GET` and `POST /lora-adapters`: the LoRA adapters of a model and their scales, in llama-server's shapes; and the
-//! field `lora` of a request.
+//! `GET` and `POST /lora-adapters`: the LoRA adapters of a model and their scales, in llama-server's shapes.
 //!
 //! Where more than one model is served, `?model=NAME` selects one.
 
@@ -11,51 +10,17 @@ use axum::http::request::Parts;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use lab_core::engine::serving::ServedModel;
+use crate::served::ServedModel;
 
 use crate::Pool;
 use crate::http::error::Error;
 use crate::http::json::Json;
+use crate::request::adapter_scales::{ADAPTER_SCALE, AdapterScale, distinct_scales};
 use crate::request::fields::{plain_message, read_body};
 use crate::request::object_fields;
-use crate::request::object_fields::ObjectFields;
 
 /// The route.
 pub(crate) const ROUTE: &str = "/lora-adapters";
-/// Maximum number of adapters in a list.
-const MAX_NAMED: usize = 1024;
-
-/// An adapter and its scale.
-#[derive(Clone, Copy, Debug, Deserialize)]
-pub(crate) struct AdapterScale {
-    id: usize,
-    scale: f64,
-}
-
-/// The fields of an adapter; a list that was read from this server names its file too.
-pub(crate) const ADAPTER_SCALE: ObjectFields = ObjectFields {
-    idle: &["path"],
-    ..ObjectFields::of(&["id", "scale"])
-};
-
-/// The ids and scales of a list; each id may occur once.
-pub(crate) fn distinct_scales(list: &[AdapterScale]) -> Result<Vec<(usize, f32)>, Error> {
-    let mut out: Vec<(usize, f32)> = Vec::new();
-    for scaled in list {
-        if out.iter().any(|(id, _)| *id == scaled.id) {
-            let message = format!("`lora`: the adapter {} is named twice", scaled.id);
-            return Err(Error::invalid_value("lora", message));
-        }
-        if out.len() == MAX_NAMED {
-            return Err(Error::invalid_value(
-                "lora",
-                format!("`lora`: more than {MAX_NAMED} adapters"),
-            ));
-        }
-        out.push((scaled.id, scaled.scale as f32));
-    }
-    Ok(out)
-}
 
 /// The model that the query of a path selects.
 #[derive(Debug, Deserialize)]
@@ -77,7 +42,9 @@ impl<S: Send + Sync> FromRequestParts<S> for ModelQuery {
 impl ModelQuery {
     /// The name of the selected model, or the alias of the only one.
     pub(crate) fn name(&self) -> &str {
-        self.model.as_deref().unwrap_or(crate::pool::DEFAULT_MODEL)
+        self.model
+            .as_deref()
+            .unwrap_or(crate::served::DEFAULT_MODEL)
     }
 }
 

@@ -12,29 +12,27 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::http::transport::SseEvents;
-use lab_core::engine::{AnswerToken, FinishReason, Progress, Stopped, Usage};
+use lab_core::engine::{AnswerToken, FinishReason, PromptProgress, StopMatch, Usage};
 
 use super::llama_server;
 use crate::Pool;
 use crate::endpoints::chat_request;
 use crate::endpoints::chat_request::ChatRequest;
+use crate::endpoints::tool_forms;
+use crate::endpoints::tool_forms::ToolForms;
 use crate::http::error::Error;
 use crate::http::json;
 use crate::http::json::{Json, JsonObject, JsonText};
-use crate::request::diffusion::step_json;
 use crate::request::fields;
 use crate::request::fields::{BodyFields, FieldDoc, fields};
 use crate::request::generation::check_top_logprobs;
-use crate::request::tool_forms;
-use crate::request::tool_forms::ToolForms;
 use crate::response::completion_parser::CompletionDelta;
 use crate::response::envelope::{Envelope, ResponseObject};
 use crate::response::logprobs;
 use crate::response::logprobs::TokenNames;
 use crate::response::output_parsing::call_json;
 use crate::response::running_completions::{
-    Completion, DenoisingStep, StreamWriter, TOOL_CALLS, finish_reason, progress_json,
-    set_stop_reason,
+    Completion, DenoisingStep, StreamWriter, TOOL_CALLS, progress_json, set_stop_reason, step_json,
 };
 
 fields! {
@@ -59,9 +57,6 @@ pub(crate) fn fields() -> Vec<FieldDoc> {
 }
 
 /// The request in a body.
-///
-/// # Errors
-/// A check that does not depend on the model fails.
 pub(crate) fn parse(body: BodyFields) -> Result<(ChatRequest, ChatFields, ToolForms), Error> {
     let (mut body, forms) = tool_forms::rewritten(body)?;
     let dialogue = ChatRequest::take(&mut body)?;
@@ -280,7 +275,7 @@ impl StreamWriter for ChatWriter {
         }
     }
 
-    fn progress(&mut self, choice: u32, progress: &Progress, out: &mut SseEvents) {
+    fn progress(&mut self, choice: u32, progress: &PromptProgress, out: &mut SseEvents) {
         let mut chunk = self.empty(choice, None);
         chunk["prompt_progress"] = progress_json(progress);
         out.push(&chunk);
@@ -304,7 +299,7 @@ impl StreamWriter for ChatWriter {
         &mut self,
         choice: u32,
         reason: FinishReason,
-        stopped: Option<&Stopped>,
+        stopped: Option<&StopMatch>,
         out: &mut SseEvents,
     ) {
         self.close_call(choice, out);
@@ -312,7 +307,7 @@ impl StreamWriter for ChatWriter {
             FinishReason::Stop if self.calling.contains(&choice) => {
                 self.forms.finish_reason(TOOL_CALLS)
             }
-            reason => finish_reason(reason),
+            reason => reason.as_str(),
         };
         let mut chunk = self.empty(choice, Some(reason));
         set_stop_reason(&mut chunk["choices"][0], stopped);

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use serde_json::json;
 
+use crate::served::ServedModel;
 use lab_core::engine::Request;
-use lab_core::engine::serving::ServedModel;
 
 use super::lab;
 use crate::Pool;
@@ -45,7 +45,7 @@ pub(crate) struct PreparedChat {
     first: Request,
     reader: Option<CompletionParser>,
     hides_special: bool,
-    lab: Option<Arc<lab::Wanted>>,
+    lab: Option<Arc<lab::LabRequest>>,
 }
 
 /// A conversation whose completions are running.
@@ -77,9 +77,6 @@ pub(crate) fn fields_with<T: RequestPart>() -> Vec<FieldDoc> {
 
 impl ChatRequest {
     /// Takes the fields of a conversation out of a body.
-    ///
-    /// # Errors
-    /// A field is missing, of another type or out of range.
     pub(crate) fn take(body: &mut BodyFields) -> Result<Self, Error> {
         let generation = GenerationParams::take(body, 1)?;
         Ok(Self {
@@ -90,25 +87,16 @@ impl ChatRequest {
     }
 
     /// Checks of the messages that do not depend on the model.
-    ///
-    /// # Errors
-    /// A field has an unaccepted value; the error names it.
     pub(crate) fn check(&self) -> Result<(), Error> {
         self.messages.check()
     }
 
     /// The prompt of the conversation.
-    ///
-    /// # Errors
-    /// The conversation does not fit the model, or the model is not available.
     pub(crate) async fn prompt(&self, pool: &Arc<Pool>) -> Result<ChatPrompt, Error> {
         self.prompt_for(pool.get(self.generation.model()).await?)
     }
 
     /// The number of tokens of the prompt, in OpenAI's shape.
-    ///
-    /// # Errors
-    /// The conversation does not fit the model, or the model is not available.
     pub(crate) async fn input_tokens(&self, pool: &Arc<Pool>) -> Result<Json, Error> {
         let n = self.prompt(pool).await?.tokens.len();
         Ok(Json(
@@ -117,9 +105,6 @@ impl ChatRequest {
     }
 
     /// The prompt of the conversation for a model.
-    ///
-    /// # Errors
-    /// The conversation does not fit the model.
     pub(crate) fn prompt_for(&self, served: Arc<ServedModel>) -> Result<ChatPrompt, Error> {
         let tools = self.messages.tools()?;
         let text = served.chat_text(&self.messages.conversation(&tools, &served)?)?;
@@ -137,9 +122,6 @@ impl ChatRequest {
     }
 
     /// Submits the completions of the conversation.
-    ///
-    /// # Errors
-    /// The conversation does not fit the model, or the model is not available.
     pub(crate) async fn submit(
         &self,
         pool: &Arc<Pool>,
@@ -151,9 +133,6 @@ impl ChatRequest {
     }
 
     /// The request for a model. Building it checks the whole conversation.
-    ///
-    /// # Errors
-    /// The conversation does not fit the model.
     pub(crate) async fn prepare(
         &self,
         served: Arc<ServedModel>,
@@ -185,9 +164,6 @@ impl ChatRequest {
 
 impl PreparedChat {
     /// Submits `n` completions.
-    ///
-    /// # Errors
-    /// The engine refuses a completion.
     pub(crate) fn submit(self, n: u32) -> Result<RunningChat, Error> {
         let requests = choice_requests(&self.first, n).collect();
         let answers = RunningCompletions::submit(&self.served, requests, n)?;

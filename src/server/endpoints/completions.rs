@@ -11,14 +11,13 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::http::transport::SseEvents;
-use lab_core::engine::serving::ServedModel;
-use lab_core::engine::{AnswerToken, FinishReason, Progress, Request, Stopped, Usage};
+use crate::served::ServedModel;
+use lab_core::engine::{AnswerToken, FinishReason, PromptProgress, Request, StopMatch, Usage};
 
 use crate::Pool;
 use crate::http::error::Error;
 use crate::http::json;
 use crate::http::json::{Json, JsonObject, JsonText};
-use crate::request::diffusion::step_json;
 use crate::request::fields;
 use crate::request::fields::{BodyFields, FieldDoc, fields};
 use crate::request::generation;
@@ -30,8 +29,8 @@ use crate::response::envelope::{Envelope, ResponseObject};
 use crate::response::logprobs;
 use crate::response::logprobs::{LegacyLogprobs, TokenNames};
 use crate::response::running_completions::{
-    Completion, DenoisingStep, RunningCompletions, StreamWriter, finish_reason, progress_json,
-    set_stop_reason,
+    Completion, DenoisingStep, RunningCompletions, StreamWriter, progress_json, set_stop_reason,
+    step_json,
 };
 
 /// Maximum number of tokens of a completion if the request does not set it.
@@ -426,7 +425,7 @@ impl StreamWriter for CompletionWriter {
         }
     }
 
-    fn progress(&mut self, choice: u32, progress: &Progress, out: &mut SseEvents) {
+    fn progress(&mut self, choice: u32, progress: &PromptProgress, out: &mut SseEvents) {
         let mut chunk = self.chunk(choice, "", None, None).json();
         chunk["prompt_progress"] = progress_json(progress);
         out.push(&chunk);
@@ -450,10 +449,10 @@ impl StreamWriter for CompletionWriter {
         &mut self,
         choice: u32,
         reason: FinishReason,
-        stopped: Option<&Stopped>,
+        stopped: Option<&StopMatch>,
         out: &mut SseEvents,
     ) {
-        let reason = finish_reason(reason);
+        let reason = reason.as_str();
         let mut chunk = self.chunk(choice, "", None, Some(reason)).json();
         set_stop_reason(&mut chunk["choices"][0], stopped);
         out.push(&chunk);

@@ -10,8 +10,9 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::served::ServedModel;
 use lab_core::engine::Passage;
-use lab_core::engine::serving::{PooledOutput, ServedModel};
+use lab_core::engine::PooledOutput;
 
 use super::lab;
 use crate::Pool;
@@ -95,7 +96,7 @@ pub(crate) async fn embeddings(
     request.check()?;
     let is_base64 = request.is_base64()?;
     let texts = request.texts()?;
-    let served = pooled::served(&pool, request.model.as_deref()).await?;
+    let served = pool.get_or_default(request.model.as_deref()).await?;
     let width = match served.pooled.clone() {
         Ok(PooledOutput::Vector(width)) => width,
         Ok(PooledOutput::Scores { .. }) => {

@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
 
-use lab_core::engine::serving::ServedModel;
+use crate::served::ServedModel;
 
 use super::llama_server::{self, NativeParams};
 use crate::Pool;

@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
-use lab_core::engine::stats::{Histogram, Now, Stats};
+use lab_core::engine::stats::{EngineLoad, Histogram, Stats};
 
 use crate::Pool;
 use crate::pool::ModelSnapshot;
@@ -142,7 +142,7 @@ impl MetricsPage {
         }
     }
 
-    fn now(&mut self, now: &Now, model: &str) {
+    fn now(&mut self, now: &EngineLoad, model: &str) {
         let waiting = now.n_waiting as u64;
         let help = "Requests that wait in the queue.";
         self.number("bench_queue_length", "gauge", help, (model, waiting));

@@ -20,3 +20,4 @@ pub(crate) mod rerank;
 pub(crate) mod responses;
 pub(crate) mod sampling;
 pub(crate) mod tokens;
+pub(crate) mod tool_forms;

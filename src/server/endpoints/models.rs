@@ -17,9 +17,8 @@ use serde_json::{Value, json};
 
 use crate::http::transport;
 use crate::http::transport::SseEvents;
-use lab_core::engine::serving::{ModelInfo, PooledOutput, ServedModel};
+use crate::served::ModelInfo;
 
-use super::rerank;
 use crate::Pool;
 use crate::http::error::Error;
 use crate::http::json::Json;
@@ -49,9 +48,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 fn entry(pool: &Pool, id: &str, info: &ModelSnapshot) -> Value {
     let n_ctx = info.description.as_ref().map(|of_model| of_model.n_ctx);
     let is_own = |(_, name): &(&String, &String)| **name == info.name;
-    let aliases = pool.aliases().iter().filter(is_own);
+    let aliases = pool.config.aliases.iter().filter(is_own);
     let mut entry = json!({
-        "id": id, "object": "model", "created": pool.created(), "owned_by": "bench",
+        "id": id, "object": "model", "created": pool.created, "owned_by": "bench",
         "root": info.name, "aliases": aliases.map(|(alias, _)| alias).collect::<Vec<_>>(),
         "state": info.state, "max_model_len": n_ctx, "context_length": n_ctx,
         "meta": info.description.as_ref().map(|of_model| meta(&of_model.info)),
@@ -60,12 +59,12 @@ fn entry(pool: &Pool, id: &str, info: &ModelSnapshot) -> Value {
         entry["progress"] = progress(share);
     }
     // How a process died reveals nothing about files.
-    let is_told = pool.is_managed() || info.state == "failed";
+    let is_told = pool.config.is_managed || info.state == "failed";
     if let Some(fault) = info.fault.as_ref().filter(|_| is_told) {
         entry["error"] = json!(fault);
     }
     let loaded = match (&info.served, &info.process) {
-        (Some(served), _) => about(served),
+        (Some(served), _) => served.properties(),
         (_, Some(process)) => process.about().clone(),
         _ => Value::Null,
     };
@@ -76,22 +75,6 @@ fn entry(pool: &Pool, id: &str, info: &ModelSnapshot) -> Value {
         }
     }
     entry
-}
-
-/// The properties of a model that are known once it is loaded.
-pub(crate) fn about(served: &ServedModel) -> Value {
-    json!({
-        "created": served.created,
-        "capabilities": {
-            "completion": served.handle.writes_text(),
-            "chat": served.handle.writes_text() && served.has_template(),
-            "embedding": matches!(served.pooled, Ok(PooledOutput::Vector(_))),
-            "rerank": rerank::is_scorer(served),
-            "classify": matches!(served.pooled, Ok(PooledOutput::Scores { .. })),
-            "token_classify": matches!(served.pooled, Ok(PooledOutput::TokenScores(_))),
-        },
-        "memory": served.memory,
-    })
 }
 
 /// The numbers of a model under llama-server's names.
@@ -105,7 +88,7 @@ fn meta(info: &ModelInfo) -> Value {
 pub(crate) async fn list(State(pool): State<Arc<Pool>>) -> Json {
     let infos = pool.described().await;
     let own = infos.iter().map(|info| (info.name.as_str(), info));
-    let aliases = pool.aliases().iter().filter_map(|(alias, name)| {
+    let aliases = pool.config.aliases.iter().filter_map(|(alias, name)| {
         let info = infos.iter().find(|info| info.name == *name)?;
         Some((alias.as_str(), info))
     });
@@ -123,7 +106,7 @@ pub(crate) async fn one(
     // A name that is not UTF-8 names no model.
     let id = id.map_or_else(|rejection| rejection.to_string(), |Path(id)| id);
     let info = pool.info(&id).await?;
-    let is_alias = pool.aliases().contains_key(&id);
+    let is_alias = pool.config.aliases.contains_key(&id);
     let id = if is_alias { &id } else { &info.name };
     Ok(Json(entry(&pool, id, &info)))
 }
@@ -135,7 +118,7 @@ impl FromRequestParts<Arc<Pool>> for ManagedPool {
     type Rejection = Error;
 
     async fn from_request_parts(_: &mut Parts, pool: &Arc<Pool>) -> Result<Self, Error> {
-        match pool.is_managed() {
+        match pool.config.is_managed {
             true => Ok(Self(Arc::clone(pool))),
             false => Err(Error::Forbidden {
                 code: "management_not_allowed",

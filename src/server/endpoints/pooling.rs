@@ -8,16 +8,18 @@ use std::sync::Arc;
 use axum::extract::State;
 use serde_json::{Value, json};
 
-use lab_core::engine::serving::{PooledOutput, ServedModel};
+use crate::served::ServedModel;
+use lab_core::engine::PooledOutput;
 
 use super::rerank::{check_count, label, softmax, usage};
 use crate::Pool;
 use crate::http::error::Error;
 use crate::http::json::Json;
 use crate::request::fields::{BodyFields, fields};
+use crate::request::generation::ReportOptions;
 use crate::request::input::texts_or_tokens;
 use crate::request::passages::{PassageTokenizer, TextTruncation};
-use crate::response::envelope::{Envelope, ReportOptions};
+use crate::response::envelope::Envelope;
 use crate::response::pooled;
 use crate::response::pooled::PooledResults;
 
@@ -56,7 +58,7 @@ pub(crate) async fn pooling(
     truncation.check()?;
     let texts = texts_or_tokens(INPUT, &request.input)?;
     check_count(INPUT, texts.len())?;
-    let served = pooled::served(&pool, request.model.as_deref()).await?;
+    let served = pool.get_or_default(request.model.as_deref()).await?;
     let given = match &served.pooled {
         Ok(given) => *given,
         Err(why) => return Err(pooled::unsupported(&served, why)),

@@ -9,17 +9,19 @@ use axum::extract::State;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use lab_core::engine::serving::{PooledOutput, ServedModel};
+use crate::served::ServedModel;
+use lab_core::engine::PooledOutput;
 
 use crate::Pool;
 use crate::http::error::Error;
 use crate::http::json::Json;
 use crate::request::fields;
 use crate::request::fields::{BodyFields, FieldDoc, FieldType, RequestPart, fields};
+use crate::request::generation::ReportOptions;
 use crate::request::input::texts_or_tokens;
 use crate::request::object_fields::ObjectFields;
 use crate::request::passages::{FirstText, PassageTokenizer, TextTruncation};
-use crate::response::envelope::{Envelope, ReportOptions};
+use crate::response::envelope::Envelope;
 use crate::response::pooled;
 use crate::response::pooled::{MAX_TEXTS, PooledResults};
 
@@ -125,17 +127,12 @@ impl PairScore {
     /// relevant.
     fn of(served: &ServedModel) -> Result<Self, Error> {
         match &served.pooled {
-            Ok(PooledOutput::Scores {
-                n_classes: 1,
-                are_probabilities,
-            }) => Ok(Self {
+            Ok(
+                scores @ PooledOutput::Scores {
+                    are_probabilities, ..
+                },
+            ) if scores.scores_pairs() => Ok(Self {
                 are_probabilities: *are_probabilities,
-            }),
-            Ok(PooledOutput::Scores {
-                n_classes: 2,
-                are_probabilities: true,
-            }) => Ok(Self {
-                are_probabilities: true,
             }),
             Ok(PooledOutput::Scores { n_classes, .. }) => {
                 let why =
@@ -157,11 +154,6 @@ impl PairScore {
             false => 1.0 / (1.0 + (-score).exp()),
         }
     }
-}
-
-/// Whether a model scores pairs.
-pub(crate) fn is_scorer(served: &ServedModel) -> bool {
-    PairScore::of(served).is_ok()
 }
 
 /// The model's scores of pairs; `first` and `second` are the fields of the texts.
@@ -225,7 +217,7 @@ pub(crate) async fn rerank(
             "`top_n` is 0, expected at least 1",
         ));
     }
-    let served = pooled::served(&pool, request.model.as_deref()).await?;
+    let served = pool.get_or_default(request.model.as_deref()).await?;
     let scorer = PairScore::of(&served)?;
     let documents: Vec<String> = documents.into_iter().map(Document::text).collect();
     let query = [request.query];
@@ -282,7 +274,7 @@ pub(crate) async fn score(
         );
         return Err(Error::invalid_value("text_1", message));
     }
-    let served = pooled::served(&pool, request.model.as_deref()).await?;
+    let served = pool.get_or_default(request.model.as_deref()).await?;
     let scorer = PairScore::of(&served)?;
     let (first, second) = (("text_1", &first[..]), ("text_2", &second[..]));
     let results = pairs(&served, &truncation, first, second).await?;
@@ -309,7 +301,7 @@ pub(crate) async fn classify(
     truncation.check()?;
     let texts = texts_or_tokens(INPUT, &request.input)?;
     check_count(INPUT, texts.len())?;
-    let served = pooled::served(&pool, request.model.as_deref()).await?;
+    let served = pool.get_or_default(request.model.as_deref()).await?;
     let are_probabilities = match served.pooled {
         Ok(PooledOutput::Scores {
             are_probabilities, ..

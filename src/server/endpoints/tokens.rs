@@ -9,7 +9,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use serde_json::json;
 
-use lab_core::engine::serving::{PromptError, ServedModel};
+use crate::served::{PromptError, ServedModel};
 
 use super::adapters::ModelQuery;
 use crate::Pool;
@@ -74,8 +74,8 @@ async fn opened(
     mut body: BodyFields,
 ) -> Result<(Arc<ServedModel>, BodyFields), Error> {
     let model: ModelField = body.take()?;
-    let name = model.model.as_deref().unwrap_or(crate::pool::DEFAULT_MODEL);
-    Ok((pool.get(name).await?, body))
+    let served = pool.get_or_default(model.model.as_deref()).await?;
+    Ok((served, body))
 }
 
 pub(crate) async fn tokenize(

@@ -16,7 +16,6 @@ use sha2::{Digest, Sha256};
 
 use super::error::{Error, quoted};
 use crate::http::context::RequestContext;
-use crate::page;
 
 /// The clients that may use a server.
 #[derive(Clone, Debug, Default)]
@@ -53,14 +52,20 @@ impl Access {
         }
     }
 
-    /// Whether a request may be served.
-    fn check(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), Error> {
+    /// Whether a request may be served. `is_page`: whether a path is a file of the page.
+    fn check(
+        &self,
+        is_page: fn(&str) -> bool,
+        method: &Method,
+        uri: &Uri,
+        headers: &HeaderMap,
+    ) -> Result<(), Error> {
         self.check_origin(headers)?;
         if self.keys.is_empty() {
             return self.check_host(uri, headers);
         }
         // Load balancers have no key, and the page is where visitors enter theirs.
-        let is_open = uri.path() == "/health" || page::is_file(uri.path());
+        let is_open = uri.path() == "/health" || is_page(uri.path());
         if is_open && method == Method::GET {
             return Ok(());
         }
@@ -222,6 +227,7 @@ fn preflight(headers: &HeaderMap) -> Response {
 /// Refuses requests without access, and tells browsers what is allowed.
 pub(crate) async fn layer<F: Future<Output = Response>>(
     access: &Access,
+    is_page: fn(&str) -> bool,
     request: Request,
     next: impl FnOnce(Request) -> F,
 ) -> Response {
@@ -235,7 +241,7 @@ pub(crate) async fn layer<F: Future<Output = Response>>(
             Err(error) => error.into_response(),
         }
     } else {
-        match access.check(request.method(), request.uri(), headers) {
+        match access.check(is_page, request.method(), request.uri(), headers) {
             Ok(()) => next(request).await,
             Err(error) => error.into_response(),
         }
@@ -262,7 +268,7 @@ mod tests {
             headers.append(*name, value.parse().expect("a value"));
         }
         let uri = Uri::from_static("/v1/models");
-        match access.check(&Method::GET, &uri, &headers) {
+        match access.check(|_| false, &Method::GET, &uri, &headers) {
             Ok(()) => None,
             Err(Error::Forbidden { code, .. }) => Some(code),
             Err(Error::ApiKey { is_missing: true }) => Some("missing"),

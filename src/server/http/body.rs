@@ -28,7 +28,6 @@ use tokio::task::JoinHandle;
 use lab_base::ggml;
 
 use super::error::Error;
-use crate::endpoints::lab;
 use crate::http::context::RequestContext;
 use crate::http::transport::MAX_BODY_BYTES;
 
@@ -46,8 +45,8 @@ pub(crate) struct HandlerThreads {
     /// Turns of large requests: half as many as there are threads.
     turns: Arc<Semaphore>,
     read_time: Duration,
-    /// Maximum size of a request that uploads vectors, in bytes.
-    upload_bytes: usize,
+    /// A route whose requests may be larger than others, and their maximum size in bytes.
+    larger: (&'static str, usize),
     releaser: MemoryReleaser,
 }
 
@@ -116,12 +115,9 @@ impl Drop for MeasuredBody {
 }
 
 impl HandlerThreads {
-    /// As many threads as cores, but at least `MIN_THREADS`; a body must arrive within `read_time`, and uploads vectors of
-    /// at most `upload_bytes`.
-    ///
-    /// # Errors
-    /// The operating system cannot start a thread.
-    pub(crate) fn new(read_time: Duration, upload_bytes: usize) -> std::io::Result<Self> {
+    /// As many threads as cores, but at least `MIN_THREADS`; a body must arrive within `read_time`. Those of the route
+    /// `larger` may have the size that it names.
+    pub(crate) fn new(read_time: Duration, larger: (&'static str, usize)) -> std::io::Result<Self> {
         let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
         let n_threads = n_cores.max(MIN_THREADS);
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -137,7 +133,7 @@ impl HandlerThreads {
             runtime: Some(runtime),
             turns: Arc::new(Semaphore::new(n_threads / 2)),
             read_time,
-            upload_bytes,
+            larger,
             releaser,
         })
     }
@@ -148,25 +144,15 @@ impl HandlerThreads {
         is_large: bool,
         handler: impl Future<Output = Response> + Send + 'static,
     ) -> Response {
-        let Some(mut task) = self.start(is_large, handler) else {
+        let Some(runtime) = &self.runtime else {
             return no_response().into_response();
         };
-        let response = (&mut task.0).await;
-        response.unwrap_or_else(|_| no_response().into_response())
-    }
-
-    /// Starts a handler on these threads.
-    fn start(
-        &self,
-        is_large: bool,
-        handler: impl Future<Output = Response> + Send + 'static,
-    ) -> Option<HandlerTask> {
-        let runtime = self.runtime.as_ref()?;
         let handler = RequestContext::current().scope(handler);
-        Some(HandlerTask(match is_large {
+        let task = match is_large {
             true => runtime.spawn(in_turns(Arc::clone(&self.turns), handler)),
             false => runtime.spawn(handler),
-        }))
+        };
+        ResponseTask::new(task).response().await
     }
 
     /// A response after which memory is returned to the system, if it is large.
@@ -186,9 +172,11 @@ impl HandlerThreads {
 
     /// Maximum size of the body of a request to this path.
     fn limit(&self, path: &str) -> usize {
-        match path == lab::vectors::ROUTE {
-            true => self.upload_bytes.max(MAX_BODY_BYTES),
-            false => MAX_BODY_BYTES,
+        let (route, limit) = self.larger;
+        if path == route {
+            limit.max(MAX_BODY_BYTES)
+        } else {
+            MAX_BODY_BYTES
         }
     }
 
@@ -222,10 +210,21 @@ impl Drop for HandlerThreads {
     }
 }
 
-/// A running handler, which is aborted when this is dropped.
-struct HandlerTask(JoinHandle<Response>);
+/// A task that makes a response. Dropping this aborts it.
+pub(crate) struct ResponseTask(JoinHandle<Response>);
 
-impl Drop for HandlerTask {
+impl ResponseTask {
+    pub(crate) fn new(task: JoinHandle<Response>) -> Self {
+        Self(task)
+    }
+
+    pub(crate) async fn response(&mut self) -> Response {
+        let response = (&mut self.0).await;
+        response.unwrap_or_else(|_| no_response().into_response())
+    }
+}
+
+impl Drop for ResponseTask {
     fn drop(&mut self) {
         self.0.abort();
     }

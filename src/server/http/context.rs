@@ -10,18 +10,20 @@ use std::time::{Duration, Instant};
 use lab_base::util::lock::lock;
 
 use axum::extract::Request;
-use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 
 use lab_core::engine::{Event, Usage};
 
-use super::error::quoted;
-use crate::response::running_completions::finish_reason;
+use super::quoted::quoted;
+use super::transport::is_event_stream;
 
 /// The response header that lists the fields of the request without effect.
 const IGNORED: HeaderName = HeaderName::from_static("x-bench-ignored");
 /// The response header of a request that names another model than the one that answers.
 const MODEL: HeaderName = HeaderName::from_static("x-bench-model");
+/// The header by which the server tells an engine process which of the clients with API keys sent a request.
+pub(crate) const OWNER_HEADER: HeaderName = HeaderName::from_static("x-bench-owner");
 /// Maximum size of the list of fields without effect, in bytes.
 const MAX_IGNORED: usize = 1024;
 /// Maximum number of fields without effect whose names are kept.
@@ -240,7 +242,7 @@ impl RequestContext {
             Event::Text { .. } => {
                 notes.first.get_or_insert_with(|| self.started.elapsed());
             }
-            Event::Done { reason, .. } => notes.finish(finish_reason(*reason)),
+            Event::Done { reason, .. } => notes.finish(reason.as_str()),
             Event::Failed(_) => notes.finish("error"),
             Event::Prompt(_)
             | Event::Progress(_)
@@ -370,8 +372,7 @@ pub(crate) async fn layer<F: Future<Output = Response>>(
             headers.insert(name, value);
         }
     }
-    let kind = headers.get(header::CONTENT_TYPE);
-    if kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream")) {
+    if is_event_stream(headers) {
         // Proxies must not buffer a stream.
         let name = HeaderName::from_static("x-accel-buffering");
         headers.insert(name, HeaderValue::from_static("no"));

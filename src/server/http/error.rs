@@ -11,25 +11,15 @@ use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
+use crate::served::{PromptError, ServedModel};
 use lab_base::chat::template::RenderError;
-use lab_core::engine::serving::{PromptError, ServedModel};
 use lab_core::engine::{Failure, Rejected};
 
-use super::error_format::ErrorFormat;
+use super::error_format::{ErrorFormat, ErrorMessage};
 use super::json::Json;
+pub(crate) use super::quoted::quoted;
 use crate::http::context::RequestContext;
-use crate::pool::DEFAULT_MODEL;
-
-/// Text from a client, shortened for an error message.
-pub(crate) fn quoted(text: &str) -> String {
-    const MAX: usize = 64;
-    let mut chars = text.chars();
-    let start: String = chars.by_ref().take(MAX).collect();
-    match chars.next() {
-        None => start,
-        Some(_) => format!("{start}…"),
-    }
-}
+use crate::served::DEFAULT_MODEL;
 
 /// The content type of a body, in words.
 fn content_type(kind: Option<&str>) -> String {
@@ -479,13 +469,6 @@ fn longer(most: Option<u64>) -> String {
 /// Marks the response of [`Error::Elsewhere`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ForEngineProcess;
-
-/// An error response, for routes that write errors in another shape.
-#[derive(Clone, Debug)]
-pub(crate) struct ErrorMessage {
-    pub(crate) message: String,
-    pub(crate) details: Option<Value>,
-}
 
 impl IntoResponse for Error {
     fn into_response(self) -> Response {

@@ -9,9 +9,6 @@ use axum::http::{Version, header};
 use super::error::Error;
 
 /// Refuses a request whose host or whose body is ambiguous.
-///
-/// # Errors
-/// There is no host, more than one, or a transfer coding other than `chunked`.
 pub(crate) fn check(request: &Request) -> Result<(), Error> {
     let headers = request.headers();
     let mut hosts = headers.get_all(header::HOST).iter();

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use crate::served::ServedModel;
 use lab_base::ggml;
-use lab_core::engine::serving::ServedModel;
 
-use super::super::process::EngineProcess;
 use super::{Description, LoadState, ModelEntry};
+use crate::process::EngineProcess;
 
 /// An engine that was just started.
 pub enum StartedEngine {

@@ -11,7 +11,8 @@ use lab_base::util::lock::lock;
 use tokio::task::JoinHandle;
 
 use super::loading::Loaded;
-use super::{LoadError, LoadState, LoadedEngine, ModelEntry, Pool};
+use super::{LoadState, LoadedEngine, ModelEntry, Pool};
+use crate::process::LoadError;
 
 /// Limits on the number of loaded models and on their idle time.
 #[derive(Clone, Copy, Debug, Default)]
@@ -140,7 +141,7 @@ impl Pool {
         let started = Instant::now();
         loop {
             let mut admitted = self.admitted();
-            let max = self.residency.max_loaded;
+            let max = self.config.limits.max_loaded;
             if max.is_none_or(|max| self.n_loaded() + *admitted < max) {
                 *admitted += 1;
                 return Ok(());
@@ -219,11 +220,8 @@ impl Pool {
     }
 
     /// Starts the thread that unloads idle models. It ends with the pool.
-    ///
-    /// # Errors
-    /// The operating system cannot start a thread.
     pub(crate) fn watch_idle(self: &Arc<Self>) -> std::io::Result<()> {
-        let Some(idle) = self.residency.idle else {
+        let Some(idle) = self.config.limits.idle else {
             return Ok(());
         };
         let pool: Weak<Self> = Arc::downgrade(self);

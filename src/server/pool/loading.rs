@@ -10,44 +10,24 @@ use lab_base::util::lock::lock;
 
 use tokio::sync::watch;
 
-use lab_core::engine::{Failure, serving};
-use lab_core::models::Source;
+use lab_core::engine::Failure;
+use lab_core::models::ModelSource;
 
-use super::{LoadState, LoadedEngine, ModelEntry, Pool, StartedEngine};
+use super::{LoadState, LoadedEngine, Mode, ModelEntry, Pool, StartedEngine};
 use crate::http::error::Error;
-
-/// Why a model could not be loaded.
-#[derive(Clone, Debug)]
-pub struct LoadError {
-    /// The message for the log.
-    pub message: String,
-    /// Whether freeing memory would help.
-    pub lacks_memory: bool,
-    /// Whether the engine process died while loading.
-    pub is_death: bool,
-}
-
-impl LoadError {
-    /// A fault that free memory would not prevent.
-    pub fn new(message: impl Into<String>) -> Self {
-        Self {
-            message: message.into(),
-            lacks_memory: false,
-            is_death: false,
-        }
-    }
-}
+use crate::process::LoadError;
+use crate::served::Progress;
 
 /// A request to load a model.
 pub struct LoadRequest<'a> {
     /// The name under which it is served.
     pub name: &'a str,
     /// The source of the model.
-    pub source: &'a Source,
+    pub source: &'a ModelSource,
     /// Adapter scales that a request has set; `None` for those of its options.
     pub scales: Option<Vec<(usize, f32)>>,
     /// Called with the bytes loaded so far and the total.
-    pub progress: serving::Progress,
+    pub progress: Progress,
 }
 
 /// Loads a model and starts its engine.
@@ -170,34 +150,37 @@ impl ModelEntry {
     /// Records the result of a load.
     pub(crate) fn finish_load(
         self: &Arc<Self>,
-        loaded: Result<StartedEngine, LoadError>,
+        result: Result<StartedEngine, LoadError>,
     ) -> Loaded {
         self.touch();
-        if let Err(fault) = &loaded
-            && fault.is_death
-        {
-            self.crashes().note(&fault.message);
-        }
-        let loaded = loaded.map(|started| LoadedEngine::new(started, &self.name));
-        let loaded = loaded.map_err(|fault| fault.message);
-        let mut state = self.state();
-        match &loaded {
-            Ok(engine) => {
-                self.n_loads.fetch_add(1, Ordering::Relaxed);
-                self.crashes().end();
-                if let Some(description) = engine.description() {
-                    *self.description() = Some(Ok(description));
+        match result {
+            Ok(started) => {
+                let engine = LoadedEngine::new(started, &self.name);
+                self.set_loaded(&engine);
+                Ok(engine)
+            }
+            Err(error) => {
+                if error.is_death {
+                    self.crashes().note(&error.message);
                 }
-                *state = LoadState::Loaded(engine.clone());
-                drop(state);
-                self.supervise(engine);
-            }
-            Err(_) => {
                 self.n_failures.fetch_add(1, Ordering::Relaxed);
-                *state = LoadState::NotLoaded;
+                *self.state() = LoadState::NotLoaded;
+                Err(error.message)
             }
         }
-        loaded
+    }
+
+    /// Records the engine of a model that was loaded.
+    pub(crate) fn set_loaded(self: &Arc<Self>, engine: &LoadedEngine) {
+        let mut state = self.state();
+        self.n_loads.fetch_add(1, Ordering::Relaxed);
+        self.crashes().end();
+        if let Some(description) = engine.description() {
+            *self.description() = Some(Ok(description));
+        }
+        *state = LoadState::Loaded(engine.clone());
+        drop(state);
+        self.supervise(engine);
     }
 
     /// The engine if the model is loaded, otherwise its load, which is started if necessary.
@@ -205,7 +188,7 @@ impl ModelEntry {
         self.touch();
         // In an engine process, the process itself ends instead.
         if let Err(what) = self.check()
-            && !pool.is_engine
+            && pool.config.mode != Mode::EngineProcess
         {
             tracing::warn!(model = self.name, "{what}: it is loaded again");
             drop(self.take());
@@ -222,7 +205,7 @@ impl ModelEntry {
         self.set_progress(LoadProgress::default());
         let load = Load {
             name: self.name.clone(),
-            is_told: pool.is_managed,
+            is_told: pool.config.is_managed,
             end: Arc::clone(&end),
             ended,
             share: self.progress.subscribe(),

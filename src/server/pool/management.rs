@@ -31,14 +31,15 @@ impl Pool {
 
     /// Searches for models again. Returns the names of new ones and of those that are gone.
     pub(crate) async fn rescan(&self) -> Result<(Vec<String>, Vec<String>), Error> {
-        let Some(finder) = self.finder.clone() else {
+        let Some(folder) = self.config.folder.clone() else {
             let message = "one model is served, not a folder of models";
             return Err(Error::unsupported("models", message));
         };
-        let found = tokio::task::spawn_blocking(move || finder()).await;
-        let found = found.unwrap_or_else(|error| Err(error.to_string()));
-        let found = found.map_err(|detail| Error::Engine { detail })?;
-        let found = models::by_name(found);
+        let found = tokio::task::spawn_blocking(move || {
+            models::list(&folder).map_err(|error| error.to_string())
+        });
+        let found = found.await.unwrap_or_else(|error| Err(error.to_string()));
+        let found = models::by_name(found.map_err(|detail| Error::Engine { detail })?);
         let mut places = self.entries.write().unwrap_or_else(PoisonError::into_inner);
         let gone = places.keys().filter(|name| !found.contains_key(*name));
         let gone: Vec<String> = gone.cloned().collect();

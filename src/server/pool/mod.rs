@@ -4,6 +4,7 @@
 //! is not loaded is described from its file, once. Not here: the answers to requests.
 
 mod crash_history;
+mod description;
 mod engine;
 mod eviction;
 mod loading;
@@ -11,53 +12,72 @@ mod management;
 mod names;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
 
-use lab_base::util::lock::lock;
-
 use tokio::sync::watch;
 
+use lab_base::util::clock::unix_seconds;
+use lab_base::util::lock::lock;
 use lab_core::arch::nearest;
-use lab_core::artifacts::store::Shelf;
-use lab_core::artifacts::vectors::Vectors;
+use lab_core::artifacts::store::ArtifactStore;
+use lab_core::artifacts::vectors::VectorStore;
 use lab_core::engine::Failure;
-use lab_core::engine::serving;
-use lab_core::engine::serving::{ModelInfo, ServedModel};
 use lab_core::models;
-use lab_core::models::{Source, Stamp};
+use lab_core::models::{FileStamp, ModelSource};
 
-use super::process::EngineProcess;
-use crate::endpoints::diagram::DiagramView;
-use crate::endpoints::lab::Painter;
 use crate::http::error::Error;
+use crate::process::{EngineProcess, LoadError};
 use crate::response::item_store::ItemStore;
+use crate::served::{DEFAULT_MODEL, ServedModel};
 
 use crash_history::CrashHistory;
 
+pub use description::{Description, DiagramView, Opener, UnloadedModel};
 pub(super) use engine::LoadedEngine;
 pub use engine::StartedEngine;
 pub use eviction::LoadLimits;
 pub(super) use loading::{Load, LoadProgress};
-pub use loading::{LoadError, LoadRequest, Loader};
+pub use loading::{LoadRequest, Loader};
 pub use names::Strictness;
 
-/// Describes a model under its served name without loading it; the error says why it cannot be served.
-pub type Describer = Arc<dyn Fn(&str, &Source) -> Result<Description, String> + Send + Sync>;
-/// Finds the models that exist now.
-pub type Finder = Arc<dyn Fn() -> Result<Vec<Source>, String> + Send + Sync>;
+/// How the models of a pool run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// In this process.
+    #[default]
+    InProcess,
+    /// Each in an engine process of its own.
+    Server,
+    /// This is an engine process. Its only model answers to every name.
+    EngineProcess,
+}
 
-/// Draws a model under its served name as SVG without loading it; the error says why that is impossible.
-pub type Drawer = Arc<dyn Fn(&str, &Source, DiagramView) -> Result<String, String> + Send + Sync>;
-
-/// The properties of a model that are known without loading it.
-#[derive(Clone, Debug)]
-pub struct Description {
-    /// The numbers of the model.
-    pub info: ModelInfo,
-    /// Context length of a request, in tokens.
-    pub n_ctx: usize,
+/// The settings of a pool.
+#[derive(Default)]
+pub struct PoolConfig {
+    /// How the models run.
+    pub mode: Mode,
+    /// Aliases, with the models' own names.
+    pub aliases: BTreeMap<String, String>,
+    /// The folder whose models are served; none if one model is.
+    pub folder: Option<PathBuf>,
+    /// Opens a model to describe or draw it; without it, models are described only once they are loaded.
+    pub opener: Option<Opener>,
+    /// Whether requests may load and unload models, and are told why one cannot be served.
+    pub is_managed: bool,
+    /// What is refused rather than served as well as possible.
+    pub strictness: Strictness,
+    /// The limits on loaded models.
+    pub limits: LoadLimits,
+    /// Maximum size of a request that uploads vectors, in bytes.
+    pub upload_bytes: usize,
+    /// The storage of results for later requests.
+    pub shelf: Option<ArtifactStore>,
+    /// The vectors that requests may name.
+    pub vectors: Arc<VectorStore>,
 }
 
 /// The load state of a model.
@@ -71,13 +91,13 @@ enum LoadState {
 /// A model of the pool.
 struct ModelEntry {
     name: String,
-    source: Source,
+    source: ModelSource,
     state: Mutex<LoadState>,
     last_used: Mutex<Instant>,
     /// `None` until the model is described or loaded, and after its file was replaced.
     description: Mutex<Option<Result<Description, String>>>,
     /// The state of its file when it was described.
-    stamp: Mutex<Option<Stamp>>,
+    stamp: Mutex<Option<FileStamp>>,
     n_loads: AtomicU64,
     n_failures: AtomicU64,
     crashes: Mutex<CrashHistory>,
@@ -115,49 +135,28 @@ pub(super) struct ModelSnapshot {
 /// The models by name.
 pub struct Pool {
     entries: RwLock<BTreeMap<String, Arc<ModelEntry>>>,
-    /// Aliases, with the models' own names.
-    aliases: BTreeMap<String, String>,
     loader: Loader,
-    describer: Option<Describer>,
+    pub(super) config: PoolConfig,
     /// Held while a model is described: one at a time.
     describing: tokio::sync::Mutex<()>,
-    drawer: Option<Drawer>,
-    pub(super) painter: Option<Painter>,
     /// Held while a picture is drawn: one at a time.
     pub(super) drawing: tokio::sync::Mutex<()>,
-    finder: Option<Finder>,
-    /// Whether requests may load and unload models.
-    is_managed: bool,
-    /// Whether every model has an engine process of its own.
-    is_split: bool,
-    /// Whether this is the pool of an engine process. Its only model answers to every name.
-    is_engine: bool,
-    strictness: Strictness,
-    /// Maximum size of a request that uploads vectors, in bytes.
-    upload_bytes: usize,
-    residency: LoadLimits,
     /// Number of loads under way that count towards the limit of loaded models.
     admitted: Mutex<usize>,
     /// Number of engines that were taken out of the pool and have not ended.
     n_ending: Arc<AtomicUsize>,
-    created: u64,
+    /// The start time of the server, in seconds since 1970.
+    pub(super) created: u64,
     /// Whether a request has asked the server to shut down.
     quits: watch::Sender<bool>,
     /// Held while adapter scales are set, so that the stored scales are those in effect.
     pub(super) scaling: tokio::sync::Mutex<()>,
-    /// The storage of results for later requests.
-    pub(super) shelf: Option<Shelf>,
-    /// The vectors that requests may name.
-    pub(super) vectors: Arc<Vectors>,
     /// The items of recent responses of this process.
     pub(super) items: Arc<ItemStore>,
 }
 
-/// A name that selects the only model, whatever its own name.
-pub(super) const DEFAULT_MODEL: &str = "default";
-
 impl ModelEntry {
-    fn new(name: &str, source: Source) -> Arc<Self> {
+    fn new(name: &str, source: ModelSource) -> Arc<Self> {
         Arc::new(Self {
             name: name.to_owned(),
             source,
@@ -227,152 +226,60 @@ impl ModelEntry {
 
 impl Pool {
     /// A pool of these models, none of them loaded.
-    pub fn new(sources: Vec<Source>, loader: Loader) -> Self {
-        let places = models::by_name(sources).into_iter();
-        let places = places.map(|(name, source)| {
-            let place = ModelEntry::new(&name, source);
-            (name, place)
-        });
-        Self {
-            entries: RwLock::new(places.collect()),
-            aliases: BTreeMap::new(),
-            loader,
-            describer: None,
-            describing: tokio::sync::Mutex::default(),
-            drawer: None,
-            painter: None,
-            drawing: tokio::sync::Mutex::default(),
-            finder: None,
-            is_managed: false,
-            is_split: false,
-            is_engine: false,
-            strictness: Strictness::default(),
-            upload_bytes: 0,
-            residency: LoadLimits::default(),
-            admitted: Mutex::default(),
-            n_ending: Arc::default(),
-            created: serving::unix_seconds(),
-            quits: watch::Sender::default(),
-            scaling: tokio::sync::Mutex::default(),
-            shelf: None,
-            vectors: Arc::default(),
-            items: Arc::default(),
-        }
-    }
-
-    /// The pool of an engine process. Its model is loaded and answers to every name.
-    pub fn of_engine(served: ServedModel, source: Source) -> Self {
-        let loader: Loader = Arc::new(|_| Err(LoadError::new("the model is loaded")));
-        let name = served.name.clone();
-        let place = ModelEntry::new(&name, source);
-        // The model is loaded, so this cannot fail.
-        let _ = place.finish_load(Ok(StartedEngine::from(served)));
-        Self {
-            entries: RwLock::new(BTreeMap::from([(name, place)])),
-            is_engine: true,
-            ..Self::new(Vec::new(), loader)
-        }
-    }
-
-    /// The same pool, with a loader that starts an engine process for every model.
-    #[must_use]
-    pub fn split(self) -> Self {
-        let is_split = true;
-        Self { is_split, ..self }
-    }
-
-    /// Whether this is the pool of an engine process.
-    pub(super) fn is_engine(&self) -> bool {
-        self.is_engine
-    }
-
-    /// Whether every model has an engine process of its own.
-    pub(super) fn is_split(&self) -> bool {
-        self.is_split
-    }
-
-    /// The same pool with these aliases of its models.
     ///
     /// # Errors
     /// An alias names a model that does not exist.
-    pub fn with_aliases(self, aliases: BTreeMap<String, String>) -> Result<Self, String> {
-        let names = self.names();
-        for (alias, name) in &aliases {
-            if !names.contains(name) {
-                let near = nearest(name, names.iter().map(String::as_str));
-                let hint = near.map(|near| format!("; did you mean `{near}`?"));
-                let hint = hint.unwrap_or_default();
+    pub fn new(
+        sources: Vec<ModelSource>,
+        loader: Loader,
+        config: PoolConfig,
+    ) -> Result<Self, String> {
+        let sources = models::by_name(sources);
+        for (alias, name) in &config.aliases {
+            if !sources.contains_key(name) {
+                let near = nearest(name, sources.keys().map(String::as_str));
+                let hint =
+                    near.map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
                 return Err(format!(
                     "the alias `{alias}` names the model `{name}`, which is not served{hint}"
                 ));
             }
         }
-        Ok(Self { aliases, ..self })
+        let entries = sources.into_iter().map(|(name, source)| {
+            let entry = ModelEntry::new(&name, source);
+            (name, entry)
+        });
+        Ok(Self::of(entries.collect(), loader, config))
     }
 
-    /// The same pool, whose models can be described without loading them and, if there is a `finder`, searched for
-    /// again. `is_managed`: requests may load and unload models.
-    #[must_use]
-    pub fn managed(self, is_managed: bool, describer: Describer, finder: Option<Finder>) -> Self {
+    fn of(entries: BTreeMap<String, Arc<ModelEntry>>, loader: Loader, config: PoolConfig) -> Self {
         Self {
-            describer: Some(describer),
-            finder,
-            is_managed,
-            ..self
+            entries: RwLock::new(entries),
+            loader,
+            config,
+            describing: tokio::sync::Mutex::default(),
+            drawing: tokio::sync::Mutex::default(),
+            admitted: Mutex::default(),
+            n_ending: Arc::default(),
+            created: unix_seconds(),
+            quits: watch::Sender::default(),
+            scaling: tokio::sync::Mutex::default(),
+            items: Arc::default(),
         }
     }
 
-    /// The same pool, whose requests are read so strictly.
-    #[must_use]
-    pub fn strict(self, strictness: Strictness) -> Self {
-        Self { strictness, ..self }
-    }
-
-    /// The same pool, which takes uploads of vectors of so many bytes.
-    #[must_use]
-    pub fn uploading(self, upload_bytes: usize) -> Self {
-        Self {
-            upload_bytes,
-            ..self
-        }
-    }
-
-    /// Maximum size of a request that uploads vectors, in bytes.
-    pub(super) fn upload_bytes(&self) -> usize {
-        self.upload_bytes
-    }
-
-    /// Whether fields of requests that are not known are refused.
-    pub(super) fn has_strict_fields(&self) -> bool {
-        self.strictness.fields
-    }
-
-    /// The same pool with these limits on loaded models.
-    #[must_use]
-    pub fn residing(self, residency: LoadLimits) -> Self {
-        Self { residency, ..self }
-    }
-
-    /// The same pool, with storage for results of requests and the vectors that requests may name.
-    #[must_use]
-    pub fn with_shelf(self, shelf: Shelf, vectors: Arc<Vectors>) -> Self {
-        let shelf = Some(shelf);
-        Self {
-            shelf,
-            vectors,
-            ..self
-        }
-    }
-
-    /// The same pool, with the functions that draw models and responses.
-    #[must_use]
-    pub fn drawn_by(self, drawer: Drawer, painter: Painter) -> Self {
-        let (drawer, painter) = (Some(drawer), Some(painter));
-        Self {
-            drawer,
-            painter,
-            ..self
-        }
+    /// The pool of an engine process. Its model is loaded and answers to every name.
+    pub fn of_engine(served: ServedModel, source: ModelSource, strictness: Strictness) -> Self {
+        let loader: Loader = Arc::new(|_| Err(LoadError::new("the model is loaded")));
+        let config = PoolConfig {
+            mode: Mode::EngineProcess,
+            strictness,
+            ..PoolConfig::default()
+        };
+        let name = served.name.clone();
+        let entry = ModelEntry::new(&name, source);
+        entry.set_loaded(&LoadedEngine::new(served.into(), &name));
+        Self::of(BTreeMap::from([(name, entry)]), loader, config)
     }
 
     fn all(&self) -> Vec<(String, Arc<ModelEntry>)> {
@@ -384,16 +291,6 @@ impl Pool {
 
     pub(super) fn names(&self) -> Vec<String> {
         self.all().into_iter().map(|(name, _)| name).collect()
-    }
-
-    /// The start time of the server, in seconds since 1970.
-    pub(super) fn created(&self) -> u64 {
-        self.created
-    }
-
-    /// The aliases, with the models' own names.
-    pub(super) fn aliases(&self) -> &BTreeMap<String, String> {
-        &self.aliases
     }
 
     /// A snapshot of each model.
@@ -419,60 +316,22 @@ impl Pool {
         Ok(place.info(&name))
     }
 
-    async fn describe(&self, place: &Arc<ModelEntry>) {
-        let Some(describer) = self.describer.clone() else {
-            return;
-        };
-        if matches!(*place.state(), LoadState::NotLoaded) {
-            place.refresh_description();
-        }
-        if place.description().is_some() {
-            return;
-        }
-        let _turn = self.describing.lock().await;
-        if place.description().is_some() {
-            return;
-        }
-        let of_thread = Arc::clone(place);
-        let described =
-            tokio::task::spawn_blocking(move || describer(&of_thread.name, &of_thread.source))
-                .await;
-        let described = described.unwrap_or_else(|error| Err(error.to_string()));
-        if let Err(fault) = &described {
-            tracing::warn!(fault, "a model cannot be served");
-        }
-        // A load may have set the description in the meantime.
-        place.description().get_or_insert(described);
-    }
-
-    /// The diagram of a model as SVG.
-    pub(super) async fn draw(&self, name: &str, view: DiagramView) -> Result<String, Error> {
-        let (name, place) = self.entry(name)?;
-        let Some(drawer) = self.drawer.clone() else {
-            let message = "diagrams are not available on this server";
-            return Err(Error::unsupported("view", message));
-        };
-        self.describe(&place).await;
-        let fault = place.description().clone().and_then(Result::err);
-        if let Some(fault) = fault {
-            let why = Some(fault).filter(|_| self.is_managed);
-            return Err(Error::NotServable { name, why });
-        }
-        let _turn = self.drawing.lock().await;
-        let drawn = tokio::task::spawn_blocking(move || drawer(&place.name, &place.source, view));
-        let drawn = drawn.await;
-        let drawn = drawn.unwrap_or_else(|error| Err(error.to_string()));
-        drawn.map_err(|detail| Error::DrawingFailed { name, detail })
-    }
-
     /// A model that is served in this process; it is loaded if necessary.
     pub(super) async fn get(self: &Arc<Self>, name: &str) -> Result<Arc<ServedModel>, Error> {
         let name = self.serving_name(name)?;
-        if self.is_split {
+        if self.config.mode == Mode::Server {
             return Err(Error::ForEngineProcess);
         }
         let engine = self.engine(&name).await?;
         engine.parts().0.ok_or(Error::ForEngineProcess)
+    }
+
+    /// As `get`; without a name, the only model.
+    pub(super) async fn get_or_default(
+        self: &Arc<Self>,
+        name: Option<&str>,
+    ) -> Result<Arc<ServedModel>, Error> {
+        self.get(name.unwrap_or(DEFAULT_MODEL)).await
     }
 
     /// The engine process of a model, if it is running. Does not count as use of the model.
@@ -541,11 +400,6 @@ impl Pool {
                 process.end();
             }
         }
-    }
-
-    /// Whether requests may load and unload models, and are told why one cannot be served.
-    pub(super) fn is_managed(&self) -> bool {
-        self.is_managed
     }
 }
 

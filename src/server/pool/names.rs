@@ -6,7 +6,8 @@ use crate::http::context::RequestContext;
 use crate::http::error::{Error, quoted};
 use lab_core::arch::nearest;
 
-use super::{DEFAULT_MODEL, ModelEntry, Pool};
+use super::{Mode, ModelEntry, Pool};
+use crate::served::DEFAULT_MODEL;
 
 /// What the server refuses rather than serves as well as it can.
 #[derive(Clone, Copy, Debug, Default)]
@@ -25,12 +26,15 @@ impl Pool {
         let own = |name: &str| places.get_key_value(name);
         let only = places.first_key_value().filter(|_| places.len() == 1);
         let found = own(name)
-            .or_else(|| own(self.aliases.get(name)?))
-            .or(only.filter(|_| name == DEFAULT_MODEL || self.is_engine));
+            .or_else(|| own(self.config.aliases.get(name)?))
+            .or(only.filter(|_| name == DEFAULT_MODEL || self.config.mode == Mode::EngineProcess));
         match found {
             Some((name, place)) => Ok((name.clone(), Arc::clone(place))),
             None => {
-                let names = places.keys().chain(self.aliases.keys()).map(String::as_str);
+                let names = places
+                    .keys()
+                    .chain(self.config.aliases.keys())
+                    .map(String::as_str);
                 Err(unknown_model(name, names))
             }
         }
@@ -45,7 +49,8 @@ impl Pool {
     /// models, it answers to every name, and the record of the request says so, unless the server is strict.
     pub(crate) fn serving_name(&self, name: &str) -> Result<String, Error> {
         let places = self.entries.read().unwrap_or_else(PoisonError::into_inner);
-        let is_only = places.len() == 1 && self.finder.is_none() && !self.strictness.model;
+        let is_only =
+            places.len() == 1 && self.config.folder.is_none() && !self.config.strictness.model;
         let only = places.keys().next().filter(|_| is_only).cloned();
         drop(places);
         match (self.own_name(name), only) {

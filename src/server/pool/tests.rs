@@ -5,6 +5,11 @@ use std::time::Duration;
 
 use super::*;
 
+fn pool(loader: Loader) -> Arc<Pool> {
+    let sources = vec![ModelSource::BuiltIn("some")];
+    Arc::new(Pool::new(sources, loader, PoolConfig::default()).expect("no aliases"))
+}
+
 #[tokio::test]
 async fn many_requests_share_one_load_that_fails_and_the_next_loads_again() {
     let n_loads = Arc::new(AtomicUsize::new(0));
@@ -14,7 +19,7 @@ async fn many_requests_share_one_load_that_fails_and_the_next_loads_again() {
         std::thread::sleep(Duration::from_millis(100));
         Err(LoadError::new("no"))
     });
-    let pool = Arc::new(Pool::new(vec![Source::Shipped("some")], loader));
+    let pool = pool(loader);
     let all = (0..32).map(|_| pool.get("some"));
     let all = futures_util::future::join_all(all).await;
     assert!(
@@ -47,7 +52,7 @@ async fn a_load_goes_on_when_nobody_waits_for_it() {
         counted.fetch_add(1, Ordering::SeqCst);
         panic!("a loader that panics")
     });
-    let pool = Arc::new(Pool::new(vec![Source::Shipped("some")], loader));
+    let pool = pool(loader);
     let given_up = tokio::time::timeout(Duration::from_millis(10), pool.get("some"));
     assert!(given_up.await.is_err());
     assert_eq!(pool.infos()[0].state, "loading");

@@ -34,10 +34,7 @@ use serde_json::Value;
 use tokio::sync::watch::Sender;
 
 use crate::http::transport::ConnectionPool;
-use lab_core::engine::serving::ServedModel;
-
-use super::pool::LoadError;
-use crate::endpoints::models;
+use crate::served::ServedModel;
 
 /// Maximum wait for the exit status of a process whose connection broke.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -48,6 +45,28 @@ const MAX_PATH: usize = 60;
 
 /// Maximum wait for the last lines of a process that ended: a child of it may hold its standard error open.
 const LAST_LINES: Duration = Duration::from_secs(1);
+
+/// Why a model could not be loaded.
+#[derive(Clone, Debug)]
+pub struct LoadError {
+    /// The message for the log.
+    pub message: String,
+    /// Whether freeing memory would help.
+    pub lacks_memory: bool,
+    /// Whether the engine process died while loading.
+    pub is_death: bool,
+}
+
+impl LoadError {
+    /// A fault that free memory would not prevent.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self {
+            message: message.into(),
+            lacks_memory: false,
+            is_death: false,
+        }
+    }
+}
 
 /// A report from an engine process to the server: a line of JSON on its standard output. The last one is the result of
 /// loading.
@@ -75,7 +94,7 @@ pub enum LoadReport {
 impl LoadReport {
     /// The report that this model is served.
     pub fn ready(served: &ServedModel) -> Self {
-        Self::Ready(models::about(served))
+        Self::Ready(served.properties())
     }
 }
 

@@ -29,9 +29,6 @@ pub(crate) trait RequestPart: Sized {
     const DECLARED: &'static [(&'static str, &'static str, &'static [&'static str])];
 
     /// Takes the fields.
-    ///
-    /// # Errors
-    /// A field is missing or of another type; the error names it.
     fn take_from(body: &mut BodyFields) -> Result<Self, Error>;
 }
 
@@ -111,9 +108,6 @@ macro_rules! fields {
 pub(crate) use fields;
 
 /// The body of a request, which `http::body` has read already, within its limit.
-///
-/// # Errors
-/// The connection broke.
 pub(crate) async fn read_body(body: axum::body::Body) -> Result<Bytes, Error> {
     let body = to_bytes(body, usize::MAX).await;
     body.map_err(|_| Error::Body("the body could not be read".into()))
@@ -141,9 +135,6 @@ pub(crate) struct BodyFields {
 
 impl BodyFields {
     /// Reads the JSON object that a client sent.
-    ///
-    /// # Errors
-    /// The body has another content type or is not a JSON object.
     pub(crate) fn read(headers: &HeaderMap, body: &[u8]) -> Result<Self, Error> {
         // A page of another origin can send other content types without a preflight request.
         let kind = headers.get(header::CONTENT_TYPE);
@@ -190,9 +181,6 @@ impl BodyFields {
     }
 
     /// Removes the fields that are not known from the objects in a field, whose shape others define.
-    ///
-    /// # Errors
-    /// The first such field, if the server is strict.
     pub(crate) fn prune(&mut self, name: &str, shape: &ObjectFields) -> Result<(), Error> {
         match self.left.get_mut(name) {
             Some(value) => object_fields::prune(value, name, shape),
@@ -230,9 +218,6 @@ impl BodyFields {
     }
 
     /// Takes one field as a type.
-    ///
-    /// # Errors
-    /// It is missing or has another type; the error names it.
     pub(crate) fn field<T: FieldType>(&mut self, name: &'static str) -> Result<T, Error> {
         match (self.remove(name), T::absent()) {
             (None, Some(absent)) | (Some(Value::Null), Some(absent)) => Ok(absent),
@@ -242,9 +227,6 @@ impl BodyFields {
     }
 
     /// Takes a part of the request.
-    ///
-    /// # Errors
-    /// A field is missing or of another type; the error names it.
     pub(crate) fn take<T: RequestPart>(&mut self) -> Result<T, Error> {
         T::take_from(self)
     }
@@ -282,9 +264,6 @@ impl BodyFields {
 
     /// Records the remaining fields that have no effect here or that nobody knows, and refuses those that would change
     /// the result. Null is none of them.
-    ///
-    /// # Errors
-    /// The first field that is not supported or of another type, or that is not known where that is a mistake.
     pub(crate) fn finish(self) -> Result<(), Error> {
         let record = RequestContext::current();
         for (name, value) in self.left.iter().filter(|(_, value)| !value.is_null()) {

@@ -7,22 +7,20 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use crate::served::ServedModel;
 use lab_base::grammar::CompiledConstraint;
-use lab_core::engine::serving::ServedModel;
-use lab_core::engine::{Diffusion, Ends, Request};
+use lab_core::engine::{DiffusionOptions, Request, StopConditions};
 
+use super::adapter_scales::{self, AdapterScale};
 use super::diffusion;
 use super::fields::{self, BodyFields, FieldDoc, fields};
 use super::object_fields::ObjectFields;
 use super::response_format::{self, ConstraintSpec};
 use super::sampling::{self, SamplingFields};
-use crate::endpoints::adapters;
-use crate::endpoints::adapters::AdapterScale;
 use crate::endpoints::lab;
-use crate::endpoints::lab::Wanted as Lab;
+use crate::endpoints::lab::LabRequest;
 use crate::http::error::{Error, quoted};
-use crate::pool::DEFAULT_MODEL;
-use crate::response::envelope::ReportOptions;
+use crate::served::DEFAULT_MODEL;
 
 /// Maximum number of completions of one request, over all its prompts.
 pub(crate) const MAX_CHOICES: u32 = 128;
@@ -127,13 +125,24 @@ enum TokenLimit {
 /// llama-server's name of `max_tokens`.
 const N_PREDICT: &str = "n_predict";
 
+/// The reports that a client requests in addition to the completions.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ReportOptions {
+    /// Usage at the end of a stream; whole responses always have it.
+    pub(crate) usage: bool,
+    /// The usage so far in each chunk of a stream that reports usage.
+    pub(crate) continuous: bool,
+    /// Times and rates in llama-server's shape.
+    pub(crate) timings: bool,
+}
+
 /// The parameters of a request, without the prompt.
 #[derive(Debug)]
 pub(crate) struct GenerationParams {
     common: Common,
-    diffusion: Option<Diffusion>,
+    diffusion: Option<DiffusionOptions>,
     /// The captures and edits of values of its passes.
-    pub(crate) lab: Option<Arc<Lab>>,
+    pub(crate) lab: Option<Arc<LabRequest>>,
     sampling: SamplingFields,
     format: response_format::ConstraintFields,
 }
@@ -151,12 +160,9 @@ pub(crate) fn fields() -> Vec<FieldDoc> {
 
 impl GenerationParams {
     /// Takes the fields out of a body. The completions have at least `n_least` tokens.
-    ///
-    /// # Errors
-    /// A field is missing, of another type or out of range.
     pub(crate) fn take(body: &mut BodyFields, n_least: u64) -> Result<Self, Error> {
         body.prune("stream_options", &STREAM_OPTIONS)?;
-        body.prune("lora", &adapters::ADAPTER_SCALE)?;
+        body.prune("lora", &adapter_scales::ADAPTER_SCALE)?;
         response_format::prune(body)?;
         let mut common: Common = body.take()?;
         let diffusion = common.diffusion.take();
@@ -277,9 +283,6 @@ impl GenerationParams {
     }
 
     /// Refuses the fields whose results the responses of an endpoint cannot carry.
-    ///
-    /// # Errors
-    /// Such a field is set.
     pub(crate) fn refuse_reports(&self) -> Result<(), Error> {
         let common = &self.common;
         let fields = [
@@ -330,9 +333,6 @@ impl GenerationParams {
     }
 
     /// A constraint, compiled for these completions.
-    ///
-    /// # Errors
-    /// The constraint cannot be enforced, or a parameter does not fit the model.
     pub(crate) async fn compile(
         &self,
         wanted: Option<ConstraintSpec>,
@@ -370,9 +370,6 @@ impl GenerationParams {
     }
 
     /// The engine request for the first completion of a prompt.
-    ///
-    /// # Errors
-    /// A field does not fit the model.
     pub(crate) fn request(
         &self,
         served: &ServedModel,
@@ -397,7 +394,7 @@ impl GenerationParams {
             sampling: self.sampling.params(served.handle.tokenizer())?,
             choice: 0,
             stops: stops.map(|text| text.as_bytes().to_vec()).collect(),
-            ends: Ends {
+            stop: StopConditions {
                 min_tokens: common.min_tokens.map_or(0, count),
                 stop_tokens,
                 keeps_stop: common.include_stop_str_in_output == Some(true),
@@ -421,7 +418,7 @@ impl GenerationParams {
             adapters: common
                 .lora
                 .as_deref()
-                .map(adapters::distinct_scales)
+                .map(adapter_scales::distinct_scales)
                 .transpose()?,
             lab: self.lab.as_ref().map(|lab| lab.plan(served)).transpose()?,
             diffusion: self.diffusion,
@@ -432,9 +429,6 @@ impl GenerationParams {
 
 impl PromptTruncation {
     /// Drops tokens of a prompt, but not its first `n_first`. Returns whether it dropped any.
-    ///
-    /// # Errors
-    /// The number of kept tokens is below `n_first` or 1, or exceeds the context length of the model.
     pub(crate) fn apply(
         &self,
         tokens: &mut Vec<u32>,
@@ -477,9 +471,6 @@ pub(crate) fn choice_requests(first: &Request, n: u32) -> impl Iterator<Item = R
 }
 
 /// Checks the requested length of a list of most probable tokens.
-///
-/// # Errors
-/// The list is too long.
 pub(crate) fn check_top_logprobs(param: &str, top: u32) -> Result<(), Error> {
     if top <= MAX_TOP_LOGPROBS {
         return Ok(());

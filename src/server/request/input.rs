@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use lab_core::engine::serving::ServedModel;
+use crate::served::ServedModel;
 
 use crate::http::error::Error;
 
@@ -14,9 +14,6 @@ pub(crate) enum TextOrTokens {
 }
 
 /// The texts of a field: one text, token ids, or several of either.
-///
-/// # Errors
-/// The field has another value; the error names its place.
 pub(crate) fn texts_or_tokens(param: &str, value: &Value) -> Result<Vec<TextOrTokens>, Error> {
     let many = match value {
         Value::String(text) => return Ok(vec![TextOrTokens::Text(text.clone())]),
@@ -46,9 +43,6 @@ pub(crate) fn texts_or_tokens(param: &str, value: &Value) -> Result<Vec<TextOrTo
 
 /// The prompts of a field in llama-server's form: a prompt is a text, token ids, or an array that mixes both; a text
 /// may be an object with `prompt_string`. An array without numbers holds several prompts.
-///
-/// # Errors
-/// The field has another value; the error names its place.
 pub(crate) fn mixed_prompts(param: &str, value: &Value) -> Result<Vec<Vec<TextOrTokens>>, Error> {
     let many = match value {
         Value::Array(many) if many.iter().all(|one| !one.is_number()) => many,
@@ -105,9 +99,6 @@ fn ids(param: &str, values: &[Value]) -> Result<Vec<u32>, Error> {
 }
 
 /// Checks that token ids are in the model's vocabulary.
-///
-/// # Errors
-/// The first token id outside the vocabulary.
 pub(crate) fn check_ids(param: &str, tokens: &[u32], served: &ServedModel) -> Result<(), Error> {
     let n_vocab = served.handle.tokenizer().vocab_len();
     match tokens.iter().find(|id| **id as usize >= n_vocab) {
@@ -117,6 +108,26 @@ pub(crate) fn check_ids(param: &str, tokens: &[u32], served: &ServedModel) -> Re
             Err(Error::invalid_value(param, message))
         }
     }
+}
+
+/// Maximum number of elements in a list of texts.
+const MAX_TEXTS: usize = 64;
+/// Maximum size of a text in such a list, in bytes.
+const MAX_TEXT_BYTES: usize = 1024;
+
+/// Checks the size of a list of texts.
+pub(crate) fn check_strings(name: &str, texts: &[String]) -> Result<(), Error> {
+    let fault = |message: String| Err(Error::invalid_value(name, format!("`{name}`: {message}")));
+    if texts.len() > MAX_TEXTS {
+        return fault(format!(
+            "{} strings, expected at most {MAX_TEXTS}",
+            texts.len()
+        ));
+    }
+    if texts.iter().any(|text| text.len() > MAX_TEXT_BYTES) {
+        return fault(format!("a string of more than {MAX_TEXT_BYTES} bytes"));
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use lab_base::tokenizer;
 
-use super::sampling::check_strings;
+use super::input::check_strings;
 use crate::http::error::Error;
 
 /// The bias that bans a token, whatever its logit.
@@ -52,9 +52,6 @@ pub(crate) enum Bias {
 
 impl BiasList {
     /// The pairs of targets and biases, in their order.
-    ///
-    /// # Errors
-    /// A value is not a bias; the error names the field `name`.
     pub(crate) fn list(self, name: &str) -> Result<Vec<(BiasTarget, f64)>, Error> {
         let bias = |bias: Bias| match bias {
             Bias::Number(bias) => Ok(bias),
@@ -89,9 +86,6 @@ impl BiasList {
 
 /// The biases of the tokens of a vocabulary; `tokens` returns the tokens of a text. If several biases name a token, the
 /// last one applies.
-///
-/// # Errors
-/// The vocabulary lacks a token, or a bias is out of range.
 pub(crate) fn token_biases(
     name: &str,
     all: &[(BiasTarget, f64)],

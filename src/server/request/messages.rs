@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value};
 
+use crate::served::{Conversation, ServedModel};
 use lab_base::chat::tool_calls::ChatDialect;
 use lab_core::arch::nearest;
-use lab_core::engine::serving::{Conversation, ServedModel};
 
 use super::fields::{BodyFields, fields};
 use super::json_access::malformed;
@@ -143,9 +143,6 @@ const ALLOWED: ObjectFields = ObjectFields {
 
 impl Messages {
     /// Takes the fields out of a body, without what is not known within them.
-    ///
-    /// # Errors
-    /// A field is missing or of another type, or one that is not known is refused.
     pub(crate) fn take(body: &mut BodyFields) -> Result<Self, Error> {
         body.prune("messages", &INNER)?;
         body.prune("tools", &TOOLS)?;
@@ -154,9 +151,6 @@ impl Messages {
     }
 
     /// Checks that do not depend on the model.
-    ///
-    /// # Errors
-    /// A field has an unaccepted value; the error names it.
     pub(crate) fn check(&self) -> Result<(), Error> {
         self.check_messages()?;
         self.tools()?;
@@ -170,9 +164,6 @@ impl Messages {
     }
 
     /// The tools of the request.
-    ///
-    /// # Errors
-    /// A tool or a choice is malformed.
     pub(crate) fn tools(&self) -> Result<Tools, Error> {
         let given = |value: &'_ Option<Value>| value.clone().filter(|value| !value.is_null());
         let (tools, choice) = (given(&self.tools), given(&self.tool_choice));
@@ -299,10 +290,6 @@ impl Messages {
     }
 
     /// The input of the chat template of a model.
-    ///
-    /// # Errors
-    /// A message has a role that neither OpenAI's API nor the template has, a field that is not known is refused, or the
-    /// template does not show calls and results that the conversation has, or tools of which one must be called.
     pub(crate) fn conversation(
         &self,
         tools: &Tools,

@@ -1,5 +1,6 @@
 //! The fields of requests: how bodies are read, and the parts that endpoints share.
 
+pub(crate) mod adapter_scales;
 pub(crate) mod diffusion;
 pub(crate) mod fields;
 pub(crate) mod generation;
@@ -11,6 +12,5 @@ pub(crate) mod object_fields;
 pub(crate) mod passages;
 pub(crate) mod response_format;
 pub(crate) mod sampling;
-pub(crate) mod tool_forms;
 pub(crate) mod tools;
 pub(crate) mod unsupported_fields;

@@ -57,9 +57,6 @@ impl fmt::Display for FieldPath<'_> {
 }
 
 /// Removes the fields that are not known from an object, or from the objects of an array, at the place `at`.
-///
-/// # Errors
-/// The first such field, if the server is strict.
 pub(crate) fn prune(value: &mut Value, at: &str, shape: &ObjectFields) -> Result<(), Error> {
     pruned(
         value,
@@ -114,9 +111,6 @@ fn pruned(
 
 /// Records that the value at a place is not known and has no effect. `near` is the place of a similar one that is
 /// known.
-///
-/// # Errors
-/// The server is strict.
 pub(crate) fn ignore_unknown(at: String, near: Option<String>) -> Result<(), Error> {
     let record = RequestContext::current();
     match record.is_strict() {

@@ -4,10 +4,10 @@
 //! reranking template both become one text. A text that occurs in many pairs is tokenized once. Not here: the results
 //! of the model.
 
+use crate::served::ServedModel;
 use lab_base::tokenizer;
 use lab_base::tokenizer::{Frame, Tokenizer};
 use lab_core::engine::Passage;
-use lab_core::engine::serving::ServedModel;
 
 use super::fields::fields;
 use super::input::{TextOrTokens, check_ids};
@@ -27,9 +27,6 @@ fields! {
 
 impl TextTruncation {
     /// Refuses truncation from a side that is not supported.
-    ///
-    /// # Errors
-    /// The side is not `right`.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let side = self.truncation_direction.as_deref().unwrap_or("right");
         if side.eq_ignore_ascii_case("right") {
@@ -85,9 +82,6 @@ fn fault(field: &str, error: &tokenizer::Error) -> Error {
 
 impl<'a> PassageTokenizer<'a> {
     /// A reader for a model, which cuts texts as `truncation` says. `field` is the field that holds them.
-    ///
-    /// # Errors
-    /// The limit is out of range, or the template cannot be tokenized.
     pub(crate) fn new(
         served: &'a ServedModel,
         truncation: &TextTruncation,
@@ -136,9 +130,6 @@ impl<'a> PassageTokenizer<'a> {
 
     /// A passage of one text, after `prefix`. `adds_special`: it gets special tokens. `field` is the field that holds
     /// it.
-    ///
-    /// # Errors
-    /// The text is empty or has no tokens, or token ids are outside the vocabulary.
     pub(crate) fn single(
         &self,
         (prefix, input): (&str, TextOrTokens),
@@ -181,9 +172,6 @@ impl<'a> PassageTokenizer<'a> {
     }
 
     /// The first text of pairs, from the field `field`.
-    ///
-    /// # Errors
-    /// The text has no tokens, or alone exceeds the context.
     pub(crate) fn first(&self, text: &str, field: &'static str) -> Result<FirstText, Error> {
         self.check_limit(self.n_special())?;
         let mut tokens = self.inner(text, field)?;
@@ -204,9 +192,6 @@ impl<'a> PassageTokenizer<'a> {
     }
 
     /// A pair of texts; `field` is the field of the second.
-    ///
-    /// # Errors
-    /// The second text has no tokens.
     pub(crate) fn pair(
         &self,
         first: &FirstText,

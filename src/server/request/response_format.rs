@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::served::ServedModel;
 use lab_base::grammar;
 use lab_base::grammar::{CompiledConstraint, Constraint};
-use lab_core::engine::serving::ServedModel;
 use lab_sampling::Params;
 
 use super::fields::{BodyFields, fields};
@@ -61,9 +61,6 @@ const STRUCTURED_OUTPUTS: ObjectFields = ObjectFields {
 };
 
 /// Removes the fields that are not known from the objects that define a constraint.
-///
-/// # Errors
-/// The first such field, if the server is strict.
 pub(crate) fn prune(body: &mut BodyFields) -> Result<(), Error> {
     body.prune("response_format", &RESPONSE_FORMAT)?;
     body.prune("structured_outputs", &STRUCTURED_OUTPUTS)

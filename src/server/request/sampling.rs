@@ -11,15 +11,12 @@ use lab_sampling::{
 };
 
 use super::fields::{self, BodyFields, FieldDoc, fields, integral};
+use super::input::check_strings;
 use super::logit_bias::{BiasList, BiasTarget, token_biases};
 use crate::http::context::RequestContext;
 use crate::http::error::{Error, quoted};
-use crate::response::envelope::random;
+use crate::http::random::random;
 
-/// Maximum number of elements in a list of texts.
-const MAX_TEXTS: usize = 64;
-/// Maximum size of a text in such a list, in bytes.
-const MAX_TEXT_BYTES: usize = 1024;
 const REPEAT_PENALTY: &str = "repeat_penalty";
 /// vLLM's name of `repeat_penalty`.
 const REPETITION_PENALTY: &str = "repetition_penalty";
@@ -53,9 +50,6 @@ const ABSENT: &[&str] = &["infill", "i", "adaptive_p", "adaptive-p", "a"];
 impl Stages {
     /// The stages in their order. What is left out has to be off where the server is strict. Names that are not known,
     /// and stages of llama.cpp that do not exist here, are left out and named in the response.
-    ///
-    /// # Errors
-    /// A name is not known and the server is strict, or there are too many.
     fn order(&self) -> Result<Vec<StageName>, Error> {
         let names = match self {
             Self::Names(names) => names.clone(),
@@ -150,9 +144,6 @@ pub(crate) struct SamplingFields {
 
 impl SamplingFields {
     /// Takes the fields out of a body.
-    ///
-    /// # Errors
-    /// A field has another type or is out of range.
     pub(crate) fn take(body: &mut BodyFields) -> Result<Self, Error> {
         let mut numbers = Params::default();
         let given = given(body);
@@ -184,9 +175,6 @@ impl SamplingFields {
     }
 
     /// The parameters for a model with this vocabulary; a random seed if the request has none.
-    ///
-    /// # Errors
-    /// A bias names a token outside the vocabulary or is out of range.
     pub(crate) fn params(&self, tokenizer: &Tokenizer) -> Result<Params, Error> {
         let mut params = self.numbers.clone();
         for (list, elements) in LISTS.iter().zip(&self.lists) {
@@ -254,21 +242,6 @@ fn leave_out(given: &[&str], params: &mut Params, lists: &mut [Option<ListValue>
         *own = None;
         name(list.name);
     }
-}
-
-/// Checks the size of a list of texts.
-pub(crate) fn check_strings(name: &str, texts: &[String]) -> Result<(), Error> {
-    let fault = |message: String| Err(Error::invalid_value(name, format!("`{name}`: {message}")));
-    if texts.len() > MAX_TEXTS {
-        return fault(format!(
-            "{} strings, expected at most {MAX_TEXTS}",
-            texts.len()
-        ));
-    }
-    if texts.iter().any(|text| text.len() > MAX_TEXT_BYTES) {
-        return fault(format!("a string of more than {MAX_TEXT_BYTES} bytes"));
-    }
-    Ok(())
 }
 
 /// Takes the lists of a table of stages out of a body.

@@ -42,9 +42,6 @@ pub(crate) struct Tools {
 
 impl Tools {
     /// The tools that these fields define.
-    ///
-    /// # Errors
-    /// A tool or a choice is malformed; the error names its place.
     pub(crate) fn parse(
         tools: Option<&Value>,
         choice: Option<&Value>,
@@ -226,9 +223,6 @@ fn chosen(
 }
 
 /// Checks the calls of a message; `at` is the place of the message.
-///
-/// # Errors
-/// A call is malformed; the error names its place.
 pub(crate) fn check_calls(at: &str, calls: &Value) -> Result<(), Error> {
     let at = format!("{at}.tool_calls");
     let all = calls.as_array().ok_or_else(|| malformed(&at, "an array"))?;

@@ -131,9 +131,6 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
 
 impl UnsupportedField {
     /// Whether the response must report that the field with this value has no effect.
-    ///
-    /// # Errors
-    /// The value has another type or would change the result.
     pub(crate) fn is_ignored(&self, value: &Value) -> Result<bool, Error> {
         match self.effect {
             Effect::Nothing(of) => of.check(self.name, value).map(|()| true),

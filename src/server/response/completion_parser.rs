@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use lab_base::chat::tool_calls::{OutputParser, OutputPart, OutputSpan};
 use lab_core::engine::{AnswerToken, FinishReason};
 
-use super::envelope::random;
+use crate::http::random::random;
 
 /// A piece of an answer.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,6 +1,5 @@
 //! The fields that all objects of a response share: id, time, model, fingerprint.
 
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,23 +7,13 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::http::transport::SseEvents;
+use crate::served::ServedModel;
+use lab_base::util::clock::unix_seconds;
 use lab_core::engine::Usage;
-use lab_core::engine::serving;
-use lab_core::engine::serving::ServedModel;
 
 use super::running_completions::{timings_json, usage_json};
 use crate::http::json::JsonObject;
-
-/// The reports that a client requests in addition to the completions.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct ReportOptions {
-    /// Usage at the end of a stream; whole responses always have it.
-    pub(crate) usage: bool,
-    /// The usage so far in each chunk of a stream that reports usage.
-    pub(crate) continuous: bool,
-    /// Times and rates in llama-server's shape.
-    pub(crate) timings: bool,
-}
+use crate::request::generation::ReportOptions;
 
 /// The shared fields of a response, whole or in chunks.
 pub(crate) struct Envelope {
@@ -56,19 +45,11 @@ impl<C: Serialize> ResponseObject<'_, C> {
     }
 }
 
-/// A random number for ids and seeds: the standard library keys its hashers from the system's randomness.
-pub(crate) fn random() -> u64 {
-    RandomState::new().hash_one(0_u8)
-}
-
 impl Envelope {
     /// A new response whose id starts with `prefix`.
     pub(crate) fn new(served: Arc<ServedModel>, prefix: &str, reports: ReportOptions) -> Self {
         static COUNT: AtomicU64 = AtomicU64::new(0);
-        let (now, count) = (
-            serving::unix_seconds(),
-            COUNT.fetch_add(1, Ordering::Relaxed),
-        );
+        let (now, count) = (unix_seconds(), COUNT.fetch_add(1, Ordering::Relaxed));
         Self {
             served,
             // Each engine process has its own counter, so the id includes the process id.

@@ -4,10 +4,10 @@
 
 use serde_json::Value;
 
+use crate::served::ServedModel;
 use lab_base::chat::tool_calls::{ChatDialect, OutputParser};
 use lab_base::grammar::{AnswerSpec, Constraint, ContentRule, ReasoningRule};
 use lab_core::engine::Thinking;
-use lab_core::engine::serving::ServedModel;
 
 use crate::request::messages::Messages;
 use crate::request::response_format::ConstraintSpec;

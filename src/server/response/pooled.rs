@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use lab_core::engine::serving::ServedModel;
+use crate::served::ServedModel;
 use lab_core::engine::{Event, LabPlan, LabResult, Passage, Usage};
 
-use crate::Pool;
 use crate::http::context::RequestContext;
 use crate::http::error::Error;
 
@@ -22,14 +21,6 @@ pub(crate) struct PooledResults {
     pub(crate) n_tokens: usize,
 }
 
-/// The requested model; without a name, the only one.
-pub(crate) async fn served(
-    pool: &Arc<Pool>,
-    name: Option<&str>,
-) -> Result<Arc<ServedModel>, Error> {
-    pool.get(name.unwrap_or(crate::pool::DEFAULT_MODEL)).await
-}
-
 /// The error for a model that does not support the endpoint.
 pub(crate) fn unsupported(served: &ServedModel, why: &str) -> Error {
     Error::Field {
@@ -40,9 +31,6 @@ pub(crate) fn unsupported(served: &ServedModel, why: &str) -> Error {
 }
 
 /// Submits texts to the engine and waits for the result of each. `field` is the field that holds them.
-///
-/// # Errors
-/// A text is refused or fails.
 pub(crate) async fn results(
     served: &ServedModel,
     passages: Vec<Passage>,

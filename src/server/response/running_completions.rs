@@ -11,10 +11,11 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 
 use crate::http::transport;
 use crate::http::transport::SseEvents;
+use crate::served::ServedModel;
 use lab_base::tokenizer::Tokenizer;
-use lab_core::engine::serving::ServedModel;
 use lab_core::engine::{
-    AnswerToken, Event, FinishReason, Fixed, LabResult, Progress, Request, Stopped, Usage,
+    AnswerToken, Event, FinishReason, FixedToken, LabResult, PromptProgress, Request, StopMatch,
+    Usage,
 };
 
 use crate::endpoints::lab;
@@ -58,7 +59,7 @@ pub(crate) struct Completion {
     /// The result of the lab plan as JSON.
     pub(crate) report: Option<JsonText>,
     pub(crate) reason: Option<FinishReason>,
-    pub(crate) stopped: Option<Stopped>,
+    pub(crate) stopped: Option<StopMatch>,
     /// The usage of this completion alone.
     pub(crate) usage: Usage,
 }
@@ -68,7 +69,7 @@ impl Completion {
     pub(crate) fn finish_reason(&self) -> Option<&'static str> {
         self.reason.map(|reason| match reason {
             FinishReason::Stop if !self.calls.is_empty() => TOOL_CALLS,
-            reason => finish_reason(reason),
+            reason => reason.as_str(),
         })
     }
 
@@ -93,20 +94,12 @@ impl Completion {
 /// OpenAI's finish reason of a completion that calls a tool.
 pub(crate) const TOOL_CALLS: &str = "tool_calls";
 
-/// The finish reason in OpenAI's terms.
-pub(crate) fn finish_reason(reason: FinishReason) -> &'static str {
-    match reason {
-        FinishReason::Stop => "stop",
-        FinishReason::Length => "length",
-    }
-}
-
 /// Adds to a choice the stop sequence or token that ended it, if any, under vLLM's name.
-pub(crate) fn set_stop_reason(choice: &mut Value, stopped: Option<&Stopped>) {
+pub(crate) fn set_stop_reason(choice: &mut Value, stopped: Option<&StopMatch>) {
     match stopped {
         None => {}
-        Some(Stopped::Text(text)) => choice["stop_reason"] = text.as_str().into(),
-        Some(Stopped::Token(id)) => choice["stop_reason"] = (*id).into(),
+        Some(StopMatch::Text(text)) => choice["stop_reason"] = text.as_str().into(),
+        Some(StopMatch::Token(id)) => choice["stop_reason"] = (*id).into(),
     }
 }
 
@@ -126,7 +119,7 @@ pub(crate) trait StreamWriter: Send + 'static {
     /// Writes reasoning, or a piece of a call, if answers are parsed.
     fn piece(&mut self, _choice: u32, _piece: &CompletionDelta, _out: &mut SseEvents) {}
     /// Writes the progress of a completion's prefill, if requested.
-    fn progress(&mut self, _choice: u32, _progress: &Progress, _out: &mut SseEvents) {}
+    fn progress(&mut self, _choice: u32, _progress: &PromptProgress, _out: &mut SseEvents) {}
     /// Writes the token that ended a completion, if a token did.
     fn ended(&mut self, _choice: u32, _token: AnswerToken, _out: &mut SseEvents) {}
     /// Writes a denoising step of a completion.
@@ -141,7 +134,7 @@ pub(crate) trait StreamWriter: Send + 'static {
         &mut self,
         choice: u32,
         reason: FinishReason,
-        stopped: Option<&Stopped>,
+        stopped: Option<&StopMatch>,
         out: &mut SseEvents,
     );
     /// Writes what follows the last completion.
@@ -157,7 +150,7 @@ pub(crate) struct DenoisingStep<'a> {
     /// Number of the step, from 0.
     pub(crate) number: usize,
     /// The positions that it fixed.
-    pub(crate) fixed: &'a [Fixed],
+    pub(crate) fixed: &'a [FixedToken],
     /// Positions that are still masked.
     pub(crate) n_masked: usize,
 }
@@ -177,7 +170,7 @@ fn incomplete() -> Error {
 }
 
 /// A lab plan, and the model for which it is.
-type LabOutput = (Arc<lab::Wanted>, Arc<ServedModel>);
+type LabOutput = (Arc<lab::LabRequest>, Arc<ServedModel>);
 
 /// A lab result as JSON; `None` if it is not written.
 async fn report(
@@ -195,9 +188,6 @@ async fn report(
 
 impl RunningCompletions {
     /// Submits a request for each completion, `n_choices` for each prompt.
-    ///
-    /// # Errors
-    /// The first refusal of a request.
     pub(crate) fn submit(
         served: &ServedModel,
         requests: Vec<Request>,
@@ -235,7 +225,7 @@ impl RunningCompletions {
     /// The same answers, whose lab results are written as the request asks.
     pub(crate) fn with_lab(
         mut self,
-        lab: Option<Arc<lab::Wanted>>,
+        lab: Option<Arc<lab::LabRequest>>,
         served: &Arc<ServedModel>,
     ) -> Self {
         self.lab = lab.map(|wanted| (wanted, Arc::clone(served)));
@@ -294,9 +284,6 @@ impl RunningCompletions {
     }
 
     /// All completions by their index, and their total usage.
-    ///
-    /// # Errors
-    /// The first failure of a completion.
     pub(crate) async fn collect(mut self) -> Result<(Vec<Completion>, Usage), Error> {
         let mut all = vec![Completion::default(); self.n_open as usize];
         while let Some((choice, event)) = self.events.next().await {
@@ -490,7 +477,7 @@ fn write_pieces(
 }
 
 /// The progress of a prefill, in llama-server's shape.
-pub(crate) fn progress_json(progress: &Progress) -> Value {
+pub(crate) fn progress_json(progress: &PromptProgress) -> Value {
     json!({
         "total": progress.total, "cache": progress.cached, "processed": progress.processed,
         "time_ms": (progress.time.as_secs_f64() * 1e3).round() as u64,
@@ -536,4 +523,17 @@ pub(crate) fn usage_json(usage: &Usage) -> Value {
         out["diffusion"] = json!({ "passes": usage.passes, "positions": usage.positions });
     }
     out
+}
+
+/// The JSON of a denoising step of completion `index`.
+pub(crate) fn step_json(index: u32, step: &DenoisingStep<'_>, tokenizer: &Tokenizer) -> Value {
+    let fixed = step.fixed.iter().map(|f| {
+        let bytes = tokenizer.piece(f.token);
+        json!({
+            "position": f.position, "token": String::from_utf8_lossy(bytes), "bytes": bytes,
+            "id": f.token, "logprob": f.logprob, "confidence": f.logprob.exp(),
+        })
+    });
+    let fixed: Value = fixed.collect();
+    json!({ "index": index, "step": step.number, "masked": step.n_masked, "fixed": fixed })
 }

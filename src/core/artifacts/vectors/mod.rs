@@ -17,7 +17,7 @@ use std::sync::Arc;
 use serde_json::Map;
 
 use crate::artifacts::arrays;
-use crate::artifacts::arrays::{Elements, Format, Named};
+use crate::artifacts::arrays::{ArrayFormat, Elements, NamedArray};
 use lab_base::ggml;
 use lab_base::util::atomic_file::OutputPath;
 use lab_base::weights;
@@ -25,9 +25,9 @@ use lab_base::weights::gguf;
 use lab_base::weights::gguf::NewTensor;
 use lab_base::weights::{Metadata, TensorInfo, TensorType, Value, Weights, folder};
 
-pub use sae::Feature;
 pub use sae::Sae;
-pub use store::{Refused, Stored, Vectors};
+pub use sae::SaeFeature;
+pub use store::{SaveError, StoredVectors, VectorStore};
 
 /// Prefix of the tensors of a control vector.
 pub const DIRECTION: &str = "direction.";
@@ -52,7 +52,7 @@ pub enum Error {
 
 /// The content of a file.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Content {
+pub enum VectorContent {
     /// Directions of hidden states.
     Directions(Arc<Directions>),
     /// A sparse autoencoder.
@@ -207,14 +207,14 @@ pub fn write<'p>(
         source,
     };
     if path.extension().is_none_or(|ending| ending != GGUF) {
-        let named = by_layer.iter().map(|(layer, row)| Named {
+        let named = by_layer.iter().map(|(layer, row)| NamedArray {
             name: format!("{DIRECTION}{layer}"),
             shape: vec![row.len() as u64],
             elements: Elements::F32(row),
         });
         let metadata = Map::from_iter([("arch".to_owned(), arch.into())]);
-        let named: Vec<Named<'_>> = named.collect();
-        return Ok(arrays::write(target, Format::Safetensors, &named, &metadata).map_err(io)?);
+        let named: Vec<NamedArray<'_>> = named.collect();
+        return Ok(arrays::write(target, ArrayFormat::Safetensors, &named, &metadata).map_err(io)?);
     }
     let rows: Vec<_> = by_layer.iter().filter(|(layer, _)| **layer > 0).collect();
     let tensor = |(layer, row): &(&u64, &Vec<f32>)| NewTensor {
@@ -240,7 +240,7 @@ pub fn write<'p>(
 ///
 /// # Errors
 /// The file cannot be read, or has other content.
-pub fn read(path: &Path) -> Result<Content, Error> {
+pub fn read(path: &Path) -> Result<VectorContent, Error> {
     let weights = opened(path)?;
     let unfit = |message: String| Error::Unfit {
         path: path.to_owned(),
@@ -253,9 +253,9 @@ pub fn read(path: &Path) -> Result<Content, Error> {
         arrays.insert(tensor.name.clone(), (shape, own));
     }
     let content = match kind(&weights) {
-        "sae" => Sae::of(arrays).map(Content::Sae),
-        "translators" => translators(arrays).map(|all| Content::Translators(Arc::new(all))),
-        _ => directions(arrays).map(|all| Content::Directions(Arc::new(all))),
+        "sae" => Sae::of(arrays).map(VectorContent::Sae),
+        "translators" => translators(arrays).map(|all| VectorContent::Translators(Arc::new(all))),
+        _ => directions(arrays).map(|all| VectorContent::Directions(Arc::new(all))),
     };
     content.map_err(unfit)
 }

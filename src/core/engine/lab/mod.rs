@@ -15,15 +15,15 @@ mod attribution;
 mod edit;
 mod vector;
 
-pub(super) use attribution::Split;
-pub use attribution::{Among, Attribution};
+pub(super) use attribution::AttributionPlan;
+pub use attribution::{Attribution, AttributionUnit};
 use edit::skip;
 pub use edit::{Edit, EditOp};
-pub use vector::Vector;
+pub use vector::EditVector;
 
 /// A set of tokens of a sequence.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Where {
+pub enum PositionSelector {
     /// The last token of the prompt.
     #[default]
     Last,
@@ -39,7 +39,7 @@ pub enum Where {
 
 /// How the rows of a capture are reduced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Reduce {
+pub enum Reduction {
     /// No reduction.
     #[default]
     None,
@@ -59,9 +59,9 @@ pub struct Capture {
     /// A point, or a pattern of points.
     pub point: String,
     /// The tokens whose rows are captured.
-    pub positions: Where,
+    pub positions: PositionSelector,
     /// How the rows are reduced.
-    pub reduce: Reduce,
+    pub reduce: Reduction,
     /// Number of features that are computed of each row afterwards; 0 = none.
     pub n_features: usize,
 }
@@ -72,7 +72,7 @@ pub struct Lens {
     /// Points with a hidden state, or patterns of them.
     pub points: Vec<String>,
     /// The tokens whose hidden states are read.
-    pub positions: Where,
+    pub positions: PositionSelector,
     /// Length of the list of most probable tokens.
     pub top_k: usize,
     /// Tokens whose rank and probability are wanted.
@@ -96,16 +96,16 @@ pub struct LabPlan {
 
 /// A plan, compiled for one prompt of a model.
 #[derive(Clone, Debug)]
-pub(super) struct Compiled {
+pub(super) struct CompiledLab {
     /// The captures and edits that the model executes.
     pub(super) lab: Arc<Lab>,
     /// For each captured point: the index of its capture in [`LabPlan::captures`], its name there, the capture of
     /// the model, and the reduction.
-    pub(super) captures: Vec<(usize, String, LabCapture, Reduce)>,
+    pub(super) captures: Vec<(usize, String, LabCapture, Reduction)>,
     /// Points with hidden states: name, capture, and the layer that reads it.
     pub(super) lens: Vec<(String, LabCapture, Option<u64>)>,
     pub(super) translators: Option<Arc<Translators>>,
-    pub(super) attribution: Option<Split>,
+    pub(super) attribution: Option<AttributionPlan>,
     pub(super) top_k: usize,
     pub(super) targets: Vec<u32>,
     /// Maximum size of the results and edits in bytes.
@@ -130,7 +130,7 @@ struct Lengths {
     all: u32,
 }
 
-impl Where {
+impl PositionSelector {
     fn resolved(&self, n: Lengths) -> Result<Positions, Rejected> {
         Ok(match self {
             Self::Last => Positions::List(Arc::new([n.prompt - 1])),
@@ -170,7 +170,7 @@ impl LabPlan {
         (n_prompt, n_more): (usize, usize),
         n_vocab: usize,
         limit: u64,
-    ) -> Result<Compiled, Rejected> {
+    ) -> Result<CompiledLab, Rejected> {
         let length = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let n = Lengths {
             prompt: length(n_prompt),
@@ -195,7 +195,7 @@ impl LabPlan {
                 let positions = positions.clone();
                 let own = &points.all[point];
                 let is_pairs = own.spec.parts == PointParts::Pairs;
-                if !own.is_capturable() || is_pairs && capture.reduce != Reduce::None {
+                if !own.is_capturable() || is_pairs && capture.reduce != Reduction::None {
                     let path = &own.path;
                     return refuse(match (own.is_capturable(), own.spec.name) {
                         (true, _) => format!("`{path}` cannot be reduced"),
@@ -214,10 +214,10 @@ impl LabPlan {
                 // Attention weights have a row for each position that may be attended to.
                 let n_rows = n_rows.saturating_mul(if is_pairs { u64::from(n.all) } else { 1 });
                 let numbers = match capture.reduce {
-                    Reduce::None => n_rows.saturating_mul(own.width()),
-                    Reduce::Mean | Reduce::Max => own.width(),
-                    Reduce::Norm => n_rows,
-                    Reduce::TopK(k) => n_rows.saturating_mul(2).saturating_mul(k as u64),
+                    Reduction::None => n_rows.saturating_mul(own.width()),
+                    Reduction::Mean | Reduction::Max => own.width(),
+                    Reduction::Norm => n_rows,
+                    Reduction::TopK(k) => n_rows.saturating_mul(2).saturating_mul(k as u64),
                 };
                 n_bytes = n_bytes.saturating_add(numbers.saturating_mul(4));
                 let of_row = own.width().saturating_mul(capture.n_features as u64);
@@ -273,7 +273,7 @@ impl LabPlan {
             Some(wanted) => Some(wanted.compiled(points, n, n_vocab)?),
             None => None,
         };
-        for capture in attribution.iter().flat_map(Split::captures) {
+        for capture in attribution.iter().flat_map(AttributionPlan::captures) {
             let n_rows = capture.positions.n_below(n.all) as u64;
             let numbers = n_rows.saturating_mul(points.all[capture.point].width());
             n_bytes = n_bytes.saturating_add(numbers.saturating_mul(4));
@@ -308,7 +308,7 @@ impl LabPlan {
                     return refuse(format!("more than {most} edits of points"));
                 }
             }
-            if let (Vector::Stored(id, all), true) = (&edit.vector, edits.len() == before) {
+            if let (EditVector::Stored(id, all), true) = (&edit.vector, edits.len() == before) {
                 let layers: Vec<u64> = all.layers().collect();
                 let point = &edit.point;
                 return refuse(format!(
@@ -322,8 +322,8 @@ impl LabPlan {
         };
         let of_model = captures.iter().map(|(_, _, capture, _)| capture);
         let of_model = of_model.chain(lens.iter().map(|(_, capture, _)| capture));
-        let of_model = of_model.chain(attribution.iter().flat_map(Split::captures));
-        Ok(Compiled {
+        let of_model = of_model.chain(attribution.iter().flat_map(AttributionPlan::captures));
+        Ok(CompiledLab {
             attribution: attribution.clone(),
             lab: Arc::new(Lab::new(of_model.cloned().collect(), edits)),
             captures,

@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::engine::compute::{BLOCK, Compute, EachRow};
-use crate::model::{self, Batch, CapturedRow, Lab, Miss, Resumed, SequenceId};
+use crate::engine::compute::{BLOCK, Compute, RowCallback};
+use crate::model::{self, Batch, CacheMiss, CachedPrefix, CapturedRow, Lab, SequenceId};
 
 pub(super) const N_VOCAB: u32 = 40;
 /// Sequences have these tokens, none of which ends a completion.
@@ -69,15 +69,18 @@ impl Compute for Fake {
         Ok(rows.to_vec())
     }
 
-    fn forward(&mut self, batch: &Batch, each: EachRow<'_>) -> Result<(), model::Error> {
+    fn forward(&mut self, batch: &Batch, each: RowCallback<'_>) -> Result<(), model::Error> {
         assert!(!batch.is_empty() && batch.len() <= self.n_batch);
         if batch.tokens.contains(&POISON) {
             return Err(Self::fault("poison"));
         }
         self.n_read += batch.len();
         self.logits.clear();
-        for ((token, (id, position)), wanted) in
-            batch.tokens.iter().zip(&batch.places).zip(&batch.outputs)
+        for ((token, (id, position)), wanted) in batch
+            .tokens
+            .iter()
+            .zip(&batch.positions)
+            .zip(&batch.outputs)
         {
             let text = self.texts.entry(*id).or_default();
             assert_eq!(text.len(), *position as usize, "read in order");
@@ -99,7 +102,7 @@ impl Compute for Fake {
                 self.logits.extend(row);
             }
         }
-        let ids: HashSet<SequenceId> = batch.places.iter().map(|(id, _)| *id).collect();
+        let ids: HashSet<SequenceId> = batch.positions.iter().map(|(id, _)| *id).collect();
         ids.into_iter().for_each(|id| self.remember(id));
         assert!(self.used() <= self.n_blocks, "no more than there is");
         let rows = self.logits.chunks_exact(N_VOCAB as usize);
@@ -107,16 +110,16 @@ impl Compute for Fake {
         Ok(())
     }
 
-    fn resume(&mut self, id: SequenceId, tokens: &[u32]) -> Resumed {
+    fn resume(&mut self, id: SequenceId, tokens: &[u32]) -> CachedPrefix {
         let ends = (BLOCK..tokens.len()).step_by(BLOCK);
         let known = ends.rev().find(|end| self.known.contains(&tokens[..*end]));
         let n_cached = known.unwrap_or(0);
         self.texts.insert(id, tokens[..n_cached].to_vec());
-        Resumed {
+        CachedPrefix {
             n_cached,
             n_known: n_cached,
-            miss: Miss::Unknown,
-            ..Resumed::default()
+            miss: CacheMiss::Unknown,
+            ..CachedPrefix::default()
         }
     }
 
@@ -170,7 +173,7 @@ impl Compute for Fake {
         self.release(id);
     }
 
-    fn rest(&self) {}
+    fn park_threads(&self) {}
 
     fn n_blocks(&self) -> Option<usize> {
         Some(self.n_blocks - self.used())

@@ -103,7 +103,10 @@ impl ViewInput {
         data: &PassData<'_>,
     ) -> Result<(), Error> {
         let manager = data.block_manager;
-        let (tokens, source) = (data.batch.places.as_slice(), data.source.places.as_slice());
+        let (tokens, source) = (
+            data.batch.positions.as_slice(),
+            data.source.positions.as_slice(),
+        );
         match (&self.view, &data.keys[group]) {
             (AttentionView::Blocks { queries, table }, VisibleKeys::Table(of_pass)) => {
                 let mut blocks = of_pass.blocks.clone();

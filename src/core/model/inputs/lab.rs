@@ -6,9 +6,9 @@ use crate::blocks::lab::{AttentionCapture, EditKind, GraphLab, PointActions, Row
 use lab_base::ggml::{Error, Executor, Graph, Tensor};
 use lab_base::weights::TensorType;
 
+use super::super::graph_shape::{GraphParts, GraphShape};
 use super::super::lab::{LabShape, PassLab};
 use super::super::points::Points;
-use super::super::shape::{GraphParts, Shape};
 
 /// The inputs of a graph, in the order of its [`LabShape`].
 pub(super) struct LabInputs {
@@ -20,7 +20,7 @@ pub(super) struct LabInputs {
 }
 
 impl LabInputs {
-    pub(super) fn new(g: &Graph, parts: &GraphParts<'_>, of: &Shape) -> Result<Self, Error> {
+    pub(super) fn new(g: &Graph, parts: &GraphParts<'_>, of: &GraphShape) -> Result<Self, Error> {
         let (points, shape) = (parts.points, &of.lab);
         let n_tokens = of.n_tokens as u64;
         let rows = |point: usize, what: &str, n: usize| {

@@ -310,7 +310,7 @@ impl PassLab {
         // Tokens of each sequence: their indices in the batch, and among the outputs if they want a result.
         let mut tokens: BTreeMap<SequenceId, Vec<(usize, Option<i32>)>> = BTreeMap::new();
         let mut n_outputs = 0;
-        for (at, (sequence, _)) in batch.places.iter().enumerate() {
+        for (at, (sequence, _)) in batch.positions.iter().enumerate() {
             let output = batch.outputs[at].then_some(n_outputs);
             n_outputs += i32::from(batch.outputs[at]);
             if labs.contains_key(sequence) {
@@ -333,7 +333,8 @@ impl PassLab {
             let captures = captures.filter(|c| points.all[c.point].path != LOGITS);
             for capture in captures {
                 let found = rows(capture.point);
-                let found = found.filter(|(at, _)| capture.positions.contains(batch.places[*at].1));
+                let found =
+                    found.filter(|(at, _)| capture.positions.contains(batch.positions[*at].1));
                 let mut found = found.peekable();
                 if found.peek().is_some() {
                     this.captures
@@ -349,7 +350,7 @@ impl PassLab {
                 };
                 let found = rows(edit.point).filter(|(at, _)| is_of(&batch.tokens[*at]));
                 let found = found.filter_map(|(at, row)| {
-                    let place = edit.positions.place(batch.places[at].1)?;
+                    let place = edit.positions.index_of(batch.positions[at].1)?;
                     Some((row, place))
                 });
                 let (rows, places): (Vec<i32>, Vec<usize>) = found.unzip();
@@ -444,7 +445,7 @@ pub(super) fn read(
             // The value has only the captured rows, or all rows.
             let row = if n_rows == tokens.len() { i } else { *row };
             let row = &numbers[row * width..(row + 1) * width];
-            let (sequence, position) = batch.places[*at];
+            let (sequence, position) = batch.positions[*at];
             out.push(CapturedRow {
                 sequence,
                 position,

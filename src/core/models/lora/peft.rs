@@ -36,7 +36,7 @@ const MAX_REGEX_BYTES: usize = 1 << 18;
 const PREFIX: &str = "base_model.model.";
 
 /// The model to which an adapter belongs.
-pub struct Base<'a> {
+pub struct AdaptedModel<'a> {
     /// The plan of the model.
     pub plan: &'a Plan,
     /// Parameters of the architecture, for names of modules if the model is not a folder.
@@ -108,7 +108,7 @@ const MEANINGS: &[(&str, &str)] = &[
 const INITS: &[&str] = &["gaussian", "eva", "orthogonal"];
 
 /// The updates of a folder, under the architecture's names.
-pub(super) fn open(path: &Path, base: &Base<'_>) -> Result<Weights, Error> {
+pub(super) fn open(path: &Path, base: &AdaptedModel<'_>) -> Result<Weights, Error> {
     let refuse = |message: String| Error::Unfit {
         path: path.to_owned(),
         message,
@@ -158,7 +158,7 @@ const NAMES: &[&str] = &[
 ];
 
 /// The known facts about the folder from which a GGUF file was converted.
-fn origin<'a>(base: &Base<'a>, json: &'a Map<String, Json>) -> BaseModel<'a> {
+fn origin<'a>(base: &AdaptedModel<'a>, json: &'a Map<String, Json>) -> BaseModel<'a> {
     let text = |key: &str| json.get(key).and_then(Json::as_str);
     // Only `OWNER/NAME` counts: folders further up the path do not describe the model.
     let name = text("base_model_name_or_path").map(|path| {

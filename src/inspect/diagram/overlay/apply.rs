@@ -9,7 +9,7 @@ use super::read::short;
 use super::scale::{SPAN, SPAN_OF_TIMES, Scale};
 use super::{Aggregation, BoxId, BoxInLayer, Overlay, OverlayError};
 use lab_base::util::wording::{capital, percent};
-use lab_core::models::few;
+use lab_core::models::abbreviated;
 
 impl Overlay {
     /// Writes every number, and the legend of the colours, to the drawing of `sample`. `model` is the name of the drawn
@@ -91,7 +91,6 @@ fn unit_of(seconds: f64) -> (f64, &'static str) {
     }
 }
 
-/// A time in its unit.
 fn in_unit(seconds: f64) -> (f64, &'static str) {
     let (unit, name) = unit_of(seconds);
     (seconds / unit, name)
@@ -222,7 +221,7 @@ impl<'a> NoteWriter<'a> {
             path => short(path),
         });
         let paths = paths.filter(|path| known.insert(path.clone()));
-        let named = few(&paths.collect::<Vec<_>>());
+        let named = abbreviated(&paths.collect::<Vec<_>>());
         let time: f64 = outside.iter().map(|(_, value)| value).sum();
         match (outside.len(), self.overlay.rule) {
             (0, _) => None,

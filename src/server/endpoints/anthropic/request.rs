@@ -1,6 +1,6 @@
 //! Converts the fields of a message request into those of chat completions.
 //!
-//! Fields that only this shape has are checked here, so that errors name the places that the client wrote; all others
+//! JsonMap that only this shape has are checked here, so that errors name the places that the client wrote; all others
 //! are passed on unchanged.
 
 use serde_json::{Map, Value, json};
@@ -9,7 +9,7 @@ use crate::endpoints::chat_request;
 use crate::http::context::RequestContext;
 use crate::http::error::{Error, quoted};
 use crate::request::fields::{BodyFields, FieldDoc, fields, integral};
-use crate::request::json_access::{malformed, object_at, text_at, unsupported};
+use crate::request::json_access::{JsonMap, malformed, object_at, text_at, unsupported};
 use crate::request::object_fields::{ObjectFields, ignore_unknown};
 
 use super::client_tools;
@@ -34,8 +34,6 @@ fields! {
 /// Some clients put a block into the system prompt that differs with every request and is not meant for the model. In
 /// the prompt it would defeat the prefix cache.
 const BILLING: &str = "x-anthropic-billing-header:";
-
-type Fields = Map<String, Value>;
 
 /// Blocks of the assistant that only Anthropic's services make or read.
 const HOSTED: &[&str] = &[
@@ -128,9 +126,6 @@ pub(crate) fn fields() -> Vec<FieldDoc> {
 
 /// The chat completion request that corresponds to a message request. `counts`: only the tokens of its prompt are
 /// counted.
-///
-/// # Errors
-/// A field is missing, wrong or not supported; the error names its place.
 pub(super) fn rewritten(mut body: BodyFields, counts: bool) -> Result<BodyFields, Error> {
     for (name, shape) in SHAPES {
         body.prune(name, shape)?;
@@ -142,7 +137,7 @@ pub(super) fn rewritten(mut body: BodyFields, counts: bool) -> Result<BodyFields
     if own.max_tokens.is_none() && !counts {
         return Err(Error::missing("max_tokens"));
     }
-    let mut out = Fields::new();
+    let mut out = JsonMap::new();
     let mut messages = Vec::new();
     if let Some(system) = own.system.as_ref().filter(|value| !value.is_null()) {
         let text = system_text(system)?;
@@ -275,7 +270,7 @@ fn add_message(at: &str, message: &Value, out: &mut Vec<Value>) -> Result<(), Er
             ("redacted_thinking", "assistant") => {}
             // Another server's tool, which Anthropic called, is a tool of the conversation as the client's are.
             ("tool_use" | "mcp_tool_use", "assistant") => {
-                let empty = Fields::new();
+                let empty = JsonMap::new();
                 let input = match fields.get("input") {
                     None | Some(Value::Null) => &empty,
                     input => object_at(&format!("{at}.input"), input)?,
@@ -336,7 +331,7 @@ impl MessageParts {
 }
 
 /// The text that the model sees of a block; `None` if it has none.
-fn block_text(at: &str, fields: &Fields) -> Result<Option<String>, Error> {
+fn block_text(at: &str, fields: &JsonMap) -> Result<Option<String>, Error> {
     let body = match text_at(at, fields, "type")? {
         "text" => text_at(at, fields, "text")?.to_owned(),
         "search_result" => result_text(at, fields)?,
@@ -368,7 +363,7 @@ fn block_text(at: &str, fields: &Fields) -> Result<Option<String>, Error> {
 }
 
 /// The text of a tool result, or of another object with blocks.
-fn result_text(at: &str, fields: &Fields) -> Result<String, Error> {
+fn result_text(at: &str, fields: &JsonMap) -> Result<String, Error> {
     let at = format!("{at}.content");
     match fields.get("content") {
         None | Some(Value::Null) => Ok(String::new()),
@@ -420,7 +415,7 @@ fn one_tool(at: &str, tool: &Value) -> Result<Value, Error> {
     Ok(json!({ "type": "function", "function": function }))
 }
 
-fn add_choice(choice: &Fields, out: &mut Fields) -> Result<(), Error> {
+fn add_choice(choice: &JsonMap, out: &mut JsonMap) -> Result<(), Error> {
     const AT: &str = "tool_choice";
     let choose = match text_at(AT, choice, "type")? {
         kind @ ("auto" | "none") => kind.into(),
@@ -443,7 +438,7 @@ fn add_choice(choice: &Fields, out: &mut Fields) -> Result<(), Error> {
 }
 
 /// Adds the fields of reasoning. As in Anthropic's API, reasoning is off unless it is requested.
-fn add_thinking(thinking: Option<&Fields>, out: &mut Fields) -> Result<(), Error> {
+fn add_thinking(thinking: Option<&JsonMap>, out: &mut JsonMap) -> Result<(), Error> {
     const AT: &str = "thinking";
     let kind = thinking
         .map(|thinking| text_at(AT, thinking, "type"))
@@ -475,9 +470,9 @@ fn add_thinking(thinking: Option<&Fields>, out: &mut Fields) -> Result<(), Error
 
 /// Adds the reasoning effort and the output format.
 fn add_output(
-    config: Option<&Fields>,
+    config: Option<&JsonMap>,
     format: Option<&Value>,
-    out: &mut Fields,
+    out: &mut JsonMap,
 ) -> Result<(), Error> {
     let given = |name: &str| {
         let value = config.and_then(|config| config.get(name));

@@ -9,9 +9,9 @@ use crate::response::completion_parser::CompletionDelta;
 use crate::response::envelope::Envelope;
 use crate::response::running_completions::{Completion, DenoisingStep, StreamWriter};
 use lab_base::chat::tool_calls::completed_arguments;
-use lab_core::engine::{AnswerToken, FinishReason, Stopped, Usage};
+use lab_core::engine::{AnswerToken, FinishReason, StopMatch, Usage};
 
-use super::error_body;
+use crate::http::error_format::anthropic_error;
 
 /// The writer of a message.
 pub(super) struct MessageWriter {
@@ -120,10 +120,10 @@ impl MessageWriter {
 }
 
 /// The reason why a message ended.
-fn ending(reason: FinishReason, stopped: Option<&Stopped>, calls: bool) -> Value {
+fn ending(reason: FinishReason, stopped: Option<&StopMatch>, calls: bool) -> Value {
     let (reason, stop) = match (reason, stopped) {
         (FinishReason::Length, _) => ("max_tokens", None),
-        (FinishReason::Stop, Some(Stopped::Text(text))) => ("stop_sequence", Some(text)),
+        (FinishReason::Stop, Some(StopMatch::Text(text))) => ("stop_sequence", Some(text)),
         (FinishReason::Stop, _) if calls => ("tool_use", None),
         (FinishReason::Stop, _) => ("end_turn", None),
     };
@@ -189,7 +189,7 @@ impl StreamWriter for MessageWriter {
         &mut self,
         _: u32,
         reason: FinishReason,
-        stopped: Option<&Stopped>,
+        stopped: Option<&StopMatch>,
         out: &mut SseEvents,
     ) {
         self.ending = ending(reason, stopped, self.calls);
@@ -211,6 +211,6 @@ impl StreamWriter for MessageWriter {
     }
 
     fn failed(&mut self, error: &Error, out: &mut SseEvents) {
-        out.push_named(&error_body(error.status(), &error.message(), None));
+        out.push_named(&anthropic_error(error.status(), &error.message(), None));
     }
 }

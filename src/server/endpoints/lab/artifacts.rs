@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::Pool;
 use crate::http::error::Error;
 use crate::http::json::Json;
-use lab_core::artifacts::store::{Kept, Shelf};
+use lab_core::artifacts::store::{Artifact, ArtifactStore};
 
 /// Path of the list.
 pub(super) const ROUTE: &str = "/v1/lab/artifacts";
@@ -24,15 +24,15 @@ pub(super) const ROUTE: &str = "/v1/lab/artifacts";
 const PIECE: usize = 256 << 10;
 
 /// The JSON description of a kept result.
-pub(super) fn json_of(kept: &Kept) -> Value {
+pub(super) fn json_of(kept: &Artifact) -> Value {
     let mut out = json!(kept);
     out["url"] = format!("{ROUTE}/{}", kept.id).into();
     out
 }
 
-fn shelf(pool: &Pool) -> Result<&Shelf, Error> {
+fn shelf(pool: &Pool) -> Result<&ArtifactStore, Error> {
     let missing = || Error::NoRoute(ROUTE.into());
-    pool.shelf.as_ref().ok_or_else(missing)
+    pool.config.shelf.as_ref().ok_or_else(missing)
 }
 
 fn unknown(id: &str) -> Error {

@@ -9,12 +9,13 @@ use std::sync::{Arc, OnceLock};
 use axum::extract::State;
 use serde_json::{Map, Value, json};
 
+use crate::served::ServedModel;
 use lab_base::tokenizer::Tokenizer;
-use lab_core::artifacts::arrays::Format;
-use lab_core::artifacts::vectors::Content;
-use lab_core::engine::serving::ServedModel;
+use lab_core::artifacts::arrays::ArrayFormat;
+use lab_core::artifacts::vectors::VectorContent;
 use lab_core::engine::{
-    Among, Attribution, Capture, Edit, EditOp, LabPlan, Lens, Reduce, Vector, Where,
+    Attribution, AttributionUnit, Capture, Edit, EditOp, EditVector, FinishReason, LabPlan, Lens,
+    PositionSelector, Reduction,
 };
 
 use super::adapters::ModelQuery;
@@ -26,7 +27,7 @@ use crate::request::fields::{BodyFields, FieldDoc, fields};
 use crate::request::generation;
 use crate::request::generation::{GenerationParams, choice_requests};
 use crate::request::input::{TextOrTokens, check_ids, texts_or_tokens};
-use crate::response::running_completions::{RunningCompletions, finish_reason, usage_json};
+use crate::response::running_completions::{RunningCompletions, usage_json};
 
 pub(crate) mod artifacts;
 mod objects;
@@ -36,12 +37,11 @@ mod results;
 pub(crate) mod vectors;
 
 pub use patch::patched;
-pub use pictures::Painter;
 
 use lab_core::artifacts::packed::Dtype;
 use objects::{
     AttributionObject, CaptureObject, EditObject, Encoding, LensObject, MAX_ITEMS, Names, Output,
-    Parted, Reduction, Reference, Target, positions, too_many, top,
+    Parted, ReductionName, Reference, TokenRef, positions, too_many, top,
 };
 
 const FIELD: &str = "lab";
@@ -61,7 +61,7 @@ fields! {
         attribution: Option<AttributionObject>,
         encoding: Option<Encoding>,
         output: Option<Output>,
-        format: Option<Format>,
+        format: Option<ArrayFormat>,
     }
 }
 
@@ -77,13 +77,13 @@ fields! {
 
 /// The lab plan of a request: the object `lab`.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct LabRequest {
     plan: LabPlan,
-    targets: Vec<Target>,
+    targets: Vec<TokenRef>,
     encoding: Encoding,
     dtypes: Vec<Dtype>,
     /// The token whose logit is attributed to parts of the model.
-    attributed: Option<Target>,
+    attributed: Option<TokenRef>,
     /// For each edit, the vectors and tokens that it names.
     names: Vec<Names>,
     /// Id of the translators of the logit lens.
@@ -93,10 +93,10 @@ pub struct Wanted {
     /// For each capture, the number of features per row.
     k_of_features: Vec<usize>,
     /// The autoencoders of the captures, set when the plan is resolved for a model.
-    found: OnceLock<Vec<Option<Arc<Content>>>>,
+    found: OnceLock<Vec<Option<Arc<VectorContent>>>>,
     /// Where captured values go. `None`: into the response if they are small.
     output: Option<Output>,
-    format: Format,
+    format: ArrayFormat,
     /// The JSON text of the plan.
     text: String,
 }
@@ -105,15 +105,15 @@ pub struct Wanted {
 ///
 /// # Errors
 /// The plan is invalid for every model.
-pub(crate) fn take(body: &mut BodyFields) -> Result<Option<Arc<Wanted>>, Error> {
+pub(crate) fn take(body: &mut BodyFields) -> Result<Option<Arc<LabRequest>>, Error> {
     let asked: LabField = body.take()?;
     let Some(object) = asked.lab else {
         return Ok(None);
     };
-    Wanted::read(object).map(Arc::new).map(Some)
+    LabRequest::read(object).map(Arc::new).map(Some)
 }
 
-impl Wanted {
+impl LabRequest {
     /// Reads the plan from an object.
     ///
     /// # Errors
@@ -154,22 +154,24 @@ impl Wanted {
         let (mut all_names, mut translator) = (Vec::new(), None);
         for (i, capture) in captures.into_iter().enumerate() {
             let at = format!("captures[{i}]");
-            let reduce = match capture.reduce.unwrap_or(Reduction::None) {
-                Reduction::None => Reduce::None,
-                Reduction::Mean => Reduce::Mean,
-                Reduction::Norm => Reduce::Norm,
-                Reduction::Max => Reduce::Max,
-                Reduction::TopK => Reduce::TopK(top(&format!("{at}.k"), capture.k.unwrap_or(10))?),
+            let reduce = match capture.reduce.unwrap_or(ReductionName::None) {
+                ReductionName::None => Reduction::None,
+                ReductionName::Mean => Reduction::Mean,
+                ReductionName::Norm => Reduction::Norm,
+                ReductionName::Max => Reduction::Max,
+                ReductionName::TopK => {
+                    Reduction::TopK(top(&format!("{at}.k"), capture.k.unwrap_or(10))?)
+                }
             };
             let reduce = match (&capture.sae, reduce) {
                 (None, reduce) => reduce,
-                (Some(_), Reduce::None) => {
+                (Some(_), Reduction::None) => {
                     k_of_features.push(top(&format!("{at}.k"), capture.k.unwrap_or(10))?);
-                    Reduce::None
+                    Reduction::None
                 }
-                (Some(_), Reduce::TopK(k)) => {
+                (Some(_), Reduction::TopK(k)) => {
                     k_of_features.push(k);
-                    Reduce::None
+                    Reduction::None
                 }
                 (Some(_), _) => {
                     let param = format!("{FIELD}.{at}.reduce");
@@ -183,7 +185,11 @@ impl Wanted {
             saes.push(capture.sae);
             dtypes.push(capture.dtype.unwrap_or_default());
             out.captures.push(Capture {
-                positions: positions(&format!("{at}.positions"), capture.positions, Where::Last)?,
+                positions: positions(
+                    &format!("{at}.positions"),
+                    capture.positions,
+                    PositionSelector::Last,
+                )?,
                 point: capture.point,
                 reduce,
                 n_features: 0,
@@ -206,7 +212,7 @@ impl Wanted {
                     Some(layers) => layers.iter().map(|n| format!("layers.{n}.out")).collect(),
                     None => vec!["layers.*.out".into()],
                 },
-                positions: positions("lens.positions", lens.positions, Where::Last)?,
+                positions: positions("lens.positions", lens.positions, PositionSelector::Last)?,
                 top_k: top("lens.top_k", lens.top_k.unwrap_or(10))?,
                 targets: Vec::new(),
                 translators: None,
@@ -219,11 +225,11 @@ impl Wanted {
             out.attribution = Some(Attribution {
                 of: 0,
                 among: match attribution.to {
-                    Some(Parted::Slots) => Among::Slots,
-                    Some(Parted::Heads) => Among::Heads,
-                    Some(Parted::Layers) | None => Among::Layers,
+                    Some(Parted::Slots) => AttributionUnit::Slots,
+                    Some(Parted::Heads) => AttributionUnit::Heads,
+                    Some(Parted::Layers) | None => AttributionUnit::Layers,
                 },
-                positions: positions("attribution.positions", places, Where::Last)?,
+                positions: positions("attribution.positions", places, PositionSelector::Last)?,
             });
         }
         Ok(Self {
@@ -250,7 +256,7 @@ impl Wanted {
     pub(crate) fn plan(&self, served: &ServedModel) -> Result<Arc<LabPlan>, Error> {
         let tokenizer = served.handle.tokenizer();
         if self.output == Some(Output::Artifact) && served.shelf.is_none() {
-            let message = "results are not kept here";
+            let message = "this server stores no artifacts";
             return Err(Error::unsupported(format!("{FIELD}.output"), message));
         }
         let mut plan = self.plan.clone();
@@ -264,7 +270,7 @@ impl Wanted {
             if let Some(id) = &self.translator {
                 let param = format!("{FIELD}.lens.translator");
                 lens.translators = match &*vectors(served, &param, id)? {
-                    Content::Translators(all) => Some(Arc::clone(all)),
+                    VectorContent::Translators(all) => Some(Arc::clone(all)),
                     _ => return Err(other_kind(&param, id, "translators")),
                 };
             }
@@ -286,7 +292,7 @@ impl Wanted {
             let Some(id) = id else { return Ok(None) };
             let param = format!("{FIELD}.captures[{i}].sae");
             let content = vectors(served, &param, id)?;
-            let Content::Sae(sae) = &*content else {
+            let VectorContent::Sae(sae) = &*content else {
                 return Err(other_kind(&param, id, "an autoencoder"));
             };
             let points = served.handle.points();
@@ -301,9 +307,9 @@ impl Wanted {
             }
             Ok(Some(content))
         });
-        let saes: Vec<Option<Arc<Content>>> = saes.collect::<Result<_, _>>()?;
+        let saes: Vec<Option<Arc<VectorContent>>> = saes.collect::<Result<_, _>>()?;
         for (capture, sae) in plan.captures.iter_mut().zip(&saes) {
-            if let Some(Content::Sae(sae)) = sae.as_deref() {
+            if let Some(VectorContent::Sae(sae)) = sae.as_deref() {
                 capture.n_features = sae.n_features();
             }
         }
@@ -314,7 +320,7 @@ impl Wanted {
 }
 
 /// The vectors that are kept under the id in a field.
-fn vectors(served: &ServedModel, param: &str, id: &str) -> Result<Arc<Content>, Error> {
+fn vectors(served: &ServedModel, param: &str, id: &str) -> Result<Arc<VectorContent>, Error> {
     let found = served.vectors.get(id);
     found.map_err(|message| Error::invalid_value(param, format!("`{param}`: {message}")))
 }
@@ -327,7 +333,7 @@ fn other_kind(param: &str, id: &str, expected: &str) -> Error {
     )
 }
 
-impl Wanted {
+impl LabRequest {
     /// Puts the vectors that an edit names into the edit.
     fn refer(
         &self,
@@ -340,14 +346,14 @@ impl Wanted {
             Reference::Nothing => {}
             Reference::Directions(id) => {
                 let param = format!("{at}.vector");
-                let Content::Directions(all) = &*vectors(served, &param, id)? else {
+                let VectorContent::Directions(all) = &*vectors(served, &param, id)? else {
                     return Err(other_kind(&param, id, "directions"));
                 };
-                edit.vector = Vector::Stored(id.clone(), Arc::clone(all));
+                edit.vector = EditVector::Stored(id.clone(), Arc::clone(all));
             }
             Reference::Feature(id, feature) => {
                 let param = format!("{at}.sae");
-                let Content::Sae(sae) = &*vectors(served, &param, id)? else {
+                let VectorContent::Sae(sae) = &*vectors(served, &param, id)? else {
                     return Err(other_kind(&param, id, "an autoencoder"));
                 };
                 let Some(found) = sae.feature(*feature) else {
@@ -356,8 +362,8 @@ impl Wanted {
                     return Err(Error::invalid_value(param, message));
                 };
                 edit.vector = match edit.op {
-                    EditOp::Clamp => Vector::Feature(found),
-                    _ => Vector::Rows(vec![found.decoder]),
+                    EditOp::Clamp => EditVector::Feature(found),
+                    _ => EditVector::Rows(vec![found.decoder]),
                 };
             }
         }
@@ -365,7 +371,7 @@ impl Wanted {
     }
 }
 
-impl Target {
+impl TokenRef {
     /// The id of the token that a field names.
     fn id(&self, tokenizer: &Tokenizer, param: &str) -> Result<u32, Error> {
         let text = match self {
@@ -455,7 +461,7 @@ pub(crate) async fn run(
     let results = all.into_iter().enumerate().map(|(index, one)| {
         let mut result = JsonObject::from(json!({
             "index": index, "text": one.text, "lab": null,
-            "finish_reason": one.reason.map(finish_reason),
+            "finish_reason": one.reason.map(FinishReason::as_str),
         }));
         if let Some(report) = one.report {
             result.put("lab", report);

@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use lab_core::arch::PointParts;
 use lab_core::engine;
-use lab_core::engine::{Edit, EditOp, Where};
+use lab_core::engine::{Edit, EditOp, PositionSelector};
 
 use super::FIELD;
 use crate::http::error::Error;
@@ -59,7 +59,7 @@ pub(super) enum NamedPlaces {
 
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Reduction {
+pub(super) enum ReductionName {
     None,
     Mean,
     Norm,
@@ -72,7 +72,7 @@ pub(super) enum Reduction {
 pub(super) struct CaptureObject {
     pub(super) point: String,
     pub(super) positions: Option<Places>,
-    pub(super) reduce: Option<Reduction>,
+    pub(super) reduce: Option<ReductionName>,
     pub(super) k: Option<usize>,
     pub(super) dtype: Option<Dtype>,
     /// Id of the autoencoder whose features are requested.
@@ -86,7 +86,7 @@ pub(super) struct EditObject {
     pub(super) op: EditOp,
     pub(super) positions: Option<Places>,
     /// Tokens whose rows are edited.
-    pub(super) tokens: Option<Vec<Target>>,
+    pub(super) tokens: Option<Vec<TokenRef>>,
     pub(super) vector: Option<Vector>,
     pub(super) heads: Option<Vec<u64>>,
     pub(super) neurons: Option<Vec<u64>>,
@@ -114,7 +114,7 @@ pub(super) enum Period {
 #[derive(Clone, Debug)]
 pub(super) struct Names {
     pub(super) vector: Reference,
-    pub(super) tokens: Option<Vec<Target>>,
+    pub(super) tokens: Option<Vec<TokenRef>>,
 }
 
 /// The stored vectors that an edit names.
@@ -133,7 +133,7 @@ pub(super) struct LensObject {
     pub(super) layers: Option<Vec<u64>>,
     pub(super) positions: Option<Places>,
     pub(super) top_k: Option<usize>,
-    pub(super) targets: Option<Vec<Target>>,
+    pub(super) targets: Option<Vec<TokenRef>>,
     /// Id of the translators.
     pub(super) translator: Option<String>,
 }
@@ -150,7 +150,7 @@ pub(super) enum Parted {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct AttributionObject {
-    pub(super) of: Target,
+    pub(super) of: TokenRef,
     pub(super) to: Option<Parted>,
     pub(super) positions: Option<Places>,
 }
@@ -158,7 +158,7 @@ pub(super) struct AttributionObject {
 /// A token by its id or its text.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged, expecting = "expected a token id or the text of a token")]
-pub(super) enum Target {
+pub(super) enum TokenRef {
     Id(u32),
     Text(String),
 }
@@ -187,17 +187,17 @@ pub(super) fn too_many(what: &str, found: usize, most: usize) -> Result<(), Erro
 pub(super) fn positions(
     param: &str,
     places: Option<Places>,
-    default: Where,
-) -> Result<Where, Error> {
+    default: PositionSelector,
+) -> Result<PositionSelector, Error> {
     Ok(match places {
         None => default,
-        Some(Places::Named(NamedPlaces::Last)) => Where::Last,
-        Some(Places::Named(NamedPlaces::All)) => Where::All,
-        Some(Places::Named(NamedPlaces::Prompt)) => Where::Prompt,
-        Some(Places::Named(NamedPlaces::Answer)) => Where::Answer,
+        Some(Places::Named(NamedPlaces::Last)) => PositionSelector::Last,
+        Some(Places::Named(NamedPlaces::All)) => PositionSelector::All,
+        Some(Places::Named(NamedPlaces::Prompt)) => PositionSelector::Prompt,
+        Some(Places::Named(NamedPlaces::Answer)) => PositionSelector::Answer,
         Some(Places::List(list)) => {
             too_many(param, list.len(), MAX_POSITIONS)?;
-            Where::List(list)
+            PositionSelector::List(list)
         }
     })
 }
@@ -268,16 +268,20 @@ impl EditObject {
         if others.is_some() {
             return Err(fault(
                 "",
-                "`heads`, `neurons` and `experts` exclude each other",
+                "`heads`, `neurons` and `experts` are mutually exclusive",
             ));
         }
-        let positions = positions(&format!("{at}.positions"), self.positions, Where::All)?;
+        let positions = positions(
+            &format!("{at}.positions"),
+            self.positions,
+            PositionSelector::All,
+        )?;
         let n_tokens = self.tokens.as_ref().map_or(0, Vec::len);
         too_many(&format!("{at}.tokens"), n_tokens, MAX_TOKENS)?;
         let when = match self.when {
-            Some(Period::Prompt) => Where::Prompt,
-            Some(Period::Answer) => Where::Answer,
-            Some(Period::Always) | None => Where::All,
+            Some(Period::Prompt) => PositionSelector::Prompt,
+            Some(Period::Answer) => PositionSelector::Answer,
+            Some(Period::Always) | None => PositionSelector::All,
         };
         let edit = Edit {
             when,
@@ -285,7 +289,7 @@ impl EditObject {
             point: self.point,
             op,
             positions,
-            vector: engine::Vector::Rows(vector),
+            vector: engine::EditVector::Rows(vector),
             parts,
             scale: self.scale.unwrap_or(1.0),
             bounds: [

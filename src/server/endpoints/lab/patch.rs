@@ -17,14 +17,15 @@ use crate::request::fields;
 use crate::request::fields::{BodyFields, FieldDoc, FieldType, fields};
 use crate::request::input::{TextOrTokens, check_ids, texts_or_tokens};
 use crate::response::running_completions::{RunningCompletions, usage_json};
-use lab_core::engine::serving::ServedModel;
+use crate::served::ServedModel;
 use lab_core::engine::{
-    Capture, Captured, Edit, EditOp, LabPlan, Reduce, Request, Usage, Vector, Where,
+    Capture, CapturedPoint, Edit, EditOp, EditVector, LabPlan, PositionSelector, Reduction,
+    Request, Usage,
 };
 use lab_core::model::LOGITS;
 use lab_sampling::Logprobs;
 
-use super::objects::{MAX_ITEMS, Places, Target, positions};
+use super::objects::{MAX_ITEMS, Places, TokenRef, positions};
 
 /// Maximum number of runs in a grid.
 const MAX_RUNS: usize = 4096;
@@ -53,8 +54,8 @@ fields! {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Metric {
-    token: Target,
-    against: Option<Target>,
+    token: TokenRef,
+    against: Option<TokenRef>,
 }
 
 impl FieldType for Metric {}
@@ -66,12 +67,12 @@ pub(crate) fn fields() -> Vec<FieldDoc> {
 
 /// The metric with token ids of a model.
 #[derive(Clone, Copy)]
-struct Measure {
+struct ResolvedMetric {
     token: u32,
     against: Option<u32>,
 }
 
-impl Measure {
+impl ResolvedMetric {
     fn of(self, logits: &[f32]) -> Result<f64, Error> {
         let fault = |detail: String| Error::Engine { detail };
         let logit = |id: u32| logits.get(id as usize).copied().map(f64::from);
@@ -88,25 +89,25 @@ impl Measure {
 }
 
 /// A model with the metric, and the usage of its runs so far.
-struct Runs {
+struct PatchRuns {
     served: Arc<ServedModel>,
-    measure: Measure,
+    measure: ResolvedMetric,
     usage: Usage,
 }
 
-impl Runs {
+impl PatchRuns {
     /// Reads a prompt once for each plan. Returns the captures and the metric of each run.
     async fn each(
         &mut self,
         tokens: &[u32],
         plans: Vec<LabPlan>,
         param: &'static str,
-    ) -> Result<Vec<(Vec<Captured>, f64)>, Error> {
+    ) -> Result<Vec<(Vec<CapturedPoint>, f64)>, Error> {
         let request = |mut plan: LabPlan| {
             plan.captures.push(Capture {
                 point: LOGITS.to_owned(),
-                positions: Where::Last,
-                reduce: Reduce::None,
+                positions: PositionSelector::Last,
+                reduce: Reduction::None,
                 n_features: 0,
             });
             Request {
@@ -154,12 +155,12 @@ fn tokens(served: &ServedModel, param: &'static str, prompt: &Value) -> Result<V
 fn columns(asked: Option<Places>, n: usize) -> Result<Vec<Vec<i64>>, Error> {
     let n = n as i64;
     let resolved = |at: &i64| if *at < 0 { n + *at } else { *at };
-    let found = match positions("positions", asked, Where::Prompt)? {
-        Where::All => return Ok(vec![(0..n).collect()]),
-        Where::Prompt => (0..n).collect(),
-        Where::Last => vec![n - 1],
-        Where::List(list) => list.iter().map(resolved).collect(),
-        Where::Answer => Vec::new(),
+    let found = match positions("positions", asked, PositionSelector::Prompt)? {
+        PositionSelector::All => return Ok(vec![(0..n).collect()]),
+        PositionSelector::Prompt => (0..n).collect(),
+        PositionSelector::Last => vec![n - 1],
+        PositionSelector::List(list) => list.iter().map(resolved).collect(),
+        PositionSelector::Answer => Vec::new(),
     };
     let is_sound = found.is_sorted_by(|a, b| a < b) && found.iter().all(|at| (0..n).contains(at));
     if found.is_empty() || !is_sound {
@@ -171,7 +172,7 @@ fn columns(asked: Option<Places>, n: usize) -> Result<Vec<Vec<i64>>, Error> {
 }
 
 /// The edit of each run, point by point: it sets the rows of the other prompt at the positions of a column.
-fn cells(names: &[String], rows: &[Captured], columns: &[Vec<i64>]) -> Vec<Edit> {
+fn cells(names: &[String], rows: &[CapturedPoint], columns: &[Vec<i64>]) -> Vec<Edit> {
     let mut out = Vec::with_capacity(names.len() * columns.len());
     for (point, captured) in names.iter().zip(rows) {
         let n = captured.elements.len() / captured.positions.len().max(1);
@@ -179,12 +180,12 @@ fn cells(names: &[String], rows: &[Captured], columns: &[Vec<i64>]) -> Vec<Edit>
         for column in columns {
             let own = left.by_ref().take(column.len());
             out.push(Edit {
-                when: Where::All,
+                when: PositionSelector::All,
                 tokens: None,
                 point: point.clone(),
                 op: EditOp::Set,
-                positions: Where::List(column.clone()),
-                vector: Vector::Rows(own.map(<[f32]>::to_vec).collect()),
+                positions: PositionSelector::List(column.clone()),
+                vector: EditVector::Rows(own.map(<[f32]>::to_vec).collect()),
                 parts: None,
                 scale: 1.0,
                 bounds: [f32::NEG_INFINITY, f32::INFINITY],
@@ -201,7 +202,10 @@ pub(crate) async fn patch(
 ) -> Result<Json, Error> {
     let asked: Patch = body.take()?;
     body.closed().finish()?;
-    let name = asked.model.as_deref().unwrap_or(crate::pool::DEFAULT_MODEL);
+    let name = asked
+        .model
+        .as_deref()
+        .unwrap_or(crate::served::DEFAULT_MODEL);
     let served = pool.get(name).await?;
     grid(&served, asked).await.map(Json)
 }
@@ -228,12 +232,12 @@ pub async fn patched(
 async fn grid(served: &Arc<ServedModel>, asked: Patch) -> Result<Value, Error> {
     let patterns = asked.points.unwrap_or_else(|| vec!["layers.*.out".into()]);
     super::too_many("points", patterns.len(), MAX_ITEMS)?;
-    let id = |target: Target, param: &str| {
+    let id = |target: TokenRef, param: &str| {
         let id = target.id(served.handle.tokenizer(), param)?;
         check_ids("metric", &[id], served)?;
         Ok::<u32, Error>(id)
     };
-    let measure = Measure {
+    let measure = ResolvedMetric {
         token: id(asked.metric.token, "metric.token")?,
         against: asked
             .metric
@@ -268,7 +272,7 @@ async fn grid(served: &Arc<ServedModel>, asked: Patch) -> Result<Value, Error> {
         );
         return Err(Error::invalid_value("positions", message));
     }
-    let mut runs = Runs {
+    let mut runs = PatchRuns {
         served: Arc::clone(served),
         measure,
         usage: Usage::default(),
@@ -276,8 +280,8 @@ async fn grid(served: &Arc<ServedModel>, asked: Patch) -> Result<Value, Error> {
     let all: Vec<i64> = columns.iter().flatten().copied().collect();
     let capture = |point: &String| Capture {
         point: point.clone(),
-        positions: Where::List(all.clone()),
-        reduce: Reduce::None,
+        positions: PositionSelector::List(all.clone()),
+        reduce: Reduction::None,
         n_features: 0,
     };
     let reading = LabPlan {

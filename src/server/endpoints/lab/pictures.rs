@@ -15,13 +15,9 @@ use crate::request::fields;
 use crate::request::fields::{BodyFields, FieldDoc, FieldType, fields};
 
 use super::objects::{MAX_POSITIONS, too_many};
-use lab_inspect::pictures::LabPicture;
+use lab_inspect::pictures::{self, ChartFilter, LabPicture};
 
 impl FieldType for LabPicture {}
-
-/// Draws a response, or only these layers and heads of it, as SVG; an error says what is wrong with the response.
-pub type Painter =
-    Arc<dyn Fn(LabPicture, &Value, Vec<u64>, Vec<usize>) -> Result<String, String> + Send + Sync>;
 
 fields! {
     /// A picture.
@@ -54,16 +50,15 @@ pub(crate) async fn picture(
     );
     too_many("layers", layers.len(), MAX_POSITIONS)?;
     too_many("heads", heads.len(), MAX_POSITIONS)?;
-    let Some(painter) = pool.painter.clone() else {
-        let message = "responses are not drawn here";
-        return Err(Error::unsupported("picture", message));
-    };
     let _turn = pool.drawing.lock().await;
-    let paint = move || painter(asked.picture, &asked.response, layers, heads);
+    let paint = move || {
+        let filter = ChartFilter { layers, heads };
+        pictures::chart(asked.picture, &asked.response, &filter).map(|chart| pictures::svg(&chart))
+    };
     let painted = tokio::task::spawn_blocking(paint).await;
     let painted = painted.map_err(|error| Error::Engine {
         detail: error.to_string(),
     })?;
-    let painted = painted.map_err(|message| Error::invalid_value("response", message))?;
+    let painted = painted.map_err(|fault| Error::invalid_value("response", fault.to_string()))?;
     Ok(svg(painted))
 }

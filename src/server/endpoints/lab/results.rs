@@ -13,19 +13,20 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 
+use crate::served::ServedModel;
 use lab_base::tokenizer::Tokenizer;
 use lab_base::util::atomic_file::OutputPath;
+use lab_base::util::clock::unix_seconds;
 use lab_base::util::parallel;
 use lab_core::artifacts::arrays;
-use lab_core::artifacts::arrays::{Elements, Format, Named};
+use lab_core::artifacts::arrays::{ArrayFormat, Elements, NamedArray};
 use lab_core::artifacts::store;
-use lab_core::artifacts::store::Kept;
-use lab_core::artifacts::vectors::Content;
-use lab_core::engine::serving::{ServedModel, unix_seconds};
-use lab_core::engine::{Attributed, Captured, LabResult, LensRow, Reduce};
+use lab_core::artifacts::store::Artifact;
+use lab_core::artifacts::vectors::VectorContent;
+use lab_core::engine::{AttributionResult, CapturedPoint, LabResult, LensRow, Reduction};
 
 use super::objects::{Encoding, Output};
-use super::{Wanted, artifacts};
+use super::{LabRequest, artifacts};
 use crate::http::error::Error;
 use crate::http::json::{JsonText, json_text};
 use lab_core::artifacts::packed::Dtype;
@@ -35,7 +36,7 @@ const MAX_TEXT: usize = 1 << 20;
 
 /// A captured value to be written into a response or a file.
 struct Shown<'a> {
-    captured: Cow<'a, Captured>,
+    captured: Cow<'a, CapturedPoint>,
     /// Id of the autoencoder, if the places are indices of its features.
     sae: Option<&'a str>,
     dtype: Dtype,
@@ -57,14 +58,14 @@ impl Shown<'_> {
     }
 
     /// The arrays of the value in a file.
-    fn arrays(&self) -> impl Iterator<Item = Named<'_>> {
-        let elements = Named {
+    fn arrays(&self) -> impl Iterator<Item = NamedArray<'_>> {
+        let elements = NamedArray {
             name: self.name.clone(),
             shape: self.shape.clone(),
             elements: self.dtype.of(&self.captured.elements),
         };
-        let has_places = matches!(self.captured.reduce, Reduce::TopK(_));
-        let places = has_places.then(|| Named {
+        let has_places = matches!(self.captured.reduce, Reduction::TopK(_));
+        let places = has_places.then(|| NamedArray {
             name: self.indices(),
             shape: self.shape.clone(),
             elements: Elements::I32(&self.captured.places),
@@ -77,11 +78,11 @@ impl Shown<'_> {
         CaptureJson {
             point: &self.captured.point,
             reduce: match self.captured.reduce {
-                Reduce::None => "none",
-                Reduce::Mean => "mean",
-                Reduce::Max => "max",
-                Reduce::Norm => "norm",
-                Reduce::TopK(_) => "top_k",
+                Reduction::None => "none",
+                Reduction::Mean => "mean",
+                Reduction::Max => "max",
+                Reduction::Norm => "norm",
+                Reduction::TopK(_) => "top_k",
             },
             positions: &self.captured.positions,
             shape: &self.shape,
@@ -95,7 +96,7 @@ impl Shown<'_> {
     }
 
     fn has_places(&self) -> bool {
-        matches!(self.captured.reduce, Reduce::TopK(_))
+        matches!(self.captured.reduce, Reduction::TopK(_))
     }
 
     fn inline(&self, encoding: Encoding) -> CaptureJson<'_> {
@@ -190,7 +191,7 @@ struct AttributedRowJson<'a> {
 }
 
 impl<'a> AttributedJson<'a> {
-    fn new(of: &'a Attributed, tokenizer: &Tokenizer) -> Self {
+    fn new(of: &'a AttributionResult, tokenizer: &Tokenizer) -> Self {
         let piece = String::from_utf8_lossy(tokenizer.piece(of.of));
         let rows = of.rows.iter().map(|row| AttributedRowJson {
             position: row.position,
@@ -267,9 +268,9 @@ struct TokenJson<'a> {
 }
 
 /// Says that nobody waits for a result any more, when it is dropped.
-struct Waiting(Arc<AtomicBool>);
+struct CancelOnDrop(Arc<AtomicBool>);
 
-impl Drop for Waiting {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Release);
     }
@@ -284,7 +285,7 @@ static TURNS: Semaphore = Semaphore::const_new(2);
 /// Number of rows whose features are computed together.
 const ROWS_AT_ONCE: usize = 8;
 
-impl Wanted {
+impl LabRequest {
     /// Writes a result as a file of arrays. Returns the description that a response has of it.
     ///
     /// # Errors
@@ -292,12 +293,12 @@ impl Wanted {
     pub fn write<'p>(
         &self,
         target: impl Into<OutputPath<'p>>,
-        format: Format,
+        format: ArrayFormat,
         result: &LabResult,
         served: &ServedModel,
     ) -> io::Result<Value> {
         let values = self.values(result, &WANTED);
-        let arrays: Vec<Named<'_>> = values.iter().flat_map(Shown::arrays).collect();
+        let arrays: Vec<NamedArray<'_>> = values.iter().flat_map(Shown::arrays).collect();
         let metadata = self.metadata(result, &values, served);
         arrays::write(target, format, &arrays, &metadata)?;
         let captures = values.iter().map(Shown::in_file).collect();
@@ -305,7 +306,10 @@ impl Wanted {
     }
 
     /// The captured values, each under a unique name, and whether half precision is requested.
-    pub fn captured<'a>(&'a self, result: &'a LabResult) -> Vec<(String, Cow<'a, Captured>, bool)> {
+    pub fn captured<'a>(
+        &'a self,
+        result: &'a LabResult,
+    ) -> Vec<(String, Cow<'a, CapturedPoint>, bool)> {
         let values = self.values(result, &WANTED).into_iter();
         let own = values.map(|value| (value.name, value.captured, value.dtype == Dtype::F16));
         own.collect()
@@ -334,7 +338,7 @@ impl Wanted {
         let ended = |detail: String| Error::Engine { detail };
         let turn = TURNS.acquire().await.map_err(|e| ended(e.to_string()))?;
         let is_over = Arc::new(AtomicBool::new(false));
-        let _waiting = Waiting(Arc::clone(&is_over));
+        let _waiting = CancelOnDrop(Arc::clone(&is_over));
         let (wanted, served) = (Arc::clone(self), Arc::clone(served));
         let work = move || {
             let _turn = turn;
@@ -364,8 +368,8 @@ impl Wanted {
         let is_kept = is_kept && !is_over.load(Ordering::Acquire);
         let kept = served.shelf.as_ref().filter(|_| is_kept);
         let kept = kept.map(|shelf| {
-            let arrays: Vec<Named<'_>> = values.iter().flat_map(Shown::arrays).collect();
-            shelf.keep(
+            let arrays: Vec<NamedArray<'_>> = values.iter().flat_map(Shown::arrays).collect();
+            shelf.save(
                 self.format,
                 &arrays,
                 &self.metadata(result, &values, served),
@@ -406,10 +410,10 @@ impl Wanted {
     /// The captured values, each under a unique name.
     fn values<'a>(&'a self, result: &'a LabResult, is_over: &AtomicBool) -> Vec<Shown<'a>> {
         let mut names = HashSet::new();
-        let value = |captured: &'a Captured| {
+        let value = |captured: &'a CapturedPoint| {
             let captured = self.featured(captured, is_over);
             // Of no rows there is no mean and no maximum.
-            let is_one = matches!(captured.reduce, Reduce::Mean | Reduce::Max)
+            let is_one = matches!(captured.reduce, Reduction::Mean | Reduction::Max)
                 && !captured.positions.is_empty();
             let n_rows = (!is_one).then_some(captured.positions.len() as u64);
             let dims = captured.shape.iter().rev().copied();
@@ -433,19 +437,23 @@ impl Wanted {
 
     /// The strongest features of each row if they are requested, otherwise the value itself. The features are not
     /// complete if the work is over before.
-    fn featured<'a>(&self, captured: &'a Captured, is_over: &AtomicBool) -> Cow<'a, Captured> {
+    fn featured<'a>(
+        &self,
+        captured: &'a CapturedPoint,
+        is_over: &AtomicBool,
+    ) -> Cow<'a, CapturedPoint> {
         let found = self
             .found
             .get()
             .and_then(|all| all.get(captured.of)?.as_deref());
-        let Some(Content::Sae(sae)) = found else {
+        let Some(VectorContent::Sae(sae)) = found else {
             return Cow::Borrowed(captured);
         };
         let k = self.k_of_features[captured.of].min(sae.n_features());
-        let mut out = Captured {
+        let mut out = CapturedPoint {
             shape: vec![k as u64],
-            reduce: Reduce::TopK(k),
-            ..Captured::like(captured)
+            reduce: Reduction::TopK(k),
+            ..CapturedPoint::like(captured)
         };
         let parts: Vec<&[f32]> = captured
             .elements
@@ -455,7 +463,7 @@ impl Wanted {
             if is_over.load(Ordering::Acquire) {
                 return Err(());
             }
-            let mut own = Captured::like(captured);
+            let mut own = CapturedPoint::like(captured);
             for features in sae.features(parts[at]).chunks_exact(sae.n_features()) {
                 own.push_top(k, features);
             }
@@ -501,7 +509,7 @@ impl Wanted {
 }
 
 /// The description of the file in a response. If the file could not be written, the values are in the response.
-fn artifact(kept: Result<Kept, store::Error>) -> Value {
+fn artifact(kept: Result<Artifact, store::Error>) -> Value {
     match kept {
         Ok(kept) => artifacts::json_of(&kept),
         Err(error) => {

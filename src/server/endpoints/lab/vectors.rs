@@ -17,7 +17,7 @@ use crate::request::fields;
 use crate::request::fields::{BodyFields, FieldDoc, fields};
 use lab_base::weights::safetensors;
 use lab_base::weights::safetensors::Dtype;
-use lab_core::artifacts::vectors::Refused;
+use lab_core::artifacts::vectors::SaveError;
 
 use super::artifacts::id_of;
 use super::objects::Vector;
@@ -27,7 +27,7 @@ pub(crate) const ROUTE: &str = "/v1/lab/vectors";
 
 fields! {
     /// Vectors under an id: a file, one vector, or several.
-    struct Sent {
+    struct VectorsUpload {
         /// Their id: letters, digits, `-` and `_`.
         id: String,
         /// The bytes of a safetensors or GGUF file, in base64.
@@ -41,18 +41,18 @@ fields! {
 
 /// The documented fields of vectors that a client sends.
 pub(crate) fn fields() -> Vec<FieldDoc> {
-    fields::documented::<Sent>()
+    fields::documented::<VectorsUpload>()
 }
 
 pub(crate) async fn list(State(pool): State<Arc<Pool>>) -> Json {
-    Json(json!({ "object": "list", "data": pool.vectors.list() }))
+    Json(json!({ "object": "list", "data": pool.config.vectors.list() }))
 }
 
 pub(crate) async fn keep(
     State(pool): State<Arc<Pool>>,
     mut body: BodyFields,
 ) -> Result<Json, Error> {
-    let sent: Sent = body.take()?;
+    let sent: VectorsUpload = body.take()?;
     body.closed().finish()?;
     let bytes = match (sent.file, sent.vector, sent.vectors) {
         (Some(file), None, None) => BASE64_STANDARD.decode(file).map_err(|error| {
@@ -65,11 +65,11 @@ pub(crate) async fn keep(
             return Err(Error::invalid_value("vectors", message));
         }
     };
-    let stored = pool.vectors.keep(&sent.id, &bytes);
+    let stored = pool.config.vectors.save(&sent.id, &bytes);
     let stored = stored.map_err(|refused| match refused {
-        Refused::Id(message) => Error::invalid_value("id", format!("`id`: {message}")),
-        Refused::Content(message) => Error::invalid_value("vectors", message),
-        Refused::Io(error) => Error::Engine {
+        SaveError::Id(message) => Error::invalid_value("id", format!("`id`: {message}")),
+        SaveError::Content(message) => Error::invalid_value("vectors", message),
+        SaveError::Io(error) => Error::Engine {
             detail: format!("vectors were not written: {error}"),
         },
     })?;
@@ -105,7 +105,7 @@ pub(crate) async fn delete(
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Json, Error> {
     let id = id_of(id);
-    match pool.vectors.remove(&id) {
+    match pool.config.vectors.remove(&id) {
         true => Ok(Json(
             json!({ "id": id, "object": "lab.vectors", "deleted": true }),
         )),

@@ -12,8 +12,8 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 
+use crate::served::ServedModel;
 use lab_core::engine::Request;
-use lab_core::engine::serving::ServedModel;
 
 use crate::Pool;
 use crate::http::error::Error;
@@ -138,9 +138,6 @@ pub(crate) struct NativeParams {
 
 impl NativeParams {
     /// Takes the fields out of a body.
-    ///
-    /// # Errors
-    /// A field is missing, of another type or out of range.
     pub(crate) fn take(body: &mut BodyFields) -> Result<Self, Error> {
         let generation = GenerationParams::take(body, 0)?;
         let native: NativeFields = body.take()?;
@@ -177,9 +174,6 @@ impl NativeParams {
     }
 
     /// The response to these prompts, which come from the field `field`.
-    ///
-    /// # Errors
-    /// A prompt or parameter does not fit the model, or the engine refuses a request.
     pub(crate) async fn answer(
         &self,
         served: &Arc<ServedModel>,

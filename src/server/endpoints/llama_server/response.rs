@@ -8,13 +8,12 @@ use serde_json::{Value, json};
 use crate::http::json;
 use crate::http::json::{JsonObject, JsonText};
 use crate::http::transport::SseEvents;
-use crate::request::diffusion::step_json;
 use crate::response::logprobs;
 use crate::response::running_completions::{
-    Completion, DenoisingStep, StreamWriter, progress_json, timings_json,
+    Completion, DenoisingStep, StreamWriter, progress_json, step_json, timings_json,
 };
-use lab_core::engine::serving::ServedModel;
-use lab_core::engine::{AnswerToken, FinishReason, Progress, Stopped, TokenLogprob, Usage};
+use crate::served::ServedModel;
+use lab_core::engine::{AnswerToken, FinishReason, PromptProgress, StopMatch, TokenLogprob, Usage};
 
 /// The data that all completions of a response share.
 pub(super) struct ResponseData {
@@ -52,7 +51,7 @@ pub(super) struct NativeWriter {
 /// How a completion ended.
 struct Ending<'a> {
     reason: Option<FinishReason>,
-    stopped: Option<&'a Stopped>,
+    stopped: Option<&'a StopMatch>,
     has_new_line: bool,
     usage: &'a Usage,
 }
@@ -110,8 +109,8 @@ impl NativeWriter {
             (Some(FinishReason::Length), _) => ("limit", String::new()),
             (None, _) => ("none", String::new()),
             (Some(FinishReason::Stop), None) => ("eos", String::new()),
-            (Some(FinishReason::Stop), Some(Stopped::Text(text))) => ("word", text.clone()),
-            (Some(FinishReason::Stop), Some(Stopped::Token(id))) => {
+            (Some(FinishReason::Stop), Some(StopMatch::Text(text))) => ("word", text.clone()),
+            (Some(FinishReason::Stop), Some(StopMatch::Token(id))) => {
                 let piece = String::from_utf8_lossy(tokenizer.piece(*id));
                 ("word", piece.into_owned())
             }
@@ -211,7 +210,7 @@ struct Chunk<'a> {
 impl StreamWriter for NativeWriter {
     const HAS_DONE: bool = false;
 
-    fn progress(&mut self, choice: u32, progress: &Progress, out: &mut SseEvents) {
+    fn progress(&mut self, choice: u32, progress: &PromptProgress, out: &mut SseEvents) {
         let mut chunk = self.empty(choice);
         chunk["prompt_progress"] = progress_json(progress);
         out.push(&chunk);
@@ -245,7 +244,7 @@ impl StreamWriter for NativeWriter {
         &mut self,
         choice: u32,
         reason: FinishReason,
-        stopped: Option<&Stopped>,
+        stopped: Option<&StopMatch>,
         out: &mut SseEvents,
     ) {
         let sent = &self.sent[choice as usize];

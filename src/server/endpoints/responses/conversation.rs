@@ -7,11 +7,10 @@ use serde_json::{Value, json};
 
 use crate::http::context::RequestContext;
 use crate::http::error::{Error, quoted};
-use crate::request::json_access::{malformed, object_at, text_at, unsupported};
+use crate::request::json_access::{JsonMap, given, malformed, object_at, text_at, unsupported};
 use crate::request::object_fields::{ObjectFields, ignore_unknown};
 use crate::response::item_store::ItemStore;
 
-use super::request::{Fields, given};
 use super::tools::{OfferedTools, TOOLS, with_text};
 
 /// Items that only OpenAI's services make or read, and marks of its clients.
@@ -104,9 +103,6 @@ fn is_reference(item: &Value) -> bool {
 }
 
 /// Replaces references by the items that they name.
-///
-/// # Errors
-/// There is no such item for this client.
 pub(super) fn resolve(input: &mut Value, kept: &ItemStore) -> Result<(), Error> {
     for (i, item) in input.as_array_mut().into_iter().flatten().enumerate() {
         if !is_reference(item) {
@@ -126,9 +122,6 @@ pub(super) fn resolve(input: &mut Value, kept: &ItemStore) -> Result<(), Error> 
 }
 
 /// The messages of a conversation, and the tools that its items add to those offered.
-///
-/// # Errors
-/// An item is malformed or not served; the error names its place.
 pub(super) fn messages(
     instructions: Option<&str>,
     input: &Value,
@@ -193,7 +186,7 @@ fn add_result(messages: &mut Vec<Value>, id: &str, content: &str) {
 }
 
 /// The id of a call, which old items have instead.
-fn call_id<'a>(at: &str, fields: &'a Fields) -> Result<&'a str, Error> {
+fn call_id<'a>(at: &str, fields: &'a JsonMap) -> Result<&'a str, Error> {
     let id = given(fields, "call_id").or(given(fields, "id"));
     let id = id.and_then(Value::as_str);
     id.ok_or_else(|| malformed(&format!("{at}.call_id"), "a string"))

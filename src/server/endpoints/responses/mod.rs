@@ -20,16 +20,14 @@ use crate::endpoints::chat_request::ChatRequest;
 use crate::http::error::Error;
 use crate::http::json::Json;
 use crate::request::fields::BodyFields;
-use crate::response::envelope::{Envelope, ReportOptions};
+use crate::request::generation::ReportOptions;
+use crate::response::envelope::Envelope;
 
 pub(crate) use request::fields;
 pub(crate) use tools::{INPUT, free_text};
 
 use request::Rewritten;
 use response::ResponseWriter;
-
-/// The routes of responses.
-pub(crate) const ROUTES: &[&str] = &["/v1/responses", "/responses"];
 
 /// The conversation of a rewritten request.
 fn dialogue(mut body: BodyFields) -> Result<ChatRequest, Error> {

@@ -1,6 +1,6 @@
 //! Converts the fields of a responses request into those of chat completions.
 //!
-//! Fields that only this shape has are checked here, so that errors name the places that the client wrote; all others
+//! JsonMap that only this shape has are checked here, so that errors name the places that the client wrote; all others
 //! are passed on unchanged.
 
 use serde_json::{Map, Value, json};
@@ -10,7 +10,7 @@ use crate::http::context::RequestContext;
 use crate::http::error::{Error, quoted};
 use crate::request::fields::{BodyFields, FieldDoc, fields};
 use crate::request::generation::check_top_logprobs;
-use crate::request::json_access::{malformed, object_at, text_at, unsupported};
+use crate::request::json_access::{JsonMap, given, malformed, object_at, text_at, unsupported};
 use crate::request::object_fields::ObjectFields;
 use crate::response::item_store::ItemStore;
 
@@ -40,8 +40,6 @@ fields! {
         background: Option<bool>,
     }
 }
-
-pub(super) type Fields = Map<String, Value>;
 
 /// The objects of a request.
 const SHAPES: &[(&str, &ObjectFields)] = &[
@@ -84,7 +82,7 @@ pub(crate) fn fields() -> Vec<FieldDoc> {
 pub(super) struct Rewritten {
     pub(super) body: BodyFields,
     /// The fields that the response repeats.
-    pub(super) echo: Fields,
+    pub(super) echo: JsonMap,
     /// The tools by the names under which the model calls them.
     pub(super) callees: ClientTools,
     /// Whether later requests may refer to the items of the response.
@@ -105,14 +103,7 @@ const INCLUDES: &[&str] = &[
 ];
 const LOGPROBS: &str = "message.output_text.logprobs";
 
-pub(super) fn given<'a>(fields: &'a Fields, name: &str) -> Option<&'a Value> {
-    fields.get(name).filter(|value| !value.is_null())
-}
-
 /// The chat completion request that corresponds to this request. Items that it refers to are among `kept`.
-///
-/// # Errors
-/// A field is missing, wrong or not supported; the error names its place.
 pub(super) fn rewritten(mut body: BodyFields, kept: &ItemStore) -> Result<Rewritten, Error> {
     for (name, shape) in SHAPES {
         body.prune(name, shape)?;
@@ -126,7 +117,7 @@ pub(super) fn rewritten(mut body: BodyFields, kept: &ItemStore) -> Result<Rewrit
     conversation::resolve(&mut own.input, kept)?;
     let instructions = own.instructions.as_deref();
     let messages = conversation::messages(instructions, &own.input, &mut offered)?;
-    let mut out = Fields::new();
+    let mut out = JsonMap::new();
     out.insert("messages".into(), messages.into());
     let tools = std::mem::take(&mut offered.functions);
     if !tools.is_empty() {
@@ -224,9 +215,9 @@ impl ResponseFields {
     }
 
     /// The fields that the response repeats, with their defaults.
-    fn echo(&self, body: &BodyFields) -> Fields {
+    fn echo(&self, body: &BodyFields) -> JsonMap {
         let number = |name: &str| body.get(name).cloned().unwrap_or_default();
-        let of = |fields: &Option<Fields>, name: &str| {
+        let of = |fields: &Option<JsonMap>, name: &str| {
             let value = fields.as_ref().and_then(|fields| fields.get(name));
             value.cloned().unwrap_or_default()
         };
@@ -252,13 +243,13 @@ impl ResponseFields {
         });
         match echo {
             Value::Object(fields) => fields,
-            _ => Fields::new(),
+            _ => JsonMap::new(),
         }
     }
 }
 
 /// Adds the format of the text.
-fn add_format(text_fields: &Fields, out: &mut Fields) -> Result<(), Error> {
+fn add_format(text_fields: &JsonMap, out: &mut JsonMap) -> Result<(), Error> {
     const AT: &str = "text.format";
     if given(text_fields, "verbosity").is_some() {
         RequestContext::current().ignore("text.verbosity");

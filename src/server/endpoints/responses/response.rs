@@ -14,8 +14,8 @@ use crate::response::item_store::ItemStore;
 use crate::response::logprobs;
 use crate::response::logprobs::TokenNames;
 use crate::response::running_completions::{Completion, DenoisingStep, StreamWriter};
-use lab_core::engine::serving;
-use lab_core::engine::{AnswerToken, FinishReason, Stopped, Usage};
+use lab_base::util::clock::unix_seconds;
+use lab_core::engine::{AnswerToken, FinishReason, StopMatch, Usage};
 
 use super::tools::{ClientTools, ToolKind, free_text};
 
@@ -136,7 +136,7 @@ impl ResponseWriter {
         let mut out = json!({
             "id": self.envelope.id, "object": "response", "created_at": self.envelope.created,
             "status": status, "background": false,
-            "completed_at": (status == COMPLETED).then(serving::unix_seconds),
+            "completed_at": (status == COMPLETED).then(unix_seconds),
             "error": error, "incomplete_details": details,
             "model": self.envelope.served.name, "output": self.items,
         });
@@ -412,7 +412,7 @@ impl StreamWriter for ResponseWriter {
         self.lab = Some(result);
     }
 
-    fn end(&mut self, _: u32, reason: FinishReason, _: Option<&Stopped>, out: &mut SseEvents) {
+    fn end(&mut self, _: u32, reason: FinishReason, _: Option<&StopMatch>, out: &mut SseEvents) {
         self.reason = Some(reason);
         if self.items.is_empty() && self.open.is_none() {
             self.begin(OpenItem::Text(String::new(), Vec::new()), out);

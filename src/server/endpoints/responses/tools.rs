@@ -11,11 +11,9 @@ use serde_json::{Value, json};
 
 use crate::http::context::RequestContext;
 use crate::http::error::{Error, quoted};
-use crate::request::json_access::{malformed, object_at, text_at};
+use crate::request::json_access::{JsonMap, given, malformed, object_at, text_at};
 use crate::request::object_fields::{ObjectFields, ignore_unknown};
 use lab_base::chat::tool_calls::completed_arguments;
-
-use super::request::{Fields, given};
 
 /// The name of the argument of a tool that takes free text.
 pub(crate) const INPUT: &str = "input";
@@ -103,9 +101,6 @@ pub(super) struct OfferedTools {
 impl OfferedTools {
     /// Adds a tool, or those of a namespace. One that only OpenAI runs or that nobody knows is left out, and the response
     /// names it.
-    ///
-    /// # Errors
-    /// The tool is malformed, or not known and the server is strict; the error names its place.
     pub(super) fn add(&mut self, at: &str, tool: &Value) -> Result<(), Error> {
         let fields = object_at(at, tool)?;
         match text_at(at, fields, "type")? {
@@ -127,9 +122,9 @@ impl OfferedTools {
         }
     }
 
-    fn add_one(&mut self, at: &str, tool: &Fields, namespace: Option<&str>) -> Result<(), Error> {
+    fn add_one(&mut self, at: &str, tool: &JsonMap, namespace: Option<&str>) -> Result<(), Error> {
         let namespace = namespace.filter(|space| *space != NO_SPACE);
-        let mut function = Fields::new();
+        let mut function = JsonMap::new();
         if let Some(description) = given(tool, "description") {
             function.insert("description".into(), description.clone());
         }
@@ -190,9 +185,6 @@ impl OfferedTools {
     }
 
     /// Adds the tools that a search found, except those that are offered already.
-    ///
-    /// # Errors
-    /// As in [`Self::add`].
     pub(super) fn add_found(&mut self, at: &str, tools: Option<&Value>) -> Result<(), Error> {
         for (i, tool) in tools
             .and_then(Value::as_array)
@@ -296,9 +288,6 @@ fn flat(namespace: Option<&str>, name: &str) -> String {
 }
 
 /// The choice of tools in the shape of chat completions.
-///
-/// # Errors
-/// The choice is malformed; the error names its place.
 pub(super) fn choice(choice: &Value, offered: &OfferedTools) -> Result<Value, Error> {
     const AT: &str = "tool_choice";
     let named = |at: &str, value: &Value| {

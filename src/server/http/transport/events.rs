@@ -4,10 +4,10 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::http::header;
+use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::future::BoxFuture;
-use futures_util::stream::{self, BoxStream, StreamExt};
+use futures_util::stream::{self, BoxStream, Stream, StreamExt};
 use serde::Serialize;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -79,12 +79,24 @@ fn with_pings(events: BoxStream<'static, SseEvents>, ping: Duration) -> Response
             }
         }
     });
+    event_response(parts.map(Ok::<_, Infallible>))
+}
+
+/// A response whose body is the text of events, in these parts.
+pub(crate) fn event_response(
+    parts: impl Stream<Item = Result<Bytes, Infallible>> + Send + 'static,
+) -> Response {
     let headers = [
         (header::CONTENT_TYPE, "text/event-stream"),
         (header::CACHE_CONTROL, "no-cache"),
     ];
-    let body = Body::from_stream(parts.map(Ok::<_, Infallible>));
-    (headers, body).into_response()
+    (headers, Body::from_stream(parts)).into_response()
+}
+
+/// Whether a response with these headers consists of events.
+pub(crate) fn is_event_stream(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE);
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }
 
 /// Makes the last event of an answer that breaks off after this many events.

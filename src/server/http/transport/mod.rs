@@ -11,6 +11,7 @@ mod runtime;
 mod socket;
 
 pub use events::{FailureEvent, SseEvents, event_stream, relay};
+pub(crate) use events::{event_response, is_event_stream};
 pub use exchange::{AnswerBody, ConnectionPool, PooledConnection, send};
 pub use listener::{ConnectionTimeouts, serve};
 pub use runtime::{MAX_BODY_BYTES, runtime};

@@ -19,9 +19,6 @@ pub(crate) use unix::EngineSocket;
 pub(crate) type EngineSocket = tokio::net::TcpStream;
 
 /// Connects to a socket and registers the connection with this runtime.
-///
-/// # Errors
-/// Nothing listens there, or the system has no such sockets.
 pub(super) fn connect(path: &Path, runtime: &Handle) -> io::Result<EngineSocket> {
     #[cfg(unix)]
     return unix::connect(path, runtime);

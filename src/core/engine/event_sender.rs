@@ -10,19 +10,19 @@ use super::event::Event;
 use super::stats::Stats;
 
 /// The receiver of a request's events, and its place in the queue.
-pub(super) struct Caller {
+pub(super) struct EventSender {
     /// The receiver closes the channel to cancel the request.
     pub(super) events: mpsc::UnboundedSender<Event>,
     pub(super) arrived: Instant,
     pub(super) stats: Arc<Stats>,
     /// Shared by the completions of a request.
-    pub(super) ticket: Arc<Ticket>,
+    pub(super) permit: Arc<QueuePermit>,
 }
 
 /// A place among the waiting and active requests, given back when the last of its completions drops it.
-pub(super) struct Ticket(Arc<AtomicUsize>);
+pub(super) struct QueuePermit(Arc<AtomicUsize>);
 
-impl Ticket {
+impl QueuePermit {
     /// Takes a place if fewer than `limit` are taken. All completions of a request share one place, so that a request
     /// with many of them leaves places for others.
     pub(super) fn take(places: &Arc<AtomicUsize>, limit: usize) -> Option<Arc<Self>> {
@@ -33,7 +33,7 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for QueuePermit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }

@@ -10,17 +10,17 @@ use crate::plan::{KeyTokens, Plan, PooledPlan, RowLayout, Unit};
 use lab_base::ggml::{Error, Executor, Graph};
 
 use super::super::cache::states::PassStates;
-use super::super::cache::store::{Attended, CachedStore, PassStore, WholeView};
-use super::super::shape::{GraphParts, Shape};
+use super::super::cache::store::{CachedStore, PassStore, PassViews, SpanView};
+use super::super::graph_shape::{GraphParts, GraphShape};
 use super::attention::ViewInput;
 use super::data::PassData;
 use super::lab::LabInputs;
-use super::list::{ListInputs, OfSource, OfTokens};
-use super::rows::{EndedRows, KvSlots, OutputRows, PooledRows, RowsOf, StateRows};
+use super::list::{BatchTokens, ListInputs, SourceTokens};
+use super::rows::{EndedRows, KvSlots, OutputRows, PooledRows, RowLookup, StateRows};
 use super::visible::VisibleKeys;
 
 /// All inputs of the graph of a pass.
-pub(in crate::model) struct Inputs {
+pub(in crate::model) struct PassInputs {
     pub(in crate::model) tokens: ListInputs,
     /// The inputs of the sources; none if the pass reads no source.
     pub(in crate::model) source: Option<ListInputs>,
@@ -66,12 +66,12 @@ fn far_of(plan: &Plan, group: usize) -> Option<u64> {
     biased.find_map(|unit| unit.weight(TABLE).and(unit.option_int("max_distance")))
 }
 
-impl Inputs {
+impl PassInputs {
     /// The inputs of a graph of this shape.
     pub(in crate::model) fn new(
         g: &Graph,
         parts: &GraphParts<'_>,
-        shape: &Shape,
+        shape: &GraphShape,
     ) -> Result<Self, Error> {
         let (plan, options) = (parts.plan, parts.options);
         let n = shape.n_tokens as u64;
@@ -167,12 +167,12 @@ impl Inputs {
         let pooled = self.pooled.iter().map(Option::as_ref);
         let blocks = pooled.map(|own| Some(own?.rows.clone())).collect();
         let whole = self.views.iter().zip(&self.ended).map(|(input, ended)| {
-            Some(WholeView {
+            Some(SpanView {
                 view: input.whole.clone()?,
                 ended: ended.as_ref().map(|(rows, _)| rows.blocks.clone()),
             })
         });
-        let pass = Attended {
+        let pass = PassViews {
             views,
             whole: whole.collect(),
             blocks,
@@ -209,7 +209,7 @@ impl Inputs {
     }
 
     /// The captures and edits of the graph at each point.
-    pub(in crate::model) fn lab(&self, parts: &GraphParts<'_>, shape: &Shape) -> GraphLab {
+    pub(in crate::model) fn lab(&self, parts: &GraphParts<'_>, shape: &GraphShape) -> GraphLab {
         self.lab.uses(parts.points, &shape.lab)
     }
 
@@ -220,10 +220,10 @@ impl Inputs {
         data: &PassData<'_>,
     ) -> Result<(), Error> {
         let batch = data.batch;
-        let known = OfTokens::new(data);
+        let known = BatchTokens::new(data);
         self.tokens.write(executor, batch, data.adapters, &known)?;
         if let Some(source) = &self.source {
-            source.write(executor, data.source, data.adapters, &OfSource)?;
+            source.write(executor, data.source, data.adapters, &SourceTokens)?;
         }
         if let Some(rows) = &self.output_rows {
             rows.write(executor, batch)?;
@@ -246,14 +246,14 @@ impl Inputs {
             let Some(input) = input else { continue };
             match &data.keys[group] {
                 VisibleKeys::Pass(..) => {
-                    let places = batch.places.iter().enumerate();
+                    let places = batch.positions.iter().enumerate();
                     let rows: HashMap<_, _> = places.map(|(at, place)| (*place, at)).collect();
                     let row = |id, position| rows.get(&(id, position)).copied();
-                    input.write(executor, &batch.places, row)?;
+                    input.write(executor, &batch.positions, row)?;
                 }
                 _ => {
                     let slot = |id, position| data.block_manager.slot_of(group, id, position);
-                    input.write(executor, &batch.places, slot)?;
+                    input.write(executor, &batch.positions, slot)?;
                 }
             }
         }
@@ -262,21 +262,21 @@ impl Inputs {
 
     /// Writes the inputs of the blocks that end in the pass.
     fn write_ended(&self, executor: &mut Executor, data: &PassData<'_>) -> Result<(), Error> {
-        let places = data.batch.places.as_slice();
+        let places = data.batch.positions.as_slice();
         for (group, input) in self.ended.iter().enumerate() {
             let Some((input, from)) = input else { continue };
             let (manager, layout) = (data.block_manager, self.layouts[group]);
             if let VisibleKeys::Pass(..) = &data.keys[group] {
                 let all: HashMap<_, _> = places.iter().copied().zip(0..).collect();
                 let row = |id, position| all.get(&(id, position)).copied();
-                let rows = RowsOf {
+                let rows = RowLookup {
                     read: &row,
                     each: &row,
                     whole: &|row| row,
                 };
                 input.write(executor, places, &rows)?;
             } else {
-                let rows = RowsOf {
+                let rows = RowLookup {
                     read: &|id, position| manager.row(*from, id, position),
                     each: &|id, position| manager.row(group, id, position),
                     whole: &|slot| layout.further(slot as u64) as usize,

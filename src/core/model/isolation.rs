@@ -70,7 +70,7 @@ impl Model {
                 error = Error::NotFinite;
             }
         }
-        self.block_manager.roll_back(&batch.places);
+        self.block_manager.roll_back(&batch.positions);
         self.block_manager.drop_blocks(&found);
         self.cache.clear(&found)?;
         // A sequence whose first tokens have no results is found by its slots.
@@ -106,7 +106,7 @@ impl Model {
     /// The first position of a sequence that is computed with a batch: that of its source, if the batch has its first
     /// token.
     fn first_of(&self, batch: &Batch, id: SequenceId) -> u32 {
-        let own = batch.places.iter().find(|(of, _)| *of == id);
+        let own = batch.positions.iter().find(|(of, _)| *of == id);
         match own.map_or(0, |(_, position)| *position) {
             first if first == self.block_manager.n_source(id) => 0,
             first => first,

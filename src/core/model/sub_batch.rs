@@ -15,7 +15,7 @@ pub(super) const MAX_GROUPS: usize = 8;
 
 /// The part of a batch that one pass reads.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct SubBatch {
     /// The tokens, by group, then by sequence.
     pub(super) batch: Batch,
     /// The groups of sequences, the shortest first.
@@ -27,7 +27,7 @@ pub(super) struct Part {
 /// The tokens of each sequence of a batch, by their indices in it.
 fn sequences(batch: &Batch) -> Vec<(SequenceId, Vec<usize>)> {
     let mut sequences: Vec<(SequenceId, Vec<usize>)> = Vec::new();
-    for (i, (sequence, _)) in batch.places.iter().enumerate() {
+    for (i, (sequence, _)) in batch.positions.iter().enumerate() {
         match sequences.iter_mut().find(|(s, _)| s == sequence) {
             Some((_, tokens)) => tokens.push(i),
             None => sequences.push((*sequence, vec![i])),
@@ -42,12 +42,12 @@ fn sequences(batch: &Batch) -> Vec<(SequenceId, Vec<usize>)> {
 /// A token is out of order. The error names the first one.
 pub(super) fn check_order(batch: &Batch, next: impl Fn(SequenceId) -> u32) -> Result<(), Error> {
     let mut expected: HashMap<SequenceId, u32> = HashMap::new();
-    for &(sequence, found) in &batch.places {
+    for &(sequence, found) in &batch.positions {
         let expected = expected.entry(sequence).or_insert_with(|| next(sequence));
         if found != *expected {
             return Err(Error::Batch {
                 found: format!("position {found} of sequence {sequence}"),
-                expected: format!("{expected}: a sequence is read in order"),
+                expected: format!("position {expected}"),
             });
         }
         *expected += 1;
@@ -62,7 +62,7 @@ pub(super) fn by_sequence(
     n_groups: usize,
     place: impl Fn(SequenceId) -> usize,
     alone: impl Fn(SequenceId) -> bool,
-) -> Vec<Part> {
+) -> Vec<SubBatch> {
     let mut sequences = sequences(batch);
     let mut output = 0;
     let numbers: Vec<usize> = batch
@@ -87,7 +87,7 @@ pub(super) fn by_sequence(
                 n_seqs: sequences.len(),
                 n_steps: sequences[0].1.len(),
             };
-            let mut part = Part {
+            let mut part = SubBatch {
                 batch: Batch::default(),
                 groups: groups.iter().map(group).collect(),
                 outputs: Vec::new(),
@@ -95,7 +95,8 @@ pub(super) fn by_sequence(
             part.batch.wants_hidden = batch.wants_hidden;
             let sequences = groups.iter().copied().flatten();
             for i in sequences.flat_map(|(_, tokens)| tokens).copied() {
-                let (token, place, wanted) = (batch.tokens[i], batch.places[i], batch.outputs[i]);
+                let (token, place, wanted) =
+                    (batch.tokens[i], batch.positions[i], batch.outputs[i]);
                 let of_type = batch.types[i];
                 part.batch.push_of_type(token, place, of_type, wanted);
                 if wanted {

@@ -1,9 +1,15 @@
-//! What every request passes on its way to its handler.
+//! The router of a server, and what every request passes on its way to its handler.
+//!
+//! Not here: which process answers a request (`routing`), and the list of routes (`routes`).
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
+mod loading_stream;
+mod openapi;
+mod route;
+mod routes;
+mod routing;
+mod state;
+
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use axum::Router;
@@ -11,21 +17,20 @@ use axum::extract::{Request, State};
 use axum::http::uri::PathAndQuery;
 use axum::http::{HeaderName, HeaderValue, Uri};
 use axum::response::{IntoResponse, Response};
-use tower_service::Service;
 
-use super::{access, error, framing, routes};
-use crate::endpoints::anthropic;
-use crate::http::context::RequestContext;
-use crate::http::{body, context};
-use crate::process::forward;
-use crate::response::envelope::random;
-use crate::{Access, Pool};
+use crate::Access;
+use crate::endpoints::lab;
+use crate::http::context::{OWNER_HEADER, RequestContext};
+use crate::http::error_format::anthropic_errors;
+use crate::http::random::random;
+use crate::http::{access, body, context, error, framing};
+use crate::page;
+use crate::pool::{Mode, Pool};
+
+use state::{AppState, caught};
 
 /// The header that names a request, in the request and in its response.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-
-/// The header by which the server tells an engine process which of the clients with API keys sent a request.
-pub(crate) const OWNER_HEADER: HeaderName = HeaderName::from_static("x-bench-owner");
 
 /// The id of a request: the client's if it is an identifier, since it goes into headers and logs, otherwise a new one.
 fn request_id(request: &Request) -> HeaderValue {
@@ -58,14 +63,6 @@ fn without_slash(uri: &mut Uri) {
     }
 }
 
-/// The routes, and what their requests pass before.
-pub(crate) struct AppState {
-    pub(crate) pool: Arc<Pool>,
-    access: Access,
-    workers: body::HandlerThreads,
-    routes: Router,
-}
-
 /// The router over a pool of models. A body must arrive within `read_time`.
 ///
 /// # Errors
@@ -75,9 +72,11 @@ pub fn app(pool: Arc<Pool>, access: Access, read_time: Duration) -> std::io::Res
     let routes = routes::router()
         .fallback(error::no_route)
         .method_not_allowed_fallback(error::wrong_method);
+    // Uploads of vectors may be larger than other bodies.
+    let larger = (lab::vectors::ROUTE, pool.config.upload_bytes);
     let server = AppState {
         access,
-        workers: body::HandlerThreads::new(read_time, pool.upload_bytes())?,
+        threads: body::HandlerThreads::new(read_time, larger)?,
         routes: routes.with_state(Arc::clone(&pool)),
         pool,
     };
@@ -92,46 +91,22 @@ async fn handle(State(server): State<Arc<AppState>>, mut request: Request) -> Re
     without_slash(request.uri_mut());
     // Only the server tells an engine process which client sent a request.
     let owner = request.headers_mut().remove(OWNER_HEADER);
-    let owner = owner.filter(|_| server.pool.is_engine());
+    let owner = owner.filter(|_| server.pool.config.mode == Mode::EngineProcess);
     // In a box, since unoptimised code copies a future into each one that waits for it.
-    let work = |request| caught(Box::pin(forward::layer(Arc::clone(&server), request)));
+    let work = |request| caught(Box::pin(routing::layer(Arc::clone(&server), request)));
     let admitted = |request| {
         if let Some(owner) = owner.as_ref().and_then(|owner| owner.to_str().ok()) {
             RequestContext::current().set_owner(owner.to_owned());
         }
-        body::layer(&server.workers, request, work)
+        body::layer(&server.threads, request, work)
     };
     let checked = async |request: Request| match framing::check(&request) {
-        Ok(()) => access::layer(&server.access, request, admitted).await,
+        Ok(()) => access::layer(&server.access, page::is_file, request, admitted).await,
         Err(error) => error.into_response(),
     };
-    let is_strict = server.pool.has_strict_fields();
-    let answered = |request| anthropic::layer(request, checked);
+    let is_strict = server.pool.config.strictness.fields;
+    let answered = |request| anthropic_errors(request, checked);
     let mut response = context::layer(request, is_strict, answered).await;
     response.headers_mut().insert(REQUEST_ID, id);
-    server.workers.releasing_memory(response)
-}
-
-impl AppState {
-    /// The answer of this process's own handler.
-    pub(crate) async fn handled(self: Arc<Self>, request: Request) -> Response {
-        let mut routes = self.routes.clone();
-        body::run_handler(&self.workers, request, |request| {
-            caught(async move {
-                let Ok(response) = routes.call(request).await;
-                response
-            })
-        })
-        .await
-    }
-}
-
-/// Runs a handler. A panic becomes an error, and the server continues.
-async fn caught(work: impl Future<Output = Response>) -> Response {
-    let mut work = pin!(work);
-    std::future::poll_fn(|cx| {
-        let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx)));
-        polled.unwrap_or_else(|cause| Poll::Ready(error::panicked(cause.as_ref())))
-    })
-    .await
+    server.threads.releasing_memory(response)
 }

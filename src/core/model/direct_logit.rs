@@ -14,13 +14,13 @@ const MAX_NUMBERS: usize = 1 << 20;
 
 /// The divisor of a norm.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Divisor {
+pub struct NormDivisor {
     /// Whether the mean is subtracted first.
     is_layer: bool,
     eps: f64,
 }
 
-impl Divisor {
+impl NormDivisor {
     /// The divisor for the row `x`.
     pub fn of(&self, x: &[f32]) -> f64 {
         let n = x.len() as f64;
@@ -42,7 +42,7 @@ pub struct DirectLogit {
     /// The part that no hidden state contributes to: the biases of norm and output head.
     pub constant: f64,
     /// The divisor of the final norm, if there is one.
-    pub divisor: Option<Divisor>,
+    pub divisor: Option<NormDivisor>,
 }
 
 impl DirectLogit {
@@ -59,7 +59,7 @@ pub struct DirectHeads {
     /// The direction `[d * heads]`.
     pub direction: Vec<f64>,
     /// The divisors of the norms, in the order of their points.
-    pub divisors: Vec<Divisor>,
+    pub divisors: Vec<NormDivisor>,
 }
 
 impl Model {
@@ -152,9 +152,9 @@ impl Model {
         norm: &NormUse,
         direction: &mut [f64],
         constant: &mut f64,
-    ) -> Result<Divisor, Error> {
+    ) -> Result<NormDivisor, Error> {
         let own = &self.plan.norms[norm.norm];
-        let divisor = Divisor {
+        let divisor = NormDivisor {
             is_layer: own.option("kind") == Some(&ResolvedOption::Choice("layer")),
             eps: match own.option("eps") {
                 Some(ResolvedOption::Float(eps)) => *eps,

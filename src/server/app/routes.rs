@@ -6,61 +6,20 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::http::Method;
+use axum::response::Html;
 use axum::routing::{delete, get, post};
 
 use super::openapi;
+pub(super) use super::route::AnsweredBy;
+use super::route::{ResponseDoc, Route};
 use crate::endpoints::{
     adapters, anthropic, chat, completions, diagram, embeddings, health, infill, lab, llama_server,
     metrics, models, pooling, props, quit, rerank, responses, sampling, tokens,
 };
-use crate::request::fields::{FieldDoc, documented};
-use crate::{Pool, page};
-
-/// The process that answers the requests of a route if models have engine processes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AnsweredBy {
-    /// The server.
-    Server,
-    /// The engine process of the model that the request names; the model is loaded for it.
-    Model,
-    /// The engine process if the model is loaded, otherwise the server.
-    Loaded,
-}
-
-/// A route with its documentation.
-pub(crate) struct Route {
-    pub(crate) owner: AnsweredBy,
-    pub(crate) method: &'static str,
-    pub(crate) path: &'static str,
-    /// A one-line description of the route.
-    pub(crate) summary: &'static str,
-    /// The fields of the body; `None` if the body is not a JSON object.
-    pub(crate) fields: Option<fn() -> Vec<FieldDoc>>,
-    /// Further documentation.
-    pub(crate) shape: ResponseDoc,
-}
-
-impl Route {
-    /// Whether only this project defines the body, so that a field that is not known is refused.
-    pub(crate) fn is_closed(&self) -> bool {
-        self.path.starts_with("/v1/lab/") || ["/models/rescan", "/quit"].contains(&self.path)
-    }
-}
-
-/// The documentation of a route beyond its fields.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ResponseDoc {
-    /// Keys that every JSON response has; other responses are not described.
-    pub(crate) keys: &'static [&'static str],
-    /// Content types of a response that is not JSON.
-    pub(crate) types: &'static [&'static str],
-    /// The status of a successful response.
-    pub(crate) status: &'static str,
-    /// Whether errors have Anthropic's shape.
-    pub(crate) is_anthropic: bool,
-    /// Whether `?model=NAME` selects the model.
-    pub(crate) has_model: bool,
-}
+use crate::http::json::Json;
+use crate::page;
+use crate::pool::Pool;
+use crate::request::fields::documented;
 
 /// JSON with any keys and status 200.
 const ANY: ResponseDoc = ResponseDoc {
@@ -219,8 +178,16 @@ routes! {
         => ResponseDoc { keys: &["vocab_size", "eos_token"], ..OF_MODEL };
     Model: post "/apply-template", tokens::apply_template,
         "The text that the chat template makes of a conversation.", tokens::template_fields => json(&["prompt"]);
-    Server: get "/openapi.json", openapi::document, "This list in the form of OpenAPI 3.1.";
-    Server: get "/docs", openapi::page, "This list as a page." => file(&["text/html"]);
+    Server: get "/openapi.json", document, "This list in the form of OpenAPI 3.1.";
+    Server: get "/docs", docs, "This list as a page." => file(&["text/html"]);
+}
+
+async fn document() -> Json {
+    Json(openapi::document(ROUTES))
+}
+
+async fn docs() -> Html<String> {
+    openapi::page(ROUTES)
 }
 
 /// The process that answers a request; the server if there is no such route.

@@ -5,18 +5,16 @@
 
 use std::collections::{HashMap, HashSet};
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::fields::{self, BodyFields, FieldDoc, fields};
-use super::json_access::{malformed, object_at, text_at};
-use crate::endpoints::responses::{INPUT, free_text};
+use super::responses::{INPUT, free_text};
 use crate::http::context::RequestContext;
 use crate::http::error::Error;
+use crate::request::fields::{self, BodyFields, FieldDoc, fields};
+use crate::request::json_access::{JsonMap, malformed, object_at, text_at};
 use crate::response::completion_parser::CompletionDelta;
 use crate::response::output_parsing::call_json;
 use crate::response::running_completions::TOOL_CALLS;
-
-type Fields = Map<String, Value>;
 
 fields! {
     struct FunctionFields {
@@ -44,12 +42,9 @@ pub(crate) struct ToolForms {
 }
 
 /// The request with all tools as functions, and the forms in which the client has them.
-///
-/// # Errors
-/// A tool, a choice or a call is malformed; the error names its place.
 pub(crate) fn rewritten(mut body: BodyFields) -> Result<(BodyFields, ToolForms), Error> {
     let mut forms = ToolForms::default();
-    let mut out = Fields::new();
+    let mut out = JsonMap::new();
     let older: FunctionFields = body.take()?;
     let choice = older.function_call;
     match older.functions.filter(|functions| !functions.is_empty()) {
@@ -91,7 +86,7 @@ pub(crate) fn rewritten(mut body: BodyFields) -> Result<(BodyFields, ToolForms),
 fn add_functions(
     functions: &[Value],
     choice: Option<&Value>,
-    out: &mut Fields,
+    out: &mut JsonMap,
 ) -> Result<(), Error> {
     let record = RequestContext::current();
     record.rename("tools", "functions");

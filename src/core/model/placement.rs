@@ -21,7 +21,7 @@ use super::options::Options;
 const SMALLER: [TensorType; 3] = [TensorType::F16, TensorType::Q8_0, TensorType::Q4_0];
 
 /// A model whose layers are to be placed.
-pub struct Placing<'a> {
+pub struct PlacementSearch<'a> {
     /// The plan, not yet placed.
     pub plan: &'a Plan,
     /// The weights.
@@ -41,13 +41,13 @@ pub struct Placing<'a> {
 }
 
 /// The memory that splits take, as far as it was computed, and the free memory of the devices.
-struct Known {
+struct KnownMemory {
     taken: RefCell<HashMap<Vec<usize>, Vec<DeviceUse>>>,
     /// Free bytes of each device; none if the device does not report them.
     free: Vec<Option<u64>>,
 }
 
-impl Placing<'_> {
+impl PlacementSearch<'_> {
     /// The plan with these numbers of layers on the devices.
     pub fn placed(&self, split: &[usize]) -> Plan {
         let shares = self.devices.iter().zip(split);
@@ -93,14 +93,14 @@ impl Placing<'_> {
         Err(self.refusal(&proportional, &most, &known)?)
     }
 
-    fn known(&self) -> Known {
-        Known {
+    fn known(&self) -> KnownMemory {
+        KnownMemory {
             taken: RefCell::default(),
             free: self.devices.iter().map(|d| d.free_memory()).collect(),
         }
     }
 
-    fn most(&self, n: usize, known: &Known, margin: u64) -> Result<Vec<usize>, Error> {
+    fn most(&self, n: usize, known: &KnownMemory, margin: u64) -> Result<Vec<usize>, Error> {
         let fits = &mut |split: &[usize], at| self.fits(split, at, known, margin);
         match self.shares {
             Some(shares) => fill_shares(n, shares, fits),
@@ -109,7 +109,13 @@ impl Placing<'_> {
     }
 
     /// Whether a device's part of a split fits there, with a margin left free.
-    fn fits(&self, split: &[usize], at: usize, known: &Known, margin: u64) -> Result<bool, Error> {
+    fn fits(
+        &self,
+        split: &[usize],
+        at: usize,
+        known: &KnownMemory,
+        margin: u64,
+    ) -> Result<bool, Error> {
         let Some(free) = known.free[at] else {
             return Ok(true);
         };
@@ -130,7 +136,12 @@ impl Placing<'_> {
     }
 
     /// The error for a split that does not fit; `most` is the split with the most layers that fit.
-    fn refusal(&self, split: &[usize], most: &[usize], known: &Known) -> Result<Error, Error> {
+    fn refusal(
+        &self,
+        split: &[usize],
+        most: &[usize],
+        known: &KnownMemory,
+    ) -> Result<Error, Error> {
         let taken = self.taken(split, self.options)?;
         let lacks = |(device, free): (&Device, &Option<u64>)| {
             let (used, free) = (part(&taken, &device.name())?.clone(), (*free)?);

@@ -7,22 +7,22 @@ use lab_base::chat::stop_buffer::{Released, StopBuffer};
 use lab_base::tokenizer::Tokenizer;
 use lab_sampling::{Drawn, Logprobs, SampleError, TokenLogprob};
 
-use super::caller::{Caller, Ticket};
-use super::event::{AnswerToken, Event, Failure, FinishReason, Progress, Stopped, Usage};
+use super::event::{AnswerToken, Event, Failure, FinishReason, PromptProgress, StopMatch, Usage};
+use super::event_sender::{EventSender, QueuePermit};
 use super::limits::Limits;
-use super::request::{Ends, Request};
+use super::request::{Request, StopConditions};
 use super::stats;
 
 /// The log-probabilities of a token on its way through the stop buffer.
 #[derive(Default)]
-pub(super) struct Entry {
+pub(super) struct TokenEntry {
     id: u32,
     pub(super) chosen: Option<TokenLogprob>,
     rank: usize,
     top: Vec<TokenLogprob>,
 }
 
-impl Entry {
+impl TokenEntry {
     /// The entry of a token that was drawn.
     pub(super) fn drawn(drawn: &Drawn) -> Self {
         Self {
@@ -46,27 +46,27 @@ impl Entry {
 }
 
 /// The report of a request: its events, the stop buffer and the receiver.
-pub(super) struct Answer {
-    gate: StopBuffer<Entry>,
+pub(super) struct AnswerStream {
+    gate: StopBuffer<TokenEntry>,
     /// Whether a token had a line end.
     has_lines: bool,
     stops: Vec<Vec<u8>>,
     /// The stop sequence or token of the request that stopped the completion.
-    stopped: Option<Stopped>,
+    stopped: Option<StopMatch>,
     /// The token that ended the completion, if one did.
     ended: Option<AnswerToken>,
     top_logprobs: Option<usize>,
     /// Whether log-probabilities are those after all stages of sampling.
     pub(super) post_sampling: bool,
     /// The last reported progress of the prompt; none where progress is not reported.
-    progress: Option<Progress>,
+    progress: Option<PromptProgress>,
     prompt_logprobs: Option<usize>,
     /// Scored tokens of the prompt that are not sent yet.
     scored: Vec<AnswerToken>,
-    ends: Ends,
+    ends: StopConditions,
     /// Whether the prompt may come from the prefix cache.
     pub(super) reads_cache: bool,
-    caller: Caller,
+    caller: EventSender,
     /// Events that are not delivered yet.
     unsent: Vec<Event>,
     /// Tokens of the source. If there are any, they are counted as the prompt, in place of those of the prompt.
@@ -78,31 +78,31 @@ pub(super) struct Answer {
     pub(super) usage: Usage,
 }
 
-impl Answer {
+impl AnswerStream {
     /// The report of a request whose prompt follows a source of `n_source` tokens; 0 = no source.
-    pub(super) fn new(request: &Request, n_source: usize, caller: Caller) -> Self {
+    pub(super) fn new(request: &Request, n_source: usize, caller: EventSender) -> Self {
         let n_prompt = match n_source {
             0 => request.prompt.len(),
             n => n,
         };
         Self {
             gate: StopBuffer::new(&request.stops)
-                .keeping_stop(request.ends.keeps_stop)
-                .open_for(request.ends.min_tokens)
-                .indented(request.ends.n_indent),
+                .keeping_stop(request.stop.keeps_stop)
+                .open_for(request.stop.min_tokens)
+                .indented(request.stop.n_indent),
             has_lines: false,
             stops: request.stops.clone(),
             stopped: None,
             ended: None,
             top_logprobs: request.top_logprobs,
             post_sampling: request.post_sampling && request.top_logprobs.is_some(),
-            progress: request.progress.then(|| Progress {
+            progress: request.progress.then(|| PromptProgress {
                 total: n_prompt,
-                ..Progress::default()
+                ..PromptProgress::default()
             }),
             prompt_logprobs: request.prompt_logprobs,
             scored: Vec::new(),
-            ends: request.ends.clone(),
+            ends: request.stop.clone(),
             reads_cache: request.cache_prompt,
             caller,
             unsent: Vec::new(),
@@ -118,8 +118,8 @@ impl Answer {
     }
 
     /// Identifies the request, of which this may be one completion of several.
-    pub(super) fn ticket(&self) -> *const Ticket {
-        Arc::as_ptr(&self.caller.ticket)
+    pub(super) fn ticket(&self) -> *const QueuePermit {
+        Arc::as_ptr(&self.caller.permit)
     }
 
     /// Whether the receiver is gone.
@@ -207,11 +207,11 @@ impl Answer {
     }
 
     /// Notes the token that ends the completion.
-    pub(super) fn end_at(&mut self, token: u32, entry: Entry, tokenizer: &Tokenizer) {
-        let entry = Entry { id: token, ..entry };
+    pub(super) fn end_at(&mut self, token: u32, entry: TokenEntry, tokenizer: &Tokenizer) {
+        let entry = TokenEntry { id: token, ..entry };
         self.ended = Some(entry.of(tokenizer.piece(token).to_vec()));
         let is_requested = self.ends.stop_tokens.contains(&token);
-        self.stopped = is_requested.then_some(Stopped::Token(token));
+        self.stopped = is_requested.then_some(StopMatch::Token(token));
     }
 
     /// The logits, with the tokens that end a completion set to -inf if its `n` tokens are fewer than the minimum;
@@ -240,11 +240,11 @@ impl Answer {
     }
 
     /// The log-probabilities that are reported of a token chosen from `logits`.
-    pub(super) fn entry(&self, token: u32, logits: &[f32]) -> Result<Entry, SampleError> {
+    pub(super) fn entry(&self, token: u32, logits: &[f32]) -> Result<TokenEntry, SampleError> {
         match self.top_logprobs {
-            None => Ok(Entry::default()),
+            None => Ok(TokenEntry::default()),
             // Nothing was drawn: no other token was possible.
-            Some(_) if self.post_sampling => Ok(Entry::drawn(&Drawn::certain(token))),
+            Some(_) if self.post_sampling => Ok(TokenEntry::drawn(&Drawn::certain(token))),
             Some(_) => Ok(self.entry_of(token, &Logprobs::new(logits)?)),
         }
     }
@@ -256,9 +256,9 @@ impl Answer {
     }
 
     /// [`Self::entry`] with log-probabilities that are computed already.
-    pub(super) fn entry_of(&self, token: u32, logprobs: &Logprobs<'_>) -> Entry {
+    pub(super) fn entry_of(&self, token: u32, logprobs: &Logprobs<'_>) -> TokenEntry {
         let Some(n_top) = self.top_logprobs else {
-            return Entry::default();
+            return TokenEntry::default();
         };
         entry_of(token, logprobs, n_top)
     }
@@ -278,9 +278,9 @@ impl Answer {
         let logprobs = logits.map(Logprobs::new).transpose()?;
         let entry = match (&logprobs, self.prompt_logprobs) {
             (Some(logprobs), Some(n_top)) => entry_of(token, logprobs, n_top),
-            _ => Entry::default(),
+            _ => TokenEntry::default(),
         };
-        let entry = Entry { id: token, ..entry };
+        let entry = TokenEntry { id: token, ..entry };
         self.scored.push(entry.of(tokenizer.piece(token).to_vec()));
         Ok(())
     }
@@ -297,7 +297,7 @@ impl Answer {
     pub(super) fn push(
         &mut self,
         token: u32,
-        entry: Entry,
+        entry: TokenEntry,
         tokenizer: &Tokenizer,
     ) -> Option<FinishReason> {
         let now = Instant::now();
@@ -305,12 +305,12 @@ impl Answer {
         let after = now - since.unwrap_or(self.caller.arrived);
         self.caller.stats.token(since.is_none(), after);
         let piece = tokenizer.piece(token);
-        let entry = Entry { id: token, ..entry };
+        let entry = TokenEntry { id: token, ..entry };
         let released = tracing::trace_span!(target: "phase", "detokenise")
             .in_scope(|| self.gate.push(piece, entry));
         let stop = released.stopped.and_then(|i| self.stops.get(i));
         if let Some(stop) = stop {
-            self.stopped = Some(Stopped::Text(String::from_utf8_lossy(stop).into_owned()));
+            self.stopped = Some(StopMatch::Text(String::from_utf8_lossy(stop).into_owned()));
         }
         let ending = match released.is_outdented {
             true => Some(FinishReason::Length),
@@ -334,7 +334,7 @@ impl Answer {
     }
 
     #[tracing::instrument(name = "send", level = "trace", target = "phase", skip_all)]
-    fn release(&mut self, released: Released<Entry>) {
+    fn release(&mut self, released: Released<TokenEntry>) {
         if released.text.is_empty() && released.entries.is_empty() {
             return;
         }
@@ -389,9 +389,9 @@ impl Answer {
     }
 }
 
-fn entry_of(token: u32, logprobs: &Logprobs<'_>, n_top: usize) -> Entry {
+fn entry_of(token: u32, logprobs: &Logprobs<'_>, n_top: usize) -> TokenEntry {
     let chosen = logprobs.of(token);
-    Entry {
+    TokenEntry {
         id: token,
         chosen: chosen.map(|logprob| TokenLogprob { id: token, logprob }),
         rank: logprobs.rank(token).unwrap_or(0),

@@ -6,27 +6,27 @@
 use lab_base::ggml::{Error, Executor, Graph};
 
 use super::graph::PassGraph;
-use super::shape::Shape;
+use super::graph_shape::GraphShape;
 
 /// Maximum number of graphs that are kept. The least recently used one is dropped first.
 const N_KEPT: usize = 8;
 
-struct Kept {
-    shape: Shape,
+struct CachedGraph {
+    shape: GraphShape,
     pass: PassGraph,
     /// None while the executor has it loaded.
     graph: Option<Graph>,
 }
 
 /// The graphs of a model.
-pub(super) struct Graphs {
+pub(super) struct GraphCache {
     pub(super) executor: Executor,
     /// The kept graphs, the latest first.
-    kept: Vec<Kept>,
+    kept: Vec<CachedGraph>,
     n_built: u64,
 }
 
-impl Graphs {
+impl GraphCache {
     pub(super) fn new(executor: Executor) -> Self {
         Self {
             executor,
@@ -64,18 +64,18 @@ impl Graphs {
     }
 
     /// Whether a graph of this shape can run without being built.
-    pub(super) fn holds(&self, shape: &Shape) -> bool {
+    pub(super) fn holds(&self, shape: &GraphShape) -> bool {
         let mut kept = self.kept.iter();
         kept.any(|kept| kept.shape == *shape && self.is_usable(kept))
     }
 
-    fn is_usable(&self, kept: &Kept) -> bool {
+    fn is_usable(&self, kept: &CachedGraph) -> bool {
         let graph = kept.graph.as_ref();
         graph.is_none_or(|graph| self.executor.can_reload(graph))
     }
 
     /// Loads the graph of a shape for which [`Self::holds`] is true.
-    pub(super) fn reload(&mut self, shape: &Shape) -> Result<(), Error> {
+    pub(super) fn reload(&mut self, shape: &GraphShape) -> Result<(), Error> {
         let Some(at) = self.kept.iter().position(|kept| kept.shape == *shape) else {
             return Err(Error::Computation("no graph of this shape is kept".into()));
         };
@@ -88,10 +88,15 @@ impl Graphs {
     }
 
     /// Loads a new graph and keeps it for passes of its shape.
-    pub(super) fn add(&mut self, shape: Shape, graph: Graph, pass: PassGraph) -> Result<(), Error> {
+    pub(super) fn add(
+        &mut self,
+        shape: GraphShape,
+        graph: Graph,
+        pass: PassGraph,
+    ) -> Result<(), Error> {
         self.n_built += 1;
         self.load(graph)?;
-        let new = Kept {
+        let new = CachedGraph {
             shape,
             pass,
             graph: None,

@@ -4,30 +4,33 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::arch::{ArchDef, Mode, ResolvedOption};
-use crate::artifacts::store::Shelf;
-use crate::artifacts::vectors::Vectors;
-use crate::engine::{self, Failure, Handle, Limits, StartError, Unfit};
-use crate::model::{self, DeviceUse, Model, Options};
-use crate::models::prompts::Prompts;
-use crate::models::{Opened, tokenizer_of};
-use crate::plan::{Plan, Pooling};
 use lab_base::chat::template;
 use lab_base::chat::template::{
     ChatTemplate, Moment, RenderError, RenderInput, TemplateError, UnknownTemplate,
 };
 use lab_base::chat::tool_calls::ChatDialect;
-use lab_base::ggml::rpc::Worker;
 use lab_base::tokenizer;
+use lab_base::util::clock::unix_seconds;
 use lab_base::weights;
 use lab_base::weights::{Array, FileBytes, Metadata, Weights};
+use lab_core::arch::{ArchDef, Mode};
+use lab_core::artifacts::store::ArtifactStore;
+use lab_core::artifacts::vectors::VectorStore;
+use lab_core::engine::{
+    self, Failure, Handle, Limits, LoadedModel, PooledOutput, StartError, Unsupported,
+};
+use lab_core::model::{self, Model, Options};
+use lab_core::models::prompts::Prompts;
+use lab_core::models::{OpenedModel, tokenizer_of};
+use lab_core::plan::Plan;
 
+/// A name that selects the only model, whatever its own name.
+pub(crate) const DEFAULT_MODEL: &str = "default";
 /// The metadata key of a reranker's template.
 const RERANK_TEMPLATE: &str = "tokenizer.chat_template.rerank";
 
@@ -51,10 +54,8 @@ pub struct ServedModel {
     pub dialect: ChatDialect,
     bos: String,
     eos: String,
-    /// The files whose bytes are used as weights.
-    files: Vec<FileBytes>,
-    /// The workers on other machines that compute parts of the model.
-    workers: Vec<Arc<Worker>>,
+    /// Memory use, files and workers of the model.
+    pub loaded: LoadedModel,
     /// The results of pooling, or the reason why there are none.
     pub pooled: Result<PooledOutput, String>,
     /// The prompts that an embedding model defines for its texts.
@@ -65,14 +66,12 @@ pub struct ServedModel {
     pub labels: Vec<String>,
     /// Numbers of the model.
     pub info: ModelInfo,
-    /// Memory use on each device.
-    pub memory: Vec<DeviceUse>,
     /// Identifies what the stored results were computed with.
     pub identity: Identity,
     /// The store of results for later requests.
-    pub shelf: Option<Shelf>,
+    pub shelf: Option<ArtifactStore>,
     /// The vectors that requests may name.
-    pub vectors: Arc<Vectors>,
+    pub vectors: Arc<VectorStore>,
 }
 
 /// Identifies what results are computed with, for those who store them.
@@ -119,63 +118,6 @@ impl Identity {
             types: types.collect::<Vec<_>>().join(", "),
         }
     }
-}
-
-/// The results of a model that pools.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PooledOutput {
-    /// A vector of this many elements.
-    Vector(u64),
-    /// Scores of classes.
-    Scores {
-        /// Number of classes.
-        n_classes: u64,
-        /// Whether they are probabilities.
-        are_probabilities: bool,
-    },
-    /// Scores of this many classes for each token.
-    TokenScores(u64),
-}
-
-impl PooledOutput {
-    /// The result of pooling with a model. `metadata` says whether a model that writes text is meant for it.
-    ///
-    /// # Errors
-    /// The model cannot pool, or it writes text and names no pooling.
-    pub fn of(plan: &Plan, metadata: &Metadata) -> Result<Self, String> {
-        engine::can_pool(plan).map_err(|why| format!("the model {why}"))?;
-        let width = |key: &str| {
-            let tensor = plan.pool.weight(key).map(|at| &plan.tensors[at]);
-            // A tensor of one dimension is one row.
-            tensor.map(|tensor| tensor.shape.get(1).copied().unwrap_or(1))
-        };
-        if let Some(n_classes) = width("cls.output").or_else(|| width("cls")) {
-            if plan.pooling() == Pooling::Each {
-                return Ok(Self::TokenScores(n_classes));
-            }
-            let softmax = plan.pool.option("softmax");
-            return Ok(Self::Scores {
-                n_classes,
-                are_probabilities: softmax == Some(&ResolvedOption::Bool(true)),
-            });
-        }
-        let key = format!("{}.pooling_type", plan.arch);
-        let has_pooling = metadata.i64(&key).is_some_and(|kind| kind > 0);
-        if !engine::ends_in_vectors(plan) && !has_pooling {
-            let message = format!("the model writes text, and names no pooling (`{key}`)");
-            return Err(message);
-        }
-        let width = width("dense_3").or_else(|| width("dense_2"));
-        Ok(Self::Vector(width.unwrap_or(plan.n_embd)))
-    }
-}
-
-/// Memory use, files and workers of the model, as the engine thread has loaded it.
-#[derive(Clone, Default)]
-struct Loaded {
-    memory: Vec<DeviceUse>,
-    files: Vec<FileBytes>,
-    workers: Vec<Arc<Worker>>,
 }
 
 /// The text of the chat template, and the template without tools and with tools; none if the model has none.
@@ -321,12 +263,12 @@ impl ServedModel {
     /// # Errors
     /// The vocabulary, the template or the weights cannot be used, or memory is missing.
     pub fn start(
-        opened: Opened,
+        opened: OpenedModel,
         mut options: Options,
         limits: Limits,
         mut progress: Progress,
     ) -> Result<Self, ServeError> {
-        let Opened {
+        let OpenedModel {
             name,
             weights,
             vocabulary,
@@ -348,7 +290,7 @@ impl ServedModel {
         // Checked before the weights are loaded, which may take minutes.
         match engine::can_answer(&plan, &tokenizer) {
             // The model gives vectors.
-            Ok(()) | Err(Unfit::Vectors { .. }) => {}
+            Ok(()) | Err(Unsupported::Vectors { .. }) => {}
             Err(unfit) => {
                 return Err(ServeError::Start {
                     model: model.clone(),
@@ -382,19 +324,11 @@ impl ServedModel {
         let labels = labels(&plan.arch, weights.metadata());
         let rerank_template = weights.metadata().str(RERANK_TEMPLATE).map(str::to_owned);
         let fingerprint = fingerprint(&name, &plan, &options);
-        let loaded = Arc::new(OnceLock::new());
-        let of_engine = Arc::clone(&loaded);
-        let (handle, _thread) = engine::start(Arc::new(tokenizer), limits, move || {
-            let model = Model::load_with(plan, &weights, &adapters, options, &mut *progress)?;
-            let _ = of_engine.set(Loaded {
-                memory: model.memory().devices,
-                files: model.files().to_vec(),
-                workers: model.workers().to_vec(),
-            });
-            Ok(model)
-        })
-        .map_err(|source| ServeError::Start { model, source })?;
-        let loaded = loaded.get().cloned().unwrap_or_default();
+        let started = engine::start(Arc::new(tokenizer), limits, move || {
+            Model::load_with(plan, &weights, &adapters, options, &mut *progress)
+        });
+        let (handle, _thread, loaded) =
+            started.map_err(|source| ServeError::Start { model, source })?;
         Ok(Self {
             name,
             handle,
@@ -411,9 +345,7 @@ impl ServedModel {
             rerank_template,
             labels,
             info,
-            memory: loaded.memory,
-            files: loaded.files,
-            workers: loaded.workers,
+            loaded,
             identity,
             shelf: None,
             vectors: Arc::default(),
@@ -425,14 +357,31 @@ impl ServedModel {
     /// # Errors
     /// A file was changed in place, or a worker is lost. The model must be loaded again.
     pub fn check(&self) -> Result<(), Failure> {
-        let mut files = self.files.iter();
+        let mut files = self.loaded.files.iter();
         files
             .try_for_each(FileBytes::check)
             .map_err(Failure::Changed)?;
-        let mut workers = self.workers.iter();
+        let mut workers = self.loaded.workers.iter();
         workers.try_for_each(|worker| {
             let checked = worker.check();
             checked.map_err(|error| Failure::Lost(error.to_string()))
+        })
+    }
+
+    /// What clients are told of a loaded model.
+    pub fn properties(&self) -> Value {
+        let scores = |pooled: &PooledOutput| matches!(pooled, PooledOutput::Scores { .. });
+        json!({
+            "created": self.created,
+            "capabilities": {
+                "completion": self.handle.writes_text(),
+                "chat": self.handle.writes_text() && self.has_template(),
+                "embedding": matches!(self.pooled, Ok(PooledOutput::Vector(_))),
+                "rerank": self.pooled.as_ref().is_ok_and(PooledOutput::scores_pairs),
+                "classify": self.pooled.as_ref().is_ok_and(scores),
+                "token_classify": matches!(self.pooled, Ok(PooledOutput::TokenScores(_))),
+            },
+            "memory": self.loaded.memory,
         })
     }
 
@@ -507,11 +456,4 @@ fn fingerprint(name: &str, plan: &Plan, options: &Options) -> String {
     let digest = Sha256::digest(all.as_bytes());
     let digits = digest.iter().take(6).map(|byte| format!("{byte:02x}"));
     format!("fp_{}", digits.collect::<String>())
-}
-
-/// Unix time in seconds.
-pub fn unix_seconds() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |d| d.as_secs())
 }

@@ -6,8 +6,7 @@ use std::fmt::Write;
 use axum::response::Html;
 use serde_json::{Map, Value, json};
 
-use super::json::Json;
-use super::routes::{ROUTES, Route};
+use super::route::Route;
 use crate::request::fields::FieldDoc;
 
 /// The JSON schema of a Rust type of a field.
@@ -136,9 +135,10 @@ fn operation(route: &Route) -> Value {
     operation
 }
 
-pub(crate) async fn document() -> Json {
+/// The document of `/openapi.json`.
+pub(super) fn document(routes: &[Route]) -> Value {
     let mut paths = Map::new();
-    for route in ROUTES {
+    for route in routes {
         let path = paths.entry(route.path).or_insert_with(|| json!({}));
         path[route.method] = operation(route);
     }
@@ -164,14 +164,14 @@ pub(crate) async fn document() -> Json {
             "content": { "application/json": { "schema": schema } },
         })
     };
-    Json(json!({
+    json!({
         "openapi": "3.1.0",
         "info": { "title": "Inference Lab Bench", "version": env!("CARGO_PKG_VERSION") },
         "paths": paths,
         "components": { "responses": {
             "Error": response(error), "AnthropicError": response(of_anthropic),
         } },
-    }))
+    })
 }
 
 /// The text as HTML, with text between backquotes as code.
@@ -194,12 +194,13 @@ td { overflow-wrap: anywhere }
 code { font-family: ui-monospace, monospace }
 ";
 
-pub(crate) async fn page() -> Html<String> {
+/// The page of `/docs`.
+pub(super) fn page(routes: &[Route]) -> Html<String> {
     let mut out = String::from("<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">");
     out.push_str("<meta name=\"viewport\" content=\"width=device-width\"><title>API</title>");
     let _ = write!(out, "<style>{STYLE}</style><h1>API</h1>");
     out.push_str("<p>The same for programs: <a href=\"/openapi.json\">openapi.json</a>.</p>");
-    for route in ROUTES {
+    for route in routes {
         let (method, path) = (route.method.to_uppercase(), route.path);
         let summary = html(route.summary);
         let _ = write!(out, "<h2><code>{method} {path}</code></h2><p>{summary}</p>");
@@ -237,6 +238,7 @@ fn kind(schema: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::routes::ROUTES;
     use super::*;
 
     #[test]

@@ -5,11 +5,11 @@ use lab_base::ggml::Executor;
 use lab_base::weights::TensorType;
 
 use super::error::Error;
-use super::graph::Captured;
+use super::graph::CapturedValue;
 
 /// A value of the last pass.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Value {
+pub struct NamedValue {
     /// The path of the value, such as `layers.3.attn.q`.
     pub path: String,
     /// The shape, fastest dimension first, without trailing ones.
@@ -20,9 +20,9 @@ pub struct Value {
     pub elements: Vec<f32>,
 }
 
-impl Value {
+impl NamedValue {
     /// Reads a captured value of the loaded graph.
-    pub(super) fn read(executor: &Executor, captured: &Captured) -> Result<Self, Error> {
+    pub(super) fn read(executor: &Executor, captured: &CapturedValue) -> Result<Self, Error> {
         let tensor = &captured.tensor;
         let shape = tensor.shape();
         let mut elements = vec![0.0f32; tensor.elements() as usize];

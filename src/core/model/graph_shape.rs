@@ -3,10 +3,10 @@
 use crate::blocks::SequenceGroup;
 use crate::plan::{BLOCK_LEN, CachePlan, KeyTokens, Plan};
 
-use super::adapters::OnDevice;
+use super::adapters::DeviceWeights;
 use super::cache::SequenceId;
 use super::cache::states::States;
-use super::cache::store::KeyValues;
+use super::cache::store::KvCache;
 use super::key_shape::{KeyShape, table_len};
 use super::lab::LabShape;
 use super::options::Options;
@@ -16,8 +16,8 @@ use super::points::Points;
 #[derive(Clone, Copy)]
 pub(super) struct GraphParts<'a> {
     pub(super) plan: &'a Plan,
-    pub(super) weights: OnDevice<'a>,
-    pub(super) cache: &'a KeyValues,
+    pub(super) weights: DeviceWeights<'a>,
+    pub(super) cache: &'a KvCache,
     pub(super) states: &'a States,
     pub(super) options: &'a Options,
     /// KV slots of each KV group.
@@ -28,7 +28,7 @@ pub(super) struct GraphParts<'a> {
 
 /// The shape for which a graph is built. Passes of the same shape run the same graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Shape {
+pub(super) struct GraphShape {
     pub(super) n_tokens: usize,
     /// Tokens of sources that the pass reads.
     pub(super) n_source: usize,
@@ -50,7 +50,7 @@ pub(super) struct Shape {
     pub(super) lab: LabShape,
 }
 
-impl Shape {
+impl GraphShape {
     /// The shape of the largest pass.
     pub(super) fn largest(options: &Options, plan: &Plan, n_slots: &[usize]) -> Self {
         let n_tokens = options.n_batch.max(1);
@@ -92,7 +92,7 @@ impl Shape {
     }
 }
 
-impl Shape {
+impl GraphShape {
     /// The shape of the largest pass that reads only a source; none if there is no such pass.
     pub(super) fn largest_source(options: &Options, plan: &Plan) -> Option<Self> {
         let n_source = match options.n_ctx {

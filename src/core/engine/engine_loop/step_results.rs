@@ -5,7 +5,7 @@ use crate::model::{self, CapturedRow, DirectHeads, DirectLogit, SequenceId};
 
 use super::super::compute::Compute;
 use super::super::event::{Event, Failure, FinishReason};
-use super::super::recorder::Probe;
+use super::super::recorder::OutputHead;
 use super::super::sequence::Sequence;
 use super::{ActiveRequest, EngineLoop};
 
@@ -22,7 +22,7 @@ struct Head<'a, C> {
     id: SequenceId,
 }
 
-impl<C: Compute> Probe for Head<'_, C> {
+impl<C: Compute> OutputHead for Head<'_, C> {
     type Error = Failure;
 
     fn logits(&mut self, rows: (&[f32], usize)) -> Result<Vec<f32>, Failure> {
