@@ -32,7 +32,7 @@ impl ConstraintVocabulary {
             .map(|id| word(tokenizer, id))
             .collect();
         let ends: Vec<u32> = tokenizer
-            .ends()
+            .ends_of_generation()
             .filter(|id| (*id as usize) < words.len())
             .collect();
         let first = ends.first().copied().unwrap_or(INVALID_TOKEN);

@@ -218,7 +218,12 @@ fn special(tokenizer: &Tokenizer) -> String {
         let text: String = text.chars().take(20).collect();
         format!("{} {id} {}", role.to_uppercase(), escaped(&text))
     });
-    let ends = Vec::from_iter(tokenizer.ends().take(SHOWN).map(|id| id.to_string()));
+    let ends = Vec::from_iter(
+        tokenizer
+            .ends_of_generation()
+            .take(SHOWN)
+            .map(|id| id.to_string()),
+    );
     let ends = (!ends.is_empty()).then(|| format!("answers end at {}", ends.join(", ")));
     roles.chain(ends).collect::<Vec<String>>().join(", ")
 }
