@@ -64,7 +64,6 @@ pub(super) struct Args {
     load: LoadOptions,
 }
 
-/// An element of `--path`.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PathOption {
     Chunk(usize),
@@ -149,17 +148,11 @@ fn kl(args: &Args, a: &[NamedValue], b: &[NamedValue]) -> Result<(), Failure> {
     let Some(found) = divergence(a, b) else {
         anyhow::bail!("A and B have no logits in common");
     };
-    if args.json {
-        // JSON has no infinity.
-        let finite = |value: f64| value.is_finite().then_some(value);
-        return output::json(
-            &json!({ "positions": found.positions, "mean": finite(found.mean), "max": finite(found.max), "same_top": found.same_top, }),
-        );
+    // JSON has no infinity: such a number is null.
+    match args.json {
+        true => output::json(&found),
+        false => output::line(found.to_string()),
     }
-    output::line(format!(
-        "KL divergence over {} positions: mean {:.3e}, max {:.3e}; the same likeliest token at {}",
-        found.positions, found.mean, found.max, found.same_top
-    ))
 }
 
 /// The values of a model, under its own or the given definition, on an execution path, with or without layers on other
@@ -265,11 +258,10 @@ fn to_json(report: &ValueComparison, tolerance: f64) -> serde_json::Value {
         .values
         .iter()
         .map(|v| {
-            let nmse = v.nmse.is_finite().then_some(v.nmse);
             json!({
                 "path": v.path,
                 "shape": v.shape,
-                "nmse": nmse,
+                "nmse": v.nmse,
                 "equal": v.nmse <= tolerance,
                 "rms_a": v.rms[0],
                 "rms_b": v.rms[1],

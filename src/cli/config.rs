@@ -40,7 +40,7 @@ const OF_BOTH: &[&str] = &["strict_fields", "log", "log_level", "log_format"];
 const OF_LINE: &[&str] = &["config", "print_config", "help", "version"];
 /// Pairs of exclusive options. An option that a higher layer sets disables the other one in lower layers.
 const EXCLUSIVE: &[[&str; 2]] = &[["model", "models"], ["models", "lora"]];
-/// What the names of all variables begin with.
+/// The prefix of the names of all variables.
 const PREFIX: &str = "BENCH_";
 /// Variables that are no options of `bench serve`: of other commands, of clients and of the project's tests.
 const OTHERS: [&str; 5] = [
@@ -145,7 +145,6 @@ fn variable(id: &str) -> String {
     format!("{PREFIX}{}", id.to_ascii_uppercase())
 }
 
-/// The settings of a file.
 #[derive(Debug, Default)]
 struct ConfigFile {
     path: PathBuf,
@@ -189,7 +188,6 @@ impl ServeOptions {
         unknown.into_iter().map(warning).collect()
     }
 
-    /// The key of an option in a file.
     fn key(arg: &Arg) -> String {
         arg.get_long().unwrap_or_default().replace('-', "_")
     }
@@ -242,7 +240,6 @@ impl ServeOptions {
         options.collect()
     }
 
-    /// Checks the values of an option with clap.
     fn check(&self, id: &str, values: &[String]) -> Result<(), String> {
         let flags = self.flags(id, values);
         let line = ["bench".to_owned(), "serve".to_owned()]
@@ -328,7 +325,6 @@ impl ServeOptions {
         whole(file, &faults)
     }
 
-    /// The values of a table. Adds its faults.
     fn values(
         &self,
         prefix: &str,

@@ -43,7 +43,6 @@ impl ConstraintOptions {
         Ok(self.regex.clone().map(Constraint::Regex))
     }
 
-    /// The constraint as a field of a request.
     pub(super) fn field(&self) -> Result<Option<(String, Value)>, Failure> {
         if let Some(path) = &self.json_schema {
             return Ok(Some(("json_schema".into(), schema(path)?)));

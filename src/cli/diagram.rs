@@ -76,12 +76,18 @@ impl Args {
     }
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    if args.png && !cfg!(feature = "png") {
+/// Refuses PNG in a program that was built without it.
+pub(super) fn check_png(is_wanted: bool) -> Result<(), Failure> {
+    if is_wanted && !cfg!(feature = "png") {
         anyhow::bail!(
             "this program was built without PNG; `cargo build --release --features png` builds it with PNG"
         );
     }
+    Ok(())
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    check_png(args.png)?;
     let definitions = args.opening.definitions()?;
     if args.compare {
         return compare(args, &definitions);
@@ -189,7 +195,6 @@ fn request(set: &[(String, String)], with: &[String]) -> Option<SynthRequest> {
 /// Maximum size of the file of `--overlay` in bytes: a profile of a thousand layers is a few MB.
 const MAX_OVERLAY: u64 = 64 << 20;
 
-/// The files of a drawing.
 fn draw(
     args: &Args,
     def: &ArchDef,

@@ -95,7 +95,6 @@ impl DiffusionProgress {
         !self.bar.is_hidden()
     }
 
-    /// Shows the tokens that a step fixed.
     pub(super) fn step(&mut self, fixed: &[FixedToken], n_masked: usize, tokenizer: &Tokenizer) {
         if self.tokens.is_empty() {
             self.tokens = vec![None; n_masked + fixed.len()];

@@ -13,7 +13,10 @@ use lab_base::weights::TensorInfo;
 use lab_core::model;
 use lab_core::models::ModelSource;
 
-use super::inspect::{self, Findings, ParallelOption, PlanFindings, TensorSizes, cache_bytes};
+use super::inspect::{
+    self, Findings, ParallelOption, PlanFindings, TensorSizes, cache_bytes, cache_types_text,
+    tokenizer_text,
+};
 use super::model::ModelArg;
 use super::options::LoadOptions;
 use super::plan::device_line;
@@ -182,11 +185,7 @@ impl DoctorReport {
         };
         let weights = plan.weight_bytes();
         let step_text = step.map_or_else(|| "an unknown size".to_owned(), bytes);
-        let [k, v] = types.map(|ty| ty.name());
-        let kind = match k == v {
-            true => k.to_owned(),
-            false => format!("{k} and {v}"),
-        };
+        let kind = cache_types_text(options);
         let all = planned.memory.as_ref().map(|used| {
             let parts = [used.mapped, used.copied, used.cache, used.compute];
             parts.into_iter().fold(0, u64::saturating_add)
@@ -226,11 +225,7 @@ impl DoctorReport {
 
     fn texts(&mut self, found: &Findings) {
         let tokenizer = match &found.tokenizer {
-            Ok(tokenizer) => format!(
-                "{}, {} tokens",
-                tokenizer.kind().unwrap_or("token ids only"),
-                tokenizer.vocab_len()
-            ),
+            Ok(tokenizer) => tokenizer_text(tokenizer),
             Err(error) => format!("none: {error}"),
         };
         let template = match &found.template {

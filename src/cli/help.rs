@@ -19,7 +19,6 @@ const GROUPS: [(&str, &[&str]); 5] = [
     ),
 ];
 
-/// What follows the options of `bench --help`.
 const FIRST_STEPS: &str = "\
 First steps:
   bench run \"2+2=?\"                       the built-in model tiny-chat answers
@@ -32,7 +31,6 @@ Documentation: README.md and the folder docs/ of the project.
 Exit codes: 0, 1 (failed), 2 (wrong usage), 3 (run: cut before the answer fitted its constraint).
 Files that are there already are replaced only with --force.";
 
-/// Examples of commands.
 const EXAMPLES: &[(&[&str], &str)] = &[
     (
         &["run"],
@@ -136,7 +134,6 @@ pub(super) fn with_help(command: Command) -> Command {
     })
 }
 
-/// The command with examples at a subcommand.
 fn with_examples(command: Command, path: &[&'static str], text: &str) -> Command {
     let Some((first, rest)) = path.split_first() else {
         let lines: Vec<String> = text.lines().map(|line| format!("  {line}")).collect();

@@ -12,9 +12,13 @@ use lab_base::util::limited_read::MAX_TEXT;
 use super::Failure;
 use super::output::at;
 
-/// The text of a file.
 pub(super) fn read_text(path: &Path) -> Result<String, Failure> {
-    limited_read::text(path, MAX_TEXT).map_err(|error| at(path, error))
+    read_at_most(path, MAX_TEXT)
+}
+
+/// The text of a file of at most `limit` bytes.
+pub(super) fn read_at_most(path: &Path, limit: u64) -> Result<String, Failure> {
+    limited_read::text(path, limit).map_err(|error| at(path, error))
 }
 
 /// The JSON value of a file.

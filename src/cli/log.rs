@@ -1,4 +1,4 @@
-//! The log: where messages go, and in which form.
+//! The log: its destination and its format.
 
 use std::fmt;
 use std::fs::File;
@@ -27,16 +27,11 @@ enum LogFormat {
 
 /// Where messages go.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Log")]
 pub(super) struct LogOptions {
     /// Log level: error, warn, info, debug, trace, or a filter by module; `phase=trace` logs the time
     /// of each part of an engine step; default: warn, and in `serve` a line for each request
-    #[arg(
-        long,
-        global = true,
-        value_name = "LEVEL",
-        hide_short_help = true,
-        help_heading = "Log"
-    )]
+    #[arg(long, global = true, value_name = "LEVEL", hide_short_help = true)]
     log_level: Option<String>,
     /// Form of the log: text, or one JSON object per line
     #[arg(
@@ -44,18 +39,11 @@ pub(super) struct LogOptions {
         global = true,
         default_value = "text",
         value_name = "text|json",
-        hide_short_help = true,
-        help_heading = "Log"
+        hide_short_help = true
     )]
     log_format: LogFormat,
     /// File to which messages are appended; default: stderr
-    #[arg(
-        long,
-        global = true,
-        value_name = "FILE",
-        hide_short_help = true,
-        help_heading = "Log"
-    )]
+    #[arg(long, global = true, value_name = "FILE", hide_short_help = true)]
     log: Option<AppendedFile>,
 }
 

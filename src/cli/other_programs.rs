@@ -1,5 +1,5 @@
-//! What users of llama.cpp, ollama and vLLM type: short options that POSIX reads as several letters become ours, and
-//! options and commands that do not exist here are refused with the way to the same end. What means one thing here is
+//! Options and commands of llama.cpp, ollama and vLLM: short options that POSIX reads as several letters become ours,
+//! and options and commands that do not exist here are refused with advice. A name with one meaning here is
 //! an alias of an option, where the option is declared; what takes other values is not.
 
 use std::ffi::{OsStr, OsString};
@@ -258,7 +258,6 @@ pub(super) fn explained(error: Error) -> Error {
     }
 }
 
-/// The error of an option that other commands have.
 fn elsewhere(name: &str) -> Option<Error> {
     let long = name.strip_prefix("--")?;
     let mut command = command();
@@ -331,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn no_advice_is_about_what_exists() {
+    fn advice_is_only_for_options_that_do_not_exist() {
         let mut known: Vec<String> = Vec::new();
         let mut commands = vec![command()];
         while let Some(mut command) = commands.pop() {

@@ -265,7 +265,6 @@ mod tests {
     use super::*;
     use crate::cli::Cli;
 
-    /// The options and arguments that are paths of inputs.
     const INPUTS: &str = "a api_key_file archs b backend config dump file files from grammar json_schema kept lab_vectors \
         messages model model_path models negative overlay path plan positive prompts reference socket source \
         template tools vocab";
@@ -286,7 +285,6 @@ mod tests {
         "synth: output",
     ];
 
-    /// Calls `act` with each command that has no commands of its own, and its words.
     fn each(command: &clap::Command, words: &[&str], act: &mut dyn FnMut(&clap::Command, &[&str])) {
         if !command.has_subcommands() {
             return act(command, words);

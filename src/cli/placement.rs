@@ -218,7 +218,6 @@ impl PlacementOptions {
         Ok(named)
     }
 
-    /// The shares of the devices, if they are given.
     fn shares(&self, devices: &[Device]) -> Result<Option<&[f64]>, Failure> {
         if self.tensor_split.is_empty() {
             return Ok(None);

@@ -248,8 +248,7 @@ fn unit_text(text: &mut String, plan: &Plan, unit: &Unit) {
 }
 
 fn options(plan: &Plan, unit: &Unit) -> String {
-    let shown: Vec<String> = unit
-        .contract
+    unit.contract
         .0
         .options
         .iter()
@@ -258,8 +257,8 @@ fn options(plan: &Plan, unit: &Unit) -> String {
         .filter(|(spec, value)| spec.default.is_none_or(|default| !is_same(default, value)))
         .filter(|(spec, _)| has_effect(spec, unit))
         .map(|(spec, value)| format!("{}={value}", spec.name))
-        .collect();
-    shown.join(" ")
+        .collect::<Vec<String>>()
+        .join(" ")
 }
 
 /// The name of a part's device; `None` for the CPU.

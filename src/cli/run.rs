@@ -45,7 +45,7 @@ pub(super) struct Args {
     with: CompletionArgs,
 }
 
-/// With what a prompt is completed, and how.
+/// Options of a completion.
 #[derive(Debug, ClapArgs)]
 pub(super) struct CompletionArgs {
     /// The model: a file, a folder, tiny-chat or tiny-diffusion; default: tiny-chat, which is built in
@@ -291,7 +291,7 @@ pub(super) fn too_long(rejected: Rejected, served: &ServedModel) -> Failure {
     }
 }
 
-/// What helps if a prompt does not fit into the context.
+/// A hint for a prompt that does not fit into the context.
 pub(super) fn longer(served: &ServedModel) -> String {
     let (trained, n_ctx) = (served.info.n_ctx_train, served.handle.limits().n_ctx as u64);
     match trained {

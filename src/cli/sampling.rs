@@ -128,7 +128,6 @@ pub(super) fn number<P>(parameter: &Parameter<P>, value: f64) -> Value {
     }
 }
 
-/// The parameters of the stages.
 #[derive(Clone, Debug)]
 struct StageParams {
     params: Params,

@@ -247,7 +247,7 @@ fn keys(args: &Args) -> Result<Vec<String>, Failure> {
         let before = keys.len();
         keys.extend(lines.filter(is_key).map(str::to_owned));
         if keys.len() == before {
-            anyhow::bail!("{}: there is no API key in it", path.display());
+            anyhow::bail!("{}: contains no API keys", path.display());
         }
     }
     if keys.iter().any(|key| key.trim().is_empty()) {

@@ -4,7 +4,10 @@
 //! that another engine wrote. Values that only one side has do not count, but are reported.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
+
+use serde::Serialize;
 
 use lab_base::util::distances::{first_difference, kl_divergence, likeliest, rms};
 use lab_core::artifacts::npy;
@@ -256,7 +259,7 @@ fn difference(a: &NamedValue, b: &NamedValue, tolerance: f64) -> ValueDifference
 }
 
 /// Kullback-Leibler divergences of B's next-token distributions from A's, in nats.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct KlDivergence {
     /// Number of compared positions.
     pub positions: usize,
@@ -266,6 +269,16 @@ pub struct KlDivergence {
     pub max: f64,
     /// Number of positions at which both have the same likeliest token.
     pub same_top: usize,
+}
+
+impl fmt::Display for KlDivergence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "KL divergence over {} positions: mean {:.3e}, max {:.3e}; the same likeliest token at {}",
+            self.positions, self.mean, self.max, self.same_top
+        )
+    }
 }
 
 /// The divergence of the logits of `b` from those of `a`, position by position; `None` if a side has no logits or the
@@ -326,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_differs_from_everything_but_infinities_are_equal() {
+    fn nan_differs_from_everything_and_equal_infinities_are_equal() {
         let nmse = |x: &[f32], y: &[f32]| {
             compare_values(&[value("v", x)], &[value("v", y)], 0.0).values[0].nmse
         };
@@ -339,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_llama_cpp_are_found() {
+    fn names_of_llama_cpp_are_translated() {
         let paths = [
             "embed.x",
             "layers.3.attn.in",

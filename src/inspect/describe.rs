@@ -230,7 +230,6 @@ fn template(plan: &Plan, units: &[&Unit], value: OptionText<'_>) -> String {
     text
 }
 
-/// The tokens that a query attends to in a group of layers, in words.
 pub(crate) fn attended_tokens(plan: &Plan, cache: &CachePlan, value: OptionText<'_>) -> String {
     let mut unit = cache.unit.clone();
     for (spec, option) in cache.unit.contract.0.options.iter().zip(&mut unit.options) {
@@ -254,8 +253,7 @@ fn filled(plan: &Plan, phrase: &str, unit: &Unit, value: OptionText<'_>) -> Stri
         }),
         _ => value(name),
     };
-    let text = particular(phrase, &UnitScope(unit), &name);
-    text.unwrap_or_else(|problem| {
+    particular(phrase, &UnitScope(unit), &name).unwrap_or_else(|problem| {
         debug_assert!(false, "phrase of {}: {problem}", unit.contract.0.name);
         unit.contract.0.noun.to_owned()
     })

@@ -246,43 +246,38 @@ pub fn draft_map(
         best.map.map,
         next.collect::<Vec<_>>().join(", ")
     );
+    let missing = format!(
+        "Tensors that `{}` requires and no rule gives yet:",
+        best.fit.arch
+    );
+    let (map, fit) = (&best.map, &best.fit);
     comment(
         &mut out,
         "It needs what the folder does not have like this:",
-        best.map.problems.iter().cloned(),
+        &map.problems,
     );
-    comment(
-        &mut out,
-        "Stored tensors that no rule uses yet, with the shape of one:",
-        best.map.unused.iter().cloned(),
-    );
+    let unused = "Stored tensors that no rule uses yet, with the shape of one:";
+    comment(&mut out, unused, &map.unused);
     comment(
         &mut out,
         "Keys of config.json that nothing reads yet:",
-        best.map.unread.iter().cloned(),
+        &map.unread,
     );
-    comment(
-        &mut out,
-        &format!(
-            "Tensors that `{}` requires and no rule gives yet:",
-            best.fit.arch
-        ),
-        best.fit.missing.iter().cloned(),
-    );
+    comment(&mut out, &missing, &fit.missing);
     out.push('\n');
     let source = maps.source(&best.map.map)?;
     Some(out + &hf::draft_map(&source.text, name, folder))
 }
 
 /// Adds a comment with a heading and one line per item.
-fn comment(out: &mut String, heading: &str, items: impl Iterator<Item = String>) {
-    let mut items = items.peekable();
+fn comment<T: AsRef<str>>(out: &mut String, heading: &str, items: impl IntoIterator<Item = T>) {
+    let mut items = items.into_iter().peekable();
     if items.peek().is_none() {
         return;
     }
     out.push_str(&format!("#\n# {heading}\n"));
     for item in items {
-        for line in item.lines() {
+        for line in item.as_ref().lines() {
             out.push_str(&format!("#   {line}\n"));
         }
     }
@@ -347,7 +342,7 @@ pub fn draft_definition(
     comment(
         &mut out,
         "It needs what the file does not have like this:",
-        best.problems.iter().cloned(),
+        &best.problems,
     );
     let shape = |pattern: &String| {
         let like = weights
@@ -359,10 +354,11 @@ pub fn draft_definition(
             like.map(|t| &t.shape[..]).unwrap_or_default()
         )
     };
+    let unused = best.unused.iter().map(shape);
     comment(
         &mut out,
         "Tensors of the file that nothing uses yet:",
-        best.unused.iter().map(shape),
+        unused,
     );
     let metadata = weights.metadata();
     let own = metadata.str(ARCHITECTURE).unwrap_or_default();
@@ -375,15 +371,12 @@ pub fn draft_definition(
         },
         None => key.clone(),
     };
-    comment(
-        &mut out,
-        "Keys of the file that nothing reads yet:",
-        best.unread.iter().map(value),
-    );
+    let unread = best.unread.iter().map(value);
+    comment(&mut out, "Keys of the file that nothing reads yet:", unread);
     comment(
         &mut out,
         "Neither tensors nor keys tell these. Settle each from the published code, then remove this list:",
-        choices(&def).into_iter(),
+        choices(&def),
     );
     out.push('\n');
     // The first comment is about the other architecture, whose name is in the first line that is not a comment.

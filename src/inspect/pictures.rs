@@ -181,14 +181,17 @@ fn position(value: &Value) -> Result<u64, ChartError> {
     }
 }
 
+/// The layer of a point.
+pub fn layer_of(point: &str) -> Option<u64> {
+    let rest = point.strip_prefix("layers.")?;
+    rest.split('.').next()?.parse().ok()
+}
+
 impl ChartFilter {
     /// Whether a point belongs to a chosen layer.
     pub fn has(&self, point: &str) -> bool {
-        let layer = point
-            .strip_prefix("layers.")
-            .and_then(|rest| rest.split('.').next());
-        let layer = layer.and_then(|layer| layer.parse().ok());
-        self.layers.is_empty() || layer.is_some_and(|layer| self.layers.contains(&layer))
+        let is_chosen = |layer: u64| self.layers.contains(&layer);
+        self.layers.is_empty() || layer_of(point).is_some_and(is_chosen)
     }
 }
 
@@ -296,14 +299,9 @@ fn patch(response: &Value, chosen: &ChartFilter) -> Result<Chart, ChartError> {
         if !chosen.has(point) {
             continue;
         }
-        let cell = |value: &Value| {
-            let value = value.as_f64();
-            // A number that rounds to zero has no minus sign.
-            let text = value.map(|v| format!("{:.2}", (v * 100.0).round() / 100.0 + 0.0));
-            GridCell {
-                value,
-                text: text.unwrap_or_else(|| "none".into()),
-            }
+        let cell = |value: &Value| GridCell {
+            value: value.as_f64(),
+            text: value.as_f64().map_or_else(|| "none".into(), two_digits),
         };
         grid.rows.push(token_text(point));
         grid.cells.push(row.iter().map(cell).collect());
@@ -337,7 +335,6 @@ struct CapturedRows<'a> {
     shape: Vec<usize>,
 }
 
-/// The captured values of chosen layers whose names end with `ending`.
 fn captured<'a>(
     lab: &'a Value,
     ending: &str,
@@ -377,6 +374,16 @@ fn captured<'a>(
     Ok(out)
 }
 
+/// Columns that are counted from 0.
+fn numbered(n: usize) -> Vec<[String; 2]> {
+    (0..n).map(|at| [at.to_string(), String::new()]).collect()
+}
+
+/// A number with two digits. One that rounds to zero has no minus sign.
+fn two_digits(value: f64) -> String {
+    format!("{:.2}", (value * 100.0).round() / 100.0 + 0.0)
+}
+
 /// The smallest of `steps`, from 1 to 10, times a power of ten that is at least `most`.
 fn round_end(most: f64, steps: &[f64]) -> f64 {
     if !most.is_finite() || most < 1e-9 {
@@ -395,10 +402,9 @@ fn routing(response: &Value, lab: &Value, chosen: &ChartFilter) -> Result<Chart,
         weights.iter().map(|own| (own.point, own)).collect();
     let routers = captured(lab, ".router", chosen)?;
     let n_of = |path: &str| {
-        let own = routers
-            .iter()
-            .find(|own| own.point.strip_suffix(".router") == Some(path));
-        own.map_or(0, |own| own.rows[0].len())
+        let is_own = |own: &&CapturedRows<'_>| own.point.strip_suffix(".router") == Some(path);
+        let row = routers.iter().find(is_own).and_then(|own| own.rows.first());
+        row.map_or(0, Vec::len)
     };
     let (mut grids, mut n_cells, mut end) = (Vec::new(), 0usize, 0.0f64);
     for picked in captured(lab, ".picked", chosen)? {
@@ -432,7 +438,7 @@ fn routing(response: &Value, lab: &Value, chosen: &ChartFilter) -> Result<Chart,
         grids.push(Grid {
             title: token_text(path),
             rows: picked.positions.iter().map(|at| tokens.row(*at)).collect(),
-            columns: (0..n).map(|at| [at.to_string(), String::new()]).collect(),
+            columns: numbered(n),
             cells: picked.rows.iter().zip(&weights.rows).map(row).collect(),
         });
     }
@@ -478,12 +484,9 @@ fn attention(response: &Value, lab: &Value, chosen: &ChartFilter) -> Result<Char
         for head in (0..n_heads).filter(is_chosen) {
             n_cells = n_cells.saturating_add(n_rows.saturating_mul(n_keys));
             check_cells(n_cells as u64)?;
-            let cell = |weight: &f32| {
-                let value = Some(f64::from(*weight)).filter(|w| *w != 0.0 && w.is_finite());
-                GridCell {
-                    value,
-                    text: String::new(),
-                }
+            let cell = |weight: &f32| GridCell {
+                value: Some(f64::from(*weight)).filter(|w| *w != 0.0 && w.is_finite()),
+                ..GridCell::default()
             };
             let row = |row: &Vec<f32>| {
                 let own = row.iter().skip(head * n_keys).take(n_keys);
@@ -492,9 +495,7 @@ fn attention(response: &Value, lab: &Value, chosen: &ChartFilter) -> Result<Char
             grids.push(Grid {
                 title: format!("{path}, head {head}"),
                 rows: own.positions.iter().map(|at| tokens.row(*at)).collect(),
-                columns: (0..n_keys)
-                    .map(|at| [at.to_string(), String::new()])
-                    .collect(),
+                columns: numbered(n_keys),
                 cells: own.rows.iter().map(row).collect(),
             });
         }
@@ -555,7 +556,7 @@ fn attribution(response: &Value, lab: &Value, chosen: &ChartFilter) -> Result<Ch
     }
     let cell = |value: f64| GridCell {
         value: Some(value).filter(|v| v.is_finite()),
-        text: format!("{:.2}", (value * 100.0).round() / 100.0 + 0.0),
+        text: two_digits(value),
     };
     let mut n_heads = 0usize;
     for name in &names {

@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_equal_is_not_called_wrong_and_not_always_close() {
+    fn a_proven_path_has_no_causes_and_may_have_a_warning() {
         // The last row is above the bound by itself, and too small to count among all.
         let expected = [100.0, 200.0, 300.0, 100.0, 0.01, 0.02];
         let mut found = expected;
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn the_symptoms_are_those_of_the_guide() {
+    fn likely_causes_are_those_of_the_guide() {
         let guide = include_str!("../../docs/adding-a-model.md");
         for symptom in LIKELY_CAUSES {
             assert!(

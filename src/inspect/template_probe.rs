@@ -271,7 +271,7 @@ mod tests {
     const PLAIN: &str = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}[answer]{% endif %}";
 
     #[test]
-    fn what_is_shown_is_found() {
+    fn shown_parts_of_a_conversation_are_found() {
         let found = probe(PLAIN);
         assert!(found.user.is_yes() && found.system.is_yes() && found.turns.is_yes());
         assert!(found.opens_answer && found.continues);
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_in_a_comment_is_no_capability() {
+    fn a_name_in_a_comment_is_not_a_feature() {
         let source = format!("{{# tools enable_thinking tool_calls #}}{PLAIN}");
         assert_eq!(probe(&source), probe(PLAIN));
     }
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn tools_and_thoughts_are_found_by_what_comes_out() {
+    fn tools_and_reasoning_are_found_in_the_rendered_text() {
         let source = "{% for t in tools or [] %}{{ t.function.name }}{% endfor %}\
              {% for m in messages %}{{ m.content }}{{ m.reasoning_content }}\
              {% for c in m.tool_calls or [] %}{{ c.function.name }}({{ c.function.arguments | tojson }}){% endfor %}\
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_without_end_is_refused_in_good_time() {
+    fn an_endless_template_is_refused_quickly() {
         let found =
             probe("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}");
         assert!(

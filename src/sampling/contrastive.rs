@@ -305,32 +305,28 @@ mod tests {
 
     #[test]
     fn parameters_that_make_no_search_are_refused() {
-        let refused = |change: fn(&mut Params), message: &str| {
+        let refused = |change: fn(&mut Params)| {
             let mut params = Params {
                 penalty_alpha: 0.6,
                 top_k: 4,
                 ..Params::default()
             };
             change(&mut params);
-            let error = ContrastiveSearch::new(&params, 8).expect_err(message);
-            assert_eq!(error.to_string(), message);
+            let error = ContrastiveSearch::new(&params, 8).expect_err("refused");
+            error.to_string()
         };
-        refused(
+        let changes: [fn(&mut Params); 4] = [
             |p| p.top_k = 0,
-            "`top_k`: found `0`, expected the number of candidates, because `penalty_alpha` is not 0",
-        );
-        refused(
             |p| p.penalty_alpha = 1.5,
-            "`penalty_alpha`: found `1.5`, expected a number from 0 to 1 (contrastive search; 0 = off)",
-        );
-        refused(
             |p| p.mirostat = 2,
-            "`mirostat`: found `2`, expected 0, because `top_k` cuts already: only one of them can",
-        );
-        refused(
             |p| p.xtc_probability = 2.0,
-            "`xtc_probability`: found `2`, expected a number from 0 to 1 (XTC; 0 = off)",
-        );
+        ];
+        insta::assert_snapshot!(changes.map(refused).join("\n"), @"
+        `top_k`: found `0`, expected the number of candidates, because `penalty_alpha` is not 0
+        `penalty_alpha`: found `1.5`, expected a number from 0 to 1 (contrastive search; 0 = off)
+        `mirostat`: found `2`, expected 0, because `top_k` cuts already: only one of them can
+        `xtc_probability`: found `2`, expected a number from 0 to 1 (XTC; 0 = off)
+        ");
         let params = Params {
             penalty_alpha: 0.6,
             ..Params::default()

@@ -171,7 +171,7 @@ fn large_values_become_a_file_by_themselves_and_old_files_go() {
 }
 
 #[test]
-fn the_command_gives_what_the_server_gives() {
+fn the_command_equals_the_server() {
     let folder = scratch();
     let at = |name: &str| folder.path().join(name);
     let toml = "encoding = 'numbers'\n[lens]\nlayers = [1]\ntop_k = 2\n\

@@ -8,7 +8,7 @@ use lab_core::models::synth::{SynthRequest, design};
 use lab_core::plan::Plan;
 
 #[test]
-fn mistakes_are_told_with_place_and_advice() {
+fn mistakes_are_reported_with_line_and_advice() {
     let library = Library::open(&REGISTRY, &[]).expect("the built-in definitions are readable");
     let folder =
         std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/fixtures/bad_arch");
@@ -42,7 +42,7 @@ fn built_in_definitions_are_sound() {
 }
 
 #[test]
-fn mistakes_in_what_definitions_share_are_told_with_its_file() {
+fn mistakes_in_shared_parameters_are_reported_with_their_file() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("archs/common.toml");
     let common = std::fs::read_to_string(path).expect("readable");
     let told = |text: &str| parse_common("archs/common.toml", text, &REGISTRY);
@@ -298,7 +298,7 @@ fn a_hidden_layer_has_an_activation() {
 }
 
 #[test]
-fn a_missing_key_is_told_once() {
+fn a_missing_metadata_key_is_reported_once() {
     let missing = "d_head = { key = \"attention.key_length\" }";
     let message = planned(&[("[params]", &format!("[params]\n{missing}"))]).expect_err("no size");
     assert_eq!(

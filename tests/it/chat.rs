@@ -472,7 +472,7 @@ fn a_saved_conversation_is_replaced_only_with_force() {
 }
 
 #[test]
-fn a_full_context_says_what_helps() {
+fn a_full_context_is_an_error_with_a_hint() {
     let long = "word ".repeat(200);
     let ran = talk(&["--ctx", "64"], &format!("{long}\n"));
     for part in ["and the context holds 64", "/undo", "/reset", "--ctx N"] {

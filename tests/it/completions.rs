@@ -292,7 +292,7 @@ fn a_streamed_completion_equals_the_whole_one() {
 }
 
 #[test]
-fn what_cannot_be_completed_is_refused_with_its_field() {
+fn invalid_completion_requests_are_refused_with_their_field() {
     let server = Server::start(&["--strict-fields"]);
     for (extra, param) in [
         (json!({ "prompt": null }), "prompt"),

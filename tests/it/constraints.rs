@@ -40,7 +40,7 @@ fn check_person(text: &str) {
 }
 
 #[test]
-fn the_program_answers_as_it_is_told() {
+fn run_obeys_its_constraint_options() {
     let folder = scratch();
     let write = |name: &str, contents: &str| {
         let path = folder.path().join(name);

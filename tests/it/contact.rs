@@ -273,7 +273,7 @@ fn refused(path: &Path, expected: &str) {
 }
 
 #[test]
-fn what_is_no_model_is_told_as_what_it_is() {
+fn paths_that_are_no_models_are_described() {
     let folder = scratch();
     let at = |name: &str| folder.path().join(name);
     for (name, ty, expected) in [
@@ -393,7 +393,7 @@ fn folders_that_lack_something_say_what() {
 }
 
 #[test]
-fn folders_of_models_do_not_offer_what_is_none() {
+fn folders_list_only_models() {
     let folder = scratch();
     std::fs::copy(shipped(), folder.path().join("model.gguf")).expect("a writable folder");
     changed(
@@ -417,7 +417,7 @@ fn doctor(arguments: &[&str]) -> (Ran, Value) {
 }
 
 #[test]
-fn the_doctor_tells_in_ten_lines_what_runs() {
+fn doctor_reports_in_ten_lines_what_runs() {
     let page = printed(&["doctor"]);
     assert!(page.lines().count() <= 10, "{page}");
     for part in [
@@ -453,7 +453,7 @@ fn the_doctor_tells_in_ten_lines_what_runs() {
 }
 
 #[test]
-fn the_doctor_tells_what_keeps_a_model_from_running() {
+fn doctor_reports_why_a_model_does_not_run() {
     let folder = scratch();
     let unknown = [("general.architecture", string("somethingelse"))];
     let path = changed(folder.path(), "unknown.gguf", &unknown, true);
@@ -478,7 +478,7 @@ fn the_doctor_tells_what_keeps_a_model_from_running() {
 }
 
 #[test]
-fn what_all_layers_lack_is_told_once() {
+fn problems_of_all_layers_are_reported_once() {
     let folder = scratch();
     let weights = weights::open(&shipped()).expect("it is there");
     let path = folder.path().join("bare.gguf");

@@ -120,7 +120,7 @@ fn a_file_comes_back_from_a_folder_bit_for_bit() {
 }
 
 #[test]
-fn a_type_at_load_gives_what_the_converted_file_gives_and_stays_near_f32() {
+fn quantising_at_load_equals_the_converted_file_and_is_near_f32() {
     // Bounds of the NMSE of a matrix: with a largest value of 2.3 standard deviations in 32, steps of
     // s are an error of s^2 / 12; floats of m significant bits one of
     // at most 4^-m / 3.
@@ -378,7 +378,7 @@ fn a_broken_run_leaves_nothing_behind() {
 }
 
 #[test]
-fn what_is_there_is_only_replaced_when_asked() {
+fn existing_files_are_replaced_only_on_request() {
     let scratch = scratch();
     let model = open(&synthesised(scratch.path(), "qwen3", &[], TensorType::F32));
     let write = |path: &Path, shard_bytes: u64, replaces: bool| {
@@ -472,7 +472,7 @@ fn hostile_folders_are_refused_with_their_place() {
 }
 
 #[test]
-fn the_program_converts_and_runs_what_it_wrote() {
+fn convert_writes_files_that_run() {
     let scratch = scratch();
     let bench = |arguments: &[&str]| {
         let ran = bench_in(scratch.path(), arguments);

@@ -99,7 +99,7 @@ fn what_is_told_of_every_golden_is_so() {
 }
 
 #[test]
-fn patterns_of_layers_are_told_as_such() {
+fn repeating_patterns_of_layers_are_described() {
     let plan = plan_of("gemma3", "block_count=26 n_swa=512");
     check("26 layers", &plan);
     let text = describe(&plan);
@@ -108,7 +108,7 @@ fn patterns_of_layers_are_told_as_such() {
 }
 
 #[test]
-fn layers_that_differ_one_by_one_are_told_with_bounds() {
+fn layers_that_differ_in_numbers_are_described_with_ranges() {
     // Numbers of heads that follow no pattern: more kinds than anybody reads.
     let mut state = 1u32;
     let mut next = |n: u32| {

@@ -121,7 +121,7 @@ fn edits(library: &Library) -> Vec<(String, &'static str, [String; 2])> {
 }
 
 #[test]
-fn one_edit_is_told_as_that_edit() {
+fn one_edit_of_a_definition_is_reported_as_that_edit() {
     let library = library();
     let mut all = String::new();
     for (what, arch, texts) in edits(&library) {

@@ -301,7 +301,7 @@ fn what_is_read_at_once_is_told_with_what_becomes_of_it() {
 }
 
 #[test]
-fn what_a_token_reads_and_keeps_is_what_the_loaded_model_does() {
+fn bytes_read_and_kept_per_token_equal_those_of_the_loaded_model() {
     let mut n_compared = 0;
     for case in cases() {
         let kept = &case.drawings[0].kept;

@@ -107,7 +107,7 @@ impl<'a> Reader<'a, '_> {
 }
 
 #[test]
-fn every_name_leads_to_a_picture_and_to_what_is_told_of_it() {
+fn every_name_in_a_page_has_a_picture_and_data() {
     for (drawing, page) in &*CASES {
         let (name, text) = (&drawing.name, body_of(page));
         let body = Document::parse(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -171,7 +171,7 @@ fn scripts_of_a_page_find_what_they_read() {
 }
 
 #[test]
-fn a_page_asks_nobody() {
+fn a_page_loads_nothing_from_elsewhere() {
     const FOREIGN: &str =
         "http: https: //cdn src= url( @import fetch( XMLHttp WebSocket style= onclick onload eval(";
     let head = |(drawing, page): &(&Drawing, String)| {

@@ -246,7 +246,7 @@ fn check_drawing(name: &str, sample: &TracedPlan, drawing: &Drawing) {
 }
 
 #[test]
-fn what_is_drawn_is_what_is_built() {
+fn drawn_operations_equal_the_graph() {
     for case in cases() {
         for (sample, drawing) in case.both() {
             check_drawing(&case.golden.name, sample, drawing);
@@ -501,7 +501,7 @@ fn variants_show_what_definitions_can_be() {
 /// Words of a formula and the operations they stand for. Attention bounds its scores and experts normalise
 /// within other operations, and a convolution's result is activated too.
 #[test]
-fn a_formula_says_what_the_graph_does() {
+fn formulas_match_the_graph() {
     const WORDS: [(&str, &[&str], &[&str]); 4] = [
         ("rope(", &["ROPE"], &["attention"]),
         (

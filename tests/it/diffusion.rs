@@ -204,7 +204,7 @@ fn sorted(fixed: impl Iterator<Item = (usize, u32)>) -> Vec<(usize, u32)> {
 }
 
 #[test]
-fn the_engine_fixes_what_the_reference_fixes() {
+fn denoising_steps_equal_the_reference() {
     let cases = cases();
     let mut models: Vec<&str> = cases.iter().filter_map(|c| c["model"].as_str()).collect();
     models.sort_unstable();

@@ -141,7 +141,7 @@ fn tokens_have_the_scores_that_transformers_gives() {
 }
 
 #[test]
-fn other_models_give_what_they_have_by_pooling() {
+fn models_without_embeddings_pool_their_hidden_states() {
     let root = scratch();
     for (name, task, n) in [("bert", "embed", 64), ("bert-classifier", "classify", 5)] {
         let into = with_vocabulary(&hf::open(name), root.path());
@@ -885,7 +885,7 @@ fn models_are_found_by_name_and_default_is_the_only_one() {
 
 /// Long first texts are read once, however many second ones there are.
 #[test]
-fn a_long_query_and_many_documents_cost_what_they_are_long() {
+fn rerank_cost_is_linear_in_query_and_documents() {
     let root = scratch();
     let server = reranker(root.path());
     let start = std::time::Instant::now();

@@ -621,7 +621,7 @@ const NONSENSE: &[(&str, Edits, &str)] = &[
 ];
 
 #[test]
-fn wiring_that_makes_no_sense_is_refused() {
+fn invalid_wiring_is_refused() {
     let library = library();
     for (on, edits, expected) in NONSENSE {
         let golden = golden(on);

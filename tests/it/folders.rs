@@ -91,7 +91,7 @@ fn error_of(name: &str, with: &Definitions, scratch: &Path) -> Result<f64, Strin
 }
 
 #[test]
-fn folders_give_what_transformers_gives() {
+fn folders_reproduce_transformers() {
     let with = definitions();
     let (classes, broken) = with.maps.classes();
     assert!(broken.is_empty(), "{}", broken[0].render(false));
@@ -382,7 +382,7 @@ fn published_name(name: &str, has_gate: bool) -> String {
 
 /// Encoder-decoders as published folders have them, against logits of llama.cpp: the same tensors under other names.
 #[test]
-fn folders_with_a_source_give_what_files_give() {
+fn encoder_decoder_folders_equal_their_files() {
     let common = json!({
         "d_model": 64, "d_ff": 88, "num_heads": 4, "vocab_size": 96, "n_positions": 256, "layer_norm_epsilon": 0.001,
         "is_encoder_decoder": true, "dropout_rate": 0.1, "model_type": "t5", "pad_token_id": 0, "eos_token_id": 1,

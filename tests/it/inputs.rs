@@ -20,7 +20,7 @@ fn fed(arguments: &[&str], input: &[u8]) -> Vec<String> {
 }
 
 #[test]
-fn a_bad_line_is_an_error_of_its_own() {
+fn a_bad_line_is_one_error_and_the_others_are_answered() {
     let input = b"{\"text\": \"a\"}\n\xff\xfe\n{}\n\n{\"text\": \"b\"}";
     let lines = fed(&["tokenize", "--jsonl"], input);
     assert_eq!(lines.len(), 4, "{lines:?}");

@@ -256,7 +256,7 @@ fn ropes_of_one_name_say_their_layers() {
 }
 
 #[test]
-fn what_a_definition_requires_is_told_with_the_expression_and_the_values() {
+fn unmet_requirements_are_reported_with_expression_and_values() {
     let message = plan_with(
         "bloom",
         &[("bloom.attention.max_alibi_bias", Value::F32(4.0))],

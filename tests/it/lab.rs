@@ -81,7 +81,7 @@ fn kinds() -> [&'static Golden; KINDS.len()] {
 }
 
 #[test]
-fn what_is_captured_are_the_values_of_the_pass() {
+fn captures_are_the_values_of_the_pass() {
     let found = kinds();
     for golden in found {
         let n = golden.tokens.len();
@@ -441,7 +441,7 @@ fn a_head_that_is_zero_is_one_whose_output_weights_are() {
 }
 
 #[test]
-fn edits_do_what_they_say() {
+fn edits_have_their_documented_effect() {
     let golden = golden("llama");
     let n = golden.tokens.len();
     let mut model = model(golden, options());
@@ -563,7 +563,7 @@ fn edits_do_what_they_say() {
 }
 
 #[test]
-fn what_edits_do_to_a_model_is_what_they_do_in_plain_loops() {
+fn edits_of_a_model_equal_plain_loops() {
     let found = kinds();
     let mut n_compared = 0;
     for golden in found {
@@ -760,7 +760,7 @@ fn eight_as_alone(ty: Option<TensorType>) {
 }
 
 #[test]
-fn what_is_computed_with_an_edit_is_not_reused_without_or_with_another() {
+fn cached_values_with_an_edit_are_not_reused_without_it() {
     let (mut model, texts) = deterministic(None);
     let points = Arc::clone(model.points());
     let width = points.all[points.find("embed.x").expect("it is there")[0]].width() as usize;
@@ -1072,7 +1072,7 @@ fn numbers(captured: &Value) -> Vec<f32> {
 }
 
 #[test]
-fn a_run_gives_what_it_is_asked_for() {
+fn a_lab_run_returns_the_requested_values() {
     let server = Server::start(&["--deterministic"]);
     let (status, points) = server.json("GET", "/v1/lab/points", &Value::Null);
     assert_eq!(status, 200);
@@ -1402,7 +1402,7 @@ fn generation_goes_on_with_captures_and_edits() {
 }
 
 #[test]
-fn plans_that_make_no_sense_are_refused_with_the_place() {
+fn invalid_lab_plans_are_refused_with_their_field() {
     let server = Server::start(&["--lab-bytes", "10000"]);
     let n = f64::MAX;
     let capture =

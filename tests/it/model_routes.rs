@@ -702,7 +702,7 @@ fn ask(server: &Server, model: &str) {
 }
 
 #[test]
-fn the_least_recently_used_model_gives_way_and_one_in_use_never() {
+fn the_least_recently_used_model_is_evicted_and_one_in_use_never() {
     let folder = scratch();
     let server = two_models(folder.path(), &["--max-loaded", "1"]);
     ask(&server, "one");
@@ -751,7 +751,7 @@ fn loads_that_wait_for_their_turn_do_not_wait_for_each_other() {
 }
 
 #[test]
-fn a_picture_of_what_cannot_be_served_is_no_error_of_the_server() {
+fn a_picture_of_a_model_that_cannot_run_is_a_client_error() {
     let folder = scratch();
     let whole = std::fs::read(shipped()).expect("readable");
     std::fs::write(folder.path().join("broken.gguf"), &whole[..5000]).expect("written");

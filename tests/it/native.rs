@@ -114,7 +114,7 @@ fn rounded(text: &str) -> String {
 }
 
 #[test]
-fn the_end_of_a_completion_is_told() {
+fn the_finish_reason_of_a_completion_is_reported() {
     let server = Server::start(&[]);
     let ended = complete(&server, json!({ "n_predict": -1, "return_tokens": true }));
     assert_eq!(ended["stop_type"], "eos", "{ended}");
@@ -489,7 +489,7 @@ fn a_gap_is_filled_with_the_vocabularys_tokens() {
 }
 
 #[test]
-fn what_cannot_be_completed_is_refused_with_its_field() {
+fn invalid_completion_requests_are_refused_with_their_field() {
     let server = Server::start(&["--strict-fields"]);
     for (extra, param) in [
         (json!({ "prompt": null }), "prompt"),

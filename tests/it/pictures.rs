@@ -476,7 +476,7 @@ fn wide_grids_go_on_below_and_larger_ones_are_refused() {
 }
 
 #[test]
-fn the_server_draws_what_the_command_draws() {
+fn the_server_draws_the_same_diagram_as_the_command() {
     let server = Server::shared();
     let lab = json!({ "lens": { "positions": "prompt" } });
     let response = server.post("/v1/lab/run", &json!({ "prompt": CLEAN, "lab": lab }));
@@ -512,7 +512,7 @@ fn the_server_draws_what_the_command_draws() {
 }
 
 #[test]
-fn what_is_wrong_with_one_prompt_is_said_before_it_is_read() {
+fn errors_of_a_prompt_are_reported_before_it_is_read() {
     let scratch = scratch();
     let svg = scratch.path().join("a.svg");
     let long = "sea ".repeat(300);

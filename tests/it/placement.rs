@@ -54,7 +54,7 @@ fn error_of(model: &mut Model, golden: &Golden) -> f64 {
 }
 
 #[test]
-fn devices_give_what_is_told_before() {
+fn memory_on_devices_equals_the_estimate() {
     let workers = [(); 2].map(|()| Worker::start_with(&["--mem", "512M"]));
     let workers = workers.each_ref();
     let chosen = [

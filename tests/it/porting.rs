@@ -36,7 +36,7 @@ fn begin<'a>(name: &'a str, model: &'a Path, into: &'a Path) -> [&'a str; 7] {
 }
 
 #[test]
-fn a_begun_definition_is_sound_and_tells_what_is_left() {
+fn a_drafted_definition_is_valid_and_lists_open_choices() {
     let folder = scratch();
     let model = made_up(folder.path(), "qwen3", &[]);
     let mine = folder.path().join("mine");
@@ -65,7 +65,7 @@ fn a_begun_definition_is_sound_and_tells_what_is_left() {
 }
 
 #[test]
-fn a_folder_of_an_unknown_class_is_begun_with_a_map_and_a_definition() {
+fn a_folder_of_an_unknown_class_gets_a_draft_map_and_definition() {
     let scratch = scratch();
     for (name, nested) in [("afmoe", None), ("jamba", Some("text_config"))] {
         let golden = hf::open(name);
@@ -177,7 +177,7 @@ fn the_definition_that_opens_a_folder_is_the_nearest() {
 }
 
 #[test]
-fn a_begun_map_names_what_it_does_not_know() {
+fn a_drafted_map_lists_unknown_tensors_and_keys() {
     let scratch = scratch();
     let (model, mine) = (scratch.path().join("model"), scratch.path().join("mine"));
     for folder in [&model, &mine] {

@@ -350,7 +350,7 @@ fn damaged_weights_are_found_when_asked_for() {
 }
 
 #[test]
-fn counts_of_which_none_makes_no_sense_are_at_least_one() {
+fn counts_that_must_be_positive_refuse_0() {
     for command in [
         &["run", "--threads", "0", "hello"][..],
         &["serve", "--parallel", "0"],

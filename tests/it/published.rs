@@ -25,7 +25,7 @@ const PACKED: f64 = 2e-5;
 const FOLDERS: usize = 47;
 
 #[test]
-fn published_folders_give_what_transformers_gives() {
+fn published_folders_reproduce_transformers() {
     let Some(root) = shared("published") else {
         return;
     };
@@ -418,7 +418,7 @@ fn a_head_that_equals_the_embeddings_is_left_out() {
 /// Which of two places counts is that of transformers: `rope_scaling` before `rope_parameters`, what is in
 /// either before what is at the top, but for the original context.
 #[test]
-fn one_thing_that_is_said_twice_is_named_with_the_place_that_counts() {
+fn conflicting_settings_are_reported_with_the_one_that_counts() {
     let yarn = |context: u64| json!({"type": "yarn", "factor": 2.0, "original_max_position_embeddings": context});
     let in_object = json!({"rope_type": "default", "rope_theta": 500000.0});
     for (name, keys, used, others) in [

@@ -86,7 +86,7 @@ fn rounding(model: &OpenedModel, tensor: &TensorInfo, values: &[f32]) -> f64 {
 }
 
 #[test]
-fn quantised_folders_give_what_their_formulas_give() {
+fn quantised_folders_equal_their_formulas() {
     let with = &DEFINITIONS;
     let mut faults = Vec::new();
     let mut stored: Vec<String> = std::fs::read_dir(root())

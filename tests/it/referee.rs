@@ -98,7 +98,7 @@ fn worst(golden: &Golden, options: &Options) -> (f64, String) {
 }
 
 #[test]
-fn every_named_value_is_what_plain_loops_compute() {
+fn every_named_value_equals_plain_loops() {
     let (mut failures, mut n_exact) = (BTreeMap::new(), 0);
     let mut turns = Turns::new(2);
     for golden in all_goldens() {

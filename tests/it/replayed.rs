@@ -105,7 +105,7 @@ fn messages_that_were_served_are_accepted_when_they_come_back() {
 }
 
 #[test]
-fn what_the_template_does_not_show_of_tools_is_named() {
+fn parts_of_tools_that_a_template_does_not_show_are_named() {
     let folder = scratch();
     let path = model(folder.path(), "blind.gguf", &plain_template(""));
     let server = serve(&path);
@@ -147,7 +147,7 @@ fn what_the_template_does_not_show_of_tools_is_named() {
 }
 
 #[test]
-fn what_a_template_shows_of_tools_is_found_by_rendering_it() {
+fn the_tool_format_is_found_by_rendering_the_template() {
     let Some(folder) = shared("golden/templates/dev") else {
         return;
     };

@@ -77,7 +77,7 @@ fn naively(prompt: &[u32], alpha: f64) -> Vec<u32> {
 }
 
 #[test]
-fn the_engine_finds_what_reading_everything_finds() {
+fn contrastive_search_equals_a_full_search() {
     let opened = open();
     let tokenizer = Tokenizer::from_metadata(opened.weights.metadata()).expect("a vocabulary");
     let prompt = tokenizer.encode("Tell me a little about the sea", true, false);

@@ -37,7 +37,7 @@ fn timings_are_reported_where_they_are_wanted() {
 }
 
 #[test]
-fn an_answer_goes_on_if_the_end_is_ignored() {
+fn ignore_eos_continues_past_the_end_token() {
     let server = Server::start(&[]);
     let mut body = json!({
         "model": "tiny-chat", "max_tokens": 40, "temperature": 0, "ignore_eos": true,

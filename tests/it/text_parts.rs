@@ -63,7 +63,7 @@ fn a_text_model_that_no_map_is_for_is_named_with_its_object() {
 }
 
 #[test]
-fn a_class_without_a_map_is_refused_with_what_it_needs() {
+fn a_class_without_a_map_is_refused_with_its_requirements() {
     let class = |name: &'static str| {
         move |config: &mut serde_json::Value| config["architectures"] = json!([name])
     };

@@ -311,7 +311,7 @@ fn features_of_an_autoencoder_are_captured_added_and_bounded() {
 }
 
 #[test]
-fn a_translator_makes_of_a_hidden_state_what_the_head_reads() {
+fn a_tuned_lens_translator_maps_hidden_states_for_the_head() {
     let folder = scratch();
     let (matrix, bias) = (row(0.9, WIDTH * WIDTH), row(0.2, WIDTH));
     let tuned = [

@@ -16,9 +16,6 @@ use super::schema;
 use super::{AnswerSpec, Constraint, ContentRule, Error, ReasoningRule};
 
 /// The Lark grammar of an answer.
-///
-/// # Errors
-/// A schema cannot be enforced.
 pub(super) fn to_lark(
     answer: &AnswerSpec,
     tokenizer: &Tokenizer,
@@ -70,18 +67,8 @@ fn one_of(values: &[Value]) -> String {
 
 /// A regular expression of Lark that matches exactly this text.
 fn escaped(text: &str) -> String {
-    let mut out = String::new();
-    for c in text.chars() {
-        if c == '\n' {
-            out.push_str("\\n");
-            continue;
-        }
-        if r"\.+*?()|[]{}^$/".contains(c) {
-            out.push('\\');
-        }
-        out.push(c);
-    }
-    out
+    let text = regex_syntax::escape(text);
+    text.replace('/', "\\/").replace('\n', "\\n")
 }
 
 impl AnswerWriter<'_> {

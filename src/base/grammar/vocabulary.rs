@@ -27,15 +27,12 @@ pub(super) struct ConstraintVocabulary {
 impl ConstraintVocabulary {
     /// The tree of a vocabulary. Without `forces`, every tokenization of a text is allowed, even where the grammar
     /// leaves only one text.
-    ///
-    /// # Errors
-    /// The vocabulary is too large for the tree.
     pub(super) fn new(tokenizer: &Arc<Tokenizer>, forces: bool) -> Result<Self, Error> {
         let words: Vec<Vec<u8>> = (0..tokenizer.vocab_len() as u32)
             .map(|id| word(tokenizer, id))
             .collect();
         let ends: Vec<u32> = tokenizer
-            .ends()
+            .ends_of_generation()
             .filter(|id| (*id as usize) < words.len())
             .collect();
         let first = ends.first().copied().unwrap_or(INVALID_TOKEN);

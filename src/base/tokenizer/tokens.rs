@@ -98,11 +98,6 @@ impl Tokenizer {
         is_kind && !self.is_end_of_generation(id) && !self.piece(id).is_empty()
     }
 
-    /// The tokens that end a generation, rising.
-    pub fn ends(&self) -> impl Iterator<Item = u32> {
-        self.roles.ends.iter().copied()
-    }
-
     /// Whether this token ends a generation.
     pub fn is_end_of_generation(&self, id: u32) -> bool {
         self.roles.ends.contains(&id)

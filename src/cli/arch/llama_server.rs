@@ -82,9 +82,6 @@ impl Drop for LlamaServer {
 impl LlamaServer {
     /// The server at `http://HOST:PORT`, or the program `program_or_url` with this model. A program that is started
     /// here gets a context of `n_ctx` tokens and an f32 cache, and no flash attention.
-    ///
-    /// # Errors
-    /// The program cannot be started, or nothing answers within five minutes.
     pub(super) fn open(
         program_or_url: &str,
         model: &Path,
@@ -160,9 +157,6 @@ impl LlamaServer {
     /// The likeliest tokens after each of `tokens`, with their log-probabilities. llama-server reports no probabilities
     /// with a generated token that ends inside a character. So it is made to generate `plain`, a token whose text is
     /// whole characters. This does not change the probabilities, which are those before sampling.
-    ///
-    /// # Errors
-    /// A request fails, or an answer has no probabilities.
     pub(super) fn tops(
         &self,
         tokens: &[u32],

@@ -302,24 +302,20 @@ impl UnusedParts {
     }
 
     fn lines(self) -> Vec<String> {
-        let mut lines: Vec<String> = Vec::new();
-        let keys = self.keys.into_iter();
-        lines.extend(keys.map(|key| {
+        let keys = self.keys.iter();
+        let keys = keys.map(|key| {
             format!("the file states `{key}`, which nothing reads: no result depends on it")
-        }));
-        let idle = self.idle.into_iter();
-        lines.extend(idle.map(|key| {
+        });
+        let idle = self.idle.iter().map(|key| {
             format!("the file states `{key}`, which is read: another value would change nothing")
-        }));
-        let ignored = self.ignored.into_iter();
-        lines.extend(ignored.map(|(key, reason)| {
+        });
+        let ignored = self.ignored.iter().map(|(key, reason)| {
             format!("the file states `{key}`, which the definition ignores: {reason}")
-        }));
-        let tensors = self.tensors.into_iter();
-        lines.extend(
-            tensors.map(|tensor| format!("the file has the tensor {tensor}, which nothing uses")),
-        );
-        lines
+        });
+        let tensors = self.tensors.iter();
+        let tensors =
+            tensors.map(|tensor| format!("the file has the tensor {tensor}, which nothing uses"));
+        keys.chain(idle).chain(ignored).chain(tensors).collect()
     }
 }
 

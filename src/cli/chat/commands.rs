@@ -249,7 +249,6 @@ fn set(session: &mut Session, rest: &str) -> Result<(), Failure> {
     }
 }
 
-/// Shows one setting.
 fn show(session: &Session, name: &str) -> Result<(), Failure> {
     let parameter = PARAMETERS.iter().find(|parameter| parameter.name == name);
     let usual = parameter.map(|own| number(own, own.get(&Params::default())));

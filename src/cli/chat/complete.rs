@@ -12,7 +12,7 @@ use lab_sampling::{LISTS, PARAMETERS};
 
 use super::commands::{FORCE, commands};
 
-/// What `rustyline` asks while a line is edited.
+/// The helper that `rustyline` asks for completions.
 pub(super) struct CommandCompleter;
 
 impl rustyline::Helper for CommandCompleter {}
@@ -35,7 +35,7 @@ impl Completer for CommandCompleter {
     }
 }
 
-/// What can follow the text before the cursor, and where it begins.
+/// The completions of the text before the cursor, and the position at which they start.
 fn completed(before: &str) -> (usize, Vec<Pair>) {
     let Some(command) = before
         .strip_prefix('/')

@@ -22,9 +22,7 @@ use lab_base::util::limited_read::MAX_TEXT;
 use super::complete::CommandCompleter;
 use super::terminal::Terminal;
 
-/// An input of the user.
 pub(super) enum InputEntry {
-    /// Text for the model.
     Text(String),
     /// A command, without the slash.
     Command(String),
@@ -42,13 +40,11 @@ pub(super) enum Input {
     Stdin,
 }
 
-/// Lines that are edited in a terminal.
 pub(super) struct TerminalLines {
     editor: Editor<CommandCompleter, DefaultHistory>,
     terminal: Option<Terminal>,
     /// Whether Ctrl-C ended the line.
     is_interrupted: Arc<AtomicBool>,
-    /// The file of the history.
     history: Option<PathBuf>,
 }
 
@@ -108,7 +104,6 @@ impl Input {
         })))
     }
 
-    /// Reads a text or a command.
     pub(super) fn read(&mut self, prompt: &str) -> Result<InputEntry, Failure> {
         let mut text = match self.line(prompt)? {
             InputEntry::Text(line) => line,
@@ -199,10 +194,8 @@ impl TerminalLines {
             return;
         }
         let Some(path) = &self.history else { return };
-        let kept = folder_of_user(path).and_then(|()| {
-            let appended = self.editor.append_history(path);
-            appended.map_err(io::Error::other)
-        });
+        let kept = folder_of_user(path)
+            .and_then(|()| self.editor.append_history(path).map_err(io::Error::other));
         if let Err(error) = kept {
             tracing::warn!("{}: the history is not kept: {error}", path.display());
             self.history = None;

@@ -19,7 +19,6 @@ enum AnswerPart {
 
 /// The terminal, or the streams in its place.
 pub(super) struct Screen {
-    /// Whether stdout has colours.
     pub(super) has_colours: bool,
     /// Whether stderr has colours.
     has_dim: bool,
@@ -76,7 +75,6 @@ impl Screen {
         Ok(())
     }
 
-    /// Writes text of the reasoning.
     pub(super) fn reasoning(&mut self, text: &str) -> Result<(), Failure> {
         self.write(AnswerPart::Reasoning, text, DIM)
     }
@@ -117,7 +115,6 @@ impl Screen {
         Ok(())
     }
 
-    /// Writes an error.
     pub(super) fn error(failure: &Failure) -> Result<(), Failure> {
         writeln!(
             io::stderr().lock(),

@@ -112,10 +112,9 @@ impl Session {
             messages.push(json!({ "role": "user", "content": "x" }));
         }
         fields.insert("messages".into(), messages.into());
-        let checked = self
-            .runtime
-            .block_on(lab_server::check(&self.served, fields));
-        checked.map_err(Failure::msg)
+        self.runtime
+            .block_on(lab_server::check(&self.served, fields))
+            .map_err(Failure::msg)
     }
 
     /// Sets a field of all requests, or removes it if there is no value.
@@ -383,7 +382,6 @@ impl Session {
     }
 }
 
-/// Appends a continuation to its message.
 fn append(message: &mut Value, more: &Value) {
     for name in ["reasoning_content", "content"] {
         if let Some(text) = more.get(name).and_then(Value::as_str) {

@@ -45,7 +45,6 @@ pub(in crate::cli) struct Findings {
     pub(in crate::cli) stored: Option<u64>,
 }
 
-/// The findings that follow from a plan.
 pub(in crate::cli) struct PlanFindings {
     pub(in crate::cli) plan: Plan,
     pub(super) description: String,
@@ -88,7 +87,6 @@ pub(in crate::cli) struct ParallelOption {
     parallel: usize,
 }
 
-/// All findings that are possible.
 pub(in crate::cli) fn findings(
     source: &ModelSource,
     sequences: &ParallelOption,
@@ -132,7 +130,6 @@ pub(in crate::cli) fn findings(
     Err(broken.into())
 }
 
-/// The size of tensors.
 fn bytes_of(tensors: &[TensorInfo]) -> u64 {
     tensors
         .iter()
@@ -326,7 +323,6 @@ pub(in crate::cli) fn cache_bytes(plan: &Plan, n_ctx: u64, types: [TensorType; 2
     plan.cache_bytes(room, k, v)
 }
 
-/// The tokens that have a role.
 pub(super) fn special_tokens(tokenizer: &Tokenizer) -> Vec<(&'static str, u32)> {
     let roles = [
         ("bos", tokenizer.bos()),
@@ -369,5 +365,19 @@ impl TensorSizes {
             types,
             bits: bytes as f64 * 8.0 / n_weights.max(1) as f64,
         }
+    }
+}
+
+/// The kind of a tokenizer and the size of its vocabulary, in words.
+pub(in crate::cli) fn tokenizer_text(tokenizer: &Tokenizer) -> String {
+    let kind = tokenizer.kind().unwrap_or("token ids only");
+    format!("{kind}, {} tokens", tokenizer.vocab_len())
+}
+
+/// The element types of keys and values, in words.
+pub(in crate::cli) fn cache_types_text(options: &Options) -> String {
+    match [options.k_type, options.v_type].map(TensorType::name) {
+        [k, v] if k == v => k.to_owned(),
+        [k, v] => format!("{k} and {v}"),
     }
 }

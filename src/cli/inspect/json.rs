@@ -37,7 +37,6 @@ pub(super) fn of(found: &Findings) -> Json {
     })
 }
 
-/// The JSON of a metadata value.
 pub(super) fn value_of(value: &Value) -> Json {
     match value {
         Value::Bool(v) => json!(v),
@@ -74,7 +73,7 @@ fn tokenizer(tokenizer: &Tokenizer) -> Json {
         "kind": tokenizer.kind(),
         "tokens": tokenizer.vocab_len(),
         "special": special.collect::<Map<String, Json>>(),
-        "ends": tokenizer.ends().collect::<Vec<u32>>(),
+        "ends": tokenizer.ends_of_generation().collect::<Vec<u32>>(),
         "adds_bos": tokenizer.adds_bos(),
         "adds_eos": tokenizer.adds_eos(),
     })

@@ -10,7 +10,8 @@ mod text;
 
 pub(super) use command::{Args, run};
 pub(super) use findings::{
-    Findings, ParallelOption, PlanFindings, TensorSizes, cache_bytes, findings,
+    Findings, ParallelOption, PlanFindings, TensorSizes, cache_bytes, cache_types_text, findings,
+    tokenizer_text,
 };
 
 use findings::{CONTEXTS, ContextMemory};

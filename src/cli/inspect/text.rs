@@ -5,11 +5,11 @@
 
 use lab_base::tokenizer::Tokenizer;
 use lab_base::util::wording::{bytes, count, escaped, percent};
-use lab_base::weights::{TensorInfo, TensorType, Value};
+use lab_base::weights::{TensorInfo, Value};
 use lab_core::models::abbreviated;
 use lab_inspect::template_probe::{ProbeResult, TemplateProbe};
 
-use super::findings::{TensorSizes, special_tokens};
+use super::findings::{TensorSizes, cache_types_text, special_tokens, tokenizer_text};
 use super::{ContextMemory, Findings, PlanFindings, json};
 use crate::cli::plan::device_line;
 
@@ -205,8 +205,7 @@ fn tokenizer(found: &Result<Tokenizer, String>) -> String {
         Ok(tokenizer) => tokenizer,
         Err(error) => return clip(error),
     };
-    let kind = tokenizer.kind().unwrap_or("token ids only");
-    let mut text = format!("{kind}, {} tokens", tokenizer.vocab_len());
+    let mut text = tokenizer_text(tokenizer);
     let bos = tokenizer.adds_bos().then_some("; begins texts with BOS");
     let eos = tokenizer.adds_eos().then_some("; ends them with EOS");
     text.extend(bos.into_iter().chain(eos));
@@ -219,7 +218,12 @@ fn special(tokenizer: &Tokenizer) -> String {
         let text: String = text.chars().take(20).collect();
         format!("{} {id} {}", role.to_uppercase(), escaped(&text))
     });
-    let ends = Vec::from_iter(tokenizer.ends().take(SHOWN).map(|id| id.to_string()));
+    let ends = Vec::from_iter(
+        tokenizer
+            .ends_of_generation()
+            .take(SHOWN)
+            .map(|id| id.to_string()),
+    );
     let ends = (!ends.is_empty()).then(|| format!("answers end at {}", ends.join(", ")));
     roles.chain(ends).collect::<Vec<String>>().join(", ")
 }
@@ -270,11 +274,7 @@ fn memory(page: &mut Page, planned: &PlanFindings) {
         return;
     }
     let options = &planned.options;
-    let [k, v] = [options.k_type, options.v_type].map(TensorType::name);
-    let types = match k == v {
-        true => k.to_owned(),
-        false => format!("{k} and {v}"),
-    };
+    let types = cache_types_text(options);
     let sequences = match options.n_seqs {
         1 => "one sequence".to_owned(),
         n => format!("{n} sequences"),

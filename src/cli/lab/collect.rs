@@ -100,7 +100,6 @@ struct Shard {
     rows: BTreeMap<String, usize>,
 }
 
-/// The index of the folder.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct CollectionIndex {
     #[serde(flatten)]
@@ -131,7 +130,6 @@ struct ValueBuffer {
     prompts: Vec<u32>,
 }
 
-/// A running collection.
 struct Collection<'a> {
     folder: &'a Path,
     index: CollectionIndex,
@@ -275,8 +273,7 @@ impl Collection<'_> {
     fn write_index(&self) -> Result<(), Failure> {
         let path = self.folder.join(INDEX);
         let text = serde_json::to_vec_pretty(&self.index)?;
-        let written = atomic_file::write(OutputPath::replacing(&path), &text);
-        written.map_err(|error| at(&path, error))
+        atomic_file::write(OutputPath::replacing(&path), &text).map_err(|error| at(&path, error))
     }
 }
 
@@ -377,7 +374,6 @@ fn remove(folder: &Path) -> Result<(), Failure> {
     each(&|path| fs::remove_file(path))
 }
 
-/// The index of the folder, if it has the same subject.
 fn found(folder: &Path, subject: &CollectionIdentity) -> Result<Option<CollectionIndex>, Failure> {
     let path = folder.join(INDEX);
     let text = match limited_read::text(&path, MAX_TEXT) {

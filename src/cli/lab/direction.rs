@@ -7,7 +7,6 @@ use clap::{Args as ClapArgs, ValueEnum};
 use serde_json::json;
 
 use crate::cli::Failure;
-use crate::cli::input_file::read_text;
 use crate::cli::model::ModelArg;
 use crate::cli::options::LoadOptions;
 use crate::cli::output::{self, ForceOption, OutputFile};
@@ -15,7 +14,9 @@ use crate::cli::values::positive;
 use lab_base::util::atomic_file;
 use lab_base::util::directions::{Mean, principal};
 use lab_core::artifacts::vectors;
+use lab_inspect::pictures::layer_of;
 
+use super::read_text;
 use super::runner::{BytesOption, LabRunner, RunLimits};
 
 /// How directions are made.
@@ -27,7 +28,6 @@ enum Method {
     Pca,
 }
 
-/// What is read of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum PromptRow {
     /// The hidden state of its last token.
@@ -83,16 +83,6 @@ fn prompts(path: &Path) -> Result<Vec<String>, Failure> {
         true => Err(anyhow::anyhow!("{}: there are no prompts", path.display())),
         false => Ok(all),
     }
-}
-
-/// The layer of a captured value.
-fn layer_of(point: &str) -> Option<u64> {
-    point
-        .strip_prefix("layers.")?
-        .split('.')
-        .next()?
-        .parse()
-        .ok()
 }
 
 pub(super) fn run(args: &DirectionArgs) -> Result<(), Failure> {

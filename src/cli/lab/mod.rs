@@ -7,7 +7,7 @@ mod prompt_lines;
 mod run;
 mod runner;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args as ClapArgs, Subcommand};
 use serde_json::json;
@@ -19,7 +19,7 @@ use lab_inspect::drift;
 use lab_inspect::drift::Drift;
 
 use super::compare::{PathOption, parse_path_option};
-use super::input_file::read_text;
+use super::input_file::read_at_most;
 use super::model::TwoModels;
 use super::options::{LoadDefaults, LoadOptions};
 use super::values::{matrix_type, some_tokens};
@@ -68,6 +68,19 @@ enum Prompt {
     Tokens(Vec<u32>),
 }
 
+impl Prompt {
+    /// Its tokens; `encode` encodes a text.
+    fn tokens(
+        self,
+        encode: impl FnOnce(&str) -> Result<Vec<u32>, Failure>,
+    ) -> Result<Vec<u32>, Failure> {
+        match self {
+            Self::Tokens(tokens) => Ok(tokens),
+            Self::Written(text) => encode(&text),
+        }
+    }
+}
+
 impl PromptOptions {
     fn read(&self) -> Result<Prompt, Failure> {
         Ok(match (&self.text, &self.file) {
@@ -79,6 +92,11 @@ impl PromptOptions {
             (None, None) => Prompt::Tokens(self.tokens.clone()),
         })
     }
+}
+
+/// The text of a file of prompts, of a lab plan or of a response.
+fn read_text(path: &Path) -> Result<String, Failure> {
+    read_at_most(path, 16 << 20)
 }
 
 #[derive(Debug, ClapArgs)]
@@ -128,13 +146,10 @@ pub(super) fn run(command: &Command) -> Result<(), Failure> {
 
 /// The tokens that both models read.
 fn tokens(args: &DriftArgs, opened: &mut OpenedModel) -> Result<Vec<u32>, Failure> {
-    match args.text.read()? {
-        Prompt::Tokens(tokens) => Ok(tokens),
-        Prompt::Written(text) => {
-            let tokenizer = tokenizer_of(opened.vocabulary.take(), &opened.weights)?;
-            Ok(tokenizer.encode(&text, true, false)?)
-        }
-    }
+    args.text.read()?.tokens(|text| {
+        let tokenizer = tokenizer_of(opened.vocabulary.take(), &opened.weights)?;
+        Ok(tokenizer.encode(text, true, false)?)
+    })
 }
 
 fn options(args: &DriftArgs, opened: &OpenedModel, n: usize) -> Result<Options, Failure> {
@@ -191,11 +206,11 @@ fn drift(args: &DriftArgs) -> Result<(), Failure> {
     let found = drift::drift(&mut model, &tokens, &reference)?;
     match args.json {
         true => output::json(&to_json(&found, tokens.len())),
-        false => output::line(to_text(&found, tokens.len())),
+        false => output::line(to_text(&found)),
     }
 }
 
-fn to_text(found: &Drift, n_tokens: usize) -> String {
+fn to_text(found: &Drift) -> String {
     let mut text = format!("{:32} {:>9} {:>9}\n", "value", "NMSE", "own");
     // A layer is marked if it adds more than four times the median error.
     let mut owns: Vec<f64> = found.layers.iter().filter_map(|layer| layer.own).collect();
@@ -216,33 +231,20 @@ fn to_text(found: &Drift, n_tokens: usize) -> String {
     }
     text.push_str(&format!("{:32} {:9.1e}", "logits", found.logits));
     if let Some(kl) = &found.divergence {
-        text.push_str(&format!(
-            "\nKL divergence over {n_tokens} positions: mean {:.3e}, max {:.3e}; the same likeliest token at {}",
-            kl.mean, kl.max, kl.same_top
-        ));
+        text.push_str(&format!("\n{kl}"));
     }
     text.push_str("\nown: the error of the layer alone, given A's input");
     text
 }
 
 fn to_json(found: &Drift, n_tokens: usize) -> serde_json::Value {
-    let finite = |value: f64| value.is_finite().then_some(value);
     let layers = found.layers.iter().enumerate().map(|(at, layer)| {
-        json!({
-            "layer": at, "path": layer.path, "nmse": finite(layer.nmse),
-            "own_nmse": layer.own.and_then(finite),
-        })
-    });
-    let kl = found.divergence.as_ref().map(|kl| {
-        json!({
-            "mean": finite(kl.mean), "max": finite(kl.max), "same_top": kl.same_top,
-            "positions": kl.positions,
-        })
+        json!({ "layer": at, "path": layer.path, "nmse": layer.nmse, "own_nmse": layer.own })
     });
     json!({
         "tokens": n_tokens,
         "layers": layers.collect::<Vec<_>>(),
-        "logits_nmse": finite(found.logits),
-        "kl": kl,
+        "logits_nmse": found.logits,
+        "kl": found.divergence,
     })
 }

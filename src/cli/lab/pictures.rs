@@ -16,13 +16,13 @@ use lab_inspect::pictures::LabPicture;
 use lab_server::LabRequest;
 
 use crate::cli::Failure;
-use crate::cli::input_file::read_json;
+use crate::cli::diagram::check_png;
 use crate::cli::model::ModelArg;
 use crate::cli::options::LoadOptions;
 use crate::cli::output::{self, ForceOption, OutputFile, at};
 
 use super::runner::{BytesOption, LabRunner, RunLimits};
-use super::{Prompt, PromptOptions};
+use super::{PromptOptions, read_text};
 
 /// Maximum number of runs of a grid that share a step.
 const PARALLEL: usize = 32;
@@ -303,10 +303,7 @@ impl FileOptions {
         let mut runner = self.start(Map::new(), 1)?;
         let plan = object(plan(runner.served.handle.points())?);
         runner.request = LabRequest::new(plan).map_err(|message| anyhow::anyhow!("{message}"))?;
-        let tokens = match text {
-            Prompt::Tokens(tokens) => tokens,
-            Prompt::Written(text) => runner.encode(&text)?,
-        };
+        let tokens = text.tokens(|text| runner.encode(text))?;
         if self.is_drawn() {
             let n = tokens.len() as u64;
             let [each, pairs] = n_cells(runner.served.handle.points());
@@ -336,13 +333,13 @@ impl FileOptions {
         heads: &[usize],
         response: impl FnOnce() -> Result<Value, Failure>,
     ) -> Result<(), Failure> {
-        if self.png.is_some() && !cfg!(feature = "png") {
-            anyhow::bail!(
-                "this program was built without PNG; `cargo build --release --features png` builds it with PNG"
-            );
-        }
+        check_png(self.png.is_some())?;
         let (response, place) = match &self.from {
-            Some(path) => (read_json(path)?, format!("{}: ", path.display())),
+            Some(path) => {
+                let response = serde_json::from_str(&read_text(path)?);
+                let response = response.map_err(|error| at(path, error))?;
+                (response, format!("{}: ", path.display()))
+            }
             None => (response()?, String::new()),
         };
         let text = serde_json::to_string_pretty(&response)?;
@@ -375,7 +372,6 @@ impl FileOptions {
         Ok(())
     }
 
-    /// Writes a file and prints its path.
     fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), Failure> {
         let written = atomic_file::write(self.force.target(path), bytes);
         written.map_err(|error| at(path, error))?;

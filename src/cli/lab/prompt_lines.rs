@@ -60,7 +60,6 @@ impl PromptLines {
         }
     }
 
-    /// The tokens of the next prompt.
     pub(super) fn tokens(&mut self, runner: &LabRunner) -> Result<Option<Vec<u32>>, Failure> {
         let Some(line) = self.line()? else {
             return Ok(None);

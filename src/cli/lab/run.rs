@@ -12,8 +12,8 @@ use crate::cli::options::LoadOptions;
 use crate::cli::output::{self, ForceOption, OutputFile, at};
 use crate::cli::values::tokens;
 
+use super::PromptOptions;
 use super::runner::{LabRunner, PlanOptions, RunLimits, plan};
-use super::{Prompt, PromptOptions};
 
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct RunArgs {
@@ -55,18 +55,14 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     };
     let vectors = &args.values.lab_vectors;
     let runner = LabRunner::start(&args.load, &args.model.source(), plan, vectors, bounds)?;
-    let tokens = match text {
-        Prompt::Tokens(tokens) => tokens,
-        Prompt::Written(text) => runner.encode(&text)?,
-    };
+    let tokens = text.tokens(|text| runner.encode(text))?;
     let result = runner.one(tokens, args.max_tokens)?;
     let (request, served) = (&runner.request, &runner.served);
     let mut shown = match file {
         None => request.json(&result, served),
-        Some((path, format)) => {
-            let written = request.write(args.force.target(path), format, &result, served);
-            written.map_err(|error| at(path, error))?
-        }
+        Some((path, format)) => request
+            .write(args.force.target(path), format, &result, served)
+            .map_err(|error| at(path, error))?,
     };
     shown["tokens"] = result.tokens.as_slice().into();
     shown["pieces"] = lab_server::lab_pieces(&result.tokens, served);

@@ -18,7 +18,6 @@ use lab_server::LabRequest;
 use lab_server::served::ServedModel;
 
 use crate::cli::Failure;
-use crate::cli::input_file::{read_json, read_text};
 use crate::cli::options::{LoadDefaults, LoadOptions, local_limits, start_engine};
 use crate::cli::output::at;
 use crate::cli::values::byte_count;
@@ -39,7 +38,7 @@ pub(super) struct BytesOption {
     pub(super) lab_bytes: u64,
 }
 
-/// What a plan may name, and how many bytes its values may take.
+/// Vectors for a plan, and the maximum size of its values.
 #[derive(Debug, ClapArgs)]
 pub(super) struct PlanOptions {
     #[command(flatten)]
@@ -60,14 +59,14 @@ pub(super) struct RunLimits {
 
 /// Reads a plan from a file: the object `lab` of a request, as JSON if the name ends in `.json`, otherwise as TOML.
 pub(super) fn plan(path: &Path) -> Result<Map<String, Value>, Failure> {
+    let text = super::read_text(path)?;
     match path.extension().is_some_and(|ending| ending == "json") {
-        true => read_json(path),
-        false => toml::from_str(&read_text(path)?).map_err(|error| at(path, error)),
+        true => serde_json::from_str(&text).map_err(|error| at(path, error)),
+        false => toml::from_str(&text).map_err(|error| at(path, error)),
     }
 }
 
 impl LabRunner {
-    /// Loads a model for a plan.
     pub(super) fn start(
         load: &LoadOptions,
         source: &ModelSource,

@@ -66,7 +66,6 @@ pub(in crate::cli) struct Args {
 }
 
 impl Args {
-    /// The cases of decoding.
     pub(super) fn decode(&self) -> impl Iterator<Item = DecodeCase> {
         let of_depth = move |&depth: &usize| {
             let case = move |&sequences: &usize| DecodeCase {

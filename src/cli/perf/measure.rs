@@ -30,7 +30,6 @@ pub(in crate::cli) fn run(args: &Args) -> Result<(), Failure> {
     output::bytes(report.to_text().as_bytes())
 }
 
-/// Measures all cases with one number of threads.
 fn measure(args: &Args, n_threads: Option<usize>, report: &mut PerfReport) -> Result<(), Failure> {
     let opened = args.load.open(&args.model.source())?;
     report.model.clone_from(&opened.name);
@@ -94,10 +93,9 @@ fn through_engine(args: &Args, n_threads: usize) -> Result<Vec<RequestMeasuremen
         ..local_limits(&options, options.n_seqs)
     };
     let served = ServedModel::start(opened, options, limits, Box::new(|_, _| {}))?;
-    let measured = args
-        .decode()
-        .map(|case| RequestMeasurement::measure(&served, case, args.repeat));
-    measured.collect()
+    args.decode()
+        .map(|case| RequestMeasurement::measure(&served, case, args.repeat))
+        .collect()
 }
 
 /// The options of the model, with capacity for the largest case.

@@ -7,7 +7,6 @@ use lab_core::model::{Batch, Model, SequenceId};
 
 use super::Failure;
 
-/// The measured prefill of a prompt.
 pub(super) struct PrefillMeasurement {
     /// Number of tokens of the prompt.
     pub(super) n: usize,

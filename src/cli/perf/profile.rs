@@ -23,7 +23,6 @@ pub(super) struct Profile {
     clocked: f64,
     /// Costs by kind of block: its name, the number of times it was computed, its cost.
     kinds: Vec<(String, Option<u64>, Cost)>,
-    /// Costs by operation.
     ops: Vec<(String, Cost)>,
     /// Costs by unit or other place in the graph, with its operations in order.
     places: Vec<PlaceCost>,
@@ -31,7 +30,6 @@ pub(super) struct Profile {
     elsewhere: BTreeMap<String, usize>,
 }
 
-/// Profiles the prefill of `n` tokens.
 pub(super) fn prefill(model: &mut Model, n: usize) -> Result<Profile, Failure> {
     let whole = |model: &mut Model| {
         model.forget(0, 0);

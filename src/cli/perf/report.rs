@@ -21,7 +21,6 @@ pub(super) struct PerfReport {
     pub(super) threads: Vec<ThreadMeasurements>,
 }
 
-/// The measurements with one number of threads.
 pub(super) struct ThreadMeasurements {
     pub(super) n_threads: usize,
     /// Bytes per second that these threads read from memory.

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::chains::{self, param_exprs};
+use super::chains::{self, param_exprs, reached};
 use super::contract::{OptionKind, OptionSpec, Presence, Resource};
 use super::definition::{
     ArchDef, Branch, CommonDefinitions, GIVEN, Instance, LAYER, Mode, OF_FILE, Param, Reads,
@@ -561,21 +561,9 @@ impl<'a> Checker<'a> {
 
     /// Reports parameters and resources that are not referred to.
     fn unused(&mut self) {
-        let mut pending: Vec<String> = self
-            .used
-            .iter()
-            .filter(|(kind, _)| kind.is_none())
-            .map(|(_, name)| name.clone())
-            .collect();
-        let mut reached = BTreeSet::new();
-        while let Some(name) = pending.pop() {
-            if !reached.insert(name.clone()) {
-                continue;
-            }
-            for expr in self.params.get(&name).into_iter().flat_map(param_exprs) {
-                expr.for_each_name(&mut |other, _| pending.push(other.to_owned()));
-            }
-        }
+        let names = self.used.iter().filter(|(kind, _)| kind.is_none());
+        let names = names.map(|(_, name)| name.clone());
+        let reached = reached(self.params, names, param_exprs);
         for (name, param) in self.params {
             if let Some(span) = &param.span
                 && !reached.contains(name)

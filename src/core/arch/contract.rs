@@ -41,6 +41,23 @@ pub struct Contract {
 }
 
 impl Contract {
+    /// What most blocks have: rows of the hidden state, one input, and neither weights, state, points nor rules.
+    pub const BLOCK: Self = Self {
+        name: "",
+        title: "",
+        noun: "",
+        phrase: "",
+        summary: "",
+        formula: "",
+        options: &[],
+        weights: &[],
+        rows: RowWidth::Hidden,
+        side: None,
+        state: StateSpec::None,
+        points: &[],
+        rules: &[],
+    };
+
     /// The noun without its article.
     pub fn short(&self) -> &'static str {
         let rest = self.noun.strip_prefix("an ");
@@ -367,44 +384,25 @@ impl ResolvedOption {
     }
 }
 
-impl OptionValue for u64 {
-    const KIND: OptionKind = OptionKind::Int;
-    fn read(resolved: &ResolvedOption) -> Option<Self> {
-        match *resolved {
-            ResolvedOption::Int(v) => Some(v),
-            _ => None,
+macro_rules! option_values {
+    ($( $ty:ty: $kind:ident, $pattern:pat => $value:expr; )*) => { $(
+        impl OptionValue for $ty {
+            const KIND: OptionKind = OptionKind::$kind;
+            fn read(resolved: &ResolvedOption) -> Option<Self> {
+                match resolved {
+                    $pattern => Some($value),
+                    _ => None,
+                }
+            }
         }
-    }
+    )* };
 }
 
-impl OptionValue for f32 {
-    const KIND: OptionKind = OptionKind::Float;
-    fn read(resolved: &ResolvedOption) -> Option<Self> {
-        match *resolved {
-            ResolvedOption::Float(v) => Some(v as Self),
-            _ => None,
-        }
-    }
-}
-
-impl OptionValue for Vec<u64> {
-    const KIND: OptionKind = OptionKind::List;
-    fn read(resolved: &ResolvedOption) -> Option<Self> {
-        match resolved {
-            ResolvedOption::List(all) => Some(all.clone()),
-            _ => None,
-        }
-    }
-}
-
-impl OptionValue for bool {
-    const KIND: OptionKind = OptionKind::Bool;
-    fn read(resolved: &ResolvedOption) -> Option<Self> {
-        match *resolved {
-            ResolvedOption::Bool(v) => Some(v),
-            _ => None,
-        }
-    }
+option_values! {
+    u64: Int, ResolvedOption::Int(v) => *v;
+    f32: Float, ResolvedOption::Float(v) => *v as Self;
+    Vec<u64>: List, ResolvedOption::List(all) => all.clone();
+    bool: Bool, ResolvedOption::Bool(v) => *v;
 }
 
 macro_rules! resource_refs {
@@ -554,6 +552,54 @@ macro_rules! weight {
             $doc,
         )
         $(.$change($($argument)?))*
+    };
+}
+
+/// Makes the table of the points of a contract, one row for each point, in the order of computation:
+///
+/// ```text
+/// NAME: PARTS ["DIMENSION", ..] CHANGES, "one phrase for the documentation";
+/// q: Heads ["d", "heads"] known_as("attn.hook_q"), "queries";
+/// ..SHARED;
+/// ```
+/// The parts of a row are a variant of [`PointParts`](super::PointParts). Dimensions are those for one token in ggml
+/// order. The changes are methods of [`PointSpec`]. `SHARED` is a [`PointSpec`] that several contracts have.
+#[macro_export]
+macro_rules! points {
+    ($(
+        $(
+            $name:ident : $parts:ident [$($dim:literal),+] $($change:ident ($argument:expr))* , $doc:literal
+        )?
+        $(.. $shared:expr)? ;
+    )*) => {
+        &[ $(
+            $($crate::point!($name : $parts [$($dim),+] $($change($argument))* , $doc))?
+            $($shared)?
+        ),* ]
+    };
+}
+
+/// Makes one point of a row as in [`points!`], without the semicolon.
+#[macro_export]
+macro_rules! point {
+    (
+        $name:ident : $parts:ident [$($dim:literal),+] $($change:ident ($argument:expr))* , $doc:literal
+    ) => {
+        $crate::arch::PointSpec::new(
+            $crate::arch::PointParts::$parts,
+            stringify!($name),
+            &[$($dim),+],
+            $doc,
+        )
+        $(.$change($argument))*
+    };
+}
+
+/// Makes the rules of a contract, one row for each: the condition, and the problem if it is false.
+#[macro_export]
+macro_rules! rules {
+    ($( $holds:literal, $message:literal; )*) => {
+        &[ $( $crate::arch::ContractRule { holds: $holds, message: $message } ),* ]
     };
 }
 

@@ -174,6 +174,16 @@ pub struct Param {
     pub assumption: Option<String>,
 }
 
+impl Param {
+    /// The expression that gives the value if no key does.
+    pub fn value_expr(&self) -> Option<&Expr> {
+        match &self.source {
+            ParamSource::Derived(expr) => Some(expr),
+            ParamSource::Key { default, .. } => default.as_ref(),
+        }
+    }
+}
+
 /// The source of a parameter's value.
 #[derive(Clone, Debug)]
 pub enum ParamSource {

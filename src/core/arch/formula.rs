@@ -206,12 +206,6 @@ mod tests {
         fn has(&self, weight: &str) -> Result<bool, String> {
             Ok(self.bias && weight == "bias")
         }
-        fn dim(&self, _: &str, _: i64) -> Result<i64, String> {
-            Err("no dimensions".into())
-        }
-        fn count(&self, _: &str) -> Result<i64, String> {
-            Err("no arrays".into())
-        }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! a folder replaces a built-in definition of the same name, and later folders take precedence over earlier ones.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, Mutex};
 
 use lab_base::util::limited_read;
@@ -29,6 +29,31 @@ pub struct SourceFile {
     pub text: String,
     /// Whether the definition is built into the program.
     pub is_embedded: bool,
+}
+
+impl SourceFile {
+    /// Reads a text of bounded length.
+    fn read(path: &Path) -> Result<Self, LibraryError> {
+        let text = limited_read::text(path, MAX_DEFINITION);
+        let text = text.map_err(|source| LibraryError::Io {
+            path: path.to_owned(),
+            source,
+        })?;
+        Ok(Self {
+            path: path.display().to_string(),
+            text,
+            is_embedded: false,
+        })
+    }
+
+    /// A text that is built into the program.
+    pub(crate) fn embedded(path: impl Into<String>, text: &str) -> Self {
+        Self {
+            path: path.into(),
+            text: text.to_owned(),
+            is_embedded: true,
+        }
+    }
 }
 
 /// All available definitions, by name.
@@ -81,15 +106,8 @@ impl Library {
         let common = super::parse_common("archs/common.toml", EMBEDDED_COMMON, registry)?;
         let mut sources = BTreeMap::new();
         for (name, text) in EMBEDDED_ARCHS {
-            let path = format!("archs/{name}{ENDING}");
-            sources.insert(
-                (*name).to_owned(),
-                SourceFile {
-                    path,
-                    text: (*text).to_owned(),
-                    is_embedded: true,
-                },
-            );
+            let source = SourceFile::embedded(format!("archs/{name}{ENDING}"), text);
+            sources.insert((*name).to_owned(), source);
         }
         sources.extend(sources_in(folders, ENDING)?);
         let further: Vec<(String, SourceFile)> = sources
@@ -119,16 +137,7 @@ impl Library {
         let is_path = name_or_path.ends_with(ENDING);
         let chosen = match is_path {
             false => self.source(name_or_path)?.clone(),
-            true => SourceFile {
-                text: limited_read::text(name_or_path.as_ref(), MAX_DEFINITION).map_err(
-                    |source| LibraryError::Io {
-                        path: name_or_path.into(),
-                        source,
-                    },
-                )?,
-                path: name_or_path.to_owned(),
-                is_embedded: false,
-            },
+            true => SourceFile::read(name_or_path.as_ref())?,
         };
         Ok(Self {
             chosen: Some(chosen),
@@ -262,17 +271,7 @@ pub(crate) fn sources_in(
             let Some(name) = name.and_then(|n| n.strip_suffix(ending)).map(str::to_owned) else {
                 continue;
             };
-            let text =
-                limited_read::text(&path, MAX_DEFINITION).map_err(|source| LibraryError::Io {
-                    path: path.clone(),
-                    source,
-                })?;
-            let source = SourceFile {
-                path: path.display().to_string(),
-                text,
-                is_embedded: false,
-            };
-            sources.insert(name, source);
+            sources.insert(name, SourceFile::read(&path)?);
         }
     }
     Ok(sources)

@@ -16,8 +16,9 @@ pub struct PointSpec {
 }
 
 impl PointSpec {
-    /// A value with a row of numbers for each token.
+    /// A value with a row of such parts for each token.
     pub const fn new(
+        parts: PointParts,
         name: &'static str,
         shape: &'static [&'static str],
         doc: &'static str,
@@ -25,27 +26,9 @@ impl PointSpec {
         Self {
             name,
             shape,
-            parts: PointParts::Neurons,
+            parts,
             alias: None,
             doc,
-        }
-    }
-
-    /// Declares that the second dimension is heads.
-    #[must_use]
-    pub const fn of_heads(self) -> Self {
-        Self {
-            parts: PointParts::Heads,
-            ..self
-        }
-    }
-
-    /// Declares that the elements are experts.
-    #[must_use]
-    pub const fn of_experts(self) -> Self {
-        Self {
-            parts: PointParts::Experts,
-            ..self
         }
     }
 
@@ -54,24 +37,6 @@ impl PointSpec {
     pub const fn known_as(self, alias: &'static str) -> Self {
         Self {
             alias: Some(alias),
-            ..self
-        }
-    }
-
-    /// Declares numbers for pairs of keys and queries, which can be captured but not edited.
-    #[must_use]
-    pub const fn of_pairs(self) -> Self {
-        Self {
-            parts: PointParts::Pairs,
-            ..self
-        }
-    }
-
-    /// Declares indices, which can be captured but not edited.
-    #[must_use]
-    pub const fn of_indices(self) -> Self {
-        Self {
-            parts: PointParts::Indices,
             ..self
         }
     }
@@ -86,7 +51,7 @@ pub enum PointParts {
     Heads,
     /// The experts: the elements.
     Experts,
-    /// A number for each key and head; it cannot be edited.
+    /// Numbers for pairs of keys and queries, a number for each key and head; they cannot be edited.
     Pairs,
     /// Indices, which cannot be edited.
     Indices,

@@ -1,4 +1,4 @@
-//! The JSON Schema of the language, for editors, from the keys that the readers ask for ([`Form`]).
+//! The JSON Schema of the language, for editors, from the keys that the readers ask for ([`ValueForm`]).
 //!
 //! A text with every kind of table is read, its problems are dropped, and the keys that were asked for are recorded. So
 //! there is no second list of keys that could differ from the reader's. The schema has keys, types and words; only

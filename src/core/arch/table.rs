@@ -1,7 +1,7 @@
 //! Reads the keys of a TOML table one by one, and their values as texts, numbers, expressions and tables. Reading
 //! continues after a problem, so that all problems are reported together.
 //!
-//! The caller that takes a key states the form of its value ([`Form`]), so the recorded keys describe the language:
+//! The caller that takes a key states the form of its value ([`ValueForm`]), so the recorded keys describe the language:
 //! `schema` makes a JSON Schema of them.
 
 use std::collections::BTreeMap;
@@ -176,6 +176,14 @@ impl<'a> TableReader<'a> {
         self.problems.push(Diagnostic::new(span, message));
     }
 
+    /// Reports a value of `key` that is not what is `expected`.
+    pub(crate) fn wrong<T>(&mut self, item: TomlItem<'a>, key: &str, expected: &str) -> Option<T> {
+        let found = item.get_ref().type_str();
+        let problem = format!("`{key}`: expected {expected}, found {found}");
+        self.report(item.span(), problem);
+        None
+    }
+
     /// Whether there are too many problems to continue.
     fn is_full(&self) -> bool {
         self.problems.len() >= MANY
@@ -244,6 +252,21 @@ impl<'a> TableReader<'a> {
     ) -> Vec<Spanned<String>> {
         let item = fields.take(key, ValueForm::Texts);
         item.map_or_else(Vec::new, |item| self.texts(item, key))
+    }
+
+    /// The entries of the table at a key, by their names.
+    pub(crate) fn entries(
+        &mut self,
+        fields: &mut TableFields<'a>,
+        key: &'static str,
+        form: ValueForm,
+    ) -> Vec<(Spanned<String>, TomlItem<'a>)> {
+        let item = fields.take(key, form);
+        let table = item.and_then(|item| self.table(item, key));
+        let entries = table.into_iter().flatten();
+        let named =
+            |name: &TomlSpanned<_>| Spanned::new(ToString::to_string(name.get_ref()), name.span());
+        entries.map(|(name, item)| (named(name), item)).collect()
     }
 
     /// One text or several texts.
@@ -375,13 +398,7 @@ impl<'a> TableReader<'a> {
     pub(crate) fn text(&mut self, item: TomlItem<'a>, key: &str) -> Option<Spanned<String>> {
         match item.get_ref() {
             DeValue::String(text) => Some(Spanned::new(text.to_string(), item.span())),
-            other => {
-                self.report(
-                    item.span(),
-                    format!("`{key}`: expected a string, found {}", other.type_str()),
-                );
-                None
-            }
+            _ => self.wrong(item, key, "a string"),
         }
     }
 
@@ -399,27 +416,16 @@ impl<'a> TableReader<'a> {
                 .iter()
                 .filter_map(|item| self.text(item, key))
                 .collect(),
-            other => {
-                let problem = format!(
-                    "`{key}`: expected an array of texts, found {}",
-                    other.type_str()
-                );
-                self.report(item.span(), problem);
-                Vec::new()
-            }
+            _ => self
+                .wrong(item, key, "an array of texts")
+                .unwrap_or_default(),
         }
     }
 
     pub(crate) fn table(&mut self, item: TomlItem<'a>, key: &str) -> Option<&'a DeTable<'a>> {
         match item.get_ref() {
             DeValue::Table(table) => self.is_short(item, table.len()).then_some(table),
-            other => {
-                self.report(
-                    item.span(),
-                    format!("`{key}`: expected a table, found {}", other.type_str()),
-                );
-                None
-            }
+            _ => self.wrong(item, key, "a table"),
         }
     }
 
@@ -430,14 +436,9 @@ impl<'a> TableReader<'a> {
                 .iter()
                 .filter_map(|item| Some((self.table(item, key)?, item.span())))
                 .collect(),
-            other => {
-                let problem = format!(
-                    "`{key}`: expected an array of tables, found {}",
-                    other.type_str()
-                );
-                self.report(item.span(), problem);
-                Vec::new()
-            }
+            _ => self
+                .wrong(item, key, "an array of tables")
+                .unwrap_or_default(),
         }
     }
 }

@@ -14,8 +14,10 @@
 //! xIELU: Huang and Schlag 2024, arXiv 2411.13010. A kind without parameters needs no declaration to be named.
 
 use super::build::{GraphBuilder, softcap};
-use crate::arch::{ActRef, Contract, ContractRule, RowWidth, StateSpec};
-use crate::{choices, options};
+use super::refused;
+use crate::arch::{ActRef, Contract, RowWidth};
+use crate::plan::Unit;
+use crate::{choices, options, rules};
 use lab_base::ggml::{Error, Glu, Tensor, Unary};
 
 choices! {
@@ -85,33 +87,15 @@ pub(super) static CONTRACT: Contract = Contract {
     summary: "A function of each element of a hidden layer or of a gate. A kind that needs no parameters is named where it is used, without a declaration: `act = \"silu\"`.",
     formula: "y = act({cutoff > 0: max(x - mean(x) - cutoff * std(x), 0) | x}), with a gate: act(gate) * up{clamp > 0: , clamped: min(act(gate), clamp) * max(-clamp, min(up, clamp))}{bound > 0: , up bounded: act(gate) * bound * tanh(up / bound)}",
     options: Activation::OPTIONS,
-    weights: &[],
     rows: RowWidth::Any,
-    side: None,
-    state: StateSpec::None,
-    points: &[],
-    rules: &[
-        ContractRule {
-            holds: "kind != 'swiglu_oai' or clamp > 0",
-            message: "`swiglu_oai` has a positive `clamp`",
-        },
-        ContractRule {
-            holds: "clamp >= 0",
-            message: "`clamp` is not negative",
-        },
-        ContractRule {
-            holds: "cutoff >= 0",
-            message: "`cutoff` is not negative",
-        },
-        ContractRule {
-            holds: "kind != 'situ' or beta > 0 and clamp == 0",
-            message: "`situ` has a positive `beta` and no `clamp`",
-        },
-        ContractRule {
-            holds: "bound == 0 or bound > 0 and clamp == 0 and kind != 'swiglu_oai'",
-            message: "`bound` is positive, and what has one has no `clamp`",
-        },
-    ],
+    rules: rules! {
+        "kind != 'swiglu_oai' or clamp > 0", "`swiglu_oai` has a positive `clamp`";
+        "clamp >= 0", "`clamp` is not negative";
+        "cutoff >= 0", "`cutoff` is not negative";
+        "kind != 'situ' or beta > 0 and clamp == 0", "`situ` has a positive `beta` and no `clamp`";
+        "bound == 0 or bound > 0 and clamp == 0 and kind != 'swiglu_oai'", "`bound` is positive, and what has one has no `clamp`";
+    },
+    ..Contract::BLOCK
 };
 
 /// The sharpness of the sigmoid in `swiglu_oai` and `quick_gelu`.
@@ -119,15 +103,12 @@ const OAI_ALPHA: f32 = 1.702;
 
 impl GraphBuilder<'_> {
     /// `act(x)`; unchanged without an activation.
-    ///
-    /// # Errors
-    /// The activation needs a gate, or the operation rejects its inputs.
     pub(super) fn activate(&self, act: ActRef, x: &Tensor) -> Result<Tensor, Error> {
         match self.act(act) {
-            Some(act) if act.clamp > 0.0 || act.bound > 0.0 => Err(Error::Arguments {
-                op: "activation",
-                message: format!("`{:?}` with a bound needs a gate", act.kind),
-            }),
+            Some(act) if act.clamp > 0.0 || act.bound > 0.0 => Err(refused(
+                "activation",
+                format!("`{:?}` with a bound needs a gate", act.kind),
+            )),
             act => self.elements(act.as_ref(), &self.exceeding(act.as_ref(), x)?),
         }
     }
@@ -169,6 +150,24 @@ impl GraphBuilder<'_> {
             _ => return g.mul(&self.elements(Some(&act), gate)?, up),
         };
         g.glu(glu, gate, up)
+    }
+
+    /// The hidden layer of an MLP, from its gate and up products, with their points.
+    pub(super) fn hidden(
+        &self,
+        unit: &Unit,
+        act: ActRef,
+        gate: Option<Tensor>,
+        up: Tensor,
+    ) -> Result<Tensor, Error> {
+        let gate = gate
+            .map(|gate| self.point(unit, "gate", gate))
+            .transpose()?;
+        let up = self.point(unit, "up", up)?;
+        match gate {
+            Some(gate) => self.activate_gate(act, &gate, &up),
+            None => self.activate(act, &up),
+        }
     }
 
     fn act(&self, act: ActRef) -> Option<Activation> {
@@ -218,10 +217,7 @@ impl GraphBuilder<'_> {
                 return g.xielu(x, act.alpha_n, act.alpha_p, act.beta, act.eps);
             }
             ActivationKind::SwigluOai => {
-                return Err(Error::Arguments {
-                    op: "activation",
-                    message: "`swiglu_oai` needs a gate".into(),
-                });
+                return Err(refused("activation", "`swiglu_oai` needs a gate"));
             }
         };
         g.unary(x, op)

@@ -17,12 +17,11 @@ use super::build::GraphBuilder;
 use super::gate::{O_IN_POINT, OutputGate};
 use super::{position_bias, selection};
 use crate::arch::{
-    ActRef, CacheRef, Contract, ContractRule, NormRef, PointSpec, QuantClass, RopeRef, RowWidth,
-    SelectionRef, SideInput, StateSpec,
+    ActRef, CacheRef, Contract, NormRef, QuantClass, RopeRef, SelectionRef, SideInput, StateSpec,
 };
 use crate::plan::Unit;
-use crate::{choices, options, weights};
-use lab_base::ggml::{Error, ScoreOptions, Tensor};
+use crate::{choices, options, points, rules, weights};
+use lab_base::ggml::{Error, Tensor};
 
 choices! {
     /// How queries and keys are normalised.
@@ -61,7 +60,6 @@ choices! {
 }
 
 options! {
-    /// Options of an attention block.
     pub(super) struct Config {
         rope: RopeRef, "rotation of queries and keys, or `none`";
         cache: CacheRef = "full", "which keys a query attends to; `full`: all, or with causal attention all so far";
@@ -137,7 +135,6 @@ pub(super) static CONTRACT: Contract = Contract {
         ..selection::GATE_WEIGHT;
         ..selection::OFFSET_WEIGHT;
     },
-    rows: RowWidth::Hidden,
     side: Some(SideInput {
         width: "n_embd",
         doc: "input of the key and value projections. If layers that read the source save it, each token attends to the whole source",
@@ -152,66 +149,34 @@ pub(super) static CONTRACT: Contract = Contract {
         index: selection::ROW,
         pooled: None,
     },
-    points: &[
-PointSpec::new("q_proj", &["dk", "heads"], "queries as they are projected, before norm and rotation").of_heads().known_as("attn.hook_q"),
-PointSpec::new("k_proj", &["dk", "kv_heads"], "keys as they are projected, before norm and rotation; not where the keys of another layer are read").of_heads().known_as("attn.hook_k"),
-PointSpec::new("q", &["dk", "heads"], "queries as they meet the keys: after norm, rotation and temperature").of_heads().known_as("attn.hook_rot_q"),
-PointSpec::new("k", &["dk", "kv_heads"], "keys after norm and rotation, as they are stored").of_heads().known_as("attn.hook_rot_k"),
-PointSpec::new("v", &["dv", "kv_heads"], "values as they are stored").of_heads().known_as("attn.hook_v"),
-attend::SCORES_POINT,
-attend::WEIGHTS_POINT,
-selection::K_POINT,
-selection::Q_POINT,
-selection::WEIGHTS_POINT,
-PointSpec::new("heads", &["dv", "heads"], "results of the heads, before norm, gate and output projection").of_heads().known_as("attn.hook_z"),
-O_IN_POINT,
-],
-    rules: &[
-        ContractRule {
-            holds: "cache",
-            message: "an attention block names a cache",
-        },
-        ContractRule {
-            holds: "heads > 0 and kv_heads > 0",
-            message: "there is at least one head",
-        },
-        ContractRule {
-            holds: "v_row >= (heads + kv_heads) * dk and qkv_rows >= v_row + kv_heads * dv",
-            message: "`v_row` leaves room for queries and keys, and `qkv_rows` for values after it",
-        },
-        ContractRule {
-            holds: "heads % kv_heads == 0",
-            message: "`kv_heads` divides `heads`",
-        },
-        ContractRule {
-            holds: "clamp >= 0 and softcap >= 0",
-            message: "`clamp` and `softcap` are not negative",
-        },
-        ContractRule {
-            holds: "kv_layer == depth or not (selection and selects)",
-            message: "a block with the keys of another layer does not select by rows of its own",
-        },
-        ContractRule {
-            holds: "max_distance > 0 and max_distance <= 4096",
-            message: "`max_distance` is 1 to 4096",
-        },
-        ContractRule {
-            holds: "not (has('rel_bias') and selection)",
-            message: "a block with a bias by distance attends to all visible keys",
-        },
-        ContractRule {
-            holds: "temp_floor > 0",
-            message: "`temp_floor` is positive",
-        },
-        ContractRule {
-            holds: "gate != 'query' or dk == dv",
-            message: "a gate projected with the query has the width of the values",
-        },
-        ContractRule {
-            holds: "not (gate == 'query' and has('qkv'))",
-            message: "a gate projected with the query comes with separate projections",
-        },
-    ],
+    points: points! {
+        q_proj: Heads ["dk", "heads"] known_as("attn.hook_q"), "queries as they are projected, before norm and rotation";
+        k_proj: Heads ["dk", "kv_heads"] known_as("attn.hook_k"), "keys as they are projected, before norm and rotation; not where the keys of another layer are read";
+        q: Heads ["dk", "heads"] known_as("attn.hook_rot_q"), "queries as they meet the keys: after norm, rotation and temperature";
+        k: Heads ["dk", "kv_heads"] known_as("attn.hook_rot_k"), "keys after norm and rotation, as they are stored";
+        v: Heads ["dv", "kv_heads"] known_as("attn.hook_v"), "values as they are stored";
+        ..attend::SCORES_POINT;
+        ..attend::WEIGHTS_POINT;
+        ..selection::K_POINT;
+        ..selection::Q_POINT;
+        ..selection::WEIGHTS_POINT;
+        heads: Heads ["dv", "heads"] known_as("attn.hook_z"), "results of the heads, before norm, gate and output projection";
+        ..O_IN_POINT;
+    },
+    rules: rules! {
+        "cache", "an attention block names a cache";
+        "heads > 0 and kv_heads > 0", "there is at least one head";
+        "v_row >= (heads + kv_heads) * dk and qkv_rows >= v_row + kv_heads * dv", "`v_row` leaves room for queries and keys, and `qkv_rows` for values after it";
+        "heads % kv_heads == 0", "`kv_heads` divides `heads`";
+        "clamp >= 0 and softcap >= 0", "`clamp` and `softcap` are not negative";
+        "kv_layer == depth or not (selection and selects)", "a block with the keys of another layer does not select by rows of its own";
+        "max_distance > 0 and max_distance <= 4096", "`max_distance` is 1 to 4096";
+        "not (has('rel_bias') and selection)", "a block with a bias by distance attends to all visible keys";
+        "temp_floor > 0", "`temp_floor` is positive";
+        "gate != 'query' or dk == dv", "a gate projected with the query has the width of the values";
+        "not (gate == 'query' and has('qkv'))", "a gate projected with the query comes with separate projections";
+    },
+    ..Contract::BLOCK
 };
 
 pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
@@ -229,22 +194,15 @@ pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result
         None => None,
     };
 
-    let sinks = b.weight(unit, "sinks").cloned();
-    let scores = ScoreOptions {
-        scale: c.scale,
-        softcap: c.softcap,
-        max_bias: 0.0,
-        sinks: sinks.as_ref(),
-    };
     let rows = KeyRows {
         new: own.as_ref().map(|(k, v)| (k, Some(v))),
         heads: c.kv_heads,
         dv: c.dv,
         selected: b.select(unit, (c.selection, c.selects), (x, x))?,
         bias: b.position_bias(unit, c.max_distance)?,
-        ended: None,
+        ..KeyRows::default()
     };
-    let y = b.attend(unit, &q, &rows, &scores)?;
+    let y = b.attend(unit, &q, &rows, (c.scale, c.softcap))?;
     let by_head = b.g.reshape(&y, [c.dv, c.heads, b.n_tokens, 1])?;
     let by_head = b.point(unit, "heads", by_head)?;
     let y = b.g.reshape(&by_head, [c.dv * c.heads, b.n_tokens, 1, 1])?;

@@ -3,20 +3,20 @@
 //! A block defines the computation; the [`KeyValueStore`] decides where keys and values are stored.
 //! Cached, stateless and bidirectional execution differ only in the store, so each block has one `build`.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 
-use crate::arch::{ActRef, NormRef, PointSpec, RopeRef, WeightRole};
+use crate::arch::{NormRef, PointSpec, RopeRef, WeightRole};
 use crate::plan::{NormUse, Plan, Unit};
 use lab_base::ggml::{Error, Graph, RopePairing, RopeParams, ScoreOptions, Tensor, Unary};
 
-use super::context::{DerivedInput, DerivedInputs, KeyValueStore, StateStore};
-use super::lab::GraphLab;
+use super::context::{
+    DerivedInput, DerivedInputs, KeyValueStore, SelectedKeys, SequenceGroup, StateStore,
+};
+use super::lab::{GraphLab, NamedValue};
 use super::low_rank::ActiveAdapters;
 use super::norm::{NormKind, NormOptions};
-use super::recurrent::SequenceGroup;
 use super::rope::{Pairing, RopeOptions, Scaling};
-use super::selection::SelectedKeys;
+use super::{joined, refused};
 
 /// The graph under construction.
 pub struct GraphBuilder<'a> {
@@ -54,8 +54,6 @@ pub struct GraphBuilder<'a> {
     pub selected: Selections,
     /// The captures and edits of the pass.
     pub lab: GraphLab,
-    /// The values that have got a name, in the order of computation.
-    pub named: RefCell<Vec<NamedValue>>,
 }
 
 /// The positions by which heads are rotated.
@@ -73,16 +71,6 @@ pub(super) enum RopePositions<'a> {
 #[derive(Default)]
 pub struct Selections(pub(super) HashMap<usize, SelectedKeys>);
 
-/// A value with a name.
-pub struct NamedValue {
-    /// The path, such as `layers.3.attn.q`.
-    pub path: String,
-    /// The description of the value in its contract.
-    pub spec: &'static PointSpec,
-    /// The value.
-    pub tensor: Tensor,
-}
-
 impl GraphBuilder<'_> {
     /// Applies the captures and edits of a point to a unit's value `x [.., n_tokens]`, and returns the value that later
     /// operations read. The unit's contract states the point `name`.
@@ -92,10 +80,10 @@ impl GraphBuilder<'_> {
     pub fn point(&self, unit: &Unit, name: &str, x: Tensor) -> Result<Tensor, Error> {
         let mut points = unit.contract.0.points.iter();
         let Some(spec) = points.find(|spec| spec.name == name) else {
-            return Err(Error::Arguments {
-                op: "point",
-                message: format!("the contract of {} has no point `{name}`", unit.path),
-            });
+            return Err(refused(
+                "point",
+                format!("the contract of {} has no point `{name}`", unit.path),
+            ));
         };
         self.point_at(&unit.path, spec, x)
     }
@@ -133,29 +121,11 @@ impl GraphBuilder<'_> {
 
     fn name_value(&self, path: String, spec: &'static PointSpec, tensor: &Tensor) {
         tensor.set_name(&path);
-        self.named.borrow_mut().push(NamedValue {
+        self.lab.named.borrow_mut().push(NamedValue {
             path,
             spec,
             tensor: tensor.clone(),
         });
-    }
-
-    /// The hidden layer of an MLP, from its gate and up products, with their points.
-    pub(super) fn hidden(
-        &self,
-        unit: &Unit,
-        act: ActRef,
-        gate: Option<Tensor>,
-        up: Tensor,
-    ) -> Result<Tensor, Error> {
-        let gate = gate
-            .map(|gate| self.point(unit, "gate", gate))
-            .transpose()?;
-        let up = self.point(unit, "up", up)?;
-        match gate {
-            Some(gate) => self.activate_gate(act, &gate, &up),
-            None => self.activate(act, &up),
-        }
     }
 
     /// A weight of a unit; `None` if the file lacks it.
@@ -170,10 +140,7 @@ impl GraphBuilder<'_> {
     pub fn required_weight(&self, unit: &Unit, key: &str) -> Result<Tensor, Error> {
         self.weight(unit, key)
             .cloned()
-            .ok_or_else(|| Error::Arguments {
-                op: "weight",
-                message: format!("{} has no weight `{key}`", unit.path),
-            })
+            .ok_or_else(|| refused("weight", format!("{} has no weight `{key}`", unit.path)))
     }
 
     /// `w.x + bias` with the weight `key` and its bias, if there is one.
@@ -238,6 +205,34 @@ impl GraphBuilder<'_> {
         self.add_switched(unit, at, y, x)
     }
 
+    /// `y` plus the updates of weight `at` of a unit by the adapters in the file, each token with its own adapter:
+    /// `x [n_in, n_tokens]`, `y [n_out, n_tokens]`.
+    pub(super) fn add_switched(
+        &self,
+        unit: &Unit,
+        at: usize,
+        y: Tensor,
+        x: &Tensor,
+    ) -> Result<Tensor, Error> {
+        let mut updates = unit.updates_of(at).peekable();
+        let (Some(ids), Some(_)) = (&self.switched, updates.peek()) else {
+            return Ok(y);
+        };
+        let (g, n) = (self.g, self.n_tokens);
+        let x = g.reshape(x, [x.shape()[0], 1, n, 1])?;
+        let mut rows: Option<Tensor> = None;
+        for (down, up) in updates {
+            let inner = g.mul_mat_id(&self.tensors[down], &x, ids)?;
+            let part = g.mul_mat_id(&self.tensors[up], &inner, ids)?;
+            rows = Some(joined(g, rows.as_ref(), part, 0)?);
+        }
+        self.adapters.updated.borrow_mut().insert(at);
+        match rows {
+            Some(rows) => g.add(&y, &g.reshape(&rows, y.shape())?),
+            None => Ok(y),
+        }
+    }
+
     /// `w_e.x` for the experts that `picked [used, n_tokens]` selects, with the weight `key [n, m,
     /// experts]` and `x [n, 1 or used, n_tokens]`: `[m, used, n_tokens]`. Whether a token may select an expert more than
     /// once must be known: CUDA's product of experts ends the process then.
@@ -282,9 +277,6 @@ impl GraphBuilder<'_> {
     }
 
     /// Rows `[n]` that the tokens' ids select in the table `key` of ids `[n, n_vocab]`: i32 `[n, n_tokens]`.
-    ///
-    /// # Errors
-    /// The errors of [`Self::linear`], or the pass has no token ids.
     pub(super) fn ids_of_tokens(&self, unit: &Unit, key: &str) -> Result<Tensor, Error> {
         let table = self.required_weight(unit, key)?;
         match &self.ids {
@@ -292,10 +284,10 @@ impl GraphBuilder<'_> {
                 let ids = self.g.reshape(ids, [self.n_tokens, 1, 1, 1])?;
                 self.g.get_rows(&table, &ids)
             }
-            None => Err(Error::Arguments {
-                op: "ids_of_tokens",
-                message: format!("{}: the rows are of no tokens", unit.path),
-            }),
+            None => Err(refused(
+                "ids_of_tokens",
+                format!("{}: the rows are of no tokens", unit.path),
+            )),
         }
     }
 
@@ -380,9 +372,6 @@ impl GraphBuilder<'_> {
     }
 
     /// Rotates `x [d, heads, n]` by the positions `by`.
-    ///
-    /// # Errors
-    /// The operation rejects its inputs, or sections get positions that are not those of the tokens.
     pub(super) fn rope_by(
         &self,
         rope: RopeRef,
@@ -411,13 +400,13 @@ impl GraphBuilder<'_> {
             (RopePositions::Negated, None) => self.input(DerivedInput::Back)?,
             (RopePositions::Given(positions), None) => positions.clone(),
             (_, Some(_)) => {
-                return Err(Error::Arguments {
-                    op: "rope",
-                    message: format!(
+                return Err(refused(
+                    "rope",
+                    format!(
                         "{}: sections are rotated by the positions of tokens alone",
                         unit.path
                     ),
-                });
+                ));
             }
         };
         self.g
@@ -481,11 +470,14 @@ impl GraphBuilder<'_> {
     /// # Errors
     /// An operation rejects its inputs.
     pub fn columns(&self, x: &Tensor, start: u64, width: u64) -> Result<Tensor, Error> {
-        let (shape, strides) = (x.shape(), x.strides());
-        let window = [width, shape[1], shape[2], shape[3]];
-        let steps = [strides[1], strides[2], strides[3]];
-        let part = self.g.view(x, window, steps, start as usize * strides[0])?;
-        self.g.cont(&part)
+        self.g.cont(&self.window(x, start, width)?)
+    }
+
+    /// Elements `[start, start + width)` of each row of `x [.., n]`, as a view.
+    pub(super) fn window(&self, x: &Tensor, start: u64, width: u64) -> Result<Tensor, Error> {
+        let ([_, a, b, c], [element, steps @ ..]) = (x.shape(), x.strides());
+        let offset = start as usize * element;
+        self.g.view(x, [width, a, b, c], steps, offset)
     }
 }
 

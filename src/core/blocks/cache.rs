@@ -2,8 +2,8 @@
 //!
 //! The model stores keys and values; a definition states only which of them are visible.
 
-use crate::arch::{Contract, ContractRule, RowWidth, StateSpec};
-use crate::{choices, options};
+use crate::arch::{Contract, RowWidth};
+use crate::{choices, options, rules};
 
 choices! {
     /// The positions within a window.
@@ -37,25 +37,13 @@ pub(super) static CONTRACT: Contract = Contract {
     summary: "Defines which keys a query attends to.",
     formula: "visible(q, k) = same sequence and (pos_k <= pos_q or not causal) and within the window{span > 0: , or k of a whole span of {=span} that ends at pos_q or before}",
     options: CacheOptions::OPTIONS,
-    weights: &[],
     rows: RowWidth::Any,
-    side: None,
-    state: StateSpec::None,
-    points: &[],
-    rules: &[
-        ContractRule {
-            holds: "alibi >= 0",
-            message: "`alibi` is not negative",
-        },
-        ContractRule {
-            holds: "span == 0 or causal and alibi == 0 and (size == 0 or window == 'standard')",
-            message: "a cache with keys of spans is causal, without ALiBi, and its window ends with the query",
-        },
-        ContractRule {
-            holds: "span == 0 or span > 1 and span <= 1024 and if(span < 16, 16 % max(span, 1), span % 16) == 0",
-            message: "`span` is 2, 4, 8 or a multiple of 16 up to 1024",
-        },
-    ],
+    rules: rules! {
+        "alibi >= 0", "`alibi` is not negative";
+        "span == 0 or causal and alibi == 0 and (size == 0 or window == 'standard')", "a cache with keys of spans is causal, without ALiBi, and its window ends with the query";
+        "span == 0 or span > 1 and span <= 1024 and if(span < 16, 16 % max(span, 1), span % 16) == 0", "`span` is 2, 4, 8 or a multiple of 16 up to 1024";
+    },
+    ..Contract::BLOCK
 };
 
 impl CacheOptions {

@@ -8,13 +8,12 @@
 //! the result has no gate.
 
 use super::build::GraphBuilder;
-use crate::arch::{Contract, PointSpec, RowWidth, StateSpec};
+use crate::arch::{Contract, StateSpec};
 use crate::plan::Unit;
-use crate::{options, weights};
+use crate::{options, points, weights};
 use lab_base::ggml::{Error, Tensor, Unary};
 
 options! {
-    /// Options of the MLP.
     pub(super) struct Config {
         width: u64 => "n_ff", "elements of the hidden layer";
     }
@@ -38,11 +37,11 @@ pub(super) static CONTRACT: Contract = Contract {
         receptance: Matrix "channel_mix_receptance.weight" ["n_embd", "n_embd"] optional, "projection to the gate of the result";
         r: Scale "channel_mix_lerp_r.weight" ["n_embd"] when("has('receptance')"), "share of the position before in the input of the gate";
     },
-    rows: RowWidth::Hidden,
-    side: None,
     state: StateSpec::Recurrent(&[("shift", "n_embd")]),
-    points: &[PointSpec::new("hidden", &["width"], "hidden layer").known_as("mlp.hook_post")],
-    rules: &[],
+    points: points! {
+        hidden: Neurons ["width"] known_as("mlp.hook_post"), "hidden layer";
+    },
+    ..Contract::BLOCK
 };
 
 pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {

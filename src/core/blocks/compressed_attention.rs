@@ -16,18 +16,17 @@
 
 use super::attend::{self, KeyRows};
 use super::build::{GraphBuilder, RopePositions};
-use super::context::EndedSpans;
-use super::selection::{self, SelectedKeys, Selection};
+use super::context::{EndedSpans, SelectedKeys};
+use super::refused;
+use super::selection::{self, Selection};
 use crate::arch::{
-    CacheRef, Contract, ContractRule, NormRef, PointSpec, PooledSpec, QuantClass, RopeRef,
-    RowWidth, SelectionRef, StateSpec,
+    CacheRef, Contract, NormRef, PooledSpec, QuantClass, RopeRef, SelectionRef, StateSpec,
 };
 use crate::plan::{StatePlan, Unit};
-use crate::{options, weights};
-use lab_base::ggml::{Error, ScoreOptions, Tensor};
+use crate::{options, points, rules, weights};
+use lab_base::ggml::{Error, Tensor};
 
 options! {
-    /// Options of compressed attention.
     pub(super) struct Config {
         rope: RopeRef, "rotation of the last elements of queries, of keys, and of the results, back";
         cache: CacheRef, "which positions and spans a query attends to";
@@ -76,8 +75,6 @@ pub(super) static CONTRACT: Contract = Contract {
         index_pool_offset: Bias "indexer_compressor_ape.weight" ["if(overlap, 2, 1) * d_head_index", "span"] when("selection"), "offsets of these gates, one for each position of a span";
         index_pool_norm: Scale "indexer_compressor_norm.weight" ["d_head_index"] when("selection"), "weight of the norm of the indexer's key of a span";
     },
-    rows: RowWidth::Hidden,
-    side: None,
     state: StateSpec::KeyValue {
         cache: "cache",
         k: "d",
@@ -93,65 +90,23 @@ pub(super) static CONTRACT: Contract = Contract {
             reach: "if(overlap, 2, 1) * span",
         }),
     },
-    points: &[
-        PointSpec::new(
-            "q_proj",
-            &["d", "heads"],
-            "queries as they are projected, before norm and rotation",
-        )
-        .of_heads()
-        .known_as("attn.hook_q"),
-        PointSpec::new(
-            "q",
-            &["d", "heads"],
-            "queries as they meet the keys: after norm and rotation",
-        )
-        .of_heads()
-        .known_as("attn.hook_rot_q"),
-        PointSpec::new(
-            "k",
-            &["d", "1"],
-            "rows of positions after norm and rotation, as they are stored",
-        )
-        .known_as("attn.hook_rot_k"),
-        PointSpec::new(
-            "pool",
-            &["if(overlap, 2, 1) * d"],
-            "rows that are pooled into rows of spans",
-        ),
-        PointSpec::new(
-            "pool_gate",
-            &["if(overlap, 2, 1) * d"],
-            "gates of the pooled rows, before their offsets",
-        ),
-        selection::Q_POINT,
-        selection::WEIGHTS_POINT,
-        PointSpec::new(
-            "mixed",
-            &["d", "heads"],
-            "results of the heads, rotated back, before the output projections",
-        )
-        .of_heads()
-        .known_as("attn.hook_z"),
-    ],
-    rules: &[
-        ContractRule {
-            holds: "cache and rope",
-            message: "compressed attention names a cache and a rotation",
-        },
-        ContractRule {
-            holds: "(span > 0) == pool_cache",
-            message: "spans need a cache of the rows that are pooled, and only spans have one",
-        },
-        ContractRule {
-            holds: "heads > 0 and groups > 0 and heads % groups == 0",
-            message: "`groups` divides `heads`",
-        },
-        ContractRule {
-            holds: "span > 0 or not selection",
-            message: "a selection chooses spans, so `span` is above 0",
-        },
-    ],
+    points: points! {
+        q_proj: Heads ["d", "heads"] known_as("attn.hook_q"), "queries as they are projected, before norm and rotation";
+        q: Heads ["d", "heads"] known_as("attn.hook_rot_q"), "queries as they meet the keys: after norm and rotation";
+        k: Neurons ["d", "1"] known_as("attn.hook_rot_k"), "rows of positions after norm and rotation, as they are stored";
+        pool: Neurons ["if(overlap, 2, 1) * d"], "rows that are pooled into rows of spans";
+        pool_gate: Neurons ["if(overlap, 2, 1) * d"], "gates of the pooled rows, before their offsets";
+        ..selection::Q_POINT;
+        ..selection::WEIGHTS_POINT;
+        mixed: Heads ["d", "heads"] known_as("attn.hook_z"), "results of the heads, rotated back, before the output projections";
+    },
+    rules: rules! {
+        "cache and rope", "compressed attention names a cache and a rotation";
+        "(span > 0) == pool_cache", "spans need a cache of the rows that are pooled, and only spans have one";
+        "heads > 0 and groups > 0 and heads % groups == 0", "`groups` divides `heads`";
+        "span > 0 or not selection", "a selection chooses spans, so `span` is above 0";
+    },
+    ..Contract::BLOCK
 };
 
 /// Maximum number of operations that the rows of spans add; an upper estimate.
@@ -186,22 +141,15 @@ pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result
         selected = select(b, unit, &c, (x, &latent), blocks.index.as_ref())?;
         ended = blocks.keys;
     }
-    let sinks = b.weight(unit, "sinks").cloned();
-    let scores = ScoreOptions {
-        scale: c.scale,
-        softcap: 0.0,
-        max_bias: 0.0,
-        sinks: sinks.as_ref(),
-    };
     let rows = KeyRows {
         new: Some((&k, None)),
         heads: 1,
         dv: c.d,
         selected,
-        bias: None,
         ended,
+        ..KeyRows::default()
     };
-    let y = b.attend(unit, &q, &rows, &scores)?;
+    let y = b.attend(unit, &q, &rows, (c.scale, 0.0))?;
     let y = g.reshape(&y, [c.d, c.heads, n, 1])?;
     let y = b.point(
         unit,
@@ -360,9 +308,6 @@ fn select(
 fn key_values(unit: &Unit) -> Result<&crate::plan::KeyValuePlan, Error> {
     match &unit.state {
         Some(StatePlan::KeyValue(rows)) => Ok(rows),
-        _ => Err(Error::Arguments {
-            op: "pool",
-            message: format!("{} keeps no keys", unit.path),
-        }),
+        _ => Err(refused("pool", format!("{} keeps no keys", unit.path))),
     }
 }

@@ -65,7 +65,7 @@ pub struct AdapterSwitches {
     pub gain: f32,
 }
 
-/// The counts of a sequence's tokens up to one of them, for [`Switches`].
+/// The counts of a sequence's tokens up to one of them, for [`AdapterSwitches`].
 #[derive(Default)]
 pub struct SwitchCounts {
     /// Sum of the numbers of the adapters that are switched to.
@@ -260,6 +260,15 @@ pub struct VisibleKeyValues {
     pub view: AttentionView,
 }
 
+/// The selected keys of the queries of a pass.
+#[derive(Clone)]
+pub(super) enum SelectedKeys {
+    /// Lists for attention over KV blocks, and the number of positions of a block in them; none: everything.
+    Lists(Option<Tensor>, u64),
+    /// A mask `[n_kv, n_tokens, n_runs, 1 or kv_heads]` for each view; none: the mask of the view.
+    Masks(Vec<Option<Tensor>>),
+}
+
 /// Stores keys and values, and returns the ones to attend to.
 pub trait KeyValueStore {
     /// Stores the rows `k [k_row, n_tokens]` and `v [v_row, n_tokens]` of the unit at `path` and
@@ -343,6 +352,16 @@ pub trait KeyValueStore {
     /// # Errors
     /// Keys are not pooled.
     fn block_rows(&self, state: &KeyValuePlan) -> Result<SpanRows, Error>;
+}
+
+/// Sequences with equally many tokens in a pass. Their tokens follow each other, one sequence after
+/// another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SequenceGroup {
+    /// Number of sequences.
+    pub n_seqs: usize,
+    /// Number of tokens of each sequence.
+    pub n_steps: usize,
 }
 
 /// The recurrent states of the sequences of a pass.

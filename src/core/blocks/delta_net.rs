@@ -12,11 +12,9 @@
 //! `S [d, d, heads]`.
 
 use super::build::GraphBuilder;
-use crate::arch::{
-    ActRef, Contract, ContractRule, NormRef, PointSpec, QuantClass, RowWidth, StateSpec,
-};
+use crate::arch::{ActRef, Contract, NormRef, QuantClass, StateSpec};
 use crate::plan::Unit;
-use crate::{choices, options, weights};
+use crate::{choices, options, points, rules, weights};
 use lab_base::ggml::{Error, Tensor, Unary};
 
 choices! {
@@ -40,7 +38,6 @@ choices! {
 }
 
 options! {
-    /// Options of the layer.
     pub(super) struct Config {
         heads: u64 = "ssm_dt_rank", "value heads";
         k_heads: u64 = "ssm_groups", "query and key heads";
@@ -85,40 +82,23 @@ pub(super) static CONTRACT: Contract = Contract {
         norm: Scale "ssm_norm.weight" ["d"], "weight of the norm of each head";
         out: Matrix "ssm_out.weight" ["heads * d", "n_embd"], "output projection to the hidden state";
     },
-    rows: RowWidth::Hidden,
-    side: None,
     state: StateSpec::Recurrent(&[
         ("conv", "(kernel - 1) * (2 * k_heads * d + heads * d)"),
         ("matrix", "d * d * heads"),
     ]),
-    points: &[
-        PointSpec::new("q", &["d", "k_heads"], "queries after convolution and norm").of_heads(),
-        PointSpec::new("k", &["d", "k_heads"], "keys after convolution and norm").of_heads(),
-        PointSpec::new("v", &["d", "heads"], "values after convolution").of_heads(),
-        PointSpec::new(
-            "y",
-            &["d * heads"],
-            "results of the heads after their norm, before gate and output projection",
-        ),
-    ],
-    rules: &[
-        ContractRule {
-            holds: "kernel > 1",
-            message: "the convolution has at least two columns",
-        },
-        ContractRule {
-            holds: "k_heads > 0 and heads % k_heads == 0",
-            message: "`k_heads` divides `heads`",
-        },
-        ContractRule {
-            holds: "decay_sign == 1 or decay_sign == -1",
-            message: "`decay_sign` is 1 or -1",
-        },
-        ContractRule {
-            holds: "decay_bound <= 0",
-            message: "`decay_bound` is a logarithm, so not positive",
-        },
-    ],
+    points: points! {
+        q: Heads ["d", "k_heads"], "queries after convolution and norm";
+        k: Heads ["d", "k_heads"], "keys after convolution and norm";
+        v: Heads ["d", "heads"], "values after convolution";
+        y: Neurons ["d * heads"], "results of the heads after their norm, before gate and output projection";
+    },
+    rules: rules! {
+        "kernel > 1", "the convolution has at least two columns";
+        "k_heads > 0 and heads % k_heads == 0", "`k_heads` divides `heads`";
+        "decay_sign == 1 or decay_sign == -1", "`decay_sign` is 1 or -1";
+        "decay_bound <= 0", "`decay_bound` is a logarithm, so not positive";
+    },
+    ..Contract::BLOCK
 };
 
 pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
@@ -135,7 +115,7 @@ pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result
         let rows = g.rms_norm(&rows, c.eps / c.d as f32)?;
         let rows = g.scale(&rows, 1.0 / (c.d as f32).sqrt())?;
         match c.head_map {
-            HeadMap::Interleaved if c.heads != c.k_heads => spread(b, &c, &rows),
+            HeadMap::Interleaved if c.heads != c.k_heads => b.repeat_heads(&rows, c.d, c.heads),
             _ => Ok(rows),
         }
     };
@@ -230,15 +210,6 @@ fn narrowed(
         Some(_) => b.linear(unit, key, &b.linear(unit, down, x)?),
         None => b.linear(unit, key, x),
     }
-}
-
-/// Repeats each key head for the value heads that read it: `[d, k_heads, n_tokens]` -> `[d, heads, n_tokens]`.
-fn spread(b: &GraphBuilder<'_>, c: &Config, x: &Tensor) -> Result<Tensor, Error> {
-    let (g, n) = (b.g, b.n_tokens);
-    let times = c.heads / c.k_heads;
-    let x = g.reshape(x, [c.d, 1, c.k_heads, n])?;
-    let x = g.repeat(&x, [c.d, times, c.k_heads, n])?;
-    g.reshape(&x, [c.d, c.heads, n, 1])
 }
 
 /// The inputs of beta and of the decay, `[heads, n_tokens]` each. The input of the decay is `[d * heads, n_tokens]` if

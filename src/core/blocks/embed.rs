@@ -6,13 +6,12 @@ use std::sync::Arc;
 
 use super::build::GraphBuilder;
 use super::context::{AdapterSwitches, DerivedInput};
-use crate::arch::{Contract, ContractRule, NormRef, PointSpec, QuantClass, RowWidth, StateSpec};
+use crate::arch::{Contract, NormRef, QuantClass, RowWidth};
 use crate::plan::Unit;
-use crate::{options, weights};
+use crate::{options, points, rules, weights};
 use lab_base::ggml::{Error, Tensor};
 
 options! {
-    /// Options of the embedding.
     pub(super) struct Config {
         scale: f32 = "1", "factor of the embeddings; 1: none";
         norm: NormRef = "none", "norm of the sum";
@@ -43,23 +42,15 @@ pub(super) static CONTRACT: Contract = Contract {
         norm.bias: Bias "token_embd_norm.bias" ["n_embd"] optional when("norm"), "bias of the norm";
     },
     rows: RowWidth::Any,
-    side: None,
-    state: StateSpec::None,
-    points: &[
-        PointSpec::new("tokens", &["n_embd"], "rows of the token table, scaled")
-            .known_as("hook_embed"),
-        PointSpec::new("x", &["n_embd"], "the first hidden state"),
-    ],
-    rules: &[
-        ContractRule {
-            holds: "scale != 0",
-            message: "`scale` is not zero",
-        },
-        ContractRule {
-            holds: "gain >= 0",
-            message: "`gain` is not negative",
-        },
-    ],
+    points: points! {
+        tokens: Neurons ["n_embd"] known_as("hook_embed"), "rows of the token table, scaled";
+        x: Neurons ["n_embd"], "the first hidden state";
+    },
+    rules: rules! {
+        "scale != 0", "`scale` is not zero";
+        "gain >= 0", "`gain` is not negative";
+    },
+    ..Contract::BLOCK
 };
 
 /// The tokens that switch between adapters in the file, if there are any.

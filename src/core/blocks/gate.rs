@@ -4,17 +4,12 @@
 
 use super::build::GraphBuilder;
 use crate::arch::{ActRef, PointSpec};
-use crate::choices;
 use crate::plan::Unit;
+use crate::{choices, point};
 use lab_base::ggml::{Error, Tensor};
 
 /// The point of the heads' results as the output projection reads them.
-pub(super) const O_IN_POINT: PointSpec = PointSpec::new(
-    "o_in",
-    &["dv", "heads"],
-    "results of the heads as the output projection reads them; where a norm or gate comes between",
-)
-.of_heads();
+pub(super) const O_IN_POINT: PointSpec = point!(o_in: Heads ["dv", "heads"], "results of the heads as the output projection reads them; where a norm or gate comes between");
 
 choices! {
     /// The part of the heads' results that has its own factor.

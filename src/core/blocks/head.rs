@@ -6,13 +6,12 @@
 
 use super::build::{GraphBuilder, softcap};
 use super::points;
-use crate::arch::{ActRef, Contract, ContractRule, NormRef, PointSpec, RowWidth, StateSpec};
+use crate::arch::{ActRef, Contract, NormRef, RowWidth};
 use crate::plan::Unit;
-use crate::{options, weights};
+use crate::{options, points, rules, weights};
 use lab_base::ggml::{Error, Tensor};
 
 options! {
-    /// Options of the head.
     pub(super) struct Config {
         act: ActRef => "(if(has('dense'), head_act, 'none'))", when "has('dense')", "activation after `dense`, see `[act.NAME]`";
         dense_norm: NormRef => "(if(has('dense_norm'), 'default', 'none'))", when "has('dense_norm')", "kind and eps of the norm after `dense`";
@@ -39,31 +38,16 @@ pub(super) static CONTRACT: Contract = Contract {
         output.bias: Bias "output.bias" ["n_vocab"] optional, "bias of the logits";
     },
     rows: RowWidth::Any,
-    side: None,
-    state: StateSpec::None,
-    points: &[
-        points::NORM,
-        PointSpec::new(
-            "transformed",
-            &["n_embd"],
-            "hidden state as the projection reads it; where a dense layer comes between",
-        ),
-        PointSpec::new(
-            "logits",
-            &["n_vocab"],
-            "logits; read for rows that have them",
-        ),
-    ],
-    rules: &[
-        ContractRule {
-            holds: "scale != 0 and softcap >= 0",
-            message: "`scale` is not zero and `softcap` not negative",
-        },
-        ContractRule {
-            holds: "has('dense') or not has('dense_norm')",
-            message: "`dense_norm` follows `dense`",
-        },
-    ],
+    points: points! {
+        ..points::NORM;
+        transformed: Neurons ["n_embd"], "hidden state as the projection reads it; where a dense layer comes between";
+        logits: Neurons ["n_vocab"], "logits; read for rows that have them";
+    },
+    rules: rules! {
+        "scale != 0 and softcap >= 0", "`scale` is not zero and `softcap` not negative";
+        "has('dense') or not has('dense_norm')", "`dense_norm` follows `dense`";
+    },
+    ..Contract::BLOCK
 };
 
 pub(crate) fn build(b: &GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {

@@ -4,7 +4,7 @@
 //! adds an earlier value once more. The vector `bias` makes a learned initial state.
 
 use super::build::GraphBuilder;
-use crate::arch::{Contract, RowWidth, StateSpec};
+use crate::arch::{Contract, RowWidth};
 use crate::plan::Unit;
 use crate::weights;
 use lab_base::ggml::{Error, Tensor};
@@ -22,10 +22,7 @@ pub(super) static CONTRACT: Contract = Contract {
         bias: Bias "layer_output_scale.bias" ["n_embd"] optional, "vector that is added";
     },
     rows: RowWidth::Any,
-    side: None,
-    state: StateSpec::None,
-    points: &[],
-    rules: &[],
+    ..Contract::BLOCK
 };
 
 pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {

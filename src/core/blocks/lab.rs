@@ -6,15 +6,14 @@
 //!
 //! Invariant: a point without captures and edits adds no operation.
 
+use super::refused;
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 
-use crate::plan::Unit;
-use lab_base::ggml::{Error, Graph, ScoreOptions, Tensor, Unary};
+use lab_base::ggml::{Error, Graph, Tensor, Unary};
 use lab_base::weights::TensorType;
 
-use super::attend::WEIGHTS_POINT;
-use super::build::{GraphBuilder, softcap};
+use crate::arch::PointSpec;
 
 /// How an edit changes rows `x [width, m]`, with inputs `p0 [width, 1]` and `p1 [width, 1 or m]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +72,17 @@ pub struct AttentionCapture {
     pub mask: Tensor,
 }
 
-/// The captures and edits of a pass, and the captured values.
+/// A value with a name.
+pub struct NamedValue {
+    /// The path, such as `layers.3.attn.q`.
+    pub path: String,
+    /// The description of the value in its contract.
+    pub spec: &'static PointSpec,
+    /// The value.
+    pub tensor: Tensor,
+}
+
+/// The captures and edits of a pass, and its captured and named values.
 #[derive(Default)]
 pub struct GraphLab {
     /// Captures of attention weights, by the paths of their points.
@@ -86,6 +95,8 @@ pub struct GraphLab {
     pub values_to_copy: RefCell<HashMap<String, Tensor>>,
     /// Captured rows `[width, m]` by paths, or all rows `[width, n_tokens]` where these are not many more.
     pub captured: RefCell<HashMap<String, Tensor>>,
+    /// The values that have got a name, in the order of computation.
+    pub named: RefCell<Vec<NamedValue>>,
 }
 
 /// All rows of a value are kept if they are at most this many times the captured ones.
@@ -127,9 +138,11 @@ impl GraphLab {
             let changed = match from {
                 // The value is an earlier one: points are in the order of computation.
                 Some(from) => {
-                    let from = from.ok_or_else(|| Error::Arguments {
-                        op: "copy",
-                        message: format!("what is copied at `{path}` is not computed before it"),
+                    let from = from.ok_or_else(|| {
+                        refused(
+                            "copy",
+                            format!("what is copied at `{path}` is not computed before it"),
+                        )
                     })?;
                     g.get_rows(&from, &step.rows)?
                 }
@@ -159,48 +172,6 @@ impl GraphLab {
             true => Ok(x),
             false => g.reshape(&y, shape),
         }
-    }
-}
-
-impl GraphBuilder<'_> {
-    /// Computes the captured attention weights, for the chosen tokens alone: attention itself may not store them.
-    /// `q [dk, heads, n_tokens]`, `k [dk * kv_heads, n_rows]`; the weights are `[n_keys * heads, m]`.
-    pub(super) fn take_weights(
-        &self,
-        unit: &Unit,
-        q: &Tensor,
-        (k, kv_heads): (&Tensor, u64),
-        scores: &ScoreOptions<'_>,
-    ) -> Result<(), Error> {
-        let path = format!("{}.{}", unit.path, WEIGHTS_POINT.name);
-        let Some(AttentionCapture { rows, keys, mask }) = self.lab.pairs.get(&path) else {
-            return Ok(());
-        };
-        let g = self.g;
-        let [dk, heads, n, _] = q.shape();
-        let [n_keys, m, ..] = mask.shape();
-        let q = if q.is_contiguous() {
-            q.clone()
-        } else {
-            g.cont(q)?
-        };
-        let q = g.get_rows(&g.reshape(&q, [dk * heads, n, 1, 1])?, rows)?;
-        let q = g.permute(&g.reshape(&q, [dk, heads, m, 1])?, [0, 2, 1, 3])?;
-        let k = g.reshape(&g.get_rows(k, keys)?, [dk, kv_heads, n_keys, 1])?;
-        let k = g.cont(&g.permute(&k, [0, 2, 1, 3])?)?;
-        let mut product = g.mul_mat(&k, &q)?; // [n_keys, m, heads]
-        g.exact(&product)?;
-        let mut scores = *scores;
-        if scores.softcap != 0.0 {
-            product = softcap(g, &product, scores.scale, scores.softcap)?;
-            scores.scale = 1.0;
-        }
-        let weights = g.soft_max(&product, Some(mask), &scores)?;
-        let weights = g.cont(&g.permute(&weights, [0, 2, 1, 3])?)?;
-        let weights = g.reshape(&weights, [n_keys * heads, m, 1, 1])?;
-        g.expand(&weights)?;
-        self.lab.captured.borrow_mut().insert(path, weights);
-        Ok(())
     }
 }
 

@@ -11,15 +11,12 @@
 
 use super::build::GraphBuilder;
 use super::context::DerivedInput;
-use crate::arch::{
-    ActRef, Contract, ContractRule, NormRef, PointSpec, QuantClass, RowWidth, StateSpec,
-};
+use crate::arch::{ActRef, Contract, NormRef, QuantClass, StateSpec};
 use crate::plan::Unit;
-use crate::{options, weights};
+use crate::{options, points, rules, weights};
 use lab_base::ggml::{Error, Tensor};
 
 options! {
-    /// Options of the layer.
     pub(super) struct Config {
         heads: u64 => "n_head", "heads";
         d: u64 => "d_head", "elements of a head";
@@ -44,23 +41,17 @@ pub(super) static CONTRACT: Contract = Contract {
         gate: Matrix "attn_gate.weight" ["n_embd", "d * heads"], "projection to the output gate";
         out: Matrix "attn_output.weight" ["d * heads", "n_embd"] quantised_as(QuantClass::Heads), "output projection to the hidden state";
     },
-    rows: RowWidth::Hidden,
-    side: None,
     state: StateSpec::Recurrent(&[("matrix", "d * d * heads")]),
-    points: &[
-        PointSpec::new("q", &["d", "heads"], "queries").of_heads(),
-        PointSpec::new("k", &["d", "heads"], "keys").of_heads(),
-        PointSpec::new("v", &["d", "heads"], "values").of_heads(),
-        PointSpec::new(
-            "y",
-            &["d * heads"],
-            "results of the heads after their norm, before the gate",
-        ),
-    ],
-    rules: &[ContractRule {
-        holds: "slope >= 0",
-        message: "a state does not grow: `slope` is not negative",
-    }],
+    points: points! {
+        q: Heads ["d", "heads"], "queries";
+        k: Heads ["d", "heads"], "keys";
+        v: Heads ["d", "heads"], "values";
+        y: Neurons ["d * heads"], "results of the heads after their norm, before the gate";
+    },
+    rules: rules! {
+        "slope >= 0", "a state does not grow: `slope` is not negative";
+    },
+    ..Contract::BLOCK
 };
 
 /// The input whose softplus is a step of 1: ln(e - 1).

@@ -13,8 +13,6 @@
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 
-use super::build::GraphBuilder;
-use crate::plan::Unit;
 use lab_base::ggml::{Error, Graph, Tensor};
 
 /// The update of one weight `[n_in, n_out, ..]` by one adapter.
@@ -81,42 +79,6 @@ impl ActiveAdapters<'_> {
             y = g.add(&y, &second(&update.up, &inner)?)?;
         }
         Ok(y)
-    }
-}
-
-impl GraphBuilder<'_> {
-    /// `y` plus the updates of weight `at` of a unit by the adapters in the file, each token with its own adapter:
-    /// `x [n_in, n_tokens]`, `y [n_out, n_tokens]`.
-    ///
-    /// # Errors
-    /// An operation rejects its inputs, or `x` has not one row for each token.
-    pub(super) fn add_switched(
-        &self,
-        unit: &Unit,
-        at: usize,
-        y: Tensor,
-        x: &Tensor,
-    ) -> Result<Tensor, Error> {
-        let mut updates = unit.updates_of(at).peekable();
-        let (Some(ids), Some(_)) = (&self.switched, updates.peek()) else {
-            return Ok(y);
-        };
-        let (g, n) = (self.g, self.n_tokens);
-        let x = g.reshape(x, [x.shape()[0], 1, n, 1])?;
-        let mut rows: Option<Tensor> = None;
-        for (down, up) in updates {
-            let inner = g.mul_mat_id(&self.tensors[down], &x, ids)?;
-            let part = g.mul_mat_id(&self.tensors[up], &inner, ids)?;
-            rows = Some(match rows {
-                Some(before) => g.concat(&before, &part, 0)?,
-                None => part,
-            });
-        }
-        self.adapters.updated.borrow_mut().insert(at);
-        match rows {
-            Some(rows) => g.add(&y, &g.reshape(&rows, y.shape())?),
-            None => Ok(y),
-        }
     }
 }
 

@@ -12,13 +12,12 @@
 //! `s [n_state, n_inner]`. With fewer heads than channels, dt, a and d have one number for each head.
 
 use super::build::GraphBuilder;
-use crate::arch::{Contract, ContractRule, NormRef, PointSpec, RowWidth, StateSpec};
+use crate::arch::{Contract, NormRef, StateSpec};
 use crate::plan::Unit;
-use crate::{options, weights};
+use crate::{options, points, rules, weights};
 use lab_base::ggml::{Error, Glu, Tensor, Unary};
 
 options! {
-    /// Options of the layer.
     pub(super) struct Config {
         n_inner: u64 => "ssm_inner", "channels";
         n_state: u64 => "ssm_state", "elements of each channel's state";
@@ -54,34 +53,19 @@ pub(super) static CONTRACT: Contract = Contract {
         d: Scale "ssm_d" ["heads"], "skip connection: factor of the input that is added to the result";
         out: Matrix "ssm_out.weight" ["n_inner", "n_embd"], "output projection to the hidden state";
     },
-    rows: RowWidth::Hidden,
-    side: None,
     state: StateSpec::Recurrent(&[
         ("conv", "(kernel - 1) * n_inner"),
         ("scan", "n_state * n_inner"),
     ]),
-    points: &[
-        PointSpec::new(
-            "conv",
-            &["n_inner"],
-            "input of the scan, after convolution and activation",
-        ),
-        PointSpec::new(
-            "y",
-            &["n_inner"],
-            "result of the scan with its skip connection, before the gate",
-        ),
-    ],
-    rules: &[
-        ContractRule {
-            holds: "kernel > 1",
-            message: "the convolution has at least two columns",
-        },
-        ContractRule {
-            holds: "heads > 0 and n_inner % heads == 0",
-            message: "`heads` divides `n_inner`",
-        },
-    ],
+    points: points! {
+        conv: Neurons ["n_inner"], "input of the scan, after convolution and activation";
+        y: Neurons ["n_inner"], "result of the scan with its skip connection, before the gate";
+    },
+    rules: rules! {
+        "kernel > 1", "the convolution has at least two columns";
+        "heads > 0 and n_inner % heads == 0", "`heads` divides `n_inner`";
+    },
+    ..Contract::BLOCK
 };
 
 pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {

@@ -10,13 +10,12 @@
 //! and `s [n_state, n_inner / heads, heads]`.
 
 use super::build::GraphBuilder;
-use crate::arch::{Contract, ContractRule, NormRef, PointSpec, RowWidth, StateSpec};
+use crate::arch::{Contract, NormRef, StateSpec};
 use crate::plan::Unit;
-use crate::{options, weights};
+use crate::{options, points, rules, weights};
 use lab_base::ggml::{Error, Glu, Tensor, Unary};
 
 options! {
-    /// Options of the layer.
     pub(super) struct Config {
         n_inner: u64 => "ssm_inner", "channels of all heads";
         n_state: u64 => "ssm_state", "elements of each channel's state";
@@ -45,38 +44,20 @@ pub(super) static CONTRACT: Contract = Contract {
         norm: Scale "ssm_norm.weight" ["n_inner / groups", "groups"] optional, "weight of the norm before the output projection; if absent, there is no norm";
         out: Matrix "ssm_out.weight" ["n_inner", "n_embd"], "output projection to the hidden state";
     },
-    rows: RowWidth::Hidden,
-    side: None,
     state: StateSpec::Recurrent(&[
         ("conv", "(kernel - 1) * (n_inner + 2 * groups * n_state)"),
         ("scan", "n_state * n_inner"),
     ]),
-    points: &[
-        PointSpec::new(
-            "conv",
-            &["n_inner / heads", "heads"],
-            "input of the scan, after convolution and activation",
-        ),
-        PointSpec::new(
-            "y",
-            &["n_inner"],
-            "result of the scan with its skip connection, before gate and norm",
-        ),
-    ],
-    rules: &[
-        ContractRule {
-            holds: "kernel > 1",
-            message: "the convolution has at least two columns",
-        },
-        ContractRule {
-            holds: "heads > 0 and n_inner % heads == 0",
-            message: "`heads` divides `n_inner`",
-        },
-        ContractRule {
-            holds: "groups > 0 and heads % groups == 0 and n_inner % groups == 0",
-            message: "`groups` divides `heads`",
-        },
-    ],
+    points: points! {
+        conv: Neurons ["n_inner / heads", "heads"], "input of the scan, after convolution and activation";
+        y: Neurons ["n_inner"], "result of the scan with its skip connection, before gate and norm";
+    },
+    rules: rules! {
+        "kernel > 1", "the convolution has at least two columns";
+        "heads > 0 and n_inner % heads == 0", "`heads` divides `n_inner`";
+        "groups > 0 and heads % groups == 0 and n_inner % groups == 0", "`groups` divides `heads`";
+    },
+    ..Contract::BLOCK
 };
 
 pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {

@@ -27,9 +27,10 @@
 //! The states of a token lie one after another, `[n_embd * count, n_tokens]`.
 
 use super::build::GraphBuilder;
-use crate::arch::{Contract, ContractRule, NormRef, PointSpec, QuantClass, RowWidth, StateSpec};
+use super::refused;
+use crate::arch::{Contract, NormRef, QuantClass, RowWidth};
 use crate::plan::Unit;
-use crate::{choices, options, weights};
+use crate::{choices, options, points, rules, weights};
 use lab_base::ggml::{Error, Tensor, Unary};
 
 choices! {
@@ -55,7 +56,6 @@ choices! {
 }
 
 options! {
-    /// Options of a mix.
     pub(super) struct Config {
         kind: MixKind, "`mean` (copies at the start, their mean at the end), `projected` (projections, scaled to the length of the first), `gated` (hyper-connections: sums with factors that follow from all states), `predicted` (AltUp: all are predicted, the first is read, and the error of its prediction corrects all), `others` (the first is read, the others are written), `low_rank` (means of their norms with a gate for each element, from a projection of low rank), `all` (they are read and written as they are, as one long row) or `attended` (attention residuals: one at the start, sums with the softmax of their scores, the last is written)";
         count: u64 => "if(kind != 'attended', n_streams, if(place == 0, 1, states))", "hidden states of a token, before a write: `n_streams`, or as many as there are";
@@ -116,31 +116,16 @@ pub(super) static CONTRACT: Contract = Contract {
         score: Matrix "{name}_score.weight" ["n_embd"] quantised_as(QuantClass::Kept) when("kind == 'attended' and place > 0"), "projection of the norm of a state to its score";
     },
     rows: RowWidth::Any,
-    side: None,
-    state: StateSpec::None,
-    points: &[PointSpec::new(
-        "x",
-        &["n_embd * count"],
-        "all hidden states of a token, after the start or a write; the one of `n_embd` elements that is read of them, or in which they end",
-    )],
-    rules: &[
-        ContractRule {
-            holds: "count > 1 or kind == 'attended'",
-            message: "a mix is of at least two hidden states, unless they become more",
-        },
-        ContractRule {
-            holds: "rounds == 0 or count == 4 and rounds < 1000",
-            message: "Sinkhorn's normalisation is of four hidden states, in fewer than 1000 rounds",
-        },
-        ContractRule {
-            holds: "kind == 'attended' or if(place == 0, kind == 'mean' or kind == 'projected', if(place == 1, kind != 'mean' and kind != 'projected', kind != 'predicted' and kind != 'others' and kind != 'all'))",
-            message: "`mean` and `projected` start and end the hidden states, `gated` and `low_rank` are of layers and of the end, `predicted`, `others` and `all` of layers",
-        },
-        ContractRule {
-            holds: "kind != 'low_rank' or rank > 0",
-            message: "gates of low rank have a `rank`",
-        },
-    ],
+    points: points! {
+        x: Neurons ["n_embd * count"], "all hidden states of a token, after the start or a write; the one of `n_embd` elements that is read of them, or in which they end";
+    },
+    rules: rules! {
+        "count > 1 or kind == 'attended'", "a mix is of at least two hidden states, unless they become more";
+        "rounds == 0 or count == 4 and rounds < 1000", "Sinkhorn's normalisation is of four hidden states, in fewer than 1000 rounds";
+        "kind == 'attended' or if(place == 0, kind == 'mean' or kind == 'projected', if(place == 1, kind != 'mean' and kind != 'projected', kind != 'predicted' and kind != 'others' and kind != 'all'))", "`mean` and `projected` start and end the hidden states, `gated` and `low_rank` are of layers and of the end, `predicted`, `others` and `all` of layers";
+        "kind != 'low_rank' or rank > 0", "gates of low rank have a `rank`";
+    },
+    ..Contract::BLOCK
 };
 
 /// Maximum number of operations of one use of a mix; an upper estimate.
@@ -302,10 +287,7 @@ pub(crate) fn end(b: &GraphBuilder<'_>, unit: &Unit, all: &Tensor) -> Result<Ten
 }
 
 fn misplaced(unit: &Unit) -> Error {
-    Error::Arguments {
-        op: "mix",
-        message: format!("{} is not of this kind", unit.path),
-    }
+    refused("mix", format!("{} is not of this kind", unit.path))
 }
 
 impl<'a, 'b> Mix<'a, 'b> {

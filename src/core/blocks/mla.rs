@@ -19,15 +19,13 @@ use super::build::GraphBuilder;
 use super::gate::{O_IN_POINT, OutputGate};
 use super::selection;
 use crate::arch::{
-    ActRef, CacheRef, Contract, ContractRule, NormRef, PointSpec, QuantClass, RopeRef, RowWidth,
-    SelectionRef, StateSpec,
+    ActRef, CacheRef, Contract, NormRef, QuantClass, RopeRef, SelectionRef, StateSpec,
 };
 use crate::plan::Unit;
-use crate::{options, weights};
-use lab_base::ggml::{Error, ScoreOptions, Tensor};
+use crate::{options, points, rules, weights};
+use lab_base::ggml::{Error, Tensor};
 
 options! {
-    /// Options of latent attention.
     pub(super) struct Config {
         rope: RopeRef, "rotation of the rotated parts, or `none`";
         cache: CacheRef = "full", "which keys a query attends to; `full`: all, or with causal attention all so far";
@@ -83,8 +81,6 @@ pub(super) static CONTRACT: Contract = Contract {
         ..selection::GATE_WEIGHT;
         ..selection::OFFSET_WEIGHT;
     },
-    rows: RowWidth::Hidden,
-    side: None,
     state: StateSpec::KeyValue {
         cache: "cache",
         k: "if(has('kv_b'), heads * dq, kv_rank + n_rope)",
@@ -95,56 +91,25 @@ pub(super) static CONTRACT: Contract = Contract {
         index: selection::ROW,
         pooled: None,
     },
-    points: &[
-        PointSpec::new(
-            "q_proj",
-            &["dq", "heads"],
-            "queries as they are projected, before rotation",
-        )
-        .of_heads()
-        .known_as("attn.hook_q"),
-        PointSpec::new(
-            "k_rope",
-            &["n_rope", "1"],
-            "rotated part of the keys, one for all heads",
-        ),
-        PointSpec::new(
-            "latent",
-            &["kv_rank", "1"],
-            "latent row of keys and values after its norm, as it is stored",
-        ),
-        attend::SCORES_POINT,
-        attend::WEIGHTS_POINT,
-        selection::K_POINT,
-        selection::Q_POINT,
-        selection::WEIGHTS_POINT,
-        PointSpec::new(
-            "heads",
-            &["dv", "heads"],
-            "results of the heads, before gate and output projection",
-        )
-        .of_heads()
-        .known_as("attn.hook_z"),
-        O_IN_POINT,
-    ],
-    rules: &[
-        ContractRule {
-            holds: "cache",
-            message: "latent attention names a cache",
-        },
-        ContractRule {
-            holds: "n_rope < dq",
-            message: "a part of each query head is not rotated",
-        },
-        ContractRule {
-            holds: "temp_floor > 0",
-            message: "`temp_floor` is positive",
-        },
-        ContractRule {
-            holds: "gate != 'query'",
-            message: "a gate of latent attention has a projection of its own",
-        },
-    ],
+    points: points! {
+        q_proj: Heads ["dq", "heads"] known_as("attn.hook_q"), "queries as they are projected, before rotation";
+        k_rope: Neurons ["n_rope", "1"], "rotated part of the keys, one for all heads";
+        latent: Neurons ["kv_rank", "1"], "latent row of keys and values after its norm, as it is stored";
+        ..attend::SCORES_POINT;
+        ..attend::WEIGHTS_POINT;
+        ..selection::K_POINT;
+        ..selection::Q_POINT;
+        ..selection::WEIGHTS_POINT;
+        heads: Heads ["dv", "heads"] known_as("attn.hook_z"), "results of the heads, before gate and output projection";
+        ..O_IN_POINT;
+    },
+    rules: rules! {
+        "cache", "latent attention names a cache";
+        "n_rope < dq", "a part of each query head is not rotated";
+        "temp_floor > 0", "`temp_floor` is positive";
+        "gate != 'query'", "a gate of latent attention has a projection of its own";
+    },
+    ..Contract::BLOCK
 };
 
 pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
@@ -161,10 +126,10 @@ pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result
     };
     let selected = b.select(unit, (c.selection, c.selects), (x, &latent_q))?;
     let q = b.point(unit, "q_proj", g.reshape(&q, [c.dq, c.heads, n, 1])?)?;
-    let q_plain = window(b, &q, n_plain, 0)?;
+    let q_plain = b.window(&q, 0, n_plain)?;
     let q_rope = match c.n_rope {
         0 => None,
-        d => Some(b.rope(c.rope, &g.cont(&window(b, &q, d, n_plain)?)?)?),
+        d => Some(b.rope(c.rope, &b.columns(&q, n_plain, d)?)?),
     };
 
     let row = b.linear(unit, "kv_a", x)?;
@@ -172,7 +137,7 @@ pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result
     let k_rope = match c.n_rope {
         0 => None,
         d => {
-            let k = g.cont(&window(b, &row, d, c.kv_rank)?)?;
+            let k = b.columns(&row, c.kv_rank, d)?;
             let k = match b.weight(unit, "k_norm") {
                 Some(weight) => b.normalise_with(c.norm, Some(weight), &k)?,
                 None => k,
@@ -184,17 +149,10 @@ pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result
         Some(rotated) => g.concat(&plain, rotated, 0),
         None => Ok(plain),
     };
-    let latent = g.cont(&window(b, &row, c.kv_rank, 0)?)?;
+    let latent = b.columns(&row, 0, c.kv_rank)?;
     let latent = b.normalise_with(c.norm, b.weight(unit, "kv_a_norm"), &latent)?;
     let latent = b.point(unit, "latent", latent)?;
 
-    let sinks = b.weight(unit, "sinks").cloned();
-    let scores = ScoreOptions {
-        scale: c.scale,
-        softcap: 0.0,
-        max_bias: 0.0,
-        sinks: sinks.as_ref(),
-    };
     let temperature = |b: &GraphBuilder<'_>, q: Tensor| {
         b.tempered(q, [c.temp_scale, c.temp_floor, c.temp_offset])
     };
@@ -202,9 +160,9 @@ pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result
     let y = if b.weight(unit, "kv_b").is_some() {
         let kv = b.linear(unit, "kv_b", &g.reshape(&latent, [c.kv_rank, n, 1, 1])?)?;
         let kv = g.reshape(&kv, [n_plain + c.dv, c.heads, n, 1])?;
-        let v = g.cont(&window(b, &kv, c.dv, n_plain)?)?;
+        let v = b.columns(&kv, n_plain, c.dv)?;
         let k_rope = k_rope.map(|k| g.repeat(&k, [c.n_rope, c.heads, n, 1]));
-        let k_plain = g.cont(&window(b, &kv, n_plain, 0)?)?;
+        let k_plain = b.columns(&kv, 0, n_plain)?;
         let k = with(k_plain, k_rope.transpose()?.as_ref())?;
         let q = temperature(b, with(g.cont(&q_plain)?, q_rope.as_ref())?)?;
         let rows = KeyRows {
@@ -212,10 +170,9 @@ pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result
             heads: c.heads,
             dv: c.dv,
             selected,
-            bias: None,
-            ended: None,
+            ..KeyRows::default()
         };
-        let y = b.attend(unit, &q, &rows, &scores)?;
+        let y = b.attend(unit, &q, &rows, (c.scale, 0.0))?;
         g.reshape(&y, [c.dv, c.heads, n, 1])?
     } else {
         let absorbed = per_head(b, unit, "k_b", &q_plain)?;
@@ -226,10 +183,9 @@ pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result
             heads: 1,
             dv: c.kv_rank,
             selected,
-            bias: None,
-            ended: None,
+            ..KeyRows::default()
         };
-        let mixed = b.attend(unit, &q, &rows, &scores)?;
+        let mixed = b.attend(unit, &q, &rows, (c.scale, 0.0))?;
         let mixed = g.reshape(&mixed, [c.kv_rank, c.heads, n, 1])?;
         per_head(b, unit, "v_b", &mixed)?
     };
@@ -243,14 +199,6 @@ pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result
         }
     };
     b.linear(unit, "o", &y)
-}
-
-/// Elements `[start, start + d)` of each head of `x [d_all, heads, n]`, as a view.
-fn window(b: &GraphBuilder<'_>, x: &Tensor, d: u64, start: u64) -> Result<Tensor, Error> {
-    let (shape, strides) = (x.shape(), x.strides());
-    let steps = [strides[1], strides[2], strides[3]];
-    let offset = start as usize * strides[0];
-    b.g.view(x, [d, shape[1], shape[2], 1], steps, offset)
 }
 
 /// The product of each head of `x [d, heads, n]` with its own matrix `[d, m, heads]`: `[m, heads, n]`.

@@ -45,21 +45,45 @@ mod wkv6;
 mod wkv7;
 
 pub use attend::KeyRows;
-pub use build::{GraphBuilder, NamedValue, Selections};
+pub use build::{GraphBuilder, Selections};
 pub use context::{
     AdapterSwitches, AttentionView, DerivedInput, DerivedInputs, EndedSpans, KeyValueStore,
-    NgramHashes, RunView, Runs, SpanRows, SpanView, StateStore, SwitchCounts, VisibleKeyValues,
+    NgramHashes, RunView, Runs, SequenceGroup, SpanRows, SpanView, StateStore, SwitchCounts,
+    VisibleKeyValues,
 };
+pub use lab::NamedValue;
 pub use low_rank::{ActiveAdapters, LowRankUpdate, LowRankUpdates, MAX_NODES as MAX_UPDATE_NODES};
 pub use nodes::max_nodes;
 pub use position_bias::DistanceBuckets;
-pub use recurrent::SequenceGroup;
-
-use source_keys::keys_of_source;
 
 use crate::arch::Registry;
 use crate::plan::Unit;
-use lab_base::ggml::{Error, Tensor};
+use lab_base::ggml::{Error, Graph, Tensor};
+use lab_base::weights::TensorType;
+
+/// An error of the operation or helper `op`, whose arguments do not fit.
+fn refused(op: &'static str, message: impl Into<String>) -> Error {
+    Error::Arguments {
+        op,
+        message: message.into(),
+    }
+}
+
+/// `part` after the parts before it, along dimension `dim`.
+fn joined(g: &Graph, before: Option<&Tensor>, part: Tensor, dim: usize) -> Result<Tensor, Error> {
+    match before {
+        Some(before) => g.concat(before, &part, dim),
+        None => Ok(part),
+    }
+}
+
+/// `x` as type `ty`.
+fn cast(g: &Graph, x: &Tensor, ty: TensorType) -> Result<Tensor, Error> {
+    match x.ty() == ty {
+        true => Ok(x.clone()),
+        false => g.cast(x, ty),
+    }
+}
 
 /// The blocks that a branch may run, one line each.
 macro_rules! blocks {
@@ -88,7 +112,7 @@ macro_rules! blocks {
             let _scope = build.g.scope_on(unit.contract.0.name, &unit.path, unit.device);
             match unit.contract.0.name {
                 $($(#[$of])* stringify!($block) => $block::build(build, unit, x),)*
-                other => Err(Error::Arguments { op: "block", message: format!("there is no block `{other}`") }),
+                other => Err(refused("block", format!("there is no block `{other}`"))),
             }
         }
     };

@@ -14,11 +14,9 @@
 
 use super::build::GraphBuilder;
 use super::sparse_mixer;
-use crate::arch::{
-    ActRef, Contract, ContractRule, NormRef, PointSpec, QuantClass, RowWidth, SideInput, StateSpec,
-};
+use crate::arch::{ActRef, Contract, NormRef, QuantClass, SideInput};
 use crate::plan::Unit;
-use crate::{choices, options, weights};
+use crate::{choices, options, points, rules, weights};
 use lab_base::ggml::{Error, Graph, Tensor, Unary};
 
 choices! {
@@ -60,7 +58,6 @@ choices! {
 }
 
 options! {
-    /// Options of a mixture of experts.
     pub(super) struct Config {
         act: ActRef, "activation of each expert's hidden layer: a kind or a declared name, see `[act.NAME]`";
         score: Score = "expert_score", "how the router's logits become scores: `softmax`, `sigmoid`, `softmax_after` (over those selected), `sigmoid_after` (of those selected, which are so by their logits), `sqrt_softplus` or `sparse_mixer` (each selected logit against the remaining ones near it)";
@@ -115,90 +112,33 @@ pub(super) static CONTRACT: Contract = Contract {
         down.bias: Bias "ffn_down_exps.bias" ["latent", "stored"] optional, "bias of the down projections";
         down.scale: Scale "ffn_down_exps.scale" ["stored"] optional, "factor of the result of every expert";
     },
-    rows: RowWidth::Hidden,
     side: Some(SideInput {
         width: "n_embd",
         doc: "input of the router",
     }),
-    state: StateSpec::None,
-    points: &[
-        PointSpec::new("router", &["experts"], "logits of the router").of_experts(),
-        PointSpec::new(
-            "ranking",
-            &["experts"],
-            "scores by which experts are picked; weights do not follow from them",
-        )
-        .of_experts(),
-        PointSpec::new(
-            "picked",
-            &["used"],
-            "numbers of the picked experts, or of what they share",
-        )
-        .of_indices(),
-        PointSpec::new("weights", &["1", "used"], "weights of the picked experts"),
-        PointSpec::new(
-            "gate",
-            &["width", "used"],
-            "gate products of the picked experts before their activation",
-        ),
-        PointSpec::new(
-            "up",
-            &["width", "used"],
-            "up products of the picked experts",
-        ),
-        PointSpec::new(
-            "hidden",
-            &["width", "used"],
-            "hidden layers of the picked experts",
-        ),
-        PointSpec::new(
-            "results",
-            &["latent", "used"],
-            "results of the picked experts, before they are weighed and added",
-        ),
-    ],
-    rules: &[
-        ContractRule {
-            holds: "act",
-            message: "a hidden layer has an activation",
-        },
-        ContractRule {
-            holds: "used > 0 and used <= experts",
-            message: "`used` is at least 1 and at most `experts`",
-        },
-        ContractRule {
-            holds: "share > 0 and experts % share == 0",
-            message: "`share` divides `experts`",
-        },
-        ContractRule {
-            holds: "identity == 0 or identity < experts and share == 1 and weight_at == 'output'",
-            message: "some experts are stored; where others return what they read, none are shared, and weights are of the output",
-        },
-        ContractRule {
-            holds: "groups > 0 and experts % groups == 0 and groups_used > 0 and groups_used <= groups and group_best > 0",
-            message: "`groups` divides `experts`, `groups_used` is at most `groups`, `group_best` is positive",
-        },
-        ContractRule {
-            holds: "groups == 1 or used <= groups_used * experts / groups",
-            message: "the picked groups have enough experts",
-        },
-        ContractRule {
-            holds: "score != 'sparse_mixer' or used <= 2 and groups == 1 and jitter >= 0 and not has('selection')",
-            message: "`sparse_mixer` picks one or two of all experts, by their logits alone; its `jitter` is not negative",
-        },
-        ContractRule {
-            holds: "not has('by_token') or score != 'sparse_mixer' and groups == 1 and not has('selection')",
-            message: "experts that follow from the token are not selected: by no groups, no selection bias, no `sparse_mixer`",
-        },
-        ContractRule {
-            holds: "has('latent_down') or latent == n_embd",
-            message: "experts read as many elements as the hidden state has, unless a projection makes fewer",
-        },
-        ContractRule {
-            holds: "scale != 0",
-            message: "`scale` is not zero",
-        },
-    ],
+    points: points! {
+        router: Experts ["experts"], "logits of the router";
+        ranking: Experts ["experts"], "scores by which experts are picked; weights do not follow from them";
+        picked: Indices ["used"], "numbers of the picked experts, or of what they share";
+        weights: Neurons ["1", "used"], "weights of the picked experts";
+        gate: Neurons ["width", "used"], "gate products of the picked experts before their activation";
+        up: Neurons ["width", "used"], "up products of the picked experts";
+        hidden: Neurons ["width", "used"], "hidden layers of the picked experts";
+        results: Neurons ["latent", "used"], "results of the picked experts, before they are weighed and added";
+    },
+    rules: rules! {
+        "act", "a hidden layer has an activation";
+        "used > 0 and used <= experts", "`used` is at least 1 and at most `experts`";
+        "share > 0 and experts % share == 0", "`share` divides `experts`";
+        "identity == 0 or identity < experts and share == 1 and weight_at == 'output'", "some experts are stored; where others return what they read, none are shared, and weights are of the output";
+        "groups > 0 and experts % groups == 0 and groups_used > 0 and groups_used <= groups and group_best > 0", "`groups` divides `experts`, `groups_used` is at most `groups`, `group_best` is positive";
+        "groups == 1 or used <= groups_used * experts / groups", "the picked groups have enough experts";
+        "score != 'sparse_mixer' or used <= 2 and groups == 1 and jitter >= 0 and not has('selection')", "`sparse_mixer` picks one or two of all experts, by their logits alone; its `jitter` is not negative";
+        "not has('by_token') or score != 'sparse_mixer' and groups == 1 and not has('selection')", "experts that follow from the token are not selected: by no groups, no selection bias, no `sparse_mixer`";
+        "has('latent_down') or latent == n_embd", "experts read as many elements as the hidden state has, unless a projection makes fewer";
+        "scale != 0", "`scale` is not zero";
+    },
+    ..Contract::BLOCK
 };
 
 /// Lower bound of a sum of weights: the smallest normal number of half precision.

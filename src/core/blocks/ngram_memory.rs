@@ -15,13 +15,13 @@ use std::sync::Arc;
 
 use super::build::GraphBuilder;
 use super::context::{DerivedInput, NgramHashes};
-use crate::arch::{Contract, ContractRule, NormRef, PointSpec, RowWidth, StateSpec};
+use super::refused;
+use crate::arch::{Contract, NormRef, RowWidth, StateSpec};
 use crate::plan::Unit;
-use crate::{options, weights};
+use crate::{options, points, rules, weights};
 use lab_base::ggml::{Error, Tensor, Unary};
 
 options! {
-    /// Options of the memory.
     pub(super) struct Config {
         longest: u64, "tokens of the longest n-gram";
         heads: u64, "hashes of the n-grams of one length";
@@ -55,31 +55,17 @@ pub(super) static CONTRACT: Contract = Contract {
         conv: Convolution "ple_conv1d.weight" ["kernel", "n_embd * states"], "convolution over time";
     },
     rows: RowWidth::Any,
-    side: None,
     state: StateSpec::Recurrent(&[("conv", "(kernel - 1) * longest * n_embd * states")]),
-    points: &[
-        PointSpec::new(
-            "rows",
-            &["width * heads * (longest - 1)"],
-            "rows of the n-grams of a token, one after another",
-        ),
-        PointSpec::new("gates", &["1", "states"], "gate of each hidden state"),
-        PointSpec::new(
-            "values",
-            &["n_embd * states"],
-            "values times their gates, before the convolution",
-        ),
-    ],
-    rules: &[
-        ContractRule {
-            holds: "longest > 1 and longest <= 16 and heads > 0 and heads <= 256",
-            message: "n-grams have 2 to 16 tokens and 1 to 256 hashes of each length",
-        },
-        ContractRule {
-            holds: "kernel > 1 and kernel <= 64",
-            message: "the convolution has 2 to 64 columns",
-        },
-    ],
+    points: points! {
+        rows: Neurons ["width * heads * (longest - 1)"], "rows of the n-grams of a token, one after another";
+        gates: Neurons ["1", "states"], "gate of each hidden state";
+        values: Neurons ["n_embd * states"], "values times their gates, before the convolution";
+    },
+    rules: rules! {
+        "longest > 1 and longest <= 16 and heads > 0 and heads <= 256", "n-grams have 2 to 16 tokens and 1 to 256 hashes of each length";
+        "kernel > 1 and kernel <= 64", "the convolution has 2 to 64 columns";
+    },
+    ..Contract::BLOCK
 };
 
 /// Lower bound of a comparison's absolute value before its root.
@@ -149,8 +135,5 @@ fn ngrams(unit: &Unit, c: &Config) -> Result<NgramHashes, Error> {
     } else {
         return Ok(ngrams);
     };
-    Err(Error::Arguments {
-        op: "ngram_memory",
-        message: format!("{}: {message}", unit.path),
-    })
+    Err(refused("ngram_memory", format!("{}: {message}", unit.path)))
 }

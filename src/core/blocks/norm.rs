@@ -3,7 +3,7 @@
 //! `rms` divides by the root mean square (Zhang and Sennrich 2019), `layer` subtracts the mean and
 //! divides by the standard deviation (Ba et al. 2016). Weight and bias may be absent.
 
-use crate::arch::{Contract, RowWidth, StateSpec};
+use crate::arch::{Contract, RowWidth};
 use crate::{choices, options, weights};
 
 choices! {
@@ -42,8 +42,5 @@ pub(super) static CONTRACT: Contract = Contract {
         bias: Bias "{name}.bias" ["width"] optional, "bias of the norm";
     },
     rows: RowWidth::Any,
-    side: None,
-    state: StateSpec::None,
-    points: &[],
-    rules: &[],
+    ..Contract::BLOCK
 };

@@ -8,13 +8,12 @@
 //! Token ids `[n_tokens]` and the hidden state `[n_embd, n_tokens]` in, `[width, n_layer, n_tokens]` out.
 
 use super::build::GraphBuilder;
-use crate::arch::{Contract, NormRef, PointSpec, QuantClass, RowWidth, StateSpec};
+use crate::arch::{Contract, NormRef, QuantClass, RowWidth};
 use crate::plan::Unit;
-use crate::{options, weights};
+use crate::{options, points, weights};
 use lab_base::ggml::{Error, Tensor};
 
 options! {
-    /// Options of the stage.
     pub(super) struct Config {
         width: u64 => "n_ple", "elements for each layer; 0: there is no such input";
         layers: u64 => "n_layer", "layers";
@@ -37,14 +36,10 @@ pub(super) static CONTRACT: Contract = Contract {
         norm: Scale "per_layer_proj_norm.weight" ["width"] when("width > 0"), "weight of the norm of that projection";
     },
     rows: RowWidth::Any,
-    side: None,
-    state: StateSpec::None,
-    points: &[PointSpec::new(
-        "ple",
-        &["width", "layers"],
-        "inputs of all layers",
-    )],
-    rules: &[],
+    points: points! {
+        ple: Neurons ["width", "layers"], "inputs of all layers";
+    },
+    ..Contract::BLOCK
 };
 
 /// The inputs of all layers; none if the model has no such inputs.

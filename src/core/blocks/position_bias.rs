@@ -5,15 +5,10 @@
 //! ```
 //! Each near distance has its own bucket, farther ones share buckets that widen with the logarithm, and all from
 //! `max_distance` on share the last one. So the bias is a table of the distances from -far to far, which is made once
-//! for a pass and read by position; [`Buckets`] maps distances to buckets.
+//! for a pass and read by position; [`DistanceBuckets`] maps distances to buckets.
 
-use super::build::GraphBuilder;
-use super::cache::CacheOptions;
-use super::context::DerivedInput;
-use crate::arch::{Mode, WeightSpec};
-use crate::plan::Unit;
+use crate::arch::WeightSpec;
 use crate::weight;
-use lab_base::ggml::{Error, Tensor};
 
 /// The key of the table among the weights of a block.
 pub(crate) const TABLE: &str = "rel_bias";
@@ -62,23 +57,6 @@ impl DistanceBuckets {
             }
         };
         (first + bucket) as i32
-    }
-}
-
-impl GraphBuilder<'_> {
-    /// The bias of a unit's scores for each distance, `[heads, 2 far + 1]`; none if the unit has no bias.
-    pub(super) fn position_bias(&self, unit: &Unit, far: u64) -> Result<Option<Tensor>, Error> {
-        let Some(table) = self.weight(unit, TABLE) else {
-            return Ok(None);
-        };
-        let cache = unit.key_values().map(|rows| rows.cache);
-        let rule = cache.map(|cache| CacheOptions::read(&self.plan.caches[cache].unit.options));
-        let buckets = self.input(DerivedInput::Buckets(DistanceBuckets {
-            n: table.shape()[1],
-            far,
-            is_causal: rule.is_some_and(|rule| rule.causal) && self.plan.mode == Mode::Causal,
-        }))?;
-        self.g.get_rows(table, &buckets).map(Some)
     }
 }
 

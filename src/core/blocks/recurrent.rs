@@ -6,22 +6,13 @@
 //! rows of states are written after all groups have read theirs.
 
 use super::build::GraphBuilder;
+use super::refused;
 use crate::arch::NormRef;
 use crate::plan::Unit;
 use lab_base::ggml::{Error, Graph, Tensor};
 
 /// Maximum number of operations that a further group adds to a block; an upper estimate.
 pub(super) const NODES_PER_GROUP: usize = 48;
-
-/// Sequences with equally many tokens in a pass. Their tokens follow each other, one sequence after
-/// another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SequenceGroup {
-    /// Number of sequences.
-    pub n_seqs: usize,
-    /// Number of tokens of each sequence.
-    pub n_steps: usize,
-}
 
 /// A group while the graph is built.
 pub(super) struct GroupTokens {
@@ -65,9 +56,6 @@ impl GroupTokens {
 
     /// A part of the state of each sequence: all rows `[size, rows]`, and the row that each sequence reads, i32
     /// `[n_seqs]`.
-    ///
-    /// # Errors
-    /// The part does not exist.
     pub(super) fn rows(
         &self,
         b: &GraphBuilder<'_>,
@@ -126,9 +114,6 @@ impl GraphBuilder<'_> {
     /// Runs an operator over time that carries the part `part` of the state. For each group `operator`
     /// gives the rows of its tokens `[width, n_tokens]` and the new states `[size, n_seqs]`. Returns the
     /// rows of all tokens and writes the states.
-    ///
-    /// # Errors
-    /// An operation rejects its inputs, or the pass has no sequences.
     pub(super) fn over_time(
         &mut self,
         unit: &Unit,
@@ -156,9 +141,11 @@ impl GraphBuilder<'_> {
                 ),
             });
         }
-        let (rows, states) = all.ok_or_else(|| Error::Arguments {
-            op: "over_time",
-            message: format!("{}: the pass has no sequences", unit.path),
+        let (rows, states) = all.ok_or_else(|| {
+            refused(
+                "over_time",
+                format!("{}: the pass has no sequences", unit.path),
+            )
         })?;
         self.states.write(g, &unit.path, part, &states)?;
         Ok(rows)
@@ -261,10 +248,21 @@ impl GraphBuilder<'_> {
             g.view(&all, [channels, n, 1, 1], steps, i * strides[2])
         };
         let inputs: Result<Vec<Tensor>, Error> = (0..N).map(input).collect();
-        inputs?.try_into().map_err(|_| Error::Arguments {
-            op: "between",
-            message: "one for each".to_owned(),
-        })
+        inputs?
+            .try_into()
+            .map_err(|_| refused("between", "one for each"))
+    }
+
+    /// Repeats each key head for the heads that read it: `[d * k_heads, n_tokens]` -> `[d, heads, n_tokens]`.
+    pub(super) fn repeat_heads(&self, x: &Tensor, d: u64, heads: u64) -> Result<Tensor, Error> {
+        let (g, n) = (self.g, self.n_tokens);
+        let k_heads = x.elements() / (d * n);
+        if k_heads == heads {
+            return g.reshape(x, [d, heads, n, 1]);
+        }
+        let x = g.reshape(x, [d, 1, k_heads, n])?;
+        let x = g.repeat(&x, [d, heads / k_heads, k_heads, n])?;
+        g.reshape(&x, [d, heads, n, 1])
     }
 
     /// Normalises each of `heads` parts of `y [width, n_tokens]` by itself, and applies the weight `norm` of all parts

@@ -8,8 +8,8 @@
 //! `truncate`, between them. LongRoPE (Ding et al. 2024) has two tables of factors and chooses one by the length of the
 //! context.
 
-use crate::arch::{Contract, ContractRule, RowWidth, StateSpec};
-use crate::{choices, options, weights};
+use crate::arch::{Contract, RowWidth};
+use crate::{choices, options, rules, weights};
 
 choices! {
     /// The elements that form a pair.
@@ -77,35 +77,15 @@ pub(super) static CONTRACT: Contract = Contract {
         short: Factors "rope_factors_short.weight" ["max(dims / 2, if(has('short'), dim('short', 0), 0))"] optional when("not has('factors')"), "divisors for other contexts";
     },
     rows: RowWidth::Any,
-    side: None,
-    state: StateSpec::None,
-    points: &[],
-    rules: &[
-        ContractRule {
-            holds: "dims > 0 and dims % 2 == 0",
-            message: "`dims` is even and positive",
-        },
-        ContractRule {
-            holds: "not (kind == 'mrope' or kind == 'imrope') or section_t + section_h + section_w > 0",
-            message: "some section is rotated",
-        },
-        ContractRule {
-            holds: "base > 0",
-            message: "`base` is positive",
-        },
-        ContractRule {
-            holds: "factor > 0",
-            message: "`factor` is positive",
-        },
-        ContractRule {
-            holds: "truncate or scaling != 'yarn' or not has('factors')",
-            message: "with bounds between pairs there is no table of divisors",
-        },
-        ContractRule {
-            holds: "scaling != 'longrope' or has('long') and has('short')",
-            message: "`longrope` has two tables of factors",
-        },
-    ],
+    rules: rules! {
+        "dims > 0 and dims % 2 == 0", "`dims` is even and positive";
+        "not (kind == 'mrope' or kind == 'imrope') or section_t + section_h + section_w > 0", "some section is rotated";
+        "base > 0", "`base` is positive";
+        "factor > 0", "`factor` is positive";
+        "truncate or scaling != 'yarn' or not has('factors')", "with bounds between pairs there is no table of divisors";
+        "scaling != 'longrope' or has('long') and has('short')", "`longrope` has two tables of factors";
+    },
+    ..Contract::BLOCK
 };
 
 /// A mixture of scaled and unscaled angles with bounds between pairs, as the divisor of each frequency.

@@ -17,13 +17,13 @@
 
 use super::attend::queries_of;
 use super::build::{GraphBuilder, RopePositions};
-use super::context::{AttentionView, RunView, SpanView, VisibleKeyValues};
+use super::context::{AttentionView, RunView, SelectedKeys, SpanView, VisibleKeyValues};
+use super::{cast, refused};
 use crate::arch::{
-    Contract, ContractRule, NormRef, PointSpec, RopeRef, RowWidth, SelectionRef, StateSpec,
-    WeightRole, WeightSpec,
+    Contract, NormRef, PointSpec, RopeRef, RowWidth, SelectionRef, WeightRole, WeightSpec,
 };
 use crate::plan::{BLOCK_LEN, KeyValuePlan, StatePlan, Unit};
-use crate::{choices, options, weight};
+use crate::{choices, options, point, rules, weight};
 use lab_base::ggml::{Error, KvBlocks, Selector, Tensor, Unary};
 use lab_base::weights::TensorType;
 
@@ -63,21 +63,12 @@ pub(super) static CONTRACT: Contract = Contract {
     summary: "Chooses spans of the visible keys of a query, by the scores of an indexer. An attention block that names it has the weights of the indexer, and its KV cache holds a row of the indexer per position.",
     formula: "selected(q) = top of {span > 1: max over spans of }(sum over heads of {not together: (index_weights.h) * }max({rope -> rope: iq} . {rope -> rope: ik}, 0))",
     options: Selection::OPTIONS,
-    weights: &[],
     rows: RowWidth::Any,
-    side: None,
-    state: StateSpec::None,
-    points: &[],
-    rules: &[
-        ContractRule {
-            holds: "heads > 0 and top > 0 and span > 0",
-            message: "an indexer has heads, and selects at least one span of at least one key",
-        },
-        ContractRule {
-            holds: "not pooled or local == 0 and (span == 2 or span == 4 or span == 8 or span == 16)",
-            message: "spans with one key have 2, 4, 8 or 16 positions, and none is `local`",
-        },
-    ],
+    rules: rules! {
+        "heads > 0 and top > 0 and span > 0", "an indexer has heads, and selects at least one span of at least one key";
+        "not pooled or local == 0 and (span == 2 or span == 4 or span == 8 or span == 16)", "spans with one key have 2, 4, 8 or 16 positions, and none is `local`";
+    },
+    ..Contract::BLOCK
 };
 
 /// Number of elements of the indexer's row in the cache, for a block with the options `selection` and `selects`.
@@ -111,22 +102,10 @@ pub(super) const OFFSET_WEIGHT: WeightSpec = weight!(index_offset: Bias "indexer
 pub(super) const NODES: usize = 80;
 pub(super) const NODES_PER_VIEW: usize = 32;
 
-/// The selected keys of the queries of a pass.
-#[derive(Clone)]
-pub(super) enum SelectedKeys {
-    /// Lists for attention over KV blocks, and the number of positions of a block in them; none: everything.
-    Lists(Option<Tensor>, u64),
-    /// A mask `[n_kv, n_tokens, n_runs, 1 or kv_heads]` for each view; none: the mask of the view.
-    Masks(Vec<Option<Tensor>>),
-}
-
 impl GraphBuilder<'_> {
     /// The selected keys, where a unit has a selection. A unit that selects does so with the input
     /// `h [n_embd, n_tokens]` and the rows `latent` that queries are projected from; other units reuse the latest
     /// result of the layers before.
-    ///
-    /// # Errors
-    /// An operation rejects its inputs, or no earlier layer selected.
     pub(super) fn select(
         &mut self,
         unit: &Unit,
@@ -143,10 +122,10 @@ impl GraphBuilder<'_> {
         }
         match self.selected.0.get(&at) {
             Some(selected) => Ok(Some(selected.clone())),
-            None => Err(Error::Arguments {
-                op: "select",
-                message: format!("nothing was selected before {}", unit.path),
-            }),
+            None => Err(refused(
+                "select",
+                format!("nothing was selected before {}", unit.path),
+            )),
         }
     }
 
@@ -347,10 +326,7 @@ impl GraphBuilder<'_> {
                 g.reshape(&g.sum_rows(&by_head)?, [n_kv, n, 1, n_runs])?
             }
         };
-        let mask_f32 = match mask.ty() {
-            TensorType::F32 => mask.clone(),
-            _ => g.cast(mask, TensorType::F32)?,
-        };
+        let mask_f32 = cast(g, mask, TensorType::F32)?;
         let scores = g.add(&scores, &mask_f32)?;
         // Unselected keys get as low a score as invisible ones.
         let hidden = match (spans, s.span) {
@@ -363,18 +339,15 @@ impl GraphBuilder<'_> {
             }
             (Some(spans), _) => self.hidden_blocks(s, &scores, spans)?,
             (None, _) => {
-                return Err(Error::Arguments {
-                    op: "select",
-                    message: format!("there are no spans of {} positions", s.span),
-                });
+                return Err(refused(
+                    "select",
+                    format!("there are no spans of {} positions", s.span),
+                ));
             }
         };
         let visible = g.reshape(&mask_f32, [n_kv, n, n_runs, 1])?;
         let all = g.add(&hidden, &visible)?;
-        Ok(Some(match mask.ty() {
-            TensorType::F32 => all,
-            ty => g.cast(&all, ty)?,
-        }))
+        cast(g, &all, mask.ty()).map(Some)
     }
 
     /// 0 for the rows of selected blocks, else [`NEVER`]: `scores [n_kv, n, groups, n_runs]` -> `[n_kv, n, n_runs,
@@ -409,24 +382,13 @@ impl GraphBuilder<'_> {
 }
 
 /// The indexer's keys.
-pub(super) const K_POINT: PointSpec = PointSpec::new(
-    "index_k",
-    &["d_head_index", "1"],
-    "keys of the indexer, if the block selects",
-);
+pub(super) const K_POINT: PointSpec =
+    point!(index_k: Neurons ["d_head_index", "1"], "keys of the indexer, if the block selects");
 /// The indexer's queries.
-pub(super) const Q_POINT: PointSpec = PointSpec::new(
-    "index_q",
-    &["d_head_index", "n_head_index"],
-    "queries of the indexer",
-)
-.of_heads();
+pub(super) const Q_POINT: PointSpec =
+    point!(index_q: Heads ["d_head_index", "n_head_index"], "queries of the indexer");
 /// The weights of the indexer's heads.
-pub(super) const WEIGHTS_POINT: PointSpec = PointSpec::new(
-    "index_weights",
-    &["n_head_index"],
-    "weights of the indexer's heads, where the file has them",
-);
+pub(super) const WEIGHTS_POINT: PointSpec = point!(index_weights: Neurons ["n_head_index"], "weights of the indexer's heads, where the file has them");
 
 /// A mask value that no score outweighs; it is minus infinity in f16.
 const NEVER: f32 = -1e30;

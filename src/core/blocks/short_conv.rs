@@ -7,13 +7,12 @@
 //! `[n_embd, n_tokens]` in and out. State of each sequence: the last columns before the convolution.
 
 use super::build::GraphBuilder;
-use crate::arch::{Contract, ContractRule, PointSpec, RowWidth, StateSpec};
+use crate::arch::{Contract, StateSpec};
 use crate::plan::Unit;
-use crate::{options, weights};
+use crate::{options, points, rules, weights};
 use lab_base::ggml::{Error, Tensor};
 
 options! {
-    /// Options of the convolution.
     pub(super) struct Config {
         kernel: u64 => "conv_kernel", "length of the convolution in tokens";
     }
@@ -32,18 +31,14 @@ pub(super) static CONTRACT: Contract = Contract {
         conv: Convolution "shortconv.conv.weight" ["kernel", "n_embd"], "convolution over time";
         out: Matrix "shortconv.out_proj.weight" ["n_embd", "n_embd"], "output projection to the hidden state";
     },
-    rows: RowWidth::Hidden,
-    side: None,
     state: StateSpec::Recurrent(&[("conv", "(kernel - 1) * n_embd")]),
-    points: &[PointSpec::new(
-        "conv",
-        &["n_embd"],
-        "result of the convolution, before the gate",
-    )],
-    rules: &[ContractRule {
-        holds: "kernel > 1",
-        message: "the convolution has at least two columns",
-    }],
+    points: points! {
+        conv: Neurons ["n_embd"], "result of the convolution, before the gate";
+    },
+    rules: rules! {
+        "kernel > 1", "the convolution has at least two columns";
+    },
+    ..Contract::BLOCK
 };
 
 pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {

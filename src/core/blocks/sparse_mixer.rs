@@ -9,6 +9,7 @@
 //! ```
 //! The mixture of experts calls this and picks by the same logits.
 
+use super::refused;
 use lab_base::ggml::{Error, Graph, ScoreOptions, Tensor, Unary};
 
 /// The addend that takes a logit out of the softmax.
@@ -34,10 +35,7 @@ pub(super) fn weights(g: &Graph, logits: &Tensor, used: u64, jitter: f32) -> Res
             Some(before) => g.concat(&before, &weight, 0)?,
         });
     }
-    weights.ok_or_else(|| Error::Arguments {
-        op: "sparse_mixer",
-        message: "nothing is picked".into(),
-    })
+    weights.ok_or_else(|| refused("sparse_mixer", "nothing is picked"))
 }
 
 /// The element of each row of `x [n, n_tokens]` at `ids [1, n_tokens]` -> `[1, n_tokens]`.

@@ -6,13 +6,12 @@
 //! `[n_embd, n_tokens]` in and out.
 
 use super::build::GraphBuilder;
-use crate::arch::{Contract, ContractRule, QuantClass, RowWidth, StateSpec};
+use crate::arch::{Contract, QuantClass};
 use crate::plan::Unit;
-use crate::{options, weights};
+use crate::{options, rules, weights};
 use lab_base::ggml::{Error, Tensor};
 
 options! {
-    /// Options of the toy.
     pub(super) struct Config {
         level: f32 = "1", "factor of the result, above 0; 1: off";
     }
@@ -30,14 +29,10 @@ pub(super) static CONTRACT: Contract = Contract {
         mix: Matrix "toy.weight" ["n_embd", "n_embd"] quantised_as(QuantClass::Down), "what channels are mixed by";
         mix.bias: Bias "toy.bias" ["n_embd"] optional, "bias of the mixture";
     },
-    rows: RowWidth::Hidden,
-    side: None,
-    state: StateSpec::None,
-    points: &[],
-    rules: &[ContractRule {
-        holds: "level > 0",
-        message: "`level` is positive",
-    }],
+    rules: rules! {
+        "level > 0", "`level` is positive";
+    },
+    ..Contract::BLOCK
 };
 
 pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {

@@ -13,15 +13,12 @@
 //! `[n_embd, n_tokens]` in and out. State of each sequence: the last input and `S [d, d, heads]`.
 
 use super::build::GraphBuilder;
-use crate::arch::{
-    ActRef, Contract, ContractRule, NormRef, PointSpec, QuantClass, RowWidth, StateSpec,
-};
+use crate::arch::{ActRef, Contract, NormRef, QuantClass, StateSpec};
 use crate::plan::Unit;
-use crate::{options, weights};
+use crate::{options, points, rules, weights};
 use lab_base::ggml::{Error, Tensor, Unary};
 
 options! {
-    /// Options of the layer.
     pub(super) struct Config {
         d: u64 => "wkv_d", "elements of a head";
         heads: u64 => "n_embd // d", "heads";
@@ -64,30 +61,19 @@ pub(super) static CONTRACT: Contract = Contract {
         gate: Matrix "time_mix_gate.weight" ["n_embd", "n_embd"], "projection to the output gate";
         out: Matrix "time_mix_output.weight" ["n_embd", "n_embd"], "output projection to the hidden state";
     },
-    rows: RowWidth::Hidden,
-    side: None,
     state: StateSpec::Recurrent(&[("shift", "n_embd"), ("matrix", "d * d * heads")]),
-    points: &[
-        PointSpec::new("r", &["d", "heads"], "receptances").of_heads(),
-        PointSpec::new("k", &["d", "heads"], "keys").of_heads(),
-        PointSpec::new("v", &["d", "heads"], "values").of_heads(),
-        PointSpec::new("decay", &["d", "heads"], "decays of the state").of_heads(),
-        PointSpec::new(
-            "y",
-            &["d * heads"],
-            "results of the heads after their norm, before gate and output projection",
-        ),
-    ],
-    rules: &[
-        ContractRule {
-            holds: "d * heads == n_embd",
-            message: "`d` divides the width of the hidden state",
-        },
-        ContractRule {
-            holds: "k_heads > 0 and heads % k_heads == 0",
-            message: "`k_heads` divides the number of heads",
-        },
-    ],
+    points: points! {
+        r: Heads ["d", "heads"], "receptances";
+        k: Heads ["d", "heads"], "keys";
+        v: Heads ["d", "heads"], "values";
+        decay: Heads ["d", "heads"], "decays of the state";
+        y: Neurons ["d * heads"], "results of the heads after their norm, before gate and output projection";
+    },
+    rules: rules! {
+        "d * heads == n_embd", "`d` divides the width of the hidden state";
+        "k_heads > 0 and heads % k_heads == 0", "`k_heads` divides the number of heads";
+    },
+    ..Contract::BLOCK
 };
 
 pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
@@ -103,8 +89,8 @@ pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result
     let w = g.unary(&g.scale(&w, -1.0)?, Unary::Exp)?;
     let shape = [c.d, c.heads, n, 1];
     let w = g.reshape(&w, shape)?;
-    let k = spread(b, &c, &b.linear(unit, "k", &for_k)?)?;
-    let v = spread(b, &c, &b.linear(unit, "v", &for_v)?)?;
+    let k = b.repeat_heads(&b.linear(unit, "k", &for_k)?, c.d, c.heads)?;
+    let v = b.repeat_heads(&b.linear(unit, "v", &for_v)?, c.d, c.heads)?;
     let r = g.reshape(&b.linear(unit, "r", &for_r)?, shape)?;
     let bonus = b.weight(unit, "bonus").cloned();
     let k = match bonus {
@@ -149,15 +135,4 @@ fn shares(
     let by = b.product_by_head(unit, "shift_up", &narrow)?;
     let fixed = g.reshape(&b.required_weight(unit, "shares")?, [x.shape()[0], 1, 5, 1])?;
     g.add(&by, &fixed)
-}
-
-/// Repeats each key head for its queries: `[d * k_heads, n_tokens]` -> `[d, heads, n_tokens]`.
-fn spread(b: &GraphBuilder<'_>, c: &Config, x: &Tensor) -> Result<Tensor, Error> {
-    let (g, n) = (b.g, b.n_tokens);
-    if c.k_heads == c.heads {
-        return g.reshape(x, [c.d, c.heads, n, 1]);
-    }
-    let x = g.reshape(x, [c.d, 1, c.k_heads, n])?;
-    let x = g.repeat(&x, [c.d, c.heads / c.k_heads, c.k_heads, n])?;
-    g.reshape(&x, [c.d, c.heads, n, 1])
 }

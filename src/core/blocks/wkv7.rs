@@ -16,15 +16,12 @@
 //! of an earlier layer: a branch without `side` saves its own values instead of its result.
 
 use super::build::GraphBuilder;
-use crate::arch::{
-    Contract, ContractRule, NormRef, PointSpec, QuantClass, RowWidth, SideInput, StateSpec,
-};
+use crate::arch::{Contract, NormRef, QuantClass, SideInput, StateSpec};
 use crate::plan::Unit;
-use crate::{options, weights};
+use crate::{options, points, rules, weights};
 use lab_base::ggml::{Error, Tensor, Unary};
 
 options! {
-    /// Options of the layer.
     pub(super) struct Config {
         d: u64 => "wkv_d", "elements of a head, 64 or 128";
         heads: u64 => "n_embd // d", "heads";
@@ -76,33 +73,23 @@ pub(super) static CONTRACT: Contract = Contract {
         norm.bias: Bias "time_mix_ln.bias" ["n_embd"] optional when("norm"), "bias of the norm of the heads";
         out: Matrix "time_mix_output.weight" ["n_embd", "n_embd"], "output projection to the hidden state";
     },
-    rows: RowWidth::Hidden,
     side: Some(SideInput {
         width: "n_embd",
         doc: "values of an earlier layer, with which the values of this layer are mixed. `save` of a branch without `side` saves the values of its layer, not its result",
     }),
     state: StateSpec::Recurrent(&[("shift", "n_embd"), ("matrix", "d * d * heads")]),
-    points: &[
-        PointSpec::new("r", &["d * heads"], "receptances"),
-        PointSpec::new("k", &["d * heads"], "keys, after their rates"),
-        PointSpec::new("v", &["d * heads"], "values"),
-        PointSpec::new("decay", &["d * heads"], "decays of the state"),
-        PointSpec::new(
-            "y",
-            &["d * heads"],
-            "results of the heads with the bonus of the token itself, before gate and output projection",
-        ),
-    ],
-    rules: &[
-        ContractRule {
-            holds: "d == 64 or d == 128",
-            message: "heads have 64 or 128 elements",
-        },
-        ContractRule {
-            holds: "d * heads == n_embd",
-            message: "`d` divides the width of the hidden state",
-        },
-    ],
+    points: points! {
+        r: Neurons ["d * heads"], "receptances";
+        k: Neurons ["d * heads"], "keys, after their rates";
+        v: Neurons ["d * heads"], "values";
+        decay: Neurons ["d * heads"], "decays of the state";
+        y: Neurons ["d * heads"], "results of the heads with the bonus of the token itself, before gate and output projection";
+    },
+    rules: rules! {
+        "d == 64 or d == 128", "heads have 64 or 128 elements";
+        "d * heads == n_embd", "`d` divides the width of the hidden state";
+    },
+    ..Contract::BLOCK
 };
 
 pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {

@@ -23,10 +23,6 @@ pub(super) struct ComputedTensor {
 
 impl ComputedTensor {
     /// A tensor of this shape, slowest axis first.
-    ///
-    /// # Errors
-    /// The shape is neither that of a vector nor that of a matrix, it is too large, or the expression has names without a
-    /// value.
     pub(super) fn new(shape: &[u64], each: &Expr, at: &ConfigScope<'_>) -> Result<Self, String> {
         let (n_rows, row_len) = match *shape {
             [n] => (1, n),
@@ -109,17 +105,5 @@ impl Scope for ElementIndices {
         };
         let index = index.ok_or_else(|| format!("an element has no `{name}`"))?;
         Ok(Value::Int(index as i64))
-    }
-
-    fn has(&self, _: &str) -> Result<bool, String> {
-        Err("an element knows no tensors".into())
-    }
-
-    fn dim(&self, _: &str, _: i64) -> Result<i64, String> {
-        Err("an element knows no tensors".into())
-    }
-
-    fn count(&self, _: &str) -> Result<i64, String> {
-        Err("an element knows no arrays".into())
     }
 }

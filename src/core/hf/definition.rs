@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use crate::arch::expr::Expr;
 use crate::arch::{SourceFile, Span, Spanned};
 
-use super::config::Expressions;
 use super::rearrange::Pattern;
+
+/// Expressions by name.
+pub(super) type Expressions = BTreeMap<String, Expr>;
 
 /// A map from one kind of folder to one architecture.
 #[derive(Clone, Debug, Default)]

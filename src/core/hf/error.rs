@@ -56,6 +56,12 @@ pub enum Error {
     },
 }
 
+/// The names of parts that are left out, and how many things of them are.
+pub(super) fn left_out_parts(left_out: &[(String, usize)]) -> (String, usize) {
+    let names: Vec<&str> = left_out.iter().map(|(part, _)| part.as_str()).collect();
+    (names.join(", "), left_out.iter().map(|(_, n)| n).sum())
+}
+
 fn joined(problems: &[Diagnostics]) -> String {
     let texts: Vec<String> = problems.iter().map(Diagnostics::to_string).collect();
     texts.join("\n\n")

@@ -30,19 +30,11 @@ impl Maps {
     /// # Errors
     /// The folder cannot be read, or the text that all maps share has problems.
     pub fn open(folders: &[PathBuf]) -> Result<Self, LibraryError> {
-        let common_source = SourceFile {
-            path: "stmaps/common.toml".into(),
-            text: EMBEDDED_COMMON.into(),
-            is_embedded: true,
-        };
+        let common_source = SourceFile::embedded("stmaps/common.toml", EMBEDDED_COMMON);
         let common = read::parse_common(&common_source.path, &common_source.text)?;
         let mut sources = BTreeMap::new();
         for (name, text) in EMBEDDED_STMAPS {
-            let source = SourceFile {
-                path: format!("stmaps/{name}{ENDING}"),
-                text: (*text).to_owned(),
-                is_embedded: true,
-            };
+            let source = SourceFile::embedded(format!("stmaps/{name}{ENDING}"), text);
             sources.insert((*name).to_owned(), source);
         }
         sources.extend(crate::arch::sources_in(folders, ENDING)?);

@@ -40,9 +40,6 @@ pub(super) struct EmbeddingModules {
 
 impl EmbeddingModules {
     /// Reads the modules of a folder; empty if the folder has no list of modules.
-    ///
-    /// # Errors
-    /// The list or a module's configuration cannot be read, or a module is unknown.
     pub(super) fn read(folder: &Path) -> Result<Self, Error> {
         let path = folder.join(FILE);
         let mut all = Self::default();
@@ -107,9 +104,6 @@ impl EmbeddingModules {
     }
 
     /// Adds the modules to a folder's configuration and tensors.
-    ///
-    /// # Errors
-    /// Tensors of a module cannot be read, or have the name of another.
     pub(super) fn join(self, json: &mut Json, checkpoint: &mut Checkpoint) -> Result<(), Error> {
         for (name, folder) in &self.dense {
             checkpoint.join(&format!("{KEY}.{name}."), Checkpoint::open(folder)?)?;

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::chosen::choose_map;
 use super::config_file::read_config;
+use super::error::left_out_parts;
 use super::{CONFIG, Error, Maps, apply, config, folder_of, library, modules, packed};
 use crate::arch::{self, Diagnostics};
 use lab_base::weights;
@@ -70,12 +71,7 @@ pub fn open(
         }
     }
     if !applied.left_out.is_empty() {
-        let (parts, counts): (Vec<&str>, Vec<usize>) = applied
-            .left_out
-            .iter()
-            .map(|(part, n)| (part.as_str(), *n))
-            .unzip();
-        let (parts, n) = (parts.join(", "), counts.iter().sum::<usize>());
+        let (parts, n) = left_out_parts(&applied.left_out);
         let folder = folder.display();
         tracing::warn!("{folder}: opened as a text model without its {parts} ({n} tensors)");
     }

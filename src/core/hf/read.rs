@@ -8,10 +8,9 @@ use crate::arch::expr::Expr;
 use crate::arch::table::{TableFields, TableReader, TomlItem, ValueForm};
 use crate::arch::{Diagnostic, Diagnostics, Span, Spanned};
 
-use super::config::Expressions;
 use super::definition::{
-    Composition, DefaultValue, ElementSlice, Map, ParamRule, ParamValue, PartRule, Repeat,
-    Requirement, TensorGroup, TensorOrigin, TensorRule, TextModel,
+    Composition, DefaultValue, ElementSlice, Expressions, Map, ParamRule, ParamValue, PartRule,
+    Repeat, Requirement, TensorGroup, TensorOrigin, TensorRule, TextModel,
 };
 use super::rearrange::Pattern;
 
@@ -28,18 +27,12 @@ const PARTS: ValueForm = ValueForm::List(&ValueForm::Either(&[
 ]));
 
 /// Reads a map by itself, without the parts that it shares with others ([`Map::completed`]).
-///
-/// # Errors
-/// The text has problems; all are returned together.
 pub(super) fn parse(path: &str, source: &str) -> Result<Map, Diagnostics> {
     read(path, source, true)
 }
 
 /// Reads the part that all maps share: parameters that are set if the configuration has their keys, and ignored keys
 /// and tensors.
-///
-/// # Errors
-/// The text has problems; all are returned together.
 pub(super) fn parse_common(path: &str, source: &str) -> Result<Map, Diagnostics> {
     let mut map = read(path, source, false)?;
     map.params
@@ -154,11 +147,12 @@ impl<'a> MapReader<'a> {
 
     /// The parts of a model, each with patterns of its tensors.
     fn parts_of(&mut self, fields: &mut TableFields<'a>) -> Vec<(String, Vec<Spanned<String>>)> {
-        let item = fields.take("parts", ValueForm::Map(&ValueForm::Texts));
-        let table = item.and_then(|item| self.0.table(item, "parts"));
-        let parts = table.into_iter().flatten();
+        let parts = self
+            .0
+            .entries(fields, "parts", ValueForm::Map(&ValueForm::Texts));
         parts
-            .map(|(name, item)| (name.get_ref().to_string(), self.0.texts(item, "parts")))
+            .into_iter()
+            .map(|(name, item)| (name.value, self.0.texts(item, "parts")))
             .collect()
     }
 
@@ -168,23 +162,20 @@ impl<'a> MapReader<'a> {
         fields: &mut TableFields<'a>,
         key: &'static str,
     ) -> BTreeMap<String, Vec<String>> {
-        let item = fields.take(key, ValueForm::Map(&ValueForm::TEXT_OR_TEXTS));
-        let table = item.and_then(|item| self.0.table(item, key));
-        let mut out = BTreeMap::new();
-        for (name, item) in table.into_iter().flatten() {
-            let others = self.0.text_or_texts(item, key);
-            out.insert(name.get_ref().to_string(), others);
-        }
-        out
+        let entries = self
+            .0
+            .entries(fields, key, ValueForm::Map(&ValueForm::TEXT_OR_TEXTS));
+        entries
+            .into_iter()
+            .map(|(name, item)| (name.value, self.0.text_or_texts(item, key)))
+            .collect()
     }
 
     fn defaults(&mut self, fields: &mut TableFields<'a>) -> BTreeMap<String, DefaultValue> {
         const DEFAULT: ValueForm =
             ValueForm::Either(&[ValueForm::Table("a default"), ValueForm::Value]);
-        let item = fields.take("defaults", ValueForm::Map(&DEFAULT));
-        let table = item.and_then(|item| self.0.table(item, "defaults"));
         let mut out = BTreeMap::new();
-        for (name, item) in table.into_iter().flatten() {
+        for (name, item) in self.0.entries(fields, "defaults", ValueForm::Map(&DEFAULT)) {
             let fallback = match item.get_ref() {
                 DeValue::Table(table) => {
                     let mut fields = TableFields::new(table, item.span(), "a default");
@@ -201,73 +192,60 @@ impl<'a> MapReader<'a> {
                     }
                 }
             };
-            out.insert(name.get_ref().to_string(), fallback);
+            out.insert(name.value, fallback);
         }
         out
     }
 
     fn meanings(&mut self, fields: &mut TableFields<'a>) -> BTreeMap<String, String> {
-        let item = fields.take("meaning", ValueForm::Map(&ValueForm::Text));
-        let table = item.and_then(|item| self.0.table(item, "meaning"));
-        let mut out = BTreeMap::new();
-        for (name, item) in table.into_iter().flatten() {
-            if let Some(text) = self.0.text(item, "meaning") {
-                out.insert(name.get_ref().to_string(), text.value);
-            }
-        }
-        out
+        let entries = self
+            .0
+            .entries(fields, "meaning", ValueForm::Map(&ValueForm::Text));
+        entries
+            .into_iter()
+            .filter_map(|(name, item)| Some((name.value, self.0.text(item, "meaning")?.value)))
+            .collect()
     }
 
     fn notes(&mut self, fields: &mut TableFields<'a>) -> Vec<(String, Requirement)> {
-        let item = fields.take("notes", ValueForm::Map(&ValueForm::Condition));
-        let table = item.and_then(|item| self.0.table(item, "notes"));
-        let mut out = Vec::new();
-        for (text, item) in table.into_iter().flatten() {
-            if let Some(holds) = self.0.expr(item) {
-                let span = text.span();
-                out.push((text.get_ref().to_string(), Requirement { holds, span }));
-            }
-        }
-        out
+        let entries = self
+            .0
+            .entries(fields, "notes", ValueForm::Map(&ValueForm::Condition));
+        let note = |(text, item): (Spanned<String>, _)| {
+            let (holds, span) = (self.0.expr(item)?, text.span);
+            Some((text.value, Requirement { holds, span }))
+        };
+        entries.into_iter().filter_map(note).collect()
     }
 
     fn expressions(&mut self, fields: &mut TableFields<'a>, key: &'static str) -> Expressions {
-        let item = fields.take(key, ValueForm::Map(&ValueForm::Value));
-        let table = item.and_then(|item| self.0.table(item, key));
-        let mut out = Expressions::new();
-        for (name, value) in table.into_iter().flatten() {
-            if let Some(expr) = self.0.expr(value) {
-                out.insert(name.get_ref().to_string(), expr);
-            }
-        }
-        out
+        let entries = self
+            .0
+            .entries(fields, key, ValueForm::Map(&ValueForm::Value));
+        entries
+            .into_iter()
+            .filter_map(|(name, value)| Some((name.value, self.0.expr(value)?)))
+            .collect()
     }
 
     fn rules(&mut self, fields: &mut TableFields<'a>) -> Vec<Requirement> {
         let texts = self.0.optional_texts(fields, "require");
-        let mut out = Vec::new();
-        for text in texts {
-            if let Some(holds) = self.0.expr_text(&text.value, text.span.clone()) {
-                out.push(Requirement {
-                    holds,
-                    span: text.span,
-                });
-            }
-        }
-        out
+        let rule = |text: Spanned<String>| {
+            let holds = self.0.expr_text(&text.value, text.span.clone())?;
+            let span = text.span;
+            Some(Requirement { holds, span })
+        };
+        texts.into_iter().filter_map(rule).collect()
     }
 
     fn targets(&mut self, fields: &mut TableFields<'a>, key: &'static str) -> Vec<ParamRule> {
         const TARGET: ValueForm =
             ValueForm::Either(&[ValueForm::Table("a parameter"), VALUES, ValueForm::Value]);
-        let item = fields.take(key, ValueForm::Map(&TARGET));
-        let table = item.and_then(|item| self.0.table(item, key));
-        let mut out = Vec::new();
-        for (name, item) in table.into_iter().flatten() {
-            let name = Spanned::new(name.get_ref().to_string(), name.span());
-            out.extend(self.target(&name, item));
-        }
-        out
+        let entries = self.0.entries(fields, key, ValueForm::Map(&TARGET));
+        entries
+            .into_iter()
+            .filter_map(|(name, item)| self.target(&name, item))
+            .collect()
     }
 
     fn target(&mut self, name: &Spanned<String>, item: TomlItem<'a>) -> Option<ParamRule> {
@@ -312,20 +290,12 @@ impl<'a> MapReader<'a> {
     }
 
     fn flag(&mut self, fields: &mut TableFields<'a>, key: &'static str) -> bool {
-        match fields
-            .take(key, ValueForm::Flag)
-            .map(|item| (item.get_ref(), item.span()))
-        {
-            None => false,
-            Some((DeValue::Boolean(flag), _)) => *flag,
-            Some((other, span)) => {
-                let message = format!(
-                    "`{key}`: expected true or false, found {}",
-                    other.type_str()
-                );
-                self.0.report(span, message);
-                false
-            }
+        let Some(item) = fields.take(key, ValueForm::Flag) else {
+            return false;
+        };
+        match item.get_ref() {
+            DeValue::Boolean(flag) => *flag,
+            _ => self.0.wrong(item, key, "true or false").unwrap_or_default(),
         }
     }
 
@@ -365,11 +335,8 @@ impl<'a> MapReader<'a> {
             PARTS,
             ValueForm::List(&ValueForm::Table("a tensor")),
         ]);
-        let item = fields.take("tensors", ValueForm::Map(&RULE));
-        let table = item.and_then(|item| self.0.table(item, "tensors"));
         let mut out = Vec::new();
-        for (name, item) in table.into_iter().flatten() {
-            let name = Spanned::new(name.get_ref().to_string(), name.span());
+        for (name, item) in self.0.entries(fields, "tensors", ValueForm::Map(&RULE)) {
             match item.get_ref() {
                 // Of several rules for one name, the first whose tensors are stored is used.
                 DeValue::Array(items)
@@ -503,14 +470,11 @@ impl<'a> MapReader<'a> {
         let rearrange = rearrange.and_then(|item| self.pattern(item));
         let sizes_at = fields.given("sizes");
         let sizes = self.expressions(fields, "sizes");
-        let take_at = fields.take("take", ValueForm::Map(&VALUES));
-        let mut take = BTreeMap::new();
-        let table = take_at.and_then(|item| self.0.table(item, "take"));
-        for (name, item) in table.into_iter().flatten() {
-            if let Some(range) = self.range(item, "take") {
-                take.insert(name.get_ref().to_string(), range);
-            }
-        }
+        let take_at = fields.given("take");
+        let take = self.0.entries(fields, "take", ValueForm::Map(&VALUES));
+        let range =
+            |(name, item): (Spanned<String>, _)| Some((name.value, self.range(item, "take")?));
+        let take = take.into_iter().filter_map(range).collect();
         for item in [sizes_at, take_at].into_iter().flatten() {
             self.axes(item, rearrange.as_ref());
         }
@@ -569,9 +533,7 @@ impl<'a> MapReader<'a> {
 
     fn exprs(&mut self, item: TomlItem<'a>, key: &str) -> Vec<Expr> {
         let DeValue::Array(items) = item.get_ref() else {
-            self.0
-                .report(item.span(), format!("`{key}`: expected an array"));
-            return Vec::new();
+            return self.0.wrong(item, key, "an array").unwrap_or_default();
         };
         items.iter().filter_map(|item| self.0.expr(item)).collect()
     }

@@ -102,8 +102,6 @@ impl View {
 }
 
 impl Pattern {
-    /// # Errors
-    /// The text is malformed; the error states the problem.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let (left, right) = text
             .split_once("->")
@@ -140,9 +138,6 @@ impl Pattern {
 
     /// The view of a tensor of this shape (slowest axis first) with the known sizes. Each axis in `take` is limited to
     /// the range from its first number up to the second.
-    ///
-    /// # Errors
-    /// The sizes do not fit the shape exactly, or a range is not within its axis.
     pub(super) fn view(
         &self,
         shape: &[u64],

@@ -272,9 +272,6 @@ impl Recipe {
     /// factors of the elements, or `each`, a function of them, the type is f32.
     ///
     /// If parts are packed, the type is the nearest one that represents all of them.
-    ///
-    /// # Errors
-    /// The parts differ in type, or their type is not supported.
     pub(super) fn new(
         parts: Vec<RecipePart>,
         shape: &[u64],
@@ -536,17 +533,5 @@ impl Scope for ElementScope {
                 "unknown name `{name}`; the element is `x`, its index `i`"
             )),
         }
-    }
-
-    fn has(&self, _: &str) -> Result<bool, String> {
-        Err("an element knows no tensors".into())
-    }
-
-    fn dim(&self, _: &str, _: i64) -> Result<i64, String> {
-        Err("an element knows no tensors".into())
-    }
-
-    fn count(&self, _: &str) -> Result<i64, String> {
-        Err("an element knows no arrays".into())
     }
 }

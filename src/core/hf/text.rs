@@ -17,9 +17,6 @@ use super::json::object;
 
 /// The map of the text model in a model with the map `outer`. The checkpoint's tensors get the names that they have in
 /// the text model.
-///
-/// # Errors
-/// No class or type is stated, or none of the maps has it.
 pub(super) fn inside<'m>(
     maps: &'m Maps,
     outer: &Map,

@@ -69,9 +69,6 @@ impl MapApplication<'_> {
     /// Checks that a tensor whose `when` holds is stored. In a model that contains a text model a missing tensor causes
     /// only a warning: such a model ties its head by its own key or by the default of its class, whatever the text
     /// model's configuration states.
-    ///
-    /// # Errors
-    /// The tensor is not stored.
     pub(super) fn is_there(
         &self,
         group: &TensorGroup,

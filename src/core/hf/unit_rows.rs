@@ -21,9 +21,6 @@ pub(super) struct UnitRows {
 
 impl UnitRows {
     /// The type and the data of a tensor of this shape (slowest axis first).
-    ///
-    /// # Errors
-    /// The recipe cannot be in f32.
     pub(super) fn data(
         parts: Vec<RecipePart>,
         shape: &[u64],

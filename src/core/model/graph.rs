@@ -1,6 +1,5 @@
 //! Builds the graph of a plan: the slot formula, once, for all models.
 
-use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 
 use crate::arch::{Join, PointSpec};
@@ -103,7 +102,6 @@ pub(super) fn build(
         flash_attn: options.flash_attn,
         selected: Selections::default(),
         lab: inputs.lab(parts, shape),
-        named: RefCell::default(),
     };
     let mut assembly = Assembly::new(build, inputs.output_rows.as_ref());
     let wants = ResultRows::of(shape, options);
@@ -111,7 +109,7 @@ pub(super) fn build(
     if let Some((source, tokens)) = with_tokens(inputs.source.as_ref()) {
         assembly.read(shape.n_source, source);
         end = Some(assembly.source(tokens)?);
-        n_of_source = assembly.build.named.get_mut().len();
+        n_of_source = assembly.build.lab.named.get_mut().len();
     }
     let (mut logits, mut hidden) = (None, None);
     if let Some((list, tokens)) = with_tokens(Some(&inputs.tokens)) {
@@ -120,7 +118,7 @@ pub(super) fn build(
         (x, logits, hidden) = assembly.model(tokens, &wants)?;
         end = Some(x);
     }
-    let named = assembly.build.named.into_inner();
+    let named = assembly.build.lab.named.take();
     let rows_by_point = assembly.build.lab.captured.into_inner();
     let updated = assembly.build.adapters.updated.into_inner();
     drop(store);

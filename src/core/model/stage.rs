@@ -1,8 +1,6 @@
 //! Graphs of single stages: the output head, where logits are computed some rows at a time, the layers after
 //! pooling, a norm, rows of a weight. Called by passes, by pooling and by attribution.
 
-use std::cell::RefCell;
-
 use crate::blocks::lab::GraphLab;
 use crate::blocks::{self, GraphBuilder, Selections, mix};
 use crate::plan::{NormUse, Unit};
@@ -161,7 +159,6 @@ fn build_stage_of(
             flash_attn: false,
             selected: Selections::default(),
             lab: GraphLab::default(),
-            named: RefCell::default(),
         };
         stage(&build, &hidden)?
     };

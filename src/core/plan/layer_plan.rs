@@ -31,6 +31,13 @@ pub struct LayerPlan {
     pub slots: Vec<SlotPlan>,
 }
 
+/// The blocks of layers, in the order of execution.
+pub(super) fn blocks(layers: &[LayerPlan]) -> impl Iterator<Item = &Unit> + Clone {
+    let slots = layers.iter().flat_map(|layer| &layer.slots);
+    let branches = slots.flat_map(|slot| &slot.branches);
+    branches.map(|branch| &branch.block)
+}
+
 /// One sublayer with at least one active branch; see the formula in `arch`.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(
@@ -96,4 +103,15 @@ pub struct HeadPlan {
     pub norm: Option<NormUse>,
     /// Projection to logits, with their scale and softcap; none if the normed hidden state is the result.
     pub unit: Option<Unit>,
+}
+
+/// The source of sequences.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SourcePlan {
+    /// The embedding of the source's token ids, like that of the sequence.
+    pub embed: Unit,
+    /// The token with which every completion starts.
+    pub start: u32,
+    /// Number of layers that read the source; they are the first ones of the plan.
+    pub n_layers: usize,
 }

@@ -11,12 +11,13 @@ mod cache_plan;
 mod error;
 mod facts;
 pub mod fill;
+mod key_checks;
 mod layer_plan;
 mod mixes;
 mod model_plan;
 mod parameters;
 mod placement;
-mod pooled;
+mod planner;
 mod rows;
 mod source;
 mod tensor_set;
@@ -24,17 +25,17 @@ mod unclaimed;
 mod unit;
 mod unit_plan;
 
-pub use adapters::AdapterUpdatePlan;
-pub use cache_plan::{BLOCK_LEN, CacheCapacity, CachePlan};
+pub use cache_plan::{BLOCK_LEN, CacheCapacity, CachePlan, KeyTokens, RowLayout};
 pub use error::Error;
-pub use layer_plan::{BranchPlan, HeadPlan, LayerPlan, NormUse, SlotPlan};
+pub use layer_plan::{BranchPlan, HeadPlan, LayerPlan, NormUse, SlotPlan, SourcePlan};
 pub use model_plan::{DiffusionPlan, Plan, Pooling};
 pub use parameters::parameters;
 pub use placement::{DeviceOverride, DeviceShare, PROCESSOR};
-pub use pooled::{PooledPlan, RowLayout};
-pub use source::{KeyTokens, SourcePlan};
 pub use tensor_set::TensorSet;
-pub use unit_plan::{ContractRef, KeyValuePlan, StatePart, StatePlan, TensorPlan, Unit};
+pub use unit_plan::{
+    AdapterUpdatePlan, ContractRef, KeyValuePlan, PooledPlan, StatePart, StatePlan, TensorPlan,
+    Unit,
+};
 
 use error::SHOWN;
 

@@ -6,6 +6,8 @@
 
 use std::collections::HashMap;
 
+use crate::arch::fits_pattern;
+
 use super::{NormUse, Plan, StatePlan, TensorPlan, Unit};
 
 /// The name of the processor among devices.
@@ -33,22 +35,7 @@ pub struct DeviceOverride {
 impl DeviceOverride {
     /// Whether the pattern matches the path of a part.
     pub fn matches(&self, path: &str) -> bool {
-        let mut parts = self.pattern.split('*');
-        let first = parts.next().unwrap_or_default();
-        let Some(mut rest) = path.strip_prefix(first) else {
-            return false;
-        };
-        let mut parts: Vec<&str> = parts.collect();
-        let Some(last) = parts.pop() else {
-            return rest.is_empty();
-        };
-        for part in parts {
-            match rest.find(part) {
-                Some(at) => rest = &rest[at + part.len()..],
-                None => return false,
-            }
-        }
-        rest.ends_with(last)
+        fits_pattern(&self.pattern, path)
     }
 }
 
@@ -58,7 +45,7 @@ impl Plan {
         self.layers.len() + usize::from(self.head.is_some())
     }
 
-    /// Paths of the parts that [`Move`]s can move, in the order of execution.
+    /// Paths of the parts that [`DeviceOverride`]s can move, in the order of execution.
     pub fn placeable(&self) -> impl Iterator<Item = &str> {
         let head = self.head.as_ref().and_then(|head| head.unit.as_ref());
         let source = self.source.iter().map(|source| &source.embed);

@@ -2,8 +2,8 @@
 
 use std::fmt::Display;
 
-use super::assemble::Planner;
 use super::facts::{LayerScope, UnitScope};
+use super::planner::{Planned, Planner, Reported, index_of};
 use super::{
     CachePlan, ContractRef, KeyTokens, KeyValuePlan, Plan, PooledPlan, SHOWN, StatePart, StatePlan,
     TensorPlan, Unit,
@@ -44,7 +44,7 @@ impl Planner<'_> {
         instance: &Instance,
         layer: &LayerScope<'_>,
         given: &[(&'static str, u64)],
-    ) -> Option<Unit> {
+    ) -> Planned<Unit> {
         let contract = instance.contract;
         let mut options: Vec<ResolvedOption> = Vec::with_capacity(contract.options.len());
         for (spec, setting) in contract.options.iter().zip(&instance.options) {
@@ -73,7 +73,7 @@ impl Planner<'_> {
         };
         for (rule, spec) in instance.rules.iter().zip(contract.rules) {
             if self.evaluate(rule, &scope, &path)? != Value::Bool(true) {
-                self.problem::<()>(format!(
+                self.report(format!(
                     "{path}: {} ({} is not true)",
                     spec.message, spec.holds
                 ));
@@ -95,10 +95,10 @@ impl Planner<'_> {
             )?)),
             StateSpec::Recurrent(parts) => {
                 let parts = parts.iter().zip(&instance.state);
-                let parts: Option<Vec<StatePart>> = parts
+                let parts: Planned<Vec<StatePart>> = parts
                     .map(|((name, _), expr)| {
                         let size = self.size(expr, &scope, &path)?;
-                        Some(StatePart { name, size })
+                        Ok(StatePart { name, size })
                     })
                     .collect();
                 Some(StatePlan::Recurrent(parts?))
@@ -106,7 +106,7 @@ impl Planner<'_> {
         };
         let mut weights = weights?;
         let updates = self.updates(path, instance, &scope, &mut weights)?;
-        Some(Unit {
+        Ok(Unit {
             path: path.to_owned(),
             contract: ContractRef(contract),
             options,
@@ -123,14 +123,14 @@ impl Planner<'_> {
         scope: &UnitScope<'_>,
         (cache, pooled): (&str, Option<&str>),
         layer: Option<&str>,
-    ) -> Option<KeyValuePlan> {
+    ) -> Planned<KeyValuePlan> {
         let specs = scope.instance.contract.options;
         let option = |name: &str| {
             let at = specs.iter().position(|o| o.name == name)?;
             scope.options.get(at)
         };
         let [k, v, heads, v_in_k, index, of_pooled @ ..] = scope.instance.state.as_slice() else {
-            return None;
+            return Err(Reported);
         };
         let depth = scope.layer.index.map(|index| index.depth);
         let owner = match layer.and_then(option) {
@@ -140,7 +140,7 @@ impl Planner<'_> {
             _ => None,
         };
         let Some(ResolvedOption::Resource(Some(cache))) = option(cache) else {
-            return None;
+            return Err(Reported);
         };
         let span = self.caches[*cache].span();
         let pooled = match (pooled.and_then(option), of_pooled) {
@@ -172,7 +172,7 @@ impl Planner<'_> {
                 self.caches[*cache].name
             ));
         }
-        Some(KeyValuePlan {
+        Ok(KeyValuePlan {
             cache: *cache,
             k: self.size(k, scope, &path)?,
             v: self.size(v, scope, &path)?,
@@ -188,37 +188,33 @@ impl Planner<'_> {
     }
 
     /// A factor; an expression with value 1 counts as no factor.
-    #[expect(
-        clippy::option_option,
-        reason = "outer: the plan holds; inner: there is a factor"
-    )]
     pub(super) fn factor(
         &mut self,
         setting: Option<&Setting>,
         path: &str,
         scope: &LayerScope<'_>,
-    ) -> Option<Option<f64>> {
+    ) -> Planned<Option<f64>> {
         let Some(setting) = setting else {
-            return Some(None);
+            return Ok(None);
         };
         match self.evaluate(&setting.expr, scope, &path)? {
-            Value::Int(1) => Some(None),
-            Value::Int(v) => Some(Some(v as f64)),
-            Value::Float(v) if v.is_finite() => Some((v != 1.0).then_some(v)),
+            Value::Int(1) => Ok(None),
+            Value::Int(v) => Ok(Some(v as f64)),
+            Value::Float(v) if v.is_finite() => Ok((v != 1.0).then_some(v)),
             other => self.problem(format!("{path}: expected a finite factor, found `{other}`")),
         }
     }
 
     /// The path of the same unit in the earlier layer at the depth `layer`.
-    fn owner(&mut self, path: &str, layer: u64, scope: &LayerScope<'_>) -> Option<String> {
-        let depth = scope.index?.depth;
+    fn owner(&mut self, path: &str, layer: u64, scope: &LayerScope<'_>) -> Planned<String> {
+        let depth = scope.index.ok_or(Reported)?.depth;
         let own = format!(".{depth}.");
         if layer > depth || !path.contains(&own) {
             return self.problem(format!(
                 "{path}: reads the keys of layer {layer}, which does not come before it"
             ));
         }
-        Some(path.replacen(&own, &format!(".{layer}."), 1))
+        Ok(path.replacen(&own, &format!(".{layer}."), 1))
     }
 
     pub(super) fn size(
@@ -226,9 +222,9 @@ impl Planner<'_> {
         expr: &Expr,
         scope: &dyn Scope,
         what: &dyn Display,
-    ) -> Option<u64> {
+    ) -> Planned<u64> {
         match self.evaluate(expr, scope, what)? {
-            Value::Int(n) if n > 0 => Some(n as u64),
+            Value::Int(n) if n > 0 => Ok(n as u64),
             other => self.problem(format!(
                 "{what}: {expr} is {other}, expected a positive integer"
             )),
@@ -241,28 +237,26 @@ impl Planner<'_> {
         value: Value,
         what: &dyn Display,
         layer: &LayerScope<'_>,
-    ) -> Option<ResolvedOption> {
+    ) -> Planned<ResolvedOption> {
         match (kind, value) {
-            (OptionKind::Int, Value::Int(v)) if v >= 0 => Some(ResolvedOption::Int(v as u64)),
-            (OptionKind::Float, Value::Int(v)) => Some(ResolvedOption::Float(v as f64)),
-            (OptionKind::Float, Value::Float(v)) if v.is_finite() => Some(ResolvedOption::Float(v)),
+            (OptionKind::Int, Value::Int(v)) if v >= 0 => Ok(ResolvedOption::Int(v as u64)),
+            (OptionKind::Float, Value::Int(v)) => Ok(ResolvedOption::Float(v as f64)),
+            (OptionKind::Float, Value::Float(v)) if v.is_finite() => Ok(ResolvedOption::Float(v)),
             (OptionKind::List, Value::List(all)) => {
                 let whole = |v: &Value| match v {
                     Value::Int(v) => u64::try_from(*v).ok(),
                     _ => None,
                 };
                 match all.iter().map(whole).collect() {
-                    Some(all) => Some(ResolvedOption::List(all)),
+                    Some(all) => Ok(ResolvedOption::List(all)),
                     None => self.problem(format!("{what}: expected integers from 0")),
                 }
             }
-            (OptionKind::List, Value::Int(v)) if v >= 0 => {
-                Some(ResolvedOption::List(vec![v as u64]))
-            }
-            (OptionKind::Bool, Value::Bool(v)) => Some(ResolvedOption::Bool(v)),
+            (OptionKind::List, Value::Int(v)) if v >= 0 => Ok(ResolvedOption::List(vec![v as u64])),
+            (OptionKind::Bool, Value::Bool(v)) => Ok(ResolvedOption::Bool(v)),
             (OptionKind::Choice(names), Value::Str(v)) => {
                 match names.iter().find(|name| **name == v) {
-                    Some(name) => Some(ResolvedOption::Choice(name)),
+                    Some(name) => Ok(ResolvedOption::Choice(name)),
                     None => self.problem(format!(
                         "{what}: `{v}` is unknown, expected one of {}",
                         names.join(", ")
@@ -270,7 +264,7 @@ impl Planner<'_> {
                 }
             }
             (OptionKind::Resource(_), Value::Str(v)) if v == "none" || v.is_empty() => {
-                Some(ResolvedOption::Resource(None))
+                Ok(ResolvedOption::Resource(None))
             }
             (OptionKind::Resource(kind), Value::Str(v)) => self.resource(kind, &v, what, layer),
             (kind, value) => {
@@ -292,7 +286,7 @@ impl Planner<'_> {
         name: &str,
         what: &dyn Display,
         layer: &LayerScope<'_>,
-    ) -> Option<ResolvedOption> {
+    ) -> Planned<ResolvedOption> {
         let def = self.facts.def;
         let Some(instance) = def.resource(kind, name) else {
             let known: Vec<&str> = def.resource_names(kind).collect();
@@ -321,7 +315,7 @@ impl Planner<'_> {
                 index_of(&mut self.norms, unit)
             }
             // No option names a mix.
-            Resource::Mix => return None,
+            Resource::Mix => return Err(Reported),
             Resource::Cache => index_of(
                 &mut self.caches,
                 CachePlan {
@@ -331,7 +325,7 @@ impl Planner<'_> {
                 },
             ),
         };
-        Some(ResolvedOption::Resource(Some(index)))
+        Ok(ResolvedOption::Resource(Some(index)))
     }
 
     fn weights(
@@ -339,7 +333,7 @@ impl Planner<'_> {
         path: &str,
         instance: &Instance,
         scope: &UnitScope<'_>,
-    ) -> Option<Vec<Option<usize>>> {
+    ) -> Planned<Vec<Option<usize>>> {
         let mut out = Vec::with_capacity(instance.weights.len());
         let mut sound = true;
         for (spec, weight) in instance.contract.weights.iter().zip(&instance.weights) {
@@ -349,7 +343,7 @@ impl Planner<'_> {
                     sound = false;
                     let name = scope.layer.tensor(&weight.tensor);
                     let hint = self.hint(&name);
-                    self.problem::<()>(format!(
+                    self.report(format!(
                         "{path}: missing tensor `{name}` ({}){hint}",
                         spec.doc
                     ));
@@ -358,7 +352,7 @@ impl Planner<'_> {
                 continue;
             }
             let name = scope.layer.tensor(&weight.tensor);
-            let shape: Option<Vec<u64>> = weight
+            let shape: Planned<Vec<u64>> = weight
                 .shape
                 .iter()
                 .map(|dim| self.size(dim, scope, &format_args!("{path}: {name}")))
@@ -372,14 +366,14 @@ impl Planner<'_> {
             });
             let index =
                 shape.and_then(|shape| self.tensor(path, name, shape, &weight.shape, spec.role));
-            if let (Some(at), Some(below)) = (index, scope.ids_below(spec.role)) {
+            if let (Ok(at), Some(below)) = (index, scope.ids_below(spec.role)) {
                 let other = self.tensors[at].below.unwrap_or(below);
                 self.tensors[at].below = Some(below.min(other));
             }
-            sound &= index.is_some();
-            out.push(index);
+            sound &= index.is_ok();
+            out.push(index.ok());
         }
-        sound.then_some(out)
+        sound.then_some(out).ok_or(Reported)
     }
 
     /// Advice on a missing tensor. It is given only with problems that are shown, since it compares all names.
@@ -403,10 +397,10 @@ impl Planner<'_> {
         shape: Vec<u64>,
         dims: &[Expr],
         role: WeightRole,
-    ) -> Option<usize> {
+    ) -> Planned<usize> {
         if let Some(&at) = self.tensor_index.get(&name) {
             if self.tensors[at].shape == shape {
-                return Some(at);
+                return Ok(at);
             }
             let other = show(&self.tensors[at].shape);
             return self.problem(format!(
@@ -463,17 +457,7 @@ impl Planner<'_> {
             below: None,
             device: 0,
         });
-        Some(self.tensors.len() - 1)
-    }
-}
-
-impl Unit {
-    /// The rows that a unit reads of each token, its own or those of another unit.
-    pub fn key_values(&self) -> Option<&KeyValuePlan> {
-        match self.state.as_ref()? {
-            StatePlan::KeyValue(rows) => Some(rows),
-            StatePlan::Recurrent(_) => None,
-        }
+        Ok(self.tensors.len() - 1)
     }
 }
 
@@ -520,10 +504,7 @@ impl Plan {
 
     /// The selection of keys that a unit uses.
     pub fn selection(&self, unit: &Unit) -> Option<&Unit> {
-        let mut options = unit.contract.0.options.iter().zip(&unit.options);
-        let is_selection = OptionKind::Resource(Resource::Selection);
-        let (spec, value) = options.find(|(spec, _)| spec.kind == is_selection)?;
-        self.resource(spec.kind, value)
+        unit.selection().map(|at| &self.selections[at])
     }
 }
 
@@ -543,13 +524,4 @@ fn has_weights(ty: TensorType) -> bool {
 fn show(shape: &[u64]) -> String {
     let dims: Vec<String> = shape.iter().map(u64::to_string).collect();
     format!("[{}]", dims.join(", "))
-}
-
-/// The index of an item that equals this one; if there is none, the item is added.
-pub(super) fn index_of<T: PartialEq>(items: &mut Vec<T>, item: T) -> usize {
-    if let Some(at) = items.iter().position(|other| *other == item) {
-        return at;
-    }
-    items.push(item);
-    items.len() - 1
 }

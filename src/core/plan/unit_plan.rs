@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-use super::{AdapterUpdatePlan, PooledPlan};
-use crate::arch::{Contract, ResolvedOption, WeightRole};
+use crate::arch::{Contract, OptionKind, ResolvedOption, Resource, WeightRole};
 use lab_base::weights::TensorType;
 
 /// A tensor that the model uses.
@@ -60,6 +59,23 @@ impl Unit {
             .iter()
             .position(|o| o.name == name)?;
         self.options.get(at)
+    }
+
+    /// The rows that a unit reads of each token, its own or those of another unit.
+    pub fn key_values(&self) -> Option<&KeyValuePlan> {
+        match self.state.as_ref()? {
+            StatePlan::KeyValue(rows) => Some(rows),
+            StatePlan::Recurrent(_) => None,
+        }
+    }
+
+    /// The selection of keys that the unit uses, as an index into [`super::Plan::selections`].
+    pub fn selection(&self) -> Option<usize> {
+        let kinds = self.contract.0.options.iter().map(|spec| spec.kind);
+        kinds.zip(&self.options).find_map(|option| match option {
+            (OptionKind::Resource(Resource::Selection), ResolvedOption::Resource(of)) => *of,
+            _ => None,
+        })
     }
 
     /// The kind of a resource that is named by its kind alone: neither a definition nor a file declares more.
@@ -131,4 +147,41 @@ pub struct StatePart {
     pub name: &'static str,
     /// Number of elements.
     pub size: u64,
+}
+
+/// The update of rows of a weight by adapters in the file. The updates of one weight follow each other in the order of
+/// its rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdapterUpdatePlan {
+    /// The weight, as an index into [`Unit::weights`].
+    pub weight: usize,
+    /// The index in [`Unit::weights`] of the matrices `[n_in, rank, adapters]`; those of `[rank, n_out, adapters]`
+    /// follow.
+    pub down: usize,
+}
+
+impl Unit {
+    /// The updates of a weight by adapters in the file, as indices into [`Plan::tensors`], as is `weight`:
+    /// `[n_in, rank, adapters]` and `[rank, n_out, adapters]` for parts of the weight's rows, one after another.
+    pub fn updates_of(&self, weight: usize) -> impl Iterator<Item = (usize, usize)> {
+        let of_weight =
+            move |update: &&AdapterUpdatePlan| self.weights[update.weight] == Some(weight);
+        let updates = self.updates.iter().filter(of_weight);
+        updates.filter_map(move |update| {
+            Some((self.weights[update.down]?, self.weights[update.down + 1]?))
+        })
+    }
+}
+
+/// Rows of positions from which a unit makes the keys of whole blocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PooledPlan {
+    /// The group in whose cache the rows are, as an index into [`super::Plan::caches`].
+    pub cache: usize,
+    /// Number of elements of a row, f32 whatever the type of the cache.
+    pub width: u64,
+    /// Number of positions of a block.
+    pub span: u64,
+    /// Number of positions from which a key is made, the last ones of the block.
+    pub reach: u64,
 }

@@ -17,7 +17,6 @@ pub(super) struct DrawContext<'a> {
     pub(super) plan: &'a Plan,
     pub(super) steps: &'a [GraphOp],
     pub(super) reader: GraphReader<'a>,
-    /// The kind of each layer.
     pub(super) of_layer: Vec<usize>,
     /// Operations by the kind and path that they were built for.
     pub(super) places: HashMap<(&'a str, &'a str), Vec<usize>>,

@@ -60,11 +60,9 @@ macro_rules! walks {
                     let block = [&$($mutable)? branch.block];
                     branch.pre.$iter().chain(block).chain(&$($mutable)? branch.post)
                 });
-                let ends = self.post.$iter().chain(&$($mutable)? self.after);
-                let ends = ends.chain(&$($mutable)? self.write);
-                let begin = self.read.$iter().chain(&$($mutable)? self.pre);
-                begin.chain(branches).chain(ends)
-            }
+    let ends = self.post.$iter().chain(&$($mutable)? self.after).chain(&$($mutable)? self.write);
+        self.read.$iter().chain(&$($mutable)? self.pre).chain(branches).chain(ends)
+}
         }
     };
 }

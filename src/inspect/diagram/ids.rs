@@ -45,7 +45,6 @@ pub(super) fn name(drawing: &mut Drawing) {
     }
 }
 
-/// The names that are in use.
 #[derive(Default)]
 struct UniqueIds(BTreeSet<String>);
 

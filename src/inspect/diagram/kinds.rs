@@ -115,7 +115,6 @@ pub(super) fn is_within(path: &str, of: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// A name with the index of its layer replaced by `{il}`.
 pub(super) fn without_index(name: &str, il: u64) -> String {
     match name.strip_suffix(&format!(".{il}")) {
         Some(start) => format!("{start}.{{il}}"),
@@ -260,7 +259,6 @@ mod tests {
         assert_eq!(show(&pattern(kinds)), expected);
     }
 
-    /// The layers that a pattern represents.
     fn expand(runs: &[LayerPattern]) -> Vec<usize> {
         let one = |run: &LayerPattern| match run {
             LayerPattern::Layers { kind, count } => vec![*kind; *count],

@@ -129,7 +129,6 @@ pub(super) fn option(plan: &Plan, kind: OptionKind, value: &ResolvedOption) -> S
     }
 }
 
-/// The kind of a norm.
 pub(super) fn norm(unit: &Unit) -> String {
     match unit.option("kind") {
         Some(ResolvedOption::Choice("layer")) => "Layer norm".into(),

@@ -194,24 +194,18 @@ impl CallFormat {
     }
 }
 
-fn parsed(name: &str, text: &str) -> Option<Arc<CallFormat>> {
-    match toml::from_str::<CallFormat>(text) {
-        Ok(format) => Some(Arc::new(CallFormat {
-            name: name.into(),
-            ..format
-        })),
-        Err(error) => {
-            tracing::error!(name, %error, "a format of tool calls is malformed");
-            None
-        }
-    }
-}
-
 /// All formats.
 pub fn call_formats() -> &'static [Arc<CallFormat>] {
     static ALL: LazyLock<Vec<Arc<CallFormat>>> = LazyLock::new(|| {
-        let all = EMBEDDED_TOOLS.iter();
-        all.filter_map(|(name, text)| parsed(name, text)).collect()
+        let parsed = |(name, text): &(&str, &str)| {
+            let format: CallFormat =
+                toml::from_str(text).unwrap_or_else(|error| panic!("tools/{name}: {error}"));
+            Arc::new(CallFormat {
+                name: (*name).into(),
+                ..format
+            })
+        };
+        EMBEDDED_TOOLS.iter().map(parsed).collect()
     });
     &ALL
 }
@@ -219,10 +213,8 @@ pub fn call_formats() -> &'static [Arc<CallFormat>] {
 /// Marks that models are known to write around their reasoning.
 pub fn reasoning_marks() -> &'static [MarkPair] {
     static ALL: LazyLock<Vec<MarkPair>> = LazyLock::new(|| {
-        toml::from_str::<CommonMarks>(EMBEDDED_COMMON)
-            .map(|common| common.reasoning)
-            .inspect_err(|error| tracing::error!(%error, "tools/common.toml is malformed"))
-            .unwrap_or_default()
+        let common: CommonMarks = toml::from_str(EMBEDDED_COMMON).expect("tools/common.toml");
+        common.reasoning
     });
     &ALL
 }
@@ -233,34 +225,21 @@ mod tests {
 
     #[test]
     fn every_file_is_well_formed() {
-        assert_eq!(call_formats().len(), EMBEDDED_TOOLS.len());
         assert!(!reasoning_marks().is_empty());
         for format in call_formats() {
-            let has = |body| format.body == body;
-            assert_eq!(
-                has(CallBody::Parameters),
-                format.parameter.is_some(),
-                "{}",
-                format.name
-            );
-            assert_eq!(
-                has(CallBody::Notation),
-                format.notation.is_some(),
-                "{}",
-                format.name
-            );
-            assert_eq!(
-                has(CallBody::Channels),
-                format.channels.is_some(),
-                "{}",
-                format.name
-            );
-            assert_eq!(
-                has(CallBody::Object),
-                !format.name_keys.is_empty(),
-                "{}",
-                format.name
-            );
+            for (body, has_its_marks) in [
+                (CallBody::Parameters, format.parameter.is_some()),
+                (CallBody::Notation, format.notation.is_some()),
+                (CallBody::Channels, format.channels.is_some()),
+                (CallBody::Object, !format.name_keys.is_empty()),
+            ] {
+                assert_eq!(
+                    format.body == body,
+                    has_its_marks,
+                    "{}: {body:?}",
+                    format.name
+                );
+            }
             assert!(
                 format.bare || format.starts().next().is_some(),
                 "{}",

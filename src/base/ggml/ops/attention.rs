@@ -46,9 +46,6 @@ impl ScoreOptions<'_> {
 impl Graph {
     /// `softmax(a * scale + mask)` over rows: `a [n_kv, n_q, heads, n]`, `mask [n_kv, >= n_q, 1, n]`; f32.
     /// The softcap is not applied here, but before.
-    ///
-    /// # Errors
-    /// The shapes do not fit each other, or a type is not supported.
     pub fn soft_max(
         &self,
         a: &Tensor,
@@ -87,9 +84,6 @@ impl Graph {
     /// `softmax(q . k * scale + mask) . v` without storing the scores: `q [dk, n_q, heads, n]`,
     /// `k [dk, n_kv, kv_heads, n]`, `v [dv, n_kv, kv_heads, n]`, `mask [n_kv, n_q, 1, n]` f16 -> `[dv, heads, n_q, n]`
     /// f32. The `n` batches are independent.
-    ///
-    /// # Errors
-    /// The shapes do not fit each other, or a type is not supported.
     pub fn flash_attn(
         &self,
         q: &Tensor,

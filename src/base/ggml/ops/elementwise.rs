@@ -64,17 +64,11 @@ impl Graph {
     }
 
     /// `a - b`, `b` repeated to the shape of `a`; f32.
-    ///
-    /// # Errors
-    /// The shape of `a` is not a multiple of that of `b`, or a type is not supported.
     pub fn sub(&self, a: &Tensor, b: &Tensor) -> Result<Tensor, Error> {
         self.binary("sub", sys::ggml_sub, a, b)
     }
 
     /// `a / b` by elements, `b` repeated to the shape of `a`; f32.
-    ///
-    /// # Errors
-    /// The shape of `a` is not a multiple of that of `b`, or a type is not supported.
     pub fn div(&self, a: &Tensor, b: &Tensor) -> Result<Tensor, Error> {
         self.binary("div", sys::ggml_div, a, b)
     }
@@ -103,25 +97,16 @@ impl Graph {
     }
 
     /// `a + b`, `b` repeated to the shape of `a`; f32.
-    ///
-    /// # Errors
-    /// The shape of `a` is not a multiple of that of `b`, or a type is not supported.
     pub fn add(&self, a: &Tensor, b: &Tensor) -> Result<Tensor, Error> {
         self.binary("add", sys::ggml_add, a, b)
     }
 
     /// `a * b` by elements, `b` repeated to the shape of `a`; f32.
-    ///
-    /// # Errors
-    /// The shape of `a` is not a multiple of that of `b`, or a type is not supported.
     pub fn mul(&self, a: &Tensor, b: &Tensor) -> Result<Tensor, Error> {
         self.binary("mul", sys::ggml_mul, a, b)
     }
 
     /// `a * factor`; contiguous f32.
-    ///
-    /// # Errors
-    /// A type or layout is not supported.
     pub fn scale(&self, a: &Tensor, factor: f32) -> Result<Tensor, Error> {
         self.float("scale", a, true)?;
         // SAFETY: type and layout were checked.
@@ -131,9 +116,6 @@ impl Graph {
     }
 
     /// An activation; contiguous f32.
-    ///
-    /// # Errors
-    /// A type or layout is not supported.
     pub fn unary(&self, a: &Tensor, kind: Unary) -> Result<Tensor, Error> {
         self.float("unary", a, true)?;
         if kind == Unary::GeluTanh && self.scopes.is_on_processor() {
@@ -159,9 +141,6 @@ impl Graph {
     }
 
     /// `act(gate) * up`, same shapes, contiguous f32.
-    ///
-    /// # Errors
-    /// The shapes differ, or a type is not supported.
     pub fn glu(&self, kind: Glu, gate: &Tensor, up: &Tensor) -> Result<Tensor, Error> {
         self.float("glu", gate, true)?;
         self.float("glu", up, true)?;
@@ -187,9 +166,6 @@ impl Graph {
 
     /// `g * sigmoid(alpha * g) * (u + 1)` with `g = min(gate, limit)`, `u = clamp(up, limit)`;
     /// same shapes, contiguous f32.
-    ///
-    /// # Errors
-    /// The shapes differ, or a type is not supported.
     pub fn swiglu_oai(
         &self,
         gate: &Tensor,
@@ -211,9 +187,6 @@ impl Graph {
     /// xIELU (Huang and Schlag 2024): `x * (alpha_p * x + beta)` above zero,
     /// `alpha_n * (exp(min(x, eps)) - 1 - x) + beta * x` below; contiguous f32. The two alphas are
     /// as stored, before their softplus.
-    ///
-    /// # Errors
-    /// A type or layout is not supported.
     pub fn xielu(
         &self,
         a: &Tensor,
@@ -230,9 +203,6 @@ impl Graph {
     }
 
     /// `a` with every element limited to the range from `min` to `max`; contiguous f32.
-    ///
-    /// # Errors
-    /// A type or layout is not supported.
     pub fn clamp(&self, a: &Tensor, min: f32, max: f32) -> Result<Tensor, Error> {
         self.float("clamp", a, true)?;
         // SAFETY: type and layout were checked.
@@ -242,9 +212,6 @@ impl Graph {
     }
 
     /// `a * factor + offset`; contiguous f32.
-    ///
-    /// # Errors
-    /// A type or layout is not supported.
     pub fn affine(&self, a: &Tensor, factor: f32, offset: f32) -> Result<Tensor, Error> {
         self.float("affine", a, true)?;
         // SAFETY: type and layout were checked.
@@ -254,9 +221,6 @@ impl Graph {
     }
 
     /// A tensor of the shape of `a` with all elements `value`; contiguous f32.
-    ///
-    /// # Errors
-    /// A type or layout is not supported.
     pub fn fill(&self, a: &Tensor, value: f32) -> Result<Tensor, Error> {
         self.float("fill", a, true)?;
         // SAFETY: type and layout were checked.
@@ -266,9 +230,6 @@ impl Graph {
     }
 
     /// Sum of each row: `a [n, ..] -> [1, ..]`; f32.
-    ///
-    /// # Errors
-    /// A type is not supported.
     pub fn sum_rows(&self, a: &Tensor) -> Result<Tensor, Error> {
         self.float("sum_rows", a, false)?;
         // SAFETY: type and layout were checked.

@@ -18,6 +18,9 @@ use super::fault;
 use crate::weights::TensorType;
 
 /// A graph of operations on its own tensors and on tensors of other arenas.
+///
+/// An operation returns an error if shapes do not fit each other, or a type or layout is not supported; what else it
+/// refuses is said where it is documented.
 pub struct Graph {
     pub(super) arena: Arena,
     graph: NonNull<sys::ggml_cgraph>,

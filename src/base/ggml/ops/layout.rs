@@ -120,9 +120,6 @@ impl Graph {
     }
 
     /// `b` after `a` in dimension `dim`; same type, other dimensions equal.
-    ///
-    /// # Errors
-    /// The shapes or types differ.
     pub fn concat(&self, a: &Tensor, b: &Tensor, dim: usize) -> Result<Tensor, Error> {
         let (sa, sb) = (a.shape(), b.shape());
         let same = (0..4).all(|i| i == dim || sa[i] == sb[i]);
@@ -137,9 +134,6 @@ impl Graph {
     }
 
     /// `a` repeated to the given shape; f32.
-    ///
-    /// # Errors
-    /// The shape is not a multiple, or a type is not supported.
     pub fn repeat(&self, a: &Tensor, shape: [u64; 4]) -> Result<Tensor, Error> {
         let sa = a.shape();
         if (0..4).any(|i| shape[i] == 0 || !shape[i].is_multiple_of(sa[i]))

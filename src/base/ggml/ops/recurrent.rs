@@ -10,9 +10,6 @@ use crate::weights::TensorType;
 impl Graph {
     /// Convolves each channel over time: `x [k - 1 + n, channels, seqs]`, `weight [k, channels]` ->
     /// `[channels, n, seqs]`; contiguous f32.
-    ///
-    /// # Errors
-    /// The shapes do not fit each other, or a type is not supported.
     pub fn ssm_conv(&self, x: &Tensor, weight: &Tensor) -> Result<Tensor, Error> {
         self.float("ssm_conv", x, true)?;
         self.float("ssm_conv", weight, true)?;
@@ -140,9 +137,6 @@ impl Graph {
     /// `beta [1, heads, t, seqs]`, `state [d, d, heads, seqs]` -> `[d * heads, t * seqs]`, then all
     /// new states; f32. Head h of the values reads head `h % k_heads`; queries are divided by the
     /// root of d here.
-    ///
-    /// # Errors
-    /// The shapes do not fit each other, or a type is not supported.
     pub fn gated_delta_net(
         &self,
         q: &Tensor,
@@ -185,9 +179,6 @@ impl Graph {
     /// for the position (Peng et al. 2024): `y = r (S + bonus k v)`, then `S = decay S + k v`. `k`, `v`, `r`, `decay`
     /// `[d, heads, t * seqs]`, `bonus [d, heads]`, `state [d * d * heads, seqs]` -> `[d * heads, t * seqs]`, then all
     /// new states; f32.
-    ///
-    /// # Errors
-    /// The shapes do not fit each other, or a type is not supported.
     pub fn wkv6(
         &self,
         [k, v, r, decay]: [&Tensor; 4],
@@ -211,9 +202,6 @@ impl Graph {
 
     /// Gated linear attention (Yang et al. 2023): `S = decay S + k v`, then `y = scale q S`. The shapes are those of
     /// [`Self::wkv6`].
-    ///
-    /// # Errors
-    /// The shapes do not fit each other, or a type is not supported.
     pub fn gated_linear_attention(
         &self,
         [k, v, q, decay]: [&Tensor; 4],
@@ -234,9 +222,6 @@ impl Graph {
     /// The generalised delta rule (Peng et al. 2025): `S = S decay + (S a) b + v k`, then `y = S r`.
     /// `r`, `decay`, `k`, `v`, `a`, `b` `[d, heads, t * seqs]`, d a multiple of 64,
     /// `state [d * d * heads, seqs]` -> `[d * heads, t * seqs]`, then all new states; f32.
-    ///
-    /// # Errors
-    /// The shapes do not fit each other, or a type is not supported.
     pub fn wkv7(
         &self,
         [r, decay, k, v, a, b]: [&Tensor; 6],

@@ -36,9 +36,6 @@ pub(in crate::grammar) struct GbnfRules {
 }
 
 /// Reads a grammar.
-///
-/// # Errors
-/// The first fault of the grammar, with its line and column.
 pub(in crate::grammar) fn parse(text: &str) -> Result<GbnfRules, Error> {
     Parser {
         text,

@@ -20,9 +20,6 @@ pub(super) struct Decimal {
 
 impl Decimal {
     /// The number in JSON text. Integers of up to 64 bits have all their digits in a parsed document, others not.
-    ///
-    /// # Errors
-    /// The digits are not known.
     pub(super) fn of(value: &Value) -> Result<Self, String> {
         let Some(number) = value.as_number() else {
             return Err("expected a number".into());
@@ -281,9 +278,6 @@ impl NumberRules {
     }
 
     /// The schema that the library enforces instead, if there are multiples.
-    ///
-    /// # Errors
-    /// The library is not exact for these numbers.
     pub(super) fn library_schema(&self) -> Result<Option<Value>, String> {
         if self.multiples.is_empty() {
             return Ok(None);

@@ -17,9 +17,6 @@ const MAX_DEPTH: usize = 8;
 const MAX_PAIRS: usize = 1 << 21;
 
 /// Checks the options of each `oneOf` that a value has to fit.
-///
-/// # Errors
-/// Two options may fit the same value, or there are too many.
 pub(super) fn check(values: &mut ReachableValues<'_>, nodes: &[SchemaSet]) -> Result<(), Error> {
     let mut pairs = OptionComparison {
         values,

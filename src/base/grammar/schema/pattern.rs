@@ -17,9 +17,6 @@ const MAX_BYTES: usize = 1 << 20;
 
 /// The expression that the JSON text between the quotes of a string matches as a whole if its value matches `pattern`
 /// somewhere; `None` if no value does.
-///
-/// # Errors
-/// The pattern is not one of ECMA-262, or cannot be decided by a finite automaton. The message has the column.
 pub(super) fn to_json(pattern: &str) -> Result<Option<String>, String> {
     let chars: Vec<char> = pattern.chars().collect();
     let mut parser = Parser {

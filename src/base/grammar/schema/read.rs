@@ -186,9 +186,6 @@ impl<'a> SchemaTable<'a> {
     }
 
     /// The alternatives of a schema.
-    ///
-    /// # Errors
-    /// A keyword is wrong or cannot be enforced, or there are too many combinations.
     pub(super) fn shape(&mut self, number: u32) -> Result<Rc<Alternatives>, Error> {
         if let Some(shape) = self.read.get(&number) {
             return Ok(Rc::clone(shape));

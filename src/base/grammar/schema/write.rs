@@ -26,17 +26,11 @@ const MAX_PLACES: usize = 20_000;
 const MAX_BYTES: usize = 16 << 20;
 
 /// The grammar of the values that fit a schema.
-///
-/// # Errors
-/// A part of the schema is wrong or cannot be enforced, or nothing fits it.
 pub(in super::super) fn to_lark(schema: &Value, deadline: &Deadline) -> Result<String, Error> {
     lark_of(schema, false, deadline)
 }
 
 /// The grammar of the objects that fit a schema.
-///
-/// # Errors
-/// As in [`to_lark`].
 pub(in super::super) fn object_to_lark(
     schema: &Value,
     deadline: &Deadline,

@@ -314,6 +314,17 @@ pub(super) fn rows() -> Vec<Row> {
     ]
 }
 
+/// The constraint of one call of these tools in a format.
+pub(super) fn one_call(format: &Arc<CallFormat>, tools: Vec<Tool>) -> Constraint {
+    Constraint::Answer(Box::new(AnswerSpec {
+        format: Arc::clone(format),
+        reasoning: ReasoningRule::None,
+        tools,
+        parallel_calls: false,
+        content: ContentRule::None,
+    }))
+}
+
 /// Where the grammar lets a text end that it accepts: after so many of its tokens. None if it does not accept
 /// all of it.
 fn ends(compiler: &Compiler, compiled: &CompiledConstraint, text: &str) -> Option<Vec<usize>> {
@@ -480,14 +491,8 @@ fn a_string_without_characters_is_one_of_the_allowed_values() {
             let row = rows.iter().find(|row| row.format == format.name);
             let row = row.expect("a row for each format");
             let compiler = Arc::new(Compiler::without_forcing(byte_level_with(row.controls)));
-            let answer = AnswerSpec {
-                format: Arc::clone(format),
-                reasoning: ReasoningRule::None,
-                tools: all.clone(),
-                parallel_calls: false,
-                content: ContentRule::None,
-            };
-            let compiled = compiler.compile(Constraint::Answer(Box::new(answer)));
+            let answer = one_call(format, all.clone());
+            let compiled = compiler.compile(answer);
             let compiled = compiled.unwrap_or_else(|e| panic!("{}, {allowed}: {e}", format.name));
             let empty = row.one.replace("Bonn", "");
             assert!(accepts(&compiler, &compiled, &empty), "{}", format.name);
@@ -510,14 +515,8 @@ fn two_hundred_tools_of_forty_parameters_are_enforced() {
     });
     let all = call_formats();
     let format = all.iter().find(|format| format.body == CallBody::Object);
-    let answer = AnswerSpec {
-        format: Arc::clone(format.expect("a format")),
-        reasoning: ReasoningRule::None,
-        tools: tools.collect(),
-        parallel_calls: false,
-        content: ContentRule::None,
-    };
+    let answer = one_call(format.expect("a format"), tools.collect());
     let compiler = Arc::new(Compiler::without_forcing(byte_level()));
-    let compiled = compiler.compile(Constraint::Answer(Box::new(answer)));
+    let compiled = compiler.compile(answer);
     compiled.expect("few symbols for each parameter");
 }

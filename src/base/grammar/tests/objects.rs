@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::calls::{WEATHER, accepts, rows, tools, wrong};
+use super::calls::{WEATHER, accepts, one_call, rows, tools, wrong};
 use super::schemas::check;
 use super::*;
 use crate::chat::tool_calls::{CallBody, Tool, call_formats};
@@ -78,14 +78,8 @@ fn arguments_are_an_object_whatever_the_schema_says_of_its_type() {
             let compiler = Arc::new(Compiler::without_forcing(byte_level_with(row.controls)));
             let mut tool = tools().remove(0);
             tool.parameters = schema.clone();
-            let answer = AnswerSpec {
-                format: Arc::clone(format),
-                reasoning: ReasoningRule::None,
-                tools: vec![tool],
-                parallel_calls: false,
-                content: ContentRule::None,
-            };
-            let compiled = compiler.compile(Constraint::Answer(Box::new(answer)));
+            let answer = one_call(format, vec![tool]);
+            let compiled = compiler.compile(answer);
             let compiled = compiled.unwrap_or_else(|e| panic!("{name}, {schema}: {e}"));
             assert!(accepts(&compiler, &compiled, &row.one), "{name}, {schema}");
             for value in ["true", "null", "1", "[]", "\"x\""] {
@@ -99,18 +93,15 @@ fn arguments_are_an_object_whatever_the_schema_says_of_its_type() {
         }
     }
     // Arguments that cannot be an object are refused with their place.
-    let answer = AnswerSpec {
-        format: Arc::clone(&call_formats()[0]),
-        reasoning: ReasoningRule::None,
-        tools: vec![Tool {
+    let answer = one_call(
+        &call_formats()[0],
+        vec![Tool {
             name: "f".into(),
             parameters: json!({ "type": "string" }),
         }],
-        parallel_calls: false,
-        content: ContentRule::None,
-    };
+    );
     let compiler = Arc::new(Compiler::without_forcing(byte_level()));
-    let refused = compiler.compile(Constraint::Answer(Box::new(answer)));
+    let refused = compiler.compile(answer);
     let refused = refused.expect_err("it is refused").to_string();
     assert_eq!(refused, "schema: nothing fits");
 }
@@ -141,14 +132,8 @@ fn arguments_on_their_own_are_those_of_all_parts_of_a_schema() {
             let compiler = Arc::new(Compiler::without_forcing(byte_level_with(row.controls)));
             let mut tool = tools().remove(0);
             tool.parameters = schema.clone();
-            let answer = AnswerSpec {
-                format: Arc::clone(format),
-                reasoning: ReasoningRule::None,
-                tools: vec![tool],
-                parallel_calls: false,
-                content: ContentRule::None,
-            };
-            let compiled = compiler.compile(Constraint::Answer(Box::new(answer)));
+            let answer = one_call(format, vec![tool]);
+            let compiled = compiler.compile(answer);
             let compiled = compiled.unwrap_or_else(|e| panic!("{name}, {schema}: {e}"));
             assert!(accepts(&compiler, &compiled, &row.one), "{name}, {schema}");
             for text in wrong(row) {

@@ -157,7 +157,7 @@ pub(super) fn candidates(
                 return Err("tokens are marked for their place in a word".to_owned());
             }
             if bpe.dropout.is_some_and(|p| p > 0.0) {
-                return Err("merges are left out by chance".to_owned());
+                return Err("BPE dropout is not supported".to_owned());
             }
             if parsed
                 .merges
@@ -175,7 +175,9 @@ pub(super) fn candidates(
         ModelWrapper::WordPiece(pieces) => {
             if pieces.continuing_subword_prefix != CONTINUES {
                 let prefix = &pieces.continuing_subword_prefix;
-                return Err(format!("words go on with `{prefix}`, not `{CONTINUES}`"));
+                return Err(format!(
+                    "the continuation prefix is `{prefix}`, expected `{CONTINUES}`"
+                ));
             }
             Ok(vec![word_pieces(parsed)])
         }

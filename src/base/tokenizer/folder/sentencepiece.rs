@@ -232,9 +232,7 @@ impl SentencePieceModel {
         for (id, piece) in self.pieces.iter().enumerate() {
             let text = &piece.text;
             let Some(kind) = piece.kind else {
-                return Err(format!(
-                    "piece {id} (`{text}`) is of a type that nobody knows"
-                ));
+                return Err(format!("piece {id} (`{text}`) has an unknown piece type"));
             };
             if text.is_empty() {
                 return Err(format!("piece {id} is empty"));
@@ -251,7 +249,7 @@ impl SentencePieceModel {
                 (TokenKind::Unknown, _) => {
                     if let Some(other) = unknown.replace(id) {
                         return Err(format!(
-                            "pieces {other} and {id} both stand for the unknown"
+                            "pieces {other} and {id} are both unknown pieces, expected one"
                         ));
                     }
                 }
@@ -266,7 +264,7 @@ impl SentencePieceModel {
             }
         }
         if unknown.is_none() && !self.byte_fallback {
-            return Err("no piece stands for the unknown, and `byte_fallback` is off".to_owned());
+            return Err("there is no unknown piece, and `byte_fallback` is off".to_owned());
         }
         match bytes.iter().position(|found| !found) {
             Some(byte) if self.byte_fallback => Err(format!(

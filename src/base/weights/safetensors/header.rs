@@ -401,61 +401,38 @@ mod tests {
     #[test]
     fn what_a_file_breaks_is_named() {
         let line = |text: &str| format!(r#""q.weight":{{{text}}}"#);
-        let check = |lines: &[String], data: usize, expected: &str| {
-            let header = format!("{{{}}}", lines.join(","));
-            let message = read(&with_header(&header, vec![0; data])).expect_err("a broken rule");
-            assert_eq!(message, expected);
+        let of_lines = |lines: &[&str], data: usize| {
+            with_header(&format!("{{{}}}", lines.join(",")), vec![0; data])
         };
+        let of = |text: &str, data: usize| of_lines(&[&line(text)], data);
         let sound = line(r#""dtype":"F32","shape":[2],"data_offsets":[0,8]"#);
-        check(
-            std::slice::from_ref(&sound),
-            7,
-            "tensor `q.weight`: its data ends at 8, and that of the file at 7; the file is cut off",
-        );
-        check(
-            std::slice::from_ref(&sound),
-            9,
-            "1 bytes after the last tensor",
-        );
-        check(
-            &[sound.clone(), sound.clone()],
-            8,
-            "header: tensor `q.weight` occurs twice at line 1 column 121",
-        );
-        check(
-            &[line(r#""dtype":"F32","shape":[2],"data_offsets":[4,12]"#)],
-            12,
-            "tensor `q.weight`: begins at 4, and the data before it ends at 0",
-        );
-        check(
-            &[line(r#""dtype":"F32","shape":[3],"data_offsets":[0,8]"#)],
-            8,
-            "tensor `q.weight`: data from 0 to 8, which F32 of the shape [3] does not take",
-        );
-        check(
-            &[line(
+        let files = [
+            of_lines(&[&sound], 7),
+            of_lines(&[&sound], 9),
+            of_lines(&[&sound, &sound], 8),
+            of(r#""dtype":"F32","shape":[2],"data_offsets":[4,12]"#, 12),
+            of(r#""dtype":"F32","shape":[3],"data_offsets":[0,8]"#, 8),
+            of(
                 r#""dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]"#,
-            )],
-            0,
-            "tensor `q.weight`: data from 0 to 0, which F32 of the shape [4294967296, 4294967296] does not take",
-        );
-        check(
-            &[line(r#""dtype":"F32","shape":[-2],"data_offsets":[0,8]"#)],
-            8,
-            "header: tensor `q.weight`: invalid value: integer `-2`, expected u64 at line 1 column 38",
-        );
-        let refused = |file: &[u8]| read(file).expect_err("no sound file");
-        assert_eq!(
-            refused(&[0; 7]),
-            "the first 8 bytes give the length of the header, and the file has 7"
-        );
-        assert_eq!(
-            refused(&[9, 0, 0, 0, 0, 0, 0, 0, b'{']),
-            "a header of 9 bytes, of which the file has 1"
-        );
-        assert_eq!(
-            refused(&[0xff; 20]),
-            "a header of 18446744073709551615 bytes, expected at most 100000000"
-        );
+                0,
+            ),
+            of(r#""dtype":"F32","shape":[-2],"data_offsets":[0,8]"#, 8),
+            vec![0; 7],
+            vec![9, 0, 0, 0, 0, 0, 0, 0, b'{'],
+            vec![0xff; 20],
+        ];
+        let messages = files.map(|file| read(&file).expect_err("a broken rule"));
+        insta::assert_snapshot!(messages.join("\n"), @"
+        tensor `q.weight`: its data ends at 8, and that of the file at 7; the file is cut off
+        1 bytes after the last tensor
+        header: tensor `q.weight` occurs twice at line 1 column 121
+        tensor `q.weight`: begins at 4, and the data before it ends at 0
+        tensor `q.weight`: data from 0 to 8, which F32 of the shape [3] does not take
+        tensor `q.weight`: data from 0 to 0, which F32 of the shape [4294967296, 4294967296] does not take
+        header: tensor `q.weight`: invalid value: integer `-2`, expected u64 at line 1 column 38
+        the first 8 bytes give the length of the header, and the file has 7
+        a header of 9 bytes, of which the file has 1
+        a header of 18446744073709551615 bytes, expected at most 100000000
+        ");
     }
 }

@@ -81,12 +81,6 @@ mod tests {
         fn has(&self, _: &str) -> Result<bool, String> {
             Ok(false)
         }
-        fn dim(&self, _: &str, _: i64) -> Result<i64, String> {
-            Err("unknown".into())
-        }
-        fn count(&self, _: &str) -> Result<i64, String> {
-            Err("unknown".into())
-        }
     }
 
     #[test]

@@ -96,13 +96,11 @@ impl<'a> DefinitionReader<'a> {
 
     /// The table `variants`: texts by names.
     fn variants(&mut self, fields: &mut TableFields<'a>) -> BTreeMap<String, String> {
-        let item = fields.take("variants", ValueForm::Map(&ValueForm::Text));
-        let table = item.and_then(|item| self.table(item, "variants"));
-        let entries = table.into_iter().flatten().filter_map(|(name, item)| {
-            let text = self.text(item, "variants")?;
-            Some((name.get_ref().to_string(), text.value))
-        });
-        entries.collect()
+        let entries = self.entries(fields, "variants", ValueForm::Map(&ValueForm::Text));
+        entries
+            .into_iter()
+            .filter_map(|(name, item)| Some((name.value, self.text(item, "variants")?.value)))
+            .collect()
     }
 
     /// The conditions of `require`.
@@ -140,12 +138,12 @@ impl<'a> DefinitionReader<'a> {
         if let DeValue::Table(table) = item.get_ref() {
             let mut inner = TableFields::new(table, item.span(), "ignore");
             tensors = inner.take("tensors", ValueForm::Texts);
-            let keys = inner.take("keys", ValueForm::Map(&ValueForm::Text));
-            let keys = keys.and_then(|keys| self.table(keys, "keys"));
-            for (key, reason) in keys.into_iter().flatten() {
+            for (key, reason) in self.entries(&mut inner, "keys", ValueForm::Map(&ValueForm::Text))
+            {
                 if let Some(reason) = self.reason(reason) {
-                    let of_key = IgnoredKey { reason, is_common };
-                    ignore.keys.insert(key.get_ref().to_string(), of_key);
+                    ignore
+                        .keys
+                        .insert(key.value, IgnoredKey { reason, is_common });
                 }
             }
             self.finish(inner);

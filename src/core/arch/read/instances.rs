@@ -3,7 +3,7 @@
 use toml::de::DeTable;
 
 use super::DefinitionReader;
-use super::weights::weight_use;
+use super::weights::{contract_expr, weight_use};
 use crate::arch::contract::{Contract, OptionKind, OptionSpec, Resource};
 use crate::arch::definition::{Instance, Resources, Setting, WeightUse};
 use crate::arch::diagnostic::{Diagnostic, Span};
@@ -181,11 +181,4 @@ fn default_expr(text: &'static str, kind: OptionKind) -> Expr {
         true => Expr::literal(Value::Str(text.into())),
         false => contract_expr(text),
     }
-}
-
-pub(super) fn contract_expr(text: &'static str) -> Expr {
-    Expr::of_program(text).unwrap_or_else(|problem| {
-        // Contracts are part of the program; the test over all contracts parses each of them.
-        panic!("contract expression `{text}`: {}", problem.message)
-    })
 }

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use toml::de::DeValue;
 
 use super::DefinitionReader;
-use super::instances::contract_expr;
 use crate::arch::contract::{Contract, Presence, WeightSpec};
 use crate::arch::definition::{OF_FILE, WeightUse};
 use crate::arch::diagnostic::{Diagnostic, Span};
+use crate::arch::expr::Expr;
 use crate::arch::table::{TableFields, TomlItem, ValueForm};
 
 /// Last character of the name of an optional tensor.
@@ -106,6 +106,14 @@ pub(super) fn weight_use(spec: &WeightSpec, tensor: String, presence: Presence) 
         shape: spec.shape.iter().map(|dim| contract_expr(dim)).collect(),
         presence,
     }
+}
+
+/// An expression of a contract.
+pub(super) fn contract_expr(text: &'static str) -> Expr {
+    Expr::of_program(text).unwrap_or_else(|problem| {
+        // Contracts are part of the program; the test over all contracts parses each of them.
+        panic!("contract expression `{text}`: {}", problem.message)
+    })
 }
 
 /// Whether a text can name a tensor.

@@ -1,7 +1,7 @@
 //! Applies a map to a configuration and stored tensors, which gives metadata and tensors of an architecture.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::arch::expr::Expr;
@@ -10,7 +10,7 @@ use lab_base::weights::safetensors::{Checkpoint, StoredTensor};
 use lab_base::weights::{Metadata, TensorData, TensorEntry, TensorType, Value as Meta};
 
 use super::computed::ComputedTensor;
-use super::config::{Config, ConfigScope, Expressions, NameRoot, fill_expressions, fill_indices};
+use super::config::{Config, ConfigScope, NameRoot, fill_expressions, fill_indices};
 use super::definition::{
     Composition, ElementSlice, Map, PartRule, TensorGroup, TensorOrigin, TensorRule,
 };
@@ -52,9 +52,6 @@ pub(super) struct MapAttempt {
 }
 
 /// Applies a map to the configuration that it reads. `common` is the part that all maps share.
-///
-/// # Errors
-/// There are problems. All are returned, each at its place in the map or in the common part.
 pub(super) fn apply(
     map: &Map,
     common: &Map,
@@ -555,26 +552,6 @@ fn computed(
     })
 }
 
-fn ranges<'t>(
-    take: &'t BTreeMap<String, (Expr, Expr)>,
-    at: &ConfigScope<'_>,
-) -> Result<BTreeMap<&'t str, (u64, u64)>, String> {
-    let ranges = take
-        .iter()
-        .map(|(name, (begin, end))| Ok((name.as_str(), (at.size(begin)?, at.size(end)?))));
-    ranges.collect()
-}
-
-fn evaluate_sizes<'s>(
-    sizes: &'s Expressions,
-    at: &ConfigScope<'_>,
-) -> Result<BTreeMap<&'s str, u64>, String> {
-    let sizes = sizes
-        .iter()
-        .map(|(name, expr)| Ok((name.as_str(), at.size(expr)?)));
-    sizes.collect()
-}
-
 /// The view of a stored tensor's elements that a rule takes.
 pub(super) fn view(
     taken: &ElementSlice,
@@ -590,10 +567,14 @@ pub(super) fn view(
     }
     let mut view = match &taken.rearrange {
         Some(pattern) => {
-            let sizes = evaluate_sizes(&taken.sizes, at)?;
-            pattern
-                .value
-                .view(&shape, &sizes, &ranges(&taken.take, at)?)?
+            let sizes = taken.sizes.iter();
+            let sizes = sizes.map(|(name, size)| Ok((name.as_str(), at.size(size)?)));
+            let sizes = sizes.collect::<Result<_, String>>()?;
+            let take = taken.take.iter();
+            let take =
+                take.map(|(name, (from, to))| Ok((name.as_str(), (at.size(from)?, at.size(to)?))));
+            let take = take.collect::<Result<_, String>>()?;
+            pattern.value.view(&shape, &sizes, &take)?
         }
         None => View::whole(&shape),
     };

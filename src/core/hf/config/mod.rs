@@ -562,6 +562,3 @@ pub(super) fn fill_expressions(pattern: &str, at: &ConfigScope<'_>) -> String {
     }
     out + rest
 }
-
-/// Values by name.
-pub(super) type Expressions = BTreeMap<String, Expr>;

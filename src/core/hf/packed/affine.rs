@@ -10,7 +10,7 @@ use lab_base::weights::TensorType;
 
 use super::RowScratch;
 use super::blocks::{self, BLOCK, SYMMETRIC};
-use super::place::{PackedCodes, ScaleGrid, StoredNumbers};
+use super::codes::{PackedCodes, ScaleGrid, StoredNumbers};
 
 /// A matrix of codes.
 #[derive(Clone, Debug)]

@@ -4,7 +4,7 @@ use lab_base::weights::TensorType;
 use lab_base::weights::safetensors::Dtype;
 
 use super::blocks::nibbles;
-use super::place::{StoredNumbers, eight_bits};
+use super::codes::{StoredNumbers, eight_bits};
 
 /// The numbers of E2M1 codes (OCP Microscaling) in ascending order, then the negative ones.
 pub(super) const E2M1: [f32; 16] = [

@@ -7,10 +7,10 @@
 
 mod affine;
 mod blocks;
+mod codes;
 mod find;
 mod floats;
 mod method;
-mod place;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -174,9 +174,6 @@ pub(super) struct PackedMatrices {
 impl PackedMatrices {
     /// Finds the packed matrices, and changes the checkpoint and the configuration as if the matrices were stored
     /// unpacked.
-    ///
-    /// # Errors
-    /// The method is unknown, or its tensors cannot be read.
     pub(super) fn take(
         json: &mut Json,
         folder: &Path,
@@ -251,9 +248,6 @@ impl PackedMatrices {
     }
 
     /// The meaning of the tensor of this name.
-    ///
-    /// # Errors
-    /// A packed matrix is malformed.
     pub(super) fn packing(&self, name: &str) -> Result<Packing, String> {
         match self.matrices.get(name) {
             None => Ok(Packing::Plain),

@@ -329,9 +329,6 @@ impl MapAttempts {
     }
 
     /// The result of the right map.
-    ///
-    /// # Errors
-    /// No map fits, or several fit and the right one is not known.
     pub(super) fn settle(
         mut self,
         origin: &BaseModel<'_>,

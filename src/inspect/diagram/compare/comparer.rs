@@ -31,10 +31,8 @@ const BRANCHES: &str = "inputs and factors of the branches";
 
 impl<'d> Comparer<'d> {
     pub(super) fn new(drawings: [&'d Drawing; 2]) -> Self {
-        let of_part = drawings.map(|drawing| {
-            let parts = drawing.parts().map(std::ptr::from_ref);
-            parts.zip(0..).collect()
-        });
+        let of_part =
+            drawings.map(|drawing| drawing.parts().map(std::ptr::from_ref).zip(0..).collect());
         Self {
             drawings,
             is_mixed: drawings[0].is_symbolic != drawings[1].is_symbolic,
@@ -340,7 +338,6 @@ fn wiring(slot: &Slot, is_mixed: bool) -> [(&'static str, String); 5] {
 /// The place of a norm in its slot, empty for a block; the part; the block of its branch.
 type Role<'d> = (&'static str, &'d UnitBox, Option<&'d UnitBox>);
 
-/// The parts of a slot with their roles.
 fn roles(slot: &Slot) -> Vec<Role<'_>> {
     let mut out = vec![
         ("before", slot.pre.as_ref(), None),

@@ -109,7 +109,6 @@ pub fn summary(comparison: &Comparison) -> String {
     out
 }
 
-/// Marks the differences in a drawing.
 fn note(
     drawing: &mut Drawing,
     side: usize,

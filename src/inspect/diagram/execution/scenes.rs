@@ -40,7 +40,6 @@ fn memory(before: &str, [keys, states]: &[Vec<usize>; 2]) -> String {
 }
 
 impl<'p> DrawContext<'p> {
-    /// The scenes of the model.
     pub(in crate::diagram) fn scenes(&self) -> Vec<Scene> {
         let mut all = match self.plan.mode {
             Mode::Causal => vec![self.prefill(), self.decode()],

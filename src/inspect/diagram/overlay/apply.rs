@@ -91,7 +91,6 @@ fn unit_of(seconds: f64) -> (f64, &'static str) {
     }
 }
 
-/// A time in its unit.
 fn in_unit(seconds: f64) -> (f64, &'static str) {
     let (unit, name) = unit_of(seconds);
     (seconds / unit, name)

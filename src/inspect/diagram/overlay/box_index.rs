@@ -38,7 +38,6 @@ pub enum BoxId {
 /// The innermost box of a number, and the layer of the number.
 pub type BoxInLayer = (BoxId, Option<usize>);
 
-/// A box, and all boxes that contain it.
 pub(super) fn enclosing_boxes(drawing: &Drawing, (box_id, layer): BoxInLayer) -> Vec<BoxId> {
     let mut all = vec![box_id];
     if let BoxId::Op(part, _) = box_id {
@@ -72,7 +71,6 @@ pub(in crate::diagram) fn annotate(drawing: &mut Drawing, of: impl Fn(BoxId, usi
 /// The combined numbers of all boxes.
 #[derive(Default)]
 pub(super) struct BoxValues {
-    /// The boxes that have a number.
     pub(super) boxes: HashMap<BoxId, BoxValue>,
     /// The paths that are in no box, with their numbers, in the order of the file.
     pub(super) outside: Vec<(String, f64)>,
@@ -237,7 +235,6 @@ impl<'a> BoxIndex<'a> {
         self.paths.extend(known);
     }
 
-    /// The layer that a path belongs to.
     fn layer_of(&self, path: &str) -> Option<usize> {
         let end = path.match_indices('.').nth(1);
         let end = end.map_or(path.len(), |(at, _)| at);

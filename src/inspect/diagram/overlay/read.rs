@@ -249,7 +249,6 @@ impl Overlay {
 /// The command whose reports hold values.
 const COMPARE: &str = "bench compare --json";
 
-/// A list, which must not be empty.
 fn non_empty<T>(list: Vec<T>, expected: &str, found: &str) -> Result<Vec<T>, OverlayError> {
     if list.is_empty() {
         let text = format!("expected a report of `{expected}`, found one {found}");
@@ -273,8 +272,7 @@ fn number(path: String, op: Option<MeasuredOp>, value: f64) -> Result<Measuremen
 /// The index of the requested name in the list; 0 without a request.
 fn choose(names: &[String], asked: Option<&str>) -> Result<usize, OverlayError> {
     let Some(asked) = asked else { return Ok(0) };
-    let at = names.iter().position(|name| name == asked);
-    at.ok_or_else(|| {
+    names.iter().position(|name| name == asked).ok_or_else(|| {
         let known = names.iter().map(|name| format!("`{}`", short(name)));
         let known = abbreviated(&known.collect::<Vec<_>>());
         let text = format!("expected a quantity of the file ({known}), found `{asked}`");

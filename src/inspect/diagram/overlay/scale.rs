@@ -54,7 +54,6 @@ impl Scale {
         }
     }
 
-    /// A number as text.
     pub(super) fn show(&self, value: f64) -> String {
         match value.is_finite() {
             true => digits(value),

@@ -334,8 +334,7 @@ fn element(item: &DrawItem, is_page: bool) -> String {
 fn path(segs: &[PathSegment]) -> String {
     let (mut out, mut is_line, mut last) = (String::new(), false, None);
     for PathSegment(letter, points) in segs {
-        let points = points.iter().map(|(x, y)| (half(*x), half(*y)));
-        let points: Vec<Point> = points.collect();
+        let points: Vec<Point> = points.iter().map(|(x, y)| (half(*x), half(*y))).collect();
         if *letter == 'L' && points.last() == last.as_ref() {
             continue;
         }

@@ -34,7 +34,6 @@ struct LayeredGraph {
     above: Vec<Vec<usize>>,
     below: Vec<Vec<usize>>,
     n_boxes: usize,
-    /// The lanes of each arrow.
     lanes: Vec<Vec<usize>>,
 }
 

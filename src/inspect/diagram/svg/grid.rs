@@ -80,11 +80,10 @@ impl Chart {
     }
 
     fn values(&self) -> impl Iterator<Item = Option<f64>> {
-        let cells = self
-            .grids
+        self.grids
             .iter()
-            .flat_map(|grid| grid.cells.iter().flatten());
-        cells.map(|cell| cell.value)
+            .flat_map(|grid| grid.cells.iter().flatten())
+            .map(|cell| cell.value)
     }
 
     /// The class of a number. A number and its negative have colours of the same strength.
@@ -104,7 +103,6 @@ impl Chart {
             .count()
     }
 
-    /// The legend of the colours.
     fn legend(&self, room: f64) -> Fragment {
         let border = |at: usize| digits(BORDERS[at] * self.end);
         let last = BORDERS.len();
@@ -227,7 +225,6 @@ fn drawn(grid: &Grid, chart: &Chart) -> Fragment {
     fragment
 }
 
-/// The part of a grid with columns from `from` on.
 fn band(
     fragment: &mut Fragment,
     grid: &Grid,

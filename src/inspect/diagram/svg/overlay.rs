@@ -8,7 +8,6 @@ use super::text::{TextStyle, cut, width};
 use crate::diagram::legend::{COLD, HOT};
 use crate::diagram::{BoxNote, Legend};
 
-/// The mark of the first difference.
 const FIRST: &str = "\u{25b2} first difference";
 /// The mark without text, where there is little room.
 const MARK: &str = "\u{25b2} ";

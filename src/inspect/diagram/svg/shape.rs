@@ -12,7 +12,6 @@ pub(super) const MAX_ROW: f64 = 430.0;
 /// The link between consecutive fragments.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Link {
-    /// An arrow.
     Wire,
     /// The thick line of the hidden state.
     Spine,
@@ -65,7 +64,6 @@ pub(super) fn graph(fragments: Vec<Fragment>, arrows: &[(usize, usize)]) -> (Fra
     (all, flow.boxes)
 }
 
-/// A text on an arrow.
 pub(super) fn label(text: &str, class: &'static str) -> Fragment {
     let text = cut(text, TextStyle::Small, MAX_ROW);
     let mut fragment = Fragment::new((width(&text, TextStyle::Small) + 12.0).ceil(), 18.0);

@@ -116,7 +116,6 @@ pub(super) fn wrap(text: &str, style: TextStyle, room: f64) -> Vec<String> {
     lines
 }
 
-/// A text, cut to `room` pixels.
 pub(super) fn cut(text: &str, style: TextStyle, room: f64) -> String {
     if width(text, style) <= room {
         return text.to_owned();

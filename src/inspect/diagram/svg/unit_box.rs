@@ -37,7 +37,6 @@ pub(in crate::diagram) fn opened(part: &UnitBox) -> Fragment {
     }
 }
 
-/// A block with its operations.
 fn block(part: &UnitBox) -> Fragment {
     let inside = inside(part);
     let room = inside.w.max(MIN_HEADING);
@@ -65,8 +64,7 @@ pub(super) fn single(part: &UnitBox) -> Fragment {
     let Some(op) = part.ops.first() else {
         return Fragment::new(10.0, 0.0);
     };
-    let inner = op_box(part, op, &part.id, None, &part.note);
-    inner.grouped(part.class, "")
+    op_box(part, op, &part.id, None, &part.note).grouped(part.class, "")
 }
 
 /// A block without its contents: only its heading.
@@ -86,7 +84,6 @@ pub(super) fn small(part: &UnitBox) -> Fragment {
     heat(fragment.grouped(part.class, &part.id), part.note.class)
 }
 
-/// The note of a box, as lines.
 fn noted(note: &BoxNote) -> impl Iterator<Item = (String, TextStyle)> {
     let lines = overlay::lines(note).into_iter();
     lines.map(|line| (line.to_owned(), TextStyle::Line))
@@ -120,7 +117,6 @@ fn heading(part: &UnitBox, room: f64, is_full: bool) -> Fragment {
     fragment
 }
 
-/// The number of layers that a number is the sum of, in words.
 fn in_layers(n: usize) -> String {
     match n {
         0 | 1 => String::new(),

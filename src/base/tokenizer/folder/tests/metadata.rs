@@ -69,9 +69,12 @@ fn all_tokens_that_end_an_answer_arrive() {
     assert_eq!(id(metadata, "eot"), None);
     assert_eq!(id(metadata, "eom"), Some(260));
     let ends = [259, 260, 261, 263];
-    assert_eq!(folder.tokenizer().ends().collect::<Vec<_>>(), ends);
+    assert_eq!(
+        folder.tokenizer().ends_of_generation().collect::<Vec<_>>(),
+        ends
+    );
     let of_file = Tokenizer::from_metadata(folder.for_file().unwrap()).unwrap();
-    assert_eq!(of_file.ends().collect::<Vec<_>>(), ends);
+    assert_eq!(of_file.ends_of_generation().collect::<Vec<_>>(), ends);
 }
 
 #[test]
@@ -82,7 +85,7 @@ fn plain_words_get_no_role_for_their_text() {
     let tokenizer = folder.tokenizer();
     assert_eq!(tokenizer.token_text(258).unwrap(), "</s>");
     assert_eq!(
-        tokenizer.ends().collect::<Vec<_>>(),
+        tokenizer.ends_of_generation().collect::<Vec<_>>(),
         [259],
         "only the one that is special"
     );
@@ -118,7 +121,10 @@ fn generation_settings_may_name_ids_beyond_the_vocabulary() {
         let config = ("config.json", r#"{"eos_token_id": 258}"#);
         let folder = folder_with(&tokens, &[config, ("generation_config.json", generation)]);
         let tokenizer = folder.tokenizer();
-        (tokenizer.eos(), tokenizer.ends().collect::<Vec<_>>())
+        (
+            tokenizer.eos(),
+            tokenizer.ends_of_generation().collect::<Vec<_>>(),
+        )
     };
     let both = of(r#"{"bos_token_id": 1000, "eos_token_id": [151645, 259]}"#);
     assert_eq!(both, (Some(259), vec![258, 259]));
@@ -384,7 +390,10 @@ fn the_vocabulary_of_the_shipped_model_comes_back() {
     }
     let ours = Tokenizer::from_metadata(metadata).unwrap();
     assert_eq!(folder.tokenizer().eot(), ours.eot());
-    assert!(ours.ends().eq(folder.tokenizer().ends()));
+    assert!(
+        ours.ends_of_generation()
+            .eq(folder.tokenizer().ends_of_generation())
+    );
 }
 
 #[test]

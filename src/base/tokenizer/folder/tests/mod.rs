@@ -220,6 +220,16 @@ fn tokens_of(metadata: &Metadata) -> Vec<(String, i64)> {
         .collect()
 }
 
+/// Every way to make the tokens of two others, with the index of the token, in the order of the tokens.
+fn splits(tokens: &[String]) -> impl Iterator<Item = (usize, &str, &str)> {
+    let known: std::collections::HashSet<&str> = tokens.iter().map(|t| &**t).collect();
+    let all = tokens.iter().enumerate().flat_map(|(id, text)| {
+        let cuts = text.char_indices().skip(1);
+        cuts.map(move |(at, _)| (id, &text[..at], &text[at..]))
+    });
+    all.filter(move |(_, left, right)| known.contains(left) && known.contains(right))
+}
+
 /// A `tokenizer.json` of the tokens of a GGUF file: special ones are added, the model is completed
 /// with all of them.
 fn with_tokens(metadata: &Metadata, parts: &Json, mut model: Json) -> String {

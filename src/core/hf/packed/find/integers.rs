@@ -4,8 +4,8 @@ use lab_base::weights::safetensors::Dtype;
 
 use super::super::PackedFormat;
 use super::super::affine::{AffineMatrix, ScaleGroups, ZeroPoints};
+use super::super::codes::{CodeLayout, PackedCodes, ScaleGrid, StoredNumbers};
 use super::super::method::MlxGrouping;
-use super::super::place::{CodeLayout, PackedCodes, ScaleGrid, StoredNumbers};
 use super::{FLOATS, MX_CODES, Matrix, MatrixFinder, NV_CODES};
 
 impl MatrixFinder<'_> {
@@ -93,11 +93,6 @@ impl MatrixFinder<'_> {
         };
         let line = (rows * bits).div_ceil(32);
         let zeros = self.part(&zeros_name, &[n_groups, line], &[Dtype::I32])?;
-        let codes = |place, layout| PackedCodes {
-            place,
-            layout,
-            bits: bits as u32,
-        };
         let (layout, zero_layout, plus) = match is_awq {
             true => (
                 CodeLayout::Awq { line: columns },
@@ -114,7 +109,7 @@ impl MatrixFinder<'_> {
             ),
         };
         let affine = AffineMatrix {
-            codes: codes(StoredNumbers::new(self.checkpoint, stored)?, layout),
+            codes: PackedCodes::new(StoredNumbers::new(self.checkpoint, stored)?, layout, bits),
             rows,
             width,
             groups,
@@ -123,7 +118,7 @@ impl MatrixFinder<'_> {
                 strides: [1, rows],
             },
             factor: 1.0,
-            zeros: ZeroPoints::Codes(codes(zeros, zero_layout), plus),
+            zeros: ZeroPoints::Codes(PackedCodes::new(zeros, zero_layout, bits), plus),
         };
         Ok((
             stored.clone(),
@@ -150,13 +145,10 @@ impl MatrixFinder<'_> {
             return Err(self.fault(&scales_name, self.get(&scales_name)?, &expected));
         }
         let zeros = self.part(&zeros_name, &[rows, n_zeros], &[Dtype::I32])?;
-        let codes = |place, line| PackedCodes {
-            place,
-            layout: CodeLayout::Rows { line, step: 1 },
-            bits: 4,
-        };
+        let rows_of = |line| CodeLayout::Rows { line, step: 1 };
+        let place = StoredNumbers::new(self.checkpoint, stored)?;
         let affine = AffineMatrix {
-            codes: codes(StoredNumbers::new(self.checkpoint, stored)?, line),
+            codes: PackedCodes::new(place, rows_of(line), 4),
             rows,
             width,
             groups: ScaleGroups::Even(group),
@@ -165,7 +157,7 @@ impl MatrixFinder<'_> {
                 strides: [n_zeros * 8, 1],
             },
             factor: 1.0,
-            zeros: ZeroPoints::Codes(codes(zeros, n_zeros), 0),
+            zeros: ZeroPoints::Codes(PackedCodes::new(zeros, rows_of(n_zeros), 4), 0),
         };
         Ok((
             stored.clone(),
@@ -210,11 +202,6 @@ impl MatrixFinder<'_> {
             let expected = format!("codes of 2 to 8 bits of {width} columns");
             return Err(self.fault(&codes_name, stored, &expected));
         }
-        let codes = |place, layout| PackedCodes {
-            place,
-            layout,
-            bits: bits as u32,
-        };
         let zero_name = format!("{base}.weight_zero_point");
         let (scales, groups) = self.scales(base, outer, rows, width)?;
         let zeros = match self.checkpoint.get(&zero_name) {
@@ -228,16 +215,20 @@ impl MatrixFinder<'_> {
                 }
                 let place = self.part(&zero_name, &shape, &[Dtype::I32])?;
                 let step = n_groups;
-                ZeroPoints::Codes(codes(place, CodeLayout::Columns { line: 1, step }), 0)
+                ZeroPoints::Codes(
+                    PackedCodes::new(place, CodeLayout::Columns { line: 1, step }, bits),
+                    0,
+                )
             }
             Some(zeros) => {
                 return Err(self.fault(&zero_name, zeros, "no zero points of stacked matrices"));
             }
         };
         let affine = AffineMatrix {
-            codes: codes(
+            codes: PackedCodes::new(
                 StoredNumbers::new(self.checkpoint, stored)?,
                 CodeLayout::Rows { line, step: 1 },
+                bits,
             ),
             rows,
             width,
@@ -291,14 +282,6 @@ impl MatrixFinder<'_> {
     pub(super) fn int8(&self, base: &str) -> Result<Matrix, String> {
         let codes_name = format!("{base}.weight");
         let (stored, outer, rows, width) = self.rows(&codes_name, Dtype::I8)?;
-        let codes = |place, width| PackedCodes {
-            place,
-            layout: CodeLayout::Bytes {
-                width,
-                is_signed: true,
-            },
-            bits: 8,
-        };
         let (scales, groups) = self.scales(base, outer, rows, width)?;
         let zero_name = format!("{base}.weight_zero_point");
         let zeros = match self.checkpoint.get(&zero_name) {
@@ -309,12 +292,12 @@ impl MatrixFinder<'_> {
                 // With one zero point for a row or the tensor there is one group.
                 match scales.strides {
                     [0, 0] => ZeroPoints::Same(place.number(0)? as i32 + 128),
-                    [n, _] => ZeroPoints::Codes(codes(place, n), 0),
+                    [n, _] => ZeroPoints::Codes(PackedCodes::signed_bytes(place, n), 0),
                 }
             }
         };
         let affine = AffineMatrix {
-            codes: codes(StoredNumbers::new(self.checkpoint, stored)?, width),
+            codes: PackedCodes::signed_bytes(StoredNumbers::new(self.checkpoint, stored)?, width),
             rows,
             width,
             groups,
@@ -343,14 +326,7 @@ impl MatrixFinder<'_> {
             ));
         }
         let affine = AffineMatrix {
-            codes: PackedCodes {
-                place: StoredNumbers::new(self.checkpoint, stored)?,
-                layout: CodeLayout::Bytes {
-                    width,
-                    is_signed: true,
-                },
-                bits: 8,
-            },
+            codes: PackedCodes::signed_bytes(StoredNumbers::new(self.checkpoint, stored)?, width),
             rows,
             width,
             groups: ScaleGroups::Even(width),
@@ -412,11 +388,11 @@ impl MatrixFinder<'_> {
             })
         };
         let affine = AffineMatrix {
-            codes: PackedCodes {
-                place: StoredNumbers::new(self.checkpoint, stored)?,
-                layout: CodeLayout::Rows { line, step: 1 },
-                bits: bits as u32,
-            },
+            codes: PackedCodes::new(
+                StoredNumbers::new(self.checkpoint, stored)?,
+                CodeLayout::Rows { line, step: 1 },
+                bits,
+            ),
             rows,
             width,
             groups: ScaleGroups::Even(group),

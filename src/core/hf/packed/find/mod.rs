@@ -8,8 +8,8 @@ mod small_floats;
 use lab_base::weights::TensorType;
 use lab_base::weights::safetensors::{Checkpoint, Dtype, StoredTensor};
 
+use super::codes::StoredNumbers;
 use super::method::QuantConfig;
-use super::place::StoredNumbers;
 use super::{Packed, PackedFormat};
 
 /// The stored codes of a matrix, its dimensions (the slowest first), and its other stored tensors.
@@ -127,8 +127,6 @@ impl MatrixFinder<'_> {
         Some((family, name.to_owned()))
     }
 
-    /// # Errors
-    /// A tensor does not fit; the error names the stored tensor and its file.
     pub(super) fn find(&self, family: PackedLayout, name: &str) -> Result<FoundMatrix, String> {
         let base = name.strip_suffix(".weight").unwrap_or(name);
         let (codes, shape, kind) = match family {

@@ -3,8 +3,8 @@
 use lab_base::weights::safetensors::Dtype;
 
 use super::super::PackedFormat;
+use super::super::codes::StoredNumbers;
 use super::super::floats::{E2M1, Fp4Matrix, Fp4Scales, Fp8Matrix};
-use super::super::place::StoredNumbers;
 use super::{FLOATS, MX_CODES, Matrix, MatrixFinder, NV_CODES};
 
 /// Number of bytes of the codes that share an exponent, where these form an axis.

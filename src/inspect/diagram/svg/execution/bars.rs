@@ -44,7 +44,6 @@ fn bars(groups: &[(&str, Vec<Bar>)], room: f64) -> Fragment {
     fragment
 }
 
-/// The bytes that one token reads.
 pub(super) fn reads(read: &BytesRead, room: f64) -> Fragment {
     let weights = read.weights.iter();
     let weights = weights.map(|(name, n)| (name.clone(), vec![("bar1", *n)]));

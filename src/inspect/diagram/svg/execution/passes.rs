@@ -10,7 +10,6 @@ use super::{SIDE, cells, kept, legend};
 use crate::diagram::{Drawing, MASK_TOKENS};
 use lab_core::plan::Pooling;
 
-/// A cell: its class and its text.
 type Cell = (&'static str, String);
 
 /// Tokens that are labelled with their numbers.

@@ -1,4 +1,4 @@
-//! Finds the updates of a map: the modules that its rules use, and the resulting updates.
+//! Finds the updates of a map: the modules that its rules use, and the resulting updates, or the reason why there are none.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -7,16 +7,72 @@ use super::super::apply::view;
 use super::super::config::{Config, ConfigScope, fill_expressions, fill_indices};
 use super::super::definition::{ElementSlice, Map, Repeat, TensorGroup, TensorOrigin, TensorRule};
 use super::super::recipe::{ELEMENT, ElementFn, INDEX};
-use super::found::{FoundUpdates, TensorUpdate, UpdateError};
 use super::product::{LowRankProduct, ProductPart, sizes};
 use super::{ModuleUpdate, ShapeFn};
 use crate::arch::Spanned;
+use lab_base::weights::TensorEntry;
 use lab_base::weights::safetensors::Checkpoint;
 
 /// Maximum number of layers, above that of any real model.
 const MAX_LAYERS: u64 = 4096;
 /// Suffix of a stored matrix, after the name of its module.
 pub(super) const ENDING: &str = ".weight";
+
+/// The updates that a map finds.
+#[derive(Debug, Default)]
+pub(super) struct FoundUpdates {
+    pub(super) updates: Vec<TensorUpdate>,
+    /// The parts of the model that are left out, and their numbers of modules.
+    pub(super) left_out: Vec<(String, usize)>,
+}
+
+/// The update of a tensor of the architecture.
+#[derive(Debug, PartialEq)]
+pub(super) struct TensorUpdate {
+    pub(super) name: String,
+    pub(super) is_table: bool,
+    pub(super) product: Arc<LowRankProduct>,
+}
+
+impl TensorUpdate {
+    pub(super) fn entries(self) -> [TensorEntry; 2] {
+        self.product.entries(&self.name, self.is_table)
+    }
+}
+
+/// The reason why a map gives no updates.
+pub(super) enum UpdateError {
+    /// The map does not have a module.
+    Unknown(String),
+    /// The result of the map is not an update of a weight of the model.
+    Unfit(String),
+    /// Any other reason, such as a configuration with too little information.
+    Other(String),
+}
+
+impl From<String> for UpdateError {
+    fn from(message: String) -> Self {
+        Self::Other(message)
+    }
+}
+
+impl From<&str> for UpdateError {
+    fn from(message: &str) -> Self {
+        Self::Other(message.to_owned())
+    }
+}
+
+impl UpdateError {
+    /// The fault with the place before the message.
+    pub(super) fn at(self, place: &str) -> Self {
+        let with = |message: String| format!("`{place}`: {message}");
+        match self {
+            Self::Unknown(message) => Self::Unknown(with(message)),
+            Self::Unfit(message) => Self::Unfit(with(message)),
+            Self::Other(message) => Self::Other(with(message)),
+        }
+    }
+}
 
 /// The work of finding updates.
 pub(super) struct UpdateFinder<'a> {

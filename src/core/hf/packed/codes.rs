@@ -127,6 +127,21 @@ pub(super) enum CodeLayout {
 }
 
 impl PackedCodes {
+    pub(super) fn new(place: StoredNumbers, layout: CodeLayout, bits: u64) -> Self {
+        let bits = bits as u32;
+        Self {
+            place,
+            layout,
+            bits,
+        }
+    }
+
+    /// Signed bytes, in rows of `width`.
+    pub(super) fn signed_bytes(place: StoredNumbers, width: u64) -> Self {
+        let is_signed = true;
+        Self::new(place, CodeLayout::Bytes { width, is_signed }, 8)
+    }
+
     /// The code of one element.
     pub(super) fn at(&self, row: u64, column: u64) -> Result<u8, String> {
         let (start, step, index) = match self.layout {
