@@ -222,9 +222,6 @@ impl Recorder {
 
     /// Records the rows of tokens before position `n`; at each point their positions ascend. `head` computes the
     /// logits of the attribution. The hidden states of the lens wait for [`Self::run_lens`].
-    ///
-    /// # Errors
-    /// The logits are not numbers, are all excluded, or cannot be computed.
     pub(super) fn take<'a, P: OutputHead>(
         &mut self,
         rows: impl Iterator<Item = &'a CapturedRow>,
@@ -264,9 +261,6 @@ impl Recorder {
 
     /// Runs the lens on at most the first `most` waiting hidden states, all in one product. Returns how many it
     /// read.
-    ///
-    /// # Errors
-    /// The logits are not numbers, are all excluded, or cannot be computed.
     pub(super) fn run_lens<P: OutputHead>(
         &mut self,
         most: usize,

@@ -63,10 +63,6 @@ impl Batch {
     }
 
     /// Checks that a model with a vocabulary of `n_vocab` tokens can run the batch.
-    ///
-    /// # Errors
-    /// There are no tokens or too many, the lists have different lengths, a token is unknown, a position occurs twice,
-    /// or a position is too large.
     pub(super) fn check(&self, n_batch: usize, n_vocab: u64) -> Result<(), Error> {
         let fault = |found: String, expected: String| Err(Error::Batch { found, expected });
         let n = self.len();

@@ -47,9 +47,6 @@ impl GraphCache {
     }
 
     /// The executor, and the pass of the graph that it has loaded.
-    ///
-    /// # Errors
-    /// No graph is loaded.
     pub(super) fn split(&mut self) -> Result<(&mut Executor, &PassGraph), Error> {
         let kept = self.kept.first().filter(|kept| kept.graph.is_none());
         match kept {
@@ -107,9 +104,6 @@ impl GraphCache {
     }
 
     /// Loads a graph that is not kept: that of a single stage.
-    ///
-    /// # Errors
-    /// The errors of [`Executor::load`]. After an error no graph is loaded.
     pub(super) fn load(&mut self, graph: Graph) -> Result<(), Error> {
         let (before, result) = match self.executor.load(graph) {
             Ok(before) => (before, Ok(())),

@@ -38,9 +38,6 @@ impl Model {
 
     /// Checks the results of the passes over a batch; `is_sound` says whether its logits are finite. A single sequence
     /// whose own tokens in this batch are the cause keeps its logits, whose user reports them.
-    ///
-    /// # Errors
-    /// The results cannot be used. The cache then holds none of the batch's tokens.
     pub(super) fn verify(&mut self, batch: &Batch, is_sound: bool) -> Result<(), Error> {
         if !self.reads_other_slots() || batch.is_empty() {
             return Ok(());

@@ -37,9 +37,6 @@ fn sequences(batch: &Batch) -> Vec<(SequenceId, Vec<usize>)> {
 }
 
 /// Checks that the tokens of every sequence are consecutive from `next` on, the position at which it continues.
-///
-/// # Errors
-/// A token is out of order. The error names the first one.
 pub(super) fn check_order(batch: &Batch, next: impl Fn(SequenceId) -> u32) -> Result<(), Error> {
     let mut expected: HashMap<SequenceId, u32> = HashMap::new();
     for &(sequence, found) in &batch.positions {

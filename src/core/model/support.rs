@@ -10,9 +10,6 @@ use super::options::Options;
 use super::trace;
 
 /// The options with which the devices of a plan can run it: without flash attention if only that is missing.
-///
-/// # Errors
-/// A device lacks an operation that has no alternative.
 pub(super) fn usable(plan: &Plan, options: Options) -> Result<Options, Error> {
     usable_by(plan, options, &|device, op| op.runs_on(device))
 }

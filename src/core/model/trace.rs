@@ -57,9 +57,6 @@ fn walked(plan: &Plan, options: &Options, shape: &GraphShape) -> Result<Vec<Grap
 }
 
 /// The graph of a pass over tensors that are only described, its inputs and outputs, and the weights.
-///
-/// # Errors
-/// A block refuses its arguments, or a device does not exist.
 pub(super) fn described(
     plan: &Plan,
     options: &Options,

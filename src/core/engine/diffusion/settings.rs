@@ -52,10 +52,6 @@ impl DiffusionModel {
     }
 
     /// The settings of a request.
-    ///
-    /// # Errors
-    /// An option is out of range or asks for what the model cannot do (the error names it), or the prompt is too
-    /// long.
     pub(in crate::engine) fn settings(
         &self,
         request: &Request,

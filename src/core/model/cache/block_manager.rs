@@ -324,9 +324,6 @@ impl BlockManager {
     /// Allocates a slot for each token in every pool and a row for each sequence, or nothing if there is not room
     /// for all. The positions of each sequence must be consecutive. Blocks that these and later tokens do not
     /// attend to are freed first.
-    ///
-    /// # Errors
-    /// The slots or rows are not sufficient.
     pub(in crate::model) fn allocate(
         &mut self,
         places: &[(SequenceId, u32)],

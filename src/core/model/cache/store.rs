@@ -101,9 +101,6 @@ impl KvCache {
     }
 
     /// Copies rows in all layers on their devices, in this order.
-    ///
-    /// # Errors
-    /// A slot does not exist.
     pub(in crate::model) fn copy(&self, copies: &[SlotCopy]) -> Result<(), Error> {
         for copy in copies {
             let tensors = self.pools.iter().filter(|(pool, ..)| *pool == copy.pool);
@@ -139,9 +136,6 @@ impl KvCache {
     }
 
     /// Those of some blocks, in ascending order, that hold numbers which are not finite.
-    ///
-    /// # Errors
-    /// A tensor cannot be read, or a block does not exist.
     pub(in crate::model) fn not_finite_among(
         &self,
         blocks: &[PoolBlock],
@@ -173,9 +167,6 @@ impl KvCache {
     }
 
     /// Writes zeros to blocks.
-    ///
-    /// # Errors
-    /// A tensor cannot be written, or a block does not exist.
     pub(in crate::model) fn clear(&self, blocks: &[PoolBlock]) -> Result<(), Error> {
         for (pool, tensor, layout) in &self.pools {
             let n_rows = rows_of_block(*layout);

@@ -102,9 +102,6 @@ pub struct LabRequest {
 }
 
 /// Takes the field `lab` out of a body.
-///
-/// # Errors
-/// The plan is invalid for every model.
 pub(crate) fn take(body: &mut BodyFields) -> Result<Option<Arc<LabRequest>>, Error> {
     let asked: LabField = body.take()?;
     let Some(object) = asked.lab else {
@@ -115,9 +112,6 @@ pub(crate) fn take(body: &mut BodyFields) -> Result<Option<Arc<LabRequest>>, Err
 
 impl LabRequest {
     /// Reads the plan from an object.
-    ///
-    /// # Errors
-    /// The plan is invalid for every model.
     pub(crate) fn read(object: Map<String, Value>) -> Result<Self, Error> {
         let text = Value::Object(object.clone()).to_string();
         let mut body = BodyFields::nested(FIELD, object);
@@ -250,9 +244,6 @@ impl LabRequest {
     }
 
     /// Resolves the plan for a model: tokens, vectors and autoencoders.
-    ///
-    /// # Errors
-    /// A target is not one token, results are not kept here, or vectors are missing.
     pub(crate) fn plan(&self, served: &ServedModel) -> Result<Arc<LabPlan>, Error> {
         let tokenizer = served.handle.tokenizer();
         if self.output == Some(Output::Artifact) && served.shelf.is_none() {
