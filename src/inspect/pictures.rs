@@ -181,7 +181,6 @@ fn position(value: &Value) -> Result<u64, ChartError> {
     }
 }
 
-/// The layer of a point.
 pub fn layer_of(point: &str) -> Option<u64> {
     let rest = point.strip_prefix("layers.")?;
     rest.split('.').next()?.parse().ok()

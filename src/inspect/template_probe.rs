@@ -27,7 +27,6 @@ const SWITCHES: [(&str, [&str; 2]); 4] = [
     ("thinking_budget", ["64", "0"]),
 ];
 
-/// The result of a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProbeResult {
     /// The rendered text contains what was given.

@@ -2,7 +2,6 @@
 
 /// Why no token could be sampled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages say what each is")]
 pub enum SampleError {
     #[error("the logit of token {index} is not a number")]
     NotANumber { index: usize },

@@ -90,7 +90,6 @@ impl<P> Parameter<P> {
     }
 }
 
-/// A list in the parameters `P`.
 #[derive(Debug)]
 pub struct ListParameter<P> {
     /// The name in Rust and in HTTP requests.
@@ -161,7 +160,6 @@ pub struct GlobalParameter {
 /// The kind of a parameter that belongs to no stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GlobalKind {
-    /// An integer.
     Integer,
     /// Names of stages.
     Stages,

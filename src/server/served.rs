@@ -209,23 +209,18 @@ pub enum ServeError {
     /// The vocabulary cannot be used.
     #[error("{model}: {source}")]
     Tokenizer {
-        /// The model.
         model: String,
-        /// The error.
         source: tokenizer::Error,
     },
     /// The chat template cannot be used.
     #[error("{model}: {source}")]
     Template {
-        /// The model.
         model: String,
-        /// The error.
         source: TemplateError,
     },
     /// The model has no chat template of the requested name.
     #[error("{model}: {source}")]
     UnknownTemplate {
-        /// The model.
         model: String,
         /// The error.
         source: UnknownTemplate,
@@ -233,9 +228,7 @@ pub enum ServeError {
     /// The engine did not start.
     #[error("{model}: {source}")]
     Start {
-        /// The model.
         model: String,
-        /// The error.
         source: StartError<model::Error>,
     },
 }

@@ -9,7 +9,6 @@
 
 use std::collections::VecDeque;
 
-/// A released token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReleasedToken<T> {
     /// The bytes that the token contributes to the text; for a token that a stop sequence cuts, the bytes before it.
@@ -21,7 +20,6 @@ pub struct ReleasedToken<T> {
 /// Text that is final.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Released<T> {
-    /// The text.
     pub text: String,
     /// The tokens of the text.
     pub entries: Vec<ReleasedToken<T>>,

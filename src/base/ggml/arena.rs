@@ -279,7 +279,6 @@ impl Tensor {
         self.shape()[0] == 1 || self.strides()[0] == self.ty().block_bytes() as usize
     }
 
-    /// The name.
     pub fn name(&self) -> String {
         // SAFETY: the name is a NUL-terminated array inside the description.
         unsafe { super::c_text::text(sys::ggml_get_name(self.as_ptr())) }

@@ -12,7 +12,6 @@ use super::error::{Error, fault};
 use crate::util::lock::lock;
 use crate::weights::{FileBytes, TensorType};
 
-/// The kind of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceKind {
     /// The processor.
@@ -131,7 +130,6 @@ impl Device {
         unsafe { text(sys::ggml_backend_dev_description(self.as_ptr())) }
     }
 
-    /// The kind of the device.
     pub fn kind(self) -> DeviceKind {
         // SAFETY: the device lives as long as the program.
         match unsafe { sys::ggml_backend_dev_type(self.as_ptr()) } {

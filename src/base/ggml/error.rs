@@ -2,7 +2,6 @@
 
 /// The reason why ggml was not called, or the error that it reported.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages say what each is")]
 pub enum Error {
     /// The arguments of an operation do not fit each other.
     #[error("{op}: {message}")]

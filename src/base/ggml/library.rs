@@ -21,7 +21,6 @@ pub const FOLDER_VARIABLE: &str = "BENCH_BACKEND_DIR";
 
 /// The reason why a library was not loaded.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages say what each is")]
 pub enum LibraryError {
     #[error("{path}: {problem}")]
     File { path: String, problem: String },

@@ -4,7 +4,6 @@
 
 /// What is wrong with a vocabulary, or with a text for it.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages say what each is")]
 pub enum Error {
     #[error("missing key `{0}`")]
     MissingKey(&'static str),

@@ -8,7 +8,6 @@ use crate::weights::{Array, Metadata, Value};
 macro_rules! keys {
     ($( $(#[$doc:meta])* $name:ident = $key:literal; )*) => {
         $( $(#[$doc])* pub(super) const $name: &str = $key; )*
-        /// The keys that are read.
         const READ: &[&str] = &[super::roles::ENDS, $( $key ),*];
     };
 }

@@ -22,7 +22,6 @@ static INCOMPLETE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 /// Where an output goes.
 #[derive(Clone, Copy, Debug)]
 pub struct OutputPath<'p> {
-    /// The path.
     pub path: &'p Path,
     /// Whether a file that is there already is replaced; otherwise it stays, and writing is refused.
     pub replaces: bool,

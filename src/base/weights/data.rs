@@ -9,16 +9,10 @@ use super::FileBytes;
 pub trait LazyTensor: fmt::Debug + Send + Sync {
     /// Fills `out` with whole rows, starting at row `first`. Rows are counted over all dimensions after
     /// the first.
-    ///
-    /// # Errors
-    /// The rows cannot be computed; the error states the reason.
     fn rows(&self, first: u64, out: &mut [u8]) -> Result<(), String>;
 
     /// Fills `out` with the values before [`Self::rows`] rounds them to the tensor's type, starting at row `first`.
     /// Returns false, and does not change `out`, if rows are not rounded.
-    ///
-    /// # Errors
-    /// The errors of [`Self::rows`].
     fn values(&self, _first: u64, _out: &mut [f32]) -> Result<bool, String> {
         Ok(false)
     }

@@ -14,7 +14,6 @@ pub struct TensorEntry {
     pub ty: TensorType,
     /// Dimensions in ggml order, 1 to 4 of them.
     pub shape: Vec<u64>,
-    /// Data of the tensor.
     pub data: TensorData,
 }
 

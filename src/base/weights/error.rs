@@ -7,7 +7,6 @@ use super::gguf_fault::{GgufFault, SplitFault};
 
 /// The reason why a weight file is refused, or cannot be written.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages say what each is")]
 pub enum Error {
     #[error("{}: {source}", path.display())]
     Io {

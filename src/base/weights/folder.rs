@@ -110,7 +110,6 @@ pub struct NewFolder<'a> {
     pub path: &'a Path,
     /// The metadata for the configuration.
     pub metadata: &'a Metadata,
-    /// The tensors.
     pub tensors: &'a [TensorInfo],
     /// Maximum size of the tensors in one file, in bytes; a file has at least one tensor.
     pub shard_bytes: u64,

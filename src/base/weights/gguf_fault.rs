@@ -14,7 +14,6 @@ pub struct GgufFault {
 
 /// The rules that a file can break.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages say what each is")]
 pub enum FaultKind {
     #[error("not a GGUF file: it begins with {found:02x?}, expected `GGUF`")]
     Magic { found: [u8; 4] },
@@ -104,7 +103,6 @@ impl FaultKind {
 
 /// The ways in which the parts of a split file can contradict each other.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages say what each is")]
 pub enum SplitFault {
     #[error("key `{key}` is missing or not a count")]
     Key { key: &'static str },

@@ -116,7 +116,6 @@ impl fmt::Debug for MappedFile {
 /// The bytes of a source.
 #[derive(Clone, Debug)]
 pub enum FileBytes {
-    /// A mapped file.
     Mapped(Arc<MappedFile>),
     /// Bytes built into the program.
     Static(&'static [u8]),

@@ -10,12 +10,10 @@ macro_rules! value_types {
     ($( $variant:ident($ty:ty) $name:literal; )*) => {
         /// A scalar or array value.
         #[derive(Clone, Debug, PartialEq)]
-        #[expect(missing_docs, reason = "the variants are the types of the GGUF specification")]
         pub enum Value { $( $variant($ty), )* Str(String), Array(Array) }
 
         /// A homogeneous array; also of arrays, which the specification allows.
         #[derive(Clone, Debug, PartialEq)]
-        #[expect(missing_docs, reason = "the variants are the types of the GGUF specification")]
         pub enum Array { $( $variant(Vec<$ty>), )* Str(StringArray), Array(Vec<Self>) }
 
         impl Value {
@@ -175,7 +173,6 @@ impl Array {
         self.len() == 0
     }
 
-    /// The strings of a string array.
     pub fn as_strings(&self) -> Option<&StringArray> {
         match self {
             Self::Str(v) => Some(v),
@@ -203,7 +200,6 @@ impl Metadata {
         self.entries.push((key, value));
     }
 
-    /// The value of a key.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.index.get(key).map(|&at| &self.entries[at].1)
     }

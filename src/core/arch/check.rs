@@ -17,7 +17,6 @@ use super::expr::{Expr, Value};
 /// The norm or mix for names that are not declared.
 const DEFAULT: &str = "default";
 
-/// The result of a check.
 pub(super) struct CheckResult {
     pub(super) problems: Vec<Diagnostic>,
     /// The used resources that have no declaration.

@@ -352,7 +352,6 @@ pub trait OptionValue: Sized {
     fn read(resolved: &ResolvedOption) -> Option<Self>;
 }
 
-/// A resolved option.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ResolvedOption {
     /// A value of [`OptionKind::Int`].
@@ -633,12 +632,10 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// The contract of a block.
     pub fn block(&self, name: &str) -> Option<&'static Contract> {
         self.blocks.iter().copied().find(|c| c.name == name)
     }
 
-    /// The contract of a kind of resource.
     pub fn resource(&self, kind: Resource) -> &'static Contract {
         match kind {
             Resource::Norm => self.norm,

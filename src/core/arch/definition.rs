@@ -109,7 +109,6 @@ impl ArchDef {
     }
 }
 
-/// The text of a definition.
 #[derive(Debug, Default)]
 pub struct DefinitionText {
     /// The name of the text in messages.
@@ -128,7 +127,6 @@ pub struct IgnoreRules {
     pub keys: BTreeMap<String, IgnoredKey>,
 }
 
-/// An ignored key.
 #[derive(Clone, Debug)]
 pub struct IgnoredKey {
     /// The reason why it is ignored.
@@ -349,7 +347,6 @@ pub struct Branch {
     pub factor: Option<Setting>,
     /// Tap that holds the result.
     pub save: Option<Spanned<String>>,
-    /// The block.
     pub block: Instance,
 }
 

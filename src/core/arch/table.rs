@@ -23,13 +23,11 @@ pub(crate) type TomlItem<'a> = &'a TomlSpanned<DeValue<'a>>;
 /// The form of the value of a key.
 #[derive(Clone, Debug)]
 pub(crate) enum ValueForm {
-    /// A text.
     Text,
     /// An array of texts.
     Texts,
     /// A plain word, or an expression that results in one.
     Name,
-    /// One of these words.
     Word(Vec<&'static str>),
     /// True or false.
     Flag,
@@ -122,7 +120,6 @@ impl<'a> TableFields<'a> {
         }
     }
 
-    /// The value of a key.
     pub(crate) fn take(&mut self, key: &'static str, form: ValueForm) -> Option<TomlItem<'a>> {
         self.known.push(KeySpec {
             key,

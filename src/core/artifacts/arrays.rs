@@ -26,7 +26,6 @@ const PIECE: usize = 1 << 16;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ArrayFormat {
-    /// safetensors.
     #[default]
     Safetensors,
     /// A ZIP archive of NPY files, not compressed.

@@ -66,7 +66,6 @@ pub enum Error {
     TooLarge {
         /// Number of bytes of the result.
         found: u64,
-        /// The limit.
         limit: u64,
     },
     /// The result cannot be written.
@@ -99,7 +98,6 @@ impl ArtifactStore {
         Self { folder, limits }
     }
 
-    /// The path of the folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }

@@ -16,10 +16,8 @@ use super::{cast, joined, refused};
 /// The sinks: a further score of each head in the denominator of the softmax, without a value.
 pub(super) const SINKS: WeightSpec = weight!(sinks: Bias "attn_sinks.weight" ["heads"] optional, "attention sinks: a further score of each head, without a value");
 
-/// The products of queries and keys.
 pub(super) const SCORES_POINT: PointSpec = point!(scores: Pairs ["n_kv", "heads"], "products of queries and keys, before scale, softcap and mask");
 
-/// The attention weights.
 pub(super) const WEIGHTS_POINT: PointSpec = point!(weights: Pairs ["n_kv", "heads"] known_as("attn.hook_pattern"), "attention weights: the softmax of the scores");
 
 /// Maximum number of operations that attention adds for each further view of keys; an upper estimate.

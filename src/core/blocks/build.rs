@@ -42,7 +42,6 @@ pub struct GraphBuilder<'a> {
     pub side: Option<Tensor>,
     /// The value that the branch under construction saves, where it is not the branch's result.
     pub saved: Option<Tensor>,
-    /// The keys and values.
     pub store: &'a mut dyn KeyValueStore,
     /// The sequences of the pass in the order of its tokens, where the model has recurrent states.
     pub groups: &'a [SequenceGroup],

@@ -18,7 +18,6 @@ choices! {
 }
 
 options! {
-    /// Options of a cache.
     pub struct CacheOptions {
         causal: bool = "causal", "whether a query attends only to its own and earlier positions";
         size: u64 = "0", "sliding window in positions; 0: none";

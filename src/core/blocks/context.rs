@@ -157,9 +157,6 @@ pub enum DerivedInput {
 /// The derived inputs of a pass; each is made once, at its first use.
 pub trait DerivedInputs {
     /// The tensor that holds `input` while the graph runs.
-    ///
-    /// # Errors
-    /// The graph cannot take the input.
     fn get(&self, g: &Graph, input: DerivedInput) -> Result<Tensor, Error>;
 }
 
@@ -273,9 +270,6 @@ pub(super) enum SelectedKeys {
 pub trait KeyValueStore {
     /// Stores the rows `k [k_row, n_tokens]` and `v [v_row, n_tokens]` of the unit at `path` and
     /// returns all visible rows.
-    ///
-    /// # Errors
-    /// An operation that is added to the graph rejects its inputs.
     fn append(
         &mut self,
         g: &Graph,
@@ -286,16 +280,10 @@ pub trait KeyValueStore {
     ) -> Result<VisibleKeyValues, Error>;
 
     /// The visible rows of the unit at `path`, which has stored its own in this pass.
-    ///
-    /// # Errors
-    /// The unit has not stored its rows.
     fn stored(&self, path: &str, state: &KeyValuePlan) -> Result<VisibleKeyValues, Error>;
 
     /// Stores the rows `[index, n_tokens]` by which the unit at `path` selects keys, and returns all visible ones as
     /// keys.
-    ///
-    /// # Errors
-    /// The operation rejects its inputs, or the unit stores no such rows.
     fn append_index(
         &mut self,
         g: &Graph,
@@ -306,9 +294,6 @@ pub trait KeyValueStore {
 
     /// Stores the rows `[width, n_tokens]` from which the unit at `path` makes the keys of whole blocks, and returns
     /// the rows of all stored positions.
-    ///
-    /// # Errors
-    /// The operation rejects its inputs, or the unit stores no such rows.
     fn append_pooled(
         &mut self,
         g: &Graph,
@@ -322,9 +307,6 @@ pub trait KeyValueStore {
 
     /// Stores keys `[k_row, n_tokens]`, which are the values too, and the keys of the spans that end, `[k_row, m]`.
     /// Returns all visible rows.
-    ///
-    /// # Errors
-    /// An operation rejects its inputs.
     fn append_with_ended(
         &mut self,
         g: &Graph,
@@ -336,9 +318,6 @@ pub trait KeyValueStore {
 
     /// Stores the rows `[index, m]` by which the unit at `path` selects the blocks that end, each for all positions of
     /// its block. Returns all visible ones as keys of positions.
-    ///
-    /// # Errors
-    /// An operation rejects its inputs, or the unit stores no such rows.
     fn append_index_of_ended(
         &mut self,
         g: &Graph,
@@ -348,9 +327,6 @@ pub trait KeyValueStore {
     ) -> Result<VisibleKeyValues, Error>;
 
     /// The rows of the blocks that contain the pass's tokens.
-    ///
-    /// # Errors
-    /// Keys are not pooled.
     fn block_rows(&self, state: &KeyValuePlan) -> Result<SpanRows, Error>;
 }
 
@@ -368,21 +344,12 @@ pub struct SequenceGroup {
 pub trait StateStore {
     /// A part of the state of the unit at `path`: all rows `[size, rows]`, and the row that each sequence of a group
     /// reads, i32 `[n_seqs]`.
-    ///
-    /// # Errors
-    /// The part does not exist.
     fn rows(&self, path: &str, part: &str, group: usize) -> Result<(Tensor, Tensor), Error>;
 
     /// A part of the state of each sequence of a group: `[size, n_seqs]`.
-    ///
-    /// # Errors
-    /// The part does not exist, or the operation rejects its inputs.
     fn read(&self, g: &Graph, path: &str, part: &str, group: usize) -> Result<Tensor, Error>;
 
     /// Writes `new [size, n_seqs]`, a column for each sequence of the pass, for the next pass.
-    ///
-    /// # Errors
-    /// The operation rejects its inputs.
     fn write(&mut self, g: &Graph, path: &str, part: &str, new: &Tensor) -> Result<(), Error>;
 }
 

@@ -8,7 +8,6 @@ use crate::plan::Unit;
 use crate::{choices, point};
 use lab_base::ggml::{Error, Tensor};
 
-/// The point of the heads' results as the output projection reads them.
 pub(super) const O_IN_POINT: PointSpec = point!(o_in: Heads ["dv", "heads"], "results of the heads as the output projection reads them; where a norm or gate comes between");
 
 choices! {
@@ -16,9 +15,7 @@ choices! {
     pub(super) enum OutputGate {
         /// There is no gate.
         None = "none",
-        /// Each element.
         Element = "element",
-        /// Each head.
         Head = "head",
         /// Each element, projected together with the head's query.
         Query = "query",

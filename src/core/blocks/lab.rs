@@ -31,18 +31,14 @@ pub enum EditKind {
     /// `x + p1 * (clamp(f, low, high) - f)`, where `f` is `sum(p0 * x) + bias`, or 0 if that is not above the
     /// threshold. The numbers are the bits of f32.
     Feature {
-        /// The bias.
         bias: u32,
-        /// The threshold.
         threshold: u32,
-        /// The bounds.
         bounds: [u32; 2],
     },
 }
 
 /// An edit of rows of one value.
 pub struct RowEdits {
-    /// The kind of the edit.
     pub kind: EditKind,
     /// The rows to change, i32 `[m]`, each once.
     pub rows: Tensor,

@@ -77,7 +77,6 @@ fn joined(g: &Graph, before: Option<&Tensor>, part: Tensor, dim: usize) -> Resul
     }
 }
 
-/// `x` as type `ty`.
 fn cast(g: &Graph, x: &Tensor, ty: TensorType) -> Result<Tensor, Error> {
     match x.ty() == ty {
         true => Ok(x.clone()),

@@ -24,7 +24,6 @@ choices! {
     pub(super) enum Score {
         /// Softmax over all experts.
         Softmax = "softmax",
-        /// The sigmoid of each.
         Sigmoid = "sigmoid",
         /// No function: the logits are ranked, and softmax runs over the picked ones.
         SoftmaxAfter = "softmax_after",

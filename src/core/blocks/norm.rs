@@ -17,7 +17,6 @@ choices! {
 }
 
 options! {
-    /// Options of a norm.
     pub(super) struct NormOptions {
         kind: NormKind, "kind: `rms` (divides by the root mean square) or `layer` (subtracts the mean, divides by the standard deviation)";
         eps: f32, "epsilon, added to the mean square or the variance";

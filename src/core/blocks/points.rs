@@ -22,10 +22,8 @@ pub static SLOT_SUM: PointSpec =
 pub static SLOT_OUT: PointSpec =
     point!(out: Neurons ["n_embd"], "what a slot adds to the hidden state, or what replaces it");
 
-/// The hidden state after a slot.
 pub static SLOT_X: PointSpec = point!(x: Neurons ["n_embd"], "the hidden state after a slot");
 
-/// The hidden state after the final norm.
 pub(super) const NORM: PointSpec = point!(norm: Neurons ["n_embd"] known_as("ln_final.hook_out"), "the hidden state after the final norm");
 
 /// The hidden state after the final norm, of models that end in vectors.

@@ -40,7 +40,6 @@ choices! {
 }
 
 options! {
-    /// Options of a rope.
     pub(super) struct RopeOptions {
         kind: Pairing, "which elements form a pair: `norm` (2j, 2j+1), `neox` (j, j + dims/2), or `mrope` and `imrope`, which are as `neox` in sections with positions of their own";
         dims: u64 = "n_rot", "rotated elements of a head, the first ones";

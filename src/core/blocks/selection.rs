@@ -387,7 +387,6 @@ pub(super) const K_POINT: PointSpec =
 /// The indexer's queries.
 pub(super) const Q_POINT: PointSpec =
     point!(index_q: Heads ["d_head_index", "n_head_index"], "queries of the indexer");
-/// The weights of the indexer's heads.
 pub(super) const WEIGHTS_POINT: PointSpec = point!(index_weights: Neurons ["n_head_index"], "weights of the indexer's heads, where the file has them");
 
 /// A mask value that no score outweighs; it is minus infinity in f16.

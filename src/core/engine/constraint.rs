@@ -48,7 +48,6 @@ struct MatcherJob {
     replies: SyncSender<Reply>,
 }
 
-/// The origin of a matcher.
 enum MatcherOrigin {
     /// The matcher of a new completion.
     New(CompiledConstraint),

@@ -58,7 +58,6 @@ impl DiffusionOptions {
 pub struct FixedToken {
     /// Position within the completion, from 0.
     pub position: usize,
-    /// The token.
     pub token: u32,
     /// Natural logarithm of the token's probability when it was fixed.
     pub logprob: f64,

@@ -57,7 +57,6 @@ pub enum StopMatch {
 /// The tokens and the time of a completion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Tokens of the prompt.
     pub prompt_tokens: usize,
     /// Tokens of the prompt that were in the prefix cache.
     pub cached_tokens: usize,

@@ -36,7 +36,6 @@ pub struct CapturedPoint {
 /// The lens result of one token at one point.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LensRow {
-    /// The position.
     pub position: u32,
     /// The most probable next tokens.
     pub top: Vec<TokenLogprob>,
@@ -56,7 +55,6 @@ pub struct LensPoint {
 /// The parts of a token's logit at one position.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AttributedRow {
-    /// The position.
     pub position: u32,
     /// The logit, after scale and softcap.
     pub logit: f32,

@@ -7,7 +7,6 @@ use super::capabilities::Unsupported;
 /// Why a request is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Rejected {
-    /// The prompt is empty.
     #[error("the prompt has no tokens")]
     EmptyPrompt,
     /// The prompt leaves no position for a completion.
@@ -35,7 +34,6 @@ pub enum Rejected {
     Lists {
         /// Maximum number of entries that the request asks for.
         found: u64,
-        /// The limit.
         limit: u64,
     },
     /// Contrastive search cannot be run.

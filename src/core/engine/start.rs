@@ -25,7 +25,6 @@ use super::stats::Stats;
 /// What the engine thread tells of the model that it has loaded.
 #[derive(Clone)]
 pub struct LoadedModel {
-    /// Memory use on each device.
     pub memory: Vec<DeviceUse>,
     /// The files whose bytes are used as weights.
     pub files: Vec<FileBytes>,

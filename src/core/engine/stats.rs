@@ -62,7 +62,6 @@ impl Histogram {
     }
 }
 
-/// An active sequence.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ActiveSequence {
     /// Tokens of the prompt.
@@ -126,11 +125,9 @@ counters! {
     n_cancelled,
     /// Requests that were refused because too many waited.
     n_refused,
-    /// Tokens of prompts.
     prompt_tokens,
     /// Tokens of prompts that were in the prefix cache.
     cached_tokens,
-    /// Tokens of completions.
     completion_tokens,
     /// Draft tokens that were read.
     drafted_tokens,

@@ -90,7 +90,6 @@ impl LazyTensor for ComputedTensor {
     }
 }
 
-/// The indices of an element.
 struct ElementIndices {
     i: u64,
     j: Option<u64>,

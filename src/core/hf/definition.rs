@@ -51,7 +51,6 @@ pub(super) struct Map {
     pub(super) params: Vec<ParamRule>,
     /// Metadata that only other engines read.
     pub(super) metadata: Vec<ParamRule>,
-    /// Groups of tensors.
     pub(super) groups: Vec<TensorGroup>,
     /// Stored tensors that are ignored (`*` stands for any characters).
     pub(super) ignored_tensors: Vec<Spanned<String>>,

@@ -34,7 +34,6 @@ pub enum Error {
     /// The map does not fit the folder, or has problems itself.
     #[error("{}: {}", folder.display(), joined(problems))]
     Map {
-        /// The folder.
         folder: PathBuf,
         /// All problems, by file.
         problems: Vec<Diagnostics>,
@@ -45,7 +44,6 @@ pub enum Error {
     /// The folder has tensors or keys that the map does not mention.
     #[error("{}: {}", folder.display(), unmapped(map, tensors, keys))]
     Unmapped {
-        /// The folder.
         folder: PathBuf,
         /// The file of the map.
         map: String,

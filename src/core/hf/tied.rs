@@ -145,7 +145,6 @@ fn is_same(checkpoint: &Checkpoint, a: &StoredTensor, b: &StoredTensor) -> Resul
     }))
 }
 
-/// The bytes of a stored tensor.
 pub(super) fn bytes_of<'c>(
     checkpoint: &'c Checkpoint,
     stored: &StoredTensor,

@@ -59,7 +59,6 @@ impl<'a> DeviceWeights<'a> {
     }
 }
 
-/// The adapters of a model.
 #[derive(Clone, Default)]
 pub(super) struct ModelAdapters {
     pub(super) all: Vec<LoadedAdapter>,

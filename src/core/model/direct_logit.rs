@@ -12,7 +12,6 @@ use super::stage;
 /// Maximum number of elements of a matrix that are read at once.
 const MAX_NUMBERS: usize = 1 << 20;
 
-/// The divisor of a norm.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NormDivisor {
     /// Whether the mean is subtracted first.

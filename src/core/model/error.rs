@@ -59,7 +59,6 @@ pub enum Error {
          devices), fewer layers there (--gpu-layers), or --device none"
     )]
     Lacking {
-        /// The device.
         device: String,
         /// The operation, by its name in ggml.
         op: String,
@@ -71,7 +70,6 @@ pub enum Error {
     /// There is not enough memory.
     #[error("not enough memory for {what}: {}", sentence(*what, *needed, *available))]
     Memory {
-        /// The purpose of the memory.
         what: MemoryPurpose,
         /// Bytes needed.
         needed: u64,
@@ -127,7 +125,6 @@ pub enum Error {
     Ggml(#[from] ggml::Error),
 }
 
-/// The purpose of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryPurpose {
     /// Weights that are copied: those that are not used in place in the file.

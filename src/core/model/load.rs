@@ -135,7 +135,6 @@ impl WeightLayout {
         })
     }
 
-    /// Describes the tensors to be copied.
     fn describe_copies<'d>(
         &mut self,
         planned: &[TensorPlan],

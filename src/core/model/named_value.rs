@@ -16,7 +16,6 @@ pub struct NamedValue {
     pub shape: Vec<u64>,
     /// Whether the last dimension is that of the pass's tokens, with one row for each.
     pub is_per_token: bool,
-    /// The elements.
     pub elements: Vec<f32>,
 }
 

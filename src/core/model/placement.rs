@@ -24,9 +24,7 @@ const SMALLER: [TensorType; 3] = [TensorType::F16, TensorType::Q8_0, TensorType:
 pub struct PlacementSearch<'a> {
     /// The plan, not yet placed.
     pub plan: &'a Plan,
-    /// The weights.
     pub weights: &'a Weights,
-    /// The adapters.
     pub adapters: &'a [Adapter],
     /// The options with which the model runs.
     pub options: &'a Options,

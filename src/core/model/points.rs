@@ -73,7 +73,6 @@ pub const LOGITS: &str = "head.logits";
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no point is named `{name}`{}", nearest.as_deref().map(|n| format!("; nearest: `{n}`")).unwrap_or_default())]
 pub struct UnknownPoint {
-    /// The name.
     pub name: String,
     /// The most similar name.
     pub nearest: Option<String>,

@@ -70,7 +70,6 @@ impl Definitions {
     }
 }
 
-/// The source of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ModelSource {
     /// A model that is built into the program.
@@ -145,13 +144,11 @@ impl ModelSource {
 pub struct OpenedModel {
     /// Name under which the model is served.
     pub name: String,
-    /// The weights.
     pub weights: Weights,
     /// The vocabulary of a folder; the vocabulary of a file is in its metadata.
     pub vocabulary: Option<FolderTokenizer>,
     /// The definition of the architecture.
     pub def: ArchDef,
-    /// The plan.
     pub plan: Plan,
     /// Name of the chat template; none: the template that fits the request.
     pub template: Option<String>,
@@ -219,27 +216,21 @@ pub enum Error {
     /// The folder does not fit a map.
     #[error(transparent)]
     Folder(#[from] hf::Error),
-    /// The vocabulary of the folder has an error.
     #[error(transparent)]
     Vocabulary(#[from] tokenizer::folder::Error),
     /// The architecture is unknown, or its definition has problems.
     #[error("{model}: {source}")]
     Arch {
-        /// The model.
         model: String,
         /// The reason.
         source: LibraryError,
     },
     /// The file does not state its architecture.
     #[error("{model}: missing metadata key `general.architecture`")]
-    NoArch {
-        /// The model.
-        model: String,
-    },
+    NoArch { model: String },
     /// The file and the definition do not fit each other.
     #[error("{model}: {source}")]
     Plan {
-        /// The model.
         model: String,
         /// The problems.
         source: plan::Error,
@@ -249,7 +240,6 @@ pub enum Error {
         "{model}: the definition `{arch}` does not read {unread} (without `--strict` a warning)"
     )]
     Unread {
-        /// The model.
         model: String,
         /// The definition.
         arch: String,

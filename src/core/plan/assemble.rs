@@ -166,7 +166,6 @@ impl<'a> Planner<'a> {
         Ok((layers, n_of_source))
     }
 
-    /// Plans a layer of a stack.
     fn layer(
         &mut self,
         (at, stack): (usize, &'a Stack),

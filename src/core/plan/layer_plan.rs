@@ -16,7 +16,6 @@ pub struct NormUse {
     pub bias: Option<usize>,
 }
 
-/// One layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerPlan {
     /// Path, such as `layers.3`.

@@ -42,7 +42,6 @@ pub(super) struct Planner<'a> {
     pub(super) adapters: Option<FileAdapters>,
 }
 
-/// The adapters in the file.
 #[derive(Clone, Copy)]
 pub(super) struct FileAdapters {
     pub(super) rank: u64,

@@ -150,7 +150,6 @@ pub struct Edge {
     pub is_part: bool,
 }
 
-/// The source of an edge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EdgeSource {
     /// An operation, as an index in [`UnitBox::ops`].

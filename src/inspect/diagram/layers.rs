@@ -64,7 +64,6 @@ pub struct Branch {
     pub side: Option<String>,
     /// The norm before the block.
     pub pre: Option<UnitBox>,
-    /// The block.
     pub block: UnitBox,
     /// The norm after the block.
     pub post: Option<UnitBox>,

@@ -5,7 +5,6 @@ use crate::request::fields::FieldDoc;
 /// The process that answers the requests of a route if models have engine processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AnsweredBy {
-    /// The server.
     Server,
     /// The engine process of the model that the request names; the model is loaded for it.
     Model,

@@ -36,7 +36,6 @@ const OF_MODEL: ResponseDoc = ResponseDoc {
     ..ANY
 };
 
-/// A JSON response with these keys.
 const fn json(keys: &'static [&'static str]) -> ResponseDoc {
     ResponseDoc { keys, ..ANY }
 }

@@ -19,7 +19,6 @@ use crate::request::adapter_scales::{ADAPTER_SCALE, AdapterScale, distinct_scale
 use crate::request::fields::{plain_message, read_body};
 use crate::request::object_fields;
 
-/// The route.
 pub(crate) const ROUTE: &str = "/lora-adapters";
 
 /// The model that the query of a path selects.

@@ -297,7 +297,6 @@ impl CompletionFields {
     }
 }
 
-/// The writer of completions.
 struct CompletionWriter {
     envelope: Envelope,
     prompts: Vec<EncodedPrompt>,

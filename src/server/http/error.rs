@@ -34,7 +34,6 @@ fn seconds(time: Duration) -> u64 {
     time.as_millis().div_ceil(1000).max(1) as u64
 }
 
-/// That there is no model of a name.
 fn no_model(name: &str, near: Option<&str>) -> String {
     match (name, near) {
         (DEFAULT_MODEL, _) => {
@@ -180,7 +179,6 @@ pub(crate) enum Error {
     /// The engine failed.
     #[error("the request failed inside the server; the cause is in the server's log")]
     Engine { detail: String },
-    /// There is no such route.
     #[error("there is no `{}`", quoted(.0))]
     NoRoute(String),
     /// There is no object with this id.

@@ -33,7 +33,6 @@ pub(crate) fn block_in_place<T>(work: impl FnOnce() -> T) -> T {
     }
 }
 
-/// JSON text.
 pub(crate) type JsonText = Box<RawValue>;
 
 pub(crate) fn json_text(value: &impl Serialize) -> JsonText {

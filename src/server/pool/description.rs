@@ -15,7 +15,6 @@ use crate::served::ModelInfo;
 
 /// A model whose weights were not read, with the options and limits with which it would run.
 pub struct UnloadedModel {
-    /// The model.
     pub opened: OpenedModel,
     /// The options of its passes.
     pub options: Options,

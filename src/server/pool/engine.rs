@@ -12,7 +12,6 @@ use crate::process::EngineProcess;
 pub enum StartedEngine {
     /// An engine in this process.
     InProcess(Box<ServedModel>),
-    /// An engine in a process of its own.
     Process(EngineProcess),
 }
 

@@ -22,7 +22,6 @@ use crate::served::Progress;
 pub struct LoadRequest<'a> {
     /// The name under which it is served.
     pub name: &'a str,
-    /// The source of the model.
     pub source: &'a ModelSource,
     /// Adapter scales that a request has set; `None` for those of its options.
     pub scales: Option<Vec<(usize, f32)>>,

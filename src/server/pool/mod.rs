@@ -293,7 +293,6 @@ impl Pool {
         self.all().into_iter().map(|(name, _)| name).collect()
     }
 
-    /// A snapshot of each model.
     pub(super) fn infos(&self) -> Vec<ModelSnapshot> {
         let all = self.all().into_iter();
         all.map(|(name, place)| place.info(&name)).collect()

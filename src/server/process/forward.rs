@@ -147,7 +147,6 @@ async fn unless<T>(lost: impl Future<Output = ()>, work: impl Future<Output = T>
     }
 }
 
-/// The error for a request whose process died.
 async fn died(process: &EngineProcess, record: &RequestContext) -> Error {
     let (name, how) = (process.name().to_owned(), process.death().await);
     record.engine_died(&name);

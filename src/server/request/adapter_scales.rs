@@ -8,7 +8,6 @@ use crate::http::error::Error;
 /// Maximum number of adapters in a list.
 const MAX_NAMED: usize = 1024;
 
-/// An adapter and its scale.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub(crate) struct AdapterScale {
     id: usize,

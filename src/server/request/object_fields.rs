@@ -13,7 +13,6 @@ use lab_core::arch::nearest;
 use crate::http::context::RequestContext;
 use crate::http::error::{Error, quoted};
 
-/// The fields of an object.
 #[derive(Debug)]
 pub(crate) struct ObjectFields {
     /// The values of `type` of the objects that it describes, empty for objects without one; none for all objects.

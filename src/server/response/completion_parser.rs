@@ -15,7 +15,6 @@ use crate::http::random::random;
 pub enum CompletionDelta {
     /// Text for the user, and its tokens.
     Content(String, Vec<AnswerToken>),
-    /// Reasoning.
     Reasoning(String),
     /// The start of a call: number, id and name.
     Call(u32, String, String),

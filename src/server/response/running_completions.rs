@@ -40,7 +40,6 @@ pub(crate) struct RunningCompletions {
     lab: Option<LabOutput>,
 }
 
-/// A completion.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Completion {
     pub(crate) text: String,
@@ -127,7 +126,6 @@ pub(crate) trait StreamWriter: Send + 'static {
     fn lab(&mut self, _choice: u32, _result: JsonText, _out: &mut SseEvents) {}
     /// Records the usage of a completion, before its end is written.
     fn record_usage(&mut self, _choice: u32, _usage: &Usage) {}
-    /// Writes the end of a completion.
     fn end(
         &mut self,
         choice: u32,
@@ -143,7 +141,6 @@ pub(crate) trait StreamWriter: Send + 'static {
     }
 }
 
-/// A denoising step.
 pub(crate) struct DenoisingStep<'a> {
     /// Number of the step, from 0.
     pub(crate) number: usize,
@@ -153,7 +150,6 @@ pub(crate) struct DenoisingStep<'a> {
     pub(crate) n_masked: usize,
 }
 
-/// The state of a stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum StreamState {
     Open,

@@ -10,7 +10,6 @@ use minijinja::{Error, Value};
 use super::budget::{self, ITEM};
 use super::error::fault;
 
-/// The body of a callable.
 pub(super) type CallableBody = fn(&BoundCall<'_>) -> Result<Value, Error>;
 
 /// Names separated by spaces, parameters separated by spaces, and the body.
@@ -49,7 +48,6 @@ pub(super) fn run(
     Ok(result)
 }
 
-/// The row of a callable.
 pub(super) fn find(rows: &[CallableRow], name: &str) -> Option<CallableRow> {
     let has_name = |row: &&CallableRow| row.0.split(' ').any(|other| other == name);
     rows.iter().find(has_name).copied()

@@ -36,7 +36,6 @@ pub enum CallBody {
     Channels,
 }
 
-/// The marks of a parameter.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct ParameterMarks {
@@ -142,7 +141,6 @@ pub struct CallFormat {
     /// The key for the call's number in an object.
     #[serde(default)]
     pub index_key: String,
-    /// A prefix of the name.
     #[serde(default)]
     pub name_prefix: String,
     /// Marks that end the name.
@@ -154,7 +152,6 @@ pub struct CallFormat {
     /// The mark between name and number; name, mark and number together are the id.
     #[serde(default)]
     pub number_mark: String,
-    /// The marks of parameters.
     pub parameter: Option<ParameterMarks>,
     /// The notation of the arguments.
     pub notation: Option<Notation>,

@@ -26,7 +26,6 @@ pub struct Tool {
 pub enum OutputPart {
     /// Text for the user.
     Content(String),
-    /// Reasoning.
     Reasoning(String),
     /// The start of a call.
     Call {

@@ -40,7 +40,6 @@ pub enum Unary {
 
 /// Activations of a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "as the variants of `Unary`")]
 pub enum Glu {
     Silu,
     Gelu,

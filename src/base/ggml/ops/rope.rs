@@ -20,7 +20,6 @@ pub enum RopePairing {
 
 /// The parameters of a rotary embedding, as ggml takes them.
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[expect(missing_docs, reason = "the names are ggml's own")]
 pub struct RopeParams {
     pub pairing: RopePairing,
     pub sections: Option<[u64; 4]>,

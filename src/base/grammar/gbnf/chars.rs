@@ -103,7 +103,6 @@ impl CharSet {
     }
 }
 
-/// A set of bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ByteSet([u64; 4]);
 

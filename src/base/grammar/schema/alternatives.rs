@@ -17,7 +17,6 @@ pub(super) fn both(a: &[u32], b: &[u32]) -> SchemaSet {
     all.into()
 }
 
-/// Values of one type.
 #[derive(Clone)]
 pub(super) enum ValueType {
     Null,
@@ -187,7 +186,6 @@ pub(super) fn is_of_objects(shape: &Alternatives) -> bool {
         && any_value().iter().all(is_listed)
 }
 
-/// Any value.
 pub(super) fn any_value() -> Alternatives {
     let array = Array {
         prefix: Vec::new(),

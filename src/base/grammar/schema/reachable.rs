@@ -30,7 +30,6 @@ pub(super) struct ObjectFields {
 /// One of the ways to write a value.
 pub(super) struct Variant {
     pub(super) alternative: Alternative,
-    /// Of an object.
     pub(super) fields: Option<ObjectFields>,
 }
 

@@ -354,7 +354,6 @@ impl<'a> SchemaTable<'a> {
         Ok(shape)
     }
 
-    /// The one value that a constant is.
     fn constant(&mut self, value: &'a Value, at: &str) -> Result<ValueType, Error> {
         let mut inner = |value: &'a Value, at: String| {
             self.add(SchemaEntry {

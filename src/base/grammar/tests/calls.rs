@@ -314,7 +314,6 @@ pub(super) fn rows() -> Vec<Row> {
     ]
 }
 
-/// The constraint of one call of these tools in a format.
 pub(super) fn one_call(format: &Arc<CallFormat>, tools: Vec<Tool>) -> Constraint {
     Constraint::Answer(Box::new(AnswerSpec {
         format: Arc::clone(format),

@@ -6,7 +6,6 @@ use super::super::Error as Inner;
 
 /// The reason why the vocabulary of a folder was refused.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages say what each is")]
 pub enum Error {
     #[error("{}: {source}", path.display())]
     Io {

@@ -23,17 +23,14 @@ const LARGEST_OTHER: u64 = 64 << 20;
 pub(super) struct FolderFiles {
     folder: PathBuf,
     pub(super) vocabulary: VocabularyFile,
-    /// `config.json`.
     pub(super) config: JsonObject,
     /// `generation_config.json`.
     pub(super) generation: JsonObject,
-    /// `tokenizer_config.json`.
     pub(super) tokenizer_config: JsonObject,
     /// `special_tokens_map.json`.
     pub(super) special_tokens: JsonObject,
     /// `added_tokens.json`: text to id.
     pub(super) added_tokens: JsonObject,
-    /// `chat_template.json`.
     pub(super) chat_template: JsonObject,
 }
 

@@ -64,7 +64,6 @@ impl<'a> Cursor<'a> {
         Ok(std::array::from_fn(|i| bytes[i]))
     }
 
-    /// `len` numbers of `N` bytes each.
     pub(super) fn numbers<const N: usize, T>(
         &mut self,
         what: Field<'_>,

@@ -61,7 +61,6 @@ pub fn head(
     Ok(out)
 }
 
-/// A tensor as it is stored.
 #[derive(Clone, Debug)]
 pub struct StoredTensor {
     /// Element type.

@@ -10,7 +10,6 @@ use crate::arch::diagnostic::Span;
 use crate::arch::expr::{Expr, Value};
 use crate::arch::table::{TableFields, TomlItem, ValueForm};
 
-/// The form of `synth`.
 const SYNTH: ValueForm = ValueForm::Either(&[ValueForm::List(&ValueForm::Value), ValueForm::Value]);
 
 impl<'a> DefinitionReader<'a> {

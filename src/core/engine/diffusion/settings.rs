@@ -51,7 +51,6 @@ impl DiffusionModel {
         })
     }
 
-    /// The settings of a request.
     pub(in crate::engine) fn settings(
         &self,
         request: &Request,

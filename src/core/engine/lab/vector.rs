@@ -5,7 +5,6 @@ use std::sync::Arc;
 use crate::artifacts::vectors::{Directions, SaeFeature};
 use crate::model::Point;
 
-/// The vector of an edit.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EditVector {
     /// One row for all positions, or one for each position.

@@ -27,7 +27,6 @@ use unused::{is_ignored, unused};
 /// The endings that are searched for a rule whose name has no ending.
 const ENDINGS: [&str; 2] = [".weight", ".bias"];
 
-/// The result of a map.
 pub(super) struct MapResult {
     pub(super) metadata: Metadata,
     pub(super) entries: Vec<TensorEntry>,

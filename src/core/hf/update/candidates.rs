@@ -270,7 +270,6 @@ pub(super) struct MapAttempts {
 }
 
 impl MapAttempts {
-    /// Adds the result of a map.
     pub(super) fn add(
         &mut self,
         candidate: CandidateMap,

@@ -25,7 +25,6 @@ use lab_base::weights::{FileBytes, TensorEntry, folder};
 /// One of the two stored matrices of an update.
 #[derive(Clone, Debug)]
 pub struct AdapterMatrix {
-    /// The file.
     pub file: FileBytes,
     /// The offset of the matrix in the file.
     pub offset: usize,

@@ -13,7 +13,6 @@ use super::blocks::BlockPool;
 use super::prefix::{NodeId, PrefixTree, ROOT};
 use super::{BLOCK, BlockId, SequenceId, SlotCopy};
 
-/// A position of a sequence.
 type TokenPosition = (SequenceId, u32);
 
 /// The entry of a block table for a block that has left the attention window.

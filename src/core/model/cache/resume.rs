@@ -106,7 +106,6 @@ impl BlockManager {
         self.tree.unpin(sequence.node);
     }
 
-    /// The blocks of a sequence, with their pools, from that of a position on.
     pub(in crate::model) fn blocks_from(&self, id: SequenceId, position: u32) -> Vec<PoolBlock> {
         let Some(sequence) = self.sequences.get(&id) else {
             return Vec::new();

@@ -37,7 +37,6 @@ impl DerivedTensors {
         }
     }
 
-    /// Writes the inputs for a batch.
     pub(super) fn write(
         &self,
         executor: &mut Executor,

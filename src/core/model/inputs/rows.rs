@@ -298,7 +298,6 @@ impl AdapterScales {
         scales.collect::<Result<_, Error>>().map(Self)
     }
 
-    /// Writes the scales of rows, given the sequence of each row.
     pub(in crate::model) fn write(
         &self,
         executor: &mut Executor,

@@ -9,7 +9,6 @@ use super::super::batch::Batch;
 use super::super::cache::{BlockManager, BlockTables, MAX_VIEWS, SequenceId};
 use super::super::key_shape::{KeyShape, table_len};
 
-/// A position of a sequence.
 type TokenPosition = (SequenceId, u32);
 
 /// The keys that the queries of a pass attend to in a KV group.

@@ -53,7 +53,6 @@ pub enum LabOp {
     },
     /// Subtracts a share of the component along a direction of norm 1.
     Project {
-        /// The direction.
         direction: Vec<f32>,
         /// The share; 1 removes the whole component.
         share: f32,
@@ -178,7 +177,6 @@ impl Lab {
     /// Maximum number of edits. An edit of a value in every layer counts once for each layer.
     pub const MAX_EDITS: usize = 512;
 
-    /// A lab of these captures and edits.
     pub fn new(captures: Vec<LabCapture>, edits: Vec<LabEdit>) -> Self {
         let mut hash = Sha256::new();
         for edit in &edits {
@@ -222,12 +220,9 @@ impl Lab {
     }
 }
 
-/// A captured row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CapturedRow {
-    /// The sequence.
     pub sequence: SequenceId,
-    /// The position.
     pub position: u32,
     /// Index of the point among those of the model.
     pub point: usize,
@@ -411,7 +406,6 @@ impl PassLab {
 /// The tensors of captured rows, by point.
 pub(super) type CapturedTensors = Vec<(usize, Tensor)>;
 
-/// Reads the rows that a pass captured.
 pub(super) fn read(
     executor: &Executor,
     captured: &CapturedTensors,

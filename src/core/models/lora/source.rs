@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 pub struct AdapterSource {
     /// A GGUF file or a PEFT folder.
     pub path: PathBuf,
-    /// The scale.
     pub scale: f32,
 }
 

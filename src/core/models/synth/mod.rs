@@ -64,7 +64,6 @@ pub enum Error {
     /// The architecture does not have the parameter.
     #[error("`{name}` is not a parameter of `{arch}`{}", or_list(.near.as_deref(), arch))]
     Parameter {
-        /// The given name.
         name: String,
         /// The architecture.
         arch: String,
@@ -76,7 +75,6 @@ pub enum Error {
         "`{name}` of `{arch}` follows from its other parameters ({from}), so no value can be given for it"
     )]
     Derived {
-        /// The given name.
         name: String,
         /// The architecture.
         arch: String,
@@ -86,7 +84,6 @@ pub enum Error {
     /// A model with the other given values does not read the parameter.
     #[error("nothing in a model of `{arch}` with these parameters reads `{name}`")]
     Unread {
-        /// The given name.
         name: String,
         /// The architecture.
         arch: String,
@@ -96,7 +93,6 @@ pub enum Error {
         "`{name}` is a tensor of `{arch}`, but a model with these parameters has none of this name"
     )]
     Unused {
-        /// The given name.
         name: String,
         /// The architecture.
         arch: String,
@@ -104,7 +100,6 @@ pub enum Error {
     /// The architecture does not have the optional tensor.
     #[error("`{name}` is not an optional tensor of `{arch}`{}", hint(.near.as_deref()))]
     Tensor {
-        /// The given name.
         name: String,
         /// The architecture.
         arch: String,
@@ -125,7 +120,6 @@ pub enum Error {
     Quantize {
         /// Name of the tensor.
         tensor: String,
-        /// The error.
         source: ggml::Error,
     },
     /// The file could not be written.

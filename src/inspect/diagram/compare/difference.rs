@@ -2,7 +2,6 @@
 
 use lab_base::util::wording::{capital, listed};
 
-/// The level of a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DifferenceLevel {
     /// The computation differs.
@@ -14,7 +13,6 @@ pub enum DifferenceLevel {
 /// A difference between two drawings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DrawingDifference {
-    /// The level of the difference.
     pub level: DifferenceLevel,
     /// Where the difference is: slots and parts, with the number of the kind of layers if there are several.
     pub places: Vec<String>,

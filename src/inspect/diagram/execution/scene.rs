@@ -17,7 +17,6 @@ pub struct Scene {
     /// The kinds of layers that the scene is about, as indices in [`super::super::Drawing::kinds`]; empty if it is
     /// about the whole model.
     pub kinds: Vec<usize>,
-    /// The picture of the scene.
     pub picture: ScenePicture,
 }
 
@@ -51,7 +50,6 @@ impl Scene {
     }
 }
 
-/// The picture of a scene.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ScenePicture {
     /// The tokens of a prompt run through all layers, several in each pass; with the kinds of layers that write keys

@@ -63,7 +63,6 @@ impl Anchor {
 #[derive(Clone, Debug, PartialEq)]
 pub struct PathSegment(pub char, pub Vec<Point>);
 
-/// An item to draw.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DrawItem {
     /// A rectangle with rounded corners.

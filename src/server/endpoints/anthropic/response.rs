@@ -13,7 +13,6 @@ use lab_core::engine::{AnswerToken, FinishReason, StopMatch, Usage};
 
 use crate::http::error_format::anthropic_error;
 
-/// The writer of a message.
 pub(super) struct MessageWriter {
     envelope: Envelope,
     /// Number of tokens of the prompt.

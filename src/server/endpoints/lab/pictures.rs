@@ -20,7 +20,6 @@ use lab_inspect::pictures::{self, ChartFilter, LabPicture};
 impl FieldType for LabPicture {}
 
 fields! {
-    /// A picture.
     struct PictureRequest {
         /// What it shows: `lens`, `patch`, `routing`, `attention` or `attribution`.
         picture: LabPicture,

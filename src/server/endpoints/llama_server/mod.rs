@@ -29,7 +29,6 @@ use response::{NativeWriter, ResponseData};
 pub(crate) use settings::defaults;
 
 const PROMPT: &str = "prompt";
-/// The fields of a prompt that is an object.
 const PROMPT_OBJECT: object_fields::ObjectFields =
     object_fields::ObjectFields::of("prompt_string multimodal_data");
 /// Maximum length of the list of most probable tokens.

@@ -18,7 +18,6 @@ use lab_core::engine::{AnswerToken, FinishReason, StopMatch, Usage};
 
 use super::tools::{ClientTools, ToolKind, free_text};
 
-/// The writer of a response.
 pub(super) struct ResponseWriter {
     envelope: Envelope,
     /// The fields of the request that the response repeats.

@@ -82,7 +82,6 @@ fn with_pings(events: BoxStream<'static, SseEvents>, ping: Duration) -> Response
     event_response(parts.map(Ok::<_, Infallible>))
 }
 
-/// A response whose body is the text of events, in these parts.
 pub(crate) fn event_response(
     parts: impl Stream<Item = Result<Bytes, Infallible>> + Send + 'static,
 ) -> Response {

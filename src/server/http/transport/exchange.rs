@@ -43,7 +43,6 @@ impl ConnectionPool {
         Arc::new(Self { socket, idle })
     }
 
-    /// The path of the socket.
     pub fn socket(&self) -> &Path {
         &self.socket
     }

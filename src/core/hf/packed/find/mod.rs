@@ -27,7 +27,6 @@ pub(super) struct FoundMatrix {
     /// Dimensions, the slowest first.
     pub(super) shape: Vec<u64>,
     pub(super) packed: Packed,
-    /// The stored tensor with the codes.
     pub(super) codes: StoredTensor,
 }
 
