@@ -1,5 +1,5 @@
 //! How long a definition takes from text to plan: the promise is under 5 ms for each architecture.
-#![allow(missing_docs, clippy::unwrap_used, reason = "a bench")]
+#![allow(clippy::unwrap_used, reason = "a bench")]
 
 use std::hint::black_box;
 use std::time::Instant;

@@ -27,7 +27,7 @@ pub mod served;
 mod tests;
 
 pub use app::app;
-pub use endpoints::lab::{LabRequest, patched as lab_patch, pieces as lab_pieces};
+pub use endpoints::lab::{patched as lab_patch, pieces as lab_pieces};
 pub use http::access::Access;
 pub use local::{Refusal, Reply, ReplyEvent, check, prompt, refusal, reply};
 pub use pool::{
@@ -38,4 +38,5 @@ pub use process::{
     EXIT_MODEL_CHANGED, EXIT_WORKER_LOST, EngineProcess, EngineProcessConfig, LineCallback,
     LoadError, LoadReport,
 };
+pub use request::lab::LabRequest;
 pub use response::completion_parser::CompletionDelta;

@@ -3,7 +3,6 @@
     clippy::unwrap_used,
     clippy::print_stdout,
     unreachable_pub,
-    missing_docs,
     reason = "tests"
 )]
 

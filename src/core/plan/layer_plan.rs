@@ -39,10 +39,6 @@ pub(super) fn blocks(layers: &[LayerPlan]) -> impl Iterator<Item = &Unit> + Clon
 
 /// One sublayer with at least one active branch; see the formula in `arch`.
 #[derive(Clone, Debug, PartialEq)]
-#[expect(
-    missing_docs,
-    reason = "the fields are those of `arch::Slot`, resolved"
-)]
 pub struct SlotPlan {
     pub path: String,
     /// The index in [`crate::arch::Stack::slots`].
@@ -60,10 +56,6 @@ pub struct SlotPlan {
 
 /// One active branch.
 #[derive(Clone, Debug, PartialEq)]
-#[expect(
-    missing_docs,
-    reason = "the fields are those of `arch::Branch`, resolved"
-)]
 pub struct BranchPlan {
     pub name: String,
     /// The index in [`crate::arch::Slot::branches`].

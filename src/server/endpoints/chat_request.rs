@@ -10,12 +10,12 @@ use serde_json::json;
 use crate::served::ServedModel;
 use lab_core::engine::Request;
 
-use super::lab;
 use crate::Pool;
 use crate::http::error::Error;
 use crate::http::json::Json;
 use crate::request::fields::{self, BodyFields, FieldDoc, RequestPart};
 use crate::request::generation::{self, GenerationParams, PromptTruncation, choice_requests};
+use crate::request::lab;
 use crate::request::messages::Messages;
 use crate::request::tools::Tools;
 use crate::response::completion_parser::CompletionParser;

@@ -14,12 +14,12 @@ use crate::served::ServedModel;
 use lab_core::engine::Passage;
 use lab_core::engine::PooledOutput;
 
-use super::lab;
 use crate::Pool;
 use crate::http::error::{Error, quoted};
 use crate::http::json::JsonText;
 use crate::request::fields::{self, BodyFields, FieldDoc, fields};
 use crate::request::input::{TextOrTokens, texts_or_tokens};
+use crate::request::lab;
 use crate::request::passages::{PassageTokenizer, TextTruncation};
 use crate::response::pooled::{self, MAX_TEXTS, PooledResults};
 
@@ -109,7 +109,7 @@ pub(crate) async fn embeddings(
     };
     let kept = request.kept(width)?;
     let passages = request.passages(&served, &truncation, texts)?;
-    let plan = wanted.as_ref().map(|wanted| wanted.plan(&served));
+    let plan = wanted.as_ref().map(|wanted| wanted.resolve(&served));
     let plan = plan.transpose()?;
     let results = pooled::results(&served, passages, plan.as_ref(), INPUT).await?;
     let PooledResults {

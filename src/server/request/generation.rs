@@ -17,8 +17,8 @@ use super::fields::{self, BodyFields, FieldDoc, fields};
 use super::object_fields::ObjectFields;
 use super::response_format::{self, ConstraintSpec};
 use super::sampling::{self, SamplingFields};
-use crate::endpoints::lab::{self, LabRequest};
 use crate::http::error::{Error, quoted};
+use crate::request::lab::{self, LabRequest};
 use crate::served::DEFAULT_MODEL;
 
 /// Maximum number of completions of one request, over all its prompts.
@@ -419,7 +419,11 @@ impl GenerationParams {
                 .as_deref()
                 .map(adapter_scales::distinct_scales)
                 .transpose()?,
-            lab: self.lab.as_ref().map(|lab| lab.plan(served)).transpose()?,
+            lab: self
+                .lab
+                .as_ref()
+                .map(|lab| lab.resolve(served))
+                .transpose()?,
             diffusion: self.diffusion,
             trace: common.diffusion_trace == Some(true),
         })

@@ -6,6 +6,7 @@ pub(crate) mod fields;
 pub(crate) mod generation;
 pub(crate) mod input;
 pub(crate) mod json_access;
+pub(crate) mod lab;
 pub(crate) mod logit_bias;
 pub(crate) mod messages;
 pub(crate) mod object_fields;

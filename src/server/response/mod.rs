@@ -3,6 +3,7 @@
 pub(crate) mod completion_parser;
 pub(crate) mod envelope;
 pub(crate) mod item_store;
+pub(crate) mod lab;
 pub(crate) mod logprobs;
 pub(crate) mod output_parsing;
 pub(crate) mod pooled;

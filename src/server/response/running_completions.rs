@@ -16,10 +16,10 @@ use lab_core::engine::{
     Usage,
 };
 
-use crate::endpoints::lab;
 use crate::http::context::RequestContext;
 use crate::http::error::Error;
 use crate::http::json::JsonText;
+use crate::request::lab;
 use crate::response::completion_parser::{CompletionDelta, CompletionParser};
 
 /// The events of all completions of a request, each with its completion's index.

@@ -1,13 +1,17 @@
 //! Attribution of a logit to the parts of a model that add to the hidden state: which hidden states are captured.
 
+use serde::Deserialize;
+
 use crate::model::{LOGITS, LabCapture, Points};
 
 use super::{Lengths, PositionSelector, Rejected, refuse};
 
 /// The parts that a logit is attributed to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum AttributionUnit {
     /// The embedding and the layers.
+    #[default]
     Layers,
     /// The embedding and the slots of the layers: attention, MLP.
     Slots,

@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use serde::Deserialize;
+
 use crate::arch::PointParts;
 use crate::artifacts::vectors::Translators;
 use crate::model::{LOGITS, Lab, LabCapture, LabEdit, Point, Points, Positions};
@@ -22,7 +24,11 @@ pub use edit::{Edit, EditOp};
 pub use vector::EditVector;
 
 /// A set of tokens of a sequence.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(
+    rename_all = "snake_case",
+    expecting = "expected last, all, prompt, answer or a list of positions"
+)]
 pub enum PositionSelector {
     /// The last token of the prompt.
     #[default]
@@ -34,6 +40,7 @@ pub enum PositionSelector {
     /// The tokens of the completion that are read. The last one is not.
     Answer,
     /// These positions. Negative ones count from the end of the prompt.
+    #[serde(untagged)]
     List(Vec<i64>),
 }
 

@@ -25,7 +25,7 @@ use lab_core::engine::{
 use lab_core::model::LOGITS;
 use lab_sampling::Logprobs;
 
-use super::objects::{MAX_ITEMS, Places, TokenRef, positions};
+use crate::request::lab::objects::{MAX_ITEMS, TokenRef, positions, too_many};
 
 /// Maximum number of runs in a grid.
 const MAX_RUNS: usize = 4096;
@@ -44,7 +44,7 @@ fields! {
         /// Points or patterns of points; default: the hidden state after every layer.
         points: Option<Vec<String>>,
         /// Positions, each a column of the grid; `all` at once; default: each of the prompt.
-        positions: Option<Places>,
+        positions: Option<PositionSelector>,
         /// What is measured at the last token: the log-probability of `token`, or its logit less that of `against`.
         metric: Metric,
     }
@@ -152,7 +152,7 @@ fn tokens(served: &ServedModel, param: &'static str, prompt: &Value) -> Result<V
 }
 
 /// The columns of a grid; each column holds positions of a prompt of `n` tokens.
-fn columns(asked: Option<Places>, n: usize) -> Result<Vec<Vec<i64>>, Error> {
+fn columns(asked: Option<PositionSelector>, n: usize) -> Result<Vec<Vec<i64>>, Error> {
     let n = n as i64;
     let resolved = |at: &i64| if *at < 0 { n + *at } else { *at };
     let found = match positions("positions", asked, PositionSelector::Prompt)? {
@@ -231,7 +231,7 @@ pub async fn patched(
 /// The grid: a row for each point, a column for each position.
 async fn grid(served: &Arc<ServedModel>, asked: Patch) -> Result<Value, Error> {
     let patterns = asked.points.unwrap_or_else(|| vec!["layers.*.out".into()]);
-    super::too_many("points", patterns.len(), MAX_ITEMS)?;
+    too_many("points", patterns.len(), MAX_ITEMS)?;
     let id = |target: TokenRef, param: &str| {
         let id = target.id(served.handle.tokenizer(), param)?;
         check_ids("metric", &[id], served)?;

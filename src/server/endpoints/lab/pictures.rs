@@ -14,7 +14,7 @@ use crate::http::error::Error;
 use crate::request::fields;
 use crate::request::fields::{BodyFields, FieldDoc, FieldType, fields};
 
-use super::objects::{MAX_POSITIONS, too_many};
+use crate::request::lab::objects::{MAX_POSITIONS, too_many};
 use lab_inspect::pictures::{self, ChartFilter, LabPicture};
 
 impl FieldType for LabPicture {}

@@ -20,7 +20,7 @@ use lab_base::weights::safetensors::Dtype;
 use lab_core::artifacts::vectors::SaveError;
 
 use super::artifacts::id_of;
-use super::objects::Vector;
+use crate::request::lab::objects::Vector;
 
 /// Path of the list, to which vectors are uploaded.
 pub(crate) const ROUTE: &str = "/v1/lab/vectors";

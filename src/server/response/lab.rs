@@ -25,12 +25,14 @@ use lab_core::artifacts::store::Artifact;
 use lab_core::artifacts::vectors::VectorContent;
 use lab_core::engine::{AttributionResult, CapturedPoint, LabResult, LensRow, Reduction};
 
-use super::objects::{Encoding, Output};
-use super::{LabRequest, artifacts};
 use crate::http::error::Error;
 use crate::http::json::{JsonText, json_text};
+use crate::request::lab::objects::{Encoding, Output};
+use crate::request::lab::{FeatureRequest, LabRequest};
 use lab_core::artifacts::packed::Dtype;
 
+/// Path of the list of artifacts.
+pub(crate) const ARTIFACTS_ROUTE: &str = "/v1/lab/artifacts";
 /// Maximum size in bytes of a plan in the metadata of a file; of a longer one the file has a digest.
 const MAX_TEXT: usize = 1 << 20;
 
@@ -315,14 +317,6 @@ impl LabRequest {
         own.collect()
     }
 
-    /// The captured points and patterns of points.
-    pub fn patterns(&self) -> impl Iterator<Item = &str> {
-        self.plan
-            .captures
-            .iter()
-            .map(|capture| capture.point.as_str())
-    }
-
     /// The result as JSON for a response.
     pub fn json(&self, result: &LabResult, served: &ServedModel) -> Value {
         self.written(result, served, &WANTED, |report| json!(report))
@@ -403,7 +397,7 @@ impl LabRequest {
             captures,
             artifact,
             attribution: attribution.map(|of| AttributedJson::new(of, tokenizer)),
-            lens: self.plan.lens.as_ref().map(|_| points.collect()),
+            lens: self.lens.as_ref().map(|_| points.collect()),
         }
     }
 
@@ -411,7 +405,9 @@ impl LabRequest {
     fn values<'a>(&'a self, result: &'a LabResult, is_over: &AtomicBool) -> Vec<Shown<'a>> {
         let mut names = HashSet::new();
         let value = |captured: &'a CapturedPoint| {
-            let captured = self.featured(captured, is_over);
+            let asked = self.captures.get(captured.of);
+            let sae = asked.and_then(|one| one.sae.as_ref());
+            let captured = featured(captured, sae, is_over);
             // Of no rows there is no mean and no maximum.
             let is_one = matches!(captured.reduce, Reduction::Mean | Reduction::Max)
                 && !captured.positions.is_empty();
@@ -425,56 +421,14 @@ impl LabRequest {
                 name = format!("{}#{n}", captured.point);
             }
             Shown {
-                sae: self.saes.get(captured.of).and_then(Option::as_deref),
-                dtype: self.dtypes.get(captured.of).copied().unwrap_or_default(),
+                sae: sae.map(|sae| sae.id.as_str()),
+                dtype: asked.map_or_else(Dtype::default, |one| one.dtype),
                 shape: n_rows.into_iter().chain(dims).collect(),
                 name,
                 captured,
             }
         };
         result.captures.iter().map(value).collect()
-    }
-
-    /// The strongest features of each row if they are requested, otherwise the value itself. The features are not
-    /// complete if the work is over before.
-    fn featured<'a>(
-        &self,
-        captured: &'a CapturedPoint,
-        is_over: &AtomicBool,
-    ) -> Cow<'a, CapturedPoint> {
-        let found = self
-            .found
-            .get()
-            .and_then(|all| all.get(captured.of)?.as_deref());
-        let Some(VectorContent::Sae(sae)) = found else {
-            return Cow::Borrowed(captured);
-        };
-        let k = self.k_of_features[captured.of].min(sae.n_features());
-        let mut out = CapturedPoint {
-            shape: vec![k as u64],
-            reduce: Reduction::TopK(k),
-            ..CapturedPoint::like(captured)
-        };
-        let parts: Vec<&[f32]> = captured
-            .elements
-            .chunks(ROWS_AT_ONCE * sae.width())
-            .collect();
-        let strongest = |at: usize| {
-            if is_over.load(Ordering::Acquire) {
-                return Err(());
-            }
-            let mut own = CapturedPoint::like(captured);
-            for features in sae.features(parts[at]).chunks_exact(sae.n_features()) {
-                own.push_top(k, features);
-            }
-            Ok(own)
-        };
-        let _ = parallel::in_order(parts.len(), strongest, |own| {
-            out.elements.extend(own.elements);
-            out.places.extend(own.places);
-            Ok(())
-        });
-        Cow::Owned(out)
     }
 
     /// The metadata of a file of values.
@@ -508,13 +462,59 @@ impl LabRequest {
     }
 }
 
+/// The strongest features of each row if they are requested, otherwise the value itself. The features are not complete if
+/// the work is over before.
+fn featured<'a>(
+    captured: &'a CapturedPoint,
+    asked: Option<&FeatureRequest>,
+    is_over: &AtomicBool,
+) -> Cow<'a, CapturedPoint> {
+    let asked = asked.and_then(|one| Some((one.k, one.content.get()?.as_ref())));
+    let Some((k, VectorContent::Sae(sae))) = asked else {
+        return Cow::Borrowed(captured);
+    };
+    let k = k.min(sae.n_features());
+    let mut out = CapturedPoint {
+        shape: vec![k as u64],
+        reduce: Reduction::TopK(k),
+        ..CapturedPoint::like(captured)
+    };
+    let parts: Vec<&[f32]> = captured
+        .elements
+        .chunks(ROWS_AT_ONCE * sae.width())
+        .collect();
+    let strongest = |at: usize| {
+        if is_over.load(Ordering::Acquire) {
+            return Err(());
+        }
+        let mut own = CapturedPoint::like(captured);
+        for features in sae.features(parts[at]).chunks_exact(sae.n_features()) {
+            own.push_top(k, features);
+        }
+        Ok(own)
+    };
+    let _ = parallel::in_order(parts.len(), strongest, |own| {
+        out.elements.extend(own.elements);
+        out.places.extend(own.places);
+        Ok(())
+    });
+    Cow::Owned(out)
+}
+
 /// The description of the file in a response. If the file could not be written, the values are in the response.
 fn artifact(kept: Result<Artifact, store::Error>) -> Value {
     match kept {
-        Ok(kept) => artifacts::json_of(&kept),
+        Ok(kept) => artifact_json(&kept),
         Err(error) => {
             tracing::error!(%error, "captured values were not kept as a file");
             json!({ "error": error.to_string() })
         }
     }
+}
+
+/// The JSON description of a kept result.
+pub(crate) fn artifact_json(kept: &Artifact) -> Value {
+    let mut out = json!(kept);
+    out["url"] = format!("{ARTIFACTS_ROUTE}/{}", kept.id).into();
+    out
 }

@@ -1,28 +1,32 @@
-//! The JSON objects of a lab plan, and their conversion to those of the engine.
+//! The JSON objects of a lab plan, and what a request makes of each.
 
 use serde::Deserialize;
 
 use lab_core::arch::PointParts;
-use lab_core::engine;
-use lab_core::engine::{Edit, EditOp, PositionSelector};
+use lab_core::engine::{
+    Attribution, AttributionUnit, Capture, Edit, EditOp, EditVector, Lens, PositionSelector,
+    Reduction,
+};
 
-use super::FIELD;
+use super::{AttributionRequest, CaptureRequest, EditRequest, FIELD, FeatureRequest, LensRequest};
 use crate::http::error::Error;
 use lab_core::artifacts::packed::{Dtype, PackedArray};
 
 /// Maximum number of captures, edits or targets of a request.
-pub(super) const MAX_ITEMS: usize = 64;
+pub(crate) const MAX_ITEMS: usize = 64;
 /// Maximum number of tokens of an edit.
 const MAX_TOKENS: usize = 1024;
 /// Maximum length of the lists of most probable tokens and of largest elements.
-pub(super) const MAX_TOP: usize = 1000;
+const MAX_TOP: usize = 1000;
+/// Maximum number of layers in the list of a lens.
+const MAX_LAYERS: usize = 1024;
 /// Maximum number of positions in a list.
-pub(super) const MAX_POSITIONS: usize = 1 << 20;
+pub(crate) const MAX_POSITIONS: usize = 1 << 20;
 
 /// The encoding of numbers in a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Encoding {
+pub(crate) enum Encoding {
     #[default]
     Base64,
     Numbers,
@@ -31,30 +35,11 @@ pub(super) enum Encoding {
 /// Where captured values go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Output {
+pub(crate) enum Output {
     /// Into the response.
     Inline,
     /// Into a file.
     Artifact,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(
-    untagged,
-    expecting = "expected last, all, prompt, answer or a list of positions"
-)]
-pub(super) enum Places {
-    Named(NamedPlaces),
-    List(Vec<i64>),
-}
-
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum NamedPlaces {
-    Last,
-    All,
-    Prompt,
-    Answer,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -71,7 +56,7 @@ pub(super) enum ReductionName {
 #[serde(deny_unknown_fields)]
 pub(super) struct CaptureObject {
     pub(super) point: String,
-    pub(super) positions: Option<Places>,
+    pub(super) positions: Option<PositionSelector>,
     pub(super) reduce: Option<ReductionName>,
     pub(super) k: Option<usize>,
     pub(super) dtype: Option<Dtype>,
@@ -84,7 +69,7 @@ pub(super) struct CaptureObject {
 pub(super) struct EditObject {
     pub(super) point: String,
     pub(super) op: EditOp,
-    pub(super) positions: Option<Places>,
+    pub(super) positions: Option<PositionSelector>,
     /// Tokens whose rows are edited.
     pub(super) tokens: Option<Vec<TokenRef>>,
     pub(super) vector: Option<Vector>,
@@ -110,16 +95,9 @@ pub(super) enum Period {
     Always,
 }
 
-/// The vectors and tokens that an edit names, which are resolved per model.
+/// The stored vector that an edit names.
 #[derive(Clone, Debug)]
-pub(super) struct Names {
-    pub(super) vector: Reference,
-    pub(super) tokens: Option<Vec<TokenRef>>,
-}
-
-/// The stored vectors that an edit names.
-#[derive(Clone, Debug)]
-pub(super) enum Reference {
+pub(super) enum StoredVector {
     Nothing,
     /// The directions with this id.
     Directions(String),
@@ -131,34 +109,25 @@ pub(super) enum Reference {
 #[serde(deny_unknown_fields)]
 pub(super) struct LensObject {
     pub(super) layers: Option<Vec<u64>>,
-    pub(super) positions: Option<Places>,
+    pub(super) positions: Option<PositionSelector>,
     pub(super) top_k: Option<usize>,
     pub(super) targets: Option<Vec<TokenRef>>,
     /// Id of the translators.
     pub(super) translator: Option<String>,
 }
 
-/// The parts to which a logit is attributed.
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Parted {
-    Layers,
-    Slots,
-    Heads,
-}
-
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct AttributionObject {
     pub(super) of: TokenRef,
-    pub(super) to: Option<Parted>,
-    pub(super) positions: Option<Places>,
+    pub(super) to: Option<AttributionUnit>,
+    pub(super) positions: Option<PositionSelector>,
 }
 
 /// A token by its id or its text.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged, expecting = "expected a token id or the text of a token")]
-pub(super) enum TokenRef {
+pub(crate) enum TokenRef {
     Id(u32),
     Text(String),
 }
@@ -168,14 +137,14 @@ pub(super) enum TokenRef {
     untagged,
     expecting = "expected numbers, rows of numbers, an object with `data`, `shape` and `dtype`, or an id"
 )]
-pub(super) enum Vector {
+pub(crate) enum Vector {
     Id(String),
     Row(Vec<f32>),
     Rows(Vec<Vec<f32>>),
     Packed(PackedArray),
 }
 
-pub(super) fn too_many(what: &str, found: usize, most: usize) -> Result<(), Error> {
+pub(crate) fn too_many(what: &str, found: usize, most: usize) -> Result<(), Error> {
     if found <= most {
         return Ok(());
     }
@@ -184,25 +153,19 @@ pub(super) fn too_many(what: &str, found: usize, most: usize) -> Result<(), Erro
     Err(Error::invalid_value(param, message))
 }
 
-pub(super) fn positions(
+/// The positions in a field, if the list is not too long.
+pub(crate) fn positions(
     param: &str,
-    places: Option<Places>,
+    asked: Option<PositionSelector>,
     default: PositionSelector,
 ) -> Result<PositionSelector, Error> {
-    Ok(match places {
-        None => default,
-        Some(Places::Named(NamedPlaces::Last)) => PositionSelector::Last,
-        Some(Places::Named(NamedPlaces::All)) => PositionSelector::All,
-        Some(Places::Named(NamedPlaces::Prompt)) => PositionSelector::Prompt,
-        Some(Places::Named(NamedPlaces::Answer)) => PositionSelector::Answer,
-        Some(Places::List(list)) => {
-            too_many(param, list.len(), MAX_POSITIONS)?;
-            PositionSelector::List(list)
-        }
-    })
+    if let Some(PositionSelector::List(list)) = &asked {
+        too_many(param, list.len(), MAX_POSITIONS)?;
+    }
+    Ok(asked.unwrap_or(default))
 }
 
-pub(super) fn top(param: &str, k: usize) -> Result<usize, Error> {
+fn top(param: &str, k: usize) -> Result<usize, Error> {
     if (1..=MAX_TOP).contains(&k) {
         return Ok(k);
     }
@@ -211,19 +174,92 @@ pub(super) fn top(param: &str, k: usize) -> Result<usize, Error> {
     Err(Error::invalid_value(param, message))
 }
 
+impl CaptureObject {
+    /// The capture at a place in the plan.
+    pub(super) fn read(self, at: &str) -> Result<CaptureRequest, Error> {
+        let k = || top(&format!("{at}.k"), self.k.unwrap_or(10));
+        let reduce = self.reduce.unwrap_or(ReductionName::None);
+        let (reduce, sae) = match (self.sae, reduce) {
+            (Some(id), ReductionName::None | ReductionName::TopK) => {
+                (Reduction::None, Some(FeatureRequest::new(id, k()?)))
+            }
+            (Some(_), _) => {
+                let param = format!("{FIELD}.{at}.reduce");
+                let message = format!("`{param}`: with `sae`, expected `none` or `top_k`");
+                return Err(Error::invalid_value(param, message));
+            }
+            (None, ReductionName::None) => (Reduction::None, None),
+            (None, ReductionName::Mean) => (Reduction::Mean, None),
+            (None, ReductionName::Norm) => (Reduction::Norm, None),
+            (None, ReductionName::Max) => (Reduction::Max, None),
+            (None, ReductionName::TopK) => (Reduction::TopK(k()?), None),
+        };
+        let param = format!("{at}.positions");
+        Ok(CaptureRequest {
+            capture: Capture {
+                positions: positions(&param, self.positions, PositionSelector::Last)?,
+                point: self.point,
+                reduce,
+                n_features: 0,
+            },
+            dtype: self.dtype.unwrap_or_default(),
+            sae,
+        })
+    }
+}
+
+impl LensObject {
+    pub(super) fn read(self) -> Result<LensRequest, Error> {
+        let targets = self.targets.unwrap_or_default();
+        too_many("lens.targets", targets.len(), MAX_ITEMS)?;
+        let layers = self.layers.as_deref();
+        too_many("lens.layers", layers.map_or(0, <[u64]>::len), MAX_LAYERS)?;
+        let points = match layers {
+            Some(layers) => layers.iter().map(|n| format!("layers.{n}.out")).collect(),
+            None => vec!["layers.*.out".into()],
+        };
+        Ok(LensRequest {
+            lens: Lens {
+                points,
+                positions: positions("lens.positions", self.positions, PositionSelector::Last)?,
+                top_k: top("lens.top_k", self.top_k.unwrap_or(10))?,
+                targets: Vec::new(),
+                translators: None,
+            },
+            targets,
+            translator: self.translator,
+        })
+    }
+}
+
+impl AttributionObject {
+    pub(super) fn read(self) -> Result<AttributionRequest, Error> {
+        let param = "attribution.positions";
+        Ok(AttributionRequest {
+            attribution: Attribution {
+                of: 0,
+                among: self.to.unwrap_or_default(),
+                positions: positions(param, self.positions, PositionSelector::Last)?,
+            },
+            of: self.of,
+        })
+    }
+}
+
 impl EditObject {
-    pub(super) fn read(self, at: &str) -> Result<(Edit, Names), Error> {
+    /// The edit at a place in the plan.
+    pub(super) fn read(self, at: &str) -> Result<EditRequest, Error> {
         let fault = |field: &str, message: &str| {
             let param = format!("{FIELD}.{at}{field}");
             Error::invalid_value(&param, format!("`{param}`: {message}"))
         };
         let op = self.op;
-        let mut reference = match (self.sae, self.feature) {
-            (Some(sae), Some(feature)) => Reference::Feature(sae, feature),
-            (None, None) => Reference::Nothing,
+        let mut stored = match (self.sae, self.feature) {
+            (Some(sae), Some(feature)) => StoredVector::Feature(sae, feature),
+            (None, None) => StoredVector::Nothing,
             _ => return Err(fault("", "`sae` and `feature` belong together")),
         };
-        let has_feature = !matches!(reference, Reference::Nothing);
+        let has_feature = !matches!(stored, StoredVector::Nothing);
         if has_feature && (self.vector.is_some() || self.heads.is_some() || self.neurons.is_some())
         {
             let message = "a `feature` takes no `vector`, `heads` or `neurons`";
@@ -232,7 +268,7 @@ impl EditObject {
         let vector = match self.vector {
             None => Vec::new(),
             Some(Vector::Id(id)) => {
-                reference = Reference::Directions(id);
+                stored = StoredVector::Directions(id);
                 Vec::new()
             }
             Some(Vector::Row(row)) => vec![row],
@@ -243,8 +279,8 @@ impl EditObject {
             }
         };
         let takes_vector = matches!(op, EditOp::Add | EditOp::Set | EditOp::ProjectOut);
-        let is_referred = !matches!(reference, Reference::Nothing);
-        let has_vector = is_referred || !vector.is_empty();
+        let is_stored = !matches!(stored, StoredVector::Nothing);
+        let has_vector = is_stored || !vector.is_empty();
         if takes_vector != has_vector && !(has_feature && op == EditOp::Clamp) {
             let message = match takes_vector {
                 true => "`op` needs a `vector`",
@@ -289,7 +325,7 @@ impl EditObject {
             point: self.point,
             op,
             positions,
-            vector: engine::EditVector::Rows(vector),
+            vector: EditVector::Rows(vector),
             parts,
             scale: self.scale.unwrap_or(1.0),
             bounds: [
@@ -298,10 +334,10 @@ impl EditObject {
             ],
             norm_match: self.norm_match == Some(true),
         };
-        let names = Names {
-            vector: reference,
+        Ok(EditRequest {
+            edit,
+            vector: stored,
             tokens: self.tokens,
-        };
-        Ok((edit, names))
+        })
     }
 }
