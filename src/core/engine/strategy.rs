@@ -1,7 +1,7 @@
 //! How the tokens of one request are found. The engine loop runs requests and knows no strategy. A strategy reads
 //! one [`Sequence`] and its rows, and knows neither the model nor other requests.
 
-use std::any::Any;
+use std::ops::Range;
 
 use crate::model::Batch;
 use lab_base::tokenizer::Tokenizer;
@@ -26,8 +26,22 @@ pub(super) struct OutputRow<'l> {
     pub(super) hidden: &'l [f32],
 }
 
+/// All that the rows of a pass over an unfinished text depend on.
+#[derive(PartialEq)]
+pub(super) struct SharedInput<'s> {
+    pub(super) tokens: &'s [u32],
+    pub(super) n_prompt: usize,
+    /// Scales of the adapters.
+    pub(super) scales: &'s [f32],
+    /// The positions that the pass fills.
+    pub(super) block: &'s Range<usize>,
+    /// For each position whether its token is fixed.
+    pub(super) is_fixed: &'s [bool],
+    pub(super) cfg_scale: Option<f64>,
+}
+
 /// A way of decoding one request. A step calls these methods in this order.
-pub(super) trait Strategy: Any {
+pub(super) trait Strategy {
     /// Whether the prompt may come from the prefix cache.
     fn reuses_prefix(&self) -> bool {
         false
@@ -41,9 +55,9 @@ pub(super) trait Strategy: Any {
     /// The request as a job of the scheduler.
     fn job(&self, sequence: &Sequence) -> Job;
 
-    /// Whether the pass of the other request gives the rows of this one too.
-    fn is_duplicate(&self, _sequence: &Sequence, _other: (&Sequence, &dyn Strategy)) -> bool {
-        false
+    /// All that the rows of the next pass depend on, if requests with the same input may share them.
+    fn shared_input<'s>(&'s self, _sequence: &'s Sequence) -> Option<SharedInput<'s>> {
+        None
     }
 
     /// Adds the next `n` tokens to a pass.

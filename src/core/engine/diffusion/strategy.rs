@@ -1,6 +1,5 @@
 //! Text diffusion of one request: the current block, and the tokens that a step fixes.
 
-use std::any::Any;
 use std::ops::Range;
 
 use crate::model::Batch;
@@ -14,7 +13,7 @@ use super::super::event::{Event, Failure, FinishReason};
 use super::super::remasking::Remasking;
 use super::super::scheduler::Job;
 use super::super::sequence::Sequence;
-use super::super::strategy::{OutputRow, StepOutcome, Strategy};
+use super::super::strategy::{OutputRow, SharedInput, StepOutcome, Strategy};
 use super::settings::DiffusionSettings;
 
 /// The token that a step proposes for a masked position.
@@ -169,19 +168,14 @@ impl Strategy for DiffusionStrategy {
         }
     }
 
-    /// Whether both requests have the same input to the pass.
-    fn is_duplicate(&self, sequence: &Sequence, other: (&Sequence, &dyn Strategy)) -> bool {
-        let (other_sequence, other) = other;
-        let other: &dyn Any = other;
-        other.downcast_ref::<Self>().is_some_and(|other| {
-            !self.settings.approximate_cache
-                && !other.settings.approximate_cache
-                && self.settings.cfg_scale == other.settings.cfg_scale
-                && sequence.scales == other_sequence.scales
-                && sequence.n_prompt == other_sequence.n_prompt
-                && self.block == other.block
-                && sequence.tokens == other_sequence.tokens
-                && self.is_fixed == other.is_fixed
+    fn shared_input<'s>(&'s self, sequence: &'s Sequence) -> Option<SharedInput<'s>> {
+        (!self.settings.approximate_cache).then_some(SharedInput {
+            tokens: &sequence.tokens,
+            n_prompt: sequence.n_prompt,
+            scales: &sequence.scales,
+            block: &self.block,
+            is_fixed: &self.is_fixed,
+            cfg_scale: self.settings.cfg_scale,
         })
     }
 

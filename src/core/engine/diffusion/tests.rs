@@ -9,14 +9,16 @@ use tokio::sync::mpsc::{self, UnboundedReceiver};
 
 use super::DiffusionModel;
 use crate::engine::Remasking;
-use crate::engine::compute::{BLOCK, Compute, RowCallback};
+use crate::engine::compute::{BLOCK, Compute, LabCompute, RowCallback, SequenceCache};
 use crate::engine::diffusion_options::DiffusionOptions;
 use crate::engine::engine_loop::EngineLoop;
 use crate::engine::event_sender::{EventSender, QueuePermit};
 use crate::engine::submission::{Decoding, Submitted};
 use crate::engine::tests as shared;
 use crate::engine::{Event, Failure, FinishReason, Limits, Request, StopConditions, Usage};
-use crate::model::{self, Batch, CachedPrefix, SequenceId};
+use crate::model::{
+    self, Batch, CachedPrefix, CapturedRow, DirectHeads, DirectLogit, Lab, SequenceId,
+};
 use lab_sampling::{Params, Sampler};
 
 const N_VOCAB: usize = 40;
@@ -91,6 +93,22 @@ impl Compute for Fake {
         Ok(())
     }
 
+    fn park_threads(&self) {}
+
+    fn n_batch(&self) -> usize {
+        self.n_batch
+    }
+
+    fn first_not_finite(&self, _: SequenceId, _: &[u32]) -> Option<String> {
+        None
+    }
+}
+
+impl SequenceCache for Fake {
+    fn begin(&mut self, id: SequenceId, scales: &[f32], _: Option<&Arc<Lab>>) {
+        self.set_scales(id, scales);
+    }
+
     fn resume(&mut self, _: SequenceId, _: &[u32]) -> CachedPrefix {
         CachedPrefix::default()
     }
@@ -120,8 +138,6 @@ impl Compute for Fake {
         self.release(id);
     }
 
-    fn park_threads(&self) {}
-
     fn n_blocks(&self) -> Option<usize> {
         Some((self.n_cells - self.used()) / BLOCK)
     }
@@ -133,13 +149,24 @@ impl Compute for Fake {
     fn is_shared(&self) -> bool {
         false
     }
+}
 
-    fn n_batch(&self) -> usize {
-        self.n_batch
+/// Lab requests are refused for text diffusion before anything runs.
+impl LabCompute for Fake {
+    fn captured_rows(&mut self) -> Vec<CapturedRow> {
+        Vec::new()
     }
 
-    fn first_not_finite(&self, _: SequenceId, _: &[u32]) -> Option<String> {
-        None
+    fn lens(&mut self, _: SequenceId, _: (&[f32], usize)) -> Result<Vec<f32>, model::Error> {
+        unreachable!("no lens")
+    }
+
+    fn direct_logit(&mut self, _: u32) -> Result<DirectLogit, model::Error> {
+        unreachable!("no attribution")
+    }
+
+    fn direct_heads(&mut self, _: usize, _: &[f64]) -> Result<DirectHeads, model::Error> {
+        unreachable!("no attribution")
     }
 }
 

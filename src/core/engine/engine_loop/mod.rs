@@ -41,8 +41,8 @@ struct ActiveRequest {
 
 impl ActiveRequest {
     fn is_duplicate(&self, other: &Self) -> bool {
-        let other = (&other.sequence, &*other.strategy);
-        self.strategy.is_duplicate(&self.sequence, other)
+        let [own, other] = [self, other].map(|one| one.strategy.shared_input(&one.sequence));
+        own.is_some() && own == other
     }
 }
 

@@ -3,8 +3,10 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::engine::compute::{BLOCK, Compute, RowCallback};
-use crate::model::{self, Batch, CacheMiss, CachedPrefix, CapturedRow, Lab, SequenceId};
+use crate::engine::compute::{BLOCK, Compute, LabCompute, RowCallback, SequenceCache};
+use crate::model::{
+    self, Batch, CacheMiss, CachedPrefix, CapturedRow, DirectHeads, DirectLogit, Lab, SequenceId,
+};
 
 pub(super) const N_VOCAB: u32 = 40;
 /// Sequences have these tokens, none of which ends a completion.
@@ -110,6 +112,21 @@ impl Compute for Fake {
         Ok(())
     }
 
+    fn park_threads(&self) {}
+
+    fn n_batch(&self) -> usize {
+        self.n_batch
+    }
+
+    fn first_not_finite(&self, _: SequenceId, tokens: &[u32]) -> Option<String> {
+        tokens
+            .iter()
+            .position(|t| *t == SICK)
+            .map(|at| format!("token {at}"))
+    }
+}
+
+impl SequenceCache for Fake {
     fn resume(&mut self, id: SequenceId, tokens: &[u32]) -> CachedPrefix {
         let ends = (BLOCK..tokens.len()).step_by(BLOCK);
         let known = ends.rev().find(|end| self.known.contains(&tokens[..*end]));
@@ -151,6 +168,32 @@ impl Compute for Fake {
         };
     }
 
+    fn set_scales(&mut self, id: SequenceId, _: &[f32]) {
+        self.release(id);
+    }
+
+    fn n_blocks(&self) -> Option<usize> {
+        Some(self.n_blocks - self.used())
+    }
+
+    fn has_states(&self) -> bool {
+        self.has_states
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+}
+
+impl LabCompute for Fake {
+    fn direct_logit(&mut self, _: u32) -> Result<DirectLogit, model::Error> {
+        Err(Self::fault("no head"))
+    }
+
+    fn direct_heads(&mut self, _: usize, _: &[f64]) -> Result<DirectHeads, model::Error> {
+        Err(Self::fault("no heads"))
+    }
+
     fn captured_rows(&mut self) -> Vec<CapturedRow> {
         std::mem::take(&mut self.captured_rows)
     }
@@ -167,34 +210,5 @@ impl Compute for Fake {
             (0..N_VOCAB).map(move |t| if t == best { 20.0 } else { t as f32 * 0.1 })
         };
         Ok(rows.chunks_exact(size).flat_map(row).collect())
-    }
-
-    fn set_scales(&mut self, id: SequenceId, _: &[f32]) {
-        self.release(id);
-    }
-
-    fn park_threads(&self) {}
-
-    fn n_blocks(&self) -> Option<usize> {
-        Some(self.n_blocks - self.used())
-    }
-
-    fn n_batch(&self) -> usize {
-        self.n_batch
-    }
-
-    fn has_states(&self) -> bool {
-        self.has_states
-    }
-
-    fn is_shared(&self) -> bool {
-        true
-    }
-
-    fn first_not_finite(&self, _: SequenceId, tokens: &[u32]) -> Option<String> {
-        tokens
-            .iter()
-            .position(|t| *t == SICK)
-            .map(|at| format!("token {at}"))
     }
 }
