@@ -59,7 +59,7 @@ fn a_text_model_that_no_map_is_for_is_named_with_its_object() {
         config["llm_config"]["architectures"] = json!(null);
         config["llm_config"]["model_type"] = json!(null);
     };
-    check(unnamed, &["llm_config", "names no class"]);
+    check(unnamed, &["llm_config", "no class"]);
 }
 
 #[test]
