@@ -22,8 +22,6 @@ pub(super) type RowCallback<'a> = &'a mut dyn FnMut(&[f32], &[f32]);
 pub(super) trait SequenceCache {
     /// See [`Model::begin`].
     fn begin(&mut self, sequence: SequenceId, scales: &[f32], lab: Option<&Arc<Lab>>);
-    /// See [`Model::set_scales`].
-    fn set_scales(&mut self, sequence: SequenceId, scales: &[f32]);
     /// See [`Model::set_source`]. After an error no token of the sequence is read.
     fn set_source(&mut self, sequence: SequenceId, source: &[u32]);
     /// See [`Model::resume`].
@@ -117,10 +115,6 @@ impl Compute for Model {
 }
 
 impl SequenceCache for Model {
-    fn set_scales(&mut self, sequence: SequenceId, scales: &[f32]) {
-        Self::set_scales(self, sequence, scales);
-    }
-
     fn begin(&mut self, sequence: SequenceId, scales: &[f32], lab: Option<&Arc<Lab>>) {
         Self::begin(self, sequence, scales, lab);
     }

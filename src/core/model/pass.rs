@@ -24,7 +24,39 @@ const MAX_LENS_ROWS: usize = 64;
 /// Receives rows of results as they are computed: the index of the first row, and the rows.
 pub type RowsCallback<'a> = &'a mut dyn FnMut(usize, &[f32]);
 
-/// What becomes of the rows of a pass.
+/// The tokens of a pass.
+#[derive(Clone, Copy)]
+pub(super) enum PassTokens<'b> {
+    /// Tokens of sequences.
+    Texts {
+        batch: &'b Batch,
+        /// The sources that they read, computed in the same pass. Empty with a cache, which has their keys.
+        source: &'b Batch,
+        /// The sequences of the batch, of a model with recurrent states; empty for others.
+        groups: &'b [SequenceGroup],
+    },
+    /// A source alone, whose keys the cache keeps.
+    Source(&'b Batch),
+}
+
+impl<'b> PassTokens<'b> {
+    /// The tokens that get slots of the cache.
+    fn stored(self) -> &'b Batch {
+        match self {
+            Self::Texts { batch, .. } => batch,
+            Self::Source(source) => source,
+        }
+    }
+
+    fn groups(self) -> &'b [SequenceGroup] {
+        match self {
+            Self::Texts { groups, .. } => groups,
+            Self::Source(_) => &[],
+        }
+    }
+}
+
+/// Where the output rows go.
 pub(super) enum RowDestination<'a> {
     /// Row `i` is kept as row `places[i]` of the model's logits, which have room for it.
     Kept(&'a [usize]),
@@ -48,7 +80,12 @@ impl Model {
         self.logits.resize(self.row_width() * n_outputs)?;
         if !has_states && !self.is_split(batch) {
             let in_order: Vec<usize> = (0..n_outputs).collect();
-            self.pass((batch, &source), &[], RowDestination::Kept(&in_order))?;
+            let tokens = PassTokens::Texts {
+                batch,
+                source: &source,
+                groups: &[],
+            };
+            self.pass(tokens, RowDestination::Kept(&in_order))?;
             self.verify_logits(batch)?;
             return Ok(&self.logits);
         }
@@ -116,9 +153,12 @@ impl Model {
     }
 
     fn pass_part(&mut self, part: &SubBatch, has_states: bool) -> Result<(), Error> {
-        let groups: &[SequenceGroup] = if has_states { &part.groups } else { &[] };
-        let batch = (&part.batch, &Batch::default());
-        self.pass(batch, groups, RowDestination::Kept(&part.outputs))
+        let tokens = PassTokens::Texts {
+            batch: &part.batch,
+            source: &Batch::default(),
+            groups: if has_states { &part.groups } else { &[] },
+        };
+        self.pass(tokens, RowDestination::Kept(&part.outputs))
     }
 
     /// [`Self::forward`] without storing all logits: `each` receives some rows at a time, in order.
@@ -143,7 +183,12 @@ impl Model {
                 is_sound &= is_finite(rows);
                 each(at, rows);
             };
-            self.pass((batch, &source), &[], RowDestination::Each(each))?;
+            let tokens = PassTokens::Texts {
+                batch,
+                source: &source,
+                groups: &[],
+            };
+            self.pass(tokens, RowDestination::Each(each))?;
             return self.verify(batch, is_sound);
         }
         each(0, self.forward(batch)?);
@@ -158,18 +203,16 @@ impl Model {
         Ok(())
     }
 
-    /// Runs one pass of a batch, and of the sources that are computed with it. With a KV cache one of the two is
-    /// empty. `groups` lists the sequences of the batch if the model has recurrent states, and is empty otherwise.
+    /// Runs one pass.
     pub(super) fn pass(
         &mut self,
-        (batch, source): (&Batch, &Batch),
-        groups: &[SequenceGroup],
+        tokens: PassTokens<'_>,
         rows: RowDestination<'_>,
     ) -> Result<(), Error> {
-        let kept = if batch.is_empty() { source } else { batch };
-        let allocated = self.allocate(kept, groups)?;
+        let stored = tokens.stored();
+        let allocated = self.allocate(stored, tokens.groups())?;
         // A panic leaves nothing half done: the slots of the pass are freed below.
-        let compute = AssertUnwindSafe(|| self.compute((batch, source), &allocated, groups, rows));
+        let compute = AssertUnwindSafe(|| self.compute(tokens, &allocated, rows));
         let result = catch_unwind(compute);
         let result = result.map(|result| result.and_then(|()| self.check_files()));
         let result = result.unwrap_or_else(|panic| {
@@ -181,7 +224,7 @@ impl Model {
             // A graph that failed is not run again, and its results are not used.
             self.graphs.forget_loaded();
             if self.options.n_ctx > 0 {
-                self.block_manager.roll_back(&kept.positions);
+                self.block_manager.roll_back(&stored.positions);
             }
         }
         result
@@ -225,11 +268,15 @@ impl Model {
 
     fn compute(
         &mut self,
-        (batch, source): (&Batch, &Batch),
+        tokens: PassTokens<'_>,
         allocated: &Allocation,
-        groups: &[SequenceGroup],
         rows: RowDestination<'_>,
     ) -> Result<(), Error> {
+        let none = Batch::default();
+        let (batch, source) = match tokens {
+            PassTokens::Texts { batch, source, .. } => (batch, source),
+            PassTokens::Source(source) => (&none, source),
+        };
         let n_outputs = batch.n_outputs();
         let is_headless = n_outputs > self.n_outputs();
         let is_cached = self.options.n_ctx > 0;
@@ -249,12 +296,10 @@ impl Model {
             n_outputs,
             keys: keys.iter().map(VisibleKeys::shape).collect(),
             n_ended: graph_shape::n_ended(&self.plan, &batch.positions),
-            groups: groups.to_vec(),
+            groups: tokens.groups().to_vec(),
             wants_hidden: batch.wants_hidden || is_headless,
             is_headless,
-            adapters: self
-                .adapters
-                .on(&sequences(if batch.is_empty() { source } else { batch })),
+            adapters: self.adapters.on(&sequences(tokens.stored())),
             lab: lab.shape(),
         })?;
         let (executor, pass) = self.graphs.split()?;

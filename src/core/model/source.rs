@@ -11,7 +11,7 @@ use super::batch::Batch;
 use super::cache::SequenceId;
 use super::error::Error;
 use super::lifecycle::Model;
-use super::pass::RowDestination;
+use super::pass::{PassTokens, RowDestination};
 use super::token_sources::key;
 
 impl Model {
@@ -116,7 +116,7 @@ impl Model {
                 list.push(*token, id, position, false);
             }
             if is_cached {
-                self.pass((&Batch::default(), &alone), &[], RowDestination::Kept(&[]))?;
+                self.pass(PassTokens::Source(&alone), RowDestination::Kept(&[]))?;
                 let values = self.values_of_pass()?;
                 self.sources.values.extend(values);
             }

@@ -105,8 +105,8 @@ impl Compute for Fake {
 }
 
 impl SequenceCache for Fake {
-    fn begin(&mut self, id: SequenceId, scales: &[f32], _: Option<&Arc<Lab>>) {
-        self.set_scales(id, scales);
+    fn begin(&mut self, id: SequenceId, _: &[f32], _: Option<&Arc<Lab>>) {
+        self.release(id);
     }
 
     fn resume(&mut self, _: SequenceId, _: &[u32]) -> CachedPrefix {
@@ -133,10 +133,6 @@ impl SequenceCache for Fake {
     }
 
     fn set_source(&mut self, _: SequenceId, _: &[u32]) {}
-
-    fn set_scales(&mut self, id: SequenceId, _: &[f32]) {
-        self.release(id);
-    }
 
     fn n_blocks(&self) -> Option<usize> {
         Some((self.n_cells - self.used()) / BLOCK)

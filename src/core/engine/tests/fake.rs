@@ -160,16 +160,12 @@ impl SequenceCache for Fake {
 
     fn set_source(&mut self, _: SequenceId, _: &[u32]) {}
 
-    fn begin(&mut self, id: SequenceId, scales: &[f32], lab: Option<&Arc<Lab>>) {
-        self.set_scales(id, scales);
+    fn begin(&mut self, id: SequenceId, _: &[f32], lab: Option<&Arc<Lab>>) {
+        self.release(id);
         match lab {
             Some(lab) => self.labs.insert(id, Arc::clone(lab)),
             None => self.labs.remove(&id),
         };
-    }
-
-    fn set_scales(&mut self, id: SequenceId, _: &[f32]) {
-        self.release(id);
     }
 
     fn n_blocks(&self) -> Option<usize> {
