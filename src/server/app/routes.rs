@@ -287,8 +287,8 @@ mod tests {
                 .nth(1)
                 .and_then(|rest| rest.split(' ').next());
             let name = name.expect("a name");
-            // The fields of the object `diffusion` are nested.
-            let is_inner = name == "DiffusionFields";
+            // The fields of the objects `diffusion` and `lab` are nested.
+            let is_inner = ["DiffusionFields", "LabFields"].contains(&name);
             let names = [format!("::<{name}>"), format!("::{name}>")];
             let is_listed = names.iter().any(|name| sources.contains(name));
             assert!(is_listed || is_inner, "{name}");
