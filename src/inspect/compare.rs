@@ -112,7 +112,7 @@ pub fn read_dump(folder: &Path) -> Result<Vec<NamedValue>, DumpError> {
 }
 
 fn read_array(path: &Path) -> Result<NamedValue, npy::Error> {
-    let npy::Array {
+    let npy::NpyArray {
         mut shape,
         elements,
     } = npy::read(path)?;

@@ -385,7 +385,7 @@ fn one_file_is_compared_under_two_definitions() {
 
 /// A llama-server on a free port that knows the log-probabilities of these rows of logits, for the prompts that are the
 /// beginnings of `tokens`.
-fn llama_server(tokens: Vec<u32>, logits: npy::Array) -> String {
+fn llama_server(tokens: Vec<u32>, logits: npy::NpyArray) -> String {
     use std::io::{BufRead, BufReader, Read};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("an address");
@@ -423,7 +423,7 @@ fn llama_server(tokens: Vec<u32>, logits: npy::Array) -> String {
     format!("http://{address}")
 }
 
-fn completion(body: &[u8], tokens: &[u32], logits: &npy::Array) -> Value {
+fn completion(body: &[u8], tokens: &[u32], logits: &npy::NpyArray) -> Value {
     let body: Value = serde_json::from_slice(body).expect("JSON");
     let prompt = body["prompt"].as_array().expect("ids");
     assert!(prompt.iter().zip(tokens).all(|(a, b)| a == b), "{body}");

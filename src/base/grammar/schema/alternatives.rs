@@ -23,12 +23,12 @@ pub(super) enum ValueType {
     Bool(bool),
     Number(NumberRules),
     Text(StringRules),
-    ArrayRules(Array),
+    ArrayRules(ArrayRules),
     ObjectRules(Object),
 }
 
 #[derive(Clone)]
-pub(super) struct Array {
+pub(super) struct ArrayRules {
     pub(super) prefix: Vec<SchemaSet>,
     /// Items after the prefix.
     pub(super) items: SchemaSet,
@@ -36,7 +36,7 @@ pub(super) struct Array {
     pub(super) max: Option<u32>,
 }
 
-impl Array {
+impl ArrayRules {
     pub(super) fn item(&self, i: usize) -> &SchemaSet {
         self.prefix.get(i).unwrap_or(&self.items)
     }
@@ -99,7 +99,7 @@ impl Alternative {
             (ValueType::Text(a), ValueType::Text(b)) => ValueType::Text(a.both(b)?),
             (ValueType::ArrayRules(a), ValueType::ArrayRules(b)) => {
                 let n = a.prefix.len().max(b.prefix.len());
-                ValueType::ArrayRules(Array {
+                ValueType::ArrayRules(ArrayRules {
                     prefix: (0..n).map(|i| both(a.item(i), b.item(i))).collect(),
                     items: both(&a.items, &b.items),
                     min: a.min.max(b.min),
@@ -187,7 +187,7 @@ pub(super) fn is_of_objects(shape: &Alternatives) -> bool {
 }
 
 pub(super) fn any_value() -> Alternatives {
-    let array = Array {
+    let array = ArrayRules {
         prefix: Vec::new(),
         items: Rc::new([]),
         min: 0,

@@ -6,7 +6,9 @@ use std::rc::Rc;
 use serde_json::{Map, Value};
 
 use super::super::Error;
-use super::alternatives::{Alternative, Alternatives, Array, Object, PropertyRules, ValueType};
+use super::alternatives::{
+    Alternative, Alternatives, ArrayRules, Object, PropertyRules, ValueType,
+};
 use super::format;
 use super::number::{Bound, Decimal, NumberRules};
 use super::read::{SchemaTable, pointer_token, schema_error};
@@ -114,13 +116,13 @@ impl<'a> SchemaTable<'a> {
         fields: &'a Map<String, Value>,
         base: usize,
         at: &str,
-    ) -> Result<Array, Error> {
+    ) -> Result<ArrayRules, Error> {
         // Before 2020-12 an array of `items` was what `prefixItems` is now.
         let (prefix, rest) = match fields.get("items") {
             Some(Value::Array(_)) => ("items", "additionalItems"),
             _ => ("prefixItems", "items"),
         };
-        let mut array = Array {
+        let mut array = ArrayRules {
             prefix: Vec::new(),
             items: Rc::new([]),
             min: lowest(fields, "minItems", at)?,

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use llguidance::derivre::RegexAst;
 
 use super::super::Error;
-use super::alternatives::{Array, Object, SchemaSet, ValueType};
+use super::alternatives::{ArrayRules, Object, SchemaSet, ValueType};
 use super::reachable::{ReachableValues, Variant};
 use super::read::schema_error;
 use super::strings::is_empty;
@@ -109,8 +109,13 @@ impl OptionComparison<'_, '_> {
         Ok(true)
     }
 
-    fn arrays_apart(&mut self, a: &Array, b: &Array, depth: usize) -> Result<bool, Error> {
-        let is_short = |a: &Array, b: &Array| a.max.is_some_and(|max| max < b.min);
+    fn arrays_apart(
+        &mut self,
+        a: &ArrayRules,
+        b: &ArrayRules,
+        depth: usize,
+    ) -> Result<bool, Error> {
+        let is_short = |a: &ArrayRules, b: &ArrayRules| a.max.is_some_and(|max| max < b.min);
         if is_short(a, b) || is_short(b, a) {
             return Ok(true);
         }

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use llguidance::derivre::RegexAst;
 
 use super::super::Error;
-use super::alternatives::{Alternative, Array, Object, SchemaSet, ValueType, any_value, both};
+use super::alternatives::{Alternative, ArrayRules, Object, SchemaSet, ValueType, any_value, both};
 use super::char_classes::ANY;
 use super::read::{SchemaTable, schema_error};
 use super::strings::{is_empty, json};
@@ -274,7 +274,7 @@ impl Variant {
             ValueType::ArrayRules(array) => Some(array),
             _ => None,
         };
-        let items = array.into_iter().flat_map(Array::nodes);
+        let items = array.into_iter().flat_map(ArrayRules::nodes);
         let fields = self.fields.iter();
         let named = fields
             .clone()
@@ -284,7 +284,7 @@ impl Variant {
     }
 }
 
-impl Array {
+impl ArrayRules {
     /// The values of items, those beyond the longest array left out.
     fn nodes(&self) -> impl Iterator<Item = &SchemaSet> {
         let max = self.max.map_or(usize::MAX, |max| max as usize);

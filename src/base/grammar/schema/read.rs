@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::super::Error;
 use super::super::deadline::Deadline;
 use super::alternatives::{
-    Alternative, Alternatives, Array, Object, PropertyRules, SchemaSet, ValueType, any_value,
+    Alternative, Alternatives, ArrayRules, Object, PropertyRules, SchemaSet, ValueType, any_value,
     intersection, is_of_objects,
 };
 use super::number::NumberRules;
@@ -377,7 +377,7 @@ impl<'a> SchemaTable<'a> {
                 let items = all.iter().enumerate();
                 let prefix =
                     items.map(|(i, value)| SchemaSet::from([inner(value, format!("{at}/{i}"))]));
-                ValueType::ArrayRules(Array {
+                ValueType::ArrayRules(ArrayRules {
                     prefix: prefix.collect(),
                     items: Rc::new([]),
                     min: all.len() as u32,

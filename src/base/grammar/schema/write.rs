@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::super::Error;
 use super::super::deadline::Deadline;
-use super::alternatives::{Array, SchemaSet, ValueType};
+use super::alternatives::{ArrayRules, SchemaSet, ValueType};
 use super::one_of;
 use super::options::LarkOptions;
 use super::reachable::{ObjectFields, ReachableValues, Variant};
@@ -242,7 +242,7 @@ impl LarkWriter<'_> {
         self.token(body)
     }
 
-    fn array(&mut self, array: &Array) -> String {
+    fn array(&mut self, array: &ArrayRules) -> String {
         let (min, max) = (
             array.min as usize,
             array.max.map_or(usize::MAX, |max| max as usize),

@@ -48,6 +48,32 @@ pub fn pieces(tokens: &[u32], served: &ServedModel) -> Value {
     tokens.iter().map(piece).collect()
 }
 
+/// The tokens of the one prompt in a field. A text gets the special tokens that the vocabulary asks for if `adds_special`.
+fn prompt_tokens(
+    served: &ServedModel,
+    param: &'static str,
+    prompt: &Value,
+    adds_special: bool,
+) -> Result<Vec<u32>, Error> {
+    let mut all = texts_or_tokens(param, prompt)?;
+    let (Some(one), true) = (all.pop(), all.is_empty()) else {
+        let message = format!(
+            "`{param}` has more than one prompt, expected one string or one array of token ids"
+        );
+        return Err(Error::invalid_value(param, message));
+    };
+    match one {
+        TextOrTokens::Text(text) => {
+            let tokens = served.handle.tokenizer().encode(&text, adds_special, true);
+            tokens.map_err(|error| Error::invalid_value(param, error.to_string()))
+        }
+        TextOrTokens::Tokens(tokens) => {
+            check_ids(param, &tokens, served)?;
+            Ok(tokens)
+        }
+    }
+}
+
 /// Lists the points of a model, which can be captured and edited.
 pub(crate) async fn points(
     State(pool): State<Arc<Pool>>,
@@ -82,24 +108,8 @@ pub(crate) async fn run(
     }
     let constraint = generation.constraint()?;
     let served = pool.get(generation.model()).await?;
-    let tokenizer = served.handle.tokenizer();
-    let mut prompts = texts_or_tokens("prompt", &run.prompt)?;
-    let (Some(prompt), true) = (prompts.pop(), prompts.is_empty()) else {
-        let message =
-            "`prompt` has more than one prompt, expected one string or one array of token ids";
-        return Err(Error::invalid_value("prompt", message));
-    };
-    let tokens = match prompt {
-        TextOrTokens::Text(text) => {
-            let adds = run.add_special_tokens != Some(false);
-            let tokens = tokenizer.encode(&text, adds, true);
-            tokens.map_err(|error| Error::invalid_value("prompt", error.to_string()))?
-        }
-        TextOrTokens::Tokens(tokens) => {
-            check_ids("prompt", &tokens, &served)?;
-            tokens
-        }
-    };
+    let adds_special = run.add_special_tokens != Some(false);
+    let tokens = prompt_tokens(&served, "prompt", &run.prompt, adds_special)?;
     let constraint = generation.compile(constraint, &served).await?;
     let first = generation.request(&served, &tokens, None, constraint.as_ref());
     let mut first = first.map_err(|error| error.with_prompt_field("prompt"))?;

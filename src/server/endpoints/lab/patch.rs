@@ -15,7 +15,7 @@ use crate::http::error::Error;
 use crate::http::json::Json;
 use crate::request::fields;
 use crate::request::fields::{BodyFields, FieldDoc, FieldType, fields};
-use crate::request::input::{TextOrTokens, check_ids, texts_or_tokens};
+use crate::request::input::check_ids;
 use crate::response::running_completions::{RunningCompletions, usage_json};
 use crate::served::ServedModel;
 use lab_core::engine::{
@@ -25,6 +25,7 @@ use lab_core::engine::{
 use lab_core::model::LOGITS;
 use lab_sampling::Logprobs;
 
+use super::prompt_tokens;
 use crate::request::lab::objects::{MAX_ITEMS, TokenRef, positions, too_many};
 
 /// Maximum number of runs in a grid.
@@ -130,27 +131,6 @@ impl PatchRuns {
     }
 }
 
-/// The tokens of a prompt, by the rules of `/v1/lab/run`.
-fn tokens(served: &ServedModel, param: &'static str, prompt: &Value) -> Result<Vec<u32>, Error> {
-    let mut all = texts_or_tokens(param, prompt)?;
-    let (Some(one), true) = (all.pop(), all.is_empty()) else {
-        let message = format!(
-            "`{param}` has more than one prompt, expected one string or one array of token ids"
-        );
-        return Err(Error::invalid_value(param, message));
-    };
-    match one {
-        TextOrTokens::Text(text) => {
-            let tokens = served.handle.tokenizer().encode(&text, true, true);
-            tokens.map_err(|error| Error::invalid_value(param, error.to_string()))
-        }
-        TextOrTokens::Tokens(tokens) => {
-            check_ids(param, &tokens, served)?;
-            Ok(tokens)
-        }
-    }
-}
-
 /// The columns of a grid; each column holds positions of a prompt of `n` tokens.
 fn columns(asked: Option<PositionSelector>, n: usize) -> Result<Vec<Vec<i64>>, Error> {
     let n = n as i64;
@@ -245,8 +225,8 @@ async fn grid(served: &Arc<ServedModel>, asked: Patch) -> Result<Value, Error> {
             .map(|t| id(t, "metric.against"))
             .transpose()?,
     };
-    let clean = tokens(served, "clean", &asked.clean)?;
-    let corrupt = tokens(served, "corrupt", &asked.corrupt)?;
+    let clean = prompt_tokens(served, "clean", &asked.clean, true)?;
+    let corrupt = prompt_tokens(served, "corrupt", &asked.corrupt, true)?;
     if clean.len() != corrupt.len() {
         let (n, m) = (clean.len(), corrupt.len());
         let message = format!("`corrupt` has {m} tokens, expected {n} as `clean` has");

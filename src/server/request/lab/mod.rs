@@ -1,7 +1,7 @@
 //! `lab` of a request: values that are captured and edited, in the words of docs/lab.md.
 //!
-//! The object is read once, independent of the model. [`LabRequest::resolve`] then finds the tokens, vectors and autoencoders that it names
-//! for a model.
+//! The object is read once, independent of the model. [`LabRequest::resolve`] then finds the tokens, vectors and
+//! autoencoders that it names for a model.
 
 use std::sync::{Arc, OnceLock};
 
