@@ -1,4 +1,4 @@
-# The verbs of the project; `make help` lists them.
+# The commands of the project; `make help` lists them.
 
 MODEL ?=
 PROMPT ?= 2+2=?
@@ -7,9 +7,9 @@ PERF ?=
 model = $(if $(MODEL),-m $(MODEL))
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve test test-png check fmt lint bench soak malformed schema load agents lm-eval equiv-test llama-server-suite perf-vs-llama perf-families hop-cost cache-cost goldens hf-goldens models converted-vs-llama metadata-vs-llama diagrams backend-cuda backend-metal backend-vulkan vulkan-check fuzz mutate sanitize drive-page drive-chat-page bindings install
+.PHONY: help run serve test test-png check fmt lint bench soak malformed schema agents lm-eval equiv-test llama-server-suite perf-vs-llama perf-families hop-cost cache-cost goldens hf-goldens models converted-vs-llama metadata-vs-llama diagrams backend-cuda backend-metal backend-vulkan vulkan-check fuzz mutate sanitize drive-page drive-chat-page bindings install
 
-help: ## List the verbs
+help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## Complete PROMPT with MODEL (default: 2+2=? with the built-in model)
@@ -23,7 +23,7 @@ test: export RUST_TEST_THREADS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN)
 test: ## Run all tests, but those of PNG pictures
 	cargo test --workspace
 
-# What draws PNG pictures is a fifteenth of a build with it, which the program is by default without.
+# PNG support is off by default; it takes a fifteenth of the time of a build that has it.
 test-png: ## Run the tests of PNG pictures
 	cargo test --workspace --features png --test it -- _png without_a_glyph diagram_compare::
 
@@ -57,7 +57,7 @@ sanitize: ## Run the tests that compute with AddressSanitizer and UndefinedBehav
 	cargo test -p lab-core -- blocks:: model:: engine::
 	cargo test --test it -- $(SANITIZED)
 
-soak: ## Clients of all kinds for SECONDS (default 600): the memory stays, the log is empty, plain requests stay fast
+soak: ## Clients of all kinds for SECONDS (default 600): memory is stable, the log is empty, plain requests stay fast
 	cargo build --release
 	python3 scripts/soak.py --bench target/release/bench --seconds $(or $(SECONDS),600) $(if $(MODEL),--model $(MODEL))
 
@@ -65,15 +65,11 @@ malformed: ## Malformed requests over all routes, and clients that leave: no 5xx
 	cargo build --release
 	python3 scripts/malformed_requests.py --bench target/release/bench $(if $(MODEL),--model $(MODEL))
 
-schema: ## Requests that schemathesis makes of /openapi.json: no 5xx, answers as the document has them
+schema: ## Requests that schemathesis makes of /openapi.json: no 5xx, responses match the document
 	cargo build --release
 	python3 -m venv target/schema-venv
 	target/schema-venv/bin/pip install --quiet -r scripts/requirements-schema.txt
 	target/schema-venv/bin/python scripts/schema_requests.py --bench target/release/bench $(if $(MODEL),--model $(MODEL))
-
-load: ## Idle and slow connections and large bodies: nobody is delayed, memory comes back
-	cargo build --release
-	python3 scripts/load_requests.py --bench target/release/bench $(if $(MODEL),--model $(MODEL))
 
 agents: ## Codex and guidellm, unmodified, against the server (installs some gigabytes below target/agents)
 	cargo build --release
@@ -85,13 +81,15 @@ lm-eval: ## lm-eval against the server: its log-likelihoods are those of bench l
 	target/lm-eval-venv/bin/pip install --quiet -r scripts/requirements-lm-eval.txt
 	target/lm-eval-venv/bin/python scripts/lm_eval_client.py --bench target/release/bench
 
-equiv-test: ## Compare with llama-server (LLAMA_SERVER, the PATH, or else llama-cpp-python), token by token
+equiv-test: ## Compare with llama-server (LLAMA_SERVER, the PATH, or else built), token by token
 	cargo build --release
-	scripts/equiv_test.sh --bench target/release/bench $(if $(MODEL),--model $(MODEL))
+	scripts/equiv_test.py --bench target/release/bench --llama-server "$$(scripts/llama_server.sh)" $(if $(MODEL),--model $(MODEL))
 
 llama-server-suite: ## llama-server's own tests against the server, except what scripts/llama_server_suite.toml lists
 	cargo build --release
-	python3 scripts/llama_server_suite.py --bench target/release/bench
+	python3 -m venv target/llama-server-suite/venv
+	target/llama-server-suite/venv/bin/pip install --quiet -r scripts/requirements-llama-server-suite.txt
+	target/llama-server-suite/venv/bin/python scripts/llama_server_suite.py --bench target/release/bench
 
 perf-vs-llama: ## Measure against llama-server (LLAMA_SERVER, the PATH, or else built): docs/performance.md
 	cargo build --release

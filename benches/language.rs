@@ -1,5 +1,5 @@
 //! How long a definition takes from text to plan: the promise is under 5 ms for each architecture.
-#![allow(missing_docs, clippy::unwrap_used, reason = "a bench")]
+#![allow(clippy::unwrap_used, reason = "a bench")]
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -8,12 +8,12 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use lab_base::weights::TensorType;
 use lab_core::arch::Library;
 use lab_core::blocks::REGISTRY;
-use lab_core::models::synth::{Request, design};
+use lab_core::models::synth::{SynthRequest, design};
 
 fn language(c: &mut Criterion) {
     let library = Library::open(&REGISTRY, &[]).expect("the built-in definitions are readable");
     let names: Vec<String> = library.sources().map(|(name, _)| name.to_owned()).collect();
-    let request = Request {
+    let request = SynthRequest {
         seed: 0,
         set: vec![("block_count".into(), "32".into())],
         meta: Vec::new(),

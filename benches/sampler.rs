@@ -6,7 +6,7 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use lab_sampling::{Contrastive, Logprobs, Params, Sampler};
+use lab_sampling::{ContrastiveSearch, Logprobs, Params, Sampler};
 
 const N_VOCAB: usize = 151_936;
 
@@ -148,7 +148,7 @@ fn contrastive(criterion: &mut Criterion) {
         ..Params::default()
     };
     let rows = rows();
-    let mut search = Contrastive::new(&params, N_EMBD).expect("valid parameters");
+    let mut search = ContrastiveSearch::new(&params, N_EMBD).expect("valid parameters");
     for part in 0..10 {
         let tokens: Vec<u32> = (0..100).collect();
         let states = &rows[part % N_ROWS][..100 * N_EMBD];

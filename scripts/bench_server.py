@@ -8,6 +8,7 @@ import contextlib
 import http.client
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -50,6 +51,15 @@ def run(command, text=None, timeout=TIMEOUT, **more):
         lines = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()
         raise Failure(f"{Path(command[0]).name} {command[1]}: {lines[-1].removeprefix('error: ')[:300]}")
     return done.stdout
+
+
+def llama_server(named):
+    """The path of llama-server: the named one, LLAMA_SERVER, or the one on the PATH."""
+    program = named or os.environ.get("LLAMA_SERVER") or "llama-server"
+    found = shutil.which(program)
+    if not found:
+        raise Failure(f"`{program}` is not a program; name a llama-server with --llama-server or LLAMA_SERVER")
+    return found
 
 
 def synth_options(values, meta=()):

@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """Sends the same prompts to this server and to a reference, and compares every token and its top-20 list.
 
-Needs: for the mode `reference` a llama-server (LLAMA_SERVER, or on the PATH), or Python with
-       `pip install llama-cpp-python numpy`; `make equiv-test` installs it.
+Needs: for the mode `reference` a llama-server (named, LLAMA_SERVER, or on the PATH; `make equiv-test` sees to it).
 
 Modes; by default all that the model supports:
   reference   our server against llama.cpp
@@ -23,7 +22,6 @@ least 0.001 (natural logarithm).
 Exit code 0: all equal. 1: something differs, an ERROR in our log, or nothing compared.
 """
 
-import contextlib
 import json
 import math
 import os
@@ -33,7 +31,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from bench_server import ROOT, Failure, Server, options, program, read_npy, run
+from bench_server import ROOT, Failure, Server, llama_server, options, program, read_npy, run
 
 N_TOKENS = 64
 N_TOP = 20
@@ -73,8 +71,8 @@ PROMPTS = [
 class Ours:
     """One model file in our program."""
 
-    def __init__(self, bench, model, scratch):
-        self.bench, self.model, self.scratch = bench, Path(model), scratch
+    def __init__(self, bench, llama, model, scratch):
+        self.bench, self.llama, self.model, self.scratch = bench, llama, Path(model), scratch
         about = json.loads(run([bench, "inspect", model, "--json"]))
         self.metadata = about["metadata"]
         if "tokenizer.chat_template" not in self.metadata:
@@ -139,30 +137,16 @@ def top_of(logits):
 # ---------------------------------------------------------------- the reference
 
 
-class LlamaServer:
+class LlamaServer(Server):
     """A model file in llama-server."""
 
     def __init__(self, program, model, n_ctx, kv_type, scratch):
-        self.program, self.model, self.n_ctx, self.kv_type = program, model, n_ctx, kv_type
-        self.log = scratch / f"llama-server-{kv_type}.log"
-
-    @contextlib.contextmanager
-    def open(self):
-        command = [self.program, "-m", self.model, "-c", self.n_ctx, "-np", 1, "-fa", "off"]
-        with Server(*command, "-ctk", self.kv_type, "-ctv", self.kv_type, "--no-webui", output=self.log) as self.server:
-            yield self
+        command = [program, "-m", model, "-c", n_ctx, "-np", 1, "-fa", "off", "-ctk", kv_type, "-ctv", kv_type, "--no-webui"]
+        super().__init__(*command, output=scratch / f"llama-server-{kv_type}.log")
 
     def _complete(self, ids, n_tokens):
-        body = {
-            "prompt": ids,
-            "n_predict": n_tokens,
-            "n_probs": N_TOP,
-            "temperature": 0,
-            "ignore_eos": True,
-            "cache_prompt": False,
-            "post_sampling_probs": False,
-        }
-        return tops(self.server.json("/completion", body)["completion_probabilities"])
+        body = {"prompt": ids, "n_predict": n_tokens, "n_probs": N_TOP, "temperature": 0, "ignore_eos": True}
+        return tops(self.json("/completion", body | {"cache_prompt": False, "post_sampling_probs": False})["completion_probabilities"])
 
     def answer(self, ids):
         return self._complete(ids, N_TOKENS)
@@ -170,60 +154,6 @@ class LlamaServer:
     def follow(self, ids, text):
         """The top lists on a given text."""
         return [self._complete(ids + text[:i], 1)[0][1] for i in range(len(text))]
-
-
-class InProcess:
-    """A model file in llama.cpp within this program."""
-
-    def __init__(self, _, model, n_ctx, kv_type, _scratch):
-        self.model, self.n_ctx, self.kv_type = model, n_ctx, kv_type
-
-    @contextlib.contextmanager
-    def open(self):
-        from goldens import Reference, load_llama_cpp
-
-        self.reference = Reference(load_llama_cpp(), self.model)
-        lib = self.reference.lib
-        vocab = lib.llama_model_get_vocab(self.reference.model)
-        self.ends = {t for t in range(self.reference.n_vocab) if lib.llama_vocab_is_eog(vocab, t)}
-        try:
-            yield self
-        finally:
-            self.reference.close()
-
-    def _lists(self, ids, n_last):
-        logits = self.reference.logits(ids, True, kv_type=self.kv_type)
-        return [row.tolist() for row in logits[-n_last:]]
-
-    def answer(self, ids):
-        found, text = [], []
-        for _ in range(N_TOKENS):
-            row = self._lists(ids + text, 1)[0]
-            token = max((t for t in range(len(row)) if t not in self.ends), key=lambda t: (row[t], -t))
-            found.append((token, top_of(row)))
-            text.append(token)
-        return found
-
-    def follow(self, ids, text):
-        return [top_of(row) for row in self._lists(ids + text[:-1], len(text))]
-
-
-def find_reference():
-    """The kind of reference there is, and its program."""
-    named = os.environ.get("LLAMA_SERVER")
-    if named and not shutil.which(named):
-        raise Failure(f"LLAMA_SERVER={named} is not a program")
-    program = named or shutil.which("llama-server")
-    if program:
-        return LlamaServer, program
-    try:
-        import llama_cpp  # noqa: F401
-    except ImportError:
-        raise Failure(
-            "there is no reference: set LLAMA_SERVER, put llama-server on the PATH, or "
-            "pip install llama-cpp-python numpy"
-        ) from None
-    return InProcess, None
 
 
 # ---------------------------------------------------------------- comparing
@@ -286,12 +216,11 @@ N_NOISE = 4  # prompts that the noise is measured on
 
 
 def against_reference(ours, scratch, log, prompts):
-    kind, program = find_reference()
-    with kind(program, ours.model, ours.n_ctx, "f32", scratch).open() as reference:
+    with LlamaServer(ours.llama, ours.model, ours.n_ctx, "f32", scratch) as reference:
         theirs = [reference.answer(ids) for _, ids in prompts]
     texts = [[token for token, _ in answer] for answer in theirs]
     noise = 0.0
-    with kind(program, ours.model, ours.n_ctx, "f16", scratch).open() as reference:
+    with LlamaServer(ours.llama, ours.model, ours.n_ctx, "f16", scratch) as reference:
         for (_, ids), text, answer in list(zip(prompts, texts, theirs))[:N_NOISE]:
             noise = max(noise, apart([top for _, top in answer], reference.follow(ids, text)))
     tally = Tally(noise)
@@ -304,7 +233,7 @@ def against_reference(ours, scratch, log, prompts):
                 answer,
                 lambda: ours.score(ids + text, len(ids)),  # noqa: B023
             )
-    return tally, kind.__name__
+    return tally, "llama-server"
 
 
 def own_noise(ours, prompts, answers):
@@ -351,7 +280,7 @@ def folder_of(ours):
 
 
 def against_folder(ours, scratch, log, prompts):
-    theirs = Ours(ours.bench, folder_of(ours), scratch)
+    theirs = Ours(ours.bench, None, folder_of(ours), scratch)
     tally = Tally(0.0)
     # The same bits, or it is not the same model.
     tally.tolerance = 0.0
@@ -447,12 +376,12 @@ OF_MODEL = {"causal": ["reference", "stateless", "flash", "gguf-st"], "diffusion
 def main():
     parser = options(__doc__.split("\n")[0])
     parser.add_argument("--model", type=Path, action="append", help="default: all in models/")
+    parser.add_argument("--llama-server", metavar="PROGRAM")
     parser.add_argument("--mode", choices=MODES, action="append", help="default: all")
     parser.add_argument("--prompts", type=int, default=len(PROMPTS), help="the first so many prompts")
     args = parser.parse_args()
     models = args.model or sorted((ROOT / "models").glob("*.gguf"))
-    if "reference" in (args.mode or MODES):
-        find_reference()
+    llama = llama_server(args.llama_server) if "reference" in (args.mode or MODES) else None
     compared, faults = 0, []
     print(f"{'model':20} {'mode':10} {'tokens':>6} {'same':>7} {'forced':>6} {'max diff':>9} {'mean KL':>9} {'noise':>9}  verdict")
     for model in models:
@@ -460,7 +389,7 @@ def main():
             scratch = Path(folder)
             log = scratch / "ours.log"
             try:
-                ours = Ours(args.bench, model, scratch)
+                ours = Ours(args.bench, llama, model, scratch)
                 prompts = [(prompt, ours.prompt_ids(prompt)) for prompt in PROMPTS[: args.prompts]]
             except Failure as failure:
                 print(f"{model.stem:20} NOT COMPARED: {failure}")

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """llama-server's own tests, unmodified, against `bench serve`.
 
-Fetches the sources that llama-cpp-python carries, of which nothing is stored in this repository, makes random models of small
-size, and runs the tests with scripts/llama_server_suite/conftest.py in place of the suite's. scripts/llama_server_suite.toml
-lists the tests that are not run and those that fail, with reasons. A failure that is not listed, a listed one that passes, and an
-entry that no test matches are errors.
+Needs scripts/requirements-llama-server-suite.txt; `make llama-server-suite` installs it. Fetches the sources that
+llama-cpp-python carries, of which nothing is stored in this repository, makes random models of small size, and runs the tests
+with scripts/llama_server_suite/conftest.py in place of the suite's. scripts/llama_server_suite.toml lists the tests that are not
+run and those that fail, with reasons. A failure that is not listed, a listed one that passes, and an entry that no test matches
+are errors.
 """
 
 import collections
@@ -30,20 +31,7 @@ def run(command, **kwargs):
     return subprocess.run([str(word) for word in command], check=True, **kwargs)
 
 
-def environment():
-    """The Python that has what the suite imports."""
-    venv, wanted = os.path.join(WORK, "venv"), os.path.join(HERE, "requirements-llama-server-suite.txt")
-    installed = os.path.join(venv, "installed.txt")
-    with open(wanted) as file:
-        text = file.read()
-    if not os.path.exists(installed) or open(installed).read() != text:
-        run([sys.executable, "-m", "venv", venv])
-        run([os.path.join(venv, "bin", "pip"), "install", "--quiet", "--disable-pip-version-check", "-r", wanted])
-        shutil.copy(wanted, installed)
-    return os.path.join(venv, "bin", "python")
-
-
-def fetch(python):
+def fetch():
     """The folder of llama.cpp's sources with the tests."""
     out = os.path.join(WORK, PACKAGE.replace("==", "-"))
     if os.path.isdir(out):
@@ -53,7 +41,7 @@ def fetch(python):
         # Without isolation the build backend is missing, so pip ends once it has unpacked the sources, and it is told to
         # leave them. Building them would take long.
         ended = subprocess.run(
-            [python, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", "--no-build-isolation",
+            [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", "--no-build-isolation",
              "--no-clean", "--dest", folder, PACKAGE],
             env={**os.environ, "TMPDIR": folder}, capture_output=True, text=True)
         found = [at for at, folders, _ in os.walk(folder) if at.endswith("vendor/llama.cpp") and "tools" in folders]
@@ -98,7 +86,7 @@ def model_names(tests):
     return sorted(names)
 
 
-def run_tests(python, bench, source, folder, models, only, absent):
+def run_tests(bench, source, folder, models, only, absent):
     """The outcomes by test."""
     tests = os.path.join(source, "tools", "server", "tests")
     shutil.copy(os.path.join(HERE, "llama_server_suite", "conftest.py"), os.path.join(tests, "conftest.py"))
@@ -108,7 +96,7 @@ def run_tests(python, bench, source, folder, models, only, absent):
     if not files:
         sys.exit(f"no file of tests has `{only}` in its name")
     subprocess.run(
-        [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", "--no-header", "-m", "not slow", *files],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", "--no-header", "-m", "not slow", *files],
         cwd=tests, stdout=open(os.path.join(folder, "pytest.log"), "w"), stderr=subprocess.STDOUT,
         env={**os.environ, "SUITE_BENCH": bench, "SUITE_MODELS": folder, "SUITE_RESULTS": results,
              "SUITE_STAND_INS": json.dumps(models),
@@ -137,11 +125,10 @@ def main():
     os.makedirs(WORK, exist_ok=True)
     with open(os.path.join(HERE, "llama_server_suite.toml"), "rb") as file:
         listed = tomllib.load(file)
-    python = environment()
-    source = fetch(python)
+    source = fetch()
     folder = os.path.join(WORK, "run")
     models = make_models(bench, source, folder)
-    outcomes = run_tests(python, bench, source, folder, models, args.only, listed["absent"])
+    outcomes = run_tests(bench, source, folder, models, args.only, listed["absent"])
 
     faults, used = [], set()
     counts = collections.defaultdict(collections.Counter)

@@ -6,6 +6,8 @@ Not a program: `write` is called with the raw figures.
 import statistics
 from html import escape
 
+from chart import chart
+
 # Figure: its name, its unit, whether more is better, and the target of the ratio.
 FIGURES = {
     "load": ("start of the server to its first healthy response", "s", False, 0.7),
@@ -35,7 +37,6 @@ ENGINE = {
 }
 SHARE_TARGET = ("f16", 0.9)
 NAMES = {"ours": "bench", "llama-server": "llama-server"}
-COLOURS = {"ours": "#1b6ca8", "llama-server": "#c8553d"}
 
 
 def number(value):
@@ -133,55 +134,26 @@ at the client.
 
 # ---------------------------------------------------------------- the plot
 
-WIDTH, HEIGHT, MARGIN = 300, 220, 46
+WIDTH, HEIGHT = 340, 240
 
 
-def panel(title, series, x0):
-    """Lines over the number of clients; `series` is values by server and number of clients."""
-    values = [v for points in series.values() for v in points.values()]
-    top = 1.1 * max(values)
-    clients = sorted({n for points in series.values() for n in points})
-    step = (WIDTH - MARGIN - 16) / max(len(clients) - 1, 1)
-    x = lambda n: x0 + MARGIN + clients.index(n) * step  # noqa: E731
-    y = lambda v: HEIGHT - 34 - v / top * (HEIGHT - 70)  # noqa: E731
-    out = [f'<text x="{x0 + WIDTH / 2:.0f}" y="18" text-anchor="middle" font-weight="bold">{escape(title)}</text>']
-    for part in range(5):
-        v = top * part / 4
-        out.append(f'<line x1="{x0 + MARGIN}" x2="{x0 + WIDTH - 16}" y1="{y(v):.1f}" y2="{y(v):.1f}" stroke="#ddd"/>')
-        out.append(f'<text x="{x0 + MARGIN - 6}" y="{y(v) + 4:.1f}" text-anchor="end">{v:.0f}</text>')
-    for n in clients:
-        out.append(f'<text x="{x(n):.1f}" y="{HEIGHT - 18}" text-anchor="middle">{n}</text>')
-    for kind, points in series.items():
-        line = " ".join(f"{x(n):.1f},{y(v):.1f}" for n, v in sorted(points.items()))
-        out.append(f'<polyline points="{line}" fill="none" stroke="{COLOURS[kind]}" stroke-width="2"/>')
-        for n, v in points.items():
-            out.append(f'<circle cx="{x(n):.1f}" cy="{y(v):.1f}" r="3" fill="{COLOURS[kind]}"/>')
-    out.append(f'<text x="{x0 + WIDTH / 2:.0f}" y="{HEIGHT - 3}" text-anchor="middle">clients</text>')
-    return "\n".join(out)
+def panel(model, values, at):
+    """Throughput over the number of clients, as a chart at this place of the row; none where nothing was measured."""
+    points = {int(figure.removeprefix("total_")): found for figure, found in values.items() if figure.startswith("total_")}
+    series = [(name, [(n, statistics.median(found[kind])) for n, found in sorted(points.items()) if found.get(kind)]) for kind, name in NAMES.items()]
+    clients, values = sorted(points), [value for _, line in series for _, value in line]
+    if not values:
+        return ""
+    top, last = 1.1 * max(values), max(len(clients) - 1, 1)
+    x = (lambda n: clients.index(n) / last, [(n, n) for n in clients])
+    y = (lambda value: value / top, [(top * part / 4, f"{top * part / 4:.0f}") for part in range(5)])
+    return chart(f"tokens/s, {escape(model)}", "clients", x, y, series, WIDTH, HEIGHT, f'x="{at * WIDTH}" width="{WIDTH}" height="{HEIGHT}" ')
 
 
 def plot(report):
-    panels = []
-    for model, values in report["values"].items():
-        series = {}
-        for kind in NAMES:
-            points = {int(f.split("_")[1]): v[kind] for f, v in values.items() if f.startswith("total_") and v.get(kind)}
-            if points:
-                series[kind] = {n: statistics.median(v) for n, v in points.items()}
-        if series:
-            panels.append(panel(f"tokens/s, {model}", series, WIDTH * len(panels)))
-    width = WIDTH * max(len(panels), 1)
-    legend = "".join(
-        f'<rect x="{60 + 110 * i}" y="{HEIGHT + 6}" width="12" height="4" fill="{COLOURS[kind]}"/>'
-        f'<text x="{78 + 110 * i}" y="{HEIGHT + 12}">{name}</text>'
-        for i, (kind, name) in enumerate(NAMES.items())
-    )
-    body = "\n".join(panels)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{HEIGHT + 22}" '
-        f'viewBox="0 0 {width} {HEIGHT + 22}" font-family="sans-serif" font-size="11">\n'
-        f'<rect width="100%" height="100%" fill="white"/>\n{body}\n{legend}\n</svg>\n'
-    )
+    models = [(model, values) for model, values in report["values"].items() if any(figure.startswith("total_") for figure in values)]
+    panels = "".join(panel(model, values, at) for at, (model, values) in enumerate(models))
+    return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH * len(models)} {HEIGHT}">\n{panels}</svg>\n'
 
 
 def write(report, folder):

@@ -447,14 +447,6 @@ def make_model(ours, ty, vocab, folder, is_small):
     return path
 
 
-def find_llama_server(named):
-    program = named or os.environ.get("LLAMA_SERVER") or "llama-server"
-    found = shutil.which(program)
-    if not found:
-        raise Failure(f"`{program}` is not a program; name a llama-server with --llama-server or LLAMA_SERVER")
-    return found
-
-
 def first_line(command):
     try:
         done = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=60)
@@ -478,7 +470,7 @@ def machine():
 
 
 def run(args):
-    theirs = find_llama_server(args.llama_server)
+    theirs = bench_server.llama_server(args.llama_server)
     if not shutil.which(args.bench):
         raise Failure(f"`{args.bench}` is not a program; build it with `cargo build --release`")
     args.work.mkdir(parents=True, exist_ok=True)

@@ -17,10 +17,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "tiny"))
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 
+import chart  # noqa: E402
 import data  # noqa: E402
 import export  # noqa: E402
 import model  # noqa: E402
-import plot  # noqa: E402
 
 TOKENS = 2048  # per step
 VOCAB = 768
@@ -163,7 +163,7 @@ def train(stage, args, held):
     export.write_folder(args.out / "tiny-chat", params, tokenizer)
     export.write_gguf(args.out / "tiny-chat.gguf", params, tokenizer)
     (args.out / "loss.csv").write_text("step,loss\n" + "".join(f"{s},{v:.4f}\n" for s, v in curve))
-    (args.out / "loss.svg").write_text(plot.loss_svg(curve))
+    (args.out / "loss.svg").write_text(chart.loss_svg(curve))
     rounded = {name: jnp.asarray(w.astype(np.float32)) for name, w in export.half(params).items()}
     single, halved = (table(p, tokenizer, held, args.seed) for p in (params, rounded))
     lines = ["| task | asked | right, f32 | right, f16 |", "|---|---|---|---|"]

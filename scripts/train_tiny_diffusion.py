@@ -18,11 +18,11 @@ import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 from tokenizers import Tokenizer  # noqa: E402
 
+import chart  # noqa: E402
 import data  # noqa: E402
 import diffusion  # noqa: E402
 import export  # noqa: E402
 import model  # noqa: E402
-import plot  # noqa: E402
 
 MODELS = Path(__file__).resolve().parent.parent / "models"
 TOKENS = 2048  # per step
@@ -203,7 +203,7 @@ def main():
     filled = Denoised({name: jnp.asarray(w.astype(np.float32)) for name, w in export.half(params).items()}, tokenizer)
     for prompt, reply in zip(SHOWN, filled.replies(SHOWN, 32, 16, 32)):
         print(f"  {prompt} -> {reply}", flush=True)
-    (args.out / "diffusion_steps.svg").write_text(plot.steps_svg(measure(filled, held, args.seed)))
+    (args.out / "diffusion_steps.svg").write_text(chart.steps_svg(measure(filled, held, args.seed)))
 
 
 if __name__ == "__main__":

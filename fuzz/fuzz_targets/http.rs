@@ -9,10 +9,10 @@ use axum::body::{Body, to_bytes};
 use axum::http::Request;
 use lab_core::engine::Limits;
 use lab_core::engine::Diffusion;
-use lab_core::engine::serving::Served;
+use lab_server::served::ServedModel;
 use lab_core::models::Source;
 use lab_core::model::Options;
-use lab_server::{Access, LoadFault, Loader, Pool, Started};
+use lab_server::{Access, LoadError, Loader, Pool, PoolConfig, StartedEngine};
 use tokio::runtime::Runtime;
 use tower::ServiceExt;
 
@@ -57,17 +57,18 @@ static SERVER: LazyLock<(Runtime, Router)> = LazyLock::new(|| {
         step_time: None,
     };
     let loader: Loader = Arc::new(move |_| {
-        let served = Served::start(fuzz::model(), options.clone(), limits, Box::new(|_, _| {}));
+        let served = ServedModel::start(fuzz::model(), options.clone(), limits, Box::new(|_, _| {}));
         served
-            .map(Started::from)
-            .map_err(|error| LoadFault::new(error.to_string()))
+            .map(StartedEngine::from)
+            .map_err(|error| LoadError::new(error.to_string()))
     });
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .expect("a runtime");
     let entered = runtime.enter();
-    let pool = Arc::new(Pool::new(vec![Source::of(None)], loader));
+    let pool = Pool::new(vec![Source::of(None)], loader, PoolConfig::default());
+    let pool = Arc::new(pool.expect("no aliases"));
     let app = lab_server::app(pool, Access::default(), Duration::from_secs(5)).expect("threads");
     drop(entered);
     (runtime, app)

@@ -1177,7 +1177,7 @@ unsafe extern "C" {
     ) -> bool;
 }
 unsafe extern "C" {
-    pub fn shim_matmul_set_invariant(on: bool);
+    pub fn shim_graph_set_invariant(graph: *mut ggml_cgraph);
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]

@@ -73,9 +73,9 @@ void shim_buffer_zero(ggml_backend_buffer_t buffer);
 // type has no such conversion.
 bool shim_dequantize(int type, const void * from, float * to, int64_t n);
 
-// Whether the bits of a matrix product's columns must not depend on how many there are, nor on
-// the number of threads; for the whole process. Costs speed for some types (src/matmul).
-void shim_matmul_set_invariant(bool on);
+// The bits of the columns of the graph's matrix products do not depend on how many there are, nor on the number of
+// threads. Costs speed for some types (src/matmul).
+void shim_graph_set_invariant(struct ggml_cgraph * graph);
 
 #ifdef __cplusplus
 }

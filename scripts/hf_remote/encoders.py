@@ -6,31 +6,27 @@ import torch
 from torch.nn import functional as F
 
 from .base import Remote, remote
-from .formulas import Formulas, Plain, attend, distance, pairs, slopes, turn, turn_neighbours
+from .formulas import Decoder, Formulas, Plain, attend, distance, pairs, slopes, turn, turn_neighbours
 
 
 @remote("neo-bert")
 class NeoBert(Plain):
     """RMS norms before the sublayers. One matrix holds, head by head, the rows of its query, its key and its value."""
 
-    class Model(Formulas):
-        @property
-        def root(self):
-            return "model." if "model.encoder.weight" in self else ""
+    class Model(Decoder):
+        def __init__(self, c, w):
+            super().__init__(c, w)
+            root = "model." if "model.encoder.weight" in self else ""
+            self.EMBED, self.LAYER, self.NORM = root + "encoder", root + "transformer_encoder.{}.", root + "layer_norm"
 
         def norm(self, x, name):
             return self.rms(x, name + ".weight", self.c["norm_eps"])
 
-        def states(self, ids):
-            c, root = self.c, self.root
-            x = self[root + "encoder.weight"][ids]
-            for il in range(c["num_hidden_layers"]):
-                at = f"{root}transformer_encoder.{il}."
-                q, k, v = self.heads(self.norm(x, at + "attention_norm"), at + "qkv", c["num_attention_heads"]).chunk(3, -1)
-                q, k = turn_neighbours(q, 10000.0), turn_neighbours(k, 10000.0)
-                x = x + self.linear(attend(q, k, v, causal=False), at + "wo")
-                x = x + self.gated_pair(self.norm(x, at + "ffn_norm"), at + "ffn.w12", at + "ffn.w3")
-            return self.norm(x, root + "layer_norm")
+        def layer(self, x, at, il):
+            q, k, v = self.heads(self.norm(x, at + "attention_norm"), at + "qkv", self.c["num_attention_heads"]).chunk(3, -1)
+            q, k = turn_neighbours(q, 10000.0), turn_neighbours(k, 10000.0)
+            x = x + self.linear(attend(q, k, v, causal=False), at + "wo")
+            return x + self.gated_pair(self.norm(x, at + "ffn_norm"), at + "ffn.w12", at + "ffn.w3")
 
         def forward(self, input_ids, **_):
             states = self.states(input_ids[0])

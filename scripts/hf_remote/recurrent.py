@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from .base import Same, build, remote
 from .decoders import Around
-from .formulas import GATED, W132, Decoder, Formulas, Layers, Plain, attend, mlp, mlps, rotate, turn, weights
+from .formulas import GATED, W132, Decoder, Formulas, Layers, Plain, attend, mlp, mlps, pairs, rotate, turn, weights
 
 
 def before(x):
@@ -85,7 +85,12 @@ class MiniMax01(Layers):
 class Rwkv6(Plain):
     """Time mixing with a decay of each element and a bonus; channel mixing with a gate."""
 
-    class Model(Recurrent):
+    class Model(Recurrent, Decoder):
+        EMBED, LAYER, NORM, HEAD = "rwkv.embeddings", "rwkv.blocks.{}.", "rwkv.ln_out", "head"
+
+        def norm(self, x, name):
+            return self.layer_norm(x, name, self.c["layer_norm_epsilon"])
+
         def time_mix(self, x, at, halvings):
             c = self.c
             n, d = c["hidden_size"], c["head_size"]
@@ -106,20 +111,12 @@ class Rwkv6(Plain):
             y = self.linear(F.relu(self.linear(k, at + "key")) ** 2, at + "value") / halvings
             return self.linear(r, at + "receptance").sigmoid() * y
 
-        def states(self, ids):
-            c = self.c
-            eps, every = c["layer_norm_epsilon"], c["rescale_every"]
-            x = self["rwkv.embeddings.weight"][ids]
-            for il in range(c["num_hidden_layers"]):
-                at = f"rwkv.blocks.{il}."
-                x = self.layer_norm(x, at + "pre_ln", eps) if il == 0 else x
-                x = x + self.time_mix(self.layer_norm(x, at + "ln1", eps), at + "attention.", 2 ** (il // every))
-                x = x + self.channel_mix(self.layer_norm(x, at + "ln2", eps), at + "feed_forward.", 2 ** (il // every))
-                x = x / 2 if (il + 1) % every == 0 else x
-            return self.layer_norm(x, "rwkv.ln_out", eps)
-
-        def logits(self, x):
-            return self.linear(x, "head")
+        def layer(self, x, at, il):
+            every = self.c["rescale_every"]
+            x = self.norm(x, at + "pre_ln") if il == 0 else x
+            x = x + self.time_mix(self.norm(x, at + "ln1"), at + "attention.", 2 ** (il // every))
+            x = x + self.channel_mix(self.norm(x, at + "ln2"), at + "feed_forward.", 2 ** (il // every))
+            return x / 2 if (il + 1) % every == 0 else x
 
     def shapes(self):
         c = self.c
@@ -138,7 +135,7 @@ class Rwkv6(Plain):
             out |= {f"{at}feed_forward.time_maa_{name}": [1, 1, n] for name in "kr"}
             out |= {at + "feed_forward.key.weight": [wide, n], at + "feed_forward.value.weight": [n, wide]}
             out[at + "feed_forward.receptance.weight"] = [n, n]
-        return out | {f"{name}.{part}": [n] for name in norms for part in ("weight", "bias")}
+        return out | pairs({name: [n] for name in norms})
 
 
 @remote("rwkv7")
@@ -147,7 +144,12 @@ class Rwkv7(Plain):
 
     unused = ("layers.0.attn.v_lora",)
 
-    class Model(Recurrent):
+    class Model(Recurrent, Decoder):
+        EMBED = "model.embeddings"
+
+        def norm(self, x, name):
+            return self.layer_norm(x, name, self.c["norm_eps"])
+
         def low_rank(self, x, name, act=lambda y: y):
             return self.linear(act(self.linear(x, name + "_lora.lora.0")), name + "_lora.lora.2")
 
@@ -171,22 +173,16 @@ class Rwkv7(Plain):
             own = (r * k * self[at + "r_k"]).sum(-1, keepdim=True) * v
             return self.linear((y + own.flatten(-2)) * g, at + "o_proj"), first
 
-        def states(self, ids):
-            c = self.c
-            eps, first = c["norm_eps"], None
-            x = self["model.embeddings.weight"][ids]
-            x = self.layer_norm(x, "model.layers.0.pre_norm", eps)
-            for il in range(c["num_hidden_layers"]):
-                at = f"model.layers.{il}."
-                y, first = self.time_mix(self.layer_norm(x, at + "attn_norm", eps), at + "attn.", first)
-                x = x + y
-                y = self.layer_norm(x, at + "ffn_norm", eps)
-                y = y + (before(y) - y) * self[at + "ffn.x_k"]
-                x = x + self.linear(F.relu(self.linear(y, at + "ffn.key")) ** 2, at + "ffn.value")
-            return self.layer_norm(x, "model.norm", eps)
+        def begin(self, ids):
+            self.first = None
+            return self.norm(super().begin(ids), "model.layers.0.pre_norm")
 
-        def logits(self, x):
-            return self.linear(x, "lm_head")
+        def layer(self, x, at, il):
+            y, self.first = self.time_mix(self.norm(x, at + "attn_norm"), at + "attn.", self.first)
+            x = x + y
+            y = self.norm(x, at + "ffn_norm")
+            y = y + (before(y) - y) * self[at + "ffn.x_k"]
+            return x + self.linear(F.relu(self.linear(y, at + "ffn.key")) ** 2, at + "ffn.value")
 
     def shapes(self):
         c = self.c
@@ -206,7 +202,7 @@ class Rwkv7(Plain):
                 part = f"{at}attn.{name}_lora.lora."
                 out |= {part + "0.weight": [rank, n], part + "2.weight": [n, rank]} | ({} if name == "g" else {part + "2.bias": [n]})
             out |= {at + "ffn.x_k": [n], at + "ffn.key.weight": [wide, n], at + "ffn.value.weight": [n, wide]}
-        return out | {f"{name}.{part}": [n] for name in norms for part in ("weight", "bias")}
+        return out | pairs({name: [n] for name in norms})
 
 
 @remote("plamo2")

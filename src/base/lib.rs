@@ -1,4 +1,4 @@
-//! What knows no definition of a model: files of weights, the tensor library, text, grammars.
+//! Modules that do not depend on model definitions: weight files, the tensor library, tokenizers, chat templates, grammars.
 //!
 //! Data flows down this list; a module imports only modules above it:
 //!
@@ -7,7 +7,7 @@
 //! - [`ggml`]: safe handles over the tensor library
 //! - [`tokenizer`]: tokens to text and back
 //! - [`chat`]: chat templates, tool calls and reasoning in text, stop sequences
-//! - [`grammar`]: what an answer must look like, as masks over the vocabulary
+//! - [`grammar`]: constrained decoding: token masks
 
 pub mod chat;
 #[expect(unsafe_code, reason = "the safe layer over ggml")]

@@ -21,9 +21,6 @@ pub(super) struct Backends {
 
 impl Backends {
     /// Loads the named libraries, and once per process those that are found by the search.
-    ///
-    /// # Errors
-    /// A named library cannot be loaded. A found library that cannot be loaded is only logged.
     pub(super) fn load(&self) -> Result<(), Failure> {
         for path in self.backend.iter().filter(|path| !is_plain(path)) {
             load_library(path)?;
@@ -56,7 +53,6 @@ fn without_device() -> &'static [String] {
     })
 }
 
-/// Why there is no GPU.
 pub(super) fn why_no_gpu() -> String {
     let built_in = cfg!(any(feature = "cuda", feature = "metal", feature = "vulkan"));
     match without_device() {

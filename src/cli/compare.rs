@@ -7,12 +7,15 @@ use clap::Args as ClapArgs;
 use serde_json::json;
 
 use lab_base::weights::TensorType;
-use lab_core::model::Value;
-use lab_core::models::Source;
-use lab_inspect::compare::{Difference, Passes, Report, compare, divergence, read_dump, record};
+use lab_core::model::NamedValue;
+use lab_core::models::ModelSource;
+use lab_inspect::compare::{
+    PassOptions, ValueComparison, ValueDifference, compare_values, divergence, read_dump,
+    record_values,
+};
 
 use super::model::TwoModels;
-use super::options::{Defaults, LoadOptions, SourceTokens};
+use super::options::{LoadDefaults, LoadOptions, SourceTokens};
 use super::values::cache_type;
 use super::{Failure, output};
 
@@ -61,7 +64,6 @@ pub(super) struct Args {
     load: LoadOptions,
 }
 
-/// An element of `--path`.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PathOption {
     Chunk(usize),
@@ -123,15 +125,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if args.kl {
         return kl(args, &a, &b);
     }
-    let report = compare(&a, &b, args.tolerance);
+    let report = compare_values(&a, &b, args.tolerance);
     if report.values.is_empty() {
         anyhow::bail!("A and B have no value in common");
     }
     if args.json {
-        output::line(serde_json::to_string_pretty(&to_json(
-            &report,
-            args.tolerance,
-        ))?)?;
+        output::json(&to_json(&report, args.tolerance))?;
     } else {
         output::line(to_text(&report, args))?;
     }
@@ -145,34 +144,25 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// Reports the KL divergence of B's next-token distributions from A's.
-fn kl(args: &Args, a: &[Value], b: &[Value]) -> Result<(), Failure> {
+fn kl(args: &Args, a: &[NamedValue], b: &[NamedValue]) -> Result<(), Failure> {
     let Some(found) = divergence(a, b) else {
         anyhow::bail!("A and B have no logits in common");
     };
-    if args.json {
-        // JSON has no infinity.
-        let finite = |value: f64| value.is_finite().then_some(value);
-        return output::line(serde_json::to_string_pretty(&json!({
-            "positions": found.positions,
-            "mean": finite(found.mean),
-            "max": finite(found.max),
-            "same_top": found.same_top,
-        }))?);
+    // JSON has no infinity: such a number is null.
+    match args.json {
+        true => output::json(&found),
+        false => output::line(found.to_string()),
     }
-    output::line(format!(
-        "KL divergence over {} positions: mean {:.3e}, max {:.3e}; the same likeliest token at {}",
-        found.positions, found.mean, found.max, found.same_top
-    ))
 }
 
 /// The values of a model, under its own or the given definition, on an execution path, with or without layers on other
 /// devices.
 fn values(
     args: &Args,
-    (source, arch): (&Source, Option<&String>),
+    (source, arch): (&ModelSource, Option<&String>),
     path: &[PathOption],
     is_placed: bool,
-) -> Result<Vec<Value>, Failure> {
+) -> Result<Vec<NamedValue>, Failure> {
     let mut definitions = args.load.model.opening.definitions()?;
     if let Some(arch) = arch {
         definitions.archs = definitions.archs.only(arch)?;
@@ -180,15 +170,9 @@ fn values(
     let opened = args.load.open_with(source, &definitions)?;
     args.load.model.check(&opened)?;
     let n = args.tokens.len();
-    let defaults = Defaults {
-        kv_type: TensorType::F32,
-        flash_attn: false,
-        max_ctx: usize::MAX,
-        is_cut: false,
-        n_batch: args.source.n_batch(n),
-    };
+    let defaults = LoadDefaults::exact(args.source.n_batch(n));
     let mut options = args.load.resolve(&opened, defaults)?;
-    let mut passes = Passes {
+    let mut passes = PassOptions {
         chunk: n,
         stateless: false,
     };
@@ -215,10 +199,10 @@ fn values(
         false => LoadOptions::load_placed(opened, options)?,
     };
     args.source.set(&mut model)?;
-    Ok(record(&mut model, &args.tokens, passes)?)
+    Ok(record_values(&mut model, &args.tokens, passes)?)
 }
 
-fn line(value: &Difference, tolerance: f64) -> String {
+fn line(value: &ValueDifference, tolerance: f64) -> String {
     let shape: Vec<String> = value.shape.iter().map(u64::to_string).collect();
     let mut text = format!(
         "{} {:40} {:9.1e}  [{}]",
@@ -246,7 +230,7 @@ pub(super) fn index(mut at: usize, shape: &[u64]) -> String {
     format!("[{}]", indices.join(", "))
 }
 
-fn to_text(report: &Report, args: &Args) -> String {
+fn to_text(report: &ValueComparison, args: &Args) -> String {
     let mut text = String::new();
     for value in &report.values {
         text.push_str(&line(value, args.tolerance));
@@ -269,16 +253,15 @@ fn to_text(report: &Report, args: &Args) -> String {
     text
 }
 
-fn to_json(report: &Report, tolerance: f64) -> serde_json::Value {
+fn to_json(report: &ValueComparison, tolerance: f64) -> serde_json::Value {
     let values: Vec<_> = report
         .values
         .iter()
         .map(|v| {
-            let nmse = v.nmse.is_finite().then_some(v.nmse);
             json!({
                 "path": v.path,
                 "shape": v.shape,
-                "nmse": nmse,
+                "nmse": v.nmse,
                 "equal": v.nmse <= tolerance,
                 "rms_a": v.rms[0],
                 "rms_b": v.rms[1],

@@ -12,93 +12,35 @@ use std::path::{Path, PathBuf};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, CommandFactory, FromArgMatches};
 
-use lab_base::util::reading;
-use lab_base::util::reading::MAX_DEFINITION;
+use lab_base::util::limited_read;
+use lab_base::util::limited_read::MAX_DEFINITION;
 use lab_core::arch::nearest;
-use lab_core::models;
-use lab_core::models::Source;
 
-use super::serve::Args;
-use super::{Cli, Command, Failure, output};
+use super::command_line::{Cli, Command};
+use super::serve::{Args, ConfigLayers, PER_MODEL};
+use super::{Failure, output};
 
 /// The layer that a value comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Origin {
+enum SettingOrigin {
     File,
     Environment(String),
     Flag,
 }
 
-/// The settings of the layers that are not command-line options.
-#[derive(Debug, Default)]
-pub(super) struct Layers {
-    /// Further names of models.
-    pub(super) aliases: BTreeMap<String, String>,
-    /// The options of models that have a table of their own.
-    pub(super) per_model: BTreeMap<String, Args>,
-    /// The configuration file.
-    pub(super) path: PathBuf,
-    /// Warnings, for when the log is started.
-    pub(super) warnings: Vec<String>,
-}
-
-impl Layers {
-    /// Refuses tables of models that are not served.
-    ///
-    /// # Errors
-    /// There is one; the error names it, and the models.
-    pub(super) fn check_models(&self, sources: &[Source]) -> Result<(), Failure> {
-        let known = models::by_name(sources.to_vec());
-        let known: Vec<&str> = known.keys().map(String::as_str).collect();
-        let fault = |name: &String| {
-            let hint = match (nearest(name, known.iter().copied()), self.aliases.get(name)) {
-                (Some(near), _) => format!("did you mean `{PER_MODEL}.{near}`?"),
-                (None, Some(own)) => format!("`{name}` is an alias; expected `{PER_MODEL}.{own}`"),
-                (None, None) => {
-                    let shown = &known[..known.len().min(10)];
-                    format!("expected one of {}", shown.join(", "))
-                }
-            };
-            let path = self.path.display();
-            format!("{path}: `{PER_MODEL}.{name}`: no model of this name is served; {hint}")
-        };
-        let own = self.per_model.keys();
-        let unknown = own.filter(|name| !known.contains(&name.as_str()));
-        whole((), &unknown.map(fault).collect::<Vec<_>>())
-    }
-}
-
 /// The values of options, by option id.
 type Values = BTreeMap<String, Vec<String>>;
 
-/// Options of the server, not of a model.
-const OF_SERVER: &[&str] = &[
-    "model",
-    "models",
-    "host",
-    "port",
-    "api_key",
-    "api_key_file",
-    "no_api_key",
-    "cors_origin",
-    "allow_host",
-    "strict_fields",
-    "strict_model",
-    "lab_upload",
-    "read_time",
-    "write_time",
-    "in_process",
-    "log",
-    "log_level",
-    "log_format",
-];
+/// Options of the server, not of a model, separated by spaces.
+const OF_SERVER: &str = "model models host port api_key api_key_file no_api_key cors_origin allow_host strict_fields \
+    strict_model lab_upload read_time write_time in_process log log_level log_format";
 /// Options among these that engine processes also have.
 const OF_BOTH: &[&str] = &["strict_fields", "log", "log_level", "log_format"];
 /// Options that neither a file nor a variable can set.
 const OF_LINE: &[&str] = &["config", "print_config", "help", "version"];
 /// Pairs of exclusive options. An option that a higher layer sets disables the other one in lower layers.
 const EXCLUSIVE: &[[&str; 2]] = &[["model", "models"], ["models", "lora"]];
-/// What the names of all variables begin with.
+/// The prefix of the names of all variables.
 const PREFIX: &str = "BENCH_";
 /// Variables that are no options of `bench serve`: of other commands, of clients and of the project's tests.
 const OTHERS: [&str; 5] = [
@@ -109,68 +51,51 @@ const OTHERS: [&str; 5] = [
     "BENCH_URL",
 ];
 const ALIASES: &str = "aliases";
-const PER_MODEL: &str = "per_model";
 
 /// Builds the command line of `bench serve` from its arguments and the layers below them.
-///
-/// # Errors
-/// The file cannot be read, or a layer has unknown keys or invalid values; all faults of the layer are reported.
 pub(super) fn layered(line: &[OsString], matches: &ArgMatches) -> Result<Cli, Failure> {
-    let options = Options::new();
-    let mut origins: BTreeMap<String, Origin> = BTreeMap::new();
-    for arg in &options.args {
-        let id = arg.get_id().as_str();
-        if matches.value_source(id) == Some(ValueSource::CommandLine) {
-            origins.insert(id.to_owned(), Origin::Flag);
-        }
+    let options = ServeOptions::new();
+    let mut layered = LayeredLine {
+        options: &options,
+        origins: BTreeMap::new(),
+        added: Vec::new(),
+    };
+    let ids = options.args.iter().map(|arg| arg.get_id().as_str());
+    let set = ids.filter(|id| matches.value_source(id) == Some(ValueSource::CommandLine));
+    let model = matches.contains_id("model_path").then_some("model");
+    let set = set
+        .chain(model)
+        .map(|id| (id.to_owned(), SettingOrigin::Flag));
+    layered.origins.extend(set);
+    for (id, values) in options.environment()? {
+        layered.add(&id, &values, &SettingOrigin::Environment(variable(&id)));
     }
-    if matches.contains_id("model_path") {
-        origins.insert("model".to_owned(), Origin::Flag);
-    }
-    let mut added = Vec::new();
-    let environment = options.environment()?;
-    for (id, values) in environment {
-        let origin = Origin::Environment(variable(&id));
-        add(&options, &mut origins, &mut added, (&id, &values), &origin);
-    }
-    let above = (origins.clone(), added.clone());
+    let above = layered.clone();
     let path = matches.get_one::<PathBuf>("config").cloned();
     let path = path.or_else(|| std::env::var_os("BENCH_CONFIG").map(PathBuf::from));
     let file = path.map(|path| options.file(&path)).transpose()?;
     let file = file.unwrap_or_default();
     for (id, values) in &file.values {
-        add(
-            &options,
-            &mut origins,
-            &mut added,
-            (id, values),
-            &Origin::File,
-        );
+        layered.add(id, values, &SettingOrigin::File);
     }
     let parsed = |added: &[String]| {
         let line = line.iter().cloned().chain(added.iter().map(OsString::from));
         Cli::command().get_matches_from(line)
     };
-    let whole = parsed(&added);
+    let whole = parsed(&layered.added);
     if matches.get_flag("print_config") {
-        options.print(&whole, &origins, &file)?;
+        options.print(&whole, &layered.origins, &file)?;
     }
     let mut per_model = BTreeMap::new();
     for (name, own) in &file.per_model {
-        let (mut origins, mut added) = above.clone();
+        let mut layered = above.clone();
         for (id, values) in own.iter().chain(&file.values) {
-            add(
-                &options,
-                &mut origins,
-                &mut added,
-                (id, values),
-                &Origin::File,
-            );
+            layered.add(id, values, &SettingOrigin::File);
         }
-        per_model.insert(name.clone(), args(&options, &parsed(&added))?.1);
+        per_model.insert(name.clone(), args(&options, &parsed(&layered.added))?.1);
     }
     let (mut cli, mut own) = args(&options, &whole)?;
-    own.layers = Layers {
+    own.layers = ConfigLayers {
         aliases: file.aliases,
         per_model,
         path: file.path,
@@ -181,7 +106,7 @@ pub(super) fn layered(line: &[OsString], matches: &ArgMatches) -> Result<Cli, Fa
 }
 
 /// Extracts the options of `bench serve` from a parsed command line.
-fn args(options: &Options, matches: &ArgMatches) -> Result<(Cli, Args), Failure> {
+fn args(options: &ServeOptions, matches: &ArgMatches) -> Result<(Cli, Args), Failure> {
     let cli = Cli::from_arg_matches(matches)?;
     let of_serve = matches.subcommand_matches("serve");
     let of_serve = of_serve.ok_or_else(|| anyhow::anyhow!("not `bench serve`"))?;
@@ -190,29 +115,29 @@ fn args(options: &Options, matches: &ArgMatches) -> Result<(Cli, Args), Failure>
     Ok((cli, own))
 }
 
-/// Adds a value of a layer, unless a higher layer sets or excludes the option.
-fn add(
-    options: &Options,
-    origins: &mut BTreeMap<String, Origin>,
-    added: &mut Vec<String>,
-    (id, values): (&str, &[String]),
-    origin: &Origin,
-) {
-    let excludes = |[a, b]: &[&str; 2]| {
-        let other = match (*a == id, *b == id) {
-            (true, _) => b,
-            (_, true) => a,
-            _ => return false,
-        };
-        origins
-            .get(*other)
-            .is_some_and(|of_other| of_other != origin)
-    };
-    if origins.contains_key(id) || EXCLUSIVE.iter().any(excludes) {
-        return;
+/// A command line with the values of layers below it.
+#[derive(Clone)]
+struct LayeredLine<'o> {
+    options: &'o ServeOptions,
+    origins: BTreeMap<String, SettingOrigin>,
+    added: Vec<String>,
+}
+
+impl LayeredLine<'_> {
+    /// Adds a value of a layer, unless a higher layer sets or excludes the option.
+    fn add(&mut self, id: &str, values: &[String], origin: &SettingOrigin) {
+        let is_above = |other: &str| self.origins.get(other).is_some_and(|own| own != origin);
+        let excludes = |[a, b]: &[&str; 2]| (*a == id && is_above(b)) || (*b == id && is_above(a));
+        if self.origins.contains_key(id) || EXCLUSIVE.iter().any(excludes) {
+            return;
+        }
+        self.origins.insert(id.to_owned(), origin.clone());
+        self.added.extend(self.options.flags(id, values));
     }
-    origins.insert(id.to_owned(), origin.clone());
-    added.extend(options.flags(id, values));
+}
+
+fn is_of_server(id: &str) -> bool {
+    OF_SERVER.split(' ').any(|own| own == id)
 }
 
 /// The name of an option's environment variable.
@@ -220,9 +145,8 @@ fn variable(id: &str) -> String {
     format!("{PREFIX}{}", id.to_ascii_uppercase())
 }
 
-/// The settings of a file.
 #[derive(Debug, Default)]
-struct File {
+struct ConfigFile {
     path: PathBuf,
     values: Values,
     aliases: BTreeMap<String, String>,
@@ -230,11 +154,11 @@ struct File {
 }
 
 /// The options of `bench serve` that the layers can set.
-struct Options {
+struct ServeOptions {
     args: Vec<Arg>,
 }
 
-impl Options {
+impl ServeOptions {
     fn new() -> Self {
         let mut command = Cli::command();
         command.build();
@@ -264,7 +188,6 @@ impl Options {
         unknown.into_iter().map(warning).collect()
     }
 
-    /// The key of an option in a file.
     fn key(arg: &Arg) -> String {
         arg.get_long().unwrap_or_default().replace('-', "_")
     }
@@ -284,17 +207,12 @@ impl Options {
             return Vec::new();
         };
         let long = arg.get_long().unwrap_or_default();
-        match arg.get_action() {
-            ArgAction::SetTrue => values
-                .iter()
-                .filter(|value| *value == "true")
-                .map(|_| format!("--{long}"))
-                .collect(),
-            _ => values
-                .iter()
-                .map(|value| format!("--{long}={value}"))
-                .collect(),
-        }
+        let is_flag = matches!(arg.get_action(), ArgAction::SetTrue);
+        let flag = |value: &String| match is_flag {
+            true => (value == "true").then(|| format!("--{long}")),
+            false => Some(format!("--{long}={value}")),
+        };
+        values.iter().filter_map(flag).collect()
     }
 
     /// The command-line options for an engine process: all that are set, except those of the server alone.
@@ -302,7 +220,7 @@ impl Options {
         let is_needed = |arg: &&Arg| {
             let id = arg.get_id().as_str();
             let is_set = matches.value_source(id) == Some(ValueSource::CommandLine);
-            is_set && (!OF_SERVER.contains(&id) || OF_BOTH.contains(&id))
+            is_set && (!is_of_server(id) || OF_BOTH.contains(&id))
         };
         let needed = self.args.iter().filter(is_needed);
         let options = needed.flat_map(|arg| {
@@ -322,7 +240,6 @@ impl Options {
         options.collect()
     }
 
-    /// Checks the values of an option with clap.
     fn check(&self, id: &str, values: &[String]) -> Result<(), String> {
         let flags = self.flags(id, values);
         let line = ["bench".to_owned(), "serve".to_owned()]
@@ -364,68 +281,58 @@ impl Options {
         whole(found, &faults)
     }
 
-    fn file(&self, path: &Path) -> Result<File, Failure> {
-        let at = path.display();
-        let text = reading::text(path, MAX_DEFINITION).map_err(|e| anyhow::anyhow!("{at}: {e}"))?;
-        let table: toml::Table = text.parse().map_err(|e| anyhow::anyhow!("{at}: {e}"))?;
+    fn file(&self, path: &Path) -> Result<ConfigFile, Failure> {
+        let text = limited_read::text(path, MAX_DEFINITION).map_err(|e| output::at(path, e))?;
+        let mut table: toml::Table = text.parse().map_err(|e| output::at(path, e))?;
         let mut faults = Vec::new();
-        let mut file = File {
+        let mut file = ConfigFile {
             path: path.to_owned(),
-            ..File::default()
+            ..ConfigFile::default()
         };
-        for (key, value) in &table {
-            match (key.as_str(), value) {
-                (ALIASES, toml::Value::Table(aliases)) => {
-                    for (alias, name) in aliases {
-                        match name.as_str() {
-                            Some(name) => {
-                                file.aliases.insert(alias.clone(), name.to_owned());
-                            }
-                            None => {
-                                // A dot in a key without quotes begins a table.
-                                let hint = match name.is_table() {
-                                    true => "; a name with dots needs quotes, such as \"gpt-3.5\"",
-                                    false => "",
-                                };
-                                let fault = format!("`{ALIASES}.{alias}`: expected a string{hint}");
-                                faults.push(format!("{at}: {fault}"));
-                            }
-                        }
-                    }
-                }
-                (PER_MODEL, toml::Value::Table(models)) => {
-                    for (name, own) in models {
-                        let prefix = format!("{PER_MODEL}.{name}.");
-                        let Some(own) = own.as_table() else {
-                            faults.push(format!("{at}: `{PER_MODEL}.{name}`: expected a table"));
-                            continue;
-                        };
-                        let known = |key: &str| !OF_SERVER.contains(&key);
-                        let own = self.values(&prefix, own, known);
-                        faults.extend(own.1.into_iter().map(|fault| format!("{at}: {fault}")));
-                        file.per_model.insert(name.clone(), own.0);
-                    }
-                }
-                (ALIASES | PER_MODEL, _) => faults.push(format!("{at}: `{key}`: expected a table")),
-                _ => {
-                    let one = toml::Table::from_iter([(key.clone(), value.clone())]);
-                    let (values, more) = self.values("", &one, |_| true);
-                    faults.extend(more.into_iter().map(|fault| format!("{at}: {fault}")));
-                    file.values.extend(values);
-                }
+        let [aliases, per_model] = [ALIASES, PER_MODEL].map(|key| match table.remove(key) {
+            None => toml::Table::new(),
+            Some(toml::Value::Table(own)) => own,
+            Some(_) => {
+                faults.push(format!("`{key}`: expected a table"));
+                toml::Table::new()
+            }
+        });
+        for (alias, name) in aliases {
+            // A dot in a key without quotes begins a table.
+            let hint = match name.is_table() {
+                true => "; a name with dots needs quotes, such as \"gpt-3.5\"",
+                false => "",
+            };
+            match name {
+                toml::Value::String(name) => _ = file.aliases.insert(alias, name),
+                _ => faults.push(format!("`{ALIASES}.{alias}`: expected a string{hint}")),
             }
         }
+        for (name, own) in per_model {
+            let Some(own) = own.as_table() else {
+                faults.push(format!("`{PER_MODEL}.{name}`: expected a table"));
+                continue;
+            };
+            let prefix = format!("{PER_MODEL}.{name}.");
+            let values = self.values(&prefix, own, |key| !is_of_server(key), &mut faults);
+            file.per_model.insert(name, values);
+        }
+        file.values = self.values("", &table, |_| true, &mut faults);
+        let faults: Vec<String> = faults
+            .iter()
+            .map(|f| format!("{}: {f}", path.display()))
+            .collect();
         whole(file, &faults)
     }
 
-    /// The values of a table, and its faults.
     fn values(
         &self,
         prefix: &str,
         table: &toml::Table,
         is_known: impl Fn(&str) -> bool,
-    ) -> (Values, Vec<String>) {
-        let (mut found, mut faults) = (Values::new(), Vec::new());
+        faults: &mut Vec<String>,
+    ) -> Values {
+        let mut found = Values::new();
         for (key, value) in table {
             let Some(arg) = self.find(key).filter(|_| is_known(key)) else {
                 let keys: Vec<String> = self.args.iter().map(Self::key).collect();
@@ -435,30 +342,35 @@ impl Options {
                 let known = keys.iter().map(String::as_str).filter(|key| is_known(key));
                 let near = nearest(key, known.chain(tables));
                 let hint = near.map(|near| format!("; did you mean `{prefix}{near}`?"));
-                let hint = hint.unwrap_or_default();
-                faults.push(format!("unknown key `{prefix}{key}`{hint}"));
+                faults.push(format!(
+                    "unknown key `{prefix}{key}`{}",
+                    hint.unwrap_or_default()
+                ));
                 continue;
             };
             let id = arg.get_id().as_str();
             match texts(arg, value) {
                 Ok(values) => {
-                    if let Err(fault) = self.check(id, &values) {
-                        faults.push(format!("`{prefix}{key}`: {fault}"));
-                    }
+                    let checked = self.check(id, &values);
+                    faults.extend(
+                        checked
+                            .err()
+                            .map(|fault| format!("`{prefix}{key}`: {fault}")),
+                    );
                     found.insert(id.to_owned(), values);
                 }
                 Err(expected) => faults.push(format!("`{prefix}{key}`: expected {expected}")),
             }
         }
-        (found, faults)
+        found
     }
 
     /// Prints each setting with its origin, in the form of a file with the same settings.
     fn print(
         &self,
         matches: &ArgMatches,
-        origins: &BTreeMap<String, Origin>,
-        file: &File,
+        origins: &BTreeMap<String, SettingOrigin>,
+        file: &ConfigFile,
     ) -> Result<(), Failure> {
         let of_serve = matches.subcommand_matches("serve").unwrap_or(matches);
         let path = file.path.display();
@@ -467,9 +379,9 @@ impl Options {
             let long = arg.get_long().unwrap_or_default();
             let origin = match origins.get(id) {
                 None => "default".to_owned(),
-                Some(Origin::File) => path.to_string(),
-                Some(Origin::Environment(name)) => name.clone(),
-                Some(Origin::Flag) => format!("--{long}"),
+                Some(SettingOrigin::File) => path.to_string(),
+                Some(SettingOrigin::Environment(name)) => name.clone(),
+                Some(SettingOrigin::Flag) => format!("--{long}"),
             };
             match shown(arg, of_serve) {
                 Some(value) => output::line(format!("{key} = {value}  # {origin}"))?,
@@ -495,7 +407,6 @@ impl Options {
     }
 }
 
-/// The value, or an error if there are faults.
 fn whole<T>(value: T, faults: &[String]) -> Result<T, Failure> {
     match faults {
         [] => Ok(value),
@@ -542,12 +453,13 @@ fn shown(arg: &Arg, matches: &ArgMatches) -> Option<String> {
         return Some(values_shown(&vec!["***".to_owned(); values.len()]));
     }
     Some(match arg.get_action() {
-        ArgAction::Append => {
-            let all: Vec<String> = values.iter().map(|value| quoted(value)).collect();
-            format!("[{}]", all.join(", "))
-        }
+        ArgAction::Append => list(values.iter().map(|value| quoted(value))),
         _ => values_shown(&values),
     })
+}
+
+fn list(values: impl Iterator<Item = String>) -> String {
+    format!("[{}]", values.collect::<Vec<_>>().join(", "))
 }
 
 fn values_shown(values: &[String]) -> String {
@@ -558,7 +470,7 @@ fn values_shown(values: &[String]) -> String {
     };
     match values {
         [value] => one(value),
-        all => format!("[{}]", all.iter().map(one).collect::<Vec<_>>().join(", ")),
+        all => list(all.iter().map(one)),
     }
 }
 

@@ -5,11 +5,9 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::Value;
 
-use lab_base::grammar::Constraint;
-use lab_base::util::reading;
-use lab_base::util::reading::MAX_TEXT;
-
 use super::Failure;
+use super::input_file::{read_json, read_text};
+use lab_base::grammar::Constraint;
 
 /// Constraint on the completion.
 #[derive(Debug, Args)]
@@ -34,7 +32,7 @@ impl ConstraintOptions {
             return Ok(Some(Constraint::JsonSchema(schema(path)?)));
         }
         if let Some(path) = &self.grammar {
-            let text = text(path)?;
+            let text = read_text(path)?;
             let ending = path.extension().and_then(|ending| ending.to_str());
             return Ok(Some(match ending {
                 Some("gbnf") => Constraint::Gbnf(text),
@@ -45,13 +43,12 @@ impl ConstraintOptions {
         Ok(self.regex.clone().map(Constraint::Regex))
     }
 
-    /// The constraint as a field of a request.
     pub(super) fn field(&self) -> Result<Option<(String, Value)>, Failure> {
         if let Some(path) = &self.json_schema {
             return Ok(Some(("json_schema".into(), schema(path)?)));
         }
         if let Some(path) = &self.grammar {
-            return Ok(Some(("grammar".into(), text(path)?.into())));
+            return Ok(Some(("grammar".into(), read_text(path)?.into())));
         }
         let regex = self.regex.as_deref();
         Ok(regex.map(|regex| ("guided_regex".into(), regex.into())))
@@ -65,16 +62,6 @@ fn schema(path: &Path) -> Result<Value, Failure> {
         .filter(|text| text.trim_start().starts_with('{'));
     match own {
         Some(text) => serde_json::from_str(text).map_err(|e| anyhow::anyhow!("--json-schema: {e}")),
-        None => json(path),
+        None => read_json(path),
     }
-}
-
-/// The JSON value in a file.
-pub(super) fn json(path: &Path) -> Result<Value, Failure> {
-    serde_json::from_str(&text(path)?).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))
-}
-
-/// The text in a file.
-pub(super) fn text(path: &Path) -> Result<String, Failure> {
-    reading::text(path, MAX_TEXT).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))
 }

@@ -7,7 +7,7 @@ use clap::Args as ClapArgs;
 use lab_base::util::wording::bytes;
 use lab_base::weights::TensorType;
 use lab_core::models;
-use lab_core::models::Source;
+use lab_core::models::ModelSource;
 use lab_core::models::convert::{to_folder, to_gguf};
 
 use super::options::{OpenOptions, progress_bar};
@@ -47,7 +47,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         (Some(model), _) => (model, args.source.as_path()),
         (None, None) => anyhow::bail!("DST: expected NAME.gguf or a folder to write"),
     };
-    let source = Source::of(Some(source));
+    let source = ModelSource::of(Some(source));
     let model = models::open(&source, &args.opening.definitions()?)?;
     if let Some(vocabulary) = &model.vocabulary {
         vocabulary.for_file()?;

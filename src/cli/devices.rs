@@ -8,18 +8,18 @@ use std::path::PathBuf;
 use clap::Args as ClapArgs;
 use serde_json::{Value, json};
 
-use lab_base::ggml::{CACHE_TYPES, Device, DeviceKind, Misplaced, devices, rpc};
+use lab_base::ggml::{CACHE_TYPES, Device, DeviceKind, MisplacedOp, devices, rpc};
 use lab_base::util::wording::bytes;
 use lab_base::weights::TensorType;
 use lab_core::model;
 use lab_core::model::{Estimator, Options};
 use lab_core::models;
-use lab_core::models::{Opened, Source};
-use lab_core::plan::Share;
+use lab_core::models::{ModelSource, OpenedModel};
+use lab_core::plan::DeviceShare;
 
 use super::backends::Backends;
 use super::options::{OpenOptions, at_most_cores, cores};
-use super::placement::Workers;
+use super::placement::WorkerOptions;
 use super::values::{byte_count, cache_type, positive};
 use super::{Failure, output};
 
@@ -41,7 +41,7 @@ pub(super) struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    workers: Workers,
+    workers: WorkerOptions,
     #[command(flatten)]
     opening: OpenOptions,
 }
@@ -85,17 +85,22 @@ fn cache_types(device: Device) -> Result<Option<Vec<TensorType>>, Failure> {
 
 /// Operations that a device lacks for a model. Key: operation, block, types and length of a row. Value: one of the
 /// operations, and their numbers in a pass of 512 tokens and of one.
-type Lacking = BTreeMap<(String, &'static str, Vec<&'static str>, u64), (Misplaced, [usize; 2])>;
+type MissingOps =
+    BTreeMap<(String, &'static str, Vec<&'static str>, u64), (MisplacedOp, [usize; 2])>;
 
 /// The operations that a device lacks for a model, if all layers are on the device.
-fn lacking(opened: &Opened, device: Device, kv_type: TensorType) -> Result<Lacking, Failure> {
+fn missing_ops(
+    opened: &OpenedModel,
+    device: Device,
+    kv_type: TensorType,
+) -> Result<MissingOps, Failure> {
     let mut plan = opened.plan.clone();
-    plan.place(&[Share {
+    plan.place(&[DeviceShare {
         device: device.name(),
         n_layers: plan.n_placeable(),
     }]);
     let estimator = Estimator::new(&plan, &opened.weights)?;
-    let mut all = Lacking::new();
+    let mut all = MissingOps::new();
     for (at, n_batch) in [Options::N_BATCH, 1].into_iter().enumerate() {
         let options = Options {
             k_type: kv_type,
@@ -128,7 +133,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let opened = match &args.model {
         Some(model) => {
             let definitions = args.opening.definitions()?;
-            Some(models::open(&Source::of(Some(model)), &definitions)?)
+            Some(models::open(&ModelSource::of(Some(model)), &definitions)?)
         }
         None => None,
     };
@@ -138,7 +143,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         let types = types.map(|types| types.into_iter().map(TensorType::name).collect::<Vec<_>>());
         let lacks = match &opened {
             Some(opened) if device.kind() != DeviceKind::Cpu => {
-                Some(lacking(opened, device, args.kv_type)?)
+                Some(missing_ops(opened, device, args.kv_type)?)
             }
             _ => None,
         };
@@ -148,18 +153,22 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         }
     }
     match args.json {
-        true => output::line(serde_json::to_string_pretty(&all)?),
+        true => output::json(&all),
         false => Ok(()),
     }
 }
 
-fn print(device: Device, types: Option<&[&str]>, lacks: Option<&Lacking>) -> Result<(), Failure> {
+fn print(
+    device: Device,
+    types: Option<&[&str]>,
+    lacks: Option<&MissingOps>,
+) -> Result<(), Failure> {
     let (free, total) = memory(device);
     output::line(format!(
         "{}: {}, {}, {} of {} free",
         device.name(),
         kind(device),
-        output::shown(&device.description()),
+        output::escape_controls(&device.description()),
         bytes(free),
         bytes(total)
     ))?;
@@ -191,7 +200,7 @@ fn print(device: Device, types: Option<&[&str]>, lacks: Option<&Lacking>) -> Res
     Ok(())
 }
 
-fn to_json(device: Device, types: Option<&[&str]>, lacks: Option<&Lacking>) -> Value {
+fn to_json(device: Device, types: Option<&[&str]>, lacks: Option<&MissingOps>) -> Value {
     let (free, total) = memory(device);
     let mut entry = json!({
         "name": device.name(), "kind": kind(device), "description": device.description(),

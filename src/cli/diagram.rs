@@ -5,14 +5,14 @@ use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 
-use lab_base::util::reading;
+use lab_base::util::limited_read;
 use lab_core::arch::ArchDef;
-use lab_core::models::synth::Request;
-use lab_core::models::{Definitions, Source};
+use lab_core::models::synth::SynthRequest;
+use lab_core::models::{Definitions, ModelSource};
 use lab_inspect::diagram::compare::{Comparison, summary};
 use lab_inspect::diagram::html::page;
 use lab_inspect::diagram::overlay::Overlay;
-use lab_inspect::diagram::{Drawing, Sample, gallery, svg, variants};
+use lab_inspect::diagram::{Drawing, TracedPlan, gallery, svg, variants};
 
 use super::options::OpenOptions;
 use super::output::{ForceOption, OutputPlace};
@@ -76,12 +76,18 @@ impl Args {
     }
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    if args.png && !cfg!(feature = "png") {
+/// Refuses PNG in a program that was built without it.
+pub(super) fn check_png(is_wanted: bool) -> Result<(), Failure> {
+    if is_wanted && !cfg!(feature = "png") {
         anyhow::bail!(
             "this program was built without PNG; `cargo build --release --features png` builds it with PNG"
         );
     }
+    Ok(())
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    check_png(args.png)?;
     let definitions = args.opening.definitions()?;
     if args.compare {
         return compare(args, &definitions);
@@ -113,20 +119,20 @@ fn samples(
     definitions: &Definitions,
     what: &str,
     name: Option<&str>,
-    request: Option<Request>,
+    request: Option<SynthRequest>,
     most: usize,
-) -> Result<(ArchDef, Vec<Sample>), Failure> {
+) -> Result<(ArchDef, Vec<TracedPlan>), Failure> {
     let path = PathBuf::from(what);
     // A folder without a model does not hide a definition of the same name.
     let is_hidden = path.is_dir() && !path.join("config.json").exists();
     let is_definition = is_hidden && definitions.archs.source(what).is_ok();
-    let source = Source::of(Some(&path));
-    if (path.exists() || matches!(source, Source::Shipped(_))) && !is_definition {
+    let source = ModelSource::of(Some(&path));
+    if (path.exists() || matches!(source, ModelSource::BuiltIn(_))) && !is_definition {
         if request.is_some() {
             anyhow::bail!("{what} is a model file: --set and --with apply only to a definition");
         }
         let opened = lab_core::models::open(&source, definitions)?;
-        let sample = Sample::new(name.unwrap_or(&opened.name), opened.plan, false)?;
+        let sample = TracedPlan::new(name.unwrap_or(&opened.name), opened.plan, false)?;
         return Ok((opened.def, vec![sample]));
     }
     let (def, variant) = find(definitions, what)?;
@@ -139,16 +145,16 @@ fn samples(
         (None, None) => variants(&def),
     };
     let name = name.unwrap_or(what);
-    let sample = |(tag, request): &(String, Request)| match tag.is_empty() {
-        true => Sample::of_definition(name, &def, request),
-        false => Sample::of_definition(&format!("{name}-{tag}"), &def, request),
+    let sample = |(tag, request): &(String, SynthRequest)| match tag.is_empty() {
+        true => TracedPlan::of_definition(name, &def, request),
+        false => TracedPlan::of_definition(&format!("{name}-{tag}"), &def, request),
     };
     let samples: Result<_, _> = requests.iter().take(most).map(sample).collect();
     Ok((def, samples?))
 }
 
 /// Finds a definition by its name, or a variant by the name of its picture.
-fn find(definitions: &Definitions, what: &str) -> Result<(ArchDef, Option<Request>), Failure> {
+fn find(definitions: &Definitions, what: &str) -> Result<(ArchDef, Option<SynthRequest>), Failure> {
     let library = &definitions.archs;
     if library.source(what).is_ok() {
         return Ok((library.get(what)?, None));
@@ -177,31 +183,34 @@ fn find(definitions: &Definitions, what: &str) -> Result<(ArchDef, Option<Reques
 }
 
 /// The parameters and tensors of `--set` and `--with`, if any are given.
-fn request(set: &[(String, String)], with: &[String]) -> Option<Request> {
+fn request(set: &[(String, String)], with: &[String]) -> Option<SynthRequest> {
     let is_said = !set.is_empty() || !with.is_empty();
-    is_said.then(|| Request {
+    is_said.then(|| SynthRequest {
         set: set.to_vec(),
         with: with.to_vec(),
-        ..Request::default()
+        ..SynthRequest::default()
     })
 }
 
 /// Maximum size of the file of `--overlay` in bytes: a profile of a thousand layers is a few MB.
 const MAX_OVERLAY: u64 = 64 << 20;
 
-/// The files of a drawing.
-fn draw(args: &Args, def: &ArchDef, sample: &Sample) -> Result<Vec<(String, Vec<u8>)>, Failure> {
+fn draw(
+    args: &Args,
+    def: &ArchDef,
+    sample: &TracedPlan,
+) -> Result<Vec<(String, Vec<u8>)>, Failure> {
     let mut drawing = Drawing::new(def, sample);
     if let Some(file) = &args.overlay {
         // The name of the picture may differ from that of the model.
         let what = args.drawn().first().copied().unwrap_or_default();
-        let model = Source::File(what.into()).name();
+        let model = ModelSource::File(what.into()).name();
         let mut put = || -> Result<Option<String>, Failure> {
-            let bytes = reading::bytes(file, MAX_OVERLAY)?;
+            let bytes = limited_read::bytes(file, MAX_OVERLAY)?;
             let overlay = Overlay::read(&bytes, args.quantity.as_deref())?;
-            Ok(overlay.put(&mut drawing, sample, &model)?)
+            Ok(overlay.apply(&mut drawing, sample, &model)?)
         };
-        if let Some(doubt) = put().map_err(|e| anyhow::anyhow!("{}: {e}", file.display()))? {
+        if let Some(doubt) = put().map_err(|error| output::at(file, error))? {
             tracing::warn!("{}: {doubt}", file.display());
         }
     }
@@ -227,7 +236,7 @@ fn compare(args: &Args, definitions: &Definitions) -> Result<(), Failure> {
         let found = args.drawn().len();
         anyhow::bail!("`--compare` takes two models or definitions, found {found}");
     };
-    let drawing = |what: &str, request: Option<Request>| -> Result<Drawing, Failure> {
+    let drawing = |what: &str, request: Option<SynthRequest>| -> Result<Drawing, Failure> {
         let (def, mut samples) = samples(definitions, what, None, request, 1)?;
         Ok(Drawing::new(&def, &samples.swap_remove(0)))
     };
@@ -251,7 +260,6 @@ fn both(name: String, svg: String, has_png: bool) -> Result<Vec<(String, Vec<u8>
     Ok([Some(svg), png].into_iter().flatten().collect())
 }
 
-/// A drawing as PNG.
 #[cfg(feature = "png")]
 fn png(drawing: &str) -> Result<Vec<u8>, Failure> {
     Ok(lab_inspect::diagram::png::png(drawing)?)

@@ -5,7 +5,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
 use lab_base::tokenizer::Tokenizer;
-use lab_core::engine::{Diffusion, Fixed, Remasking};
+use lab_core::engine::{self, FixedToken, Remasking};
 
 use super::output;
 
@@ -37,9 +37,8 @@ pub(super) struct DiffusionOptions {
 }
 
 impl DiffusionOptions {
-    /// The options that are set.
-    pub(super) fn set(&self) -> Diffusion {
-        Diffusion {
+    pub(super) fn set(&self) -> engine::DiffusionOptions {
+        engine::DiffusionOptions {
             steps: self.steps,
             block_length: self.block_length,
             remasking: self.remasking,
@@ -50,8 +49,8 @@ impl DiffusionOptions {
     }
 
     /// The options that are set; `None` if there are none.
-    pub(super) fn request(&self) -> Option<Diffusion> {
-        Some(self.set()).filter(|set| *set != Diffusion::default())
+    pub(super) fn request(&self) -> Option<engine::DiffusionOptions> {
+        Some(self.set()).filter(|set| *set != engine::DiffusionOptions::default())
     }
 
     /// The options that are set, as a field of a request.
@@ -70,13 +69,13 @@ impl DiffusionOptions {
 const MASK: &str = "░";
 
 /// Shows a completion on stderr while its tokens are fixed; hidden if stderr is not a terminal.
-pub(super) struct Forming {
+pub(super) struct DiffusionProgress {
     bar: ProgressBar,
     /// Tokens of the completion; `None` for a masked one.
     tokens: Vec<Option<u32>>,
 }
 
-impl Forming {
+impl DiffusionProgress {
     pub(super) fn new(is_quiet: bool) -> Self {
         let bar = match is_quiet {
             true => ProgressBar::hidden(),
@@ -96,8 +95,7 @@ impl Forming {
         !self.bar.is_hidden()
     }
 
-    /// Shows the tokens that a step fixed.
-    pub(super) fn step(&mut self, fixed: &[Fixed], n_masked: usize, tokenizer: &Tokenizer) {
+    pub(super) fn step(&mut self, fixed: &[FixedToken], n_masked: usize, tokenizer: &Tokenizer) {
         if self.tokens.is_empty() {
             self.tokens = vec![None; n_masked + fixed.len()];
         }
@@ -120,7 +118,7 @@ impl Forming {
                 None => bytes.extend_from_slice(MASK.as_bytes()),
             }
         }
-        output::shown(&String::from_utf8_lossy(&bytes))
+        output::escape_controls(&String::from_utf8_lossy(&bytes))
     }
 
     /// Removes the display, before the text itself is written.

@@ -4,17 +4,19 @@
 //! The command draws conclusions from the findings of `inspect`; nothing is loaded. It accepts any path: for a path
 //! that is not a model it says what the path is, and the next step. Exit code 1 if the model does not run here.
 
-use std::collections::BTreeMap;
-
 use clap::Args as ClapArgs;
+use serde::Serialize;
 use serde_json::{Value as Json, json};
 
 use lab_base::util::wording::{bytes, count, listed};
 use lab_base::weights::TensorInfo;
 use lab_core::model;
-use lab_core::models::Source;
+use lab_core::models::ModelSource;
 
-use super::inspect::{self, Findings, Planned, Sequences, cache_bytes};
+use super::inspect::{
+    self, Findings, ParallelOption, PlanFindings, TensorSizes, cache_bytes, cache_types_text,
+    tokenizer_text,
+};
 use super::model::ModelArg;
 use super::options::LoadOptions;
 use super::plan::device_line;
@@ -28,7 +30,7 @@ pub(super) struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    sequences: Sequences,
+    sequences: ParallelOption,
     #[command(flatten)]
     load: LoadOptions,
 }
@@ -42,7 +44,7 @@ const CLIP: usize = 400;
 
 /// The findings, as lines of text and as JSON fields.
 #[derive(Default)]
-struct Report {
+struct DoctorReport {
     path: String,
     rows: Vec<(&'static str, String)>,
     /// The possible uses of the model on this machine.
@@ -55,12 +57,12 @@ struct Report {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let source = args.model.source();
     let path = match &source {
-        Source::Shipped(name) => (*name).to_owned(),
-        Source::File(path) => path.display().to_string(),
+        ModelSource::BuiltIn(name) => (*name).to_owned(),
+        ModelSource::File(path) => path.display().to_string(),
     };
-    let mut report = Report {
+    let mut report = DoctorReport {
         path,
-        ..Report::default()
+        ..DoctorReport::default()
     };
     match inspect::findings(&source, &args.sequences, &args.load) {
         Ok(found) => report.of(&found),
@@ -68,7 +70,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     let runs = report.problem.is_none();
     match args.json {
-        true => output::line(serde_json::to_string_pretty(&report.json())?)?,
+        true => output::json(&report.json())?,
         false => output::bytes(report.text().as_bytes())?,
     }
     match runs {
@@ -77,40 +79,13 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// The sizes of a model's tensors.
-pub(super) struct Sizes {
-    pub(super) n_weights: u64,
-    pub(super) bytes: u64,
-    /// Bytes of each type, the largest first.
-    pub(super) types: Vec<(&'static str, u64)>,
-    /// Mean number of bits per weight.
-    pub(super) bits: f64,
-}
-
-impl Sizes {
-    pub(super) fn of(tensors: &[TensorInfo]) -> Self {
-        let mut types: BTreeMap<&str, u64> = BTreeMap::new();
-        let (mut n_weights, mut bytes) = (0u64, 0u64);
-        for tensor in tensors {
-            let of_type = types.entry(tensor.ty.name()).or_default();
-            *of_type = of_type.saturating_add(tensor.bytes);
-            n_weights = n_weights.saturating_add(tensor.elements());
-            bytes = bytes.saturating_add(tensor.bytes);
-        }
-        let mut types: Vec<(&str, u64)> = types.into_iter().collect();
-        types.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-        Self {
-            n_weights,
-            bytes,
-            types,
-            bits: bytes as f64 * 8.0 / n_weights.max(1) as f64,
-        }
-    }
-}
-
-impl Report {
+impl DoctorReport {
     fn row(&mut self, name: &'static str, text: impl Into<String>) {
         self.rows.push((name, text.into()));
+    }
+
+    fn field(&mut self, name: &str, value: impl Serialize) {
+        self.fields.insert(name.to_owned(), json!(value));
     }
 
     fn of(&mut self, found: &Findings) {
@@ -125,7 +100,7 @@ impl Report {
             Err(error) => {
                 let arch = found.metadata.str("general.architecture");
                 self.row("kind", arch.unwrap_or("no architecture is named"));
-                self.fields.insert("architecture".into(), json!(arch));
+                self.field("architecture", arch);
                 self.texts(found);
                 self.problem = Some(error.clone());
             }
@@ -135,12 +110,12 @@ impl Report {
     /// Reports the number of weights, and the types that most of them have. `stored`: their bytes in the file, if they are
     /// converted while they are loaded.
     fn sizes(&mut self, tensors: &[TensorInfo], stored: Option<u64>) {
-        let Sizes {
+        let TensorSizes {
             n_weights,
             bytes: all,
             types,
             bits,
-        } = Sizes::of(tensors);
+        } = TensorSizes::of(tensors);
         let names: Vec<&str> = types.iter().take(3).map(|(name, _)| *name).collect();
         let (n, types) = (count(n_weights), listed(&names));
         let loaded = format!("{types}, {bits:.1} bits each");
@@ -154,14 +129,14 @@ impl Report {
         };
         self.row("size", text);
         if let Some(stored) = stored {
-            self.fields.insert("stored_bytes".into(), json!(stored));
+            self.field("stored_bytes", stored);
         }
-        self.fields.insert("parameters".into(), json!(n_weights));
-        self.fields.insert("bytes".into(), json!(all));
-        self.fields.insert("types".into(), json!(names));
+        self.field("parameters", n_weights);
+        self.field("bytes", all);
+        self.field("types", names);
     }
 
-    fn architecture(&mut self, planned: &Planned, unread: &[String]) {
+    fn architecture(&mut self, planned: &PlanFindings, unread: &[String]) {
         let plan = &planned.plan;
         let kind = match (&plan.diffusion, plan.mode.name()) {
             (Some(_), _) => "text diffusion".to_owned(),
@@ -169,9 +144,8 @@ impl Report {
         };
         let text = format!("{}, {} layers, {kind}", plan.arch, plan.layers.len());
         self.rows.insert(0, ("kind", text));
-        self.fields.insert("architecture".into(), json!(plan.arch));
-        self.fields
-            .insert("context".into(), json!(plan.n_ctx_train));
+        self.field("architecture", &plan.arch);
+        self.field("context", plan.n_ctx_train);
         self.row(
             "context",
             match plan.n_ctx_train {
@@ -189,7 +163,7 @@ impl Report {
             let names = listed(&names);
             self.row("warning", format!("unused tensors: {names}{more}"));
         }
-        self.fields.insert("unused".into(), json!(unused));
+        self.field("unused", unused);
         if !unread.is_empty() {
             let names: Vec<&String> = unread.iter().take(SHOWN).collect();
             self.row(
@@ -197,10 +171,10 @@ impl Report {
                 format!("metadata that nothing reads: {}", listed(&names)),
             );
         }
-        self.fields.insert("unread".into(), json!(unread));
+        self.field("unread", unread);
     }
 
-    fn memory(&mut self, planned: &Planned) {
+    fn memory(&mut self, planned: &PlanFindings) {
         let (plan, options) = (&planned.plan, &planned.options);
         let here = model::available_memory();
         let types = [options.k_type, options.v_type];
@@ -211,11 +185,7 @@ impl Report {
         };
         let weights = plan.weight_bytes();
         let step_text = step.map_or_else(|| "an unknown size".to_owned(), bytes);
-        let [k, v] = types.map(|ty| ty.name());
-        let kind = match k == v {
-            true => k.to_owned(),
-            false => format!("{k} and {v}"),
-        };
+        let kind = cache_types_text(options);
         let all = planned.memory.as_ref().map(|used| {
             let parts = [used.mapped, used.copied, used.cache, used.compute];
             parts.into_iter().fold(0, u64::saturating_add)
@@ -244,23 +214,18 @@ impl Report {
         for used in devices {
             self.row("device", device_line(used));
         }
-        self.fields.insert("devices".into(), json!(devices));
-        self.fields.insert("weight_bytes".into(), json!(weights));
-        self.fields
-            .insert("cache_bytes_per_1024".into(), json!(step));
-        self.fields.insert("free_bytes".into(), json!(here));
-        self.fields.insert("bytes_in_all".into(), json!(all));
-        self.fields.insert("n_ctx".into(), json!(options.n_ctx_seq));
-        self.fields.insert("parallel".into(), json!(options.n_seqs));
+        self.field("devices", devices);
+        self.field("weight_bytes", weights);
+        self.field("cache_bytes_per_1024", step);
+        self.field("free_bytes", here);
+        self.field("bytes_in_all", all);
+        self.field("n_ctx", options.n_ctx_seq);
+        self.field("parallel", options.n_seqs);
     }
 
     fn texts(&mut self, found: &Findings) {
         let tokenizer = match &found.tokenizer {
-            Ok(tokenizer) => format!(
-                "{}, {} tokens",
-                tokenizer.kind().unwrap_or("token ids only"),
-                tokenizer.vocab_len()
-            ),
+            Ok(tokenizer) => tokenizer_text(tokenizer),
             Err(error) => format!("none: {error}"),
         };
         let template = match &found.template {
@@ -272,14 +237,13 @@ impl Report {
             },
         };
         self.row("text", format!("{tokenizer}; {template}"));
-        self.fields
-            .insert("tokenizer".into(), json!(found.tokenizer.is_ok()));
+        self.field("tokenizer", found.tokenizer.is_ok());
         let has_template = matches!(found.template, Some(Ok(_)));
-        self.fields.insert("template".into(), json!(has_template));
+        self.field("template", has_template);
     }
 
     /// Reports the possible uses, or why the model cannot be loaded.
-    fn capabilities(&mut self, planned: &Planned) {
+    fn capabilities(&mut self, planned: &PlanFindings) {
         let capability = |what: &str| {
             planned
                 .capabilities
@@ -347,10 +311,14 @@ impl Report {
 
     fn json(&self) -> Json {
         let mut fields = self.fields.clone();
-        fields.insert("path".into(), json!(self.path));
-        fields.insert("runs".into(), json!(self.problem.is_none()));
-        fields.insert("uses".into(), json!(self.uses));
-        fields.insert("problem".into(), json!(self.problem));
+        for (name, value) in [
+            ("path", json!(self.path)),
+            ("runs", json!(self.problem.is_none())),
+            ("uses", json!(self.uses)),
+            ("problem", json!(self.problem)),
+        ] {
+            fields.insert(name.to_owned(), value);
+        }
         Json::Object(fields)
     }
 }

@@ -2,24 +2,21 @@
 //!
 //! The process ends when its standard input closes, which the server holds open while it lives.
 
-use std::ffi::OsString;
-use std::io::{IsTerminal, Read, Write};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::io::Read;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 
 use lab_base::ggml::end_process;
-use lab_core::engine::serving::Served;
-use lab_core::models;
-use lab_core::models::Source;
+use lab_core::models::ModelSource;
 use lab_server::http::transport;
-use lab_server::{Access, OnLine, Pool, Report, Wanted};
+use lab_server::served::ServedModel;
+use lab_server::{Access, LoadReport, Pool};
 
 use super::serve::{self, Signals};
-use super::{Failure, log, output};
+use super::{Failure, output};
 
 /// Maximum time to read the body of a request, which the server has read already.
 const READ_TIME: Duration = Duration::from_secs(600);
@@ -58,84 +55,6 @@ fn scale(text: &str) -> Result<(usize, f32), String> {
     parsed.ok_or_else(|| format!("expected an id and a scale, found `{text}`"))
 }
 
-/// The command that starts the engine process of a model with these options, without the path of its socket. The
-/// process keeps results in the folder `kept`.
-/// `is_shared`: the options are for several models.
-pub(super) fn command(
-    wanted: &Wanted<'_>,
-    options: &[OsString],
-    kept: &Path,
-    is_shared: bool,
-) -> Command {
-    let with = |option: &str, value: &std::ffi::OsStr| {
-        let mut option = OsString::from(option);
-        option.push(value);
-        option
-    };
-    let mut command = Command::new(program());
-    #[cfg(unix)]
-    std::os::unix::process::CommandExt::arg0(&mut command, "bench");
-    command.arg("engine").args(options);
-    // Its options are on its command line; secrets of the server are not for it.
-    for name in ["BENCH_API_KEY", "BENCH_API_KEY_FILE"] {
-        command.env_remove(name);
-    }
-    command.arg(with("--name=", wanted.name.as_ref()));
-    command.arg(with("--kept=", kept.as_os_str()));
-    match wanted.source {
-        Source::Shipped(models::SHIPPED) => {}
-        Source::Shipped(name) => {
-            command.arg(with("--model=", name.as_ref()));
-        }
-        Source::File(path) => {
-            command.arg(with("--model=", path.as_os_str()));
-        }
-    }
-    if let Some(scales) = &wanted.scales {
-        command.arg("--only-scales");
-        let scales = scales
-            .iter()
-            .map(|(id, scale)| format!("--scale={id}={scale}"));
-        command.args(scales);
-    }
-    if is_shared {
-        command.arg("--shared-ctx");
-    }
-    if std::io::stderr().is_terminal() {
-        command.arg("--colour");
-    }
-    command
-}
-
-/// A writer for the standard error of a model's engine process. Lines of its log are written as they are; others, such
-/// as an assertion of ggml, become lines of this log with the model's name.
-pub(super) fn relay(name: &str) -> OnLine {
-    let name = name.to_owned();
-    let (end, start) = log::marks_of(&name);
-    let name = log::in_log(&name);
-    Box::new(move |line| {
-        if line.ends_with(end.as_bytes()) || line.starts_with(start.as_bytes()) {
-            // One write per line, because other threads write there too. A failure cannot be reported anywhere.
-            let _ = std::io::stderr().write_all(&[line, b"\n"].concat());
-            return;
-        }
-        let text = String::from_utf8_lossy(line);
-        let text = output::shown(text.trim_end());
-        if !text.is_empty() {
-            tracing::warn!(target: "engine", engine = %name, "{text}");
-        }
-    })
-}
-
-/// The executable of this process, even if it was replaced on disk.
-fn program() -> PathBuf {
-    let own = Path::new("/proc/self/exe");
-    match own.exists() {
-        true => own.to_owned(),
-        false => std::env::current_exe().unwrap_or_else(|_| "bench".into()),
-    }
-}
-
 pub(super) fn run(mut args: EngineArgs) -> Result<(), Failure> {
     args.serve.is_shared = args.shared_ctx;
     lab_base::ggml::return_large_memory();
@@ -151,14 +70,14 @@ pub(super) fn run(mut args: EngineArgs) -> Result<(), Failure> {
         Ok(served) => served,
         Err(error) => {
             let fault = serve::fault(error);
-            return report(&Report::Failed {
+            return report(&LoadReport::Failed {
                 message: fault.message,
                 lacks_memory: fault.lacks_memory,
             });
         }
     };
-    let ready = Report::ready(&served);
-    let pool = Pool::of_engine(served, source).strict(args.serve.strictness());
+    let ready = LoadReport::ready(&served);
+    let pool = Pool::of_engine(served, source, args.serve.strictness());
     let pool = Arc::new(pool);
     end_with_files(&pool)?;
     let app = lab_server::app(pool, Access::default(), READ_TIME)?;
@@ -169,13 +88,13 @@ pub(super) fn run(mut args: EngineArgs) -> Result<(), Failure> {
     Ok(runtime.block_on(serving)??)
 }
 
-fn load(args: &EngineArgs, source: &Source) -> Result<Served, Failure> {
+fn load(args: &EngineArgs, source: &ModelSource) -> Result<ServedModel, Failure> {
     let mut reported: Option<Instant> = None;
     let progress = move |loaded, total| {
         if loaded == total || reported.is_none_or(|reported| reported.elapsed() >= PAUSE) {
             reported = Some(Instant::now());
             // If the server does not read, it has ended, and this process will end too.
-            let _ = report(&Report::Loading { loaded, total });
+            let _ = report(&LoadReport::Loading { loaded, total });
         }
     };
     let mut served = serve::start(&args.serve, source, args.kept.clone(), Box::new(progress))?;
@@ -186,7 +105,7 @@ fn load(args: &EngineArgs, source: &Source) -> Result<Served, Failure> {
     Ok(served)
 }
 
-fn report(report: &Report) -> Result<(), Failure> {
+fn report(report: &LoadReport) -> Result<(), Failure> {
     output::line(serde_json::to_string(report)?)
 }
 
@@ -218,8 +137,8 @@ fn end_with_files(pool: &Arc<Pool>) -> std::io::Result<()> {
                 // Time for running requests to learn the failure from their passes.
                 std::thread::sleep(PERIOD);
                 end_process(match what {
-                    lab_core::engine::Failure::Lost(_) => lab_server::LOST,
-                    _ => lab_server::CHANGED,
+                    lab_core::engine::Failure::Lost(_) => lab_server::EXIT_WORKER_LOST,
+                    _ => lab_server::EXIT_MODEL_CHANGED,
                 });
             }
             drop(pool);

@@ -19,7 +19,6 @@ const GROUPS: [(&str, &[&str]); 5] = [
     ),
 ];
 
-/// What follows the options of `bench --help`.
 const FIRST_STEPS: &str = "\
 First steps:
   bench run \"2+2=?\"                       the built-in model tiny-chat answers
@@ -32,7 +31,6 @@ Documentation: README.md and the folder docs/ of the project.
 Exit codes: 0, 1 (failed), 2 (wrong usage), 3 (run: cut before the answer fitted its constraint).
 Files that are there already are replaced only with --force.";
 
-/// Examples of commands.
 const EXAMPLES: &[(&[&str], &str)] = &[
     (
         &["run"],
@@ -136,7 +134,6 @@ pub(super) fn with_help(command: Command) -> Command {
     })
 }
 
-/// The command with examples at a subcommand.
 fn with_examples(command: Command, path: &[&'static str], text: &str) -> Command {
     let Some((first, rest)) = path.split_first() else {
         let lines: Vec<String> = text.lines().map(|line| format!("  {line}")).collect();
@@ -153,7 +150,7 @@ mod tests {
 
     use super::*;
     use crate::cli::command_line::command;
-    use crate::cli::{constraint, diffusion, habits, log, options, sampling};
+    use crate::cli::{constraint, diffusion, log, options, other_programs, sampling};
 
     /// The words of a line, of which some are in quotation marks.
     fn words(line: &str) -> Vec<String> {
@@ -169,7 +166,7 @@ mod tests {
     fn every_example_is_a_command_line() {
         for line in EXAMPLES.iter().flat_map(|(_, text)| text.lines()) {
             let words = words(line).into_iter().map(Into::into).collect();
-            let words = habits::translated(words).expect("no option of another program");
+            let words = other_programs::translated(words).expect("no option of another program");
             let found = command().try_get_matches_from(words);
             assert!(found.is_ok(), "{line}: {}", found.expect_err("an error"));
         }

@@ -1,4 +1,4 @@
-//! The log: where messages go, and in which form.
+//! The log: its destination and its format.
 
 use std::fmt;
 use std::fs::File;
@@ -27,16 +27,11 @@ enum LogFormat {
 
 /// Where messages go.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Log")]
 pub(super) struct LogOptions {
     /// Log level: error, warn, info, debug, trace, or a filter by module; `phase=trace` logs the time
     /// of each part of an engine step; default: warn, and in `serve` a line for each request
-    #[arg(
-        long,
-        global = true,
-        value_name = "LEVEL",
-        hide_short_help = true,
-        help_heading = "Log"
-    )]
+    #[arg(long, global = true, value_name = "LEVEL", hide_short_help = true)]
     log_level: Option<String>,
     /// Form of the log: text, or one JSON object per line
     #[arg(
@@ -44,23 +39,16 @@ pub(super) struct LogOptions {
         global = true,
         default_value = "text",
         value_name = "text|json",
-        hide_short_help = true,
-        help_heading = "Log"
+        hide_short_help = true
     )]
     log_format: LogFormat,
     /// File to which messages are appended; default: stderr
-    #[arg(
-        long,
-        global = true,
-        value_name = "FILE",
-        hide_short_help = true,
-        help_heading = "Log"
-    )]
+    #[arg(long, global = true, value_name = "FILE", hide_short_help = true)]
     log: Option<AppendedFile>,
 }
 
 /// The kind of process that writes a log.
-pub(super) enum Logs {
+pub(super) enum LogProcess {
     /// A command.
     Command,
     /// A server, with a line for each request.
@@ -75,12 +63,12 @@ pub(super) enum Logs {
 }
 
 /// Starts the log.
-pub(super) fn start_log(options: &LogOptions, of_whom: Logs) -> Result<(), Failure> {
+pub(super) fn start_log(options: &LogOptions, of_whom: LogProcess) -> Result<(), Failure> {
     let usual = match of_whom {
-        Logs::Server | Logs::Engine { .. } => "warn,request=info,server=info",
-        Logs::Command => "warn",
+        LogProcess::Server | LogProcess::Engine { .. } => "warn,request=info,server=info",
+        LogProcess::Command => "warn",
     };
-    let is_command = matches!(of_whom, Logs::Command);
+    let is_command = matches!(of_whom, LogProcess::Command);
     let level = options.log_level.as_deref().unwrap_or(usual);
     let filter =
         EnvFilter::try_new(level).map_err(|e| anyhow::anyhow!("--log-level `{level}`: {e}"))?;
@@ -92,7 +80,7 @@ pub(super) fn start_log(options: &LogOptions, of_whom: Logs) -> Result<(), Failu
         }
         None => {
             let is_ansi = match of_whom {
-                Logs::Engine { is_ansi, .. } => is_ansi,
+                LogProcess::Engine { is_ansi, .. } => is_ansi,
                 _ => std::io::stderr().is_terminal(),
             };
             (BoxMakeWriter::new(std::io::stderr), is_ansi)
@@ -100,10 +88,10 @@ pub(super) fn start_log(options: &LogOptions, of_whom: Logs) -> Result<(), Failu
     };
     let format = options.log_format;
     let marks = match of_whom {
-        Logs::Engine { name, .. } => Some(marks_of(&name)),
-        Logs::Server | Logs::Command => None,
+        LogProcess::Engine { name, .. } => Some(marks_of(&name)),
+        LogProcess::Server | LogProcess::Command => None,
     };
-    let writer = Named {
+    let writer = EngineLog {
         inner: writer,
         is_json: matches!(format, LogFormat::Json),
         marks,
@@ -116,7 +104,7 @@ pub(super) fn start_log(options: &LogOptions, of_whom: Logs) -> Result<(), Failu
         .with_ansi(is_ansi)
         .with_writer(writer);
     match format {
-        LogFormat::Text if is_plain => builder.event_format(Plain).init(),
+        LogFormat::Text if is_plain => builder.event_format(PlainFormat).init(),
         LogFormat::Text => builder.init(),
         LogFormat::Json => builder.json().flatten_event(true).init(),
     }
@@ -124,9 +112,9 @@ pub(super) fn start_log(options: &LogOptions, of_whom: Logs) -> Result<(), Failu
 }
 
 /// The form of a command's messages, without time and module: `warning: TEXT`, or `warning: ggml: TEXT`.
-struct Plain;
+struct PlainFormat;
 
-impl<S, N> FormatEvent<S, N> for Plain
+impl<S, N> FormatEvent<S, N> for PlainFormat
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -170,30 +158,30 @@ pub(super) fn in_log(name: &str) -> String {
 }
 
 /// A log whose lines have the name of an engine process, if there is one.
-struct Named {
+struct EngineLog {
     inner: BoxMakeWriter,
     is_json: bool,
     marks: Option<(String, String)>,
 }
 
 /// A writer for one line.
-struct NamedLine<'a> {
+struct EngineLogLine<'a> {
     out: Box<dyn Write + 'a>,
-    log: &'a Named,
+    log: &'a EngineLog,
 }
 
-impl<'a> MakeWriter<'a> for Named {
-    type Writer = NamedLine<'a>;
+impl<'a> MakeWriter<'a> for EngineLog {
+    type Writer = EngineLogLine<'a>;
 
-    fn make_writer(&'a self) -> NamedLine<'a> {
-        NamedLine {
+    fn make_writer(&'a self) -> EngineLogLine<'a> {
+        EngineLogLine {
             out: Box::new(self.inner.make_writer()),
             log: self,
         }
     }
 }
 
-impl Write for NamedLine<'_> {
+impl Write for EngineLogLine<'_> {
     /// Writes a line, which must be passed whole.
     fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
         let Some((end, start)) = &self.log.marks else {

@@ -4,15 +4,15 @@ use std::path::Path;
 
 use clap::Args as ClapArgs;
 
-use lab_base::util::writing::Part;
-use lab_base::weights::TensorType;
+use lab_base::util::atomic_file::PartFile;
 use lab_core::artifacts::npy;
 use lab_core::model::{Batch, is_finite};
 use lab_core::plan::Pooling;
+use lab_inspect::paths::passes;
 
 use super::Failure;
 use super::model::ModelArg;
-use super::options::{Defaults, LoadOptions, SourceTokens};
+use super::options::{LoadDefaults, LoadOptions, SourceTokens};
 use super::output::{ForceOption, OutputFile, at};
 use super::values::some_tokens;
 
@@ -52,18 +52,12 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let opened = args.load.open(&args.model.source())?;
     // The output is created first: without it, computing would be useless.
-    let part = Part::new(args.force.target(&args.output));
-    let part = part.map_err(|error| at(&args.output, &error))?;
+    let part = PartFile::new(args.force.target(&args.output));
+    let part = part.map_err(|error| at(&args.output, error))?;
     let n = args.tokens.len();
     let chunk = args.chunk.unwrap_or(n).clamp(1, n.max(1));
     let n_batch = args.source.n_batch(if args.stateless { n } else { chunk });
-    let defaults = Defaults {
-        kv_type: TensorType::F32,
-        flash_attn: false,
-        max_ctx: usize::MAX,
-        is_cut: false,
-        n_batch,
-    };
+    let defaults = LoadDefaults::exact(n_batch);
     let mut options = args.load.resolve(&opened, defaults)?;
     options.non_causal = args.non_causal;
     let scores_tokens = opened.plan.pooling() == Pooling::Each;
@@ -91,10 +85,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let width = model.row_width();
     let mut logits: Vec<f32> = Vec::with_capacity(n * width);
     let mut batch = Batch::default();
-    for start in (0..n).step_by(chunk) {
-        let end = (start + chunk).min(n);
+    for (first, start, end) in passes(n, chunk, args.stateless) {
         batch.clear();
-        let first = if args.stateless { 0 } else { start };
         for i in first..end {
             batch.push(args.tokens[i], 0, i as u32, i >= start);
         }
@@ -119,9 +111,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// Writes an array as NPY.
-fn finish(mut part: Part, path: &Path, values: &[f32], shape: &[usize]) -> Result<(), Failure> {
+fn finish(mut part: PartFile, path: &Path, values: &[f32], shape: &[usize]) -> Result<(), Failure> {
     let written = part.write(&npy::bytes_of(values, shape));
     written
         .and_then(|()| part.finish())
-        .map_err(|error| at(path, &error))
+        .map_err(|error| at(path, error))
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use lab_core::models::Source;
+use lab_core::models::ModelSource;
 
 use super::Failure;
 
@@ -25,9 +25,8 @@ impl ModelArg {
         self.model.as_deref().or(self.model_path.as_deref())
     }
 
-    /// The source of the model.
-    pub(super) fn source(&self) -> Source {
-        Source::of(self.path())
+    pub(super) fn source(&self) -> ModelSource {
+        ModelSource::of(self.path())
     }
 }
 
@@ -41,21 +40,18 @@ pub(super) struct TwoModels {
 
 impl TwoModels {
     /// A, and B if it is given; `arguments` follow the models of `-m`. Without any, A is the default model.
-    ///
-    /// # Errors
-    /// There are more than two.
     pub(super) fn of<'a>(
         &'a self,
         arguments: [Option<&'a PathBuf>; 2],
-    ) -> Result<(Source, Option<Source>), Failure> {
+    ) -> Result<(ModelSource, Option<ModelSource>), Failure> {
         let all = self.model.iter().chain(arguments.into_iter().flatten());
-        let mut all = all.map(|path| Source::of(Some(path)));
+        let mut all = all.map(|path| ModelSource::of(Some(path)));
         let (a, b) = (all.next(), all.next());
         if all.next().is_some() {
             anyhow::bail!(
                 "expected at most two models, A and B, by `-m` and as arguments together"
             );
         }
-        Ok((a.unwrap_or_else(|| Source::of(None)), b))
+        Ok((a.unwrap_or_else(|| ModelSource::of(None)), b))
     }
 }

@@ -7,18 +7,23 @@ use clap::{ArgGroup, Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use lab_base::weights;
-use lab_base::weights::{Checked, TensorType};
+use lab_base::weights::{FiniteCheck, TensorType};
 use lab_core::arch::Library;
 use lab_core::blocks::REGISTRY;
+use lab_core::engine::{DiffusionOptions, Limits};
 use lab_core::model::{Model, Options};
 use lab_core::models;
 use lab_core::models::lora;
-use lab_core::models::{Definitions, Opened, Source};
+use lab_core::models::{Definitions, ModelSource, OpenedModel};
 use lab_core::plan::Plan;
+use lab_server::served::ServedModel;
 
 use super::Failure;
 use super::placement::PlacementOptions;
 use super::values::{cache_type, matrix_type, positive, tokens};
+
+/// Maximum context length in tokens that is taken from a file, unless `--ctx` is set.
+const MAX_CTX: usize = 4096;
 
 /// Where definitions come from.
 #[derive(Debug, Args)]
@@ -63,7 +68,7 @@ impl OpenOptions {
 
 /// On or off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Switch {
+pub(super) enum OnOff {
     /// Yes.
     On,
     /// No.
@@ -79,7 +84,7 @@ pub(super) struct ModelOptions {
     /// LoRA adapter: a GGUF file or a PEFT folder, and the scale of its updates (default 1; 0 = off); may be
     /// repeated
     #[arg(long, value_name = "FILE[=SCALE]")]
-    lora: Vec<lora::Source>,
+    lora: Vec<lora::AdapterSource>,
     /// Quantise weight matrices at load to this type: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k or
     /// q6_k (q4_k and q5_k are llama.cpp's Q4_K_M and Q5_K_M); default: as stored
     #[arg(long = "type", value_name = "TYPE", value_parser = matrix_type)]
@@ -124,7 +129,7 @@ pub(super) struct LoadOptions {
     /// Flash attention: compute attention without storing the attention matrix, in less memory; default: on, in
     /// `compare`, `logits` and `lab drift` off
     #[arg(long, value_name = "on|off", hide_short_help = true)]
-    flash_attn: Option<Switch>,
+    flash_attn: Option<OnOff>,
     /// Compute with f32 numbers: `--type f32 --kv-type f32 --flash-attn off`, which agrees with a float64 computation
     /// to about 1e-6; in more memory, and slower
     #[arg(
@@ -146,7 +151,7 @@ pub(super) struct LoadOptions {
 
 /// A command's values for options that are not set.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Defaults {
+pub(super) struct LoadDefaults {
     pub(super) kv_type: TensorType,
     pub(super) flash_attn: bool,
     /// Maximum context length that is taken from the file.
@@ -155,6 +160,28 @@ pub(super) struct Defaults {
     pub(super) is_cut: bool,
     /// Maximum number of tokens per pass.
     pub(super) n_batch: usize,
+}
+
+impl LoadDefaults {
+    /// The defaults for one local user: fast, and in little memory.
+    pub(super) const LOCAL: Self = Self {
+        kv_type: TensorType::F16,
+        flash_attn: true,
+        max_ctx: MAX_CTX,
+        is_cut: false,
+        n_batch: Options::N_BATCH,
+    };
+
+    /// The defaults for comparisons of numbers: an f32 KV cache, no flash attention, any context.
+    pub(super) fn exact(n_batch: usize) -> Self {
+        Self {
+            kv_type: TensorType::F32,
+            flash_attn: false,
+            max_ctx: usize::MAX,
+            is_cut: false,
+            n_batch,
+        }
+    }
 }
 
 /// The source of the tokens of a command.
@@ -187,7 +214,7 @@ impl SourceTokens {
 
 impl ModelOptions {
     /// Opens a model, logs its warnings, and checks its weights if the options ask for it.
-    pub(super) fn open(&self, source: &Source) -> Result<Opened, Failure> {
+    pub(super) fn open(&self, source: &ModelSource) -> Result<OpenedModel, Failure> {
         let opened = self.open_with(source, &self.opening.definitions()?)?;
         self.check(&opened)?;
         Ok(opened)
@@ -196,19 +223,19 @@ impl ModelOptions {
     /// [`Self::open`] with given definitions and without the check.
     pub(super) fn open_with(
         &self,
-        source: &Source,
+        source: &ModelSource,
         definitions: &Definitions,
-    ) -> Result<Opened, Failure> {
+    ) -> Result<OpenedModel, Failure> {
         self.open_as(source, definitions, self.ty)
     }
 
     /// [`Self::open_with`] with matrices of another type, if one is given.
     fn open_as(
         &self,
-        source: &Source,
+        source: &ModelSource,
         definitions: &Definitions,
         ty: Option<TensorType>,
-    ) -> Result<Opened, Failure> {
+    ) -> Result<OpenedModel, Failure> {
         let opened = models::open(source, definitions)?;
         let opened = match ty {
             Some(ty) => opened.quantised(ty)?,
@@ -218,7 +245,7 @@ impl ModelOptions {
     }
 
     /// Refuses weights with NaN or infinity, if the options ask for the check.
-    pub(super) fn check(&self, opened: &Opened) -> Result<(), Failure> {
+    pub(super) fn check(&self, opened: &OpenedModel) -> Result<(), Failure> {
         if !self.check_tensors {
             return Ok(());
         }
@@ -226,7 +253,7 @@ impl ModelOptions {
         let names: Vec<&str> = tensors.map(|t| t.name.as_str()).collect();
         let checked = weights::check(&opened.weights, &names)?;
         for (name, result) in names.iter().zip(checked) {
-            if result == Checked::Missing {
+            if result == FiniteCheck::Missing {
                 tracing::warn!(tensor = name, "not in the file, so not checked");
             }
         }
@@ -241,7 +268,7 @@ impl ModelOptions {
 
 impl LoadOptions {
     /// [`ModelOptions::open`], with the chat template of the options.
-    pub(super) fn open(&self, source: &Source) -> Result<Opened, Failure> {
+    pub(super) fn open(&self, source: &ModelSource) -> Result<OpenedModel, Failure> {
         let opened = self.open_with(source, &self.model.opening.definitions()?)?;
         self.model.check(&opened)?;
         Ok(opened)
@@ -250,14 +277,14 @@ impl LoadOptions {
     /// [`ModelOptions::open_with`], with the chat template of the options.
     pub(super) fn open_with(
         &self,
-        source: &Source,
+        source: &ModelSource,
         definitions: &Definitions,
-    ) -> Result<Opened, Failure> {
+    ) -> Result<OpenedModel, Failure> {
         let ty = match self.exact {
             true => Some(TensorType::F32),
             false => self.model.ty,
         };
-        Ok(Opened {
+        Ok(OpenedModel {
             template: self.chat_template.clone(),
             ..self.model.open_as(source, definitions, ty)?
         })
@@ -271,14 +298,14 @@ impl LoadOptions {
     /// The context length for a model, if the options set one.
     pub(super) fn context(&self, plan: &Plan) -> Option<usize> {
         match self.ctx {
-            Some(0) => Some(trained(plan).unwrap_or(super::serve::MAX_CTX)),
+            Some(0) => Some(trained(plan).unwrap_or(MAX_CTX)),
             ctx => ctx,
         }
     }
 
     /// Places the layers of a model on devices, for a run with these options. A context that is longer than the model's
     /// is logged.
-    pub(super) fn place(&self, opened: &mut Opened, options: &Options) -> Result<(), Failure> {
+    pub(super) fn place(&self, opened: &mut OpenedModel, options: &Options) -> Result<(), Failure> {
         let (name, plan) = (&opened.name, &opened.plan);
         let wanted = self.context(plan).unwrap_or(0);
         match (positions(plan), trained(plan)) {
@@ -295,10 +322,11 @@ impl LoadOptions {
     }
 
     /// The options with which the model runs.
-    ///
-    /// # Errors
-    /// The options set a context of more positions than the model has, and the defaults do not cut it.
-    pub(super) fn resolve(&self, opened: &Opened, defaults: Defaults) -> Result<Options, Failure> {
+    pub(super) fn resolve(
+        &self,
+        opened: &OpenedModel,
+        defaults: LoadDefaults,
+    ) -> Result<Options, Failure> {
         let plan = &opened.plan;
         let most = positions(plan).unwrap_or(usize::MAX);
         let n_ctx = match self.context(plan) {
@@ -333,7 +361,7 @@ impl LoadOptions {
             flash_attn: match (self.exact, self.flash_attn) {
                 (true, _) => false,
                 (false, None) => defaults.flash_attn,
-                (false, Some(switch)) => switch == Switch::On,
+                (false, Some(switch)) => switch == OnOff::On,
             },
             deterministic: self.deterministic,
             embeddings: false,
@@ -344,15 +372,15 @@ impl LoadOptions {
     }
 
     /// Places the layers of a model and loads it with a progress bar.
-    pub(super) fn load(&self, mut opened: Opened, options: Options) -> Result<Model, Failure> {
+    pub(super) fn load(&self, mut opened: OpenedModel, options: Options) -> Result<Model, Failure> {
         self.place(&mut opened, &options)?;
         Self::load_placed(opened, options)
     }
 
     /// Loads a model with a progress bar.
-    pub(super) fn load_placed(opened: Opened, options: Options) -> Result<Model, Failure> {
+    pub(super) fn load_placed(opened: OpenedModel, options: Options) -> Result<Model, Failure> {
         let bar = progress_bar("loading", &opened.name);
-        let Opened {
+        let OpenedModel {
             plan,
             weights,
             adapters,
@@ -389,6 +417,43 @@ pub(super) fn progress_bar(what: &str, name: &str) -> ProgressBar {
     bar.set_prefix(what.to_owned());
     bar.set_message(name.to_owned());
     bar
+}
+
+/// The limits of an engine for `n_parallel` requests of this process.
+pub(super) fn local_limits(options: &Options, n_parallel: usize) -> Limits {
+    Limits {
+        lab_bytes: 1 << 20,
+        n_ctx: options.n_ctx,
+        n_parallel,
+        n_queue: n_parallel,
+        n_prefill: options.n_batch,
+        n_drafted: 0,
+        diffusion: DiffusionOptions::default(),
+        queue_time: None,
+        answer_time: None,
+        step_time: None,
+    }
+}
+
+/// Starts the engine of a model, with a progress bar unless it is to be quiet.
+pub(super) fn start_engine(
+    opened: OpenedModel,
+    options: Options,
+    limits: Limits,
+    is_quiet: bool,
+) -> Result<ServedModel, Failure> {
+    let bar = match is_quiet {
+        true => ProgressBar::hidden(),
+        false => progress_bar("loading", &opened.name),
+    };
+    let of_thread = bar.clone();
+    let progress = move |done, total| {
+        of_thread.set_length(total);
+        of_thread.set_position(done);
+    };
+    let served = ServedModel::start(opened, options, limits, Box::new(progress));
+    bar.finish_and_clear();
+    Ok(served?)
 }
 
 /// A number of threads, cut to that of the cores: threads that wait for a core make all others wait in every operation.

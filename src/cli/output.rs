@@ -11,28 +11,28 @@ use std::path::{Path, PathBuf};
 use clap::{ArgMatches, Args};
 
 use lab_base::ggml::end_process;
+use lab_base::util::atomic_file;
+use lab_base::util::atomic_file::OutputPath;
 use lab_base::util::inputs::{is_input, is_same_file};
-use lab_base::util::writing;
-use lab_base::util::writing::Target;
 
 /// An error message for the user.
 pub type Failure = anyhow::Error;
 
 /// The failure of a command whose output is valid as far as it goes, and not complete. It has an exit code of its own.
 #[derive(Debug)]
-pub(super) struct Incomplete(pub(super) String);
+pub(super) struct IncompleteOutput(pub(super) String);
 
-impl std::fmt::Display for Incomplete {
+impl std::fmt::Display for IncompleteOutput {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Incomplete {}
+impl std::error::Error for IncompleteOutput {}
 
 /// The exit code of a failure.
 pub fn exit_code(failure: &Failure) -> i32 {
-    match failure.is::<Incomplete>() {
+    match failure.is::<IncompleteOutput>() {
         true => 3,
         false => 1,
     }
@@ -53,8 +53,13 @@ pub(super) fn line(text: impl AsRef<str>) -> Result<(), Failure> {
     bytes(text.as_bytes())
 }
 
+/// Prints a value to stdout as indented JSON.
+pub(super) fn json(value: &impl serde::Serialize) -> Result<(), Failure> {
+    line(serde_json::to_string_pretty(value)?)
+}
+
 /// Text that cannot control a terminal: control characters except newline and tab are escaped.
-pub(super) fn shown(text: &str) -> String {
+pub(super) fn escape_controls(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -113,22 +118,17 @@ pub(super) struct ForceOption {
 }
 
 impl ForceOption {
-    /// A path as the target of an output.
-    pub(super) fn target<'p>(&self, path: &'p Path) -> Target<'p> {
+    pub(super) fn target<'p>(&self, path: &'p Path) -> OutputPath<'p> {
         let replaces = self.force;
-        Target { path, replaces }
+        OutputPath { path, replaces }
     }
 }
 
-/// An error with its path.
-pub(super) fn at(path: &Path, error: &io::Error) -> Failure {
+pub(super) fn at(path: &Path, error: impl std::fmt::Display) -> Failure {
     anyhow::anyhow!("{}: {error}", path.display())
 }
 
 /// Refuses the output files of a command line that are there already, inputs, or named twice: before the work.
-///
-/// # Errors
-/// An output is refused.
 pub(super) fn check_outputs(command: &clap::Command, matches: &ArgMatches) -> Result<(), Failure> {
     let (mut command, mut matches) = (command, matches);
     while let Some((name, of_it)) = matches.subcommand() {
@@ -145,7 +145,7 @@ pub(super) fn check_outputs(command: &clap::Command, matches: &ArgMatches) -> Re
     };
     let inputs = given(TypeId::of::<PathBuf>());
     let refuse_input = |path: &Path| match inputs.iter().any(|input| is_same_file(input, path)) {
-        true => Err(at(path, &is_input())),
+        true => Err(at(path, is_input())),
         false => Ok(()),
     };
     let replaces = matches!(matches.try_get_one::<bool>("force"), Ok(Some(true)));
@@ -156,8 +156,8 @@ pub(super) fn check_outputs(command: &clap::Command, matches: &ArgMatches) -> Re
         if outputs[..i].iter().any(is_same) {
             anyhow::bail!("{}: two outputs have this name", path.display());
         }
-        let checked = Target { path, replaces }.check();
-        checked.map_err(|error| at(path, &error))?;
+        let checked = OutputPath { path, replaces }.check();
+        checked.map_err(|error| at(path, error))?;
     }
     let appended = given(TypeId::of::<AppendedFile>());
     appended.iter().try_for_each(|path| refuse_input(path))
@@ -172,9 +172,6 @@ pub fn is_closed_pipe(failure: &Failure) -> bool {
 
 /// Writes files, by their names, into a folder, which is created if necessary: all of them, or none if one is refused.
 /// Returns their paths.
-///
-/// # Errors
-/// A name is hidden or leads out of the folder, a file is there already, or the folder or a file cannot be written.
 pub(super) fn save(
     folder: &Path,
     files: &[(String, Vec<u8>)],
@@ -192,14 +189,14 @@ pub(super) fn save(
         }
         let path = folder.join(name);
         let checked = force.target(&path).check();
-        checked.map_err(|error| at(&path, &error))?;
+        checked.map_err(|error| at(&path, error))?;
     }
-    std::fs::create_dir_all(folder).map_err(|error| at(folder, &error))?;
+    std::fs::create_dir_all(folder).map_err(|error| at(folder, error))?;
     let mut paths = Vec::new();
     for (name, bytes) in files {
         let path = folder.join(name);
-        let written = writing::write(force.target(&path), bytes);
-        written.map_err(|error| at(&path, &error))?;
+        let written = atomic_file::write(force.target(&path), bytes);
+        written.map_err(|error| at(&path, error))?;
         paths.push(path);
     }
     Ok(paths)
@@ -207,9 +204,6 @@ pub(super) fn save(
 
 /// Installs handlers for SIGINT, SIGTERM and SIGHUP that remove incomplete files and end this process. For commands that
 /// write for a long time.
-///
-/// # Errors
-/// The operating system cannot install a handler or start a thread.
 #[cfg(unix)]
 pub(super) fn remove_on_signals() -> io::Result<()> {
     use tokio::signal::unix::SignalKind;
@@ -218,14 +212,11 @@ pub(super) fn remove_on_signals() -> io::Result<()> {
         SignalKind::terminate(),
         SignalKind::hangup(),
     ];
-    end_on_signals(&ends, &[], writing::remove_incomplete)
+    end_on_signals(&ends, &[], atomic_file::remove_incomplete)
 }
 
 /// Installs handlers for signals. The signals `ends` end this process, after `before`, with 128 plus the signal's number,
 /// as shells report it. The signals `ignored` do nothing here.
-///
-/// # Errors
-/// The operating system cannot install a handler or start a thread.
 #[cfg(unix)]
 pub(super) fn end_on_signals<T>(
     ends: &[tokio::signal::unix::SignalKind],
@@ -262,9 +253,6 @@ pub(super) fn end_on_signals<T>(
 }
 
 /// The stub for systems without these signals.
-///
-/// # Errors
-/// Never.
 #[cfg(not(unix))]
 pub(super) fn remove_on_signals() -> io::Result<()> {
     Ok(())
@@ -277,39 +265,9 @@ mod tests {
     use super::*;
     use crate::cli::Cli;
 
-    /// The options and arguments that are paths of inputs.
-    const INPUTS: &[&str] = &[
-        "a",
-        "api_key_file",
-        "archs",
-        "b",
-        "backend",
-        "config",
-        "dump",
-        "file",
-        "files",
-        "from",
-        "grammar",
-        "json_schema",
-        "kept",
-        "lab_vectors",
-        "messages",
-        "model",
-        "model_path",
-        "models",
-        "negative",
-        "overlay",
-        "path",
-        "plan",
-        "positive",
-        "prompts",
-        "reference",
-        "socket",
-        "source",
-        "template",
-        "tools",
-        "vocab",
-    ];
+    const INPUTS: &str = "a api_key_file archs b backend config dump file files from grammar json_schema kept lab_vectors \
+        messages model model_path models negative overlay path plan positive prompts reference socket source \
+        template tools vocab";
     /// The outputs: commands with their options and arguments.
     const OUTPUTS: &[&str] = &[
         "arch new: output",
@@ -327,7 +285,6 @@ mod tests {
         "synth: output",
     ];
 
-    /// Calls `act` with each command that has no commands of its own, and its words.
     fn each(command: &clap::Command, words: &[&str], act: &mut dyn FnMut(&clap::Command, &[&str])) {
         if !command.has_subcommands() {
             return act(command, words);
@@ -355,7 +312,8 @@ mod tests {
             for arg in all().filter(|arg| is(arg, TypeId::of::<PathBuf>())) {
                 let id = arg.get_id().as_str();
                 // An output has a type of its own: `OutputFile`, or `OutputPlace` if the command checks what is there.
-                assert!(INPUTS.contains(&id), "{words:?}: is `{id}` an input?");
+                let is_input = INPUTS.split(' ').any(|input| input == id);
+                assert!(is_input, "{words:?}: is `{id}` an input?");
             }
             let types = [TypeId::of::<OutputFile>(), TypeId::of::<OutputPlace>()];
             let outputs = all().filter(|arg| types.iter().any(|ty| is(arg, *ty)));
@@ -401,7 +359,7 @@ mod tests {
                 let matches = command.try_get_matches_from_mut(line).expect("ignored");
                 check_outputs(&command, &matches).map_err(|error| error.to_string())
             };
-            let refused = Err(format!("{}: {}", there.display(), writing::IS_THERE));
+            let refused = Err(format!("{}: {}", there.display(), atomic_file::IS_THERE));
             assert_eq!(checked(&there, &[]), refused, "{words:?} {option}");
             for (path, more) in [
                 (&*there, &["--force"][..]),

@@ -7,9 +7,9 @@ use clap::Args;
 
 use lab_base::ggml::{Device, DeviceKind, devices, rpc};
 use lab_base::util::wording::bytes;
-use lab_core::model::{Options, Placing};
-use lab_core::models::Opened;
-use lab_core::plan::{Move, PROCESSOR, Plan};
+use lab_core::model::{Options, PlacementSearch};
+use lab_core::models::OpenedModel;
+use lab_core::plan::{DeviceOverride, PROCESSOR, Plan};
 
 use super::Failure;
 use super::backends::{Backends, why_no_gpu};
@@ -59,12 +59,12 @@ impl GpuLayers {
 }
 
 /// Parses `PATTERN=DEVICE`.
-fn to_move(text: &str) -> Result<Move, String> {
+fn to_move(text: &str) -> Result<DeviceOverride, String> {
     let parts = text.rsplit_once('=');
     let parts = parts.filter(|(pattern, device)| !pattern.is_empty() && !device.is_empty());
     let (pattern, device) =
         parts.ok_or("expected PATTERN=DEVICE, such as 'layers.*.ffn*=CPU'".to_owned())?;
-    Ok(Move {
+    Ok(DeviceOverride {
         pattern: pattern.to_owned(),
         device: device.to_owned(),
     })
@@ -98,14 +98,14 @@ pub(super) struct PlacementOptions {
     /// Blocks on another device than their layer, by the paths that `bench plan` prints, where * stands for any
     /// characters, such as 'layers.*.ffn*=CPU'; may be repeated, the first match counts
     #[arg(long, value_name = "PATTERN=DEVICE", value_parser = to_move, hide_short_help = true)]
-    place: Vec<Move>,
+    place: Vec<DeviceOverride>,
     #[command(flatten)]
-    workers: Workers,
+    workers: WorkerOptions,
 }
 
 /// Devices of other machines.
 #[derive(Clone, Debug, Default, Args)]
-pub(super) struct Workers {
+pub(super) struct WorkerOptions {
     /// RPC workers (`bench rpc-worker`) whose devices are used. The protocol has neither encryption nor
     /// authentication: use it only in networks that you trust
     #[arg(
@@ -129,11 +129,8 @@ pub(super) struct Workers {
     backends: Backends,
 }
 
-impl Workers {
+impl WorkerOptions {
     /// Loads backend libraries, and connects to the RPC workers that are named.
-    ///
-    /// # Errors
-    /// A library cannot be loaded, or a worker cannot be reached.
     pub(super) fn connect(&self) -> Result<(), Failure> {
         self.backends.load()?;
         let limit = (!self.rpc_time.is_zero()).then_some(self.rpc_time);
@@ -151,11 +148,7 @@ const SHOWN: usize = 12;
 
 impl PlacementOptions {
     /// Places the layers of a model on devices, for a run with these options.
-    ///
-    /// # Errors
-    /// A worker or a device is missing, the shares do not fit the devices, a pattern matches nothing, or the layers do
-    /// not fit.
-    pub(super) fn place(&self, opened: &mut Opened, options: &Options) -> Result<(), Failure> {
+    pub(super) fn place(&self, opened: &mut OpenedModel, options: &Options) -> Result<(), Failure> {
         self.workers.connect()?;
         let devices = match options.plain {
             true => Vec::new(),
@@ -163,7 +156,7 @@ impl PlacementOptions {
         };
         let shares = self.shares(&devices)?;
         self.check_moves(&opened.plan)?;
-        let placing = Placing {
+        let placing = PlacementSearch {
             plan: &opened.plan,
             weights: &opened.weights,
             adapters: &opened.adapters,
@@ -225,7 +218,6 @@ impl PlacementOptions {
         Ok(named)
     }
 
-    /// The shares of the devices, if they are given.
     fn shares(&self, devices: &[Device]) -> Result<Option<&[f64]>, Failure> {
         if self.tensor_split.is_empty() {
             return Ok(None);

@@ -4,14 +4,14 @@ use clap::Args as ClapArgs;
 use serde_json::{Map, Value, json};
 
 use lab_base::util::wording::bytes;
-use lab_core::arch::{Join, OptionKind, Resolved, Resource};
+use lab_core::arch::{Join, OptionKind, ResolvedOption, Resource};
 use lab_core::model::{DeviceUse, Estimator};
 use lab_core::models::unread_keys;
 use lab_core::plan::{BranchPlan, NormUse, PROCESSOR, Plan, SlotPlan, StatePlan, Unit};
 use lab_inspect::describe::has_effect;
 
 use super::model::ModelArg;
-use super::options::LoadOptions;
+use super::options::{LoadDefaults, LoadOptions};
 use super::{Failure, output};
 
 #[derive(Debug, ClapArgs)]
@@ -27,7 +27,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let mut opened = args.load.open(&args.model.source())?;
-    let settings = args.load.resolve(&opened, super::run::DEFAULTS)?;
+    let settings = args.load.resolve(&opened, LoadDefaults::LOCAL)?;
     args.load.place(&mut opened, &settings)?;
     let plan = &opened.plan;
     // For the CPU alone, `bench inspect` reports the memory in more detail.
@@ -40,9 +40,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     };
     let unread = unread_keys(plan, opened.weights.metadata());
     if args.json {
-        return output::line(serde_json::to_string_pretty(&to_json(
-            plan, &unread, &memory,
-        ))?);
+        return output::json(&to_json(plan, &unread, &memory));
     }
     let mut text = format!(
         "{} ({}): {} layers, {} weights in {}, vocabulary {}, trained on {} positions\n",
@@ -250,8 +248,7 @@ fn unit_text(text: &mut String, plan: &Plan, unit: &Unit) {
 }
 
 fn options(plan: &Plan, unit: &Unit) -> String {
-    let shown: Vec<String> = unit
-        .contract
+    unit.contract
         .0
         .options
         .iter()
@@ -260,8 +257,8 @@ fn options(plan: &Plan, unit: &Unit) -> String {
         .filter(|(spec, value)| spec.default.is_none_or(|default| !is_same(default, value)))
         .filter(|(spec, _)| has_effect(spec, unit))
         .map(|(spec, value)| format!("{}={value}", spec.name))
-        .collect();
-    shown.join(" ")
+        .collect::<Vec<String>>()
+        .join(" ")
 }
 
 /// The name of a part's device; `None` for the CPU.
@@ -276,7 +273,7 @@ fn layers_with(plan: &Plan, rope: usize) -> String {
         let mut options = unit.contract.0.options.iter().zip(&unit.options);
         options.any(|(spec, value)| {
             matches!(spec.kind, OptionKind::Resource(Resource::Rope))
-                && matches!(value, Resolved::Resource(Some(at)) if *at == rope)
+                && matches!(value, ResolvedOption::Resource(Some(at)) if *at == rope)
         })
     };
     let mut runs: Vec<(usize, usize)> = Vec::new();
@@ -308,9 +305,9 @@ fn is_same(default: &str, value: &str) -> bool {
     }
 }
 
-fn option(plan: &Plan, kind: OptionKind, value: &Resolved) -> String {
+fn option(plan: &Plan, kind: OptionKind, value: &ResolvedOption) -> String {
     match (kind, value) {
-        (OptionKind::Resource(resource), Resolved::Resource(_)) => {
+        (OptionKind::Resource(resource), ResolvedOption::Resource(_)) => {
             match (resource, plan.resource(kind, value)) {
                 (_, None) => "none".into(),
                 (Resource::Cache, Some(unit)) => unit.path.replacen("cache.", "", 1),
@@ -327,7 +324,6 @@ fn option(plan: &Plan, kind: OptionKind, value: &Resolved) -> String {
     }
 }
 
-/// The plan as JSON.
 fn to_json(plan: &Plan, unread: &[String], memory: &[DeviceUse]) -> Value {
     json!({
         "arch": plan.arch,
@@ -413,12 +409,12 @@ fn options_json(unit: &Unit) -> Value {
         options
             .map(|(spec, value)| {
                 let value = match value {
-                    Resolved::Int(v) => json!(v),
-                    Resolved::Float(v) => json!(v),
-                    Resolved::List(v) => json!(v),
-                    Resolved::Bool(v) => json!(v),
-                    Resolved::Choice(v) => json!(v),
-                    Resolved::Resource(v) => json!(v),
+                    ResolvedOption::Int(v) => json!(v),
+                    ResolvedOption::Float(v) => json!(v),
+                    ResolvedOption::List(v) => json!(v),
+                    ResolvedOption::Bool(v) => json!(v),
+                    ResolvedOption::Choice(v) => json!(v),
+                    ResolvedOption::Resource(v) => json!(v),
                 };
                 (spec.name.to_owned(), value)
             })

@@ -23,7 +23,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let opened = args.load.open(&args.model.source())?;
     let points = Points::of(&opened.plan)?;
     if args.json {
-        return output::line(serde_json::to_string_pretty(&points.all)?);
+        return output::json(&points.all);
     }
     let rows = points.all.iter().map(|point| {
         let aliases = point.aliases.join(", ");
@@ -39,7 +39,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         text.push_str(line.trim_end());
         text.push('\n');
     }
-    output::bytes(output::shown(&text).as_bytes())
+    output::bytes(output::escape_controls(&text).as_bytes())
 }
 
 fn shape(point: &Point) -> String {

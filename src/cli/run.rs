@@ -7,23 +7,22 @@ use std::sync::Arc;
 use clap::Args as ClapArgs;
 use serde_json::{Map, Value, json};
 
-use lab_base::grammar::{Compiled, Matcher};
-use lab_base::util::reading;
-use lab_base::util::reading::MAX_TEXT;
-use lab_base::weights::TensorType;
+use lab_base::grammar::{CompiledConstraint, Matcher};
+use lab_base::util::limited_read;
+use lab_base::util::limited_read::MAX_TEXT;
 use lab_core::engine;
-use lab_core::engine::serving::Served;
 use lab_core::engine::{
-    AnswerToken, Diffusion, Ends, Event, FinishReason, Limits, Rejected, Request, Unfit, Usage,
+    AnswerToken, Event, FinishReason, Limits, Rejected, Request, Unsupported, Usage,
 };
-use lab_core::model::Options;
-use lab_core::models::Source;
+use lab_core::models::ModelSource;
+use lab_server::served::ServedModel;
 
 use super::Failure;
-use super::constraint::{ConstraintOptions, json as json_of};
-use super::diffusion::{DiffusionOptions, Forming};
-use super::options::{Defaults, LoadOptions, progress_bar};
-use super::output::{self, Incomplete, at};
+use super::constraint::ConstraintOptions;
+use super::diffusion::{DiffusionOptions, DiffusionProgress};
+use super::input_file::read_json;
+use super::options::{LoadDefaults, LoadOptions, local_limits, start_engine};
+use super::output::{self, IncompleteOutput, at};
 use super::sampling::SamplingOptions;
 use super::values::MaxTokens;
 
@@ -43,12 +42,12 @@ pub(super) struct Args {
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]
-    with: Completing,
+    with: CompletionArgs,
 }
 
-/// With what a prompt is completed, and how.
+/// Options of a completion.
 #[derive(Debug, ClapArgs)]
-pub(super) struct Completing {
+pub(super) struct CompletionArgs {
     /// The model: a file, a folder, tiny-chat or tiny-diffusion; default: tiny-chat, which is built in
     #[arg(short, long, value_name = "MODEL")]
     model: Option<PathBuf>,
@@ -90,12 +89,12 @@ pub(super) struct Completing {
     diffusion: DiffusionOptions,
 }
 
-impl Completing {
+impl CompletionArgs {
     /// The options for the chat template, without the system message, as fields of a request.
     fn template_fields(&self) -> Result<Map<String, Value>, Failure> {
         let mut fields = Map::new();
         if let Some(path) = &self.tools {
-            fields.insert("tools".into(), json_of(path)?);
+            fields.insert("tools".into(), read_json(path)?);
         }
         if let Some(effort) = &self.reasoning_effort {
             fields.insert("reasoning_effort".into(), effort.as_str().into());
@@ -123,35 +122,18 @@ impl Completing {
     }
 }
 
-/// Default options for one local user.
-pub(super) const DEFAULTS: Defaults = Defaults {
-    kv_type: TensorType::F16,
-    flash_attn: true,
-    max_ctx: super::serve::MAX_CTX,
-    is_cut: false,
-    n_batch: Options::N_BATCH,
-};
-
 /// Loads the model, with a progress bar on a terminal unless it is to be quiet. It is at `path` if `-m` does not name it.
 pub(super) fn start(
-    args: &Completing,
+    args: &CompletionArgs,
     path: Option<&Path>,
     is_quiet: bool,
-) -> Result<Served, Failure> {
-    let source = Source::of(args.model.as_deref().or(path));
+) -> Result<ServedModel, Failure> {
+    let source = ModelSource::of(args.model.as_deref().or(path));
     let mut opened = args.load.open(&source)?;
-    let mut options = args.load.resolve(&opened, DEFAULTS)?;
+    let mut options = args.load.resolve(&opened, LoadDefaults::LOCAL)?;
     let limits = Limits {
-        lab_bytes: 1 << 20,
-        n_ctx: options.n_ctx,
-        n_parallel: 1,
-        n_queue: 1,
-        n_prefill: options.n_batch,
         n_drafted: args.draft,
-        diffusion: Diffusion::default(),
-        queue_time: None,
-        answer_time: None,
-        step_time: None,
+        ..local_limits(&options, 1)
     };
     if args.stateless {
         options.n_batch = options.n_ctx;
@@ -159,25 +141,10 @@ pub(super) fn start(
     }
     if engine::ends_in_vectors(&opened.plan) {
         let n_embd = opened.plan.n_embd;
-        return Err(Unfit::Vectors { n_embd }.into());
+        return Err(Unsupported::Vectors { n_embd }.into());
     }
     args.load.place(&mut opened, &options)?;
-    let bar = match is_quiet {
-        true => indicatif::ProgressBar::hidden(),
-        false => progress_bar("loading", &opened.name),
-    };
-    let of_thread = bar.clone();
-    let served = Served::start(
-        opened,
-        options,
-        limits,
-        Box::new(move |done, total| {
-            of_thread.set_length(total);
-            of_thread.set_position(done);
-        }),
-    );
-    bar.finish_and_clear();
-    Ok(served?)
+    start_engine(opened, options, limits, is_quiet)
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
@@ -191,29 +158,18 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let sampling = args.sampling.params(served.handle.tokenizer());
     let constraint = constraint.map(|constraint| served.handle.compile(constraint, &sampling));
     let constraint = constraint.transpose()?;
-    let mut fitting = Fitting::new(constraint.as_ref());
-    let mut forming = Forming::new(is_quiet);
-    let is_live = served.handle.is_diffusion() && forming.is_shown();
+    let mut constraint_progress = ConstraintProgress::new(constraint.as_ref());
+    let mut progress = DiffusionProgress::new(is_quiet);
+    let is_live = served.handle.is_diffusion() && progress.is_shown();
     let stops = args.stop.iter().map(|stop| stop.clone().into_bytes());
     let events = served.handle.submit(Request {
-        prompt,
         max_tokens: args.max_tokens(),
         sampling,
-        choice: 0,
         stops: stops.collect(),
-        ends: Ends::default(),
-        cache_prompt: true,
-        top_logprobs: None,
-        post_sampling: false,
-        progress: false,
-        prompt_logprobs: None,
-        n_drafted: None,
         constraint,
-        thinking: None,
-        adapters: None,
-        lab: None,
         diffusion: args.diffusion.request(),
         trace: is_live,
+        ..Request::reading(prompt)
     });
     let mut events = events.map_err(|rejected| too_long(rejected, &served))?;
     let mut held = String::new();
@@ -226,7 +182,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             | Event::Pooled(_)
             | Event::Lab(_) => {}
             Event::Text { text, tokens } => {
-                fitting.add(&tokens);
+                constraint_progress.add(&tokens);
                 match is_live {
                     true => held.push_str(&text),
                     false => output::bytes(text.as_bytes())?,
@@ -234,16 +190,16 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             }
             Event::DenoisingStep {
                 fixed, n_masked, ..
-            } => forming.step(&fixed, n_masked, served.handle.tokenizer()),
+            } => progress.step(&fixed, n_masked, served.handle.tokenizer()),
             Event::Done { reason, usage, .. } => {
-                forming.clear();
+                progress.clear();
                 output::bytes(held.as_bytes())?;
                 output::bytes(b"\n")?;
                 if !is_quiet {
                     let line = format!("[{}{}]", speed(&usage), cut(reason));
                     writeln!(io::stderr().lock(), "{line}")?;
                 }
-                return match reason == FinishReason::Length && !fitting.is_complete() {
+                return match reason == FinishReason::Length && !constraint_progress.is_complete() {
                     true => Err(incomplete(args.max_tokens(), &usage).into()),
                     false => Ok(()),
                 };
@@ -295,12 +251,12 @@ fn text(prompt: Option<&str>, file: Option<&Path>) -> Result<String, Failure> {
     };
     let (place, read) = match path == Path::new("-") {
         true => {
-            let bytes = reading::all(io::stdin().lock(), MAX_TEXT);
-            (Path::new("stdin"), bytes.and_then(reading::utf8))
+            let bytes = limited_read::all(io::stdin().lock(), MAX_TEXT);
+            (Path::new("stdin"), bytes.and_then(limited_read::utf8))
         }
-        false => (path, reading::text(path, MAX_TEXT)),
+        false => (path, limited_read::text(path, MAX_TEXT)),
     };
-    let mut text = read.map_err(|error| at(place, &error))?;
+    let mut text = read.map_err(|error| at(place, error))?;
     // As editors and `echo` end a file.
     if text.ends_with('\n') {
         text.truncate(text.len() - if text.ends_with("\r\n") { 2 } else { 1 });
@@ -309,7 +265,7 @@ fn text(prompt: Option<&str>, file: Option<&Path>) -> Result<String, Failure> {
 }
 
 /// The tokens of the prompt: with the model's chat template, or as plain text.
-fn prompt(args: &Args, text: &str, served: &Arc<Served>) -> Result<Vec<u32>, Failure> {
+fn prompt(args: &Args, text: &str, served: &Arc<ServedModel>) -> Result<Vec<u32>, Failure> {
     let mut fields = args.with.template_fields()?;
     if args.raw || !served.has_template() {
         if args.with.system.is_some() || !fields.is_empty() {
@@ -328,15 +284,15 @@ fn prompt(args: &Args, text: &str, served: &Arc<Served>) -> Result<Vec<u32>, Fai
 }
 
 /// The failure of a request that the engine refuses, with what helps if its prompt does not fit.
-pub(super) fn too_long(rejected: Rejected, served: &Served) -> Failure {
+pub(super) fn too_long(rejected: Rejected, served: &ServedModel) -> Failure {
     match rejected {
         Rejected::TooLong { .. } => anyhow::anyhow!("{rejected}; {}", longer(served)),
         other => other.into(),
     }
 }
 
-/// What helps if a prompt does not fit into the context.
-pub(super) fn longer(served: &Served) -> String {
+/// A hint for a prompt that does not fit into the context.
+pub(super) fn longer(served: &ServedModel) -> String {
     let (trained, n_ctx) = (served.info.n_ctx_train, served.handle.limits().n_ctx as u64);
     match trained {
         0 => "--ctx N sets a longer context".to_owned(),
@@ -352,11 +308,11 @@ pub(super) fn longer(served: &Served) -> String {
 }
 
 /// Whether a completion fits its constraint, if there is one.
-struct Fitting(Option<Matcher>);
+struct ConstraintProgress(Option<Matcher>);
 
-impl Fitting {
-    fn new(constraint: Option<&Compiled>) -> Self {
-        Self(constraint.map(Compiled::matcher))
+impl ConstraintProgress {
+    fn new(constraint: Option<&CompiledConstraint>) -> Self {
+        Self(constraint.map(CompiledConstraint::matcher))
     }
 
     fn add(&mut self, tokens: &[AnswerToken]) {
@@ -373,10 +329,10 @@ impl Fitting {
 }
 
 /// The failure of a completion that was cut before it fitted its constraint.
-fn incomplete(max_tokens: Option<usize>, usage: &Usage) -> Incomplete {
+fn incomplete(max_tokens: Option<usize>, usage: &Usage) -> IncompleteOutput {
     let is_wanted = max_tokens.is_some_and(|most| usage.completion_tokens >= most);
     let longer = if is_wanted { "--max-tokens" } else { "--ctx" };
-    Incomplete(format!(
+    IncompleteOutput(format!(
         "the completion is incomplete: it was cut after {} tokens, before it fitted its constraint; {longer} N allows more",
         usage.completion_tokens
     ))

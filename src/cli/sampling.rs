@@ -6,7 +6,9 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_pars
 use serde_json::{Map, Value, json};
 
 use lab_base::tokenizer::Tokenizer;
-use lab_sampling::{Kind, LISTS, List, ListKind, PARAMETERS, Parameter, Params, StageName};
+use lab_sampling::{
+    LISTS, ListKind, ListParameter, NumberKind, PARAMETERS, Parameter, Params, StageName,
+};
 
 use super::values::seed;
 
@@ -15,7 +17,7 @@ use super::values::seed;
 #[command(next_help_heading = "Sampling")]
 pub(super) struct SamplingOptions {
     #[command(flatten)]
-    of_stages: OfStages,
+    stages: StageParams,
     /// Sampling stages in the order in which they run, separated by commas; a stage whose parameter is set must be
     /// listed; default: all, in the order of docs/sampling.md
     #[arg(
@@ -66,9 +68,9 @@ impl SamplingOptions {
                 [] => StageName::ALL.to_vec(),
                 names => names.to_vec(),
             },
-            ..self.of_stages.params.clone()
+            ..self.stages.params.clone()
         };
-        for (list, texts) in LISTS.iter().zip(&self.of_stages.texts) {
+        for (list, texts) in LISTS.iter().zip(&self.stages.texts) {
             match (&list.kind, texts.as_slice()) {
                 (ListKind::Biases(_), _) => {}
                 (ListKind::Breakers(_), _) if list.is_off(PARAMETERS, &params) => {}
@@ -83,7 +85,7 @@ impl SamplingOptions {
 
     /// The parameters that differ from the defaults of a request, as its fields.
     pub(super) fn fields(&self) -> Map<String, Value> {
-        let (mut params, unset) = (self.of_stages.params.clone(), Params::default());
+        let (mut params, unset) = (self.stages.params.clone(), Params::default());
         let mut fields = Map::new();
         for parameter in PARAMETERS {
             let value = parameter.get(&params);
@@ -91,7 +93,7 @@ impl SamplingOptions {
                 fields.insert(parameter.name.into(), number(parameter, value));
             }
         }
-        for (list, texts) in LISTS.iter().zip(&self.of_stages.texts) {
+        for (list, texts) in LISTS.iter().zip(&self.stages.texts) {
             let value: Value = match list.kind {
                 ListKind::Biases(of) => {
                     let biases = of(&mut params).iter();
@@ -119,23 +121,21 @@ impl SamplingOptions {
     }
 }
 
-/// The value of a parameter as JSON.
 pub(super) fn number<P>(parameter: &Parameter<P>, value: f64) -> Value {
     match parameter.kind {
-        Kind::Real => value.into(),
-        Kind::Count | Kind::Integer => (value as i64).into(),
+        NumberKind::Real => value.into(),
+        NumberKind::Count | NumberKind::Integer => (value as i64).into(),
     }
 }
 
-/// The parameters of the stages.
 #[derive(Clone, Debug)]
-struct OfStages {
+struct StageParams {
     params: Params,
     /// The texts on the command line, for each of [`LISTS`].
     texts: Vec<Vec<String>>,
 }
 
-impl Default for OfStages {
+impl Default for StageParams {
     /// The defaults of the table, but with temperature 0 (greedy), so that a command always gives the same completion.
     fn default() -> Self {
         Self {
@@ -148,7 +148,7 @@ impl Default for OfStages {
     }
 }
 
-impl Args for OfStages {
+impl Args for StageParams {
     fn augment_args(command: Command) -> Command {
         let command = augment(command, PARAMETERS, &Self::default().params);
         augment_lists(command, LISTS)
@@ -159,11 +159,11 @@ impl Args for OfStages {
     }
 }
 
-impl FromArgMatches for OfStages {
+impl FromArgMatches for StageParams {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let mut of_stages = Self::default();
-        of_stages.update_from_arg_matches(matches)?;
-        Ok(of_stages)
+        let mut stages = Self::default();
+        stages.update_from_arg_matches(matches)?;
+        Ok(stages)
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -174,7 +174,7 @@ impl FromArgMatches for OfStages {
 }
 
 /// Adds an option for each list. An option adds one element.
-fn augment_lists<P>(command: Command, table: &[List<P>]) -> Command {
+fn augment_lists<P>(command: Command, table: &[ListParameter<P>]) -> Command {
     table.iter().fold(command, |command, list| {
         let arg = Arg::new(list.name).long(list.option);
         let arg = match list.kind {
@@ -192,7 +192,11 @@ fn augment_lists<P>(command: Command, table: &[List<P>]) -> Command {
 }
 
 /// Sets the biases on the command line, and returns the texts of each list.
-fn read_lists<P>(matches: &ArgMatches, table: &[List<P>], params: &mut P) -> Vec<Vec<String>> {
+fn read_lists<P>(
+    matches: &ArgMatches,
+    table: &[ListParameter<P>],
+    params: &mut P,
+) -> Vec<Vec<String>> {
     let texts = table.iter().map(|list| match list.kind {
         ListKind::Biases(of) => {
             let given = matches.get_many::<(u32, f32)>(list.name);
@@ -211,8 +215,8 @@ fn read_lists<P>(matches: &ArgMatches, table: &[List<P>], params: &mut P) -> Vec
 fn augment<P>(mut command: Command, table: &[Parameter<P>], defaults: &P) -> Command {
     for parameter in table {
         let kind = match parameter.kind {
-            Kind::Real => Arg::new(parameter.name).value_parser(value_parser!(f64)),
-            Kind::Count => {
+            NumberKind::Real => Arg::new(parameter.name).value_parser(value_parser!(f64)),
+            NumberKind::Count => {
                 // vLLM turns counts off with -1.
                 let off = parameter.off;
                 Arg::new(parameter.name).value_parser(move |text: &str| match (text, off) {
@@ -222,7 +226,7 @@ fn augment<P>(mut command: Command, table: &[Parameter<P>], defaults: &P) -> Com
                         .map_err(|_| "expected a whole number, 0 or more"),
                 })
             }
-            Kind::Integer => Arg::new(parameter.name).value_parser(value_parser!(i32)),
+            NumberKind::Integer => Arg::new(parameter.name).value_parser(value_parser!(i32)),
         };
         // This leaks two strings for each parameter, once per process.
         let (flag, default) = (parameter.name.replace('_', "-"), parameter.get(defaults));
@@ -231,7 +235,7 @@ fn augment<P>(mut command: Command, table: &[Parameter<P>], defaults: &P) -> Com
             kind.aliases(alias.map(|(_, alias)| *alias))
                 .hide_short_help(!COMMON.contains(&parameter.name))
                 .long(&*flag.leak())
-                .value_name(if parameter.kind == Kind::Real {
+                .value_name(if parameter.kind == NumberKind::Real {
                     "X"
                 } else {
                     "N"
@@ -249,11 +253,11 @@ fn read<P>(matches: &ArgMatches, table: &[Parameter<P>], params: &mut P) {
     let is_set = |p: &&Parameter<P>| matches.value_source(p.name) == Some(ValueSource::CommandLine);
     for parameter in table.iter().filter(is_set) {
         let value = match parameter.kind {
-            Kind::Real => matches.get_one::<f64>(parameter.name).copied(),
-            Kind::Count => matches
+            NumberKind::Real => matches.get_one::<f64>(parameter.name).copied(),
+            NumberKind::Count => matches
                 .get_one::<u32>(parameter.name)
                 .map(|n| f64::from(*n)),
-            Kind::Integer => matches
+            NumberKind::Integer => matches
                 .get_one::<i32>(parameter.name)
                 .map(|n| f64::from(*n)),
         };

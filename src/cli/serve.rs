@@ -10,36 +10,33 @@ use std::time::Duration;
 
 use clap::Args as ClapArgs;
 
-use lab_base::util::reading;
-use lab_base::util::reading::MAX_DEFINITION;
+use lab_base::util::limited_read;
+use lab_base::util::limited_read::MAX_DEFINITION;
 use lab_base::util::wording::bytes;
+use lab_core::arch::nearest;
 use lab_core::artifacts::store;
-use lab_core::artifacts::store::Shelf;
-use lab_core::artifacts::vectors::Vectors;
-use lab_core::engine::serving::{ModelInfo, Progress, Served};
+use lab_core::artifacts::store::ArtifactStore;
+use lab_core::artifacts::vectors::VectorStore;
 use lab_core::engine::{Limits, StartError, ends_in_vectors};
 use lab_core::model;
-use lab_core::model::{Estimator, Options};
+use lab_core::model::Options;
 use lab_core::models;
-use lab_core::models::{Opened, Source};
-use lab_inspect::diagram::{Drawing, Sample, svg};
-use lab_inspect::pictures;
-use lab_inspect::pictures::Chosen;
+use lab_core::models::{ModelSource, OpenedModel};
 use lab_server::http::transport;
+use lab_server::served::{Progress, ServedModel};
 use lab_server::{
-    Access, Describer, Description, Drawer, Finder, Launch, LoadFault, Loader, Painter, Pool,
-    Process, Residency, Started, Strictness, View, Wanted,
+    Access, EngineProcess, EngineProcessConfig, LoadError, LoadLimits, LoadRequest, Loader, Mode,
+    Pool, PoolConfig, StartedEngine, Strictness, UnloadedModel,
 };
 
-use super::config::Layers;
 use super::diffusion::DiffusionOptions;
 use super::model::ModelArg;
-use super::options::{Defaults, LoadOptions};
+use super::options::{LoadDefaults, LoadOptions};
 use super::values::{byte_count, positive, seconds, some_tokens};
-use super::{Failure, engine, output};
+use super::{Failure, engine_process, output};
 
-/// Maximum context length in tokens that is taken from a file, unless `--ctx` is set.
-pub(super) const MAX_CTX: usize = 4096;
+/// The tables of the configuration file with the options of single models: `[per_model.NAME]`.
+pub(super) const PER_MODEL: &str = "per_model";
 /// Maximum number of texts that a pooling model reads at once, if a pass can hold them.
 const READ_AT_ONCE: usize = 64;
 
@@ -176,7 +173,7 @@ pub(super) struct Args {
     load: LoadOptions,
     /// What configuration adds.
     #[arg(skip)]
-    pub(super) layers: Layers,
+    pub(super) layers: ConfigLayers,
     /// The options of a model as a command line, for its engine process.
     #[arg(skip)]
     pub(super) line: Vec<OsString>,
@@ -190,9 +187,7 @@ impl Args {
     fn is_shared(&self) -> bool {
         self.is_shared || self.models.is_some()
     }
-}
 
-impl Args {
     /// What is refused rather than served as well as possible.
     pub(super) fn strictness(&self) -> Strictness {
         Strictness {
@@ -202,18 +197,57 @@ impl Args {
     }
 }
 
+/// The settings of the layers that are not command-line options.
+#[derive(Debug, Default)]
+pub(super) struct ConfigLayers {
+    /// Further names of models.
+    pub(super) aliases: BTreeMap<String, String>,
+    /// The options of models that have a table of their own.
+    pub(super) per_model: BTreeMap<String, Args>,
+    /// The configuration file.
+    pub(super) path: PathBuf,
+    /// Warnings, for when the log is started.
+    pub(super) warnings: Vec<String>,
+}
+
+impl ConfigLayers {
+    /// Refuses tables of models that are not served.
+    pub(super) fn check_models(&self, sources: &[ModelSource]) -> Result<(), Failure> {
+        let known = models::by_name(sources.to_vec());
+        let known: Vec<&str> = known.keys().map(String::as_str).collect();
+        let fault = |name: &String| {
+            let hint = match (nearest(name, known.iter().copied()), self.aliases.get(name)) {
+                (Some(near), _) => format!("did you mean `{PER_MODEL}.{near}`?"),
+                (None, Some(own)) => format!("`{name}` is an alias; expected `{PER_MODEL}.{own}`"),
+                (None, None) => {
+                    let shown = &known[..known.len().min(10)];
+                    format!("expected one of {}", shown.join(", "))
+                }
+            };
+            let path = self.path.display();
+            format!("{path}: `{PER_MODEL}.{name}`: no model of this name is served; {hint}")
+        };
+        let own = self.per_model.keys();
+        let unknown = own.filter(|name| !known.contains(&name.as_str()));
+        match unknown.map(fault).collect::<Vec<_>>() {
+            faults if faults.is_empty() => Ok(()),
+            faults => Err(Failure::msg(faults.join("\n"))),
+        }
+    }
+}
+
 /// The API keys from the options and the key file.
 fn keys(args: &Args) -> Result<Vec<String>, Failure> {
     let mut keys = args.api_key.clone();
     if let Some(path) = &args.api_key_file {
-        let text = reading::text(path, MAX_DEFINITION);
-        let text = text.map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
+        let text = limited_read::text(path, MAX_DEFINITION);
+        let text = text.map_err(|error| output::at(path, error))?;
         let lines = text.lines().map(str::trim);
         let is_key = |line: &&str| !line.is_empty() && !line.starts_with('#');
         let before = keys.len();
         keys.extend(lines.filter(is_key).map(str::to_owned));
         if keys.len() == before {
-            anyhow::bail!("{}: there is no API key in it", path.display());
+            anyhow::bail!("{}: contains no API keys", path.display());
         }
     }
     if keys.iter().any(|key| key.trim().is_empty()) {
@@ -250,7 +284,7 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     }
     args.layers.check_models(&sources)?;
     let (host, port, is_folder) = (args.host, args.port, args.models.is_some());
-    let times = transport::Times {
+    let times = transport::ConnectionTimeouts {
         read: args.read_time,
         write: args.write_time,
     };
@@ -353,13 +387,13 @@ impl Signals {
 }
 
 /// The options of each model.
-struct Settings {
+struct ModelSettings {
     /// The options of models without options of their own.
     args: Args,
     per_model: BTreeMap<String, Args>,
 }
 
-impl Settings {
+impl ModelSettings {
     /// The options of the model with this served name.
     fn of(&self, name: &str) -> &Args {
         self.per_model.get(name).unwrap_or(&self.args)
@@ -369,78 +403,66 @@ impl Settings {
 /// The pool of models. `is_managed`: requests may load and unload them.
 fn pool_of(
     mut args: Args,
-    sources: Vec<Source>,
+    sources: Vec<ModelSource>,
     is_managed: bool,
     kept: &Path,
 ) -> Result<Pool, Failure> {
-    let Layers {
+    let ConfigLayers {
         aliases, per_model, ..
     } = std::mem::take(&mut args.layers);
-    let folder = args.models.clone();
-    let residency = Residency {
-        max_loaded: args.max_loaded.map(NonZeroUsize::get),
-        idle: args.idle_time,
+    let has_processes = cfg!(unix) && !args.in_process;
+    let mut config = PoolConfig {
+        mode: if has_processes {
+            Mode::Server
+        } else {
+            Mode::InProcess
+        },
+        aliases,
+        folder: args.models.clone(),
+        opener: None,
+        is_managed,
+        strictness: args.strictness(),
+        limits: LoadLimits {
+            max_loaded: args.max_loaded.map(NonZeroUsize::get),
+            idle: args.idle_time,
+        },
+        upload_bytes: usize::try_from(args.lab_upload).unwrap_or(usize::MAX),
+        shelf: Some(shelf(&args, kept.to_owned())?),
+        vectors: vectors(&args, kept)?,
     };
-    let strictness = args.strictness();
-    let upload_bytes = usize::try_from(args.lab_upload).unwrap_or(usize::MAX);
-    let shelf = shelf(&args, kept.to_owned())?;
-    let vectors = vectors(&args, kept)?;
-    let settings = Arc::new(Settings { args, per_model });
+    let settings = Arc::new(ModelSettings { args, per_model });
     let (of_loader, kept) = (Arc::clone(&settings), kept.to_owned());
-    let is_split = cfg!(unix) && !settings.args.in_process;
-    let loader: Loader = Arc::new(move |wanted| {
-        let args = of_loader.of(wanted.name);
-        match is_split {
-            true => start_process(args, wanted, &kept).map(Started::Own),
-            false => start_here(args, wanted, &kept).map_err(fault),
+    let loader: Loader = Arc::new(move |request| {
+        let args = of_loader.of(request.name);
+        match has_processes {
+            true => start_process(args, request, &kept).map(StartedEngine::Process),
+            false => start_here(args, request, &kept).map_err(fault),
         }
     });
-    let of_drawer = Arc::clone(&settings);
-    let drawer: Drawer = Arc::new(move |name, source, view| {
-        let drawn = draw(of_drawer.of(name), source, view);
-        drawn.map_err(|e| e.to_string())
-    });
-    let painter: Painter = Arc::new(|picture, response, layers, heads| {
-        let chart = pictures::chart(picture, response, &Chosen { layers, heads });
-        let chart = chart.map_err(|problem| problem.to_string())?;
-        Ok(pictures::svg(&chart))
-    });
-    let describer: Describer = Arc::new(move |name, source| {
-        let described = describe(settings.of(name), source);
-        described.map_err(|e| e.to_string())
-    });
-    let finder = folder.map(|folder| -> Finder {
-        Arc::new(move || models::list(&folder).map_err(|e| e.to_string()))
-    });
-    let pool = Pool::new(sources, loader)
-        .strict(strictness)
-        .uploading(upload_bytes);
-    let pool = pool.with_aliases(aliases);
-    let pool = pool.map_err(|e| anyhow::anyhow!("{e}"))?;
-    let pool = pool.residing(residency);
-    let pool = pool.managed(is_managed, describer, finder);
-    let pool = if is_split { pool.split() } else { pool };
-    Ok(pool.with_shelf(shelf, vectors).drawn_by(drawer, painter))
+    config.opener = Some(Arc::new(move |name, source| {
+        opened(settings.of(name), source).map_err(|error| error.to_string())
+    }));
+    Pool::new(sources, loader, config).map_err(Failure::msg)
 }
 
 /// The vectors that requests may name, for a server with these options.
-fn vectors(args: &Args, kept: &Path) -> Result<Arc<Vectors>, Failure> {
+fn vectors(args: &Args, kept: &Path) -> Result<Arc<VectorStore>, Failure> {
     let folder = Some(kept.join("vectors"));
-    let vectors = Vectors::new(&args.lab_vectors, folder, args.lab_artifacts);
+    let vectors = VectorStore::new(&args.lab_vectors, folder, args.lab_artifacts);
     Ok(Arc::new(
         vectors.map_err(|e| anyhow::anyhow!("--lab-vectors: {e}"))?,
     ))
 }
 
 /// The storage of results, for a server with these options.
-fn shelf(args: &Args, folder: PathBuf) -> Result<Shelf, Failure> {
+fn shelf(args: &Args, folder: PathBuf) -> Result<ArtifactStore, Failure> {
     if args.lab_artifacts < args.lab_bytes {
         let (all, one) = (args.lab_artifacts, args.lab_bytes);
         anyhow::bail!("--lab-artifacts: {all} bytes, expected at least {one} (--lab-bytes)");
     }
-    Ok(Shelf::new(
+    Ok(ArtifactStore::new(
         folder,
-        store::Limits {
+        store::ArtifactLimits {
             bytes: args.lab_artifacts,
             time: args.lab_time,
             inline: args.lab_inline,
@@ -448,12 +470,11 @@ fn shelf(args: &Args, folder: PathBuf) -> Result<Shelf, Failure> {
     ))
 }
 
-/// The load fault of an error.
 #[expect(clippy::needless_pass_by_value, reason = "errors are mapped by it")]
-pub(super) fn fault(error: Failure) -> LoadFault {
-    LoadFault {
+pub(super) fn fault(error: Failure) -> LoadError {
+    LoadError {
         lacks_memory: lacks_memory(&error),
-        ..LoadFault::new(error.to_string())
+        ..LoadError::new(error.to_string())
     }
 }
 
@@ -467,49 +488,35 @@ fn lacks_memory(error: &Failure) -> bool {
     })
 }
 
-/// Opens a model without reading its weights.
-fn unchecked(args: &Args, source: &Source) -> Result<Opened, Failure> {
+/// A model whose weights are not read, with the settings with which it would run.
+fn opened(args: &Args, source: &ModelSource) -> Result<UnloadedModel, Failure> {
     let load = &args.load;
-    load.open_with(source, &load.model.opening.definitions()?)
-}
-
-/// Describes a model without loading it.
-fn describe(args: &Args, source: &Source) -> Result<Description, Failure> {
-    let opened = unchecked(args, source)?;
+    let opened = load.open_with(source, &load.model.opening.definitions()?)?;
     let (options, limits) = settings_of(args, &opened)?;
-    // The graph of the largest pass, without memory: a definition may fit the file and still say what no operation does.
-    Estimator::new(&opened.plan, &opened.weights)?.memory(&options)?;
-    Ok(Description {
-        info: ModelInfo::of(&opened.plan),
-        n_ctx: limits.n_ctx,
+    Ok(UnloadedModel {
+        opened,
+        options,
+        limits,
     })
 }
 
-/// The diagram of a model as SVG.
-fn draw(args: &Args, source: &Source, view: View) -> Result<String, Failure> {
-    let opened = unchecked(args, source)?;
-    let sample = Sample::new(&opened.name, opened.plan.clone(), false)?;
-    let drawing = Drawing::new(&opened.def, &sample);
-    let (piece, what) = match view {
-        View::Stack => (svg::stack(&drawing), "the whole model"),
-        View::Layers => (svg::layers(&drawing), "its kinds of layers"),
-    };
-    Ok(svg::document(&drawing, &piece, what))
-}
-
 /// Starts the engine process of a model.
-fn start_process(args: &Args, mut wanted: Wanted<'_>, kept: &Path) -> Result<Process, LoadFault> {
-    let launch = Launch {
-        command: engine::command(&wanted, &args.line, kept, args.is_shared()),
+fn start_process(
+    args: &Args,
+    mut wanted: LoadRequest<'_>,
+    kept: &Path,
+) -> Result<EngineProcess, LoadError> {
+    let launch = EngineProcessConfig {
+        command: engine_process::command(&wanted, &args.line, kept, args.is_shared()),
         hang_time: args.hang_time,
         step_time: args.step_time,
-        on_line: engine::relay(wanted.name),
+        on_line: engine_process::relay(wanted.name),
     };
-    Process::start(wanted.name, launch, &mut *wanted.progress)
+    EngineProcess::start(wanted.name, launch, &mut *wanted.progress)
 }
 
 /// Loads a model into this process.
-fn start_here(args: &Args, wanted: Wanted<'_>, kept: &Path) -> Result<Started, Failure> {
+fn start_here(args: &Args, wanted: LoadRequest<'_>, kept: &Path) -> Result<StartedEngine, Failure> {
     let served = start(args, wanted.source, kept.to_owned(), wanted.progress)?;
     if let Some(scales) = &wanted.scales {
         served.handle.adapters().set(scales)?;
@@ -521,10 +528,10 @@ fn start_here(args: &Args, wanted: Wanted<'_>, kept: &Path) -> Result<Started, F
 /// total.
 pub(super) fn start(
     args: &Args,
-    source: &Source,
+    source: &ModelSource,
     kept: PathBuf,
     progress: Progress,
-) -> Result<Served, Failure> {
+) -> Result<ServedModel, Failure> {
     let vectors = vectors(args, &kept)?;
     let checked = vectors.check();
     checked.map_err(|e| anyhow::anyhow!("--lab-vectors: {e}"))?;
@@ -533,17 +540,17 @@ pub(super) fn start(
     let (options, limits) = settings_of(args, &opened)?;
     args.load.place(&mut opened, &options)?;
     tracing::info!(model = opened.name, "loading");
-    let mut served = Served::start(opened, options, limits, progress)?;
+    let mut served = ServedModel::start(opened, options, limits, progress)?;
     served.shelf = Some(shelf);
     served.vectors = vectors;
     Ok(served)
 }
 
 /// The options and limits with which a model runs.
-fn settings_of(args: &Args, opened: &Opened) -> Result<(Options, Limits), Failure> {
-    let defaults = Defaults {
+fn settings_of(args: &Args, opened: &OpenedModel) -> Result<(Options, Limits), Failure> {
+    let defaults = LoadDefaults {
         is_cut: args.is_shared(),
-        ..super::run::DEFAULTS
+        ..LoadDefaults::LOCAL
     };
     let mut options = args.load.resolve(opened, defaults)?;
     let mut n_parallel = args.parallel;
@@ -592,16 +599,16 @@ fn settings_of(args: &Args, opened: &Opened) -> Result<(Options, Limits), Failur
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lab_core::engine::serving;
+    use lab_server::served;
 
     #[test]
     fn a_load_that_lacks_memory_is_told_from_others() {
         let memory = || model::Error::Memory {
-            what: model::Purpose::Weights,
+            what: model::MemoryPurpose::Weights,
             needed: 2,
             available: 1,
         };
-        let start = |cause| serving::Error::Start {
+        let start = |cause| served::ServeError::Start {
             model: "m".into(),
             source: StartError::Load(cause),
         };

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 
-use lab_base::util::{wording, writing};
+use lab_base::util::{atomic_file, wording};
 use lab_base::weights;
 use lab_base::weights::TensorType;
 use lab_core::models::synth;
-use lab_core::models::synth::Request;
+use lab_core::models::synth::SynthRequest;
 
 use super::options::ArchOptions;
 use super::output::{ForceOption, OutputFile};
@@ -58,7 +58,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         Some(path) => Some(weights::open(path)?.metadata().clone()),
         None => None,
     };
-    let request = Request {
+    let request = SynthRequest {
         seed: args.seed,
         set: args.set.clone(),
         meta: args.meta.clone(),
@@ -67,7 +67,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         vocabulary,
     };
     let plan = synth::synth(&def, &request, args.force.target(&args.output))?;
-    if writing::is_stdout(&args.output) {
+    if atomic_file::is_stdout(&args.output) {
         return Ok(());
     }
     let bytes = std::fs::metadata(&args.output)?.len();

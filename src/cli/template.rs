@@ -1,6 +1,5 @@
 //! `bench template`: the chat prompt that a conversation renders to.
 
-use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args as ClapArgs};
@@ -9,12 +8,12 @@ use serde_json::{Map, Value, json};
 
 use lab_base::chat::template;
 use lab_base::chat::template::{ChatTemplate, Moment, RenderInput};
-use lab_base::util::reading;
-use lab_base::util::reading::MAX_TEXT;
-use lab_core::engine::serving;
+use lab_base::util::clock::unix_seconds;
 use lab_core::models;
-use lab_core::models::{Definitions, Source};
+use lab_core::models::{Definitions, ModelSource};
 
+use super::input_file::{answer_lines, read_text};
+use super::output::at;
 use super::{Failure, output};
 
 #[derive(Debug, ClapArgs)]
@@ -43,7 +42,7 @@ pub(super) struct Args {
 /// A request on one line of `--jsonl`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Line {
+struct RenderRequest {
     messages: Value,
     #[serde(default)]
     tools: Value,
@@ -61,28 +60,27 @@ struct Line {
 }
 
 /// The templates for requests without and with tools, and the BOS and EOS tokens that they may write.
-struct Prepared {
+struct ModelTemplates {
     templates: [ChatTemplate; 2],
     bos: String,
     eos: String,
 }
 
-fn source(args: &Args) -> Result<Prepared, Failure> {
+fn source(args: &Args) -> Result<ModelTemplates, Failure> {
     if let Some(path) = &args.template {
-        let text = super::constraint::text(path)?;
-        let compiled =
-            || ChatTemplate::new(&text).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()));
-        return Ok(Prepared {
+        let text = read_text(path)?;
+        let compiled = || ChatTemplate::new(&text).map_err(|error| at(path, error));
+        return Ok(ModelTemplates {
             templates: [compiled()?, compiled()?],
             bos: String::new(),
             eos: String::new(),
         });
     }
     let definitions = Definitions::open(&[])?;
-    let contents = models::read(&Source::of(args.model.as_deref()), &definitions)?;
+    let contents = models::read(&ModelSource::of(args.model.as_deref()), &definitions)?;
     let weights = &contents.weights;
     let compiled = |has_tools: bool| {
-        let found = template::choose(weights.metadata(), args.name.as_deref(), has_tools)
+        let found = template::choose_template(weights.metadata(), args.name.as_deref(), has_tools)
             .map_err(|error| anyhow::anyhow!("{}: {error}", weights.label()))?;
         let none = || anyhow::anyhow!("{}: the model has no chat template", weights.label());
         Ok::<_, Failure>(ChatTemplate::new(found.ok_or_else(none)?)?)
@@ -94,18 +92,18 @@ fn source(args: &Args) -> Result<Prepared, Failure> {
             .unwrap_or_default()
             .into_owned()
     };
-    Ok(Prepared {
+    Ok(ModelTemplates {
         templates,
         bos: name(tokenizer.bos()),
         eos: name(tokenizer.eos()),
     })
 }
 
-impl Prepared {
-    fn render(&self, line: &Line) -> Result<String, Failure> {
+impl ModelTemplates {
+    fn render(&self, line: &RenderRequest) -> Result<String, Failure> {
         let now = match &line.now {
             Some(text) => text.parse()?,
-            None => Moment::from_unix_seconds(serving::now() as i64),
+            None => Moment::from_unix_seconds(unix_seconds() as i64),
         };
         let has_tools = line.tools.as_array().is_some_and(|tools| !tools.is_empty());
         Ok(self.templates[usize::from(has_tools)].render(&RenderInput {
@@ -126,32 +124,18 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let source = source(args)?;
     if let Some(path) = &args.messages {
         let read = |path: &PathBuf| {
-            let text = super::constraint::text(path)?;
-            let json = serde_json::from_str::<Value>(&template::keep_digits(&text));
-            json.map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))
+            let text = read_text(path)?;
+            let json = serde_json::from_str::<Value>(&template::keep_long_integers(&text));
+            json.map_err(|error| at(path, error))
         };
         let tools = args.tools.as_ref().map(read).transpose()?;
-        let line: Line = serde_json::from_value(json!({
+        let line: RenderRequest = serde_json::from_value(json!({
             "messages": read(path)?, "tools": tools, "add_generation_prompt": true,
         }))?;
         return output::bytes(source.render(&line)?.as_bytes());
     }
-    let mut out = io::stdout().lock();
-    let mut lines = io::stdin().lock();
-    while let Some(line) = reading::line(&mut lines, MAX_TEXT)? {
-        if line.as_ref().is_ok_and(|line| line.trim().is_empty()) {
-            continue;
-        }
-        let rendered = line
-            .map_err(Failure::msg)
-            .and_then(|line| Ok(serde_json::from_str::<Line>(&template::keep_digits(&line))?))
-            .and_then(|l| source.render(&l));
-        let answer = match rendered {
-            Ok(text) => json!({ "text": text }),
-            Err(error) => json!({ "error": error.to_string() }),
-        };
-        writeln!(out, "{answer}")?;
-    }
-    out.flush()?;
-    Ok(())
+    answer_lines(|line| {
+        let request: RenderRequest = serde_json::from_str(&template::keep_long_integers(line))?;
+        Ok(json!({ "text": source.render(&request)? }))
+    })
 }

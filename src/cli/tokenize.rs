@@ -1,6 +1,5 @@
 //! `bench tokenize` and `bench detokenize`: text to ids and back, also of vocabulary-only files.
 
-use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
@@ -8,11 +7,10 @@ use serde::Deserialize;
 use serde_json::json;
 
 use lab_base::tokenizer::Tokenizer;
-use lab_base::util::reading;
-use lab_base::util::reading::MAX_TEXT;
 use lab_core::models;
-use lab_core::models::{Definitions, Source};
+use lab_core::models::{Definitions, ModelSource};
 
+use super::input_file::answer_lines;
 use super::{Failure, output};
 
 #[derive(Debug, ClapArgs)]
@@ -46,7 +44,7 @@ pub(super) struct DetokenizeArgs {
 /// A request on one line of `--jsonl`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Line {
+struct EncodeRequest {
     text: String,
     #[serde(default = "yes")]
     add_special: bool,
@@ -60,7 +58,7 @@ fn yes() -> bool {
 
 fn tokenizer(model: Option<&PathBuf>) -> Result<Tokenizer, Failure> {
     let definitions = Definitions::open(&[])?;
-    let contents = models::read(&Source::of(model.map(PathBuf::as_path)), &definitions)?;
+    let contents = models::read(&ModelSource::of(model.map(PathBuf::as_path)), &definitions)?;
     let label = contents.weights.label().to_owned();
     contents
         .tokenizer()
@@ -74,27 +72,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         let ids = tokenizer.encode(text, !args.no_add_special, !args.no_parse_special)?;
         return output::line(serde_json::to_string(&ids)?);
     }
-    let mut out = io::stdout().lock();
-    let mut lines = io::stdin().lock();
-    while let Some(line) = reading::line(&mut lines, MAX_TEXT)? {
-        if line.as_ref().is_ok_and(|line| line.trim().is_empty()) {
-            continue;
-        }
-        let parsed = |line: String| serde_json::from_str::<Line>(&line).map_err(|e| e.to_string());
-        let answer = match line.and_then(parsed) {
-            Err(error) => json!({ "error": error }),
-            Ok(line) => match tokenizer.encode(&line.text, line.add_special, line.parse_special) {
-                Err(error) => json!({ "error": error.to_string() }),
-                Ok(ids) => {
-                    let pieces: Vec<&[u8]> = ids.iter().map(|id| tokenizer.piece(*id)).collect();
-                    json!({ "ids": ids, "pieces": String::from_utf8_lossy(&pieces.concat()) })
-                }
-            },
-        };
-        writeln!(out, "{answer}")?;
-    }
-    out.flush()?;
-    Ok(())
+    answer_lines(|line| {
+        let request: EncodeRequest = serde_json::from_str(line)?;
+        let ids = tokenizer.encode(&request.text, request.add_special, request.parse_special)?;
+        let pieces: Vec<&[u8]> = ids.iter().map(|id| tokenizer.piece(*id)).collect();
+        Ok(json!({ "ids": ids, "pieces": String::from_utf8_lossy(&pieces.concat()) }))
+    })
 }
 
 pub(super) fn detokenize(args: &DetokenizeArgs) -> Result<(), Failure> {

@@ -85,8 +85,7 @@ fn with_unit(text: &str, units: &[&str]) -> Option<u64> {
         .zip(units)
         .find_map(|(power, unit)| Some((lower.strip_suffix(unit)?, 10 * power)));
     let (number, shift) = unit.unwrap_or((&lower, 0));
-    let number: u64 = number.trim().parse().ok()?;
-    number.checked_mul(1 << shift)
+    number.trim().parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
 /// Names of other programs for types that are the same here.

@@ -7,12 +7,12 @@
 
 use serde::Serialize;
 
-use crate::describe::pooled;
-use crate::template_probe::{Probe, Probed};
+use crate::describe::pooling_phrase;
+use crate::template_probe::{ProbeResult, TemplateProbe};
 use lab_base::tokenizer::Tokenizer;
 use lab_base::weights::TensorType;
 use lab_core::engine;
-use lab_core::engine::serving::Pooled;
+use lab_core::engine::PooledOutput;
 use lab_core::model::{Estimator, Options};
 use lab_core::plan::Plan;
 
@@ -28,26 +28,29 @@ pub struct Capability {
 }
 
 /// How a capability works, or why it is missing.
-type Answer = Result<String, String>;
+type Support = Result<String, String>;
 
 /// The known properties of a model that is not loaded.
-pub struct Subject<'a> {
+pub struct CapabilityInput<'a> {
     /// The plan of the model.
     pub plan: &'a Plan,
     /// Its tokenizer, or why it has none.
     pub tokenizer: Result<&'a Tokenizer, String>,
     /// The features of its chat template, or why there are none.
-    pub template: Result<&'a Probe, String>,
+    pub template: Result<&'a TemplateProbe, String>,
     /// The pooled result for a text, or why there is none.
-    pub pooled: Result<Pooled, String>,
+    pub pooled: Result<PooledOutput, String>,
     /// The options with which the model would run.
     pub options: &'a Options,
 }
 
 /// The capabilities of the model on this machine, in the order in which users ask about them.
-pub fn capabilities(subject: &Subject<'_>, estimator: &mut Estimator<'_>) -> Vec<Capability> {
+pub fn capabilities(
+    subject: &CapabilityInput<'_>,
+    estimator: &mut Estimator<'_>,
+) -> Vec<Capability> {
     let text = text(subject);
-    let if_written = |asked: fn(&Subject<'_>) -> Answer| match text {
+    let if_written = |asked: fn(&CapabilityInput<'_>) -> Support| match text {
         Ok(_) => asked(subject),
         Err(_) => no("it does not generate text"),
     };
@@ -68,19 +71,19 @@ pub fn capabilities(subject: &Subject<'_>, estimator: &mut Estimator<'_>) -> Vec
         }
         _ => no("it does not generate token by token"),
     };
-    let pooled = pooled(subject.plan.pooling());
+    let pooled = pooling_phrase(subject.plan.pooling());
     let no_head = no("it has no classification head");
     let see = "; see `bench logits --embedding`";
     let [embeddings, scores] = match &subject.pooled {
-        Ok(Pooled::Vector(n)) => {
+        Ok(PooledOutput::Vector(n)) => {
             let how = format!("`/v1/embeddings`: {n} elements; pooling of a text: {pooled}");
             [Ok(how), no_head]
         }
-        Ok(Pooled::Scores { n_classes: n, .. }) => {
+        Ok(PooledOutput::Scores { n_classes: n, .. }) => {
             let how = format!("`/v1/rerank`, `/v1/score` and `/classify`: {n} for each text");
             [no("its classification head gives scores"), Ok(how)]
         }
-        Ok(Pooled::TokenScores(n)) => {
+        Ok(PooledOutput::TokenScores(n)) => {
             let how = format!("`/pooling`: {n} for each token of a text");
             [no("its classification head gives scores"), Ok(how)]
         }
@@ -100,7 +103,7 @@ pub fn capabilities(subject: &Subject<'_>, estimator: &mut Estimator<'_>) -> Vec
             format!("a context of {each} tokens for each of {n} sequences fits")
         }
     });
-    let all: [(&'static str, Answer); 12] = [
+    let all: [(&'static str, Support); 12] = [
         ("text", text),
         ("chat", chat),
         ("tools", tools),
@@ -114,7 +117,7 @@ pub fn capabilities(subject: &Subject<'_>, estimator: &mut Estimator<'_>) -> Vec
         ("deterministic", answer(deterministic)),
         ("memory", answer(fits)),
     ];
-    let capability = |(what, asked): (&'static str, Answer)| Capability {
+    let capability = |(what, asked): (&'static str, Support)| Capability {
         what,
         can: asked.is_ok(),
         why: asked.unwrap_or_else(|why| why),
@@ -122,19 +125,19 @@ pub fn capabilities(subject: &Subject<'_>, estimator: &mut Estimator<'_>) -> Vec
     all.into_iter().map(capability).collect()
 }
 
-fn yes(how: &str) -> Answer {
+fn yes(how: &str) -> Support {
     Ok(how.to_owned())
 }
 
-fn no(why: &str) -> Answer {
+fn no(why: &str) -> Support {
     Err(why.to_owned())
 }
 
-fn answer<T: Into<String>, E: ToString>(asked: Result<T, E>) -> Answer {
+fn answer<T: Into<String>, E: ToString>(asked: Result<T, E>) -> Support {
     asked.map(Into::into).map_err(|error| error.to_string())
 }
 
-fn text(subject: &Subject<'_>) -> Answer {
+fn text(subject: &CapabilityInput<'_>) -> Support {
     let tokenizer = subject.tokenizer.clone()?;
     answer(engine::can_answer(subject.plan, tokenizer).map(|_| ""))?;
     answer(tokenizer.encode("a", true, true).map(|_| ""))?;
@@ -144,30 +147,30 @@ fn text(subject: &Subject<'_>) -> Answer {
     })
 }
 
-fn chat(subject: &Subject<'_>) -> Answer {
+fn chat(subject: &CapabilityInput<'_>) -> Support {
     let probe = subject.template.clone()?;
     shown(&probe.user, "the messages of the user")?;
     yes(match &probe.system {
-        Probed::Yes => "with system messages",
+        ProbeResult::Yes => "with system messages",
         _ => "without system messages",
     })
 }
 
-fn shown(probed: &Probed, what: &str) -> Result<(), String> {
+fn shown(probed: &ProbeResult, what: &str) -> Result<(), String> {
     match probed {
-        Probed::Yes => Ok(()),
-        Probed::Ignored => Err(format!("the chat template does not show {what}")),
-        Probed::Refused(error) => Err(error.to_string()),
+        ProbeResult::Yes => Ok(()),
+        ProbeResult::Ignored => Err(format!("the chat template does not show {what}")),
+        ProbeResult::Refused(error) => Err(error.to_string()),
     }
 }
 
-fn tools(subject: &Subject<'_>) -> Answer {
+fn tools(subject: &CapabilityInput<'_>) -> Support {
     let probe = subject.template.clone()?;
     shown(&probe.tools, "tools on offer")?;
     yes("the template shows them")
 }
 
-fn constraints(subject: &Subject<'_>) -> Answer {
+fn constraints(subject: &CapabilityInput<'_>) -> Support {
     match (&subject.plan.diffusion, &subject.tokenizer) {
         (Some(_), _) => no("tokens are not generated in order"),
         (None, Ok(tokenizer)) if tokenizer.keeps_bytes() => yes("forced tokens take one pass"),
@@ -175,7 +178,7 @@ fn constraints(subject: &Subject<'_>) -> Answer {
     }
 }
 
-fn sharing(subject: &Subject<'_>) -> Answer {
+fn sharing(subject: &CapabilityInput<'_>) -> Support {
     if subject.options.n_ctx == 0 {
         return no("without a context there is no KV cache, so there is no prefix cache");
     }
@@ -188,7 +191,7 @@ fn sharing(subject: &Subject<'_>) -> Answer {
     })
 }
 
-fn quantised_cache(subject: &Subject<'_>, estimator: &mut Estimator<'_>) -> Answer {
+fn quantised_cache(subject: &CapabilityInput<'_>, estimator: &mut Estimator<'_>) -> Support {
     if subject.plan.key_values().next().is_none() {
         return no("it has no KV cache");
     }

@@ -4,16 +4,21 @@
 //! that another engine wrote. Values that only one side has do not count, but are reported.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
+
+use serde::Serialize;
 
 use lab_base::util::distances::{first_difference, kl_divergence, likeliest, rms};
 use lab_core::artifacts::npy;
 use lab_core::model;
-use lab_core::model::{Batch, Model, Value};
+use lab_core::model::{Batch, Model, NamedValue};
+
+use super::paths;
 
 /// The passes in which tokens are run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Passes {
+pub struct PassOptions {
     /// Tokens per pass; at least 1.
     pub chunk: usize,
     /// Whether each pass computes all earlier tokens again.
@@ -36,17 +41,15 @@ pub struct DumpError {
 ///
 /// # Errors
 /// As [`Model::forward`].
-pub fn record(
+pub fn record_values(
     model: &mut Model,
     tokens: &[u32],
-    passes: Passes,
-) -> Result<Vec<Value>, model::Error> {
-    let mut joined: Vec<Value> = Vec::new();
+    passes: PassOptions,
+) -> Result<Vec<NamedValue>, model::Error> {
+    let mut joined: Vec<NamedValue> = Vec::new();
     let n = tokens.len();
     let mut batch = Batch::default();
-    for start in (0..n).step_by(passes.chunk.max(1)) {
-        let end = (start + passes.chunk.max(1)).min(n);
-        let first = if passes.stateless { 0 } else { start };
+    for (first, start, end) in paths::passes(n, passes.chunk, passes.stateless) {
         batch.clear();
         for (position, token) in (0..).zip(tokens).take(end).skip(first) {
             batch.push(*token, 0, position, true);
@@ -91,7 +94,7 @@ pub fn record(
 ///
 /// # Errors
 /// The folder has no arrays, or an array is not float32.
-pub fn read_dump(folder: &Path) -> Result<Vec<Value>, DumpError> {
+pub fn read_dump(folder: &Path) -> Result<Vec<NamedValue>, DumpError> {
     let fault = |path: &Path, message: &dyn std::fmt::Display| DumpError {
         file: path.display().to_string(),
         message: message.to_string(),
@@ -108,8 +111,8 @@ pub fn read_dump(folder: &Path) -> Result<Vec<Value>, DumpError> {
     files.iter().map(read).collect()
 }
 
-fn read_array(path: &Path) -> Result<Value, npy::Error> {
-    let npy::Array {
+fn read_array(path: &Path) -> Result<NamedValue, npy::Error> {
+    let npy::NpyArray {
         mut shape,
         elements,
     } = npy::read(path)?;
@@ -117,7 +120,7 @@ fn read_array(path: &Path) -> Result<Value, npy::Error> {
     let stem = path
         .file_stem()
         .map(|stem| stem.to_string_lossy().into_owned());
-    Ok(Value {
+    Ok(NamedValue {
         path: stem.unwrap_or_default(),
         shape,
         is_per_token: true,
@@ -127,19 +130,19 @@ fn read_array(path: &Path) -> Result<Value, npy::Error> {
 
 /// llama.cpp's names of the values of a layer, and the corresponding values here: of the first slot, of the last, or of
 /// any.
-const NAMES: &[(&str, Place)] = &[
-    ("attn_norm", Place::First("in")),
-    ("ffn_inp", Place::First("x")),
-    ("ffn_norm", Place::Last("in")),
-    ("ffn_out", Place::Last("out")),
-    ("l_out", Place::Last("x")),
-    ("Qcur", Place::Any("q")),
-    ("Kcur", Place::Any("k")),
-    ("Vcur", Place::Any("v")),
-    ("kqv_out", Place::Any("heads")),
-    ("ffn_swiglu", Place::Any("hidden")),
-    ("ffn_moe_logits", Place::Any("router")),
-    ("ffn_moe_topk", Place::Any("picked")),
+const NAMES: &[(&str, SlotValue)] = &[
+    ("attn_norm", SlotValue::First("in")),
+    ("ffn_inp", SlotValue::First("x")),
+    ("ffn_norm", SlotValue::Last("in")),
+    ("ffn_out", SlotValue::Last("out")),
+    ("l_out", SlotValue::Last("x")),
+    ("Qcur", SlotValue::Any("q")),
+    ("Kcur", SlotValue::Any("k")),
+    ("Vcur", SlotValue::Any("v")),
+    ("kqv_out", SlotValue::Any("heads")),
+    ("ffn_swiglu", SlotValue::Any("hidden")),
+    ("ffn_moe_logits", SlotValue::Any("router")),
+    ("ffn_moe_topk", SlotValue::Any("picked")),
 ];
 
 /// llama.cpp's names of values outside the layers, and the paths here.
@@ -151,7 +154,7 @@ const GLOBAL_NAMES: &[(&str, &str)] = &[
 ];
 
 #[derive(Clone, Copy)]
-enum Place {
+enum SlotValue {
     First(&'static str),
     Last(&'static str),
     Any(&'static str),
@@ -175,9 +178,9 @@ fn translate(name: &str, paths: &[&str]) -> Option<String> {
         paths.copied().collect::<Vec<&str>>()
     };
     let found = match place {
-        Place::First(value) => of_slot(value).first().copied(),
-        Place::Last(value) => of_slot(value).last().copied(),
-        Place::Any(value) => match of_slot(value).as_slice() {
+        SlotValue::First(value) => of_slot(value).first().copied(),
+        SlotValue::Last(value) => of_slot(value).last().copied(),
+        SlotValue::Any(value) => match of_slot(value).as_slice() {
             [only] => Some(*only),
             _ => None,
         },
@@ -187,7 +190,7 @@ fn translate(name: &str, paths: &[&str]) -> Option<String> {
 
 /// The difference of a value between two computations.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Difference {
+pub struct ValueDifference {
     /// The path of the value.
     pub path: String,
     /// The shape of the value, fastest dimension first.
@@ -203,25 +206,25 @@ pub struct Difference {
 
 /// The result of a comparison.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Report {
+pub struct ValueComparison {
     /// Values that both sides have, in the order of computation.
-    pub values: Vec<Difference>,
+    pub values: Vec<ValueDifference>,
     /// Values that only one side has, or whose numbers of elements differ: side and name.
     pub left_out: Vec<(&'static str, String)>,
 }
 
-impl Report {
+impl ValueComparison {
     /// The first value whose NMSE is above the tolerance.
-    pub fn divergence(&self, tolerance: f64) -> Option<&Difference> {
+    pub fn divergence(&self, tolerance: f64) -> Option<&ValueDifference> {
         self.values.iter().find(|value| value.nmse > tolerance)
     }
 }
 
 /// Compares two computations in the order of the first one.
-pub fn compare(a: &[Value], b: &[Value], tolerance: f64) -> Report {
+pub fn compare_values(a: &[NamedValue], b: &[NamedValue], tolerance: f64) -> ValueComparison {
     let paths: Vec<&str> = a.iter().map(|value| value.path.as_str()).collect();
-    let mut others: HashMap<String, &Value> = HashMap::new();
-    let mut report = Report::default();
+    let mut others: HashMap<String, &NamedValue> = HashMap::new();
+    let mut report = ValueComparison::default();
     for value in b {
         let path = if paths.contains(&value.path.as_str()) {
             Some(value.path.clone())
@@ -244,9 +247,9 @@ pub fn compare(a: &[Value], b: &[Value], tolerance: f64) -> Report {
     report
 }
 
-fn difference(a: &Value, b: &Value, tolerance: f64) -> Difference {
+fn difference(a: &NamedValue, b: &NamedValue, tolerance: f64) -> ValueDifference {
     let (nmse, first) = first_difference(&a.elements, &b.elements, tolerance);
-    Difference {
+    ValueDifference {
         path: a.path.clone(),
         shape: a.shape.clone(),
         nmse,
@@ -256,8 +259,8 @@ fn difference(a: &Value, b: &Value, tolerance: f64) -> Difference {
 }
 
 /// Kullback-Leibler divergences of B's next-token distributions from A's, in nats.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Divergence {
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct KlDivergence {
     /// Number of compared positions.
     pub positions: usize,
     /// Mean over the positions.
@@ -268,10 +271,20 @@ pub struct Divergence {
     pub same_top: usize,
 }
 
+impl fmt::Display for KlDivergence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "KL divergence over {} positions: mean {:.3e}, max {:.3e}; the same likeliest token at {}",
+            self.positions, self.mean, self.max, self.same_top
+        )
+    }
+}
+
 /// The divergence of the logits of `b` from those of `a`, position by position; `None` if a side has no logits or the
 /// shapes differ.
-pub fn divergence(a: &[Value], b: &[Value]) -> Option<Divergence> {
-    let logits = |side: &[Value]| side.iter().position(|value| value.path == model::LOGITS);
+pub fn divergence(a: &[NamedValue], b: &[NamedValue]) -> Option<KlDivergence> {
+    let logits = |side: &[NamedValue]| side.iter().position(|value| value.path == model::LOGITS);
     let (a, b) = (&a[logits(a)?], &b[logits(b)?]);
     let width = usize::try_from(*a.shape.first()?).ok().filter(|n| *n > 0)?;
     if a.shape != b.shape || a.elements.len() != b.elements.len() || a.elements.is_empty() {
@@ -280,7 +293,7 @@ pub fn divergence(a: &[Value], b: &[Value]) -> Option<Divergence> {
     let rows = a.elements.chunks_exact(width);
     let rows = rows.zip(b.elements.chunks_exact(width));
     let each: Vec<f64> = rows.clone().map(|(p, q)| kl_divergence(p, q)).collect();
-    Some(Divergence {
+    Some(KlDivergence {
         positions: each.len(),
         mean: each.iter().sum::<f64>() / each.len() as f64,
         max: each.iter().copied().fold(0.0, f64::max),
@@ -292,8 +305,8 @@ pub fn divergence(a: &[Value], b: &[Value]) -> Option<Divergence> {
 mod tests {
     use super::*;
 
-    fn value(path: &str, elements: &[f32]) -> Value {
-        Value {
+    fn value(path: &str, elements: &[f32]) -> NamedValue {
+        NamedValue {
             path: path.into(),
             shape: vec![elements.len() as u64],
             is_per_token: true,
@@ -314,7 +327,7 @@ mod tests {
             value("embed.x", &[1.0, 2.0]),
             value("strange", &[0.0]),
         ];
-        let report = compare(&a, &b, 1e-6);
+        let report = compare_values(&a, &b, 1e-6);
         let found = report.divergence(1e-6).expect("they differ");
         assert_eq!(found.path, "layers.0.attn.q");
         assert_eq!(found.first, Some((1, 2.0, 2.5)));
@@ -326,9 +339,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_differs_from_everything_but_infinities_are_equal() {
-        let nmse =
-            |x: &[f32], y: &[f32]| compare(&[value("v", x)], &[value("v", y)], 0.0).values[0].nmse;
+    fn nan_differs_from_everything_and_equal_infinities_are_equal() {
+        let nmse = |x: &[f32], y: &[f32]| {
+            compare_values(&[value("v", x)], &[value("v", y)], 0.0).values[0].nmse
+        };
         assert_eq!(nmse(&[f32::NAN], &[1.0]), f64::INFINITY);
         assert_eq!(nmse(&[f32::NAN], &[f32::NAN]), f64::INFINITY);
         assert_eq!(
@@ -338,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_llama_cpp_are_found() {
+    fn names_of_llama_cpp_are_translated() {
         let paths = [
             "embed.x",
             "layers.3.attn.in",
@@ -363,7 +377,7 @@ mod tests {
     #[test]
     fn distributions_are_compared_position_by_position() {
         let logits = |rows: &[&[f32]]| {
-            vec![Value {
+            vec![NamedValue {
                 shape: vec![rows[0].len() as u64, rows.len() as u64],
                 ..value(model::LOGITS, &rows.concat())
             }]

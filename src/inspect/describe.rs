@@ -1,7 +1,7 @@
 //! Describes a plan in words: the kind of model, its layers, positions, stages and memory.
 //!
 //! The description of a block is the phrase of its contract with the numbers of the plan. Layers with the same phrases
-//! are described once, as a [`Group`]. If there would be too many groups, layers that differ only in numbers are
+//! are described once, as a [`LayerGroup`]. If there would be too many groups, layers that differ only in numbers are
 //! described with ranges.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,10 +12,11 @@ use lab_base::util::wording::{bytes, capital, count, layers, listed, tidy};
 use lab_base::weights::TensorType;
 use lab_core::arch::expr::{Expr, Scope, Value};
 use lab_core::arch::formula::particular;
-use lab_core::arch::{Mode, OptionSpec, Resolved};
+use lab_core::arch::{Mode, OptionSpec, ResolvedOption};
 use lab_core::engine::Remasking;
 use lab_core::plan::{
-    CachePlan, DiffusionPlan, KeysOf, LayerPlan, NormUse, Plan, Pooling, SlotPlan, StatePlan, Unit,
+    CachePlan, DiffusionPlan, KeyTokens, LayerPlan, NormUse, Plan, Pooling, SlotPlan, StatePlan,
+    Unit,
 };
 
 /// Maximum number of groups with exact numbers; beyond it, numbers become ranges.
@@ -23,7 +24,7 @@ const MAX_GROUPS: usize = 4;
 
 /// Layers with the same description.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Group {
+pub struct LayerGroup {
     /// The indices of the layers over all stacks.
     pub layers: Vec<usize>,
     /// The description of the group.
@@ -32,8 +33,8 @@ pub struct Group {
 
 /// The paragraph about a model.
 pub fn describe(plan: &Plan) -> String {
-    let mut all = vec![whole(plan)];
-    all.extend(groups(plan).into_iter().map(|group| group.text));
+    let mut all = vec![overview(plan)];
+    all.extend(layer_groups(plan).into_iter().map(|group| group.text));
     let one = |unit: &Unit| phrase(plan, &[unit]);
     let norms: BTreeSet<String> = plan.norms.iter().map(one).collect();
     all.extend(norms.into_iter().map(|norm| format!("norms: {norm}")));
@@ -43,7 +44,10 @@ pub fn describe(plan: &Plan) -> String {
     let units = plan.ropes.iter().chain([&plan.embed]);
     all.extend(units.chain(&plan.per_layer).chain(head).map(one));
     match head {
-        None => all.push(format!("embedding of a text: {}", pooled(plan.pooling()))),
+        None => all.push(format!(
+            "embedding of a text: {}",
+            pooling_phrase(plan.pooling())
+        )),
         Some(head) if head.weight("output") == plan.embed.weight("tokens") => {
             all.push("embedding and head share their weights".into());
         }
@@ -57,10 +61,10 @@ pub fn describe(plan: &Plan) -> String {
     sentences.join(" ")
 }
 
-fn whole(plan: &Plan) -> String {
+fn overview(plan: &Plan) -> String {
     let kind = match plan.source {
         Some(_) => "a sequence-to-sequence model",
-        None => mode(plan.mode),
+        None => mode_phrase(plan.mode),
     };
     let mut text = format!(
         "{kind}: {} weights, {} layers, hidden state of {} elements, vocabulary of {} tokens",
@@ -79,7 +83,7 @@ fn whole(plan: &Plan) -> String {
 }
 
 /// The kind of model with this mode.
-pub(crate) fn mode(mode: Mode) -> &'static str {
+pub(crate) fn mode_phrase(mode: Mode) -> &'static str {
     match mode {
         Mode::Causal => "an autoregressive model",
         Mode::Diffusion => "a text diffusion model",
@@ -88,7 +92,7 @@ pub(crate) fn mode(mode: Mode) -> &'static str {
 }
 
 /// How the vector of a text is computed.
-pub(crate) fn pooled(pooling: Pooling) -> &'static str {
+pub(crate) fn pooling_phrase(pooling: Pooling) -> &'static str {
     match pooling {
         Pooling::Mean => "the mean of its tokens' vectors",
         Pooling::First => "the vector of its first token",
@@ -102,10 +106,10 @@ pub(crate) fn pooled(pooling: Pooling) -> &'static str {
 }
 
 /// The texts of options that a phrase has instead of their own values.
-type Texts<'t> = &'t dyn Fn(&str) -> Option<String>;
+type OptionText<'t> = &'t dyn Fn(&str) -> Option<String>;
 
 /// Groups of layers with the same description, in the order of their first layers.
-pub fn groups(plan: &Plan) -> Vec<Group> {
+pub fn layer_groups(plan: &Plan) -> Vec<LayerGroup> {
     let exact = grouped(plan, &|units| phrase(plan, units));
     match exact.len() > MAX_GROUPS {
         // Layers that differ only in numbers are described together.
@@ -114,14 +118,14 @@ pub fn groups(plan: &Plan) -> Vec<Group> {
     }
 }
 
-fn grouped(plan: &Plan, key: &dyn Fn(&[&Unit]) -> String) -> Vec<Group> {
-    let mut all: Vec<Group> = Vec::new();
+fn grouped(plan: &Plan, key: &dyn Fn(&[&Unit]) -> String) -> Vec<LayerGroup> {
+    let mut all: Vec<LayerGroup> = Vec::new();
     for (at, layer) in plan.layers.iter().enumerate() {
         let text = line(&[layer], key);
         let layers = vec![at];
         match all.iter_mut().find(|known| known.text == text) {
             Some(known) => known.layers.push(at),
-            None => all.push(Group { layers, text }),
+            None => all.push(LayerGroup { layers, text }),
         }
     }
     for group in &mut all {
@@ -182,10 +186,10 @@ pub(crate) fn phrase(plan: &Plan, units: &[&Unit]) -> String {
 }
 
 /// The same phrase, with `value` instead of an option's own value where it returns one.
-fn template(plan: &Plan, units: &[&Unit], value: Texts<'_>) -> String {
+fn template(plan: &Plan, units: &[&Unit], value: OptionText<'_>) -> String {
     let contract = units[0].contract.0;
     let is_open = |name: &str| {
-        let is_int = matches!(units[0].option(name), Some(Resolved::Int(_)));
+        let is_int = matches!(units[0].option(name), Some(ResolvedOption::Int(_)));
         value(name).filter(|_| is_int)
     };
     let mut text = match contract.phrase {
@@ -194,17 +198,22 @@ fn template(plan: &Plan, units: &[&Unit], value: Texts<'_>) -> String {
     };
     match &units[0].state {
         Some(StatePlan::KeyValue(rows)) => {
-            text += &format!(" over {}", seen(plan, &plan.caches[rows.cache], &|_| None));
+            text += &format!(
+                " over {}",
+                attended_tokens(plan, &plan.caches[rows.cache], &|_| None)
+            );
             if let Some(selection) = plan.selection(units[0]) {
                 text += &format!(", of these {}", phrase(plan, &[selection]));
             }
             match units[0].option("rope") {
-                Some(Resolved::Resource(Some(at))) if plan.ropes.len() > 1 => {
-                    let base = plan.ropes[*at].option("base").map(Resolved::to_value);
+                Some(ResolvedOption::Resource(Some(at))) if plan.ropes.len() > 1 => {
+                    let base = plan.ropes[*at].option("base").map(ResolvedOption::to_value);
                     let base = base.map(|base| base.to_string()).unwrap_or_default();
                     text += &format!(", rope of base {base}");
                 }
-                Some(Resolved::Resource(None)) if !plan.ropes.is_empty() => text += ", no rope",
+                Some(ResolvedOption::Resource(None)) if !plan.ropes.is_empty() => {
+                    text += ", no rope"
+                }
                 _ => {}
             }
             if rows.owner.is_some() {
@@ -221,46 +230,43 @@ fn template(plan: &Plan, units: &[&Unit], value: Texts<'_>) -> String {
     text
 }
 
-/// The tokens that a query attends to in a group of layers, in words.
-pub(crate) fn seen(plan: &Plan, cache: &CachePlan, value: Texts<'_>) -> String {
+pub(crate) fn attended_tokens(plan: &Plan, cache: &CachePlan, value: OptionText<'_>) -> String {
     let mut unit = cache.unit.clone();
     for (spec, option) in cache.unit.contract.0.options.iter().zip(&mut unit.options) {
         if spec.name == "causal" && plan.mode != Mode::Causal {
-            *option = Resolved::Bool(false);
+            *option = ResolvedOption::Bool(false);
         }
     }
     let text = filled(plan, unit.contract.0.phrase, &unit, value);
     match cache.keys {
-        KeysOf::Tokens => text,
-        KeysOf::Source | KeysOf::Pass => text + " of the source",
+        KeyTokens::Tokens => text,
+        KeyTokens::Source | KeyTokens::Pass => text + " of the source",
     }
 }
 
-fn filled(plan: &Plan, phrase: &str, unit: &Unit, value: Texts<'_>) -> String {
+fn filled(plan: &Plan, phrase: &str, unit: &Unit, value: OptionText<'_>) -> String {
     let name = |name: &str| match unit.option(name) {
-        Some(Resolved::Float(value)) => Some(tidy(*value)),
-        Some(Resolved::Resource(_)) => Some(match resource(plan, unit, name) {
+        Some(ResolvedOption::Float(value)) => Some(tidy(*value)),
+        Some(ResolvedOption::Resource(_)) => Some(match resource(plan, unit, name) {
             Some(inner) => filled(plan, inner.contract.0.phrase, inner, value),
             None => "none".into(),
         }),
         _ => value(name),
     };
-    let text = particular(phrase, &Use(unit), &name);
-    text.unwrap_or_else(|problem| {
+    particular(phrase, &UnitScope(unit), &name).unwrap_or_else(|problem| {
         debug_assert!(false, "phrase of {}: {problem}", unit.contract.0.name);
         unit.contract.0.noun.to_owned()
     })
 }
 
-/// The resource that an option of a unit names.
 fn resource<'p>(plan: &'p Plan, unit: &Unit, name: &str) -> Option<&'p Unit> {
     plan.resource(unit.contract.0.option(name)?.kind, unit.option(name)?)
 }
 
 /// The kind of the resource that an option of a unit names, in the form used by formulas.
-pub(crate) fn kind_of(plan: &Plan, unit: &Unit, name: &str) -> Option<String> {
+pub(crate) fn resource_kind(plan: &Plan, unit: &Unit, name: &str) -> Option<String> {
     match resource(plan, unit, name)?.option("kind")? {
-        Resolved::Choice(kind) => Some((*kind).to_owned()),
+        ResolvedOption::Choice(kind) => Some((*kind).to_owned()),
         _ => None,
     }
 }
@@ -291,7 +297,7 @@ fn memory(plan: &Plan) -> String {
 
 /// The weights with one purpose.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Share {
+pub struct WeightShare {
     /// The purpose of the weights.
     pub what: String,
     /// Number of tensors of each element type.
@@ -307,16 +313,16 @@ pub struct Share {
 }
 
 /// The weights of a model by purpose, in the order of their first use; each tensor counts once.
-pub fn shares(plan: &Plan) -> Vec<Share> {
-    let mut shares: Vec<Share> = Vec::new();
+pub fn weight_shares(plan: &Plan) -> Vec<WeightShare> {
+    let mut shares: Vec<WeightShare> = Vec::new();
     let mut seen = BTreeSet::new();
     let mut add = |what: &str, tensors: &[Option<usize>]| {
         for at in tensors.iter().flatten().filter(|at| seen.insert(**at)) {
             let found = shares.iter().position(|share| share.what == what);
             let found = found.unwrap_or_else(|| {
-                shares.push(Share {
+                shares.push(WeightShare {
                     what: what.to_owned(),
-                    ..Share::default()
+                    ..WeightShare::default()
                 });
                 shares.len() - 1
             });
@@ -353,9 +359,9 @@ pub fn shares(plan: &Plan) -> Vec<Share> {
 }
 
 /// The options and weights of a unit in a plan, for conditions and formulas.
-pub(crate) struct Use<'u>(pub(crate) &'u Unit);
+pub(crate) struct UnitScope<'u>(pub(crate) &'u Unit);
 
-impl Scope for Use<'_> {
+impl Scope for UnitScope<'_> {
     fn name(&self, name: &str, _: bool) -> Result<Value, String> {
         if let Some(value) = self.0.option(name) {
             return Ok(value.to_value());
@@ -385,6 +391,6 @@ impl Scope for Use<'_> {
 
 /// Whether an option of a unit has an effect, according to its contract.
 pub fn has_effect(spec: &OptionSpec, unit: &Unit) -> bool {
-    let holds = Expr::of_program(spec.when).map(|when| when.evaluate(&Use(unit)));
+    let holds = Expr::of_program(spec.when).map(|when| when.evaluate(&UnitScope(unit)));
     !matches!(holds, Ok(Ok(Value::Bool(false))))
 }

@@ -7,13 +7,15 @@
 use std::sync::Arc;
 
 use lab_base::util::distances::nmse;
-use lab_core::model::{Batch, Error, Lab, LabCapture, LabEdit, LabOp, Model, Positions, Value};
+use lab_core::model::{
+    Batch, Error, Lab, LabCapture, LabEdit, LabOp, Model, NamedValue, Positions,
+};
 
-use super::compare::{Divergence, divergence};
+use super::compare::{KlDivergence, divergence};
 
 /// The values that a model computes for a text.
 #[derive(Debug)]
-pub struct Computed {
+pub struct LayerStates {
     /// Hidden states before each layer, `[n_embd, n_tokens]`.
     before: Vec<Vec<f32>>,
     /// Hidden states after each layer, `[n_embd, n_tokens]`.
@@ -21,7 +23,7 @@ pub struct Computed {
     /// The paths of the values after the layers.
     paths: Vec<String>,
     /// The logits, `[n_vocab, n_tokens]`.
-    logits: Value,
+    logits: NamedValue,
 }
 
 /// The error of a layer.
@@ -43,7 +45,7 @@ pub struct Drift {
     /// NMSE of the logits.
     pub logits: f64,
     /// Divergence of the next-token distributions from the reference's; `None` for a model without logits.
-    pub divergence: Option<Divergence>,
+    pub divergence: Option<KlDivergence>,
 }
 
 /// The points at the inputs or outputs of the layers.
@@ -91,7 +93,7 @@ fn run(
 ///
 /// # Errors
 /// The pass fails.
-pub fn computed(model: &mut Model, tokens: &[u32]) -> Result<Computed, Error> {
+pub fn layer_states(model: &mut Model, tokens: &[u32]) -> Result<LayerStates, Error> {
     let (before, after) = (points(model, "in"), points(model, "out"));
     let names = after.iter().map(|at| model.points().all[*at].path.clone());
     let paths = names.collect();
@@ -99,11 +101,11 @@ pub fn computed(model: &mut Model, tokens: &[u32]) -> Result<Computed, Error> {
     let (mut rows, logits) = run(model, tokens, &wanted, Vec::new())?;
     let after = rows.split_off(before.len());
     let width = logits.len() / tokens.len().max(1);
-    Ok(Computed {
+    Ok(LayerStates {
         before: rows,
         after,
         paths,
-        logits: Value {
+        logits: NamedValue {
             path: lab_core::model::LOGITS.to_owned(),
             shape: vec![width as u64, tokens.len() as u64],
             is_per_token: true,
@@ -116,8 +118,8 @@ pub fn computed(model: &mut Model, tokens: &[u32]) -> Result<Computed, Error> {
 ///
 /// # Errors
 /// A pass fails, or the models have different layers.
-pub fn drift(model: &mut Model, tokens: &[u32], reference: &Computed) -> Result<Drift, Error> {
-    let found = computed(model, tokens)?;
+pub fn drift(model: &mut Model, tokens: &[u32], reference: &LayerStates) -> Result<Drift, Error> {
+    let found = layer_states(model, tokens)?;
     let is_alike = found.paths.len() == reference.paths.len()
         && found
             .after

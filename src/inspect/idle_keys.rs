@@ -4,18 +4,18 @@
 //! The plan describes the whole computation, so no weight is read. A key whose other values are refused has an effect.
 
 use lab_base::weights::{Array, Metadata, Value};
-use lab_core::models::Opened;
+use lab_core::models::OpenedModel;
 use lab_core::plan::Plan;
 
 /// The metadata keys of the architecture that were read but whose values do not matter, in the order of the file.
-pub fn idle_keys(opened: &Opened) -> Vec<String> {
+pub fn idle_keys(opened: &OpenedModel) -> Vec<String> {
     let metadata = opened.weights.metadata();
     let prefix = format!("{}.", opened.def.name);
     let is_read = |key: &str| key.starts_with(&prefix) && opened.plan.keys.contains(key);
     let read = metadata.iter().filter(|(key, _)| is_read(key));
-    let computed = computed(&opened.plan);
+    let computed = without_reported_fields(&opened.plan);
     let is_idle = |key: &str, value: &Value| {
-        let others = others(value);
+        let others = other_values(value);
         let is_same = |other: Value| {
             let mut changed: Metadata = metadata
                 .iter()
@@ -23,7 +23,7 @@ pub fn idle_keys(opened: &Opened) -> Vec<String> {
                 .collect();
             changed.insert(key, other);
             let plan = Plan::new(&opened.def, &changed, &opened.weights);
-            plan.is_ok_and(|plan| self::computed(&plan) == computed)
+            plan.is_ok_and(|plan| self::without_reported_fields(&plan) == computed)
         };
         !others.is_empty() && others.into_iter().all(is_same)
     };
@@ -33,7 +33,7 @@ pub fn idle_keys(opened: &Opened) -> Vec<String> {
 
 /// A plan without the fields that are only reported. The context length does not affect the result, but is kept because
 /// reading it is intended.
-fn computed(plan: &Plan) -> Plan {
+fn without_reported_fields(plan: &Plan) -> Plan {
     Plan {
         params: Default::default(),
         keys: Default::default(),
@@ -43,7 +43,7 @@ fn computed(plan: &Plan) -> Plan {
 }
 
 /// Other values of the same type; empty for types that no expression can read.
-fn others(value: &Value) -> Vec<Value> {
+fn other_values(value: &Value) -> Vec<Value> {
     let integer = |v: i64| [v.saturating_add(1), v.saturating_mul(2).saturating_add(3)];
     let float = |v: f64| [v + 1.0, 2.0 * v + 0.5];
     match value {

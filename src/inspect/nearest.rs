@@ -19,7 +19,7 @@ const ARCHITECTURE: &str = "general.architecture";
 
 /// How a definition fits a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fit {
+pub struct DefinitionFit {
     /// The name of the definition.
     pub arch: String,
     /// Requirements that the file does not meet, listed once for all layers.
@@ -35,7 +35,7 @@ pub struct Fit {
     pub absent: BTreeSet<String>,
 }
 
-impl Fit {
+impl DefinitionFit {
     /// The sort key: mismatched tensors first, then problems and unread keys, then the number of optional tensors.
     fn distance(&self) -> (usize, usize, usize) {
         let tensors = self.unused.len() + self.missing.len();
@@ -53,13 +53,13 @@ impl Fit {
 }
 
 /// The tensors of a file, with a record of the requested names.
-struct WantedTensors<'a> {
+struct RecordedTensors<'a> {
     weights: &'a Weights,
     /// The requested names, each with whether it was required.
     names: RefCell<BTreeMap<String, bool>>,
 }
 
-impl TensorSet for WantedTensors<'_> {
+impl TensorSet for RecordedTensors<'_> {
     fn has(&self, name: &str, required: bool) -> bool {
         *self.names.borrow_mut().entry(name.to_owned()).or_default() |= required;
         self.weights.has(name, required)
@@ -96,7 +96,7 @@ fn renamed(metadata: &Metadata, arch: &str) -> Metadata {
 }
 
 /// The name of a tensor, with `{il}` instead of the number of its layer.
-fn of_any_layer(name: &str) -> String {
+fn without_layer_number(name: &str) -> String {
     let number = |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let parts = name.split('.');
     let mut is_found = false;
@@ -110,10 +110,10 @@ fn of_any_layer(name: &str) -> String {
     parts.collect::<Vec<_>>().join(".")
 }
 
-fn fit(def: &ArchDef, weights: &Weights) -> Fit {
+fn fit(def: &ArchDef, weights: &Weights) -> DefinitionFit {
     let metadata = renamed(weights.metadata(), &def.name);
     let prefix = format!("{}.", def.name);
-    let asked = WantedTensors {
+    let asked = RecordedTensors {
         weights,
         names: RefCell::default(),
     };
@@ -131,13 +131,18 @@ fn fit(def: &ArchDef, weights: &Weights) -> Fit {
         let lacking = asked
             .iter()
             .filter(|(name, required)| **required == wanted && weights.tensor(name).is_none());
-        lacking.map(|(name, _)| of_any_layer(name)).collect()
+        lacking
+            .map(|(name, _)| without_layer_number(name))
+            .collect()
     };
     let relative = |key: &String| key.strip_prefix(&prefix).unwrap_or(key).to_owned();
-    Fit {
+    DefinitionFit {
         arch: def.name.clone(),
         problems,
-        unused: unused.iter().map(|name| of_any_layer(name)).collect(),
+        unused: unused
+            .iter()
+            .map(|name| without_layer_number(name))
+            .collect(),
         missing: lacking(true),
         unread: unread.iter().map(relative).collect(),
         absent: lacking(false),
@@ -148,7 +153,10 @@ fn fit(def: &ArchDef, weights: &Weights) -> Fit {
 ///
 /// # Errors
 /// A definition of the library has problems.
-pub fn fits(library: &Library, weights: &Weights) -> Result<Vec<Fit>, LibraryError> {
+pub fn definition_fits(
+    library: &Library,
+    weights: &Weights,
+) -> Result<Vec<DefinitionFit>, LibraryError> {
     let mut fits = Vec::new();
     for (name, _) in library.sources() {
         let def = library.get(name)?;
@@ -159,7 +167,7 @@ pub fn fits(library: &Library, weights: &Weights) -> Result<Vec<Fit>, LibraryErr
     }
     let own = weights.metadata().str(ARCHITECTURE).unwrap_or_default();
     let own = library.get(own).map(|def| def.names).unwrap_or_default();
-    let is_own = |fit: &Fit| fit.is_exact() && own.contains(&fit.arch);
+    let is_own = |fit: &DefinitionFit| fit.is_exact() && own.contains(&fit.arch);
     fits.sort_by_key(|fit| (!is_own(fit), fit.distance()));
     Ok(fits)
 }
@@ -170,7 +178,7 @@ pub struct FolderFit {
     /// The fit of the map to the folder.
     pub map: MapFit,
     /// The fit of the definition to the result of the map.
-    pub fit: Fit,
+    pub fit: DefinitionFit,
 }
 
 impl FolderFit {
@@ -219,10 +227,10 @@ pub fn folder_fits(library: &Library, maps: Vec<MapFit>) -> Result<Vec<FolderFit
 
 /// The text of a draft map for an architecture `name`, based on the first of these fits; `None` if there are none. A map
 /// that fits exactly is extended, with its own architecture.
-pub fn begun_map(
+pub fn draft_map(
     maps: &Maps,
     name: &str,
-    folder: &hf::Folder,
+    folder: &hf::UnknownFolder,
     fits: &[FolderFit],
 ) -> Option<String> {
     let best = fits.first()?;
@@ -230,7 +238,7 @@ pub fn begun_map(
         let base = &best.map.map;
         let title =
             format!("# `{base}` fits the folder: everything but the classes is in that map.\n\n");
-        return Some(title + &hf::extending(base, folder));
+        return Some(title + &hf::draft_extending_map(base, folder));
     }
     let next = fits.iter().skip(1).take(4).map(|fit| fit.map.map.as_str());
     let mut out = format!(
@@ -238,43 +246,38 @@ pub fn begun_map(
         best.map.map,
         next.collect::<Vec<_>>().join(", ")
     );
+    let missing = format!(
+        "Tensors that `{}` requires and no rule gives yet:",
+        best.fit.arch
+    );
+    let (map, fit) = (&best.map, &best.fit);
     comment(
         &mut out,
         "It needs what the folder does not have like this:",
-        best.map.problems.iter().cloned(),
+        &map.problems,
     );
-    comment(
-        &mut out,
-        "Stored tensors that no rule uses yet, with the shape of one:",
-        best.map.unused.iter().cloned(),
-    );
+    let unused = "Stored tensors that no rule uses yet, with the shape of one:";
+    comment(&mut out, unused, &map.unused);
     comment(
         &mut out,
         "Keys of config.json that nothing reads yet:",
-        best.map.unread.iter().cloned(),
+        &map.unread,
     );
-    comment(
-        &mut out,
-        &format!(
-            "Tensors that `{}` requires and no rule gives yet:",
-            best.fit.arch
-        ),
-        best.fit.missing.iter().cloned(),
-    );
+    comment(&mut out, &missing, &fit.missing);
     out.push('\n');
     let source = maps.source(&best.map.map)?;
-    Some(out + &hf::begun(&source.text, name, folder))
+    Some(out + &hf::draft_map(&source.text, name, folder))
 }
 
 /// Adds a comment with a heading and one line per item.
-fn comment(out: &mut String, heading: &str, items: impl Iterator<Item = String>) {
-    let mut items = items.peekable();
+fn comment<T: AsRef<str>>(out: &mut String, heading: &str, items: impl IntoIterator<Item = T>) {
+    let mut items = items.into_iter().peekable();
     if items.peek().is_none() {
         return;
     }
     out.push_str(&format!("#\n# {heading}\n"));
     for item in items {
-        for line in item.lines() {
+        for line in item.as_ref().lines() {
             out.push_str(&format!("#   {line}\n"));
         }
     }
@@ -312,11 +315,11 @@ fn choices(def: &ArchDef) -> BTreeSet<String> {
 ///
 /// # Errors
 /// A definition of the library has problems.
-pub fn begun(
+pub fn draft_definition(
     library: &Library,
     weights: &Weights,
     name: &str,
-    fits: &[Fit],
+    fits: &[DefinitionFit],
 ) -> Result<String, LibraryError> {
     let Some(best) = fits.first() else {
         return Err(LibraryError::Unknown {
@@ -339,22 +342,23 @@ pub fn begun(
     comment(
         &mut out,
         "It needs what the file does not have like this:",
-        best.problems.iter().cloned(),
+        &best.problems,
     );
     let shape = |pattern: &String| {
         let like = weights
             .tensors()
             .iter()
-            .find(|t| of_any_layer(&t.name) == *pattern);
+            .find(|t| without_layer_number(&t.name) == *pattern);
         format!(
             "{pattern} {:?}",
             like.map(|t| &t.shape[..]).unwrap_or_default()
         )
     };
+    let unused = best.unused.iter().map(shape);
     comment(
         &mut out,
         "Tensors of the file that nothing uses yet:",
-        best.unused.iter().map(shape),
+        unused,
     );
     let metadata = weights.metadata();
     let own = metadata.str(ARCHITECTURE).unwrap_or_default();
@@ -367,15 +371,12 @@ pub fn begun(
         },
         None => key.clone(),
     };
-    comment(
-        &mut out,
-        "Keys of the file that nothing reads yet:",
-        best.unread.iter().map(value),
-    );
+    let unread = best.unread.iter().map(value);
+    comment(&mut out, "Keys of the file that nothing reads yet:", unread);
     comment(
         &mut out,
         "Neither tensors nor keys tell these. Settle each from the published code, then remove this list:",
-        choices(&def).into_iter(),
+        choices(&def),
     );
     out.push('\n');
     // The first comment is about the other architecture, whose name is in the first line that is not a comment.

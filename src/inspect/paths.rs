@@ -83,20 +83,35 @@ pub const PATHS: [ExecutionPath; 8] = [
 
 /// The tokens that a model reads.
 #[derive(Clone, Copy, Debug)]
-pub struct Text<'a> {
+pub struct InputTokens<'a> {
     /// The tokens of the sequence.
     pub tokens: &'a [u32],
     /// The tokens of the source; empty if the model reads none.
     pub source: &'a [u32],
 }
 
-impl<'a, T: AsRef<[u32]> + ?Sized> From<&'a T> for Text<'a> {
+impl<'a, T: AsRef<[u32]> + ?Sized> From<&'a T> for InputTokens<'a> {
     fn from(tokens: &'a T) -> Self {
         Self {
             tokens: tokens.as_ref(),
             source: &[],
         }
     }
+}
+
+/// The passes of `n` tokens, `chunk` of them at a time: the first token that a pass contains, the first new one, and the
+/// end. Without a cache, each pass contains all tokens from the first on.
+pub fn passes(
+    n: usize,
+    chunk: usize,
+    stateless: bool,
+) -> impl Iterator<Item = (usize, usize, usize)> {
+    let chunk = chunk.clamp(1, n.max(1));
+    let pass = move |start| {
+        let first = if stateless { 0 } else { start };
+        (first, start, (start + chunk).min(n))
+    };
+    (0..n).step_by(chunk).map(pass)
 }
 
 /// The logits of every token, `[n_tokens, n_vocab]` (hidden states for a model without a head), on an execution path.
@@ -108,22 +123,19 @@ impl<'a, T: AsRef<[u32]> + ?Sized> From<&'a T> for Text<'a> {
 pub fn logits(
     plan: Plan,
     weights: &Weights,
-    text: Text<'_>,
+    text: InputTokens<'_>,
     path: &ExecutionPath,
     n_threads: usize,
 ) -> Result<Option<Vec<f32>>, Error> {
     let (tokens, n) = (text.tokens, text.tokens.len());
     let n_vocab = plan.n_vocab.max(1) as u32;
-    let Some(mut model) = load(plan, weights, text, path, n_threads, false)? else {
+    let Some(mut model) = load_for_path(plan, weights, text, path, n_threads, false)? else {
         return Ok(None);
     };
     let chunk = if path.chunk == 0 { n } else { path.chunk };
     let mut found = Vec::new();
-    for start in (0..n).step_by(chunk.max(1)) {
+    for (first, start, end) in passes(n, chunk, path.stateless) {
         let mut batch = Batch::default();
-        let end = (start + chunk).min(n);
-        // Without a cache, each pass contains all tokens from the first on.
-        let first = if path.stateless { 0 } else { start };
         for (at, &token) in tokens.iter().enumerate().take(end).skip(first) {
             if path.interleaved {
                 batch.push((token + 1) % n_vocab, 1, at as u32, false);
@@ -136,10 +148,10 @@ pub fn logits(
 }
 
 /// The model loaded for a path; `None` if the path would compute something else.
-pub(super) fn load(
+pub(super) fn load_for_path(
     plan: Plan,
     weights: &Weights,
-    Text { tokens, source }: Text<'_>,
+    InputTokens { tokens, source }: InputTokens<'_>,
     path: &ExecutionPath,
     n_threads: usize,
     capture: bool,

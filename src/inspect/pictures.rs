@@ -5,18 +5,20 @@
 
 use std::collections::{HashMap, HashSet};
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use serde::Deserialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::diagram::svg;
-use crate::diagram::svg::{Cell, Chart, Grid, MAX_CELLS, escape};
+use crate::diagram::svg::{Chart, Grid, GridCell, MAX_CELLS, escape};
 use lab_core::artifacts::packed::PackedArray;
 
 /// The part of a response that is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Picture {
+pub enum LabPicture {
     /// The likeliest token after each layer.
     Lens,
     /// How much each value restores of the answer to the other prompt.
@@ -31,7 +33,7 @@ pub enum Picture {
 
 /// The layers and heads that are drawn; empty for all.
 #[derive(Clone, Debug, Default)]
-pub struct Chosen {
+pub struct ChartFilter {
     /// The numbers of the layers.
     pub layers: Vec<u64>,
     /// The numbers of the heads.
@@ -41,33 +43,37 @@ pub struct Chosen {
 /// The error of a response that cannot be drawn: what was expected and what was found.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct Problem(String);
+pub struct ChartError(String);
 
-fn problem<T>(message: impl Into<String>) -> Result<T, Problem> {
-    Err(Problem(message.into()))
+fn problem<T>(message: impl Into<String>) -> Result<T, ChartError> {
+    Err(ChartError(message.into()))
 }
 
 /// The chart of a response.
 ///
 /// # Errors
 /// The response has other contents, or more cells than are drawn.
-pub fn chart(picture: Picture, response: &Value, chosen: &Chosen) -> Result<Chart, Problem> {
+pub fn chart(
+    picture: LabPicture,
+    response: &Value,
+    chosen: &ChartFilter,
+) -> Result<Chart, ChartError> {
     let result = &response["results"][0]["lab"];
     let lab = if result.is_object() { result } else { response };
     let mut chart = match picture {
-        Picture::Lens => lens(response, lab, chosen),
-        Picture::Patch => patch(response, chosen),
-        Picture::Routing => routing(response, lab, chosen),
-        Picture::Attention => attention(response, lab, chosen),
-        Picture::Attribution => attribution(response, lab, chosen),
+        LabPicture::Lens => lens(response, lab, chosen),
+        LabPicture::Patch => patch(response, chosen),
+        LabPicture::Routing => routing(response, lab, chosen),
+        LabPicture::Attention => attention(response, lab, chosen),
+        LabPicture::Attribution => attribution(response, lab, chosen),
     }?;
     if chart.grids.iter().all(|grid| grid.rows.is_empty()) {
         return problem("nothing to draw: no rows, or none of the chosen layers and heads");
     }
     if let Some(model) = response["model"].as_str() {
-        chart.title = format!("{} of {}", chart.title, shown(model));
+        chart.title = format!("{} of {}", chart.title, token_text(model));
     }
-    within(chart.n_cells() as u64)?;
+    check_cells(chart.n_cells() as u64)?;
     Ok(chart)
 }
 
@@ -75,7 +81,7 @@ pub fn chart(picture: Picture, response: &Value, chosen: &Chosen) -> Result<Char
 ///
 /// # Errors
 /// There are too many cells; the message has the number and the limit.
-pub fn within(n: u64) -> Result<(), Problem> {
+pub fn check_cells(n: u64) -> Result<(), ChartError> {
     match n <= MAX_CELLS as u64 {
         true => Ok(()),
         false => problem(format!(
@@ -93,7 +99,7 @@ pub fn svg(chart: &Chart) -> String {
 pub fn page(chart: &Chart) -> String {
     let piece = svg::chart(chart);
     let style = format!("{}\nbody{{margin:0;background:var(--paper)}}", svg::SHEET);
-    let sum = base64::encode(Sha256::digest(style.as_bytes()));
+    let sum = BASE64_STANDARD.encode(Sha256::digest(style.as_bytes()));
     let (w, h, title) = (piece.w.ceil(), piece.h.ceil(), escape(&chart.title));
     let elements = piece.elements(true);
     format!(
@@ -109,7 +115,7 @@ pub fn page(chart: &Chart) -> String {
 }
 
 /// The text of a token as one word: spaces as dots; quotes, line ends and non-printable characters escaped.
-pub fn shown(text: &str) -> String {
+pub fn token_text(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -122,16 +128,16 @@ pub fn shown(text: &str) -> String {
 }
 
 /// The tokens at the positions, from the texts or ids of a response.
-struct Tokens<'a> {
+struct TokenLabels<'a> {
     pieces: &'a Value,
     ids: &'a Value,
 }
 
-impl Tokens<'_> {
+impl TokenLabels<'_> {
     fn at(&self, position: u64) -> String {
         let at = usize::try_from(position).unwrap_or(usize::MAX);
         match (&self.pieces[at], &self.ids[at]) {
-            (Value::String(text), _) => shown(text),
+            (Value::String(text), _) => token_text(text),
             (_, Value::Number(id)) => id.to_string(),
             _ => String::new(),
         }
@@ -147,47 +153,49 @@ impl Tokens<'_> {
     }
 }
 
-fn tokens(response: &Value) -> Tokens<'_> {
-    Tokens {
+fn tokens(response: &Value) -> TokenLabels<'_> {
+    TokenLabels {
         pieces: &response["pieces"],
         ids: &response["tokens"],
     }
 }
 
-fn list<'a>(value: &'a Value, name: &str) -> Result<&'a [Value], Problem> {
+fn list<'a>(value: &'a Value, name: &str) -> Result<&'a [Value], ChartError> {
     match &value[name] {
         Value::Array(list) => Ok(list),
         _ => problem(format!("`{name}`: expected a list, as in a response")),
     }
 }
 
-fn text<'a>(value: &'a Value, name: &str) -> Result<&'a str, Problem> {
+fn text<'a>(value: &'a Value, name: &str) -> Result<&'a str, ChartError> {
     match &value[name] {
         Value::String(text) => Ok(text),
         _ => problem(format!("`{name}`: expected a string, as in a response")),
     }
 }
 
-fn position(value: &Value) -> Result<u64, Problem> {
+fn position(value: &Value) -> Result<u64, ChartError> {
     match value.as_u64() {
         Some(position) => Ok(position),
         None => problem("expected positions from 0, as the response has them"),
     }
 }
 
-impl Chosen {
+pub fn layer_of(point: &str) -> Option<u64> {
+    let rest = point.strip_prefix("layers.")?;
+    rest.split('.').next()?.parse().ok()
+}
+
+impl ChartFilter {
     /// Whether a point belongs to a chosen layer.
     pub fn has(&self, point: &str) -> bool {
-        let layer = point
-            .strip_prefix("layers.")
-            .and_then(|rest| rest.split('.').next());
-        let layer = layer.and_then(|layer| layer.parse().ok());
-        self.layers.is_empty() || layer.is_some_and(|layer| self.layers.contains(&layer))
+        let is_chosen = |layer: u64| self.layers.contains(&layer);
+        self.layers.is_empty() || layer_of(point).is_some_and(is_chosen)
     }
 }
 
 /// A chart of layers by positions: the likeliest token, with its probability as the colour.
-fn lens(response: &Value, lab: &Value, chosen: &Chosen) -> Result<Chart, Problem> {
+fn lens(response: &Value, lab: &Value, chosen: &ChartFilter) -> Result<Chart, ChartError> {
     let tokens = tokens(response);
     let mut grid = Grid::default();
     let mut positions: Option<Vec<u64>> = None;
@@ -202,19 +210,19 @@ fn lens(response: &Value, lab: &Value, chosen: &Chosen) -> Result<Chart, Problem
         if *positions.get_or_insert_with(|| own.clone()) != own {
             return problem(format!(
                 "`{}` has other positions than the first",
-                shown(point)
+                token_text(point)
             ));
         }
-        let cell = |row: &Value| -> Result<Cell, Problem> {
+        let cell = |row: &Value| -> Result<GridCell, ChartError> {
             let top = list(row, "top")?.first().unwrap_or(&Value::Null);
             let value = top["logprob"].as_f64().map(f64::exp);
-            let text = top["token"].as_str().map(shown).unwrap_or_default();
-            Ok(Cell { value, text })
+            let text = top["token"].as_str().map(token_text).unwrap_or_default();
+            Ok(GridCell { value, text })
         };
-        grid.rows.push(shown(point));
+        grid.rows.push(token_text(point));
         grid.cells
             .push(rows.iter().map(cell).collect::<Result<_, _>>()?);
-        within((grid.rows.len() * own.len()) as u64)?;
+        check_cells((grid.rows.len() * own.len()) as u64)?;
     }
     let positions = positions.unwrap_or_default();
     grid.columns = positions.iter().map(|at| tokens.column(*at)).collect();
@@ -232,14 +240,14 @@ fn lens(response: &Value, lab: &Value, chosen: &Chosen) -> Result<Chart, Problem
 }
 
 /// A chart of points by positions: the effect of each value.
-fn patch(response: &Value, chosen: &Chosen) -> Result<Chart, Problem> {
+fn patch(response: &Value, chosen: &ChartFilter) -> Result<Chart, ChartError> {
     let (pieces, ids) = (&response["pieces"], &response["tokens"]);
-    let of = |prompt: &str| Tokens {
+    let of = |prompt: &str| TokenLabels {
         pieces: &pieces[prompt],
         ids: &ids[prompt],
     };
     let (clean, corrupt) = (of("clean"), of("corrupt"));
-    let column = |positions: &Value| -> Result<[String; 2], Problem> {
+    let column = |positions: &Value| -> Result<[String; 2], ChartError> {
         let Value::Array(all) = positions else {
             return problem("`positions`: expected lists of positions, as the response has them");
         };
@@ -273,7 +281,7 @@ fn patch(response: &Value, chosen: &Chosen) -> Result<Chart, Problem> {
             "`effects` has {n} rows, expected {m}, one for each point"
         ));
     }
-    within(points.len().saturating_mul(grid.columns.len()) as u64)?;
+    check_cells(points.len().saturating_mul(grid.columns.len()) as u64)?;
     for (point, row) in points.iter().zip(effects) {
         let Some(point) = point.as_str() else {
             return problem("`points`: expected names, as the response has them");
@@ -281,7 +289,7 @@ fn patch(response: &Value, chosen: &Chosen) -> Result<Chart, Problem> {
         let row = match row {
             Value::Array(row) if row.len() == grid.columns.len() => row,
             _ => {
-                let (point, n) = (shown(point), grid.columns.len());
+                let (point, n) = (token_text(point), grid.columns.len());
                 return problem(format!(
                     "`effects` of `{point}`: expected a list of {n}, one for each of `positions`"
                 ));
@@ -290,16 +298,11 @@ fn patch(response: &Value, chosen: &Chosen) -> Result<Chart, Problem> {
         if !chosen.has(point) {
             continue;
         }
-        let cell = |value: &Value| {
-            let value = value.as_f64();
-            // A number that rounds to zero has no minus sign.
-            let text = value.map(|v| format!("{:.2}", (v * 100.0).round() / 100.0 + 0.0));
-            Cell {
-                value,
-                text: text.unwrap_or_else(|| "none".into()),
-            }
+        let cell = |value: &Value| GridCell {
+            value: value.as_f64(),
+            text: value.as_f64().map_or_else(|| "none".into(), two_digits),
         };
-        grid.rows.push(shown(point));
+        grid.rows.push(token_text(point));
         grid.cells.push(row.iter().map(cell).collect());
     }
     let measure = |name: &str| response[name].as_f64().map(|v| format!("{v:.3}"));
@@ -324,26 +327,25 @@ fn patch(response: &Value, chosen: &Chosen) -> Result<Chart, Problem> {
 }
 
 /// A captured value, with a row for each position.
-struct Captured<'a> {
+struct CapturedRows<'a> {
     point: &'a str,
     positions: Vec<u64>,
     rows: Vec<Vec<f32>>,
     shape: Vec<usize>,
 }
 
-/// The captured values of chosen layers whose names end with `ending`.
 fn captured<'a>(
     lab: &'a Value,
     ending: &str,
-    chosen: &Chosen,
-) -> Result<Vec<Captured<'a>>, Problem> {
+    chosen: &ChartFilter,
+) -> Result<Vec<CapturedRows<'a>>, ChartError> {
     let mut out = Vec::new();
     for value in list(lab, "captures")? {
         let point = text(value, "point")?;
         if !point.ends_with(ending) || !chosen.has(point) {
             continue;
         }
-        let at = |message: String| Problem(format!("`{}`: {message}", shown(point)));
+        let at = |message: String| ChartError(format!("`{}`: {message}", token_text(point)));
         if value.get("tensor").is_some() {
             let message =
                 "its numbers are in a file; with `output` `inline` they are in the response";
@@ -361,7 +363,7 @@ fn captured<'a>(
             )));
         }
         let rows = array.rows().map_err(at)?;
-        out.push(Captured {
+        out.push(CapturedRows {
             point,
             positions,
             rows,
@@ -369,6 +371,16 @@ fn captured<'a>(
         });
     }
     Ok(out)
+}
+
+/// Columns that are counted from 0.
+fn numbered(n: usize) -> Vec<[String; 2]> {
+    (0..n).map(|at| [at.to_string(), String::new()]).collect()
+}
+
+/// A number with two digits. One that rounds to zero has no minus sign.
+fn two_digits(value: f64) -> String {
+    format!("{:.2}", (value * 100.0).round() / 100.0 + 0.0)
 }
 
 /// The smallest of `steps`, from 1 to 10, times a power of ten that is at least `most`.
@@ -382,17 +394,16 @@ fn round_end(most: f64, steps: &[f64]) -> f64 {
 }
 
 /// A chart of tokens by experts, for each layer.
-fn routing(response: &Value, lab: &Value, chosen: &Chosen) -> Result<Chart, Problem> {
+fn routing(response: &Value, lab: &Value, chosen: &ChartFilter) -> Result<Chart, ChartError> {
     let tokens = tokens(response);
     let weights = captured(lab, ".weights", chosen)?;
-    let weights: HashMap<&str, &Captured<'_>> =
+    let weights: HashMap<&str, &CapturedRows<'_>> =
         weights.iter().map(|own| (own.point, own)).collect();
     let routers = captured(lab, ".router", chosen)?;
     let n_of = |path: &str| {
-        let own = routers
-            .iter()
-            .find(|own| own.point.strip_suffix(".router") == Some(path));
-        own.map_or(0, |own| own.rows[0].len())
+        let is_own = |own: &&CapturedRows<'_>| own.point.strip_suffix(".router") == Some(path);
+        let row = routers.iter().find(is_own).and_then(|own| own.rows.first());
+        row.map_or(0, Vec::len)
     };
     let (mut grids, mut n_cells, mut end) = (Vec::new(), 0usize, 0.0f64);
     for picked in captured(lab, ".picked", chosen)? {
@@ -400,22 +411,22 @@ fn routing(response: &Value, lab: &Value, chosen: &Chosen) -> Result<Chart, Prob
         let Some(weights) = weights.get(format!("{path}.weights").as_str()) else {
             return problem(format!(
                 "there is no `{}.weights`: expected it next to `picked`",
-                shown(path)
+                token_text(path)
             ));
         };
         if weights.positions != picked.positions {
             return problem(format!(
                 "`{}`: `picked` and `weights` have other positions",
-                shown(path)
+                token_text(path)
             ));
         }
         let numbers = picked.rows.iter().flatten();
         let most = numbers.fold(0.0f32, |most, at| most.max(*at));
         let n = n_of(path).max((most as usize).saturating_add(1));
         n_cells = n.saturating_mul(picked.rows.len()).saturating_add(n_cells);
-        within(n_cells as u64)?;
+        check_cells(n_cells as u64)?;
         let row = |(experts, weights): (&Vec<f32>, &Vec<f32>)| {
-            let mut row = vec![Cell::default(); n];
+            let mut row = vec![GridCell::default(); n];
             for (expert, weight) in experts.iter().zip(weights) {
                 let weight = f64::from(*weight);
                 end = end.max(weight);
@@ -424,9 +435,9 @@ fn routing(response: &Value, lab: &Value, chosen: &Chosen) -> Result<Chart, Prob
             row
         };
         grids.push(Grid {
-            title: shown(path),
+            title: token_text(path),
             rows: picked.positions.iter().map(|at| tokens.row(*at)).collect(),
-            columns: (0..n).map(|at| [at.to_string(), String::new()]).collect(),
+            columns: numbered(n),
             cells: picked.rows.iter().zip(&weights.rows).map(row).collect(),
         });
     }
@@ -446,7 +457,7 @@ fn routing(response: &Value, lab: &Value, chosen: &Chosen) -> Result<Chart, Prob
 }
 
 /// A chart of positions by positions, for each head.
-fn attention(response: &Value, lab: &Value, chosen: &Chosen) -> Result<Chart, Problem> {
+fn attention(response: &Value, lab: &Value, chosen: &ChartFilter) -> Result<Chart, ChartError> {
     let tokens = tokens(response);
     let (mut grids, mut n_cells) = (Vec::new(), 0usize);
     let points = list(lab, "captures")?
@@ -461,23 +472,20 @@ fn attention(response: &Value, lab: &Value, chosen: &Chosen) -> Result<Chart, Pr
         if routed.contains(path) {
             continue;
         }
-        let path = shown(path);
+        let path = token_text(path);
         let [n_rows, n_heads, n_keys] = own.shape[..] else {
             return problem(format!(
                 "`{}`: expected positions, heads and keys",
-                shown(own.point)
+                token_text(own.point)
             ));
         };
         let is_chosen = |head: &usize| chosen.heads.is_empty() || chosen.heads.contains(head);
         for head in (0..n_heads).filter(is_chosen) {
             n_cells = n_cells.saturating_add(n_rows.saturating_mul(n_keys));
-            within(n_cells as u64)?;
-            let cell = |weight: &f32| {
-                let value = Some(f64::from(*weight)).filter(|w| *w != 0.0 && w.is_finite());
-                Cell {
-                    value,
-                    text: String::new(),
-                }
+            check_cells(n_cells as u64)?;
+            let cell = |weight: &f32| GridCell {
+                value: Some(f64::from(*weight)).filter(|w| *w != 0.0 && w.is_finite()),
+                ..GridCell::default()
             };
             let row = |row: &Vec<f32>| {
                 let own = row.iter().skip(head * n_keys).take(n_keys);
@@ -486,9 +494,7 @@ fn attention(response: &Value, lab: &Value, chosen: &Chosen) -> Result<Chart, Pr
             grids.push(Grid {
                 title: format!("{path}, head {head}"),
                 rows: own.positions.iter().map(|at| tokens.row(*at)).collect(),
-                columns: (0..n_keys)
-                    .map(|at| [at.to_string(), String::new()])
-                    .collect(),
+                columns: numbered(n_keys),
                 cells: own.rows.iter().map(row).collect(),
             });
         }
@@ -519,17 +525,20 @@ fn part(name: &str) -> (&str, Option<usize>) {
 }
 
 /// A chart of parts by positions; if the parts are heads, of slots by heads for each position.
-fn attribution(response: &Value, lab: &Value, chosen: &Chosen) -> Result<Chart, Problem> {
+fn attribution(response: &Value, lab: &Value, chosen: &ChartFilter) -> Result<Chart, ChartError> {
     let tokens = tokens(response);
     let own = &lab["attribution"];
-    let of = own["of"]["token"].as_str().map(shown).unwrap_or_default();
+    let of = own["of"]["token"]
+        .as_str()
+        .map(token_text)
+        .unwrap_or_default();
     let names: Vec<&str> = list(own, "parts")?
         .iter()
         .map(|name| name.as_str().unwrap_or_default())
         .collect();
     let is_drawn = |name: &str| chosen.layers.is_empty() || chosen.has(&format!("{name}."));
     let rows = list(own, "rows")?;
-    within((names.len() as u64).saturating_mul(rows.len() as u64))?;
+    check_cells((names.len() as u64).saturating_mul(rows.len() as u64))?;
     let mut positions = Vec::new();
     let mut values: Vec<Vec<f64>> = Vec::new();
     for row in rows {
@@ -544,9 +553,9 @@ fn attribution(response: &Value, lab: &Value, chosen: &Chosen) -> Result<Chart, 
         }
         values.push(all);
     }
-    let cell = |value: f64| Cell {
+    let cell = |value: f64| GridCell {
         value: Some(value).filter(|v| v.is_finite()),
-        text: format!("{:.2}", (value * 100.0).round() / 100.0 + 0.0),
+        text: two_digits(value),
     };
     let mut n_heads = 0usize;
     for name in &names {
@@ -558,7 +567,7 @@ fn attribution(response: &Value, lab: &Value, chosen: &Chosen) -> Result<Chart, 
         let (rows, cells) = drawn
             .map(|(at, name)| {
                 let cells = values.iter().map(|all| cell(all[at]));
-                (shown(name), cells.collect::<Vec<Cell>>())
+                (token_text(name), cells.collect::<Vec<GridCell>>())
             })
             .unzip();
         grids.push(Grid {
@@ -568,7 +577,7 @@ fn attribution(response: &Value, lab: &Value, chosen: &Chosen) -> Result<Chart, 
             ..Grid::default()
         });
     } else {
-        within((names.len() as u64).saturating_mul(n_heads as u64))?;
+        check_cells((names.len() as u64).saturating_mul(n_heads as u64))?;
         let heads = (0..n_heads).map(|head| [format!("head {head}"), String::new()]);
         let columns: Vec<[String; 2]> = heads.chain([["rest".into(), String::new()]]).collect();
         for (at, all) in positions.iter().zip(&values) {
@@ -584,9 +593,9 @@ fn attribution(response: &Value, lab: &Value, chosen: &Chosen) -> Result<Chart, 
                     continue;
                 }
                 if grid.rows.is_empty() || slot != last {
-                    grid.rows.push(shown(slot));
-                    grid.cells.push(vec![Cell::default(); columns.len()]);
-                    within(((grids.len() + 1) * grid.rows.len() * columns.len()) as u64)?;
+                    grid.rows.push(token_text(slot));
+                    grid.cells.push(vec![GridCell::default(); columns.len()]);
+                    check_cells(((grids.len() + 1) * grid.rows.len() * columns.len()) as u64)?;
                 }
                 last = slot;
                 if let Some(row) = grid.cells.last_mut() {

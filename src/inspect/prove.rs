@@ -1,13 +1,13 @@
 //! Compares a model, on every execution path, with logits that another program computed.
 
-use crate::compare::{Difference, Passes, compare, record};
+use crate::compare::{PassOptions, ValueDifference, compare_values, record_values};
 use lab_base::util::distances::{likeliest, log_probabilities, nmse};
 use lab_base::weights::TensorType;
 use lab_core::model::Error;
-use lab_core::models::Opened;
+use lab_core::models::OpenedModel;
 use lab_core::plan::Plan;
 
-use super::paths::{ExecutionPath, ONE_PASS, PATHS, Text, load, logits};
+use super::paths::{ExecutionPath, InputTokens, ONE_PASS, PATHS, load_for_path, logits};
 
 /// Maximum NMSE of paths that compute in f32, and of those with an f16 cache.
 pub const BOUNDS: [f64; 2] = [1e-6, 1e-4];
@@ -16,11 +16,11 @@ const CLOSE: f64 = 1e-9;
 
 /// The place where a path differs from one pass.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Parting {
+pub struct Divergence {
     /// The name of the path.
     pub path: &'static str,
     /// The first value, in the order of computation, that differs by more than [`BOUNDS`] allows.
-    pub value: Difference,
+    pub value: ValueDifference,
     /// Whether the value is a choice: integers, such as the indices of selected experts.
     pub is_choice: bool,
 }
@@ -30,12 +30,12 @@ pub struct Parting {
 ///
 /// # Errors
 /// The model does not load, or a pass fails.
-pub fn parting(
-    opened: &Opened,
-    text: Text<'_>,
-    outcomes: &[Outcome],
+pub fn first_divergence(
+    opened: &OpenedModel,
+    text: InputTokens<'_>,
+    outcomes: &[PathOutcome],
     n_threads: usize,
-) -> Result<Option<Parting>, Error> {
+) -> Result<Option<Divergence>, Error> {
     let of = |path: &ExecutionPath| outcomes.iter().find(|outcome| outcome.path == path.name);
     let is_wrong = |path: &&ExecutionPath| of(path).is_some_and(|outcome| !outcome.is_proven());
     let path = PATHS.iter().find(is_wrong);
@@ -44,22 +44,23 @@ pub fn parting(
     };
     let values = |path: &ExecutionPath| {
         let plan = opened.plan.clone();
-        let Some(mut model) = load(plan, &opened.weights, text, path, n_threads, true)? else {
+        let Some(mut model) = load_for_path(plan, &opened.weights, text, path, n_threads, true)?
+        else {
             return Ok(Vec::new());
         };
         let n = text.tokens.len();
-        let passes = Passes {
+        let passes = PassOptions {
             chunk: if path.chunk == 0 { n } else { path.chunk },
             stateless: path.stateless,
         };
-        record(&mut model, text.tokens, passes)
+        record_values(&mut model, text.tokens, passes)
     };
     let (whole, apart) = (values(&ONE_PASS)?, values(path)?);
     let bound = BOUNDS[usize::from(!path.is_exact)];
-    let report = compare(&whole, &apart, bound);
+    let report = compare_values(&whole, &apart, bound);
     Ok(report.divergence(bound).map(|value| {
         let sides = || whole.iter().chain(&apart).filter(|v| v.path == value.path);
-        Parting {
+        Divergence {
             path: path.name,
             is_choice: sides().all(|side| side.elements.iter().all(|e| e.fract() == 0.0)),
             value: value.clone(),
@@ -96,7 +97,9 @@ impl Reference {
             }
             Self::Tops(tops) => {
                 let rows = found.chunks(width).zip(tops);
-                let rows: Vec<f64> = rows.map(|(found, top)| apart(found, top)).collect();
+                let rows: Vec<f64> = rows
+                    .map(|(found, top)| logprob_difference(found, top))
+                    .collect();
                 (rows.iter().copied().fold(0.0, f64::max), rows)
             }
         }
@@ -116,7 +119,7 @@ impl Reference {
 
 /// The maximum difference between the log-probabilities of a list and those of the same tokens in a row of logits;
 /// infinite if anything is not finite.
-fn apart(logits: &[f32], top: &[(u32, f32)]) -> f64 {
+fn logprob_difference(logits: &[f32], top: &[(u32, f32)]) -> f64 {
     let ids = top.iter().map(|(id, _)| *id);
     let pairs = log_probabilities(logits, ids).zip(top);
     let differences = pairs.map(|(found, (_, expected))| (found - f64::from(*expected)).abs());
@@ -126,7 +129,7 @@ fn apart(logits: &[f32], top: &[(u32, f32)]) -> f64 {
 
 /// The comparison of a path's results with the reference.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Outcome {
+pub struct PathOutcome {
     /// The name of the path.
     pub path: &'static str,
     /// The error over all rows, in the measure of [`Reference::measure`]; `None` if the path does not apply.
@@ -141,7 +144,7 @@ pub struct Outcome {
     pub n_other_best: usize,
 }
 
-impl Outcome {
+impl PathOutcome {
     /// Whether the path reproduces the reference's numbers.
     pub fn is_proven(&self) -> bool {
         self.error.is_none_or(|error| error <= self.bound)
@@ -155,7 +158,7 @@ fn outcome(
     reference: &Reference,
     n_tokens: usize,
     bounds: [f64; 2],
-) -> Outcome {
+) -> PathOutcome {
     let bound = bounds[usize::from(!path.is_exact)];
     let (error, rows) = match found {
         Some(found) => {
@@ -168,7 +171,7 @@ fn outcome(
     let width = (found.len() / n_tokens.max(1)).max(1);
     let is_other = |(at, row): &(usize, &[f32])| likeliest(row) != reference.best(*at, width);
     let is_wrong = |error: &f64| *error > bound;
-    Outcome {
+    PathOutcome {
         path: path.name,
         error,
         bound,
@@ -184,7 +187,7 @@ fn outcome(
 
 /// The reason why a model cannot be compared with a reference.
 #[derive(Debug, thiserror::Error)]
-pub enum Fault {
+pub enum ProofError {
     /// The model cannot be run.
     #[error(transparent)]
     Model(#[from] Error),
@@ -204,13 +207,13 @@ pub enum Fault {
 /// # Errors
 /// The model does not load, a pass fails, or the rows have another width than the reference's.
 pub fn prove(
-    opened: &Opened,
-    text: Text<'_>,
+    opened: &OpenedModel,
+    text: InputTokens<'_>,
     reference: &Reference,
     bounds: [f64; 2],
     n_threads: usize,
-    each: &mut dyn FnMut(&Outcome),
-) -> Result<Vec<Outcome>, Fault> {
+    each: &mut dyn FnMut(&PathOutcome),
+) -> Result<Vec<PathOutcome>, ProofError> {
     let n = text.tokens.len().max(1);
     let mut outcomes = Vec::new();
     for path in &PATHS {
@@ -218,7 +221,7 @@ pub fn prove(
         if let (Some(found), Reference::Logits(expected)) = (&found, reference)
             && found.len() != expected.len()
         {
-            return Err(Fault::Width {
+            return Err(ProofError::Width {
                 found: found.len() / n,
                 expected: expected.len() / n,
             });
@@ -235,8 +238,8 @@ pub fn prove(
 ///
 /// # Errors
 /// The model does not load, or a pass fails.
-pub fn noise(
-    opened: &Opened,
+pub fn cache_noise(
+    opened: &OpenedModel,
     tokens: &[u32],
     tops: &[Vec<(u32, f32)>],
     n_threads: usize,
@@ -261,22 +264,22 @@ pub fn noise(
     let moved = pairs.map(|((exact, half), top)| {
         let ids = || top.iter().map(|(id, _)| *id);
         let ours = log_probabilities(exact, ids()).map(|p| p as f32);
-        apart(half, &ids().zip(ours).collect::<Vec<_>>())
+        logprob_difference(half, &ids().zip(ours).collect::<Vec<_>>())
     });
     Ok(moved.fold(0.0, f64::max))
 }
 
 /// The symptom of a wrong result, and its causes: the table of docs/adding-a-model.md.
-struct Symptom {
+struct LikelyCause {
     /// The first wrong position.
-    first: First,
+    first: FirstWrong,
     /// The range of the NMSE over all positions.
     nmse: std::ops::Range<f64>,
     causes: &'static str,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum First {
+enum FirstWrong {
     /// Position 0 is wrong, and the last position is right.
     ZeroAlone,
     Zero,
@@ -284,44 +287,44 @@ enum First {
     Later,
 }
 
-const SYMPTOMS: [Symptom; 8] = [
-    Symptom {
-        first: First::One,
+const LIKELY_CAUSES: [LikelyCause; 8] = [
+    LikelyCause {
+        first: FirstWrong::One,
         nmse: 1e-2..f64::INFINITY,
         causes: "pairing of rope, whole heads rotated instead of halves, no q/k norm, scale of the scores",
     },
-    Symptom {
-        first: First::One,
+    LikelyCause {
+        first: FirstWrong::One,
         nmse: 0.0..3e-2,
         causes: "rope in layers that have none, base of the rope, q/k norm after instead of before the rotation",
     },
-    Symptom {
-        first: First::Later,
+    LikelyCause {
+        first: FirstWrong::Later,
         nmse: 0.0..f64::INFINITY,
         causes: "window one wider, or none at all",
     },
-    Symptom {
-        first: First::Zero,
+    LikelyCause {
+        first: FirstWrong::Zero,
         nmse: 0.3..f64::INFINITY,
         causes: "norm `after` instead of `post`, keys and values swapped, embedding scaled, `post` left out",
     },
-    Symptom {
-        first: First::Zero,
+    LikelyCause {
+        first: FirstWrong::Zero,
         nmse: 3e-2..0.6,
         causes: "layer norm instead of RMS norm, residual scale, gate and up swapped, shared expert left out or without its gate, softmax instead of sigmoid",
     },
-    Symptom {
-        first: First::Zero,
+    LikelyCause {
+        first: FirstWrong::Zero,
         nmse: 1e-3..0.3,
         causes: "gelu instead of silu, weights of experts not renormalised or not scaled, groups or selection bias ignored, logits not capped (same ranking)",
     },
-    Symptom {
-        first: First::ZeroAlone,
+    LikelyCause {
+        first: FirstWrong::ZeroAlone,
         nmse: 0.0..f64::INFINITY,
         causes: "later tokens visible",
     },
-    Symptom {
-        first: First::Zero,
+    LikelyCause {
+        first: FirstWrong::Zero,
         nmse: 0.0..1e-3,
         causes: "eps",
     },
@@ -335,7 +338,7 @@ pub fn is_f32(plan: &Plan) -> bool {
 
 /// The likely causes of the pattern of wrong rows and paths, in words. If all is proven, a warning where a model with f32
 /// weights (`is_f32`) is not as close as it can be; otherwise nothing.
-pub fn hints(outcomes: &[Outcome], reference: &Reference, is_f32: bool) -> Vec<String> {
+pub fn hints(outcomes: &[PathOutcome], reference: &Reference, is_f32: bool) -> Vec<String> {
     let of = |name: &str| outcomes.iter().find(|outcome| outcome.path == name);
     let Some(first) = of(ONE_PASS.name) else {
         return Vec::new();
@@ -344,21 +347,21 @@ pub fn hints(outcomes: &[Outcome], reference: &Reference, is_f32: bool) -> Vec<S
     // Single rows may be above the bound where all rows together are not.
     let (place, general) = match first.first_wrong.filter(|_| !first.is_proven()) {
         Some((0, _)) if first.is_last_right => (
-            Some(First::ZeroAlone),
+            Some(FirstWrong::ZeroAlone),
             "wrong at the first position, right at the last",
         ),
         Some((0, _)) => (
-            Some(First::Zero),
+            Some(FirstWrong::Zero),
             "wrong from the first position, where attention has one key and the rotation is none: norms, scales, \
              activation, gate, router, head. `bench compare --dump` names the first value",
         ),
         Some((1, _)) => (
-            Some(First::One),
+            Some(FirstWrong::One),
             "right at the first position, wrong from the second on: rotation (kind, base, dimensions), scale of the \
              scores, order of rows in q and k, heads that share keys, convolution or state of a recurrent block",
         ),
         Some(_) => (
-            Some(First::Later),
+            Some(FirstWrong::Later),
             "right on the first positions, wrong later: window, its layers, selection of keys, base or scaling of \
              the rotation, temperature by position",
         ),
@@ -370,12 +373,12 @@ pub fn hints(outcomes: &[Outcome], reference: &Reference, is_f32: bool) -> Vec<S
         let nmse = first
             .error
             .filter(|_| matches!(reference, Reference::Logits(_)));
-        let fits = |symptom: &&Symptom| {
+        let fits = |symptom: &&LikelyCause| {
             symptom.first == place && nmse.is_none_or(|nmse| symptom.nmse.contains(&nmse))
         };
-        let causes = SYMPTOMS.iter().filter(fits);
+        let causes = LIKELY_CAUSES.iter().filter(fits);
         hints.extend(causes.map(|symptom| format!("seen with such a result: {}", symptom.causes)));
-        if first.n_other_best == 0 && matches!(place, First::Zero | First::ZeroAlone) {
+        if first.n_other_best == 0 && matches!(place, FirstWrong::Zero | FirstWrong::ZeroAlone) {
             hints.push("wrong numbers in the right order: scale or softcap of the logits".into());
         }
     }
@@ -400,7 +403,7 @@ mod tests {
         Reference::Logits(expected.to_vec())
     }
 
-    fn of(found: &[f32], expected: &[f32]) -> Outcome {
+    fn of(found: &[f32], expected: &[f32]) -> PathOutcome {
         outcome(&ONE_PASS, Some(found), &logits(expected), 3, [1e-6, 1e-4])
     }
 
@@ -434,7 +437,7 @@ mod tests {
             said.contains("scale or softcap") && said.contains("such a result: gelu"),
             "{said}"
         );
-        let other = Outcome {
+        let other = PathOutcome {
             path: "one token per pass",
             ..of(&halved, &expected)
         };
@@ -446,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_equal_is_not_called_wrong_and_not_always_close() {
+    fn a_proven_path_has_no_causes_and_may_have_a_warning() {
         // The last row is above the bound by itself, and too small to count among all.
         let expected = [100.0, 200.0, 300.0, 100.0, 0.01, 0.02];
         let mut found = expected;
@@ -490,14 +493,17 @@ mod tests {
         assert_eq!(wrong.first_wrong.map(|(at, _)| at), Some(1));
         assert!(wrong.error.is_some_and(|error| (error - 0.5).abs() < 1e-6));
         // A token outside the row, and a row with NaN.
-        assert_eq!(apart(&[1.0], &[(7, -1.0)]), f64::INFINITY);
-        assert_eq!(apart(&[f32::NAN, 1.0], &[(1, 0.0)]), f64::INFINITY);
+        assert_eq!(logprob_difference(&[1.0], &[(7, -1.0)]), f64::INFINITY);
+        assert_eq!(
+            logprob_difference(&[f32::NAN, 1.0], &[(1, 0.0)]),
+            f64::INFINITY
+        );
     }
 
     #[test]
-    fn the_symptoms_are_those_of_the_guide() {
+    fn likely_causes_are_those_of_the_guide() {
         let guide = include_str!("../../docs/adding-a-model.md");
-        for symptom in SYMPTOMS {
+        for symptom in LIKELY_CAUSES {
             assert!(
                 guide.contains(&format!("| {} |\n", symptom.causes)),
                 "{}",

@@ -27,9 +27,8 @@ const SWITCHES: [(&str, [&str; 2]); 4] = [
     ("thinking_budget", ["64", "0"]),
 ];
 
-/// The result of a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Probed {
+pub enum ProbeResult {
     /// The rendered text contains what was given.
     Yes,
     /// The rendered text is as if nothing had been given.
@@ -38,7 +37,7 @@ pub enum Probed {
     Refused(RenderError),
 }
 
-impl Probed {
+impl ProbeResult {
     /// Whether the template has the feature.
     pub fn is_yes(&self) -> bool {
         *self == Self::Yes
@@ -46,7 +45,7 @@ impl Probed {
 }
 
 /// Serialises as true, false, or the reason for the refusal.
-impl Serialize for Probed {
+impl Serialize for ProbeResult {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Refused(error) => serializer.collect_str(error),
@@ -57,32 +56,32 @@ impl Serialize for Probed {
 
 /// The features of a template.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Probe {
+pub struct TemplateProbe {
     /// Shows the user's message.
-    pub user: Probed,
+    pub user: ProbeResult,
     /// Shows a system message.
-    pub system: Probed,
+    pub system: ProbeResult,
     /// Shows a conversation of several turns: question, answer, question.
-    pub turns: Probed,
+    pub turns: ProbeResult,
     /// Opens the assistant's turn when requested.
     pub opens_answer: bool,
     /// Shows content that is a list of parts.
-    pub parts: Probed,
+    pub parts: ProbeResult,
     /// Shows the offered tools.
-    pub tools: Probed,
+    pub tools: ProbeResult,
     /// Shows tool calls with their arguments.
-    pub tool_calls: Probed,
+    pub tool_calls: ProbeResult,
     /// Shows the results of tools.
-    pub tool_results: Probed,
+    pub tool_results: ProbeResult,
     /// Shows the reasoning of an answer that is in progress.
-    pub thoughts: Probed,
+    pub thoughts: ProbeResult,
     /// Settings that change the start of an answer.
     pub switches: Vec<&'static str>,
     /// Allows the last message to be continued.
     pub continues: bool,
 }
 
-impl Probe {
+impl TemplateProbe {
     /// Probes a template. `bos` and `eos` are the texts of those tokens.
     pub fn new(template: &ChatTemplate, bos: &str, eos: &str, now: Moment) -> Self {
         let (user, answer) = (message("user", USER), message("assistant", ANSWER));
@@ -93,7 +92,7 @@ impl Probe {
             json!([user, answer, user]),
             json!([user, answer]),
         ];
-        let mut prober = Prober {
+        let mut prober = ProbeRenderer {
             template,
             question: RenderInput {
                 messages: &question,
@@ -109,7 +108,7 @@ impl Probe {
             limit: None,
         };
         let shows_user = prober.shows(&question, &[USER]);
-        if let Probed::Refused(limit @ RenderError::Limit(_)) = &shows_user {
+        if let ProbeResult::Refused(limit @ RenderError::Limit(_)) = &shows_user {
             prober.limit = Some(limit.clone());
         }
         let open = RenderInput {
@@ -143,15 +142,15 @@ impl Probe {
 }
 
 /// Whether the rendered text contains the words.
-fn probed(rendered: Result<String, RenderError>, words: &[&str]) -> Probed {
+fn probed(rendered: Result<String, RenderError>, words: &[&str]) -> ProbeResult {
     match rendered {
-        Ok(text) if words.iter().all(|word| text.contains(word)) => Probed::Yes,
-        Ok(_) => Probed::Ignored,
-        Err(error) => Probed::Refused(error),
+        Ok(text) if words.iter().all(|word| text.contains(word)) => ProbeResult::Yes,
+        Ok(_) => ProbeResult::Ignored,
+        Err(error) => ProbeResult::Refused(error),
     }
 }
 
-struct Prober<'a> {
+struct ProbeRenderer<'a> {
     template: &'a ChatTemplate,
     /// A single message of a user.
     question: RenderInput<'a>,
@@ -159,7 +158,7 @@ struct Prober<'a> {
     limit: Option<RenderError>,
 }
 
-impl Prober<'_> {
+impl ProbeRenderer<'_> {
     fn render(&self, input: &RenderInput<'_>) -> Result<String, RenderError> {
         match &self.limit {
             Some(limit) => Err(limit.clone()),
@@ -174,21 +173,23 @@ impl Prober<'_> {
         })
     }
 
-    fn shows(&self, messages: &Value, words: &[&str]) -> Probed {
+    fn shows(&self, messages: &Value, words: &[&str]) -> ProbeResult {
         probed(self.conversation(messages), words)
     }
 
     /// A template that prints a list as such shows its words, but does not support parts.
-    fn parts(&self, messages: &Value) -> Probed {
+    fn parts(&self, messages: &Value) -> ProbeResult {
         match self.conversation(messages) {
-            Ok(text) if text.contains("'type'") || text.contains("\"type\"") => Probed::Ignored,
+            Ok(text) if text.contains("'type'") || text.contains("\"type\"") => {
+                ProbeResult::Ignored
+            }
             rendered => probed(rendered, &[USER]),
         }
     }
 
     /// Probes reasoning in a finished answer, then in an answer that calls a tool: many templates drop that of finished
     /// answers.
-    fn thoughts(&self) -> Probed {
+    fn thoughts(&self) -> ProbeResult {
         let plain = json!([message("user", USER), message("assistant", ANSWER)]);
         let shows = |mut messages: Value| {
             messages[1]["reasoning_content"] = THOUGHT.into();
@@ -196,7 +197,7 @@ impl Prober<'_> {
             self.shows(&messages, &[THOUGHT])
         };
         match shows(plain) {
-            Probed::Yes => Probed::Yes,
+            ProbeResult::Yes => ProbeResult::Yes,
             _ => shows(calls(true)),
         }
     }
@@ -261,32 +262,32 @@ fn calls(has_result: bool) -> Value {
 mod tests {
     use super::*;
 
-    fn probe(source: &str) -> Probe {
+    fn probe(source: &str) -> TemplateProbe {
         let template = ChatTemplate::new(source).expect("compiles");
-        Probe::new(&template, "<s>", "</s>", Moment::from_unix_seconds(0))
+        TemplateProbe::new(&template, "<s>", "</s>", Moment::from_unix_seconds(0))
     }
 
     const PLAIN: &str = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}[answer]{% endif %}";
 
     #[test]
-    fn what_is_shown_is_found() {
+    fn shown_parts_of_a_conversation_are_found() {
         let found = probe(PLAIN);
         assert!(found.user.is_yes() && found.system.is_yes() && found.turns.is_yes());
         assert!(found.opens_answer && found.continues);
         assert_eq!(
             found.parts,
-            Probed::Ignored,
+            ProbeResult::Ignored,
             "a printed list is not understood"
         );
-        assert_eq!(found.tools, Probed::Ignored);
-        assert_eq!(found.tool_calls, Probed::Ignored);
-        assert_eq!(found.thoughts, Probed::Ignored);
+        assert_eq!(found.tools, ProbeResult::Ignored);
+        assert_eq!(found.tool_calls, ProbeResult::Ignored);
+        assert_eq!(found.thoughts, ProbeResult::Ignored);
         assert!(found.tool_results.is_yes(), "any role is shown");
         assert!(found.switches.is_empty());
     }
 
     #[test]
-    fn a_name_in_a_comment_is_no_capability() {
+    fn a_name_in_a_comment_is_not_a_feature() {
         let source = format!("{{# tools enable_thinking tool_calls #}}{PLAIN}");
         assert_eq!(probe(&source), probe(PLAIN));
     }
@@ -295,14 +296,14 @@ mod tests {
     fn refusals_keep_their_reason() {
         let source = "{% if messages[0].role == 'system' %}{{ raise_exception('no system here') }}{% endif %}";
         let found = probe(&format!("{source}{PLAIN}")).system;
-        let Probed::Refused(error) = found else {
+        let ProbeResult::Refused(error) = found else {
             panic!("{found:?}");
         };
         assert!(error.to_string().contains("no system here"), "{error}");
     }
 
     #[test]
-    fn tools_and_thoughts_are_found_by_what_comes_out() {
+    fn tools_and_reasoning_are_found_in_the_rendered_text() {
         let source = "{% for t in tools or [] %}{{ t.function.name }}{% endfor %}\
              {% for m in messages %}{{ m.content }}{{ m.reasoning_content }}\
              {% for c in m.tool_calls or [] %}{{ c.function.name }}({{ c.function.arguments | tojson }}){% endfor %}\
@@ -313,11 +314,11 @@ mod tests {
     }
 
     #[test]
-    fn a_template_without_end_is_refused_in_good_time() {
+    fn an_endless_template_is_refused_quickly() {
         let found =
             probe("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}");
         assert!(
-            matches!(found.user, Probed::Refused(RenderError::Limit(_))),
+            matches!(found.user, ProbeResult::Refused(RenderError::Limit(_))),
             "{found:?}"
         );
     }

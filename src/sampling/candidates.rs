@@ -21,7 +21,6 @@ thread_local! {
     static STORE: RefCell<Store> = RefCell::default();
 }
 
-/// The buffers of a step.
 #[derive(Debug, Default)]
 pub(super) struct Store {
     logits: Vec<f32>,
@@ -32,7 +31,6 @@ pub(super) struct Store {
 /// Buffers whose contents no call keeps for the next.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
-    /// Logits, in any order.
     pub(super) values: Vec<f32>,
     /// Sums of weights of consecutive candidates.
     pub(super) sums: Vec<f64>,
@@ -80,13 +78,11 @@ enum Form<'a> {
     Listed,
 }
 
-/// The candidates of one step.
 #[derive(Debug)]
 pub(super) struct Candidates<'a> {
     form: Form<'a>,
     store: &'a mut Store,
     n_vocab: usize,
-    /// The highest logit, if it is known.
     max: Option<f32>,
 }
 
@@ -136,7 +132,6 @@ impl<'a> Candidates<'a> {
         Ok(())
     }
 
-    /// Number of tokens of the model.
     pub(super) fn n_vocab(&self) -> usize {
         self.n_vocab
     }
@@ -149,7 +144,6 @@ impl<'a> Candidates<'a> {
         }
     }
 
-    /// The logits, and scratch buffers for work on them.
     pub(super) fn logits_and_scratch(&mut self) -> (&[f32], &mut Scratch) {
         let logits = match self.form {
             Form::Borrowed(logits) => logits,
@@ -207,7 +201,6 @@ impl<'a> Candidates<'a> {
         }
     }
 
-    /// Changes the logit of every token.
     pub(super) fn change_all(&mut self, new: impl Fn(f32) -> f32) {
         for logit in self.owned() {
             *logit = new(*logit);
@@ -215,7 +208,6 @@ impl<'a> Candidates<'a> {
         self.max = None;
     }
 
-    /// Keeps the `n` best candidates.
     pub(super) fn keep_best(&mut self, n: usize) {
         let (logits, scratch) = self.logits_and_scratch();
         if n < logits.len() {
@@ -328,7 +320,6 @@ pub(super) fn checked_max(logits: &[f32]) -> Result<f32, SampleError> {
     Ok(lanes.iter().chain(rest).copied().fold(lanes[0], f32::max))
 }
 
-/// The first position of a value.
 pub(super) fn position_of(logits: &[f32], value: f32) -> Option<usize> {
     let (blocks, _) = logits.as_chunks::<LANES>();
     // A block without an early exit is compared as a whole.

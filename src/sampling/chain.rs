@@ -107,13 +107,19 @@ impl Params {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Kind;
+    use crate::NumberKind;
 
-    fn refused(change: impl FnOnce(&mut Params), message: &str) {
-        let mut params = Params::default();
-        change(&mut params);
-        let error = params.check().expect_err(message);
-        assert_eq!(error.to_string(), message);
+    /// The messages over parameters with each of these changes.
+    fn refusals(changes: &[fn(&mut Params)]) -> String {
+        let message = |change: &fn(&mut Params)| {
+            let mut params = Params::default();
+            change(&mut params);
+            params
+                .check()
+                .expect_err("a change that is refused")
+                .to_string()
+        };
+        changes.iter().map(message).collect::<Vec<_>>().join("\n")
     }
 
     #[test]
@@ -124,55 +130,39 @@ mod tests {
 
     #[test]
     fn values_out_of_range_are_refused_with_their_field() {
-        refused(
-            |p| p.temperature = -0.5,
-            "`temperature`: found `-0.5`, expected a finite number, 0 or more (temperature; 1 = off)",
-        );
-        refused(
-            |p| p.temperature = f64::NAN,
-            "`temperature`: found `NaN`, expected a finite number, 0 or more (temperature; 1 = off)",
-        );
-        refused(
-            |p| p.top_p = 1.5,
-            "`top_p`: found `1.5`, expected a number from 0 to 1 (nucleus sampling; 1 = off)",
-        );
-        refused(
-            |p| p.top_p = f64::NAN,
-            "`top_p`: found `NaN`, expected a number from 0 to 1 (nucleus sampling; 1 = off)",
-        );
-        refused(
-            |p| p.min_p = -0.1,
-            "`min_p`: found `-0.1`, expected a number from 0 to 1 (min-p; 0 = off)",
-        );
-        refused(
-            |p| p.repeat_penalty = 0.0,
-            "`repeat_penalty`: found `0`, expected a finite number above 0 (repetition penalties; 1 = off)",
-        );
-        refused(
-            |p| p.repeat_last_n = -2,
-            "`repeat_last_n`: found `-2`, expected -1 (all tokens), 0 (none) or a number of tokens (repetition penalties)",
-        );
-        refused(
-            |p| p.presence_penalty = f64::INFINITY,
-            "`presence_penalty`: found `inf`, expected a finite number (repetition penalties; 0 = off)",
-        );
-        refused(
-            |p| p.frequency_penalty = f64::NAN,
-            "`frequency_penalty`: found `NaN`, expected a finite number (repetition penalties; 0 = off)",
-        );
-        refused(
-            |p| p.logit_bias = vec![(7, f32::INFINITY)],
-            "`logit_bias`: found `7: inf`, expected a finite number or minus infinity",
-        );
-        refused(
-            |p| p.logit_bias = vec![(7, 1.0), (3, 0.0), (7, 2.0)],
-            "`logit_bias`: found `7`, expected each token at most once",
+        insta::assert_snapshot!(
+            refusals(&[
+                |p| p.temperature = -0.5,
+                |p| p.temperature = f64::NAN,
+                |p| p.top_p = 1.5,
+                |p| p.top_p = f64::NAN,
+                |p| p.min_p = -0.1,
+                |p| p.repeat_penalty = 0.0,
+                |p| p.repeat_last_n = -2,
+                |p| p.presence_penalty = f64::INFINITY,
+                |p| p.frequency_penalty = f64::NAN,
+                |p| p.logit_bias = vec![(7, f32::INFINITY)],
+                |p| p.logit_bias = vec![(7, 1.0), (3, 0.0), (7, 2.0)],
+            ]),
+            @"
+        `temperature`: found `-0.5`, expected a finite number, 0 or more (temperature; 1 = off)
+        `temperature`: found `NaN`, expected a finite number, 0 or more (temperature; 1 = off)
+        `top_p`: found `1.5`, expected a number from 0 to 1 (nucleus sampling; 1 = off)
+        `top_p`: found `NaN`, expected a number from 0 to 1 (nucleus sampling; 1 = off)
+        `min_p`: found `-0.1`, expected a number from 0 to 1 (min-p; 0 = off)
+        `repeat_penalty`: found `0`, expected a finite number above 0 (repetition penalties; 1 = off)
+        `repeat_last_n`: found `-2`, expected -1 (all tokens), 0 (none) or a number of tokens (repetition penalties)
+        `presence_penalty`: found `inf`, expected a finite number (repetition penalties; 0 = off)
+        `frequency_penalty`: found `NaN`, expected a finite number (repetition penalties; 0 = off)
+        `logit_bias`: found `7: inf`, expected a finite number or minus infinity
+        `logit_bias`: found `7`, expected each token at most once
+        "
         );
     }
 
     #[test]
     fn numbers_that_are_none_are_refused_everywhere() {
-        let reals = PARAMETERS.iter().filter(|p| p.kind == Kind::Real);
+        let reals = PARAMETERS.iter().filter(|p| p.kind == NumberKind::Real);
         assert_eq!(reals.clone().count(), 16);
         for parameter in reals {
             let name = parameter.name;
@@ -191,33 +181,26 @@ mod tests {
 
     #[test]
     fn mirostat_is_refused_where_it_cannot_be_alone_and_last() {
-        refused(
-            |p| p.mirostat = 3,
-            "`mirostat`: found `3`, expected 0, 1 or 2 (mirostat; 0 = off)",
-        );
-        refused(
-            |p| p.mirostat_tau = 101.0,
-            "`mirostat_tau`: found `101`, expected a number of bits from 0 to 100 (mirostat)",
-        );
-        refused(
-            |p| p.mirostat_eta = 1.5,
-            "`mirostat_eta`: found `1.5`, expected a number from 0 to 1 (mirostat)",
-        );
-        refused(
-            |p| (p.mirostat, p.top_k) = (2, 40),
-            "`mirostat`: found `2`, expected 0, because `top_k` cuts already: only one of them can",
-        );
-        refused(
-            |p| (p.mirostat, p.tfs_z) = (1, 0.9),
-            "`mirostat`: found `1`, expected 0, because `tfs_z` cuts already: only one of them can",
-        );
-        refused(
-            |p| {
+        insta::assert_snapshot!(
+            refusals(&[
+                |p| p.mirostat = 3,
+                |p| p.mirostat_tau = 101.0,
+                |p| p.mirostat_eta = 1.5,
+                |p| (p.mirostat, p.top_k) = (2, 40),
+                |p| (p.mirostat, p.tfs_z) = (1, 0.9),
+                |p| {
                 p.mirostat = 2;
                 p.order = vec![StageName::Mirostat, StageName::Temperature];
             },
-            "`samplers`: found `mirostat, temperature`, expected `mirostat` last, because it learns \
-             from the draw",
+            ]),
+            @"
+        `mirostat`: found `3`, expected 0, 1 or 2 (mirostat; 0 = off)
+        `mirostat_tau`: found `101`, expected a number of bits from 0 to 100 (mirostat)
+        `mirostat_eta`: found `1.5`, expected a number from 0 to 1 (mirostat)
+        `mirostat`: found `2`, expected 0, because `top_k` cuts already: only one of them can
+        `mirostat`: found `1`, expected 0, because `tfs_z` cuts already: only one of them can
+        `samplers`: found `mirostat, temperature`, expected `mirostat` last, because it learns from the draw
+        "
         );
         let allowed = Params {
             mirostat: 1,
@@ -232,17 +215,18 @@ mod tests {
 
     #[test]
     fn an_order_that_repeats_or_forgets_a_stage_is_refused() {
-        refused(
-            |p| p.order = vec![StageName::TopK, StageName::TopP, StageName::TopK],
-            "`samplers`: found `top_k`, expected each stage at most once",
-        );
-        refused(
-            |p| {
+        insta::assert_snapshot!(
+            refusals(&[
+                |p| p.order = vec![StageName::TopK, StageName::TopP, StageName::TopK],
+                |p| {
                 p.order = vec![StageName::TopK, StageName::Temperature];
                 p.min_p = 0.1;
             },
-            "`samplers`: found `top_k, temperature`, expected `min_p` in it, because its parameters \
-             are not neutral",
+            ]),
+            @"
+        `samplers`: found `top_k`, expected each stage at most once
+        `samplers`: found `top_k, temperature`, expected `min_p` in it, because its parameters are not neutral
+        "
         );
         let short = Params {
             order: vec![StageName::TopK],

@@ -14,7 +14,7 @@
 //! such a row is similar to no other.
 
 use super::error::SampleError;
-use super::history::Origin;
+use super::history::TokenOrigin;
 use super::parameter::ParamError;
 use super::params::Params;
 use super::sampler::Sampler;
@@ -27,7 +27,7 @@ const LANES: usize = 16;
 
 /// A token that may come next.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Candidate {
+pub struct ContrastiveCandidate {
     /// The id of the token.
     pub id: u32,
     /// The probability of the token, before the cut to `top_k`.
@@ -36,7 +36,7 @@ pub struct Candidate {
 
 /// The contrastive search of one completion.
 #[derive(Debug)]
-pub struct Contrastive {
+pub struct ContrastiveSearch {
     sampler: Sampler,
     alpha: f64,
     k: usize,
@@ -45,7 +45,7 @@ pub struct Contrastive {
     text: Vec<f32>,
 }
 
-impl Contrastive {
+impl ContrastiveSearch {
     /// Starts a sequence. The hidden state of a token has `n_embd` elements and is the model's last one before the
     /// head. All of them are stored: `4 * n_embd` bytes for each token.
     ///
@@ -84,7 +84,7 @@ impl Contrastive {
     /// # Errors
     /// The hidden states have another size or are not finite; nothing is appended then.
     pub fn accept_prompt(&mut self, tokens: &[u32], hidden: &[f32]) -> Result<(), SampleError> {
-        self.take_in(tokens, hidden, Origin::Given)
+        self.take_in(tokens, hidden, TokenOrigin::Given)
     }
 
     /// Appends the next token, with its hidden state `[n_embd]`.
@@ -92,14 +92,14 @@ impl Contrastive {
     /// # Errors
     /// The hidden state has another size or is not finite; the token is not appended then.
     pub fn accept(&mut self, token: u32, hidden: &[f32]) -> Result<(), SampleError> {
-        self.take_in(&[token], hidden, Origin::Generated)
+        self.take_in(&[token], hidden, TokenOrigin::Generated)
     }
 
     fn take_in(
         &mut self,
         tokens: &[u32],
         hidden: &[f32],
-        origin: Origin,
+        origin: TokenOrigin,
     ) -> Result<(), SampleError> {
         self.check(hidden, tokens.len())?;
         for row in hidden.chunks_exact(self.n_embd.max(1)) {
@@ -120,7 +120,7 @@ impl Contrastive {
         &mut self,
         logits: &[f32],
         mask: Option<&[u32]>,
-    ) -> Result<Vec<Candidate>, SampleError> {
+    ) -> Result<Vec<ContrastiveCandidate>, SampleError> {
         let sampler = &mut self.sampler;
         let step = StageInput {
             history: &sampler.history,
@@ -140,7 +140,7 @@ impl Contrastive {
                 let by_logit = b.1.partial_cmp(&a.1).expect("no logit is NaN");
                 by_logit.then(a.0.cmp(&b.0))
             });
-            let candidate = |(id, logit)| Candidate {
+            let candidate = |(id, logit)| ContrastiveCandidate {
                 id,
                 probability: exp(f64::from(logit) - f64::from(max)) / total,
             };
@@ -153,7 +153,11 @@ impl Contrastive {
     ///
     /// # Errors
     /// There are no candidates, or the hidden states have another size or are not finite.
-    pub fn choose(&self, candidates: &[Candidate], hidden: &[f32]) -> Result<usize, SampleError> {
+    pub fn choose(
+        &self,
+        candidates: &[ContrastiveCandidate],
+        hidden: &[f32],
+    ) -> Result<usize, SampleError> {
         self.check(hidden, candidates.len())?;
         let rows = hidden.chunks_exact(self.n_embd.max(1));
         let mut best = None;
@@ -225,18 +229,18 @@ mod tests {
     use super::*;
     use crate::reference_chain;
 
-    fn search(alpha: f64, top_k: u32, n_embd: usize) -> Contrastive {
+    fn search(alpha: f64, top_k: u32, n_embd: usize) -> ContrastiveSearch {
         let params = Params {
             penalty_alpha: alpha,
             top_k,
             ..Params::default()
         };
-        Contrastive::new(&params, n_embd).expect("valid")
+        ContrastiveSearch::new(&params, n_embd).expect("valid")
     }
 
-    fn candidates(probabilities: &[f64]) -> Vec<Candidate> {
+    fn candidates(probabilities: &[f64]) -> Vec<ContrastiveCandidate> {
         let ids = (0..).zip(probabilities);
-        ids.map(|(id, &probability)| Candidate { id, probability })
+        ids.map(|(id, &probability)| ContrastiveCandidate { id, probability })
             .collect()
     }
 
@@ -301,32 +305,28 @@ mod tests {
 
     #[test]
     fn parameters_that_make_no_search_are_refused() {
-        let refused = |change: fn(&mut Params), message: &str| {
+        let refused = |change: fn(&mut Params)| {
             let mut params = Params {
                 penalty_alpha: 0.6,
                 top_k: 4,
                 ..Params::default()
             };
             change(&mut params);
-            let error = Contrastive::new(&params, 8).expect_err(message);
-            assert_eq!(error.to_string(), message);
+            let error = ContrastiveSearch::new(&params, 8).expect_err("refused");
+            error.to_string()
         };
-        refused(
+        let changes: [fn(&mut Params); 4] = [
             |p| p.top_k = 0,
-            "`top_k`: found `0`, expected the number of candidates, because `penalty_alpha` is not 0",
-        );
-        refused(
             |p| p.penalty_alpha = 1.5,
-            "`penalty_alpha`: found `1.5`, expected a number from 0 to 1 (contrastive search; 0 = off)",
-        );
-        refused(
             |p| p.mirostat = 2,
-            "`mirostat`: found `2`, expected 0, because `top_k` cuts already: only one of them can",
-        );
-        refused(
             |p| p.xtc_probability = 2.0,
-            "`xtc_probability`: found `2`, expected a number from 0 to 1 (XTC; 0 = off)",
-        );
+        ];
+        insta::assert_snapshot!(changes.map(refused).join("\n"), @"
+        `top_k`: found `0`, expected the number of candidates, because `penalty_alpha` is not 0
+        `penalty_alpha`: found `1.5`, expected a number from 0 to 1 (contrastive search; 0 = off)
+        `mirostat`: found `2`, expected 0, because `top_k` cuts already: only one of them can
+        `xtc_probability`: found `2`, expected a number from 0 to 1 (XTC; 0 = off)
+        ");
         let params = Params {
             penalty_alpha: 0.6,
             ..Params::default()
@@ -344,7 +344,7 @@ mod tests {
             logit_bias: vec![(2, f32::NEG_INFINITY)],
             ..Params::default()
         };
-        let mut search = Contrastive::new(&params, 1).expect("valid");
+        let mut search = ContrastiveSearch::new(&params, 1).expect("valid");
         let logits = [0.1f32, 0.2, 0.5, 0.2].map(f32::ln);
         let found = search.candidates(&logits, None).expect("good logits");
         let ids: Vec<u32> = found.iter().map(|c| c.id).collect();

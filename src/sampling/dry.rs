@@ -115,7 +115,6 @@ impl Dry {
     }
 }
 
-/// The stage by definition, for comparison.
 #[cfg(test)]
 pub(super) fn naive(
     params: &Params,

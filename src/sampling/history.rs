@@ -2,12 +2,9 @@
 //!
 //! The history only grows. Its count of generated tokens is the index of the random draws.
 
-/// The origin of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Origin {
-    /// The token is part of the prompt.
+pub(super) enum TokenOrigin {
     Given,
-    /// The token is part of the completion.
     Generated,
 }
 
@@ -20,19 +17,17 @@ pub(super) struct History {
 
 impl History {
     /// Appends tokens of one origin.
-    pub(super) fn extend(&mut self, tokens: &[u32], origin: Origin) {
+    pub(super) fn extend(&mut self, tokens: &[u32], origin: TokenOrigin) {
         self.tokens.extend_from_slice(tokens);
-        if origin == Origin::Generated {
+        if origin == TokenOrigin::Generated {
             self.n_generated += tokens.len() as u64;
         }
     }
 
-    /// All tokens, oldest first.
     pub(super) fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
-    /// The number of generated tokens.
     pub(super) fn n_generated(&self) -> u64 {
         self.n_generated
     }

@@ -42,10 +42,13 @@ mod reference_chain;
 #[cfg(test)]
 mod tests;
 
-pub use contrastive::{Candidate, Contrastive};
+pub use contrastive::{ContrastiveCandidate, ContrastiveSearch};
 pub use drawn::Drawn;
 pub use error::SampleError;
 pub use logprobs::{LOGPROB_FLOOR, Logprobs, TokenLogprob};
-pub use parameter::{Kind, List, ListKind, Other, OtherKind, ParamError, Parameter, Range};
+pub use parameter::{
+    GlobalKind, GlobalParameter, ListKind, ListParameter, NumberKind, ParamError, Parameter,
+    ValueRange,
+};
 pub use params::{LISTS, OTHERS, PARAMETERS, Params, StageName, reference};
 pub use sampler::Sampler;

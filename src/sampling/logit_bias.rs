@@ -61,7 +61,6 @@ impl Stage for LogitBias {
     }
 }
 
-/// The stage by definition, for comparison.
 #[cfg(test)]
 pub(super) fn naive(params: &Params, _: &reference_chain::Tokens<'_>, kept: &mut [(u32, f32)]) {
     for (id, logit) in kept {

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn item_05_a_banned_token_has_the_floor_and_the_last_rank() {
+    fn a_banned_token_has_the_floor_and_the_last_rank() {
         let logprobs = Logprobs::new(&[0.0, f32::NEG_INFINITY, 0.0]).expect("good logits");
         assert_eq!(logprobs.of(1), Some(LOGPROB_FLOOR));
         assert_eq!(logprobs.rank(1), Some(3));

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// The type of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum NumberKind {
     /// `f64`
     Real,
     /// `u32`
@@ -15,7 +15,7 @@ pub enum Kind {
 
 /// A range of values, ends included, and its description.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Range {
+pub struct ValueRange {
     /// The lowest value.
     pub low: f64,
     /// The highest value.
@@ -34,15 +34,15 @@ pub struct Parameter<P> {
     /// The meaning, without range and neutral value.
     pub doc: &'static str,
     /// The type of the parameter.
-    pub kind: Kind,
+    pub kind: NumberKind,
     /// The default value.
     pub default: f64,
     /// The value that turns the stage off, if this parameter can.
     pub off: Option<f64>,
     /// The range of valid values.
-    pub range: Range,
+    pub range: ValueRange,
     /// The range in HTTP requests.
-    pub api: Range,
+    pub api: ValueRange,
     /// Whether the stage of the parameter reads the tokens so far.
     pub needs_history: bool,
     pub(super) get: fn(&P) -> f64,
@@ -64,7 +64,7 @@ impl<P> Parameter<P> {
     ///
     /// # Errors
     /// The value is outside `range`.
-    pub fn check(&self, value: f64, range: &Range) -> Result<(), ParamError> {
+    pub fn check(&self, value: f64, range: &ValueRange) -> Result<(), ParamError> {
         match (range.low..=range.high).contains(&value) {
             true => Ok(()),
             false => Err(ParamError::new(self.name, &value, self.expected(range))),
@@ -72,7 +72,7 @@ impl<P> Parameter<P> {
     }
 
     /// The range, the technique and the value that turns it off, in words.
-    fn expected(&self, range: &Range) -> String {
+    fn expected(&self, range: &ValueRange) -> String {
         let (range, technique) = (range.text, self.technique);
         match self.off {
             Some(off) => format!("{range} ({technique}; {off} = off)"),
@@ -90,9 +90,8 @@ impl<P> Parameter<P> {
     }
 }
 
-/// A list in the parameters `P`.
 #[derive(Debug)]
-pub struct List<P> {
+pub struct ListParameter<P> {
     /// The name in Rust and in HTTP requests.
     pub name: &'static str,
     /// The command-line option for one element, without leading hyphens.
@@ -116,7 +115,7 @@ pub enum ListKind<P> {
     Breakers(fn(&mut P) -> &mut Vec<u32>),
 }
 
-impl<P> List<P> {
+impl<P> ListParameter<P> {
     /// Whether the numbers of the technique, which `table` describes, turn the list off.
     pub fn is_off(&self, table: &[Parameter<P>], params: &P) -> bool {
         let own = table.iter().filter(|p| p.technique == self.technique);
@@ -145,7 +144,7 @@ impl<P> List<P> {
 
 /// A parameter that belongs to no stage.
 #[derive(Debug)]
-pub struct Other {
+pub struct GlobalParameter {
     /// The name in HTTP requests.
     pub name: &'static str,
     /// The command-line option, if there is one.
@@ -155,13 +154,12 @@ pub struct Other {
     /// The behaviour without a value, in words.
     pub default: &'static str,
     /// The kind of the parameter.
-    pub kind: OtherKind,
+    pub kind: GlobalKind,
 }
 
 /// The kind of a parameter that belongs to no stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OtherKind {
-    /// An integer.
+pub enum GlobalKind {
     Integer,
     /// Names of stages.
     Stages,
@@ -171,7 +169,7 @@ pub enum OtherKind {
 
 /// A type that parameters can have.
 pub(super) trait Number: Copy {
-    const KIND: Kind;
+    const KIND: NumberKind;
     fn to_f64(self) -> f64;
     fn from_f64(value: f64) -> Self;
 }
@@ -179,7 +177,7 @@ pub(super) trait Number: Copy {
 macro_rules! numbers {
     ($($ty:ty = $kind:ident;)*) => {
         $(impl Number for $ty {
-            const KIND: Kind = Kind::$kind;
+            const KIND: NumberKind = NumberKind::$kind;
 
             fn to_f64(self) -> f64 {
                 f64::from(self)

@@ -6,7 +6,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::parameter::{List, ListKind, Number, Other, OtherKind, ParamError, Parameter, Range};
+use super::parameter::{
+    GlobalKind, GlobalParameter, ListKind, ListParameter, Number, ParamError, Parameter, ValueRange,
+};
 use super::table::sampling_table;
 
 /// The range for HTTP requests: the narrower one if the row has two.
@@ -121,9 +123,9 @@ macro_rules! params {
         }
 
         /// Every list in [`Params`], by stage.
-        pub const LISTS: &[List<Params>] = &[
+        pub const LISTS: &[ListParameter<Params>] = &[
             $($(
-                List {
+                ListParameter {
                     name: stringify!($list),
                     option: $option,
                     technique: $technique,
@@ -138,7 +140,7 @@ macro_rules! params {
         pub const PARAMETERS: &[Parameter<Params>] = &[
             $($(
                 {
-                    let range = Range { low: $low, high: $high, text: $range };
+                    let range = ValueRange { low: $low, high: $high, text: $range };
                     Parameter {
                         name: stringify!($field),
                         technique: $technique,
@@ -147,7 +149,7 @@ macro_rules! params {
                         default: $default as f64,
                         off: neutral!($($off)?),
                         range,
-                        api: api_range!(range $(, Range { low: $api_low, high: $api_high, text: $api_range })?),
+                        api: api_range!(range $(, ValueRange { low: $api_low, high: $api_high, text: $api_range })?),
                         needs_history: $needs_history,
                         get: |params| params.$field.to_f64(),
                         set: |params, value| params.$field = Number::from_f64(value),
@@ -155,7 +157,7 @@ macro_rules! params {
                 },
             )*)*
             {
-                let range = Range { low: $alpha_low, high: $alpha_high, text: $alpha_range };
+                let range = ValueRange { low: $alpha_low, high: $alpha_high, text: $alpha_range };
                 Parameter {
                     name: stringify!($alpha),
                     technique: $search,
@@ -237,28 +239,28 @@ impl StageName {
 }
 
 /// The parameters that belong to no stage.
-pub const OTHERS: &[Other] = &[
-    Other {
+pub const OTHERS: &[GlobalParameter] = &[
+    GlobalParameter {
         name: "seed",
         option: Some("--seed"),
         doc: "seed of the random numbers, an integer",
         default: "random; `bench run` and `bench chat` 0",
-        kind: OtherKind::Integer,
+        kind: GlobalKind::Integer,
     },
-    Other {
+    GlobalParameter {
         name: "samplers",
         option: Some("--samplers"),
         doc: "names of the stages in the order in which they run; a stage that is left out must be off; in HTTP requests \
               its parameters have no effect, unless the server is strict (`--strict-fields`)",
         default: "all, as above",
-        kind: OtherKind::Stages,
+        kind: GlobalKind::Stages,
     },
-    Other {
+    GlobalParameter {
         name: "ignore_eos",
         option: None,
         doc: "whether the end-of-generation tokens are excluded",
         default: "`false`",
-        kind: OtherKind::Flag,
+        kind: GlobalKind::Flag,
     },
 ];
 

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 use super::candidates::Candidates;
 use super::error::SampleError;
-use super::history::{History, Origin};
+use super::history::{History, TokenOrigin};
 use super::parameter::ParamError;
 use super::params::Params;
 #[cfg(test)]
@@ -73,7 +73,7 @@ impl Stage for Penalties {
         Ok(())
     }
 
-    fn accept(&mut self, history: &History, n_new: usize, origin: Origin) {
+    fn accept(&mut self, history: &History, n_new: usize, origin: TokenOrigin) {
         let tokens = history.tokens();
         let n_old = tokens.len() - n_new;
         if self.window > 0 {
@@ -86,7 +86,7 @@ impl Stage for Penalties {
                 self.leave_window(*token);
             }
         }
-        if origin == Origin::Generated {
+        if origin == TokenOrigin::Generated {
             for &token in &tokens[n_old..] {
                 self.counts.entry(token).or_default().in_answer += 1;
             }
@@ -119,7 +119,6 @@ impl Penalties {
     }
 }
 
-/// The stage by definition, for comparison.
 #[cfg(test)]
 pub(super) fn naive(
     params: &Params,

@@ -88,20 +88,6 @@ pub(super) fn run(
     candidates(&mut sampler, logits)
 }
 
-/// The tokens that the real stages leave.
-pub(super) fn kept(params: &Params, logits: &[f32]) -> Vec<u32> {
-    let kept = run(params, &[], &[], logits).expect("something stays");
-    kept.into_iter().map(|(id, _)| id).collect()
-}
-
-/// Checks that the real stages leave the same candidates as the naive ones, if these leave any.
-pub(super) fn agrees(params: &Params, logits: &[f32]) -> Result<(), TestCaseError> {
-    let expected = chain(params, &[], &[], logits);
-    prop_assume!(!expected.is_empty());
-    prop_assert_eq!(run(params, &[], &[], logits)?, expected);
-    Ok(())
-}
-
 /// The candidates without the banned tokens.
 pub(super) fn allowed(mut kept: Vec<(u32, f32)>) -> Vec<(u32, f32)> {
     drop_banned(&mut kept);

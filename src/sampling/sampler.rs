@@ -7,7 +7,7 @@
 
 use super::candidates::{Candidates, Store};
 use super::error::SampleError;
-use super::history::{History, Origin};
+use super::history::{History, TokenOrigin};
 use super::parameter::ParamError;
 use super::params::Params;
 use super::pick;
@@ -50,12 +50,12 @@ impl Sampler {
 
     /// Appends tokens of the prompt. May be called for parts of a prompt.
     pub fn accept_prompt(&mut self, tokens: &[u32]) {
-        self.take_in(tokens, Origin::Given);
+        self.take_in(tokens, TokenOrigin::Given);
     }
 
     /// Appends the next token: usually the one just sampled, but any token may be forced.
     pub fn accept(&mut self, token: u32) {
-        self.take_in(&[token], Origin::Generated);
+        self.take_in(&[token], TokenOrigin::Generated);
     }
 
     /// Samples the next token. Without [`Sampler::accept`] in between, the result stays the same.
@@ -106,7 +106,7 @@ impl Sampler {
         self.rng.uniform(draw, LANE)
     }
 
-    pub(super) fn take_in(&mut self, tokens: &[u32], origin: Origin) {
+    pub(super) fn take_in(&mut self, tokens: &[u32], origin: TokenOrigin) {
         self.history.extend(tokens, origin);
         for stage in &mut self.chain {
             stage.accept(&self.history, tokens.len(), origin);

@@ -8,18 +8,15 @@ use std::fmt;
 
 use super::candidates::Candidates;
 use super::error::SampleError;
-use super::history::{History, Origin};
+use super::history::{History, TokenOrigin};
 use super::random::Random;
 use super::select::Cut;
 
 /// The input of a stage besides its candidates.
 #[derive(Debug)]
 pub(super) struct StageInput<'a> {
-    /// The tokens so far, of prompt and completion.
     pub(super) history: &'a History,
-    /// The random numbers of this choice.
     pub(super) rng: &'a Random,
-    /// The index of the draw.
     pub(super) draw: u64,
 }
 
@@ -31,7 +28,6 @@ impl StageInput<'_> {
     }
 }
 
-/// One stage of the chain.
 pub(super) trait Stage: fmt::Debug + Send {
     /// Removes or reweights candidates.
     fn apply(
@@ -41,7 +37,7 @@ pub(super) trait Stage: fmt::Debug + Send {
     ) -> Result<(), SampleError>;
 
     /// Called after the last `n_new` tokens of `history` were accepted.
-    fn accept(&mut self, _history: &History, _n_new: usize, _origin: Origin) {}
+    fn accept(&mut self, _history: &History, _n_new: usize, _origin: TokenOrigin) {}
 
     /// Records the token that was sampled after the chain, and its probability among the candidates. It must have no
     /// effect before that token is accepted: the token may be drawn again.

@@ -39,7 +39,6 @@ impl Stage for Temperature {
     }
 }
 
-/// The stage by definition, for comparison.
 #[cfg(test)]
 pub(super) fn naive(params: &Params, _: &reference_chain::Tokens<'_>, kept: &mut [(u32, f32)]) {
     if params.temperature == 0.0 || params.temperature == 1.0 {

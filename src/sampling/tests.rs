@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::candidates::Store;
 use super::random::Random;
-use super::{Params, SampleError, Sampler, StageName, reference_chain};
+use super::{PARAMETERS, Params, SampleError, Sampler, StageName, reference_chain};
 
 const BANNED: f32 = f32::NEG_INFINITY;
 
@@ -47,7 +47,7 @@ fn generate(sampler: &mut Sampler, n: u32) -> Vec<u32> {
 }
 
 #[test]
-fn item_34_greedy_is_the_argmax_and_the_lowest_id_of_equals() {
+fn greedy_is_the_argmax_and_the_lowest_id_of_equals() {
     let params = Params {
         temperature: 0.0,
         ..Params::default()
@@ -269,6 +269,133 @@ fn draws_follow_the_distribution() {
             ..neutral.clone()
         };
         draws_follow(&steady, &logits);
+    }
+}
+
+/// Parameters of one stage: the one that this parameter belongs to.
+fn of_stage(name: &str, value: f64) -> Params {
+    let mut params = Params {
+        xtc_probability: if name == "xtc_threshold" { 1.0 } else { 0.0 },
+        ..Params::default()
+    };
+    let parameter = PARAMETERS.iter().find(|p| p.name == name).expect(name);
+    parameter.set(&mut params, value);
+    params
+}
+
+fn kept(name: &str, value: f64, logits: &[f32]) -> Vec<u32> {
+    let kept = reference_chain::run(&of_stage(name, value), &[], &[], logits);
+    let kept = kept.expect("something stays").into_iter();
+    kept.map(|(id, _)| id).collect()
+}
+
+#[test]
+fn each_cut_keeps_the_tokens_of_its_definition() {
+    let ln = |ps: &[f32]| -> Vec<f32> { ps.iter().map(|p| p.ln()).collect() };
+    let peaked = &ln(&[0.1, 0.6, 0.1, 0.2])[..];
+    // Mean 0, standard deviation 2.
+    let two = &[-2.0, 2.0, -2.0, 2.0, BANNED];
+    // Entropy 1.22: surprisals of 0.69, 1.61, 1.61, 2.30.
+    let typical = &ln(&[0.5, 0.2, 0.2, 0.1])[..];
+    // Differences of 0.2, 0.15, 0.04, 0.01; second ones of 0.05, 0.11, 0.03: shares of 0.26, 0.84, 1.
+    let curved = &ln(&[0.02, 0.42, 0.07, 0.22, 0.03])[..];
+    let straight = &ln(&[0.3, 0.25, 0.2, 0.15, 0.1])[..];
+    let falling = &ln(&[0.4, 0.3, 0.2, 0.1])[..];
+    let (flat, longer) = (vec![-3.5; 40_000], vec![1.5; 40_002]);
+    let quarter: Vec<u32> = (0..10_001).collect();
+    let cases: &[(&str, f64, &[f32], &[u32])] = &[
+        ("top_k", 2.0, &[1.0, 2.0, 1.0, 1.0], &[0, 1]),
+        ("min_p", 0.16, peaked, &[0, 1, 2, 3]),
+        ("min_p", 0.17, peaked, &[1, 3]),
+        ("min_p", 0.34, peaked, &[1]),
+        ("min_p", 1.0, &[0.5, 2.0, BANNED, 2.0], &[1, 3]),
+        ("min_p", f64::MIN_POSITIVE, &[f32::MIN, BANNED], &[0]),
+        ("top_p", 0.0, peaked, &[1]),
+        ("top_p", 0.59, peaked, &[1]),
+        ("top_p", 0.61, peaked, &[1, 3]),
+        ("top_p", 0.81, peaked, &[0, 1, 3]),
+        ("top_p", 0.99, peaked, &[0, 1, 2, 3]),
+        ("top_p", 0.25, &flat, &quarter[..10_000]),
+        ("top_p", 0.999_999, &[BANNED, 1.0, BANNED, 1.0], &[1, 3]),
+        ("top_p", 0.999_999, &[f32::MIN, f32::MAX], &[1]),
+        ("top_n_sigma", 1.0, two, &[1, 3]),
+        ("top_n_sigma", 2.0, two, &[0, 1, 2, 3]),
+        ("top_n_sigma", 0.5, &[7.0, 7.0], &[0, 1]),
+        ("typical_p", 0.0, typical, &[1]),
+        ("typical_p", 0.3, typical, &[1, 2]),
+        ("typical_p", 0.6, typical, &[0, 1, 2]),
+        ("typical_p", 0.95, typical, &[0, 1, 2, 3]),
+        ("tfs_z", 0.0, curved, &[1]),
+        ("tfs_z", 0.3, curved, &[1, 3]),
+        ("tfs_z", 0.9, curved, &[1, 2, 3]),
+        ("tfs_z", 1.0, curved, &[0, 1, 2, 3, 4]),
+        ("tfs_z", 0.25, straight, &[0]),
+        ("tfs_z", 0.75, straight, &[0, 1, 2]),
+        ("tfs_z", 0.25, &longer, &quarter),
+        ("tfs_z", 0.0, &[1.0, 9.0], &[0, 1]),
+        ("tfs_z", 0.5, &[BANNED, 9.0], &[1]),
+        ("tfs_z", 0.5, &[f32::MIN, f32::MAX, f32::MIN], &[1]),
+        ("xtc_threshold", 0.15, falling, &[2, 3]),
+        ("xtc_threshold", 0.35, falling, &[0, 1, 2, 3]),
+        ("xtc_threshold", 0.0, falling, &[3]),
+        ("xtc_threshold", 0.2, &[1.0, 1.0, 1.0], &[2]),
+    ];
+    for (name, value, logits, expected) in cases {
+        let shown = &logits[..logits.len().min(5)];
+        assert_eq!(
+            kept(name, *value, logits),
+            *expected,
+            "{name} {value} {shown:?}"
+        );
+    }
+}
+
+#[test]
+fn the_floor_of_min_p_is_exact_to_the_last_bit() {
+    for percent in 1..100 {
+        let min_p = f64::from(percent) / 100.0;
+        let nearest = min_p.ln() as f32;
+        let stays = f64::from(nearest) >= min_p.ln();
+        let n = kept("min_p", min_p, &[0.0, nearest]).len();
+        assert_eq!(n, 1 + usize::from(stays));
+    }
+}
+
+fn one_stage() -> impl Strategy<Value = Params> {
+    let mirostat = (1..3u32, 0.0..8.0f64, 0.3..2.0f64);
+    prop_oneof![
+        (1..500u32).prop_map(|k| of_stage("top_k", k.into())),
+        (1e-9..1.0f64).prop_map(|p| of_stage("min_p", p)),
+        (0.0..1.0f64).prop_map(|p| of_stage("top_p", p)),
+        (0.01..3.0f64).prop_map(|n| of_stage("top_n_sigma", n)),
+        (0.01..0.99f64).prop_map(|p| of_stage("typical_p", p)),
+        (0.0..1.0f64).prop_map(|z| of_stage("tfs_z", z)),
+        (0.0..0.5f64).prop_map(|p| of_stage("xtc_threshold", p)),
+        mirostat.prop_map(|(mirostat, mirostat_tau, temperature)| Params {
+            mirostat,
+            mirostat_tau,
+            temperature,
+            ..Params::default()
+        }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2500))]
+
+    #[test]
+    fn each_stage_alone_equals_the_reference(
+        params in one_stage(),
+        // Of flat rows the first few tokens do not decide.
+        logits in prop_oneof![
+            3 => reference_chain::logits(1..1500),
+            1 => prop::collection::vec(-1.0..1.0f32, 300..4000),
+        ],
+    ) {
+        let expected = reference_chain::allowed(reference_chain::chain(&params, &[], &[], &logits));
+        prop_assume!(!expected.is_empty());
+        let found = reference_chain::run(&params, &[], &[], &logits)?;
+        prop_assert_eq!(reference_chain::allowed(found), expected);
     }
 }
 

@@ -73,7 +73,6 @@ fn kept(best: &[f32], max: f32, z: f64, is_all: bool) -> Option<usize> {
     is_settled.then_some(1 + n)
 }
 
-/// The stage by definition, for comparison.
 #[cfg(test)]
 pub(super) fn naive(params: &Params, _: &reference_chain::Tokens<'_>, kept: &mut Vec<(u32, f32)>) {
     if params.tfs_z == 1.0 {
@@ -98,66 +97,4 @@ pub(super) fn naive(params: &Params, _: &reference_chain::Tokens<'_>, kept: &mut
         });
         1 + within.count()
     });
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::reference_chain;
-
-    fn kept(tfs_z: f64, logits: &[f32]) -> Vec<u32> {
-        let params = Params {
-            tfs_z,
-            ..Params::default()
-        };
-        reference_chain::kept(&params, logits)
-    }
-
-    #[test]
-    fn the_flat_end_of_the_curve_goes() {
-        // Differences of 0.2, 0.15, 0.04, 0.01; second ones of 0.05, 0.11, 0.03: shares of 0.26, 0.84, 1.
-        let logits = [0.02f32, 0.42, 0.07, 0.22, 0.03].map(f32::ln);
-        assert_eq!(kept(0.2, &logits), [1]);
-        assert_eq!(kept(0.3, &logits), [1, 3]);
-        assert_eq!(kept(0.9, &logits), [1, 2, 3]);
-        assert_eq!(kept(1.0, &logits), [0, 1, 2, 3, 4]);
-        assert_eq!(kept(0.0, &logits), [1], "one always stays");
-    }
-
-    #[test]
-    fn a_straight_curve_is_cut_by_count() {
-        let logits = [0.3f32, 0.25, 0.2, 0.15, 0.1].map(f32::ln);
-        assert_eq!(kept(0.25, &logits), [0]);
-        assert_eq!(kept(0.75, &logits), [0, 1, 2]);
-        let flat = vec![1.5; 40_002];
-        assert_eq!(kept(0.25, &flat), (0..10_001).collect::<Vec<_>>());
-        assert_eq!(kept(0.0, &[1.0, 1.0, 1.0]), [0]);
-    }
-
-    #[test]
-    fn two_tokens_have_no_curve() {
-        assert_eq!(kept(0.0, &[1.0, 9.0]), [0, 1]);
-        assert_eq!(kept(0.5, &[f32::NEG_INFINITY, 9.0]), [1]);
-        assert_eq!(kept(0.5, &[f32::MIN, f32::MAX, f32::MIN]), [1]);
-    }
-
-    proptest! {
-        #[test]
-        fn the_same_as_by_a_full_sort(logits in reference_chain::logits(1..1500), z in 0.0..1.0f64) {
-            let params = Params { tfs_z: z, ..Params::default() };
-            reference_chain::agrees(&params, &logits)?;
-        }
-
-        /// Rows so flat that the first few tokens do not decide.
-        #[test]
-        fn the_same_where_the_tail_is_long(
-            logits in prop::collection::vec(-1.0..1.0f32, 300..4000),
-            z in 0.0..1.0f64,
-        ) {
-            let params = Params { tfs_z: z, ..Params::default() };
-            reference_chain::agrees(&params, &logits)?;
-        }
-    }
 }

@@ -37,40 +37,10 @@ impl Stage for TopK {
     }
 }
 
-/// The stage by definition, for comparison.
 #[cfg(test)]
 pub(super) fn naive(params: &Params, _: &reference_chain::Tokens<'_>, kept: &mut Vec<(u32, f32)>) {
     if params.top_k == 0 {
         return;
     }
     reference_chain::keep_first(kept, |sorted| sorted.len().min(params.top_k as usize));
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::reference_chain;
-
-    #[test]
-    fn lower_ids_win_among_equals() {
-        let params = Params {
-            top_k: 2,
-            ..Params::default()
-        };
-        let kept = reference_chain::run(&params, &[], &[], &[1.0, 2.0, 1.0, 1.0]);
-        assert_eq!(kept, Ok(vec![(0, 1.0), (1, 2.0)]));
-    }
-
-    proptest! {
-        #[test]
-        fn the_same_as_by_a_full_sort(logits in reference_chain::logits(1..400), top_k in 1..500u32) {
-            let params = Params { top_k, ..Params::default() };
-            prop_assert_eq!(
-                reference_chain::allowed(reference_chain::run(&params, &[], &[], &logits)?),
-                reference_chain::chain(&params, &[], &[], &logits)
-            );
-        }
-    }
 }

@@ -27,7 +27,6 @@ fn within(logits: &[f32], max: f32, n_sigma: f64, _: &mut Vec<f32>) -> Cut {
     }
 }
 
-/// The stage by definition, for comparison.
 #[cfg(test)]
 pub(super) fn naive(params: &Params, _: &reference_chain::Tokens<'_>, kept: &mut Vec<(u32, f32)>) {
     if params.top_n_sigma == 0.0 {
@@ -41,37 +40,4 @@ pub(super) fn naive(params: &Params, _: &reference_chain::Tokens<'_>, kept: &mut
         let floor = (f64::from(sorted[0]) - params.top_n_sigma * sigma) as f32;
         sorted.iter().filter(|l| **l >= floor).count()
     });
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::reference_chain;
-
-    fn kept(top_n_sigma: f64, logits: &[f32]) -> Vec<u32> {
-        let params = Params {
-            top_n_sigma,
-            ..Params::default()
-        };
-        reference_chain::kept(&params, logits)
-    }
-
-    #[test]
-    fn the_spread_of_the_logits_is_the_measure() {
-        // Mean 0, standard deviation 2.
-        let logits = [-2.0, 2.0, -2.0, 2.0, f32::NEG_INFINITY];
-        assert_eq!(kept(1.0, &logits), [1, 3]);
-        assert_eq!(kept(2.0, &logits), [0, 1, 2, 3]);
-        assert_eq!(kept(0.5, &[7.0, 7.0]), [0, 1]);
-    }
-
-    proptest! {
-        #[test]
-        fn the_same_as_by_a_full_sort(logits in reference_chain::logits(1..400), n in 0.01..3.0f64) {
-            let params = Params { top_n_sigma: n, ..Params::default() };
-            reference_chain::agrees(&params, &logits)?;
-        }
-    }
 }

@@ -29,7 +29,6 @@ fn nucleus(logits: &[f32], max: f32, p: f64, scratch: &mut Vec<f32>) -> Cut {
     select::heaviest(scratch, p * total, |part| sum_exp(part, max))
 }
 
-/// The stage by definition, for comparison.
 #[cfg(test)]
 pub(super) fn naive(params: &Params, _: &reference_chain::Tokens<'_>, kept: &mut Vec<(u32, f32)>) {
     if params.top_p == 1.0 {
@@ -43,51 +42,4 @@ pub(super) fn naive(params: &Params, _: &reference_chain::Tokens<'_>, kept: &mut
         });
         crossing.map_or(sorted.len(), |last| last + 1)
     });
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::reference_chain;
-
-    fn kept(top_p: f64, logits: &[f32]) -> Vec<u32> {
-        let params = Params {
-            top_p,
-            ..Params::default()
-        };
-        reference_chain::kept(&params, logits)
-    }
-
-    #[test]
-    fn the_token_that_crosses_the_border_stays() {
-        let logits = [0.1f32, 0.6, 0.1, 0.2].map(f32::ln);
-        assert_eq!(kept(0.0, &logits), [1]);
-        assert_eq!(kept(0.59, &logits), [1]);
-        assert_eq!(kept(0.61, &logits), [1, 3]);
-        assert_eq!(kept(0.81, &logits), [0, 1, 3]);
-        assert_eq!(kept(0.99, &logits), [0, 1, 2, 3]);
-    }
-
-    #[test]
-    fn a_flat_vocabulary_is_cut_by_count() {
-        let logits = vec![-3.5; 40_000];
-        assert_eq!(kept(0.25, &logits), (0..10_000).collect::<Vec<_>>());
-    }
-
-    #[test]
-    fn banned_tokens_never_stay() {
-        let banned = f32::NEG_INFINITY;
-        assert_eq!(kept(0.999_999, &[banned, 1.0, banned, 1.0]), [1, 3]);
-        assert_eq!(kept(0.999_999, &[f32::MIN, f32::MAX]), [1]);
-    }
-
-    proptest! {
-        #[test]
-        fn the_same_as_by_a_full_sort(logits in reference_chain::logits(1..2000), top_p in 0.0..1.0f64) {
-            let params = Params { top_p, ..Params::default() };
-            reference_chain::agrees(&params, &logits)?;
-        }
-    }
 }

@@ -5,7 +5,7 @@
 
 use super::candidates::Candidates;
 use super::error::SampleError;
-use super::parameter::{List, ListKind, Number, ParamError, Parameter, Range};
+use super::parameter::{ListKind, ListParameter, Number, ParamError, Parameter, ValueRange};
 use super::params::{api_range, neutral, params};
 #[cfg(test)]
 use super::reference_chain::Tokens;
@@ -60,7 +60,6 @@ impl Stage for Bonus {
     }
 }
 
-/// The stage by definition, for comparison.
 #[cfg(test)]
 pub(super) fn naive(params: &Params, _: &Tokens<'_>, kept: &mut [(u32, f32)]) {
     for (_, logit) in kept.iter_mut().filter(|(id, _)| *id == 0) {

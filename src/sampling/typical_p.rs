@@ -90,7 +90,6 @@ fn nearest(distances: &mut [(f64, u32)], share: f64, weight: impl Fn(u32) -> f64
     distances.len()
 }
 
-/// The stage by definition, for comparison.
 #[cfg(test)]
 pub(super) fn naive(params: &Params, _: &reference_chain::Tokens<'_>, kept: &mut Vec<(u32, f32)>) {
     if params.typical_p == 1.0 {
@@ -115,39 +114,4 @@ pub(super) fn naive(params: &Params, _: &reference_chain::Tokens<'_>, kept: &mut
     order.truncate(crossing.map_or(order.len(), |last| last + 1));
     order.sort_unstable();
     *kept = order.into_iter().map(|i| kept[i]).collect();
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::reference_chain;
-
-    fn kept(typical_p: f64, logits: &[f32]) -> Vec<u32> {
-        let params = Params {
-            typical_p,
-            ..Params::default()
-        };
-        reference_chain::kept(&params, logits)
-    }
-
-    #[test]
-    fn the_nearest_to_the_expected_surprise_stay() {
-        // Entropy 1.22: surprisals of 0.69, 1.61, 1.61, 2.30.
-        let logits = [0.5f32, 0.2, 0.2, 0.1].map(f32::ln);
-        assert_eq!(kept(0.1, &logits), [1]);
-        assert_eq!(kept(0.3, &logits), [1, 2]);
-        assert_eq!(kept(0.6, &logits), [0, 1, 2]);
-        assert_eq!(kept(0.95, &logits), [0, 1, 2, 3]);
-        assert_eq!(kept(0.0, &logits), [1], "one always stays");
-    }
-
-    proptest! {
-        #[test]
-        fn the_same_as_by_a_full_sort(logits in reference_chain::logits(1..1500), p in 0.01..0.99f64) {
-            let params = Params { typical_p: p, ..Params::default() };
-            reference_chain::agrees(&params, &logits)?;
-        }
-    }
 }

@@ -1,14 +1,19 @@
 //! Models over HTTP, in the shapes of OpenAI's API and of others.
 //!
-//! - [`http`]: connections, and what every request passes on its way
-//! - `request`: the fields of requests
-//! - `response`: what answers share
-//! - `endpoints`: one file each
-//! - `pool`: the models of a server, and which of them are loaded
-//! - `process`: engine processes, and the requests that are forwarded to them
+//! Each of these imports only those above it:
+//!
+//! - [`served`]: a model as clients see it
+//! - [`http`]: connections, access, bodies and errors
 //! - `page`: the chat page
+//! - `request`: the fields of requests
+//! - `response`: what responses share
+//! - `process`: engine processes, and the requests that are forwarded to them
+//! - `pool`: the models of a server, and which of them are loaded
+//! - `endpoints`: one file each
+//! - `app`: the router, and what every request passes on its way to its endpoint
 //! - `local`: a chat request without HTTP, for `bench chat`
 
+mod app;
 mod endpoints;
 pub mod http;
 mod local;
@@ -17,19 +22,21 @@ mod pool;
 mod process;
 mod request;
 mod response;
+pub mod served;
 #[cfg(test)]
 mod tests;
 
-pub use endpoints::diagram::View;
-pub use endpoints::lab::{
-    Painter, Wanted as LabRequest, patched as lab_patch, pieces as lab_pieces,
-};
+pub use app::app;
+pub use endpoints::lab::{patched as lab_patch, pieces as lab_pieces};
 pub use http::access::Access;
-pub use http::assembly::app;
 pub use local::{Refusal, Reply, ReplyEvent, check, prompt, refusal, reply};
 pub use pool::{
-    Describer, Description, Drawer, Finder, LoadFault, Loader, Pool, Residency, Started,
-    Strictness, Wanted,
+    Description, DiagramView, LoadLimits, LoadRequest, Loader, Mode, Opener, Pool, PoolConfig,
+    StartedEngine, Strictness, UnloadedModel,
 };
-pub use process::{CHANGED, LOST, Launch, OnLine, Process, Report};
-pub use response::completion_parser::Piece;
+pub use process::{
+    EXIT_MODEL_CHANGED, EXIT_WORKER_LOST, EngineProcess, EngineProcessConfig, LineCallback,
+    LoadError, LoadReport,
+};
+pub use request::lab::LabRequest;
+pub use response::completion_parser::CompletionDelta;

@@ -10,25 +10,25 @@ use std::sync::Arc;
 use futures_util::StreamExt as _;
 use serde_json::{Map, Value};
 
-use lab_core::engine::serving::Served;
-use lab_core::engine::{Event, FinishReason, Fixed, Usage};
+use crate::served::ServedModel;
+use lab_core::engine::{Event, FinishReason, FixedToken, Usage};
 
-use crate::endpoints::chat::{Chat, message, parse};
-use crate::endpoints::chat_request::Dialogue;
+use crate::endpoints::chat::{ChatFields, message, parse};
+use crate::endpoints::chat_request::ChatRequest;
 use crate::http::error::Error;
-use crate::request::fields::Body;
-use crate::response::answers::{Answers, Completion};
-use crate::response::completion_parser::Piece;
+use crate::request::fields::BodyFields;
+use crate::response::completion_parser::CompletionDelta;
+use crate::response::running_completions::{Completion, RunningCompletions};
 
 /// An event of an answer.
 #[derive(Clone, Debug)]
 pub enum ReplyEvent {
     /// Content, reasoning or a call.
-    Piece(Piece),
+    Piece(CompletionDelta),
     /// A denoising step, if these are requested.
     DenoisingStep {
         /// The positions that the step fixed.
-        fixed: Vec<Fixed>,
+        fixed: Vec<FixedToken>,
         /// Number of positions that are still masked.
         n_masked: usize,
     },
@@ -44,7 +44,7 @@ pub enum ReplyEvent {
 /// A running answer. Dropping it cancels the request.
 pub struct Reply {
     n_tokens: usize,
-    answers: Answers,
+    answers: RunningCompletions,
     completion: Completion,
     ready: VecDeque<ReplyEvent>,
 }
@@ -78,10 +78,13 @@ impl From<Error> for Refusal {
 ///
 /// # Errors
 /// The request is refused; the error says why.
-pub async fn reply(served: &Arc<Served>, fields: Map<String, Value>) -> Result<Reply, Refusal> {
+pub async fn reply(
+    served: &Arc<ServedModel>,
+    fields: Map<String, Value>,
+) -> Result<Reply, Refusal> {
     let begun = async {
         let (dialogue, chat) = parsed(served, fields)?;
-        let ready = dialogue.ready(Arc::clone(served), chat.n_top_logprobs());
+        let ready = dialogue.prepare(Arc::clone(served), chat.n_top_logprobs());
         ready.await?.submit(1)
     };
     let begun = begun.await?;
@@ -97,10 +100,10 @@ pub async fn reply(served: &Arc<Served>, fields: Map<String, Value>) -> Result<R
 ///
 /// # Errors
 /// The request is refused; the error says why.
-pub async fn check(served: &Arc<Served>, fields: Map<String, Value>) -> Result<(), String> {
+pub async fn check(served: &Arc<ServedModel>, fields: Map<String, Value>) -> Result<(), String> {
     let checked = async {
         let (dialogue, chat) = parsed(served, fields)?;
-        let ready = dialogue.ready(Arc::clone(served), chat.n_top_logprobs());
+        let ready = dialogue.prepare(Arc::clone(served), chat.n_top_logprobs());
         ready.await.map(drop)
     };
     checked.await.map_err(|error: Error| error.to_string())
@@ -110,7 +113,7 @@ pub async fn check(served: &Arc<Served>, fields: Map<String, Value>) -> Result<(
 ///
 /// # Errors
 /// The request is refused; the error says why.
-pub fn prompt(served: &Arc<Served>, fields: Map<String, Value>) -> Result<Vec<u32>, String> {
+pub fn prompt(served: &Arc<ServedModel>, fields: Map<String, Value>) -> Result<Vec<u32>, String> {
     let prompt = parsed(served, fields).and_then(|(dialogue, _)| {
         let prompt = dialogue.prompt_for(Arc::clone(served))?;
         Ok(prompt.tokens)
@@ -120,12 +123,17 @@ pub fn prompt(served: &Arc<Served>, fields: Map<String, Value>) -> Result<Vec<u3
 
 /// Why a request with these fields is refused by every model; `None` if it is not.
 pub fn refusal(fields: Map<String, Value>) -> Option<String> {
-    parse(Body::of(fields)).err().map(|error| error.to_string())
+    parse(BodyFields::new(fields))
+        .err()
+        .map(|error| error.to_string())
 }
 
-fn parsed(served: &Served, mut fields: Map<String, Value>) -> Result<(Dialogue, Chat), Error> {
+fn parsed(
+    served: &ServedModel,
+    mut fields: Map<String, Value>,
+) -> Result<(ChatRequest, ChatFields), Error> {
     fields.insert("model".into(), served.name.as_str().into());
-    let (dialogue, chat, _) = parse(Body::of(fields))?;
+    let (dialogue, chat, _) = parse(BodyFields::new(fields))?;
     Ok((dialogue, chat))
 }
 
@@ -142,7 +150,7 @@ impl Reply {
             match event {
                 Event::Text { text, tokens } => {
                     self.n_tokens += tokens.len();
-                    let pieces = self.answers.read(choice, text, tokens);
+                    let pieces = self.answers.parse(choice, text, tokens);
                     self.say(pieces);
                 }
                 Event::DenoisingStep {
@@ -151,7 +159,7 @@ impl Reply {
                     .ready
                     .push_back(ReplyEvent::DenoisingStep { fixed, n_masked }),
                 Event::Done { reason, usage, .. } => {
-                    let pieces = self.answers.rest(choice, reason);
+                    let pieces = self.answers.finish(choice, reason);
                     self.say(pieces);
                     let usage = Usage {
                         reasoning_tokens: self.answers.total().reasoning_tokens,
@@ -177,13 +185,13 @@ impl Reply {
     }
 
     /// The text that was held back because it could still be part of something else, for an answer that is stopped.
-    pub fn stop(&mut self) -> Vec<Piece> {
-        let pieces = self.answers.rest(0, FinishReason::Length);
+    pub fn stop(&mut self) -> Vec<CompletionDelta> {
+        let pieces = self.answers.finish(0, FinishReason::Length);
         self.say(pieces.clone());
         pieces
     }
 
-    fn say(&mut self, pieces: Vec<Piece>) {
+    fn say(&mut self, pieces: Vec<CompletionDelta>) {
         for piece in pieces {
             self.completion.add(piece.clone());
             self.ready.push_back(ReplyEvent::Piece(piece));

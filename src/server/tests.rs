@@ -11,18 +11,18 @@ use axum::http::{StatusCode, header};
 use serde_json::{Value, json};
 use tower_service::Service;
 
-use lab_core::engine::serving::Served;
-use lab_core::engine::{Diffusion, Limits};
+use crate::served::ServedModel;
+use lab_core::engine::{DiffusionOptions, Limits};
 use lab_core::model::Options;
 use lab_core::models;
-use lab_core::models::{Definitions, Source};
+use lab_core::models::{Definitions, ModelSource};
 
 use super::*;
 
 /// The built-in model.
-fn served() -> Served {
+fn served() -> ServedModel {
     let definitions = Definitions::open(&[]).expect("the built-in definitions");
-    let opened = models::open(&Source::of(None), &definitions).expect("the built-in model");
+    let opened = models::open(&ModelSource::of(None), &definitions).expect("the built-in model");
     let options = Options {
         n_ctx_seq: 256,
         ..Options::plain(256, 64)
@@ -34,18 +34,25 @@ fn served() -> Served {
         n_queue: 8,
         n_prefill: 64,
         n_drafted: 0,
-        diffusion: Diffusion::default(),
+        diffusion: DiffusionOptions::default(),
         queue_time: None,
         answer_time: None,
         step_time: None,
     };
-    Served::start(opened, options, limits, Box::new(|_, _| {})).expect("it starts")
+    ServedModel::start(opened, options, limits, Box::new(|_, _| {})).expect("it starts")
 }
 
 fn pool(names: &[&'static str], loader: Loader) -> Arc<Pool> {
-    let sources = names.iter().map(|name| Source::Shipped(name)).collect();
-    let describer: Describer = Arc::new(|_, _| Err("not asked".into()));
-    Arc::new(Pool::new(sources, loader).managed(true, describer, None))
+    let sources = names
+        .iter()
+        .map(|name| ModelSource::BuiltIn(name))
+        .collect();
+    let config = PoolConfig {
+        is_managed: true,
+        opener: Some(Arc::new(|_, _| Err("not asked".into()))),
+        ..PoolConfig::default()
+    };
+    Arc::new(Pool::new(sources, loader, config).expect("no aliases"))
 }
 
 fn router(loader: Loader) -> Router {
@@ -54,7 +61,7 @@ fn router(loader: Loader) -> Router {
 }
 
 /// A loader that takes `time` and tells five times how far it is.
-fn slow(time: Duration, end: fn() -> Result<Started, LoadFault>) -> Loader {
+fn slow(time: Duration, end: fn() -> Result<StartedEngine, LoadError>) -> Loader {
     Arc::new(move |mut wanted| {
         for n in 1..=5 {
             std::thread::sleep(time / 5);
@@ -64,12 +71,12 @@ fn slow(time: Duration, end: fn() -> Result<Started, LoadFault>) -> Loader {
     })
 }
 
-fn loaded() -> Result<Started, LoadFault> {
+fn loaded() -> Result<StartedEngine, LoadError> {
     Ok(served().into())
 }
 
-fn failed() -> Result<Started, LoadFault> {
-    Err(LoadFault::new("it is broken"))
+fn failed() -> Result<StartedEngine, LoadError> {
+    Err(LoadError::new("it is broken"))
 }
 
 /// Status, type and text of an answer.
@@ -164,9 +171,12 @@ async fn a_load_that_is_short_or_asked_for_no_stream_has_its_own_status() {
 #[tokio::test]
 async fn nothing_is_loaded_for_a_request_that_no_model_would_take() {
     let loader: Loader = Arc::new(|_| panic!("nothing is to be loaded"));
-    let split = pool(&["one"], Arc::clone(&loader));
-    let split = Arc::into_inner(split).expect("nobody else has it").split();
-    for pool in [pool(&["one"], loader), Arc::new(split)] {
+    let mut split = pool(&["one"], Arc::clone(&loader));
+    Arc::get_mut(&mut split)
+        .expect("nobody else has it")
+        .config
+        .mode = Mode::Server;
+    for pool in [pool(&["one"], loader), split] {
         let of_app = Arc::clone(&pool);
         let router = app(of_app, Access::default(), Duration::from_secs(30)).expect("threads");
         for is_streamed in [false, true] {
@@ -278,9 +288,9 @@ async fn models_give_way_where_memory_is_short_and_those_in_use_never() {
             .count();
         match MEMORY - n_loaded * MODEL {
             available if available >= MODEL => loaded(),
-            _ => Err(LoadFault {
+            _ => Err(LoadError {
                 lacks_memory: true,
-                ..LoadFault::new("not enough memory")
+                ..LoadError::new("not enough memory")
             }),
         }
     });
@@ -305,7 +315,7 @@ async fn models_give_way_where_memory_is_short_and_those_in_use_never() {
     let started = Instant::now();
     assert!(matches!(
         pool.get("b").await,
-        Err(crate::http::error::Error::Load { .. })
+        Err(crate::http::error::Error::LoadFailed { .. })
     ));
     assert!(
         started.elapsed() < Duration::from_secs(10),

@@ -6,8 +6,8 @@ use std::path::Path;
 use lab_base::weights::safetensors::Checkpoint;
 use serde_json::{Map, Value, json};
 
-use crate::command::{check_refused, printed, scratch, text};
-use crate::server::{Server, with};
+use crate::support::command::{check_refused, printed, scratch, text};
+use crate::support::server::{Server, with};
 
 /// The body of an answer as it came.
 fn bytes(server: &Server, path: &str) -> (String, Vec<u8>) {
@@ -171,7 +171,7 @@ fn large_values_become_a_file_by_themselves_and_old_files_go() {
 }
 
 #[test]
-fn the_command_gives_what_the_server_gives() {
+fn the_command_equals_the_server() {
     let folder = scratch();
     let at = |name: &str| folder.path().join(name);
     let toml = "encoding = 'numbers'\n[lens]\nlayers = [1]\ntop_k = 2\n\
@@ -216,7 +216,7 @@ fn the_command_gives_what_the_server_gives() {
     lab(&["-o", text(&at("a.npz")), "-n", "3"]);
     let n = expected["read"].as_array().expect("tokens").len() as u64;
     let found =
-        lab_core::artifacts::npy::of_archive(&at("a.npz"), "layers.0.out").expect("an archive");
+        lab_core::artifacts::npy::read_archive(&at("a.npz"), "layers.0.out").expect("an archive");
     assert_eq!(found.expect("it is there").shape, [n + 2, 128]);
     let base = ["lab", "run", "tiny-chat", "--text", "a", "--plan"];
     for (plan, more, message) in [

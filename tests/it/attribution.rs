@@ -3,19 +3,19 @@
 use std::sync::Arc;
 
 use lab_base::weights::TensorType;
-use lab_core::arch::{Mode, Resolved};
+use lab_core::arch::{Mode, ResolvedOption};
 use lab_core::model::{Batch, Lab, LabCapture, LabEdit, LabOp, Positions};
 use lab_core::plan::Plan;
 use serde_json::{Value, json};
 
 use crate::goldens::{all_goldens, model, options};
-use crate::server::{Server, with};
+use crate::support::server::{Server, with};
 
 /// The softcap of a model's logits, 0 without.
 fn softcap(plan: &Plan) -> f64 {
     let unit = plan.head.as_ref().and_then(|head| head.unit.as_ref());
     match unit.and_then(|unit| unit.option("softcap")) {
-        Some(Resolved::Float(cap)) => *cap,
+        Some(ResolvedOption::Float(cap)) => *cap,
         _ => 0.0,
     }
 }
@@ -119,7 +119,7 @@ fn a_logit_is_linear_in_the_hidden_state_once_the_scale_of_the_norm_is_known() {
 /// Where no norm follows the output projection, a slot whose heads are zero adds the rest; where an RMS norm without a bias
 /// follows, there is no rest.
 #[test]
-fn what_heads_add_is_what_their_slot_adds_less_its_biases() {
+fn contributions_of_heads_sum_to_their_slot_less_its_biases() {
     let (mut n_compared, mut failures) = ([0, 0], Vec::new());
     for golden in all_goldens() {
         if golden.def.mode == Mode::Encoder || has_transform(&golden.plan) {

@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::command::{Ran, ended, program, scratch};
+use crate::support::command::{Ran, ended, program, scratch};
 use crate::support::{nmse, parse_npy};
 
 /// What the program has, as it says when it refuses another.
@@ -170,7 +170,7 @@ pub(crate) const SMALL: [&str; 8] = [
 ];
 
 #[test]
-fn what_a_device_lacks_is_listed_and_computed_elsewhere() {
+fn operations_that_a_device_lacks_are_listed_and_computed_elsewhere() {
     let (folder, library) = sound();
     let model = synthesised(folder.path(), "llama", &SMALL);
     let rows = |device: &str, lacks: &str| {

@@ -4,11 +4,11 @@
 use lab_base::weights::{Array, Metadata, Value, Weights};
 use lab_core::arch::{Library, parse_common};
 use lab_core::blocks::REGISTRY;
-use lab_core::models::synth::{Request, design};
+use lab_core::models::synth::{SynthRequest, design};
 use lab_core::plan::Plan;
 
 #[test]
-fn mistakes_are_told_with_place_and_advice() {
+fn mistakes_are_reported_with_line_and_advice() {
     let library = Library::open(&REGISTRY, &[]).expect("the built-in definitions are readable");
     let folder =
         std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/fixtures/bad_arch");
@@ -42,7 +42,7 @@ fn built_in_definitions_are_sound() {
 }
 
 #[test]
-fn mistakes_in_what_definitions_share_are_told_with_its_file() {
+fn mistakes_in_shared_parameters_are_reported_with_their_file() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("archs/common.toml");
     let common = std::fs::read_to_string(path).expect("readable");
     let told = |text: &str| parse_common("archs/common.toml", text, &REGISTRY);
@@ -167,7 +167,7 @@ fn a_printed_definition_means_the_same() {
             .check(name, &text)
             .unwrap_or_else(|problems| panic!("{name}: {problems}\n{text}"));
         assert_eq!(again.to_toml(), text, "{name}");
-        let request = Request::default();
+        let request = SynthRequest::default();
         let plan = |def| {
             let (_, plan) = design(def, &request).expect("random weights can be made");
             format!(
@@ -183,7 +183,7 @@ fn a_printed_definition_means_the_same() {
 fn a_value_that_means_not_set_is_told_from_one_that_is_missing() {
     let library = Library::open(&REGISTRY, &[]).expect("the built-in definitions are readable");
     let def = library.get("llama").expect("sound");
-    let (sound, _) = design(&def, &Request::default()).expect("random weights can be made");
+    let (sound, _) = design(&def, &SynthRequest::default()).expect("random weights can be made");
     let key = "llama.attention.head_count";
     let problem = |value: Option<Value>| {
         let mut metadata = Metadata::default();
@@ -235,7 +235,7 @@ fn planned(replaced: &[(&str, &str)]) -> Result<Plan, String> {
         text = text.replacen(old, new, 1);
     }
     let def = library.check("mine.toml", &text).expect("sound in itself");
-    match design(&def, &Request::default()) {
+    match design(&def, &SynthRequest::default()) {
         Ok((_, plan)) => Ok(plan),
         Err(error) => Err(error.to_string()),
     }
@@ -298,7 +298,7 @@ fn a_hidden_layer_has_an_activation() {
 }
 
 #[test]
-fn a_missing_key_is_told_once() {
+fn a_missing_metadata_key_is_reported_once() {
     let missing = "d_head = { key = \"attention.key_length\" }";
     let message = planned(&[("[params]", &format!("[params]\n{missing}"))]).expect_err("no size");
     assert_eq!(

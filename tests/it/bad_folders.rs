@@ -6,11 +6,11 @@ use std::path::Path;
 
 use lab_base::tokenizer;
 use lab_core::models;
-use lab_core::models::{Opened, Source};
+use lab_core::models::{ModelSource, OpenedModel};
 use serde_json::{Map, Value, json};
 
-use crate::command::{Ran, bench, definitions, scratch, text};
-use crate::hf;
+use crate::support::command::{Ran, bench, definitions, scratch, text};
+use crate::support::hf;
 
 /// Three layers of width 48 with six heads of 16, nine files with an index.
 const SOUND: &str = "llama-llama3";
@@ -18,8 +18,8 @@ pub(crate) const CONFIG: &str = "config.json";
 const INDEX: &str = "model.safetensors.index.json";
 const TOKENIZER: &str = "tokenizer.json";
 
-fn open(folder: &Path) -> Result<Opened, models::Error> {
-    models::open(&Source::File(folder.to_owned()), &definitions())
+fn open(folder: &Path) -> Result<OpenedModel, models::Error> {
+    models::open(&ModelSource::File(folder.to_owned()), &definitions())
 }
 
 /// A folder that opens until something is done to it.
@@ -442,7 +442,9 @@ fn a_kind_of_rope_that_nobody_knows_is_refused_by_its_name() {
     for key in ["rope_type", "type"] {
         check(
             set(json!({ key: "elastic", "factor": 2.0 })),
-            &["rope.norm: scaling: `elastic` is none of none, linear, longrope, yarn"],
+            &[
+                "rope.norm: scaling: `elastic` is unknown, expected one of none, linear, longrope, yarn",
+            ],
         );
     }
     // Its tables are what it is about.
@@ -471,7 +473,7 @@ fn keys_of_a_rule_whose_parts_have_their_own_are_refused() {
     std::fs::write(path, map.replace(line, rule)).expect("a writable folder");
     let with = models::Definitions::open(&[archs.path().to_owned()]).expect("readable");
     let folder = Folder::new(SOUND);
-    let source = Source::File(folder.0.path().to_owned());
+    let source = ModelSource::File(folder.0.path().to_owned());
     let error = models::open(&source, &with).expect_err("a rule that does nothing");
     let message = error.to_string();
     let expected = "`rearrange` has no effect here: each part has keys of its own";

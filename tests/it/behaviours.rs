@@ -1,44 +1,10 @@
-//! Behaviours that clients rely on: the list in shared/reference/peers.md, part 5. Tests here and elsewhere have the
-//! numbers of the list in their names: those of this file need no more than the shared server.
-
-use std::collections::BTreeSet;
+//! Behaviours of the chat and completion endpoints that clients rely on, tested with the shared server.
 
 use serde_json::{Value, json};
 
-use crate::server::{Server, with};
-use crate::tidy::sources;
+use crate::support::server::{Server, with};
 
 const COMPLETIONS: &str = "/v1/completions";
-
-/// Numbers in the name of a test: `item_07_...`, `items_12_to_15_17_...`.
-fn numbers(name: &str) -> Vec<u32> {
-    let words = name.strip_prefix("items_").or(name.strip_prefix("item_"));
-    let mut out = Vec::new();
-    let mut is_range = false;
-    for word in words.unwrap_or_default().split('_') {
-        match (word.parse::<u32>(), out.last().copied()) {
-            (Ok(end), Some(start)) if is_range => out.extend(start + 1..=end),
-            (Ok(number), _) => out.push(number),
-            (Err(_), _) if word != "to" => break,
-            _ => {}
-        }
-        is_range = word == "to";
-    }
-    out
-}
-
-#[test]
-fn every_item_of_the_list_has_a_test() {
-    let mut found = BTreeSet::new();
-    for (_, text) in ["tests/it", "src"].map(sources).concat() {
-        let tests = text.split("test]\n").skip(1).map(str::trim_start);
-        let names = tests.map(|test| test.strip_prefix("async ").unwrap_or(test));
-        let names = names.filter_map(|test| test.strip_prefix("fn "));
-        found.extend(names.flat_map(numbers));
-    }
-    let expected: BTreeSet<u32> = (1..=48).collect();
-    assert_eq!(found, expected);
-}
 
 fn choice(answer: &Value) -> &Value {
     &answer["choices"][0]
@@ -88,7 +54,7 @@ fn entries(answer: &Value) -> &Vec<Value> {
 }
 
 #[test]
-fn item_01_top_logprobs_are_0_to_20_and_need_logprobs() {
+fn top_logprobs_are_0_to_20_and_need_logprobs() {
     let server = Server::shared();
     for n in [0, 20] {
         let answer = asked(&server, json!({ "logprobs": true, "top_logprobs": n }));
@@ -106,7 +72,7 @@ fn item_01_top_logprobs_are_0_to_20_and_need_logprobs() {
 }
 
 #[test]
-fn items_06_08_28_characters_of_several_tokens_are_whole_and_have_all_entries() {
+fn characters_of_several_tokens_are_streamed_whole_with_all_logprobs_entries() {
     let server = Server::shared();
     // Each byte of these characters is a token of the vocabulary.
     let text = "né 你好 🙂!";
@@ -133,7 +99,7 @@ fn items_06_08_28_characters_of_several_tokens_are_whole_and_have_all_entries() 
 }
 
 #[test]
-fn item_28_bytes_that_are_no_text_become_one_replacement_each() {
+fn invalid_utf8_becomes_one_replacement_character_per_sequence() {
     let server = Server::shared();
     let (_, tokens) = server.json("POST", "/tokenize", &json!({ "content": "🙂" }));
     let first = tokens["tokens"][0].to_string();
@@ -151,7 +117,7 @@ fn item_28_bytes_that_are_no_text_become_one_replacement_each() {
 }
 
 #[test]
-fn item_11_tokens_of_the_prompt_have_log_probabilities() {
+fn prompt_tokens_have_log_probabilities() {
     let server = Server::shared();
     let answer = asked(&server, json!({ "prompt_logprobs": 2 }));
     let all = answer["prompt_logprobs"].as_array().expect("an array");
@@ -174,7 +140,7 @@ fn item_11_tokens_of_the_prompt_have_log_probabilities() {
 
 /// The texts are forced, so that the place of each stop sequence is known.
 #[test]
-fn items_26_27_stop_sequences_end_texts_at_the_first_of_them() {
+fn text_ends_at_the_first_of_several_stop_sequences() {
     let server = Server::shared();
     let text = "xqjxqz";
     let (_, tokens) = server.json("POST", "/tokenize", &json!({ "content": text }));
@@ -207,7 +173,7 @@ fn items_26_27_stop_sequences_end_texts_at_the_first_of_them() {
 }
 
 #[test]
-fn item_27_what_follows_a_stop_sequence_in_its_token_is_dropped() {
+fn text_after_a_stop_sequence_in_its_token_is_dropped() {
     let server = Server::shared();
     let words = json!({ "content": "the capital and the weather", "with_pieces": true });
     let (_, tokens) = server.json("POST", "/tokenize", &words);
@@ -231,7 +197,7 @@ fn item_27_what_follows_a_stop_sequence_in_its_token_is_dropped() {
 }
 
 #[test]
-fn item_30_choices_of_a_stream_have_their_index_and_one_end_each() {
+fn choices_of_a_stream_have_their_index_and_one_finish_reason_each() {
     let server = Server::shared();
     let request = json!({ "n": 3, "max_tokens": 6, "temperature": 2, "seed": 3, "logprobs": true });
     let mut with_usage = request.clone();
@@ -265,7 +231,7 @@ fn item_30_choices_of_a_stream_have_their_index_and_one_end_each() {
 }
 
 #[test]
-fn item_31_seeds_are_signed_and_say_nothing_without_chance() {
+fn seeds_are_signed_and_have_no_effect_at_temperature_0() {
     let server = Server::shared();
     let all = [json!(0), json!(-1), json!(i64::MIN), json!(i64::MAX)].map(|seed| {
         let answer = asked(&server, json!({ "seed": seed }));
@@ -289,7 +255,7 @@ fn item_31_seeds_are_signed_and_say_nothing_without_chance() {
 }
 
 #[test]
-fn item_33_penalties_count_generated_tokens_alone() {
+fn penalties_count_generated_tokens_only() {
     let server = Server::shared();
     // The same token all the time, which the prompt is full of.
     let (_, tokens) = server.json("POST", "/tokenize", &json!({ "content": "4" }));
@@ -328,7 +294,7 @@ fn item_33_penalties_count_generated_tokens_alone() {
 }
 
 #[test]
-fn item_34_temperatures_are_0_or_more_and_without_chance_the_best_token_comes() {
+fn temperatures_are_0_or_more_and_0_is_greedy() {
     let server = Server::shared();
     let best = content(&asked(&server, json!({ "temperature": 0 }))).to_owned();
     for extra in [
@@ -347,7 +313,7 @@ fn item_34_temperatures_are_0_or_more_and_without_chance_the_best_token_comes() 
 }
 
 #[test]
-fn item_40_developers_are_heard_and_parts_are_joined() {
+fn developer_messages_are_system_messages_and_parts_are_joined() {
     let server = Server::shared();
     let prompt = |messages: Value| {
         let (status, answer) =
@@ -374,7 +340,7 @@ fn item_40_developers_are_heard_and_parts_are_joined() {
 }
 
 #[test]
-fn item_42_an_answer_that_was_begun_goes_on() {
+fn the_last_assistant_message_is_continued() {
     let server = Server::shared();
     let whole = content(&asked(&server, json!({}))).to_owned();
     let (start, rest) = whole.split_at(2);

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use lab_sampling::PARAMETERS;
 use serde_json::{Value, json};
 
-use crate::command::{Ran, ended, printed, program, scratch, text};
-use crate::server::Server;
+use crate::support::command::{Ran, ended, printed, program, scratch, text};
+use crate::support::server::Server;
 use crate::tools::{TAGGED, calling, model, plain_template, serve, template};
 
 /// A conversation with these lines.
@@ -432,7 +432,7 @@ fn calls_are_shown_and_take_their_results() {
 #[test]
 fn a_model_without_a_template_cannot_chat() {
     let folder = scratch();
-    let path = crate::command::made_up(folder.path(), "llama", &[]);
+    let path = crate::support::command::made_up(folder.path(), "llama", &[]);
     let ran = talk(&["-m", text(&path)], "Hi\n");
     assert!(
         ran.code == 1 && ran.err.contains("no chat template"),
@@ -472,7 +472,7 @@ fn a_saved_conversation_is_replaced_only_with_force() {
 }
 
 #[test]
-fn a_full_context_says_what_helps() {
+fn a_full_context_is_an_error_with_a_hint() {
     let long = "word ".repeat(200);
     let ran = talk(&["--ctx", "64"], &format!("{long}\n"));
     for part in ["and the context holds 64", "/undo", "/reset", "--ctx N"] {

@@ -2,10 +2,10 @@
 
 use std::process::Command;
 
-use crate::command::{scratch, text};
-use crate::embeddings::with_vocabulary;
-use crate::hf;
-use crate::server::Server;
+use crate::support::command::{scratch, text};
+use crate::support::hf;
+use crate::support::server::Server;
+use crate::support::vocabulary::with_vocabulary;
 
 /// Where the script installs the packages.
 const FOLDER: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/clients");

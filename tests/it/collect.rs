@@ -8,7 +8,7 @@ use lab_base::weights::folder::plain;
 use lab_base::weights::{TensorType, Weights};
 use serde_json::{Value, json};
 
-use crate::command::{check_refused, printed, program, scratch, text};
+use crate::support::command::{check_refused, printed, program, scratch, text};
 
 const PLAN: &str = "[[captures]]\npoint = 'layers.*.out'\npositions = 'all'\n\
     [[captures]]\npoint = 'layers.1.out'\npositions = 'prompt'\nreduce = 'mean'\n\
@@ -74,7 +74,7 @@ fn prompts(path: &Path, n: usize) {
 }
 
 #[test]
-fn a_run_that_was_interrupted_goes_on_and_gives_the_same() {
+fn an_interrupted_collection_is_resumed_with_the_same_result() {
     let scratch = scratch();
     let at = |name: &str| scratch.path().join(name);
     prompts(&at("prompts.jsonl"), N);
@@ -230,7 +230,7 @@ fn a_run_that_was_interrupted_goes_on_and_gives_the_same() {
 }
 
 #[test]
-fn what_cannot_be_collected_is_refused_with_the_place() {
+fn invalid_collections_are_refused_with_their_line() {
     let scratch = scratch();
     let at = |name: &str| scratch.path().join(name);
     fs::write(at("prompts.jsonl"), "[5, 6]\n").expect("written");

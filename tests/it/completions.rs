@@ -1,9 +1,8 @@
-//! `POST /v1/completions`: shapes, scored prompts, several prompts. Numbers in names are those of the
-//! list of behaviours in shared/reference/peers.md, part 5.
+//! `POST /v1/completions`: shapes, echoed prompts with log-probabilities, several prompts.
 
 use serde_json::{Value, json};
 
-use crate::server::{Server, with};
+use crate::support::server::{Server, with};
 
 const PATH: &str = "/v1/completions";
 
@@ -28,7 +27,7 @@ fn text_of(choice: &Value) -> &str {
 }
 
 #[test]
-fn items_12_to_15_17_scored_prompts_have_the_log_probabilities_of_decoding() {
+fn echoed_prompts_have_the_log_probabilities_of_decoding() {
     let server = Server::start(&[]);
     let generated = complete(&server, json!({ "max_tokens": 6, "logprobs": 3 }));
     let choice = &generated["choices"][0];
@@ -112,7 +111,7 @@ fn items_12_to_15_17_scored_prompts_have_the_log_probabilities_of_decoding() {
 
 /// Clients that score texts drop the last entry, whatever token was generated after the prompt.
 #[test]
-fn item_14_the_token_that_ends_a_completion_has_an_entry() {
+fn the_token_that_ends_a_completion_has_a_logprobs_entry() {
     let server = Server::start(&[]);
     let end = {
         let (status, info) = server.json("GET", "/tokenizer_info", &Value::Null);
@@ -168,7 +167,7 @@ fn item_14_the_token_that_ends_a_completion_has_an_entry() {
 }
 
 #[test]
-fn item_16_every_prompt_has_n_choices() {
+fn every_prompt_has_n_choices() {
     let server = Server::start(&["--parallel", "2"]);
     let (_, one) = server.json(
         "POST",
@@ -207,7 +206,7 @@ fn item_16_every_prompt_has_n_choices() {
 }
 
 #[test]
-fn item_18_the_best_of_several_have_the_highest_mean() {
+fn best_of_returns_the_choices_of_highest_mean_log_probability() {
     let server = Server::start(&[]);
     let extra = json!({
         "best_of": 6, "n": 2, "temperature": 2, "seed": 7, "max_tokens": 5, "logprobs": 0,
@@ -235,7 +234,7 @@ fn item_18_the_best_of_several_have_the_highest_mean() {
 }
 
 #[test]
-fn item_19_a_stream_says_the_same() {
+fn a_streamed_completion_equals_the_whole_one() {
     let server = Server::start(&[]);
     let extra = json!({
         "max_tokens": 6, "logprobs": 2, "echo": true, "n": 2,
@@ -293,7 +292,7 @@ fn item_19_a_stream_says_the_same() {
 }
 
 #[test]
-fn what_cannot_be_completed_is_refused_with_its_field() {
+fn invalid_completion_requests_are_refused_with_their_field() {
     let server = Server::start(&["--strict-fields"]);
     for (extra, param) in [
         (json!({ "prompt": null }), "prompt"),
@@ -438,7 +437,7 @@ fn texts_and_tokens_are_turned_into_each_other() {
 }
 
 #[test]
-fn items_05_10_processed_log_probabilities_are_those_after_all_stages() {
+fn processed_log_probabilities_are_those_after_all_stages() {
     let server = Server::start(&[]);
     let sampling = json!({
         "max_tokens": 6, "logprobs": 20, "temperature": 2, "top_k": 4, "seed": 5, "ignore_eos": true,

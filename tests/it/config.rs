@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
-use crate::server::Server;
+use crate::support::server::Server;
 
 fn serve(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_bench"))
@@ -213,7 +213,7 @@ pub(crate) fn sent(server: &Server, first: &str, headers: &str) -> (u16, String)
 }
 
 #[test]
-fn item_44_keys_are_checked() {
+fn api_keys_are_checked() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("keys");
     std::fs::write(&path, "# two\nsecond\n\nthird \n").expect("it is written");

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::command::{Ran, bench, scratch, text};
-use crate::server::Server;
+use crate::support::command::{Ran, bench, scratch, text};
+use crate::support::server::Server;
 
 fn run(arguments: &[&str]) -> Ran {
     bench(&[&["run", "2+2=?"], arguments].concat())
@@ -40,7 +40,7 @@ fn check_person(text: &str) {
 }
 
 #[test]
-fn the_program_answers_as_it_is_told() {
+fn run_obeys_its_constraint_options() {
     let folder = scratch();
     let write = |name: &str, contents: &str| {
         let path = folder.path().join(name);
@@ -104,7 +104,7 @@ fn content(answer: &Value, choice: usize) -> &str {
 }
 
 #[test]
-fn item_37_the_server_answers_as_it_is_told() {
+fn constraints_of_every_kind_shape_the_answer() {
     let server = Server::start(&[]);
     let format = json!({ "type": "json_schema",
         "json_schema": { "name": "person", "strict": true, "schema": person() } });
@@ -249,7 +249,7 @@ fn forced_tokens_have_the_models_probabilities_and_keep_the_limits() {
 }
 
 #[test]
-fn item_37_constraints_that_cannot_be_used_are_refused_with_their_place() {
+fn invalid_constraints_are_refused_with_field_and_position() {
     let server = Server::start(&[]);
     let schema = |schema: Value| {
         json!({ "response_format": { "type": "json_schema",

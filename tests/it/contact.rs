@@ -7,8 +7,8 @@ use lab_base::weights::gguf::{NewTensor, write};
 use lab_base::weights::{Metadata, Value as Meta, Weights};
 use serde_json::{Value, json};
 
-use crate::command::{Ran, bench, made_up, printed, scratch, text};
-use crate::server::Server;
+use crate::support::command::{Ran, bench, made_up, printed, scratch, text};
+use crate::support::server::Server;
 
 /// The model built into the program, as a file.
 fn shipped() -> PathBuf {
@@ -114,7 +114,7 @@ fn logits_that_are_not_finite_end_the_answer_with_the_first_value() {
 }
 
 #[test]
-fn item_25_an_error_is_a_status_before_the_first_byte_and_an_event_after_it() {
+fn an_error_is_a_status_before_the_first_byte_and_an_event_after_it() {
     let folder = scratch();
     let server = Server::start(&["-m", text(&overflowing(folder.path()))]).expecting_errors();
     let messages = json!([{ "role": "user", "content": "2+2=?" }]);
@@ -273,7 +273,7 @@ fn refused(path: &Path, expected: &str) {
 }
 
 #[test]
-fn what_is_no_model_is_told_as_what_it_is() {
+fn paths_that_are_no_models_are_described() {
     let folder = scratch();
     let at = |name: &str| folder.path().join(name);
     for (name, ty, expected) in [
@@ -393,7 +393,7 @@ fn folders_that_lack_something_say_what() {
 }
 
 #[test]
-fn folders_of_models_do_not_offer_what_is_none() {
+fn folders_list_only_models() {
     let folder = scratch();
     std::fs::copy(shipped(), folder.path().join("model.gguf")).expect("a writable folder");
     changed(
@@ -403,7 +403,10 @@ fn folders_of_models_do_not_offer_what_is_none() {
         true,
     );
     let found = lab_core::models::list(folder.path()).expect("a folder");
-    let names: Vec<String> = found.iter().map(lab_core::models::Source::name).collect();
+    let names: Vec<String> = found
+        .iter()
+        .map(lab_core::models::ModelSource::name)
+        .collect();
     assert_eq!(names, ["model"]);
 }
 
@@ -414,7 +417,7 @@ fn doctor(arguments: &[&str]) -> (Ran, Value) {
 }
 
 #[test]
-fn the_doctor_tells_in_ten_lines_what_runs() {
+fn doctor_reports_in_ten_lines_what_runs() {
     let page = printed(&["doctor"]);
     assert!(page.lines().count() <= 10, "{page}");
     for part in [
@@ -450,7 +453,7 @@ fn the_doctor_tells_in_ten_lines_what_runs() {
 }
 
 #[test]
-fn the_doctor_tells_what_keeps_a_model_from_running() {
+fn doctor_reports_why_a_model_does_not_run() {
     let folder = scratch();
     let unknown = [("general.architecture", string("somethingelse"))];
     let path = changed(folder.path(), "unknown.gguf", &unknown, true);
@@ -475,7 +478,7 @@ fn the_doctor_tells_what_keeps_a_model_from_running() {
 }
 
 #[test]
-fn what_all_layers_lack_is_told_once() {
+fn problems_of_all_layers_are_reported_once() {
     let folder = scratch();
     let weights = weights::open(&shipped()).expect("it is there");
     let path = folder.path().join("bare.gguf");

@@ -8,10 +8,10 @@ use lab_base::ggml;
 use lab_base::weights::{Metadata, TensorType, Value, Weights};
 use lab_core::models;
 use lab_core::models::convert::{to_folder, to_gguf};
-use lab_core::models::synth::{Request, synth};
-use lab_core::models::{Opened, Source};
+use lab_core::models::synth::{SynthRequest, synth};
+use lab_core::models::{ModelSource, OpenedModel};
 
-use crate::command::{bench_in, definitions, ended, scratch};
+use crate::support::command::{bench_in, definitions, ended, scratch};
 use crate::support::{PATHS, logits, middle_nmse, nmse};
 
 /// Dense with a head of its own and with the token table as head, experts, states of two kinds.
@@ -30,7 +30,7 @@ const SHARD_BYTES: u64 = 5 << 30;
 fn synthesised(folder: &Path, arch: &str, with: &[&str], ty: TensorType) -> PathBuf {
     let definitions = definitions();
     let def = definitions.archs.get(arch).expect("it is built in");
-    let request = Request {
+    let request = SynthRequest {
         seed: 11,
         set: vec![("n_embd".into(), "256".into())],
         meta: vec![],
@@ -43,12 +43,12 @@ fn synthesised(folder: &Path, arch: &str, with: &[&str], ty: TensorType) -> Path
     path
 }
 
-fn open(path: &Path) -> Opened {
-    let source = Source::File(path.to_owned());
+fn open(path: &Path) -> OpenedModel {
+    let source = ModelSource::File(path.to_owned());
     models::open(&source, &definitions()).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn compute(model: &Opened) -> Vec<f32> {
+fn compute(model: &OpenedModel) -> Vec<f32> {
     let found = logits(&model.def, &model.weights, &TOKENS, &PATHS[0]);
     found.expect("an exact path").expect("the model runs")
 }
@@ -120,7 +120,7 @@ fn a_file_comes_back_from_a_folder_bit_for_bit() {
 }
 
 #[test]
-fn a_type_at_load_gives_what_the_converted_file_gives_and_stays_near_f32() {
+fn quantising_at_load_equals_the_converted_file_and_is_near_f32() {
     // Bounds of the NMSE of a matrix: with a largest value of 2.3 standard deviations in 32, steps of
     // s are an error of s^2 / 12; floats of m significant bits one of
     // at most 4^-m / 3.
@@ -194,7 +194,7 @@ fn what_weighs_most_gets_more_bits_and_small_things_stay() {
         let path = synthesised(scratch.path(), arch, with, TensorType::F32);
         open(&path).quantised(ty).expect("a type that can be made")
     };
-    let check = |model: &Opened, expected: &[(&str, TensorType)]| {
+    let check = |model: &OpenedModel, expected: &[(&str, TensorType)]| {
         for (name, ty) in expected {
             let tensor = model
                 .weights
@@ -378,7 +378,7 @@ fn a_broken_run_leaves_nothing_behind() {
 }
 
 #[test]
-fn what_is_there_is_only_replaced_when_asked() {
+fn existing_files_are_replaced_only_on_request() {
     let scratch = scratch();
     let model = open(&synthesised(scratch.path(), "qwen3", &[], TensorType::F32));
     let write = |path: &Path, shard_bytes: u64, replaces: bool| {
@@ -431,7 +431,7 @@ fn hostile_folders_are_refused_with_their_place() {
     let sound = std::fs::read_to_string(&config).expect("a configuration");
     let refused = |text: &str, parts: &[&str]| {
         std::fs::write(&config, text).expect("a writable folder");
-        let source = Source::File(folder.clone());
+        let source = ModelSource::File(folder.clone());
         let message = models::open(&source, &definitions())
             .expect_err("no sound folder")
             .to_string();
@@ -472,7 +472,7 @@ fn hostile_folders_are_refused_with_their_place() {
 }
 
 #[test]
-fn the_program_converts_and_runs_what_it_wrote() {
+fn convert_writes_files_that_run() {
     let scratch = scratch();
     let bench = |arguments: &[&str]| {
         let ran = bench_in(scratch.path(), arguments);

@@ -6,10 +6,10 @@
 use std::collections::BTreeSet;
 
 use lab_base::weights::TensorType;
-use lab_core::arch::{Mode, Resolved};
+use lab_core::arch::{Mode, ResolvedOption};
 use lab_core::models::synth::design;
-use lab_core::plan::{KeysOf, Plan, StatePlan, Unit};
-use lab_inspect::describe::{describe, groups, shares};
+use lab_core::plan::{KeyTokens, Plan, StatePlan, Unit};
+use lab_inspect::describe::{describe, layer_groups, weight_shares};
 
 use crate::diagrams::{cases, is_seen, window};
 use crate::goldens::{library, request};
@@ -41,7 +41,7 @@ fn check_number(name: &str, unit: &Unit, text: &str) {
 fn check(name: &str, plan: &Plan) {
     let text = describe(plan);
     let mut told = vec![0; plan.layers.len()];
-    for group in groups(plan) {
+    for group in layer_groups(plan) {
         let is_told = text.to_lowercase().contains(&group.text.to_lowercase());
         assert!(is_told, "{name}: {}\n{text}", group.text);
         for at in &group.layers {
@@ -99,7 +99,7 @@ fn what_is_told_of_every_golden_is_so() {
 }
 
 #[test]
-fn patterns_of_layers_are_told_as_such() {
+fn repeating_patterns_of_layers_are_described() {
     let plan = plan_of("gemma3", "block_count=26 n_swa=512");
     check("26 layers", &plan);
     let text = describe(&plan);
@@ -108,7 +108,7 @@ fn patterns_of_layers_are_told_as_such() {
 }
 
 #[test]
-fn layers_that_differ_one_by_one_are_told_with_bounds() {
+fn layers_that_differ_in_numbers_are_described_with_ranges() {
     // Numbers of heads that follow no pattern: more kinds than anybody reads.
     let mut state = 1u32;
     let mut next = |n: u32| {
@@ -131,7 +131,7 @@ fn layers_that_differ_one_by_one_are_told_with_bounds() {
 fn every_tensor_has_one_share() {
     for case in cases() {
         let (name, plan) = (&case.golden.name, case.plan());
-        let shares = shares(plan);
+        let shares = weight_shares(plan);
         let bytes: u64 = shares.iter().map(|share| share.bytes).sum();
         let n: usize = shares.iter().map(|share| share.n_tensors).sum();
         let weights: u64 = shares.iter().map(|share| share.n_weights).sum();
@@ -149,7 +149,7 @@ fn a_token_reads_the_keys_that_it_sees() {
     plans.push(plan_of("llama4", "chunk=8"));
     let chunks = plans.iter().flat_map(|plan| &plan.caches).filter(|cache| {
         let options = &cache.unit.options;
-        options.contains(&Resolved::Choice("chunked")) && cache.window() == Some(8)
+        options.contains(&ResolvedOption::Choice("chunked")) && cache.window() == Some(8)
     });
     assert!(chunks.count() > 0, "a model has small chunks");
     let of_keys = |plan: &&Plan| plan.caches.iter().all(|cache| cache.span().is_none());
@@ -157,7 +157,7 @@ fn a_token_reads_the_keys_that_it_sees() {
     for (plan, position) in plans.flat_map(|plan| (0..40).map(move |at| (plan, at))) {
         let rows = plan.units().filter_map(|unit| match unit.state.as_ref()? {
             // Keys of the layers that read the source are gone.
-            StatePlan::KeyValue(rows) if plan.caches[rows.cache].keys == KeysOf::Pass => None,
+            StatePlan::KeyValue(rows) if plan.caches[rows.cache].keys == KeyTokens::Pass => None,
             StatePlan::KeyValue(rows) => Some((unit, rows)),
             StatePlan::Recurrent(_) => None,
         });
@@ -171,7 +171,7 @@ fn a_token_reads_the_keys_that_it_sees() {
                 let (top, span) = (top?, span?);
                 // A block that is not whole is read as well, where whole blocks have one key.
                 let tail = match of.option("pooled") {
-                    Some(Resolved::Bool(true)) => seen % span,
+                    Some(ResolvedOption::Bool(true)) => seen % span,
                     _ => 0,
                 };
                 let few = (seen - tail > top * span).then_some(top * span + tail);

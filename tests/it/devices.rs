@@ -13,12 +13,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use lab_base::ggml::rpc;
 use lab_core::arch::Mode;
 use lab_core::model::{Batch, Model, Options};
-use lab_core::plan::Share;
+use lab_core::plan::DeviceShare;
 
-use crate::command::Port;
 use crate::goldens::{EXACT, Golden, Turns, all_goldens, golden, options, sourced};
-use crate::process::eventually;
+use crate::support::command::Port;
 use crate::support::nmse;
+use crate::support::process::eventually;
 
 /// A worker process, and the bytes that went to and from it, if they are counted.
 pub(crate) struct Worker {
@@ -134,7 +134,7 @@ const SPLITS: [(&str, Split, bool); 4] = [
 fn placed(golden: &Golden, workers: &[Worker; 2], split: Split, options: Options) -> Model {
     let mut plan = golden.plan.clone();
     let shares = workers.iter().zip(split(plan.n_placeable()));
-    let shares = shares.map(|(worker, n_layers)| Share {
+    let shares = shares.map(|(worker, n_layers)| DeviceShare {
         device: worker.device.clone(),
         n_layers,
     });
@@ -203,7 +203,7 @@ impl<'a> Reader<'a> {
         self.model.forward(&batch).expect("the pass runs");
         self.elsewhere.see(self.model);
         let (rows, _) = self.model.results();
-        for (row, (id, at)) in rows.chunks_exact(width).zip(&batch.places) {
+        for (row, (id, at)) in rows.chunks_exact(width).zip(&batch.positions) {
             if !OTHERS.contains(id) {
                 let at = *at as usize * width;
                 self.found.extend_from_slice(row);

@@ -5,22 +5,22 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use lab_core::arch::{ArchDef, Library};
-use lab_core::models::synth::{Request, design};
-use lab_inspect::diagram::compare::{Comparison, Level, summary};
-use lab_inspect::diagram::{Drawing, Sample, svg, variants};
+use lab_core::models::synth::{SynthRequest, design};
+use lab_inspect::diagram::compare::{Comparison, DifferenceLevel, summary};
+use lab_inspect::diagram::{Drawing, TracedPlan, svg, variants};
 
-use crate::command::{Ran, bench, made_up, scratch, text};
 use crate::diagram_html::with_texts;
 use crate::diagrams::{all_variants, cases, check_layout};
 use crate::goldens::library;
+use crate::support::command::{Ran, bench, made_up, scratch, text};
 
 /// Pairs that are told apart by very different things.
 const PAIRS: &str = "llama qwen3, llama gptneox, llama llama-moe, gemma3 gemma4, mamba mamba2, bert llama, \
     deepseek2 llama-moe, falcon-h1 granitehybrid, llada llama, gpt-oss qwen3moe, qwen35moe kimi-linear, \
     gemma4-moe gemma4";
 
-fn drawing_of(name: &str, def: &ArchDef, request: &Request) -> Drawing {
-    let sample = Sample::of_definition(name, def, request).expect("it can be drawn");
+fn drawing_of(name: &str, def: &ArchDef, request: &SynthRequest) -> Drawing {
+    let sample = TracedPlan::of_definition(name, def, request).expect("it can be drawn");
     Drawing::new(def, &sample)
 }
 
@@ -121,7 +121,7 @@ fn edits(library: &Library) -> Vec<(String, &'static str, [String; 2])> {
 }
 
 #[test]
-fn one_edit_is_told_as_that_edit() {
+fn one_edit_of_a_definition_is_reported_as_that_edit() {
     let library = library();
     let mut all = String::new();
     for (what, arch, texts) in edits(&library) {
@@ -130,7 +130,7 @@ fn one_edit_is_told_as_that_edit() {
             let def = checked.unwrap_or_else(|e| panic!("{what}: {e:?}\n{}", texts[side]));
             let mut request = match arch {
                 "gemma3" => variants(&def).remove(0).1,
-                _ => Request::default(),
+                _ => SynthRequest::default(),
             };
             if what == "biases" && side == 1 {
                 request.with = ["attn_q.bias", "attn_k.bias"].map(str::to_owned).into();
@@ -159,18 +159,18 @@ fn other_sizes_are_numbers_of_files() {
     let def = library().get("llama").expect("sound");
     let requests = [("2", "64"), ("3", "96")].map(|(layers, width)| {
         let set = [("block_count", layers), ("feed_forward_length", width)];
-        Request {
+        SynthRequest {
             set: set.map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
-            ..Request::default()
+            ..SynthRequest::default()
         }
     });
     let [a, b] = requests.each_ref().map(|request| {
         let (_, plan) = design(&def, request).expect("it can be made");
-        Drawing::new(&def, &Sample::new("m", plan, false).expect("a graph"))
+        Drawing::new(&def, &TracedPlan::new("m", plan, false).expect("a graph"))
     });
     let comparison = check("sizes", &a, &b);
     let mut levels = comparison.findings.iter().map(|finding| finding.level);
-    assert!(levels.len() > 1 && levels.all(|level| level == Level::Sizes));
+    assert!(levels.len() > 1 && levels.all(|level| level == DifferenceLevel::Sizes));
     let text = summary(&comparison);
     assert!(text.contains("| layers | 2 | 3 |"), "{text}");
     assert!(text.contains("Both compute the same."), "{text}");

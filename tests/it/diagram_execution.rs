@@ -5,14 +5,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lab_base::ggml::{GraphOp, Origin};
-use lab_core::arch::{Mode, Resolved};
+use lab_base::ggml::{GraphOp, OpSource};
+use lab_core::arch::{Mode, ResolvedOption};
 use lab_core::model::{Options, STATE_PIECES};
-use lab_core::plan::{KeysOf, Pooling};
-use lab_inspect::describe::shares;
+use lab_core::plan::{KeyTokens, Pooling};
+use lab_inspect::describe::weight_shares;
 use lab_inspect::diagram::svg;
-use lab_inspect::diagram::svg::Item;
-use lab_inspect::diagram::{Held, MASK, Picture, Read, SMALL, Scene, WINDOW};
+use lab_inspect::diagram::svg::DrawItem;
+use lab_inspect::diagram::{
+    BytesHeld, BytesRead, MASK_TOKENS, SMALL_WINDOW, Scene, ScenePicture, TEXT_TOKENS,
+};
 
 use crate::diagrams::{Case, after_pass, as_drawn, cases, check_layout, is_seen, window};
 use crate::goldens::model;
@@ -59,7 +61,7 @@ fn is_view(step: &GraphOp) -> bool {
 fn written(steps: &[GraphOp], step: &GraphOp) -> Option<(String, u64)> {
     let leaves = step.sources.iter();
     let leaves = leaves.filter_map(|source| match behind(steps, source, is_view) {
-        Origin::Leaf(name) => Some(name),
+        OpSource::Leaf(name) => Some(name),
         _ => None,
     });
     let leaves: Vec<String> = leaves.collect();
@@ -98,7 +100,7 @@ fn traffic(case: &Case, steps: &[GraphOp]) -> Traffic {
         }
         for source in step.sources.iter().filter(|_| !step.is_view) {
             match behind(steps, source, is_view) {
-                Origin::Op(at) => {
+                OpSource::Op(at) => {
                     let is_row =
                         |name: &String| name.ends_with(".cache_k") || name.ends_with(".cache_v");
                     let name = written(steps, &steps[at]).map(|(name, _)| name);
@@ -106,7 +108,7 @@ fn traffic(case: &Case, steps: &[GraphOp]) -> Traffic {
                     let reads = owner.map(|owner| vec![owner as u64, step.shape[0]]);
                     all.extend(reads.map(|reads| (("reads", layer), reads)));
                 }
-                Origin::Leaf(name) if name.contains(".state_") => {
+                OpSource::Leaf(name) if name.contains(".state_") => {
                     all.insert(("recurs", layer), vec![]);
                 }
                 _ => {}
@@ -132,31 +134,31 @@ fn facts_told(case: &Case) -> Shown {
     for scene in &case.drawings[0].scenes {
         let own = case.layers(&scene.kinds);
         match &scene.picture {
-            Picture::Prefill([keys, states]) => {
+            ScenePicture::Prefill([keys, states]) => {
                 tell("writes keys", case.layers(keys), &[]);
                 tell("writes a state", case.layers(states), &[]);
             }
-            Picture::Decode([keys, states]) => {
+            ScenePicture::Decode([keys, states]) => {
                 tell("reads keys", case.layers(keys), &[]);
                 tell("reads a state", case.layers(states), &[]);
             }
-            Picture::State => {
+            ScenePicture::State => {
                 let sizes: Vec<u64> = scene.facts.iter().flat_map(|f| numbers(f)).collect();
                 own.into_iter()
                     .for_each(|at| states.entry(at).or_default().extend(&sizes));
             }
-            Picture::Shared(loans) => {
+            ScenePicture::Shared(loans) => {
                 for (owner, readers) in loans {
                     let readers = readers.iter().copied().collect();
                     assert!(own.is_superset(&readers), "{}", case.golden.name);
                     tell("borrows", readers, &[*owner as u64]);
                 }
             }
-            Picture::Latent(row) => {
+            ScenePicture::Latent(row) => {
                 let (k, v) = row.expect("there is a file");
                 tell("latent", own, &[k, v]);
             }
-            Picture::Experts(numbers) => {
+            ScenePicture::Experts(numbers) => {
                 let (used, all) = numbers.expect("there is a file");
                 tell("experts", own, &[used, all]);
             }
@@ -200,7 +202,7 @@ fn facts_run(case: &Case) -> Shown {
         }
     }
     for step in steps.iter().filter(|step| step.op == "MUL_MAT_ID") {
-        let Origin::Weight(weight) = behind(&steps, &step.sources[0], is_view) else {
+        let OpSource::Weight(weight) = behind(&steps, &step.sources[0], is_view) else {
             panic!("{}: experts are weights", case.golden.name);
         };
         if case.plan().tensors[weight].name.contains(".lora_") {
@@ -245,17 +247,17 @@ fn windows_are_those_of_the_plan() {
         let (name, is_causal) = (&case.golden.name, case.is_causal());
         let mut told = BTreeMap::new();
         for scene in &case.drawings[0].scenes {
-            let Picture::Window { rule, evicts, rows } = &scene.picture else {
+            let ScenePicture::Window { rule, evicts, rows } = &scene.picture else {
                 continue;
             };
             assert_eq!(*evicts, is_causal, "{name}");
             let size = numbers(&scene.line)[0];
             // The picture follows the same rule.
-            let small = (*rule, size.min(SMALL.into()));
+            let small = (*rule, size.min(SMALL_WINDOW.into()));
             for (query, seen) in rows {
                 let q = (*query).into();
                 let sees = |k: &u64| (*k <= q || !is_causal) && is_seen(small, q, *k);
-                let keys = (0..WINDOW.into()).filter(sees);
+                let keys = (0..TEXT_TOKENS.into()).filter(sees);
                 let is_right = keys.eq(seen.clone().map(u64::from));
                 assert!(is_right, "{name}: {query}: {seen:?}");
             }
@@ -273,15 +275,15 @@ fn windows_are_those_of_the_plan() {
 fn what_is_read_at_once_is_told_with_what_becomes_of_it() {
     for case in cases() {
         let (name, plan) = (&case.golden.name, case.plan());
-        let is_whole = |scene: &&Scene| matches!(scene.picture, Picture::Whole { .. });
+        let is_whole = |scene: &&Scene| matches!(scene.picture, ScenePicture::Whole { .. });
         let n_whole = case.drawings[0].scenes.iter().filter(is_whole).count();
         assert_eq!(n_whole, usize::from(!case.is_causal()), "{name}");
         for scene in &case.drawings[0].scenes {
-            let Picture::Whole { seen, pooling } = &scene.picture else {
+            let ScenePicture::Whole { seen, pooling } = &scene.picture else {
                 continue;
             };
             let is_all = case.windows().len() < plan.layers.len();
-            let is_drawn = seen.iter().all(|keys| *keys == (0..MASK));
+            let is_drawn = seen.iter().all(|keys| *keys == (0..MASK_TOKENS));
             let is_told = scene.line.contains("attends to all others");
             assert_eq!([is_drawn, is_told], [is_all; 2], "{name}");
             let expected = (plan.mode == Mode::Encoder).then(|| plan.pooling());
@@ -299,7 +301,7 @@ fn what_is_read_at_once_is_told_with_what_becomes_of_it() {
 }
 
 #[test]
-fn what_a_token_reads_and_keeps_is_what_the_loaded_model_does() {
+fn bytes_read_and_kept_per_token_equal_those_of_the_loaded_model() {
     let mut n_compared = 0;
     for case in cases() {
         let kept = &case.drawings[0].kept;
@@ -307,8 +309,8 @@ fn what_a_token_reads_and_keeps_is_what_the_loaded_model_does() {
         assert!(case.is_causal() || is_nothing, "{}", case.golden.name);
         for scene in &case.drawings[0].scenes {
             match &scene.picture {
-                Picture::Keeps(held) => check_keeps(case, held),
-                Picture::Reads(told) => {
+                ScenePicture::Keeps(held) => check_keeps(case, held),
+                ScenePicture::Reads(told) => {
                     check_reads(case, told);
                     n_compared += 1;
                 }
@@ -319,7 +321,7 @@ fn what_a_token_reads_and_keeps_is_what_the_loaded_model_does() {
     assert!(n_compared > 50, "{n_compared}");
 }
 
-fn check_reads(case: &Case, told: &Read) {
+fn check_reads(case: &Case, told: &BytesRead) {
     let (name, plan) = (&case.golden.name, case.plan());
     let (read, steps) = case.steps(1);
     let sum: u64 = told.weights.iter().map(|(_, bytes)| bytes).sum();
@@ -331,7 +333,7 @@ fn check_reads(case: &Case, told: &Read) {
     assert_eq!(sum, read, "{name}: weights");
     // Of experts and of tables some rows are read, of others all, once for each run of a layer; divisors of rope by each
     // product that they are for, routers of mixes by reading and by writing. Of `time mixing` files hold more than is read.
-    let shares = shares(plan);
+    let shares = weight_shares(plan);
     let is_looped = plan.layers.iter().any(|of| of.depth != of.il);
     // A norm that two slots have is read by each.
     let slots = plan.layers.iter().flat_map(|layer| &layer.slots);
@@ -373,7 +375,7 @@ fn check_reads(case: &Case, told: &Read) {
     let few_of = |n: u64| {
         let (top, span) = (option("top")?, option("span")?);
         let tail = match selection?.option("pooled") {
-            Some(Resolved::Bool(true)) => n % span,
+            Some(ResolvedOption::Bool(true)) => n % span,
             _ => 0,
         };
         (n - tail > top * span).then_some(top * span + tail)
@@ -394,14 +396,14 @@ fn check_reads(case: &Case, told: &Read) {
         });
         // Keys of a source were written by an earlier pass.
         let kept = plan.key_values().map(|(_, rows)| rows);
-        let kept = kept.filter(|rows| plan.caches[rows.cache].keys == KeysOf::Source);
+        let kept = kept.filter(|rows| plan.caches[rows.cache].keys == KeyTokens::Source);
         let of_source: u64 = kept.map(|rows| 2 * n * (rows.k + rows.v)).sum();
         let read = read.sum::<u64>() + of_source;
         assert_eq!(*bytes, read, "{name}: keys of {n}");
     }
 }
 
-fn check_keeps(case: &Case, held: &[Held]) {
+fn check_keeps(case: &Case, held: &[BytesHeld]) {
     let name = &case.golden.name;
     let bytes = |n_ctx: usize, n_seqs: usize| {
         let model = model(case.golden, as_drawn(n_ctx, n_seqs));
@@ -435,8 +437,8 @@ fn without_a_file_scenes_have_symbols() {
     for case in cases() {
         for scene in &case.drawings[1].scenes {
             let has_number = match &scene.picture {
-                Picture::Latent(numbers) | Picture::Experts(numbers) => numbers.is_some(),
-                Picture::Reads(_) | Picture::Keeps(_) => true,
+                ScenePicture::Latent(numbers) | ScenePicture::Experts(numbers) => numbers.is_some(),
+                ScenePicture::Reads(_) | ScenePicture::Keeps(_) => true,
                 _ => false,
             };
             assert!(!has_number, "{}: {}", case.golden.name, scene.title);
@@ -460,7 +462,7 @@ fn cards_of_scenes_hold_their_texts() {
                 let piece = svg::execution(drawing, room);
                 check_layout(&case.golden.name, &piece);
                 let cards = piece.items.iter().filter_map(|item| match item {
-                    Item::Box(rect, _, "frame") => Some(*rect),
+                    DrawItem::Box(rect, _, "frame") => Some(*rect),
                     _ => None,
                 });
                 let cards: Vec<svg::Rect> = cards.collect();

@@ -6,14 +6,16 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::LazyLock;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use lab_inspect::diagram::html::page;
-use lab_inspect::diagram::{Drawing, OpShape, Part, Slot};
+use lab_inspect::diagram::{Drawing, OpShape, Slot, UnitBox};
 use roxmltree::{Document, Node};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::command::{check_refused, printed, scratch, text};
 use crate::diagrams::{Case, all_variants, cases};
+use crate::support::command::{check_refused, printed, scratch, text};
 
 /// Every definition with symbols, in all variants, and every golden with numbers; each with its page.
 static CASES: LazyLock<Vec<(&Drawing, String)>> = LazyLock::new(|| {
@@ -81,7 +83,7 @@ impl<'a> Reader<'a, '_> {
     }
 
     /// A part that is seen in a view, with its operations and weights.
-    fn part(&mut self, view: &str, part: &'a Part) {
+    fn part(&mut self, view: &str, part: &'a UnitBox) {
         let (name, at) = (self.name, part.id.as_str());
         let opened = groups(self.views[view], "opened");
         self.learn(at);
@@ -105,12 +107,12 @@ impl<'a> Reader<'a, '_> {
 }
 
 #[test]
-fn every_name_leads_to_a_picture_and_to_what_is_told_of_it() {
+fn every_name_in_a_page_has_a_picture_and_data() {
     for (drawing, page) in &*CASES {
         let (name, text) = (&drawing.name, body_of(page));
         let body = Document::parse(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
         let data = data(&body);
-        let parts: Vec<&Part> = drawing.parts().collect();
+        let parts: Vec<&UnitBox> = drawing.parts().collect();
         assert_eq!(data["parts"], serde_json::json!(parts), "{name}");
         let views = body.descendants().filter(|node| has_class(node, "view"));
         let views = views.map(|node| (node.attribute("data-view").unwrap(), node));
@@ -169,7 +171,7 @@ fn scripts_of_a_page_find_what_they_read() {
 }
 
 #[test]
-fn a_page_asks_nobody() {
+fn a_page_loads_nothing_from_elsewhere() {
     const FOREIGN: &str =
         "http: https: //cdn src= url( @import fetch( XMLHttp WebSocket style= onclick onload eval(";
     let head = |(drawing, page): &(&Drawing, String)| {
@@ -182,7 +184,7 @@ fn a_page_asks_nobody() {
     assert!(policy.starts_with("default-src 'none'; "));
     for tag in ["style", "script"] {
         let text = between(&first, &format!("<{tag}>"), &format!("</{tag}>"));
-        let sum = base64::encode(Sha256::digest(text.as_bytes()));
+        let sum = BASE64_STANDARD.encode(Sha256::digest(text.as_bytes()));
         let allowed = format!("{tag}-src 'sha256-{sum}'");
         assert!(text.len() > 5000 && policy.contains(&allowed), "{tag}");
     }

@@ -7,35 +7,37 @@ use std::path::Path;
 use std::time::Duration;
 
 use lab_base::util::measure::thread_time;
-use lab_inspect::diagram::overlay::{First, Home, Number, Overlay, Place, Problem};
-use lab_inspect::diagram::{Drawing, LEVELS, Note, Slot, svg};
+use lab_inspect::diagram::overlay::{
+    BoxId, BoxInLayer, FirstDifference, Measurement, Overlay, OverlayError,
+};
+use lab_inspect::diagram::{BoxNote, Drawing, LEVELS, Slot, svg};
 use serde_json::{Value, json};
 
-use crate::command::{bench, check_refused, made_up, printed, scratch, text};
 use crate::diagrams::{Case, cases, check_layout};
 use crate::faults;
 use crate::goldens::{EXACT, golden, library};
+use crate::support::command::{bench, check_refused, made_up, printed, scratch, text};
 
-fn put(case: &Case, overlay: &Overlay) -> Result<Drawing, Problem> {
+fn put(case: &Case, overlay: &Overlay) -> Result<Drawing, OverlayError> {
     let mut drawing = case.drawings[0].clone();
-    overlay.put(&mut drawing, &case.samples[0], &case.golden.name)?;
+    overlay.apply(&mut drawing, &case.samples[0], &case.golden.name)?;
     Ok(drawing)
 }
 
 /// The box of each number.
-fn places(case: &Case, overlay: &Overlay) -> Vec<Option<Place>> {
+fn places(case: &Case, overlay: &Overlay) -> Vec<Option<BoxInLayer>> {
     overlay.places(&case.drawings[0], &case.samples[0])
 }
 
 /// Both pictures, in which texts do not meet.
-fn check_pictures(name: &str, drawing: &Drawing) -> [svg::Piece; 2] {
+fn check_pictures(name: &str, drawing: &Drawing) -> [svg::Fragment; 2] {
     let pieces = [svg::stack(drawing), svg::layers(drawing)];
     pieces.iter().for_each(|piece| check_layout(name, piece));
     pieces
 }
 
 /// The seconds that a note tells, with three digits.
-fn seconds(note: &Note, title: &str) -> f64 {
+fn seconds(note: &BoxNote, title: &str) -> f64 {
     let unit = match title.rsplit(' ').next() {
         Some("s") => 1.0,
         Some("ms") => 1e-3,
@@ -83,7 +85,7 @@ fn times_of_boxes_add_up_to_those_of_the_pass() {
 /// The numbers that are shown, and what is told as outside, are the whole.
 fn check_times(name: &str, drawing: &Drawing, overlay: &Overlay, total: f64) {
     let legend = drawing.overlay.as_ref().unwrap();
-    let told = |note: &Note| seconds(note, &legend.title);
+    let told = |note: &BoxNote| seconds(note, &legend.title);
     let is_sum = |parts: &[f64], whole: f64| {
         let sum: f64 = parts.iter().sum();
         let is_near = (sum - whole).abs() <= 0.01 * sum.max(whole);
@@ -113,7 +115,7 @@ fn check_times(name: &str, drawing: &Drawing, overlay: &Overlay, total: f64) {
 }
 
 /// An operation is in the part or slot of its path, and in its layer.
-fn check_place(case: &Case, number: &Number, place: Option<Place>) {
+fn check_place(case: &Case, number: &Measurement, place: Option<BoxInLayer>) {
     let (name, path) = (&case.golden.name, &number.path);
     let op = number.op.as_ref().expect("a profile has operations");
     let Some((home, layer)) = place else {
@@ -121,9 +123,9 @@ fn check_place(case: &Case, number: &Number, place: Option<Place>) {
         return;
     };
     let (part, own) = match home {
-        Home::Op(part, own) => (part, Some(own)),
-        Home::Part(part) => (part, None),
-        Home::Slot(..) => return assert_eq!(op.kind, "wiring", "{name}: {path}"),
+        BoxId::Op(part, own) => (part, Some(own)),
+        BoxId::Part(part) => (part, None),
+        BoxId::Slot(..) => return assert_eq!(op.kind, "wiring", "{name}: {path}"),
         other => panic!("{name}: {path} is in {other:?}"),
     };
     let part = case.drawings[0].parts().nth(part).unwrap();
@@ -139,7 +141,7 @@ fn check_place(case: &Case, number: &Number, place: Option<Place>) {
 }
 
 fn largest(numbers: Vec<(String, f64)>) -> Overlay {
-    let number = |(path, value)| Number {
+    let number = |(path, value)| Measurement {
         path,
         op: None,
         value,
@@ -164,7 +166,7 @@ fn every_watched_value_has_a_box() {
         };
         let numbers = values.iter().map(|v| (v.path.clone(), norm(&v.elements)));
         let mut overlay = largest(numbers.collect());
-        overlay.first = Some(First {
+        overlay.first = Some(FirstDifference {
             path: values[values.len() / 2].path.clone(),
             tolerance: Some(1e-6),
         });
@@ -186,7 +188,7 @@ fn every_watched_value_has_a_box() {
 }
 
 /// A value is in the box of the path that it begins with, or in the norm or join that makes it.
-fn check_value(case: &Case, path: &str, (home, layer): Place) {
+fn check_value(case: &Case, path: &str, (home, layer): BoxInLayer) {
     let (name, drawing) = (&case.golden.name, &case.drawings[0]);
     let (above, value) = path.rsplit_once('.').unwrap();
     // What a layer only takes over is made before it.
@@ -194,13 +196,13 @@ fn check_value(case: &Case, path: &str, (home, layer): Place) {
     assert!(is_before, "{name}: {path}");
     let is_wiring = matches!(value, "in" | "out" | "x" | "norm");
     match home {
-        Home::Op(part, _) | Home::Part(part) => {
+        BoxId::Op(part, _) | BoxId::Part(part) => {
             let part = drawing.parts().nth(part).unwrap();
             let is_own = part.paths.iter().any(|own| own == above);
             assert!(is_own || is_wiring, "{name}: {path} in {}", part.path);
             assert!(value != "in" || part.kind == "norm", "{name}: {path}");
         }
-        Home::Slot(kind, slot) => {
+        BoxId::Slot(kind, slot) => {
             let slots = &drawing.kinds[kind].slots;
             let is_of = |slot: &Slot| above.ends_with(&format!(".{}", slot.name));
             let has = |slot: &Slot| above.contains(&format!(".{}.", slot.name));
@@ -226,7 +228,7 @@ fn a_fault_is_marked_at_its_block_and_layer() {
         let report = faults::compared(&library(), case.golden, edits);
         let numbers = report.values.iter().map(|v| (v.path.clone(), v.nmse));
         let mut overlay = largest(numbers.collect());
-        overlay.first = report.divergence(EXACT).map(|found| First {
+        overlay.first = report.divergence(EXACT).map(|found| FirstDifference {
             path: found.path.clone(),
             tolerance: Some(EXACT),
         });
@@ -353,7 +355,7 @@ fn files_are_told_in_words() {
     let put = |file: &str, model: &str| {
         let overlay = Overlay::read(file.as_bytes(), None)?;
         let mut drawing = case.drawings[0].clone();
-        let doubt = overlay.put(&mut drawing, &case.samples[0], model)?;
+        let doubt = overlay.apply(&mut drawing, &case.samples[0], model)?;
         Ok(format!("{}\nwarning: {doubt:?}", told(&drawing)))
     };
     let mut all = String::new();
@@ -365,7 +367,7 @@ fn files_are_told_in_words() {
             (_, Some(place)) => profiled(place),
             _ => file.to_owned(),
         };
-        let text = put(&file, model).unwrap_or_else(|problem: Problem| problem.to_string());
+        let text = put(&file, model).unwrap_or_else(|problem: OverlayError| problem.to_string());
         all += &format!("{line}\n{text}\n\n");
     }
     insta::assert_snapshot!("overlay_files", all);

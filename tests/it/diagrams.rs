@@ -7,14 +7,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::LazyLock;
 
-use lab_base::ggml::{GraphOp, Origin};
+use lab_base::ggml::{GraphOp, OpSource};
 use lab_base::weights::TensorType;
-use lab_core::arch::{ArchDef, Join, Mode, Resolved};
+use lab_core::arch::{ArchDef, Join, Mode, ResolvedOption};
 use lab_core::model::{Batch, Model, Options, trace};
-use lab_core::models::synth::Request;
+use lab_core::models::synth::SynthRequest;
 use lab_core::plan::{CachePlan, Plan};
-use lab_inspect::diagram::svg::{Item, Piece};
-use lab_inspect::diagram::{Drawing, End, Part, Sample, Slot, gallery, svg, variants};
+use lab_inspect::diagram::svg::{DrawItem, Fragment};
+use lab_inspect::diagram::{
+    Drawing, EdgeSource, Slot, TracedPlan, UnitBox, gallery, svg, variants,
+};
 
 use crate::goldens::{Golden, all_goldens, library, model, options};
 use crate::support::behind;
@@ -22,14 +24,14 @@ use crate::support::behind;
 /// A golden, drawn with its numbers and with symbols.
 pub(crate) struct Case {
     pub(crate) golden: &'static Golden,
-    pub(crate) samples: [Sample; 2],
+    pub(crate) samples: [TracedPlan; 2],
     pub(crate) drawings: [Drawing; 2],
 }
 
 impl Case {
     fn new(golden: &'static Golden) -> Self {
         let samples = [false, true].map(|is_symbolic| {
-            Sample::new(&golden.name, golden.plan.clone(), is_symbolic).expect("a graph")
+            TracedPlan::new(&golden.name, golden.plan.clone(), is_symbolic).expect("a graph")
         });
         Self {
             golden,
@@ -55,14 +57,14 @@ impl Case {
         layers.position(|layer| is_in(&layer.path))
     }
 
-    pub(crate) fn both(&self) -> impl Iterator<Item = (&Sample, &Drawing)> {
+    pub(crate) fn both(&self) -> impl Iterator<Item = (&TracedPlan, &Drawing)> {
         self.samples.iter().zip(&self.drawings)
     }
 }
 
 /// The rule of a window and its size.
 pub(crate) fn window(cache: &CachePlan) -> (&'static str, u64) {
-    let Some(Resolved::Choice(rule)) = cache.unit.option("window") else {
+    let Some(ResolvedOption::Choice(rule)) = cache.unit.option("window") else {
         panic!("{}: a window has a rule", cache.name);
     };
     (rule, cache.window().unwrap_or(u64::MAX))
@@ -87,7 +89,7 @@ pub(crate) fn cases() -> &'static [Case] {
 /// A definition's model and its drawing.
 pub(crate) struct Drawn {
     pub(crate) def: ArchDef,
-    pub(crate) sample: Sample,
+    pub(crate) sample: TracedPlan,
     pub(crate) drawing: Drawing,
 }
 
@@ -98,10 +100,10 @@ pub(crate) fn all_variants() -> &'static [Drawn] {
         let of_definition = library.sources().flat_map(|(arch, _)| {
             let def = library.get(arch).expect("sound");
             let all = variants(&def).into_iter();
-            let one = all.map(|(tag, request): (String, Request)| {
+            let one = all.map(|(tag, request): (String, SynthRequest)| {
                 let name = format!("{arch}-{tag}");
                 let name = name.trim_end_matches('-');
-                let sample = Sample::of_definition(name, &def, &request).expect("a graph");
+                let sample = TracedPlan::of_definition(name, &def, &request).expect("a graph");
                 Drawn {
                     drawing: Drawing::new(&def, &sample),
                     def: def.clone(),
@@ -125,14 +127,14 @@ fn is_layout(step: &GraphOp) -> bool {
 fn weights_read<'s>(steps: &[GraphOp], of: impl IntoIterator<Item = &'s usize>) -> BTreeSet<usize> {
     let sources = of.into_iter().flat_map(|at| &steps[*at].sources);
     let weights = sources.filter_map(|source| match behind(steps, source, is_layout) {
-        Origin::Weight(weight) => Some(weight),
+        OpSource::Weight(weight) => Some(weight),
         _ => None,
     });
     weights.collect()
 }
 
 /// Operations that run are drawn, each once.
-fn check_operations(place: &str, parts: &[&Part], wiring: &[usize], run: &BTreeSet<usize>) {
+fn check_operations(place: &str, parts: &[&UnitBox], wiring: &[usize], run: &BTreeSet<usize>) {
     let ops = parts.iter().flat_map(|part| &part.ops);
     let mut drawn: Vec<usize> = ops.flat_map(|op| op.steps.clone()).collect();
     drawn.extend(wiring);
@@ -142,7 +144,7 @@ fn check_operations(place: &str, parts: &[&Part], wiring: &[usize], run: &BTreeS
 }
 
 /// Each weight in the boxes that read it, and in one part unless it is shared.
-fn check_weights(place: &str, steps: &[GraphOp], parts: &[&Part], run: &BTreeSet<usize>) {
+fn check_weights(place: &str, steps: &[GraphOp], parts: &[&UnitBox], run: &BTreeSet<usize>) {
     let mut listed = BTreeSet::new();
     for part in parts {
         for op in &part.ops {
@@ -159,21 +161,21 @@ fn check_weights(place: &str, steps: &[GraphOp], parts: &[&Part], run: &BTreeSet
 }
 
 /// Arrows of a part are those of the graph, and go from what comes first to what comes later.
-fn check_arrows(name: &str, steps: &[GraphOp], part: &Part) {
+fn check_arrows(name: &str, steps: &[GraphOp], part: &UnitBox) {
     let mut box_of = BTreeMap::new();
     let mut expected = BTreeSet::new();
     for (to, op) in part.ops.iter().enumerate() {
         box_of.extend(op.steps.iter().map(|at| (*at, to)));
         for source in op.steps.iter().flat_map(|at| &steps[*at].sources) {
-            if let Origin::Op(at) = behind(steps, source, is_layout) {
+            if let OpSource::Op(at) = behind(steps, source, is_layout) {
                 expected.insert((box_of.get(&at).copied(), to));
             }
         }
         expected.remove(&(Some(to), to));
     }
     let found = part.edges.iter().map(|edge| match &edge.from {
-        End::Op(from) => (Some(*from), edge.to),
-        End::Outside(_) => (None, edge.to),
+        EdgeSource::Op(from) => (Some(*from), edge.to),
+        EdgeSource::Outside(_) => (None, edge.to),
     });
     let found: BTreeSet<(Option<usize>, usize)> = found.collect();
     assert_eq!(found, expected, "{name}: {}: arrows", part.path);
@@ -183,7 +185,7 @@ fn check_arrows(name: &str, steps: &[GraphOp], part: &Part) {
 
 /// Every slot that adds does so to what the slot before it left.
 fn check_stream(name: &str, steps: &[GraphOp], slots: &[Slot]) {
-    let last = |part: &Part| part.ops.last().map(|op| op.steps[op.steps.len() - 1]);
+    let last = |part: &UnitBox| part.ops.last().map(|op| op.steps[op.steps.len() - 1]);
     let mut stream: Option<usize> = None;
     for slot in slots {
         if slot.join == Join::Add {
@@ -192,7 +194,7 @@ fn check_stream(name: &str, steps: &[GraphOp], slots: &[Slot]) {
             assert_eq!(steps[joined].op, "ADD", "{place}");
             let read = behind(steps, &steps[joined].sources[0], is_layout);
             if let Some(stream) = stream {
-                assert_eq!(read, Origin::Op(stream), "{place}");
+                assert_eq!(read, OpSource::Op(stream), "{place}");
             }
         }
         let block = slot.branches.last().and_then(|branch| last(&branch.block));
@@ -205,7 +207,7 @@ fn check_stream(name: &str, steps: &[GraphOp], slots: &[Slot]) {
     }
 }
 
-fn check_drawing(name: &str, sample: &Sample, drawing: &Drawing) {
+fn check_drawing(name: &str, sample: &TracedPlan, drawing: &Drawing) {
     let (steps, layers) = (sample.steps(), &sample.plan().layers);
     assert_eq!(drawing.unplaced, Vec::<usize>::new(), "{name}: not drawn");
     assert_eq!(drawing.layers.len(), layers.len(), "{name}");
@@ -228,14 +230,14 @@ fn check_drawing(name: &str, sample: &Sample, drawing: &Drawing) {
         });
         let first = ops.next();
         assert!(ops.all(|ops| Some(ops) == first), "{name}: {}", kind.id);
-        let parts: Vec<&Part> = kind.slots.iter().flat_map(Slot::parts).collect();
+        let parts: Vec<&UnitBox> = kind.slots.iter().flat_map(Slot::parts).collect();
         let wiring: Vec<usize> = kind.slots.iter().flat_map(Slot::wiring).collect();
         let place = format!("{name}: {}", kind.id);
         check_operations(&place, &parts, &wiring, &of_layers[0]);
         check_weights(&place, steps, &parts, &of_layers[0]);
         check_stream(name, steps, &kind.slots);
     }
-    let stages: Vec<&Part> = drawing.begin.iter().chain(&drawing.end).collect();
+    let stages: Vec<&UnitBox> = drawing.begin.iter().chain(&drawing.end).collect();
     check_operations(name, &stages, &[], &rest);
     check_weights(name, steps, &stages, &rest);
     for part in drawing.parts() {
@@ -244,7 +246,7 @@ fn check_drawing(name: &str, sample: &Sample, drawing: &Drawing) {
 }
 
 #[test]
-fn what_is_drawn_is_what_is_built() {
+fn drawn_operations_equal_the_graph() {
     for case in cases() {
         for (sample, drawing) in case.both() {
             check_drawing(&case.golden.name, sample, drawing);
@@ -361,7 +363,7 @@ fn numbers_of_a_file_add_up() {
     }
 }
 
-pub(crate) fn check_layout(name: &str, piece: &Piece) {
+pub(crate) fn check_layout(name: &str, piece: &Fragment) {
     let mut texts: Vec<(svg::Rect, &str)> = piece.texts().collect();
     texts.sort_by(|(a, _), (b, _)| a.y.total_cmp(&b.y));
     let is_inside =
@@ -374,7 +376,7 @@ pub(crate) fn check_layout(name: &str, piece: &Piece) {
         assert_eq!(met, None, "{name}: `{text}` at {rect:?} meets another text");
     }
     for item in &piece.items {
-        if let Item::Box(rect, ..) = item {
+        if let DrawItem::Box(rect, ..) = item {
             assert!(is_inside(rect), "{name}: a box at {rect:?} is outside");
         }
     }
@@ -441,7 +443,7 @@ fn a_png_is_a_picture_of_its_size() {
 #[cfg(feature = "png")]
 #[test]
 fn characters_without_a_glyph_are_named() {
-    use crate::command::{bench, scratch, text};
+    use crate::support::command::{bench, scratch, text};
     let scratch = scratch();
     let draw = |name: &str| {
         let folder = text(scratch.path());
@@ -499,7 +501,7 @@ fn variants_show_what_definitions_can_be() {
 /// Words of a formula and the operations they stand for. Attention bounds its scores and experts normalise
 /// within other operations, and a convolution's result is activated too.
 #[test]
-fn a_formula_says_what_the_graph_does() {
+fn formulas_match_the_graph() {
     const WORDS: [(&str, &[&str], &[&str]); 4] = [
         ("rope(", &["ROPE"], &["attention"]),
         (

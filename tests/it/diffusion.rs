@@ -6,15 +6,15 @@ use std::sync::Arc;
 use lab_base::tokenizer::Tokenizer;
 use lab_base::weights::Value as MetadataValue;
 use lab_core::engine;
-use lab_core::engine::{Diffusion, Ends, Event, Handle, Limits, Request};
+use lab_core::engine::{DiffusionOptions, Event, Handle, Limits, Request, StopConditions};
 use lab_core::model::{Batch, Model, Options};
 use lab_core::models;
-use lab_core::models::Source;
+use lab_core::models::ModelSource;
 use lab_sampling::Params;
 use serde_json::Value;
 
-use crate::command::definitions;
 use crate::goldens::{self, Golden};
+use crate::support::command::definitions;
 use crate::support::{nmse, parse_npy};
 
 /// Equality with the reference, as for every exact path.
@@ -135,7 +135,7 @@ fn every_step_has_the_logits_of_the_reference() {
 /// The shipped vocabulary, in which one token stands for what is masked.
 fn tokenizer(mask: u32) -> Tokenizer {
     let definitions = definitions();
-    let opened = models::open(&Source::of(None), &definitions).expect("the shipped model");
+    let opened = models::open(&ModelSource::of(None), &definitions).expect("the shipped model");
     let mut metadata = opened.weights.metadata().clone();
     metadata.insert("tokenizer.ggml.mask_token_id", MetadataValue::U32(mask));
     Tokenizer::from_metadata(&metadata).expect("a vocabulary")
@@ -149,7 +149,7 @@ fn start(golden: &'static Golden, options: Options, mask: u32) -> Handle {
         n_queue: 32,
         n_prefill: 16,
         n_drafted: 0,
-        diffusion: Diffusion::UNSET,
+        diffusion: DiffusionOptions::UNSET,
         queue_time: None,
         answer_time: None,
         step_time: None,
@@ -158,7 +158,8 @@ fn start(golden: &'static Golden, options: Options, mask: u32) -> Handle {
         let plan = golden.plan.clone();
         Model::load(plan, &golden.weights, options, &mut |_, _| {})
     };
-    let (handle, _thread) = engine::start(Arc::new(tokenizer(mask)), limits, load).expect("starts");
+    let (handle, _thread, _) =
+        engine::start(Arc::new(tokenizer(mask)), limits, load).expect("starts");
     handle
 }
 
@@ -173,7 +174,7 @@ fn request(case: &Value) -> Request {
         },
         choice: 0,
         stops: Vec::new(),
-        ends: Ends::default(),
+        stop: StopConditions::default(),
         cache_prompt: true,
         top_logprobs: None,
         post_sampling: false,
@@ -184,12 +185,12 @@ fn request(case: &Value) -> Request {
         thinking: None,
         adapters: None,
         lab: None,
-        diffusion: Some(Diffusion {
+        diffusion: Some(DiffusionOptions {
             steps: Some(number(&case["steps"])),
             block_length: Some(number(&case["block_length"])),
             remasking: rule.map(|rule| rule.parse().expect("a rule")),
             cfg_scale: case["cfg_scale"].as_f64(),
-            ..Diffusion::UNSET
+            ..DiffusionOptions::UNSET
         }),
         trace: true,
     }
@@ -203,7 +204,7 @@ fn sorted(fixed: impl Iterator<Item = (usize, u32)>) -> Vec<(usize, u32)> {
 }
 
 #[test]
-fn the_engine_fixes_what_the_reference_fixes() {
+fn denoising_steps_equal_the_reference() {
     let cases = cases();
     let mut models: Vec<&str> = cases.iter().filter_map(|c| c["model"].as_str()).collect();
     models.sort_unstable();
@@ -254,7 +255,7 @@ fn the_engine_fixes_what_the_reference_fixes() {
 fn a_vocabulary_without_a_mask_is_refused() {
     let golden = goldens::golden("llada");
     let definitions = definitions();
-    let opened = models::open(&Source::of(None), &definitions).expect("the shipped model");
+    let opened = models::open(&ModelSource::of(None), &definitions).expect("the shipped model");
     let tokenizer = Tokenizer::from_metadata(opened.weights.metadata()).expect("a vocabulary");
     let limits = Limits {
         lab_bytes: 1 << 20,
@@ -263,7 +264,7 @@ fn a_vocabulary_without_a_mask_is_refused() {
         n_queue: 1,
         n_prefill: 1,
         n_drafted: 0,
-        diffusion: Diffusion::UNSET,
+        diffusion: DiffusionOptions::UNSET,
         queue_time: None,
         answer_time: None,
         step_time: None,

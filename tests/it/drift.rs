@@ -5,7 +5,7 @@ use std::path::Path;
 use lab_base::weights;
 use serde_json::Value;
 
-use crate::command::{check_refused, made_up, printed, scratch, text};
+use crate::support::command::{check_refused, made_up, printed, scratch, text};
 
 const TOKENS: &str = "1,7,9,3,3,8,20,4,11,2,5";
 

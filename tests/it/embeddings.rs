@@ -8,78 +8,13 @@ use std::path::{Path, PathBuf};
 use lab_core::artifacts::npy;
 use serde_json::{Value, json};
 
-use crate::command::{made_up, printed, scratch, text};
-use crate::hf;
-use crate::server::{Server, with};
+use crate::support::command::{made_up, printed, scratch, text};
+use crate::support::hf;
+use crate::support::server::{Server, with};
+use crate::support::vocabulary::with_vocabulary;
 use crate::support::{Output, nmse, parse_npy};
 
 const BOUND: f64 = 1e-6;
-
-const SPECIAL: [&str; 5] = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"];
-
-/// A vocabulary of so many words, read as BERT reads its own.
-fn vocabulary(n: usize) -> Value {
-    let word = |id: usize| match SPECIAL.get(id) {
-        Some(special) => (*special).to_owned(),
-        None => format!("w{id}"),
-    };
-    let vocab: serde_json::Map<String, Value> = (0..n).map(|id| (word(id), json!(id))).collect();
-    let added = SPECIAL.iter().enumerate().map(|(id, content)| {
-        json!({
-            "id": id, "content": content, "single_word": false, "lstrip": false,
-            "rstrip": false, "normalized": false, "special": true,
-        })
-    });
-    let token = |id: &str| json!({ "SpecialToken": { "id": id, "type_id": 0 } });
-    let second = json!({ "SpecialToken": { "id": "[SEP]", "type_id": 1 } });
-    let part = |id: &str, of_type: u32| json!({ "Sequence": { "id": id, "type_id": of_type } });
-    let (cls, sep) = (token("[CLS]"), token("[SEP]"));
-    json!({
-        "version": "1.0", "truncation": null, "padding": null,
-        "added_tokens": added.collect::<Value>(),
-        "normalizer": {
-            "type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
-            "strip_accents": null, "lowercase": true,
-        },
-        "pre_tokenizer": { "type": "BertPreTokenizer" },
-        "post_processor": {
-            "type": "TemplateProcessing",
-            "single": [cls, part("A", 0), sep],
-            "pair": [cls, part("A", 0), sep, part("B", 1), second],
-            "special_tokens": {
-                "[CLS]": { "id": "[CLS]", "ids": [1], "tokens": ["[CLS]"] },
-                "[SEP]": { "id": "[SEP]", "ids": [2], "tokens": ["[SEP]"] },
-            },
-        },
-        "decoder": { "type": "WordPiece", "prefix": "##", "cleanup": true },
-        "model": {
-            "type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
-            "max_input_chars_per_word": 100, "vocab": vocab,
-        },
-    })
-}
-
-/// Writes a folder with a vocabulary. Returns where it is.
-pub(crate) fn with_vocabulary(folder: &hf::Folder, root: &Path) -> PathBuf {
-    let into = root.join(&folder.name);
-    std::fs::create_dir_all(&into).expect("writable");
-    folder.write(&into);
-    let config = std::fs::read(into.join("config.json")).expect("written");
-    let config: Value = serde_json::from_slice(&config).expect("JSON");
-    let sizes = [&config["vocab_size"], &config["text_config"]["vocab_size"]];
-    let n = sizes.iter().find_map(|size| size.as_u64());
-    let n = n.expect("a number") as usize;
-    let write = |name: &str, value: &Value| {
-        std::fs::write(into.join(name), value.to_string()).expect("writable");
-    };
-    write("tokenizer.json", &vocabulary(n));
-    let roles = json!({
-        "cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]", "unk_token": "[UNK]",
-        "mask_token": "[MASK]", "tokenizer_class": "PreTrainedTokenizerFast",
-    });
-    write("tokenizer_config.json", &roles);
-    into
-}
 
 #[track_caller]
 fn refused(server: &Server, path: &str, body: &Value, code: &str, param: &str) {
@@ -206,7 +141,7 @@ fn tokens_have_the_scores_that_transformers_gives() {
 }
 
 #[test]
-fn other_models_give_what_they_have_by_pooling() {
+fn models_without_embeddings_pool_their_hidden_states() {
     let root = scratch();
     for (name, task, n) in [("bert", "embed", 64), ("bert-classifier", "classify", 5)] {
         let into = with_vocabulary(&hf::open(name), root.path());
@@ -856,7 +791,7 @@ fn check_error(status: u16, answer: &str, expected: u16, code: &str) {
 }
 
 #[test]
-fn items_43_to_45_mistakes_of_the_client_are_4xx_in_one_shape() {
+fn client_errors_are_4xx_in_one_shape() {
     let root = scratch();
     let model = with_vocabulary(&hf::open("bert"), root.path());
     let server = Server::start(&["--strict-fields", "-m", text(&model)]);
@@ -914,7 +849,7 @@ fn items_43_to_45_mistakes_of_the_client_are_4xx_in_one_shape() {
 }
 
 #[test]
-fn item_47_models_go_by_their_names_and_default_is_the_only_one() {
+fn models_are_found_by_name_and_default_is_the_only_one() {
     let root = scratch();
     let model = with_vocabulary(&hf::open("bert"), root.path());
     let vectors = Server::start(&["--strict-model", "-m", text(&model)]);
@@ -950,7 +885,7 @@ fn item_47_models_go_by_their_names_and_default_is_the_only_one() {
 
 /// Long first texts are read once, however many second ones there are.
 #[test]
-fn a_long_query_and_many_documents_cost_what_they_are_long() {
+fn rerank_cost_is_linear_in_query_and_documents() {
     let root = scratch();
     let server = reranker(root.path());
     let start = std::time::Instant::now();

@@ -7,23 +7,23 @@ use lab_core::arch::{ArchDef, Library};
 use lab_core::model;
 use lab_core::model::{Model, Options};
 use lab_core::plan::Plan;
-use lab_inspect::compare::{Passes, Report, compare, record};
+use lab_inspect::compare::{PassOptions, ValueComparison, compare_values, record_values};
 use toml::{Table, Value};
 
-use crate::command::scratch;
 use crate::goldens::{
     EXACT, Golden, all_goldens, golden, library, of_folders, options, run, sourced,
 };
+use crate::support::command::scratch;
 use crate::support::{PATHS, logits, nmse};
 
 /// Values set in a definition, or taken out of it: path and TOML text.
 pub(crate) type Edits = &'static [(&'static str, Option<&'static str>)];
 
-/// What is done wrong.
+/// A deliberate fault.
 enum Fault {
     /// The definition says something else.
     Edit(Edits),
-    /// The model is driven otherwise.
+    /// The model is called differently.
     Drive(fn(&mut Model, &[u32]) -> Vec<f32>),
 }
 
@@ -591,8 +591,8 @@ const NONSENSE: &[(&str, Edits, &str)] = &[
     ("kimi-k3", &[("act/mlp/beta", Some(r#""0 * act_bound""#))], "`situ` has a positive `beta` and no `clamp`"),
     ("kimi-k3", &[("stack/0/slot/ffn/write", Some(r#""attn_res""#))], "layers.0.ffn: is written by another mix than layers.0.ffn.read reads by"),
     ("hy_v4", &[("stack/0/slot/ffn/read", Some(r#""copies""#)), ("stack/0/slot/ffn/write", Some(r#""copies""#))], "`mean` and `projected` start and end the hidden states"),
-    ("deepseek4", &[("cache/seen/span", Some("8"))], "makes keys of spans of 4 positions, its cache has such of 8"),
-    ("deepseek4", &[("cache/seen/span", None)], "makes keys of spans of 4 positions, its cache has such of 0"),
+    ("deepseek4", &[("cache/seen/span", Some("8"))], "computes keys over spans of 4 positions, but its cache stores spans of 8"),
+    ("deepseek4", &[("cache/seen/span", None)], "computes keys over spans of 4 positions, but its cache stores spans of 0"),
     ("deepseek4", &[("cache/parts/size", Some("7"))], "the keys of spans are made of 8 positions, which `parts` does not keep"),
     ("deepseek4", &[("params/span", Some(r#""if(il == 1, 6, 0)""#))], "`span` is 2, 4, 8 or a multiple of 16"),
     ("deepseek4", &[("selection/index/span", Some("8"))], "selects among spans of 4 positions by a selection of spans of 8"),
@@ -621,7 +621,7 @@ const NONSENSE: &[(&str, Edits, &str)] = &[
 ];
 
 #[test]
-fn wiring_that_makes_no_sense_is_refused() {
+fn invalid_wiring_is_refused() {
     let library = library();
     for (on, edits, expected) in NONSENSE {
         let golden = golden(on);
@@ -647,15 +647,18 @@ pub(crate) const FIRST: &[(&str, Edits, &str)] = &[
 ];
 
 /// How the values of a golden differ from those of its definition with some values changed.
-pub(crate) fn compared(library: &Library, golden: &Golden, edits: Edits) -> Report {
+pub(crate) fn compared(library: &Library, golden: &Golden, edits: Edits) -> ValueComparison {
     let right = values(&golden.def, golden);
     let wrong = values(&edited(library, golden, edits).expect("sound"), golden);
-    assert_eq!(compare(&right, &right, EXACT).divergence(EXACT), None);
-    compare(&right, &wrong, EXACT)
+    assert_eq!(
+        compare_values(&right, &right, EXACT).divergence(EXACT),
+        None
+    );
+    compare_values(&right, &wrong, EXACT)
 }
 
 /// Every value that a definition computes of a golden's tokens.
-pub(crate) fn values(def: &ArchDef, golden: &Golden) -> Vec<model::Value> {
+pub(crate) fn values(def: &ArchDef, golden: &Golden) -> Vec<model::NamedValue> {
     let plan = Plan::new(def, golden.weights.metadata(), &golden.weights).expect("it fits");
     let watching = Options {
         capture: true,
@@ -663,11 +666,11 @@ pub(crate) fn values(def: &ArchDef, golden: &Golden) -> Vec<model::Value> {
     };
     let model = Model::load(plan, &golden.weights, watching, &mut |_, _| {}).expect("it loads");
     let mut model = sourced(model, golden);
-    let passes = Passes {
+    let passes = PassOptions {
         chunk: golden.tokens.len(),
         stateless: false,
     };
-    record(&mut model, &golden.tokens, passes).expect("it runs")
+    record_values(&mut model, &golden.tokens, passes).expect("it runs")
 }
 
 #[test]

@@ -3,9 +3,9 @@
 use lab_base::weights::Value as Meta;
 use serde_json::{Value, json};
 
-use crate::command::{scratch, text};
 use crate::contact::changed;
-use crate::server::{Server, with};
+use crate::support::command::{scratch, text};
+use crate::support::server::{Server, with};
 
 fn body(extra: &Value) -> Value {
     with(

@@ -9,12 +9,12 @@ use lab_base::weights::TensorType;
 use lab_core::model::Model;
 use lab_core::models;
 use lab_core::models::convert::to_gguf;
-use lab_core::models::{Definitions, Source};
+use lab_core::models::{Definitions, ModelSource};
 use serde_json::{Value, json};
 
-use crate::command::{self, scratch};
 use crate::goldens::{EXACT, HALF, Q8, golden, options};
-use crate::hf;
+use crate::support::command::{self, scratch};
+use crate::support::hf;
 use crate::support::{Output, PATHS, logits, nmse, results};
 
 /// The maps as they lie in the source tree, or in the folder that MAPS names. What a map gives and
@@ -58,7 +58,7 @@ fn error_of(name: &str, with: &Definitions, scratch: &Path) -> Result<f64, Strin
     std::fs::create_dir_all(&into).expect("the scratch folder can be written");
     folder.write(&into);
     let opened =
-        models::open(&Source::File(into.clone()), with).map_err(|error| error.to_string())?;
+        models::open(&ModelSource::File(into.clone()), with).map_err(|error| error.to_string())?;
     // 8-bit floats become bf16 unless another type is requested.
     let opened = match folder.has(&["F8_E4M3"]) {
         true => opened
@@ -91,7 +91,7 @@ fn error_of(name: &str, with: &Definitions, scratch: &Path) -> Result<f64, Strin
 }
 
 #[test]
-fn folders_give_what_transformers_gives() {
+fn folders_reproduce_transformers() {
     let with = definitions();
     let (classes, broken) = with.maps.classes();
     assert!(broken.is_empty(), "{}", broken[0].render(false));
@@ -124,7 +124,8 @@ fn folders_give_what_transformers_gives() {
 fn tensors_that_are_stored_as_they_are_needed_stay_in_the_file() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/tiny-chat");
     let definitions = command::definitions();
-    let opened = models::open(&Source::File(folder), &definitions).expect("the shipped folder");
+    let opened =
+        models::open(&ModelSource::File(folder), &definitions).expect("the shipped folder");
     let all = opened.plan.weight_bytes();
     let tensors = &opened.plan.tensors;
     // Rows of queries and keys change places, gains become f32.
@@ -147,7 +148,7 @@ fn vectors_of_an_encoder_are_of_the_states_before_its_head() {
     folder.write(scratch.path());
     let path = PATHS.iter().find(|path| path.stateless).expect("a path");
     let run = |output: Output| {
-        let source = Source::File(scratch.path().to_owned());
+        let source = ModelSource::File(scratch.path().to_owned());
         let opened = models::open(&source, &definitions()).expect("a model");
         let found = results(&opened.def, &opened.weights, folder.text(), path, output);
         found.expect("a path").expect("results")
@@ -174,7 +175,7 @@ fn a_head_of_the_first_tokens_excludes_the_others() {
     let mut config: Value = serde_json::from_slice(&config).expect("JSON");
     config["output_vocab_size"] = json!(N);
     std::fs::write(path, config.to_string()).expect("written");
-    let source = Source::File(scratch.path().to_owned());
+    let source = ModelSource::File(scratch.path().to_owned());
     let opened = models::open(&source, &definitions()).expect("a model");
     let path = PATHS.iter().find(|path| path.stateless).expect("a path");
     let found = logits(&opened.def, &opened.weights, folder.text(), path);
@@ -234,7 +235,8 @@ fn write_modules(folder: &Path, modules: &[(&str, Value)]) {
 
 /// The vector of a folder's sequence, and that of the file it is converted to.
 fn vectors(folder: &hf::Folder, into: &Path) -> [Vec<f32>; 2] {
-    let opened = models::open(&Source::File(into.to_owned()), &definitions()).expect("a model");
+    let opened =
+        models::open(&ModelSource::File(into.to_owned()), &definitions()).expect("a model");
     let path = PATHS.iter().find(|path| path.stateless).expect("a path");
     let of = |weights| {
         let found = results(&opened.def, weights, &folder.tokens, path, Output::Pooled);
@@ -340,7 +342,7 @@ fn embedding_models_follow_their_modules() {
     both["pooling_mode_mean_tokens"] = json!(true);
     for (kind, config, found) in [("Pooling", both, "n_poolings"), ("LSTM", json!({}), "LSTM")] {
         write_modules(&into, &[(kind, config)]);
-        let error = models::open(&Source::File(into.clone()), &definitions());
+        let error = models::open(&ModelSource::File(into.clone()), &definitions());
         let error = error.expect_err("refused").to_string();
         assert!(error.contains(found), "{error}");
     }
@@ -380,7 +382,7 @@ fn published_name(name: &str, has_gate: bool) -> String {
 
 /// Encoder-decoders as published folders have them, against logits of llama.cpp: the same tensors under other names.
 #[test]
-fn folders_with_a_source_give_what_files_give() {
+fn encoder_decoder_folders_equal_their_files() {
     let common = json!({
         "d_model": 64, "d_ff": 88, "num_heads": 4, "vocab_size": 96, "n_positions": 256, "layer_norm_epsilon": 0.001,
         "is_encoder_decoder": true, "dropout_rate": 0.1, "model_type": "t5", "pad_token_id": 0, "eos_token_id": 1,
@@ -461,8 +463,8 @@ fn folders_with_a_source_give_what_files_give() {
         config.extend(own.as_object().expect("an object").clone());
         let text = serde_json::to_vec(&config).expect("JSON");
         std::fs::write(folder.join("config.json"), text).expect("written");
-        let opened =
-            models::open(&Source::File(folder), &with).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let opened = models::open(&ModelSource::File(folder), &with)
+            .unwrap_or_else(|e| panic!("{name}: {e}"));
         let expected: Vec<f64> = golden.expected.iter().map(|v| v * scale).collect();
         for path in &PATHS[..6] {
             let Some(found) = logits(&opened.def, &opened.weights, golden.text(), path) else {

@@ -9,7 +9,7 @@ use lab_core::arch::Library;
 use lab_core::blocks::REGISTRY;
 
 use crate::support::{
-    Output, PATHS, Text, flips, middle_nmse, nmse, parse_npy, read_npz, results, shared,
+    InputTokens, Output, PATHS, flips, middle_nmse, nmse, parse_npy, read_npz, results, shared,
 };
 
 /// Models that have a definition, and their results along all paths. There may be more, and never fewer.
@@ -77,7 +77,7 @@ fn models_of_the_zoo_equal_their_references() {
         let experts = weights.metadata().i64(&format!("{arch}.expert_count"));
         let is_routed = experts.is_some_and(|n| n > 0);
         for path in &PATHS {
-            let text = Text {
+            let text = InputTokens {
                 tokens: &tokens,
                 source: &source,
             };

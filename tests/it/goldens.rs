@@ -15,16 +15,16 @@ use lab_core::arch::{ArchDef, Library, Mode};
 use lab_core::blocks::REGISTRY;
 use lab_core::model::{Batch, Model, Options};
 use lab_core::models;
-use lab_core::models::Source;
+use lab_core::models::ModelSource;
 use lab_core::models::convert::to_gguf;
-use lab_core::models::synth::{Request, synth};
+use lab_core::models::synth::{SynthRequest, synth};
 use lab_core::plan::Plan;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::command::{definitions, scratch};
-use crate::hf;
-use crate::support::{ExecutionPath, Output, PATHS, Text, flips, logits, nmse, parse_npy};
+use crate::support::command::{definitions, scratch};
+use crate::support::hf;
+use crate::support::{ExecutionPath, InputTokens, Output, PATHS, flips, logits, nmse, parse_npy};
 
 /// The bound of a path that computes what the reference computes.
 pub(crate) const EXACT: f64 = 1e-6;
@@ -59,8 +59,8 @@ impl Golden {
         path
     }
 
-    pub(crate) fn text(&self) -> Text<'_> {
-        Text {
+    pub(crate) fn text(&self) -> InputTokens<'_> {
+        InputTokens {
             tokens: &self.tokens,
             source: &self.source,
         }
@@ -88,14 +88,14 @@ pub(crate) fn library() -> Library {
 }
 
 /// The architecture of a golden, and what its model is made of.
-pub(crate) fn request(name: &str, entry: &Value) -> (String, Request) {
+pub(crate) fn request(name: &str, entry: &Value) -> (String, SynthRequest) {
     let arguments: Vec<&str> = entry["synth"]
         .as_array()
         .expect("arguments")
         .iter()
         .filter_map(Value::as_str)
         .collect();
-    let mut request = Request::default();
+    let mut request = SynthRequest::default();
     for pair in arguments[1..].chunks(2) {
         match pair[0] {
             "--seed" => request.seed = pair[1].parse().expect("a seed"),
@@ -259,7 +259,7 @@ fn of_folder(name: &str, scratch: &Path) -> Golden {
     let into = scratch.join(name);
     std::fs::create_dir_all(&into).expect("the folder can be made");
     folder.write(&into);
-    let opened = models::open(&Source::File(into), &definitions()).expect("a map opens it");
+    let opened = models::open(&ModelSource::File(into), &definitions()).expect("a map opens it");
     let path = scratch.join(format!("{name}.gguf"));
     to_gguf(&opened, None, &path, false, &mut |_, _| {}).expect("it can be converted");
     let weights = weights::open(&path).expect("the converter writes what we read");
@@ -523,13 +523,13 @@ fn a_batch_that_does_not_fit_is_refused_and_leaves_no_trace() {
 
     assert_eq!(
         refused(&mut model, &Batch::default()),
-        "a pass of 0 tokens: 1 to 256 tokens"
+        "a pass: found 0 tokens, expected 1 to 256 tokens"
     );
     let mut batch = Batch::default();
     batch.push(96, 0, 0, true);
     assert_eq!(
         refused(&mut model, &batch),
-        "a pass of the token 96, which is not in the vocabulary: expected ids below 96"
+        "a pass: found the token 96, which is not in the vocabulary, expected ids below 96"
     );
     batch.clear();
     (0..17).for_each(|i| batch.push(1, 0, i, true));
@@ -542,7 +542,7 @@ fn a_batch_that_does_not_fit_is_refused_and_leaves_no_trace() {
     (0..2).for_each(|_| batch.push(1, 0, 3, true));
     assert_eq!(
         refused(&mut model, &batch),
-        "a pass of position 3 of sequence 0 twice: each once"
+        "a pass: found position 3 of sequence 0 twice, expected each position once"
     );
     run(&mut model, &[1, 2, 3], 0, 0);
     for (sequence, position, expected) in [(0, 0, 3), (0, 4, 3), (1, 3, 0)] {
@@ -551,8 +551,8 @@ fn a_batch_that_does_not_fit_is_refused_and_leaves_no_trace() {
         assert_eq!(
             refused(&mut model, &batch),
             format!(
-                "a pass of position {position} of sequence {sequence}: {expected}: a sequence is \
-                 read in order"
+                "a pass: found position {position} of sequence {sequence}, expected position \
+                 {expected}"
             )
         );
     }

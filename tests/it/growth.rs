@@ -1,5 +1,5 @@
-//! Work grows no faster than the input that causes it: what strangers write is read at one size and at four times
-//! that. Times are those of the processor on this thread, the least of some tries.
+//! Work grows no faster than the input that causes it: untrusted input is read at one size and at four times that. Times
+//! are those of the processor on this thread, the least of some tries.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,19 +17,19 @@ use lab_core::arch::expr;
 use lab_core::arch::expr::{Expr, Scope};
 use lab_core::artifacts::npy;
 use lab_core::models;
-use lab_core::models::Source;
+use lab_core::models::ModelSource;
 use lab_core::models::convert;
 use lab_core::plan::Plan;
 use serde_json::{Map, json};
 
 use crate::bad_folders::{CONFIG, Folder};
-use crate::command::{definitions, scratch};
 use crate::goldens::library;
+use crate::support::command::{definitions, scratch};
 
 /// What four times the input may take at most, of what the input takes: between 4, which is proportional, and 16, which is
 /// the square.
 const RATIO: u32 = 9;
-/// Less than this is not told from nothing.
+/// Times below this are below the resolution of the timer.
 const LEAST: Duration = Duration::from_millis(3);
 
 /// Compares the work for an input of size `n` with that for one of `4 * n`.
@@ -254,7 +254,8 @@ fn files_of_weights_are_read_and_converted_in_proportion() {
         500,
         |n| gguf_of(n, folder.path()),
         |path| {
-            let opened = models::open(&Source::File(path.clone()), &with).expect("it is sound");
+            let opened =
+                models::open(&ModelSource::File(path.clone()), &with).expect("it is sound");
             let target = path.with_extension("out");
             convert::to_gguf(&opened, None, &target, true, &mut |_, _| {}).expect("converted");
         },
@@ -394,7 +395,7 @@ fn configurations_are_read_in_proportion() {
     let sound = String::from_utf8(folder.read(CONFIG)).expect("text");
     let open = |text: &String| {
         folder.write(CONFIG, text);
-        models::open(&Source::File(folder.0.path().to_owned()), &with).map(drop)
+        models::open(&ModelSource::File(folder.0.path().to_owned()), &with).map(drop)
     };
     open(&sound).expect("it is sound");
     let with_more = |more: String| sound.replacen('{', &format!("{{{more},"), 1);

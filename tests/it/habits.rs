@@ -6,8 +6,10 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::bad_folders::Folder;
-use crate::command::{Ran, bench, bench_in, check_refused, ended, made_up, printed, scratch, text};
-use crate::server::Server;
+use crate::support::command::{
+    Ran, bench, bench_in, check_refused, ended, made_up, printed, scratch, text,
+};
+use crate::support::server::Server;
 
 const SHIPPED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny-chat.gguf");
 
@@ -73,7 +75,7 @@ fn options_of_other_programs_mean_the_same_here() {
 }
 
 #[test]
-fn what_does_not_exist_is_refused_with_the_way_to_the_same_end() {
+fn options_of_other_programs_are_refused_with_advice() {
     for (arguments, part) in [
         (&["pull", "x"][..], "hf download"),
         (&["list"], "serve --models"),
@@ -114,7 +116,7 @@ fn what_does_not_exist_is_refused_with_the_way_to_the_same_end() {
 }
 
 #[test]
-fn a_model_is_named_in_one_way() {
+fn the_model_is_given_once_by_option_or_argument() {
     let folder = scratch();
     let at = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
     std::fs::write(at("plan.toml"), "[[captures]]\npoint = \"layers.0.out\"\n")
@@ -234,7 +236,7 @@ fn an_unknown_option_gets_no_tip_that_leads_elsewhere() {
 }
 
 #[test]
-fn what_has_no_effect_is_said() {
+fn options_without_effect_are_reported() {
     for (arguments, part) in [
         (
             &["--gpu-layers", "all"][..],
@@ -446,7 +448,7 @@ fn memory_is_that_of_the_options() {
 }
 
 #[test]
-fn settings_that_nothing_reads_are_told() {
+fn unread_settings_are_reported() {
     let folder = scratch();
     let path = folder.path().join("bench.toml");
     let serve = |config: &str, variable: &str| {
@@ -486,7 +488,7 @@ fn settings_that_nothing_reads_are_told() {
 }
 
 #[test]
-fn help_begins_with_what_is_looked_for() {
+fn help_begins_with_the_common_commands() {
     let help = printed(&["--help"]);
     for part in [
         "Use a model:",

@@ -11,13 +11,13 @@ use lab_core::arch::Mode;
 use lab_core::model::{Batch, Lab, Model, Options};
 use serde_json::{Value, json};
 
-use crate::command::{made_up, scratch, text};
 use crate::goldens::{EXACT, Golden, all_goldens, model as load, options};
 use crate::lab::{affine, edit};
 use crate::lora;
-use crate::process;
-use crate::server::Server;
+use crate::support::command::{made_up, scratch, text};
 use crate::support::nmse;
+use crate::support::process;
+use crate::support::server::Server;
 
 const VOCAB: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny-chat.gguf");
 

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use lab_base::weights::Value as Meta;
 use serde_json::{Value, json};
 
-use crate::command::{bench, scratch, text};
 use crate::contact::changed;
-use crate::process;
-use crate::server::Server;
+use crate::support::command::{bench, scratch, text};
+use crate::support::process;
+use crate::support::server::Server;
 use crate::vectors::file;
 
 /// Features are computed beside everything else, and no more once their client has left; too many are refused.

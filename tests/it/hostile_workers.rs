@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use lab_base::ggml::rpc;
 use lab_core::model;
 use lab_core::model::{Batch, Model};
-use lab_core::plan::{Move, PROCESSOR, Share};
+use lab_core::plan::{DeviceOverride, DeviceShare, PROCESSOR};
 
-use crate::command::{allow_connections, bench};
 use crate::goldens::{Golden, golden, options, sourced};
 use crate::mutated_models::Random;
+use crate::support::command::{allow_connections, bench};
 
 /// Longest wait for an answer.
 const LIMIT: Duration = Duration::from_millis(500);
@@ -174,11 +174,11 @@ fn logits(golden: &Golden, address: &str, on_processor: Option<&str>) -> Result<
     let told = |error: model::Error| error.to_string();
     let devices = rpc::connect(address, Some(LIMIT)).map_err(|error| error.to_string())?;
     let mut plan = golden.plan.clone();
-    let share = Share {
+    let share = DeviceShare {
         device: devices[0].name(),
         n_layers: plan.n_placeable(),
     };
-    let moves = on_processor.map(|pattern| Move {
+    let moves = on_processor.map(|pattern| DeviceOverride {
         pattern: pattern.into(),
         device: PROCESSOR.into(),
     });

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use crate::command::{check_refused, program, scratch, text};
+use crate::support::command::{check_refused, program, scratch, text};
 
 /// What the program writes when it is given this on its standard input.
 fn fed(arguments: &[&str], input: &[u8]) -> Vec<String> {
@@ -20,7 +20,7 @@ fn fed(arguments: &[&str], input: &[u8]) -> Vec<String> {
 }
 
 #[test]
-fn a_bad_line_is_an_error_of_its_own() {
+fn a_bad_line_is_one_error_and_the_others_are_answered() {
     let input = b"{\"text\": \"a\"}\n\xff\xfe\n{}\n\n{\"text\": \"b\"}";
     let lines = fed(&["tokenize", "--jsonl"], input);
     assert_eq!(lines.len(), 4, "{lines:?}");

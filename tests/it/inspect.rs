@@ -7,8 +7,8 @@ use lab_base::weights::TensorType;
 use lab_core::model::{Batch, Estimator, MemoryUse, Model, Options};
 use serde_json::Value;
 
-use crate::command::{Ran, bench, made_up, printed, scratch, text};
 use crate::goldens::{Golden, Turns, all_goldens, golden, options};
+use crate::support::command::{Ran, bench, made_up, printed, scratch, text};
 
 fn page(arguments: &[&str]) -> String {
     printed(&[&["inspect"], arguments].concat())
@@ -72,7 +72,7 @@ fn compare(golden: &Golden, options: Options) {
 }
 
 #[test]
-fn what_a_model_takes_is_what_is_said_before_it_is_loaded() {
+fn memory_of_a_loaded_model_equals_the_estimate() {
     let mut turns = Turns::new(settings().len());
     for golden in all_goldens() {
         for at in turns.of(golden) {
@@ -83,7 +83,7 @@ fn what_a_model_takes_is_what_is_said_before_it_is_loaded() {
 }
 
 #[test]
-fn what_the_loader_refuses_is_refused_without_loading() {
+fn models_that_the_loader_refuses_are_refused_without_loading() {
     let golden = golden("llama");
     let plan = &golden.plan;
     let mut estimator = Estimator::new(plan, &golden.weights).expect("it can be laid out");
@@ -136,7 +136,7 @@ fn pages_are_short_and_whole_and_as_they_were_when_somebody_looked_at_them() {
 
 /// Scripts rely on names, so all of them are here; of long lists the begin, and no number of this machine.
 #[test]
-fn scripts_find_what_they_found() {
+fn scripts_produce_the_stored_results() {
     let mut found: Value = serde_json::from_str(&page(&["--json"])).expect("JSON");
     let shown = |key: &str| key.starts_with("general.") && !key.contains("description");
     let metadata = found["metadata"].as_object_mut().expect("keys");
@@ -165,7 +165,7 @@ fn refused(page: &str, what: &str, why: &str) {
 }
 
 #[test]
-fn what_cannot_run_is_told_with_the_reason() {
+fn models_that_cannot_run_are_reported_with_the_reason() {
     let scratch = scratch();
     let vocab = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny-chat.gguf");
     let path = made_up(scratch.path(), "mamba2", &["--vocab", vocab]);
@@ -179,7 +179,7 @@ fn what_cannot_run_is_told_with_the_reason() {
 }
 
 #[test]
-fn broken_files_are_told_as_far_as_they_go() {
+fn broken_files_are_described_as_far_as_possible() {
     let scratch = scratch();
     let whole = std::fs::read(made_up(scratch.path(), "llama", &[])).expect("readable");
     let path = scratch.path().join("broken.gguf");

@@ -106,7 +106,7 @@ fn a_text_is_not_continued_where_its_window_has_been_left() {
     batch.push(1, 0, 12, true);
     assert_eq!(
         model.forward(&batch).expect_err("refused").to_string(),
-        "a pass of position 12 of sequence 0: 37: a sequence is read in order"
+        "a pass: found position 12 of sequence 0, expected position 37"
     );
     assert_eq!(model.free_slots(), free);
     assert_eq!(model.forget(0, N_TOKENS - 1), N_TOKENS - 1);

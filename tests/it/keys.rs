@@ -4,10 +4,10 @@ use lab_base::weights;
 use lab_base::weights::{Array, Value};
 use lab_core::arch::Library;
 use lab_core::blocks::REGISTRY;
-use lab_core::models::synth::{Request, design};
+use lab_core::models::synth::{SynthRequest, design};
 use lab_core::plan::Plan;
 
-use crate::command::{bench, made_up, printed, scratch, text};
+use crate::support::command::{bench, made_up, printed, scratch, text};
 use crate::support::shared;
 
 /// What the files of the zoo ask for and their definitions do not read. An indexer picks the keys
@@ -49,7 +49,7 @@ fn plan_with(arch: &str, more: &[(&str, Value)]) -> Result<Plan, String> {
     let library = Library::open(&REGISTRY, &[]).expect("the built-in definitions are readable");
     let def = library.get(arch).expect("sound");
     let (mut metadata, plan) =
-        design(&def, &Request::default()).expect("random weights can be made");
+        design(&def, &SynthRequest::default()).expect("random weights can be made");
     for (key, value) in more {
         metadata.insert(*key, value.clone());
     }
@@ -256,7 +256,7 @@ fn ropes_of_one_name_say_their_layers() {
 }
 
 #[test]
-fn what_a_definition_requires_is_told_with_the_expression_and_the_values() {
+fn unmet_requirements_are_reported_with_expression_and_values() {
     let message = plan_with(
         "bloom",
         &[("bloom.attention.max_alibi_bias", Value::F32(4.0))],

@@ -6,25 +6,25 @@ use std::sync::Arc;
 
 use lab_base::ggml;
 use lab_base::tokenizer::Tokenizer;
-use lab_base::weights::{Data, Entry, TensorType, Weights};
-use lab_core::arch::{Library, Mode, Parts};
+use lab_base::weights::{TensorData, TensorEntry, TensorType, Weights};
+use lab_core::arch::{Library, Mode, PointParts};
 use lab_core::blocks::REGISTRY;
 use lab_core::model::{
     Batch, CapturedRow, LOGITS, Lab, LabCapture, LabEdit, LabOp, Model, Options, Points, Positions,
 };
 use lab_core::models;
-use lab_core::models::Source;
+use lab_core::models::ModelSource;
 use lab_core::plan::Plan;
 
 use serde_json::{Value, json};
 
-use crate::command::{definitions, scratch};
-use crate::embeddings::with_vocabulary;
 use crate::goldens::{Golden, all_goldens, golden, model, options};
-use crate::hf;
-use crate::lora::Held;
-use crate::server::{Server, with};
+use crate::support::command::{definitions, scratch};
+use crate::support::hf;
+use crate::support::memory_tensor::MemoryTensor;
 use crate::support::nmse;
+use crate::support::server::{Server, with};
+use crate::support::vocabulary::with_vocabulary;
 
 /// One of each kind: plain attention, fused projections, experts, latent attention, windows, recurrent states.
 const KINDS: [&str; 9] = [
@@ -81,7 +81,7 @@ fn kinds() -> [&'static Golden; KINDS.len()] {
 }
 
 #[test]
-fn what_is_captured_are_the_values_of_the_pass() {
+fn captures_are_the_values_of_the_pass() {
     let found = kinds();
     for golden in found {
         let n = golden.tokens.len();
@@ -188,7 +188,7 @@ fn attention_weights_are_those_of_attention_step_by_step_in_every_kind_of_cache(
                 let point = &points.all[*at];
                 point.spec.name == "weights"
                     && point.is_capturable()
-                    && point.spec.parts == Parts::Pairs
+                    && point.spec.parts == PointParts::Pairs
             });
             let weights: Vec<usize> = weights.collect();
             let capture = |point: &usize| LabCapture {
@@ -370,10 +370,10 @@ fn with_tensor(weights: &Weights, name: &str, change: impl Fn(&mut [f32])) -> We
         ggml::dequantize(&stored, tensor.ty, &mut values).expect("numbers");
         change(&mut values);
         let bytes = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        let held = Held::new(4 * tensor.shape[0], bytes);
-        Entry {
+        let held = MemoryTensor::new(4 * tensor.shape[0], bytes);
+        TensorEntry {
             ty: TensorType::F32,
-            data: Data::Lazy(Arc::new(held)),
+            data: TensorData::Lazy(Arc::new(held)),
             ..entry
         }
     };
@@ -441,7 +441,7 @@ fn a_head_that_is_zero_is_one_whose_output_weights_are() {
 }
 
 #[test]
-fn edits_do_what_they_say() {
+fn edits_have_their_documented_effect() {
     let golden = golden("llama");
     let n = golden.tokens.len();
     let mut model = model(golden, options());
@@ -563,7 +563,7 @@ fn edits_do_what_they_say() {
 }
 
 #[test]
-fn what_edits_do_to_a_model_is_what_they_do_in_plain_loops() {
+fn edits_of_a_model_equal_plain_loops() {
     let found = kinds();
     let mut n_compared = 0;
     for golden in found {
@@ -640,7 +640,7 @@ fn what_edits_do_to_a_model_is_what_they_do_in_plain_loops() {
 
 /// The built-in model with the prefix cache and eight sequences, bit for bit the same in any batch.
 fn deterministic(ty: Option<TensorType>) -> (Model, Vec<Vec<u32>>) {
-    let opened = models::open(&Source::of(None), &definitions()).expect("the shipped model");
+    let opened = models::open(&ModelSource::of(None), &definitions()).expect("the shipped model");
     let opened = match ty {
         Some(ty) => opened.quantised(ty).expect("it can be quantised"),
         None => opened,
@@ -760,7 +760,7 @@ fn eight_as_alone(ty: Option<TensorType>) {
 }
 
 #[test]
-fn what_is_computed_with_an_edit_is_not_reused_without_or_with_another() {
+fn cached_values_with_an_edit_are_not_reused_without_it() {
     let (mut model, texts) = deterministic(None);
     let points = Arc::clone(model.points());
     let width = points.all[points.find("embed.x").expect("it is there")[0]].width() as usize;
@@ -1072,7 +1072,7 @@ fn numbers(captured: &Value) -> Vec<f32> {
 }
 
 #[test]
-fn a_run_gives_what_it_is_asked_for() {
+fn a_lab_run_returns_the_requested_values() {
     let server = Server::start(&["--deterministic"]);
     let (status, points) = server.json("GET", "/v1/lab/points", &Value::Null);
     assert_eq!(status, 200);
@@ -1402,7 +1402,7 @@ fn generation_goes_on_with_captures_and_edits() {
 }
 
 #[test]
-fn plans_that_make_no_sense_are_refused_with_the_place() {
+fn invalid_lab_plans_are_refused_with_their_field() {
     let server = Server::start(&["--lab-bytes", "10000"]);
     let n = f64::MAX;
     let capture =
@@ -1476,7 +1476,7 @@ fn plans_that_make_no_sense_are_refused_with_the_place() {
         ),
         (
             edit(json!({ "vector": row, "neurons": [0], "heads": [0] })),
-            "exclude each other",
+            "are mutually exclusive",
         ),
         (
             edit(json!({ "op": "project_out", "vector": vec![0.0; 128] })),

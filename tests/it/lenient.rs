@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::server::{Server, with};
+use crate::support::server::{Server, with};
 
 pub const CHAT: &str = "/v1/chat/completions";
 
@@ -332,7 +332,7 @@ fn the_only_model_answers_to_every_name() {
 }
 
 #[test]
-fn prompts_that_are_too_long_are_told_in_the_words_that_clients_match() {
+fn too_long_prompts_are_refused_in_the_words_that_clients_match() {
     let server = Server::start(&["--ctx", "64"]);
     let long = "a ".repeat(300);
     let messages = json!([{ "role": "user", "content": long }]);

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::command::allow_connections;
-use crate::server::{Server, with};
+use crate::support::command::allow_connections;
+use crate::support::server::{Server, with};
 
 /// The longest that `/health` took while `work` ran.
 fn slowest_health(server: &Server, work: impl FnOnce() + Send) -> Duration {
@@ -115,7 +115,7 @@ fn sixteen_schemas_at_once_are_all_served() {
 }
 
 #[test]
-fn item_44_half_sent_heads_and_bodies_end() {
+fn half_sent_headers_and_bodies_time_out() {
     let server = Server::start(&["--read-time", "1"]);
     let start = Instant::now();
     let mut head = connect(
@@ -288,7 +288,7 @@ fn signals_drain_and_a_second_one_ends() {
 }
 
 #[test]
-fn items_44_45_refusals_agree_about_retries() {
+fn refusals_state_when_to_retry() {
     let server = Server::start(&[
         "--parallel",
         "1",
@@ -427,7 +427,7 @@ int clock_gettime(clockid_t id, struct timespec * now) {
 #[test]
 #[cfg(target_os = "linux")]
 fn a_clock_that_leaps_ends_nothing() {
-    let folder = crate::command::scratch();
+    let folder = crate::support::command::scratch();
     let (source, library) = (
         folder.path().join("clock.c"),
         folder.path().join("clock.so"),
@@ -441,7 +441,7 @@ fn a_clock_that_leaps_ends_nothing() {
     assert!(status.success());
     let limits = "--answer-time 300 --queue-time 300 --idle-time 300 --read-time 60 --lab-time 300";
     let limits: Vec<&str> = limits.split(' ').collect();
-    let preload = [("LD_PRELOAD", crate::command::text(&library))];
+    let preload = [("LD_PRELOAD", crate::support::command::text(&library))];
     let server = Server::with(&limits, &preload);
     let plain = Server::shared();
     let body = json!({ "messages": [{ "role": "user", "content": "2+2=?" }], "temperature": 0 });

@@ -13,12 +13,12 @@ use lab_base::weights::gguf::NewTensor;
 use lab_core::arch::WeightRole;
 use lab_core::model::Model;
 use lab_core::models::synth;
-use lab_core::plan::Share;
+use lab_core::plan::DeviceShare;
 
 use crate::backends::{SMALL, sound, synthesised};
-use crate::command::{definitions, ended, program, scratch, text};
 use crate::devices::Worker;
 use crate::goldens::{golden, options};
+use crate::support::command::{definitions, ended, program, scratch, text};
 use crate::support::{PATHS, logits, nmse, parse_npy};
 
 /// The small model with another width of its MLPs.
@@ -126,7 +126,7 @@ fn a_file_that_is_cut_short_while_it_is_loaded_is_an_error() {
     let weights = weights::open(&path).expect("it was written");
     let mut plan = golden.plan.clone();
     let n_layers = plan.n_placeable();
-    plan.place(&[Share {
+    plan.place(&[DeviceShare {
         device: worker.device.clone(),
         n_layers,
     }]);
@@ -221,7 +221,7 @@ fn vectors_may_be_quantised() {
         let folder = scratch();
         let path = folder.path().join("base.gguf");
         let def = definitions.archs.get(name).expect("it is built in");
-        let request = synth::Request {
+        let request = synth::SynthRequest {
             set: set
                 .iter()
                 .map(|&(key, value)| (key.into(), value.into()))

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use lab_base::util::writing::Target;
+use lab_base::util::atomic_file::OutputPath;
 use lab_base::weights;
 use lab_base::weights::gguf;
 use lab_base::weights::gguf::NewTensor;
@@ -10,12 +10,12 @@ use lab_base::weights::{Metadata, Value};
 use lab_core::models::convert::to_gguf;
 use serde_json::{Value as Json, json};
 
-use crate::command::{bench, definitions, scratch, text};
 use crate::goldens::EXACT;
-use crate::hf;
 use crate::lora::{
     Modules, Stored, adapted, logits_of, opened, read_tensors, write_folders, write_tensors,
 };
+use crate::support::command::{bench, definitions, scratch, text};
+use crate::support::hf;
 use crate::support::nmse;
 
 /// A model as a folder and as a file, an adapter for it, and what it computes with the adapter.
@@ -66,7 +66,7 @@ impl Case {
                 shape: tensor.shape.clone(),
             })
             .collect();
-        gguf::write(Target::replacing(&path), &metadata, &tensors, |i| {
+        gguf::write(OutputPath::replacing(&path), &metadata, &tensors, |i| {
             Ok(weights.data(&weights.tensors()[i]).expect("it is stored"))
         })
         .expect("it can be written");
@@ -168,13 +168,13 @@ fn a_map_that_is_not_known_is_assumed_with_a_warning_or_refused() {
     assert!(wrong > 1e-2, "the maps differ: {wrong:.1e}");
     assert_eq!(helium.lines(&helium.foreign("x")).len(), 1);
     let advice = "put the config.json of the base model into the adapter's folder";
-    let parts = ["the name `Helium 1 2b` speaks for `llama-helium`", advice];
+    let parts = ["the name `Helium 1 2b` suggests `llama-helium`", advice];
     helium.refused(&helium.foreign("Helium 1 2b"), &parts);
     let foreign = helium.foreign("x");
     helium.say("base_model_name_or_path", json!("kyutai/helium-1-2b"));
     helium.refused(
         &foreign,
-        &["`kyutai/helium-1-2b` speaks for `llama-helium`", advice],
+        &["`kyutai/helium-1-2b` suggests `llama-helium`", advice],
     );
     // Where the maps agree there is nothing to know.
     let file = helium.adapter.join("adapter_model.safetensors");
@@ -215,7 +215,7 @@ fn a_configuration_in_the_folder_of_the_adapter_chooses_the_map() {
         case.check(&case.file);
         assert_eq!(case.lines(&foreign), Vec::<String>::new(), "{name}");
     }
-    let scratch = crate::command::scratch();
+    let scratch = crate::support::command::scratch();
     let case = Case::new("helium", scratch.path(), Modules::All);
     let foreign = case.foreign("x");
     case.put_config(|config| config["architectures"] = json!(["LlamaForCausalLM"]));

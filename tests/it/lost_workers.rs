@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::command::{Port, scratch, text};
-use crate::process::{Stream, eventually, kill, long, model, state};
-use crate::server::Server;
+use crate::support::command::{Port, scratch, text};
+use crate::support::process::{Stream, eventually, kill, long, model, state};
+use crate::support::server::Server;
 
 /// Seconds that a step or a silent load may take.
 const STEP_TIME: &str = "5";

@@ -3,7 +3,6 @@
     clippy::unwrap_used,
     clippy::print_stdout,
     unreachable_pub,
-    missing_docs,
     reason = "tests"
 )]
 
@@ -16,7 +15,6 @@ mod behaviours;
 mod chat;
 mod clients;
 mod collect;
-mod command;
 mod completions;
 mod config;
 mod constraints;

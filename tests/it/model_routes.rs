@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::command::{scratch, text};
 use crate::config::sent;
-use crate::server::Server;
+use crate::support::command::{scratch, text};
+use crate::support::server::Server;
 
 fn shipped() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("models/tiny-chat.gguf")
@@ -656,7 +656,7 @@ fn metrics_are_text_that_prometheus_reads() {
 }
 
 #[test]
-fn item_48_the_id_of_a_request_is_the_clients_or_one_of_the_server() {
+fn a_request_id_is_the_clients_or_generated() {
     let server = Server::start(&[]);
     for path in [
         "/v1/models",
@@ -702,7 +702,7 @@ fn ask(server: &Server, model: &str) {
 }
 
 #[test]
-fn the_least_recently_used_model_gives_way_and_one_in_use_never() {
+fn the_least_recently_used_model_is_evicted_and_one_in_use_never() {
     let folder = scratch();
     let server = two_models(folder.path(), &["--max-loaded", "1"]);
     ask(&server, "one");
@@ -751,7 +751,7 @@ fn loads_that_wait_for_their_turn_do_not_wait_for_each_other() {
 }
 
 #[test]
-fn a_picture_of_what_cannot_be_served_is_no_error_of_the_server() {
+fn a_picture_of_a_model_that_cannot_run_is_a_client_error() {
     let folder = scratch();
     let whole = std::fs::read(shipped()).expect("readable");
     std::fs::write(folder.path().join("broken.gguf"), &whole[..5000]).expect("written");

@@ -8,7 +8,7 @@ use lab_core::arch::{Library, Mode};
 use lab_core::hf::Maps;
 
 use crate::goldens::{archs_of, library};
-use crate::hf;
+use crate::support::hf;
 
 /// A row of the table of classes.
 #[derive(Default)]

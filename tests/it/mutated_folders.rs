@@ -4,12 +4,12 @@
 //! Each test makes one change to every second folder of `tests/hf`; `CHANGES=50` makes 50 to each.
 
 use lab_core::models;
-use lab_core::models::{Contents, Definitions, Error, Source};
+use lab_core::models::{Definitions, Error, ModelFiles, ModelSource};
 use serde_json::{Value, json};
 
 use crate::bad_folders::{CONFIG, Folder};
-use crate::command::definitions;
-use crate::hf;
+use crate::support::command::definitions;
+use crate::support::hf;
 
 /// Numbers without end (xorshift).
 struct Random(u64);
@@ -56,10 +56,10 @@ fn with_changes(turn: usize, change: impl Fn(&Folder, &mut Random) -> String) {
 
 /// Plans a folder, and reads the data of all its tensors.
 fn read_all(folder: &Folder, with: &Definitions) -> Result<(), Error> {
-    let source = Source::File(folder.0.path().to_owned());
+    let source = ModelSource::File(folder.0.path().to_owned());
     let planned = models::open(&source, with).map(|_| ());
     // What does not fit the architecture has data nevertheless.
-    let Contents { weights, .. } = models::read(&source, with)?;
+    let ModelFiles { weights, .. } = models::read(&source, with)?;
     for tensor in weights.tensors() {
         let data = weights.data(tensor);
         assert!(data.is_err() || data.is_ok_and(|data| data.len() as u64 == tensor.bytes));

@@ -10,11 +10,11 @@ use lab_base::weights::gguf;
 use lab_base::weights::gguf::NewTensor;
 use lab_base::weights::{Array, Value, Weights};
 use lab_core::arch::ArchDef;
-use lab_core::models::synth::{Request, synth};
+use lab_core::models::synth::{SynthRequest, synth};
 
-use crate::command::scratch;
 use crate::goldens::library;
-use crate::support::{PATHS, Text, logits};
+use crate::support::command::scratch;
+use crate::support::{InputTokens, PATHS, logits};
 
 /// Numbers without end (xorshift).
 pub(crate) struct Random(pub(crate) u64);
@@ -127,7 +127,7 @@ fn a_changed_model_gives_an_error_or_logits() {
     for (i, arch) in ARCHS.iter().enumerate() {
         let def = library().get(arch).expect("it is built in");
         let _ = std::fs::remove_file(&path);
-        synth(&def, &Request::default(), &path).expect("it is made");
+        synth(&def, &SynthRequest::default(), &path).expect("it is made");
         let file = std::fs::read(&path).expect("it is there");
         let n_header = header(&path, &file);
         let sound = weights::open(&path).expect("it is sound");
@@ -167,7 +167,7 @@ fn a_model_made_up_from_any_definition_alone_computes() {
     for (name, _) in library().sources() {
         let def = library().get(name).expect("it is built in");
         let path = folder.path().join(format!("{name}.gguf"));
-        synth(&def, &Request::default(), &path).expect("it is made");
+        synth(&def, &SynthRequest::default(), &path).expect("it is made");
         if let Err(error) = computed(&def, &path) {
             panic!("{name}: {error}");
         }
@@ -184,7 +184,7 @@ fn computed(def: &ArchDef, path: &Path) -> Result<(), String> {
     }
     let tokens = [1, 2, 3, 4, 5];
     let source: &[u32] = if def.reads_source() { &tokens } else { &[] };
-    let text = Text {
+    let text = InputTokens {
         tokens: &tokens,
         source,
     };

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::command::{made_up, scratch};
-use crate::server::{Server, with};
+use crate::support::command::{made_up, scratch};
+use crate::support::server::{Server, with};
 
 const PATH: &str = "/completion";
 
@@ -114,7 +114,7 @@ fn rounded(text: &str) -> String {
 }
 
 #[test]
-fn the_end_of_a_completion_is_told() {
+fn the_finish_reason_of_a_completion_is_reported() {
     let server = Server::start(&[]);
     let ended = complete(&server, json!({ "n_predict": -1, "return_tokens": true }));
     assert_eq!(ended["stop_type"], "eos", "{ended}");
@@ -246,7 +246,7 @@ fn a_response_is_reduced_to_the_fields_that_are_asked_for() {
 }
 
 #[test]
-fn item_32_a_bias_is_for_tokens_or_for_the_tokens_of_a_text() {
+fn a_logit_bias_is_for_token_ids_or_for_the_tokens_of_a_text() {
     let server = Server::start(&[]);
     let free = complete(&server, json!({ "return_tokens": true, "n_predict": 1 }));
     let first = free["tokens"][0].clone();
@@ -489,7 +489,7 @@ fn a_gap_is_filled_with_the_vocabularys_tokens() {
 }
 
 #[test]
-fn what_cannot_be_completed_is_refused_with_its_field() {
+fn invalid_completion_requests_are_refused_with_their_field() {
     let server = Server::start(&["--strict-fields"]);
     for (extra, param) in [
         (json!({ "prompt": null }), "prompt"),

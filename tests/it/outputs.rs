@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::command::{bench, bench_in, made_up, printed, program, scratch, text};
+use crate::support::command::{bench, bench_in, made_up, printed, program, scratch, text};
 
 /// A model that takes far longer to write than a test waits.
 const LARGE: [&str; 7] = [
@@ -30,7 +30,7 @@ fn names(folder: &Path) -> Vec<String> {
 
 #[cfg(unix)]
 #[test]
-fn a_signal_leaves_what_was_there_and_nothing_else() {
+fn a_signal_leaves_existing_files_and_nothing_else() {
     let folder = scratch();
     let target = folder.path().join("m.gguf");
     fs::write(&target, "before").expect("a writable folder");
@@ -61,7 +61,7 @@ fn a_signal_leaves_what_was_there_and_nothing_else() {
 
 #[cfg(unix)]
 #[test]
-fn what_a_killed_command_left_is_removed_by_the_next_one() {
+fn leftovers_of_a_killed_command_are_removed_by_the_next_one() {
     let folder = scratch();
     let target = folder.path().join("llama.gguf");
     let mut command = program(&[&LARGE[..], &[text(&target)]].concat());
@@ -144,7 +144,7 @@ fn an_error_that_cannot_be_written_is_an_exit_code() {
 /// A disk that is full, as a limit of a kilobyte for each file: what was there stays, and nothing is left.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_full_disk_leaves_what_was_there() {
+fn a_full_disk_leaves_existing_files() {
     let folder = scratch();
     let at = |name: &str| folder.path().join(name);
     let model = made_up(folder.path(), "llama", &[]);
@@ -244,7 +244,7 @@ fn a_file_that_is_cut_short_ends_a_command_with_an_error() {
 /// Every output of every command (the list is checked in `src/cli/output.rs`): a file that is there is kept, and
 /// replaced with `--force`.
 #[test]
-fn what_is_there_is_replaced_only_with_force() {
+fn existing_files_are_replaced_only_with_force() {
     let folder = scratch();
     let at = |name: &str| folder.path().join(name);
     let model = made_up(folder.path(), "llama", &[]);

@@ -4,8 +4,8 @@
 use lab_sampling::{LISTS, OTHERS, PARAMETERS};
 use serde_json::{Value, json};
 
-use crate::command::{scratch, text};
-use crate::server::Server;
+use crate::support::command::{scratch, text};
+use crate::support::server::Server;
 
 fn get(server: &Server, path: &str) -> (u16, String, String) {
     server.raw("GET", path, "text/plain", "")

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::server::{Server, with};
+use crate::support::server::{Server, with};
 
 const CLEAN: &str = "The sea is wide and";
 const CORRUPT: &str = "The wide is sea and";
@@ -18,7 +18,7 @@ fn number(value: &Value) -> f64 {
 }
 
 #[test]
-fn all_positions_of_a_point_give_the_clean_run_and_one_gives_what_an_edit_gives() {
+fn patching_all_positions_gives_the_clean_run_and_one_equals_an_edit() {
     let server = Server::split(&["--deterministic"]);
     let plain = server.post("/tokenize", &json!({ "prompt": CLEAN }))["tokens"].clone();
     let n = plain.as_array().expect("tokens").len();
@@ -95,7 +95,7 @@ fn all_positions_of_a_point_give_the_clean_run_and_one_gives_what_an_edit_gives(
 }
 
 #[test]
-fn grids_that_make_no_sense_are_refused_with_the_place() {
+fn invalid_patching_requests_are_refused_with_their_field() {
     let server = Server::start(&["--lab-bytes", "200K"]);
     for (extra, message) in [
         (json!({ "corrupt": "short" }), "tokens, expected"),

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::command::{scratch, text};
 use crate::lenient::{CHAT, chat, served};
-use crate::server::{Server, with};
+use crate::support::command::{scratch, text};
+use crate::support::server::{Server, with};
 
 const MESSAGES: &str = "/v1/messages";
 const RESPONSES: &str = "/v1/responses";
@@ -411,7 +411,7 @@ fn numbers_and_empty_values_of_other_servers_are_taken() {
 }
 
 #[test]
-fn a_request_that_names_none_of_several_models_is_told_so() {
+fn a_request_without_a_model_name_is_refused_if_there_are_several() {
     let folder = scratch();
     for name in ["one.gguf", "two.gguf"] {
         std::fs::copy("models/tiny-chat.gguf", folder.path().join(name)).expect("copied");

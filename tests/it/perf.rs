@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::command::printed;
+use crate::support::command::printed;
 
 fn perf(arguments: &[&str]) -> String {
     printed(&[&["perf"], arguments].concat())

@@ -6,15 +6,15 @@ use std::fs;
 use std::path::Path;
 
 use lab_inspect::diagram::svg;
-use lab_inspect::diagram::svg::{Chart, Item, MAX_CELLS, Rect, Style};
+use lab_inspect::diagram::svg::{Chart, DrawItem, MAX_CELLS, Rect, TextStyle};
 use lab_inspect::pictures;
-use lab_inspect::pictures::Chosen;
-use lab_inspect::pictures::Picture;
+use lab_inspect::pictures::ChartFilter;
+use lab_inspect::pictures::LabPicture;
 use serde_json::{Value, json};
 
-use crate::command::{bench, check_refused, made_up, printed, scratch, text};
 use crate::diagrams::check_layout;
-use crate::server::Server;
+use crate::support::command::{bench, check_refused, made_up, printed, scratch, text};
+use crate::support::server::Server;
 
 const CLEAN: &str = "The sea is wide and";
 const SAME: [&str; 3] = ["--deterministic", "--threads", "1"];
@@ -38,8 +38,8 @@ fn drawn(picture: &str, model: &str, arguments: &[&str], folder: &Path) -> (Valu
     (serde_json::from_str(&json).expect("JSON"), svg, html)
 }
 
-fn chart(picture: Picture, response: &Value) -> Chart {
-    let chart = pictures::chart(picture, response, &Chosen::default());
+fn chart(picture: LabPicture, response: &Value) -> Chart {
+    let chart = pictures::chart(picture, response, &ChartFilter::default());
     chart.unwrap_or_else(|problem| panic!("{problem}: {response}"))
 }
 
@@ -55,13 +55,13 @@ fn check_picture(name: &str, chart: &Chart) {
     let piece = svg::chart(chart);
     check_layout(name, &piece);
     let cells = piece.items.iter().filter_map(|item| match item {
-        Item::Box(place, _, "swatch" | "fine") => Some(place),
+        DrawItem::Box(place, _, "swatch" | "fine") => Some(place),
         _ => None,
     });
     let cells: Vec<&Rect> = cells.collect();
     assert!(cells.len() >= chart.n_cells(), "{name}");
     for item in &piece.items {
-        if let Item::Text(_, _, _, Style::Small, "on", text) = item {
+        if let DrawItem::Text(_, _, _, TextStyle::Small, "on", text) = item {
             let own = item.text_rect().expect("a text");
             assert!(
                 cells.iter().any(|cell| is_in(&own, cell)),
@@ -94,7 +94,7 @@ fn pictures_have_the_numbers_of_the_api() {
         assert_eq!(found[field], expected[field]);
     }
     assert_eq!(found["results"][0]["lab"], expected["results"][0]["lab"]);
-    let lens = chart(Picture::Lens, &expected);
+    let lens = chart(LabPicture::Lens, &expected);
     check_picture("lens", &lens);
     assert_eq!(
         (picture, page),
@@ -110,7 +110,7 @@ fn pictures_have_the_numbers_of_the_api() {
             assert_eq!(cell.value, Some(logprob.exp()));
             assert_eq!(
                 Some(&cell.text),
-                top["token"].as_str().map(pictures::shown).as_ref()
+                top["token"].as_str().map(pictures::token_text).as_ref()
             );
         }
     }
@@ -144,7 +144,7 @@ fn pictures_have_the_numbers_of_the_api() {
         assert!(!expected[field].is_null(), "{field}");
         assert_eq!(found[field], expected[field], "{field}");
     }
-    let patch = chart(Picture::Patch, &expected);
+    let patch = chart(LabPicture::Patch, &expected);
     check_picture("patch", &patch);
     assert_eq!(picture, pictures::svg(&patch));
     let cells = patch.grids[0].cells.iter();
@@ -160,7 +160,7 @@ fn pictures_have_the_numbers_of_the_api() {
         scratch.path(),
     );
     assert_eq!(found["results"][0]["lab"], expected["results"][0]["lab"]);
-    let attention = chart(Picture::Attention, &expected);
+    let attention = chart(LabPicture::Attention, &expected);
     check_picture("attention", &attention);
     assert_eq!(picture, pictures::svg(&attention));
     for grid in &attention.grids {
@@ -245,7 +245,7 @@ fn routed(experts: &Value, weights: &Value) -> Value {
 #[test]
 fn experts_have_the_weights_of_their_tokens() {
     let response = routed(&json!([2, 0, 1, 2]), &json!([0.75, 0.25, 0.5, 0.125]));
-    let chart = chart(Picture::Routing, &response);
+    let chart = chart(LabPicture::Routing, &response);
     let rows = chart.grids[0].cells.iter();
     let values: Vec<Vec<Option<f64>>> = rows
         .map(|row| row.iter().map(|c| c.value).collect())
@@ -269,7 +269,7 @@ fn experts_have_the_weights_of_their_tokens() {
         &["--tokens", "1,2,3,4"],
         scratch.path(),
     );
-    let chart = self::chart(Picture::Routing, &found);
+    let chart = self::chart(LabPicture::Routing, &found);
     check_picture("routing of a model", &chart);
     for grid in &chart.grids {
         for row in &grid.cells {
@@ -297,8 +297,8 @@ fn texts_of_tokens_are_shown_with_escapes_and_stay_in_their_cells() {
         " ",
         &long,
     ];
-    assert_eq!(pictures::shown(" \"a'\n"), "\u{b7}\\\"a'\\n");
-    assert_eq!(pictures::shown("\u{202e}\u{0}"), "\\u{202e}\\0");
+    assert_eq!(pictures::token_text(" \"a'\n"), "\u{b7}\\\"a'\\n");
+    assert_eq!(pictures::token_text("\u{202e}\u{0}"), "\\u{202e}\\0");
     let rows = hostile.iter().enumerate().map(|(at, token)| {
         json!({ "position": at, "top": [{ "id": at, "token": token, "logprob": -(at as f64) }], "targets": [] })
     });
@@ -310,7 +310,7 @@ fn texts_of_tokens_are_shown_with_escapes_and_stay_in_their_cells() {
     let response = json!({
         "model": hostile[0], "pieces": hostile, "results": [{ "lab": { "lens": layers } }],
     });
-    check_picture("hostile", &chart(Picture::Lens, &response));
+    check_picture("hostile", &chart(LabPicture::Lens, &response));
     let pairs: Value = (0..hostile.len()).map(|at| json!([at])).collect();
     let effects: Value = hostile
         .iter()
@@ -320,7 +320,7 @@ fn texts_of_tokens_are_shown_with_escapes_and_stay_in_their_cells() {
         "pieces": { "clean": hostile, "corrupt": [] }, "points": hostile, "positions": pairs,
         "effects": effects, "clean": 1e300, "corrupt": null,
     });
-    check_picture("hostile", &chart(Picture::Patch, &response));
+    check_picture("hostile", &chart(LabPicture::Patch, &response));
     let ones = json!(vec![0.5; hostile.len() * hostile.len()]);
     let all: Value = (0..hostile.len()).map(|at| json!(at)).collect();
     let n = hostile.len();
@@ -328,7 +328,7 @@ fn texts_of_tokens_are_shown_with_escapes_and_stay_in_their_cells() {
         "pieces": hostile,
         "captures": [{ "point": "layers.0.attn.weights", "positions": all, "shape": [n, 1, n], "data": ones }],
     });
-    check_picture("hostile", &chart(Picture::Attention, &response));
+    check_picture("hostile", &chart(LabPicture::Attention, &response));
 }
 
 /// The colours of all cells of a picture, by their texts.
@@ -337,9 +337,9 @@ fn classes(chart: &Chart) -> HashMap<String, String> {
     let mut out = HashMap::new();
     for item in &svg::chart(chart).items {
         match item {
-            Item::Open(name, _) => class = (*name).into(),
-            Item::Box(place, _, "swatch") => boxes.push((*place, class.clone())),
-            Item::Text(_, _, _, Style::Small, "on", text) => {
+            DrawItem::Open(name, _) => class = (*name).into(),
+            DrawItem::Box(place, _, "swatch") => boxes.push((*place, class.clone())),
+            DrawItem::Text(_, _, _, TextStyle::Small, "on", text) => {
                 let own = item.text_rect().expect("a text");
                 let found = boxes.iter().rfind(|(cell, _)| is_in(&own, cell));
                 out.insert(text.clone(), found.expect("a cell").1.clone());
@@ -360,7 +360,7 @@ fn numbers_below_zero_have_the_colours_of_those_above_it_mirrored() {
     };
     let values = [0.04, 0.07, 0.15, 0.25, 0.4, 0.5, 0.7, 0.8, 0.95, 3.0];
     let both: Vec<f64> = values.iter().flat_map(|v| [*v, -*v]).collect();
-    let signed = chart(Picture::Patch, &effects(&both));
+    let signed = chart(LabPicture::Patch, &effects(&both));
     check_picture("signed", &signed);
     let found = classes(&signed);
     assert_eq!(found.len(), both.len());
@@ -377,7 +377,7 @@ fn numbers_below_zero_have_the_colours_of_those_above_it_mirrored() {
     for text in ["blue is below zero", "\u{2264} -0.9", "-0.05 to 0.05"] {
         assert!(picture.contains(text), "{text}");
     }
-    let picture = pictures::svg(&chart(Picture::Patch, &effects(&[0.5, -0.12])));
+    let picture = pictures::svg(&chart(LabPicture::Patch, &effects(&[0.5, -0.12])));
     for (text, is_there) in [
         ("-0.2 to -0.1<", true),
         ("-0.1 to -0.05", true),
@@ -385,9 +385,9 @@ fn numbers_below_zero_have_the_colours_of_those_above_it_mirrored() {
     ] {
         assert_eq!(picture.contains(text), is_there, "{text}");
     }
-    let nearly = pictures::svg(&chart(Picture::Patch, &effects(&[0.5, -0.01])));
+    let nearly = pictures::svg(&chart(LabPicture::Patch, &effects(&[0.5, -0.01])));
     assert!(!nearly.contains("blue") && nearly.contains("-0.05 to 0.05"));
-    let plain = pictures::svg(&chart(Picture::Patch, &effects(&[0.5, 0.01])));
+    let plain = pictures::svg(&chart(LabPicture::Patch, &effects(&[0.5, 0.01])));
     assert!(!plain.contains("blue") && plain.contains("&lt; 0.05"));
 }
 
@@ -401,71 +401,71 @@ fn wide_grids_go_on_below_and_larger_ones_are_refused() {
             "effects": vec![row; n],
         })
     };
-    let wide = chart(Picture::Patch, &grid(3, 300));
+    let wide = chart(LabPicture::Patch, &grid(3, 300));
     check_picture("wide", &wide);
     assert!(svg::chart(&wide).w < 2000.0);
     let n = MAX_CELLS / 100;
-    assert_eq!(chart(Picture::Patch, &grid(n, 100)).n_cells(), MAX_CELLS);
+    assert_eq!(chart(LabPicture::Patch, &grid(n, 100)).n_cells(), MAX_CELLS);
     let refused = |picture, response: &Value| {
-        let chart = pictures::chart(picture, response, &Chosen::default());
+        let chart = pictures::chart(picture, response, &ChartFilter::default());
         chart.expect_err("refused").to_string()
     };
-    let message = refused(Picture::Patch, &grid(n + 1, 100));
+    let message = refused(LabPicture::Patch, &grid(n + 1, 100));
     assert!(
         message.contains("40100 cells") && message.contains("40000"),
         "{message}"
     );
     let good = json!([0.5, 0.5, 0.5, 0.5]);
     for (picture, response, part) in [
-        (Picture::Patch, json!({}), "`positions`"),
+        (LabPicture::Patch, json!({}), "`positions`"),
         (
-            Picture::Patch,
+            LabPicture::Patch,
             json!({ "positions": [[0]], "points": ["a"], "effects": [[1, 2]] }),
             "one for each",
         ),
         (
-            Picture::Patch,
+            LabPicture::Patch,
             json!({ "positions": [[0]], "points": [], "effects": [] }),
             "nothing to draw",
         ),
         (
-            Picture::Patch,
+            LabPicture::Patch,
             json!({ "positions": [["a"]], "points": [], "effects": [] }),
             "positions from 0",
         ),
-        (Picture::Lens, json!([]), "`lens`"),
+        (LabPicture::Lens, json!([]), "`lens`"),
         (
-            Picture::Lens,
+            LabPicture::Lens,
             json!({ "lens": [{ "point": "a", "rows": [{}] }] }),
             "positions from 0",
         ),
         (
-            Picture::Routing,
+            LabPicture::Routing,
             routed(&json!([1e30, 0, 0, 0]), &good),
             "cells, the limit",
         ),
         (
-            Picture::Routing,
+            LabPicture::Routing,
             routed(&json!([1]), &good),
             "which is not `shape`",
         ),
         (
-            Picture::Routing,
+            LabPicture::Routing,
             routed(&json!("AAAA"), &good),
             "expected 4 for each",
         ),
         (
-            Picture::Attention,
+            LabPicture::Attention,
             json!({ "captures": [{ "point": "a.weights", "tensor": "a" }] }),
             "in a file",
         ),
         (
-            Picture::Attention,
+            LabPicture::Attention,
             json!({ "captures": [{ "point": "a.weights", "positions": [], "shape": [0, 1, 1], "data": [] }] }),
             "which is not `shape`",
         ),
         (
-            Picture::Attention,
+            LabPicture::Attention,
             routed(&json!([0, 0, 0, 0]), &good),
             "there are no captures",
         ),
@@ -476,7 +476,7 @@ fn wide_grids_go_on_below_and_larger_ones_are_refused() {
 }
 
 #[test]
-fn the_server_draws_what_the_command_draws() {
+fn the_server_draws_the_same_diagram_as_the_command() {
     let server = Server::shared();
     let lab = json!({ "lens": { "positions": "prompt" } });
     let response = server.post("/v1/lab/run", &json!({ "prompt": CLEAN, "lab": lab }));
@@ -493,7 +493,7 @@ fn the_server_draws_what_the_command_draws() {
     assert_eq!(status, 200, "{svg}");
     assert!(head.contains("content-type: image/svg+xml"), "{head}");
     assert!(head.contains("sandbox"), "{head}");
-    assert_eq!(svg, pictures::svg(&chart(Picture::Lens, &response)));
+    assert_eq!(svg, pictures::svg(&chart(LabPicture::Lens, &response)));
     asked["layers"] = json!([1]);
     let (_, _, one) = ask(&asked);
     assert!(one.contains("layers.1.out") && !one.contains("layers.0.out"));
@@ -512,7 +512,7 @@ fn the_server_draws_what_the_command_draws() {
 }
 
 #[test]
-fn what_is_wrong_with_one_prompt_is_said_before_it_is_read() {
+fn errors_of_a_prompt_are_reported_before_it_is_read() {
     let scratch = scratch();
     let svg = scratch.path().join("a.svg");
     let long = "sea ".repeat(300);
@@ -537,7 +537,7 @@ fn parts_of_a_logit_are_drawn_by_heads_and_by_positions() {
         scratch.path(),
     );
     let own = &found["results"][0]["lab"]["attribution"];
-    let chart = self::chart(Picture::Attribution, &found);
+    let chart = self::chart(LabPicture::Attribution, &found);
     check_picture("attribution", &chart);
     let [grid] = chart.grids.as_slice() else {
         panic!("{} grids", chart.grids.len());
@@ -562,16 +562,16 @@ fn parts_of_a_logit_are_drawn_by_heads_and_by_positions() {
         &["--prompt", CLEAN, "--of", " the", "--to", "layers"],
         scratch.path(),
     );
-    let chart = self::chart(Picture::Attribution, &found);
+    let chart = self::chart(LabPicture::Attribution, &found);
     check_picture("attribution to layers", &chart);
     let n = found["tokens"].as_array().expect("tokens").len();
     assert_eq!(chart.grids[0].columns.len(), n);
     assert_eq!(chart.grids[0].rows[..2], ["embed", "layers.0"]);
-    let chosen = Chosen {
+    let chosen = ChartFilter {
         layers: vec![1],
         heads: Vec::new(),
     };
-    let one = pictures::chart(Picture::Attribution, &found, &chosen);
+    let one = pictures::chart(LabPicture::Attribution, &found, &chosen);
     assert_eq!(one.expect("it is there").grids[0].rows, ["layers.1"]);
     for (response, message) in [
         (json!({}), "`parts`"),
@@ -584,7 +584,7 @@ fn parts_of_a_logit_are_drawn_by_heads_and_by_positions() {
             "cells",
         ),
     ] {
-        let refused = pictures::chart(Picture::Attribution, &response, &Chosen::default());
+        let refused = pictures::chart(LabPicture::Attribution, &response, &ChartFilter::default());
         let refused = refused.expect_err("it is refused").to_string();
         assert!(refused.contains(message), "{refused}");
     }

@@ -6,15 +6,15 @@ use std::process::{Child, Command};
 
 use lab_base::ggml::{Arena, Device};
 use lab_base::weights::TensorType;
-use lab_core::model::{Batch, Error, Estimator, Model, Options, Placing};
-use lab_core::plan::{Move, PROCESSOR, Plan, Share, StatePlan};
+use lab_core::model::{Batch, Error, Estimator, Model, Options, PlacementSearch};
+use lab_core::plan::{DeviceOverride, DeviceShare, PROCESSOR, Plan, StatePlan};
 
 use serde_json::{Value, json};
 
 use crate::backends::{SMALL, sound, synthesised};
-use crate::command::{bench, text};
 use crate::devices::Worker;
 use crate::goldens::{EXACT, Golden, all_goldens, golden, options};
+use crate::support::command::{bench, text};
 use crate::support::nmse;
 
 fn device(worker: &Worker) -> Device {
@@ -26,8 +26,8 @@ fn free(worker: &Worker) -> u64 {
 }
 
 /// Layers on devices.
-fn shares(workers: &[&Worker], split: &[usize]) -> Vec<Share> {
-    let share = |(worker, n_layers): (&&Worker, &usize)| Share {
+fn shares(workers: &[&Worker], split: &[usize]) -> Vec<DeviceShare> {
+    let share = |(worker, n_layers): (&&Worker, &usize)| DeviceShare {
         device: worker.device.clone(),
         n_layers: *n_layers,
     };
@@ -54,7 +54,7 @@ fn error_of(model: &mut Model, golden: &Golden) -> f64 {
 }
 
 #[test]
-fn devices_give_what_is_told_before() {
+fn memory_on_devices_equals_the_estimate() {
     let workers = [(); 2].map(|()| Worker::start_with(&["--mem", "512M"]));
     let workers = workers.each_ref();
     let chosen = [
@@ -129,7 +129,7 @@ fn the_last_byte_decides() {
     for (missing, most) in [(0, n), (1, n - 1)] {
         let worker = Worker::start_with(&["--mem", &(needed - missing).to_string()]);
         let devices = [device(&worker)];
-        let placing = |margin: u64| Placing {
+        let placing = |margin: u64| PlacementSearch {
             plan: &plan,
             weights: &golden.weights,
             adapters: &[],
@@ -172,7 +172,7 @@ fn the_last_byte_decides() {
                 n_ctx_seq: n_ctx,
                 ..settings.clone()
             };
-            let all = Placing {
+            let all = PlacementSearch {
                 options: &settings,
                 ..placing(0)
             };
@@ -207,7 +207,7 @@ fn experts_stay_on_the_processor_while_their_layers_do_not() {
         .map(|unit| unit.path.clone())
         .collect();
     let name = experts[0].rsplit('.').next().expect("a path").to_owned();
-    let moves = [Move {
+    let moves = [DeviceOverride {
         pattern: format!("layers.*.{name}"),
         device: PROCESSOR.into(),
     }];
@@ -240,7 +240,7 @@ fn what_reads_the_rows_of_another_layer_is_where_they_are() {
         let n = golden.plan.n_placeable();
         for n_layers in 0..=n {
             let mut placed = golden.plan.clone();
-            placed.place(&[Share {
+            placed.place(&[DeviceShare {
                 device: "made up".into(),
                 n_layers,
             }]);
@@ -286,7 +286,7 @@ fn a_weight_is_kept_once_on_each_device_that_uses_it() {
         let n = unplaced.n_placeable();
         let split = [n / 3, n / 3, n - 2 * (n / 3)];
         let mut placed = golden.plan.clone();
-        let share = |(at, n_layers): (usize, &usize)| Share {
+        let share = |(at, n_layers): (usize, &usize)| DeviceShare {
             device: format!("made up {at}"),
             n_layers: *n_layers,
         };

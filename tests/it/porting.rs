@@ -7,9 +7,9 @@ use lab_core::artifacts::npy;
 use lab_inspect::nearest;
 use serde_json::{Value, json};
 
-use crate::command::{bench, check_refused, made_up, printed, scratch, text};
 use crate::goldens::{golden, library};
-use crate::hf;
+use crate::support::command::{bench, check_refused, made_up, printed, scratch, text};
+use crate::support::hf;
 use crate::support::nmse;
 
 #[test]
@@ -17,12 +17,12 @@ fn the_definition_of_a_file_is_among_the_nearest() {
     let library = library();
     for name in ["qwen3moe", "mamba2", "deepseek2"] {
         let golden = golden(name);
-        let fits = nearest::fits(&library, &golden.weights).expect("sound definitions");
+        let fits = nearest::definition_fits(&library, &golden.weights).expect("sound definitions");
         let own = fits
             .iter()
             .find(|fit| fit.arch == golden.arch)
             .expect("its own");
-        let tensors = |fit: &nearest::Fit| fit.unused.len() + fit.missing.len();
+        let tensors = |fit: &nearest::DefinitionFit| fit.unused.len() + fit.missing.len();
         assert_eq!((tensors(own), &own.problems[..]), (0, &[][..]), "{name}");
         assert_eq!(tensors(&fits[0]), 0, "{name}: {:?}", fits[0]);
         let far = fits.last().expect("others");
@@ -36,7 +36,7 @@ fn begin<'a>(name: &'a str, model: &'a Path, into: &'a Path) -> [&'a str; 7] {
 }
 
 #[test]
-fn a_begun_definition_is_sound_and_tells_what_is_left() {
+fn a_drafted_definition_is_valid_and_lists_open_choices() {
     let folder = scratch();
     let model = made_up(folder.path(), "qwen3", &[]);
     let mine = folder.path().join("mine");
@@ -65,7 +65,7 @@ fn a_begun_definition_is_sound_and_tells_what_is_left() {
 }
 
 #[test]
-fn a_folder_of_an_unknown_class_is_begun_with_a_map_and_a_definition() {
+fn a_folder_of_an_unknown_class_gets_a_draft_map_and_definition() {
     let scratch = scratch();
     for (name, nested) in [("afmoe", None), ("jamba", Some("text_config"))] {
         let golden = hf::open(name);
@@ -177,7 +177,7 @@ fn the_definition_that_opens_a_folder_is_the_nearest() {
 }
 
 #[test]
-fn a_begun_map_names_what_it_does_not_know() {
+fn a_drafted_map_lists_unknown_tensors_and_keys() {
     let scratch = scratch();
     let (model, mine) = (scratch.path().join("model"), scratch.path().join("mine"));
     for folder in [&model, &mine] {
@@ -385,7 +385,7 @@ fn one_file_is_compared_under_two_definitions() {
 
 /// A llama-server on a free port that knows the log-probabilities of these rows of logits, for the prompts that are the
 /// beginnings of `tokens`.
-fn llama_server(tokens: Vec<u32>, logits: npy::Array) -> String {
+fn llama_server(tokens: Vec<u32>, logits: npy::NpyArray) -> String {
     use std::io::{BufRead, BufReader, Read};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("an address");
@@ -423,7 +423,7 @@ fn llama_server(tokens: Vec<u32>, logits: npy::Array) -> String {
     format!("http://{address}")
 }
 
-fn completion(body: &[u8], tokens: &[u32], logits: &npy::Array) -> Value {
+fn completion(body: &[u8], tokens: &[u32], logits: &npy::NpyArray) -> Value {
     let body: Value = serde_json::from_slice(body).expect("JSON");
     let prompt = body["prompt"].as_array().expect("ids");
     assert!(prompt.iter().zip(tokens).all(|(a, b)| a == b), "{body}");
@@ -622,7 +622,7 @@ fn a_source_is_part_of_a_proof() {
 #[test]
 fn a_choice_that_rounding_turns_is_named() {
     let folder = scratch();
-    let golden = crate::hf::open("deepseek4-published");
+    let golden = crate::support::hf::open("deepseek4-published");
     golden.write(folder.path());
     let array = folder.path().join("logits.npy");
     let expected: Vec<f32> = golden.expected.iter().map(|value| *value as f32).collect();

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::command::{bench, bench_in, check_refused, made_up, printed, scratch, text};
-use crate::server::Server;
+use crate::support::command::{bench, bench_in, check_refused, made_up, printed, scratch, text};
+use crate::support::server::Server;
 
 /// The last number of a text.
 fn last_number(text: &str) -> Option<i64> {
@@ -350,7 +350,7 @@ fn damaged_weights_are_found_when_asked_for() {
 }
 
 #[test]
-fn counts_of_which_none_makes_no_sense_are_at_least_one() {
+fn counts_that_must_be_positive_refuse_0() {
     for command in [
         &["run", "--threads", "0", "hello"][..],
         &["serve", "--parallel", "0"],

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use serde_json::{Value, json};
 
 use crate::lenient::{CHAT, chat, served};
-use crate::server::{Server, with};
+use crate::support::server::{Server, with};
 
 #[test]
 fn editors_and_chat_programs_send_what_they_send() {

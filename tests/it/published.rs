@@ -8,13 +8,13 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use lab_core::models;
-use lab_core::models::{Opened, Source};
+use lab_core::models::{ModelSource, OpenedModel};
 use serde_json::{Map, Value, json};
 
 use crate::bad_folders::{CONFIG, Folder};
-use crate::command::{bench, definitions, scratch, text};
 use crate::goldens::EXACT;
-use crate::hf;
+use crate::support::command::{bench, definitions, scratch, text};
+use crate::support::hf;
 use crate::support::{Output, PATHS, nmse, parse_npy, results, shared};
 
 const TOKENS: &str = "1,2,3,17,5,200,33,8,99,4,7,301";
@@ -25,7 +25,7 @@ const PACKED: f64 = 2e-5;
 const FOLDERS: usize = 47;
 
 #[test]
-fn published_folders_give_what_transformers_gives() {
+fn published_folders_reproduce_transformers() {
     let Some(root) = shared("published") else {
         return;
     };
@@ -70,8 +70,8 @@ fn published_folders_give_what_transformers_gives() {
     assert!(n_compared >= FOLDERS, "{n_compared} of {FOLDERS} folders");
 }
 
-pub(crate) fn open(folder: &Folder) -> Result<Opened, String> {
-    let source = Source::File(folder.0.path().to_owned());
+pub(crate) fn open(folder: &Folder) -> Result<OpenedModel, String> {
+    let source = ModelSource::File(folder.0.path().to_owned());
     models::open(&source, &definitions()).map_err(|error| error.to_string())
 }
 
@@ -86,7 +86,7 @@ pub(crate) fn set(folder: &Folder, key: &str, value: Value) {
 }
 
 /// Metadata and tensors, but for what they hold.
-pub(crate) fn outline(opened: &Opened) -> String {
+pub(crate) fn outline(opened: &OpenedModel) -> String {
     let weights = &opened.weights;
     let tensors = weights
         .tensors()
@@ -418,7 +418,7 @@ fn a_head_that_equals_the_embeddings_is_left_out() {
 /// Which of two places counts is that of transformers: `rope_scaling` before `rope_parameters`, what is in
 /// either before what is at the top, but for the original context.
 #[test]
-fn one_thing_that_is_said_twice_is_named_with_the_place_that_counts() {
+fn conflicting_settings_are_reported_with_the_one_that_counts() {
     let yarn = |context: u64| json!({"type": "yarn", "factor": 2.0, "original_max_position_embeddings": context});
     let in_object = json!({"rope_type": "default", "rope_theta": 500000.0});
     for (name, keys, used, others) in [

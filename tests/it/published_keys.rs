@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::bad_folders::Folder;
-use crate::command::{bench, text};
 use crate::published::{open, outline, set};
+use crate::support::command::{bench, text};
 
 /// Folders, and keys that published configurations of their classes have besides.
 fn published() -> Vec<(&'static str, Value)> {

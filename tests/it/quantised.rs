@@ -9,12 +9,12 @@ use std::sync::LazyLock;
 use lab_base::ggml;
 use lab_base::weights::{TensorInfo, TensorType};
 use lab_core::models;
-use lab_core::models::{Definitions, Opened, Source};
+use lab_core::models::{Definitions, ModelSource, OpenedModel};
 use serde_json::{Value, json};
 
 use crate::bad_folders::Folder;
-use crate::command::{bench, definitions, scratch, text};
 use crate::goldens::{EXACT, HALF, Q8};
+use crate::support::command::{bench, definitions, scratch, text};
 use crate::support::{PATHS, logits, nmse, parse_npy};
 
 use TensorType::{BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
@@ -54,11 +54,11 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/quant")
 }
 
-fn open(path: &Path, with: &Definitions) -> Result<Opened, String> {
-    models::open(&Source::File(path.to_owned()), with).map_err(|error| error.to_string())
+fn open(path: &Path, with: &Definitions) -> Result<OpenedModel, String> {
+    models::open(&ModelSource::File(path.to_owned()), with).map_err(|error| error.to_string())
 }
 
-fn error_of(model: &Opened, name: &str) -> f64 {
+fn error_of(model: &OpenedModel, name: &str) -> f64 {
     let found = logits(&model.def, &model.weights, &TOKENS, &PATHS[0]);
     let found = found.expect("an exact path").expect("the model runs");
     let golden = std::fs::read(root().join(name).join("logits.npy")).expect("a golden");
@@ -66,7 +66,7 @@ fn error_of(model: &Opened, name: &str) -> f64 {
 }
 
 /// The matrices that are made of codes.
-fn packed(model: &Opened) -> Vec<(&TensorInfo, Vec<f32>)> {
+fn packed(model: &OpenedModel) -> Vec<(&TensorInfo, Vec<f32>)> {
     let weights = &model.weights;
     let values = |tensor| {
         let mut values = vec![0.0; TensorInfo::elements(tensor) as usize];
@@ -77,7 +77,7 @@ fn packed(model: &Opened) -> Vec<(&TensorInfo, Vec<f32>)> {
 }
 
 /// What the type of a tensor costs of its numbers.
-fn rounding(model: &Opened, tensor: &TensorInfo, values: &[f32]) -> f64 {
+fn rounding(model: &OpenedModel, tensor: &TensorInfo, values: &[f32]) -> f64 {
     let data = model.weights.data(tensor).expect("data");
     let mut found = vec![0.0; values.len()];
     ggml::dequantize(&data, tensor.ty, &mut found).expect("a type with values");
@@ -86,7 +86,7 @@ fn rounding(model: &Opened, tensor: &TensorInfo, values: &[f32]) -> f64 {
 }
 
 #[test]
-fn quantised_folders_give_what_their_formulas_give() {
+fn quantised_folders_equal_their_formulas() {
     let with = &DEFINITIONS;
     let mut faults = Vec::new();
     let mut stored: Vec<String> = std::fs::read_dir(root())
@@ -135,7 +135,7 @@ fn quantised_folders_give_what_their_formulas_give() {
 
 #[test]
 fn exponents_next_to_small_floats_are_found_by_their_name() {
-    let golden = crate::hf::open("deepseek4-packed");
+    let golden = crate::support::hf::open("deepseek4-packed");
     let folder = Folder(scratch());
     golden.write(folder.0.path());
     let model = open(folder.0.path(), &DEFINITIONS).expect("a stored folder");

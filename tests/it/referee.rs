@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use lab_base::weights::TensorType;
 use lab_core::arch::Mode;
-use lab_core::model::{Batch, Model, Options, Value, trace};
+use lab_core::model::{Batch, Model, NamedValue, Options, trace};
 use lab_core::plan::Plan;
 
 use crate::goldens::{Golden, Turns, all_goldens, model, options};
@@ -36,7 +36,7 @@ fn bound(plan: &Plan) -> f64 {
 }
 
 /// The values of two passes: most of the tokens, then the rest.
-fn values(golden: &Golden, model: &mut Model) -> Vec<Value> {
+fn values(golden: &Golden, model: &mut Model) -> Vec<NamedValue> {
     let n = golden.tokens.len();
     let is_whole = model.options().n_ctx == 0;
     let ends = if is_whole {
@@ -98,7 +98,7 @@ fn worst(golden: &Golden, options: &Options) -> (f64, String) {
 }
 
 #[test]
-fn every_named_value_is_what_plain_loops_compute() {
+fn every_named_value_equals_plain_loops() {
     let (mut failures, mut n_exact) = (BTreeMap::new(), 0);
     let mut turns = Turns::new(2);
     for golden in all_goldens() {

@@ -1,11 +1,11 @@
 //! Conversations that clients send back: answers as they were served, and those of templates that show little of them.
 
 use lab_base::chat::template::ChatTemplate;
-use lab_base::chat::tool_calls::Dialect;
+use lab_base::chat::tool_calls::ChatDialect;
 use serde_json::{Value, json};
 
-use crate::command::scratch;
-use crate::server::Server;
+use crate::support::command::scratch;
+use crate::support::server::Server;
 use crate::support::shared;
 use crate::tools::{TAGGED, calling, model, plain_template, serve, template};
 
@@ -105,7 +105,7 @@ fn messages_that_were_served_are_accepted_when_they_come_back() {
 }
 
 #[test]
-fn what_the_template_does_not_show_of_tools_is_named() {
+fn parts_of_tools_that_a_template_does_not_show_are_named() {
     let folder = scratch();
     let path = model(folder.path(), "blind.gguf", &plain_template(""));
     let server = serve(&path);
@@ -147,7 +147,7 @@ fn what_the_template_does_not_show_of_tools_is_named() {
 }
 
 #[test]
-fn what_a_template_shows_of_tools_is_found_by_rendering_it() {
+fn the_tool_format_is_found_by_rendering_the_template() {
     let Some(folder) = shared("golden/templates/dev") else {
         return;
     };
@@ -185,7 +185,7 @@ fn what_a_template_shows_of_tools_is_found_by_rendering_it() {
         let path = folder.join(format!("{name}.jinja"));
         let source = std::fs::read_to_string(path).expect("readable");
         let template = ChatTemplate::new(&source).expect("compiles");
-        let found = Dialect::probe(&template, "<s>", "</s>", |_| false);
+        let found = ChatDialect::probe(&template, "<s>", "</s>", |_| false);
         assert_eq!(
             (
                 found.shows_tools,

@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::command::{bench, check_refused, ended, made_up, printed, program, scratch, text};
+use crate::support::command::{
+    bench, check_refused, ended, made_up, printed, program, scratch, text,
+};
 use crate::tools::{model, template};
 
 #[test]

@@ -4,20 +4,20 @@ use std::sync::Arc;
 
 use lab_base::tokenizer::Tokenizer;
 use lab_core::engine;
-use lab_core::engine::{Diffusion, Ends, Event, Limits, Request};
+use lab_core::engine::{DiffusionOptions, Event, Limits, Request, StopConditions};
 use lab_core::model::{Batch, Model, Options};
 use lab_core::models;
-use lab_core::models::{Opened, Source};
+use lab_core::models::{ModelSource, OpenedModel};
 use lab_sampling::Params;
 
-use crate::command::definitions;
 use crate::goldens::options;
+use crate::support::command::definitions;
 
 const K: usize = 4;
 const N: usize = 12;
 
-fn open() -> Opened {
-    models::open(&Source::of(None), &definitions()).expect("the shipped model")
+fn open() -> OpenedModel {
+    models::open(&ModelSource::of(None), &definitions()).expect("the shipped model")
 }
 
 fn load(options: Options) -> Model {
@@ -77,7 +77,7 @@ fn naively(prompt: &[u32], alpha: f64) -> Vec<u32> {
 }
 
 #[test]
-fn the_engine_finds_what_reading_everything_finds() {
+fn contrastive_search_equals_a_full_search() {
     let opened = open();
     let tokenizer = Tokenizer::from_metadata(opened.weights.metadata()).expect("a vocabulary");
     let prompt = tokenizer.encode("Tell me a little about the sea", true, false);
@@ -89,13 +89,13 @@ fn the_engine_finds_what_reading_everything_finds() {
         n_queue: 4,
         n_prefill: 16,
         n_drafted: 0,
-        diffusion: Diffusion::UNSET,
+        diffusion: DiffusionOptions::UNSET,
         queue_time: None,
         answer_time: None,
         step_time: None,
     };
     let load = || Ok::<_, String>(load(options()));
-    let (handle, _thread) = engine::start(Arc::new(tokenizer), limits, load).expect("it starts");
+    let (handle, _thread, _) = engine::start(Arc::new(tokenizer), limits, load).expect("it starts");
     for alpha in [0.3, 0.6] {
         let request = |penalty_alpha| Request {
             prompt: prompt.clone(),
@@ -108,7 +108,7 @@ fn the_engine_finds_what_reading_everything_finds() {
             },
             choice: 0,
             stops: Vec::new(),
-            ends: Ends::default(),
+            stop: StopConditions::default(),
             cache_prompt: true,
             top_logprobs: Some(0),
             post_sampling: false,

@@ -4,7 +4,7 @@ use std::io::Read;
 
 use serde_json::{Value, json};
 
-use crate::server::{Server, with};
+use crate::support::server::{Server, with};
 
 const TALK: &str = "You are kind and you count well. Please tell me in a few words: what is 12+7?";
 
@@ -50,7 +50,7 @@ fn same(a: &Value, b: &Value) {
 }
 
 #[test]
-fn items_30_41_a_text_that_was_read_is_known_to_the_next_request() {
+fn a_prompt_that_was_read_is_cached_for_the_next_request() {
     let server = Server::start(&[]);
     let first = ask(&server, TALK, &json!({}));
     assert_eq!(cached(&first), 0);

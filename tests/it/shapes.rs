@@ -3,8 +3,8 @@
 
 use serde_json::{Value, json};
 
-use crate::command::scratch;
-use crate::server::{Server, with};
+use crate::support::command::scratch;
+use crate::support::server::{Server, with};
 use crate::tools::{TAGGED, calling, model, plain_template, serve, template};
 
 const MESSAGES: &str = "/v1/messages";
@@ -114,7 +114,7 @@ fn comparable(mut message: Value) -> Value {
 }
 
 #[test]
-fn a_message_has_anthropics_shape_whole_and_streamed() {
+fn an_anthropic_message_has_its_shape_whole_and_streamed() {
     let server = Server::start(&[]);
     let message = comparable(server.post(MESSAGES, &asking(&json!({}))));
     let golden = json!({
@@ -266,7 +266,7 @@ fn a_billing_header_in_the_system_prompt_does_not_reach_the_model() {
 }
 
 #[test]
-fn refusals_name_the_place_in_the_shape_that_the_client_wrote() {
+fn refusals_name_the_field_in_the_clients_format() {
     let server = Server::start(&["--strict-fields"]);
     let user = |content: Value| json!({ "messages": [{ "role": "user", "content": content }] });
     for (extra, place) in [
@@ -380,7 +380,7 @@ fn refusals_name_the_place_in_the_shape_that_the_client_wrote() {
 }
 
 #[test]
-fn a_missing_key_is_told_in_anthropics_shape() {
+fn a_missing_api_key_is_an_error_in_anthropics_shape() {
     let server = Server::start(&["--api-key", "secret"]);
     let (status, body) = server.json("POST", MESSAGES, &asking(&json!({})));
     assert_eq!(

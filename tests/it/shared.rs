@@ -287,7 +287,7 @@ fn sequences_with_states_run_in_one_pass_whatever_their_lengths() {
             push(&mut batch, prompt, of_prompt, 7..N_PROMPT);
             let width = model.row_width();
             let logits = model.forward(&batch).expect("the pass runs");
-            for (row, (s, at)) in logits.chunks_exact(width).zip(&batch.places) {
+            for (row, (s, at)) in logits.chunks_exact(width).zip(&batch.positions) {
                 let first = *at as usize * width;
                 let error = nmse(row, &alone[*s as usize][first..first + width]);
                 assert!(

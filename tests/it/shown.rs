@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 
 use safetensors::tensor::{Dtype, TensorView};
 
-use crate::command::{ended, printed, scratch, text};
+use crate::support::command::{ended, printed, scratch, text};
 
 /// A block of a page.
 struct Block {
@@ -130,6 +130,12 @@ fn prepared() -> tempfile::TempDir {
         ("sad.txt", "I am sad.\nWhat a bad day!\n"),
     ] {
         std::fs::write(at(name), content).expect("it is written");
+    }
+    let (chat, copy) = (root.join("models/tiny-chat"), at("models/tiny-chat"));
+    std::fs::create_dir_all(&copy).expect("a folder");
+    for entry in std::fs::read_dir(chat).expect("the folder of the built-in model") {
+        let entry = entry.expect("an entry");
+        std::fs::copy(entry.path(), copy.join(entry.file_name())).expect("it is copied");
     }
     std::fs::create_dir(at("mine")).expect("a folder");
     std::fs::create_dir(at("bin")).expect("a folder");

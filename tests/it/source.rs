@@ -4,11 +4,11 @@ use lab_base::weights::{Array, StringArray, Value};
 use lab_core::model::{Batch, Model, Options};
 use serde_json::json;
 
-use crate::command::{bench, scratch, text};
 use crate::contact::rewritten;
 use crate::goldens::{EXACT, Golden, golden, model as load, options};
-use crate::server::Server;
+use crate::support::command::{bench, scratch, text};
 use crate::support::nmse;
+use crate::support::server::Server;
 
 fn small() -> Options {
     Options {

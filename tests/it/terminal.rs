@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use crate::chat::{said, saved, user, written};
-use crate::command::{ended, program, scratch, text};
+use crate::support::command::{ended, program, scratch, text};
 use crate::tools::{model, template};
 
 /// Runs a program in a terminal: waits for a text, types another, and so on; prints what it showed.
@@ -132,7 +132,7 @@ fn lines_that_arrive_together_are_all_answered() {
 }
 
 #[test]
-fn what_is_typed_during_an_answer_is_kept_for_the_next_prompts() {
+fn input_typed_during_an_answer_is_kept_for_the_next_prompts() {
     let folder = scratch();
     let file = folder.path().join("saved.json");
     let pasted = "\u{1b}[200~1+1=?\r2+2=?\u{1b}[201~\r";

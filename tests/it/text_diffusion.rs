@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::command::{Ran, bench, scratch};
-use crate::server::Server;
+use crate::support::command::{Ran, bench, scratch};
+use crate::support::server::Server;
 
 fn models() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("models")
@@ -102,7 +102,7 @@ fn a_text_forms_step_by_step_and_is_streamed_from_the_left() {
 }
 
 #[test]
-fn what_cannot_be_done_is_refused_by_name() {
+fn unsupported_operations_are_refused_by_name() {
     let server = start(&[]);
     for (extra, code, param) in [
         (
@@ -224,7 +224,7 @@ fn run(arguments: &[&str]) -> Ran {
 }
 
 #[test]
-fn the_program_prints_the_text_and_what_it_took() {
+fn run_prints_the_completion_and_its_statistics() {
     const SETTINGS: [&str; 6] = ["-n", "32", "--steps", "16", "--block-length", "32"];
     let printed =
         |model: &str, more: &[&str]| run(&[&["17+5=?", "-m", model], &SETTINGS[..], more].concat());

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::bad_folders::{CONFIG, Folder};
-use crate::command::{Ran, bench, text};
+use crate::support::command::{Ran, bench, text};
 
 fn logits(folder: &Folder) -> Ran {
     let out = folder.0.path().join("logits.npy");
@@ -59,11 +59,11 @@ fn a_text_model_that_no_map_is_for_is_named_with_its_object() {
         config["llm_config"]["architectures"] = json!(null);
         config["llm_config"]["model_type"] = json!(null);
     };
-    check(unnamed, &["llm_config", "names no class"]);
+    check(unnamed, &["llm_config", "no class"]);
 }
 
 #[test]
-fn a_class_without_a_map_is_refused_with_what_it_needs() {
+fn a_class_without_a_map_is_refused_with_its_requirements() {
     let class = |name: &'static str| {
         move |config: &mut serde_json::Value| config["architectures"] = json!([name])
     };

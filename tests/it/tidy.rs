@@ -1,73 +1,9 @@
-//! The mechanical rules of the house, as code.
+//! The mechanical rules of the repository, as code.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
 
+use crate::support::sources::{OF_TESTS, check, root, sources, without_tests};
 use lab_core::blocks::REGISTRY;
-
-pub fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-/// Every Rust file below a folder, with its path from the root and its text.
-pub fn sources(folder: &str) -> Vec<(String, String)> {
-    fn walk(folder: &Path, out: &mut Vec<PathBuf>) {
-        for entry in std::fs::read_dir(folder).expect("the tree is readable") {
-            let path = entry.expect("the tree is readable").path();
-            if path.is_dir() {
-                walk(&path, out);
-            } else if path.extension().is_some_and(|ending| ending == "rs") {
-                out.push(path);
-            }
-        }
-    }
-    let mut paths = Vec::new();
-    walk(&root().join(folder), &mut paths);
-    paths.sort();
-    assert!(!paths.is_empty(), "{folder} holds no Rust files");
-    paths
-        .into_iter()
-        .map(|path| {
-            let text = std::fs::read_to_string(&path).expect("sources are UTF-8");
-            let name = path
-                .strip_prefix(root())
-                .expect("below the root")
-                .to_string_lossy()
-                .into_owned();
-            (name, text)
-        })
-        .collect()
-}
-
-/// What stands for a line of an item under `#[cfg(test)]`.
-const OF_TESTS: &str = "//-";
-
-/// A file without its items under `#[cfg(test)]`, each of whose lines becomes [`OF_TESTS`]. Items end as
-/// rustfmt writes them: with a semicolon on their first line, or with a brace at their own indentation.
-pub fn without_tests(text: &str) -> String {
-    let indent = |line: &str| line.len() - line.trim_start().len();
-    let mut out = String::with_capacity(text.len());
-    let mut lines = text.lines();
-    while let Some(line) = lines.next() {
-        if line.trim() != "#[cfg(test)]" {
-            out.push_str(line);
-            out.push('\n');
-            continue;
-        }
-        out.push_str(OF_TESTS);
-        out.push('\n');
-        for inner in lines.by_ref() {
-            out.push_str(OF_TESTS);
-            out.push('\n');
-            let is_end = inner.trim_end().ends_with([';', '}']) || inner.trim() == "},";
-            let is_attribute = inner.trim_start().starts_with("#[");
-            if indent(inner) == indent(line) && is_end && !is_attribute {
-                break;
-            }
-        }
-    }
-    out
-}
 
 #[test]
 fn only_items_of_tests_are_left_out() {
@@ -85,10 +21,6 @@ fn only_items_of_tests_are_left_out() {
 /// Whether a whole file of `src` is unit tests.
 fn is_test(name: &str) -> bool {
     name.contains("/tests/") || name.ends_with("/tests.rs")
-}
-
-pub fn check(faults: &[String]) {
-    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
 }
 
 #[test]
@@ -276,8 +208,8 @@ fn definitions_know_neither_the_tensor_library_nor_texts() {
     check(&faults);
 }
 
-/// What a block is called, drawn like and described as stands in its contract: a new block touches its file and its
-/// line in the registry.
+/// The contract of a block has its name, its picture and its description: a new block touches its file and its line in
+/// the registry.
 #[test]
 fn blocks_are_named_in_their_own_folder_only() {
     let blocks: Vec<&str> = REGISTRY.blocks.iter().map(|block| block.name).collect();

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use lab_base::chat::template::ChatTemplate;
-use lab_base::chat::tool_calls::Dialect;
+use lab_base::chat::tool_calls::ChatDialect;
 use serde_json::{Value, json};
 
-use crate::command::{scratch, text};
 use crate::contact::{changed, string};
-use crate::server::{Server, with};
+use crate::support::command::{scratch, text};
+use crate::support::server::{Server, with};
 use crate::support::shared;
 
 /// Templates of models, the format of their calls, and the mark that opens their reasoning.
@@ -86,7 +86,7 @@ fn the_dialect_of_a_template_is_found_by_rendering_it() {
         // A template that shows no calls here; the vocabulary tells.
         let marks = ["<|tool_calls_section_begin|>", "<|tool_call_begin|>"];
         let is_token = |text: &str| name.starts_with("Kimi") && marks.contains(&text);
-        let dialect = Dialect::probe(&template, "<s>", "</s>", is_token);
+        let dialect = ChatDialect::probe(&template, "<s>", "</s>", is_token);
         let found = dialect
             .format
             .as_ref()
@@ -230,7 +230,7 @@ fn chunks(server: &Server, body: &Value) -> Vec<Value> {
 }
 
 #[test]
-fn items_23_38_39_a_required_call_is_enforced_and_streamed_in_every_kind_of_format() {
+fn a_required_tool_call_is_enforced_and_streamed_in_every_format() {
     let folder = scratch();
     for (format, calls) in samples() {
         let path = model(
@@ -397,7 +397,7 @@ fn strict_tools_are_enforced_once_a_call_starts() {
 }
 
 #[test]
-fn item_46_malformed_calls_in_a_conversation_are_named_by_their_place() {
+fn malformed_tool_calls_in_messages_are_named_by_their_path() {
     let server = Server::start(&[]);
     let call = |arguments: Value| json!({ "id": "call_1", "type": "function", "function": { "name": "f", "arguments": arguments } });
     let refused = |message: Value, param: &str| {
@@ -431,7 +431,7 @@ fn item_46_malformed_calls_in_a_conversation_are_named_by_their_place() {
 }
 
 #[test]
-fn item_40_calls_in_a_conversation_reach_the_template_in_its_form() {
+fn tool_calls_in_messages_reach_the_template_in_its_form() {
     let folder = scratch();
     let text_form = TAGGED.replace("c.arguments | tojson", "'' + c.arguments");
     for (name, each) in [("objects", TAGGED), ("texts", text_form.as_str())] {
@@ -465,7 +465,7 @@ fn item_40_calls_in_a_conversation_reach_the_template_in_its_form() {
 }
 
 #[test]
-fn item_41_reasoning_is_separated_from_content_and_limited() {
+fn reasoning_is_separated_from_content_and_limited() {
     let folder = scratch();
     let path = model(folder.path(), "thinking.gguf", &template("", "<think>\n"));
     let server = serve(&path);

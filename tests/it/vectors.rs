@@ -3,13 +3,15 @@
 
 use std::path::{Path, PathBuf};
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use lab_base::weights;
 use lab_core::artifacts::arrays;
-use lab_core::artifacts::arrays::{Elements, Format, Named};
+use lab_core::artifacts::arrays::{ArrayFormat, Elements, NamedArray};
 use serde_json::{Map, Value, json};
 
-use crate::command::{check_refused, printed, scratch, text};
-use crate::server::{Server, with};
+use crate::support::command::{check_refused, printed, scratch, text};
+use crate::support::server::{Server, with};
 
 /// Numbers of a hidden state of the built-in model, and its layers.
 const WIDTH: usize = 128;
@@ -22,13 +24,13 @@ fn row(seed: f32, n: usize) -> Vec<f32> {
 /// Writes a file of arrays.
 pub(crate) fn file(folder: &Path, name: &str, all: &[(&str, Vec<usize>, Vec<f32>)]) -> PathBuf {
     let path = folder.join(name);
-    let named = all.iter().map(|(name, shape, row)| Named {
+    let named = all.iter().map(|(name, shape, row)| NamedArray {
         name: (*name).to_owned(),
         shape: shape.iter().map(|n| *n as u64).collect(),
         elements: Elements::F32(row),
     });
-    let named: Vec<Named<'_>> = named.collect();
-    arrays::write(&path, Format::Safetensors, &named, &Map::new()).expect("written");
+    let named: Vec<NamedArray<'_>> = named.collect();
+    arrays::write(&path, ArrayFormat::Safetensors, &named, &Map::new()).expect("written");
     path
 }
 
@@ -150,11 +152,11 @@ fn vectors_are_kept_under_their_ids_and_named_by_edits() {
         (json!({ "id": "a", "vector": [] }), "cannot have the shape"),
         (json!({ "id": "a", "file": "?" }), "not base64"),
         (
-            json!({ "id": "a", "file": base64::encode("GGUF") }),
+            json!({ "id": "a", "file": BASE64_STANDARD.encode("GGUF") }),
             "header",
         ),
         (
-            json!({ "id": "a", "file": base64::encode([255; 64]) }),
+            json!({ "id": "a", "file": BASE64_STANDARD.encode([255; 64]) }),
             "no sound safetensors file",
         ),
         (
@@ -309,7 +311,7 @@ fn features_of_an_autoencoder_are_captured_added_and_bounded() {
 }
 
 #[test]
-fn a_translator_makes_of_a_hidden_state_what_the_head_reads() {
+fn a_tuned_lens_translator_maps_hidden_states_for_the_head() {
     let folder = scratch();
     let (matrix, bias) = (row(0.9, WIDTH * WIDTH), row(0.2, WIDTH));
     let tuned = [

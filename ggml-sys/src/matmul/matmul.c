@@ -5,8 +5,6 @@
 #include "matmul.h"
 #include "shim.h"
 
-#include <stdatomic.h>
-
 #include "ggml-cpu.h"
 #include "ggml-impl.h"
 #include "ggml-cpu-impl.h"
@@ -15,9 +13,17 @@
 #define MATMUL_HOOKED 1
 #endif
 
-static atomic_bool invariant;
+// The last parameter of a product, which ggml does not use: whether its bits must not depend on the batch.
+#define INVARIANT (GGML_MAX_OP_PARAMS / sizeof(int32_t) - 1)
 
-void shim_matmul_set_invariant(bool on) { atomic_store(&invariant, on); }
+void shim_graph_set_invariant(struct ggml_cgraph * graph) {
+    for (int i = 0; i < ggml_graph_n_nodes(graph); i++) {
+        struct ggml_tensor * node = ggml_graph_node(graph, i);
+        if (node->op == GGML_OP_MUL_MAT || node->op == GGML_OP_MUL_MAT_ID) {
+            node->op_params[INVARIANT] = 1;
+        }
+    }
+}
 
 // A ggml without these helpers calls nothing here.
 #ifdef MATMUL_HOOKED
@@ -49,11 +55,11 @@ static const struct matmul_kernel * kernel_of(const struct ggml_tensor * dst) {
     return kernel ? kernel : matmul_float_kernel(a->type);
 }
 
-static bool is_invariant(void) { return atomic_load_explicit(&invariant, memory_order_relaxed); }
+static bool is_invariant(const struct ggml_tensor * dst) { return dst->op_params[INVARIANT] != 0; }
 
-// The function for a product of `n` columns in all.
-static multiply_fn function_for(const struct matmul_kernel * kernel, int64_t n) {
-    return n == 1 && kernel->multiply_alone && !is_invariant() ? kernel->multiply_alone : kernel->multiply;
+// The function for the product `dst` of `n` columns in all.
+static multiply_fn function_for(const struct matmul_kernel * kernel, const struct ggml_tensor * dst, int64_t n) {
+    return n == 1 && kernel->multiply_alone && !is_invariant(dst) ? kernel->multiply_alone : kernel->multiply;
 }
 
 // ggml's function for one element, so that it is called in the same way for every element.
@@ -251,7 +257,7 @@ bool matmul_product(const struct ggml_compute_params * params, struct ggml_tenso
     struct matmul_kernel plain;
     if (!kernel) {
         // One column is faster here too: threads share the rows better.
-        const bool is_ours = is_invariant() || n == 1;
+        const bool is_ours = is_invariant(dst) || n == 1;
         if (!is_ours || dst->src[1]->type != GGML_TYPE_F32 || ggml_is_empty(dst)) {
             return ggml_compute_forward_mul_mat_tiled(params, dst);
         }
@@ -259,7 +265,7 @@ bool matmul_product(const struct ggml_compute_params * params, struct ggml_tenso
         kernel = &plain;
     }
     const int64_t k = dst->src[0]->ne[0];
-    struct product p = { kernel, function_for(kernel, n), dst, k, column_bytes(kernel, k), NULL, params->nth };
+    struct product p = { kernel, function_for(kernel, dst, n), dst, k, column_bytes(kernel, k), NULL, params->nth };
     if (kernel->column_type != GGML_TYPE_F32) {
         p.columns = kernel->column_size ? aligned_pointer(params->wdata) : params->wdata;
     }
@@ -279,7 +285,7 @@ bool matmul_expert(const struct ggml_compute_params * params, struct ggml_tensor
                    int64_t n_routed, const int32_t * routed, char * scratch) {
     const struct matmul_kernel * kernel = params->use_ref ? NULL : kernel_of(dst);
     if (!kernel) {
-        return !is_invariant() &&
+        return !is_invariant(dst) &&
                ggml_compute_forward_mul_mat_id_tiled(params, dst, expert, n_routed, routed, scratch);
     }
     const struct ggml_tensor * a = dst->src[0];
@@ -319,7 +325,7 @@ bool matmul_expert(const struct ggml_compute_params * params, struct ggml_tensor
             .type       = a->type,
             .streamed   = is_large(a),
         };
-        function_for(kernel, n_routed)(&job);
+        function_for(kernel, dst, n_routed)(&job);
     }
     return true;
 }

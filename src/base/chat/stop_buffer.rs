@@ -9,9 +9,8 @@
 
 use std::collections::VecDeque;
 
-/// A released token.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry<T> {
+pub struct ReleasedToken<T> {
     /// The bytes that the token contributes to the text; for a token that a stop sequence cuts, the bytes before it.
     pub bytes: Vec<u8>,
     /// The caller's entry.
@@ -21,10 +20,9 @@ pub struct Entry<T> {
 /// Text that is final.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Released<T> {
-    /// The text.
     pub text: String,
     /// The tokens of the text.
-    pub entries: Vec<Entry<T>>,
+    pub entries: Vec<ReleasedToken<T>>,
     /// The index of the stop sequence that ended the answer.
     pub stopped: Option<usize>,
     /// Whether a line with too little indentation ended the answer.
@@ -33,7 +31,7 @@ pub struct Released<T> {
 
 /// Holds text back until it is final.
 #[derive(Clone, Debug)]
-pub struct Gate<T> {
+pub struct StopBuffer<T> {
     stops: Vec<Vec<u8>>,
     /// Whether the stop sequence that ends the answer is kept in the text.
     keeps_stop: bool,
@@ -50,8 +48,8 @@ pub struct Gate<T> {
     is_stopped: bool,
 }
 
-impl<T> Gate<T> {
-    /// A gate for these stop sequences; empty ones are ignored.
+impl<T> StopBuffer<T> {
+    /// A buffer for these stop sequences; empty ones are ignored.
     pub fn new(stops: &[Vec<u8>]) -> Self {
         Self {
             stops: stops.to_vec(),
@@ -65,19 +63,19 @@ impl<T> Gate<T> {
         }
     }
 
-    /// The same gate. `keeps_stop`: the stop sequence that ends the answer is kept in the text.
+    /// The same buffer. `keeps_stop`: the stop sequence that ends the answer is kept in the text.
     #[must_use]
     pub fn keeping_stop(self, keeps_stop: bool) -> Self {
         Self { keeps_stop, ..self }
     }
 
-    /// The same gate. A stop sequence that ends within the first `n` tokens does not end the answer.
+    /// The same buffer. A stop sequence that ends within the first `n` tokens does not end the answer.
     #[must_use]
     pub fn open_for(self, n: usize) -> Self {
         Self { n_open: n, ..self }
     }
 
-    /// The same gate. The answer ends before the first other character of a line, except of the first line, that starts
+    /// The same buffer. The answer ends before the first other character of a line, except of the first line, that starts
     /// with less than `n_indent` spaces and tabs.
     #[must_use]
     pub fn indented(self, n_indent: usize) -> Self {
@@ -189,7 +187,7 @@ impl<T> Gate<T> {
             let Some((token_end, entry)) = self.tokens.pop_front() else {
                 break;
             };
-            entries.push(Entry {
+            entries.push(ReleasedToken {
                 bytes: self.held[start..token_end].to_vec(),
                 entry,
             });
@@ -245,16 +243,16 @@ mod tests {
     /// Checks text and entries of all tokens, and which stop ended them; `|` separates releases.
     fn check(stops: &[&str], tokens: &[&[u8]], expected: &str) {
         let stops: Vec<Vec<u8>> = stops.iter().map(|s| s.as_bytes().to_vec()).collect();
-        let mut gate = Gate::new(&stops);
+        let mut buffer = StopBuffer::new(&stops);
         let mut shown = String::new();
         let mut stopped = None;
         for (i, token) in tokens.iter().enumerate() {
-            let released = gate.push(token, i);
+            let released = buffer.push(token, i);
             shown.push_str(&released.text);
             shown.push('|');
             stopped = stopped.or(released.stopped);
         }
-        shown.push_str(&gate.finish().text);
+        shown.push_str(&buffer.finish().text);
         if let Some(stop) = stopped {
             shown.push_str(&format!(" stop {stop}"));
         }
@@ -289,25 +287,25 @@ mod tests {
 
     #[test]
     fn a_stop_sequence_may_stay() {
-        let mut gate = Gate::new(&[b"end".to_vec()]).keeping_stop(true);
+        let mut buffer = StopBuffer::new(&[b"end".to_vec()]).keeping_stop(true);
         let texts = ["the ", "e", "nd!", "more"];
-        let text = texts.map(|token| gate.push(token.as_bytes(), ()).text);
-        assert_eq!(text.concat() + &gate.finish().text, "the end");
+        let text = texts.map(|token| buffer.push(token.as_bytes(), ()).text);
+        assert_eq!(text.concat() + &buffer.finish().text, "the end");
     }
 
     #[test]
     fn a_stop_sequence_counts_after_the_first_tokens() {
         let texts = |n: usize, tokens: &[&str]| {
-            let mut gate = Gate::new(&[b"end".to_vec()]).open_for(n);
+            let mut buffer = StopBuffer::new(&[b"end".to_vec()]).open_for(n);
             let mut out = String::new();
             for token in tokens {
-                let released = gate.push(token.as_bytes(), ());
+                let released = buffer.push(token.as_bytes(), ());
                 out.push_str(&released.text);
                 if released.stopped.is_some() {
                     return out + "|";
                 }
             }
-            out + &gate.finish().text
+            out + &buffer.finish().text
         };
         let tokens = ["a", "end", "b", "e", "nd", "c"];
         assert_eq!(texts(0, &tokens), "a|");
@@ -324,16 +322,16 @@ mod tests {
     fn a_line_with_too_little_indentation_ends_the_answer() {
         let texts = |n: usize, text: &str| {
             let whole = |size: usize| {
-                let mut gate = Gate::new(&[b"STOP".to_vec()]).indented(n);
+                let mut buffer = StopBuffer::new(&[b"STOP".to_vec()]).indented(n);
                 let mut out = String::new();
                 for token in text.as_bytes().chunks(size) {
-                    let released = gate.push(token, ());
+                    let released = buffer.push(token, ());
                     out.push_str(&released.text);
                     if released.is_outdented || released.stopped.is_some() {
                         return out + "|";
                     }
                 }
-                out + &gate.finish().text
+                out + &buffer.finish().text
             };
             let texts: Vec<String> = (1..=text.len()).map(whole).collect();
             assert!(texts.iter().all(|text| *text == texts[0]), "{texts:?}");
@@ -352,27 +350,27 @@ mod tests {
 
     #[test]
     fn a_cut_token_keeps_the_entry_of_its_visible_part() {
-        let mut gate = Gate::new(&[b"lo".to_vec()]);
-        let released = gate.push(b"hello", 7);
+        let mut buffer = StopBuffer::new(&[b"lo".to_vec()]);
+        let released = buffer.push(b"hello", 7);
         assert_eq!(
             released.entries,
-            [Entry {
+            [ReleasedToken {
                 bytes: b"hel".to_vec(),
                 entry: 7
             }]
         );
-        assert_eq!(gate.push(b"more", 8).entries, []);
-        let mut gate = Gate::new(&[b"lo".to_vec()]);
-        gate.push(b"l", 1);
-        assert_eq!(gate.push(b"o", 2).entries, []);
+        assert_eq!(buffer.push(b"more", 8).entries, []);
+        let mut buffer = StopBuffer::new(&[b"lo".to_vec()]);
+        buffer.push(b"l", 1);
+        assert_eq!(buffer.push(b"o", 2).entries, []);
     }
 
-    /// The output of a gate for tokens: text, entries, whether it stopped.
+    /// The output of a buffer for tokens: text, entries, whether it stopped.
     fn run(stops: &[Vec<u8>], tokens: &[Vec<u8>]) -> (String, Vec<(usize, Vec<u8>)>, bool) {
-        let mut gate = Gate::new(stops);
+        let mut buffer = StopBuffer::new(stops);
         let (mut text, mut entries, mut stopped) = (String::new(), Vec::new(), false);
         for (i, token) in tokens.iter().enumerate() {
-            let released = gate.push(token, i);
+            let released = buffer.push(token, i);
             let joined: Vec<u8> = released
                 .entries
                 .iter()
@@ -386,7 +384,7 @@ mod tests {
                 break;
             }
         }
-        let rest = gate.finish();
+        let rest = buffer.finish();
         text.push_str(&rest.text);
         entries.extend(rest.entries.into_iter().map(|e| (e.entry, e.bytes)));
         (text, entries, stopped)

@@ -14,13 +14,13 @@ use ggml_sys as sys;
 
 use super::buffer::Buffer;
 use super::error::Error;
-use crate::weights::{Bytes, TensorType};
+use crate::weights::{FileBytes, TensorType};
 
 /// Descriptions of tensors, with the buffers that hold their data.
 #[derive(Clone)]
-pub struct Arena(pub(super) Rc<Inner>);
+pub struct Arena(pub(super) Rc<ArenaInner>);
 
-pub(super) struct Inner {
+pub(super) struct ArenaInner {
     pub(super) ctx: NonNull<sys::ggml_context>,
     capacity: usize,
     used: Cell<usize>,
@@ -28,14 +28,14 @@ pub(super) struct Inner {
     pub(super) bounds: RefCell<HashMap<usize, u64>>,
     buffers: RefCell<Vec<Buffer>>,
     /// Host memory that buffers point into.
-    hosts: RefCell<Vec<Bytes>>,
+    hosts: RefCell<Vec<FileBytes>>,
     /// Other arenas to whose tensors this arena's tensors refer.
     reads: RefCell<Vec<Arena>>,
     /// Whether the tensors have places without memory ([`super::Device::stand_in`]).
     stands_in: Cell<bool>,
 }
 
-impl Drop for Inner {
+impl Drop for ArenaInner {
     fn drop(&mut self) {
         // SAFETY: the context was made by `Arena::new` and every tensor handle holds this value,
         // so nothing refers to it any more.
@@ -65,7 +65,7 @@ impl Arena {
             bytes,
             what: "tensor descriptions",
         })?;
-        Ok(Self(Rc::new(Inner {
+        Ok(Self(Rc::new(ArenaInner {
             ctx,
             capacity,
             used: Cell::new(0),
@@ -188,7 +188,7 @@ impl Arena {
     }
 
     /// Makes the arena the owner of a buffer, and of the host memory to which the buffer points.
-    pub(super) fn own(&self, buffer: Buffer, host: Option<Bytes>) {
+    pub(super) fn own(&self, buffer: Buffer, host: Option<FileBytes>) {
         self.0.buffers.borrow_mut().push(buffer);
         self.0.hosts.borrow_mut().extend(host);
     }
@@ -196,11 +196,6 @@ impl Arena {
     /// Whether the arena's data is in host memory that must not be written.
     pub(super) fn is_host_memory(&self) -> bool {
         !self.0.hosts.borrow().is_empty()
-    }
-
-    /// Bytes of the buffers that the arena owns.
-    pub fn buffer_bytes(&self) -> usize {
-        self.0.buffers.borrow().iter().map(Buffer::bytes).sum()
     }
 }
 
@@ -284,10 +279,9 @@ impl Tensor {
         self.shape()[0] == 1 || self.strides()[0] == self.ty().block_bytes() as usize
     }
 
-    /// The name.
     pub fn name(&self) -> String {
         // SAFETY: the name is a NUL-terminated array inside the description.
-        unsafe { super::text::text(sys::ggml_get_name(self.as_ptr())) }
+        unsafe { super::c_text::text(sys::ggml_get_name(self.as_ptr())) }
     }
 
     /// Names the tensor; ggml stores the first 63 bytes.

@@ -5,7 +5,7 @@ use ggml_sys as sys;
 use super::arena::Tensor;
 use super::device::Device;
 use super::error::Error;
-use super::ops::{Graph, Scores};
+use super::ops::{Graph, ScoreOptions};
 use crate::weights::TensorType;
 
 /// Types of keys and values, the largest first.
@@ -54,7 +54,7 @@ impl Device {
         let keys = g.view(&cache, shape, [row, head, row * N_SLOTS as usize], 0)?; // [d, n_kv, heads]
         let q = g.input("q", TensorType::F32, &[d, 1, N_HEADS])?;
         let mask = g.input("mask", TensorType::F16, &[N_SLOTS, 1])?;
-        let scores = Scores {
+        let scores = ScoreOptions {
             scale: 1.0,
             softcap: 0.0,
             max_bias: 0.0,

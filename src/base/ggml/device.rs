@@ -7,12 +7,11 @@ use ggml_sys as sys;
 
 use super::arena::{Arena, Tensor};
 use super::buffer::Buffer;
-use super::error::Error;
-use super::text::text;
+use super::c_text::text;
+use super::error::{Error, fault};
 use crate::util::lock::lock;
-use crate::weights::{Bytes, TensorType};
+use crate::weights::{FileBytes, TensorType};
 
-/// The kind of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceKind {
     /// The processor.
@@ -131,7 +130,6 @@ impl Device {
         unsafe { text(sys::ggml_backend_dev_description(self.as_ptr())) }
     }
 
-    /// The kind of the device.
     pub fn kind(self) -> DeviceKind {
         // SAFETY: the device lives as long as the program.
         match unsafe { sys::ggml_backend_dev_type(self.as_ptr()) } {
@@ -247,7 +245,7 @@ impl Device {
     pub fn adopt<'t>(
         self,
         arena: &Arena,
-        host: &Bytes,
+        host: &FileBytes,
         places: &[(&'t Tensor, usize)],
     ) -> Result<Vec<&'t Tensor>, Error> {
         let fault = |message: String| Error::Arguments {
@@ -393,11 +391,10 @@ impl Device {
             // SAFETY: the tensor's bytes fit the noted range, and it has no place yet.
             let status = unsafe { sys::ggml_backend_tensor_alloc(place, tensor.as_ptr(), nowhere) };
             if status != sys::GGML_STATUS_SUCCESS {
-                let message = format!("`{}`: ggml answered {status}", tensor.name());
-                return Err(Error::Arguments {
-                    op: "stand_in",
-                    message,
-                });
+                return fault(
+                    "stand_in",
+                    format!("`{}`: ggml answered {status}", tensor.name()),
+                );
             }
         }
         Ok(())
@@ -435,16 +432,15 @@ impl Device {
     /// The tensor has no memory, or the sizes differ.
     pub fn write(tensor: &Tensor, bytes: &[u8]) -> Result<(), Error> {
         if !tensor.has_memory() || !tensor.is_contiguous() || tensor.bytes() != bytes.len() {
-            let message = format!(
-                "`{}` takes {} contiguous bytes, found {}",
-                tensor.name(),
-                tensor.bytes(),
-                bytes.len()
+            return fault(
+                "write",
+                format!(
+                    "`{}` takes {} contiguous bytes, found {}",
+                    tensor.name(),
+                    tensor.bytes(),
+                    bytes.len()
+                ),
             );
-            return Err(Error::Arguments {
-                op: "write",
-                message,
-            });
         }
         // SAFETY: the tensor has memory for exactly these bytes.
         unsafe {
@@ -496,13 +492,13 @@ impl Device {
         let fits = |at: usize| at.checked_add(n).is_some_and(|end| end <= n_rows);
         let is_sound = fits(from) && fits(to) && from.abs_diff(to) >= n;
         if !tensor.has_memory() || !tensor.is_contiguous() || n == 0 || !is_sound {
-            return Err(Error::Arguments {
-                op: "copy_rows",
-                message: format!(
+            return fault(
+                "copy_rows",
+                format!(
                     "`{}` has {n_rows} contiguous rows: {n} from {from} to {to}",
                     tensor.name()
                 ),
-            });
+            );
         }
         let views = Arena::new(2, 0)?;
         let rows_from = |at: usize| {

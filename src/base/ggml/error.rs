@@ -5,26 +5,13 @@
 pub enum Error {
     /// The arguments of an operation do not fit each other.
     #[error("{op}: {message}")]
-    Arguments {
-        /// The operation.
-        op: &'static str,
-        /// The found and the expected value.
-        message: String,
-    },
-    /// A graph needs more tensors or nodes than were planned.
+    Arguments { op: &'static str, message: String },
     #[error("the graph needs more than {capacity} tensors")]
-    Capacity {
-        /// The limit.
-        capacity: usize,
-    },
-    /// Memory could not be allocated.
+    Capacity { capacity: usize },
     #[error("{device}: could not allocate {bytes} bytes for {what}")]
     OutOfMemory {
-        /// The device.
         device: String,
-        /// The number of bytes.
         bytes: usize,
-        /// The purpose of the memory.
         what: &'static str,
     },
     /// A backend or device does not exist or does not start.
@@ -33,7 +20,12 @@ pub enum Error {
     /// A worker of another machine is lost, or its answers are wrong.
     #[error("{0}")]
     Worker(String),
-    /// The computation ended with an error.
     #[error("computation failed: {0}")]
     Computation(String),
+}
+
+/// The error of an operation whose arguments do not fit each other.
+pub(super) fn fault<T>(op: &'static str, message: impl Into<String>) -> Result<T, Error> {
+    let message = message.into();
+    Err(Error::Arguments { op, message })
 }

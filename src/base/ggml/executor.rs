@@ -12,13 +12,13 @@ use std::sync::Arc;
 use ggml_sys as sys;
 
 use super::arena::Tensor;
+use super::c_text::text;
 use super::device::Device;
-use super::error::Error;
+use super::error::{Error, fault};
 use super::ops::Graph;
 use super::profile::Profile;
 use super::rpc::{Worker, workers_of};
 use super::scratch::ScratchId;
-use super::text::text;
 
 /// Threads that are kept between graphs.
 pub struct ThreadPool {
@@ -26,7 +26,6 @@ pub struct ThreadPool {
     n_threads: usize,
 }
 
-/// Maximum number of threads of ggml.
 const MAX_THREADS: usize = 512;
 
 /// How long an idle thread polls for work before it sleeps, in units of 131 072 pauses of the processor: some
@@ -118,7 +117,6 @@ pub struct Executor {
     graph: Option<Graph>,
     scheduler: Scheduler,
     backends: Vec<Backend>,
-    /// The devices of the backends, in the same order.
     pub(super) devices: Vec<Device>,
     /// The workers to which some of the devices belong.
     workers: Vec<Arc<Worker>>,
@@ -131,6 +129,7 @@ pub struct Executor {
     profile: Option<Profile>,
     /// Whether plain loops compute in place of the devices.
     is_plain: bool,
+    is_batch_invariant: bool,
 }
 
 impl Executor {
@@ -169,7 +168,14 @@ impl Executor {
             scratch_bytes: 0,
             profile: None,
             is_plain: false,
+            is_batch_invariant: false,
         })
+    }
+
+    /// Makes the bits of a product's columns independent of the number of columns and of threads, in graphs that are
+    /// loaded from now on. The types with a kernel in `ggml-sys/src/matmul` have this property without it.
+    pub fn set_batch_invariant(&mut self) {
+        self.is_batch_invariant = true;
     }
 
     /// Makes plain loops compute from now on (`plain`), which are slow and independent of the devices' kernels.
@@ -270,8 +276,6 @@ impl Executor {
         })
     }
 
-    /// # Errors
-    /// A worker is lost, or its answers are wrong.
     fn check_workers(&self) -> Result<(), Error> {
         self.workers.iter().try_for_each(|worker| worker.check())
     }
@@ -290,6 +294,10 @@ impl Executor {
         self.fit_with_memory(&graph)?;
         if graph.scratch().get().is_some() && !self.can_reload(&graph) {
             return Err(Error::Computation("the memory of the graph is gone".into()));
+        }
+        if self.is_batch_invariant && graph.scratch().get().is_none() {
+            // SAFETY: the graph is alive; the call sets a parameter of its products that only `matmul` reads.
+            unsafe { sys::shim_graph_set_invariant(graph.as_ptr()) };
         }
         let before = self.graph.take();
         // SAFETY: the graph fits the scheduler, which holds no other after the reset. Tensors that
@@ -424,14 +432,13 @@ impl Executor {
     /// The tensor belongs to another graph, has another size, or is an index tensor (see the functions below).
     pub fn write<T: bytemuck::Pod>(&mut self, tensor: &Tensor, values: &[T]) -> Result<(), Error> {
         if tensor.arena.0.bounds.borrow().contains_key(&tensor.key()) {
-            let message = format!(
-                "`{}` holds indices, which are checked when written",
-                tensor.name()
+            return fault(
+                "write",
+                format!(
+                    "`{}` holds indices, which are checked when written",
+                    tensor.name()
+                ),
             );
-            return Err(Error::Arguments {
-                op: "write",
-                message,
-            });
         }
         self.write_raw(tensor, values)
     }
@@ -464,22 +471,20 @@ impl Executor {
             .unwrap_or(0);
         for value in values {
             if (*value).try_into().ok().is_none_or(|index| index >= bound) {
-                let message = format!(
-                    "`{}`: the index {value} is not below {bound}",
-                    tensor.name()
+                return fault(
+                    "write",
+                    format!(
+                        "`{}`: the index {value} is not below {bound}",
+                        tensor.name()
+                    ),
                 );
-                return Err(Error::Arguments {
-                    op: "write",
-                    message,
-                });
             }
         }
         if size_of::<T>() as u64 != tensor.ty().block_bytes() {
-            let message = format!("`{}` holds {} indices", tensor.name(), tensor.ty());
-            return Err(Error::Arguments {
-                op: "write",
-                message,
-            });
+            return fault(
+                "write",
+                format!("`{}` holds {} indices", tensor.name(), tensor.ty()),
+            );
         }
         self.write_raw(tensor, values)
     }
@@ -513,11 +518,10 @@ impl Executor {
         for run in places.chunk_by(|a, b| a + 1 == *b) {
             let to = run[0] * width..(run[0] + run.len()) * width;
             let Some(to) = rows.get_mut(to) else {
-                let message = format!("`{}`: there is no row {}", tensor.name(), run[0]);
-                return Err(Error::Arguments {
-                    op: "read",
-                    message,
-                });
+                return fault(
+                    "read",
+                    format!("`{}`: there is no row {}", tensor.name(), run[0]),
+                );
             };
             let bytes: &mut [u8] = bytemuck::cast_slice_mut(to);
             let offset = first * width * size_of::<f32>();

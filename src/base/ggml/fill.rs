@@ -10,7 +10,7 @@ use ggml_sys as sys;
 
 use super::arena::Tensor;
 use super::device::{Device, of_tensor};
-use super::error::Error;
+use super::error::{Error, fault};
 use super::staging::Staging;
 use crate::util::parallel;
 
@@ -18,7 +18,7 @@ use crate::util::parallel;
 const PIECE_BYTES: usize = 2 << 20;
 
 /// A piece: whole rows of a tensor.
-struct Piece {
+struct FillPiece {
     /// Place of the tensor in the list.
     at: usize,
     ptr: *mut sys::ggml_tensor,
@@ -30,9 +30,9 @@ struct Piece {
 }
 
 // SAFETY: a piece is the right to write a range of a tensor that no other piece covers; see `fill`.
-unsafe impl Sync for Piece {}
+unsafe impl Sync for FillPiece {}
 
-impl Piece {
+impl FillPiece {
     /// Lets `make` write the bytes to the memory of the tensor.
     fn fill<E>(
         &self,
@@ -61,7 +61,7 @@ impl Piece {
 }
 
 /// The staging slots of every device to which pieces are copied.
-fn stagings(pieces: &[Piece]) -> Result<Vec<Staging>, Error> {
+fn stagings(pieces: &[FillPiece]) -> Result<Vec<Staging>, Error> {
     // A thread makes one piece while another one of its pieces is copied.
     let n_threads = std::thread::available_parallelism().map_or(1, usize::from);
     let mut devices: Vec<(Device, usize)> = Vec::new();
@@ -93,7 +93,7 @@ impl Device {
         let stagings = stagings(&pieces)?;
         let fill = |i: usize| -> Result<u64, E> {
             // The piece is captured as a whole, since only the whole is `Sync`.
-            let piece: &Piece = &pieces[i];
+            let piece: &FillPiece = &pieces[i];
             piece.fill(&stagings, |out| make(piece.at, piece.first_row, out))?;
             Ok(piece.bytes as u64)
         };
@@ -110,7 +110,7 @@ impl Device {
 }
 
 /// The tensors in pieces of about `piece_bytes` that do not overlap.
-fn cut(tensors: &[&Tensor], piece_bytes: usize) -> Result<Vec<Piece>, Error> {
+fn cut(tensors: &[&Tensor], piece_bytes: usize) -> Result<Vec<FillPiece>, Error> {
     let mut pieces = Vec::new();
     let mut seen = HashSet::new();
     for (at, tensor) in tensors.iter().enumerate() {
@@ -118,14 +118,13 @@ fn cut(tensors: &[&Tensor], piece_bytes: usize) -> Result<Vec<Piece>, Error> {
         let is_view = !unsafe { sys::shim_tensor_view_src(tensor.as_ptr()) }.is_null();
         let is_ours = tensor.has_memory() && !tensor.arena.is_host_memory() && !is_view;
         if !is_ours || !tensor.is_contiguous() || !seen.insert(tensor.key()) {
-            let message = format!(
-                "`{}` has no contiguous memory of its own, or is named twice",
-                tensor.name()
+            return fault(
+                "fill",
+                format!(
+                    "`{}` has no contiguous memory of its own, or is named twice",
+                    tensor.name()
+                ),
             );
-            return Err(Error::Arguments {
-                op: "fill",
-                message,
-            });
         }
         let row_bytes = tensor
             .ty()
@@ -134,7 +133,7 @@ fn cut(tensors: &[&Tensor], piece_bytes: usize) -> Result<Vec<Piece>, Error> {
         let n_rows = (piece_bytes / row_bytes.max(1)).max(1);
         let device = of_tensor(tensor)?;
         for offset in (0..tensor.bytes()).step_by(n_rows * row_bytes.max(1)) {
-            pieces.push(Piece {
+            pieces.push(FillPiece {
                 at,
                 ptr: tensor.as_ptr(),
                 device,

@@ -13,7 +13,7 @@ use std::sync::{LazyLock, Mutex};
 use ggml_sys as sys;
 use libloading::Library;
 
-use super::text::text;
+use super::c_text::text;
 use crate::util::lock::lock;
 
 /// Environment variable with a folder that is searched in addition to that of the program.
@@ -22,46 +22,20 @@ pub const FOLDER_VARIABLE: &str = "BENCH_BACKEND_DIR";
 /// The reason why a library was not loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LibraryError {
-    /// The file cannot be read, or is not a library.
     #[error("{path}: {problem}")]
-    File {
-        /// The file.
-        path: String,
-        /// The problem.
-        problem: String,
-    },
-    /// A dependency of the library is missing, such as a driver.
+    File { path: String, problem: String },
     #[error("{path}: cannot be loaded: {problem}")]
-    Needs {
-        /// The file.
-        path: String,
-        /// The system's message.
-        problem: String,
-    },
-    /// The library was built from other sources than this program.
+    Needs { path: String, problem: String },
     #[error("{path}: a backend of {found}; this program has {expected}")]
     OtherSources {
-        /// The file.
         path: String,
-        /// The sources of the library.
         found: String,
-        /// The sources of this program.
         expected: String,
     },
-    /// The library finds no device.
     #[error("{path}: finds no device here")]
-    NoDevice {
-        /// The file.
-        path: String,
-    },
-    /// A backend of this name exists already.
+    NoDevice { path: String },
     #[error("{path}: there is a backend {name} already")]
-    Again {
-        /// The file.
-        path: String,
-        /// The name of the backend.
-        name: String,
-    },
+    Again { path: String, name: String },
 }
 
 impl LibraryError {

@@ -21,7 +21,7 @@ pub(super) fn install() {
 
 unsafe extern "C" fn on_log(level: sys::ggml_log_level, message: *const c_char, _: *mut c_void) {
     // SAFETY: ggml passes a NUL-terminated message.
-    let message = unsafe { super::text::text(message) };
+    let message = unsafe { super::c_text::text(message) };
     let message = message.trim_end();
     if message.is_empty() {
         return;
@@ -36,7 +36,7 @@ unsafe extern "C" fn on_log(level: sys::ggml_log_level, message: *const c_char, 
 
 unsafe extern "C" fn on_abort(message: *const c_char) {
     // SAFETY: ggml passes a NUL-terminated message.
-    let message = unsafe { super::text::text(message) };
+    let message = unsafe { super::c_text::text(message) };
     if tracing::dispatcher::has_been_set() {
         tracing::error!(target: "ggml", "ggml gives up: {message}");
     } else {

@@ -7,15 +7,16 @@
 
 mod arena;
 mod buffer;
+mod c_text;
 mod caches;
 mod device;
 mod error;
 mod executor;
 mod fill;
+mod graph_ops;
 mod host;
 mod library;
 mod log;
-mod matmul;
 mod memory;
 mod ops;
 mod placed;
@@ -30,27 +31,25 @@ mod staging;
 mod support;
 #[cfg(test)]
 mod tests;
-mod text;
-mod walk;
 
 pub use arena::{Arena, Tensor};
 pub use buffer::Buffer;
+pub use c_text::version;
 pub use caches::CACHE_TYPES;
 pub use device::{Device, DeviceKind, devices};
 pub use error::Error;
 pub use executor::{Executor, ThreadPool};
+pub use graph_ops::{GraphOp, OpSource};
 pub use host::HostNumbers;
 pub use library::{FOLDER_VARIABLE, LibraryError, load_found, load_library};
-pub use matmul::set_batch_invariant;
 pub use memory::{release_memory, report_bus_errors, return_large_memory};
 pub use ops::{
-    Glu, Graph, KvBlocks, RopePairing, RopeParams, Scores, Selected, Selector, Unary, WholeSpans,
+    Glu, Graph, KvBlocks, RopePairing, RopeParams, ScoreOptions, Selected, Selector, Unary,
+    WholeSpans,
 };
-pub use placed::Misplaced;
+pub use placed::MisplacedOp;
 pub use process::end_process;
 pub use profile::{Cost, PlaceCost, Profile};
 pub use quantize::{dequantize, quantize, quantize_into};
 pub use scope::Scope;
 pub use support::KeptOp;
-pub use text::version;
-pub use walk::{GraphOp, Origin};

@@ -5,18 +5,18 @@
 
 use ggml_sys as sys;
 
+use super::c_text::text;
 use super::device::Device;
 use super::error::Error;
 use super::executor::Executor;
 use super::ops::Graph;
 use super::profile::is_view;
-use super::scope::Place;
-use super::text::text;
+use super::scope::ScopePlace;
 use crate::weights::TensorType;
 
 /// An operation that the device of its unit does not compute.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Misplaced {
+pub struct MisplacedOp {
     /// The operation, by ggml's name; activations have their own names.
     pub op: String,
     /// The kind of block for which it was built.
@@ -31,10 +31,10 @@ pub struct Misplaced {
     pub of: [u64; 4],
 }
 
-impl Misplaced {
+impl MisplacedOp {
     /// # Safety
     /// The node is alive, and so are its sources.
-    unsafe fn new(node: *mut sys::ggml_tensor, place: &Place) -> Self {
+    unsafe fn new(node: *mut sys::ggml_tensor, place: &ScopePlace) -> Self {
         // SAFETY: the caller vouches for the node; dimensions and sources are asked below their numbers.
         unsafe {
             let shape = |t: *mut sys::ggml_tensor| {
@@ -61,7 +61,7 @@ impl Misplaced {
 
 impl Graph {
     /// The operations of placed units, each with its place; views are omitted.
-    fn placed(&self) -> impl Iterator<Item = (*mut sys::ggml_tensor, Place, usize)> {
+    fn placed(&self) -> impl Iterator<Item = (*mut sys::ggml_tensor, ScopePlace, usize)> {
         (0..self.n_nodes()).filter_map(|i| {
             // SAFETY: the index is below the number of nodes, which are alive with the graph.
             let (node, op) = unsafe {
@@ -75,7 +75,7 @@ impl Graph {
     }
 
     /// The operations of units on the plan's device number `at` that `device` cannot compute.
-    pub fn lacking(&self, device: Device, at: usize) -> Vec<Misplaced> {
+    pub fn lacking(&self, device: Device, at: usize) -> Vec<MisplacedOp> {
         let here = self.placed().filter(|(.., place)| *place == at);
         let lacking = here.filter(|(node, ..)| {
             // SAFETY: the device lives as long as the program, the node as the graph.
@@ -83,7 +83,7 @@ impl Graph {
         });
         // SAFETY: as above.
         lacking
-            .map(|(node, place, _)| unsafe { Misplaced::new(node, &place) })
+            .map(|(node, place, _)| unsafe { MisplacedOp::new(node, &place) })
             .collect()
     }
 }
@@ -142,7 +142,7 @@ impl Executor {
     /// The operations of the loaded graph that the scheduler put on another device than that of their unit. The plan's
     /// device 0 is the processor; the others follow in their order. Operations of units on the processor are omitted:
     /// the scheduler may lend the products of a long prompt to a GPU.
-    pub fn misplaced(&self) -> Vec<Misplaced> {
+    pub fn misplaced(&self) -> Vec<MisplacedOp> {
         let Some(graph) = self.graph() else {
             return Vec::new();
         };
@@ -154,7 +154,7 @@ impl Executor {
         });
         // SAFETY: the nodes are alive with the graph.
         elsewhere
-            .map(|(node, place, _)| unsafe { Misplaced::new(node, &place) })
+            .map(|(node, place, _)| unsafe { MisplacedOp::new(node, &place) })
             .collect()
     }
 }

@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 use ggml_sys as sys;
 
 use super::arena::Tensor;
+use super::c_text::text;
 use super::ops::Graph;
-use super::scope::{OUTSIDE, Place, Scope};
-use super::text::text;
+use super::scope::{OUTSIDE, Scope, ScopePlace};
 
-impl From<Place> for PlaceCost {
-    fn from(place: Place) -> Self {
+impl From<ScopePlace> for PlaceCost {
+    fn from(place: ScopePlace) -> Self {
         Self {
             kind: place.kind,
             path: place.path.to_string(),
@@ -179,7 +179,7 @@ impl Profile {
         let mut known: HashMap<(&'static str, Rc<str>, u32), usize> = HashMap::new();
         for (node, time) in clock.times {
             let place = graph.scopes().place(node as usize);
-            let place = place.unwrap_or_else(Place::outside);
+            let place = place.unwrap_or_else(ScopePlace::outside);
             let kind = place.kind;
             // SAFETY: ggml showed this node of the graph, which is alive.
             let (op, bytes, name) = unsafe {
@@ -209,7 +209,6 @@ impl Profile {
     }
 }
 
-/// The clock of a computation.
 struct Clock {
     started: Instant,
     times: Vec<(*mut sys::ggml_tensor, Duration)>,

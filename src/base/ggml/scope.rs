@@ -12,7 +12,7 @@ pub(super) const OUTSIDE: &str = "wiring";
 /// The origin of an operation: the kind of its block, the path of the unit or place, and the number of this use of
 /// both, counted from 0.
 #[derive(Clone)]
-pub(super) struct Place {
+pub(super) struct ScopePlace {
     pub(super) kind: &'static str,
     pub(super) path: Rc<str>,
     pub(super) nth: u32,
@@ -20,7 +20,7 @@ pub(super) struct Place {
     pub(super) device: Option<usize>,
 }
 
-impl Place {
+impl ScopePlace {
     pub(super) fn outside() -> Self {
         Self {
             kind: OUTSIDE,
@@ -31,17 +31,15 @@ impl Place {
     }
 }
 
-/// The origins of the operations of a graph.
 #[derive(Default)]
 pub(super) struct Scopes {
-    current: RefCell<Option<Place>>,
-    of_node: RefCell<HashMap<usize, Place>>,
+    current: RefCell<Option<ScopePlace>>,
+    of_node: RefCell<HashMap<usize, ScopePlace>>,
     pub(super) uses: RefCell<BTreeMap<&'static str, u64>>,
     entered: RefCell<HashMap<(&'static str, Rc<str>), u32>>,
 }
 
 impl Scopes {
-    /// Records the origin of a new node.
     pub(super) fn note(&self, node: &Tensor) {
         if let Some(place) = &*self.current.borrow() {
             self.of_node.borrow_mut().insert(node.key(), place.clone());
@@ -55,7 +53,7 @@ impl Scopes {
     }
 
     /// The place of a node, by its address.
-    pub(super) fn place(&self, node: usize) -> Option<Place> {
+    pub(super) fn place(&self, node: usize) -> Option<ScopePlace> {
         self.of_node.borrow().get(&node).cloned()
     }
 
@@ -83,7 +81,7 @@ impl Scopes {
         let nth = *times;
         *times += 1;
         let device = self.current.borrow().as_ref().and_then(|p| p.device);
-        let place = Place {
+        let place = ScopePlace {
             kind,
             path,
             nth,
@@ -99,7 +97,7 @@ impl Scopes {
 /// While the scope lives, new operations have its origin.
 pub struct Scope<'g> {
     scopes: &'g Scopes,
-    before: Option<Place>,
+    before: Option<ScopePlace>,
 }
 
 impl Drop for Scope<'_> {

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(super) struct ScratchId(u64);
 
 impl ScratchId {
-    /// A new identity.
     pub(super) fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))

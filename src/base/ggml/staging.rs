@@ -17,28 +17,27 @@ use super::executor::Backend;
 use super::host::host_memory;
 use crate::util::lock::lock;
 
-/// Maximum number of slots of a device.
 pub(super) const MAX_SLOTS: usize = 16;
 
-/// Slots for the copies to a device.
 pub(super) struct Staging {
     pub(super) device: Device,
-    /// None where a copy ends before its call returns.
-    queue: Option<Queue>,
+    /// Locked while a thread starts or awaits a copy. None where a copy ends before its call returns.
+    queue: Mutex<Option<Queue>>,
+    is_async: bool,
     /// The memory of the slots, one after another.
     first: NonNull<u8>,
     slot_bytes: usize,
     free: Mutex<VecDeque<usize>>,
     is_free: Condvar,
-    /// Held while a thread starts or awaits a copy.
-    sending: Mutex<()>,
     /// Dropped last, since copies read it.
     _memory: Buffer,
 }
 
-// SAFETY: a slot's bytes are written by the thread that took the slot off the free ones, and the queue is used by
-// the thread that holds `sending`.
+// SAFETY: a slot's bytes are written by the thread that took the slot off the free ones.
 unsafe impl Sync for Staging {}
+
+// SAFETY: ggml binds a backend and its events to no thread.
+unsafe impl Send for Queue {}
 
 /// The copies that run while the host continues, and the end of the last copy of each slot. Events are dropped before
 /// the queue in which they are recorded.
@@ -77,9 +76,6 @@ impl Drop for Queue {
 
 impl Staging {
     /// At most [`MAX_SLOTS`] slots of `slot_bytes` bytes.
-    ///
-    /// # Errors
-    /// There is no memory for the slots, or the device does not start.
     pub(super) fn new(device: Device, n_slots: usize, slot_bytes: usize) -> Result<Self, Error> {
         let n_slots = n_slots.clamp(1, MAX_SLOTS);
         let bytes = n_slots.saturating_mul(slot_bytes);
@@ -91,12 +87,12 @@ impl Staging {
         };
         Ok(Self {
             device,
-            queue,
+            is_async: queue.is_some(),
+            queue: Mutex::new(queue),
             first,
             slot_bytes,
             free: Mutex::new((0..n_slots).collect()),
             is_free: Condvar::new(),
-            sending: Mutex::new(()),
             _memory: memory,
         })
     }
@@ -125,13 +121,12 @@ pub(super) struct Slot<'s> {
 impl Slot<'_> {
     /// The first `n` bytes of the slot, once no copy reads them any more. Their content has no meaning.
     pub(super) fn bytes(&mut self, n: usize) -> &mut [u8] {
-        let Staging {
-            queue, slot_bytes, ..
-        } = self.staging;
+        let Staging { slot_bytes, .. } = self.staging;
         assert!(n <= *slot_bytes, "a piece fits its slot");
-        if let Some(queue) = queue {
-            let _one = lock(&self.staging.sending);
-            // SAFETY: the event is alive, and this thread is the only one that uses the queue.
+        if self.staging.is_async
+            && let Some(queue) = &*lock(&self.staging.queue)
+        {
+            // SAFETY: the event is alive.
             unsafe { sys::ggml_backend_event_synchronize(queue.ends[self.at].0.as_ptr()) };
         }
         // SAFETY: the slot lies in the buffer, whose bytes are initialised, and is this thread's until it is
@@ -149,13 +144,13 @@ impl Slot<'_> {
     /// it, and nothing else reads or writes them before that.
     pub(super) unsafe fn send(self, tensor: *mut sys::ggml_tensor, offset: usize, n: usize) {
         assert!(n <= self.staging.slot_bytes, "a piece fits its slot");
-        let _one = lock(&self.staging.sending);
-        // SAFETY: the slot lies in the buffer; the caller vouches for the tensor; this thread is the only one
-        // that uses the queue, and the slot is not written before the event that is recorded after the copy.
+        let queue = lock(&self.staging.queue);
+        // SAFETY: the slot lies in the buffer; the caller vouches for the tensor; the slot is not written before the
+        // event that is recorded after the copy.
         unsafe {
             let from = self.staging.first.as_ptr();
             let from = from.add(self.at * self.staging.slot_bytes).cast();
-            match &self.staging.queue {
+            match &*queue {
                 Some(Queue { ends, backend }) => {
                     let backend = backend.0.as_ptr();
                     sys::ggml_backend_tensor_set_async(backend, tensor, from, offset, n);

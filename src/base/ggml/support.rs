@@ -6,10 +6,10 @@
 use ggml_sys as sys;
 
 use super::arena::Tensor;
+use super::c_text::text;
 use super::device::Device;
 use super::ops::Graph;
 use super::profile::is_view;
-use super::text::text;
 
 /// An operation that writes or reads rows stored between passes, or carries states of heads over time.
 pub struct KeptOp {

@@ -4,81 +4,24 @@
 //! token in the grammar; any other mark is text. Not here: reading answers.
 
 use std::fmt::Write as _;
-use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::chat::tool_calls::{Body, Format, Marks, Schema, Tool};
+use crate::chat::tool_calls::{CallBody, CallFormat, Tool, ToolSchema};
 use crate::tokenizer::Tokenizer;
 
 use super::deadline::Deadline;
 use super::properties::{Properties, is_bounded, properties, with_definitions};
 use super::schema;
-use super::{Constraint, Error};
-
-/// Whether an answer begins with reasoning.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub enum Thought {
-    /// There is no reasoning.
-    #[default]
-    None,
-    /// The model decides whether it reasons.
-    Optional(Marks),
-    /// The prompt has opened the block of reasoning.
-    Open(Marks),
-}
-
-/// The content that may take the place of calls.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Content {
-    /// None: a tool must be called.
-    None,
-    /// Any text.
-    Any,
-    /// Text that fits another constraint: a schema or a regular expression.
-    Fits(Box<Constraint>),
-}
-
-/// The parts of an answer that a grammar describes.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Answer {
-    /// The format in which the model writes calls.
-    pub format: Arc<Format>,
-    /// The reasoning before the answer.
-    pub thought: Thought,
-    /// The tools that may be called; without tools there are no calls.
-    pub tools: Vec<Tool>,
-    /// Whether the answer may hold several calls.
-    pub many: bool,
-    /// The content that may take the place of calls.
-    pub content: Content,
-}
-
-impl Answer {
-    /// The total size of the texts of its parts, in bytes.
-    pub(super) fn bytes(&self) -> usize {
-        let tools = self.tools.iter();
-        let tools: usize = tools
-            .map(|tool| tool.name.len() + tool.parameters.to_string().len())
-            .sum();
-        tools
-            + match &self.content {
-                Content::Fits(constraint) => constraint.bytes(),
-                _ => 0,
-            }
-    }
-}
+use super::{AnswerSpec, Constraint, ContentRule, Error, ReasoningRule};
 
 /// The Lark grammar of an answer.
-///
-/// # Errors
-/// A schema cannot be enforced.
 pub(super) fn to_lark(
-    answer: &Answer,
+    answer: &AnswerSpec,
     tokenizer: &Tokenizer,
     deadline: &Deadline,
 ) -> Result<String, Error> {
-    let mut writer = Writer {
+    let mut writer = AnswerWriter {
         answer,
         format: &answer.format,
         tokenizer,
@@ -91,9 +34,9 @@ pub(super) fn to_lark(
     Ok(format!("start: {thought} {body}\n{}", writer.rules))
 }
 
-struct Writer<'a> {
-    answer: &'a Answer,
-    format: &'a Format,
+struct AnswerWriter<'a> {
+    answer: &'a AnswerSpec,
+    format: &'a CallFormat,
     tokenizer: &'a Tokenizer,
     deadline: &'a Deadline,
     rules: String,
@@ -124,21 +67,11 @@ fn one_of(values: &[Value]) -> String {
 
 /// A regular expression of Lark that matches exactly this text.
 fn escaped(text: &str) -> String {
-    let mut out = String::new();
-    for c in text.chars() {
-        if c == '\n' {
-            out.push_str("\\n");
-            continue;
-        }
-        if r"\.+*?()|[]{}^$/".contains(c) {
-            out.push('\\');
-        }
-        out.push(c);
-    }
-    out
+    let text = regex_syntax::escape(text);
+    text.replace('/', "\\/").replace('\n', "\\n")
 }
 
-impl Writer<'_> {
+impl AnswerWriter<'_> {
     /// Adds a rule and returns its name. Names of rules are lower case.
     fn rule(&mut self, options: &str, body: &str) -> String {
         self.n += 1;
@@ -177,7 +110,7 @@ impl Writer<'_> {
     }
 
     /// Any text up to a mark, followed by the mark.
-    fn up_to(&mut self, mark: &str) -> String {
+    fn text_until(&mut self, mark: &str) -> String {
         let (mark, space) = mark.split_at(mark.trim_end().len());
         let space = quoted(space);
         match self.tokens_of(mark) {
@@ -200,24 +133,24 @@ impl Writer<'_> {
             let Some(name) = channels.reasoning.first() else {
                 return String::new();
             };
-            if self.answer.thought == Thought::None {
+            if self.answer.reasoning == ReasoningRule::None {
                 return String::new();
             }
             let header = format!("{}{name}{}", channels.channel, channels.message);
             let open = self.mark(&header);
             let end = channels.ends.first().map_or("", String::as_str);
-            let rest = self.up_to(end);
+            let rest = self.text_until(end);
             let next = self.mark(&format!("{}assistant", channels.start));
             return format!("({open} {rest} {next})?");
         }
-        match self.answer.thought.clone() {
-            Thought::None => String::new(),
-            Thought::Open(marks) => {
-                let rest = self.up_to(&marks.close);
+        match self.answer.reasoning.clone() {
+            ReasoningRule::None => String::new(),
+            ReasoningRule::Open(marks) => {
+                let rest = self.text_until(&marks.close);
                 format!("{rest} /\\s{{0,2}}/")
             }
-            Thought::Optional(marks) => {
-                let (open, rest) = (self.mark(&marks.open), self.up_to(&marks.close));
+            ReasoningRule::Optional(marks) => {
+                let (open, rest) = (self.mark(&marks.open), self.text_until(&marks.close));
                 format!("({open} {rest} /\\s{{0,2}}/)?")
             }
         }
@@ -226,10 +159,10 @@ impl Writer<'_> {
     fn body(&mut self) -> Result<String, Error> {
         let has_tools = !self.answer.tools.is_empty();
         let content = match self.answer.content.clone() {
-            Content::None => None,
-            Content::Any if has_tools => return self.text_or_calls(),
-            Content::Any => Some("/(?s:.*)/".to_owned()),
-            Content::Fits(constraint) => Some(self.fitting(*constraint)?),
+            ContentRule::None => None,
+            ContentRule::Any if has_tools => return self.text_or_calls(),
+            ContentRule::Any => Some("/(?s:.*)/".to_owned()),
+            ContentRule::Fits(constraint) => Some(self.fitting(*constraint)?),
         };
         let header = self
             .format
@@ -251,7 +184,7 @@ impl Writer<'_> {
         Ok(match constraint {
             Constraint::JsonSchema(schema) => self.json(&schema)?,
             Constraint::Regex(regex) => {
-                let literal = super::regex::literal(&regex);
+                let literal = super::lark_regex::lark_literal(&regex);
                 self.rule("", &literal)
             }
             _ => {
@@ -297,7 +230,7 @@ impl Writer<'_> {
             });
         }
         let calls = self.calls(true)?;
-        let before = self.up_to(mark);
+        let before = self.text_until(mark);
         let plain = match self.tokens_of(mark) {
             Some(_) => "/(?s:.*)/".to_owned(),
             None => {
@@ -354,7 +287,7 @@ impl Writer<'_> {
                 self.mark(&format!("\n{next}"))
             ),
         };
-        let more = match self.answer.many && format.body != Body::Channels {
+        let more = match self.answer.parallel_calls && format.body != CallBody::Channels {
             true => format!("({next} {bodies} {close})*"),
             false => String::new(),
         };
@@ -364,7 +297,7 @@ impl Writer<'_> {
             ("", "")
         };
         let section_close = self.mark(section_close);
-        let start = if format.body == Body::Channels {
+        let start = if format.body == CallBody::Channels {
             String::new()
         } else {
             start
@@ -381,7 +314,7 @@ impl Writer<'_> {
         let first =
             |keys: &[String]| Value::from(keys.first().map_or("", String::as_str)).to_string();
         let head = match format.body {
-            Body::Object => {
+            CallBody::Object => {
                 let number = match format.index_key.as_str() {
                     "" => quoted("{"),
                     key => format!(
@@ -395,19 +328,19 @@ impl Writer<'_> {
                 let json = self.arguments(tool)?;
                 return Ok(self.rule("", &format!("{number} {rest} {json} \"}}\"")));
             }
-            Body::Map => {
+            CallBody::Map => {
                 let json = self.arguments(tool)?;
                 let head = quoted(&format!("{{{name}: "));
                 return Ok(self.rule("", &format!("{head} {json} \"}}\"")));
             }
-            Body::Channels => {
+            CallBody::Channels => {
                 let header = format
                     .channels
                     .as_ref()
                     .map(|channels| channels.call.replace("{name}", &tool.name));
                 self.mark(&header.unwrap_or_default())
             }
-            Body::Named | Body::Parameters | Body::Notation => {
+            CallBody::Named | CallBody::Parameters | CallBody::Notation => {
                 let written = quoted(&format!("{}{}", format.name_prefix, tool.name));
                 let number = match format.number_mark.as_str() {
                     "" => String::new(),
@@ -418,8 +351,8 @@ impl Writer<'_> {
             }
         };
         let arguments = match format.body {
-            Body::Parameters => self.parameters(&tool.parameters)?,
-            Body::Notation => self.notation(&tool.parameters)?,
+            CallBody::Parameters => self.parameters(&tool.parameters)?,
+            CallBody::Notation => self.notation(&tool.parameters)?,
             _ => self.arguments(tool)?,
         };
         Ok(self.rule("", &format!("{head} {arguments}")))
@@ -469,14 +402,16 @@ impl Writer<'_> {
             let close = self.mark(&marks.close);
             let mut ways = Vec::new();
             // A text is a string wherever the schema allows one, and is written without quotes.
-            let argument = Schema::of_tool(schema).argument(key);
+            let argument = ToolSchema::of_tool(schema).argument(key);
             let is_string = argument.allows_strings() == Some(true);
             let texts = argument.texts();
             match &texts {
                 Some(texts) if is_string => {
                     ways.push(format!("{text_head} {} {close}", one_of(texts)));
                 }
-                _ if is_string => ways.push(format!("{text_head} {}", self.up_to(&marks.close))),
+                _ if is_string => {
+                    ways.push(format!("{text_head} {}", self.text_until(&marks.close)))
+                }
                 _ => {}
             }
             let is_only_string = own["type"] == "string" || (is_string && texts.is_none());
@@ -503,7 +438,7 @@ impl Writer<'_> {
         let quote = notation.quotes.first().cloned().unwrap_or_default();
         let rest = match notation.is_python {
             true => format!(r"/([^'\\\n]|\\['\\n])*/ {}", self.mark(&quote)),
-            false => self.up_to(&quote),
+            false => self.text_until(&quote),
         };
         let quote = self.mark(&quote);
         let string = self.rule("", &format!("{quote} {rest}"));

@@ -13,9 +13,9 @@ use llguidance::toktrie::TokEnv;
 
 use super::deadline::Deadline;
 use super::error::first_part;
+use super::lark_regex::{lark_literal, regex_message};
 use super::limits::{MAX_OVERDUE, STACK_BYTES, TIME_LIMIT, WAIT_LIMIT};
-use super::regex::{literal, of_regex};
-use super::vocabulary::Vocabulary;
+use super::vocabulary::ConstraintVocabulary;
 use super::{
     Constraint, Error, MAX_AT_ONCE, MAX_BYTES, MAX_WAITING, Matcher, answer, gbnf, schema,
 };
@@ -28,7 +28,7 @@ pub struct Compiler {
     pub(super) tokenizer: Arc<Tokenizer>,
     forces: bool,
     factory: OnceLock<Result<ParserFactory, Error>>,
-    places: Mutex<Places>,
+    places: Mutex<CompileSlots>,
     freed: Condvar,
     pub(super) wait_limit: Duration,
     /// Maximum number of constraints within their time limit that are compiled at once.
@@ -37,7 +37,7 @@ pub struct Compiler {
 
 /// The numbers of constraints that are being compiled and that wait for a place.
 #[derive(Default)]
-pub(super) struct Places {
+pub(super) struct CompileSlots {
     pub(super) running: usize,
     /// Compilations past their time limit whose places were given to others.
     pub(super) overdue: usize,
@@ -67,7 +67,7 @@ impl Compiler {
         }
     }
 
-    pub(super) fn places(&self) -> MutexGuard<'_, Places> {
+    pub(super) fn places(&self) -> MutexGuard<'_, CompileSlots> {
         lock(&self.places)
     }
 
@@ -75,7 +75,7 @@ impl Compiler {
     ///
     /// # Errors
     /// The constraint cannot be enforced exactly, for any reason.
-    pub fn compile(self: &Arc<Self>, constraint: Constraint) -> Result<Compiled, Error> {
+    pub fn compile(self: &Arc<Self>, constraint: Constraint) -> Result<CompiledConstraint, Error> {
         self.compile_with(constraint, true)
     }
 
@@ -87,7 +87,7 @@ impl Compiler {
     pub fn compile_without_forcing(
         self: &Arc<Self>,
         constraint: Constraint,
-    ) -> Result<Compiled, Error> {
+    ) -> Result<CompiledConstraint, Error> {
         self.compile_with(constraint, false)
     }
 
@@ -95,12 +95,12 @@ impl Compiler {
         self: &Arc<Self>,
         constraint: Constraint,
         forces: bool,
-    ) -> Result<Compiled, Error> {
+    ) -> Result<CompiledConstraint, Error> {
         let found = constraint.bytes();
         if found > MAX_BYTES {
             return Err(Error::TooLarge { found });
         }
-        let place = Place::take(self)?;
+        let place = CompilePermit::take(self)?;
         let (done, result) = mpsc::sync_channel(1);
         let deadline = Arc::new(Deadline::default());
         let of_thread = Arc::clone(&deadline);
@@ -110,7 +110,11 @@ impl Compiler {
             .name("constraint".into())
             .stack_size(STACK_BYTES)
             .spawn(move || {
-                let compile = || place.compiler.compile_here(constraint, forces, &of_thread);
+                let compile = || {
+                    place
+                        .compiler
+                        .compile_on_this_thread(constraint, forces, &of_thread)
+                };
                 let compiled = caught(compile);
                 drop(place);
                 // After the time limit nobody receives the result.
@@ -121,17 +125,17 @@ impl Compiler {
             Ok(Some(compiled)) => compiled,
             Err(mpsc::RecvTimeoutError::Timeout) => {
                 deadline.end();
-                self.lend(&is_overdue);
+                self.release_overdue(&is_overdue);
                 Err(Error::TooSlow)
             }
             Ok(None) | Err(mpsc::RecvTimeoutError::Disconnected) => Err(Error::Grammar {
-                message: "preparing it failed".into(),
+                message: "compiling the constraint failed".into(),
             }),
         }
     }
 
     /// Gives the place of an overdue compilation to others, unless it is released already or too many are overdue.
-    pub(super) fn lend(&self, is_overdue: &AtomicBool) {
+    pub(super) fn release_overdue(&self, is_overdue: &AtomicBool) {
         let mut places = self.places();
         if places.overdue < MAX_OVERDUE && !is_overdue.swap(true, Ordering::Relaxed) {
             places.running -= 1;
@@ -140,12 +144,12 @@ impl Compiler {
         }
     }
 
-    pub(super) fn compile_here(
+    pub(super) fn compile_on_this_thread(
         &self,
         constraint: Constraint,
         forces: bool,
         deadline: &Deadline,
-    ) -> Result<Compiled, Error> {
+    ) -> Result<CompiledConstraint, Error> {
         let factory = self.factory.get_or_init(|| self.make_factory());
         let factory = factory.as_ref().map_err(Clone::clone)?;
         let in_grammar: fn(String) -> Error = |message| Error::Grammar { message };
@@ -154,11 +158,11 @@ impl Compiler {
             message,
         };
         let in_regex: fn(String) -> Error = |message| Error::Regex {
-            message: of_regex(&message),
+            message: regex_message(&message),
         };
         let (mut grammar, refuse) = match constraint {
             Constraint::JsonSchema(schema) => (schema::to_lark(&schema, deadline)?, in_schema),
-            Constraint::Regex(text) => (format!("start: {}", literal(&text)), in_regex),
+            Constraint::Regex(text) => (format!("start: {}", lark_literal(&text)), in_regex),
             Constraint::Lark(text) => (text, in_grammar),
             Constraint::Gbnf(text) => (gbnf::to_lark(&text)?, in_grammar),
             Constraint::Answer(answer) => (
@@ -187,13 +191,13 @@ impl Compiler {
             }
             other => other,
         })?;
-        Ok(Compiled {
+        Ok(CompiledConstraint {
             matcher: Matcher::new(inner),
         })
     }
 
     fn make_factory(&self) -> Result<ParserFactory, Error> {
-        let vocabulary: TokEnv = Arc::new(Vocabulary::new(&self.tokenizer, self.forces)?);
+        let vocabulary: TokEnv = Arc::new(ConstraintVocabulary::new(&self.tokenizer, self.forces)?);
         let mut factory =
             ParserFactory::new_simple(&vocabulary).map_err(|error| Error::Grammar {
                 message: error.to_string(),
@@ -222,16 +226,16 @@ impl fmt::Debug for Compiler {
 }
 
 /// A place to compile one constraint.
-pub(super) struct Place {
+pub(super) struct CompilePermit {
     compiler: Arc<Compiler>,
     /// Whether the place was given to others; it is released once.
     pub(super) is_overdue: Arc<AtomicBool>,
 }
 
-impl Place {
+impl CompilePermit {
     /// Waits for a free place.
     pub(super) fn take(compiler: &Arc<Compiler>) -> Result<Self, Error> {
-        let is_full = |places: &mut Places| places.running >= compiler.n_places;
+        let is_full = |places: &mut CompileSlots| places.running >= compiler.n_places;
         let mut places = compiler.places();
         if is_full(&mut places) {
             if places.waiting >= MAX_WAITING {
@@ -254,7 +258,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for CompilePermit {
     fn drop(&mut self) {
         let mut places = self.compiler.places();
         match self.is_overdue.swap(true, Ordering::Relaxed) {
@@ -268,11 +272,11 @@ impl Drop for Place {
 
 /// A compiled constraint, for any number of completions.
 #[derive(Clone, Debug)]
-pub struct Compiled {
+pub struct CompiledConstraint {
     pub(super) matcher: Matcher,
 }
 
-impl Compiled {
+impl CompiledConstraint {
     /// A matcher at the beginning of a completion. It shares nothing that grows with other completions.
     pub fn matcher(&self) -> Matcher {
         self.matcher.apart()

@@ -45,10 +45,10 @@ pub enum Error {
         message: String,
     },
     /// Compilation exceeded its time limit.
-    #[error("the constraint is too complex: it was not ready after {} seconds", TIME_LIMIT.as_secs())]
+    #[error("the constraint is too complex: not compiled within {} seconds", TIME_LIMIT.as_secs())]
     TooSlow,
     /// Too many other constraints are being compiled.
-    #[error("too many other constraints are being prepared; try again later")]
+    #[error("too many other constraints are being compiled; try again later")]
     Busy,
     /// The model's vocabulary does not fit into the tree of tokens.
     #[error("a vocabulary of {n_tokens} tokens cannot be constrained")]
@@ -57,7 +57,7 @@ pub enum Error {
         n_tokens: usize,
     },
     /// The operating system could not start a thread.
-    #[error("no thread to prepare the constraint on")]
+    #[error("no thread to compile the constraint on")]
     NoThread,
     /// The work for a token is beyond the limits.
     #[error("the constraint is too complex: {message}")]
@@ -66,7 +66,7 @@ pub enum Error {
         message: String,
     },
     /// The grammar cannot continue the completion.
-    #[error("the constraint cannot be followed any further: {message}")]
+    #[error("the constraint engine failed: {message}")]
     Broken {
         /// The library's message.
         message: String,

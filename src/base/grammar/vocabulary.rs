@@ -18,24 +18,21 @@ use super::Error;
 const MAX_TOKEN_BYTES: usize = 1000;
 
 /// A tokenizer with its tree of tokens.
-pub(super) struct Vocabulary {
+pub(super) struct ConstraintVocabulary {
     tokenizer: Arc<Tokenizer>,
     tree: TokTrie,
     forces: bool,
 }
 
-impl Vocabulary {
+impl ConstraintVocabulary {
     /// The tree of a vocabulary. Without `forces`, every tokenization of a text is allowed, even where the grammar
     /// leaves only one text.
-    ///
-    /// # Errors
-    /// The vocabulary is too large for the tree.
     pub(super) fn new(tokenizer: &Arc<Tokenizer>, forces: bool) -> Result<Self, Error> {
         let words: Vec<Vec<u8>> = (0..tokenizer.vocab_len() as u32)
             .map(|id| word(tokenizer, id))
             .collect();
         let ends: Vec<u32> = tokenizer
-            .ends()
+            .ends_of_generation()
             .filter(|id| (*id as usize) < words.len())
             .collect();
         let first = ends.first().copied().unwrap_or(INVALID_TOKEN);
@@ -88,7 +85,7 @@ fn word(tokenizer: &Tokenizer, id: u32) -> Vec<u8> {
     [&[TokTrie::SPECIAL_TOKEN_MARKER], name.as_bytes()].concat()
 }
 
-impl TokenizerEnv for Vocabulary {
+impl TokenizerEnv for ConstraintVocabulary {
     fn tok_trie(&self) -> &TokTrie {
         &self.tree
     }

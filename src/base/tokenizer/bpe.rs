@@ -13,17 +13,16 @@ use rustc_hash::FxHashMap;
 use crate::weights::StringArray;
 
 use super::chain::{Chain, NONE};
-use super::pretokenizer::{PreTokenizer, Spelling};
-use super::texts::Texts;
+use super::pretokenizer::{PreTokenizer, VocabularySpelling};
+use super::splitter::Splitter;
+use super::text_index::TextIndex;
 use super::vocab::Vocabulary;
-use super::words::Splitter;
 use super::{Error, SPACE, byte_level};
 
 /// A pair of neighbours that may be joined: its rank, left and right index, its length in bytes when it was found, and
 /// the symbol it becomes. The lowest one is joined first.
-type Candidate = Reverse<(u32, u32, u32, u32, u32)>;
+type MergeCandidate = Reverse<(u32, u32, u32, u32, u32)>;
 
-/// Words and merges of a vocabulary.
 #[derive(Debug)]
 pub(super) struct Bpe {
     merges: Merges,
@@ -34,11 +33,11 @@ pub(super) struct Bpe {
 /// The merges of a vocabulary, by the numbers of their symbols.
 #[derive(Debug)]
 struct Merges {
-    spelling: Spelling,
+    spelling: VocabularySpelling,
     /// Number of tokens: symbols from this number on are not tokens.
     tokens: u32,
     /// The bytes of each symbol; none for a token that spells no bytes.
-    symbols: Texts,
+    symbols: TextIndex,
     /// The symbol of each byte; [`NONE`] if it has none.
     bytes: [u32; 256],
     /// (left, right) to (rank, joined).
@@ -49,7 +48,7 @@ struct Merges {
 #[derive(Default)]
 struct Scratch {
     chain: Chain,
-    heap: BinaryHeap<Candidate>,
+    heap: BinaryHeap<MergeCandidate>,
 }
 
 impl Bpe {
@@ -66,7 +65,6 @@ impl Bpe {
         })
     }
 
-    /// Appends the tokens of a text without special tokens to `out`.
     pub(super) fn encode(&self, vocab: &Vocabulary, text: &str, out: &mut Vec<u32>) {
         let mut text = match self.pre.escapes_spaces {
             true => Cow::Owned(text.replace(' ', SPACE)),
@@ -109,11 +107,11 @@ fn prefixed(text: &str) -> String {
 
 impl Merges {
     /// Reads merges of the form `left right`. Merges that can never apply are left out.
-    fn new(vocab: &Vocabulary, merges: &StringArray, spelling: Spelling) -> Self {
+    fn new(vocab: &Vocabulary, merges: &StringArray, spelling: VocabularySpelling) -> Self {
         let mut this = Self {
             spelling,
             tokens: vocab.len() as u32,
-            symbols: Texts::with_capacity(vocab.len()),
+            symbols: TextIndex::with_capacity(vocab.len()),
             bytes: [NONE; 256],
             joined: FxHashMap::default(),
         };
@@ -160,13 +158,11 @@ impl Merges {
         self.joined.entry(pair).or_insert((rank, whole));
     }
 
-    /// The token that is the whole word, if there is one.
     fn token(&self, word: &str) -> Option<u32> {
         let symbol = self.symbols.find(word.as_bytes())?;
         (symbol < self.tokens).then_some(symbol)
     }
 
-    /// Appends the tokens of one word to `out`.
     fn encode(&self, vocab: &Vocabulary, word: &str, scratch: &mut Scratch, out: &mut Vec<u32>) {
         let Scratch { chain, heap } = scratch;
         chain.clear();
@@ -193,7 +189,7 @@ impl Merges {
     }
 
     fn start(&self, word: &str, chain: &mut Chain) {
-        if self.spelling == Spelling::ByteLevel {
+        if self.spelling == VocabularySpelling::ByteLevel {
             for (start, byte) in (0..).zip(word.bytes()) {
                 chain.push(self.bytes[usize::from(byte)], start, 1);
             }
@@ -206,7 +202,7 @@ impl Merges {
     }
 
     /// Adds two neighbours to the heap if a merge joins them.
-    fn find(&self, chain: &Chain, left: u32, right: u32, heap: &mut BinaryHeap<Candidate>) {
+    fn find(&self, chain: &Chain, left: u32, right: u32, heap: &mut BinaryHeap<MergeCandidate>) {
         if left == NONE || right == NONE {
             return;
         }
@@ -220,8 +216,10 @@ impl Merges {
     /// Appends a piece that is not a token as its bytes. Bytes without a token are left out.
     fn append_bytes(&self, vocab: &Vocabulary, bytes: &[u8], out: &mut Vec<u32>) {
         match self.spelling {
-            Spelling::Plain => out.extend(bytes.iter().filter_map(|&b| vocab.byte_token(b))),
-            Spelling::ByteLevel => {
+            VocabularySpelling::Plain => {
+                out.extend(bytes.iter().filter_map(|&b| vocab.byte_token(b)))
+            }
+            VocabularySpelling::ByteLevel => {
                 let symbols = bytes.iter().map(|&b| self.bytes[usize::from(b)]);
                 out.extend(symbols.filter(|&symbol| symbol < self.tokens));
             }
@@ -231,13 +229,13 @@ impl Merges {
 
 /// Appends the bytes that a token or a part of a merge represents. Returns false if it represents none; part of it may
 /// be appended then.
-fn spell(text: &[u8], spelling: Spelling, out: &mut Vec<u8>) -> bool {
+fn spell(text: &[u8], spelling: VocabularySpelling, out: &mut Vec<u8>) -> bool {
     match spelling {
-        Spelling::Plain => {
+        VocabularySpelling::Plain => {
             out.extend_from_slice(text);
             true
         }
-        Spelling::ByteLevel => {
+        VocabularySpelling::ByteLevel => {
             let spelled = |text| byte_level::append_spelled(text, out).is_empty();
             std::str::from_utf8(text).is_ok_and(spelled)
         }

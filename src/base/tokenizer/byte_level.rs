@@ -4,7 +4,6 @@
 //! control character. Bytes that are printable in Latin-1 represent themselves; the others, in ascending order, are
 //! U+0100, U+0101 and so on.
 
-/// Whether a byte represents itself.
 const fn is_printable(byte: u8) -> bool {
     matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff)
 }
@@ -23,7 +22,6 @@ const SHIFTED: [u8; 68] = {
     out
 };
 
-/// The character of the alphabet for a byte.
 pub(super) fn letter_of(byte: u8) -> char {
     match SHIFTED
         .iter()

@@ -27,7 +27,6 @@ impl Chain {
         self.pieces.clear();
     }
 
-    /// Number of pieces pushed.
     #[inline]
     pub(super) fn len(&self) -> u32 {
         self.pieces.len() as u32

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use super::Error;
 use super::bpe::Bpe;
-use super::costs::Costs;
-use super::external::External;
-use super::longest::Longest;
-use super::normal_form::Form;
-use super::roles::Roles;
-use super::specials::{Part, Specials};
+use super::library_encoder::LibraryEncoder;
+use super::longest_match::LongestMatch;
+use super::lowest_cost::LowestCost;
+use super::normal_form::NormalForm;
+use super::roles::SpecialIds;
+use super::specials::{SpecialTokens, TextPart};
 use super::spm::Spm;
 use super::unigram::Unigram;
 use super::vocab::Vocabulary;
@@ -23,12 +23,12 @@ pub struct Tokenizer {
     /// Value of `tokenizer.ggml.model`.
     pub(super) model: &'static str,
     pub(super) vocab: Vocabulary,
-    pub(super) roles: Roles,
-    pub(super) specials: Specials,
+    pub(super) roles: SpecialIds,
+    pub(super) specials: SpecialTokens,
     /// The algorithm that encodes texts; `None` for models that take token ids only.
     pub(super) encoder: Option<Encoder>,
     /// The Unicode normal form to which texts are converted first.
-    pub(super) form: Option<Form>,
+    pub(super) form: Option<NormalForm>,
     /// The bytes that each token contributes to a text.
     pub(super) pieces: StringArray,
     pub(super) vocab_len: usize,
@@ -50,10 +50,10 @@ pub(super) enum Encoder {
     Bpe(Box<Bpe>),
     WordPiece(Box<WordPiece>),
     Unigram(Box<Unigram>),
-    Longest(Longest),
-    Costs(Costs),
+    Longest(LongestMatch),
+    Costs(LowestCost),
     /// The library of the vocabulary's folder, which also handles special tokens.
-    External(Arc<External>),
+    External(Arc<LibraryEncoder>),
 }
 
 impl Tokenizer {
@@ -173,13 +173,13 @@ impl Tokenizer {
     ) -> Result<(), Error> {
         for part in self.specials.split(text, parse_special) {
             match part {
-                Part::Token(id) => out.push(id),
-                Part::Text(text) => {
+                TextPart::Token(id) => out.push(id),
+                TextPart::Text(text) => {
                     let text = self.form.map_or(Cow::Borrowed(text), |form| form.of(text));
                     self.encode_plain(encoder, &text, after_text, out)?;
                 }
             }
-            after_text = self.space_at_start_only || matches!(part, Part::Text(_));
+            after_text = self.space_at_start_only || matches!(part, TextPart::Text(_));
         }
         Ok(())
     }

@@ -10,30 +10,30 @@ use serde::Deserialize;
 use crate::weights::{Metadata, StringArray};
 
 use super::bpe::Bpe;
-use super::costs::Costs;
-use super::external::External;
-use super::longest::Longest;
+use super::library_encoder::LibraryEncoder;
+use super::longest_match::LongestMatch;
+use super::lowest_cost::LowestCost;
 use super::normaliser::Normaliser;
-use super::pieces::Spaces;
+use super::pieces::PieceSpelling;
 use super::pretokenizer;
-use super::roles::{Defaults, Roles};
-use super::specials::Specials;
+use super::roles::{DefaultIds, SpecialIds};
+use super::specials::SpecialTokens;
 use super::spm::Spm;
 use super::unigram::Unigram;
 use super::vocab::{Vocabulary, required_strings};
 use super::wordpiece::{self, WordPiece};
-use super::{Encoder, Error, Tokenizer, keys, normal_form, quirks, roles};
+use super::{Encoder, Error, Tokenizer, keys, normal_form, roles, strip_rules};
 
 /// The properties that a value of `tokenizer.ggml.model` implies.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Model {
+struct TokenizerModel {
     name: Cow<'static, str>,
     algorithm: Algorithm,
     /// The pre-tokenizer, which overrides the file's.
     pre: Option<String>,
     #[serde(default)]
-    defaults: Defaults,
+    defaults: DefaultIds,
 }
 
 /// The algorithm that encodes texts; `models.toml` describes each.
@@ -50,24 +50,23 @@ pub(super) enum Algorithm {
     Absent,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Table {
-    model: Vec<Model>,
+    model: Vec<TokenizerModel>,
 }
 
-static MODELS: LazyLock<Vec<Model>> = LazyLock::new(|| {
-    // A test parses the table, so this cannot fail in a build that passed.
-    let table: Table = toml::from_str(include_str!("models.toml")).unwrap_or_default();
+static MODELS: LazyLock<Vec<TokenizerModel>> = LazyLock::new(|| {
+    let table: Table = toml::from_str(include_str!("models.toml")).expect("models.toml");
     table.model
 });
 
 /// The entry for a vocabulary that no value represents.
-static EXTERNAL: Model = Model {
+static EXTERNAL: TokenizerModel = TokenizerModel {
     name: Cow::Borrowed("external"),
     algorithm: Algorithm::Absent,
     pre: None,
-    defaults: Defaults {
+    defaults: DefaultIds {
         bos: None,
         eos: None,
         unk: None,
@@ -104,13 +103,13 @@ impl Tokenizer {
         }
     }
 
-    fn with_spm(metadata: &Metadata, model: &'static Model) -> Result<Self, Error> {
+    fn with_spm(metadata: &Metadata, model: &'static TokenizerModel) -> Result<Self, Error> {
         let adds_space_prefix = flag(metadata, keys::ADD_SPACE_PREFIX, true);
         let mut this = Self::new(
             metadata,
             model,
             Vocabulary::read(metadata)?,
-            Spaces::Escaped,
+            PieceSpelling::Escaped,
         );
         this.adds_bos = flag(metadata, keys::ADD_BOS, true);
         this.drops_first_space = adds_space_prefix && !flag(metadata, keys::SPACE_IS_LAST, false);
@@ -122,7 +121,7 @@ impl Tokenizer {
         Ok(this)
     }
 
-    fn with_bpe(metadata: &Metadata, model: &'static Model) -> Result<Self, Error> {
+    fn with_bpe(metadata: &Metadata, model: &'static TokenizerModel) -> Result<Self, Error> {
         let name = match &model.pre {
             Some(name) => name,
             None => pretokenizer_name(metadata)?,
@@ -135,8 +134,8 @@ impl Tokenizer {
         };
 
         let spaces = match pre.escapes_spaces {
-            true => Spaces::Escaped,
-            false => Spaces::ByteLevel,
+            true => PieceSpelling::Escaped,
+            false => PieceSpelling::ByteLevel,
         };
         let mut this = Self::new(metadata, model, Vocabulary::read(metadata)?, spaces);
         this.adds_bos = pre.always_adds_bos || flag(metadata, keys::ADD_BOS, pre.adds_bos);
@@ -147,14 +146,14 @@ impl Tokenizer {
         Ok(this)
     }
 
-    fn with_wordpiece(metadata: &Metadata, model: &'static Model) -> Result<Self, Error> {
+    fn with_wordpiece(metadata: &Metadata, model: &'static TokenizerModel) -> Result<Self, Error> {
         let lowercase = flag(metadata, keys::LOWERCASE, true);
-        let normaliser = wordpiece::Normaliser {
+        let normaliser = wordpiece::WordPieceNormaliser {
             lowercase,
             strips_accents: flag(metadata, keys::STRIP_ACCENTS, lowercase),
         };
         let vocab = Vocabulary::read(metadata)?;
-        let mut this = Self::new(metadata, model, vocab, Spaces::Escaped);
+        let mut this = Self::new(metadata, model, vocab, PieceSpelling::Escaped);
         this.adds_bos = true;
         this.adds_eos = false;
         this.adds_sep = true;
@@ -164,11 +163,11 @@ impl Tokenizer {
         Ok(this)
     }
 
-    fn with_unigram(metadata: &Metadata, model: &'static Model) -> Result<Self, Error> {
+    fn with_unigram(metadata: &Metadata, model: &'static TokenizerModel) -> Result<Self, Error> {
         let adds_space_prefix = flag(metadata, keys::ADD_SPACE_PREFIX, false);
         let merges_spaces = flag(metadata, keys::REMOVE_EXTRA_SPACES, false);
         let vocab = Vocabulary::read(metadata)?;
-        let mut this = Self::new(metadata, model, vocab, Spaces::Escaped);
+        let mut this = Self::new(metadata, model, vocab, PieceSpelling::Escaped);
         this.adds_bos = flag(metadata, keys::ADD_BOS, false);
         this.adds_eos = flag(metadata, keys::ADD_EOS, true);
         this.drops_first_space = adds_space_prefix && !flag(metadata, keys::SPACE_IS_LAST, false);
@@ -178,21 +177,21 @@ impl Tokenizer {
         Ok(this)
     }
 
-    fn with_longest(metadata: &Metadata, model: &'static Model) -> Result<Self, Error> {
+    fn with_longest(metadata: &Metadata, model: &'static TokenizerModel) -> Result<Self, Error> {
         let vocab = Vocabulary::read(metadata)?;
-        let mut this = Self::new(metadata, model, vocab, Spaces::Escapes);
+        let mut this = Self::new(metadata, model, vocab, PieceSpelling::Escapes);
         // Nothing is added before or after a text, whatever the file says.
         this.adds_eos = false;
-        let longest = Longest::new(&this.vocab, this.roles.unk);
+        let longest = LongestMatch::new(&this.vocab, this.roles.unk);
         this.encoder = Some(Encoder::Longest(longest));
         Ok(this)
     }
 
-    fn with_costs(metadata: &Metadata, model: &'static Model) -> Result<Self, Error> {
+    fn with_costs(metadata: &Metadata, model: &'static TokenizerModel) -> Result<Self, Error> {
         let vocab = Vocabulary::read(metadata)?;
-        let mut this = Self::new(metadata, model, vocab, Spaces::AsIs);
+        let mut this = Self::new(metadata, model, vocab, PieceSpelling::AsIs);
         this.adds_bos = flag(metadata, keys::ADD_BOS, false);
-        let costs = Costs::new(&this.vocab)?;
+        let costs = LowestCost::new(&this.vocab)?;
         this.encoder = Some(Encoder::Costs(costs));
         Ok(this)
     }
@@ -200,7 +199,7 @@ impl Tokenizer {
     /// A vocabulary whose texts are encoded by the library of its folder.
     pub(super) fn with_external(
         metadata: &Metadata,
-        external: Arc<External>,
+        external: Arc<LibraryEncoder>,
     ) -> Result<Self, Error> {
         let vocab = Vocabulary::read(metadata)?;
         let mut this = Self::new(metadata, &EXTERNAL, vocab, external.spaces);
@@ -211,7 +210,7 @@ impl Tokenizer {
         Ok(this)
     }
 
-    fn without_encoder(metadata: &Metadata, model: &'static Model) -> Result<Self, Error> {
+    fn without_encoder(metadata: &Metadata, model: &'static TokenizerModel) -> Result<Self, Error> {
         let vocab = match Vocabulary::read(metadata) {
             Err(Error::MissingKey(_) | Error::EmptyVocabulary) => Vocabulary::default(),
             vocab => vocab?,
@@ -220,7 +219,7 @@ impl Tokenizer {
         let declared = metadata.i64(&format!("{arch}.vocab_size"));
         let declared = declared.and_then(|n| u32::try_from(n).ok()).unwrap_or(0);
 
-        let mut this = Self::new(metadata, model, vocab, Spaces::AsIs);
+        let mut this = Self::new(metadata, model, vocab, PieceSpelling::AsIs);
         this.vocab_len = this.vocab_len.max(declared as usize);
         Ok(this)
     }
@@ -228,13 +227,13 @@ impl Tokenizer {
     /// The parts that all models share, without an encoder.
     fn new(
         metadata: &Metadata,
-        model: &'static Model,
+        model: &'static TokenizerModel,
         mut vocab: Vocabulary,
-        spaces: Spaces,
+        spaces: PieceSpelling,
     ) -> Self {
-        let own = Roles::read(metadata, &mut vocab, model.defaults);
-        let mut specials = Specials::new(&vocab, metadata);
-        quirks::apply(metadata, &mut specials);
+        let own = SpecialIds::read(metadata, &mut vocab, model.defaults);
+        let mut specials = SpecialTokens::new(&vocab, metadata);
+        strip_rules::apply(pretokenizer::rules(), metadata, &mut specials);
         specials.strip_listed(metadata);
         let (mut pieces, mut piece) = (StringArray::default(), Vec::new());
         for (_, text, kind) in vocab.iter() {
@@ -265,7 +264,6 @@ impl Tokenizer {
     }
 }
 
-/// The name of the file's pre-tokenizer.
 fn pretokenizer_name(metadata: &Metadata) -> Result<&str, Error> {
     match metadata.get(keys::PRE) {
         None => Ok(pretokenizer::DEFAULT),

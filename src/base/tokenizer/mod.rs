@@ -1,9 +1,9 @@
 //! Tokenizers, built from the metadata of a weight file.
 //!
 //! A [`Tokenizer`] splits a text at its special tokens (`specials`) and passes the rest to the algorithm that the file
-//! names: SentencePiece by score (`spm`), byte-pair merges (`bpe`, with the words of `words` and `pretokenizer`),
-//! `wordpiece`, `unigram`, longest match (`longest`), lowest cost (`costs`), or the library of the folder that the
-//! vocabulary came in (`folder`, `external`). An algorithm is one file and one row of the table in `load`. Not here:
+//! names: SentencePiece by score (`spm`), byte-pair merges (`bpe`, with the words of `splitter` and `pretokenizer`),
+//! `wordpiece`, `unigram`, longest match (`longest_match`), lowest cost (`lowest_cost`), or the library of the folder that the
+//! vocabulary came in (`folder`, `library_encoder`). An algorithm is one file and one row of the table in `load`. Not here:
 //! chat templates, and holding back the bytes of unfinished characters.
 //!
 //! Invariant: decoding works on bytes, because a token may end inside a character.
@@ -11,33 +11,33 @@
 mod bpe;
 mod byte_level;
 mod chain;
-mod costs;
 mod encoder;
 mod error;
-mod external;
 pub mod folder;
 mod frame;
 mod keys;
+mod library_encoder;
 mod load;
-mod longest;
+mod longest_match;
+mod lowest_cost;
 mod normal_form;
 mod normaliser;
 mod pieces;
-mod prefixes;
+mod prefix_trie;
 mod pretokenizer;
-mod quirks;
 mod replacements;
 mod roles;
 mod specials;
+mod splitter;
 mod spm;
+mod strip_rules;
 #[cfg(test)]
 mod tests;
-mod texts;
+mod text_index;
 mod tokens;
 mod unigram;
 mod vocab;
 mod wordpiece;
-mod words;
 
 pub use encoder::Tokenizer;
 pub use error::Error;

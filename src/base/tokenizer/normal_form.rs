@@ -11,29 +11,26 @@ use crate::weights::Metadata;
 
 use super::{Error, keys};
 
-/// A normal form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum NormalForm {
     Nfc,
     Nfd,
     Nfkc,
     Nfkd,
 }
 
-/// The form that a file requires.
-pub(super) fn read(metadata: &Metadata) -> Result<Option<Form>, Error> {
+pub(super) fn read(metadata: &Metadata) -> Result<Option<NormalForm>, Error> {
     Ok(match metadata.str(keys::NORMAL_FORM) {
         None => None,
-        Some("nfc") => Some(Form::Nfc),
-        Some("nfd") => Some(Form::Nfd),
-        Some("nfkc") => Some(Form::Nfkc),
-        Some("nfkd") => Some(Form::Nfkd),
+        Some("nfc") => Some(NormalForm::Nfc),
+        Some("nfd") => Some(NormalForm::Nfd),
+        Some("nfkc") => Some(NormalForm::Nfkc),
+        Some("nfkd") => Some(NormalForm::Nfkd),
         Some(other) => return Err(Error::UnknownForm(other.to_owned())),
     })
 }
 
-impl Form {
-    /// The text converted to this form.
+impl NormalForm {
     pub(super) fn of(self, text: &str) -> Cow<'_, str> {
         if text.is_ascii() {
             return text.into();
@@ -64,10 +61,10 @@ mod tests {
     #[test]
     fn texts_take_the_form_and_keep_it() {
         let cases = [
-            (Form::Nfc, "\u{e9}\u{fb01}"),
-            (Form::Nfd, "e\u{301}\u{fb01}"),
-            (Form::Nfkc, "\u{e9}fi"),
-            (Form::Nfkd, "e\u{301}fi"),
+            (NormalForm::Nfc, "\u{e9}\u{fb01}"),
+            (NormalForm::Nfd, "e\u{301}\u{fb01}"),
+            (NormalForm::Nfkc, "\u{e9}fi"),
+            (NormalForm::Nfkd, "e\u{301}fi"),
         ];
         for (form, expected) in cases {
             assert_eq!(form.of("e\u{301}\u{fb01}"), expected, "{form:?}");

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use crate::weights::Metadata;
 
-use super::prefixes::Prefixes;
+use super::prefix_trie::PrefixTrie;
 use super::replacements::Replacements;
 use super::vocab::Vocabulary;
 use super::{Error, SPACE, keys};
@@ -18,7 +18,7 @@ use super::{Error, SPACE, keys};
 pub(super) struct Normaliser {
     replacements: Option<Replacements>,
     /// Tokens that are matched within texts, in the vocabulary's spelling.
-    symbols: Option<Prefixes<u32>>,
+    symbols: Option<PrefixTrie<u32>>,
     adds_space: bool,
     /// Whether the space is added after a text instead of before it.
     space_is_last: bool,
@@ -36,7 +36,7 @@ impl Normaliser {
         let symbols = metadata.array(keys::SYMBOLS).map(|ids| {
             let ids = (0..ids.len()).filter_map(|at| u32::try_from(ids.get(at)?.as_i64()?).ok());
             let entry = |id| Some((escaped(vocab.text(id)?).into(), id));
-            Prefixes::new(ids.filter_map(entry))
+            PrefixTrie::new(ids.filter_map(entry))
         });
         Ok(Self {
             replacements: Replacements::read(metadata)?,
@@ -69,7 +69,6 @@ impl Normaliser {
         (len == text.len()).then_some(id)
     }
 
-    /// Whether the vocabulary has symbols.
     fn has_symbols(&self) -> bool {
         self.symbols
             .as_ref()

@@ -5,12 +5,12 @@
 
 use super::SPACE;
 use super::byte_level;
-use super::longest;
-use super::vocab::{Kind, named_byte};
+use super::longest_match;
+use super::vocab::{TokenKind, named_byte};
 
 /// How the texts of plain tokens spell spaces.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Spaces {
+pub(super) enum PieceSpelling {
     Escaped,
     ByteLevel,
     AsIs,
@@ -18,22 +18,23 @@ pub(super) enum Spaces {
     Escapes,
 }
 
-impl Spaces {
+impl PieceSpelling {
     /// Appends the bytes that a token contributes to a text.
-    pub(super) fn append_piece(self, text: &[u8], kind: Kind, out: &mut Vec<u8>) {
+    pub(super) fn append_piece(self, text: &[u8], kind: TokenKind, out: &mut Vec<u8>) {
         match (kind, self) {
-            (Kind::Unused, Self::Escapes) => {}
-            (_, Self::Escapes) => out.extend(longest::unescaped(text)),
-            (Kind::Byte, _) => match named_byte(text) {
+            (TokenKind::Unused, Self::Escapes) => {}
+            (_, Self::Escapes) => out.extend(longest_match::unescaped(text)),
+            (TokenKind::Byte, _) => match named_byte(text) {
                 Some(byte) => out.push(byte),
                 None => out.extend_from_slice(text),
             },
-            (_, Self::AsIs) | (Kind::Control | Kind::UserDefined | Kind::Unknown, _) => {
+            (_, Self::AsIs)
+            | (TokenKind::Control | TokenKind::UserDefined | TokenKind::Unknown, _) => {
                 out.extend_from_slice(text);
             }
-            (Kind::Unused, _) => {}
-            (Kind::Normal, Self::Escaped) => append_unescaped(text, out),
-            (Kind::Normal, Self::ByteLevel) => {
+            (TokenKind::Unused, _) => {}
+            (TokenKind::Normal, Self::Escaped) => append_unescaped(text, out),
+            (TokenKind::Normal, Self::ByteLevel) => {
                 for chunk in text.utf8_chunks() {
                     byte_level::append_bytes(chunk.valid(), out);
                     out.extend_from_slice(chunk.invalid());

@@ -7,13 +7,12 @@ use std::sync::LazyLock;
 
 use serde::Deserialize;
 
-use super::quirks::Rule;
-use super::words::SplitRule;
+use super::splitter::SplitRule;
+use super::strip_rules::StripRule;
 
-/// How a vocabulary spells its tokens.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Spelling {
+pub(super) enum VocabularySpelling {
     /// Tokens are spelled in the byte-level alphabet.
     #[default]
     ByteLevel,
@@ -27,14 +26,13 @@ pub(super) enum Spelling {
 pub(super) struct PreTokenizer {
     /// Its names, the most common one first.
     names: Vec<String>,
-    /// The steps that split a text into words.
     pub(super) steps: Vec<SplitRule>,
     /// Whether a word that is a token is kept whole.
     pub(super) ignore_merges: bool,
     /// Whether a word of line feeds that is a token is kept whole.
     pub(super) keeps_line_feeds: bool,
     /// How token texts are spelled.
-    pub(super) spelling: Spelling,
+    pub(super) spelling: VocabularySpelling,
     /// Whether spaces are written as U+2581.
     pub(super) escapes_spaces: bool,
     /// Whether every line starts with an escaped space.
@@ -54,7 +52,6 @@ pub(super) struct PreTokenizer {
 /// The name that is assumed if `tokenizer.ggml.pre` is missing.
 pub(super) const DEFAULT: &str = "default";
 
-/// The parsed table of pre-tokenizers.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Table {
@@ -64,7 +61,7 @@ struct Table {
     #[serde(default)]
     row: Vec<PreTokenizer>,
     #[serde(default)]
-    rule: Vec<Rule>,
+    rule: Vec<StripRule>,
 }
 
 impl Table {
@@ -96,12 +93,9 @@ impl Table {
     }
 }
 
-static TABLE: LazyLock<Table> = LazyLock::new(|| {
-    // A test parses the table, so this cannot fail in a build that passed.
-    Table::parse(include_str!("pretokenizers.toml")).unwrap_or_default()
-});
+static TABLE: LazyLock<Table> =
+    LazyLock::new(|| Table::parse(include_str!("pretokenizers.toml")).expect("pretokenizers.toml"));
 
-/// All pre-tokenizers.
 pub(super) fn rows() -> impl Iterator<Item = &'static PreTokenizer> {
     TABLE.row.iter()
 }
@@ -116,13 +110,11 @@ pub(super) fn of_lines() -> &'static str {
     row.map_or(DEFAULT, PreTokenizer::usual_name)
 }
 
-/// The rules about white space next to special tokens.
-pub(super) fn rules() -> &'static [Rule] {
+pub(super) fn rules() -> &'static [StripRule] {
     &TABLE.rule
 }
 
 impl PreTokenizer {
-    /// The most common name.
     pub(super) fn usual_name(&self) -> &str {
         self.names.first().map_or(DEFAULT, String::as_str)
     }
@@ -130,7 +122,7 @@ impl PreTokenizer {
 
 #[cfg(test)]
 mod tests {
-    use super::super::words::Splitter;
+    use super::super::splitter::Splitter;
     use super::*;
 
     #[test]
@@ -174,7 +166,9 @@ mod tests {
         let table = table.expect("the row is valid");
         let row = table.named("plaything").expect("the row is there");
         assert_eq!(row.usual_name(), "toy");
-        assert!(row.escapes_spaces && !row.adds_bos && row.spelling == Spelling::ByteLevel);
+        assert!(
+            row.escapes_spaces && !row.adds_bos && row.spelling == VocabularySpelling::ByteLevel
+        );
         let splitter = Splitter::new(&row.steps).expect("the patterns compile");
         let text = "ab  cx1234 1234";
         let words: Vec<&str> = splitter.split(text).into_iter().map(|w| &text[w]).collect();

@@ -10,7 +10,6 @@ use crate::weights::{Array, Metadata};
 
 use super::{Error, keys};
 
-/// The table of a vocabulary.
 #[derive(Debug)]
 pub(super) struct Replacements {
     nodes: Vec<u32>,

@@ -8,11 +8,11 @@ use rustc_hash::FxHashSet;
 use crate::weights::Metadata;
 
 use super::keys;
-use super::vocab::{Kind, Vocabulary};
+use super::vocab::{TokenKind, Vocabulary};
 
 /// A token that is searched for in texts.
 #[derive(Debug)]
-struct Special {
+struct SpecialToken {
     id: u32,
     text: String,
     /// Whether the token is matched only if special tokens are requested.
@@ -23,31 +23,32 @@ struct Special {
 
 /// The special tokens of a vocabulary, longest first.
 #[derive(Debug, Default)]
-pub(super) struct Specials(Vec<Special>);
+pub(super) struct SpecialTokens(Vec<SpecialToken>);
 
-/// A part of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part<'a> {
+pub(super) enum TextPart<'a> {
     Text(&'a str),
     Token(u32),
 }
 
-impl Specials {
+impl SpecialTokens {
     /// The control, user-defined and unknown tokens that are valid text, except those that the metadata says are
     /// matched within texts.
     pub(super) fn new(vocab: &Vocabulary, metadata: &Metadata) -> Self {
         let within = listed(metadata, keys::SYMBOLS);
-        let mut specials: Vec<Special> = vocab
+        let mut specials: Vec<SpecialToken> = vocab
             .iter()
             .filter(|(id, _, kind)| {
-                matches!(kind, Kind::Control | Kind::UserDefined | Kind::Unknown)
-                    && !within.contains(&i64::from(*id))
+                matches!(
+                    kind,
+                    TokenKind::Control | TokenKind::UserDefined | TokenKind::Unknown
+                ) && !within.contains(&i64::from(*id))
             })
             .filter_map(|(id, text, kind)| {
-                Some(Special {
+                Some(SpecialToken {
                     id,
                     text: std::str::from_utf8(text).ok()?.to_owned(),
-                    on_request: kind != Kind::UserDefined,
+                    on_request: kind != TokenKind::UserDefined,
                     strips_left: false,
                     strips_right: false,
                 })
@@ -82,11 +83,11 @@ impl Specials {
     }
 
     /// Splits `text`. `on_request`: special tokens are requested, so control and unknown tokens match too.
-    pub(super) fn split<'a>(&self, text: &'a str, on_request: bool) -> Vec<Part<'a>> {
+    pub(super) fn split<'a>(&self, text: &'a str, on_request: bool) -> Vec<TextPart<'a>> {
         if text.is_empty() {
             return Vec::new();
         }
-        let mut parts = vec![Part::Text(text)];
+        let mut parts = vec![TextPart::Text(text)];
         let pairs = BytePairs::of(text.as_bytes());
         for special in &self.0 {
             if special.on_request && !on_request || !pairs.may_hold(special.text.as_bytes()) {
@@ -100,19 +101,19 @@ impl Specials {
     }
 }
 
-impl Special {
-    fn split<'a>(&self, parts: &[Part<'a>]) -> Vec<Part<'a>> {
+impl SpecialToken {
+    fn split<'a>(&self, parts: &[TextPart<'a>]) -> Vec<TextPart<'a>> {
         let mut out = Vec::with_capacity(parts.len());
         for &part in parts {
             match part {
-                Part::Text(text) => self.split_text(text, &mut out),
-                Part::Token(_) => out.push(part),
+                TextPart::Text(text) => self.split_text(text, &mut out),
+                TextPart::Token(_) => out.push(part),
             }
         }
         out
     }
 
-    fn split_text<'a>(&self, mut text: &'a str, out: &mut Vec<Part<'a>>) {
+    fn split_text<'a>(&self, mut text: &'a str, out: &mut Vec<TextPart<'a>>) {
         while let Some((mut before, mut after)) = text.split_once(&self.text) {
             if self.strips_left {
                 before = before.trim_end_matches(is_space);
@@ -121,18 +122,17 @@ impl Special {
                 after = after.trim_start_matches(is_space);
             }
             if !before.is_empty() {
-                out.push(Part::Text(before));
+                out.push(TextPart::Text(before));
             }
-            out.push(Part::Token(self.id));
+            out.push(TextPart::Token(self.id));
             text = after;
         }
         if !text.is_empty() {
-            out.push(Part::Text(text));
+            out.push(TextPart::Text(text));
         }
     }
 }
 
-/// The ids in the list under a key.
 fn listed(metadata: &Metadata, key: &str) -> FxHashSet<i64> {
     let ids = metadata.array(key);
     ids.into_iter()

@@ -15,13 +15,13 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::Error;
 use super::chain::{Chain, NONE};
 use super::normaliser::Normaliser;
-use super::vocab::{Kind, Vocabulary};
+use super::vocab::{TokenKind, Vocabulary};
 
 /// The symbol of a piece that is never joined.
 const FROZEN: u32 = NONE - 1;
 
 /// A pair of neighbours that together are a token.
-struct Candidate {
+struct MergeCandidate {
     score: f32,
     id: u32,
     left: u32,
@@ -30,7 +30,7 @@ struct Candidate {
     bytes: u32,
 }
 
-impl Ord for Candidate {
+impl Ord for MergeCandidate {
     fn cmp(&self, other: &Self) -> Ordering {
         self.score
             .total_cmp(&other.score)
@@ -38,21 +38,20 @@ impl Ord for Candidate {
     }
 }
 
-impl PartialOrd for Candidate {
+impl PartialOrd for MergeCandidate {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Candidate {
+impl PartialEq for MergeCandidate {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl Eq for Candidate {}
+impl Eq for MergeCandidate {}
 
-/// The data of the algorithm besides the vocabulary.
 #[derive(Debug)]
 pub(super) struct Spm {
     normaliser: Normaliser,
@@ -66,7 +65,7 @@ pub(super) struct Spm {
 #[derive(Default)]
 struct Scratch {
     chain: Chain,
-    heap: BinaryHeap<Candidate>,
+    heap: BinaryHeap<MergeCandidate>,
     /// The lengths of the left parts of unused tokens.
     parts: FxHashMap<Box<[u8]>, usize>,
 }
@@ -85,12 +84,10 @@ impl Spm {
         }
     }
 
-    /// Whether the tokens of a text contain all its bytes.
     pub(super) fn keeps_bytes(&self) -> bool {
         self.normaliser.keeps_bytes()
     }
 
-    /// Appends the tokens of a text without special tokens to `out`.
     pub(super) fn encode(
         &self,
         vocab: &Vocabulary,
@@ -222,11 +219,11 @@ impl Scratch {
         let Some(id) = vocab.id_of(piece).filter(|&id| is_text(vocab, id)) else {
             return;
         };
-        if vocab.kind(id) == Some(Kind::Unused) {
+        if vocab.kind(id) == Some(TokenKind::Unused) {
             let at = chain.span(left, left).len();
             self.parts.insert(piece.into(), at);
         }
-        self.heap.push(Candidate {
+        self.heap.push(MergeCandidate {
             score: vocab.score(id),
             id,
             left,
@@ -240,6 +237,6 @@ impl Scratch {
 fn is_text(vocab: &Vocabulary, id: u32) -> bool {
     matches!(
         vocab.kind(id),
-        Some(Kind::Normal | Kind::UserDefined | Kind::Unused)
+        Some(TokenKind::Normal | TokenKind::UserDefined | TokenKind::Unused)
     )
 }

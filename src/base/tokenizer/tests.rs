@@ -96,7 +96,7 @@ fn equal_scores_join_from_the_left() {
 }
 
 #[test]
-fn item_29_a_space_goes_before_each_text_and_off_the_first_decoded_one() {
+fn a_space_prefix_is_added_to_a_text_and_removed_from_the_first_decoded_one() {
     let tokenizer = spm(&["a", "b", "▁"]);
     let ids = tokenizer.encode("a<s>b", true, true).unwrap();
     let spelled: Vec<_> = ids

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::Tokenizer;
-use super::vocab::Kind;
+use super::vocab::TokenKind;
 
 impl Tokenizer {
     /// The text of tokens, including special ones, without the space that encoding adds at the start or at the end. The
@@ -85,7 +85,7 @@ impl Tokenizer {
 
     /// Whether a token is a control token, which is not text.
     pub fn is_control(&self, id: u32) -> bool {
-        self.vocab.kind(id) == Some(Kind::Control)
+        self.vocab.kind(id) == Some(TokenKind::Control)
     }
 
     /// Whether a token represents text: it has bytes, ends no generation, and is neither a control nor the unknown
@@ -93,14 +93,9 @@ impl Tokenizer {
     pub fn is_text(&self, id: u32) -> bool {
         let is_kind = matches!(
             self.vocab.kind(id),
-            Some(Kind::Normal | Kind::UserDefined | Kind::Byte)
+            Some(TokenKind::Normal | TokenKind::UserDefined | TokenKind::Byte)
         );
         is_kind && !self.is_end_of_generation(id) && !self.piece(id).is_empty()
-    }
-
-    /// The tokens that end a generation, rising.
-    pub fn ends(&self) -> impl Iterator<Item = u32> {
-        self.roles.ends.iter().copied()
     }
 
     /// Whether this token ends a generation.

@@ -6,18 +6,17 @@
 
 use super::Error;
 use super::normaliser::{self, Normaliser};
-use super::prefixes::Prefixes;
-use super::vocab::{Kind, Vocabulary};
+use super::prefix_trie::PrefixTrie;
+use super::vocab::{TokenKind, Vocabulary};
 
 /// The difference between the score of the least likely token and that of an unknown character.
 const UNKNOWN_PENALTY: f32 = 10.0;
 
-/// The data of the algorithm besides the vocabulary.
 #[derive(Debug)]
 pub(super) struct Unigram {
     normaliser: Normaliser,
     /// Ids and scores of the tokens that a text may be split into.
-    tokens: Prefixes<(u32, f64)>,
+    tokens: PrefixTrie<(u32, f64)>,
     /// The unknown token, if bytes do not replace it.
     unknown: Option<u32>,
     unknown_score: f32,
@@ -27,7 +26,7 @@ pub(super) struct Unigram {
 
 /// The best path to the end of a token: the token, its start, the sum of scores.
 #[derive(Clone, Copy)]
-struct Best {
+struct BestPath {
     /// The token; `None` for an unknown one.
     id: Option<u32>,
     start: usize,
@@ -40,35 +39,39 @@ impl Unigram {
         normaliser: Normaliser,
         unknown: Option<u32>,
     ) -> Result<Self, Error> {
-        let normal = vocab.iter().filter(|(_, _, kind)| *kind == Kind::Normal);
+        let normal = vocab
+            .iter()
+            .filter(|(_, _, kind)| *kind == TokenKind::Normal);
         let least = normal.map(|(id, _, _)| vocab.score(id));
         let least = least.fold(f32::MAX, f32::min);
         let is_exact = normaliser.is_exact();
-        let entry = |(id, text, kind): (u32, &'v [u8], Kind)| match kind {
+        let entry = |(id, text, kind): (u32, &'v [u8], TokenKind)| match kind {
             // A symbol has the score of certainty, so that it is always chosen.
-            Kind::UserDefined if normaliser.symbol_of(text) == Some(id) => {
+            TokenKind::UserDefined if normaliser.symbol_of(text) == Some(id) => {
                 Some((normaliser::escaped(text).into(), (id, 0.0)))
             }
-            Kind::UserDefined => Some((text.into(), (id, 0.0))),
-            Kind::Unused if is_exact => None,
-            Kind::Normal | Kind::Unused => Some((text.into(), (id, f64::from(vocab.score(id))))),
+            TokenKind::UserDefined => Some((text.into(), (id, 0.0))),
+            TokenKind::Unused if is_exact => None,
+            TokenKind::Normal | TokenKind::Unused => {
+                Some((text.into(), (id, f64::from(vocab.score(id)))))
+            }
             _ => None,
         };
         let bytes: Option<Vec<u32>> = (0..=u8::MAX)
             .map(|byte| {
                 let id = vocab.byte_token(byte)?;
-                (vocab.kind(id) == Some(Kind::Byte)).then_some(id)
+                (vocab.kind(id) == Some(TokenKind::Byte)).then_some(id)
             })
             .collect();
         // As in SentencePiece, a model with bytes may have no unknown token; the id is then that of another piece.
         let is_none =
-            |id: u32| is_exact && bytes.is_some() && vocab.kind(id) != Some(Kind::Unknown);
+            |id: u32| is_exact && bytes.is_some() && vocab.kind(id) != Some(TokenKind::Unknown);
         let unknown = unknown.filter(|id| !is_none(*id));
         if unknown.is_none() && bytes.is_none() {
             return Err(Error::NoUnknownToken);
         }
         Ok(Self {
-            tokens: Prefixes::new(vocab.iter().filter_map(entry)),
+            tokens: PrefixTrie::new(vocab.iter().filter_map(entry)),
             unknown,
             unknown_score: least - UNKNOWN_PENALTY,
             bytes,
@@ -85,7 +88,7 @@ impl Unigram {
         let mut end = text.len();
         let mut after_unknown = false;
         while end > 0 {
-            let Best { id, start, .. } = best[end];
+            let BestPath { id, start, .. } = best[end];
             let is_unknown = id.is_none() || id == self.unknown;
             match &self.bytes {
                 Some(bytes) if is_unknown => {
@@ -102,8 +105,8 @@ impl Unigram {
     }
 
     /// The best path to each position of a text.
-    fn best_ways(&self, text: &[u8]) -> Vec<Best> {
-        let unreached = Best {
+    fn best_ways(&self, text: &[u8]) -> Vec<BestPath> {
+        let unreached = BestPath {
             id: None,
             start: 0,
             score: f64::NEG_INFINITY,
@@ -121,7 +124,7 @@ impl Unigram {
                     false => before + score,
                 };
                 if score > best[end].score {
-                    best[end] = Best {
+                    best[end] = BestPath {
                         id,
                         start: at,
                         score,

@@ -7,11 +7,12 @@ use std::borrow::Cow;
 use crate::weights::{Array, Metadata, StringArray};
 
 use super::Error;
-use super::texts::Texts;
+use super::text_index::TextIndex;
 
 /// The kind of a token, as the file declares it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+#[derive(Clone, Copy, Debug, serde::Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum TokenKind {
     Normal,
     Unknown,
     /// A token that is matched only if special tokens are requested.
@@ -24,8 +25,7 @@ pub(super) enum Kind {
     Unused,
 }
 
-impl Kind {
-    /// The kind of a GGUF `token_type`.
+impl TokenKind {
     fn from_code(code: Option<i64>) -> Self {
         code.and_then(Self::known).unwrap_or(Self::Unused)
     }
@@ -56,11 +56,10 @@ impl Kind {
     }
 }
 
-/// Tokens by id and by text.
 #[derive(Debug, Default)]
 pub(super) struct Vocabulary {
-    texts: Texts,
-    kinds: Vec<Kind>,
+    texts: TextIndex,
+    kinds: Vec<TokenKind>,
     scores: Vec<f32>,
     longest: usize,
 }
@@ -80,12 +79,12 @@ impl Vocabulary {
         let types = companion(metadata, "tokenizer.ggml.token_type", tokens.len())?;
         let scores = companion(metadata, "tokenizer.ggml.scores", tokens.len())?;
         let mut vocab = Self {
-            texts: Texts::with_capacity(tokens.len()),
+            texts: TextIndex::with_capacity(tokens.len()),
             ..Self::default()
         };
         for (id, text) in tokens.iter().enumerate() {
-            let kind = types.map_or(Kind::Normal, |types| {
-                Kind::from_code(types.get(id).and_then(|v| v.as_i64()))
+            let kind = types.map_or(TokenKind::Normal, |types| {
+                TokenKind::from_code(types.get(id).and_then(|v| v.as_i64()))
             });
             let score = scores
                 .and_then(|scores| scores.get(id)?.as_f64())
@@ -100,7 +99,7 @@ impl Vocabulary {
         Ok(vocab)
     }
 
-    fn push(&mut self, text: &[u8], kind: Kind, score: f32) {
+    fn push(&mut self, text: &[u8], kind: TokenKind, score: f32) {
         self.longest = self.longest.max(text.len());
         self.texts.push(text);
         self.kinds.push(kind);
@@ -122,11 +121,11 @@ impl Vocabulary {
     }
 
     #[inline]
-    pub(super) fn kind(&self, id: u32) -> Option<Kind> {
+    pub(super) fn kind(&self, id: u32) -> Option<TokenKind> {
         self.kinds.get(id as usize).copied()
     }
 
-    pub(super) fn set_kind(&mut self, id: u32, kind: Kind) {
+    pub(super) fn set_kind(&mut self, id: u32, kind: TokenKind) {
         if let Some(slot) = self.kinds.get_mut(id as usize) {
             *slot = kind;
         }
@@ -144,7 +143,7 @@ impl Vocabulary {
     }
 
     /// Ids, texts and kinds in the order of the file.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &[u8], Kind)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &[u8], TokenKind)> {
         let kinds = self.kinds.iter().copied();
         (0..)
             .zip(self.texts.iter().zip(kinds))
@@ -168,7 +167,6 @@ pub(super) fn named_byte(text: &[u8]) -> Option<u8> {
     Some((digit(high)? * 16 + digit(low)?) as u8)
 }
 
-/// The strings of a required key.
 pub(super) fn required_strings<'a>(
     metadata: &'a Metadata,
     key: &'static str,

@@ -7,30 +7,27 @@
 use regex_automata::meta::Regex;
 use unicode_normalization::UnicodeNormalization;
 
+use super::splitter::compile;
 use super::vocab::Vocabulary;
-use super::words::compile;
 use super::{Error, SPACE};
 
-/// The settings of normalisation.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Normaliser {
+pub(super) struct WordPieceNormaliser {
     pub(super) lowercase: bool,
     pub(super) strips_accents: bool,
 }
 
-/// The data of the algorithm besides the vocabulary.
 #[derive(Debug)]
 pub(super) struct WordPiece {
-    normaliser: Normaliser,
+    normaliser: WordPieceNormaliser,
     /// The token for words without tokens.
     unknown: Option<u32>,
     /// A pattern that determines the class of a character, with alternatives in the order of `Class`.
     classes: Regex,
 }
 
-/// Classes of characters.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Class {
+enum CharClass {
     Mark,
     Punctuation,
     Control,
@@ -41,7 +38,10 @@ enum Class {
 const PATTERNS: &[&str] = &[r"\p{M}", r"\p{P}", r"[\p{Cc}\p{Cf}\p{Co}]", r"\p{S}"];
 
 impl WordPiece {
-    pub(super) fn new(normaliser: Normaliser, unknown: Option<u32>) -> Result<Self, Error> {
+    pub(super) fn new(
+        normaliser: WordPieceNormaliser,
+        unknown: Option<u32>,
+    ) -> Result<Self, Error> {
         Ok(Self {
             normaliser,
             unknown,
@@ -49,7 +49,6 @@ impl WordPiece {
         })
     }
 
-    /// Appends the tokens of a text without special tokens to `out`.
     pub(super) fn encode(
         &self,
         vocab: &Vocabulary,
@@ -68,19 +67,18 @@ impl WordPiece {
         Ok(())
     }
 
-    fn class(&self, c: char) -> Class {
+    fn class(&self, c: char) -> CharClass {
         let mut buffer = [0; 4];
         let found = self.classes.find(&*c.encode_utf8(&mut buffer));
         match found.map(|found| found.pattern().as_usize()) {
-            Some(0) => Class::Mark,
-            Some(1) => Class::Punctuation,
-            Some(2) => Class::Control,
-            Some(3) => Class::Symbol,
-            _ => Class::Other,
+            Some(0) => CharClass::Mark,
+            Some(1) => CharClass::Punctuation,
+            Some(2) => CharClass::Control,
+            Some(3) => CharClass::Symbol,
+            _ => CharClass::Other,
         }
     }
 
-    /// The words of a text, normalised.
     fn words(&self, text: &str) -> Vec<String> {
         let mut words = Vec::new();
         let mut word = String::new();
@@ -96,8 +94,8 @@ impl WordPiece {
             }
             let class = self.class(c);
             let is_dropped = matches!(c, '\0' | char::REPLACEMENT_CHARACTER)
-                || class == Class::Control
-                || (self.normaliser.strips_accents && class == Class::Mark);
+                || class == CharClass::Control
+                || (self.normaliser.strips_accents && class == CharClass::Mark);
             if is_dropped {
                 continue;
             }
@@ -105,8 +103,8 @@ impl WordPiece {
                 true => c.to_lowercase().next().unwrap_or(c),
                 false => c,
             };
-            let stands_alone = class == Class::Punctuation
-                || (c.is_ascii() && class == Class::Symbol)
+            let stands_alone = class == CharClass::Punctuation
+                || (c.is_ascii() && class == CharClass::Symbol)
                 || is_chinese(c);
             if stands_alone {
                 words.push(std::mem::take(&mut word));
@@ -161,7 +159,7 @@ mod tests {
 
     #[test]
     fn words_are_normalised_and_separated() {
-        let normaliser = Normaliser {
+        let normaliser = WordPieceNormaliser {
             lowercase: true,
             strips_accents: true,
         };
@@ -170,7 +168,7 @@ mod tests {
             pieces.words(" Déjà-vu,\u{200b}日本 x\u{301}!\n$5 "),
             ["deja", "-", "vu", ",", "日", "本", "x", "!", "$", "5"]
         );
-        let as_is = Normaliser {
+        let as_is = WordPieceNormaliser {
             lowercase: false,
             strips_accents: false,
         };

@@ -32,9 +32,9 @@ fn identity(_: &fs::Metadata) -> Option<(u64, u64)> {
 
 /// A file that is being read. No output may replace it while this value exists.
 #[derive(Debug)]
-pub struct Reading(Option<(u64, u64)>);
+pub struct InputGuard(Option<(u64, u64)>);
 
-impl Reading {
+impl InputGuard {
     /// Registers a file, which is open for reading.
     pub fn new(file: &File, path: &Path) -> Self {
         remember(file, path);
@@ -46,7 +46,7 @@ impl Reading {
     }
 }
 
-impl Drop for Reading {
+impl Drop for InputGuard {
     fn drop(&mut self) {
         let Some(identity) = self.0 else { return };
         let mut all = lock(&READ);
@@ -110,26 +110,5 @@ pub fn refuse_input(target: &Path) -> io::Result<()> {
     match remembered.is_some_and(|path| is_same_file(&path, target)) {
         true => Err(is_input()),
         false => Ok(()),
-    }
-}
-
-#[cfg(all(test, unix))]
-mod tests {
-    use super::*;
-    use crate::util::writing::{Target, write};
-
-    #[test]
-    fn a_file_that_is_read_is_not_replaced() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let target = folder.path().join("file");
-        write(&target, b"input").expect("a writable folder");
-        let file = File::open(&target).expect("a file");
-        let both = (Reading::new(&file, &target), Reading::new(&file, &target));
-        drop(both.0);
-        let error = write(Target::replacing(&target), b"output").expect_err("an input");
-        assert!(error.to_string().contains("is an input"), "{error}");
-        assert_eq!(fs::read(&target).expect("a file"), b"input");
-        drop(both.1);
-        write(Target::replacing(&target), b"output").expect("no input any more");
     }
 }

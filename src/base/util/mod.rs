@@ -1,15 +1,16 @@
 //! Tools that do not depend on models: work on all cores, measurements, locks, moments and distances of rows of numbers,
-//! random numbers, formatting of numbers and lists, files that are read whole or written.
+//! random numbers, formatting of numbers and lists, files that are read whole or written, the clock.
 
+pub mod atomic_file;
+pub mod clock;
 pub mod directions;
 pub mod distances;
 pub mod inputs;
+pub mod limited_read;
 pub mod lock;
 pub mod measure;
 pub mod moments;
 pub mod panics;
 pub mod parallel;
 pub mod random;
-pub mod reading;
 pub mod wording;
-pub mod writing;

@@ -47,7 +47,6 @@ impl Moments {
         Some(products.iter().map(|e| e / by).collect())
     }
 
-    /// Adds a row.
     pub fn add(&mut self, row: &[f32]) {
         self.n += 1;
         let n = self.n as f64;

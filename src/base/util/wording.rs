@@ -194,7 +194,6 @@ pub fn by_layer<'t, T: AsRef<str>>(
     folded.into_iter().map(told).collect()
 }
 
-/// Maximum number of ranges in a list of layers.
 const MAX_PIECES: usize = 12;
 
 /// Layers of `n_all` as text: `every layer`, `every 4th layer from 3`, `layers 0\u{2013}2, 7`.
@@ -235,7 +234,6 @@ pub fn layers(layers: &[usize], n_all: usize) -> String {
     format!("layer{plural} {}", shown.join(", "))
 }
 
-/// The type of a JSON value, as text.
 pub(crate) fn json_kind(value: &serde_json::Value) -> &'static str {
     use serde_json::Value;
     match value {

@@ -4,18 +4,16 @@
 //! are checked. The result states what was checked. The check runs only on request, because it reads every byte.
 
 use std::cmp::Ordering;
-use std::fmt;
 
 use crate::util::parallel;
 
-use super::{Error, TensorInfo, TensorType, Weights};
+use super::{Error, NotFinite, TensorInfo, TensorType, Weights};
 
-/// Number of bytes that a thread checks at a time.
 const PIECE_BYTES: u64 = 1 << 23;
 
 /// The part of a tensor that was checked and is finite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Checked {
+pub enum FiniteCheck {
     /// Every value.
     Values,
     /// The scales and minima of every block.
@@ -26,29 +24,11 @@ pub enum Checked {
     Missing,
 }
 
-/// The kind of a float that is not finite.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotFinite {
-    /// Not a number.
-    Nan,
-    /// Infinity of either sign.
-    Infinity,
-}
-
-impl fmt::Display for NotFinite {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Nan => "NaN",
-            Self::Infinity => "infinity",
-        })
-    }
-}
-
 /// Checks the tensors of these names, on all cores. The results are in the order of `names`.
 ///
 /// # Errors
 /// A value is not finite ([`Error::NotFinite`]: the first one in the order of `names`), or data cannot be computed.
-pub fn check(weights: &Weights, names: &[&str]) -> Result<Vec<Checked>, Error> {
+pub fn check(weights: &Weights, names: &[&str]) -> Result<Vec<FiniteCheck>, Error> {
     let tensors: Vec<Option<&TensorInfo>> = names.iter().map(|n| weights.tensor(n)).collect();
     let in_pieces = |tensor| TensorInfo::pieces(tensor, PIECE_BYTES).map(move |p| (tensor, p));
     let pieces: Vec<_> = tensors
@@ -59,11 +39,11 @@ pub fn check(weights: &Weights, names: &[&str]) -> Result<Vec<Checked>, Error> {
         .collect();
     let search = |i: usize| {
         let (tensor, (first_row, n_rows)) = pieces[i];
-        if matches!(rule(tensor.ty), Rule::AlwaysFinite) {
+        if matches!(rule(tensor.ty), FiniteRule::AlwaysFinite) {
             return Ok(());
         }
         let bytes = weights.some_rows(tensor, first_row, n_rows)?;
-        let piece = Piece {
+        let piece = RowPiece {
             tensor,
             first_row,
             bytes: &bytes,
@@ -76,20 +56,24 @@ pub fn check(weights: &Weights, names: &[&str]) -> Result<Vec<Checked>, Error> {
     Ok(tensors.into_iter().map(checked).collect())
 }
 
-fn checked(tensor: Option<&TensorInfo>) -> Checked {
+fn checked(tensor: Option<&TensorInfo>) -> FiniteCheck {
     match tensor.map(|tensor| rule(tensor.ty)) {
-        None => Checked::Missing,
-        Some(Rule::AlwaysFinite) => Checked::AlwaysFinite,
-        Some(Rule::F16 | Rule::Bf16 | Rule::F32 | Rule::F64) => Checked::Values,
-        Some(Rule::F16Scales(_) | Rule::F32Scale | Rule::ExponentScale | Rule::SpreadScale) => {
-            Checked::Scales
+        None => FiniteCheck::Missing,
+        Some(FiniteRule::AlwaysFinite) => FiniteCheck::AlwaysFinite,
+        Some(FiniteRule::F16 | FiniteRule::Bf16 | FiniteRule::F32 | FiniteRule::F64) => {
+            FiniteCheck::Values
         }
+        Some(
+            FiniteRule::F16Scales(_)
+            | FiniteRule::F32Scale
+            | FiniteRule::ExponentScale
+            | FiniteRule::SpreadScale,
+        ) => FiniteCheck::Scales,
     }
 }
 
-/// How the floats in a type are found.
 #[derive(Clone, Copy, Debug)]
-enum Rule {
+enum FiniteRule {
     AlwaysFinite,
     F16,
     Bf16,
@@ -105,27 +89,27 @@ enum Rule {
     SpreadScale,
 }
 
-const fn rule(ty: TensorType) -> Rule {
+const fn rule(ty: TensorType) -> FiniteRule {
     use TensorType as T;
     match ty {
         // ggml reads every byte of an NVFP4 scale as a finite number.
-        T::I8 | T::I16 | T::I32 | T::I64 | T::NVFP4 => Rule::AlwaysFinite,
-        T::F16 => Rule::F16,
-        T::BF16 => Rule::Bf16,
-        T::F32 => Rule::F32,
-        T::F64 => Rule::F64,
-        T::Q1_0 | T::Q2_0 | T::Q4_0 | T::Q5_0 | T::Q8_0 => Rule::F16Scales(&[0]),
-        T::IQ1_S | T::IQ2_XXS | T::IQ2_XS | T::IQ2_S => Rule::F16Scales(&[0]),
-        T::IQ3_XXS | T::IQ3_S | T::IQ4_NL | T::IQ4_XS => Rule::F16Scales(&[0]),
-        T::Q4_1 | T::Q5_1 | T::Q8_1 | T::Q4_K | T::Q5_K => Rule::F16Scales(&[0, 2]),
-        T::Q2_K => Rule::F16Scales(&[80, 82]),
-        T::Q3_K => Rule::F16Scales(&[108]),
-        T::Q6_K => Rule::F16Scales(&[208]),
-        T::TQ1_0 => Rule::F16Scales(&[52]),
-        T::TQ2_0 => Rule::F16Scales(&[64]),
-        T::Q8_K => Rule::F32Scale,
-        T::MXFP4 => Rule::ExponentScale,
-        T::IQ1_M => Rule::SpreadScale,
+        T::I8 | T::I16 | T::I32 | T::I64 | T::NVFP4 => FiniteRule::AlwaysFinite,
+        T::F16 => FiniteRule::F16,
+        T::BF16 => FiniteRule::Bf16,
+        T::F32 => FiniteRule::F32,
+        T::F64 => FiniteRule::F64,
+        T::Q1_0 | T::Q2_0 | T::Q4_0 | T::Q5_0 | T::Q8_0 => FiniteRule::F16Scales(&[0]),
+        T::IQ1_S | T::IQ2_XXS | T::IQ2_XS | T::IQ2_S => FiniteRule::F16Scales(&[0]),
+        T::IQ3_XXS | T::IQ3_S | T::IQ4_NL | T::IQ4_XS => FiniteRule::F16Scales(&[0]),
+        T::Q4_1 | T::Q5_1 | T::Q8_1 | T::Q4_K | T::Q5_K => FiniteRule::F16Scales(&[0, 2]),
+        T::Q2_K => FiniteRule::F16Scales(&[80, 82]),
+        T::Q3_K => FiniteRule::F16Scales(&[108]),
+        T::Q6_K => FiniteRule::F16Scales(&[208]),
+        T::TQ1_0 => FiniteRule::F16Scales(&[52]),
+        T::TQ2_0 => FiniteRule::F16Scales(&[64]),
+        T::Q8_K => FiniteRule::F32Scale,
+        T::MXFP4 => FiniteRule::ExponentScale,
+        T::IQ1_M => FiniteRule::SpreadScale,
     }
 }
 
@@ -143,7 +127,7 @@ pub fn check_rows(
         ty,
         ..tensor.clone()
     };
-    let piece = Piece {
+    let piece = RowPiece {
         tensor: &tensor,
         first_row: first,
         bytes,
@@ -154,44 +138,43 @@ pub fn check_rows(
     }
 }
 
-/// A range of whole rows of a tensor.
-struct Piece<'a, 't> {
+struct RowPiece<'a, 't> {
     tensor: &'t TensorInfo,
     first_row: u64,
     bytes: &'a [u8],
 }
 
 /// A block with a float that is not finite. A plain value is a block of one element.
-struct Place<'a> {
+struct ValuePosition<'a> {
     tensor: &'a TensorInfo,
     /// The index of the block in the tensor.
     block: u64,
     found: NotFinite,
 }
 
-impl<'t> Piece<'_, 't> {
-    fn search(&self) -> Option<Place<'t>> {
+impl<'t> RowPiece<'_, 't> {
+    fn search(&self) -> Option<ValuePosition<'t>> {
         let (block, found) = match rule(self.tensor.ty) {
-            Rule::AlwaysFinite => None,
-            Rule::F16 => first_value(self.bytes, f16),
-            Rule::Bf16 => first_value(self.bytes, bf16),
-            Rule::F32 => first_value(self.bytes, f32),
-            Rule::F64 => first_value(self.bytes, f64),
-            Rule::F16Scales(offsets) => self.first_scale(|block| {
+            FiniteRule::AlwaysFinite => None,
+            FiniteRule::F16 => first_value(self.bytes, f16),
+            FiniteRule::Bf16 => first_value(self.bytes, bf16),
+            FiniteRule::F32 => first_value(self.bytes, f32),
+            FiniteRule::F64 => first_value(self.bytes, f64),
+            FiniteRule::F16Scales(offsets) => self.first_scale(|block| {
                 let scales = offsets.iter().map(|&at| f16([block[at], block[at + 1]]));
                 scales.flatten().next()
             }),
-            Rule::F32Scale => self.first_scale(|b| f32([b[0], b[1], b[2], b[3]])),
-            Rule::ExponentScale => {
+            FiniteRule::F32Scale => self.first_scale(|b| f32([b[0], b[1], b[2], b[3]])),
+            FiniteRule::ExponentScale => {
                 self.first_scale(|block| (block[0] == u8::MAX).then_some(NotFinite::Nan))
             }
-            Rule::SpreadScale => self.first_scale(|block| {
+            FiniteRule::SpreadScale => self.first_scale(|block| {
                 let top = |word: usize| block[block.len() - 8 + 2 * word + 1] >> 4;
                 f16([top(0) | top(1) << 4, top(2) | top(3) << 4])
             }),
         }?;
         let blocks_per_row = self.tensor.shape[0] / self.tensor.ty.block_len();
-        Some(Place {
+        Some(ValuePosition {
             tensor: self.tensor,
             block: self.first_row * blocks_per_row + block as u64,
             found,
@@ -211,7 +194,7 @@ impl<'t> Piece<'_, 't> {
     }
 }
 
-impl Place<'_> {
+impl ValuePosition<'_> {
     fn into_error(self) -> Error {
         let ty = self.tensor.ty;
         let blocks_per_row = self.tensor.shape[0] / ty.block_len();
@@ -271,10 +254,10 @@ fn judge<T: Copy + Ord>(magnitude: T, infinity: T) -> Option<NotFinite> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::weights::gguf::forge::Forge;
+    use crate::weights::gguf::builder::GgufBuilder;
 
     fn holding(ty: TensorType, shape: &[u64], data: &[u8]) -> Weights {
-        let file = Forge::new()
+        let file = GgufBuilder::new()
             .tensor("sound", &[1], TensorType::I8.id(), 0)
             .tensor("t", shape, ty.id(), 32)
             .data(&[0xff; 32])
@@ -283,15 +266,15 @@ mod tests {
     }
 
     /// Three rows of two blocks, all zeros except for `bytes` at `offset` of the last block of row 1.
-    fn with_bytes(ty: TensorType, offset: usize, bytes: &[u8]) -> Result<Checked, String> {
+    fn with_bytes(ty: TensorType, offset: usize, bytes: &[u8]) -> Result<FiniteCheck, String> {
         let block = ty.block_bytes() as usize;
         let mut data = vec![0; 6 * block];
         data[3 * block + offset..][..bytes.len()].copy_from_slice(bytes);
         let weights = holding(ty, &[2 * ty.block_len(), 3], &data);
         match check(&weights, &["sound", "t", "absent"]) {
             Ok(results) => {
-                assert_eq!(results[0], Checked::AlwaysFinite);
-                assert_eq!(results[2], Checked::Missing);
+                assert_eq!(results[0], FiniteCheck::AlwaysFinite);
+                assert_eq!(results[2], FiniteCheck::Missing);
                 Ok(results[1])
             }
             Err(error) => Err(error.to_string()),
@@ -329,7 +312,7 @@ mod tests {
         ] {
             assert_eq!(with_bytes(ty, 0, nan), at("NaN"), "{ty}");
             assert_eq!(with_bytes(ty, 0, infinity), at("infinity"), "{ty}");
-            assert_eq!(with_bytes(ty, 0, largest), Ok(Checked::Values), "{ty}");
+            assert_eq!(with_bytes(ty, 0, largest), Ok(FiniteCheck::Values), "{ty}");
         }
     }
 
@@ -341,7 +324,7 @@ mod tests {
             TensorType::I32,
             TensorType::I64,
         ] {
-            assert_eq!(with_bytes(ty, 0, &[0xff]), Ok(Checked::AlwaysFinite));
+            assert_eq!(with_bytes(ty, 0, &[0xff]), Ok(FiniteCheck::AlwaysFinite));
         }
     }
 
@@ -371,7 +354,7 @@ mod tests {
                             "tensor `t`: infinity in the scale of the block at row 1, column {column}"
                         ))
                     } else {
-                        Ok(Checked::Scales)
+                        Ok(FiniteCheck::Scales)
                     };
                     assert_eq!(found, expected, "{ty} at {offset}");
                 }
@@ -385,7 +368,7 @@ mod tests {
         assert_eq!(with_bytes(TensorType::MXFP4, 0, &[0xff]), nan);
         assert_eq!(
             with_bytes(TensorType::MXFP4, 0, &[0xfe, 0xff]),
-            Ok(Checked::Scales)
+            Ok(FiniteCheck::Scales)
         );
 
         let at_256 = |found| {
@@ -404,11 +387,11 @@ mod tests {
         let words = [0xff, 0x1f, 0xff, 0x0f, 0xff, 0xbf, 0xff, 0x7f];
         assert_eq!(
             with_bytes(TensorType::IQ1_M, 48, &words),
-            Ok(Checked::Scales)
+            Ok(FiniteCheck::Scales)
         );
         assert_eq!(
             with_bytes(TensorType::NVFP4, 0, &[0xff; 4]),
-            Ok(Checked::AlwaysFinite)
+            Ok(FiniteCheck::AlwaysFinite)
         );
     }
 

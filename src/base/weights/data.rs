@@ -3,22 +3,16 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::MappedFile;
+use super::FileBytes;
 
 /// A tensor whose rows are computed when they are read.
 pub trait LazyTensor: fmt::Debug + Send + Sync {
     /// Fills `out` with whole rows, starting at row `first`. Rows are counted over all dimensions after
     /// the first.
-    ///
-    /// # Errors
-    /// The rows cannot be computed; the error states the reason.
     fn rows(&self, first: u64, out: &mut [u8]) -> Result<(), String>;
 
     /// Fills `out` with the values before [`Self::rows`] rounds them to the tensor's type, starting at row `first`.
     /// Returns false, and does not change `out`, if rows are not rounded.
-    ///
-    /// # Errors
-    /// The errors of [`Self::rows`].
     fn values(&self, _first: u64, _out: &mut [f32]) -> Result<bool, String> {
         Ok(false)
     }
@@ -26,49 +20,15 @@ pub trait LazyTensor: fmt::Debug + Send + Sync {
 
 /// The data of an [`super::Entry`].
 #[derive(Clone, Debug)]
-pub enum Data {
+pub enum TensorData {
     /// Stored bytes, starting at this offset.
-    Mapped(Bytes, usize),
+    Mapped(FileBytes, usize),
     /// Rows that are computed when they are read.
     Lazy(Arc<dyn LazyTensor>),
 }
 
-/// The bytes of a source.
 #[derive(Clone, Debug)]
-pub enum Bytes {
-    /// A mapped file.
-    Mapped(Arc<MappedFile>),
-    /// Bytes built into the program.
-    Static(&'static [u8]),
-}
-
-/// The data of one or more tensors.
-#[derive(Clone, Debug)]
-pub(super) enum Source {
-    File(Bytes),
+pub(super) enum DataSource {
+    File(FileBytes),
     Lazy(Arc<dyn LazyTensor>),
-}
-
-impl Bytes {
-    /// Checks that the bytes are unchanged since their file was mapped.
-    ///
-    /// # Errors
-    /// The file was changed in place since it was opened.
-    pub fn check(&self) -> Result<(), String> {
-        match self {
-            Self::Mapped(file) => file.check(),
-            Self::Static(_) => Ok(()),
-        }
-    }
-}
-
-impl std::ops::Deref for Bytes {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match self {
-            Self::Mapped(map) => map,
-            Self::Static(bytes) => bytes,
-        }
-    }
 }

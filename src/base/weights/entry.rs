@@ -2,25 +2,24 @@
 //!
 //! Its shape and its range are checked when it is added to a weight file.
 
-use super::data::Source;
-use super::{Data, Error, MAX_DIMS, TensorInfo, TensorType};
+use super::data::DataSource;
+use super::{Error, MAX_DIMS, TensorData, TensorInfo, TensorType};
 
 /// A tensor for [`super::Weights::of`].
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct TensorEntry {
     /// Name of the tensor.
     pub name: String,
     /// Element type.
     pub ty: TensorType,
     /// Dimensions in ggml order, 1 to 4 of them.
     pub shape: Vec<u64>,
-    /// Data of the tensor.
-    pub data: Data,
+    pub data: TensorData,
 }
 
-impl Entry {
-    pub(super) fn place(self, source: usize) -> Result<(TensorInfo, Source), Error> {
-        let refuse = |message: String| Error::Made {
+impl TensorEntry {
+    pub(super) fn place(self, source: usize) -> Result<(TensorInfo, DataSource), Error> {
+        let refuse = |message: String| Error::NotComputed {
             tensor: self.name.clone(),
             message,
         };
@@ -33,7 +32,7 @@ impl Entry {
             ))
         })?;
         let (data, offset) = match self.data {
-            Data::Mapped(file, offset) => {
+            TensorData::Mapped(file, offset) => {
                 let end = (offset as u64).checked_add(bytes);
                 if end.is_none_or(|end| end > file.len() as u64) {
                     return Err(refuse(format!(
@@ -41,9 +40,9 @@ impl Entry {
                         file.len()
                     )));
                 }
-                (Source::File(file), offset as u64)
+                (DataSource::File(file), offset as u64)
             }
-            Data::Lazy(lazy) => (Source::Lazy(lazy), 0),
+            TensorData::Lazy(lazy) => (DataSource::Lazy(lazy), 0),
         };
         let tensor = TensorInfo {
             name: self.name,

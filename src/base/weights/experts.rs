@@ -7,9 +7,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Data, Entry, Error, LazyTensor, MAX_DIMS, TensorInfo, Weights};
+use super::{Error, LazyTensor, MAX_DIMS, TensorData, TensorEntry, TensorInfo, Weights};
 
-/// The projections of an expert's MLP.
 const PROJECTIONS: [&str; 3] = ["ffn_gate", "ffn_up", "ffn_down"];
 
 /// The weights with single experts stacked; other weights are unchanged.
@@ -27,7 +26,7 @@ pub fn stacked(weights: Weights) -> Result<Weights, Error> {
         return Ok(weights);
     }
     let source = Arc::new(weights.clone());
-    let mut entries: Vec<Entry> = weights
+    let mut entries: Vec<TensorEntry> = weights
         .tensors()
         .iter()
         .filter(|tensor| place(&tensor.name).is_none())
@@ -63,8 +62,8 @@ fn stack(
     source: &Arc<Weights>,
     name: String,
     experts: BTreeMap<usize, &TensorInfo>,
-) -> Result<Entry, Error> {
-    let refuse = |tensor: &str, message: String| Error::Made {
+) -> Result<TensorEntry, Error> {
+    let refuse = |tensor: &str, message: String| Error::NotComputed {
         tensor: tensor.to_owned(),
         message,
     };
@@ -90,11 +89,11 @@ fn stack(
         return Err(refuse(&first.name, "has too many dimensions".into()));
     }
     shape.push(experts.len() as u64);
-    Ok(Entry {
+    Ok(TensorEntry {
         name,
         ty: first.ty,
         shape,
-        data: Data::Lazy(Arc::new(Stack {
+        data: TensorData::Lazy(Arc::new(ExpertStack {
             source: Arc::clone(source),
             experts,
         })),
@@ -102,12 +101,12 @@ fn stack(
 }
 
 /// The rows of the experts, one expert after another.
-struct Stack {
+struct ExpertStack {
     source: Arc<Weights>,
     experts: Vec<TensorInfo>,
 }
 
-impl fmt::Debug for Stack {
+impl fmt::Debug for ExpertStack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -118,7 +117,7 @@ impl fmt::Debug for Stack {
     }
 }
 
-impl LazyTensor for Stack {
+impl LazyTensor for ExpertStack {
     fn rows(&self, first: u64, mut out: &mut [u8]) -> Result<(), String> {
         let (n_rows, row) = (self.experts[0].n_rows(), self.experts[0].row_bytes());
         let mut at = first;
@@ -139,17 +138,17 @@ impl LazyTensor for Stack {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::weights::gguf::forge::{Forge, open};
+    use crate::weights::gguf::builder::{GgufBuilder, open};
 
     /// Gates of `n` experts in two layers, with 2 rows of 4 numbers each, and another tensor.
     fn file(names: &[&str]) -> Result<Weights, Error> {
-        let mut forge = Forge::new();
+        let mut file = GgufBuilder::new();
         let mut data = Vec::new();
         for (i, name) in names.iter().enumerate() {
-            forge = forge.tensor(name, &[4, 2], 0, 32 * i as u64);
+            file = file.tensor(name, &[4, 2], 0, 32 * i as u64);
             data.extend((0..8).flat_map(|j| ((10 * i + j) as f32).to_le_bytes()));
         }
-        stacked(open(forge.data(&data).bytes()).expect("a sound file"))
+        stacked(open(file.data(&data).bytes()).expect("a sound file"))
     }
 
     #[test]

@@ -12,19 +12,17 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value as Json, json};
 
+use crate::util::atomic_file::{PartFolder, sync_folder};
 use crate::util::inputs::refuse_input;
-use crate::util::writing::{PartFolder, sync_folder};
 
 use super::gguf::Sink;
-use super::safetensors::{self, ALIGNMENT, Checkpoint, Dtype, Stored};
+use super::safetensors::{self, ALIGNMENT, Checkpoint, Dtype, StoredTensor};
 use super::space::check_space;
-use super::{Data, Entry, Error, Metadata, TensorInfo, TensorType, Weights, json};
+use super::{Error, Metadata, TensorData, TensorEntry, TensorInfo, TensorType, Weights, json};
 
 /// Key of the configuration that contains the metadata.
 pub const KEY: &str = "gguf_metadata";
-/// Name of the configuration in the folder.
 const CONFIG: &str = "config.json";
-/// Name of the index if there are several files.
 const INDEX: &str = "model.safetensors.index.json";
 
 /// Whether a configuration belongs to such a folder.
@@ -70,18 +68,18 @@ fn of_checkpoint(
                 ),
             )
         })?;
-        entries.push(Entry {
+        entries.push(TensorEntry {
             name: name.to_owned(),
             ty,
             shape: shape_of(stored),
-            data: Data::Mapped(files[stored.file].clone(), stored.offset),
+            data: TensorData::Mapped(files[stored.file].clone(), stored.offset),
         });
     }
     Weights::of(path.display().to_string(), metadata, entries)
 }
 
 /// Dimensions in ggml order; a scalar has one dimension.
-fn shape_of(stored: &Stored) -> Vec<u64> {
+fn shape_of(stored: &StoredTensor) -> Vec<u64> {
     match stored.shape.is_empty() {
         true => vec![1],
         false => stored.shape.iter().rev().copied().collect(),
@@ -112,7 +110,6 @@ pub struct NewFolder<'a> {
     pub path: &'a Path,
     /// The metadata for the configuration.
     pub metadata: &'a Metadata,
-    /// The tensors.
     pub tensors: &'a [TensorInfo],
     /// Maximum size of the tensors in one file, in bytes; a file has at least one tensor.
     pub shard_bytes: u64,
@@ -129,10 +126,7 @@ pub fn write(
     new: &NewFolder<'_>,
     mut data: impl FnMut(&TensorInfo, &mut Sink<'_>) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let io = |source| Error::Io {
-        path: new.path.to_owned(),
-        source,
-    };
+    let io = Error::io(new.path);
     let is_there = !is_empty(new.path).map_err(io)?;
     if is_there && !new.replaces {
         return Err(Error::File {
@@ -244,10 +238,7 @@ fn write_shard(
     tensors: &[&TensorInfo],
     data: &mut impl FnMut(&TensorInfo, &mut Sink<'_>) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let io = |source| Error::Io {
-        path: path.to_owned(),
-        source,
-    };
+    let io = Error::io(path);
     let header = header(tensors).map_err(|message| Error::File {
         path: path.to_owned(),
         message,
@@ -273,7 +264,6 @@ fn write_shard(
     out.get_ref().sync_all().map_err(io)
 }
 
-/// The bytes of a file before the tensor data.
 fn header(tensors: &[&TensorInfo]) -> Result<Vec<u8>, String> {
     let metadata = Map::from_iter([("format".to_owned(), json!("pt"))]);
     let entry = |tensor: &&TensorInfo| {

@@ -11,7 +11,6 @@ use super::{Array, Metadata, StringArray, Value};
 /// Maximum depth of arrays in arrays, as in GGUF.
 const MAX_NESTING: u32 = 4;
 
-/// All keys with their values, as JSON.
 pub(super) fn to_json(metadata: &Metadata) -> Json {
     let entries = metadata
         .iter()
@@ -20,9 +19,6 @@ pub(super) fn to_json(metadata: &Metadata) -> Json {
 }
 
 /// The metadata in the result of [`to_json`].
-///
-/// # Errors
-/// A key is malformed; the error states the key and the problem.
 pub(super) fn from_json(json: &Json) -> Result<Metadata, String> {
     let entries = json
         .as_object()
@@ -176,7 +172,6 @@ fn number<T: Number>(ty: &str, json: &Json) -> Result<T, String> {
     T::from_json(json).ok_or_else(|| format!("expected a {ty}, found {}", excerpt(json)))
 }
 
-/// The only entry of an object.
 fn only_entry(json: &Json) -> Result<(&str, &Json), String> {
     let mut entries = json.as_object().into_iter().flat_map(Map::iter);
     match (entries.next(), entries.next()) {
@@ -206,7 +201,6 @@ fn text_from_json(json: &Json) -> Result<Vec<u8>, String> {
     bytes.ok_or_else(|| format!("expected a string or bytes, found {}", excerpt(json)))
 }
 
-/// The start of a value, for messages.
 fn excerpt(json: &Json) -> String {
     const SHOWN: usize = 40;
     let text = json.to_string();
@@ -257,42 +251,35 @@ mod tests {
 
     #[test]
     fn what_is_no_metadata_is_refused_by_key() {
-        let refused = |json: Json, message: &str| {
-            let found = from_json(&json).expect_err("no metadata");
-            assert_eq!(found, message);
-        };
-        refused(json!([1]), "expected an object of metadata keys");
-        refused(
-            json!({"a": 7}),
-            "key `a`: expected an object of a type and a value, found 7",
-        );
-        refused(
-            json!({"a": {"u8": 256}}),
-            "key `a`: expected a u8, found 256",
-        );
-        refused(
-            json!({"a": {"u32": -1}}),
-            "key `a`: expected a u32, found -1",
-        );
-        refused(
-            json!({"a": {"u99": 1}}),
-            "key `a`: `u99` is not a metadata type",
-        );
-        refused(
-            json!({"a": {"u8": 1, "i8": 1}}),
-            "key `a`: expected an object of a type and a value, found {\"u8\":1,\"i8\":1}",
-        );
-        refused(
-            json!({"a": {"array": {"string": [[256]]}}}),
-            "key `a`: expected a string or bytes, found [256]",
-        );
         let mut deep = json!({"u8": [1]});
         for _ in 0..4 {
             deep = json!({"array": [deep]});
         }
-        refused(
-            json!({"a": {"array": deep}}),
-            "key `a`: arrays nest more than 4 deep",
+        let refusals = |all: &[Json]| {
+            let message = |json| from_json(json).expect_err("no metadata");
+            all.iter().map(message).collect::<Vec<_>>().join("\n")
+        };
+        insta::assert_snapshot!(
+            refusals(&[
+                json!([1]),
+                json!({"a": 7}),
+                json!({"a": {"u8": 256}}),
+                json!({"a": {"u32": -1}}),
+                json!({"a": {"u99": 1}}),
+                json!({"a": {"u8": 1, "i8": 1}}),
+                json!({"a": {"array": {"string": [[256]]}}}),
+                json!({"a": {"array": deep}}),
+            ]),
+            @r#"
+        expected an object of metadata keys
+        key `a`: expected an object of a type and a value, found 7
+        key `a`: expected a u8, found 256
+        key `a`: expected a u32, found -1
+        key `a`: `u99` is not a metadata type
+        key `a`: expected an object of a type and a value, found {"u8":1,"i8":1}
+        key `a`: expected a string or bytes, found [256]
+        key `a`: arrays nest more than 4 deep
+        "#
         );
     }
 }

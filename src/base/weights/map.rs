@@ -13,9 +13,9 @@ use std::time::SystemTime;
 
 use memmap2::Mmap;
 
-use crate::util::inputs::Reading;
+use crate::util::inputs::InputGuard;
 
-use super::{Bytes, Error};
+use super::Error;
 
 /// A mapped file. No output of this program replaces the file while it is mapped.
 pub struct MappedFile {
@@ -24,7 +24,7 @@ pub struct MappedFile {
     path: PathBuf,
     /// Size and time of the last change at the time of the mapping.
     stamp: Option<(u64, SystemTime)>,
-    _reading: Reading,
+    _reading: InputGuard,
 }
 
 /// Size and time of the last change of a file, if the system provides them.
@@ -50,9 +50,6 @@ impl MappedFile {
 
     /// Checks that the file has the size and time of the last change that it had when it was mapped. Another file that
     /// took its name meanwhile has no effect.
-    ///
-    /// # Errors
-    /// The file was changed.
     pub(super) fn check(&self) -> Result<(), String> {
         let now = stamp(&self.file);
         if now == self.stamp {
@@ -116,15 +113,41 @@ impl fmt::Debug for MappedFile {
     }
 }
 
+/// The bytes of a source.
+#[derive(Clone, Debug)]
+pub enum FileBytes {
+    Mapped(Arc<MappedFile>),
+    /// Bytes built into the program.
+    Static(&'static [u8]),
+}
+
+impl FileBytes {
+    /// Checks that the bytes are unchanged since their file was mapped.
+    ///
+    /// # Errors
+    /// The file was changed in place since it was opened.
+    pub fn check(&self) -> Result<(), String> {
+        match self {
+            Self::Mapped(file) => file.check(),
+            Self::Static(_) => Ok(()),
+        }
+    }
+}
+
+impl std::ops::Deref for FileBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Mapped(map) => map,
+            Self::Static(bytes) => bytes,
+        }
+    }
+}
+
 /// Maps a regular file for reading.
-///
-/// # Errors
-/// The operating system fails, or the path is not that of a regular file.
-pub(super) fn map(path: &Path) -> Result<Bytes, Error> {
-    let io = |source| Error::Io {
-        path: path.to_owned(),
-        source,
-    };
+pub(super) fn map(path: &Path) -> Result<FileBytes, Error> {
+    let io = Error::io(path);
     // The type is checked before opening, since opening a pipe would wait for a writer.
     if !fs::metadata(path).map_err(io)?.is_file() {
         return Err(Error::NotAFile {
@@ -133,14 +156,14 @@ pub(super) fn map(path: &Path) -> Result<Bytes, Error> {
     }
     let file = File::open(path).map_err(io)?;
     if file.metadata().map_err(io)?.len() == 0 {
-        return Ok(Bytes::Static(&[]));
+        return Ok(FileBytes::Static(&[]));
     }
     let map = map_file(&file).map_err(io)?;
-    Ok(Bytes::Mapped(Arc::new(MappedFile {
+    Ok(FileBytes::Mapped(Arc::new(MappedFile {
         map,
         path: path.to_owned(),
         stamp: stamp(&file),
-        _reading: Reading::new(&file, path),
+        _reading: InputGuard::new(&file, path),
         file,
     })))
 }
@@ -189,7 +212,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("a.gguf");
         fs::write(&path, [1; 100]).expect("written");
-        let Bytes::Mapped(mapped) = map(&path).expect("a file") else {
+        let FileBytes::Mapped(mapped) = map(&path).expect("a file") else {
             panic!("it is mapped");
         };
         let other = folder.path().join("b.gguf");
@@ -204,7 +227,7 @@ mod tests {
         file.set_len(90).expect("cut");
         let shorter = format!("{changed}: it had 100 bytes and has 90");
         assert_eq!(mapped.check(), Err(shorter));
-        let Bytes::Mapped(mapped) = map(&path).expect("a file") else {
+        let FileBytes::Mapped(mapped) = map(&path).expect("a file") else {
             panic!("it is mapped");
         };
         fs::rename(&other, &path).expect("renamed");
@@ -217,7 +240,7 @@ mod tests {
         let path = folder.path().join("short.gguf");
         let written: Vec<u8> = (0..10_000).map(|i| i as u8).collect();
         fs::write(&path, &written).expect("the folder is writable");
-        let Bytes::Mapped(mapped) = map(&path).expect("a file") else {
+        let FileBytes::Mapped(mapped) = map(&path).expect("a file") else {
             panic!("it is mapped");
         };
         let mut out = [0; 300];

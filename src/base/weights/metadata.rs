@@ -6,49 +6,61 @@
 
 use std::collections::HashMap;
 
-/// A scalar or array value.
-#[derive(Clone, Debug, PartialEq)]
-#[expect(
-    missing_docs,
-    reason = "the variants are the types of the GGUF specification"
-)]
-pub enum Value {
-    U8(u8),
-    I8(i8),
-    U16(u16),
-    I16(i16),
-    U32(u32),
-    I32(i32),
-    F32(f32),
-    Bool(bool),
-    Str(String),
-    U64(u64),
-    I64(i64),
-    F64(f64),
-    Array(Array),
+macro_rules! value_types {
+    ($( $variant:ident($ty:ty) $name:literal; )*) => {
+        /// A scalar or array value.
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum Value { $( $variant($ty), )* Str(String), Array(Array) }
+
+        /// A homogeneous array; also of arrays, which the specification allows.
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum Array { $( $variant(Vec<$ty>), )* Str(StringArray), Array(Vec<Self>) }
+
+        impl Value {
+            /// Name of the value's type, as error messages and `inspect` print it.
+            pub fn type_name(&self) -> &'static str {
+                match self {
+                    $( Self::$variant(_) => $name, )*
+                    Self::Str(_) => "string",
+                    Self::Array(_) => "array",
+                }
+            }
+        }
+
+        impl Array {
+            /// Number of elements.
+            pub fn len(&self) -> usize {
+                match self {
+                    $( Self::$variant(v) => v.len(), )*
+                    Self::Str(v) => v.len(),
+                    Self::Array(v) => v.len(),
+                }
+            }
+
+            /// The element at `index` as a separate value; `None` past the end.
+            pub fn get(&self, index: usize) -> Option<Value> {
+                Some(match self {
+                    $( Self::$variant(v) => Value::$variant(*v.get(index)?), )*
+                    Self::Str(v) => Value::Str(String::from_utf8_lossy(v.get(index)?).into_owned()),
+                    Self::Array(v) => Value::Array(v.get(index)?.clone()),
+                })
+            }
+        }
+    };
 }
 
-/// A homogeneous array.
-#[derive(Clone, Debug, PartialEq)]
-#[expect(
-    missing_docs,
-    reason = "the variants are the types of the GGUF specification"
-)]
-pub enum Array {
-    U8(Vec<u8>),
-    I8(Vec<i8>),
-    U16(Vec<u16>),
-    I16(Vec<i16>),
-    U32(Vec<u32>),
-    I32(Vec<i32>),
-    F32(Vec<f32>),
-    Bool(Vec<bool>),
-    Str(StringArray),
-    U64(Vec<u64>),
-    I64(Vec<i64>),
-    F64(Vec<f64>),
-    /// Arrays of arrays, which the specification allows.
-    Array(Vec<Self>),
+value_types! {
+    U8(u8) "u8";
+    I8(i8) "i8";
+    U16(u16) "u16";
+    I16(i16) "i16";
+    U32(u32) "u32";
+    I32(i32) "i32";
+    F32(f32) "f32";
+    Bool(bool) "bool";
+    U64(u64) "u64";
+    I64(i64) "i64";
+    F64(f64) "f64";
 }
 
 /// Many byte strings in two allocations: a vocabulary has hundreds of thousands.
@@ -153,72 +165,14 @@ impl Value {
             _ => None,
         }
     }
-
-    /// Name of the value's type, as error messages and `inspect` print it.
-    pub fn type_name(&self) -> &'static str {
-        match self {
-            Self::U8(_) => "u8",
-            Self::I8(_) => "i8",
-            Self::U16(_) => "u16",
-            Self::I16(_) => "i16",
-            Self::U32(_) => "u32",
-            Self::I32(_) => "i32",
-            Self::F32(_) => "f32",
-            Self::Bool(_) => "bool",
-            Self::Str(_) => "string",
-            Self::U64(_) => "u64",
-            Self::I64(_) => "i64",
-            Self::F64(_) => "f64",
-            Self::Array(_) => "array",
-        }
-    }
 }
 
 impl Array {
-    /// Number of elements.
-    pub fn len(&self) -> usize {
-        match self {
-            Self::U8(v) => v.len(),
-            Self::I8(v) => v.len(),
-            Self::U16(v) => v.len(),
-            Self::I16(v) => v.len(),
-            Self::U32(v) => v.len(),
-            Self::I32(v) => v.len(),
-            Self::F32(v) => v.len(),
-            Self::Bool(v) => v.len(),
-            Self::Str(v) => v.len(),
-            Self::U64(v) => v.len(),
-            Self::I64(v) => v.len(),
-            Self::F64(v) => v.len(),
-            Self::Array(v) => v.len(),
-        }
-    }
-
     /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The element at `index` as a separate value; `None` past the end.
-    pub fn get(&self, index: usize) -> Option<Value> {
-        Some(match self {
-            Self::U8(v) => Value::U8(*v.get(index)?),
-            Self::I8(v) => Value::I8(*v.get(index)?),
-            Self::U16(v) => Value::U16(*v.get(index)?),
-            Self::I16(v) => Value::I16(*v.get(index)?),
-            Self::U32(v) => Value::U32(*v.get(index)?),
-            Self::I32(v) => Value::I32(*v.get(index)?),
-            Self::F32(v) => Value::F32(*v.get(index)?),
-            Self::Bool(v) => Value::Bool(*v.get(index)?),
-            Self::Str(v) => Value::Str(String::from_utf8_lossy(v.get(index)?).into_owned()),
-            Self::U64(v) => Value::U64(*v.get(index)?),
-            Self::I64(v) => Value::I64(*v.get(index)?),
-            Self::F64(v) => Value::F64(*v.get(index)?),
-            Self::Array(v) => Value::Array(v.get(index)?.clone()),
-        })
-    }
-
-    /// The strings of a string array.
     pub fn as_strings(&self) -> Option<&StringArray> {
         match self {
             Self::Str(v) => Some(v),
@@ -246,7 +200,6 @@ impl Metadata {
         self.entries.push((key, value));
     }
 
-    /// The value of a key.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.index.get(key).map(|&at| &self.entries[at].1)
     }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::util::writing::folder_of;
+use crate::util::atomic_file::folder_of;
 
 use super::Error;
 

@@ -10,7 +10,6 @@ macro_rules! tensor_types {
     ($( $variant:ident = $id:literal, $name:literal, block $block:literal of $bytes:literal bytes; )*) => {
         /// Element type of a tensor, as stored.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        #[expect(missing_docs, reason = "the variants are the field's own names")]
         #[expect(non_camel_case_types, reason = "spelt as the field spells them")]
         pub enum TensorType { $( $variant, )* }
 

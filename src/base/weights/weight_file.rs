@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
-use super::data::Source;
-use super::{Bytes, Data, Entry, Error, Metadata, TensorInfo};
+use super::data::DataSource;
+use super::{Error, FileBytes, Metadata, TensorData, TensorEntry, TensorInfo};
 
 /// An opened weight file (or set of files): metadata and tensors.
 #[derive(Clone, Debug)]
@@ -14,21 +14,21 @@ pub struct Weights {
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
     index: HashMap<String, usize>,
-    sources: Vec<Source>,
+    sources: Vec<DataSource>,
     /// Description of the stored tensors from which each tensor is computed, for messages.
     origins: HashMap<String, String>,
     /// Files from which lazy tensors are computed.
-    files: Vec<Bytes>,
+    files: Vec<FileBytes>,
 }
 
 impl Weights {
     /// A tensor with its data, for [`Self::of`].
-    pub fn entry(&self, tensor: &TensorInfo) -> Entry {
+    pub fn entry(&self, tensor: &TensorInfo) -> TensorEntry {
         let data = match &self.sources[tensor.source] {
-            Source::File(bytes) => Data::Mapped(bytes.clone(), tensor.offset as usize),
-            Source::Lazy(lazy) => Data::Lazy(lazy.clone()),
+            DataSource::File(bytes) => TensorData::Mapped(bytes.clone(), tensor.offset as usize),
+            DataSource::Lazy(lazy) => TensorData::Lazy(lazy.clone()),
         };
-        Entry {
+        TensorEntry {
             name: tensor.name.clone(),
             ty: tensor.ty,
             shape: tensor.shape.clone(),
@@ -43,7 +43,7 @@ impl Weights {
         label: String,
         metadata: Metadata,
         tensors: Vec<TensorInfo>,
-        sources: Vec<Source>,
+        sources: Vec<DataSource>,
     ) -> Self {
         let index = tensors
             .iter()
@@ -65,7 +65,7 @@ impl Weights {
     ///
     /// # Errors
     /// A shape exceeds the limits of its type or of tensors, data is outside its file, or a name occurs twice.
-    pub fn of(label: String, metadata: Metadata, entries: Vec<Entry>) -> Result<Self, Error> {
+    pub fn of(label: String, metadata: Metadata, entries: Vec<TensorEntry>) -> Result<Self, Error> {
         let mut tensors = Vec::with_capacity(entries.len());
         let mut sources = Vec::with_capacity(entries.len());
         for entry in entries {
@@ -84,7 +84,7 @@ impl Weights {
                     .iter()
                     .enumerate()
                     .find(|(i, t)| all.index[&t.name] != *i);
-                Err(Error::Made {
+                Err(Error::NotComputed {
                     tensor: twice.map(|(_, t)| t.name.clone()).unwrap_or_default(),
                     message: "occurs twice".into(),
                 })
@@ -100,16 +100,16 @@ impl Weights {
 
     /// Sets the files from which lazy tensors are computed.
     #[must_use]
-    pub fn with_files(self, files: impl IntoIterator<Item = Bytes>) -> Self {
+    pub fn with_files(self, files: impl IntoIterator<Item = FileBytes>) -> Self {
         let files = files.into_iter().collect();
         Self { files, ..self }
     }
 
     /// The files of the tensors, or from which they are computed; a file may occur several times.
-    pub fn files(&self) -> impl Iterator<Item = &Bytes> {
+    pub fn files(&self) -> impl Iterator<Item = &FileBytes> {
         let sources = self.sources.iter().filter_map(|source| match source {
-            Source::File(bytes) => Some(bytes),
-            Source::Lazy(_) => None,
+            DataSource::File(bytes) => Some(bytes),
+            DataSource::Lazy(_) => None,
         });
         sources.chain(&self.files)
     }
@@ -118,7 +118,7 @@ impl Weights {
     pub fn release(&self) {
         let mut released = HashSet::new();
         for bytes in self.files() {
-            if let Bytes::Mapped(file) = bytes
+            if let FileBytes::Mapped(file) = bytes
                 && released.insert(file.as_ptr())
             {
                 file.release();
@@ -160,10 +160,10 @@ impl Weights {
 
     /// The mapped file that has a tensor, and the offset of its data there, for users that keep the whole mapping
     /// alive; none for a lazy tensor.
-    pub fn place(&self, tensor: &TensorInfo) -> Option<(&Bytes, usize)> {
+    pub fn place(&self, tensor: &TensorInfo) -> Option<(&FileBytes, usize)> {
         match &self.sources[tensor.source] {
-            Source::File(bytes) => Some((bytes, tensor.offset as usize)),
-            Source::Lazy(_) => None,
+            DataSource::File(bytes) => Some((bytes, tensor.offset as usize)),
+            DataSource::Lazy(_) => None,
         }
     }
 
@@ -207,10 +207,10 @@ impl Weights {
     /// The values cannot be computed.
     pub fn values(&self, tensor: &TensorInfo, first: u64, out: &mut [f32]) -> Result<bool, Error> {
         let made = match &self.sources[tensor.source] {
-            Source::File(_) => Ok(false),
-            Source::Lazy(lazy) => lazy.values(first, out),
+            DataSource::File(_) => Ok(false),
+            DataSource::Lazy(lazy) => lazy.values(first, out),
         };
-        made.map_err(|message| Error::Made {
+        made.map_err(|message| Error::NotComputed {
             tensor: tensor.name.clone(),
             message,
         })
@@ -222,19 +222,19 @@ impl Weights {
     /// The rows cannot be computed.
     pub fn rows(&self, tensor: &TensorInfo, first: u64, out: &mut [u8]) -> Result<(), Error> {
         let made = match &self.sources[tensor.source] {
-            Source::File(bytes) => {
+            DataSource::File(bytes) => {
                 let start = (tensor.offset + first * tensor.row_bytes()) as usize;
                 match bytes {
-                    Bytes::Mapped(file) => file.read_at(start, out),
-                    Bytes::Static(bytes) => {
+                    FileBytes::Mapped(file) => file.read_at(start, out),
+                    FileBytes::Static(bytes) => {
                         out.copy_from_slice(&bytes[start..start + out.len()]);
                         Ok(())
                     }
                 }
             }
-            Source::Lazy(lazy) => lazy.rows(first, out),
+            DataSource::Lazy(lazy) => lazy.rows(first, out),
         };
-        made.map_err(|message| Error::Made {
+        made.map_err(|message| Error::NotComputed {
             tensor: tensor.name.clone(),
             message,
         })

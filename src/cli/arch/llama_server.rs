@@ -30,7 +30,7 @@ const MAX_ANSWER: usize = 16 << 20;
 
 /// The reason why there are no log-probabilities.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Fault {
+pub(super) enum LlamaServerError {
     /// The program cannot be started.
     #[error(
         "`{program}`: {source}; `--llama PATH` names a llama-server, `--llama http://HOST:PORT` one that runs"
@@ -82,11 +82,12 @@ impl Drop for LlamaServer {
 impl LlamaServer {
     /// The server at `http://HOST:PORT`, or the program `program_or_url` with this model. A program that is started
     /// here gets a context of `n_ctx` tokens and an f32 cache, and no flash attention.
-    ///
-    /// # Errors
-    /// The program cannot be started, or nothing answers within five minutes.
-    pub(super) fn open(program_or_url: &str, model: &Path, n_ctx: usize) -> Result<Self, Fault> {
-        let start = |source| Fault::Start {
+    pub(super) fn open(
+        program_or_url: &str,
+        model: &Path,
+        n_ctx: usize,
+    ) -> Result<Self, LlamaServerError> {
+        let start = |source| LlamaServerError::Start {
             program: program_or_url.to_owned(),
             source,
         };
@@ -135,12 +136,12 @@ impl LlamaServer {
     }
 
     /// Waits until the started program has loaded its model.
-    fn wait(&mut self, command: &str) -> Result<(), Fault> {
+    fn wait(&mut self, command: &str) -> Result<(), LlamaServerError> {
         let begun = Instant::now();
         loop {
             let ended = self.child.as_mut().map(Child::try_wait);
             if let Some(Ok(Some(status))) = ended {
-                return Err(Fault::Ended {
+                return Err(LlamaServerError::Ended {
                     status: status.to_string(),
                     command: command.to_owned(),
                 });
@@ -156,20 +157,17 @@ impl LlamaServer {
     /// The likeliest tokens after each of `tokens`, with their log-probabilities. llama-server reports no probabilities
     /// with a generated token that ends inside a character. So it is made to generate `plain`, a token whose text is
     /// whole characters. This does not change the probabilities, which are those before sampling.
-    ///
-    /// # Errors
-    /// A request fails, or an answer has no probabilities.
     pub(super) fn tops(
         &self,
         tokens: &[u32],
         plain: Option<u32>,
-    ) -> Result<Vec<Vec<(u32, f32)>>, Fault> {
+    ) -> Result<Vec<Vec<(u32, f32)>>, LlamaServerError> {
         (1..=tokens.len())
             .map(|end| self.top(&tokens[..end], plain))
             .collect()
     }
 
-    fn top(&self, tokens: &[u32], plain: Option<u32>) -> Result<Vec<(u32, f32)>, Fault> {
+    fn top(&self, tokens: &[u32], plain: Option<u32>) -> Result<Vec<(u32, f32)>, LlamaServerError> {
         let bias: Vec<_> = plain.map(|id| json!([id, FORCED])).into_iter().collect();
         let request = json!({
             "prompt": tokens,
@@ -189,21 +187,21 @@ impl LlamaServer {
         };
         let entries =
             listed.and_then(|entries| entries.iter().map(entry).collect::<Option<Vec<_>>>());
-        entries.filter(|entries| !entries.is_empty()).ok_or_else(|| Fault::Answer {
+        entries.filter(|entries| !entries.is_empty()).ok_or_else(|| LlamaServerError::Answer {
             address: self.address.clone(),
             message: "the answer has no `completion_probabilities` with `top_logprobs` of `id` and `logprob`".into(),
         })
     }
 
     /// The answer to a request: GET, or POST with a body.
-    fn ask(&self, path: &str, body: Option<&Value>) -> Result<Value, Fault> {
+    fn ask(&self, path: &str, body: Option<&Value>) -> Result<Value, LlamaServerError> {
         let asked =
             async { tokio::time::timeout(PATIENCE, exchange(&self.address, path, body)).await };
         let answer = match self.runtime.block_on(asked) {
             Ok(answer) => answer.map_err(|error| error.to_string()),
             Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
         };
-        answer.map_err(|message| Fault::Answer {
+        answer.map_err(|message| LlamaServerError::Answer {
             address: self.address.clone(),
             message,
         })

@@ -1,6 +1,6 @@
 //! `bench arch`: lists, checks and shows architecture definitions, drafts a new one, and tests one against a reference.
 
-mod begin;
+mod draft;
 mod llama_server;
 mod prove;
 
@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 
-use lab_base::util::reading;
-use lab_base::util::reading::MAX_DEFINITION;
-use lab_core::arch::{ENDING, Library, LibraryError, Source};
+use lab_base::util::limited_read;
+use lab_base::util::limited_read::MAX_DEFINITION;
+use lab_core::arch::{ENDING, Library, LibraryError, SourceFile};
 use lab_core::hf;
 use lab_core::hf::Maps;
 
@@ -37,9 +37,9 @@ pub(super) enum Command {
         archs: ArchOptions,
     },
     /// Draft a definition for a model from the most similar one; open questions are comments
-    New(begin::Args),
+    New(draft::NewArgs),
     /// Compare a model with the logits that another program computed, along every execution path
-    Prove(Box<prove::Args>),
+    Prove(Box<prove::ProveArgs>),
     /// Print the JSON Schema of definitions, for editors
     Schema {
         /// Print the schema of weight maps (NAME.arch.stmap.toml) instead
@@ -64,10 +64,10 @@ pub(super) fn run(command: &Command) -> Result<(), Failure> {
                 true => lab_core::hf::schema(),
                 false => lab_core::blocks::REGISTRY.schema(),
             };
-            output::line(serde_json::to_string_pretty(&schema)?)
+            output::json(&schema)
         }
         Command::Check { files } => check(files),
-        Command::New(args) => begin::run(args),
+        Command::New(args) => draft::run(args),
         Command::Prove(args) => prove::run(args),
         Command::Show { name, archs } => {
             let def = archs.library()?.get(name).map_err(styled)?;
@@ -128,7 +128,7 @@ fn check(paths: &[PathBuf]) -> Result<(), Failure> {
     let mut files = Vec::new();
     for path in paths {
         match path.is_dir() {
-            true => files.extend(definitions_in(path).map_err(|error| output::at(path, &error))?),
+            true => files.extend(definitions_in(path).map_err(|error| output::at(path, error))?),
             false => files.push(path.clone()),
         }
     }
@@ -169,13 +169,13 @@ fn definitions_in(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
 /// The problems of a definition or of a map, if it has any.
 fn problem(library: &Library, file: &Path) -> Result<Option<String>, Failure> {
     let path = file.display().to_string();
-    let text = reading::text(file, MAX_DEFINITION).map_err(|e| output::at(file, &e))?;
+    let text = limited_read::text(file, MAX_DEFINITION).map_err(|e| output::at(file, e))?;
     let colour = std::io::stdout().is_terminal();
     if file_name(file).ends_with(hf::ENDING) {
         // A map may extend one of its own folder.
         let folder = file.parent().filter(|folder| *folder != Path::new(""));
         let maps = Maps::open(&[folder.unwrap_or(Path::new(".")).to_owned()])?;
-        let source = Source {
+        let source = SourceFile {
             path,
             text,
             is_embedded: false,

@@ -14,11 +14,11 @@ use lab_base::util::wording;
 use lab_core::arch::{Mode, fits_pattern};
 use lab_core::artifacts::npy;
 use lab_core::models;
-use lab_core::models::{Opened, Source};
+use lab_core::models::{ModelSource, OpenedModel};
 use lab_inspect::idle_keys::idle_keys;
-use lab_inspect::paths::Text;
+use lab_inspect::paths::InputTokens;
 use lab_inspect::prove;
-use lab_inspect::prove::{Outcome, Parting, Reference};
+use lab_inspect::prove::{Divergence, PathOutcome, Reference};
 
 /// Number of token ids in a proof without given ones.
 const N_TOKENS: u64 = 32;
@@ -29,7 +29,7 @@ const NOISE_FACTOR: f64 = 3.0;
 
 #[derive(Debug, ClapArgs)]
 #[command(group = ArgGroup::new("of").required(true))]
-pub(in crate::cli) struct Args {
+pub(in crate::cli) struct ProveArgs {
     /// The model, in place of `-m`
     #[arg(value_name = "MODEL", required_unless_present = "model")]
     model_path: Option<PathBuf>,
@@ -68,7 +68,7 @@ pub(in crate::cli) struct Args {
     load: ModelOptions,
 }
 
-impl Args {
+impl ProveArgs {
     /// The path of the model, which clap requires.
     fn model(&self) -> &Path {
         let path = self.model.as_deref().or(self.model_path.as_deref());
@@ -77,18 +77,18 @@ impl Args {
 }
 
 /// The input of a proof: token ids, those of the source, and the result of another program.
-struct Proof {
+struct ProofInput {
     tokens: Vec<u32>,
     source: Vec<u32>,
     reference: Reference,
 }
 
 /// Reads token ids and logits from a file. Ids on the command line take precedence.
-fn read(path: &Path, args: &Args) -> Result<Proof, Failure> {
+fn read(path: &Path, args: &ProveArgs) -> Result<ProofInput, Failure> {
     let at = |error: npy::Error| anyhow::anyhow!("{}: {error}", path.display());
     let is_archive = path.extension().is_some_and(|ending| ending == "npz");
     let of_archive = |name: &str| match is_archive {
-        true => npy::of_archive(path, name).map_err(at),
+        true => npy::read_archive(path, name).map_err(at),
         false => Ok(None),
     };
     let ids = |given: &[u32], name: &str| -> Result<Vec<u32>, Failure> {
@@ -119,7 +119,7 @@ fn read(path: &Path, args: &Args) -> Result<Proof, Failure> {
             array.shape
         );
     }
-    Ok(Proof {
+    Ok(ProofInput {
         tokens,
         source: ids(&args.source, "source")?,
         reference: Reference::Logits(array.elements),
@@ -127,7 +127,7 @@ fn read(path: &Path, args: &Args) -> Result<Proof, Failure> {
 }
 
 /// A token of the file's vocabulary whose text consists of letters.
-fn plain_token(opened: &Opened) -> Option<u32> {
+fn plain_token(opened: &OpenedModel) -> Option<u32> {
     let tokenizer = Tokenizer::from_metadata(opened.weights.metadata()).ok()?;
     (0..opened.plan.n_vocab as u32).find(|id| {
         let piece = tokenizer.piece(*id);
@@ -137,7 +137,7 @@ fn plain_token(opened: &Opened) -> Option<u32> {
 }
 
 /// Token ids, and the results of a llama-server for them.
-fn ask(args: &Args, server: &str, opened: &Opened) -> Result<Proof, Failure> {
+fn ask(args: &ProveArgs, server: &str, opened: &OpenedModel) -> Result<ProofInput, Failure> {
     let plan = &opened.plan;
     let is_plain = plan.mode == Mode::Causal && plan.source.is_none() && plan.n_vocab > 0;
     if !is_plain {
@@ -156,20 +156,20 @@ fn ask(args: &Args, server: &str, opened: &Opened) -> Result<Proof, Failure> {
     let n_ctx = (tokens.len() + 1).next_multiple_of(256);
     let server = LlamaServer::open(server, args.model(), n_ctx)?;
     let tops = server.tops(&tokens, plain_token(opened))?;
-    Ok(Proof {
+    Ok(ProofInput {
         tokens,
         source: Vec::new(),
         reference: Reference::Tops(tops),
     })
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
+pub(super) fn run(args: &ProveArgs) -> Result<(), Failure> {
     // Reading the array first reports its faults before the model is opened.
     let stored = args.reference.as_ref().map(|path| read(path, args));
     let stored = stored.transpose()?;
-    let opened = args.load.open(&Source::of(Some(args.model())))?;
+    let opened = args.load.open(&ModelSource::of(Some(args.model())))?;
     let threads = args.load.threads();
-    let Proof {
+    let ProofInput {
         tokens,
         source,
         reference,
@@ -183,26 +183,26 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         }
         (Reference::Tops(_), Some(given)) => [given; 2],
         (Reference::Tops(tops), None) => {
-            let noise = prove::noise(&opened, &tokens, tops, threads)?;
+            let noise = prove::cache_noise(&opened, &tokens, tops, threads)?;
             [FLOOR.max(NOISE_FACTOR * noise); 2]
         }
     };
     let mut written = Ok(());
-    let mut each = |outcome: &Outcome| {
+    let mut each = |outcome: &PathOutcome| {
         if !args.json && written.is_ok() {
             written = output::line(line(outcome));
         }
     };
-    let text = Text {
+    let text = InputTokens {
         tokens: &tokens,
         source: &source,
     };
     let outcomes = prove::prove(&opened, text, &reference, bounds, threads, &mut each)?;
     written?;
     let mut hints = prove::hints(&outcomes, &reference, prove::is_f32(&opened.plan));
-    let parting = prove::parting(&opened, text, &outcomes, threads)?;
+    let parting = prove::first_divergence(&opened, text, &outcomes, threads)?;
     hints.extend(parting.as_ref().map(described));
-    let unread = Unread::of(&opened);
+    let unread = UnusedParts::of(&opened);
     if args.json {
         let paths: Vec<_> = outcomes
             .iter()
@@ -221,7 +221,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             }),
             "unread": { "keys": unread.keys, "idle": unread.idle, "tensors": unread.tensors, "ignored": unread.ignored },
         });
-        output::line(serde_json::to_string_pretty(&report)?)?;
+        output::json(&report)?;
     } else {
         output::line(format!(
             "{} of {} positions; up to {:.1e} counts as equal",
@@ -244,8 +244,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// The first value in which a path differs from one pass, with its interpretation.
-fn described(parting: &Parting) -> String {
-    let Parting {
+fn described(parting: &Divergence) -> String {
+    let Divergence {
         path,
         value,
         is_choice,
@@ -266,7 +266,7 @@ fn described(parting: &Parting) -> String {
 }
 
 /// The parts of the file that do not affect the result.
-struct Unread {
+struct UnusedParts {
     /// Keys that nothing reads, although they may have a meaning.
     keys: Vec<String>,
     /// Keys that are read but do not affect the computation.
@@ -277,8 +277,8 @@ struct Unread {
     tensors: Vec<String>,
 }
 
-impl Unread {
-    fn of(opened: &Opened) -> Self {
+impl UnusedParts {
+    fn of(opened: &OpenedModel) -> Self {
         let (def, metadata) = (&opened.def, opened.weights.metadata());
         // Keys that all definitions ignore are not listed.
         let own = || {
@@ -302,28 +302,24 @@ impl Unread {
     }
 
     fn lines(self) -> Vec<String> {
-        let mut lines: Vec<String> = Vec::new();
-        let keys = self.keys.into_iter();
-        lines.extend(keys.map(|key| {
+        let keys = self.keys.iter();
+        let keys = keys.map(|key| {
             format!("the file states `{key}`, which nothing reads: no result depends on it")
-        }));
-        let idle = self.idle.into_iter();
-        lines.extend(idle.map(|key| {
+        });
+        let idle = self.idle.iter().map(|key| {
             format!("the file states `{key}`, which is read: another value would change nothing")
-        }));
-        let ignored = self.ignored.into_iter();
-        lines.extend(ignored.map(|(key, reason)| {
+        });
+        let ignored = self.ignored.iter().map(|(key, reason)| {
             format!("the file states `{key}`, which the definition ignores: {reason}")
-        }));
-        let tensors = self.tensors.into_iter();
-        lines.extend(
-            tensors.map(|tensor| format!("the file has the tensor {tensor}, which nothing uses")),
-        );
-        lines
+        });
+        let tensors = self.tensors.iter();
+        let tensors =
+            tensors.map(|tensor| format!("the file has the tensor {tensor}, which nothing uses"));
+        keys.chain(idle).chain(ignored).chain(tensors).collect()
     }
 }
 
-fn line(outcome: &Outcome) -> String {
+fn line(outcome: &PathOutcome) -> String {
     let Some(error) = outcome.error else {
         return format!("- {:28} does not apply", outcome.path);
     };
@@ -338,7 +334,7 @@ fn line(outcome: &Outcome) -> String {
     text
 }
 
-fn to_json(outcome: &Outcome, reference: &Reference) -> serde_json::Value {
+fn to_json(outcome: &PathOutcome, reference: &Reference) -> serde_json::Value {
     let finite = |value: f64| value.is_finite().then_some(value);
     let error = outcome.error.and_then(finite);
     let name = match reference {

@@ -6,19 +6,18 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::cli::Failure;
-use crate::cli::constraint::{json as json_of, text as text_of};
-use crate::cli::output::{self, shown};
+use crate::cli::input_file::{read_json, read_text};
+use crate::cli::output::{self, escape_controls};
 use crate::cli::sampling::number;
+use lab_base::util::atomic_file;
+use lab_base::util::atomic_file::OutputPath;
 use lab_base::util::wording;
-use lab_base::util::writing;
-use lab_base::util::writing::Target;
 use lab_core::arch::nearest;
 use lab_sampling::{LISTS, PARAMETERS, Params, StageName};
 
 use super::session::{Session, role};
 use super::terminal::n_columns;
 
-/// A command.
 struct Command {
     name: &'static str,
     argument: &'static str,
@@ -83,7 +82,7 @@ const COMMANDS: &[Command] = &[
         "[FILE]",
         "answers fit the JSON Schema in FILE; without FILE any",
         |session, path| {
-            let schema = file(path).map(json_of).transpose()?;
+            let schema = file(path).map(read_json).transpose()?;
             constrain(session, "json_schema", schema)
         },
     ),
@@ -92,7 +91,7 @@ const COMMANDS: &[Command] = &[
         "[FILE]",
         "answers fit the grammar in FILE, GBNF or Lark; without FILE any",
         |session, path| {
-            let grammar = file(path).map(text_of).transpose()?;
+            let grammar = file(path).map(read_text).transpose()?;
             constrain(session, "grammar", grammar.map(Value::from))
         },
     ),
@@ -100,7 +99,7 @@ const COMMANDS: &[Command] = &[
         "tools",
         "[FILE]",
         "the model may call the tools in FILE, an array as in requests; without FILE none",
-        |session, path| session.set("tools", file(path).map(json_of).transpose()?),
+        |session, path| session.set("tools", file(path).map(read_json).transpose()?),
     ),
     command(
         "logprobs",
@@ -250,13 +249,12 @@ fn set(session: &mut Session, rest: &str) -> Result<(), Failure> {
     }
 }
 
-/// Shows one setting.
 fn show(session: &Session, name: &str) -> Result<(), Failure> {
     let parameter = PARAMETERS.iter().find(|parameter| parameter.name == name);
     let usual = parameter.map(|own| number(own, own.get(&Params::default())));
     let value = session.fields.get(name).cloned().or(usual);
     match value {
-        Some(value) => output::line(shown(&format!("{name} = {value}"))),
+        Some(value) => output::line(escape_controls(&format!("{name} = {value}"))),
         None => {
             // A request with the field as an object shows whether the field exists; null would leave it unset.
             let mut fields = session.fields.clone();
@@ -265,7 +263,7 @@ fn show(session: &Session, name: &str) -> Result<(), Failure> {
                 Err(failure) if failure.to_string().starts_with("unknown parameter") => {
                     Err(failure)
                 }
-                _ => output::line(shown(&format!("{name} is not set"))),
+                _ => output::line(escape_controls(&format!("{name} is not set"))),
             }
         }
     }
@@ -296,14 +294,14 @@ fn list(session: &Session) -> Result<(), Failure> {
     lists.push(("samplers", names.collect(), of_order));
     for (name, usual, doc) in &lists {
         let value = session.fields.get(*name).unwrap_or(usual);
-        wrapped(&shown(&format!("{name} = {value}    {doc}")), 4)?;
+        wrapped(&escape_controls(&format!("{name} = {value}    {doc}")), 4)?;
     }
     let is_listed = |name: &str| {
         PARAMETERS.iter().any(|parameter| parameter.name == name)
             || lists.iter().any(|(own, ..)| *own == name)
     };
     for (name, value) in session.fields.iter().filter(|(name, _)| !is_listed(name)) {
-        output::line(shown(&format!("{name} = {value}")))?;
+        output::line(escape_controls(&format!("{name} = {value}")))?;
     }
     Ok(())
 }
@@ -312,20 +310,20 @@ fn save(session: &mut Session, rest: &str) -> Result<(), Failure> {
     let forced = rest
         .strip_prefix(FORCE)
         .filter(|path| path.starts_with(' '));
-    let target = Target {
+    let target = OutputPath {
         path: Path::new(forced.map_or(rest, str::trim)),
         replaces: forced.is_some(),
     };
     let text = serde_json::to_string_pretty(&session.messages)?;
-    let written = writing::write(target, (text + "\n").as_bytes());
-    written.map_err(|error| output::at(target.path, &error))?;
+    let written = atomic_file::write(target, (text + "\n").as_bytes());
+    written.map_err(|error| output::at(target.path, error))?;
     let path = target.path.display();
     let n = session.messages.len();
     session.screen.note(&format!("{n} messages in {path}"))
 }
 
 fn load(session: &mut Session, path: &str) -> Result<(), Failure> {
-    let found = json_of(Path::new(path))?;
+    let found: Value = read_json(Path::new(path))?;
     let array = found.get("messages").unwrap_or(&found).as_array().cloned();
     let Some(messages) = array.filter(|messages| !messages.is_empty()) else {
         anyhow::bail!("{path}: expected an array of messages");

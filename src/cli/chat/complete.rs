@@ -12,17 +12,17 @@ use lab_sampling::{LISTS, PARAMETERS};
 
 use super::commands::{FORCE, commands};
 
-/// What `rustyline` asks while a line is edited.
-pub(super) struct Commands;
+/// The helper that `rustyline` asks for completions.
+pub(super) struct CommandCompleter;
 
-impl rustyline::Helper for Commands {}
-impl Highlighter for Commands {}
-impl Validator for Commands {}
-impl Hinter for Commands {
+impl rustyline::Helper for CommandCompleter {}
+impl Highlighter for CommandCompleter {}
+impl Validator for CommandCompleter {}
+impl Hinter for CommandCompleter {
     type Hint = String;
 }
 
-impl Completer for Commands {
+impl Completer for CommandCompleter {
     type Candidate = Pair;
 
     fn complete(
@@ -35,7 +35,7 @@ impl Completer for Commands {
     }
 }
 
-/// What can follow the text before the cursor, and where it begins.
+/// The completions of the text before the cursor, and the position at which they start.
 fn completed(before: &str) -> (usize, Vec<Pair>) {
     let Some(command) = before
         .strip_prefix('/')

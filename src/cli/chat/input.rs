@@ -16,15 +16,13 @@ use rustyline::{
 };
 
 use crate::cli::Failure;
-use lab_base::util::reading;
-use lab_base::util::reading::MAX_TEXT;
+use lab_base::util::limited_read;
+use lab_base::util::limited_read::MAX_TEXT;
 
-use super::complete::Commands;
+use super::complete::CommandCompleter;
 use super::terminal::Terminal;
 
-/// An input of the user.
-pub(super) enum Entry {
-    /// Text for the model.
+pub(super) enum InputEntry {
     Text(String),
     /// A command, without the slash.
     Command(String),
@@ -38,17 +36,15 @@ pub(super) enum Entry {
 
 /// The source of lines.
 pub(super) enum Input {
-    Terminal(Box<Lines>),
-    Lines,
+    Terminal(Box<TerminalLines>),
+    Stdin,
 }
 
-/// Lines that are edited in a terminal.
-pub(super) struct Lines {
-    editor: Editor<Commands, DefaultHistory>,
+pub(super) struct TerminalLines {
+    editor: Editor<CommandCompleter, DefaultHistory>,
     terminal: Option<Terminal>,
     /// Whether Ctrl-C ended the line.
     is_interrupted: Arc<AtomicBool>,
-    /// The file of the history.
     history: Option<PathBuf>,
 }
 
@@ -76,7 +72,7 @@ impl Input {
     /// The lines of a terminal, with a history across conversations if one is kept, or of stdin.
     pub(super) fn new(is_terminal: bool, has_history: bool) -> Result<Self, Failure> {
         if !is_terminal {
-            return Ok(Self::Lines);
+            return Ok(Self::Stdin);
         }
         // If stdout is a file, prompts must not be written to it.
         let behavior = match io::stdout().is_terminal() {
@@ -90,7 +86,7 @@ impl Input {
             .history_ignore_space(true)
             .max_history_size(MAX_HISTORY)?;
         let mut editor = Editor::with_config(config.build())?;
-        editor.set_helper(Some(Commands));
+        editor.set_helper(Some(CommandCompleter));
         let is_interrupted = Arc::new(AtomicBool::new(false));
         let interrupt = Interrupt(Arc::clone(&is_interrupted));
         let key = KeyEvent::ctrl('C');
@@ -100,7 +96,7 @@ impl Input {
             // A history that cannot be read is begun anew.
             let _ = editor.load_history(path);
         }
-        Ok(Self::Terminal(Box::new(Lines {
+        Ok(Self::Terminal(Box::new(TerminalLines {
             editor,
             terminal: Terminal::new()?,
             is_interrupted,
@@ -108,10 +104,9 @@ impl Input {
         })))
     }
 
-    /// Reads a text or a command.
-    pub(super) fn read(&mut self, prompt: &str) -> Result<Entry, Failure> {
+    pub(super) fn read(&mut self, prompt: &str) -> Result<InputEntry, Failure> {
         let mut text = match self.line(prompt)? {
-            Entry::Text(line) => line,
+            InputEntry::Text(line) => line,
             other => return Ok(other),
         };
         if let Some(rest) = text.strip_prefix(BLOCK) {
@@ -120,59 +115,59 @@ impl Input {
         while text.ends_with('\\') {
             text.pop();
             match self.line(MORE)? {
-                Entry::Text(line) => {
+                InputEntry::Text(line) => {
                     text.push('\n');
                     text.push_str(&line);
                 }
-                Entry::End => break,
+                InputEntry::End => break,
                 other => return Ok(other),
             }
         }
         Ok(match text.strip_prefix('/') {
-            None => Entry::Text(text),
+            None => InputEntry::Text(text),
             // The second slash escapes the first: the text itself starts with a slash.
-            Some(rest) if rest.starts_with('/') => Entry::Text(rest.to_owned()),
-            Some(command) => Entry::Command(command.to_owned()),
+            Some(rest) if rest.starts_with('/') => InputEntry::Text(rest.to_owned()),
+            Some(command) => InputEntry::Command(command.to_owned()),
         })
     }
 
     /// Reads the text up to the mark that ends a block; `text` is its first line.
-    fn block(&mut self, mut text: String) -> Result<Entry, Failure> {
+    fn block(&mut self, mut text: String) -> Result<InputEntry, Failure> {
         loop {
             if let Some(whole) = text.trim_end().strip_suffix(BLOCK) {
                 let whole = whole.strip_prefix('\n').unwrap_or(whole);
                 let whole = whole.strip_suffix('\n').unwrap_or(whole);
-                return Ok(Entry::Text(whole.to_owned()));
+                return Ok(InputEntry::Text(whole.to_owned()));
             }
             match self.line(MORE)? {
-                Entry::Text(line) => {
+                InputEntry::Text(line) => {
                     text.push('\n');
                     text.push_str(&line);
                 }
-                Entry::End => {
+                InputEntry::End => {
                     let fault = format!("the input ended before the {BLOCK} that ends a block");
-                    return Ok(Entry::Fault(fault));
+                    return Ok(InputEntry::Fault(fault));
                 }
                 other => return Ok(other),
             }
         }
     }
 
-    fn line(&mut self, prompt: &str) -> Result<Entry, Failure> {
+    fn line(&mut self, prompt: &str) -> Result<InputEntry, Failure> {
         match self {
             Self::Terminal(lines) => lines.next(prompt),
-            Self::Lines => {
-                let line = reading::line(&mut io::stdin().lock(), MAX_TEXT)?;
-                Ok(line.map_or(Entry::End, |line| {
-                    line.map_or_else(Entry::Fault, Entry::Text)
+            Self::Stdin => {
+                let line = limited_read::line(&mut io::stdin().lock(), MAX_TEXT)?;
+                Ok(line.map_or(InputEntry::End, |line| {
+                    line.map_or_else(InputEntry::Fault, InputEntry::Text)
                 }))
             }
         }
     }
 }
 
-impl Lines {
-    fn next(&mut self, prompt: &str) -> Result<Entry, Failure> {
+impl TerminalLines {
+    fn next(&mut self, prompt: &str) -> Result<InputEntry, Failure> {
         if let Some(terminal) = &self.terminal {
             terminal.listen();
         }
@@ -182,13 +177,13 @@ impl Lines {
         }
         let is_interrupted = self.is_interrupted.swap(false, Ordering::Relaxed);
         match read {
-            Ok(_) if is_interrupted => Ok(Entry::Interrupted),
+            Ok(_) if is_interrupted => Ok(InputEntry::Interrupted),
             Ok(line) => {
                 self.remember(&line);
-                Ok(Entry::Text(line))
+                Ok(InputEntry::Text(line))
             }
-            Err(ReadlineError::Interrupted) => Ok(Entry::Interrupted),
-            Err(ReadlineError::Eof) => Ok(Entry::End),
+            Err(ReadlineError::Interrupted) => Ok(InputEntry::Interrupted),
+            Err(ReadlineError::Eof) => Ok(InputEntry::End),
             Err(error) => Err(error.into()),
         }
     }
@@ -199,10 +194,8 @@ impl Lines {
             return;
         }
         let Some(path) = &self.history else { return };
-        let kept = folder_of_user(path).and_then(|()| {
-            let appended = self.editor.append_history(path);
-            appended.map_err(io::Error::other)
-        });
+        let kept = folder_of_user(path)
+            .and_then(|()| self.editor.append_history(path).map_err(io::Error::other));
         if let Err(error) = kept {
             tracing::warn!("{}: the history is not kept: {error}", path.display());
             self.history = None;

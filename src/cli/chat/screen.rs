@@ -6,12 +6,12 @@
 use std::io::{self, IsTerminal as _, Write as _};
 
 use crate::cli::Failure;
-use crate::cli::output::{self, shown};
+use crate::cli::output::{self, escape_controls};
 use lab_core::engine::AnswerToken;
 
 /// The part of an answer that is being written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+enum AnswerPart {
     Content,
     Reasoning,
     Call,
@@ -19,11 +19,10 @@ enum Part {
 
 /// The terminal, or the streams in its place.
 pub(super) struct Screen {
-    /// Whether stdout has colours.
     pub(super) has_colours: bool,
     /// Whether stderr has colours.
     has_dim: bool,
-    part: Option<Part>,
+    part: Option<AnswerPart>,
     is_line_open: bool,
 }
 
@@ -58,7 +57,7 @@ impl Screen {
     /// Writes text of the answer. It is coloured by the probabilities of its tokens, if they have any.
     pub(super) fn content(&mut self, text: &str, tokens: &[AnswerToken]) -> Result<(), Failure> {
         if !self.has_colours || tokens.iter().all(|token| token.chosen.is_none()) {
-            return self.write(Part::Content, text, "");
+            return self.write(AnswerPart::Content, text, "");
         }
         let (mut bytes, mut least) = (Vec::new(), 0.0_f64);
         for (i, token) in tokens.iter().enumerate() {
@@ -69,32 +68,31 @@ impl Screen {
             // A character may consist of several tokens.
             if i + 1 == tokens.len() || std::str::from_utf8(&bytes).is_ok() {
                 let own = String::from_utf8_lossy(&bytes).into_owned();
-                self.write(Part::Content, &own, colour(least))?;
+                self.write(AnswerPart::Content, &own, colour(least))?;
                 (bytes, least) = (Vec::new(), 0.0);
             }
         }
         Ok(())
     }
 
-    /// Writes text of the reasoning.
     pub(super) fn reasoning(&mut self, text: &str) -> Result<(), Failure> {
-        self.write(Part::Reasoning, text, DIM)
+        self.write(AnswerPart::Reasoning, text, DIM)
     }
 
     /// Writes the start of a tool call.
     pub(super) fn call(&mut self, name: &str) -> Result<(), Failure> {
         self.finish_line()?;
-        self.write(Part::Call, &format!("call {name} "), BOLD)
+        self.write(AnswerPart::Call, &format!("call {name} "), BOLD)
     }
 
     /// Writes text of a call's arguments.
     pub(super) fn arguments(&mut self, text: &str) -> Result<(), Failure> {
-        self.write(Part::Call, text, "")
+        self.write(AnswerPart::Call, text, "")
     }
 
     /// Ends an answer with one line feed.
     pub(super) fn end(&mut self) -> Result<(), Failure> {
-        if self.part == Some(Part::Reasoning) {
+        if self.part == Some(AnswerPart::Reasoning) {
             self.finish_line()?;
         }
         self.is_line_open = false;
@@ -109,21 +107,24 @@ impl Screen {
             true => (DIM, PLAIN),
             false => ("", ""),
         };
-        writeln!(io::stderr().lock(), "{start}[{}]{end}", shown(text))?;
-        Ok(())
-    }
-
-    /// Writes an error.
-    pub(super) fn error(failure: &Failure) -> Result<(), Failure> {
         writeln!(
             io::stderr().lock(),
-            "error: {}",
-            shown(&failure.to_string())
+            "{start}[{}]{end}",
+            escape_controls(text)
         )?;
         Ok(())
     }
 
-    fn write(&mut self, part: Part, text: &str, style: &str) -> Result<(), Failure> {
+    pub(super) fn error(failure: &Failure) -> Result<(), Failure> {
+        writeln!(
+            io::stderr().lock(),
+            "error: {}",
+            escape_controls(&failure.to_string())
+        )?;
+        Ok(())
+    }
+
+    fn write(&mut self, part: AnswerPart, text: &str, style: &str) -> Result<(), Failure> {
         if text.is_empty() {
             return Ok(());
         }
@@ -132,15 +133,15 @@ impl Screen {
             self.part = Some(part);
         }
         self.is_line_open = !text.ends_with('\n');
-        let is_out = part != Part::Reasoning;
+        let is_out = part != AnswerPart::Reasoning;
         let has_style = if is_out {
             self.has_colours
         } else {
             self.has_dim
         };
         let text = match has_style && !style.is_empty() {
-            true => format!("{style}{}{PLAIN}", shown(text)),
-            false => shown(text),
+            true => format!("{style}{}{PLAIN}", escape_controls(text)),
+            false => escape_controls(text),
         };
         if is_out {
             return output::bytes(text.as_bytes());
@@ -156,7 +157,7 @@ impl Screen {
         if !std::mem::take(&mut self.is_line_open) {
             return Ok(());
         }
-        if self.part == Some(Part::Reasoning) {
+        if self.part == Some(AnswerPart::Reasoning) {
             io::stderr().lock().write_all(b"\n")?;
             return Ok(());
         }

@@ -10,18 +10,18 @@ use serde_json::{Map, Value, json};
 use tokio::runtime::Runtime;
 
 use crate::cli::Failure;
-use crate::cli::diffusion::Forming;
-use crate::cli::output::{self, shown};
+use crate::cli::diffusion::DiffusionProgress;
+use crate::cli::output::{self, escape_controls};
 use crate::cli::run::{longer, speed};
-use lab_core::engine::serving::Served;
 use lab_core::engine::{AnswerToken, FinishReason};
-use lab_server::{Piece, Refusal, Reply, ReplyEvent};
+use lab_server::served::ServedModel;
+use lab_server::{CompletionDelta, Refusal, Reply, ReplyEvent};
 
 use super::screen::Screen;
 
 /// A running conversation.
 pub(super) struct Session {
-    pub(super) served: Arc<Served>,
+    pub(super) served: Arc<ServedModel>,
     pub(super) messages: Vec<Value>,
     /// The fields of every request.
     pub(super) fields: Map<String, Value>,
@@ -38,12 +38,12 @@ pub(super) struct Session {
 }
 
 /// A received answer, whole or until it was stopped.
-struct Heard {
+struct ReceivedReply {
     message: Value,
     is_stopped: bool,
 }
 
-impl Heard {
+impl ReceivedReply {
     fn is_empty(&self) -> bool {
         let is_some = |name: &str| {
             let value = self.message.get(name);
@@ -56,24 +56,22 @@ impl Heard {
 }
 
 /// An answer while it is received.
-struct Hearing {
-    forming: Forming,
+struct ReplyStream {
+    progress: DiffusionProgress,
     /// Whether the answer is shown while its denoising steps run. Its pieces are then written at the end.
     is_live: bool,
-    held: Vec<Piece>,
+    held: Vec<CompletionDelta>,
     /// Tokens whose log-probabilities are listed.
     listed: Vec<AnswerToken>,
     /// When its first text arrived.
     begun: Option<Instant>,
 }
 
-/// The role of a message.
 pub(super) fn role(message: &Value) -> &str {
     let role = message.get("role").and_then(Value::as_str);
     role.unwrap_or_default()
 }
 
-/// The calls of a message.
 fn calls(message: &Value) -> &[Value] {
     let calls = message.get("tool_calls").and_then(Value::as_array);
     calls.map_or(&[], Vec::as_slice)
@@ -81,11 +79,8 @@ fn calls(message: &Value) -> &[Value] {
 
 impl Session {
     /// A conversation without messages.
-    ///
-    /// # Errors
-    /// The fields are not allowed in a request.
     pub(super) fn new(
-        served: Arc<Served>,
+        served: Arc<ServedModel>,
         fields: Map<String, Value>,
         is_terminal: bool,
     ) -> Result<Self, Failure> {
@@ -117,16 +112,12 @@ impl Session {
             messages.push(json!({ "role": "user", "content": "x" }));
         }
         fields.insert("messages".into(), messages.into());
-        let checked = self
-            .runtime
-            .block_on(lab_server::check(&self.served, fields));
-        checked.map_err(Failure::msg)
+        self.runtime
+            .block_on(lab_server::check(&self.served, fields))
+            .map_err(Failure::msg)
     }
 
     /// Sets a field of all requests, or removes it if there is no value.
-    ///
-    /// # Errors
-    /// The server would refuse the field.
     pub(super) fn set(&mut self, name: &str, value: Option<Value>) -> Result<(), Failure> {
         let mut fields = self.fields.clone();
         match value {
@@ -166,7 +157,7 @@ impl Session {
     /// The prompt for the next input.
     pub(super) fn prompt(&self) -> String {
         match self.pending() {
-            Some((_, name)) => format!("result of {}> ", shown(&name)),
+            Some((_, name)) => format!("result of {}> ", escape_controls(&name)),
             None => "> ".into(),
         }
     }
@@ -222,16 +213,16 @@ impl Session {
         let before = self.messages.clone();
         change(&mut self.messages);
         let runtime = Rc::clone(&self.runtime);
-        let heard = runtime.block_on(self.hear(is_continued));
-        match heard {
-            Ok(heard) if heard.is_stopped && heard.is_empty() => {
+        let received = runtime.block_on(self.receive(is_continued));
+        match received {
+            Ok(received) if received.is_stopped && received.is_empty() => {
                 self.messages = before;
                 self.screen.note("stopped before anything was said")
             }
-            Ok(heard) => {
+            Ok(received) => {
                 match self.messages.last_mut().filter(|_| is_continued) {
-                    Some(last) => append(last, &heard.message),
-                    None => self.messages.push(heard.message),
+                    Some(last) => append(last, &received.message),
+                    None => self.messages.push(received.message),
                 }
                 Ok(())
             }
@@ -270,28 +261,28 @@ impl Session {
     }
 
     /// Receives an answer and shows it.
-    async fn hear(&mut self, is_continued: bool) -> Result<Heard, Failure> {
-        let forming = Forming::new(false);
-        let is_live = self.served.handle.is_diffusion() && forming.is_shown();
+    async fn receive(&mut self, is_continued: bool) -> Result<ReceivedReply, Failure> {
+        let progress = DiffusionProgress::new(false);
+        let is_live = self.served.handle.is_diffusion() && progress.is_shown();
         let stop = stopped(self.is_terminal);
         tokio::pin!(stop);
         let request = self.request(is_continued, is_live);
         let mut reply: Reply = tokio::select! {
             biased;
-            () = &mut stop => return Ok(Heard { message: Value::Null, is_stopped: true }),
+            () = &mut stop => return Ok(ReceivedReply { message: Value::Null, is_stopped: true }),
             reply = lab_server::reply(&self.served, request) => reply.map_err(|refusal| self.refused(&refusal))?,
         };
-        let mut heard = Hearing {
-            forming,
+        let mut stream = ReplyStream {
+            progress,
             is_live,
             held: Vec::new(),
             listed: Vec::new(),
             begun: None,
         };
-        let ending = self.follow(&mut reply, &mut heard, stop).await;
-        heard.forming.clear();
+        let ending = self.follow(&mut reply, &mut stream, stop).await;
+        stream.progress.clear();
         match ending {
-            Ok(ending) => self.finish(reply, heard, ending),
+            Ok(ending) => self.finish(reply, stream, ending),
             Err(failure) => self.screen.end().and(Err(failure)),
         }
     }
@@ -300,24 +291,24 @@ impl Session {
     async fn follow(
         &mut self,
         reply: &mut Reply,
-        heard: &mut Hearing,
+        stream: &mut ReplyStream,
         mut stop: impl Future<Output = ()> + Unpin,
     ) -> Result<Option<FinishReason>, Failure> {
         loop {
-            let said = tokio::select! {
+            let event = tokio::select! {
                 biased;
                 () = &mut stop => return Ok(None),
-                said = reply.next() => said.map_err(Failure::msg)?,
+                event = reply.next() => event.map_err(Failure::msg)?,
             };
-            heard.begun.get_or_insert_with(Instant::now);
-            match said {
+            stream.begun.get_or_insert_with(Instant::now);
+            match event {
                 None => anyhow::bail!("the engine stopped before the end of the answer"),
                 Some(ReplyEvent::DenoisingStep { fixed, n_masked }) => {
                     let tokenizer = self.served.handle.tokenizer();
-                    heard.forming.step(&fixed, n_masked, tokenizer);
+                    stream.progress.step(&fixed, n_masked, tokenizer);
                 }
-                Some(ReplyEvent::Piece(piece)) if heard.is_live => heard.held.push(piece),
-                Some(ReplyEvent::Piece(piece)) => self.show(&piece, &mut heard.listed)?,
+                Some(ReplyEvent::Piece(piece)) if stream.is_live => stream.held.push(piece),
+                Some(ReplyEvent::Piece(piece)) => self.show(&piece, &mut stream.listed)?,
                 Some(ReplyEvent::Done { reason, usage }) => {
                     self.speed = Some(speed(&usage));
                     return Ok(Some(reason));
@@ -330,12 +321,12 @@ impl Session {
     fn finish(
         &mut self,
         mut reply: Reply,
-        mut heard: Hearing,
+        mut stream: ReplyStream,
         ending: Option<FinishReason>,
-    ) -> Result<Heard, Failure> {
+    ) -> Result<ReceivedReply, Failure> {
         if ending.is_none() {
-            heard.held.extend(reply.stop());
-            let (n, seconds) = (reply.n_tokens(), heard.begun.map(|begun| begun.elapsed()));
+            stream.held.extend(reply.stop());
+            let (n, seconds) = (reply.n_tokens(), stream.begun.map(|begun| begun.elapsed()));
             // As in `speed`, the first token is part of the prefill.
             let rate =
                 n.saturating_sub(1) as f64 / seconds.unwrap_or_default().as_secs_f64().max(1e-6);
@@ -343,11 +334,11 @@ impl Session {
                 "stopped after {n} completion tokens at {rate:.1}/s"
             ));
         }
-        for piece in &heard.held {
-            self.show(piece, &mut heard.listed)?;
+        for piece in &stream.held {
+            self.show(piece, &mut stream.listed)?;
         }
         self.screen.end()?;
-        self.list(&heard.listed)?;
+        self.list(&stream.listed)?;
         match ending {
             None => self.screen.note("stopped")?,
             Some(FinishReason::Length) => self.screen.note("cut at the limit")?,
@@ -357,21 +348,25 @@ impl Session {
             let note = "a call without complete arguments is left out of the conversation";
             self.screen.note(note)?;
         }
-        Ok(Heard {
+        Ok(ReceivedReply {
             message: reply.message(),
             is_stopped: ending.is_none(),
         })
     }
 
-    fn show(&mut self, piece: &Piece, listed: &mut Vec<AnswerToken>) -> Result<(), Failure> {
+    fn show(
+        &mut self,
+        piece: &CompletionDelta,
+        listed: &mut Vec<AnswerToken>,
+    ) -> Result<(), Failure> {
         match piece {
-            Piece::Content(text, tokens) => {
+            CompletionDelta::Content(text, tokens) => {
                 listed.extend(tokens.iter().cloned());
                 self.screen.content(text, tokens)
             }
-            Piece::Reasoning(text) => self.screen.reasoning(text),
-            Piece::Call(_, _, name) => self.screen.call(name),
-            Piece::Arguments(_, text) => self.screen.arguments(text),
+            CompletionDelta::Reasoning(text) => self.screen.reasoning(text),
+            CompletionDelta::Call(_, _, name) => self.screen.call(name),
+            CompletionDelta::Arguments(_, text) => self.screen.arguments(text),
         }
     }
 
@@ -387,7 +382,6 @@ impl Session {
     }
 }
 
-/// Appends a continuation to its message.
 fn append(message: &mut Value, more: &Value) {
     for name in ["reasoning_content", "content"] {
         if let Some(text) = more.get(name).and_then(Value::as_str) {

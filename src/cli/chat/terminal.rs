@@ -1,6 +1,6 @@
 //! The mode of the terminal between two inputs: what is typed meanwhile is neither shown nor lost.
 //!
-//! It stays in the terminal's queue, from which the next inputs are read. Invariant: the mode of before is restored at
+//! It stays in the terminal's queue for the next inputs. Invariant: the former mode is restored at
 //! the end of the conversation, also at a signal that ends the program.
 
 use crate::cli::Failure;
@@ -42,7 +42,7 @@ mod unix {
         };
     }
 
-    /// Restores the mode of before.
+    /// Restores the former mode.
     fn restore(before: &Termios, is_edited: bool) {
         if is_edited {
             control(MARK_NO_PASTES);
@@ -58,9 +58,6 @@ mod unix {
 
     impl Terminal {
         /// Silences the terminal.
-        ///
-        /// # Errors
-        /// The signals cannot be handled.
         pub(in super::super) fn new() -> Result<Option<Self>, Failure> {
             let Ok(before) = tcgetattr(io::stdin()) else {
                 return Ok(None);
@@ -100,7 +97,7 @@ mod unix {
             let _ = tcsetattr(io::stdin(), OptionalActions::Now, &mode);
         }
 
-        /// The mode while a line is read: where lines cannot be edited, that of before.
+        /// The mode while a line is read: the former one if lines cannot be edited.
         pub(in super::super) fn listen(&self) {
             if !self.is_edited {
                 let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.before);
@@ -136,9 +133,6 @@ mod other {
 
     impl Terminal {
         /// Nothing.
-        ///
-        /// # Errors
-        /// Never.
         pub(in super::super) fn new() -> Result<Option<Self>, Failure> {
             Ok(None)
         }

@@ -5,7 +5,7 @@ use clap::Args as ClapArgs;
 use super::super::model::ModelArg;
 use super::super::options::LoadOptions;
 use super::super::{Failure, output};
-use super::{Sequences, findings, json, text};
+use super::{ParallelOption, findings, json, text};
 
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct Args {
@@ -18,7 +18,7 @@ pub(in crate::cli) struct Args {
     #[arg(long)]
     all: bool,
     #[command(flatten)]
-    sequences: Sequences,
+    sequences: ParallelOption,
     #[command(flatten)]
     load: LoadOptions,
 }
@@ -26,7 +26,7 @@ pub(in crate::cli) struct Args {
 pub(in crate::cli) fn run(args: &Args) -> Result<(), Failure> {
     let found = findings(&args.model.source(), &args.sequences, &args.load)?;
     match args.json {
-        true => output::line(serde_json::to_string_pretty(&json::of(&found))?)?,
+        true => output::json(&json::of(&found))?,
         false => output::bytes(text::of(&found, args.all).as_bytes())?,
     }
     if !args.load.model.opening.definitions()?.strict {

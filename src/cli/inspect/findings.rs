@@ -1,29 +1,29 @@
 //! The findings about a model, obtained without loading it: all that are possible, even if it cannot be planned.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use clap::Args;
 
 use super::super::Failure;
-use super::super::options::{Defaults, LoadOptions};
+use super::super::options::{LoadDefaults, LoadOptions};
 use super::super::values::positive;
 use lab_base::chat::template;
 use lab_base::chat::template::{ChatTemplate, Moment};
 use lab_base::tokenizer;
 use lab_base::tokenizer::Tokenizer;
+use lab_base::util::clock::unix_seconds;
 use lab_base::weights;
 use lab_base::weights::{Metadata, TensorInfo, TensorType, Weights};
 use lab_core::arch::Mode;
-use lab_core::engine::serving;
-use lab_core::engine::serving::Pooled;
+use lab_core::engine::PooledOutput;
 use lab_core::model::{DeviceUse, Estimator, MemoryUse, Options};
 use lab_core::models;
 use lab_core::models::lora::Adapter;
-use lab_core::models::{Definitions, Opened, Source, tokenizer_of, unread_keys};
-use lab_core::plan::{Capacity, Plan};
-use lab_inspect::capabilities::{Capability, Subject, capabilities};
-use lab_inspect::describe::{Share, describe, shares};
-use lab_inspect::template_probe::Probe;
+use lab_core::models::{Definitions, ModelSource, OpenedModel, tokenizer_of, unread_keys};
+use lab_core::plan::{CacheCapacity, Plan};
+use lab_inspect::capabilities::{Capability, CapabilityInput, capabilities};
+use lab_inspect::describe::{WeightShare, describe, weight_shares};
+use lab_inspect::template_probe::TemplateProbe;
 
 /// Context lengths for which memory is computed, besides the requested one and that of the training.
 pub(super) const CONTEXTS: [u64; 3] = [2048, 8192, 32768];
@@ -35,8 +35,8 @@ pub(in crate::cli) struct Findings {
     pub(in crate::cli) tensors: Vec<TensorInfo>,
     pub(in crate::cli) tokenizer: Result<Tokenizer, String>,
     /// `None` if the model has no template.
-    pub(in crate::cli) template: Option<Result<Probe, String>>,
-    pub(in crate::cli) planned: Result<Planned, String>,
+    pub(in crate::cli) template: Option<Result<TemplateProbe, String>>,
+    pub(in crate::cli) planned: Result<PlanFindings, String>,
     /// Names of the chat templates, the default one first.
     pub(super) templates: Vec<String>,
     /// Metadata keys that nothing reads.
@@ -45,15 +45,14 @@ pub(in crate::cli) struct Findings {
     pub(in crate::cli) stored: Option<u64>,
 }
 
-/// The findings that follow from a plan.
-pub(in crate::cli) struct Planned {
+pub(in crate::cli) struct PlanFindings {
     pub(in crate::cli) plan: Plan,
     pub(super) description: String,
-    pub(super) shares: Vec<Share>,
+    pub(super) shares: Vec<WeightShare>,
     pub(in crate::cli) options: Options,
     /// Bytes of weights that are read for one token; `None` if no graph could be built.
     pub(super) weights_read: Option<u64>,
-    pub(super) contexts: Vec<Context>,
+    pub(super) contexts: Vec<ContextMemory>,
     /// Memory use with the options; `None` if the model cannot be run with them.
     pub(in crate::cli) memory: Option<MemoryUse>,
     /// Memory use on each device with the configured context; empty if the CPU is the only device.
@@ -62,7 +61,7 @@ pub(in crate::cli) struct Planned {
 }
 
 /// The memory use of a context with the sequences of the options.
-pub(super) struct Context {
+pub(super) struct ContextMemory {
     pub(super) n_ctx: u64,
     /// `None` if the model cannot be run with this context.
     pub(super) memory: Option<MemoryUse>,
@@ -76,7 +75,7 @@ pub(super) struct Context {
 
 /// For how many sequences the memory is planned.
 #[derive(Debug, Args)]
-pub(in crate::cli) struct Sequences {
+pub(in crate::cli) struct ParallelOption {
     /// Number of sequences at the same time for which the memory is computed, as of `bench serve`, 1 or more
     #[arg(
         long,
@@ -88,10 +87,9 @@ pub(in crate::cli) struct Sequences {
     parallel: usize,
 }
 
-/// All findings that are possible.
 pub(in crate::cli) fn findings(
-    source: &Source,
-    sequences: &Sequences,
+    source: &ModelSource,
+    sequences: &ParallelOption,
     load: &LoadOptions,
 ) -> Result<Findings, Failure> {
     // Without `strict`, unread keys are reported and not refused.
@@ -118,7 +116,7 @@ pub(in crate::cli) fn findings(
         }
         Err(broken) => broken,
     };
-    if let Source::File(path) = source
+    if let ModelSource::File(path) = source
         && let Ok(header) = weights::gguf::header(path)
     {
         let tokenizer = Tokenizer::from_metadata(&header.0);
@@ -132,7 +130,6 @@ pub(in crate::cli) fn findings(
     Err(broken.into())
 }
 
-/// The size of tensors.
 fn bytes_of(tensors: &[TensorInfo]) -> u64 {
     tensors
         .iter()
@@ -156,7 +153,7 @@ fn unplanned(
     let tokenizer = tokenizer.map_err(|error| error.to_string());
     Findings {
         template: probe(&metadata, &tokenizer),
-        templates: template::names(&metadata),
+        templates: template::template_names(&metadata),
         unread: Vec::new(),
         label,
         metadata,
@@ -167,17 +164,14 @@ fn unplanned(
     }
 }
 
-fn of_opened(load: &LoadOptions, n_seqs: usize, mut opened: Opened) -> Result<Findings, Failure> {
+fn of_opened(
+    load: &LoadOptions,
+    n_seqs: usize,
+    mut opened: OpenedModel,
+) -> Result<Findings, Failure> {
     load.model.check(&opened)?;
-    let defaults = Defaults {
-        kv_type: TensorType::F16,
-        flash_attn: true,
-        max_ctx: super::super::serve::MAX_CTX,
-        is_cut: false,
-        n_batch: Options::N_BATCH,
-    };
     let requested = load.context(&opened.plan);
-    let resolved = load.resolve(&opened, defaults);
+    let resolved = load.resolve(&opened, LoadDefaults::LOCAL);
     let placed = resolved.and_then(|options| {
         let options = Options {
             n_ctx: options.n_ctx.saturating_mul(n_seqs),
@@ -201,17 +195,19 @@ fn of_opened(load: &LoadOptions, n_seqs: usize, mut opened: Opened) -> Result<Fi
 fn probe(
     metadata: &Metadata,
     tokenizer: &Result<Tokenizer, String>,
-) -> Option<Result<Probe, String>> {
-    let source = template::choose(metadata, None, false).ok().flatten()?;
+) -> Option<Result<TemplateProbe, String>> {
+    let source = template::choose_template(metadata, None, false)
+        .ok()
+        .flatten()?;
     let tokenizer = tokenizer.as_ref().ok();
     let named = |role: fn(&Tokenizer) -> Option<u32>| {
         let text = tokenizer.and_then(|own| own.token_text(role(own)?));
         text.unwrap_or_default().into_owned()
     };
     let (bos, eos) = (named(Tokenizer::bos), named(Tokenizer::eos));
-    let now = Moment::from_unix_seconds(serving::now() as i64);
+    let now = Moment::from_unix_seconds(unix_seconds() as i64);
     let template = ChatTemplate::new(source).map_err(|error| error.to_string());
-    Some(template.map(|template| Probe::new(&template, &bos, &eos, now)))
+    Some(template.map(|template| TemplateProbe::new(&template, &bos, &eos, now)))
 }
 
 /// The findings of a plan. If the weights cannot be loaded, only those that do not need them.
@@ -221,10 +217,10 @@ fn planned(
     options: Options,
     requested: Option<usize>,
     known: &Findings,
-) -> Planned {
-    let mut found = Planned {
+) -> PlanFindings {
+    let mut found = PlanFindings {
         description: describe(&plan),
-        shares: shares(&plan),
+        shares: weight_shares(&plan),
         plan,
         options,
         weights_read: None,
@@ -248,14 +244,14 @@ fn planned(
     let lengths = lengths(plan, requested).into_iter();
     let contexts = lengths.map(|n_ctx| context(plan, &mut estimator, options, n_ctx));
     let contexts = contexts.collect();
-    let subject = Subject {
+    let subject = CapabilityInput {
         plan,
         tokenizer: known.tokenizer.as_ref().map_err(Clone::clone),
         template: match &known.template {
             None => Err("the file has no chat template".to_owned()),
             Some(probed) => probed.as_ref().map_err(Clone::clone),
         },
-        pooled: Pooled::of(plan, &known.metadata),
+        pooled: PooledOutput::of(plan, &known.metadata),
         options,
     };
     let capabilities = capabilities(&subject, &mut estimator);
@@ -264,7 +260,7 @@ fn planned(
     let memory = estimator.memory(options).ok();
     drop(estimator);
     let devices = memory.as_ref().filter(|_| is_placed);
-    Planned {
+    PlanFindings {
         weights_read,
         contexts,
         devices: devices.map_or_else(Vec::new, |memory| memory.devices.clone()),
@@ -283,7 +279,12 @@ fn lengths(plan: &Plan, requested: Option<usize>) -> BTreeSet<u64> {
     all.filter(|n| *n > 0).collect()
 }
 
-fn context(plan: &Plan, estimator: &mut Estimator<'_>, options: &Options, n_ctx: u64) -> Context {
+fn context(
+    plan: &Plan,
+    estimator: &mut Estimator<'_>,
+    options: &Options,
+    n_ctx: u64,
+) -> ContextMemory {
     let n = usize::try_from(n_ctx).unwrap_or(usize::MAX);
     let options = Options {
         n_ctx: n.saturating_mul(options.n_seqs),
@@ -302,7 +303,7 @@ fn context(plan: &Plan, estimator: &mut Estimator<'_>, options: &Options, n_ctx:
     let read = rows.and_then(|rows| rows.checked_add(plan.recurrent_bytes(1)?));
     // Models that read a text as a whole read no single token.
     let read = read.filter(|_| plan.mode == Mode::Causal);
-    Context {
+    ContextMemory {
         n_ctx,
         memory: memory.ok(),
         states: plan.recurrent_bytes(options.n_seqs as u64 + 1),
@@ -313,11 +314,70 @@ fn context(plan: &Plan, estimator: &mut Estimator<'_>, options: &Options, n_ctx:
 
 /// Bytes of a KV cache for one sequence, with keys and values of these types; `None` on overflow.
 pub(in crate::cli) fn cache_bytes(plan: &Plan, n_ctx: u64, types: [TensorType; 2]) -> Option<u64> {
-    let room = Capacity {
+    let room = CacheCapacity {
         n_ctx,
         n_seqs: 1,
         n_batch: Options::N_BATCH as u64,
     };
     let [k, v] = types;
     plan.cache_bytes(room, k, v)
+}
+
+pub(super) fn special_tokens(tokenizer: &Tokenizer) -> Vec<(&'static str, u32)> {
+    let roles = [
+        ("bos", tokenizer.bos()),
+        ("eos", tokenizer.eos()),
+        ("eot", tokenizer.eot()),
+        ("sep", tokenizer.sep()),
+        ("pad", tokenizer.pad()),
+        ("unk", tokenizer.unk()),
+        ("mask", tokenizer.mask()),
+    ];
+    let known = roles.into_iter().filter_map(|(role, id)| Some((role, id?)));
+    known.collect()
+}
+
+/// The sizes of a model's tensors.
+pub(in crate::cli) struct TensorSizes {
+    pub(in crate::cli) n_weights: u64,
+    pub(in crate::cli) bytes: u64,
+    /// Bytes of each type, the largest first.
+    pub(in crate::cli) types: Vec<(&'static str, u64)>,
+    /// Mean number of bits per weight.
+    pub(in crate::cli) bits: f64,
+}
+
+impl TensorSizes {
+    pub(in crate::cli) fn of(tensors: &[TensorInfo]) -> Self {
+        let mut types: BTreeMap<&str, u64> = BTreeMap::new();
+        let (mut n_weights, mut bytes) = (0u64, 0u64);
+        for tensor in tensors {
+            let of_type = types.entry(tensor.ty.name()).or_default();
+            *of_type = of_type.saturating_add(tensor.bytes);
+            n_weights = n_weights.saturating_add(tensor.elements());
+            bytes = bytes.saturating_add(tensor.bytes);
+        }
+        let mut types: Vec<(&str, u64)> = types.into_iter().collect();
+        types.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        Self {
+            n_weights,
+            bytes,
+            types,
+            bits: bytes as f64 * 8.0 / n_weights.max(1) as f64,
+        }
+    }
+}
+
+/// The kind of a tokenizer and the size of its vocabulary, in words.
+pub(in crate::cli) fn tokenizer_text(tokenizer: &Tokenizer) -> String {
+    let kind = tokenizer.kind().unwrap_or("token ids only");
+    format!("{kind}, {} tokens", tokenizer.vocab_len())
+}
+
+/// The element types of keys and values, in words.
+pub(in crate::cli) fn cache_types_text(options: &Options) -> String {
+    match [options.k_type, options.v_type].map(TensorType::name) {
+        [k, v] if k == v => k.to_owned(),
+        [k, v] => format!("{k} and {v}"),
+    }
 }

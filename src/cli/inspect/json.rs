@@ -6,8 +6,8 @@ use serde_json::{Map, Value as Json, json};
 use lab_base::tokenizer::Tokenizer;
 use lab_base::weights::{Array, TensorInfo, TensorType, Value};
 
-use super::text::special_tokens;
-use super::{CONTEXTS, Context, Findings, Planned, cache_bytes};
+use super::findings::special_tokens;
+use super::{CONTEXTS, ContextMemory, Findings, PlanFindings, cache_bytes};
 
 pub(super) fn of(found: &Findings) -> Json {
     let metadata = found.metadata.iter();
@@ -37,7 +37,6 @@ pub(super) fn of(found: &Findings) -> Json {
     })
 }
 
-/// The JSON of a metadata value.
 pub(super) fn value_of(value: &Value) -> Json {
     match value {
         Value::Bool(v) => json!(v),
@@ -74,13 +73,13 @@ fn tokenizer(tokenizer: &Tokenizer) -> Json {
         "kind": tokenizer.kind(),
         "tokens": tokenizer.vocab_len(),
         "special": special.collect::<Map<String, Json>>(),
-        "ends": tokenizer.ends().collect::<Vec<u32>>(),
+        "ends": tokenizer.ends_of_generation().collect::<Vec<u32>>(),
         "adds_bos": tokenizer.adds_bos(),
         "adds_eos": tokenizer.adds_eos(),
     })
 }
 
-fn memory(planned: &Planned) -> Json {
+fn memory(planned: &PlanFindings) -> Json {
     let plan = &planned.plan;
     let caches = CONTEXTS.map(|n| {
         (
@@ -99,7 +98,7 @@ fn memory(planned: &Planned) -> Json {
     })
 }
 
-fn context(context: &Context) -> Json {
+fn context(context: &ContextMemory) -> Json {
     let memory = context.memory.as_ref();
     json!({
         "n_ctx": context.n_ctx,

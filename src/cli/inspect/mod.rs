@@ -9,6 +9,9 @@ mod json;
 mod text;
 
 pub(super) use command::{Args, run};
-pub(super) use findings::{Findings, Planned, Sequences, cache_bytes, findings};
+pub(super) use findings::{
+    Findings, ParallelOption, PlanFindings, TensorSizes, cache_bytes, cache_types_text, findings,
+    tokenizer_text,
+};
 
-use findings::{CONTEXTS, Context};
+use findings::{CONTEXTS, ContextMemory};

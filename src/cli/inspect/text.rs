@@ -5,12 +5,12 @@
 
 use lab_base::tokenizer::Tokenizer;
 use lab_base::util::wording::{bytes, count, escaped, percent};
-use lab_base::weights::{TensorInfo, TensorType, Value};
-use lab_core::models::few;
-use lab_inspect::template_probe::{Probe, Probed};
+use lab_base::weights::{TensorInfo, Value};
+use lab_core::models::abbreviated;
+use lab_inspect::template_probe::{ProbeResult, TemplateProbe};
 
-use super::{Context, Findings, Planned, json};
-use crate::cli::doctor::Sizes;
+use super::findings::{TensorSizes, cache_types_text, special_tokens, tokenizer_text};
+use super::{ContextMemory, Findings, PlanFindings, json};
 use crate::cli::plan::device_line;
 
 /// Width of the page, in characters.
@@ -146,7 +146,7 @@ fn about(page: &mut Page, found: &Findings) {
 
 /// The number of weights, and their types.
 fn weights(tensors: &[TensorInfo]) -> String {
-    let of = Sizes::of(tensors);
+    let of = TensorSizes::of(tensors);
     if of.n_weights == 0 {
         return "none".into();
     }
@@ -158,7 +158,7 @@ fn weights(tensors: &[TensorInfo]) -> String {
 }
 
 /// The sizes of tensors by their use.
-fn by_use(planned: &Planned) -> Vec<Vec<String>> {
+fn by_use(planned: &PlanFindings) -> Vec<Vec<String>> {
     let whole = planned.plan.weight_bytes().max(1);
     let shares = planned.shares.iter().map(|share| {
         let types = share.types.iter();
@@ -170,14 +170,14 @@ fn by_use(planned: &Planned) -> Vec<Vec<String>> {
     shares.collect()
 }
 
-fn unused(page: &mut Page, found: &Findings, planned: &Planned) {
+fn unused(page: &mut Page, found: &Findings, planned: &PlanFindings) {
     let all = [
         ("nothing expects", &planned.plan.unclaimed),
         ("nothing reads the keys", &found.unread),
     ];
     for (what, names) in all.iter().filter(|(_, names)| !names.is_empty()) {
         let names: Vec<String> = names.iter().map(|name| clip(name)).collect();
-        page.paragraph(&format!("{what}: {}", few(&names)));
+        page.paragraph(&format!("{what}: {}", abbreviated(&names)));
     }
 }
 
@@ -205,27 +205,11 @@ fn tokenizer(found: &Result<Tokenizer, String>) -> String {
         Ok(tokenizer) => tokenizer,
         Err(error) => return clip(error),
     };
-    let kind = tokenizer.kind().unwrap_or("token ids only");
-    let mut text = format!("{kind}, {} tokens", tokenizer.vocab_len());
+    let mut text = tokenizer_text(tokenizer);
     let bos = tokenizer.adds_bos().then_some("; begins texts with BOS");
     let eos = tokenizer.adds_eos().then_some("; ends them with EOS");
     text.extend(bos.into_iter().chain(eos));
     text
-}
-
-/// The tokens that have a role.
-pub(super) fn special_tokens(tokenizer: &Tokenizer) -> Vec<(&'static str, u32)> {
-    let roles = [
-        ("bos", tokenizer.bos()),
-        ("eos", tokenizer.eos()),
-        ("eot", tokenizer.eot()),
-        ("sep", tokenizer.sep()),
-        ("pad", tokenizer.pad()),
-        ("unk", tokenizer.unk()),
-        ("mask", tokenizer.mask()),
-    ];
-    let known = roles.into_iter().filter_map(|(role, id)| Some((role, id?)));
-    known.collect()
 }
 
 fn special(tokenizer: &Tokenizer) -> String {
@@ -234,13 +218,18 @@ fn special(tokenizer: &Tokenizer) -> String {
         let text: String = text.chars().take(20).collect();
         format!("{} {id} {}", role.to_uppercase(), escaped(&text))
     });
-    let ends = Vec::from_iter(tokenizer.ends().take(SHOWN).map(|id| id.to_string()));
+    let ends = Vec::from_iter(
+        tokenizer
+            .ends_of_generation()
+            .take(SHOWN)
+            .map(|id| id.to_string()),
+    );
     let ends = (!ends.is_empty()).then(|| format!("answers end at {}", ends.join(", ")));
     roles.chain(ends).collect::<Vec<String>>().join(", ")
 }
 
 /// The features of the chat template, in up to three rows.
-fn template(probe: &Probe) -> Vec<Vec<String>> {
+fn template(probe: &TemplateProbe) -> Vec<Vec<String>> {
     let probes = [
         ("user", &probe.user),
         ("system", &probe.system),
@@ -251,16 +240,16 @@ fn template(probe: &Probe) -> Vec<Vec<String>> {
         ("results of tools", &probe.tool_results),
         ("thoughts", &probe.thoughts),
     ];
-    let those = |wanted: fn(&Probed) -> bool| -> Vec<&str> {
+    let those = |wanted: fn(&ProbeResult) -> bool| -> Vec<&str> {
         let fitting = probes.iter().filter(|(_, probed)| wanted(probed));
         fitting.map(|(name, _)| *name).collect()
     };
-    let mut shows = those(Probed::is_yes).join(", ");
+    let mut shows = those(ProbeResult::is_yes).join(", ");
     if !probe.switches.is_empty() {
         shows.push_str(&format!("; set by {}", probe.switches.join(", ")));
     }
     let mut rows = vec![row("template", format!("shows {shows}"))];
-    let mut lacks = those(|probed| *probed == Probed::Ignored);
+    let mut lacks = those(|probed| *probed == ProbeResult::Ignored);
     lacks.extend((!probe.opens_answer).then_some("where the answer begins"));
     lacks.extend((!probe.continues).then_some("an answer to be continued"));
     if !lacks.is_empty() {
@@ -268,26 +257,24 @@ fn template(probe: &Probe) -> Vec<Vec<String>> {
     }
     let refusals = probes.iter().filter_map(|(name, probed)| match probed {
         // Requests with parts are served: the parts are joined for such a template.
-        Probed::Refused(_) if std::ptr::eq(*probed, &probe.parts) => {
+        ProbeResult::Refused(_) if std::ptr::eq(*probed, &probe.parts) => {
             Some(format!("gets {name} as one text"))
         }
-        Probed::Refused(error) => Some(format!("refuses {name}: {}", clip(&error.to_string()))),
+        ProbeResult::Refused(error) => {
+            Some(format!("refuses {name}: {}", clip(&error.to_string())))
+        }
         _ => None,
     });
     rows.extend(refusals.take(2).map(|text| row("", text)));
     rows
 }
 
-fn memory(page: &mut Page, planned: &Planned) {
+fn memory(page: &mut Page, planned: &PlanFindings) {
     if planned.contexts.is_empty() {
         return;
     }
     let options = &planned.options;
-    let [k, v] = [options.k_type, options.v_type].map(TensorType::name);
-    let types = match k == v {
-        true => k.to_owned(),
-        false => format!("{k} and {v}"),
-    };
+    let types = cache_types_text(options);
     let sequences = match options.n_seqs {
         1 => "one sequence".to_owned(),
         n => format!("{n} sequences"),
@@ -303,7 +290,7 @@ fn memory(page: &mut Page, planned: &Planned) {
     }
 }
 
-fn amounts(planned: &Planned, context: &Context) -> Vec<String> {
+fn amounts(planned: &PlanFindings, context: &ContextMemory) -> Vec<String> {
     let n_ctx = context.n_ctx.to_string();
     let Some(memory) = &context.memory else {
         return vec![n_ctx, "refused".to_owned()];
@@ -324,7 +311,7 @@ fn amounts(planned: &Planned, context: &Context) -> Vec<String> {
     vec![n_ctx, bytes(weights), cache, states, scratch, all, read]
 }
 
-fn capabilities(page: &mut Page, planned: &Planned) {
+fn capabilities(page: &mut Page, planned: &PlanFindings) {
     page.title("here");
     let rows = planned.capabilities.iter().map(|own| {
         let can = if own.can { "yes" } else { "no" };

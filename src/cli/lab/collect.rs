@@ -18,19 +18,19 @@ use crate::cli::model::ModelArg;
 use crate::cli::options::{LoadOptions, progress_bar};
 use crate::cli::output::{self, ForceOption, OutputPlace, at};
 use crate::cli::values::{byte_count, positive, tokens};
+use lab_base::util::atomic_file;
+use lab_base::util::atomic_file::OutputPath;
 use lab_base::util::inputs::{forget_input, refuse_input};
+use lab_base::util::limited_read;
+use lab_base::util::limited_read::MAX_TEXT;
 use lab_base::util::moments::Moments;
-use lab_base::util::reading;
-use lab_base::util::reading::MAX_TEXT;
-use lab_base::util::writing;
-use lab_base::util::writing::Target;
-use lab_core::arch::Parts;
+use lab_core::arch::PointParts;
 use lab_core::artifacts::arrays;
-use lab_core::artifacts::arrays::{Elements, Format, Named};
-use lab_core::engine::{Captured, LabResult, Reduce};
+use lab_core::artifacts::arrays::{ArrayFormat, Elements, NamedArray};
+use lab_core::engine::{CapturedPoint, LabResult, Reduction};
 
-use super::prompt_lines::Lines;
-use super::prompts::{Asking, Bounds, PlanOptions, plan};
+use super::prompt_lines::PromptLines;
+use super::runner::{LabRunner, PlanOptions, RunLimits, plan};
 
 const INDEX: &str = "index.json";
 const LOCK: &str = "lock";
@@ -77,7 +77,7 @@ pub(in crate::cli) struct CollectArgs {
 
 /// The identity of a collection. Two runs into one folder must have the same.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Subject {
+struct CollectionIdentity {
     model: String,
     model_sha256: String,
     definition_sha256: String,
@@ -100,11 +100,10 @@ struct Shard {
     rows: BTreeMap<String, usize>,
 }
 
-/// The index of the folder.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Index {
+struct CollectionIndex {
     #[serde(flatten)]
-    subject: Subject,
+    subject: CollectionIdentity,
     /// Whether all prompts were processed.
     complete: bool,
     /// The file with the mean of each value over all rows, and its covariance.
@@ -112,7 +111,7 @@ struct Index {
     shards: Vec<Shard>,
 }
 
-impl Index {
+impl CollectionIndex {
     /// Number of prompts whose values were written.
     fn n_done(&self) -> usize {
         self.shards.iter().map(|shard| shard.prompts).sum()
@@ -120,7 +119,7 @@ impl Index {
 }
 
 /// The values of one point that were not written yet.
-struct Buffer {
+struct ValueBuffer {
     name: String,
     /// Dimensions of a row, slowest first.
     row: Vec<u64>,
@@ -131,23 +130,22 @@ struct Buffer {
     prompts: Vec<u32>,
 }
 
-/// A running collection.
-struct Collecting<'a> {
+struct Collection<'a> {
     folder: &'a Path,
-    index: Index,
-    buffers: Vec<Buffer>,
+    index: CollectionIndex,
+    buffers: Vec<ValueBuffer>,
     /// Moments by the name of the value. Features of rows have none.
     moments: BTreeMap<String, Moments>,
     n_buffered: usize,
 }
 
-impl Collecting<'_> {
-    fn add(&mut self, asking: &Asking, result: &LabResult) -> Result<(), Failure> {
+impl Collection<'_> {
+    fn add(&mut self, runner: &LabRunner, result: &LabResult) -> Result<(), Failure> {
         let prompt = self.index.n_done() + self.n_buffered;
         self.n_buffered += 1;
-        let all = asking.request.captured(result);
+        let all = runner.request.captured(result);
         if self.buffers.is_empty() {
-            self.buffers = all.iter().map(Buffer::new).collect();
+            self.buffers = all.iter().map(ValueBuffer::new).collect();
         }
         let is_full = self.index.subject.covariance;
         for (buffer, (name, captured, _)) in self.buffers.iter_mut().zip(&all) {
@@ -156,7 +154,7 @@ impl Collecting<'_> {
             buffer.elements.extend_from_slice(&captured.elements);
             buffer.places.extend_from_slice(&captured.places);
             // A value that was computed from all rows of a prompt has no position.
-            let is_one = matches!(captured.reduce, Reduce::Mean | Reduce::Max);
+            let is_one = matches!(captured.reduce, Reduction::Mean | Reduction::Max);
             match is_one {
                 true => buffer.positions.extend(std::iter::repeat_n(NO_POSITION, n)),
                 false => buffer.positions.extend_from_slice(&captured.positions),
@@ -195,7 +193,8 @@ impl Collecting<'_> {
                     .map(|b| (b.name.clone(), b.prompts.len()))
                     .collect(),
             };
-            let arrays: Vec<Named<'_>> = self.buffers.iter().flat_map(Buffer::arrays).collect();
+            let arrays: Vec<NamedArray<'_>> =
+                self.buffers.iter().flat_map(ValueBuffer::arrays).collect();
             self.write(&shard.file, &arrays)?;
             drop(arrays);
             let statistics = format!("{STATISTICS}{at:05}.safetensors");
@@ -218,7 +217,7 @@ impl Collecting<'_> {
         Ok(())
     }
 
-    fn write(&self, name: &str, arrays: &[Named<'_>]) -> Result<(), Failure> {
+    fn write(&self, name: &str, arrays: &[NamedArray<'_>]) -> Result<(), Failure> {
         let path = self.folder.join(name);
         let subject = &self.index.subject;
         let texts = [
@@ -232,9 +231,9 @@ impl Collecting<'_> {
             .into_iter()
             .map(|(name, text)| (name.to_owned(), text.into()));
         // An interrupted run may have left a file that the index does not name.
-        let target = Target::replacing(&path);
-        let written = arrays::write(target, Format::Safetensors, arrays, &texts.collect());
-        written.map_err(|error| at(&path, &error))
+        let target = OutputPath::replacing(&path);
+        let written = arrays::write(target, ArrayFormat::Safetensors, arrays, &texts.collect());
+        written.map_err(|error| at(&path, error))
     }
 
     fn write_statistics(&self, name: &str) -> Result<(), Failure> {
@@ -245,7 +244,7 @@ impl Collecting<'_> {
         let mut all = Vec::new();
         for ((name, n, covariance), moments) in computed.iter().zip(self.moments.values()) {
             let width = moments.mean().len() as u64;
-            let named = |what: &str, shape: Vec<u64>, elements| Named {
+            let named = |what: &str, shape: Vec<u64>, elements| NamedArray {
                 name: format!("{name}.{what}"),
                 shape,
                 elements: Elements::F64(elements),
@@ -274,14 +273,13 @@ impl Collecting<'_> {
     fn write_index(&self) -> Result<(), Failure> {
         let path = self.folder.join(INDEX);
         let text = serde_json::to_vec_pretty(&self.index)?;
-        let written = writing::write(Target::replacing(&path), &text);
-        written.map_err(|error| at(&path, &error))
+        atomic_file::write(OutputPath::replacing(&path), &text).map_err(|error| at(&path, error))
     }
 }
 
-impl Buffer {
+impl ValueBuffer {
     /// An empty buffer for a value; its name and shape come from the first capture.
-    fn new((name, captured, is_half): &(String, Cow<'_, Captured>, bool)) -> Self {
+    fn new((name, captured, is_half): &(String, Cow<'_, CapturedPoint>, bool)) -> Self {
         Self {
             name: name.clone(),
             row: captured.shape.iter().rev().copied().collect(),
@@ -294,10 +292,10 @@ impl Buffer {
     }
 
     /// The arrays of the buffer: the rows, and for each row its prompt and its position, 2^31 - 1 for none.
-    fn arrays(&self) -> Vec<Named<'_>> {
+    fn arrays(&self) -> Vec<NamedArray<'_>> {
         let n = self.prompts.len() as u64;
         let rows: Vec<u64> = [n].into_iter().chain(self.row.iter().copied()).collect();
-        let named = |name: String, shape: Vec<u64>, elements| Named {
+        let named = |name: String, shape: Vec<u64>, elements| NamedArray {
             name,
             shape,
             elements,
@@ -331,13 +329,13 @@ impl Buffer {
 }
 
 /// Refuses plans whose values are not rows of one width, and statistics that need too much memory.
-fn check(args: &CollectArgs, asking: &Asking) -> Result<(), Failure> {
-    let points = asking.served.handle.points();
+fn check(args: &CollectArgs, runner: &LabRunner) -> Result<(), Failure> {
+    let points = runner.served.handle.points();
     let mut n_bytes = 0u64;
-    for pattern in asking.request.patterns() {
+    for pattern in runner.request.patterns() {
         for at in points.find(pattern)? {
             let point = &points.all[at];
-            if point.spec.parts == Parts::Pairs {
+            if point.spec.parts == PointParts::Pairs {
                 let path = &point.path;
                 anyhow::bail!(
                     "`{path}`: rows of attention weights differ in their length; `bench lab run` captures them"
@@ -370,16 +368,15 @@ fn remove(folder: &Path) -> Result<(), Failure> {
     }
     let each = |act: &dyn Fn(&Path) -> std::io::Result<()>| {
         let mut all = own.iter();
-        all.try_for_each(|path| act(path).map_err(|error| at(path, &error)))
+        all.try_for_each(|path| act(path).map_err(|error| at(path, error)))
     };
     each(&refuse_input)?;
     each(&|path| fs::remove_file(path))
 }
 
-/// The index of the folder, if it has the same subject.
-fn found(folder: &Path, subject: &Subject) -> Result<Option<Index>, Failure> {
+fn found(folder: &Path, subject: &CollectionIdentity) -> Result<Option<CollectionIndex>, Failure> {
     let path = folder.join(INDEX);
-    let text = match reading::text(&path, MAX_TEXT) {
+    let text = match limited_read::text(&path, MAX_TEXT) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let mut others = fs::read_dir(folder)?.flatten();
@@ -395,7 +392,8 @@ fn found(folder: &Path, subject: &Subject) -> Result<Option<Index>, Failure> {
     };
     forget_input(&path);
     let at = |what: &str| anyhow::anyhow!("{}: {what}", path.display());
-    let index: Index = serde_json::from_str(&text).map_err(|error| at(&error.to_string()))?;
+    let index: CollectionIndex =
+        serde_json::from_str(&text).map_err(|error| at(&error.to_string()))?;
     if index.subject != *subject {
         if index.shards.is_empty() {
             return Ok(None);
@@ -416,27 +414,27 @@ pub(super) fn run(args: &CollectArgs) -> Result<(), Failure> {
             "{path}: `{other}` is not supported by `bench lab collect`; expected a plan without `lens` and `attribution`"
         );
     }
-    let mut lines = Lines::open(&args.prompts, true)?;
+    let mut lines = PromptLines::open(&args.prompts, true)?;
     let mut n_prompts = 0;
     while lines.line()?.is_some() {
         n_prompts += 1;
     }
     let digest = lines.hash.take().unwrap_or_default().finalize();
-    let bounds = Bounds {
+    let bounds = RunLimits {
         n_parallel: args.parallel,
         lab_bytes: args.values.bytes.lab_bytes,
     };
-    let asking = Asking::start(
+    let runner = LabRunner::start(
         &args.load,
         &args.model.source(),
         plan.clone(),
         &args.values.lab_vectors,
         bounds,
     )?;
-    check(args, &asking)?;
-    let identity = asking.served.identity.clone();
-    let subject = Subject {
-        model: asking.served.name.clone(),
+    check(args, &runner)?;
+    let identity = runner.served.identity.clone();
+    let subject = CollectionIdentity {
+        model: runner.served.name.clone(),
         model_sha256: identity.model,
         definition_sha256: identity.definition,
         types: identity.types,
@@ -446,11 +444,11 @@ pub(super) fn run(args: &CollectArgs) -> Result<(), Failure> {
         covariance: args.covariance,
         plan,
     };
-    fs::create_dir_all(&args.output).map_err(|error| at(&args.output, &error))?;
+    fs::create_dir_all(&args.output).map_err(|error| at(&args.output, error))?;
     let folder = args.output.display();
     let lock = args.output.join(LOCK);
     let opened = File::options().append(true).create(true).open(&lock);
-    let lock = opened.map_err(|error| at(&lock, &error))?;
+    let lock = opened.map_err(|error| at(&lock, error))?;
     if lock.try_lock().is_err() {
         anyhow::bail!("{folder}: another command collects into it");
     }
@@ -458,7 +456,7 @@ pub(super) fn run(args: &CollectArgs) -> Result<(), Failure> {
         true => remove(&args.output).map(|()| None)?,
         false => found(&args.output, &subject)?,
     };
-    let index = index.unwrap_or_else(|| Index {
+    let index = index.unwrap_or_else(|| CollectionIndex {
         subject,
         complete: false,
         statistics: None,
@@ -469,7 +467,7 @@ pub(super) fn run(args: &CollectArgs) -> Result<(), Failure> {
         None => BTreeMap::new(),
     };
     let n_done = index.n_done();
-    let mut collecting = Collecting {
+    let mut collecting = Collection {
         folder: &args.output,
         index,
         buffers: Vec::new(),
@@ -479,20 +477,20 @@ pub(super) fn run(args: &CollectArgs) -> Result<(), Failure> {
     // From here on, an interrupted run can be resumed.
     collecting.write_index()?;
     collecting.remove_old_statistics()?;
-    let mut lines = Lines::open(&args.prompts, false)?;
+    let mut lines = PromptLines::open(&args.prompts, false)?;
     for _ in 0..n_done {
         lines.line()?;
     }
-    let bar = progress_bar("collecting", &asking.served.name);
+    let bar = progress_bar("collecting", &runner.served.name);
     bar.set_style(
         indicatif::ProgressStyle::with_template("{prefix} {msg} {bar:30} {pos}/{len} {eta}")
             .unwrap_or_else(|_| indicatif::ProgressStyle::default_bar()),
     );
     bar.set_length(n_prompts as u64);
     bar.set_position(n_done as u64);
-    let prompts = std::iter::from_fn(|| lines.tokens(&asking).transpose());
-    asking.each(n_done, prompts, args.max_tokens, |result| {
-        collecting.add(&asking, &result)?;
+    let prompts = std::iter::from_fn(|| lines.tokens(&runner).transpose());
+    runner.each(n_done, prompts, args.max_tokens, |result| {
+        collecting.add(&runner, &result)?;
         bar.inc(1);
         match collecting.n_bytes() >= args.shard_bytes {
             true => collecting.flush(false),

@@ -11,12 +11,13 @@ use crate::cli::model::ModelArg;
 use crate::cli::options::LoadOptions;
 use crate::cli::output::{self, ForceOption, OutputFile};
 use crate::cli::values::positive;
+use lab_base::util::atomic_file;
 use lab_base::util::directions::{Mean, principal};
-use lab_base::util::writing;
 use lab_core::artifacts::vectors;
+use lab_inspect::pictures::layer_of;
 
-use super::prompts::{Asking, Bounds, BytesOption};
 use super::read_text;
+use super::runner::{BytesOption, LabRunner, RunLimits};
 
 /// How directions are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -27,9 +28,8 @@ enum Method {
     Pca,
 }
 
-/// What is read of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Row {
+enum PromptRow {
     /// The hidden state of its last token.
     Last,
     /// The mean of those of all its tokens.
@@ -51,7 +51,7 @@ pub(in crate::cli) struct DirectionArgs {
     method: Method,
     /// Hidden state of a prompt: that of its last token, or the mean of all tokens
     #[arg(long, default_value = "last", value_name = "last|mean")]
-    row: Row,
+    row: PromptRow,
     /// File to write: NAME.gguf (a control vector, also for llama.cpp) or NAME.safetensors
     #[arg(short, long, value_name = "FILE")]
     output: OutputFile,
@@ -85,16 +85,6 @@ fn prompts(path: &Path) -> Result<Vec<String>, Failure> {
     }
 }
 
-/// The layer of a captured value.
-fn layer_of(point: &str) -> Option<u64> {
-    point
-        .strip_prefix("layers.")?
-        .split('.')
-        .next()?
-        .parse()
-        .ok()
-}
-
 pub(super) fn run(args: &DirectionArgs) -> Result<(), Failure> {
     let is_gguf = args
         .output
@@ -115,16 +105,18 @@ pub(super) fn run(args: &DirectionArgs) -> Result<(), Failure> {
         anyhow::bail!("--method pca: {n} positive and {m} negative prompts are not pairs");
     }
     let capture = match args.row {
-        Row::Last => json!({ "point": "layers.*.out", "positions": "last" }),
-        Row::Mean => json!({ "point": "layers.*.out", "positions": "prompt", "reduce": "mean" }),
+        PromptRow::Last => json!({ "point": "layers.*.out", "positions": "last" }),
+        PromptRow::Mean => {
+            json!({ "point": "layers.*.out", "positions": "prompt", "reduce": "mean" })
+        }
     };
     let plan = serde_json::Map::from_iter([("captures".to_owned(), json!([capture]))]);
-    let bounds = Bounds {
+    let bounds = RunLimits {
         n_parallel: args.parallel,
         lab_bytes: args.bytes.lab_bytes,
     };
-    let asking = Asking::start(&args.load, &args.model.source(), plan, &[], bounds)?;
-    let points = asking.served.handle.points();
+    let runner = LabRunner::start(&args.load, &args.model.source(), plan, &[], bounds)?;
+    let points = runner.served.handle.points();
     let widths = points.find("layers.*.out").unwrap_or_default();
     let width: u64 = widths.iter().map(|at| points.all[*at].width()).sum();
     if args.method == Method::Pca {
@@ -144,8 +136,8 @@ pub(super) fn run(args: &DirectionArgs) -> Result<(), Failure> {
         .zip(&mut means)
         .zip(&mut rows)
     {
-        let tokens = side.iter().map(|prompt| asking.encode(prompt));
-        asking.each(0, tokens, 0, |result| {
+        let tokens = side.iter().map(|prompt| runner.encode(prompt));
+        runner.each(0, tokens, 0, |result| {
             for captured in result.captures {
                 let Some(layer) = layer_of(&captured.point) else {
                     continue;
@@ -172,10 +164,10 @@ pub(super) fn run(args: &DirectionArgs) -> Result<(), Failure> {
     let by_layer: BTreeMap<u64, Vec<f32>> = by_layer.collect();
     vectors::write(
         args.force.target(&args.output),
-        &asking.served.info.arch,
+        &runner.served.info.arch,
         &by_layer,
     )?;
-    if writing::is_stdout(&args.output) {
+    if atomic_file::is_stdout(&args.output) {
         return Ok(());
     }
     let n = by_layer.len() - usize::from(is_gguf && by_layer.contains_key(&0));

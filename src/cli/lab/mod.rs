@@ -4,24 +4,24 @@ mod collect;
 mod direction;
 mod pictures;
 mod prompt_lines;
-mod prompts;
 mod run;
+mod runner;
 
 use std::path::{Path, PathBuf};
 
 use clap::{Args as ClapArgs, Subcommand};
 use serde_json::json;
 
-use lab_base::util::reading;
 use lab_base::weights::TensorType;
 use lab_core::model::Options;
-use lab_core::models::{Opened, tokenizer_of};
+use lab_core::models::{OpenedModel, tokenizer_of};
 use lab_inspect::drift;
 use lab_inspect::drift::Drift;
 
 use super::compare::{PathOption, parse_path_option};
+use super::input_file::read_at_most;
 use super::model::TwoModels;
-use super::options::{Defaults, LoadOptions};
+use super::options::{LoadDefaults, LoadOptions};
 use super::values::{matrix_type, some_tokens};
 use super::{Failure, output};
 
@@ -50,7 +50,7 @@ pub(super) enum Command {
 
 /// The text that a command reads.
 #[derive(Debug, ClapArgs)]
-struct TextOptions {
+struct PromptOptions {
     /// The prompt as text
     #[arg(long, visible_alias = "prompt", value_name = "TEXT", conflicts_with_all = ["file", "tokens"])]
     text: Option<String>,
@@ -63,27 +63,40 @@ struct TextOptions {
 }
 
 /// The text that a command reads.
-enum Text {
+enum Prompt {
     Written(String),
     Tokens(Vec<u32>),
 }
 
-impl TextOptions {
-    fn read(&self) -> Result<Text, Failure> {
+impl Prompt {
+    /// Its tokens; `encode` encodes a text.
+    fn tokens(
+        self,
+        encode: impl FnOnce(&str) -> Result<Vec<u32>, Failure>,
+    ) -> Result<Vec<u32>, Failure> {
+        match self {
+            Self::Tokens(tokens) => Ok(tokens),
+            Self::Written(text) => encode(&text),
+        }
+    }
+}
+
+impl PromptOptions {
+    fn read(&self) -> Result<Prompt, Failure> {
         Ok(match (&self.text, &self.file) {
-            (Some(text), _) => Text::Written(text.clone()),
-            (None, Some(path)) => Text::Written(read_text(path)?),
+            (Some(text), _) => Prompt::Written(text.clone()),
+            (None, Some(path)) => Prompt::Written(read_text(path)?),
             (None, None) if self.tokens.is_empty() => {
                 anyhow::bail!("there is no text: --text, --file or --tokens gives one")
             }
-            (None, None) => Text::Tokens(self.tokens.clone()),
+            (None, None) => Prompt::Tokens(self.tokens.clone()),
         })
     }
 }
 
-/// The text of a file.
+/// The text of a file of prompts, of a lab plan or of a response.
 fn read_text(path: &Path) -> Result<String, Failure> {
-    reading::text(path, MAX_TEXT).map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))
+    read_at_most(path, 16 << 20)
 }
 
 #[derive(Debug, ClapArgs)]
@@ -98,7 +111,7 @@ pub(super) struct DriftArgs {
     #[command(flatten)]
     named: TwoModels,
     #[command(flatten)]
-    text: TextOptions,
+    text: PromptOptions,
     /// Maximum number of prompt tokens, 1 or more; the rest is cut off
     #[arg(long, default_value = "512", value_name = "N", value_parser = some_tokens)]
     max_tokens: usize,
@@ -131,28 +144,16 @@ pub(super) fn run(command: &Command) -> Result<(), Failure> {
     }
 }
 
-/// Maximum size of a text, in bytes.
-const MAX_TEXT: u64 = 16 << 20;
-
 /// The tokens that both models read.
-fn tokens(args: &DriftArgs, opened: &mut Opened) -> Result<Vec<u32>, Failure> {
-    match args.text.read()? {
-        Text::Tokens(tokens) => Ok(tokens),
-        Text::Written(text) => {
-            let tokenizer = tokenizer_of(opened.vocabulary.take(), &opened.weights)?;
-            Ok(tokenizer.encode(&text, true, false)?)
-        }
-    }
+fn tokens(args: &DriftArgs, opened: &mut OpenedModel) -> Result<Vec<u32>, Failure> {
+    args.text.read()?.tokens(|text| {
+        let tokenizer = tokenizer_of(opened.vocabulary.take(), &opened.weights)?;
+        Ok(tokenizer.encode(text, true, false)?)
+    })
 }
 
-fn options(args: &DriftArgs, opened: &Opened, n: usize) -> Result<Options, Failure> {
-    let defaults = Defaults {
-        kv_type: TensorType::F32,
-        flash_attn: false,
-        max_ctx: usize::MAX,
-        is_cut: false,
-        n_batch: n,
-    };
+fn options(args: &DriftArgs, opened: &OpenedModel, n: usize) -> Result<Options, Failure> {
+    let defaults = LoadDefaults::exact(n);
     Ok(Options {
         n_ctx: n.next_multiple_of(256),
         n_ctx_seq: args.load.context(&opened.plan).unwrap_or(n),
@@ -180,7 +181,7 @@ fn drift(args: &DriftArgs) -> Result<(), Failure> {
             true => args.load.load(opened, options_of_a)?,
             false => LoadOptions::load_placed(opened, options_of_a)?,
         };
-        drift::computed(&mut model, &tokens)?
+        drift::layer_states(&mut model, &tokens)?
     };
     let opened = args.load.open(b.as_ref().unwrap_or(&a))?;
     let opened = match args.b_type {
@@ -204,15 +205,12 @@ fn drift(args: &DriftArgs) -> Result<(), Failure> {
     let mut model = args.load.load(opened, options)?;
     let found = drift::drift(&mut model, &tokens, &reference)?;
     match args.json {
-        true => output::line(serde_json::to_string_pretty(&to_json(
-            &found,
-            tokens.len(),
-        ))?),
-        false => output::line(to_text(&found, tokens.len())),
+        true => output::json(&to_json(&found, tokens.len())),
+        false => output::line(to_text(&found)),
     }
 }
 
-fn to_text(found: &Drift, n_tokens: usize) -> String {
+fn to_text(found: &Drift) -> String {
     let mut text = format!("{:32} {:>9} {:>9}\n", "value", "NMSE", "own");
     // A layer is marked if it adds more than four times the median error.
     let mut owns: Vec<f64> = found.layers.iter().filter_map(|layer| layer.own).collect();
@@ -233,33 +231,20 @@ fn to_text(found: &Drift, n_tokens: usize) -> String {
     }
     text.push_str(&format!("{:32} {:9.1e}", "logits", found.logits));
     if let Some(kl) = &found.divergence {
-        text.push_str(&format!(
-            "\nKL divergence over {n_tokens} positions: mean {:.3e}, max {:.3e}; the same likeliest token at {}",
-            kl.mean, kl.max, kl.same_top
-        ));
+        text.push_str(&format!("\n{kl}"));
     }
     text.push_str("\nown: the error of the layer alone, given A's input");
     text
 }
 
 fn to_json(found: &Drift, n_tokens: usize) -> serde_json::Value {
-    let finite = |value: f64| value.is_finite().then_some(value);
     let layers = found.layers.iter().enumerate().map(|(at, layer)| {
-        json!({
-            "layer": at, "path": layer.path, "nmse": finite(layer.nmse),
-            "own_nmse": layer.own.and_then(finite),
-        })
-    });
-    let kl = found.divergence.as_ref().map(|kl| {
-        json!({
-            "mean": finite(kl.mean), "max": finite(kl.max), "same_top": kl.same_top,
-            "positions": kl.positions,
-        })
+        json!({ "layer": at, "path": layer.path, "nmse": layer.nmse, "own_nmse": layer.own })
     });
     json!({
         "tokens": n_tokens,
         "layers": layers.collect::<Vec<_>>(),
-        "logits_nmse": finite(found.logits),
-        "kl": kl,
+        "logits_nmse": found.logits,
+        "kl": found.divergence,
     })
 }

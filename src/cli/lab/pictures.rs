@@ -7,21 +7,22 @@ use std::sync::Arc;
 use clap::{Args as ClapArgs, ValueEnum};
 use serde_json::{Map, Value, json};
 
-use lab_base::util::writing;
-use lab_core::arch::Parts;
+use lab_base::util::atomic_file;
+use lab_core::arch::PointParts;
 use lab_core::model::{Point, Points};
 use lab_inspect::pictures;
-use lab_inspect::pictures::Chosen;
-use lab_inspect::pictures::Picture;
+use lab_inspect::pictures::ChartFilter;
+use lab_inspect::pictures::LabPicture;
 use lab_server::LabRequest;
 
 use crate::cli::Failure;
+use crate::cli::diagram::check_png;
 use crate::cli::model::ModelArg;
 use crate::cli::options::LoadOptions;
 use crate::cli::output::{self, ForceOption, OutputFile, at};
 
-use super::prompts::{Asking, Bounds, BytesOption};
-use super::{Text, TextOptions, read_text};
+use super::runner::{BytesOption, LabRunner, RunLimits};
+use super::{PromptOptions, read_text};
 
 /// Maximum number of runs of a grid that share a step.
 const PARALLEL: usize = 32;
@@ -60,7 +61,7 @@ struct FileOptions {
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct LensArgs {
     #[command(flatten)]
-    text: TextOptions,
+    text: PromptOptions,
     /// Number of most probable tokens in the JSON, 1 to 1000; the picture shows the first of them
     #[arg(long, default_value_t = 5, value_name = "N")]
     top_k: usize,
@@ -95,7 +96,7 @@ pub(in crate::cli) struct PatchArgs {
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct RoutingArgs {
     #[command(flatten)]
-    text: TextOptions,
+    text: PromptOptions,
     #[command(flatten)]
     files: FileOptions,
 }
@@ -103,7 +104,7 @@ pub(in crate::cli) struct RoutingArgs {
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct AttentionArgs {
     #[command(flatten)]
-    text: TextOptions,
+    text: PromptOptions,
     /// Heads that are drawn, separated by commas; default: all
     #[arg(long, value_delimiter = ',', value_name = "NUMBERS")]
     heads: Vec<usize>,
@@ -113,7 +114,7 @@ pub(in crate::cli) struct AttentionArgs {
 
 /// Components of a logit.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Among {
+enum AttributionUnit {
     /// Layers, after each token
     Layers,
     /// Attention and MLP of each layer, after each token
@@ -125,22 +126,22 @@ enum Among {
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct AttributionArgs {
     #[command(flatten)]
-    text: TextOptions,
+    text: PromptOptions,
     /// Text of the token whose logit is split, exactly one token; required without --from
     #[arg(long, value_name = "TEXT", required_unless_present = "from")]
     of: Option<String>,
     /// Components into which the logit is split
-    #[arg(long, value_enum, default_value_t = Among::Heads)]
-    to: Among,
+    #[arg(long, value_enum, default_value_t = AttributionUnit::Heads)]
+    to: AttributionUnit,
     #[command(flatten)]
     files: FileOptions,
 }
 
 pub(super) fn attribution(args: &AttributionArgs) -> Result<(), Failure> {
     let (to, positions) = match args.to {
-        Among::Layers => ("layers", "prompt"),
-        Among::Slots => ("slots", "prompt"),
-        Among::Heads => ("heads", "last"),
+        AttributionUnit::Layers => ("layers", "prompt"),
+        AttributionUnit::Slots => ("slots", "prompt"),
+        AttributionUnit::Heads => ("heads", "last"),
     };
     let plan = |_: &Points| {
         Ok(json!({ "attribution": { "of": args.of, "to": to, "positions": positions } }))
@@ -151,7 +152,7 @@ pub(super) fn attribution(args: &AttributionArgs) -> Result<(), Failure> {
         [if positions == "prompt" { n as u64 } else { 0 }, 0]
     };
     let response = || args.files.read(&args.text, plan, n_cells);
-    args.files.draw(Picture::Attribution, &[], response)
+    args.files.draw(LabPicture::Attribution, &[], response)
 }
 
 pub(super) fn lens(args: &LensArgs) -> Result<(), Failure> {
@@ -168,12 +169,12 @@ pub(super) fn lens(args: &LensArgs) -> Result<(), Failure> {
         [if chosen > 0 { chosen } else { layers } as u64, 0]
     };
     let response = || args.files.read(&args.text, plan, n_cells);
-    args.files.draw(Picture::Lens, &[], response)
+    args.files.draw(LabPicture::Lens, &[], response)
 }
 
 pub(super) fn routing(args: &RoutingArgs) -> Result<(), Failure> {
     let plan = |points: &Points| {
-        let routed = chosen(points, ".picked", Parts::Indices, &args.files.layers);
+        let routed = chosen(points, ".picked", PointParts::Indices, &args.files.layers);
         let captures = routed.iter().flat_map(|point| {
             let path = point.trim_end_matches(".picked");
             let of = |name: &str, positions: &str| {
@@ -196,17 +197,17 @@ pub(super) fn routing(args: &RoutingArgs) -> Result<(), Failure> {
         Ok(json!({ "captures": captures }))
     };
     let n_cells = |points: &Points| {
-        let routers = chosen(points, ".router", Parts::Experts, &args.files.layers);
+        let routers = chosen(points, ".router", PointParts::Experts, &args.files.layers);
         let found = routers.iter().filter_map(|router| points.find(router).ok());
         [found.map(|at| points.all[at[0]].width()).sum(), 0]
     };
     let response = || args.files.read(&args.text, plan, n_cells);
-    args.files.draw(Picture::Routing, &[], response)
+    args.files.draw(LabPicture::Routing, &[], response)
 }
 
 pub(super) fn attention(args: &AttentionArgs) -> Result<(), Failure> {
     let plan = |points: &Points| {
-        let all = chosen(points, ".weights", Parts::Pairs, &args.files.layers);
+        let all = chosen(points, ".weights", PointParts::Pairs, &args.files.layers);
         let captures = all
             .iter()
             .map(|point| json!({ "point": point, "positions": "prompt" }));
@@ -217,7 +218,7 @@ pub(super) fn attention(args: &AttentionArgs) -> Result<(), Failure> {
         Ok(json!({ "captures": captures }))
     };
     let n_cells = |points: &Points| {
-        let all = chosen(points, ".weights", Parts::Pairs, &args.files.layers);
+        let all = chosen(points, ".weights", PointParts::Pairs, &args.files.layers);
         let found = all.iter().filter_map(|point| points.find(point).ok());
         let n_heads = found.map(|at| points.all[at[0]].width());
         let each = n_heads.map(|n| match args.heads.is_empty() {
@@ -227,7 +228,8 @@ pub(super) fn attention(args: &AttentionArgs) -> Result<(), Failure> {
         [0, each.sum()]
     };
     let response = || args.files.read(&args.text, plan, n_cells);
-    args.files.draw(Picture::Attention, &args.heads, response)
+    args.files
+        .draw(LabPicture::Attention, &args.heads, response)
 }
 
 pub(super) fn patch(args: &PatchArgs) -> Result<(), Failure> {
@@ -244,22 +246,22 @@ pub(super) fn patch(args: &PatchArgs) -> Result<(), Failure> {
             let points = layers.iter().map(|n| format!("layers.{n}.out"));
             asked["points"] = points.collect();
         }
-        let asking = files.start(Map::new(), PARALLEL)?;
+        let runner = files.start(Map::new(), PARALLEL)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
         let found = runtime.block_on(lab_server::lab_patch(
-            &Arc::new(asking.served),
+            &Arc::new(runner.served),
             object(asked),
         ));
         found.map_err(|message| anyhow::anyhow!("{message}"))
     };
-    args.files.draw(Picture::Patch, &[], response)
+    args.files.draw(LabPicture::Patch, &[], response)
 }
 
 /// The capturable points of the chosen layers whose path ends with `ending` and whose parts are `parts`.
-fn chosen<'a>(points: &'a Points, ending: &str, parts: Parts, layers: &[u64]) -> Vec<&'a str> {
-    let chosen = Chosen {
+fn chosen<'a>(points: &'a Points, ending: &str, parts: PointParts, layers: &[u64]) -> Vec<&'a str> {
+    let chosen = ChartFilter {
         layers: layers.to_vec(),
         heads: Vec::new(),
     };
@@ -281,43 +283,40 @@ fn object(value: Value) -> Map<String, Value> {
 }
 
 impl FileOptions {
-    fn start(&self, plan: Map<String, Value>, n_parallel: usize) -> Result<Asking, Failure> {
-        let bounds = Bounds {
+    fn start(&self, plan: Map<String, Value>, n_parallel: usize) -> Result<LabRunner, Failure> {
+        let bounds = RunLimits {
             n_parallel,
             lab_bytes: self.bytes.lab_bytes,
         };
-        Asking::start(&self.load, &self.model.source(), plan, &[], bounds)
+        LabRunner::start(&self.load, &self.model.source(), plan, &[], bounds)
     }
 
     /// The response of `POST /v1/lab/run` for one prompt and a plan. `n_cells` returns the number of cells in the
     /// picture for each token, and for each pair of tokens.
     fn read(
         &self,
-        text: &TextOptions,
+        text: &PromptOptions,
         plan: impl Fn(&Points) -> Result<Value, Failure>,
         n_cells: impl Fn(&Points) -> [u64; 2],
     ) -> Result<Value, Failure> {
         let text = text.read()?;
-        let mut asking = self.start(Map::new(), 1)?;
-        let plan = object(plan(asking.served.handle.points())?);
-        asking.request = LabRequest::new(plan).map_err(|message| anyhow::anyhow!("{message}"))?;
-        let tokens = match text {
-            Text::Tokens(tokens) => tokens,
-            Text::Written(text) => asking.encode(&text)?,
-        };
+        let mut runner = self.start(Map::new(), 1)?;
+        let plan = object(plan(runner.served.handle.points())?);
+        runner.request = LabRequest::new(plan).map_err(|message| anyhow::anyhow!("{message}"))?;
+        let tokens = text.tokens(|text| runner.encode(text))?;
         if self.is_drawn() {
             let n = tokens.len() as u64;
-            let [each, pairs] = n_cells(asking.served.handle.points());
+            let [each, pairs] = n_cells(runner.served.handle.points());
             let n_cells = each.saturating_mul(n);
             let n_cells = n_cells.saturating_add(pairs.saturating_mul(n.saturating_mul(n)));
-            pictures::within(n_cells)?;
+            pictures::check_cells(n_cells)?;
         }
-        let result = asking.one(tokens.clone(), 0)?;
-        let served = &asking.served;
+        let result = runner.one(tokens.clone(), 0)?;
+        let served = &runner.served;
         Ok(json!({
             "object": "lab.run", "model": served.name, "tokens": tokens,
             "pieces": lab_server::lab_pieces(&tokens, served),
-            "results": [{ "index": 0, "lab": asking.request.json(&result, served) }],
+            "results": [{ "index": 0, "lab": runner.request.json(&result, served) }],
         }))
     }
 
@@ -330,19 +329,15 @@ impl FileOptions {
     /// Writes the files of a response. With `--from`, the response is read from its file.
     fn draw(
         &self,
-        picture: Picture,
+        picture: LabPicture,
         heads: &[usize],
         response: impl FnOnce() -> Result<Value, Failure>,
     ) -> Result<(), Failure> {
-        if self.png.is_some() && !cfg!(feature = "png") {
-            anyhow::bail!(
-                "this program was built without PNG; `cargo build --release --features png` builds it with PNG"
-            );
-        }
+        check_png(self.png.is_some())?;
         let (response, place) = match &self.from {
             Some(path) => {
-                let at = |error| anyhow::anyhow!("{}: {error}", path.display());
-                let response: Value = serde_json::from_str(&read_text(path)?).map_err(at)?;
+                let response = serde_json::from_str(&read_text(path)?);
+                let response = response.map_err(|error| at(path, error))?;
                 (response, format!("{}: ", path.display()))
             }
             None => (response()?, String::new()),
@@ -357,7 +352,7 @@ impl FileOptions {
                 None => output::line(text),
             };
         }
-        let chosen = Chosen {
+        let chosen = ChartFilter {
             layers: self.layers.clone(),
             heads: heads.to_vec(),
         };
@@ -377,13 +372,12 @@ impl FileOptions {
         Ok(())
     }
 
-    /// Writes a file and prints its path.
     fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), Failure> {
-        let written = writing::write(self.force.target(path), bytes);
-        written.map_err(|error| at(path, &error))?;
+        let written = atomic_file::write(self.force.target(path), bytes);
+        written.map_err(|error| at(path, error))?;
         let outputs = [&self.svg, &self.html, &self.png, &self.json];
         // Nothing is mixed into an output.
-        let is_mixed = |own: &OutputFile| writing::is_stdout(own);
+        let is_mixed = |own: &OutputFile| atomic_file::is_stdout(own);
         match outputs.into_iter().flatten().any(is_mixed) {
             true => Ok(()),
             false => output::line(path.display().to_string()),

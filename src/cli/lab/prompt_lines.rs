@@ -8,15 +8,16 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::cli::Failure;
-use lab_base::util::reading;
+use crate::cli::output::at;
+use lab_base::util::limited_read;
 
-use super::prompts::Asking;
+use super::runner::LabRunner;
 
 /// Maximum size of a line of prompts, in bytes.
 const MAX_LINE: u64 = 16 << 20;
 
 /// The prompts of a file, read one by one.
-pub(super) struct Lines {
+pub(super) struct PromptLines {
     path: PathBuf,
     file: BufReader<File>,
     at: usize,
@@ -24,9 +25,9 @@ pub(super) struct Lines {
     pub(super) hash: Option<Sha256>,
 }
 
-impl Lines {
+impl PromptLines {
     pub(super) fn open(path: &Path, is_hashed: bool) -> Result<Self, Failure> {
-        let file = reading::open(path).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
+        let file = limited_read::open(path).map_err(|error| at(path, error))?;
         Ok(Self {
             path: path.to_owned(),
             file: BufReader::with_capacity(1 << 20, file),
@@ -59,8 +60,7 @@ impl Lines {
         }
     }
 
-    /// The tokens of the next prompt.
-    pub(super) fn tokens(&mut self, asking: &Asking) -> Result<Option<Vec<u32>>, Failure> {
+    pub(super) fn tokens(&mut self, runner: &LabRunner) -> Result<Option<Vec<u32>>, Failure> {
         let Some(line) = self.line()? else {
             return Ok(None);
         };
@@ -75,12 +75,12 @@ impl Lines {
             other => other,
         };
         let tokens = match prompt {
-            Value::String(text) => asking.encode(&text).map_err(|e| place(e.to_string()))?,
+            Value::String(text) => runner.encode(&text).map_err(|e| place(e.to_string()))?,
             other => serde_json::from_value::<Vec<u32>>(other).map_err(|_| {
                 place("expected a string, token ids, or an object with either as `prompt`".into())
             })?,
         };
-        let n_vocab = asking.served.handle.tokenizer().vocab_len();
+        let n_vocab = runner.served.handle.tokenizer().vocab_len();
         match tokens.iter().find(|id| **id as usize >= n_vocab) {
             Some(id) => Err(place(format!("{id} is not a token id below {n_vocab}"))),
             None => Ok(Some(tokens)),

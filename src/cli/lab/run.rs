@@ -4,23 +4,23 @@ use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 
-use lab_core::artifacts::arrays::Format;
+use lab_core::artifacts::arrays::ArrayFormat;
 
 use crate::cli::Failure;
 use crate::cli::model::ModelArg;
 use crate::cli::options::LoadOptions;
-use crate::cli::output::{self, ForceOption, OutputFile};
+use crate::cli::output::{self, ForceOption, OutputFile, at};
 use crate::cli::values::tokens;
 
-use super::prompts::{Asking, Bounds, PlanOptions, plan};
-use super::{Text, TextOptions};
+use super::PromptOptions;
+use super::runner::{LabRunner, PlanOptions, RunLimits, plan};
 
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct RunArgs {
     #[command(flatten)]
     model: ModelArg,
     #[command(flatten)]
-    text: TextOptions,
+    text: PromptOptions,
     /// Lab plan file (not a plan of `bench plan`): the object `lab` of a request (docs/lab.md) as TOML, or as JSON if
     /// its name ends in .json
     #[arg(long, value_name = "FILE")]
@@ -41,7 +41,7 @@ pub(in crate::cli) struct RunArgs {
 
 pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     let file = args.output.as_ref().map(|path| {
-        let format = Format::of(path).ok_or_else(|| {
+        let format = ArrayFormat::of(path).ok_or_else(|| {
             let path = path.display();
             anyhow::anyhow!("{path}: expected a name that ends in .safetensors or .npz")
         });
@@ -49,28 +49,24 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     });
     let file = file.transpose()?;
     let (text, plan) = (args.text.read()?, plan(&args.plan)?);
-    let bounds = Bounds {
+    let bounds = RunLimits {
         n_parallel: 1,
         lab_bytes: args.values.bytes.lab_bytes,
     };
     let vectors = &args.values.lab_vectors;
-    let asking = Asking::start(&args.load, &args.model.source(), plan, vectors, bounds)?;
-    let tokens = match text {
-        Text::Tokens(tokens) => tokens,
-        Text::Written(text) => asking.encode(&text)?,
-    };
-    let result = asking.one(tokens, args.max_tokens)?;
-    let (request, served) = (&asking.request, &asking.served);
+    let runner = LabRunner::start(&args.load, &args.model.source(), plan, vectors, bounds)?;
+    let tokens = text.tokens(|text| runner.encode(text))?;
+    let result = runner.one(tokens, args.max_tokens)?;
+    let (request, served) = (&runner.request, &runner.served);
     let mut shown = match file {
         None => request.json(&result, served),
-        Some((path, format)) => {
-            let written = request.write(args.force.target(path), format, &result, served);
-            written.map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?
-        }
+        Some((path, format)) => request
+            .write(args.force.target(path), format, &result, served)
+            .map_err(|error| at(path, error))?,
     };
     shown["tokens"] = result.tokens.as_slice().into();
     shown["pieces"] = lab_server::lab_pieces(&result.tokens, served);
-    output::line(serde_json::to_string_pretty(&shown)?)?;
+    output::json(&shown)?;
     match result.n_not_finite() {
         0 => Ok(()),
         n => Err(anyhow::anyhow!(

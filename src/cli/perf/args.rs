@@ -5,7 +5,7 @@ use clap::Args as ClapArgs;
 use super::super::model::ModelArg;
 use super::super::options::LoadOptions;
 use super::super::values::{positive, some_tokens, tokens};
-use super::passes::Case;
+use super::passes::DecodeCase;
 
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct Args {
@@ -66,10 +66,9 @@ pub(in crate::cli) struct Args {
 }
 
 impl Args {
-    /// The cases of decoding.
-    pub(super) fn decode(&self) -> impl Iterator<Item = Case> {
+    pub(super) fn decode(&self) -> impl Iterator<Item = DecodeCase> {
         let of_depth = move |&depth: &usize| {
-            let case = move |&sequences: &usize| Case {
+            let case = move |&sequences: &usize| DecodeCase {
                 depth,
                 sequences,
                 n: self.n,

@@ -1,22 +1,22 @@
 //! Measures all cases, for each number of threads.
 
-use super::super::options::{Defaults, positions};
+use super::super::options::{LoadDefaults, local_limits, positions};
 use super::super::{Failure, output};
 use super::args::Args;
-use super::passes::{Decode, Prefill};
+use super::passes::{DecodeMeasurement, PrefillMeasurement};
 use super::profile;
-use super::report::{Report, Threads};
-use super::requests::{self, Requests};
+use super::report::{PerfReport, ThreadMeasurements};
+use super::requests::RequestMeasurement;
 use lab_base::util::measure::read_bandwidth;
-use lab_base::weights::TensorType;
-use lab_core::engine::serving::Served;
+use lab_core::engine::Limits;
 use lab_core::model::Options;
+use lab_server::served::ServedModel;
 
 /// Number of source tokens of every sequence, if the model reads a source.
 const N_SOURCE: usize = 64;
 
 pub(in crate::cli) fn run(args: &Args) -> Result<(), Failure> {
-    let mut report = Report::default();
+    let mut report = PerfReport::default();
     let counts = match args.thread_counts.as_slice() {
         [] => vec![None],
         counts => counts.iter().copied().map(Some).collect(),
@@ -25,13 +25,12 @@ pub(in crate::cli) fn run(args: &Args) -> Result<(), Failure> {
         measure(args, count, &mut report)?;
     }
     if args.json {
-        return output::line(serde_json::to_string_pretty(&report.to_json())?);
+        return output::json(&report.to_json());
     }
     output::bytes(report.to_text().as_bytes())
 }
 
-/// Measures all cases with one number of threads.
-fn measure(args: &Args, n_threads: Option<usize>, report: &mut Report) -> Result<(), Failure> {
+fn measure(args: &Args, n_threads: Option<usize>, report: &mut PerfReport) -> Result<(), Failure> {
     let opened = args.load.open(&args.model.source())?;
     report.model.clone_from(&opened.name);
     report.weight_bytes = opened.plan.weight_bytes();
@@ -46,7 +45,7 @@ fn measure(args: &Args, n_threads: Option<usize>, report: &mut Report) -> Result
     if model.reads_source() {
         model.set_default_source(&[0; N_SOURCE])?;
     }
-    let mut row = Threads {
+    let mut row = ThreadMeasurements {
         n_threads,
         bandwidth,
         prefill: Vec::new(),
@@ -56,11 +55,11 @@ fn measure(args: &Args, n_threads: Option<usize>, report: &mut Report) -> Result
     };
     for &n in &args.prompt {
         row.prefill
-            .push(Prefill::measure(&mut model, n, args.repeat)?);
+            .push(PrefillMeasurement::measure(&mut model, n, args.repeat)?);
     }
     for case in args.decode() {
         row.decode
-            .push(Decode::measure(&mut model, case, args.repeat)?);
+            .push(DecodeMeasurement::measure(&mut model, case, args.repeat)?);
     }
     let longest = args.prompt.iter().max().copied();
     if let Some(longest) = longest.filter(|_| args.profile) {
@@ -83,21 +82,24 @@ fn measure(args: &Args, n_threads: Option<usize>, report: &mut Report) -> Result
 }
 
 /// Measures decoding through the engine, with a model that is loaded for it.
-fn through_engine(args: &Args, n_threads: usize) -> Result<Vec<Requests>, Failure> {
+fn through_engine(args: &Args, n_threads: usize) -> Result<Vec<RequestMeasurement>, Failure> {
     let mut opened = args.load.open(&args.model.source())?;
     let mut options = resolve(args, &opened)?;
     options.n_threads = n_threads;
     args.load.place(&mut opened, &options)?;
-    let limits = requests::limits(options.n_ctx_seq, options.n_seqs);
-    let served = Served::start(opened, options, limits, Box::new(|_, _| {}))?;
-    let measured = args
-        .decode()
-        .map(|case| Requests::measure(&served, case, args.repeat));
-    measured.collect()
+    let limits = Limits {
+        n_ctx: options.n_ctx_seq,
+        n_prefill: options.n_ctx_seq,
+        ..local_limits(&options, options.n_seqs)
+    };
+    let served = ServedModel::start(opened, options, limits, Box::new(|_, _| {}))?;
+    args.decode()
+        .map(|case| RequestMeasurement::measure(&served, case, args.repeat))
+        .collect()
 }
 
 /// The options of the model, with capacity for the largest case.
-fn resolve(args: &Args, opened: &lab_core::models::Opened) -> Result<Options, Failure> {
+fn resolve(args: &Args, opened: &lab_core::models::OpenedModel) -> Result<Options, Failure> {
     let (longest, sequences) = (args.longest(), args.most_sequences());
     let n_source = if opened.plan.source.is_some() {
         N_SOURCE
@@ -116,12 +118,10 @@ fn resolve(args: &Args, opened: &lab_core::models::Opened) -> Result<Options, Fa
         .clamp(1, Options::N_BATCH)
         .max(sequences)
         .max(n_source);
-    let defaults = Defaults {
-        kv_type: TensorType::F16,
-        flash_attn: true,
+    let defaults = LoadDefaults {
         max_ctx: needed,
-        is_cut: false,
         n_batch,
+        ..LoadDefaults::LOCAL
     };
     if let Some(most) = positions(&opened.plan).filter(|most| longest > *most) {
         anyhow::bail!(

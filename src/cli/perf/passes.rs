@@ -7,17 +7,15 @@ use lab_core::model::{Batch, Model, SequenceId};
 
 use super::Failure;
 
-/// The measured prefill of a prompt.
-pub(super) struct Prefill {
+pub(super) struct PrefillMeasurement {
     /// Number of tokens of the prompt.
     pub(super) n: usize,
     /// Statistics of the seconds per repetition.
     pub(super) seconds: Summary,
 }
 
-/// A case of decoding.
 #[derive(Clone, Copy)]
-pub(super) struct Case {
+pub(super) struct DecodeCase {
     /// Number of tokens in the cache of each sequence at the start.
     pub(super) depth: usize,
     /// Number of sequences that are decoded together.
@@ -27,8 +25,8 @@ pub(super) struct Case {
 }
 
 /// The measured decoding of sequences together, one token of each per step.
-pub(super) struct Decode {
-    pub(super) case: Case,
+pub(super) struct DecodeMeasurement {
+    pub(super) case: DecodeCase,
     /// Seconds of all steps together, per repetition.
     pub(super) seconds: Summary,
     /// Seconds per step, over all repetitions.
@@ -39,7 +37,7 @@ pub(super) struct Decode {
     pub(super) cache_bytes: u64,
 }
 
-impl Prefill {
+impl PrefillMeasurement {
     pub(super) fn measure(model: &mut Model, n: usize, repeat: usize) -> Result<Self, Failure> {
         let mut seconds = Vec::with_capacity(repeat);
         for run in 0..=repeat {
@@ -64,8 +62,12 @@ impl Prefill {
     }
 }
 
-impl Decode {
-    pub(super) fn measure(model: &mut Model, case: Case, repeat: usize) -> Result<Self, Failure> {
+impl DecodeMeasurement {
+    pub(super) fn measure(
+        model: &mut Model,
+        case: DecodeCase,
+        repeat: usize,
+    ) -> Result<Self, Failure> {
         let (mut seconds, mut steps) = (Vec::with_capacity(repeat), Vec::new());
         for run in 0..=repeat {
             if run == 0 {
@@ -139,7 +141,7 @@ pub(super) fn read(
 }
 
 /// Clears every sequence of a case and reads it to its depth.
-pub(super) fn begin(model: &mut Model, case: Case) -> Result<(), Failure> {
+pub(super) fn begin(model: &mut Model, case: DecodeCase) -> Result<(), Failure> {
     for sequence in 0..case.sequences as SequenceId {
         model.forget(sequence, 0);
         read(model, sequence, 0, case.depth, false)?;
@@ -148,7 +150,7 @@ pub(super) fn begin(model: &mut Model, case: Case) -> Result<(), Failure> {
 }
 
 /// Removes the tokens after the depth of the case from every sequence.
-pub(super) fn go_back(model: &mut Model, case: Case) -> Result<(), Failure> {
+pub(super) fn go_back(model: &mut Model, case: DecodeCase) -> Result<(), Failure> {
     for sequence in 0..case.sequences as SequenceId {
         // A state that cannot go back to this position is read again from the start.
         let first = model.forget(sequence, case.depth as u32) as usize;
@@ -157,14 +159,14 @@ pub(super) fn go_back(model: &mut Model, case: Case) -> Result<(), Failure> {
     Ok(())
 }
 
-pub(super) fn forget(model: &mut Model, case: Case) {
+pub(super) fn forget(model: &mut Model, case: DecodeCase) {
     for sequence in 0..case.sequences as SequenceId {
         model.forget(sequence, 0);
     }
 }
 
 /// Decodes one token of every sequence.
-pub(super) fn step(model: &mut Model, case: Case, i: usize) -> Result<(), Failure> {
+pub(super) fn step(model: &mut Model, case: DecodeCase, i: usize) -> Result<(), Failure> {
     let position = case.depth + i;
     let mut batch = Batch::default();
     for sequence in 0..case.sequences {
@@ -176,7 +178,7 @@ pub(super) fn step(model: &mut Model, case: Case, i: usize) -> Result<(), Failur
 }
 
 /// Bytes of keys, values and states that a step in the middle of the run reads.
-fn cache_bytes(model: &Model, case: Case) -> u64 {
+fn cache_bytes(model: &Model, case: DecodeCase) -> u64 {
     let (plan, options) = (model.plan(), model.options());
     let position = (case.depth + case.n / 2) as u64;
     let rows = plan.cache_bytes_read(position, options.k_type, options.v_type);

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use lab_base::ggml;
-use lab_base::ggml::{Cost, Misplaced, PlaceCost};
+use lab_base::ggml::{Cost, MisplacedOp, PlaceCost};
 use lab_core::model::Model;
 
 use super::Failure;
-use super::passes::{self, Case};
+use super::passes::{self, DecodeCase};
 
 /// The costs of a kind of pass.
 pub(super) struct Profile {
@@ -23,7 +23,6 @@ pub(super) struct Profile {
     clocked: f64,
     /// Costs by kind of block: its name, the number of times it was computed, its cost.
     kinds: Vec<(String, Option<u64>, Cost)>,
-    /// Costs by operation.
     ops: Vec<(String, Cost)>,
     /// Costs by unit or other place in the graph, with its operations in order.
     places: Vec<PlaceCost>,
@@ -31,7 +30,6 @@ pub(super) struct Profile {
     elsewhere: BTreeMap<String, usize>,
 }
 
-/// Profiles the prefill of `n` tokens.
 pub(super) fn prefill(model: &mut Model, n: usize) -> Result<Profile, Failure> {
     let whole = |model: &mut Model| {
         model.forget(0, 0);
@@ -42,8 +40,7 @@ pub(super) fn prefill(model: &mut Model, n: usize) -> Result<Profile, Failure> {
     Ok(profile)
 }
 
-/// Profiles decoding.
-pub(super) fn decode(model: &mut Model, case: Case) -> Result<Profile, Failure> {
+pub(super) fn decode(model: &mut Model, case: DecodeCase) -> Result<Profile, Failure> {
     passes::begin(model, case)?;
     passes::step(model, case, 0)?;
     let what = format!("decode, {} sequences, depth {}", case.sequences, case.depth);
@@ -80,7 +77,7 @@ fn measure(
         .end_profile()
         .ok_or_else(|| anyhow::anyhow!("the profile was ended by something else"))?;
     let mut profile = Profile::new(what, n as u64, plain, clocked, &found);
-    for Misplaced { op, kind, .. } in model.misplaced() {
+    for MisplacedOp { op, kind, .. } in model.misplaced() {
         *profile
             .elsewhere
             .entry(format!("{op} of {kind}"))

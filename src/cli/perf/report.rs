@@ -5,34 +5,33 @@ use serde_json::{Value, json};
 use lab_base::util::measure::Summary;
 use lab_base::util::wording::bytes;
 
-use super::passes::{Decode, Prefill};
+use super::passes::{DecodeMeasurement, PrefillMeasurement};
 use super::profile::Profile;
-use super::requests::Requests;
+use super::requests::RequestMeasurement;
 
 /// All measurements of a model.
 #[derive(Default)]
-pub(super) struct Report {
+pub(super) struct PerfReport {
     pub(super) model: String,
     pub(super) weight_bytes: u64,
     pub(super) cache_bytes: u64,
     pub(super) compute_bytes: u64,
     pub(super) resident_bytes: Option<u64>,
     /// The measurements for each number of threads, at least one.
-    pub(super) threads: Vec<Threads>,
+    pub(super) threads: Vec<ThreadMeasurements>,
 }
 
-/// The measurements with one number of threads.
-pub(super) struct Threads {
+pub(super) struct ThreadMeasurements {
     pub(super) n_threads: usize,
     /// Bytes per second that these threads read from memory.
     pub(super) bandwidth: f64,
-    pub(super) prefill: Vec<Prefill>,
-    pub(super) decode: Vec<Decode>,
-    pub(super) requests: Vec<Requests>,
+    pub(super) prefill: Vec<PrefillMeasurement>,
+    pub(super) decode: Vec<DecodeMeasurement>,
+    pub(super) requests: Vec<RequestMeasurement>,
     pub(super) profiles: Vec<Profile>,
 }
 
-impl Report {
+impl PerfReport {
     /// The JSON of the report. Top-level fields are those of the first number of threads and the first case of
     /// decoding; everything is in `runs`.
     pub(super) fn to_json(&self) -> Value {
@@ -41,7 +40,7 @@ impl Report {
         json!({
             "model": self.model,
             "threads": first.map(|row| row.n_threads),
-            "prefill": first.map(Threads::prefill_json),
+            "prefill": first.map(ThreadMeasurements::prefill_json),
             "decode": decode.map(|(row, decode)| decode_json(decode, row.bandwidth)),
             "weight_bytes": self.weight_bytes,
             "bandwidth_bytes_per_second": first.map(|row| row.bandwidth),
@@ -50,7 +49,7 @@ impl Report {
             "cache_bytes": self.cache_bytes,
             "compute_bytes": self.compute_bytes,
             "resident_bytes": self.resident_bytes,
-            "runs": self.threads.iter().map(Threads::to_json).collect::<Vec<_>>(),
+            "runs": self.threads.iter().map(ThreadMeasurements::to_json).collect::<Vec<_>>(),
         })
     }
 
@@ -74,7 +73,7 @@ impl Report {
     }
 }
 
-impl Threads {
+impl ThreadMeasurements {
     fn prefill_json(&self) -> Value {
         let rows = self.prefill.iter().map(|prefill| {
             json!({
@@ -145,7 +144,7 @@ impl Threads {
     }
 }
 
-fn requests_json(requests: &Requests) -> Value {
+fn requests_json(requests: &RequestMeasurement) -> Value {
     let case = requests.case;
     json!({
         "tokens": case.n,
@@ -156,7 +155,7 @@ fn requests_json(requests: &Requests) -> Value {
     })
 }
 
-fn decode_json(decode: &Decode, bandwidth: f64) -> Value {
+fn decode_json(decode: &DecodeMeasurement, bandwidth: f64) -> Value {
     json!({
         "tokens": decode.case.n,
         "sequences": decode.case.sequences,

@@ -4,45 +4,31 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use lab_core::engine::Diffusion;
-use lab_core::engine::serving::Served;
-use lab_core::engine::{Ends, Event, Limits, Request, Usage};
-use lab_sampling::Params;
+use lab_core::engine::{Event, Request, Usage};
+use lab_server::served::ServedModel;
 
 use super::Failure;
-use super::passes::Case;
+use super::passes::DecodeCase;
 
 /// Minimum duration in a division.
 const SHORTEST: Duration = Duration::from_micros(1);
 
 /// The measurement of requests that are decoded together.
-pub(super) struct Requests {
-    pub(super) case: Case,
+pub(super) struct RequestMeasurement {
+    pub(super) case: DecodeCase,
     /// Tokens per second of all requests together, in the time between the last first token and the first last token.
     pub(super) speed: f64,
     /// Seconds from a request to its first token, without the time of its prefill.
     pub(super) first: f64,
 }
 
-/// Engine limits for cases of at most `sequences` sequences.
-pub(super) fn limits(n_ctx: usize, sequences: usize) -> Limits {
-    Limits {
-        lab_bytes: 1 << 20,
-        n_ctx,
-        n_parallel: sequences,
-        n_queue: sequences,
-        n_prefill: n_ctx,
-        n_drafted: 0,
-        diffusion: Diffusion::default(),
-        queue_time: None,
-        answer_time: None,
-        step_time: None,
-    }
-}
-
-impl Requests {
+impl RequestMeasurement {
     /// Measures greedy completions of `case.n` tokens. Prompts differ from each other and between runs.
-    pub(super) fn measure(served: &Served, case: Case, repeat: usize) -> Result<Self, Failure> {
+    pub(super) fn measure(
+        served: &ServedModel,
+        case: DecodeCase,
+        repeat: usize,
+    ) -> Result<Self, Failure> {
         let (mut speeds, mut firsts) = (Vec::new(), Vec::new());
         // The first run is a warm-up.
         for run in 0..=repeat {
@@ -77,37 +63,17 @@ impl Requests {
 }
 
 /// A request whose prompt starts with a token that no other prompt starts with.
-fn request(served: &Served, case: Case, of: usize) -> Request {
+fn request(served: &ServedModel, case: DecodeCase, of: usize) -> Request {
     let n_vocab = served.info.n_vocab.max(1) as usize;
     let prompt = (0..case.depth.max(1)).map(|i| ((31 * of + 7 * i) % n_vocab) as u32);
-    let sampling = Params {
-        temperature: 0.0,
-        ..Params::default()
-    };
-    let ends = Ends {
-        min_tokens: case.n + 1,
-        ..Ends::default()
-    };
-    Request {
-        prompt: prompt.collect(),
+    let mut request = Request {
         max_tokens: Some(case.n + 1),
-        sampling,
-        choice: 0,
-        stops: Vec::new(),
-        ends,
-        top_logprobs: None,
-        post_sampling: false,
-        progress: false,
-        prompt_logprobs: None,
-        n_drafted: None,
         cache_prompt: false,
-        constraint: None,
-        thinking: None,
-        adapters: None,
-        lab: None,
-        diffusion: None,
-        trace: false,
-    }
+        ..Request::reading(prompt.collect())
+    };
+    request.sampling.temperature = 0.0;
+    request.stop.min_tokens = case.n + 1;
+    request
 }
 
 /// The median of the values; 0 if there are none.

@@ -17,6 +17,25 @@ pub(super) fn param_exprs(param: &Param) -> impl Iterator<Item = &Expr> {
     .flatten()
 }
 
+/// The names, and those of the parameters from which they follow by some expressions of each.
+pub(super) fn reached<'p, E: IntoIterator<Item = &'p Expr>>(
+    params: &'p BTreeMap<String, Param>,
+    names: impl IntoIterator<Item = String>,
+    exprs: impl Fn(&'p Param) -> E,
+) -> BTreeSet<String> {
+    let mut open: Vec<String> = names.into_iter().collect();
+    let mut reached = BTreeSet::new();
+    while let Some(name) = open.pop() {
+        for expr in params.get(&name).into_iter().flat_map(&exprs) {
+            if !reached.contains(&name) {
+                expr.for_each_name(&mut |other, _| open.push(other.to_owned()));
+            }
+        }
+        reached.insert(name);
+    }
+    reached
+}
+
 /// Maximum length of a chain of parameters that follow from each other: evaluation recurses through it.
 const MAX_CHAIN: usize = 32;
 

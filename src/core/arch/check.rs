@@ -5,11 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::chains::{self, param_exprs};
+use super::chains::{self, param_exprs, reached};
 use super::contract::{OptionKind, OptionSpec, Presence, Resource};
 use super::definition::{
-    ArchDef, Branch, Common, GIVEN, Instance, LAYER, Mode, OF_FILE, Param, Reads, Resources,
-    SHIFT_LOGITS, START_TOKEN, Setting, Slot, Stack, TAPS, names_of,
+    ArchDef, Branch, CommonDefinitions, GIVEN, Instance, LAYER, Mode, OF_FILE, Param, Reads,
+    Resources, SHIFT_LOGITS, START_TOKEN, Setting, Slot, Stack, TAPS, names_of,
 };
 use super::diagnostic::{Diagnostic, MANY, Span};
 use super::expr::{Expr, Value};
@@ -17,8 +17,7 @@ use super::expr::{Expr, Value};
 /// The norm or mix for names that are not declared.
 const DEFAULT: &str = "default";
 
-/// The result of a check.
-pub(super) struct Found {
+pub(super) struct CheckResult {
     pub(super) problems: Vec<Diagnostic>,
     /// The used resources that have no declaration.
     pub(super) defaults: Resources,
@@ -26,7 +25,7 @@ pub(super) struct Found {
 
 /// All problems of a definition. If parts of it could not be read, nothing is reported as unused: the missing part may
 /// use it.
-pub(super) fn check(def: &ArchDef, is_whole: bool) -> Found {
+pub(super) fn check(def: &ArchDef, is_whole: bool) -> CheckResult {
     let mut checker = Checker::new(&def.params, &def.resources, &def.defaults);
     checker.params();
     for condition in &def.require {
@@ -61,14 +60,14 @@ pub(super) fn check(def: &ArchDef, is_whole: bool) -> Found {
         checker.unread_taps(def);
         checker.unused();
     }
-    Found {
+    CheckResult {
         problems: checker.problems,
         defaults,
     }
 }
 
 /// All problems of the part that definitions share.
-pub(super) fn check_common(common: &Common) -> Vec<Diagnostic> {
+pub(super) fn check_common(common: &CommonDefinitions) -> Vec<Diagnostic> {
     let none = Resources::new();
     let mut checker = Checker::new(&common.params, &common.resources, &none);
     checker.params();
@@ -561,21 +560,9 @@ impl<'a> Checker<'a> {
 
     /// Reports parameters and resources that are not referred to.
     fn unused(&mut self) {
-        let mut pending: Vec<String> = self
-            .used
-            .iter()
-            .filter(|(kind, _)| kind.is_none())
-            .map(|(_, name)| name.clone())
-            .collect();
-        let mut reached = BTreeSet::new();
-        while let Some(name) = pending.pop() {
-            if !reached.insert(name.clone()) {
-                continue;
-            }
-            for expr in self.params.get(&name).into_iter().flat_map(param_exprs) {
-                expr.for_each_name(&mut |other, _| pending.push(other.to_owned()));
-            }
-        }
+        let names = self.used.iter().filter(|(kind, _)| kind.is_none());
+        let names = names.map(|(_, name)| name.clone());
+        let reached = reached(self.params, names, param_exprs);
         for (name, param) in self.params {
             if let Some(span) = &param.span
                 && !reached.contains(name)

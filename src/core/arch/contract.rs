@@ -29,18 +29,35 @@ pub struct Contract {
     /// Weights, in the order of their use.
     pub weights: &'static [WeightSpec],
     /// Number of elements of the rows of input and result.
-    pub rows: Rows,
+    pub rows: RowWidth,
     /// The second input of a branch; none if the block takes one input.
-    pub side: Option<Side>,
+    pub side: Option<SideInput>,
     /// State that is stored between passes.
     pub state: StateSpec,
     /// The points, in the order of computation.
     pub points: &'static [PointSpec],
     /// Conditions on the resolved options.
-    pub rules: &'static [Rule],
+    pub rules: &'static [ContractRule],
 }
 
 impl Contract {
+    /// What most blocks have: rows of the hidden state, one input, and neither weights, state, points nor rules.
+    pub const BLOCK: Self = Self {
+        name: "",
+        title: "",
+        noun: "",
+        phrase: "",
+        summary: "",
+        formula: "",
+        options: &[],
+        weights: &[],
+        rows: RowWidth::Hidden,
+        side: None,
+        state: StateSpec::None,
+        points: &[],
+        rules: &[],
+    };
+
     /// The noun without its article.
     pub fn short(&self) -> &'static str {
         let rest = self.noun.strip_prefix("an ");
@@ -89,7 +106,7 @@ impl Contract {
 
 /// Number of elements of the rows that a block reads and computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rows {
+pub enum RowWidth {
     /// As many as the hidden state has.
     Hidden,
     /// Any number; the result has as many as the input.
@@ -98,7 +115,7 @@ pub enum Rows {
 
 /// The second input of a branch.
 #[derive(Clone, Copy, Debug)]
-pub struct Side {
+pub struct SideInput {
     /// Number of elements of the rows, an expression over options and parameters.
     pub width: &'static str,
     /// The purpose of the input.
@@ -320,7 +337,7 @@ pub enum QuantClass {
 
 /// A condition on the resolved options of an instance.
 #[derive(Debug)]
-pub struct Rule {
+pub struct ContractRule {
     /// The condition, which must be true.
     pub holds: &'static str,
     /// The problem if the condition is false.
@@ -332,12 +349,11 @@ pub trait OptionValue: Sized {
     /// The kind of the option in the contract.
     const KIND: OptionKind;
     /// The value of an option of this kind, as the planner resolved it.
-    fn read(resolved: &Resolved) -> Option<Self>;
+    fn read(resolved: &ResolvedOption) -> Option<Self>;
 }
 
-/// A resolved option.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Resolved {
+pub enum ResolvedOption {
     /// A value of [`OptionKind::Int`].
     Int(u64),
     /// A value of [`OptionKind::Float`].
@@ -352,7 +368,7 @@ pub enum Resolved {
     Resource(Option<usize>),
 }
 
-impl Resolved {
+impl ResolvedOption {
     /// The value in contract expressions.
     pub fn to_value(&self) -> Value {
         let int = |v: u64| Value::Int(i64::try_from(v).unwrap_or(i64::MAX));
@@ -367,44 +383,25 @@ impl Resolved {
     }
 }
 
-impl OptionValue for u64 {
-    const KIND: OptionKind = OptionKind::Int;
-    fn read(resolved: &Resolved) -> Option<Self> {
-        match *resolved {
-            Resolved::Int(v) => Some(v),
-            _ => None,
+macro_rules! option_values {
+    ($( $ty:ty: $kind:ident, $pattern:pat => $value:expr; )*) => { $(
+        impl OptionValue for $ty {
+            const KIND: OptionKind = OptionKind::$kind;
+            fn read(resolved: &ResolvedOption) -> Option<Self> {
+                match resolved {
+                    $pattern => Some($value),
+                    _ => None,
+                }
+            }
         }
-    }
+    )* };
 }
 
-impl OptionValue for f32 {
-    const KIND: OptionKind = OptionKind::Float;
-    fn read(resolved: &Resolved) -> Option<Self> {
-        match *resolved {
-            Resolved::Float(v) => Some(v as Self),
-            _ => None,
-        }
-    }
-}
-
-impl OptionValue for Vec<u64> {
-    const KIND: OptionKind = OptionKind::List;
-    fn read(resolved: &Resolved) -> Option<Self> {
-        match resolved {
-            Resolved::List(all) => Some(all.clone()),
-            _ => None,
-        }
-    }
-}
-
-impl OptionValue for bool {
-    const KIND: OptionKind = OptionKind::Bool;
-    fn read(resolved: &Resolved) -> Option<Self> {
-        match *resolved {
-            Resolved::Bool(v) => Some(v),
-            _ => None,
-        }
-    }
+option_values! {
+    u64: Int, ResolvedOption::Int(v) => *v;
+    f32: Float, ResolvedOption::Float(v) => *v as Self;
+    Vec<u64>: List, ResolvedOption::List(all) => all.clone();
+    bool: Bool, ResolvedOption::Bool(v) => *v;
 }
 
 macro_rules! resource_refs {
@@ -415,9 +412,9 @@ macro_rules! resource_refs {
 
         impl OptionValue for $name {
             const KIND: OptionKind = OptionKind::Resource(Resource::$resource);
-            fn read(resolved: &Resolved) -> Option<Self> {
+            fn read(resolved: &ResolvedOption) -> Option<Self> {
                 match *resolved {
-                    Resolved::Resource(index) => Some(Self(index)),
+                    ResolvedOption::Resource(index) => Some(Self(index)),
                     _ => None,
                 }
             }
@@ -448,9 +445,9 @@ macro_rules! choices {
 
         impl $crate::arch::OptionValue for $name {
             const KIND: $crate::arch::OptionKind = $crate::arch::OptionKind::Choice(&[$($text),*]);
-            fn read(resolved: &$crate::arch::Resolved) -> Option<Self> {
+            fn read(resolved: &$crate::arch::ResolvedOption) -> Option<Self> {
                 match resolved {
-                    $( $crate::arch::Resolved::Choice($text) => Some(Self::$variant), )*
+                    $( $crate::arch::ResolvedOption::Choice($text) => Some(Self::$variant), )*
                     _ => None,
                 }
             }
@@ -490,7 +487,7 @@ macro_rules! options {
             /// The options of a planned unit, in the order of the contract.
             #[expect(unused_assignments, reason = "the counter is not read after the last field")]
             #[allow(dead_code, reason = "some options only size weights")]
-            $vis fn read(resolved: &[$crate::arch::Resolved]) -> Self {
+            $vis fn read(resolved: &[$crate::arch::ResolvedOption]) -> Self {
                 let mut at = 0;
                 $(
                     let $field = resolved
@@ -557,6 +554,54 @@ macro_rules! weight {
     };
 }
 
+/// Makes the table of the points of a contract, one row for each point, in the order of computation:
+///
+/// ```text
+/// NAME: PARTS ["DIMENSION", ..] CHANGES, "one phrase for the documentation";
+/// q: Heads ["d", "heads"] known_as("attn.hook_q"), "queries";
+/// ..SHARED;
+/// ```
+/// The parts of a row are a variant of [`PointParts`](super::PointParts). Dimensions are those for one token in ggml
+/// order. The changes are methods of [`PointSpec`]. `SHARED` is a [`PointSpec`] that several contracts have.
+#[macro_export]
+macro_rules! points {
+    ($(
+        $(
+            $name:ident : $parts:ident [$($dim:literal),+] $($change:ident ($argument:expr))* , $doc:literal
+        )?
+        $(.. $shared:expr)? ;
+    )*) => {
+        &[ $(
+            $($crate::point!($name : $parts [$($dim),+] $($change($argument))* , $doc))?
+            $($shared)?
+        ),* ]
+    };
+}
+
+/// Makes one point of a row as in [`points!`], without the semicolon.
+#[macro_export]
+macro_rules! point {
+    (
+        $name:ident : $parts:ident [$($dim:literal),+] $($change:ident ($argument:expr))* , $doc:literal
+    ) => {
+        $crate::arch::PointSpec::new(
+            $crate::arch::PointParts::$parts,
+            stringify!($name),
+            &[$($dim),+],
+            $doc,
+        )
+        $(.$change($argument))*
+    };
+}
+
+/// Makes the rules of a contract, one row for each: the condition, and the problem if it is false.
+#[macro_export]
+macro_rules! rules {
+    ($( $holds:literal, $message:literal; )*) => {
+        &[ $( $crate::arch::ContractRule { holds: $holds, message: $message } ),* ]
+    };
+}
+
 /// All contracts of the language.
 #[derive(Debug)]
 pub struct Registry {
@@ -587,12 +632,10 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// The contract of a block.
     pub fn block(&self, name: &str) -> Option<&'static Contract> {
         self.blocks.iter().copied().find(|c| c.name == name)
     }
 
-    /// The contract of a kind of resource.
     pub fn resource(&self, kind: Resource) -> &'static Contract {
         match kind {
             Resource::Norm => self.norm,

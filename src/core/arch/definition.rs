@@ -83,12 +83,12 @@ pub struct ArchDef {
     /// file.
     pub require: Vec<Spanned<Expr>>,
     /// The tensors and keys that a file may have without being used.
-    pub ignore: Ignore,
+    pub ignore: IgnoreRules,
     /// The settings for drawings, by names: `KEY=VALUE` sets a parameter, another word is an optional tensor without
     /// its `.weight`. `default` is the first one.
     pub variants: BTreeMap<String, String>,
     /// The text of the definition, for messages.
-    pub text: Arc<Text>,
+    pub text: Arc<DefinitionText>,
 }
 
 impl ArchDef {
@@ -109,9 +109,8 @@ impl ArchDef {
     }
 }
 
-/// The text of a definition.
 #[derive(Debug, Default)]
-pub struct Text {
+pub struct DefinitionText {
     /// The name of the text in messages.
     pub path: String,
     /// The TOML.
@@ -121,16 +120,15 @@ pub struct Text {
 /// Tensors and keys that a file may have without being used; they cause no warning. In names and keys, `*` stands for
 /// any characters.
 #[derive(Clone, Debug, Default)]
-pub struct Ignore {
+pub struct IgnoreRules {
     /// Names of tensors.
     pub tensors: Vec<String>,
     /// Metadata keys relative to `<arch>.`.
-    pub keys: BTreeMap<String, Ignored>,
+    pub keys: BTreeMap<String, IgnoredKey>,
 }
 
-/// An ignored key.
 #[derive(Clone, Debug)]
-pub struct Ignored {
+pub struct IgnoredKey {
     /// The reason why it is ignored.
     pub reason: String,
     /// Whether all definitions ignore it.
@@ -154,13 +152,13 @@ pub(super) fn names_of<'a>(
 
 /// The part that all definitions have in common.
 #[derive(Clone, Debug, Default)]
-pub struct Common {
+pub struct CommonDefinitions {
     /// Parameters by name.
     pub params: BTreeMap<String, Param>,
     /// Resources that need no declaration: those of the common part, and the kinds that need nothing but their name.
     pub resources: Arc<Resources>,
     /// The tensors and keys that all definitions ignore.
-    pub ignore: Ignore,
+    pub ignore: IgnoreRules,
 }
 
 /// A number or a name that the definition computes with.
@@ -172,6 +170,16 @@ pub struct Param {
     pub span: Option<Span>,
     /// The reason of an assumption: a value that follows from the model's size because files do not state it.
     pub assumption: Option<String>,
+}
+
+impl Param {
+    /// The expression that gives the value if no key does.
+    pub fn value_expr(&self) -> Option<&Expr> {
+        match &self.source {
+            ParamSource::Derived(expr) => Some(expr),
+            ParamSource::Key { default, .. } => default.as_ref(),
+        }
+    }
 }
 
 /// The source of a parameter's value.
@@ -339,7 +347,6 @@ pub struct Branch {
     pub factor: Option<Setting>,
     /// Tap that holds the result.
     pub save: Option<Spanned<String>>,
-    /// The block.
     pub block: Instance,
 }
 

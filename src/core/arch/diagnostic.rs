@@ -23,7 +23,6 @@ pub type Span = Range<usize>;
 /// A value and its place in the source.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spanned<T> {
-    /// The value.
     pub value: T,
     /// The place in the source.
     pub span: Span,

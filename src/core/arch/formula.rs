@@ -190,12 +190,12 @@ mod tests {
     use super::*;
 
     /// A scope with the options `gate` and `act`, and the weight `bias`.
-    struct Known {
+    struct TestScope {
         gate: bool,
         bias: bool,
     }
 
-    impl Scope for Known {
+    impl Scope for TestScope {
         fn name(&self, name: &str, _: bool) -> Result<Value, String> {
             match name {
                 "gate" => Ok(Value::Bool(self.gate)),
@@ -206,24 +206,18 @@ mod tests {
         fn has(&self, weight: &str) -> Result<bool, String> {
             Ok(self.bias && weight == "bias")
         }
-        fn dim(&self, _: &str, _: i64) -> Result<i64, String> {
-            Err("no dimensions".into())
-        }
-        fn count(&self, _: &str) -> Result<i64, String> {
-            Err("no arrays".into())
-        }
     }
 
     #[test]
     fn a_formula_has_the_pieces_whose_conditions_hold() {
         let formula =
             "y = {gate -> norm: {gate: {=act}(g.h) * u.h | {=act}(u.h)}}{has('bias'):  + b}";
-        let of = |gate, bias| particular(formula, &Known { gate, bias }, &|_| None);
+        let of = |gate, bias| particular(formula, &TestScope { gate, bias }, &|_| None);
         assert_eq!(of(false, false).as_deref(), Ok("y = silu(u.h)"));
         assert_eq!(of(true, false).as_deref(), Ok("y = norm(silu(g.h) * u.h)"));
         assert_eq!(of(false, true).as_deref(), Ok("y = silu(u.h) + b"));
         assert_eq!(general(formula), "y = norm(act(g.h) * u.h or act(u.h)) + b");
-        let known = Known {
+        let known = TestScope {
             gate: true,
             bias: false,
         };
@@ -240,7 +234,7 @@ mod tests {
 
     #[test]
     fn conditions_that_say_nothing_are_errors() {
-        let known = Known {
+        let known = TestScope {
             gate: true,
             bias: true,
         };

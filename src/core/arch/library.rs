@@ -4,15 +4,15 @@
 //! a folder replaces a built-in definition of the same name, and later folders take precedence over earlier ones.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, Mutex};
 
+use lab_base::util::limited_read;
+use lab_base::util::limited_read::MAX_DEFINITION;
 use lab_base::util::lock::lock;
-use lab_base::util::reading;
-use lab_base::util::reading::MAX_DEFINITION;
 
 use super::contract::Registry;
-use super::definition::{ArchDef, Common};
+use super::definition::{ArchDef, CommonDefinitions};
 use super::diagnostic::{Diagnostics, nearest};
 
 include!(concat!(env!("OUT_DIR"), "/embedded_archs.rs"));
@@ -22,7 +22,7 @@ pub const ENDING: &str = ".arch.toml";
 
 /// The text of one definition.
 #[derive(Clone, Debug)]
-pub struct Source {
+pub struct SourceFile {
     /// The origin of the text, for messages.
     pub path: String,
     /// The TOML.
@@ -31,14 +31,39 @@ pub struct Source {
     pub is_embedded: bool,
 }
 
+impl SourceFile {
+    /// Reads a text of bounded length.
+    fn read(path: &Path) -> Result<Self, LibraryError> {
+        let text = limited_read::text(path, MAX_DEFINITION);
+        let text = text.map_err(|source| LibraryError::Io {
+            path: path.to_owned(),
+            source,
+        })?;
+        Ok(Self {
+            path: path.display().to_string(),
+            text,
+            is_embedded: false,
+        })
+    }
+
+    /// A text that is built into the program.
+    pub(crate) fn embedded(path: impl Into<String>, text: &str) -> Self {
+        Self {
+            path: path.into(),
+            text: text.to_owned(),
+            is_embedded: true,
+        }
+    }
+}
+
 /// All available definitions, by name.
 #[derive(Clone, Debug)]
 pub struct Library {
     registry: &'static Registry,
-    common: Common,
-    sources: BTreeMap<String, Source>,
+    common: CommonDefinitions,
+    sources: BTreeMap<String, SourceFile>,
     /// The definition that is used for every architecture, if one is chosen.
-    chosen: Option<Source>,
+    chosen: Option<SourceFile>,
 }
 
 /// The reason why a definition is not available.
@@ -81,18 +106,11 @@ impl Library {
         let common = super::parse_common("archs/common.toml", EMBEDDED_COMMON, registry)?;
         let mut sources = BTreeMap::new();
         for (name, text) in EMBEDDED_ARCHS {
-            let path = format!("archs/{name}{ENDING}");
-            sources.insert(
-                (*name).to_owned(),
-                Source {
-                    path,
-                    text: (*text).to_owned(),
-                    is_embedded: true,
-                },
-            );
+            let source = SourceFile::embedded(format!("archs/{name}{ENDING}"), text);
+            sources.insert((*name).to_owned(), source);
         }
         sources.extend(sources_in(folders, ENDING)?);
-        let further: Vec<(String, Source)> = sources
+        let further: Vec<(String, SourceFile)> = sources
             .values()
             .flat_map(|source| {
                 further_names(&source.text)
@@ -119,16 +137,7 @@ impl Library {
         let is_path = name_or_path.ends_with(ENDING);
         let chosen = match is_path {
             false => self.source(name_or_path)?.clone(),
-            true => Source {
-                text: reading::text(name_or_path.as_ref(), MAX_DEFINITION).map_err(|source| {
-                    LibraryError::Io {
-                        path: name_or_path.into(),
-                        source,
-                    }
-                })?,
-                path: name_or_path.to_owned(),
-                is_embedded: false,
-            },
+            true => SourceFile::read(name_or_path.as_ref())?,
         };
         Ok(Self {
             chosen: Some(chosen),
@@ -137,7 +146,7 @@ impl Library {
     }
 
     /// Names and texts of the definitions, in the order of the names.
-    pub fn sources(&self) -> impl Iterator<Item = (&str, &Source)> {
+    pub fn sources(&self) -> impl Iterator<Item = (&str, &SourceFile)> {
         self.sources
             .iter()
             .map(|(name, source)| (name.as_str(), source))
@@ -147,7 +156,7 @@ impl Library {
     ///
     /// # Errors
     /// The name is unknown.
-    pub fn source(&self, name: &str) -> Result<&Source, LibraryError> {
+    pub fn source(&self, name: &str) -> Result<&SourceFile, LibraryError> {
         self.sources.get(name).ok_or_else(|| LibraryError::Unknown {
             name: name.to_owned(),
             near: nearest(name, self.sources.keys().map(String::as_str)).map(str::to_owned),
@@ -183,7 +192,7 @@ impl Library {
     }
 
     /// A built-in definition, read once per process.
-    fn embedded(&self, source: &Source) -> Result<ArchDef, Diagnostics> {
+    fn embedded(&self, source: &SourceFile) -> Result<ArchDef, Diagnostics> {
         /// Definitions by the address of the registry and the path of the definition.
         type Known = HashMap<(usize, String), ArchDef>;
         static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
@@ -249,7 +258,7 @@ fn further_names(text: &str) -> Vec<String> {
 pub(crate) fn sources_in(
     folders: &[PathBuf],
     ending: &str,
-) -> Result<BTreeMap<String, Source>, LibraryError> {
+) -> Result<BTreeMap<String, SourceFile>, LibraryError> {
     let mut sources = BTreeMap::new();
     for folder in folders {
         let io = |source| LibraryError::Io {
@@ -262,16 +271,7 @@ pub(crate) fn sources_in(
             let Some(name) = name.and_then(|n| n.strip_suffix(ending)).map(str::to_owned) else {
                 continue;
             };
-            let text = reading::text(&path, MAX_DEFINITION).map_err(|source| LibraryError::Io {
-                path: path.clone(),
-                source,
-            })?;
-            let source = Source {
-                path: path.display().to_string(),
-                text,
-                is_embedded: false,
-            };
-            sources.insert(name, source);
+            sources.insert(name, SourceFile::read(&path)?);
         }
     }
     Ok(sources)

@@ -23,18 +23,19 @@ mod state;
 pub(crate) mod table;
 
 pub use contract::{
-    ActRef, CacheRef, Contract, NormRef, OptionKind, OptionSpec, OptionValue, Presence, QuantClass,
-    Registry, Resolved, Resource, RopeRef, Rows, Rule, SelectionRef, Side, WeightRole, WeightSpec,
+    ActRef, CacheRef, Contract, ContractRule, NormRef, OptionKind, OptionSpec, OptionValue,
+    Presence, QuantClass, Registry, ResolvedOption, Resource, RopeRef, RowWidth, SelectionRef,
+    SideInput, WeightRole, WeightSpec,
 };
 pub use definition::{
-    ArchDef, Branch, Common, Head, Ignore, Ignored, Instance, Join, Mode, OF_FILE, Param,
-    ParamSource, Reads, Resources, SHIFT_LOGITS, START_TOKEN, Setting, Slot, Stack, TAPS, Text,
-    WeightUse, fits_pattern,
+    ArchDef, Branch, CommonDefinitions, DefinitionText, Head, IgnoreRules, IgnoredKey, Instance,
+    Join, Mode, OF_FILE, Param, ParamSource, Reads, Resources, SHIFT_LOGITS, START_TOKEN, Setting,
+    Slot, Stack, TAPS, WeightUse, fits_pattern,
 };
 pub use diagnostic::{Diagnostic, Diagnostics, Span, Spanned, nearest};
 pub(crate) use library::sources_in;
-pub use library::{ENDING, Library, LibraryError, Source};
+pub use library::{ENDING, Library, LibraryError, SourceFile};
 pub use parse::{parse, parse_common};
-pub use point::{Parts, PointSpec};
+pub use point::{PointParts, PointSpec};
 pub(crate) use read::syntax_problem;
 pub use state::{PooledSpec, StateSpec};

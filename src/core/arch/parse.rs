@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use toml::de::DeTable;
 
-use super::{ArchDef, Common, Diagnostics, Registry, Text, check, read};
+use super::{ArchDef, CommonDefinitions, DefinitionText, Diagnostics, Registry, check, read};
 
 /// Reads and checks one definition. `path` names the text in messages; `common` is the part that all definitions share.
 ///
@@ -14,10 +14,10 @@ pub fn parse(
     path: &str,
     source: &str,
     registry: &'static Registry,
-    common: &Common,
+    common: &CommonDefinitions,
 ) -> Result<ArchDef, Diagnostics> {
     let (root, syntax) = DeTable::parse_recoverable(source);
-    let mut reader = read::Reader::new(source, registry);
+    let mut reader = read::DefinitionReader::new(source, registry);
     let mut def = reader.definition(root.get_ref(), common);
     let mut problems = reader.problems();
     if !syntax.is_empty() {
@@ -31,7 +31,7 @@ pub fn parse(
     match def {
         Some(def) if problems.is_empty() => {
             let (path, source) = (path.to_owned(), source.to_owned());
-            let text = Arc::new(Text { path, source });
+            let text = Arc::new(DefinitionText { path, source });
             Ok(ArchDef { text, ..def })
         }
         _ => Err(Diagnostics::new(path, source, problems)),
@@ -46,6 +46,6 @@ pub fn parse_common(
     path: &str,
     source: &str,
     registry: &'static Registry,
-) -> Result<Common, Diagnostics> {
+) -> Result<CommonDefinitions, Diagnostics> {
     read::common(source, registry).map_err(|problems| Diagnostics::new(path, source, problems))
 }

@@ -8,7 +8,7 @@ pub struct PointSpec {
     /// Dimensions for one token in ggml order, as expressions over options and parameters.
     pub shape: &'static [&'static str],
     /// The kind of the parts of a row, where edits can select parts.
-    pub parts: Parts,
+    pub parts: PointParts,
     /// The name in TransformerLens; within a layer for values of layers.
     pub alias: Option<&'static str>,
     /// One phrase for the documentation.
@@ -16,8 +16,9 @@ pub struct PointSpec {
 }
 
 impl PointSpec {
-    /// A value with a row of numbers for each token.
+    /// A value with a row of such parts for each token.
     pub const fn new(
+        parts: PointParts,
         name: &'static str,
         shape: &'static [&'static str],
         doc: &'static str,
@@ -25,27 +26,9 @@ impl PointSpec {
         Self {
             name,
             shape,
-            parts: Parts::Neurons,
+            parts,
             alias: None,
             doc,
-        }
-    }
-
-    /// Declares that the second dimension is heads.
-    #[must_use]
-    pub const fn of_heads(self) -> Self {
-        Self {
-            parts: Parts::Heads,
-            ..self
-        }
-    }
-
-    /// Declares that the elements are experts.
-    #[must_use]
-    pub const fn of_experts(self) -> Self {
-        Self {
-            parts: Parts::Experts,
-            ..self
         }
     }
 
@@ -57,42 +40,24 @@ impl PointSpec {
             ..self
         }
     }
-
-    /// Declares numbers for pairs of keys and queries, which can be captured but not edited.
-    #[must_use]
-    pub const fn of_pairs(self) -> Self {
-        Self {
-            parts: Parts::Pairs,
-            ..self
-        }
-    }
-
-    /// Declares indices, which can be captured but not edited.
-    #[must_use]
-    pub const fn of_indices(self) -> Self {
-        Self {
-            parts: Parts::Indices,
-            ..self
-        }
-    }
 }
 
 /// The kinds of parts of a row of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Parts {
+pub enum PointParts {
     /// The elements.
     Neurons,
     /// The heads: the second dimension.
     Heads,
     /// The experts: the elements.
     Experts,
-    /// A number for each key and head; it cannot be edited.
+    /// Numbers for pairs of keys and queries, a number for each key and head; they cannot be edited.
     Pairs,
     /// Indices, which cannot be edited.
     Indices,
 }
 
-impl Parts {
+impl PointParts {
     /// The name of the parts.
     pub const fn name(self) -> &'static str {
         match self {

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::fmt::{self, Write};
 
+use super::chains::reached;
 use super::expr::{Expr, Value};
 use super::{
     ArchDef, Branch, Instance, Join, Mode, Param, ParamSource, Presence, Reads, SHIFT_LOGITS,
@@ -110,22 +111,7 @@ impl ArchDef {
         open.extend(["n_embd", "n_vocab", "n_ctx_train"].map(str::to_owned));
         open.extend((self.mode == Mode::Diffusion).then(|| SHIFT_LOGITS.to_owned()));
         open.extend(self.reads_source().then(|| START_TOKEN.to_owned()));
-        let mut used = BTreeSet::new();
-        while let Some(name) = open.pop() {
-            let Some(param) = self.params.get(&name) else {
-                continue;
-            };
-            if used.insert(name) {
-                let expr = match &param.source {
-                    ParamSource::Derived(expr) => Some(expr),
-                    ParamSource::Key { default, .. } => default.as_ref(),
-                };
-                if let Some(expr) = expr {
-                    expr.for_each_name(&mut |name, _| open.push(name.into()));
-                }
-            }
-        }
-        used
+        reached(&self.params, open, Param::value_expr)
     }
 
     fn for_each_expr(&self, visit: &mut dyn FnMut(&Expr)) {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::chains::reached;
 use super::contract::{Contract, OptionKind, OptionSpec, Presence, Registry, Resource};
 use super::definition::{Param, ParamSource};
 use super::expr::Expr;
@@ -183,20 +184,8 @@ pub(super) fn parameters(registry: &Registry, params: &BTreeMap<String, Param>) 
     registry
         .all()
         .for_each(|contract| names(contract, &mut open));
-    let mut used = BTreeMap::new();
-    while let Some(name) = open.pop_first() {
-        let Some(param) = params.get(&name) else {
-            continue;
-        };
-        let expr = match &param.source {
-            ParamSource::Derived(expr) => Some(expr),
-            ParamSource::Key { default, .. } => default.as_ref(),
-        };
-        if used.insert(name, param).is_none() {
-            let visit = &mut |name: &str, _: &_| _ = open.insert(name.to_owned());
-            expr.iter().for_each(|expr| expr.for_each_name(visit));
-        }
-    }
+    let used = reached(params, open, Param::value_expr);
+    let used = used.iter().filter_map(|name| params.get_key_value(name));
     let mut out = String::from(
         "\n## Parameters\n\nThe parameters of `archs/common.toml` that the sections above read. Keys are relative to `<architecture>.`, those with `/` in\n\
          front are whole.\n\n| parameter | metadata key | value, or default |\n|---|---|---|\n",

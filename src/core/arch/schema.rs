@@ -1,4 +1,4 @@
-//! The JSON Schema of the language, for editors, from the keys that the readers ask for ([`Form`]).
+//! The JSON Schema of the language, for editors, from the keys that the readers ask for ([`ValueForm`]).
 //!
 //! A text with every kind of table is read, its problems are dropped, and the keys that were asked for are recorded. So
 //! there is no second list of keys that could differ from the reader's. The schema has keys, types and words; only
@@ -10,9 +10,9 @@ use serde_json::{Map, Value, json};
 use toml::de::DeTable;
 
 use super::contract::{Contract, OptionKind, OptionSpec, Registry, Resource};
-use super::definition::Common;
-use super::read::Reader;
-use super::table::{Form, Known};
+use super::definition::CommonDefinitions;
+use super::read::DefinitionReader;
+use super::table::{KeySpec, ValueForm};
 
 /// A character that is not part of a plain word: the text is an expression.
 const EXPRESSION: &str = "[^A-Za-z0-9_./-]";
@@ -22,8 +22,8 @@ impl Registry {
     pub fn schema(&'static self) -> Value {
         let text = self.every_table();
         let (root, _) = DeTable::parse_recoverable(&text);
-        let mut reader = Reader::new(&text, self);
-        reader.definition(root.get_ref(), &Common::default());
+        let mut reader = DefinitionReader::new(&text, self);
+        reader.definition(root.get_ref(), &CommonDefinitions::default());
         described("a definition", &reader.kinds(), self.blocks)
     }
 
@@ -49,7 +49,7 @@ impl Registry {
 /// may run.
 pub(crate) fn described(
     root: &str,
-    kinds: &BTreeMap<&'static str, Vec<Known>>,
+    kinds: &BTreeMap<&'static str, Vec<KeySpec>>,
     blocks: &[&'static Contract],
 ) -> Value {
     let mut tables = Map::new();
@@ -84,7 +84,7 @@ fn reference(kind: &str) -> Value {
     json!({ "$ref": format!("#/$defs/{}", short(kind)) })
 }
 
-fn table(keys: &[Known], block: Option<&Contract>) -> Value {
+fn table(keys: &[KeySpec], block: Option<&Contract>) -> Value {
     let mut properties = Map::new();
     for known in keys.iter().filter(|known| known.is_possible()) {
         let value = match block {
@@ -138,30 +138,30 @@ fn branch(blocks: &[&'static Contract], tables: &Map<String, Value>) -> Value {
     })
 }
 
-fn form(form_of: &Form) -> Value {
+fn form(form_of: &ValueForm) -> Value {
     match form_of {
-        Form::Text => json!({ "type": "string" }),
-        Form::Texts => json!({ "type": "array", "items": { "type": "string" } }),
-        Form::Name => json!({ "type": "string", "minLength": 1 }),
-        Form::Word(words) => json!({ "enum": words }),
-        Form::Flag => json!({ "type": "boolean" }),
-        Form::Number => json!({ "type": ["number", "string"] }),
-        Form::Condition => json!({ "type": ["boolean", "string"] }),
-        Form::Value => json!({ "type": ["number", "boolean", "string"] }),
-        Form::Either(forms) => {
+        ValueForm::Text => json!({ "type": "string" }),
+        ValueForm::Texts => json!({ "type": "array", "items": { "type": "string" } }),
+        ValueForm::Name => json!({ "type": "string", "minLength": 1 }),
+        ValueForm::Word(words) => json!({ "enum": words }),
+        ValueForm::Flag => json!({ "type": "boolean" }),
+        ValueForm::Number => json!({ "type": ["number", "string"] }),
+        ValueForm::Condition => json!({ "type": ["boolean", "string"] }),
+        ValueForm::Value => json!({ "type": ["number", "boolean", "string"] }),
+        ValueForm::Either(forms) => {
             let forms: Vec<Value> = forms.iter().map(form).collect();
             json!({ "anyOf": forms })
         }
-        Form::List(of) => json!({ "type": "array", "items": form(of) }),
-        Form::Map(of) => json!({ "type": "object", "additionalProperties": form(of) }),
-        Form::Table(kind) => reference(kind),
-        Form::Tables(kind) => {
+        ValueForm::List(of) => json!({ "type": "array", "items": form(of) }),
+        ValueForm::Map(of) => json!({ "type": "object", "additionalProperties": form(of) }),
+        ValueForm::Table(kind) => reference(kind),
+        ValueForm::Tables(kind) => {
             json!({ "type": "object", "additionalProperties": reference(kind) })
         }
-        Form::Branch => reference("branch"),
-        Form::Option(spec) => option(spec),
-        Form::Weights(contract) => weights(contract),
-        Form::Derived(_) => false.into(),
+        ValueForm::Branch => reference("branch"),
+        ValueForm::Option(spec) => option(spec),
+        ValueForm::Weights(contract) => weights(contract),
+        ValueForm::Derived(_) => false.into(),
     }
 }
 

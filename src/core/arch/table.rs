@@ -1,7 +1,7 @@
 //! Reads the keys of a TOML table one by one, and their values as texts, numbers, expressions and tables. Reading
 //! continues after a problem, so that all problems are reported together.
 //!
-//! The caller that takes a key states the form of its value ([`Form`]), so the recorded keys describe the language:
+//! The caller that takes a key states the form of its value ([`ValueForm`]), so the recorded keys describe the language:
 //! `schema` makes a JSON Schema of them.
 
 use std::collections::BTreeMap;
@@ -18,18 +18,16 @@ use super::expr::{Expr, Value};
 const MAX_ITEMS: usize = 1024;
 
 /// A value in a TOML file.
-pub(crate) type Item<'a> = &'a TomlSpanned<DeValue<'a>>;
+pub(crate) type TomlItem<'a> = &'a TomlSpanned<DeValue<'a>>;
 
 /// The form of the value of a key.
 #[derive(Clone, Debug)]
-pub(crate) enum Form {
-    /// A text.
+pub(crate) enum ValueForm {
     Text,
     /// An array of texts.
     Texts,
     /// A plain word, or an expression that results in one.
     Name,
-    /// One of these words.
     Word(Vec<&'static str>),
     /// True or false.
     Flag,
@@ -59,24 +57,24 @@ pub(crate) enum Form {
     Derived(&'static OptionSpec),
 }
 
-impl Form {
+impl ValueForm {
     /// One text or several texts.
     pub(crate) const TEXT_OR_TEXTS: Self = Self::Either(&[Self::Text, Self::Texts]);
 }
 
 /// A key that a reader asked for.
 #[derive(Clone, Debug)]
-pub(crate) struct Known {
+pub(crate) struct KeySpec {
     pub(crate) key: &'static str,
-    pub(crate) form: Form,
+    pub(crate) form: ValueForm,
     pub(crate) is_required: bool,
 }
 
-impl Known {
+impl KeySpec {
     /// The expression from which a value follows that no definition sets.
     fn follows_from(&self) -> Option<&'static str> {
         match self.form {
-            Form::Derived(spec) => spec.default,
+            ValueForm::Derived(spec) => spec.default,
             _ => None,
         }
     }
@@ -92,19 +90,19 @@ pub(crate) struct TableReader<'a> {
     pub(crate) source: &'a str,
     pub(crate) problems: Vec<Diagnostic>,
     /// The keys of every kind of table that was read.
-    pub(crate) kinds: BTreeMap<&'static str, Vec<Known>>,
+    pub(crate) kinds: BTreeMap<&'static str, Vec<KeySpec>>,
 }
 
 /// A table whose keys are taken one by one; remaining keys are unknown.
-pub(crate) struct Fields<'a> {
+pub(crate) struct TableFields<'a> {
     table: &'a DeTable<'a>,
     pub(crate) span: Span,
     /// The kind of the table: a noun with its article, or a name of the language.
     pub(crate) kind: &'static str,
-    pub(crate) known: Vec<Known>,
+    pub(crate) known: Vec<KeySpec>,
 }
 
-impl<'a> Fields<'a> {
+impl<'a> TableFields<'a> {
     pub(crate) fn new(table: &'a DeTable<'a>, span: Span, kind: &'static str) -> Self {
         Self {
             table,
@@ -122,9 +120,8 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// The value of a key.
-    pub(crate) fn take(&mut self, key: &'static str, form: Form) -> Option<Item<'a>> {
-        self.known.push(Known {
+    pub(crate) fn take(&mut self, key: &'static str, form: ValueForm) -> Option<TomlItem<'a>> {
+        self.known.push(KeySpec {
             key,
             form,
             is_required: false,
@@ -133,8 +130,12 @@ impl<'a> Fields<'a> {
     }
 
     /// The value of a required key; the caller reports a missing one.
-    pub(crate) fn take_required(&mut self, key: &'static str, form: Form) -> Option<Item<'a>> {
-        self.known.push(Known {
+    pub(crate) fn take_required(
+        &mut self,
+        key: &'static str,
+        form: ValueForm,
+    ) -> Option<TomlItem<'a>> {
+        self.known.push(KeySpec {
             key,
             form,
             is_required: true,
@@ -143,7 +144,7 @@ impl<'a> Fields<'a> {
     }
 
     /// The value of a key, whether taken or not.
-    pub(crate) fn given(&self, key: &str) -> Option<Item<'a>> {
+    pub(crate) fn given(&self, key: &str) -> Option<TomlItem<'a>> {
         self.table
             .iter()
             .find(|(name, _)| name.get_ref() == key)
@@ -151,7 +152,7 @@ impl<'a> Fields<'a> {
     }
 
     /// The keys that were not taken.
-    pub(crate) fn rest(&self) -> impl Iterator<Item = (&'a str, Span, Item<'a>)> {
+    pub(crate) fn rest(&self) -> impl Iterator<Item = (&'a str, Span, TomlItem<'a>)> {
         self.table
             .iter()
             .filter(|(name, _)| self.known.iter().all(|known| known.key != name.get_ref()))
@@ -172,13 +173,21 @@ impl<'a> TableReader<'a> {
         self.problems.push(Diagnostic::new(span, message));
     }
 
+    /// Reports a value of `key` that is not what is `expected`.
+    pub(crate) fn wrong<T>(&mut self, item: TomlItem<'a>, key: &str, expected: &str) -> Option<T> {
+        let found = item.get_ref().type_str();
+        let problem = format!("`{key}`: expected {expected}, found {found}");
+        self.report(item.span(), problem);
+        None
+    }
+
     /// Whether there are too many problems to continue.
     fn is_full(&self) -> bool {
         self.problems.len() >= MANY
     }
 
     /// Whether a list or table has at most the allowed number of items; otherwise a problem is reported.
-    pub(crate) fn is_short(&mut self, item: Item<'a>, n: usize) -> bool {
+    pub(crate) fn is_short(&mut self, item: TomlItem<'a>, n: usize) -> bool {
         if n > MAX_ITEMS {
             let message = format!("{n} items, expected at most {MAX_ITEMS}");
             self.report(item.span(), message);
@@ -187,7 +196,7 @@ impl<'a> TableReader<'a> {
     }
 
     /// Reports the keys that were not taken.
-    pub(crate) fn finish(&mut self, fields: Fields<'_>) {
+    pub(crate) fn finish(&mut self, fields: TableFields<'_>) {
         for (name, span, _) in fields.rest() {
             if self.is_full() {
                 break;
@@ -217,38 +226,57 @@ impl<'a> TableReader<'a> {
 
     pub(crate) fn optional_expr(
         &mut self,
-        fields: &mut Fields<'a>,
+        fields: &mut TableFields<'a>,
         key: &'static str,
-        form: Form,
+        form: ValueForm,
     ) -> Option<Expr> {
         fields.take(key, form).and_then(|item| self.expr(item))
     }
 
     pub(crate) fn optional_text(
         &mut self,
-        fields: &mut Fields<'a>,
+        fields: &mut TableFields<'a>,
         key: &'static str,
     ) -> Option<Spanned<String>> {
-        let item = fields.take(key, Form::Text)?;
+        let item = fields.take(key, ValueForm::Text)?;
         self.text(item, key)
     }
 
     pub(crate) fn optional_texts(
         &mut self,
-        fields: &mut Fields<'a>,
+        fields: &mut TableFields<'a>,
         key: &'static str,
     ) -> Vec<Spanned<String>> {
-        let item = fields.take(key, Form::Texts);
+        let item = fields.take(key, ValueForm::Texts);
         item.map_or_else(Vec::new, |item| self.texts(item, key))
     }
 
+    /// The entries of the table at a key, by their names.
+    pub(crate) fn entries(
+        &mut self,
+        fields: &mut TableFields<'a>,
+        key: &'static str,
+        form: ValueForm,
+    ) -> Vec<(Spanned<String>, TomlItem<'a>)> {
+        let item = fields.take(key, form);
+        let table = item.and_then(|item| self.table(item, key));
+        let entries = table.into_iter().flatten();
+        let named =
+            |name: &TomlSpanned<_>| Spanned::new(ToString::to_string(name.get_ref()), name.span());
+        entries.map(|(name, item)| (named(name), item)).collect()
+    }
+
     /// One text or several texts.
-    pub(crate) fn any_texts(&mut self, fields: &mut Fields<'a>, key: &'static str) -> Vec<String> {
-        let item = fields.take(key, Form::TEXT_OR_TEXTS);
+    pub(crate) fn any_texts(
+        &mut self,
+        fields: &mut TableFields<'a>,
+        key: &'static str,
+    ) -> Vec<String> {
+        let item = fields.take(key, ValueForm::TEXT_OR_TEXTS);
         item.map_or_else(Vec::new, |item| self.text_or_texts(item, key))
     }
 
-    pub(crate) fn expr(&mut self, item: Item<'a>) -> Option<Expr> {
+    pub(crate) fn expr(&mut self, item: TomlItem<'a>) -> Option<Expr> {
         let span = item.span();
         let literal = match item.get_ref() {
             DeValue::Integer(number) => {
@@ -283,7 +311,7 @@ impl<'a> TableReader<'a> {
     }
 
     /// A value that is a name: a plain word is the name itself, any other text is an expression.
-    pub(crate) fn name(&mut self, item: Item<'a>) -> Option<Expr> {
+    pub(crate) fn name(&mut self, item: TomlItem<'a>) -> Option<Expr> {
         let plain = |text: &str| {
             let text = text.strip_prefix(OF_FILE).unwrap_or(text);
             !text.is_empty()
@@ -324,12 +352,12 @@ impl<'a> TableReader<'a> {
 
     pub(crate) fn choice<T: Copy>(
         &mut self,
-        fields: &mut Fields<'a>,
+        fields: &mut TableFields<'a>,
         key: &'static str,
         names: &[(&'static str, T)],
     ) -> Option<T> {
         let words = names.iter().map(|(name, _)| *name).collect();
-        let item = fields.take(key, Form::Word(words))?;
+        let item = fields.take(key, ValueForm::Word(words))?;
         let text = self.text(item, key)?;
         let found = names
             .iter()
@@ -346,10 +374,10 @@ impl<'a> TableReader<'a> {
 
     pub(crate) fn required_text(
         &mut self,
-        fields: &mut Fields<'a>,
+        fields: &mut TableFields<'a>,
         key: &'static str,
     ) -> Option<Spanned<String>> {
-        match fields.take_required(key, Form::Text) {
+        match fields.take_required(key, ValueForm::Text) {
             Some(item) => self.text(item, key),
             None => {
                 self.missing(fields, key);
@@ -359,77 +387,55 @@ impl<'a> TableReader<'a> {
     }
 
     /// Reports a missing key of a table.
-    pub(crate) fn missing(&mut self, fields: &Fields<'_>, key: &str) {
+    pub(crate) fn missing(&mut self, fields: &TableFields<'_>, key: &str) {
         let problem = format!("missing key `{key}` (required in {})", fields.what());
         self.report(fields.span.clone(), problem);
     }
 
-    pub(crate) fn text(&mut self, item: Item<'a>, key: &str) -> Option<Spanned<String>> {
+    pub(crate) fn text(&mut self, item: TomlItem<'a>, key: &str) -> Option<Spanned<String>> {
         match item.get_ref() {
             DeValue::String(text) => Some(Spanned::new(text.to_string(), item.span())),
-            other => {
-                self.report(
-                    item.span(),
-                    format!("`{key}`: expected a string, found {}", other.type_str()),
-                );
-                None
-            }
+            _ => self.wrong(item, key, "a string"),
         }
     }
 
-    pub(crate) fn text_or_texts(&mut self, item: Item<'a>, key: &str) -> Vec<String> {
+    pub(crate) fn text_or_texts(&mut self, item: TomlItem<'a>, key: &str) -> Vec<String> {
         match item.get_ref() {
             DeValue::Array(_) => self.texts(item, key).into_iter().map(|t| t.value).collect(),
             _ => self.text(item, key).map(|t| t.value).into_iter().collect(),
         }
     }
 
-    pub(crate) fn texts(&mut self, item: Item<'a>, key: &str) -> Vec<Spanned<String>> {
+    pub(crate) fn texts(&mut self, item: TomlItem<'a>, key: &str) -> Vec<Spanned<String>> {
         match item.get_ref() {
             DeValue::Array(items) if !self.is_short(item, items.len()) => Vec::new(),
             DeValue::Array(items) => items
                 .iter()
                 .filter_map(|item| self.text(item, key))
                 .collect(),
-            other => {
-                let problem = format!(
-                    "`{key}`: expected an array of texts, found {}",
-                    other.type_str()
-                );
-                self.report(item.span(), problem);
-                Vec::new()
-            }
+            _ => self
+                .wrong(item, key, "an array of texts")
+                .unwrap_or_default(),
         }
     }
 
-    pub(crate) fn table(&mut self, item: Item<'a>, key: &str) -> Option<&'a DeTable<'a>> {
+    pub(crate) fn table(&mut self, item: TomlItem<'a>, key: &str) -> Option<&'a DeTable<'a>> {
         match item.get_ref() {
             DeValue::Table(table) => self.is_short(item, table.len()).then_some(table),
-            other => {
-                self.report(
-                    item.span(),
-                    format!("`{key}`: expected a table, found {}", other.type_str()),
-                );
-                None
-            }
+            _ => self.wrong(item, key, "a table"),
         }
     }
 
-    pub(crate) fn tables(&mut self, item: Item<'a>, key: &str) -> Vec<(&'a DeTable<'a>, Span)> {
+    pub(crate) fn tables(&mut self, item: TomlItem<'a>, key: &str) -> Vec<(&'a DeTable<'a>, Span)> {
         match item.get_ref() {
             DeValue::Array(items) if !self.is_short(item, items.len()) => Vec::new(),
             DeValue::Array(items) => items
                 .iter()
                 .filter_map(|item| Some((self.table(item, key)?, item.span())))
                 .collect(),
-            other => {
-                let problem = format!(
-                    "`{key}`: expected an array of tables, found {}",
-                    other.type_str()
-                );
-                self.report(item.span(), problem);
-                Vec::new()
-            }
+            _ => self
+                .wrong(item, key, "an array of tables")
+                .unwrap_or_default(),
         }
     }
 }

@@ -11,7 +11,7 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 use serde_json::{Map, Value};
 
-use lab_base::util::writing::{Part, Target};
+use lab_base::util::atomic_file::{OutputPath, PartFile};
 use lab_base::weights::safetensors;
 use lab_base::weights::safetensors::Dtype;
 
@@ -25,15 +25,14 @@ const PIECE: usize = 1 << 16;
 /// The format of a file of arrays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Format {
-    /// safetensors.
+pub enum ArrayFormat {
     #[default]
     Safetensors,
     /// A ZIP archive of NPY files, not compressed.
     Npz,
 }
 
-impl Format {
+impl ArrayFormat {
     /// All formats.
     pub const ALL: [Self; 2] = [Self::Safetensors, Self::Npz];
 
@@ -122,7 +121,7 @@ impl Elements<'_> {
 
 /// An array with its name.
 #[derive(Clone, Debug)]
-pub struct Named<'a> {
+pub struct NamedArray<'a> {
     /// Name of the array, unique in a file.
     pub name: String,
     /// Dimensions, the slowest first.
@@ -132,9 +131,9 @@ pub struct Named<'a> {
 }
 
 /// Upper bound of the bytes of a file with these arrays and texts.
-pub fn most_bytes(arrays: &[Named<'_>], metadata: &Map<String, Value>) -> u64 {
+pub fn most_bytes(arrays: &[NamedArray<'_>], metadata: &Map<String, Value>) -> u64 {
     // Each array takes its elements, a header, and in an archive twice its name.
-    let array = |array: &Named<'_>| {
+    let array = |array: &NamedArray<'_>| {
         let bits = array.elements.dtype().0.bitsize() as u64;
         array.elements.len() as u64 * bits / 8 + 512
     };
@@ -150,9 +149,9 @@ pub fn most_bytes(arrays: &[Named<'_>], metadata: &Map<String, Value>) -> u64 {
 /// Two arrays have one name, the number of elements differs from the shape, or the operating system fails: a file
 /// that is there is then unchanged.
 pub fn write<'p>(
-    target: impl Into<Target<'p>>,
-    format: Format,
-    arrays: &[Named<'_>],
+    target: impl Into<OutputPath<'p>>,
+    format: ArrayFormat,
+    arrays: &[NamedArray<'_>],
     metadata: &Map<String, Value>,
 ) -> io::Result<()> {
     let fault = |message: String| io::Error::new(io::ErrorKind::InvalidInput, message);
@@ -164,18 +163,19 @@ pub fn write<'p>(
             return Err(fault(message));
         }
     }
-    let mut part = Part::new(target)?;
+    let mut part = PartFile::new(target)?;
     let out = part.file();
     match format {
-        Format::Safetensors => {
-            let entry = |a: &Named<'_>| (a.name.clone(), a.elements.dtype().0, a.shape.clone());
+        ArrayFormat::Safetensors => {
+            let entry =
+                |a: &NamedArray<'_>| (a.name.clone(), a.elements.dtype().0, a.shape.clone());
             let head = safetensors::head(metadata.clone(), arrays.iter().map(entry));
             out.write_all(&head.map_err(fault)?)?;
             for array in arrays {
                 array.elements.write(out)?;
             }
         }
-        Format::Npz => {
+        ArrayFormat::Npz => {
             let mut archive = zip::ZipWriter::new(out);
             // A fixed time, so that the same input gives the same bytes.
             let options = zip::write::SimpleFileOptions::default()
@@ -209,36 +209,36 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let numbers: Vec<f32> = (0..200_000).map(|i| i as f32 / 8.0).collect();
         let arrays = [
-            Named {
+            NamedArray {
                 name: "layers.0.out".into(),
                 shape: vec![2, 100_000],
                 elements: Elements::F32(&numbers),
             },
-            Named {
+            NamedArray {
                 name: "half".into(),
                 shape: vec![3],
                 elements: Elements::F16(&[0.5, -2.0, 1e9]),
             },
-            Named {
+            NamedArray {
                 name: "places".into(),
                 shape: vec![1, 2],
                 elements: Elements::I32(&[7, 8]),
             },
         ];
-        for format in Format::ALL {
+        for format in ArrayFormat::ALL {
             let path = folder.path().join(format!("a.{}", format.ending()));
             write(&path, format, &arrays, &metadata()).expect("written");
-            assert_eq!(Format::of(&path), Some(format));
+            assert_eq!(ArrayFormat::of(&path), Some(format));
             let n_bytes = std::fs::metadata(&path).expect("a file").len();
             assert!(n_bytes <= most_bytes(&arrays, &metadata()), "{n_bytes}");
-            if format == Format::Npz {
-                let found = npy::of_archive(&path, "layers.0.out").expect("read");
+            if format == ArrayFormat::Npz {
+                let found = npy::read_archive(&path, "layers.0.out").expect("read");
                 let found = found.expect("it is there");
                 assert_eq!(
                     (found.shape, found.elements),
                     (vec![2, 100_000], numbers.clone())
                 );
-                let places = npy::of_archive(&path, "places")
+                let places = npy::read_archive(&path, "places")
                     .expect("read")
                     .expect("there");
                 assert_eq!(
@@ -261,12 +261,12 @@ mod tests {
     #[test]
     fn what_is_no_sound_file_is_not_written() {
         let folder = tempfile::tempdir().expect("a folder");
-        let array = |shape: Vec<u64>| Named {
+        let array = |shape: Vec<u64>| NamedArray {
             name: "a".into(),
             shape,
             elements: Elements::F32(&[1.0, 2.0]),
         };
-        for format in Format::ALL {
+        for format in ArrayFormat::ALL {
             let path = folder.path().join(format!("b.{}", format.ending()));
             for arrays in [vec![array(vec![3])], vec![array(vec![2]), array(vec![2])]] {
                 write(&path, format, &arrays, &metadata()).expect_err("refused");

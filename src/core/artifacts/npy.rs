@@ -6,7 +6,7 @@
 use std::io::{self, Read};
 use std::path::Path;
 
-use lab_base::util::reading;
+use lab_base::util::limited_read;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 /// Maximum length of a header; headers of plain arrays are below 128 bytes.
@@ -14,7 +14,7 @@ const MAX_HEADER: usize = 4096;
 
 /// An array, with its shape in NumPy's order: the last dimension is the fastest.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Array {
+pub struct NpyArray {
     /// Dimensions.
     pub shape: Vec<u64>,
     /// Elements, row by row.
@@ -43,8 +43,8 @@ const MAX_ARRAY: u64 = 4 << 30;
 ///
 /// # Errors
 /// The file is not an array of float32 in rows, or is shorter than its shape says.
-pub fn read(path: &Path) -> Result<Array, Error> {
-    let mut file = reading::open(path)?;
+pub fn read(path: &Path) -> Result<NpyArray, Error> {
+    let mut file = limited_read::open(path)?;
     let size = file.metadata()?.len();
     read_from(&mut file, size, &[Kind::F32])
 }
@@ -54,9 +54,9 @@ pub fn read(path: &Path) -> Result<Array, Error> {
 ///
 /// # Errors
 /// The file is not an archive, or the array is refused as by [`read`] or is larger than 4 GiB.
-pub fn of_archive(path: &Path, name: &str) -> Result<Option<Array>, Error> {
+pub fn read_archive(path: &Path, name: &str) -> Result<Option<NpyArray>, Error> {
     let of_archive = |error: zip::result::ZipError| form(format!("is not an NPZ archive: {error}"));
-    let mut archive = zip::ZipArchive::new(reading::open(path)?).map_err(of_archive)?;
+    let mut archive = zip::ZipArchive::new(limited_read::open(path)?).map_err(of_archive)?;
     let mut entry = match archive.by_name(&format!("{name}.npy")) {
         Err(zip::result::ZipError::FileNotFound) => return Ok(None),
         found => found.map_err(of_archive)?,
@@ -105,7 +105,7 @@ impl Kind {
 }
 
 /// Reads an array of one of these types, of at most `size` bytes.
-fn read_from(file: &mut impl Read, size: u64, kinds: &[Kind]) -> Result<Array, Error> {
+fn read_from(file: &mut impl Read, size: u64, kinds: &[Kind]) -> Result<NpyArray, Error> {
     let (shape, kind) = read_header(file, kinds)?;
     let n_bytes = shape
         .iter()
@@ -122,7 +122,7 @@ fn read_from(file: &mut impl Read, size: u64, kinds: &[Kind]) -> Result<Array, E
         .map(|element| kind.decode(element));
     let elements: Option<Vec<f32>> = elements.collect();
     let elements = elements.ok_or_else(|| form("has integers that a float32 does not hold"))?;
-    Ok(Array { shape, elements })
+    Ok(NpyArray { shape, elements })
 }
 
 /// The shape and the type in a file's header; the file is then positioned at the elements.
@@ -238,7 +238,7 @@ mod tests {
             std::fs::write(&path, bytes_of(&elements, &shape)).expect("written");
             let array = read(&path).expect("read");
             let shape: Vec<u64> = shape.iter().map(|n| *n as u64).collect();
-            assert_eq!(array, Array { shape, elements });
+            assert_eq!(array, NpyArray { shape, elements });
             assert_eq!((std::fs::read(&path).expect("bytes").len() - 4 * n) % 64, 0);
         }
     }

@@ -1,5 +1,7 @@
 //! Arrays as they stand in the JSON of lab requests and responses: numbers in a list, or their bytes in base64.
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use half::f16;
 use serde::Deserialize;
 
@@ -64,7 +66,9 @@ impl Numbers {
             Self::List(numbers) => return Ok(numbers),
             Self::Base64(text) => text,
         };
-        let bytes = base64::decode(text).map_err(|error| format!("`data`: {error}"))?;
+        let bytes = BASE64_STANDARD
+            .decode(text)
+            .map_err(|error| format!("`data`: {error}"))?;
         let (n, size) = (bytes.len(), dtype.size());
         if !n.is_multiple_of(size) {
             return Err(format!(

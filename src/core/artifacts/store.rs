@@ -16,16 +16,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use lab_base::util::writing::PartFolder;
+use lab_base::util::atomic_file::PartFolder;
 
-use super::arrays::{self, Format, Named};
+use super::arrays::{self, ArrayFormat, NamedArray};
 
 /// The file that a writer of a result locks.
 const LOCK: &str = "lock";
 
 /// The limits of a shelf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct ArtifactLimits {
     /// Maximum number of bytes of all results together.
     pub bytes: u64,
     /// Time for which a result is kept.
@@ -36,14 +36,14 @@ pub struct Limits {
 
 /// A folder with results.
 #[derive(Clone, Debug)]
-pub struct Shelf {
+pub struct ArtifactStore {
     folder: PathBuf,
-    limits: Limits,
+    limits: ArtifactLimits,
 }
 
 /// A stored result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Kept {
+pub struct Artifact {
     /// The id of the result.
     pub id: String,
     /// `safetensors` or `npz`.
@@ -66,7 +66,6 @@ pub enum Error {
     TooLarge {
         /// Number of bytes of the result.
         found: u64,
-        /// The limit.
         limit: u64,
     },
     /// The result cannot be written.
@@ -93,26 +92,25 @@ fn seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
 }
 
-impl Shelf {
+impl ArtifactStore {
     /// The shelf in a folder.
-    pub fn new(folder: PathBuf, limits: Limits) -> Self {
+    pub fn new(folder: PathBuf, limits: ArtifactLimits) -> Self {
         Self { folder, limits }
     }
 
-    /// The path of the folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
     /// The limits of the shelf.
-    pub fn limits(&self) -> Limits {
+    pub fn limits(&self) -> ArtifactLimits {
         self.limits
     }
 
     /// The stored results, the oldest first. Expired ones are removed.
-    pub fn list(&self) -> Vec<Kept> {
+    pub fn list(&self) -> Vec<Artifact> {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
-        let mut all: Vec<(SystemTime, Kept)> = entries
+        let mut all: Vec<(SystemTime, Artifact)> = entries
             .filter_map(|entry| self.kept(&entry.path()))
             .collect();
         all.sort_by(|a, b| (a.0, &a.1.id).cmp(&(b.0, &b.1.id)));
@@ -120,8 +118,8 @@ impl Shelf {
     }
 
     /// A file as a result, with the time of writing; none if it is not a result or has expired.
-    fn kept(&self, path: &Path) -> Option<(SystemTime, Kept)> {
-        let format = Format::of(path)?;
+    fn kept(&self, path: &Path) -> Option<(SystemTime, Artifact)> {
+        let format = ArrayFormat::of(path)?;
         let id = path.file_stem()?.to_str()?.to_owned();
         let metadata = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
         let written = metadata.modified().ok()?;
@@ -131,7 +129,7 @@ impl Shelf {
             return None;
         }
         let created = seconds(written);
-        let kept = Kept {
+        let kept = Artifact {
             id,
             format: format.ending(),
             bytes: metadata.len(),
@@ -141,7 +139,7 @@ impl Shelf {
         Some((written, kept))
     }
 
-    fn path(&self, kept: &Kept) -> PathBuf {
+    fn path(&self, kept: &Artifact) -> PathBuf {
         self.folder.join(format!("{}.{}", kept.id, kept.format))
     }
 
@@ -161,12 +159,12 @@ impl Shelf {
     ///
     /// # Errors
     /// The result is larger than the limit of all results, or cannot be written.
-    pub fn keep(
+    pub fn save(
         &self,
-        format: Format,
-        arrays: &[Named<'_>],
+        format: ArrayFormat,
+        arrays: &[NamedArray<'_>],
         metadata: &Map<String, Value>,
-    ) -> Result<Kept, Error> {
+    ) -> Result<Artifact, Error> {
         let wanted = arrays::most_bytes(arrays, metadata);
         self.check(wanted)?;
         // Held until the file is complete. Writers of other processes wait for it, so that all together stay in the limit.
@@ -196,7 +194,7 @@ impl Shelf {
     }
 
     /// A result by its id, and its opened file.
-    pub fn open(&self, id: &str) -> Option<(Kept, File)> {
+    pub fn open(&self, id: &str) -> Option<(Artifact, File)> {
         let kept = self.list().into_iter().find(|kept| kept.id == id)?;
         let file = File::open(self.path(&kept)).ok()?;
         Some((kept, file))
@@ -214,11 +212,11 @@ mod tests {
     use super::*;
     use crate::artifacts::arrays::Elements;
 
-    fn shelf(folder: &Path, bytes: u64, time: Duration) -> Shelf {
+    fn shelf(folder: &Path, bytes: u64, time: Duration) -> ArtifactStore {
         let inline = 0;
-        Shelf::new(
+        ArtifactStore::new(
             folder.to_owned(),
-            Limits {
+            ArtifactLimits {
                 bytes,
                 time,
                 inline,
@@ -226,14 +224,14 @@ mod tests {
         )
     }
 
-    fn keep(shelf: &Shelf, n: usize) -> Result<Kept, Error> {
+    fn keep(shelf: &ArtifactStore, n: usize) -> Result<Artifact, Error> {
         let numbers = vec![1.0; n];
-        let array = Named {
+        let array = NamedArray {
             name: "a".into(),
             shape: vec![n as u64],
             elements: Elements::F32(&numbers),
         };
-        shelf.keep(Format::Safetensors, &[array], &Map::new())
+        shelf.save(ArrayFormat::Safetensors, &[array], &Map::new())
     }
 
     #[test]

@@ -13,14 +13,16 @@
 //! ```
 //! xIELU: Huang and Schlag 2024, arXiv 2411.13010. A kind without parameters needs no declaration to be named.
 
-use super::build::{Build, softcap};
-use crate::arch::{ActRef, Contract, Rows, Rule, StateSpec};
-use crate::{choices, options};
+use super::build::{GraphBuilder, softcap};
+use super::refused;
+use crate::arch::{ActRef, Contract, RowWidth};
+use crate::plan::Unit;
+use crate::{choices, options, rules};
 use lab_base::ggml::{Error, Glu, Tensor, Unary};
 
 choices! {
     /// An elementwise function.
-    pub(super) enum Kind {
+    pub(super) enum ActivationKind {
         /// `x * sigmoid(x)`.
         Silu = "silu",
         /// The tanh approximation of `x * Phi(x)` as llama.cpp computes it, on a processor by a table of half-precision
@@ -63,8 +65,8 @@ choices! {
 
 options! {
     /// Options of an activation.
-    pub(super) struct Act {
-        kind: Kind, "function of an element: `silu`, `gelu` (tanh approximation, on a processor in half precision as llama.cpp computes it), `gelu_tanh` (tanh approximation in f32), `gelu_erf` (exact), `relu`, `relu2` (squared), `quick_gelu` (`x * sigmoid(1.702 * x)`), `tanh`, `sigmoid`, `softplus`, `situ` (`beta * tanh(x / beta) * sigmoid(x)`), `swiglu_oai` (`g * sigmoid(1.702 * g) * (up + 1)` of a clamped gate) or `xielu`";
+    pub(super) struct Activation {
+        kind: ActivationKind, "function of an element: `silu`, `gelu` (tanh approximation, on a processor in half precision as llama.cpp computes it), `gelu_tanh` (tanh approximation in f32), `gelu_erf` (exact), `relu`, `relu2` (squared), `quick_gelu` (`x * sigmoid(1.702 * x)`), `tanh`, `sigmoid`, `softplus`, `situ` (`beta * tanh(x / beta) * sigmoid(x)`), `swiglu_oai` (`g * sigmoid(1.702 * g) * (up + 1)` of a clamped gate) or `xielu`";
         clamp: f32 = "0", "clamp of a gated layer: upper bound of the gate and bound of the absolute value of what it multiplies, above 0; 0: off";
         clamp_at: ClampAt = "after", when "clamp > 0", "whether the gate is clamped `before` or `after` its activation";
         cutoff: f32 = "0", when "cutoff > 0", "elements up to so many standard deviations above the mean of their row become 0, the others are what exceeds it, before the function; 0: off";
@@ -84,50 +86,29 @@ pub(super) static CONTRACT: Contract = Contract {
     phrase: "{=kind}{cutoff > 0:  of what exceeds the mean by {=cutoff} standard deviations}{clamp > 0: , clamped at {=clamp}}{kind == 'situ':  within {=beta}}{bound > 0: , up within {=bound}}",
     summary: "A function of each element of a hidden layer or of a gate. A kind that needs no parameters is named where it is used, without a declaration: `act = \"silu\"`.",
     formula: "y = act({cutoff > 0: max(x - mean(x) - cutoff * std(x), 0) | x}), with a gate: act(gate) * up{clamp > 0: , clamped: min(act(gate), clamp) * max(-clamp, min(up, clamp))}{bound > 0: , up bounded: act(gate) * bound * tanh(up / bound)}",
-    options: Act::OPTIONS,
-    weights: &[],
-    rows: Rows::Any,
-    side: None,
-    state: StateSpec::None,
-    points: &[],
-    rules: &[
-        Rule {
-            holds: "kind != 'swiglu_oai' or clamp > 0",
-            message: "`swiglu_oai` has a positive `clamp`",
-        },
-        Rule {
-            holds: "clamp >= 0",
-            message: "`clamp` is not negative",
-        },
-        Rule {
-            holds: "cutoff >= 0",
-            message: "`cutoff` is not negative",
-        },
-        Rule {
-            holds: "kind != 'situ' or beta > 0 and clamp == 0",
-            message: "`situ` has a positive `beta` and no `clamp`",
-        },
-        Rule {
-            holds: "bound == 0 or bound > 0 and clamp == 0 and kind != 'swiglu_oai'",
-            message: "`bound` is positive, and what has one has no `clamp`",
-        },
-    ],
+    options: Activation::OPTIONS,
+    rows: RowWidth::Any,
+    rules: rules! {
+        "kind != 'swiglu_oai' or clamp > 0", "`swiglu_oai` has a positive `clamp`";
+        "clamp >= 0", "`clamp` is not negative";
+        "cutoff >= 0", "`cutoff` is not negative";
+        "kind != 'situ' or beta > 0 and clamp == 0", "`situ` has a positive `beta` and no `clamp`";
+        "bound == 0 or bound > 0 and clamp == 0 and kind != 'swiglu_oai'", "`bound` is positive, and what has one has no `clamp`";
+    },
+    ..Contract::BLOCK
 };
 
 /// The sharpness of the sigmoid in `swiglu_oai` and `quick_gelu`.
 const OAI_ALPHA: f32 = 1.702;
 
-impl Build<'_> {
+impl GraphBuilder<'_> {
     /// `act(x)`; unchanged without an activation.
-    ///
-    /// # Errors
-    /// The activation needs a gate, or the operation rejects its inputs.
     pub(super) fn activate(&self, act: ActRef, x: &Tensor) -> Result<Tensor, Error> {
         match self.act(act) {
-            Some(act) if act.clamp > 0.0 || act.bound > 0.0 => Err(Error::Arguments {
-                op: "activation",
-                message: format!("`{:?}` with a bound needs a gate", act.kind),
-            }),
+            Some(act) if act.clamp > 0.0 || act.bound > 0.0 => Err(refused(
+                "activation",
+                format!("`{:?}` with a bound needs a gate", act.kind),
+            )),
             act => self.elements(act.as_ref(), &self.exceeding(act.as_ref(), x)?),
         }
     }
@@ -144,7 +125,7 @@ impl Build<'_> {
             return g.mul(gate, up);
         };
         let gate = &self.exceeding(Some(&act), gate)?;
-        if act.kind == Kind::SwigluOai {
+        if act.kind == ActivationKind::SwigluOai {
             return g.swiglu_oai(gate, up, OAI_ALPHA, act.clamp);
         }
         if act.clamp > 0.0 {
@@ -161,23 +142,42 @@ impl Build<'_> {
             return g.mul(&self.elements(Some(&act), gate)?, &up);
         }
         let glu = match act.kind {
-            Kind::Silu => Glu::Silu,
-            Kind::Gelu => Glu::Gelu,
-            Kind::GeluTanh => Glu::GeluTanh,
-            Kind::GeluErf => Glu::GeluErf,
-            Kind::Relu => Glu::Relu,
+            ActivationKind::Silu => Glu::Silu,
+            ActivationKind::Gelu => Glu::Gelu,
+            ActivationKind::GeluTanh => Glu::GeluTanh,
+            ActivationKind::GeluErf => Glu::GeluErf,
+            ActivationKind::Relu => Glu::Relu,
             _ => return g.mul(&self.elements(Some(&act), gate)?, up),
         };
         g.glu(glu, gate, up)
     }
 
-    fn act(&self, act: ActRef) -> Option<Act> {
-        act.0.map(|at| Act::read(&self.plan.acts[at].options))
+    /// The hidden layer of an MLP, from its gate and up products, with their points.
+    pub(super) fn hidden(
+        &self,
+        unit: &Unit,
+        act: ActRef,
+        gate: Option<Tensor>,
+        up: Tensor,
+    ) -> Result<Tensor, Error> {
+        let gate = gate
+            .map(|gate| self.point(unit, "gate", gate))
+            .transpose()?;
+        let up = self.point(unit, "up", up)?;
+        match gate {
+            Some(gate) => self.activate_gate(act, &gate, &up),
+            None => self.activate(act, &up),
+        }
+    }
+
+    fn act(&self, act: ActRef) -> Option<Activation> {
+        act.0
+            .map(|at| Activation::read(&self.plan.acts[at].options))
     }
 
     /// The excess of `x [width, ..]` over the mean of its row plus `cutoff` standard deviations; `x` where the
     /// activation has no cutoff. The standard deviation is that of a sample.
-    fn exceeding(&self, act: Option<&Act>, x: &Tensor) -> Result<Tensor, Error> {
+    fn exceeding(&self, act: Option<&Activation>, x: &Tensor) -> Result<Tensor, Error> {
         let g = self.g;
         let Some(act) = act.filter(|act| act.cutoff > 0.0) else {
             return Ok(x.clone());
@@ -192,33 +192,32 @@ impl Build<'_> {
     }
 
     /// Applies the function to each element, without the clamp and the cutoff.
-    fn elements(&self, act: Option<&Act>, x: &Tensor) -> Result<Tensor, Error> {
+    fn elements(&self, act: Option<&Activation>, x: &Tensor) -> Result<Tensor, Error> {
         let g = self.g;
         let Some(act) = act else { return Ok(x.clone()) };
         let op = match act.kind {
-            Kind::Silu => Unary::Silu,
-            Kind::Gelu => Unary::Gelu,
-            Kind::GeluTanh => Unary::GeluTanh,
-            Kind::GeluErf => Unary::GeluErf,
-            Kind::Relu => Unary::Relu,
-            Kind::Relu2 => return g.unary(&g.unary(x, Unary::Relu)?, Unary::Square),
-            Kind::QuickGelu => {
+            ActivationKind::Silu => Unary::Silu,
+            ActivationKind::Gelu => Unary::Gelu,
+            ActivationKind::GeluTanh => Unary::GeluTanh,
+            ActivationKind::GeluErf => Unary::GeluErf,
+            ActivationKind::Relu => Unary::Relu,
+            ActivationKind::Relu2 => return g.unary(&g.unary(x, Unary::Relu)?, Unary::Square),
+            ActivationKind::QuickGelu => {
                 let share = g.unary(&g.scale(x, OAI_ALPHA)?, Unary::Sigmoid)?;
                 return g.mul(x, &share);
             }
-            Kind::Tanh => Unary::Tanh,
-            Kind::Sigmoid => Unary::Sigmoid,
-            Kind::Softplus => Unary::Softplus,
-            Kind::Situ => {
+            ActivationKind::Tanh => Unary::Tanh,
+            ActivationKind::Sigmoid => Unary::Sigmoid,
+            ActivationKind::Softplus => Unary::Softplus,
+            ActivationKind::Situ => {
                 let share = g.unary(x, Unary::Sigmoid)?;
                 return g.mul(&softcap(g, x, 1.0, act.beta)?, &share);
             }
-            Kind::Xielu => return g.xielu(x, act.alpha_n, act.alpha_p, act.beta, act.eps),
-            Kind::SwigluOai => {
-                return Err(Error::Arguments {
-                    op: "activation",
-                    message: "`swiglu_oai` needs a gate".into(),
-                });
+            ActivationKind::Xielu => {
+                return g.xielu(x, act.alpha_n, act.alpha_p, act.beta, act.eps);
+            }
+            ActivationKind::SwigluOai => {
+                return Err(refused("activation", "`swiglu_oai` needs a gate"));
             }
         };
         g.unary(x, op)

@@ -1,40 +1,30 @@
 //! Attention over the keys that the store returns.
 
-use crate::arch::{PointSpec, WeightSpec};
-use crate::plan::{BLOCK_LEN, KeyValuePlan, KeysOf, RowLayout, StatePlan, Unit};
-use crate::weight;
-use lab_base::ggml::{Error, Graph, KvBlocks, Scores, Tensor, WholeSpans};
+use crate::arch::{Mode, PointSpec, WeightSpec};
+use crate::plan::{BLOCK_LEN, KeyTokens, KeyValuePlan, RowLayout, StatePlan, Unit};
+use crate::{point, weight};
+use lab_base::ggml::{Error, Graph, KvBlocks, ScoreOptions, Tensor, WholeSpans};
 use lab_base::weights::TensorType;
 
-use super::build::{Build, softcap};
-use super::cache::Cache;
-use super::context::{AttentionView, RunView, Runs, VisibleKeyValues};
-use super::selection::Selected;
+use super::build::{GraphBuilder, softcap};
+use super::cache::CacheOptions;
+use super::context::{AttentionView, DerivedInput, RunView, Runs, SelectedKeys, VisibleKeyValues};
+use super::lab::AttentionCapture;
+use super::position_bias::{DistanceBuckets, TABLE};
+use super::{cast, joined, refused};
 
 /// The sinks: a further score of each head in the denominator of the softmax, without a value.
 pub(super) const SINKS: WeightSpec = weight!(sinks: Bias "attn_sinks.weight" ["heads"] optional, "attention sinks: a further score of each head, without a value");
 
-/// The products of queries and keys.
-pub(super) const SCORES_POINT: PointSpec = PointSpec::new(
-    "scores",
-    &["n_kv", "heads"],
-    "products of queries and keys, before scale, softcap and mask",
-)
-.of_pairs();
+pub(super) const SCORES_POINT: PointSpec = point!(scores: Pairs ["n_kv", "heads"], "products of queries and keys, before scale, softcap and mask");
 
-/// The attention weights.
-pub(super) const WEIGHTS_POINT: PointSpec = PointSpec::new(
-    "weights",
-    &["n_kv", "heads"],
-    "attention weights: the softmax of the scores",
-)
-.of_pairs()
-.known_as("attn.hook_pattern");
+pub(super) const WEIGHTS_POINT: PointSpec = point!(weights: Pairs ["n_kv", "heads"] known_as("attn.hook_pattern"), "attention weights: the softmax of the scores");
 
 /// Maximum number of operations that attention adds for each further view of keys; an upper estimate.
 pub(super) const NODES_PER_VIEW: usize = 20;
 
 /// The keys and values of a pass.
+#[derive(Default)]
 pub struct KeyRows<'a> {
     /// `k [dk, heads, n_tokens]` and `v [dv, heads, n_tokens]`. `v` is none if the values are the head of the keys.
     /// None if the rows of another unit are used.
@@ -44,14 +34,14 @@ pub struct KeyRows<'a> {
     /// Number of elements of a value head.
     pub dv: u64,
     /// The selected keys; none: all visible keys are attended to.
-    pub(super) selected: Option<Selected>,
+    pub(super) selected: Option<SelectedKeys>,
     /// The bias of the scores for each distance, `[heads, 2 far + 1]`.
     pub(super) bias: Option<Tensor>,
     /// The keys `[dk, 1, m]` of the whole blocks that end in the pass, where blocks have keys.
     pub(super) ended: Option<Tensor>,
 }
 
-impl Build<'_> {
+impl GraphBuilder<'_> {
     /// Stores keys and values and computes the attention of each query.
     ///
     /// `q [dk, heads, n_tokens]`, `k [dk, kv_heads, n_tokens]`, `v [dv, kv_heads, n_tokens]` ->
@@ -64,19 +54,19 @@ impl Build<'_> {
         unit: &Unit,
         q: &Tensor,
         rows: &KeyRows<'_>,
-        scores: &Scores<'_>,
+        (scale, softcap): (f32, f32),
     ) -> Result<Tensor, Error> {
         let Some(StatePlan::KeyValue(state)) = &unit.state else {
-            return Err(Error::Arguments {
-                op: "attend",
-                message: format!("{} keeps no keys", unit.path),
-            });
+            return Err(refused("attend", format!("{} keeps no keys", unit.path)));
         };
         let (g, n) = (self.g, self.n_tokens);
-        let cache = Cache::read(&self.plan.caches[state.cache].unit.options);
-        let scores = Scores {
+        let cache = CacheOptions::read(&self.plan.caches[state.cache].unit.options);
+        let sinks = self.weight(unit, SINKS.key).cloned();
+        let scores = ScoreOptions {
+            scale,
+            softcap,
             max_bias: cache.alibi,
-            ..*scores
+            sinks: sinks.as_ref(),
         };
         let [dk, heads, ..] = q.shape();
         let (dv, kv_heads) = (rows.dv, rows.heads);
@@ -108,7 +98,7 @@ impl Build<'_> {
                     table,
                     block_len: BLOCK_LEN,
                     selected: match &rows.selected {
-                        Some(Selected::Lists(Some(lists), span)) => {
+                        Some(SelectedKeys::Lists(Some(lists), span)) => {
                             Some(lab_base::ggml::Selected { lists, span: *span })
                         }
                         _ => None,
@@ -133,7 +123,7 @@ impl Build<'_> {
                     let q = queries_of(g, q, runs, first)?; // [dk, n_tokens, heads, n_runs]
                     let (k, v) = heads_of.of(g, runs)?;
                     let masks = match &rows.selected {
-                        Some(Selected::Masks(masks)) => masks[i].as_ref(),
+                        Some(SelectedKeys::Masks(masks)) => masks[i].as_ref(),
                         _ => None,
                     };
                     let of = (&q, &k, &v);
@@ -151,18 +141,71 @@ impl Build<'_> {
                     };
                     let n = runs.n_tokens * runs.n_runs;
                     let y = g.reshape(&y, [dv * heads, n as u64, 1, 1])?;
-                    let y = match before {
-                        Some(before) => g.concat(&before, &y, 1)?,
-                        None => y,
-                    };
-                    all = Some((y, first + n));
+                    all = Some((joined(g, before.as_ref(), y, 1)?, first + n));
                 }
-                all.map(|(y, _)| y).ok_or_else(|| Error::Arguments {
-                    op: "attend",
-                    message: format!("{}: the pass attends to nothing", unit.path),
+                all.map(|(y, _)| y).ok_or_else(|| {
+                    refused(
+                        "attend",
+                        format!("{}: the pass attends to nothing", unit.path),
+                    )
                 })
             }
         }
+    }
+
+    /// Computes the captured attention weights, for the chosen tokens alone: attention itself may not store them.
+    /// `q [dk, heads, n_tokens]`, `k [dk * kv_heads, n_rows]`; the weights are `[n_keys * heads, m]`.
+    pub(super) fn take_weights(
+        &self,
+        unit: &Unit,
+        q: &Tensor,
+        (k, kv_heads): (&Tensor, u64),
+        scores: &ScoreOptions<'_>,
+    ) -> Result<(), Error> {
+        let path = format!("{}.{}", unit.path, WEIGHTS_POINT.name);
+        let Some(AttentionCapture { rows, keys, mask }) = self.lab.pairs.get(&path) else {
+            return Ok(());
+        };
+        let g = self.g;
+        let [dk, heads, n, _] = q.shape();
+        let [n_keys, m, ..] = mask.shape();
+        let q = if q.is_contiguous() {
+            q.clone()
+        } else {
+            g.cont(q)?
+        };
+        let q = g.get_rows(&g.reshape(&q, [dk * heads, n, 1, 1])?, rows)?;
+        let q = g.permute(&g.reshape(&q, [dk, heads, m, 1])?, [0, 2, 1, 3])?;
+        let k = g.reshape(&g.get_rows(k, keys)?, [dk, kv_heads, n_keys, 1])?;
+        let k = g.cont(&g.permute(&k, [0, 2, 1, 3])?)?;
+        let mut product = g.mul_mat(&k, &q)?; // [n_keys, m, heads]
+        g.exact(&product)?;
+        let mut scores = *scores;
+        if scores.softcap != 0.0 {
+            product = softcap(g, &product, scores.scale, scores.softcap)?;
+            scores.scale = 1.0;
+        }
+        let weights = g.soft_max(&product, Some(mask), &scores)?;
+        let weights = g.cont(&g.permute(&weights, [0, 2, 1, 3])?)?;
+        let weights = g.reshape(&weights, [n_keys * heads, m, 1, 1])?;
+        g.expand(&weights)?;
+        self.lab.captured.borrow_mut().insert(path, weights);
+        Ok(())
+    }
+
+    /// The bias of a unit's scores for each distance, `[heads, 2 far + 1]`; none if the unit has no bias.
+    pub(super) fn position_bias(&self, unit: &Unit, far: u64) -> Result<Option<Tensor>, Error> {
+        let Some(table) = self.weight(unit, TABLE) else {
+            return Ok(None);
+        };
+        let cache = unit.key_values().map(|rows| rows.cache);
+        let rule = cache.map(|cache| CacheOptions::read(&self.plan.caches[cache].unit.options));
+        let buckets = self.input(DerivedInput::Buckets(DistanceBuckets {
+            n: table.shape()[1],
+            far,
+            is_causal: rule.is_some_and(|rule| rule.causal) && self.plan.mode == Mode::Causal,
+        }))?;
+        self.g.get_rows(table, &buckets).map(Some)
     }
 
     /// The bias of each key and query of a view, `[n_kv, n_tokens, heads, n_runs]`, looked up in the bias of each
@@ -170,10 +213,10 @@ impl Build<'_> {
     fn bias_of_view(&self, unit: &Unit, bias: &Tensor, view: &RunView) -> Result<Tensor, Error> {
         let (g, runs) = (self.g, &view.runs);
         let Some(distances) = &view.distances else {
-            return Err(Error::Arguments {
-                op: "attend",
-                message: format!("{}: the view knows no distances", unit.path),
-            });
+            return Err(refused(
+                "attend",
+                format!("{}: the view knows no distances", unit.path),
+            ));
         };
         let rows = g.get_rows(bias, distances)?; // [heads, n_kv * n_tokens * n_runs]
         let [n_kv, n_tokens, n_runs] = [runs.n_kv, runs.n_tokens, runs.n_runs].map(|n| n as u64);
@@ -189,7 +232,7 @@ impl Build<'_> {
         i: Option<usize>,
         (q, k, v): (&Tensor, &Tensor, &Tensor),
         (mask, bias): (&Tensor, Option<&Tensor>),
-        scores: Scores<'_>,
+        scores: ScoreOptions<'_>,
     ) -> Result<Tensor, Error> {
         let g = self.g;
         let k = g.permute(k, [0, 2, 1, 3])?; // [dk, n_kv, kv_heads, n_runs]
@@ -209,7 +252,7 @@ impl Build<'_> {
         i: usize,
         (q, k, v): (&Tensor, &Tensor, &Tensor),
         masks: &Tensor,
-        scores: Scores<'_>,
+        scores: ScoreOptions<'_>,
     ) -> Result<Tensor, Error> {
         let g = self.g;
         let ([n_kv, n, n_runs, parts], strides) = (masks.shape(), masks.strides());
@@ -225,7 +268,7 @@ impl Build<'_> {
             let steps = [strides[1], strides[2], strides[2]];
             let mask = g.view(masks, [n_kv, n, 1, n_runs], steps, at as usize * strides[3])?;
             let sinks = scores.sinks.map(|sinks| part(sinks, 0)).transpose()?;
-            let scores = Scores {
+            let scores = ScoreOptions {
                 sinks: sinks.as_ref(),
                 ..scores
             };
@@ -233,15 +276,9 @@ impl Build<'_> {
             // The values of a part of the heads get no name.
             let i = Some(i).filter(|_| parts == 1);
             let y = self.attend_runs(unit, i, of, (&mask, None), scores)?;
-            all = Some(match all {
-                Some(before) => g.concat(&before, &y, 1)?,
-                None => y,
-            });
+            all = Some(joined(g, all.as_ref(), y, 1)?);
         }
-        all.ok_or_else(|| Error::Arguments {
-            op: "attend",
-            message: format!("{} selects nothing", unit.path),
-        })
+        all.ok_or_else(|| refused("attend", format!("{} selects nothing", unit.path)))
     }
 
     /// The mask `[n_rows, n_tokens, 1, n_runs]` of the rows of positions and of whole blocks, restricted to the blocks
@@ -253,11 +290,7 @@ impl Build<'_> {
         layout: RowLayout,
     ) -> Result<Tensor, Error> {
         let g = self.g;
-        let as_f32 = |mask: &Tensor| match mask.ty() {
-            TensorType::F32 => Ok(mask.clone()),
-            _ => g.cast(mask, TensorType::F32),
-        };
-        let selected = as_f32(selected)?;
+        let selected = cast(g, selected, TensorType::F32)?;
         let ([n_kv, n, n_runs, _], element) = (selected.shape(), selected.strides()[0]);
         let RowLayout { block, further } = layout;
         let (n_blocks, step) = (n_kv / block, block / further);
@@ -268,11 +301,8 @@ impl Build<'_> {
         let own = g.reshape(&selected, [block, n_blocks * n * n_runs, 1, 1])?;
         let all = g.concat(&g.fill(&own, 0.0)?, &last, 0)?;
         let all = g.reshape(&all, mask.shape())?;
-        let all = g.add(&all, &as_f32(mask)?)?;
-        match mask.ty() {
-            TensorType::F32 => Ok(all),
-            ty => g.cast(&all, ty),
-        }
+        let all = g.add(&all, &cast(g, mask, TensorType::F32)?)?;
+        cast(g, &all, mask.ty())
     }
 
     /// The rows that a unit attends to: its own, which this stores, or those of another unit.
@@ -300,42 +330,17 @@ impl Build<'_> {
                 self.store
                     .append(g, &unit.path, state, &row(k, dk)?, v.as_ref())
             }
-            (None, None) => Err(Error::Arguments {
-                op: "attend",
-                message: format!("{} has no keys of its own and reads no others", unit.path),
-            }),
+            (None, None) => Err(refused(
+                "attend",
+                format!("{} has no keys of its own and reads no others", unit.path),
+            )),
         }
     }
 
     /// Whether a unit attends to keys that are made of the source.
     pub fn keys_are_of_source(&self, unit: &Unit) -> bool {
         let rows = unit.key_values();
-        rows.is_some_and(|rows| self.plan.caches[rows.cache].keys == KeysOf::Source)
-    }
-
-    /// Stores the keys and values of a unit for rows of the source `[n_embd, n_tokens]`.
-    ///
-    /// # Errors
-    /// An operation rejects its inputs, or the unit makes no keys of a source.
-    pub fn keep_source(&mut self, unit: &Unit, x: &Tensor) -> Result<(), Error> {
-        let _scope = self
-            .g
-            .scope_on(unit.contract.0.name, &unit.path, unit.device);
-        let Some(state) = unit.key_values().filter(|_| self.keys_are_of_source(unit)) else {
-            return Err(Error::Arguments {
-                op: "keep_source",
-                message: format!("{} makes no keys of a source", unit.path),
-            });
-        };
-        let (k, v) = super::keys_of_source(self, unit, x)?;
-        let (g, n) = (self.g, self.n_tokens);
-        let rows = |x: &Tensor| g.reshape(x, [x.shape()[0] * x.shape()[1], n, 1, 1]);
-        let kept = self
-            .store
-            .append(g, &unit.path, state, &rows(&k)?, Some(&rows(&v)?))?;
-        // A pass over a source alone has no later operation that reads the rows.
-        g.expand(&kept.k)?;
-        kept.v.iter().try_for_each(|v| g.expand(v))
+        rows.is_some_and(|rows| self.plan.caches[rows.cache].keys == KeyTokens::Source)
     }
 
     /// Attention without flash attention, one operation after another, with a bias `[n_kv, n_tokens, heads, n_runs]`:
@@ -347,7 +352,7 @@ impl Build<'_> {
         i: Option<usize>,
         (q, k, v): (&Tensor, &Tensor, &Tensor),
         (mask, bias): (&Tensor, Option<&Tensor>),
-        mut scores: Scores<'_>,
+        mut scores: ScoreOptions<'_>,
     ) -> Result<Tensor, Error> {
         let g = self.g;
         let name = |point: &'static PointSpec, tensor: &Tensor| match i {
@@ -393,10 +398,7 @@ impl KeyHeads<'_> {
     fn of(&self, g: &Graph, runs: &Runs) -> Result<(Tensor, Tensor), Error> {
         let heads = |rows: &Tensor, d: u64, heads: u64| {
             let Some(head) = rows.ty().row_bytes(d) else {
-                return Err(Error::Arguments {
-                    op: "heads",
-                    message: format!("{rows:?} into heads of {d}"),
-                });
+                return Err(refused("heads", format!("{rows:?} into heads of {d}")));
             };
             let row = rows.strides()[1];
             let shape = [d, heads, runs.n_kv as u64, runs.n_runs as u64];

@@ -13,16 +13,15 @@
 //! the keys.
 
 use super::attend::{self, KeyRows};
-use super::build::Build;
-use super::gate::{Gate, O_IN_POINT};
+use super::build::GraphBuilder;
+use super::gate::{O_IN_POINT, OutputGate};
 use super::{position_bias, selection};
 use crate::arch::{
-    ActRef, CacheRef, Contract, NormRef, PointSpec, QuantClass, RopeRef, Rows, Rule, SelectionRef,
-    Side, StateSpec,
+    ActRef, CacheRef, Contract, NormRef, QuantClass, RopeRef, SelectionRef, SideInput, StateSpec,
 };
 use crate::plan::Unit;
-use crate::{choices, options, weights};
-use lab_base::ggml::{Error, Scores, Tensor};
+use crate::{choices, options, points, rules, weights};
+use lab_base::ggml::{Error, Tensor};
 
 choices! {
     /// How queries and keys are normalised.
@@ -61,7 +60,6 @@ choices! {
 }
 
 options! {
-    /// Options of an attention block.
     pub(super) struct Config {
         rope: RopeRef, "rotation of queries and keys, or `none`";
         cache: CacheRef = "full", "which keys a query attends to; `full`: all, or with causal attention all so far";
@@ -80,7 +78,7 @@ options! {
         values: Values = "proj", "where values come from: a projection (`proj`), or the projected keys (`key`)";
         clamp: f32 = "0", "bound of the absolute value of projected queries, keys and values; 0: none";
         softcap: f32 = "0", "softcap of the scores: they become `c * tanh(score / c)`; 0: none";
-        gate: Gate = "none", "output gate, which multiplies the heads' results: `none`, a number for each `element` or `head`, or one for each element that is projected together with the `query`";
+        gate: OutputGate = "none", "output gate, which multiplies the heads' results: `none`, a number for each `element` or `head`, or one for each element that is projected together with the `query`";
         gate_act: ActRef = "sigmoid", when "gate != 'none'", "activation of the output gate, see `[act.NAME]`";
         inner_norm: NormRef = "none", "norm of the heads' results before the output projection";
         temp_scale: f32 => "temp_scale", when "temp_scale != 0", "temperature by position: queries are multiplied by `1 + temp_scale * ln(1 + floor((pos + temp_offset) / temp_floor))`; 0: off";
@@ -137,8 +135,7 @@ pub(super) static CONTRACT: Contract = Contract {
         ..selection::GATE_WEIGHT;
         ..selection::OFFSET_WEIGHT;
     },
-    rows: Rows::Hidden,
-    side: Some(Side {
+    side: Some(SideInput {
         width: "n_embd",
         doc: "input of the key and value projections. If layers that read the source save it, each token attends to the whole source",
     }),
@@ -152,69 +149,37 @@ pub(super) static CONTRACT: Contract = Contract {
         index: selection::ROW,
         pooled: None,
     },
-    points: &[
-PointSpec::new("q_proj", &["dk", "heads"], "queries as they are projected, before norm and rotation").of_heads().known_as("attn.hook_q"),
-PointSpec::new("k_proj", &["dk", "kv_heads"], "keys as they are projected, before norm and rotation; not where the keys of another layer are read").of_heads().known_as("attn.hook_k"),
-PointSpec::new("q", &["dk", "heads"], "queries as they meet the keys: after norm, rotation and temperature").of_heads().known_as("attn.hook_rot_q"),
-PointSpec::new("k", &["dk", "kv_heads"], "keys after norm and rotation, as they are stored").of_heads().known_as("attn.hook_rot_k"),
-PointSpec::new("v", &["dv", "kv_heads"], "values as they are stored").of_heads().known_as("attn.hook_v"),
-attend::SCORES_POINT,
-attend::WEIGHTS_POINT,
-selection::K_POINT,
-selection::Q_POINT,
-selection::WEIGHTS_POINT,
-PointSpec::new("heads", &["dv", "heads"], "results of the heads, before norm, gate and output projection").of_heads().known_as("attn.hook_z"),
-O_IN_POINT,
-],
-    rules: &[
-        Rule {
-            holds: "cache",
-            message: "an attention block names a cache",
-        },
-        Rule {
-            holds: "heads > 0 and kv_heads > 0",
-            message: "there is at least one head",
-        },
-        Rule {
-            holds: "v_row >= (heads + kv_heads) * dk and qkv_rows >= v_row + kv_heads * dv",
-            message: "`v_row` leaves room for queries and keys, and `qkv_rows` for values after it",
-        },
-        Rule {
-            holds: "heads % kv_heads == 0",
-            message: "`kv_heads` divides `heads`",
-        },
-        Rule {
-            holds: "clamp >= 0 and softcap >= 0",
-            message: "`clamp` and `softcap` are not negative",
-        },
-        Rule {
-            holds: "kv_layer == depth or not (selection and selects)",
-            message: "a block with the keys of another layer does not select by rows of its own",
-        },
-        Rule {
-            holds: "max_distance > 0 and max_distance <= 4096",
-            message: "`max_distance` is 1 to 4096",
-        },
-        Rule {
-            holds: "not (has('rel_bias') and selection)",
-            message: "a block with a bias by distance attends to all visible keys",
-        },
-        Rule {
-            holds: "temp_floor > 0",
-            message: "`temp_floor` is positive",
-        },
-        Rule {
-            holds: "gate != 'query' or dk == dv",
-            message: "a gate projected with the query has the width of the values",
-        },
-        Rule {
-            holds: "not (gate == 'query' and has('qkv'))",
-            message: "a gate projected with the query comes with separate projections",
-        },
-    ],
+    points: points! {
+        q_proj: Heads ["dk", "heads"] known_as("attn.hook_q"), "queries as they are projected, before norm and rotation";
+        k_proj: Heads ["dk", "kv_heads"] known_as("attn.hook_k"), "keys as they are projected, before norm and rotation; not where the keys of another layer are read";
+        q: Heads ["dk", "heads"] known_as("attn.hook_rot_q"), "queries as they meet the keys: after norm, rotation and temperature";
+        k: Heads ["dk", "kv_heads"] known_as("attn.hook_rot_k"), "keys after norm and rotation, as they are stored";
+        v: Heads ["dv", "kv_heads"] known_as("attn.hook_v"), "values as they are stored";
+        ..attend::SCORES_POINT;
+        ..attend::WEIGHTS_POINT;
+        ..selection::K_POINT;
+        ..selection::Q_POINT;
+        ..selection::WEIGHTS_POINT;
+        heads: Heads ["dv", "heads"] known_as("attn.hook_z"), "results of the heads, before norm, gate and output projection";
+        ..O_IN_POINT;
+    },
+    rules: rules! {
+        "cache", "an attention block names a cache";
+        "heads > 0 and kv_heads > 0", "there is at least one head";
+        "v_row >= (heads + kv_heads) * dk and qkv_rows >= v_row + kv_heads * dv", "`v_row` leaves room for queries and keys, and `qkv_rows` for values after it";
+        "heads % kv_heads == 0", "`kv_heads` divides `heads`";
+        "clamp >= 0 and softcap >= 0", "`clamp` and `softcap` are not negative";
+        "kv_layer == depth or not (selection and selects)", "a block with the keys of another layer does not select by rows of its own";
+        "max_distance > 0 and max_distance <= 4096", "`max_distance` is 1 to 4096";
+        "not (has('rel_bias') and selection)", "a block with a bias by distance attends to all visible keys";
+        "temp_floor > 0", "`temp_floor` is positive";
+        "gate != 'query' or dk == dv", "a gate projected with the query has the width of the values";
+        "not (gate == 'query' and has('qkv'))", "a gate projected with the query comes with separate projections";
+    },
+    ..Contract::BLOCK
 };
 
-pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let c = Config::read(&unit.options);
     let mut projected = project(b, unit, &c, x)?;
     projected.q = b.point(unit, "q_proj", projected.q)?;
@@ -229,28 +194,21 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
         None => None,
     };
 
-    let sinks = b.weight(unit, "sinks").cloned();
-    let scores = Scores {
-        scale: c.scale,
-        softcap: c.softcap,
-        max_bias: 0.0,
-        sinks: sinks.as_ref(),
-    };
     let rows = KeyRows {
         new: own.as_ref().map(|(k, v)| (k, Some(v))),
         heads: c.kv_heads,
         dv: c.dv,
         selected: b.select(unit, (c.selection, c.selects), (x, x))?,
         bias: b.position_bias(unit, c.max_distance)?,
-        ended: None,
+        ..KeyRows::default()
     };
-    let y = b.attend(unit, &q, &rows, &scores)?;
+    let y = b.attend(unit, &q, &rows, (c.scale, c.softcap))?;
     let by_head = b.g.reshape(&y, [c.dv, c.heads, b.n_tokens, 1])?;
     let by_head = b.point(unit, "heads", by_head)?;
     let y = b.g.reshape(&by_head, [c.dv * c.heads, b.n_tokens, 1, 1])?;
     let y = b.normalise_with(c.inner_norm, b.weight(unit, "inner_norm"), &y)?;
     let gate = match (c.gate, projected.gate) {
-        (Gate::Element | Gate::Head, _) => Some(b.linear(unit, "gate", x)?),
+        (OutputGate::Element | OutputGate::Head, _) => Some(b.linear(unit, "gate", x)?),
         (_, gate) => gate,
     };
     let is_plain = gate.is_none() && c.inner_norm.0.is_none();
@@ -268,7 +226,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
 /// The keys `[dk, kv_heads, n]` and values `[dv, kv_heads, n]` that tokens of the sequence attend to, made of rows of
 /// the source `[n_embd, n]`.
 pub(super) fn keys_of_source(
-    b: &Build<'_>,
+    b: &GraphBuilder<'_>,
     unit: &Unit,
     x: &Tensor,
 ) -> Result<(Tensor, Tensor), Error> {
@@ -282,14 +240,25 @@ pub(super) fn keys_of_source(
 type Keys = (Tensor, Option<Tensor>);
 
 /// The keys and values after their norms and the rotation of the keys.
-fn keys(b: &Build<'_>, unit: &Unit, c: &Config, (k, v): &Keys) -> Result<(Tensor, Tensor), Error> {
+fn keys(
+    b: &GraphBuilder<'_>,
+    unit: &Unit,
+    c: &Config,
+    (k, v): &Keys,
+) -> Result<(Tensor, Tensor), Error> {
     let v = b.normalise_with(c.v_norm, None, v.as_ref().unwrap_or(k))?;
     let k = b.point(unit, "k", rotated(b, unit, c, "k_norm", k)?)?;
     Ok((k, b.point(unit, "v", v)?))
 }
 
 /// Queries or keys `[dk, heads, n]` after their norm and the rotation.
-fn rotated(b: &Build<'_>, unit: &Unit, c: &Config, key: &str, x: &Tensor) -> Result<Tensor, Error> {
+fn rotated(
+    b: &GraphBuilder<'_>,
+    unit: &Unit,
+    c: &Config,
+    key: &str,
+    x: &Tensor,
+) -> Result<Tensor, Error> {
     match c.qk_norm_at {
         NormAt::Before => b.rope(c.rope, &normalise(b, unit, c, key, x)?),
         NormAt::After => normalise(b, unit, c, key, &b.rope(c.rope, x)?),
@@ -298,7 +267,7 @@ fn rotated(b: &Build<'_>, unit: &Unit, c: &Config, key: &str, x: &Tensor) -> Res
 
 /// Queries or keys `[dk, heads, n]` after their norm.
 fn normalise(
-    b: &Build<'_>,
+    b: &GraphBuilder<'_>,
     unit: &Unit,
     c: &Config,
     key: &str,
@@ -325,7 +294,7 @@ struct Projected {
     gate: Option<Tensor>,
 }
 
-fn project(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Projected, Error> {
+fn project(b: &GraphBuilder<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Projected, Error> {
     let (g, n) = (b.g, b.n_tokens);
     let part = |rows: &Tensor, d: u64, heads: u64, step: u64, start: u64| {
         let size = size_of::<f32>() as u64;
@@ -346,7 +315,7 @@ fn project(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Project
         });
     }
     let rows = clamped(b, c, b.linear(unit, "q", x)?)?;
-    let (q, gate) = if c.gate == Gate::Query {
+    let (q, gate) = if c.gate == OutputGate::Query {
         // Each head holds its query, then its gate.
         let gate = part(&rows, c.dk, c.heads, 2 * c.dk, c.dk)?;
         let gate = g.reshape(&gate, [c.dk * c.heads, n, 1, 1])?;
@@ -365,7 +334,7 @@ fn project(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Project
 }
 
 /// Keys and values of rows `[n_embd, n]`, by the separate projections `k` and `v`.
-fn project_keys(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Keys, Error> {
+fn project_keys(b: &GraphBuilder<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Keys, Error> {
     let (g, n) = (b.g, b.n_tokens);
     let k = clamped(b, c, b.linear(unit, "k", x)?)?;
     let v = match c.values {
@@ -378,7 +347,7 @@ fn project_keys(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Ke
     Ok((g.reshape(&k, [c.dk, c.kv_heads, n, 1])?, v))
 }
 
-fn clamped(b: &Build<'_>, c: &Config, x: Tensor) -> Result<Tensor, Error> {
+fn clamped(b: &GraphBuilder<'_>, c: &Config, x: Tensor) -> Result<Tensor, Error> {
     match c.clamp == 0.0 {
         true => Ok(x),
         false => b.g.clamp(&x, -c.clamp, c.clamp),

@@ -3,23 +3,23 @@
 //! A block defines the computation; the [`KeyValueStore`] decides where keys and values are stored.
 //! Cached, stateless and bidirectional execution differ only in the store, so each block has one `build`.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 
-use crate::arch::{ActRef, NormRef, PointSpec, RopeRef, WeightRole};
+use crate::arch::{NormRef, PointSpec, RopeRef, WeightRole};
 use crate::plan::{NormUse, Plan, Unit};
-use lab_base::ggml::{Error, Graph, RopePairing, RopeParams, Scores, Tensor, Unary};
+use lab_base::ggml::{Error, Graph, RopePairing, RopeParams, ScoreOptions, Tensor, Unary};
 
-use super::context::{DerivedInput, DerivedInputs, KeyValueStore, StateStore};
-use super::lab::Lab;
-use super::low_rank::AtWork;
-use super::norm::{Kind, Norm};
-use super::recurrent::SequenceGroup;
-use super::rope::{Pairing, Rope, Scaling};
-use super::selection::Selected;
+use super::context::{
+    DerivedInput, DerivedInputs, KeyValueStore, SelectedKeys, SequenceGroup, StateStore,
+};
+use super::lab::{GraphLab, NamedValue};
+use super::low_rank::ActiveAdapters;
+use super::norm::{NormKind, NormOptions};
+use super::rope::{Pairing, RopeOptions, Scaling};
+use super::{joined, refused};
 
 /// The graph under construction.
-pub struct Build<'a> {
+pub struct GraphBuilder<'a> {
     /// The graph to which operations are added.
     pub g: &'a Graph,
     /// The plan of the model.
@@ -27,7 +27,7 @@ pub struct Build<'a> {
     /// The tensors of [`Plan::tensors`], in the same order.
     pub tensors: &'a [Tensor],
     /// The adapters of the pass.
-    pub adapters: AtWork<'a>,
+    pub adapters: ActiveAdapters<'a>,
     /// The adapter in the file for each row, i32 `[1, n_tokens]`, where tokens switch between adapters.
     pub switched: Option<Tensor>,
     /// The token of each row, i32 `[1, n_tokens]`; none where a stage is computed by itself.
@@ -42,7 +42,6 @@ pub struct Build<'a> {
     pub side: Option<Tensor>,
     /// The value that the branch under construction saves, where it is not the branch's result.
     pub saved: Option<Tensor>,
-    /// The keys and values.
     pub store: &'a mut dyn KeyValueStore,
     /// The sequences of the pass in the order of its tokens, where the model has recurrent states.
     pub groups: &'a [SequenceGroup],
@@ -53,37 +52,25 @@ pub struct Build<'a> {
     /// The latest result of each selection, by its place in the plan.
     pub selected: Selections,
     /// The captures and edits of the pass.
-    pub lab: Lab,
-    /// The values that have got a name, in the order of computation.
-    pub named: RefCell<Vec<Named>>,
+    pub lab: GraphLab,
 }
 
 /// The positions by which heads are rotated.
 #[derive(Clone, Copy)]
-pub(super) enum RotateBy<'a> {
+pub(super) enum RopePositions<'a> {
     /// The first position of the span of so many positions that a token is in.
-    Spans(u64),
+    SpanStarts(u64),
     /// The tokens' positions, negated: a rotation back.
-    Back,
+    Negated,
     /// The given positions, i32 `[n]`.
-    At(&'a Tensor),
+    Given(&'a Tensor),
 }
 
 /// The latest result of each selection, by its place in the plan.
 #[derive(Default)]
-pub struct Selections(pub(super) HashMap<usize, Selected>);
+pub struct Selections(pub(super) HashMap<usize, SelectedKeys>);
 
-/// A value with a name.
-pub struct Named {
-    /// The path, such as `layers.3.attn.q`.
-    pub path: String,
-    /// The description of the value in its contract.
-    pub spec: &'static PointSpec,
-    /// The value.
-    pub tensor: Tensor,
-}
-
-impl Build<'_> {
+impl GraphBuilder<'_> {
     /// Applies the captures and edits of a point to a unit's value `x [.., n_tokens]`, and returns the value that later
     /// operations read. The unit's contract states the point `name`.
     ///
@@ -92,10 +79,10 @@ impl Build<'_> {
     pub fn point(&self, unit: &Unit, name: &str, x: Tensor) -> Result<Tensor, Error> {
         let mut points = unit.contract.0.points.iter();
         let Some(spec) = points.find(|spec| spec.name == name) else {
-            return Err(Error::Arguments {
-                op: "point",
-                message: format!("the contract of {} has no point `{name}`", unit.path),
-            });
+            return Err(refused(
+                "point",
+                format!("the contract of {} has no point `{name}`", unit.path),
+            ));
         };
         self.point_at(&unit.path, spec, x)
     }
@@ -133,29 +120,11 @@ impl Build<'_> {
 
     fn name_value(&self, path: String, spec: &'static PointSpec, tensor: &Tensor) {
         tensor.set_name(&path);
-        self.named.borrow_mut().push(Named {
+        self.lab.named.borrow_mut().push(NamedValue {
             path,
             spec,
             tensor: tensor.clone(),
         });
-    }
-
-    /// The hidden layer of an MLP, from its gate and up products, with their points.
-    pub(super) fn hidden(
-        &self,
-        unit: &Unit,
-        act: ActRef,
-        gate: Option<Tensor>,
-        up: Tensor,
-    ) -> Result<Tensor, Error> {
-        let gate = gate
-            .map(|gate| self.point(unit, "gate", gate))
-            .transpose()?;
-        let up = self.point(unit, "up", up)?;
-        match gate {
-            Some(gate) => self.activate_gate(act, &gate, &up),
-            None => self.activate(act, &up),
-        }
     }
 
     /// A weight of a unit; `None` if the file lacks it.
@@ -167,13 +136,10 @@ impl Build<'_> {
     ///
     /// # Errors
     /// The weight is absent, which the contract should have prevented.
-    pub fn need(&self, unit: &Unit, key: &str) -> Result<Tensor, Error> {
+    pub fn required_weight(&self, unit: &Unit, key: &str) -> Result<Tensor, Error> {
         self.weight(unit, key)
             .cloned()
-            .ok_or_else(|| Error::Arguments {
-                op: "weight",
-                message: format!("{} has no weight `{key}`", unit.path),
-            })
+            .ok_or_else(|| refused("weight", format!("{} has no weight `{key}`", unit.path)))
     }
 
     /// `w.x + bias` with the weight `key` and its bias, if there is one.
@@ -197,7 +163,7 @@ impl Build<'_> {
             std::array::from_fn(|dim| if is_token(dim) { shape[dim] } else { 1 })
         });
         // Without a dimension of tokens, the shapes of the scales make the update fail.
-        let weight = self.need(unit, key)?;
+        let weight = self.required_weight(unit, key)?;
         self.product_of(unit, key, &weight, x, of_tokens.unwrap_or([0; 4]))
     }
 
@@ -207,7 +173,7 @@ impl Build<'_> {
     /// # Errors
     /// The errors of [`Self::linear`].
     pub fn product_by_head(&self, unit: &Unit, key: &str, x: &Tensor) -> Result<Tensor, Error> {
-        let (weight, heads) = (self.need(unit, key)?, x.shape()[2]);
+        let (weight, heads) = (self.required_weight(unit, key)?, x.shape()[2]);
         let weight = match weight.shape() {
             [d, n, 1, 1] => self.g.reshape(&weight, [d, n / heads, heads, 1])?,
             _ => weight,
@@ -238,6 +204,34 @@ impl Build<'_> {
         self.add_switched(unit, at, y, x)
     }
 
+    /// `y` plus the updates of weight `at` of a unit by the adapters in the file, each token with its own adapter:
+    /// `x [n_in, n_tokens]`, `y [n_out, n_tokens]`.
+    pub(super) fn add_switched(
+        &self,
+        unit: &Unit,
+        at: usize,
+        y: Tensor,
+        x: &Tensor,
+    ) -> Result<Tensor, Error> {
+        let mut updates = unit.updates_of(at).peekable();
+        let (Some(ids), Some(_)) = (&self.switched, updates.peek()) else {
+            return Ok(y);
+        };
+        let (g, n) = (self.g, self.n_tokens);
+        let x = g.reshape(x, [x.shape()[0], 1, n, 1])?;
+        let mut rows: Option<Tensor> = None;
+        for (down, up) in updates {
+            let inner = g.mul_mat_id(&self.tensors[down], &x, ids)?;
+            let part = g.mul_mat_id(&self.tensors[up], &inner, ids)?;
+            rows = Some(joined(g, rows.as_ref(), part, 0)?);
+        }
+        self.adapters.updated.borrow_mut().insert(at);
+        match rows {
+            Some(rows) => g.add(&y, &g.reshape(&rows, y.shape())?),
+            None => Ok(y),
+        }
+    }
+
     /// `w_e.x` for the experts that `picked [used, n_tokens]` selects, with the weight `key [n, m,
     /// experts]` and `x [n, 1 or used, n_tokens]`: `[m, used, n_tokens]`. Whether a token may select an expert more than
     /// once must be known: CUDA's product of experts ends the process then.
@@ -251,7 +245,7 @@ impl Build<'_> {
         x: &Tensor,
         (picked, may_repeat): (&Tensor, bool),
     ) -> Result<Tensor, Error> {
-        let (g, weight) = (self.g, self.need(unit, key)?);
+        let (g, weight) = (self.g, self.required_weight(unit, key)?);
         let product = |weight: &Tensor, x: &Tensor| match may_repeat {
             true => product_of_each(g, weight, x, picked),
             false => g.mul_mat_id(weight, x, picked),
@@ -270,7 +264,7 @@ impl Build<'_> {
     /// # Errors
     /// The errors of [`Self::linear`].
     pub fn table_rows(&self, unit: &Unit, key: &str, ids: &Tensor) -> Result<Tensor, Error> {
-        let (g, table) = (self.g, self.need(unit, key)?);
+        let (g, table) = (self.g, self.required_weight(unit, key)?);
         let y = g.get_rows(&table, ids)?;
         let Some(at) = unit.weight(key) else {
             return Ok(y);
@@ -282,20 +276,17 @@ impl Build<'_> {
     }
 
     /// Rows `[n]` that the tokens' ids select in the table `key` of ids `[n, n_vocab]`: i32 `[n, n_tokens]`.
-    ///
-    /// # Errors
-    /// The errors of [`Self::linear`], or the pass has no token ids.
     pub(super) fn ids_of_tokens(&self, unit: &Unit, key: &str) -> Result<Tensor, Error> {
-        let table = self.need(unit, key)?;
+        let table = self.required_weight(unit, key)?;
         match &self.ids {
             Some(ids) => {
                 let ids = self.g.reshape(ids, [self.n_tokens, 1, 1, 1])?;
                 self.g.get_rows(&table, &ids)
             }
-            None => Err(Error::Arguments {
-                op: "ids_of_tokens",
-                message: format!("{}: the rows are of no tokens", unit.path),
-            }),
+            None => Err(refused(
+                "ids_of_tokens",
+                format!("{}: the rows are of no tokens", unit.path),
+            )),
         }
     }
 
@@ -342,10 +333,10 @@ impl Build<'_> {
     }
 
     fn normalise(&self, norm: usize, weight: Option<&Tensor>, x: &Tensor) -> Result<Tensor, Error> {
-        let norm = Norm::read(&self.plan.norms[norm].options);
+        let norm = NormOptions::read(&self.plan.norms[norm].options);
         let y = match norm.kind {
-            Kind::Rms => self.g.rms_norm(x, norm.eps)?,
-            Kind::Layer => self.g.layer_norm(x, norm.eps)?,
+            NormKind::Rms => self.g.rms_norm(x, norm.eps)?,
+            NormKind::Layer => self.g.layer_norm(x, norm.eps)?,
         };
         match weight {
             Some(weight) => self.g.mul(&y, weight),
@@ -358,7 +349,7 @@ impl Build<'_> {
     /// # Errors
     /// The operation rejects its inputs.
     pub fn rope(&self, rope: RopeRef, x: &Tensor) -> Result<Tensor, Error> {
-        self.rope_by(rope, x, RotateBy::Spans(1))
+        self.rope_by(rope, x, RopePositions::SpanStarts(1))
     }
 
     /// Rotates the last elements of each head of `x [d, heads, n]` by the positions `by`, and leaves the other elements
@@ -367,7 +358,7 @@ impl Build<'_> {
         &self,
         rope: RopeRef,
         x: &Tensor,
-        by: RotateBy<'_>,
+        by: RopePositions<'_>,
     ) -> Result<Tensor, Error> {
         let unit = rope.0.map(|at| &self.plan.ropes[at]);
         let (d, dims) = (x.shape()[0], unit.and_then(|rope| rope.option_int("dims")));
@@ -380,19 +371,16 @@ impl Build<'_> {
     }
 
     /// Rotates `x [d, heads, n]` by the positions `by`.
-    ///
-    /// # Errors
-    /// The operation rejects its inputs, or sections get positions that are not those of the tokens.
     pub(super) fn rope_by(
         &self,
         rope: RopeRef,
         x: &Tensor,
-        by: RotateBy<'_>,
+        by: RopePositions<'_>,
     ) -> Result<Tensor, Error> {
         let Some(unit) = rope.0.map(|at| &self.plan.ropes[at]) else {
             return Ok(x.clone());
         };
-        let rope = Rope::read(&unit.options);
+        let rope = RopeOptions::read(&unit.options);
         let table = if self.n_ctx > rope.orig_ctx {
             "long"
         } else {
@@ -404,18 +392,20 @@ impl Build<'_> {
         let divisors = divisors.map(|input| self.input(input)).transpose()?;
         let params = rope_params(&rope);
         let positions = match (by, params.sections) {
-            (RotateBy::Spans(span), Some(_)) => self.input(DerivedInput::Sections(span))?,
-            (RotateBy::Spans(span), None) => self.input(DerivedInput::Positions(span))?,
-            (RotateBy::Back, None) => self.input(DerivedInput::Back)?,
-            (RotateBy::At(positions), None) => positions.clone(),
+            (RopePositions::SpanStarts(span), Some(_)) => {
+                self.input(DerivedInput::Sections(span))?
+            }
+            (RopePositions::SpanStarts(span), None) => self.input(DerivedInput::Positions(span))?,
+            (RopePositions::Negated, None) => self.input(DerivedInput::Back)?,
+            (RopePositions::Given(positions), None) => positions.clone(),
             (_, Some(_)) => {
-                return Err(Error::Arguments {
-                    op: "rope",
-                    message: format!(
+                return Err(refused(
+                    "rope",
+                    format!(
                         "{}: sections are rotated by the positions of tokens alone",
                         unit.path
                     ),
-                });
+                ));
             }
         };
         self.g
@@ -427,7 +417,7 @@ impl Build<'_> {
     /// # Errors
     /// The operation rejects its inputs.
     pub fn softmax(&self, x: &Tensor) -> Result<Tensor, Error> {
-        let plain = Scores {
+        let plain = ScoreOptions {
             scale: 1.0,
             softcap: 0.0,
             max_bias: 0.0,
@@ -479,11 +469,14 @@ impl Build<'_> {
     /// # Errors
     /// An operation rejects its inputs.
     pub fn columns(&self, x: &Tensor, start: u64, width: u64) -> Result<Tensor, Error> {
-        let (shape, strides) = (x.shape(), x.strides());
-        let window = [width, shape[1], shape[2], shape[3]];
-        let steps = [strides[1], strides[2], strides[3]];
-        let part = self.g.view(x, window, steps, start as usize * strides[0])?;
-        self.g.cont(&part)
+        self.g.cont(&self.window(x, start, width)?)
+    }
+
+    /// Elements `[start, start + width)` of each row of `x [.., n]`, as a view.
+    pub(super) fn window(&self, x: &Tensor, start: u64, width: u64) -> Result<Tensor, Error> {
+        let ([_, a, b, c], [element, steps @ ..]) = (x.shape(), x.strides());
+        let offset = start as usize * element;
+        self.g.view(x, [width, a, b, c], steps, offset)
     }
 }
 
@@ -495,7 +488,7 @@ pub(super) fn softcap(g: &Graph, x: &Tensor, scale: f32, cap: f32) -> Result<Ten
 
 /// The parameters of a rope for ggml. They correct YaRN's magnitude: ggml multiplies by `1 + 0.1 ln(factor)` when it
 /// mixes angles; a definition with a logarithmic multiplier m needs that divided by `1 + 0.1 m ln(factor)`.
-fn rope_params(rope: &Rope) -> RopeParams {
+fn rope_params(rope: &RopeOptions) -> RopeParams {
     let is_yarn = rope.scaling == Scaling::Yarn;
     let spread = if rope.factor > 1.0 {
         rope.factor.ln()

@@ -2,8 +2,8 @@
 //!
 //! The model stores keys and values; a definition states only which of them are visible.
 
-use crate::arch::{Contract, Rows, Rule, StateSpec};
-use crate::{choices, options};
+use crate::arch::{Contract, RowWidth};
+use crate::{choices, options, rules};
 
 choices! {
     /// The positions within a window.
@@ -18,8 +18,7 @@ choices! {
 }
 
 options! {
-    /// Options of a cache.
-    pub struct Cache {
+    pub struct CacheOptions {
         causal: bool = "causal", "whether a query attends only to its own and earlier positions";
         size: u64 = "0", "sliding window in positions; 0: none";
         window: Window = "standard", when "size > 0", "which positions are within the window: `standard` (the `size` last positions), `chunked` (from the last multiple of `size` on) or `symmetric` (at most `size / 2` away)";
@@ -36,29 +35,17 @@ pub(super) static CONTRACT: Contract = Contract {
     phrase: "{size > 0: {window == 'symmetric': a band of {=size} tokens around it | {window == 'chunked': its chunk of {=size} tokens | the last {=size} tokens}{not causal:  and all that follow}} | {causal: all tokens so far | all tokens}}{span > 0:  and one key for every {=span} tokens so far}{alibi > 0: , ALiBi slope {=alibi}}",
     summary: "Defines which keys a query attends to.",
     formula: "visible(q, k) = same sequence and (pos_k <= pos_q or not causal) and within the window{span > 0: , or k of a whole span of {=span} that ends at pos_q or before}",
-    options: Cache::OPTIONS,
-    weights: &[],
-    rows: Rows::Any,
-    side: None,
-    state: StateSpec::None,
-    points: &[],
-    rules: &[
-        Rule {
-            holds: "alibi >= 0",
-            message: "`alibi` is not negative",
-        },
-        Rule {
-            holds: "span == 0 or causal and alibi == 0 and (size == 0 or window == 'standard')",
-            message: "a cache with keys of spans is causal, without ALiBi, and its window ends with the query",
-        },
-        Rule {
-            holds: "span == 0 or span > 1 and span <= 1024 and if(span < 16, 16 % max(span, 1), span % 16) == 0",
-            message: "`span` is 2, 4, 8 or a multiple of 16 up to 1024",
-        },
-    ],
+    options: CacheOptions::OPTIONS,
+    rows: RowWidth::Any,
+    rules: rules! {
+        "alibi >= 0", "`alibi` is not negative";
+        "span == 0 or causal and alibi == 0 and (size == 0 or window == 'standard')", "a cache with keys of spans is causal, without ALiBi, and its window ends with the query";
+        "span == 0 or span > 1 and span <= 1024 and if(span < 16, 16 % max(span, 1), span % 16) == 0", "`span` is 2, 4, 8 or a multiple of 16 up to 1024";
+    },
+    ..Contract::BLOCK
 };
 
-impl Cache {
+impl CacheOptions {
     /// Number of positions of the window; 0: no window. Where spans have keys, no position leaves the window:
     /// [`Self::is_near`] alone limits which keys of single positions are visible.
     pub fn kept(&self) -> u64 {
@@ -133,13 +120,13 @@ mod tests {
     use super::*;
 
     /// All kinds of windows, with sizes up to 6.
-    fn rules() -> impl Iterator<Item = Cache> {
+    fn rules() -> impl Iterator<Item = CacheOptions> {
         let windows = [Window::Standard, Window::Chunked, Window::Symmetric];
         let pairs = windows
             .into_iter()
             .flat_map(|window| [(window, true), (window, false)]);
         pairs.flat_map(|(window, causal)| {
-            (0..7).map(move |size| Cache {
+            (0..7).map(move |size| CacheOptions {
                 causal,
                 size,
                 window,

@@ -7,14 +7,13 @@
 //! `[n_embd, n_tokens]` in and out. State of each sequence: the last input. Without the weight `receptance`
 //! the result has no gate.
 
-use super::build::Build;
-use crate::arch::{Contract, PointSpec, Rows, StateSpec};
+use super::build::GraphBuilder;
+use crate::arch::{Contract, StateSpec};
 use crate::plan::Unit;
-use crate::{options, weights};
+use crate::{options, points, weights};
 use lab_base::ggml::{Error, Tensor, Unary};
 
 options! {
-    /// Options of the MLP.
     pub(super) struct Config {
         width: u64 => "n_ff", "elements of the hidden layer";
     }
@@ -38,17 +37,17 @@ pub(super) static CONTRACT: Contract = Contract {
         receptance: Matrix "channel_mix_receptance.weight" ["n_embd", "n_embd"] optional, "projection to the gate of the result";
         r: Scale "channel_mix_lerp_r.weight" ["n_embd"] when("has('receptance')"), "share of the position before in the input of the gate";
     },
-    rows: Rows::Hidden,
-    side: None,
     state: StateSpec::Recurrent(&[("shift", "n_embd")]),
-    points: &[PointSpec::new("hidden", &["width"], "hidden layer").known_as("mlp.hook_post")],
-    rules: &[],
+    points: points! {
+        hidden: Neurons ["width"] known_as("mlp.hook_post"), "hidden layer";
+    },
+    ..Contract::BLOCK
 };
 
-pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let g = b.g;
-    let change = b.step_back(unit, "shift", x)?;
-    let mixed = |share: &str| g.add(&g.mul(&change, &b.need(unit, share)?)?, x);
+    let change = b.change_from_previous(unit, "shift", x)?;
+    let mixed = |share: &str| g.add(&g.mul(&change, &b.required_weight(unit, share)?)?, x);
     let hidden = g.unary(&b.linear(unit, "key", &mixed("k")?)?, Unary::Relu)?;
     let hidden = g.unary(&hidden, Unary::Square)?;
     let hidden = b.point(unit, "hidden", hidden)?;

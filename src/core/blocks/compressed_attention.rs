@@ -15,19 +15,18 @@
 //! far back as a span reaches.
 
 use super::attend::{self, KeyRows};
-use super::build::{Build, RotateBy};
-use super::context::EndedSpans;
-use super::selection::{self, Selected, Selection};
+use super::build::{GraphBuilder, RopePositions};
+use super::context::{EndedSpans, SelectedKeys};
+use super::refused;
+use super::selection::{self, Selection};
 use crate::arch::{
-    CacheRef, Contract, NormRef, PointSpec, PooledSpec, QuantClass, RopeRef, Rows, Rule,
-    SelectionRef, StateSpec,
+    CacheRef, Contract, NormRef, PooledSpec, QuantClass, RopeRef, SelectionRef, StateSpec,
 };
 use crate::plan::{StatePlan, Unit};
-use crate::{options, weights};
-use lab_base::ggml::{Error, Scores, Tensor};
+use crate::{options, points, rules, weights};
+use lab_base::ggml::{Error, Tensor};
 
 options! {
-    /// Options of compressed attention.
     pub(super) struct Config {
         rope: RopeRef, "rotation of the last elements of queries, of keys, and of the results, back";
         cache: CacheRef, "which positions and spans a query attends to";
@@ -76,8 +75,6 @@ pub(super) static CONTRACT: Contract = Contract {
         index_pool_offset: Bias "indexer_compressor_ape.weight" ["if(overlap, 2, 1) * d_head_index", "span"] when("selection"), "offsets of these gates, one for each position of a span";
         index_pool_norm: Scale "indexer_compressor_norm.weight" ["d_head_index"] when("selection"), "weight of the norm of the indexer's key of a span";
     },
-    rows: Rows::Hidden,
-    side: None,
     state: StateSpec::KeyValue {
         cache: "cache",
         k: "d",
@@ -93,71 +90,29 @@ pub(super) static CONTRACT: Contract = Contract {
             reach: "if(overlap, 2, 1) * span",
         }),
     },
-    points: &[
-        PointSpec::new(
-            "q_proj",
-            &["d", "heads"],
-            "queries as they are projected, before norm and rotation",
-        )
-        .of_heads()
-        .known_as("attn.hook_q"),
-        PointSpec::new(
-            "q",
-            &["d", "heads"],
-            "queries as they meet the keys: after norm and rotation",
-        )
-        .of_heads()
-        .known_as("attn.hook_rot_q"),
-        PointSpec::new(
-            "k",
-            &["d", "1"],
-            "rows of positions after norm and rotation, as they are stored",
-        )
-        .known_as("attn.hook_rot_k"),
-        PointSpec::new(
-            "pool",
-            &["if(overlap, 2, 1) * d"],
-            "rows that are pooled into rows of spans",
-        ),
-        PointSpec::new(
-            "pool_gate",
-            &["if(overlap, 2, 1) * d"],
-            "gates of the pooled rows, before their offsets",
-        ),
-        selection::Q_POINT,
-        selection::WEIGHTS_POINT,
-        PointSpec::new(
-            "mixed",
-            &["d", "heads"],
-            "results of the heads, rotated back, before the output projections",
-        )
-        .of_heads()
-        .known_as("attn.hook_z"),
-    ],
-    rules: &[
-        Rule {
-            holds: "cache and rope",
-            message: "compressed attention names a cache and a rotation",
-        },
-        Rule {
-            holds: "(span > 0) == pool_cache",
-            message: "spans need a cache of the rows that are pooled, and only spans have one",
-        },
-        Rule {
-            holds: "heads > 0 and groups > 0 and heads % groups == 0",
-            message: "`groups` divides `heads`",
-        },
-        Rule {
-            holds: "span > 0 or not selection",
-            message: "a selection chooses spans, so `span` is above 0",
-        },
-    ],
+    points: points! {
+        q_proj: Heads ["d", "heads"] known_as("attn.hook_q"), "queries as they are projected, before norm and rotation";
+        q: Heads ["d", "heads"] known_as("attn.hook_rot_q"), "queries as they meet the keys: after norm and rotation";
+        k: Neurons ["d", "1"] known_as("attn.hook_rot_k"), "rows of positions after norm and rotation, as they are stored";
+        pool: Neurons ["if(overlap, 2, 1) * d"], "rows that are pooled into rows of spans";
+        pool_gate: Neurons ["if(overlap, 2, 1) * d"], "gates of the pooled rows, before their offsets";
+        ..selection::Q_POINT;
+        ..selection::WEIGHTS_POINT;
+        mixed: Heads ["d", "heads"] known_as("attn.hook_z"), "results of the heads, rotated back, before the output projections";
+    },
+    rules: rules! {
+        "cache and rope", "compressed attention names a cache and a rotation";
+        "(span > 0) == pool_cache", "spans need a cache of the rows that are pooled, and only spans have one";
+        "heads > 0 and groups > 0 and heads % groups == 0", "`groups` divides `heads`";
+        "span > 0 or not selection", "a selection chooses spans, so `span` is above 0";
+    },
+    ..Contract::BLOCK
 };
 
 /// Maximum number of operations that the rows of spans add; an upper estimate.
 pub(super) const NODES: usize = 128;
 
-pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let c = Config::read(&unit.options);
     let (g, n) = (b.g, b.n_tokens);
     let latent = b.linear(unit, "q_a", x)?;
@@ -165,12 +120,20 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     let q = g.reshape(&b.linear(unit, "q_b", &latent)?, [c.d, c.heads, n, 1])?;
     let q = b.point(unit, "q_proj", q)?;
     let q = b.normalise_with(c.norm, None, &q)?;
-    let q = b.point(unit, "q", b.rope_last(c.rope, &q, RotateBy::Spans(1))?)?;
+    let q = b.point(
+        unit,
+        "q",
+        b.rope_last(c.rope, &q, RopePositions::SpanStarts(1))?,
+    )?;
 
     let k = b.linear(unit, "kv", x)?;
     let k = b.normalise_with(c.norm, b.weight(unit, "kv_norm"), &k)?;
     let k = g.reshape(&k, [c.d, 1, n, 1])?;
-    let k = b.point(unit, "k", b.rope_last(c.rope, &k, RotateBy::Spans(1))?)?;
+    let k = b.point(
+        unit,
+        "k",
+        b.rope_last(c.rope, &k, RopePositions::SpanStarts(1))?,
+    )?;
 
     let (mut ended, mut selected) = (None, None);
     if c.span > 0 {
@@ -178,24 +141,21 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
         selected = select(b, unit, &c, (x, &latent), blocks.index.as_ref())?;
         ended = blocks.keys;
     }
-    let sinks = b.weight(unit, "sinks").cloned();
-    let scores = Scores {
-        scale: c.scale,
-        softcap: 0.0,
-        max_bias: 0.0,
-        sinks: sinks.as_ref(),
-    };
     let rows = KeyRows {
         new: Some((&k, None)),
         heads: 1,
         dv: c.d,
         selected,
-        bias: None,
         ended,
+        ..KeyRows::default()
     };
-    let y = b.attend(unit, &q, &rows, &scores)?;
+    let y = b.attend(unit, &q, &rows, (c.scale, 0.0))?;
     let y = g.reshape(&y, [c.d, c.heads, n, 1])?;
-    let y = b.point(unit, "mixed", b.rope_last(c.rope, &y, RotateBy::Back)?)?;
+    let y = b.point(
+        unit,
+        "mixed",
+        b.rope_last(c.rope, &y, RopePositions::Negated)?,
+    )?;
     let by_group = g.reshape(&y, [c.d * c.heads / c.groups, c.groups, n, 1])?;
     let by_group = g.permute(&by_group, [0, 2, 1, 3])?;
     let rows = b.product_by_head(unit, "o_a", &by_group)?; // [o_rank, n, groups]
@@ -216,7 +176,7 @@ struct Blocks {
 }
 
 /// Stores the inputs of the rows of blocks, and computes the rows of the blocks that end.
-fn pool(b: &mut Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Blocks, Error> {
+fn pool(b: &mut GraphBuilder<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Blocks, Error> {
     let state = key_values(unit)?;
     let own = b.point(unit, "pool", b.product(unit, "pool", x)?)?;
     let gate = b.point(unit, "pool_gate", b.product(unit, "pool_gate", x)?)?;
@@ -282,14 +242,14 @@ impl Pooled {
     /// The rows `[d, 1, m]` of the blocks that end, computed from the stored rows `read [width, reach * m]`.
     fn keys(
         &self,
-        b: &Build<'_>,
+        b: &GraphBuilder<'_>,
         unit: &Unit,
         c: &Config,
         (read, ended): (&Tensor, &EndedSpans),
     ) -> Result<Tensor, Error> {
         let (g, d) = (b.g, self.d);
         let [reach, m, ..] = ended.missing.shape();
-        let offsets = b.need(unit, &format!("{}_offset", self.key))?;
+        let offsets = b.required_weight(unit, &format!("{}_offset", self.key))?;
         let parts = if c.overlap { 2 } else { 1 };
         // Elements [from + part * d, ..) of the positions of each part, one part after another: [d, reach, n].
         let apart = |rows: &Tensor, from: u64, step: u64, n: u64| {
@@ -317,21 +277,21 @@ impl Pooled {
         let gates = g.add(&g.add(&gates, &offsets)?, &missing)?;
         let sums = g.sum_rows(&g.mul(&values, &b.softmax(&gates)?)?)?;
         let rows = g.reshape(&sums, [d, 1, m, 1])?;
-        let weight = b.need(unit, &format!("{}_norm", self.key))?;
+        let weight = b.required_weight(unit, &format!("{}_norm", self.key))?;
         let rows = b.normalise_with(self.norm, Some(&weight), &rows)?;
-        b.rope_last(self.rope, &rows, RotateBy::At(&ended.positions))
+        b.rope_last(self.rope, &rows, RopePositions::Given(&ended.positions))
     }
 }
 
 /// The blocks that queries attend to, chosen by the indexer's rows `[d_head_index, 1, m]`; none without a selection:
 /// all of them.
 fn select(
-    b: &mut Build<'_>,
+    b: &mut GraphBuilder<'_>,
     unit: &Unit,
     c: &Config,
     of: (&Tensor, &Tensor),
     ended: Option<&Tensor>,
-) -> Result<Option<Selected>, Error> {
+) -> Result<Option<SelectedKeys>, Error> {
     let Some(at) = c.selection.0 else {
         return Ok(None);
     };
@@ -348,9 +308,6 @@ fn select(
 fn key_values(unit: &Unit) -> Result<&crate::plan::KeyValuePlan, Error> {
     match &unit.state {
         Some(StatePlan::KeyValue(rows)) => Ok(rows),
-        _ => Err(Error::Arguments {
-            op: "pool",
-            message: format!("{} keeps no keys", unit.path),
-        }),
+        _ => Err(refused("pool", format!("{} keeps no keys", unit.path))),
     }
 }

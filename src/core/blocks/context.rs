@@ -8,13 +8,13 @@ use std::sync::Arc;
 use crate::plan::{KeyValuePlan, RowLayout};
 use lab_base::ggml::{Error, Graph, Tensor};
 
-use super::position_bias::Buckets;
-use super::rope::Mixture;
+use super::position_bias::DistanceBuckets;
+use super::rope::RopeDivisors;
 
 /// The rows of a table that hashes of n-grams select: n-grams of each token and the tokens before it, by length and
 /// hash.
 #[derive(Debug, PartialEq)]
-pub struct Ngrams {
+pub struct NgramHashes {
     /// Number of tokens of the longest n-gram, at least 2.
     pub longest: u64,
     /// Number of hashes of the n-grams of one length.
@@ -29,7 +29,7 @@ pub struct Ngrams {
     pub offsets: Vec<u64>,
 }
 
-impl Ngrams {
+impl NgramHashes {
     /// Number of hashes of a token.
     pub fn count(&self) -> u64 {
         (self.longest - 1) * self.heads
@@ -56,7 +56,7 @@ impl Ngrams {
 /// Tokens that switch between the adapters in a model file. The adapter of a token is the rounded mean of the adapters
 /// of the switches up to it, weighted by attention.
 #[derive(Debug, PartialEq)]
-pub struct Switches {
+pub struct AdapterSwitches {
     /// The token that switches to each adapter. Adapters count from 1; 0 is the adapter before the first switch.
     pub tokens: Vec<u64>,
     /// The token whose table row each switch uses, in the same order.
@@ -65,16 +65,16 @@ pub struct Switches {
     pub gain: f32,
 }
 
-/// The counts of a sequence's tokens up to one of them, for [`Switches`].
+/// The counts of a sequence's tokens up to one of them, for [`AdapterSwitches`].
 #[derive(Default)]
-pub struct Switched {
+pub struct SwitchCounts {
     /// Sum of the numbers of the adapters that are switched to.
     sum: f64,
     switches: f64,
     others: f64,
 }
 
-impl Switches {
+impl AdapterSwitches {
     /// Number of adapters, including the one before the first switch.
     pub fn count(&self) -> u64 {
         self.tokens.len() as u64 + 1
@@ -93,7 +93,7 @@ impl Switches {
     }
 
     /// Counts the next token of a sequence.
-    pub fn read(&self, seen: &mut Switched, token: u32) {
+    pub fn read(&self, seen: &mut SwitchCounts, token: u32) {
         match self.place(token) {
             Some(place) => {
                 seen.sum += (place + 1) as f64;
@@ -104,7 +104,7 @@ impl Switches {
     }
 
     /// The adapter of the last counted token.
-    pub fn adapter(&self, seen: &Switched) -> u64 {
+    pub fn adapter(&self, seen: &SwitchCounts) -> u64 {
         let weight_of_others = (-2.0 * f64::from(self.gain)).exp();
         // In f32, the weights of a few other tokens do not decide the rounding of a half.
         let mean = (seen.sum / (seen.switches + seen.others * weight_of_others)) as f32;
@@ -134,17 +134,17 @@ pub enum DerivedInput {
     /// i32 `[4 n_tokens]`: the same positions three times, then zeros.
     Sections(u64),
     /// i32 `[n_hashes * n_tokens]`: the rows of each token's n-grams in a table of so many rows.
-    Ngrams(Arc<Ngrams>, u64),
+    Ngrams(Arc<NgramHashes>, u64),
     /// i32 `[1, n_tokens]`: the adapter in the file for each token.
-    Adapters(Arc<Switches>),
+    Adapters(Arc<AdapterSwitches>),
     /// i32 `[n_tokens]`: the row of each token in a table of so many rows.
-    StandIns(Arc<Switches>, u64),
+    StandIns(Arc<AdapterSwitches>, u64),
     /// i32 `[n_tokens]`: the types of the tokens as rows of a table of so many rows.
     Types(u64),
     /// f32 `[dims / 2]`: divisors of the frequencies.
-    Divisors(Mixture),
+    Divisors(RopeDivisors),
     /// i32 `[2 far + 1]`: the bucket of each distance from -far to far.
-    Buckets(Buckets),
+    Buckets(DistanceBuckets),
     /// f32 `[1, heads]`: the logarithm of each head's decay, `-slope * 2^(-8 (i + 1) / heads)`.
     Decay {
         /// Number of heads.
@@ -157,9 +157,6 @@ pub enum DerivedInput {
 /// The derived inputs of a pass; each is made once, at its first use.
 pub trait DerivedInputs {
     /// The tensor that holds `input` while the graph runs.
-    ///
-    /// # Errors
-    /// The graph cannot take the input.
     fn get(&self, g: &Graph, input: DerivedInput) -> Result<Tensor, Error>;
 }
 
@@ -260,13 +257,19 @@ pub struct VisibleKeyValues {
     pub view: AttentionView,
 }
 
+/// The selected keys of the queries of a pass.
+#[derive(Clone)]
+pub(super) enum SelectedKeys {
+    /// Lists for attention over KV blocks, and the number of positions of a block in them; none: everything.
+    Lists(Option<Tensor>, u64),
+    /// A mask `[n_kv, n_tokens, n_runs, 1 or kv_heads]` for each view; none: the mask of the view.
+    Masks(Vec<Option<Tensor>>),
+}
+
 /// Stores keys and values, and returns the ones to attend to.
 pub trait KeyValueStore {
     /// Stores the rows `k [k_row, n_tokens]` and `v [v_row, n_tokens]` of the unit at `path` and
     /// returns all visible rows.
-    ///
-    /// # Errors
-    /// An operation that is added to the graph rejects its inputs.
     fn append(
         &mut self,
         g: &Graph,
@@ -277,16 +280,10 @@ pub trait KeyValueStore {
     ) -> Result<VisibleKeyValues, Error>;
 
     /// The visible rows of the unit at `path`, which has stored its own in this pass.
-    ///
-    /// # Errors
-    /// The unit has not stored its rows.
     fn stored(&self, path: &str, state: &KeyValuePlan) -> Result<VisibleKeyValues, Error>;
 
     /// Stores the rows `[index, n_tokens]` by which the unit at `path` selects keys, and returns all visible ones as
     /// keys.
-    ///
-    /// # Errors
-    /// The operation rejects its inputs, or the unit stores no such rows.
     fn append_index(
         &mut self,
         g: &Graph,
@@ -297,9 +294,6 @@ pub trait KeyValueStore {
 
     /// Stores the rows `[width, n_tokens]` from which the unit at `path` makes the keys of whole blocks, and returns
     /// the rows of all stored positions.
-    ///
-    /// # Errors
-    /// The operation rejects its inputs, or the unit stores no such rows.
     fn append_pooled(
         &mut self,
         g: &Graph,
@@ -313,9 +307,6 @@ pub trait KeyValueStore {
 
     /// Stores keys `[k_row, n_tokens]`, which are the values too, and the keys of the spans that end, `[k_row, m]`.
     /// Returns all visible rows.
-    ///
-    /// # Errors
-    /// An operation rejects its inputs.
     fn append_with_ended(
         &mut self,
         g: &Graph,
@@ -327,9 +318,6 @@ pub trait KeyValueStore {
 
     /// Stores the rows `[index, m]` by which the unit at `path` selects the blocks that end, each for all positions of
     /// its block. Returns all visible ones as keys of positions.
-    ///
-    /// # Errors
-    /// An operation rejects its inputs, or the unit stores no such rows.
     fn append_index_of_ended(
         &mut self,
         g: &Graph,
@@ -339,31 +327,29 @@ pub trait KeyValueStore {
     ) -> Result<VisibleKeyValues, Error>;
 
     /// The rows of the blocks that contain the pass's tokens.
-    ///
-    /// # Errors
-    /// Keys are not pooled.
     fn block_rows(&self, state: &KeyValuePlan) -> Result<SpanRows, Error>;
+}
+
+/// Sequences with equally many tokens in a pass. Their tokens follow each other, one sequence after
+/// another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SequenceGroup {
+    /// Number of sequences.
+    pub n_seqs: usize,
+    /// Number of tokens of each sequence.
+    pub n_steps: usize,
 }
 
 /// The recurrent states of the sequences of a pass.
 pub trait StateStore {
     /// A part of the state of the unit at `path`: all rows `[size, rows]`, and the row that each sequence of a group
     /// reads, i32 `[n_seqs]`.
-    ///
-    /// # Errors
-    /// The part does not exist.
     fn rows(&self, path: &str, part: &str, group: usize) -> Result<(Tensor, Tensor), Error>;
 
     /// A part of the state of each sequence of a group: `[size, n_seqs]`.
-    ///
-    /// # Errors
-    /// The part does not exist, or the operation rejects its inputs.
     fn read(&self, g: &Graph, path: &str, part: &str, group: usize) -> Result<Tensor, Error>;
 
     /// Writes `new [size, n_seqs]`, a column for each sequence of the pass, for the next pass.
-    ///
-    /// # Errors
-    /// The operation rejects its inputs.
     fn write(&mut self, g: &Graph, path: &str, part: &str, new: &Tensor) -> Result<(), Error>;
 }
 
@@ -373,7 +359,7 @@ mod tests {
 
     #[test]
     fn rows_of_ngrams_follow_from_the_tokens_up_to_a_stop() {
-        let ngrams = Ngrams {
+        let ngrams = NgramHashes {
             longest: 3,
             heads: 2,
             stop: 9,
@@ -393,12 +379,12 @@ mod tests {
 
     /// The adapters of the tokens of a text.
     fn adapters(gain: f32, text: &[u32]) -> Vec<u64> {
-        let switches = Switches {
+        let switches = AdapterSwitches {
             tokens: vec![7, 8, 9],
             stand_ins: vec![1, 2, 3],
             gain,
         };
-        let mut seen = Switched::default();
+        let mut seen = SwitchCounts::default();
         let next = |token: &u32| {
             switches.read(&mut seen, *token);
             switches.adapter(&seen)

@@ -11,10 +11,10 @@
 //! `[n_embd, n_tokens]` in and out. State of each sequence: the last columns before the convolution and
 //! `S [d, d, heads]`.
 
-use super::build::Build;
-use crate::arch::{ActRef, Contract, NormRef, PointSpec, QuantClass, Rows, Rule, StateSpec};
+use super::build::GraphBuilder;
+use crate::arch::{ActRef, Contract, NormRef, QuantClass, StateSpec};
 use crate::plan::Unit;
-use crate::{choices, options, weights};
+use crate::{choices, options, points, rules, weights};
 use lab_base::ggml::{Error, Tensor, Unary};
 
 choices! {
@@ -38,7 +38,6 @@ choices! {
 }
 
 options! {
-    /// Options of the layer.
     pub(super) struct Config {
         heads: u64 = "ssm_dt_rank", "value heads";
         k_heads: u64 = "ssm_groups", "query and key heads";
@@ -83,57 +82,40 @@ pub(super) static CONTRACT: Contract = Contract {
         norm: Scale "ssm_norm.weight" ["d"], "weight of the norm of each head";
         out: Matrix "ssm_out.weight" ["heads * d", "n_embd"], "output projection to the hidden state";
     },
-    rows: Rows::Hidden,
-    side: None,
     state: StateSpec::Recurrent(&[
         ("conv", "(kernel - 1) * (2 * k_heads * d + heads * d)"),
         ("matrix", "d * d * heads"),
     ]),
-    points: &[
-        PointSpec::new("q", &["d", "k_heads"], "queries after convolution and norm").of_heads(),
-        PointSpec::new("k", &["d", "k_heads"], "keys after convolution and norm").of_heads(),
-        PointSpec::new("v", &["d", "heads"], "values after convolution").of_heads(),
-        PointSpec::new(
-            "y",
-            &["d * heads"],
-            "results of the heads after their norm, before gate and output projection",
-        ),
-    ],
-    rules: &[
-        Rule {
-            holds: "kernel > 1",
-            message: "the convolution has at least two columns",
-        },
-        Rule {
-            holds: "k_heads > 0 and heads % k_heads == 0",
-            message: "`k_heads` divides `heads`",
-        },
-        Rule {
-            holds: "decay_sign == 1 or decay_sign == -1",
-            message: "`decay_sign` is 1 or -1",
-        },
-        Rule {
-            holds: "decay_bound <= 0",
-            message: "`decay_bound` is a logarithm, so not positive",
-        },
-    ],
+    points: points! {
+        q: Heads ["d", "k_heads"], "queries after convolution and norm";
+        k: Heads ["d", "k_heads"], "keys after convolution and norm";
+        v: Heads ["d", "heads"], "values after convolution";
+        y: Neurons ["d * heads"], "results of the heads after their norm, before gate and output projection";
+    },
+    rules: rules! {
+        "kernel > 1", "the convolution has at least two columns";
+        "k_heads > 0 and heads % k_heads == 0", "`k_heads` divides `heads`";
+        "decay_sign == 1 or decay_sign == -1", "`decay_sign` is 1 or -1";
+        "decay_bound <= 0", "`decay_bound` is a logarithm, so not positive";
+    },
+    ..Contract::BLOCK
 };
 
-pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let c = Config::read(&unit.options);
     let (g, n) = (b.g, b.n_tokens);
     let (keys, values) = (c.k_heads * c.d, c.heads * c.d);
     let (qkv, conv) = projected(b, unit, x)?;
     let qkv = b.convolve(unit, "conv", &conv, &qkv)?;
     let qkv = g.unary(&b.with_bias(unit, "conv.bias", qkv)?, Unary::Silu)?;
-    let unit_length = |b: &Build<'_>, start: u64| {
+    let unit_length = |b: &GraphBuilder<'_>, start: u64| {
         let rows = b.columns(&qkv, start, keys)?;
         let rows = g.reshape(&rows, [c.d, c.k_heads, n, 1])?;
         // x / sqrt(sum of x^2 + eps): a root mean square with eps / d, over the root of d.
         let rows = g.rms_norm(&rows, c.eps / c.d as f32)?;
         let rows = g.scale(&rows, 1.0 / (c.d as f32).sqrt())?;
         match c.head_map {
-            HeadMap::Interleaved if c.heads != c.k_heads => spread(b, &c, &rows),
+            HeadMap::Interleaved if c.heads != c.k_heads => b.repeat_heads(&rows, c.d, c.heads),
             _ => Ok(rows),
         }
     };
@@ -152,7 +134,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     };
     let alpha = b.with_bias(unit, "dt.bias", alpha)?;
     let alpha = g.reshape(&alpha, [width, c.heads, n, 1])?;
-    let a = g.reshape(&b.need(unit, "a")?, [1, c.heads, 1, 1])?;
+    let a = g.reshape(&b.required_weight(unit, "a")?, [1, c.heads, 1, 1])?;
     let decay = if c.decay_bound == 0.0 {
         g.mul(&g.unary(&alpha, Unary::Softplus)?, &a)?
     } else {
@@ -192,7 +174,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
 
 /// Queries, keys and values in a row, `[2 * k_heads * d + heads * d, n_tokens]`, and the weight of their convolution
 /// `[kernel, the same]`.
-fn projected(b: &Build<'_>, unit: &Unit, x: &Tensor) -> Result<(Tensor, Tensor), Error> {
+fn projected(b: &GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<(Tensor, Tensor), Error> {
     let g = b.g;
     let qkv = if b.weight(unit, "q").is_some() {
         let (q, k) = (b.linear(unit, "q", x)?, b.linear(unit, "k", x)?);
@@ -201,17 +183,24 @@ fn projected(b: &Build<'_>, unit: &Unit, x: &Tensor) -> Result<(Tensor, Tensor),
         b.linear(unit, "qkv", x)?
     };
     if b.weight(unit, "conv_q").is_none() {
-        return Ok((qkv, b.need(unit, "conv")?));
+        return Ok((qkv, b.required_weight(unit, "conv")?));
     }
-    let (q, k) = (b.need(unit, "conv_q")?, b.need(unit, "conv_k")?);
-    let conv = g.concat(&g.concat(&q, &k, 2)?, &b.need(unit, "conv_v")?, 2)?;
+    let (q, k) = (
+        b.required_weight(unit, "conv_q")?,
+        b.required_weight(unit, "conv_k")?,
+    );
+    let conv = g.concat(
+        &g.concat(&q, &k, 2)?,
+        &b.required_weight(unit, "conv_v")?,
+        2,
+    )?;
     let [kernel, _, channels, _] = conv.shape();
     Ok((qkv, g.reshape(&conv, [kernel, channels, 1, 1])?))
 }
 
 /// A projection, of low rank if the file has two matrices for it.
 fn narrowed(
-    b: &Build<'_>,
+    b: &GraphBuilder<'_>,
     unit: &Unit,
     down: &str,
     key: &str,
@@ -223,19 +212,10 @@ fn narrowed(
     }
 }
 
-/// Repeats each key head for the value heads that read it: `[d, k_heads, n_tokens]` -> `[d, heads, n_tokens]`.
-fn spread(b: &Build<'_>, c: &Config, x: &Tensor) -> Result<Tensor, Error> {
-    let (g, n) = (b.g, b.n_tokens);
-    let times = c.heads / c.k_heads;
-    let x = g.reshape(x, [c.d, 1, c.k_heads, n])?;
-    let x = g.repeat(&x, [c.d, times, c.k_heads, n])?;
-    g.reshape(&x, [c.d, c.heads, n, 1])
-}
-
 /// The inputs of beta and of the decay, `[heads, n_tokens]` each. The input of the decay is `[d * heads, n_tokens]` if
 /// each element has its own decay.
 fn strengths(
-    b: &Build<'_>,
+    b: &GraphBuilder<'_>,
     unit: &Unit,
     c: &Config,
     x: &Tensor,

@@ -4,15 +4,14 @@
 
 use std::sync::Arc;
 
-use super::build::Build;
-use super::context::{DerivedInput, Switches};
-use crate::arch::{Contract, NormRef, PointSpec, QuantClass, Rows, Rule, StateSpec};
+use super::build::GraphBuilder;
+use super::context::{AdapterSwitches, DerivedInput};
+use crate::arch::{Contract, NormRef, QuantClass, RowWidth};
 use crate::plan::Unit;
-use crate::{options, weights};
+use crate::{options, points, rules, weights};
 use lab_base::ggml::{Error, Tensor};
 
 options! {
-    /// Options of the embedding.
     pub(super) struct Config {
         scale: f32 = "1", "factor of the embeddings; 1: none";
         norm: NormRef = "none", "norm of the sum";
@@ -42,29 +41,21 @@ pub(super) static CONTRACT: Contract = Contract {
         norm: Scale "token_embd_norm.weight" ["n_embd"] when("norm"), "weight of the norm";
         norm.bias: Bias "token_embd_norm.bias" ["n_embd"] optional when("norm"), "bias of the norm";
     },
-    rows: Rows::Any,
-    side: None,
-    state: StateSpec::None,
-    points: &[
-        PointSpec::new("tokens", &["n_embd"], "rows of the token table, scaled")
-            .known_as("hook_embed"),
-        PointSpec::new("x", &["n_embd"], "the first hidden state"),
-    ],
-    rules: &[
-        Rule {
-            holds: "scale != 0",
-            message: "`scale` is not zero",
-        },
-        Rule {
-            holds: "gain >= 0",
-            message: "`gain` is not negative",
-        },
-    ],
+    rows: RowWidth::Any,
+    points: points! {
+        tokens: Neurons ["n_embd"] known_as("hook_embed"), "rows of the token table, scaled";
+        x: Neurons ["n_embd"], "the first hidden state";
+    },
+    rules: rules! {
+        "scale != 0", "`scale` is not zero";
+        "gain >= 0", "`gain` is not negative";
+    },
+    ..Contract::BLOCK
 };
 
 /// The tokens that switch between adapters in the file, if there are any.
-fn switches(c: &Config) -> Option<Arc<Switches>> {
-    let switches = || Switches {
+fn switches(c: &Config) -> Option<Arc<AdapterSwitches>> {
+    let switches = || AdapterSwitches {
         tokens: c.switches.clone(),
         stand_ins: c.stand_ins.clone(),
         gain: c.gain,
@@ -73,13 +64,13 @@ fn switches(c: &Config) -> Option<Arc<Switches>> {
 }
 
 /// The adapter in the file for each token, i32 `[1, n_tokens]`, if the file has adapters.
-pub(crate) fn adapters(b: &Build<'_>, unit: &Unit) -> Result<Option<Tensor>, Error> {
+pub(crate) fn adapters(b: &GraphBuilder<'_>, unit: &Unit) -> Result<Option<Tensor>, Error> {
     let switches = switches(&Config::read(&unit.options));
     let input = |switches| b.input(DerivedInput::Adapters(switches));
     switches.map(input).transpose()
 }
 
-pub(crate) fn build(b: &Build<'_>, unit: &Unit, ids: &Tensor) -> Result<Tensor, Error> {
+pub(crate) fn build(b: &GraphBuilder<'_>, unit: &Unit, ids: &Tensor) -> Result<Tensor, Error> {
     let _scope = b.g.scope("embed", &unit.path);
     let c = Config::read(&unit.options);
     let stand_ins = switches(&c).map(|of| b.input(DerivedInput::StandIns(of, b.plan.n_vocab)));

@@ -9,14 +9,13 @@
 //! `[n_embd, n_tokens]` in and out. Whether there is a gate follows from the weights: a matrix of its
 //! own, or `up` rows of twice the width, of which the first half is the gate.
 
-use super::build::Build;
-use crate::arch::{ActRef, Contract, NormRef, PointSpec, QuantClass, Rows, Rule, Side, StateSpec};
+use super::build::GraphBuilder;
+use crate::arch::{ActRef, Contract, NormRef, QuantClass, SideInput};
 use crate::plan::Unit;
-use crate::{options, weights};
+use crate::{options, points, rules, weights};
 use lab_base::ggml::{Error, Tensor, Unary};
 
 options! {
-    /// Options of a feed-forward block.
     pub(super) struct Config {
         act: ActRef, "activation of the hidden layer: a kind or a declared name, see `[act.NAME]`";
         width: u64 = "n_ff", "elements of the hidden layer of the MLP";
@@ -48,35 +47,22 @@ pub(super) static CONTRACT: Contract = Contract {
         down.bias: Bias "ffn_down.bias" ["n_embd"] optional, "bias of the down projection";
         out_gate: Matrix "ffn_gate_inp_shexp.weight" ["n_embd"] optional, "projection to a gate of the result, one number for each token";
     },
-    rows: Rows::Hidden,
-    side: Some(Side {
+    side: Some(SideInput {
         width: "width",
         doc: "factor of the activated gate, instead of `up`",
     }),
-    state: StateSpec::None,
-    points: &[
-        PointSpec::new("gate", &["width"], "gate product before its activation")
-            .known_as("mlp.hook_pre"),
-        PointSpec::new(
-            "up",
-            &["width"],
-            "up product; before its activation where there is no gate",
-        )
-        .known_as("mlp.hook_pre_linear"),
-        PointSpec::new(
-            "hidden",
-            &["width"],
-            "hidden layer: what the down projection reads, before its norm",
-        )
-        .known_as("mlp.hook_post"),
-    ],
-    rules: &[Rule {
-        holds: "act",
-        message: "a hidden layer has an activation",
-    }],
+    points: points! {
+        gate: Neurons ["width"] known_as("mlp.hook_pre"), "gate product before its activation";
+        up: Neurons ["width"] known_as("mlp.hook_pre_linear"), "up product; before its activation where there is no gate";
+        hidden: Neurons ["width"] known_as("mlp.hook_post"), "hidden layer: what the down projection reads, before its norm";
+    },
+    rules: rules! {
+        "act", "a hidden layer has an activation";
+    },
+    ..Contract::BLOCK
 };
 
-pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let c = Config::read(&unit.options);
     let hidden = match b.side.clone() {
         Some(side) => {
@@ -101,7 +87,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
 }
 
 /// The hidden layer without a second input, `[width, n_tokens]`.
-fn gated(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Tensor, Error> {
+fn gated(b: &GraphBuilder<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Tensor, Error> {
     let up = b.linear(unit, "up", x)?;
     let (gate, up) = if b.weight(unit, "gate").is_some() {
         (Some(b.linear(unit, "gate", x)?), up)

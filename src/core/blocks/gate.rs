@@ -2,35 +2,27 @@
 //!
 //! A block that may have a gate has the options `gate` and `gate_act` and the weight `gate`.
 
-use super::build::Build;
+use super::build::GraphBuilder;
 use crate::arch::{ActRef, PointSpec};
-use crate::choices;
 use crate::plan::Unit;
+use crate::{choices, point};
 use lab_base::ggml::{Error, Tensor};
 
-/// The point of the heads' results as the output projection reads them.
-pub(super) const O_IN_POINT: PointSpec = PointSpec::new(
-    "o_in",
-    &["dv", "heads"],
-    "results of the heads as the output projection reads them; where a norm or gate comes between",
-)
-.of_heads();
+pub(super) const O_IN_POINT: PointSpec = point!(o_in: Heads ["dv", "heads"], "results of the heads as the output projection reads them; where a norm or gate comes between");
 
 choices! {
     /// The part of the heads' results that has its own factor.
-    pub(super) enum Gate {
+    pub(super) enum OutputGate {
         /// There is no gate.
         None = "none",
-        /// Each element.
         Element = "element",
-        /// Each head.
         Head = "head",
         /// Each element, projected together with the head's query.
         Query = "query",
     }
 }
 
-impl Build<'_> {
+impl GraphBuilder<'_> {
     /// Applies the captures and edits of [`O_IN_POINT`] to `y [dv * heads, n_tokens]`.
     pub(super) fn heads_read(&self, unit: &Unit, heads: u64, y: &Tensor) -> Result<Tensor, Error> {
         let (g, shape) = (self.g, y.shape());

@@ -4,15 +4,14 @@
 //! with the token table. A head may transform the state first, `dense_norm(act(dense . norm(x)))`: what is pooled is the
 //! state before.
 
-use super::build::{Build, softcap};
+use super::build::{GraphBuilder, softcap};
 use super::points;
-use crate::arch::{ActRef, Contract, NormRef, PointSpec, Rows, Rule, StateSpec};
+use crate::arch::{ActRef, Contract, NormRef, RowWidth};
 use crate::plan::Unit;
-use crate::{options, weights};
+use crate::{options, points, rules, weights};
 use lab_base::ggml::{Error, Tensor};
 
 options! {
-    /// Options of the head.
     pub(super) struct Config {
         act: ActRef => "(if(has('dense'), head_act, 'none'))", when "has('dense')", "activation after `dense`, see `[act.NAME]`";
         dense_norm: NormRef => "(if(has('dense_norm'), 'default', 'none'))", when "has('dense_norm')", "kind and eps of the norm after `dense`";
@@ -38,35 +37,20 @@ pub(super) static CONTRACT: Contract = Contract {
         output: Matrix "output.weight" ["n_embd", "n_vocab"] optional, "projection to the vocabulary; if absent, the token embeddings (tied)";
         output.bias: Bias "output.bias" ["n_vocab"] optional, "bias of the logits";
     },
-    rows: Rows::Any,
-    side: None,
-    state: StateSpec::None,
-    points: &[
-        points::NORM,
-        PointSpec::new(
-            "transformed",
-            &["n_embd"],
-            "hidden state as the projection reads it; where a dense layer comes between",
-        ),
-        PointSpec::new(
-            "logits",
-            &["n_vocab"],
-            "logits; read for rows that have them",
-        ),
-    ],
-    rules: &[
-        Rule {
-            holds: "scale != 0 and softcap >= 0",
-            message: "`scale` is not zero and `softcap` not negative",
-        },
-        Rule {
-            holds: "has('dense') or not has('dense_norm')",
-            message: "`dense_norm` follows `dense`",
-        },
-    ],
+    rows: RowWidth::Any,
+    points: points! {
+        ..points::NORM;
+        transformed: Neurons ["n_embd"], "hidden state as the projection reads it; where a dense layer comes between";
+        logits: Neurons ["n_vocab"], "logits; read for rows that have them";
+    },
+    rules: rules! {
+        "scale != 0 and softcap >= 0", "`scale` is not zero and `softcap` not negative";
+        "has('dense') or not has('dense_norm')", "`dense_norm` follows `dense`";
+    },
+    ..Contract::BLOCK
 };
 
-pub(crate) fn build(b: &Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+pub(crate) fn build(b: &GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let _scope = b.g.scope_on("head", &unit.path, unit.device);
     let c = Config::read(&unit.options);
     let mut z = b.linear(unit, "output", &transformed(b, unit, &c, x)?)?;
@@ -79,7 +63,7 @@ pub(crate) fn build(b: &Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Er
 }
 
 /// What the projection reads of the hidden state `x [n_embd, n_rows]`.
-fn transformed(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Tensor, Error> {
+fn transformed(b: &GraphBuilder<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Tensor, Error> {
     if b.weight(unit, "dense").is_none() {
         return Ok(x.clone());
     }

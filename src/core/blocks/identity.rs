@@ -3,8 +3,8 @@
 //! `[n_embd, n_tokens]` in and out. With `join = "set"` a slot rescales the hidden state; with a tap as input, the slot
 //! adds an earlier value once more. The vector `bias` makes a learned initial state.
 
-use super::build::Build;
-use crate::arch::{Contract, Rows, StateSpec};
+use super::build::GraphBuilder;
+use crate::arch::{Contract, RowWidth};
 use crate::plan::Unit;
 use crate::weights;
 use lab_base::ggml::{Error, Tensor};
@@ -21,14 +21,11 @@ pub(super) static CONTRACT: Contract = Contract {
         scale: Scale "layer_output_scale.weight" ["1"] optional, "factor of the input";
         bias: Bias "layer_output_scale.bias" ["n_embd"] optional, "vector that is added";
     },
-    rows: Rows::Any,
-    side: None,
-    state: StateSpec::None,
-    points: &[],
-    rules: &[],
+    rows: RowWidth::Any,
+    ..Contract::BLOCK
 };
 
-pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let y = match b.weight(unit, "scale") {
         Some(scale) => b.g.mul(x, scale)?,
         None => x.clone(),

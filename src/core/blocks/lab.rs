@@ -6,15 +6,14 @@
 //!
 //! Invariant: a point without captures and edits adds no operation.
 
+use super::refused;
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 
-use crate::plan::Unit;
-use lab_base::ggml::{Error, Graph, Scores, Tensor, Unary};
+use lab_base::ggml::{Error, Graph, Tensor, Unary};
 use lab_base::weights::TensorType;
 
-use super::attend::WEIGHTS_POINT;
-use super::build::{Build, softcap};
+use crate::arch::PointSpec;
 
 /// How an edit changes rows `x [width, m]`, with inputs `p0 [width, 1]` and `p1 [width, 1 or m]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,18 +31,14 @@ pub enum EditKind {
     /// `x + p1 * (clamp(f, low, high) - f)`, where `f` is `sum(p0 * x) + bias`, or 0 if that is not above the
     /// threshold. The numbers are the bits of f32.
     Feature {
-        /// The bias.
         bias: u32,
-        /// The threshold.
         threshold: u32,
-        /// The bounds.
         bounds: [u32; 2],
     },
 }
 
 /// An edit of rows of one value.
 pub struct RowEdits {
-    /// The kind of the edit.
     pub kind: EditKind,
     /// The rows to change, i32 `[m]`, each once.
     pub rows: Tensor,
@@ -55,7 +50,7 @@ pub struct RowEdits {
 
 /// The captures and edits of a pass at one point.
 #[derive(Default)]
-pub struct PointUse {
+pub struct PointActions {
     /// The edits, in the order in which they apply.
     pub edits: Vec<RowEdits>,
     /// The rows to capture, i32 `[m]`.
@@ -64,7 +59,7 @@ pub struct PointUse {
 
 /// The tokens whose attention weights are captured, and the keys that at least one of them attends to.
 #[derive(Clone)]
-pub struct Pairs {
+pub struct AttentionCapture {
     /// The tokens, i32 `[m]`.
     pub rows: Tensor,
     /// The rows of the keys, i32 `[n_keys]`.
@@ -73,19 +68,31 @@ pub struct Pairs {
     pub mask: Tensor,
 }
 
-/// The captures and edits of a pass, and the captured values.
+/// A value with a name.
+pub struct NamedValue {
+    /// The path, such as `layers.3.attn.q`.
+    pub path: String,
+    /// The description of the value in its contract.
+    pub spec: &'static PointSpec,
+    /// The value.
+    pub tensor: Tensor,
+}
+
+/// The captures and edits of a pass, and its captured and named values.
 #[derive(Default)]
-pub struct Lab {
+pub struct GraphLab {
     /// Captures of attention weights, by the paths of their points.
-    pub pairs: HashMap<String, Pairs>,
+    pub pairs: HashMap<String, AttentionCapture>,
     /// Captures and edits, by the paths of the points.
-    pub uses: HashMap<String, PointUse>,
+    pub uses: HashMap<String, PointActions>,
     /// The paths of values that edits at later points copy.
     pub copied: HashSet<String>,
     /// The values to copy, `[width, n_tokens]`, by their paths.
-    pub held: RefCell<HashMap<String, Tensor>>,
+    pub values_to_copy: RefCell<HashMap<String, Tensor>>,
     /// Captured rows `[width, m]` by paths, or all rows `[width, n_tokens]` where these are not many more.
-    pub taken: RefCell<HashMap<String, Tensor>>,
+    pub captured: RefCell<HashMap<String, Tensor>>,
+    /// The values that have got a name, in the order of computation.
+    pub named: RefCell<Vec<NamedValue>>,
 }
 
 /// All rows of a value are kept if they are at most this many times the captured ones.
@@ -96,7 +103,7 @@ pub(crate) const NODES_PER_EDIT: usize = 28;
 /// Maximum number of operations and inputs of a capture.
 pub(crate) const NODES_PER_CAPTURE: usize = 24;
 
-impl Lab {
+impl GraphLab {
     /// The value that later operations read, for a value `x [.., n_tokens]` at the point `path`.
     pub(super) fn pass(
         &self,
@@ -106,7 +113,7 @@ impl Lab {
         x: Tensor,
     ) -> Result<Tensor, Error> {
         let is_copied = self.copied.contains(path);
-        let nothing = PointUse::default();
+        let nothing = PointActions::default();
         let uses = match self.uses.get(path) {
             Some(uses) => uses,
             None if is_copied => &nothing,
@@ -123,13 +130,15 @@ impl Lab {
             let from = step
                 .from
                 .as_ref()
-                .map(|path| self.held.borrow().get(path).cloned());
+                .map(|path| self.values_to_copy.borrow().get(path).cloned());
             let changed = match from {
                 // The value is an earlier one: points are in the order of computation.
                 Some(from) => {
-                    let from = from.ok_or_else(|| Error::Arguments {
-                        op: "copy",
-                        message: format!("what is copied at `{path}` is not computed before it"),
+                    let from = from.ok_or_else(|| {
+                        refused(
+                            "copy",
+                            format!("what is copied at `{path}` is not computed before it"),
+                        )
                     })?;
                     g.get_rows(&from, &step.rows)?
                 }
@@ -148,57 +157,17 @@ impl Lab {
             };
             // Expand now: the memory of the value need not outlive its other readers, unless the value is kept.
             g.expand(&taken)?;
-            self.taken.borrow_mut().insert(path.to_owned(), taken);
+            self.captured.borrow_mut().insert(path.to_owned(), taken);
         }
         if is_copied {
-            self.held.borrow_mut().insert(path.to_owned(), y.clone());
+            self.values_to_copy
+                .borrow_mut()
+                .insert(path.to_owned(), y.clone());
         }
         match uses.edits.is_empty() {
             true => Ok(x),
             false => g.reshape(&y, shape),
         }
-    }
-}
-
-impl Build<'_> {
-    /// Computes the captured attention weights, for the chosen tokens alone: attention itself may not store them.
-    /// `q [dk, heads, n_tokens]`, `k [dk * kv_heads, n_rows]`; the weights are `[n_keys * heads, m]`.
-    pub(super) fn take_weights(
-        &self,
-        unit: &Unit,
-        q: &Tensor,
-        (k, kv_heads): (&Tensor, u64),
-        scores: &Scores<'_>,
-    ) -> Result<(), Error> {
-        let path = format!("{}.{}", unit.path, WEIGHTS_POINT.name);
-        let Some(Pairs { rows, keys, mask }) = self.lab.pairs.get(&path) else {
-            return Ok(());
-        };
-        let g = self.g;
-        let [dk, heads, n, _] = q.shape();
-        let [n_keys, m, ..] = mask.shape();
-        let q = if q.is_contiguous() {
-            q.clone()
-        } else {
-            g.cont(q)?
-        };
-        let q = g.get_rows(&g.reshape(&q, [dk * heads, n, 1, 1])?, rows)?;
-        let q = g.permute(&g.reshape(&q, [dk, heads, m, 1])?, [0, 2, 1, 3])?;
-        let k = g.reshape(&g.get_rows(k, keys)?, [dk, kv_heads, n_keys, 1])?;
-        let k = g.cont(&g.permute(&k, [0, 2, 1, 3])?)?;
-        let mut product = g.mul_mat(&k, &q)?; // [n_keys, m, heads]
-        g.exact(&product)?;
-        let mut scores = *scores;
-        if scores.softcap != 0.0 {
-            product = softcap(g, &product, scores.scale, scores.softcap)?;
-            scores.scale = 1.0;
-        }
-        let weights = g.soft_max(&product, Some(mask), &scores)?;
-        let weights = g.cont(&g.permute(&weights, [0, 2, 1, 3])?)?;
-        let weights = g.reshape(&weights, [n_keys * heads, m, 1, 1])?;
-        g.expand(&weights)?;
-        self.lab.taken.borrow_mut().insert(path, weights);
-        Ok(())
     }
 }
 

@@ -2,14 +2,13 @@
 //!
 //! `[n_embd, n_tokens]` in and out.
 
-use super::build::Build;
-use crate::arch::{Contract, QuantClass, Rows, StateSpec};
+use super::build::GraphBuilder;
+use crate::arch::{Contract, QuantClass};
 use crate::plan::Unit;
 use crate::{options, weights};
 use lab_base::ggml::{Error, Tensor};
 
 options! {
-    /// Options of a linear map.
     pub(super) struct Config {
         rank: u64 = "0", "elements between two matrices in the place of one; 0: one matrix";
     }
@@ -29,14 +28,10 @@ pub(super) static CONTRACT: Contract = Contract {
         down: Matrix "linear_down.weight" ["n_embd", "rank"] quantised_as(QuantClass::Kept) when("rank > 0"), "the first matrix of low rank";
         up: Matrix "linear_up.weight" ["rank", "n_embd"] quantised_as(QuantClass::Kept) when("rank > 0"), "the second matrix of low rank";
     },
-    rows: Rows::Hidden,
-    side: None,
-    state: StateSpec::None,
-    points: &[],
-    rules: &[],
+    ..Contract::BLOCK
 };
 
-pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let c = Config::read(&unit.options);
     match c.rank {
         0 => b.linear(unit, "weight", x),

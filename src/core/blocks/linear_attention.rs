@@ -9,15 +9,14 @@
 //! `[n_embd, n_tokens]` in and out. State of each sequence: `S [d, d, heads]`. The recurrence is the scan of
 //! state-space layers, with keys, queries and values as its inputs, outputs and channels, and steps of 1.
 
-use super::build::Build;
+use super::build::GraphBuilder;
 use super::context::DerivedInput;
-use crate::arch::{ActRef, Contract, NormRef, PointSpec, QuantClass, Rows, Rule, StateSpec};
+use crate::arch::{ActRef, Contract, NormRef, QuantClass, StateSpec};
 use crate::plan::Unit;
-use crate::{options, weights};
+use crate::{options, points, rules, weights};
 use lab_base::ggml::{Error, Tensor};
 
 options! {
-    /// Options of the layer.
     pub(super) struct Config {
         heads: u64 => "n_head", "heads";
         d: u64 => "d_head", "elements of a head";
@@ -42,29 +41,23 @@ pub(super) static CONTRACT: Contract = Contract {
         gate: Matrix "attn_gate.weight" ["n_embd", "d * heads"], "projection to the output gate";
         out: Matrix "attn_output.weight" ["d * heads", "n_embd"] quantised_as(QuantClass::Heads), "output projection to the hidden state";
     },
-    rows: Rows::Hidden,
-    side: None,
     state: StateSpec::Recurrent(&[("matrix", "d * d * heads")]),
-    points: &[
-        PointSpec::new("q", &["d", "heads"], "queries").of_heads(),
-        PointSpec::new("k", &["d", "heads"], "keys").of_heads(),
-        PointSpec::new("v", &["d", "heads"], "values").of_heads(),
-        PointSpec::new(
-            "y",
-            &["d * heads"],
-            "results of the heads after their norm, before the gate",
-        ),
-    ],
-    rules: &[Rule {
-        holds: "slope >= 0",
-        message: "a state does not grow: `slope` is not negative",
-    }],
+    points: points! {
+        q: Heads ["d", "heads"], "queries";
+        k: Heads ["d", "heads"], "keys";
+        v: Heads ["d", "heads"], "values";
+        y: Neurons ["d * heads"], "results of the heads after their norm, before the gate";
+    },
+    rules: rules! {
+        "slope >= 0", "a state does not grow: `slope` is not negative";
+    },
+    ..Contract::BLOCK
 };
 
 /// The input whose softplus is a step of 1: ln(e - 1).
 const STEP: f32 = 0.541_324_85;
 
-pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let c = Config::read(&unit.options);
     let (g, n, width) = (b.g, b.n_tokens, c.d * c.heads);
     let qkv = b.activate(c.act, &b.linear(unit, "qkv", x)?)?;

@@ -1,7 +1,7 @@
 //! Low-rank updates of weights (Hu et al. 2021, arXiv 2106.09685): `y = w . x + s * (up . (down . x))`.
 //!
 //! An adapter has two small matrices for each of some weights of a model, and does not change the weights. `s` is one
-//! number for each token of the pass, so sequences with different adapters share a pass. [`Build`](super::Build) adds
+//! number for each token of the pass, so sequences with different adapters share a pass. [`GraphBuilder`](super::GraphBuilder) adds
 //! the updates to every product of a weight, so no block refers to them. The update of a table (`x = w[id]`) is
 //! `s * (up . down[id])`.
 //!
@@ -13,13 +13,11 @@
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 
-use super::build::Build;
-use crate::plan::Unit;
 use lab_base::ggml::{Error, Graph, Tensor};
 
 /// The update of one weight `[n_in, n_out, ..]` by one adapter.
 #[derive(Clone, Debug)]
-pub struct Update {
+pub struct LowRankUpdate {
     /// The place of the adapter in the list of adapters.
     pub adapter: usize,
     /// `[n_in, rank]`, or one matrix for each expert or head; of a table `[rank, n_rows]`.
@@ -31,22 +29,22 @@ pub struct Update {
 }
 
 /// Updates by the places of their weights in [`Plan::tensors`](crate::plan::Plan::tensors).
-pub type Updates = HashMap<usize, Vec<Update>>;
+pub type LowRankUpdates = HashMap<usize, Vec<LowRankUpdate>>;
 
 /// The adapters of a pass.
 #[derive(Default)]
-pub struct AtWork<'a> {
+pub struct ActiveAdapters<'a> {
     /// The updates of all adapters; none without adapters.
-    pub updates: Option<&'a Updates>,
+    pub updates: Option<&'a LowRankUpdates>,
     /// The adapters that at least one token of the pass uses, each with the scales of the tokens, f32 `[1, n_tokens]`.
     pub scales: Vec<(usize, Tensor)>,
     /// The weights that were updated so far, as places in the plan.
     pub updated: RefCell<BTreeSet<usize>>,
 }
 
-impl AtWork<'_> {
+impl ActiveAdapters<'_> {
     /// The updates of a weight by the adapters of the pass, with the scales of the tokens.
-    fn of(&self, at: usize) -> Vec<(&Update, &Tensor)> {
+    fn of(&self, at: usize) -> Vec<(&LowRankUpdate, &Tensor)> {
         let updates = self.updates.and_then(|all| all.get(&at));
         let found = updates.into_iter().flatten().filter_map(|update| {
             let scales = self.scales.iter().find(|(id, _)| *id == update.adapter);
@@ -81,42 +79,6 @@ impl AtWork<'_> {
             y = g.add(&y, &second(&update.up, &inner)?)?;
         }
         Ok(y)
-    }
-}
-
-impl Build<'_> {
-    /// `y` plus the updates of weight `at` of a unit by the adapters in the file, each token with its own adapter:
-    /// `x [n_in, n_tokens]`, `y [n_out, n_tokens]`.
-    ///
-    /// # Errors
-    /// An operation rejects its inputs, or `x` has not one row for each token.
-    pub(super) fn add_switched(
-        &self,
-        unit: &Unit,
-        at: usize,
-        y: Tensor,
-        x: &Tensor,
-    ) -> Result<Tensor, Error> {
-        let mut updates = unit.updates_of(at).peekable();
-        let (Some(ids), Some(_)) = (&self.switched, updates.peek()) else {
-            return Ok(y);
-        };
-        let (g, n) = (self.g, self.n_tokens);
-        let x = g.reshape(x, [x.shape()[0], 1, n, 1])?;
-        let mut rows: Option<Tensor> = None;
-        for (down, up) in updates {
-            let inner = g.mul_mat_id(&self.tensors[down], &x, ids)?;
-            let part = g.mul_mat_id(&self.tensors[up], &inner, ids)?;
-            rows = Some(match rows {
-                Some(before) => g.concat(&before, &part, 0)?,
-                None => part,
-            });
-        }
-        self.adapters.updated.borrow_mut().insert(at);
-        match rows {
-            Some(rows) => g.add(&y, &g.reshape(&rows, y.shape())?),
-            None => Ok(y),
-        }
     }
 }
 

@@ -11,14 +11,13 @@
 //! `[n_embd, n_tokens]` in and out. State of each sequence: the last columns before the convolution and
 //! `s [n_state, n_inner]`. With fewer heads than channels, dt, a and d have one number for each head.
 
-use super::build::Build;
-use crate::arch::{Contract, NormRef, PointSpec, Rows, Rule, StateSpec};
+use super::build::GraphBuilder;
+use crate::arch::{Contract, NormRef, StateSpec};
 use crate::plan::Unit;
-use crate::{options, weights};
+use crate::{options, points, rules, weights};
 use lab_base::ggml::{Error, Glu, Tensor, Unary};
 
 options! {
-    /// Options of the layer.
     pub(super) struct Config {
         n_inner: u64 => "ssm_inner", "channels";
         n_state: u64 => "ssm_state", "elements of each channel's state";
@@ -54,37 +53,22 @@ pub(super) static CONTRACT: Contract = Contract {
         d: Scale "ssm_d" ["heads"], "skip connection: factor of the input that is added to the result";
         out: Matrix "ssm_out.weight" ["n_inner", "n_embd"], "output projection to the hidden state";
     },
-    rows: Rows::Hidden,
-    side: None,
     state: StateSpec::Recurrent(&[
         ("conv", "(kernel - 1) * n_inner"),
         ("scan", "n_state * n_inner"),
     ]),
-    points: &[
-        PointSpec::new(
-            "conv",
-            &["n_inner"],
-            "input of the scan, after convolution and activation",
-        ),
-        PointSpec::new(
-            "y",
-            &["n_inner"],
-            "result of the scan with its skip connection, before the gate",
-        ),
-    ],
-    rules: &[
-        Rule {
-            holds: "kernel > 1",
-            message: "the convolution has at least two columns",
-        },
-        Rule {
-            holds: "heads > 0 and n_inner % heads == 0",
-            message: "`heads` divides `n_inner`",
-        },
-    ],
+    points: points! {
+        conv: Neurons ["n_inner"], "input of the scan, after convolution and activation";
+        y: Neurons ["n_inner"], "result of the scan with its skip connection, before the gate";
+    },
+    rules: rules! {
+        "kernel > 1", "the convolution has at least two columns";
+        "heads > 0 and n_inner % heads == 0", "`heads` divides `n_inner`";
+    },
+    ..Contract::BLOCK
 };
 
-pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let c = Config::read(&unit.options);
     let (g, n) = (b.g, b.n_tokens);
     let (d, by_head) = (c.n_inner / c.heads, c.heads != c.n_inner);
@@ -97,13 +81,13 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
         }
         false => b.halves(&xz)?,
     };
-    let conv = b.need(unit, "conv")?;
+    let conv = b.required_weight(unit, "conv")?;
     let x = b.convolve(unit, "conv", &conv, &x)?;
     let x = g.unary(&b.with_bias(unit, "conv.bias", x)?, Unary::Silu)?;
     let x = b.point(unit, "conv", x)?;
 
     let parts = b.linear(unit, "x", &x)?;
-    let norm = |b: &Build<'_>, key: &str, start: u64, width: u64| {
+    let norm = |b: &GraphBuilder<'_>, key: &str, start: u64, width: u64| {
         let part = b.columns(&parts, start, width)?;
         b.normalise_with(c.norm, b.weight(unit, key), &part)
     };
@@ -116,7 +100,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     let output = norm(b, "c_norm", b_at + c.n_state, c.n_state)?;
     let dt = b.linear(unit, "dt", &dt)?;
 
-    let (a, skip) = (b.need(unit, "a")?, b.need(unit, "d")?);
+    let (a, skip) = (b.required_weight(unit, "a")?, b.required_weight(unit, "d")?);
     let a = match by_head {
         true => g.reshape(&a, [1, c.heads, 1, 1])?,
         false => a,

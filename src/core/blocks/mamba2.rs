@@ -9,14 +9,13 @@
 //! `[n_embd, n_tokens]` in and out. State of each sequence: the last columns before the convolution
 //! and `s [n_state, n_inner / heads, heads]`.
 
-use super::build::Build;
-use crate::arch::{Contract, NormRef, PointSpec, Rows, Rule, StateSpec};
+use super::build::GraphBuilder;
+use crate::arch::{Contract, NormRef, StateSpec};
 use crate::plan::Unit;
-use crate::{options, weights};
+use crate::{options, points, rules, weights};
 use lab_base::ggml::{Error, Glu, Tensor, Unary};
 
 options! {
-    /// Options of the layer.
     pub(super) struct Config {
         n_inner: u64 => "ssm_inner", "channels of all heads";
         n_state: u64 => "ssm_state", "elements of each channel's state";
@@ -45,41 +44,23 @@ pub(super) static CONTRACT: Contract = Contract {
         norm: Scale "ssm_norm.weight" ["n_inner / groups", "groups"] optional, "weight of the norm before the output projection; if absent, there is no norm";
         out: Matrix "ssm_out.weight" ["n_inner", "n_embd"], "output projection to the hidden state";
     },
-    rows: Rows::Hidden,
-    side: None,
     state: StateSpec::Recurrent(&[
         ("conv", "(kernel - 1) * (n_inner + 2 * groups * n_state)"),
         ("scan", "n_state * n_inner"),
     ]),
-    points: &[
-        PointSpec::new(
-            "conv",
-            &["n_inner / heads", "heads"],
-            "input of the scan, after convolution and activation",
-        ),
-        PointSpec::new(
-            "y",
-            &["n_inner"],
-            "result of the scan with its skip connection, before gate and norm",
-        ),
-    ],
-    rules: &[
-        Rule {
-            holds: "kernel > 1",
-            message: "the convolution has at least two columns",
-        },
-        Rule {
-            holds: "heads > 0 and n_inner % heads == 0",
-            message: "`heads` divides `n_inner`",
-        },
-        Rule {
-            holds: "groups > 0 and heads % groups == 0 and n_inner % groups == 0",
-            message: "`groups` divides `heads`",
-        },
-    ],
+    points: points! {
+        conv: Neurons ["n_inner / heads", "heads"], "input of the scan, after convolution and activation";
+        y: Neurons ["n_inner"], "result of the scan with its skip connection, before gate and norm";
+    },
+    rules: rules! {
+        "kernel > 1", "the convolution has at least two columns";
+        "heads > 0 and n_inner % heads == 0", "`heads` divides `n_inner`";
+        "groups > 0 and heads % groups == 0 and n_inner % groups == 0", "`groups` divides `heads`";
+    },
+    ..Contract::BLOCK
 };
 
-pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let c = Config::read(&unit.options);
     let (g, n) = (b.g, b.n_tokens);
     let (d, shared) = (c.n_inner / c.heads, c.groups * c.n_state);
@@ -88,7 +69,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     let z = b.columns(&all, 0, c.n_inner)?;
     let xbc = b.columns(&all, c.n_inner, channels)?;
     let dt = b.columns(&all, c.n_inner + channels, c.heads)?;
-    let conv = b.need(unit, "conv")?;
+    let conv = b.required_weight(unit, "conv")?;
     let xbc = b.convolve(unit, "conv", &conv, &xbc)?;
     let xbc = g.unary(&b.with_bias(unit, "conv.bias", xbc)?, Unary::Silu)?;
 
@@ -98,7 +79,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     let output = b.columns(&xbc, c.n_inner + shared, shared)?;
     let dt = b.with_bias(unit, "dt.bias", dt)?;
 
-    let a = b.need(unit, "a")?;
+    let a = b.required_weight(unit, "a")?;
     let y = b.over_time(unit, "scan", |b, group| {
         let (steps, seqs) = (group.n_steps, group.n_seqs);
         let (table, rows) = group.rows(b, unit, "scan")?;
@@ -117,7 +98,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     })?;
 
     let y = g.reshape(&y, [d, c.heads, n, 1])?;
-    let y = g.add(&y, &g.mul(&x, &b.need(unit, "d")?)?)?;
+    let y = g.add(&y, &g.mul(&x, &b.required_weight(unit, "d")?)?)?;
     let y = g.reshape(&y, [c.n_inner, n, 1, 1])?;
     let y = b.point(unit, "y", y)?;
     let y = g.glu(Glu::Silu, &z, &y)?;

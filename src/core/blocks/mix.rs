@@ -26,15 +26,16 @@
 //! Attended: attention residuals over blocks of layers (Moonshot AI 2026), with more states from layer to layer.
 //! The states of a token lie one after another, `[n_embd * count, n_tokens]`.
 
-use super::build::Build;
-use crate::arch::{Contract, NormRef, PointSpec, QuantClass, Rows, Rule, StateSpec};
+use super::build::GraphBuilder;
+use super::refused;
+use crate::arch::{Contract, NormRef, QuantClass, RowWidth};
 use crate::plan::Unit;
-use crate::{choices, options, weights};
+use crate::{choices, options, points, rules, weights};
 use lab_base::ggml::{Error, Tensor, Unary};
 
 choices! {
     /// How several hidden states become one, and one becomes several.
-    pub(super) enum Kind {
+    pub(super) enum MixKind {
         /// Copies at the start, their mean at the end.
         Mean = "mean",
         /// Projections, scaled to the length of the first state.
@@ -55,9 +56,8 @@ choices! {
 }
 
 options! {
-    /// Options of a mix.
     pub(super) struct Config {
-        kind: Kind, "`mean` (copies at the start, their mean at the end), `projected` (projections, scaled to the length of the first), `gated` (hyper-connections: sums with factors that follow from all states), `predicted` (AltUp: all are predicted, the first is read, and the error of its prediction corrects all), `others` (the first is read, the others are written), `low_rank` (means of their norms with a gate for each element, from a projection of low rank), `all` (they are read and written as they are, as one long row) or `attended` (attention residuals: one at the start, sums with the softmax of their scores, the last is written)";
+        kind: MixKind, "`mean` (copies at the start, their mean at the end), `projected` (projections, scaled to the length of the first), `gated` (hyper-connections: sums with factors that follow from all states), `predicted` (AltUp: all are predicted, the first is read, and the error of its prediction corrects all), `others` (the first is read, the others are written), `low_rank` (means of their norms with a gate for each element, from a projection of low rank), `all` (they are read and written as they are, as one long row) or `attended` (attention residuals: one at the start, sums with the softmax of their scores, the last is written)";
         count: u64 => "if(kind != 'attended', n_streams, if(place == 0, 1, states))", "hidden states of a token, before a write: `n_streams`, or as many as there are";
         place: u64 => "place", "where it is used: 0 at the start, 1 within a layer, 2 at the end";
         norm: NormRef => "default", "kind and eps of its norms";
@@ -115,39 +115,24 @@ pub(super) static CONTRACT: Contract = Contract {
         inject: Matrix "{name}_inject.weight" ["n_embd * count", "count"] quantised_as(QuantClass::Kept) when("kind == 'low_rank' and place == 1"), "projection of all norms to the factors of what is written";
         score: Matrix "{name}_score.weight" ["n_embd"] quantised_as(QuantClass::Kept) when("kind == 'attended' and place > 0"), "projection of the norm of a state to its score";
     },
-    rows: Rows::Any,
-    side: None,
-    state: StateSpec::None,
-    points: &[PointSpec::new(
-        "x",
-        &["n_embd * count"],
-        "all hidden states of a token, after the start or a write; the one of `n_embd` elements that is read of them, or in which they end",
-    )],
-    rules: &[
-        Rule {
-            holds: "count > 1 or kind == 'attended'",
-            message: "a mix is of at least two hidden states, unless they become more",
-        },
-        Rule {
-            holds: "rounds == 0 or count == 4 and rounds < 1000",
-            message: "Sinkhorn's normalisation is of four hidden states, in fewer than 1000 rounds",
-        },
-        Rule {
-            holds: "kind == 'attended' or if(place == 0, kind == 'mean' or kind == 'projected', if(place == 1, kind != 'mean' and kind != 'projected', kind != 'predicted' and kind != 'others' and kind != 'all'))",
-            message: "`mean` and `projected` start and end the hidden states, `gated` and `low_rank` are of layers and of the end, `predicted`, `others` and `all` of layers",
-        },
-        Rule {
-            holds: "kind != 'low_rank' or rank > 0",
-            message: "gates of low rank have a `rank`",
-        },
-    ],
+    rows: RowWidth::Any,
+    points: points! {
+        x: Neurons ["n_embd * count"], "all hidden states of a token, after the start or a write; the one of `n_embd` elements that is read of them, or in which they end";
+    },
+    rules: rules! {
+        "count > 1 or kind == 'attended'", "a mix is of at least two hidden states, unless they become more";
+        "rounds == 0 or count == 4 and rounds < 1000", "Sinkhorn's normalisation is of four hidden states, in fewer than 1000 rounds";
+        "kind == 'attended' or if(place == 0, kind == 'mean' or kind == 'projected', if(place == 1, kind != 'mean' and kind != 'projected', kind != 'predicted' and kind != 'others' and kind != 'all'))", "`mean` and `projected` start and end the hidden states, `gated` and `low_rank` are of layers and of the end, `predicted`, `others` and `all` of layers";
+        "kind != 'low_rank' or rank > 0", "gates of low rank have a `rank`";
+    },
+    ..Contract::BLOCK
 };
 
 /// Maximum number of operations of one use of a mix; an upper estimate.
 pub(crate) const NODES: usize = 48;
 
 /// The values that the reading of hidden states keeps for their writing.
-pub(crate) struct Held {
+pub(crate) struct MixRead {
     /// The states, or their predictions: `[n_embd * count, n_tokens]`.
     pub(crate) all: Tensor,
     /// The factors of [`Kind::Gated`] before their offsets, `[2 * count, n_tokens]`, with rounds
@@ -157,17 +142,17 @@ pub(crate) struct Held {
 
 /// A mix where it is used.
 struct Mix<'a, 'b> {
-    b: &'a Build<'b>,
+    b: &'a GraphBuilder<'b>,
     unit: &'a Unit,
     c: Config,
 }
 
 /// The states `[n_embd * count, n_tokens]` at the start, of `x [n_embd, n_tokens]`.
-pub(crate) fn start(b: &Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+pub(crate) fn start(b: &GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let _scope = b.g.scope("mix", &unit.path);
     let mix = Mix::new(b, unit);
     let all = match mix.c.kind {
-        Kind::Projected => {
+        MixKind::Projected => {
             let projected = mix.projected(&mix.one_each(x)?, x)?;
             let others = b.g.cont(&b.g.permute(&projected, [0, 2, 1, 3])?)?;
             b.g.concat(&mix.one(x)?, &others, 1)?
@@ -179,29 +164,35 @@ pub(crate) fn start(b: &Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Er
 }
 
 /// The value `[n_embd, n_tokens]` that is read of the states `[n_embd * count, n_tokens]`.
-pub(crate) fn read(b: &Build<'_>, unit: &Unit, all: &Tensor) -> Result<(Tensor, Held), Error> {
+pub(crate) fn read(
+    b: &GraphBuilder<'_>,
+    unit: &Unit,
+    all: &Tensor,
+) -> Result<(Tensor, MixRead), Error> {
     let _scope = b.g.scope("mix", &unit.path);
     let mix = Mix::new(b, unit);
-    let mut held = Held {
+    let mut held = MixRead {
         all: all.clone(),
         factors: None,
     };
     let x = match mix.c.kind {
-        Kind::Gated => {
+        MixKind::Gated => {
             let factors = mix.factors(all)?;
             let gates = mix.gates(&factors, 0, 1.0, mix.c.eps)?;
             held.factors = Some(factors);
             mix.summed(all, &gates)?
         }
-        Kind::Predicted => {
+        MixKind::Predicted => {
             held.all = mix.predicted(all)?;
             mix.first(&held.all)?
         }
-        Kind::Others => b.g.mul(&mix.first(all)?, &b.need(unit, "correct_scale")?)?,
-        Kind::Attended => mix.summed(all, &mix.shares(all)?)?,
+        MixKind::Others => {
+            b.g.mul(&mix.first(all)?, &b.required_weight(unit, "correct_scale")?)?
+        }
+        MixKind::Attended => mix.summed(all, &mix.shares(all)?)?,
         // The value is not computed here: it has its name already.
-        Kind::All => return Ok((all.clone(), held)),
-        Kind::LowRank => {
+        MixKind::All => return Ok((all.clone(), held)),
+        MixKind::LowRank => {
             let normed = mix.normed(all)?;
             let part = 1.0 / mix.c.count as f32;
             if b.weight(unit, "inject").is_some() {
@@ -212,27 +203,35 @@ pub(crate) fn read(b: &Build<'_>, unit: &Unit, all: &Tensor) -> Result<(Tensor, 
             let by_state = mix.by_state(&mix.apart(&gated)?)?;
             b.g.scale(&mix.sum(&by_state)?, part)?
         }
-        Kind::Mean | Kind::Projected => return Err(misplaced(unit)),
+        MixKind::Mean | MixKind::Projected => return Err(misplaced(unit)),
     };
     Ok((b.point(unit, "x", x)?, held))
 }
 
 /// The states `[n_embd * count, n_tokens]` after the value that was read became `y [n_embd, n_tokens]`.
-pub(crate) fn write(b: &Build<'_>, unit: &Unit, held: &Held, y: &Tensor) -> Result<Tensor, Error> {
+pub(crate) fn write(
+    b: &GraphBuilder<'_>,
+    unit: &Unit,
+    held: &MixRead,
+    y: &Tensor,
+) -> Result<Tensor, Error> {
     let _scope = b.g.scope("mix", &unit.path);
     let (g, mix) = (b.g, Mix::new(b, unit));
-    if mix.c.kind == Kind::All {
+    if mix.c.kind == MixKind::All {
         return Ok(y.clone());
     }
     let all = mix.apart(&held.all)?;
     let written = match (mix.c.kind, &held.factors) {
-        (Kind::Gated, Some(factors)) => {
+        (MixKind::Gated, Some(factors)) => {
             let gates = mix.gates(factors, 1, mix.c.magnitude, mix.c.write_eps)?;
             let gates = g.reshape(&gates, [1, mix.c.count, b.n_tokens, 1])?;
             let kept = match mix.c.rounds {
                 0 => all,
                 rounds => {
-                    let [scale, base] = [b.need(unit, "scale")?, b.need(unit, "base")?];
+                    let [scale, base] = [
+                        b.required_weight(unit, "scale")?,
+                        b.required_weight(unit, "base")?,
+                    ];
                     let each = g.sinkhorn(factors, &scale, &base, mix.c.eps, rounds)?;
                     let by_source = g.cont(&g.permute(&each, [1, 0, 2, 3])?)?;
                     mix.combined(&held.all, &by_source)?
@@ -240,23 +239,23 @@ pub(crate) fn write(b: &Build<'_>, unit: &Unit, held: &Held, y: &Tensor) -> Resu
             };
             g.add(&kept, &g.mul(&mix.repeated(y)?, &gates)?)?
         }
-        (Kind::Predicted, _) => {
+        (MixKind::Predicted, _) => {
             let error = g.sub(y, &mix.first(&held.all)?)?;
             let gates = b.product(unit, "correct", &mix.routed(y)?)?;
             let gates = g.affine(&gates, 1.0, 1.0)?;
             let gates = g.reshape(&gates, [1, mix.c.count, b.n_tokens, 1])?;
             g.add(&all, &g.mul(&mix.repeated(&error)?, &gates)?)?
         }
-        (Kind::Others, _) => {
+        (MixKind::Others, _) => {
             let others = g.add(&mix.others(&held.all)?, &mix.one(y)?)?;
             g.concat(&mix.one(&mix.first(&held.all)?)?, &others, 1)?
         }
-        (Kind::LowRank, Some(factors)) => {
+        (MixKind::LowRank, Some(factors)) => {
             let gates = g.scale(&g.unary(factors, Unary::Sigmoid)?, mix.c.magnitude)?;
             let gates = g.reshape(&gates, [1, mix.c.count, b.n_tokens, 1])?;
             g.add(&all, &g.mul(&mix.repeated(y)?, &gates)?)?
         }
-        (Kind::Attended, _) => return b.point(unit, "x", mix.extended(&held.all, y)?),
+        (MixKind::Attended, _) => return b.point(unit, "x", mix.extended(&held.all, y)?),
         _ => return Err(misplaced(unit)),
     };
     let written = mix.joined(&written)?;
@@ -264,16 +263,16 @@ pub(crate) fn write(b: &Build<'_>, unit: &Unit, held: &Held, y: &Tensor) -> Resu
 }
 
 /// The value `[n_embd, n_tokens]` of the states `[n_embd * count, n_tokens]` at the end.
-pub(crate) fn end(b: &Build<'_>, unit: &Unit, all: &Tensor) -> Result<Tensor, Error> {
+pub(crate) fn end(b: &GraphBuilder<'_>, unit: &Unit, all: &Tensor) -> Result<Tensor, Error> {
     let mix = Mix::new(b, unit);
     let (g, part) = (b.g, 1.0 / mix.c.count as f32);
     let x = match mix.c.kind {
-        Kind::Gated | Kind::Attended | Kind::LowRank => return Ok(read(b, unit, all)?.0),
-        Kind::Mean => {
+        MixKind::Gated | MixKind::Attended | MixKind::LowRank => return Ok(read(b, unit, all)?.0),
+        MixKind::Mean => {
             let _scope = g.scope("mix", &unit.path);
             g.scale(&mix.sum(&mix.by_state(&mix.apart(all)?)?)?, part)?
         }
-        Kind::Projected => {
+        MixKind::Projected => {
             let _scope = g.scope("mix", &unit.path);
             let first = mix.first(all)?;
             let others = g.permute(&mix.others(all)?, [0, 2, 1, 3])?;
@@ -282,20 +281,17 @@ pub(crate) fn end(b: &Build<'_>, unit: &Unit, all: &Tensor) -> Result<Tensor, Er
             let by_state = g.cont(&g.permute(&projected, [1, 2, 0, 3])?)?;
             g.scale(&g.add(&first, &mix.sum(&by_state)?)?, part)?
         }
-        Kind::Predicted | Kind::Others | Kind::All => return Err(misplaced(unit)),
+        MixKind::Predicted | MixKind::Others | MixKind::All => return Err(misplaced(unit)),
     };
     b.point(unit, "x", x)
 }
 
 fn misplaced(unit: &Unit) -> Error {
-    Error::Arguments {
-        op: "mix",
-        message: format!("{} is not of this kind", unit.path),
-    }
+    refused("mix", format!("{} is not of this kind", unit.path))
 }
 
 impl<'a, 'b> Mix<'a, 'b> {
-    fn new(b: &'a Build<'b>, unit: &'a Unit) -> Self {
+    fn new(b: &'a GraphBuilder<'b>, unit: &'a Unit) -> Self {
         let c = Config::read(&unit.options);
         Self { b, unit, c }
     }
@@ -396,7 +392,7 @@ impl<'a, 'b> Mix<'a, 'b> {
     fn gates(&self, factors: &Tensor, nth: u64, magnitude: f32, eps: f32) -> Result<Tensor, Error> {
         let (g, b, n) = (self.b.g, self.b, self.c.count);
         let window = |key: &str, start: u64, len: u64| {
-            let weight = b.need(self.unit, key)?;
+            let weight = b.required_weight(self.unit, key)?;
             let strides = weight.strides();
             let steps = [strides[1], strides[2], strides[3]];
             g.view(&weight, [len, 1, 1, 1], steps, start as usize * strides[0])

@@ -15,19 +15,17 @@
 //! Absorbed, a position costs `kv_rank + n_rope` elements for all heads together.
 
 use super::attend::{self, KeyRows};
-use super::build::Build;
-use super::gate::{Gate, O_IN_POINT};
+use super::build::GraphBuilder;
+use super::gate::{O_IN_POINT, OutputGate};
 use super::selection;
 use crate::arch::{
-    ActRef, CacheRef, Contract, NormRef, PointSpec, QuantClass, RopeRef, Rows, Rule, SelectionRef,
-    StateSpec,
+    ActRef, CacheRef, Contract, NormRef, QuantClass, RopeRef, SelectionRef, StateSpec,
 };
 use crate::plan::Unit;
-use crate::{options, weights};
-use lab_base::ggml::{Error, Scores, Tensor};
+use crate::{options, points, rules, weights};
+use lab_base::ggml::{Error, Tensor};
 
 options! {
-    /// Options of latent attention.
     pub(super) struct Config {
         rope: RopeRef, "rotation of the rotated parts, or `none`";
         cache: CacheRef = "full", "which keys a query attends to; `full`: all, or with causal attention all so far";
@@ -39,7 +37,7 @@ options! {
         dv: u64 = "d_head_v_mla", "elements of a value head";
         scale: f32 = "1 / sqrt(dq)", "factor of the scores";
         norm: NormRef = "default", "kind and eps of the norms of latent rows";
-        gate: Gate = "none", "output gate, as in `attention`, without `query`";
+        gate: OutputGate = "none", "output gate, as in `attention`, without `query`";
         gate_act: ActRef => "sigmoid", when "gate != 'none'", "activation of the output gate";
         temp_scale: f32 => "temp_scale", when "temp_scale != 0", "temperature by position, as in `attention`; 0: off";
         temp_floor: f32 => "temp_floor", when "temp_scale != 0", "as in the formula of `attention`";
@@ -83,8 +81,6 @@ pub(super) static CONTRACT: Contract = Contract {
         ..selection::GATE_WEIGHT;
         ..selection::OFFSET_WEIGHT;
     },
-    rows: Rows::Hidden,
-    side: None,
     state: StateSpec::KeyValue {
         cache: "cache",
         k: "if(has('kv_b'), heads * dq, kv_rank + n_rope)",
@@ -95,59 +91,28 @@ pub(super) static CONTRACT: Contract = Contract {
         index: selection::ROW,
         pooled: None,
     },
-    points: &[
-        PointSpec::new(
-            "q_proj",
-            &["dq", "heads"],
-            "queries as they are projected, before rotation",
-        )
-        .of_heads()
-        .known_as("attn.hook_q"),
-        PointSpec::new(
-            "k_rope",
-            &["n_rope", "1"],
-            "rotated part of the keys, one for all heads",
-        ),
-        PointSpec::new(
-            "latent",
-            &["kv_rank", "1"],
-            "latent row of keys and values after its norm, as it is stored",
-        ),
-        attend::SCORES_POINT,
-        attend::WEIGHTS_POINT,
-        selection::K_POINT,
-        selection::Q_POINT,
-        selection::WEIGHTS_POINT,
-        PointSpec::new(
-            "heads",
-            &["dv", "heads"],
-            "results of the heads, before gate and output projection",
-        )
-        .of_heads()
-        .known_as("attn.hook_z"),
-        O_IN_POINT,
-    ],
-    rules: &[
-        Rule {
-            holds: "cache",
-            message: "latent attention names a cache",
-        },
-        Rule {
-            holds: "n_rope < dq",
-            message: "a part of each query head is not rotated",
-        },
-        Rule {
-            holds: "temp_floor > 0",
-            message: "`temp_floor` is positive",
-        },
-        Rule {
-            holds: "gate != 'query'",
-            message: "a gate of latent attention has a projection of its own",
-        },
-    ],
+    points: points! {
+        q_proj: Heads ["dq", "heads"] known_as("attn.hook_q"), "queries as they are projected, before rotation";
+        k_rope: Neurons ["n_rope", "1"], "rotated part of the keys, one for all heads";
+        latent: Neurons ["kv_rank", "1"], "latent row of keys and values after its norm, as it is stored";
+        ..attend::SCORES_POINT;
+        ..attend::WEIGHTS_POINT;
+        ..selection::K_POINT;
+        ..selection::Q_POINT;
+        ..selection::WEIGHTS_POINT;
+        heads: Heads ["dv", "heads"] known_as("attn.hook_z"), "results of the heads, before gate and output projection";
+        ..O_IN_POINT;
+    },
+    rules: rules! {
+        "cache", "latent attention names a cache";
+        "n_rope < dq", "a part of each query head is not rotated";
+        "temp_floor > 0", "`temp_floor` is positive";
+        "gate != 'query'", "a gate of latent attention has a projection of its own";
+    },
+    ..Contract::BLOCK
 };
 
-pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let c = Config::read(&unit.options);
     let (g, n) = (b.g, b.n_tokens);
     let n_plain = c.dq - c.n_rope;
@@ -161,10 +126,10 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     };
     let selected = b.select(unit, (c.selection, c.selects), (x, &latent_q))?;
     let q = b.point(unit, "q_proj", g.reshape(&q, [c.dq, c.heads, n, 1])?)?;
-    let q_plain = window(b, &q, n_plain, 0)?;
+    let q_plain = b.window(&q, 0, n_plain)?;
     let q_rope = match c.n_rope {
         0 => None,
-        d => Some(b.rope(c.rope, &g.cont(&window(b, &q, d, n_plain)?)?)?),
+        d => Some(b.rope(c.rope, &b.columns(&q, n_plain, d)?)?),
     };
 
     let row = b.linear(unit, "kv_a", x)?;
@@ -172,7 +137,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     let k_rope = match c.n_rope {
         0 => None,
         d => {
-            let k = g.cont(&window(b, &row, d, c.kv_rank)?)?;
+            let k = b.columns(&row, c.kv_rank, d)?;
             let k = match b.weight(unit, "k_norm") {
                 Some(weight) => b.normalise_with(c.norm, Some(weight), &k)?,
                 None => k,
@@ -184,26 +149,20 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
         Some(rotated) => g.concat(&plain, rotated, 0),
         None => Ok(plain),
     };
-    let latent = g.cont(&window(b, &row, c.kv_rank, 0)?)?;
+    let latent = b.columns(&row, 0, c.kv_rank)?;
     let latent = b.normalise_with(c.norm, b.weight(unit, "kv_a_norm"), &latent)?;
     let latent = b.point(unit, "latent", latent)?;
 
-    let sinks = b.weight(unit, "sinks").cloned();
-    let scores = Scores {
-        scale: c.scale,
-        softcap: 0.0,
-        max_bias: 0.0,
-        sinks: sinks.as_ref(),
+    let temperature = |b: &GraphBuilder<'_>, q: Tensor| {
+        b.tempered(q, [c.temp_scale, c.temp_floor, c.temp_offset])
     };
-    let temperature =
-        |b: &Build<'_>, q: Tensor| b.tempered(q, [c.temp_scale, c.temp_floor, c.temp_offset]);
 
     let y = if b.weight(unit, "kv_b").is_some() {
         let kv = b.linear(unit, "kv_b", &g.reshape(&latent, [c.kv_rank, n, 1, 1])?)?;
         let kv = g.reshape(&kv, [n_plain + c.dv, c.heads, n, 1])?;
-        let v = g.cont(&window(b, &kv, c.dv, n_plain)?)?;
+        let v = b.columns(&kv, n_plain, c.dv)?;
         let k_rope = k_rope.map(|k| g.repeat(&k, [c.n_rope, c.heads, n, 1]));
-        let k_plain = g.cont(&window(b, &kv, n_plain, 0)?)?;
+        let k_plain = b.columns(&kv, 0, n_plain)?;
         let k = with(k_plain, k_rope.transpose()?.as_ref())?;
         let q = temperature(b, with(g.cont(&q_plain)?, q_rope.as_ref())?)?;
         let rows = KeyRows {
@@ -211,10 +170,9 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
             heads: c.heads,
             dv: c.dv,
             selected,
-            bias: None,
-            ended: None,
+            ..KeyRows::default()
         };
-        let y = b.attend(unit, &q, &rows, &scores)?;
+        let y = b.attend(unit, &q, &rows, (c.scale, 0.0))?;
         g.reshape(&y, [c.dv, c.heads, n, 1])?
     } else {
         let absorbed = per_head(b, unit, "k_b", &q_plain)?;
@@ -225,17 +183,16 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
             heads: 1,
             dv: c.kv_rank,
             selected,
-            bias: None,
-            ended: None,
+            ..KeyRows::default()
         };
-        let mixed = b.attend(unit, &q, &rows, &scores)?;
+        let mixed = b.attend(unit, &q, &rows, (c.scale, 0.0))?;
         let mixed = g.reshape(&mixed, [c.kv_rank, c.heads, n, 1])?;
         per_head(b, unit, "v_b", &mixed)?
     };
     let y = b.point(unit, "heads", y)?;
     let y = g.reshape(&y, [c.dv * c.heads, n, 1, 1])?;
     let y = match c.gate {
-        Gate::None => y,
+        OutputGate::None => y,
         _ => {
             let y = b.gate_heads(c.gate_act, &y, &b.linear(unit, "gate", x)?)?;
             b.heads_read(unit, c.heads, &y)?
@@ -244,16 +201,8 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     b.linear(unit, "o", &y)
 }
 
-/// Elements `[start, start + d)` of each head of `x [d_all, heads, n]`, as a view.
-fn window(b: &Build<'_>, x: &Tensor, d: u64, start: u64) -> Result<Tensor, Error> {
-    let (shape, strides) = (x.shape(), x.strides());
-    let steps = [strides[1], strides[2], strides[3]];
-    let offset = start as usize * strides[0];
-    b.g.view(x, [d, shape[1], shape[2], 1], steps, offset)
-}
-
 /// The product of each head of `x [d, heads, n]` with its own matrix `[d, m, heads]`: `[m, heads, n]`.
-fn per_head(b: &Build<'_>, unit: &Unit, key: &str, x: &Tensor) -> Result<Tensor, Error> {
+fn per_head(b: &GraphBuilder<'_>, unit: &Unit, key: &str, x: &Tensor) -> Result<Tensor, Error> {
     let by_head = b.g.permute(x, [0, 2, 1, 3])?; // [d, n, heads]
     let y = b.product_by_head(unit, key, &by_head)?; // [m, n, heads]
     b.g.cont(&b.g.permute(&y, [0, 2, 1, 3])?)

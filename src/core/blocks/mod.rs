@@ -45,21 +45,44 @@ mod wkv6;
 mod wkv7;
 
 pub use attend::KeyRows;
-pub use build::{Build, Named, Selections};
+pub use build::{GraphBuilder, Selections};
 pub use context::{
-    AttentionView, DerivedInput, DerivedInputs, EndedSpans, KeyValueStore, Ngrams, RunView, Runs,
-    SpanRows, SpanView, StateStore, Switched, Switches, VisibleKeyValues,
+    AdapterSwitches, AttentionView, DerivedInput, DerivedInputs, EndedSpans, KeyValueStore,
+    NgramHashes, RunView, Runs, SequenceGroup, SpanRows, SpanView, StateStore, SwitchCounts,
+    VisibleKeyValues,
 };
-pub use low_rank::{AtWork, MAX_NODES as MAX_UPDATE_NODES, Update, Updates};
+pub use lab::NamedValue;
+pub use low_rank::{ActiveAdapters, LowRankUpdate, LowRankUpdates, MAX_NODES as MAX_UPDATE_NODES};
 pub use nodes::max_nodes;
-pub use position_bias::Buckets;
-pub use recurrent::SequenceGroup;
-
-use source_keys::keys_of_source;
+pub use position_bias::DistanceBuckets;
 
 use crate::arch::Registry;
 use crate::plan::Unit;
-use lab_base::ggml::{Error, Tensor};
+use lab_base::ggml::{Error, Graph, Tensor};
+use lab_base::weights::TensorType;
+
+/// An error of the operation or helper `op`, whose arguments do not fit.
+fn refused(op: &'static str, message: impl Into<String>) -> Error {
+    Error::Arguments {
+        op,
+        message: message.into(),
+    }
+}
+
+/// `part` after the parts before it, along dimension `dim`.
+fn joined(g: &Graph, before: Option<&Tensor>, part: Tensor, dim: usize) -> Result<Tensor, Error> {
+    match before {
+        Some(before) => g.concat(before, &part, dim),
+        None => Ok(part),
+    }
+}
+
+fn cast(g: &Graph, x: &Tensor, ty: TensorType) -> Result<Tensor, Error> {
+    match x.ty() == ty {
+        true => Ok(x.clone()),
+        false => g.cast(x, ty),
+    }
+}
 
 /// The blocks that a branch may run, one line each.
 macro_rules! blocks {
@@ -84,11 +107,11 @@ macro_rules! blocks {
         ///
         /// # Errors
         /// An operation rejects its inputs.
-        pub fn build_block(build: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+        pub fn build_block(build: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
             let _scope = build.g.scope_on(unit.contract.0.name, &unit.path, unit.device);
             match unit.contract.0.name {
                 $($(#[$of])* stringify!($block) => $block::build(build, unit, x),)*
-                other => Err(Error::Arguments { op: "block", message: format!("there is no block `{other}`") }),
+                other => Err(refused("block", format!("there is no block `{other}`"))),
             }
         }
     };

@@ -12,11 +12,11 @@
 //! `h = latent_down . h`, `y = latent_up . y`, through a norm if set. `[n_embd, n_tokens]` in and out. `r` is `h`, or
 //! the branch's `side`, through the router's norm.
 
-use super::build::Build;
+use super::build::GraphBuilder;
 use super::sparse_mixer;
-use crate::arch::{ActRef, Contract, NormRef, PointSpec, QuantClass, Rows, Rule, Side, StateSpec};
+use crate::arch::{ActRef, Contract, NormRef, QuantClass, SideInput};
 use crate::plan::Unit;
-use crate::{choices, options, weights};
+use crate::{choices, options, points, rules, weights};
 use lab_base::ggml::{Error, Graph, Tensor, Unary};
 
 choices! {
@@ -24,7 +24,6 @@ choices! {
     pub(super) enum Score {
         /// Softmax over all experts.
         Softmax = "softmax",
-        /// The sigmoid of each.
         Sigmoid = "sigmoid",
         /// No function: the logits are ranked, and softmax runs over the picked ones.
         SoftmaxAfter = "softmax_after",
@@ -58,7 +57,6 @@ choices! {
 }
 
 options! {
-    /// Options of a mixture of experts.
     pub(super) struct Config {
         act: ActRef, "activation of each expert's hidden layer: a kind or a declared name, see `[act.NAME]`";
         score: Score = "expert_score", "how the router's logits become scores: `softmax`, `sigmoid`, `softmax_after` (over those selected), `sigmoid_after` (of those selected, which are so by their logits), `sqrt_softplus` or `sparse_mixer` (each selected logit against the remaining ones near it)";
@@ -113,96 +111,39 @@ pub(super) static CONTRACT: Contract = Contract {
         down.bias: Bias "ffn_down_exps.bias" ["latent", "stored"] optional, "bias of the down projections";
         down.scale: Scale "ffn_down_exps.scale" ["stored"] optional, "factor of the result of every expert";
     },
-    rows: Rows::Hidden,
-    side: Some(Side {
+    side: Some(SideInput {
         width: "n_embd",
         doc: "input of the router",
     }),
-    state: StateSpec::None,
-    points: &[
-        PointSpec::new("router", &["experts"], "logits of the router").of_experts(),
-        PointSpec::new(
-            "ranking",
-            &["experts"],
-            "scores by which experts are picked; weights do not follow from them",
-        )
-        .of_experts(),
-        PointSpec::new(
-            "picked",
-            &["used"],
-            "numbers of the picked experts, or of what they share",
-        )
-        .of_indices(),
-        PointSpec::new("weights", &["1", "used"], "weights of the picked experts"),
-        PointSpec::new(
-            "gate",
-            &["width", "used"],
-            "gate products of the picked experts before their activation",
-        ),
-        PointSpec::new(
-            "up",
-            &["width", "used"],
-            "up products of the picked experts",
-        ),
-        PointSpec::new(
-            "hidden",
-            &["width", "used"],
-            "hidden layers of the picked experts",
-        ),
-        PointSpec::new(
-            "results",
-            &["latent", "used"],
-            "results of the picked experts, before they are weighed and added",
-        ),
-    ],
-    rules: &[
-        Rule {
-            holds: "act",
-            message: "a hidden layer has an activation",
-        },
-        Rule {
-            holds: "used > 0 and used <= experts",
-            message: "`used` is at least 1 and at most `experts`",
-        },
-        Rule {
-            holds: "share > 0 and experts % share == 0",
-            message: "`share` divides `experts`",
-        },
-        Rule {
-            holds: "identity == 0 or identity < experts and share == 1 and weight_at == 'output'",
-            message: "some experts are stored; where others return what they read, none are shared, and weights are of the output",
-        },
-        Rule {
-            holds: "groups > 0 and experts % groups == 0 and groups_used > 0 and groups_used <= groups and group_best > 0",
-            message: "`groups` divides `experts`, `groups_used` is at most `groups`, `group_best` is positive",
-        },
-        Rule {
-            holds: "groups == 1 or used <= groups_used * experts / groups",
-            message: "the picked groups have enough experts",
-        },
-        Rule {
-            holds: "score != 'sparse_mixer' or used <= 2 and groups == 1 and jitter >= 0 and not has('selection')",
-            message: "`sparse_mixer` picks one or two of all experts, by their logits alone; its `jitter` is not negative",
-        },
-        Rule {
-            holds: "not has('by_token') or score != 'sparse_mixer' and groups == 1 and not has('selection')",
-            message: "experts that follow from the token are not selected: by no groups, no selection bias, no `sparse_mixer`",
-        },
-        Rule {
-            holds: "has('latent_down') or latent == n_embd",
-            message: "experts read as many elements as the hidden state has, unless a projection makes fewer",
-        },
-        Rule {
-            holds: "scale != 0",
-            message: "`scale` is not zero",
-        },
-    ],
+    points: points! {
+        router: Experts ["experts"], "logits of the router";
+        ranking: Experts ["experts"], "scores by which experts are picked; weights do not follow from them";
+        picked: Indices ["used"], "numbers of the picked experts, or of what they share";
+        weights: Neurons ["1", "used"], "weights of the picked experts";
+        gate: Neurons ["width", "used"], "gate products of the picked experts before their activation";
+        up: Neurons ["width", "used"], "up products of the picked experts";
+        hidden: Neurons ["width", "used"], "hidden layers of the picked experts";
+        results: Neurons ["latent", "used"], "results of the picked experts, before they are weighed and added";
+    },
+    rules: rules! {
+        "act", "a hidden layer has an activation";
+        "used > 0 and used <= experts", "`used` is at least 1 and at most `experts`";
+        "share > 0 and experts % share == 0", "`share` divides `experts`";
+        "identity == 0 or identity < experts and share == 1 and weight_at == 'output'", "some experts are stored; where others return what they read, none are shared, and weights are of the output";
+        "groups > 0 and experts % groups == 0 and groups_used > 0 and groups_used <= groups and group_best > 0", "`groups` divides `experts`, `groups_used` is at most `groups`, `group_best` is positive";
+        "groups == 1 or used <= groups_used * experts / groups", "the picked groups have enough experts";
+        "score != 'sparse_mixer' or used <= 2 and groups == 1 and jitter >= 0 and not has('selection')", "`sparse_mixer` picks one or two of all experts, by their logits alone; its `jitter` is not negative";
+        "not has('by_token') or score != 'sparse_mixer' and groups == 1 and not has('selection')", "experts that follow from the token are not selected: by no groups, no selection bias, no `sparse_mixer`";
+        "has('latent_down') or latent == n_embd", "experts read as many elements as the hidden state has, unless a projection makes fewer";
+        "scale != 0", "`scale` is not zero";
+    },
+    ..Contract::BLOCK
 };
 
 /// Lower bound of a sum of weights: the smallest normal number of half precision.
 const MIN_SUM: f32 = 6.103_515_6e-5;
 
-pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let c = Config::read(&unit.options);
     let (g, n) = (b.g, b.n_tokens);
     let routed = b.side.clone().unwrap_or_else(|| x.clone());
@@ -268,7 +209,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
 
 /// `w_e . x` for the picked experts, with their factors and biases: `[rows, used, n_tokens]`.
 fn experts(
-    b: &Build<'_>,
+    b: &GraphBuilder<'_>,
     unit: &Unit,
     key: &str,
     x: &Tensor,
@@ -324,7 +265,12 @@ fn sum_experts(g: &Graph, y: &Tensor) -> Result<Tensor, Error> {
 }
 
 /// The picked experts `[used, n_tokens]`, as numbers of the shared experts, and their weights `[1, used, n_tokens]`.
-fn route(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<(Tensor, Tensor), Error> {
+fn route(
+    b: &GraphBuilder<'_>,
+    unit: &Unit,
+    c: &Config,
+    x: &Tensor,
+) -> Result<(Tensor, Tensor), Error> {
     let (g, n) = (b.g, b.n_tokens);
     let x = b.normalise_with(c.router_norm, b.weight(unit, "router_norm"), x)?;
     let x = if c.router_scale == 1.0 {
@@ -375,7 +321,7 @@ fn route(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<(Tensor, 
 }
 
 /// The experts with the highest scores `[experts, n_tokens]`: `[used, n_tokens]`.
-fn best(b: &Build<'_>, unit: &Unit, c: &Config, scores: &Tensor) -> Result<Tensor, Error> {
+fn best(b: &GraphBuilder<'_>, unit: &Unit, c: &Config, scores: &Tensor) -> Result<Tensor, Error> {
     let g = b.g;
     let ranked = match b.weight(unit, "selection") {
         Some(bias) => g.add(scores, bias)?,

@@ -13,15 +13,15 @@
 
 use std::sync::Arc;
 
-use super::build::Build;
-use super::context::{DerivedInput, Ngrams};
-use crate::arch::{Contract, NormRef, PointSpec, Rows, Rule, StateSpec};
+use super::build::GraphBuilder;
+use super::context::{DerivedInput, NgramHashes};
+use super::refused;
+use crate::arch::{Contract, NormRef, RowWidth, StateSpec};
 use crate::plan::Unit;
-use crate::{options, weights};
+use crate::{options, points, rules, weights};
 use lab_base::ggml::{Error, Tensor, Unary};
 
 options! {
-    /// Options of the memory.
     pub(super) struct Config {
         longest: u64, "tokens of the longest n-gram";
         heads: u64, "hashes of the n-grams of one length";
@@ -54,38 +54,24 @@ pub(super) static CONTRACT: Contract = Contract {
         norm_conv: Scale "ple_norm_conv.weight" ["n_embd", "states"], "weights of the norms before the convolution";
         conv: Convolution "ple_conv1d.weight" ["kernel", "n_embd * states"], "convolution over time";
     },
-    rows: Rows::Any,
-    side: None,
+    rows: RowWidth::Any,
     state: StateSpec::Recurrent(&[("conv", "(kernel - 1) * longest * n_embd * states")]),
-    points: &[
-        PointSpec::new(
-            "rows",
-            &["width * heads * (longest - 1)"],
-            "rows of the n-grams of a token, one after another",
-        ),
-        PointSpec::new("gates", &["1", "states"], "gate of each hidden state"),
-        PointSpec::new(
-            "values",
-            &["n_embd * states"],
-            "values times their gates, before the convolution",
-        ),
-    ],
-    rules: &[
-        Rule {
-            holds: "longest > 1 and longest <= 16 and heads > 0 and heads <= 256",
-            message: "n-grams have 2 to 16 tokens and 1 to 256 hashes of each length",
-        },
-        Rule {
-            holds: "kernel > 1 and kernel <= 64",
-            message: "the convolution has 2 to 64 columns",
-        },
-    ],
+    points: points! {
+        rows: Neurons ["width * heads * (longest - 1)"], "rows of the n-grams of a token, one after another";
+        gates: Neurons ["1", "states"], "gate of each hidden state";
+        values: Neurons ["n_embd * states"], "values times their gates, before the convolution";
+    },
+    rules: rules! {
+        "longest > 1 and longest <= 16 and heads > 0 and heads <= 256", "n-grams have 2 to 16 tokens and 1 to 256 hashes of each length";
+        "kernel > 1 and kernel <= 64", "the convolution has 2 to 64 columns";
+    },
+    ..Contract::BLOCK
 };
 
 /// Lower bound of a comparison's absolute value before its root.
 const MIN_SCORE: f32 = 1e-6;
 
-pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let c = Config::read(&unit.options);
     let (g, n, n_embd) = (b.g, b.n_tokens, b.plan.n_embd);
     let apart = [n_embd, c.states, n, 1];
@@ -93,7 +79,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     let ngrams = ngrams(unit, &c)?;
     let width = c.width * ngrams.count();
     let ids = b.input(DerivedInput::Ngrams(Arc::new(ngrams), c.rows))?;
-    let rows = g.get_rows(&b.need(unit, "table")?, &ids)?;
+    let rows = g.get_rows(&b.required_weight(unit, "table")?, &ids)?;
     let rows = b.point(unit, "rows", g.reshape(&rows, [width, n, 1, 1])?)?;
 
     let normed = |x: &Tensor, weight: &str| {
@@ -113,14 +99,14 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     let values = g.mul(&g.repeat(&value, apart)?, &gates)?;
     let values = b.point(unit, "values", g.reshape(&values, all)?)?;
     let columns = g.reshape(&normed(&values, "norm_conv")?, all)?;
-    let conv = b.need(unit, "conv")?;
+    let conv = b.required_weight(unit, "conv")?;
     let y = b.convolve_apart(unit, "conv", &conv, &columns, c.longest)?;
     g.add(&values, &g.unary(&y, Unary::Silu)?)
 }
 
 /// The hashes; their numbers must fit each other and the table.
-fn ngrams(unit: &Unit, c: &Config) -> Result<Ngrams, Error> {
-    let ngrams = Ngrams {
+fn ngrams(unit: &Unit, c: &Config) -> Result<NgramHashes, Error> {
+    let ngrams = NgramHashes {
         longest: c.longest,
         heads: c.heads,
         stop: c.stop,
@@ -149,8 +135,5 @@ fn ngrams(unit: &Unit, c: &Config) -> Result<Ngrams, Error> {
     } else {
         return Ok(ngrams);
     };
-    Err(Error::Arguments {
-        op: "ngram_memory",
-        message: format!("{}: {message}", unit.path),
-    })
+    Err(refused("ngram_memory", format!("{}: {message}", unit.path)))
 }

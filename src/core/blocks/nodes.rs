@@ -1,7 +1,7 @@
 //! The maximum number of operations that a block adds to a graph.
 
 use super::{attend, compressed_attention, low_rank, recurrent, selection};
-use crate::arch::Resolved;
+use crate::arch::ResolvedOption;
 use crate::plan::{StatePlan, Unit};
 
 /// The maximum number of operations that a block adds to the graph of a pass with `n_groups` groups of sequences and
@@ -21,7 +21,7 @@ pub fn max_nodes(unit: &Unit, n_groups: usize, n_views: usize) -> usize {
             };
             // If each key head has its own selection, the key heads attend one after another.
             let parts = match unit.option("selection") {
-                Some(Resolved::Resource(Some(_))) => usize::try_from(rows.heads).unwrap_or(1),
+                Some(ResolvedOption::Resource(Some(_))) => usize::try_from(rows.heads).unwrap_or(1),
                 _ => 1,
             };
             let own = own

@@ -3,12 +3,12 @@
 //! `rms` divides by the root mean square (Zhang and Sennrich 2019), `layer` subtracts the mean and
 //! divides by the standard deviation (Ba et al. 2016). Weight and bias may be absent.
 
-use crate::arch::{Contract, Rows, StateSpec};
+use crate::arch::{Contract, RowWidth};
 use crate::{choices, options, weights};
 
 choices! {
     /// The divisor of a norm.
-    pub(super) enum Kind {
+    pub(super) enum NormKind {
         /// The root mean square.
         Rms = "rms",
         /// The standard deviation, after subtracting the mean.
@@ -17,9 +17,8 @@ choices! {
 }
 
 options! {
-    /// Options of a norm.
-    pub(super) struct Norm {
-        kind: Kind, "kind: `rms` (divides by the root mean square) or `layer` (subtracts the mean, divides by the standard deviation)";
+    pub(super) struct NormOptions {
+        kind: NormKind, "kind: `rms` (divides by the root mean square) or `layer` (subtracts the mean, divides by the standard deviation)";
         eps: f32, "epsilon, added to the mean square or the variance";
     }
 }
@@ -36,14 +35,11 @@ pub(super) static CONTRACT: Contract = Contract {
         "y = {kind == 'rms': x / rms(x) | (x - mean(x)) / std(x)}",
         "{has('weight'):  * weight}{has('bias'):  + bias}",
     ),
-    options: Norm::OPTIONS,
+    options: NormOptions::OPTIONS,
     weights: weights! {
         weight: Scale "{name}.weight" ["width"], "weight of the norm";
         bias: Bias "{name}.bias" ["width"] optional, "bias of the norm";
     },
-    rows: Rows::Any,
-    side: None,
-    state: StateSpec::None,
-    points: &[],
-    rules: &[],
+    rows: RowWidth::Any,
+    ..Contract::BLOCK
 };

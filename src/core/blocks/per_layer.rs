@@ -7,14 +7,13 @@
 //! ```
 //! Token ids `[n_tokens]` and the hidden state `[n_embd, n_tokens]` in, `[width, n_layer, n_tokens]` out.
 
-use super::build::Build;
-use crate::arch::{Contract, NormRef, PointSpec, QuantClass, Rows, StateSpec};
+use super::build::GraphBuilder;
+use crate::arch::{Contract, NormRef, QuantClass, RowWidth};
 use crate::plan::Unit;
-use crate::{options, weights};
+use crate::{options, points, weights};
 use lab_base::ggml::{Error, Tensor};
 
 options! {
-    /// Options of the stage.
     pub(super) struct Config {
         width: u64 => "n_ple", "elements for each layer; 0: there is no such input";
         layers: u64 => "n_layer", "layers";
@@ -36,20 +35,16 @@ pub(super) static CONTRACT: Contract = Contract {
         proj: Matrix "per_layer_model_proj.weight" ["n_embd", "width * layers"] quantised_as(QuantClass::Kept) when("width > 0"), "projection of the token embedding to the input of every layer";
         norm: Scale "per_layer_proj_norm.weight" ["width"] when("width > 0"), "weight of the norm of that projection";
     },
-    rows: Rows::Any,
-    side: None,
-    state: StateSpec::None,
-    points: &[PointSpec::new(
-        "ple",
-        &["width", "layers"],
-        "inputs of all layers",
-    )],
-    rules: &[],
+    rows: RowWidth::Any,
+    points: points! {
+        ple: Neurons ["width", "layers"], "inputs of all layers";
+    },
+    ..Contract::BLOCK
 };
 
 /// The inputs of all layers; none if the model has no such inputs.
 pub(crate) fn build(
-    b: &Build<'_>,
+    b: &GraphBuilder<'_>,
     unit: &Unit,
     ids: &Tensor,
     x: &Tensor,
@@ -74,7 +69,7 @@ pub(crate) fn build(
 }
 
 /// The input `[width, n_tokens]` of one layer.
-pub(crate) fn of_layer(b: &Build<'_>, all: &Tensor, il: u64) -> Result<Tensor, Error> {
+pub(crate) fn of_layer(b: &GraphBuilder<'_>, all: &Tensor, il: u64) -> Result<Tensor, Error> {
     let _scope = b.g.scope("per_layer", "ple");
     let (shape, strides) = (all.shape(), all.strides());
     let window = [shape[0], shape[2], 1, 1];

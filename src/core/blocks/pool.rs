@@ -6,14 +6,13 @@
 //! sentence-transformers' `modules.json`; the classification heads are those of `...ForSequenceClassification` in
 //! transformers. That of `...ForTokenClassification` reads the hidden state of each token.
 
-use super::build::Build;
-use crate::arch::{ActRef, Contract, Rows, Rule, StateSpec};
+use super::build::GraphBuilder;
+use crate::arch::{ActRef, Contract, RowWidth};
 use crate::plan::{Pooling, Unit};
-use crate::{options, weights};
-use lab_base::ggml::{Error, Scores, Tensor};
+use crate::{options, rules, weights};
+use lab_base::ggml::{Error, ScoreOptions, Tensor};
 
 options! {
-    /// Options of pooling.
     pub(super) struct Config {
         kind: Pooling => "(pool_kind)", "how the hidden states of a sequence become one vector: `mean`, `first`, `last`, `max`, `mean_sqrt` (sum over the square root of the number of tokens), `weighted` (mean weighted by the position counted from 1), `late_mean` (mean of what the layers make of each), `each` (not at all: the layers apply to the vector of each token)";
         act: ActRef => "(cls_act)", when "has('cls')", "activation after `cls`, see `[act.NAME]`";
@@ -45,14 +44,11 @@ pub(super) static CONTRACT: Contract = Contract {
         dense_3: Matrix "dense_3.weight" ["dim('dense_2', 1)", "dim('dense_3', 1)"] optional, "second dense layer after pooling";
         dense_3.bias: Bias "dense_3.bias" ["dim('dense_3', 1)"] optional, "bias of `dense_3`";
     },
-    side: None,
-    rows: Rows::Any,
-    state: StateSpec::None,
-    points: &[],
-    rules: &[Rule {
-        holds: "(has('dense_2') or not has('dense_3')) and (has('cls') or not has('cls.norm'))",
-        message: "`dense_3` follows `dense_2`, and `cls.norm` follows `cls`",
-    }],
+    rows: RowWidth::Any,
+    rules: rules! {
+        "(has('dense_2') or not has('dense_3')) and (has('cls') or not has('cls.norm'))", "`dense_3` follows `dense_2`, and `cls.norm` follows `cls`";
+    },
+    ..Contract::BLOCK
 };
 
 /// One vector of `width` elements, pooled from the rows of a sequence, which follow each other; or all rows, if the layers
@@ -104,7 +100,7 @@ pub(crate) fn normalise(unit: &Unit, vector: &mut [f32]) {
 }
 
 /// The layers after pooling: `[n_embd, n_rows]` to `[width, n_rows]`.
-pub(crate) fn build(b: &Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+pub(crate) fn build(b: &GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let _scope = b.g.scope("pool", &unit.path);
     let c = Config::read(&unit.options);
     let mut y = x.clone();
@@ -119,7 +115,7 @@ pub(crate) fn build(b: &Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Er
         y = b.linear(unit, "cls.output", &y)?;
     }
     if c.softmax {
-        let plain = Scores {
+        let plain = ScoreOptions {
             scale: 1.0,
             softcap: 0.0,
             max_bias: 0.0,

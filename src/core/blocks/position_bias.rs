@@ -5,15 +5,10 @@
 //! ```
 //! Each near distance has its own bucket, farther ones share buckets that widen with the logarithm, and all from
 //! `max_distance` on share the last one. So the bias is a table of the distances from -far to far, which is made once
-//! for a pass and read by position; [`Buckets`] maps distances to buckets.
+//! for a pass and read by position; [`DistanceBuckets`] maps distances to buckets.
 
-use super::build::Build;
-use super::cache::Cache;
-use super::context::DerivedInput;
-use crate::arch::{Mode, WeightSpec};
-use crate::plan::Unit;
+use crate::arch::WeightSpec;
 use crate::weight;
-use lab_base::ggml::{Error, Tensor};
 
 /// The key of the table among the weights of a block.
 pub(crate) const TABLE: &str = "rel_bias";
@@ -23,7 +18,7 @@ pub(super) const TABLE_WEIGHT: WeightSpec = weight!(rel_bias: Bias "attn_rel_b.w
 
 /// The assignment of distances to buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Buckets {
+pub struct DistanceBuckets {
     /// Number of buckets.
     pub n: u64,
     /// The distance from which on all share the last bucket.
@@ -32,7 +27,7 @@ pub struct Buckets {
     pub is_causal: bool,
 }
 
-impl Buckets {
+impl DistanceBuckets {
     /// The buckets of the distances from -far to far, the position of the key minus that of the query.
     pub fn of_distances(&self) -> Vec<i32> {
         let far = self.far as i64;
@@ -65,23 +60,6 @@ impl Buckets {
     }
 }
 
-impl Build<'_> {
-    /// The bias of a unit's scores for each distance, `[heads, 2 far + 1]`; none if the unit has no bias.
-    pub(super) fn position_bias(&self, unit: &Unit, far: u64) -> Result<Option<Tensor>, Error> {
-        let Some(table) = self.weight(unit, TABLE) else {
-            return Ok(None);
-        };
-        let cache = unit.key_values().map(|rows| rows.cache);
-        let rule = cache.map(|cache| Cache::read(&self.plan.caches[cache].unit.options));
-        let buckets = self.input(DerivedInput::Buckets(Buckets {
-            n: table.shape()[1],
-            far,
-            is_causal: rule.is_some_and(|rule| rule.causal) && self.plan.mode == Mode::Causal,
-        }))?;
-        self.g.get_rows(table, &buckets).map(Some)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -103,7 +81,7 @@ mod tests {
     #[test]
     fn distances_have_a_bucket_each_then_share_wider_ones() {
         let (n, far) = (32, 128);
-        let both = Buckets {
+        let both = DistanceBuckets {
             n,
             far,
             is_causal: false,
@@ -117,7 +95,7 @@ mod tests {
                 assert_eq!(after, expected + n as i32 / 2, "{distance}");
             }
         }
-        let causal = Buckets {
+        let causal = DistanceBuckets {
             is_causal: true,
             ..both
         };
@@ -133,7 +111,7 @@ mod tests {
     fn every_distance_has_a_bucket_that_exists() {
         for (n, far) in [(1, 1), (2, 1), (3, 2), (4, 1), (8, 4), (32, 4096)] {
             for is_causal in [false, true] {
-                let buckets = Buckets { n, far, is_causal };
+                let buckets = DistanceBuckets { n, far, is_causal };
                 let all = buckets.of_distances();
                 assert_eq!(all.len() as u64, 2 * far + 1);
                 let exist = all.iter().all(|bucket| (0..n as i32).contains(bucket));

@@ -5,7 +5,8 @@
 //! sequences that have equally many tokens in the pass. Everything else in a block runs over all tokens. Invariant: the
 //! rows of states are written after all groups have read theirs.
 
-use super::build::Build;
+use super::build::GraphBuilder;
+use super::refused;
 use crate::arch::NormRef;
 use crate::plan::Unit;
 use lab_base::ggml::{Error, Graph, Tensor};
@@ -13,18 +14,8 @@ use lab_base::ggml::{Error, Graph, Tensor};
 /// Maximum number of operations that a further group adds to a block; an upper estimate.
 pub(super) const NODES_PER_GROUP: usize = 48;
 
-/// Sequences with equally many tokens in a pass. Their tokens follow each other, one sequence after
-/// another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SequenceGroup {
-    /// Number of sequences.
-    pub n_seqs: usize,
-    /// Number of tokens of each sequence.
-    pub n_steps: usize,
-}
-
 /// A group while the graph is built.
-pub(super) struct Group {
+pub(super) struct GroupTokens {
     /// The place of the group among the groups of the pass.
     index: usize,
     /// Number of tokens of the groups before it, and of all groups.
@@ -36,7 +27,7 @@ pub(super) struct Group {
     pub(super) n_steps: u64,
 }
 
-impl Group {
+impl GroupTokens {
     /// The columns of the group's tokens in `x [.., n_tokens]`, contiguous, as a tensor of `shape`.
     pub(super) fn of(&self, g: &Graph, x: &Tensor, shape: [u64; 4]) -> Result<Tensor, Error> {
         if self.n_seqs * self.n_steps == self.n_all {
@@ -65,12 +56,9 @@ impl Group {
 
     /// A part of the state of each sequence: all rows `[size, rows]`, and the row that each sequence reads, i32
     /// `[n_seqs]`.
-    ///
-    /// # Errors
-    /// The part does not exist.
     pub(super) fn rows(
         &self,
-        b: &Build<'_>,
+        b: &GraphBuilder<'_>,
         unit: &Unit,
         part: &str,
     ) -> Result<(Tensor, Tensor), Error> {
@@ -80,7 +68,7 @@ impl Group {
     /// A part of the state of each sequence: `[size, n_seqs]`.
     pub(super) fn read_state(
         &self,
-        b: &Build<'_>,
+        b: &GraphBuilder<'_>,
         unit: &Unit,
         part: &str,
     ) -> Result<Tensor, Error> {
@@ -122,24 +110,21 @@ fn shifted_sum(
     Ok(sum)
 }
 
-impl Build<'_> {
+impl GraphBuilder<'_> {
     /// Runs an operator over time that carries the part `part` of the state. For each group `operator`
     /// gives the rows of its tokens `[width, n_tokens]` and the new states `[size, n_seqs]`. Returns the
     /// rows of all tokens and writes the states.
-    ///
-    /// # Errors
-    /// An operation rejects its inputs, or the pass has no sequences.
     pub(super) fn over_time(
         &mut self,
         unit: &Unit,
         part: &str,
-        operator: impl Fn(&Self, &Group) -> Result<(Tensor, Tensor), Error>,
+        operator: impl Fn(&Self, &GroupTokens) -> Result<(Tensor, Tensor), Error>,
     ) -> Result<Tensor, Error> {
         let g = self.g;
         let mut all: Option<(Tensor, Tensor)> = None;
         let mut first_token = 0;
         for (index, group) in self.groups.iter().enumerate() {
-            let group = Group {
+            let group = GroupTokens {
                 index,
                 first_token,
                 n_all: self.n_tokens,
@@ -156,9 +141,11 @@ impl Build<'_> {
                 ),
             });
         }
-        let (rows, states) = all.ok_or_else(|| Error::Arguments {
-            op: "over_time",
-            message: format!("{}: the pass has no sequences", unit.path),
+        let (rows, states) = all.ok_or_else(|| {
+            refused(
+                "over_time",
+                format!("{}: the pass has no sequences", unit.path),
+            )
         })?;
         self.states.write(g, &unit.path, part, &states)?;
         Ok(rows)
@@ -220,7 +207,7 @@ impl Build<'_> {
 
     /// The previous token's column less the token's: `x(t-1) - x(t)` for `x [channels, n_tokens]`, with the last column
     /// of earlier passes (`part`) before it, and zeros before the start of a sequence.
-    pub(super) fn step_back(
+    pub(super) fn change_from_previous(
         &mut self,
         unit: &Unit,
         part: &str,
@@ -247,7 +234,7 @@ impl Build<'_> {
 
     /// Interpolations between each token and the previous one: `x + by * change` for `by [channels, n_tokens, inputs]`,
     /// each `[channels, n_tokens]`.
-    pub(super) fn between<const N: usize>(
+    pub(super) fn interpolate<const N: usize>(
         &self,
         x: &Tensor,
         change: &Tensor,
@@ -261,10 +248,21 @@ impl Build<'_> {
             g.view(&all, [channels, n, 1, 1], steps, i * strides[2])
         };
         let inputs: Result<Vec<Tensor>, Error> = (0..N).map(input).collect();
-        inputs?.try_into().map_err(|_| Error::Arguments {
-            op: "between",
-            message: "one for each".to_owned(),
-        })
+        inputs?
+            .try_into()
+            .map_err(|_| refused("between", "one for each"))
+    }
+
+    /// Repeats each key head for the heads that read it: `[d * k_heads, n_tokens]` -> `[d, heads, n_tokens]`.
+    pub(super) fn repeat_heads(&self, x: &Tensor, d: u64, heads: u64) -> Result<Tensor, Error> {
+        let (g, n) = (self.g, self.n_tokens);
+        let k_heads = x.elements() / (d * n);
+        if k_heads == heads {
+            return g.reshape(x, [d, heads, n, 1]);
+        }
+        let x = g.reshape(x, [d, 1, k_heads, n])?;
+        let x = g.repeat(&x, [d, heads / k_heads, k_heads, n])?;
+        g.reshape(&x, [d, heads, n, 1])
     }
 
     /// Normalises each of `heads` parts of `y [width, n_tokens]` by itself, and applies the weight `norm` of all parts

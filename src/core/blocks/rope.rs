@@ -8,8 +8,8 @@
 //! `truncate`, between them. LongRoPE (Ding et al. 2024) has two tables of factors and chooses one by the length of the
 //! context.
 
-use crate::arch::{Contract, Rows, Rule, StateSpec};
-use crate::{choices, options, weights};
+use crate::arch::{Contract, RowWidth};
+use crate::{choices, options, rules, weights};
 
 choices! {
     /// The elements that form a pair.
@@ -40,8 +40,7 @@ choices! {
 }
 
 options! {
-    /// Options of a rope.
-    pub(super) struct Rope {
+    pub(super) struct RopeOptions {
         kind: Pairing, "which elements form a pair: `norm` (2j, 2j+1), `neox` (j, j + dims/2), or `mrope` and `imrope`, which are as `neox` in sections with positions of their own";
         dims: u64 = "n_rot", "rotated elements of a head, the first ones";
         base: f32 = "rope_base", "base of the frequencies, above 0";
@@ -69,48 +68,28 @@ pub(super) static CONTRACT: Contract = Contract {
     phrase: "rope of {=dims} elements of a head, base {=base}, pairs {=kind}{scaling != 'none': , scaling {=scaling} by {=factor}}{has('factors'): , with frequency factors}",
     summary: "Rotates pairs of query and key elements by an angle proportional to the position.",
     formula: "angle(pos, j) = pos * base^(-2j/dims) / factors[j] / factor",
-    options: Rope::OPTIONS,
+    options: RopeOptions::OPTIONS,
     // A table may be longer than the rotated part: then only its head is used.
     weights: weights! {
         factors: Factors "rope_freqs.weight" ["max(dims / 2, if(has('factors'), dim('factors', 0), 0))"] optional, "divisor of each frequency";
         long: Factors "rope_factors_long.weight" ["max(dims / 2, if(has('long'), dim('long', 0), 0))"] optional when("not has('factors')"), "divisors for contexts longer than `orig_ctx`";
         short: Factors "rope_factors_short.weight" ["max(dims / 2, if(has('short'), dim('short', 0), 0))"] optional when("not has('factors')"), "divisors for other contexts";
     },
-    rows: Rows::Any,
-    side: None,
-    state: StateSpec::None,
-    points: &[],
-    rules: &[
-        Rule {
-            holds: "dims > 0 and dims % 2 == 0",
-            message: "`dims` is even and positive",
-        },
-        Rule {
-            holds: "not (kind == 'mrope' or kind == 'imrope') or section_t + section_h + section_w > 0",
-            message: "some section is rotated",
-        },
-        Rule {
-            holds: "base > 0",
-            message: "`base` is positive",
-        },
-        Rule {
-            holds: "factor > 0",
-            message: "`factor` is positive",
-        },
-        Rule {
-            holds: "truncate or scaling != 'yarn' or not has('factors')",
-            message: "with bounds between pairs there is no table of divisors",
-        },
-        Rule {
-            holds: "scaling != 'longrope' or has('long') and has('short')",
-            message: "`longrope` has two tables of factors",
-        },
-    ],
+    rows: RowWidth::Any,
+    rules: rules! {
+        "dims > 0 and dims % 2 == 0", "`dims` is even and positive";
+        "not (kind == 'mrope' or kind == 'imrope') or section_t + section_h + section_w > 0", "some section is rotated";
+        "base > 0", "`base` is positive";
+        "factor > 0", "`factor` is positive";
+        "truncate or scaling != 'yarn' or not has('factors')", "with bounds between pairs there is no table of divisors";
+        "scaling != 'longrope' or has('long') and has('short')", "`longrope` has two tables of factors";
+    },
+    ..Contract::BLOCK
 };
 
 /// A mixture of scaled and unscaled angles with bounds between pairs, as the divisor of each frequency.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Mixture {
+pub struct RopeDivisors {
     dims: u64,
     base: f32,
     factor: f32,
@@ -120,10 +99,10 @@ pub struct Mixture {
     slow: f32,
 }
 
-impl Rope {
+impl RopeOptions {
     /// The mixture, where the operation does not make it itself.
-    pub(super) fn mixture(&self) -> Option<Mixture> {
-        (self.scaling == Scaling::Yarn && !self.truncate).then_some(Mixture {
+    pub(super) fn mixture(&self) -> Option<RopeDivisors> {
+        (self.scaling == Scaling::Yarn && !self.truncate).then_some(RopeDivisors {
             dims: self.dims,
             base: self.base,
             factor: self.factor,
@@ -135,7 +114,7 @@ impl Rope {
     }
 }
 
-impl Mixture {
+impl RopeDivisors {
     /// Number of rotated pairs of elements.
     pub(crate) fn n_pairs(&self) -> u64 {
         self.dims / 2
@@ -168,7 +147,7 @@ mod tests {
 
     /// The frequencies by the formula of YaRN (Peng et al. 2023, section 3.3), with the number of wavelengths in the
     /// original context; the share between the bounds is linear in the pair.
-    fn frequency(mixture: &Mixture, j: usize) -> f64 {
+    fn frequency(mixture: &RopeDivisors, j: usize) -> f64 {
         let base = f64::from(mixture.base);
         let plain = base.powf(-2.0 * j as f64 / mixture.dims as f64);
         // The pair, with a fraction, that has this number of rotations.
@@ -187,7 +166,7 @@ mod tests {
 
     #[test]
     fn bounds_between_pairs() {
-        let mixture = Mixture {
+        let mixture = RopeDivisors {
             dims: 64,
             base: 150_000.0,
             factor: 32.0,

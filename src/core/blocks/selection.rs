@@ -16,14 +16,14 @@
 //! neither is computed.
 
 use super::attend::queries_of;
-use super::build::{Build, RotateBy};
-use super::context::{AttentionView, RunView, SpanView, VisibleKeyValues};
+use super::build::{GraphBuilder, RopePositions};
+use super::context::{AttentionView, RunView, SelectedKeys, SpanView, VisibleKeyValues};
+use super::{cast, refused};
 use crate::arch::{
-    Contract, NormRef, PointSpec, RopeRef, Rows, Rule, SelectionRef, StateSpec, WeightRole,
-    WeightSpec,
+    Contract, NormRef, PointSpec, RopeRef, RowWidth, SelectionRef, WeightRole, WeightSpec,
 };
 use crate::plan::{BLOCK_LEN, KeyValuePlan, StatePlan, Unit};
-use crate::{choices, options, weight};
+use crate::{choices, options, point, rules, weight};
 use lab_base::ggml::{Error, KvBlocks, Selector, Tensor, Unary};
 use lab_base::weights::TensorType;
 
@@ -63,21 +63,12 @@ pub(super) static CONTRACT: Contract = Contract {
     summary: "Chooses spans of the visible keys of a query, by the scores of an indexer. An attention block that names it has the weights of the indexer, and its KV cache holds a row of the indexer per position.",
     formula: "selected(q) = top of {span > 1: max over spans of }(sum over heads of {not together: (index_weights.h) * }max({rope -> rope: iq} . {rope -> rope: ik}, 0))",
     options: Selection::OPTIONS,
-    weights: &[],
-    rows: Rows::Any,
-    side: None,
-    state: StateSpec::None,
-    points: &[],
-    rules: &[
-        Rule {
-            holds: "heads > 0 and top > 0 and span > 0",
-            message: "an indexer has heads, and selects at least one span of at least one key",
-        },
-        Rule {
-            holds: "not pooled or local == 0 and (span == 2 or span == 4 or span == 8 or span == 16)",
-            message: "spans with one key have 2, 4, 8 or 16 positions, and none is `local`",
-        },
-    ],
+    rows: RowWidth::Any,
+    rules: rules! {
+        "heads > 0 and top > 0 and span > 0", "an indexer has heads, and selects at least one span of at least one key";
+        "not pooled or local == 0 and (span == 2 or span == 4 or span == 8 or span == 16)", "spans with one key have 2, 4, 8 or 16 positions, and none is `local`";
+    },
+    ..Contract::BLOCK
 };
 
 /// Number of elements of the indexer's row in the cache, for a block with the options `selection` and `selects`.
@@ -111,28 +102,16 @@ pub(super) const OFFSET_WEIGHT: WeightSpec = weight!(index_offset: Bias "indexer
 pub(super) const NODES: usize = 80;
 pub(super) const NODES_PER_VIEW: usize = 32;
 
-/// The selected keys of the queries of a pass.
-#[derive(Clone)]
-pub(super) enum Selected {
-    /// Lists for attention over KV blocks, and the number of positions of a block in them; none: everything.
-    Lists(Option<Tensor>, u64),
-    /// A mask `[n_kv, n_tokens, n_runs, 1 or kv_heads]` for each view; none: the mask of the view.
-    Masks(Vec<Option<Tensor>>),
-}
-
-impl Build<'_> {
+impl GraphBuilder<'_> {
     /// The selected keys, where a unit has a selection. A unit that selects does so with the input
     /// `h [n_embd, n_tokens]` and the rows `latent` that queries are projected from; other units reuse the latest
     /// result of the layers before.
-    ///
-    /// # Errors
-    /// An operation rejects its inputs, or no earlier layer selected.
     pub(super) fn select(
         &mut self,
         unit: &Unit,
         (selection, selects): (SelectionRef, bool),
         (h, latent): (&Tensor, &Tensor),
-    ) -> Result<Option<Selected>, Error> {
+    ) -> Result<Option<SelectedKeys>, Error> {
         let (Some(at), Some(StatePlan::KeyValue(state))) = (selection.0, &unit.state) else {
             return Ok(None);
         };
@@ -143,10 +122,10 @@ impl Build<'_> {
         }
         match self.selected.0.get(&at) {
             Some(selected) => Ok(Some(selected.clone())),
-            None => Err(Error::Arguments {
-                op: "select",
-                message: format!("nothing was selected before {}", unit.path),
-            }),
+            None => Err(refused(
+                "select",
+                format!("nothing was selected before {}", unit.path),
+            )),
         }
     }
 
@@ -156,7 +135,7 @@ impl Build<'_> {
         s: &Selection,
         state: &KeyValuePlan,
         (h, latent): (&Tensor, &Tensor),
-    ) -> Result<Selected, Error> {
+    ) -> Result<SelectedKeys, Error> {
         let visible = self.index_rows(unit, s, state, h)?;
         self.select_among(unit, s, &visible, (h, latent))
     }
@@ -191,7 +170,7 @@ impl Build<'_> {
         s: &Selection,
         visible: &VisibleKeyValues,
         (h, latent): (&Tensor, &Tensor),
-    ) -> Result<Selected, Error> {
+    ) -> Result<SelectedKeys, Error> {
         let (g, n) = (self.g, self.n_tokens);
         let q = self.linear(unit, "index_q", latent)?;
         let q = g.reshape(&q, [s.d, s.heads, n, 1])?;
@@ -209,7 +188,7 @@ impl Build<'_> {
             }
             None => None,
         };
-        let query = Query {
+        let query = IndexQuery {
             q: &q,
             weights: weights.as_ref(),
         };
@@ -233,7 +212,7 @@ impl Build<'_> {
                     true => Some(g.select(&q, query.weights, &blocks, s.selector())?),
                     false => None,
                 };
-                Ok(Selected::Lists(lists, s.span))
+                Ok(SelectedKeys::Lists(lists, s.span))
             }
             AttentionView::Runs(views) => {
                 let mut first = 0;
@@ -242,7 +221,7 @@ impl Build<'_> {
                     first += view.runs.n_tokens * view.runs.n_runs;
                     mask
                 });
-                Ok(Selected::Masks(masks.collect::<Result<_, _>>()?))
+                Ok(SelectedKeys::Masks(masks.collect::<Result<_, _>>()?))
             }
         }
     }
@@ -273,7 +252,7 @@ impl Build<'_> {
             g.cont(&g.permute(&part, [1, 0, 2, 3])?)
         };
         let key = if is_gated {
-            let offsets = self.need(unit, "index_offset")?;
+            let offsets = self.required_weight(unit, "index_offset")?;
             let offsets = g.cont(&g.permute(&offsets, [1, 0, 2, 3])?)?; // [span, d]
             let missing = g.reshape(&blocks.missing, [s.span, 1, n, 1])?;
             let gates = g.add(&g.add(&part(2)?, &offsets)?, &missing)?;
@@ -308,8 +287,8 @@ impl Build<'_> {
     /// positions.
     fn rope_index(&self, s: &Selection, x: &Tensor, span: u64) -> Result<Tensor, Error> {
         match s.rope_at {
-            RopeAt::First => self.rope_by(s.rope, x, RotateBy::Spans(span)),
-            RopeAt::Last => self.rope_last(s.rope, x, RotateBy::Spans(span)),
+            RopeAt::First => self.rope_by(s.rope, x, RopePositions::SpanStarts(span)),
+            RopeAt::Last => self.rope_last(s.rope, x, RopePositions::SpanStarts(span)),
         }
     }
 
@@ -317,7 +296,7 @@ impl Build<'_> {
     fn selected_run(
         &self,
         s: &Selection,
-        query: &Query<'_>,
+        query: &IndexQuery<'_>,
         visible: &VisibleKeyValues,
         view: &RunView,
         first: usize,
@@ -347,10 +326,7 @@ impl Build<'_> {
                 g.reshape(&g.sum_rows(&by_head)?, [n_kv, n, 1, n_runs])?
             }
         };
-        let mask_f32 = match mask.ty() {
-            TensorType::F32 => mask.clone(),
-            _ => g.cast(mask, TensorType::F32)?,
-        };
+        let mask_f32 = cast(g, mask, TensorType::F32)?;
         let scores = g.add(&scores, &mask_f32)?;
         // Unselected keys get as low a score as invisible ones.
         let hidden = match (spans, s.span) {
@@ -363,18 +339,15 @@ impl Build<'_> {
             }
             (Some(spans), _) => self.hidden_blocks(s, &scores, spans)?,
             (None, _) => {
-                return Err(Error::Arguments {
-                    op: "select",
-                    message: format!("there are no spans of {} positions", s.span),
-                });
+                return Err(refused(
+                    "select",
+                    format!("there are no spans of {} positions", s.span),
+                ));
             }
         };
         let visible = g.reshape(&mask_f32, [n_kv, n, n_runs, 1])?;
         let all = g.add(&hidden, &visible)?;
-        Ok(Some(match mask.ty() {
-            TensorType::F32 => all,
-            ty => g.cast(&all, ty)?,
-        }))
+        cast(g, &all, mask.ty()).map(Some)
     }
 
     /// 0 for the rows of selected blocks, else [`NEVER`]: `scores [n_kv, n, groups, n_runs]` -> `[n_kv, n, n_runs,
@@ -409,24 +382,12 @@ impl Build<'_> {
 }
 
 /// The indexer's keys.
-pub(super) const K_POINT: PointSpec = PointSpec::new(
-    "index_k",
-    &["d_head_index", "1"],
-    "keys of the indexer, if the block selects",
-);
+pub(super) const K_POINT: PointSpec =
+    point!(index_k: Neurons ["d_head_index", "1"], "keys of the indexer, if the block selects");
 /// The indexer's queries.
-pub(super) const Q_POINT: PointSpec = PointSpec::new(
-    "index_q",
-    &["d_head_index", "n_head_index"],
-    "queries of the indexer",
-)
-.of_heads();
-/// The weights of the indexer's heads.
-pub(super) const WEIGHTS_POINT: PointSpec = PointSpec::new(
-    "index_weights",
-    &["n_head_index"],
-    "weights of the indexer's heads, where the file has them",
-);
+pub(super) const Q_POINT: PointSpec =
+    point!(index_q: Heads ["d_head_index", "n_head_index"], "queries of the indexer");
+pub(super) const WEIGHTS_POINT: PointSpec = point!(index_weights: Neurons ["n_head_index"], "weights of the indexer's heads, where the file has them");
 
 /// A mask value that no score outweighs; it is minus infinity in f16.
 const NEVER: f32 = -1e30;
@@ -435,7 +396,7 @@ const NEVER: f32 = -1e30;
 pub(crate) const TAIL: f32 = -1.267_650_6e30;
 
 /// The indexer's queries and the weights of its heads.
-struct Query<'a> {
+struct IndexQuery<'a> {
     /// `[d, heads, n]`.
     q: &'a Tensor,
     /// `[heads, n]`.

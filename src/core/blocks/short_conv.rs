@@ -6,14 +6,13 @@
 //! ```
 //! `[n_embd, n_tokens]` in and out. State of each sequence: the last columns before the convolution.
 
-use super::build::Build;
-use crate::arch::{Contract, PointSpec, Rows, Rule, StateSpec};
+use super::build::GraphBuilder;
+use crate::arch::{Contract, StateSpec};
 use crate::plan::Unit;
-use crate::{options, weights};
+use crate::{options, points, rules, weights};
 use lab_base::ggml::{Error, Tensor};
 
 options! {
-    /// Options of the convolution.
     pub(super) struct Config {
         kernel: u64 => "conv_kernel", "length of the convolution in tokens";
     }
@@ -32,27 +31,23 @@ pub(super) static CONTRACT: Contract = Contract {
         conv: Convolution "shortconv.conv.weight" ["kernel", "n_embd"], "convolution over time";
         out: Matrix "shortconv.out_proj.weight" ["n_embd", "n_embd"], "output projection to the hidden state";
     },
-    rows: Rows::Hidden,
-    side: None,
     state: StateSpec::Recurrent(&[("conv", "(kernel - 1) * n_embd")]),
-    points: &[PointSpec::new(
-        "conv",
-        &["n_embd"],
-        "result of the convolution, before the gate",
-    )],
-    rules: &[Rule {
-        holds: "kernel > 1",
-        message: "the convolution has at least two columns",
-    }],
+    points: points! {
+        conv: Neurons ["n_embd"], "result of the convolution, before the gate";
+    },
+    rules: rules! {
+        "kernel > 1", "the convolution has at least two columns";
+    },
+    ..Contract::BLOCK
 };
 
-pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let (g, width) = (b.g, x.shape()[0]);
     let all = b.linear(unit, "in", x)?;
     let before = b.columns(&all, 0, width)?;
     let after = b.columns(&all, width, width)?;
     let x = g.mul(&before, &b.columns(&all, 2 * width, width)?)?;
-    let conv = b.need(unit, "conv")?;
+    let conv = b.required_weight(unit, "conv")?;
     let y = b.convolve(unit, "conv", &conv, &x)?;
     let y = b.point(unit, "conv", y)?;
     b.linear(unit, "out", &g.mul(&after, &y)?)

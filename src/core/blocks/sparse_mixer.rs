@@ -9,14 +9,15 @@
 //! ```
 //! The mixture of experts calls this and picks by the same logits.
 
-use lab_base::ggml::{Error, Graph, Scores, Tensor, Unary};
+use super::refused;
+use lab_base::ggml::{Error, Graph, ScoreOptions, Tensor, Unary};
 
 /// The addend that takes a logit out of the softmax.
 const OUT: f32 = -1e30;
 
 /// The weights `[used, n_tokens]` of the largest logits, in descending order, of `logits [experts, n_tokens]`.
 pub(super) fn weights(g: &Graph, logits: &Tensor, used: u64, jitter: f32) -> Result<Tensor, Error> {
-    let plain = Scores {
+    let plain = ScoreOptions {
         scale: 1.0,
         softcap: 0.0,
         max_bias: 0.0,
@@ -34,10 +35,7 @@ pub(super) fn weights(g: &Graph, logits: &Tensor, used: u64, jitter: f32) -> Res
             Some(before) => g.concat(&before, &weight, 0)?,
         });
     }
-    weights.ok_or_else(|| Error::Arguments {
-        op: "sparse_mixer",
-        message: "nothing is picked".into(),
-    })
+    weights.ok_or_else(|| refused("sparse_mixer", "nothing is picked"))
 }
 
 /// The element of each row of `x [n, n_tokens]` at `ids [1, n_tokens]` -> `[1, n_tokens]`.

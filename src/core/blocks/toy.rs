@@ -5,14 +5,13 @@
 //! ```
 //! `[n_embd, n_tokens]` in and out.
 
-use super::build::Build;
-use crate::arch::{Contract, QuantClass, Rows, Rule, StateSpec};
+use super::build::GraphBuilder;
+use crate::arch::{Contract, QuantClass};
 use crate::plan::Unit;
-use crate::{options, weights};
+use crate::{options, rules, weights};
 use lab_base::ggml::{Error, Tensor};
 
 options! {
-    /// Options of the toy.
     pub(super) struct Config {
         level: f32 = "1", "factor of the result, above 0; 1: off";
     }
@@ -30,17 +29,13 @@ pub(super) static CONTRACT: Contract = Contract {
         mix: Matrix "toy.weight" ["n_embd", "n_embd"] quantised_as(QuantClass::Down), "what channels are mixed by";
         mix.bias: Bias "toy.bias" ["n_embd"] optional, "bias of the mixture";
     },
-    rows: Rows::Hidden,
-    side: None,
-    state: StateSpec::None,
-    points: &[],
-    rules: &[Rule {
-        holds: "level > 0",
-        message: "`level` is positive",
-    }],
+    rules: rules! {
+        "level > 0", "`level` is positive";
+    },
+    ..Contract::BLOCK
 };
 
-pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let c = Config::read(&unit.options);
     let y = b.linear(unit, "mix", x)?;
     b.g.scale(&y, c.level)
@@ -52,7 +47,7 @@ mod tests {
     use crate::blocks::REGISTRY;
     use crate::model::{Batch, Model, Options};
     use crate::models::quantise::quantise;
-    use crate::models::synth::{Request, synth};
+    use crate::models::synth::{SynthRequest, synth};
     use crate::plan::Plan;
     use lab_base::weights;
     use lab_base::weights::{TensorType, Weights};
@@ -88,9 +83,9 @@ mod tests {
     fn made_up(def: &ArchDef) -> Weights {
         let scratch = tempfile::tempdir().expect("a folder");
         let path = scratch.path().join("toys.gguf");
-        let request = Request {
+        let request = SynthRequest {
             set: vec![("block_count".to_owned(), "8".to_owned())],
-            ..Request::default()
+            ..SynthRequest::default()
         };
         synth(def, &request, &path).expect("it can be made");
         weights::open(&path).expect("it opens")
@@ -158,7 +153,7 @@ mod tests {
             "{unknown}"
         );
         let def = definition(r#"block = "toy", level = -1.0"#).expect("sound in itself");
-        let made = crate::models::synth::design(&def, &Request::default());
+        let made = crate::models::synth::design(&def, &SynthRequest::default());
         let message = made.expect_err("a rule is broken").to_string();
         assert!(message.contains("`level` is positive"), "{message}");
     }

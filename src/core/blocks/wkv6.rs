@@ -12,14 +12,13 @@
 //! ```
 //! `[n_embd, n_tokens]` in and out. State of each sequence: the last input and `S [d, d, heads]`.
 
-use super::build::Build;
-use crate::arch::{ActRef, Contract, NormRef, PointSpec, QuantClass, Rows, Rule, StateSpec};
+use super::build::GraphBuilder;
+use crate::arch::{ActRef, Contract, NormRef, QuantClass, StateSpec};
 use crate::plan::Unit;
-use crate::{options, weights};
+use crate::{options, points, rules, weights};
 use lab_base::ggml::{Error, Tensor, Unary};
 
 options! {
-    /// Options of the layer.
     pub(super) struct Config {
         d: u64 => "wkv_d", "elements of a head";
         heads: u64 => "n_embd // d", "heads";
@@ -62,47 +61,36 @@ pub(super) static CONTRACT: Contract = Contract {
         gate: Matrix "time_mix_gate.weight" ["n_embd", "n_embd"], "projection to the output gate";
         out: Matrix "time_mix_output.weight" ["n_embd", "n_embd"], "output projection to the hidden state";
     },
-    rows: Rows::Hidden,
-    side: None,
     state: StateSpec::Recurrent(&[("shift", "n_embd"), ("matrix", "d * d * heads")]),
-    points: &[
-        PointSpec::new("r", &["d", "heads"], "receptances").of_heads(),
-        PointSpec::new("k", &["d", "heads"], "keys").of_heads(),
-        PointSpec::new("v", &["d", "heads"], "values").of_heads(),
-        PointSpec::new("decay", &["d", "heads"], "decays of the state").of_heads(),
-        PointSpec::new(
-            "y",
-            &["d * heads"],
-            "results of the heads after their norm, before gate and output projection",
-        ),
-    ],
-    rules: &[
-        Rule {
-            holds: "d * heads == n_embd",
-            message: "`d` divides the width of the hidden state",
-        },
-        Rule {
-            holds: "k_heads > 0 and heads % k_heads == 0",
-            message: "`k_heads` divides the number of heads",
-        },
-    ],
+    points: points! {
+        r: Heads ["d", "heads"], "receptances";
+        k: Heads ["d", "heads"], "keys";
+        v: Heads ["d", "heads"], "values";
+        decay: Heads ["d", "heads"], "decays of the state";
+        y: Neurons ["d * heads"], "results of the heads after their norm, before gate and output projection";
+    },
+    rules: rules! {
+        "d * heads == n_embd", "`d` divides the width of the hidden state";
+        "k_heads > 0 and heads % k_heads == 0", "`k_heads` divides the number of heads";
+    },
+    ..Contract::BLOCK
 };
 
-pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let c = Config::read(&unit.options);
     let (g, n, width) = (b.g, b.n_tokens, c.d * c.heads);
-    let change = b.step_back(unit, "shift", x)?;
+    let change = b.change_from_previous(unit, "shift", x)?;
     let by = shares(b, unit, &c, x, &change)?;
-    let [for_w, for_k, for_v, for_r, for_g] = b.between(x, &change, &by)?;
+    let [for_w, for_k, for_v, for_r, for_g] = b.interpolate(x, &change, &by)?;
 
     let w = b.linear(unit, "decay_down", &for_w)?;
     let w = b.linear(unit, "decay_up", &g.unary(&w, Unary::Tanh)?)?;
-    let w = g.unary(&g.add(&w, &b.need(unit, "decay")?)?, Unary::Exp)?;
+    let w = g.unary(&g.add(&w, &b.required_weight(unit, "decay")?)?, Unary::Exp)?;
     let w = g.unary(&g.scale(&w, -1.0)?, Unary::Exp)?;
     let shape = [c.d, c.heads, n, 1];
     let w = g.reshape(&w, shape)?;
-    let k = spread(b, &c, &b.linear(unit, "k", &for_k)?)?;
-    let v = spread(b, &c, &b.linear(unit, "v", &for_v)?)?;
+    let k = b.repeat_heads(&b.linear(unit, "k", &for_k)?, c.d, c.heads)?;
+    let v = b.repeat_heads(&b.linear(unit, "v", &for_v)?, c.d, c.heads)?;
     let r = g.reshape(&b.linear(unit, "r", &for_r)?, shape)?;
     let bonus = b.weight(unit, "bonus").cloned();
     let k = match bonus {
@@ -133,29 +121,18 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
 /// The shares of the interpolation between a position and the previous one, for the input of each projection:
 /// `[n_embd, n_tokens, 5]`.
 fn shares(
-    b: &Build<'_>,
+    b: &GraphBuilder<'_>,
     unit: &Unit,
     c: &Config,
     x: &Tensor,
     change: &Tensor,
 ) -> Result<Tensor, Error> {
     let g = b.g;
-    let mixed = g.add(&g.mul(change, &b.need(unit, "shift")?)?, x)?;
+    let mixed = g.add(&g.mul(change, &b.required_weight(unit, "shift")?)?, x)?;
     let narrow = g.unary(&b.linear(unit, "shift_down", &mixed)?, Unary::Tanh)?;
     let narrow = g.reshape(&narrow, [c.rank, 5, b.n_tokens, 1])?;
     let narrow = g.cont(&g.permute(&narrow, [0, 2, 1, 3])?)?; // [rank, n_tokens, 5]
     let by = b.product_by_head(unit, "shift_up", &narrow)?;
-    let fixed = g.reshape(&b.need(unit, "shares")?, [x.shape()[0], 1, 5, 1])?;
+    let fixed = g.reshape(&b.required_weight(unit, "shares")?, [x.shape()[0], 1, 5, 1])?;
     g.add(&by, &fixed)
-}
-
-/// Repeats each key head for its queries: `[d * k_heads, n_tokens]` -> `[d, heads, n_tokens]`.
-fn spread(b: &Build<'_>, c: &Config, x: &Tensor) -> Result<Tensor, Error> {
-    let (g, n) = (b.g, b.n_tokens);
-    if c.k_heads == c.heads {
-        return g.reshape(x, [c.d, c.heads, n, 1]);
-    }
-    let x = g.reshape(x, [c.d, 1, c.k_heads, n])?;
-    let x = g.repeat(&x, [c.d, c.heads / c.k_heads, c.k_heads, n])?;
-    g.reshape(&x, [c.d, c.heads, n, 1])
 }

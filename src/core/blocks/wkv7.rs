@@ -15,14 +15,13 @@
 //! `[n_embd, n_tokens]` in and out. State of each sequence: the last input and `S [d, d, heads]`. `side` is the values
 //! of an earlier layer: a branch without `side` saves its own values instead of its result.
 
-use super::build::Build;
-use crate::arch::{Contract, NormRef, PointSpec, QuantClass, Rows, Rule, Side, StateSpec};
+use super::build::GraphBuilder;
+use crate::arch::{Contract, NormRef, QuantClass, SideInput, StateSpec};
 use crate::plan::Unit;
-use crate::{options, weights};
+use crate::{options, points, rules, weights};
 use lab_base::ggml::{Error, Tensor, Unary};
 
 options! {
-    /// Options of the layer.
     pub(super) struct Config {
         d: u64 => "wkv_d", "elements of a head, 64 or 128";
         heads: u64 => "n_embd // d", "heads";
@@ -74,44 +73,34 @@ pub(super) static CONTRACT: Contract = Contract {
         norm.bias: Bias "time_mix_ln.bias" ["n_embd"] optional when("norm"), "bias of the norm of the heads";
         out: Matrix "time_mix_output.weight" ["n_embd", "n_embd"], "output projection to the hidden state";
     },
-    rows: Rows::Hidden,
-    side: Some(Side {
+    side: Some(SideInput {
         width: "n_embd",
         doc: "values of an earlier layer, with which the values of this layer are mixed. `save` of a branch without `side` saves the values of its layer, not its result",
     }),
     state: StateSpec::Recurrent(&[("shift", "n_embd"), ("matrix", "d * d * heads")]),
-    points: &[
-        PointSpec::new("r", &["d * heads"], "receptances"),
-        PointSpec::new("k", &["d * heads"], "keys, after their rates"),
-        PointSpec::new("v", &["d * heads"], "values"),
-        PointSpec::new("decay", &["d * heads"], "decays of the state"),
-        PointSpec::new(
-            "y",
-            &["d * heads"],
-            "results of the heads with the bonus of the token itself, before gate and output projection",
-        ),
-    ],
-    rules: &[
-        Rule {
-            holds: "d == 64 or d == 128",
-            message: "heads have 64 or 128 elements",
-        },
-        Rule {
-            holds: "d * heads == n_embd",
-            message: "`d` divides the width of the hidden state",
-        },
-    ],
+    points: points! {
+        r: Neurons ["d * heads"], "receptances";
+        k: Neurons ["d * heads"], "keys, after their rates";
+        v: Neurons ["d * heads"], "values";
+        decay: Neurons ["d * heads"], "decays of the state";
+        y: Neurons ["d * heads"], "results of the heads with the bonus of the token itself, before gate and output projection";
+    },
+    rules: rules! {
+        "d == 64 or d == 128", "heads have 64 or 128 elements";
+        "d * heads == n_embd", "`d` divides the width of the hidden state";
+    },
+    ..Contract::BLOCK
 };
 
-pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let c = Config::read(&unit.options);
     let (g, n, width) = (b.g, b.n_tokens, c.d * c.heads);
-    let change = b.step_back(unit, "shift", x)?;
-    let shares = b.need(unit, "shares")?;
+    let change = b.change_from_previous(unit, "shift", x)?;
+    let shares = b.required_weight(unit, "shares")?;
     let n_shares = shares.elements() / width;
     let by = g.reshape(&shares, [width, 1, n_shares, 1])?;
     let by = g.repeat(&by, [width, n, n_shares, 1])?;
-    let [for_r, for_w, for_k, for_v, for_a] = b.between(x, &change, &by)?;
+    let [for_r, for_w, for_k, for_v, for_a] = b.interpolate(x, &change, &by)?;
 
     let r = b.linear(unit, "r", &for_r)?;
     let w = g.unary(&b.linear(unit, "decay_down", &for_w)?, Unary::Tanh)?;
@@ -122,9 +111,9 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     let a = sigmoid(b, unit, "rate", &b.linear(unit, "rate_down", &for_a)?)?;
 
     let shape = [c.d, c.heads, n, 1];
-    let removed = g.mul(&k, &b.need(unit, "removal")?)?;
+    let removed = g.mul(&k, &b.required_weight(unit, "removal")?)?;
     let removed = g.l2_norm(&g.reshape(&removed, shape)?, LEAST)?;
-    let scaled = g.mul(&k, &b.need(unit, "rate_k")?)?;
+    let scaled = g.mul(&k, &b.required_weight(unit, "rate_k")?)?;
     let k = g.add(&k, &g.sub(&g.mul(&scaled, &a)?, &scaled)?)?;
     let learnt = g.mul(&removed, &g.reshape(&a, shape)?)?;
     let removed = g.scale(&removed, -1.0)?;
@@ -148,14 +137,14 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
         group.scanned(g, &y, width, c.d * width)
     })?;
     let y = b.normalise_heads(unit, c.norm, c.heads, &y)?;
-    let own = g.mul(&g.mul(&k, &r)?, &b.need(unit, "bonus")?)?;
+    let own = g.mul(&g.mul(&k, &r)?, &b.required_weight(unit, "bonus")?)?;
     let own = g.sum_rows(&g.reshape(&own, shape)?)?; // [1, heads, n_tokens]
     let own = g.mul(&g.reshape(&v, shape)?, &own)?;
     let y = g.add(&y, &g.reshape(&own, [width, n, 1, 1])?)?;
     let y = b.point(unit, "y", y)?;
     let y = match b.weight(unit, "gate_down") {
         Some(_) => {
-            let [.., for_g] = b.between::<6>(x, &change, &by)?;
+            let [.., for_g] = b.interpolate::<6>(x, &change, &by)?;
             let gate = g.unary(&b.linear(unit, "gate_down", &for_g)?, Unary::Sigmoid)?;
             g.mul(&y, &b.linear(unit, "gate_up", &gate)?)?
         }
@@ -165,13 +154,16 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
 }
 
 /// `sigmoid(key + key_up . x)`.
-fn sigmoid(b: &Build<'_>, unit: &Unit, key: &str, x: &Tensor) -> Result<Tensor, Error> {
+fn sigmoid(b: &GraphBuilder<'_>, unit: &Unit, key: &str, x: &Tensor) -> Result<Tensor, Error> {
     let up = b.linear(unit, &format!("{key}_up"), x)?;
-    b.g.unary(&b.g.add(&up, &b.need(unit, key)?)?, Unary::Sigmoid)
+    b.g.unary(
+        &b.g.add(&up, &b.required_weight(unit, key)?)?,
+        Unary::Sigmoid,
+    )
 }
 
 /// The values `[n_embd, n_tokens]`: interpolated towards those of `side`, or saved for other layers.
-fn values(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+fn values(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let g = b.g;
     let v = b.linear(unit, "v", x)?;
     let Some(first) = b.side.clone() else {

@@ -8,22 +8,22 @@ use crate::model::Batch;
 use lab_base::tokenizer::Tokenizer;
 use lab_sampling::{SampleError, Sampler};
 
-use super::answer::Entry;
-use super::constraint::{Constrained, Forced};
+use super::answer_stream::TokenEntry;
+use super::constraint::{ActiveConstraint, ForcedTokens};
 use super::draft::Drafter;
 use super::event::{Failure, FinishReason};
 use super::scheduler::Job;
 use super::sequence::Sequence;
-use super::strategy::{Ending, Row, Strategy};
+use super::strategy::{OutputRow, StepOutcome, Strategy};
 use super::thinking::ThinkingBudget;
 
 /// The decoding state of one request.
-pub(super) struct Autoregressive {
+pub(super) struct AutoregressiveStrategy {
     sampler: Sampler,
     /// Maximum length of prompt and completion.
     limit: usize,
     drafter: Option<Drafter>,
-    constrained: Option<Constrained>,
+    constrained: Option<ActiveConstraint>,
     thinking: Option<ThinkingBudget>,
     /// Length of the sequence when the current step was read; tokens chosen since then are beyond it.
     n_before: usize,
@@ -31,13 +31,13 @@ pub(super) struct Autoregressive {
     is_diverged: bool,
 }
 
-impl Autoregressive {
+impl AutoregressiveStrategy {
     pub(super) fn new(
         mut sampler: Sampler,
         prompt: &[u32],
         limit: usize,
         n_drafted: usize,
-        constrained: Option<Constrained>,
+        constrained: Option<ActiveConstraint>,
         thinking: Option<ThinkingBudget>,
     ) -> Self {
         sampler.accept_prompt(prompt);
@@ -59,8 +59,8 @@ impl Autoregressive {
     }
 
     /// Adds the tokens that the constraint forces. They are pending from then on.
-    fn force(&mut self, sequence: &mut Sequence, forced: Forced, tokenizer: &Tokenizer) {
-        let Forced {
+    fn force(&mut self, sequence: &mut Sequence, forced: ForcedTokens, tokenizer: &Tokenizer) {
+        let ForcedTokens {
             mut tokens,
             is_complete,
         } = forced;
@@ -81,7 +81,7 @@ impl Autoregressive {
         }
         // With log-probabilities, the tokens are reported with their rows.
         while !sequence.answer.wants_logprobs() && sequence.is_unreported() {
-            sequence.report(Entry::default(), tokenizer);
+            sequence.report(TokenEntry::default(), tokenizer);
         }
     }
 
@@ -135,7 +135,7 @@ impl Autoregressive {
             thinking.push(tokenizer.piece(token));
         }
         let entry = match &drawn {
-            Some(drawn) => Entry::drawn(drawn),
+            Some(drawn) => TokenEntry::drawn(drawn),
             None => sequence.answer.entry(token, logits)?,
         };
         sequence.push(token, entry, tokenizer);
@@ -154,12 +154,12 @@ impl Autoregressive {
     }
 }
 
-impl Strategy for Autoregressive {
+impl Strategy for AutoregressiveStrategy {
     fn reuses_prefix(&self) -> bool {
         true
     }
 
-    fn prepare(&mut self, sequence: &mut Sequence, tokenizer: &Tokenizer) -> Ending {
+    fn prepare(&mut self, sequence: &mut Sequence, tokenizer: &Tokenizer) -> StepOutcome {
         sequence.score_first(tokenizer)?;
         if let Some(constrained) = &mut self.constrained
             && let Some(forced) = constrained.forced()?
@@ -201,7 +201,7 @@ impl Strategy for Autoregressive {
     fn take(
         &mut self,
         sequence: &mut Sequence,
-        row: &Row<'_>,
+        row: &OutputRow<'_>,
         tokenizer: &Tokenizer,
     ) -> Result<(), Failure> {
         let next = row.position + 1;
@@ -232,7 +232,7 @@ impl Strategy for Autoregressive {
         Ok(())
     }
 
-    fn commit(&mut self, sequence: &mut Sequence, _tokenizer: &Tokenizer) -> Ending {
+    fn commit(&mut self, sequence: &mut Sequence, _tokenizer: &Tokenizer) -> StepOutcome {
         let is_last = sequence.n_read() >= self.n_before;
         let n_chosen = sequence.tokens.len() - self.n_before;
         let mut n_accepted = 0;

@@ -7,7 +7,7 @@ use lab_base::tokenizer::Tokenizer;
 
 /// Why a model cannot answer with text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unfit {
+pub enum Unsupported {
     /// The model has no logits.
     #[error("the model ends in vectors of {n_embd} elements, and has no logits to choose text by")]
     Vectors {
@@ -29,9 +29,9 @@ pub fn ends_in_vectors(plan: &Plan) -> bool {
 ///
 /// # Errors
 /// The model has no logits, or no mask token for text diffusion.
-pub fn can_answer(plan: &Plan, tokenizer: &Tokenizer) -> Result<(), Unfit> {
+pub fn can_answer(plan: &Plan, tokenizer: &Tokenizer) -> Result<(), Unsupported> {
     if ends_in_vectors(plan) {
-        return Err(Unfit::Vectors {
+        return Err(Unsupported::Vectors {
             n_embd: plan.n_embd,
         });
     }
@@ -42,10 +42,10 @@ pub fn can_answer(plan: &Plan, tokenizer: &Tokenizer) -> Result<(), Unfit> {
 }
 
 /// The mask token.
-pub(super) fn mask_of(plan: &Plan, tokenizer: &Tokenizer) -> Result<u32, Unfit> {
+pub(super) fn mask_of(plan: &Plan, tokenizer: &Tokenizer) -> Result<u32, Unsupported> {
     let mask = tokenizer.mask();
     mask.filter(|id| u64::from(*id) < plan.n_vocab)
-        .ok_or(Unfit::NoMask)
+        .ok_or(Unsupported::NoMask)
 }
 
 /// Whether the last tokens of a sequence can be rolled back, which speculative decoding and contrastive search need.

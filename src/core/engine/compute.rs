@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::model::{
-    self, Batch, CapturedRow, DirectHeads, DirectLogit, Lab, Model, NotFinite, Resumed, SequenceId,
+    self, Batch, CachedPrefix, CapturedRow, DirectHeads, DirectLogit, Lab, Model, NotFinite,
+    SequenceId,
 };
 use crate::plan::BLOCK_LEN;
 
@@ -15,44 +16,16 @@ const KEPT_ROWS: usize = 64;
 
 /// Receives the logits `[n_vocab]` of a row and its hidden state `[n_embd]` after the final norm. The hidden state
 /// is empty where the batch does not want it.
-pub(super) type EachRow<'a> = &'a mut dyn FnMut(&[f32], &[f32]);
+pub(super) type RowCallback<'a> = &'a mut dyn FnMut(&[f32], &[f32]);
 
-/// Runs forward passes.
-pub(super) trait Compute {
-    /// Runs a pass and hands out its rows in order. A pass that fails may have handed out some rows before.
-    fn forward(&mut self, batch: &Batch, each: EachRow<'_>) -> Result<(), model::Error>;
-    /// See [`Model::pool`].
-    fn pool(&mut self, rows: &[f32]) -> Result<Vec<f32>, model::Error>;
-    /// See [`Model::set_scales`].
-    fn set_scales(&mut self, sequence: SequenceId, scales: &[f32]);
+/// The sequences of the cache.
+pub(super) trait SequenceCache {
     /// See [`Model::begin`].
-    fn begin(&mut self, sequence: SequenceId, scales: &[f32], _lab: Option<&Arc<Lab>>) {
-        self.set_scales(sequence, scales);
-    }
-    /// See [`Model::captured_rows`].
-    fn captured_rows(&mut self) -> Vec<CapturedRow> {
-        Vec::new()
-    }
-    /// See [`Model::lens`].
-    fn lens(
-        &mut self,
-        _sequence: SequenceId,
-        _rows: (&[f32], usize),
-    ) -> Result<Vec<f32>, model::Error> {
-        Err(model::Error::Internal("there is no lens".into()))
-    }
-    /// See [`Model::direct_logit`].
-    fn direct_logit(&mut self, _token: u32) -> Result<DirectLogit, model::Error> {
-        Err(model::Error::Internal("there is no head".into()))
-    }
-    /// See [`Model::direct_heads`].
-    fn direct_heads(&mut self, at: usize, _along: &[f64]) -> Result<DirectHeads, model::Error> {
-        Err(model::Error::Internal(format!("no heads {at}")))
-    }
+    fn begin(&mut self, sequence: SequenceId, scales: &[f32], lab: Option<&Arc<Lab>>);
     /// See [`Model::set_source`]. After an error no token of the sequence is read.
     fn set_source(&mut self, sequence: SequenceId, source: &[u32]);
     /// See [`Model::resume`].
-    fn resume(&mut self, sequence: SequenceId, tokens: &[u32]) -> Resumed;
+    fn resume(&mut self, sequence: SequenceId, tokens: &[u32]) -> CachedPrefix;
     /// See [`Model::next`].
     fn next(&self, sequence: SequenceId) -> u32;
     /// See [`Model::forget`].
@@ -61,22 +34,46 @@ pub(super) trait Compute {
     fn release(&mut self, sequence: SequenceId);
     /// See [`Model::discard`].
     fn discard(&mut self, sequence: SequenceId);
-    /// See [`Model::rest`].
-    fn rest(&self);
     /// Free blocks of the cache; none if no block is kept between passes.
     fn n_blocks(&self) -> Option<usize>;
-    /// Maximum number of tokens of a pass.
-    fn n_batch(&self) -> usize;
     /// Whether each sequence has a recurrent state, which cannot be rolled back.
     fn has_states(&self) -> bool;
     /// Whether there is a prefix cache.
     fn is_shared(&self) -> bool;
+}
+
+/// What a lab request computes besides passes.
+pub(super) trait LabCompute {
+    /// See [`Model::captured_rows`].
+    fn captured_rows(&mut self) -> Vec<CapturedRow>;
+    /// See [`Model::lens`].
+    fn lens(
+        &mut self,
+        sequence: SequenceId,
+        rows: (&[f32], usize),
+    ) -> Result<Vec<f32>, model::Error>;
+    /// See [`Model::direct_logit`].
+    fn direct_logit(&mut self, token: u32) -> Result<DirectLogit, model::Error>;
+    /// See [`Model::direct_heads`].
+    fn direct_heads(&mut self, at: usize, along: &[f64]) -> Result<DirectHeads, model::Error>;
+}
+
+/// Runs forward passes over the sequences of a cache.
+pub(super) trait Compute: SequenceCache + LabCompute {
+    /// Runs a pass and hands out its rows in order. A pass that fails may have handed out some rows before.
+    fn forward(&mut self, batch: &Batch, each: RowCallback<'_>) -> Result<(), model::Error>;
+    /// See [`Model::pool`].
+    fn pool(&mut self, rows: &[f32]) -> Result<Vec<f32>, model::Error>;
+    /// See [`Model::park_threads`].
+    fn park_threads(&self);
+    /// Maximum number of tokens of a pass.
+    fn n_batch(&self) -> usize;
     /// The first value that is not finite in a pass over these tokens, in words; see [`Model::first_not_finite`].
     fn first_not_finite(&self, sequence: SequenceId, tokens: &[u32]) -> Option<String>;
 }
 
 impl Compute for Model {
-    fn forward(&mut self, batch: &Batch, each: EachRow<'_>) -> Result<(), model::Error> {
+    fn forward(&mut self, batch: &Batch, each: RowCallback<'_>) -> Result<(), model::Error> {
         let n_vocab = self.row_width();
         if batch.n_outputs() > KEPT_ROWS && !batch.wants_hidden {
             // Text diffusion or a scored prompt: too many logits to keep them all.
@@ -97,32 +94,29 @@ impl Compute for Model {
         Self::pool(self, rows)
     }
 
-    fn set_scales(&mut self, sequence: SequenceId, scales: &[f32]) {
-        Self::set_scales(self, sequence, scales);
+    fn park_threads(&self) {
+        Self::park_threads(self);
     }
 
+    fn n_batch(&self) -> usize {
+        self.options().n_batch
+    }
+
+    fn first_not_finite(&self, sequence: SequenceId, tokens: &[u32]) -> Option<String> {
+        let found: Result<Option<NotFinite>, _> = Self::first_not_finite(self, sequence, tokens);
+        match found {
+            Ok(found) => found.map(|found| found.to_string()),
+            Err(error) => {
+                tracing::warn!(%error, "the first value that is not finite was not found");
+                None
+            }
+        }
+    }
+}
+
+impl SequenceCache for Model {
     fn begin(&mut self, sequence: SequenceId, scales: &[f32], lab: Option<&Arc<Lab>>) {
         Self::begin(self, sequence, scales, lab);
-    }
-
-    fn captured_rows(&mut self) -> Vec<CapturedRow> {
-        Self::captured_rows(self)
-    }
-
-    fn lens(
-        &mut self,
-        sequence: SequenceId,
-        rows: (&[f32], usize),
-    ) -> Result<Vec<f32>, model::Error> {
-        Self::lens(self, sequence, rows)
-    }
-
-    fn direct_logit(&mut self, token: u32) -> Result<DirectLogit, model::Error> {
-        Self::direct_logit(self, token)
-    }
-
-    fn direct_heads(&mut self, at: usize, along: &[f64]) -> Result<DirectHeads, model::Error> {
-        Self::direct_heads(self, at, along)
     }
 
     fn set_source(&mut self, sequence: SequenceId, source: &[u32]) {
@@ -131,7 +125,7 @@ impl Compute for Model {
         }
     }
 
-    fn resume(&mut self, sequence: SequenceId, tokens: &[u32]) -> Resumed {
+    fn resume(&mut self, sequence: SequenceId, tokens: &[u32]) -> CachedPrefix {
         Self::resume(self, sequence, tokens)
     }
 
@@ -151,16 +145,8 @@ impl Compute for Model {
         Self::discard(self, sequence);
     }
 
-    fn rest(&self) {
-        Self::rest(self);
-    }
-
     fn n_blocks(&self) -> Option<usize> {
         (self.options().n_ctx > 0).then(|| self.free_slots() / BLOCK)
-    }
-
-    fn n_batch(&self) -> usize {
-        self.options().n_batch
     }
 
     fn has_states(&self) -> bool {
@@ -170,15 +156,26 @@ impl Compute for Model {
     fn is_shared(&self) -> bool {
         Self::is_shared(self)
     }
+}
 
-    fn first_not_finite(&self, sequence: SequenceId, tokens: &[u32]) -> Option<String> {
-        let found: Result<Option<NotFinite>, _> = Self::first_not_finite(self, sequence, tokens);
-        match found {
-            Ok(found) => found.map(|found| found.to_string()),
-            Err(error) => {
-                tracing::warn!(%error, "the first value that is not finite was not found");
-                None
-            }
-        }
+impl LabCompute for Model {
+    fn captured_rows(&mut self) -> Vec<CapturedRow> {
+        Self::captured_rows(self)
+    }
+
+    fn lens(
+        &mut self,
+        sequence: SequenceId,
+        rows: (&[f32], usize),
+    ) -> Result<Vec<f32>, model::Error> {
+        Self::lens(self, sequence, rows)
+    }
+
+    fn direct_logit(&mut self, token: u32) -> Result<DirectLogit, model::Error> {
+        Self::direct_logit(self, token)
+    }
+
+    fn direct_heads(&mut self, at: usize, along: &[f64]) -> Result<DirectHeads, model::Error> {
+        Self::direct_heads(self, at, along)
     }
 }

@@ -1,6 +1,6 @@
 //! Constraints of active requests: a thread that advances matchers while passes run.
 //!
-//! A chosen token goes to the [`Worker`] with its matcher. The forced tokens come back first, because they belong
+//! A chosen token goes to the [`ConstraintWorker`] with its matcher. The forced tokens come back first, because they belong
 //! to the next pass. The mask for the token after them is computed while that pass runs. The engine waits only for
 //! the reply that it needs next. Each engine has one thread, which starts with the first constraint and ends with
 //! the engine. Nothing here knows the model.
@@ -10,13 +10,13 @@ use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
 use lab_base::grammar;
-use lab_base::grammar::{Compiled, Matcher};
+use lab_base::grammar::{CompiledConstraint, Matcher};
 
 use super::event::Failure;
 
 /// Why a constrained completion cannot continue.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Fault {
+pub(super) enum ConstraintError {
     /// The grammar allows no further token.
     #[error(transparent)]
     Constraint(#[from] grammar::Error),
@@ -25,64 +25,63 @@ pub(super) enum Fault {
     NoWorker,
 }
 
-impl From<Fault> for Failure {
-    fn from(fault: Fault) -> Self {
+impl From<ConstraintError> for Failure {
+    fn from(fault: ConstraintError) -> Self {
         match fault {
-            Fault::Constraint(error) => Self::Constraint(error.to_string()),
-            Fault::NoWorker => Self::Computation(fault.to_string()),
+            ConstraintError::Constraint(error) => Self::Constraint(error.to_string()),
+            ConstraintError::NoWorker => Self::Computation(fault.to_string()),
         }
     }
 }
 
 /// The tokens that must come next.
 #[derive(Debug)]
-pub(super) struct Forced {
+pub(super) struct ForcedTokens {
     pub(super) tokens: Vec<u32>,
     /// Whether the completion ends after them.
     pub(super) is_complete: bool,
 }
 
 /// A matcher, what to do with it, and where the replies go.
-struct Job {
-    matcher: Origin,
+struct MatcherJob {
+    matcher: MatcherOrigin,
     replies: SyncSender<Reply>,
 }
 
-/// The origin of a matcher.
-enum Origin {
+enum MatcherOrigin {
     /// The matcher of a new completion.
-    New(Compiled),
+    New(CompiledConstraint),
     /// The matcher of a completion, and its chosen token.
     Chosen(Matcher, u32),
 }
 
 enum Reply {
-    Forced(Forced),
+    Forced(ForcedTokens),
     Mask(Vec<u32>, Box<Matcher>),
     Fault(grammar::Error),
 }
 
 /// The channel to the thread.
 #[derive(Default)]
-pub(super) struct Worker {
-    jobs: OnceLock<Option<Sender<Job>>>,
+pub(super) struct ConstraintWorker {
+    jobs: OnceLock<Option<Sender<MatcherJob>>>,
 }
 
-impl Worker {
+impl ConstraintWorker {
     /// The constraint of a new completion. Its matcher starts at once.
-    pub(super) fn start(&self, compiled: &Compiled) -> Constrained {
+    pub(super) fn start(&self, compiled: &CompiledConstraint) -> ActiveConstraint {
         let jobs = self.jobs.get_or_init(spawn);
-        let mut this = Constrained {
+        let mut this = ActiveConstraint {
             jobs: jobs.clone(),
             state: State::Lost,
         };
-        this.send(Origin::New(compiled.clone()));
+        this.send(MatcherOrigin::New(compiled.clone()));
         this
     }
 }
 
 /// Starts the thread. Without it only constrained requests fail.
-fn spawn() -> Option<Sender<Job>> {
+fn spawn() -> Option<Sender<MatcherJob>> {
     let (jobs, queue) = channel();
     let thread = std::thread::Builder::new()
         .name("constraints".into())
@@ -97,7 +96,7 @@ fn spawn() -> Option<Sender<Job>> {
 }
 
 /// Serves jobs until the engine ends. Forced tokens come before any mask, because passes wait for them.
-fn work(queue: &Receiver<Job>) {
+fn work(queue: &Receiver<MatcherJob>) {
     let mut open = VecDeque::new();
     loop {
         let job = if open.is_empty() {
@@ -109,7 +108,7 @@ fn work(queue: &Receiver<Job>) {
             queue.try_recv().ok()
         };
         match job {
-            Some(Job { matcher, replies }) => {
+            Some(MatcherJob { matcher, replies }) => {
                 if let Some(matcher) = advance(matcher, &replies) {
                     open.push_back((matcher, replies));
                 }
@@ -130,16 +129,16 @@ fn work(queue: &Receiver<Job>) {
 
 /// Advances a matcher over the chosen token and the forced tokens after it. Returns the matcher if tokens remain to
 /// be chosen.
-fn advance(origin: Origin, replies: &SyncSender<Reply>) -> Option<Matcher> {
+fn advance(origin: MatcherOrigin, replies: &SyncSender<Reply>) -> Option<Matcher> {
     let advanced = match origin {
-        Origin::New(compiled) => Ok(compiled.matcher()),
-        Origin::Chosen(mut matcher, token) => matcher.accept(token).map(|()| matcher),
+        MatcherOrigin::New(compiled) => Ok(compiled.matcher()),
+        MatcherOrigin::Chosen(mut matcher, token) => matcher.accept(token).map(|()| matcher),
     };
     let forced = advanced.and_then(|mut matcher| matcher.forced().map(|tokens| (matcher, tokens)));
     match forced {
         Ok((matcher, tokens)) => {
             let is_complete = matcher.is_stopped();
-            let forced = Forced {
+            let forced = ForcedTokens {
                 tokens,
                 is_complete,
             };
@@ -154,8 +153,8 @@ fn advance(origin: Origin, replies: &SyncSender<Reply>) -> Option<Matcher> {
 }
 
 /// The constraint of one active request.
-pub(super) struct Constrained {
-    jobs: Option<Sender<Job>>,
+pub(super) struct ActiveConstraint {
+    jobs: Option<Sender<MatcherJob>>,
     state: State,
 }
 
@@ -172,13 +171,13 @@ enum State {
     Lost,
 }
 
-impl Constrained {
+impl ActiveConstraint {
     /// The tokens that must come next, received once after each choice; `None` if they were received before. Waits
     /// for the worker.
-    pub(super) fn forced(&mut self) -> Result<Option<Forced>, Fault> {
+    pub(super) fn forced(&mut self) -> Result<Option<ForcedTokens>, ConstraintError> {
         let State::Moving(replies) = &self.state else {
             return match self.state {
-                State::Lost => Err(Fault::NoWorker),
+                State::Lost => Err(ConstraintError::NoWorker),
                 _ => Ok(None),
             };
         };
@@ -193,12 +192,12 @@ impl Constrained {
                 Ok(Some(forced))
             }
             (Ok(Reply::Fault(error)), _) => Err(error.into()),
-            _ => Err(Fault::NoWorker),
+            _ => Err(ConstraintError::NoWorker),
         }
     }
 
     /// The mask over `n_vocab` logits for the next choice. Waits for the worker.
-    pub(super) fn mask(&mut self, n_vocab: usize) -> Result<&[u32], Fault> {
+    pub(super) fn mask(&mut self, n_vocab: usize) -> Result<&[u32], ConstraintError> {
         if let State::Masking(replies) = &self.state {
             self.state = match replies.recv() {
                 Ok(Reply::Mask(mut mask, matcher)) => {
@@ -215,24 +214,24 @@ impl Constrained {
         }
         match &self.state {
             State::Ready(mask, _) => Ok(mask),
-            _ => Err(Fault::NoWorker),
+            _ => Err(ConstraintError::NoWorker),
         }
     }
 
     /// Accepts the token that was chosen under the mask.
     pub(super) fn choose(&mut self, token: u32) {
         if let State::Ready(_, matcher) = std::mem::replace(&mut self.state, State::Lost) {
-            self.send(Origin::Chosen(*matcher, token));
+            self.send(MatcherOrigin::Chosen(*matcher, token));
         }
     }
 
-    fn send(&mut self, matcher: Origin) {
+    fn send(&mut self, matcher: MatcherOrigin) {
         // The channel has room for both replies, so that the worker never waits for the engine.
         let (replies, inbox) = sync_channel(2);
         let is_sent = self
             .jobs
             .as_ref()
-            .is_some_and(|jobs| jobs.send(Job { matcher, replies }).is_ok());
+            .is_some_and(|jobs| jobs.send(MatcherJob { matcher, replies }).is_ok());
         self.state = if is_sent {
             State::Moving(inbox)
         } else {

@@ -6,23 +6,23 @@
 
 use crate::model::Batch;
 use lab_base::tokenizer::Tokenizer;
-use lab_sampling::{Candidate, Contrastive, SampleError};
+use lab_sampling::{ContrastiveCandidate, ContrastiveSearch, SampleError};
 
 use super::event::{Failure, FinishReason};
 use super::scheduler::Job;
 use super::sequence::Sequence;
-use super::strategy::{Ending, Row, Strategy};
+use super::strategy::{OutputRow, StepOutcome, Strategy};
 
 /// The contrastive search of one request.
-pub(super) struct Search {
-    search: Contrastive,
+pub(super) struct ContrastiveStrategy {
+    search: ContrastiveSearch,
     /// Maximum length of prompt and completion.
     limit: usize,
     /// Tokens whose hidden states the search has read. Earlier positions need no row.
     n_taken: usize,
     /// The logits that the candidates come from.
     from: Vec<f32>,
-    candidates: Vec<Candidate>,
+    candidates: Vec<ContrastiveCandidate>,
     /// Logits and hidden states of the candidates read so far.
     logits: Vec<Vec<f32>>,
     hidden: Vec<f32>,
@@ -30,8 +30,8 @@ pub(super) struct Search {
     is_last: bool,
 }
 
-impl Search {
-    pub(super) fn new(search: Contrastive, limit: usize) -> Self {
+impl ContrastiveStrategy {
+    pub(super) fn new(search: ContrastiveSearch, limit: usize) -> Self {
         Self {
             search,
             limit,
@@ -61,7 +61,7 @@ impl Search {
 
     /// Adds the row of a candidate. After the last one, chooses a candidate and returns it with the logits that it
     /// came from.
-    fn add(&mut self, row: &Row<'_>) -> Result<Option<(u32, Vec<f32>)>, SampleError> {
+    fn add(&mut self, row: &OutputRow<'_>) -> Result<Option<(u32, Vec<f32>)>, SampleError> {
         self.logits.push(row.logits.to_vec());
         self.hidden.extend_from_slice(row.hidden);
         if self.logits.len() < self.candidates.len() {
@@ -80,7 +80,7 @@ impl Search {
     }
 }
 
-impl Strategy for Search {
+impl Strategy for ContrastiveStrategy {
     fn job(&self, sequence: &Sequence) -> Job {
         let job = sequence.job();
         Job {
@@ -104,7 +104,7 @@ impl Strategy for Search {
     fn take(
         &mut self,
         sequence: &mut Sequence,
-        row: &Row<'_>,
+        row: &OutputRow<'_>,
         tokenizer: &Tokenizer,
     ) -> Result<(), Failure> {
         let n_tokens = sequence.tokens.len();
@@ -128,7 +128,7 @@ impl Strategy for Search {
         Ok(())
     }
 
-    fn commit(&mut self, sequence: &mut Sequence, _tokenizer: &Tokenizer) -> Ending {
+    fn commit(&mut self, sequence: &mut Sequence, _tokenizer: &Tokenizer) -> StepOutcome {
         sequence.commit(self.is_last, 0);
         Ok(sequence.conclude())
     }

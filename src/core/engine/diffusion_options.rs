@@ -4,7 +4,7 @@ use super::remasking::Remasking;
 
 /// Options of text diffusion. Unset ones are those of the engine and the model.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Diffusion {
+pub struct DiffusionOptions {
     /// Denoising steps for the whole completion, at least 1. Each block takes at least one step, and at most one
     /// for each position. Default: one for each position.
     pub steps: Option<usize>,
@@ -22,13 +22,13 @@ pub struct Diffusion {
     pub approximate_cache: Option<bool>,
 }
 
-impl Default for Diffusion {
+impl Default for DiffusionOptions {
     fn default() -> Self {
         Self::UNSET
     }
 }
 
-impl Diffusion {
+impl DiffusionOptions {
     /// No option set.
     pub const UNSET: Self = Self {
         steps: None,
@@ -55,10 +55,9 @@ impl Diffusion {
 
 /// A position whose token a step fixed.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Fixed {
+pub struct FixedToken {
     /// Position within the completion, from 0.
     pub position: usize,
-    /// The token.
     pub token: u32,
     /// Natural logarithm of the token's probability when it was fixed.
     pub logprob: f64,

@@ -13,14 +13,14 @@ const LONGEST: usize = LENGTHS[0];
 /// Drafts the tokens that followed the last occurrence of the sequence's last tokens: prompt lookup (Saxena 2023,
 /// "Prompt Lookup Decoding").
 #[derive(Debug, Default)]
-struct Lookup {
+struct PromptLookup {
     tokens: Vec<u32>,
     /// The position after the last occurrence of some tokens. The key is the tokens, padded with 0, and their
     /// number.
     places: HashMap<([u32; LONGEST], usize), usize>,
 }
 
-impl Lookup {
+impl PromptLookup {
     fn key(&self, len: usize, end: usize) -> Option<([u32; LONGEST], usize)> {
         let tokens = self.tokens.get(end.checked_sub(len)?..end)?;
         let mut key = [0; LONGEST];
@@ -83,7 +83,7 @@ impl Effort {
 /// The draft tokens of one request.
 #[derive(Debug)]
 pub(super) struct Drafter {
-    lookup: Lookup,
+    lookup: PromptLookup,
     effort: Effort,
     tokens: Vec<u32>,
 }
@@ -91,7 +91,7 @@ pub(super) struct Drafter {
 impl Drafter {
     /// A drafter of at most `most` tokens per step.
     pub(super) fn new(prompt: &[u32], most: usize) -> Self {
-        let mut lookup = Lookup::default();
+        let mut lookup = PromptLookup::default();
         prompt.iter().for_each(|token| lookup.push(*token));
         Self {
             lookup,
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     fn draft(tokens: &[u32], n: usize) -> Vec<u32> {
-        let mut lookup = Lookup::default();
+        let mut lookup = PromptLookup::default();
         tokens.iter().for_each(|token| lookup.push(*token));
         let mut out = Vec::new();
         lookup.propose(n, &mut out);

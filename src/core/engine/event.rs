@@ -1,12 +1,13 @@
 //! The events of a request: text, denoising steps, the end. Plain data.
 
+use std::ops::AddAssign;
 use std::time::Duration;
 
 use crate::model;
 use lab_base::ggml;
 use lab_sampling::{SampleError, TokenLogprob};
 
-use super::diffusion_options::Fixed;
+use super::diffusion_options::FixedToken;
 use super::recorder::LabResult;
 
 /// A token of the prompt, or a token of the completion whose bytes are in the released text.
@@ -33,10 +34,20 @@ pub enum FinishReason {
     Length,
 }
 
+impl FinishReason {
+    /// The reason under OpenAI's name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+        }
+    }
+}
+
 /// The stop sequence or stop token of the request that ended a completion. The vocabulary's own ending tokens are
 /// neither.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Stopped {
+pub enum StopMatch {
     /// A stop sequence.
     Text(String),
     /// A stop token of the request.
@@ -46,7 +57,6 @@ pub enum Stopped {
 /// The tokens and the time of a completion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Tokens of the prompt.
     pub prompt_tokens: usize,
     /// Tokens of the prompt that were in the prefix cache.
     pub cached_tokens: usize,
@@ -68,9 +78,25 @@ pub struct Usage {
     pub decode: Duration,
 }
 
+impl AddAssign for Usage {
+    /// Adds the tokens; of the times, the longer ones stay.
+    fn add_assign(&mut self, other: Self) {
+        self.prompt_tokens += other.prompt_tokens;
+        self.cached_tokens += other.cached_tokens;
+        self.completion_tokens += other.completion_tokens;
+        self.reasoning_tokens += other.reasoning_tokens;
+        self.drafted_tokens += other.drafted_tokens;
+        self.accepted_tokens += other.accepted_tokens;
+        self.passes += other.passes;
+        self.positions += other.positions;
+        self.prefill = self.prefill.max(other.prefill);
+        self.decode = self.decode.max(other.decode);
+    }
+}
+
 /// How much of the prompt of a request is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct PromptProgress {
     /// Tokens of the prompt.
     pub total: usize,
     /// Tokens of the prompt that were in the prefix cache.
@@ -87,7 +113,7 @@ pub enum Event {
     /// Tokens of the prompt with their log-probabilities, in order. The first token follows nothing and has none.
     Prompt(Vec<AnswerToken>),
     /// How much of the prompt is read, if the request asks for it: before the first step and after each step.
-    Progress(Progress),
+    Progress(PromptProgress),
     /// Final text, with its tokens.
     Text {
         /// Complete characters.
@@ -106,7 +132,7 @@ pub enum Event {
         /// Number of the step, from 0.
         step: usize,
         /// The positions that the step fixed, the most certain first.
-        fixed: Vec<Fixed>,
+        fixed: Vec<FixedToken>,
         /// Positions that are still masked.
         n_masked: usize,
     },
@@ -115,7 +141,7 @@ pub enum Event {
         /// Why it ended.
         reason: FinishReason,
         /// The stop sequence or token of the request that stopped it.
-        stopped: Option<Stopped>,
+        stopped: Option<StopMatch>,
         /// Its tokens and times.
         usage: Usage,
     },

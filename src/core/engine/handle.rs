@@ -8,18 +8,18 @@ use tokio::sync::mpsc;
 
 use crate::model::Points;
 use lab_base::grammar;
-use lab_base::grammar::{Compiled, Constraint};
+use lab_base::grammar::{CompiledConstraint, Constraint};
 use lab_base::tokenizer::Tokenizer;
-use lab_sampling::{Contrastive, Params, Sampler};
+use lab_sampling::{ContrastiveSearch, Params, Sampler};
 
 use super::adapters::Adapters;
-use super::caller::{Caller, Ticket};
-use super::capabilities::Unfit;
-use super::diffusion::ModelConfig;
+use super::capabilities::Unsupported;
+use super::diffusion::DiffusionModel;
 use super::event::Event;
-use super::lab::{Compiled as LabCompiled, LabPlan};
+use super::event_sender::{EventSender, QueuePermit};
+use super::lab::{CompiledLab, LabPlan};
 use super::limits::Limits;
-use super::pooling::{Passage, PooledModel};
+use super::pooling::{Passage, PoolingModel};
 use super::rejected::Rejected;
 use super::request::Request;
 use super::stats::{self, Stats};
@@ -37,31 +37,31 @@ pub struct Handle {
     pub(super) constraints: Arc<grammar::Compiler>,
     pub(super) limits: Limits,
     pub(super) adapters: Arc<Adapters>,
-    pub(super) kind: Kind,
-    pub(super) pooled: Result<PooledModel, &'static str>,
+    pub(super) kind: DecodingKind,
+    pub(super) pooled: Result<PoolingModel, &'static str>,
     pub(super) points: Arc<Points>,
     pub(super) stats: Arc<Stats>,
 }
 
 /// How the model of an engine decodes.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Kind {
+pub(super) enum DecodingKind {
     /// Token by token.
     Autoregressive {
         /// Width of the hidden state, if tokens of a sequence can be rolled back.
         rolls_back: Option<usize>,
         /// How the model reads prompts, if it reads them as a source.
-        source: Option<SourceOf>,
+        source: Option<SourceLimits>,
     },
     /// By text diffusion: masked tokens become fixed in any order.
-    Diffusion(ModelConfig),
+    Diffusion(DiffusionModel),
     /// The model does not decode: its results are vectors.
-    Vectors(Unfit),
+    Vectors(Unsupported),
 }
 
 /// A model that reads prompts as a source.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct SourceOf {
+pub(super) struct SourceLimits {
     /// The token that completions start with.
     pub(super) start: u32,
     /// Maximum number of tokens of a source, which is read in one pass.
@@ -99,7 +99,7 @@ impl Handle {
                 source = std::mem::replace(&mut request.prompt, vec![of.start]);
             }
             let lab = self.lab(&request, &decoding, &mut lab_bytes)?;
-            Ok(Checked {
+            Ok(CheckedRequest {
                 request,
                 source,
                 decoding,
@@ -134,7 +134,7 @@ impl Handle {
             self.check_length(&request)?;
             let decoding = Decoding::Pooling(pooled, passage.second);
             let lab = self.lab(&request, &decoding, &mut lab_bytes)?;
-            Ok(Checked {
+            Ok(CheckedRequest {
                 request,
                 source: Vec::new(),
                 decoding,
@@ -181,21 +181,21 @@ impl Handle {
 
     fn enqueue(
         &self,
-        checked: Vec<Checked>,
+        checked: Vec<CheckedRequest>,
     ) -> Result<Vec<mpsc::UnboundedReceiver<Event>>, Rejected> {
         let limit = self.limits.n_queue;
         let most = limit.max(1).saturating_add(self.limits.n_parallel);
-        let Some(ticket) = Ticket::take(&self.places, most) else {
+        let Some(ticket) = QueuePermit::take(&self.places, most) else {
             stats::count(&self.stats.n_refused, checked.len());
             return Err(Rejected::QueueFull { limit });
         };
         let submitted = checked.into_iter().map(|checked| {
             let (events, receiver) = mpsc::unbounded_channel();
-            let caller = Caller {
+            let caller = EventSender {
                 events,
                 arrived: Instant::now(),
                 stats: Arc::clone(&self.stats),
-                ticket: Arc::clone(&ticket),
+                permit: Arc::clone(&ticket),
             };
             let submitted = Submitted {
                 request: checked.request,
@@ -240,14 +240,14 @@ impl Handle {
             return Err(Rejected::Field { field, message });
         }
         match self.kind {
-            Kind::Vectors(unfit) => Err(Rejected::NoText(unfit)),
-            Kind::Diffusion(config) => {
+            DecodingKind::Vectors(unfit) => Err(Rejected::NoText(unfit)),
+            DecodingKind::Diffusion(config) => {
                 let settings = config.settings(request, &self.limits)?;
                 self.check_length(request)?;
                 let sampler = Sampler::new(&request.sampling, request.choice)?;
                 Ok(Decoding::Diffusion(sampler, settings))
             }
-            Kind::Autoregressive { rolls_back, source } => {
+            DecodingKind::Autoregressive { rolls_back, source } => {
                 let fields = [
                     ("diffusion", request.diffusion.is_some()),
                     ("diffusion_trace", request.trace),
@@ -275,7 +275,7 @@ impl Handle {
         request: &Request,
         decoding: &Decoding,
         bytes: &mut u64,
-    ) -> Result<Option<LabCompiled>, Rejected> {
+    ) -> Result<Option<CompiledLab>, Rejected> {
         let Some(plan) = &request.lab else {
             return Ok(None);
         };
@@ -328,16 +328,16 @@ impl Handle {
     }
 
     /// How the model reads prompts, if it reads them as a source.
-    fn source(&self) -> Option<SourceOf> {
+    fn source(&self) -> Option<SourceLimits> {
         match self.kind {
-            Kind::Autoregressive { source, .. } => source,
+            DecodingKind::Autoregressive { source, .. } => source,
             _ => None,
         }
     }
 
     /// Whether the model decodes by text diffusion.
     pub fn is_diffusion(&self) -> bool {
-        matches!(self.kind, Kind::Diffusion(_))
+        matches!(self.kind, DecodingKind::Diffusion(_))
     }
 
     /// Compiles a constraint for completions of this model with these parameters. Blocks the caller, usually for
@@ -349,7 +349,7 @@ impl Handle {
         &self,
         constraint: Constraint,
         sampling: &Params,
-    ) -> Result<Compiled, grammar::Error> {
+    ) -> Result<CompiledConstraint, grammar::Error> {
         let is_ban =
             |(id, bias): &(u32, f32)| *bias == f32::NEG_INFINITY && self.tokenizer.is_text(*id);
         match sampling.logit_bias.iter().any(is_ban) {
@@ -375,7 +375,7 @@ impl Handle {
 
     /// Whether the model answers with text.
     pub fn writes_text(&self) -> bool {
-        !matches!(self.kind, Kind::Vectors(_))
+        !matches!(self.kind, DecodingKind::Vectors(_))
     }
 
     /// Whether the current step has exceeded its time limit.
@@ -391,16 +391,16 @@ impl Handle {
 }
 
 /// A request that can be served, with the way to decode it.
-struct Checked {
+struct CheckedRequest {
     request: Request,
     /// See [`Submitted::source`].
     source: Vec<u32>,
     decoding: Decoding,
     scales: Vec<f32>,
-    lab: Option<LabCompiled>,
+    lab: Option<CompiledLab>,
 }
 
-impl SourceOf {
+impl SourceLimits {
     /// Refuses prompts that are too long for one pass, and fields that do not apply to a source.
     fn check(self, request: &Request) -> Result<(), Rejected> {
         let (found, limit) = (request.prompt.len(), self.n_most);
@@ -424,7 +424,7 @@ impl SourceOf {
 fn contrastive(request: &Request, rolls_back: Option<usize>) -> Result<Decoding, Rejected> {
     let states = "it needs a KV cache and a model without recurrent states";
     let n_embd = rolls_back.ok_or(Rejected::NoSearch(states))?;
-    if request.ends.min_tokens > 0 {
+    if request.stop.min_tokens > 0 {
         let message = "not possible with contrastive search".into();
         let field = "min_tokens";
         return Err(Rejected::Field { field, message });
@@ -432,6 +432,6 @@ fn contrastive(request: &Request, rolls_back: Option<usize>) -> Result<Decoding,
     if request.constraint.is_some() {
         return Err(Rejected::NoSearch("the completion is constrained"));
     }
-    let search = Contrastive::new(&request.sampling, n_embd)?;
+    let search = ContrastiveSearch::new(&request.sampling, n_embd)?;
     Ok(Decoding::Contrastive(search))
 }

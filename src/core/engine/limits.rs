@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::diffusion_options::Diffusion;
+use super::diffusion_options::DiffusionOptions;
 
 /// Limits of an engine, and the defaults of its requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -18,7 +18,7 @@ pub struct Limits {
     /// Maximum number of draft tokens per step for a request that sets none; 0 = no speculative decoding.
     pub n_drafted: usize,
     /// Options of text diffusion where a request sets none.
-    pub diffusion: Diffusion,
+    pub diffusion: DiffusionOptions,
     /// Maximum size of the captured values of one request, in bytes.
     pub lab_bytes: u64,
     /// Maximum time a request waits in the queue.

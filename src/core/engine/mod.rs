@@ -7,9 +7,8 @@
 //! states. Nothing here knows HTTP.
 
 mod adapters;
-mod answer;
+mod answer_stream;
 mod autoregressive;
-mod caller;
 mod capabilities;
 mod compute;
 mod constraint;
@@ -19,9 +18,11 @@ mod diffusion_options;
 mod draft;
 mod engine_loop;
 mod event;
+mod event_sender;
 mod handle;
 mod lab;
 mod limits;
+mod pooled_output;
 mod pooling;
 mod recorder;
 mod rejected;
@@ -29,7 +30,6 @@ mod remasking;
 mod request;
 mod scheduler;
 mod sequence;
-pub mod serving;
 mod start;
 pub mod stats;
 mod strategy;
@@ -39,18 +39,22 @@ mod tests;
 mod thinking;
 
 pub use adapters::Adapters;
-pub use capabilities::{Unfit, can_answer, can_pool, can_roll_back, ends_in_vectors};
-pub use diffusion_options::{Diffusion, Fixed};
-pub use event::{AnswerToken, Event, Failure, FinishReason, Progress, Stopped, Usage};
+pub use capabilities::{Unsupported, can_answer, can_pool, can_roll_back, ends_in_vectors};
+pub use diffusion_options::{DiffusionOptions, FixedToken};
+pub use event::{AnswerToken, Event, Failure, FinishReason, PromptProgress, StopMatch, Usage};
 pub use handle::Handle;
-pub use lab::{Among, Attribution, Capture, Edit, EditOp, LabPlan, Lens, Reduce, Vector, Where};
+pub use lab::{
+    Attribution, AttributionUnit, Capture, Edit, EditOp, EditVector, LabPlan, Lens,
+    PositionSelector, Reduction,
+};
 pub use limits::Limits;
+pub use pooled_output::PooledOutput;
 pub use pooling::Passage;
-pub use recorder::{Attributed, Captured, LabResult, LensPoint, LensRow};
+pub use recorder::{AttributionResult, CapturedPoint, LabResult, LensPoint, LensRow};
 pub use rejected::Rejected;
 pub use remasking::Remasking;
-pub use request::{Ends, Request};
-pub use start::{StartError, start};
+pub use request::{Request, StopConditions};
+pub use start::{LoadedModel, StartError, start};
 pub use thinking::Thinking;
 
 pub use lab_sampling::TokenLogprob;

@@ -12,7 +12,7 @@ use super::compute::BLOCK;
 use super::event::{Failure, FinishReason};
 use super::scheduler::Job;
 use super::sequence::Sequence;
-use super::strategy::{Ending, Row, Strategy};
+use super::strategy::{OutputRow, StepOutcome, Strategy};
 
 /// Rows of a step whose hidden states are kept with their logits, where a model has both.
 const N_ROWS: usize = 4 * BLOCK;
@@ -28,7 +28,7 @@ pub struct Passage {
 
 /// How a model pools a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct PooledModel {
+pub(super) struct PoolingModel {
     pooling: Pooling,
     /// Whether the results of the model's passes are hidden states, because no logits are computed.
     pub(super) gives_hidden: bool,
@@ -38,7 +38,7 @@ pub(super) struct PooledModel {
     n_types: u64,
 }
 
-impl PooledModel {
+impl PoolingModel {
     pub(super) fn of(model: &Model) -> Self {
         let plan = model.plan();
         let types = plan.embed.weight("types");
@@ -54,16 +54,16 @@ impl PooledModel {
 }
 
 /// The hidden states of one text.
-pub(super) struct Gathered {
-    model: PooledModel,
+pub(super) struct PoolingStrategy {
+    model: PoolingModel,
     second: Option<usize>,
     rows: Vec<f32>,
     /// Whether the current step reads the last token.
     is_last: bool,
 }
 
-impl Gathered {
-    pub(super) fn new(model: PooledModel, second: Option<usize>) -> Self {
+impl PoolingStrategy {
+    pub(super) fn new(model: PoolingModel, second: Option<usize>) -> Self {
         Self {
             model,
             second: second.filter(|_| model.n_types > 1),
@@ -86,7 +86,7 @@ impl Gathered {
     }
 }
 
-impl Strategy for Gathered {
+impl Strategy for PoolingStrategy {
     fn reuses_prefix(&self) -> bool {
         self.model.pooling == Pooling::Last && !self.model.is_whole && self.second.is_none()
     }
@@ -120,7 +120,7 @@ impl Strategy for Gathered {
     fn take(
         &mut self,
         sequence: &mut Sequence,
-        row: &Row<'_>,
+        row: &OutputRow<'_>,
         _tokenizer: &Tokenizer,
     ) -> Result<(), Failure> {
         let hidden = match self.model.gives_hidden {
@@ -142,7 +142,7 @@ impl Strategy for Gathered {
         Ok(())
     }
 
-    fn commit(&mut self, sequence: &mut Sequence, _tokenizer: &Tokenizer) -> Ending {
+    fn commit(&mut self, sequence: &mut Sequence, _tokenizer: &Tokenizer) -> StepOutcome {
         sequence.commit(self.is_last, 0);
         if self.is_last {
             sequence.answer.prefilled();

@@ -12,11 +12,11 @@ use crate::model::{
 };
 use lab_sampling::{Logprobs, SampleError, TokenLogprob};
 
-use super::lab::{Compiled, Reduce};
+use super::lab::{CompiledLab, Reduction};
 
 /// A captured value.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Captured {
+pub struct CapturedPoint {
     /// Index of its capture in the plan.
     pub of: usize,
     /// The name of the point in the plan.
@@ -26,17 +26,16 @@ pub struct Captured {
     /// Dimensions of one row in ggml order, after the reduction.
     pub shape: Vec<u64>,
     /// How the rows were reduced.
-    pub reduce: Reduce,
+    pub reduce: Reduction,
     /// Elements, row by row.
     pub elements: Vec<f32>,
-    /// With [`Reduce::TopK`], the indices of the elements in their rows.
+    /// With [`Reduction::TopK`], the indices of the elements in their rows.
     pub places: Vec<u32>,
 }
 
 /// The lens result of one token at one point.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LensRow {
-    /// The position.
     pub position: u32,
     /// The most probable next tokens.
     pub top: Vec<TokenLogprob>,
@@ -56,7 +55,6 @@ pub struct LensPoint {
 /// The parts of a token's logit at one position.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AttributedRow {
-    /// The position.
     pub position: u32,
     /// The logit, after scale and softcap.
     pub logit: f32,
@@ -68,7 +66,7 @@ pub struct AttributedRow {
 
 /// A logit, attributed to parts of the model.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Attributed {
+pub struct AttributionResult {
     /// The token of the logit.
     pub of: u32,
     /// The parts that add to the hidden state, in order.
@@ -78,7 +76,7 @@ pub struct Attributed {
 }
 
 /// The output head of a model.
-pub(super) trait Probe {
+pub(super) trait OutputHead {
     /// The error of a failed computation.
     type Error: From<SampleError>;
     /// The logits of hidden states. The second number is the width of each.
@@ -93,11 +91,11 @@ pub(super) trait Probe {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LabResult {
     /// Captured values in the order of the plan, then of the points.
-    pub captures: Vec<Captured>,
+    pub captures: Vec<CapturedPoint>,
     /// Lens results in the order of the points.
     pub lens: Vec<LensPoint>,
     /// The attributed logit, if the plan has one.
-    pub attribution: Option<Attributed>,
+    pub attribution: Option<AttributionResult>,
     /// The tokens of the sequence. All but the last one of the completion are read.
     pub tokens: Vec<u32>,
 }
@@ -116,7 +114,7 @@ impl LabResult {
 }
 
 /// A hidden state whose lens logits are not computed yet.
-struct Waiting {
+struct PendingLens {
     /// Index of the point among those of the lens.
     at: usize,
     position: u32,
@@ -125,7 +123,7 @@ struct Waiting {
 
 /// Records the results of a request's plan.
 pub(super) struct Recorder {
-    plan: Compiled,
+    plan: CompiledLab,
     points: Arc<Points>,
     /// Tokens whose rows are recorded.
     n_taken: u32,
@@ -133,26 +131,26 @@ pub(super) struct Recorder {
     /// Numbers of elements of the rows that each capture has recorded.
     row_lens: Vec<Vec<usize>>,
     /// Hidden states whose lens logits are not computed yet.
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<PendingLens>,
     /// The attributed logit, and the contributions of its heads, once they are known.
     direct: Option<(DirectLogit, Vec<DirectHeads>)>,
 }
 
 impl Recorder {
-    pub(super) fn new(plan: Compiled, points: Arc<Points>) -> Self {
+    pub(super) fn new(plan: CompiledLab, points: Arc<Points>) -> Self {
         let captures = plan
             .captures
             .iter()
-            .map(|(of, name, capture, reduce)| Captured {
+            .map(|(of, name, capture, reduce)| CapturedPoint {
                 of: *of,
                 point: name.clone(),
                 positions: Vec::new(),
                 shape: match reduce {
-                    Reduce::None | Reduce::Mean | Reduce::Max => {
+                    Reduction::None | Reduction::Mean | Reduction::Max => {
                         points.all[capture.point].shape.clone()
                     }
-                    Reduce::Norm => Vec::new(),
-                    Reduce::TopK(k) => vec![(*k as u64).min(points.all[capture.point].width())],
+                    Reduction::Norm => Vec::new(),
+                    Reduction::TopK(k) => vec![(*k as u64).min(points.all[capture.point].width())],
                 },
                 reduce: *reduce,
                 elements: Vec::new(),
@@ -195,7 +193,7 @@ impl Recorder {
         let of_head = |capture: &&LabCapture| self.point(capture).path.starts_with("head.");
         let captures = self.plan.lab.captures().iter().filter(of_head);
         for capture in captures {
-            let places = batch.places[from..].iter();
+            let places = batch.positions[from..].iter();
             for ((_, position), wanted) in places.zip(&mut batch.outputs[from..]) {
                 *wanted |= capture.positions.contains(*position);
             }
@@ -222,10 +220,7 @@ impl Recorder {
 
     /// Records the rows of tokens before position `n`; at each point their positions ascend. `head` computes the
     /// logits of the attribution. The hidden states of the lens wait for [`Self::run_lens`].
-    ///
-    /// # Errors
-    /// The logits are not numbers, are all excluded, or cannot be computed.
-    pub(super) fn take<'a, P: Probe>(
+    pub(super) fn take<'a, P: OutputHead>(
         &mut self,
         rows: impl Iterator<Item = &'a CapturedRow>,
         n: u32,
@@ -246,7 +241,7 @@ impl Recorder {
         }
         for (at, (_, capture, _)) in self.plan.lens.iter().enumerate() {
             let own = of(capture).filter(|row| capture.positions.contains(row.position));
-            self.waiting.extend(own.map(|row| Waiting {
+            self.waiting.extend(own.map(|row| PendingLens {
                 at,
                 position: row.position,
                 row: row.row.clone(),
@@ -264,10 +259,7 @@ impl Recorder {
 
     /// Runs the lens on at most the first `most` waiting hidden states, all in one product. Returns how many it
     /// read.
-    ///
-    /// # Errors
-    /// The logits are not numbers, are all excluded, or cannot be computed.
-    pub(super) fn run_lens<P: Probe>(
+    pub(super) fn run_lens<P: OutputHead>(
         &mut self,
         most: usize,
         head: &mut P,
@@ -278,7 +270,7 @@ impl Recorder {
         if n == 0 {
             return Ok(0);
         }
-        let rows: Vec<Waiting> = self.waiting.drain(..n).collect();
+        let rows: Vec<PendingLens> = self.waiting.drain(..n).collect();
         let mut hidden = Vec::with_capacity(n * width);
         for waiting in &rows {
             let layer = self.plan.lens[waiting.at].2;
@@ -307,7 +299,7 @@ impl Recorder {
     }
 
     /// Attributes the logit to its parts at the positions of new tokens.
-    fn attribute<'a, P: Probe>(
+    fn attribute<'a, P: OutputHead>(
         &mut self,
         new: impl Iterator<Item = &'a CapturedRow>,
         head: &mut P,
@@ -342,11 +334,14 @@ impl Recorder {
         let Some((direct, of_heads)) = &self.direct else {
             return Ok(());
         };
-        let out = self.result.attribution.get_or_insert_with(|| Attributed {
-            of: asked.of,
-            parts: asked.parts.clone(),
-            rows: Vec::new(),
-        });
+        let out = self
+            .result
+            .attribution
+            .get_or_insert_with(|| AttributionResult {
+                of: asked.of,
+                parts: asked.parts.clone(),
+                rows: Vec::new(),
+            });
         let logits = logits.chunks_exact(width.max(1));
         for ((position, rows), logits) in by_position.into_iter().zip(logits) {
             let row = |capture: &LabCapture| rows.get(&capture.point).copied().unwrap_or_default();
@@ -394,7 +389,7 @@ impl Recorder {
                 *n_kv = most as u64;
                 captured.elements = padded(&captured.elements, &lens, heads, most);
             }
-            if captured.reduce == Reduce::Mean && n > 0 {
+            if captured.reduce == Reduction::Mean && n > 0 {
                 captured.elements.iter_mut().for_each(|e| *e /= n as f32);
             }
         }
@@ -425,27 +420,27 @@ fn product(row: &[f32], direction: &[f64]) -> f64 {
 }
 
 /// Adds a row to the reduced rows.
-fn add(out: &mut Captured, reduce: Reduce, row: &[f32]) {
+fn add(out: &mut CapturedPoint, reduce: Reduction, row: &[f32]) {
     match reduce {
-        Reduce::None => out.elements.extend(row),
-        Reduce::Norm => {
+        Reduction::None => out.elements.extend(row),
+        Reduction::Norm => {
             let squares = row.iter().map(|e| f64::from(*e).powi(2));
             out.elements.push(squares.sum::<f64>().sqrt() as f32);
         }
-        Reduce::Mean | Reduce::Max if out.elements.is_empty() => out.elements.extend(row),
-        Reduce::Mean => {
+        Reduction::Mean | Reduction::Max if out.elements.is_empty() => out.elements.extend(row),
+        Reduction::Mean => {
             let pairs = out.elements.iter_mut().zip(row);
             pairs.for_each(|(sum, e)| *sum += e);
         }
-        Reduce::Max => {
+        Reduction::Max => {
             let pairs = out.elements.iter_mut().zip(row);
             pairs.for_each(|(most, e)| *most = most.max(*e));
         }
-        Reduce::TopK(k) => out.push_top(k, row),
+        Reduction::TopK(k) => out.push_top(k, row),
     }
 }
 
-impl Captured {
+impl CapturedPoint {
     /// The same value without elements.
     pub fn like(other: &Self) -> Self {
         Self {

@@ -2,12 +2,11 @@
 
 use lab_sampling::ParamError;
 
-use super::capabilities::Unfit;
+use super::capabilities::Unsupported;
 
 /// Why a request is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Rejected {
-    /// The prompt is empty.
     #[error("the prompt has no tokens")]
     EmptyPrompt,
     /// The prompt leaves no position for a completion.
@@ -35,7 +34,6 @@ pub enum Rejected {
     Lists {
         /// Maximum number of entries that the request asks for.
         found: u64,
-        /// The limit.
         limit: u64,
     },
     /// Contrastive search cannot be run.
@@ -54,7 +52,7 @@ pub enum Rejected {
     NotPooled(&'static str),
     /// The model does not write text.
     #[error("{0}; ask for vectors at `/v1/embeddings`, or for scores at `/v1/rerank`")]
-    NoText(Unfit),
+    NoText(Unsupported),
     /// The engine has ended.
     #[error("the engine has ended")]
     Ended,

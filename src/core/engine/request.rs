@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lab_base::grammar::Compiled;
+use lab_base::grammar::CompiledConstraint;
 use lab_sampling::Params;
 
-use super::diffusion_options::Diffusion;
+use super::diffusion_options::DiffusionOptions;
 use super::lab::LabPlan;
 use super::thinking::Thinking;
 
@@ -25,7 +25,7 @@ pub struct Request {
     /// Stop sequences, which end the completion and are not part of it.
     pub stops: Vec<Vec<u8>>,
     /// Further conditions that end the completion.
-    pub ends: Ends,
+    pub stop: StopConditions,
     /// Length of the list of most probable tokens, if log-probabilities are wanted.
     pub top_logprobs: Option<usize>,
     /// Whether log-probabilities are those after all stages of sampling, from which tokens are drawn; otherwise
@@ -42,7 +42,7 @@ pub struct Request {
     /// Whether the prompt may be read from the prefix cache. The completion does not depend on it.
     pub cache_prompt: bool,
     /// The grammar of the completion, compiled by [`Handle::compile`](super::Handle::compile).
-    pub constraint: Option<Compiled>,
+    pub constraint: Option<CompiledConstraint>,
     /// The limit on reasoning.
     pub thinking: Option<Thinking>,
     /// Adapters and their scales, the others being off; none: the engine's scales.
@@ -50,7 +50,7 @@ pub struct Request {
     /// What is captured and edited in its passes.
     pub lab: Option<Arc<LabPlan>>,
     /// Options of text diffusion, only for models that decode by it.
-    pub diffusion: Option<Diffusion>,
+    pub diffusion: Option<DiffusionOptions>,
     /// Whether every denoising step is reported; only for models that decode by text diffusion.
     pub trace: bool,
 }
@@ -64,7 +64,7 @@ impl Request {
             sampling: Params::default(),
             choice: 0,
             stops: Vec::new(),
-            ends: Ends::default(),
+            stop: StopConditions::default(),
             cache_prompt: true,
             top_logprobs: None,
             post_sampling: false,
@@ -83,7 +83,7 @@ impl Request {
 
 /// Conditions other than stop sequences that end a completion.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ends {
+pub struct StopConditions {
     /// Number of tokens before a token or a stop sequence may end the completion.
     pub min_tokens: usize,
     /// Tokens that end the completion in addition to those of the vocabulary. The completion does not contain them.

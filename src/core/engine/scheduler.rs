@@ -43,7 +43,6 @@ pub(super) struct Budget {
     pub(super) n_blocks: Option<usize>,
 }
 
-/// The plan of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum StepPlan {
     /// Number of tokens of each job, draft tokens included.

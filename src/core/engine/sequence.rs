@@ -2,10 +2,10 @@
 //!
 //! The state that all strategies share. The state of each strategy is in its own file.
 
-use crate::model::{Resumed, SequenceId};
+use crate::model::{CachedPrefix, SequenceId};
 use lab_base::tokenizer::Tokenizer;
 
-use super::answer::{Answer, Entry};
+use super::answer_stream::{AnswerStream, TokenEntry};
 use super::compute::{BLOCK, Compute};
 use super::event::{Event, Failure, FinishReason};
 use super::recorder::Recorder;
@@ -47,7 +47,7 @@ pub(super) struct Sequence {
     /// The captures and edits of the request, and the values captured so far.
     pub(super) recorder: Option<Recorder>,
     /// The report of the request.
-    pub(super) answer: Answer,
+    pub(super) answer: AnswerStream,
 }
 
 impl Sequence {
@@ -58,7 +58,7 @@ impl Sequence {
         n_parts: usize,
         scales: Vec<f32>,
         recorder: Option<Recorder>,
-        answer: Answer,
+        answer: AnswerStream,
     ) -> Self {
         Self {
             id: SequenceId::MAX,
@@ -107,7 +107,7 @@ impl Sequence {
     }
 
     /// Makes the sequence active, with the cached prefix that was found.
-    pub(super) fn start(&mut self, id: SequenceId, known: &Resumed, cuts: Vec<usize>) {
+    pub(super) fn start(&mut self, id: SequenceId, known: &CachedPrefix, cuts: Vec<usize>) {
         self.id = id;
         self.is_prefill = true;
         self.n_cached = known.n_cached;
@@ -233,7 +233,7 @@ impl Sequence {
     }
 
     /// Adds a chosen token and reports it. A token that ends the completion is not part of its text.
-    pub(super) fn push(&mut self, token: u32, entry: Entry, tokenizer: &Tokenizer) {
+    pub(super) fn push(&mut self, token: u32, entry: TokenEntry, tokenizer: &Tokenizer) {
         self.tokens.push(token);
         if self.answer.ends_at(token, tokenizer) {
             self.n_reported += 1;
@@ -246,7 +246,7 @@ impl Sequence {
 
     /// Puts the first unreported token through the text gate. The text, or the time of the request, may end the
     /// completion there.
-    pub(super) fn report(&mut self, entry: Entry, tokenizer: &Tokenizer) {
+    pub(super) fn report(&mut self, entry: TokenEntry, tokenizer: &Tokenizer) {
         let token = self.tokens[self.n_reported];
         self.n_reported += 1;
         let ending = self.answer.push(token, entry, tokenizer);

@@ -5,18 +5,42 @@ use std::thread::JoinHandle;
 
 use tokio::sync::mpsc;
 
-use crate::model::Model;
+use crate::model::{DeviceUse, Model};
+use lab_base::ggml::rpc::Worker;
 use lab_base::grammar;
 use lab_base::tokenizer::Tokenizer;
+use lab_base::weights::FileBytes;
 
 use super::adapters::Adapters;
-use super::capabilities::{Unfit, can_answer, can_pool, can_roll_back, ends_in_vectors, mask_of};
-use super::diffusion::ModelConfig;
+use super::capabilities::{
+    Unsupported, can_answer, can_pool, can_roll_back, ends_in_vectors, mask_of,
+};
+use super::diffusion::DiffusionModel;
 use super::engine_loop::EngineLoop;
-use super::handle::{Handle, Kind, SourceOf};
+use super::handle::{DecodingKind, Handle, SourceLimits};
 use super::limits::Limits;
-use super::pooling::PooledModel;
+use super::pooling::PoolingModel;
 use super::stats::Stats;
+
+/// What the engine thread tells of the model that it has loaded.
+#[derive(Clone)]
+pub struct LoadedModel {
+    pub memory: Vec<DeviceUse>,
+    /// The files whose bytes are used as weights.
+    pub files: Vec<FileBytes>,
+    /// The workers on other machines that compute parts of the model.
+    pub workers: Vec<Arc<Worker>>,
+}
+
+impl LoadedModel {
+    fn of(model: &Model) -> Self {
+        Self {
+            memory: model.memory().devices,
+            files: model.files().to_vec(),
+            workers: model.workers().to_vec(),
+        }
+    }
+}
 
 /// Starts the engine thread. `load` creates the model there, because models cannot change threads.
 ///
@@ -26,7 +50,7 @@ pub fn start<E: Send + 'static>(
     tokenizer: Arc<Tokenizer>,
     limits: Limits,
     load: impl FnOnce() -> Result<Model, E> + Send + 'static,
-) -> Result<(Handle, JoinHandle<()>), StartError<E>> {
+) -> Result<(Handle, JoinHandle<()>, LoadedModel), StartError<E>> {
     let (queue, requests) = mpsc::unbounded_channel();
     let (ready, loaded) = std::sync::mpsc::sync_channel(1);
     let for_thread = Arc::clone(&tokenizer);
@@ -38,13 +62,14 @@ pub fn start<E: Send + 'static>(
             Ok(model) => {
                 let kind = kind_of(&model, &for_thread);
                 let plan = model.plan();
-                let pooled = can_pool(plan).map(|()| PooledModel::of(&model));
+                let pooled = can_pool(plan).map(|()| PoolingModel::of(&model));
                 let adapters = Arc::new(Adapters::new(model.adapters()));
                 let points = Arc::clone(model.points());
                 let points_of_loop = Arc::clone(&points);
+                let loaded = LoadedModel::of(&model);
                 let made = kind
                     .map_err(StartError::Unfit)
-                    .map(|kind| (kind, pooled, adapters, points));
+                    .map(|kind| (kind, pooled, adapters, points, loaded));
                 // If the receiver is gone, the engine is not needed.
                 if ready.send(made).is_err() {
                     return;
@@ -61,7 +86,7 @@ pub fn start<E: Send + 'static>(
         })
         .map_err(StartError::Thread)?;
     match loaded.recv() {
-        Ok(Ok((kind, pooled, adapters, points))) => Ok((
+        Ok(Ok((kind, pooled, adapters, points, loaded_model))) => Ok((
             Handle {
                 queue,
                 places: Arc::default(),
@@ -75,6 +100,7 @@ pub fn start<E: Send + 'static>(
                 stats,
             },
             thread,
+            loaded_model,
         )),
         Ok(Err(error)) => Err(error),
         Err(_) => Err(StartError::Ended),
@@ -82,25 +108,27 @@ pub fn start<E: Send + 'static>(
 }
 
 /// How a model decodes.
-fn kind_of(model: &Model, tokenizer: &Tokenizer) -> Result<Kind, Unfit> {
+fn kind_of(model: &Model, tokenizer: &Tokenizer) -> Result<DecodingKind, Unsupported> {
     let (plan, options) = (model.plan(), model.options());
     if ends_in_vectors(plan) || options.embeddings {
         let n_embd = plan.n_embd;
-        return Ok(Kind::Vectors(Unfit::Vectors { n_embd }));
+        return Ok(DecodingKind::Vectors(Unsupported::Vectors { n_embd }));
     }
     can_answer(plan, tokenizer)?;
     if plan.diffusion.is_some() {
         let mask = mask_of(plan, tokenizer)?;
-        let config = ModelConfig::of(plan, mask, options.n_batch, options.n_ctx > 0);
-        return config.map(Kind::Diffusion).ok_or(Unfit::NoMask);
+        let config = DiffusionModel::of(plan, mask, options.n_batch, options.n_ctx > 0);
+        return config
+            .map(DecodingKind::Diffusion)
+            .ok_or(Unsupported::NoMask);
     }
     let can = can_roll_back(plan, options).is_ok();
     let rolls_back = can.then_some(plan.n_embd as usize);
-    let source = plan.source.as_ref().map(|source| SourceOf {
+    let source = plan.source.as_ref().map(|source| SourceLimits {
         start: source.start,
         n_most: options.n_batch,
     });
-    Ok(Kind::Autoregressive { rolls_back, source })
+    Ok(DecodingKind::Autoregressive { rolls_back, source })
 }
 
 /// Why an engine did not start.
@@ -111,7 +139,7 @@ pub enum StartError<E> {
     Load(E),
     /// The model does not answer with text.
     #[error(transparent)]
-    Unfit(#[from] Unfit),
+    Unfit(#[from] Unsupported),
     /// The thread could not be started.
     #[error("could not start the engine's thread: {0}")]
     Thread(std::io::Error),

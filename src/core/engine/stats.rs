@@ -62,7 +62,6 @@ impl Histogram {
     }
 }
 
-/// An active sequence.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ActiveSequence {
     /// Tokens of the prompt.
@@ -77,7 +76,7 @@ pub struct ActiveSequence {
 
 /// The current state of an engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Now {
+pub struct EngineLoad {
     /// Number of waiting requests.
     pub n_waiting: usize,
     /// Active requests.
@@ -96,7 +95,7 @@ macro_rules! counters {
             pub first_token: Histogram,
             /// Time between two tokens of a completion.
             pub between_tokens: Histogram,
-            now: Mutex<Now>,
+            now: Mutex<EngineLoad>,
             /// When the current step began; none between steps.
             step: Mutex<Option<Instant>>,
         }
@@ -126,11 +125,9 @@ counters! {
     n_cancelled,
     /// Requests that were refused because too many waited.
     n_refused,
-    /// Tokens of prompts.
     prompt_tokens,
     /// Tokens of prompts that were in the prefix cache.
     cached_tokens,
-    /// Tokens of completions.
     completion_tokens,
     /// Draft tokens that were read.
     drafted_tokens,
@@ -145,11 +142,11 @@ pub(super) fn count(counter: &AtomicU64, n: usize) {
 
 impl Stats {
     /// The state of the engine after its last step.
-    pub fn now(&self) -> Now {
+    pub fn now(&self) -> EngineLoad {
         lock(&self.now).clone()
     }
 
-    pub(super) fn set_now(&self, now: Now) {
+    pub(super) fn set_now(&self, now: EngineLoad) {
         *lock(&self.now) = now;
     }
 

@@ -1,7 +1,7 @@
 //! How the tokens of one request are found. The engine loop runs requests and knows no strategy. A strategy reads
 //! one [`Sequence`] and its rows, and knows neither the model nor other requests.
 
-use std::any::Any;
+use std::ops::Range;
 
 use crate::model::Batch;
 use lab_base::tokenizer::Tokenizer;
@@ -11,11 +11,11 @@ use super::scheduler::Job;
 use super::sequence::Sequence;
 
 /// How a completion ends in a step, if it does.
-pub(super) type Ending = Result<Option<FinishReason>, Failure>;
+pub(super) type StepOutcome = Result<Option<FinishReason>, Failure>;
 
 /// The results of a pass for one token.
 #[derive(Clone, Copy)]
-pub(super) struct Row<'l> {
+pub(super) struct OutputRow<'l> {
     /// The index of the token's sequence among those of the request.
     pub(super) part: usize,
     /// Position of the token.
@@ -26,31 +26,45 @@ pub(super) struct Row<'l> {
     pub(super) hidden: &'l [f32],
 }
 
+/// All that the rows of a pass over an unfinished text depend on.
+#[derive(PartialEq)]
+pub(super) struct SharedInput<'s> {
+    pub(super) tokens: &'s [u32],
+    pub(super) n_prompt: usize,
+    /// Scales of the adapters.
+    pub(super) scales: &'s [f32],
+    /// The positions that the pass fills.
+    pub(super) block: &'s Range<usize>,
+    /// For each position whether its token is fixed.
+    pub(super) is_fixed: &'s [bool],
+    pub(super) cfg_scale: Option<f64>,
+}
+
 /// A way of decoding one request. A step calls these methods in this order.
-pub(super) trait Strategy: Any {
+pub(super) trait Strategy {
     /// Whether the prompt may come from the prefix cache.
     fn reuses_prefix(&self) -> bool {
         false
     }
 
     /// Chooses the tokens of the next step beyond the pending ones: forced and draft tokens.
-    fn prepare(&mut self, _sequence: &mut Sequence, _tokenizer: &Tokenizer) -> Ending {
+    fn prepare(&mut self, _sequence: &mut Sequence, _tokenizer: &Tokenizer) -> StepOutcome {
         Ok(None)
     }
 
     /// The request as a job of the scheduler.
     fn job(&self, sequence: &Sequence) -> Job;
 
-    /// Whether the pass of the other request gives the rows of this one too.
-    fn is_duplicate(&self, _sequence: &Sequence, _other: (&Sequence, &dyn Strategy)) -> bool {
-        false
+    /// All that the rows of the next pass depend on, if requests with the same input may share them.
+    fn shared_input<'s>(&'s self, _sequence: &'s Sequence) -> Option<SharedInput<'s>> {
+        None
     }
 
     /// Adds the next `n` tokens to a pass.
     fn read(&mut self, sequence: &mut Sequence, n: usize, batch: &mut Batch);
 
     /// The logits to choose from, made of a row; none while they need further rows.
-    fn logits<'l>(&self, row: &Row<'l>, _buffer: &'l mut Vec<f32>) -> Option<&'l [f32]> {
+    fn logits<'l>(&self, row: &OutputRow<'l>, _buffer: &'l mut Vec<f32>) -> Option<&'l [f32]> {
         Some(row.logits)
     }
 
@@ -58,13 +72,13 @@ pub(super) trait Strategy: Any {
     fn take(
         &mut self,
         sequence: &mut Sequence,
-        row: &Row<'_>,
+        row: &OutputRow<'_>,
         tokenizer: &Tokenizer,
     ) -> Result<(), Failure>;
 
     /// Commits the results of a step, after all its rows. Sets in the sequence how many of the cached tokens stay
     /// valid.
-    fn commit(&mut self, sequence: &mut Sequence, tokenizer: &Tokenizer) -> Ending;
+    fn commit(&mut self, sequence: &mut Sequence, tokenizer: &Tokenizer) -> StepOutcome;
 
     /// The hidden states to pool, once all are there.
     fn gathered(&self) -> Option<&[f32]> {

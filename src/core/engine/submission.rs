@@ -1,11 +1,11 @@
 //! A checked request on its way from a [`Handle`](super::Handle) to the engine thread.
 
-use lab_sampling::{Contrastive, Sampler};
+use lab_sampling::{ContrastiveSearch, Sampler};
 
-use super::caller::Caller;
-use super::diffusion::Settings;
-use super::lab::Compiled;
-use super::pooling::PooledModel;
+use super::diffusion::DiffusionSettings;
+use super::event_sender::EventSender;
+use super::lab::CompiledLab;
+use super::pooling::PoolingModel;
 use super::request::Request;
 
 /// A checked request with the way to decode it.
@@ -17,8 +17,8 @@ pub(super) struct Submitted {
     /// Scale of each adapter.
     pub(super) scales: Vec<f32>,
     /// What the request captures and edits.
-    pub(super) lab: Option<Compiled>,
-    pub(super) caller: Caller,
+    pub(super) lab: Option<CompiledLab>,
+    pub(super) caller: EventSender,
 }
 
 /// How a request is decoded.
@@ -26,9 +26,9 @@ pub(super) enum Decoding {
     /// Token by token, with draft tokens or a constraint where the request has them.
     Autoregressive(Sampler),
     /// Token by token; all candidates for a token are read before one is chosen.
-    Contrastive(Contrastive),
+    Contrastive(ContrastiveSearch),
     /// Text diffusion, in denoising steps.
-    Diffusion(Sampler, Settings),
+    Diffusion(Sampler, DiffusionSettings),
     /// Nothing is decoded: the hidden states are pooled. The number is the start of the second text of a pair.
-    Pooling(PooledModel, Option<usize>),
+    Pooling(PoolingModel, Option<usize>),
 }

@@ -11,8 +11,8 @@ use crate::arch;
 use lab_base::weights::safetensors::Checkpoint;
 
 /// A map and the data to which it is applied.
-pub(super) struct Chosen<'m> {
-    pub(super) source: &'m arch::Source,
+pub(super) struct ChosenMap<'m> {
+    pub(super) source: &'m arch::SourceFile,
     pub(super) map: definition::Map,
     /// The place of the text model to which the map applies, if the model contains one.
     pub(super) text: Option<definition::TextModel>,
@@ -32,12 +32,12 @@ pub fn map_of(folder: &Path, maps: &Maps) -> Result<String, Error> {
 }
 
 /// The map for a folder with this configuration. Tensors may be added to `checkpoint`.
-pub(super) fn choose<'m>(
+pub(super) fn choose_map<'m>(
     folder: &Path,
     maps: &'m Maps,
     json: &mut Json,
     checkpoint: impl FnOnce(&mut Json) -> Result<Checkpoint, Error>,
-) -> Result<Chosen<'m>, Error> {
+) -> Result<ChosenMap<'m>, Error> {
     let path = folder.join(CONFIG);
     let (source, map) = maps.of(&path, json)?;
     let mut checkpoint = checkpoint(json)?;
@@ -49,7 +49,7 @@ pub(super) fn choose<'m>(
             (source, inner, Some(text.clone()))
         }
     };
-    Ok(Chosen {
+    Ok(ChosenMap {
         source,
         map,
         text,

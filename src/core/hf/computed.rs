@@ -4,7 +4,7 @@
 use crate::arch::expr::{Expr, Scope, Value};
 use lab_base::weights::LazyTensor;
 
-use super::config::At;
+use super::config::ConfigScope;
 use super::recipe::INDEX;
 
 /// The index of an element along the fastest axis of a matrix.
@@ -13,7 +13,7 @@ const COLUMN: &str = "j";
 const MAX_ELEMENTS: u64 = 1 << 24;
 
 #[derive(Clone, Debug)]
-pub(super) struct Computed {
+pub(super) struct ComputedTensor {
     each: Expr,
     /// Rows and elements of a row; a vector has one row.
     n_rows: u64,
@@ -21,13 +21,9 @@ pub(super) struct Computed {
     is_matrix: bool,
 }
 
-impl Computed {
+impl ComputedTensor {
     /// A tensor of this shape, slowest axis first.
-    ///
-    /// # Errors
-    /// The shape is neither that of a vector nor that of a matrix, it is too large, or the expression has names without a
-    /// value.
-    pub(super) fn new(shape: &[u64], each: &Expr, at: &At<'_>) -> Result<Self, String> {
+    pub(super) fn new(shape: &[u64], each: &Expr, at: &ConfigScope<'_>) -> Result<Self, String> {
         let (n_rows, row_len) = match *shape {
             [n] => (1, n),
             [n_rows, row_len] => (n_rows, row_len),
@@ -62,11 +58,11 @@ impl Computed {
 
     fn element(&self, row: u64, column: u64) -> Result<f32, String> {
         let place = match self.is_matrix {
-            true => Place {
+            true => ElementIndices {
                 i: row,
                 j: Some(column),
             },
-            false => Place { i: column, j: None },
+            false => ElementIndices { i: column, j: None },
         };
         match self.each.evaluate(&place)? {
             Value::Float(v) => Ok(v as f32),
@@ -76,7 +72,7 @@ impl Computed {
     }
 }
 
-impl LazyTensor for Computed {
+impl LazyTensor for ComputedTensor {
     fn rows(&self, first: u64, out: &mut [u8]) -> Result<(), String> {
         let row_bytes = 4 * self.row_len as usize;
         if row_bytes == 0 {
@@ -94,13 +90,12 @@ impl LazyTensor for Computed {
     }
 }
 
-/// The indices of an element.
-struct Place {
+struct ElementIndices {
     i: u64,
     j: Option<u64>,
 }
 
-impl Scope for Place {
+impl Scope for ElementIndices {
     fn name(&self, name: &str, _: bool) -> Result<Value, String> {
         let index = match name {
             INDEX => Some(self.i),
@@ -109,17 +104,5 @@ impl Scope for Place {
         };
         let index = index.ok_or_else(|| format!("an element has no `{name}`"))?;
         Ok(Value::Int(index as i64))
-    }
-
-    fn has(&self, _: &str) -> Result<bool, String> {
-        Err("an element knows no tensors".into())
-    }
-
-    fn dim(&self, _: &str, _: i64) -> Result<i64, String> {
-        Err("an element knows no tensors".into())
-    }
-
-    fn count(&self, _: &str) -> Result<i64, String> {
-        Err("an element knows no arrays".into())
     }
 }

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use crate::arch::expr::Expr;
-use crate::arch::{Source, Span, Spanned};
+use crate::arch::{SourceFile, Span, Spanned};
 
-use super::config::Expressions;
 use super::rearrange::Pattern;
+
+/// Expressions by name.
+pub(super) type Expressions = BTreeMap<String, Expr>;
 
 /// A map from one kind of folder to one architecture.
 #[derive(Clone, Debug, Default)]
@@ -22,7 +24,7 @@ pub(super) struct Map {
     /// The name of the map that it extends.
     pub(super) extends: Option<Spanned<String>>,
     /// The map that it extends, and its text.
-    pub(super) base: Option<Box<(Source, Self)>>,
+    pub(super) base: Option<Box<(SourceFile, Self)>>,
     /// Endings of classes, each with the endings of the classes whose maps also serve them.
     pub(super) endings: BTreeMap<String, Vec<String>>,
     /// Prefixes of all stored names; the first one that the folder has is used.
@@ -36,7 +38,7 @@ pub(super) struct Map {
     /// Prefixes of stored names that only some versions of a folder have.
     pub(super) prefixes: Vec<String>,
     /// Values of keys that a configuration may omit. A key that is not read has no effect if it has this value.
-    pub(super) defaults: BTreeMap<String, Fallback>,
+    pub(super) defaults: BTreeMap<String, DefaultValue>,
     /// The meaning of keys that maps do not read, for messages.
     pub(super) meanings: BTreeMap<String, String>,
     /// Warnings about parts that are not computed, each with its condition.
@@ -46,11 +48,10 @@ pub(super) struct Map {
     /// Conditions on the configuration.
     pub(super) rules: Vec<Requirement>,
     /// Parameters of the architecture.
-    pub(super) params: Vec<Target>,
+    pub(super) params: Vec<ParamRule>,
     /// Metadata that only other engines read.
-    pub(super) metadata: Vec<Target>,
-    /// Groups of tensors.
-    pub(super) groups: Vec<Group>,
+    pub(super) metadata: Vec<ParamRule>,
+    pub(super) groups: Vec<TensorGroup>,
     /// Stored tensors that are ignored (`*` stands for any characters).
     pub(super) ignored_tensors: Vec<Spanned<String>>,
     /// Parts of a model that are not needed for text, with the tensors of each (`*` stands for any characters).
@@ -68,14 +69,14 @@ impl Map {
     }
 
     /// The texts of the maps that it extends, the nearest first.
-    pub(super) fn base_sources(&self) -> impl Iterator<Item = &Source> {
+    pub(super) fn base_sources(&self) -> impl Iterator<Item = &SourceFile> {
         let bases = self.chain().filter_map(|map| map.base.as_ref());
         bases.map(|base| &base.0)
     }
 
     /// The map with what it inherits: of the map that it extends, or of the part that all maps share. Its own entries take
     /// precedence. Rules, parameters and tensors are not copied: they stay in the [chain](Self::chain), each at its place.
-    pub(super) fn completed(mut self, base: Option<(Source, Self)>, common: &Self) -> Self {
+    pub(super) fn completed(mut self, base: Option<(SourceFile, Self)>, common: &Self) -> Self {
         // What all maps share is in the base already.
         let from = base.as_ref().map_or(common, |(_, base)| base);
         if self.arch.is_none() && self.text.is_none() {
@@ -138,7 +139,7 @@ pub(super) struct TextModel {
 
 /// The value of a key that a configuration omits.
 #[derive(Clone, Debug)]
-pub(super) struct Fallback {
+pub(super) struct DefaultValue {
     /// The value if the key is absent.
     pub(super) absent: Option<Expr>,
     /// The value if the key is `null`.
@@ -154,9 +155,9 @@ pub(super) struct Requirement {
 
 /// A parameter or a key, and its value.
 #[derive(Clone, Debug)]
-pub(super) struct Target {
+pub(super) struct ParamRule {
     pub(super) name: Spanned<String>,
-    pub(super) value: Given,
+    pub(super) value: ParamValue,
     /// The condition under which it is set.
     pub(super) when: Option<Expr>,
     /// Whether the value is a list with one value for each layer.
@@ -167,7 +168,7 @@ pub(super) struct Target {
 
 /// The value of a parameter.
 #[derive(Clone, Debug)]
-pub(super) enum Given {
+pub(super) enum ParamValue {
     One(Expr),
     List(Vec<Expr>),
     /// The numbers of a stored tensor.
@@ -176,7 +177,7 @@ pub(super) enum Given {
 
 /// Tensors that exist once, or once for each layer.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Group {
+pub(super) struct TensorGroup {
     /// Number of layers, and the first layer; none: the tensors exist once.
     pub(super) layers: Option<(Expr, Option<Expr>)>,
     /// Prefix in the architecture.
@@ -194,7 +195,7 @@ pub(super) struct TensorRule {
     pub(super) when: Option<Expr>,
     /// The tensor of the architecture that is used if `when` is false.
     pub(super) otherwise: Option<String>,
-    pub(super) made: Made,
+    pub(super) made: TensorOrigin,
     /// The function of each element `x`, or of the index `i` if the tensor is computed.
     pub(super) each: Option<Expr>,
     /// Whether each row is divided by its Euclidean length.
@@ -202,7 +203,7 @@ pub(super) struct TensorRule {
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Made {
+pub(super) enum TensorOrigin {
     /// From stored tensors.
     Of(Composition),
     /// From an expression: the sizes of the axes, slowest first.
@@ -238,12 +239,12 @@ pub(super) struct Repeat {
 #[derive(Clone, Debug)]
 pub(super) struct PartRule {
     pub(super) from: Spanned<String>,
-    pub(super) taken: Taken,
+    pub(super) taken: ElementSlice,
 }
 
 /// The selection and order of a stored tensor's elements; the steps apply in this order.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Taken {
+pub(super) struct ElementSlice {
     /// A range of the slowest axis, before the rearrangement.
     pub(super) rows: Option<(Expr, Expr)>,
     pub(super) rearrange: Option<Spanned<Pattern>>,
@@ -257,7 +258,7 @@ pub(super) struct Taken {
     pub(super) slice: Option<(Expr, Expr)>,
 }
 
-impl Taken {
+impl ElementSlice {
     /// The first key that is set.
     pub(super) fn word(&self) -> Option<&'static str> {
         let words = [

@@ -34,7 +34,6 @@ pub enum Error {
     /// The map does not fit the folder, or has problems itself.
     #[error("{}: {}", folder.display(), joined(problems))]
     Map {
-        /// The folder.
         folder: PathBuf,
         /// All problems, by file.
         problems: Vec<Diagnostics>,
@@ -45,7 +44,6 @@ pub enum Error {
     /// The folder has tensors or keys that the map does not mention.
     #[error("{}: {}", folder.display(), unmapped(map, tensors, keys))]
     Unmapped {
-        /// The folder.
         folder: PathBuf,
         /// The file of the map.
         map: String,
@@ -54,6 +52,12 @@ pub enum Error {
         /// Keys of the configuration.
         keys: Vec<String>,
     },
+}
+
+/// The names of parts that are left out, and how many things of them are.
+pub(super) fn left_out_parts(left_out: &[(String, usize)]) -> (String, usize) {
+    let names: Vec<&str> = left_out.iter().map(|(part, _)| part.as_str()).collect();
+    (names.join(", "), left_out.iter().map(|(_, n)| n).sum())
 }
 
 fn joined(problems: &[Diagnostics]) -> String {

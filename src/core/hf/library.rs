@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
 
-use crate::arch::{Diagnostic, Diagnostics, LibraryError, Source, Spanned, nearest};
+use crate::arch::{Diagnostic, Diagnostics, LibraryError, SourceFile, Spanned, nearest};
 
 use super::definition::Map;
-use super::missing::need_of;
+use super::missing::missing_feature_of;
 use super::{Error, read};
 
 include!(concat!(env!("OUT_DIR"), "/embedded_stmaps.rs"));
@@ -20,8 +20,8 @@ pub const ENDING: &str = ".arch.stmap.toml";
 #[derive(Clone, Debug)]
 pub struct Maps {
     common: Map,
-    common_source: Source,
-    sources: BTreeMap<String, Source>,
+    common_source: SourceFile,
+    sources: BTreeMap<String, SourceFile>,
 }
 
 impl Maps {
@@ -30,19 +30,11 @@ impl Maps {
     /// # Errors
     /// The folder cannot be read, or the text that all maps share has problems.
     pub fn open(folders: &[PathBuf]) -> Result<Self, LibraryError> {
-        let common_source = Source {
-            path: "stmaps/common.toml".into(),
-            text: EMBEDDED_COMMON.into(),
-            is_embedded: true,
-        };
+        let common_source = SourceFile::embedded("stmaps/common.toml", EMBEDDED_COMMON);
         let common = read::parse_common(&common_source.path, &common_source.text)?;
         let mut sources = BTreeMap::new();
         for (name, text) in EMBEDDED_STMAPS {
-            let source = Source {
-                path: format!("stmaps/{name}{ENDING}"),
-                text: (*text).to_owned(),
-                is_embedded: true,
-            };
+            let source = SourceFile::embedded(format!("stmaps/{name}{ENDING}"), text);
             sources.insert((*name).to_owned(), source);
         }
         sources.extend(crate::arch::sources_in(folders, ENDING)?);
@@ -59,12 +51,12 @@ impl Maps {
     }
 
     /// The text of the part that all maps share.
-    pub(super) fn common_source(&self) -> &Source {
+    pub(super) fn common_source(&self) -> &SourceFile {
         &self.common_source
     }
 
     /// Names and texts of the maps, in the order of the names.
-    pub fn sources(&self) -> impl Iterator<Item = (&str, &Source)> {
+    pub fn sources(&self) -> impl Iterator<Item = (&str, &SourceFile)> {
         self.sources
             .iter()
             .map(|(name, source)| (name.as_str(), source))
@@ -96,7 +88,7 @@ impl Maps {
     }
 
     /// The map for a configuration. A broken map affects only its own classes.
-    pub(super) fn of(&self, path: &Path, json: &Json) -> Result<(&Source, Map), Error> {
+    pub(super) fn of(&self, path: &Path, json: &Json) -> Result<(&SourceFile, Map), Error> {
         let refuse = |message: String| Error::NoMap {
             path: path.to_owned(),
             message,
@@ -116,7 +108,7 @@ impl Maps {
             .into_iter()
             .collect();
         let wanted = self.served(&classes);
-        let mut best: Option<(usize, &Source, Map)> = None;
+        let mut best: Option<(usize, &SourceFile, Map)> = None;
         for (_, source) in self.naming(&wanted) {
             match self.parse(source) {
                 Ok(map) => {
@@ -144,7 +136,7 @@ impl Maps {
         if let Some((_, source, map)) = best {
             return Ok(self.of_type((source, map), &types));
         }
-        if let Some(need) = need_of(&wanted) {
+        if let Some(need) = missing_feature_of(&wanted) {
             let classes = classes.join("`, `");
             return Err(refuse(format!(
                 "no map is for `{classes}` yet, which needs {need} (--archs DIR adds maps of your own)"
@@ -170,7 +162,11 @@ impl Maps {
     }
 
     /// The map for the configuration of a text model within another model, by its class or, if that fails, by its type.
-    pub(super) fn of_text(&self, classes: &[&str], model_type: &[&str]) -> Option<(&Source, Map)> {
+    pub(super) fn of_text(
+        &self,
+        classes: &[&str],
+        model_type: &[&str],
+    ) -> Option<(&SourceFile, Map)> {
         let of_class = self.find(classes, |map| &map.classes);
         match of_class {
             Some(found) => Some(self.of_type(found, model_type)),
@@ -182,9 +178,9 @@ impl Maps {
     /// with one class, and stores the tensors of each under names of its own.
     fn of_type<'m>(
         &'m self,
-        (source, map): (&'m Source, Map),
+        (source, map): (&'m SourceFile, Map),
         model_type: &[&str],
-    ) -> (&'m Source, Map) {
+    ) -> (&'m SourceFile, Map) {
         let is_open = map.text.is_none() && !map.types.is_empty();
         let other = match is_open && !contains(&map.types, model_type) {
             true => self.find(model_type, |map| &map.types),
@@ -194,7 +190,11 @@ impl Maps {
     }
 
     /// The first map of a text model among whose names one of these is.
-    fn find(&self, names: &[&str], of: fn(&Map) -> &[Spanned<String>]) -> Option<(&Source, Map)> {
+    fn find(
+        &self,
+        names: &[&str],
+        of: fn(&Map) -> &[Spanned<String>],
+    ) -> Option<(&SourceFile, Map)> {
         let is_it = |map: &Map| map.text.is_none() && contains(of(map), names);
         let mut maps = self.sound(names);
         maps.find_map(|(_, source, map)| is_it(&map).then_some((source, map)))
@@ -216,18 +216,22 @@ impl Maps {
     }
 
     /// The text of a map.
-    pub fn source(&self, name: &str) -> Option<&Source> {
+    pub fn source(&self, name: &str) -> Option<&SourceFile> {
         self.sources.get(name)
     }
 
     /// The maps whose texts contain one of these names. Parsing a map takes far longer than searching its text.
-    fn naming(&self, names: &[impl AsRef<str>]) -> impl Iterator<Item = (&String, &Source)> {
-        let has = |source: &Source| names.iter().any(|name| source.text.contains(name.as_ref()));
+    fn naming(&self, names: &[impl AsRef<str>]) -> impl Iterator<Item = (&String, &SourceFile)> {
+        let has =
+            |source: &SourceFile| names.iter().any(|name| source.text.contains(name.as_ref()));
         self.sources.iter().filter(move |(_, source)| has(source))
     }
 
     /// The valid maps whose texts contain one of these names, with their names.
-    pub(super) fn sound(&self, names: &[&str]) -> impl Iterator<Item = (&String, &Source, Map)> {
+    pub(super) fn sound(
+        &self,
+        names: &[&str],
+    ) -> impl Iterator<Item = (&String, &SourceFile, Map)> {
         let maps = self.naming(names);
         maps.filter_map(|(name, source)| Some((name, source, self.parse(source).ok()?)))
     }
@@ -236,16 +240,16 @@ impl Maps {
     ///
     /// # Errors
     /// All problems of the text.
-    pub fn check(&self, source: &Source) -> Result<(), Diagnostics> {
+    pub fn check(&self, source: &SourceFile) -> Result<(), Diagnostics> {
         self.parse(source).map(drop)
     }
 
-    fn parse(&self, source: &Source) -> Result<Map, Diagnostics> {
+    fn parse(&self, source: &SourceFile) -> Result<Map, Diagnostics> {
         self.parse_within(source, &[])
     }
 
     /// Reads a map that others extend: those named in `outer`, from the outermost on.
-    fn parse_within(&self, source: &Source, outer: &[&str]) -> Result<Map, Diagnostics> {
+    fn parse_within(&self, source: &SourceFile, outer: &[&str]) -> Result<Map, Diagnostics> {
         let map = read::parse(&source.path, &source.text)?;
         let Some(name) = &map.extends else {
             return Ok(map.completed(None, &self.common));

@@ -7,7 +7,7 @@ const LIST: &str = include_str!("../../../stmaps/missing.toml");
 /// The features that several classes need.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Need {
+pub struct MissingFeature {
     /// The missing features, as the object of "needs".
     pub what: String,
     /// Names in `architectures` of a configuration.
@@ -15,21 +15,21 @@ pub struct Need {
 }
 
 #[derive(Deserialize)]
-struct List {
-    needs: Vec<Need>,
+struct MissingList {
+    needs: Vec<MissingFeature>,
 }
 
 /// The whole list, in its order.
 ///
 /// # Errors
 /// The list is malformed.
-pub fn missing() -> Result<Vec<Need>, String> {
-    let list: List = toml::from_str(LIST).map_err(|error| error.to_string())?;
+pub fn missing() -> Result<Vec<MissingFeature>, String> {
+    let list: MissingList = toml::from_str(LIST).map_err(|error| error.to_string())?;
     Ok(list.needs)
 }
 
 /// The features that the first of these classes needs which the list has.
-pub(super) fn need_of(classes: &[String]) -> Option<String> {
+pub(super) fn missing_feature_of(classes: &[String]) -> Option<String> {
     let needs = missing().unwrap_or_default();
     let need = |class| needs.iter().find(|need| need.classes.contains(class));
     let found = classes.iter().find_map(need);

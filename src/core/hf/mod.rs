@@ -36,12 +36,12 @@ pub use chosen::map_of;
 pub use config_file::{folder_of, is_folder, is_model};
 pub use error::Error;
 pub use library::{ENDING, Maps};
-pub use missing::{Need, missing};
-pub use nearest::{Folder, MapFit, begun, extending, fits};
+pub use missing::{MissingFeature, missing};
+pub use nearest::{MapFit, UnknownFolder, draft_extending_map, draft_map, fits};
 pub use open::{MAP_KEY, open};
 pub use read::schema;
 
-use chosen::{Chosen, choose};
+use chosen::{ChosenMap, choose_map};
 use config_file::{MAX_CONFIG_BYTES, read_config};
 use error::MAX_LISTED;
 

@@ -23,14 +23,14 @@ const DENSE: [&str; 2] = ["dense_2", "dense_3"];
 const MAX_MODULES: usize = 16;
 
 #[derive(Deserialize)]
-struct Module {
+struct ModuleEntry {
     path: String,
     r#type: String,
 }
 
 /// The modules of a folder.
 #[derive(Debug, Default)]
-pub(super) struct Modules {
+pub(super) struct EmbeddingModules {
     found: Map<String, Json>,
     /// Dense layers: the prefix of their tensors, and their folder.
     dense: Vec<(&'static str, PathBuf)>,
@@ -38,11 +38,8 @@ pub(super) struct Modules {
     pub(super) transformer: Option<PathBuf>,
 }
 
-impl Modules {
+impl EmbeddingModules {
     /// Reads the modules of a folder; empty if the folder has no list of modules.
-    ///
-    /// # Errors
-    /// The list or a module's configuration cannot be read, or a module is unknown.
     pub(super) fn read(folder: &Path) -> Result<Self, Error> {
         let path = folder.join(FILE);
         let mut all = Self::default();
@@ -54,7 +51,7 @@ impl Modules {
             message,
         };
         let text = read_small(&path, MAX_CONFIG_BYTES)?;
-        let list: Vec<Module> =
+        let list: Vec<ModuleEntry> =
             serde_json::from_slice(&text).map_err(|error| refuse(error.to_string()))?;
         if list.len() > MAX_MODULES {
             let message = format!("{} modules, expected at most {MAX_MODULES}", list.len());
@@ -69,7 +66,7 @@ impl Modules {
     fn module(
         &mut self,
         folder: &Path,
-        module: &Module,
+        module: &ModuleEntry,
         refuse: &dyn Fn(String) -> Error,
     ) -> Result<(), Error> {
         let place = inside(folder, &module.path)
@@ -107,9 +104,6 @@ impl Modules {
     }
 
     /// Adds the modules to a folder's configuration and tensors.
-    ///
-    /// # Errors
-    /// Tensors of a module cannot be read, or have the name of another.
     pub(super) fn join(self, json: &mut Json, checkpoint: &mut Checkpoint) -> Result<(), Error> {
         for (name, folder) in &self.dense {
             checkpoint.join(&format!("{KEY}.{name}."), Checkpoint::open(folder)?)?;

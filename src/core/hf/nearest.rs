@@ -12,11 +12,11 @@ use crate::arch::Library;
 use lab_base::weights::Weights;
 use lab_base::weights::safetensors::Checkpoint;
 
-use super::apply::{Attempt, attempt};
+use super::apply::{MapAttempt, attempt};
 use super::config::Config;
 use super::definition::Map;
 use super::library::Maps;
-use super::packed::Table;
+use super::packed::PackedMatrices;
 use super::{CONFIG, Error, folder_of, read_config};
 
 /// The result of applying a map to a folder.
@@ -41,7 +41,7 @@ pub struct MapFit {
 
 /// A folder of an unknown class.
 #[derive(Debug)]
-pub struct Folder {
+pub struct UnknownFolder {
     /// Names in `architectures` of its configuration.
     pub classes: Vec<String>,
     /// The object that contains the configuration of the text model, if it is not the whole configuration.
@@ -54,17 +54,21 @@ pub struct Folder {
 ///
 /// # Errors
 /// The folder lacks files, or files are malformed.
-pub fn fits(path: &Path, maps: &Maps, archs: &Library) -> Result<(Folder, Vec<MapFit>), Error> {
+pub fn fits(
+    path: &Path,
+    maps: &Maps,
+    archs: &Library,
+) -> Result<(UnknownFolder, Vec<MapFit>), Error> {
     let folder = folder_of(path);
     let mut json = read_config(&folder.join(CONFIG))?;
     let mut checkpoint = Checkpoint::open(path)?;
-    let packed = Table::take(&mut json, folder, &mut checkpoint)?;
+    let packed = PackedMatrices::take(&mut json, folder, &mut checkpoint)?;
     let names = json.get("architectures").and_then(Json::as_array);
     let names = names.into_iter().flatten().filter_map(Json::as_str);
     let classes = names.map(str::to_owned).collect();
     let mut objects = maps.text_objects().into_iter();
     let nested = objects.find(|name| json.get(name).is_some_and(Json::is_object));
-    let contents = Contents {
+    let contents = OpenedFolder {
         label: path.display().to_string(),
         json,
         checkpoint,
@@ -82,7 +86,7 @@ pub fn fits(path: &Path, maps: &Maps, archs: &Library) -> Result<(Folder, Vec<Ma
         let result = with_default(silent, || fit(name, &map, maps.common(), archs, &contents));
         found.extend(result?);
     }
-    let folder = Folder {
+    let folder = UnknownFolder {
         classes,
         nested,
         prefix,
@@ -111,11 +115,11 @@ fn is_named(name: &str, map: &Map, json: &Json) -> bool {
     types.is_some_and(|of| plain(of) == plain(name) || map.types.iter().any(|own| own.value == of))
 }
 
-struct Contents {
+struct OpenedFolder {
     label: String,
     json: Json,
     checkpoint: Checkpoint,
-    packed: Table,
+    packed: PackedMatrices,
 }
 
 /// Applies a map to a folder; none if the map's architecture follows from keys that the folder lacks.
@@ -124,14 +128,14 @@ fn fit(
     map: &Map,
     common: &Map,
     archs: &Library,
-    folder: &Contents,
+    folder: &OpenedFolder,
 ) -> Result<Option<MapFit>, Error> {
     let config = Config::new(map, &folder.json, &folder.checkpoint);
     let Ok(arch) = config.arch() else {
         return Ok(None);
     };
     let def = archs.get(&arch)?;
-    let Attempt {
+    let MapAttempt {
         metadata,
         entries,
         problems,
@@ -174,13 +178,13 @@ fn pattern(name: &str) -> String {
 }
 
 /// The text of a map that extends another for the classes of a folder.
-pub fn extending(base: &str, folder: &Folder) -> String {
+pub fn draft_extending_map(base: &str, folder: &UnknownFolder) -> String {
     let base = Json::from(base);
     format!("extends = {base}\n{}", own_keys(folder, ""))
 }
 
 /// The keys in which the map of a folder differs from any other; `text` is the text of the map that it begins with.
-fn own_keys(folder: &Folder, text: &str) -> String {
+fn own_keys(folder: &UnknownFolder, text: &str) -> String {
     let mut out = format!("classes = {}\n", list(&folder.classes));
     if let Some(nested) = &folder.nested {
         out.push_str(&format!("nested = {}\n", Json::from(nested.as_str())));
@@ -196,7 +200,7 @@ fn own_keys(folder: &Folder, text: &str) -> String {
 }
 
 /// The text of a map with another architecture and other classes, without its first comment.
-pub fn begun(text: &str, arch: &str, folder: &Folder) -> String {
+pub fn draft_map(text: &str, arch: &str, folder: &UnknownFolder) -> String {
     let start = text
         .split_inclusive('\n')
         .take_while(|line| line.starts_with('#') || line.trim().is_empty())

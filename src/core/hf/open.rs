@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use super::chosen::choose;
+use super::chosen::choose_map;
 use super::config_file::read_config;
+use super::error::left_out_parts;
 use super::{CONFIG, Error, Maps, apply, config, folder_of, library, modules, packed};
 use crate::arch::{self, Diagnostics};
 use lab_base::weights;
@@ -24,7 +25,7 @@ pub fn open(
     archs: &arch::Library,
     allow_unmapped: bool,
 ) -> Result<Weights, Error> {
-    let modules = modules::Modules::read(folder_of(path))?;
+    let modules = modules::EmbeddingModules::read(folder_of(path))?;
     let inner = modules.transformer.clone();
     let path = inner.as_deref().unwrap_or(path);
     let folder = folder_of(path);
@@ -32,13 +33,13 @@ pub fn open(
     if folder::is_config(&json) {
         return Ok(folder::open(path, &json, &Checkpoint::open(path)?)?);
     }
-    let chosen = choose(folder, maps, &mut json, |json| {
+    let chosen = choose_map(folder, maps, &mut json, |json| {
         let mut checkpoint = Checkpoint::open(path)?;
         modules.join(json, &mut checkpoint)?;
         Ok(checkpoint)
     })?;
     let (source, map, mut checkpoint) = (chosen.source, chosen.map, chosen.checkpoint);
-    let packed = packed::Table::take(&mut json, folder, &mut checkpoint)?;
+    let packed = packed::PackedMatrices::take(&mut json, folder, &mut checkpoint)?;
     let config = config::Config::new(&map, &json, &checkpoint);
     let arch = config.arch().map_err(|message| Error::Config {
         path: folder.join(CONFIG),
@@ -70,12 +71,7 @@ pub fn open(
         }
     }
     if !applied.left_out.is_empty() {
-        let (parts, counts): (Vec<&str>, Vec<usize>) = applied
-            .left_out
-            .iter()
-            .map(|(part, n)| (part.as_str(), *n))
-            .unzip();
-        let (parts, n) = (parts.join(", "), counts.iter().sum::<usize>());
+        let (parts, n) = left_out_parts(&applied.left_out);
         let folder = folder.display();
         tracing::warn!("{folder}: opened as a text model without its {parts} ({n} tensors)");
     }

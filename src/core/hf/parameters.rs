@@ -6,9 +6,9 @@ use crate::arch::expr::{Expr, Scope, Value};
 use crate::arch::{Diagnostic, ParamSource};
 
 use super::MAX_LISTED;
-use super::apply::Work;
-use super::config::{At, filled};
-use super::definition::{Given, Map, Target};
+use super::apply::MapApplication;
+use super::config::{ConfigScope, fill_expressions};
+use super::definition::{Map, ParamRule, ParamValue};
 use super::recipe::number;
 use super::tied::bytes_of;
 use super::values::{is_float, stored_integers, to_meta};
@@ -16,7 +16,7 @@ use super::values::{is_float, stored_integers, to_meta};
 /// Maximum number of elements of a stored tensor that become metadata.
 const MAX_STORED: u64 = 1 << 16;
 
-impl Work<'_> {
+impl MapApplication<'_> {
     /// Checks the conditions of the map.
     pub(super) fn rules(&mut self, map: &Map) {
         for rule in &map.rules {
@@ -39,7 +39,7 @@ impl Work<'_> {
     pub(super) fn notes(&mut self, map: &Map) {
         for (text, note) in &map.notes {
             match self.config.plain().truth(&note.holds) {
-                Ok(true) => tracing::warn!("{}", filled(text, &self.config.plain())),
+                Ok(true) => tracing::warn!("{}", fill_expressions(text, &self.config.plain())),
                 Ok(false) => {}
                 Err(error) => self.report(&note.span, error),
             }
@@ -105,8 +105,8 @@ impl Work<'_> {
         }
     }
 
-    fn target(&mut self, target: &Target, key: String, is_float: bool) {
-        let is_stored = matches!(target.value, Given::Stored(_)) && !is_float;
+    fn target(&mut self, target: &ParamRule, key: String, is_float: bool) {
+        let is_stored = matches!(target.value, ParamValue::Stored(_)) && !is_float;
         let stored = |value| is_stored.then(|| stored_integers(value)).flatten();
         match self.value(target) {
             Ok(None) => {}
@@ -121,11 +121,11 @@ impl Work<'_> {
         }
     }
 
-    fn value(&self, target: &Target) -> Result<Option<Value>, String> {
+    fn value(&self, target: &ParamRule) -> Result<Option<Value>, String> {
         let given: &[Expr] = match &target.value {
-            Given::One(expr) => std::slice::from_ref(expr),
-            Given::List(exprs) => exprs,
-            Given::Stored(_) => &[],
+            ParamValue::One(expr) => std::slice::from_ref(expr),
+            ParamValue::List(exprs) => exprs,
+            ParamValue::Stored(_) => &[],
         };
         let is_known = || {
             target
@@ -149,20 +149,20 @@ impl Work<'_> {
         self.for_layers(&target.value, &at).map(Some)
     }
 
-    fn given(&self, value: &Given, at: &At<'_>) -> Result<Value, String> {
+    fn given(&self, value: &ParamValue, at: &ConfigScope<'_>) -> Result<Value, String> {
         match value {
-            Given::One(expr) => expr.evaluate(at),
-            Given::List(exprs) => {
+            ParamValue::One(expr) => expr.evaluate(at),
+            ParamValue::List(exprs) => {
                 let items = exprs.iter().map(|expr| expr.evaluate(at));
                 items.collect::<Result<_, _>>().map(Value::List)
             }
-            Given::Stored(name) => self.stored_numbers(name, at),
+            ParamValue::Stored(name) => self.stored_numbers(name, at),
         }
     }
 
     /// The number in a stored tensor of one element, or the list of the numbers in a longer one.
-    fn stored_numbers(&self, name: &str, at: &At<'_>) -> Result<Value, String> {
-        let name = filled(name, at);
+    fn stored_numbers(&self, name: &str, at: &ConfigScope<'_>) -> Result<Value, String> {
+        let name = fill_expressions(name, at);
         let Some((name, stored)) = self.config.stored(&name) else {
             return Err(format!("there is no tensor `{name}`"));
         };
@@ -199,7 +199,7 @@ impl Work<'_> {
     }
 
     /// A list with a value for each layer of the first group of tensors with layers.
-    fn for_layers(&self, value: &Given, at: &At<'_>) -> Result<Value, String> {
+    fn for_layers(&self, value: &ParamValue, at: &ConfigScope<'_>) -> Result<Value, String> {
         let groups = self.map.chain().flat_map(|map| &map.groups);
         let count = groups.filter_map(|group| group.layers.as_ref()).next();
         let (count, _) = count.ok_or("a map without layers has no values for each layer")?;

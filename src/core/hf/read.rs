@@ -5,13 +5,12 @@ use std::collections::BTreeMap;
 use toml::de::{DeTable, DeValue};
 
 use crate::arch::expr::Expr;
-use crate::arch::table::{Fields, Form, Item, TableReader};
+use crate::arch::table::{TableFields, TableReader, TomlItem, ValueForm};
 use crate::arch::{Diagnostic, Diagnostics, Span, Spanned};
 
-use super::config::Expressions;
 use super::definition::{
-    Composition, Fallback, Given, Group, Made, Map, PartRule, Repeat, Requirement, Taken, Target,
-    TensorRule, TextModel,
+    Composition, DefaultValue, ElementSlice, Expressions, Map, ParamRule, ParamValue, PartRule,
+    Repeat, Requirement, TensorGroup, TensorOrigin, TensorRule, TextModel,
 };
 use super::rearrange::Pattern;
 
@@ -19,24 +18,21 @@ use super::rearrange::Pattern;
 const PREFIX: &str = "blk.{il}.";
 
 /// Values or expressions.
-const VALUES: Form = Form::List(&Form::Value);
+const VALUES: ValueForm = ValueForm::List(&ValueForm::Value);
 
 /// Names of tensors, and tables with their own rules.
-const PARTS: Form = Form::List(&Form::Either(&[Form::Text, Form::Table("a part")]));
+const PARTS: ValueForm = ValueForm::List(&ValueForm::Either(&[
+    ValueForm::Text,
+    ValueForm::Table("a part"),
+]));
 
 /// Reads a map by itself, without the parts that it shares with others ([`Map::completed`]).
-///
-/// # Errors
-/// The text has problems; all are returned together.
 pub(super) fn parse(path: &str, source: &str) -> Result<Map, Diagnostics> {
     read(path, source, true)
 }
 
 /// Reads the part that all maps share: parameters that are set if the configuration has their keys, and ignored keys
 /// and tensors.
-///
-/// # Errors
-/// The text has problems; all are returned together.
 pub(super) fn parse_common(path: &str, source: &str) -> Result<Map, Diagnostics> {
     let mut map = read(path, source, false)?;
     map.params
@@ -51,7 +47,7 @@ fn read(path: &str, source: &str, is_whole: bool) -> Result<Map, Diagnostics> {
         let problems = syntax.iter().map(crate::arch::syntax_problem).collect();
         return Err(Diagnostics::new(path, source, problems));
     }
-    let mut reader = Reader(TableReader::new(source));
+    let mut reader = MapReader(TableReader::new(source));
     let map = reader.map(root.get_ref(), is_whole);
     match reader.0.problems.is_empty() {
         true => Ok(map),
@@ -66,31 +62,31 @@ pub fn schema() -> serde_json::Value {
         tensors = { x = { from = [{ from = \"x\" }] }, y = { shape = [1] } }\n";
     let whole = DeTable::parse_recoverable(EVERY_TABLE).0;
     let without_text = DeTable::new();
-    let mut reader = Reader(TableReader::new(EVERY_TABLE));
+    let mut reader = MapReader(TableReader::new(EVERY_TABLE));
     reader.map(whole.get_ref(), true);
     reader.map(&without_text, true);
     crate::arch::schema::described("a map", &reader.0.kinds, &[])
 }
 
-struct Reader<'a>(TableReader<'a>);
+struct MapReader<'a>(TableReader<'a>);
 
-impl<'a> Reader<'a> {
+impl<'a> MapReader<'a> {
     fn map(&mut self, root: &'a DeTable<'a>, is_whole: bool) -> Map {
-        let mut fields = Fields::new(root, 0..0, "a map");
+        let mut fields = TableFields::new(root, 0..0, "a map");
         let mut map = Map::default();
         if is_whole {
             map.extends = self.0.optional_text(&mut fields, "extends");
             map.text = self.text_model(&mut fields);
             if map.text.is_none() {
                 // A map with `text` has no architecture, and one that extends another may have that of the other.
-                match fields.take("arch", Form::Name) {
+                match fields.take("arch", ValueForm::Name) {
                     Some(item) => map.arch = self.0.name(item),
                     None if map.extends.is_some() => {}
                     None => self.0.missing(&fields, "arch"),
                 }
             }
             map.types = self.0.optional_texts(&mut fields, "model_types");
-            match fields.take_required("classes", Form::Texts) {
+            match fields.take_required("classes", ValueForm::Texts) {
                 Some(item) => map.classes = self.0.texts(item, "classes"),
                 None => self.0.missing(&fields, "classes"),
             }
@@ -110,22 +106,22 @@ impl<'a> Reader<'a> {
         map.params = self.targets(&mut fields, "params");
         map.metadata = self.targets(&mut fields, "metadata");
         let tensors = self.tensors(&mut fields);
-        map.groups.push(Group {
+        map.groups.push(TensorGroup {
             tensors,
-            ..Group::default()
+            ..TensorGroup::default()
         });
         for (table, span) in fields
-            .take("layers", Form::List(&Form::Table("layers")))
+            .take("layers", ValueForm::List(&ValueForm::Table("layers")))
             .map(|item| self.0.tables(item, "layers"))
             .unwrap_or_default()
         {
             let group = self.layers(table, span);
             map.groups.extend(group);
         }
-        if let Some(item) = fields.take("ignore", Form::Table("ignore"))
+        if let Some(item) = fields.take("ignore", ValueForm::Table("ignore"))
             && let Some(table) = self.0.table(item, "ignore")
         {
-            let mut ignore = Fields::new(table, item.span(), "ignore");
+            let mut ignore = TableFields::new(table, item.span(), "ignore");
             map.ignored_tensors = self.0.optional_texts(&mut ignore, "tensors");
             map.ignored_keys = self.0.optional_texts(&mut ignore, "config");
             map.parts = self.parts_of(&mut ignore);
@@ -136,10 +132,10 @@ impl<'a> Reader<'a> {
     }
 
     /// The place of the text model, if the map is for models that contain one.
-    fn text_model(&mut self, fields: &mut Fields<'a>) -> Option<TextModel> {
-        let item = fields.take("text", Form::Table("text"))?;
+    fn text_model(&mut self, fields: &mut TableFields<'a>) -> Option<TextModel> {
+        let item = fields.take("text", ValueForm::Table("text"))?;
         let table = self.0.table(item, "text")?;
-        let mut fields = Fields::new(table, item.span(), "text");
+        let mut fields = TableFields::new(table, item.span(), "text");
         let text = TextModel {
             objects: self.0.any_texts(&mut fields, "objects"),
             class: self.optional_expr(&mut fields, "class"),
@@ -150,123 +146,110 @@ impl<'a> Reader<'a> {
     }
 
     /// The parts of a model, each with patterns of its tensors.
-    fn parts_of(&mut self, fields: &mut Fields<'a>) -> Vec<(String, Vec<Spanned<String>>)> {
-        let item = fields.take("parts", Form::Map(&Form::Texts));
-        let table = item.and_then(|item| self.0.table(item, "parts"));
-        let parts = table.into_iter().flatten();
+    fn parts_of(&mut self, fields: &mut TableFields<'a>) -> Vec<(String, Vec<Spanned<String>>)> {
+        let parts = self
+            .0
+            .entries(fields, "parts", ValueForm::Map(&ValueForm::Texts));
         parts
-            .map(|(name, item)| (name.get_ref().to_string(), self.0.texts(item, "parts")))
+            .into_iter()
+            .map(|(name, item)| (name.value, self.0.texts(item, "parts")))
             .collect()
     }
 
     /// A table from a name to one or several names.
     fn names(
         &mut self,
-        fields: &mut Fields<'a>,
+        fields: &mut TableFields<'a>,
         key: &'static str,
     ) -> BTreeMap<String, Vec<String>> {
-        let item = fields.take(key, Form::Map(&Form::TEXT_OR_TEXTS));
-        let table = item.and_then(|item| self.0.table(item, key));
-        let mut out = BTreeMap::new();
-        for (name, item) in table.into_iter().flatten() {
-            let others = self.0.text_or_texts(item, key);
-            out.insert(name.get_ref().to_string(), others);
-        }
-        out
+        let entries = self
+            .0
+            .entries(fields, key, ValueForm::Map(&ValueForm::TEXT_OR_TEXTS));
+        entries
+            .into_iter()
+            .map(|(name, item)| (name.value, self.0.text_or_texts(item, key)))
+            .collect()
     }
 
-    fn defaults(&mut self, fields: &mut Fields<'a>) -> BTreeMap<String, Fallback> {
-        const DEFAULT: Form = Form::Either(&[Form::Table("a default"), Form::Value]);
-        let item = fields.take("defaults", Form::Map(&DEFAULT));
-        let table = item.and_then(|item| self.0.table(item, "defaults"));
+    fn defaults(&mut self, fields: &mut TableFields<'a>) -> BTreeMap<String, DefaultValue> {
+        const DEFAULT: ValueForm =
+            ValueForm::Either(&[ValueForm::Table("a default"), ValueForm::Value]);
         let mut out = BTreeMap::new();
-        for (name, item) in table.into_iter().flatten() {
+        for (name, item) in self.0.entries(fields, "defaults", ValueForm::Map(&DEFAULT)) {
             let fallback = match item.get_ref() {
                 DeValue::Table(table) => {
-                    let mut fields = Fields::new(table, item.span(), "a default");
+                    let mut fields = TableFields::new(table, item.span(), "a default");
                     let absent = self.optional_expr(&mut fields, "absent");
                     let null = self.optional_expr(&mut fields, "null");
                     self.0.finish(fields);
-                    Fallback { absent, null }
+                    DefaultValue { absent, null }
                 }
                 _ => {
                     let expr = self.0.expr(item);
-                    Fallback {
+                    DefaultValue {
                         absent: expr.clone(),
                         null: expr,
                     }
                 }
             };
-            out.insert(name.get_ref().to_string(), fallback);
+            out.insert(name.value, fallback);
         }
         out
     }
 
-    fn meanings(&mut self, fields: &mut Fields<'a>) -> BTreeMap<String, String> {
-        let item = fields.take("meaning", Form::Map(&Form::Text));
-        let table = item.and_then(|item| self.0.table(item, "meaning"));
-        let mut out = BTreeMap::new();
-        for (name, item) in table.into_iter().flatten() {
-            if let Some(text) = self.0.text(item, "meaning") {
-                out.insert(name.get_ref().to_string(), text.value);
-            }
-        }
-        out
+    fn meanings(&mut self, fields: &mut TableFields<'a>) -> BTreeMap<String, String> {
+        let entries = self
+            .0
+            .entries(fields, "meaning", ValueForm::Map(&ValueForm::Text));
+        entries
+            .into_iter()
+            .filter_map(|(name, item)| Some((name.value, self.0.text(item, "meaning")?.value)))
+            .collect()
     }
 
-    fn notes(&mut self, fields: &mut Fields<'a>) -> Vec<(String, Requirement)> {
-        let item = fields.take("notes", Form::Map(&Form::Condition));
-        let table = item.and_then(|item| self.0.table(item, "notes"));
-        let mut out = Vec::new();
-        for (text, item) in table.into_iter().flatten() {
-            if let Some(holds) = self.0.expr(item) {
-                let span = text.span();
-                out.push((text.get_ref().to_string(), Requirement { holds, span }));
-            }
-        }
-        out
+    fn notes(&mut self, fields: &mut TableFields<'a>) -> Vec<(String, Requirement)> {
+        let entries = self
+            .0
+            .entries(fields, "notes", ValueForm::Map(&ValueForm::Condition));
+        let note = |(text, item): (Spanned<String>, _)| {
+            let (holds, span) = (self.0.expr(item)?, text.span);
+            Some((text.value, Requirement { holds, span }))
+        };
+        entries.into_iter().filter_map(note).collect()
     }
 
-    fn expressions(&mut self, fields: &mut Fields<'a>, key: &'static str) -> Expressions {
-        let item = fields.take(key, Form::Map(&Form::Value));
-        let table = item.and_then(|item| self.0.table(item, key));
-        let mut out = Expressions::new();
-        for (name, value) in table.into_iter().flatten() {
-            if let Some(expr) = self.0.expr(value) {
-                out.insert(name.get_ref().to_string(), expr);
-            }
-        }
-        out
+    fn expressions(&mut self, fields: &mut TableFields<'a>, key: &'static str) -> Expressions {
+        let entries = self
+            .0
+            .entries(fields, key, ValueForm::Map(&ValueForm::Value));
+        entries
+            .into_iter()
+            .filter_map(|(name, value)| Some((name.value, self.0.expr(value)?)))
+            .collect()
     }
 
-    fn rules(&mut self, fields: &mut Fields<'a>) -> Vec<Requirement> {
+    fn rules(&mut self, fields: &mut TableFields<'a>) -> Vec<Requirement> {
         let texts = self.0.optional_texts(fields, "require");
-        let mut out = Vec::new();
-        for text in texts {
-            if let Some(holds) = self.0.expr_text(&text.value, text.span.clone()) {
-                out.push(Requirement {
-                    holds,
-                    span: text.span,
-                });
-            }
-        }
-        out
+        let rule = |text: Spanned<String>| {
+            let holds = self.0.expr_text(&text.value, text.span.clone())?;
+            let span = text.span;
+            Some(Requirement { holds, span })
+        };
+        texts.into_iter().filter_map(rule).collect()
     }
 
-    fn targets(&mut self, fields: &mut Fields<'a>, key: &'static str) -> Vec<Target> {
-        const TARGET: Form = Form::Either(&[Form::Table("a parameter"), VALUES, Form::Value]);
-        let item = fields.take(key, Form::Map(&TARGET));
-        let table = item.and_then(|item| self.0.table(item, key));
-        let mut out = Vec::new();
-        for (name, item) in table.into_iter().flatten() {
-            let name = Spanned::new(name.get_ref().to_string(), name.span());
-            out.extend(self.target(&name, item));
-        }
-        out
+    fn targets(&mut self, fields: &mut TableFields<'a>, key: &'static str) -> Vec<ParamRule> {
+        const TARGET: ValueForm =
+            ValueForm::Either(&[ValueForm::Table("a parameter"), VALUES, ValueForm::Value]);
+        let entries = self.0.entries(fields, key, ValueForm::Map(&TARGET));
+        entries
+            .into_iter()
+            .filter_map(|(name, item)| self.target(&name, item))
+            .collect()
     }
 
-    fn target(&mut self, name: &Spanned<String>, item: Item<'a>) -> Option<Target> {
-        let plain = |value| Target {
+    fn target(&mut self, name: &Spanned<String>, item: TomlItem<'a>) -> Option<ParamRule> {
+        let plain = |value| ParamRule {
             name: name.clone(),
             value,
             when: None,
@@ -276,11 +259,11 @@ impl<'a> Reader<'a> {
         let DeValue::Table(table) = item.get_ref() else {
             return self.given(item).map(plain);
         };
-        let mut fields = Fields::new(table, item.span(), "a parameter");
-        let value = fields.take("value", Form::Either(&[VALUES, Form::Value]));
-        let value = match (value, fields.take("stored", Form::Text)) {
+        let mut fields = TableFields::new(table, item.span(), "a parameter");
+        let value = fields.take("value", ValueForm::Either(&[VALUES, ValueForm::Value]));
+        let value = match (value, fields.take("stored", ValueForm::Text)) {
             (Some(item), None) => self.given(item),
-            (None, Some(item)) => Some(Given::Stored(self.0.text(item, "stored")?.value)),
+            (None, Some(item)) => Some(ParamValue::Stored(self.0.text(item, "stored")?.value)),
             _ => {
                 self.0
                     .report(item.span(), "a parameter has either `value` or `stored`");
@@ -291,7 +274,7 @@ impl<'a> Reader<'a> {
         let per_layer = self.flag(&mut fields, "per_layer");
         let is_optional = self.flag(&mut fields, "optional");
         self.0.finish(fields);
-        Some(Target {
+        Some(ParamRule {
             when,
             per_layer,
             is_optional,
@@ -299,37 +282,29 @@ impl<'a> Reader<'a> {
         })
     }
 
-    fn given(&mut self, item: Item<'a>) -> Option<Given> {
+    fn given(&mut self, item: TomlItem<'a>) -> Option<ParamValue> {
         match item.get_ref() {
-            DeValue::Array(_) => Some(Given::List(self.exprs(item, "value"))),
-            _ => self.0.expr(item).map(Given::One),
+            DeValue::Array(_) => Some(ParamValue::List(self.exprs(item, "value"))),
+            _ => self.0.expr(item).map(ParamValue::One),
         }
     }
 
-    fn flag(&mut self, fields: &mut Fields<'a>, key: &'static str) -> bool {
-        match fields
-            .take(key, Form::Flag)
-            .map(|item| (item.get_ref(), item.span()))
-        {
-            None => false,
-            Some((DeValue::Boolean(flag), _)) => *flag,
-            Some((other, span)) => {
-                let message = format!(
-                    "`{key}`: expected true or false, found {}",
-                    other.type_str()
-                );
-                self.0.report(span, message);
-                false
-            }
+    fn flag(&mut self, fields: &mut TableFields<'a>, key: &'static str) -> bool {
+        let Some(item) = fields.take(key, ValueForm::Flag) else {
+            return false;
+        };
+        match item.get_ref() {
+            DeValue::Boolean(flag) => *flag,
+            _ => self.0.wrong(item, key, "true or false").unwrap_or_default(),
         }
     }
 
-    fn optional_expr(&mut self, fields: &mut Fields<'a>, key: &'static str) -> Option<Expr> {
-        self.0.optional_expr(fields, key, Form::Value)
+    fn optional_expr(&mut self, fields: &mut TableFields<'a>, key: &'static str) -> Option<Expr> {
+        self.0.optional_expr(fields, key, ValueForm::Value)
     }
 
-    fn required_expr(&mut self, fields: &mut Fields<'a>, key: &'static str) -> Option<Expr> {
-        if let Some(item) = fields.take_required(key, Form::Value) {
+    fn required_expr(&mut self, fields: &mut TableFields<'a>, key: &'static str) -> Option<Expr> {
+        if let Some(item) = fields.take_required(key, ValueForm::Value) {
             return self.0.expr(item);
         }
         let span = fields.span.clone();
@@ -337,15 +312,15 @@ impl<'a> Reader<'a> {
         None
     }
 
-    fn layers(&mut self, table: &'a DeTable<'a>, span: Span) -> Option<Group> {
-        let mut fields = Fields::new(table, span, "layers");
+    fn layers(&mut self, table: &'a DeTable<'a>, span: Span) -> Option<TensorGroup> {
+        let mut fields = TableFields::new(table, span, "layers");
         let count = self.required_expr(&mut fields, "count");
         let first = self.optional_expr(&mut fields, "first");
         let prefix = self.0.optional_text(&mut fields, "prefix");
         let from = self.0.optional_text(&mut fields, "from");
         let tensors = self.tensors(&mut fields);
         self.0.finish(fields);
-        Some(Group {
+        Some(TensorGroup {
             layers: Some((count?, first)),
             prefix: prefix.map_or_else(|| PREFIX.into(), |text| text.value),
             from: from.map(|text| text.value).unwrap_or_default(),
@@ -353,18 +328,15 @@ impl<'a> Reader<'a> {
         })
     }
 
-    fn tensors(&mut self, fields: &mut Fields<'a>) -> Vec<TensorRule> {
-        const RULE: Form = Form::Either(&[
-            Form::Text,
-            Form::Table("a tensor"),
+    fn tensors(&mut self, fields: &mut TableFields<'a>) -> Vec<TensorRule> {
+        const RULE: ValueForm = ValueForm::Either(&[
+            ValueForm::Text,
+            ValueForm::Table("a tensor"),
             PARTS,
-            Form::List(&Form::Table("a tensor")),
+            ValueForm::List(&ValueForm::Table("a tensor")),
         ]);
-        let item = fields.take("tensors", Form::Map(&RULE));
-        let table = item.and_then(|item| self.0.table(item, "tensors"));
         let mut out = Vec::new();
-        for (name, item) in table.into_iter().flatten() {
-            let name = Spanned::new(name.get_ref().to_string(), name.span());
+        for (name, item) in self.0.entries(fields, "tensors", ValueForm::Map(&RULE)) {
             match item.get_ref() {
                 // Of several rules for one name, the first whose tensors are stored is used.
                 DeValue::Array(items)
@@ -384,14 +356,14 @@ impl<'a> Reader<'a> {
         out
     }
 
-    fn tensor(&mut self, name: Spanned<String>, item: Item<'a>) -> Option<TensorRule> {
+    fn tensor(&mut self, name: Spanned<String>, item: TomlItem<'a>) -> Option<TensorRule> {
         let DeValue::Table(table) = item.get_ref() else {
-            let parts = self.parts(item, &Taken::default());
+            let parts = self.parts(item, &ElementSlice::default());
             return Some(TensorRule {
                 name,
                 when: None,
                 otherwise: None,
-                made: Made::Of(Composition {
+                made: TensorOrigin::Of(Composition {
                     parts,
                     ..Composition::default()
                 }),
@@ -399,7 +371,7 @@ impl<'a> Reader<'a> {
                 unit_rows: false,
             });
         };
-        let mut fields = Fields::new(table, item.span(), "a tensor");
+        let mut fields = TableFields::new(table, item.span(), "a tensor");
         let when = self.optional_expr(&mut fields, "when");
         let otherwise = self.0.optional_text(&mut fields, "else");
         if let (Some(text), None) = (&otherwise, &when) {
@@ -409,14 +381,14 @@ impl<'a> Reader<'a> {
         }
         let each = self.optional_expr(&mut fields, "each");
         let unit_rows = self.flag(&mut fields, "unit_rows");
-        let from = fields.take("from", Form::Either(&[Form::Text, PARTS]));
+        let from = fields.take("from", ValueForm::Either(&[ValueForm::Text, PARTS]));
         let made = match (from, fields.take("shape", VALUES)) {
             (Some(from), None) => {
                 let repeat = self.repeat(&mut fields, from);
                 let times = self.0.optional_text(&mut fields, "times");
                 let taken = self.taken(&mut fields);
                 let parts = self.parts(from, &taken);
-                Some(Made::Of(Composition {
+                Some(TensorOrigin::Of(Composition {
                     parts,
                     repeat,
                     times,
@@ -431,7 +403,7 @@ impl<'a> Reader<'a> {
                     let message = "without `from`, `each` must give the elements";
                     self.0.report(shape.span(), message);
                 }
-                Some(Made::Computed(self.exprs(shape, "shape")))
+                Some(TensorOrigin::Computed(self.exprs(shape, "shape")))
             }
             _ => {
                 let message = "a tensor needs either `from` or `shape`, not both";
@@ -451,7 +423,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The number of tensors that `{e}` counts in the names of `from`.
-    fn repeat(&mut self, fields: &mut Fields<'a>, from: Item<'a>) -> Option<Repeat> {
+    fn repeat(&mut self, fields: &mut TableFields<'a>, from: TomlItem<'a>) -> Option<Repeat> {
         let stack = self.optional_expr(fields, "stack");
         let join = self.optional_expr(fields, "join");
         if stack.is_some() && join.is_some() {
@@ -464,13 +436,13 @@ impl<'a> Reader<'a> {
     }
 
     /// A name, or several names and tables with their own rules.
-    fn parts(&mut self, item: Item<'a>, taken: &Taken) -> Vec<PartRule> {
-        let items: Vec<Item<'a>> = match item.get_ref() {
+    fn parts(&mut self, item: TomlItem<'a>, taken: &ElementSlice) -> Vec<PartRule> {
+        let items: Vec<TomlItem<'a>> = match item.get_ref() {
             DeValue::Array(items) => items.iter().collect(),
             _ => vec![item],
         };
         let mut out = Vec::new();
-        let is_table = |item: &Item<'_>| matches!(item.get_ref(), DeValue::Table(_));
+        let is_table = |item: &TomlItem<'_>| matches!(item.get_ref(), DeValue::Table(_));
         if let (Some(word), true) = (taken.word(), items.iter().all(is_table)) {
             let message = format!("`{word}` has no effect here: each part has keys of its own");
             self.0.report(item.span(), message);
@@ -478,7 +450,7 @@ impl<'a> Reader<'a> {
         for item in items {
             let (name, taken) = match item.get_ref() {
                 DeValue::Table(table) => {
-                    let mut fields = Fields::new(table, item.span(), "a part");
+                    let mut fields = TableFields::new(table, item.span(), "a part");
                     let name = self.0.required_text(&mut fields, "from");
                     let own = self.taken(&mut fields);
                     self.0.finish(fields);
@@ -491,25 +463,22 @@ impl<'a> Reader<'a> {
         out
     }
 
-    fn taken(&mut self, fields: &mut Fields<'a>) -> Taken {
+    fn taken(&mut self, fields: &mut TableFields<'a>) -> ElementSlice {
         let rows = fields.take("rows", VALUES);
         let rows = rows.and_then(|item| self.range(item, "rows"));
-        let rearrange = fields.take("rearrange", Form::Text);
+        let rearrange = fields.take("rearrange", ValueForm::Text);
         let rearrange = rearrange.and_then(|item| self.pattern(item));
         let sizes_at = fields.given("sizes");
         let sizes = self.expressions(fields, "sizes");
-        let take_at = fields.take("take", Form::Map(&VALUES));
-        let mut take = BTreeMap::new();
-        let table = take_at.and_then(|item| self.0.table(item, "take"));
-        for (name, item) in table.into_iter().flatten() {
-            if let Some(range) = self.range(item, "take") {
-                take.insert(name.get_ref().to_string(), range);
-            }
-        }
+        let take_at = fields.given("take");
+        let take = self.0.entries(fields, "take", ValueForm::Map(&VALUES));
+        let range =
+            |(name, item): (Spanned<String>, _)| Some((name.value, self.range(item, "take")?));
+        let take = take.into_iter().filter_map(range).collect();
         for item in [sizes_at, take_at].into_iter().flatten() {
             self.axes(item, rearrange.as_ref());
         }
-        Taken {
+        ElementSlice {
             rows,
             rearrange,
             sizes,
@@ -522,7 +491,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reports names that are not axes of the notation.
-    fn axes(&mut self, item: Item<'a>, pattern: Option<&Spanned<Pattern>>) {
+    fn axes(&mut self, item: TomlItem<'a>, pattern: Option<&Spanned<Pattern>>) {
         let Some(pattern) = pattern else {
             return self
                 .0
@@ -540,7 +509,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn range(&mut self, item: Item<'a>, key: &str) -> Option<(Expr, Expr)> {
+    fn range(&mut self, item: TomlItem<'a>, key: &str) -> Option<(Expr, Expr)> {
         match <[Expr; 2]>::try_from(self.exprs(item, key)) {
             Ok([begin, end]) => Some((begin, end)),
             Err(_) => {
@@ -551,7 +520,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn pattern(&mut self, item: Item<'a>) -> Option<Spanned<Pattern>> {
+    fn pattern(&mut self, item: TomlItem<'a>) -> Option<Spanned<Pattern>> {
         let text = self.0.text(item, "rearrange")?;
         match Pattern::parse(&text.value) {
             Ok(pattern) => Some(Spanned::new(pattern, text.span)),
@@ -562,11 +531,9 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn exprs(&mut self, item: Item<'a>, key: &str) -> Vec<Expr> {
+    fn exprs(&mut self, item: TomlItem<'a>, key: &str) -> Vec<Expr> {
         let DeValue::Array(items) = item.get_ref() else {
-            self.0
-                .report(item.span(), format!("`{key}`: expected an array"));
-            return Vec::new();
+            return self.0.wrong(item, key, "an array").unwrap_or_default();
         };
         items.iter().filter_map(|item| self.0.expr(item)).collect()
     }

@@ -26,13 +26,13 @@ pub(super) struct View {
 /// A parsed notation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pattern {
-    left: Vec<Group>,
-    right: Vec<Group>,
+    left: Vec<PatternAxis>,
+    right: Vec<PatternAxis>,
 }
 
 /// One axis of a side.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Group {
+enum PatternAxis {
     /// The product of these names; empty: one element.
     Names(Vec<String>),
     Rest,
@@ -102,8 +102,6 @@ impl View {
 }
 
 impl Pattern {
-    /// # Errors
-    /// The text is malformed; the error states the problem.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let (left, right) = text
             .split_once("->")
@@ -132,24 +130,21 @@ impl Pattern {
         self.left
             .iter()
             .flat_map(|group| match group {
-                Group::Names(names) => names.as_slice(),
-                Group::Rest => &[],
+                PatternAxis::Names(names) => names.as_slice(),
+                PatternAxis::Rest => &[],
             })
             .map(String::as_str)
     }
 
     /// The view of a tensor of this shape (slowest axis first) with the known sizes. Each axis in `take` is limited to
     /// the range from its first number up to the second.
-    ///
-    /// # Errors
-    /// The sizes do not fit the shape exactly, or a range is not within its axis.
     pub(super) fn view(
         &self,
         shape: &[u64],
         sizes: &BTreeMap<&str, u64>,
         take: &BTreeMap<&str, (u64, u64)>,
     ) -> Result<View, String> {
-        let has_rest = self.left.contains(&Group::Rest);
+        let has_rest = self.left.contains(&PatternAxis::Rest);
         let n_named = self.left.len() - usize::from(has_rest);
         if shape.len() < n_named || (!has_rest && shape.len() > n_named) {
             return Err(format!("{} axes, expected {n_named}", shape.len()));
@@ -160,8 +155,8 @@ impl Pattern {
         let mut rest = Vec::new();
         for group in &self.left {
             match group {
-                Group::Rest => rest.extend(whole.by_ref().take(n_rest)),
-                Group::Names(names) => {
+                PatternAxis::Rest => rest.extend(whole.by_ref().take(n_rest)),
+                PatternAxis::Names(names) => {
                     let axis = whole.next().and_then(|axes| axes.first().copied());
                     let axis = axis.ok_or("too few axes")?;
                     split(names, axis, sizes, &mut found)?;
@@ -184,8 +179,8 @@ impl Pattern {
         let mut axes = Vec::with_capacity(shape.len());
         for group in &self.right {
             match group {
-                Group::Rest => axes.append(&mut rest),
-                Group::Names(names) => {
+                PatternAxis::Rest => axes.append(&mut rest),
+                PatternAxis::Names(names) => {
                     axes.push(names.iter().map(|name| found[name.as_str()]).collect());
                 }
             }
@@ -239,19 +234,19 @@ fn split<'n>(
     Ok(())
 }
 
-fn groups(side: &str) -> Result<Vec<Group>, String> {
+fn groups(side: &str) -> Result<Vec<PatternAxis>, String> {
     let mut out = Vec::new();
     let mut open: Option<Vec<String>> = None;
     let spaced = side.replace('(', " ( ").replace(')', " ) ");
     for word in spaced.split_whitespace() {
         match (word, &mut open) {
             ("(", None) => open = Some(Vec::new()),
-            (")", Some(_)) => out.push(Group::Names(open.take().unwrap_or_default())),
-            ("...", None) => out.push(Group::Rest),
-            ("1", None) => out.push(Group::Names(Vec::new())),
+            (")", Some(_)) => out.push(PatternAxis::Names(open.take().unwrap_or_default())),
+            ("...", None) => out.push(PatternAxis::Rest),
+            ("1", None) => out.push(PatternAxis::Names(Vec::new())),
             (name, open) if is_name(name) => match open {
                 Some(names) => names.push(name.to_owned()),
-                None => out.push(Group::Names(vec![name.to_owned()])),
+                None => out.push(PatternAxis::Names(vec![name.to_owned()])),
             },
             (word, _) => return Err(format!("unexpected `{word}`")),
         }
@@ -271,12 +266,12 @@ fn is_name(word: &str) -> bool {
 }
 
 /// The names of a side; each may occur once.
-fn names(side: &[Group]) -> Result<Vec<&str>, String> {
+fn names(side: &[PatternAxis]) -> Result<Vec<&str>, String> {
     let mut out = Vec::new();
     for group in side {
         match group {
-            Group::Rest => out.push("..."),
-            Group::Names(names) => out.extend(names.iter().map(String::as_str)),
+            PatternAxis::Rest => out.push("..."),
+            PatternAxis::Names(names) => out.extend(names.iter().map(String::as_str)),
         }
     }
     let mut sorted = out.clone();

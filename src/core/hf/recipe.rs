@@ -3,16 +3,16 @@
 
 use crate::arch::expr::{Expr, Scope, Value};
 use lab_base::weights::safetensors::Dtype;
-use lab_base::weights::{Bytes, LazyTensor, TensorType};
+use lab_base::weights::{FileBytes, LazyTensor, TensorType};
 
-use super::packed::{Packed, Packing, Scratch, encode};
+use super::packed::{Packed, Packing, RowScratch, encode};
 use super::rearrange::{Axis, View};
 
 /// Elements of a stored tensor in a new order.
 #[derive(Clone, Debug)]
-pub(super) struct Part {
+pub(super) struct RecipePart {
     /// The file, and the range of the stored tensor in it.
-    pub(super) file: Bytes,
+    pub(super) file: FileBytes,
     pub(super) offset: usize,
     pub(super) bytes: usize,
     pub(super) dtype: Dtype,
@@ -20,7 +20,7 @@ pub(super) struct Part {
     pub(super) view: View,
 }
 
-impl Part {
+impl RecipePart {
     /// The element type that the part alone has in memory.
     pub(super) fn ty(&self) -> Result<TensorType, String> {
         if let Packing::Packed(packed) = &self.packing {
@@ -58,7 +58,7 @@ impl Part {
     }
 
     /// The numbers of adjacent elements, from the stored element `first` on.
-    fn values(&self, first: u64, out: &mut [f32], scratch: &mut Scratch) -> Result<(), String> {
+    fn values(&self, first: u64, out: &mut [f32], scratch: &mut RowScratch) -> Result<(), String> {
         if let Packing::Packed(packed) = &self.packing {
             return packed.values(first, out, scratch);
         }
@@ -100,10 +100,10 @@ fn common(a: TensorType, b: TensorType, row: u64) -> TensorType {
 /// The function that makes a tensor's elements.
 #[derive(Clone, Debug)]
 pub(super) struct Recipe {
-    parts: Vec<Source>,
+    parts: Vec<PreparedPart>,
     /// Factors of the elements, in the order of the elements.
-    times: Option<Part>,
-    each: Option<Each>,
+    times: Option<RecipePart>,
+    each: Option<ElementFn>,
     ty: TensorType,
     /// Number of elements of a row.
     row_len: u64,
@@ -113,7 +113,7 @@ pub(super) struct Recipe {
 
 /// The function of each element `x` with the index `i` along the slowest axis.
 #[derive(Clone, Debug)]
-pub(super) struct Each {
+pub(super) struct ElementFn {
     expr: Expr,
     /// Whether the expression uses the index.
     has_index: bool,
@@ -121,14 +121,14 @@ pub(super) struct Each {
     linear: Option<(f64, f64)>,
 }
 
-impl Each {
+impl ElementFn {
     pub(super) fn new(expr: Expr) -> Self {
         let mut has_index = false;
         expr.for_each_name(&mut |name, _| has_index |= name == INDEX);
         let linear = match has_index {
             true => None,
             false => expr
-                .linear(ELEMENT, &Element { x: 0.0, i: 0 })
+                .linear(ELEMENT, &ElementScope { x: 0.0, i: 0 })
                 .unwrap_or_default(),
         };
         Self {
@@ -143,37 +143,35 @@ impl Each {
     pub(super) fn slopes(&self, n: u64) -> Result<Option<Vec<f64>>, String> {
         let n = if self.has_index { n } else { 1 };
         let slope = |i: u64| match self.of(i)? {
-            Function::Linear(a, _) => Ok(Some(a)),
-            Function::Any(..) => Ok(None),
+            IndexFn::Linear(a, _) => Ok(Some(a)),
+            IndexFn::Any(..) => Ok(None),
         };
         (0..n).map(slope).collect()
     }
 
     /// The function of all elements with this index.
-    fn of(&self, i: u64) -> Result<Function<'_>, String> {
+    fn of(&self, i: u64) -> Result<IndexFn<'_>, String> {
         let linear = match self.has_index {
-            true => self.expr.linear(ELEMENT, &Element { x: 0.0, i })?,
+            true => self.expr.linear(ELEMENT, &ElementScope { x: 0.0, i })?,
             false => self.linear,
         };
-        Ok(linear.map_or(Function::Any(&self.expr, i), |(a, b)| {
-            Function::Linear(a, b)
-        }))
+        Ok(linear.map_or(IndexFn::Any(&self.expr, i), |(a, b)| IndexFn::Linear(a, b)))
     }
 }
 
 /// A function of an element.
-enum Function<'a> {
+enum IndexFn<'a> {
     Linear(f64, f64),
     Any(&'a Expr, u64),
 }
 
-impl Function<'_> {
+impl IndexFn<'_> {
     fn apply(&self, x: f64) -> Result<f32, String> {
         let (expr, i) = match self {
             Self::Linear(a, b) => return Ok((a * x + b) as f32),
             Self::Any(expr, i) => (expr, *i),
         };
-        match expr.evaluate(&Element { x, i })? {
+        match expr.evaluate(&ElementScope { x, i })? {
             Value::Float(v) => Ok(v as f32),
             Value::Int(v) => Ok(v as f32),
             other => Err(format!(
@@ -186,8 +184,8 @@ impl Function<'_> {
 
 /// A part, prepared for reading.
 #[derive(Clone, Debug)]
-struct Source {
-    part: Part,
+struct PreparedPart {
+    part: RecipePart,
     /// The axes above the row, slowest first.
     outer: Vec<Axis>,
     n_rows: u64,
@@ -197,9 +195,9 @@ struct Source {
     is_direct: bool,
 }
 
-impl Source {
+impl PreparedPart {
     /// A part of a tensor of type `ty`, with or without a function of its elements.
-    fn new(part: Part, ty: TensorType, has_each: bool) -> Result<Self, String> {
+    fn new(part: RecipePart, ty: TensorType, has_each: bool) -> Result<Self, String> {
         let (inner, outer) = match part.view.axes.split_last() {
             Some((inner, outer)) => (inner.clone(), outer.concat()),
             None => (Vec::new(), Vec::new()),
@@ -274,18 +272,15 @@ impl Recipe {
     /// factors of the elements, or `each`, a function of them, the type is f32.
     ///
     /// If parts are packed, the type is the nearest one that represents all of them.
-    ///
-    /// # Errors
-    /// The parts differ in type, or their type is not supported.
     pub(super) fn new(
-        parts: Vec<Part>,
+        parts: Vec<RecipePart>,
         shape: &[u64],
-        times: Option<Part>,
+        times: Option<RecipePart>,
         each: Option<Expr>,
     ) -> Result<Self, String> {
-        let is_packed = parts.iter().any(Part::is_packed);
+        let is_packed = parts.iter().any(RecipePart::is_packed);
         let row = shape.last().copied().unwrap_or(1);
-        let mut types = parts.iter().map(Part::ty);
+        let mut types = parts.iter().map(RecipePart::ty);
         let mut first = types.next().ok_or("nothing to be made of")??;
         for ty in types {
             let ty = ty?;
@@ -300,7 +295,7 @@ impl Recipe {
             first
         };
         let sources = parts.into_iter().map(|part| {
-            let mut source = Source::new(part, ty, each.is_some())?;
+            let mut source = PreparedPart::new(part, ty, each.is_some())?;
             source.is_direct &= times.is_none();
             Ok(source)
         });
@@ -308,7 +303,7 @@ impl Recipe {
             parts: sources.collect::<Result<_, String>>()?,
             times,
             ty,
-            each: each.map(Each::new),
+            each: each.map(ElementFn::new),
             row_len: row,
             n_per_index: shape.iter().skip(1).product::<u64>().max(1),
         })
@@ -319,7 +314,7 @@ impl Recipe {
     }
 
     /// The file and offset of the tensor, if it is a stored tensor without changes.
-    pub(super) fn in_place(&self) -> Option<(&Bytes, usize)> {
+    pub(super) fn in_place(&self) -> Option<(&FileBytes, usize)> {
         let [source] = self.parts.as_slice() else {
             return None;
         };
@@ -332,7 +327,7 @@ impl Recipe {
     }
 }
 
-fn is_same_element(part: &Part, ty: TensorType) -> bool {
+fn is_same_element(part: &RecipePart, ty: TensorType) -> bool {
     matches!(
         (&part.packing, part.dtype, ty),
         (Packing::Plain, Dtype::F32, TensorType::F32)
@@ -368,7 +363,7 @@ impl Recipe {
                 row -= source.n_rows;
                 continue;
             }
-            let mut scratch = Scratch::new(source.n_rows_of(out.len(), ty));
+            let mut scratch = RowScratch::new(source.n_rows_of(out.len(), ty));
             while row < source.n_rows && !out.is_empty() {
                 out = self.row(source, [row, element], ty, out, &mut scratch)?;
                 row += 1;
@@ -385,11 +380,11 @@ impl Recipe {
     /// Writes one row of a part, whose first element has the given place in the tensor, and returns the rest of `out`.
     fn row<'o>(
         &self,
-        source: &Source,
+        source: &PreparedPart,
         [row, mut element]: [u64; 2],
         ty: TensorType,
         out: &'o mut [u8],
-        scratch: &mut Scratch,
+        scratch: &mut RowScratch,
     ) -> Result<&'o mut [u8], String> {
         let part = &source.part;
         let begin = source.begin(row);
@@ -423,11 +418,11 @@ impl Recipe {
     /// Writes a row by way of its numbers in f32.
     fn row_of_values(
         &self,
-        source: &Source,
+        source: &PreparedPart,
         [begin, element]: [u64; 2],
         ty: TensorType,
         out: &mut [u8],
-        scratch: &mut Scratch,
+        scratch: &mut RowScratch,
     ) -> Result<(), String> {
         let mut values = vec![0f32; source.row_len()];
         let mut to = values.as_mut_slice();
@@ -439,7 +434,7 @@ impl Recipe {
         if let Some(times) = &self.times {
             let mut factors = vec![0f32; values.len()];
             // The cache of one packed matrix cannot be used for another.
-            times.values(element, &mut factors, &mut Scratch::new(1))?;
+            times.values(element, &mut factors, &mut RowScratch::new(1))?;
             for (value, factor) in values.iter_mut().zip(factors) {
                 *value *= factor;
             }
@@ -455,7 +450,7 @@ impl Recipe {
 
     fn apply(
         &self,
-        each: &Each,
+        each: &ElementFn,
         dtype: Dtype,
         first: u64,
         from: &[u8],
@@ -524,12 +519,12 @@ pub(super) fn number(dtype: Dtype, bytes: &[u8]) -> Option<Value> {
 pub(super) const ELEMENT: &str = "x";
 pub(super) const INDEX: &str = "i";
 
-struct Element {
+struct ElementScope {
     x: f64,
     i: u64,
 }
 
-impl Scope for Element {
+impl Scope for ElementScope {
     fn name(&self, name: &str, _: bool) -> Result<Value, String> {
         match name {
             ELEMENT => Ok(Value::Float(self.x)),
@@ -538,17 +533,5 @@ impl Scope for Element {
                 "unknown name `{name}`; the element is `x`, its index `i`"
             )),
         }
-    }
-
-    fn has(&self, _: &str) -> Result<bool, String> {
-        Err("an element knows no tensors".into())
-    }
-
-    fn dim(&self, _: &str, _: i64) -> Result<i64, String> {
-        Err("an element knows no tensors".into())
-    }
-
-    fn count(&self, _: &str) -> Result<i64, String> {
-        Err("an element knows no arrays".into())
     }
 }

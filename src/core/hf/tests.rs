@@ -4,15 +4,15 @@ use std::path::Path;
 
 use serde_json::{Value as Json, json};
 
-use super::apply::{Applied, apply};
+use super::apply::{MapResult, apply};
 use super::config::Config;
 use super::definition::Map;
-use super::packed::Table;
+use super::packed::PackedMatrices;
 use super::{ENDING, Maps, read};
 use crate::arch::{ArchDef, Library};
 use crate::blocks::REGISTRY;
 use lab_base::weights::safetensors::Checkpoint;
-use lab_base::weights::{Array, Data, Value as Meta};
+use lab_base::weights::{Array, TensorData, Value as Meta};
 
 /// A stored tensor: its name, element type, shape, and bytes.
 type Stored = (&'static str, &'static str, Vec<usize>, Vec<u8>);
@@ -62,7 +62,7 @@ fn parse(map: &str) -> Result<Map, String> {
 }
 
 /// The result of a map, or the messages of its problems.
-fn applied(map: &str, json: Json, tensors: &[Stored]) -> Result<Applied, String> {
+fn applied(map: &str, json: Json, tensors: &[Stored]) -> Result<MapResult, String> {
     applied_with(map, "", json, tensors)
 }
 
@@ -72,12 +72,13 @@ fn applied_with(
     common: &str,
     json: Json,
     tensors: &[Stored],
-) -> Result<Applied, String> {
+) -> Result<MapResult, String> {
     let (map, common) = (parse(map)?, parse(common)?);
     let folder = tempfile::tempdir().expect("a folder");
     let mut json = json;
     let mut checkpoint = checkpoint(folder.path(), tensors);
-    let packed = Table::take(&mut json, folder.path(), &mut checkpoint).expect("nothing is packed");
+    let packed =
+        PackedMatrices::take(&mut json, folder.path(), &mut checkpoint).expect("nothing is packed");
     let config = Config::new(&map, &json, &checkpoint);
     apply(&map, &common, &definition(), &config, &packed).map_err(|problems| {
         let messages = problems
@@ -96,13 +97,13 @@ fn refused(map: &str, json: Json, tensors: &[Stored]) -> String {
 }
 
 /// The shape in ggml order and the elements of a tensor in f32.
-fn tensor(applied: &Applied, name: &str) -> (Vec<u64>, Vec<f32>) {
+fn tensor(applied: &MapResult, name: &str) -> (Vec<u64>, Vec<f32>) {
     let entry = applied.entries.iter().find(|entry| entry.name == name);
     let entry = entry.unwrap_or_else(|| panic!("there is no {name}"));
     let mut bytes = vec![0; 4 * entry.shape.iter().product::<u64>() as usize];
     match &entry.data {
-        Data::Lazy(lazy) => lazy.rows(0, &mut bytes).expect("rows"),
-        Data::Mapped(file, offset) => {
+        TensorData::Lazy(lazy) => lazy.rows(0, &mut bytes).expect("rows"),
+        TensorData::Mapped(file, offset) => {
             let end = offset + bytes.len();
             bytes.copy_from_slice(&file[*offset..end]);
         }
@@ -348,7 +349,7 @@ fn a_map_extends_another() {
         maps.common(),
         &definition(),
         &config,
-        &Table::default(),
+        &PackedMatrices::default(),
     );
     let found = found.unwrap_or_else(|problems| panic!("{problems:?}"));
     let value = |key| found.metadata.get(key).cloned();

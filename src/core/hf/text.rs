@@ -6,7 +6,7 @@
 
 use serde_json::Value as Json;
 
-use crate::arch::Source;
+use crate::arch::SourceFile;
 use crate::arch::expr::Value;
 use lab_base::weights::safetensors::Checkpoint;
 
@@ -17,16 +17,13 @@ use super::json::object;
 
 /// The map of the text model in a model with the map `outer`. The checkpoint's tensors get the names that they have in
 /// the text model.
-///
-/// # Errors
-/// No class or type is stated, or none of the maps has it.
 pub(super) fn inside<'m>(
     maps: &'m Maps,
     outer: &Map,
     text: &TextModel,
     json: &Json,
     checkpoint: &mut Checkpoint,
-) -> Result<(&'m Source, Map), String> {
+) -> Result<(&'m SourceFile, Map), String> {
     let mut objects = text.objects.iter();
     let nested = objects.find(|name| object(json, name).is_some_and(Json::is_object));
     let inner = nested.and_then(|name| object(json, name)).unwrap_or(json);
@@ -53,10 +50,8 @@ pub(super) fn inside<'m>(
     let place = nested.map_or("the configuration", String::as_str);
     let (source, mut map) = found.ok_or_else(|| {
         let class = classes.first().copied().or(model_type);
-        let class = class.map_or("names no class".to_owned(), |class| {
-            format!("is for `{class}`")
-        });
-        format!("the text model in it: `{place}` {class}, which no map is for")
+        let class = class.unwrap_or("no class");
+        format!("its text model `{place}` ({class}) is not supported: no map is for it")
     })?;
     map.nested = nested.cloned();
     map.is_part = nested.is_some();

@@ -5,11 +5,11 @@
 //! at the first difference.
 
 use crate::arch::expr::Value;
-use lab_base::weights::safetensors::{Checkpoint, Stored};
+use lab_base::weights::safetensors::{Checkpoint, StoredTensor};
 
-use super::apply::{Source, Work};
-use super::config::At;
-use super::definition::{Group, Made, TensorRule};
+use super::apply::{MapApplication, StoredSource};
+use super::config::ConfigScope;
+use super::definition::{TensorGroup, TensorOrigin, TensorRule};
 use super::packed::Packing;
 use super::recipe::read;
 
@@ -18,15 +18,15 @@ const ENDING: &str = ".weight";
 /// Number of elements of different types that are compared at a time.
 const CHUNK: usize = 1 << 16;
 
-impl Work<'_> {
+impl MapApplication<'_> {
     /// Whether a tensor whose `when` is false is stored and differs from that of `else`. An equal tensor is recorded as
     /// used.
     pub(super) fn is_untied(
         &self,
-        group: &Group,
+        group: &TensorGroup,
         rule: &TensorRule,
         tied_to: &str,
-        at: &At<'_>,
+        at: &ConfigScope<'_>,
     ) -> Result<bool, String> {
         let Some(own) = self.sources(group, rule, at)? else {
             return Ok(false);
@@ -69,17 +69,14 @@ impl Work<'_> {
     /// Checks that a tensor whose `when` holds is stored. In a model that contains a text model a missing tensor causes
     /// only a warning: such a model ties its head by its own key or by the default of its class, whatever the text
     /// model's configuration states.
-    ///
-    /// # Errors
-    /// The tensor is not stored.
     pub(super) fn is_there(
         &self,
-        group: &Group,
+        group: &TensorGroup,
         rule: &TensorRule,
         tied_to: &str,
-        at: &At<'_>,
+        at: &ConfigScope<'_>,
     ) -> Result<bool, String> {
-        let (None, Made::Of(of)) = (self.sources(group, rule, at)?, &rule.made) else {
+        let (None, TensorOrigin::Of(of)) = (self.sources(group, rule, at)?, &rule.made) else {
             return Ok(true);
         };
         let stored = of.parts.first().map_or("", |part| &part.from.value);
@@ -101,11 +98,11 @@ impl Work<'_> {
 
     fn sources<'r>(
         &'r self,
-        group: &Group,
+        group: &TensorGroup,
         rule: &'r TensorRule,
-        at: &At<'_>,
-    ) -> Result<Option<Vec<Source<'r>>>, String> {
-        let Made::Of(of) = &rule.made else {
+        at: &ConfigScope<'_>,
+    ) -> Result<Option<Vec<StoredSource<'r>>>, String> {
+        let TensorOrigin::Of(of) = &rule.made else {
             return Ok(None);
         };
         let ending = match rule.name.value.contains('.') {
@@ -116,12 +113,12 @@ impl Work<'_> {
     }
 
     /// Whether stored tensors have the same elements.
-    fn are_equal(&self, a: &[Source<'_>], b: &[Source<'_>]) -> Result<bool, String> {
+    fn are_equal(&self, a: &[StoredSource<'_>], b: &[StoredSource<'_>]) -> Result<bool, String> {
         if a.len() != b.len() {
             return Ok(false);
         }
         for (a, b) in a.iter().zip(b) {
-            let is_plain = |source: &Source<'_>| matches!(source.packing, Packing::Plain);
+            let is_plain = |source: &StoredSource<'_>| matches!(source.packing, Packing::Plain);
             if !is_plain(a) || !is_plain(b) || !is_same(self.checkpoint, a.stored, b.stored)? {
                 return Ok(false);
             }
@@ -130,7 +127,7 @@ impl Work<'_> {
     }
 }
 
-fn is_same(checkpoint: &Checkpoint, a: &Stored, b: &Stored) -> Result<bool, String> {
+fn is_same(checkpoint: &Checkpoint, a: &StoredTensor, b: &StoredTensor) -> Result<bool, String> {
     if a.shape != b.shape {
         return Ok(false);
     }
@@ -148,10 +145,9 @@ fn is_same(checkpoint: &Checkpoint, a: &Stored, b: &Stored) -> Result<bool, Stri
     }))
 }
 
-/// The bytes of a stored tensor.
 pub(super) fn bytes_of<'c>(
     checkpoint: &'c Checkpoint,
-    stored: &Stored,
+    stored: &StoredTensor,
 ) -> Result<&'c [u8], String> {
     let file = checkpoint.files().nth(stored.file);
     let bytes = file.and_then(|file| file.get(stored.offset..stored.offset + stored.bytes));

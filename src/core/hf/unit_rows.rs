@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use crate::arch::expr::Expr;
-use lab_base::weights::{Data, LazyTensor, TensorType};
+use lab_base::weights::{LazyTensor, TensorData, TensorType};
 
-use super::recipe::{ELEMENT, Part, Recipe};
+use super::recipe::{ELEMENT, Recipe, RecipePart};
 
 /// Lower bound of the length by which a row is divided, so that a row of zeros stays zero.
 const MIN_LENGTH: f64 = 1e-12;
@@ -21,22 +21,19 @@ pub(super) struct UnitRows {
 
 impl UnitRows {
     /// The type and the data of a tensor of this shape (slowest axis first).
-    ///
-    /// # Errors
-    /// The recipe cannot be in f32.
     pub(super) fn data(
-        parts: Vec<Part>,
+        parts: Vec<RecipePart>,
         shape: &[u64],
-        times: Option<Part>,
+        times: Option<RecipePart>,
         each: Option<Expr>,
-    ) -> Result<(TensorType, Data), String> {
+    ) -> Result<(TensorType, TensorData), String> {
         // A function of the elements converts them to f32.
         let each = each.map_or_else(|| Expr::parse(ELEMENT, 0), Ok);
         let each = each.map_err(|problem| problem.message)?;
         let of = Recipe::new(parts, shape, times, Some(each))?;
         let width = shape.last().copied().unwrap_or(1) as usize;
         let ty = of.ty();
-        Ok((ty, Data::Lazy(Arc::new(Self { of, width }))))
+        Ok((ty, TensorData::Lazy(Arc::new(Self { of, width }))))
     }
 }
 

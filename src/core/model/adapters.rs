@@ -9,14 +9,14 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 
 use crate::arch::WeightRole;
-use crate::blocks::{AtWork, MAX_UPDATE_NODES, Update, Updates};
+use crate::blocks::{ActiveAdapters, LowRankUpdate, LowRankUpdates, MAX_UPDATE_NODES};
 use crate::models::lora::Adapter;
 use crate::plan::{Plan, TensorPlan};
 use lab_base::ggml::{Device, Tensor};
 
 use super::cache::SequenceId;
 use super::error::Error;
-use super::load::{self, Layout};
+use super::load::{self, WeightLayout};
 use super::options::Options;
 
 /// An adapter of a loaded model.
@@ -30,16 +30,16 @@ pub struct LoadedAdapter {
 
 /// The weights of a model as a graph uses them.
 #[derive(Clone, Copy)]
-pub(super) struct OnDevice<'a> {
+pub(super) struct DeviceWeights<'a> {
     /// Data of [`Plan::tensors`], in the same order.
     pub(super) tensors: &'a [Tensor],
     /// Updates of weights by adapters, if there are any.
-    pub(super) updates: Option<&'a Updates>,
+    pub(super) updates: Option<&'a LowRankUpdates>,
     /// Maximum number of operations and leaves that the updates add.
     pub(super) update_nodes: usize,
 }
 
-impl<'a> OnDevice<'a> {
+impl<'a> DeviceWeights<'a> {
     /// Weights without adapters.
     pub(super) fn plain(tensors: &'a [Tensor]) -> Self {
         Self {
@@ -50,8 +50,8 @@ impl<'a> OnDevice<'a> {
     }
 
     /// The adapters of a pass with these scales.
-    pub(super) fn at_work(&self, scales: Vec<(usize, Tensor)>) -> AtWork<'a> {
-        AtWork {
+    pub(super) fn active(&self, scales: Vec<(usize, Tensor)>) -> ActiveAdapters<'a> {
+        ActiveAdapters {
             updates: self.updates,
             scales,
             updated: RefCell::default(),
@@ -59,11 +59,10 @@ impl<'a> OnDevice<'a> {
     }
 }
 
-/// The adapters of a model.
 #[derive(Clone, Default)]
-pub(super) struct Adapters {
+pub(super) struct ModelAdapters {
     pub(super) all: Vec<LoadedAdapter>,
-    pub(super) updates: Updates,
+    pub(super) updates: LowRankUpdates,
     /// Number of updates, counted once for each part of the model that uses the weight.
     n_uses: usize,
     /// Bytes that are used in place in their files, and bytes that are copied.
@@ -73,7 +72,7 @@ pub(super) struct Adapters {
     scales: HashMap<SequenceId, Vec<f32>>,
 }
 
-impl Adapters {
+impl ModelAdapters {
     pub(super) fn load(plan: &Plan, adapters: &[Adapter]) -> Result<Self, Error> {
         Self::place(plan, adapters, |planned, adapter| {
             let loaded = load::load(planned, &[Device::cpu()?], &adapter.weights, &mut |_, _| {})?;
@@ -86,7 +85,7 @@ impl Adapters {
     pub(super) fn stand_in(plan: &Plan, adapters: &[Adapter]) -> Result<Self, Error> {
         Self::place(plan, adapters, |planned, adapter| {
             let devices = [Device::cpu()?];
-            let layout = Layout::new(planned, &devices, &adapter.weights, &mut |_, _| {})?;
+            let layout = WeightLayout::new(planned, &devices, &adapter.weights, &mut |_, _| {})?;
             let laid_out = layout.stand_in(planned, &devices)?;
             let (mapped, copied) = (laid_out.mapped.iter().sum(), laid_out.copied_bytes);
             Ok((laid_out.tensors, mapped, copied))
@@ -126,12 +125,12 @@ impl Adapters {
                 else {
                     return Err(Error::Weight {
                         tensor: pair.target.clone(),
-                        message: "is not there, and an adapter updates it".into(),
+                        message: "is missing, and an adapter updates it".into(),
                     });
                 };
                 // A tensor that several devices use is planned for each of them.
                 for target in targets {
-                    out.updates.entry(target).or_default().push(Update {
+                    out.updates.entry(target).or_default().push(LowRankUpdate {
                         adapter: id,
                         down: tensors[down].clone(),
                         up: tensors[up].clone(),

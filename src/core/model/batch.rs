@@ -9,7 +9,7 @@ pub struct Batch {
     /// Token ids.
     pub tokens: Vec<u32>,
     /// Sequence and position of each token.
-    pub places: Vec<(SequenceId, u32)>,
+    pub positions: Vec<(SequenceId, u32)>,
     /// For each token, whether it wants logits.
     pub outputs: Vec<bool>,
     /// Type of each token: 0 except for the second text of a pair. Models without token types ignore it.
@@ -33,7 +33,7 @@ impl Batch {
         wants_logits: bool,
     ) {
         self.tokens.push(token);
-        self.places.push(place);
+        self.positions.push(place);
         self.outputs.push(wants_logits);
         self.types.push(token_type);
     }
@@ -56,45 +56,41 @@ impl Batch {
     /// Removes all tokens and keeps the allocated memory.
     pub fn clear(&mut self) {
         self.tokens.clear();
-        self.places.clear();
+        self.positions.clear();
         self.outputs.clear();
         self.types.clear();
         self.wants_hidden = false;
     }
 
     /// Checks that a model with a vocabulary of `n_vocab` tokens can run the batch.
-    ///
-    /// # Errors
-    /// There are no tokens or too many, the lists have different lengths, a token is unknown, a place occurs twice,
-    /// or a position is too large.
     pub(super) fn check(&self, n_batch: usize, n_vocab: u64) -> Result<(), Error> {
         let fault = |found: String, expected: String| Err(Error::Batch { found, expected });
         let n = self.len();
         if n == 0 || n > n_batch {
             return fault(format!("{n} tokens"), format!("1 to {n_batch} tokens"));
         }
-        let lists = [self.places.len(), self.outputs.len(), self.types.len()];
+        let lists = [self.positions.len(), self.outputs.len(), self.types.len()];
         if lists.iter().any(|len| *len != n) {
             return fault(
                 "lists of different lengths".into(),
-                "a place, a wish and a type for each token".into(),
+                "a position, an output and a type for each token".into(),
             );
         }
         if let Some(token) = self.tokens.iter().find(|t| u64::from(**t) >= n_vocab) {
             return fault(
                 format!("the token {token}, which is not in the vocabulary"),
-                format!("expected ids below {n_vocab}"),
+                format!("ids below {n_vocab}"),
             );
         }
-        let mut places = self.places.clone();
-        places.sort_unstable();
-        if let Some(pair) = places.windows(2).find(|pair| pair[0] == pair[1]) {
+        let mut positions = self.positions.clone();
+        positions.sort_unstable();
+        if let Some(pair) = positions.windows(2).find(|pair| pair[0] == pair[1]) {
             return fault(
                 format!("position {} of sequence {} twice", pair[0].1, pair[0].0),
-                "each once".into(),
+                "each position once".into(),
             );
         }
-        if let Some((_, position)) = places
+        if let Some((_, position)) = positions
             .iter()
             .find(|(_, position)| *position > i32::MAX as u32)
         {

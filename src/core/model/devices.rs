@@ -36,7 +36,6 @@ impl<'d> Arenas<'d> {
         })
     }
 
-    /// Describes a tensor on a device.
     pub(super) fn tensor(
         &mut self,
         device: usize,
@@ -61,7 +60,6 @@ impl<'d> Arenas<'d> {
         Ok(tensor)
     }
 
-    /// Each device with its arena and tensors.
     fn each(&self) -> impl Iterator<Item = (Device, &(Arena, Vec<Tensor>))> {
         let arenas = self.devices.iter().zip(&self.arenas);
         arenas.filter_map(|(device, arena)| Some((*device, arena.as_ref()?)))

@@ -59,7 +59,6 @@ pub enum Error {
          devices), fewer layers there (--gpu-layers), or --device none"
     )]
     Lacking {
-        /// The device.
         device: String,
         /// The operation, by its name in ggml.
         op: String,
@@ -71,8 +70,7 @@ pub enum Error {
     /// There is not enough memory.
     #[error("not enough memory for {what}: {}", sentence(*what, *needed, *available))]
     Memory {
-        /// The purpose of the memory.
-        what: Purpose,
+        what: MemoryPurpose,
         /// Bytes needed.
         needed: u64,
         /// Bytes available.
@@ -102,7 +100,7 @@ pub enum Error {
         n_ctx: usize,
     },
     /// The batch is invalid.
-    #[error("a pass of {found}: {expected}")]
+    #[error("a pass: found {found}, expected {expected}")]
     Batch {
         /// The given batch, in words.
         found: String,
@@ -127,9 +125,8 @@ pub enum Error {
     Ggml(#[from] ggml::Error),
 }
 
-/// The purpose of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
+pub enum MemoryPurpose {
     /// Weights that are copied: those that are not used in place in the file.
     Weights,
     /// Keys and values, and recurrent states.
@@ -138,7 +135,7 @@ pub enum Purpose {
     Scratch,
 }
 
-impl fmt::Display for Purpose {
+impl fmt::Display for MemoryPurpose {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Weights => "weights that are copied",
@@ -149,13 +146,13 @@ impl fmt::Display for Purpose {
 }
 
 /// Both numbers in readable units, and advice on how to need less.
-fn sentence(what: Purpose, needed: u64, available: u64) -> String {
+fn sentence(what: MemoryPurpose, needed: u64, available: u64) -> String {
     let advice = match what {
-        Purpose::Weights => "try a smaller --type",
-        Purpose::Cache => {
+        MemoryPurpose::Weights => "try a smaller --type",
+        MemoryPurpose::Cache => {
             "try a smaller --ctx, a smaller --kv-type or, in a server, a smaller --parallel or --cache"
         }
-        Purpose::Scratch => "try a smaller --ctx",
+        MemoryPurpose::Scratch => "try a smaller --ctx",
     };
     let (needed, available) = (bytes(needed), bytes(available));
     format!("{needed} needed, {available} available; {advice}")

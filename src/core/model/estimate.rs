@@ -5,32 +5,32 @@
 //! largest pass is built and measured. Nothing is approximated. Called by `inspect`.
 
 use crate::arch::Mode;
-use crate::blocks::cache::Cache;
+use crate::blocks::cache::CacheOptions;
 use crate::blocks::selection::Selection;
 use crate::models::lora::Adapter;
-use crate::plan::{KeysOf, Plan};
-use lab_base::ggml::{Device, Executor, Graph, Misplaced};
+use crate::plan::{KeyTokens, Plan};
+use lab_base::ggml::{Device, Executor, Graph, MisplacedOp};
 use lab_base::weights::{TensorType, Weights};
 
-use super::adapters::{Adapters, OnDevice};
+use super::adapters::{DeviceWeights, ModelAdapters};
 use super::cache::states::States;
-use super::cache::store::KeyValues;
+use super::cache::store::KvCache;
 use super::devices;
-use super::error::{Error, Purpose};
+use super::error::{Error, MemoryPurpose};
 use super::graph;
-use super::load::{self, Layout, StandIns};
+use super::graph_shape::{GraphParts, GraphShape};
+use super::load::{self, PlannedTensors, WeightLayout};
 use super::memory;
 use super::memory_use::{DeviceUse, MemoryUse};
 use super::options::Options;
 use super::points::Points;
-use super::shape::{GraphParts, Shape};
 use super::support;
 
 /// A model that is laid out but not loaded.
 pub struct Estimator<'p> {
     plan: &'p Plan,
-    laid_out: StandIns,
-    adapters: Adapters,
+    laid_out: PlannedTensors,
+    adapters: ModelAdapters,
     executor: Executor,
     devices: Vec<Device>,
     /// Free bytes of each device at the start; none if the device does not report them.
@@ -54,9 +54,9 @@ impl<'p> Estimator<'p> {
         let devices = devices::of_plan(plan)?;
         // Read first, because memory that a device uses in place may count as taken from here on.
         let free = devices.iter().map(|device| device.free_memory()).collect();
-        let layout = Layout::new(&plan.tensors, &devices, weights, &mut |_, _| {})?;
+        let layout = WeightLayout::new(&plan.tensors, &devices, weights, &mut |_, _| {})?;
         let laid_out = layout.stand_in(&plan.tensors, &devices)?;
-        let adapters = Adapters::stand_in(plan, adapters)?;
+        let adapters = ModelAdapters::stand_in(plan, adapters)?;
         let capacity = graph::capacity(plan, adapters.capacity());
         Ok(Self {
             plan,
@@ -80,12 +80,12 @@ impl<'p> Estimator<'p> {
         options.check_cache(self.plan)?;
         let n_slots = options.n_slots(self.plan);
         let types = [options.k_type, options.v_type];
-        let (_, rows) = KeyValues::describe(self.plan, &self.devices, &n_slots, types)?;
+        let (_, rows) = KvCache::describe(self.plan, &self.devices, &n_slots, types)?;
         let (_, states) = States::describe(self.plan, &self.devices, options.n_rows())?;
         let caches = [rows.bytes(), states.bytes()];
-        let graph = self.graph(options, &Shape::largest(options, self.plan, &n_slots))?;
+        let graph = self.graph(options, &GraphShape::largest(options, self.plan, &n_slots))?;
         let mut compute = self.executor.measure(graph)?;
-        if let Some(shape) = Shape::largest_source(options, self.plan) {
+        if let Some(shape) = GraphShape::largest_source(options, self.plan) {
             let of_source = self.graph(options, &shape)?;
             let of_source = self.executor.measure(of_source)?;
             larger(&mut compute, &of_source);
@@ -115,7 +115,7 @@ impl<'p> Estimator<'p> {
     /// The error of [`Model::load`](super::Model::load).
     pub fn check(&mut self, options: &Options) -> Result<(), Error> {
         if self.plan.devices.is_empty() {
-            memory::check(Purpose::Cache, options.check_cache(self.plan)?)?;
+            memory::check(MemoryPurpose::Cache, options.check_cache(self.plan)?)?;
         }
         let used = self.memory(options)?.devices;
         for (free, used) in self.free.iter().zip(&used).skip(1) {
@@ -123,11 +123,11 @@ impl<'p> Estimator<'p> {
         }
         let processor = &used[0];
         if !self.plan.devices.is_empty() {
-            memory::check(Purpose::Cache, processor.cache)?;
+            memory::check(MemoryPurpose::Cache, processor.cache)?;
         }
         load::check(processor.weights)?;
         let compute = processor.weights.saturating_add(processor.compute);
-        memory::check(Purpose::Scratch, compute)
+        memory::check(MemoryPurpose::Scratch, compute)
     }
 
     /// Bytes of weights that a pass over one token of one sequence reads, without a cache together with a source of
@@ -141,9 +141,9 @@ impl<'p> Estimator<'p> {
             ..options.clone()
         };
         // Most tokens do not end a block that has a key.
-        let shape = Shape {
+        let shape = GraphShape {
             n_ended: vec![0; self.plan.caches.len()],
-            ..Shape::largest(&one, self.plan, &options.n_slots(self.plan))
+            ..GraphShape::largest(&one, self.plan, &options.n_slots(self.plan))
         };
         Ok(self
             .graph(options, &shape)?
@@ -155,9 +155,9 @@ impl<'p> Estimator<'p> {
     ///
     /// # Errors
     /// A block refuses its arguments.
-    pub fn lacking(&self, options: &Options) -> Result<Vec<Misplaced>, Error> {
+    pub fn lacking(&self, options: &Options) -> Result<Vec<MisplacedOp>, Error> {
         options.check_cache(self.plan)?;
-        let shape = Shape::largest(options, self.plan, &options.n_slots(self.plan));
+        let shape = GraphShape::largest(options, self.plan, &options.n_slots(self.plan));
         let graph = self.graph(options, &shape)?;
         let others = self.devices.iter().enumerate().skip(1);
         Ok(others
@@ -166,15 +166,15 @@ impl<'p> Estimator<'p> {
     }
 
     /// The graph of a pass over caches without memory.
-    fn graph(&self, options: &Options, shape: &Shape) -> Result<Graph, Error> {
+    fn graph(&self, options: &Options, shape: &GraphShape) -> Result<Graph, Error> {
         let plan = self.plan;
         let n_slots = options.n_slots(plan);
         let types = [options.k_type, options.v_type];
-        let (cache, rows) = KeyValues::describe(plan, &self.devices, &n_slots, types)?;
+        let (cache, rows) = KvCache::describe(plan, &self.devices, &n_slots, types)?;
         rows.stand_in()?;
         let (states, rows) = States::describe(plan, &self.devices, options.n_rows())?;
         rows.stand_in()?;
-        let weights = OnDevice {
+        let weights = DeviceWeights {
             tensors: &self.laid_out.tensors,
             updates: Some(&self.adapters.updates),
             update_nodes: self.adapters.capacity(),
@@ -188,7 +188,7 @@ impl<'p> Estimator<'p> {
             n_slots: &n_slots,
             points: &Points::default(),
         };
-        let shape = Shape {
+        let shape = GraphShape {
             adapters: (0..self.adapters.all.len()).collect(),
             ..shape.clone()
         };
@@ -215,12 +215,12 @@ impl Plan {
         let mut rows = self
             .units()
             .filter_map(|unit| Some((unit, unit.key_values()?)))
-            .filter(|(_, rows)| self.caches[rows.cache].keys != KeysOf::Pass);
+            .filter(|(_, rows)| self.caches[rows.cache].keys != KeyTokens::Pass);
         rows.try_fold(0u64, |sum, (unit, rows)| {
             let values = if rows.v_in_k { 0 } else { v.row_bytes(rows.v)? };
             let row = k.row_bytes(rows.k)?.checked_add(values)?;
-            let rule = Cache::read(&self.caches[rows.cache].unit.options);
-            let rule = Cache {
+            let rule = CacheOptions::read(&self.caches[rows.cache].unit.options);
+            let rule = CacheOptions {
                 causal: rule.causal && self.mode == Mode::Causal,
                 ..rule
             };

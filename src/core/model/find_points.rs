@@ -1,14 +1,14 @@
 //! Finds the points of a plan. Its graph is built over tensors that are only described; nothing is loaded.
 
-use crate::arch::Parts;
+use crate::arch::PointParts;
 use crate::blocks::points::{BRANCH_RAW, SLOT_SUM, SLOT_X};
 use crate::blocks::position_bias::TABLE;
 use crate::plan::{BranchPlan, Plan, StatePlan};
 use lab_base::ggml::Error;
 
+use super::graph_shape::GraphShape;
 use super::options::Options;
 use super::points::{HEADS_MATRIX, HeadSum, Point, Points};
-use super::shape::Shape;
 use super::trace;
 
 /// Number of positions of the described cache.
@@ -28,16 +28,16 @@ impl Points {
             capture: true,
             ..Options::plain(N_CTX, N_TOKENS)
         };
-        let shape = Shape {
+        let shape = GraphShape {
             n_outputs: N_TOKENS,
-            ..Shape::largest(&options, plan, &options.n_slots(plan))
+            ..GraphShape::largest(&options, plan, &options.n_slots(plan))
         };
         let (_, pass, _) = trace::described(plan, &options, &shape)?;
         let all = pass.captured.iter().map(|value| {
             let mut shape = value.tensor.shape().to_vec();
             match value.spec.parts {
                 // [n_kv, n_tokens, heads, n_runs]
-                Parts::Pairs => shape = vec![0, shape[2]],
+                PointParts::Pairs => shape = vec![0, shape[2]],
                 _ => {
                     // The dimensions after the tokens are 1.
                     let tokens = shape.iter().rposition(|n| *n == N_TOKENS as u64);

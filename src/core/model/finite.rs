@@ -9,8 +9,8 @@ use super::batch::Batch;
 use super::cache::SequenceId;
 use super::error::Error;
 use super::lifecycle::Model;
+use super::named_value::NamedValue;
 use super::options::Options;
-use super::results::Value;
 
 /// Maximum number of tokens that are run again, because all their values are stored at once.
 const MAX_TOKENS: usize = 4096;
@@ -30,7 +30,7 @@ pub struct NotFinite {
 
 impl NotFinite {
     /// The first such value in the order of computation. Minus infinity is no fault, because masks contain it.
-    pub fn first_of(values: &[Value]) -> Option<Self> {
+    pub fn first_of(values: &[NamedValue]) -> Option<Self> {
         values.iter().find_map(|value| {
             let elements = &value.elements;
             if is_finite(elements) {
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn the_first_value_is_named_with_its_token_and_masks_are_no_fault() {
-        let value = |path: &str, elements: &[f32], is_per_token| Value {
+        let value = |path: &str, elements: &[f32], is_per_token| NamedValue {
             path: path.into(),
             shape: vec![2, elements.len() as u64 / 2],
             is_per_token,

@@ -1,24 +1,23 @@
 //! Builds the graph of a plan: the slot formula, once, for all models.
 
-use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 
 use crate::arch::{Join, PointSpec};
-use crate::blocks::mix::{self, Held};
-use crate::blocks::{self, Build, Named, Selections, points};
+use crate::blocks::mix::{self, MixRead};
+use crate::blocks::{self, GraphBuilder, NamedValue, Selections, points};
 use crate::plan::{BranchPlan, NormUse, Plan, SlotPlan};
 use lab_base::ggml::{Error, Graph, Tensor};
 
 use super::cache::MAX_VIEWS;
-use super::inputs::{Inputs, ListInputs, OutputRows};
+use super::graph_shape::{GraphParts, GraphShape};
+use super::inputs::{ListInputs, OutputRows, PassInputs};
 use super::lab::{CapturedTensors, LabShape};
 use super::options::Options;
 use super::points::Points;
-use super::shape::{GraphParts, Shape};
-use super::split::MAX_GROUPS;
+use super::sub_batch::MAX_GROUPS;
 
 /// A named value that can be read after a pass.
-pub(super) struct Captured {
+pub(super) struct CapturedValue {
     pub(super) path: String,
     pub(super) spec: &'static PointSpec,
     /// Whether its rows are those of the source.
@@ -57,11 +56,11 @@ pub(super) fn capacity(plan: &Plan, update_nodes: usize) -> usize {
 
 /// The inputs and outputs of the graph of a pass.
 pub(super) struct PassGraph {
-    pub(super) inputs: Inputs,
+    pub(super) inputs: PassInputs,
     /// Weights that adapters update, as indices of tensors of the plan.
     pub(super) updated: BTreeSet<usize>,
     /// Captured values with their paths.
-    pub(super) captured: Vec<Captured>,
+    pub(super) captured: Vec<CapturedValue>,
     /// Captured rows, by point.
     pub(super) captured_rows: CapturedTensors,
     /// Logits `[n_vocab, n_outputs]`, or vectors `[n_embd, n_outputs]`; none if no row wants a result.
@@ -70,20 +69,23 @@ pub(super) struct PassGraph {
     pub(super) hidden: Option<Tensor>,
 }
 
-pub(super) fn build(parts: &GraphParts<'_>, shape: &Shape) -> Result<(Graph, PassGraph), Error> {
+pub(super) fn build(
+    parts: &GraphParts<'_>,
+    shape: &GraphShape,
+) -> Result<(Graph, PassGraph), Error> {
     let (plan, options) = (parts.plan, parts.options);
     let update_nodes = parts.weights.update_nodes;
     let (n_groups, n_views) = (shape.groups.len(), shape.n_views());
     let n_tensors = n_tensors(plan, update_nodes, n_groups, n_views) + shape.lab.n_nodes();
     let mut g = Graph::new(n_tensors, n_leaves(plan, update_nodes))?;
-    let inputs = Inputs::new(&g, parts, shape)?;
+    let inputs = PassInputs::new(&g, parts, shape)?;
     let mut states = inputs.state_store(parts);
     let mut store = inputs.key_value_store(parts);
-    let build = Build {
+    let build = GraphBuilder {
         g: &g,
         plan,
         tensors: parts.weights.tensors,
-        adapters: parts.weights.at_work(Vec::new()),
+        adapters: parts.weights.active(Vec::new()),
         switched: None,
         ids: None,
         n_tokens: shape.n_tokens as u64,
@@ -100,15 +102,14 @@ pub(super) fn build(parts: &GraphParts<'_>, shape: &Shape) -> Result<(Graph, Pas
         flash_attn: options.flash_attn,
         selected: Selections::default(),
         lab: inputs.lab(parts, shape),
-        named: RefCell::default(),
     };
     let mut assembly = Assembly::new(build, inputs.output_rows.as_ref());
-    let wants = Wants::of(shape, options);
+    let wants = ResultRows::of(shape, options);
     let (mut end, mut n_of_source) = (None, 0);
     if let Some((source, tokens)) = with_tokens(inputs.source.as_ref()) {
         assembly.read(shape.n_source, source);
         end = Some(assembly.source(tokens)?);
-        n_of_source = assembly.build.named.get_mut().len();
+        n_of_source = assembly.build.lab.named.get_mut().len();
     }
     let (mut logits, mut hidden) = (None, None);
     if let Some((list, tokens)) = with_tokens(Some(&inputs.tokens)) {
@@ -117,8 +118,8 @@ pub(super) fn build(parts: &GraphParts<'_>, shape: &Shape) -> Result<(Graph, Pas
         (x, logits, hidden) = assembly.model(tokens, &wants)?;
         end = Some(x);
     }
-    let named = assembly.build.named.into_inner();
-    let rows_by_point = assembly.build.lab.taken.into_inner();
+    let named = assembly.build.lab.named.take();
+    let rows_by_point = assembly.build.lab.captured.into_inner();
     let updated = assembly.build.adapters.updated.into_inner();
     drop(store);
     for written in &states.written {
@@ -154,14 +155,18 @@ fn with_tokens(list: Option<&ListInputs>) -> Option<(&ListInputs, &Tensor)> {
 }
 
 /// Makes named values outputs of the graph. The first `n_of_source` are those of the source.
-fn capture(g: &mut Graph, named: Vec<Named>, n_of_source: usize) -> Result<Vec<Captured>, Error> {
-    let capture = |(at, value): (usize, Named)| {
+fn capture(
+    g: &mut Graph,
+    named: Vec<NamedValue>,
+    n_of_source: usize,
+) -> Result<Vec<CapturedValue>, Error> {
+    let capture = |(at, value): (usize, NamedValue)| {
         let tensor = match value.tensor.is_contiguous() {
             true => value.tensor,
             false => g.cont(&value.tensor)?,
         };
         g.output(&tensor)?;
-        Ok(Captured {
+        Ok(CapturedValue {
             path: value.path,
             spec: value.spec,
             is_of_source: at < n_of_source,
@@ -189,7 +194,7 @@ fn capture_rows(
 }
 
 /// The results that a graph must give.
-struct Wants {
+struct ResultRows {
     /// Number of rows that want a result.
     n_outputs: u64,
     /// Whether the result is the hidden state after the final norm instead of logits.
@@ -200,8 +205,8 @@ struct Wants {
     all_values: bool,
 }
 
-impl Wants {
-    fn of(shape: &Shape, options: &Options) -> Self {
+impl ResultRows {
+    fn of(shape: &GraphShape, options: &Options) -> Self {
         Self {
             n_outputs: shape.n_outputs as u64,
             is_headless: shape.is_headless || options.embeddings,
@@ -213,7 +218,7 @@ impl Wants {
 
 /// Builds the graph while the hidden state passes through the layers.
 struct Assembly<'a> {
-    build: Build<'a>,
+    build: GraphBuilder<'a>,
     /// Values that later slots and layers can read.
     taps: HashMap<String, Tensor>,
     /// Indices of the rows that want a result, until the other rows are dropped.
@@ -223,7 +228,7 @@ struct Assembly<'a> {
     /// Taps from before the other rows were dropped, with all rows.
     of_all: HashMap<String, Tensor>,
     /// The hidden states of a mix, while the one that is read from them passes through slots.
-    held: Option<Held>,
+    held: Option<MixRead>,
 }
 
 /// Number of layers that read the source, the first ones of a plan.
@@ -242,7 +247,7 @@ fn last_mixing(plan: &Plan) -> Option<(usize, usize)> {
 }
 
 impl<'a> Assembly<'a> {
-    fn new(build: Build<'a>, rows: Option<&OutputRows>) -> Self {
+    fn new(build: GraphBuilder<'a>, rows: Option<&OutputRows>) -> Self {
         Self {
             build,
             taps: HashMap::new(),
@@ -298,7 +303,7 @@ impl<'a> Assembly<'a> {
     fn model(
         &mut self,
         tokens: &Tensor,
-        wants: &Wants,
+        wants: &ResultRows,
     ) -> Result<(Tensor, Option<Tensor>, Option<Tensor>), Error> {
         let plan = self.build.plan;
         let mut x = blocks::embed::build(&self.build, &plan.embed, tokens)?;

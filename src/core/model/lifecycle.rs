@@ -4,28 +4,27 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::models::lora::Adapter;
-use crate::plan::{KeysOf, Plan};
-use lab_base::ggml;
+use crate::plan::{KeyTokens, Plan};
 use lab_base::ggml::rpc::Worker;
 use lab_base::ggml::{Executor, HostNumbers};
-use lab_base::weights::{Bytes, Weights};
+use lab_base::weights::{FileBytes, Weights};
 
-use super::adapters::{Adapters, OnDevice};
+use super::adapters::{DeviceWeights, ModelAdapters};
 use super::cache::states::States;
-use super::cache::store::KeyValues;
-use super::cache::{BlockManager, Group, SequenceId};
+use super::cache::store::KvCache;
+use super::cache::{BlockManager, KvGroup, SequenceId};
 use super::devices;
-use super::error::{Error, Purpose};
+use super::error::{Error, MemoryPurpose};
 use super::estimate::{Estimator, larger};
 use super::graph;
-use super::graphs::Graphs;
+use super::graph_cache::GraphCache;
+use super::graph_shape::{GraphParts, GraphShape};
 use super::lab::{CapturedRow, Lab};
-use super::load::{self, Loaded, Progress};
+use super::load::{self, LoadedWeights, ProgressFn};
 use super::memory;
 use super::memory_use::{DeviceUse, MemoryUse};
 use super::options::Options;
 use super::points::Points;
-use super::shape::{GraphParts, Shape};
 use super::support;
 use super::token_sources::TokenSources;
 
@@ -35,16 +34,16 @@ pub struct Model {
     pub(super) options: Options,
     /// Whether attention reads block tables instead of runs.
     pub(super) is_paged: bool,
-    pub(super) loaded: Loaded,
-    pub(super) adapters: Adapters,
-    pub(super) cache: KeyValues,
+    pub(super) loaded: LoadedWeights,
+    pub(super) adapters: ModelAdapters,
+    pub(super) cache: KvCache,
     pub(super) states: States,
     pub(super) block_manager: BlockManager,
     /// The sources of sequences, if the model reads any.
     pub(super) sources: TokenSources,
     /// Slots of each KV group.
     pub(super) n_slots: Vec<usize>,
-    pub(super) graphs: Graphs,
+    pub(super) graphs: GraphCache,
     pub(super) logits: HostNumbers,
     pub(super) hidden: Vec<f32>,
     /// The points of the model.
@@ -68,7 +67,7 @@ impl Model {
         plan: Plan,
         weights: &Weights,
         options: Options,
-        progress: Progress<'_>,
+        progress: ProgressFn<'_>,
     ) -> Result<Self, Error> {
         Self::load_with(plan, weights, &[], options, progress)
     }
@@ -82,30 +81,29 @@ impl Model {
         weights: &Weights,
         adapters: &[Adapter],
         mut options: Options,
-        progress: Progress<'_>,
+        progress: ProgressFn<'_>,
     ) -> Result<Self, Error> {
         options.n_seqs = options.n_seqs.max(1);
         let options = support::usable(&plan, options)?;
         if options.deterministic {
             options.check_deterministic(&plan)?;
-            ggml::set_batch_invariant(true);
         }
         let cache_bytes = options.check_cache(&plan)?;
         match plan.devices.is_empty() {
-            true => memory::check(Purpose::Cache, cache_bytes)?,
+            true => memory::check(MemoryPurpose::Cache, cache_bytes)?,
             false => Estimator::with(&plan, weights, adapters)?.check(&options)?,
         }
         let devices = devices::of_plan(&plan)?;
         let loaded = load::load(&plan.tensors, &devices, weights, progress)?;
-        let adapters = Adapters::load(&plan, adapters)?;
+        let adapters = ModelAdapters::load(&plan, adapters)?;
         Self::of_loaded(plan, loaded, adapters, options)
     }
 
     /// Takes the memory to run a plan whose weights are loaded.
     pub(super) fn of_loaded(
         plan: Plan,
-        loaded: Loaded,
-        adapters: Adapters,
+        loaded: LoadedWeights,
+        adapters: ModelAdapters,
         options: Options,
     ) -> Result<Self, Error> {
         let is_paged = options.is_paged(&plan);
@@ -115,10 +113,10 @@ impl Model {
             .caches
             .iter()
             .zip(&n_slots)
-            .map(|(cache, n_slots)| Group {
+            .map(|(cache, n_slots)| KvGroup {
                 // Groups without stored keys count the slots of the others, and take no memory.
                 n_slots: match cache.keys {
-                    KeysOf::Pass => n_slots_of_all,
+                    KeyTokens::Pass => n_slots_of_all,
                     _ => *n_slots,
                 },
                 rule: options.visibility(&plan, cache),
@@ -127,7 +125,7 @@ impl Model {
         let groups = groups.collect();
         let devices = devices::of_plan(&plan)?;
         let types = [options.k_type, options.v_type];
-        let cache = KeyValues::new(&plan, &devices, &n_slots, types)?;
+        let cache = KvCache::new(&plan, &devices, &n_slots, types)?;
         let states = States::new(&plan, &devices, options.n_rows())?;
         let n_rows = (!states.is_empty()).then(|| options.n_rows());
         let mut block_manager = match is_paged {
@@ -140,6 +138,9 @@ impl Model {
         let head = plan.head.as_ref().and_then(|head| head.unit.as_ref());
         let device_of_head = devices[head.map_or(0, |unit| unit.device)];
         let mut executor = Executor::new(&devices, options.n_threads, capacity)?;
+        if options.deterministic {
+            executor.set_batch_invariant();
+        }
         if options.plain {
             executor.compute_plainly()?;
         }
@@ -154,7 +155,7 @@ impl Model {
             block_manager,
             sources: TokenSources::default(),
             n_slots,
-            graphs: Graphs::new(executor),
+            graphs: GraphCache::new(executor),
             logits: HostNumbers::new(device_of_head),
             hidden: Vec::new(),
             points,
@@ -169,20 +170,20 @@ impl Model {
 
     /// Measures the largest pass, checks that it fits, and takes its memory.
     fn reserve(&mut self) -> Result<(), Error> {
-        let mut shape = Shape::largest(&self.options, &self.plan, &self.n_slots);
+        let mut shape = GraphShape::largest(&self.options, &self.plan, &self.n_slots);
         shape.adapters = (0..self.adapters.all.len()).collect();
         let (graph, pass) = graph::build(&self.graph_parts(), &shape)?;
         self.adapters
             .check(&self.plan, &self.options, &pass.updated)?;
         let n_nodes = graph.n_nodes();
         self.compute_bytes = self.graphs.executor.measure(graph)?;
-        let of_source = Shape::largest_source(&self.options, &self.plan);
+        let of_source = GraphShape::largest_source(&self.options, &self.plan);
         if let Some(shape) = &of_source {
             let (graph, _) = graph::build(&self.graph_parts(), shape)?;
             let bytes = self.graphs.executor.measure(graph)?;
             larger(&mut self.compute_bytes, &bytes);
         }
-        memory::check(Purpose::Scratch, self.compute_bytes[0])?;
+        memory::check(MemoryPurpose::Scratch, self.compute_bytes[0])?;
         for shape in [Some(shape), of_source].into_iter().flatten() {
             let (graph, _) = graph::build(&self.graph_parts(), &shape)?;
             self.graphs.executor.reserve(graph)?;
@@ -199,7 +200,7 @@ impl Model {
     pub(super) fn graph_parts(&self) -> GraphParts<'_> {
         GraphParts {
             plan: &self.plan,
-            weights: OnDevice {
+            weights: DeviceWeights {
                 tensors: &self.loaded.tensors,
                 updates: Some(&self.adapters.updates),
                 update_nodes: self.adapters.capacity(),
@@ -244,7 +245,7 @@ impl Model {
     }
 
     /// The files that are used in place as weights.
-    pub fn files(&self) -> &[Bytes] {
+    pub fn files(&self) -> &[FileBytes] {
         &self.loaded.files
     }
 
@@ -295,7 +296,7 @@ impl Model {
     }
 
     /// Lets the threads sleep until the next pass.
-    pub fn rest(&self) {
+    pub fn park_threads(&self) {
         self.graphs.executor.rest();
     }
 }

@@ -11,21 +11,21 @@ use crate::arch::WeightRole;
 use crate::plan::TensorPlan;
 use lab_base::ggml;
 use lab_base::ggml::{Arena, Device, Tensor};
-use lab_base::weights::{Bytes, TensorInfo, TensorType, Weights};
+use lab_base::weights::{FileBytes, TensorInfo, TensorType, Weights};
 
 use super::devices::Arenas;
-use super::error::{Error, Purpose};
+use super::error::{Error, MemoryPurpose};
 use super::memory;
 
 /// The tensors of a plan on its devices. A clone shares the memory.
 #[derive(Clone)]
-pub(super) struct Loaded {
+pub(super) struct LoadedWeights {
     /// Data of the planned tensors, in their order.
     pub(super) tensors: Vec<Tensor>,
     /// Bytes used in place, by device.
     pub(super) mapped: Vec<u64>,
     /// The files that are used in place.
-    pub(super) files: Vec<Bytes>,
+    pub(super) files: Vec<FileBytes>,
     /// Bytes that are copied into other memory.
     pub(super) copied_bytes: u64,
     /// Bytes of the memory taken on each device, including the padding of its parts.
@@ -33,12 +33,12 @@ pub(super) struct Loaded {
 }
 
 /// The tensors of a plan, laid out but not loaded.
-pub(super) struct StandIns {
+pub(super) struct PlannedTensors {
     pub(super) tensors: Vec<Tensor>,
-    /// See [`Loaded::mapped`].
+    /// See [`LoadedWeights::mapped`].
     pub(super) mapped: Vec<u64>,
     pub(super) copied_bytes: u64,
-    /// See [`Loaded::taken`].
+    /// See [`LoadedWeights::taken`].
     pub(super) taken: Vec<u64>,
 }
 
@@ -46,10 +46,10 @@ pub(super) struct StandIns {
 const RELEASED_AFTER: u64 = 16 << 20;
 
 /// Called with the number of bytes loaded and the total.
-pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
+pub type ProgressFn<'a> = &'a mut dyn FnMut(u64, u64);
 
 /// Where the tensors of a plan will be: in the file, or in memory that is not taken yet.
-pub(super) struct Layout {
+pub(super) struct WeightLayout {
     /// The tensor of each planned one, in the order of the plan; none until it is laid out.
     slots: Vec<Option<Tensor>>,
     /// Indices of the tensors to be copied, with their types in memory.
@@ -57,23 +57,23 @@ pub(super) struct Layout {
     /// Bytes used in place, by device.
     mapped: Vec<u64>,
     /// The files of the tensors that are used in place.
-    files: Vec<Bytes>,
+    files: Vec<FileBytes>,
 }
 
 /// Tensors that a device uses in place in a file: index among the planned ones, and offset in the file.
 struct InFile {
     device: usize,
-    file: Bytes,
+    file: FileBytes,
     tensors: Vec<(usize, usize)>,
 }
 
-impl Layout {
+impl WeightLayout {
     /// Lays out the tensors that can be used in place.
     pub(super) fn new(
         planned: &[TensorPlan],
         devices: &[Device],
         weights: &Weights,
-        progress: Progress<'_>,
+        progress: ProgressFn<'_>,
     ) -> Result<Self, Error> {
         let in_place = Arena::new(planned.len(), 0)?;
         let mut slots: Vec<Option<Tensor>> = vec![None; planned.len()];
@@ -135,7 +135,6 @@ impl Layout {
         })
     }
 
-    /// Describes the tensors to be copied.
     fn describe_copies<'d>(
         &mut self,
         planned: &[TensorPlan],
@@ -163,11 +162,11 @@ impl Layout {
         mut self,
         planned: &[TensorPlan],
         devices: &[Device],
-    ) -> Result<StandIns, Error> {
+    ) -> Result<PlannedTensors, Error> {
         let copied = self.describe_copies(planned, devices)?;
         let taken = copied.bytes();
         copied.stand_in_weights()?;
-        Ok(StandIns {
+        Ok(PlannedTensors {
             copied_bytes: self.copied_bytes(),
             mapped: self.mapped.clone(),
             tensors: self.into_tensors(),
@@ -196,7 +195,7 @@ fn bytes_of(planned: &[TensorPlan]) -> u64 {
 
 /// Refuses copies of weights for which the machine has no memory.
 pub(super) fn check(copied_bytes: u64) -> Result<(), Error> {
-    memory::check(Purpose::Weights, copied_bytes)
+    memory::check(MemoryPurpose::Weights, copied_bytes)
 }
 
 /// Loads every planned tensor from `weights` onto its device.
@@ -204,9 +203,9 @@ pub(super) fn load(
     planned: &[TensorPlan],
     devices: &[Device],
     weights: &Weights,
-    progress: Progress<'_>,
-) -> Result<Loaded, Error> {
-    let mut layout = Layout::new(planned, devices, weights, progress)?;
+    progress: ProgressFn<'_>,
+) -> Result<LoadedWeights, Error> {
+    let mut layout = WeightLayout::new(planned, devices, weights, progress)?;
     let (mapped, files) = (layout.mapped.clone(), std::mem::take(&mut layout.files));
     let (mapped_bytes, total) = (mapped.iter().sum::<u64>(), bytes_of(planned));
     let copied = layout.describe_copies(planned, devices)?;
@@ -238,7 +237,7 @@ pub(super) fn load(
         weights.release();
     }
     progress(total, total);
-    Ok(Loaded {
+    Ok(LoadedWeights {
         tensors: layout.into_tensors(),
         mapped,
         files,

@@ -1,6 +1,6 @@
 //! Measures the passes of a model: the time of their operations, and the weights that they read.
 
-use lab_base::ggml::{GraphOp, Misplaced, Profile};
+use lab_base::ggml::{GraphOp, MisplacedOp, Profile};
 
 use super::lifecycle::Model;
 
@@ -24,7 +24,7 @@ impl Model {
     }
 
     /// Operations of the last pass that ran on another device than their unit's.
-    pub fn misplaced(&self) -> Vec<Misplaced> {
+    pub fn misplaced(&self) -> Vec<MisplacedOp> {
         self.graphs.executor.misplaced()
     }
 

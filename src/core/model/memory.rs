@@ -1,10 +1,10 @@
 //! The available memory, checked before any is taken.
 
-use super::error::{Error, Purpose};
+use super::error::{Error, MemoryPurpose};
 use super::memory_use::DeviceUse;
 
 /// Refuses to take `needed` bytes if the machine does not have them available.
-pub(super) fn check(what: Purpose, needed: u64) -> Result<(), Error> {
+pub(super) fn check(what: MemoryPurpose, needed: u64) -> Result<(), Error> {
     match available() {
         Some(available) if needed > available => Err(Error::Memory {
             what,
@@ -53,9 +53,9 @@ mod tests {
             return;
         }
         let refused = [
-            (Purpose::Weights, "--type"),
-            (Purpose::Cache, "--kv-type"),
-            (Purpose::Scratch, "--ctx"),
+            (MemoryPurpose::Weights, "--type"),
+            (MemoryPurpose::Cache, "--kv-type"),
+            (MemoryPurpose::Scratch, "--ctx"),
         ];
         for (purpose, advice) in refused {
             let said = check(purpose, u64::MAX).expect_err("too much").to_string();

@@ -1,8 +1,8 @@
 //! The options with which a model runs, and what follows from them for a plan.
 
 use crate::arch::Mode;
-use crate::blocks::cache::Cache as Visibility;
-use crate::plan::{BLOCK_LEN, CachePlan, Capacity, KeyValuePlan, KeysOf, Plan, Unit};
+use crate::blocks::cache::CacheOptions as Visibility;
+use crate::plan::{BLOCK_LEN, CacheCapacity, CachePlan, KeyTokens, KeyValuePlan, Plan, Unit};
 use lab_base::ggml::KvBlocks;
 use lab_base::weights::TensorType;
 
@@ -73,8 +73,8 @@ impl Options {
     /// The default maximum number of tokens of a pass.
     pub const N_BATCH: usize = 512;
 
-    pub(super) fn capacity(&self) -> Capacity {
-        Capacity {
+    pub(super) fn capacity(&self) -> CacheCapacity {
+        CacheCapacity {
             n_ctx: self.n_ctx as u64,
             n_seqs: self.n_seqs.max(1) as u64,
             n_batch: self.n_batch as u64,
@@ -86,7 +86,7 @@ impl Options {
         let states = plan.recurrent_bytes(self.n_rows() as u64 + 1);
         let left = bytes.saturating_sub(states.unwrap_or(u64::MAX));
         let fits = |n_blocks: u64| {
-            let capacity = Capacity {
+            let capacity = CacheCapacity {
                 n_ctx: n_blocks * BLOCK_LEN,
                 ..self.capacity()
             };
@@ -107,7 +107,7 @@ impl Options {
 
     /// Bytes of caches and states with one block; `None` on overflow, or if a row is not a whole number of blocks.
     pub fn bytes_of_block(&self, plan: &Plan) -> Option<u64> {
-        let capacity = Capacity {
+        let capacity = CacheCapacity {
             n_ctx: BLOCK_LEN,
             ..self.capacity()
         };
@@ -225,7 +225,7 @@ impl Options {
 
     /// Whether sequences of a plan share their cached prefixes.
     pub fn shares(&self, plan: &Plan) -> bool {
-        let of_tokens = |group: &&CachePlan| group.keys == KeysOf::Tokens;
+        let of_tokens = |group: &&CachePlan| group.keys == KeyTokens::Tokens;
         let mut groups = plan.caches.iter().filter(of_tokens);
         self.n_ctx > 0 && groups.all(|group| self.visibility(plan, group).causal)
     }

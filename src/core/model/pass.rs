@@ -3,33 +3,65 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::blocks::SequenceGroup;
-use lab_base::weights::Bytes;
+use lab_base::weights::FileBytes;
 
 use super::batch::Batch;
-use super::cache::{Allocated, MAX_VIEWS, Rows, SequenceId, Shortage};
+use super::cache::{Allocation, MAX_VIEWS, PassStateRows, SequenceId, Shortage};
 use super::error::Error;
 use super::finite::is_finite;
 use super::graph;
+use super::graph_shape::{self, GraphShape};
 use super::inputs::{PassData, VisibleKeys, apart};
 use super::lab::{self, CapturedRow, PassLab};
 use super::lifecycle::Model;
-use super::results::Value;
-use super::shape::{self, Shape};
-use super::split::{self, MAX_GROUPS, Part};
-use super::stage::{self, StageEnds};
+use super::named_value::NamedValue;
+use super::stage::{self, StageTensors};
+use super::sub_batch::{self, MAX_GROUPS, SubBatch};
 
 /// Maximum number of rows that the output head reads at once for a lens.
 const MAX_LENS_ROWS: usize = 64;
 
 /// Receives rows of results as they are computed: the index of the first row, and the rows.
-pub type EachRows<'a> = &'a mut dyn FnMut(usize, &[f32]);
+pub type RowsCallback<'a> = &'a mut dyn FnMut(usize, &[f32]);
 
-/// What becomes of the rows of a pass.
-pub(super) enum Destination<'a> {
+/// The tokens of a pass.
+#[derive(Clone, Copy)]
+pub(super) enum PassTokens<'b> {
+    /// Tokens of sequences.
+    Texts {
+        batch: &'b Batch,
+        /// The sources that they read, computed in the same pass. Empty with a cache, which has their keys.
+        source: &'b Batch,
+        /// The sequences of the batch, of a model with recurrent states; empty for others.
+        groups: &'b [SequenceGroup],
+    },
+    /// A source alone, whose keys the cache keeps.
+    Source(&'b Batch),
+}
+
+impl<'b> PassTokens<'b> {
+    /// The tokens that get slots of the cache.
+    fn stored(self) -> &'b Batch {
+        match self {
+            Self::Texts { batch, .. } => batch,
+            Self::Source(source) => source,
+        }
+    }
+
+    fn groups(self) -> &'b [SequenceGroup] {
+        match self {
+            Self::Texts { groups, .. } => groups,
+            Self::Source(_) => &[],
+        }
+    }
+}
+
+/// Where the output rows go.
+pub(super) enum RowDestination<'a> {
     /// Row `i` is kept as row `places[i]` of the model's logits, which have room for it.
     Kept(&'a [usize]),
     /// Rows are handed out.
-    Each(EachRows<'a>),
+    Each(RowsCallback<'a>),
 }
 
 impl Model {
@@ -48,7 +80,12 @@ impl Model {
         self.logits.resize(self.row_width() * n_outputs)?;
         if !has_states && !self.is_split(batch) {
             let in_order: Vec<usize> = (0..n_outputs).collect();
-            self.pass((batch, &source), &[], Destination::Kept(&in_order))?;
+            let tokens = PassTokens::Texts {
+                batch,
+                source: &source,
+                groups: &[],
+            };
+            self.pass(tokens, RowDestination::Kept(&in_order))?;
             self.verify_logits(batch)?;
             return Ok(&self.logits);
         }
@@ -62,14 +99,14 @@ impl Model {
             0 => self.has_spans(),
             _ => self.reads_other_slots() && self.is_edited(id),
         };
-        let parts = split::by_sequence(batch, n_groups, run_start, alone);
+        let parts = sub_batch::by_sequence(batch, n_groups, run_start, alone);
         let n_hidden = if batch.wants_hidden { n_outputs } else { 0 };
         let mut hidden = vec![0.0; self.plan.n_embd as usize * n_hidden];
         for (n, part) in parts.iter().enumerate() {
             if let Err(error) = self.pass_part(part, has_states) {
                 if self.options.n_ctx > 0 {
                     let done = parts[..n].iter();
-                    done.for_each(|part| self.block_manager.roll_back(&part.batch.places));
+                    done.for_each(|part| self.block_manager.roll_back(&part.batch.positions));
                 }
                 return Err(error);
             }
@@ -99,7 +136,7 @@ impl Model {
     /// runs reads runs of equal length at equal distances together, and without a cache it reads each sequence by
     /// itself.
     fn is_split(&self, batch: &Batch) -> bool {
-        let places = batch.places.as_slice();
+        let places = batch.positions.as_slice();
         let is_one = places.windows(2).all(|pair| pair[0].0 == pair[1].0);
         match self.options.n_ctx {
             _ if is_one => false,
@@ -115,19 +152,22 @@ impl Model {
         self.plan.caches.iter().any(|group| group.span().is_some())
     }
 
-    fn pass_part(&mut self, part: &Part, has_states: bool) -> Result<(), Error> {
-        let groups: &[SequenceGroup] = if has_states { &part.groups } else { &[] };
-        let batch = (&part.batch, &Batch::default());
-        self.pass(batch, groups, Destination::Kept(&part.outputs))
+    fn pass_part(&mut self, part: &SubBatch, has_states: bool) -> Result<(), Error> {
+        let tokens = PassTokens::Texts {
+            batch: &part.batch,
+            source: &Batch::default(),
+            groups: if has_states { &part.groups } else { &[] },
+        };
+        self.pass(tokens, RowDestination::Kept(&part.outputs))
     }
 
     /// [`Self::forward`] without storing all logits: `each` receives some rows at a time, in order.
     ///
     /// # Errors
     /// The errors of [`Self::forward`]. Some rows may have been handed out before.
-    pub fn forward_each(&mut self, batch: &Batch, each: EachRows<'_>) -> Result<(), Error> {
+    pub fn forward_each(&mut self, batch: &Batch, each: RowsCallback<'_>) -> Result<(), Error> {
         // Where attention reads slots of others, an edited sequence has a pass of its own.
-        let mut ids = batch.places.iter().map(|(id, _)| *id);
+        let mut ids = batch.positions.iter().map(|(id, _)| *id);
         let is_mixed = self.reads_other_slots() && ids.any(|id| self.is_edited(id));
         let is_one_pass = match self.options.n_ctx {
             0 => !self.is_split(batch),
@@ -139,11 +179,16 @@ impl Model {
             let (placed, source) = self.placed(batch)?;
             let batch = placed.as_ref().unwrap_or(batch);
             let mut is_sound = true;
-            let each: EachRows<'_> = &mut |at, rows| {
+            let each: RowsCallback<'_> = &mut |at, rows| {
                 is_sound &= is_finite(rows);
                 each(at, rows);
             };
-            self.pass((batch, &source), &[], Destination::Each(each))?;
+            let tokens = PassTokens::Texts {
+                batch,
+                source: &source,
+                groups: &[],
+            };
+            self.pass(tokens, RowDestination::Each(each))?;
             return self.verify(batch, is_sound);
         }
         each(0, self.forward(batch)?);
@@ -153,23 +198,21 @@ impl Model {
     fn check(&self, batch: &Batch) -> Result<(), Error> {
         batch.check(self.options.n_batch, self.plan.n_vocab)?;
         if self.options.n_ctx > 0 || !self.states.is_empty() {
-            split::check_order(batch, |sequence| self.next(sequence))?;
+            sub_batch::check_order(batch, |sequence| self.next(sequence))?;
         }
         Ok(())
     }
 
-    /// Runs one pass of a batch, and of the sources that are computed with it. With a KV cache one of the two is
-    /// empty. `groups` lists the sequences of the batch if the model has recurrent states, and is empty otherwise.
+    /// Runs one pass.
     pub(super) fn pass(
         &mut self,
-        (batch, source): (&Batch, &Batch),
-        groups: &[SequenceGroup],
-        rows: Destination<'_>,
+        tokens: PassTokens<'_>,
+        rows: RowDestination<'_>,
     ) -> Result<(), Error> {
-        let kept = if batch.is_empty() { source } else { batch };
-        let allocated = self.allocate(kept, groups)?;
+        let stored = tokens.stored();
+        let allocated = self.allocate(stored, tokens.groups())?;
         // A panic leaves nothing half done: the slots of the pass are freed below.
-        let compute = AssertUnwindSafe(|| self.compute((batch, source), &allocated, groups, rows));
+        let compute = AssertUnwindSafe(|| self.compute(tokens, &allocated, rows));
         let result = catch_unwind(compute);
         let result = result.map(|result| result.and_then(|()| self.check_files()));
         let result = result.unwrap_or_else(|panic| {
@@ -181,7 +224,7 @@ impl Model {
             // A graph that failed is not run again, and its results are not used.
             self.graphs.forget_loaded();
             if self.options.n_ctx > 0 {
-                self.block_manager.roll_back(&kept.places);
+                self.block_manager.roll_back(&stored.positions);
             }
         }
         result
@@ -190,23 +233,23 @@ impl Model {
     /// Refuses results if a file of the weights was changed.
     fn check_files(&self) -> Result<(), Error> {
         let mut files = self.loaded.files.iter();
-        files.try_for_each(Bytes::check).map_err(Error::Changed)
+        files.try_for_each(FileBytes::check).map_err(Error::Changed)
     }
 
     /// Allocates slots and state rows for the tokens of a pass.
-    fn allocate(&mut self, batch: &Batch, groups: &[SequenceGroup]) -> Result<Allocated, Error> {
+    fn allocate(&mut self, batch: &Batch, groups: &[SequenceGroup]) -> Result<Allocation, Error> {
         if self.options.n_ctx == 0 {
             let n_seqs = groups.iter().map(|group| group.n_seqs).sum();
-            let rows = Rows {
+            let rows = PassStateRows {
                 read: vec![self.options.n_rows(); n_seqs],
                 write: Vec::new(),
             };
-            return Ok(Allocated {
+            return Ok(Allocation {
                 rows,
-                ..Allocated::default()
+                ..Allocation::default()
             });
         }
-        let allocated = self.block_manager.allocate(&batch.places, &batch.tokens);
+        let allocated = self.block_manager.allocate(&batch.positions, &batch.tokens);
         let allocated = allocated.map_err(|shortage| match shortage {
             Shortage::Rows => Error::Sequences(self.options.n_seqs),
             Shortage::Slots => Error::CacheFull {
@@ -225,11 +268,15 @@ impl Model {
 
     fn compute(
         &mut self,
-        (batch, source): (&Batch, &Batch),
-        allocated: &Allocated,
-        groups: &[SequenceGroup],
-        rows: Destination<'_>,
+        tokens: PassTokens<'_>,
+        allocated: &Allocation,
+        rows: RowDestination<'_>,
     ) -> Result<(), Error> {
+        let none = Batch::default();
+        let (batch, source) = match tokens {
+            PassTokens::Texts { batch, source, .. } => (batch, source),
+            PassTokens::Source(source) => (&none, source),
+        };
         let n_outputs = batch.n_outputs();
         let is_headless = n_outputs > self.n_outputs();
         let is_cached = self.options.n_ctx > 0;
@@ -243,18 +290,16 @@ impl Model {
             asked,
             (&self.block_manager, is_cached),
         );
-        self.load_graph(Shape {
+        self.load_graph(GraphShape {
             n_tokens: batch.len(),
             n_source: source.len(),
             n_outputs,
             keys: keys.iter().map(VisibleKeys::shape).collect(),
-            n_ended: shape::n_ended(&self.plan, &batch.places),
-            groups: groups.to_vec(),
+            n_ended: graph_shape::n_ended(&self.plan, &batch.positions),
+            groups: tokens.groups().to_vec(),
             wants_hidden: batch.wants_hidden || is_headless,
             is_headless,
-            adapters: self
-                .adapters
-                .on(&sequences(if batch.is_empty() { source } else { batch })),
+            adapters: self.adapters.on(&sequences(tokens.stored())),
             lab: lab.shape(),
         })?;
         let (executor, pass) = self.graphs.split()?;
@@ -284,7 +329,7 @@ impl Model {
             executor.read(hidden, &mut self.hidden)?;
         }
         if is_headless {
-            let sequences = batch.places.iter().zip(&batch.outputs);
+            let sequences = batch.positions.iter().zip(&batch.outputs);
             let sequences = sequences.filter(|(_, wanted)| **wanted);
             let sequences: Vec<_> = sequences.map(|((sequence, _), _)| *sequence).collect();
             return self.project(&sequences, rows);
@@ -295,10 +340,10 @@ impl Model {
         };
         let _span = tracing::trace_span!(target: "phase", "read").entered();
         match rows {
-            Destination::Kept(places) => {
+            RowDestination::Kept(places) => {
                 executor.read_rows(logits, (places, width), &mut self.logits)?
             }
-            Destination::Each(each) => {
+            RowDestination::Each(each) => {
                 self.logits.resize(n_outputs * width)?;
                 executor.read(logits, &mut self.logits)?;
                 each(0, &self.logits);
@@ -308,7 +353,7 @@ impl Model {
     }
 
     /// Loads the graph of a shape: a kept one, or a new one.
-    fn load_graph(&mut self, shape: Shape) -> Result<(), Error> {
+    fn load_graph(&mut self, shape: GraphShape) -> Result<(), Error> {
         if self.graphs.holds(&shape) {
             return Ok(self.graphs.reload(&shape)?);
         }
@@ -322,18 +367,20 @@ impl Model {
     ///
     /// # Errors
     /// The tensor library refuses to read a value.
-    pub fn values(&self) -> Result<Vec<Value>, Error> {
+    pub fn values(&self) -> Result<Vec<NamedValue>, Error> {
         let of_source = self.sources.values.iter().cloned();
         Ok(of_source.chain(self.values_of_pass()?).collect())
     }
 
-    pub(super) fn values_of_pass(&self) -> Result<Vec<Value>, Error> {
+    pub(super) fn values_of_pass(&self) -> Result<Vec<NamedValue>, Error> {
         let Some(pass) = self.graphs.loaded() else {
             return Ok(Vec::new());
         };
         let executor = &self.graphs.executor;
         let captured = pass.captured.iter();
-        captured.map(|value| Value::read(executor, value)).collect()
+        captured
+            .map(|value| NamedValue::read(executor, value))
+            .collect()
     }
 
     /// Takes the rows that the last pass captured, in the order of points, then of tokens.
@@ -384,13 +431,13 @@ impl Model {
     fn project(
         &mut self,
         sequences: &[SequenceId],
-        mut rows: Destination<'_>,
+        mut rows: RowDestination<'_>,
     ) -> Result<(), Error> {
         let n_rows = sequences.len();
         let adapters = self.adapters.on(sequences);
         let (width, n_embd) = (self.row_width(), self.plan.n_embd as usize);
         let at_once = self.n_outputs();
-        let mut loaded: Option<(usize, StageEnds)> = None;
+        let mut loaded: Option<(usize, StageTensors)> = None;
         for at in (0..n_rows).step_by(at_once) {
             let n = at_once.min(n_rows - at);
             let ends = match &loaded {
@@ -412,11 +459,11 @@ impl Model {
             ends.scales.write(executor, &self.adapters, &of_rows)?;
             tracing::trace_span!(target: "phase", "compute").in_scope(|| executor.run())?;
             match &mut rows {
-                Destination::Kept(places) => {
+                RowDestination::Kept(places) => {
                     let places = (&places[at..at + n], width);
                     executor.read_rows(&ends.result, places, &mut self.logits)?;
                 }
-                Destination::Each(each) => {
+                RowDestination::Each(each) => {
                     self.logits.resize(n * width)?;
                     executor.read(&ends.result, &mut self.logits)?;
                     each(at, &self.logits);
@@ -438,7 +485,7 @@ fn scatter(rows: &[f32], places: &[usize], width: usize, out: &mut [f32]) {
 
 /// The sequences of a batch, each once.
 pub(super) fn sequences(batch: &Batch) -> Vec<SequenceId> {
-    let mut sequences: Vec<SequenceId> = batch.places.iter().map(|(id, _)| *id).collect();
+    let mut sequences: Vec<SequenceId> = batch.positions.iter().map(|(id, _)| *id).collect();
     sequences.sort_unstable();
     sequences.dedup();
     sequences

@@ -1,13 +1,13 @@
 //! The points of a plan: all values that a pass names, with shape, meaning and other names.
 //!
-//! A block makes a point by passing a value through [`Build::point`](crate::blocks::Build::point).
+//! A block makes a point by passing a value through [`GraphBuilder::point`](crate::blocks::GraphBuilder::point).
 
 use std::collections::HashMap;
 
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 
-use crate::arch::{Parts, PointSpec, nearest};
+use crate::arch::{PointParts, PointSpec, nearest};
 use lab_base::weights::TensorType;
 
 /// A value that can be captured, and usually edited.
@@ -43,7 +43,7 @@ impl Point {
 
     /// Whether edits can change the value.
     pub fn is_editable(&self) -> bool {
-        !matches!(self.spec.parts, Parts::Pairs | Parts::Indices) && self.path != LOGITS
+        !matches!(self.spec.parts, PointParts::Pairs | PointParts::Indices) && self.path != LOGITS
     }
 
     /// Whether it has rows only for outputs, instead of for all tokens.
@@ -53,14 +53,14 @@ impl Point {
 
     /// Whether requests can capture it. Scores before the softmax exist only in passes that store all values.
     pub fn is_capturable(&self) -> bool {
-        self.spec.parts != Parts::Pairs || self.group.is_some()
+        self.spec.parts != PointParts::Pairs || self.group.is_some()
     }
 
     /// How the value is computed, if not as part of the pass.
     pub fn forces(&self) -> Option<&'static str> {
         match (self.spec.parts, self.group) {
-            (Parts::Pairs, None) => Some("only without flash attention, in `bench compare`"),
-            (Parts::Pairs, Some(_)) => Some("computed in addition, for captured tokens"),
+            (PointParts::Pairs, None) => Some("only without flash attention, in `bench compare`"),
+            (PointParts::Pairs, Some(_)) => Some("computed in addition, for captured tokens"),
             _ => None,
         }
     }
@@ -73,7 +73,6 @@ pub const LOGITS: &str = "head.logits";
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no point is named `{name}`{}", nearest.as_deref().map(|n| format!("; nearest: `{n}`")).unwrap_or_default())]
 pub struct UnknownPoint {
-    /// The name.
     pub name: String,
     /// The most similar name.
     pub nearest: Option<String>,

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use super::adapters::LoadedAdapter;
-use super::cache::{Resumed, SequenceId, SlotCopy};
+use super::cache::{CachedPrefix, SequenceId, SlotCopy};
 use super::lab::Lab;
 use super::lifecycle::Model;
 
 impl Model {
     /// Starts a sequence with the cached prefix of its tokens, without the last token. With recurrent states, the
     /// prefix ends with a block. A running sequence continues where it is.
-    pub fn resume(&mut self, sequence: SequenceId, tokens: &[u32]) -> Resumed {
+    pub fn resume(&mut self, sequence: SequenceId, tokens: &[u32]) -> CachedPrefix {
         let source = self.sources.of(sequence);
         let n_source = source.len();
         let (resumed, copies) = match n_source {
@@ -21,7 +21,7 @@ impl Model {
             }
         };
         let n_cached = self.copied(resumed.n_cached, &copies);
-        Resumed {
+        CachedPrefix {
             n_cached: self.after_source(sequence, n_cached),
             n_known: resumed.n_known.saturating_sub(n_source),
             has_source: n_source > 0 && n_cached >= n_source,

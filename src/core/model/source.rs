@@ -11,7 +11,7 @@ use super::batch::Batch;
 use super::cache::SequenceId;
 use super::error::Error;
 use super::lifecycle::Model;
-use super::pass::Destination;
+use super::pass::{PassTokens, RowDestination};
 use super::token_sources::key;
 
 impl Model {
@@ -86,7 +86,7 @@ impl Model {
             return None;
         }
         let mut of_tokens = batch.clone();
-        for (id, position) in &mut of_tokens.places {
+        for (id, position) in &mut of_tokens.positions {
             *position = position.saturating_sub(self.block_manager.n_source(*id));
         }
         Some(of_tokens)
@@ -95,7 +95,7 @@ impl Model {
     /// The batch with positions in the cache, after the sources, and the sources that are read in the same pass.
     /// With a cache, sources that were not read yet are read first, each in its own pass.
     pub(super) fn after_sources(&mut self, batch: &Batch) -> Result<(Batch, Batch), Error> {
-        let sequences: BTreeSet<SequenceId> = batch.places.iter().map(|(id, _)| *id).collect();
+        let sequences: BTreeSet<SequenceId> = batch.positions.iter().map(|(id, _)| *id).collect();
         let mut together = Batch::default();
         self.sources.values.clear();
         for id in sequences {
@@ -116,7 +116,7 @@ impl Model {
                 list.push(*token, id, position, false);
             }
             if is_cached {
-                self.pass((&Batch::default(), &alone), &[], Destination::Kept(&[]))?;
+                self.pass(PassTokens::Source(&alone), RowDestination::Kept(&[]))?;
                 let values = self.values_of_pass()?;
                 self.sources.values.extend(values);
             }
@@ -129,7 +129,7 @@ impl Model {
             });
         }
         let mut placed = batch.clone();
-        for (id, position) in &mut placed.places {
+        for (id, position) in &mut placed.positions {
             *position += self.sources.of(*id).len() as u32;
         }
         Ok((placed, together))

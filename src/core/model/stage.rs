@@ -1,10 +1,8 @@
 //! Graphs of single stages: the output head, where logits are computed some rows at a time, the layers after
 //! pooling, a norm, rows of a weight. Called by passes, by pooling and by attribution.
 
-use std::cell::RefCell;
-
-use crate::blocks::lab::Lab;
-use crate::blocks::{self, Build, Selections, mix};
+use crate::blocks::lab::GraphLab;
+use crate::blocks::{self, GraphBuilder, Selections, mix};
 use crate::plan::{NormUse, Unit};
 use lab_base::ggml::{Error, Graph, Tensor};
 use lab_base::weights::TensorType;
@@ -12,15 +10,15 @@ use lab_base::weights::TensorType;
 use super::cache::states::PassStates;
 use super::cache::store::PassStore;
 use super::graph::{NODES_ELSEWHERE, n_leaves};
-use super::inputs::{AdapterScales, Derived};
-use super::shape::GraphParts;
+use super::graph_shape::GraphParts;
+use super::inputs::{AdapterScales, DerivedTensors};
 
 /// The graph of a stage, with its inputs and its result.
-pub(super) type Stage = (Graph, StageEnds);
+pub(super) type StageGraph = (Graph, StageTensors);
 
 /// The inputs and the result of the graph of a stage.
 #[derive(Clone)]
-pub(super) struct StageEnds {
+pub(super) struct StageTensors {
     /// Input rows `[width, n_rows]`, usually `[n_embd, n_rows]`.
     pub(super) hidden: Tensor,
     /// Result rows `[width, n_rows]`.
@@ -35,7 +33,7 @@ pub(super) fn build_head(
     parts: &GraphParts<'_>,
     n_rows: usize,
     adapters: &[usize],
-) -> Result<Option<Stage>, Error> {
+) -> Result<Option<StageGraph>, Error> {
     let Some(unit) = parts.plan.head.as_ref().and_then(|head| head.unit.as_ref()) else {
         return Ok(None);
     };
@@ -51,7 +49,7 @@ pub(super) fn build_lens(
     parts: &GraphParts<'_>,
     (width, n_rows): (u64, usize),
     adapters: &[usize],
-) -> Result<Option<Stage>, Error> {
+) -> Result<Option<StageGraph>, Error> {
     let head = parts.plan.head.as_ref();
     let Some((head, unit)) = head.and_then(|head| Some((head, head.unit.as_ref()?))) else {
         return Ok(None);
@@ -76,7 +74,7 @@ pub(super) fn build_norm(
     parts: &GraphParts<'_>,
     norm: &NormUse,
     n_rows: usize,
-) -> Result<Stage, Error> {
+) -> Result<StageGraph, Error> {
     build_stage(parts, n_rows, &[], |b, x| b.norm(norm, x))
 }
 
@@ -86,10 +84,10 @@ pub(super) fn build_rows(
     parts: &GraphParts<'_>,
     (unit, key): (&Unit, &str),
     n_rows: usize,
-) -> Result<(Stage, Tensor), Error> {
+) -> Result<(StageGraph, Tensor), Error> {
     let mut places = None;
     let stage = build_stage(parts, 1, &[], |b, _| {
-        let weight = b.need(unit, key)?;
+        let weight = b.required_weight(unit, key)?;
         let table = match weight.shape() {
             [n, 1, 1, 1] => b.g.reshape(&weight, [1, n, 1, 1])?,
             _ => weight,
@@ -107,7 +105,7 @@ pub(super) fn build_rows(
 }
 
 /// The graph of the layers after pooling: `[n_embd, 1]` to `[width, 1]`.
-pub(super) fn build_pool(parts: &GraphParts<'_>, n_rows: usize) -> Result<Stage, Error> {
+pub(super) fn build_pool(parts: &GraphParts<'_>, n_rows: usize) -> Result<StageGraph, Error> {
     build_stage(parts, n_rows, &[], |b, x| {
         blocks::pool::build(b, &parts.plan.pool, x)
     })
@@ -118,8 +116,8 @@ fn build_stage(
     parts: &GraphParts<'_>,
     n_rows: usize,
     adapters: &[usize],
-    stage: impl FnOnce(&Build<'_>, &Tensor) -> Result<Tensor, Error>,
-) -> Result<Stage, Error> {
+    stage: impl FnOnce(&GraphBuilder<'_>, &Tensor) -> Result<Tensor, Error>,
+) -> Result<StageGraph, Error> {
     build_stage_of(parts, (parts.plan.n_embd, n_rows), adapters, stage)
 }
 
@@ -128,8 +126,8 @@ fn build_stage_of(
     parts: &GraphParts<'_>,
     (width, n_rows): (u64, usize),
     adapters: &[usize],
-    stage: impl FnOnce(&Build<'_>, &Tensor) -> Result<Tensor, Error>,
-) -> Result<Stage, Error> {
+    stage: impl FnOnce(&GraphBuilder<'_>, &Tensor) -> Result<Tensor, Error>,
+) -> Result<StageGraph, Error> {
     let (plan, weights) = (parts.plan, &parts.weights);
     let update_nodes = weights.update_nodes;
     let mut g = Graph::new(
@@ -142,17 +140,17 @@ fn build_stage_of(
     let result = {
         let mut store = PassStore::default();
         let mut states = PassStates::without_rows(parts.states);
-        let build = Build {
+        let build = GraphBuilder {
             g: &g,
             plan,
             tensors: weights.tensors,
-            adapters: weights.at_work(scales.0.clone()),
+            adapters: weights.active(scales.0.clone()),
             // Stages after the last layer have no updates by switched adapters.
             switched: None,
             ids: None,
             n_tokens: n,
             n_ctx: plan.n_ctx_train,
-            inputs: &Derived::new("", n),
+            inputs: &DerivedTensors::new("", n),
             side: None,
             saved: None,
             store: &mut store,
@@ -160,13 +158,12 @@ fn build_stage_of(
             states: &mut states,
             flash_attn: false,
             selected: Selections::default(),
-            lab: Lab::default(),
-            named: RefCell::default(),
+            lab: GraphLab::default(),
         };
         stage(&build, &hidden)?
     };
     g.output(&result)?;
-    let ends = StageEnds {
+    let ends = StageTensors {
         hidden,
         result,
         scales,

@@ -5,14 +5,11 @@ use lab_base::ggml::{Device, KeptOp};
 
 use super::devices;
 use super::error::Error;
+use super::graph_shape::GraphShape;
 use super::options::Options;
-use super::shape::Shape;
 use super::trace;
 
 /// The options with which the devices of a plan can run it: without flash attention if only that is missing.
-///
-/// # Errors
-/// A device lacks an operation that has no alternative.
 pub(super) fn usable(plan: &Plan, options: Options) -> Result<Options, Error> {
     usable_by(plan, options, &|device, op| op.runs_on(device))
 }
@@ -72,8 +69,8 @@ fn first_lacking(
             n_batch,
             ..options.clone()
         };
-        let shape = Shape::largest(&of_pass, plan, &n_slots);
-        let source = Shape::largest_source(&of_pass, plan);
+        let shape = GraphShape::largest(&of_pass, plan, &n_slots);
+        let source = GraphShape::largest_source(&of_pass, plan);
         let mut ops = Vec::new();
         for shape in source.into_iter().chain([shape]) {
             let (graph, ..) = trace::described(plan, options, &shape)?;
@@ -104,8 +101,8 @@ mod tests {
     use super::*;
     use crate::arch::Library;
     use crate::blocks::REGISTRY;
-    use crate::models::synth::{Request, synth};
-    use crate::plan::Share;
+    use crate::models::synth::{SynthRequest, synth};
+    use crate::plan::DeviceShare;
     use lab_base::weights;
 
     /// The plan of a model with attention.
@@ -115,7 +112,7 @@ mod tests {
         let path = scratch.path().join("model.gguf");
         let made = library.sources().map(|(name, _)| {
             let def = library.get(name).expect("it is built in");
-            synth(&def, &Request::default(), &path).expect("it can be made");
+            synth(&def, &SynthRequest::default(), &path).expect("it can be made");
             let weights = weights::open(&path).expect("synth writes what we read");
             Plan::new(&def, weights.metadata(), &weights).expect("it fits")
         });
@@ -126,7 +123,7 @@ mod tests {
     /// The same plan on a second device. It is the processor too, which changes nothing.
     fn placed() -> Plan {
         let mut plan = plan();
-        plan.place(&[Share {
+        plan.place(&[DeviceShare {
             device: Device::cpu().expect("the processor").name(),
             n_layers: plan.n_placeable(),
         }]);

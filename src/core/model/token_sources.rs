@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::cache::SequenceId;
-use super::results::Value;
+use super::named_value::NamedValue;
 
 /// The sources of sequences.
 #[derive(Default)]
@@ -12,7 +12,7 @@ pub(super) struct TokenSources {
     /// The source of sequences without one of their own.
     pub(super) default: Vec<u32>,
     /// The captured values of sources that were read before the last pass.
-    pub(super) values: Vec<Value>,
+    pub(super) values: Vec<NamedValue>,
 }
 
 impl TokenSources {

@@ -8,14 +8,14 @@ use crate::plan::{Plan, TensorPlan};
 use lab_base::ggml::{Arena, Error, Graph, GraphOp, Tensor};
 use lab_base::weights::TensorType;
 
-use super::adapters::OnDevice;
+use super::adapters::DeviceWeights;
 use super::cache::states::States;
-use super::cache::store::KeyValues;
+use super::cache::store::KvCache;
 use super::devices;
 use super::graph::{self, PassGraph};
+use super::graph_shape::{GraphParts, GraphShape};
 use super::options::Options;
 use super::points::Points;
-use super::shape::{GraphParts, Shape};
 
 /// Number of positions of the described cache.
 const N_CTX: usize = 64;
@@ -28,7 +28,7 @@ const N_CTX: usize = 64;
 /// A block refuses its arguments.
 pub fn trace(plan: &Plan, n_tokens: usize) -> Result<Vec<GraphOp>, Error> {
     let options = Options::plain(N_CTX, n_tokens);
-    let mut steps = match Shape::largest_source(&options, plan) {
+    let mut steps = match GraphShape::largest_source(&options, plan) {
         Some(shape) => walked(plan, &options, &shape)?,
         None => Vec::new(),
     };
@@ -44,26 +44,23 @@ pub fn trace(plan: &Plan, n_tokens: usize) -> Result<Vec<GraphOp>, Error> {
 /// The errors of [`trace`].
 pub fn trace_tokens(plan: &Plan, n_tokens: usize) -> Result<Vec<GraphOp>, Error> {
     let options = Options::plain(N_CTX, n_tokens);
-    let shape = Shape {
+    let shape = GraphShape {
         n_outputs: n_tokens,
-        ..Shape::largest(&options, plan, &options.n_slots(plan))
+        ..GraphShape::largest(&options, plan, &options.n_slots(plan))
     };
     walked(plan, &options, &shape)
 }
 
-fn walked(plan: &Plan, options: &Options, shape: &Shape) -> Result<Vec<GraphOp>, Error> {
+fn walked(plan: &Plan, options: &Options, shape: &GraphShape) -> Result<Vec<GraphOp>, Error> {
     let (graph, _, tensors) = described(plan, options, shape)?;
     Ok(graph.walk(&tensors))
 }
 
 /// The graph of a pass over tensors that are only described, its inputs and outputs, and the weights.
-///
-/// # Errors
-/// A block refuses its arguments, or a device does not exist.
 pub(super) fn described(
     plan: &Plan,
     options: &Options,
-    shape: &Shape,
+    shape: &GraphShape,
 ) -> Result<(Graph, PassGraph, Vec<Tensor>), Error> {
     let n_slots = options.n_slots(plan);
     let weights = Arena::new(plan.tensors.len(), 0)?;
@@ -77,11 +74,11 @@ pub(super) fn described(
         .collect::<Result<Vec<_>, _>>()?;
     let devices = devices::of_plan(plan)?;
     let types = [options.k_type, options.v_type];
-    let (cache, _) = KeyValues::describe(plan, &devices, &n_slots, types)?;
+    let (cache, _) = KvCache::describe(plan, &devices, &n_slots, types)?;
     let (states, _) = States::describe(plan, &devices, options.n_rows())?;
     let parts = GraphParts {
         plan,
-        weights: OnDevice::plain(&tensors),
+        weights: DeviceWeights::plain(&tensors),
         cache: &cache,
         states: &states,
         options,

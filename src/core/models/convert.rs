@@ -6,11 +6,11 @@
 
 use std::path::Path;
 
-use crate::models::Opened;
+use crate::models::OpenedModel;
 use crate::models::quantise;
 use crate::models::quantise::quantise;
+use lab_base::util::atomic_file::OutputPath;
 use lab_base::util::parallel;
-use lab_base::util::writing::Target;
 use lab_base::weights::folder;
 use lab_base::weights::folder::NewFolder;
 use lab_base::weights::gguf;
@@ -23,7 +23,7 @@ const PIECE_BYTES: u64 = 4 << 20;
 const SPLIT: &str = "split.";
 
 /// Called with the number of bytes done and of all bytes.
-pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
+pub type ProgressFn<'a> = &'a mut dyn FnMut(u64, u64);
 
 /// Writes a model as GGUF, with its matrices in type `ty` if one is given. With `replaces`, an existing file is
 /// replaced.
@@ -32,13 +32,13 @@ pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 /// The file exists, the disk space is too small, weights cannot be converted, or the operating system fails. The new
 /// file is then removed, and an existing one is unchanged.
 pub fn to_gguf(
-    model: &Opened,
+    model: &OpenedModel,
     ty: Option<TensorType>,
     path: &Path,
     replaces: bool,
-    progress: Progress<'_>,
+    progress: ProgressFn<'_>,
 ) -> Result<(), Error> {
-    let target = Target { path, replaces };
+    let target = OutputPath { path, replaces };
     // Before the work.
     target.check().map_err(|source| Error::Io {
         path: path.to_owned(),
@@ -63,7 +63,7 @@ pub fn to_gguf(
         fault,
     })?;
     check_space(path, bytes)?;
-    let mut copy = Copying::new(&weights, progress);
+    let mut copy = FileCopy::new(&weights, progress);
     gguf::write_pieces(target, &metadata, &tensors, |i, out| {
         copy.tensor(&weights.tensors()[i], out)
     })
@@ -75,12 +75,12 @@ pub fn to_gguf(
 /// # Errors
 /// The errors of [`to_gguf`], or the folder's format lacks a type.
 pub fn to_folder(
-    model: &Opened,
+    model: &OpenedModel,
     ty: Option<TensorType>,
     path: &Path,
     shard_bytes: u64,
     replaces: bool,
-    progress: Progress<'_>,
+    progress: ProgressFn<'_>,
 ) -> Result<(), Error> {
     let weights = match ty {
         None => quantise::without_blocks(&model.weights, TensorType::F32)?,
@@ -102,7 +102,7 @@ pub fn to_folder(
         shard_bytes,
         replaces,
     };
-    let mut copy = Copying::new(&weights, progress);
+    let mut copy = FileCopy::new(&weights, progress);
     folder::write(&new, |tensor, out| copy.tensor(tensor, out))
 }
 
@@ -121,15 +121,15 @@ fn without_split(metadata: &Metadata) -> Metadata {
 }
 
 /// Copies tensors into a file and reports progress.
-struct Copying<'a> {
+struct FileCopy<'a> {
     weights: &'a Weights,
     done: u64,
     total: u64,
-    progress: Progress<'a>,
+    progress: ProgressFn<'a>,
 }
 
-impl<'a> Copying<'a> {
-    fn new(weights: &'a Weights, progress: Progress<'a>) -> Self {
+impl<'a> FileCopy<'a> {
+    fn new(weights: &'a Weights, progress: ProgressFn<'a>) -> Self {
         Self {
             weights,
             done: 0,

@@ -8,4 +8,7 @@ pub mod quantise;
 pub mod recognise;
 pub mod synth;
 
-pub use open::*;
+pub use open::{
+    DEFAULT_MODEL, Definitions, Error, FileStamp, ModelFiles, ModelSource, OpenedModel,
+    abbreviated, by_name, list, open, read, tokenizer_of, unread_keys,
+};

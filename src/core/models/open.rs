@@ -18,22 +18,22 @@ use crate::models::recognise;
 use crate::plan::{self, Plan};
 use lab_base::tokenizer;
 use lab_base::tokenizer::Tokenizer;
-use lab_base::tokenizer::folder::Folder;
+use lab_base::tokenizer::folder::FolderTokenizer;
 use lab_base::util::wording;
 use lab_base::weights;
 use lab_base::weights::{Metadata, TensorType, Weights, experts, gguf};
 
 /// Name of the default model.
-pub const SHIPPED: &str = "tiny-chat";
+pub const DEFAULT_MODEL: &str = "tiny-chat";
 
 /// Bytes with the alignment of tensor data, so that the built-in model is used without a copy.
 #[repr(align(64))]
 struct Aligned<T: ?Sized>(T);
 
 /// The models that are built into the program.
-static ALL_SHIPPED: [(&str, &Aligned<[u8]>); 2] = [
+static BUILT_IN: [(&str, &Aligned<[u8]>); 2] = [
     (
-        SHIPPED,
+        DEFAULT_MODEL,
         &Aligned(*include_bytes!("../../../models/tiny-chat.gguf")),
     ),
     (
@@ -70,29 +70,28 @@ impl Definitions {
     }
 }
 
-/// The source of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum ModelSource {
     /// A model that is built into the program.
-    Shipped(&'static str),
+    BuiltIn(&'static str),
     /// A file, or a folder of tensors.
     File(PathBuf),
 }
 
 /// Names, sizes and times of the last change of a model's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stamp(Vec<(PathBuf, u64, std::time::SystemTime)>);
+pub struct FileStamp(Vec<(PathBuf, u64, std::time::SystemTime)>);
 
-impl Source {
+impl ModelSource {
     /// The source of an optional path: without a path the default model; a built-in model if the path is its name and
     /// no such file exists.
     pub fn of(path: Option<&Path>) -> Self {
         let Some(path) = path else {
-            return Self::Shipped(SHIPPED);
+            return Self::BuiltIn(DEFAULT_MODEL);
         };
-        let shipped = ALL_SHIPPED.iter().find(|(name, _)| path == Path::new(name));
+        let shipped = BUILT_IN.iter().find(|(name, _)| path == Path::new(name));
         match shipped.filter(|_| !path.exists()) {
-            Some((name, _)) => Self::Shipped(name),
+            Some((name, _)) => Self::BuiltIn(name),
             None => Self::File(path.to_owned()),
         }
     }
@@ -100,13 +99,13 @@ impl Source {
     /// The path of the file or folder; the name of a built-in model.
     pub fn path(&self) -> String {
         match self {
-            Self::Shipped(name) => (*name).into(),
+            Self::BuiltIn(name) => (*name).into(),
             Self::File(path) => path.display().to_string(),
         }
     }
 
     /// The current stamp of the model's file, or of the folder and its files; none for a built-in model.
-    pub fn stamp(&self) -> Option<Stamp> {
+    pub fn stamp(&self) -> Option<FileStamp> {
         let Self::File(path) = self else { return None };
         let about = |path: &Path| {
             let about = path.metadata().ok()?;
@@ -116,13 +115,13 @@ impl Source {
         let mut all: Vec<_> = entries.filter_map(|entry| about(&entry.path())).collect();
         all.extend(about(path));
         all.sort();
-        Some(Stamp(all))
+        Some(FileStamp(all))
     }
 
     /// Name under which the model is served.
     pub fn name(&self) -> String {
         match self {
-            Self::Shipped(name) => (*name).into(),
+            Self::BuiltIn(name) => (*name).into(),
             Self::File(path) => {
                 // `.` and `..` have no name.
                 let whole = match path.file_name() {
@@ -142,16 +141,14 @@ impl Source {
 
 /// A model that is opened but not loaded.
 #[derive(Debug)]
-pub struct Opened {
+pub struct OpenedModel {
     /// Name under which the model is served.
     pub name: String,
-    /// The weights.
     pub weights: Weights,
     /// The vocabulary of a folder; the vocabulary of a file is in its metadata.
-    pub vocabulary: Option<Folder>,
+    pub vocabulary: Option<FolderTokenizer>,
     /// The definition of the architecture.
     pub def: ArchDef,
-    /// The plan.
     pub plan: Plan,
     /// Name of the chat template; none: the template that fits the request.
     pub template: Option<String>,
@@ -161,7 +158,7 @@ pub struct Opened {
     pub prompts: Prompts,
 }
 
-impl Opened {
+impl OpenedModel {
     /// The same model with its matrices quantised to another type ([`crate::models::quantise`]).
     ///
     /// # Errors
@@ -186,20 +183,20 @@ impl Opened {
     /// An adapter does not fit the model; the error is that of the first one.
     pub fn adapted(
         self,
-        adapters: &[lora::Source],
-        source: &Source,
+        adapters: &[lora::AdapterSource],
+        source: &ModelSource,
         with: &Definitions,
     ) -> Result<Self, lora::Error> {
         let params = match adapters {
             [] => return Ok(self),
             _ => plan::parameters(&self.def, self.weights.metadata(), &self.weights),
         };
-        let base = lora::Base {
+        let base = lora::AdaptedModel {
             plan: &self.plan,
             params: &params,
             metadata: self.weights.metadata(),
             folder: match source {
-                Source::File(path) if hf::is_folder(path) => Some(path),
+                ModelSource::File(path) if hf::is_folder(path) => Some(path),
                 _ => None,
             },
             maps: &with.maps,
@@ -219,27 +216,21 @@ pub enum Error {
     /// The folder does not fit a map.
     #[error(transparent)]
     Folder(#[from] hf::Error),
-    /// The vocabulary of the folder has an error.
     #[error(transparent)]
     Vocabulary(#[from] tokenizer::folder::Error),
     /// The architecture is unknown, or its definition has problems.
     #[error("{model}: {source}")]
     Arch {
-        /// The model.
         model: String,
         /// The reason.
         source: LibraryError,
     },
     /// The file does not state its architecture.
     #[error("{model}: missing metadata key `general.architecture`")]
-    NoArch {
-        /// The model.
-        model: String,
-    },
+    NoArch { model: String },
     /// The file and the definition do not fit each other.
     #[error("{model}: {source}")]
     Plan {
-        /// The model.
         model: String,
         /// The problems.
         source: plan::Error,
@@ -249,7 +240,6 @@ pub enum Error {
         "{model}: the definition `{arch}` does not read {unread} (without `--strict` a warning)"
     )]
     Unread {
-        /// The model.
         model: String,
         /// The definition.
         arch: String,
@@ -258,7 +248,7 @@ pub enum Error {
     },
     /// The path is not that of a model.
     #[error("{model}: {what}")]
-    Stranger {
+    NotAModelPath {
         /// The path.
         model: String,
         /// The actual content, and the next step.
@@ -270,7 +260,7 @@ pub enum Error {
         /// The file.
         model: String,
         /// The kind of the file.
-        kind: gguf::Kind,
+        kind: gguf::AuxiliaryKind,
     },
     /// A folder could not be listed.
     #[error("{}: {source}", path.display())]
@@ -284,14 +274,14 @@ pub enum Error {
 
 /// The parts of a model on disk.
 #[derive(Debug)]
-pub struct Contents {
+pub struct ModelFiles {
     /// Metadata and tensors.
     pub weights: Weights,
     /// The vocabulary of a folder; the vocabulary of a file is in its metadata.
-    pub vocabulary: Option<Folder>,
+    pub vocabulary: Option<FolderTokenizer>,
 }
 
-impl Contents {
+impl ModelFiles {
     /// The tokenizer.
     ///
     /// # Errors
@@ -306,7 +296,7 @@ impl Contents {
 /// # Errors
 /// The vocabulary is missing or cannot be used.
 pub fn tokenizer_of(
-    vocabulary: Option<Folder>,
+    vocabulary: Option<FolderTokenizer>,
     weights: &Weights,
 ) -> Result<Tokenizer, tokenizer::Error> {
     match vocabulary {
@@ -324,23 +314,23 @@ pub fn tokenizer_of(
 ///
 /// # Errors
 /// The file cannot be read or breaks its format, or no map fits the folder.
-pub fn read(source: &Source, with: &Definitions) -> Result<Contents, Error> {
-    let file = |weights| Contents {
+pub fn read(source: &ModelSource, with: &Definitions) -> Result<ModelFiles, Error> {
+    let file = |weights| ModelFiles {
         weights,
         vocabulary: None,
     };
     Ok(match source {
-        Source::Shipped(name) => {
-            let shipped = ALL_SHIPPED.iter().find(|(other, _)| other == name);
+        ModelSource::BuiltIn(name) => {
+            let shipped = BUILT_IN.iter().find(|(other, _)| other == name);
             let bytes = shipped.map_or(&[][..], |(_, file)| &file.0);
             file(gguf::from_static("the built-in model", bytes)?)
         }
-        Source::File(path) => {
-            let built_in = ALL_SHIPPED.each_ref().map(|(name, _)| *name);
+        ModelSource::File(path) => {
+            let built_in = BUILT_IN.each_ref().map(|(name, _)| *name);
             if let Some(what) = recognise::of_path(path, &built_in) {
                 let model = path.display().to_string();
                 let what = with_map(what, path, &with.maps);
-                return Err(Error::Stranger { model, what });
+                return Err(Error::NotAModelPath { model, what });
             }
             return read_path(path, with);
         }
@@ -361,7 +351,7 @@ fn with_map(what: String, path: &Path, maps: &Maps) -> String {
 }
 
 /// [`read`] for an existing path.
-fn read_path(path: &Path, with: &Definitions) -> Result<Contents, Error> {
+fn read_path(path: &Path, with: &Definitions) -> Result<ModelFiles, Error> {
     Ok(match hf::is_folder(path) {
         true => {
             let mut weights = hf::open(path, &with.maps, &with.archs, with.allow_unmapped)?;
@@ -373,12 +363,12 @@ fn read_path(path: &Path, with: &Definitions) -> Result<Contents, Error> {
             if let Some(vocabulary) = &vocabulary {
                 weights.add_metadata(vocabulary.metadata());
             }
-            Contents {
+            ModelFiles {
                 weights,
                 vocabulary,
             }
         }
-        false => Contents {
+        false => ModelFiles {
             weights: experts::stacked(weights::open(path)?)?,
             vocabulary: None,
         },
@@ -389,13 +379,13 @@ fn read_path(path: &Path, with: &Definitions) -> Result<Contents, Error> {
 ///
 /// # Errors
 /// The model cannot run, for any reason.
-pub fn open(source: &Source, with: &Definitions) -> Result<Opened, Error> {
-    let Contents {
+pub fn open(source: &ModelSource, with: &Definitions) -> Result<OpenedModel, Error> {
+    let ModelFiles {
         weights,
         vocabulary,
     } = read(source, with)?;
     let model = weights.label().to_owned();
-    if let Some(kind) = gguf::Kind::of(weights.metadata(), weights.tensors()) {
+    if let Some(kind) = gguf::AuxiliaryKind::of(weights.metadata(), weights.tensors()) {
         return Err(Error::NotAModel { model, kind });
     }
     let Some(arch) = weights.metadata().str("general.architecture") else {
@@ -410,7 +400,7 @@ pub fn open(source: &Source, with: &Definitions) -> Result<Opened, Error> {
         source,
     })?;
     report_unread(&plan, weights.metadata(), &model, with.strict)?;
-    Ok(Opened {
+    Ok(OpenedModel {
         name: source.name(),
         weights,
         vocabulary,
@@ -419,7 +409,7 @@ pub fn open(source: &Source, with: &Definitions) -> Result<Opened, Error> {
         template: None,
         adapters: Vec::new(),
         prompts: match source {
-            Source::File(path) if hf::is_folder(path) => Prompts::read(hf::folder_of(path)),
+            ModelSource::File(path) if hf::is_folder(path) => Prompts::read(hf::folder_of(path)),
             _ => Prompts::default(),
         },
     })
@@ -432,7 +422,7 @@ pub fn unread_keys(plan: &Plan, metadata: &Metadata) -> Vec<String> {
 }
 
 /// The first names of a list and the number of further ones; names that differ only in the layer count as one.
-pub fn few(names: &[String]) -> String {
+pub fn abbreviated(names: &[String]) -> String {
     const SHOWN: usize = 3;
     let names = wording::by_layer(names, &wording::without_layer);
     let shown = names[..names.len().min(SHOWN)].join(", ");
@@ -455,7 +445,7 @@ fn report_unread(plan: &Plan, metadata: &Metadata, model: &str, strict: bool) ->
         });
     }
     if !plan.unclaimed.is_empty() {
-        let (n, names) = (plan.unclaimed.len(), few(&plan.unclaimed));
+        let (n, names) = (plan.unclaimed.len(), abbreviated(&plan.unclaimed));
         tracing::warn!("{n} tensors in the file, used by nothing: {names}");
     }
     if !keys.is_empty() {
@@ -473,7 +463,7 @@ fn report_unread(plan: &Plan, metadata: &Metadata, model: &str, strict: bool) ->
 ///
 /// # Errors
 /// The folder cannot be listed.
-pub fn list(folder: &Path) -> Result<Vec<Source>, Error> {
+pub fn list(folder: &Path) -> Result<Vec<ModelSource>, Error> {
     let io = |source| Error::Io {
         path: folder.to_owned(),
         source,
@@ -490,30 +480,30 @@ pub fn list(folder: &Path) -> Result<Vec<Source>, Error> {
         // A file that cannot be read is reported when it is requested.
         let is_other = |path: &PathBuf| {
             let header = gguf::header(path).ok();
-            header.and_then(|(metadata, tensors)| gguf::Kind::of(&metadata, &tensors))
+            header.and_then(|(metadata, tensors)| gguf::AuxiliaryKind::of(&metadata, &tensors))
         };
         if let Some(kind) = Some(&path).filter(|_| is_file).and_then(is_other) {
             tracing::info!(path = %path.display(), "not served: this is {}", kind.name());
         } else if is_file || hf::is_model(&path) {
-            found.push(Source::File(path));
+            found.push(ModelSource::File(path));
         }
     }
-    found.sort_by_key(Source::name);
+    found.sort_by_key(ModelSource::name);
     Ok(found)
 }
 
 /// Models by name. Models that would have the same name, such as `m.gguf` and the folder `m`, get the names of their
 /// files, with the extension.
-pub fn by_name(sources: Vec<Source>) -> BTreeMap<String, Source> {
-    let mut all: BTreeMap<String, Vec<Source>> = BTreeMap::new();
+pub fn by_name(sources: Vec<ModelSource>) -> BTreeMap<String, ModelSource> {
+    let mut all: BTreeMap<String, Vec<ModelSource>> = BTreeMap::new();
     for source in sources {
         all.entry(source.name()).or_default().push(source);
     }
-    let whole = |source: &Source| match source {
-        Source::File(path) => path
+    let whole = |source: &ModelSource| match source {
+        ModelSource::File(path) => path
             .file_name()
             .map(|name| name.to_string_lossy().into_owned()),
-        Source::Shipped(_) => None,
+        ModelSource::BuiltIn(_) => None,
     };
     let named = all
         .into_iter()
@@ -536,7 +526,7 @@ mod tests {
     fn models_of_one_name_are_told_apart_by_their_endings() {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::create_dir(folder.path().join("m")).expect("a folder");
-        let source = |name: &str| Source::File(folder.path().join(name));
+        let source = |name: &str| ModelSource::File(folder.path().join(name));
         let all = by_name(vec![source("m.gguf"), source("n.gguf"), source("m")]);
         let names: Vec<&String> = all.keys().collect();
         assert_eq!(names, ["m", "m.gguf", "n"]);
@@ -545,7 +535,7 @@ mod tests {
 
     #[test]
     fn a_model_is_called_like_its_file_or_folder() {
-        let name = |path: &str| Source::File(path.into()).name();
+        let name = |path: &str| ModelSource::File(path.into()).name();
         assert_eq!(name("models/some-1.5b.gguf"), "some-1.5b");
         // The tests run in the root of the package.
         assert_eq!(name("."), "core");

@@ -15,7 +15,8 @@ use crate::arch::{QuantClass, WeightRole};
 use crate::plan::{LayerPlan, Plan, Unit};
 use lab_base::ggml;
 use lab_base::weights::{
-    Data, Entry, Error, LazyTensor, Metadata, TensorInfo, TensorType, Value, Weights, check_rows,
+    Error, LazyTensor, Metadata, TensorData, TensorEntry, TensorInfo, TensorType, Value, Weights,
+    check_rows,
 };
 
 /// Types to which matrices can be converted, with the `general.file_type` of the resulting files.
@@ -41,7 +42,7 @@ const RUN: usize = 1 << 16;
 
 /// The role of a tensor, which decides its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+enum TensorRole {
     /// A tensor that keeps its type, unless everything becomes f32.
     Kept,
     /// A vector or a similar tensor that is used elementwise, so it is f32.
@@ -60,18 +61,18 @@ enum Part {
 }
 
 /// The numbers of the whole model that decide the types.
-struct ModelShape {
-    parts: Vec<Part>,
+struct ModelRoles {
+    parts: Vec<TensorRole>,
     n_values: usize,
     n_layers: usize,
     n_experts: u64,
 }
 
-impl ModelShape {
+impl ModelRoles {
     fn new(plan: &Plan) -> Self {
         let of_role = |role| match role {
-            WeightRole::Matrix | WeightRole::Table => Part::Other,
-            _ => Part::Vector,
+            WeightRole::Matrix | WeightRole::Table => TensorRole::Other,
+            _ => TensorRole::Vector,
         };
         let parts = plan.tensors.iter().map(|t| of_role(t.role)).collect();
         // Layers that use the same tensors count once.
@@ -97,11 +98,11 @@ impl ModelShape {
         }
         let output = plan.head.as_ref().and_then(|head| head.unit.as_ref());
         match output.and_then(|unit| unit.weight("output")) {
-            Some(at) => model.parts[at] = Part::Output,
+            Some(at) => model.parts[at] = TensorRole::Output,
             None => {
-                model.set(&plan.embed, "tokens", Part::Output);
+                model.set(&plan.embed, "tokens", TensorRole::Output);
                 if let Some(unit) = &plan.per_layer {
-                    model.set(unit, "table", Part::Output);
+                    model.set(unit, "table", TensorRole::Output);
                 }
             }
         }
@@ -114,46 +115,46 @@ impl ModelShape {
         let down = if self.n_experts > 1 { il } else { *n_down };
         for (spec, weight) in unit.contract.0.weights.iter().zip(&unit.weights) {
             let Some(at) = *weight else { continue };
-            if self.parts[at] != Part::Other {
+            if self.parts[at] != TensorRole::Other {
                 continue;
             }
             self.parts[at] = match spec.quantised {
                 QuantClass::Usual => continue,
-                QuantClass::Kept => Part::Kept,
+                QuantClass::Kept => TensorRole::Kept,
                 QuantClass::Values => {
                     self.n_values += 1;
-                    Part::Values(self.n_values - 1)
+                    TensorRole::Values(self.n_values - 1)
                 }
-                QuantClass::Keys => Part::Keys,
-                QuantClass::Heads => Part::Heads,
+                QuantClass::Keys => TensorRole::Keys,
+                QuantClass::Heads => TensorRole::Heads,
                 QuantClass::Down => {
                     *n_down += 1;
-                    Part::Down(down)
+                    TensorRole::Down(down)
                 }
             };
         }
     }
 
-    fn set(&mut self, unit: &Unit, key: &str, part: Part) {
+    fn set(&mut self, unit: &Unit, key: &str, part: TensorRole) {
         if let Some(at) = unit.weight(key)
-            && self.parts[at] == Part::Other
+            && self.parts[at] == TensorRole::Other
         {
             self.parts[at] = part;
         }
     }
 
     /// The type of a tensor with rows of `row` elements, where ordinary matrices get `base`.
-    fn choose(&self, part: Part, base: TensorType, row: u64) -> TensorType {
+    fn choose(&self, part: TensorRole, base: TensorType, row: u64) -> TensorType {
         use TensorType as T;
         let is_mix = matches!(base, T::Q4_K | T::Q5_K);
         match part {
             _ if base.is_plain() => base,
-            Part::Output if !row.is_multiple_of(base.block_len()) => T::Q8_0,
-            Part::Output if base != T::Q8_0 => T::Q6_K,
-            Part::Values(_) | Part::Keys if self.n_experts == 8 => T::Q8_0,
-            Part::Heads if self.n_experts == 8 && base == T::Q4_K => T::Q5_K,
-            Part::Values(i) if is_mix && takes_more_bits(i, self.n_values) => T::Q6_K,
-            Part::Down(il) if is_mix && takes_more_bits(il, self.n_layers) => T::Q6_K,
+            TensorRole::Output if !row.is_multiple_of(base.block_len()) => T::Q8_0,
+            TensorRole::Output if base != T::Q8_0 => T::Q6_K,
+            TensorRole::Values(_) | TensorRole::Keys if self.n_experts == 8 => T::Q8_0,
+            TensorRole::Heads if self.n_experts == 8 && base == T::Q4_K => T::Q5_K,
+            TensorRole::Values(i) if is_mix && takes_more_bits(i, self.n_values) => T::Q6_K,
+            TensorRole::Down(il) if is_mix && takes_more_bits(il, self.n_layers) => T::Q6_K,
             _ => base,
         }
     }
@@ -195,7 +196,7 @@ fn fitting(ty: TensorType, row: u64) -> TensorType {
 pub fn quantise(weights: &Weights, plan: &Plan, base: TensorType) -> Result<Weights, Error> {
     let Some((_, file_type)) = TYPES.iter().find(|(ty, _)| *ty == base) else {
         let names: Vec<_> = TYPES.iter().map(|(ty, _)| ty.name()).collect();
-        return Err(Error::Made {
+        return Err(Error::NotComputed {
             tensor: "all".into(),
             message: format!(
                 "{base} cannot be made; expected one of {}",
@@ -203,14 +204,16 @@ pub fn quantise(weights: &Weights, plan: &Plan, base: TensorType) -> Result<Weig
             ),
         });
     };
-    let model = ModelShape::new(plan);
+    let model = ModelRoles::new(plan);
     let mut types = vectors(plan, weights, &model);
     let mut others: BTreeMap<_, usize> = BTreeMap::new();
     for (planned, part) in plan.tensors.iter().zip(&model.parts) {
         let Some(tensor) = weights.tensor(&planned.name) else {
             continue;
         };
-        if matches!(part, Part::Kept | Part::Vector) || !is_matrix(tensor) || !has_values(tensor.ty)
+        if matches!(part, TensorRole::Kept | TensorRole::Vector)
+            || !is_matrix(tensor)
+            || !has_values(tensor.ty)
         {
             if base == TensorType::F32 && is_half(tensor) {
                 types.insert(&tensor.name, base);
@@ -254,7 +257,7 @@ pub fn quantise(weights: &Weights, plan: &Plan, base: TensorType) -> Result<Weig
 /// # Errors
 /// The given weights cannot be read.
 pub fn with_plain_vectors(weights: &Weights, plan: &Plan) -> Result<Weights, Error> {
-    let types = vectors(plan, weights, &ModelShape::new(plan));
+    let types = vectors(plan, weights, &ModelRoles::new(plan));
     let mut metadata = weights.metadata().clone();
     if metadata.get("general.file_type").is_none()
         && let Some(file_type) = file_type(weights)
@@ -290,7 +293,7 @@ pub fn without_blocks(weights: &Weights, ty: TensorType) -> Result<Weights, Erro
         .iter()
         .find(|t| is_blocks(t) && !has_values(t.ty))
     {
-        return Err(Error::Made {
+        return Err(Error::NotComputed {
             tensor: tensor.name.clone(),
             message: format!("{} has no values of its own", tensor.ty),
         });
@@ -311,12 +314,12 @@ pub fn without_blocks(weights: &Weights, ty: TensorType) -> Result<Weights, Erro
 fn vectors<'w>(
     plan: &Plan,
     weights: &'w Weights,
-    model: &ModelShape,
+    model: &ModelRoles,
 ) -> HashMap<&'w str, TensorType> {
     let tensors = plan.tensors.iter().zip(&model.parts);
     let vectors = tensors.filter_map(|(planned, part)| {
         let tensor = weights.tensor(&planned.name)?;
-        (*part == Part::Vector && is_half(tensor))
+        (*part == TensorRole::Vector && is_half(tensor))
             .then_some((tensor.name.as_str(), TensorType::F32))
     });
     vectors.collect()
@@ -349,9 +352,9 @@ fn with_types(
         let entry = weights.entry(tensor);
         match ty == tensor.ty {
             true => entry,
-            false => Entry {
+            false => TensorEntry {
                 ty,
-                data: Data::Lazy(Arc::new(Quantised {
+                data: TensorData::Lazy(Arc::new(Quantised {
                     source: source.clone(),
                     tensor: tensor.clone(),
                     ty,

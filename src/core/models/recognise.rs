@@ -297,14 +297,14 @@ mod tests {
             ),
             ("hf://a/b", "`hf download a/b --local-dir b`"),
             ("https://example.com/x.gguf", "download the file"),
-            ("qwen3:0.6b", "bench downloads nothing"),
-            ("qwen3", "bench downloads nothing"),
+            ("quokka:0.6b", "bench downloads nothing"),
+            ("quokka", "bench downloads nothing"),
             ("tiny-cat", "did you mean `tiny-chat`?"),
         ] {
             assert!(said(text).contains(part), "{text}: {}", said(text));
         }
         for path in [
-            "./qwen3", "a/b.gguf", "/no/such", "no.gguf", "../a/b", "a/b/c",
+            "./quokka", "a/b.gguf", "/no/such", "no.gguf", "../a/b", "a/b/c",
         ] {
             assert!(!said(path).contains("download"), "{path}: {}", said(path));
         }

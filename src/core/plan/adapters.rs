@@ -1,9 +1,9 @@
 //! Adapters in a model file, between which tokens switch: the tensors that update the weights of its layers.
 
-use super::Unit;
-use super::assemble::Planner;
 use super::facts::UnitScope;
-use crate::arch::{Instance, Resolved, WeightRole};
+use super::planner::{FileAdapters, Planned, Planner, Reported};
+use super::{AdapterUpdatePlan, Unit};
+use crate::arch::{Instance, ResolvedOption, WeightRole};
 
 /// Name suffixes of the two matrices of an update; the first is multiplied first.
 const DOWN: &str = ".lora_a";
@@ -12,70 +12,47 @@ const UP: &str = ".lora_b";
 /// Maximum number of switching tokens: each token of a text is searched among them.
 const MAX_SWITCHES: usize = 4096;
 
-/// The adapters in the file.
-#[derive(Clone, Copy)]
-pub(super) struct InFile {
-    rank: u64,
-    /// Number of adapters, including the one of texts without a switch.
-    count: u64,
-}
-
-/// The update of rows of a weight by adapters in the file. The updates of one weight follow each other in the order of
-/// its rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UpdatePlan {
-    /// The weight, as a place in [`Unit::weights`].
-    pub weight: usize,
-    /// The place in [`Unit::weights`] of the matrices `[n_in, rank, adapters]`; those of `[rank, n_out, adapters]`
-    /// follow.
-    pub down: usize,
-}
-
-impl Unit {
-    /// The updates of a weight by adapters in the file, as places in [`Plan::tensors`], as is `weight`:
-    /// `[n_in, rank, adapters]` and `[rank, n_out, adapters]` for parts of the weight's rows, one after another.
-    pub fn updates_of(&self, weight: usize) -> impl Iterator<Item = (usize, usize)> {
-        let of_weight = move |update: &&UpdatePlan| self.weights[update.weight] == Some(weight);
-        let updates = self.updates.iter().filter(of_weight);
-        updates.filter_map(move |update| {
-            Some((self.weights[update.down]?, self.weights[update.down + 1]?))
-        })
-    }
-}
-
 impl Planner<'_> {
     /// The adapters in the file, if tokens switch between any.
-    pub(super) fn adapters(&mut self, embed: Option<&Unit>, n_vocab: u64) -> Option<InFile> {
+    pub(super) fn adapters(&mut self, embed: Option<&Unit>, n_vocab: u64) -> Option<FileAdapters> {
         let embed = embed?;
         let rank = embed.option_int("rank").filter(|rank| *rank > 0)?;
         let list = |name: &str| match embed.option(name) {
-            Some(Resolved::List(all)) => all.clone(),
+            Some(ResolvedOption::List(all)) => all.clone(),
             _ => Vec::new(),
         };
         let (switches, stand_ins) = (list("switches"), list("stand_ins"));
         if switches.len() != stand_ins.len() {
-            return self.problem(format!(
-                "embed: {} `stand_ins` of {} `switches`",
-                stand_ins.len(),
-                switches.len()
-            ));
+            return self
+                .problem(format!(
+                    "embed: {} `stand_ins` of {} `switches`",
+                    stand_ins.len(),
+                    switches.len()
+                ))
+                .ok();
         }
         if switches.len() > MAX_SWITCHES {
-            return self.problem(format!(
-                "embed: {} `switches`, expected at most {MAX_SWITCHES}",
-                switches.len()
-            ));
+            return self
+                .problem(format!(
+                    "embed: {} `switches`, expected at most {MAX_SWITCHES}",
+                    switches.len()
+                ))
+                .ok();
         }
         if let Some(beyond) = stand_ins.iter().find(|token| **token >= n_vocab) {
-            return self.problem(format!(
-                "embed: stand_ins: expected tokens below {n_vocab}, found {beyond}"
-            ));
+            return self
+                .problem(format!(
+                    "embed: stand_ins: expected tokens below {n_vocab}, found {beyond}"
+                ))
+                .ok();
         }
         if self.facts.def.reads_source() {
-            return self.problem("embed: a model that reads a source has no `rank`".into());
+            return self
+                .problem("embed: a model that reads a source has no `rank`".into())
+                .ok();
         }
         let count = switches.len() as u64 + 1;
-        Some(InFile { rank, count })
+        Some(FileAdapters { rank, count })
     }
 
     /// Appends the weights of updates by adapters in the file, where a layer has them: `X.lora_a` and `X.lora_b` for a
@@ -86,15 +63,15 @@ impl Planner<'_> {
         instance: &Instance,
         scope: &UnitScope<'_>,
         weights: &mut Vec<Option<usize>>,
-    ) -> Option<Vec<UpdatePlan>> {
-        let in_layer = scope.layer.place.is_some();
+    ) -> Planned<Vec<AdapterUpdatePlan>> {
+        let in_layer = scope.layer.index.is_some();
         let Some(adapters) = self.adapters.filter(|_| in_layer) else {
-            return Some(Vec::new());
+            return Ok(Vec::new());
         };
         let mut updates = Vec::new();
         for (at, spec) in instance.contract.weights.iter().enumerate() {
             let placed = weights.get(at).copied().flatten();
-            let planned = placed.map(|place| &self.tensors[place]);
+            let planned = placed.map(|at| &self.tensors[at]);
             let Some((WeightRole::Matrix, &[n_in, n_rows])) =
                 planned.map(|tensor| (tensor.role, tensor.shape.as_slice()))
             else {
@@ -126,7 +103,7 @@ impl Planner<'_> {
                 let n_out = match part == at {
                     true => n_rows,
                     false => {
-                        let rows = instance.weights[part].shape.get(1)?;
+                        let rows = instance.weights[part].shape.get(1).ok_or(Reported)?;
                         self.size(rows, scope, &format_args!("{path}: {name}"))?
                     }
                 };
@@ -135,7 +112,7 @@ impl Planner<'_> {
                     (DOWN, [n_in, adapters.rank, adapters.count]),
                     (UP, [adapters.rank, n_out, adapters.count]),
                 ];
-                updates.push(UpdatePlan {
+                updates.push(AdapterUpdatePlan {
                     weight: at,
                     down: weights.len(),
                 });
@@ -158,6 +135,6 @@ impl Planner<'_> {
                 ));
             }
         }
-        Some(updates)
+        Ok(updates)
     }
 }

@@ -1,89 +1,34 @@
 //! Plans a definition's stages, layers and slots one after the other, and collects all problems.
 
-use std::collections::{HashMap, HashSet};
-use std::fmt::Display;
+use std::collections::HashMap;
 
-use super::facts::{Facts, LayerScope, Place};
-use super::mixes::Use;
-use super::unit::place_of;
+use super::facts::{FileFacts, LayerIndex, LayerScope};
+use super::layer_plan::blocks;
+use super::mixes::MixUse;
+use super::planner::{Planned, Planner, Reported, index_of};
 use super::{
-    BranchPlan, CachePlan, DiffusionPlan, HeadPlan, KeyValuePlan, LayerPlan, MAX_LAYERS, NormUse,
-    Plan, SlotPlan, StatePlan, TensorPlan, Unit,
+    BranchPlan, DiffusionPlan, Error, HeadPlan, KeyValuePlan, LayerPlan, MAX_LAYERS, NormUse, Plan,
+    SlotPlan, TensorSet, Unit,
 };
 use crate::arch::expr::{Expr, Scope, Value};
 use crate::arch::{
-    Branch, Diagnostic, Diagnostics, Head, Instance, Mode, OF_FILE, Presence, Reads, Resource,
-    SHIFT_LOGITS, Setting, Slot, Span, Spanned, Stack,
+    ArchDef, Branch, Head, Instance, Mode, OF_FILE, Presence, Reads, Resource, SHIFT_LOGITS,
+    Setting, Slot, Spanned, Stack,
 };
+use lab_base::weights::Metadata;
 
 /// Maximum number of branches of slots in all layers, so that a hostile definition cannot exhaust memory.
 const MAX_BRANCHES: usize = 1 << 16;
-/// Number of problems after which planning stops.
-const MAX_PROBLEMS: usize = 1 << 14;
-
-pub(super) struct Planner<'a> {
-    pub(super) facts: &'a Facts<'a>,
-    pub(super) tensors: Vec<TensorPlan>,
-    pub(super) tensor_index: HashMap<String, usize>,
-    pub(super) norms: Vec<Unit>,
-    pub(super) acts: Vec<Unit>,
-    pub(super) ropes: Vec<Unit>,
-    pub(super) caches: Vec<CachePlan>,
-    pub(super) selections: Vec<Unit>,
-    pub(super) problems: Vec<String>,
-    /// The keys of reported problems, to report each once.
-    reported: HashSet<String>,
-    /// Number of elements of the rows of each tap.
-    pub(super) taps: HashMap<String, u64>,
-    /// Number of elements of the rows of each tap that layers that read the source saved.
-    pub(super) source_taps: HashMap<String, u64>,
-    /// Paths of the blocks whose keys are made of a tap in `source_taps`.
-    pub(super) source_keys: HashSet<String>,
-    /// Number of hidden states of a token after the parts planned so far.
-    pub(super) states: u64,
-    /// The adapters in the file, between which tokens switch.
-    pub(super) adapters: Option<super::adapters::InFile>,
-}
-
 impl<'a> Planner<'a> {
-    pub(super) fn new(facts: &'a Facts<'a>) -> Self {
-        Self {
-            facts,
-            tensors: Vec::new(),
-            tensor_index: HashMap::new(),
-            norms: Vec::new(),
-            acts: Vec::new(),
-            ropes: Vec::new(),
-            caches: Vec::new(),
-            selections: Vec::new(),
-            problems: Vec::new(),
-            reported: HashSet::new(),
-            taps: HashMap::new(),
-            source_taps: HashMap::new(),
-            source_keys: HashSet::new(),
-            states: 1,
-            adapters: None,
-        }
-    }
-
     /// The plan, or all problems.
     pub(super) fn plan(mut self) -> Result<Plan, Vec<String>> {
-        self.model().ok_or(self.problems)
-    }
-
-    pub(super) fn problem<T>(&mut self, message: String) -> Option<T> {
-        if !self.is_hopeless() && self.reported.insert(message.clone()) {
-            self.problems.push(message);
+        match self.model() {
+            Ok(plan) => Ok(plan),
+            Err(Reported) => Err(self.problems),
         }
-        None
     }
 
-    /// Whether there are too many problems to continue.
-    fn is_hopeless(&self) -> bool {
-        self.problems.len() >= MAX_PROBLEMS
-    }
-
-    fn model(&mut self) -> Option<Plan> {
+    fn model(&mut self) -> Planned<Plan> {
         let def = self.facts.def;
         let global = self.facts.global();
         let n_embd = self.number(&global, "n_embd");
@@ -94,14 +39,14 @@ impl<'a> Planner<'a> {
         };
         // Without the two sizes, all later checks would fail for the same reason.
         let (n_embd, n_vocab) = (n_embd?, n_vocab?);
-        let embed = self.unit("embed", &def.embed, &global, &[]);
+        let embed = self.unit("embed", &def.embed, &global, &[]).ok();
         self.adapters = self.adapters(embed.as_ref(), n_vocab);
         let per_layer = match &def.per_layer {
             Some(instance) => Some(self.unit("per_layer_input", instance, &global, &[])?),
             None => None,
         };
         let pool = self.unit("pool", &def.pool, &global, &[])?;
-        let write = self.mix(def.write.as_ref(), "embed.write", &global, Use::Start)?;
+        let write = self.mix(def.write.as_ref(), "embed.write", &global, MixUse::Start)?;
         let states = write.as_ref().and_then(|unit| unit.option_int("count"));
         self.states = states.unwrap_or(1);
         for tap in ["layer_in", "embd"] {
@@ -113,7 +58,7 @@ impl<'a> Planner<'a> {
         }
         let (layers, n_of_source) = self.layers(n_embd)?;
         if layers.is_empty() {
-            self.problem::<()>("there are no layers".into());
+            self.report("there are no layers".into());
         }
         let head = match &def.head {
             Some(head) => {
@@ -129,7 +74,10 @@ impl<'a> Planner<'a> {
             None => None,
         };
         let source = match def.reads_source() {
-            true => self.source(&layers, (n_of_source, embed.as_ref()?), &global),
+            true => {
+                let embed = embed.as_ref().ok_or(Reported)?;
+                self.source(&layers, (n_of_source, embed), &global).ok()
+            }
             false => None,
         };
         let diffusion = match def.mode {
@@ -138,17 +86,17 @@ impl<'a> Planner<'a> {
         };
         let unclaimed = self.unclaimed();
         let unread = self.facts.unread();
-        let embed = embed?;
+        let embed = embed.ok_or(Reported)?;
         self.check_owners(&layers);
         self.check_selections(&layers);
         self.check_pooled(&layers);
         self.check_mixes(&layers, write.is_some());
         if !self.problems.is_empty() {
-            return None;
+            return Err(Reported);
         }
         let values = self.facts.values.take().into_iter();
         let params = values.filter_map(|(name, mut of)| Some((name, of.remove(&None)?)));
-        Some(Plan {
+        Ok(Plan {
             arch: def.name.clone(),
             mode: def.mode,
             n_embd,
@@ -178,7 +126,7 @@ impl<'a> Planner<'a> {
 
     /// Plans the layers of all stacks. Returns them and how many of them read the source; none if planning stops
     /// because of the problems found.
-    fn layers(&mut self, n_embd: u64) -> Option<(Vec<LayerPlan>, usize)> {
+    fn layers(&mut self, n_embd: u64) -> Planned<(Vec<LayerPlan>, usize)> {
         let (mut layers, mut n_branches) = (Vec::new(), 0);
         let mut n_of_source = 0;
         let (def, global) = (self.facts.def, self.facts.global());
@@ -193,12 +141,12 @@ impl<'a> Planner<'a> {
                 &format_args!("{}: count", stack.name),
             );
             let count = match count {
-                Some(Value::Int(n)) if (0..=MAX_LAYERS as i64).contains(&n) => n as u64,
-                Some(other) => self.problem(format!(
+                Ok(Value::Int(n)) if (0..=MAX_LAYERS as i64).contains(&n) => n as u64,
+                Ok(other) => self.problem(format!(
                     "{}: the number of layers is {other}, expected 0 to {MAX_LAYERS}",
                     stack.name
                 ))?,
-                None => continue,
+                Err(Reported) => continue,
             };
             for depth in 0..count {
                 layers.extend(self.layer((at, stack), depth, n_embd));
@@ -210,28 +158,27 @@ impl<'a> Planner<'a> {
                         "{path}.{depth}: the model has more than {MAX_BRANCHES} branches of slots"
                     ))?;
                 }
-                if self.is_hopeless() {
-                    return None;
+                if self.has_too_many_problems() {
+                    return Err(Reported);
                 }
             }
         }
-        Some((layers, n_of_source))
+        Ok((layers, n_of_source))
     }
 
-    /// Plans a layer of a stack.
     fn layer(
         &mut self,
         (at, stack): (usize, &'a Stack),
         depth: u64,
         n_embd: u64,
-    ) -> Option<LayerPlan> {
-        let mut place = Place {
+    ) -> Planned<LayerPlan> {
+        let mut index = LayerIndex {
             stack: at,
             depth,
             il: None,
         };
         let mut scope = LayerScope {
-            place: Some(place),
+            index: Some(index),
             ..self.facts.global()
         };
         let path = format!("{}.{depth}", stack.name);
@@ -244,15 +191,15 @@ impl<'a> Planner<'a> {
                 ))?,
             },
         };
-        place.il = Some(il);
+        index.il = Some(il);
         let prefix = stack.prefix.replace("{il}", &il.to_string());
-        scope.place = Some(place);
+        scope.index = Some(index);
         scope.prefix = &prefix;
         self.requirements(&scope);
         let slots = stack.slots.iter().enumerate();
-        let slots = slots.filter_map(|slot| self.slot(slot, &path, &scope, n_embd));
+        let slots = slots.filter_map(|slot| self.slot(slot, &path, &scope, n_embd).ok().flatten());
         let slots = slots.collect();
-        Some(LayerPlan {
+        Ok(LayerPlan {
             path,
             depth,
             il,
@@ -280,31 +227,15 @@ impl<'a> Planner<'a> {
                 Err(error) => error,
             };
             let message = format!("the definition requires `{expr}` of a file: {failed}");
-            self.problem_at::<()>(span, expr.source(), &message);
+            // The other conditions are checked as well.
+            let _: Planned<()> = self.problem_at(span, expr.source(), &message);
         }
-    }
-
-    /// Reports a problem with its place in the definition, once for each `key`.
-    pub(super) fn problem_at<T>(&mut self, span: &Span, key: &str, message: &str) -> Option<T> {
-        if !self.is_hopeless() && self.reported.insert(format!("{}:{key}", span.start)) {
-            let text = self.facts.def.text.as_ref();
-            let problem = vec![Diagnostic::new(span.clone(), message)];
-            let shown = Diagnostics::new(&text.path, &text.source, problem).to_string();
-            self.problems.push(shown.replace('\n', "\n  "));
-        }
-        None
     }
 
     /// Checks that a unit that reads the keys of another one has the same cache and row widths.
     fn check_owners(&mut self, layers: &[LayerPlan]) {
-        let units = layers
-            .iter()
-            .flat_map(|layer| &layer.slots)
-            .flat_map(|slot| &slot.branches)
-            .filter_map(|branch| match &branch.block.state {
-                Some(StatePlan::KeyValue(rows)) => Some((branch.block.path.as_str(), rows)),
-                _ => None,
-            });
+        let units =
+            blocks(layers).filter_map(|unit| Some((unit.path.as_str(), unit.key_values()?)));
         let stored: HashMap<&str, &KeyValuePlan> = units
             .clone()
             .filter(|(_, rows)| rows.owner.is_none())
@@ -316,28 +247,20 @@ impl<'a> Planner<'a> {
                     == (rows.cache, rows.k, rows.v, rows.v_in_k)
             };
             match stored.get(owner.as_str()) {
-                None => self.problem::<()>(format!(
+                None => self.report(format!(
                     "{path}: reads the keys of {owner}, which stores none"
                 )),
-                Some(other) if !same(other) => self.problem::<()>(format!(
+                Some(other) if !same(other) => self.report(format!(
                     "{path}: reads the keys of {owner}, whose cache or widths differ"
                 )),
-                Some(_) => None,
-            };
+                Some(_) => {}
+            }
         }
     }
 
-    pub(super) fn number(&mut self, scope: &LayerScope<'_>, name: &str) -> Option<u64> {
-        match self.facts.param(name, scope, false) {
-            Ok(Value::Int(n)) if n > 0 => Some(n as u64),
-            Ok(other) => self.problem(format!("`{name}` is {other}, expected a positive integer")),
-            Err(error) => self.problem(error),
-        }
-    }
-
-    fn diffusion(&mut self, scope: &LayerScope<'_>) -> Option<DiffusionPlan> {
+    fn diffusion(&mut self, scope: &LayerScope<'_>) -> Planned<DiffusionPlan> {
         match self.facts.param(SHIFT_LOGITS, scope, false) {
-            Ok(Value::Bool(shift_logits)) => Some(DiffusionPlan { shift_logits }),
+            Ok(Value::Bool(shift_logits)) => Ok(DiffusionPlan { shift_logits }),
             Ok(other) => self.problem(format!(
                 "`{SHIFT_LOGITS}` is {other}, expected true or false"
             )),
@@ -345,27 +268,10 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The value of an expression; if it has none, a problem that starts with `what` is reported.
-    pub(super) fn evaluate(
-        &mut self,
-        expr: &Expr,
-        scope: &dyn Scope,
-        what: &dyn Display,
-    ) -> Option<Value> {
-        match expr.evaluate(scope) {
-            Ok(value) => Some(value),
-            // A missing key is missing for all expressions: it is reported once.
-            Err(error) => match self.facts.missing_key(&error) {
-                Some(key) if !self.reported.insert(key.clone()) => None,
-                _ => self.problem(format!("{what}: {error}")),
-            },
-        }
-    }
-
-    fn holds(&mut self, when: Option<&Expr>, scope: &LayerScope<'_>, path: &str) -> Option<bool> {
-        let Some(when) = when else { return Some(true) };
+    fn holds(&mut self, when: Option<&Expr>, scope: &LayerScope<'_>, path: &str) -> Planned<bool> {
+        let Some(when) = when else { return Ok(true) };
         match self.evaluate(when, scope, &format_args!("{path}: when"))? {
-            Value::Bool(holds) => Some(holds),
+            Value::Bool(holds) => Ok(holds),
             other => self.problem(format!(
                 "{path}: when: expected true or false, found `{other}`"
             )),
@@ -378,10 +284,10 @@ impl<'a> Planner<'a> {
         layer: &str,
         scope: &LayerScope<'_>,
         n_embd: u64,
-    ) -> Option<SlotPlan> {
+    ) -> Planned<Option<SlotPlan>> {
         let path = format!("{layer}.{}", slot.name);
         if !self.holds(slot.when.as_ref(), scope, &path)? {
-            return None;
+            return Ok(None);
         }
         let mut active = Vec::new();
         for (at, branch) in slot.branches.iter().enumerate() {
@@ -390,7 +296,7 @@ impl<'a> Planner<'a> {
             }
         }
         if active.is_empty() {
-            return None;
+            return Ok(None);
         }
         let n_embd = match self.reads_all(slot.read.as_ref(), &path, scope)? {
             true => n_embd.saturating_mul(self.states),
@@ -404,7 +310,7 @@ impl<'a> Planner<'a> {
         self.taps.insert("x".into(), n_embd);
         let width = self.tap(slot.from.as_ref(), &path, n_embd)?;
         self.taps.insert("h".into(), width);
-        let branches: Vec<Option<BranchPlan>> = active
+        let branches: Vec<Planned<BranchPlan>> = active
             .into_iter()
             .map(|branch| {
                 let inner = if alone {
@@ -420,11 +326,11 @@ impl<'a> Planner<'a> {
         let after = self.norm(slot.after.as_ref(), &path, "after", scope, n_embd);
         let scale = self.factor(slot.scale.as_ref(), &path, scope);
         let [read, write] = self.mixes_of(slot, &path, scope)?;
-        Some(SlotPlan {
+        Ok(Some(SlotPlan {
             read,
             from: slot.from.as_ref().map(|f| f.value.clone()),
             pre: pre?,
-            branches: branches.into_iter().collect::<Option<_>>()?,
+            branches: branches.into_iter().collect::<Planned<_>>()?,
             post: post?,
             scale: scale?,
             join: slot.join,
@@ -432,7 +338,7 @@ impl<'a> Planner<'a> {
             write,
             path,
             at,
-        })
+        }))
     }
 
     /// Plans a branch whose slot reads rows of `width` elements.
@@ -442,8 +348,8 @@ impl<'a> Planner<'a> {
         path: &str,
         scope: &LayerScope<'_>,
         width: u64,
-    ) -> Option<BranchPlan> {
-        let n_embd = self.taps.get("x").copied()?;
+    ) -> Planned<BranchPlan> {
+        let n_embd = self.taps.get("x").copied().ok_or(Reported)?;
         let width = self.tap(branch.from.as_ref(), path, width)?;
         let side = match branch.side.is_some() {
             true => Some(self.side(branch, path, width)?),
@@ -455,8 +361,8 @@ impl<'a> Planner<'a> {
         let factor = self.factor(branch.factor.as_ref(), path, scope);
         let block = self.unit(path, &branch.block, scope, &[]);
         let out = match &block {
-            Some(unit) => self.result_width(&branch.block, unit, scope, [Some(width), side])?,
-            None => n_embd,
+            Ok(unit) => self.result_width(&branch.block, unit, scope, [Some(width), side])?,
+            Err(Reported) => n_embd,
         };
         if let Some(save) = &branch.save {
             self.taps.insert(save.value.clone(), out);
@@ -467,7 +373,7 @@ impl<'a> Planner<'a> {
             );
             return self.problem_at(&branch.block.span, "result", &problem);
         }
-        Some(BranchPlan {
+        Ok(BranchPlan {
             name: branch.name.clone(),
             at,
             from: branch.from.as_ref().map(|f| f.value.clone()),
@@ -481,10 +387,6 @@ impl<'a> Planner<'a> {
     }
 
     /// A norm by name: a declared norm, or the default kind with the weight of that name.
-    #[expect(
-        clippy::option_option,
-        reason = "outer: the plan holds; inner: there is a norm"
-    )]
     fn norm(
         &mut self,
         setting: Option<&Setting>,
@@ -492,30 +394,15 @@ impl<'a> Planner<'a> {
         place: &str,
         scope: &LayerScope<'_>,
         width: u64,
-    ) -> Option<Option<NormUse>> {
+    ) -> Planned<Option<NormUse>> {
         let Some(setting) = setting else {
-            return Some(None);
+            return Ok(None);
         };
-        let name = match self.evaluate(&setting.expr, scope, &path)? {
-            Value::Str(name) if name.is_empty() || name == "none" => return Some(None),
-            Value::Str(name) => name,
-            other => {
-                return self.problem(format!(
-                    "{path}: expected the name of a norm, found `{other}`"
-                ));
-            }
-        };
-        let declared = |name: &str| {
-            let name = name.strip_prefix(OF_FILE).unwrap_or(name);
-            self.facts.def.resource(Resource::Norm, name)
-        };
-        let Some(instance) = declared(&name).or_else(|| declared("default")) else {
-            return self.problem(format!("{path}: there is no `[norm.default]`"));
-        };
-        let mut instance = instance.clone();
-        for weight in &mut instance.weights {
-            weight.tensor = weight.tensor.replace("{name}", &name);
+        let name = self.name(setting, Resource::Norm, (path, scope))?;
+        if name.is_empty() || name == "none" {
+            return Ok(None);
         }
+        let instance = self.named(Resource::Norm, &name, path)?;
         let path = format!("{path}.{place}");
         let unit = self.unit(&path, &instance, scope, &[("width", width)])?;
         let (weight, bias) = (unit.weight("weight"), unit.weight("bias"));
@@ -524,8 +411,8 @@ impl<'a> Planner<'a> {
             weights: Vec::new(),
             ..unit
         };
-        let norm = place_of(&mut self.norms, kind);
-        Some(Some(NormUse {
+        let norm = index_of(&mut self.norms, kind);
+        Ok(Some(NormUse {
             path,
             norm,
             weight,
@@ -558,12 +445,12 @@ impl<'a> Planner<'a> {
         global: &LayerScope<'_>,
         n_embd: u64,
         is_classifier: bool,
-    ) -> Option<HeadPlan> {
-        let read = self.mix(head.read.as_ref(), "head.read", global, Use::End)?;
+    ) -> Planned<HeadPlan> {
+        let read = self.mix(head.read.as_ref(), "head.read", global, MixUse::End)?;
         let norm = self.norm(head.norm.as_ref(), "head", "in", global, n_embd)?;
         let is_encoder = self.facts.def.mode == Mode::Encoder;
         if is_classifier || is_encoder && !self.has_any(&head.unit) {
-            return Some(HeadPlan {
+            return Ok(HeadPlan {
                 read,
                 norm,
                 unit: None,
@@ -581,10 +468,24 @@ impl<'a> Planner<'a> {
         {
             unit.weights[output] = table;
         }
-        Some(HeadPlan {
+        Ok(HeadPlan {
             read,
             norm,
             unit: Some(unit),
+        })
+    }
+}
+
+impl Plan {
+    /// Resolves a definition with the metadata and tensors of a model.
+    ///
+    /// # Errors
+    /// Metadata keys or tensors are missing, shapes are wrong, or rules are broken. All problems are returned together.
+    pub fn new(def: &ArchDef, metadata: &Metadata, tensors: &dyn TensorSet) -> Result<Self, Error> {
+        let facts = FileFacts::new(def, metadata, tensors);
+        Planner::new(&facts).plan().map_err(|problems| Error {
+            arch: def.name.clone(),
+            problems,
         })
     }
 }

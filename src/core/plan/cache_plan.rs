@@ -1,6 +1,6 @@
 //! Groups of layers with the same attention view, and the capacity of their caches.
 
-use super::{KeysOf, Unit};
+use super::Unit;
 
 /// A KV group: the layers with the same attention view.
 #[derive(Clone, Debug, PartialEq)]
@@ -10,7 +10,7 @@ pub struct CachePlan {
     /// The options of the attention view, resolved.
     pub unit: Unit,
     /// The tokens that the keys belong to.
-    pub keys: KeysOf,
+    pub keys: KeyTokens,
 }
 
 impl CachePlan {
@@ -21,12 +21,23 @@ impl CachePlan {
     }
 }
 
+/// The tokens that keys belong to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyTokens {
+    /// The tokens of the sequence.
+    Tokens,
+    /// The tokens of the source; the sequence's tokens attend to all of them.
+    Source,
+    /// The tokens of the source, in the layers that read it; nothing of them is stored after the pass.
+    Pass,
+}
+
 /// Number of positions of a KV block, which are stored, shared and freed together.
 pub const BLOCK_LEN: u64 = 16;
 
 /// Capacity of the caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Capacity {
+pub struct CacheCapacity {
     /// Number of positions of all sequences together.
     pub n_ctx: u64,
     /// Maximum number of sequences at the same time.
@@ -35,12 +46,12 @@ pub struct Capacity {
     pub n_batch: u64,
 }
 
-impl Capacity {
+impl CacheCapacity {
     /// Number of KV slots of a group of layers, in whole blocks. With a window it is enough for the window of each
     /// sequence, the tokens of a pass, and one more window of each sequence for the cached rows of ended sequences,
     /// however long the context is.
     pub fn slots(&self, cache: &CachePlan) -> u64 {
-        if cache.keys == KeysOf::Pass {
+        if cache.keys == KeyTokens::Pass {
             return 0;
         }
         let all = self.n_ctx.div_ceil(BLOCK_LEN);
@@ -52,5 +63,75 @@ impl Capacity {
             all.min(kept.saturating_add(self.n_batch.div_ceil(BLOCK_LEN)))
         });
         blocks.saturating_mul(BLOCK_LEN)
+    }
+}
+
+impl CachePlan {
+    /// Number of positions of a block that has a key; none if blocks have no keys.
+    pub fn span(&self) -> Option<u64> {
+        self.unit.option_int("span").filter(|span| *span > 0)
+    }
+
+    /// The layout of the key rows.
+    pub fn layout(&self) -> RowLayout {
+        RowLayout {
+            block: BLOCK_LEN,
+            further: self.span().map_or(0, |span| (BLOCK_LEN / span).max(1)),
+        }
+    }
+}
+
+/// The layout of key rows in blocks: the rows of the positions, then further rows for whole blocks of positions. There
+/// is one further row for every `block / further` positions, and it belongs to the last one of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowLayout {
+    /// Number of positions of a block.
+    pub block: u64,
+    /// Number of further rows of a block; 0: none.
+    pub further: u64,
+}
+
+impl RowLayout {
+    /// Number of rows of `n` positions, which are whole blocks.
+    pub fn rows(self, n: u64) -> u64 {
+        (n / self.block.max(1)).saturating_mul(self.block + self.further)
+    }
+
+    /// The row of a position.
+    pub fn own(self, at: u64) -> u64 {
+        self.rows(at) + at % self.block.max(1)
+    }
+
+    /// The further row for a position.
+    pub fn further(self, at: u64) -> u64 {
+        let block = self.block.max(1);
+        self.rows(at) + block + at % block * self.further / block
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn further_rows_follow_those_of_the_positions_of_a_block() {
+        let layout = |further| RowLayout { block: 16, further };
+        for further in [1, 2, 4, 8] {
+            let layout = layout(further);
+            let mut rows: Vec<u64> = (0..64).map(|at| layout.own(at)).collect();
+            let last = (0..64).filter(|at| (at + 1) % (16 / further) == 0);
+            rows.extend(last.map(|at| layout.further(at)));
+            rows.sort_unstable();
+            assert_eq!(rows, (0..layout.rows(64)).collect::<Vec<u64>>());
+        }
+        assert_eq!(layout(0).own(37), 37);
+        assert_eq!(layout(4).own(37), 45);
+        assert_eq!(layout(4).further(39), 57);
+        // For the tokens of a pass each token has a further row.
+        let of_pass = RowLayout {
+            block: 5,
+            further: 5,
+        };
+        assert_eq!([of_pass.own(3), of_pass.further(3)], [3, 8]);
     }
 }

@@ -8,7 +8,8 @@ use std::rc::Rc;
 use super::{MAX_LAYERS, TensorSet};
 use crate::arch::expr::{Scope, Value};
 use crate::arch::{
-    ArchDef, Instance, OF_FILE, ParamSource, Presence, Resolved, WeightRole, fits_pattern, nearest,
+    ArchDef, Instance, OF_FILE, ParamSource, Presence, ResolvedOption, WeightRole, fits_pattern,
+    nearest,
 };
 use lab_base::weights::{Array, Metadata, Value as Meta};
 
@@ -16,14 +17,14 @@ use lab_base::weights::{Array, Metadata, Value as Meta};
 const MAX_ELEMENTS: usize = MAX_LAYERS as usize;
 
 /// The values that expressions can read: parameters, metadata and tensors, with a cache.
-pub(super) struct Facts<'a> {
+pub(super) struct FileFacts<'a> {
     pub(super) def: &'a ArchDef,
     pub(super) metadata: &'a Metadata,
     pub(super) tensors: &'a dyn TensorSet,
-    /// Values of parameters by name and place; a list has the element of the layer.
-    pub(super) values: RefCell<HashMap<String, HashMap<Option<Place>, Value>>>,
-    /// Values of parameters by name and place; a list is whole.
-    whole: RefCell<HashMap<String, HashMap<Option<Place>, Value>>>,
+    /// Values of parameters by name and layer; a list has the element of the layer.
+    pub(super) values: RefCell<HashMap<String, HashMap<Option<LayerIndex>, Value>>>,
+    /// Values of parameters by name and layer; a list is whole.
+    whole: RefCell<HashMap<String, HashMap<Option<LayerIndex>, Value>>>,
     /// Metadata values by key, converted to values of the language.
     converted: RefCell<HashMap<String, Option<Rc<Value>>>>,
     /// The metadata keys that were read.
@@ -36,7 +37,7 @@ pub(super) struct Facts<'a> {
 
 /// A layer of the plan.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Place {
+pub(super) struct LayerIndex {
     /// The stack of the layer.
     pub(super) stack: usize,
     /// The index of the layer in the stack.
@@ -48,16 +49,16 @@ pub(super) struct Place {
 /// A layer as a scope of expressions.
 #[derive(Clone)]
 pub(super) struct LayerScope<'a> {
-    pub(super) facts: &'a Facts<'a>,
+    pub(super) facts: &'a FileFacts<'a>,
     /// The layer where values are read; none outside layers.
-    pub(super) place: Option<Place>,
+    pub(super) index: Option<LayerIndex>,
     pub(super) prefix: &'a str,
 }
 
 impl LayerScope<'_> {
     /// The layer of the file.
     fn il(&self) -> Option<u64> {
-        self.place?.il
+        self.index?.il
     }
 
     /// The full name of a tensor that a definition names in a layer.
@@ -69,12 +70,12 @@ impl LayerScope<'_> {
     }
 }
 
-impl<'a> Facts<'a> {
+impl<'a> FileFacts<'a> {
     /// The scope outside layers.
     pub(super) fn global(&'a self) -> LayerScope<'a> {
         LayerScope {
             facts: self,
-            place: None,
+            index: None,
             prefix: "",
         }
     }
@@ -104,8 +105,8 @@ impl<'a> Facts<'a> {
         whole: bool,
     ) -> Result<Value, String> {
         let cache = if whole { &self.whole } else { &self.values };
-        let known = |values: &HashMap<String, HashMap<Option<Place>, Value>>| {
-            values.get(name)?.get(&scope.place).cloned()
+        let known = |values: &HashMap<String, HashMap<Option<LayerIndex>, Value>>| {
+            values.get(name)?.get(&scope.index).cloned()
         };
         if let Some(value) = known(&cache.borrow()) {
             return Ok(value);
@@ -152,7 +153,7 @@ impl<'a> Facts<'a> {
         };
         let mut values = cache.borrow_mut();
         let of_name = values.entry(name.to_owned()).or_default();
-        of_name.insert(scope.place, value.clone());
+        of_name.insert(scope.index, value.clone());
         Ok(value)
     }
 
@@ -385,7 +386,7 @@ impl Scope for LayerScope<'_> {
     fn name(&self, name: &str, whole: bool) -> Result<Value, String> {
         let index = match name {
             "il" => self.il(),
-            "depth" => self.place.map(|place| place.depth),
+            "depth" => self.index.map(|index| index.depth),
             _ => return self.facts.param(name, self, whole),
         };
         let index = index.ok_or_else(|| format!("`{name}` has no value outside a layer"))?;
@@ -429,7 +430,7 @@ pub(super) struct UnitScope<'a> {
     pub(super) layer: &'a LayerScope<'a>,
     pub(super) instance: &'a Instance,
     /// The options resolved so far, in the order of the contract.
-    pub(super) options: &'a [Resolved],
+    pub(super) options: &'a [ResolvedOption],
     /// Names whose values come from the place of use, such as a norm's width.
     pub(super) given: &'a [(&'static str, u64)],
 }
@@ -442,7 +443,7 @@ impl UnitScope<'_> {
         };
         let mut options = self.instance.contract.options.iter().zip(self.options);
         match options.find(|(spec, _)| spec.name == option) {
-            Some((_, Resolved::Int(below))) => Some(*below),
+            Some((_, ResolvedOption::Int(below))) => Some(*below),
             // Without a bound every id is refused.
             _ => Some(0),
         }

@@ -5,14 +5,14 @@
 //! on the processor.
 
 /// Answers whether a device's part of a split fits there.
-pub type Fits<'a, E> = &'a mut dyn FnMut(&[usize], usize) -> Result<bool, E>;
+pub type FitsFn<'a, E> = &'a mut dyn FnMut(&[usize], usize) -> Result<bool, E>;
 
 /// The split with the maximum number of layers out of `n` that fit; the first devices are filled first. All its parts
 /// may be 0.
 ///
 /// # Errors
 /// The errors of `fits`.
-pub fn fill<E>(n: usize, n_devices: usize, fits: Fits<'_, E>) -> Result<Vec<usize>, E> {
+pub fn fill<E>(n: usize, n_devices: usize, fits: FitsFn<'_, E>) -> Result<Vec<usize>, E> {
     // From the last device on, which gives the maximum number of layers: no device could hold one more of the earlier
     // layers.
     let mut split = vec![0; n_devices];
@@ -48,7 +48,7 @@ pub fn fill<E>(n: usize, n_devices: usize, fits: Fits<'_, E>) -> Result<Vec<usiz
 ///
 /// # Errors
 /// The errors of `fits`.
-pub fn fill_shares<E>(n: usize, shares: &[f64], fits: Fits<'_, E>) -> Result<Vec<usize>, E> {
+pub fn fill_shares<E>(n: usize, shares: &[f64], fits: FitsFn<'_, E>) -> Result<Vec<usize>, E> {
     let n = largest(n, &mut |n| all_fit(&split(n, shares), fits))?;
     Ok(split(n, shares))
 }
@@ -57,7 +57,7 @@ pub fn fill_shares<E>(n: usize, shares: &[f64], fits: Fits<'_, E>) -> Result<Vec
 ///
 /// # Errors
 /// The errors of `fits`.
-pub fn all_fit<E>(split: &[usize], fits: Fits<'_, E>) -> Result<bool, E> {
+pub fn all_fit<E>(split: &[usize], fits: FitsFn<'_, E>) -> Result<bool, E> {
     for device in 0..split.len() {
         if !fits(split, device)? {
             return Ok(false);

@@ -8,15 +8,14 @@ use crate::arch::Join;
 pub struct NormUse {
     /// Path of the norm's result.
     pub path: String,
-    /// Kind and eps, as a place in [`super::Plan::norms`].
+    /// Kind and eps, as an index into [`super::Plan::norms`].
     pub norm: usize,
-    /// Weight, as a place in [`super::Plan::tensors`].
+    /// Weight, as an index into [`super::Plan::tensors`].
     pub weight: Option<usize>,
-    /// Bias, as a place in [`super::Plan::tensors`].
+    /// Bias, as an index into [`super::Plan::tensors`].
     pub bias: Option<usize>,
 }
 
-/// One layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerPlan {
     /// Path, such as `layers.3`.
@@ -25,21 +24,24 @@ pub struct LayerPlan {
     pub depth: u64,
     /// The layer of the file that has the tensors and metadata.
     pub il: u64,
-    /// The stack, as a place in [`crate::arch::ArchDef::stacks`].
+    /// The stack, as an index into [`crate::arch::ArchDef::stacks`].
     pub stack: usize,
     /// The slots, in order.
     pub slots: Vec<SlotPlan>,
 }
 
+/// The blocks of layers, in the order of execution.
+pub(super) fn blocks(layers: &[LayerPlan]) -> impl Iterator<Item = &Unit> + Clone {
+    let slots = layers.iter().flat_map(|layer| &layer.slots);
+    let branches = slots.flat_map(|slot| &slot.branches);
+    branches.map(|branch| &branch.block)
+}
+
 /// One sublayer with at least one active branch; see the formula in `arch`.
 #[derive(Clone, Debug, PartialEq)]
-#[expect(
-    missing_docs,
-    reason = "the fields are those of `arch::Slot`, resolved"
-)]
 pub struct SlotPlan {
     pub path: String,
-    /// The place in [`crate::arch::Stack::slots`].
+    /// The index in [`crate::arch::Stack::slots`].
     pub at: usize,
     pub read: Option<Unit>,
     pub from: Option<String>,
@@ -54,13 +56,9 @@ pub struct SlotPlan {
 
 /// One active branch.
 #[derive(Clone, Debug, PartialEq)]
-#[expect(
-    missing_docs,
-    reason = "the fields are those of `arch::Branch`, resolved"
-)]
 pub struct BranchPlan {
     pub name: String,
-    /// The place in [`crate::arch::Slot::branches`].
+    /// The index in [`crate::arch::Slot::branches`].
     pub at: usize,
     pub from: Option<String>,
     pub side: Option<String>,
@@ -96,4 +94,15 @@ pub struct HeadPlan {
     pub norm: Option<NormUse>,
     /// Projection to logits, with their scale and softcap; none if the normed hidden state is the result.
     pub unit: Option<Unit>,
+}
+
+/// The source of sequences.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SourcePlan {
+    /// The embedding of the source's token ids, like that of the sequence.
+    pub embed: Unit,
+    /// The token with which every completion starts.
+    pub start: u32,
+    /// Number of layers that read the source; they are the first ones of the plan.
+    pub n_layers: usize,
 }

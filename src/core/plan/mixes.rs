@@ -1,14 +1,14 @@
 //! Several hidden states: the mixes that make, read and write them, and the check that each slot reads one state.
 
-use super::assemble::Planner;
 use super::facts::LayerScope;
+use super::planner::{Planned, Planner};
 use super::{LayerPlan, Plan, Unit};
 use crate::arch::expr::Value;
-use crate::arch::{Resolved, Resource, Setting, Slot};
+use crate::arch::{ResolvedOption, Resource, Setting, Slot};
 
 /// The place where a mix is used: `place` in its contract.
 #[derive(Clone, Copy)]
-pub(super) enum Use {
+pub(super) enum MixUse {
     /// The mix makes the hidden states.
     Start = 0,
     /// The mix reads or writes the hidden states within a layer.
@@ -34,17 +34,22 @@ impl Planner<'_> {
         slot: &Slot,
         path: &str,
         scope: &LayerScope<'_>,
-    ) -> Option<[Option<Unit>; 2]> {
+    ) -> Planned<[Option<Unit>; 2]> {
         let mut mix = |mix: &Option<Setting>, place: &str| {
-            self.mix(mix.as_ref(), &format!("{path}.{place}"), scope, Use::Within)
+            self.mix(
+                mix.as_ref(),
+                &format!("{path}.{place}"),
+                scope,
+                MixUse::Within,
+            )
         };
         let (read, write) = (mix(&slot.read, "read"), mix(&slot.write, "write"));
         let write = write?;
         let appends = write.as_ref().and_then(|unit| unit.option("append"));
-        if appends == Some(&Resolved::Bool(true)) {
+        if appends == Some(&ResolvedOption::Bool(true)) {
             self.states += 1;
         }
-        Some([read?, write])
+        Ok([read?, write])
     }
 
     /// Whether a slot with this mix reads all hidden states as one row.
@@ -53,15 +58,15 @@ impl Planner<'_> {
         read: Option<&Setting>,
         path: &str,
         scope: &LayerScope<'_>,
-    ) -> Option<bool> {
-        let Some(read) = read else { return Some(false) };
+    ) -> Planned<bool> {
+        let Some(read) = read else { return Ok(false) };
         // A value that is not a name is reported where the mix is planned.
         let Value::Str(name) = self.evaluate(&read.expr, scope, &path)? else {
-            return Some(false);
+            return Ok(false);
         };
         let of = |name: &str| self.facts.def.resource(Resource::Mix, name);
         let Some(instance) = of(&name).or_else(|| of("default")) else {
-            return Some(false);
+            return Ok(false);
         };
         let kind = instance
             .contract
@@ -69,45 +74,27 @@ impl Planner<'_> {
             .iter()
             .position(|o| o.name == "kind");
         let Some(kind) = kind.and_then(|at| instance.options.get(at)) else {
-            return Some(false);
+            return Ok(false);
         };
-        Some(self.evaluate(&kind.expr, scope, &path)? == Value::Str("all".into()))
+        Ok(self.evaluate(&kind.expr, scope, &path)? == Value::Str("all".into()))
     }
 
     /// A mix by name: a declared mix, or the default with the weights of that name.
-    #[expect(
-        clippy::option_option,
-        reason = "outer: the plan holds; inner: there is a mix"
-    )]
     pub(super) fn mix(
         &mut self,
         setting: Option<&Setting>,
         path: &str,
         scope: &LayerScope<'_>,
-        at: Use,
-    ) -> Option<Option<Unit>> {
+        at: MixUse,
+    ) -> Planned<Option<Unit>> {
         let Some(setting) = setting else {
-            return Some(None);
+            return Ok(None);
         };
-        let name = match self.evaluate(&setting.expr, scope, &path)? {
-            Value::Str(name) => name,
-            other => {
-                return self.problem(format!(
-                    "{path}: expected the name of a mix, found `{other}`"
-                ));
-            }
-        };
-        let declared = |name: &str| self.facts.def.resource(Resource::Mix, name);
-        let Some(instance) = declared(&name).or_else(|| declared("default")) else {
-            return self.problem(format!("{path}: there is no `[mix.default]`"));
-        };
-        let mut instance = instance.clone();
-        for weight in &mut instance.weights {
-            weight.tensor = weight.tensor.replace("{name}", &name);
-        }
+        let name = self.name(setting, Resource::Mix, (path, scope))?;
+        let instance = self.named(Resource::Mix, &name, path)?;
         let given = [("place", at as u64), ("states", self.states)];
         let unit = self.unit(path, &instance, scope, &given)?;
-        Some(Some(unit))
+        Ok(Some(unit))
     }
 
     /// Checks that, with several hidden states, each slot reads the one that it or an earlier slot of the layer read,
@@ -118,20 +105,21 @@ impl Planner<'_> {
             for slot in &layer.slots {
                 let path = &slot.path;
                 match (&slot.read, open) {
-                    (Some(_), Some(before)) => self.problem::<()>(format!(
+                    (Some(_), Some(before)) => self.report(format!(
                         "{path}: reads one of several hidden states before what {} gave is written",
                         before.path
                     )),
-                    (None, None) => self
-                        .problem::<()>(format!("{path}: reads none of the several hidden states")),
-                    _ => None,
-                };
+                    (None, None) => {
+                        self.report(format!("{path}: reads none of the several hidden states"))
+                    }
+                    _ => {}
+                }
                 open = slot.read.as_ref().or(open);
                 let Some(write) = &slot.write else {
                     // A row of all hidden states has another width than later slots read.
-                    let of_all = Some(&Resolved::Choice("all"));
+                    let of_all = Some(&ResolvedOption::Choice("all"));
                     if slot.read.as_ref().and_then(|read| read.option("kind")) == of_all {
-                        self.problem::<()>(format!(
+                        self.report(format!(
                             "{path}: all hidden states are written by the slot that reads them"
                         ));
                     }
@@ -140,14 +128,14 @@ impl Planner<'_> {
                 if let Some(read) = open.take()
                     && (&read.options, &read.weights) != (&write.options, &write.weights)
                 {
-                    self.problem::<()>(format!(
+                    self.report(format!(
                         "{path}: is written by another mix than {} reads by",
                         read.path
                     ));
                 }
             }
             if let Some(read) = open {
-                self.problem::<()>(format!("{}: what it gives is not written", read.path));
+                self.report(format!("{}: what it gives is not written", read.path));
             }
         }
     }

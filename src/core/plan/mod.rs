@@ -11,12 +11,13 @@ mod cache_plan;
 mod error;
 mod facts;
 pub mod fill;
+mod key_checks;
 mod layer_plan;
 mod mixes;
 mod model_plan;
 mod parameters;
 mod placement;
-mod pooled;
+mod planner;
 mod rows;
 mod source;
 mod tensor_set;
@@ -24,17 +25,17 @@ mod unclaimed;
 mod unit;
 mod unit_plan;
 
-pub use adapters::UpdatePlan;
-pub use cache_plan::{BLOCK_LEN, CachePlan, Capacity};
+pub use cache_plan::{BLOCK_LEN, CacheCapacity, CachePlan, KeyTokens, RowLayout};
 pub use error::Error;
-pub use layer_plan::{BranchPlan, HeadPlan, LayerPlan, NormUse, SlotPlan};
+pub use layer_plan::{BranchPlan, HeadPlan, LayerPlan, NormUse, SlotPlan, SourcePlan};
 pub use model_plan::{DiffusionPlan, Plan, Pooling};
 pub use parameters::parameters;
-pub use placement::{Move, PROCESSOR, Share};
-pub use pooled::{PooledPlan, RowLayout};
-pub use source::{KeysOf, SourcePlan};
+pub use placement::{DeviceOverride, DeviceShare, PROCESSOR};
 pub use tensor_set::TensorSet;
-pub use unit_plan::{ContractRef, KeyValuePlan, StatePart, StatePlan, TensorPlan, Unit};
+pub use unit_plan::{
+    AdapterUpdatePlan, ContractRef, KeyValuePlan, PooledPlan, StatePart, StatePlan, TensorPlan,
+    Unit,
+};
 
 use error::SHOWN;
 

@@ -2,15 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::assemble::Planner;
-use super::facts::Facts;
-use super::{
-    CachePlan, Capacity, Error, HeadPlan, LayerPlan, SourcePlan, TensorPlan, TensorSet, Unit,
-};
+use super::layer_plan::blocks;
+use super::{CacheCapacity, CachePlan, HeadPlan, LayerPlan, SourcePlan, TensorPlan, Unit};
 use crate::arch::expr::Value;
-use crate::arch::{ArchDef, Mode, OptionValue};
+use crate::arch::{Mode, OptionValue};
 use crate::choices;
-use lab_base::weights::{Metadata, TensorType};
+use lab_base::weights::TensorType;
 
 /// A definition resolved with the numbers of one model.
 #[derive(Clone, Debug, PartialEq)]
@@ -96,18 +93,6 @@ choices! {
 }
 
 impl Plan {
-    /// Resolves a definition with the metadata and tensors of a model.
-    ///
-    /// # Errors
-    /// Metadata keys or tensors are missing, shapes are wrong, or rules are broken. All problems are returned together.
-    pub fn new(def: &ArchDef, metadata: &Metadata, tensors: &dyn TensorSet) -> Result<Self, Error> {
-        let facts = Facts::new(def, metadata, tensors);
-        Planner::new(&facts).plan().map_err(|problems| Error {
-            arch: def.name.clone(),
-            problems,
-        })
-    }
-
     /// How the hidden states of a sequence become one vector.
     pub fn pooling(&self) -> Pooling {
         let kind = self.pool.option("kind").and_then(Pooling::read);
@@ -144,17 +129,18 @@ impl Plan {
 
     /// The blocks of all layers, in the order of execution.
     pub fn units(&self) -> impl Iterator<Item = &Unit> {
-        self.layers
-            .iter()
-            .flat_map(|layer| &layer.slots)
-            .flat_map(|slot| &slot.branches)
-            .map(|branch| &branch.block)
+        blocks(&self.layers)
     }
 
     /// Bytes of the caches, for the given types of keys and values.
     ///
     /// `None` if a row is not a whole number of blocks of its type.
-    pub fn cache_bytes(&self, capacity: Capacity, k: TensorType, v: TensorType) -> Option<u64> {
+    pub fn cache_bytes(
+        &self,
+        capacity: CacheCapacity,
+        k: TensorType,
+        v: TensorType,
+    ) -> Option<u64> {
         self.key_values().try_fold(0u64, |sum, (_, rows)| {
             let values = if rows.v_in_k { 0 } else { v.row_bytes(rows.v)? };
             let row = k.row_bytes(rows.k)?.checked_add(values)?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::TensorSet;
-use super::facts::Facts;
+use super::facts::FileFacts;
 use crate::arch::ArchDef;
 use crate::arch::expr::Value;
 use lab_base::weights::Metadata;
@@ -15,7 +15,7 @@ pub fn parameters(
     metadata: &Metadata,
     tensors: &dyn TensorSet,
 ) -> BTreeMap<String, Value> {
-    let facts = Facts::new(def, metadata, tensors);
+    let facts = FileFacts::new(def, metadata, tensors);
     let scope = facts.global();
     let value = |name: &String| Some((name.clone(), facts.param(name, &scope, true).ok()?));
     def.params.keys().filter_map(value).collect()

@@ -6,6 +6,8 @@
 
 use std::collections::HashMap;
 
+use crate::arch::fits_pattern;
+
 use super::{NormUse, Plan, StatePlan, TensorPlan, Unit};
 
 /// The name of the processor among devices.
@@ -13,7 +15,7 @@ pub const PROCESSOR: &str = "CPU";
 
 /// A device and the number of layers it gets. The head counts as the last layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Share {
+pub struct DeviceShare {
     /// Name of the device.
     pub device: String,
     /// Number of layers.
@@ -23,32 +25,17 @@ pub struct Share {
 /// A move of parts to another device than that of their layer: parts whose path matches a pattern, in which `*` stands
 /// for any characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Move {
+pub struct DeviceOverride {
     /// The pattern of paths.
     pub pattern: String,
     /// The device's name, or [`PROCESSOR`].
     pub device: String,
 }
 
-impl Move {
+impl DeviceOverride {
     /// Whether the pattern matches the path of a part.
     pub fn matches(&self, path: &str) -> bool {
-        let mut parts = self.pattern.split('*');
-        let first = parts.next().unwrap_or_default();
-        let Some(mut rest) = path.strip_prefix(first) else {
-            return false;
-        };
-        let mut parts: Vec<&str> = parts.collect();
-        let Some(last) = parts.pop() else {
-            return rest.is_empty();
-        };
-        for part in parts {
-            match rest.find(part) {
-                Some(at) => rest = &rest[at + part.len()..],
-                None => return false,
-            }
-        }
-        rest.ends_with(last)
+        fits_pattern(&self.pattern, path)
     }
 }
 
@@ -58,7 +45,7 @@ impl Plan {
         self.layers.len() + usize::from(self.head.is_some())
     }
 
-    /// Paths of the parts that [`Move`]s can move, in the order of execution.
+    /// Paths of the parts that [`DeviceOverride`]s can move, in the order of execution.
     pub fn placeable(&self) -> impl Iterator<Item = &str> {
         let head = self.head.as_ref().and_then(|head| head.unit.as_ref());
         let source = self.source.iter().map(|source| &source.embed);
@@ -71,21 +58,21 @@ impl Plan {
     }
 
     /// [`Self::place_with`] without moves.
-    pub fn place(&mut self, shares: &[Share]) {
+    pub fn place(&mut self, shares: &[DeviceShare]) {
         self.place_with(shares, &[]);
     }
 
     /// Places the last layers on devices, in the order of the shares; the remaining layers stay on the processor. The
     /// first matching move of a part counts, for its weights, state and computation. A part that reads keys and values
     /// of another part is placed with it, so that no cache is copied between devices. A plan is placed once.
-    pub fn place_with(&mut self, shares: &[Share], moves: &[Move]) {
+    pub fn place_with(&mut self, shares: &[DeviceShare], moves: &[DeviceOverride]) {
         let shares = || shares.iter().filter(|share| share.n_layers > 0);
         self.devices = shares().map(|share| share.device.clone()).collect();
-        let used: Vec<&Move> = self
+        let used: Vec<&DeviceOverride> = self
             .placeable()
             .filter_map(|path| moved(moves, path))
             .collect();
-        for Move { device, .. } in used {
+        for DeviceOverride { device, .. } in used {
             if device != PROCESSOR && !self.devices.contains(device) {
                 self.devices.push(device.clone());
             }
@@ -105,7 +92,7 @@ impl Plan {
         for (device, share) in (1..).zip(shares()) {
             devices.resize(devices.len() + share.n_layers, device);
         }
-        let mut tensors = Tensors {
+        let mut tensors = TensorPlacement {
             owner: vec![None; self.tensors.len()],
             all: std::mem::take(&mut self.tensors),
             copies: HashMap::new(),
@@ -168,12 +155,12 @@ impl Plan {
 }
 
 /// The first move that matches a part.
-fn moved<'m>(moves: &'m [Move], path: &str) -> Option<&'m Move> {
+fn moved<'m>(moves: &'m [DeviceOverride], path: &str) -> Option<&'m DeviceOverride> {
     moves.iter().find(|to| to.matches(path))
 }
 
 /// The tensors of a plan while they are placed.
-struct Tensors {
+struct TensorPlacement {
     all: Vec<TensorPlan>,
     /// The device of each tensor, once it is used.
     owner: Vec<Option<usize>>,
@@ -181,7 +168,7 @@ struct Tensors {
     copies: HashMap<(usize, usize), usize>,
 }
 
-impl Tensors {
+impl TensorPlacement {
     fn unit(&mut self, unit: &mut Unit, device: usize) {
         unit.device = device;
         for weight in unit.weights.iter_mut().flatten() {

@@ -1,9 +1,9 @@
 //! Widths of the values between blocks. They are checked, since ggml would silently repeat a tensor that is too narrow.
 
 use super::Unit;
-use super::assemble::Planner;
 use super::facts::{LayerScope, UnitScope};
-use crate::arch::{Instance, Rows, Spanned};
+use super::planner::{Planned, Planner, Reported};
+use crate::arch::{Instance, RowWidth, Spanned};
 
 impl Planner<'_> {
     /// The width of an input: a tap, or the given one.
@@ -12,16 +12,17 @@ impl Planner<'_> {
         tap: Option<&Spanned<String>>,
         path: &str,
         otherwise: u64,
-    ) -> Option<u64> {
+    ) -> Planned<u64> {
         let Some(tap) = tap else {
-            return Some(otherwise);
+            return Ok(otherwise);
         };
-        let width = self.taps.get(&tap.value).copied();
-        if width.is_none() {
-            let problem = format!("{path}: the tap `{}` is read before it is saved", tap.value);
-            self.problem_at::<()>(&tap.span, "tap", &problem);
+        match self.taps.get(&tap.value) {
+            Some(width) => Ok(*width),
+            None => {
+                let problem = format!("{path}: the tap `{}` is read before it is saved", tap.value);
+                self.problem_at(&tap.span, "tap", &problem)
+            }
         }
-        width
     }
 
     /// Number of elements of a block's result. The inputs must have the widths that the block takes.
@@ -31,7 +32,7 @@ impl Planner<'_> {
         unit: &Unit,
         layer: &LayerScope<'_>,
         inputs: [Option<u64>; 2],
-    ) -> Option<u64> {
+    ) -> Planned<u64> {
         let scope = UnitScope {
             layer,
             instance,
@@ -43,12 +44,12 @@ impl Planner<'_> {
             let takes = self.size(width, &scope, &unit.path)?;
             self.fits(unit, instance, found, (takes, width.source()))?;
         }
-        if instance.contract.rows == Rows::Any {
-            return own;
+        if instance.contract.rows == RowWidth::Any {
+            return own.ok_or(Reported);
         }
-        let n_embd = self.taps.get("x").copied()?;
-        self.fits(unit, instance, own?, (n_embd, "n_embd"))?;
-        Some(n_embd)
+        let n_embd = self.taps.get("x").copied().ok_or(Reported)?;
+        self.fits(unit, instance, own.ok_or(Reported)?, (n_embd, "n_embd"))?;
+        Ok(n_embd)
     }
 
     /// Whether a block can read rows of `found` elements.
@@ -58,9 +59,9 @@ impl Planner<'_> {
         instance: &Instance,
         found: u64,
         (takes, source): (u64, &str),
-    ) -> Option<()> {
+    ) -> Planned<()> {
         if takes == found {
-            return Some(());
+            return Ok(());
         }
         let (path, block) = (&unit.path, instance.contract.name);
         let problem = format!(

@@ -1,44 +1,22 @@
-//! The source of sequences: the layers that read it, and the blocks that attend to the result of these layers.
+//! Plans the source of sequences: the layers that read it, and the blocks that attend to the result of these layers.
 
 use std::collections::HashMap;
 
-use super::assemble::Planner;
 use super::facts::LayerScope;
-use super::{LayerPlan, StatePlan, Unit};
+use super::planner::{Planned, Planner};
+use super::{KeyTokens, LayerPlan, SourcePlan, StatePlan, Unit};
 use crate::arch::expr::Value;
-use crate::arch::{Branch, Resolved, START_TOKEN, TAPS};
-
-/// The source of sequences.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SourcePlan {
-    /// The embedding of the source's token ids, like that of the sequence.
-    pub embed: Unit,
-    /// The token with which every completion starts.
-    pub start: u32,
-    /// Number of layers that read the source; they are the first ones of the plan.
-    pub n_layers: usize,
-}
-
-/// The tokens that keys belong to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeysOf {
-    /// The tokens of the sequence.
-    Tokens,
-    /// The tokens of the source; the sequence's tokens attend to all of them.
-    Source,
-    /// The tokens of the source, in the layers that read it; nothing of them is stored after the pass.
-    Pass,
-}
+use crate::arch::{Branch, ResolvedOption, START_TOKEN, TAPS};
 
 impl Planner<'_> {
     /// The width of the second input of a branch: a tap, or a value that the layers that read the source saved.
-    pub(super) fn side(&mut self, branch: &Branch, path: &str, width: u64) -> Option<u64> {
+    pub(super) fn side(&mut self, branch: &Branch, path: &str, width: u64) -> Planned<u64> {
         let tap = branch.side.as_ref();
         let of_source = tap.and_then(|tap| self.source_taps.get(&tap.value).copied());
         match of_source.filter(|_| branch.block.contract.takes_source()) {
             Some(width) => {
                 self.source_keys.insert(path.to_owned());
-                Some(width)
+                Ok(width)
             }
             None => self.tap(tap, path, width),
         }
@@ -63,8 +41,8 @@ impl Planner<'_> {
         layers: &[LayerPlan],
         (n_layers, embed): (usize, &Unit),
         scope: &LayerScope<'_>,
-    ) -> Option<SourcePlan> {
-        let mut known: HashMap<usize, KeysOf> = HashMap::new();
+    ) -> Planned<SourcePlan> {
+        let mut known: HashMap<usize, KeyTokens> = HashMap::new();
         for (at, layer) in layers.iter().enumerate() {
             let branches = layer.slots.iter().flat_map(|slot| &slot.branches);
             for unit in branches.map(|branch| &branch.block) {
@@ -73,16 +51,16 @@ impl Planner<'_> {
                     None => continue,
                     Some(StatePlan::KeyValue(rows)) => rows,
                     Some(StatePlan::Recurrent(_)) => {
-                        self.problem::<()>(format!(
+                        self.report(format!(
                             "{path}: a model that reads a source keeps no recurrent states"
                         ));
                         continue;
                     }
                 };
                 let keys = match at < n_layers {
-                    true => KeysOf::Pass,
-                    false if self.source_keys.contains(path) => KeysOf::Source,
-                    false => KeysOf::Tokens,
+                    true => KeyTokens::Pass,
+                    false if self.source_keys.contains(path) => KeyTokens::Source,
+                    false => KeyTokens::Tokens,
                 };
                 let cache = &self.caches[rows.cache];
                 let (name, has_window) = (
@@ -90,30 +68,34 @@ impl Planner<'_> {
                     cache.window().or(cache.span()).is_some(),
                 );
                 let rule = ["size", "alibi"].map(|option| cache.unit.option(option).cloned());
-                let is_whole = rule == [Some(Resolved::Int(0)), Some(Resolved::Float(0.0))];
-                let is_causal = cache.unit.option("causal") == Some(&Resolved::Bool(true));
+                let is_whole = rule
+                    == [
+                        Some(ResolvedOption::Int(0)),
+                        Some(ResolvedOption::Float(0.0)),
+                    ];
+                let is_causal = cache.unit.option("causal") == Some(&ResolvedOption::Bool(true));
                 if *known.entry(rows.cache).or_insert(keys) != keys {
-                    self.problem::<()>(format!(
+                    self.report(format!(
                         "{path}: the cache `{name}` is also one of other tokens: keys of the source, those \
                          of the layers that read it and those of the sequence each have a cache of their own"
                     ));
                 }
                 let problem = match keys {
-                    KeysOf::Pass if is_causal => {
+                    KeyTokens::Pass if is_causal => {
                         "the layers that read the source attend to all of it: their cache is not causal"
                     }
-                    KeysOf::Source if is_causal || !is_whole => {
+                    KeyTokens::Source if is_causal || !is_whole => {
                         "queries attend to all keys of the source: their cache is not causal, and has no window and no ALiBi"
                     }
-                    KeysOf::Source if rows.index > 0 || rows.owner.is_some() || rows.v_in_k => {
+                    KeyTokens::Source if rows.index > 0 || rows.owner.is_some() || rows.v_in_k => {
                         "keys of the source are made by the block itself, and queries attend to all of them"
                     }
-                    KeysOf::Tokens if has_window => {
+                    KeyTokens::Tokens if has_window => {
                         "a cache of a model that reads a source has no window and no keys of spans"
                     }
                     _ => continue,
                 };
-                self.problem::<()>(format!("{path}: {problem}"));
+                self.report(format!("{path}: {problem}"));
             }
         }
         for (cache, keys) in known {
@@ -121,7 +103,7 @@ impl Planner<'_> {
         }
         let n_vocab = self.number(scope, "n_vocab")?;
         match self.facts.param(START_TOKEN, scope, false) {
-            Ok(Value::Int(start)) if (0..n_vocab as i64).contains(&start) => Some(SourcePlan {
+            Ok(Value::Int(start)) if (0..n_vocab as i64).contains(&start) => Ok(SourcePlan {
                 embed: Unit {
                     path: format!("source.{}", embed.path),
                     ..embed.clone()

@@ -1,6 +1,6 @@
 //! The tensors of a file that are not used and that the definition does not expect.
 
-use super::assemble::Planner;
+use super::planner::Planner;
 use crate::arch::expr::Value;
 use crate::arch::fits_pattern;
 

@@ -2,23 +2,23 @@
 
 use std::fmt::Display;
 
-use super::assemble::Planner;
 use super::facts::{LayerScope, UnitScope};
+use super::planner::{Planned, Planner, Reported, index_of};
 use super::{
-    CachePlan, ContractRef, KeyValuePlan, KeysOf, Plan, PooledPlan, SHOWN, StatePart, StatePlan,
+    CachePlan, ContractRef, KeyTokens, KeyValuePlan, Plan, PooledPlan, SHOWN, StatePart, StatePlan,
     TensorPlan, Unit,
 };
 use crate::arch::expr::{Expr, Scope, Value};
 use crate::arch::{
-    Instance, OF_FILE, OptionKind, Presence, Resolved, Resource, Setting, StateSpec, WeightRole,
-    nearest,
+    Instance, OF_FILE, OptionKind, Presence, ResolvedOption, Resource, Setting, StateSpec,
+    WeightRole, nearest,
 };
 use lab_base::weights::TensorType;
 
 /// A scope in which the name of a list gives the whole list, not the element of a layer.
-struct Whole<'a>(&'a LayerScope<'a>);
+struct WholeLists<'a>(&'a LayerScope<'a>);
 
-impl Scope for Whole<'_> {
+impl Scope for WholeLists<'_> {
     fn name(&self, name: &str, _: bool) -> Result<Value, String> {
         self.0.name(name, true)
     }
@@ -44,13 +44,13 @@ impl Planner<'_> {
         instance: &Instance,
         layer: &LayerScope<'_>,
         given: &[(&'static str, u64)],
-    ) -> Option<Unit> {
+    ) -> Planned<Unit> {
         let contract = instance.contract;
-        let mut options: Vec<Resolved> = Vec::with_capacity(contract.options.len());
+        let mut options: Vec<ResolvedOption> = Vec::with_capacity(contract.options.len());
         for (spec, setting) in contract.options.iter().zip(&instance.options) {
             let what = format_args!("{path}: {}", spec.name);
             let value = if spec.kind == OptionKind::List {
-                self.evaluate(&setting.expr, &Whole(layer), &what)?
+                self.evaluate(&setting.expr, &WholeLists(layer), &what)?
             } else if setting.span.is_some() {
                 self.evaluate(&setting.expr, layer, &what)?
             } else {
@@ -73,7 +73,7 @@ impl Planner<'_> {
         };
         for (rule, spec) in instance.rules.iter().zip(contract.rules) {
             if self.evaluate(rule, &scope, &path)? != Value::Bool(true) {
-                self.problem::<()>(format!(
+                self.report(format!(
                     "{path}: {} ({} is not true)",
                     spec.message, spec.holds
                 ));
@@ -95,10 +95,10 @@ impl Planner<'_> {
             )?)),
             StateSpec::Recurrent(parts) => {
                 let parts = parts.iter().zip(&instance.state);
-                let parts: Option<Vec<StatePart>> = parts
+                let parts: Planned<Vec<StatePart>> = parts
                     .map(|((name, _), expr)| {
                         let size = self.size(expr, &scope, &path)?;
-                        Some(StatePart { name, size })
+                        Ok(StatePart { name, size })
                     })
                     .collect();
                 Some(StatePlan::Recurrent(parts?))
@@ -106,7 +106,7 @@ impl Planner<'_> {
         };
         let mut weights = weights?;
         let updates = self.updates(path, instance, &scope, &mut weights)?;
-        Some(Unit {
+        Ok(Unit {
             path: path.to_owned(),
             contract: ContractRef(contract),
             options,
@@ -123,39 +123,41 @@ impl Planner<'_> {
         scope: &UnitScope<'_>,
         (cache, pooled): (&str, Option<&str>),
         layer: Option<&str>,
-    ) -> Option<KeyValuePlan> {
+    ) -> Planned<KeyValuePlan> {
         let specs = scope.instance.contract.options;
         let option = |name: &str| {
             let at = specs.iter().position(|o| o.name == name)?;
             scope.options.get(at)
         };
         let [k, v, heads, v_in_k, index, of_pooled @ ..] = scope.instance.state.as_slice() else {
-            return None;
+            return Err(Reported);
         };
-        let depth = scope.layer.place.map(|place| place.depth);
+        let depth = scope.layer.index.map(|index| index.depth);
         let owner = match layer.and_then(option) {
-            Some(Resolved::Int(owner)) if Some(*owner) != depth => {
+            Some(ResolvedOption::Int(owner)) if Some(*owner) != depth => {
                 Some(self.owner(path, *owner, scope.layer)?)
             }
             _ => None,
         };
-        let Some(Resolved::Resource(Some(cache))) = option(cache) else {
-            return None;
+        let Some(ResolvedOption::Resource(Some(cache))) = option(cache) else {
+            return Err(Reported);
         };
         let span = self.caches[*cache].span();
         let pooled = match (pooled.and_then(option), of_pooled) {
-            (Some(Resolved::Resource(Some(from))), [width, span, reach]) => Some(PooledPlan {
-                cache: *from,
-                width: self.size(width, scope, &path)?,
-                span: self.size(span, scope, &path)?,
-                reach: self.size(reach, scope, &path)?,
-            }),
+            (Some(ResolvedOption::Resource(Some(from))), [width, span, reach]) => {
+                Some(PooledPlan {
+                    cache: *from,
+                    width: self.size(width, scope, &path)?,
+                    span: self.size(span, scope, &path)?,
+                    reach: self.size(reach, scope, &path)?,
+                })
+            }
             _ => None,
         };
         if pooled.as_ref().map(|pooled| pooled.span) != span {
             let found = pooled.map_or(0, |pooled| pooled.span);
             return self.problem(format!(
-                "{path}: makes keys of spans of {found} positions, its cache has such of {}",
+                "{path}: computes keys over spans of {found} positions, but its cache stores spans of {}",
                 span.unwrap_or(0)
             ));
         }
@@ -170,7 +172,7 @@ impl Planner<'_> {
                 self.caches[*cache].name
             ));
         }
-        Some(KeyValuePlan {
+        Ok(KeyValuePlan {
             cache: *cache,
             k: self.size(k, scope, &path)?,
             v: self.size(v, scope, &path)?,
@@ -186,37 +188,33 @@ impl Planner<'_> {
     }
 
     /// A factor; an expression with value 1 counts as no factor.
-    #[expect(
-        clippy::option_option,
-        reason = "outer: the plan holds; inner: there is a factor"
-    )]
     pub(super) fn factor(
         &mut self,
         setting: Option<&Setting>,
         path: &str,
         scope: &LayerScope<'_>,
-    ) -> Option<Option<f64>> {
+    ) -> Planned<Option<f64>> {
         let Some(setting) = setting else {
-            return Some(None);
+            return Ok(None);
         };
         match self.evaluate(&setting.expr, scope, &path)? {
-            Value::Int(1) => Some(None),
-            Value::Int(v) => Some(Some(v as f64)),
-            Value::Float(v) if v.is_finite() => Some((v != 1.0).then_some(v)),
+            Value::Int(1) => Ok(None),
+            Value::Int(v) => Ok(Some(v as f64)),
+            Value::Float(v) if v.is_finite() => Ok((v != 1.0).then_some(v)),
             other => self.problem(format!("{path}: expected a finite factor, found `{other}`")),
         }
     }
 
     /// The path of the same unit in the earlier layer at the depth `layer`.
-    fn owner(&mut self, path: &str, layer: u64, scope: &LayerScope<'_>) -> Option<String> {
-        let depth = scope.place?.depth;
+    fn owner(&mut self, path: &str, layer: u64, scope: &LayerScope<'_>) -> Planned<String> {
+        let depth = scope.index.ok_or(Reported)?.depth;
         let own = format!(".{depth}.");
         if layer > depth || !path.contains(&own) {
             return self.problem(format!(
                 "{path}: reads the keys of layer {layer}, which does not come before it"
             ));
         }
-        Some(path.replacen(&own, &format!(".{layer}."), 1))
+        Ok(path.replacen(&own, &format!(".{layer}."), 1))
     }
 
     pub(super) fn size(
@@ -224,9 +222,9 @@ impl Planner<'_> {
         expr: &Expr,
         scope: &dyn Scope,
         what: &dyn Display,
-    ) -> Option<u64> {
+    ) -> Planned<u64> {
         match self.evaluate(expr, scope, what)? {
-            Value::Int(n) if n > 0 => Some(n as u64),
+            Value::Int(n) if n > 0 => Ok(n as u64),
             other => self.problem(format!(
                 "{what}: {expr} is {other}, expected a positive integer"
             )),
@@ -239,31 +237,34 @@ impl Planner<'_> {
         value: Value,
         what: &dyn Display,
         layer: &LayerScope<'_>,
-    ) -> Option<Resolved> {
+    ) -> Planned<ResolvedOption> {
         match (kind, value) {
-            (OptionKind::Int, Value::Int(v)) if v >= 0 => Some(Resolved::Int(v as u64)),
-            (OptionKind::Float, Value::Int(v)) => Some(Resolved::Float(v as f64)),
-            (OptionKind::Float, Value::Float(v)) if v.is_finite() => Some(Resolved::Float(v)),
+            (OptionKind::Int, Value::Int(v)) if v >= 0 => Ok(ResolvedOption::Int(v as u64)),
+            (OptionKind::Float, Value::Int(v)) => Ok(ResolvedOption::Float(v as f64)),
+            (OptionKind::Float, Value::Float(v)) if v.is_finite() => Ok(ResolvedOption::Float(v)),
             (OptionKind::List, Value::List(all)) => {
                 let whole = |v: &Value| match v {
                     Value::Int(v) => u64::try_from(*v).ok(),
                     _ => None,
                 };
                 match all.iter().map(whole).collect() {
-                    Some(all) => Some(Resolved::List(all)),
+                    Some(all) => Ok(ResolvedOption::List(all)),
                     None => self.problem(format!("{what}: expected integers from 0")),
                 }
             }
-            (OptionKind::List, Value::Int(v)) if v >= 0 => Some(Resolved::List(vec![v as u64])),
-            (OptionKind::Bool, Value::Bool(v)) => Some(Resolved::Bool(v)),
+            (OptionKind::List, Value::Int(v)) if v >= 0 => Ok(ResolvedOption::List(vec![v as u64])),
+            (OptionKind::Bool, Value::Bool(v)) => Ok(ResolvedOption::Bool(v)),
             (OptionKind::Choice(names), Value::Str(v)) => {
                 match names.iter().find(|name| **name == v) {
-                    Some(name) => Some(Resolved::Choice(name)),
-                    None => self.problem(format!("{what}: `{v}` is none of {}", names.join(", "))),
+                    Some(name) => Ok(ResolvedOption::Choice(name)),
+                    None => self.problem(format!(
+                        "{what}: `{v}` is unknown, expected one of {}",
+                        names.join(", ")
+                    )),
                 }
             }
             (OptionKind::Resource(_), Value::Str(v)) if v == "none" || v.is_empty() => {
-                Some(Resolved::Resource(None))
+                Ok(ResolvedOption::Resource(None))
             }
             (OptionKind::Resource(kind), Value::Str(v)) => self.resource(kind, &v, what, layer),
             (kind, value) => {
@@ -285,11 +286,14 @@ impl Planner<'_> {
         name: &str,
         what: &dyn Display,
         layer: &LayerScope<'_>,
-    ) -> Option<Resolved> {
+    ) -> Planned<ResolvedOption> {
         let def = self.facts.def;
         let Some(instance) = def.resource(kind, name) else {
             let known: Vec<&str> = def.resource_names(kind).collect();
-            return self.problem(format!("{what}: `{name}` is none of {}", known.join(", ")));
+            return self.problem(format!(
+                "{what}: `{name}` is unknown, expected one of {}",
+                known.join(", ")
+            ));
         };
         let path = format!("{}.{name}", kind.name());
         let mut instance = instance.clone();
@@ -302,26 +306,26 @@ impl Planner<'_> {
             instance.weights.clear();
         }
         let mut unit = self.unit(&path, &instance, layer, &[])?;
-        let place = match kind {
-            Resource::Act => place_of(&mut self.acts, unit),
-            Resource::Rope => place_of(&mut self.ropes, unit),
-            Resource::Selection => place_of(&mut self.selections, unit),
+        let index = match kind {
+            Resource::Act => index_of(&mut self.acts, unit),
+            Resource::Rope => index_of(&mut self.ropes, unit),
+            Resource::Selection => index_of(&mut self.selections, unit),
             Resource::Norm => {
                 unit.path.clear();
-                place_of(&mut self.norms, unit)
+                index_of(&mut self.norms, unit)
             }
             // No option names a mix.
-            Resource::Mix => return None,
-            Resource::Cache => place_of(
+            Resource::Mix => return Err(Reported),
+            Resource::Cache => index_of(
                 &mut self.caches,
                 CachePlan {
                     name: name.to_owned(),
                     unit,
-                    keys: KeysOf::Tokens,
+                    keys: KeyTokens::Tokens,
                 },
             ),
         };
-        Some(Resolved::Resource(Some(place)))
+        Ok(ResolvedOption::Resource(Some(index)))
     }
 
     fn weights(
@@ -329,7 +333,7 @@ impl Planner<'_> {
         path: &str,
         instance: &Instance,
         scope: &UnitScope<'_>,
-    ) -> Option<Vec<Option<usize>>> {
+    ) -> Planned<Vec<Option<usize>>> {
         let mut out = Vec::with_capacity(instance.weights.len());
         let mut sound = true;
         for (spec, weight) in instance.contract.weights.iter().zip(&instance.weights) {
@@ -339,7 +343,7 @@ impl Planner<'_> {
                     sound = false;
                     let name = scope.layer.tensor(&weight.tensor);
                     let hint = self.hint(&name);
-                    self.problem::<()>(format!(
+                    self.report(format!(
                         "{path}: missing tensor `{name}` ({}){hint}",
                         spec.doc
                     ));
@@ -348,7 +352,7 @@ impl Planner<'_> {
                 continue;
             }
             let name = scope.layer.tensor(&weight.tensor);
-            let shape: Option<Vec<u64>> = weight
+            let shape: Planned<Vec<u64>> = weight
                 .shape
                 .iter()
                 .map(|dim| self.size(dim, scope, &format_args!("{path}: {name}")))
@@ -360,16 +364,16 @@ impl Planner<'_> {
                 }
                 shape
             });
-            let place =
+            let index =
                 shape.and_then(|shape| self.tensor(path, name, shape, &weight.shape, spec.role));
-            if let (Some(at), Some(below)) = (place, scope.ids_below(spec.role)) {
+            if let (Ok(at), Some(below)) = (index, scope.ids_below(spec.role)) {
                 let other = self.tensors[at].below.unwrap_or(below);
                 self.tensors[at].below = Some(below.min(other));
             }
-            sound &= place.is_some();
-            out.push(place);
+            sound &= index.is_ok();
+            out.push(index.ok());
         }
-        sound.then_some(out)
+        sound.then_some(out).ok_or(Reported)
     }
 
     /// Advice on a missing tensor. It is given only with problems that are shown, since it compares all names.
@@ -393,10 +397,10 @@ impl Planner<'_> {
         shape: Vec<u64>,
         dims: &[Expr],
         role: WeightRole,
-    ) -> Option<usize> {
+    ) -> Planned<usize> {
         if let Some(&at) = self.tensor_index.get(&name) {
             if self.tensors[at].shape == shape {
-                return Some(at);
+                return Ok(at);
             }
             let other = show(&self.tensors[at].shape);
             return self.problem(format!(
@@ -453,17 +457,7 @@ impl Planner<'_> {
             below: None,
             device: 0,
         });
-        Some(self.tensors.len() - 1)
-    }
-}
-
-impl Unit {
-    /// The rows that a unit reads of each token, its own or those of another unit.
-    pub fn key_values(&self) -> Option<&KeyValuePlan> {
-        match self.state.as_ref()? {
-            StatePlan::KeyValue(rows) => Some(rows),
-            StatePlan::Recurrent(_) => None,
-        }
+        Ok(self.tensors.len() - 1)
     }
 }
 
@@ -477,8 +471,8 @@ impl KeyValuePlan {
 
 impl Plan {
     /// The resource that the value of an option of this kind names.
-    pub fn resource(&self, kind: OptionKind, value: &Resolved) -> Option<&Unit> {
-        let (OptionKind::Resource(kind), Resolved::Resource(Some(at))) = (kind, value) else {
+    pub fn resource(&self, kind: OptionKind, value: &ResolvedOption) -> Option<&Unit> {
+        let (OptionKind::Resource(kind), ResolvedOption::Resource(Some(at))) = (kind, value) else {
             return None;
         };
         Some(match kind {
@@ -494,7 +488,7 @@ impl Plan {
     /// The units that store their own keys and values between passes, in the order of execution.
     pub fn key_values(&self) -> impl Iterator<Item = (&Unit, &KeyValuePlan)> {
         let is_kept = |rows: &&KeyValuePlan| {
-            rows.owner.is_none() && self.caches[rows.cache].keys != KeysOf::Pass
+            rows.owner.is_none() && self.caches[rows.cache].keys != KeyTokens::Pass
         };
         let units = self.units();
         units.filter_map(move |unit| Some((unit, unit.key_values().filter(is_kept)?)))
@@ -510,10 +504,7 @@ impl Plan {
 
     /// The selection of keys that a unit uses.
     pub fn selection(&self, unit: &Unit) -> Option<&Unit> {
-        let mut options = unit.contract.0.options.iter().zip(&unit.options);
-        let is_selection = OptionKind::Resource(Resource::Selection);
-        let (spec, value) = options.find(|(spec, _)| spec.kind == is_selection)?;
-        self.resource(spec.kind, value)
+        unit.selection().map(|at| &self.selections[at])
     }
 }
 
@@ -533,13 +524,4 @@ fn has_weights(ty: TensorType) -> bool {
 fn show(shape: &[u64]) -> String {
     let dims: Vec<String> = shape.iter().map(u64::to_string).collect();
     format!("[{}]", dims.join(", "))
-}
-
-/// The place of an item among equal items; a new item is added.
-pub(super) fn place_of<T: PartialEq>(items: &mut Vec<T>, item: T) -> usize {
-    if let Some(at) = items.iter().position(|other| *other == item) {
-        return at;
-    }
-    items.push(item);
-    items.len() - 1
 }

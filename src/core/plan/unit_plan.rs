@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-use super::{PooledPlan, UpdatePlan};
-use crate::arch::{Contract, Resolved, WeightRole};
+use crate::arch::{Contract, OptionKind, ResolvedOption, Resource, WeightRole};
 use lab_base::weights::TensorType;
 
 /// A tensor that the model uses.
@@ -33,11 +32,11 @@ pub struct Unit {
     /// The contract of the unit.
     pub contract: ContractRef,
     /// Options in the order of the contract.
-    pub options: Vec<Resolved>,
-    /// Weights in the order of the contract, as places in [`super::Plan::tensors`], then the matrices of updates.
+    pub options: Vec<ResolvedOption>,
+    /// Weights in the order of the contract, as indices into [`super::Plan::tensors`], then the matrices of updates.
     pub weights: Vec<Option<usize>>,
     /// Updates of the weights by adapters in the file.
-    pub updates: Vec<UpdatePlan>,
+    pub updates: Vec<AdapterUpdatePlan>,
     /// The state between passes.
     pub state: Option<StatePlan>,
     /// The device that holds the weights and the state; see [`TensorPlan::device`].
@@ -45,14 +44,14 @@ pub struct Unit {
 }
 
 impl Unit {
-    /// The place in [`super::Plan::tensors`] of a weight by its key; `None` if it is absent.
+    /// The index in [`super::Plan::tensors`] of a weight by its key; `None` if it is absent.
     pub fn weight(&self, key: &str) -> Option<usize> {
         let at = self.contract.0.weights.iter().position(|w| w.key == key)?;
         self.weights[at]
     }
 
     /// The value of an option; `None` if the contract has no option of that name.
-    pub fn option(&self, name: &str) -> Option<&Resolved> {
+    pub fn option(&self, name: &str) -> Option<&ResolvedOption> {
         let at = self
             .contract
             .0
@@ -60,6 +59,23 @@ impl Unit {
             .iter()
             .position(|o| o.name == name)?;
         self.options.get(at)
+    }
+
+    /// The rows that a unit reads of each token, its own or those of another unit.
+    pub fn key_values(&self) -> Option<&KeyValuePlan> {
+        match self.state.as_ref()? {
+            StatePlan::KeyValue(rows) => Some(rows),
+            StatePlan::Recurrent(_) => None,
+        }
+    }
+
+    /// The selection of keys that the unit uses, as an index into [`super::Plan::selections`].
+    pub fn selection(&self) -> Option<usize> {
+        let kinds = self.contract.0.options.iter().map(|spec| spec.kind);
+        kinds.zip(&self.options).find_map(|option| match option {
+            (OptionKind::Resource(Resource::Selection), ResolvedOption::Resource(of)) => *of,
+            _ => None,
+        })
     }
 
     /// The kind of a resource that is named by its kind alone: neither a definition nor a file declares more.
@@ -72,7 +88,7 @@ impl Unit {
     /// The value of a whole-number option.
     pub fn option_int(&self, name: &str) -> Option<u64> {
         match self.option(name)? {
-            Resolved::Int(v) => Some(*v),
+            ResolvedOption::Int(v) => Some(*v),
             _ => None,
         }
     }
@@ -106,7 +122,7 @@ pub enum StatePlan {
 /// Keys and values that a unit stores for every position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyValuePlan {
-    /// The group of the cache, as a place in [`super::Plan::caches`].
+    /// The group of the cache, as an index into [`super::Plan::caches`].
     pub cache: usize,
     /// Number of elements of a key row.
     pub k: u64,
@@ -131,4 +147,41 @@ pub struct StatePart {
     pub name: &'static str,
     /// Number of elements.
     pub size: u64,
+}
+
+/// The update of rows of a weight by adapters in the file. The updates of one weight follow each other in the order of
+/// its rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdapterUpdatePlan {
+    /// The weight, as an index into [`Unit::weights`].
+    pub weight: usize,
+    /// The index in [`Unit::weights`] of the matrices `[n_in, rank, adapters]`; those of `[rank, n_out, adapters]`
+    /// follow.
+    pub down: usize,
+}
+
+impl Unit {
+    /// The updates of a weight by adapters in the file, as indices into [`Plan::tensors`], as is `weight`:
+    /// `[n_in, rank, adapters]` and `[rank, n_out, adapters]` for parts of the weight's rows, one after another.
+    pub fn updates_of(&self, weight: usize) -> impl Iterator<Item = (usize, usize)> {
+        let of_weight =
+            move |update: &&AdapterUpdatePlan| self.weights[update.weight] == Some(weight);
+        let updates = self.updates.iter().filter(of_weight);
+        updates.filter_map(move |update| {
+            Some((self.weights[update.down]?, self.weights[update.down + 1]?))
+        })
+    }
+}
+
+/// Rows of positions from which a unit makes the keys of whole blocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PooledPlan {
+    /// The group in whose cache the rows are, as an index into [`super::Plan::caches`].
+    pub cache: usize,
+    /// Number of elements of a row, f32 whatever the type of the cache.
+    pub width: u64,
+    /// Number of positions of a block.
+    pub span: u64,
+    /// Number of positions from which a key is made, the last ones of the block.
+    pub reach: u64,
 }

@@ -2,12 +2,12 @@
 
 use serde::{Serialize, Serializer};
 
-use super::Note;
+use super::BoxNote;
 use lab_base::util::wording;
 
 /// A box that shows its operations when opened: a block, a stage or a norm.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Part {
+pub struct UnitBox {
     /// The id of the box in pictures and pages.
     #[serde(rename = "at")]
     pub id: String,
@@ -33,25 +33,25 @@ pub struct Part {
     pub facts: Vec<String>,
     /// All options of the part in the definition, including those of its RoPE, cache and norms.
     #[serde(skip)]
-    pub options: Vec<PartOption>,
+    pub options: Vec<UnitOption>,
     /// The weights of the part, in the order of the contract.
-    pub weights: Vec<Weight>,
+    pub weights: Vec<BoxWeight>,
     /// The operations of the part, in the order of execution.
-    pub ops: Vec<Op>,
+    pub ops: Vec<OpBox>,
     /// The values that flow between the operations.
     #[serde(skip)]
     pub edges: Vec<Edge>,
     /// The total weights of all units that the box represents; `None` without a file.
-    pub cost: Option<Cost>,
+    pub cost: Option<WeightCost>,
     /// The memory that the part keeps between passes.
     pub kept: Kept,
     /// The measurement that is shown at the box, if any.
-    pub note: Note,
+    pub note: BoxNote,
 }
 
 /// An option of a part in the definition.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PartOption {
+pub struct UnitOption {
     /// The name in the contract, prefixed by the resource that it belongs to: `qk_norm`, `rope.kind`.
     pub name: String,
     /// The resolved value. Without a file, a number is the expression of the definition.
@@ -72,7 +72,7 @@ pub struct PartOption {
 
 /// A weight of a part.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Weight {
+pub struct BoxWeight {
     /// The id of the weight in pictures and pages.
     #[serde(rename = "at")]
     pub id: String,
@@ -88,7 +88,7 @@ pub struct Weight {
     /// Element types, the most frequent first; `None` without a file.
     pub types: Vec<&'static str>,
     /// The total of all tensors that the weight represents; `None` without a file.
-    pub cost: Option<Cost>,
+    pub cost: Option<WeightCost>,
     /// Whether another part also uses the weight.
     #[serde(rename = "shared")]
     pub is_shared: bool,
@@ -99,7 +99,7 @@ pub struct Weight {
 
 /// A box within a part: one operation, or several that are shown as one.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Op {
+pub struct OpBox {
     /// The id of the operation in pictures and pages.
     #[serde(rename = "at")]
     pub id: String,
@@ -110,7 +110,7 @@ pub struct Op {
     /// The shape in which the operation is drawn.
     #[serde(skip)]
     pub shape: OpShape,
-    /// The weights of the operation, as indices in [`Part::weights`].
+    /// The weights of the operation, as indices in [`UnitBox::weights`].
     pub weights: Vec<usize>,
     /// Dimensions of the result, in ggml's order.
     #[serde(rename = "shape", serialize_with = "shape")]
@@ -121,7 +121,7 @@ pub struct Op {
     #[serde(skip)]
     pub steps: Vec<usize>,
     /// The measurement that is shown at the operation, if any.
-    pub note: Note,
+    pub note: BoxNote,
 }
 
 /// The shape of an operation in a picture.
@@ -134,15 +134,15 @@ pub enum OpShape {
     /// A circle, for an addition or a product of two values.
     Sign(&'static str),
     /// A drum, for a read from or a write to memory that is kept between passes.
-    Kept,
+    RetainedMemory,
 }
 
 /// A value that flows into an operation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Edge {
     /// The source of the value.
-    pub from: End,
-    /// The operation that reads it, as an index in [`Part::ops`].
+    pub from: EdgeSource,
+    /// The operation that reads it, as an index in [`UnitBox::ops`].
     pub to: usize,
     /// The dimensions in which it is read, in ggml's order.
     pub shape: Vec<String>,
@@ -150,10 +150,9 @@ pub struct Edge {
     pub is_part: bool,
 }
 
-/// The source of an edge.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum End {
-    /// An operation, as an index in [`Part::ops`].
+pub enum EdgeSource {
+    /// An operation, as an index in [`UnitBox::ops`].
     Op(usize),
     /// A value from outside the part, by name.
     Outside(String),
@@ -180,7 +179,7 @@ pub(super) fn dims(dims: &[String]) -> String {
 
 /// Elements and bytes of weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Cost {
+pub struct WeightCost {
     /// Number of elements.
     pub params: u64,
     /// Bytes as stored.

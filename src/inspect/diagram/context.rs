@@ -6,18 +6,17 @@ use lab_base::ggml::GraphOp;
 use lab_core::arch::{ArchDef, Instance};
 use lab_core::plan::{Plan, Unit};
 
-use super::ops::Reader;
-use super::sample::Sample;
+use super::ops::GraphReader;
+use super::traced_plan::TracedPlan;
 
 /// The data from which the parts of a drawing are made.
 pub(super) struct DrawContext<'a> {
     pub(super) def: &'a ArchDef,
     pub(super) is_symbolic: bool,
-    pub(super) sample: &'a Sample,
+    pub(super) sample: &'a TracedPlan,
     pub(super) plan: &'a Plan,
     pub(super) steps: &'a [GraphOp],
-    pub(super) reader: Reader<'a>,
-    /// The kind of each layer.
+    pub(super) reader: GraphReader<'a>,
     pub(super) of_layer: Vec<usize>,
     /// Operations by the kind and path that they were built for.
     pub(super) places: HashMap<(&'a str, &'a str), Vec<usize>>,

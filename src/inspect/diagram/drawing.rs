@@ -1,6 +1,6 @@
 //! The drawing of a model, and iterators over its parts.
 
-use super::{Cost, Kept, Kind, Legend, Part, Run, Scene, Slot};
+use super::{Kept, LayerKind, LayerPattern, Legend, Scene, Slot, UnitBox, WeightCost};
 use lab_core::arch::Mode;
 
 /// The drawing of a model.
@@ -17,20 +17,20 @@ pub struct Drawing {
     /// Names and values of properties of the whole model.
     pub facts: Vec<(String, String)>,
     /// The parts before the layers: tokens to hidden state, and further inputs of layers.
-    pub begin: Vec<Part>,
+    pub begin: Vec<UnitBox>,
     /// The distinct kinds of layers, in the order of their first occurrence.
-    pub kinds: Vec<Kind>,
+    pub kinds: Vec<LayerKind>,
     /// The kind of each layer, as an index in `kinds`.
     pub layers: Vec<usize>,
     /// The kinds of the layers that read the source, with repetitions counted. If there are any, the first stage
     /// belongs to them.
-    pub source: Vec<Run>,
+    pub source: Vec<LayerPattern>,
     /// The kinds of the layers that read tokens, with repetitions counted.
-    pub pattern: Vec<Run>,
+    pub pattern: Vec<LayerPattern>,
     /// The parts after the layers: hidden state to result.
-    pub end: Vec<Part>,
+    pub end: Vec<UnitBox>,
     /// The total weights; `None` without a file.
-    pub cost: Option<Cost>,
+    pub cost: Option<WeightCost>,
     /// The memory that all layers keep between passes.
     pub kept: Kept,
     /// The scenes of the execution.
@@ -46,7 +46,7 @@ macro_rules! walks {
     ($name:ident, $iter:ident, $doc:literal, $($mutable:tt)?) => {
         impl Drawing {
             #[doc = concat!("Every part, each kind of layer once, in the order of execution", $doc)]
-            pub fn $name(&$($mutable)? self) -> impl Iterator<Item = &$($mutable)? Part> {
+            pub fn $name(&$($mutable)? self) -> impl Iterator<Item = &$($mutable)? UnitBox> {
                 let slots = self.kinds.$iter().flat_map(|kind| &$($mutable)? kind.slots);
                 let inside = slots.flat_map(Slot::$name);
                 self.begin.$iter().chain(inside).chain(&$($mutable)? self.end)
@@ -55,16 +55,14 @@ macro_rules! walks {
 
         impl Slot {
             #[doc = concat!("Its parts, in the order of execution", $doc)]
-            pub fn $name(&$($mutable)? self) -> impl Iterator<Item = &$($mutable)? Part> {
+            pub fn $name(&$($mutable)? self) -> impl Iterator<Item = &$($mutable)? UnitBox> {
                 let branches = self.branches.$iter().flat_map(|branch| {
                     let block = [&$($mutable)? branch.block];
                     branch.pre.$iter().chain(block).chain(&$($mutable)? branch.post)
                 });
-                let ends = self.post.$iter().chain(&$($mutable)? self.after);
-                let ends = ends.chain(&$($mutable)? self.write);
-                let begin = self.read.$iter().chain(&$($mutable)? self.pre);
-                begin.chain(branches).chain(ends)
-            }
+    let ends = self.post.$iter().chain(&$($mutable)? self.after).chain(&$($mutable)? self.write);
+        self.read.$iter().chain(&$($mutable)? self.pre).chain(branches).chain(ends)
+}
         }
     };
 }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use lab_core::arch::{Library, LibraryError};
 
-use super::{Drawing, Error, Sample, svg, variants};
+use super::{DiagramError, Drawing, TracedPlan, svg, variants};
 
 /// The reason why no gallery was made.
 #[derive(Debug, thiserror::Error)]
@@ -20,7 +20,7 @@ pub enum GalleryError {
         /// The definition.
         name: String,
         /// The reason.
-        source: Error,
+        source: DiagramError,
     },
 }
 
@@ -34,7 +34,7 @@ pub fn gallery(library: &Library) -> Result<Vec<(String, String)>, GalleryError>
     let mut rows = String::new();
     for (arch, _) in library.sources() {
         let def = library.get(arch)?;
-        let failed = |source: Error| GalleryError::Drawing {
+        let failed = |source: DiagramError| GalleryError::Drawing {
             name: arch.to_owned(),
             source,
         };
@@ -43,7 +43,7 @@ pub fn gallery(library: &Library) -> Result<Vec<(String, String)>, GalleryError>
                 true => arch.to_owned(),
                 false => format!("{arch}-{tag}"),
             };
-            let sample = Sample::of_definition(&name, &def, &request).map_err(failed)?;
+            let sample = TracedPlan::of_definition(&name, &def, &request).map_err(failed)?;
             let drawing = Drawing::new(&def, &sample);
             let file = format!("{name}.svg");
             let stack = svg::document(&drawing, &svg::stack(&drawing), "the whole model");

@@ -7,14 +7,14 @@
 
 use std::collections::BTreeSet;
 
-use super::{Drawing, Part, Slot};
+use super::{Drawing, Slot, UnitBox};
 
 /// The name of the whole drawing.
 pub(super) const WHOLE: &str = "stack";
 
 /// Sets the names of everything in a drawing.
 pub(super) fn name(drawing: &mut Drawing) {
-    let mut names = Names::default();
+    let mut names = UniqueIds::default();
     names.unique(WHOLE);
     for kind in &mut drawing.kinds {
         let path = kind.slots.first().map_or("layers.{il}", |slot| &slot.path);
@@ -27,7 +27,7 @@ pub(super) fn name(drawing: &mut Drawing) {
         parts.map(|part| (kind.letter.as_str(), part))
     });
     let end = drawing.end.iter_mut().map(|part| ("", part));
-    let mut parts: Vec<(&str, &mut Part)> = begin.chain(inner).chain(end).collect();
+    let mut parts: Vec<(&str, &mut UnitBox)> = begin.chain(inner).chain(end).collect();
     for (letter, part) in &mut parts {
         part.id = names.unique(&part.path.replace("{il}", letter));
     }
@@ -45,11 +45,10 @@ pub(super) fn name(drawing: &mut Drawing) {
     }
 }
 
-/// The names that are in use.
 #[derive(Default)]
-struct Names(BTreeSet<String>);
+struct UniqueIds(BTreeSet<String>);
 
-impl Names {
+impl UniqueIds {
     /// A unique name: the plain form of a text, with a number appended if it is in use.
     fn unique(&mut self, text: &str) -> String {
         let mut base = String::with_capacity(text.len());
@@ -77,7 +76,7 @@ mod tests {
 
     #[test]
     fn names_are_plain_and_unique() {
-        let mut names = Names::default();
+        let mut names = UniqueIds::default();
         let mut check = |text: &str, name: &str| assert_eq!(names.unique(text), name);
         check("layers.A.cache_k (view)", "layers.A.cache_k-view");
         check("layers.A.cache_k [view", "layers.A.cache_k-view~2");

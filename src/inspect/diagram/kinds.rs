@@ -4,14 +4,14 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt::Write;
 
 use super::context::DrawContext;
-use super::{Kind, Slot};
-use lab_base::ggml::{GraphOp, Origin};
-use lab_core::arch::{Resolved, StateSpec, WeightRole};
+use super::{LayerKind, Slot};
+use lab_base::ggml::{GraphOp, OpSource};
+use lab_core::arch::{ResolvedOption, StateSpec, WeightRole};
 use lab_core::plan::{BranchPlan, LayerPlan, Plan, StatePlan};
 
-/// A piece of the stack of layers.
+/// Consecutive layers of a stack, or a sequence of them that repeats.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Run {
+pub enum LayerPattern {
     /// Consecutive layers of one kind.
     Layers {
         /// The kind of the layers.
@@ -19,11 +19,11 @@ pub enum Run {
         /// The number of layers.
         count: usize,
     },
-    /// A sequence of pieces that repeats.
+    /// A sequence of fragments that repeats.
     Repeat {
         /// The number of repetitions.
         count: usize,
-        /// The pieces that repeat.
+        /// The fragments that repeat.
         of: Vec<Self>,
     },
 }
@@ -69,14 +69,14 @@ fn graph_text(
         for source in &step.sources {
             let _ = match source {
                 // Values from other layers are written without their distance, which depends on the graph.
-                Origin::Op(at) => {
+                OpSource::Op(at) => {
                     write!(out, " {:?}", own.binary_search(at).map(|at| op - at).ok())
                 }
-                Origin::Leaf(_) => write!(out, " leaf"),
-                Origin::Weight(at) if shared.contains(at) => {
+                OpSource::Leaf(_) => write!(out, " leaf"),
+                OpSource::Weight(at) if shared.contains(at) => {
                     write!(out, " {}", plan.tensors[*at].name)
                 }
-                Origin::Weight(at) => {
+                OpSource::Weight(at) => {
                     write!(out, " {}", without_index(&plan.tensors[*at].name, layer.il))
                 }
             };
@@ -98,7 +98,7 @@ fn choices_text(layer: &LayerPlan) -> String {
             _ => None,
         };
         for (spec, option) in contract.options.iter().zip(&unit.options) {
-            if !matches!(option, Resolved::Float(_)) && Some(spec.name) != layer_option {
+            if !matches!(option, ResolvedOption::Float(_)) && Some(spec.name) != layer_option {
                 let _ = write!(out, " {option:?}");
             }
         }
@@ -115,7 +115,6 @@ pub(super) fn is_within(path: &str, of: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// A name with the index of its layer replaced by `{il}`.
 pub(super) fn without_index(name: &str, il: u64) -> String {
     match name.strip_suffix(&format!(".{il}")) {
         Some(start) => format!("{start}.{{il}}"),
@@ -124,11 +123,11 @@ pub(super) fn without_index(name: &str, il: u64) -> String {
 }
 
 /// The pattern of kinds: runs of equal kinds, and repetitions of runs, with their counts.
-pub(super) fn pattern(kinds: &[usize]) -> Vec<Run> {
+pub(super) fn pattern(kinds: &[usize]) -> Vec<LayerPattern> {
     let alike = kinds.chunk_by(|a, b| a == b);
     let runs = alike.map(|of| (of[0], of.len()));
-    let runs = runs.map(|(kind, count)| Run::Layers { kind, count });
-    let mut runs: Vec<Run> = runs.collect();
+    let runs = runs.map(|(kind, count)| LayerPattern::Layers { kind, count });
+    let mut runs: Vec<LayerPattern> = runs.collect();
     // Repetitions may contain repetitions, so this runs until nothing changes.
     loop {
         let shorter = repeats(&runs);
@@ -142,7 +141,7 @@ pub(super) fn pattern(kinds: &[usize]) -> Vec<Run> {
 /// Maximum period of a repetition: a longer one is not recognisable as a pattern.
 const MAX_PERIOD: usize = 16;
 
-fn repeats(runs: &[Run]) -> Vec<Run> {
+fn repeats(runs: &[LayerPattern]) -> Vec<LayerPattern> {
     let mut out = Vec::new();
     let mut at = 0;
     while at < runs.len() {
@@ -159,7 +158,7 @@ fn repeats(runs: &[Run]) -> Vec<Run> {
         let (run, n) = match best {
             Some((period, count)) => {
                 let of = rest[..period].to_vec();
-                (Run::Repeat { count, of }, period * count)
+                (LayerPattern::Repeat { count, of }, period * count)
             }
             None => (rest[0].clone(), 1),
         };
@@ -171,15 +170,15 @@ fn repeats(runs: &[Run]) -> Vec<Run> {
 
 impl DrawContext<'_> {
     /// Sets the labels of the kinds.
-    pub(super) fn tell_apart(&self, kinds: &mut [Kind]) {
+    pub(super) fn tell_apart(&self, kinds: &mut [LayerKind]) {
         /// Maximum number of distinguishing facts in a label.
         const SHOWN: usize = 2;
-        let layer = |kind: &Kind| &self.plan.layers[kind.layers[0]];
+        let layer = |kind: &LayerKind| &self.plan.layers[kind.layers[0]];
         let mut labels: Vec<String> = kinds.iter().map(|kind| self.label(layer(kind))).collect();
         let plain = labels.clone();
         for (at, label) in labels.iter_mut().enumerate() {
             let likes = (0..kinds.len()).filter(|other| plain[*other] == plain[at]);
-            let likes: Vec<&Kind> = likes.map(|other| &kinds[other]).collect();
+            let likes: Vec<&LayerKind> = likes.map(|other| &kinds[other]).collect();
             if likes.len() < 2 {
                 continue;
             }
@@ -233,7 +232,7 @@ impl DrawContext<'_> {
 }
 
 /// The facts about a kind that may distinguish it from others.
-fn traits(kind: &Kind) -> BTreeSet<String> {
+fn traits(kind: &LayerKind) -> BTreeSet<String> {
     let mut out = BTreeSet::new();
     for part in kind.slots.iter().flat_map(Slot::parts) {
         out.extend(part.facts.iter().cloned());
@@ -246,10 +245,12 @@ fn traits(kind: &Kind) -> BTreeSet<String> {
 mod tests {
     use super::*;
 
-    fn show(runs: &[Run]) -> String {
-        let one = |run: &Run| match run {
-            Run::Layers { kind, count } => format!("{count}{}", (b'A' + *kind as u8) as char),
-            Run::Repeat { count, of } => format!("{count}x[{}]", show(of)),
+    fn show(runs: &[LayerPattern]) -> String {
+        let one = |run: &LayerPattern| match run {
+            LayerPattern::Layers { kind, count } => {
+                format!("{count}{}", (b'A' + *kind as u8) as char)
+            }
+            LayerPattern::Repeat { count, of } => format!("{count}x[{}]", show(of)),
         };
         runs.iter().map(one).collect::<Vec<_>>().join(" ")
     }
@@ -258,11 +259,10 @@ mod tests {
         assert_eq!(show(&pattern(kinds)), expected);
     }
 
-    /// The layers that a pattern represents.
-    fn expand(runs: &[Run]) -> Vec<usize> {
-        let one = |run: &Run| match run {
-            Run::Layers { kind, count } => vec![*kind; *count],
-            Run::Repeat { count, of } => expand(of).repeat(*count),
+    fn expand(runs: &[LayerPattern]) -> Vec<usize> {
+        let one = |run: &LayerPattern| match run {
+            LayerPattern::Layers { kind, count } => vec![*kind; *count],
+            LayerPattern::Repeat { count, of } => expand(of).repeat(*count),
         };
         runs.iter().flat_map(one).collect()
     }

@@ -1,11 +1,11 @@
 //! The kinds of layers, their slots, and the branches of these.
 
-use super::{Cost, Note, Part};
+use super::{BoxNote, UnitBox, WeightCost};
 use lab_core::arch::Join;
 
 /// Layers that are equal except for their index.
 #[derive(Clone, Debug, Default)]
-pub struct Kind {
+pub struct LayerKind {
     /// The id of the kind in pictures and pages.
     pub id: String,
     /// The letter of the kind: `A`, `B`, ...
@@ -17,9 +17,9 @@ pub struct Kind {
     /// The slots of the layers, in order.
     pub slots: Vec<Slot>,
     /// The total weights of all layers of the kind.
-    pub cost: Option<Cost>,
+    pub cost: Option<WeightCost>,
     /// The measurement that is shown at the kind, if any.
-    pub note: Note,
+    pub note: BoxNote,
 }
 
 /// A sublayer: it reads the hidden state, and its result is written back.
@@ -30,17 +30,17 @@ pub struct Slot {
     /// Path with `{il}` for the index of the layer.
     pub path: String,
     /// The mix that reads one hidden state from several.
-    pub read: Option<Part>,
+    pub read: Option<UnitBox>,
     /// The tap that is read instead of the hidden state.
     pub from: Option<String>,
     /// The norm before the branches.
-    pub pre: Option<Part>,
+    pub pre: Option<UnitBox>,
     /// The branches, which run side by side and are added.
     pub branches: Vec<Branch>,
     /// The additions that sum the branches, as indices in the graph.
     pub sums: Vec<usize>,
     /// The norm after the sum.
-    pub post: Option<Part>,
+    pub post: Option<UnitBox>,
     /// The factor after that norm.
     pub scale: Option<Factor>,
     /// How the result is combined with the hidden state.
@@ -48,11 +48,11 @@ pub struct Slot {
     /// The addition to the hidden state, as an index in the graph.
     pub joined: Option<usize>,
     /// The norm of the hidden state after the slot.
-    pub after: Option<Part>,
+    pub after: Option<UnitBox>,
     /// The mix that writes several hidden states.
-    pub write: Option<Part>,
+    pub write: Option<UnitBox>,
     /// The measurement that is shown at the wiring, if any.
-    pub note: Note,
+    pub note: BoxNote,
 }
 
 /// A branch of a slot.
@@ -63,11 +63,10 @@ pub struct Branch {
     /// The tap that is the second input of the block.
     pub side: Option<String>,
     /// The norm before the block.
-    pub pre: Option<Part>,
-    /// The block.
-    pub block: Part,
+    pub pre: Option<UnitBox>,
+    pub block: UnitBox,
     /// The norm after the block.
-    pub post: Option<Part>,
+    pub post: Option<UnitBox>,
     /// The factor after that norm.
     pub factor: Option<Factor>,
     /// The tap name under which later slots and layers read the result.

@@ -2,7 +2,7 @@
 
 /// The note at a box; by default nothing is shown.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Note {
+pub struct BoxNote {
     /// The number with its unit; empty if there is none.
     pub text: String,
     /// The number without its unit.
@@ -15,7 +15,7 @@ pub struct Note {
     pub first: Option<String>,
 }
 
-impl Note {
+impl BoxNote {
     /// The whole note in words; empty if there is nothing.
     pub(in crate::diagram) fn sentence(&self) -> String {
         let first = self.first.as_ref();
@@ -38,7 +38,7 @@ pub(in crate::diagram) const COLD: &str = "hot none";
 
 /// A colour, and the range of numbers that have it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shade {
+pub struct ColourRange {
     /// The index of the colour among [`LEVELS`].
     pub level: usize,
     /// The range of the numbers: `< 1`, `1 to 2`, or `about 7`.
@@ -51,11 +51,11 @@ pub struct Legend {
     /// The measured quantity, with its unit.
     pub title: String,
     /// The ranges of the colours, palest first; unused colours are left out.
-    pub shades: Vec<Shade>,
+    pub shades: Vec<ColourRange>,
     /// Remarks: whether the numbers may belong to another model, how they are combined, and which are in no box.
     pub lines: Vec<String>,
     /// The first difference of a comparison.
     pub first: Option<String>,
     /// The note of each layer, counted over all stacks.
-    pub layers: Vec<Note>,
+    pub layers: Vec<BoxNote>,
 }

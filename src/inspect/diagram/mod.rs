@@ -10,10 +10,10 @@
 //! or a norm and is used by nothing else shares its box, and so do the additions that sum the parts of one value.
 
 mod boxes;
-mod build;
 pub mod compare;
 mod context;
 mod drawing;
+mod drawing_build;
 mod execution;
 mod gallery;
 pub mod html;
@@ -23,19 +23,23 @@ mod layers;
 mod legend;
 mod ops;
 pub mod overlay;
-mod parts;
 #[cfg(feature = "png")]
 pub mod png;
-mod sample;
 pub mod svg;
 mod symbols;
+mod traced_plan;
+mod unit_boxes;
 mod words;
 
-pub use boxes::{Cost, Edge, End, Kept, Op, OpShape, Part, PartOption, Weight};
+pub use boxes::{
+    BoxWeight, Edge, EdgeSource, Kept, OpBox, OpShape, UnitBox, UnitOption, WeightCost,
+};
 pub use drawing::Drawing;
-pub use execution::{Held, MASK, Picture, Read, SMALL, Scene, WINDOW};
+pub use execution::{
+    BytesHeld, BytesRead, MASK_TOKENS, SMALL_WINDOW, Scene, ScenePicture, TEXT_TOKENS,
+};
 pub use gallery::{GalleryError, gallery};
-pub use kinds::Run;
-pub use layers::{Branch, Factor, Kind, Slot};
-pub use legend::{LEVELS, Legend, Note, Shade};
-pub use sample::{Error, Sample, variants};
+pub use kinds::LayerPattern;
+pub use layers::{Branch, Factor, LayerKind, Slot};
+pub use legend::{BoxNote, ColourRange, LEVELS, Legend};
+pub use traced_plan::{DiagramError, TracedPlan, variants};

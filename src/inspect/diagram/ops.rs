@@ -3,11 +3,11 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use lab_base::ggml::{GraphOp, Origin};
+use lab_base::ggml::{GraphOp, OpSource};
 
 /// A box under construction.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct RawOp {
+pub(super) struct OpGroup {
     /// The operations, in the order of execution; the first one determines the kind of the box.
     pub(super) steps: Vec<usize>,
     /// The weights that the operations read, as indices in the plan, in the same order.
@@ -19,7 +19,7 @@ pub(super) struct RawOp {
 }
 
 /// The box of each operation.
-pub(super) type Owners = HashMap<usize, usize>;
+pub(super) type GroupOfStep = HashMap<usize, usize>;
 
 /// Whether an operation is drawn as an edge.
 pub(super) fn is_folded(step: &GraphOp) -> bool {
@@ -31,9 +31,9 @@ pub(super) fn is_folded(step: &GraphOp) -> bool {
 }
 
 /// The origin of a value, followed through all folded operations.
-pub(super) fn root(steps: &[GraphOp], origin: &Origin) -> Origin {
+pub(super) fn root(steps: &[GraphOp], origin: &OpSource) -> OpSource {
     match origin {
-        Origin::Op(at) if is_folded(&steps[*at]) => match steps[*at].sources.first() {
+        OpSource::Op(at) if is_folded(&steps[*at]) => match steps[*at].sources.first() {
             Some(source) => root(steps, source),
             None => origin.clone(),
         },
@@ -46,18 +46,18 @@ pub(super) fn elements(step: &GraphOp) -> u64 {
 }
 
 /// The graph, with the number of readers of each value.
-pub(super) struct Reader<'a> {
+pub(super) struct GraphReader<'a> {
     pub(super) steps: &'a [GraphOp],
     /// For each step, the number of drawn operations that read it.
     uses: Vec<usize>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> GraphReader<'a> {
     pub(super) fn new(steps: &'a [GraphOp]) -> Self {
         let mut uses = vec![0; steps.len()];
         for step in steps.iter().filter(|step| !is_folded(step)) {
-            let op = |source: &Origin| match root(steps, source) {
-                Origin::Op(at) => Some(at),
+            let op = |source: &OpSource| match root(steps, source) {
+                OpSource::Op(at) => Some(at),
                 _ => None,
             };
             let read: BTreeSet<usize> = step.sources.iter().filter_map(op).collect();
@@ -67,9 +67,9 @@ impl<'a> Reader<'a> {
     }
 
     /// The boxes of the operations `of`, which are in the order of execution, and the box of each operation.
-    pub(super) fn boxes(&self, of: &[usize]) -> (Vec<RawOp>, Owners) {
-        let mut boxes: Vec<RawOp> = Vec::new();
-        let mut owner = Owners::new();
+    pub(super) fn boxes(&self, of: &[usize]) -> (Vec<OpGroup>, GroupOfStep) {
+        let mut boxes: Vec<OpGroup> = Vec::new();
+        let mut owner = GroupOfStep::new();
         for &at in of.iter().filter(|at| !is_folded(&self.steps[**at])) {
             let weights = self.weights(at);
             let joined = self
@@ -82,7 +82,7 @@ impl<'a> Reader<'a> {
                     known.weights.extend(weights);
                     known.result = at;
                 }
-                None => boxes.push(RawOp {
+                None => boxes.push(OpGroup {
                     steps: vec![at],
                     weights,
                     result: self.window(at),
@@ -96,7 +96,7 @@ impl<'a> Reader<'a> {
 
     /// For a sort, the view of its best elements; otherwise the operation itself.
     pub(super) fn window(&self, at: usize) -> usize {
-        let is_window = |step: &GraphOp| step.is_view && step.sources == [Origin::Op(at)];
+        let is_window = |step: &GraphOp| step.is_view && step.sources == [OpSource::Op(at)];
         match self.steps[at].op.as_str() {
             "ARGSORT" => self.steps.iter().position(is_window).unwrap_or(at),
             _ => at,
@@ -116,7 +116,7 @@ impl<'a> Reader<'a> {
     fn weights(&self, at: usize) -> Vec<usize> {
         let mut out = Vec::new();
         for source in &self.steps[at].sources {
-            if let Origin::Weight(weight) = root(self.steps, source)
+            if let OpSource::Weight(weight) = root(self.steps, source)
                 && !out.contains(&weight)
             {
                 out.push(weight);
@@ -126,14 +126,14 @@ impl<'a> Reader<'a> {
     }
 
     /// The box of the product, convolution or norm that this factor or offset directly follows.
-    fn follows(&self, at: usize, boxes: &[RawOp], owner: &Owners) -> Option<usize> {
+    fn follows(&self, at: usize, boxes: &[OpGroup], owner: &GroupOfStep) -> Option<usize> {
         const LEADERS: &str =
             "MUL_MAT MUL_MAT_ID RMS_NORM NORM L2_NORM SSM_CONV GET_ROWS GROUP_NORM";
         let step = &self.steps[at];
         if !matches!(step.op.as_str(), "ADD" | "MUL" | "DIV" | "ADD_ID") {
             return None;
         }
-        let Origin::Op(before) = root(self.steps, step.sources.first()?) else {
+        let OpSource::Op(before) = root(self.steps, step.sources.first()?) else {
             return None;
         };
         let operand = step.sources.get(1).map(|source| root(self.steps, source));
@@ -142,13 +142,13 @@ impl<'a> Reader<'a> {
         let first = &self.steps[known.steps[0]].op;
         let leads = LEADERS.split(' ').any(|op| op == first);
         let is_last = known.steps.last() == Some(&before) && self.uses[before] == 1;
-        (leads && is_last && matches!(operand, Some(Origin::Weight(_)))).then_some(place)
+        (leads && is_last && matches!(operand, Some(OpSource::Weight(_)))).then_some(place)
     }
 
     /// The box of the preceding additions, if they and this one sum parts of the same value.
-    fn sums_parts(&self, at: usize, boxes: &[RawOp], owner: &Owners) -> Option<usize> {
+    fn sums_parts(&self, at: usize, boxes: &[OpGroup], owner: &GroupOfStep) -> Option<usize> {
         let step = &self.steps[at];
-        let [Origin::Op(sum), next] = step.sources.as_slice() else {
+        let [OpSource::Op(sum), next] = step.sources.as_slice() else {
             return None;
         };
         let place = *owner.get(sum)?;

@@ -19,7 +19,7 @@ const BOLD: &str = ".th,.tt,.tn{stroke:#1c2330;stroke-width:.5}</style>";
 
 /// The reason why there is no PNG.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum PngError {
     /// The input is not valid SVG.
     #[error("the drawing is not an SVG: {0}")]
     Svg(#[from] usvg::Error),
@@ -35,7 +35,7 @@ pub enum Error {
 ///
 /// # Errors
 /// The input is not valid SVG, or too large.
-pub fn png(svg: &str) -> Result<Vec<u8>, Error> {
+pub fn png(svg: &str) -> Result<Vec<u8>, PngError> {
     let mut fonts = usvg::fontdb::Database::new();
     for font in FONTS {
         fonts.load_font_source(usvg::fontdb::Source::Binary(Arc::new(font)));
@@ -57,7 +57,7 @@ pub fn png(svg: &str) -> Result<Vec<u8>, Error> {
     };
     let tree = usvg::Tree::from_str(&svg.replacen("</style>", BOLD, 1), &options)?;
     let [w, h] = [tree.size().width(), tree.size().height()].map(|n| (n * SCALE).ceil());
-    let size = Error::Size(w as u32, h as u32);
+    let size = PngError::Size(w as u32, h as u32);
     if w * h > MAX_PIXELS {
         return Err(size);
     }
@@ -65,5 +65,5 @@ pub fn png(svg: &str) -> Result<Vec<u8>, Error> {
     let transform = tiny_skia::Transform::from_scale(SCALE, SCALE);
     resvg::render(&tree, transform, &mut pixels.as_mut());
     let bytes = pixels.encode_png();
-    bytes.map_err(|error| Error::Write(error.to_string()))
+    bytes.map_err(|error| PngError::Write(error.to_string()))
 }

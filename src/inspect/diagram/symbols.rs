@@ -2,9 +2,9 @@
 
 use super::context::DrawContext;
 use super::words;
-use crate::describe::Use;
+use crate::describe::UnitScope;
 use lab_core::arch::expr::Expr;
-use lab_core::arch::{Instance, Resolved, Resource};
+use lab_core::arch::{Instance, ResolvedOption, Resource};
 use lab_core::plan::{StatePlan, Unit};
 
 /// Maximum length of an expression that replaces the name of an option.
@@ -40,7 +40,7 @@ impl DrawContext<'_> {
             let is_option = unit.contract.0.option(name).is_some();
             is_option.then(|| self.size(unit, name))
         };
-        expr.symbolic(&Use(unit), &name)
+        expr.symbolic(&UnitScope(unit), &name)
     }
 
     /// Dimensions of a weight of a unit; `tensor` is its index in the plan.
@@ -87,7 +87,10 @@ impl DrawContext<'_> {
     /// and another model may choose differently.
     pub(super) fn open(&self, unit: &Unit, instance: &Instance, at: usize) -> Option<String> {
         let setting = &instance.options[at];
-        let is_choice = !matches!(unit.options[at], Resolved::Int(_) | Resolved::Float(_));
+        let is_choice = !matches!(
+            unit.options[at],
+            ResolvedOption::Int(_) | ResolvedOption::Float(_)
+        );
         if !self.is_symbolic || !is_choice || setting.expr.as_literal().is_some() {
             return None;
         }

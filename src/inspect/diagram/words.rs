@@ -5,9 +5,9 @@
 use crate::describe;
 use lab_base::ggml::GraphOp;
 use lab_base::util::wording;
-use lab_core::arch::{Contract, Mode, OptionKind, Resolved, Resource, StateSpec};
+use lab_core::arch::{Contract, Mode, OptionKind, ResolvedOption, Resource, StateSpec};
 use lab_core::blocks::REGISTRY;
-use lab_core::blocks::cache::Cache;
+use lab_core::blocks::cache::CacheOptions;
 use lab_core::plan::{CachePlan, Plan, StatePlan, Unit};
 
 use super::OpShape;
@@ -118,21 +118,20 @@ pub(super) fn weighted(step: &GraphOp, key: &str) -> String {
 }
 
 /// The value of an option as text; resources by name.
-pub(super) fn option(plan: &Plan, kind: OptionKind, value: &Resolved) -> String {
+pub(super) fn option(plan: &Plan, kind: OptionKind, value: &ResolvedOption) -> String {
     match value {
-        Resolved::Resource(_) => match plan.resource(kind, value) {
+        ResolvedOption::Resource(_) => match plan.resource(kind, value) {
             Some(unit) => with_kind(unit),
             None => "none".into(),
         },
-        Resolved::Float(value) => wording::tidy(*value),
+        ResolvedOption::Float(value) => wording::tidy(*value),
         other => other.to_value().to_string(),
     }
 }
 
-/// The kind of a norm.
 pub(super) fn norm(unit: &Unit) -> String {
     match unit.option("kind") {
-        Some(Resolved::Choice("layer")) => "Layer norm".into(),
+        Some(ResolvedOption::Choice("layer")) => "Layer norm".into(),
         _ => "RMS norm".into(),
     }
 }
@@ -142,31 +141,36 @@ fn with_kind(unit: &Unit) -> String {
     let name = unit.path.split_once('.');
     let name = name.map_or(unit.path.as_str(), |(_, name)| name);
     match unit.option("kind") {
-        Some(Resolved::Choice(kind)) if *kind != name => format!("{name} ({kind})"),
+        Some(ResolvedOption::Choice(kind)) if *kind != name => format!("{name} ({kind})"),
         _ => name.to_owned(),
     }
 }
 
 /// Whether a value is the option's default, which is not shown.
-pub(super) fn is_default(plan: &Plan, kind: OptionKind, default: &str, value: &Resolved) -> bool {
+pub(super) fn is_default(
+    plan: &Plan,
+    kind: OptionKind,
+    default: &str,
+    value: &ResolvedOption,
+) -> bool {
     match value {
-        Resolved::Resource(_) if kind == OptionKind::Resource(Resource::Act) => {
+        ResolvedOption::Resource(_) if kind == OptionKind::Resource(Resource::Act) => {
             option(plan, kind, value) == default
         }
-        Resolved::Int(v) => default.parse() == Ok(*v),
-        Resolved::Float(v) => default.parse() == Ok(*v),
-        Resolved::List(v) => default.parse().is_ok_and(|one: u64| *v == [one]),
-        Resolved::Bool(v) => default.parse() == Ok(*v),
-        Resolved::Choice(v) => default.trim_matches('\'') == *v,
-        Resolved::Resource(v) => (default == "none") == v.is_none() || default == "default",
+        ResolvedOption::Int(v) => default.parse() == Ok(*v),
+        ResolvedOption::Float(v) => default.parse() == Ok(*v),
+        ResolvedOption::List(v) => default.parse().is_ok_and(|one: u64| *v == [one]),
+        ResolvedOption::Bool(v) => default.parse() == Ok(*v),
+        ResolvedOption::Choice(v) => default.trim_matches('\'') == *v,
+        ResolvedOption::Resource(v) => (default == "none") == v.is_none() || default == "default",
     }
 }
 
 /// The attention rule of a cache for a picture: the definition's, but not causal in models that read a text as a whole,
 /// and with a window of at most `size` positions.
-pub(super) fn small(plan: &Plan, cache: &Unit, size: u32) -> Cache {
-    let rule = Cache::read(&cache.options);
-    Cache {
+pub(super) fn small(plan: &Plan, cache: &Unit, size: u32) -> CacheOptions {
+    let rule = CacheOptions::read(&cache.options);
+    CacheOptions {
         causal: rule.causal && plan.mode == Mode::Causal,
         size: rule.size.min(u64::from(size)),
         ..rule
@@ -183,7 +187,7 @@ impl DrawContext<'_> {
     /// The tokens that a query attends to, in words.
     pub(super) fn seen(&self, cache: &CachePlan) -> String {
         let value = |name: &str| (name == "size").then(|| self.size(&cache.unit, name));
-        describe::seen(self.plan, cache, &value)
+        describe::attended_tokens(self.plan, cache, &value)
     }
 
     /// A plain sentence about what a part does, with its numbers of heads or experts.

@@ -1,5 +1,4 @@
-//! `GET` and `POST /lora-adapters`: the LoRA adapters of a model and their scales, in llama-server's shapes; and the
-//! field `lora` of a request.
+//! `GET` and `POST /lora-adapters`: the LoRA adapters of a model and their scales, in llama-server's shapes.
 //!
 //! Where more than one model is served, `?model=NAME` selects one.
 
@@ -11,101 +10,69 @@ use axum::http::request::Parts;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use lab_core::engine::serving::Served;
+use crate::served::ServedModel;
 
 use crate::Pool;
 use crate::http::error::Error;
 use crate::http::json::Json;
-use crate::request::fields::{plain, whole};
-use crate::request::shapes;
-use crate::request::shapes::Shape;
+use crate::request::adapter_scales::{ADAPTER_SCALE, AdapterScale, distinct_scales};
+use crate::request::fields::{plain_message, read_body};
+use crate::request::object_fields;
 
-/// The route.
 pub(crate) const ROUTE: &str = "/lora-adapters";
-/// Maximum number of adapters in a list.
-const MAX_NAMED: usize = 1024;
-
-/// An adapter and its scale.
-#[derive(Clone, Copy, Debug, Deserialize)]
-pub(crate) struct Scaled {
-    id: usize,
-    scale: f64,
-}
-
-/// The fields of an adapter; a list that was read from this server names its file too.
-pub(crate) const SCALED: Shape = Shape {
-    idle: &["path"],
-    ..Shape::of(&["id", "scale"])
-};
-
-/// The ids and scales of a list; each id may occur once.
-pub(crate) fn named(list: &[Scaled]) -> Result<Vec<(usize, f32)>, Error> {
-    let mut out: Vec<(usize, f32)> = Vec::new();
-    for scaled in list {
-        if out.iter().any(|(id, _)| *id == scaled.id) {
-            let message = format!("`lora`: the adapter {} is named twice", scaled.id);
-            return Err(Error::value("lora", message));
-        }
-        if out.len() == MAX_NAMED {
-            return Err(Error::value(
-                "lora",
-                format!("`lora`: more than {MAX_NAMED} adapters"),
-            ));
-        }
-        out.push((scaled.id, scaled.scale as f32));
-    }
-    Ok(out)
-}
 
 /// The model that the query of a path selects.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Which {
+pub(crate) struct ModelQuery {
     model: Option<String>,
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Which {
+impl<S: Send + Sync> FromRequestParts<S> for ModelQuery {
     type Rejection = Error;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Error> {
         let query = Query::from_request_parts(parts, state).await;
-        let fault = |rejection: QueryRejection| Error::value("model", rejection.body_text());
+        let fault =
+            |rejection: QueryRejection| Error::invalid_value("model", rejection.body_text());
         query.map(|Query(which)| which).map_err(fault)
     }
 }
 
-impl Which {
+impl ModelQuery {
     /// The name of the selected model, or the alias of the only one.
     pub(crate) fn name(&self) -> &str {
-        self.model.as_deref().unwrap_or(crate::pool::ALIAS)
+        self.model
+            .as_deref()
+            .unwrap_or(crate::served::DEFAULT_MODEL)
     }
 }
 
 /// The adapter scales that a request body sets.
 pub(crate) fn scales(body: &[u8]) -> Result<Vec<(usize, f32)>, Error> {
     let wrong = |error: serde_json::Error| {
-        let error = plain(&error.to_string());
+        let error = plain_message(&error.to_string());
         Error::Body(format!(
             "expected a list such as [{{\"id\": 0, \"scale\": 0.5}}]: {error}"
         ))
     };
     let mut list: Value = serde_json::from_slice(body).map_err(wrong)?;
-    shapes::prune(&mut list, "", &SCALED)?;
-    let list: Vec<Scaled> = serde_json::from_value(list).map_err(wrong)?;
-    named(&list)
+    object_fields::prune(&mut list, "", &ADAPTER_SCALE)?;
+    let list: Vec<AdapterScale> = serde_json::from_value(list).map_err(wrong)?;
+    distinct_scales(&list)
 }
 
-async fn served(pool: &Arc<Pool>, which: &Which) -> Result<Arc<Served>, Error> {
+async fn served(pool: &Arc<Pool>, which: &ModelQuery) -> Result<Arc<ServedModel>, Error> {
     match (&which.model, pool.names().as_slice()) {
         (Some(name), _) => pool.get(name).await,
         (None, [only]) => pool.get(only).await,
-        _ => Err(Error::value(
+        _ => Err(Error::invalid_value(
             "model",
             "`model`: more than one is served, and adapters belong to one: `?model=NAME` names it",
         )),
     }
 }
 
-pub(crate) async fn list(State(pool): State<Arc<Pool>>, which: Which) -> Result<Json, Error> {
+pub(crate) async fn list(State(pool): State<Arc<Pool>>, which: ModelQuery) -> Result<Json, Error> {
     let served = served(&pool, &which).await?;
     let all = served.handle.adapters().all();
     let entry = |(id, (path, scale)): (usize, (&std::path::Path, f32))| json!({ "id": id, "path": path.display().to_string(), "scale": scale });
@@ -114,10 +81,10 @@ pub(crate) async fn list(State(pool): State<Arc<Pool>>, which: Which) -> Result<
 
 pub(crate) async fn set(
     State(pool): State<Arc<Pool>>,
-    which: Which,
+    which: ModelQuery,
     request: Request,
 ) -> Result<Json, Error> {
-    let scales = scales(&whole(request.into_body()).await?)?;
+    let scales = scales(&read_body(request.into_body()).await?)?;
     let served = served(&pool, &which).await?;
     let _turn = pool.scaling.lock().await;
     served.handle.adapters().set(&scales)?;

@@ -11,33 +11,27 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::http::transport::Events;
-use lab_core::engine::{AnswerToken, FinishReason, Progress, Stopped, Usage};
+use crate::http::transport::SseEvents;
+use lab_core::engine::{AnswerToken, FinishReason, PromptProgress, StopMatch, Usage};
 
-use super::native;
+use super::llama_server;
 use crate::Pool;
-use crate::endpoints::chat_request;
-use crate::endpoints::chat_request::Dialogue;
+use crate::endpoints::chat_request::{self, ChatRequest};
+use crate::endpoints::tool_forms::{self, ToolForms};
 use crate::http::error::Error;
-use crate::http::json;
-use crate::http::json::{Json, Members, Text};
-use crate::request::diffusion::step_json;
-use crate::request::fields;
-use crate::request::fields::{Body, Field, fields};
-use crate::request::forms;
-use crate::request::forms::Forms;
-use crate::request::generation::check_top;
-use crate::response::answers::{
-    Completion, DenoisingStep, Format, TOOL_CALLS, finish_reason, note_stop, progress_json,
-};
-use crate::response::completion_parser::Piece;
-use crate::response::envelope::{Envelope, Object};
-use crate::response::logprobs;
-use crate::response::logprobs::Names;
+use crate::http::json::{self, Json, JsonObject, JsonText};
+use crate::request::fields::{self, BodyFields, FieldDoc, fields};
+use crate::request::generation::check_top_logprobs;
+use crate::response::completion_parser::CompletionDelta;
+use crate::response::envelope::{Envelope, ResponseObject};
+use crate::response::logprobs::{self, TokenNames};
 use crate::response::output_parsing::call_json;
+use crate::response::running_completions::{
+    Completion, DenoisingStep, StreamWriter, TOOL_CALLS, progress_json, set_stop_reason, step_json,
+};
 
 fields! {
-    pub(crate) struct Chat {
+    pub(crate) struct ChatFields {
         logprobs: Option<bool>,
         top_logprobs: Option<u32>,
         /// Whether log-probabilities name tokens as `token_id:ID` (vLLM).
@@ -48,23 +42,19 @@ fields! {
 }
 
 /// The documented fields of a request.
-pub(crate) fn fields() -> Vec<Field> {
+pub(crate) fn fields() -> Vec<FieldDoc> {
     [
         chat_request::fields(),
-        fields::of::<Chat>(),
-        forms::fields(),
+        fields::documented::<ChatFields>(),
+        tool_forms::fields(),
     ]
     .concat()
 }
 
-/// The request in a body.
-///
-/// # Errors
-/// A check that does not depend on the model fails.
-pub(crate) fn parse(body: Body) -> Result<(Dialogue, Chat, Forms), Error> {
-    let (mut body, forms) = forms::rewritten(body)?;
-    let dialogue = Dialogue::take(&mut body)?;
-    let chat: Chat = body.take()?;
+pub(crate) fn parse(body: BodyFields) -> Result<(ChatRequest, ChatFields, ToolForms), Error> {
+    let (mut body, forms) = tool_forms::rewritten(body)?;
+    let dialogue = ChatRequest::take(&mut body)?;
+    let chat: ChatFields = body.take()?;
     body.finish()?;
     dialogue.check()?;
     chat.check()?;
@@ -73,17 +63,17 @@ pub(crate) fn parse(body: Body) -> Result<(Dialogue, Chat, Forms), Error> {
 
 pub(crate) async fn completions(
     State(pool): State<Arc<Pool>>,
-    body: Body,
+    body: BodyFields,
 ) -> Result<Response, Error> {
     let (dialogue, chat, forms) = parse(body)?;
     let top = chat.n_top_logprobs();
-    let begun = dialogue.begin(&pool, top).await?;
+    let begun = dialogue.submit(&pool, top).await?;
     let (served, generation) = (begun.served, &dialogue.generation);
-    let shape = Shape {
+    let shape = ChatWriter {
         envelope: Envelope::new(Arc::clone(&served), "chatcmpl-", generation.reports())
             .with_prompts((0..generation.n_choices()).map(|_| begun.first.prompt.len())),
         wants_logprobs: top.is_some(),
-        names: Names::of(chat.return_tokens_as_token_ids),
+        names: TokenNames::of(chat.return_tokens_as_token_ids),
         calling: HashSet::new(),
         forms,
     };
@@ -92,8 +82,8 @@ pub(crate) async fn completions(
     }
     let (all, usage) = begun.answers.collect().await?;
     let verbose = all.first().filter(|_| chat.verbose == Some(true));
-    let verbose = verbose.map(|one| native::verbose(&served, begun.first, generation, one));
-    Ok(json::apart(|| {
+    let verbose = verbose.map(|one| llama_server::verbose(&served, begun.first, generation, one));
+    Ok(json::block_in_place(|| {
         let choices = all.iter().enumerate().map(|(i, one)| {
             let mut choice = json!({
                 "index": i,
@@ -101,9 +91,9 @@ pub(crate) async fn completions(
                 "logprobs": null,
                 "finish_reason": one.finish_reason(),
             });
-            shape.forms.answer(&mut choice);
-            note_stop(&mut choice, one.stopped.as_ref());
-            let mut choice = Members::from(choice);
+            shape.forms.rewrite_choice(&mut choice);
+            set_stop_reason(&mut choice, one.stopped.as_ref());
+            let mut choice = JsonObject::from(choice);
             if let Some(logprobs) = shape.logprobs(&one.tokens) {
                 choice.put("logprobs", logprobs);
             }
@@ -126,18 +116,21 @@ pub(crate) async fn completions(
     }))
 }
 
-pub(crate) async fn input_tokens(State(pool): State<Arc<Pool>>, body: Body) -> Result<Json, Error> {
+pub(crate) async fn input_tokens(
+    State(pool): State<Arc<Pool>>,
+    body: BodyFields,
+) -> Result<Json, Error> {
     let (dialogue, ..) = parse(body)?;
     dialogue.input_tokens(&pool).await
 }
 
-impl Chat {
+impl ChatFields {
     fn check(&self) -> Result<(), Error> {
         if let Some(top) = self.top_logprobs {
-            check_top("top_logprobs", top)?;
+            check_top_logprobs("top_logprobs", top)?;
             if top > 0 && self.logprobs != Some(true) {
                 let message = "`top_logprobs` needs `logprobs` to be true";
-                return Err(Error::value("top_logprobs", message));
+                return Err(Error::invalid_value("top_logprobs", message));
             }
         }
         Ok(())
@@ -150,7 +143,6 @@ impl Chat {
     }
 }
 
-/// The message of a completion.
 pub(crate) fn message(one: &Completion) -> Value {
     let has_content = !one.text.is_empty() || one.calls.is_empty();
     let content = has_content.then_some(&one.text);
@@ -169,26 +161,26 @@ pub(crate) fn message(one: &Completion) -> Value {
 }
 
 /// The writer of a response's chunks.
-struct Shape {
+struct ChatWriter {
     envelope: Envelope,
     wants_logprobs: bool,
-    names: Names,
+    names: TokenNames,
     /// The completions that call tools.
     calling: HashSet<u32>,
-    forms: Forms,
+    forms: ToolForms,
 }
 
 const CHUNK: &str = "chat.completion.chunk";
 
-impl Shape {
-    fn logprobs(&self, tokens: &[AnswerToken]) -> Option<Text> {
+impl ChatWriter {
+    fn logprobs(&self, tokens: &[AnswerToken]) -> Option<JsonText> {
         let tokenizer = self.envelope.served.handle.tokenizer();
         self.wants_logprobs.then(|| {
             let entries = logprobs::entries(tokens, self.names, tokenizer);
-            let entries: Vec<Text> = entries.map(|entry| json::text(&entry)).collect();
-            let mut fields = Members::from(json!({ "content": null, "refusal": null }));
-            fields.put("content", json::text(&entries));
-            json::text(&fields)
+            let entries: Vec<JsonText> = entries.map(|entry| json::json_text(&entry)).collect();
+            let mut fields = JsonObject::from(json!({ "content": null, "refusal": null }));
+            fields.put("content", json::json_text(&entries));
+            json::json_text(&fields)
         })
     }
 
@@ -199,7 +191,7 @@ impl Shape {
         delta: D,
         logprobs: Option<&'a RawValue>,
         finish_reason: Option<&'a str>,
-    ) -> Object<'a, [Choice<'a, D>; 1]> {
+    ) -> ResponseObject<'a, [Choice<'a, D>; 1]> {
         let choice = Choice {
             index,
             delta,
@@ -210,7 +202,7 @@ impl Shape {
     }
 
     /// Sends what an open call with free text holds back.
-    fn close_call(&mut self, choice: u32, out: &mut Events) {
+    fn close_call(&mut self, choice: u32, out: &mut SseEvents) {
         if let Some(delta) = self.forms.close(choice) {
             out.push(&self.delta(choice, delta, None, None));
         }
@@ -237,8 +229,8 @@ struct Delta<'a> {
     content: &'a str,
 }
 
-impl Format for Shape {
-    fn start(&mut self, choice: u32, out: &mut Events) {
+impl StreamWriter for ChatWriter {
+    fn start(&mut self, choice: u32, out: &mut SseEvents) {
         let delta = json!({ "role": "assistant", "content": "" });
         out.push(&self.delta(choice, delta, None, None));
     }
@@ -247,49 +239,51 @@ impl Format for Shape {
         self.envelope.count(choice, n_tokens);
     }
 
-    fn took(&mut self, choice: u32, usage: &Usage) {
-        self.envelope.took(choice, usage);
+    fn record_usage(&mut self, choice: u32, usage: &Usage) {
+        self.envelope.record_usage(choice, usage);
     }
 
-    fn text(&mut self, choice: u32, text: &str, tokens: &[AnswerToken], out: &mut Events) {
+    fn text(&mut self, choice: u32, text: &str, tokens: &[AnswerToken], out: &mut SseEvents) {
         let logprobs = self.logprobs(tokens);
         out.push(&self.delta(choice, Delta { content: text }, logprobs.as_deref(), None));
     }
 
-    fn piece(&mut self, choice: u32, piece: &Piece, out: &mut Events) {
-        if !matches!(piece, Piece::Arguments(..)) {
+    fn piece(&mut self, choice: u32, piece: &CompletionDelta, out: &mut SseEvents) {
+        if !matches!(piece, CompletionDelta::Arguments(..)) {
             self.close_call(choice, out);
         }
         let delta = match piece {
-            Piece::Content(text, _) => Some(json!({ "content": text })),
-            Piece::Reasoning(text) => Some(json!({ "reasoning_content": text, "reasoning": text })),
-            Piece::Call(..) => {
+            CompletionDelta::Content(text, _) => Some(json!({ "content": text })),
+            CompletionDelta::Reasoning(text) => {
+                Some(json!({ "reasoning_content": text, "reasoning": text }))
+            }
+            CompletionDelta::Call(..) => {
                 self.calling.insert(choice);
                 self.forms.delta(choice, piece)
             }
-            Piece::Arguments(..) => self.forms.delta(choice, piece),
+            CompletionDelta::Arguments(..) => self.forms.delta(choice, piece),
         };
         if let Some(delta) = delta {
             out.push(&self.delta(choice, delta, None, None));
         }
     }
 
-    fn progress(&mut self, choice: u32, progress: &Progress, out: &mut Events) {
+    fn progress(&mut self, choice: u32, progress: &PromptProgress, out: &mut SseEvents) {
         let mut chunk = self.empty(choice, None);
         chunk["prompt_progress"] = progress_json(progress);
         out.push(&chunk);
     }
 
-    fn step(&mut self, choice: u32, step: &DenoisingStep<'_>, out: &mut Events) {
+    fn step(&mut self, choice: u32, step: &DenoisingStep<'_>, out: &mut SseEvents) {
         let mut chunk = self.envelope.chunk(CHUNK, choice, [(); 0]).json();
         let tokenizer = self.envelope.served.handle.tokenizer();
         chunk["diffusion"] = step_json(choice, step, tokenizer);
         out.push(&chunk);
     }
 
-    fn lab(&mut self, index: u32, result: Text, out: &mut Events) {
+    fn lab(&mut self, index: u32, result: JsonText, out: &mut SseEvents) {
         let mut chunk = self.empty(index, None);
-        let mut choice = Members::from(chunk["choices"][0].take());
+        let mut choice = JsonObject::from(chunk["choices"][0].take());
         choice.put("lab", result);
         out.push(&self.envelope.chunk(CHUNK, index, [choice]));
     }
@@ -298,20 +292,22 @@ impl Format for Shape {
         &mut self,
         choice: u32,
         reason: FinishReason,
-        stopped: Option<&Stopped>,
-        out: &mut Events,
+        stopped: Option<&StopMatch>,
+        out: &mut SseEvents,
     ) {
         self.close_call(choice, out);
         let reason = match reason {
-            FinishReason::Stop if self.calling.contains(&choice) => self.forms.reason(TOOL_CALLS),
-            reason => finish_reason(reason),
+            FinishReason::Stop if self.calling.contains(&choice) => {
+                self.forms.finish_reason(TOOL_CALLS)
+            }
+            reason => reason.as_str(),
         };
         let mut chunk = self.empty(choice, Some(reason));
-        note_stop(&mut chunk["choices"][0], stopped);
+        set_stop_reason(&mut chunk["choices"][0], stopped);
         out.push(&chunk);
     }
 
-    fn done(&mut self, usage: &Usage, out: &mut Events) {
+    fn done(&mut self, usage: &Usage, out: &mut SseEvents) {
         self.envelope.done(CHUNK, usage, out);
     }
 }

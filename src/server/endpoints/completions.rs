@@ -10,26 +10,24 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::http::transport::Events;
-use lab_core::engine::serving::Served;
-use lab_core::engine::{AnswerToken, FinishReason, Progress, Request, Stopped, Usage};
+use crate::http::transport::SseEvents;
+use crate::served::ServedModel;
+use lab_core::engine::{AnswerToken, FinishReason, PromptProgress, Request, StopMatch, Usage};
 
 use crate::Pool;
 use crate::http::error::Error;
-use crate::http::json;
-use crate::http::json::{Json, Members, Text};
-use crate::request::diffusion::step_json;
-use crate::request::fields;
-use crate::request::fields::{Body, Field, fields};
-use crate::request::generation;
-use crate::request::generation::{Fitting, Generation, MAX_CHOICES, check_top, choices};
-use crate::request::input::{Input, check_ids, inputs};
-use crate::response::answers::{
-    Answers, Completion, DenoisingStep, Format, finish_reason, note_stop, progress_json,
+use crate::http::json::{self, Json, JsonObject, JsonText};
+use crate::request::fields::{self, BodyFields, FieldDoc, fields};
+use crate::request::generation::{
+    self, GenerationParams, MAX_CHOICES, PromptTruncation, check_top_logprobs, choice_requests,
 };
-use crate::response::envelope::{Envelope, Object};
-use crate::response::logprobs;
-use crate::response::logprobs::{Arrays, Names};
+use crate::request::input::{TextOrTokens, check_ids, texts_or_tokens};
+use crate::response::envelope::{Envelope, ResponseObject};
+use crate::response::logprobs::{self, LegacyLogprobs, TokenNames};
+use crate::response::running_completions::{
+    Completion, DenoisingStep, RunningCompletions, StreamWriter, progress_json, set_stop_reason,
+    step_json,
+};
 
 /// Maximum number of tokens of a completion if the request does not set it.
 const DEFAULT_TOKENS: usize = 16;
@@ -37,7 +35,7 @@ const OBJECT: &str = "text_completion";
 const PROMPT: &str = "prompt";
 
 fields! {
-    struct Legacy {
+    struct CompletionFields {
         prompt: Value,
         /// Length of the list of most probable tokens.
         logprobs: Option<u32>,
@@ -55,28 +53,32 @@ fields! {
 }
 
 /// The documented fields of a request.
-pub(crate) fn fields() -> Vec<Field> {
-    let own = [fields::of::<Legacy>(), fields::of::<Fitting>()].concat();
+pub(crate) fn fields() -> Vec<FieldDoc> {
+    let own = [
+        fields::documented::<CompletionFields>(),
+        fields::documented::<PromptTruncation>(),
+    ]
+    .concat();
     [generation::fields(), own].concat()
 }
 
 /// A prompt as the model reads it.
-struct Encoded {
+struct EncodedPrompt {
     text: String,
     tokens: Vec<u32>,
     /// Number of special tokens at the start, which the vocabulary adds.
     n_first: usize,
 }
 
-impl Encoded {
+impl EncodedPrompt {
     /// The prompt without the tokens that the request drops.
     fn fitted(
         mut self,
-        fitting: &Fitting,
-        served: &Served,
-        generation: &Generation,
+        fitting: &PromptTruncation,
+        served: &ServedModel,
+        generation: &GenerationParams,
     ) -> Result<Self, Error> {
-        if fitting.cut(&mut self.tokens, self.n_first, served, generation)? {
+        if fitting.apply(&mut self.tokens, self.n_first, served, generation)? {
             let tokens = &self.tokens[self.n_first..];
             let text = served.handle.tokenizer().decode(tokens);
             self.text = String::from_utf8_lossy(&text).into_owned();
@@ -87,18 +89,18 @@ impl Encoded {
 
 pub(crate) async fn completions(
     State(pool): State<Arc<Pool>>,
-    mut body: Body,
+    mut body: BodyFields,
 ) -> Result<Response, Error> {
-    let generation = Generation::take(&mut body, 0)?;
+    let generation = GenerationParams::take(&mut body, 0)?;
     // Chat has true and false there.
     if body.get("logprobs") == Some(&Value::Bool(false)) {
         body.take_one("logprobs");
     }
-    let mut legacy: Legacy = body.take()?;
+    let mut legacy: CompletionFields = body.take()?;
     legacy.suffix.take_if(|suffix| suffix.is_empty());
-    let fitting: Fitting = body.take()?;
+    let fitting: PromptTruncation = body.take()?;
     body.finish()?;
-    let prompts = inputs(PROMPT, &legacy.prompt)?;
+    let prompts = texts_or_tokens(PROMPT, &legacy.prompt)?;
     legacy.check(&generation, prompts.len())?;
     let wanted = generation.constraint()?;
     let served = pool.get(generation.model()).await?;
@@ -106,18 +108,18 @@ pub(crate) async fn completions(
         let encoded = legacy.encode(&served, prompt)?;
         encoded.fitted(&fitting, &served, &generation)
     });
-    let encoded: Vec<Encoded> = encoded.collect::<Result<_, _>>()?;
+    let encoded: Vec<EncodedPrompt> = encoded.collect::<Result<_, _>>()?;
     let constraint = generation.compile(wanted, &served).await?;
     let n = legacy.n_generated(&generation);
     let mut requests = Vec::new();
     for prompt in &encoded {
         let top = legacy.top_logprobs();
         let first = generation.request(&served, &prompt.tokens, top, constraint.as_ref());
-        let mut first = first.map_err(|error| error.of_prompt(PROMPT))?;
-        legacy.complete(&mut first, &generation);
+        let mut first = first.map_err(|error| error.with_prompt_field(PROMPT))?;
+        legacy.add_defaults(&mut first, &generation);
         let scores = first.prompt_logprobs;
         requests.extend(
-            choices(&first, n).map(|request| match generation.is_streamed() {
+            choice_requests(&first, n).map(|request| match generation.is_streamed() {
                 // In a stream, each completion starts with the prompt.
                 true => Request {
                     prompt_logprobs: scores,
@@ -127,20 +129,20 @@ pub(crate) async fn completions(
             }),
         );
     }
-    let answers = Answers::submit(&served, requests, n);
-    let answers = answers.map_err(|error| error.of_prompt(PROMPT))?;
-    let answers = answers.hiding(generation.hides_special(), &served);
+    let answers = RunningCompletions::submit(&served, requests, n);
+    let answers = answers.map_err(|error| error.with_prompt_field(PROMPT))?;
+    let answers = answers.without_special_tokens(generation.skips_special_tokens(), &served);
     let answers = answers.with_lab(generation.lab.clone(), &served);
     let n_tokens = encoded.iter().map(|prompt| prompt.tokens.len());
     let n_tokens = n_tokens.flat_map(|n_tokens| (0..n).map(move |_| n_tokens));
     let envelope =
         Envelope::new(Arc::clone(&served), "cmpl-", generation.reports()).with_prompts(n_tokens);
     let encoded_choices = encoded.len() as u32 * n;
-    let mut shape = Shape {
+    let mut shape = CompletionWriter {
         prompts: encoded,
         n_choices: n,
         wants_logprobs: legacy.logprobs.is_some(),
-        names: Names::of(legacy.return_tokens_as_token_ids),
+        names: TokenNames::of(legacy.return_tokens_as_token_ids),
         is_echoed: legacy.is_echoed(),
         offsets: Vec::new(),
         envelope,
@@ -155,7 +157,7 @@ pub(crate) async fn completions(
     }
     let (all, usage) = answers.collect().await?;
     let wants_scored = generation.wants_prompt_logprobs();
-    Ok(json::apart(|| {
+    Ok(json::block_in_place(|| {
         let mut out = Vec::new();
         for (prompt, of_prompt) in shape.prompts.iter().zip(all.chunks(n as usize)) {
             // The prompt is scored once, with its first completion.
@@ -190,10 +192,10 @@ fn best(all: &[Completion], n: u32) -> Vec<&Completion> {
     all
 }
 
-impl Legacy {
-    fn check(&self, generation: &Generation, n_prompts: usize) -> Result<(), Error> {
+impl CompletionFields {
+    fn check(&self, generation: &GenerationParams, n_prompts: usize) -> Result<(), Error> {
         if let Some(top) = self.logprobs {
-            check_top("logprobs", top)?;
+            check_top_logprobs("logprobs", top)?;
         }
         let n = generation.n_choices();
         if let Some(best_of) = self.best_of {
@@ -205,18 +207,18 @@ impl Legacy {
                 String::new()
             };
             if !message.is_empty() {
-                return Err(Error::value("best_of", message));
+                return Err(Error::invalid_value("best_of", message));
             }
         }
         let n_all = n_prompts.saturating_mul(self.n_generated(generation) as usize);
         if n_all > MAX_CHOICES as usize {
             let message = format!("{n_all} completions in all, expected at most {MAX_CHOICES}");
-            return Err(Error::value(PROMPT, message));
+            return Err(Error::invalid_value(PROMPT, message));
         }
         if self.suffix.is_some() && self.is_echoed() {
-            return Err(Error::value(
+            return Err(Error::invalid_value(
                 "suffix",
-                "`suffix` and `echo` exclude each other",
+                "`suffix` and `echo` are mutually exclusive",
             ));
         }
         Ok(())
@@ -227,7 +229,7 @@ impl Legacy {
     }
 
     /// Number of completions that are generated for a prompt.
-    fn n_generated(&self, generation: &Generation) -> u32 {
+    fn n_generated(&self, generation: &GenerationParams) -> u32 {
         self.best_of.unwrap_or(1).max(generation.n_choices())
     }
 
@@ -238,41 +240,41 @@ impl Legacy {
         self.logprobs.map(|top| top as usize).or(needed)
     }
 
-    fn encode(&self, served: &Served, prompt: Input) -> Result<Encoded, Error> {
+    fn encode(&self, served: &ServedModel, prompt: TextOrTokens) -> Result<EncodedPrompt, Error> {
         let tokenizer = served.handle.tokenizer();
-        let fault = |error: &dyn std::fmt::Display| Error::value(PROMPT, error.to_string());
+        let fault = |error: &dyn std::fmt::Display| Error::invalid_value(PROMPT, error.to_string());
         match (prompt, &self.suffix) {
-            (Input::Text(text), None) => {
+            (TextOrTokens::Text(text), None) => {
                 let adds = self.add_special_tokens != Some(false);
                 let tokens = tokenizer.encode(&text, adds, true).map_err(|e| fault(&e))?;
                 let has_bos =
                     adds && tokenizer.adds_bos() && tokens.first() == tokenizer.bos().as_ref();
-                Ok(Encoded {
+                Ok(EncodedPrompt {
                     text,
                     tokens,
                     n_first: usize::from(has_bos),
                 })
             }
-            (Input::Text(text), Some(suffix)) => {
+            (TextOrTokens::Text(text), Some(suffix)) => {
                 let tokens = tokenizer.encode_gap(&text, suffix).map_err(|e| fault(&e))?;
                 let tokens = tokens.ok_or_else(|| {
                     let message = "`suffix`: the vocabulary has no tokens for fill-in-the-middle";
                     Error::unsupported("suffix", message)
                 })?;
-                Ok(Encoded {
+                Ok(EncodedPrompt {
                     text,
                     tokens,
                     n_first: 0,
                 })
             }
-            (Input::Tokens(_), Some(_)) => {
+            (TextOrTokens::Tokens(_), Some(_)) => {
                 let message = "`suffix` needs a prompt that is text";
-                Err(Error::value("suffix", message))
+                Err(Error::invalid_value("suffix", message))
             }
-            (Input::Tokens(tokens), None) => {
+            (TextOrTokens::Tokens(tokens), None) => {
                 check_ids(PROMPT, &tokens, served)?;
                 let text = String::from_utf8_lossy(&tokenizer.decode(&tokens)).into_owned();
-                Ok(Encoded {
+                Ok(EncodedPrompt {
                     text,
                     tokens,
                     n_first: 0,
@@ -282,7 +284,7 @@ impl Legacy {
     }
 
     /// Adds this endpoint's own parameters to the request for a prompt.
-    fn complete(&self, request: &mut Request, generation: &Generation) {
+    fn add_defaults(&self, request: &mut Request, generation: &GenerationParams) {
         if !generation.is_unlimited() {
             request.max_tokens.get_or_insert(DEFAULT_TOKENS);
         }
@@ -295,34 +297,38 @@ impl Legacy {
     }
 }
 
-/// The writer of completions.
-struct Shape {
+struct CompletionWriter {
     envelope: Envelope,
-    prompts: Vec<Encoded>,
+    prompts: Vec<EncodedPrompt>,
     n_choices: u32,
     wants_logprobs: bool,
-    names: Names,
+    names: TokenNames,
     is_echoed: bool,
     /// For each completion, the offset of the next text in characters.
     offsets: Vec<isize>,
 }
 
-impl Shape {
-    fn prompt_of(&self, choice: u32) -> &Encoded {
+impl CompletionWriter {
+    fn prompt_of(&self, choice: u32) -> &EncodedPrompt {
         &self.prompts[(choice / self.n_choices) as usize]
     }
 
     /// The character offset of a prompt's first token, such that its last token ends where its text ends.
-    fn start_of(&self, prompt: &Encoded) -> isize {
+    fn start_of(&self, prompt: &EncodedPrompt) -> isize {
         let tokenizer = self.envelope.served.handle.tokenizer();
         let pieces = prompt.tokens.iter().map(|id| tokenizer.piece(*id));
         let n_tokens: usize = pieces.map(logprobs::n_characters).sum();
         prompt.text.chars().count() as isize - n_tokens as isize
     }
 
-    fn choice(&self, prompt: &Encoded, scored: &[AnswerToken], one: &Completion) -> Members {
+    fn choice(
+        &self,
+        prompt: &EncodedPrompt,
+        scored: &[AnswerToken],
+        one: &Completion,
+    ) -> JsonObject {
         let tokenizer = self.envelope.served.handle.tokenizer();
-        let mut arrays = Arrays::new(self.names);
+        let mut arrays = LegacyLogprobs::new(self.names);
         let (mut text, mut offset) = (String::new(), 0);
         if self.is_echoed {
             text.push_str(&prompt.text);
@@ -334,8 +340,8 @@ impl Shape {
         let mut choice = json!({
             "text": text, "logprobs": null, "finish_reason": one.finish_reason(),
         });
-        note_stop(&mut choice, one.stopped.as_ref());
-        let mut choice = Members::from(choice);
+        set_stop_reason(&mut choice, one.stopped.as_ref());
+        let mut choice = JsonObject::from(choice);
         if self.wants_logprobs {
             choice.put("logprobs", arrays.json());
         }
@@ -351,7 +357,7 @@ impl Shape {
         text: &'a str,
         logprobs: Option<&'a RawValue>,
         finish_reason: Option<&'a str>,
-    ) -> Object<'a, [Choice<'a>; 1]> {
+    ) -> ResponseObject<'a, [Choice<'a>; 1]> {
         let choice = Choice {
             index,
             text,
@@ -361,8 +367,8 @@ impl Shape {
         self.envelope.chunk(OBJECT, index, [choice])
     }
 
-    fn arrays(&self, tokens: &[AnswerToken], offset: isize) -> (Option<Text>, isize) {
-        let mut arrays = Arrays::new(self.names);
+    fn arrays(&self, tokens: &[AnswerToken], offset: isize) -> (Option<JsonText>, isize) {
+        let mut arrays = LegacyLogprobs::new(self.names);
         let tokenizer = self.envelope.served.handle.tokenizer();
         let end = arrays.push(tokens, offset, tokenizer);
         (self.wants_logprobs.then(|| arrays.json()), end)
@@ -378,15 +384,15 @@ struct Choice<'a> {
     finish_reason: Option<&'a str>,
 }
 
-impl Format for Shape {
-    fn start(&mut self, choice: u32, out: &mut Events) {
+impl StreamWriter for CompletionWriter {
+    fn start(&mut self, choice: u32, out: &mut SseEvents) {
         if self.is_echoed {
             let text = &self.prompt_of(choice).text;
             out.push(&self.chunk(choice, text, None, None));
         }
     }
 
-    fn prompt(&mut self, choice: u32, tokens: &[AnswerToken], out: &mut Events) {
+    fn prompt(&mut self, choice: u32, tokens: &[AnswerToken], out: &mut SseEvents) {
         if self.is_echoed {
             // The text is in the first chunk.
             self.text(choice, "", tokens, out);
@@ -397,39 +403,39 @@ impl Format for Shape {
         self.envelope.count(choice, n_tokens);
     }
 
-    fn took(&mut self, choice: u32, usage: &Usage) {
-        self.envelope.took(choice, usage);
+    fn record_usage(&mut self, choice: u32, usage: &Usage) {
+        self.envelope.record_usage(choice, usage);
     }
 
-    fn text(&mut self, choice: u32, text: &str, tokens: &[AnswerToken], out: &mut Events) {
+    fn text(&mut self, choice: u32, text: &str, tokens: &[AnswerToken], out: &mut SseEvents) {
         let (arrays, end) = self.arrays(tokens, self.offsets[choice as usize]);
         self.offsets[choice as usize] = end;
         out.push(&self.chunk(choice, text, arrays.as_deref(), None));
     }
 
-    fn ended(&mut self, choice: u32, token: AnswerToken, out: &mut Events) {
+    fn ended(&mut self, choice: u32, token: AnswerToken, out: &mut SseEvents) {
         let offset = self.offsets[choice as usize];
         if let (Some(arrays), _) = self.arrays(&[token], offset) {
             out.push(&self.chunk(choice, "", Some(&arrays), None));
         }
     }
 
-    fn progress(&mut self, choice: u32, progress: &Progress, out: &mut Events) {
+    fn progress(&mut self, choice: u32, progress: &PromptProgress, out: &mut SseEvents) {
         let mut chunk = self.chunk(choice, "", None, None).json();
         chunk["prompt_progress"] = progress_json(progress);
         out.push(&chunk);
     }
 
-    fn step(&mut self, choice: u32, step: &DenoisingStep<'_>, out: &mut Events) {
+    fn step(&mut self, choice: u32, step: &DenoisingStep<'_>, out: &mut SseEvents) {
         let mut chunk = self.envelope.chunk(OBJECT, choice, [(); 0]).json();
         let tokenizer = self.envelope.served.handle.tokenizer();
         chunk["diffusion"] = step_json(choice, step, tokenizer);
         out.push(&chunk);
     }
 
-    fn lab(&mut self, index: u32, result: Text, out: &mut Events) {
+    fn lab(&mut self, index: u32, result: JsonText, out: &mut SseEvents) {
         let mut chunk = self.chunk(index, "", None, None).json();
-        let mut choice = Members::from(chunk["choices"][0].take());
+        let mut choice = JsonObject::from(chunk["choices"][0].take());
         choice.put("lab", result);
         out.push(&self.envelope.chunk(OBJECT, index, [choice]));
     }
@@ -438,16 +444,16 @@ impl Format for Shape {
         &mut self,
         choice: u32,
         reason: FinishReason,
-        stopped: Option<&Stopped>,
-        out: &mut Events,
+        stopped: Option<&StopMatch>,
+        out: &mut SseEvents,
     ) {
-        let reason = finish_reason(reason);
+        let reason = reason.as_str();
         let mut chunk = self.chunk(choice, "", None, Some(reason)).json();
-        note_stop(&mut chunk["choices"][0], stopped);
+        set_stop_reason(&mut chunk["choices"][0], stopped);
         out.push(&chunk);
     }
 
-    fn done(&mut self, usage: &Usage, out: &mut Events) {
+    fn done(&mut self, usage: &Usage, out: &mut SseEvents) {
         self.envelope.done(OBJECT, usage, out);
     }
 }

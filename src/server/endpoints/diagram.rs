@@ -10,41 +10,33 @@ use axum::extract::{Path, RawQuery, State};
 use axum::http::{HeaderName, header};
 use axum::response::IntoResponse;
 
-use crate::Pool;
 use crate::http::error::{Error, quoted};
+use crate::pool::{DiagramView, Pool};
 
-/// The part of a model that a diagram shows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum View {
-    /// The whole model.
-    Stack,
-    /// The kinds of its layers, down to operations and weights.
-    Layers,
-}
-
-impl View {
-    /// The view that a query selects.
-    fn of(query: Option<&str>) -> Result<Self, Error> {
-        let pairs = query.unwrap_or_default().split('&');
-        let pairs = pairs.filter(|pair| !pair.is_empty());
-        let mut view = Self::Stack;
-        for pair in pairs {
-            view = match pair.split_once('=').unwrap_or((pair, "")) {
-                ("view", "stack") => Self::Stack,
-                ("view", "layers") => Self::Layers,
-                ("view", other) => {
-                    let found = quoted(other);
-                    let message = format!("`view` is `{found}`, expected `stack` or `layers`");
-                    return Err(Error::value("view", message));
-                }
-                (name, _) => {
-                    let name = quoted(name);
-                    return Err(Error::value(&name, format!("unknown parameter: `{name}`")));
-                }
-            };
-        }
-        Ok(view)
+/// The view that a query selects.
+fn view_of(query: Option<&str>) -> Result<DiagramView, Error> {
+    let pairs = query.unwrap_or_default().split('&');
+    let pairs = pairs.filter(|pair| !pair.is_empty());
+    let mut view = DiagramView::Stack;
+    for pair in pairs {
+        view = match pair.split_once('=').unwrap_or((pair, "")) {
+            ("view", "stack") => DiagramView::Stack,
+            ("view", "layers") => DiagramView::Layers,
+            ("view", other) => {
+                let found = quoted(other);
+                let message = format!("`view` is `{found}`, expected `stack` or `layers`");
+                return Err(Error::invalid_value("view", message));
+            }
+            (name, _) => {
+                let name = quoted(name);
+                return Err(Error::invalid_value(
+                    &name,
+                    format!("unknown parameter: `{name}`"),
+                ));
+            }
+        };
     }
+    Ok(view)
 }
 
 /// An SVG file that is opened by itself may use styles, and nothing else.
@@ -57,10 +49,9 @@ pub(crate) async fn diagram(
 ) -> Result<impl IntoResponse, Error> {
     // A name that is not UTF-8 names no model.
     let id = id.map_or_else(|rejection| rejection.to_string(), |Path(id)| id);
-    Ok(svg(pool.draw(&id, View::of(query.as_deref())?).await?))
+    Ok(svg(pool.draw(&id, view_of(query.as_deref())?).await?))
 }
 
-/// A response with an SVG picture.
 pub(crate) fn svg(picture: String) -> impl IntoResponse {
     let headers = [
         (header::CONTENT_TYPE, "image/svg+xml"),
@@ -77,11 +68,11 @@ mod tests {
 
     #[test]
     fn a_query_says_what_is_shown() {
-        assert_eq!(View::of(None).ok(), Some(View::Stack));
-        assert_eq!(View::of(Some("view=stack")).ok(), Some(View::Stack));
-        assert_eq!(View::of(Some("view=layers")).ok(), Some(View::Layers));
+        assert_eq!(view_of(None).ok(), Some(DiagramView::Stack));
+        assert_eq!(view_of(Some("view=stack")).ok(), Some(DiagramView::Stack));
+        assert_eq!(view_of(Some("view=layers")).ok(), Some(DiagramView::Layers));
         for bad in ["view=x", "view", "views=stack"] {
-            assert!(View::of(Some(bad)).is_err(), "{bad}");
+            assert!(view_of(Some(bad)).is_err(), "{bad}");
         }
     }
 }

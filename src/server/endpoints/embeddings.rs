@@ -10,19 +10,18 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::served::ServedModel;
 use lab_core::engine::Passage;
-use lab_core::engine::serving::{Pooled, Served};
+use lab_core::engine::PooledOutput;
 
-use super::lab;
 use crate::Pool;
 use crate::http::error::{Error, quoted};
-use crate::http::json::Text;
-use crate::request::fields;
-use crate::request::fields::{Body, Field, fields};
-use crate::request::input::{Input, inputs};
-use crate::request::passages::{Reader, Truncation};
-use crate::response::pooled;
-use crate::response::pooled::{MAX_TEXTS, Results};
+use crate::http::json::JsonText;
+use crate::request::fields::{self, BodyFields, FieldDoc, fields};
+use crate::request::input::{TextOrTokens, texts_or_tokens};
+use crate::request::lab;
+use crate::request::passages::{PassageTokenizer, TextTruncation};
+use crate::response::pooled::{self, MAX_TEXTS, PooledResults};
 
 const INPUT: &str = "input";
 /// Maximum size in bytes of the prompt before each text.
@@ -30,7 +29,7 @@ const MAX_PROMPT_BYTES: usize = 4096;
 
 fields! {
     /// The fields of a request for vectors.
-    pub(crate) struct Embeddings {
+    pub(crate) struct EmbeddingFields {
         model: Option<String>,
         /// A text, token ids, or several of either.
         input: Value,
@@ -50,9 +49,13 @@ fields! {
 }
 
 /// The documented fields of a request.
-pub(crate) fn fields() -> Vec<Field> {
-    let own = [fields::of::<Embeddings>(), fields::of::<Truncation>()].concat();
-    [own, fields::of::<lab::LabField>()].concat()
+pub(crate) fn fields() -> Vec<FieldDoc> {
+    let own = [
+        fields::documented::<EmbeddingFields>(),
+        fields::documented::<TextTruncation>(),
+    ]
+    .concat();
+    [own, fields::documented::<lab::LabField>()].concat()
 }
 
 #[derive(Serialize)]
@@ -68,11 +71,11 @@ struct Entry {
     index: usize,
     embedding: Vector,
     #[serde(skip_serializing_if = "Option::is_none")]
-    lab: Option<Text>,
+    lab: Option<JsonText>,
 }
 
 #[derive(Serialize)]
-struct Answer {
+struct EmbeddingResponse {
     object: &'static str,
     data: Vec<Entry>,
     model: String,
@@ -81,24 +84,24 @@ struct Answer {
 
 pub(crate) async fn embeddings(
     State(pool): State<Arc<Pool>>,
-    mut body: Body,
+    mut body: BodyFields,
 ) -> Result<Response, Error> {
-    let request: Embeddings = body.take()?;
-    let truncation: Truncation = body.take()?;
+    let request: EmbeddingFields = body.take()?;
+    let truncation: TextTruncation = body.take()?;
     let wanted = lab::take(&mut body)?;
     body.finish()?;
     truncation.check()?;
     request.check()?;
     let is_base64 = request.is_base64()?;
     let texts = request.texts()?;
-    let served = pooled::served(&pool, request.model.as_deref()).await?;
+    let served = pool.get_or_default(request.model.as_deref()).await?;
     let width = match served.pooled.clone() {
-        Ok(Pooled::Vector(width)) => width,
-        Ok(Pooled::Scores { .. }) => {
+        Ok(PooledOutput::Vector(width)) => width,
+        Ok(PooledOutput::Scores { .. }) => {
             let why = "it gives scores of classes; see `/v1/rerank` and `/classify`";
             return Err(pooled::unsupported(&served, why));
         }
-        Ok(Pooled::TokenScores(_)) => {
+        Ok(PooledOutput::TokenScores(_)) => {
             let why = "it gives scores of classes for each token; see `/pooling`";
             return Err(pooled::unsupported(&served, why));
         }
@@ -106,10 +109,10 @@ pub(crate) async fn embeddings(
     };
     let kept = request.kept(width)?;
     let passages = request.passages(&served, &truncation, texts)?;
-    let plan = wanted.as_ref().map(|wanted| wanted.plan(&served));
+    let plan = wanted.as_ref().map(|wanted| wanted.resolve(&served));
     let plan = plan.transpose()?;
     let results = pooled::results(&served, passages, plan.as_ref(), INPUT).await?;
-    let Results {
+    let PooledResults {
         all,
         labs,
         n_tokens,
@@ -136,7 +139,7 @@ pub(crate) async fn embeddings(
             },
         }
     };
-    let answer = Answer {
+    let answer = EmbeddingResponse {
         object: "list",
         data: all.into_iter().enumerate().map(entry).collect(),
         model: served.name.clone(),
@@ -145,7 +148,7 @@ pub(crate) async fn embeddings(
     Ok(axum::Json(answer).into_response())
 }
 
-impl Embeddings {
+impl EmbeddingFields {
     fn is_base64(&self) -> Result<bool, Error> {
         match self.encoding_format.as_deref() {
             None | Some("float") => Ok(false),
@@ -154,7 +157,7 @@ impl Embeddings {
                 let other = quoted(other);
                 let message =
                     format!("`encoding_format` is `{other}`, expected `float` or `base64`");
-                Err(Error::value("encoding_format", message))
+                Err(Error::invalid_value("encoding_format", message))
             }
         }
     }
@@ -164,23 +167,23 @@ impl Embeddings {
         let kept = self.dimensions.unwrap_or(width);
         if !(1..=width).contains(&kept) {
             let message = format!("`dimensions` is {kept}, expected 1 to {width}");
-            return Err(Error::value("dimensions", message));
+            return Err(Error::invalid_value("dimensions", message));
         }
         if kept < width && self.normalize == Some(false) {
             let message = "`normalize` cannot be false where `dimensions` cuts the vectors";
-            return Err(Error::value("normalize", message));
+            return Err(Error::invalid_value("normalize", message));
         }
         Ok(kept as usize)
     }
 
     /// The texts of the request. An empty text is refused, as in OpenAI's API.
-    fn texts(&self) -> Result<Vec<Input>, Error> {
-        let texts = inputs(INPUT, &self.input)?;
+    fn texts(&self) -> Result<Vec<TextOrTokens>, Error> {
+        let texts = texts_or_tokens(INPUT, &self.input)?;
         if texts.len() > MAX_TEXTS {
             let message = format!("{} texts, expected at most {MAX_TEXTS}", texts.len());
-            return Err(Error::value(INPUT, message));
+            return Err(Error::invalid_value(INPUT, message));
         }
-        let is_empty = |text: &Input| *text == Input::Text(String::new());
+        let is_empty = |text: &TextOrTokens| *text == TextOrTokens::Text(String::new());
         match texts.iter().position(is_empty) {
             None => Ok(texts),
             Some(i) => {
@@ -189,7 +192,7 @@ impl Embeddings {
                     false => INPUT.to_owned(),
                 };
                 let message = format!("`{param}` is an empty text");
-                Err(Error::value(param, message))
+                Err(Error::invalid_value(param, message))
             }
         }
     }
@@ -197,8 +200,8 @@ impl Embeddings {
     /// Checks the fields about the prompt before each text.
     fn check(&self) -> Result<(), Error> {
         if self.prompt.is_some() && self.prompt_name.is_some() {
-            let message = "`prompt` and `prompt_name` exclude each other";
-            return Err(Error::value("prompt_name", message));
+            let message = "`prompt` and `prompt_name` are mutually exclusive";
+            return Err(Error::invalid_value("prompt_name", message));
         }
         if self
             .prompt
@@ -206,7 +209,7 @@ impl Embeddings {
             .is_some_and(|text| text.len() > MAX_PROMPT_BYTES)
         {
             let message = format!("`prompt` has more than {MAX_PROMPT_BYTES} bytes");
-            return Err(Error::value("prompt", message));
+            return Err(Error::invalid_value("prompt", message));
         }
         Ok(())
     }
@@ -214,11 +217,11 @@ impl Embeddings {
     /// The passages that the model reads.
     fn passages(
         &self,
-        served: &Served,
-        truncation: &Truncation,
-        texts: Vec<Input>,
+        served: &ServedModel,
+        truncation: &TextTruncation,
+        texts: Vec<TextOrTokens>,
     ) -> Result<Vec<Passage>, Error> {
-        let reader = Reader::new(served, truncation, INPUT)?;
+        let reader = PassageTokenizer::new(served, truncation, INPUT)?;
         let prompt = match &self.prompt {
             Some(prompt) => prompt,
             None => {
@@ -226,12 +229,12 @@ impl Embeddings {
                 served.prompts.of(name).map_err(|why| {
                     let name = quoted(name.unwrap_or_default());
                     let message = format!("`prompt_name` is `{name}`: {why}");
-                    Error::value("prompt_name", message)
+                    Error::invalid_value("prompt_name", message)
                 })?
             }
         };
         let adds_special = self.add_special_tokens != Some(false);
-        let passage = |text: Input| reader.one((prompt, text), adds_special, INPUT);
+        let passage = |text: TextOrTokens| reader.single((prompt, text), adds_special, INPUT);
         texts.into_iter().map(passage).collect()
     }
 }

@@ -8,16 +8,16 @@ use serde_json::json;
 
 use crate::Pool;
 use crate::http::json::Json;
-use crate::pool::Info;
+use crate::pool::ModelSnapshot;
 
 /// Status 503 if a step of a model in this process exceeds its time limit.
 pub(crate) async fn health(State(pool): State<Arc<Pool>>) -> (StatusCode, Json) {
     let infos = pool.infos();
-    let names = |is_meant: &dyn Fn(&Info) -> bool| -> Vec<String> {
+    let names = |is_meant: &dyn Fn(&ModelSnapshot) -> bool| -> Vec<String> {
         let meant = infos.iter().filter(|info| is_meant(info));
         meant.map(|info| info.name.clone()).collect()
     };
-    let served = |info: &Info| info.served.clone();
+    let served = |info: &ModelSnapshot| info.served.clone();
     let stalled = names(&|info| served(info).is_some_and(|served| served.handle.is_stalled()));
     let (status, word) = match stalled.is_empty() {
         true => (StatusCode::OK, "ok"),

@@ -9,31 +9,30 @@ use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
 
-use lab_core::engine::serving::Served;
+use crate::served::ServedModel;
 
-use super::native::{self, Parameters};
+use super::llama_server::{self, NativeParams};
 use crate::Pool;
 use crate::http::error::Error;
-use crate::request::fields;
-use crate::request::fields::{Body, Field, fields};
-use crate::request::shapes::Shape;
+use crate::request::fields::{self, BodyFields, FieldDoc, fields};
+use crate::request::object_fields::ObjectFields;
 
 const PREFIX: &str = "input_prefix";
 /// The fields of another file.
-const EXTRA: Shape = Shape::of(&["text", "filename"]);
+const EXTRA: ObjectFields = ObjectFields::of("text filename");
 /// Maximum number of other files.
 const MAX_FILES: usize = 1024;
 /// Number of completion tokens for which room is left if the request has no limit.
 const ROOM: u64 = 256;
 
 fields! {
-    struct Gap {
+    struct InfillFields {
         /// The text before the gap.
         input_prefix: String,
         /// The text after the gap.
         input_suffix: String,
         /// Texts of other files: objects with `text` and `filename`.
-        input_extra: Option<Vec<Extra>>,
+        input_extra: Option<Vec<ExtraFile>>,
         /// The text after `input_prefix` with which the completion starts.
         prompt: Option<String>,
     }
@@ -41,28 +40,32 @@ fields! {
 
 /// Another file, as context.
 #[derive(Debug, Deserialize)]
-struct Extra {
+struct ExtraFile {
     text: String,
     filename: Option<String>,
 }
 
 /// The documented fields of a request.
-pub(crate) fn fields() -> Vec<Field> {
-    [native::fields_without_prompt(), fields::of::<Gap>()].concat()
+pub(crate) fn fields() -> Vec<FieldDoc> {
+    [
+        llama_server::fields_without_prompt(),
+        fields::documented::<InfillFields>(),
+    ]
+    .concat()
 }
 
 pub(crate) async fn infill(
     State(pool): State<Arc<Pool>>,
-    mut body: Body,
+    mut body: BodyFields,
 ) -> Result<Response, Error> {
-    let parameters = Parameters::take(&mut body)?;
+    let parameters = NativeParams::take(&mut body)?;
     body.prune("input_extra", &EXTRA)?;
-    let gap: Gap = body.take()?;
+    let gap: InfillFields = body.take()?;
     body.finish()?;
     let n_files = gap.input_extra.as_ref().map_or(0, Vec::len);
     if n_files > MAX_FILES {
         let message = format!("`input_extra`: more than {MAX_FILES} files");
-        return Err(Error::value("input_extra", message));
+        return Err(Error::invalid_value("input_extra", message));
     }
     let served = pool.get(parameters.model()).await?;
     let most = parameters.most_tokens().unwrap_or(ROOM);
@@ -70,11 +73,12 @@ pub(crate) async fn infill(
     parameters.answer(&served, vec![tokens], PREFIX).await
 }
 
-impl Gap {
+impl InfillFields {
     /// The tokens of the prompt. The other files are cut so that room for `n_more` tokens remains, if cutting them
     /// suffices.
-    fn encode(&self, served: &Served, n_more: usize) -> Result<Vec<u32>, Error> {
-        let fault = |error: lab_base::tokenizer::Error| Error::value(PREFIX, error.to_string());
+    fn encode(&self, served: &ServedModel, n_more: usize) -> Result<Vec<u32>, Error> {
+        let fault =
+            |error: lab_base::tokenizer::Error| Error::invalid_value(PREFIX, error.to_string());
         let tokenizer = served.handle.tokenizer();
         let before = format!(
             "{}{}",

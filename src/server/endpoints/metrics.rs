@@ -9,10 +9,10 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
-use lab_core::engine::stats::{Histogram, Now, Stats};
+use lab_core::engine::stats::{EngineLoad, Histogram, Stats};
 
 use crate::Pool;
-use crate::pool::Info;
+use crate::pool::ModelSnapshot;
 use crate::process::forward;
 
 /// The lines of a metric, one or more per model.
@@ -24,14 +24,14 @@ struct Metric {
 }
 
 /// Metrics of the server. The page of an engine process has them too; `add` leaves them out.
-static OF_SERVER: &[&str] = &[
+static SERVER_METRICS: &[&str] = &[
     "bench_model_loads_total",
     "bench_model_loaded",
     "bench_engine_deaths_total",
 ];
 
 #[derive(Default)]
-struct Page(BTreeMap<String, Metric>);
+struct MetricsPage(BTreeMap<String, Metric>);
 
 /// The text of a label value, with characters escaped that would end it.
 fn label(name: &str) -> String {
@@ -39,7 +39,7 @@ fn label(name: &str) -> String {
     escaped.replace('\n', "\\n")
 }
 
-impl Page {
+impl MetricsPage {
     fn metric(
         &mut self,
         name: &'static str,
@@ -80,7 +80,7 @@ impl Page {
         let _ = writeln!(lines, "{name}_count{{{model}}} {count}");
     }
 
-    fn loads(&mut self, info: &Info, model: &str) {
+    fn loads(&mut self, info: &ModelSnapshot, model: &str) {
         const LOADS: &str = "Times that a model was loaded, by how that ended.";
         for (outcome, n) in [("loaded", info.n_loads), ("failed", info.n_failures)] {
             let labels = format!("{model},outcome=\"{outcome}\"");
@@ -142,7 +142,7 @@ impl Page {
         }
     }
 
-    fn now(&mut self, now: &Now, model: &str) {
+    fn now(&mut self, now: &EngineLoad, model: &str) {
         let waiting = now.n_waiting as u64;
         let help = "Requests that wait in the queue.";
         self.number("bench_queue_length", "gauge", help, (model, waiting));
@@ -165,7 +165,7 @@ impl Page {
             let heading = (words.next(), words.next(), words.next(), words.next());
             match heading {
                 (Some("#"), Some("HELP"), Some(of), help) => {
-                    name = if OF_SERVER.contains(&of) { "" } else { of };
+                    name = if SERVER_METRICS.contains(&of) { "" } else { of };
                     let metric = self.0.entry(name.to_owned()).or_default();
                     help.unwrap_or_default().clone_into(&mut metric.help);
                 }
@@ -193,7 +193,7 @@ impl Page {
 }
 
 pub(crate) async fn metrics(State(pool): State<Arc<Pool>>) -> Response {
-    let mut page = Page::default();
+    let mut page = MetricsPage::default();
     for info in pool.infos() {
         let model = format!("model=\"{}\"", label(&info.name));
         page.loads(&info, &model);
@@ -225,13 +225,13 @@ mod tests {
     #[test]
     fn pages_of_engine_processes_become_one() {
         let page = |model: &str| {
-            let mut page = Page::default();
+            let mut page = MetricsPage::default();
             let of = (model, 3);
             page.number("bench_model_loaded", "gauge", "Loaded.", of);
             page.number("bench_some_total", "counter", "Some of them.", of);
             page
         };
-        let mut all = Page::default();
+        let mut all = MetricsPage::default();
         all.number("bench_model_loaded", "gauge", "Loaded.", ("a", 1));
         all.add(&page("a").text());
         all.add(&page("b").text());

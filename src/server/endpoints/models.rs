@@ -15,27 +15,25 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, StreamExt};
 use serde_json::{Value, json};
 
-use crate::http::transport;
-use crate::http::transport::Events;
-use lab_core::engine::serving::{ModelInfo, Pooled, Served};
+use crate::http::transport::{self, SseEvents};
+use crate::served::ModelInfo;
 
-use super::rerank;
 use crate::Pool;
 use crate::http::error::Error;
 use crate::http::json::Json;
-use crate::pool::{Info, Load, Share};
-use crate::request::fields::{Body, fields};
+use crate::pool::{Load, LoadProgress, ModelSnapshot};
+use crate::request::fields::{BodyFields, fields};
 
 fields! {
     /// Which model.
-    pub(crate) struct Which {
+    pub(crate) struct UnloadFields {
         model: String,
     }
 }
 
 fields! {
     /// What is loaded, and how that is reported.
-    pub(crate) struct Order {
+    pub(crate) struct LoadFields {
         model: String,
         /// Whether events tell how much is loaded; default: whether `Accept` is `text/event-stream`
         stream: Option<bool>,
@@ -46,26 +44,26 @@ fields! {
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The list entry of a model under one of its names.
-fn entry(pool: &Pool, id: &str, info: &Info) -> Value {
+fn entry(pool: &Pool, id: &str, info: &ModelSnapshot) -> Value {
     let n_ctx = info.description.as_ref().map(|of_model| of_model.n_ctx);
     let is_own = |(_, name): &(&String, &String)| **name == info.name;
-    let aliases = pool.aliases().iter().filter(is_own);
+    let aliases = pool.config.aliases.iter().filter(is_own);
     let mut entry = json!({
-        "id": id, "object": "model", "created": pool.created(), "owned_by": "bench",
+        "id": id, "object": "model", "created": pool.created, "owned_by": "bench",
         "root": info.name, "aliases": aliases.map(|(alias, _)| alias).collect::<Vec<_>>(),
         "state": info.state, "max_model_len": n_ctx, "context_length": n_ctx,
         "meta": info.description.as_ref().map(|of_model| meta(&of_model.info)),
     });
-    if let Some(share) = info.share {
+    if let Some(share) = info.progress {
         entry["progress"] = progress(share);
     }
     // How a process died reveals nothing about files.
-    let is_told = pool.is_managed() || info.state == "failed";
+    let is_told = pool.config.is_managed || info.state == "failed";
     if let Some(fault) = info.fault.as_ref().filter(|_| is_told) {
         entry["error"] = json!(fault);
     }
     let loaded = match (&info.served, &info.process) {
-        (Some(served), _) => about(served),
+        (Some(served), _) => served.properties(),
         (_, Some(process)) => process.about().clone(),
         _ => Value::Null,
     };
@@ -76,22 +74,6 @@ fn entry(pool: &Pool, id: &str, info: &Info) -> Value {
         }
     }
     entry
-}
-
-/// The properties of a model that are known once it is loaded.
-pub(crate) fn about(served: &Served) -> Value {
-    json!({
-        "created": served.created,
-        "capabilities": {
-            "completion": served.handle.writes_text(),
-            "chat": served.handle.writes_text() && served.has_template(),
-            "embedding": matches!(served.pooled, Ok(Pooled::Vector(_))),
-            "rerank": rerank::is_scorer(served),
-            "classify": matches!(served.pooled, Ok(Pooled::Scores { .. })),
-            "token_classify": matches!(served.pooled, Ok(Pooled::TokenScores(_))),
-        },
-        "memory": served.memory,
-    })
 }
 
 /// The numbers of a model under llama-server's names.
@@ -105,11 +87,11 @@ fn meta(info: &ModelInfo) -> Value {
 pub(crate) async fn list(State(pool): State<Arc<Pool>>) -> Json {
     let infos = pool.described().await;
     let own = infos.iter().map(|info| (info.name.as_str(), info));
-    let aliases = pool.aliases().iter().filter_map(|(alias, name)| {
+    let aliases = pool.config.aliases.iter().filter_map(|(alias, name)| {
         let info = infos.iter().find(|info| info.name == *name)?;
         Some((alias.as_str(), info))
     });
-    let mut named: Vec<(&str, &Info)> = own.chain(aliases).collect();
+    let mut named: Vec<(&str, &ModelSnapshot)> = own.chain(aliases).collect();
     named.sort_by_key(|(id, _)| *id);
     let entries = named.into_iter().map(|(id, info)| entry(&pool, id, info));
     let entries: Value = entries.collect();
@@ -123,19 +105,19 @@ pub(crate) async fn one(
     // A name that is not UTF-8 names no model.
     let id = id.map_or_else(|rejection| rejection.to_string(), |Path(id)| id);
     let info = pool.info(&id).await?;
-    let is_alias = pool.aliases().contains_key(&id);
+    let is_alias = pool.config.aliases.contains_key(&id);
     let id = if is_alias { &id } else { &info.name };
     Ok(Json(entry(&pool, id, &info)))
 }
 
 /// The pool, for a request that manages models or the server: refused where that is not allowed.
-pub(crate) struct Managed(pub(crate) Arc<Pool>);
+pub(crate) struct ManagedPool(pub(crate) Arc<Pool>);
 
-impl FromRequestParts<Arc<Pool>> for Managed {
+impl FromRequestParts<Arc<Pool>> for ManagedPool {
     type Rejection = Error;
 
     async fn from_request_parts(_: &mut Parts, pool: &Arc<Pool>) -> Result<Self, Error> {
-        match pool.is_managed() {
+        match pool.config.is_managed {
             true => Ok(Self(Arc::clone(pool))),
             false => Err(Error::Forbidden {
                 code: "management_not_allowed",
@@ -146,8 +128,8 @@ impl FromRequestParts<Arc<Pool>> for Managed {
 }
 
 /// The progress of a load as JSON.
-fn progress(share: Share) -> Value {
-    let Share { loaded, total } = share;
+fn progress(share: LoadProgress) -> Value {
+    let LoadProgress { loaded, total } = share;
     let fraction = (total > 0).then(|| loaded as f64 / total as f64);
     json!({ "loaded_bytes": loaded, "total_bytes": total, "fraction": fraction })
 }
@@ -157,17 +139,17 @@ fn loaded(name: &str) -> Value {
 }
 
 pub(crate) async fn load(
-    Managed(pool): Managed,
+    ManagedPool(pool): ManagedPool,
     headers: HeaderMap,
-    mut body: Body,
+    mut body: BodyFields,
 ) -> Result<Response, Error> {
-    let order: Order = body.take()?;
+    let order: LoadFields = body.take()?;
     body.finish()?;
     let accept = headers.get(header::ACCEPT).map(HeaderValue::as_bytes);
     let is_streamed = accept.is_some_and(|accept| accept.starts_with(b"text/event-stream"));
     let name = pool.own_name(&order.model)?;
     if order.stream.unwrap_or(is_streamed) {
-        let load = pool.begin(&name)?.err();
+        let load = pool.start_load(&name)?.err();
         return Ok(reported(name, load));
     }
     pool.engine(&name).await?;
@@ -176,13 +158,13 @@ pub(crate) async fn load(
 
 /// The events of a load: its progress, then its end. Without a load the model is loaded already.
 fn reported(name: String, load: Option<Load>) -> Response {
-    let mut first = Events::default();
+    let mut first = SseEvents::default();
     if let Some(load) = &load {
-        first.push(&loading(&name, load.share()));
+        first.push(&loading(&name, load.progress()));
     }
     let rest = stream::unfold(Some((name, load)), |state| async {
         let (name, load) = state?;
-        let mut out = Events::default();
+        let mut out = SseEvents::default();
         let Some(mut load) = load else {
             out.push(&loaded(&name));
             out.finish();
@@ -207,21 +189,27 @@ fn reported(name: String, load: Option<Load>) -> Response {
     transport::event_stream(first.chain(rest).boxed())
 }
 
-fn loading(name: &str, share: Share) -> Value {
+fn loading(name: &str, share: LoadProgress) -> Value {
     let mut event = json!({ "model": name, "state": "loading" });
     event["progress"] = progress(share);
     event
 }
 
-pub(crate) async fn unload(Managed(pool): Managed, mut body: Body) -> Result<Json, Error> {
-    let which: Which = body.take()?;
+pub(crate) async fn unload(
+    ManagedPool(pool): ManagedPool,
+    mut body: BodyFields,
+) -> Result<Json, Error> {
+    let which: UnloadFields = body.take()?;
     body.finish()?;
     let was_loaded = pool.unload(&which.model).await?;
     Ok(Json(json!({ "success": true, "was_loaded": was_loaded })))
 }
 
-pub(crate) async fn rescan(Managed(pool): Managed, body: Body) -> Result<Json, Error> {
-    body.own().finish()?;
+pub(crate) async fn rescan(
+    ManagedPool(pool): ManagedPool,
+    body: BodyFields,
+) -> Result<Json, Error> {
+    body.closed().finish()?;
     let (new, gone) = pool.rescan().await?;
     Ok(Json(json!({ "success": true, "new": new, "gone": gone })))
 }

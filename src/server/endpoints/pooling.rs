@@ -8,25 +8,20 @@ use std::sync::Arc;
 use axum::extract::State;
 use serde_json::{Value, json};
 
-use lab_core::engine::serving::{Pooled, Served};
+use crate::served::ServedModel;
+use lab_core::engine::PooledOutput;
 
-use super::rerank::{check_count, label, softmax, usage};
+use super::rerank::{input_results, input_texts, label, list, softmax};
 use crate::Pool;
 use crate::http::error::Error;
 use crate::http::json::Json;
-use crate::request::fields::{Body, fields};
-use crate::request::input::inputs;
-use crate::request::passages::{Reader, Truncation};
-use crate::response::envelope::{Envelope, Reports};
+use crate::request::fields::{BodyFields, fields};
+use crate::request::passages::TextTruncation;
 use crate::response::pooled;
-use crate::response::pooled::Results;
-
-/// The field that has the texts.
-const INPUT: &str = "input";
 
 fields! {
     /// The fields of a request for the result of pooling.
-    pub(crate) struct Pooling {
+    pub(crate) struct PoolingFields {
         model: Option<String>,
         /// A text, token ids, or several of either.
         input: Value,
@@ -38,22 +33,24 @@ fields! {
 }
 
 /// The name of what a model gives, as vLLM's `task`.
-fn task(pooled: Pooled) -> &'static str {
+fn task(pooled: PooledOutput) -> &'static str {
     match pooled {
-        Pooled::Vector(_) => "embed",
-        Pooled::Scores { .. } => "classify",
-        Pooled::TokenScores(_) => "token_classify",
+        PooledOutput::Vector(_) => "embed",
+        PooledOutput::Scores { .. } => "classify",
+        PooledOutput::TokenScores(_) => "token_classify",
     }
 }
 
-pub(crate) async fn pooling(State(pool): State<Arc<Pool>>, mut body: Body) -> Result<Json, Error> {
-    let request: Pooling = body.take()?;
-    let truncation: Truncation = body.take()?;
+pub(crate) async fn pooling(
+    State(pool): State<Arc<Pool>>,
+    mut body: BodyFields,
+) -> Result<Json, Error> {
+    let request: PoolingFields = body.take()?;
+    let truncation: TextTruncation = body.take()?;
     body.finish()?;
     truncation.check()?;
-    let texts = inputs(INPUT, &request.input)?;
-    check_count(INPUT, texts.len())?;
-    let served = pooled::served(&pool, request.model.as_deref()).await?;
+    let texts = input_texts(&request.input)?;
+    let served = pool.get_or_default(request.model.as_deref()).await?;
     let given = match &served.pooled {
         Ok(given) => *given,
         Err(why) => return Err(pooled::unsupported(&served, why)),
@@ -64,25 +61,16 @@ pub(crate) async fn pooling(State(pool): State<Arc<Pool>>, mut body: Body) -> Re
             served.name,
             task(given)
         );
-        return Err(Error::value("task", message));
+        return Err(Error::invalid_value("task", message));
     }
-    let is_for_classes = !matches!(given, Pooled::Vector(_));
-    let passages = {
-        let reader = Reader::new(&served, &truncation, INPUT)?;
-        let passage = |text| reader.one(("", text), is_for_classes, INPUT);
-        texts.into_iter().map(passage).collect::<Result<_, _>>()?
-    };
-    let Results { all, n_tokens, .. } = pooled::results(&served, passages, None, INPUT).await?;
+    let is_for_classes = !matches!(given, PooledOutput::Vector(_));
+    let results = input_results(&served, &truncation, texts, is_for_classes).await?;
     let is_raw = request.use_activation == Some(false);
-    let data = all.iter().enumerate().map(|(index, values)| {
+    let data = results.all.iter().enumerate().map(|(index, values)| {
         json!({ "index": index, "object": "pooling", "data": shown(given, values, is_raw) })
     });
     let data: Value = data.collect();
-    let id = Envelope::new(Arc::clone(&served), "pool-", Reports::default());
-    let mut answer = json!({
-        "id": id.id, "object": "list", "created": id.created, "model": served.name,
-        "data": data, "usage": usage(n_tokens),
-    });
+    let mut answer = list(&served, "pool-", &data, results.n_tokens);
     if let Some(labels) = labels(&served, given) {
         answer["labels"] = labels;
     }
@@ -90,10 +78,10 @@ pub(crate) async fn pooling(State(pool): State<Arc<Pool>>, mut body: Body) -> Re
 }
 
 /// The names of the classes.
-fn labels(served: &Served, given: Pooled) -> Option<Value> {
+fn labels(served: &ServedModel, given: PooledOutput) -> Option<Value> {
     let n_classes = match given {
-        Pooled::Vector(_) => return None,
-        Pooled::Scores { n_classes, .. } | Pooled::TokenScores(n_classes) => n_classes,
+        PooledOutput::Vector(_) => return None,
+        PooledOutput::Scores { n_classes, .. } | PooledOutput::TokenScores(n_classes) => n_classes,
     };
     Some(
         (0..n_classes as usize)
@@ -103,19 +91,19 @@ fn labels(served: &Served, given: Pooled) -> Option<Value> {
 }
 
 /// What the model gave for a text: an array, or one for each token.
-fn shown(given: Pooled, values: &[f32], is_raw: bool) -> Value {
+fn shown(given: PooledOutput, values: &[f32], is_raw: bool) -> Value {
     let scores = |values: &[f32]| match is_raw {
         true => json!(values),
         false => json!(softmax(values)),
     };
     match given {
-        Pooled::Vector(_) => json!(values),
-        Pooled::Scores {
+        PooledOutput::Vector(_) => json!(values),
+        PooledOutput::Scores {
             are_probabilities: true,
             ..
         } => json!(values),
-        Pooled::Scores { .. } => scores(values),
-        Pooled::TokenScores(n_classes) => {
+        PooledOutput::Scores { .. } => scores(values),
+        PooledOutput::TokenScores(n_classes) => {
             let tokens = values.chunks((n_classes as usize).max(1));
             tokens.map(scores).collect()
         }

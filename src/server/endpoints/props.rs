@@ -9,13 +9,13 @@ use serde_json::json;
 
 use lab_sampling::Params;
 
-use super::adapters::Which;
-use super::native;
+use super::adapters::ModelQuery;
+use super::llama_server;
 use crate::Pool;
 use crate::http::error::Error;
 use crate::http::json::Json;
 
-pub(crate) async fn props(State(pool): State<Arc<Pool>>, which: Which) -> Result<Json, Error> {
+pub(crate) async fn props(State(pool): State<Arc<Pool>>, which: ModelQuery) -> Result<Json, Error> {
     let info = pool.info(&pool.serving_name(which.name())?).await?;
     let served = info.served.as_ref();
     let limits = served.map(|served| served.handle.limits());
@@ -26,7 +26,7 @@ pub(crate) async fn props(State(pool): State<Arc<Pool>>, which: Which) -> Result
         "total_slots": limits.map(|limits| limits.n_parallel),
         "model_path": info.path,
         "default_generation_settings": {
-            "n_ctx": n_ctx, "params": native::defaults(&Params::default()),
+            "n_ctx": n_ctx, "params": llama_server::defaults(&Params::default()),
         },
         "n_queue": limits.map(|limits| limits.n_queue),
         "chat_template": served.and_then(|served| served.chat_template.as_deref()),
@@ -36,7 +36,7 @@ pub(crate) async fn props(State(pool): State<Arc<Pool>>, which: Which) -> Result
     })))
 }
 
-pub(crate) async fn slots(State(pool): State<Arc<Pool>>, which: Which) -> Result<Json, Error> {
+pub(crate) async fn slots(State(pool): State<Arc<Pool>>, which: ModelQuery) -> Result<Json, Error> {
     let info = pool.info(&pool.serving_name(which.name())?).await?;
     let Some(served) = info.served else {
         return Ok(Json(json!([])));

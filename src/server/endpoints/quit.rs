@@ -5,20 +5,20 @@ use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use serde_json::json;
 
-use super::models::Managed;
+use super::models::ManagedPool;
 use crate::http::error::Error;
 use crate::http::json::Json;
-use crate::request::fields::{Body, whole};
+use crate::request::fields::{BodyFields, read_body};
 
 pub(crate) async fn quit(
-    Managed(pool): Managed,
+    ManagedPool(pool): ManagedPool,
     request: Request,
 ) -> Result<impl IntoResponse, Error> {
     let (head, body) = request.into_parts();
-    let body = whole(body).await?;
+    let body = read_body(body).await?;
     // The request has no fields, so an empty body is accepted.
     if !body.is_empty() {
-        Body::read(&head.headers, &body)?.own().finish()?;
+        BodyFields::read(&head.headers, &body)?.closed().finish()?;
     }
     pool.ask_to_quit();
     Ok((StatusCode::ACCEPTED, Json(json!({ "success": true }))))

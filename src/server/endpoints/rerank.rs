@@ -1,7 +1,7 @@
 //! Scores of classification heads: `POST /v1/rerank` (and `/rerank`), `POST /v1/score` and `POST /classify`.
 //!
 //! `/v1/rerank` has the shape that most services share, `/rerank` with `texts` that of TEI; `/v1/score` and `/classify`
-//! have vLLM's. How texts and pairs are tokenized is in `passages`.
+//! have vLLM's. Not here: how texts and pairs are tokenized (`request::passages`).
 
 use std::sync::Arc;
 
@@ -9,23 +9,23 @@ use axum::extract::State;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use lab_core::engine::serving::{Pooled, Served};
+use crate::served::ServedModel;
+use lab_core::engine::PooledOutput;
 
 use crate::Pool;
 use crate::http::error::Error;
 use crate::http::json::Json;
-use crate::request::fields;
-use crate::request::fields::{Body, Field, Fields, Kind, fields};
-use crate::request::input::inputs;
-use crate::request::passages::{First, Reader, Truncation};
-use crate::request::shapes::Shape;
-use crate::response::envelope::{Envelope, Reports};
-use crate::response::pooled;
-use crate::response::pooled::{MAX_TEXTS, Results};
+use crate::request::fields::{self, BodyFields, FieldDoc, FieldType, RequestPart, fields};
+use crate::request::generation::ReportOptions;
+use crate::request::input::{TextOrTokens, texts_or_tokens};
+use crate::request::object_fields::ObjectFields;
+use crate::request::passages::{FirstText, PassageTokenizer, TextTruncation};
+use crate::response::envelope::Envelope;
+use crate::response::pooled::{self, MAX_TEXTS, PooledResults};
 
 fields! {
     /// The fields of a request for the order of documents.
-    pub(crate) struct Rerank {
+    pub(crate) struct RerankFields {
         model: Option<String>,
         /// What the documents are compared with.
         query: String,
@@ -46,12 +46,12 @@ fields! {
 
 fields! {
     /// The fields of a request for the scores of pairs.
-    pub(crate) struct Score {
+    pub(crate) struct ScoreFields {
         model: Option<String>,
         /// The first texts: one for all pairs, or as many as there are second ones.
-        text_1: Texts,
+        text_1: OneOrMany,
         /// The second texts, one or several.
-        text_2: Texts,
+        text_2: OneOrMany,
         /// Whether scores are those of the model rather than between 0 and 1.
         raw_scores: Option<bool>,
     }
@@ -59,7 +59,7 @@ fields! {
 
 fields! {
     /// The fields of a request for the scores of classes.
-    pub(crate) struct Classify {
+    pub(crate) struct ClassifyFields {
         model: Option<String>,
         /// A text, token ids, or several of either.
         input: Value,
@@ -69,8 +69,12 @@ fields! {
 }
 
 /// The documented fields of a request, including those that all routes of this file share.
-pub(crate) fn fields<T: Fields>() -> Vec<Field> {
-    [fields::of::<T>(), fields::of::<Truncation>()].concat()
+pub(crate) fn fields<T: RequestPart>() -> Vec<FieldDoc> {
+    [
+        fields::documented::<T>(),
+        fields::documented::<TextTruncation>(),
+    ]
+    .concat()
 }
 
 /// A document: a text, or an object that holds one.
@@ -81,18 +85,18 @@ pub(crate) enum Document {
     Object { text: String },
 }
 
-const DOCUMENT: Shape = Shape::of(&["text"]);
+const DOCUMENT: ObjectFields = ObjectFields::of("text");
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged, expecting = "expected a string or an array of strings")]
-pub(crate) enum Texts {
+pub(crate) enum OneOrMany {
     One(String),
     Many(Vec<String>),
 }
 
-impl Kind for Texts {}
+impl FieldType for OneOrMany {}
 
-impl Texts {
+impl OneOrMany {
     fn all(self) -> Vec<String> {
         match self {
             Self::One(text) => vec![text],
@@ -111,30 +115,26 @@ impl Document {
 
 /// The conversion of a model's output to the score of a pair.
 #[derive(Clone, Copy)]
-struct Scorer {
+struct PairScore {
     /// Whether the model's scores are probabilities already.
     are_probabilities: bool,
 }
 
-impl Scorer {
+impl PairScore {
     /// The scorer of a model with one class, or with two whose scores are the probabilities of relevant and not
     /// relevant.
-    fn of(served: &Served) -> Result<Self, Error> {
+    fn of(served: &ServedModel) -> Result<Self, Error> {
         match &served.pooled {
-            Ok(Pooled::Scores {
-                n_classes: 1,
-                are_probabilities,
-            }) => Ok(Self {
+            Ok(
+                scores @ PooledOutput::Scores {
+                    are_probabilities, ..
+                },
+            ) if scores.scores_pairs() => Ok(Self {
                 are_probabilities: *are_probabilities,
             }),
-            Ok(Pooled::Scores {
-                n_classes: 2,
-                are_probabilities: true,
-            }) => Ok(Self {
-                are_probabilities: true,
-            }),
-            Ok(Pooled::Scores { n_classes, .. }) => {
-                let why = format!("it scores {n_classes} classes, expected one; see `/classify`");
+            Ok(PooledOutput::Scores { n_classes, .. }) => {
+                let why =
+                    format!("a reranker needs 1 class, the model has {n_classes}; see `/classify`");
                 Err(pooled::unsupported(served, &why))
             }
             _ => {
@@ -154,24 +154,19 @@ impl Scorer {
     }
 }
 
-/// Whether a model scores pairs.
-pub(crate) fn is_scorer(served: &Served) -> bool {
-    Scorer::of(served).is_ok()
-}
-
 /// The model's scores of pairs; `first` and `second` are the fields of the texts.
 async fn pairs(
-    served: &Served,
-    truncation: &Truncation,
+    served: &ServedModel,
+    truncation: &TextTruncation,
     (first, firsts): (&'static str, &[String]),
     (second, seconds): (&'static str, &[String]),
-) -> Result<Results, Error> {
+) -> Result<PooledResults, Error> {
     let passages = {
-        let reader = Reader::new(served, truncation, second)?;
+        let reader = PassageTokenizer::new(served, truncation, second)?;
         let firsts = firsts.iter().map(|text| reader.first(text, first));
-        let firsts: Vec<First> = firsts.collect::<Result<_, _>>()?;
+        let firsts: Vec<FirstText> = firsts.collect::<Result<_, _>>()?;
         let pairs = firsts.iter().cycle().zip(seconds).enumerate();
-        let passage = |(i, (one, text)): (usize, (&First, &String))| {
+        let passage = |(i, (one, text)): (usize, (&FirstText, &String))| {
             reader.pair(one, text, &format!("{second}[{i}]"))
         };
         pairs.map(passage).collect::<Result<_, _>>()?
@@ -179,31 +174,72 @@ async fn pairs(
     pooled::results(served, passages, None, second).await
 }
 
-pub(crate) fn check_count(field: &str, n: usize) -> Result<(), Error> {
+fn check_count(field: &str, n: usize) -> Result<(), Error> {
     if (1..=MAX_TEXTS).contains(&n) {
         return Ok(());
     }
     let message = format!("`{field}` has {n} texts, expected 1 to {MAX_TEXTS}");
-    Err(Error::value(field, message))
+    Err(Error::invalid_value(field, message))
 }
 
-pub(crate) fn usage(n_tokens: usize) -> Value {
+/// The field that has the texts of `/classify` and `/pooling`.
+const INPUT: &str = "input";
+
+pub(crate) fn input_texts(input: &Value) -> Result<Vec<TextOrTokens>, Error> {
+    let texts = texts_or_tokens(INPUT, input)?;
+    check_count(INPUT, texts.len())?;
+    Ok(texts)
+}
+
+/// The results of a model for the texts of `input`. `adds_special`: they get special tokens.
+pub(crate) async fn input_results(
+    served: &ServedModel,
+    truncation: &TextTruncation,
+    texts: Vec<TextOrTokens>,
+    adds_special: bool,
+) -> Result<PooledResults, Error> {
+    let passages = {
+        let tokenizer = PassageTokenizer::new(served, truncation, INPUT)?;
+        let passage = |text| tokenizer.single(("", text), adds_special, INPUT);
+        texts.into_iter().map(passage).collect::<Result<_, _>>()?
+    };
+    pooled::results(served, passages, None, INPUT).await
+}
+
+/// A response with a list of results, whose id starts with `prefix`.
+pub(crate) fn list(
+    served: &Arc<ServedModel>,
+    prefix: &str,
+    data: &Value,
+    n_tokens: usize,
+) -> Value {
+    let envelope = Envelope::new(Arc::clone(served), prefix, ReportOptions::default());
+    json!({
+        "id": envelope.id, "object": "list", "created": envelope.created, "model": served.name,
+        "data": data, "usage": usage(n_tokens),
+    })
+}
+
+fn usage(n_tokens: usize) -> Value {
     json!({ "prompt_tokens": n_tokens, "total_tokens": n_tokens })
 }
 
-pub(crate) async fn rerank(State(pool): State<Arc<Pool>>, mut body: Body) -> Result<Json, Error> {
+pub(crate) async fn rerank(
+    State(pool): State<Arc<Pool>>,
+    mut body: BodyFields,
+) -> Result<Json, Error> {
     body.prune("documents", &DOCUMENT)?;
     body.prune("texts", &DOCUMENT)?;
-    let request: Rerank = body.take()?;
-    let truncation: Truncation = body.take()?;
+    let request: RerankFields = body.take()?;
+    let truncation: TextTruncation = body.take()?;
     body.finish()?;
     truncation.check()?;
     let (field, documents, is_tei) = match (request.documents, request.texts) {
         (Some(documents), None) => ("documents", documents, false),
         (None, Some(texts)) => ("texts", texts, true),
         (Some(_), Some(_)) => {
-            let message = "`documents` and `texts` exclude each other";
-            return Err(Error::value("texts", message));
+            let message = "`documents` and `texts` are mutually exclusive";
+            return Err(Error::invalid_value("texts", message));
         }
         (None, None) => {
             return Err(Error::missing("documents"));
@@ -212,10 +248,13 @@ pub(crate) async fn rerank(State(pool): State<Arc<Pool>>, mut body: Body) -> Res
     check_count(field, documents.len())?;
     let top_n = request.top_n.unwrap_or(u64::MAX);
     if top_n == 0 {
-        return Err(Error::value("top_n", "`top_n` is 0, expected at least 1"));
+        return Err(Error::invalid_value(
+            "top_n",
+            "`top_n` is 0, expected at least 1",
+        ));
     }
-    let served = pooled::served(&pool, request.model.as_deref()).await?;
-    let scorer = Scorer::of(&served)?;
+    let served = pool.get_or_default(request.model.as_deref()).await?;
+    let scorer = PairScore::of(&served)?;
     let documents: Vec<String> = documents.into_iter().map(Document::text).collect();
     let query = [request.query];
     let (first, second) = (("query", &query[..]), (field, &documents[..]));
@@ -245,16 +284,19 @@ pub(crate) async fn rerank(State(pool): State<Arc<Pool>>, mut body: Body) -> Res
     if is_tei {
         return Ok(Json(entries));
     }
-    let id = Envelope::new(Arc::clone(&served), "rerank-", Reports::default());
+    let id = Envelope::new(Arc::clone(&served), "rerank-", ReportOptions::default());
     Ok(Json(json!({
         "id": id.id, "object": "list", "model": served.name, "results": entries,
         "usage": usage(results.n_tokens),
     })))
 }
 
-pub(crate) async fn score(State(pool): State<Arc<Pool>>, mut body: Body) -> Result<Json, Error> {
-    let request: Score = body.take()?;
-    let truncation: Truncation = body.take()?;
+pub(crate) async fn score(
+    State(pool): State<Arc<Pool>>,
+    mut body: BodyFields,
+) -> Result<Json, Error> {
+    let request: ScoreFields = body.take()?;
+    let truncation: TextTruncation = body.take()?;
     body.finish()?;
     truncation.check()?;
     let (first, second) = (request.text_1.all(), request.text_2.all());
@@ -266,10 +308,10 @@ pub(crate) async fn score(State(pool): State<Arc<Pool>>, mut body: Body) -> Resu
             first.len(),
             second.len()
         );
-        return Err(Error::value("text_1", message));
+        return Err(Error::invalid_value("text_1", message));
     }
-    let served = pooled::served(&pool, request.model.as_deref()).await?;
-    let scorer = Scorer::of(&served)?;
+    let served = pool.get_or_default(request.model.as_deref()).await?;
+    let scorer = PairScore::of(&served)?;
     let (first, second) = (("text_1", &first[..]), ("text_2", &second[..]));
     let results = pairs(&served, &truncation, first, second).await?;
     let is_raw = request.raw_scores == Some(true);
@@ -277,27 +319,24 @@ pub(crate) async fn score(State(pool): State<Arc<Pool>>, mut body: Body) -> Resu
         json!({ "index": index, "object": "score", "score": scorer.score(values, is_raw) })
     });
     let data: Value = data.collect();
-    let id = Envelope::new(Arc::clone(&served), "score-", Reports::default());
-    Ok(Json(json!({
-        "id": id.id, "object": "list", "created": id.created, "model": served.name,
-        "data": data, "usage": usage(results.n_tokens),
-    })))
+    Ok(Json(list(&served, "score-", &data, results.n_tokens)))
 }
 
-pub(crate) async fn classify(State(pool): State<Arc<Pool>>, mut body: Body) -> Result<Json, Error> {
-    const INPUT: &str = "input";
-    let request: Classify = body.take()?;
-    let truncation: Truncation = body.take()?;
+pub(crate) async fn classify(
+    State(pool): State<Arc<Pool>>,
+    mut body: BodyFields,
+) -> Result<Json, Error> {
+    let request: ClassifyFields = body.take()?;
+    let truncation: TextTruncation = body.take()?;
     body.finish()?;
     truncation.check()?;
-    let texts = inputs(INPUT, &request.input)?;
-    check_count(INPUT, texts.len())?;
-    let served = pooled::served(&pool, request.model.as_deref()).await?;
+    let texts = input_texts(&request.input)?;
+    let served = pool.get_or_default(request.model.as_deref()).await?;
     let are_probabilities = match served.pooled {
-        Ok(Pooled::Scores {
+        Ok(PooledOutput::Scores {
             are_probabilities, ..
         }) => are_probabilities,
-        Ok(Pooled::TokenScores(_)) => {
+        Ok(PooledOutput::TokenScores(_)) => {
             let why = "it scores the classes of each token; see `/pooling`";
             return Err(pooled::unsupported(&served, why));
         }
@@ -306,12 +345,7 @@ pub(crate) async fn classify(State(pool): State<Arc<Pool>>, mut body: Body) -> R
             return Err(pooled::unsupported(&served, why));
         }
     };
-    let passages = {
-        let reader = Reader::new(&served, &truncation, INPUT)?;
-        let passage = |text| reader.one(("", text), true, INPUT);
-        texts.into_iter().map(passage).collect::<Result<_, _>>()?
-    };
-    let results = pooled::results(&served, passages, None, INPUT).await?;
+    let results = input_results(&served, &truncation, texts, true).await?;
     let is_raw = are_probabilities || request.use_activation == Some(false);
     let data = results.all.iter().enumerate().map(|(index, values)| {
         let probs = if is_raw {
@@ -326,15 +360,11 @@ pub(crate) async fn classify(State(pool): State<Arc<Pool>>, mut body: Body) -> R
         })
     });
     let data: Value = data.collect();
-    let id = Envelope::new(Arc::clone(&served), "classify-", Reports::default());
-    Ok(Json(json!({
-        "id": id.id, "object": "list", "created": id.created, "model": served.name,
-        "data": data, "usage": usage(results.n_tokens),
-    })))
+    Ok(Json(list(&served, "classify-", &data, results.n_tokens)))
 }
 
 /// The name of a class.
-pub(crate) fn label(served: &Served, class: usize) -> String {
+pub(crate) fn label(served: &ServedModel, class: usize) -> String {
     let label = served.labels.get(class).cloned();
     label.unwrap_or_else(|| format!("LABEL_{class}"))
 }

@@ -9,24 +9,23 @@ use std::sync::Arc;
 use axum::extract::State;
 use serde_json::json;
 
-use lab_core::engine::serving::{PromptError, Served};
+use crate::served::{PromptError, ServedModel};
 
-use super::adapters::Which;
+use super::adapters::ModelQuery;
 use crate::Pool;
 use crate::http::error::Error;
 use crate::http::json::Json;
-use crate::request::fields;
-use crate::request::fields::{Body, Field, Fields as _, fields};
+use crate::request::fields::{self, BodyFields, FieldDoc, RequestPart as _, fields};
 use crate::request::messages::Messages;
 
 fields! {
-    struct Model {
+    struct ModelField {
         model: Option<String>,
     }
 }
 
 fields! {
-    struct Text {
+    struct TokenizeFields {
         prompt: Option<String>,
         add_special_tokens: Option<bool>,
         return_token_strs: Option<bool>,
@@ -38,39 +37,53 @@ fields! {
 }
 
 fields! {
-    struct Tokens {
+    struct DetokenizeFields {
         tokens: Vec<u32>,
     }
 }
 
 /// The documented fields of `/tokenize`, which tokenizes a text or messages.
-pub(crate) fn tokenize_fields() -> Vec<Field> {
-    let mut fields = [template_fields(), fields::of::<Text>()].concat();
+pub(crate) fn tokenize_fields() -> Vec<FieldDoc> {
+    let mut fields = [template_fields(), fields::documented::<TokenizeFields>()].concat();
     // Messages are optional: a text can take their place.
     let messages = fields.iter_mut().filter(|field| field.name == "messages");
     messages.for_each(|field| field.ty = format!("Option<{}>", field.ty));
     fields
 }
 
-pub(crate) fn detokenize_fields() -> Vec<Field> {
-    [fields::of::<Model>(), fields::of::<Tokens>()].concat()
+pub(crate) fn detokenize_fields() -> Vec<FieldDoc> {
+    [
+        fields::documented::<ModelField>(),
+        fields::documented::<DetokenizeFields>(),
+    ]
+    .concat()
 }
 
-pub(crate) fn template_fields() -> Vec<Field> {
-    [fields::of::<Model>(), fields::of::<Messages>()].concat()
+pub(crate) fn template_fields() -> Vec<FieldDoc> {
+    [
+        fields::documented::<ModelField>(),
+        fields::documented::<Messages>(),
+    ]
+    .concat()
 }
 
 /// The model that a body names, and the rest of the body.
-async fn opened(pool: &Arc<Pool>, mut body: Body) -> Result<(Arc<Served>, Body), Error> {
-    let model: Model = body.take()?;
-    let name = model.model.as_deref().unwrap_or(crate::pool::ALIAS);
-    Ok((pool.get(name).await?, body))
+async fn opened(
+    pool: &Arc<Pool>,
+    mut body: BodyFields,
+) -> Result<(Arc<ServedModel>, BodyFields), Error> {
+    let model: ModelField = body.take()?;
+    let served = pool.get_or_default(model.model.as_deref()).await?;
+    Ok((served, body))
 }
 
-pub(crate) async fn tokenize(State(pool): State<Arc<Pool>>, body: Body) -> Result<Json, Error> {
+pub(crate) async fn tokenize(
+    State(pool): State<Arc<Pool>>,
+    body: BodyFields,
+) -> Result<Json, Error> {
     let (served, mut body) = opened(&pool, body).await?;
-    let text: Text = body.take()?;
-    let fault = |error: PromptError, field| Error::from(error).of_prompt(field);
+    let text: TokenizeFields = body.take()?;
+    let fault = |error: PromptError, field| Error::from(error).with_prompt_field(field);
     let tokenizer = served.handle.tokenizer();
     let special = |default| {
         text.add_special_tokens
@@ -89,7 +102,7 @@ pub(crate) async fn tokenize(State(pool): State<Arc<Pool>>, body: Body) -> Resul
         }
         (None, None) if !body.has("messages") => {
             let message = "expected `content`, `prompt` or `messages`";
-            return Err(Error::value("content", message));
+            return Err(Error::invalid_value("content", message));
         }
         (None, None) => {
             let messages = Messages::take(&mut body)?;
@@ -97,14 +110,14 @@ pub(crate) async fn tokenize(State(pool): State<Arc<Pool>>, body: Body) -> Resul
             served.chat_prompt(&messages.conversation(&messages.tools()?, &served)?)?
         }
         (Some(_), Some(_)) => {
-            let message = "`prompt` and `content` exclude each other";
-            return Err(Error::value("content", message));
+            let message = "`prompt` and `content` are mutually exclusive";
+            return Err(Error::invalid_value("content", message));
         }
     };
     // Fields of a conversation exclude a text.
     if let Some(name) = Messages::NAMES.iter().find(|name| body.has(name)) {
-        let message = format!("`{name}` and a text exclude each other");
-        return Err(Error::value(*name, message));
+        let message = format!("`{name}` and a text are mutually exclusive");
+        return Err(Error::invalid_value(*name, message));
     }
     body.finish()?;
     let piece = |id: &u32| String::from_utf8_lossy(tokenizer.piece(*id)).into_owned();
@@ -127,9 +140,12 @@ pub(crate) async fn tokenize(State(pool): State<Arc<Pool>>, body: Body) -> Resul
     Ok(Json(answer))
 }
 
-pub(crate) async fn detokenize(State(pool): State<Arc<Pool>>, body: Body) -> Result<Json, Error> {
+pub(crate) async fn detokenize(
+    State(pool): State<Arc<Pool>>,
+    body: BodyFields,
+) -> Result<Json, Error> {
     let (served, mut body) = opened(&pool, body).await?;
-    let Tokens { tokens } = body.take()?;
+    let DetokenizeFields { tokens } = body.take()?;
     body.finish()?;
     let tokenizer = served.handle.tokenizer();
     let n_vocab = tokenizer.vocab_len();
@@ -139,13 +155,13 @@ pub(crate) async fn detokenize(State(pool): State<Arc<Pool>>, body: Body) -> Res
             "`{param}`: {} is not a token id below {n_vocab}",
             tokens[at]
         );
-        return Err(Error::value(param, message));
+        return Err(Error::invalid_value(param, message));
     }
     let text = String::from_utf8_lossy(&tokenizer.decode(&tokens)).into_owned();
     Ok(Json(json!({ "prompt": text, "content": text })))
 }
 
-pub(crate) async fn info(State(pool): State<Arc<Pool>>, which: Which) -> Result<Json, Error> {
+pub(crate) async fn info(State(pool): State<Arc<Pool>>, which: ModelQuery) -> Result<Json, Error> {
     let served = pool.get(which.name()).await?;
     let tokenizer = served.handle.tokenizer();
     let text = |id: Option<u32>| id.and_then(|id| Some(tokenizer.token_text(id)?.into_owned()));
@@ -166,7 +182,7 @@ pub(crate) async fn info(State(pool): State<Arc<Pool>>, which: Which) -> Result<
 
 pub(crate) async fn apply_template(
     State(pool): State<Arc<Pool>>,
-    body: Body,
+    body: BodyFields,
 ) -> Result<Json, Error> {
     let (served, mut body) = opened(&pool, body).await?;
     let messages = Messages::take(&mut body)?;

@@ -15,8 +15,7 @@ use axum::response::{IntoResponse, Response};
 use sha2::{Digest, Sha256};
 
 use super::error::{Error, quoted};
-use crate::http::request_log::Record;
-use crate::page;
+use crate::http::context::RequestContext;
 
 /// The clients that may use a server.
 #[derive(Clone, Debug, Default)]
@@ -32,12 +31,13 @@ pub struct Access {
 }
 
 /// Response headers that a page may read.
-const EXPOSED: &str = "x-request-id, x-bench-ignored, x-bench-model, retry-after, x-should-retry";
+const EXPOSED_HEADERS: &str =
+    "x-request-id, x-bench-ignored, x-bench-model, retry-after, x-should-retry";
 /// Endings of names that nobody can register on the internet: those of this machine (RFC 6761), of the local network
 /// (RFC 6762) and of private networks (reserved by ICANN), such as `host.docker.internal`.
-const PRIVATE: &[&str] = &[".localhost", ".local", ".internal"];
+const PRIVATE_SUFFIXES: &[&str] = &[".localhost", ".local", ".internal"];
 /// Schemes of the pages of programs that are installed on the visitor's machine. No web page has one.
-const OF_PROGRAMS: &[&str] = &["app", "file", "tauri", "vscode-webview", "vscode-file"];
+const DESKTOP_SCHEMES: &[&str] = &["app", "file", "tauri", "vscode-webview", "vscode-file"];
 
 impl Access {
     /// Access for clients with one of these keys (for all clients if there are none), for pages of these origins, and
@@ -52,14 +52,20 @@ impl Access {
         }
     }
 
-    /// Whether a request may be served.
-    fn check(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), Error> {
+    /// Whether a request may be served. `is_page`: whether a path is a file of the page.
+    fn check(
+        &self,
+        is_page: fn(&str) -> bool,
+        method: &Method,
+        uri: &Uri,
+        headers: &HeaderMap,
+    ) -> Result<(), Error> {
         self.check_origin(headers)?;
         if self.keys.is_empty() {
             return self.check_host(uri, headers);
         }
         // Load balancers have no key, and the page is where visitors enter theirs.
-        let is_open = uri.path() == "/health" || page::is_file(uri.path());
+        let is_open = uri.path() == "/health" || is_page(uri.path());
         if is_open && method == Method::GET {
             return Ok(());
         }
@@ -67,10 +73,10 @@ impl Access {
             Some(key) if self.is_known(key) => {
                 let digest = Sha256::digest(key);
                 let digits = digest.iter().take(16).map(|byte| format!("{byte:02x}"));
-                Record::current().owned_by(digits.collect());
+                RequestContext::current().set_owner(digits.collect());
                 Ok(())
             }
-            found => Err(Error::Key {
+            found => Err(Error::ApiKey {
                 is_missing: found.is_none(),
             }),
         }
@@ -97,7 +103,8 @@ impl Access {
             return Ok(());
         };
         let name = without_port(host);
-        let is_local = name == "localhost" || PRIVATE.iter().any(|ending| name.ends_with(ending));
+        let is_local =
+            name == "localhost" || PRIVATE_SUFFIXES.iter().any(|ending| name.ends_with(ending));
         let is_address = name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
         let mut named = self.hosts.iter().chain(&self.machine);
         let is_named = named.any(|own| own.eq_ignore_ascii_case(&name));
@@ -167,7 +174,7 @@ fn is_of_machine(origin: &str) -> bool {
                 || name.ends_with(".localhost")
                 || address.is_ok_and(|address| address.is_loopback())
         }
-        scheme => OF_PROGRAMS.contains(&scheme),
+        scheme => DESKTOP_SCHEMES.contains(&scheme),
     }
 }
 
@@ -220,6 +227,7 @@ fn preflight(headers: &HeaderMap) -> Response {
 /// Refuses requests without access, and tells browsers what is allowed.
 pub(crate) async fn layer<F: Future<Output = Response>>(
     access: &Access,
+    is_page: fn(&str) -> bool,
     request: Request,
     next: impl FnOnce(Request) -> F,
 ) -> Response {
@@ -233,7 +241,7 @@ pub(crate) async fn layer<F: Future<Output = Response>>(
             Err(error) => error.into_response(),
         }
     } else {
-        match access.check(request.method(), request.uri(), headers) {
+        match access.check(is_page, request.method(), request.uri(), headers) {
             Ok(()) => next(request).await,
             Err(error) => error.into_response(),
         }
@@ -243,7 +251,7 @@ pub(crate) async fn layer<F: Future<Output = Response>>(
         out.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
         out.insert(
             header::ACCESS_CONTROL_EXPOSE_HEADERS,
-            HeaderValue::from_static(EXPOSED),
+            HeaderValue::from_static(EXPOSED_HEADERS),
         );
         out.append(header::VARY, HeaderValue::from_static("origin"));
     }
@@ -260,10 +268,10 @@ mod tests {
             headers.append(*name, value.parse().expect("a value"));
         }
         let uri = Uri::from_static("/v1/models");
-        match access.check(&Method::GET, &uri, &headers) {
+        match access.check(|_| false, &Method::GET, &uri, &headers) {
             Ok(()) => None,
             Err(Error::Forbidden { code, .. }) => Some(code),
-            Err(Error::Key { is_missing: true }) => Some("missing"),
+            Err(Error::ApiKey { is_missing: true }) => Some("missing"),
             Err(_) => Some("wrong"),
         }
     }

@@ -28,8 +28,7 @@ use tokio::task::JoinHandle;
 use lab_base::ggml;
 
 use super::error::Error;
-use crate::endpoints::lab;
-use crate::http::request_log::Record;
+use crate::http::context::RequestContext;
 use crate::http::transport::MAX_BODY_BYTES;
 
 /// Size from which a body counts as large, in bytes.
@@ -41,25 +40,25 @@ const MIN_THREADS: usize = 4;
 
 /// The threads on which handlers run.
 #[derive(Debug)]
-pub(crate) struct Workers {
+pub(crate) struct HandlerThreads {
     runtime: Option<Runtime>,
     /// Turns of large requests: half as many as there are threads.
     turns: Arc<Semaphore>,
     read_time: Duration,
-    /// Maximum size of a request that uploads vectors, in bytes.
-    upload_bytes: usize,
-    releaser: Releaser,
+    /// A route whose requests may be larger than others, and their maximum size in bytes.
+    larger: (&'static str, usize),
+    releaser: MemoryReleaser,
 }
 
 /// Returns unused memory to the system.
 #[derive(Clone, Debug)]
-struct Releaser {
+struct MemoryReleaser {
     runtime: Handle,
     /// Whether a release is scheduled.
     is_due: Arc<AtomicBool>,
 }
 
-impl Releaser {
+impl MemoryReleaser {
     /// Schedules a release one second later.
     fn schedule(&self) {
         if self.is_due.swap(true, Ordering::AcqRel) {
@@ -75,13 +74,13 @@ impl Releaser {
 }
 
 /// The body of a response. Memory is returned to the system after a large one.
-struct Weighed {
+struct MeasuredBody {
     body: Body,
     n_bytes: usize,
-    releaser: Releaser,
+    releaser: MemoryReleaser,
 }
 
-impl HttpBody for Weighed {
+impl HttpBody for MeasuredBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -105,7 +104,7 @@ impl HttpBody for Weighed {
     }
 }
 
-impl Drop for Weighed {
+impl Drop for MeasuredBody {
     fn drop(&mut self) {
         // What was not sent took memory too.
         let left = usize::try_from(self.body.size_hint().lower()).unwrap_or(usize::MAX);
@@ -115,13 +114,10 @@ impl Drop for Weighed {
     }
 }
 
-impl Workers {
-    /// As many threads as cores, but at least `MIN_THREADS`; a body must arrive within `read_time`, and uploads vectors of
-    /// at most `upload_bytes`.
-    ///
-    /// # Errors
-    /// The operating system cannot start a thread.
-    pub(crate) fn new(read_time: Duration, upload_bytes: usize) -> std::io::Result<Self> {
+impl HandlerThreads {
+    /// As many threads as cores, but at least `MIN_THREADS`; a body must arrive within `read_time`. Those of the route
+    /// `larger` may have the size that it names.
+    pub(crate) fn new(read_time: Duration, larger: (&'static str, usize)) -> std::io::Result<Self> {
         let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
         let n_threads = n_cores.max(MIN_THREADS);
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -129,7 +125,7 @@ impl Workers {
             .thread_name("handler")
             .enable_all()
             .build()?;
-        let releaser = Releaser {
+        let releaser = MemoryReleaser {
             runtime: runtime.handle().clone(),
             is_due: Arc::default(),
         };
@@ -137,7 +133,7 @@ impl Workers {
             runtime: Some(runtime),
             turns: Arc::new(Semaphore::new(n_threads / 2)),
             read_time,
-            upload_bytes,
+            larger,
             releaser,
         })
     }
@@ -148,35 +144,25 @@ impl Workers {
         is_large: bool,
         handler: impl Future<Output = Response> + Send + 'static,
     ) -> Response {
-        let Some(mut task) = self.start(is_large, handler) else {
-            return ended().into_response();
+        let Some(runtime) = &self.runtime else {
+            return no_response().into_response();
         };
-        let response = (&mut task.0).await;
-        response.unwrap_or_else(|_| ended().into_response())
-    }
-
-    /// Starts a handler on these threads.
-    fn start(
-        &self,
-        is_large: bool,
-        handler: impl Future<Output = Response> + Send + 'static,
-    ) -> Option<Task> {
-        let runtime = self.runtime.as_ref()?;
-        let handler = Record::current().scope(handler);
-        Some(Task(match is_large {
+        let handler = RequestContext::current().scope(handler);
+        let task = match is_large {
             true => runtime.spawn(in_turns(Arc::clone(&self.turns), handler)),
             false => runtime.spawn(handler),
-        }))
+        };
+        ResponseTask::new(task).response().await
     }
 
     /// A response after which memory is returned to the system, if it is large.
-    pub(crate) fn weighed(&self, response: Response) -> Response {
+    pub(crate) fn releasing_memory(&self, response: Response) -> Response {
         let is_small = |n| n <= HUGE as u64;
         if response.body().size_hint().upper().is_some_and(is_small) {
             return response;
         }
         response.map(|body| {
-            Body::new(Weighed {
+            Body::new(MeasuredBody {
                 body,
                 n_bytes: 0,
                 releaser: self.releaser.clone(),
@@ -186,14 +172,16 @@ impl Workers {
 
     /// Maximum size of the body of a request to this path.
     fn limit(&self, path: &str) -> usize {
-        match path == lab::vectors::ROUTE {
-            true => self.upload_bytes.max(MAX_BODY_BYTES),
-            false => MAX_BODY_BYTES,
+        let (route, limit) = self.larger;
+        if path == route {
+            limit.max(MAX_BODY_BYTES)
+        } else {
+            MAX_BODY_BYTES
         }
     }
 
     /// Passes a request on whose body was read.
-    async fn pass<F: Future<Output = Response> + Send + 'static>(
+    async fn pass_on<F: Future<Output = Response> + Send + 'static>(
         &self,
         head: Parts,
         body: Bytes,
@@ -204,7 +192,7 @@ impl Workers {
         if n_bytes <= LARGE {
             return next(request).await;
         }
-        request.extensions_mut().insert(IsOff);
+        request.extensions_mut().insert(OnHandlerThread);
         let response = self.run(true, next(request)).await;
         if n_bytes > HUGE {
             self.releaser.schedule();
@@ -213,7 +201,7 @@ impl Workers {
     }
 }
 
-impl Drop for Workers {
+impl Drop for HandlerThreads {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             // This may be dropped where blocking is not allowed.
@@ -222,10 +210,21 @@ impl Drop for Workers {
     }
 }
 
-/// A running handler, which is aborted when this is dropped.
-struct Task(JoinHandle<Response>);
+/// A task that makes a response. Dropping this aborts it.
+pub(crate) struct ResponseTask(JoinHandle<Response>);
 
-impl Drop for Task {
+impl ResponseTask {
+    pub(crate) fn new(task: JoinHandle<Response>) -> Self {
+        Self(task)
+    }
+
+    pub(crate) async fn response(&mut self) -> Response {
+        let response = (&mut self.0).await;
+        response.unwrap_or_else(|_| no_response().into_response())
+    }
+}
+
+impl Drop for ResponseTask {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -253,13 +252,13 @@ async fn in_turns<F: Future>(turns: Arc<Semaphore>, work: F) -> F::Output {
 
 /// Marks a request whose handler already runs off the threads that serve connections.
 #[derive(Clone, Copy, Debug)]
-struct IsOff;
+struct OnHandlerThread;
 
 fn has_body(method: &Method) -> bool {
     !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
 }
 
-fn ended() -> Error {
+fn no_response() -> Error {
     Error::Engine {
         detail: "a handler ended without a response".into(),
     }
@@ -267,7 +266,7 @@ fn ended() -> Error {
 
 /// Reads the body of a request. The rest of a large request runs on the handler threads.
 pub(crate) async fn layer<F: Future<Output = Response> + Send + 'static>(
-    workers: &Workers,
+    workers: &HandlerThreads,
     request: Request,
     next: impl FnOnce(Request) -> F,
 ) -> Response {
@@ -288,20 +287,20 @@ pub(crate) async fn layer<F: Future<Output = Response> + Send + 'static>(
     };
     let n_bytes = body.len();
     let Some(encoding) = encoding else {
-        return workers.pass(head, body, next).await;
+        return workers.pass_on(head, body, next).await;
     };
     // A small body may become a large one.
     let decoding = tokio::task::spawn_blocking(move || encoding.decoded(&body, limit));
     let body = match decoding.await {
         Ok(Ok(body)) => body,
         Ok(Err(error)) => return error.into_response(),
-        Err(_) => return ended().into_response(),
+        Err(_) => return no_response().into_response(),
     };
     head.headers.remove(header::CONTENT_ENCODING);
     head.headers
         .insert(header::CONTENT_LENGTH, body.len().into());
     tracing::debug!(n_bytes, n_decoded = body.len(), "a body was decoded");
-    workers.pass(head, body, next).await
+    workers.pass_on(head, body, next).await
 }
 
 /// The encoding of a body.
@@ -353,13 +352,13 @@ impl Encoding {
 }
 
 /// Runs the handlers of this process on the handler threads.
-pub(crate) async fn handlers<F: Future<Output = Response> + Send + 'static>(
-    workers: &Workers,
+pub(crate) async fn run_handler<F: Future<Output = Response> + Send + 'static>(
+    workers: &HandlerThreads,
     request: Request,
     next: impl FnOnce(Request) -> F,
 ) -> Response {
-    match request.extensions().get::<IsOff>() {
-        Some(IsOff) => next(request).await,
+    match request.extensions().get::<OnHandlerThread>() {
+        Some(OnHandlerThread) => next(request).await,
         None => workers.run(false, next(request)).await,
     }
 }
@@ -370,13 +369,14 @@ async fn read(body: Body, limit: usize, time: Duration) -> Result<Bytes, Error> 
         return Err(Error::TooLarge { limit });
     }
     let read = tokio::time::timeout(time, to_bytes(body, limit)).await;
-    read.map_err(|_| Error::BodyTime(time))?.map_err(|error| {
-        let is_limit = error
-            .source()
-            .is_some_and(|s| s.to_string().contains("length limit"));
-        match is_limit {
-            true => Error::TooLarge { limit },
-            false => Error::Body("the body could not be read".into()),
-        }
-    })
+    read.map_err(|_| Error::BodyTimeout(time))?
+        .map_err(|error| {
+            let is_limit = error
+                .source()
+                .is_some_and(|s| s.to_string().contains("length limit"));
+            match is_limit {
+                true => Error::TooLarge { limit },
+                false => Error::Body("the body could not be read".into()),
+            }
+        })
 }

@@ -11,25 +11,15 @@ use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
+use crate::served::{PromptError, ServedModel};
 use lab_base::chat::template::RenderError;
-use lab_core::engine::serving::{PromptError, Served};
 use lab_core::engine::{Failure, Rejected};
 
-use super::dialect::Dialect;
+use super::error_format::{ErrorFormat, ErrorMessage};
 use super::json::Json;
-use crate::http::request_log::Record;
-use crate::pool::ALIAS;
-
-/// Text from a client, shortened for an error message.
-pub(crate) fn quoted(text: &str) -> String {
-    const MAX: usize = 64;
-    let mut chars = text.chars();
-    let start: String = chars.by_ref().take(MAX).collect();
-    match chars.next() {
-        None => start,
-        Some(_) => format!("{start}…"),
-    }
-}
+pub(crate) use super::quoted::quoted;
+use crate::http::context::RequestContext;
+use crate::served::DEFAULT_MODEL;
 
 /// The content type of a body, in words.
 fn content_type(kind: Option<&str>) -> String {
@@ -44,10 +34,11 @@ fn seconds(time: Duration) -> u64 {
     time.as_millis().div_ceil(1000).max(1) as u64
 }
 
-/// That there is no model of a name.
 fn no_model(name: &str, near: Option<&str>) -> String {
     match (name, near) {
-        (ALIAS, _) => format!("the request names no model, or `{ALIAS}`, which is the only one"),
+        (DEFAULT_MODEL, _) => {
+            format!("the request names no model, or `{DEFAULT_MODEL}`, which is the only one")
+        }
         (name, None) => format!("the model `{}` does not exist", quoted(name)),
         (name, Some(near)) => {
             let name = quoted(name);
@@ -77,7 +68,7 @@ pub(crate) enum Error {
     Malformed(&'static str),
     /// The body has a transfer coding that this server does not know.
     #[error("the transfer coding of the body is not supported, expected `chunked` or none")]
-    Coding,
+    TransferCoding,
     /// The content type of the body is not JSON.
     #[error("{}, expected `application/json`", content_type(.0.as_deref()))]
     ContentType(Option<String>),
@@ -88,14 +79,14 @@ pub(crate) enum Error {
     )]
     ContentEncoding(String),
     /// The body did not arrive in time.
-    #[error("the body was not there after {0:?}, which is the limit")]
-    BodyTime(Duration),
+    #[error("timed out after {0:?} reading the request body")]
+    BodyTimeout(Duration),
     /// The API key is missing or wrong.
     #[error(
         "{}; send it as `Authorization: Bearer KEY` or `x-api-key: KEY`",
         if *is_missing { "an API key is required" } else { "the API key is not known" }
     )]
-    Key { is_missing: bool },
+    ApiKey { is_missing: bool },
     /// The client is not allowed to make this request.
     #[error("{message}")]
     Forbidden { code: &'static str, message: String },
@@ -122,19 +113,19 @@ pub(crate) enum Error {
     },
     /// A conversation is to be kept. Anthropic's clients send it whole after this error.
     #[error("`thread` is not supported: conversations are not kept, send all messages")]
-    Thread,
+    ThreadUnsupported,
     /// An item of an earlier response is not kept any more, or never was.
     #[error(
         "Item with id '{}' not found: recent items are kept while the model is loaded; send the item itself",
         quoted(id)
     )]
-    NoItem { param: String, id: String },
+    ItemNotFound { param: String, id: String },
     /// Too many requests are queued.
     #[error("{limit} requests are waiting already; try again later")]
     Busy { limit: usize },
     /// The model could not be loaded. `is_told`: the client may know why.
     #[error("the model `{name}` could not be loaded{}", if *is_told { format!(": {detail}") } else { String::new() })]
-    Load {
+    LoadFailed {
         name: String,
         detail: String,
         is_told: bool,
@@ -144,10 +135,10 @@ pub(crate) enum Error {
     NotServable { name: String, why: Option<String> },
     /// The model cannot be drawn.
     #[error("the model `{name}` could not be drawn")]
-    Drawing { name: String, detail: String },
+    DrawingFailed { name: String, detail: String },
     /// The checks of this process passed. The model's engine process has to answer the request.
     #[error("the request did not go to the model's engine process")]
-    Elsewhere,
+    ForEngineProcess,
     /// The engine process died while it handled the request.
     #[error(
         "the engine process of the model `{name}` died: {how}; the next request starts it again"
@@ -159,7 +150,7 @@ pub(crate) enum Error {
          requests start it again in {} seconds",
         seconds(*after)
     )]
-    EngineRests {
+    EngineSuspended {
         name: String,
         how: String,
         n: usize,
@@ -170,7 +161,7 @@ pub(crate) enum Error {
     Constraint(Failure),
     /// The request took too long.
     #[error("{0}")]
-    Time(Failure),
+    Timeout(Failure),
     /// The model computed values that are not finite.
     #[error("the model's results are not finite numbers: {0}")]
     NotFinite(Failure),
@@ -181,19 +172,18 @@ pub(crate) enum Error {
     Overflow(Failure),
     /// The model's file was changed in place while it was in use.
     #[error("{0}; the next request loads it again")]
-    Changed(Failure),
+    ModelChanged(Failure),
     /// The connection to an RPC worker, which computes parts of the model, was lost.
     #[error("{0}; the next request loads the model again")]
-    Lost(Failure),
+    WorkerLost(Failure),
     /// The engine failed.
     #[error("the request failed inside the server; the cause is in the server's log")]
     Engine { detail: String },
-    /// There is no such route.
     #[error("there is no `{}`", quoted(.0))]
     NoRoute(String),
     /// There is no object with this id.
     #[error("there is no {what} `{}`", quoted(id))]
-    NotThere { what: &'static str, id: String },
+    NotFound { what: &'static str, id: String },
     /// The route does not support the method.
     #[error("this method is not allowed here")]
     Method,
@@ -201,7 +191,7 @@ pub(crate) enum Error {
 
 impl Error {
     /// An error about a field whose value is not accepted.
-    pub(crate) fn value(param: impl Into<String>, message: impl Into<String>) -> Self {
+    pub(crate) fn invalid_value(param: impl Into<String>, message: impl Into<String>) -> Self {
         Self::Field {
             param: param.into(),
             message: message.into(),
@@ -220,7 +210,7 @@ impl Error {
     }
 
     /// An error about a field of another type.
-    pub(crate) fn kind(param: impl Into<String>, message: &str) -> Self {
+    pub(crate) fn wrong_type(param: impl Into<String>, message: &str) -> Self {
         let param = param.into();
         Self::Field {
             message: format!("`{param}`: {message}"),
@@ -249,7 +239,7 @@ impl Error {
     }
 
     /// The same error, with `field` as the field of the prompt.
-    pub(crate) fn of_prompt(self, field: &'static str) -> Self {
+    pub(crate) fn with_prompt_field(self, field: &'static str) -> Self {
         match self {
             Self::Field {
                 param,
@@ -273,7 +263,7 @@ impl Error {
     }
 
     /// The same error, of a request to a model: one that is too long for the server may fit the model.
-    pub(crate) fn of_model(mut self, served: &Served) -> Self {
+    pub(crate) fn with_trained_length(mut self, served: &ServedModel) -> Self {
         if let Self::ContextLength { limit, most, .. } = &mut self {
             let trained = served.n_ctx_train;
             *most = (trained > *limit as u64).then_some(trained);
@@ -283,10 +273,10 @@ impl Error {
 
     /// The message, in the words that clients of the requested route know, with the fields that they sent.
     pub(crate) fn message(&self) -> String {
-        Record::current().with_sent(&self.words())
+        RequestContext::current().with_sent(&self.format_message())
     }
 
-    fn words(&self) -> String {
+    fn format_message(&self) -> String {
         let Self::ContextLength {
             found,
             limit,
@@ -297,8 +287,8 @@ impl Error {
             return self.to_string();
         };
         let longer = longer(*most);
-        match Dialect::of(Record::current().path()) {
-            Dialect::Messages => {
+        match ErrorFormat::of(RequestContext::current().path()) {
+            ErrorFormat::Anthropic => {
                 let shorter = if longer.is_empty() {
                     ""
                 } else {
@@ -306,104 +296,82 @@ impl Error {
                 };
                 format!("prompt is too long: {found} tokens > {limit} maximum{shorter}{longer}")
             }
-            Dialect::Native => format!(
+            ErrorFormat::LlamaServer => format!(
                 "the request has {found} tokens and exceeds the available context size of {limit} tokens; shorten `{param}`{longer}"
             ),
-            Dialect::Plain | Dialect::Responses => format!(
+            ErrorFormat::OpenAi | ErrorFormat::Responses => format!(
                 "This model's maximum context length is {limit} tokens. However, your `{param}` resulted in {found} tokens. \
                  Please reduce the length of `{param}`{longer}"
             ),
         }
     }
 
-    pub(crate) fn status(&self) -> StatusCode {
+    /// The status and the code of the error.
+    fn class(&self) -> (StatusCode, &'static str) {
+        use StatusCode as S;
         match self {
-            Self::Field { .. }
-            | Self::Body(_)
-            | Self::Malformed(_)
-            | Self::ContextLength { .. }
-            | Self::Constraint(_)
-            | Self::Overflow(_)
-            | Self::Thread => StatusCode::BAD_REQUEST,
-            Self::Coding => StatusCode::NOT_IMPLEMENTED,
-            Self::ContentType(_) | Self::ContentEncoding(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            Self::BodyTime(_) => StatusCode::REQUEST_TIMEOUT,
-            Self::Key { .. } => StatusCode::UNAUTHORIZED,
-            Self::Forbidden { .. } => StatusCode::FORBIDDEN,
-            Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::UnknownModel { .. }
-            | Self::NotServable { .. }
-            | Self::NotThere { .. }
-            | Self::NoItem { .. }
-            | Self::NoRoute(_) => StatusCode::NOT_FOUND,
-            Self::Method => StatusCode::METHOD_NOT_ALLOWED,
-            Self::Busy { .. } => StatusCode::TOO_MANY_REQUESTS,
-            Self::Load { .. }
-            | Self::Changed(_)
-            | Self::Lost(_)
-            | Self::EngineRests { .. }
-            | Self::Time(Failure::QueueTime(_)) => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Time(_) => StatusCode::GATEWAY_TIMEOUT,
-            Self::Engine { .. }
-            | Self::EngineDied { .. }
-            | Self::Drawing { .. }
-            | Self::Elsewhere
-            | Self::NotFinite(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Field { code, .. } => (S::BAD_REQUEST, *code),
+            Self::Constraint(_) => (S::BAD_REQUEST, "invalid_value"),
+            Self::Body(_) => (S::BAD_REQUEST, "invalid_json"),
+            Self::Malformed(_) => (S::BAD_REQUEST, "malformed_request"),
+            Self::ContextLength { .. } => (S::BAD_REQUEST, "context_length_exceeded"),
+            Self::ThreadUnsupported => (S::BAD_REQUEST, "thread_unsupported_request"),
+            Self::Overflow(_) => (S::BAD_REQUEST, "non_finite_logits"),
+            Self::ApiKey { .. } => (S::UNAUTHORIZED, "invalid_api_key"),
+            Self::Forbidden { code, .. } => (S::FORBIDDEN, *code),
+            Self::UnknownModel { .. } => (S::NOT_FOUND, "model_not_found"),
+            Self::NotServable { .. } => (S::NOT_FOUND, "model_not_servable"),
+            Self::NotFound { .. } | Self::ItemNotFound { .. } => (S::NOT_FOUND, "not_found"),
+            Self::NoRoute(_) => (S::NOT_FOUND, "unknown_url"),
+            Self::Method => (S::METHOD_NOT_ALLOWED, "method_not_allowed"),
+            Self::BodyTimeout(_) => (S::REQUEST_TIMEOUT, "request_timeout"),
+            Self::TooLarge { .. } => (S::PAYLOAD_TOO_LARGE, "request_too_large"),
+            Self::ContentType(_) => (S::UNSUPPORTED_MEDIA_TYPE, "unsupported_content_type"),
+            Self::ContentEncoding(_) => (S::UNSUPPORTED_MEDIA_TYPE, "unsupported_content_encoding"),
+            Self::Busy { .. } => (S::TOO_MANY_REQUESTS, "rate_limit_exceeded"),
+            Self::EngineDied { .. } => (S::INTERNAL_SERVER_ERROR, "engine_died"),
+            Self::NotFinite(_) => (S::INTERNAL_SERVER_ERROR, "non_finite_logits"),
+            Self::Engine { .. } | Self::DrawingFailed { .. } | Self::ForEngineProcess => {
+                (S::INTERNAL_SERVER_ERROR, "internal_error")
+            }
+            Self::TransferCoding => (S::NOT_IMPLEMENTED, "unsupported_transfer_coding"),
+            Self::LoadFailed { .. } => (S::SERVICE_UNAVAILABLE, "model_not_available"),
+            Self::ModelChanged(_) => (S::SERVICE_UNAVAILABLE, "model_changed"),
+            Self::WorkerLost(_) => (S::SERVICE_UNAVAILABLE, "worker_lost"),
+            Self::EngineSuspended { .. } => (S::SERVICE_UNAVAILABLE, "engine_restarting"),
+            Self::Timeout(Failure::QueueTime(_)) => (S::SERVICE_UNAVAILABLE, "timeout"),
+            Self::Timeout(_) => (S::GATEWAY_TIMEOUT, "timeout"),
         }
+    }
+
+    pub(crate) fn status(&self) -> StatusCode {
+        self.class().0
+    }
+
+    fn code(&self) -> &'static str {
+        self.class().1
     }
 
     /// Seconds after which a retry of the request may succeed; `None` if it cannot.
-    fn passes_after(&self) -> Option<u64> {
+    fn retry_after(&self) -> Option<u64> {
         match self {
             Self::Busy { .. }
-            | Self::Changed(_)
-            | Self::Lost(_)
-            | Self::Time(Failure::QueueTime(_)) => Some(1),
-            Self::EngineRests { after, .. } => Some(seconds(*after)),
+            | Self::ModelChanged(_)
+            | Self::WorkerLost(_)
+            | Self::Timeout(Failure::QueueTime(_)) => Some(1),
+            Self::EngineSuspended { after, .. } => Some(seconds(*after)),
             _ => None,
-        }
-    }
-
-    fn code(&self) -> &str {
-        match self {
-            Self::Field { code, .. } => code,
-            Self::Constraint(_) => "invalid_value",
-            Self::Body(_) => "invalid_json",
-            Self::Malformed(_) => "malformed_request",
-            Self::Coding => "unsupported_transfer_coding",
-            Self::ContentType(_) => "unsupported_content_type",
-            Self::ContentEncoding(_) => "unsupported_content_encoding",
-            Self::BodyTime(_) => "request_timeout",
-            Self::Key { .. } => "invalid_api_key",
-            Self::Forbidden { code, .. } => code,
-            Self::TooLarge { .. } => "request_too_large",
-            Self::UnknownModel { .. } => "model_not_found",
-            Self::ContextLength { .. } => "context_length_exceeded",
-            Self::Busy { .. } => "rate_limit_exceeded",
-            Self::Load { .. } => "model_not_available",
-            Self::EngineDied { .. } => "engine_died",
-            Self::EngineRests { .. } => "engine_restarting",
-            Self::Time(_) => "timeout",
-            Self::NotFinite(_) | Self::Overflow(_) => "non_finite_logits",
-            Self::Changed(_) => "model_changed",
-            Self::Lost(_) => "worker_lost",
-            Self::NotServable { .. } => "model_not_servable",
-            Self::Engine { .. } | Self::Drawing { .. } | Self::Elsewhere => "internal_error",
-            Self::NoRoute(_) => "unknown_url",
-            Self::NotThere { .. } | Self::NoItem { .. } => "not_found",
-            Self::Thread => "thread_unsupported_request",
-            Self::Method => "method_not_allowed",
         }
     }
 
     fn param(&self) -> Option<&str> {
         match self {
-            Self::Field { param, .. } | Self::NoItem { param, .. } => Some(param),
-            Self::Thread => Some("thread"),
+            Self::Field { param, .. } | Self::ItemNotFound { param, .. } => Some(param),
+            Self::ThreadUnsupported => Some("thread"),
             Self::UnknownModel { .. }
             | Self::NotServable { .. }
-            | Self::Load { .. }
-            | Self::EngineRests { .. } => Some("model"),
+            | Self::LoadFailed { .. }
+            | Self::EngineSuspended { .. } => Some("model"),
             Self::ContextLength { param, .. } => Some(param),
             _ => None,
         }
@@ -412,20 +380,20 @@ impl Error {
     /// Logs the error. Faults of the server are logged as errors, all others as information.
     pub(crate) fn log(&self) {
         match self {
-            Self::Load { name, detail, .. } => {
+            Self::LoadFailed { name, detail, .. } => {
                 tracing::error!(model = name, detail, "a model could not be loaded");
             }
-            Self::Drawing { name, detail } => {
+            Self::DrawingFailed { name, detail } => {
                 tracing::error!(model = name, detail, "a model could not be drawn");
             }
             Self::Engine { detail } => tracing::error!(detail, "a completion failed"),
             Self::EngineDied { name, how } => {
                 tracing::error!(model = name, how, "a request ended with its engine process");
             }
-            Self::NotFinite(failure) | Self::Changed(failure) | Self::Lost(failure) => {
+            Self::NotFinite(failure) | Self::ModelChanged(failure) | Self::WorkerLost(failure) => {
                 tracing::error!(%failure, "a completion failed")
             }
-            Self::Elsewhere => {}
+            Self::ForEngineProcess => {}
             other => tracing::info!(error = %other, "refused"),
         }
     }
@@ -439,7 +407,9 @@ impl Error {
             status if status.is_server_error() => "server_error",
             _ => "invalid_request_error",
         };
-        let param = self.param().map(|param| Record::current().as_sent(param));
+        let param = self
+            .param()
+            .map(|param| RequestContext::current().as_sent(param));
         let mut body = json!({ "error": {
             "message": self.message(), "type": kind, "param": param, "code": self.code(),
         } });
@@ -447,7 +417,7 @@ impl Error {
         if let Self::ContextLength { found, limit, .. } = self {
             body["error"]["n_prompt_tokens"] = (*found).into();
             body["error"]["n_ctx"] = (*limit).into();
-            if Dialect::of(Record::current().path()) == Dialect::Native {
+            if ErrorFormat::of(RequestContext::current().path()) == ErrorFormat::LlamaServer {
                 body["error"]["type"] = "exceed_context_size_error".into();
             }
         }
@@ -457,7 +427,7 @@ impl Error {
     /// What Anthropic's clients read besides the message.
     fn details(&self) -> Option<Value> {
         let details = json!({ "error_code": self.code(), "unsupported": ["thread"] });
-        matches!(self, Self::Thread).then_some(details)
+        matches!(self, Self::ThreadUnsupported).then_some(details)
     }
 }
 
@@ -472,26 +442,19 @@ fn longer(most: Option<u64>) -> String {
 
 /// Marks the response of [`Error::Elsewhere`].
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct IsElsewhere;
-
-/// An error response, for routes that write errors in another shape.
-#[derive(Clone, Debug)]
-pub(crate) struct Refusal {
-    pub(crate) message: String,
-    pub(crate) details: Option<Value>,
-}
+pub(crate) struct ForEngineProcess;
 
 impl IntoResponse for Error {
     fn into_response(self) -> Response {
         self.log();
         let status = self.status();
         let mut response = (status, Json(self.body())).into_response();
-        response.extensions_mut().insert(Refusal {
+        response.extensions_mut().insert(ErrorMessage {
             message: self.message(),
             details: self.details(),
         });
-        if matches!(self, Self::Elsewhere) {
-            response.extensions_mut().insert(IsElsewhere);
+        if matches!(self, Self::ForEngineProcess) {
+            response.extensions_mut().insert(ForEngineProcess);
         }
         let headers = response.headers_mut();
         if status == StatusCode::UNAUTHORIZED {
@@ -499,7 +462,7 @@ impl IntoResponse for Error {
             headers.insert(header::WWW_AUTHENTICATE, scheme);
         }
         // Clients retry 408, 409, 429 and 5xx unless a header says whether a retry helps.
-        if let Some(seconds) = self.passes_after() {
+        if let Some(seconds) = self.retry_after() {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
             headers.insert("x-should-retry", HeaderValue::from_static("true"));
         } else if status.is_server_error() {
@@ -512,15 +475,15 @@ impl IntoResponse for Error {
 impl From<Rejected> for Error {
     fn from(rejected: Rejected) -> Self {
         match rejected {
-            Rejected::EmptyPrompt => Self::value(MESSAGES, rejected.to_string()),
+            Rejected::EmptyPrompt => Self::invalid_value(MESSAGES, rejected.to_string()),
             Rejected::TooLong { found, limit } => Self::ContextLength {
                 found,
                 limit,
                 param: MESSAGES,
                 most: None,
             },
-            Rejected::Params(error) => Self::value(error.field, error.to_string()),
-            Rejected::Lists { .. } => Self::value("logprobs", rejected.to_string()),
+            Rejected::Params(error) => Self::invalid_value(error.field, error.to_string()),
+            Rejected::Lists { .. } => Self::invalid_value("logprobs", rejected.to_string()),
             Rejected::NoSearch(_) => Self::unsupported("penalty_alpha", rejected.to_string()),
             Rejected::NotPooled(_) | Rejected::NoText(_) => Self::Field {
                 param: "model".into(),
@@ -541,14 +504,16 @@ impl From<Failure> for Error {
         match failure {
             Failure::Computation(detail) => Self::Engine { detail },
             constraint @ Failure::Constraint(_) => Self::Constraint(constraint),
-            nothing @ Failure::NothingLeft(_) => Self::value("logit_bias", nothing.to_string()),
+            nothing @ Failure::NothingLeft(_) => {
+                Self::invalid_value("logit_bias", nothing.to_string())
+            }
             overflow @ Failure::NotFinite {
                 is_changed: true, ..
             } => Self::Overflow(overflow),
             not_finite @ Failure::NotFinite { .. } => Self::NotFinite(not_finite),
-            changed @ Failure::Changed(_) => Self::Changed(changed),
-            lost @ Failure::Lost(_) => Self::Lost(lost),
-            time => Self::Time(time),
+            changed @ Failure::Changed(_) => Self::ModelChanged(changed),
+            lost @ Failure::Lost(_) => Self::WorkerLost(lost),
+            time => Self::Timeout(time),
         }
     }
 }
@@ -557,8 +522,10 @@ impl From<PromptError> for Error {
     fn from(error: PromptError) -> Self {
         match error {
             // The template's own error message about the conversation.
-            PromptError::Render(RenderError::Raised(message)) => Self::value(MESSAGES, message),
-            other => Self::value(MESSAGES, other.to_string()),
+            PromptError::Render(RenderError::Raised(message)) => {
+                Self::invalid_value(MESSAGES, message)
+            }
+            other => Self::invalid_value(MESSAGES, other.to_string()),
         }
     }
 }

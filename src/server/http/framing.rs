@@ -9,9 +9,6 @@ use axum::http::{Version, header};
 use super::error::Error;
 
 /// Refuses a request whose host or whose body is ambiguous.
-///
-/// # Errors
-/// There is no host, more than one, or a transfer coding other than `chunked`.
 pub(crate) fn check(request: &Request) -> Result<(), Error> {
     let headers = request.headers();
     let mut hosts = headers.get_all(header::HOST).iter();
@@ -31,7 +28,7 @@ pub(crate) fn check(request: &Request) -> Result<(), Error> {
     let codings = headers.get_all(header::TRANSFER_ENCODING).iter();
     let mut codings = codings.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
     if !codings.all(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"chunked")) {
-        return Err(Error::Coding);
+        return Err(Error::TransferCoding);
     }
     Ok(())
 }

@@ -25,7 +25,7 @@ impl<T: Serialize> IntoResponse for Json<T> {
 }
 
 /// Does work that may take seconds. Other handlers of this thread go on elsewhere.
-pub(crate) fn apart<T>(work: impl FnOnce() -> T) -> T {
+pub(crate) fn block_in_place<T>(work: impl FnOnce() -> T) -> T {
     let flavor = Handle::try_current().map(|runtime| runtime.runtime_flavor());
     match flavor {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
@@ -33,59 +33,57 @@ pub(crate) fn apart<T>(work: impl FnOnce() -> T) -> T {
     }
 }
 
-/// JSON text.
-pub(crate) type Text = Box<RawValue>;
+pub(crate) type JsonText = Box<RawValue>;
 
-/// The JSON text of a value.
-pub(crate) fn text(value: &impl Serialize) -> Text {
+pub(crate) fn json_text(value: &impl Serialize) -> JsonText {
     to_raw_value(value).expect("our own types are JSON")
 }
 
 /// A part of a response.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
-pub(crate) enum Part {
+pub(crate) enum JsonPart {
     Value(Value),
-    Text(Text),
-    Members(Members),
-    List(Vec<Members>),
+    Text(JsonText),
+    Members(JsonObject),
+    List(Vec<JsonObject>),
 }
 
-impl From<Value> for Part {
+impl From<Value> for JsonPart {
     fn from(value: Value) -> Self {
         Self::Value(value)
     }
 }
 
-impl From<Text> for Part {
-    fn from(text: Text) -> Self {
+impl From<JsonText> for JsonPart {
+    fn from(text: JsonText) -> Self {
         Self::Text(text)
     }
 }
 
-impl From<Members> for Part {
-    fn from(fields: Members) -> Self {
+impl From<JsonObject> for JsonPart {
+    fn from(fields: JsonObject) -> Self {
         Self::Members(fields)
     }
 }
 
-impl From<Vec<Members>> for Part {
-    fn from(list: Vec<Members>) -> Self {
+impl From<Vec<JsonObject>> for JsonPart {
+    fn from(list: Vec<JsonObject>) -> Self {
         Self::List(list)
     }
 }
 
 /// An object of a response, in the order in which its fields are written.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Members(Vec<(String, Part)>);
+pub(crate) struct JsonObject(Vec<(String, JsonPart)>);
 
-impl Serialize for Members {
+impl Serialize for JsonObject {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.0.iter().map(|(name, part)| (name, part)))
     }
 }
 
-impl From<Value> for Members {
+impl From<Value> for JsonObject {
     /// The fields of an object; none of any other value.
     fn from(value: Value) -> Self {
         match value {
@@ -98,9 +96,9 @@ impl From<Value> for Members {
     }
 }
 
-impl Members {
+impl JsonObject {
     /// Sets a field: in its place if there is one, otherwise at the end.
-    pub(crate) fn put(&mut self, name: &str, part: impl Into<Part>) {
+    pub(crate) fn put(&mut self, name: &str, part: impl Into<JsonPart>) {
         let part = part.into();
         match self.0.iter_mut().find(|(own, _)| own == name) {
             Some((_, own)) => *own = part,
@@ -114,7 +112,7 @@ impl Members {
     }
 
     /// A field, or a part of one, by its path of names.
-    pub(crate) fn at(&self, path: &str) -> Option<Part> {
+    pub(crate) fn at(&self, path: &str) -> Option<JsonPart> {
         let (name, rest) = match path.split_once('/') {
             Some((name, rest)) => (name, Some(rest)),
             None => (path, None),
@@ -129,8 +127,8 @@ impl Members {
     }
 }
 
-impl FromIterator<(String, Part)> for Members {
-    fn from_iter<I: IntoIterator<Item = (String, Part)>>(fields: I) -> Self {
+impl FromIterator<(String, JsonPart)> for JsonObject {
+    fn from_iter<I: IntoIterator<Item = (String, JsonPart)>>(fields: I) -> Self {
         Self(fields.into_iter().collect())
     }
 }
@@ -143,9 +141,9 @@ mod tests {
 
     #[test]
     fn fields_keep_their_order_and_texts_are_written_as_they_are() {
-        let mut fields = Members::from(json!({ "b": 1, "a": null, "c": { "d": [2] } }));
-        fields.put("a", text(&[0.5]));
-        fields.put("e", vec![Members::from(json!({ "f": 3 }))]);
+        let mut fields = JsonObject::from(json!({ "b": 1, "a": null, "c": { "d": [2] } }));
+        fields.put("a", json_text(&[0.5]));
+        fields.put("e", vec![JsonObject::from(json!({ "f": 3 }))]);
         let written = serde_json::to_string(&fields).expect("JSON");
         assert_eq!(written, r#"{"b":1,"a":[0.5],"c":{"d":[2]},"e":[{"f":3}]}"#);
         let at = |path: &str| fields.at(path).map(|part| json!(part));

@@ -1,13 +1,12 @@
-//! HTTP: connections, what every request passes on its way, bodies, errors, and the list of routes.
+//! HTTP: connections, access, bodies, errors, and the log of requests. Knows no route's fields.
 
 pub(crate) mod access;
-pub(crate) mod assembly;
 pub(crate) mod body;
-pub(crate) mod dialect;
+pub(crate) mod context;
 pub(crate) mod error;
+pub(crate) mod error_format;
 pub(crate) mod framing;
 pub(crate) mod json;
-pub(crate) mod openapi;
-pub(crate) mod request_log;
-pub(crate) mod routes;
+pub(crate) mod quoted;
+pub(crate) mod random;
 pub mod transport;

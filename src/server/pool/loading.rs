@@ -10,59 +10,38 @@ use lab_base::util::lock::lock;
 
 use tokio::sync::watch;
 
-use lab_core::engine::{Failure, serving};
-use lab_core::models::Source;
+use lab_core::engine::Failure;
+use lab_core::models::ModelSource;
 
-use super::{Engine, Place, Pool, Started, State};
+use super::{LoadState, LoadedEngine, Mode, ModelEntry, Pool, StartedEngine};
 use crate::http::error::Error;
-
-/// Why a model could not be loaded.
-#[derive(Clone, Debug)]
-pub struct LoadFault {
-    /// The message for the log.
-    pub message: String,
-    /// Whether freeing memory would help.
-    pub lacks_memory: bool,
-    /// Whether the engine process died while loading.
-    pub is_death: bool,
-}
-
-impl LoadFault {
-    /// A fault that free memory would not prevent.
-    pub fn new(message: impl Into<String>) -> Self {
-        Self {
-            message: message.into(),
-            lacks_memory: false,
-            is_death: false,
-        }
-    }
-}
+use crate::process::LoadError;
+use crate::served::Progress;
 
 /// A request to load a model.
-pub struct Wanted<'a> {
+pub struct LoadRequest<'a> {
     /// The name under which it is served.
     pub name: &'a str,
-    /// The source of the model.
-    pub source: &'a Source,
+    pub source: &'a ModelSource,
     /// Adapter scales that a request has set; `None` for those of its options.
     pub scales: Option<Vec<(usize, f32)>>,
     /// Called with the bytes loaded so far and the total.
-    pub progress: serving::Progress,
+    pub progress: Progress,
 }
 
 /// Loads a model and starts its engine.
-pub type Loader = Arc<dyn Fn(Wanted<'_>) -> Result<Started, LoadFault> + Send + Sync>;
+pub type Loader = Arc<dyn Fn(LoadRequest<'_>) -> Result<StartedEngine, LoadError> + Send + Sync>;
 
-pub(crate) type Loaded = Result<Engine, String>;
+pub(crate) type Loaded = Result<LoadedEngine, String>;
 
 /// Progress of a load in bytes; 0 of 0 until the total is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Share {
+pub(crate) struct LoadProgress {
     pub(crate) loaded: u64,
     pub(crate) total: u64,
 }
 
-impl Share {
+impl LoadProgress {
     /// The progress in whole per cent; `None` if the total is unknown.
     pub(crate) fn percent(self) -> Option<u64> {
         let loaded = u128::from(self.loaded.min(self.total));
@@ -82,12 +61,12 @@ pub(crate) struct Load {
     end: Arc<OnceLock<Loaded>>,
     /// Closed when the loading thread has dropped `end`.
     ended: watch::Receiver<()>,
-    share: watch::Receiver<Share>,
+    share: watch::Receiver<LoadProgress>,
 }
 
 impl Load {
     /// The progress so far.
-    pub(crate) fn share(&self) -> Share {
+    pub(crate) fn progress(&self) -> LoadProgress {
         *self.share.borrow()
     }
 
@@ -97,7 +76,7 @@ impl Load {
     }
 
     /// Waits for more progress; `None` at the end of the load.
-    pub(crate) async fn next(&mut self) -> Result<Option<Share>, Error> {
+    pub(crate) async fn next(&mut self) -> Result<Option<LoadProgress>, Error> {
         let mut share = self.share.clone();
         let is_further = tokio::select! {
             biased;
@@ -106,19 +85,19 @@ impl Load {
         };
         self.share = share;
         match is_further {
-            Ok(()) => Ok(Some(self.share())),
+            Ok(()) => Ok(Some(self.progress())),
             // The model is gone, and with it the sender of the progress.
             Err(_) => self.ended().await.map(|_| None),
         }
     }
 
     /// Waits for the end of the load.
-    pub(crate) async fn ended(&mut self) -> Result<Engine, Error> {
+    pub(crate) async fn ended(&mut self) -> Result<LoadedEngine, Error> {
         // Then the loading thread holds no reference to the engine, and an unused model can be unloaded.
         while self.ended.changed().await.is_ok() {}
         let loaded = self.end.get().cloned();
         let loaded = loaded.unwrap_or_else(|| Err("the server is ending".into()));
-        loaded.map_err(|detail| Error::Load {
+        loaded.map_err(|detail| Error::LoadFailed {
             name: self.name.clone(),
             detail,
             is_told: self.is_told,
@@ -126,9 +105,9 @@ impl Load {
     }
 }
 
-impl Place {
+impl ModelEntry {
     /// Drops the description if the file has been replaced.
-    pub(crate) fn look_again(&self) {
+    pub(crate) fn refresh_description(&self) {
         let now = self.source.stamp();
         let mut stamp = lock(&self.stamp);
         if *stamp != now {
@@ -140,91 +119,97 @@ impl Place {
     /// Checks that the files and RPC workers of a model in this process are unchanged.
     pub(crate) fn check(&self) -> Result<(), Failure> {
         match &*self.state() {
-            State::Loaded(Engine::Here(served)) => served.check(),
+            LoadState::Loaded(LoadedEngine::InProcess(served)) => served.check(),
             _ => Ok(()),
         }
     }
 
     /// Reports progress, if it has changed.
-    fn share_is(&self, share: Share) {
-        let is_new = |own: &mut Share| std::mem::replace(own, share) != share;
-        self.share.send_if_modified(is_new);
+    fn set_progress(&self, share: LoadProgress) {
+        let is_new = |own: &mut LoadProgress| std::mem::replace(own, share) != share;
+        self.progress.send_if_modified(is_new);
     }
 
     /// Loads the model on this thread.
-    pub(crate) fn try_load(&self, loader: &Loader) -> Result<Started, LoadFault> {
-        self.share_is(Share::default());
-        let share = self.share.clone();
-        let wanted = Wanted {
+    pub(crate) fn try_load(&self, loader: &Loader) -> Result<StartedEngine, LoadError> {
+        self.set_progress(LoadProgress::default());
+        let share = self.progress.clone();
+        let wanted = LoadRequest {
             name: &self.name,
             source: &self.source,
             scales: self.scales().clone(),
             progress: Box::new(move |loaded, total| {
-                share.send_replace(Share { loaded, total });
+                share.send_replace(LoadProgress { loaded, total });
             }),
         };
         let load = AssertUnwindSafe(|| loader(wanted));
-        catch_unwind(load).unwrap_or_else(|_| Err(LoadFault::new("loading panicked")))
+        catch_unwind(load).unwrap_or_else(|_| Err(LoadError::new("loading panicked")))
     }
 
     /// Records the result of a load.
-    pub(crate) fn settle(self: &Arc<Self>, loaded: Result<Started, LoadFault>) -> Loaded {
+    pub(crate) fn finish_load(
+        self: &Arc<Self>,
+        result: Result<StartedEngine, LoadError>,
+    ) -> Loaded {
         self.touch();
-        if let Err(fault) = &loaded
-            && fault.is_death
-        {
-            self.deaths().note(&fault.message);
-        }
-        let loaded = loaded.map(|started| Engine::new(started, &self.name));
-        let loaded = loaded.map_err(|fault| fault.message);
-        let mut state = self.state();
-        match &loaded {
-            Ok(engine) => {
-                self.n_loads.fetch_add(1, Ordering::Relaxed);
-                self.deaths().end();
-                if let Some(description) = engine.description() {
-                    *self.description() = Some(Ok(description));
+        match result {
+            Ok(started) => {
+                let engine = LoadedEngine::new(started, &self.name);
+                self.set_loaded(&engine);
+                Ok(engine)
+            }
+            Err(error) => {
+                if error.is_death {
+                    self.crashes().note(&error.message);
                 }
-                *state = State::Loaded(engine.clone());
-                drop(state);
-                self.supervise(engine);
-            }
-            Err(_) => {
                 self.n_failures.fetch_add(1, Ordering::Relaxed);
-                *state = State::NotLoaded;
+                *self.state() = LoadState::NotLoaded;
+                Err(error.message)
             }
         }
-        loaded
+    }
+
+    /// Records the engine of a model that was loaded.
+    pub(crate) fn set_loaded(self: &Arc<Self>, engine: &LoadedEngine) {
+        let mut state = self.state();
+        self.n_loads.fetch_add(1, Ordering::Relaxed);
+        self.crashes().end();
+        if let Some(description) = engine.description() {
+            *self.description() = Some(Ok(description));
+        }
+        *state = LoadState::Loaded(engine.clone());
+        drop(state);
+        self.supervise(engine);
     }
 
     /// The engine if the model is loaded, otherwise its load, which is started if necessary.
-    fn begin(self: &Arc<Self>, pool: &Arc<Pool>) -> Result<Engine, Load> {
+    fn start_load(self: &Arc<Self>, pool: &Arc<Pool>) -> Result<LoadedEngine, Load> {
         self.touch();
         // In an engine process, the process itself ends instead.
         if let Err(what) = self.check()
-            && !pool.is_engine
+            && pool.config.mode != Mode::EngineProcess
         {
             tracing::warn!(model = self.name, "{what}: it is loaded again");
             drop(self.take());
         }
         let mut state = self.state();
         match &*state {
-            State::Loaded(engine) => return Ok(engine.clone()),
-            State::Loading(load) => return Err(load.clone()),
-            State::NotLoaded => {}
+            LoadState::Loaded(engine) => return Ok(engine.clone()),
+            LoadState::Loading(load) => return Err(load.clone()),
+            LoadState::NotLoaded => {}
         }
-        self.look_again();
+        self.refresh_description();
         let end = Arc::new(OnceLock::new());
         let (tell, ended) = watch::channel(());
-        self.share_is(Share::default());
+        self.set_progress(LoadProgress::default());
         let load = Load {
             name: self.name.clone(),
-            is_told: pool.is_managed,
+            is_told: pool.config.is_managed,
             end: Arc::clone(&end),
             ended,
-            share: self.share.subscribe(),
+            share: self.progress.subscribe(),
         };
-        *state = State::Loading(load.clone());
+        *state = LoadState::Loading(load.clone());
         let (place, pool) = (Arc::clone(self), Arc::clone(pool));
         tokio::task::spawn_blocking(move || {
             // Only this thread sets it.
@@ -238,15 +223,18 @@ impl Place {
 
 impl Pool {
     /// The engine of a model, or its load, which is started if necessary.
-    pub(crate) fn begin(self: &Arc<Self>, name: &str) -> Result<Result<Engine, Load>, Error> {
-        let (_, place) = self.place(name)?;
-        place.check_rest()?;
-        Ok(place.begin(self))
+    pub(crate) fn start_load(
+        self: &Arc<Self>,
+        name: &str,
+    ) -> Result<Result<LoadedEngine, Load>, Error> {
+        let (_, place) = self.entry(name)?;
+        place.check_restart()?;
+        Ok(place.start_load(self))
     }
 
     /// The engine of a model, which is loaded if necessary.
-    pub(crate) async fn engine(self: &Arc<Self>, name: &str) -> Result<Engine, Error> {
-        match self.begin(name)? {
+    pub(crate) async fn engine(self: &Arc<Self>, name: &str) -> Result<LoadedEngine, Error> {
+        match self.start_load(name)? {
             Ok(engine) => Ok(engine),
             Err(mut load) => load.ended().await,
         }

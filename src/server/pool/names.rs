@@ -2,11 +2,12 @@
 
 use std::sync::{Arc, PoisonError};
 
+use crate::http::context::RequestContext;
 use crate::http::error::{Error, quoted};
-use crate::http::request_log::Record;
 use lab_core::arch::nearest;
 
-use super::{ALIAS, Place, Pool};
+use super::{Mode, ModelEntry, Pool};
+use crate::served::DEFAULT_MODEL;
 
 /// What the server refuses rather than serves as well as it can.
 #[derive(Clone, Copy, Debug, Default)]
@@ -19,18 +20,21 @@ pub struct Strictness {
 
 impl Pool {
     /// A model by its name, with its own name. An empty name is as none.
-    pub(super) fn place(&self, name: &str) -> Result<(String, Arc<Place>), Error> {
-        let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
-        let name = if name.is_empty() { ALIAS } else { name };
+    pub(super) fn entry(&self, name: &str) -> Result<(String, Arc<ModelEntry>), Error> {
+        let places = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        let name = if name.is_empty() { DEFAULT_MODEL } else { name };
         let own = |name: &str| places.get_key_value(name);
         let only = places.first_key_value().filter(|_| places.len() == 1);
         let found = own(name)
-            .or_else(|| own(self.aliases.get(name)?))
-            .or(only.filter(|_| name == ALIAS || self.is_engine));
+            .or_else(|| own(self.config.aliases.get(name)?))
+            .or(only.filter(|_| name == DEFAULT_MODEL || self.config.mode == Mode::EngineProcess));
         match found {
             Some((name, place)) => Ok((name.clone(), Arc::clone(place))),
             None => {
-                let names = places.keys().chain(self.aliases.keys()).map(String::as_str);
+                let names = places
+                    .keys()
+                    .chain(self.config.aliases.keys())
+                    .map(String::as_str);
                 Err(unknown_model(name, names))
             }
         }
@@ -38,19 +42,20 @@ impl Pool {
 
     /// A model's own name.
     pub(crate) fn own_name(&self, name: &str) -> Result<String, Error> {
-        Ok(self.place(name)?.0)
+        Ok(self.entry(name)?.0)
     }
 
     /// The own name of the model that answers a request with this name. Where one model is served, not a folder of
     /// models, it answers to every name, and the record of the request says so, unless the server is strict.
     pub(crate) fn serving_name(&self, name: &str) -> Result<String, Error> {
-        let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
-        let is_only = places.len() == 1 && self.finder.is_none() && !self.strictness.model;
+        let places = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        let is_only =
+            places.len() == 1 && self.config.folder.is_none() && !self.config.strictness.model;
         let only = places.keys().next().filter(|_| is_only).cloned();
         drop(places);
         match (self.own_name(name), only) {
             (Err(_), Some(only)) => {
-                Record::current().stands_in(name, &only);
+                RequestContext::current().set_substituted_model(name, &only);
                 Ok(only)
             }
             (found, _) => found,

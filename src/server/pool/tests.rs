@@ -5,6 +5,11 @@ use std::time::Duration;
 
 use super::*;
 
+fn pool(loader: Loader) -> Arc<Pool> {
+    let sources = vec![ModelSource::BuiltIn("some")];
+    Arc::new(Pool::new(sources, loader, PoolConfig::default()).expect("no aliases"))
+}
+
 #[tokio::test]
 async fn many_requests_share_one_load_that_fails_and_the_next_loads_again() {
     let n_loads = Arc::new(AtomicUsize::new(0));
@@ -12,12 +17,15 @@ async fn many_requests_share_one_load_that_fails_and_the_next_loads_again() {
     let loader: Loader = Arc::new(move |_| {
         counted.fetch_add(1, Ordering::SeqCst);
         std::thread::sleep(Duration::from_millis(100));
-        Err(LoadFault::new("no"))
+        Err(LoadError::new("no"))
     });
-    let pool = Arc::new(Pool::new(vec![Source::Shipped("some")], loader));
+    let pool = pool(loader);
     let all = (0..32).map(|_| pool.get("some"));
     let all = futures_util::future::join_all(all).await;
-    assert!(all.iter().all(|got| matches!(got, Err(Error::Load { .. }))));
+    assert!(
+        all.iter()
+            .all(|got| matches!(got, Err(Error::LoadFailed { .. })))
+    );
     assert_eq!(n_loads.load(Ordering::SeqCst), 1);
     assert!(pool.get("default").await.is_err(), "the only model");
     assert_eq!(n_loads.load(Ordering::SeqCst), 2);
@@ -44,7 +52,7 @@ async fn a_load_goes_on_when_nobody_waits_for_it() {
         counted.fetch_add(1, Ordering::SeqCst);
         panic!("a loader that panics")
     });
-    let pool = Arc::new(Pool::new(vec![Source::Shipped("some")], loader));
+    let pool = pool(loader);
     let given_up = tokio::time::timeout(Duration::from_millis(10), pool.get("some"));
     assert!(given_up.await.is_err());
     assert_eq!(pool.infos()[0].state, "loading");

@@ -3,16 +3,16 @@
 use std::io::{self, BufRead, BufReader, Read};
 use std::sync::mpsc;
 
-use super::{OnLine, thread};
+use super::{LineCallback, thread};
 
 /// Maximum part of a line that is forwarded at once, in bytes.
 const MAX: u64 = 64 << 10;
 
 /// Forwards lines as they arrive, without their line ends, on a separate thread. The channel closes after the last
 /// line.
-pub(crate) fn hand_on(
+pub(crate) fn forward_lines(
     output: Option<impl Read + Send + 'static>,
-    on_line: OnLine,
+    on_line: LineCallback,
 ) -> io::Result<mpsc::Receiver<()>> {
     let (end, ended) = mpsc::channel();
     let read = move || {

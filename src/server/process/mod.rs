@@ -33,11 +33,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::watch::Sender;
 
-use crate::http::transport::Connections;
-use lab_core::engine::serving::Served;
-
-use super::pool::LoadFault;
-use crate::endpoints::models;
+use crate::http::transport::ConnectionPool;
+use crate::served::ServedModel;
 
 /// Maximum wait for the exit status of a process whose connection broke.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -49,11 +46,33 @@ const MAX_PATH: usize = 60;
 /// Maximum wait for the last lines of a process that ended: a child of it may hold its standard error open.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
+/// Why a model could not be loaded.
+#[derive(Clone, Debug)]
+pub struct LoadError {
+    /// The message for the log.
+    pub message: String,
+    /// Whether freeing memory would help.
+    pub lacks_memory: bool,
+    /// Whether the engine process died while loading.
+    pub is_death: bool,
+}
+
+impl LoadError {
+    /// A fault that free memory would not prevent.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self {
+            message: message.into(),
+            lacks_memory: false,
+            is_death: false,
+        }
+    }
+}
+
 /// A report from an engine process to the server: a line of JSON on its standard output. The last one is the result of
 /// loading.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Report {
+pub enum LoadReport {
     /// The model is being loaded.
     Loading {
         /// Bytes loaded so far.
@@ -72,15 +91,15 @@ pub enum Report {
     },
 }
 
-impl Report {
+impl LoadReport {
     /// The report that this model is served.
-    pub fn ready(served: &Served) -> Self {
-        Self::Ready(models::about(served))
+    pub fn ready(served: &ServedModel) -> Self {
+        Self::Ready(served.properties())
     }
 }
 
 /// How an engine process is started and watched.
-pub struct Launch {
+pub struct EngineProcessConfig {
     /// The command; the path of the socket is added as its last argument.
     pub command: Command,
     /// Time without an answer after which the process is ended; 0 for never.
@@ -89,18 +108,18 @@ pub struct Launch {
     /// checks; 0 for no limit.
     pub step_time: Duration,
     /// Called with each line of the process's standard error.
-    pub on_line: OnLine,
+    pub on_line: LineCallback,
 }
 
 /// A receiver of lines without their line ends.
-pub type OnLine = Box<dyn FnMut(&[u8]) + Send>;
+pub type LineCallback = Box<dyn FnMut(&[u8]) + Send>;
 
-type OnEnd = Box<dyn FnOnce(&str) + Send>;
+type EndCallback = Box<dyn FnOnce(&str) + Send>;
 
 /// The life of a process, shared by those who wait for its end.
-struct Life {
+struct ChildState {
     child: Mutex<Child>,
-    end: Mutex<End>,
+    end: Mutex<ChildEnd>,
     /// How the process ended. It is set after the callback was called.
     ended: Sender<Option<String>>,
     /// Whether the process was given up because it cannot be ended: its connections stay open.
@@ -109,34 +128,34 @@ struct Life {
 
 /// How a process ended, and the callback for it.
 #[derive(Default)]
-struct End {
+struct ChildEnd {
     how: Option<String>,
     /// Why the server is ending the process; `None` if it ends by itself.
-    verdict: Option<String>,
-    call: Option<OnEnd>,
+    kill_reason: Option<String>,
+    call: Option<EndCallback>,
 }
 
 /// An engine process. Dropping this ends it.
-pub struct Process {
+pub struct EngineProcess {
     name: String,
     id: u32,
-    _folder: Folder,
-    connections: Arc<Connections>,
+    _folder: SocketFolder,
+    connections: Arc<ConnectionPool>,
     about: Value,
-    life: Arc<Life>,
+    life: Arc<ChildState>,
 }
 
 /// A private folder for the socket. Dropping this removes it.
 #[derive(Debug)]
-struct Folder(PathBuf);
+struct SocketFolder(PathBuf);
 
-impl Drop for Folder {
+impl Drop for SocketFolder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-impl Folder {
+impl SocketFolder {
     fn new() -> io::Result<Self> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let usual = std::env::temp_dir();
@@ -167,12 +186,12 @@ impl Folder {
     }
 }
 
-impl Life {
+impl ChildState {
     fn child(&self) -> MutexGuard<'_, Child> {
         lock(&self.child)
     }
 
-    fn end(&self) -> MutexGuard<'_, End> {
+    fn end(&self) -> MutexGuard<'_, ChildEnd> {
         lock(&self.end)
     }
 
@@ -192,7 +211,7 @@ impl Life {
         if end.how.is_some() {
             return;
         }
-        let how = end.verdict.take().unwrap_or(how);
+        let how = end.kill_reason.take().unwrap_or(how);
         end.how = Some(how.clone());
         let call = end.call.take();
         drop(end);
@@ -214,7 +233,7 @@ impl Life {
     /// Ends a process that does not end by itself. A process that cannot be ended, because it waits for a device, is
     /// abandoned after `patience`.
     fn give_up(&self, why: String, patience: Duration) {
-        self.end().verdict = Some(why.clone());
+        self.end().kill_reason = Some(why.clone());
         let started = Instant::now();
         while !self.has_ended() && started.elapsed() < patience {
             self.kill();
@@ -246,10 +265,10 @@ fn wait_unreaped(id: u32) {
 fn wait_unreaped(_id: u32) {}
 
 /// Exit code of an engine process whose model's file was changed in place.
-pub const CHANGED: i32 = 9;
+pub const EXIT_MODEL_CHANGED: i32 = 9;
 
 /// Exit code of an engine process that lost an RPC worker.
-pub const LOST: i32 = 10;
+pub const EXIT_WORKER_LOST: i32 = 10;
 
 /// The exit status of a process in words.
 fn how(status: ExitStatus) -> String {
@@ -277,14 +296,14 @@ fn how(status: ExitStatus) -> String {
         }
     }
     match status.code() {
-        Some(CHANGED) => "the file of the model was changed in place".into(),
-        Some(LOST) => "an RPC worker was lost".into(),
+        Some(EXIT_MODEL_CHANGED) => "the file of the model was changed in place".into(),
+        Some(EXIT_WORKER_LOST) => "an RPC worker was lost".into(),
         Some(code) => format!("it ended with code {code}"),
         None => status.to_string(),
     }
 }
 
-impl Process {
+impl EngineProcess {
     /// Starts the process of a model and waits until the model is loaded. `progress` is called with the bytes
     /// loaded so far and the total.
     ///
@@ -292,17 +311,17 @@ impl Process {
     /// The process cannot be started, reports that the model cannot be loaded, or dies.
     pub fn start(
         name: &str,
-        launch: Launch,
+        launch: EngineProcessConfig,
         progress: &mut dyn FnMut(u64, u64),
-    ) -> Result<Self, LoadFault> {
-        let fault = |error: io::Error| LoadFault::new(format!("no engine process: {error}"));
-        let Launch {
+    ) -> Result<Self, LoadError> {
+        let fault = |error: io::Error| LoadError::new(format!("no engine process: {error}"));
+        let EngineProcessConfig {
             mut command,
             hang_time,
             step_time,
             on_line,
         } = launch;
-        let folder = Folder::new().map_err(fault)?;
+        let folder = SocketFolder::new().map_err(fault)?;
         command.arg(folder.socket());
         // A separate process group: the terminal's keys and hang-up signal only reach the server, which completes
         // running requests.
@@ -316,38 +335,38 @@ impl Process {
         let mut process = Self {
             name: name.to_owned(),
             id,
-            connections: Connections::new(folder.socket()),
+            connections: ConnectionPool::new(folder.socket()),
             _folder: folder,
             about: Value::Null,
-            life: Arc::new(Life {
+            life: Arc::new(ChildState {
                 child: Mutex::new(child),
                 end: Mutex::default(),
                 ended: Sender::new(None),
                 is_lost: Sender::new(false),
             }),
         };
-        let lines = lines::hand_on(errors, on_line).map_err(fault)?;
+        let lines = lines::forward_lines(errors, on_line).map_err(fault)?;
         let life = Arc::clone(&process.life);
         thread("supervisor", move || life.supervise(id, &lines)).map_err(fault)?;
         match process.loaded(output, progress, step_time).map_err(fault)? {
-            Some(Report::Ready(about)) => {
+            Some(LoadReport::Ready(about)) => {
                 process.about = about;
                 tracing::info!(target: "server", model = name, pid = id, "an engine process serves it");
                 process.watch(hang_time, step_time).map_err(fault)?;
                 Ok(process)
             }
-            Some(Report::Failed {
+            Some(LoadReport::Failed {
                 message,
                 lacks_memory,
-            }) => Err(LoadFault {
+            }) => Err(LoadError {
                 lacks_memory,
-                ..LoadFault::new(message)
+                ..LoadError::new(message)
             }),
-            Some(Report::Loading { .. }) | None => {
+            Some(LoadReport::Loading { .. }) | None => {
                 let how = process.wait();
-                Err(LoadFault {
+                Err(LoadError {
                     is_death: true,
-                    ..LoadFault::new(format!(
+                    ..LoadError::new(format!(
                         "its engine process died while the model was loaded: {how}"
                     ))
                 })
@@ -361,8 +380,8 @@ impl Process {
         output: Option<ChildStdout>,
         progress: &mut dyn FnMut(u64, u64),
         limit: Duration,
-    ) -> io::Result<Option<Report>> {
-        let last = Arc::new(watchdog::Progress::new());
+    ) -> io::Result<Option<LoadReport>> {
+        let last = Arc::new(watchdog::LastProgress::new());
         if !limit.is_zero() {
             let (life, last) = (Arc::clone(&self.life), Arc::clone(&last));
             thread("watch", move || last.watch(&life, limit))?;
@@ -419,7 +438,7 @@ impl Process {
     }
 
     /// The connections to the process.
-    pub(super) fn connections(&self) -> &Arc<Connections> {
+    pub(super) fn connections(&self) -> &Arc<ConnectionPool> {
         &self.connections
     }
 
@@ -460,19 +479,19 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for EngineProcess {
     fn drop(&mut self) {
         self.life.kill();
     }
 }
 
 /// The last report of a load; `None` if the process dies before it.
-fn report(output: Option<ChildStdout>, progress: &mut dyn FnMut(u64, u64)) -> Option<Report> {
+fn report(output: Option<ChildStdout>, progress: &mut dyn FnMut(u64, u64)) -> Option<LoadReport> {
     let mut lines = BufReader::new(output?).lines();
     loop {
         let line = lines.next()?.ok()?;
         match serde_json::from_str(&line).ok()? {
-            Report::Loading { loaded, total } => progress(loaded, total),
+            LoadReport::Loading { loaded, total } => progress(loaded, total),
             end => return Some(end),
         }
     }
@@ -487,10 +506,10 @@ fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// A `Life` of a process that nobody waits for: it seems to run on, whatever is done to it.
-    fn endless() -> Life {
+    /// The state of a process that nobody waits for: it seems to run on, whatever is done to it.
+    fn endless() -> ChildState {
         let child = Command::new("sleep").arg("60").spawn();
-        Life {
+        ChildState {
             child: Mutex::new(child.expect("it starts")),
             end: Mutex::default(),
             ended: Sender::new(None),

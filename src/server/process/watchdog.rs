@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use lab_base::util::lock::lock;
 
-use super::Life;
+use super::ChildState;
 
 /// Minimum and maximum time between two checks.
 const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(3)];
@@ -19,9 +19,9 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(3)
 const MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// The time of the last progress of a load; `None` after its end.
-pub(crate) struct Progress(Mutex<Option<Instant>>);
+pub(crate) struct LastProgress(Mutex<Option<Instant>>);
 
-impl Progress {
+impl LastProgress {
     pub(crate) fn new() -> Self {
         Self(Mutex::new(Some(Instant::now())))
     }
@@ -32,7 +32,7 @@ impl Progress {
     }
 
     /// Waits for the end of the load, and ends a process that made no progress for `limit`.
-    pub(crate) fn watch(&self, life: &Life, limit: Duration) {
+    pub(crate) fn watch(&self, life: &ChildState, limit: Duration) {
         while !life.has_ended() {
             let last = *lock(&self.0);
             match last {
@@ -57,21 +57,21 @@ fn pause(limit: Duration) -> Duration {
 
 /// Checks until the process ends. Ends it if it does not answer for `limit` or reports a stall.
 #[cfg(unix)]
-pub(crate) fn watch(life: &Life, socket: &Path, limit: Duration, step_time: Duration) {
+pub(crate) fn watch(life: &ChildState, socket: &Path, limit: Duration, step_time: Duration) {
     let pause = pause(limit);
     let time = limit.min(MAX).saturating_sub(pause);
-    let mut line = line::Line::new(socket);
+    let mut line = line::HealthCheck::new(socket);
     loop {
         std::thread::sleep(pause);
         if life.has_ended() {
             return;
         }
         let why = match line.answer(time) {
-            line::Answer::Well => continue,
-            line::Answer::Stalled => format!(
+            line::Health::Ok => continue,
+            line::Health::Stalled => format!(
                 "a step took longer than {step_time:?} (--step-time), and the process was killed"
             ),
-            line::Answer::None => {
+            line::Health::Silent => {
                 format!("it did not answer for {limit:?} (--hang-time), and the process was killed")
             }
         };
@@ -82,7 +82,7 @@ pub(crate) fn watch(life: &Life, socket: &Path, limit: Duration, step_time: Dura
 }
 
 #[cfg(not(unix))]
-pub(crate) fn watch(_life: &Life, _socket: &Path, _limit: Duration, _step_time: Duration) {}
+pub(crate) fn watch(_life: &ChildState, _socket: &Path, _limit: Duration, _step_time: Duration) {}
 
 #[cfg(unix)]
 mod line {
@@ -98,22 +98,22 @@ mod line {
 
     /// The result of a health check.
     #[derive(Debug, PartialEq, Eq)]
-    pub(crate) enum Answer {
+    pub(crate) enum Health {
         /// The process is well, or the connection broke, which is no silence.
-        Well,
+        Ok,
         /// A step exceeds its time limit.
         Stalled,
         /// No answer came in time.
-        None,
+        Silent,
     }
 
     /// The connection for health checks.
-    pub(crate) struct Line<'a> {
+    pub(crate) struct HealthCheck<'a> {
         socket: &'a Path,
         stream: Option<UnixStream>,
     }
 
-    impl<'a> Line<'a> {
+    impl<'a> HealthCheck<'a> {
         pub(crate) fn new(socket: &'a Path) -> Self {
             Self {
                 socket,
@@ -122,15 +122,15 @@ mod line {
         }
 
         /// The result of a check with a time limit.
-        pub(crate) fn answer(&mut self, limit: Duration) -> Answer {
+        pub(crate) fn answer(&mut self, limit: Duration) -> Health {
             match self.ask(limit) {
-                Ok(head) if head.starts_with(b"HTTP/1.1 503 ") => Answer::Stalled,
-                Ok(_) => Answer::Well,
+                Ok(head) if head.starts_with(b"HTTP/1.1 503 ") => Health::Stalled,
+                Ok(_) => Health::Ok,
                 Err(error) => {
                     self.stream = None;
                     match error.kind() {
-                        ErrorKind::WouldBlock | ErrorKind::TimedOut => Answer::None,
-                        _ => Answer::Well,
+                        ErrorKind::WouldBlock | ErrorKind::TimedOut => Health::Silent,
+                        _ => Health::Ok,
                     }
                 }
             }
@@ -181,7 +181,7 @@ mod line {
             let folder = tempfile::tempdir().expect("a folder");
             let path = folder.path().join("socket");
             let listener = UnixListener::bind(&path).expect("it is free");
-            let mut line = Line::new(&path);
+            let mut line = HealthCheck::new(&path);
             let answers = std::thread::spawn(move || {
                 let (mut stream, _) = listener.accept().expect("a connection");
                 let mut part = [0; 1024];
@@ -196,15 +196,15 @@ mod line {
                 listener
             });
             let limit = Duration::from_secs(20);
-            assert_eq!(line.answer(limit), Answer::Well);
-            assert_eq!(line.answer(limit), Answer::Stalled);
+            assert_eq!(line.answer(limit), Health::Ok);
+            assert_eq!(line.answer(limit), Health::Stalled);
             let listener = answers.join().expect("it lives");
-            assert_eq!(line.answer(limit), Answer::Well, "the connection broke");
+            assert_eq!(line.answer(limit), Health::Ok, "the connection broke");
             let started = Instant::now();
-            assert_eq!(line.answer(Duration::from_millis(100)), Answer::None);
+            assert_eq!(line.answer(Duration::from_millis(100)), Health::Silent);
             assert!(started.elapsed() < Duration::from_secs(15));
             drop(listener);
-            assert_eq!(line.answer(limit), Answer::Well, "nobody listens");
+            assert_eq!(line.answer(limit), Health::Ok, "nobody listens");
         }
     }
 }

@@ -1,16 +1,14 @@
-//! `diffusion` of a request: options of text diffusion, and its denoising steps in a stream.
+//! `diffusion` of a request: options of text diffusion.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
-use lab_base::tokenizer::Tokenizer;
-use lab_core::engine::Diffusion;
+use lab_core::engine::DiffusionOptions;
 
-use super::fields::{Body, fields};
+use super::fields::{BodyFields, fields};
 use crate::http::error::Error;
-use crate::response::answers::DenoisingStep;
 
 fields! {
-    struct Options {
+    struct DiffusionFields {
         steps: Option<usize>,
         block_length: Option<usize>,
         remasking: Option<String>,
@@ -21,20 +19,17 @@ fields! {
 }
 
 /// Reads the object; null leaves the defaults.
-///
-/// # Errors
-/// A field is unknown or has the wrong type; the error names it.
-pub(crate) fn parse(object: Map<String, Value>) -> Result<Diffusion, Error> {
-    let mut body = Body::within("diffusion", object);
-    let options: Options = body.take()?;
+pub(crate) fn parse(object: Map<String, Value>) -> Result<DiffusionOptions, Error> {
+    let mut body = BodyFields::nested("diffusion", object);
+    let options: DiffusionFields = body.take()?;
     body.finish()?;
     let remasking = options.remasking.as_deref().map(str::parse).transpose();
     let fault = |expected: String| {
         let param = "diffusion.remasking";
         let found = options.remasking.as_deref().unwrap_or_default();
-        Error::value(param, format!("`{param}` is `{found}`, {expected}"))
+        Error::invalid_value(param, format!("`{param}` is `{found}`, {expected}"))
     };
-    Ok(Diffusion {
+    Ok(DiffusionOptions {
         steps: options.steps,
         block_length: options.block_length,
         remasking: remasking.map_err(fault)?,
@@ -44,26 +39,15 @@ pub(crate) fn parse(object: Map<String, Value>) -> Result<Diffusion, Error> {
     })
 }
 
-/// The JSON of a denoising step of completion `index`.
-pub(crate) fn step_json(index: u32, step: &DenoisingStep<'_>, tokenizer: &Tokenizer) -> Value {
-    let fixed = step.fixed.iter().map(|f| {
-        let bytes = tokenizer.piece(f.token);
-        json!({
-            "position": f.position, "token": String::from_utf8_lossy(bytes), "bytes": bytes,
-            "id": f.token, "logprob": f.logprob, "confidence": f.logprob.exp(),
-        })
-    });
-    let fixed: Value = fixed.collect();
-    json!({ "index": index, "step": step.number, "masked": step.n_masked, "fixed": fixed })
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
-    use crate::request::fields::Fields;
+    use crate::request::fields::RequestPart;
     use lab_core::engine::Remasking;
 
-    fn parsed(value: &Value) -> Result<Diffusion, String> {
+    fn parsed(value: &Value) -> Result<DiffusionOptions, String> {
         let object = value.as_object().expect("an object").clone();
         parse(object).map_err(|error| error.to_string())
     }
@@ -74,7 +58,7 @@ mod tests {
             "steps": 8, "block_length": 4, "remasking": "entropy", "cfg_scale": 1.5, "threshold": 0.9,
             "approximate_cache": true,
         });
-        let expected = Diffusion {
+        let expected = DiffusionOptions {
             steps: Some(8),
             block_length: Some(4),
             remasking: Some(Remasking::Entropy),
@@ -83,8 +67,14 @@ mod tests {
             approximate_cache: Some(true),
         };
         assert_eq!(parsed(&all), Ok(expected));
-        assert_eq!(all.as_object().map(Map::len), Some(Options::NAMES.len()));
-        assert_eq!(parsed(&json!({ "steps": null })), Ok(Diffusion::default()));
+        assert_eq!(
+            all.as_object().map(Map::len),
+            Some(DiffusionFields::NAMES.len())
+        );
+        assert_eq!(
+            parsed(&json!({ "steps": null })),
+            Ok(DiffusionOptions::default())
+        );
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! The fields of a request body. Each part of a request is a struct declared by [`fields!`], which takes its fields out
 //! of the body. Of the remaining fields, those that nobody knows and those that are known to have no effect here are
-//! recorded (`known`), so that the response names them. Where the server is strict, a field that nobody knows is
+//! recorded (`unsupported_fields`), so that the response names them. Where the server is strict, a field that nobody knows is
 //! refused; the error suggests the nearest known name. In objects that only this project defines it always is.
 //!
 //! A field that is known to change the result and is not supported is refused, never ignored. Null means the default.
-//! Fields within objects of shapes that others define: `shapes`.
+//! Not here: fields within objects that other APIs define (`object_fields`).
 
 use std::any::Any;
 
@@ -16,47 +16,43 @@ use serde_json::{Map, Value};
 
 use lab_core::arch::nearest;
 
-use super::known;
-use super::shapes::{self, Shape};
+use super::object_fields::{self, ObjectFields};
+use super::unsupported_fields;
+use crate::http::context::RequestContext;
 use crate::http::error::{Error, quoted};
-use crate::http::request_log::Record;
 
 /// A part of a request, whose fields are taken out of a body.
-pub(crate) trait Fields: Sized {
+pub(crate) trait RequestPart: Sized {
     /// The names of its fields.
     const NAMES: &'static [&'static str];
     /// The name, type and attributes of each field as written in the source.
-    const WRITTEN: &'static [(&'static str, &'static str, &'static [&'static str])];
+    const DECLARED: &'static [(&'static str, &'static str, &'static [&'static str])];
 
-    /// Takes the fields.
-    ///
-    /// # Errors
-    /// A field is missing or of another type; the error names it.
-    fn taken(body: &mut Body) -> Result<Self, Error>;
+    fn take_from(body: &mut BodyFields) -> Result<Self, Error>;
 }
 
 /// The type of a field.
-pub(crate) trait Kind: DeserializeOwned + 'static {
+pub(crate) trait FieldType: DeserializeOwned + 'static {
     /// What an absent field is; `None` if it has to be there.
     fn absent() -> Option<Self> {
         None
     }
 }
 
-impl<T: DeserializeOwned + 'static> Kind for Option<T> {
+impl<T: DeserializeOwned + 'static> FieldType for Option<T> {
     fn absent() -> Option<Self> {
         Some(None)
     }
 }
 
-impl Kind for String {}
-impl Kind for Value {}
-impl Kind for Vec<u32> {}
-impl Kind for Vec<Value> {}
+impl FieldType for String {}
+impl FieldType for Value {}
+impl FieldType for Vec<u32> {}
+impl FieldType for Vec<Value> {}
 
 /// A documented field.
 #[derive(Clone, Debug)]
-pub(crate) struct Field {
+pub(crate) struct FieldDoc {
     pub(crate) name: &'static str,
     /// The Rust type of the field.
     pub(crate) ty: String,
@@ -64,8 +60,7 @@ pub(crate) struct Field {
     pub(crate) doc: String,
 }
 
-/// The fields of a part of a request.
-pub(crate) fn of<T: Fields>() -> Vec<Field> {
+pub(crate) fn documented<T: RequestPart>() -> Vec<FieldDoc> {
     let field = |(name, ty, attributes): &(&'static str, &str, &[&str])| {
         let docs = attributes.iter().filter_map(|attribute| {
             let text = attribute.strip_prefix("doc")?;
@@ -73,13 +68,13 @@ pub(crate) fn of<T: Fields>() -> Vec<Field> {
             let end = text.rfind('"').filter(|end| *end > start)?;
             Some(text[start..end].trim().replace("\\\"", "\""))
         });
-        Field {
+        FieldDoc {
             name,
             ty: (*ty).to_owned(),
             doc: docs.collect::<Vec<_>>().join(" "),
         }
     };
-    T::WRITTEN.iter().map(field).collect()
+    T::DECLARED.iter().map(field).collect()
 }
 
 /// Declares a part of a request: a struct whose fields are deserialised from JSON, and their names.
@@ -93,14 +88,14 @@ macro_rules! fields {
             $($(#[$field_meta])* $field_vis $field: $ty,)*
         }
 
-        impl $crate::request::fields::Fields for $name {
+        impl $crate::request::fields::RequestPart for $name {
             const NAMES: &'static [&'static str] = &[$(stringify!($field),)*];
-            const WRITTEN: &'static [(&'static str, &'static str, &'static [&'static str])] = &[
+            const DECLARED: &'static [(&'static str, &'static str, &'static [&'static str])] = &[
                 $((stringify!($field), stringify!($ty), &[$(stringify!($field_meta)),*]),)*
             ];
 
-            fn taken(
-                body: &mut $crate::request::fields::Body,
+            fn take_from(
+                body: &mut $crate::request::fields::BodyFields,
             ) -> Result<Self, $crate::http::error::Error> {
                 Ok(Self { $($field: body.field(stringify!($field))?,)* })
             }
@@ -110,40 +105,34 @@ macro_rules! fields {
 
 pub(crate) use fields;
 
-/// The body of a request, which was read already (`intake`), within its limit.
-///
-/// # Errors
-/// The connection broke.
-pub(crate) async fn whole(body: axum::body::Body) -> Result<Bytes, Error> {
+/// The body of a request, which `http::body` has read already, within its limit.
+pub(crate) async fn read_body(body: axum::body::Body) -> Result<Bytes, Error> {
     let body = to_bytes(body, usize::MAX).await;
     body.map_err(|_| Error::Body("the body could not be read".into()))
 }
 
-impl<S: Send + Sync> FromRequest<S> for Body {
+impl<S: Send + Sync> FromRequest<S> for BodyFields {
     type Rejection = Error;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Error> {
         let (head, body) = request.into_parts();
-        Self::read(&head.headers, &whole(body).await?)
+        Self::read(&head.headers, &read_body(body).await?)
     }
 }
 
 /// The fields of a body, or of an object within it, that no part has taken yet.
 #[derive(Debug)]
-pub(crate) struct Body {
+pub(crate) struct BodyFields {
     /// The name of the object within the body, followed by a dot; empty for the body itself.
     prefix: String,
     left: Map<String, Value>,
     known: Vec<&'static str>,
     /// Whether only this project defines the fields, so that one that is not known is a mistake.
-    is_own: bool,
+    is_closed: bool,
 }
 
-impl Body {
+impl BodyFields {
     /// Reads the JSON object that a client sent.
-    ///
-    /// # Errors
-    /// The body has another content type or is not a JSON object.
     pub(crate) fn read(headers: &HeaderMap, body: &[u8]) -> Result<Self, Error> {
         // A page of another origin can send other content types without a preflight request.
         let kind = headers.get(header::CONTENT_TYPE);
@@ -156,43 +145,43 @@ impl Body {
             |error: &dyn std::fmt::Display| Error::Body(format!("the body is not JSON: {error}"));
         let text = std::str::from_utf8(body).map_err(|error| not_json(&error))?;
         match text.parse() {
-            Ok(Value::Object(fields)) => Ok(Self::of(fields)),
+            Ok(Value::Object(fields)) => Ok(Self::new(fields)),
             Ok(_) => Err(Error::Body("the body is not a JSON object".into())),
             Err(error) => Err(not_json(&error)),
         }
     }
 
     /// A body with these fields.
-    pub(crate) fn of(fields: Map<String, Value>) -> Self {
+    pub(crate) fn new(fields: Map<String, Value>) -> Self {
         Self {
             prefix: String::new(),
             left: fields,
             known: Vec::new(),
-            is_own: false,
+            is_closed: false,
         }
     }
 
     /// The object `name` within a body, which only this project defines. Errors name its fields with a dot.
-    pub(crate) fn within(name: &str, fields: Map<String, Value>) -> Self {
+    pub(crate) fn nested(name: &str, fields: Map<String, Value>) -> Self {
         Self {
             prefix: format!("{name}."),
-            ..Self::of(fields).own()
+            ..Self::new(fields).closed()
         }
     }
 
     /// The same body, whose fields only this project defines.
-    pub(crate) fn own(self) -> Self {
+    pub(crate) fn closed(self) -> Self {
         let is_own = true;
-        Self { is_own, ..self }
+        Self {
+            is_closed: is_own,
+            ..self
+        }
     }
 
     /// Removes the fields that are not known from the objects in a field, whose shape others define.
-    ///
-    /// # Errors
-    /// The first such field, if the server is strict.
-    pub(crate) fn prune(&mut self, name: &str, shape: &Shape) -> Result<(), Error> {
+    pub(crate) fn prune(&mut self, name: &str, shape: &ObjectFields) -> Result<(), Error> {
         match self.left.get_mut(name) {
-            Some(value) => shapes::prune(value, name, shape),
+            Some(value) => object_fields::prune(value, name, shape),
             None => Ok(()),
         }
     }
@@ -227,10 +216,7 @@ impl Body {
     }
 
     /// Takes one field as a type.
-    ///
-    /// # Errors
-    /// It is missing or has another type; the error names it.
-    pub(crate) fn field<T: Kind>(&mut self, name: &'static str) -> Result<T, Error> {
+    pub(crate) fn field<T: FieldType>(&mut self, name: &'static str) -> Result<T, Error> {
         match (self.remove(name), T::absent()) {
             (None, Some(absent)) | (Some(Value::Null), Some(absent)) => Ok(absent),
             (None, None) => Err(Error::missing(format!("{}{name}", self.prefix))),
@@ -238,23 +224,19 @@ impl Body {
         }
     }
 
-    /// Takes a part of the request.
-    ///
-    /// # Errors
-    /// A field is missing or of another type; the error names it.
-    pub(crate) fn take<T: Fields>(&mut self) -> Result<T, Error> {
-        T::taken(self)
+    pub(crate) fn take<T: RequestPart>(&mut self) -> Result<T, Error> {
+        T::take_from(self)
     }
 
-    fn typed<T: Kind>(&self, name: &str, value: Value) -> Result<T, Error> {
+    fn typed<T: FieldType>(&self, name: &str, value: Value) -> Result<T, Error> {
         // What stays JSON is not read value by value.
-        let value = match same(value) {
+        let value = match downcast(value) {
             Ok(same) => return Ok(same),
-            Err(Value::Array(all)) => match same(all) {
+            Err(Value::Array(all)) => match downcast(all) {
                 Ok(same) => return Ok(same),
                 Err(all) => Value::Array(all),
             },
-            Err(Value::Object(all)) => match same(all) {
+            Err(Value::Object(all)) => match downcast(all) {
                 Ok(same) => return Ok(same),
                 Err(all) => Value::Object(all),
             },
@@ -272,24 +254,21 @@ impl Body {
             let missing = inner.strip_prefix("missing field `");
             match missing.and_then(|rest| rest.split_once('`')) {
                 Some((field, _)) => Error::missing(format!("{path}.{field}")),
-                None => Error::kind(path, &plain(&inner)),
+                None => Error::wrong_type(path, &plain_message(&inner)),
             }
         })
     }
 
     /// Records the remaining fields that have no effect here or that nobody knows, and refuses those that would change
     /// the result. Null is none of them.
-    ///
-    /// # Errors
-    /// The first field that is not supported or of another type, or that is not known where that is a mistake.
     pub(crate) fn finish(self) -> Result<(), Error> {
-        let record = Record::current();
+        let record = RequestContext::current();
         for (name, value) in self.left.iter().filter(|(_, value)| !value.is_null()) {
-            let known = known::find(name).filter(|_| self.prefix.is_empty());
+            let known = unsupported_fields::find(name).filter(|_| self.prefix.is_empty());
             match known {
                 Some(known) if known.is_ignored(value)? => record.ignore(known.name),
                 Some(_) => {}
-                None if self.is_own || record.is_strict() => return Err(self.unknown(name)),
+                None if self.is_closed || record.is_strict() => return Err(self.unknown(name)),
                 None => record.ignore(&quoted(name)),
             }
         }
@@ -298,7 +277,7 @@ impl Body {
 
     fn unknown(&self, name: &str) -> Error {
         let prefix = &self.prefix;
-        let others = known::names().filter(|_| prefix.is_empty());
+        let others = unsupported_fields::names().filter(|_| prefix.is_empty());
         let near = nearest(name, self.known.iter().copied().chain(others));
         let near = near.map(|near| format!("{prefix}{near}"));
         Error::unknown(format!("{prefix}{}", quoted(name)), near)
@@ -321,7 +300,7 @@ pub(crate) fn integral(value: Value) -> Value {
 }
 
 /// A value as it is, or in `Some`, if `T` is its type or an `Option` of that.
-fn same<A: 'static, T: 'static>(value: A) -> Result<T, A> {
+fn downcast<A: 'static, T: 'static>(value: A) -> Result<T, A> {
     let mut kept = Some(Some(value));
     let any: &mut dyn Any = &mut kept;
     if let Some(found) = any.downcast_mut::<Option<T>>().and_then(Option::take) {
@@ -336,7 +315,7 @@ fn same<A: 'static, T: 'static>(value: A) -> Result<T, A> {
 }
 
 /// A serde message in plain words, with a shortened quotation.
-pub(crate) fn plain(message: &str) -> String {
+pub(crate) fn plain_message(message: &str) -> String {
     let Some((found, expected)) = message.rsplit_once(", expected ") else {
         return quoted(message);
     };
@@ -366,7 +345,7 @@ mod tests {
         }) else {
             unreachable!("it is an object")
         };
-        let mut body = Body::within("part", fields);
+        let mut body = BodyFields::nested("part", fields);
         assert_eq!(body.field("text").ok(), Some(Some("a".to_owned())));
         assert_eq!(body.field("value").ok(), Some(json!([1, null])));
         assert_eq!(body.field("list").ok(), Some(vec![json!({ "a": 1 })]));

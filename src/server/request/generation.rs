@@ -7,22 +7,19 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use lab_base::grammar::Compiled;
-use lab_core::engine::serving::Served;
-use lab_core::engine::{Diffusion, Ends, Request};
+use crate::served::ServedModel;
+use lab_base::grammar::CompiledConstraint;
+use lab_core::engine::{DiffusionOptions, Request, StopConditions};
 
+use super::adapter_scales::{self, AdapterScale};
 use super::diffusion;
-use super::fields::{self, Body, Field, fields};
-use super::response_format::{self, Wanted};
-use super::sampling::{self, Sampling};
-use super::shapes::Shape;
-use crate::endpoints::adapters;
-use crate::endpoints::adapters::Scaled;
-use crate::endpoints::lab;
-use crate::endpoints::lab::Wanted as Lab;
+use super::fields::{self, BodyFields, FieldDoc, fields};
+use super::object_fields::ObjectFields;
+use super::response_format::{self, ConstraintSpec};
+use super::sampling::{self, SamplingFields};
 use crate::http::error::{Error, quoted};
-use crate::pool::ALIAS;
-use crate::response::envelope::Reports;
+use crate::request::lab::{self, LabRequest};
+use crate::served::DEFAULT_MODEL;
 
 /// Maximum number of completions of one request, over all its prompts.
 pub(crate) const MAX_CHOICES: u32 = 128;
@@ -78,7 +75,7 @@ fields! {
         /// Whether a stream reports how much of the prompt is processed (llama-server).
         return_progress: Option<bool>,
         /// Adapters and their scales, the others being off.
-        lora: Option<Vec<Scaled>>,
+        lora: Option<Vec<AdapterScale>>,
         /// Options of text diffusion.
         diffusion: Option<Map<String, Value>>,
         /// Whether the stream reports every denoising step.
@@ -88,7 +85,7 @@ fields! {
 
 fields! {
     /// How a prompt is fitted into the context.
-    pub(crate) struct Fitting {
+    pub(crate) struct PromptTruncation {
         /// Number of tokens of the prompt that are kept, the last ones; -1 = as many as leave room for the completion
         /// (vLLM).
         truncate_prompt_tokens: Option<i64>,
@@ -103,9 +100,9 @@ struct StreamOptions {
 }
 
 /// Chunks are not padded.
-const STREAM_OPTIONS: Shape = Shape {
-    idle: &["include_obfuscation"],
-    ..Shape::of(&["include_usage", "continuous_usage_stats"])
+const STREAM_OPTIONS: ObjectFields = ObjectFields {
+    idle: "include_obfuscation",
+    ..ObjectFields::of("include_usage continuous_usage_stats")
 };
 
 #[derive(Debug, Deserialize)]
@@ -117,7 +114,7 @@ enum OneOrMany {
 
 /// The limit of a completion's length.
 #[derive(Clone, Copy, Debug)]
-enum Most {
+enum TokenLimit {
     Tokens(u64),
     /// As many tokens as the context holds.
     AsFit,
@@ -127,36 +124,44 @@ enum Most {
 /// llama-server's name of `max_tokens`.
 const N_PREDICT: &str = "n_predict";
 
+/// The reports that a client requests in addition to the completions.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ReportOptions {
+    /// Usage at the end of a stream; whole responses always have it.
+    pub(crate) usage: bool,
+    /// The usage so far in each chunk of a stream that reports usage.
+    pub(crate) continuous: bool,
+    /// Times and rates in llama-server's shape.
+    pub(crate) timings: bool,
+}
+
 /// The parameters of a request, without the prompt.
 #[derive(Debug)]
-pub(crate) struct Generation {
+pub(crate) struct GenerationParams {
     common: Common,
-    diffusion: Option<Diffusion>,
+    diffusion: Option<DiffusionOptions>,
     /// The captures and edits of values of its passes.
-    pub(crate) lab: Option<Arc<Lab>>,
-    sampling: Sampling,
-    format: response_format::Fields,
+    pub(crate) lab: Option<Arc<LabRequest>>,
+    sampling: SamplingFields,
+    format: response_format::ConstraintFields,
 }
 
 /// The documented fields.
-pub(crate) fn fields() -> Vec<Field> {
+pub(crate) fn fields() -> Vec<FieldDoc> {
     let parts = [
-        fields::of::<Common>(),
+        fields::documented::<Common>(),
         sampling::fields(),
-        fields::of::<response_format::Fields>(),
-        fields::of::<lab::LabField>(),
+        fields::documented::<response_format::ConstraintFields>(),
+        fields::documented::<lab::LabField>(),
     ];
     parts.concat()
 }
 
-impl Generation {
+impl GenerationParams {
     /// Takes the fields out of a body. The completions have at least `n_least` tokens.
-    ///
-    /// # Errors
-    /// A field is missing, of another type or out of range.
-    pub(crate) fn take(body: &mut Body, n_least: u64) -> Result<Self, Error> {
+    pub(crate) fn take(body: &mut BodyFields, n_least: u64) -> Result<Self, Error> {
         body.prune("stream_options", &STREAM_OPTIONS)?;
-        body.prune("lora", &adapters::SCALED)?;
+        body.prune("lora", &adapter_scales::ADAPTER_SCALE)?;
         response_format::prune(body)?;
         let mut common: Common = body.take()?;
         let diffusion = common.diffusion.take();
@@ -164,7 +169,7 @@ impl Generation {
             common,
             diffusion: diffusion.map(diffusion::parse).transpose()?,
             lab: lab::take(body)?,
-            sampling: Sampling::take(body)?,
+            sampling: SamplingFields::take(body)?,
             format: body.take()?,
         };
         this.check(n_least)?;
@@ -175,40 +180,40 @@ impl Generation {
         let common = &self.common;
         if !(1..=MAX_CHOICES).contains(&self.n_choices()) {
             let message = format!("`n` is {}, expected 1 to {MAX_CHOICES}", self.n_choices());
-            return Err(Error::value("n", message));
+            return Err(Error::invalid_value("n", message));
         }
-        let (param, most) = self.most();
+        let (param, most) = self.token_limit();
         // llama-server's name has its meaning: 0 reads the prompt only.
         let n_least = if param == N_PREDICT { 0 } else { n_least };
         match most {
-            Some(Most::Wrong(most)) => {
+            Some(TokenLimit::Wrong(most)) => {
                 let message = format!(
                     "`{param}` is {most}, expected at least {n_least}, or -1 for as many as fit"
                 );
-                return Err(Error::value(param, message));
+                return Err(Error::invalid_value(param, message));
             }
-            Some(Most::Tokens(most)) if most < n_least => {
+            Some(TokenLimit::Tokens(most)) if most < n_least => {
                 let message = format!("`{param}` is {most}, expected at least {n_least}");
-                return Err(Error::value(param, message));
+                return Err(Error::invalid_value(param, message));
             }
             _ => {}
         }
-        if let (Some(least), Some(Most::Tokens(most))) = (common.min_tokens, most)
+        if let (Some(least), Some(TokenLimit::Tokens(most))) = (common.min_tokens, most)
             && most < least
         {
             let message = format!("`min_tokens` is {least}, which is more than `{param}`");
-            return Err(Error::value("min_tokens", message));
+            return Err(Error::invalid_value("min_tokens", message));
         }
         if let Some(top) = common.prompt_logprobs {
-            check_top("prompt_logprobs", top)?;
+            check_top_logprobs("prompt_logprobs", top)?;
             if self.is_streamed() {
                 let message = "`prompt_logprobs` is not possible where `stream` is true";
-                return Err(Error::value("prompt_logprobs", message));
+                return Err(Error::invalid_value("prompt_logprobs", message));
             }
         }
         if self.stop_sequences().len() > MAX_STOPS {
             let message = format!("`stop`: more than {MAX_STOPS} stop sequences");
-            return Err(Error::value("stop", message));
+            return Err(Error::invalid_value("stop", message));
         }
         if self
             .stop_sequences()
@@ -216,12 +221,12 @@ impl Generation {
             .any(|t| t.len() > MAX_STOP_BYTES)
         {
             let message = format!("`stop`: a sequence of more than {MAX_STOP_BYTES} bytes");
-            return Err(Error::value("stop", message));
+            return Err(Error::invalid_value("stop", message));
         }
         let stop_tokens = common.stop_token_ids.as_ref().map_or(0, Vec::len);
         if stop_tokens > MAX_STOP_TOKENS {
             let message = format!("`stop_token_ids`: more than {MAX_STOP_TOKENS} tokens");
-            return Err(Error::value("stop_token_ids", message));
+            return Err(Error::invalid_value("stop_token_ids", message));
         }
         for (param, is_set) in [
             ("stream_options", common.stream_options.is_some()),
@@ -229,19 +234,19 @@ impl Generation {
         ] {
             if is_set && !self.is_streamed() {
                 let message = format!("`{param}` needs `stream` to be true");
-                return Err(Error::value(param, message));
+                return Err(Error::invalid_value(param, message));
             }
         }
         Ok(())
     }
 
     /// The limit of the completion's length, with the name of its field.
-    fn most(&self) -> (&'static str, Option<Most>) {
+    fn token_limit(&self) -> (&'static str, Option<TokenLimit>) {
         let common = &self.common;
         let most = |n: i64| match u64::try_from(n) {
-            Ok(n) => Most::Tokens(n),
-            Err(_) if n == -1 => Most::AsFit,
-            Err(_) => Most::Wrong(n),
+            Ok(n) => TokenLimit::Tokens(n),
+            Err(_) if n == -1 => TokenLimit::AsFit,
+            Err(_) => TokenLimit::Wrong(n),
         };
         match (common.max_completion_tokens, common.max_tokens) {
             // Any number below 0 is no limit there.
@@ -253,12 +258,12 @@ impl Generation {
 
     /// Whether the request asks for as many tokens as fit, where an endpoint has another default.
     pub(crate) fn is_unlimited(&self) -> bool {
-        matches!(self.most().1, Some(Most::AsFit))
+        matches!(self.token_limit().1, Some(TokenLimit::AsFit))
     }
 
     /// The requested model.
     pub(crate) fn model(&self) -> &str {
-        self.common.model.as_deref().unwrap_or(ALIAS)
+        self.common.model.as_deref().unwrap_or(DEFAULT_MODEL)
     }
 
     /// Whether the completions are streamed.
@@ -267,19 +272,16 @@ impl Generation {
     }
 
     /// The reports in addition to the completions.
-    pub(crate) fn reports(&self) -> Reports {
+    pub(crate) fn reports(&self) -> ReportOptions {
         let options = self.common.stream_options.as_ref();
-        Reports {
+        ReportOptions {
             usage: options.is_some_and(|options| options.include_usage == Some(true)),
             continuous: options.is_some_and(|own| own.continuous_usage_stats == Some(true)),
             timings: self.common.timings_per_token == Some(true),
         }
     }
 
-    /// Refuses the fields whose results a response has no place for.
-    ///
-    /// # Errors
-    /// Such a field is set.
+    /// Refuses the fields whose results the responses of an endpoint cannot carry.
     pub(crate) fn refuse_reports(&self) -> Result<(), Error> {
         let common = &self.common;
         let fields = [
@@ -289,7 +291,7 @@ impl Generation {
         ];
         match fields.iter().find(|(_, is_set)| *is_set) {
             Some((name, _)) => {
-                let message = format!("`{name}`: responses of this endpoint have no place for it");
+                let message = format!("`{name}`: not supported by this endpoint");
                 Err(Error::unsupported(*name, message))
             }
             None => Ok(()),
@@ -302,9 +304,9 @@ impl Generation {
     }
 
     /// The requested maximum number of tokens of a completion.
-    pub(crate) fn most_tokens(&self) -> Option<u64> {
-        match self.most().1 {
-            Some(Most::Tokens(n)) => Some(n),
+    pub(crate) fn max_tokens(&self) -> Option<u64> {
+        match self.token_limit().1 {
+            Some(TokenLimit::Tokens(n)) => Some(n),
             _ => None,
         }
     }
@@ -315,7 +317,7 @@ impl Generation {
     }
 
     /// Whether special tokens are left out of the completions.
-    pub(crate) fn hides_special(&self) -> bool {
+    pub(crate) fn skips_special_tokens(&self) -> bool {
         self.common.skip_special_tokens == Some(true)
     }
 
@@ -325,19 +327,16 @@ impl Generation {
     }
 
     /// The constraint of the completions.
-    pub(crate) fn constraint(&self) -> Result<Option<Wanted>, Error> {
+    pub(crate) fn constraint(&self) -> Result<Option<ConstraintSpec>, Error> {
         self.format.constraint()
     }
 
     /// A constraint, compiled for these completions.
-    ///
-    /// # Errors
-    /// The constraint cannot be enforced, or a parameter does not fit the model.
     pub(crate) async fn compile(
         &self,
-        wanted: Option<Wanted>,
-        served: &Arc<Served>,
-    ) -> Result<Option<Compiled>, Error> {
+        wanted: Option<ConstraintSpec>,
+        served: &Arc<ServedModel>,
+    ) -> Result<Option<CompiledConstraint>, Error> {
         let Some(wanted) = wanted else {
             return Ok(None);
         };
@@ -364,21 +363,18 @@ impl Generation {
                 let other = quoted(other);
                 let expected = "expected raw_logprobs or processed_logprobs";
                 let message = format!("`logprobs_mode` is {other}, {expected}");
-                Err(Error::value("logprobs_mode", message))
+                Err(Error::invalid_value("logprobs_mode", message))
             }
         }
     }
 
     /// The engine request for the first completion of a prompt.
-    ///
-    /// # Errors
-    /// A field does not fit the model.
     pub(crate) fn request(
         &self,
-        served: &Served,
+        served: &ServedModel,
         prompt: &[u32],
         top_logprobs: Option<usize>,
-        constraint: Option<&Compiled>,
+        constraint: Option<&CompiledConstraint>,
     ) -> Result<Request, Error> {
         let common = &self.common;
         let count = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
@@ -387,17 +383,17 @@ impl Generation {
         let n_vocab = served.handle.tokenizer().vocab_len();
         if let Some(id) = stop_tokens.iter().find(|id| **id as usize >= n_vocab) {
             let message = format!("`stop_token_ids`: {id} is not a token id below {n_vocab}");
-            return Err(Error::value("stop_token_ids", message));
+            return Err(Error::invalid_value("stop_token_ids", message));
         }
         let fits = served.handle.check_prompt(prompt.len());
-        fits.map_err(|rejected| Error::from(rejected).of_model(served))?;
+        fits.map_err(|rejected| Error::from(rejected).with_trained_length(served))?;
         Ok(Request {
             prompt: prompt.to_vec(),
-            max_tokens: self.most_tokens().map(count),
+            max_tokens: self.max_tokens().map(count),
             sampling: self.sampling.params(served.handle.tokenizer())?,
             choice: 0,
             stops: stops.map(|text| text.as_bytes().to_vec()).collect(),
-            ends: Ends {
+            stop: StopConditions {
                 min_tokens: common.min_tokens.map_or(0, count),
                 stop_tokens,
                 keeps_stop: common.include_stop_str_in_output == Some(true),
@@ -418,25 +414,30 @@ impl Generation {
             n_drafted: common.draft.map(count),
             constraint: constraint.cloned(),
             thinking: None,
-            adapters: common.lora.as_deref().map(adapters::named).transpose()?,
-            lab: self.lab.as_ref().map(|lab| lab.plan(served)).transpose()?,
+            adapters: common
+                .lora
+                .as_deref()
+                .map(adapter_scales::distinct_scales)
+                .transpose()?,
+            lab: self
+                .lab
+                .as_ref()
+                .map(|lab| lab.resolve(served))
+                .transpose()?,
             diffusion: self.diffusion,
             trace: common.diffusion_trace == Some(true),
         })
     }
 }
 
-impl Fitting {
+impl PromptTruncation {
     /// Drops tokens of a prompt, but not its first `n_first`. Returns whether it dropped any.
-    ///
-    /// # Errors
-    /// The number of kept tokens is below `n_first` or 1, or exceeds the context length of the model.
-    pub(crate) fn cut(
+    pub(crate) fn apply(
         &self,
         tokens: &mut Vec<u32>,
         n_first: usize,
-        served: &Served,
-        generation: &Generation,
+        served: &ServedModel,
+        generation: &GenerationParams,
     ) -> Result<bool, Error> {
         let param = "truncate_prompt_tokens";
         let Some(kept) = self.truncate_prompt_tokens else {
@@ -446,14 +447,14 @@ impl Fitting {
         let kept = match usize::try_from(kept) {
             Ok(kept) if (n_first.max(1)..=n_ctx).contains(&kept) => kept,
             Err(_) if kept == -1 => {
-                let most = generation.most_tokens().unwrap_or(1).max(1);
+                let most = generation.max_tokens().unwrap_or(1).max(1);
                 let most = usize::try_from(most).unwrap_or(usize::MAX);
                 n_ctx.saturating_sub(most).max(n_first + 1)
             }
             _ => {
                 let least = n_first.max(1);
                 let message = format!("`{param}` is {kept}, expected -1 or {least} to {n_ctx}");
-                return Err(Error::value(param, message));
+                return Err(Error::invalid_value(param, message));
             }
         };
         let n_over = tokens.len().saturating_sub(kept);
@@ -463,7 +464,7 @@ impl Fitting {
 }
 
 /// `n` requests for completions of the same prompt.
-pub(crate) fn choices(first: &Request, n: u32) -> impl Iterator<Item = Request> {
+pub(crate) fn choice_requests(first: &Request, n: u32) -> impl Iterator<Item = Request> {
     (0..n).map(|choice| Request {
         choice,
         // The first completion reports them.
@@ -473,13 +474,10 @@ pub(crate) fn choices(first: &Request, n: u32) -> impl Iterator<Item = Request> 
 }
 
 /// Checks the requested length of a list of most probable tokens.
-///
-/// # Errors
-/// The list is too long.
-pub(crate) fn check_top(param: &str, top: u32) -> Result<(), Error> {
+pub(crate) fn check_top_logprobs(param: &str, top: u32) -> Result<(), Error> {
     if top <= MAX_TOP_LOGPROBS {
         return Ok(());
     }
     let message = format!("`{param}` is {top}, expected 0 to {MAX_TOP_LOGPROBS}");
-    Err(Error::value(param, message))
+    Err(Error::invalid_value(param, message))
 }

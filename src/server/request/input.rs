@@ -2,40 +2,37 @@
 
 use serde_json::Value;
 
-use lab_core::engine::serving::Served;
+use crate::served::ServedModel;
 
 use crate::http::error::Error;
 
 /// A text as the client sent it.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Input {
+pub(crate) enum TextOrTokens {
     Text(String),
     Tokens(Vec<u32>),
 }
 
 /// The texts of a field: one text, token ids, or several of either.
-///
-/// # Errors
-/// The field has another value; the error names its place.
-pub(crate) fn inputs(param: &str, value: &Value) -> Result<Vec<Input>, Error> {
+pub(crate) fn texts_or_tokens(param: &str, value: &Value) -> Result<Vec<TextOrTokens>, Error> {
     let many = match value {
-        Value::String(text) => return Ok(vec![Input::Text(text.clone())]),
+        Value::String(text) => return Ok(vec![TextOrTokens::Text(text.clone())]),
         Value::Array(many) if !many.is_empty() => many,
         Value::Null => return Err(Error::missing(param)),
         _ => {
             let message = "expected a string, an array of token ids, or an array of strings or of arrays of token ids";
-            return Err(Error::kind(param, message));
+            return Err(Error::wrong_type(param, message));
         }
     };
     if many[0].is_number() {
-        return Ok(vec![Input::Tokens(ids(param, many)?)]);
+        return Ok(vec![TextOrTokens::Tokens(ids(param, many)?)]);
     }
     let one = |(i, value): (usize, &Value)| {
         let param = format!("{param}[{i}]");
         match value {
-            Value::String(text) => Ok(Input::Text(text.clone())),
-            Value::Array(tokens) => Ok(Input::Tokens(ids(&param, tokens)?)),
-            _ => Err(Error::kind(
+            Value::String(text) => Ok(TextOrTokens::Text(text.clone())),
+            Value::Array(tokens) => Ok(TextOrTokens::Tokens(ids(&param, tokens)?)),
+            _ => Err(Error::wrong_type(
                 param,
                 "expected a string or an array of token ids",
             )),
@@ -46,32 +43,29 @@ pub(crate) fn inputs(param: &str, value: &Value) -> Result<Vec<Input>, Error> {
 
 /// The prompts of a field in llama-server's form: a prompt is a text, token ids, or an array that mixes both; a text
 /// may be an object with `prompt_string`. An array without numbers holds several prompts.
-///
-/// # Errors
-/// The field has another value; the error names its place.
-pub(crate) fn sequences(param: &str, value: &Value) -> Result<Vec<Vec<Input>>, Error> {
+pub(crate) fn mixed_prompts(param: &str, value: &Value) -> Result<Vec<Vec<TextOrTokens>>, Error> {
     let many = match value {
         Value::Array(many) if many.iter().all(|one| !one.is_number()) => many,
         Value::Null => return Err(Error::missing(param)),
         one => return Ok(vec![sequence(param, one)?]),
     };
     if many.is_empty() {
-        return Err(Error::value(param, format!("`{param}` is empty")));
+        return Err(Error::invalid_value(param, format!("`{param}` is empty")));
     }
     let one = |(i, value): (usize, &Value)| sequence(&format!("{param}[{i}]"), value);
     many.iter().enumerate().map(one).collect()
 }
 
-fn sequence(param: &str, value: &Value) -> Result<Vec<Input>, Error> {
+fn sequence(param: &str, value: &Value) -> Result<Vec<TextOrTokens>, Error> {
     let Value::Array(parts) = value else {
-        return Ok(vec![Input::Text(text(param, value)?)]);
+        return Ok(vec![TextOrTokens::Text(text(param, value)?)]);
     };
     let mut out = Vec::new();
     for run in parts.chunk_by(|a, b| a.is_number() && b.is_number()) {
         let at = out.len();
         out.push(match run {
-            [one] if !one.is_number() => Input::Text(text(&format!("{param}[{at}]"), one)?),
-            run => Input::Tokens(ids(param, run)?),
+            [one] if !one.is_number() => TextOrTokens::Text(text(&format!("{param}[{at}]"), one)?),
+            run => TextOrTokens::Tokens(ids(param, run)?),
         });
     }
     Ok(out)
@@ -93,30 +87,47 @@ fn text(param: &str, value: &Value) -> Result<String, Error> {
     let expected = "expected a string, an array of token ids and strings, or an array of these";
     found
         .map(str::to_owned)
-        .ok_or_else(|| Error::kind(param, expected))
+        .ok_or_else(|| Error::wrong_type(param, expected))
 }
 
 fn ids(param: &str, values: &[Value]) -> Result<Vec<u32>, Error> {
     let id = |(i, value): (usize, &Value)| {
         let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
-        id.ok_or_else(|| Error::kind(format!("{param}[{i}]"), "expected a token id"))
+        id.ok_or_else(|| Error::wrong_type(format!("{param}[{i}]"), "expected a token id"))
     };
     values.iter().enumerate().map(id).collect()
 }
 
 /// Checks that token ids are in the model's vocabulary.
-///
-/// # Errors
-/// The first token id outside the vocabulary.
-pub(crate) fn check_ids(param: &str, tokens: &[u32], served: &Served) -> Result<(), Error> {
+pub(crate) fn check_ids(param: &str, tokens: &[u32], served: &ServedModel) -> Result<(), Error> {
     let n_vocab = served.handle.tokenizer().vocab_len();
     match tokens.iter().find(|id| **id as usize >= n_vocab) {
         None => Ok(()),
         Some(id) => {
             let message = format!("`{param}`: {id} is not a token id below {n_vocab}");
-            Err(Error::value(param, message))
+            Err(Error::invalid_value(param, message))
         }
     }
+}
+
+/// Maximum number of elements in a list of texts.
+const MAX_TEXTS: usize = 64;
+/// Maximum size of a text in such a list, in bytes.
+const MAX_TEXT_BYTES: usize = 1024;
+
+/// Checks the size of a list of texts.
+pub(crate) fn check_strings(name: &str, texts: &[String]) -> Result<(), Error> {
+    let fault = |message: String| Err(Error::invalid_value(name, format!("`{name}`: {message}")));
+    if texts.len() > MAX_TEXTS {
+        return fault(format!(
+            "{} strings, expected at most {MAX_TEXTS}",
+            texts.len()
+        ));
+    }
+    if texts.iter().any(|text| text.len() > MAX_TEXT_BYTES) {
+        return fault(format!("a string of more than {MAX_TEXT_BYTES} bytes"));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -127,11 +138,19 @@ mod tests {
 
     #[test]
     fn texts_and_tokens_in_turns_are_one_prompt() {
-        let text = |text: &str| Input::Text(text.into());
-        let of = |value: Value| sequences("prompt", &value).map_err(|error| error.to_string());
+        let text = |text: &str| TextOrTokens::Text(text.into());
+        let of = |value: Value| mixed_prompts("prompt", &value).map_err(|error| error.to_string());
         assert_eq!(of(json!("a")), Ok(vec![vec![text("a")]]));
-        assert_eq!(of(json!([1, 2])), Ok(vec![vec![Input::Tokens(vec![1, 2])]]));
-        let mixed = vec![text("a"), Input::Tokens(vec![1, 2]), text("b"), text("c")];
+        assert_eq!(
+            of(json!([1, 2])),
+            Ok(vec![vec![TextOrTokens::Tokens(vec![1, 2])]])
+        );
+        let mixed = vec![
+            text("a"),
+            TextOrTokens::Tokens(vec![1, 2]),
+            text("b"),
+            text("c"),
+        ];
         assert_eq!(of(json!(["a", 1, 2, "b", "c"])), Ok(vec![mixed.clone()]));
         let all = json!([["a", 1, 2, "b", "c"], "a", { "prompt_string": "b" }]);
         assert_eq!(of(all), Ok(vec![mixed, vec![text("a")], vec![text("b")]]));

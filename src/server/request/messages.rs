@@ -2,16 +2,16 @@
 
 use serde_json::{Map, Value};
 
-use lab_base::chat::tool_calls::Dialect;
+use crate::served::{Conversation, ServedModel};
+use lab_base::chat::tool_calls::ChatDialect;
 use lab_core::arch::nearest;
-use lab_core::engine::serving::{Conversation, Served};
 
-use super::fields::{Body, fields};
-use super::places::wrong;
-use super::shapes::{Shape, ignored};
-use super::tools::{self, Tools, check_calls, name_hidden, with_arguments};
+use super::fields::{BodyFields, fields};
+use super::json_access::malformed;
+use super::object_fields::{ObjectFields, ignore_unknown};
+use super::tools::{self, Tools, check_calls, ignore_hidden, with_arguments};
+use crate::http::context::RequestContext;
 use crate::http::error::{Error, quoted};
-use crate::http::request_log::Record;
 
 /// Maximum number of fields of messages that are looked up in a template.
 const MAX_LOOKED_UP: usize = 256;
@@ -44,7 +44,7 @@ const EFFORTS: &[&str] = &["none", "minimal", "low", "medium", "high", "xhigh", 
 /// Template variables that switch reasoning on and off.
 const SWITCHES: &[&str] = &["enable_thinking", "thinking"];
 /// Template variables that are set from other fields.
-const OURS: &[&str] = &[
+const RESERVED: &[&str] = &[
     "messages",
     "tools",
     "bos_token",
@@ -77,7 +77,7 @@ const ROLES: &[&str] = &[
     "tool",
     "function",
 ];
-const PARTS: Shape = Shape {
+const PARTS: ObjectFields = ObjectFields {
     kinds: &[
         "text",
         "input_text",
@@ -86,63 +86,54 @@ const PARTS: Shape = Shape {
         "thinking",
         "reasoning",
     ],
-    idle: &[
-        "annotations",
-        "cache_control",
-        "citations",
-        "logprobs",
-        "signature",
-    ],
-    ..Shape::of(&["type", "text", "refusal", "thinking", "reasoning"])
+    idle: "annotations cache_control citations logprobs signature",
+    ..ObjectFields::of("type text refusal thinking reasoning")
 };
-const CALLS: Shape = Shape {
-    idle: &["index"],
+const CALLS: ObjectFields = ObjectFields {
+    idle: "index",
     inner: &[
-        ("function", &Shape::of(&["name", "arguments"])),
-        ("custom", &Shape::of(&["name", "input"])),
+        ("function", &ObjectFields::of("name arguments")),
+        ("custom", &ObjectFields::of("name input")),
     ],
-    ..Shape::of(&["id", "type", "function", "custom"])
+    ..ObjectFields::of("id type function custom")
 };
 /// The parts of a message that others define. Its own fields depend on the chat template, which reads them.
-const INNER: Shape = Shape {
+const INNER: ObjectFields = ObjectFields {
     inner: &[("content", &PARTS), ("tool_calls", &CALLS)],
-    ..Shape::of(&[])
+    ..ObjectFields::of("")
 };
-const TOOLS: Shape = Shape {
+const TOOLS: ObjectFields = ObjectFields {
     kinds: &["", "function", "custom"],
-    idle: &["cache_control"],
+    idle: "cache_control",
     inner: &[
         ("function", &FUNCTION),
-        ("custom", &Shape::of(&["name", "description", "format"])),
+        ("custom", &ObjectFields::of("name description format")),
     ],
-    ..Shape::of(&["type", "function", "custom"])
+    ..ObjectFields::of("type function custom")
 };
 /// transformers also describes what a function returns, which some templates show.
-const FUNCTION: Shape = Shape::of(&["name", "description", "parameters", "strict", "return"]);
-const CHOSEN: Shape = Shape {
+const FUNCTION: ObjectFields = ObjectFields::of("name description parameters strict return");
+const CHOSEN: ObjectFields = ObjectFields {
     inner: &[("function", &NAMED), ("custom", &NAMED)],
-    ..Shape::of(&["type", "function", "custom"])
+    ..ObjectFields::of("type function custom")
 };
-const NAMED: Shape = Shape::of(&["name"]);
-const CHOICE: Shape = Shape {
+const NAMED: ObjectFields = ObjectFields::of("name");
+const CHOICE: ObjectFields = ObjectFields {
     inner: &[
         ("function", &NAMED),
         ("custom", &NAMED),
         ("allowed_tools", &ALLOWED),
     ],
-    ..Shape::of(&["type", "function", "custom", "allowed_tools"])
+    ..ObjectFields::of("type function custom allowed_tools")
 };
-const ALLOWED: Shape = Shape {
+const ALLOWED: ObjectFields = ObjectFields {
     inner: &[("tools", &CHOSEN)],
-    ..Shape::of(&["mode", "tools"])
+    ..ObjectFields::of("mode tools")
 };
 
 impl Messages {
     /// Takes the fields out of a body, without what is not known within them.
-    ///
-    /// # Errors
-    /// A field is missing or of another type, or one that is not known is refused.
-    pub(crate) fn take(body: &mut Body) -> Result<Self, Error> {
+    pub(crate) fn take(body: &mut BodyFields) -> Result<Self, Error> {
         body.prune("messages", &INNER)?;
         body.prune("tools", &TOOLS)?;
         body.prune("tool_choice", &CHOICE)?;
@@ -150,9 +141,6 @@ impl Messages {
     }
 
     /// Checks that do not depend on the model.
-    ///
-    /// # Errors
-    /// A field has an unaccepted value; the error names it.
     pub(crate) fn check(&self) -> Result<(), Error> {
         self.check_messages()?;
         self.tools()?;
@@ -160,15 +148,12 @@ impl Messages {
         if self.continue_final_message == Some(true) && self.add_generation_prompt == Some(true) {
             let message =
                 "`continue_final_message` and `add_generation_prompt` cannot both be true";
-            return Err(Error::value("continue_final_message", message));
+            return Err(Error::invalid_value("continue_final_message", message));
         }
         Ok(())
     }
 
     /// The tools of the request.
-    ///
-    /// # Errors
-    /// A tool or a choice is malformed.
     pub(crate) fn tools(&self) -> Result<Tools, Error> {
         let given = |value: &'_ Option<Value>| value.clone().filter(|value| !value.is_null());
         let (tools, choice) = (given(&self.tools), given(&self.tool_choice));
@@ -180,29 +165,29 @@ impl Messages {
         if let Some(effort) = effort.filter(|effort| !EFFORTS.contains(effort)) {
             let (found, expected) = (quoted(effort), EFFORTS.join("`, `"));
             let message = format!("`reasoning_effort` is `{found}`, expected one of `{expected}`");
-            return Err(Error::value("reasoning_effort", message));
+            return Err(Error::invalid_value("reasoning_effort", message));
         }
         // Other formats are names of what is done anyway.
         let format = self.reasoning_format.as_deref();
         if format.is_some_and(|format| !["none", "auto"].contains(&format)) {
-            Record::current().ignore("reasoning_format");
+            RequestContext::current().ignore("reasoning_format");
         }
         for (name, value) in self.chat_template_kwargs.iter().flatten() {
             let param = format!("chat_template_kwargs.{}", quoted(name));
-            if OURS.contains(&name.as_str()) {
+            if RESERVED.contains(&name.as_str()) {
                 let message = format!("`{param}` is not the caller's to set");
-                return Err(Error::value(&param, message));
+                return Err(Error::invalid_value(&param, message));
             }
             if SWITCHES.contains(&name.as_str()) && !value.is_boolean() && !value.is_null() {
                 let message = format!("`{param}` is {}, expected true or false", of_json(value));
-                return Err(Error::value(&param, message));
+                return Err(Error::invalid_value(&param, message));
             }
         }
         Ok(())
     }
 
     /// Whether reasoning is allowed by both the effort and the template's switches.
-    pub(crate) fn lets_reason(&self) -> bool {
+    pub(crate) fn allows_reasoning(&self) -> bool {
         let is_off = |name: &&str| {
             let kwargs = self.chat_template_kwargs.as_ref();
             kwargs.and_then(|kwargs| kwargs.get(*name)) == Some(&Value::Bool(false))
@@ -211,7 +196,7 @@ impl Messages {
     }
 
     /// Whether reasoning is separated from content.
-    pub(crate) fn parts_reasoning(&self) -> bool {
+    pub(crate) fn separates_reasoning(&self) -> bool {
         self.reasoning_format.as_deref() != Some("none")
     }
 
@@ -221,13 +206,13 @@ impl Messages {
     }
 
     /// Maximum number of tokens of a block of reasoning.
-    pub(crate) fn budget(&self) -> Option<usize> {
+    pub(crate) fn reasoning_budget(&self) -> Option<usize> {
         let budget = self.thinking_budget?;
         Some(usize::try_from(budget).unwrap_or(usize::MAX))
     }
 
     /// The start of the answer, if the last message is continued.
-    pub(crate) fn continued(&self) -> Option<&str> {
+    pub(crate) fn continued_text(&self) -> Option<&str> {
         let last = self
             .messages
             .last()
@@ -242,23 +227,26 @@ impl Messages {
     fn check_messages(&self) -> Result<(), Error> {
         if self.messages.is_empty() {
             let message = "`messages` is empty, expected at least one message";
-            return Err(Error::value("messages", message));
+            return Err(Error::invalid_value("messages", message));
         }
         if self.messages.len() > MAX_MESSAGES {
             let message = format!(
                 "`messages` has {} messages, expected at most {MAX_MESSAGES}",
                 self.messages.len()
             );
-            return Err(Error::value("messages", message));
+            return Err(Error::invalid_value("messages", message));
         }
         for (i, message) in self.messages.iter().enumerate() {
             let param = format!("messages[{i}]");
             let Some(fields) = message.as_object() else {
-                return Err(Error::value(&param, format!("`{param}` is not an object")));
+                return Err(Error::invalid_value(
+                    &param,
+                    format!("`{param}` is not an object"),
+                ));
             };
             if !fields.get("role").is_some_and(Value::is_string) {
                 let param = format!("{param}.role");
-                return Err(Error::value(
+                return Err(Error::invalid_value(
                     &param,
                     format!("`{param}` is missing or not a string"),
                 ));
@@ -267,7 +255,10 @@ impl Messages {
                 let value = fields.get(name);
                 if value.is_some_and(|value| !value.is_string() && !value.is_null()) {
                     let param = format!("{param}.{name}");
-                    return Err(Error::value(&param, format!("`{param}` is not a string")));
+                    return Err(Error::invalid_value(
+                        &param,
+                        format!("`{param}` is not a string"),
+                    ));
                 }
             }
             if let Some(calls) = fields.get("tool_calls").filter(|calls| !calls.is_null()) {
@@ -281,7 +272,7 @@ impl Messages {
                 Some(_) => {
                     let param = format!("{param}.content");
                     let message = format!("`{param}` is neither a string nor an array of parts");
-                    return Err(Error::value(&param, message));
+                    return Err(Error::invalid_value(&param, message));
                 }
             }
         }
@@ -289,18 +280,14 @@ impl Messages {
     }
 
     /// The input of the chat template of a model.
-    ///
-    /// # Errors
-    /// A message has a role that neither OpenAI's API nor the template has, a field that is not known is refused, or the
-    /// template does not show calls and results that the conversation has, or tools of which one must be called.
     pub(crate) fn conversation(
         &self,
         tools: &Tools,
-        served: &Served,
+        served: &ServedModel,
     ) -> Result<Conversation, Error> {
         self.check_for_template(served)?;
         let dialect = &served.dialect;
-        name_hidden(tools, &self.messages, dialect);
+        ignore_hidden(tools, &self.messages, dialect);
         let messages = self
             .messages
             .iter()
@@ -327,7 +314,7 @@ impl Messages {
     }
 
     /// Checks the roles and the names of fields, which a template may add to.
-    fn check_for_template(&self, served: &Served) -> Result<(), Error> {
+    fn check_for_template(&self, served: &ServedModel) -> Result<(), Error> {
         let is_quoted = |word: &str| {
             let mentions = |quote: char| served.template_mentions(&format!("{quote}{word}{quote}"));
             mentions('\'') || mentions('"')
@@ -341,7 +328,7 @@ impl Messages {
                 let param = format!("messages[{i}].role");
                 let (role, expected) = (quoted(role), "`system`, `developer`, `user`, `assistant`");
                 let message = format!("`{param}` is `{role}`, expected {expected} or `tool`");
-                return Err(Error::value(param, message));
+                return Err(Error::invalid_value(param, message));
             }
             let fields = message.as_object().into_iter().flatten();
             let others = fields
@@ -354,7 +341,7 @@ impl Messages {
                 }
                 let near = nearest(name, MESSAGE.iter().copied());
                 let place = |name: &str| format!("messages[{i}].{}", quoted(name));
-                ignored(place(name), near.map(place))?;
+                ignore_unknown(place(name), near.map(place))?;
             }
         }
         Ok(())
@@ -371,7 +358,7 @@ fn check_parts(message: &str, parts: &[Value], has_thought: bool) -> Result<(), 
             return Err(Error::unsupported(&param, message));
         };
         if text_of(part).is_none() {
-            return Err(wrong(&format!("{param}.{}", names[0]), "a string"));
+            return Err(malformed(&format!("{param}.{}", names[0]), "a string"));
         }
     }
     Ok(())
@@ -401,7 +388,7 @@ fn text_of(part: &Value) -> Option<&str> {
 
 /// A message as templates expect it: a single text as content, reasoning under each name in use, the arguments of calls
 /// in the form of this template, only roles that the template has, and no fields that say nothing.
-fn for_template(message: &Value, dialect: &Dialect) -> Value {
+fn for_template(message: &Value, dialect: &ChatDialect) -> Value {
     let mut message = message.clone();
     if message["role"] == "developer" && !dialect.has_developer {
         message["role"] = "system".into();

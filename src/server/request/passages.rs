@@ -4,18 +4,18 @@
 //! reranking template both become one text. A text that occurs in many pairs is tokenized once. Not here: the results
 //! of the model.
 
+use crate::served::ServedModel;
 use lab_base::tokenizer;
 use lab_base::tokenizer::{Frame, Tokenizer};
 use lab_core::engine::Passage;
-use lab_core::engine::serving::Served;
 
 use super::fields::fields;
-use super::input::{Input, check_ids};
+use super::input::{TextOrTokens, check_ids};
 use crate::http::error::{Error, quoted};
 
 fields! {
     /// The fields that say what becomes of texts that are too long.
-    pub(crate) struct Truncation {
+    pub(crate) struct TextTruncation {
         /// Whether a text that does not fit is cut rather than refused (TEI).
         truncate: Option<bool>,
         /// The side that is cut: `right` only (TEI).
@@ -25,11 +25,8 @@ fields! {
     }
 }
 
-impl Truncation {
+impl TextTruncation {
     /// Refuses truncation from a side that is not supported.
-    ///
-    /// # Errors
-    /// The side is not `right`.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let side = self.truncation_direction.as_deref().unwrap_or("right");
         if side.eq_ignore_ascii_case("right") {
@@ -50,7 +47,7 @@ impl Truncation {
                 Ok(n) if (1..=n_ctx).contains(&n) => Ok(Some(n)),
                 _ => {
                     let message = format!("`{param}` is {n}, expected -1 or 1 to {n_ctx}");
-                    Err(Error::value(param, message))
+                    Err(Error::invalid_value(param, message))
                 }
             },
         }
@@ -59,38 +56,35 @@ impl Truncation {
 
 /// A placeholder in a template for pairs.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Hole {
+enum Placeholder {
     First,
     Second,
 }
 
 /// The fixed tokens of all pairs, each part with the placeholder after it.
-type Parts = Vec<(Vec<u32>, Option<Hole>)>;
+type TemplateParts = Vec<(Vec<u32>, Option<Placeholder>)>;
 
 /// Makes passages from texts.
-pub(crate) struct Reader<'a> {
-    served: &'a Served,
+pub(crate) struct PassageTokenizer<'a> {
+    served: &'a ServedModel,
     frame: Frame,
-    parts: Parts,
+    parts: TemplateParts,
     n_ctx: usize,
     limit: Option<usize>,
 }
 
 /// The tokens of the first text of pairs.
-pub(crate) struct First(Vec<u32>);
+pub(crate) struct FirstText(Vec<u32>);
 
 fn fault(field: &str, error: &tokenizer::Error) -> Error {
-    Error::value(field, format!("`{field}`: {error}"))
+    Error::invalid_value(field, format!("`{field}`: {error}"))
 }
 
-impl<'a> Reader<'a> {
+impl<'a> PassageTokenizer<'a> {
     /// A reader for a model, which cuts texts as `truncation` says. `field` is the field that holds them.
-    ///
-    /// # Errors
-    /// The limit is out of range, or the template cannot be tokenized.
     pub(crate) fn new(
-        served: &'a Served,
-        truncation: &Truncation,
+        served: &'a ServedModel,
+        truncation: &TextTruncation,
         field: &str,
     ) -> Result<Self, Error> {
         let tokenizer = served.handle.tokenizer();
@@ -119,7 +113,7 @@ impl<'a> Reader<'a> {
             Some(limit) if limit < n_special => {
                 let param = "truncate_prompt_tokens";
                 let message = format!("{limit} tokens do not hold the {n_special} special tokens");
-                Err(Error::value(param, message))
+                Err(Error::invalid_value(param, message))
             }
             _ => Ok(()),
         }
@@ -136,21 +130,18 @@ impl<'a> Reader<'a> {
 
     /// A passage of one text, after `prefix`. `adds_special`: it gets special tokens. `field` is the field that holds
     /// it.
-    ///
-    /// # Errors
-    /// The text is empty or has no tokens, or token ids are outside the vocabulary.
-    pub(crate) fn one(
+    pub(crate) fn single(
         &self,
-        (prefix, input): (&str, Input),
+        (prefix, input): (&str, TextOrTokens),
         adds_special: bool,
         field: &str,
     ) -> Result<Passage, Error> {
         let (mut tokens, n_after) = match input {
-            Input::Tokens(tokens) => {
+            TextOrTokens::Tokens(tokens) => {
                 check_ids(field, &tokens, self.served)?;
                 (tokens, 0)
             }
-            Input::Text(text) => {
+            TextOrTokens::Text(text) => {
                 let text = format!("{prefix}{text}");
                 let tokens = self.tokenizer().encode(&text, adds_special, false);
                 let Frame { start, end, .. } = &self.frame;
@@ -181,10 +172,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The first text of pairs, from the field `field`.
-    ///
-    /// # Errors
-    /// The text has no tokens, or alone exceeds the context.
-    pub(crate) fn first(&self, text: &str, field: &'static str) -> Result<First, Error> {
+    pub(crate) fn first(&self, text: &str, field: &'static str) -> Result<FirstText, Error> {
         self.check_limit(self.n_special())?;
         let mut tokens = self.inner(text, field)?;
         match self.limit {
@@ -196,18 +184,20 @@ impl<'a> Reader<'a> {
                     param: field,
                     most: None,
                 };
-                return Err(error.of_model(self.served));
+                return Err(error.with_trained_length(self.served));
             }
             None => {}
         }
-        Ok(First(tokens))
+        Ok(FirstText(tokens))
     }
 
     /// A pair of texts; `field` is the field of the second.
-    ///
-    /// # Errors
-    /// The second text has no tokens.
-    pub(crate) fn pair(&self, first: &First, second: &str, field: &str) -> Result<Passage, Error> {
+    pub(crate) fn pair(
+        &self,
+        first: &FirstText,
+        second: &str,
+        field: &str,
+    ) -> Result<Passage, Error> {
         let second = self.inner(second, field)?;
         let (n_first, n_second) = self.kept(first.0.len(), second.len());
         let (first, second) = (&first.0[..n_first], &second[..n_second]);
@@ -215,8 +205,8 @@ impl<'a> Reader<'a> {
         for (part, hole) in &self.parts {
             tokens.extend_from_slice(part);
             match hole {
-                Some(Hole::First) => tokens.extend_from_slice(first),
-                Some(Hole::Second) => {
+                Some(Placeholder::First) => tokens.extend_from_slice(first),
+                Some(Placeholder::Second) => {
                     at.get_or_insert(tokens.len());
                     tokens.extend_from_slice(second);
                 }
@@ -239,7 +229,9 @@ impl<'a> Reader<'a> {
                 .filter(|(_, of)| *of == Some(hole))
                 .count()
         };
-        let most = holes(Hole::First).max(holes(Hole::Second)).max(1);
+        let most = holes(Placeholder::First)
+            .max(holes(Placeholder::Second))
+            .max(1);
         let n = limit.saturating_sub(self.n_special()) / most;
         longest_first(n_first, n_second, n)
     }
@@ -262,23 +254,29 @@ fn longest_first(a: usize, b: usize, n: usize) -> (usize, usize) {
 }
 
 /// The fixed tokens of a pair between the special tokens of a vocabulary.
-fn framed(frame: &Frame) -> Parts {
+fn framed(frame: &Frame) -> TemplateParts {
     vec![
-        (frame.start.clone(), Some(Hole::First)),
-        (frame.between.clone(), Some(Hole::Second)),
+        (frame.start.clone(), Some(Placeholder::First)),
+        (frame.between.clone(), Some(Placeholder::Second)),
         (frame.end.clone(), None),
     ]
 }
 
 /// The fixed tokens of a template.
-fn template_parts(template: &str, tokenizer: &Tokenizer) -> Result<Parts, tokenizer::Error> {
+fn template_parts(
+    template: &str,
+    tokenizer: &Tokenizer,
+) -> Result<TemplateParts, tokenizer::Error> {
     let part = |(text, hole)| Ok((tokenizer.encode(text, false, true)?, hole));
     texts_of(template).map(part).collect()
 }
 
 /// The fixed texts of a template, each with the placeholder after it.
-fn texts_of(template: &str) -> impl Iterator<Item = (&str, Option<Hole>)> {
-    const HOLES: [(&str, Hole); 2] = [("{query}", Hole::First), ("{document}", Hole::Second)];
+fn texts_of(template: &str) -> impl Iterator<Item = (&str, Option<Placeholder>)> {
+    const HOLES: [(&str, Placeholder); 2] = [
+        ("{query}", Placeholder::First),
+        ("{document}", Placeholder::Second),
+    ];
     let mut rest = Some(template);
     std::iter::from_fn(move || {
         let text = rest?;
@@ -305,7 +303,7 @@ mod tests {
     #[test]
     fn a_template_is_cut_at_its_holes_once() {
         let parts: Vec<_> = texts_of("a{query}b{document}").collect();
-        let (first, second) = (Some(Hole::First), Some(Hole::Second));
+        let (first, second) = (Some(Placeholder::First), Some(Placeholder::Second));
         assert_eq!(parts, [("a", first), ("b", second), ("", None)]);
         let parts: Vec<_> = texts_of("plain").collect();
         assert_eq!(parts, [("plain", None)]);
@@ -329,12 +327,12 @@ mod tests {
 
     #[test]
     fn texts_are_cut_if_that_is_asked_for() {
-        let of = |truncate, truncate_prompt_tokens| Truncation {
+        let of = |truncate, truncate_prompt_tokens| TextTruncation {
             truncate,
             truncation_direction: None,
             truncate_prompt_tokens,
         };
-        let limit = |of: &Truncation| of.limit(100).ok();
+        let limit = |of: &TextTruncation| of.limit(100).ok();
         assert_eq!(limit(&of(None, None)), Some(None));
         assert_eq!(limit(&of(Some(false), None)), Some(None));
         assert_eq!(limit(&of(Some(true), None)), Some(Some(100)));

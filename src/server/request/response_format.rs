@@ -9,19 +9,19 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::served::ServedModel;
 use lab_base::grammar;
-use lab_base::grammar::{Compiled, Constraint};
-use lab_core::engine::serving::Served;
+use lab_base::grammar::{CompiledConstraint, Constraint};
 use lab_sampling::Params;
 
-use super::fields::{Body, fields};
-use super::places::unserved;
-use super::shapes::{Shape, ignored};
+use super::fields::{BodyFields, fields};
+use super::json_access::unsupported;
+use super::object_fields::{ObjectFields, ignore_unknown};
 use crate::http::error::{Error, quoted};
 
 fields! {
     /// The fields of a request that constrain its completion.
-    pub(crate) struct Fields {
+    pub(crate) struct ConstraintFields {
         response_format: Option<Value>,
         /// GBNF, or Lark.
         grammar: Option<Value>,
@@ -35,50 +35,36 @@ fields! {
     }
 }
 
-const JSON_SCHEMA: Shape = Shape::of(&["name", "description", "schema", "strict"]);
-const RESPONSE_FORMAT: Shape = Shape {
+const JSON_SCHEMA: ObjectFields = ObjectFields::of("name description schema strict");
+const RESPONSE_FORMAT: ObjectFields = ObjectFields {
     inner: &[("json_schema", &JSON_SCHEMA)],
-    ..Shape::of(&["type", "json_schema", "schema", "value"])
+    ..ObjectFields::of("type json_schema schema value")
 };
 /// There is one backend, and objects are closed unless a schema opens them.
-const STRUCTURED_OUTPUTS: Shape = Shape {
-    idle: &[
-        "_backend",
-        "_backend_was_auto",
-        "disable_additional_properties",
-        "disable_fallback",
-    ],
-    ..Shape::of(&[
-        "json",
-        "regex",
-        "choice",
-        "grammar",
-        "json_object",
-        "structural_tag",
-        "whitespace_pattern",
-        "disable_any_whitespace",
-    ])
+const STRUCTURED_OUTPUTS: ObjectFields = ObjectFields {
+    idle: "_backend _backend_was_auto disable_additional_properties disable_fallback",
+    ..ObjectFields::of(
+        "json regex choice grammar json_object structural_tag whitespace_pattern \
+        disable_any_whitespace",
+    )
 };
 
 /// Removes the fields that are not known from the objects that define a constraint.
-///
-/// # Errors
-/// The first such field, if the server is strict.
-pub(crate) fn prune(body: &mut Body) -> Result<(), Error> {
+pub(crate) fn prune(body: &mut BodyFields) -> Result<(), Error> {
     body.prune("response_format", &RESPONSE_FORMAT)?;
     body.prune("structured_outputs", &STRUCTURED_OUTPUTS)
 }
 
 /// A constraint, and the field that it comes from, for error messages.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct ConstraintSpec {
     pub(crate) param: String,
     pub(crate) constraint: Constraint,
 }
 
-impl Fields {
+impl ConstraintFields {
     /// The requested constraint.
-    pub(crate) fn constraint(&self) -> Result<Option<Wanted>, Error> {
+    pub(crate) fn constraint(&self) -> Result<Option<ConstraintSpec>, Error> {
         let mut all = Vec::new();
         if let Some(format) = given(&self.response_format) {
             all.extend(of_response_format(format)?);
@@ -114,14 +100,14 @@ impl Fields {
 }
 
 /// The only constraint of these; equal ones are one.
-fn one_of_all(all: Vec<Wanted>) -> Result<Option<Wanted>, Error> {
+fn one_of_all(all: Vec<ConstraintSpec>) -> Result<Option<ConstraintSpec>, Error> {
     let mut all = all.into_iter();
     let Some(first) = all.next() else {
         return Ok(None);
     };
     match all.find(|other| other.constraint != first.constraint) {
         None => Ok(Some(first)),
-        Some(other) => Err(Error::value(
+        Some(other) => Err(Error::invalid_value(
             &other.param,
             format!(
                 "`{}` and `{}` both constrain the completion, expected at most one",
@@ -131,13 +117,13 @@ fn one_of_all(all: Vec<Wanted>) -> Result<Option<Wanted>, Error> {
     }
 }
 
-impl Wanted {
+impl ConstraintSpec {
     /// Compiles the constraint off the threads that serve connections.
     pub(crate) async fn compile(
         self,
-        served: &Arc<Served>,
+        served: &Arc<ServedModel>,
         sampling: Params,
-    ) -> Result<Compiled, Error> {
+    ) -> Result<CompiledConstraint, Error> {
         let Self { param, constraint } = self;
         let handle = served.handle.clone();
         tokio::task::spawn_blocking(move || handle.compile(constraint, &sampling))
@@ -157,7 +143,7 @@ impl Wanted {
             grammar::Error::NoThread => Error::Engine {
                 detail: error.to_string(),
             },
-            _ => Error::value(param, format!("`{param}`: {error}")),
+            _ => Error::invalid_value(param, format!("`{param}`: {error}")),
         }
     }
 }
@@ -174,11 +160,11 @@ fn is_nothing(value: &Value) -> bool {
 fn text<'a>(param: &str, value: &'a Value) -> Result<&'a str, Error> {
     value
         .as_str()
-        .ok_or_else(|| Error::kind(param, "not a string"))
+        .ok_or_else(|| Error::wrong_type(param, "not a string"))
 }
 
-fn wanted(param: impl Into<String>, constraint: Constraint) -> Wanted {
-    Wanted {
+fn wanted(param: impl Into<String>, constraint: Constraint) -> ConstraintSpec {
+    ConstraintSpec {
         param: param.into(),
         constraint,
     }
@@ -191,20 +177,23 @@ fn of_schema(param: &str, value: &Value) -> Result<Constraint, Error> {
     };
     serde_json::from_str(text)
         .map(Constraint::JsonSchema)
-        .map_err(|error| Error::value(param, format!("`{param}` is not JSON: {error}")))
+        .map_err(|error| Error::invalid_value(param, format!("`{param}` is not JSON: {error}")))
 }
 
 /// The constraint of a format. A schema is in `json_schema.schema` (OpenAI), `schema` (llama-server) or `value` (TGI).
-fn of_response_format(format: &Value) -> Result<Option<Wanted>, Error> {
+fn of_response_format(format: &Value) -> Result<Option<ConstraintSpec>, Error> {
     const WHOLE: &str = "response_format";
     const KIND: &str = "response_format.type";
     const SCHEMA: &str = "response_format.json_schema";
     const VALUE: &str = "response_format.value";
     let Some(fields) = format.as_object() else {
-        return Err(Error::value(WHOLE, format!("`{WHOLE}` is not an object")));
+        return Err(Error::invalid_value(
+            WHOLE,
+            format!("`{WHOLE}` is not an object"),
+        ));
     };
     let Some(kind) = fields.get("type").and_then(Value::as_str) else {
-        return Err(Error::value(
+        return Err(Error::invalid_value(
             KIND,
             format!("`{KIND}` is missing or not a string"),
         ));
@@ -215,7 +204,7 @@ fn of_response_format(format: &Value) -> Result<Option<Wanted>, Error> {
             // Text has no schema.
             let others = ["json_schema", "schema", "value"].into_iter();
             for name in others.filter(|name| given(name).is_some()) {
-                ignored(format!("{WHOLE}.{name}"), None)?;
+                ignore_unknown(format!("{WHOLE}.{name}"), None)?;
             }
             return Ok(None);
         }
@@ -230,7 +219,7 @@ fn of_response_format(format: &Value) -> Result<Option<Wanted>, Error> {
                 quoted(other),
                 "`text`, `json_object`, `json_schema` or `regex`",
             );
-            return Err(Error::value(
+            return Err(Error::invalid_value(
                 KIND,
                 format!("`{KIND}` is `{other}`, expected {expected}"),
             ));
@@ -243,10 +232,13 @@ fn of_response_format(format: &Value) -> Result<Option<Wanted>, Error> {
         match (named.is_object(), inner) {
             (true, Some(schema)) => all.push(wanted(&param, of_schema(&param, schema)?)),
             (true, None) => {
-                return Err(Error::value(&param, format!("`{param}` is missing")));
+                return Err(Error::invalid_value(
+                    &param,
+                    format!("`{param}` is missing"),
+                ));
             }
             (false, _) => {
-                return Err(Error::value(
+                return Err(Error::invalid_value(
                     SCHEMA,
                     format!("`{SCHEMA}` is missing or not an object"),
                 ));
@@ -263,7 +255,7 @@ fn of_response_format(format: &Value) -> Result<Option<Wanted>, Error> {
         all.push(wanted(VALUE, of_schema(VALUE, inner.unwrap_or(value))?));
     }
     match (one_of_all(all)?, kind) {
-        (None, "json_schema") => Err(Error::value(
+        (None, "json_schema") => Err(Error::invalid_value(
             SCHEMA,
             format!("`{SCHEMA}` is missing or not an object"),
         )),
@@ -273,10 +265,13 @@ fn of_response_format(format: &Value) -> Result<Option<Wanted>, Error> {
 }
 
 /// The constraints of vLLM's object.
-fn of_structured_outputs(outputs: &Value) -> Result<Vec<Wanted>, Error> {
+fn of_structured_outputs(outputs: &Value) -> Result<Vec<ConstraintSpec>, Error> {
     const WHOLE: &str = "structured_outputs";
     let Some(fields) = outputs.as_object() else {
-        return Err(Error::value(WHOLE, format!("`{WHOLE}` is not an object")));
+        return Err(Error::invalid_value(
+            WHOLE,
+            format!("`{WHOLE}` is not an object"),
+        ));
     };
     let is_given = |value: &Value| !is_nothing(value) && value != &Value::Bool(false);
     let mut all = Vec::new();
@@ -286,10 +281,10 @@ fn of_structured_outputs(outputs: &Value) -> Result<Vec<Wanted>, Error> {
             "json" => of_schema(&param, value)?,
             "choice" => one_of(&param, value)?,
             "json_object" if value == &Value::Bool(true) => Constraint::json_object(),
-            "json_object" => return Err(Error::kind(param, "expected true or false")),
+            "json_object" => return Err(Error::wrong_type(param, "expected true or false")),
             "regex" => Constraint::Regex(text(&param, value)?.into()),
             "grammar" => Constraint::grammar(text(&param, value)?),
-            _ => return Err(unserved(&param, "it is not supported")),
+            _ => return Err(unsupported(&param, "it is not supported")),
         };
         all.push(wanted(param, constraint));
     }
@@ -299,7 +294,7 @@ fn of_structured_outputs(outputs: &Value) -> Result<Vec<Wanted>, Error> {
 /// A regular expression that matches exactly these texts.
 fn one_of(param: &str, value: &Value) -> Result<Constraint, Error> {
     const EXPECTED: &str = "expected an array of one or more strings, none of them empty";
-    let fault = || Error::kind(param, EXPECTED);
+    let fault = || Error::wrong_type(param, EXPECTED);
     let texts = value.as_array().filter(|texts| !texts.is_empty());
     let escaped = texts.ok_or_else(fault)?.iter().map(|text| {
         let text = text.as_str().filter(|text| !text.is_empty());

@@ -6,26 +6,24 @@ use serde_json::Value;
 
 use lab_base::tokenizer::Tokenizer;
 use lab_sampling::{
-    Kind, LISTS, List, ListKind, PARAMETERS, ParamError, Parameter, Params, StageName,
+    LISTS, ListKind, ListParameter, NumberKind, PARAMETERS, ParamError, Parameter, Params,
+    StageName,
 };
 
-use super::biases::{Biased, Biases, biases};
-use super::fields::{self, Body, Field, fields, integral};
+use super::fields::{self, BodyFields, FieldDoc, fields, integral};
+use super::input::check_strings;
+use super::logit_bias::{BiasList, BiasTarget, token_biases};
+use crate::http::context::RequestContext;
 use crate::http::error::{Error, quoted};
-use crate::http::request_log::Record;
-use crate::response::envelope::random;
+use crate::http::random::random;
 
-/// Maximum number of elements in a list of texts.
-const MAX_TEXTS: usize = 64;
-/// Maximum size of a text in such a list, in bytes.
-const MAX_TEXT_BYTES: usize = 1024;
-const REPEATS: &str = "repeat_penalty";
+const REPEAT_PENALTY: &str = "repeat_penalty";
 /// vLLM's name of `repeat_penalty`.
-const ALIAS: &str = "repetition_penalty";
+const REPETITION_PENALTY: &str = "repetition_penalty";
 
 fields! {
     /// The fields that belong to no stage.
-    struct Others {
+    struct OtherFields {
         seed: Option<i64>,
         /// Whether end-of-generation tokens are excluded.
         ignore_eos: Option<bool>,
@@ -52,20 +50,17 @@ const ABSENT: &[&str] = &["infill", "i", "adaptive_p", "adaptive-p", "a"];
 impl Stages {
     /// The stages in their order. What is left out has to be off where the server is strict. Names that are not known,
     /// and stages of llama.cpp that do not exist here, are left out and named in the response.
-    ///
-    /// # Errors
-    /// A name is not known and the server is strict, or there are too many.
     fn order(&self) -> Result<Vec<StageName>, Error> {
         let names = match self {
             Self::Names(names) => names.clone(),
             Self::Letters(text) => text.chars().map(String::from).collect(),
         };
-        check_texts("samplers", &names)?;
+        check_strings("samplers", &names)?;
         let is_letters = matches!(self, Self::Letters(_));
         let mut order: Vec<(StageName, &str)> = Vec::new();
         for (i, name) in names.iter().enumerate() {
             if ABSENT.contains(&name.as_str()) {
-                Record::current().ignore(&format!("samplers[{i}]"));
+                RequestContext::current().ignore(&format!("samplers[{i}]"));
                 continue;
             }
             let stage: Result<StageName, ParamError> = match is_letters {
@@ -74,11 +69,11 @@ impl Stages {
             };
             let stage = match stage {
                 Ok(stage) => stage,
-                Err(error) if Record::current().is_strict() => {
-                    return Err(Error::value("samplers", error.to_string()));
+                Err(error) if RequestContext::current().is_strict() => {
+                    return Err(Error::invalid_value("samplers", error.to_string()));
                 }
                 Err(_) => {
-                    Record::current().ignore(&format!("samplers[{i}]"));
+                    RequestContext::current().ignore(&format!("samplers[{i}]"));
                     continue;
                 }
             };
@@ -89,7 +84,7 @@ impl Stages {
         }
         let mut order: Vec<StageName> = order.into_iter().map(|(stage, _)| stage).collect();
         // Biases and mirostat are not stages in llama.cpp, whose clients leave them out and set them.
-        if !Record::current().is_strict() {
+        if !RequestContext::current().is_strict() {
             if !order.contains(&StageName::LogitBias) {
                 order.insert(0, StageName::LogitBias);
             }
@@ -103,25 +98,25 @@ impl Stages {
 
 /// A list as the request writes it.
 #[derive(Debug)]
-enum Elements {
+enum ListValue {
     /// Biases of token ids or texts.
-    Biases(Vec<(Biased, f64)>),
+    Biases(Vec<(BiasTarget, f64)>),
     /// Texts that tokens contain.
     Texts(Vec<String>),
 }
 
 /// The documented fields.
-pub(crate) fn fields() -> Vec<Field> {
-    let numbers = PARAMETERS.iter().map(|parameter| Field {
+pub(crate) fn fields() -> Vec<FieldDoc> {
+    let numbers = PARAMETERS.iter().map(|parameter| FieldDoc {
         name: parameter.name,
         ty: match parameter.kind {
-            Kind::Real => "Option<f64>".into(),
-            Kind::Count => "Option<u32>".into(),
-            Kind::Integer => "Option<i32>".into(),
+            NumberKind::Real => "Option<f64>".into(),
+            NumberKind::Count => "Option<u32>".into(),
+            NumberKind::Integer => "Option<i32>".into(),
         },
         doc: parameter.help(),
     });
-    let lists = LISTS.iter().map(|list| Field {
+    let lists = LISTS.iter().map(|list| FieldDoc {
         name: list.name,
         ty: match list.kind {
             ListKind::Biases(_) => "Option<Biases>".into(),
@@ -129,39 +124,36 @@ pub(crate) fn fields() -> Vec<Field> {
         },
         doc: list.doc.trim().to_owned(),
     });
-    let alias = Field {
-        name: ALIAS,
+    let alias = FieldDoc {
+        name: REPETITION_PENALTY,
         ty: "Option<f64>".into(),
         doc: "`repeat_penalty` over all tokens, unless `repeat_last_n` is set (vLLM).".into(),
     };
-    let others = fields::of::<Others>();
+    let others = fields::documented::<OtherFields>();
     numbers.chain(lists).chain([alias]).chain(others).collect()
 }
 
 /// The sampling parameters of a request, before the vocabulary is known.
 #[derive(Debug)]
-pub(crate) struct Sampling {
+pub(crate) struct SamplingFields {
     numbers: Params,
     /// The value of each of [`LISTS`].
-    lists: Vec<Option<Elements>>,
-    others: Others,
+    lists: Vec<Option<ListValue>>,
+    others: OtherFields,
 }
 
-impl Sampling {
+impl SamplingFields {
     /// Takes the fields out of a body.
-    ///
-    /// # Errors
-    /// A field has another type or is out of range.
-    pub(crate) fn take(body: &mut Body) -> Result<Self, Error> {
+    pub(crate) fn take(body: &mut BodyFields) -> Result<Self, Error> {
         let mut numbers = Params::default();
         let given = given(body);
         take_numbers(body, PARAMETERS, &mut numbers)?;
         take_alias(body, given.contains(&"repeat_last_n"), &mut numbers)?;
         let mut lists = take_lists(body, LISTS)?;
-        let others: Others = body.take()?;
+        let others: OtherFields = body.take()?;
         if let Some(stages) = &others.samplers {
             numbers.order = stages.order()?;
-            if !Record::current().is_strict() {
+            if !RequestContext::current().is_strict() {
                 // In llama.cpp, mirostat comes with the temperature.
                 let order = &mut numbers.order;
                 if numbers.mirostat != 0 && !order.contains(&StageName::Temperature) {
@@ -183,19 +175,16 @@ impl Sampling {
     }
 
     /// The parameters for a model with this vocabulary; a random seed if the request has none.
-    ///
-    /// # Errors
-    /// A bias names a token outside the vocabulary or is out of range.
     pub(crate) fn params(&self, tokenizer: &Tokenizer) -> Result<Params, Error> {
         let mut params = self.numbers.clone();
         for (list, elements) in LISTS.iter().zip(&self.lists) {
             match (&list.kind, elements) {
-                (ListKind::Biases(of), Some(Elements::Biases(all))) => {
+                (ListKind::Biases(of), Some(ListValue::Biases(all))) => {
                     let tokens = |text: &str| tokenizer.encode(text, false, true);
-                    *of(&mut params) = biases(list.name, all, tokenizer.vocab_len(), tokens)?;
+                    *of(&mut params) = token_biases(list.name, all, tokenizer.vocab_len(), tokens)?;
                 }
                 (ListKind::Breakers(_), _) if list.is_off(PARAMETERS, &params) => {}
-                (ListKind::Breakers(of), Some(Elements::Texts(texts))) => {
+                (ListKind::Breakers(of), Some(ListValue::Texts(texts))) => {
                     *of(&mut params) = tokenizer.ids_holding(texts);
                 }
                 (ListKind::Breakers(of), _) => {
@@ -216,23 +205,23 @@ impl Sampling {
 }
 
 /// The names of the parameters that a body sets.
-fn given(body: &Body) -> Vec<&'static str> {
+fn given(body: &BodyFields) -> Vec<&'static str> {
     let names = PARAMETERS.iter().map(|parameter| parameter.name);
     let names = names
         .chain(LISTS.iter().map(|list| list.name))
-        .chain([ALIAS]);
+        .chain([REPETITION_PENALTY]);
     names.filter(|name| body.has(name)).collect()
 }
 
 /// Turns the stages off that the order leaves out. The response names their parameters that the request sets.
-fn leave_out(given: &[&str], params: &mut Params, lists: &mut [Option<Elements>]) {
+fn leave_out(given: &[&str], params: &mut Params, lists: &mut [Option<ListValue>]) {
     let order = params.order.clone();
     let is_out = |technique: &str| {
         let mut stages = StageName::ALL.iter();
         let stage = stages.find(|stage| stage.technique() == technique);
         stage.is_some_and(|stage| !order.contains(stage))
     };
-    let record = Record::current();
+    let record = RequestContext::current();
     let name = |name: &str| {
         if given.contains(&name) {
             record.ignore(name);
@@ -241,8 +230,8 @@ fn leave_out(given: &[&str], params: &mut Params, lists: &mut [Option<Elements>]
     for parameter in PARAMETERS.iter().filter(|own| is_out(own.technique)) {
         parameter.set(params, parameter.off.unwrap_or(parameter.default));
         name(parameter.name);
-        if parameter.name == REPEATS {
-            name(ALIAS);
+        if parameter.name == REPEAT_PENALTY {
+            name(REPETITION_PENALTY);
         }
     }
     for (list, own) in LISTS
@@ -255,34 +244,22 @@ fn leave_out(given: &[&str], params: &mut Params, lists: &mut [Option<Elements>]
     }
 }
 
-/// Checks the size of a list of texts.
-pub(crate) fn check_texts(name: &str, texts: &[String]) -> Result<(), Error> {
-    let fault = |message: String| Err(Error::value(name, format!("`{name}`: {message}")));
-    if texts.len() > MAX_TEXTS {
-        return fault(format!(
-            "{} strings, expected at most {MAX_TEXTS}",
-            texts.len()
-        ));
-    }
-    if texts.iter().any(|text| text.len() > MAX_TEXT_BYTES) {
-        return fault(format!("a string of more than {MAX_TEXT_BYTES} bytes"));
-    }
-    Ok(())
-}
-
 /// Takes the lists of a table of stages out of a body.
-fn take_lists<P>(body: &mut Body, table: &[List<P>]) -> Result<Vec<Option<Elements>>, Error> {
-    let take = |list: &List<P>| {
+fn take_lists<P>(
+    body: &mut BodyFields,
+    table: &[ListParameter<P>],
+) -> Result<Vec<Option<ListValue>>, Error> {
+    let take = |list: &ListParameter<P>| {
         Ok(match list.kind {
             ListKind::Biases(_) => {
-                let all: Option<Biases> = body.field(list.name)?;
+                let all: Option<BiasList> = body.field(list.name)?;
                 let all = all.map(|all| all.list(list.name));
-                all.transpose()?.map(Elements::Biases)
+                all.transpose()?.map(ListValue::Biases)
             }
             ListKind::Breakers(_) => {
                 let texts: Option<Vec<String>> = body.field(list.name)?;
-                let texts = texts.map(|texts| check_texts(list.name, &texts).map(|()| texts));
-                texts.transpose()?.map(Elements::Texts)
+                let texts = texts.map(|texts| check_strings(list.name, &texts).map(|()| texts));
+                texts.transpose()?.map(ListValue::Texts)
             }
         })
     };
@@ -290,7 +267,11 @@ fn take_lists<P>(body: &mut Body, table: &[List<P>]) -> Result<Vec<Option<Elemen
 }
 
 /// Takes the parameters of a table of stages out of a body.
-fn take_numbers<P>(body: &mut Body, table: &[Parameter<P>], params: &mut P) -> Result<(), Error> {
+fn take_numbers<P>(
+    body: &mut BodyFields,
+    table: &[Parameter<P>],
+    params: &mut P,
+) -> Result<(), Error> {
     for parameter in table {
         let Some(value) = body.take_one(parameter.name) else {
             continue;
@@ -301,12 +282,12 @@ fn take_numbers<P>(body: &mut Body, table: &[Parameter<P>], params: &mut P) -> R
 }
 
 /// Takes vLLM's `repetition_penalty` as `repeat_penalty`. Its window is the whole context unless the request sets one.
-fn take_alias(body: &mut Body, has_window: bool, params: &mut Params) -> Result<(), Error> {
-    let repeats = PARAMETERS.iter().find(|p| p.name == REPEATS);
-    if let Some(value) = body.take_one(ALIAS)
+fn take_alias(body: &mut BodyFields, has_window: bool, params: &mut Params) -> Result<(), Error> {
+    let repeats = PARAMETERS.iter().find(|p| p.name == REPEAT_PENALTY);
+    if let Some(value) = body.take_one(REPETITION_PENALTY)
         && let Some(repeats) = repeats
     {
-        repeats.set(params, number(ALIAS, repeats, &value)?);
+        repeats.set(params, number(REPETITION_PENALTY, repeats, &value)?);
         if !has_window {
             params.repeat_last_n = -1;
         }
@@ -318,21 +299,23 @@ fn take_alias(body: &mut Body, has_window: bool, params: &mut Params) -> Result<
 fn number<P>(name: &'static str, parameter: &Parameter<P>, value: &Value) -> Result<f64, Error> {
     let value = &integral(value.clone());
     // vLLM turns counts off with -1.
-    if let (Kind::Count, Some(off), Some(-1)) = (parameter.kind, parameter.off, value.as_i64()) {
+    if let (NumberKind::Count, Some(off), Some(-1)) =
+        (parameter.kind, parameter.off, value.as_i64())
+    {
         return Ok(off);
     }
     let (number, expected) = match parameter.kind {
-        Kind::Real => (value.as_f64(), "a number"),
-        Kind::Count if parameter.off.is_some() => (
+        NumberKind::Real => (value.as_f64(), "a number"),
+        NumberKind::Count if parameter.off.is_some() => (
             of::<u32>(value),
             "a whole number, 0 or more, or -1 for none",
         ),
-        Kind::Count => (of::<u32>(value), "a whole number, 0 or more"),
-        Kind::Integer => (of::<i32>(value), "a whole number"),
+        NumberKind::Count => (of::<u32>(value), "a whole number, 0 or more"),
+        NumberKind::Integer => (of::<i32>(value), "a whole number"),
     };
     let number = number.ok_or_else(|| {
         let found = quoted(&value.to_string());
-        Error::kind(name, &format!("found `{found}`, expected {expected}"))
+        Error::wrong_type(name, &format!("found `{found}`, expected {expected}"))
     })?;
     let checked = parameter.check(number, &parameter.api);
     checked.map_err(|error| {
@@ -340,7 +323,7 @@ fn number<P>(name: &'static str, parameter: &Parameter<P>, value: &Value) -> Res
             field: name,
             ..error
         };
-        Error::value(name, error.to_string())
+        Error::invalid_value(name, error.to_string())
     })?;
     Ok(number)
 }
@@ -358,14 +341,14 @@ mod tests {
     use lab_sampling::toy;
 
     fn taken(value: &Value) -> Result<toy::Params, String> {
-        let mut body = Body::of(value.as_object().expect("an object").clone());
+        let mut body = BodyFields::new(value.as_object().expect("an object").clone());
         let mut params = toy::Params::default();
         take_numbers(&mut body, toy::PARAMETERS, &mut params).map_err(|e| e.to_string())?;
         let lists = take_lists(&mut body, toy::LISTS).map_err(|e| e.to_string())?;
-        if let Some(Elements::Biases(by_id)) = &lists[0] {
+        if let Some(ListValue::Biases(by_id)) = &lists[0] {
             let tokens = |text: &str| Ok(text.bytes().map(|byte| u32::from(byte - b'a')).collect());
             params.toy_biases =
-                biases("toy_biases", by_id, 5, tokens).map_err(|e| e.to_string())?;
+                token_biases("toy_biases", by_id, 5, tokens).map_err(|e| e.to_string())?;
         }
         body.finish().map_err(|e| e.to_string())?;
         Ok(params)

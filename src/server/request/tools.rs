@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use lab_base::chat::template::keep_digits;
-use lab_base::chat::tool_calls::{Dialect, Tool, completed};
+use lab_base::chat::template::keep_long_integers;
+use lab_base::chat::tool_calls::{ChatDialect, Tool, completed_arguments};
 
-use super::places::{object, wrong};
+use super::json_access::{malformed, object_at};
+use crate::http::context::RequestContext;
 use crate::http::error::{Error, quoted};
-use crate::http::request_log::Record;
 
 /// Maximum number of tools of a request.
 const MAX_TOOLS: usize = 256;
@@ -20,7 +20,7 @@ const MAX_NAME: usize = 64;
 
 /// Whether tools may or must be called.
 #[derive(Clone, Debug, PartialEq)]
-enum Choice {
+enum ToolChoice {
     None,
     Auto,
     Required,
@@ -33,7 +33,7 @@ pub(crate) struct Tools {
     pub(crate) all: Value,
     /// The tools that may be called.
     pub(crate) callable: Arc<Vec<Tool>>,
-    choice: Choice,
+    choice: ToolChoice,
     /// Whether arguments must match their schemas even if no call is required.
     pub(crate) is_strict: bool,
     /// Whether the answer may have several calls.
@@ -42,9 +42,6 @@ pub(crate) struct Tools {
 
 impl Tools {
     /// The tools that these fields define.
-    ///
-    /// # Errors
-    /// A tool or a choice is malformed; the error names its place.
     pub(crate) fn parse(
         tools: Option<&Value>,
         choice: Option<&Value>,
@@ -61,15 +58,15 @@ impl Tools {
                 if !callable.iter().any(|tool| tool.name == *name) {
                     let message =
                         format!("`{param}`: there is no tool `{}` in `tools`", quoted(name));
-                    return Err(Error::value("tool_choice", message));
+                    return Err(Error::invalid_value("tool_choice", message));
                 }
             }
             callable.retain(|tool| names.iter().any(|(name, _)| *name == tool.name));
         }
-        if choice == Choice::None {
+        if choice == ToolChoice::None {
             callable.clear();
         }
-        let mut all = tools.filter(|_| choice != Choice::None).cloned();
+        let mut all = tools.filter(|_| choice != ToolChoice::None).cloned();
         for tool in all.iter_mut().filter_map(Value::as_array_mut).flatten() {
             tool["type"] = "function".into();
         }
@@ -84,7 +81,7 @@ impl Tools {
 
     /// Whether a tool must be called.
     pub(crate) fn must_call(&self) -> bool {
-        self.choice == Choice::Required
+        self.choice == ToolChoice::Required
     }
 }
 
@@ -98,35 +95,37 @@ fn is_function(fields: &Map<String, Value>) -> bool {
 
 /// The tools, and whether any of them is strict.
 fn offered(tools: &Value) -> Result<(Vec<Tool>, bool), Error> {
-    let all = tools.as_array().ok_or_else(|| wrong("tools", "an array"))?;
+    let all = tools
+        .as_array()
+        .ok_or_else(|| malformed("tools", "an array"))?;
     if all.len() > MAX_TOOLS {
         let message = format!(
             "`tools` has {} tools, expected at most {MAX_TOOLS}",
             all.len()
         );
-        return Err(Error::value("tools", message));
+        return Err(Error::invalid_value("tools", message));
     }
     let (mut out, mut is_strict) = (Vec::<Tool>::new(), false);
     for (i, tool) in all.iter().enumerate() {
         let at = format!("tools[{i}]");
-        let fields = object(&at, Some(tool))?;
+        let fields = object_at(&at, Some(tool))?;
         if !is_function(fields) {
             let param = format!("{at}.type");
             let message = format!("`{param}`: only tools of type `function` are served");
             return Err(Error::unsupported(&param, message));
         }
         let at = format!("{at}.function");
-        let function = object(&at, fields.get("function"))?;
+        let function = object_at(&at, fields.get("function"))?;
         let name = name(&format!("{at}.name"), function.get("name"))?;
         if out.iter().any(|tool| tool.name == name) {
             let param = format!("{at}.name");
             let message = format!("`{param}`: another tool is called `{name}`");
-            return Err(Error::value(&param, message));
+            return Err(Error::invalid_value(&param, message));
         }
         let given = |key: &str| function.get(key).filter(|value| !value.is_null());
         let parameters = match given("parameters") {
             Some(parameters) if !parameters.is_object() => {
-                return Err(wrong(
+                return Err(malformed(
                     &format!("{at}.parameters"),
                     "a JSON Schema, which is an object",
                 ));
@@ -136,10 +135,10 @@ fn offered(tools: &Value) -> Result<(Vec<Tool>, bool), Error> {
         match given("strict") {
             None => {}
             Some(Value::Bool(strict)) => is_strict |= strict,
-            Some(_) => return Err(wrong(&format!("{at}.strict"), "true or false")),
+            Some(_) => return Err(malformed(&format!("{at}.strict"), "true or false")),
         }
         if given("description").is_some_and(|text| !text.is_string()) {
-            return Err(wrong(&format!("{at}.description"), "a string"));
+            return Err(malformed(&format!("{at}.description"), "a string"));
         }
         out.push(Tool {
             name,
@@ -155,7 +154,7 @@ fn name(param: &str, value: Option<&Value>) -> Result<String, Error> {
     let name =
         name.filter(|name| (1..=MAX_NAME).contains(&name.len()) && name.chars().all(is_part));
     name.map(str::to_owned).ok_or_else(|| {
-        wrong(
+        malformed(
             param,
             "1 to 64 characters, each a letter, a digit, `_`, `-` or `.`",
         )
@@ -163,33 +162,36 @@ fn name(param: &str, value: Option<&Value>) -> Result<String, Error> {
 }
 
 /// Names of tools, with their places in the request.
-type Names = Vec<(String, String)>;
+type NamedTools = Vec<(String, String)>;
 
 /// The choice, and the names of the callable tools if it restricts them.
-fn chosen(choice: Option<&Value>, has_tools: bool) -> Result<(Choice, Option<Names>), Error> {
+fn chosen(
+    choice: Option<&Value>,
+    has_tools: bool,
+) -> Result<(ToolChoice, Option<NamedTools>), Error> {
     const PARAM: &str = "tool_choice";
     let expected = "`none`, `auto`, `required`, a tool or `allowed_tools`";
-    let needs_tools = |choice: Choice| match has_tools {
+    let needs_tools = |choice: ToolChoice| match has_tools {
         true => Ok(choice),
-        false => Err(Error::value(PARAM, "`tool_choice` needs `tools`")),
+        false => Err(Error::invalid_value(PARAM, "`tool_choice` needs `tools`")),
     };
     let mode = |param: &str, value: Option<&Value>| match value.and_then(Value::as_str) {
-        Some("auto") => Ok(Choice::Auto),
-        Some("required") => needs_tools(Choice::Required),
-        _ => Err(wrong(param, "`auto` or `required`")),
+        Some("auto") => Ok(ToolChoice::Auto),
+        Some("required") => needs_tools(ToolChoice::Required),
+        _ => Err(malformed(param, "`auto` or `required`")),
     };
     let fields = match choice {
-        None => return Ok((Choice::Auto, None)),
-        Some(Value::String(text)) if text == "none" => return Ok((Choice::None, None)),
+        None => return Ok((ToolChoice::Auto, None)),
+        Some(Value::String(text)) if text == "none" => return Ok((ToolChoice::None, None)),
         Some(Value::String(text)) if ["auto", "required"].contains(&text.as_str()) => {
             return Ok((mode(PARAM, choice)?, None));
         }
         Some(Value::Object(fields)) => fields,
-        Some(_) => return Err(wrong(PARAM, expected)),
+        Some(_) => return Err(malformed(PARAM, expected)),
     };
     let tool = |at: &str, fields: &Map<String, Value>| {
         let at = format!("{at}.function");
-        let function = object(&at, fields.get("function"))?;
+        let function = object_at(&at, fields.get("function"))?;
         let param = format!("{at}.name");
         let name = name(&param, function.get("name"))?;
         Ok::<_, Error>((name, param))
@@ -197,23 +199,23 @@ fn chosen(choice: Option<&Value>, has_tools: bool) -> Result<(Choice, Option<Nam
     match fields.get("type").and_then(Value::as_str) {
         _ if is_function(fields) => {
             let named = tool(PARAM, fields)?;
-            Ok((needs_tools(Choice::Required)?, Some(vec![named])))
+            Ok((needs_tools(ToolChoice::Required)?, Some(vec![named])))
         }
         Some("allowed_tools") => {
             let at = format!("{PARAM}.allowed_tools");
-            let allowed = object(&at, fields.get("allowed_tools"))?;
+            let allowed = object_at(&at, fields.get("allowed_tools"))?;
             let choice = mode(&format!("{at}.mode"), allowed.get("mode"))?;
             let at = format!("{at}.tools");
             let tools = allowed.get("tools").and_then(Value::as_array);
             let tools = tools.filter(|all| (1..=MAX_TOOLS).contains(&all.len()));
-            let tools = tools.ok_or_else(|| wrong(&at, "an array of 1 to 256 tools"))?;
+            let tools = tools.ok_or_else(|| malformed(&at, "an array of 1 to 256 tools"))?;
             let names = tools.iter().enumerate().map(|(i, own)| {
                 let at = format!("{at}[{i}]");
-                tool(&at, object(&at, Some(own))?)
+                tool(&at, object_at(&at, Some(own))?)
             });
             Ok((choice, Some(names.collect::<Result<_, _>>()?)))
         }
-        _ => Err(wrong(
+        _ => Err(malformed(
             &format!("{PARAM}.type"),
             "`function` or `allowed_tools`",
         )),
@@ -221,40 +223,37 @@ fn chosen(choice: Option<&Value>, has_tools: bool) -> Result<(Choice, Option<Nam
 }
 
 /// Checks the calls of a message; `at` is the place of the message.
-///
-/// # Errors
-/// A call is malformed; the error names its place.
 pub(crate) fn check_calls(at: &str, calls: &Value) -> Result<(), Error> {
     let at = format!("{at}.tool_calls");
-    let all = calls.as_array().ok_or_else(|| wrong(&at, "an array"))?;
+    let all = calls.as_array().ok_or_else(|| malformed(&at, "an array"))?;
     for (i, call) in all.iter().enumerate() {
         let at = format!("{at}[{i}]");
-        let fields = object(&at, Some(call))?;
+        let fields = object_at(&at, Some(call))?;
         let kind = fields.get("type").filter(|kind| !kind.is_null());
         if kind.is_some_and(|kind| kind != "function") {
-            return Err(wrong(&format!("{at}.type"), "`function`"));
+            return Err(malformed(&format!("{at}.type"), "`function`"));
         }
         if fields
             .get("id")
             .is_some_and(|id| !id.is_string() && !id.is_null())
         {
-            return Err(wrong(&format!("{at}.id"), "a string"));
+            return Err(malformed(&format!("{at}.id"), "a string"));
         }
         let at = format!("{at}.function");
-        let function = object(&at, fields.get("function"))?;
+        let function = object_at(&at, fields.get("function"))?;
         let has_name = function
             .get("name")
             .and_then(Value::as_str)
             .is_some_and(|name| !name.is_empty());
         if !has_name {
-            return Err(wrong(&format!("{at}.name"), "the name of a tool"));
+            return Err(malformed(&format!("{at}.name"), "the name of a tool"));
         }
         let at = format!("{at}.arguments");
         match function.get("arguments") {
             None | Some(Value::Null | Value::Object(_)) => {}
             // A call that was cut off has no valid JSON.
             Some(Value::String(_)) => {}
-            Some(_) => return Err(wrong(&at, "a string with a JSON object")),
+            Some(_) => return Err(malformed(&at, "a string with a JSON object")),
         }
     }
     Ok(())
@@ -279,8 +278,8 @@ pub(crate) fn with_arguments(message: &mut Value, takes_text: bool) {
             (true, Some(object), _) => Value::String(object.to_string()),
             (false, Some(object), _) => object,
             (false, None, text) => {
-                Record::current().ignore("messages.tool_calls.function.arguments");
-                let text = completed(text.as_str().unwrap_or_default());
+                RequestContext::current().ignore("messages.tool_calls.function.arguments");
+                let text = completed_arguments(text.as_str().unwrap_or_default());
                 read(&text).unwrap_or_else(|| json!({}))
             }
         };
@@ -294,7 +293,7 @@ fn read(arguments: &str) -> Option<Value> {
     match arguments.trim() {
         "" => Some(json!({})),
         text => {
-            let object = serde_json::from_str(&keep_digits(text)).ok();
+            let object = serde_json::from_str(&keep_long_integers(text)).ok();
             object.filter(Value::is_object)
         }
     }
@@ -302,8 +301,8 @@ fn read(arguments: &str) -> Option<Value> {
 
 /// Names what the template of a model does not show of tools as fields without effect: the tools, or calls and results
 /// in the conversation. Required calls are enforced all the same, by a grammar.
-pub(crate) fn name_hidden(tools: &Tools, messages: &[Value], dialect: &Dialect) {
-    let record = Record::current();
+pub(crate) fn ignore_hidden(tools: &Tools, messages: &[Value], dialect: &ChatDialect) {
+    let record = RequestContext::current();
     if !tools.all.is_null() && !dialect.shows_tools {
         record.ignore("tools");
     }
@@ -321,7 +320,7 @@ pub(crate) fn name_hidden(tools: &Tools, messages: &[Value], dialect: &Dialect) 
 }
 
 /// The tools in the form that the template takes: whole, if it refuses a tool that has only a name.
-pub(crate) fn for_template(tools: &Value, dialect: &Dialect) -> Value {
+pub(crate) fn for_template(tools: &Value, dialect: &ChatDialect) -> Value {
     let mut tools = tools.clone();
     let all = tools.as_array_mut().filter(|_| dialect.needs_whole_tools);
     for tool in all.into_iter().flatten() {

@@ -5,17 +5,16 @@
 
 use std::collections::VecDeque;
 
-use lab_base::chat::tool_calls::{Parser, Part, Span};
+use lab_base::chat::tool_calls::{OutputParser, OutputPart, OutputSpan};
 use lab_core::engine::{AnswerToken, FinishReason};
 
-use super::envelope::random;
+use crate::http::random::random;
 
 /// A piece of an answer.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Piece {
+pub enum CompletionDelta {
     /// Text for the user, and its tokens.
     Content(String, Vec<AnswerToken>),
-    /// Reasoning.
     Reasoning(String),
     /// The start of a call: number, id and name.
     Call(u32, String, String),
@@ -25,7 +24,7 @@ pub enum Piece {
 
 /// Tokens, and the number of bytes of their text that are not parsed yet.
 #[derive(Clone, Debug)]
-struct Unit {
+struct PendingTokens {
     left: usize,
     tokens: Vec<AnswerToken>,
     /// Bytes that are content and were not returned yet.
@@ -35,9 +34,9 @@ struct Unit {
 
 /// Parses one completion.
 #[derive(Clone, Debug)]
-pub(crate) struct Reader {
-    parser: Parser,
-    units: VecDeque<Unit>,
+pub(crate) struct CompletionParser {
+    parser: OutputParser,
+    units: VecDeque<PendingTokens>,
     content: String,
     content_tokens: Vec<AnswerToken>,
     /// Whether the answer may have several calls.
@@ -55,7 +54,7 @@ pub(crate) struct Reader {
 const MAX_THOUGHT: usize = 500;
 
 /// A new id for a call, in the form that the strictest templates require: nine letters and digits.
-pub(crate) fn new_id() -> String {
+pub(crate) fn new_call_id() -> String {
     const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     let mut random = random();
     let mut digit = || {
@@ -66,8 +65,8 @@ pub(crate) fn new_id() -> String {
     (0..9).map(|_| digit()).collect()
 }
 
-impl Reader {
-    pub(crate) fn new(parser: Parser, many: bool, shows_reasoning: bool) -> Self {
+impl CompletionParser {
+    pub(crate) fn new(parser: OutputParser, many: bool, shows_reasoning: bool) -> Self {
         Self {
             parser,
             units: VecDeque::new(),
@@ -82,9 +81,9 @@ impl Reader {
     }
 
     /// Adds text and its tokens, and returns the pieces that are complete.
-    pub(crate) fn push(&mut self, text: &str, tokens: Vec<AnswerToken>) -> Vec<Piece> {
+    pub(crate) fn push(&mut self, text: &str, tokens: Vec<AnswerToken>) -> Vec<CompletionDelta> {
         let bytes = tokens.iter().flat_map(|token| &token.bytes);
-        let unit = |left: usize, tokens| Unit {
+        let unit = |left: usize, tokens| PendingTokens {
             left,
             tokens,
             content: Vec::new(),
@@ -103,36 +102,38 @@ impl Reader {
     }
 
     /// The remaining pieces at the end of the completion.
-    pub(crate) fn finish(&mut self, reason: FinishReason) -> Vec<Piece> {
+    pub(crate) fn finish(&mut self, reason: FinishReason) -> Vec<CompletionDelta> {
         let is_open = self.parser.is_reasoning();
         let spans = self.parser.finish(reason == FinishReason::Length);
         let mut out = self.pieces(spans);
         let (text, tokens) = std::mem::take(&mut self.withheld);
-        let has_calls = out.iter().any(|piece| matches!(piece, Piece::Call(..)));
+        let has_calls = out
+            .iter()
+            .any(|piece| matches!(piece, CompletionDelta::Call(..)));
         // If the model ended without closing its block of reasoning, the block was the answer. If it was cut off, or
         // called a tool, it was not.
         if is_open && reason == FinishReason::Stop && !has_calls && !text.is_empty() {
             let tokens = within(tokens, &text);
-            out.push(Piece::Content(text, tokens));
+            out.push(CompletionDelta::Content(text, tokens));
         }
         out
     }
 
-    fn pieces(&mut self, spans: Vec<Span>) -> Vec<Piece> {
+    fn pieces(&mut self, spans: Vec<OutputSpan>) -> Vec<CompletionDelta> {
         let mut out = Vec::new();
         for span in spans {
-            let is_content = matches!(span.part, Some(Part::Content(_)));
+            let is_content = matches!(span.part, Some(OutputPart::Content(_)));
             if !is_content {
                 self.flush(&mut out);
             }
             self.consume(&span, is_content);
             match span.part {
                 None => {}
-                Some(Part::Content(text)) if span.bytes == 0 => {
+                Some(OutputPart::Content(text)) if span.bytes == 0 => {
                     self.flush(&mut out);
-                    out.push(Piece::Content(text, Vec::new()));
+                    out.push(CompletionDelta::Content(text, Vec::new()));
                 }
-                Some(Part::Content(text)) => {
+                Some(OutputPart::Content(text)) => {
                     self.content.push_str(&text);
                     if self
                         .units
@@ -142,27 +143,33 @@ impl Reader {
                         self.flush(&mut out);
                     }
                 }
-                Some(Part::Reasoning(text)) => {
+                Some(OutputPart::Reasoning(text)) => {
                     let n = MAX_THOUGHT.saturating_sub(self.thought.chars().count());
                     self.thought.extend(text.chars().take(n));
                     match self.shows_reasoning {
-                        true => out.push(Piece::Reasoning(text)),
+                        true => out.push(CompletionDelta::Reasoning(text)),
                         false => self.withheld.0.push_str(&text),
                     }
                 }
-                Some(Part::Call { index, .. } | Part::Arguments { index, .. })
+                Some(OutputPart::Call { index, .. } | OutputPart::Arguments { index, .. })
                     if index > 0 && !self.many => {}
-                Some(Part::Call { index, id, name }) => {
-                    out.push(Piece::Call(index, id.unwrap_or_else(new_id), name));
+                Some(OutputPart::Call { index, id, name }) => {
+                    out.push(CompletionDelta::Call(
+                        index,
+                        id.unwrap_or_else(new_call_id),
+                        name,
+                    ));
                 }
-                Some(Part::Arguments { index, text }) => out.push(Piece::Arguments(index, text)),
+                Some(OutputPart::Arguments { index, text }) => {
+                    out.push(CompletionDelta::Arguments(index, text))
+                }
             }
         }
         out
     }
 
     /// Moves complete content with its tokens to `out`.
-    fn flush(&mut self, out: &mut Vec<Piece>) {
+    fn flush(&mut self, out: &mut Vec<CompletionDelta>) {
         if self.content.is_empty() && self.content_tokens.is_empty() {
             return;
         }
@@ -172,11 +179,11 @@ impl Reader {
         }
         let text = std::mem::take(&mut self.content);
         let tokens = std::mem::take(&mut self.content_tokens);
-        out.push(Piece::Content(text, tokens));
+        out.push(CompletionDelta::Content(text, tokens));
     }
 
     /// Consumes the bytes of a span from the front of the units.
-    fn consume(&mut self, span: &Span, is_content: bool) {
+    fn consume(&mut self, span: &OutputSpan, is_content: bool) {
         let mut n = span.bytes;
         while let Some(unit) = self.units.front_mut() {
             if n == 0 && (unit.left > 0 || !is_content) {
@@ -236,7 +243,7 @@ fn within(tokens: Vec<AnswerToken>, text: &str) -> Vec<AnswerToken> {
 }
 
 /// The tokens of a unit, reduced to the bytes that are content; empty if there are none.
-fn cut(unit: &mut Unit) -> Vec<AnswerToken> {
+fn cut(unit: &mut PendingTokens) -> Vec<AnswerToken> {
     let content = std::mem::take(&mut unit.content);
     if content.is_empty() {
         return Vec::new();
@@ -255,24 +262,24 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::Value;
 
-    use lab_base::chat::tool_calls::{Marks, Tool, formats};
+    use lab_base::chat::tool_calls::{MarkPair, Tool, call_formats};
 
     use super::*;
 
-    fn reader(shows_reasoning: bool) -> Reader {
-        let format = formats()
+    fn reader(shows_reasoning: bool) -> CompletionParser {
+        let format = call_formats()
             .iter()
             .find(|format| format.name == "json-in-tags");
         let tool = Tool {
             name: "f".into(),
             parameters: Value::Null,
         };
-        let marks = Marks {
+        let marks = MarkPair {
             open: "<think>".into(),
             close: "</think>".into(),
         };
-        let parser = Parser::new(format.cloned(), Arc::new(vec![tool]), Some(marks), false);
-        Reader::new(parser, true, shows_reasoning)
+        let parser = OutputParser::new(format.cloned(), Arc::new(vec![tool]), Some(marks), false);
+        CompletionParser::new(parser, true, shows_reasoning)
     }
 
     fn token(bytes: &[u8]) -> AnswerToken {
@@ -286,7 +293,7 @@ mod tests {
     }
 
     /// The content, the bytes of its tokens, the reasoning and the arguments.
-    fn read(reader: &mut Reader, tokens: &[&str], reason: FinishReason) -> [String; 4] {
+    fn read(reader: &mut CompletionParser, tokens: &[&str], reason: FinishReason) -> [String; 4] {
         let mut all = Vec::new();
         for text in tokens {
             all.extend(reader.push(text, vec![token(text.as_bytes())]));
@@ -295,19 +302,19 @@ mod tests {
         let mut out = [const { String::new() }; 4];
         for piece in all {
             match piece {
-                Piece::Content(text, tokens) => {
+                CompletionDelta::Content(text, tokens) => {
                     let bytes: Vec<u8> = tokens.into_iter().flat_map(|t| t.bytes).collect();
                     let is_joint = bytes.is_empty() && text.trim().is_empty();
                     assert!(is_joint || String::from_utf8_lossy(&bytes) == text);
                     out[0].push_str(&text);
                     out[1].push('|');
                 }
-                Piece::Reasoning(text) => out[2].push_str(&text),
-                Piece::Call(_, id, name) => {
+                CompletionDelta::Reasoning(text) => out[2].push_str(&text),
+                CompletionDelta::Call(_, id, name) => {
                     assert_eq!(id.len(), 9);
                     out[3].push_str(&name);
                 }
-                Piece::Arguments(_, text) => out[3].push_str(&text),
+                CompletionDelta::Arguments(_, text) => out[3].push_str(&text),
             }
         }
         out

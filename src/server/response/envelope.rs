@@ -1,44 +1,33 @@
 //! The fields that all objects of a response share: id, time, model, fingerprint.
 
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::http::transport::Events;
+use crate::http::transport::SseEvents;
+use crate::served::ServedModel;
+use lab_base::util::clock::unix_seconds;
 use lab_core::engine::Usage;
-use lab_core::engine::serving;
-use lab_core::engine::serving::Served;
 
-use super::answers::{timings_json, usage_json};
-use crate::http::json::Members;
-
-/// The reports that a client requests in addition to the completions.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Reports {
-    /// Usage at the end of a stream; whole responses always have it.
-    pub(crate) usage: bool,
-    /// The usage so far in each chunk of a stream that reports usage.
-    pub(crate) continuous: bool,
-    /// Times and rates in llama-server's shape.
-    pub(crate) timings: bool,
-}
+use super::running_completions::{timings_json, usage_json};
+use crate::http::json::JsonObject;
+use crate::request::generation::ReportOptions;
 
 /// The shared fields of a response, whole or in chunks.
 pub(crate) struct Envelope {
-    pub(crate) served: Arc<Served>,
+    pub(crate) served: Arc<ServedModel>,
     pub(crate) id: String,
     pub(crate) created: u64,
-    reports: Reports,
+    reports: ReportOptions,
     /// For each completion, the usage so far, where chunks report it.
     so_far: Vec<Usage>,
 }
 
 /// An object of a response, in the order in which its fields are written.
 #[derive(Serialize)]
-pub(crate) struct Object<'a, C> {
+pub(crate) struct ResponseObject<'a, C> {
     id: &'a str,
     object: &'static str,
     created: u64,
@@ -49,23 +38,18 @@ pub(crate) struct Object<'a, C> {
     usage: Option<Value>,
 }
 
-impl<C: Serialize> Object<'_, C> {
+impl<C: Serialize> ResponseObject<'_, C> {
     /// The same as a value that can be changed.
     pub(crate) fn json(&self) -> Value {
         serde_json::to_value(self).expect("our own types are JSON")
     }
 }
 
-/// A random number for ids and seeds: the standard library keys its hashers from the system's randomness.
-pub(crate) fn random() -> u64 {
-    RandomState::new().hash_one(0_u8)
-}
-
 impl Envelope {
     /// A new response whose id starts with `prefix`.
-    pub(crate) fn new(served: Arc<Served>, prefix: &str, reports: Reports) -> Self {
+    pub(crate) fn new(served: Arc<ServedModel>, prefix: &str, reports: ReportOptions) -> Self {
         static COUNT: AtomicU64 = AtomicU64::new(0);
-        let (now, count) = (serving::now(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let (now, count) = (unix_seconds(), COUNT.fetch_add(1, Ordering::Relaxed));
         Self {
             served,
             // Each engine process has its own counter, so the id includes the process id.
@@ -96,15 +80,19 @@ impl Envelope {
     }
 
     /// Records the usage of a completion that has ended.
-    pub(crate) fn took(&mut self, choice: u32, usage: &Usage) {
+    pub(crate) fn record_usage(&mut self, choice: u32, usage: &Usage) {
         if let Some(so_far) = self.so_far.get_mut(choice as usize) {
             *so_far = *usage;
         }
     }
 
     /// An object of the response with the shared fields.
-    pub(crate) fn object<C: Serialize>(&self, object: &'static str, choices: C) -> Object<'_, C> {
-        Object {
+    pub(crate) fn object<C: Serialize>(
+        &self,
+        object: &'static str,
+        choices: C,
+    ) -> ResponseObject<'_, C> {
+        ResponseObject {
             id: &self.id,
             object,
             created: self.created,
@@ -122,10 +110,10 @@ impl Envelope {
         object: &'static str,
         choice: u32,
         choices: C,
-    ) -> Object<'_, C> {
+    ) -> ResponseObject<'_, C> {
         let so_far = || self.so_far.get(choice as usize).map(usage_json);
         let usage = self.reports.usage.then(|| so_far().unwrap_or_default());
-        Object {
+        ResponseObject {
             usage,
             ..self.object(object, choices)
         }
@@ -135,10 +123,10 @@ impl Envelope {
     pub(crate) fn whole(
         &self,
         object: &'static str,
-        choices: Vec<Members>,
+        choices: Vec<JsonObject>,
         usage: &Usage,
-    ) -> Members {
-        let mut whole = Members::from(self.object(object, [(); 0]).json());
+    ) -> JsonObject {
+        let mut whole = JsonObject::from(self.object(object, [(); 0]).json());
         whole.put("choices", choices);
         whole.put("usage", usage_json(usage));
         if self.reports.timings {
@@ -148,7 +136,7 @@ impl Envelope {
     }
 
     /// Writes what follows the last completion of a stream.
-    pub(crate) fn done(&self, object: &'static str, usage: &Usage, out: &mut Events) {
+    pub(crate) fn done(&self, object: &'static str, usage: &Usage, out: &mut SseEvents) {
         let mut last = self.whole(object, Vec::new(), usage);
         if !self.reports.usage {
             last.remove("usage");

@@ -9,12 +9,11 @@ use serde_json::{Map, Value, json};
 use lab_base::tokenizer::Tokenizer;
 use lab_core::engine::{AnswerToken, TokenLogprob};
 
-use crate::http::json;
-use crate::http::json::Text;
+use crate::http::json::{self, JsonText};
 
 /// The form of token names in a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Names {
+pub(crate) enum TokenNames {
     /// Tokens are named by their text.
     #[default]
     Texts,
@@ -22,7 +21,7 @@ pub(crate) enum Names {
     Ids,
 }
 
-impl Names {
+impl TokenNames {
     /// The form that a request selects.
     pub(crate) fn of(are_ids: Option<bool>) -> Self {
         match are_ids {
@@ -40,7 +39,7 @@ impl Names {
     }
 }
 
-fn entry(bytes: &[u8], token: &TokenLogprob, names: Names) -> Value {
+fn entry(bytes: &[u8], token: &TokenLogprob, names: TokenNames) -> Value {
     let text = || String::from_utf8_lossy(bytes).into_owned();
     json!({
         "token": names.name(token.id, text), "logprob": token.logprob, "bytes": bytes,
@@ -52,7 +51,7 @@ fn entry(bytes: &[u8], token: &TokenLogprob, names: Names) -> Value {
 /// tokens.
 pub(crate) fn entries(
     tokens: &[AnswerToken],
-    names: Names,
+    names: TokenNames,
     tokenizer: &Tokenizer,
 ) -> impl Iterator<Item = Value> {
     tokens.iter().filter_map(move |token| {
@@ -66,7 +65,7 @@ pub(crate) fn entries(
 }
 
 /// The shape of prompts: for each token a map from token ids to log-probabilities; null for the first token.
-pub(crate) fn of_prompt(tokens: &[AnswerToken], tokenizer: &Tokenizer) -> Text {
+pub(crate) fn of_prompt(tokens: &[AnswerToken], tokenizer: &Tokenizer) -> JsonText {
     let of_token = |token: &AnswerToken| {
         let chosen = token.chosen.as_ref()?;
         let entry = |rank: usize, token: &TokenLogprob| {
@@ -79,24 +78,24 @@ pub(crate) fn of_prompt(tokens: &[AnswerToken], tokenizer: &Tokenizer) -> Text {
         out.extend([entry(token.rank, chosen)]);
         Some(out)
     };
-    let of_tokens = tokens.iter().map(|token| json::text(&of_token(token)));
-    json::text(&of_tokens.collect::<Vec<Text>>())
+    let of_tokens = tokens.iter().map(|token| json::json_text(&of_token(token)));
+    json::json_text(&of_tokens.collect::<Vec<JsonText>>())
 }
 
 /// The shape of legacy completions: four parallel arrays.
 #[derive(Debug, Default, Serialize)]
-pub(crate) struct Arrays {
+pub(crate) struct LegacyLogprobs {
     #[serde(skip)]
-    names: Names,
+    names: TokenNames,
     tokens: Vec<String>,
     token_logprobs: Vec<Option<f64>>,
-    top_logprobs: Vec<Option<Text>>,
+    top_logprobs: Vec<Option<JsonText>>,
     text_offset: Vec<usize>,
 }
 
-impl Arrays {
+impl LegacyLogprobs {
     /// Empty arrays.
-    pub(crate) fn new(names: Names) -> Self {
+    pub(crate) fn new(names: TokenNames) -> Self {
         Self {
             names,
             ..Self::default()
@@ -117,7 +116,7 @@ impl Arrays {
             self.text_offset.push(offset.max(0) as usize);
             let chosen = token.chosen.as_ref();
             self.token_logprobs.push(chosen.map(|c| c.logprob));
-            let top = chosen.map(|c| json::text(&top(token, c, self.names, tokenizer)));
+            let top = chosen.map(|c| json::json_text(&top(token, c, self.names, tokenizer)));
             self.top_logprobs.push(top);
             offset += n_characters(&token.bytes) as isize;
         }
@@ -125,8 +124,8 @@ impl Arrays {
     }
 
     /// The JSON object of a choice.
-    pub(crate) fn json(&self) -> Text {
-        json::text(self)
+    pub(crate) fn json(&self) -> JsonText {
+        json::json_text(self)
     }
 }
 
@@ -135,7 +134,7 @@ impl Arrays {
 fn top(
     token: &AnswerToken,
     chosen: &TokenLogprob,
-    names: Names,
+    names: TokenNames,
     tokenizer: &Tokenizer,
 ) -> Map<String, Value> {
     let mut out = Map::new();
@@ -172,7 +171,7 @@ mod tests {
     use lab_base::weights;
 
     #[test]
-    fn item_17_of_tokens_with_the_same_text_the_more_probable_one_stays() {
+    fn of_tokens_with_the_same_text_the_more_probable_one_stays() {
         let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/tiny-chat.gguf");
         let model = weights::open(model.as_ref()).expect("it is there");
         let tokenizer = Tokenizer::from_metadata(model.metadata()).expect("a vocabulary");
@@ -188,7 +187,7 @@ mod tests {
                 rank: 1,
                 top: vec![of(a, -1.0), of(b, -2.0)],
             };
-            let found = Value::Object(top(&token, &chosen, Names::Texts, &tokenizer));
+            let found = Value::Object(top(&token, &chosen, TokenNames::Texts, &tokenizer));
             assert_eq!(found, json!({ "a": expected, "b": -2.0 }));
         }
     }

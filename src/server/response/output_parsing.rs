@@ -4,20 +4,20 @@
 
 use serde_json::Value;
 
-use lab_base::chat::tool_calls::{Dialect, Parser};
-use lab_base::grammar::{Answer, Constraint, Content, Thought};
+use crate::served::ServedModel;
+use lab_base::chat::tool_calls::{ChatDialect, OutputParser};
+use lab_base::grammar::{AnswerSpec, Constraint, ContentRule, ReasoningRule};
 use lab_core::engine::Thinking;
-use lab_core::engine::serving::Served;
 
 use crate::request::messages::Messages;
-use crate::request::response_format::Wanted;
+use crate::request::response_format::ConstraintSpec;
 use crate::request::tools::Tools;
-use crate::response::completion_parser::Reader;
+use crate::response::completion_parser::CompletionParser;
 
 /// How the answers to a conversation are constrained and parsed.
-pub(crate) struct Reading<'a> {
+pub(crate) struct OutputParsing<'a> {
     tools: &'a Tools,
-    dialect: &'a Dialect,
+    dialect: &'a ChatDialect,
     /// Whether the prompt has opened a block of reasoning.
     is_open: bool,
     /// Whether the model may reason.
@@ -28,15 +28,15 @@ pub(crate) struct Reading<'a> {
     budget: Option<usize>,
 }
 
-impl<'a> Reading<'a> {
+impl<'a> OutputParsing<'a> {
     /// The reading of answers to `messages`, whose prompt is `prompt`.
     pub(crate) fn new(
         messages: &Messages,
         tools: &'a Tools,
-        dialect: &'a Dialect,
+        dialect: &'a ChatDialect,
         prompt: &str,
     ) -> Self {
-        let continued = messages.continued();
+        let continued = messages.continued_text();
         let is_open = match continued {
             Some(answer) => dialect.leaves_open(answer),
             None => dialect.opens_reasoning(prompt),
@@ -51,10 +51,10 @@ impl<'a> Reading<'a> {
             dialect,
             is_open,
             may_reason: is_open
-                || (has_marks && !is_closed && continued.is_none() && messages.lets_reason()),
-            parts_reasoning: messages.parts_reasoning(),
+                || (has_marks && !is_closed && continued.is_none() && messages.allows_reasoning()),
+            parts_reasoning: messages.separates_reasoning(),
             shows_reasoning: messages.shows_reasoning(),
-            budget: messages.budget(),
+            budget: messages.reasoning_budget(),
         }
     }
 
@@ -63,7 +63,7 @@ impl<'a> Reading<'a> {
     }
 
     /// The reader of the answers; `None` if they are plain content.
-    pub(crate) fn reader(&self) -> Option<Reader> {
+    pub(crate) fn reader(&self) -> Option<CompletionParser> {
         let marks = self.dialect.reasoning.clone();
         let marks = marks.filter(|_| self.parts_reasoning);
         let has_channels = self.dialect.has_channels();
@@ -73,21 +73,25 @@ impl<'a> Reading<'a> {
             return None;
         }
         let is_open = self.is_open && marks.is_some();
-        let parser = Parser::new(format, self.tools.callable.clone(), marks, is_open);
-        Some(Reader::new(parser, self.tools.many, self.shows_reasoning))
+        let parser = OutputParser::new(format, self.tools.callable.clone(), marks, is_open);
+        Some(CompletionParser::new(
+            parser,
+            self.tools.many,
+            self.shows_reasoning,
+        ))
     }
 
-    fn thought(&self) -> Thought {
+    fn thought(&self) -> ReasoningRule {
         let marks = self.dialect.reasoning.clone();
         match (self.may_reason, self.is_open) {
-            (false, _) => Thought::None,
-            (true, true) => marks.map_or(Thought::None, Thought::Open),
-            (true, false) => Thought::Optional(marks.unwrap_or_default()),
+            (false, _) => ReasoningRule::None,
+            (true, true) => marks.map_or(ReasoningRule::None, ReasoningRule::Open),
+            (true, false) => ReasoningRule::Optional(marks.unwrap_or_default()),
         }
     }
 
     /// The constraint of the answers, whose content must match `wanted`.
-    pub(crate) fn constraint(&self, wanted: Option<Wanted>) -> Option<Wanted> {
+    pub(crate) fn constraint(&self, wanted: Option<ConstraintSpec>) -> Option<ConstraintSpec> {
         let Some(format) = self.dialect.format.clone() else {
             return wanted;
         };
@@ -97,40 +101,40 @@ impl<'a> Reading<'a> {
         let is_marked = !format.bare && !self.dialect.has_channels();
         let is_strict = self.has_tools() && self.tools.is_strict && is_marked;
         let content = match (&wanted, must_call) {
-            (_, true) => Content::None,
+            (_, true) => ContentRule::None,
             (Some(wanted), false) => match &wanted.constraint {
                 fits @ (Constraint::JsonSchema(_) | Constraint::Regex(_)) => {
-                    if !self.has_tools() && thought == Thought::None {
+                    if !self.has_tools() && thought == ReasoningRule::None {
                         return Some(wanted.clone());
                     }
-                    Content::Fits(Box::new(fits.clone()))
+                    ContentRule::Fits(Box::new(fits.clone()))
                 }
                 // A grammar defines the whole answer.
                 _ if !self.has_tools() => return Some(wanted.clone()),
-                other => Content::Fits(Box::new(other.clone())),
+                other => ContentRule::Fits(Box::new(other.clone())),
             },
-            (None, false) if is_strict => Content::Any,
+            (None, false) if is_strict => ContentRule::Any,
             (None, false) => return None,
         };
-        let answer = Answer {
+        let answer = AnswerSpec {
             format,
-            thought,
+            reasoning: thought,
             tools: self.tools.callable.to_vec(),
-            many: self.tools.many,
+            parallel_calls: self.tools.many,
             content,
         };
         let param = match wanted {
             Some(wanted) if !must_call => wanted.param,
             _ => "tools".into(),
         };
-        Some(Wanted {
+        Some(ConstraintSpec {
             param,
             constraint: Constraint::Answer(Box::new(answer)),
         })
     }
 
     /// The limit on reasoning, if the request sets one and the model has marks of reasoning.
-    pub(crate) fn thinking(&self, served: &Served) -> Option<Thinking> {
+    pub(crate) fn thinking(&self, served: &ServedModel) -> Option<Thinking> {
         let most = self.budget?;
         let channels = self
             .dialect

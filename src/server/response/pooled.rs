@@ -2,18 +2,17 @@
 
 use std::sync::Arc;
 
-use lab_core::engine::serving::Served;
+use crate::served::ServedModel;
 use lab_core::engine::{Event, LabPlan, LabResult, Passage, Usage};
 
-use crate::Pool;
+use crate::http::context::RequestContext;
 use crate::http::error::Error;
-use crate::http::request_log::Record;
 
 /// Maximum number of texts per request, as in OpenAI's API.
 pub(crate) const MAX_TEXTS: usize = 2048;
 
 /// The results of a model for the texts of a request.
-pub(crate) struct Results {
+pub(crate) struct PooledResults {
     /// The vector or scores of each text.
     pub(crate) all: Vec<Vec<f32>>,
     /// The lab result of each text, if there is a plan.
@@ -22,13 +21,8 @@ pub(crate) struct Results {
     pub(crate) n_tokens: usize,
 }
 
-/// The requested model; without a name, the only one.
-pub(crate) async fn served(pool: &Arc<Pool>, name: Option<&str>) -> Result<Arc<Served>, Error> {
-    pool.get(name.unwrap_or(crate::pool::ALIAS)).await
-}
-
 /// The error for a model that does not support the endpoint.
-pub(crate) fn unsupported(served: &Served, why: &str) -> Error {
+pub(crate) fn unsupported(served: &ServedModel, why: &str) -> Error {
     Error::Field {
         param: "model".into(),
         message: format!("`{}` is not for this endpoint: {why}", served.name),
@@ -37,21 +31,21 @@ pub(crate) fn unsupported(served: &Served, why: &str) -> Error {
 }
 
 /// Submits texts to the engine and waits for the result of each. `field` is the field that holds them.
-///
-/// # Errors
-/// A text is refused or fails.
 pub(crate) async fn results(
-    served: &Served,
+    served: &ServedModel,
     passages: Vec<Passage>,
     lab: Option<&Arc<LabPlan>>,
     field: &'static str,
-) -> Result<Results, Error> {
+) -> Result<PooledResults, Error> {
     let n = passages.len();
-    let record = Record::current();
+    let record = RequestContext::current();
     record.model(&served.name);
     let receivers = served.handle.submit_passages(passages, lab);
-    let receivers =
-        receivers.map_err(|rejected| Error::from(rejected).of_model(served).of_prompt(field))?;
+    let receivers = receivers.map_err(|rejected| {
+        Error::from(rejected)
+            .with_trained_length(served)
+            .with_prompt_field(field)
+    })?;
     let (mut all, mut total) = (Vec::with_capacity(n), Usage::default());
     let mut labs = Vec::new();
     for mut events in receivers {
@@ -82,7 +76,7 @@ pub(crate) async fn results(
             });
         }
     }
-    Ok(Results {
+    Ok(PooledResults {
         all,
         labs,
         n_tokens: total.prompt_tokens,

@@ -10,7 +10,8 @@ use minijinja::value::ValueKind;
 use minijinja::{Error, Value};
 
 use super::RenderError;
-use super::value::{Dict, fault};
+use super::error::fault;
+use super::value::PyDict;
 
 /// Divides each limit in this library's own tests, in which dozens of templates use all of it.
 pub(super) const DIVISOR: u64 = if cfg!(test) { 8 } else { 1 };
@@ -40,7 +41,7 @@ pub(super) fn start() {
 pub(super) fn made(bytes: usize) -> Result<(), Error> {
     MADE.set(MADE.get().saturating_add(bytes as u64));
     if MADE.get() > MAX_MADE {
-        return Err(exhausted("made too much text"));
+        return Err(exhausted("exceeded the limit of created data"));
     }
     Ok(())
 }
@@ -49,7 +50,7 @@ pub(super) fn made(bytes: usize) -> Result<(), Error> {
 pub(super) fn read(bytes: usize) -> Result<(), Error> {
     READ.set(READ.get().saturating_add(bytes as u64));
     if READ.get() > MAX_READ {
-        return Err(exhausted("read too much text"));
+        return Err(exhausted("exceeded the limit of data read"));
     }
     Ok(())
 }
@@ -61,9 +62,9 @@ fn exhausted(what: &'static str) -> Error {
 
 /// A text whose growth is charged for.
 #[derive(Debug, Default)]
-pub(super) struct Text(pub(super) String);
+pub(super) struct ChargedText(pub(super) String);
 
-impl Text {
+impl ChargedText {
     /// Appends a part.
     pub(super) fn push(&mut self, part: &str) -> Result<(), Error> {
         made(part.len())?;
@@ -79,8 +80,8 @@ impl Text {
     }
 }
 
-impl From<Text> for Value {
-    fn from(text: Text) -> Self {
+impl From<ChargedText> for Value {
+    fn from(text: ChargedText) -> Self {
         Self::from(text.0)
     }
 }
@@ -116,11 +117,11 @@ pub(super) fn walk(value: &Value, walk: Walk) -> Result<(), Error> {
 
 fn walk_at(value: &Value, walk: Walk, depth: usize) -> Result<(), Error> {
     if depth > MAX_DEPTH {
-        return Err(exhausted("nested a value too deep"));
+        return Err(exhausted("exceeded the nesting limit of values"));
     }
     if walk == Walk::Read {
         read(ITEM + value.as_str().map_or(0, str::len))?;
-    } else if value.downcast_object_ref::<Dict>().is_some() {
+    } else if value.downcast_object_ref::<PyDict>().is_some() {
         return Ok(());
     }
     let Some(object) = value.as_object() else {
@@ -144,4 +145,31 @@ fn walk_at(value: &Value, walk: Walk, depth: usize) -> Result<(), Error> {
         }
         _ => Ok(()),
     }
+}
+
+/// The pairs of a mapping, in order.
+pub(super) fn entries(value: &Value) -> Result<Vec<(Value, Value)>, Error> {
+    let map = value.as_object().filter(|_| value.kind() == ValueKind::Map);
+    let pairs = map.and_then(|map| map.try_iter_pairs());
+    let pairs = pairs.ok_or_else(|| fault("Can only get item pairs from a mapping."))?;
+    made(size(value))?;
+    Ok(pairs.collect())
+}
+
+/// The items of a value. A none has no items and, as in Python, cannot be iterated over.
+pub(super) fn iterate(value: &Value) -> Result<impl Iterator<Item = Value>, Error> {
+    if value.is_none() {
+        return Err(fault("'NoneType' object is not iterable"));
+    }
+    read(size(value))?;
+    value.try_iter()
+}
+
+/// A view as a list of its items; other values unchanged.
+pub(super) fn owned(value: Value) -> Result<Value, Error> {
+    if value.kind() != ValueKind::Iterable {
+        return Ok(value);
+    }
+    let charged = |item: Result<Value, Error>| made(ITEM).and(item);
+    value.try_iter()?.checked().map(charged).collect()
 }

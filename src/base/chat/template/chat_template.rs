@@ -3,10 +3,12 @@
 use minijinja::machinery::{eval, make_string_output};
 use minijinja::{AutoEscape, Error, ErrorKind};
 
-use super::engine::{Code, Compiled, ENGINE};
+use super::engine::{Compiled, ENGINE, GuardedCode};
+use super::error::fault;
 use super::input::{check_messages, context, final_text};
-use super::source::{prepare, restored};
-use super::{RenderError, RenderInput, TemplateError, budget, methods, value};
+use super::macro_defaults::with_moved_defaults;
+use super::preprocess::{prepare, restored};
+use super::{RenderError, RenderInput, TemplateError, budget, methods};
 use crate::util::panics::caught;
 
 /// The mark after the final message's content, by which the end of the content is found. Its trailing space shows
@@ -30,7 +32,9 @@ impl ChatTemplate {
             return Err(fault(format!("{n} bytes, expected at most {MAX_BYTES}")));
         }
         let compile = || -> Result<Compiled, TemplateError> {
-            let code = Compiled::try_new(prepare(source)?, |text| Code::new(text));
+            let code = Compiled::try_new(with_moved_defaults(prepare(source)?), |text| {
+                GuardedCode::new(text)
+            });
             code.map_err(|error| TemplateError {
                 line: error.line().unwrap_or(1),
                 message: message_of(&error),
@@ -83,7 +87,7 @@ impl ChatTemplate {
         input: &RenderInput<'_>,
         messages: &serde_json::Value,
     ) -> Result<String, RenderError> {
-        let Code {
+        let GuardedCode {
             instructions,
             blocks,
         } = self.0.borrow_dependent();
@@ -96,7 +100,7 @@ impl ChatTemplate {
             let (env, none) = (&*ENGINE, AutoEscape::None);
             eval(env, instructions, variables, blocks, &mut output, none).map(|_| ())
         };
-        let rendered = caught(render).unwrap_or_else(|| Err(value::fault(FAILED)));
+        let rendered = caught(render).unwrap_or_else(|| Err(fault(FAILED)));
         rendered.map_err(|error| render_error(&error))?;
         Ok(text)
     }
@@ -110,9 +114,9 @@ fn render_error(error: &Error) -> RenderError {
         return known.clone();
     }
     match error.kind() {
-        ErrorKind::OutOfFuel => RenderError::Limit("ran for too long"),
+        ErrorKind::OutOfFuel => RenderError::Limit("exceeded the limit of instructions"),
         _ if error.detail() == Some("recursion limit exceeded") => {
-            RenderError::Limit("nested too deep")
+            RenderError::Limit("exceeded the nesting limit")
         }
         _ => RenderError::Runtime {
             line: error.line().unwrap_or(0),

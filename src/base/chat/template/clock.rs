@@ -14,24 +14,24 @@ pub struct Moment(NaiveDateTime);
 /// The error of a text that is not `YYYY-MM-DDThh:mm:ss`, or not a real date.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("`{0}` is not a date and time like `2026-07-26T12:00:00`")]
-pub struct NotAMoment(String);
+pub struct InvalidDateTime(String);
 
 /// Directives that the date crate formats the same way; those with `-` before them are not padded.
 const TEXTS: &str = "aAbBhcDFnprRtTxX%Y";
 const NUMBERS: &str = "CdeHIjmMSuUwWy";
 
 impl FromStr for Moment {
-    type Err = NotAMoment;
+    type Err = InvalidDateTime;
 
     /// Parses `YYYY-MM-DDThh:mm:ss`. A space may replace the `T`, and a fraction of a second is dropped.
-    fn from_str(text: &str) -> Result<Self, NotAMoment> {
+    fn from_str(text: &str) -> Result<Self, InvalidDateTime> {
         let parsed = text.replacen(' ', "T", 1).parse::<NaiveDateTime>().ok();
         parsed
             // The crate represents a leap second as a fraction above one.
             .filter(|time| (1..=9999).contains(&time.year()) && time.nanosecond() < 1_000_000_000)
             .and_then(|time| time.with_nanosecond(0))
             .map(Self)
-            .ok_or_else(|| NotAMoment(text.to_owned()))
+            .ok_or_else(|| InvalidDateTime(text.to_owned()))
     }
 }
 

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use minijinja::machinery::{CompiledTemplate, Instructions, TemplateConfig};
-use minijinja::syntax::SyntaxConfig;
 use minijinja::{AutoEscape, Environment, Error, Value};
 
-use super::guard::guarded;
-use super::{RenderError, budget, filters, globals, methods, operators, print, value};
+use super::bytecode_guard::guarded;
+use super::error::fault;
+use super::preprocess::syntax;
+use super::{RenderError, budget, filters, globals, methods, operators, print};
 
 /// Maximum number of instructions of one rendering: about thirty times those for a conversation of a thousand messages.
 const FUEL: u64 = 5_000_000 / budget::DIVISOR;
@@ -18,12 +19,12 @@ const NAME: &str = "chat template";
 
 /// The instructions of a template, guarded by a budget.
 #[derive(Debug)]
-pub(super) struct Code<'s> {
+pub(super) struct GuardedCode<'s> {
     pub(super) instructions: Instructions<'s>,
     pub(super) blocks: BTreeMap<&'s str, Instructions<'s>>,
 }
 
-impl<'s> Code<'s> {
+impl<'s> GuardedCode<'s> {
     /// Compiles the text of a template.
     pub(super) fn new(text: &'s str) -> Result<Self, Error> {
         let config = TemplateConfig {
@@ -47,7 +48,7 @@ self_cell::self_cell! {
         owner: String,
 
         #[covariant]
-        dependent: Code,
+        dependent: GuardedCode,
     }
 
     impl {Debug}
@@ -55,14 +56,6 @@ self_cell::self_cell! {
 
 /// The engine of all templates. It has no templates that others could include.
 pub(super) static ENGINE: LazyLock<Environment<'static>> = LazyLock::new(environment);
-
-pub(super) fn syntax() -> SyntaxConfig {
-    SyntaxConfig::builder()
-        .trim_blocks(true)
-        .lstrip_blocks(true)
-        .build()
-        .expect("the default delimiters are valid")
-}
 
 /// The engine with the settings that `apply_chat_template` uses for Jinja2.
 fn environment() -> Environment<'static> {
@@ -91,5 +84,5 @@ fn environment() -> Environment<'static> {
 
 fn raise_exception(message: &Value) -> Result<Value, Error> {
     let raised = RenderError::Raised(print::str(message)?);
-    Err(value::fault("raised by the template").with_source(raised))
+    Err(fault("raised by the template").with_source(raised))
 }

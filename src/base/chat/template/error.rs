@@ -1,5 +1,7 @@
 //! Errors of templates and renderings.
 
+use minijinja::{Error, ErrorKind};
+
 /// The error of a template that cannot be compiled.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("chat template, line {line}: {message}")]
@@ -40,4 +42,9 @@ pub enum RenderError {
     /// `continue_final_message` is not possible for this conversation.
     #[error("`continue_final_message`: {0}")]
     Continue(&'static str),
+}
+
+/// A failure of the running template, like an exception of the Python runtime.
+pub(super) fn fault(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidOperation, message.into())
 }

@@ -9,15 +9,16 @@ use minijinja::filters::{map, reject, rejectattr, select, selectattr};
 use minijinja::value::{Kwargs, Rest, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, State, Value, filters, functions, tests};
 
-use super::budget::{self, ITEM, Text, Walk};
-use super::call::{Call, Row, run};
-use super::lists;
+use super::budget::{self, ChargedText, ITEM, Walk, iterate, owned};
+use super::callable::{BoundCall, CallableRow, run};
+use super::error::fault;
 use super::methods::{is_space, lines, pairs, replace, text_method};
 use super::operators::{add, charge_printf, compare, modulo};
 use super::print::{escaped, str, tojson};
-use super::value::{Number, fault, iterate, list, owned, same_safety};
+use super::sorting::{self, attribute};
+use super::value::{PyNumber, list, same_safety};
 
-const FILTERS: &[Row] = &[
+const FILTERS: &[CallableRow] = &[
     ("tojson", "ensure_ascii indent separators sort_keys", tojson),
     ("string", "", |call| {
         Ok(same_safety(call.this, str(call.this)?))
@@ -66,13 +67,13 @@ const FILTERS: &[Row] = &[
     ("last", "", |call| {
         Ok(iterate(call.this)?.last().unwrap_or(Value::UNDEFINED))
     }),
-    ("min max", "case_sensitive attribute", lists::outermost),
-    ("sort", "reverse case_sensitive attribute", lists::sort),
-    ("unique", "case_sensitive attribute", lists::unique),
-    ("dictsort", "case_sensitive by reverse", lists::dict_sort),
+    ("min max", "case_sensitive attribute", sorting::outermost),
+    ("sort", "reverse case_sensitive attribute", sorting::sort),
+    ("unique", "case_sensitive attribute", sorting::unique),
+    ("dictsort", "case_sensitive by reverse", sorting::dict_sort),
 ];
 
-const TESTS: &[Row] = &[
+const TESTS: &[CallableRow] = &[
     ("sequence iterable", "", |call| {
         use ValueKind as K;
         Ok(Value::from(matches!(
@@ -152,7 +153,7 @@ pub(super) fn register(env: &mut Environment<'static>) {
 
 /// A callable of a table, in the form that the engine calls.
 fn callable(
-    row: Row,
+    row: CallableRow,
     name: &'static str,
 ) -> impl Fn(&Value, Rest<ValueOrKwargs>) -> Result<Value, Error> {
     move |this, args| run(row, name, this, &args.into_values())
@@ -211,7 +212,7 @@ fn items_if_true(args: &[Value]) -> Result<bool, Error> {
 }
 
 /// The result of a text method, applied to the text of any value.
-fn by_method(call: &Call<'_>, method: &str) -> Result<Value, Error> {
+fn by_method(call: &BoundCall<'_>, method: &str) -> Result<Value, Error> {
     let args: Vec<Value> = call.args.iter().flatten().cloned().collect();
     match call.this.as_str() {
         Some(_) => text_method(call.this, method, &args),
@@ -220,7 +221,7 @@ fn by_method(call: &Call<'_>, method: &str) -> Result<Value, Error> {
 }
 
 /// `value | indent(width=4, first=False, blank=False)`
-fn indent(call: &Call<'_>) -> Result<Value, Error> {
+fn indent(call: &BoundCall<'_>) -> Result<Value, Error> {
     let kind = call.this.kind();
     let text = call.this.as_str();
     let text = text.ok_or_else(|| fault(format!("indent: {kind} is not a string")))?;
@@ -247,9 +248,9 @@ fn indent(call: &Call<'_>) -> Result<Value, Error> {
     Ok(same_safety(call.this, out))
 }
 
-fn join(call: &Call<'_>) -> Result<Value, Error> {
+fn join(call: &BoundCall<'_>) -> Result<Value, Error> {
     let separator = call.given(0).map(str).transpose()?.unwrap_or_default();
-    let mut out = Text::default();
+    let mut out = ChargedText::default();
     for (position, item) in iterate(call.this)?.enumerate() {
         out.push(if position > 0 { &separator } else { "" })?;
         out.push(&str(&attribute(&item, call.value(1))?)?)?;
@@ -257,30 +258,14 @@ fn join(call: &Call<'_>) -> Result<Value, Error> {
     Ok(out.into())
 }
 
-fn sum(call: &Call<'_>) -> Result<Value, Error> {
+fn sum(call: &BoundCall<'_>) -> Result<Value, Error> {
     let start = call.given(1).cloned().unwrap_or_else(|| Value::from(0));
     iterate(call.this)?.try_fold(start, |total, item| {
         add(&total, &attribute(&item, call.value(0))?)
     })
 }
 
-/// The value at `a.b.0` of an item, as Jinja2 reads the `attribute` argument: items before attributes, numbers as
-/// indices. Without the argument, the item itself.
-pub(super) fn attribute(item: &Value, path: Option<&Value>) -> Result<Value, Error> {
-    match path.map(|path| (path, path.as_str())) {
-        None => Ok(item.clone()),
-        Some((index, None)) => item.get_item(index),
-        Some((_, Some(path))) => {
-            path.split('.')
-                .try_fold(item.clone(), |value, part| match part.parse::<usize>() {
-                    Ok(index) => value.get_item(&Value::from(index)),
-                    Err(_) => value.get_item(&Value::from(part)),
-                })
-        }
-    }
-}
-
-fn length(call: &Call<'_>) -> Result<Value, Error> {
+fn length(call: &BoundCall<'_>) -> Result<Value, Error> {
     if call.this.is_undefined() {
         return Ok(Value::from(0));
     }
@@ -289,7 +274,7 @@ fn length(call: &Call<'_>) -> Result<Value, Error> {
 }
 
 /// `value | int(default=0, base=10)`; the base is that of a text.
-fn int(call: &Call<'_>) -> Result<Value, Error> {
+fn int(call: &BoundCall<'_>) -> Result<Value, Error> {
     let base = call.int(1)?.unwrap_or(10);
     let Some(base) = u32::try_from(base)
         .ok()
@@ -297,8 +282,8 @@ fn int(call: &Call<'_>) -> Result<Value, Error> {
     else {
         return Err(fault(format!("int: the base is {base}, expected 2 to 36")));
     };
-    let parsed = match (Number::of(call.this), call.this.as_str()) {
-        (Some(Number::Int(int)), _) => Some(int),
+    let parsed = match (PyNumber::of(call.this), call.this.as_str()) {
+        (Some(PyNumber::Int(int)), _) => Some(int),
         (_, Some(text)) => digits(text).and_then(|digits| of_base(&digits, base)),
         _ => None,
     };
@@ -348,12 +333,12 @@ fn as_float(value: &Value) -> Result<Option<f64>, Error> {
     match value.as_str() {
         _ if value.is_undefined() => Err(fault("the value is undefined")),
         Some(text) => Ok(digits(text).and_then(|digits| digits.parse().ok())),
-        None => Ok(Number::of(value).map(Number::as_f64)),
+        None => Ok(PyNumber::of(value).map(PyNumber::as_f64)),
     }
 }
 
 /// `value | round(precision=0, method='common')`; other methods return a float.
-fn round(call: &Call<'_>) -> Result<Value, Error> {
+fn round(call: &BoundCall<'_>) -> Result<Value, Error> {
     let precision = i32::try_from(call.int(0)?.unwrap_or(0));
     let precision = precision.map_err(|_| fault("round: too many digits"))?;
     let method = call.text(1)?.unwrap_or("common");
@@ -366,11 +351,11 @@ fn round(call: &Call<'_>) -> Result<Value, Error> {
 }
 
 /// Whether division leaves this remainder.
-fn leaves(call: &Call<'_>, by: &Value, rest: i64) -> Result<Value, Error> {
+fn leaves(call: &BoundCall<'_>, by: &Value, rest: i64) -> Result<Value, Error> {
     modulo(call.this, by).map(|found| Value::from(found == Value::from(rest)))
 }
 
-fn ordered(call: &Call<'_>) -> Result<Value, Error> {
+fn ordered(call: &BoundCall<'_>) -> Result<Value, Error> {
     let other = call.required(0)?;
     budget::walk(call.this, Walk::Read)?;
     budget::walk(other, Walk::Read)?;

@@ -7,7 +7,7 @@ use minijinja::value::{Object, ObjectRepr, Rest};
 use minijinja::{Environment, Error, ErrorKind, State, Value};
 
 use super::budget::{self, ITEM};
-use super::value::fault;
+use super::error::fault;
 
 pub(super) fn register(env: &mut Environment<'static>) {
     env.add_function("cycler", Cycler::of);

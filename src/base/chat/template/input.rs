@@ -2,7 +2,7 @@
 
 use minijinja::{Error, Value};
 
-use super::{Moment, RenderError, budget, value};
+use super::{Moment, RenderError, budget, dict};
 use crate::util::wording::json_kind;
 
 /// The input of a rendering.
@@ -62,12 +62,12 @@ pub(super) fn context(input: &RenderInput<'_>, messages: &serde_json::Value) -> 
         ("documents", ().into()),
     ];
     let kwargs = input.kwargs.iter();
-    variables.extend(kwargs.map(|(name, json)| (name.as_str(), value::from_json(json))));
-    let documents = input.documents.map(value::from_json);
+    variables.extend(kwargs.map(|(name, json)| (name.as_str(), dict::from_json(json))));
+    let documents = input.documents.map(dict::from_json);
     variables.extend(documents.map(|documents| ("documents", documents)));
     variables.extend([
-        ("messages", value::from_json(messages)),
-        ("tools", input.tools.map_or(().into(), value::from_json)),
+        ("messages", dict::from_json(messages)),
+        ("tools", input.tools.map_or(().into(), dict::from_json)),
         ("add_generation_prompt", input.add_generation_prompt.into()),
     ]);
     Value::from_pairs(variables)

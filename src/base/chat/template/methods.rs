@@ -7,13 +7,14 @@ use minijinja::formatting::{FormatStyle, format};
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, State, Value};
 
-use super::budget::{self, ITEM, Text, Walk};
-use super::call::{Call, Row, find, run};
+use super::budget::{self, ChargedText, ITEM, Walk, entries};
+use super::callable::{BoundCall, CallableRow, find, run};
+use super::error::fault;
 use super::operators::charge_format;
 use super::print::escaped;
-use super::value::{entries, fault, is_list, list, same_safety};
+use super::value::{is_list, list, same_safety};
 
-const OF_TEXTS: &[Row] = &[
+const OF_TEXTS: &[CallableRow] = &[
     ("strip lstrip rstrip", "chars", strip),
     ("split rsplit", "sep maxsplit", split),
     ("splitlines", "keepends", |call| {
@@ -68,7 +69,7 @@ const OF_TEXTS: &[Row] = &[
     }),
 ];
 
-const OF_MAPPINGS: &[Row] = &[
+const OF_MAPPINGS: &[CallableRow] = &[
     ("get", "key default", |call| {
         let key = call.required(0)?;
         let found = call.this.as_object().and_then(|map| map.get_value(key));
@@ -85,7 +86,7 @@ const OF_MAPPINGS: &[Row] = &[
     ("copy", "", |call| Ok(call.this.clone())),
 ];
 
-const OF_LISTS: &[Row] = &[
+const OF_LISTS: &[CallableRow] = &[
     ("copy", "", |call| Ok(call.this.clone())),
     ("count index", "value", |call| {
         let wanted = call.required(0)?;
@@ -167,7 +168,7 @@ pub(super) fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
 }
 
-fn strip(call: &Call<'_>) -> Result<Value, Error> {
+fn strip(call: &BoundCall<'_>) -> Result<Value, Error> {
     let (this, chars) = (call.this_text(), call.text(0)?);
     let is_stripped = |c: char| chars.map_or_else(|| is_space(c), |set| set.contains(c));
     Ok(Value::from(match call.name {
@@ -177,7 +178,7 @@ fn strip(call: &Call<'_>) -> Result<Value, Error> {
     }))
 }
 
-fn split(call: &Call<'_>) -> Result<Value, Error> {
+fn split(call: &BoundCall<'_>) -> Result<Value, Error> {
     let this = call.this_text();
     let max = usize::try_from(call.int(1)?.unwrap_or(-1));
     let n_parts = max.map_or(usize::MAX, |max| max.saturating_add(1));
@@ -208,7 +209,7 @@ fn charge_parts(n_cuts: usize) -> Result<(), Error> {
     budget::made(n_cuts.saturating_add(1).saturating_mul(2 * ITEM))
 }
 
-fn partition(call: &Call<'_>) -> Result<Value, Error> {
+fn partition(call: &BoundCall<'_>) -> Result<Value, Error> {
     let (this, separator) = (call.this_text(), call.required_text(0)?);
     let (cut, uncut) = match call.name {
         _ if separator.is_empty() => return Err(fault("empty separator")),
@@ -219,7 +220,7 @@ fn partition(call: &Call<'_>) -> Result<Value, Error> {
     Ok(list(parts.map(Value::from).to_vec(), true))
 }
 
-fn search(call: &Call<'_>) -> Result<Value, Error> {
+fn search(call: &BoundCall<'_>) -> Result<Value, Error> {
     let (this, wanted) = (call.this_text(), call.required_text(0)?);
     let found = match call.name {
         "count" => return Ok(Value::from(this.matches(wanted).count())),
@@ -233,7 +234,7 @@ fn search(call: &Call<'_>) -> Result<Value, Error> {
     }
 }
 
-fn has_affix(call: &Call<'_>) -> Result<Value, Error> {
+fn has_affix(call: &BoundCall<'_>) -> Result<Value, Error> {
     let affixes = match call.required(0)? {
         one if !is_list(one) => vec![one.clone()],
         several => several.try_iter()?.collect(),
@@ -276,8 +277,8 @@ pub(super) fn replace(
     }))
 }
 
-fn join(call: &Call<'_>) -> Result<Value, Error> {
-    let mut out = Text::default();
+fn join(call: &BoundCall<'_>) -> Result<Value, Error> {
+    let mut out = ChargedText::default();
     for (position, item) in call.required(0)?.try_iter()?.checked().enumerate() {
         let item = item?;
         let text = item.as_str().ok_or_else(|| {

@@ -6,32 +6,31 @@
 //! a bounded amount of data and nests to a bounded depth, so that a hostile template from an untrusted file fails.
 
 mod budget;
-mod call;
+mod bytecode_guard;
+mod callable;
 mod chat_template;
-mod choice;
 mod clock;
-mod defaults;
-mod digits;
+mod dict;
 mod engine;
 mod error;
 mod filters;
 mod globals;
-mod guard;
 mod input;
-mod lists;
+mod long_integers;
+mod macro_defaults;
 mod methods;
 mod operators;
+mod preprocess;
 mod print;
-mod source;
+mod sorting;
+mod template_choice;
 #[cfg(test)]
 mod tests;
 mod value;
 
 pub use chat_template::ChatTemplate;
-pub use choice::{UnknownTemplate, choose, names};
-pub use clock::{Moment, NotAMoment};
-pub use digits::keep_digits;
+pub use clock::{InvalidDateTime, Moment};
 pub use error::{RenderError, TemplateError};
 pub use input::RenderInput;
-
-use engine::syntax;
+pub use long_integers::keep_long_integers;
+pub use template_choice::{UnknownTemplate, choose_template, template_names};

@@ -10,9 +10,10 @@ use minijinja::formatting::{FormatStyle, format};
 use minijinja::value::{Rest, ValueKind};
 use minijinja::{Environment, Error, Value};
 
-use super::budget::{self, ITEM, Walk};
+use super::budget::{self, ITEM, Walk, owned};
+use super::error::fault;
 use super::print::{escaped, str};
-use super::value::{Number, fault, int, is_list, list, owned, same_safety};
+use super::value::{PyNumber, int, is_list, list, same_safety};
 
 /// The names of this module's filters, the most used ones first. No template needs these names itself.
 pub(super) const NAMES: &str = "__keep __walk __item __add __iterate __concat __keep_inside __slice __mod __mul __map __gt __lt \
@@ -37,7 +38,8 @@ pub(super) fn register(env: &mut Environment<'static>) {
     for (name, holds) in orders {
         env.add_filter(name, move |left: &Value, right: &Value| {
             // Nothing is above, below or equal to what is not a number.
-            let is_nan = |value| matches!(Number::of(value), Some(Number::Float(x)) if x.is_nan());
+            let is_nan =
+                |value| matches!(PyNumber::of(value), Some(PyNumber::Float(x)) if x.is_nan());
             let order = compare(left, right)?;
             Ok::<_, Error>(holds(order) && !is_nan(left) && !is_nan(right))
         });
@@ -76,8 +78,8 @@ fn arithmetic(
     of_ints: fn(i128, i128) -> Option<i128>,
     of_floats: fn(f64, f64) -> f64,
 ) -> Result<Value, Error> {
-    match (Number::of(left), Number::of(right)) {
-        (Some(Number::Int(a)), Some(Number::Int(b))) => int(of_ints(a, b)),
+    match (PyNumber::of(left), PyNumber::of(right)) {
+        (Some(PyNumber::Int(a)), Some(PyNumber::Int(b))) => int(of_ints(a, b)),
         (Some(a), Some(b)) => Ok(Value::from(of_floats(a.as_f64(), b.as_f64()))),
         _ => Err(unsupported(operator, left, right)),
     }
@@ -109,14 +111,14 @@ fn concat(left: &Value, right: &Value) -> Result<Value, Error> {
 
 /// `left * right`
 fn mul(left: &Value, right: &Value) -> Result<Value, Error> {
-    let (repeated, times) = match Number::of(left) {
+    let (repeated, times) = match PyNumber::of(left) {
         Some(_) => (right, left),
         None => (left, right),
     };
     if !is_list(repeated) && repeated.kind() != ValueKind::String {
         return arithmetic("*", left, right, i128::checked_mul, |a, b| a * b);
     }
-    let Some(Number::Int(times)) = Number::of(times) else {
+    let Some(PyNumber::Int(times)) = PyNumber::of(times) else {
         return Err(unsupported("*", left, right));
     };
     let times = usize::try_from(times.max(0)).unwrap_or(usize::MAX);
@@ -145,7 +147,7 @@ pub(super) fn modulo(left: &Value, right: &Value) -> Result<Value, Error> {
         let text = format(FormatStyle::Printf, pattern, &args)?;
         return Ok(same_safety(left, text));
     }
-    if let (Some(_), Some(Number::Int(0))) = (Number::of(left), Number::of(right)) {
+    if let (Some(_), Some(PyNumber::Int(0))) = (PyNumber::of(left), PyNumber::of(right)) {
         return Err(fault("division by zero"));
     }
     let of_ints = |a: i128, b: i128| {
@@ -202,8 +204,8 @@ pub(super) fn compare(left: &Value, right: &Value) -> Result<Ordering, Error> {
         return Ok(a.cmp(b));
     }
     budget::read(2 * ITEM)?;
-    match (Number::of(left), Number::of(right)) {
-        (Some(Number::Int(a)), Some(Number::Int(b))) => return Ok(a.cmp(&b)),
+    match (PyNumber::of(left), PyNumber::of(right)) {
+        (Some(PyNumber::Int(a)), Some(PyNumber::Int(b))) => return Ok(a.cmp(&b)),
         (Some(a), Some(b)) => {
             let order = a.as_f64().partial_cmp(&b.as_f64());
             return Ok(order.unwrap_or(Ordering::Equal));

@@ -10,9 +10,10 @@ use std::fmt::Write;
 use minijinja::value::ValueKind;
 use minijinja::{Error, Value};
 
-use super::budget::{self, Text};
-use super::call::Call;
-use super::value::{Number, entries, fault};
+use super::budget::{self, ChargedText, entries};
+use super::callable::BoundCall;
+use super::error::fault;
+use super::value::PyNumber;
 
 /// Maximum nesting of printed values; the printer recurses.
 const MAX_DEPTH: usize = 128;
@@ -42,7 +43,7 @@ pub(super) fn str(value: &Value) -> Result<String, Error> {
 }
 
 /// `value | tojson(ensure_ascii=False, indent=None, separators=None, sort_keys=False)`
-pub(super) fn tojson(call: &Call<'_>) -> Result<Value, Error> {
+pub(super) fn tojson(call: &BoundCall<'_>) -> Result<Value, Error> {
     let indent = match call.value(1).map(|indent| (indent, indent.as_str())) {
         None => None,
         Some((_, Some(text))) => Some(text.to_owned()),
@@ -68,12 +69,12 @@ pub(super) fn tojson(call: &Call<'_>) -> Result<Value, Error> {
 
 impl Style {
     fn printed(&self, value: &Value) -> Result<String, Error> {
-        let mut out = Text::default();
+        let mut out = ChargedText::default();
         self.write(&mut out, value, 0)?;
         Ok(out.0)
     }
 
-    fn write(&self, out: &mut Text, value: &Value, depth: usize) -> Result<(), Error> {
+    fn write(&self, out: &mut ChargedText, value: &Value, depth: usize) -> Result<(), Error> {
         if depth > MAX_DEPTH {
             return Err(fault("maximum recursion depth exceeded while printing"));
         }
@@ -117,13 +118,13 @@ impl Style {
 
     fn write_items<T>(
         &self,
-        out: &mut Text,
+        out: &mut ChargedText,
         [open, close]: [&str; 2],
         depth: usize,
         items: &[T],
-        mut write_item: impl FnMut(&mut Text, &T) -> Result<(), Error>,
+        mut write_item: impl FnMut(&mut ChargedText, &T) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let break_line = |out: &mut Text, depth| match &self.indent {
+        let break_line = |out: &mut ChargedText, depth| match &self.indent {
             Some(indent) => out.push("\n").and_then(|()| out.repeat(indent, depth)),
             None => Ok(()),
         };
@@ -148,11 +149,11 @@ impl Style {
             ValueKind::None => word("null", "None"),
             ValueKind::Bool if value.is_true() => word("true", "True"),
             ValueKind::Bool => word("false", "False"),
-            ValueKind::Number => match Number::of(value) {
-                Some(Number::Float(float)) if float.is_nan() => word("NaN", "nan"),
-                Some(Number::Float(f64::INFINITY)) => word("Infinity", "inf"),
-                Some(Number::Float(f64::NEG_INFINITY)) => word("-Infinity", "-inf"),
-                Some(Number::Float(float)) => float_repr(float),
+            ValueKind::Number => match PyNumber::of(value) {
+                Some(PyNumber::Float(float)) if float.is_nan() => word("NaN", "nan"),
+                Some(PyNumber::Float(f64::INFINITY)) => word("Infinity", "inf"),
+                Some(PyNumber::Float(f64::NEG_INFINITY)) => word("-Infinity", "-inf"),
+                Some(PyNumber::Float(float)) => float_repr(float),
                 _ => value.to_string(),
             },
             ValueKind::String => {

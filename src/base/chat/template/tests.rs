@@ -5,6 +5,7 @@
 //! and method on generated arguments.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use minijinja::{Environment, Value, context};
@@ -12,6 +13,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value as Json, json};
 
 use super::chat_template::MAX_BYTES;
+use super::preprocess::syntax;
 use super::*;
 use crate::util::measure::thread_time;
 
@@ -44,23 +46,28 @@ fn string(value: &toml::Value) -> &str {
     value.as_str().expect("a text")
 }
 
+fn input(messages: &Json) -> RenderInput<'_> {
+    static NO_KWARGS: LazyLock<Map<String, Json>> = LazyLock::new(Map::new);
+    RenderInput {
+        messages,
+        tools: None,
+        documents: None,
+        add_generation_prompt: true,
+        continue_final_message: false,
+        kwargs: &NO_KWARGS,
+        bos_token: "<s>",
+        eos_token: "</s>",
+        now: Moment::from_unix_seconds(0),
+    }
+}
+
 fn render(source: &str) -> Result<String, RenderError> {
     let template = ChatTemplate::new(source).expect("the template compiles");
     let messages = json!([
         {"role": "user", "content": "Hello <b>"},
         {"role": "assistant", "content": "Hi"},
     ]);
-    template.render(&RenderInput {
-        messages: &messages,
-        tools: None,
-        documents: None,
-        add_generation_prompt: true,
-        continue_final_message: false,
-        kwargs: &Map::new(),
-        bos_token: "<s>",
-        eos_token: "</s>",
-        now: Moment::from_unix_seconds(0),
-    })
+    template.render(&input(&messages))
 }
 
 /// The guarded template must give what the engine alone gives.
@@ -161,18 +168,9 @@ fn a_panic_of_the_engine_is_a_failure_of_the_template() {
 fn what_is_no_list_of_messages_is_refused() {
     let template = ChatTemplate::new("{{ messages | length }}").expect("it compiles");
     let refused = |messages: Json| {
-        let input = RenderInput {
-            messages: &messages,
-            tools: None,
-            documents: None,
-            add_generation_prompt: true,
-            continue_final_message: false,
-            kwargs: &Map::new(),
-            bos_token: "",
-            eos_token: "",
-            now: Moment::from_unix_seconds(0),
-        };
-        template.render(&input).map_err(|error| error.to_string())
+        template
+            .render(&input(&messages))
+            .map_err(|error| error.to_string())
     };
     for (messages, expected) in [
         (
@@ -202,22 +200,15 @@ fn integers_beyond_64_bits_keep_their_digits() {
     let template =
         ChatTemplate::new("{{ messages[0].n }} {{ messages[0].n + 1 }} {{ messages[0] | tojson }}");
     let text = r#"[{"n": 12345678901234567890123, "list": [-99999999999999999999, 1e22, "12345678901234567890123", "\\\" 12345678901234567890123"]}]"#;
-    let messages = serde_json::from_str(&keep_digits(text)).expect("JSON");
-    let text = template.expect("it compiles").render(&RenderInput {
-        messages: &messages,
-        tools: None,
-        documents: None,
-        add_generation_prompt: true,
-        continue_final_message: false,
-        kwargs: &Map::new(),
-        bos_token: "",
-        eos_token: "",
-        now: Moment::from_unix_seconds(0),
-    });
+    let messages = serde_json::from_str(&keep_long_integers(text)).expect("JSON");
+    let text = template.expect("it compiles").render(&input(&messages));
     let expected = r#"12345678901234567890123 12345678901234567890124 {"n": 12345678901234567890123, "list": [-99999999999999999999, 1e+22, "12345678901234567890123", "\\\" 12345678901234567890123"]}"#;
     assert_eq!(text.as_deref(), Ok(expected));
     let plain = r#"{"a": 18446744073709551615, "b": "x"}"#;
-    assert!(matches!(keep_digits(plain), std::borrow::Cow::Borrowed(_)));
+    assert!(matches!(
+        keep_long_integers(plain),
+        std::borrow::Cow::Borrowed(_)
+    ));
 }
 
 #[test]

@@ -1,22 +1,22 @@
 //! Parses answers that consist of messages, each with a header that says what the message is.
 
-use super::body::Pending;
-use super::format::Channels;
-use super::header::{Arguments, Header};
-use super::parser::{Parser, State, start_of_any};
+use super::format::ChannelMarks;
+use super::header::{ArgumentForm, CallHeader};
+use super::open_call::PendingHeader;
+use super::parser::{OutputParser, ParserState, start_of_any};
 
 /// Maximum size of a header, in bytes.
 const MAX_HEADER: usize = 1 << 10;
 
-impl Parser {
-    pub(super) fn channels(&self) -> Option<&Channels> {
+impl OutputParser {
+    pub(super) fn channels(&self) -> Option<&ChannelMarks> {
         self.format.as_ref()?.channels.as_ref()
     }
 
     /// Continues in the header of a message. Returns whether it made progress.
     pub(super) fn message_header(&mut self, is_last: bool) -> bool {
         let Some(channels) = self.channels().cloned() else {
-            self.resume(State::Content);
+            self.resume(ParserState::Content);
             return true;
         };
         let text = self.held.as_str();
@@ -45,7 +45,7 @@ impl Parser {
             }
             // Text without a header is content, and so is text that only looked like a header.
             let first = text.chars().next().map_or(0, char::len_utf8);
-            self.state = State::Content;
+            self.state = ParserState::Content;
             self.keeps_space();
             if is_header {
                 self.say_content(first);
@@ -73,13 +73,13 @@ impl Parser {
             if is_object {
                 let rest = &self.held[used..];
                 let space = rest.len() - rest.trim_start().len();
-                let header = Header {
+                let header = CallHeader {
                     used: used + space,
                     name: name.to_owned(),
                     id: None,
-                    arguments: Arguments::Json { outer: 0 },
+                    arguments: ArgumentForm::Json { outer: 0 },
                 };
-                self.start(Pending {
+                self.start(PendingHeader {
                     space: 0,
                     header,
                     is_next: false,
@@ -93,8 +93,8 @@ impl Parser {
         }
         self.silent(used);
         self.resume(match is_reasoning {
-            true => State::Reasoning,
-            false => State::Content,
+            true => ParserState::Reasoning,
+            false => ParserState::Content,
         });
         true
     }
@@ -133,7 +133,7 @@ impl Parser {
         }
         if let Some(mark) = mark {
             self.silent(mark);
-            self.state = State::Header;
+            self.state = ParserState::Header;
         }
         mark.is_some() || self.held.len() < before
     }

@@ -1,6 +1,6 @@
 //! A cursor that finds marks, with any white space before them, in text that may be incomplete.
 
-use super::json::Found;
+use super::json::Parsed;
 
 /// A position in a text.
 pub(super) struct Cursor<'a> {
@@ -8,13 +8,13 @@ pub(super) struct Cursor<'a> {
     pub(super) at: usize,
 }
 
-/// The value of a `Found::Yes`. Otherwise the enclosing function returns `Found::No` or `Found::More`.
+/// The value of a `Parsed::Yes`. Otherwise the enclosing function returns `Parsed::No` or `Parsed::More`.
 macro_rules! get {
     ($found:expr) => {
         match $found {
-            Found::Yes(value) => value,
-            Found::More => return Found::More,
-            Found::No => return Found::No,
+            Parsed::Yes(value) => value,
+            Parsed::More => return Parsed::More,
+            Parsed::No => return Parsed::No,
         }
     };
 }
@@ -36,33 +36,33 @@ impl<'a> Cursor<'a> {
     }
 
     /// Consumes white space and a mark. A mark that is only white space always matches.
-    pub(super) fn mark(&mut self, mark: &str) -> Found<()> {
+    pub(super) fn mark(&mut self, mark: &str) -> Parsed<()> {
         let mark = mark.trim();
         self.space();
         let rest = self.rest();
         if rest.starts_with(mark) {
             self.at += mark.len();
-            return Found::Yes(());
+            return Parsed::Yes(());
         }
         match mark.starts_with(rest) {
-            true => Found::More,
-            false => Found::No,
+            true => Parsed::More,
+            false => Parsed::No,
         }
     }
 
     /// Consumes the first of these marks that matches.
-    pub(super) fn any(&mut self, marks: &[String]) -> Found<()> {
+    pub(super) fn any(&mut self, marks: &[String]) -> Parsed<()> {
         let mut may_come = false;
         for mark in marks {
             match self.mark(mark) {
-                Found::Yes(()) => return Found::Yes(()),
-                Found::More => may_come = true,
-                Found::No => {}
+                Parsed::Yes(()) => return Parsed::Yes(()),
+                Parsed::More => may_come = true,
+                Parsed::No => {}
             }
         }
         match may_come {
-            true => Found::More,
-            false => Found::No,
+            true => Parsed::More,
+            false => Parsed::No,
         }
     }
 }

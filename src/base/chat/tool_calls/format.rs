@@ -11,7 +11,7 @@ include!(concat!(env!("OUT_DIR"), "/embedded_tools.rs"));
 /// An opening and a closing mark.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
-pub struct Marks {
+pub struct MarkPair {
     /// The opening mark.
     pub open: String,
     /// The closing mark; may be empty.
@@ -21,7 +21,7 @@ pub struct Marks {
 /// The form of a call's name and arguments.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
-pub enum Body {
+pub enum CallBody {
     /// A JSON object with the name and the arguments.
     Object,
     /// A JSON object whose key is the name and whose value is the arguments.
@@ -36,7 +36,6 @@ pub enum Body {
     Channels,
 }
 
-/// The marks of a parameter.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct ParameterMarks {
@@ -77,7 +76,7 @@ pub struct Notation {
 /// A format in which an answer consists of messages with headers.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
-pub struct Channels {
+pub struct ChannelMarks {
     /// The mark before a header.
     pub start: String,
     /// The mark before the name of the channel.
@@ -101,17 +100,17 @@ pub struct Channels {
 /// A format of tool calls.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
-pub struct Format {
+pub struct CallFormat {
     /// The name of the file.
     #[serde(skip)]
     pub name: String,
     /// A title, with the models that are known to write the format.
     pub title: String,
     /// The form of a call.
-    pub body: Body,
+    pub body: CallBody,
     /// Marks around all consecutive calls.
     #[serde(default)]
-    pub section: Marks,
+    pub section: MarkPair,
     /// Whether each call is written within section marks of its own.
     #[serde(default)]
     pub own_sections: bool,
@@ -142,7 +141,6 @@ pub struct Format {
     /// The key for the call's number in an object.
     #[serde(default)]
     pub index_key: String,
-    /// A prefix of the name.
     #[serde(default)]
     pub name_prefix: String,
     /// Marks that end the name.
@@ -154,12 +152,11 @@ pub struct Format {
     /// The mark between name and number; name, mark and number together are the id.
     #[serde(default)]
     pub number_mark: String,
-    /// The marks of parameters.
     pub parameter: Option<ParameterMarks>,
     /// The notation of the arguments.
     pub notation: Option<Notation>,
     /// The marks of messages with headers.
-    pub channels: Option<Channels>,
+    pub channels: Option<ChannelMarks>,
     /// Marks that are removed from the text.
     #[serde(default)]
     pub silent: Vec<String>,
@@ -170,11 +167,11 @@ pub struct Format {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Common {
-    reasoning: Vec<Marks>,
+struct CommonMarks {
+    reasoning: Vec<MarkPair>,
 }
 
-impl Format {
+impl CallFormat {
     /// The marks that begin calls.
     pub(super) fn starts(&self) -> impl Iterator<Item = &str> {
         let section = std::iter::once(self.section.open.trim());
@@ -194,35 +191,27 @@ impl Format {
     }
 }
 
-fn parsed(name: &str, text: &str) -> Option<Arc<Format>> {
-    match toml::from_str::<Format>(text) {
-        Ok(format) => Some(Arc::new(Format {
-            name: name.into(),
-            ..format
-        })),
-        Err(error) => {
-            tracing::error!(name, %error, "a format of tool calls is malformed");
-            None
-        }
-    }
-}
-
 /// All formats.
-pub fn formats() -> &'static [Arc<Format>] {
-    static ALL: LazyLock<Vec<Arc<Format>>> = LazyLock::new(|| {
-        let all = EMBEDDED_TOOLS.iter();
-        all.filter_map(|(name, text)| parsed(name, text)).collect()
+pub fn call_formats() -> &'static [Arc<CallFormat>] {
+    static ALL: LazyLock<Vec<Arc<CallFormat>>> = LazyLock::new(|| {
+        let parsed = |(name, text): &(&str, &str)| {
+            let format: CallFormat =
+                toml::from_str(text).unwrap_or_else(|error| panic!("tools/{name}: {error}"));
+            Arc::new(CallFormat {
+                name: (*name).into(),
+                ..format
+            })
+        };
+        EMBEDDED_TOOLS.iter().map(parsed).collect()
     });
     &ALL
 }
 
 /// Marks that models are known to write around their reasoning.
-pub fn reasoning_marks() -> &'static [Marks] {
-    static ALL: LazyLock<Vec<Marks>> = LazyLock::new(|| {
-        toml::from_str::<Common>(EMBEDDED_COMMON)
-            .map(|common| common.reasoning)
-            .inspect_err(|error| tracing::error!(%error, "tools/common.toml is malformed"))
-            .unwrap_or_default()
+pub fn reasoning_marks() -> &'static [MarkPair] {
+    static ALL: LazyLock<Vec<MarkPair>> = LazyLock::new(|| {
+        let common: CommonMarks = toml::from_str(EMBEDDED_COMMON).expect("tools/common.toml");
+        common.reasoning
     });
     &ALL
 }
@@ -233,40 +222,27 @@ mod tests {
 
     #[test]
     fn every_file_is_well_formed() {
-        assert_eq!(formats().len(), EMBEDDED_TOOLS.len());
         assert!(!reasoning_marks().is_empty());
-        for format in formats() {
-            let has = |body| format.body == body;
-            assert_eq!(
-                has(Body::Parameters),
-                format.parameter.is_some(),
-                "{}",
-                format.name
-            );
-            assert_eq!(
-                has(Body::Notation),
-                format.notation.is_some(),
-                "{}",
-                format.name
-            );
-            assert_eq!(
-                has(Body::Channels),
-                format.channels.is_some(),
-                "{}",
-                format.name
-            );
-            assert_eq!(
-                has(Body::Object),
-                !format.name_keys.is_empty(),
-                "{}",
-                format.name
-            );
+        for format in call_formats() {
+            for (body, has_its_marks) in [
+                (CallBody::Parameters, format.parameter.is_some()),
+                (CallBody::Notation, format.notation.is_some()),
+                (CallBody::Channels, format.channels.is_some()),
+                (CallBody::Object, !format.name_keys.is_empty()),
+            ] {
+                assert_eq!(
+                    format.body == body,
+                    has_its_marks,
+                    "{}: {body:?}",
+                    format.name
+                );
+            }
             assert!(
                 format.bare || format.starts().next().is_some(),
                 "{}",
                 format.name
             );
         }
-        assert_eq!(formats().iter().filter(|f| f.is_fallback).count(), 1);
+        assert_eq!(call_formats().iter().filter(|f| f.is_fallback).count(), 1);
     }
 }

@@ -3,27 +3,27 @@
 //! A header is parsed again each time text arrives, so its size is limited.
 
 use super::cursor::{Cursor, get};
-use super::format::{Body, Format};
-use super::json::{self, Found, string, unquoted};
-use super::object::mended;
+use super::format::{CallBody, CallFormat};
+use super::json::{self, Parsed, string, unquoted};
+use super::json_repair::repaired;
 
 /// Maximum size of a header, in bytes.
 pub(super) const MAX: usize = 16 << 10;
 
 /// The header of a call: its name is known, and where its arguments begin.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Header {
+pub(super) struct CallHeader {
     /// Number of bytes up to the arguments.
     pub(super) used: usize,
     pub(super) name: String,
     /// The id of the call, if the model wrote one.
     pub(super) id: Option<String>,
-    pub(super) arguments: Arguments,
+    pub(super) arguments: ArgumentForm,
 }
 
 /// The form in which the arguments follow.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) enum Arguments {
+pub(super) enum ArgumentForm {
     /// The complete arguments, which were part of the header, as JSON.
     Known(String),
     /// A JSON object, then the ends of `outer` objects around it.
@@ -38,69 +38,69 @@ pub(super) enum Arguments {
 }
 
 /// Parses the header at the start of a text. `is_next`: the call follows another one.
-pub(super) fn header(text: &str, format: &Format, is_next: bool) -> Found<Header> {
+pub(super) fn header(text: &str, format: &CallFormat, is_next: bool) -> Parsed<CallHeader> {
     let mut cursor = Cursor::new(text);
     let section = format.section.open.trim();
     if !section.is_empty() {
         match cursor.mark(section) {
-            Found::Yes(()) => {}
-            Found::More => return Found::More,
+            Parsed::Yes(()) => {}
+            Parsed::More => return Parsed::More,
             // Some models omit the section mark if each call has a mark of its own.
-            Found::No if is_next || !format.opens.is_empty() => {}
-            Found::No => return Found::No,
+            Parsed::No if is_next || !format.opens.is_empty() => {}
+            Parsed::No => return Parsed::No,
         }
     }
     if format.list && (!is_next || cursor.at > 0) {
         let found = cursor.mark("[");
         // A single call may be written without its list.
-        if found == Found::More || (found == Found::No && format.bare) {
-            return found.map(|()| Header::default());
+        if found == Parsed::More || (found == Parsed::No && format.bare) {
+            return found.map(|()| CallHeader::default());
         }
     }
     if !format.opens.is_empty() {
         match cursor.any(&format.opens) {
-            Found::No if format.bare => {}
+            Parsed::No if format.bare => {}
             found => get!(found),
         }
     }
     cursor.space();
     let found = match format.body {
-        Body::Object => object(&mut cursor, format),
-        Body::Map => map(&mut cursor),
-        Body::Named | Body::Parameters => named(&mut cursor, format),
-        Body::Notation => in_notation(&mut cursor, format),
-        Body::Channels => Found::No,
+        CallBody::Object => object(&mut cursor, format),
+        CallBody::Map => map(&mut cursor),
+        CallBody::Named | CallBody::Parameters => named(&mut cursor, format),
+        CallBody::Notation => in_notation(&mut cursor, format),
+        CallBody::Channels => Parsed::No,
     };
-    found.map(|header| Header {
+    found.map(|header| CallHeader {
         used: cursor.at,
         ..header
     })
 }
 
 /// Parses `{"name": ..., "arguments": ...}`, with the keys in any order, or the same object as the value of `function`.
-fn object(cursor: &mut Cursor<'_>, format: &Format) -> Found<Header> {
+fn object(cursor: &mut Cursor<'_>, format: &CallFormat) -> Parsed<CallHeader> {
     let (mut name, mut id, mut arguments) = (None, None, None);
     let mut outer = 1;
     get!(cursor.mark("{"));
     loop {
         match cursor.mark("}") {
-            Found::Yes(()) => {
+            Parsed::Yes(()) => {
                 outer -= 1;
                 if outer > 0 {
                     let _ = cursor.mark(",");
                     continue;
                 }
-                let Some(name) = name else { return Found::No };
+                let Some(name) = name else { return Parsed::No };
                 let arguments = arguments.unwrap_or_else(|| "{}".to_owned());
-                return Found::Yes(Header {
+                return Parsed::Yes(CallHeader {
                     name,
                     id,
-                    arguments: Arguments::Known(arguments),
+                    arguments: ArgumentForm::Known(arguments),
                     used: 0,
                 });
             }
-            Found::More => return Found::More,
-            Found::No => {}
+            Parsed::More => return Parsed::More,
+            Parsed::No => {}
         }
         let (key, length) = get!(string(cursor.rest()));
         cursor.at += length;
@@ -109,16 +109,16 @@ fn object(cursor: &mut Cursor<'_>, format: &Format) -> Found<Header> {
         let is = |keys: &[String]| keys.contains(&key);
         let first = cursor.rest().bytes().next();
         if first.is_none() {
-            return Found::More;
+            return Parsed::More;
         }
         if is(&format.arguments_keys) && name.is_some() {
             let arguments = match first {
-                Some(b'{') => Some(Arguments::Json { outer }),
-                Some(b'"') => Some(Arguments::Quoted { outer }),
+                Some(b'{') => Some(ArgumentForm::Json { outer }),
+                Some(b'"') => Some(ArgumentForm::Quoted { outer }),
                 _ => None,
             };
             if let Some(arguments) = arguments {
-                return Found::Yes(Header {
+                return Parsed::Yes(CallHeader {
                     used: 0,
                     name: name.unwrap_or_default(),
                     id,
@@ -137,15 +137,15 @@ fn object(cursor: &mut Cursor<'_>, format: &Format) -> Found<Header> {
             name = serde_json::from_str::<String>(value).ok();
         } else if is(&format.arguments_keys) {
             let Some(known) = known(value) else {
-                return Found::No;
+                return Parsed::No;
             };
             arguments = Some(known);
         } else if key == format.id_key {
             id = serde_json::from_str::<String>(value).ok();
         }
         cursor.at += length;
-        if cursor.mark(",") == Found::More {
-            return Found::More;
+        if cursor.mark(",") == Parsed::More {
+            return Parsed::More;
         }
     }
 }
@@ -157,36 +157,36 @@ fn known(value: &str) -> Option<String> {
     }
     match unquoted(value) {
         Some(text) if text.trim().is_empty() => Some("{}".into()),
-        Some(text) => mended(&text, false),
-        None => mended(value, false),
+        Some(text) => repaired(&text, false),
+        None => repaired(value, false),
     }
 }
 
 /// Parses `{"NAME": {...}}`.
-fn map(cursor: &mut Cursor<'_>) -> Found<Header> {
+fn map(cursor: &mut Cursor<'_>) -> Parsed<CallHeader> {
     get!(cursor.mark("{"));
     cursor.space();
     let (name, length) = get!(string(cursor.rest()));
     cursor.at += length;
     get!(cursor.mark(":"));
     cursor.space();
-    json_follows(cursor).map(|()| Header {
+    json_follows(cursor).map(|()| CallHeader {
         name,
-        arguments: Arguments::Json { outer: 1 },
-        ..Header::default()
+        arguments: ArgumentForm::Json { outer: 1 },
+        ..CallHeader::default()
     })
 }
 
-fn json_follows(cursor: &Cursor<'_>) -> Found<()> {
+fn json_follows(cursor: &Cursor<'_>) -> Parsed<()> {
     match cursor.rest().bytes().next() {
-        None => Found::More,
-        Some(b'{') => Found::Yes(()),
-        Some(_) => Found::No,
+        None => Parsed::More,
+        Some(b'{') => Parsed::Yes(()),
+        Some(_) => Parsed::No,
     }
 }
 
 /// Parses the name and the mark after it, followed by JSON or parameters.
-fn named(cursor: &mut Cursor<'_>, format: &Format) -> Found<Header> {
+fn named(cursor: &mut Cursor<'_>, format: &CallFormat) -> Parsed<CallHeader> {
     let rest = cursor.rest();
     let ends = format.name_ends.iter().map(|end| match end.trim() {
         "" => (end.as_str(), end.len()),
@@ -203,7 +203,7 @@ fn named(cursor: &mut Cursor<'_>, format: &Format) -> Found<Header> {
         .iter()
         .filter_map(|(mark, used)| Some((rest.find(mark)?, *used)));
     let Some((end, used)) = found.min_by_key(|(at, used)| (*at, std::cmp::Reverse(*used))) else {
-        return Found::More;
+        return Parsed::More;
     };
     // The next text may complete a mark that makes the header longer.
     let written = rest[..end].trim();
@@ -225,17 +225,17 @@ fn named(cursor: &mut Cursor<'_>, format: &Format) -> Found<Header> {
     let name = name.trim();
     let name = name.strip_prefix(&format.name_prefix).unwrap_or(name);
     if name.is_empty() || name.contains(char::is_whitespace) {
-        return Found::No;
+        return Parsed::No;
     }
     let arguments = match format.body {
-        Body::Parameters => Arguments::Parameters,
+        CallBody::Parameters => ArgumentForm::Parameters,
         _ => {
             cursor.space();
             get!(json_follows(cursor));
-            Arguments::Json { outer: 0 }
+            ArgumentForm::Json { outer: 0 }
         }
     };
-    Found::Yes(Header {
+    Parsed::Yes(CallHeader {
         used: 0,
         name: name.to_owned(),
         id: id
@@ -246,30 +246,30 @@ fn named(cursor: &mut Cursor<'_>, format: &Format) -> Found<Header> {
 }
 
 /// Parses the name before arguments in the format's notation.
-fn in_notation(cursor: &mut Cursor<'_>, format: &Format) -> Found<Header> {
+fn in_notation(cursor: &mut Cursor<'_>, format: &CallFormat) -> Parsed<CallHeader> {
     let Some(notation) = &format.notation else {
-        return Found::No;
+        return Parsed::No;
     };
     let rest = cursor.rest();
     let is_name = |c: char| c.is_alphanumeric() || "_-.".contains(c);
     let Some(end) = rest.find(|c| !is_name(c)) else {
-        return Found::More;
+        return Parsed::More;
     };
     if end == 0 {
-        return Found::No;
+        return Parsed::No;
     }
     cursor.at += end;
     cursor.space();
     if !cursor.rest().starts_with(notation.open.as_str()) {
         return match notation.open.starts_with(cursor.rest()) {
-            true => Found::More,
-            false => Found::No,
+            true => Parsed::More,
+            false => Parsed::No,
         };
     }
-    Found::Yes(Header {
+    Parsed::Yes(CallHeader {
         used: 0,
         name: rest[..end].to_owned(),
         id: None,
-        arguments: Arguments::Notation,
+        arguments: ArgumentForm::Notation,
     })
 }

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 /// The result of parsing text that may be incomplete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found<T> {
+pub(super) enum Parsed<T> {
     /// More text is needed.
     More,
     /// The text does not match.
@@ -15,25 +15,25 @@ pub(super) enum Found<T> {
     Yes(T),
 }
 
-impl<T> Found<T> {
-    pub(super) fn map<U>(self, f: impl FnOnce(T) -> U) -> Found<U> {
+impl<T> Parsed<T> {
+    pub(super) fn map<U>(self, f: impl FnOnce(T) -> U) -> Parsed<U> {
         match self {
-            Self::More => Found::More,
-            Self::No => Found::No,
-            Self::Yes(value) => Found::Yes(f(value)),
+            Self::More => Parsed::More,
+            Self::No => Parsed::No,
+            Self::Yes(value) => Parsed::Yes(f(value)),
         }
     }
 }
 
 /// Scans an object, an array or a string byte by byte.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Scan {
+pub(super) struct JsonScan {
     depth: usize,
     in_string: bool,
     is_escaped: bool,
 }
 
-impl Scan {
+impl JsonScan {
     /// A scan that starts inside `depth` open brackets.
     pub(super) fn within(depth: usize) -> Self {
         Self {
@@ -76,38 +76,38 @@ impl Scan {
 }
 
 /// The length of the value at the start of a text.
-pub(super) fn value(text: &str) -> Found<usize> {
+pub(super) fn value(text: &str) -> Parsed<usize> {
     match text.bytes().next() {
-        None => Found::More,
-        Some(b'{' | b'[' | b'"') => match Scan::default().end(text) {
-            Some(end) => Found::Yes(end),
-            None => Found::More,
+        None => Parsed::More,
+        Some(b'{' | b'[' | b'"') => match JsonScan::default().end(text) {
+            Some(end) => Parsed::Yes(end),
+            None => Parsed::More,
         },
         Some(byte) if byte.is_ascii_alphanumeric() || byte == b'-' => {
             let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
             match text.bytes().position(|byte| !is_part(byte)) {
-                Some(end) => Found::Yes(end),
-                None => Found::More,
+                Some(end) => Parsed::Yes(end),
+                None => Parsed::More,
             }
         }
-        Some(_) => Found::No,
+        Some(_) => Parsed::No,
     }
 }
 
 /// The complete JSON string at the start of a text, and its length.
-pub(super) fn string(text: &str) -> Found<(String, usize)> {
+pub(super) fn string(text: &str) -> Parsed<(String, usize)> {
     if text.is_empty() {
-        return Found::More;
+        return Parsed::More;
     }
     if !text.starts_with('"') {
-        return Found::No;
+        return Parsed::No;
     }
     match value(text) {
-        Found::Yes(end) => match unquoted(&text[..end]) {
-            Some(string) => Found::Yes((string, end)),
-            None => Found::No,
+        Parsed::Yes(end) => match unquoted(&text[..end]) {
+            Some(string) => Parsed::Yes((string, end)),
+            None => Parsed::No,
         },
-        _ => Found::More,
+        _ => Parsed::More,
     }
 }
 
@@ -178,12 +178,12 @@ pub(super) fn literal(word: &str) -> Option<&str> {
 
 /// The members of an object in the order of their first keys, with their values as JSON. The last value of a key counts.
 #[derive(Debug, Default)]
-pub(super) struct Members {
+pub(super) struct JsonMembers {
     all: Vec<(String, String)>,
     places: HashMap<String, usize>,
 }
 
-impl Members {
+impl JsonMembers {
     /// Adds a member. Returns whether its key is new.
     pub(super) fn insert(&mut self, key: String, value: String) -> bool {
         if let Some(place) = self.places.get(&key) {

@@ -2,7 +2,7 @@
 
 use super::cursor::Cursor;
 use super::format::Notation;
-use super::json::{Found, Members, literal, quoted};
+use super::json::{JsonMembers, Parsed, literal, quoted};
 use super::python;
 
 /// Maximum nesting.
@@ -10,7 +10,7 @@ const MAX_DEPTH: usize = 100;
 
 /// A search for the end of arguments. Each byte is read once.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Scan {
+pub(super) struct NotationScan {
     /// The number of bytes that were read.
     at: usize,
     depth: usize,
@@ -19,7 +19,7 @@ pub(super) struct Scan {
     in_comment: bool,
 }
 
-impl Scan {
+impl NotationScan {
     /// The end of the arguments at the start of a text, if the text contains it. The text may only grow.
     pub(super) fn end(&mut self, text: &str, notation: &Notation) -> Option<usize> {
         while let Some(c) = text[self.at..].chars().next() {
@@ -84,7 +84,7 @@ pub(super) fn arguments<'a>(
     if notation.is_python {
         return python::arguments(text, names);
     }
-    let mut reader = Reader {
+    let mut reader = NotationReader {
         notation,
         cursor: Cursor::new(text),
     };
@@ -95,19 +95,19 @@ pub(super) fn arguments<'a>(
     reader.cursor.rest().is_empty().then_some(found)
 }
 
-struct Reader<'a> {
+struct NotationReader<'a> {
     notation: &'a Notation,
     cursor: Cursor<'a>,
 }
 
-impl Reader<'_> {
+impl NotationReader<'_> {
     fn takes(&mut self, mark: &str) -> bool {
-        self.cursor.mark(mark) == Found::Yes(())
+        self.cursor.mark(mark) == Parsed::Yes(())
     }
 
     /// Parses pairs up to `close`, separated by commas.
     fn object(&mut self, assign: &str, close: &str, depth: usize) -> Option<String> {
-        let mut out = Members::default();
+        let mut out = JsonMembers::default();
         if self.takes(close) {
             return Some(out.json());
         }

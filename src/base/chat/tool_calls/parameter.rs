@@ -4,7 +4,7 @@
 //! follows, or the text ends. Where it is missing, a mark that begins a line ends the value: that of another parameter
 //! of the tool, or that of the end of the call. What cannot be decided before the end of the text is decided there.
 
-use super::format::{Format, ParameterMarks};
+use super::format::{CallFormat, ParameterMarks};
 
 /// Maximum size of a parameter's name with its type mark, in bytes.
 const MAX_KEY: usize = 512;
@@ -25,7 +25,7 @@ pub(super) struct Parameter<'a> {
 
 /// The search for the end of a parameter. Each byte is searched once.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Search {
+pub(super) struct ParameterSearch {
     /// The number of bytes of the value that were searched.
     at: usize,
     /// The number of bytes after the mark at `at` that are white space.
@@ -37,7 +37,7 @@ pub(super) struct Search {
 }
 
 /// What a place of a value is.
-enum Place {
+enum Boundary {
     /// The end of the value; the parameter has so many bytes more after it.
     End(usize),
     Text,
@@ -45,7 +45,7 @@ enum Place {
 }
 
 /// The start of a parameter: its name, and the length of the text before the value.
-struct Head<'a> {
+struct ParameterHead<'a> {
     key: &'a str,
     is_string: Option<bool>,
     has_value: bool,
@@ -53,7 +53,7 @@ struct Head<'a> {
 }
 
 /// The marks that matter in and after a value.
-struct Bounds<'a> {
+struct ParameterBounds<'a> {
     marks: &'a ParameterMarks,
     open: &'a str,
     close: &'a str,
@@ -63,8 +63,8 @@ struct Bounds<'a> {
     starts: Vec<&'a str>,
 }
 
-impl<'a> Bounds<'a> {
-    fn of(format: &'a Format, marks: &'a ParameterMarks) -> Self {
+impl<'a> ParameterBounds<'a> {
+    fn of(format: &'a CallFormat, marks: &'a ParameterMarks) -> Self {
         let ends = [format.close.trim(), format.section.close.trim()];
         Self {
             marks,
@@ -76,7 +76,7 @@ impl<'a> Bounds<'a> {
     }
 
     /// Parses the start of a parameter; `Ok(None)` if it is none, an error if more text is needed.
-    fn head<'t>(&self, text: &'t str, is_last: bool) -> Result<Option<Head<'t>>, ()> {
+    fn head<'t>(&self, text: &'t str, is_last: bool) -> Result<Option<ParameterHead<'t>>, ()> {
         let Some(inner) = text.strip_prefix(self.open) else {
             return Ok(None);
         };
@@ -119,7 +119,7 @@ impl<'a> Bounds<'a> {
             };
             break;
         }
-        Ok(Some(Head {
+        Ok(Some(ParameterHead {
             key: key.trim(),
             is_string,
             has_value,
@@ -144,10 +144,10 @@ impl<'a> Bounds<'a> {
     fn place(
         &self,
         value: &str,
-        search: &mut Search,
+        search: &mut ParameterSearch,
         may_follow: &dyn Fn(&str) -> bool,
         is_last: bool,
-    ) -> Place {
+    ) -> Boundary {
         let at = search.at;
         let rest = &value[at..];
         if let Some(after) = rest.strip_prefix(self.close) {
@@ -157,21 +157,21 @@ impl<'a> Bounds<'a> {
             let mut marks = self.ends.iter().chain([&self.open]).chain(&self.starts);
             let is_end = marks.clone().any(|mark| next.starts_with(mark));
             if is_end || (is_last && marks.clone().any(|mark| mark.starts_with(next))) {
-                return Place::End(self.close.len());
+                return Boundary::End(self.close.len());
             }
             if marks.any(|mark| mark.starts_with(next)) {
-                return Place::Undecided;
+                return Boundary::Undecided;
             }
             search.last_close = Some(at);
-            return Place::Text;
+            return Boundary::Text;
         }
         let line = value[..at].trim_end_matches([' ', '\t']);
         let begins_line = line.is_empty() || line.ends_with('\n');
         if begins_line && rest.starts_with(self.open) {
             return match self.head(rest, is_last) {
-                Err(()) => Place::Undecided,
-                Ok(Some(head)) if may_follow(head.key) => Place::End(0),
-                Ok(_) => Place::Text,
+                Err(()) => Boundary::Undecided,
+                Ok(Some(head)) if may_follow(head.key) => Boundary::End(0),
+                Ok(_) => Boundary::Text,
             };
         }
         if begins_line && self.ends.iter().any(|mark| rest.starts_with(mark)) {
@@ -183,25 +183,25 @@ impl<'a> Bounds<'a> {
             }
             let starts = |next: &str| self.starts.iter().any(|mark| next.starts_with(mark));
             if starts(next) {
-                return Place::End(0);
+                return Boundary::End(0);
             }
             let mut marks = self.ends.iter().chain(&self.starts);
             let is_near = rest.len() - next.len() <= MAX_KEY;
             if !is_last && is_near && marks.any(|mark| mark.starts_with(next)) {
-                return Place::Undecided;
+                return Boundary::Undecided;
             }
             search.first_end.get_or_insert(at);
-            return Place::Text;
+            return Boundary::Text;
         }
         let mut marks = self.ends.iter().chain([&self.open, &self.close]);
         match !is_last && marks.any(|mark| mark.len() > rest.len() && mark.starts_with(rest)) {
-            true => Place::Undecided,
-            false => Place::Text,
+            true => Boundary::Undecided,
+            false => Boundary::Text,
         }
     }
 
     /// Where a value ends that the text does not end in the regular way: its length, and that of what belongs to it.
-    fn last(&self, value: &str, search: &Search) -> (usize, usize) {
+    fn last(&self, value: &str, search: &ParameterSearch) -> (usize, usize) {
         let mut rest = value.trim_end();
         let all = self.ends.iter().chain([&self.close, &self.open]);
         let partial = all.filter_map(|mark| {
@@ -235,18 +235,18 @@ impl<'a> Bounds<'a> {
     }
 }
 
-impl Search {
+impl ParameterSearch {
     /// Parses the parameter at the start of a text, whose marks are `marks`; `None` if it is not complete. The text may
     /// only grow. `may_follow` says whether a parameter of this name may follow.
     pub(super) fn read<'t>(
         &mut self,
         text: &'t str,
-        format: &Format,
+        format: &CallFormat,
         marks: &ParameterMarks,
         may_follow: &dyn Fn(&str) -> bool,
         is_last: bool,
     ) -> Option<Parameter<'t>> {
-        let bounds = Bounds::of(format, marks);
+        let bounds = ParameterBounds::of(format, marks);
         let head = bounds.head(text, is_last).ok()??;
         let parameter = |value, used| Parameter {
             key: head.key,
@@ -271,9 +271,9 @@ impl Search {
             self.at += at;
             let may_follow = |key: &str| key != head.key && may_follow(key);
             match bounds.place(value, self, &may_follow, is_last) {
-                Place::End(more) => break (self.at, more),
-                Place::Undecided => return None,
-                Place::Text => {
+                Boundary::End(more) => break (self.at, more),
+                Boundary::Undecided => return None,
+                Boundary::Text => {
                     self.at += value[self.at..].chars().next().map_or(1, char::len_utf8);
                     self.space = 0;
                 }

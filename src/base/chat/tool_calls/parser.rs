@@ -7,11 +7,10 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::body::{Call, Pending};
-use super::format::{Body, Format, Marks};
+use super::format::{CallBody, CallFormat, MarkPair};
 use super::header;
-use super::json::Found;
-use super::unclosed::Trial;
+use super::json::Parsed;
+use super::open_call::{OpenCall, PendingHeader};
 
 /// A tool of the request.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,10 +23,9 @@ pub struct Tool {
 
 /// A piece of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum OutputPart {
     /// Text for the user.
     Content(String),
-    /// Reasoning.
     Reasoning(String),
     /// The start of a call.
     Call {
@@ -49,23 +47,23 @@ pub enum Part {
 
 /// Consecutive bytes of the text with their meaning; `None` for marks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Span {
+pub struct OutputSpan {
     /// The number of bytes.
     pub bytes: usize,
     /// The part that the bytes mean. For content it is exactly these bytes; without bytes, it is white space between
     /// texts that only marks separate.
-    pub part: Option<Part>,
+    pub part: Option<OutputPart>,
     /// Whether the bytes are in a block of reasoning.
     pub is_reasoning: bool,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum State {
+pub(super) enum ParserState {
     /// Content, or text that may become something else.
     Content,
     Reasoning,
     /// The arguments of a call.
-    Call(Box<Call>),
+    Call(Box<OpenCall>),
     /// The text after a call, where further calls may follow.
     Between,
     /// The header of a message.
@@ -74,14 +72,14 @@ pub(super) enum State {
 
 /// Parses one answer.
 #[derive(Clone, Debug)]
-pub struct Parser {
-    pub(super) format: Option<Arc<Format>>,
+pub struct OutputParser {
+    pub(super) format: Option<Arc<CallFormat>>,
     pub(super) tools: Arc<Vec<Tool>>,
-    pub(super) reasoning: Option<Marks>,
-    pub(super) state: State,
+    pub(super) reasoning: Option<MarkPair>,
+    pub(super) state: ParserState,
     /// Text whose meaning is not decided yet.
     pub(super) held: String,
-    pub(super) out: Vec<Span>,
+    pub(super) out: Vec<OutputSpan>,
     /// Whether only white space and reasoning came so far.
     is_start: bool,
     /// Whether white space is dropped, as it is after a mark.
@@ -92,32 +90,43 @@ pub struct Parser {
     joint: Option<String>,
     pub(super) n_calls: u32,
     /// The text of an open block of reasoning that may be calls.
-    pub(super) trial: Option<Box<Trial>>,
+    pub(super) trial: Option<Box<TrialParser>>,
     /// Whether the text was cut off at its end.
     pub(super) is_cut: bool,
 }
 
+/// The text of a block of reasoning that may be calls.
+#[derive(Clone, Debug)]
+pub(super) struct TrialParser {
+    pub(super) parser: OutputParser,
+    pub(super) spans: Vec<OutputSpan>,
+    /// The number of held bytes that it has read.
+    pub(super) n: usize,
+}
+
 /// A mark that was found in content.
 #[derive(Clone, Copy)]
-enum Hit {
+enum MarkHit {
     Think(usize),
     Call,
     Silent(usize),
 }
 
-impl Parser {
+impl OutputParser {
     /// A parser; `is_reasoning` says whether the prompt has opened a block of reasoning.
     pub fn new(
-        format: Option<Arc<Format>>,
+        format: Option<Arc<CallFormat>>,
         tools: Arc<Vec<Tool>>,
-        reasoning: Option<Marks>,
+        reasoning: Option<MarkPair>,
         is_reasoning: bool,
     ) -> Self {
-        let has_channels = format.as_ref().is_some_and(|f| f.body == Body::Channels);
+        let has_channels = format
+            .as_ref()
+            .is_some_and(|f| f.body == CallBody::Channels);
         let state = match (is_reasoning, has_channels) {
-            (true, _) => State::Reasoning,
-            (false, true) => State::Header,
-            _ => State::Content,
+            (true, _) => ParserState::Reasoning,
+            (false, true) => ParserState::Header,
+            _ => ParserState::Content,
         };
         Self {
             format,
@@ -137,7 +146,7 @@ impl Parser {
     }
 
     /// Adds text. Returns the spans whose meaning is decided.
-    pub fn push(&mut self, text: &str) -> Vec<Span> {
+    pub fn push(&mut self, text: &str) -> Vec<OutputSpan> {
         self.held.push_str(text);
         while self.step(false) {}
         std::mem::take(&mut self.out)
@@ -145,9 +154,11 @@ impl Parser {
 
     /// The remaining spans at the end of the text. `is_cut`: it ends because the output was cut off; then JSON arguments
     /// stay cut off, too.
-    pub fn finish(&mut self, is_cut: bool) -> Vec<Span> {
+    pub fn finish(&mut self, is_cut: bool) -> Vec<OutputSpan> {
         self.is_cut = is_cut;
-        while (!self.held.is_empty() || matches!(self.state, State::Call(_))) && self.step(true) {}
+        while (!self.held.is_empty() || matches!(self.state, ParserState::Call(_)))
+            && self.step(true)
+        {}
         let rest = self.held.len();
         self.silent(rest);
         std::mem::take(&mut self.out)
@@ -155,7 +166,7 @@ impl Parser {
 
     /// Whether the parser is in a block of reasoning.
     pub fn is_reasoning(&self) -> bool {
-        matches!(self.state, State::Reasoning)
+        matches!(self.state, ParserState::Reasoning)
     }
 
     /// Number of calls so far.
@@ -168,13 +179,13 @@ impl Parser {
             return false;
         }
         match self.state {
-            State::Content if self.channels().is_some() => self.message(is_last, false),
-            State::Reasoning if self.channels().is_some() => self.message(is_last, true),
-            State::Header => self.message_header(is_last),
-            State::Content => self.content(is_last),
-            State::Reasoning => self.reasoning(is_last),
-            State::Between => self.between(is_last),
-            State::Call(_) => self.call(is_last),
+            ParserState::Content if self.channels().is_some() => self.message(is_last, false),
+            ParserState::Reasoning if self.channels().is_some() => self.message(is_last, true),
+            ParserState::Header => self.message_header(is_last),
+            ParserState::Content => self.content(is_last),
+            ParserState::Reasoning => self.reasoning(is_last),
+            ParserState::Between => self.between(is_last),
+            ParserState::Call(_) => self.call(is_last),
         }
     }
 
@@ -183,14 +194,14 @@ impl Parser {
         self.take(bytes, |_| None);
     }
 
-    pub(super) fn take(&mut self, bytes: usize, part: impl FnOnce(String) -> Option<Part>) {
+    pub(super) fn take(&mut self, bytes: usize, part: impl FnOnce(String) -> Option<OutputPart>) {
         if bytes == 0 {
             return;
         }
         let text: String = self.held.drain(..bytes).collect();
         let part = part(text);
-        let is_reasoning = matches!(part, Some(Part::Reasoning(_)));
-        self.out.push(Span {
+        let is_reasoning = matches!(part, Some(OutputPart::Reasoning(_)));
+        self.out.push(OutputSpan {
             bytes,
             part,
             is_reasoning,
@@ -198,8 +209,8 @@ impl Parser {
     }
 
     /// Adds a part to which no bytes of the text correspond.
-    pub(super) fn say(&mut self, part: Part) {
-        self.out.push(Span {
+    pub(super) fn say(&mut self, part: OutputPart) {
+        self.out.push(OutputSpan {
             bytes: 0,
             part: Some(part),
             is_reasoning: false,
@@ -211,10 +222,10 @@ impl Parser {
             self.drops_space = false;
             let joint = self.joint.take();
             if let Some(joint) = joint.filter(|_| !self.held.starts_with(char::is_whitespace)) {
-                self.say(Part::Content(joint));
+                self.say(OutputPart::Content(joint));
             }
             self.has_said |= !self.held[..bytes].trim().is_empty();
-            self.take(bytes, |text| Some(Part::Content(text)));
+            self.take(bytes, |text| Some(OutputPart::Content(text)));
         }
     }
 
@@ -232,7 +243,7 @@ impl Parser {
         let said = self.held[..end].trim_end().len();
         if said > 0 {
             self.drops_space = false;
-            self.take(said, |text| Some(Part::Reasoning(text)));
+            self.take(said, |text| Some(OutputPart::Reasoning(text)));
         }
         if is_last {
             self.silent(end - said);
@@ -240,7 +251,7 @@ impl Parser {
     }
 
     /// Continues in a state after a mark. White space is dropped.
-    pub(super) fn resume(&mut self, state: State) {
+    pub(super) fn resume(&mut self, state: ParserState) {
         self.state = state;
         self.drops_space = true;
     }
@@ -291,22 +302,22 @@ impl Parser {
     }
 
     /// The first mark in the text.
-    fn hit(&self) -> Option<(usize, Hit)> {
+    fn hit(&self) -> Option<(usize, MarkHit)> {
         let text = self.held.as_str();
         let first = text.len() - text.trim_start().len();
         let think = self.reasoning.as_ref().filter(|_| self.is_start);
         let think = think.filter(|marks| text[first..].starts_with(marks.open.as_str()));
         if let Some(marks) = think {
-            return Some((first, Hit::Think(marks.open.len())));
+            return Some((first, MarkHit::Think(marks.open.len())));
         }
         let format = self.format.as_ref()?;
         let is_bare = format.bare && self.is_start && text[first..].starts_with(['{', '[']);
-        let bare = is_bare.then_some((first, Hit::Call));
+        let bare = is_bare.then_some((first, MarkHit::Call));
         let calls = format.starts().filter_map(|mark| text.find(mark));
-        let calls = calls.map(|at| (at, Hit::Call));
+        let calls = calls.map(|at| (at, MarkHit::Call));
         let silent = format.silent.iter();
-        let silent =
-            silent.filter_map(|mark| Some((text.find(mark.as_str())?, Hit::Silent(mark.len()))));
+        let silent = silent
+            .filter_map(|mark| Some((text.find(mark.as_str())?, MarkHit::Silent(mark.len()))));
         bare.into_iter()
             .chain(calls)
             .chain(silent)
@@ -322,14 +333,14 @@ impl Parser {
         start_of_any(&self.held, think.chain(marks))
     }
 
-    fn found(&mut self, at: usize, hit: Hit, is_last: bool) -> bool {
+    fn found(&mut self, at: usize, hit: MarkHit, is_last: bool) -> bool {
         let space = at - self.held[..at].trim_end().len();
         match hit {
-            Hit::Think(length) => {
+            MarkHit::Think(length) => {
                 self.silent(at + length);
-                self.resume(State::Reasoning);
+                self.resume(ParserState::Reasoning);
             }
-            Hit::Silent(length) => {
+            MarkHit::Silent(length) => {
                 match self.drops_space && at == space {
                     true => self.silent(at),
                     false => self.say_content(at),
@@ -337,7 +348,7 @@ impl Parser {
                 self.silent(length);
                 self.drops_space |= self.is_start;
             }
-            Hit::Call => {
+            MarkHit::Call => {
                 if at > space {
                     self.is_start = false;
                     self.say_content(at - space);
@@ -356,19 +367,19 @@ impl Parser {
         };
         let text = &self.held[space..];
         let found = match header::header(text, &format, is_next) {
-            Found::More if is_last || text.len() > header::MAX => Found::No,
+            Parsed::More if is_last || text.len() > header::MAX => Parsed::No,
             found => found,
         };
         match found {
-            Found::Yes(header) if self.offers(&header.name) => {
-                self.start(Pending {
+            Parsed::Yes(header) if self.offers(&header.name) => {
+                self.start(PendingHeader {
                     space,
                     header,
                     is_next,
                 });
                 true
             }
-            Found::More => false,
+            Parsed::More => false,
             _ => {
                 self.no_call(space, is_next);
                 true
@@ -380,10 +391,10 @@ impl Parser {
     pub(super) fn no_call(&mut self, space: usize, is_next: bool) {
         self.is_start = false;
         if is_next {
-            self.resume(State::Content);
+            self.resume(ParserState::Content);
             return;
         }
-        self.state = State::Content;
+        self.state = ParserState::Content;
         let first = self.held[space..].chars().next().map_or(0, char::len_utf8);
         self.say_content(space + first);
     }
@@ -418,9 +429,9 @@ impl Parser {
         if may_close {
             return false;
         }
-        if format.body == Body::Channels {
+        if format.body == CallBody::Channels {
             self.silent(space);
-            self.state = State::Header;
+            self.state = ParserState::Header;
             return true;
         }
         self.try_call(space, true, is_last)

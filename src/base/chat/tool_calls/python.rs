@@ -3,34 +3,34 @@
 //! What JSON cannot say (bytes, complex numbers, infinities, keys that are tuples) is refused, and so is everything
 //! that is no literal. Reads complete text. Invariant: integers keep all their digits.
 
-use super::json::{Members, is_number, quoted};
+use super::json::{JsonMembers, is_number, quoted};
 
 /// Maximum nesting.
 const MAX_DEPTH: usize = 100;
 /// Maximum number of digits of an integer that is not written in decimal form.
 const MAX_DIGITS: usize = 4096;
 
-struct Reader<'a> {
+struct LiteralReader<'a> {
     rest: &'a str,
 }
 
 /// The arguments of a call, from its opening to its closing parenthesis, as a JSON object. Arguments without a name get
 /// those of `names`, in order.
 pub(super) fn arguments<'a>(text: &str, names: impl Iterator<Item = &'a str>) -> Option<String> {
-    let mut reader = Reader { rest: text };
+    let mut reader = LiteralReader { rest: text };
     let found = reader.arguments(names)?;
     reader.rest.is_empty().then_some(found)
 }
 
 /// A text that is one literal, as JSON.
 pub(super) fn literal(text: &str) -> Option<String> {
-    let mut reader = Reader { rest: text };
+    let mut reader = LiteralReader { rest: text };
     let found = reader.value(0)?;
     reader.space();
     reader.rest.is_empty().then_some(found)
 }
 
-impl Reader<'_> {
+impl LiteralReader<'_> {
     fn peek(&self) -> Option<char> {
         self.rest.chars().next()
     }
@@ -55,7 +55,7 @@ impl Reader<'_> {
     }
 
     fn arguments<'a>(&mut self, mut names: impl Iterator<Item = &'a str>) -> Option<String> {
-        let mut out = Members::default();
+        let mut out = JsonMembers::default();
         let mut has_named = false;
         if !self.takes("(") {
             return None;
@@ -165,7 +165,7 @@ impl Reader<'_> {
 
     /// A dictionary or a set.
     fn braces(&mut self, depth: usize) -> Option<String> {
-        let mut out = Members::default();
+        let mut out = JsonMembers::default();
         loop {
             self.space();
             if self.takes("}") {

@@ -9,7 +9,7 @@ use crate::weights::TensorType;
 
 /// Scaling, cap and bias of the scores before the softmax.
 #[derive(Clone, Copy, Debug)]
-pub struct Scores<'a> {
+pub struct ScoreOptions<'a> {
     /// Factor of `q . k`.
     pub scale: f32,
     /// Scores become `softcap * tanh(score / softcap)`; 0: no cap.
@@ -20,7 +20,7 @@ pub struct Scores<'a> {
     pub sinks: Option<&'a Tensor>,
 }
 
-impl Scores<'_> {
+impl ScoreOptions<'_> {
     pub(super) fn check(&self, op: &'static str, heads: u64, masked: bool) -> Result<(), Error> {
         let numbers = self.scale.is_finite()
             && self.softcap.is_finite()
@@ -46,14 +46,11 @@ impl Scores<'_> {
 impl Graph {
     /// `softmax(a * scale + mask)` over rows: `a [n_kv, n_q, heads, n]`, `mask [n_kv, >= n_q, 1, n]`; f32.
     /// The softcap is not applied here, but before.
-    ///
-    /// # Errors
-    /// The shapes do not fit each other, or a type is not supported.
     pub fn soft_max(
         &self,
         a: &Tensor,
         mask: Option<&Tensor>,
-        scores: &Scores<'_>,
+        scores: &ScoreOptions<'_>,
     ) -> Result<Tensor, Error> {
         self.float("soft_max", a, true)?;
         scores.check("soft_max", a.shape()[2], mask.is_some())?;
@@ -87,16 +84,13 @@ impl Graph {
     /// `softmax(q . k * scale + mask) . v` without storing the scores: `q [dk, n_q, heads, n]`,
     /// `k [dk, n_kv, kv_heads, n]`, `v [dv, n_kv, kv_heads, n]`, `mask [n_kv, n_q, 1, n]` f16 -> `[dv, heads, n_q, n]`
     /// f32. The `n` batches are independent.
-    ///
-    /// # Errors
-    /// The shapes do not fit each other, or a type is not supported.
     pub fn flash_attn(
         &self,
         q: &Tensor,
         k: &Tensor,
         v: &Tensor,
         mask: Option<&Tensor>,
-        scores: &Scores<'_>,
+        scores: &ScoreOptions<'_>,
     ) -> Result<Tensor, Error> {
         scores.check("flash_attn", q.shape()[2], mask.is_some())?;
         let (sq, sk, sv) = (q.shape(), k.shape(), v.shape());

@@ -1,11 +1,6 @@
 //! Checks that several operations share.
 
-use super::super::error::Error;
 use crate::weights::TensorType;
-
-pub(super) fn fault<T>(op: &'static str, message: String) -> Result<T, Error> {
-    Err(Error::Arguments { op, message })
-}
 
 /// Whether a matrix product can read weights of a type.
 pub(super) fn is_matrix_type(ty: TensorType) -> bool {

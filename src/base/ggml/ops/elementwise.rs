@@ -40,7 +40,6 @@ pub enum Unary {
 
 /// Activations of a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "as the variants of `Unary`")]
 pub enum Glu {
     Silu,
     Gelu,
@@ -64,17 +63,11 @@ impl Graph {
     }
 
     /// `a - b`, `b` repeated to the shape of `a`; f32.
-    ///
-    /// # Errors
-    /// The shape of `a` is not a multiple of that of `b`, or a type is not supported.
     pub fn sub(&self, a: &Tensor, b: &Tensor) -> Result<Tensor, Error> {
         self.binary("sub", sys::ggml_sub, a, b)
     }
 
     /// `a / b` by elements, `b` repeated to the shape of `a`; f32.
-    ///
-    /// # Errors
-    /// The shape of `a` is not a multiple of that of `b`, or a type is not supported.
     pub fn div(&self, a: &Tensor, b: &Tensor) -> Result<Tensor, Error> {
         self.binary("div", sys::ggml_div, a, b)
     }
@@ -98,74 +91,55 @@ impl Graph {
         if !float || !a.has_dense_rows() || !b.has_dense_rows() {
             return fault(op, format!("{a:?} and {b:?}: expected dense rows of f32"));
         }
-        let ctx = self.arena.reserve()?;
         // SAFETY: `f` is one of ggml's element-wise operations; shapes and types were checked.
-        let ptr = unsafe { f(ctx, a.as_ptr(), b.as_ptr()) };
-        self.node(op, ptr, &[a, b])
+        self.build(op, [a, b], |ctx, [a, b]| unsafe { f(ctx, a, b) })
     }
 
     /// `a + b`, `b` repeated to the shape of `a`; f32.
-    ///
-    /// # Errors
-    /// The shape of `a` is not a multiple of that of `b`, or a type is not supported.
     pub fn add(&self, a: &Tensor, b: &Tensor) -> Result<Tensor, Error> {
         self.binary("add", sys::ggml_add, a, b)
     }
 
     /// `a * b` by elements, `b` repeated to the shape of `a`; f32.
-    ///
-    /// # Errors
-    /// The shape of `a` is not a multiple of that of `b`, or a type is not supported.
     pub fn mul(&self, a: &Tensor, b: &Tensor) -> Result<Tensor, Error> {
         self.binary("mul", sys::ggml_mul, a, b)
     }
 
     /// `a * factor`; contiguous f32.
-    ///
-    /// # Errors
-    /// A type or layout is not supported.
     pub fn scale(&self, a: &Tensor, factor: f32) -> Result<Tensor, Error> {
         self.float("scale", a, true)?;
-        let ctx = self.arena.reserve()?;
         // SAFETY: type and layout were checked.
-        let ptr = unsafe { sys::ggml_scale(ctx, a.as_ptr(), factor) };
-        self.node("scale", ptr, &[a])
+        self.build("scale", [a], |ctx, [a]| unsafe {
+            sys::ggml_scale(ctx, a, factor)
+        })
     }
 
     /// An activation; contiguous f32.
-    ///
-    /// # Errors
-    /// A type or layout is not supported.
     pub fn unary(&self, a: &Tensor, kind: Unary) -> Result<Tensor, Error> {
         self.float("unary", a, true)?;
         if kind == Unary::GeluTanh && self.scopes.is_on_processor() {
             return self.gelu("unary", a, None);
         }
-        let ctx = self.arena.reserve()?;
         // SAFETY: type and layout were checked.
-        let ptr = unsafe {
+        self.build("unary", [a], |ctx, [a]| unsafe {
             match kind {
-                Unary::Silu => sys::ggml_silu(ctx, a.as_ptr()),
-                Unary::Gelu | Unary::GeluTanh => sys::ggml_gelu(ctx, a.as_ptr()),
-                Unary::GeluErf => sys::ggml_gelu_erf(ctx, a.as_ptr()),
-                Unary::Relu => sys::ggml_relu(ctx, a.as_ptr()),
-                Unary::Softplus => sys::ggml_softplus(ctx, a.as_ptr()),
-                Unary::Exp => sys::ggml_exp(ctx, a.as_ptr()),
-                Unary::Square => sys::ggml_sqr(ctx, a.as_ptr()),
-                Unary::Sqrt => sys::ggml_sqrt(ctx, a.as_ptr()),
-                Unary::Sigmoid => sys::ggml_sigmoid(ctx, a.as_ptr()),
-                Unary::Tanh => sys::ggml_tanh(ctx, a.as_ptr()),
-                Unary::Abs => sys::ggml_abs(ctx, a.as_ptr()),
-                Unary::Step => sys::ggml_step(ctx, a.as_ptr()),
+                Unary::Silu => sys::ggml_silu(ctx, a),
+                Unary::Gelu | Unary::GeluTanh => sys::ggml_gelu(ctx, a),
+                Unary::GeluErf => sys::ggml_gelu_erf(ctx, a),
+                Unary::Relu => sys::ggml_relu(ctx, a),
+                Unary::Softplus => sys::ggml_softplus(ctx, a),
+                Unary::Exp => sys::ggml_exp(ctx, a),
+                Unary::Square => sys::ggml_sqr(ctx, a),
+                Unary::Sqrt => sys::ggml_sqrt(ctx, a),
+                Unary::Sigmoid => sys::ggml_sigmoid(ctx, a),
+                Unary::Tanh => sys::ggml_tanh(ctx, a),
+                Unary::Abs => sys::ggml_abs(ctx, a),
+                Unary::Step => sys::ggml_step(ctx, a),
             }
-        };
-        self.node("unary", ptr, &[a])
+        })
     }
 
     /// `act(gate) * up`, same shapes, contiguous f32.
-    ///
-    /// # Errors
-    /// The shapes differ, or a type is not supported.
     pub fn glu(&self, kind: Glu, gate: &Tensor, up: &Tensor) -> Result<Tensor, Error> {
         self.float("glu", gate, true)?;
         self.float("glu", up, true)?;
@@ -191,9 +165,6 @@ impl Graph {
 
     /// `g * sigmoid(alpha * g) * (u + 1)` with `g = min(gate, limit)`, `u = clamp(up, limit)`;
     /// same shapes, contiguous f32.
-    ///
-    /// # Errors
-    /// The shapes differ, or a type is not supported.
     pub fn swiglu_oai(
         &self,
         gate: &Tensor,
@@ -206,18 +177,15 @@ impl Graph {
         if gate.shape() != up.shape() {
             return fault("swiglu_oai", format!("{gate:?} and {up:?} differ"));
         }
-        let ctx = self.arena.reserve()?;
         // SAFETY: types, shapes and layout were checked.
-        let ptr = unsafe { sys::ggml_swiglu_oai(ctx, gate.as_ptr(), up.as_ptr(), alpha, limit) };
-        self.node("swiglu_oai", ptr, &[gate, up])
+        self.build("swiglu_oai", [gate, up], |ctx, [gate, up]| unsafe {
+            sys::ggml_swiglu_oai(ctx, gate, up, alpha, limit)
+        })
     }
 
     /// xIELU (Huang and Schlag 2024): `x * (alpha_p * x + beta)` above zero,
     /// `alpha_n * (exp(min(x, eps)) - 1 - x) + beta * x` below; contiguous f32. The two alphas are
     /// as stored, before their softplus.
-    ///
-    /// # Errors
-    /// A type or layout is not supported.
     pub fn xielu(
         &self,
         a: &Tensor,
@@ -227,70 +195,58 @@ impl Graph {
         eps: f32,
     ) -> Result<Tensor, Error> {
         self.float("xielu", a, true)?;
-        let ctx = self.arena.reserve()?;
         // SAFETY: type and layout were checked.
-        let ptr = unsafe { sys::ggml_xielu(ctx, a.as_ptr(), alpha_n, alpha_p, beta, eps) };
-        self.node("xielu", ptr, &[a])
+        self.build("xielu", [a], |ctx, [a]| unsafe {
+            sys::ggml_xielu(ctx, a, alpha_n, alpha_p, beta, eps)
+        })
     }
 
     /// `a` with every element limited to the range from `min` to `max`; contiguous f32.
-    ///
-    /// # Errors
-    /// A type or layout is not supported.
     pub fn clamp(&self, a: &Tensor, min: f32, max: f32) -> Result<Tensor, Error> {
         self.float("clamp", a, true)?;
-        let ctx = self.arena.reserve()?;
         // SAFETY: type and layout were checked.
-        let ptr = unsafe { sys::ggml_clamp(ctx, a.as_ptr(), min, max) };
-        self.node("clamp", ptr, &[a])
+        self.build("clamp", [a], |ctx, [a]| unsafe {
+            sys::ggml_clamp(ctx, a, min, max)
+        })
     }
 
     /// `a * factor + offset`; contiguous f32.
-    ///
-    /// # Errors
-    /// A type or layout is not supported.
     pub fn affine(&self, a: &Tensor, factor: f32, offset: f32) -> Result<Tensor, Error> {
         self.float("affine", a, true)?;
-        let ctx = self.arena.reserve()?;
         // SAFETY: type and layout were checked.
-        let ptr = unsafe { sys::ggml_scale_bias(ctx, a.as_ptr(), factor, offset) };
-        self.node("affine", ptr, &[a])
+        self.build("affine", [a], |ctx, [a]| unsafe {
+            sys::ggml_scale_bias(ctx, a, factor, offset)
+        })
     }
 
     /// A tensor of the shape of `a` with all elements `value`; contiguous f32.
-    ///
-    /// # Errors
-    /// A type or layout is not supported.
     pub fn fill(&self, a: &Tensor, value: f32) -> Result<Tensor, Error> {
         self.float("fill", a, true)?;
-        let ctx = self.arena.reserve()?;
         // SAFETY: type and layout were checked.
-        let ptr = unsafe { sys::ggml_fill(ctx, a.as_ptr(), value) };
-        self.node("fill", ptr, &[a])
+        self.build("fill", [a], |ctx, [a]| unsafe {
+            sys::ggml_fill(ctx, a, value)
+        })
     }
 
     /// Sum of each row: `a [n, ..] -> [1, ..]`; f32.
-    ///
-    /// # Errors
-    /// A type is not supported.
     pub fn sum_rows(&self, a: &Tensor) -> Result<Tensor, Error> {
         self.float("sum_rows", a, false)?;
-        let ctx = self.arena.reserve()?;
         // SAFETY: type and layout were checked.
-        let ptr = unsafe { sys::ggml_sum_rows(ctx, a.as_ptr()) };
-        self.node("sum_rows", ptr, &[a])
+        self.build("sum_rows", [a], |ctx, [a]| unsafe {
+            sys::ggml_sum_rows(ctx, a)
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ggml::Executor;
+    use crate::ggml::tests::{loaded, put};
     use TensorType::F32;
 
     /// What an activation makes of `x`, with `up` as a gate.
     fn activated(x: &[f32], up: Option<&[f32]>, threads: usize) -> Vec<f32> {
-        let mut g = Graph::new(8, 4).expect("a small graph");
+        let g = Graph::new(8, 4).expect("a small graph");
         let input = || g.input("t", F32, &[x.len() as u64]).expect("a sound shape");
         let (a, b) = (input(), input());
         let out = match up {
@@ -298,12 +254,10 @@ mod tests {
             None => g.unary(&a, Unary::GeluTanh),
         };
         let out = out.expect("shapes fit");
-        g.output(&out).expect("of this graph");
-        let mut executor = Executor::new(&[], threads, 256).expect("the processor");
-        executor.load(g).expect("it fits");
-        executor.write(&a, x).expect("as many values");
+        let mut executor = loaded(g, &[&out], threads);
+        put(&mut executor, &a, x);
         if let Some(up) = up {
-            executor.write(&b, up).expect("as many values");
+            put(&mut executor, &b, up);
         }
         executor.run().expect("it runs");
         let mut values = vec![0.0; x.len()];

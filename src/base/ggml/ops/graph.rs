@@ -14,10 +14,13 @@ use super::super::device::Device;
 use super::super::error::Error;
 use super::super::scope::Scopes;
 use super::super::scratch::ScratchId;
-use super::checks::fault;
+use super::fault;
 use crate::weights::TensorType;
 
 /// A graph of operations on its own tensors and on tensors of other arenas.
+///
+/// An operation returns an error if shapes do not fit each other, or a type or layout is not supported; what else it
+/// refuses is said where it is documented.
 pub struct Graph {
     pub(super) arena: Arena,
     graph: NonNull<sys::ggml_cgraph>,
@@ -90,8 +93,8 @@ impl Graph {
                 let node = sys::ggml_graph_node(self.as_ptr(), i as i32);
                 let op = sys::shim_tensor_op(node) as sys::ggml_op;
                 (
-                    super::super::text::text(sys::ggml_op_name(op)),
-                    super::super::text::text(sys::ggml_get_name(node)),
+                    super::super::c_text::text(sys::ggml_op_name(op)),
+                    super::super::c_text::text(sys::ggml_get_name(node)),
                 )
             }
         })
@@ -150,6 +153,17 @@ impl Graph {
         // SAFETY: the tensor is alive.
         unsafe { sys::ggml_set_output(tensor.as_ptr()) };
         self.expand(tensor)
+    }
+
+    /// Appends an operation. `make` calls ggml with the context and the sources, on which it does not abort.
+    pub(super) fn build<const N: usize>(
+        &self,
+        op: &'static str,
+        sources: [&Tensor; N],
+        make: impl FnOnce(*mut sys::ggml_context, [*mut sys::ggml_tensor; N]) -> *mut sys::ggml_tensor,
+    ) -> Result<Tensor, Error> {
+        let ptr = make(self.arena.reserve()?, sources.map(Tensor::as_ptr));
+        self.node(op, ptr, &sources)
     }
 
     /// Wraps a new node: keeps its sources alive and checks whether the processor can run it.

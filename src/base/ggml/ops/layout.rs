@@ -20,11 +20,11 @@ impl Graph {
         {
             return fault("reshape", format!("{a:?} to {shape:?}"));
         }
-        let ctx = self.arena.reserve()?;
         let n = shape.map(|dim| dim as i64);
         // SAFETY: contiguity and the number of elements were checked.
-        let ptr = unsafe { sys::ggml_reshape_4d(ctx, a.as_ptr(), n[0], n[1], n[2], n[3]) };
-        let reshaped = self.node("reshape", ptr, &[a])?;
+        let reshaped = self.build("reshape", [a], |ctx, [a]| unsafe {
+            sys::ggml_reshape_4d(ctx, a, n[0], n[1], n[2], n[3])
+        })?;
         self.bound_as(&reshaped, a);
         Ok(reshaped)
     }
@@ -61,24 +61,13 @@ impl Graph {
                 format!("{a:?}: {shape:?} by {strides:?} from byte {offset}"),
             );
         }
-        let ctx = self.arena.reserve()?;
         let n = shape.map(|dim| dim as i64);
         // SAFETY: the window lies inside the tensor's bytes (checked above).
-        let ptr = unsafe {
+        self.build("view", [a], |ctx, [a]| unsafe {
             sys::ggml_view_4d(
-                ctx,
-                a.as_ptr(),
-                n[0],
-                n[1],
-                n[2],
-                n[3],
-                strides[0],
-                strides[1],
-                strides[2],
-                offset,
+                ctx, a, n[0], n[1], n[2], n[3], strides[0], strides[1], strides[2], offset,
             )
-        };
-        self.node("view", ptr, &[a])
+        })
     }
 
     /// A view in which dimension `i` of the tensor is dimension `axes[i]`.
@@ -91,11 +80,11 @@ impl Graph {
         if sorted != [0, 1, 2, 3] {
             return fault("permute", format!("{axes:?} is not a permutation"));
         }
-        let ctx = self.arena.reserve()?;
         let x = axes.map(|axis| axis as i32);
         // SAFETY: the axes are a permutation of the four dimensions.
-        let ptr = unsafe { sys::ggml_permute(ctx, a.as_ptr(), x[0], x[1], x[2], x[3]) };
-        self.node("permute", ptr, &[a])
+        self.build("permute", [a], |ctx, [a]| unsafe {
+            sys::ggml_permute(ctx, a, x[0], x[1], x[2], x[3])
+        })
     }
 
     /// A contiguous copy.
@@ -109,10 +98,8 @@ impl Graph {
                 format!("{a:?} has rows of blocks that are not dense"),
             );
         }
-        let ctx = self.arena.reserve()?;
         // SAFETY: any tensor of plain elements or dense rows can be copied.
-        let ptr = unsafe { sys::ggml_cont(ctx, a.as_ptr()) };
-        self.node("cont", ptr, &[a])
+        self.build("cont", [a], |ctx, [a]| unsafe { sys::ggml_cont(ctx, a) })
     }
 
     /// A contiguous copy of another type.
@@ -126,16 +113,13 @@ impl Graph {
         if !from || !to || (!a.ty().is_plain() && ty != TensorType::F32) {
             return fault("cast", format!("{a:?} to {ty}"));
         }
-        let ctx = self.arena.reserve()?;
         // SAFETY: the pair of types was checked.
-        let ptr = unsafe { sys::ggml_cast(ctx, a.as_ptr(), ty.id()) };
-        self.node("cast", ptr, &[a])
+        self.build("cast", [a], |ctx, [a]| unsafe {
+            sys::ggml_cast(ctx, a, ty.id())
+        })
     }
 
     /// `b` after `a` in dimension `dim`; same type, other dimensions equal.
-    ///
-    /// # Errors
-    /// The shapes or types differ.
     pub fn concat(&self, a: &Tensor, b: &Tensor, dim: usize) -> Result<Tensor, Error> {
         let (sa, sb) = (a.shape(), b.shape());
         let same = (0..4).all(|i| i == dim || sa[i] == sb[i]);
@@ -143,16 +127,13 @@ impl Graph {
         if dim > 3 || !same || !typed {
             return fault("concat", format!("{b:?} after {a:?} in dimension {dim}"));
         }
-        let ctx = self.arena.reserve()?;
         // SAFETY: shapes, types and the dimension were checked.
-        let ptr = unsafe { sys::ggml_concat(ctx, a.as_ptr(), b.as_ptr(), dim as i32) };
-        self.node("concat", ptr, &[a, b])
+        self.build("concat", [a, b], |ctx, [a, b]| unsafe {
+            sys::ggml_concat(ctx, a, b, dim as i32)
+        })
     }
 
     /// `a` repeated to the given shape; f32.
-    ///
-    /// # Errors
-    /// The shape is not a multiple, or a type is not supported.
     pub fn repeat(&self, a: &Tensor, shape: [u64; 4]) -> Result<Tensor, Error> {
         let sa = a.shape();
         if (0..4).any(|i| shape[i] == 0 || !shape[i].is_multiple_of(sa[i]))
@@ -160,10 +141,10 @@ impl Graph {
         {
             return fault("repeat", format!("{a:?} to {shape:?}"));
         }
-        let ctx = self.arena.reserve()?;
         let n = shape.map(|dim| dim as i64);
         // SAFETY: the shape is a multiple of the tensor's.
-        let ptr = unsafe { sys::ggml_repeat_4d(ctx, a.as_ptr(), n[0], n[1], n[2], n[3]) };
-        self.node("repeat", ptr, &[a])
+        self.build("repeat", [a], |ctx, [a]| unsafe {
+            sys::ggml_repeat_4d(ctx, a, n[0], n[1], n[2], n[3])
+        })
     }
 }

@@ -24,10 +24,10 @@ impl Graph {
                 format!("{a:?} and {b:?}: expected dense rows of numbers, the second f32"),
             );
         }
-        let ctx = self.arena.reserve()?;
         // SAFETY: shapes, types and layout were checked above.
-        let ptr = unsafe { sys::ggml_mul_mat(ctx, a.as_ptr(), b.as_ptr()) };
-        self.node("mul_mat", ptr, &[a, b])
+        self.build("mul_mat", [a, b], |ctx, [a, b]| unsafe {
+            sys::ggml_mul_mat(ctx, a, b)
+        })
     }
 
     /// Requests f32 accumulation in a matrix product; some devices otherwise accumulate in f16.
@@ -67,10 +67,10 @@ impl Graph {
             );
         }
         self.bounded("mul_mat_id", ids, sa[2])?;
-        let ctx = self.arena.reserve()?;
         // SAFETY: shapes, types and layout were checked; the values of `ids` are bounded.
-        let ptr = unsafe { sys::ggml_mul_mat_id(ctx, a.as_ptr(), b.as_ptr(), ids.as_ptr()) };
-        self.node("mul_mat_id", ptr, &[a, b, ids])
+        self.build("mul_mat_id", [a, b, ids], |ctx, [a, b, ids]| unsafe {
+            sys::ggml_mul_mat_id(ctx, a, b, ids)
+        })
     }
 
     /// `a [n, used, m]` plus the columns of `b [n, experts]` that `ids [used, m]` selects; f32.
@@ -91,9 +91,9 @@ impl Graph {
             return fault("add_id", format!("{b:?} by {ids:?} to {a:?}"));
         }
         self.bounded("add_id", ids, sb[1])?;
-        let ctx = self.arena.reserve()?;
         // SAFETY: shapes, types and layout were checked; the values of `ids` are bounded.
-        let ptr = unsafe { sys::ggml_add_id(ctx, a.as_ptr(), b.as_ptr(), ids.as_ptr()) };
-        self.node("add_id", ptr, &[a, b, ids])
+        self.build("add_id", [a, b, ids], |ctx, [a, b, ids]| unsafe {
+            sys::ggml_add_id(ctx, a, b, ids)
+        })
     }
 }

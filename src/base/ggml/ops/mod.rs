@@ -17,11 +17,12 @@ mod rope;
 mod rows;
 mod selection;
 
-pub use attention::Scores;
+pub use attention::ScoreOptions;
 pub use elementwise::{Glu, Unary};
 pub use graph::Graph;
 pub use paged_attention::{KvBlocks, Selected, WholeSpans};
 pub use rope::{RopePairing, RopeParams};
 pub use selection::Selector;
 
-use checks::{fault, is_matrix_type};
+use super::error::fault;
+use checks::is_matrix_type;

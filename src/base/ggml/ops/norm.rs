@@ -55,11 +55,11 @@ impl Graph {
         if !fits || eps.is_nan() || eps < 0.0 || !(1..1 << 16).contains(&rounds) {
             return fault(OP, format!("{rounds} rounds of {shapes:?}, eps {eps}"));
         }
-        let ctx = self.arena.reserve()?;
         let [m, s, b] = [mixes, scale, base].map(Tensor::as_ptr);
         // SAFETY: types, layouts, shapes and numbers were checked.
-        let ptr = unsafe { sys::ggml_dsv4_hc_comb(ctx, m, s, b, eps, rounds as i32) };
-        self.node(OP, ptr, &[mixes, scale, base])
+        self.build(OP, [mixes, scale, base], |ctx, [_, _, _]| unsafe {
+            sys::ggml_dsv4_hc_comb(ctx, m, s, b, eps, rounds as i32)
+        })
     }
 
     fn norm_op(
@@ -77,9 +77,7 @@ impl Graph {
         if eps.is_nan() || eps < 0.0 {
             return fault(op, format!("eps is {eps}"));
         }
-        let ctx = self.arena.reserve()?;
         // SAFETY: type, layout and eps were checked.
-        let ptr = unsafe { f(ctx, a.as_ptr(), eps) };
-        self.node(op, ptr, &[a])
+        self.build(op, [a], |ctx, [a]| unsafe { f(ctx, a, eps) })
     }
 }

@@ -10,9 +10,6 @@ use crate::weights::TensorType;
 impl Graph {
     /// Convolves each channel over time: `x [k - 1 + n, channels, seqs]`, `weight [k, channels]` ->
     /// `[channels, n, seqs]`; contiguous f32.
-    ///
-    /// # Errors
-    /// The shapes do not fit each other, or a type is not supported.
     pub fn ssm_conv(&self, x: &Tensor, weight: &Tensor) -> Result<Tensor, Error> {
         self.float("ssm_conv", x, true)?;
         self.float("ssm_conv", weight, true)?;
@@ -20,10 +17,10 @@ impl Graph {
         if sx[1] != sw[1] || sx[0] < sw[0] || sx[3] != 1 || sw[2..] != [1, 1] {
             return fault("ssm_conv", format!("{x:?} with {weight:?}"));
         }
-        let ctx = self.arena.reserve()?;
         // SAFETY: shapes, types and layout were checked.
-        let ptr = unsafe { sys::ggml_ssm_conv(ctx, x.as_ptr(), weight.as_ptr()) };
-        self.node("ssm_conv", ptr, &[x, weight])
+        self.build("ssm_conv", [x, weight], |ctx, [x, weight]| unsafe {
+            sys::ggml_ssm_conv(ctx, x, weight)
+        })
     }
 
     /// Convolves each channel over time, with the columns of earlier passes before it:
@@ -62,19 +59,14 @@ impl Graph {
             return fault(OP, what);
         }
         self.bounded(OP, ids, states.shape()[1])?;
-        let ctx = self.arena.reserve()?;
         // SAFETY: shapes, types and layout were checked; the values of `ids` are bounded.
-        let ptr = unsafe {
-            sys::shim_convolve(
-                ctx,
-                x.as_ptr(),
-                states.as_ptr(),
-                ids.as_ptr(),
-                weight.as_ptr(),
-                step as i32,
-            )
-        };
-        self.node(OP, ptr, &[x, states, ids, weight])
+        self.build(
+            OP,
+            [x, states, ids, weight],
+            |ctx, [x, states, ids, weight]| unsafe {
+                sys::shim_convolve(ctx, x, states, ids, weight, step as i32)
+            },
+        )
     }
 
     /// Whether [`Self::convolve`] supports a weight of `length` columns, `step` positions apart.
@@ -130,22 +122,14 @@ impl Graph {
             );
         }
         self.bounded("ssm_scan", ids, ss[3])?;
-        let ctx = self.arena.reserve()?;
         // SAFETY: shapes, types and layout were checked; the values of `ids` are bounded.
-        let ptr = unsafe {
-            sys::ggml_ssm_scan(
-                ctx,
-                states.as_ptr(),
-                x.as_ptr(),
-                dt.as_ptr(),
-                a.as_ptr(),
-                b.as_ptr(),
-                c.as_ptr(),
-                ids.as_ptr(),
-                1,
-            )
-        };
-        self.node("ssm_scan", ptr, &[states, x, dt, a, b, c, ids])
+        self.build(
+            "ssm_scan",
+            [states, x, dt, a, b, c, ids],
+            |ctx, [states, x, dt, a, b, c, ids]| unsafe {
+                sys::ggml_ssm_scan(ctx, states, x, dt, a, b, c, ids, 1)
+            },
+        )
     }
 
     /// The gated delta rule (Yang et al. 2024): `q`, `k` `[d, k_heads, t, seqs]`,
@@ -153,9 +137,6 @@ impl Graph {
     /// `beta [1, heads, t, seqs]`, `state [d, d, heads, seqs]` -> `[d * heads, t * seqs]`, then all
     /// new states; f32. Head h of the values reads head `h % k_heads`; queries are divided by the
     /// root of d here.
-    ///
-    /// # Errors
-    /// The shapes do not fit each other, or a type is not supported.
     pub fn gated_delta_net(
         &self,
         q: &Tensor,
@@ -184,30 +165,20 @@ impl Graph {
                 format!("{q:?}, {k:?}, {v:?}, {g:?}, {beta:?}, {state:?}"),
             );
         }
-        let ctx = self.arena.reserve()?;
         // SAFETY: shapes, types and layout were checked.
-        let ptr = unsafe {
-            sys::ggml_gated_delta_net(
-                ctx,
-                q.as_ptr(),
-                k.as_ptr(),
-                v.as_ptr(),
-                g.as_ptr(),
-                beta.as_ptr(),
-                state.as_ptr(),
-                1,
-            )
-        };
-        self.node("gated_delta_net", ptr, &[q, k, v, g, beta, state])
+        self.build(
+            "gated_delta_net",
+            [q, k, v, g, beta, state],
+            |ctx, [q, k, v, g, beta, state]| unsafe {
+                sys::ggml_gated_delta_net(ctx, q, k, v, g, beta, state, 1)
+            },
+        )
     }
 
     /// Linear attention with a decay of each element of the keys, read before the position is added, and with a bonus
     /// for the position (Peng et al. 2024): `y = r (S + bonus k v)`, then `S = decay S + k v`. `k`, `v`, `r`, `decay`
     /// `[d, heads, t * seqs]`, `bonus [d, heads]`, `state [d * d * heads, seqs]` -> `[d * heads, t * seqs]`, then all
     /// new states; f32.
-    ///
-    /// # Errors
-    /// The shapes do not fit each other, or a type is not supported.
     pub fn wkv6(
         &self,
         [k, v, r, decay]: [&Tensor; 4],
@@ -219,27 +190,18 @@ impl Graph {
         if bonus.elements() != d * heads {
             return fault("wkv6", format!("{bonus:?} with {k:?}"));
         }
-        let ctx = self.arena.reserve()?;
         // SAFETY: shapes, types and layout were checked.
-        let ptr = unsafe {
-            sys::ggml_rwkv_wkv6(
-                ctx,
-                k.as_ptr(),
-                v.as_ptr(),
-                r.as_ptr(),
-                bonus.as_ptr(),
-                decay.as_ptr(),
-                state.as_ptr(),
-            )
-        };
-        self.node("wkv6", ptr, &[k, v, r, bonus, decay, state])
+        self.build(
+            "wkv6",
+            [k, v, r, bonus, decay, state],
+            |ctx, [k, v, r, bonus, decay, state]| unsafe {
+                sys::ggml_rwkv_wkv6(ctx, k, v, r, bonus, decay, state)
+            },
+        )
     }
 
     /// Gated linear attention (Yang et al. 2023): `S = decay S + k v`, then `y = scale q S`. The shapes are those of
     /// [`Self::wkv6`].
-    ///
-    /// # Errors
-    /// The shapes do not fit each other, or a type is not supported.
     pub fn gated_linear_attention(
         &self,
         [k, v, q, decay]: [&Tensor; 4],
@@ -247,28 +209,19 @@ impl Graph {
         scale: f32,
     ) -> Result<Tensor, Error> {
         self.of_heads("gated_linear_attention", &[k, v, q, decay], state)?;
-        let ctx = self.arena.reserve()?;
         // SAFETY: shapes, types and layout were checked.
-        let ptr = unsafe {
-            sys::ggml_gated_linear_attn(
-                ctx,
-                k.as_ptr(),
-                v.as_ptr(),
-                q.as_ptr(),
-                decay.as_ptr(),
-                state.as_ptr(),
-                scale,
-            )
-        };
-        self.node("gated_linear_attention", ptr, &[k, v, q, decay, state])
+        self.build(
+            "gated_linear_attention",
+            [k, v, q, decay, state],
+            |ctx, [k, v, q, decay, state]| unsafe {
+                sys::ggml_gated_linear_attn(ctx, k, v, q, decay, state, scale)
+            },
+        )
     }
 
     /// The generalised delta rule (Peng et al. 2025): `S = S decay + (S a) b + v k`, then `y = S r`.
     /// `r`, `decay`, `k`, `v`, `a`, `b` `[d, heads, t * seqs]`, d a multiple of 64,
     /// `state [d * d * heads, seqs]` -> `[d * heads, t * seqs]`, then all new states; f32.
-    ///
-    /// # Errors
-    /// The shapes do not fit each other, or a type is not supported.
     pub fn wkv7(
         &self,
         [r, decay, k, v, a, b]: [&Tensor; 6],
@@ -279,21 +232,14 @@ impl Graph {
         if !d.is_multiple_of(64) {
             return fault("wkv7", format!("heads of {d} elements, no multiple of 64"));
         }
-        let ctx = self.arena.reserve()?;
         // SAFETY: shapes, types and layout were checked.
-        let ptr = unsafe {
-            sys::ggml_rwkv_wkv7(
-                ctx,
-                r.as_ptr(),
-                decay.as_ptr(),
-                k.as_ptr(),
-                v.as_ptr(),
-                a.as_ptr(),
-                b.as_ptr(),
-                state.as_ptr(),
-            )
-        };
-        self.node("wkv7", ptr, &[r, decay, k, v, a, b, state])
+        self.build(
+            "wkv7",
+            [r, decay, k, v, a, b, state],
+            |ctx, [r, decay, k, v, a, b, state]| unsafe {
+                sys::ggml_rwkv_wkv7(ctx, r, decay, k, v, a, b, state)
+            },
+        )
     }
 
     /// The shape of `values [d, heads, t * seqs]`, which all values must have, with `state [d * d * heads, seqs]`.
@@ -320,7 +266,7 @@ impl Graph {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ggml::Executor;
+    use crate::ggml::tests::{loaded, put, result};
     use TensorType::{F32, I32};
 
     /// Numbers from -1 to 1.
@@ -347,7 +293,7 @@ mod tests {
 
         /// The operation over a table of three rows.
         fn run(&self, x: &[f32], states: &[f32], threads: usize) -> (Vec<f32>, Vec<f32>) {
-            let mut g = Graph::new(16, 8).expect("a small graph");
+            let g = Graph::new(16, 8).expect("a small graph");
             let input = |shape: [usize; 3]| {
                 let shape = shape.map(|n| n as u64);
                 g.input("t", F32, &shape).expect("a sound shape")
@@ -362,21 +308,16 @@ mod tests {
             let out = g
                 .convolve(&of_x, &table, &ids, &weight, self.step as u64)
                 .expect("shapes fit");
-            g.output(&out).expect("of this graph");
-            let mut executor = Executor::new(&[], threads, 256).expect("the processor");
-            executor.load(g).expect("it fits");
-            executor.write(&of_x, x).expect("as many values");
-            executor.write(&table, states).expect("as many values");
+            let mut executor = loaded(g, &[&out], threads);
+            put(&mut executor, &of_x, x);
+            put(&mut executor, &table, states);
             let own = self.weight();
-            executor.write(&weight, &own).expect("as many values");
+            put(&mut executor, &weight, &own);
             executor
                 .write_indices(&ids, &self.ids)
                 .expect("as many values");
             executor.run().expect("it runs");
-            let mut values = vec![0.0f32; out.elements() as usize];
-            executor
-                .read(&out, &mut values)
-                .expect("the result is there");
+            let mut values = result::<f32>(&executor, &out);
             let last = values.split_off(x.len());
             (values, last)
         }

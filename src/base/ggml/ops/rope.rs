@@ -20,7 +20,6 @@ pub enum RopePairing {
 
 /// The parameters of a rotary embedding, as ggml takes them.
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[expect(missing_docs, reason = "the names are ggml's own")]
 pub struct RopeParams {
     pub pairing: RopePairing,
     pub sections: Option<[u64; 4]>,
@@ -38,9 +37,6 @@ impl Graph {
     /// Rotates `a [d, heads, n]` by the positions `pos [n]` (i32), with an optional divisor of each
     /// frequency `factors [dims / 2]` (f32). With sections there are four positions for each row:
     /// `pos [4 n]`.
-    ///
-    /// # Errors
-    /// The shapes do not fit each other, or a type is not supported.
     pub fn rope(
         &self,
         a: &Tensor,

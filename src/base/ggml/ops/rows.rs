@@ -30,10 +30,10 @@ impl Graph {
             );
         }
         self.bounded("get_rows", ids, st[1])?;
-        let ctx = self.arena.reserve()?;
         // SAFETY: shapes and types were checked; the values of `ids` are bounded when written.
-        let ptr = unsafe { sys::ggml_get_rows(ctx, table.as_ptr(), ids.as_ptr()) };
-        let rows = self.node("get_rows", ptr, &[table, ids])?;
+        let rows = self.build("get_rows", [table, ids], |ctx, [table, ids]| unsafe {
+            sys::ggml_get_rows(ctx, table, ids)
+        })?;
         self.bound_as(&rows, table);
         Ok(rows)
     }
@@ -52,10 +52,10 @@ impl Graph {
         let a = &self.clamp(a, f32::MIN, f32::MAX)?;
         // ggml makes two tensors: the sorted indices and a view of them.
         self.arena.reserve()?;
-        let ctx = self.arena.reserve()?;
         // SAFETY: type, layout and sizes were checked.
-        let ptr = unsafe { sys::ggml_argsort_top_k(ctx, a.as_ptr(), k as i32) };
-        let places = self.node("top_k", ptr, &[a])?;
+        let places = self.build("top_k", [a], |ctx, [a]| unsafe {
+            sys::ggml_argsort_top_k(ctx, a, k as i32)
+        })?;
         // SAFETY: the source of the window is the sorting, which is alive with it.
         let sorted = unsafe { sys::shim_tensor_src(places.as_ptr(), 0) };
         self.scopes.note(&self.arena.wrap("top_k", sorted)?);
@@ -109,10 +109,10 @@ impl Graph {
         values: &Tensor,
         ty: TensorType,
     ) -> Result<Tensor, Error> {
-        let ctx = self.arena.reserve()?;
         // SAFETY: callers pass f32 or i32, of which any layout is converted.
-        let ptr = unsafe { sys::ggml_cast(ctx, values.as_ptr(), ty.id()) };
-        self.node(op, ptr, &[values])
+        self.build(op, [values], |ctx, [values]| unsafe {
+            sys::ggml_cast(ctx, values, ty.id())
+        })
     }
 
     /// Records that the values of an index tensor are below `bound`.
@@ -153,12 +153,13 @@ impl Graph {
             return fault("put_rows", format!("{values:?} into {target:?} at {ids:?}"));
         }
         self.bounded("put_rows", ids, st[1])?;
-        let ctx = self.arena.reserve()?;
         // SAFETY: shapes, types and layout were checked; the values of `ids` are bounded, and the
         // target is scratch memory of this graph.
-        let ptr =
-            unsafe { sys::ggml_set_rows(ctx, target.as_ptr(), values.as_ptr(), ids.as_ptr()) };
-        self.node("put_rows", ptr, &[target, values, ids])
+        self.build(
+            "put_rows",
+            [target, values, ids],
+            |ctx, [target, values, ids]| unsafe { sys::ggml_set_rows(ctx, target, values, ids) },
+        )
     }
 
     /// Writes rows `values [n, m]` (f32) into `target [n, rows]` at `ids [m]` (i64); the result is
@@ -205,12 +206,13 @@ impl Graph {
             return fault("set_rows", format!("{target:?} is read-only"));
         }
         self.bounded("set_rows", ids, st[1])?;
-        let ctx = self.arena.reserve()?;
         // SAFETY: shapes, types and layout were checked; the values of `ids` are bounded when
         // written, and the target's memory is our own.
-        let ptr =
-            unsafe { sys::ggml_set_rows(ctx, target.as_ptr(), values.as_ptr(), ids.as_ptr()) };
-        self.node("set_rows", ptr, &[target, values, ids])
+        self.build(
+            "set_rows",
+            [target, values, ids],
+            |ctx, [target, values, ids]| unsafe { sys::ggml_set_rows(ctx, target, values, ids) },
+        )
     }
 
     pub(super) fn bounded(&self, op: &'static str, ids: &Tensor, rows: u64) -> Result<(), Error> {

@@ -99,13 +99,11 @@ impl Graph {
         if n == 0 || !a.shape()[0].is_multiple_of(n) || n > i32::MAX as u64 {
             return fault("max_of", format!("{n} elements of {a:?}"));
         }
-        let ctx = self.arena.reserve()?;
         let n = n as i32;
         // SAFETY: type, layout and sizes were checked.
-        let ptr = unsafe {
-            sys::ggml_pool_2d(ctx, a.as_ptr(), sys::GGML_OP_POOL_MAX, n, 1, n, 1, 0.0, 0.0)
-        };
-        self.node("max_of", ptr, &[a])
+        self.build("max_of", [a], |ctx, [a]| unsafe {
+            sys::ggml_pool_2d(ctx, a, sys::GGML_OP_POOL_MAX, n, 1, n, 1, 0.0, 0.0)
+        })
     }
 
     /// 0 at the `k` largest elements of each row of `a [n, m]`, else `other`. Contiguous f32.
@@ -122,10 +120,10 @@ impl Graph {
         let others = self.fill(&self.reshape(a, [1, n, m, 1])?, other)?;
         // Selecting needs ordered numbers; clamping turns NaN into the largest one.
         let a = &self.clamp(a, f32::MIN, f32::MAX)?;
-        let ctx = self.arena.reserve()?;
         // SAFETY: type, layout and sizes were checked.
-        let ptr = unsafe { sys::ggml_top_k(ctx, a.as_ptr(), k as i32) };
-        let places = self.node(OP, ptr, &[a])?;
+        let places = self.build(OP, [a], |ctx, [a]| unsafe {
+            sys::ggml_top_k(ctx, a, k as i32)
+        })?;
         self.bound(&places, n);
         let of_places = self.view(&others, [1, k, m, 1], [4, 4 * n as usize, 4], 0)?;
         let zeros = self.fill(&self.cont(&of_places)?, 0.0)?;
@@ -138,11 +136,12 @@ impl Graph {
 mod tests {
     use super::super::Selected;
     use super::*;
-    use crate::ggml::{Executor, Scores};
+    use crate::ggml::ScoreOptions;
+    use crate::ggml::tests::{kv_blocks, loaded, put, result};
     use crate::weights::TensorType::{F32, I32};
 
     const BLOCK: usize = 16;
-    const PLAIN: Scores<'static> = Scores {
+    const PLAIN: ScoreOptions<'static> = ScoreOptions {
         scale: 0.25,
         softcap: 0.0,
         max_bias: 0.0,
@@ -187,7 +186,7 @@ mod tests {
         /// The lists of the operation, and the result of attention over them with as many heads.
         fn run(&self, threads: usize) -> (Vec<i32>, Vec<f32>) {
             let n_blocks = self.n.div_ceil(BLOCK);
-            let mut g = Graph::new(64, 8).expect("a small graph");
+            let g = Graph::new(64, 8).expect("a small graph");
             let input = |ty, shape: [usize; 3]| {
                 let shape = shape.map(|n| n as u64);
                 g.input("t", ty, &shape).expect("a sound shape")
@@ -197,16 +196,7 @@ mod tests {
             let k = input(F32, [self.d, 1, n_blocks * BLOCK]);
             let lists = input(I32, [4, self.n_queries, 1]);
             let table = input(I32, [n_blocks, 1, 1]);
-            let blocks = KvBlocks {
-                k: &k,
-                v: &k,
-                queries: &lists,
-                table: &table,
-                block_len: BLOCK as u64,
-                selected: None,
-                bias: None,
-                whole: None,
-            };
+            let blocks = kv_blocks(&k, &k, &lists, &table);
             let of_heads = self.is_sum.then_some(&weights);
             let selected = g.select(&q, of_heads, &blocks, self.selector);
             let selected = selected.expect("shapes fit");
@@ -220,42 +210,29 @@ mod tests {
             // Attention fails where each head selects for its own key head, since there is one key head.
             let mixed = g.paged_attention(&q, &kv, &PLAIN).ok();
             let listed = g.cont(&selected).expect("a copy");
-            g.output(&listed).expect("of this graph");
-            if let Some(mixed) = &mixed {
-                g.output(mixed).expect("of this graph");
-            }
-            let mut executor = Executor::new(&[], threads, 256).expect("the processor");
-            executor.load(g).expect("it fits");
+            let outputs: Vec<&Tensor> = [&listed].into_iter().chain(&mixed).collect();
+            let mut executor = loaded(g, &outputs, threads);
             let size = |t: &Tensor| t.elements() as usize;
-            executor.write(&q, &numbers(1, size(&q))).expect("queries");
+            put(&mut executor, &q, &numbers(1, size(&q)));
             if self.is_sum {
-                executor
-                    .write(&weights, &numbers(2, size(&weights)))
-                    .expect("weights");
+                put(&mut executor, &weights, &numbers(2, size(&weights)));
             }
-            executor.write(&k, &self.keys()).expect("keys");
+            put(&mut executor, &k, &self.keys());
             let ids: Vec<i32> = (0..n_blocks as i32).rev().collect();
-            executor.write(&table, &ids).expect("a table");
+            put(&mut executor, &table, &ids);
             let first = self.n - self.n_queries;
             let of_queries = (first..self.n).flat_map(|at| [0, at as i32, 0, at as i32 + 1]);
-            executor
-                .write(&lists, &of_queries.collect::<Vec<_>>())
-                .expect("queries");
+            put(&mut executor, &lists, &of_queries.collect::<Vec<_>>());
             executor.run().expect("it runs");
-            let mut found = vec![0i32; size(&listed)];
-            executor.read(&listed, &mut found).expect("lists");
+            let mut found = result::<i32>(&executor, &listed);
             for list in found.chunks_mut(self.room()) {
                 let end = list.iter().position(|at| *at < 0).unwrap_or(list.len());
                 list[end..].fill(-1);
             }
-            let mut values = vec![0f32; mixed.as_ref().map_or(0, size)];
-            if let Some(mixed) = &mixed {
-                executor.read(mixed, &mut values).expect("a result");
-            }
+            let values = mixed.map_or(Vec::new(), |mixed| result(&executor, &mixed));
             (found, values)
         }
 
-        /// Maximum number of entries of a list.
         fn room(&self) -> usize {
             self.selector.top as usize + usize::from(self.selector.tail)
         }
@@ -407,16 +384,14 @@ mod tests {
 
     #[test]
     fn a_mask_leaves_the_largest() {
-        let mut g = Graph::new(64, 8).expect("a small graph");
+        let g = Graph::new(64, 8).expect("a small graph");
         let a = g.input("a", F32, &[50, 3]).expect("a shape");
         let y = g.largest(&a, 7, -5.0).expect("shapes fit");
         assert!(g.largest(&a, 51, 0.0).is_err() && g.largest(&a, 0, 0.0).is_err());
-        g.output(&y).expect("of this graph");
-        let mut executor = Executor::new(&[], 1, 256).expect("the processor");
-        executor.load(g).expect("it fits");
+        let mut executor = loaded(g, &[&y], 1);
         let mut values = numbers(3, 150);
         values[20] = f32::NEG_INFINITY;
-        executor.write(&a, &values).expect("values");
+        put(&mut executor, &a, &values);
         executor.run().expect("it runs");
         let mut found = vec![0f32; 150];
         executor.read(&y, &mut found).expect("a result");
@@ -435,16 +410,7 @@ mod tests {
         let q = input(F32, &[16, 4, 2]);
         let k = input(F32, &[16, 1, 32]);
         let (lists, table) = (input(I32, &[4, 2]), input(I32, &[2]));
-        let blocks = KvBlocks {
-            k: &k,
-            v: &k,
-            queries: &lists,
-            table: &table,
-            block_len: 16,
-            selected: None,
-            bias: None,
-            whole: None,
-        };
+        let blocks = kv_blocks(&k, &k, &lists, &table);
         let one = Selector {
             top: 1,
             span: 1,

@@ -2,26 +2,24 @@
 
 use ggml_sys as sys;
 
+use super::super::c_text::text;
 use super::super::error::Error;
 use super::super::quantize::{dequantize, quantize};
-use super::super::text::text;
 use crate::weights::TensorType;
 
 /// Elements in ggml's order: the first dimension is the fastest.
 #[derive(Clone)]
-pub(super) struct Array {
+pub(super) struct PlainArray {
     pub(super) shape: [usize; 4],
     pub(super) values: Vec<f64>,
 }
 
-impl Array {
-    /// An array of zeros.
+impl PlainArray {
     pub(super) fn zeros(shape: [usize; 4]) -> Self {
         let values = vec![0.0; shape.iter().product()];
         Self { shape, values }
     }
 
-    /// The array in another shape.
     pub(super) fn reshaped(self, shape: [usize; 4]) -> Result<Self, Error> {
         if shape.iter().product::<usize>() != self.values.len() {
             return Err(Error::Computation(format!("{:?} as {shape:?}", self.shape)));
@@ -41,13 +39,11 @@ impl Array {
         &self.values[start..start + self.shape[0]]
     }
 
-    /// A mutable row.
     pub(super) fn row_mut(&mut self, at: [usize; 3]) -> &mut [f64] {
         let start = self.row_at(at);
         &mut self.values[start..start + self.shape[0]]
     }
 
-    /// An element.
     pub(super) fn at(&self, first: usize, rest: [usize; 3]) -> f64 {
         self.values[self.row_at(rest) + first]
     }
@@ -64,22 +60,18 @@ impl Array {
     }
 }
 
-/// The sum of the products of two rows.
 pub(super) fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// A tensor of a loaded graph.
-pub(super) struct Node {
+pub(super) struct PlainNode {
     ptr: *mut sys::ggml_tensor,
     shape: [usize; 4],
     strides: [usize; 4],
     ty: TensorType,
 }
 
-impl Node {
-    /// # Errors
-    /// The type is unknown.
+impl PlainNode {
     pub(super) fn new(ptr: *mut sys::ggml_tensor) -> Result<Self, Error> {
         // SAFETY: tensors of a loaded graph and their sources are alive; dimensions are below four.
         unsafe {
@@ -117,13 +109,11 @@ impl Node {
         Error::Computation(format!("{}: {message}", self.op()))
     }
 
-    /// A float parameter of the operation.
     pub(super) fn param(&self, at: i32) -> f64 {
         // SAFETY: callers pass places below the number of parameters.
         f64::from(unsafe { sys::shim_tensor_op_param(self.ptr, at) })
     }
 
-    /// An integer parameter of the operation.
     pub(super) fn int(&self, at: i32) -> i32 {
         // SAFETY: callers pass places below the number of parameters.
         unsafe { sys::shim_tensor_op_param(self.ptr, at) }.to_bits() as i32
@@ -139,14 +129,13 @@ impl Node {
         }
     }
 
-    /// The elements of a required source.
-    pub(super) fn input(&self, at: i32) -> Result<Array, Error> {
+    pub(super) fn input(&self, at: i32) -> Result<PlainArray, Error> {
         let input = self.optional(at)?;
         input.ok_or_else(|| self.fault(&format!("`{}` has no source {at}", self.name())))
     }
 
     /// The elements of a source, if there is one.
-    pub(super) fn optional(&self, at: i32) -> Result<Option<Array>, Error> {
+    pub(super) fn optional(&self, at: i32) -> Result<Option<PlainArray>, Error> {
         self.source(at)?.map(|source| source.read()).transpose()
     }
 
@@ -166,17 +155,15 @@ impl Node {
         }
     }
 
-    /// The offset of a row in bytes.
     fn offset(&self, [i, j, k]: [usize; 3]) -> usize {
         i * self.strides[1] + j * self.strides[2] + k * self.strides[3]
     }
 
-    /// Decodes all elements.
-    pub(super) fn read(&self) -> Result<Array, Error> {
+    pub(super) fn read(&self) -> Result<PlainArray, Error> {
         let (data, n_bytes) = self.memory()?;
         // SAFETY: a tensor with memory has this many bytes in it, and nothing else runs meanwhile.
         let bytes = unsafe { std::slice::from_raw_parts(data, n_bytes) };
-        let mut array = Array::zeros(self.shape);
+        let mut array = PlainArray::zeros(self.shape);
         let size = self.ty.block_bytes() as usize;
         let row_bytes = self.ty.row_bytes(self.shape[0] as u64).unwrap_or(0) as usize;
         let mut decoded = vec![0.0f32; self.shape[0]];
@@ -224,8 +211,7 @@ impl Node {
         })
     }
 
-    /// Writes all elements.
-    pub(super) fn write(&self, array: &Array) -> Result<(), Error> {
+    pub(super) fn write(&self, array: &PlainArray) -> Result<(), Error> {
         if array.shape != self.shape {
             let message = format!("{:?} into `{}` {:?}", array.shape, self.name(), self.shape);
             return Err(self.fault(&message));

@@ -1,7 +1,7 @@
 //! Attention: with masks, over KV blocks, and over selected keys.
 
 use super::super::error::Error;
-use super::array::{Array, Node, dot};
+use super::array::{PlainArray, PlainNode, dot};
 use crate::weights::TensorType;
 
 /// The slope of a head's linear position bias (Press et al. 2022); 1 without a bias, as the factor of masks.
@@ -37,7 +37,7 @@ fn capped(score: f64, softcap: f64) -> f64 {
 }
 
 /// `softmax(a * scale + slope * mask)` over rows.
-pub(super) fn soft_max(node: &Node) -> Result<Array, Error> {
+pub(super) fn soft_max(node: &PlainNode) -> Result<PlainArray, Error> {
     let mut a = node.input(0)?;
     let (mask, sinks) = (node.optional(1)?, node.optional(2)?);
     let (scale, max_bias) = (node.param(0), node.param(1));
@@ -61,12 +61,12 @@ fn add(out: &mut [f64], weight: f64, row: &[f64]) {
 }
 
 /// Attention over all keys under a mask: `[dv, heads, n_q, n]`.
-pub(super) fn flash(node: &Node) -> Result<Array, Error> {
+pub(super) fn flash(node: &PlainNode) -> Result<PlainArray, Error> {
     let [q, k, v] = [node.input(0)?, node.input(1)?, node.input(2)?];
     let (mask, sinks) = (node.optional(3)?, node.optional(4)?);
     let [scale, max_bias, softcap] = [0, 1, 2].map(|at| node.param(at));
     let (heads, per_head) = (q.shape[2], q.shape[2] / k.shape[2]);
-    let mut out = Array::zeros(node.shape());
+    let mut out = PlainArray::zeros(node.shape());
     for [head, query, n] in out.rows() {
         let slope = slope(head, heads, max_bias);
         let key_head = head / per_head;
@@ -87,16 +87,16 @@ pub(super) fn flash(node: &Node) -> Result<Array, Error> {
 
 /// The lists of the queries of a pass: the place in the table where the blocks of a query's sequence start, its
 /// position, and the first and the end of the positions that it attends to.
-struct Lists {
-    queries: Array,
-    table: Array,
+struct QueryLists {
+    queries: PlainArray,
+    table: PlainArray,
     block: usize,
     /// Number of rows of a KV block: those of its positions, then further ones.
     rows: usize,
     n_slots: usize,
 }
 
-impl Lists {
+impl QueryLists {
     /// Position, first and end of a query's interval.
     fn interval(&self, query: usize) -> [usize; 3] {
         [1, 2, 3].map(|at| self.queries.index(at, [query, 0, 0]))
@@ -124,7 +124,7 @@ impl Lists {
 }
 
 /// Attention of each query to an interval of its sequence, or to selected positions of the interval.
-pub(super) fn paged(node: &Node) -> Result<Array, Error> {
+pub(super) fn paged(node: &PlainNode) -> Result<PlainArray, Error> {
     let [q, k, v] = [node.input(0)?, node.input(1)?, node.input(2)?];
     let [block, span, near] = [11, 12, 14].map(|at| node.int(at).max(0) as usize);
     let further = if near > 0 {
@@ -132,7 +132,7 @@ pub(super) fn paged(node: &Node) -> Result<Array, Error> {
     } else {
         0
     };
-    let lists = Lists {
+    let lists = QueryLists {
         queries: node.input(3)?,
         table: node.input(4)?,
         block: block.max(1),
@@ -151,7 +151,7 @@ pub(super) fn paged(node: &Node) -> Result<Array, Error> {
         }
     }
     let (heads, per_head) = (q.shape[1], q.shape[1] / k.shape[1]);
-    let mut out = Array::zeros(node.shape());
+    let mut out = PlainArray::zeros(node.shape());
     for [head, query, _] in out.rows() {
         let key_head = head / per_head;
         let [position, first, end] = lists.interval(query);
@@ -187,7 +187,7 @@ pub(super) fn paged(node: &Node) -> Result<Array, Error> {
             false => 0.0,
         };
         // The bias for the distance of key and query, limited to the distances of the table.
-        let of_distance = |bias: &Array, p: usize| {
+        let of_distance = |bias: &PlainArray, p: usize| {
             let far = bias.shape[1] as i64 / 2;
             let distance = (p as i64 - position as i64).clamp(-far, far);
             bias.at(head, [(distance + far) as usize, 0, 0])
@@ -210,9 +210,9 @@ pub(super) fn paged(node: &Node) -> Result<Array, Error> {
 
 /// The blocks of positions with the highest index scores, as lists in ascending order that end with a negative number;
 /// a list that starts with one stands for all blocks.
-pub(super) fn select(node: &Node) -> Result<Array, Error> {
+pub(super) fn select(node: &PlainNode) -> Result<PlainArray, Error> {
     let (q, k) = (node.input(0)?, node.input(1)?);
-    let lists = Lists {
+    let lists = QueryLists {
         queries: node.input(2)?,
         table: node.input(3)?,
         block: node.int(11).max(1) as usize,
@@ -223,7 +223,7 @@ pub(super) fn select(node: &Node) -> Result<Array, Error> {
     let [top, span, local] = [8, 9, 10].map(|at| node.int(at).max(0) as usize);
     // Whole blocks are scored, and a block that is not whole is selected in addition.
     let has_tail = node.int(10) < 0;
-    let mut out = Array::zeros(node.shape());
+    let mut out = PlainArray::zeros(node.shape());
     for [head, query, _] in out.rows() {
         let [position, first, end] = lists.interval(query);
         let score = |p: usize| -> Option<f64> {

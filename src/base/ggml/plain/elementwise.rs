@@ -1,11 +1,11 @@
 //! Elementwise operations.
 
 use super::super::error::Error;
-use super::array::{Array, Node};
+use super::array::{PlainArray, PlainNode};
 use super::special::erf;
 
 /// `f` applied to each element of the first source.
-pub(super) fn map(node: &Node, f: impl Fn(f64) -> f64) -> Result<Array, Error> {
+pub(super) fn map(node: &PlainNode, f: impl Fn(f64) -> f64) -> Result<PlainArray, Error> {
     let mut array = node.input(0)?;
     for value in &mut array.values {
         *value = f(*value);
@@ -14,7 +14,7 @@ pub(super) fn map(node: &Node, f: impl Fn(f64) -> f64) -> Result<Array, Error> {
 }
 
 /// `f` applied to the elements of two sources, the second repeated to the shape of the first.
-pub(super) fn binary(node: &Node, f: impl Fn(f64, f64) -> f64) -> Result<Array, Error> {
+pub(super) fn binary(node: &PlainNode, f: impl Fn(f64, f64) -> f64) -> Result<PlainArray, Error> {
     let (mut a, b) = (node.input(0)?, node.input(1)?);
     let n = b.shape[0];
     for at in a.rows() {
@@ -26,12 +26,12 @@ pub(super) fn binary(node: &Node, f: impl Fn(f64, f64) -> f64) -> Result<Array, 
     Ok(a)
 }
 
-pub(super) fn scale(node: &Node) -> Result<Array, Error> {
+pub(super) fn scale(node: &PlainNode) -> Result<PlainArray, Error> {
     let (factor, offset) = (node.param(0), node.param(1));
     map(node, |x| x * factor + offset)
 }
 
-pub(super) fn clamp(node: &Node) -> Result<Array, Error> {
+pub(super) fn clamp(node: &PlainNode) -> Result<PlainArray, Error> {
     let (min, max) = (node.param(0), node.param(1));
     // NaN becomes the largest number, by the order of the comparisons.
     map(node, |x| match x < max {
@@ -40,7 +40,7 @@ pub(super) fn clamp(node: &Node) -> Result<Array, Error> {
     })
 }
 
-pub(super) fn fill(node: &Node) -> Result<Array, Error> {
+pub(super) fn fill(node: &PlainNode) -> Result<PlainArray, Error> {
     let value = node.param(0);
     map(node, |_| value)
 }
@@ -58,7 +58,7 @@ fn gelu_erf(x: f64) -> f64 {
     0.5 * x * (1.0 + erf(x / std::f64::consts::SQRT_2))
 }
 
-fn xielu(node: &Node, x: f64) -> f64 {
+fn xielu(node: &PlainNode, x: f64) -> f64 {
     let [alpha_n, alpha_p, beta, eps] = [1, 2, 3, 4].map(|at| node.param(at));
     match x > 0.0 {
         true => alpha_p * x * x + beta * x,
@@ -66,10 +66,8 @@ fn xielu(node: &Node, x: f64) -> f64 {
     }
 }
 
-/// An activation of one argument.
-type Activation = fn(&Node, f64) -> f64;
+type Activation = fn(&PlainNode, f64) -> f64;
 
-/// The activation with this name.
 pub(super) fn unary(op: &str) -> Option<Activation> {
     Some(match op {
         "SQR" => |_, x| x * x,
@@ -94,7 +92,7 @@ pub(super) fn unary(op: &str) -> Option<Activation> {
 }
 
 /// `act(gate) * up`.
-pub(super) fn glu(node: &Node, op: &str) -> Result<Array, Error> {
+pub(super) fn glu(node: &PlainNode, op: &str) -> Result<PlainArray, Error> {
     let (mut gate, up) = (node.input(0)?, node.input(1)?);
     let (alpha, limit) = (node.param(2), node.param(3));
     let f = |x: f64, y: f64| match op {

@@ -1,13 +1,13 @@
 //! Matrix products.
 
 use super::super::error::Error;
-use super::array::{Array, Node, dot};
+use super::array::{PlainArray, PlainNode, dot};
 
 /// `a [k, n, ..] . b [k, m, ..] -> [n, m, ..]`; a matrix of `a` may be used for several of `b`.
-pub(super) fn mul_mat(node: &Node) -> Result<Array, Error> {
+pub(super) fn mul_mat(node: &PlainNode) -> Result<PlainArray, Error> {
     let (a, b) = (node.input(0)?, node.input(1)?);
     let (per_j, per_k) = (b.shape[2] / a.shape[2], b.shape[3] / a.shape[3]);
-    let mut out = Array::zeros(node.shape());
+    let mut out = PlainArray::zeros(node.shape());
     for at @ [_, j, k] in out.rows() {
         for (i, value) in out.row_mut(at).iter_mut().enumerate() {
             *value = dot(a.row([i, j / per_j, k / per_k]), b.row(at));
@@ -17,9 +17,9 @@ pub(super) fn mul_mat(node: &Node) -> Result<Array, Error> {
 }
 
 /// `a [k, n, experts]`, `b [k, 1 or used, m]`, `ids [used, m]` -> `[n, used, m]`.
-pub(super) fn mul_mat_id(node: &Node) -> Result<Array, Error> {
+pub(super) fn mul_mat_id(node: &PlainNode) -> Result<PlainArray, Error> {
     let (a, b, ids) = (node.input(0)?, node.input(1)?, node.input(2)?);
-    let mut out = Array::zeros(node.shape());
+    let mut out = PlainArray::zeros(node.shape());
     for at @ [used, token, _] in out.rows() {
         let expert = ids.index(used, [token, 0, 0]);
         let x = b.row([used % b.shape[1], token, 0]);
@@ -31,7 +31,7 @@ pub(super) fn mul_mat_id(node: &Node) -> Result<Array, Error> {
 }
 
 /// `a [n, used, m]` plus the columns of `b [n, experts]` that `ids [used, m]` selects.
-pub(super) fn add_id(node: &Node) -> Result<Array, Error> {
+pub(super) fn add_id(node: &PlainNode) -> Result<PlainArray, Error> {
     let (mut a, b, ids) = (node.input(0)?, node.input(1)?, node.input(2)?);
     for at @ [used, token, _] in a.rows() {
         let column = b.row([ids.index(used, [token, 0, 0]), 0, 0]);
@@ -44,10 +44,10 @@ pub(super) fn add_id(node: &Node) -> Result<Array, Error> {
 
 /// Matrices `[to, from, n]`: the softmax of the factors after the first `2 * n_states`, normalised over `from`, then in
 /// turn over `to` and `from`.
-pub(super) fn sinkhorn(node: &Node) -> Result<Array, Error> {
+pub(super) fn sinkhorn(node: &PlainNode) -> Result<PlainArray, Error> {
     let [mixes, scale, base] = [node.input(0)?, node.input(1)?, node.input(2)?];
     let (eps, rounds) = (node.param(0), node.int(1));
-    let mut out = Array::zeros(node.shape());
+    let mut out = PlainArray::zeros(node.shape());
     let [n, ..] = out.shape;
     for token in 0..mixes.shape[1] {
         let factor = |to: usize, from: usize| {

@@ -15,42 +15,37 @@ mod special;
 
 use ggml_sys as sys;
 
-use array::{Array, Node};
+use array::{PlainArray, PlainNode};
 
 use super::error::Error;
 use super::ops::Graph;
 
-/// The result of an operation.
-enum Outcome {
-    /// All elements of the result.
-    All(Array),
+enum PlainOutcome {
+    All(PlainArray),
     /// The operation has written its result itself, or has none.
     Written,
 }
 
 /// Computes every node of a graph whose tensors have host memory, in the order of execution.
-///
-/// # Errors
-/// An operation has no formula here, a type cannot be decoded or written, or a tensor is outside the host's memory.
 pub(super) fn run(graph: &Graph) -> Result<(), Error> {
     for at in 0..graph.n_nodes() {
         // SAFETY: the index is below the number of nodes.
         let ptr = unsafe { sys::ggml_graph_node(graph.as_ptr(), at as i32) };
-        let node = Node::new(ptr)?;
-        if let Outcome::All(result) = compute(&node)? {
+        let node = PlainNode::new(ptr)?;
+        if let PlainOutcome::All(result) = compute(&node)? {
             node.write(&result)?;
         }
     }
     Ok(())
 }
 
-fn compute(node: &Node) -> Result<Outcome, Error> {
+fn compute(node: &PlainNode) -> Result<PlainOutcome, Error> {
     let op = node.op();
     let all = match op.as_str() {
-        "NONE" | "RESHAPE" | "VIEW" | "PERMUTE" | "TRANSPOSE" => return Ok(Outcome::Written),
+        "NONE" | "RESHAPE" | "VIEW" | "PERMUTE" | "TRANSPOSE" => return Ok(PlainOutcome::Written),
         "SET_ROWS" => {
             rows::set_rows(node)?;
-            return Ok(Outcome::Written);
+            return Ok(PlainOutcome::Written);
         }
         "ADD" => elementwise::binary(node, |a, b| a + b),
         "SUB" => elementwise::binary(node, |a, b| a - b),
@@ -97,5 +92,5 @@ fn compute(node: &Node) -> Result<Outcome, Error> {
             }
         },
     };
-    Ok(Outcome::All(all?))
+    Ok(PlainOutcome::All(all?))
 }

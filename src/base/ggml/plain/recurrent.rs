@@ -1,14 +1,14 @@
 //! Operations that carry a state over time. Their results are one row of all outputs, then all new states.
 
 use super::super::error::Error;
-use super::array::{Array, Node};
+use super::array::{PlainArray, PlainNode};
 use super::special::softplus;
 
 /// Convolves each channel over time: `x [k - 1 + n, channels, seqs]`, `weight [k, channels]` -> `[channels, n, seqs]`.
-pub(super) fn conv(node: &Node) -> Result<Array, Error> {
+pub(super) fn conv(node: &PlainNode) -> Result<PlainArray, Error> {
     let (x, weight) = (node.input(0)?, node.input(1)?);
     let k = weight.shape[0];
-    let mut out = Array::zeros(node.shape());
+    let mut out = PlainArray::zeros(node.shape());
     for at @ [time, sequence, _] in out.rows() {
         for (channel, value) in out.row_mut(at).iter_mut().enumerate() {
             let window = &x.row([channel, sequence, 0])[time..time + k];
@@ -21,12 +21,12 @@ pub(super) fn conv(node: &Node) -> Result<Array, Error> {
 
 /// [`conv`] with the last columns of each sequence before it; the new last columns follow the outputs:
 /// `x [channels, n, seqs]`, `states [kept * channels, rows]`, `ids [seqs]`, `weight [k, channels]`.
-pub(super) fn convolve(node: &Node) -> Result<Array, Error> {
+pub(super) fn convolve(node: &PlainNode) -> Result<PlainArray, Error> {
     let (x, states, ids) = (node.input(0)?, node.input(1)?, node.input(2)?);
     let (weight, step) = (node.input(3)?, node.int(8) as usize);
     let ([channels, n, n_sequences, _], k) = (x.shape, weight.shape[0]);
     let kept = (k - 1) * step;
-    let mut out = Array::zeros(node.shape());
+    let mut out = PlainArray::zeros(node.shape());
     let (outputs, last) = out.values.split_at_mut(x.values.len());
     for sequence in 0..n_sequences {
         let state = states.row([ids.index(sequence, [0, 0, 0]), 0, 0]);
@@ -46,16 +46,16 @@ pub(super) fn convolve(node: &Node) -> Result<Array, Error> {
 }
 
 /// The selective scan (Gu and Dao 2023; Dao and Gu 2024).
-pub(super) fn scan(node: &Node) -> Result<Array, Error> {
+pub(super) fn scan(node: &PlainNode) -> Result<PlainArray, Error> {
     let [states, x, dt, a, b, c, ids] = {
-        let read: Result<Vec<Array>, Error> = (0..7).map(|at| node.input(at)).collect();
-        let read: Result<[Array; 7], _> = read?.try_into();
+        let read: Result<Vec<PlainArray>, Error> = (0..7).map(|at| node.input(at)).collect();
+        let read: Result<[PlainArray; 7], _> = read?.try_into();
         read.map_err(|_| node.fault("seven sources"))?
     };
     let [n_state, d, heads, _] = states.shape;
     let [_, _, n_times, n_sequences] = x.shape;
     let per_group = heads / b.shape[1];
-    let mut out = Array::zeros(node.shape());
+    let mut out = PlainArray::zeros(node.shape());
     let (outputs, new) = out.values.split_at_mut(x.values.len());
     for sequence in 0..n_sequences {
         let row = ids.index(sequence, [0, 0, 0]);
@@ -88,12 +88,12 @@ pub(super) fn scan(node: &Node) -> Result<Array, Error> {
 
 /// The gated delta rule (Yang et al. 2024). The state of a head has a row of the keys' size for each element of the
 /// values.
-pub(super) fn gated_delta_net(node: &Node) -> Result<Array, Error> {
+pub(super) fn gated_delta_net(node: &PlainNode) -> Result<PlainArray, Error> {
     let [q, k, v] = [node.input(0)?, node.input(1)?, node.input(2)?];
     let [gate, beta, states] = [node.input(3)?, node.input(4)?, node.input(5)?];
     let [d, heads, n_times, n_sequences] = v.shape;
     let scale = 1.0 / (d as f64).sqrt();
-    let mut out = Array::zeros(node.shape());
+    let mut out = PlainArray::zeros(node.shape());
     let (outputs, new) = out.values.split_at_mut(v.values.len());
     for sequence in 0..n_sequences {
         for head in 0..heads {
@@ -124,14 +124,14 @@ pub(super) fn gated_delta_net(node: &Node) -> Result<Array, Error> {
 /// Runs the heads of a linear recurrence: `f` changes the state of a head (`[d, d]`) by the values at one time, which
 /// are rows of `d` elements of the sources, and adds to the head's output.
 fn by_head(
-    node: &Node,
-    inputs: &[Array],
-    states: &Array,
+    node: &PlainNode,
+    inputs: &[PlainArray],
+    states: &PlainArray,
     f: impl Fn(usize, &[&[f64]], &mut [f64], &mut [f64]),
-) -> Result<Array, Error> {
+) -> Result<PlainArray, Error> {
     let [d, heads, n, _] = inputs[0].shape;
     let n_sequences = states.values.len() / (d * d * heads);
-    let mut out = Array::zeros(node.shape());
+    let mut out = PlainArray::zeros(node.shape());
     let (outputs, new) = out.values.split_at_mut(d * heads * n);
     new.copy_from_slice(&states.values);
     for time in 0..n {
@@ -148,7 +148,7 @@ fn by_head(
 
 /// `y = r (S + bonus k v)`, then `S = decay S + k v` (Peng et al. 2024). A row of the state belongs to an element of
 /// the keys.
-pub(super) fn wkv6(node: &Node) -> Result<Array, Error> {
+pub(super) fn wkv6(node: &PlainNode) -> Result<PlainArray, Error> {
     let inputs = [
         node.input(0)?,
         node.input(1)?,
@@ -170,7 +170,7 @@ pub(super) fn wkv6(node: &Node) -> Result<Array, Error> {
 }
 
 /// `S = decay S + k v`, then `y = scale q S` (Yang et al. 2023).
-pub(super) fn gated_linear_attention(node: &Node) -> Result<Array, Error> {
+pub(super) fn gated_linear_attention(node: &PlainNode) -> Result<PlainArray, Error> {
     let inputs = [
         node.input(0)?,
         node.input(1)?,
@@ -191,8 +191,8 @@ pub(super) fn gated_linear_attention(node: &Node) -> Result<Array, Error> {
 
 /// `S = S decay + (S a) b + v k`, then `y = S r` (Peng et al. 2025). A row of the state belongs to an element of
 /// the values.
-pub(super) fn wkv7(node: &Node) -> Result<Array, Error> {
-    let inputs: Result<Vec<Array>, Error> = (0..6).map(|at| node.input(at)).collect();
+pub(super) fn wkv7(node: &PlainNode) -> Result<PlainArray, Error> {
+    let inputs: Result<Vec<PlainArray>, Error> = (0..6).map(|at| node.input(at)).collect();
     let (inputs, states) = (inputs?, node.input(6)?);
     by_head(node, &inputs, &states, |_, rows, state, out| {
         let &[r, decay, k, v, a, b] = rows else {

@@ -2,7 +2,7 @@
 //! in sections.
 
 use super::super::error::Error;
-use super::array::{Array, Node};
+use super::array::{PlainArray, PlainNode};
 
 // Bits of the mode in ggml.
 const NEOX: i32 = 2;
@@ -24,7 +24,7 @@ struct Rope {
 }
 
 impl Rope {
-    fn of(node: &Node) -> Self {
+    fn of(node: &PlainNode) -> Self {
         let [base, freq_scale, ext, attn, fast, slow] =
             [5, 6, 7, 8, 9, 10].map(|at| node.param(at));
         let (dims, orig_ctx) = (node.int(1) as usize, f64::from(node.int(4)));
@@ -48,7 +48,6 @@ impl Rope {
         }
     }
 
-    /// The index of the position, of four, by which a pair is rotated.
     fn section(&self, pair: usize) -> usize {
         let [t, h, w, e] = self.sections;
         let n = t + h + w + e;
@@ -85,7 +84,7 @@ impl Rope {
     }
 }
 
-pub(super) fn rope(node: &Node) -> Result<Array, Error> {
+pub(super) fn rope(node: &PlainNode) -> Result<PlainArray, Error> {
     let (mut a, positions) = (node.input(0)?, node.input(1)?);
     let divisors = node.optional(2)?;
     let rope = Rope::of(node);

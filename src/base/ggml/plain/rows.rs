@@ -1,12 +1,12 @@
 //! Operations on rows: take, write, join, sort, sum, normalise.
 
 use super::super::error::Error;
-use super::array::{Array, Node};
+use super::array::{PlainArray, PlainNode};
 
 /// The rows of `table [n, rows, b]` at `ids [m, b]`.
-pub(super) fn get_rows(node: &Node) -> Result<Array, Error> {
+pub(super) fn get_rows(node: &PlainNode) -> Result<PlainArray, Error> {
     let (table, ids) = (node.input(0)?, node.input(1)?);
-    let mut out = Array::zeros(node.shape());
+    let mut out = PlainArray::zeros(node.shape());
     for at @ [i, j, k] in out.rows() {
         let row = table.row([ids.index(i, [j, k, 0]), j, k]);
         out.row_mut(at).copy_from_slice(row);
@@ -15,7 +15,7 @@ pub(super) fn get_rows(node: &Node) -> Result<Array, Error> {
 }
 
 /// Writes the rows of the first source at the indices in the second.
-pub(super) fn set_rows(node: &Node) -> Result<(), Error> {
+pub(super) fn set_rows(node: &PlainNode) -> Result<(), Error> {
     let (values, ids) = (node.input(0)?, node.input(1)?);
     for at @ [i, j, k] in values.rows() {
         let to = ids.index(i, [j % ids.shape[1], k % ids.shape[2], 0]);
@@ -25,9 +25,9 @@ pub(super) fn set_rows(node: &Node) -> Result<(), Error> {
 }
 
 /// The second source after the first, in the dimension that the parameter of the operation states.
-pub(super) fn concat(node: &Node) -> Result<Array, Error> {
+pub(super) fn concat(node: &PlainNode) -> Result<PlainArray, Error> {
     let (a, b) = (node.input(0)?, node.input(1)?);
-    let mut out = Array::zeros(node.shape());
+    let mut out = PlainArray::zeros(node.shape());
     match node.int(0) {
         0 => {
             for at in out.rows() {
@@ -55,9 +55,9 @@ pub(super) fn concat(node: &Node) -> Result<Array, Error> {
     Ok(out)
 }
 
-pub(super) fn repeat(node: &Node) -> Result<Array, Error> {
+pub(super) fn repeat(node: &PlainNode) -> Result<PlainArray, Error> {
     let a = node.input(0)?;
-    let mut out = Array::zeros(node.shape());
+    let mut out = PlainArray::zeros(node.shape());
     for at in out.rows() {
         let row = a.row(std::array::from_fn(|dim| at[dim] % a.shape[dim + 1]));
         for (i, value) in out.row_mut(at).iter_mut().enumerate() {
@@ -75,9 +75,9 @@ fn descending(row: &[f64]) -> Vec<usize> {
 }
 
 /// The indices of all elements of each row in ascending (0) or descending order.
-pub(super) fn argsort(node: &Node) -> Result<Array, Error> {
+pub(super) fn argsort(node: &PlainNode) -> Result<PlainArray, Error> {
     let a = node.input(0)?;
-    let mut out = Array::zeros(node.shape());
+    let mut out = PlainArray::zeros(node.shape());
     for at in out.rows() {
         let mut places = descending(a.row(at));
         if node.int(0) == 0 {
@@ -91,9 +91,9 @@ pub(super) fn argsort(node: &Node) -> Result<Array, Error> {
 }
 
 /// The indices of the largest elements of each row, in any order.
-pub(super) fn top_k(node: &Node) -> Result<Array, Error> {
+pub(super) fn top_k(node: &PlainNode) -> Result<PlainArray, Error> {
     let a = node.input(0)?;
-    let mut out = Array::zeros(node.shape());
+    let mut out = PlainArray::zeros(node.shape());
     for at in out.rows() {
         let places = descending(a.row(at));
         for (value, place) in out.row_mut(at).iter_mut().zip(places) {
@@ -103,9 +103,9 @@ pub(super) fn top_k(node: &Node) -> Result<Array, Error> {
     Ok(out)
 }
 
-pub(super) fn sum(node: &Node) -> Result<Array, Error> {
+pub(super) fn sum(node: &PlainNode) -> Result<PlainArray, Error> {
     let a = node.input(0)?;
-    let mut out = Array::zeros(node.shape());
+    let mut out = PlainArray::zeros(node.shape());
     for at in out.rows() {
         out.row_mut(at)[0] = a.row(at).iter().sum();
     }
@@ -113,13 +113,13 @@ pub(super) fn sum(node: &Node) -> Result<Array, Error> {
 }
 
 /// The maximum of every so many consecutive elements of each row, as the parameter of the operation states.
-pub(super) fn max_of(node: &Node) -> Result<Array, Error> {
+pub(super) fn max_of(node: &PlainNode) -> Result<PlainArray, Error> {
     let a = node.input(0)?;
     let [kind, width, height, step, step_down] = [0, 1, 2, 3, 4].map(|at| node.int(at));
     if kind != 0 || width < 1 || [height, step, step_down] != [1, width, 1] {
         return Err(node.fault("other windows than adjacent ones in a row"));
     }
-    let mut out = Array::zeros(node.shape());
+    let mut out = PlainArray::zeros(node.shape());
     for at in out.rows() {
         let windows = a.row(at).chunks_exact(width as usize);
         for (value, window) in out.row_mut(at).iter_mut().zip(windows) {
@@ -130,7 +130,7 @@ pub(super) fn max_of(node: &Node) -> Result<Array, Error> {
 }
 
 /// Applies `f` to each row; it gets the row and the parameter eps.
-fn by_row(node: &Node, f: impl Fn(&mut [f64], f64)) -> Result<Array, Error> {
+fn by_row(node: &PlainNode, f: impl Fn(&mut [f64], f64)) -> Result<PlainArray, Error> {
     let mut a = node.input(0)?;
     for at in a.rows() {
         f(a.row_mut(at), node.param(0));
@@ -143,14 +143,14 @@ fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
     values.sum::<f64>() / n
 }
 
-pub(super) fn rms_norm(node: &Node) -> Result<Array, Error> {
+pub(super) fn rms_norm(node: &PlainNode) -> Result<PlainArray, Error> {
     by_row(node, |row, eps| {
         let root = (mean(row.iter().map(|x| x * x)) + eps).sqrt();
         row.iter_mut().for_each(|x| *x /= root);
     })
 }
 
-pub(super) fn layer_norm(node: &Node) -> Result<Array, Error> {
+pub(super) fn layer_norm(node: &PlainNode) -> Result<PlainArray, Error> {
     by_row(node, |row, eps| {
         let middle = mean(row.iter().copied());
         row.iter_mut().for_each(|x| *x -= middle);
@@ -159,7 +159,7 @@ pub(super) fn layer_norm(node: &Node) -> Result<Array, Error> {
     })
 }
 
-pub(super) fn l2_norm(node: &Node) -> Result<Array, Error> {
+pub(super) fn l2_norm(node: &PlainNode) -> Result<PlainArray, Error> {
     by_row(node, |row, eps| {
         let length = row.iter().map(|x| x * x).sum::<f64>().sqrt().max(eps);
         row.iter_mut().for_each(|x| *x /= length);

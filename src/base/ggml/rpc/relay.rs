@@ -27,11 +27,8 @@ const VERSION: [u8; 2] = [7, 0];
 const CONNECT_TIME: Duration = Duration::from_secs(5);
 /// Wait after a connection that could not be accepted, such as for want of a file descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Bytes that are passed on at a time.
 const PIECE: usize = 1 << 18;
-/// Maximum number of devices of a worker.
 const MAX_DEVICES: u32 = 64;
-/// Maximum alignment of a device's memory.
 const MAX_ALIGN: u64 = 1 << 20;
 /// Upper bound of addresses and sizes, so that the sum of any two of them is an address too.
 const MAX_ADDRESS: u64 = 1 << 62;
@@ -42,7 +39,7 @@ const NOWHERE: u64 = 1 << 40;
 
 /// The requests, by the answers that ggml expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Request {
+enum RpcCommand {
     /// A request without an answer.
     Unanswered,
     Hello,
@@ -60,7 +57,7 @@ enum Request {
     IsDone,
 }
 
-impl Request {
+impl RpcCommand {
     /// The kind of request of a command of the protocol.
     fn of(command: u8) -> Option<Self> {
         Some(match command {
@@ -122,32 +119,29 @@ fn small(bytes: &[u8]) -> u32 {
 
 /// The facts about a worker that its answers state.
 #[derive(Debug, Default)]
-struct Known {
+struct WorkerFacts {
     /// Alignment of each device. ggml asks for it once in the life of the process.
     alignments: HashMap<u32, u64>,
     /// The device of each buffer of a session.
     buffers: HashMap<u64, u32>,
 }
 
-impl Known {
+impl WorkerFacts {
     /// Records the facts of an answer.
-    ///
-    /// # Errors
-    /// The answer would make ggml end the process, or compute wrong addresses.
-    fn check(&mut self, request: Request, asked: &[u8], answer: &[u8]) -> Result<(), String> {
+    fn check(&mut self, request: RpcCommand, asked: &[u8], answer: &[u8]) -> Result<(), String> {
         let wrong = |what: &str, found: &dyn std::fmt::Display, expected: String| {
             Err(format!("sent {what} {found}, expected {expected}"))
         };
         let first = number(answer, 0);
         match request {
-            Request::Hello => {
+            RpcCommand::Hello => {
                 let [major, minor] = VERSION;
                 if answer[0] != major || answer[1] > minor {
                     let found = format!("{}.{}.{}", answer[0], answer[1], answer[2]);
                     return wrong("protocol version", &found, format!("{major}.{minor}"));
                 }
             }
-            Request::DeviceCount => {
+            RpcCommand::DeviceCount => {
                 let n = small(answer);
                 if n > MAX_DEVICES {
                     return wrong(
@@ -157,21 +151,21 @@ impl Known {
                     );
                 }
             }
-            Request::Alignment => {
+            RpcCommand::Alignment => {
                 if !first.is_power_of_two() || first > MAX_ALIGN {
                     let expected = format!("a power of two up to {MAX_ALIGN}");
                     return wrong("an alignment of", &first, expected);
                 }
                 self.alignments.insert(small(asked), first);
             }
-            Request::Alloc => {
+            RpcCommand::Alloc => {
                 let (size, least) = (number(answer, 8), number(asked, 4));
                 if first != 0 && !(least..MAX_ADDRESS).contains(&size) {
                     return wrong("a buffer of", &size, format!("{least} bytes"));
                 }
                 self.buffers.insert(first, small(asked));
             }
-            Request::Base => {
+            RpcCommand::Base => {
                 let device = self.buffers.get(&number(asked, 0));
                 let align = device.and_then(|device| self.alignments.get(device));
                 let align = align.copied().unwrap_or(1);
@@ -180,14 +174,14 @@ impl Known {
                     return wrong("the address", &first, expected);
                 }
             }
-            Request::Memory => {
+            RpcCommand::Memory => {
                 let total = number(answer, 8);
                 if first > total || total >= MAX_ADDRESS {
                     let found = format!("{first} of {total}");
                     return wrong("free memory of", &found, "no more than there is".into());
                 }
             }
-            Request::AllocSize => {
+            RpcCommand::AllocSize => {
                 if first >= MAX_TENSOR {
                     return wrong(
                         "a tensor's size of",
@@ -196,11 +190,11 @@ impl Known {
                     );
                 }
             }
-            Request::Free
-            | Request::Unanswered
-            | Request::MaxSize
-            | Request::Tensor
-            | Request::IsDone => {}
+            RpcCommand::Free
+            | RpcCommand::Unanswered
+            | RpcCommand::MaxSize
+            | RpcCommand::Tensor
+            | RpcCommand::IsDone => {}
         }
         Ok(())
     }
@@ -222,9 +216,6 @@ pub struct Worker {
 impl Worker {
     /// Starts a relay to a worker. Its threads live until [`Self::end`]. Its port stays taken as long as the process:
     /// ggml keeps what it knows of a worker by this address, and another relay at the same one would inherit it.
-    ///
-    /// # Errors
-    /// The loopback interface or the threads are not available.
     pub(super) fn new(name: &str, limit: Option<Duration>) -> io::Result<Arc<Self>> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let worker = Arc::new(Self {
@@ -237,7 +228,7 @@ impl Worker {
         let (own, of_accept) = (Arc::clone(&worker), Arc::clone(&worker));
         let (give, clients) = mpsc::channel::<TcpStream>();
         let sessions = move || {
-            let mut known = Known::default();
+            let mut known = WorkerFacts::default();
             for client in clients {
                 *lock(&own.fault) = None;
                 known.buffers.clear();
@@ -306,7 +297,7 @@ impl Worker {
         }
     }
 
-    fn session(&self, client: &TcpStream, known: &mut Known) -> io::Result<()> {
+    fn session(&self, client: &TcpStream, known: &mut WorkerFacts) -> io::Result<()> {
         client.set_nodelay(true)?;
         let mut worker = self.connect();
         let mut requests = BufReader::with_capacity(PIECE, client);
@@ -314,7 +305,7 @@ impl Worker {
             let mut head = [0; 9];
             requests.read_exact(&mut head)?;
             let mut rest = number(&head, 1);
-            let Some(request) = Request::of(head[0]) else {
+            let Some(request) = RpcCommand::of(head[0]) else {
                 // ggml has another version than this file.
                 let fault = format!("is to get the command {}, which is unknown here", head[0]);
                 let _: Result<(), ()> = self.fail(fault);
@@ -338,7 +329,7 @@ impl Worker {
                 piece.clear();
             }
             let asked = piece.get(9..).unwrap_or_default();
-            if request == Request::Free {
+            if request == RpcCommand::Free {
                 known.buffers.remove(&number(asked, 0));
             }
             if let Some(bytes) = request.answer_bytes(asked) {
@@ -350,10 +341,10 @@ impl Worker {
     /// Passes an answer on, or makes one up after a fault. Returns the worker while it has no fault.
     fn answer(
         &self,
-        (request, bytes): (Request, u64),
+        (request, bytes): (RpcCommand, u64),
         asked: &[u8],
         worker: Result<TcpStream, ()>,
-        known: &mut Known,
+        known: &mut WorkerFacts,
         mut client: &TcpStream,
     ) -> io::Result<Result<TcpStream, ()>> {
         let deadline = self.limit.map(|limit| Instant::now() + limit);
@@ -365,12 +356,12 @@ impl Worker {
                 return Err(format!("sent an answer of {found} bytes, expected {bytes}"));
             }
             let mut answer = Vec::new();
-            if request != Request::Tensor {
+            if request != RpcCommand::Tensor {
                 answer.resize(bytes as usize, 0);
                 receive(&worker, &mut answer, deadline).map_err(|error| self.described(&error))?;
                 known.check(request, asked, &answer)?;
             }
-            if request == Request::Hello {
+            if request == RpcCommand::Hello {
                 // Other transports are removed: they would bypass the relay.
                 answer[4..].fill(0);
             }
@@ -444,10 +435,6 @@ impl Worker {
     }
 }
 
-/// Connects to `HOST:PORT`.
-///
-/// # Errors
-/// No connection is accepted; the error states the reason.
 pub(super) fn connected(name: &str) -> Result<TcpStream, String> {
     let addresses = name.to_socket_addrs();
     let addresses = addresses.map_err(|error| format!("{error}; expected HOST:PORT"))?;

@@ -39,8 +39,6 @@ impl Device {
             .map_or_else(|| self.endpoint(), |worker| worker.name().to_owned())
     }
 
-    /// # Errors
-    /// The device belongs to a worker that gave wrong answers.
     pub(in crate::ggml) fn check(self) -> Result<(), Error> {
         workers_of(&[self])
             .iter()

@@ -4,13 +4,13 @@
 //! both be lexemes: can they match the same text, and with which bytes can one continue after the other has ended.
 //! Where an answer is not exact, it reports a conflict.
 
-use super::chars::{Chars, Leads};
+use super::chars::{ByteSet, CharSet};
 use super::parse::Expr;
 
 /// An automaton without an initial state of its own.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Automaton {
-    classes: Vec<Chars>,
+    classes: Vec<CharSet>,
     /// For each position, the positions that may follow it.
     follow: Vec<Vec<usize>>,
     first: Vec<usize>,
@@ -120,14 +120,14 @@ impl Automaton {
     }
 
     /// The first bytes of the texts that the automaton matches.
-    pub(super) fn leads(&self) -> Leads {
+    pub(super) fn leads(&self) -> ByteSet {
         self.leads_of(&self.first)
     }
 
-    fn leads_of(&self, positions: &[usize]) -> Leads {
-        let mut leads = Leads::default();
+    fn leads_of(&self, positions: &[usize]) -> ByteSet {
+        let mut leads = ByteSet::default();
         for position in positions {
-            leads.add(self.classes[*position].leads());
+            leads.add(self.classes[*position].first_bytes());
         }
         leads
     }
@@ -147,7 +147,7 @@ pub(super) struct Overlap {
     /// Whether some non-empty text matches both.
     pub(super) is_shared: bool,
     /// Bytes with which a match of the second may continue after a text that matches the first.
-    pub(super) goes_on: Leads,
+    pub(super) goes_on: ByteSet,
 }
 
 /// Compares two automata on all texts. Each step takes one from `work`; `None` if it runs out.

@@ -7,9 +7,9 @@ const SURROGATES: (u32, u32) = (0xd800, 0xdfff);
 
 /// A set of characters. Invariant: ranges rise, do not touch and hold no surrogates.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Chars(Vec<(u32, u32)>);
+pub(super) struct CharSet(Vec<(u32, u32)>);
 
-impl Chars {
+impl CharSet {
     /// The characters of ranges, ends included, in any order.
     pub(super) fn new(ranges: &[(u32, u32)]) -> Self {
         let mut sorted: Vec<(u32, u32)> = Vec::with_capacity(ranges.len());
@@ -82,7 +82,7 @@ impl Chars {
     }
 
     /// The first bytes of the characters' UTF-8.
-    pub(super) fn leads(&self) -> Leads {
+    pub(super) fn first_bytes(&self) -> ByteSet {
         // Characters of one length have rising first bytes.
         const LENGTHS: [(u32, u32); 4] =
             [(0, 0x7f), (0x80, 0x7ff), (0x800, 0xffff), (0x1_0000, LAST)];
@@ -90,7 +90,7 @@ impl Chars {
             let c = char::from_u32(code).unwrap_or(char::MAX);
             c.encode_utf8(&mut [0; 4]).as_bytes()[0]
         };
-        let mut leads = Leads::default();
+        let mut leads = ByteSet::default();
         for &(low, high) in &self.0 {
             for (first, last) in LENGTHS {
                 let (low, high) = (low.max(first), high.min(last));
@@ -103,11 +103,10 @@ impl Chars {
     }
 }
 
-/// A set of bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Leads([u64; 4]);
+pub(super) struct ByteSet([u64; 4]);
 
-impl Leads {
+impl ByteSet {
     fn insert(&mut self, byte: u8) {
         self.0[usize::from(byte / 64)] |= 1 << (byte % 64);
     }
@@ -129,7 +128,7 @@ mod tests {
 
     use super::*;
 
-    fn holds(chars: &Chars, c: char) -> bool {
+    fn holds(chars: &CharSet, c: char) -> bool {
         let code = u32::from(c);
         chars
             .0
@@ -146,7 +145,7 @@ mod tests {
         ) {
             let ranges: Vec<_> = ranges.iter().map(|(low, n)| (*low, (low + n).min(LAST))).collect();
             let others: Vec<_> = others.iter().map(|(low, n)| (*low, (low + n).min(LAST))).collect();
-            let (set, other) = (Chars::new(&ranges), Chars::new(&others));
+            let (set, other) = (CharSet::new(&ranges), CharSet::new(&others));
             let edges = ranges.iter().flat_map(|(low, high)| [*low, *high, high + 1]);
             for c in picks.into_iter().chain(edges.filter_map(char::from_u32)) {
                 let expected = ranges.iter().any(|&(l, h)| (l..=h).contains(&u32::from(c)));
@@ -154,7 +153,7 @@ mod tests {
                 prop_assert_eq!(holds(&set.negated(), c), !expected);
                 if expected {
                     let lead = c.encode_utf8(&mut [0; 4]).as_bytes()[0];
-                    prop_assert!(set.leads().0[usize::from(lead / 64)] >> (lead % 64) & 1 == 1);
+                    prop_assert!(set.first_bytes().0[usize::from(lead / 64)] >> (lead % 64) & 1 == 1);
                 }
             }
             // The intersection of two sets begins where a range of one of them begins, or after the surrogates.
@@ -167,9 +166,20 @@ mod tests {
 
     #[test]
     fn leads_are_of_utf8() {
-        assert_eq!(Chars::one('a').leads(), Chars::one('a').leads());
-        assert!(Chars::one('é').leads().meets(Chars::one('è').leads()));
-        assert!(!Chars::one('é').leads().meets(Chars::one('ж').leads()));
-        assert!(Chars::any().negated().is_empty());
+        assert_eq!(
+            CharSet::one('a').first_bytes(),
+            CharSet::one('a').first_bytes()
+        );
+        assert!(
+            CharSet::one('é')
+                .first_bytes()
+                .meets(CharSet::one('è').first_bytes())
+        );
+        assert!(
+            !CharSet::one('é')
+                .first_bytes()
+                .meets(CharSet::one('ж').first_bytes())
+        );
+        assert!(CharSet::any().negated().is_empty());
     }
 }

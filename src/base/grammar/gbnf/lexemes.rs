@@ -11,8 +11,8 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::automaton::{Automaton, Overlap, overlap};
-use super::chars::Leads;
-use super::parse::{Expr, Rules};
+use super::chars::ByteSet;
+use super::parse::{Expr, GbnfRules};
 
 /// Maximum number of positions of a lexeme, and its maximum nesting.
 const MAX_POSITIONS: usize = 600;
@@ -48,7 +48,7 @@ pub(super) struct Lexed {
 }
 
 /// Splits a grammar into lexemes.
-pub(super) fn lex(grammar: &Rules) -> Lexed {
+pub(super) fn lex(grammar: &GbnfRules) -> Lexed {
     let sizes = Sizes::of(grammar);
     let mut work = MAX_WORK;
     let mut split = HashSet::new();
@@ -70,7 +70,7 @@ pub(super) fn lex(grammar: &Rules) -> Lexed {
 struct Sizes(Vec<Option<(usize, usize)>>);
 
 impl Sizes {
-    fn of(grammar: &Rules) -> Self {
+    fn of(grammar: &GbnfRules) -> Self {
         let mut sizes = Self(vec![None; grammar.bodies.len()]);
         // A rule whose parts are all known becomes known. Rules that never become known are recursive.
         loop {
@@ -127,7 +127,7 @@ struct Builder<'a, F> {
 }
 
 impl<'a, F: Fn(&Expr) -> bool> Builder<'a, F> {
-    fn build(grammar: &'a Rules, sizes: &'a Sizes, is_split: F) -> Lexed {
+    fn build(grammar: &'a GbnfRules, sizes: &'a Sizes, is_split: F) -> Lexed {
         let mut this = Self {
             sizes,
             is_split,
@@ -418,8 +418,8 @@ impl<'a> Analysis<'a> {
     }
 
     /// The first bytes of the lexemes that may follow a lexeme.
-    fn leads_after(&self, lexeme: usize) -> Leads {
-        let mut leads = Leads::default();
+    fn leads_after(&self, lexeme: usize) -> ByteSet {
+        let mut leads = ByteSet::default();
         for next in &self.next[lexeme] {
             leads.add(self.automata[*next].leads());
         }

@@ -17,4 +17,4 @@ mod write;
 mod tests;
 pub(super) use translate::{is_gbnf, to_lark};
 #[cfg(test)]
-pub(super) use {parse::parse, tests::Naive};
+pub(super) use {parse::parse, tests::NaiveMatcher};

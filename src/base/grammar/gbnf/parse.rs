@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use super::super::Error;
-use super::chars::Chars;
+use super::chars::CharSet;
 
 /// Maximum nesting of groups.
 const MAX_DEPTH: usize = 50;
@@ -15,7 +15,7 @@ const MAX_COUNT: u32 = 2000;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Expr {
     /// One character of the set.
-    Class(Chars),
+    Class(CharSet),
     /// Parts one after another; without parts, the empty text.
     Seq(Vec<Self>),
     /// One of several alternatives.
@@ -28,7 +28,7 @@ pub(super) enum Expr {
 
 /// A grammar: the expression of each rule, and which rule is `root`.
 #[derive(Debug)]
-pub(in crate::grammar) struct Rules {
+pub(in crate::grammar) struct GbnfRules {
     pub(super) bodies: Vec<Expr>,
     pub(super) root: usize,
     /// Line and column of `root`.
@@ -36,10 +36,7 @@ pub(in crate::grammar) struct Rules {
 }
 
 /// Reads a grammar.
-///
-/// # Errors
-/// The first fault of the grammar, with its line and column.
-pub(in crate::grammar) fn parse(text: &str) -> Result<Rules, Error> {
+pub(in crate::grammar) fn parse(text: &str) -> Result<GbnfRules, Error> {
     Parser {
         text,
         at: 0,
@@ -67,7 +64,7 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    fn grammar(mut self) -> Result<Rules, Error> {
+    fn grammar(mut self) -> Result<GbnfRules, Error> {
         self.space(true);
         while self.peek().is_some() {
             self.rule()?;
@@ -86,7 +83,7 @@ impl<'a> Parser<'a> {
             }
         }
         let root_at = self.place(self.rules[root].at);
-        Ok(Rules {
+        Ok(GbnfRules {
             bodies,
             root,
             root_at,
@@ -103,7 +100,7 @@ impl<'a> Parser<'a> {
         self.space(true);
         let index = self.index(name, start);
         if self.rules[index].body.is_some() {
-            return Err(self.fault(start, &format!("the rule `{name}` is there twice")));
+            return Err(self.fault(start, &format!("duplicate rule `{name}`")));
         }
         let body = self.alternatives(false)?;
         self.rules[index].body = Some(body);
@@ -147,7 +144,7 @@ impl<'a> Parser<'a> {
             Some('(') => self.group()?,
             Some('.') => {
                 self.at += 1;
-                Expr::Class(Chars::any())
+                Expr::Class(CharSet::any())
             }
             Some(c) if is_name(c) => {
                 let start = self.at;
@@ -258,7 +255,7 @@ impl<'a> Parser<'a> {
             match self.peek() {
                 None => return Err(self.fault(start, "the string has no closing `\"`")),
                 Some('"') => break,
-                Some(_) => chars.push(Expr::Class(Chars::one(self.character()?))),
+                Some(_) => chars.push(Expr::Class(CharSet::one(self.character()?))),
             }
         }
         self.at += 1;
@@ -293,7 +290,7 @@ impl<'a> Parser<'a> {
             ranges.push((low.into(), high.into()));
         }
         self.at += 1;
-        let chars = Chars::new(&ranges);
+        let chars = CharSet::new(&ranges);
         let chars = if is_negated { chars.negated() } else { chars };
         if ranges.is_empty() || chars.is_empty() {
             return Err(self.fault(start, "the class has no character"));

@@ -2,10 +2,10 @@
 //!
 //! The matcher would enter them, and a completion would never end.
 
-use super::parse::{Expr, Rules};
+use super::parse::{Expr, GbnfRules};
 
 /// The grammar without parts that match no text; `None` if its root matches none.
-pub(super) fn prune(grammar: &Rules) -> Option<Rules> {
+pub(super) fn prune(grammar: &GbnfRules) -> Option<GbnfRules> {
     let mut fits = vec![false; grammar.bodies.len()];
     loop {
         let mut is_changed = false;
@@ -20,7 +20,7 @@ pub(super) fn prune(grammar: &Rules) -> Option<Rules> {
         }
     }
     let bodies = grammar.bodies.iter();
-    fits[grammar.root].then(|| Rules {
+    fits[grammar.root].then(|| GbnfRules {
         bodies: bodies.map(|body| kept(body, &fits)).collect(),
         ..*grammar
     })

@@ -1,36 +1,36 @@
 //! Faults of grammars, and translations against a naive reading of the rules.
 
 use super::super::Error;
-use super::parse::{Expr, Rules, parse};
+use super::parse::{Expr, GbnfRules, parse};
 use super::*;
 use crate::util::measure::thread_time;
 
 /// A set of places in a text, from before its first character to after its last: one bit each.
-type Places = u128;
+type Positions = u128;
 
-fn places(set: Places) -> impl Iterator<Item = usize> {
-    let next = |rest: &Places| Some(rest & (rest - 1)).filter(|rest| *rest != 0);
+fn positions(set: Positions) -> impl Iterator<Item = usize> {
+    let next = |rest: &Positions| Some(rest & (rest - 1)).filter(|rest| *rest != 0);
     let rests = std::iter::successors(Some(set).filter(|set| *set != 0), next);
     rests.map(|rest| rest.trailing_zeros() as usize)
 }
 
 /// What a grammar says of one text, by tables over its parts: no automata, no lexemes.
-pub(in crate::grammar) struct Naive<'a> {
-    rules: &'a Rules,
+pub(in crate::grammar) struct NaiveMatcher<'a> {
+    rules: &'a GbnfRules,
     text: Vec<char>,
     /// For each rule and each start, the ends of what it matches.
-    ends: Vec<Vec<Places>>,
+    ends: Vec<Vec<Positions>>,
     /// For each rule and each start, whether the rest is a prefix of something it matches.
     begins: Vec<Vec<bool>>,
     /// Rules that match some text.
     productive: Vec<bool>,
 }
 
-impl<'a> Naive<'a> {
-    pub(in crate::grammar) fn new(rules: &'a Rules, text: &str) -> Self {
+impl<'a> NaiveMatcher<'a> {
+    pub(in crate::grammar) fn new(rules: &'a GbnfRules, text: &str) -> Self {
         let text: Vec<char> = text.chars().collect();
         let (n, size) = (rules.bodies.len(), text.len() + 1);
-        assert!(size <= Places::BITS as usize, "a text of {size} places");
+        assert!(size <= Positions::BITS as usize, "a text of {size} places");
         let mut this = Self {
             rules,
             text,
@@ -94,7 +94,7 @@ impl<'a> Naive<'a> {
             .any(|(low, high)| *low <= code && code <= *high)
     }
 
-    fn ends_of(&self, expr: &Expr, from: usize) -> Places {
+    fn ends_of(&self, expr: &Expr, from: usize) -> Positions {
         match expr {
             Expr::Class(_) if self.fits(expr, from) => 1 << (from + 1),
             Expr::Class(_) => 0,
@@ -122,14 +122,15 @@ impl<'a> Naive<'a> {
         }
     }
 
-    fn step(&self, reached: Places, part: &Expr) -> Places {
-        places(reached).fold(0, |ends, start| ends | self.ends_of(part, start))
+    fn step(&self, reached: Positions, part: &Expr) -> Positions {
+        positions(reached).fold(0, |ends, start| ends | self.ends_of(part, start))
     }
 
     fn is_begun(&self, expr: &Expr, from: usize) -> bool {
         let len = self.text.len();
-        let is_begun_in = |reached, part| places(reached).any(|start| self.is_begun(part, start));
-        let is_at_end = |reached: Places| reached >> len & 1 == 1;
+        let is_begun_in =
+            |reached, part| positions(reached).any(|start| self.is_begun(part, start));
+        let is_at_end = |reached: Positions| reached >> len & 1 == 1;
         let mut reached = 1 << from;
         match expr {
             Expr::Class(_) => from == len || from + 1 == len && self.fits(expr, from),
@@ -168,7 +169,7 @@ fn the_naive_reading_reads() {
     let text = "root ::= (\"a\" root \"b\")? | [x-z]{2,3}";
     let rules = parse(text).expect("a grammar");
     let check = |text: &str, is_beginning, is_whole| {
-        let naive = Naive::new(&rules, text);
+        let naive = NaiveMatcher::new(&rules, text);
         assert_eq!(
             (naive.is_beginning(), naive.is_whole()),
             (is_beginning, is_whole),
@@ -260,7 +261,7 @@ fn faults_tell_their_place() {
     refused(
         "root ::= \"a\"\nroot ::= \"b\"",
         (2, 1),
-        "the rule `root` is there twice",
+        "duplicate rule `root`",
     );
     refused(
         "root ::= <think>",
@@ -283,7 +284,11 @@ fn rules_end_with_their_line_unless_something_is_open() {
     let text = "# a comment\nroot ::= # first\n  a | # second\n  (\"b\"\n  \"c\")  # third\r\na::=\"x\"\n\n";
     let rules = parse(text).expect("a grammar");
     for (text, is_whole) in [("x", true), ("bc", true), ("b", false)] {
-        assert_eq!(Naive::new(&rules, text).is_whole(), is_whole, "{text}");
+        assert_eq!(
+            NaiveMatcher::new(&rules, text).is_whole(),
+            is_whole,
+            "{text}"
+        );
     }
     refused(
         "root ::= \"a\"\n\"b\"",
@@ -305,7 +310,7 @@ fn escapes_and_classes_stand_for_characters() {
         ("aax", false),
         ("a\nx", false),
     ] {
-        let found = Naive::new(&rules, &format!("{start}{rest}")).is_whole();
+        let found = NaiveMatcher::new(&rules, &format!("{start}{rest}")).is_whole();
         assert_eq!(found, is_whole, "{rest:?}");
     }
 }

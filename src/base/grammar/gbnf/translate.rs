@@ -17,9 +17,6 @@ pub(in crate::grammar) fn is_gbnf(text: &str) -> bool {
 }
 
 /// The Lark grammar of a GBNF grammar.
-///
-/// # Errors
-/// The first fault of the grammar, with its line and column.
 pub(in crate::grammar) fn to_lark(text: &str) -> Result<String, Error> {
     let rules = parse::parse(text)?;
     let (line, column) = rules.root_at;

@@ -6,12 +6,12 @@
 use std::fmt::Write;
 
 use super::automaton::Automaton;
-use super::chars::Chars;
+use super::chars::CharSet;
 use super::lexemes::{Lexed, Node};
-use super::parse::{Expr, Rules};
+use super::parse::{Expr, GbnfRules};
 
 /// The Lark text of a grammar over lexemes.
-pub(super) fn lark(lexed: &Lexed, grammar: &Rules) -> String {
+pub(super) fn lark(lexed: &Lexed, grammar: &GbnfRules) -> String {
     let mut writer = Writer {
         is_nullable: lexed
             .lexemes
@@ -143,7 +143,7 @@ fn regex(expr: &Expr, bodies: &[Expr], out: &mut String) {
     }
 }
 
-fn class(chars: &Chars, out: &mut String) {
+fn class(chars: &CharSet, out: &mut String) {
     out.push('[');
     for &(low, high) in chars.ranges() {
         let _ = write!(out, "\\x{{{low:x}}}-\\x{{{high:x}}}");

@@ -6,50 +6,27 @@ use std::rc::Rc;
 use serde_json::{Map, Value};
 
 use super::super::Error;
+use super::alternatives::{
+    Alternative, Alternatives, ArrayRules, Object, PropertyRules, ValueType,
+};
 use super::format;
-use super::number::{Bound, Decimal, Number};
-use super::read::{Schemas, escaped, fault};
-use super::shape::{Alternative, Array, Kind, Object, Part, Shape};
-use super::text::{Pattern, Text};
-
-/// Keywords that exclude values of a type, `type` aside.
-pub(super) const CONDITIONS: &[&str] = &[
-    "additionalItems",
-    "additionalProperties",
-    "exclusiveMaximum",
-    "exclusiveMinimum",
-    "format",
-    "items",
-    "maxItems",
-    "maxLength",
-    "maxProperties",
-    "maximum",
-    "minItems",
-    "minLength",
-    "minProperties",
-    "minimum",
-    "multipleOf",
-    "pattern",
-    "patternProperties",
-    "prefixItems",
-    "properties",
-    "required",
-    "type",
-];
+use super::number::{Bound, Decimal, NumberRules};
+use super::read::{SchemaTable, pointer_token, schema_error};
+use super::strings::{Pattern, StringRules};
 
 /// Maximum number of properties of an object: the library's work grows with its square.
 const MAX_PROPERTIES: usize = 1000;
 /// A count above it is never reached.
 const ENDLESS: u64 = 1_000_000_000;
 
-impl<'a> Schemas<'a> {
+impl<'a> SchemaTable<'a> {
     /// The alternatives that `type` and the conditions on values of each type leave.
     pub(super) fn conditions(
         &mut self,
         fields: &'a Map<String, Value>,
         base: usize,
         at: &str,
-    ) -> Result<Shape, Error> {
+    ) -> Result<Alternatives, Error> {
         let mut shape = Vec::new();
         let types: Vec<&Value> = match fields.get("type") {
             None => {
@@ -69,7 +46,10 @@ impl<'a> Schemas<'a> {
             ];
             let found = known.iter().find(|known| name.as_str() == Some(**known));
             let Some(found) = found else {
-                return Err(fault(&format!("{at}/type"), format!("{name} is no type")));
+                return Err(schema_error(
+                    &format!("{at}/type"),
+                    format!("{name} is no type"),
+                ));
             };
             shape.extend(self.typed(&[found], fields, base, at)?);
         }
@@ -82,19 +62,19 @@ impl<'a> Schemas<'a> {
         fields: &'a Map<String, Value>,
         base: usize,
         at: &str,
-    ) -> Result<Shape, Error> {
+    ) -> Result<Alternatives, Error> {
         let mut shape = Vec::new();
         for name in types {
             let kind = match *name {
-                "null" => Kind::Null,
+                "null" => ValueType::Null,
                 "boolean" => {
-                    shape.push(Alternative::of(Kind::Bool(true)));
-                    Kind::Bool(false)
+                    shape.push(Alternative::of(ValueType::Bool(true)));
+                    ValueType::Bool(false)
                 }
-                "integer" | "number" => Kind::Number(numbers(fields, at, *name == "integer")?),
-                "string" => Kind::Text(self.strings(fields, at)?),
-                "array" => Kind::Array(self.arrays(fields, base, at)?),
-                _ => Kind::Object(self.objects(fields, base, at)?),
+                "integer" | "number" => ValueType::Number(numbers(fields, at, *name == "integer")?),
+                "string" => ValueType::Text(self.strings(fields, at)?),
+                "array" => ValueType::ArrayRules(self.arrays(fields, base, at)?),
+                _ => ValueType::ObjectRules(self.objects(fields, base, at)?),
             };
             shape.push(Alternative::of(kind));
         }
@@ -103,14 +83,14 @@ impl<'a> Schemas<'a> {
 
     fn pattern(&mut self, source: &str, at: &str) -> Result<Rc<Pattern>, Error> {
         let pattern = self.patterns.of(source);
-        pattern.map_err(|message| fault(at, message))
+        pattern.map_err(|message| schema_error(at, message))
     }
 
-    fn strings(&mut self, fields: &'a Map<String, Value>, at: &str) -> Result<Text, Error> {
-        let mut text = Text {
+    fn strings(&mut self, fields: &'a Map<String, Value>, at: &str) -> Result<StringRules, Error> {
+        let mut text = StringRules {
             min: lowest(fields, "minLength", at)?,
             max: highest(fields, "maxLength", at)?,
-            ..Text::default()
+            ..StringRules::default()
         };
         for key in ["pattern", "format"] {
             let Some(value) = fields.get(key) else {
@@ -118,7 +98,7 @@ impl<'a> Schemas<'a> {
             };
             let at = format!("{at}/{key}");
             let Some(value) = value.as_str() else {
-                return Err(fault(&at, "expected a string"));
+                return Err(schema_error(&at, "expected a string"));
             };
             let sources = match key {
                 "pattern" => vec![value.to_owned()],
@@ -136,13 +116,13 @@ impl<'a> Schemas<'a> {
         fields: &'a Map<String, Value>,
         base: usize,
         at: &str,
-    ) -> Result<Array, Error> {
+    ) -> Result<ArrayRules, Error> {
         // Before 2020-12 an array of `items` was what `prefixItems` is now.
         let (prefix, rest) = match fields.get("items") {
             Some(Value::Array(_)) => ("items", "additionalItems"),
             _ => ("prefixItems", "items"),
         };
-        let mut array = Array {
+        let mut array = ArrayRules {
             prefix: Vec::new(),
             items: Rc::new([]),
             min: lowest(fields, "minItems", at)?,
@@ -151,7 +131,7 @@ impl<'a> Schemas<'a> {
         if let Some(value) = fields.get(prefix) {
             let at = format!("{at}/{prefix}");
             let Some(all) = value.as_array() else {
-                return Err(fault(&at, "expected an array of schemas"));
+                return Err(schema_error(&at, "expected an array of schemas"));
             };
             for (i, schema) in all.iter().enumerate() {
                 array
@@ -171,7 +151,7 @@ impl<'a> Schemas<'a> {
         base: usize,
         at: &str,
     ) -> Result<Object, Error> {
-        let mut part = Part {
+        let mut part = PropertyRules {
             names: Vec::new(),
             properties: HashMap::new(),
             patterns: Vec::new(),
@@ -184,17 +164,17 @@ impl<'a> Schemas<'a> {
             };
             let at = format!("{at}/{key}");
             let Some(all) = value.as_object() else {
-                return Err(fault(&at, "expected an object of schemas"));
+                return Err(schema_error(&at, "expected an object of schemas"));
             };
             if all.len() > MAX_PROPERTIES {
                 let n = all.len();
-                return Err(fault(
+                return Err(schema_error(
                     &at,
                     format!("{n} properties, expected at most {MAX_PROPERTIES}"),
                 ));
             }
             for (name, schema) in all {
-                let at = format!("{at}/{}", escaped(name));
+                let at = format!("{at}/{}", pointer_token(name));
                 if key == "patternProperties" {
                     let pattern = self.pattern(name, &at)?;
                     part.patterns
@@ -219,7 +199,7 @@ impl<'a> Schemas<'a> {
                 .map(|all| all.iter().map(Value::as_str).collect());
             let names: Option<Option<Vec<&str>>> = names;
             let Some(Some(names)) = names else {
-                return Err(fault(&at, "expected an array of strings"));
+                return Err(schema_error(&at, "expected an array of strings"));
             };
             self.count(&at, names.len() / 8)?;
             let mut seen = HashSet::new();
@@ -249,7 +229,7 @@ fn count(fields: &Map<String, Value>, key: &str, at: &str) -> Result<Option<u64>
     let whole = |v: f64| (v >= 0.0 && v.fract() == 0.0).then_some(v as u64);
     let found = value.as_u64().or_else(|| value.as_f64().and_then(whole));
     let fault = || {
-        fault(
+        schema_error(
             &format!("{at}/{key}"),
             "expected a whole number of at least 0",
         )
@@ -261,7 +241,7 @@ fn lowest(fields: &Map<String, Value>, key: &str, at: &str) -> Result<u32, Error
     let n = count(fields, key, at)?.unwrap_or(0);
     match u32::try_from(n) {
         Ok(n) if u64::from(n) <= ENDLESS => Ok(n),
-        _ => Err(fault(
+        _ => Err(schema_error(
             &format!("{at}/{key}"),
             format!("{n}, expected at most {ENDLESS}"),
         )),
@@ -274,11 +254,11 @@ fn highest(fields: &Map<String, Value>, key: &str, at: &str) -> Result<Option<u3
     Ok(n.map(|n| n as u32))
 }
 
-fn numbers(fields: &Map<String, Value>, at: &str, is_integer: bool) -> Result<Number, Error> {
+fn numbers(fields: &Map<String, Value>, at: &str, is_integer: bool) -> Result<NumberRules, Error> {
     let number = |key: &str| {
         let value = fields.get(key).filter(|value| !value.is_boolean());
         let decimal = value.map(Decimal::of).transpose();
-        decimal.map_err(|message| fault(&format!("{at}/{key}"), message))
+        decimal.map_err(|message| schema_error(&format!("{at}/{key}"), message))
     };
     // In draft 4 `exclusiveMinimum` is a boolean beside `minimum`.
     let is_exclusive = |key: &str| fields.get(key) == Some(&Value::Bool(true));
@@ -294,21 +274,21 @@ fn numbers(fields: &Map<String, Value>, at: &str, is_integer: bool) -> Result<Nu
         Ok::<_, Error>([own, other])
     };
     let multiples = number("multipleOf")?.into_iter().collect();
-    let mut out = Number {
+    let mut out = NumberRules {
         is_integer,
         multiples,
-        ..Number::default()
+        ..NumberRules::default()
     };
     for low in bound("minimum", "exclusiveMinimum")?.into_iter().flatten() {
-        out = out.both(&Number {
+        out = out.both(&NumberRules {
             low: Some(low),
-            ..Number::default()
+            ..NumberRules::default()
         });
     }
     for high in bound("maximum", "exclusiveMaximum")?.into_iter().flatten() {
-        out = out.both(&Number {
+        out = out.both(&NumberRules {
             high: Some(high),
-            ..Number::default()
+            ..NumberRules::default()
         });
     }
     Ok(out)

@@ -1,7 +1,7 @@
 //! Numbers of a schema: exact decimal bounds, and the expressions over the JSON texts of the numbers between them.
 //!
 //! The library computes with `f64`, which keeps 53 bits; here every digit counts. Multiples are left to the library
-//! ([`Number::of_library`]), as far as it is exact.
+//! ([`NumberRules::library_schema`]), as far as it is exact.
 
 use std::cmp::Ordering;
 
@@ -20,9 +20,6 @@ pub(super) struct Decimal {
 
 impl Decimal {
     /// The number in JSON text. Integers of up to 64 bits have all their digits in a parsed document, others not.
-    ///
-    /// # Errors
-    /// The digits are not known.
     pub(super) fn of(value: &Value) -> Result<Self, String> {
         let Some(number) = value.as_number() else {
             return Err("expected a number".into());
@@ -170,14 +167,14 @@ pub(super) struct Bound {
 
 /// A range of numbers.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Number {
+pub(super) struct NumberRules {
     pub(super) is_integer: bool,
     pub(super) low: Option<Bound>,
     pub(super) high: Option<Bound>,
     pub(super) multiples: Vec<Decimal>,
 }
 
-impl Number {
+impl NumberRules {
     /// The one number of a constant.
     pub(super) fn constant(value: &Value) -> Result<Self, String> {
         let bound = Bound {
@@ -281,10 +278,7 @@ impl Number {
     }
 
     /// The schema that the library enforces instead, if there are multiples.
-    ///
-    /// # Errors
-    /// The library is not exact for these numbers.
-    pub(super) fn of_library(&self) -> Result<Option<Value>, String> {
+    pub(super) fn library_schema(&self) -> Result<Option<Value>, String> {
         if self.multiples.is_empty() {
             return Ok(None);
         }

@@ -8,7 +8,7 @@
 
 use regex_syntax::hir::ClassUnicode;
 
-use super::classes::{ANY, all, in_json, property, set, space};
+use super::char_classes::{ANY, all, in_json, property, set, space};
 
 /// Maximum nesting of groups.
 const MAX_DEPTH: usize = 100;
@@ -17,9 +17,6 @@ const MAX_BYTES: usize = 1 << 20;
 
 /// The expression that the JSON text between the quotes of a string matches as a whole if its value matches `pattern`
 /// somewhere; `None` if no value does.
-///
-/// # Errors
-/// The pattern is not one of ECMA-262, or cannot be decided by a finite automaton. The message has the column.
 pub(super) fn to_json(pattern: &str) -> Result<Option<String>, String> {
     let chars: Vec<char> = pattern.chars().collect();
     let mut parser = Parser {
@@ -36,8 +33,8 @@ pub(super) fn to_json(pattern: &str) -> Result<Option<String>, String> {
         let inner = writer.write(&node, false, false)?;
         return Ok(inner.map(|inner| format!("{ANY}*{inner}{ANY}*")));
     }
-    let any = Node::of(Kind::Repeat(
-        Box::new(Node::of(Kind::Class(all()))),
+    let any = PatternNode::of(PatternSyntax::Repeat(
+        Box::new(PatternNode::of(PatternSyntax::Class(all()))),
         0,
         None,
     ));
@@ -46,29 +43,29 @@ pub(super) fn to_json(pattern: &str) -> Result<Option<String>, String> {
 }
 
 #[derive(Clone)]
-struct Node {
-    kind: Kind,
+struct PatternNode {
+    kind: PatternSyntax,
     /// Whether `^` or `$` is in it.
     asserts: bool,
 }
 
 #[derive(Clone)]
-enum Kind {
+enum PatternSyntax {
     Class(ClassUnicode),
-    Row(Vec<Node>),
-    Or(Vec<Node>),
-    Repeat(Box<Node>, u32, Option<u32>),
+    Row(Vec<PatternNode>),
+    Or(Vec<PatternNode>),
+    Repeat(Box<PatternNode>, u32, Option<u32>),
     Start,
     End,
 }
 
-impl Node {
-    fn of(kind: Kind) -> Self {
+impl PatternNode {
+    fn of(kind: PatternSyntax) -> Self {
         let asserts = match &kind {
-            Kind::Class(_) => false,
-            Kind::Row(all) | Kind::Or(all) => all.iter().any(|node| node.asserts),
-            Kind::Repeat(inner, ..) => inner.asserts,
-            Kind::Start | Kind::End => true,
+            PatternSyntax::Class(_) => false,
+            PatternSyntax::Row(all) | PatternSyntax::Or(all) => all.iter().any(|node| node.asserts),
+            PatternSyntax::Repeat(inner, ..) => inner.asserts,
+            PatternSyntax::Start | PatternSyntax::End => true,
         };
         Self { kind, asserts }
     }
@@ -76,12 +73,14 @@ impl Node {
     /// Whether it matches nothing at a place that is the start of the text or not, and its end or not.
     fn may_be_empty(&self, is_start: bool, is_end: bool) -> bool {
         match &self.kind {
-            Kind::Class(_) => false,
-            Kind::Row(all) => all.iter().all(|node| node.may_be_empty(is_start, is_end)),
-            Kind::Or(all) => all.iter().any(|node| node.may_be_empty(is_start, is_end)),
-            Kind::Repeat(inner, min, _) => *min == 0 || inner.may_be_empty(is_start, is_end),
-            Kind::Start => is_start,
-            Kind::End => is_end,
+            PatternSyntax::Class(_) => false,
+            PatternSyntax::Row(all) => all.iter().all(|node| node.may_be_empty(is_start, is_end)),
+            PatternSyntax::Or(all) => all.iter().any(|node| node.may_be_empty(is_start, is_end)),
+            PatternSyntax::Repeat(inner, min, _) => {
+                *min == 0 || inner.may_be_empty(is_start, is_end)
+            }
+            PatternSyntax::Start => is_start,
+            PatternSyntax::End => is_end,
         }
     }
 }
@@ -117,7 +116,7 @@ impl Parser<'_> {
         is_next
     }
 
-    fn alternatives(&mut self) -> Result<Node, String> {
+    fn alternatives(&mut self) -> Result<PatternNode, String> {
         if self.depth == MAX_DEPTH {
             return Err(self.fault(&format!("more than {MAX_DEPTH} groups in each other")));
         }
@@ -129,11 +128,11 @@ impl Parser<'_> {
         self.depth -= 1;
         Ok(match all.len() {
             1 => all.remove(0),
-            _ => Node::of(Kind::Or(all)),
+            _ => PatternNode::of(PatternSyntax::Or(all)),
         })
     }
 
-    fn row(&mut self) -> Result<Node, String> {
+    fn row(&mut self) -> Result<PatternNode, String> {
         let mut all = Vec::new();
         while let Some(c) = self.peek() {
             if c == '|' || c == ')' {
@@ -142,25 +141,25 @@ impl Parser<'_> {
             let atom = self.atom(c)?;
             all.push(self.repeated(atom)?);
         }
-        Ok(Node::of(Kind::Row(all)))
+        Ok(PatternNode::of(PatternSyntax::Row(all)))
     }
 
-    fn atom(&mut self, c: char) -> Result<Node, String> {
+    fn atom(&mut self, c: char) -> Result<PatternNode, String> {
         let at = self.at;
         self.at += 1;
         let kind = match c {
-            '^' => Kind::Start,
-            '$' => Kind::End,
+            '^' => PatternSyntax::Start,
+            '$' => PatternSyntax::End,
             '.' => {
                 let mut ends = set(&[(0xa, 0xa), (0xd, 0xd), (0x2028, 0x2029)]);
                 ends.negate();
-                Kind::Class(ends)
+                PatternSyntax::Class(ends)
             }
             '(' => return self.group(at),
-            '[' => Kind::Class(self.class()?),
+            '[' => PatternSyntax::Class(self.class()?),
             '\\' => match self.escape(false)? {
-                Escape::Char(code) => Kind::Class(set(&[(code, code)])),
-                Escape::Class(class) => Kind::Class(class),
+                Escape::Char(code) => PatternSyntax::Class(set(&[(code, code)])),
+                Escape::Class(class) => PatternSyntax::Class(class),
             },
             '*' | '+' | '?' => {
                 self.at = at;
@@ -170,12 +169,12 @@ impl Parser<'_> {
                 self.at = at;
                 return Err(self.fault("`{` has nothing to repeat"));
             }
-            c => Kind::Class(set(&[(c as u32, c as u32)])),
+            c => PatternSyntax::Class(set(&[(c as u32, c as u32)])),
         };
-        Ok(Node::of(kind))
+        Ok(PatternNode::of(kind))
     }
 
-    fn group(&mut self, at: usize) -> Result<Node, String> {
+    fn group(&mut self, at: usize) -> Result<PatternNode, String> {
         if self.take("?") {
             let look = ["=", "!", "<=", "<!"].iter().any(|mark| self.take(mark));
             let is_plain = !look && self.take(":");
@@ -223,7 +222,7 @@ impl Parser<'_> {
         Some((number(min)?, max, at + inner.len() + 2))
     }
 
-    fn repeated(&mut self, atom: Node) -> Result<Node, String> {
+    fn repeated(&mut self, atom: PatternNode) -> Result<PatternNode, String> {
         let at = self.at;
         let (min, max) = match self.peek() {
             Some('*') => (0, None),
@@ -238,7 +237,7 @@ impl Parser<'_> {
             },
             _ => return Ok(atom),
         };
-        if matches!(atom.kind, Kind::Start | Kind::End) {
+        if matches!(atom.kind, PatternSyntax::Start | PatternSyntax::End) {
             self.at = at;
             return Err(self.fault("an assertion cannot be repeated"));
         }
@@ -259,7 +258,11 @@ impl Parser<'_> {
             self.at = at;
             return Err(self.fault("`^` or `$` within a repetition cannot be enforced"));
         }
-        Ok(Node::of(Kind::Repeat(Box::new(atom), low, high)))
+        Ok(PatternNode::of(PatternSyntax::Repeat(
+            Box::new(atom),
+            low,
+            high,
+        )))
     }
 
     /// The rest of a class after `[`.
@@ -427,23 +430,23 @@ impl Writer {
     /// second its end or not; `None` if there are none.
     fn write(
         &mut self,
-        node: &Node,
+        node: &PatternNode,
         is_start: bool,
         is_end: bool,
     ) -> Result<Option<String>, String> {
         let written = match &node.kind {
-            Kind::Class(inner) => in_json(inner),
-            Kind::Start => is_start.then(String::new),
-            Kind::End => is_end.then(String::new),
-            Kind::Row(all) => self.write_row(all, is_start, is_end)?,
-            Kind::Or(all) => {
+            PatternSyntax::Class(inner) => in_json(inner),
+            PatternSyntax::Start => is_start.then(String::new),
+            PatternSyntax::End => is_end.then(String::new),
+            PatternSyntax::Row(all) => self.write_row(all, is_start, is_end)?,
+            PatternSyntax::Or(all) => {
                 let mut ways = Vec::new();
                 for node in all {
                     ways.extend(self.write(node, is_start, is_end)?);
                 }
                 one_of(ways)
             }
-            Kind::Repeat(inner, min, max) => {
+            PatternSyntax::Repeat(inner, min, max) => {
                 let inner = self.write(inner, is_start, is_end)?;
                 let counts = match (min, max) {
                     (0, None) => "*".to_owned(),
@@ -468,7 +471,7 @@ impl Writer {
     /// `^` and `$` depend on whether what stands before or after them is empty, so both cases are written.
     fn write_row(
         &mut self,
-        row: &[Node],
+        row: &[PatternNode],
         is_start: bool,
         is_end: bool,
     ) -> Result<Option<String>, String> {

@@ -11,11 +11,13 @@ use serde_json::{Map, Value, json};
 
 use super::super::Error;
 use super::super::deadline::Deadline;
-use super::conditions::CONDITIONS;
-use super::number::Number;
+use super::alternatives::{
+    Alternative, Alternatives, ArrayRules, Object, PropertyRules, SchemaSet, ValueType, any_value,
+    intersection, is_of_objects,
+};
+use super::number::NumberRules;
 use super::resources::Resources;
-use super::shape::{Alternative, Array, Kind, Node, Object, Part, Shape, any, is_of_objects, meet};
-use super::text::{Patterns, Text};
+use super::strings::{PatternCache, StringRules};
 
 /// Keywords of the specification that are not enforced.
 const UNSUPPORTED: &[&str] = &[
@@ -37,6 +39,31 @@ const UNSUPPORTED: &[&str] = &[
     "uniqueItems",
 ];
 
+/// Keywords that exclude values of a type, `type` aside.
+const CONDITIONS: &[&str] = &[
+    "additionalItems",
+    "additionalProperties",
+    "exclusiveMaximum",
+    "exclusiveMinimum",
+    "format",
+    "items",
+    "maxItems",
+    "maxLength",
+    "maxProperties",
+    "maximum",
+    "minItems",
+    "minLength",
+    "minProperties",
+    "minimum",
+    "multipleOf",
+    "pattern",
+    "patternProperties",
+    "prefixItems",
+    "properties",
+    "required",
+    "type",
+];
+
 /// Maximum number of parts. A schema counts as one, and so do eight values of an enumeration.
 const MAX_PARTS: usize = 1 << 14;
 /// Maximum number of alternatives of a schema.
@@ -49,7 +76,7 @@ static FALSE: Value = Value::Bool(false);
 static OBJECT: LazyLock<Value> = LazyLock::new(|| json!({ "type": "object" }));
 
 /// A schema, or a value that is the only one that fits.
-struct Source<'a> {
+struct SchemaEntry<'a> {
     value: &'a Value,
     base: usize,
     at: Rc<str>,
@@ -57,22 +84,22 @@ struct Source<'a> {
 }
 
 /// The schemas of a document that were reached so far.
-pub(super) struct Schemas<'a> {
+pub(super) struct SchemaTable<'a> {
     resources: Resources<'a>,
-    sources: Vec<Source<'a>>,
+    sources: Vec<SchemaEntry<'a>>,
     numbers: HashMap<(*const Value, bool), u32>,
-    read: HashMap<u32, Rc<Shape>>,
+    read: HashMap<u32, Rc<Alternatives>>,
     /// Schemas that are being read.
     open: HashSet<u32>,
     /// The places of `oneOf`.
     pub(super) groups: Vec<Rc<str>>,
-    pub(super) patterns: Patterns,
+    pub(super) patterns: PatternCache,
     n_parts: usize,
     n_alternatives: usize,
     deadline: &'a Deadline,
 }
 
-pub(super) fn fault(at: &str, message: impl Into<String>) -> Error {
+pub(super) fn schema_error(at: &str, message: impl Into<String>) -> Error {
     Error::Schema {
         at: at.to_owned(),
         message: message.into(),
@@ -80,11 +107,11 @@ pub(super) fn fault(at: &str, message: impl Into<String>) -> Error {
 }
 
 /// A key as part of a JSON pointer (RFC 6901, section 3).
-pub(super) fn escaped(key: &str) -> String {
+pub(super) fn pointer_token(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }
 
-impl<'a> Schemas<'a> {
+impl<'a> SchemaTable<'a> {
     /// The schemas of a document, and the number of the outermost one.
     pub(super) fn new(root: &'a Value, deadline: &'a Deadline) -> (Self, u32) {
         let mut this = Self {
@@ -94,12 +121,12 @@ impl<'a> Schemas<'a> {
             read: HashMap::new(),
             open: HashSet::new(),
             groups: Vec::new(),
-            patterns: Patterns::default(),
+            patterns: PatternCache::default(),
             n_parts: 0,
             n_alternatives: 0,
             deadline,
         };
-        let source = Source {
+        let source = SchemaEntry {
             value: root,
             base: this.resources.base_of(root, 0),
             at: "".into(),
@@ -117,7 +144,7 @@ impl<'a> Schemas<'a> {
         &self.sources[number as usize].at
     }
 
-    fn add(&mut self, source: Source<'a>) -> u32 {
+    fn add(&mut self, source: SchemaEntry<'a>) -> u32 {
         let next = self.sources.len() as u32;
         let key = (std::ptr::from_ref(source.value), source.is_constant);
         let number = *self.numbers.entry(key).or_insert(next);
@@ -131,7 +158,7 @@ impl<'a> Schemas<'a> {
     pub(super) fn count(&mut self, at: &str, n: usize) -> Result<(), Error> {
         self.n_parts += n;
         match self.n_parts > MAX_PARTS {
-            true => Err(fault(
+            true => Err(schema_error(
                 at,
                 format!("the schema has more than {MAX_PARTS} parts"),
             )),
@@ -143,7 +170,7 @@ impl<'a> Schemas<'a> {
     pub(super) fn inner(&mut self, value: &'a Value, base: usize, at: &str) -> Result<u32, Error> {
         let base = self.resources.base_of(value, base);
         let n_known = self.sources.len();
-        let number = self.add(Source {
+        let number = self.add(SchemaEntry {
             value,
             base,
             at: at.into(),
@@ -152,17 +179,14 @@ impl<'a> Schemas<'a> {
         if self.sources.len() > n_known {
             self.count(at, 1)?;
             if !value.is_object() && !value.is_boolean() {
-                return Err(fault(at, "expected an object or a boolean"));
+                return Err(schema_error(at, "expected an object or a boolean"));
             }
         }
         Ok(number)
     }
 
     /// The alternatives of a schema.
-    ///
-    /// # Errors
-    /// A keyword is wrong or cannot be enforced, or there are too many combinations.
-    pub(super) fn shape(&mut self, number: u32) -> Result<Rc<Shape>, Error> {
+    pub(super) fn shape(&mut self, number: u32) -> Result<Rc<Alternatives>, Error> {
         if let Some(shape) = self.read.get(&number) {
             return Ok(Rc::clone(shape));
         }
@@ -174,19 +198,22 @@ impl<'a> Schemas<'a> {
             return Ok(shape);
         }
         if self.open.len() == MAX_DEPTH {
-            return Err(fault(
+            return Err(schema_error(
                 &at,
                 format!("more than {MAX_DEPTH} schemas in each other"),
             ));
         }
         if !self.open.insert(number) {
-            return Err(fault(&at, "the schema refers to itself for the same value"));
+            return Err(schema_error(
+                &at,
+                "the schema refers to itself for the same value",
+            ));
         }
         let shape = match value {
-            Value::Bool(true) => any(),
+            Value::Bool(true) => any_value(),
             Value::Bool(false) => Vec::new(),
             Value::Object(fields) => self.object(fields, base, &at)?,
-            _ => return Err(fault(&at, "expected an object or a boolean")),
+            _ => return Err(schema_error(&at, "expected an object or a boolean")),
         };
         self.open.remove(&number);
         let shape = Rc::new(shape);
@@ -199,17 +226,17 @@ impl<'a> Schemas<'a> {
         fields: &'a Map<String, Value>,
         base: usize,
         at: &str,
-    ) -> Result<Shape, Error> {
-        let mut shape = any();
+    ) -> Result<Alternatives, Error> {
+        let mut shape = any_value();
         let mut has_conditions = false;
         for (key, value) in fields {
-            let here = || format!("{at}/{}", escaped(key));
+            let here = || format!("{at}/{}", pointer_token(key));
             let next = match key.as_str() {
                 key if UNSUPPORTED.contains(&key) => {
                     if is_without_effect(key, value, fields) {
                         continue;
                     }
-                    return Err(fault(&here(), format!("`{key}` cannot be enforced")));
+                    return Err(schema_error(&here(), format!("`{key}` cannot be enforced")));
                 }
                 key if CONDITIONS.contains(&key) => {
                     if std::mem::replace(&mut has_conditions, true) {
@@ -219,18 +246,19 @@ impl<'a> Schemas<'a> {
                 }
                 "$ref" => {
                     let Some(reference) = value.as_str() else {
-                        return Err(fault(&here(), "expected a string"));
+                        return Err(schema_error(&here(), "expected a string"));
                     };
                     let found = self.resources.target(reference, base);
-                    let ((target, base), at) = found.map_err(|message| fault(&here(), message))?;
+                    let ((target, base), at) =
+                        found.map_err(|message| schema_error(&here(), message))?;
                     let number = self.inner_of(target, base, &at)?;
-                    Shape::clone(&*self.shape(number)?)
+                    Alternatives::clone(&*self.shape(number)?)
                 }
                 "allOf" | "anyOf" | "oneOf" => self.combined(key, value, base, &here())?,
                 "const" => vec![Alternative::of(self.constant(value, &here())?)],
                 "enum" => {
                     let Some(values) = value.as_array() else {
-                        return Err(fault(&here(), "expected an array"));
+                        return Err(schema_error(&here(), "expected an array"));
                     };
                     self.count(&here(), values.len() / 8)?;
                     let mut all = Vec::with_capacity(values.len());
@@ -246,7 +274,7 @@ impl<'a> Schemas<'a> {
             shape = self.meet(&shape, &next, at)?;
         }
         if !fields.contains_key("type") && is_of_objects(&shape) {
-            shape.retain(|way| matches!(way.kind, Kind::Object(_)));
+            shape.retain(|way| matches!(way.kind, ValueType::ObjectRules(_)));
         }
         Ok(shape)
     }
@@ -261,13 +289,18 @@ impl<'a> Schemas<'a> {
     }
 
     /// The alternatives that fit both.
-    pub(super) fn meet(&mut self, a: &Shape, b: &Shape, at: &str) -> Result<Shape, Error> {
+    pub(super) fn meet(
+        &mut self,
+        a: &Alternatives,
+        b: &Alternatives,
+        at: &str,
+    ) -> Result<Alternatives, Error> {
         self.in_time()?;
         let too_many = || {
             let message = format!("more than {MAX_ALTERNATIVES} combinations of options");
-            fault(at, message)
+            schema_error(at, message)
         };
-        let met = meet(a, b, MAX_ALTERNATIVES).ok_or_else(too_many)?;
+        let met = intersection(a, b, MAX_ALTERNATIVES).ok_or_else(too_many)?;
         self.n_alternatives += met.len();
         match self.n_alternatives > MAX_IN_ALL {
             true => Err(too_many()),
@@ -281,16 +314,16 @@ impl<'a> Schemas<'a> {
         value: &'a Value,
         base: usize,
         at: &str,
-    ) -> Result<Shape, Error> {
+    ) -> Result<Alternatives, Error> {
         let Some(all) = value.as_array() else {
-            return Err(fault(at, "expected an array of schemas"));
+            return Err(schema_error(at, "expected an array of schemas"));
         };
         let mut numbers = Vec::with_capacity(all.len());
         for (i, schema) in all.iter().enumerate() {
             numbers.push(self.inner(schema, base, &format!("{at}/{i}"))?);
         }
         let mut shape = match key {
-            "allOf" => any(),
+            "allOf" => any_value(),
             _ => Vec::new(),
         };
         let group = self.groups.len() as u32;
@@ -312,16 +345,18 @@ impl<'a> Schemas<'a> {
                     .for_each(|way| way.options.push((group, i as u32)));
             }
             if shape.len() > MAX_ALTERNATIVES {
-                return Err(fault(at, format!("more than {MAX_ALTERNATIVES} options")));
+                return Err(schema_error(
+                    at,
+                    format!("more than {MAX_ALTERNATIVES} options"),
+                ));
             }
         }
         Ok(shape)
     }
 
-    /// The one value that a constant is.
-    fn constant(&mut self, value: &'a Value, at: &str) -> Result<Kind, Error> {
+    fn constant(&mut self, value: &'a Value, at: &str) -> Result<ValueType, Error> {
         let mut inner = |value: &'a Value, at: String| {
-            self.add(Source {
+            self.add(SchemaEntry {
                 value,
                 base: 0,
                 at: at.into(),
@@ -329,20 +364,20 @@ impl<'a> Schemas<'a> {
             })
         };
         Ok(match value {
-            Value::Null => Kind::Null,
-            Value::Bool(value) => Kind::Bool(*value),
-            Value::Number(_) => {
-                Kind::Number(Number::constant(value).map_err(|message| fault(at, message))?)
-            }
-            Value::String(text) => Kind::Text(Text {
+            Value::Null => ValueType::Null,
+            Value::Bool(value) => ValueType::Bool(*value),
+            Value::Number(_) => ValueType::Number(
+                NumberRules::constant(value).map_err(|message| schema_error(at, message))?,
+            ),
+            Value::String(text) => ValueType::Text(StringRules {
                 constant: Some(text.as_str().into()),
-                ..Text::default()
+                ..StringRules::default()
             }),
             Value::Array(all) => {
                 let items = all.iter().enumerate();
                 let prefix =
-                    items.map(|(i, value)| Node::from([inner(value, format!("{at}/{i}"))]));
-                Kind::Array(Array {
+                    items.map(|(i, value)| SchemaSet::from([inner(value, format!("{at}/{i}"))]));
+                ValueType::ArrayRules(ArrayRules {
                     prefix: prefix.collect(),
                     items: Rc::new([]),
                     min: all.len() as u32,
@@ -351,14 +386,14 @@ impl<'a> Schemas<'a> {
             }
             Value::Object(all) => {
                 let each = all.iter().map(|(name, value)| {
-                    let at = format!("{at}/{}", escaped(name));
+                    let at = format!("{at}/{}", pointer_token(name));
                     (Rc::<str>::from(name.as_str()), inner(value, at))
                 });
                 let each: Vec<_> = each.collect();
                 let names: Vec<_> = each.iter().map(|(name, _)| Rc::clone(name)).collect();
-                Kind::Object(Object {
+                ValueType::ObjectRules(Object {
                     required: names.clone(),
-                    parts: vec![Rc::new(Part {
+                    parts: vec![Rc::new(PropertyRules {
                         names,
                         properties: each.into_iter().collect(),
                         patterns: Vec::new(),
@@ -383,7 +418,7 @@ impl<'a> Schemas<'a> {
     }
 
     fn own(&mut self, value: &'static Value) -> u32 {
-        self.add(Source {
+        self.add(SchemaEntry {
             value,
             base: 0,
             at: "".into(),

@@ -96,9 +96,6 @@ impl<'a> Resources<'a> {
     }
 
     /// The target of a reference, and its place as a JSON pointer.
-    ///
-    /// # Errors
-    /// There is no such target within the document.
     pub(super) fn target(
         &mut self,
         reference: &str,

@@ -12,12 +12,12 @@ use serde_json::Value;
 
 use super::super::Error;
 use super::super::deadline::Deadline;
-use super::exclusive;
-use super::expand::{Fields, Values, Variant};
-use super::options::Options;
-use super::read::{Schemas, fault};
-use super::shape::{Array, Kind, Node};
-use super::text::json;
+use super::alternatives::{ArrayRules, SchemaSet, ValueType};
+use super::one_of;
+use super::options::LarkOptions;
+use super::reachable::{ObjectFields, ReachableValues, Variant};
+use super::read::{SchemaTable, schema_error};
+use super::strings::json;
 
 /// Maximum number of rules for the places of one object with a number of properties.
 const MAX_PLACES: usize = 20_000;
@@ -26,17 +26,11 @@ const MAX_PLACES: usize = 20_000;
 const MAX_BYTES: usize = 16 << 20;
 
 /// The grammar of the values that fit a schema.
-///
-/// # Errors
-/// A part of the schema is wrong or cannot be enforced, or nothing fits it.
 pub(in super::super) fn to_lark(schema: &Value, deadline: &Deadline) -> Result<String, Error> {
     lark_of(schema, false, deadline)
 }
 
 /// The grammar of the objects that fit a schema.
-///
-/// # Errors
-/// As in [`to_lark`].
 pub(in super::super) fn object_to_lark(
     schema: &Value,
     deadline: &Deadline,
@@ -45,25 +39,25 @@ pub(in super::super) fn object_to_lark(
 }
 
 fn lark_of(schema: &Value, is_object: bool, deadline: &Deadline) -> Result<String, Error> {
-    let options = Options::of(schema)?;
+    let options = LarkOptions::of(schema)?;
     if *schema == Value::Bool(false) {
-        return Err(fault("", "nothing fits `false`"));
+        return Err(schema_error("", "nothing fits `false`"));
     }
-    let (mut schemas, root) = Schemas::new(schema, deadline);
-    let root: Node = match is_object {
+    let (mut schemas, root) = SchemaTable::new(schema, deadline);
+    let root: SchemaSet = match is_object {
         true => Rc::new([root, schemas.objects_only()]),
         false => Rc::new([root]),
     };
-    let mut values = Values::new(schemas);
+    let mut values = ReachableValues::new(schemas);
     let nodes = values.reach(&root)?;
     if !values.is_finite(&root) {
         let at = values.empty.unwrap_or_default();
-        return Err(fault(&at, "nothing fits"));
+        return Err(schema_error(&at, "nothing fits"));
     }
     if !options.allows_overlaps {
-        exclusive::check(&mut values, &nodes)?;
+        one_of::check(&mut values, &nodes)?;
     }
-    let mut writer = Writer {
+    let mut writer = LarkWriter {
         values,
         options,
         names: HashMap::new(),
@@ -88,13 +82,13 @@ fn lark_of(schema: &Value, is_object: bool, deadline: &Deadline) -> Result<Strin
     ))
 }
 
-struct Writer<'a> {
-    values: Values<'a>,
-    options: Options,
+struct LarkWriter<'a> {
+    values: ReachableValues<'a>,
+    options: LarkOptions,
     /// The rules or terminals of values that come to an end.
-    names: HashMap<Node, String>,
+    names: HashMap<SchemaSet, String>,
     /// Values that the library's own grammar writes: it takes no white space before them.
-    nested: HashSet<Node>,
+    nested: HashSet<SchemaSet>,
     terminals: HashMap<String, String>,
     out: String,
     n: usize,
@@ -122,7 +116,7 @@ fn lark(texts: &RegexAst) -> String {
     }
 }
 
-impl Writer<'_> {
+impl LarkWriter<'_> {
     fn fresh(&mut self) -> usize {
         self.n += 1;
         self.n
@@ -158,14 +152,14 @@ impl Writer<'_> {
     }
 
     /// Names a value: a terminal if it is a scalar, else a rule that is written later.
-    fn name(&mut self, node: &Node) -> Result<(), Error> {
+    fn name(&mut self, node: &SchemaSet) -> Result<(), Error> {
         if !self.values.is_finite(node) {
             return Ok(());
         }
         let ways = self.values.ways(node)?;
         let is_scalar = |way: &Variant| match &way.alternative.kind {
-            Kind::Array(_) | Kind::Object(_) => false,
-            Kind::Number(number) => number.multiples.is_empty(),
+            ValueType::ArrayRules(_) | ValueType::ObjectRules(_) => false,
+            ValueType::Number(number) => number.multiples.is_empty(),
             _ => true,
         };
         let name = match ways.iter().all(is_scalar) {
@@ -173,7 +167,7 @@ impl Writer<'_> {
             false => format!("v{}", self.fresh()),
         };
         self.names.insert(Rc::clone(node), name);
-        let of_library = |way: &Variant| matches!(&way.alternative.kind, Kind::Number(number) if !number.multiples.is_empty());
+        let of_library = |way: &Variant| matches!(&way.alternative.kind, ValueType::Number(number) if !number.multiples.is_empty());
         if ways.iter().any(of_library) {
             self.nested.insert(Rc::clone(node));
         }
@@ -183,10 +177,10 @@ impl Writer<'_> {
     /// The terminal of all scalars.
     fn scalars(&mut self, ways: &[Variant]) -> String {
         let texts = ways.iter().filter_map(|way| match &way.alternative.kind {
-            Kind::Null => Some(RegexAst::Literal("null".into())),
-            Kind::Bool(value) => Some(RegexAst::Literal(value.to_string())),
-            Kind::Text(text) => Some(text.texts()),
-            Kind::Number(number) if number.multiples.is_empty() => Some(number.texts()),
+            ValueType::Null => Some(RegexAst::Literal("null".into())),
+            ValueType::Bool(value) => Some(RegexAst::Literal(value.to_string())),
+            ValueType::Text(text) => Some(text.texts()),
+            ValueType::Number(number) if number.multiples.is_empty() => Some(number.texts()),
             _ => None,
         });
         let mut texts: Vec<RegexAst> = texts.collect();
@@ -198,7 +192,7 @@ impl Writer<'_> {
     }
 
     /// Writes the rule of a value.
-    fn value(&mut self, node: &Node) -> Result<(), Error> {
+    fn value(&mut self, node: &SchemaSet) -> Result<(), Error> {
         let Some(name) = self
             .names
             .get(node)
@@ -218,12 +212,14 @@ impl Writer<'_> {
                 continue;
             }
             if self.out.len() > MAX_BYTES {
-                return Err(fault(&at, "the schema is too large to be enforced"));
+                return Err(schema_error(&at, "the schema is too large to be enforced"));
             }
             match (&way.alternative.kind, &way.fields) {
-                (Kind::Array(array), _) => bodies.push(self.array(array)),
-                (Kind::Number(number), _) => {
-                    let schema = number.of_library().map_err(|message| fault(&at, message))?;
+                (ValueType::ArrayRules(array), _) => bodies.push(self.array(array)),
+                (ValueType::Number(number), _) => {
+                    let schema = number
+                        .library_schema()
+                        .map_err(|message| schema_error(&at, message))?;
                     bodies.extend(schema.map(|schema| format!("%json {schema}")));
                 }
                 (_, Some(fields)) => bodies.push(self.object(fields, &at)?),
@@ -236,7 +232,7 @@ impl Writer<'_> {
     }
 
     /// A mark before a value.
-    fn before(&mut self, mark: &str, node: &Node) -> String {
+    fn before(&mut self, mark: &str, node: &SchemaSet) -> String {
         let space = self.options.space.as_deref();
         let space = space.filter(|_| self.nested.contains(node));
         let body = match space {
@@ -246,12 +242,12 @@ impl Writer<'_> {
         self.token(body)
     }
 
-    fn array(&mut self, array: &Array) -> String {
+    fn array(&mut self, array: &ArrayRules) -> String {
         let (min, max) = (
             array.min as usize,
             array.max.map_or(usize::MAX, |max| max as usize),
         );
-        let ends = |node: &Node, this: &Self| this.values.is_finite(node);
+        let ends = |node: &SchemaSet, this: &Self| this.values.is_finite(node);
         let prefix = array.prefix.iter().take(max);
         let n = prefix.take_while(|item| ends(item, self)).count();
         let is_cut = n < array.prefix.len().min(max);
@@ -291,7 +287,7 @@ impl Writer<'_> {
         }
     }
 
-    fn object(&mut self, fields: &Fields, at: &str) -> Result<String, Error> {
+    fn object(&mut self, fields: &ObjectFields, at: &str) -> Result<String, Error> {
         let named = fields
             .named
             .iter()
@@ -312,7 +308,7 @@ impl Writer<'_> {
         // Properties are counted as far as their number matters.
         let most = max.unwrap_or(min.max(1));
         if named.len().saturating_mul(most.min(named.len())) > MAX_PLACES {
-            return Err(fault(at, "so many properties cannot be counted"));
+            return Err(schema_error(at, "so many properties cannot be counted"));
         }
         let comma = self.token(self.options.comma.clone());
         let [open, close] = ["\"{\"", "\"}\""].map(|mark| self.token(mark.to_owned()));
@@ -365,7 +361,7 @@ impl Writer<'_> {
     }
 
     /// The rule of properties that are not listed, if there may be any.
-    fn free(&mut self, fields: &Fields) -> Option<String> {
+    fn free(&mut self, fields: &ObjectFields) -> Option<String> {
         let mut kinds = Vec::new();
         for (texts, node) in &fields.free {
             if self.values.is_finite(node) {

@@ -22,7 +22,11 @@ impl Lcg {
 
 /// An answer whose tokens are drawn evenly from what is allowed, and how many were forced. Of an
 /// answer that may end, the end is drawn often, so that it comes.
-fn answer(compiler: &Compiler, compiled: &Compiled, random: &mut Lcg) -> (Vec<u8>, usize) {
+fn answer(
+    compiler: &Compiler,
+    compiled: &CompiledConstraint,
+    random: &mut Lcg,
+) -> (Vec<u8>, usize) {
     let tokenizer = &compiler.tokenizer;
     let (mut matcher, mut text, mut n_forced) = (compiled.matcher(), Vec::new(), 0);
     for _ in 0..3000 {

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::chat::tool_calls::{Body, Format, Parser, Part, Tool, formats};
+use crate::chat::tool_calls::{CallBody, CallFormat, OutputParser, OutputPart, Tool, call_formats};
 
 /// A format, the marks that vocabularies have as tokens, a call, and two of them.
 pub(super) struct Row {
@@ -314,9 +314,19 @@ pub(super) fn rows() -> Vec<Row> {
     ]
 }
 
+pub(super) fn one_call(format: &Arc<CallFormat>, tools: Vec<Tool>) -> Constraint {
+    Constraint::Answer(Box::new(AnswerSpec {
+        format: Arc::clone(format),
+        reasoning: ReasoningRule::None,
+        tools,
+        parallel_calls: false,
+        content: ContentRule::None,
+    }))
+}
+
 /// Where the grammar lets a text end that it accepts: after so many of its tokens. None if it does not accept
 /// all of it.
-fn ends(compiler: &Compiler, compiled: &Compiled, text: &str) -> Option<Vec<usize>> {
+fn ends(compiler: &Compiler, compiled: &CompiledConstraint, text: &str) -> Option<Vec<usize>> {
     let tokens = compiler
         .tokenizer
         .encode(text, false, true)
@@ -333,26 +343,26 @@ fn ends(compiler: &Compiler, compiled: &Compiled, text: &str) -> Option<Vec<usiz
 }
 
 /// Whether the grammar accepts a text.
-pub(super) fn accepts(compiler: &Compiler, compiled: &Compiled, text: &str) -> bool {
+pub(super) fn accepts(compiler: &Compiler, compiled: &CompiledConstraint, text: &str) -> bool {
     ends(compiler, compiled, text).is_some()
 }
 
 /// The calls that are read out of a text that comes token by token.
-fn read(compiler: &Compiler, format: &Arc<Format>, text: &str) -> Vec<(String, Value)> {
+fn read(compiler: &Compiler, format: &Arc<CallFormat>, text: &str) -> Vec<(String, Value)> {
     let tokenizer = &compiler.tokenizer;
     let tokens = tokenizer.encode(text, false, true).expect("tokens");
-    let mut parser = Parser::new(Some(Arc::clone(format)), Arc::new(tools()), None, false);
-    let mut gate = crate::chat::stop_buffer::Gate::new(&[]);
+    let mut parser = OutputParser::new(Some(Arc::clone(format)), Arc::new(tools()), None, false);
+    let mut buffer = crate::chat::stop_buffer::StopBuffer::new(&[]);
     let pieces = tokens
         .into_iter()
-        .map(|id| gate.push(tokenizer.piece(id), ()).text);
+        .map(|id| buffer.push(tokenizer.piece(id), ()).text);
     let mut spans: Vec<_> = pieces.flat_map(|piece| parser.push(&piece)).collect();
     spans.extend(parser.finish(false));
     let mut calls: Vec<(String, String)> = Vec::new();
     for part in spans.into_iter().filter_map(|span| span.part) {
         match part {
-            Part::Call { name, .. } => calls.push((name, String::new())),
-            Part::Arguments { text, .. } => calls.last_mut().expect("a call").1 += &text,
+            OutputPart::Call { name, .. } => calls.push((name, String::new())),
+            OutputPart::Arguments { text, .. } => calls.last_mut().expect("a call").1 += &text,
             other => panic!("{}: {other:?}", format.name),
         }
     }
@@ -385,7 +395,7 @@ pub(super) fn wrong(row: &Row) -> Vec<String> {
 #[test]
 fn calls_that_must_come_are_enforced_and_read_in_every_format() {
     let rows = rows();
-    for format in formats() {
+    for format in call_formats() {
         let row = rows.iter().find(|row| row.format == format.name);
         let row = row.unwrap_or_else(|| panic!("no row for {}", format.name));
         let name = &format.name;
@@ -401,19 +411,19 @@ fn calls_that_must_come_are_enforced_and_read_in_every_format() {
         for controls in [&[][..], row.controls] {
             let compiler = Compiler::without_forcing(byte_level_with(controls));
             let compiler = Arc::new(compiler);
-            let compile_with = |tools: Vec<Tool>, many: bool, content: Content| {
-                let answer = Answer {
+            let compile_with = |tools: Vec<Tool>, many: bool, content: ContentRule| {
+                let answer = AnswerSpec {
                     format: Arc::clone(format),
-                    thought: Thought::None,
+                    reasoning: ReasoningRule::None,
                     tools,
-                    many,
+                    parallel_calls: many,
                     content,
                 };
                 let compiled = compiler.compile(Constraint::Answer(Box::new(answer)));
                 compiled.unwrap_or_else(|error| panic!("{name}: {error}"))
             };
-            let compile = |tools, many| compile_with(tools, many, Content::None);
-            let has_many = format.body != Body::Channels;
+            let compile = |tools, many| compile_with(tools, many, ContentRule::None);
+            let has_many = format.body != CallBody::Channels;
             let (many, single) = (compile(tools(), true), compile(tools(), false));
             let named = compile(tools()[..1].to_vec(), false);
             for compiled in [&many, &single, &named] {
@@ -442,7 +452,7 @@ fn calls_that_must_come_are_enforced_and_read_in_every_format() {
             );
             // Where calls are marked, text may come before them, or alone.
             if has_many && !format.bare {
-                let free = compile_with(tools(), true, Content::Any);
+                let free = compile_with(tools(), true, ContentRule::Any);
                 let before = format!("I look.\n\n{}", row.two);
                 for text in ["2+2=4", &before] {
                     assert!(accepts(&compiler, &free, text), "{name}: {text}");
@@ -453,7 +463,7 @@ fn calls_that_must_come_are_enforced_and_read_in_every_format() {
             // Or text that fits an expression, whose slashes are escaped or not.
             if format.channels.is_none() {
                 let regex = Constraint::Regex(r"^(a/b|c\/d)$".into());
-                let fits = compile_with(tools(), true, Content::Fits(Box::new(regex)));
+                let fits = compile_with(tools(), true, ContentRule::Fits(Box::new(regex)));
                 for (text, is_fit) in [
                     ("a/b", true),
                     ("c/d", true),
@@ -476,18 +486,12 @@ fn a_string_without_characters_is_one_of_the_allowed_values() {
     for (allowed, bonn) in [(json!([""]), false), (json!(["", "Bonn"]), true)] {
         let mut all = tools();
         all[0].parameters["properties"]["city"]["enum"] = allowed.clone();
-        for format in formats() {
+        for format in call_formats() {
             let row = rows.iter().find(|row| row.format == format.name);
             let row = row.expect("a row for each format");
             let compiler = Arc::new(Compiler::without_forcing(byte_level_with(row.controls)));
-            let answer = Answer {
-                format: Arc::clone(format),
-                thought: Thought::None,
-                tools: all.clone(),
-                many: false,
-                content: Content::None,
-            };
-            let compiled = compiler.compile(Constraint::Answer(Box::new(answer)));
+            let answer = one_call(format, all.clone());
+            let compiled = compiler.compile(answer);
             let compiled = compiled.unwrap_or_else(|e| panic!("{}, {allowed}: {e}", format.name));
             let empty = row.one.replace("Bonn", "");
             assert!(accepts(&compiler, &compiled, &empty), "{}", format.name);
@@ -508,16 +512,10 @@ fn two_hundred_tools_of_forty_parameters_are_enforced() {
         name: format!("f{i}"),
         parameters: parameters.clone(),
     });
-    let all = formats();
-    let format = all.iter().find(|format| format.body == Body::Object);
-    let answer = Answer {
-        format: Arc::clone(format.expect("a format")),
-        thought: Thought::None,
-        tools: tools.collect(),
-        many: false,
-        content: Content::None,
-    };
+    let all = call_formats();
+    let format = all.iter().find(|format| format.body == CallBody::Object);
+    let answer = one_call(format.expect("a format"), tools.collect());
     let compiler = Arc::new(Compiler::without_forcing(byte_level()));
-    let compiled = compiler.compile(Constraint::Answer(Box::new(answer)));
+    let compiled = compiler.compile(answer);
     compiled.expect("few symbols for each parameter");
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
-use super::super::compiler::Place;
+use super::super::compiler::CompilePermit;
 use super::super::deadline::Deadline;
 use super::super::error::first_part;
 use super::super::limits::{MAX_OVERDUE, TIME_LIMIT};
@@ -398,12 +398,12 @@ fn what_is_over_its_time_ends_and_keeps_no_place() {
     let over = Deadline::default();
     over.end();
     let regex = || Constraint::Regex("[ab]+".into());
-    let ended = compiler.compile_here(regex(), true, &over);
+    let ended = compiler.compile_on_this_thread(regex(), true, &over);
     assert_eq!(ended.err(), Some(Error::TooSlow));
     // The library's own work ends too.
     let in_time = Deadline::default();
     let compiled = compiler
-        .compile_here(regex(), true, &in_time)
+        .compile_on_this_thread(regex(), true, &in_time)
         .expect("sound");
     let mut watched = Matcher::new(
         in_time
@@ -420,15 +420,15 @@ fn what_is_over_its_time_ends_and_keeps_no_place() {
         (places.running, places.overdue)
     };
     let held: Vec<_> = (0..compiler.n_places)
-        .map(|_| Place::take(&compiler).expect("free"))
+        .map(|_| CompilePermit::take(&compiler).expect("free"))
         .collect();
     for place in &held {
-        compiler.lend(&place.is_overdue);
-        compiler.lend(&place.is_overdue);
+        compiler.release_overdue(&place.is_overdue);
+        compiler.release_overdue(&place.is_overdue);
     }
     let lent = held.len().min(MAX_OVERDUE);
     assert_eq!(counts(), (held.len() - lent, lent));
-    let more = Place::take(&compiler).expect("a place that was lent");
+    let more = CompilePermit::take(&compiler).expect("a place that was lent");
     drop((held, more));
     assert_eq!(counts(), (0, 0));
 }
@@ -450,7 +450,7 @@ fn more_at_once_than_there_are_places_wait() {
     compiler.wait_limit = Duration::from_millis(10);
     let compiler = Arc::new(compiler);
     let places: Vec<_> = (0..compiler.n_places)
-        .map(|_| Place::take(&compiler))
+        .map(|_| CompilePermit::take(&compiler))
         .collect();
     assert!(places.iter().all(Result::is_ok));
     let regex = Constraint::Regex("a".into());

@@ -19,7 +19,7 @@ use std::sync::{Arc, LazyLock};
 
 use proptest::prelude::*;
 
-use super::gbnf::Naive;
+use super::gbnf::NaiveMatcher;
 use super::*;
 use crate::tokenizer::Tokenizer;
 use crate::weights::{Array, Metadata, Value as Meta};
@@ -123,7 +123,7 @@ fn allows(mask: &[u32], id: u32) -> bool {
 /// `judge` says of a text: whether it begins one that fits, and whether it is one.
 fn compare(
     compiler: &Compiler,
-    compiled: &Compiled,
+    compiled: &CompiledConstraint,
     judge: &dyn Fn(&[u8]) -> (bool, bool),
     n_steps: usize,
 ) {
@@ -223,7 +223,7 @@ fn check_gbnf(text: &str, n_steps: usize) {
     let naive = |text: &str| {
         let mut known = known.borrow_mut();
         *known.entry(text.to_owned()).or_insert_with(|| {
-            let naive = Naive::new(&rules, text);
+            let naive = NaiveMatcher::new(&rules, text);
             (naive.is_beginning(), naive.is_whole())
         })
     };
@@ -291,7 +291,7 @@ proptest! {
     ) {
         let text = format!("root ::= {root}\nx ::= {x}\ny ::= {y}\n");
         let rules = super::gbnf::parse(&text).expect("a grammar");
-        if !Naive::new(&rules, "").is_beginning() {
+        if !NaiveMatcher::new(&rules, "").is_beginning() {
             return Ok(());
         }
         check_gbnf(&text, 12);

@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::calls::{WEATHER, accepts, rows, tools, wrong};
+use super::calls::{WEATHER, accepts, one_call, rows, tools, wrong};
 use super::schemas::check;
 use super::*;
-use crate::chat::tool_calls::{Body, Tool, formats};
+use crate::chat::tool_calls::{CallBody, Tool, call_formats};
 
 #[test]
 fn conditions_on_objects_alone_mean_an_object() {
@@ -65,10 +65,10 @@ fn arguments_are_an_object_whatever_the_schema_says_of_its_type() {
             true,
         ),
     ] {
-        for format in formats() {
+        for format in call_formats() {
             if !matches!(
                 format.body,
-                Body::Object | Body::Map | Body::Named | Body::Channels
+                CallBody::Object | CallBody::Map | CallBody::Named | CallBody::Channels
             ) {
                 continue;
             }
@@ -78,14 +78,8 @@ fn arguments_are_an_object_whatever_the_schema_says_of_its_type() {
             let compiler = Arc::new(Compiler::without_forcing(byte_level_with(row.controls)));
             let mut tool = tools().remove(0);
             tool.parameters = schema.clone();
-            let answer = Answer {
-                format: Arc::clone(format),
-                thought: Thought::None,
-                tools: vec![tool],
-                many: false,
-                content: Content::None,
-            };
-            let compiled = compiler.compile(Constraint::Answer(Box::new(answer)));
+            let answer = one_call(format, vec![tool]);
+            let compiled = compiler.compile(answer);
             let compiled = compiled.unwrap_or_else(|e| panic!("{name}, {schema}: {e}"));
             assert!(accepts(&compiler, &compiled, &row.one), "{name}, {schema}");
             for value in ["true", "null", "1", "[]", "\"x\""] {
@@ -99,18 +93,15 @@ fn arguments_are_an_object_whatever_the_schema_says_of_its_type() {
         }
     }
     // Arguments that cannot be an object are refused with their place.
-    let answer = Answer {
-        format: Arc::clone(&formats()[0]),
-        thought: Thought::None,
-        tools: vec![Tool {
+    let answer = one_call(
+        &call_formats()[0],
+        vec![Tool {
             name: "f".into(),
             parameters: json!({ "type": "string" }),
         }],
-        many: false,
-        content: Content::None,
-    };
+    );
     let compiler = Arc::new(Compiler::without_forcing(byte_level()));
-    let refused = compiler.compile(Constraint::Answer(Box::new(answer)));
+    let refused = compiler.compile(answer);
     let refused = refused.expect_err("it is refused").to_string();
     assert_eq!(refused, "schema: nothing fits");
 }
@@ -131,8 +122,8 @@ fn arguments_on_their_own_are_those_of_all_parts_of_a_schema() {
             &json!("object"),
         ),
     ] {
-        for format in formats() {
-            if !matches!(format.body, Body::Parameters | Body::Notation) {
+        for format in call_formats() {
+            if !matches!(format.body, CallBody::Parameters | CallBody::Notation) {
                 continue;
             }
             let name = &format.name;
@@ -141,14 +132,8 @@ fn arguments_on_their_own_are_those_of_all_parts_of_a_schema() {
             let compiler = Arc::new(Compiler::without_forcing(byte_level_with(row.controls)));
             let mut tool = tools().remove(0);
             tool.parameters = schema.clone();
-            let answer = Answer {
-                format: Arc::clone(format),
-                thought: Thought::None,
-                tools: vec![tool],
-                many: false,
-                content: Content::None,
-            };
-            let compiled = compiler.compile(Constraint::Answer(Box::new(answer)));
+            let answer = one_call(format, vec![tool]);
+            let compiled = compiler.compile(answer);
             let compiled = compiled.unwrap_or_else(|e| panic!("{name}, {schema}: {e}"));
             assert!(accepts(&compiler, &compiled, &row.one), "{name}, {schema}");
             for text in wrong(row) {

@@ -9,10 +9,10 @@ use serde::Deserialize;
 use tokenizers::AddedToken;
 
 use super::Error;
-use super::files::Files;
+use super::files::FolderFiles;
 
 /// A token with its id, and the file that declares it.
-pub(super) struct Declared<'a> {
+pub(super) struct AddedTokenEntry<'a> {
     pub(super) id: u32,
     pub(super) token: AddedToken,
     pub(super) path: &'a Path,
@@ -33,11 +33,7 @@ struct Entry {
     special: bool,
 }
 
-/// The declared tokens.
-///
-/// # Errors
-/// An entry is not a token, or a key is not an id.
-pub(super) fn read(files: &Files) -> Result<Vec<Declared<'_>>, Error> {
+pub(super) fn read(files: &FolderFiles) -> Result<Vec<AddedTokenEntry<'_>>, Error> {
     let declared = files.tokenizer_config.object("added_tokens_decoder")?;
     let mut tokens = Vec::new();
     for (id, entry) in declared.iter() {
@@ -50,12 +46,12 @@ pub(super) fn read(files: &Files) -> Result<Vec<Declared<'_>>, Error> {
             .rstrip(entry.rstrip)
             .normalized(entry.normalized);
         let path = files.tokenizer_config.path();
-        tokens.push(Declared { id, token, path });
+        tokens.push(AddedTokenEntry { id, token, path });
     }
     for (text, id) in files.added_tokens.iter() {
         let number = id.as_u64().and_then(|id| u32::try_from(id).ok());
         let id = number.ok_or_else(|| files.added_tokens.wrong_type(text, id, "an id"))?;
-        tokens.push(Declared {
+        tokens.push(AddedTokenEntry {
             id,
             token: AddedToken::from(text.as_str(), false),
             path: files.added_tokens.path(),

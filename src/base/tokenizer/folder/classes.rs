@@ -8,24 +8,23 @@ use std::sync::LazyLock;
 use serde::Deserialize;
 
 use super::Error;
-use super::files::Files;
+use super::files::FolderFiles;
 
 /// The form of the files that hold a vocabulary.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Form {
+pub(super) enum ClassForm {
     Ranks,
     Merges,
     Words,
     Pieces,
 }
 
-/// One entry of the table.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Class {
+pub(super) struct TokenizerClass {
     names: Vec<String>,
-    form: Form,
+    form: ClassForm,
     /// The pattern that splits texts into words.
     pub(super) pattern: Option<String>,
     pub(super) normal_form: Option<String>,
@@ -54,42 +53,38 @@ pub(super) struct Class {
 /// The name of the entry for files that contain their own pattern.
 pub(super) const TEKKEN: &str = "Tekken";
 
-static CLASSES: LazyLock<Vec<Class>> = LazyLock::new(|| {
+static CLASSES: LazyLock<Vec<TokenizerClass>> = LazyLock::new(|| {
     #[derive(Deserialize)]
     struct Table {
-        class: Vec<Class>,
+        class: Vec<TokenizerClass>,
     }
-    // A test parses the table, so this cannot fail in a build that passed.
-    toml::from_str(include_str!("classes.toml"))
-        .map_or_else(|_| Vec::new(), |table: Table| table.class)
+    let table: Table = toml::from_str(include_str!("classes.toml")).expect("classes.toml");
+    table.class
 });
 
-/// The entry of this form and name.
-pub(super) fn named(form: Form, name: &str) -> Option<&'static Class> {
+pub(super) fn named(form: ClassForm, name: &str) -> Option<&'static TokenizerClass> {
     CLASSES
         .iter()
         .find(|class| class.form == form && class.names.iter().any(|known| known == name))
 }
 
-/// The entry for a folder.
-///
-/// # Errors
-/// A key is not a string.
-pub(super) fn find(files: &Files, form: Form) -> Result<Option<&'static Class>, Error> {
+pub(super) fn find(
+    files: &FolderFiles,
+    form: ClassForm,
+) -> Result<Option<&'static TokenizerClass>, Error> {
     Ok(names(files)?.iter().find_map(|name| named(form, name)))
 }
 
 /// The entry for a folder, which must exist.
-///
-/// # Errors
-/// As [`find`], or there is no entry.
-pub(super) fn required(files: &Files, form: Form) -> Result<&'static Class, Error> {
+pub(super) fn required(
+    files: &FolderFiles,
+    form: ClassForm,
+) -> Result<&'static TokenizerClass, Error> {
     let class = find(files, form)?;
     class.map_or_else(|| Err(unknown(files)), Ok)
 }
 
-/// The error of a folder whose class is unknown.
-fn unknown(files: &Files) -> Error {
+fn unknown(files: &FolderFiles) -> Error {
     let names = names(files).unwrap_or_default();
     Error::UnknownClass {
         path: files.tokenizer_path(),
@@ -101,7 +96,7 @@ fn unknown(files: &Files) -> Error {
 }
 
 /// The possible class names of a folder, the most specific first.
-fn names(files: &Files) -> Result<Vec<String>, Error> {
+fn names(files: &FolderFiles) -> Result<Vec<String>, Error> {
     const CLASS: &str = "tokenizer_class";
     const TYPE: &str = "model_type";
     let text_config = files.config.object("text_config")?;
@@ -115,7 +110,7 @@ fn names(files: &Files) -> Result<Vec<String>, Error> {
     Ok(named.into_iter().flatten().map(plain).collect())
 }
 
-impl Class {
+impl TokenizerClass {
     /// The tokens after those of the file, with number ranges expanded.
     pub(super) fn special(&self) -> Vec<String> {
         self.special
@@ -124,12 +119,10 @@ impl Class {
             .collect()
     }
 
-    /// The text of the unknown token.
     pub(super) fn unknown(&self) -> Option<&str> {
         self.unk.as_deref()
     }
 
-    /// The roles with their tokens.
     pub(super) fn roles(&self) -> impl Iterator<Item = (&'static str, &str)> {
         [
             ("bos", &self.bos),
@@ -169,7 +162,12 @@ mod tests {
     #[test]
     fn the_table_parses_and_its_names_are_unique() {
         assert!(CLASSES.len() > 8);
-        for form in [Form::Ranks, Form::Merges, Form::Words, Form::Pieces] {
+        for form in [
+            ClassForm::Ranks,
+            ClassForm::Merges,
+            ClassForm::Words,
+            ClassForm::Pieces,
+        ] {
             let classes = CLASSES.iter().filter(|class| class.form == form);
             let mut names: Vec<_> = classes.flat_map(|class| &class.names).collect();
             let all = names.len();
@@ -177,7 +175,7 @@ mod tests {
             names.dedup();
             assert_eq!(names.len(), all, "{form:?}");
         }
-        assert!(named(Form::Ranks, TEKKEN).is_some());
+        assert!(named(ClassForm::Ranks, TEKKEN).is_some());
         assert_eq!(numbered("<a{3..5}>"), ["<a3>", "<a4>", "<a5>"]);
         assert_eq!(numbered("{x}"), ["{x}"]);
     }

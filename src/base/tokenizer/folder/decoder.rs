@@ -1,6 +1,6 @@
 //! The texts of tokens by the `decoder` of a `tokenizer.json`, if it is not one that the spelling of the tokens implies.
 //!
-//! The spelling says that U+2581 is a space, or that characters stand for bytes (`pieces`). Other decoders join words
+//! The spelling says that U+2581 is a space, or that characters stand for bytes (`super::super::pieces`). Other decoders join words
 //! with spaces, take marks for the place in a word off, or replace texts. What a token contributes is found by decoding
 //! it between two marks. Not here: tokens of bytes, which are not texts by themselves.
 //!
@@ -9,16 +9,16 @@
 use serde_json::Value as Json;
 use tokenizers::{Decoder as _, DecoderWrapper, ModelWrapper};
 
-use super::super::external::guarded;
-use super::super::vocab::Kind;
+use super::super::library_encoder::guarded;
+use super::super::vocab::TokenKind;
 use super::super::{SPACE, Tokenizer};
-use super::parsed::Parsed;
-use super::tokens::Token;
+use super::tokenizer_json::TokenizerJson;
+use super::tokens::FolderToken;
 use crate::weights::StringArray;
 
 /// What decoders do to the texts of tokens.
 #[derive(Debug)]
-pub(super) struct Decoded {
+pub(super) struct DecodedPieces {
     /// The text of each token between two others; `None` for one that is not a text by itself.
     texts: Vec<Option<String>>,
     drops_first_space: bool,
@@ -28,9 +28,9 @@ pub(super) struct Decoded {
 /// A token of no vocabulary, from the private use area.
 const MARK: &str = "\u{10fffd}";
 
-impl Decoded {
+impl DecodedPieces {
     /// The texts of tokens; `None` if their spelling implies them, or the library cannot decode them.
-    pub(super) fn of(parsed: &Parsed, tokens: &[Token]) -> Option<Self> {
+    pub(super) fn of(parsed: &TokenizerJson, tokens: &[FolderToken]) -> Option<Self> {
         if is_implied(parsed) {
             return None;
         }
@@ -41,9 +41,9 @@ impl Decoded {
             Some(decoded) => decoded.into_iter().map(Some).collect(),
             None => texts.iter().map(|text| between(decoder, text)).collect(),
         };
-        let of_token = |(token, text): (&Token, Option<String>)| {
+        let of_token = |(token, text): (&FolderToken, Option<String>)| {
             let text = text.filter(|text| !text.contains(char::REPLACEMENT_CHARACTER));
-            text.filter(|_| token.kind != Kind::Byte)
+            text.filter(|_| token.kind != TokenKind::Byte)
         };
         // A suffix stands for the space after a word, unless the word is the last one.
         let has_suffix = |step: &Json| step["type"] == "BPEDecoder";
@@ -73,7 +73,7 @@ impl Decoded {
 }
 
 /// Whether the spelling of the tokens says what they contribute.
-fn is_implied(parsed: &Parsed) -> bool {
+fn is_implied(parsed: &TokenizerJson) -> bool {
     let is_usual = |step: &Json| match step["type"].as_str() {
         Some("ByteLevel" | "Metaspace" | "ByteFallback" | "Fuse") => true,
         Some("Replace") => step["pattern"]["String"] == SPACE && step["content"] == " ",

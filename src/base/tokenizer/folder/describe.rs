@@ -3,28 +3,28 @@
 use std::sync::Arc;
 
 use super::super::Tokenizer;
-use super::super::external::External;
-use super::super::pieces::Spaces;
-use super::contents::{Difference, assembled};
-use super::decoder::Decoded;
-use super::files::Files;
-use super::fit::{self, Fit};
-use super::ids::Ids;
-use super::layout::{self, Layout};
-use super::parsed::Parsed;
-use super::tokens::Token;
-use super::{Error, Folder};
+use super::super::library_encoder::LibraryEncoder;
+use super::super::pieces::PieceSpelling;
+use super::decoder::DecodedPieces;
+use super::files::FolderFiles;
+use super::folder_tokenizer::{Difference, assembled};
+use super::grading::{self, Fit};
+use super::ids::RoleIds;
+use super::layout::{self, GgufLayout};
+use super::tokenizer_json::TokenizerJson;
+use super::tokens::FolderToken;
+use super::{Error, FolderTokenizer};
 use crate::weights::Metadata;
 
 /// Selects the description that fits, and the tokenizer that is exact.
 pub(super) fn describe(
-    files: &Files,
-    parsed: Parsed,
-    tokens: &[Token],
-    ids: &Ids,
+    files: &FolderFiles,
+    parsed: TokenizerJson,
+    tokens: &[FolderToken],
+    ids: &RoleIds,
     common: &Metadata,
-) -> Result<Folder, Error> {
-    let decoded = Decoded::of(&parsed, tokens);
+) -> Result<FolderTokenizer, Error> {
+    let decoded = DecodedPieces::of(&parsed, tokens);
     let with_texts = |tokenizer: Tokenizer| match decoded {
         Some(decoded) => decoded.apply(tokenizer),
         None => tokenizer,
@@ -63,17 +63,17 @@ pub(super) fn describe(
 
 /// The tokenizer of a description, and how well it fits.
 fn try_out(
-    layout: &Layout,
+    layout: &GgufLayout,
     metadata: &Metadata,
-    parsed: &Parsed,
-    tokens: &[Token],
-    ids: &Ids,
+    parsed: &TokenizerJson,
+    tokens: &[FolderToken],
+    ids: &RoleIds,
 ) -> (Option<Tokenizer>, Fit) {
     let tokenizer = match Tokenizer::from_metadata(metadata) {
         Ok(tokenizer) => tokenizer,
         Err(error) => return (None, Fit::Not(error.to_string())),
     };
-    let fit = fit::grade(&tokenizer, parsed, tokens, &ids.frame, layout.is_doubtful);
+    let fit = grading::grade(&tokenizer, parsed, tokens, &ids.frame, layout.is_doubtful);
     let fit = match (fit, layout.differs) {
         (Fit::Exact, Some(text)) => Fit::Near(text.to_owned()),
         (fit, _) => fit,
@@ -81,16 +81,20 @@ fn try_out(
     (Some(tokenizer), fit)
 }
 
-pub(super) fn external(parsed: Parsed, tokens: &[Token], ids: &Ids) -> External {
+pub(super) fn external(
+    parsed: TokenizerJson,
+    tokens: &[FolderToken],
+    ids: &RoleIds,
+) -> LibraryEncoder {
     let is_byte_level = layout::is_byte_level(&parsed);
     let spaces = match is_byte_level {
-        true => Spaces::ByteLevel,
-        false => Spaces::Escaped,
+        true => PieceSpelling::ByteLevel,
+        false => PieceSpelling::Escaped,
     };
     let has_bytes = tokens
         .iter()
-        .any(|token| token.kind == super::super::vocab::Kind::Byte);
-    External::new(
+        .any(|token| token.kind == super::super::vocab::TokenKind::Byte);
+    LibraryEncoder::new(
         parsed.library,
         ids.frame.clone(),
         spaces,

@@ -19,37 +19,31 @@ const LARGEST_VOCABULARY: u64 = 512 << 20;
 /// Maximum size of any other file, in bytes.
 const LARGEST_OTHER: u64 = 64 << 20;
 
-/// The files of a folder.
 #[derive(Debug)]
-pub(super) struct Files {
+pub(super) struct FolderFiles {
     folder: PathBuf,
-    /// The file that holds the vocabulary.
-    pub(super) vocabulary: Vocabulary,
-    /// `config.json`.
-    pub(super) config: Object,
+    pub(super) vocabulary: VocabularyFile,
+    pub(super) config: JsonObject,
     /// `generation_config.json`.
-    pub(super) generation: Object,
-    /// `tokenizer_config.json`.
-    pub(super) tokenizer_config: Object,
+    pub(super) generation: JsonObject,
+    pub(super) tokenizer_config: JsonObject,
     /// `special_tokens_map.json`.
-    pub(super) special_tokens: Object,
+    pub(super) special_tokens: JsonObject,
     /// `added_tokens.json`: text to id.
-    pub(super) added_tokens: Object,
-    /// `chat_template.json`.
-    pub(super) chat_template: Object,
+    pub(super) added_tokens: JsonObject,
+    pub(super) chat_template: JsonObject,
 }
 
-/// A file that holds a vocabulary.
 #[derive(Debug)]
-pub(super) struct Vocabulary {
+pub(super) struct VocabularyFile {
     path: PathBuf,
-    pub(super) kind: FileKind,
+    pub(super) kind: VocabularyFormat,
     pub(super) bytes: Vec<u8>,
 }
 
 /// The kind of a vocabulary file, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FileKind {
+pub(super) enum VocabularyFormat {
     /// `tokenizer.json`.
     Library,
     /// `tekken.json`, with or without a date in its name.
@@ -66,45 +60,44 @@ pub(super) enum FileKind {
 
 /// The files that hold a vocabulary, in order of precedence. `*` matches any text; of several matching names the last
 /// one counts, which is the latest version.
-const VOCABULARIES: &[(&str, FileKind)] = &[
-    ("tokenizer.json", FileKind::Library),
-    ("tekken.json", FileKind::Tekken),
-    ("tekken*.json", FileKind::Tekken),
-    ("tokenizer.model", FileKind::Model),
-    ("tokenizer.model.v*", FileKind::Model),
-    ("spiece.model", FileKind::Model),
-    ("sentencepiece.bpe.model", FileKind::Renumbered),
-    ("tiktoken.model", FileKind::Model),
-    ("*.tiktoken", FileKind::Model),
-    ("vocab.json", FileKind::Merges),
-    ("vocab.txt", FileKind::Words),
+const VOCABULARIES: &[(&str, VocabularyFormat)] = &[
+    ("tokenizer.json", VocabularyFormat::Library),
+    ("tekken.json", VocabularyFormat::Tekken),
+    ("tekken*.json", VocabularyFormat::Tekken),
+    ("tokenizer.model", VocabularyFormat::Model),
+    ("tokenizer.model.v*", VocabularyFormat::Model),
+    ("spiece.model", VocabularyFormat::Model),
+    ("sentencepiece.bpe.model", VocabularyFormat::Renumbered),
+    ("tiktoken.model", VocabularyFormat::Model),
+    ("*.tiktoken", VocabularyFormat::Model),
+    ("vocab.json", VocabularyFormat::Merges),
+    ("vocab.txt", VocabularyFormat::Words),
 ];
 
-/// The second file that `vocab.json` needs.
 pub(super) const MERGES_FILE: &str = "merges.txt";
 
 /// The file of a folder that holds its vocabulary: `tokenizer.json` before all others.
-pub(super) fn vocabulary_of(folder: &Path) -> Option<(PathBuf, FileKind)> {
+pub(super) fn vocabulary_of(folder: &Path) -> Option<(PathBuf, VocabularyFormat)> {
     VOCABULARIES.iter().find_map(|(name, kind)| {
         let path = match name.split_once('*') {
             None => folder.join(name),
             Some(ends) => folder.join(names_in(folder, ends).ok()?.last()?),
         };
-        let is_whole = *kind != FileKind::Merges || is_named(&folder.join(MERGES_FILE));
+        let is_whole = *kind != VocabularyFormat::Merges || is_named(&folder.join(MERGES_FILE));
         (is_named(&path) && is_whole).then_some((path, *kind))
     })
 }
 
 /// A JSON object of a file; empty if there is no file.
 #[derive(Clone, Debug)]
-pub(super) struct Object {
+pub(super) struct JsonObject {
     path: PathBuf,
     /// The path of keys to this object, with a trailing dot.
     inside: String,
     entries: Map<String, Value>,
 }
 
-impl Files {
+impl FolderFiles {
     pub(super) fn read(folder: &Path) -> Result<Self, Error> {
         let found = vocabulary_of(folder);
         let (path, kind) = found.ok_or_else(|| Error::Missing {
@@ -119,10 +112,10 @@ impl Files {
                     .to_owned(),
             });
         }
-        let object = |name: &str| Object::read(folder.join(name));
+        let object = |name: &str| JsonObject::read(folder.join(name));
         Ok(Self {
             folder: folder.to_owned(),
-            vocabulary: Vocabulary { path, kind, bytes },
+            vocabulary: VocabularyFile { path, kind, bytes },
             config: object("config.json")?,
             generation: object("generation_config.json")?,
             tokenizer_config: object("tokenizer_config.json")?,
@@ -132,12 +125,10 @@ impl Files {
         })
     }
 
-    /// The path of the file that holds the vocabulary.
     pub(super) fn tokenizer_path(&self) -> PathBuf {
         self.vocabulary.path.clone()
     }
 
-    /// The error of a malformed vocabulary file.
     pub(super) fn damaged(&self, what: impl Into<String>) -> Error {
         Error::Damaged {
             path: self.tokenizer_path(),
@@ -164,7 +155,7 @@ impl Files {
     }
 }
 
-impl Object {
+impl JsonObject {
     fn read(path: PathBuf) -> Result<Self, Error> {
         let entries = match read(&path, LARGEST_OTHER)? {
             None => Map::new(),
@@ -180,7 +171,6 @@ impl Object {
         })
     }
 
-    /// The path of the file.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -190,7 +180,6 @@ impl Object {
         format!("{}{key}", self.inside)
     }
 
-    /// The keys and values.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&String, &Value)> {
         self.entries.iter()
     }
@@ -272,10 +261,7 @@ impl Object {
 
 /// The names of the files in a folder with this start and ending, sorted.
 fn names_in(path: &Path, (start, end): (&str, &str)) -> Result<Vec<String>, Error> {
-    let io = |source| Error::Io {
-        path: path.to_owned(),
-        source,
-    };
+    let io = Error::io(path);
     let entries = match fs::read_dir(path) {
         Err(error) if is_absent(&error) => return Ok(Vec::new()),
         entries => entries.map_err(io)?,
@@ -295,10 +281,7 @@ fn names_in(path: &Path, (start, end): (&str, &str)) -> Result<Vec<String>, Erro
 
 /// The bytes of a file; `None` if it does not exist.
 fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, Error> {
-    let io = |source| Error::Io {
-        path: path.to_owned(),
-        source,
-    };
+    let io = Error::io(path);
     // Checked before opening, because opening a pipe may block forever.
     let about = match fs::metadata(path) {
         Err(error) if is_absent(&error) => return Ok(None),

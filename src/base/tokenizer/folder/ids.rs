@@ -10,19 +10,18 @@ use tokenizers::ModelWrapper;
 
 use crate::weights::{Array, Metadata, Value};
 
-use super::super::external;
 use super::super::keys;
+use super::super::library_encoder;
 use super::super::roles;
-use super::super::vocab::Kind;
+use super::super::vocab::TokenKind;
 use super::Error;
-use super::classes::Class;
-use super::files::{Files, Object};
-use super::parsed::Parsed;
-use super::tokens::Token;
+use super::classes::TokenizerClass;
+use super::files::{FolderFiles, JsonObject};
+use super::tokenizer_json::TokenizerJson;
+use super::tokens::FolderToken;
 
-/// Ids of the tokens with a role.
 #[derive(Debug, Default)]
-pub(super) struct Ids {
+pub(super) struct RoleIds {
     pub(super) bos: Option<u32>,
     pub(super) eos: Option<u32>,
     unk: Option<u32>,
@@ -38,9 +37,9 @@ pub(super) struct Ids {
 
 /// The roles that a vocabulary file or its class defines.
 #[derive(Debug, Default)]
-pub(super) struct Own {
+pub(super) struct DefaultRoles {
     pub(super) unknown: Option<u32>,
-    pub(super) frame: Frame,
+    pub(super) frame: FrameRule,
     /// The tokens between the texts of a pair.
     between: Vec<u32>,
     /// Whether the token at the end of a text is also its separator, as in WordPiece.
@@ -51,25 +50,25 @@ pub(super) struct Own {
 
 /// The tokens that a text starts with, and those that it ends with.
 #[derive(Debug)]
-pub(super) enum Frame {
+pub(super) enum FrameRule {
     Ids(Vec<u32>, Vec<u32>),
     /// Only the BOS token at the start, whichever it is.
     Bos,
 }
 
-impl Default for Frame {
+impl Default for FrameRule {
     fn default() -> Self {
         Self::Ids(Vec::new(), Vec::new())
     }
 }
 
-impl Own {
+impl DefaultRoles {
     /// The roles that the library knows, and those of the class, if one was requested.
     pub(super) fn read(
-        files: &Files,
-        parsed: &Parsed,
-        class: Option<&Class>,
-        tokens: &[Token],
+        files: &FolderFiles,
+        parsed: &TokenizerJson,
+        class: Option<&TokenizerClass>,
+        tokens: &[FolderToken],
     ) -> Result<Self, Error> {
         let of_text = |text: &Option<String>| parsed.library.token_to_id(text.as_deref()?);
         let model = parsed.library.get_model();
@@ -97,13 +96,12 @@ impl Own {
                 });
             }
             this.between = between(parsed, &first, &last);
-            this.frame = Frame::Ids(first, last);
+            this.frame = FrameRule::Ids(first, last);
         }
         Ok(this)
     }
 
-    /// The roles that a class defines.
-    pub(super) fn of_class(class: Option<&Class>, tokens: &[Token]) -> Self {
+    pub(super) fn of_class(class: Option<&TokenizerClass>, tokens: &[FolderToken]) -> Self {
         let Some(class) = class else {
             return Self::default();
         };
@@ -111,7 +109,7 @@ impl Own {
         let id = |text: &str| by_text.get(text).copied();
         let ids = |texts: &[String]| texts.iter().filter_map(|text| id(text)).collect();
         Self {
-            frame: Frame::Ids(ids(&class.first), ids(&class.last)),
+            frame: FrameRule::Ids(ids(&class.first), ids(&class.last)),
             roles: class
                 .roles()
                 .filter_map(|(role, text)| Some((role, id(text)?)))
@@ -122,17 +120,21 @@ impl Own {
 }
 
 /// The ids of tokens by text; of several with the same text, the last one.
-fn by_text(tokens: &[Token]) -> FxHashMap<&str, u32> {
+fn by_text(tokens: &[FolderToken]) -> FxHashMap<&str, u32> {
     (0..)
         .zip(tokens)
-        .filter(|(_, token)| token.kind != Kind::Unused)
+        .filter(|(_, token)| token.kind != TokenKind::Unused)
         .map(|(id, token)| (token.text.as_str(), id))
         .collect()
 }
 
-impl Ids {
-    pub(super) fn read(files: &Files, own: &Own, tokens: &[Token]) -> Result<Self, Error> {
-        let sources = Sources {
+impl RoleIds {
+    pub(super) fn read(
+        files: &FolderFiles,
+        own: &DefaultRoles,
+        tokens: &[FolderToken],
+    ) -> Result<Self, Error> {
+        let sources = RoleSources {
             files,
             own,
             by_text: by_text(tokens),
@@ -158,8 +160,8 @@ impl Ids {
             doubles_end: false,
         };
         this.frame = match &own.frame {
-            Frame::Ids(first, last) => (first.clone(), last.clone()),
-            Frame::Bos => (this.bos.into_iter().collect(), Vec::new()),
+            FrameRule::Ids(first, last) => (first.clone(), last.clone()),
+            FrameRule::Bos => (this.bos.into_iter().collect(), Vec::new()),
         };
         this.ends.extend(this.eos);
         let is_wordpiece = own.is_wordpiece;
@@ -183,7 +185,7 @@ impl Ids {
 
     /// Flags of `tokenizer_config.json` override `tokenizer.json`, as in training software, but only where a flag can
     /// express the setting.
-    fn apply_flags(&mut self, config: &Object) -> Result<(), Error> {
+    fn apply_flags(&mut self, config: &JsonObject) -> Result<(), Error> {
         let ends = [
             ("add_bos_token", self.bos, &mut self.frame.0),
             ("add_eos_token", self.eos, &mut self.frame.1),
@@ -200,8 +202,7 @@ impl Ids {
         Ok(())
     }
 
-    /// Writes ids and flags.
-    pub(super) fn write(&self, tokens: &[Token], metadata: &mut Metadata) {
+    pub(super) fn write(&self, tokens: &[FolderToken], metadata: &mut Metadata) {
         let named = [
             ("bos", self.bos),
             ("eos", self.eos),
@@ -220,7 +221,7 @@ impl Ids {
             }
         }
         // Two further keys hold tokens that end an answer; other such tokens are known by their text.
-        let is_special = |token: &&Token| token.kind != Kind::Normal;
+        let is_special = |token: &&FolderToken| token.kind != TokenKind::Normal;
         let has = |known: &dyn Fn(&str) -> bool| {
             let mut special = tokens.iter().filter(is_special);
             special.any(|token| known(&token.text))
@@ -257,17 +258,15 @@ impl Ids {
     }
 }
 
-/// The sources in which roles are looked up.
-struct Sources<'a> {
-    files: &'a Files,
-    own: &'a Own,
+struct RoleSources<'a> {
+    files: &'a FolderFiles,
+    own: &'a DefaultRoles,
     by_text: FxHashMap<&'a str, u32>,
-    text_config: Object,
+    text_config: JsonObject,
     tokens: usize,
 }
 
-impl Sources<'_> {
-    /// The token of a role.
+impl RoleSources<'_> {
     fn one(&self, role: &str) -> Result<Option<u32>, Error> {
         Ok(match self.by_text(role)? {
             Some(id) => Some(id),
@@ -327,13 +326,18 @@ impl Sources<'_> {
 }
 
 /// The tokens that the library adds before and after a text, found by encoding one.
-fn frame(files: &Files, parsed: &Parsed, tokens: &[Token]) -> Result<(Vec<u32>, Vec<u32>), Error> {
+fn frame(
+    files: &FolderFiles,
+    parsed: &TokenizerJson,
+    tokens: &[FolderToken],
+) -> Result<(Vec<u32>, Vec<u32>), Error> {
     let texts = ["a", "1", "."].into_iter();
     let texts = texts.chain(tokens.iter().take(1000).map(|token| token.text.as_str()));
     for text in texts {
-        let inner = external::ids(&parsed.library, text);
-        let outer =
-            external::guarded(|| Ok(parsed.library.encode_fast(text, true)?.get_ids().to_vec()));
+        let inner = library_encoder::ids(&parsed.library, text);
+        let outer = library_encoder::guarded(|| {
+            Ok(parsed.library.encode_fast(text, true)?.get_ids().to_vec())
+        });
         let (inner, outer) = match (inner, outer) {
             (Ok(inner), Ok(outer)) => (inner, outer),
             (Err(message), _) | (_, Err(message)) => {
@@ -358,14 +362,14 @@ fn frame(files: &Files, parsed: &Parsed, tokens: &[Token]) -> Result<(Vec<u32>, 
 }
 
 /// The tokens that the library adds between two texts, given those before and after a text.
-fn between(parsed: &Parsed, first: &[u32], last: &[u32]) -> Vec<u32> {
+fn between(parsed: &TokenizerJson, first: &[u32], last: &[u32]) -> Vec<u32> {
     let text = "a";
     let pair = || {
         let pair = parsed.library.encode_fast((text, text), true)?;
         Ok(pair.get_ids().to_vec())
     };
-    let inner = external::ids(&parsed.library, text);
-    let (Ok(inner), Ok(pair)) = (inner, external::guarded(pair)) else {
+    let inner = library_encoder::ids(&parsed.library, text);
+    let (Ok(inner), Ok(pair)) = (inner, library_encoder::guarded(pair)) else {
         return Vec::new();
     };
     let start = [first, &inner].concat();

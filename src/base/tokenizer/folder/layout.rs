@@ -1,6 +1,6 @@
 //! Describes a `tokenizer.json` by keys of a GGUF file: a few candidate layouts, the most likely first.
 //!
-//! The right one is chosen elsewhere, by how they tokenize texts (`fit`). The layouts are those of llama.cpp's
+//! The right one is chosen elsewhere, by how they tokenize texts (`grading`). The layouts are those of llama.cpp's
 //! converter: texts, kinds, scores and merges for each tokenizer model.
 
 use std::borrow::Cow;
@@ -12,17 +12,16 @@ use tokenizers::ModelWrapper;
 use crate::weights::{Array, Metadata, StringArray, Value};
 
 use super::super::load::Algorithm;
-use super::super::vocab::Kind;
+use super::super::vocab::TokenKind;
 use super::super::{SPACE, byte_level, keys, pretokenizer};
-use super::fit;
-use super::parsed::Parsed;
-use super::tokens::Token;
+use super::grading;
+use super::tokenizer_json::TokenizerJson;
+use super::tokens::FolderToken;
 
-/// A candidate description of a vocabulary.
-pub(super) struct Layout {
+pub(super) struct GgufLayout {
     model: &'static str,
     pre: &'static str,
-    spelling: Spelling,
+    spelling: TokenSpelling,
     scores: Option<Vec<f32>>,
     has_merges: bool,
     more: Vec<(&'static str, Value)>,
@@ -32,9 +31,8 @@ pub(super) struct Layout {
     pub(super) differs: Option<&'static str>,
 }
 
-/// The spelling of token texts.
 #[derive(Clone, Copy)]
-pub(super) enum Spelling {
+pub(super) enum TokenSpelling {
     AsIs,
     /// Spaces are escaped, except that those of user-defined tokens are plain.
     Escaped,
@@ -42,8 +40,8 @@ pub(super) enum Spelling {
     Words,
 }
 
-impl Layout {
-    fn new(model: &'static str, spelling: Spelling) -> Self {
+impl GgufLayout {
+    fn new(model: &'static str, spelling: TokenSpelling) -> Self {
         Self {
             model,
             pre: pretokenizer::DEFAULT,
@@ -56,8 +54,12 @@ impl Layout {
         }
     }
 
-    /// Writes the keys of the model and its tokens.
-    pub(super) fn write(&self, tokens: &[Token], parsed: &Parsed, metadata: &mut Metadata) {
+    pub(super) fn write(
+        &self,
+        tokens: &[FolderToken],
+        parsed: &TokenizerJson,
+        metadata: &mut Metadata,
+    ) {
         metadata.insert(keys::MODEL, Value::Str(self.model.to_owned()));
         metadata.insert(keys::PRE, Value::Str(self.pre.to_owned()));
         write_tokens(tokens, self.spelling, metadata);
@@ -74,11 +76,11 @@ impl Layout {
 }
 
 /// Writes only the keys that all vocabularies have, for a vocabulary that no layout describes.
-pub(super) fn write_plain(tokens: &[Token], parsed: &Parsed, metadata: &mut Metadata) {
+pub(super) fn write_plain(tokens: &[FolderToken], parsed: &TokenizerJson, metadata: &mut Metadata) {
     let spelling = match parsed.library.get_model() {
-        ModelWrapper::WordPiece(_) => Spelling::Words,
-        _ if is_byte_level(parsed) => Spelling::AsIs,
-        _ => Spelling::Escaped,
+        ModelWrapper::WordPiece(_) => TokenSpelling::Words,
+        _ if is_byte_level(parsed) => TokenSpelling::AsIs,
+        _ => TokenSpelling::Escaped,
     };
     write_tokens(tokens, spelling, metadata);
     if !parsed.merges.is_empty() {
@@ -88,7 +90,11 @@ pub(super) fn write_plain(tokens: &[Token], parsed: &Parsed, metadata: &mut Meta
     metadata.insert(keys::ADD_SPACE_PREFIX, adds_space);
 }
 
-pub(super) fn write_tokens(tokens: &[Token], spelling: Spelling, metadata: &mut Metadata) {
+pub(super) fn write_tokens(
+    tokens: &[FolderToken],
+    spelling: TokenSpelling,
+    metadata: &mut Metadata,
+) {
     let texts: StringArray = tokens
         .iter()
         .map(|token| spelling.spell(token).into_owned())
@@ -101,7 +107,12 @@ pub(super) fn write_tokens(tokens: &[Token], spelling: Spelling, metadata: &mut 
 }
 
 /// Writes the ids of the selected tokens, if there are any.
-fn write_ids(key: &str, tokens: &[Token], which: impl Fn(&Token) -> bool, metadata: &mut Metadata) {
+fn write_ids(
+    key: &str,
+    tokens: &[FolderToken],
+    which: impl Fn(&FolderToken) -> bool,
+    metadata: &mut Metadata,
+) {
     let found = (0..).zip(tokens).filter(|(_, token)| which(token));
     let ids: Vec<u32> = found.map(|(id, _)| id).collect();
     if !ids.is_empty() {
@@ -109,7 +120,7 @@ fn write_ids(key: &str, tokens: &[Token], which: impl Fn(&Token) -> bool, metada
     }
 }
 
-fn write_merges(parsed: &Parsed, metadata: &mut Metadata) {
+fn write_merges(parsed: &TokenizerJson, metadata: &mut Metadata) {
     let merges = parsed.merges.iter();
     let lines: StringArray = merges
         .map(|(left, right)| format!("{left} {right}"))
@@ -117,12 +128,14 @@ fn write_merges(parsed: &Parsed, metadata: &mut Metadata) {
     metadata.insert(keys::MERGES, Value::Array(Array::Str(lines)));
 }
 
-impl Spelling {
-    fn spell(self, token: &Token) -> Cow<'_, str> {
+impl TokenSpelling {
+    fn spell(self, token: &FolderToken) -> Cow<'_, str> {
         let text = token.text.as_str();
         match (self, token.kind) {
-            (Self::Escaped | Self::Words, Kind::UserDefined) => text.replace(SPACE, " ").into(),
-            (Self::Words, Kind::Normal) => match text.strip_prefix(CONTINUES) {
+            (Self::Escaped | Self::Words, TokenKind::UserDefined) => {
+                text.replace(SPACE, " ").into()
+            }
+            (Self::Words, TokenKind::Normal) => match text.strip_prefix(CONTINUES) {
                 Some(rest) => rest.into(),
                 None => format!("{SPACE}{text}").into(),
             },
@@ -131,11 +144,12 @@ impl Spelling {
     }
 }
 
-/// The prefix of a token that continues a word.
 const CONTINUES: &str = "##";
 
-/// The candidate layouts, or why there are none.
-pub(super) fn candidates(tokens: &[Token], parsed: &Parsed) -> Result<Vec<Layout>, String> {
+pub(super) fn candidates(
+    tokens: &[FolderToken],
+    parsed: &TokenizerJson,
+) -> Result<Vec<GgufLayout>, String> {
     match parsed.library.get_model() {
         ModelWrapper::BPE(bpe) => {
             let marks_words = |mark: &Option<String>| mark.as_ref().is_some_and(|m| !m.is_empty());
@@ -143,7 +157,7 @@ pub(super) fn candidates(tokens: &[Token], parsed: &Parsed) -> Result<Vec<Layout
                 return Err("tokens are marked for their place in a word".to_owned());
             }
             if bpe.dropout.is_some_and(|p| p > 0.0) {
-                return Err("merges are left out by chance".to_owned());
+                return Err("BPE dropout is not supported".to_owned());
             }
             if parsed
                 .merges
@@ -161,7 +175,9 @@ pub(super) fn candidates(tokens: &[Token], parsed: &Parsed) -> Result<Vec<Layout
         ModelWrapper::WordPiece(pieces) => {
             if pieces.continuing_subword_prefix != CONTINUES {
                 let prefix = &pieces.continuing_subword_prefix;
-                return Err(format!("words go on with `{prefix}`, not `{CONTINUES}`"));
+                return Err(format!(
+                    "the continuation prefix is `{prefix}`, expected `{CONTINUES}`"
+                ));
             }
             Ok(vec![word_pieces(parsed)])
         }
@@ -170,15 +186,18 @@ pub(super) fn candidates(tokens: &[Token], parsed: &Parsed) -> Result<Vec<Layout
 }
 
 /// Whether tokens are spelled in the byte-level alphabet.
-pub(super) fn is_byte_level(parsed: &Parsed) -> bool {
+pub(super) fn is_byte_level(parsed: &TokenizerJson) -> bool {
     let parts = [&parsed.normalizer, &parsed.pre_tokenizer, &parsed.decoder];
     parts
         .iter()
-        .any(|part| Parsed::step(part, "ByteLevel").is_some())
+        .any(|part| TokenizerJson::step(part, "ByteLevel").is_some())
 }
 
 /// Byte-level merges: one layout per pre-tokenizer that splits texts like the folder's.
-fn byte_level_words(parsed: &Parsed, ignore_merges: bool) -> Result<Vec<Layout>, String> {
+fn byte_level_words(
+    parsed: &TokenizerJson,
+    ignore_merges: bool,
+) -> Result<Vec<GgufLayout>, String> {
     let is_known = |byte: u8| {
         let letter = byte_level::letter_of(byte)
             .encode_utf8(&mut [0; 4])
@@ -203,8 +222,8 @@ fn byte_level_words(parsed: &Parsed, ignore_merges: bool) -> Result<Vec<Layout>,
             "NFKD" => Some("nfkd"),
             _ => None,
         });
-    let found = fit::pre_tokenizers(parsed, ignore_merges)?;
-    let layouts = found.into_iter().map(|found| Layout {
+    let found = grading::pre_tokenizers(parsed, ignore_merges)?;
+    let layouts = found.into_iter().map(|found| GgufLayout {
         pre: found.row.usual_name(),
         has_merges: true,
         more: form
@@ -213,25 +232,25 @@ fn byte_level_words(parsed: &Parsed, ignore_merges: bool) -> Result<Vec<Layout>,
             .collect(),
         is_doubtful: found.row.ignore_merges != ignore_merges,
         differs: found.differs,
-        ..Layout::new(Algorithm::Merges.model_name(), Spelling::AsIs)
+        ..GgufLayout::new(Algorithm::Merges.model_name(), TokenSpelling::AsIs)
     });
     Ok(layouts.collect())
 }
 
 /// Merges of characters with byte fallback: by score if the merges are those that the scores of their tokens imply,
 /// otherwise by rank.
-fn characters(tokens: &[Token], parsed: &Parsed) -> Result<Vec<Layout>, String> {
-    let bytes = tokens.iter().filter(|token| token.kind == Kind::Byte);
+fn characters(tokens: &[FolderToken], parsed: &TokenizerJson) -> Result<Vec<GgufLayout>, String> {
+    let bytes = tokens.iter().filter(|token| token.kind == TokenKind::Byte);
     if bytes.count() < 256 {
         return Err("not every byte has a token".to_owned());
     }
     let adds_space = adds_space(parsed);
     let mut layouts = Vec::new();
     if let Some(scores) = scores(tokens, parsed) {
-        layouts.push(Layout {
+        layouts.push(GgufLayout {
             scores: Some(scores),
             more: vec![(keys::ADD_SPACE_PREFIX, Value::Bool(adds_space))],
-            ..Layout::new(Algorithm::Scores.model_name(), Spelling::Escaped)
+            ..GgufLayout::new(Algorithm::Scores.model_name(), TokenSpelling::Escaped)
         });
     }
     let crosses_lines = |(left, right): &(String, String)| {
@@ -239,10 +258,10 @@ fn characters(tokens: &[Token], parsed: &Parsed) -> Result<Vec<Layout>, String> 
         joined.contains('\n') && joined.contains(|c| c != '\n')
     };
     if !adds_space && !parsed.merges.iter().any(crosses_lines) {
-        layouts.push(Layout {
+        layouts.push(GgufLayout {
             pre: pretokenizer::of_lines(),
             has_merges: true,
-            ..Layout::new(Algorithm::Merges.model_name(), Spelling::Escaped)
+            ..GgufLayout::new(Algorithm::Merges.model_name(), TokenSpelling::Escaped)
         });
     }
     match layouts.is_empty() {
@@ -252,24 +271,25 @@ fn characters(tokens: &[Token], parsed: &Parsed) -> Result<Vec<Layout>, String> 
 }
 
 /// Whether a space is added before a text.
-fn adds_space(parsed: &Parsed) -> bool {
-    let metaspace = Parsed::step(&parsed.pre_tokenizer, "Metaspace")
-        .or_else(|| Parsed::step(&parsed.normalizer, "Metaspace"));
+fn adds_space(parsed: &TokenizerJson) -> bool {
+    let metaspace = TokenizerJson::step(&parsed.pre_tokenizer, "Metaspace")
+        .or_else(|| TokenizerJson::step(&parsed.normalizer, "Metaspace"));
     let by_scheme = metaspace.is_some_and(|step| step["prepend_scheme"] != "never");
-    by_scheme || Parsed::step(&parsed.normalizer, "Prepend").is_some()
+    by_scheme || TokenizerJson::step(&parsed.normalizer, "Prepend").is_some()
 }
 
 /// Scores for which joining by score equals joining by the merges in their order: the later a token's merges, the lower
 /// its score; tokens whose merges interleave share a score. `None` if merges are missing.
-fn scores(tokens: &[Token], parsed: &Parsed) -> Option<Vec<f32>> {
-    /// The merges of one token.
+fn scores(tokens: &[FolderToken], parsed: &TokenizerJson) -> Option<Vec<f32>> {
     struct Merges {
         first: usize,
         last: usize,
         count: usize,
         score: f32,
     }
-    let normal = tokens.iter().filter(|token| token.kind == Kind::Normal);
+    let normal = tokens
+        .iter()
+        .filter(|token| token.kind == TokenKind::Normal);
     let texts: FxHashSet<&str> = normal.map(|token| token.text.as_str()).collect();
     let mut of_token: FxHashMap<&str, Merges> = FxHashMap::default();
     for (rank, (left, right)) in parsed.merges.iter().enumerate() {
@@ -302,7 +322,7 @@ fn scores(tokens: &[Token], parsed: &Parsed) -> Option<Vec<f32>> {
             .count()
     };
     let scores = tokens.iter().map(|token| {
-        if token.kind != Kind::Normal {
+        if token.kind != TokenKind::Normal {
             return Some(score - 1.0);
         }
         let merges = of_token.get(token.text.as_str());
@@ -313,22 +333,24 @@ fn scores(tokens: &[Token], parsed: &Parsed) -> Option<Vec<f32>> {
 }
 
 /// Tokens by likelihood, with the four treatments of white space.
-fn unigram(tokens: &[Token], parsed: &Parsed) -> Result<Vec<Layout>, String> {
+fn unigram(tokens: &[FolderToken], parsed: &TokenizerJson) -> Result<Vec<GgufLayout>, String> {
     const UNUSED: f32 = -10_000.0;
     let ModelWrapper::Unigram(model) = parsed.library.get_model() else {
         return Ok(Vec::new());
     };
     let scores: FxHashMap<&str, f64> = model.iter().map(|(text, s)| (text.as_str(), *s)).collect();
-    let score = |token: &Token| {
+    let score = |token: &FolderToken| {
         scores
             .get(token.text.as_str())
             .map_or(UNUSED, |s| *s as f32)
     };
     let scores: Vec<f32> = tokens.iter().map(score).collect();
-    let table = Parsed::step(&parsed.normalizer, "Precompiled");
+    let table = TokenizerJson::step(&parsed.normalizer, "Precompiled");
     let charsmap = match table.and_then(|step| step["precompiled_charsmap"].as_str()) {
         None => None,
-        Some(text) => Some(base64(text).ok_or("the table of replacements is not base64")?),
+        Some(text) => {
+            Some(super::base64::decode(text).ok_or("the table of replacements is not base64")?)
+        }
     };
     let adds = adds_space(parsed);
     let ways = [(adds, true), (adds, false), (!adds, true), (!adds, false)];
@@ -339,64 +361,24 @@ fn unigram(tokens: &[Token], parsed: &Parsed) -> Result<Vec<Layout>, String> {
         ];
         let table = charsmap.clone().map(|bytes| Value::Array(Array::U8(bytes)));
         more.extend(table.map(|table| (keys::CHARSMAP, table)));
-        Layout {
+        GgufLayout {
             scores: Some(scores.clone()),
             more,
-            ..Layout::new(Algorithm::Likelihood.model_name(), Spelling::Escaped)
+            ..GgufLayout::new(Algorithm::Likelihood.model_name(), TokenSpelling::Escaped)
         }
     });
     Ok(layouts.collect())
 }
 
-fn word_pieces(parsed: &Parsed) -> Layout {
-    let step = Parsed::step(&parsed.normalizer, "BertNormalizer").unwrap_or(&Json::Null);
+fn word_pieces(parsed: &TokenizerJson) -> GgufLayout {
+    let step = TokenizerJson::step(&parsed.normalizer, "BertNormalizer").unwrap_or(&Json::Null);
     let lowercase = step["lowercase"].as_bool().unwrap_or(false);
     let strips = step["strip_accents"].as_bool().unwrap_or(lowercase);
-    Layout {
+    GgufLayout {
         more: vec![
             (keys::LOWERCASE, Value::Bool(lowercase)),
             (keys::STRIP_ACCENTS, Value::Bool(strips)),
         ],
-        ..Layout::new(Algorithm::WordPiece.model_name(), Spelling::Words)
-    }
-}
-
-/// The bytes of a base64 text (RFC 4648, section 4).
-pub(super) fn base64(text: &str) -> Option<Vec<u8>> {
-    let digit = |c: u8| {
-        Some(match c {
-            b'A'..=b'Z' => c - b'A',
-            b'a'..=b'z' => c - b'a' + 26,
-            b'0'..=b'9' => c - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return None,
-        })
-    };
-    let mut out = Vec::with_capacity(text.len() / 4 * 3);
-    let (mut bits, mut n_bits) = (0u32, 0);
-    for c in text.trim_end_matches('=').bytes() {
-        bits = bits << 6 | u32::from(digit(c)?);
-        n_bits += 6;
-        if n_bits >= 8 {
-            n_bits -= 8;
-            out.push((bits >> n_bits) as u8);
-            bits &= (1 << n_bits) - 1;
-        }
-    }
-    Some(out)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn base64_is_read_with_and_without_padding() {
-        assert_eq!(base64("TWFu").as_deref(), Some(&b"Man"[..]));
-        assert_eq!(base64("TWE=").as_deref(), Some(&b"Ma"[..]));
-        assert_eq!(base64("TQ").as_deref(), Some(&b"M"[..]));
-        assert_eq!(base64("+/8=").as_deref(), Some(&[0xfb, 0xff][..]));
-        assert_eq!(base64("T!"), None);
+        ..GgufLayout::new(Algorithm::WordPiece.model_name(), TokenSpelling::Words)
     }
 }

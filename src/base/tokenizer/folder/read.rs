@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
+use super::convert::{self, VocabularySource};
 use super::describe::describe;
-use super::files::{self, Files};
-use super::ids::{Ids, Own};
-use super::parsed::Parsed;
-use super::source::{self, Source};
-use super::{Error, Folder, pieces, templates, tokens};
+use super::files::{self, FolderFiles};
+use super::ids::{DefaultRoles, RoleIds};
+use super::tokenizer_json::TokenizerJson;
+use super::{Error, FolderTokenizer, sentencepiece_folder, templates, tokens};
 use crate::weights::Metadata;
 
 /// Whether a folder has a file that holds a vocabulary.
@@ -22,16 +22,16 @@ pub fn has_vocabulary(folder: &Path) -> bool {
 ///
 /// # Errors
 /// Files are missing, damaged, or contradict one another; the error names file and key.
-pub fn read(folder: &Path) -> Result<Folder, Error> {
-    let mut files = Files::read(folder)?;
-    let described = match source::of(&mut files)? {
-        Source::Library(described) => described,
-        Source::Pieces => return pieces::read(&files),
+pub fn read(folder: &Path) -> Result<FolderTokenizer, Error> {
+    let mut files = FolderFiles::read(folder)?;
+    let described = match convert::of(&mut files)? {
+        VocabularySource::Library(described) => described,
+        VocabularySource::Pieces => return sentencepiece_folder::read(&files),
     };
-    let parsed = Parsed::read(&files, &described)?;
+    let parsed = TokenizerJson::read(&files, &described)?;
     let tokens = tokens::read(&files, &parsed)?;
-    let own = Own::read(&files, &parsed, described.class, &tokens)?;
-    let ids = Ids::read(&files, &own, &tokens)?;
+    let own = DefaultRoles::read(&files, &parsed, described.class, &tokens)?;
+    let ids = RoleIds::read(&files, &own, &tokens)?;
     let mut common = Metadata::default();
     ids.write(&tokens, &mut common);
     templates::write(&files, &mut common)?;

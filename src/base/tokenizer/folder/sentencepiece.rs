@@ -6,49 +6,44 @@
 
 use rustc_hash::FxHashSet;
 
-use super::super::vocab::{Kind, named_byte};
+use super::super::vocab::{TokenKind, named_byte};
 use super::Error;
-use super::files::Files;
+use super::files::FolderFiles;
 
-/// A model file.
 #[derive(Debug)]
-pub(super) struct Model {
+pub(super) struct SentencePieceModel {
     pub(super) pieces: Vec<Piece>,
-    pub(super) algorithm: Algorithm,
-    pub(super) normaliser: Normaliser,
+    pub(super) algorithm: PieceAlgorithm,
+    pub(super) normaliser: NormaliserSpec,
     pub(super) space_is_last: bool,
     byte_fallback: bool,
     /// Ids of the tokens with a role, as in the file; a negative one means none.
     roles: [(&'static str, i32); 3],
 }
 
-/// A token.
 #[derive(Debug, Default)]
 pub(super) struct Piece {
     pub(super) text: String,
     pub(super) score: f32,
-    pub(super) kind: Option<Kind>,
+    pub(super) kind: Option<TokenKind>,
 }
 
-/// The algorithm that finds pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Algorithm {
+pub(super) enum PieceAlgorithm {
     Unigram,
     /// Joins pieces by score. Models whose pieces are characters use it too: nothing is joined there.
     Pairs,
 }
 
-/// The settings of normalisation.
 #[derive(Debug)]
-pub(super) struct Normaliser {
+pub(super) struct NormaliserSpec {
     pub(super) table: Vec<u8>,
     pub(super) adds_space: bool,
     pub(super) merges_spaces: bool,
     escapes_spaces: bool,
 }
 
-/// The value of a protocol buffer field.
-enum Value<'a> {
+enum FieldValue<'a> {
     Number(u64),
     Bits(u32),
     Bytes(&'a [u8]),
@@ -56,15 +51,13 @@ enum Value<'a> {
     Other,
 }
 
-/// The remaining fields of a message.
-struct Fields<'a> {
+struct MessageFields<'a> {
     rest: &'a [u8],
     broken: bool,
 }
 
-impl Model {
-    /// Reads the file of the vocabulary.
-    pub(super) fn read(files: &Files) -> Result<Self, Error> {
+impl SentencePieceModel {
+    pub(super) fn read(files: &FolderFiles) -> Result<Self, Error> {
         let bytes = &files.vocabulary.bytes;
         let cut = |at: usize| {
             files.damaged(format!(
@@ -74,8 +67,8 @@ impl Model {
         };
         let mut this = Self {
             pieces: Vec::new(),
-            algorithm: Algorithm::Unigram,
-            normaliser: Normaliser {
+            algorithm: PieceAlgorithm::Unigram,
+            normaliser: NormaliserSpec {
                 table: Vec::new(),
                 adds_space: true,
                 merges_spaces: true,
@@ -85,16 +78,16 @@ impl Model {
             byte_fallback: false,
             roles: [("bos", 1), ("eos", 2), ("pad", -1)],
         };
-        let mut fields = Fields::new(bytes);
+        let mut fields = MessageFields::new(bytes);
         loop {
             let at = bytes.len() - fields.rest.len();
             let Some((field, value)) = fields.next() else {
                 break;
             };
             let is_read = match (field, value) {
-                (1, Value::Bytes(piece)) => this.add_piece(piece),
-                (2, Value::Bytes(trainer)) => this.read_trainer(files, trainer)?,
-                (3, Value::Bytes(normaliser)) => this.read_normaliser(normaliser),
+                (1, FieldValue::Bytes(piece)) => this.add_piece(piece),
+                (2, FieldValue::Bytes(trainer)) => this.read_trainer(files, trainer)?,
+                (3, FieldValue::Bytes(normaliser)) => this.read_normaliser(normaliser),
                 (1..=3, _) => None,
                 _ => Some(()),
             };
@@ -107,18 +100,16 @@ impl Model {
         Ok(this)
     }
 
-    /// The id of the unknown token.
     pub(super) fn unknown(&self) -> Option<u32> {
-        let is_unknown = |piece: &Piece| piece.kind == Some(Kind::Unknown);
+        let is_unknown = |piece: &Piece| piece.kind == Some(TokenKind::Unknown);
         self.pieces.iter().position(is_unknown).map(|id| id as u32)
     }
 
-    /// The tokens that have a role.
     pub(super) fn roles(&self) -> Vec<(&'static str, u32)> {
         let id = |id: i32| {
             let id = u32::try_from(id).ok()?;
             let piece = self.pieces.get(id as usize)?;
-            (piece.kind == Some(Kind::Control)).then_some(id)
+            (piece.kind == Some(TokenKind::Control)).then_some(id)
         };
         let roles = self.roles.iter();
         roles
@@ -138,7 +129,8 @@ impl Model {
             let n = self.pieces.len();
             return Err(format!("{n} pieces, expected at least {replaced}"));
         };
-        let is_text = |piece: &Piece| !matches!(piece.kind, Some(Kind::Control | Kind::Unknown));
+        let is_text =
+            |piece: &Piece| !matches!(piece.kind, Some(TokenKind::Control | TokenKind::Unknown));
         if let Some(id) = first.iter().position(is_text) {
             let text = &first[id].text;
             return Err(format!(
@@ -149,8 +141,8 @@ impl Model {
             text: text.clone(),
             score: 0.0,
             kind: Some(match unknown == Some(text.as_str()) {
-                true => Kind::Unknown,
-                false => Kind::Control,
+                true => TokenKind::Unknown,
+                false => TokenKind::Control,
             }),
         };
         self.pieces.splice(..replaced, leading.iter().map(token));
@@ -161,16 +153,20 @@ impl Model {
 
     fn add_piece(&mut self, message: &[u8]) -> Option<()> {
         let mut piece = Piece {
-            kind: Some(Kind::Normal),
+            kind: Some(TokenKind::Normal),
             ..Piece::default()
         };
-        let mut fields = Fields::new(message);
+        let mut fields = MessageFields::new(message);
         while let Some((field, value)) = fields.next() {
             match (field, value) {
-                (1, Value::Bytes(text)) => piece.text = String::from_utf8(text.to_vec()).ok()?,
-                (2, Value::Bits(bits)) => piece.score = f32::from_bits(bits),
+                (1, FieldValue::Bytes(text)) => {
+                    piece.text = String::from_utf8(text.to_vec()).ok()?
+                }
+                (2, FieldValue::Bits(bits)) => piece.score = f32::from_bits(bits),
                 // The codes are those of GGUF files.
-                (3, Value::Number(code)) => piece.kind = Kind::known(i64::try_from(code).ok()?),
+                (3, FieldValue::Number(code)) => {
+                    piece.kind = TokenKind::known(i64::try_from(code).ok()?)
+                }
                 (1..=3, _) => return None,
                 _ => {}
             }
@@ -179,17 +175,17 @@ impl Model {
         (!fields.broken).then_some(())
     }
 
-    fn read_trainer(&mut self, files: &Files, message: &[u8]) -> Result<Option<()>, Error> {
-        let mut fields = Fields::new(message);
+    fn read_trainer(&mut self, files: &FolderFiles, message: &[u8]) -> Result<Option<()>, Error> {
+        let mut fields = MessageFields::new(message);
         while let Some((field, value)) = fields.next() {
-            let Value::Number(number) = value else {
+            let FieldValue::Number(number) = value else {
                 continue;
             };
             match field {
                 3 => {
                     self.algorithm = match number {
-                        1 => Algorithm::Unigram,
-                        2 | 4 => Algorithm::Pairs,
+                        1 => PieceAlgorithm::Unigram,
+                        2 | 4 => PieceAlgorithm::Pairs,
                         other => {
                             let what = format!(
                                 "model type {other}, expected 1 (unigram), 2 (BPE) or 4 (characters)"
@@ -209,13 +205,13 @@ impl Model {
     }
 
     fn read_normaliser(&mut self, message: &[u8]) -> Option<()> {
-        let mut fields = Fields::new(message);
+        let mut fields = MessageFields::new(message);
         while let Some((field, value)) = fields.next() {
             match (field, value) {
-                (2, Value::Bytes(table)) => self.normaliser.table = table.to_vec(),
-                (3, Value::Number(flag)) => self.normaliser.adds_space = flag != 0,
-                (4, Value::Number(flag)) => self.normaliser.merges_spaces = flag != 0,
-                (5, Value::Number(flag)) => self.normaliser.escapes_spaces = flag != 0,
+                (2, FieldValue::Bytes(table)) => self.normaliser.table = table.to_vec(),
+                (3, FieldValue::Number(flag)) => self.normaliser.adds_space = flag != 0,
+                (4, FieldValue::Number(flag)) => self.normaliser.merges_spaces = flag != 0,
+                (5, FieldValue::Number(flag)) => self.normaliser.escapes_spaces = flag != 0,
                 (2..=5, _) => return None,
                 _ => {}
             }
@@ -236,36 +232,39 @@ impl Model {
         for (id, piece) in self.pieces.iter().enumerate() {
             let text = &piece.text;
             let Some(kind) = piece.kind else {
-                return Err(format!(
-                    "piece {id} (`{text}`) is of a type that nobody knows"
-                ));
+                return Err(format!("piece {id} (`{text}`) has an unknown piece type"));
             };
             if text.is_empty() {
                 return Err(format!("piece {id} is empty"));
             }
             // Tokens that occur in no text may share names with those that do.
-            let is_text = matches!(kind, Kind::Normal | Kind::UserDefined | Kind::Unused);
+            let is_text = matches!(
+                kind,
+                TokenKind::Normal | TokenKind::UserDefined | TokenKind::Unused
+            );
             if !known.insert((is_text, text.as_str())) {
                 return Err(format!("piece {id}: `{text}` is already defined"));
             }
             match (kind, named_byte(text.as_bytes())) {
-                (Kind::Unknown, _) => {
+                (TokenKind::Unknown, _) => {
                     if let Some(other) = unknown.replace(id) {
                         return Err(format!(
-                            "pieces {other} and {id} both stand for the unknown"
+                            "pieces {other} and {id} are both unknown pieces, expected one"
                         ));
                     }
                 }
-                (Kind::Byte, None) => return Err(format!("piece {id}: `{text}` is not a byte")),
-                (Kind::Byte, Some(_)) if !self.byte_fallback => {
+                (TokenKind::Byte, None) => {
+                    return Err(format!("piece {id}: `{text}` is not a byte"));
+                }
+                (TokenKind::Byte, Some(_)) if !self.byte_fallback => {
                     return Err(format!("piece {id} is a byte, and `byte_fallback` is off"));
                 }
-                (Kind::Byte, Some(byte)) => bytes[usize::from(byte)] = true,
+                (TokenKind::Byte, Some(byte)) => bytes[usize::from(byte)] = true,
                 _ => {}
             }
         }
         if unknown.is_none() && !self.byte_fallback {
-            return Err("no piece stands for the unknown, and `byte_fallback` is off".to_owned());
+            return Err("there is no unknown piece, and `byte_fallback` is off".to_owned());
         }
         match bytes.iter().position(|found| !found) {
             Some(byte) if self.byte_fallback => Err(format!(
@@ -276,7 +275,7 @@ impl Model {
     }
 }
 
-impl<'a> Fields<'a> {
+impl<'a> MessageFields<'a> {
     const fn new(message: &'a [u8]) -> Self {
         Self {
             rest: message,
@@ -285,7 +284,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Number and value of the next field; `None` at the end or if the message is malformed.
-    fn next(&mut self) -> Option<(u64, Value<'a>)> {
+    fn next(&mut self) -> Option<(u64, FieldValue<'a>)> {
         if self.rest.is_empty() {
             return None;
         }
@@ -294,25 +293,25 @@ impl<'a> Fields<'a> {
         field
     }
 
-    fn read(&mut self) -> Option<(u64, Value<'a>)> {
+    fn read(&mut self) -> Option<(u64, FieldValue<'a>)> {
         let mut rest = self.rest;
         let tag = varint(&mut rest)?;
         let value = match tag & 7 {
-            0 => Value::Number(varint(&mut rest)?),
+            0 => FieldValue::Number(varint(&mut rest)?),
             1 => {
                 rest = rest.get(8..)?;
-                Value::Other
+                FieldValue::Other
             }
             2 => {
                 let len = usize::try_from(varint(&mut rest)?).ok()?;
                 let (bytes, after) = rest.split_at_checked(len)?;
                 rest = after;
-                Value::Bytes(bytes)
+                FieldValue::Bytes(bytes)
             }
             5 => {
                 let (bits, after) = rest.split_first_chunk::<4>()?;
                 rest = after;
-                Value::Bits(u32::from_le_bytes(*bits))
+                FieldValue::Bits(u32::from_le_bytes(*bits))
             }
             _ => return None,
         };

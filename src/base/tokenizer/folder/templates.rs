@@ -8,14 +8,13 @@ use serde_json::Value as Json;
 use crate::weights::{Array, Metadata, Value};
 
 use super::Error;
-use super::files::{Files, Object};
+use super::files::{FolderFiles, JsonObject};
 
 const KEY: &str = "tokenizer.chat_template";
 const NAMES: &str = "tokenizer.chat_templates";
 const DEFAULT: &str = "default";
 
-/// Writes the templates of a folder, if it has any.
-pub(super) fn write(files: &Files, metadata: &mut Metadata) -> Result<(), Error> {
+pub(super) fn write(files: &FolderFiles, metadata: &mut Metadata) -> Result<(), Error> {
     let mut names = Vec::new();
     for (name, template) in find(files)? {
         if name == DEFAULT {
@@ -35,8 +34,7 @@ pub(super) fn write(files: &Files, metadata: &mut Metadata) -> Result<(), Error>
     Ok(())
 }
 
-/// The names and texts of the templates.
-fn find(files: &Files) -> Result<Vec<(String, String)>, Error> {
+fn find(files: &FolderFiles) -> Result<Vec<(String, String)>, Error> {
     const FOLDER: &str = "additional_chat_templates";
     const ENDING: &str = ".jinja";
     if let Some(template) = files.text("chat_template.jinja")? {
@@ -54,7 +52,7 @@ fn find(files: &Files) -> Result<Vec<(String, String)>, Error> {
     in_object(&files.chat_template)
 }
 
-fn in_object(object: &Object) -> Result<Vec<(String, String)>, Error> {
+fn in_object(object: &JsonObject) -> Result<Vec<(String, String)>, Error> {
     const KEY: &str = "chat_template";
     let Some(value) = object.get(KEY) else {
         return Ok(Vec::new());

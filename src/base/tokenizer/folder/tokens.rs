@@ -7,10 +7,10 @@
 use rustc_hash::FxHashMap;
 use tokenizers::ModelWrapper;
 
-use super::super::vocab::{Kind, named_byte};
+use super::super::vocab::{TokenKind, named_byte};
 use super::Error;
-use super::files::Files;
-use super::parsed::Parsed;
+use super::files::FolderFiles;
+use super::tokenizer_json::TokenizerJson;
 
 /// Maximum number of tokens of a vocabulary: fifty times the largest known one.
 const MOST_TOKENS: usize = 1 << 24;
@@ -18,19 +18,18 @@ const MOST_TOKENS: usize = 1 << 24;
 /// Maximum number of tokens that a message lists.
 const MAX_LISTED: usize = 8;
 
-/// One token.
 #[derive(Clone, Debug)]
-pub(super) struct Token {
+pub(super) struct FolderToken {
     /// The text as its file spells it.
     pub(super) text: String,
-    pub(super) kind: Kind,
+    pub(super) kind: TokenKind,
     /// Whether white space before the token belongs to it (`strips_right`: after it).
     pub(super) strips_left: bool,
     pub(super) strips_right: bool,
 }
 
-impl Token {
-    pub(super) fn new(text: String, kind: Kind) -> Self {
+impl FolderToken {
+    pub(super) fn new(text: String, kind: TokenKind) -> Self {
         Self {
             text,
             kind,
@@ -41,8 +40,8 @@ impl Token {
 }
 
 /// The tokens of a folder that the library reads, indexed by id.
-pub(super) fn read(files: &Files, parsed: &Parsed) -> Result<Vec<Token>, Error> {
-    let mut tokens = Slots::new(files)?;
+pub(super) fn read(files: &FolderFiles, parsed: &TokenizerJson) -> Result<Vec<FolderToken>, Error> {
+    let mut tokens = TokenSlots::new(files)?;
     let byte_fallback = match parsed.library.get_model() {
         ModelWrapper::BPE(bpe) => bpe.byte_fallback,
         ModelWrapper::Unigram(unigram) => unigram.byte_fallback(),
@@ -50,11 +49,11 @@ pub(super) fn read(files: &Files, parsed: &Parsed) -> Result<Vec<Token>, Error> 
     };
     let plain = |text: String, id: u32| {
         let kind = match text {
-            _ if parsed.unk_id == Some(id) => Kind::Unknown,
-            _ if byte_fallback && named_byte(text.as_bytes()).is_some() => Kind::Byte,
-            _ => Kind::Normal,
+            _ if parsed.unk_id == Some(id) => TokenKind::Unknown,
+            _ if byte_fallback && named_byte(text.as_bytes()).is_some() => TokenKind::Byte,
+            _ => TokenKind::Normal,
         };
-        Token::new(text, kind)
+        FolderToken::new(text, kind)
     };
     match parsed.library.get_model() {
         ModelWrapper::Unigram(unigram) => {
@@ -73,10 +72,10 @@ pub(super) fn read(files: &Files, parsed: &Parsed) -> Result<Vec<Token>, Error> 
     }
     for (id, token) in parsed.library.get_added_tokens_decoder() {
         let kind = match token.special || looks_special(&token.content) {
-            true => Kind::Control,
-            false => Kind::UserDefined,
+            true => TokenKind::Control,
+            false => TokenKind::UserDefined,
         };
-        let token = Token {
+        let token = FolderToken {
             text: token.content,
             kind,
             strips_left: token.lstrip,
@@ -98,9 +97,9 @@ pub(super) fn looks_special(text: &str) -> bool {
 }
 
 /// The tokens by id, while they are collected.
-pub(super) struct Slots<'a> {
-    files: &'a Files,
-    tokens: FxHashMap<u32, Token>,
+pub(super) struct TokenSlots<'a> {
+    files: &'a FolderFiles,
+    tokens: FxHashMap<u32, FolderToken>,
     /// The length that the model's file requires.
     declared: Option<usize>,
     len: usize,
@@ -108,8 +107,8 @@ pub(super) struct Slots<'a> {
     left_out: Vec<String>,
 }
 
-impl<'a> Slots<'a> {
-    pub(super) fn new(files: &'a Files) -> Result<Self, Error> {
+impl<'a> TokenSlots<'a> {
+    pub(super) fn new(files: &'a FolderFiles) -> Result<Self, Error> {
         const KEY: &str = "vocab_size";
         let config = &files.config;
         let text = config.object("text_config")?;
@@ -137,18 +136,15 @@ impl<'a> Slots<'a> {
     }
 
     /// Sets the token with this id, and replaces any other one.
-    pub(super) fn replace(&mut self, id: u32, token: Token) -> Result<(), Error> {
+    pub(super) fn replace(&mut self, id: u32, token: FolderToken) -> Result<(), Error> {
         self.tokens.remove(&id);
         self.put(id, token)
     }
 
     /// Sets the token with this id. A control token beyond the model's rows is left out.
-    ///
-    /// # Errors
-    /// The model has no row for the id, or it already has a token with another text.
-    pub(super) fn put(&mut self, id: u32, token: Token) -> Result<(), Error> {
+    pub(super) fn put(&mut self, id: u32, token: FolderToken) -> Result<(), Error> {
         let limit = self.declared.unwrap_or(MOST_TOKENS);
-        if id as usize >= limit && self.declared.is_some() && token.kind == Kind::Control {
+        if id as usize >= limit && self.declared.is_some() && token.kind == TokenKind::Control {
             self.left_out.push(token.text);
             return Ok(());
         }
@@ -182,7 +178,7 @@ impl<'a> Slots<'a> {
     }
 
     /// The tokens; ids without one are unused tokens.
-    pub(super) fn filled(mut self) -> Vec<Token> {
+    pub(super) fn filled(mut self) -> Vec<FolderToken> {
         if !self.left_out.is_empty() {
             let path = self.files.tokenizer_path();
             let tokens = self.left_out.iter().take(MAX_LISTED);
@@ -194,7 +190,7 @@ impl<'a> Slots<'a> {
                 tokens.join(", ")
             );
         }
-        let unused = |id: u32| Token::new(format!("[PAD{id}]"), Kind::Unused);
+        let unused = |id: u32| FolderToken::new(format!("[PAD{id}]"), TokenKind::Unused);
         (0..self.len as u32)
             .map(|id| self.tokens.remove(&id).unwrap_or_else(|| unused(id)))
             .collect()

@@ -15,7 +15,6 @@ pub struct Summary {
     pub p99: f64,
     /// The maximum.
     pub max: f64,
-    /// The mean.
     pub mean: f64,
 }
 

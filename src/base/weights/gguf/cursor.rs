@@ -3,11 +3,11 @@
 
 use std::fmt;
 
-use super::{Fault, FaultKind};
+use super::{FaultKind, GgufFault};
 
 /// The value that is being read; it becomes text only in a fault.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum What<'a> {
+pub(super) enum Field<'a> {
     Header,
     KeyName(u64),
     Key(&'a str),
@@ -15,7 +15,7 @@ pub(super) enum What<'a> {
     Tensor(&'a str),
 }
 
-impl fmt::Display for What<'_> {
+impl fmt::Display for Field<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Header => f.write_str("the header"),
@@ -39,12 +39,11 @@ impl<'a> Cursor<'a> {
         Self { bytes, at: 0 }
     }
 
-    /// Offset of the next byte.
     pub(super) fn at(&self) -> u64 {
         self.at as u64
     }
 
-    pub(super) fn take(&mut self, len: u64, what: What<'_>) -> Result<&'a [u8], Fault> {
+    pub(super) fn take(&mut self, len: u64, what: Field<'_>) -> Result<&'a [u8], GgufFault> {
         let rest = &self.bytes[self.at..];
         let taken = usize::try_from(len).ok().and_then(|len| rest.get(..len));
         let Some(taken) = taken else {
@@ -60,57 +59,60 @@ impl<'a> Cursor<'a> {
     }
 
     /// The bytes of one number.
-    pub(super) fn number<const N: usize>(&mut self, what: What<'_>) -> Result<[u8; N], Fault> {
+    pub(super) fn number<const N: usize>(&mut self, what: Field<'_>) -> Result<[u8; N], GgufFault> {
         let bytes = self.take(N as u64, what)?;
         Ok(std::array::from_fn(|i| bytes[i]))
     }
 
-    /// `len` numbers of `N` bytes each.
     pub(super) fn numbers<const N: usize, T>(
         &mut self,
-        what: What<'_>,
+        what: Field<'_>,
         len: u64,
         from: fn([u8; N]) -> T,
-    ) -> Result<Vec<T>, Fault> {
+    ) -> Result<Vec<T>, GgufFault> {
         let bytes = self.take(len.saturating_mul(N as u64), what)?;
         let (numbers, _) = bytes.as_chunks::<N>();
         Ok(numbers.iter().map(|number| from(*number)).collect())
     }
 
-    pub(super) fn u32(&mut self, what: What<'_>) -> Result<u32, Fault> {
+    pub(super) fn u32(&mut self, what: Field<'_>) -> Result<u32, GgufFault> {
         self.number(what).map(u32::from_le_bytes)
     }
 
-    pub(super) fn u64(&mut self, what: What<'_>) -> Result<u64, Fault> {
+    pub(super) fn u64(&mut self, what: Field<'_>) -> Result<u64, GgufFault> {
         self.number(what).map(u64::from_le_bytes)
     }
 
     /// A count of at most `limit`; `noun` is what it counts.
-    pub(super) fn count(&mut self, noun: &str, what: What<'_>, limit: u64) -> Result<u64, Fault> {
+    pub(super) fn count(
+        &mut self,
+        noun: &str,
+        what: Field<'_>,
+        limit: u64,
+    ) -> Result<u64, GgufFault> {
         let offset = self.at();
         let found = self.u64(what)?;
         if found > limit {
-            let kind = FaultKind::TooMany {
+            return Err(FaultKind::TooMany {
                 what: format!("the number of {noun} in {what}"),
                 found,
                 limit,
-            };
-            return Err(Fault { offset, kind });
+            }
+            .at(offset));
         }
         Ok(found)
     }
 
     /// A string of at most `limit` arbitrary bytes.
-    pub(super) fn string(&mut self, what: What<'_>, limit: u64) -> Result<&'a [u8], Fault> {
+    pub(super) fn string(&mut self, what: Field<'_>, limit: u64) -> Result<&'a [u8], GgufFault> {
         let len = self.count("bytes", what, limit)?;
         self.take(len, what)
     }
 
-    /// A string in UTF-8.
-    pub(super) fn text(&mut self, what: What<'_>, limit: u64) -> Result<&'a str, Fault> {
+    pub(super) fn text(&mut self, what: Field<'_>, limit: u64) -> Result<&'a str, GgufFault> {
         let offset = self.at();
         let bytes = self.string(what, limit)?;
-        std::str::from_utf8(bytes).map_err(|_| Fault {
+        std::str::from_utf8(bytes).map_err(|_| GgufFault {
             offset,
             kind: FaultKind::NotUtf8 {
                 what: what.to_string(),
@@ -119,12 +121,12 @@ impl<'a> Cursor<'a> {
     }
 
     /// A text that is a name and can be printed.
-    pub(super) fn name(&mut self, what: What<'_>, limit: u64) -> Result<&'a str, Fault> {
+    pub(super) fn name(&mut self, what: Field<'_>, limit: u64) -> Result<&'a str, GgufFault> {
         let offset = self.at();
         let name = self.text(what, limit)?;
         if name.is_empty() || name.contains(char::is_control) {
             let what = what.to_string();
-            return Err(Fault {
+            return Err(GgufFault {
                 offset,
                 kind: FaultKind::BadName { what },
             });
@@ -132,9 +134,8 @@ impl<'a> Cursor<'a> {
         Ok(name)
     }
 
-    /// A fault at the next byte.
-    pub(super) fn fault(&self, kind: FaultKind) -> Fault {
-        Fault {
+    pub(super) fn fault(&self, kind: FaultKind) -> GgufFault {
+        GgufFault {
             offset: self.at(),
             kind,
         }

@@ -7,11 +7,10 @@
 //! Accepted in addition to the specification: gaps between tensors, tensors without dimensions (one element), and bytes
 //! that are not UTF-8 in string arrays (vocabularies have them).
 
-mod cursor;
-mod fault;
+mod auxiliary;
 #[cfg(test)]
-pub(crate) mod forge;
-mod kind;
+pub(crate) mod builder;
+mod cursor;
 mod open;
 mod read;
 mod split;
@@ -20,14 +19,13 @@ mod tests;
 mod value;
 mod write;
 
-pub use fault::{Fault, FaultKind, SplitFault};
-pub use kind::Kind;
+pub use super::gguf_fault::{FaultKind, GgufFault, SplitFault};
+pub use auxiliary::AuxiliaryKind;
 pub use open::{from_static, header, open};
 pub use write::{NewTensor, Sink, file_bytes, write, write_pieces};
 
 use open::{join, parse_file};
 
-/// First bytes of every file.
 const MAGIC: &[u8; 4] = b"GGUF";
 /// Alignment of tensor data without `general.alignment`.
 const DEFAULT_ALIGNMENT: u64 = 32;

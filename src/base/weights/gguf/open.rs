@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use super::super::map::map;
-use super::super::{Bytes, Error, Metadata, Source, TensorInfo, Weights, stranger};
-use super::read::{self, Parsed};
-use super::{Fault, FaultKind, MAGIC, SplitFault, split};
+use super::super::{DataSource, Error, FileBytes, Metadata, TensorInfo, Weights, sniff};
+use super::read::{self, ParsedHeader};
+use super::{FaultKind, GgufFault, MAGIC, SplitFault, split};
 
 /// Opens a GGUF file. Opening any part of a split file opens all parts.
 ///
@@ -45,7 +45,7 @@ pub fn from_static(label: &str, bytes: &'static [u8]) -> Result<Weights, Error> 
     let label = label.to_owned();
     let parsed = parse_file(&label, bytes)?;
     match split::count(&parsed.metadata) {
-        Ok(0 | 1) => Ok(join(label, vec![(Bytes::Static(bytes), parsed)])),
+        Ok(0 | 1) => Ok(join(label, vec![(FileBytes::Static(bytes), parsed)])),
         Ok(count) => {
             let fault = SplitFault::Embedded { count };
             Err(Error::Split { label, fault })
@@ -54,15 +54,15 @@ pub fn from_static(label: &str, bytes: &'static [u8]) -> Result<Weights, Error> 
     }
 }
 
-pub(super) fn parse_file(label: &str, bytes: &[u8]) -> Result<Parsed, Error> {
+pub(super) fn parse_file(label: &str, bytes: &[u8]) -> Result<ParsedHeader, Error> {
     read::parse(bytes, bytes.len() as u64).map_err(|fault| refusal(label, bytes, fault))
 }
 
 /// The error for a malformed file: its actual format, if known.
-fn refusal(label: &str, bytes: &[u8], fault: Fault) -> Error {
+fn refusal(label: &str, bytes: &[u8], fault: GgufFault) -> Error {
     let is_begin = matches!(fault.kind, FaultKind::Magic { .. }) || bytes.len() < MAGIC.len();
-    match stranger::of_bytes(bytes).filter(|_| is_begin) {
-        Some(what) => Error::Stranger {
+    match sniff::identify(bytes).filter(|_| is_begin) {
+        Some(what) => Error::OtherFormat {
             label: label.to_owned(),
             what,
         },
@@ -74,7 +74,7 @@ fn refusal(label: &str, bytes: &[u8], fault: Fault) -> Error {
 }
 
 /// Joins the parts of a model; the metadata is that of the first part.
-pub(super) fn join(label: String, parts: Vec<(Bytes, Parsed)>) -> Weights {
+pub(super) fn join(label: String, parts: Vec<(FileBytes, ParsedHeader)>) -> Weights {
     let mut metadata: Option<Metadata> = None;
     let mut tensors: Vec<TensorInfo> = Vec::new();
     let mut sources = Vec::with_capacity(parts.len());
@@ -82,7 +82,7 @@ pub(super) fn join(label: String, parts: Vec<(Bytes, Parsed)>) -> Weights {
         metadata.get_or_insert(parsed.metadata);
         let placed = parsed.tensors.into_iter();
         tensors.extend(placed.map(|tensor| TensorInfo { source, ..tensor }));
-        sources.push(Source::File(bytes));
+        sources.push(DataSource::File(bytes));
     }
     Weights::new(label, metadata.unwrap_or_default(), tensors, sources)
 }

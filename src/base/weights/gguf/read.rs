@@ -7,8 +7,8 @@ use std::collections::HashSet;
 
 use crate::weights::{MAX_DIMS, Metadata, TensorInfo, TensorType, Value};
 
-use super::cursor::{Cursor, What};
-use super::{DEFAULT_ALIGNMENT, Fault, FaultKind, MAGIC, MAX_ALIGNMENT, value};
+use super::cursor::{Cursor, Field};
+use super::{DEFAULT_ALIGNMENT, FaultKind, GgufFault, MAGIC, MAX_ALIGNMENT, value};
 
 /// Limits far above those of any real file; a file beyond them is hostile or damaged.
 const MAX_KEYS: u64 = 1 << 16;
@@ -18,20 +18,19 @@ const MAX_KEY_BYTES: u64 = (1 << 16) - 1;
 /// Number of bytes of a name that ggml stores.
 const MAX_TENSOR_NAME_BYTES: u64 = 63;
 
-/// The contents of one file.
 #[derive(Debug)]
-pub(super) struct Parsed {
+pub(super) struct ParsedHeader {
     pub(super) metadata: Metadata,
     pub(super) tensors: Vec<TensorInfo>,
 }
 
 /// Parses the header of a file of `len` bytes. `head` is the whole file, or its start up to at least the end of the
 /// header.
-pub(super) fn parse(head: &[u8], len: u64) -> Result<Parsed, Fault> {
+pub(super) fn parse(head: &[u8], len: u64) -> Result<ParsedHeader, GgufFault> {
     let mut cursor = Cursor::new(head);
     check_version(&mut cursor)?;
-    let n_tensors = cursor.count("tensors", What::Header, MAX_TENSORS)?;
-    let n_keys = cursor.count("keys", What::Header, MAX_KEYS)?;
+    let n_tensors = cursor.count("tensors", Field::Header, MAX_TENSORS)?;
+    let n_keys = cursor.count("keys", Field::Header, MAX_KEYS)?;
     let (metadata, alignment) = read_metadata(&mut cursor, n_keys)?;
 
     let mut tensors = Vec::new();
@@ -41,14 +40,13 @@ pub(super) fn parse(head: &[u8], len: u64) -> Result<Parsed, Fault> {
         let tensor = read_tensor(&mut cursor, i, alignment)?;
         if !names.insert(tensor.name.clone()) {
             let name = tensor.name;
-            let kind = FaultKind::DuplicateTensor { name };
-            return Err(Fault { offset, kind });
+            return Err(FaultKind::DuplicateTensor { name }.at(offset));
         }
         tensors.push(tensor);
     }
     let data = cursor.at().next_multiple_of(alignment);
     place(&mut tensors, data, len)?;
-    Ok(Parsed { metadata, tensors })
+    Ok(ParsedHeader { metadata, tensors })
 }
 
 /// The alignment of tensor data that the metadata states.
@@ -66,55 +64,49 @@ pub(super) fn alignment(metadata: &Metadata) -> Result<u64, FaultKind> {
     }
 }
 
-fn check_version(cursor: &mut Cursor<'_>) -> Result<(), Fault> {
-    let found = cursor.number(What::Header)?;
+fn check_version(cursor: &mut Cursor<'_>) -> Result<(), GgufFault> {
+    let found = cursor.number(Field::Header)?;
     if found != *MAGIC {
-        let kind = FaultKind::Magic { found };
-        return Err(Fault { offset: 0, kind });
+        return Err(FaultKind::Magic { found }.at(0));
     }
     let offset = cursor.at();
-    let kind = match cursor.u32(What::Header)? {
+    let kind = match cursor.u32(Field::Header)? {
         2 | 3 => return Ok(()),
         // A version is a small number; with reversed bytes its low 16 bits are 0.
         found if found & 0xffff == 0 && found != 0 => FaultKind::BigEndian,
         found => FaultKind::Version { found },
     };
-    Err(Fault { offset, kind })
+    Err(kind.at(offset))
 }
 
-fn read_metadata(cursor: &mut Cursor<'_>, n_keys: u64) -> Result<(Metadata, u64), Fault> {
+fn read_metadata(cursor: &mut Cursor<'_>, n_keys: u64) -> Result<(Metadata, u64), GgufFault> {
     let mut metadata = Metadata::default();
     let mut data_alignment = DEFAULT_ALIGNMENT;
     for i in 0..n_keys {
         let offset = cursor.at();
-        let key = cursor.name(What::KeyName(i), MAX_KEY_BYTES)?;
+        let key = cursor.name(Field::KeyName(i), MAX_KEY_BYTES)?;
         if metadata.get(key).is_some() {
             let key = key.to_owned();
-            let kind = FaultKind::DuplicateKey { key };
-            return Err(Fault { offset, kind });
+            return Err(FaultKind::DuplicateKey { key }.at(offset));
         }
         let value = value::read(cursor, key)?;
         metadata.insert(key, value);
         if key == "general.alignment" {
-            data_alignment = alignment(&metadata).map_err(|kind| Fault { offset, kind })?;
+            data_alignment = alignment(&metadata).map_err(|kind| kind.at(offset))?;
         }
     }
     Ok((metadata, data_alignment))
 }
 
 /// One tensor description, with an offset that is still relative to the data section.
-fn read_tensor(cursor: &mut Cursor<'_>, i: u64, alignment: u64) -> Result<TensorInfo, Fault> {
-    let name = cursor.name(What::TensorName(i), MAX_TENSOR_NAME_BYTES)?;
-    let what = What::Tensor(name);
+fn read_tensor(cursor: &mut Cursor<'_>, i: u64, alignment: u64) -> Result<TensorInfo, GgufFault> {
+    let name = cursor.name(Field::TensorName(i), MAX_TENSOR_NAME_BYTES)?;
+    let what = Field::Tensor(name);
     let name = name.to_owned();
     let (at_shape, shape) = (cursor.at(), read_shape(cursor, what, &name)?);
     let (at_type, id) = (cursor.at(), cursor.u32(what)?);
     let Some(ty) = TensorType::from_id(id) else {
-        let kind = FaultKind::TensorType { name, found: id };
-        return Err(Fault {
-            offset: at_type,
-            kind,
-        });
+        return Err(FaultKind::TensorType { name, found: id }.at(at_type));
     };
     let Some(bytes) = ty.tensor_bytes(&shape) else {
         let found = shape[0];
@@ -123,22 +115,16 @@ fn read_tensor(cursor: &mut Cursor<'_>, i: u64, alignment: u64) -> Result<Tensor
         } else {
             FaultKind::PartialBlock { name, ty, found }
         };
-        return Err(Fault {
-            offset: at_shape,
-            kind,
-        });
+        return Err(kind.at(at_shape));
     };
     let (at_offset, offset) = (cursor.at(), cursor.u64(what)?);
     if !offset.is_multiple_of(alignment) {
-        let kind = FaultKind::Unaligned {
+        return Err(FaultKind::Unaligned {
             name,
             found: offset,
             alignment,
-        };
-        return Err(Fault {
-            offset: at_offset,
-            kind,
-        });
+        }
+        .at(at_offset));
     }
     Ok(TensorInfo {
         name,
@@ -150,16 +136,16 @@ fn read_tensor(cursor: &mut Cursor<'_>, i: u64, alignment: u64) -> Result<Tensor
     })
 }
 
-fn read_shape(cursor: &mut Cursor<'_>, what: What<'_>, name: &str) -> Result<Vec<u64>, Fault> {
+fn read_shape(cursor: &mut Cursor<'_>, what: Field<'_>, name: &str) -> Result<Vec<u64>, GgufFault> {
     let offset = cursor.at();
     let n_dims = cursor.u32(what)?;
     if n_dims > MAX_DIMS as u32 {
-        let kind = FaultKind::Dimensions {
+        return Err(FaultKind::Dimensions {
             name: name.to_owned(),
             found: n_dims,
             limit: MAX_DIMS,
-        };
-        return Err(Fault { offset, kind });
+        }
+        .at(offset));
     }
     // Converters write scalars without dimensions; ggml treats them as vectors of one element.
     if n_dims == 0 {
@@ -168,28 +154,24 @@ fn read_shape(cursor: &mut Cursor<'_>, what: What<'_>, name: &str) -> Result<Vec
     let shape = cursor.numbers(what, u64::from(n_dims), u64::from_le_bytes)?;
     if shape.contains(&0) {
         let name = name.to_owned();
-        let kind = FaultKind::ZeroDimension { name, shape };
-        return Err(Fault { offset, kind });
+        return Err(FaultKind::ZeroDimension { name, shape }.at(offset));
     }
     Ok(shape)
 }
 
 /// Makes offsets absolute and checks that the bytes of every tensor are inside the file and belong to no other tensor.
-fn place(tensors: &mut [TensorInfo], data: u64, len: u64) -> Result<(), Fault> {
+fn place(tensors: &mut [TensorInfo], data: u64, len: u64) -> Result<(), GgufFault> {
     for tensor in tensors.iter_mut() {
         // A sum that would overflow saturates, and then the end overflows.
         let start = data.saturating_add(tensor.offset);
         let end = start.checked_add(tensor.bytes);
         if end.is_none_or(|end| end > len) {
-            let kind = FaultKind::OutOfFile {
+            return Err(FaultKind::OutOfFile {
                 name: tensor.name.clone(),
                 end: end.unwrap_or(u64::MAX),
                 len,
-            };
-            return Err(Fault {
-                offset: start,
-                kind,
-            });
+            }
+            .at(start));
         }
         tensor.offset = start;
     }
@@ -198,11 +180,7 @@ fn place(tensors: &mut [TensorInfo], data: u64, len: u64) -> Result<(), Fault> {
     for pair in order.windows(2) {
         if pair[0].offset + pair[0].bytes > pair[1].offset {
             let (first, second) = (pair[0].name.clone(), pair[1].name.clone());
-            let kind = FaultKind::Overlap { first, second };
-            return Err(Fault {
-                offset: pair[1].offset,
-                kind,
-            });
+            return Err(FaultKind::Overlap { first, second }.at(pair[1].offset));
         }
     }
     Ok(())
@@ -212,12 +190,14 @@ fn place(tensors: &mut [TensorInfo], data: u64, len: u64) -> Result<(), Fault> {
 mod tests {
     use super::*;
     use crate::weights::Array;
-    use crate::weights::gguf::forge::{Forge, open, refused, sound};
+    use crate::weights::gguf::builder::{GgufBuilder, open, refusals, refused, sound};
 
     #[test]
     fn a_sound_file_comes_out_as_it_is() {
         for version in [2, 3] {
-            let weights = Forge { version, ..sound() }.open().expect("a sound file");
+            let weights = GgufBuilder { version, ..sound() }
+                .open()
+                .expect("a sound file");
             assert_eq!(weights.label(), "test");
             let keys: Vec<_> = weights.metadata().iter().map(|(key, _)| key).collect();
             assert_eq!(keys, ["general.architecture", "test.block_count", "tokens"]);
@@ -243,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_file_may_have_no_tensors_and_no_padding() {
-        let mut bytes = Forge::new().u32("k", 7).bytes();
+        let mut bytes = GgufBuilder::new().u32("k", 7).bytes();
         bytes.truncate(24 + 8 + 1 + 4 + 4);
         let weights = open(bytes).expect("a vocabulary file");
         assert_eq!(weights.metadata().i64("k"), Some(7));
@@ -252,7 +232,7 @@ mod tests {
 
     #[test]
     fn what_is_no_gguf_is_refused() {
-        let file = Forge {
+        let file = GgufBuilder {
             magic: *b"GGML",
             ..sound()
         };
@@ -272,7 +252,7 @@ mod tests {
     #[test]
     fn other_versions_are_refused() {
         for version in [0, 1, 4, 0x0102_0304] {
-            let file = Forge { version, ..sound() };
+            let file = GgufBuilder { version, ..sound() };
             let older = match version {
                 1 => {
                     "; the file is older than the format: convert the model again, or download a newer file"
@@ -284,7 +264,7 @@ mod tests {
                 &format!("at byte 4: GGUF version {version}, expected 2 or 3{older}"),
             );
         }
-        let file = Forge {
+        let file = GgufBuilder {
             version: 3u32.swap_bytes(),
             ..sound()
         };
@@ -296,7 +276,7 @@ mod tests {
 
     #[test]
     fn counts_are_limited() {
-        let file = Forge {
+        let file = GgufBuilder {
             n_tensors: 1 << 20,
             ..sound()
         };
@@ -304,7 +284,7 @@ mod tests {
             &file,
             "at byte 8: the number of tensors in the header is 1048576, expected at most 131072",
         );
-        let file = Forge {
+        let file = GgufBuilder {
             n_keys: u64::MAX,
             ..sound()
         };
@@ -318,17 +298,19 @@ mod tests {
     #[test]
     fn names_are_text_that_ggml_can_keep() {
         let long = "n".repeat(63);
-        let named = |name: &str| Forge::new().tensor(name, &[1], 24, 0).data(&[0]);
+        let named = |name: &str| GgufBuilder::new().tensor(name, &[1], 24, 0).data(&[0]);
         assert!(named(&long).open().is_ok());
-        refused(
-            &named(&format!("{long}n")),
-            "at byte 24: the number of bytes in the name of tensor 0 is 64, expected at most 63",
+        insta::assert_snapshot!(
+            refusals(&[
+                named(&format!("{long}n")),
+                named("a\0"),
+            ]),
+            @"
+        at byte 24: the number of bytes in the name of tensor 0 is 64, expected at most 63
+        at byte 24: the name of tensor 0 is empty or holds control characters
+        "
         );
-        refused(
-            &named("a\0"),
-            "at byte 24: the name of tensor 0 is empty or holds control characters",
-        );
-        let twice = Forge::new()
+        let twice = GgufBuilder::new()
             .tensor("a", &[1], 24, 0)
             .tensor("a", &[1], 24, 32);
         refused(&twice.data(&[0; 64]), "at byte 57: tensor `a` occurs twice");
@@ -336,8 +318,8 @@ mod tests {
 
     #[test]
     fn shapes_have_up_to_four_dimensions_and_none_is_zero() {
-        let shaped = |shape: &[u64]| Forge::new().tensor("a", shape, 24, 0).data(&[9; 16]);
-        let shape = |file: &Forge| {
+        let shaped = |shape: &[u64]| GgufBuilder::new().tensor("a", shape, 24, 0).data(&[9; 16]);
+        let shape = |file: &GgufBuilder| {
             file.open().expect("a sound file").tensors()[0]
                 .shape
                 .clone()
@@ -348,13 +330,15 @@ mod tests {
             [1],
             "a scalar is a vector of one element"
         );
-        refused(
-            &shaped(&[1; 5]),
-            "at byte 33: tensor `a` has 5 dimensions, expected at most 4",
-        );
-        refused(
-            &shaped(&[4, 0]),
-            "at byte 33: tensor `a` has a dimension of zero in its shape [4, 0]",
+        insta::assert_snapshot!(
+            refusals(&[
+                shaped(&[1; 5]),
+                shaped(&[4, 0]),
+            ]),
+            @"
+        at byte 33: tensor `a` has 5 dimensions, expected at most 4
+        at byte 33: tensor `a` has a dimension of zero in its shape [4, 0]
+        "
         );
     }
 
@@ -362,14 +346,16 @@ mod tests {
     fn removed_and_unknown_types_are_refused() {
         for &ty in TensorType::ALL {
             let data = vec![0; ty.block_bytes() as usize];
-            let file = Forge::new()
+            let file = GgufBuilder::new()
                 .tensor("a", &[ty.block_len()], ty.id(), 0)
                 .data(&data);
             assert_eq!(file.open().expect("a known type").tensors()[0].ty, ty);
         }
         for id in [4, 5, 31, 32, 33, 36, 37, 38, 43, u32::MAX] {
             refused(
-                &Forge::new().tensor("a", &[256], id, 0).data(&[0; 4096]),
+                &GgufBuilder::new()
+                    .tensor("a", &[256], id, 0)
+                    .data(&[0; 4096]),
                 &format!("at byte 45: tensor `a` has the unknown type {id}"),
             );
         }
@@ -378,12 +364,16 @@ mod tests {
     #[test]
     fn sizes_are_whole_blocks_and_do_not_overflow() {
         refused(
-            &Forge::new().tensor("a", &[33, 2], 8, 0).data(&[0; 4096]),
+            &GgufBuilder::new()
+                .tensor("a", &[33, 2], 8, 0)
+                .data(&[0; 4096]),
             "at byte 33: tensor `a` has rows of 33 elements, expected a multiple of 32 for q8_0",
         );
         for shape in [vec![u64::MAX, 2], vec![1 << 42, 1 << 42], vec![1 << 62, 1]] {
             refused(
-                &Forge::new().tensor("a", &shape, 0, 0).data(&[0; 4096]),
+                &GgufBuilder::new()
+                    .tensor("a", &shape, 0, 0)
+                    .data(&[0; 4096]),
                 &format!("at byte 33: tensor `a` is too large: {shape:?} of f32"),
             );
         }
@@ -392,10 +382,10 @@ mod tests {
     #[test]
     fn data_lies_aligned_inside_the_file() {
         refused(
-            &Forge::new().tensor("a", &[4], 0, 16).data(&[0; 4096]),
+            &GgufBuilder::new().tensor("a", &[4], 0, 16).data(&[0; 4096]),
             "at byte 49: tensor `a` has the offset 16, expected a multiple of 32",
         );
-        let one = |offset| Forge::new().tensor("a", &[4], 0, offset);
+        let one = |offset| GgufBuilder::new().tensor("a", &[4], 0, offset);
         let data = one(0).bytes().len() as u64;
         assert!(one(32).data(&[0; 48]).open().is_ok(), "gaps are allowed");
         refused(
@@ -422,7 +412,7 @@ mod tests {
 
     #[test]
     fn data_does_not_overlap() {
-        let file = Forge::new()
+        let file = GgufBuilder::new()
             .tensor("late", &[16], 0, 32)
             .tensor("early", &[9], 0, 0)
             .data(&[0; 96]);

@@ -7,15 +7,13 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use crate::weights::map::map;
-use crate::weights::{Bytes, Error, Metadata, Weights};
+use crate::weights::{Error, FileBytes, Metadata, Weights};
 
-use super::read::Parsed;
+use super::read::ParsedHeader;
 use super::{SplitFault, join, parse_file};
 
-/// Maximum number of parts of a split file.
 const MAX_PARTS: u64 = 1024;
 
-/// The number of parts of the model with this metadata.
 pub(super) fn count(metadata: &Metadata) -> Result<u64, SplitFault> {
     if metadata.get("split.count").is_none() {
         return Ok(1);
@@ -29,7 +27,11 @@ pub(super) fn count(metadata: &Metadata) -> Result<u64, SplitFault> {
 }
 
 /// Opens all parts of a model, given one of them.
-pub(super) fn open(path: &Path, one: (Bytes, Parsed), count: u64) -> Result<Weights, Error> {
+pub(super) fn open(
+    path: &Path,
+    one: (FileBytes, ParsedHeader),
+    count: u64,
+) -> Result<Weights, Error> {
     let label = path.display().to_string();
     let refuse = |fault| Error::Split {
         label: label.clone(),
@@ -100,7 +102,7 @@ fn check_part(metadata: &Metadata, expected: u64, count: u64) -> Result<(), Spli
     Ok(())
 }
 
-fn check_tensors(parts: &[(Bytes, Parsed)]) -> Result<(), SplitFault> {
+fn check_tensors(parts: &[(FileBytes, ParsedHeader)]) -> Result<(), SplitFault> {
     let mut seen = HashMap::new();
     for (second, (_, parsed)) in (1..).zip(parts) {
         for tensor in &parsed.tensors {
@@ -128,11 +130,11 @@ fn check_tensors(parts: &[(Bytes, Parsed)]) -> Result<(), SplitFault> {
 mod tests {
     use super::*;
     use crate::weights;
-    use crate::weights::gguf::forge::{Forge, string};
+    use crate::weights::gguf::builder::{GgufBuilder, string};
 
     /// Part `no` of `count` of a model of `n` tensors; the part has one tensor.
-    fn part(no: u16, count: u16, n: i32) -> Forge {
-        Forge::new()
+    fn part(no: u16, count: u16, n: i32) -> GgufBuilder {
+        GgufBuilder::new()
             .u32("only.in", u32::from(no))
             .key("split.no", 2, &no.to_le_bytes())
             .key("split.count", 2, &count.to_le_bytes())
@@ -142,7 +144,7 @@ mod tests {
     }
 
     /// Files `m-0000N-of-00003.gguf` for the given parts, in a separate folder.
-    fn folder(parts: &[Forge]) -> (tempfile::TempDir, PathBuf) {
+    fn folder(parts: &[GgufBuilder]) -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().expect("a temporary folder");
         for (i, part) in (1..).zip(parts) {
             std::fs::write(path_of(folder.path(), i), part.bytes()).expect("a writable folder");
@@ -155,14 +157,15 @@ mod tests {
         folder.join(format!("m-{part:05}-of-00003.gguf"))
     }
 
-    #[track_caller]
-    fn refused(parts: &[Forge], expected: &str) {
-        let (folder, first) = folder(parts);
-        let message = weights::open(&first)
-            .expect_err("the parts do not fit")
-            .to_string();
-        let prefix = format!("{}/m-0000", folder.path().display());
-        assert_eq!(message.replace(&prefix, "part "), expected);
+    /// The messages with which models of these parts are refused.
+    fn refusals(models: &[&[GgufBuilder]]) -> String {
+        let message = |parts: &&[GgufBuilder]| {
+            let (folder, first) = folder(parts);
+            let error = weights::open(&first).expect_err("the parts do not fit");
+            let prefix = format!("{}/m-0000", folder.path().display());
+            error.to_string().replace(&prefix, "part ")
+        };
+        models.iter().map(message).collect::<Vec<_>>().join("\n")
     }
 
     #[test]
@@ -195,65 +198,59 @@ mod tests {
 
     #[test]
     fn parts_that_do_not_fit_are_refused() {
-        refused(
-            &[part(0, 3, 3), part(1, 3, 3)],
-            "part 1-of-00003.gguf: part 3 of 3 is missing: expected `part 3-of-00003.gguf`; \
-             all parts belong in one folder",
-        );
-        refused(
-            &[part(0, 3, 3), part(2, 3, 3), part(1, 3, 3)],
-            "part 2-of-00003.gguf: the file is part 3 of 3, expected part 2 of 3",
-        );
-        refused(
-            &[part(0, 3, 3), part(1, 4, 3), part(2, 3, 3)],
-            "part 2-of-00003.gguf: the file is part 2 of 4, expected part 2 of 3",
-        );
-        refused(
-            &[part(0, 3, 4), part(1, 3, 4), part(2, 3, 4)],
-            "part 1-of-00003.gguf: the parts hold 3 tensors, expected 4 \
-             (key `split.tensors.count`)",
+        insta::assert_snapshot!(
+            refusals(&[
+                &[part(0, 3, 3), part(1, 3, 3)],
+                &[part(0, 3, 3), part(2, 3, 3), part(1, 3, 3)],
+                &[part(0, 3, 3), part(1, 4, 3), part(2, 3, 3)],
+                &[part(0, 3, 4), part(1, 3, 4), part(2, 3, 4)],
+            ]),
+            @"
+        part 1-of-00003.gguf: part 3 of 3 is missing: expected `part 3-of-00003.gguf`; all parts belong in one folder
+        part 2-of-00003.gguf: the file is part 3 of 3, expected part 2 of 3
+        part 2-of-00003.gguf: the file is part 2 of 4, expected part 2 of 3
+        part 1-of-00003.gguf: the parts hold 3 tensors, expected 4 (key `split.tensors.count`)
+        "
         );
         let twice = part(1, 3, 4).tensor("t0", &[1], 24, 32).data(&[0; 32]);
-        refused(
-            &[part(0, 3, 4), twice, part(2, 3, 4)],
-            "part 1-of-00003.gguf: tensor `t0` is in part 1 and in part 2",
-        );
-        refused(
-            &[
+        insta::assert_snapshot!(
+            refusals(&[
+                &[part(0, 3, 4), twice, part(2, 3, 4)],
+                &[
                 part(0, 3, 3),
-                Forge {
+                GgufBuilder {
                     version: 1,
                     ..part(1, 3, 3)
                 },
                 part(2, 3, 3),
             ],
-            "part 2-of-00003.gguf: at byte 4: GGUF version 1, expected 2 or 3; the file is older than the format: \
-             convert the model again, or download a newer file",
+            ]),
+            @"
+        part 1-of-00003.gguf: tensor `t0` is in part 1 and in part 2
+        part 2-of-00003.gguf: at byte 4: GGUF version 1, expected 2 or 3; the file is older than the format: convert the model again, or download a newer file
+        "
         );
     }
 
     #[test]
     fn keys_and_name_must_tell_the_part() {
-        refused(
-            &[Forge::new().u32("split.count", 3)],
-            "part 1-of-00003.gguf: key `split.no` is missing or not a count",
-        );
-        refused(
-            &[Forge::new().key("split.count", 8, &string(b"3"))],
-            "part 1-of-00003.gguf: key `split.count` is missing or not a count",
-        );
-        refused(
-            &[Forge::new().u32("split.count", 2000).u32("split.no", 0)],
-            "part 1-of-00003.gguf: key `split.count` is 2000, expected at most 1024",
-        );
-        refused(
-            &[part(3, 3, 3)],
-            "part 1-of-00003.gguf: key `split.no` is 3, expected less than 3",
-        );
-        refused(
-            &[part(1, 3, 3)],
-            "part 1-of-00003.gguf: the file is part 2 of 3, \
-             expected a name that ends in `-00002-of-00003.gguf`",
+        insta::assert_snapshot!(
+            refusals(&[
+                &[GgufBuilder::new().u32("split.count", 3)],
+                &[GgufBuilder::new().key("split.count", 8, &string(b"3"))],
+                &[GgufBuilder::new()
+                .u32("split.count", 2000)
+                .u32("split.no", 0)],
+                &[part(3, 3, 3)],
+                &[part(1, 3, 3)],
+            ]),
+            @"
+        part 1-of-00003.gguf: key `split.no` is missing or not a count
+        part 1-of-00003.gguf: key `split.count` is missing or not a count
+        part 1-of-00003.gguf: key `split.count` is 2000, expected at most 1024
+        part 1-of-00003.gguf: key `split.no` is 3, expected less than 3
+        part 1-of-00003.gguf: the file is part 2 of 3, expected a name that ends in `-00002-of-00003.gguf`
+        "
         );
         let message = part(0, 3, 3).open().expect_err("a part in memory");
         assert_eq!(

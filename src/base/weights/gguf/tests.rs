@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 
-use super::forge::{Forge, array, open, sound};
+use super::builder::{GgufBuilder, array, open, sound};
 use super::{NewTensor, write};
-use crate::util::writing::Target;
+use crate::util::atomic_file::OutputPath;
 use crate::weights;
 
 /// Opens the bytes, and reads every tensor of a file that opens.
@@ -72,7 +72,7 @@ proptest! {
 
     #[test]
     fn noise_does_not_panic(noise in prop::collection::vec(any::<u8>(), 0..256)) {
-        let head = Forge { n_tensors: 2, n_keys: 2, ..Forge::new() }.bytes();
+        let head = GgufBuilder { n_tensors: 2, n_keys: 2, ..GgufBuilder::new() }.bytes();
         try_everything([&head[..24], &noise].concat());
     }
 }
@@ -114,7 +114,7 @@ fn files_of_other_programs_come_back_as_they_were() {
                 data.map_err(std::io::Error::other)
             };
             write(
-                Target::replacing(&again),
+                OutputPath::replacing(&again),
                 weights.metadata(),
                 &tensors,
                 data,

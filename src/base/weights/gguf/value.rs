@@ -2,8 +2,8 @@
 
 use crate::weights::{Array, StringArray, Value};
 
-use super::cursor::{Cursor, What};
-use super::{Fault, FaultKind};
+use super::cursor::{Cursor, Field};
+use super::{FaultKind, GgufFault};
 
 /// Limits far above those of any real file; a file beyond them is hostile or damaged.
 const MAX_STRING_BYTES: u64 = 1 << 26;
@@ -16,7 +16,7 @@ const ARRAY: u32 = 9;
 
 macro_rules! numbers {
     ($( $id:literal = $variant:ident($ty:ty); )*) => {
-        fn read_number(cursor: &mut Cursor<'_>, key: What<'_>, id: u32) -> Result<Option<Value>, Fault> {
+        fn read_number(cursor: &mut Cursor<'_>, key: Field<'_>, id: u32) -> Result<Option<Value>, GgufFault> {
             Ok(Some(match id {
                 $( $id => Value::$variant(<$ty>::from_le_bytes(cursor.number(key)?)), )*
                 _ => return Ok(None),
@@ -25,17 +25,16 @@ macro_rules! numbers {
 
         fn read_numbers(
             cursor: &mut Cursor<'_>,
-            key: What<'_>,
+            key: Field<'_>,
             id: u32,
             len: u64,
-        ) -> Result<Option<Array>, Fault> {
+        ) -> Result<Option<Array>, GgufFault> {
             Ok(Some(match id {
                 $( $id => Array::$variant(cursor.numbers(key, len, <$ty>::from_le_bytes)?), )*
                 _ => return Ok(None),
             }))
         }
 
-        /// Appends the type and the value.
         pub(super) fn write(out: &mut Vec<u8>, value: &Value) {
             match value {
                 $( Value::$variant(number) => {
@@ -97,9 +96,8 @@ numbers! {
     12 = F64(f64);
 }
 
-/// Reads the type and the value of `key`.
-pub(super) fn read(cursor: &mut Cursor<'_>, key: &str) -> Result<Value, Fault> {
-    let what = What::Key(key);
+pub(super) fn read(cursor: &mut Cursor<'_>, key: &str) -> Result<Value, GgufFault> {
+    let what = Field::Key(key);
     let offset = cursor.at();
     let id = cursor.u32(what)?;
     if let Some(number) = read_number(cursor, what, id)? {
@@ -113,12 +111,12 @@ pub(super) fn read(cursor: &mut Cursor<'_>, key: &str) -> Result<Value, Fault> {
     }
 }
 
-fn read_array(cursor: &mut Cursor<'_>, key: &str, depth: u32) -> Result<Array, Fault> {
+fn read_array(cursor: &mut Cursor<'_>, key: &str, depth: u32) -> Result<Array, GgufFault> {
     if depth > MAX_NESTING {
         let (key, limit) = (key.to_owned(), MAX_NESTING);
         return Err(cursor.fault(FaultKind::Nesting { key, limit }));
     }
-    let what = What::Key(key);
+    let what = Field::Key(key);
     let offset = cursor.at();
     let id = cursor.u32(what)?;
     let len = cursor.count("array elements", what, MAX_ARRAY_LEN)?;
@@ -146,24 +144,22 @@ fn read_array(cursor: &mut Cursor<'_>, key: &str, depth: u32) -> Result<Array, F
     }
 }
 
-fn read_bool(cursor: &mut Cursor<'_>, key: &str) -> Result<bool, Fault> {
+fn read_bool(cursor: &mut Cursor<'_>, key: &str) -> Result<bool, GgufFault> {
     let offset = cursor.at();
-    let [found] = cursor.number(What::Key(key))?;
+    let [found] = cursor.number(Field::Key(key))?;
     match found {
         0 => Ok(false),
         1 => Ok(true),
         found => {
             let key = key.to_owned();
-            let kind = FaultKind::Bool { key, found };
-            Err(Fault { offset, kind })
+            Err(FaultKind::Bool { key, found }.at(offset))
         }
     }
 }
 
-fn unknown_type(offset: u64, key: &str, found: u32) -> Fault {
+fn unknown_type(offset: u64, key: &str, found: u32) -> GgufFault {
     let key = key.to_owned();
-    let kind = FaultKind::ValueType { key, found };
-    Fault { offset, kind }
+    FaultKind::ValueType { key, found }.at(offset)
 }
 
 pub(super) fn write_string(out: &mut Vec<u8>, text: &[u8]) {
@@ -182,15 +178,15 @@ pub(super) fn write_u64(out: &mut Vec<u8>, number: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::weights::gguf::forge::{Forge, array, refused, string};
+    use crate::weights::gguf::builder::{GgufBuilder, array, refusals, refused, string};
 
     #[test]
     fn names_are_text_that_can_be_printed() {
         let named = |name: &[u8]| {
             let key = [string(name), 4u32.to_le_bytes().to_vec(), vec![0; 4]].concat();
-            Forge {
+            GgufBuilder {
                 n_keys: 1,
-                ..Forge::new().raw(&key)
+                ..GgufBuilder::new().raw(&key)
             }
         };
         assert!(named("ключ".as_bytes()).open().is_ok());
@@ -213,54 +209,61 @@ mod tests {
 
     #[test]
     fn a_key_occurs_once() {
-        let file = Forge::new().u32("k", 1).u32("k", 1);
+        let file = GgufBuilder::new().u32("k", 1).u32("k", 1);
         refused(&file, "at byte 41: key `k` occurs twice");
     }
 
     #[test]
     fn value_types_are_known() {
-        refused(
-            &Forge::new().key("k", 13, &[0; 64]),
-            "at byte 33: key `k` has the unknown value type 13, expected 0 to 12",
-        );
-        refused(
-            &Forge::new().key("k", 9, &array(99, 0)),
-            "at byte 37: key `k` has the unknown value type 99, expected 0 to 12",
+        insta::assert_snapshot!(
+            refusals(&[
+                GgufBuilder::new().key("k", 13, &[0; 64]),
+                GgufBuilder::new().key("k", 9, &array(99, 0)),
+            ]),
+            @"
+        at byte 33: key `k` has the unknown value type 13, expected 0 to 12
+        at byte 37: key `k` has the unknown value type 99, expected 0 to 12
+        "
         );
     }
 
     #[test]
     fn booleans_are_0_or_1() {
-        let both = Forge::new()
-            .key("k", 7, &[1])
-            .key("l", 9, &[array(7, 2), vec![0, 1]].concat());
+        let both =
+            GgufBuilder::new()
+                .key("k", 7, &[1])
+                .key("l", 9, &[array(7, 2), vec![0, 1]].concat());
         let weights = both.open().expect("two keys");
         assert_eq!(weights.metadata().bool("k"), Some(true));
         assert_eq!(
             weights.metadata().array("l"),
             Some(&Array::Bool(vec![false, true]))
         );
-        refused(
-            &Forge::new().key("k", 7, &[2]),
-            "at byte 37: key `k` holds the boolean 2, expected 0 or 1",
-        );
-        refused(
-            &Forge::new().key("k", 9, &[array(7, 2), vec![1, 255]].concat()),
-            "at byte 50: key `k` holds the boolean 255, expected 0 or 1",
+        insta::assert_snapshot!(
+            refusals(&[
+                GgufBuilder::new().key("k", 7, &[2]),
+                GgufBuilder::new().key("k", 9, &[array(7, 2), vec![1, 255]].concat()),
+            ]),
+            @"
+        at byte 37: key `k` holds the boolean 2, expected 0 or 1
+        at byte 50: key `k` holds the boolean 255, expected 0 or 1
+        "
         );
     }
 
     #[test]
     fn strings_are_utf8_and_limited() {
-        refused(
-            &Forge::new().key("k", 8, &string(b"\xc3")),
-            "at byte 37: key `k` is not UTF-8",
+        insta::assert_snapshot!(
+            refusals(&[
+                GgufBuilder::new().key("k", 8, &string(b"\xc3")),
+                GgufBuilder::new().key("k", 8, &(1u64 << 27).to_le_bytes()),
+            ]),
+            @"
+        at byte 37: key `k` is not UTF-8
+        at byte 37: the number of bytes in key `k` is 134217728, expected at most 67108864
+        "
         );
-        refused(
-            &Forge::new().key("k", 8, &(1u64 << 27).to_le_bytes()),
-            "at byte 37: the number of bytes in key `k` is 134217728, expected at most 67108864",
-        );
-        let file = Forge::new().key("k", 8, &100u64.to_le_bytes());
+        let file = GgufBuilder::new().key("k", 8, &100u64.to_le_bytes());
         let left = file.bytes().len() - 45;
         refused(
             &file,
@@ -274,13 +277,13 @@ mod tests {
     #[test]
     fn lengths_of_arrays_are_believed_only_if_the_bytes_are_there() {
         refused(
-            &Forge::new().key("k", 9, &array(4, u64::MAX)),
+            &GgufBuilder::new().key("k", 9, &array(4, u64::MAX)),
             "at byte 41: the number of array elements in key `k` is 18446744073709551615, \
              expected at most 67108864",
         );
         let largest = 1u64 << 26;
         for ty in [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12] {
-            let message = Forge::new().key("k", 9, &array(ty, largest)).open();
+            let message = GgufBuilder::new().key("k", 9, &array(ty, largest)).open();
             let message = message.expect_err("the elements are not there");
             assert!(
                 message.contains("the file ends inside key `k`"),
@@ -294,7 +297,7 @@ mod tests {
         let nested = |depth: usize| {
             let mut value = array(9, 1).repeat(depth - 1);
             value.extend([array(0, 1), vec![42]].concat());
-            Forge::new().key("k", 9, &value)
+            GgufBuilder::new().key("k", 9, &value)
         };
         let inner = (1..4).fold(Array::U8(vec![42]), |inner, _| Array::Array(vec![inner]));
         let weights = nested(4).open().expect("four levels");
@@ -309,7 +312,7 @@ mod tests {
     #[test]
     fn alignment_is_a_power_of_two_of_type_u32() {
         let file = |alignment: u32| {
-            Forge::new()
+            GgufBuilder::new()
                 .u32("general.alignment", alignment)
                 .tensor("a", &[4], 0, 0)
                 .data(&[7; 16])
@@ -330,12 +333,12 @@ mod tests {
                 ),
             );
         }
-        let zero = Forge::new().key("general.alignment", 4, &[0; 4]);
+        let zero = GgufBuilder::new().key("general.alignment", 4, &[0; 4]);
         refused(
             &zero,
             "at byte 24: key `general.alignment` is 0, expected a power of two up to 1048576",
         );
-        let wide = Forge::new().key("general.alignment", 10, &32u64.to_le_bytes());
+        let wide = GgufBuilder::new().key("general.alignment", 10, &32u64.to_le_bytes());
         refused(
             &wide,
             "at byte 24: key `general.alignment` is of type u64, expected u32",

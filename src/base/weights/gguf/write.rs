@@ -9,11 +9,11 @@
 
 use std::io;
 
-use crate::util::writing::{Part, Target};
+use crate::util::atomic_file::{OutputPath, PartFile};
 use crate::weights::{Error, Metadata, TensorType};
 
 use super::value::{self, write_string, write_u32, write_u64};
-use super::{DEFAULT_ALIGNMENT, Fault, MAGIC, read};
+use super::{DEFAULT_ALIGNMENT, GgufFault, MAGIC, read};
 
 /// A tensor that is to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub struct NewTensor {
 /// The description breaks the format's rules, data is not available or has another size than the shape, or the
 /// operating system fails. A file at `path` is then unchanged.
 pub fn write<'p, B: AsRef<[u8]>>(
-    target: impl Into<Target<'p>>,
+    target: impl Into<OutputPath<'p>>,
     metadata: &Metadata,
     tensors: &[NewTensor],
     mut data: impl FnMut(usize) -> io::Result<B>,
@@ -59,22 +59,19 @@ pub type Sink<'s> = dyn FnMut(&[u8]) -> Result<(), Error> + 's;
 /// # Errors
 /// The errors of [`write`] and of `data`.
 pub fn write_pieces<'p>(
-    target: impl Into<Target<'p>>,
+    target: impl Into<OutputPath<'p>>,
     metadata: &Metadata,
     tensors: &[NewTensor],
     mut data: impl FnMut(usize, &mut Sink<'_>) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let target = target.into();
     let path = target.path;
-    let io = |source| Error::Io {
-        path: path.to_owned(),
-        source,
-    };
+    let io = Error::io(path);
     let header = Header::new(metadata, tensors).map_err(|fault| Error::Format {
         label: path.display().to_string(),
         fault,
     })?;
-    let mut part = Part::new(target).map_err(io)?;
+    let mut part = PartFile::new(target).map_err(io)?;
     part.write(&header.bytes).map_err(io)?;
     for (i, (tensor, expected)) in tensors.iter().zip(header.sizes).enumerate() {
         let mut found = 0;
@@ -100,23 +97,21 @@ pub fn write_pieces<'p>(
 ///
 /// # Errors
 /// The description breaks the format's rules.
-pub fn file_bytes(metadata: &Metadata, tensors: &[NewTensor]) -> Result<u64, Fault> {
+pub fn file_bytes(metadata: &Metadata, tensors: &[NewTensor]) -> Result<u64, GgufFault> {
     let header = Header::new(metadata, tensors)?;
     let data = header.sizes.iter();
     let padded = data.map(|size| size.next_multiple_of(header.alignment));
     Ok(header.bytes.len() as u64 + padded.sum::<u64>())
 }
 
-/// The bytes of a file before the tensor data.
 struct Header {
     bytes: Vec<u8>,
     alignment: u64,
-    /// Number of bytes of each tensor's data.
     sizes: Vec<u64>,
 }
 
 impl Header {
-    fn new(metadata: &Metadata, tensors: &[NewTensor]) -> Result<Self, Fault> {
+    fn new(metadata: &Metadata, tensors: &[NewTensor]) -> Result<Self, GgufFault> {
         // A wrong alignment or size is refused below, where the reader determines its place.
         let alignment = read::alignment(metadata).unwrap_or(DEFAULT_ALIGNMENT);
         let mut bytes = MAGIC.to_vec();
@@ -164,7 +159,7 @@ fn padding(len: u64, alignment: u64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::weights::gguf::forge::{open, sound};
+    use crate::weights::gguf::builder::{open, sound};
     use crate::weights::{self, Array, Value, Weights};
 
     fn values() -> Metadata {
@@ -364,7 +359,7 @@ mod tests {
         std::fs::write(&path, "before").expect("a writable folder");
         let panics = std::panic::AssertUnwindSafe(|| {
             write(
-                Target::replacing(&path),
+                OutputPath::replacing(&path),
                 &Metadata::default(),
                 &tensors,
                 |_| -> std::io::Result<Vec<u8>> { panic!("no data") },
@@ -390,7 +385,7 @@ mod tests {
             matches!(onto_a_folder, Err(Error::Io { .. })),
             "{onto_a_folder:?}"
         );
-        let target = Target::replacing(&path);
+        let target = OutputPath::replacing(&path);
         write(target, &Metadata::default(), &tensors, |_| Ok([0; 4])).expect("a sound file");
         assert!(weights::open(&path).is_ok(), "a file is replaced");
     }

@@ -18,35 +18,27 @@ use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 const MAX_BYTES: u64 = 100_000_000;
 /// Maximum number of dimensions, above that of any model.
 const MAX_DIMENSIONS: usize = 16;
-/// The metadata of the file as a whole.
 pub(super) const METADATA: &str = "__metadata__";
 
-/// The entry of a tensor in the header.
 #[derive(Debug, Deserialize)]
-struct Line {
+struct TensorLine {
     dtype: Dtype,
     shape: Vec<u64>,
     data_offsets: [u64; 2],
 }
 
-/// A tensor of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct TensorSlice {
     pub(super) name: String,
     pub(super) dtype: Dtype,
     /// Dimensions, the slowest first.
     pub(super) shape: Vec<u64>,
-    /// Offset of the data in the file.
     pub(super) offset: usize,
-    /// Size of the data in bytes.
     pub(super) bytes: usize,
 }
 
 /// The tensors of a file, in the order of their data.
-///
-/// # Errors
-/// The file breaks a rule of the format; the error states the rule and the tensor.
-pub(super) fn read(file: &[u8]) -> Result<Vec<Found>, String> {
+pub(super) fn read(file: &[u8]) -> Result<Vec<TensorSlice>, String> {
     let Some((length, rest)) = file.split_first_chunk() else {
         return Err(format!(
             "the first 8 bytes give the length of the header, and the file has {}",
@@ -67,7 +59,7 @@ pub(super) fn read(file: &[u8]) -> Result<Vec<Found>, String> {
     };
     let header: Header =
         serde_json::from_slice(header).map_err(|error| format!("header: {error}"))?;
-    let mut lines: Vec<(String, Line)> = header.0.into_iter().collect();
+    let mut lines: Vec<(String, TensorLine)> = header.0.into_iter().collect();
     lines.sort_by_key(|(_, line)| line.data_offsets);
     let data_begin = (file.len() - data.len()) as u64;
     let mut found = Vec::with_capacity(lines.len());
@@ -78,7 +70,7 @@ pub(super) fn read(file: &[u8]) -> Result<Vec<Found>, String> {
         // Both are at most the length of the file.
         let (offset, size) = ((data_begin + end) as usize, bytes as usize);
         end += bytes;
-        found.push(Found {
+        found.push(TensorSlice {
             name,
             dtype: line.dtype,
             shape: line.shape,
@@ -93,7 +85,7 @@ pub(super) fn read(file: &[u8]) -> Result<Vec<Found>, String> {
 }
 
 /// The size of a tensor that follows `begin` bytes of others, in a file with `data` bytes of data.
-fn place(line: &Line, begin: u64, data: u64) -> Result<u64, String> {
+fn place(line: &TensorLine, begin: u64, data: u64) -> Result<u64, String> {
     let [from, to] = line.data_offsets;
     if from != begin {
         return Err(format!(
@@ -123,8 +115,7 @@ fn place(line: &Line, begin: u64, data: u64) -> Result<u64, String> {
     }
 }
 
-/// The lines of a header by name.
-struct Header(BTreeMap<String, Line>);
+struct Header(BTreeMap<String, TensorLine>);
 
 impl<'de> Deserialize<'de> for Header {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
@@ -148,7 +139,7 @@ impl<'de> Visitor<'de> for Lines {
                 map.next_value::<IgnoredAny>()?;
                 continue;
             }
-            let line = map.next_value::<Line>();
+            let line = map.next_value::<TensorLine>();
             let line = line.map_err(|e| A::Error::custom(format!("tensor `{name}`: {e}")))?;
             if lines.contains_key(&name) {
                 return Err(A::Error::custom(format!("tensor `{name}` occurs twice")));
@@ -195,14 +186,14 @@ mod tests {
     }
 
     /// The tensors that the format's own crate finds, in the same order; none if the crate refuses the file.
-    fn oracle(file: &[u8]) -> Option<Vec<Found>> {
+    fn oracle(file: &[u8]) -> Option<Vec<TensorSlice>> {
         // The crate adds offsets without an overflow check, and debug builds panic there.
         let read = catch_unwind(|| SafeTensors::read_metadata(file).ok()).ok()?;
         let (header, metadata) = read?;
-        let mut all: Vec<Found> = metadata
+        let mut all: Vec<TensorSlice> = metadata
             .tensors()
             .into_iter()
-            .map(|(name, info)| Found {
+            .map(|(name, info)| TensorSlice {
                 name,
                 dtype: info.dtype,
                 shape: info.shape.iter().map(|n| *n as u64).collect(),
@@ -410,61 +401,38 @@ mod tests {
     #[test]
     fn what_a_file_breaks_is_named() {
         let line = |text: &str| format!(r#""q.weight":{{{text}}}"#);
-        let check = |lines: &[String], data: usize, expected: &str| {
-            let header = format!("{{{}}}", lines.join(","));
-            let message = read(&with_header(&header, vec![0; data])).expect_err("a broken rule");
-            assert_eq!(message, expected);
+        let of_lines = |lines: &[&str], data: usize| {
+            with_header(&format!("{{{}}}", lines.join(",")), vec![0; data])
         };
+        let of = |text: &str, data: usize| of_lines(&[&line(text)], data);
         let sound = line(r#""dtype":"F32","shape":[2],"data_offsets":[0,8]"#);
-        check(
-            std::slice::from_ref(&sound),
-            7,
-            "tensor `q.weight`: its data ends at 8, and that of the file at 7; the file is cut off",
-        );
-        check(
-            std::slice::from_ref(&sound),
-            9,
-            "1 bytes after the last tensor",
-        );
-        check(
-            &[sound.clone(), sound.clone()],
-            8,
-            "header: tensor `q.weight` occurs twice at line 1 column 121",
-        );
-        check(
-            &[line(r#""dtype":"F32","shape":[2],"data_offsets":[4,12]"#)],
-            12,
-            "tensor `q.weight`: begins at 4, and the data before it ends at 0",
-        );
-        check(
-            &[line(r#""dtype":"F32","shape":[3],"data_offsets":[0,8]"#)],
-            8,
-            "tensor `q.weight`: data from 0 to 8, which F32 of the shape [3] does not take",
-        );
-        check(
-            &[line(
+        let files = [
+            of_lines(&[&sound], 7),
+            of_lines(&[&sound], 9),
+            of_lines(&[&sound, &sound], 8),
+            of(r#""dtype":"F32","shape":[2],"data_offsets":[4,12]"#, 12),
+            of(r#""dtype":"F32","shape":[3],"data_offsets":[0,8]"#, 8),
+            of(
                 r#""dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]"#,
-            )],
-            0,
-            "tensor `q.weight`: data from 0 to 0, which F32 of the shape [4294967296, 4294967296] does not take",
-        );
-        check(
-            &[line(r#""dtype":"F32","shape":[-2],"data_offsets":[0,8]"#)],
-            8,
-            "header: tensor `q.weight`: invalid value: integer `-2`, expected u64 at line 1 column 38",
-        );
-        let refused = |file: &[u8]| read(file).expect_err("no sound file");
-        assert_eq!(
-            refused(&[0; 7]),
-            "the first 8 bytes give the length of the header, and the file has 7"
-        );
-        assert_eq!(
-            refused(&[9, 0, 0, 0, 0, 0, 0, 0, b'{']),
-            "a header of 9 bytes, of which the file has 1"
-        );
-        assert_eq!(
-            refused(&[0xff; 20]),
-            "a header of 18446744073709551615 bytes, expected at most 100000000"
-        );
+                0,
+            ),
+            of(r#""dtype":"F32","shape":[-2],"data_offsets":[0,8]"#, 8),
+            vec![0; 7],
+            vec![9, 0, 0, 0, 0, 0, 0, 0, b'{'],
+            vec![0xff; 20],
+        ];
+        let messages = files.map(|file| read(&file).expect_err("a broken rule"));
+        insta::assert_snapshot!(messages.join("\n"), @"
+        tensor `q.weight`: its data ends at 8, and that of the file at 7; the file is cut off
+        1 bytes after the last tensor
+        header: tensor `q.weight` occurs twice at line 1 column 121
+        tensor `q.weight`: begins at 4, and the data before it ends at 0
+        tensor `q.weight`: data from 0 to 8, which F32 of the shape [3] does not take
+        tensor `q.weight`: data from 0 to 0, which F32 of the shape [4294967296, 4294967296] does not take
+        header: tensor `q.weight`: invalid value: integer `-2`, expected u64 at line 1 column 38
+        the first 8 bytes give the length of the header, and the file has 7
+        a header of 9 bytes, of which the file has 1
+        a header of 18446744073709551615 bytes, expected at most 100000000
+        ");
     }
 }

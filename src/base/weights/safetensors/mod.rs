@@ -15,16 +15,15 @@ use serde_json::{Map, Value, json};
 
 pub use safetensors::Dtype;
 
-use crate::util::reading;
+use crate::util::limited_read;
 
 use super::map::map;
-use super::{Bytes, Error, stranger};
+use super::{Error, FileBytes, sniff};
 
 /// Ending of the name of a file of tensors.
 pub const ENDING: &str = "safetensors";
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
-/// Maximum size of an index in bytes.
 const MAX_INDEX_BYTES: u64 = 64 << 20;
 
 /// Alignment in bytes of the data of written files and, as far as sizes allow, of each tensor.
@@ -62,9 +61,8 @@ pub fn head(
     Ok(out)
 }
 
-/// A tensor as it is stored.
 #[derive(Clone, Debug)]
-pub struct Stored {
+pub struct StoredTensor {
     /// Element type.
     pub dtype: Dtype,
     /// Dimensions, the slowest first (the reverse of ggml's order).
@@ -80,12 +78,12 @@ pub struct Stored {
 /// The tensors of a file or folder, by name.
 #[derive(Clone, Debug, Default)]
 pub struct Checkpoint {
-    tensors: BTreeMap<String, Stored>,
+    tensors: BTreeMap<String, StoredTensor>,
     /// Names in the files of the tensors that were renamed.
     stored_names: BTreeMap<String, String>,
     /// Names of stored tensors that other tensors replace.
     replaced: BTreeSet<String>,
-    files: Vec<(PathBuf, Bytes)>,
+    files: Vec<(PathBuf, FileBytes)>,
 }
 
 #[derive(Deserialize)]
@@ -111,10 +109,7 @@ impl Checkpoint {
         if is_named(&single) {
             return Self::of_files(vec![single]);
         }
-        let io = |source| Error::Io {
-            path: path.to_owned(),
-            source,
-        };
+        let io = Error::io(path);
         let mut found = Vec::new();
         for entry in std::fs::read_dir(path).map_err(io)? {
             let path = entry.map_err(io)?.path();
@@ -146,7 +141,7 @@ impl Checkpoint {
 
     fn add(&mut self, path: PathBuf) -> Result<(), Error> {
         let bytes = map(&path)?;
-        let tensors = header::read(&bytes).map_err(|message| match stranger::of_bytes(&bytes) {
+        let tensors = header::read(&bytes).map_err(|message| match sniff::identify(&bytes) {
             // A broken header that starts like JSON still shows that the file is safetensors.
             Some(what) if !bytes.get(8..).is_some_and(|rest| rest.starts_with(b"{")) => {
                 fault(&path, what.to_owned())
@@ -154,7 +149,7 @@ impl Checkpoint {
             _ => fault(&path, format!("no sound safetensors file: {message}")),
         })?;
         for found in tensors {
-            let stored = Stored {
+            let stored = StoredTensor {
                 dtype: found.dtype,
                 shape: found.shape,
                 file: self.files.len(),
@@ -239,14 +234,14 @@ impl Checkpoint {
     }
 
     /// All tensors in the order of their names.
-    pub fn tensors(&self) -> impl Iterator<Item = (&str, &Stored)> {
+    pub fn tensors(&self) -> impl Iterator<Item = (&str, &StoredTensor)> {
         self.tensors
             .iter()
             .map(|(name, stored)| (name.as_str(), stored))
     }
 
     /// The tensor of this name.
-    pub fn get(&self, name: &str) -> Option<&Stored> {
+    pub fn get(&self, name: &str) -> Option<&StoredTensor> {
         self.tensors.get(name)
     }
 
@@ -286,17 +281,17 @@ impl Checkpoint {
     }
 
     /// Adds a tensor, or replaces the one of the same name; its file must belong to the checkpoint.
-    pub fn insert(&mut self, name: String, stored: Stored) {
+    pub fn insert(&mut self, name: String, stored: StoredTensor) {
         self.tensors.insert(name, stored);
     }
 
     /// The files, in the order of [`Stored::file`].
-    pub fn files(&self) -> impl Iterator<Item = &Bytes> {
+    pub fn files(&self) -> impl Iterator<Item = &FileBytes> {
         self.files.iter().map(|(_, bytes)| bytes)
     }
 
     /// The path of the file that has a tensor.
-    pub fn path(&self, stored: &Stored) -> &Path {
+    pub fn path(&self, stored: &StoredTensor) -> &Path {
         &self.files[stored.file].0
     }
 }
@@ -311,10 +306,7 @@ pub fn is_named(path: &Path) -> bool {
 /// # Errors
 /// The file cannot be read, or is larger than `limit` bytes.
 pub fn read_small(path: &Path, limit: u64) -> Result<Vec<u8>, Error> {
-    let io = |source| Error::Io {
-        path: path.to_owned(),
-        source,
-    };
+    let io = Error::io(path);
     let metadata = std::fs::metadata(path).map_err(io)?;
     if !metadata.is_file() {
         return Err(Error::NotAFile {
@@ -325,7 +317,7 @@ pub fn read_small(path: &Path, limit: u64) -> Result<Vec<u8>, Error> {
         let message = format!("{} bytes, expected at most {limit}", metadata.len());
         return Err(fault(path, message));
     }
-    reading::bytes(path, limit).map_err(io)
+    limited_read::bytes(path, limit).map_err(io)
 }
 
 fn fault(path: &Path, message: String) -> Error {

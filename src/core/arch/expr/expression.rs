@@ -113,9 +113,9 @@ impl fmt::Display for Expr {
 mod tests {
     use super::*;
 
-    struct Table;
+    struct TestScope;
 
-    impl Scope for Table {
+    impl Scope for TestScope {
         fn name(&self, name: &str, whole: bool) -> Result<Value, String> {
             let swa = vec![Value::Bool(true), Value::Bool(false)];
             match name {
@@ -141,7 +141,7 @@ mod tests {
     fn check(text: &str, expected: &str) {
         let value = Expr::parse(text, 0)
             .map_err(|p| p.message)
-            .and_then(|e| e.evaluate(&Table));
+            .and_then(|e| e.evaluate(&TestScope));
         let shown = match value {
             Ok(value) => value.to_string(),
             Err(error) => format!("error: {error}"),

@@ -4,7 +4,6 @@ use std::fmt;
 
 /// A value of the language.
 #[derive(Clone, Debug, PartialEq)]
-#[expect(missing_docs, reason = "the variants are the types of the language")]
 pub enum Value {
     Int(i64),
     Float(f64),

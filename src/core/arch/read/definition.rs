@@ -5,24 +5,28 @@ use std::sync::Arc;
 
 use toml::de::{DeTable, DeValue};
 
-use super::reader::{EMPTY, Reader};
-use crate::arch::definition::{ArchDef, Common, Head, Ignore, Ignored, Instance, Mode, Setting};
+use super::reader::{DefinitionReader, EMPTY};
+use crate::arch::definition::{
+    ArchDef, CommonDefinitions, Head, IgnoreRules, IgnoredKey, Instance, Mode, Setting,
+};
 use crate::arch::diagnostic::Spanned;
 use crate::arch::expr::Expr;
-use crate::arch::table::{Fields, Form, Item};
+use crate::arch::table::{TableFields, TomlItem, ValueForm};
 
 /// Parameters by name.
-pub(super) const PARAMS: Form =
-    Form::Map(&Form::Either(&[Form::Table("a parameter"), Form::Value]));
+pub(super) const PARAMS: ValueForm = ValueForm::Map(&ValueForm::Either(&[
+    ValueForm::Table("a parameter"),
+    ValueForm::Value,
+]));
 
-impl<'a> Reader<'a> {
+impl<'a> DefinitionReader<'a> {
     /// The whole file, without the parts that have problems; `None` if a part is missing on which all others depend.
     pub(in crate::arch) fn definition(
         &mut self,
         root: &'a DeTable<'a>,
-        common: &Common,
+        common: &CommonDefinitions,
     ) -> Option<ArchDef> {
-        let mut fields = Fields::new(root, 0..0, "a definition");
+        let mut fields = TableFields::new(root, 0..0, "a definition");
         let names = self.definition_names(&mut fields);
         let mode = self.choice(&mut fields, "mode", &Mode::NAMES);
         let require = self.conditions(&mut fields);
@@ -30,19 +34,19 @@ impl<'a> Reader<'a> {
         if let Some(item) = fields.take("params", PARAMS) {
             params.extend(self.params(item));
         }
-        if let Some(item) = fields.take("assumptions", Form::Tables("an assumption")) {
+        if let Some(item) = fields.take("assumptions", ValueForm::Tables("an assumption")) {
             params.extend(self.assumptions(item));
         }
         let resources = self.resources(&mut fields);
         let (write, embed) = self.embed(&mut fields);
         let per_layer = self.registry.per_layer;
-        let form = Form::Table(per_layer.name);
+        let form = ValueForm::Table(per_layer.name);
         let per_layer = fields.take("per_layer_input", form).and_then(|item| {
             let table = self.table(item, "per_layer_input")?;
             self.whole_instance(table, item.span(), per_layer)
         });
         let stacks = self.stacks(&mut fields);
-        let form = Form::Table(self.registry.head.name);
+        let form = ValueForm::Table(self.registry.head.name);
         let head = fields.take("head", form).and_then(|item| self.head(item));
         let pool = self.stage(&mut fields, "pool", self.registry.pool);
         let ignore = self.ignore(&mut fields, common.ignore.clone(), false);
@@ -70,8 +74,8 @@ impl<'a> Reader<'a> {
     }
 
     /// The names of the architectures that the definition describes: a string or an array of strings.
-    fn definition_names(&mut self, fields: &mut Fields<'a>) -> Vec<String> {
-        match fields.take_required("name", Form::TEXT_OR_TEXTS) {
+    fn definition_names(&mut self, fields: &mut TableFields<'a>) -> Vec<String> {
+        match fields.take_required("name", ValueForm::TEXT_OR_TEXTS) {
             Some(item) if matches!(item.get_ref(), DeValue::Array(_)) => {
                 let names = self.texts(item, "name");
                 if names.is_empty() {
@@ -91,20 +95,18 @@ impl<'a> Reader<'a> {
     }
 
     /// The table `variants`: texts by names.
-    fn variants(&mut self, fields: &mut Fields<'a>) -> BTreeMap<String, String> {
-        let item = fields.take("variants", Form::Map(&Form::Text));
-        let table = item.and_then(|item| self.table(item, "variants"));
-        let entries = table.into_iter().flatten().filter_map(|(name, item)| {
-            let text = self.text(item, "variants")?;
-            Some((name.get_ref().to_string(), text.value))
-        });
-        entries.collect()
+    fn variants(&mut self, fields: &mut TableFields<'a>) -> BTreeMap<String, String> {
+        let entries = self.entries(fields, "variants", ValueForm::Map(&ValueForm::Text));
+        entries
+            .into_iter()
+            .filter_map(|(name, item)| Some((name.value, self.text(item, "variants")?.value)))
+            .collect()
     }
 
     /// The conditions of `require`.
-    fn conditions(&mut self, fields: &mut Fields<'a>) -> Vec<Spanned<Expr>> {
-        const CONDITIONS: Form = Form::List(&Form::Condition);
-        let form = Form::Either(&[CONDITIONS, Form::Condition]);
+    fn conditions(&mut self, fields: &mut TableFields<'a>) -> Vec<Spanned<Expr>> {
+        const CONDITIONS: ValueForm = ValueForm::List(&ValueForm::Condition);
+        let form = ValueForm::Either(&[CONDITIONS, ValueForm::Condition]);
         let items = fields
             .take("require", form)
             .map(|item| match item.get_ref() {
@@ -121,27 +123,27 @@ impl<'a> Reader<'a> {
     /// The table `ignore`, added to what is already ignored. An array lists tensors.
     pub(super) fn ignore(
         &mut self,
-        fields: &mut Fields<'a>,
-        known: Ignore,
+        fields: &mut TableFields<'a>,
+        known: IgnoreRules,
         is_common: bool,
-    ) -> Ignore {
+    ) -> IgnoreRules {
         let mut ignore = known;
         let Some(item) = fields.take(
             "ignore",
-            Form::Either(&[Form::Table("ignore"), Form::Texts]),
+            ValueForm::Either(&[ValueForm::Table("ignore"), ValueForm::Texts]),
         ) else {
             return ignore;
         };
         let mut tensors = Some(item);
         if let DeValue::Table(table) = item.get_ref() {
-            let mut inner = Fields::new(table, item.span(), "ignore");
-            tensors = inner.take("tensors", Form::Texts);
-            let keys = inner.take("keys", Form::Map(&Form::Text));
-            let keys = keys.and_then(|keys| self.table(keys, "keys"));
-            for (key, reason) in keys.into_iter().flatten() {
+            let mut inner = TableFields::new(table, item.span(), "ignore");
+            tensors = inner.take("tensors", ValueForm::Texts);
+            for (key, reason) in self.entries(&mut inner, "keys", ValueForm::Map(&ValueForm::Text))
+            {
                 if let Some(reason) = self.reason(reason) {
-                    let of_key = Ignored { reason, is_common };
-                    ignore.keys.insert(key.get_ref().to_string(), of_key);
+                    ignore
+                        .keys
+                        .insert(key.value, IgnoredKey { reason, is_common });
                 }
             }
             self.finish(inner);
@@ -152,7 +154,7 @@ impl<'a> Reader<'a> {
         ignore
     }
 
-    fn reason(&mut self, item: Item<'a>) -> Option<String> {
+    fn reason(&mut self, item: TomlItem<'a>) -> Option<String> {
         let reason = self.text(item, "keys")?;
         if reason.value.trim().is_empty() {
             self.report(
@@ -165,22 +167,22 @@ impl<'a> Reader<'a> {
     }
 
     /// The mix that the table `embed` names, and the embedding with its other keys.
-    fn embed(&mut self, fields: &mut Fields<'a>) -> (Option<Setting>, Option<Instance>) {
+    fn embed(&mut self, fields: &mut TableFields<'a>) -> (Option<Setting>, Option<Instance>) {
         let contract = self.registry.embed;
-        let item = fields.take("embed", Form::Table(contract.name));
+        let item = fields.take("embed", ValueForm::Table(contract.name));
         let span = item.map_or(0..0, |item| item.span());
         let table = item.map_or(Some(&*EMPTY), |item| self.table(item, "embed"));
         let Some(table) = table else {
             return (None, None);
         };
-        let mut inner = Fields::new(table, span, contract.name);
+        let mut inner = TableFields::new(table, span, contract.name);
         let write = self.optional_name(&mut inner, "write");
         (write, self.instance(inner, contract))
     }
 
-    fn head(&mut self, item: Item<'a>) -> Option<Head> {
+    fn head(&mut self, item: TomlItem<'a>) -> Option<Head> {
         let contract = self.registry.head;
-        let mut fields = Fields::new(self.table(item, "head")?, item.span(), contract.name);
+        let mut fields = TableFields::new(self.table(item, "head")?, item.span(), contract.name);
         let read = self.optional_name(&mut fields, "read");
         let norm = self.optional_name(&mut fields, "norm");
         Some(Head {

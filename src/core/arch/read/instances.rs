@@ -2,21 +2,21 @@
 
 use toml::de::DeTable;
 
-use super::Reader;
-use super::weights::weight_use;
+use super::DefinitionReader;
+use super::weights::{contract_expr, weight_use};
 use crate::arch::contract::{Contract, OptionKind, OptionSpec, Resource};
 use crate::arch::definition::{Instance, Resources, Setting, WeightUse};
 use crate::arch::diagnostic::{Diagnostic, Span};
 use crate::arch::expr::{Expr, Value};
 use crate::arch::state::StateSpec;
-use crate::arch::table::{Fields, Form};
+use crate::arch::table::{TableFields, ValueForm};
 
-impl<'a> Reader<'a> {
-    pub(super) fn resources(&mut self, fields: &mut Fields<'a>) -> Resources {
+impl<'a> DefinitionReader<'a> {
+    pub(super) fn resources(&mut self, fields: &mut TableFields<'a>) -> Resources {
         let mut out = Resources::new();
         for kind in Resource::ALL {
             let contract = self.registry.resource(kind);
-            let Some(item) = fields.take(kind.name(), Form::Tables(contract.name)) else {
+            let Some(item) = fields.take(kind.name(), ValueForm::Tables(contract.name)) else {
                 continue;
             };
             let Some(table) = self.table(item, kind.name()) else {
@@ -77,21 +77,21 @@ impl<'a> Reader<'a> {
         span: Span,
         contract: &'static Contract,
     ) -> Option<Instance> {
-        self.instance(Fields::new(table, span, contract.name), contract)
+        self.instance(TableFields::new(table, span, contract.name), contract)
     }
 
     /// The options and weights of a contract, from the remaining keys of a table.
     pub(super) fn instance(
         &mut self,
-        mut fields: Fields<'a>,
+        mut fields: TableFields<'a>,
         contract: &'static Contract,
     ) -> Option<Instance> {
         let mut options = Vec::with_capacity(contract.options.len());
         for spec in contract.options {
             let item = match (spec.is_derived, spec.default) {
-                (true, _) => fields.take(spec.name, Form::Derived(spec)),
-                (false, None) => fields.take_required(spec.name, Form::Option(spec)),
-                (false, Some(_)) => fields.take(spec.name, Form::Option(spec)),
+                (true, _) => fields.take(spec.name, ValueForm::Derived(spec)),
+                (false, None) => fields.take_required(spec.name, ValueForm::Option(spec)),
+                (false, Some(_)) => fields.take(spec.name, ValueForm::Option(spec)),
             };
             if let (true, Some(item), Some(expr)) = (spec.is_derived, item, spec.default) {
                 let problem = format!("`{}` is not an option: it follows from `{expr}`", spec.name);
@@ -181,11 +181,4 @@ fn default_expr(text: &'static str, kind: OptionKind) -> Expr {
         true => Expr::literal(Value::Str(text.into())),
         false => contract_expr(text),
     }
-}
-
-pub(super) fn contract_expr(text: &'static str) -> Expr {
-    Expr::of_program(text).unwrap_or_else(|problem| {
-        // Contracts are part of the program; the test over all contracts parses each of them.
-        panic!("contract expression `{text}`: {}", problem.message)
-    })
 }

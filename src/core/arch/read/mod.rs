@@ -12,5 +12,5 @@ mod stacks;
 mod weights;
 
 pub(super) use common::common;
-pub(super) use reader::Reader;
+pub(super) use reader::DefinitionReader;
 pub(crate) use reader::syntax_problem;

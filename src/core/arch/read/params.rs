@@ -4,18 +4,17 @@ use std::collections::BTreeMap;
 
 use toml::de::{DeArray, DeTable, DeValue};
 
-use super::Reader;
+use super::DefinitionReader;
 use crate::arch::definition::{LAYER, Param, ParamSource};
 use crate::arch::diagnostic::Span;
 use crate::arch::expr::{Expr, Value};
-use crate::arch::table::{Fields, Form, Item};
+use crate::arch::table::{TableFields, TomlItem, ValueForm};
 
-/// The form of `synth`.
-const SYNTH: Form = Form::Either(&[Form::List(&Form::Value), Form::Value]);
+const SYNTH: ValueForm = ValueForm::Either(&[ValueForm::List(&ValueForm::Value), ValueForm::Value]);
 
-impl<'a> Reader<'a> {
+impl<'a> DefinitionReader<'a> {
     /// The `[params]` table.
-    pub(in crate::arch) fn params(&mut self, item: Item<'a>) -> BTreeMap<String, Param> {
+    pub(in crate::arch) fn params(&mut self, item: TomlItem<'a>) -> BTreeMap<String, Param> {
         let Some(table) = self.table(item, "params") else {
             return BTreeMap::new();
         };
@@ -48,7 +47,7 @@ impl<'a> Reader<'a> {
 
     /// The `[assumptions]` table: parameters that follow from the size of a model because files do not state them, with
     /// reasons.
-    pub(in crate::arch) fn assumptions(&mut self, item: Item<'a>) -> BTreeMap<String, Param> {
+    pub(in crate::arch) fn assumptions(&mut self, item: TomlItem<'a>) -> BTreeMap<String, Param> {
         let Some(table) = self.table(item, "assumptions") else {
             return BTreeMap::new();
         };
@@ -57,9 +56,9 @@ impl<'a> Reader<'a> {
             let Some(inner) = self.table(value, "assumptions") else {
                 continue;
             };
-            let mut fields = Fields::new(inner, value.span(), "an assumption");
+            let mut fields = TableFields::new(inner, value.span(), "an assumption");
             let reason = self.required_text(&mut fields, "reason");
-            let Some(item) = fields.take_required("value", Form::Value) else {
+            let Some(item) = fields.take_required("value", ValueForm::Value) else {
                 self.missing(&fields, "value");
                 continue;
             };
@@ -78,9 +77,9 @@ impl<'a> Reader<'a> {
     }
 
     fn keyed_param(&mut self, table: &'a DeTable<'a>, span: Span) -> Option<ParamSource> {
-        let mut fields = Fields::new(table, span.clone(), "a parameter");
-        let relative = fields.take("key", Form::TEXT_OR_TEXTS);
-        let absolute = fields.take("global_key", Form::TEXT_OR_TEXTS);
+        let mut fields = TableFields::new(table, span.clone(), "a parameter");
+        let relative = fields.take("key", ValueForm::TEXT_OR_TEXTS);
+        let absolute = fields.take("global_key", ValueForm::TEXT_OR_TEXTS);
         let keys = match (relative, absolute) {
             (Some(item), None) | (None, Some(item)) => self.text_or_texts(item, "key"),
             _ => {
@@ -91,7 +90,7 @@ impl<'a> Reader<'a> {
                 Vec::new()
             }
         };
-        let default = match fields.take("default", Form::Value) {
+        let default = match fields.take("default", ValueForm::Value) {
             Some(item) => Some(self.expr(item)?),
             None => None,
         };

@@ -9,18 +9,18 @@ use toml::de::DeTable;
 use crate::arch::contract::{Contract, Registry};
 use crate::arch::definition::{Instance, Setting};
 use crate::arch::diagnostic::Diagnostic;
-use crate::arch::table::{Fields, Form, Item, Known, TableReader};
+use crate::arch::table::{KeySpec, TableFields, TableReader, TomlItem, ValueForm};
 
 /// The table that stands for an omitted stage.
 pub(super) static EMPTY: LazyLock<DeTable<'static>> = LazyLock::new(DeTable::new);
 
 /// Reads TOML tables into parts of a definition and collects problems.
-pub(in crate::arch) struct Reader<'a> {
+pub(in crate::arch) struct DefinitionReader<'a> {
     table: TableReader<'a>,
     pub(super) registry: &'static Registry,
 }
 
-impl<'a> Deref for Reader<'a> {
+impl<'a> Deref for DefinitionReader<'a> {
     type Target = TableReader<'a>;
 
     fn deref(&self) -> &Self::Target {
@@ -28,19 +28,19 @@ impl<'a> Deref for Reader<'a> {
     }
 }
 
-impl DerefMut for Reader<'_> {
+impl DerefMut for DefinitionReader<'_> {
     fn deref_mut(&mut self) -> &mut Self::Target {
         &mut self.table
     }
 }
 
-impl<'a> Reader<'a> {
+impl<'a> DefinitionReader<'a> {
     pub(in crate::arch) fn problems(self) -> Vec<Diagnostic> {
         self.table.problems
     }
 
     /// The keys of every kind of table that was read.
-    pub(in crate::arch) fn kinds(self) -> BTreeMap<&'static str, Vec<Known>> {
+    pub(in crate::arch) fn kinds(self) -> BTreeMap<&'static str, Vec<KeySpec>> {
         self.table.kinds
     }
 
@@ -53,30 +53,30 @@ impl<'a> Reader<'a> {
 
     pub(super) fn optional_number(
         &mut self,
-        fields: &mut Fields<'a>,
+        fields: &mut TableFields<'a>,
         key: &'static str,
     ) -> Option<Setting> {
-        let item = fields.take(key, Form::Number)?;
+        let item = fields.take(key, ValueForm::Number)?;
         self.setting(item)
     }
 
     pub(super) fn optional_name(
         &mut self,
-        fields: &mut Fields<'a>,
+        fields: &mut TableFields<'a>,
         key: &'static str,
     ) -> Option<Setting> {
-        let item = fields.take(key, Form::Name)?;
+        let item = fields.take(key, ValueForm::Name)?;
         self.name(item)
     }
 
-    pub(super) fn setting(&mut self, item: Item<'a>) -> Option<Setting> {
+    pub(super) fn setting(&mut self, item: TomlItem<'a>) -> Option<Setting> {
         Some(Setting {
             expr: self.expr(item)?,
             span: Some(item.span()),
         })
     }
 
-    pub(super) fn name(&mut self, item: Item<'a>) -> Option<Setting> {
+    pub(super) fn name(&mut self, item: TomlItem<'a>) -> Option<Setting> {
         Some(Setting {
             expr: self.table.name(item)?,
             span: Some(item.span()),
@@ -85,11 +85,11 @@ impl<'a> Reader<'a> {
 
     pub(super) fn stage(
         &mut self,
-        fields: &mut Fields<'a>,
+        fields: &mut TableFields<'a>,
         key: &'static str,
         contract: &'static Contract,
     ) -> Option<Instance> {
-        match fields.take(key, Form::Table(contract.name)) {
+        match fields.take(key, ValueForm::Table(contract.name)) {
             Some(item) => {
                 let table = self.table(item, key)?;
                 self.whole_instance(table, item.span(), contract)

@@ -4,36 +4,39 @@
 
 use std::collections::BTreeMap;
 
-use super::reader::Reader;
+use super::reader::DefinitionReader;
 use crate::arch::definition::{Branch, Join, Reads, Slot, Stack};
 use crate::arch::diagnostic::{Diagnostic, Spanned};
 use crate::arch::expr::Expr;
-use crate::arch::table::{Fields, Form, Item};
+use crate::arch::table::{TableFields, TomlItem, ValueForm};
 
-impl<'a> Reader<'a> {
-    pub(super) fn stacks(&mut self, fields: &mut Fields<'a>) -> Vec<Stack> {
-        let Some(item) = fields.take_required("stack", Form::List(&Form::Table("a stack"))) else {
+impl<'a> DefinitionReader<'a> {
+    pub(super) fn stacks(&mut self, fields: &mut TableFields<'a>) -> Vec<Stack> {
+        let Some(item) =
+            fields.take_required("stack", ValueForm::List(&ValueForm::Table("a stack")))
+        else {
             self.report(0..0, "the definition has no `[[stack]]`");
             return Vec::new();
         };
         let mut stacks: Vec<Stack> = Vec::new();
         for (table, span) in self.tables(item, "stack") {
-            let mut inner = Fields::new(table, span.clone(), "a stack");
+            let mut inner = TableFields::new(table, span.clone(), "a stack");
             let name = self.optional_text(&mut inner, "name");
             let prefix = self.optional_text(&mut inner, "prefix");
-            let count = self.optional_expr(&mut inner, "count", Form::Number);
+            let count = self.optional_expr(&mut inner, "count", ValueForm::Number);
             let il = self.optional_number(&mut inner, "il");
             let reads = self.choice(&mut inner, "reads", &Reads::NAMES);
-            let slots = match inner.take_required("slot", Form::List(&Form::Table("a slot"))) {
-                Some(item) => self.slots(item),
-                None => {
-                    self.report(
-                        inner.span.clone(),
-                        "a stack has at least one `[[stack.slot]]`",
-                    );
-                    Vec::new()
-                }
-            };
+            let slots =
+                match inner.take_required("slot", ValueForm::List(&ValueForm::Table("a slot"))) {
+                    Some(item) => self.slots(item),
+                    None => {
+                        self.report(
+                            inner.span.clone(),
+                            "a stack has at least one `[[stack.slot]]`",
+                        );
+                        Vec::new()
+                    }
+                };
             self.finish(inner);
             stacks.push(Stack {
                 name_span: name
@@ -54,12 +57,12 @@ impl<'a> Reader<'a> {
         stacks
     }
 
-    fn slots(&mut self, item: Item<'a>) -> Vec<Slot> {
+    fn slots(&mut self, item: TomlItem<'a>) -> Vec<Slot> {
         let (mut slots, mut names) = (Vec::new(), Names::default());
         for (table, span) in self.tables(item, "slot") {
-            let mut fields = Fields::new(table, span.clone(), "a slot");
+            let mut fields = TableFields::new(table, span.clone(), "a slot");
             let name = self.optional_text(&mut fields, "name");
-            let when = self.optional_expr(&mut fields, "when", Form::Condition);
+            let when = self.optional_expr(&mut fields, "when", ValueForm::Condition);
             let read = self.optional_name(&mut fields, "read");
             let write = self.optional_name(&mut fields, "write");
             let from = self.optional_text(&mut fields, "from");
@@ -69,7 +72,8 @@ impl<'a> Reader<'a> {
             let scale = self.optional_number(&mut fields, "scale");
             let joins = [("add", Join::Add), ("set", Join::Set)];
             let join = self.choice(&mut fields, "join", &joins);
-            let branches = match fields.take_required("branch", Form::List(&Form::Branch)) {
+            let branches = match fields.take_required("branch", ValueForm::List(&ValueForm::Branch))
+            {
                 Some(item) => self.branches(item),
                 None => {
                     self.report(span.clone(), "a slot has at least one branch");
@@ -100,12 +104,12 @@ impl<'a> Reader<'a> {
         slots
     }
 
-    fn branches(&mut self, item: Item<'a>) -> Vec<Branch> {
+    fn branches(&mut self, item: TomlItem<'a>) -> Vec<Branch> {
         let (mut branches, mut names) = (Vec::new(), Names::default());
         for (table, span) in self.tables(item, "branch") {
-            let mut fields = Fields::new(table, span.clone(), "a branch");
+            let mut fields = TableFields::new(table, span.clone(), "a branch");
             let name = self.optional_text(&mut fields, "name");
-            let when = self.optional_expr(&mut fields, "when", Form::Condition);
+            let when = self.optional_expr(&mut fields, "when", ValueForm::Condition);
             let from = self.optional_text(&mut fields, "from");
             let side = self.optional_text(&mut fields, "side");
             let pre = self.optional_name(&mut fields, "pre");

@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 
 use toml::de::DeValue;
 
-use super::Reader;
-use super::instances::contract_expr;
+use super::DefinitionReader;
 use crate::arch::contract::{Contract, Presence, WeightSpec};
 use crate::arch::definition::{OF_FILE, WeightUse};
 use crate::arch::diagnostic::{Diagnostic, Span};
-use crate::arch::table::{Fields, Form, Item};
+use crate::arch::expr::Expr;
+use crate::arch::table::{TableFields, TomlItem, ValueForm};
 
 /// Last character of the name of an optional tensor.
 const MAYBE: char = '?';
 
-impl<'a> Reader<'a> {
+impl<'a> DefinitionReader<'a> {
     /// Reports a text that cannot name a tensor.
     fn tensor_text(&mut self, text: &str, span: Span) {
         if is_tensor_name(text) {
@@ -34,11 +34,11 @@ impl<'a> Reader<'a> {
     /// The `weights` table: a string renames a weight, `true` requires it, `false` forbids it.
     pub(super) fn weights(
         &mut self,
-        fields: &mut Fields<'a>,
+        fields: &mut TableFields<'a>,
         contract: &'static Contract,
     ) -> Vec<WeightUse> {
-        let mut given: BTreeMap<&'static str, Item<'a>> = BTreeMap::new();
-        if let Some(item) = fields.take("weights", Form::Weights(contract))
+        let mut given: BTreeMap<&'static str, TomlItem<'a>> = BTreeMap::new();
+        if let Some(item) = fields.take("weights", ValueForm::Weights(contract))
             && let Some(table) = self.table(item, "weights")
         {
             for (key, value) in table {
@@ -106,6 +106,14 @@ pub(super) fn weight_use(spec: &WeightSpec, tensor: String, presence: Presence) 
         shape: spec.shape.iter().map(|dim| contract_expr(dim)).collect(),
         presence,
     }
+}
+
+/// An expression of a contract.
+pub(super) fn contract_expr(text: &'static str) -> Expr {
+    Expr::of_program(text).unwrap_or_else(|problem| {
+        // Contracts are part of the program; the test over all contracts parses each of them.
+        panic!("contract expression `{text}`: {}", problem.message)
+    })
 }
 
 /// Whether a text can name a tensor.

@@ -17,17 +17,17 @@ use std::sync::Arc;
 use serde_json::Map;
 
 use crate::artifacts::arrays;
-use crate::artifacts::arrays::{Elements, Format, Named};
+use crate::artifacts::arrays::{ArrayFormat, Elements, NamedArray};
 use lab_base::ggml;
-use lab_base::util::writing::Target;
+use lab_base::util::atomic_file::OutputPath;
 use lab_base::weights;
 use lab_base::weights::gguf;
 use lab_base::weights::gguf::NewTensor;
 use lab_base::weights::{Metadata, TensorInfo, TensorType, Value, Weights, folder};
 
-pub use sae::Feature;
 pub use sae::Sae;
-pub use store::{Refused, Stored, Vectors};
+pub use sae::SaeFeature;
+pub use store::{SaveError, StoredVectors, VectorStore};
 
 /// Prefix of the tensors of a control vector.
 pub const DIRECTION: &str = "direction.";
@@ -52,7 +52,7 @@ pub enum Error {
 
 /// The content of a file.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Content {
+pub enum VectorContent {
     /// Directions of hidden states.
     Directions(Arc<Directions>),
     /// A sparse autoencoder.
@@ -196,7 +196,7 @@ fn kind(weights: &Weights) -> &'static str {
 /// # Errors
 /// The file cannot be written.
 pub fn write<'p>(
-    target: impl Into<Target<'p>>,
+    target: impl Into<OutputPath<'p>>,
     arch: &str,
     by_layer: &BTreeMap<u64, Vec<f32>>,
 ) -> Result<(), Error> {
@@ -207,14 +207,14 @@ pub fn write<'p>(
         source,
     };
     if path.extension().is_none_or(|ending| ending != GGUF) {
-        let named = by_layer.iter().map(|(layer, row)| Named {
+        let named = by_layer.iter().map(|(layer, row)| NamedArray {
             name: format!("{DIRECTION}{layer}"),
             shape: vec![row.len() as u64],
             elements: Elements::F32(row),
         });
         let metadata = Map::from_iter([("arch".to_owned(), arch.into())]);
-        let named: Vec<Named<'_>> = named.collect();
-        return Ok(arrays::write(target, Format::Safetensors, &named, &metadata).map_err(io)?);
+        let named: Vec<NamedArray<'_>> = named.collect();
+        return Ok(arrays::write(target, ArrayFormat::Safetensors, &named, &metadata).map_err(io)?);
     }
     let rows: Vec<_> = by_layer.iter().filter(|(layer, _)| **layer > 0).collect();
     let tensor = |(layer, row): &(&u64, &Vec<f32>)| NewTensor {
@@ -240,7 +240,7 @@ pub fn write<'p>(
 ///
 /// # Errors
 /// The file cannot be read, or has other content.
-pub fn read(path: &Path) -> Result<Content, Error> {
+pub fn read(path: &Path) -> Result<VectorContent, Error> {
     let weights = opened(path)?;
     let unfit = |message: String| Error::Unfit {
         path: path.to_owned(),
@@ -253,9 +253,9 @@ pub fn read(path: &Path) -> Result<Content, Error> {
         arrays.insert(tensor.name.clone(), (shape, own));
     }
     let content = match kind(&weights) {
-        "sae" => Sae::of(arrays).map(Content::Sae),
-        "translators" => translators(arrays).map(|all| Content::Translators(Arc::new(all))),
-        _ => directions(arrays).map(|all| Content::Directions(Arc::new(all))),
+        "sae" => Sae::of(arrays).map(VectorContent::Sae),
+        "translators" => translators(arrays).map(|all| VectorContent::Translators(Arc::new(all))),
+        _ => directions(arrays).map(|all| VectorContent::Directions(Arc::new(all))),
     };
     content.map_err(unfit)
 }
@@ -328,7 +328,7 @@ fn translators(mut arrays: Arrays) -> Result<Translators, String> {
     }
     match arrays.keys().next() {
         Some(other) => Err(format!(
-            "tensor `{other}` is none of a translator's `N.weight` and `N.bias`"
+            "unexpected tensor `{other}`; expected `N.weight` or `N.bias`"
         )),
         None => Ok(out),
     }
@@ -406,7 +406,7 @@ mod tests {
             };
             let n = ty.row_bytes(32).expect("whole blocks") as usize;
             let metadata = Metadata::from_iter([("general.type", Value::Str("vector".into()))]);
-            let target = Target::replacing(&path);
+            let target = OutputPath::replacing(&path);
             gguf::write(target, &metadata, &[tensor], |_| Ok(vec![0; n])).expect("written");
             match (ty, read(&path)) {
                 (TensorType::F32, found) => drop(found.expect("a direction")),

@@ -23,7 +23,7 @@ pub struct Sae {
 
 /// The numbers of a feature that an edit needs.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Feature {
+pub struct SaeFeature {
     /// The feature's row of the encoder.
     pub encoder: Vec<f32>,
     /// The feature's row of the decoder.
@@ -114,10 +114,10 @@ impl Sae {
     }
 
     /// A feature by its number.
-    pub fn feature(&self, at: usize) -> Option<Feature> {
+    pub fn feature(&self, at: usize) -> Option<SaeFeature> {
         let decoder = self.decoder.chunks_exact(self.width).nth(at)?;
         let rows = self.encoder.chunks_exact(self.n_features);
-        Some(Feature {
+        Some(SaeFeature {
             encoder: rows.map(|row| row[at]).collect(),
             decoder: decoder.to_vec(),
             bias: self.bias[at],

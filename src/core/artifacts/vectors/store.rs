@@ -12,11 +12,11 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 
+use lab_base::util::atomic_file;
+use lab_base::util::atomic_file::OutputPath;
 use lab_base::util::lock::lock;
-use lab_base::util::writing;
-use lab_base::util::writing::Target;
 
-use super::{Content, Error, GGUF, opened, read};
+use super::{Error, GGUF, VectorContent, opened, read};
 
 /// Maximum length of an id.
 const MAX_ID: usize = 64;
@@ -25,7 +25,7 @@ const MAX_FILES: usize = 1000;
 
 /// A file with vectors.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Stored {
+pub struct StoredVectors {
     /// The id of the file.
     pub id: String,
     /// `directions`, `sae` or `translators`.
@@ -41,14 +41,14 @@ pub struct Stored {
 /// When a file was written, and its size.
 type Stamp = (SystemTime, u64);
 
-type Cached = BTreeMap<PathBuf, (Stamp, Arc<Content>)>;
+type Cached = BTreeMap<PathBuf, (Stamp, Arc<VectorContent>)>;
 
 /// The kind and the number of tensors of files.
 type Headers = BTreeMap<PathBuf, (Stamp, &'static str, usize)>;
 
 /// Files with vectors by their ids.
 #[derive(Debug, Default)]
-pub struct Vectors {
+pub struct VectorStore {
     given: BTreeMap<String, PathBuf>,
     /// The folder of the files that requests send.
     folder: Option<PathBuf>,
@@ -62,7 +62,7 @@ pub struct Vectors {
 
 /// The reason why a file was not stored.
 #[derive(Debug, thiserror::Error)]
-pub enum Refused {
+pub enum SaveError {
     /// The id is refused.
     #[error("{0}")]
     Id(String),
@@ -83,7 +83,7 @@ fn stem(path: &Path) -> Option<String> {
     Some(path.file_stem()?.to_str()?.to_owned())
 }
 
-impl Vectors {
+impl VectorStore {
     /// The given files, by their names without extension, and the files in a folder, of at most `limit` bytes.
     ///
     /// # Errors
@@ -139,7 +139,7 @@ impl Vectors {
         given.or_else(|| self.sent().remove(id))
     }
 
-    fn content(&self, path: &Path) -> Result<Arc<Content>, Error> {
+    fn content(&self, path: &Path) -> Result<Arc<VectorContent>, Error> {
         let stamp = stamp_of(path);
         let cached = || lock(&self.cached);
         if let (Some(stamp), Some((of, content))) = (stamp, cached().get(path))
@@ -159,7 +159,7 @@ impl Vectors {
     ///
     /// # Errors
     /// The file does not exist, or cannot be read.
-    pub fn get(&self, id: &str) -> Result<Arc<Content>, String> {
+    pub fn get(&self, id: &str) -> Result<Arc<VectorContent>, String> {
         let Some(path) = self.path(id) else {
             let shown: String = id.chars().take(MAX_ID).collect();
             return Err(format!("there is no vector `{shown}`"));
@@ -168,7 +168,7 @@ impl Vectors {
     }
 
     /// All files in the order of their ids.
-    pub fn list(&self) -> Vec<Stored> {
+    pub fn list(&self) -> Vec<StoredVectors> {
         let given = self
             .given
             .iter()
@@ -190,7 +190,7 @@ impl Vectors {
     }
 
     /// A file with vectors. Its header is read once.
-    fn stored(&self, id: &str, path: &Path, given: bool) -> Option<Stored> {
+    fn stored(&self, id: &str, path: &Path, given: bool) -> Option<StoredVectors> {
         let stamp = stamp_of(path)?;
         let known = self.headers().get(path).copied();
         let (_, kind, tensors) = match known.filter(|(of, ..)| *of == stamp) {
@@ -202,7 +202,7 @@ impl Vectors {
                 found
             }
         };
-        Some(Stored {
+        Some(StoredVectors {
             id: id.to_owned(),
             kind,
             bytes: stamp.1,
@@ -217,25 +217,25 @@ impl Vectors {
     /// # Errors
     /// The id is malformed or that of a file that was given, the bytes have no vectors, all files together would
     /// exceed the limit, or the file cannot be written.
-    pub fn keep(&self, id: &str, bytes: &[u8]) -> Result<Stored, Refused> {
+    pub fn save(&self, id: &str, bytes: &[u8]) -> Result<StoredVectors, SaveError> {
         let Some(folder) = &self.folder else {
-            return Err(Refused::Id("vectors are not kept here".into()));
+            return Err(SaveError::Id("this server stores no vectors".into()));
         };
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
         if !(1..=MAX_ID).contains(&id.len()) || !id.bytes().all(is_plain) {
             let message = format!("expected 1 to {MAX_ID} letters, digits, `-` and `_`");
-            return Err(Refused::Id(message));
+            return Err(SaveError::Id(message));
         }
         if self.given.contains_key(id) {
             let message = format!("`{id}` is a file that the server was started with");
-            return Err(Refused::Id(message));
+            return Err(SaveError::Id(message));
         }
         let _changing = self.changing();
         let mut others = self.sent();
         others.remove(id);
         if others.len() >= MAX_FILES {
             let message = format!("there are {MAX_FILES} files already, which is the limit");
-            return Err(Refused::Content(message));
+            return Err(SaveError::Content(message));
         }
         let others = others.into_values();
         let taken: u64 = others
@@ -247,7 +247,7 @@ impl Vectors {
             let message = format!(
                 "all vectors would take {found} bytes, the limit is {limit} (`--lab-artifacts`)"
             );
-            return Err(Refused::Content(message));
+            return Err(SaveError::Content(message));
         }
         let (ending, other) = match bytes.starts_with(b"GGUF") {
             true => (GGUF, "safetensors"),
@@ -258,20 +258,20 @@ impl Vectors {
         let unknown = folder.join("unknown");
         fs::create_dir_all(&unknown)?;
         let check = unknown.join(format!("{id}.{ending}"));
-        writing::write(Target::replacing(&check), bytes)?;
+        atomic_file::write(OutputPath::replacing(&check), bytes)?;
         if let Err(error) = read(&check) {
             fs::remove_file(&check)?;
             let prefix = format!("{}: ", check.display());
             let message = error.to_string();
             let message = message.strip_prefix(&prefix).unwrap_or(&message);
-            return Err(Refused::Content(message.to_owned()));
+            return Err(SaveError::Content(message.to_owned()));
         }
         let path = folder.join(format!("{id}.{ending}"));
         fs::rename(&check, &path)?;
         // A file in the other format would be a second file of the same id.
         let _ = fs::remove_file(folder.join(format!("{id}.{other}")));
         let stored = self.stored(id, &path, false);
-        stored.ok_or_else(|| Refused::Io(std::io::ErrorKind::NotFound.into()))
+        stored.ok_or_else(|| SaveError::Io(std::io::ErrorKind::NotFound.into()))
     }
 
     fn changing(&self) -> MutexGuard<'_, ()> {
@@ -290,23 +290,29 @@ impl Vectors {
 mod tests {
     use super::*;
     use crate::artifacts::arrays;
-    use crate::artifacts::arrays::{Elements, Format, Named};
+    use crate::artifacts::arrays::{ArrayFormat, Elements, NamedArray};
 
     #[test]
     fn headers_are_read_once_and_the_number_of_files_is_limited() {
         let folder = tempfile::tempdir().expect("a folder");
         let one = folder.path().join("one.safetensors");
-        let row = Named {
+        let row = NamedArray {
             name: "direction.1".into(),
             shape: vec![2],
             elements: Elements::F32(&[1.0, 2.0]),
         };
-        arrays::write(&one, Format::Safetensors, &[row], &serde_json::Map::new()).expect("written");
+        arrays::write(
+            &one,
+            ArrayFormat::Safetensors,
+            &[row],
+            &serde_json::Map::new(),
+        )
+        .expect("written");
         let bytes = fs::read(&one).expect("readable");
         let own = folder.path().join("vectors");
-        let vectors = Vectors::new(&[], Some(own.clone()), 1 << 20).expect("no names");
+        let vectors = VectorStore::new(&[], Some(own.clone()), 1 << 20).expect("no names");
         for id in ["a", "b"] {
-            vectors.keep(id, &bytes).expect("it fits");
+            vectors.save(id, &bytes).expect("it fits");
         }
         assert_eq!(vectors.list().len(), 2);
         assert_eq!(vectors.headers().len(), 2);
@@ -325,10 +331,10 @@ mod tests {
             fs::write(own.join(format!("f{i}.safetensors")), "").expect("written");
         }
         let refused = vectors
-            .keep("more", &bytes)
+            .save("more", &bytes)
             .expect_err("too many")
             .to_string();
         assert!(refused.contains("1000 files"), "{refused}");
-        vectors.keep("b", &bytes).expect("it replaces one");
+        vectors.save("b", &bytes).expect("it replaces one");
     }
 }

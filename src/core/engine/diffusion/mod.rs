@@ -12,5 +12,5 @@ mod strategy;
 #[cfg(test)]
 mod tests;
 
-pub(super) use settings::{ModelConfig, Settings};
-pub(super) use strategy::Denoising;
+pub(super) use settings::{DiffusionModel, DiffusionSettings};
+pub(super) use strategy::DiffusionStrategy;

@@ -6,7 +6,7 @@ use crate::plan::Plan;
 use lab_sampling::ParamError;
 
 use super::super::compute::BLOCK;
-use super::super::diffusion_options::Diffusion;
+use super::super::diffusion_options::DiffusionOptions;
 use super::super::limits::Limits;
 use super::super::rejected::Rejected;
 use super::super::remasking::Remasking;
@@ -20,7 +20,7 @@ const BLOCK_LENGTH: usize = 32;
 
 /// The fixed text diffusion settings of a model.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::engine) struct ModelConfig {
+pub(in crate::engine) struct DiffusionModel {
     /// The mask token.
     pub(super) mask: u32,
     /// Number of positions by which the logits of a token precede it.
@@ -33,7 +33,7 @@ pub(in crate::engine) struct ModelConfig {
     pub(super) is_kept: bool,
 }
 
-impl ModelConfig {
+impl DiffusionModel {
     /// The settings of a model with this mask token; none if it does not decode by text diffusion.
     pub(in crate::engine) fn of(
         plan: &Plan,
@@ -51,16 +51,11 @@ impl ModelConfig {
         })
     }
 
-    /// The settings of a request.
-    ///
-    /// # Errors
-    /// An option is out of range or asks for what the model cannot do (the error names it), or the prompt is too
-    /// long.
     pub(in crate::engine) fn settings(
         &self,
         request: &Request,
         limits: &Limits,
-    ) -> Result<Settings, Rejected> {
+    ) -> Result<DiffusionSettings, Rejected> {
         let options = request.diffusion.unwrap_or_default().or(&limits.diffusion);
         self.check(request, &options)?;
         let n_prompt = request.prompt.len();
@@ -87,7 +82,7 @@ impl ModelConfig {
         }
         let length = request.max_tokens.unwrap_or(LENGTH).max(1);
         let length = length.min(capacity - n_prompt);
-        Ok(Settings {
+        Ok(DiffusionSettings {
             length,
             steps: options.steps.unwrap_or(length).min(length),
             block_length: options.block_length.unwrap_or(BLOCK_LENGTH).min(length),
@@ -100,7 +95,7 @@ impl ModelConfig {
         })
     }
 
-    fn check(&self, request: &Request, options: &Diffusion) -> Result<(), Rejected> {
+    fn check(&self, request: &Request, options: &DiffusionOptions) -> Result<(), Rejected> {
         let remasking = options.remasking.unwrap_or(self.remasking);
         let (steps, block_length) = (
             options.steps.unwrap_or(1),
@@ -144,10 +139,10 @@ impl ModelConfig {
                 "nothing is cached without a context",
             );
         }
-        if request.ends.min_tokens > 0 {
+        if request.stop.min_tokens > 0 {
             return refuse("min_tokens", "this model decodes by text diffusion");
         }
-        if !request.ends.stop_tokens.is_empty() {
+        if !request.stop.stop_tokens.is_empty() {
             return refuse("stop_token_ids", "this model decodes by text diffusion");
         }
         if request.constraint.is_some() {
@@ -160,7 +155,7 @@ impl ModelConfig {
 
 /// Options of text diffusion, all set.
 #[derive(Clone, Debug, PartialEq)]
-pub(in crate::engine) struct Settings {
+pub(in crate::engine) struct DiffusionSettings {
     /// Positions of the completion.
     pub(in crate::engine) length: usize,
     /// Denoising steps for the whole completion.
@@ -175,7 +170,7 @@ pub(in crate::engine) struct Settings {
     pub(in crate::engine) mask: u32,
 }
 
-impl Settings {
+impl DiffusionSettings {
     /// Sequences that each pass reads. Guidance adds one with a masked prompt.
     pub(in crate::engine) fn n_parts(&self) -> usize {
         1 + usize::from(self.cfg_scale.is_some())

@@ -1,21 +1,20 @@
 //! Text diffusion of one request: the current block, and the tokens that a step fixes.
 
-use std::any::Any;
 use std::ops::Range;
 
 use crate::model::Batch;
 use lab_base::tokenizer::Tokenizer;
 use lab_sampling::{Logprobs, Sampler};
 
-use super::super::answer::Entry;
+use super::super::answer_stream::TokenEntry;
 use super::super::compute::BLOCK;
-use super::super::diffusion_options::Fixed;
+use super::super::diffusion_options::FixedToken;
 use super::super::event::{Event, Failure, FinishReason};
 use super::super::remasking::Remasking;
 use super::super::scheduler::Job;
 use super::super::sequence::Sequence;
-use super::super::strategy::{Ending, Row, Strategy};
-use super::settings::Settings;
+use super::super::strategy::{OutputRow, SharedInput, StepOutcome, Strategy};
+use super::settings::DiffusionSettings;
 
 /// The token that a step proposes for a masked position.
 struct Proposal {
@@ -24,18 +23,18 @@ struct Proposal {
     logprob: f64,
     /// Proposals with a higher rank are fixed first; with [`Remasking::None`], a random number that decides alone.
     rank: f64,
-    entry: Entry,
+    entry: TokenEntry,
 }
 
 /// The state of one request. Its sequence holds prompt and completion, with the mask token at masked positions.
 /// Guidance adds a second sequence, whose prompt is masked too.
-pub(in crate::engine) struct Denoising {
-    settings: Settings,
+pub(in crate::engine) struct DiffusionStrategy {
+    settings: DiffusionSettings,
     sampler: Sampler,
     /// For each position of the completion, whether it is fixed.
     is_fixed: Vec<bool>,
     /// The log-probabilities of fixed tokens that are not reported yet.
-    entries: Vec<Entry>,
+    entries: Vec<TokenEntry>,
     /// The positions of the completion that are being denoised, and the steps left for them.
     block: Range<usize>,
     steps_left: usize,
@@ -47,10 +46,14 @@ pub(in crate::engine) struct Denoising {
     is_traced: bool,
 }
 
-impl Denoising {
-    pub(in crate::engine) fn new(sampler: Sampler, settings: Settings, is_traced: bool) -> Self {
+impl DiffusionStrategy {
+    pub(in crate::engine) fn new(
+        sampler: Sampler,
+        settings: DiffusionSettings,
+        is_traced: bool,
+    ) -> Self {
         let block = settings.block(0);
-        let entries = std::iter::repeat_with(Entry::default);
+        let entries = std::iter::repeat_with(TokenEntry::default);
         Self {
             sampler,
             is_fixed: vec![false; settings.length],
@@ -83,7 +86,7 @@ impl Denoising {
             sequence.tokens[sequence.n_prompt + proposal.at] = proposal.token;
             self.is_fixed[proposal.at] = true;
             self.entries[proposal.at] = proposal.entry;
-            fixed.push(Fixed {
+            fixed.push(FixedToken {
                 position: proposal.at,
                 token: proposal.token,
                 logprob: proposal.logprob,
@@ -152,7 +155,7 @@ impl Denoising {
     }
 }
 
-impl Strategy for Denoising {
+impl Strategy for DiffusionStrategy {
     fn job(&self, sequence: &Sequence) -> Job {
         let (n, n_cached) = (sequence.tokens.len(), sequence.n_cached);
         let pending = (n - n_cached) * sequence.n_parts;
@@ -165,19 +168,14 @@ impl Strategy for Denoising {
         }
     }
 
-    /// Whether both requests have the same input to the pass.
-    fn is_duplicate(&self, sequence: &Sequence, other: (&Sequence, &dyn Strategy)) -> bool {
-        let (other_sequence, other) = other;
-        let other: &dyn Any = other;
-        other.downcast_ref::<Self>().is_some_and(|other| {
-            !self.settings.approximate_cache
-                && !other.settings.approximate_cache
-                && self.settings.cfg_scale == other.settings.cfg_scale
-                && sequence.scales == other_sequence.scales
-                && sequence.n_prompt == other_sequence.n_prompt
-                && self.block == other.block
-                && sequence.tokens == other_sequence.tokens
-                && self.is_fixed == other.is_fixed
+    fn shared_input<'s>(&'s self, sequence: &'s Sequence) -> Option<SharedInput<'s>> {
+        (!self.settings.approximate_cache).then_some(SharedInput {
+            tokens: &sequence.tokens,
+            n_prompt: sequence.n_prompt,
+            scales: &sequence.scales,
+            block: &self.block,
+            is_fixed: &self.is_fixed,
+            cfg_scale: self.settings.cfg_scale,
         })
     }
 
@@ -199,7 +197,7 @@ impl Strategy for Denoising {
 
     /// With guidance, the result needs the rows of both sequences: `u + (1 + s) (c - u)`, where `c` is the first
     /// row and `u` the second, with a masked prompt. The mask token cannot be chosen.
-    fn logits<'l>(&self, row: &Row<'l>, buffer: &'l mut Vec<f32>) -> Option<&'l [f32]> {
+    fn logits<'l>(&self, row: &OutputRow<'l>, buffer: &'l mut Vec<f32>) -> Option<&'l [f32]> {
         if row.part == 0 {
             buffer.clear();
             buffer.extend_from_slice(row.logits);
@@ -221,7 +219,7 @@ impl Strategy for Denoising {
     fn take(
         &mut self,
         sequence: &mut Sequence,
-        row: &Row<'_>,
+        row: &OutputRow<'_>,
         _tokenizer: &Tokenizer,
     ) -> Result<(), Failure> {
         let Some(at) = self.chosen_at(sequence, row.position) else {
@@ -249,7 +247,7 @@ impl Strategy for Denoising {
         Ok(())
     }
 
-    fn commit(&mut self, sequence: &mut Sequence, tokenizer: &Tokenizer) -> Ending {
+    fn commit(&mut self, sequence: &mut Sequence, tokenizer: &Tokenizer) -> StepOutcome {
         sequence.answer.usage.passes += 1;
         self.fix(sequence);
         self.advance();

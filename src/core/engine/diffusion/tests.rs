@@ -7,16 +7,18 @@ use std::time::Instant;
 use proptest::prelude::*;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 
-use super::ModelConfig;
+use super::DiffusionModel;
 use crate::engine::Remasking;
-use crate::engine::caller::{Caller, Ticket};
-use crate::engine::compute::{BLOCK, Compute, EachRow};
-use crate::engine::diffusion_options::Diffusion;
+use crate::engine::compute::{BLOCK, Compute, LabCompute, RowCallback, SequenceCache};
+use crate::engine::diffusion_options::DiffusionOptions;
 use crate::engine::engine_loop::EngineLoop;
+use crate::engine::event_sender::{EventSender, QueuePermit};
 use crate::engine::submission::{Decoding, Submitted};
 use crate::engine::tests as shared;
-use crate::engine::{Ends, Event, Failure, FinishReason, Limits, Request, Usage};
-use crate::model::{self, Batch, Resumed, SequenceId};
+use crate::engine::{Event, Failure, FinishReason, Limits, Request, StopConditions, Usage};
+use crate::model::{
+    self, Batch, CachedPrefix, CapturedRow, DirectHeads, DirectLogit, Lab, SequenceId,
+};
 use lab_sampling::{Params, Sampler};
 
 const N_VOCAB: usize = 40;
@@ -64,13 +66,13 @@ impl Compute for Fake {
         Ok(rows.to_vec())
     }
 
-    fn forward(&mut self, batch: &Batch, each: EachRow<'_>) -> Result<(), model::Error> {
+    fn forward(&mut self, batch: &Batch, each: RowCallback<'_>) -> Result<(), model::Error> {
         assert!(!batch.is_empty() && batch.len() <= self.n_batch);
         if batch.tokens.contains(&POISON) {
             return Err(model::Error::Internal("poison".into()));
         }
         self.passes.push(batch.len());
-        for (token, (id, position)) in batch.tokens.iter().zip(&batch.places) {
+        for (token, (id, position)) in batch.tokens.iter().zip(&batch.positions) {
             let (text, _) = self.texts.entry(*id).or_default();
             assert_eq!(text.len(), *position as usize, "read in order");
             text.push(*token);
@@ -82,7 +84,7 @@ impl Compute for Fake {
         let used = self.used();
         assert!(used <= self.n_cells, "{used} of {}", self.n_cells);
         let wanted = batch
-            .places
+            .positions
             .iter()
             .zip(&batch.outputs)
             .filter(|(_, wanted)| **wanted);
@@ -91,8 +93,24 @@ impl Compute for Fake {
         Ok(())
     }
 
-    fn resume(&mut self, _: SequenceId, _: &[u32]) -> Resumed {
-        Resumed::default()
+    fn park_threads(&self) {}
+
+    fn n_batch(&self) -> usize {
+        self.n_batch
+    }
+
+    fn first_not_finite(&self, _: SequenceId, _: &[u32]) -> Option<String> {
+        None
+    }
+}
+
+impl SequenceCache for Fake {
+    fn begin(&mut self, id: SequenceId, _: &[f32], _: Option<&Arc<Lab>>) {
+        self.release(id);
+    }
+
+    fn resume(&mut self, _: SequenceId, _: &[u32]) -> CachedPrefix {
+        CachedPrefix::default()
     }
 
     fn next(&self, id: SequenceId) -> u32 {
@@ -116,12 +134,6 @@ impl Compute for Fake {
 
     fn set_source(&mut self, _: SequenceId, _: &[u32]) {}
 
-    fn set_scales(&mut self, id: SequenceId, _: &[f32]) {
-        self.release(id);
-    }
-
-    fn rest(&self) {}
-
     fn n_blocks(&self) -> Option<usize> {
         Some((self.n_cells - self.used()) / BLOCK)
     }
@@ -133,18 +145,29 @@ impl Compute for Fake {
     fn is_shared(&self) -> bool {
         false
     }
+}
 
-    fn n_batch(&self) -> usize {
-        self.n_batch
+/// Lab requests are refused for text diffusion before anything runs.
+impl LabCompute for Fake {
+    fn captured_rows(&mut self) -> Vec<CapturedRow> {
+        Vec::new()
     }
 
-    fn first_not_finite(&self, _: SequenceId, _: &[u32]) -> Option<String> {
-        None
+    fn lens(&mut self, _: SequenceId, _: (&[f32], usize)) -> Result<Vec<f32>, model::Error> {
+        unreachable!("no lens")
+    }
+
+    fn direct_logit(&mut self, _: u32) -> Result<DirectLogit, model::Error> {
+        unreachable!("no attribution")
+    }
+
+    fn direct_heads(&mut self, _: usize, _: &[f64]) -> Result<DirectHeads, model::Error> {
+        unreachable!("no attribution")
     }
 }
 
 /// The paper's loop as it stands there, for one text: the tokens, and what each step fixed.
-fn naively(request: &Request, config: &ModelConfig) -> (Vec<u32>, Vec<Vec<usize>>) {
+fn naively(request: &Request, config: &DiffusionModel) -> (Vec<u32>, Vec<Vec<usize>>) {
     let asked = request.diffusion.unwrap_or_default();
     let n = request.max_tokens.expect("a length");
     let n_prompt = request.prompt.len();
@@ -242,8 +265,8 @@ const LIMITS: Limits = Limits {
     ..shared::LIMITS
 };
 
-fn config(shift: usize) -> ModelConfig {
-    ModelConfig {
+fn config(shift: usize) -> DiffusionModel {
+    DiffusionModel {
         mask: MASK,
         shift,
         remasking: Remasking::LowConfidence,
@@ -261,7 +284,7 @@ fn engine() -> EngineLoop<Fake> {
     EngineLoop::new(model, shared::tokenizer(), LIMITS)
 }
 
-fn request(prompt: &[u32], n: usize, diffusion: Diffusion) -> Request {
+fn request(prompt: &[u32], n: usize, diffusion: DiffusionOptions) -> Request {
     Request {
         prompt: prompt.to_vec(),
         max_tokens: Some(n),
@@ -271,7 +294,7 @@ fn request(prompt: &[u32], n: usize, diffusion: Diffusion) -> Request {
         },
         choice: 0,
         stops: Vec::new(),
-        ends: Ends::default(),
+        stop: StopConditions::default(),
         cache_prompt: true,
         top_logprobs: Some(0),
         post_sampling: false,
@@ -301,11 +324,11 @@ fn submit(
         request,
         lab: None,
         scales: Vec::new(),
-        caller: Caller {
+        caller: EventSender {
             events,
             arrived: Instant::now(),
             stats: Arc::default(),
-            ticket: Ticket::take(&Arc::default(), 1).expect("free"),
+            permit: QueuePermit::take(&Arc::default(), 1).expect("free"),
         },
     });
     receiver
@@ -383,7 +406,7 @@ fn requests() -> impl Strategy<Value = Request> {
                 let mut request = request(
                     &prompt,
                     n,
-                    Diffusion {
+                    DiffusionOptions {
                         steps,
                         block_length,
                         remasking: Some(rule),
@@ -436,10 +459,10 @@ proptest! {
 fn steps_and_blocks_of_any_length() {
     let number_of_steps = |n, steps, block_length| {
         let mut engine = engine();
-        let asked = Diffusion {
+        let asked = DiffusionOptions {
             steps,
             block_length,
-            ..Diffusion::UNSET
+            ..DiffusionOptions::UNSET
         };
         // No end: every position is fixed.
         let mut request = request(&[5, 6], n, asked);
@@ -467,9 +490,9 @@ fn steps_and_blocks_of_any_length() {
 #[test]
 fn duplicate_sequences_are_computed_once() {
     let mut engine = engine();
-    let asked = Diffusion {
+    let asked = DiffusionOptions {
         steps: Some(4),
-        ..Diffusion::UNSET
+        ..DiffusionOptions::UNSET
     };
     let all: Vec<_> = (0..3)
         .map(|choice| {
@@ -492,8 +515,8 @@ fn duplicate_sequences_are_computed_once() {
 #[test]
 fn a_pass_that_fails_ends_only_those_that_cannot_go_on() {
     let mut engine = engine();
-    let good = request(&[5, 6], 8, Diffusion::UNSET);
-    let bad = request(&[5, POISON], 8, Diffusion::UNSET);
+    let good = request(&[5, 6], 8, DiffusionOptions::UNSET);
+    let bad = request(&[5, POISON], 8, DiffusionOptions::UNSET);
     let events = [&good, &bad, &good].map(|request| submit(&mut engine, 0, request.clone()));
     run(&mut engine);
     let [first, poisoned, last] = events.map(got);
@@ -507,9 +530,9 @@ fn a_pass_that_fails_ends_only_those_that_cannot_go_on() {
 
 #[test]
 fn what_the_model_cannot_do_is_refused_by_the_name_of_the_field() {
-    type Change = dyn Fn(&mut Request, &mut Diffusion);
+    type Change = dyn Fn(&mut Request, &mut DiffusionOptions);
     let refused = |change: &Change| {
-        let mut asked = Diffusion::UNSET;
+        let mut asked = DiffusionOptions::UNSET;
         let mut request = request(&[5; 60], 8, asked);
         change(&mut request, &mut asked);
         request.diffusion = Some(asked);

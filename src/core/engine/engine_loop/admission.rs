@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::model::{Resumed, SequenceId};
+use crate::model::{CachedPrefix, SequenceId};
 
-use super::super::answer::Answer;
-use super::super::autoregressive::Autoregressive;
-use super::super::caller::Ticket;
+use super::super::answer_stream::AnswerStream;
+use super::super::autoregressive::AutoregressiveStrategy;
 use super::super::compute::{BLOCK, Compute};
-use super::super::contrastive::Search;
-use super::super::diffusion::Denoising;
-use super::super::pooling::Gathered;
+use super::super::contrastive::ContrastiveStrategy;
+use super::super::diffusion::DiffusionStrategy;
+use super::super::event_sender::QueuePermit;
+use super::super::pooling::PoolingStrategy;
 use super::super::recorder::Recorder;
 use super::super::scheduler::can_start;
 use super::super::sequence::Sequence;
@@ -31,7 +31,7 @@ impl<C: Compute> EngineLoop<C> {
             lab,
             caller,
         } = submitted;
-        let answer = Answer::new(&request, source.len(), caller);
+        let answer = AnswerStream::new(&request, source.len(), caller);
         let most = request.max_tokens.unwrap_or(usize::MAX);
         let limit = request.prompt.len().saturating_add(most);
         let limit = limit.min(self.limits.n_ctx.saturating_sub(source.len()));
@@ -47,16 +47,22 @@ impl<C: Compute> EngineLoop<C> {
                 let constraint = request.constraint.as_ref();
                 let constrained = constraint.map(|compiled| self.worker.start(compiled));
                 let thinking = request.thinking.as_ref().map(ThinkingBudget::new);
-                let strategy =
-                    Autoregressive::new(sampler, &tokens, limit, n_drafted, constrained, thinking);
+                let strategy = AutoregressiveStrategy::new(
+                    sampler,
+                    &tokens,
+                    limit,
+                    n_drafted,
+                    constrained,
+                    thinking,
+                );
                 Box::new(strategy)
             }
-            Decoding::Contrastive(search) => Box::new(Search::new(search, limit)),
-            Decoding::Pooling(model, second) => Box::new(Gathered::new(model, second)),
+            Decoding::Contrastive(search) => Box::new(ContrastiveStrategy::new(search, limit)),
+            Decoding::Pooling(model, second) => Box::new(PoolingStrategy::new(model, second)),
             Decoding::Diffusion(sampler, settings) => {
                 n_parts = settings.n_parts();
                 tokens.resize(n_prompt + settings.length, settings.mask);
-                Box::new(Denoising::new(sampler, settings, request.trace))
+                Box::new(DiffusionStrategy::new(sampler, settings, request.trace))
             }
         };
         let has_edits = lab.as_ref().is_some_and(|plan| !plan.lab.key().is_empty());
@@ -118,7 +124,7 @@ impl<C: Compute> EngineLoop<C> {
     fn next_waiting(&mut self) -> Option<usize> {
         let active = self.active.iter().map(|request| &request.sequence);
         let active = active.chain(self.awaiting_lens.iter().map(|(sequence, _)| sequence));
-        let active: Vec<*const Ticket> = active.map(|s| s.answer.ticket()).collect();
+        let active: Vec<*const QueuePermit> = active.map(|s| s.answer.ticket()).collect();
         let n_active = |at: &usize| {
             let own = self.queue[*at].sequence.answer.ticket();
             active.iter().filter(|ticket| **ticket == own).count()
@@ -143,7 +149,7 @@ impl<C: Compute> EngineLoop<C> {
         let n_tokens = sequence.tokens.len();
         if self.model.n_blocks().is_none() || !request.strategy.reuses_prefix() {
             tracing::debug!(sequence = id, n_tokens, "starts");
-            return sequence.start(id, &Resumed::default(), Vec::new());
+            return sequence.start(id, &CachedPrefix::default(), Vec::new());
         }
         let known = self.model.resume(id, sequence.reusable());
         tracing::debug!(

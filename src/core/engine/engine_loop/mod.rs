@@ -15,17 +15,17 @@ use crate::model::{self, Batch, CapturedRow, Points, SequenceId};
 use lab_base::tokenizer::Tokenizer;
 
 use super::compute::Compute;
-use super::constraint::Worker;
+use super::constraint::ConstraintWorker;
 use super::event::{Failure, FinishReason};
 use super::limits::Limits;
 use super::scheduler::{Budget, Job, StepPlan, plan_step};
 use super::sequence::Sequence;
-use super::stats::{ActiveSequence, Now, Stats};
-use super::strategy::{Row, Strategy};
+use super::stats::{ActiveSequence, EngineLoad, Stats};
+use super::strategy::{OutputRow, Strategy};
 use super::submission::Submitted;
 
 mod admission;
-mod gather;
+mod step_results;
 
 /// Maximum number of draft tokens of a step, over all requests. Each costs about the computation of a token.
 const N_DRAFTED: usize = 32;
@@ -41,13 +41,13 @@ struct ActiveRequest {
 
 impl ActiveRequest {
     fn is_duplicate(&self, other: &Self) -> bool {
-        let other = (&other.sequence, &*other.strategy);
-        self.strategy.is_duplicate(&self.sequence, other)
+        let [own, other] = [self, other].map(|one| one.strategy.shared_input(&one.sequence));
+        own.is_some() && own == other
     }
 }
 
 /// Requests that share the rows of a pass, by their indices among the active ones, and the size of their part.
-struct Group {
+struct RequestGroup {
     members: Vec<usize>,
     n_tokens: usize,
     n_rows: usize,
@@ -75,7 +75,7 @@ pub(super) struct EngineLoop<C> {
     /// Logits that are computed from several rows.
     buffer: Vec<f32>,
     /// Computes the masks of constrained requests.
-    worker: Worker,
+    worker: ConstraintWorker,
     n_steps: usize,
     stats: Arc<Stats>,
     /// Blocks of the cache; none if no block is kept between passes.
@@ -103,7 +103,7 @@ impl<C: Compute> EngineLoop<C> {
             quarantined: Vec::new(),
             batch: Batch::default(),
             buffer: Vec::new(),
-            worker: Worker::default(),
+            worker: ConstraintWorker::default(),
             n_steps: 0,
             points: Arc::default(),
             captured_rows: Vec::new(),
@@ -134,7 +134,7 @@ impl<C: Compute> EngineLoop<C> {
             is_prefill: sequence.is_prefill,
         });
         let blocks = self.n_blocks.zip(free);
-        self.stats.set_now(Now {
+        self.stats.set_now(EngineLoad {
             n_waiting: self.queue.len(),
             active: active.collect(),
             blocks: blocks.map(|(all, free)| (all - free.min(all), all)),
@@ -146,7 +146,7 @@ impl<C: Compute> EngineLoop<C> {
         loop {
             if self.is_idle() {
                 self.report();
-                self.model.rest();
+                self.model.park_threads();
                 match requests.blocking_recv() {
                     Some(submitted) => self.enqueue(submitted),
                     None => return,
@@ -227,17 +227,18 @@ impl<C: Compute> EngineLoop<C> {
     }
 
     /// The active requests, with duplicates in one group. While requests are quarantined, only one of them.
-    fn groups(&mut self) -> Vec<Group> {
-        let mut groups: Vec<Group> = Vec::with_capacity(self.active.len());
+    fn groups(&mut self) -> Vec<RequestGroup> {
+        let mut groups: Vec<RequestGroup> = Vec::with_capacity(self.active.len());
         let alone = self.quarantined.last().copied();
         for (i, request) in self.active.iter().enumerate() {
             if alone.is_some_and(|id| id != request.sequence.id) {
                 continue;
             }
-            let is_duplicate = |g: &&mut Group| self.active[g.members[0]].is_duplicate(request);
+            let is_duplicate =
+                |g: &&mut RequestGroup| self.active[g.members[0]].is_duplicate(request);
             match groups.iter_mut().find(is_duplicate) {
                 Some(group) => group.members.push(i),
-                None => groups.push(Group {
+                None => groups.push(RequestGroup {
                     members: vec![i],
                     n_tokens: 0,
                     n_rows: 0,
@@ -250,7 +251,7 @@ impl<C: Compute> EngineLoop<C> {
 
     /// The groups of the next pass, with their numbers of tokens.
     #[tracing::instrument(name = "schedule", level = "trace", target = "phase", skip_all)]
-    fn plan(&mut self) -> Vec<Group> {
+    fn plan(&mut self) -> Vec<RequestGroup> {
         loop {
             let budget = Budget {
                 n_tokens: self.model.n_batch(),
@@ -323,12 +324,12 @@ impl<C: Compute> EngineLoop<C> {
     /// request.
     fn forward(
         &mut self,
-        groups: &[Group],
+        groups: &[RequestGroup],
         faults: &mut [Option<Failure>],
     ) -> Result<(), model::Error> {
         let (active, buffer, tokenizer) = (&mut self.active, &mut self.buffer, &self.tokenizer);
         let of_rows = groups.iter().flat_map(|g| std::iter::repeat_n(g, g.n_rows));
-        let outputs = self.batch.places.iter().zip(&self.batch.outputs);
+        let outputs = self.batch.positions.iter().zip(&self.batch.outputs);
         let places = outputs
             .filter(|(_, wanted)| **wanted)
             .map(|(place, _)| *place);
@@ -343,7 +344,7 @@ impl<C: Compute> EngineLoop<C> {
             let recorder = first.sequence.recorder.as_ref();
             captured_rows
                 .extend(recorder.and_then(|recorder| recorder.logits((id, position), logits)));
-            let mut row = Row {
+            let mut row = OutputRow {
                 part: (id - first.sequence.id) as usize,
                 position: position as usize,
                 logits,
@@ -367,7 +368,7 @@ impl<C: Compute> EngineLoop<C> {
 
     /// Commits the results of a step for each request, trims the cache to the committed tokens, and ends completed
     /// requests.
-    fn settle(&mut self, groups: &[Group], mut faults: Vec<Option<Failure>>) {
+    fn settle(&mut self, groups: &[RequestGroup], mut faults: Vec<Option<Failure>>) {
         self.quarantined.pop();
         let mut took_part: Vec<(usize, bool)> = Vec::with_capacity(self.active.len());
         for group in groups {
@@ -399,7 +400,7 @@ impl<C: Compute> EngineLoop<C> {
     }
 
     /// Quarantines the requests of a failed step, so that only those fail that cannot continue.
-    fn step_failed(&mut self, groups: &[Group], error: model::Error) {
+    fn step_failed(&mut self, groups: &[RequestGroup], error: model::Error) {
         let taking_part: Vec<usize> = groups.iter().flat_map(|g| g.members.clone()).collect();
         for i in &taking_part {
             let ActiveRequest { sequence, strategy } = &mut self.active[*i];

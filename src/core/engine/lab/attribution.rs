@@ -1,13 +1,17 @@
 //! Attribution of a logit to the parts of a model that add to the hidden state: which hidden states are captured.
 
+use serde::Deserialize;
+
 use crate::model::{LOGITS, LabCapture, Points};
 
-use super::{Lengths, Rejected, Where, refuse};
+use super::{Lengths, PositionSelector, Rejected, refuse};
 
 /// The parts that a logit is attributed to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Among {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AttributionUnit {
     /// The embedding and the layers.
+    #[default]
     Layers,
     /// The embedding and the slots of the layers: attention, MLP.
     Slots,
@@ -21,31 +25,31 @@ pub struct Attribution {
     /// The token of the logit.
     pub of: u32,
     /// The parts that the logit is attributed to.
-    pub among: Among,
+    pub among: AttributionUnit,
     /// The positions after which the logit is attributed.
-    pub positions: Where,
+    pub positions: PositionSelector,
 }
 
 /// A compiled attribution.
 #[derive(Clone, Debug)]
-pub(in crate::engine) struct Split {
+pub(in crate::engine) struct AttributionPlan {
     pub(in crate::engine) of: u32,
     /// Names of the parts. The heads of a slot come before the rest of the slot.
     pub(in crate::engine) parts: Vec<String>,
     /// Hidden states, from the one after the embedding to the last one before the output head.
     pub(in crate::engine) states: Vec<LabCapture>,
     /// The heads that are separate parts, in the order of `states`.
-    pub(in crate::engine) heads: Vec<SplitHeads>,
+    pub(in crate::engine) heads: Vec<AttributedHeads>,
 }
 
 /// The attention heads of a slot, as separate parts.
 #[derive(Clone, Debug)]
-pub(in crate::engine) struct SplitHeads {
+pub(in crate::engine) struct AttributedHeads {
     /// Index in [`Points::head_sums`].
     pub(in crate::engine) at: usize,
     /// Number of heads.
     pub(in crate::engine) n: usize,
-    /// Index in [`Split::states`] of the first hidden state that contains their results.
+    /// Index in [`AttributionPlan::states`] of the first hidden state that contains their results.
     pub(in crate::engine) state: usize,
     /// The results of the heads.
     pub(in crate::engine) results: LabCapture,
@@ -53,7 +57,7 @@ pub(in crate::engine) struct SplitHeads {
     pub(in crate::engine) normed: Vec<LabCapture>,
 }
 
-impl Split {
+impl AttributionPlan {
     /// All captures that the attribution needs.
     pub(in crate::engine) fn captures(&self) -> impl Iterator<Item = &LabCapture> {
         let of_heads = self.heads.iter();
@@ -69,7 +73,7 @@ impl Attribution {
         points: &Points,
         n: Lengths,
         n_vocab: usize,
-    ) -> Result<Split, Rejected> {
+    ) -> Result<AttributionPlan, Rejected> {
         if self.of as usize >= n_vocab {
             let id = self.of;
             return refuse(format!(
@@ -87,8 +91,8 @@ impl Attribution {
         }
         let outs = points.find("layers.*.out").unwrap_or_default();
         let all = match self.among {
-            Among::Layers => outs.clone(),
-            Among::Slots | Among::Heads => {
+            AttributionUnit::Layers => outs.clone(),
+            AttributionUnit::Slots | AttributionUnit::Heads => {
                 let is_slot = |at: &usize| {
                     let point = &points.all[*at];
                     point.spec.name == "x" && point.path.starts_with("layers.")
@@ -112,14 +116,15 @@ impl Attribution {
         for (state, after) in chain.iter().enumerate().skip(1) {
             let point = &points.all[*after];
             let sums = points.head_sums.iter().enumerate();
-            let sums = sums.filter(|(_, sum)| self.among == Among::Heads && sum.after == *after);
+            let sums =
+                sums.filter(|(_, sum)| self.among == AttributionUnit::Heads && sum.after == *after);
             let before = heads.len();
             for (at, sum) in sums {
                 let results = &points.all[sum.heads];
                 let n = results.shape.get(1).map_or(1, |n| *n as usize);
                 let (unit, _) = results.path.rsplit_once('.').unwrap_or_default();
                 parts.extend((0..n).map(|head| format!("{unit}.heads.{head}")));
-                heads.push(SplitHeads {
+                heads.push(AttributedHeads {
                     at,
                     n,
                     state,
@@ -129,7 +134,7 @@ impl Attribution {
             }
             let slot = point.path.trim_end_matches(".x");
             parts.push(match (self.among, heads.len() > before) {
-                (Among::Layers, _) => {
+                (AttributionUnit::Layers, _) => {
                     let name = point.name_by("layers.*.out");
                     name.trim_end_matches(".out").into()
                 }
@@ -137,10 +142,10 @@ impl Attribution {
                 (_, true) => format!("{slot}.rest"),
             });
         }
-        if self.among == Among::Heads && heads.is_empty() {
+        if self.among == AttributionUnit::Heads && heads.is_empty() {
             return refuse("attribution: no matrix sums up the heads of a slot".into());
         }
-        Ok(Split {
+        Ok(AttributionPlan {
             of: self.of,
             parts,
             states: chain.into_iter().map(capture).collect(),

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use crate::arch::Parts;
+use crate::arch::PointParts;
 use crate::model::{LabOp, Point, Points};
 
 use super::super::rejected::Rejected;
-use super::{Vector, Where, refuse};
+use super::{EditVector, PositionSelector, refuse};
 
 /// The operation of an edit.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
@@ -43,15 +43,15 @@ pub struct Edit {
     /// The operation.
     pub op: EditOp,
     /// The positions whose rows are edited.
-    pub positions: Where,
+    pub positions: PositionSelector,
     /// Only those positions that are in this set too.
-    pub when: Where,
+    pub when: PositionSelector,
     /// Only those positions whose token has one of these ids; none: any token.
     pub tokens: Option<Vec<u32>>,
     /// The vector that is added or set.
-    pub vector: Vector,
+    pub vector: EditVector,
     /// The edited heads, elements or experts; none: all.
-    pub parts: Option<(Parts, Vec<u64>)>,
+    pub parts: Option<(PointParts, Vec<u64>)>,
     /// The factor of the vector or of the value.
     pub scale: f32,
     /// Lower and upper bound of elements.
@@ -133,13 +133,13 @@ impl Edit {
                 }
                 let bounds = self.bounds;
                 match &self.vector {
-                    Vector::Feature(feature) if feature.encoder.len() != width => {
+                    EditVector::Feature(feature) if feature.encoder.len() != width => {
                         let found = feature.encoder.len();
                         return refuse(format!(
                             "`{path}`: the features are of rows of {found} numbers, these have {width}"
                         ));
                     }
-                    Vector::Feature(feature) => LabOp::Feature {
+                    EditVector::Feature(feature) => LabOp::Feature {
                         encoder: feature.encoder.clone(),
                         decoder: feature.decoder.clone(),
                         bias: feature.bias,
@@ -179,13 +179,13 @@ impl Edit {
             return Ok(vec![true; width]);
         };
         let path = &point.path;
-        let fits = point.spec.parts == *parts || *parts == Parts::Neurons;
+        let fits = point.spec.parts == *parts || *parts == PointParts::Neurons;
         if !fits {
             let (asked, has) = (parts.name(), point.spec.parts.name());
             return refuse(format!("`{path}` has {has}, not {asked}"));
         }
         let size = match parts {
-            Parts::Heads => point.shape.first().map_or(1, |d| *d as usize),
+            PointParts::Heads => point.shape.first().map_or(1, |d| *d as usize),
             _ => 1,
         };
         let n = width / size.max(1);

@@ -5,7 +5,9 @@
 
 use std::sync::Arc;
 
-use crate::arch::Parts;
+use serde::Deserialize;
+
+use crate::arch::PointParts;
 use crate::artifacts::vectors::Translators;
 use crate::model::{LOGITS, Lab, LabCapture, LabEdit, Point, Points, Positions};
 
@@ -15,15 +17,19 @@ mod attribution;
 mod edit;
 mod vector;
 
-pub(super) use attribution::Split;
-pub use attribution::{Among, Attribution};
+pub(super) use attribution::AttributionPlan;
+pub use attribution::{Attribution, AttributionUnit};
 use edit::skip;
 pub use edit::{Edit, EditOp};
-pub use vector::Vector;
+pub use vector::EditVector;
 
 /// A set of tokens of a sequence.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Where {
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(
+    rename_all = "snake_case",
+    expecting = "expected last, all, prompt, answer or a list of positions"
+)]
+pub enum PositionSelector {
     /// The last token of the prompt.
     #[default]
     Last,
@@ -34,12 +40,13 @@ pub enum Where {
     /// The tokens of the completion that are read. The last one is not.
     Answer,
     /// These positions. Negative ones count from the end of the prompt.
+    #[serde(untagged)]
     List(Vec<i64>),
 }
 
 /// How the rows of a capture are reduced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Reduce {
+pub enum Reduction {
     /// No reduction.
     #[default]
     None,
@@ -59,9 +66,9 @@ pub struct Capture {
     /// A point, or a pattern of points.
     pub point: String,
     /// The tokens whose rows are captured.
-    pub positions: Where,
+    pub positions: PositionSelector,
     /// How the rows are reduced.
-    pub reduce: Reduce,
+    pub reduce: Reduction,
     /// Number of features that are computed of each row afterwards; 0 = none.
     pub n_features: usize,
 }
@@ -72,7 +79,7 @@ pub struct Lens {
     /// Points with a hidden state, or patterns of them.
     pub points: Vec<String>,
     /// The tokens whose hidden states are read.
-    pub positions: Where,
+    pub positions: PositionSelector,
     /// Length of the list of most probable tokens.
     pub top_k: usize,
     /// Tokens whose rank and probability are wanted.
@@ -94,18 +101,21 @@ pub struct LabPlan {
     pub attribution: Option<Attribution>,
 }
 
+/// A captured point: the index of its capture in [`LabPlan::captures`], its name there, the capture of the model, and the
+/// reduction.
+pub(super) type CompiledCapture = (usize, String, LabCapture, Reduction);
+/// A point with hidden states: name, capture, and the layer that reads it.
+pub(super) type LensCapture = (String, LabCapture, Option<u64>);
+
 /// A plan, compiled for one prompt of a model.
 #[derive(Clone, Debug)]
-pub(super) struct Compiled {
+pub(super) struct CompiledLab {
     /// The captures and edits that the model executes.
     pub(super) lab: Arc<Lab>,
-    /// For each captured point: the index of its capture in [`LabPlan::captures`], its name there, the capture of
-    /// the model, and the reduction.
-    pub(super) captures: Vec<(usize, String, LabCapture, Reduce)>,
-    /// Points with hidden states: name, capture, and the layer that reads it.
-    pub(super) lens: Vec<(String, LabCapture, Option<u64>)>,
+    pub(super) captures: Vec<CompiledCapture>,
+    pub(super) lens: Vec<LensCapture>,
     pub(super) translators: Option<Arc<Translators>>,
-    pub(super) attribution: Option<Split>,
+    pub(super) attribution: Option<AttributionPlan>,
     pub(super) top_k: usize,
     pub(super) targets: Vec<u32>,
     /// Maximum size of the results and edits in bytes.
@@ -130,7 +140,7 @@ struct Lengths {
     all: u32,
 }
 
-impl Where {
+impl PositionSelector {
     fn resolved(&self, n: Lengths) -> Result<Positions, Rejected> {
         Ok(match self {
             Self::Last => Positions::List(Arc::new([n.prompt - 1])),
@@ -170,59 +180,98 @@ impl LabPlan {
         (n_prompt, n_more): (usize, usize),
         n_vocab: usize,
         limit: u64,
-    ) -> Result<Compiled, Rejected> {
+    ) -> Result<CompiledLab, Rejected> {
         let length = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        let n = Lengths {
-            prompt: length(n_prompt),
-            all: length(n_prompt.saturating_add(n_more)),
+        let mut compiler = Compiler {
+            points,
+            lengths: Lengths {
+                prompt: length(n_prompt),
+                all: length(n_prompt.saturating_add(n_more)),
+            },
+            n_vocab,
+            limit,
+            n_bytes: 0,
         };
-        let found = |pattern: &str| {
-            let found = points.find(pattern);
-            found.or_else(|error| refuse(error.to_string()))
-        };
-        let mut n_bytes = 0u64;
-        let within = |n_bytes: u64| match n_bytes <= limit {
-            true => Ok(()),
-            false => refuse(format!(
-                "the results and edits take up to {n_bytes} bytes, the limit is {limit} (`--lab-bytes`); \
-                 fewer points or positions, or a `reduce`, take fewer"
-            )),
-        };
+        let captures = compiler.captures(&self.captures)?;
+        let lens = self.lens.as_ref().map(|lens| compiler.lens(lens));
+        let lens = lens.transpose()?.unwrap_or_default();
+        let attribution = self.attribution.as_ref();
+        let attribution = attribution.map(|one| compiler.attribution(one));
+        let attribution = attribution.transpose()?;
+        compiler.check_bytes()?;
+        let edits = compiler.edits(&self.edits)?;
+        let of_model = captures.iter().map(|(_, _, capture, _)| capture);
+        let of_model = of_model.chain(lens.iter().map(|(_, capture, _)| capture));
+        let of_model = of_model.chain(attribution.iter().flat_map(AttributionPlan::captures));
+        let lab = Arc::new(Lab::new(of_model.cloned().collect(), edits));
+        let asked = self.lens.as_ref();
+        Ok(CompiledLab {
+            lab,
+            captures,
+            lens,
+            translators: asked.and_then(|lens| lens.translators.clone()),
+            attribution,
+            top_k: asked.map_or(0, |lens| lens.top_k),
+            targets: asked.map_or_else(Vec::new, |lens| lens.targets.clone()),
+            n_bytes: compiler.n_bytes,
+        })
+    }
+}
+
+/// Finds the points of a plan, and counts the bytes of its results and edits.
+struct Compiler<'p> {
+    points: &'p Points,
+    lengths: Lengths,
+    n_vocab: usize,
+    /// Maximum of `n_bytes`.
+    limit: u64,
+    n_bytes: u64,
+}
+
+impl<'p> Compiler<'p> {
+    fn find(&self, pattern: &str) -> Result<Vec<usize>, Rejected> {
+        let found = self.points.find(pattern);
+        found.or_else(|error| refuse(error.to_string()))
+    }
+
+    /// Counts numbers of 4 bytes.
+    fn count(&mut self, numbers: u64) {
+        self.n_bytes = self.n_bytes.saturating_add(numbers.saturating_mul(4));
+    }
+
+    fn check_bytes(&self) -> Result<(), Rejected> {
+        let (n_bytes, limit) = (self.n_bytes, self.limit);
+        if n_bytes <= limit {
+            return Ok(());
+        }
+        refuse(format!(
+            "the results and edits take up to {n_bytes} bytes, the limit is {limit} (`--lab-bytes`); \
+             fewer points or positions, or a `reduce`, take fewer"
+        ))
+    }
+
+    fn captures(&mut self, asked: &[Capture]) -> Result<Vec<CompiledCapture>, Rejected> {
         let (mut captures, mut n_products) = (Vec::new(), 0u64);
-        for (of, capture) in self.captures.iter().enumerate() {
-            let positions = capture.positions.resolved(n)?;
-            for point in found(&capture.point)? {
-                let positions = positions.clone();
-                let own = &points.all[point];
-                let is_pairs = own.spec.parts == Parts::Pairs;
-                if !own.is_capturable() || is_pairs && capture.reduce != Reduce::None {
-                    let path = &own.path;
-                    return refuse(match (own.is_capturable(), own.spec.name) {
-                        (true, _) => format!("`{path}` cannot be reduced"),
-                        (false, "weights") => format!(
-                            "`{path}` cannot be captured: keys are selected, scores have a bias by distance, or the model reads a source; \
-                             `bench compare` has the weights"
-                        ),
-                        (false, _) => {
-                            format!(
-                                "`{path}` cannot be captured: it is a value of `bench compare` only"
-                            )
-                        }
-                    });
-                }
-                let n_rows = positions.n_below(n.all) as u64;
+        for (of, capture) in asked.iter().enumerate() {
+            let positions = capture.positions.resolved(self.lengths)?;
+            for point in self.find(&capture.point)? {
+                let own = &self.points.all[point];
+                let is_pairs = own.spec.parts == PointParts::Pairs;
+                check_capturable(own, is_pairs && capture.reduce != Reduction::None)?;
+                let n_rows = positions.n_below(self.lengths.all) as u64;
                 // Attention weights have a row for each position that may be attended to.
-                let n_rows = n_rows.saturating_mul(if is_pairs { u64::from(n.all) } else { 1 });
-                let numbers = match capture.reduce {
-                    Reduce::None => n_rows.saturating_mul(own.width()),
-                    Reduce::Mean | Reduce::Max => own.width(),
-                    Reduce::Norm => n_rows,
-                    Reduce::TopK(k) => n_rows.saturating_mul(2).saturating_mul(k as u64),
-                };
-                n_bytes = n_bytes.saturating_add(numbers.saturating_mul(4));
+                let n_keys = if is_pairs { self.lengths.all } else { 1 };
+                let n_rows = n_rows.saturating_mul(u64::from(n_keys));
+                self.count(match capture.reduce {
+                    Reduction::None => n_rows.saturating_mul(own.width()),
+                    Reduction::Mean | Reduction::Max => own.width(),
+                    Reduction::Norm => n_rows,
+                    Reduction::TopK(k) => n_rows.saturating_mul(2).saturating_mul(k as u64),
+                });
                 let of_row = own.width().saturating_mul(capture.n_features as u64);
                 n_products = n_products.saturating_add(n_rows.saturating_mul(of_row));
                 let name = own.name_by(&capture.point).to_owned();
+                let positions = positions.clone();
                 captures.push((of, name, LabCapture { point, positions }, capture.reduce));
             }
         }
@@ -232,73 +281,81 @@ impl LabPlan {
                  fewer points or positions take fewer"
             ));
         }
-        let mut lens = Vec::new();
-        if let Some(wanted) = &self.lens {
-            if let Some(id) = wanted.targets.iter().find(|id| **id as usize >= n_vocab) {
-                return refuse(format!("lens: {id} is not a token id below {n_vocab}"));
-            }
-            let width = points.find(LOGITS).ok().and(points.find("embed.x").ok());
-            let Some(width) = width.map(|at| points.all[at[0]].width()) else {
-                return refuse("lens: the model has no logits".into());
-            };
-            let translated = wanted.translators.as_ref().map(|all| all.width() as u64);
-            for pattern in &wanted.points {
-                for point in found(pattern)? {
-                    let own = &points.all[point];
-                    let is_all = points.read_width() == Some(own.width() as usize);
-                    if (own.width() != width && !is_all) || own.path.starts_with("head.") {
-                        let path = &own.path;
-                        return refuse(format!(
-                            "lens: `{path}` is not a hidden state that the head reads"
-                        ));
-                    }
-                    if let Some(size) = translated.filter(|size| *size != own.width()) {
-                        let (path, found) = (&own.path, own.width());
-                        return refuse(format!(
-                            "lens: `translator` is for hidden states of {size} numbers, `{path}` has {found}"
-                        ));
-                    }
-                    let positions = wanted.positions.resolved(n)?;
-                    let per_row = LISTED * (wanted.top_k + wanted.targets.len()) as u64;
-                    // The rows are stored until their logits are computed.
-                    let per_row = per_row.saturating_add(4 * own.width());
-                    let n_rows = positions.n_below(n.all) as u64;
-                    n_bytes = n_bytes.saturating_add(n_rows.saturating_mul(per_row));
-                    let name = own.name_by(pattern).to_owned();
-                    lens.push((name, LabCapture { point, positions }, layer_into(own)));
-                }
-            }
+        Ok(captures)
+    }
+
+    fn lens(&mut self, asked: &Lens) -> Result<Vec<LensCapture>, Rejected> {
+        let n_vocab = self.n_vocab;
+        if let Some(id) = asked.targets.iter().find(|id| **id as usize >= n_vocab) {
+            return refuse(format!("lens: {id} is not a token id below {n_vocab}"));
         }
-        let attribution = match &self.attribution {
-            Some(wanted) => Some(wanted.compiled(points, n, n_vocab)?),
-            None => None,
+        let points = self.points;
+        let embedded = points.find(LOGITS).ok().and(points.find("embed.x").ok());
+        let Some(width) = embedded.map(|at| points.all[at[0]].width()) else {
+            return refuse("lens: the model has no logits".into());
         };
-        for capture in attribution.iter().flat_map(Split::captures) {
-            let n_rows = capture.positions.n_below(n.all) as u64;
-            let numbers = n_rows.saturating_mul(points.all[capture.point].width());
-            n_bytes = n_bytes.saturating_add(numbers.saturating_mul(4));
+        let translated = asked.translators.as_ref().map(|all| all.width() as u64);
+        let mut lens = Vec::new();
+        for pattern in &asked.points {
+            for point in self.find(pattern)? {
+                let own = &points.all[point];
+                let path = &own.path;
+                let is_all = points.read_width() == Some(own.width() as usize);
+                if (own.width() != width && !is_all) || path.starts_with("head.") {
+                    return refuse(format!(
+                        "lens: `{path}` is not a hidden state that the head reads"
+                    ));
+                }
+                if let Some(size) = translated.filter(|size| *size != own.width()) {
+                    let found = own.width();
+                    return refuse(format!(
+                        "lens: `translator` is for hidden states of {size} numbers, `{path}` has {found}"
+                    ));
+                }
+                let positions = asked.positions.resolved(self.lengths)?;
+                let per_row = LISTED * (asked.top_k + asked.targets.len()) as u64;
+                // The rows are stored until their logits are computed.
+                let per_row = per_row.saturating_add(4 * own.width());
+                let n_rows = positions.n_below(self.lengths.all) as u64;
+                let n_bytes = n_rows.saturating_mul(per_row);
+                self.n_bytes = self.n_bytes.saturating_add(n_bytes);
+                let name = own.name_by(pattern).to_owned();
+                lens.push((name, LabCapture { point, positions }, layer_into(own)));
+            }
         }
-        within(n_bytes)?;
+        Ok(lens)
+    }
+
+    fn attribution(&mut self, asked: &Attribution) -> Result<AttributionPlan, Rejected> {
+        let plan = asked.compiled(self.points, self.lengths, self.n_vocab)?;
+        for capture in plan.captures() {
+            let n_rows = capture.positions.n_below(self.lengths.all) as u64;
+            self.count(n_rows.saturating_mul(self.points.all[capture.point].width()));
+        }
+        Ok(plan)
+    }
+
+    /// The edits of points. Each is checked against the limit before the next one is made.
+    fn edits(&mut self, asked: &[Edit]) -> Result<Vec<LabEdit>, Rejected> {
+        let (points, lengths) = (self.points, self.lengths);
         let mut edits = Vec::new();
-        for edit in &self.edits {
-            let positions = edit.positions.resolved(n)?;
-            let positions = positions.within(&edit.when.resolved(n)?);
-            let tokens = edit.sorted_tokens(n_vocab)?;
+        for edit in asked {
+            let positions = edit.positions.resolved(lengths)?;
+            let positions = positions.within(&edit.when.resolved(lengths)?);
+            let tokens = edit.sorted_tokens(self.n_vocab)?;
             let before = edits.len();
-            for point in found(&edit.point)? {
+            for point in self.find(&edit.point)? {
                 let own = &points.all[point];
                 let Some(rows) = edit.vector.of(own) else {
                     continue;
                 };
-                let n_rows = 1 + rows.len().max(1) as u64;
-                let numbers = own.width().saturating_mul(n_rows);
-                n_bytes = n_bytes.saturating_add(numbers.saturating_mul(4));
-                within(n_bytes)?;
+                self.count(own.width().saturating_mul(1 + rows.len().max(1) as u64));
+                self.check_bytes()?;
                 edits.push(LabEdit {
                     point,
                     op: match edit.op {
                         EditOp::Skip if edit.parts.is_none() => skip(points, own)?,
-                        _ => edit.op_of(own, &rows, positions.n_below(n.all))?,
+                        _ => edit.op_of(own, &rows, positions.n_below(lengths.all))?,
                     },
                     positions: positions.clone(),
                     tokens: tokens.clone(),
@@ -308,7 +365,7 @@ impl LabPlan {
                     return refuse(format!("more than {most} edits of points"));
                 }
             }
-            if let (Vector::Stored(id, all), true) = (&edit.vector, edits.len() == before) {
+            if let (EditVector::Stored(id, all), true) = (&edit.vector, edits.len() == before) {
                 let layers: Vec<u64> = all.layers().collect();
                 let point = &edit.point;
                 return refuse(format!(
@@ -316,23 +373,23 @@ impl LabPlan {
                 ));
             }
         }
-        let (lens_k, targets, translators) = match &self.lens {
-            Some(lens) => (lens.top_k, lens.targets.clone(), lens.translators.clone()),
-            None => (0, Vec::new(), None),
-        };
-        let of_model = captures.iter().map(|(_, _, capture, _)| capture);
-        let of_model = of_model.chain(lens.iter().map(|(_, capture, _)| capture));
-        let of_model = of_model.chain(attribution.iter().flat_map(Split::captures));
-        Ok(Compiled {
-            attribution: attribution.clone(),
-            lab: Arc::new(Lab::new(of_model.cloned().collect(), edits)),
-            captures,
-            lens,
-            translators,
-            top_k: lens_k,
-            targets,
-            n_bytes,
-        })
+        Ok(edits)
+    }
+}
+
+/// Refuses a point that exists for comparisons only, or whose rows cannot be reduced.
+fn check_capturable(point: &Point, is_reduced_pairs: bool) -> Result<(), Rejected> {
+    let path = &point.path;
+    match (point.is_capturable(), point.spec.name) {
+        (true, _) if !is_reduced_pairs => Ok(()),
+        (true, _) => refuse(format!("`{path}` cannot be reduced")),
+        (false, "weights") => refuse(format!(
+            "`{path}` cannot be captured: keys are selected, scores have a bias by distance, or the model reads a source; \
+             `bench compare` has the weights"
+        )),
+        (false, _) => refuse(format!(
+            "`{path}` cannot be captured: it is a value of `bench compare` only"
+        )),
     }
 }
 

@@ -2,21 +2,20 @@
 
 use std::sync::Arc;
 
-use crate::artifacts::vectors::{Directions, Feature};
+use crate::artifacts::vectors::{Directions, SaeFeature};
 use crate::model::Point;
 
-/// The vector of an edit.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Vector {
+pub enum EditVector {
     /// One row for all positions, or one for each position.
     Rows(Vec<Vec<f32>>),
     /// An id of stored directions, and the directions: one for each point.
     Stored(String, Arc<Directions>),
     /// A feature of an autoencoder, to be clamped.
-    Feature(Feature),
+    Feature(SaeFeature),
 }
 
-impl Vector {
+impl EditVector {
     /// The rows for a point; none if no direction is stored for it.
     pub(super) fn of(&self, point: &Point) -> Option<Vec<Vec<f32>>> {
         match self {

@@ -3,8 +3,10 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::engine::compute::{BLOCK, Compute, EachRow};
-use crate::model::{self, Batch, CapturedRow, Lab, Miss, Resumed, SequenceId};
+use crate::engine::compute::{BLOCK, Compute, LabCompute, RowCallback, SequenceCache};
+use crate::model::{
+    self, Batch, CacheMiss, CachedPrefix, CapturedRow, DirectHeads, DirectLogit, Lab, SequenceId,
+};
 
 pub(super) const N_VOCAB: u32 = 40;
 /// Sequences have these tokens, none of which ends a completion.
@@ -69,15 +71,18 @@ impl Compute for Fake {
         Ok(rows.to_vec())
     }
 
-    fn forward(&mut self, batch: &Batch, each: EachRow<'_>) -> Result<(), model::Error> {
+    fn forward(&mut self, batch: &Batch, each: RowCallback<'_>) -> Result<(), model::Error> {
         assert!(!batch.is_empty() && batch.len() <= self.n_batch);
         if batch.tokens.contains(&POISON) {
             return Err(Self::fault("poison"));
         }
         self.n_read += batch.len();
         self.logits.clear();
-        for ((token, (id, position)), wanted) in
-            batch.tokens.iter().zip(&batch.places).zip(&batch.outputs)
+        for ((token, (id, position)), wanted) in batch
+            .tokens
+            .iter()
+            .zip(&batch.positions)
+            .zip(&batch.outputs)
         {
             let text = self.texts.entry(*id).or_default();
             assert_eq!(text.len(), *position as usize, "read in order");
@@ -99,7 +104,7 @@ impl Compute for Fake {
                 self.logits.extend(row);
             }
         }
-        let ids: HashSet<SequenceId> = batch.places.iter().map(|(id, _)| *id).collect();
+        let ids: HashSet<SequenceId> = batch.positions.iter().map(|(id, _)| *id).collect();
         ids.into_iter().for_each(|id| self.remember(id));
         assert!(self.used() <= self.n_blocks, "no more than there is");
         let rows = self.logits.chunks_exact(N_VOCAB as usize);
@@ -107,16 +112,31 @@ impl Compute for Fake {
         Ok(())
     }
 
-    fn resume(&mut self, id: SequenceId, tokens: &[u32]) -> Resumed {
+    fn park_threads(&self) {}
+
+    fn n_batch(&self) -> usize {
+        self.n_batch
+    }
+
+    fn first_not_finite(&self, _: SequenceId, tokens: &[u32]) -> Option<String> {
+        tokens
+            .iter()
+            .position(|t| *t == SICK)
+            .map(|at| format!("token {at}"))
+    }
+}
+
+impl SequenceCache for Fake {
+    fn resume(&mut self, id: SequenceId, tokens: &[u32]) -> CachedPrefix {
         let ends = (BLOCK..tokens.len()).step_by(BLOCK);
         let known = ends.rev().find(|end| self.known.contains(&tokens[..*end]));
         let n_cached = known.unwrap_or(0);
         self.texts.insert(id, tokens[..n_cached].to_vec());
-        Resumed {
+        CachedPrefix {
             n_cached,
             n_known: n_cached,
-            miss: Miss::Unknown,
-            ..Resumed::default()
+            miss: CacheMiss::Unknown,
+            ..CachedPrefix::default()
         }
     }
 
@@ -140,12 +160,34 @@ impl Compute for Fake {
 
     fn set_source(&mut self, _: SequenceId, _: &[u32]) {}
 
-    fn begin(&mut self, id: SequenceId, scales: &[f32], lab: Option<&Arc<Lab>>) {
-        self.set_scales(id, scales);
+    fn begin(&mut self, id: SequenceId, _: &[f32], lab: Option<&Arc<Lab>>) {
+        self.release(id);
         match lab {
             Some(lab) => self.labs.insert(id, Arc::clone(lab)),
             None => self.labs.remove(&id),
         };
+    }
+
+    fn n_blocks(&self) -> Option<usize> {
+        Some(self.n_blocks - self.used())
+    }
+
+    fn has_states(&self) -> bool {
+        self.has_states
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+}
+
+impl LabCompute for Fake {
+    fn direct_logit(&mut self, _: u32) -> Result<DirectLogit, model::Error> {
+        Err(Self::fault("no head"))
+    }
+
+    fn direct_heads(&mut self, _: usize, _: &[f64]) -> Result<DirectHeads, model::Error> {
+        Err(Self::fault("no heads"))
     }
 
     fn captured_rows(&mut self) -> Vec<CapturedRow> {
@@ -164,34 +206,5 @@ impl Compute for Fake {
             (0..N_VOCAB).map(move |t| if t == best { 20.0 } else { t as f32 * 0.1 })
         };
         Ok(rows.chunks_exact(size).flat_map(row).collect())
-    }
-
-    fn set_scales(&mut self, id: SequenceId, _: &[f32]) {
-        self.release(id);
-    }
-
-    fn rest(&self) {}
-
-    fn n_blocks(&self) -> Option<usize> {
-        Some(self.n_blocks - self.used())
-    }
-
-    fn n_batch(&self) -> usize {
-        self.n_batch
-    }
-
-    fn has_states(&self) -> bool {
-        self.has_states
-    }
-
-    fn is_shared(&self) -> bool {
-        true
-    }
-
-    fn first_not_finite(&self, _: SequenceId, tokens: &[u32]) -> Option<String> {
-        tokens
-            .iter()
-            .position(|t| *t == SICK)
-            .map(|at| format!("token {at}"))
     }
 }

@@ -1,24 +1,24 @@
 //! Lenses over the same model: few hidden states are looked at in a step that others share, and all in the end.
 
-use super::super::lab::{LabPlan, Lens, Where};
+use super::super::lab::{LabPlan, Lens, PositionSelector};
 use super::*;
 use crate::model::Points;
 
 /// The points of the shipped model, and of its layers the places of their results.
 fn layers() -> (Arc<Points>, Vec<usize>) {
     let definitions = Definitions::open(&[]).expect("the built-in definitions");
-    let opened = models::open(&Source::of(None), &definitions).expect("the shipped model");
+    let opened = models::open(&ModelSource::of(None), &definitions).expect("the shipped model");
     let points = Points::of(&opened.plan).expect("its points");
     let layers = points.find("layers.*.out").expect("its layers");
     (Arc::new(points), layers)
 }
 
 /// A lens on all tokens after each layer.
-fn lens(points: &Points, n_prompt: usize, n_more: usize) -> Compiled {
+fn lens(points: &Points, n_prompt: usize, n_more: usize) -> CompiledLab {
     let plan = LabPlan {
         lens: Some(Lens {
             points: vec!["layers.*.out".into()],
-            positions: Where::All,
+            positions: PositionSelector::All,
             top_k: 1,
             targets: Vec::new(),
             translators: None,

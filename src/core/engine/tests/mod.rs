@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 
-use super::caller::{Caller, Ticket};
 use super::engine_loop::EngineLoop;
-use super::lab::Compiled;
+use super::event_sender::{EventSender, QueuePermit};
+use super::lab::CompiledLab;
 use super::submission::{Decoding, Submitted};
-use super::{Diffusion, Ends, Event, Failure, Limits, Request, Usage};
+use super::{DiffusionOptions, Event, Failure, Limits, Request, StopConditions, Usage};
 use crate::models;
-use crate::models::{Definitions, Source};
+use crate::models::{Definitions, ModelSource};
 use lab_base::tokenizer::Tokenizer;
 use lab_sampling::{Params, Sampler};
 
@@ -27,7 +27,7 @@ use fake::*;
 pub(super) fn tokenizer() -> Arc<Tokenizer> {
     static TOKENIZER: LazyLock<Arc<Tokenizer>> = LazyLock::new(|| {
         let definitions = Definitions::open(&[]).expect("the built-in definitions");
-        let opened = models::open(&Source::of(None), &definitions).expect("the shipped model");
+        let opened = models::open(&ModelSource::of(None), &definitions).expect("the shipped model");
         let tokenizer = Tokenizer::from_metadata(opened.weights.metadata());
         Arc::new(tokenizer.expect("its vocabulary"))
     });
@@ -41,7 +41,7 @@ pub(super) const LIMITS: Limits = Limits {
     n_queue: 100,
     n_prefill: 20,
     n_drafted: 0,
-    diffusion: Diffusion::UNSET,
+    diffusion: DiffusionOptions::UNSET,
     queue_time: None,
     answer_time: None,
     step_time: None,
@@ -57,7 +57,7 @@ fn request(prompt: &[u32], n: usize) -> Request {
         },
         choice: 0,
         stops: Vec::new(),
-        ends: Ends::default(),
+        stop: StopConditions::default(),
         cache_prompt: true,
         top_logprobs: Some(0),
         post_sampling: false,
@@ -80,9 +80,9 @@ fn submit(engine: &mut EngineLoop<Fake>, request: Request) -> UnboundedReceiver<
 fn submit_with(
     engine: &mut EngineLoop<Fake>,
     request: Request,
-    lab: Option<Compiled>,
+    lab: Option<CompiledLab>,
 ) -> UnboundedReceiver<Event> {
-    let ticket = Ticket::take(&Arc::default(), 1).expect("free");
+    let ticket = QueuePermit::take(&Arc::default(), 1).expect("free");
     submit_as(engine, request, lab, &ticket)
 }
 
@@ -90,8 +90,8 @@ fn submit_with(
 fn submit_as(
     engine: &mut EngineLoop<Fake>,
     request: Request,
-    lab: Option<Compiled>,
-    ticket: &Arc<Ticket>,
+    lab: Option<CompiledLab>,
+    ticket: &Arc<QueuePermit>,
 ) -> UnboundedReceiver<Event> {
     let (events, receiver) = mpsc::unbounded_channel();
     let sampler = Sampler::new(&request.sampling, request.choice).expect("sound");
@@ -101,11 +101,11 @@ fn submit_as(
         request,
         lab,
         scales: Vec::new(),
-        caller: Caller {
+        caller: EventSender {
             events,
             arrived: Instant::now(),
             stats: Arc::default(),
-            ticket: Arc::clone(ticket),
+            permit: Arc::clone(ticket),
         },
     };
     engine.enqueue(submitted);
@@ -166,9 +166,9 @@ fn ends_of_a_request_and_an_unread_cache_change_nothing_else() {
     let prompt: Vec<u32> = (0..100).map(|i| FIRST + i * i % N_TOKENS).collect();
     let whole = expected(&prompt, 20);
     let mut engine = EngineLoop::new(fake(64, 100), tokenizer(), LIMITS);
-    let mut ask = |ends: Ends, cache_prompt| {
+    let mut ask = |ends: StopConditions, cache_prompt| {
         let request = Request {
-            ends,
+            stop: ends,
             cache_prompt,
             ..request(&prompt, 20)
         };
@@ -181,16 +181,19 @@ fn ends_of_a_request_and_an_unread_cache_change_nothing_else() {
         let usage = answer.end.expect("it ended").expect("well");
         (answer.tokens, usage.cached_tokens, usage.completion_tokens)
     };
-    assert_eq!(ask(Ends::default(), true), (whole.clone(), 0, 20));
-    assert_eq!(ask(Ends::default(), false), (whole.clone(), 0, 20));
-    assert_eq!(ask(Ends::default(), true).1, 96);
+    assert_eq!(ask(StopConditions::default(), true), (whole.clone(), 0, 20));
+    assert_eq!(
+        ask(StopConditions::default(), false),
+        (whole.clone(), 0, 20)
+    );
+    assert_eq!(ask(StopConditions::default(), true).1, 96);
     // The first token that was not there before ends it, and is not part of it.
     let is_new = |at: &usize| !whole[..*at].contains(&whole[*at]);
     let at = (1..whole.len()).find(is_new).expect("a new token");
-    let ends = |min_tokens| Ends {
+    let ends = |min_tokens| StopConditions {
         min_tokens,
         stop_tokens: vec![whole[at]],
-        ..Ends::default()
+        ..StopConditions::default()
     };
     let (tokens, _, n) = ask(ends(0), true);
     assert_eq!((tokens, n), (whole[..at].to_vec(), at + 1));
@@ -459,7 +462,7 @@ fn a_request_with_many_completions_leaves_places_for_others() {
     };
     let mut engine = EngineLoop::new(fake, tokenizer(), LIMITS);
     let places = Arc::default();
-    let ticket = Ticket::take(&places, 2).expect("free");
+    let ticket = QueuePermit::take(&places, 2).expect("free");
     let length = |i: u32| 4 + i as usize;
     let mut many: Vec<_> = (0..12)
         .map(|i| {
@@ -467,7 +470,10 @@ fn a_request_with_many_completions_leaves_places_for_others() {
             submit_as(&mut engine, request, None, &ticket)
         })
         .collect();
-    assert!(Ticket::take(&places, 2).is_some(), "they take one place");
+    assert!(
+        QueuePermit::take(&places, 2).is_some(),
+        "they take one place"
+    );
     drop(ticket);
     engine.step();
     let mut other = submit(&mut engine, request(&[FIRST + 3, FIRST + 1, FIRST], 2));
@@ -490,7 +496,7 @@ fn a_request_with_many_completions_leaves_places_for_others() {
     assert!(answers.iter().all(|a| matches!(a.end, Some(Ok(_)))));
     drop((many, engine));
     assert!(
-        Ticket::take(&places, 1).is_some(),
+        QueuePermit::take(&places, 1).is_some(),
         "the place is given back"
     );
 }

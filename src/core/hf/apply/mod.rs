@@ -1,20 +1,22 @@
 //! Applies a map to a configuration and stored tensors, which gives metadata and tensors of an architecture.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::arch::expr::Expr;
 use crate::arch::{ArchDef, Diagnostic, Span, Spanned};
-use lab_base::weights::safetensors::{Checkpoint, Stored};
-use lab_base::weights::{Data, Entry, Metadata, TensorType, Value as Meta};
+use lab_base::weights::safetensors::{Checkpoint, StoredTensor};
+use lab_base::weights::{Metadata, TensorData, TensorEntry, TensorType, Value as Meta};
 
-use super::computed::Computed;
-use super::config::{At, Config, Expressions, Root, fill, filled};
-use super::definition::{Composition, Group, Made, Map, PartRule, Taken, TensorRule};
-use super::packed::{Packing, Table};
+use super::computed::ComputedTensor;
+use super::config::{Config, ConfigScope, NameRoot, fill_expressions, fill_indices};
+use super::definition::{
+    Composition, ElementSlice, Map, PartRule, TensorGroup, TensorOrigin, TensorRule,
+};
+use super::packed::{PackedMatrices, Packing};
 use super::rearrange::View;
-use super::recipe::{ELEMENT, INDEX, Part, Recipe};
+use super::recipe::{ELEMENT, INDEX, Recipe, RecipePart};
 use super::unit_rows::UnitRows;
 
 mod unused;
@@ -25,10 +27,9 @@ use unused::{is_ignored, unused};
 /// The endings that are searched for a rule whose name has no ending.
 const ENDINGS: [&str; 2] = [".weight", ".bias"];
 
-/// The result of a map.
-pub(super) struct Applied {
+pub(super) struct MapResult {
     pub(super) metadata: Metadata,
-    pub(super) entries: Vec<Entry>,
+    pub(super) entries: Vec<TensorEntry>,
     /// The stored tensors and configuration keys that were not used.
     pub(super) unmapped: Unmapped,
     /// The parts of the model that are left out, and their numbers of tensors.
@@ -41,26 +42,23 @@ pub(super) struct Applied {
 pub(super) type Problems = Vec<Vec<Diagnostic>>;
 
 /// The result of trying a map that may not fit a folder.
-pub(super) struct Attempt {
+pub(super) struct MapAttempt {
     pub(super) metadata: Metadata,
-    pub(super) entries: Vec<Entry>,
+    pub(super) entries: Vec<TensorEntry>,
     pub(super) problems: Problems,
     /// The stored tensors and configuration keys that were not used.
     pub(super) unmapped: Unmapped,
 }
 
 /// Applies a map to the configuration that it reads. `common` is the part that all maps share.
-///
-/// # Errors
-/// There are problems. All are returned, each at its place in the map or in the common part.
 pub(super) fn apply(
     map: &Map,
     common: &Map,
     def: &ArchDef,
     config: &Config<'_>,
-    packed: &Table,
-) -> Result<Applied, Problems> {
-    let work = Work::done(map, common, def, config, packed);
+    packed: &PackedMatrices,
+) -> Result<MapResult, Problems> {
+    let work = MapApplication::done(map, common, def, config, packed);
     if work.problems.iter().any(|problems| !problems.is_empty()) {
         return Err(work.problems);
     }
@@ -80,7 +78,7 @@ pub(super) fn apply(
             "config.json keys without effect"
         );
     }
-    Ok(Applied {
+    Ok(MapResult {
         metadata: work.metadata,
         entries: work.entries,
         unmapped: Unmapped {
@@ -98,12 +96,12 @@ pub(super) fn attempt(
     common: &Map,
     def: &ArchDef,
     config: &Config<'_>,
-    packed: &Table,
-) -> Attempt {
-    let work = Work::done(map, common, def, config, packed);
+    packed: &PackedMatrices,
+) -> MapAttempt {
+    let work = MapApplication::done(map, common, def, config, packed);
     let keys = config.unread(|key| is_ignored(map, key)).refused;
     let (tensors, _) = unused(map, config, &work.used.into_inner());
-    Attempt {
+    MapAttempt {
         metadata: work.metadata,
         entries: work.entries,
         problems: work.problems,
@@ -112,33 +110,33 @@ pub(super) fn attempt(
 }
 
 /// A tensor of the architecture: its shape, slowest axis first, and its data.
-struct Product {
+struct MadeTensor {
     shape: Vec<u64>,
     ty: TensorType,
-    data: Data,
+    data: TensorData,
     /// The stored tensors of which it is made; none if it is computed.
     origin: Option<String>,
 }
 
 /// A stored tensor of a rule.
-pub(super) struct Source<'r> {
+pub(super) struct StoredSource<'r> {
     pub(super) name: String,
-    taken: &'r Taken,
-    pub(super) stored: &'r Stored,
+    taken: &'r ElementSlice,
+    pub(super) stored: &'r StoredTensor,
     pub(super) packing: Packing,
 }
 
 /// The work of applying a map.
-pub(super) struct Work<'a> {
+pub(super) struct MapApplication<'a> {
     pub(super) map: &'a Map,
     pub(super) def: &'a ArchDef,
     pub(super) checkpoint: &'a Checkpoint,
-    packed: &'a Table,
+    packed: &'a PackedMatrices,
     pub(super) config: &'a Config<'a>,
     pub(super) metadata: Metadata,
     /// The parameters that the map mentions, whether it sets them or not.
     pub(super) params: BTreeSet<String>,
-    entries: Vec<Entry>,
+    entries: Vec<TensorEntry>,
     /// Names of tensors that are made already.
     names: BTreeSet<String>,
     origins: HashMap<String, String>,
@@ -149,14 +147,14 @@ pub(super) struct Work<'a> {
     pub(super) at: usize,
 }
 
-impl<'a> Work<'a> {
+impl<'a> MapApplication<'a> {
     /// Applies all rules of a map and of the part that all maps share.
     fn done(
         map: &'a Map,
         common: &Map,
         def: &'a ArchDef,
         config: &'a Config<'a>,
-        packed: &'a Table,
+        packed: &'a PackedMatrices,
     ) -> Self {
         let mut work = Self {
             map,
@@ -189,7 +187,7 @@ impl<'a> Work<'a> {
     }
 }
 
-impl Work<'_> {
+impl MapApplication<'_> {
     /// Records a problem. Only the first one at each place is kept, because layers tend to repeat it.
     pub(super) fn report(&mut self, span: &Span, message: impl Into<String>) {
         let problems = &mut self.problems[self.at];
@@ -198,7 +196,7 @@ impl Work<'_> {
         }
     }
 
-    fn group(&mut self, group: &Group) {
+    fn group(&mut self, group: &TensorGroup) {
         let plain = self.config.plain();
         let Some((count, first)) = &group.layers else {
             for rule in &group.tensors {
@@ -225,9 +223,11 @@ impl Work<'_> {
         }
     }
 
-    fn rule(&mut self, group: &Group, rule: &TensorRule, at: &At<'_>) {
-        let name = filled(&group.prefix, at) + &fill(&rule.name.value, &at.indices);
-        let has_ending = rule.name.value.contains('.') || matches!(rule.made, Made::Computed(_));
+    fn rule(&mut self, group: &TensorGroup, rule: &TensorRule, at: &ConfigScope<'_>) {
+        let name =
+            fill_expressions(&group.prefix, at) + &fill_indices(&rule.name.value, &at.indices);
+        let has_ending =
+            rule.name.value.contains('.') || matches!(rule.made, TensorOrigin::Computed(_));
         let endings: &[&str] = if has_ending { &[""] } else { &ENDINGS };
         let names = endings.iter().map(|ending| format!("{name}{ending}"));
         let names: Vec<String> = names.collect();
@@ -253,7 +253,12 @@ impl Work<'_> {
     }
 
     /// Whether this rule makes a tensor.
-    fn is_made(&self, group: &Group, rule: &TensorRule, at: &At<'_>) -> Result<bool, String> {
+    fn is_made(
+        &self,
+        group: &TensorGroup,
+        rule: &TensorRule,
+        at: &ConfigScope<'_>,
+    ) -> Result<bool, String> {
         let is_active = rule.when.as_ref().map_or(Ok(true), |when| at.truth(when))?;
         match &rule.otherwise {
             None => Ok(is_active),
@@ -265,24 +270,24 @@ impl Work<'_> {
     /// Records the stored tensors of which a missing tensor would be made.
     fn note_absence(
         &mut self,
-        group: &Group,
+        group: &TensorGroup,
         rule: &TensorRule,
         name: &str,
-        at: &At<'_>,
+        at: &ConfigScope<'_>,
         ending: &str,
     ) {
-        let (Made::Of(of), Some(root)) = (&rule.made, self.map.roots.first()) else {
+        let (TensorOrigin::Of(of), Some(root)) = (&rule.made, self.map.roots.first()) else {
             return;
         };
         if let Some(part) = of.parts.first() {
             let stored = format!("{root}{}{}{ending}", group.from, part.from.value);
-            let stored = fill(&fill(&stored, &at.indices), &[("e", 0)]);
+            let stored = fill_indices(&fill_indices(&stored, &at.indices), &[("e", 0)]);
             let origin = || format!("the folder has no `{stored}`");
             self.origins.entry(name.to_owned()).or_insert_with(origin);
         }
     }
 
-    fn add(&mut self, rule: &TensorRule, name: String, product: Product) {
+    fn add(&mut self, rule: &TensorRule, name: String, product: MadeTensor) {
         let mut shape = product.shape;
         shape.reverse();
         if shape.len() > lab_base::weights::MAX_DIMS {
@@ -302,7 +307,7 @@ impl Work<'_> {
         if let Some(origin) = product.origin {
             self.origins.insert(name.clone(), origin);
         }
-        self.entries.push(Entry {
+        self.entries.push(TensorEntry {
             name,
             ty: product.ty,
             shape,
@@ -313,25 +318,25 @@ impl Work<'_> {
     /// The tensor of a rule; none if the folder stores none of its parts.
     fn made(
         &self,
-        group: &Group,
+        group: &TensorGroup,
         rule: &TensorRule,
-        at: &At<'_>,
+        at: &ConfigScope<'_>,
         ending: &str,
-    ) -> Result<Option<Product>, String> {
+    ) -> Result<Option<MadeTensor>, String> {
         match &rule.made {
-            Made::Computed(shape) => computed(shape, rule.each.as_ref(), at).map(Some),
-            Made::Of(of) => self.composed(group, of, rule, at, ending),
+            TensorOrigin::Computed(shape) => computed(shape, rule.each.as_ref(), at).map(Some),
+            TensorOrigin::Of(of) => self.composed(group, of, rule, at, ending),
         }
     }
 
     fn composed(
         &self,
-        group: &Group,
+        group: &TensorGroup,
         of: &Composition,
         rule: &TensorRule,
-        at: &At<'_>,
+        at: &ConfigScope<'_>,
         ending: &str,
-    ) -> Result<Option<Product>, String> {
+    ) -> Result<Option<MadeTensor>, String> {
         let count = of.repeat.as_ref().map(|repeat| at.size(&repeat.count));
         let count = count.transpose()?;
         let Some(stored) = self.stored(group, &of.parts, count, at, ending)? else {
@@ -381,12 +386,12 @@ impl Work<'_> {
                 let recipe = Recipe::new(parts, &shape, times, each)?;
                 let ty = recipe.ty();
                 match recipe.in_place() {
-                    Some((bytes, offset)) => (ty, Data::Mapped(bytes.clone(), offset)),
-                    None => (ty, Data::Lazy(Arc::new(recipe))),
+                    Some((bytes, offset)) => (ty, TensorData::Mapped(bytes.clone(), offset)),
+                    None => (ty, TensorData::Lazy(Arc::new(recipe))),
                 }
             }
         };
-        Ok(Some(Product {
+        Ok(Some(MadeTensor {
             shape,
             ty,
             data,
@@ -395,10 +400,10 @@ impl Work<'_> {
     }
 
     /// The elements of a stored tensor that the view selects. The tensor is recorded as used.
-    fn part(&self, source: Source<'_>, view: View) -> Result<Part, String> {
+    fn part(&self, source: StoredSource<'_>, view: View) -> Result<RecipePart, String> {
         let stored = source.stored;
         let file = self.checkpoint.files().nth(stored.file);
-        let part = Part {
+        let part = RecipePart {
             file: file.ok_or("a file is missing")?.clone(),
             offset: stored.offset,
             bytes: stored.bytes,
@@ -415,21 +420,24 @@ impl Work<'_> {
     /// The stored factors of the elements, for a tensor of this shape.
     fn factors(
         &self,
-        group: &Group,
+        group: &TensorGroup,
         times: &Spanned<String>,
         shape: &[u64],
-        at: &At<'_>,
+        at: &ConfigScope<'_>,
         ending: &str,
-    ) -> Result<Part, String> {
+    ) -> Result<RecipePart, String> {
         let whole = [PartRule {
             from: times.clone(),
-            taken: Taken::default(),
+            taken: ElementSlice::default(),
         }];
         let stored = self.stored(group, &whole, None, at, ending)?;
         let source = stored.and_then(|mut stored| stored.pop());
         let source = source.ok_or_else(|| {
             let name = format!("{}{}{ending}", group.from, times.value);
-            format!("`times`: there is no tensor `{}`", fill(&name, &at.indices))
+            format!(
+                "`times`: there is no tensor `{}`",
+                fill_indices(&name, &at.indices)
+            )
         })?;
         let own = source.stored.shape.clone();
         if own.iter().product::<u64>() != shape.iter().product::<u64>() {
@@ -442,14 +450,14 @@ impl Work<'_> {
     }
 
     /// Name of a stored tensor and of its file, for messages.
-    fn place(&self, name: &str, stored: &Stored) -> String {
+    fn place(&self, name: &str, stored: &StoredTensor) -> String {
         let file = self.checkpoint.path(stored).file_name();
         let name = self.checkpoint.stored_name(name);
         format!("`{name}` in {}", file.unwrap_or_default().display())
     }
 
     /// The stored tensors of which a tensor is made, for messages.
-    fn origin(&self, stored: &[Source<'_>]) -> String {
+    fn origin(&self, stored: &[StoredSource<'_>]) -> String {
         match stored {
             [] => "it is not made of stored tensors".into(),
             [one] => format!("it is made of {}", self.place(&one.name, one.stored)),
@@ -464,12 +472,12 @@ impl Work<'_> {
     /// The stored tensors of a rule with their names; none if the folder stores none of them.
     pub(super) fn stored<'r>(
         &'r self,
-        group: &Group,
+        group: &TensorGroup,
         parts: &'r [PartRule],
         n_stacked: Option<u64>,
-        at: &At<'_>,
+        at: &ConfigScope<'_>,
         ending: &str,
-    ) -> Result<Option<Vec<Source<'r>>>, String> {
+    ) -> Result<Option<Vec<StoredSource<'r>>>, String> {
         let mut roots = self.config.roots();
         roots
             .find_map(|root| {
@@ -481,26 +489,26 @@ impl Work<'_> {
 
     fn stored_under<'r>(
         &'r self,
-        root: Root<'_>,
-        group: &Group,
+        root: NameRoot<'_>,
+        group: &TensorGroup,
         parts: &'r [PartRule],
         n_stacked: Option<u64>,
-        at: &At<'_>,
+        at: &ConfigScope<'_>,
         ending: &str,
-    ) -> Result<Option<Vec<Source<'r>>>, String> {
+    ) -> Result<Option<Vec<StoredSource<'r>>>, String> {
         let mut found = Vec::new();
         let mut missing = None;
         for part in parts {
             let template = format!("{}{}{ending}", group.from, part.from.value);
             let template = self.config.name_under(root, &template);
-            let template = fill(&template, &at.indices);
+            let template = fill_indices(&template, &at.indices);
             for e in 0..n_stacked.unwrap_or(1) {
-                let name = fill(&template, &[("e", e)]);
+                let name = fill_indices(&template, &[("e", e)]);
                 match self.checkpoint.get(&name) {
                     Some(stored) if stored.shape.contains(&0) => {
                         return Err(format!("{name} has the shape {:?}", stored.shape));
                     }
-                    Some(stored) => found.push(Source {
+                    Some(stored) => found.push(StoredSource {
                         packing: self.packed.packing(&name)?,
                         name,
                         taken: &part.taken,
@@ -526,41 +534,29 @@ impl Work<'_> {
 }
 
 /// A tensor whose elements follow from their indices.
-fn computed(shape: &[Expr], each: Option<&Expr>, at: &At<'_>) -> Result<Product, String> {
+fn computed(
+    shape: &[Expr],
+    each: Option<&Expr>,
+    at: &ConfigScope<'_>,
+) -> Result<MadeTensor, String> {
     let each = each.ok_or("`each`, which gives the elements, is missing")?;
     let sizes = shape.iter().map(|size| at.size(size));
     let shape = sizes.collect::<Result<Vec<u64>, String>>()?;
-    let computed = Computed::new(&shape, each, at)?;
-    Ok(Product {
+    let computed = ComputedTensor::new(&shape, each, at)?;
+    Ok(MadeTensor {
         shape,
         ty: TensorType::F32,
-        data: Data::Lazy(Arc::new(computed)),
+        data: TensorData::Lazy(Arc::new(computed)),
         origin: None,
     })
 }
 
-fn ranges<'t>(
-    take: &'t BTreeMap<String, (Expr, Expr)>,
-    at: &At<'_>,
-) -> Result<BTreeMap<&'t str, (u64, u64)>, String> {
-    let ranges = take
-        .iter()
-        .map(|(name, (begin, end))| Ok((name.as_str(), (at.size(begin)?, at.size(end)?))));
-    ranges.collect()
-}
-
-fn evaluate_sizes<'s>(
-    sizes: &'s Expressions,
-    at: &At<'_>,
-) -> Result<BTreeMap<&'s str, u64>, String> {
-    let sizes = sizes
-        .iter()
-        .map(|(name, expr)| Ok((name.as_str(), at.size(expr)?)));
-    sizes.collect()
-}
-
 /// The view of a stored tensor's elements that a rule takes.
-pub(super) fn view(taken: &Taken, shape: &[u64], at: &At<'_>) -> Result<View, String> {
+pub(super) fn view(
+    taken: &ElementSlice,
+    shape: &[u64],
+    at: &ConfigScope<'_>,
+) -> Result<View, String> {
     let mut shape = shape.to_vec();
     let mut begin = 0;
     if let Some((from, to)) = &taken.rows {
@@ -570,10 +566,14 @@ pub(super) fn view(taken: &Taken, shape: &[u64], at: &At<'_>) -> Result<View, St
     }
     let mut view = match &taken.rearrange {
         Some(pattern) => {
-            let sizes = evaluate_sizes(&taken.sizes, at)?;
-            pattern
-                .value
-                .view(&shape, &sizes, &ranges(&taken.take, at)?)?
+            let sizes = taken.sizes.iter();
+            let sizes = sizes.map(|(name, size)| Ok((name.as_str(), at.size(size)?)));
+            let sizes = sizes.collect::<Result<_, String>>()?;
+            let take = taken.take.iter();
+            let take =
+                take.map(|(name, (from, to))| Ok((name.as_str(), (at.size(from)?, at.size(to)?))));
+            let take = take.collect::<Result<_, String>>()?;
+            pattern.value.view(&shape, &sizes, &take)?
         }
         None => View::whole(&shape),
     };

@@ -11,7 +11,7 @@ use serde_json::Value as Json;
 
 use crate::arch::expr::{Expr, Scope, Value};
 use crate::arch::fits_pattern;
-use lab_base::weights::safetensors::{Checkpoint, Stored};
+use lab_base::weights::safetensors::{Checkpoint, StoredTensor};
 
 use super::definition::Map;
 use super::json::{at, convert, is_same, object, shown};
@@ -53,13 +53,13 @@ const MAX_KNOWN: usize = 1 << 16;
 
 /// The value of a key.
 #[derive(Clone)]
-pub(super) enum Found<'a> {
+pub(super) enum ConfigValue<'a> {
     InPlace(&'a Json),
     /// An array of the values in the objects of an array.
     Gathered(Rc<Json>),
 }
 
-impl<'a> From<Cow<'a, Json>> for Found<'a> {
+impl<'a> From<Cow<'a, Json>> for ConfigValue<'a> {
     fn from(value: Cow<'a, Json>) -> Self {
         match value {
             Cow::Borrowed(value) => Self::InPlace(value),
@@ -68,7 +68,7 @@ impl<'a> From<Cow<'a, Json>> for Found<'a> {
     }
 }
 
-impl Deref for Found<'_> {
+impl Deref for ConfigValue<'_> {
     type Target = Json;
 
     fn deref(&self) -> &Json {
@@ -81,7 +81,7 @@ impl Deref for Found<'_> {
 
 /// The prefix of a map's names in a folder.
 #[derive(Clone, Copy)]
-pub(super) struct Root<'a> {
+pub(super) struct NameRoot<'a> {
     before: &'a str,
     /// Whether the prefix replaces that in the map's names.
     is_other: bool,
@@ -89,7 +89,7 @@ pub(super) struct Root<'a> {
 
 /// A configuration with values for indices: `il`, `e`, `i`.
 #[derive(Clone)]
-pub(super) struct At<'a> {
+pub(super) struct ConfigScope<'a> {
     pub(super) config: &'a Config<'a>,
     pub(super) indices: Vec<(&'a str, u64)>,
 }
@@ -123,8 +123,8 @@ impl<'a> Config<'a> {
     }
 
     /// The configuration without indices.
-    pub(super) fn plain(&'a self) -> At<'a> {
-        At {
+    pub(super) fn plain(&'a self) -> ConfigScope<'a> {
+        ConfigScope {
             config: self,
             indices: Vec::new(),
         }
@@ -141,9 +141,9 @@ impl<'a> Config<'a> {
 
     /// The value of a key, at the first of its places that has one; dots lead into objects. The map's `nested` object
     /// comes first. `null` is not a value. All places are recorded as read, whether they have a value or not.
-    fn get(&self, key: &str) -> Option<Found<'a>> {
+    fn get(&self, key: &str) -> Option<ConfigValue<'a>> {
         if let Some(value) = self.gathered.borrow().get(key) {
-            return Some(Found::Gathered(Rc::clone(value)));
+            return Some(ConfigValue::Gathered(Rc::clone(value)));
         }
         let places = self.places(key);
         let objects = self.objects(key).into_iter().flatten();
@@ -162,7 +162,7 @@ impl<'a> Config<'a> {
             self.note_conflicts(&found);
         }
         let value = found.into_iter().next().map(|(_, value)| value.into());
-        if let Some(Found::Gathered(value)) = &value {
+        if let Some(ConfigValue::Gathered(value)) = &value {
             let mut gathered = self.gathered.borrow_mut();
             gathered.insert(key.to_owned(), Rc::clone(value));
         }
@@ -262,12 +262,12 @@ impl<'a> Config<'a> {
     }
 
     /// The roots of stored names, in the order in which they are tried.
-    pub(super) fn roots(&'a self) -> impl Iterator<Item = Root<'a>> {
-        let own = self.map.roots.iter().map(|before| Root {
+    pub(super) fn roots(&'a self) -> impl Iterator<Item = NameRoot<'a>> {
+        let own = self.map.roots.iter().map(|before| NameRoot {
             before,
             is_other: false,
         });
-        let others = self.before.iter().map(|before| Root {
+        let others = self.before.iter().map(|before| NameRoot {
             before,
             is_other: true,
         });
@@ -275,7 +275,7 @@ impl<'a> Config<'a> {
     }
 
     /// The stored name of a map's name under a root.
-    pub(super) fn name_under(&self, root: Root<'_>, name: &str) -> String {
+    pub(super) fn name_under(&self, root: NameRoot<'_>, name: &str) -> String {
         match root.is_other {
             true => format!("{}{}", root.before, self.bare(name)),
             false => format!("{}{name}", root.before),
@@ -283,7 +283,7 @@ impl<'a> Config<'a> {
     }
 
     /// A stored tensor by its name in the map, with its stored name.
-    pub(super) fn stored(&self, name: &str) -> Option<(String, &Stored)> {
+    pub(super) fn stored(&self, name: &str) -> Option<(String, &StoredTensor)> {
         let exact = self.checkpoint.get(name);
         let exact = exact.map(|stored| (name.to_owned(), stored));
         exact.or_else(|| {
@@ -313,7 +313,9 @@ impl<'a> Config<'a> {
                 .collect(),
             _ => vec![pattern.to_owned()],
         };
-        list.iter().map(|pattern| filled(pattern, &plain)).collect()
+        list.iter()
+            .map(|pattern| fill_expressions(pattern, &plain))
+            .collect()
     }
 
     /// Whether a stored name fits one of the patterns.
@@ -324,7 +326,7 @@ impl<'a> Config<'a> {
     }
 
     /// The value of a key that was read.
-    pub(super) fn value_if_read(&self, key: &str) -> Option<Found<'a>> {
+    pub(super) fn value_if_read(&self, key: &str) -> Option<ConfigValue<'a>> {
         let is_read = self.read.borrow().contains(key);
         is_read.then(|| self.get(key)).flatten()
     }
@@ -345,14 +347,14 @@ impl<'a> Config<'a> {
         all.map(|(key, _)| key.clone()).collect()
     }
 
-    fn named(&self, name: &str, at: &At<'_>) -> Result<Option<Value>, String> {
+    fn named(&self, name: &str, at: &ConfigScope<'_>) -> Result<Option<Value>, String> {
         let value = self.map.values.get(name);
         let value = value.map(|expr| self.once(name, expr, at));
         value.transpose()
     }
 
     /// The value of a named value, evaluated once.
-    fn once(&self, name: &str, expr: &Expr, at: &At<'_>) -> Result<Value, String> {
+    fn once(&self, name: &str, expr: &Expr, at: &ConfigScope<'_>) -> Result<Value, String> {
         let place = format!("{name} {:?}", at.indices);
         if let Some(known) = self.known.borrow().get(&place) {
             return Ok(known.clone());
@@ -377,7 +379,7 @@ impl<'a> Config<'a> {
     }
 }
 
-impl At<'_> {
+impl ConfigScope<'_> {
     /// An expression over elements, in which all names but the `free` ones have their values.
     pub(super) fn bind(&self, expr: &Expr, free: &[&str]) -> Result<Expr, String> {
         expr.bind(self, free, &|name| {
@@ -386,10 +388,10 @@ impl At<'_> {
     }
 
     /// The same configuration with one more index.
-    pub(super) fn with<'b>(&'b self, name: &'b str, value: u64) -> At<'b> {
+    pub(super) fn with<'b>(&'b self, name: &'b str, value: u64) -> ConfigScope<'b> {
         let mut indices = self.indices.clone();
         indices.push((name, value));
-        At {
+        ConfigScope {
             config: self.config,
             indices,
         }
@@ -451,7 +453,7 @@ impl At<'_> {
     }
 }
 
-impl Scope for At<'_> {
+impl Scope for ConfigScope<'_> {
     fn name(&self, name: &str, whole: bool) -> Result<Value, String> {
         if let Some((_, value)) = self.indices.iter().find(|(index, _)| *index == name) {
             return Ok(Value::Int(*value as i64));
@@ -485,12 +487,12 @@ impl Scope for At<'_> {
         if is_known {
             return Ok(true);
         }
-        let stored = filled(key, self);
+        let stored = fill_expressions(key, self);
         Ok(self.config.stored(&stored).is_some() || self.config.checkpoint.has(&stored))
     }
 
     fn dim(&self, tensor: &str, index: i64) -> Result<i64, String> {
-        let name = filled(tensor, self);
+        let name = fill_expressions(tensor, self);
         let (_, stored) = self
             .config
             .stored(&name)
@@ -526,7 +528,7 @@ fn bare<'n>(prefixes: &[String], name: &'n str) -> &'n str {
 }
 
 /// A name with the values of its indices: `model.layers.{il}.mlp`.
-pub(super) fn fill(template: &str, indices: &[(&str, u64)]) -> String {
+pub(super) fn fill_indices(template: &str, indices: &[(&str, u64)]) -> String {
     let mut out = template.to_owned();
     for (name, value) in indices {
         out = out.replace(&format!("{{{name}}}"), &value.to_string());
@@ -542,12 +544,12 @@ fn braced(pattern: &str) -> Option<(&str, &str, &str)> {
 }
 
 /// The value of the expression in braces, if it has one.
-fn value_of(inner: &str, at: &At<'_>) -> Option<Value> {
+fn value_of(inner: &str, at: &ConfigScope<'_>) -> Option<Value> {
     Expr::parse(inner, 0).ok()?.evaluate(at).ok()
 }
 
 /// A pattern with the values of the expressions in its braces.
-pub(super) fn filled(pattern: &str, at: &At<'_>) -> String {
+pub(super) fn fill_expressions(pattern: &str, at: &ConfigScope<'_>) -> String {
     let mut out = String::new();
     let mut rest = pattern;
     while let Some((head, inner, tail)) = braced(rest) {
@@ -560,6 +562,3 @@ pub(super) fn filled(pattern: &str, at: &At<'_>) -> String {
     }
     out + rest
 }
-
-/// Values by name.
-pub(super) type Expressions = BTreeMap<String, Expr>;

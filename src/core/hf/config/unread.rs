@@ -19,7 +19,7 @@ const FACTORS: [&str; 6] = [
 
 /// Keys that are not read.
 #[derive(Debug, Default)]
-pub(in super::super) struct Unread {
+pub(in super::super) struct UnreadKeys {
     /// Keys that have no effect.
     pub(in super::super) inert: Vec<String>,
     /// The other keys, with their values and meanings.
@@ -27,18 +27,18 @@ pub(in super::super) struct Unread {
 }
 
 /// Keys that are read or ignored.
-struct Known<'a> {
+struct ReadKeys<'a> {
     read: &'a BTreeSet<String>,
     is_ignored: &'a dyn Fn(&str) -> bool,
 }
 
 impl Config<'_> {
     /// The keys that are not read, including keys within objects, except ignored ones.
-    pub(in super::super) fn unread(&self, is_ignored: impl Fn(&str) -> bool) -> Unread {
-        let mut unread = Unread::default();
+    pub(in super::super) fn unread(&self, is_ignored: impl Fn(&str) -> bool) -> UnreadKeys {
+        let mut unread = UnreadKeys::default();
         // Keys that only the expressions of defaults read do not count as read.
         let read = self.read.borrow().clone();
-        let known = Known {
+        let known = ReadKeys {
             read: &read,
             is_ignored: &is_ignored,
         };
@@ -62,7 +62,7 @@ impl Config<'_> {
         unread
     }
 
-    fn note_unread(&self, key: &str, value: &Json, known: &Known<'_>, unread: &mut Unread) {
+    fn note_unread(&self, key: &str, value: &Json, known: &ReadKeys<'_>, unread: &mut UnreadKeys) {
         if known.read.contains(key) || (known.is_ignored)(key) {
             return;
         }

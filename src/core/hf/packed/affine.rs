@@ -8,50 +8,50 @@ use half::f16;
 
 use lab_base::weights::TensorType;
 
-use super::Scratch;
+use super::RowScratch;
 use super::blocks::{self, BLOCK, SYMMETRIC};
-use super::place::{Codes, Grid, Place};
+use super::codes::{PackedCodes, ScaleGrid, StoredNumbers};
 
 /// A matrix of codes.
 #[derive(Clone, Debug)]
-pub(super) struct Affine {
-    pub(super) codes: Codes,
+pub(super) struct AffineMatrix {
+    pub(super) codes: PackedCodes,
     pub(super) rows: u64,
     pub(super) width: u64,
-    pub(super) groups: Groups,
-    pub(super) scales: Grid,
+    pub(super) groups: ScaleGroups,
+    pub(super) scales: ScaleGrid,
     /// The factor of all scales.
     pub(super) factor: f32,
-    pub(super) zeros: Zeros,
+    pub(super) zeros: ZeroPoints,
 }
 
 /// The columns that share a scale.
 #[derive(Clone, Debug)]
-pub(super) enum Groups {
+pub(super) enum ScaleGroups {
     /// This many adjacent columns.
     Even(u64),
     /// Columns with the same group number, and the number of groups (GPTQ with `desc_act`).
-    Named(Place, u64),
+    Named(StoredNumbers, u64),
 }
 
 /// The code that represents zero.
 #[derive(Clone, Debug)]
-pub(super) enum Zeros {
+pub(super) enum ZeroPoints {
     Same(i32),
     /// A code for each row and group, plus a constant.
-    Codes(Codes, u8),
+    Codes(PackedCodes, u8),
     /// Minima, which are added to the product of a code and its scale.
-    Offsets(Grid),
+    Offsets(ScaleGrid),
 }
 
 /// The function of a group from codes to numbers.
 #[derive(Clone, Copy)]
-enum Line {
+enum GroupFunction {
     Steps(f32, i32),
     Offset(f32, f32),
 }
 
-impl Line {
+impl GroupFunction {
     fn value(self, code: u8) -> f32 {
         match self {
             Self::Steps(scale, zero) => scale * (i32::from(code) - zero) as f32,
@@ -60,10 +60,10 @@ impl Line {
     }
 }
 
-impl Affine {
+impl AffineMatrix {
     /// The type that represents the codes exactly, if there is one.
     pub(super) fn exact(&self) -> Option<TensorType> {
-        let Groups::Even(group) = self.groups else {
+        let ScaleGroups::Even(group) = self.groups else {
             return None;
         };
         let block = BLOCK as u64;
@@ -73,11 +73,11 @@ impl Affine {
         }
         let most = i32::from(self.codes.mask());
         let [lowest, highest] = match &self.zeros {
-            Zeros::Offsets(_) if most < 16 => return Some(TensorType::Q4_1),
-            Zeros::Offsets(_) if most < 32 => return Some(TensorType::Q5_1),
-            Zeros::Offsets(_) => return None,
-            Zeros::Same(zero) => [-zero, most - zero],
-            Zeros::Codes(codes, plus) => match codes.constant() {
+            ZeroPoints::Offsets(_) if most < 16 => return Some(TensorType::Q4_1),
+            ZeroPoints::Offsets(_) if most < 32 => return Some(TensorType::Q5_1),
+            ZeroPoints::Offsets(_) => return None,
+            ZeroPoints::Same(zero) => [-zero, most - zero],
+            ZeroPoints::Codes(codes, plus) => match codes.constant() {
                 Some(code) => {
                     let zero = i32::from(code.wrapping_add(*plus) & codes.mask());
                     [-zero, most - zero]
@@ -98,15 +98,15 @@ impl Affine {
         is_wider(ty, exact) || offsets.contains(&exact) && offsets.contains(&ty) && ty >= exact
     }
 
-    fn line(&self, row: u64, group: u64) -> Result<Line, String> {
+    fn line(&self, row: u64, group: u64) -> Result<GroupFunction, String> {
         let scale = self.scales.at(row, group)? * self.factor;
         Ok(match &self.zeros {
-            Zeros::Same(zero) => Line::Steps(scale, *zero),
-            Zeros::Codes(codes, plus) => {
+            ZeroPoints::Same(zero) => GroupFunction::Steps(scale, *zero),
+            ZeroPoints::Codes(codes, plus) => {
                 let zero = codes.at(row, group)?.wrapping_add(*plus) & codes.mask();
-                Line::Steps(scale, i32::from(zero))
+                GroupFunction::Steps(scale, i32::from(zero))
             }
-            Zeros::Offsets(offsets) => Line::Offset(scale, offsets.at(row, group)?),
+            ZeroPoints::Offsets(offsets) => GroupFunction::Offset(scale, offsets.at(row, group)?),
         })
     }
 
@@ -116,7 +116,7 @@ impl Affine {
         row: u64,
         column: u64,
         n: usize,
-        scratch: &'s mut Scratch,
+        scratch: &'s mut RowScratch,
     ) -> Result<&'s [u8], String> {
         if (n as u64) < self.width {
             scratch.few.clear();
@@ -134,11 +134,11 @@ impl Affine {
         row: u64,
         column: u64,
         out: &mut [f32],
-        scratch: &mut Scratch,
+        scratch: &mut RowScratch,
     ) -> Result<(), String> {
         let codes = self.codes(row, column, out.len(), scratch)?;
         match &self.groups {
-            Groups::Even(group) => {
+            ScaleGroups::Even(group) => {
                 let mut at = 0;
                 while at < out.len() {
                     let here = column + at as u64;
@@ -150,9 +150,9 @@ impl Affine {
                     at += n;
                 }
             }
-            Groups::Named(names, n_groups) if out.len() as u64 >= *n_groups => {
+            ScaleGroups::Named(names, n_groups) if out.len() as u64 >= *n_groups => {
                 let lines = (0..*n_groups).map(|group| self.line(row, group));
-                let lines: Vec<Line> = lines.collect::<Result<_, _>>()?;
+                let lines: Vec<GroupFunction> = lines.collect::<Result<_, _>>()?;
                 for ((column, out), code) in (column..).zip(out).zip(codes) {
                     let line = lines.get(names.number(column)? as usize);
                     *out = line
@@ -160,7 +160,7 @@ impl Affine {
                         .value(*code);
                 }
             }
-            Groups::Named(names, _) => {
+            ScaleGroups::Named(names, _) => {
                 for ((column, out), code) in (column..).zip(out).zip(codes) {
                     *out = self.line(row, names.number(column)? as u64)?.value(*code);
                 }
@@ -176,9 +176,9 @@ impl Affine {
         [row, column]: [u64; 2],
         n: usize,
         out: &mut [u8],
-        scratch: &mut Scratch,
+        scratch: &mut RowScratch,
     ) -> Result<(), String> {
-        let Groups::Even(group) = self.groups else {
+        let ScaleGroups::Even(group) = self.groups else {
             return Err("groups of scattered columns are not stored in blocks".into());
         };
         let codes = self.codes(row, column, n, scratch)?;
@@ -193,13 +193,13 @@ impl Affine {
             last = Some((at, line));
             let fits = |number: f32| f16::from_f32(number).is_finite();
             match line {
-                Line::Steps(scale, zero) if fits(scale) => {
+                GroupFunction::Steps(scale, zero) if fits(scale) => {
                     blocks::symmetric(ty, scale, zero, codes, out);
                 }
-                Line::Offset(scale, offset) if fits(scale) && fits(offset) => {
+                GroupFunction::Offset(scale, offset) if fits(scale) && fits(offset) => {
                     blocks::offset(ty, scale, offset, codes, out);
                 }
-                Line::Steps(scale, _) | Line::Offset(scale, _) => {
+                GroupFunction::Steps(scale, _) | GroupFunction::Offset(scale, _) => {
                     return Err(format!(
                         "row {row} has the scale {scale}, which {ty} cannot represent; use --type bf16"
                     ));
@@ -212,7 +212,7 @@ impl Affine {
 
 /// Cached rows of codes that were decoded together.
 #[derive(Debug)]
-pub(super) struct Tiles {
+pub(super) struct TileCache {
     /// First row, number of rows, codes.
     kept: Vec<(u64, u64, Vec<u8>)>,
     oldest: usize,
@@ -223,7 +223,7 @@ pub(super) struct Tiles {
 /// Maximum number of cached tiles: reordered rows come from this many parts of the matrix.
 const MAX_TILES: usize = 4;
 
-impl Tiles {
+impl TileCache {
     /// A cache for a matrix of which at most `n_rows` rows are read.
     pub(super) fn new(n_rows: u64) -> Self {
         Self {
@@ -233,7 +233,7 @@ impl Tiles {
         }
     }
 
-    fn row(&mut self, matrix: &Affine, row: u64) -> Result<&[u8], String> {
+    fn row(&mut self, matrix: &AffineMatrix, row: u64) -> Result<&[u8], String> {
         let holds = |(first, n, _): &(u64, u64, Vec<u8>)| (*first..first + n).contains(&row);
         let at = match self.kept.iter().position(holds) {
             Some(at) => at,
@@ -246,7 +246,7 @@ impl Tiles {
             .ok_or_else(|| "a row outside its tile".into())
     }
 
-    fn read(&mut self, matrix: &Affine, row: u64) -> Result<usize, String> {
+    fn read(&mut self, matrix: &AffineMatrix, row: u64) -> Result<usize, String> {
         let at_once = matrix.codes.rows_at_once();
         let end = (row / at_once + 1) * at_once;
         let n = (end.min(matrix.rows) - row).min(self.n_rows);

@@ -59,9 +59,6 @@ fn five_bits(out: &mut [u8], code: impl Fn(usize) -> u8) {
 }
 
 /// Writes numbers as a type of single numbers or as q8_0, rounded as ggml rounds them.
-///
-/// # Errors
-/// The type cannot represent a number, or is not supported here.
 pub(in super::super) fn encode(
     values: &[f32],
     ty: TensorType,
@@ -84,7 +81,7 @@ pub(in super::super) fn encode(
                 eight_bits(values, out)?;
             }
         }
-        _ => return Err(format!("numbers do not become {ty} here")),
+        _ => return Err(format!("cannot encode as {ty}")),
     }
     Ok(())
 }

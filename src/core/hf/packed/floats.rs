@@ -4,7 +4,7 @@ use lab_base::weights::TensorType;
 use lab_base::weights::safetensors::Dtype;
 
 use super::blocks::nibbles;
-use super::place::{Place, eight_bits};
+use super::codes::{StoredNumbers, eight_bits};
 
 /// The numbers of E2M1 codes (OCP Microscaling) in ascending order, then the negative ones.
 pub(super) const E2M1: [f32; 16] = [
@@ -13,16 +13,16 @@ pub(super) const E2M1: [f32; 16] = [
 
 /// 8-bit floats.
 #[derive(Clone, Debug)]
-pub(super) struct Eight {
-    pub(super) codes: Place,
-    pub(super) scales: Place,
+pub(super) struct Fp8Matrix {
+    pub(super) codes: StoredNumbers,
+    pub(super) scales: StoredNumbers,
     /// Number of rows and columns that share a scale.
     pub(super) block: [u64; 2],
     /// Number of scales in a row of scales.
     pub(super) per_row: u64,
 }
 
-impl Eight {
+impl Fp8Matrix {
     pub(super) fn values(
         &self,
         width: u64,
@@ -59,32 +59,32 @@ fn number(dtype: Dtype, code: u8) -> f32 {
 
 /// 4-bit floats, two in a byte.
 #[derive(Clone, Debug)]
-pub(super) struct Four {
-    pub(super) codes: Place,
+pub(super) struct Fp4Matrix {
+    pub(super) codes: StoredNumbers,
     /// Whether the first of two codes is in the upper half of the byte.
     pub(super) is_high_first: bool,
     pub(super) table: [f32; 16],
     /// Number of elements that share a scale, counted over the whole tensor.
     pub(super) block: u64,
-    pub(super) scales: Scales,
+    pub(super) scales: Fp4Scales,
     pub(super) factor: f32,
 }
 
 /// Scales of 4-bit floats.
 #[derive(Clone, Debug)]
-pub(super) enum Scales {
-    Stored(Place),
+pub(super) enum Fp4Scales {
+    Stored(StoredNumbers),
     /// Codes of 8 bits: entries of a table times their own scales, plus a constant.
     Nested {
-        codes: Place,
-        table: Place,
-        scales: Place,
+        codes: StoredNumbers,
+        table: StoredNumbers,
+        scales: StoredNumbers,
         block: u64,
         offset: f32,
     },
 }
 
-impl Scales {
+impl Fp4Scales {
     fn at(&self, block: u64) -> Result<f32, String> {
         match self {
             Self::Stored(place) => place.number(block),
@@ -102,7 +102,7 @@ impl Scales {
     }
 }
 
-impl Four {
+impl Fp4Matrix {
     fn code(&self, at: u64) -> Result<u8, String> {
         let byte = self.codes.data().get((at / 2) as usize);
         let byte = byte.ok_or("a code outside the stored tensor")?;
@@ -129,7 +129,7 @@ impl Four {
 
     /// The type that represents codes and scales exactly, if there is one.
     pub(super) fn exact(&self, width: u64) -> Option<TensorType> {
-        let Scales::Stored(scales) = &self.scales else {
+        let Fp4Scales::Stored(scales) = &self.scales else {
             return None;
         };
         let ty = match (scales.dtype, self.block) {
@@ -144,7 +144,7 @@ impl Four {
     /// Whole blocks of the exact type, from element `first` on: scales, then codes. Elements `i` and `i + n / 2` of the
     /// `n` elements with one scale share a byte.
     pub(super) fn blocks(&self, ty: TensorType, first: u64, out: &mut [u8]) -> Result<(), String> {
-        let Scales::Stored(scales) = &self.scales else {
+        let Fp4Scales::Stored(scales) = &self.scales else {
             return Err("scales with scales are not stored in blocks".into());
         };
         let n_scales = (ty.block_len() / self.block) as usize;

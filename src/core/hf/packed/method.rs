@@ -45,7 +45,7 @@ const MAX_BYTES: u64 = 16 << 20;
 
 /// The quantisation config of a folder.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Settings {
+pub(super) struct QuantConfig {
     record: Json,
     /// Name of the method, as its authors write it; none if the folder has no quantisation config.
     pub(super) method: Option<String>,
@@ -54,12 +54,12 @@ pub(super) struct Settings {
 
 /// Settings of MLX for one matrix, or for all.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Grouping {
+pub(super) struct MlxGrouping {
     pub(super) bits: u64,
     pub(super) group: u64,
 }
 
-impl Settings {
+impl QuantConfig {
     /// Takes the quantisation config out of a configuration, or reads it from a file next to it.
     pub(super) fn take(json: &mut Json, folder: &Path) -> Result<Self, Error> {
         let mut found = None;
@@ -189,7 +189,7 @@ impl Settings {
     }
 
     /// MLX: the mode, bits and group size of a matrix, which may have its own settings.
-    pub(super) fn grouping(&self, base: &str) -> (&str, Option<Grouping>) {
+    pub(super) fn grouping(&self, base: &str) -> (&str, Option<MlxGrouping>) {
         let own = self.record.get(base).filter(|own| own.is_object());
         let record = own.unwrap_or(&self.record);
         let number = |key: &str| record.get(key).and_then(Json::as_u64);
@@ -197,16 +197,16 @@ impl Settings {
         let grouping = number("bits").zip(number("group_size"));
         (
             mode.unwrap_or("affine"),
-            grouping.map(|(bits, group)| Grouping { bits, group }),
+            grouping.map(|(bits, group)| MlxGrouping { bits, group }),
         )
     }
 }
 
 /// The number of matrices that become each type, and whether they are rounded.
-pub(super) type Tally = BTreeMap<(String, bool), usize>;
+pub(super) type TypeCounts = BTreeMap<(String, bool), usize>;
 
 /// One line about the types that a folder's matrices become, and whether numbers are rounded.
-pub(super) fn line(settings: &Settings, tally: &Tally) -> (String, bool) {
+pub(super) fn line(settings: &QuantConfig, tally: &TypeCounts) -> (String, bool) {
     let parts = tally.iter().map(|((ty, is_rounded), n)| {
         let how = if *is_rounded { " (rounded)" } else { "" };
         format!("{n} become {ty}{how}")

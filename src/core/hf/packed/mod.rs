@@ -7,10 +7,10 @@
 
 mod affine;
 mod blocks;
+mod codes;
 mod find;
 mod floats;
 mod method;
-mod place;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -18,13 +18,13 @@ use std::sync::Arc;
 
 use serde_json::Value as Json;
 
-use lab_base::weights::safetensors::{Checkpoint, Dtype, Stored};
+use lab_base::weights::safetensors::{Checkpoint, Dtype, StoredTensor};
 use lab_base::weights::{Error, TensorType};
 
-use affine::{Affine, Tiles};
-use find::{Finder, PARTS, rounded};
-use floats::{Eight, Four};
-use method::Settings;
+use affine::{AffineMatrix, TileCache};
+use find::{MatrixFinder, PARTS, rounded};
+use floats::{Fp4Matrix, Fp8Matrix};
+use method::QuantConfig;
 
 pub(super) use blocks::encode;
 
@@ -40,42 +40,42 @@ pub(super) enum Packing {
 /// A packed matrix.
 #[derive(Clone, Debug)]
 pub(super) struct Packed {
-    kind: Kind,
+    kind: PackedFormat,
     /// Number of columns.
     width: u64,
     exact: Option<TensorType>,
 }
 
 #[derive(Clone, Debug)]
-enum Kind {
-    Affine(Affine),
-    Eight(Eight),
-    Four(Four),
+enum PackedFormat {
+    Affine(AffineMatrix),
+    Fp8(Fp8Matrix),
+    Fp4(Fp4Matrix),
 }
 
 /// Memory for reading rows.
 #[derive(Debug)]
-pub(super) struct Scratch {
-    tiles: Tiles,
+pub(super) struct RowScratch {
+    tiles: TileCache,
     few: Vec<u8>,
 }
 
-impl Scratch {
+impl RowScratch {
     /// Memory for a matrix of which at most `n_rows` rows are read.
     pub(super) fn new(n_rows: u64) -> Self {
         Self {
-            tiles: Tiles::new(n_rows),
+            tiles: TileCache::new(n_rows),
             few: Vec::new(),
         }
     }
 }
 
 impl Packed {
-    fn new(kind: Kind, width: u64) -> Self {
+    fn new(kind: PackedFormat, width: u64) -> Self {
         let exact = match &kind {
-            Kind::Affine(affine) => affine.exact(),
-            Kind::Eight(_) => None,
-            Kind::Four(four) => four.exact(width),
+            PackedFormat::Affine(affine) => affine.exact(),
+            PackedFormat::Fp8(_) => None,
+            PackedFormat::Fp4(four) => four.exact(width),
         };
         Self { kind, width, exact }
     }
@@ -93,7 +93,7 @@ impl Packed {
     pub(super) fn rounded(&self, row: u64) -> TensorType {
         match (&self.kind, self.exact) {
             // bf16 represents every 4-bit and 8-bit float, and powers of two as their scales.
-            (Kind::Eight(_), _) | (_, Some(TensorType::MXFP4)) => TensorType::BF16,
+            (PackedFormat::Fp8(_), _) | (_, Some(TensorType::MXFP4)) => TensorType::BF16,
             _ => rounded(row),
         }
     }
@@ -102,7 +102,7 @@ impl Packed {
     fn is_rounded(&self) -> bool {
         match &self.kind {
             // A scale that is a power of two keeps the bits of the code.
-            Kind::Eight(eight) => eight.scales.dtype != Dtype::F8_E8M0,
+            PackedFormat::Fp8(eight) => eight.scales.dtype != Dtype::F8_E8M0,
             _ => self.exact.is_none(),
         }
     }
@@ -111,7 +111,7 @@ impl Packed {
     pub(super) fn fits(&self, ty: TensorType) -> bool {
         match (&self.kind, self.exact) {
             (_, None) => false,
-            (Kind::Affine(affine), Some(exact)) => affine.fits(ty, exact),
+            (PackedFormat::Affine(affine), Some(exact)) => affine.fits(ty, exact),
             (_, Some(exact)) => ty == exact,
         }
     }
@@ -121,16 +121,16 @@ impl Packed {
         &self,
         mut first: u64,
         mut out: &mut [f32],
-        scratch: &mut Scratch,
+        scratch: &mut RowScratch,
     ) -> Result<(), String> {
         while !out.is_empty() {
             let [row, column] = [first / self.width, first % self.width];
             let n = (self.width - column).min(out.len() as u64);
             let (here, rest) = std::mem::take(&mut out).split_at_mut(n as usize);
             match &self.kind {
-                Kind::Affine(affine) => affine.values(row, column, here, scratch)?,
-                Kind::Eight(eight) => eight.values(self.width, row, column, here)?,
-                Kind::Four(four) => four.values(first, here)?,
+                PackedFormat::Affine(affine) => affine.values(row, column, here, scratch)?,
+                PackedFormat::Fp8(eight) => eight.values(self.width, row, column, here)?,
+                PackedFormat::Fp4(four) => four.values(first, here)?,
             }
             (first, out) = (first + n, rest);
         }
@@ -144,7 +144,7 @@ impl Packed {
         mut first: u64,
         mut n: u64,
         mut out: &mut [u8],
-        scratch: &mut Scratch,
+        scratch: &mut RowScratch,
     ) -> Result<(), String> {
         while n > 0 {
             let [row, column] = [first / self.width, first % self.width];
@@ -152,11 +152,11 @@ impl Packed {
             let bytes = here / ty.block_len() * ty.block_bytes();
             let (to, rest) = std::mem::take(&mut out).split_at_mut(bytes as usize);
             match &self.kind {
-                Kind::Affine(affine) => {
+                PackedFormat::Affine(affine) => {
                     affine.blocks(ty, [row, column], here as usize, to, scratch)?;
                 }
-                Kind::Four(four) => four.blocks(ty, first, to)?,
-                Kind::Eight(_) => return Err("8-bit floats are not stored in blocks".into()),
+                PackedFormat::Fp4(four) => four.blocks(ty, first, to)?,
+                PackedFormat::Fp8(_) => return Err("8-bit floats are not stored in blocks".into()),
             }
             (first, n, out) = (first + here, n - here, rest);
         }
@@ -166,23 +166,20 @@ impl Packed {
 
 /// The packed matrices of a folder by name, with an error for each malformed one.
 #[derive(Debug, Default)]
-pub(super) struct Table {
+pub(super) struct PackedMatrices {
     matrices: BTreeMap<String, Result<Arc<Packed>, String>>,
-    settings: Settings,
+    settings: QuantConfig,
 }
 
-impl Table {
+impl PackedMatrices {
     /// Finds the packed matrices, and changes the checkpoint and the configuration as if the matrices were stored
     /// unpacked.
-    ///
-    /// # Errors
-    /// The method is unknown, or its tensors cannot be read.
     pub(super) fn take(
         json: &mut Json,
         folder: &Path,
         checkpoint: &mut Checkpoint,
     ) -> Result<Self, Error> {
-        let settings = Settings::take(json, folder)?;
+        let settings = QuantConfig::take(json, folder)?;
         let refuse = |message: String| Error::File {
             path: folder.to_owned(),
             message,
@@ -190,7 +187,7 @@ impl Table {
         if let Some(form) = settings.foreign() {
             return Err(refuse(refusal(&form, "")));
         }
-        let finder = Finder {
+        let finder = MatrixFinder {
             checkpoint,
             settings: &settings,
         };
@@ -208,7 +205,7 @@ impl Table {
             let found = finder.find(family, &matrix);
             let (place, found) = match found {
                 Ok(found) => {
-                    let place = Stored {
+                    let place = StoredTensor {
                         shape: found.shape,
                         ..found.codes
                     };
@@ -251,9 +248,6 @@ impl Table {
     }
 
     /// The meaning of the tensor of this name.
-    ///
-    /// # Errors
-    /// A packed matrix is malformed.
     pub(super) fn packing(&self, name: &str) -> Result<Packing, String> {
         match self.matrices.get(name) {
             None => Ok(Packing::Plain),
@@ -264,7 +258,7 @@ impl Table {
 
     /// Logs in one line the types that the folder's matrices become.
     pub(super) fn log(&self, folder: &Path) {
-        let mut tally = method::Tally::new();
+        let mut tally = method::TypeCounts::new();
         for packed in self.matrices.values().flatten() {
             let ty = packed.exact.unwrap_or_else(|| packed.rounded(packed.width));
             let key = (ty.name().to_owned(), packed.is_rounded());
@@ -286,12 +280,12 @@ fn refusal(method: &str, place: &str) -> String {
     format!(
         "quantised with {method}, whose tensors this program does not read{place}; the methods that open are {}; \
          take the model without quantisation, by one of these, or as GGUF",
-        Settings::known()
+        QuantConfig::known()
     )
 }
 
 /// Whether a tensor contains codes, not numbers.
-fn is_code(stored: &Stored) -> bool {
+fn is_code(stored: &StoredTensor) -> bool {
     let is_plain = matches!(
         stored.dtype,
         Dtype::F32 | Dtype::F16 | Dtype::BF16 | Dtype::F64 | Dtype::BOOL

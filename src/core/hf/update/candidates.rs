@@ -15,17 +15,19 @@ use crate::arch::expr::Value;
 use lab_base::weights::safetensors::Checkpoint;
 
 use super::super::config::Config;
-use super::super::definition::{Given, Map, TextModel};
+use super::super::definition::{Map, ParamValue, TextModel};
 use super::super::library::name_of;
-use super::super::modules::Modules;
-use super::super::{CONFIG, Chosen, Error, Maps, choose, folder_of, packed, read_config};
-use super::{ENDING, Fault, Found, Module, Origin, ShapeOf, Updated, Work};
+use super::super::modules::EmbeddingModules;
+use super::super::{CONFIG, ChosenMap, Error, Maps, choose_map, folder_of, packed, read_config};
+use super::{
+    BaseModel, ENDING, FoundUpdates, ModuleUpdate, ShapeFn, UpdateError, UpdateFinder, UpdateTarget,
+};
 
 /// Maximum length of a chain of names that refer to each other.
 const MAX_NAMES: usize = 8;
 
 /// A map that may have the modules, with a configuration.
-pub(super) struct Candidate {
+pub(super) struct CandidateMap {
     name: String,
     map: Map,
     text: Option<TextModel>,
@@ -37,8 +39,8 @@ pub(super) struct Candidate {
     expected: Vec<(String, Json)>,
 }
 
-impl Candidate {
-    fn chosen(chosen: Chosen<'_>, json: Json) -> Self {
+impl CandidateMap {
+    fn chosen(chosen: ChosenMap<'_>, json: Json) -> Self {
         Self {
             name: name_of(&chosen.source.path).to_owned(),
             map: chosen.map,
@@ -54,21 +56,21 @@ impl Candidate {
     pub(super) fn updates(
         &self,
         common: &Map,
-        modules: &[Module],
-        shape_of: ShapeOf<'_>,
-    ) -> Result<Found, Fault> {
+        modules: &[ModuleUpdate],
+        shape_of: ShapeFn<'_>,
+    ) -> Result<FoundUpdates, UpdateError> {
         let modules = renamed(modules, self.text.as_ref());
         let config = match self.is_partial {
             true => Config::partial(&self.map, &self.json, &self.checkpoint),
             false => Config::new(&self.map, &self.json, &self.checkpoint),
         };
-        let found = Work::new(&self.map, &config, &modules, shape_of)?.all(common)?;
+        let found = UpdateFinder::new(&self.map, &config, &modules, shape_of)?.all(common)?;
         let differs = |(key, value): &&(String, Json)| {
             let stated = config.value_if_read(key);
             stated.is_some_and(|stated| stated.is_i64() && *stated != *value)
         };
         match self.expected.iter().find(differs) {
-            Some((key, value)) => Err(Fault::Other(format!(
+            Some((key, value)) => Err(UpdateError::Other(format!(
                 "`{key}` of the {CONFIG} in the adapter's folder is not {value}, which it is of the model"
             ))),
             None => Ok(found),
@@ -98,12 +100,12 @@ impl Candidate {
 }
 
 /// Modules with the names that they have in the text model within their model.
-fn renamed(modules: &[Module], text: Option<&TextModel>) -> Vec<Module> {
+fn renamed(modules: &[ModuleUpdate], text: Option<&TextModel>) -> Vec<ModuleUpdate> {
     let name_of = |name: &str| {
         let name = text?.name_of(&format!("{name}{ENDING}"))?;
         name.strip_suffix(ENDING).map(str::to_owned)
     };
-    let modules = modules.iter().map(|module| Module {
+    let modules = modules.iter().map(|module| ModuleUpdate {
         name: name_of(&module.name).unwrap_or_else(|| module.name.clone()),
         ..module.clone()
     });
@@ -113,20 +115,20 @@ fn renamed(modules: &[Module], text: Option<&TextModel>) -> Vec<Module> {
 /// The maps that may have the modules, the most likely first.
 pub(super) fn candidates(
     path: &Path,
-    model: &Updated<'_>,
+    model: &UpdateTarget<'_>,
     maps: &Maps,
-) -> Result<Vec<Candidate>, Error> {
+) -> Result<Vec<CandidateMap>, Error> {
     let origin = match model {
-        Updated::Folder(base) => {
-            let inner = Modules::read(folder_of(base))?.transformer;
+        UpdateTarget::Folder(base) => {
+            let inner = EmbeddingModules::read(folder_of(base))?.transformer;
             let base = inner.as_deref().unwrap_or(base);
             let folder = folder_of(base);
             let mut json = read_config(&folder.join(CONFIG))?;
-            let mut chosen = choose(folder, maps, &mut json, |_| Ok(Checkpoint::open(base)?))?;
-            packed::Table::take(&mut json, folder, &mut chosen.checkpoint)?;
-            return Ok(vec![Candidate::chosen(chosen, json)]);
+            let mut chosen = choose_map(folder, maps, &mut json, |_| Ok(Checkpoint::open(base)?))?;
+            packed::PackedMatrices::take(&mut json, folder, &mut chosen.checkpoint)?;
+            return Ok(vec![CandidateMap::chosen(chosen, json)]);
         }
-        Updated::Arch(origin) => origin,
+        UpdateTarget::Arch(origin) => origin,
     };
     let refuse = |message: String| Error::Config {
         path: path.to_owned(),
@@ -135,8 +137,8 @@ pub(super) fn candidates(
     let own = path.join(CONFIG);
     if own.is_file() {
         let mut json = read_config(&own)?;
-        let chosen = choose(path, maps, &mut json, |_| Ok(Checkpoint::default()))?;
-        let mut candidate = Candidate::chosen(chosen, json);
+        let chosen = choose_map(path, maps, &mut json, |_| Ok(Checkpoint::default()))?;
+        let mut candidate = CandidateMap::chosen(chosen, json);
         origin.admit(&candidate, CONFIG).map_err(refuse)?;
         candidate.expected = known_keys(&candidate.map, maps.common(), origin.params);
         candidate.expected.retain(|(_, value)| value.is_i64());
@@ -171,9 +173,9 @@ pub(super) fn candidates(
     Ok(found.into_iter().map(candidate).collect())
 }
 
-impl Origin<'_> {
-    fn candidate(&self, name: &str, map: Map, maps: &Maps) -> Candidate {
-        Candidate {
+impl BaseModel<'_> {
+    fn candidate(&self, name: &str, map: Map, maps: &Maps) -> CandidateMap {
+        CandidateMap {
             name: name.to_owned(),
             json: config_of(&known_keys(&map, maps.common(), self.params)),
             map,
@@ -185,8 +187,8 @@ impl Origin<'_> {
     }
 
     /// Checks that the model may have been made with this map, to which `place` leads.
-    fn admit(&self, candidate: &Candidate, place: &str) -> Result<(), String> {
-        let Candidate { name, map, .. } = candidate;
+    fn admit(&self, candidate: &CandidateMap, place: &str) -> Result<(), String> {
+        let CandidateMap { name, map, .. } = candidate;
         let archs = map.archs();
         if !archs.iter().any(|arch| arch == self.arch) {
             return Err(format!(
@@ -208,7 +210,7 @@ impl Origin<'_> {
 fn known_keys(map: &Map, common: &Map, params: &BTreeMap<String, Value>) -> Vec<(String, Json)> {
     let mut known = Vec::new();
     for target in map.chain().chain([common]).flat_map(|map| &map.params) {
-        let Given::One(expr) = &target.value else {
+        let ParamValue::One(expr) = &target.value else {
             continue;
         };
         // A named value may be a key.
@@ -256,36 +258,39 @@ fn to_json(value: &Value) -> Option<Json> {
 
 /// The results of the maps.
 #[derive(Default)]
-pub(super) struct Tried {
+pub(super) struct MapAttempts {
     /// The result of the first map that fits, and all maps with the same result.
-    found: Option<(Vec<Candidate>, Found)>,
+    found: Option<(Vec<CandidateMap>, FoundUpdates)>,
     /// Maps that have another result, or too little information, with the difference.
-    rivals: Vec<(Candidate, String)>,
+    rivals: Vec<(CandidateMap, String)>,
     /// The reasons why no map fits: `known` is that of the first map that has the modules, `unknown` that of the first
     /// one that does not.
     known: Option<String>,
     unknown: Option<String>,
 }
 
-impl Tried {
-    /// Adds the result of a map.
-    pub(super) fn add(&mut self, candidate: Candidate, found: Result<Found, Fault>) {
-        let Candidate {
+impl MapAttempts {
+    pub(super) fn add(
+        &mut self,
+        candidate: CandidateMap,
+        found: Result<FoundUpdates, UpdateError>,
+    ) {
+        let CandidateMap {
             name, is_partial, ..
         } = &candidate;
         let found = match found {
             Ok(found) => found,
-            Err(Fault::Unknown(message)) => {
+            Err(UpdateError::Unknown(message)) => {
                 self.unknown
                     .get_or_insert_with(|| format!("{message} (map `{name}`)"));
                 return;
             }
-            Err(Fault::Unfit(message)) => {
+            Err(UpdateError::Unfit(message)) => {
                 self.known
                     .get_or_insert_with(|| format!("{message} (map `{name}`)"));
                 return;
             }
-            Err(Fault::Other(message)) => {
+            Err(UpdateError::Other(message)) => {
                 let advice = match is_partial {
                     true => {
                         "; with the model's config.json in the adapter's folder more would be known"
@@ -313,7 +318,7 @@ impl Tried {
     }
 
     /// The result of the first map that fits.
-    pub(super) fn only(self) -> Result<Found, String> {
+    pub(super) fn only(self) -> Result<FoundUpdates, String> {
         match self.found {
             Some((_, found)) => Ok(found),
             None => Err(self.known.or(self.unknown).unwrap_or_else(|| {
@@ -323,10 +328,11 @@ impl Tried {
     }
 
     /// The result of the right map.
-    ///
-    /// # Errors
-    /// No map fits, or several fit and the right one is not known.
-    pub(super) fn settle(mut self, origin: &Origin<'_>, path: &Path) -> Result<Found, String> {
+    pub(super) fn settle(
+        mut self,
+        origin: &BaseModel<'_>,
+        path: &Path,
+    ) -> Result<FoundUpdates, String> {
         let rivals = std::mem::take(&mut self.rivals);
         let (Some((agreeing, _)), Some((rival, difference))) = (&self.found, rivals.first()) else {
             return self.only();
@@ -344,7 +350,7 @@ impl Tried {
             .find_map(|(rival, _)| Some((rival, rival.named(&origin.names)?)));
         if let Some((rival, name)) = named {
             return Err(format!(
-                "{differ}; the name `{name}` speaks for `{}`, and nothing says which is right: {advice}",
+                "{differ}; the map is ambiguous, for the name `{name}` suggests `{}`: {advice}",
                 rival.name
             ));
         }

@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use lab_base::weights::{Data, Entry, LazyTensor, TensorType};
+use lab_base::weights::{LazyTensor, TensorData, TensorEntry, TensorType};
 
 use super::super::rearrange::{Axis, View};
 use super::super::recipe::read;
-use super::{Factor, Module};
+use super::{AdapterMatrix, ModuleUpdate};
 
 /// Sizes of a view: number of experts or heads, of rows and of columns.
 pub(super) fn sizes(view: &View) -> [u64; 3] {
@@ -29,10 +29,10 @@ type Steps = Vec<[u64; 2]>;
 
 /// The update of one stored matrix within a tensor of the architecture.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Block {
+pub(super) struct ProductPart {
     /// The matrices `[n, rank]` of the rows and of the columns of the stored matrix; none if it has no
     /// update.
-    sides: Option<[Strip; 2]>,
+    sides: Option<[FactorView; 2]>,
     /// The side of the stored matrix of which the columns are made; the rows are made of the other side.
     columns_of: Side,
     /// The steps along experts or heads, rows and columns.
@@ -49,13 +49,13 @@ pub(super) struct Block {
 
 /// A factor whose elements are read by position and rank.
 #[derive(Clone, Debug, PartialEq)]
-struct Strip {
-    factor: Factor,
+struct FactorView {
+    factor: AdapterMatrix,
     /// Whether the rank is the slower axis.
     is_ranked_first: bool,
 }
 
-impl Strip {
+impl FactorView {
     fn at(&self, place: u64, rank: u64) -> Result<f64, String> {
         let (row, column) = match self.is_ranked_first {
             true => (rank, place),
@@ -73,7 +73,7 @@ impl Strip {
     }
 }
 
-impl Block {
+impl ProductPart {
     /// A part without an update.
     pub(super) fn without_update(shape: [u64; 3]) -> Self {
         Self {
@@ -91,7 +91,7 @@ impl Block {
 
     /// The update of a stored matrix with rows of `width` elements, in the order of `view`.
     pub(super) fn new(
-        module: &Module,
+        module: &ModuleUpdate,
         is_transposed: bool,
         view: &View,
         width: u64,
@@ -119,11 +119,11 @@ impl Block {
                 }
             ));
         }
-        let down = Strip {
+        let down = FactorView {
             factor: module.down.clone(),
             is_ranked_first: true,
         };
-        let up = Strip {
+        let up = FactorView {
             factor: module.up.clone(),
             is_ranked_first: false,
         };
@@ -199,8 +199,8 @@ fn steps(axes: &[Axis], width: u64) -> Steps {
 
 /// The update of a tensor of the architecture. Equal products have equal elements.
 #[derive(Debug, PartialEq)]
-pub(super) struct Product {
-    blocks: Vec<Block>,
+pub(super) struct LowRankProduct {
+    blocks: Vec<ProductPart>,
     /// The blocks of each expert or head.
     of: Vec<Vec<usize>>,
     rank: u64,
@@ -210,8 +210,13 @@ pub(super) struct Product {
     slopes: Vec<f64>,
 }
 
-impl Product {
-    pub(super) fn new(blocks: Vec<Block>, rank: u64, shape: [u64; 3], slopes: Vec<f64>) -> Self {
+impl LowRankProduct {
+    pub(super) fn new(
+        blocks: Vec<ProductPart>,
+        rank: u64,
+        shape: [u64; 3],
+        slopes: Vec<f64>,
+    ) -> Self {
         let mut of = vec![Vec::new(); shape[0] as usize];
         for (i, block) in blocks.iter().enumerate() {
             let begin = block.begin[0] as usize;
@@ -228,7 +233,7 @@ impl Product {
         }
     }
 
-    pub(super) fn entries(self: Arc<Self>, name: &str, is_table: bool) -> [Entry; 2] {
+    pub(super) fn entries(self: Arc<Self>, name: &str, is_table: bool) -> [TensorEntry; 2] {
         let [n, rows, columns] = self.shape;
         let halves = match is_table {
             true => [
@@ -241,11 +246,11 @@ impl Product {
             ],
         };
         let mut endings = ["lora_a", "lora_b"].into_iter();
-        halves.map(|(half, shape)| Entry {
+        halves.map(|(half, shape)| TensorEntry {
             name: format!("{name}.{}", endings.next().unwrap_or_default()),
             ty: TensorType::F32,
             shape: shape[..if shape[2] == 1 { 2 } else { 3 }].to_vec(),
-            data: Data::Lazy(Arc::new(Matrix {
+            data: TensorData::Lazy(Arc::new(ProductMatrix {
                 product: Arc::clone(&self),
                 half,
             })),
@@ -280,14 +285,14 @@ enum Half {
 }
 
 #[derive(Debug)]
-struct Matrix {
-    product: Arc<Product>,
+struct ProductMatrix {
+    product: Arc<LowRankProduct>,
     half: Half,
 }
 
-impl LazyTensor for Matrix {
+impl LazyTensor for ProductMatrix {
     fn rows(&self, first: u64, out: &mut [u8]) -> Result<(), String> {
-        let Product { rank, shape, .. } = *self.product;
+        let LowRankProduct { rank, shape, .. } = *self.product;
         let (width, per_n) = match self.half {
             Half::Down => (shape[2], rank),
             Half::Up => (rank, shape[1]),

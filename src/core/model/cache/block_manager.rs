@@ -6,32 +6,31 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use crate::blocks::cache::Cache as Visibility;
-use crate::plan::KeysOf;
+use crate::blocks::cache::CacheOptions as Visibility;
+use crate::plan::KeyTokens;
 
 use super::blocks::BlockPool;
 use super::prefix::{NodeId, PrefixTree, ROOT};
 use super::{BLOCK, BlockId, SequenceId, SlotCopy};
 
-/// A position of a sequence.
-type Place = (SequenceId, u32);
+type TokenPosition = (SequenceId, u32);
 
 /// The entry of a block table for a block that has left the attention window.
 pub(super) const OUT_OF_WINDOW: BlockId = BlockId::MAX;
 
 /// A KV group: the layers with the same attention view, which share a pool.
 #[derive(Clone, Debug)]
-pub(in crate::model) struct Group {
+pub(in crate::model) struct KvGroup {
     /// Slots of the group's pool.
     pub(in crate::model) n_slots: usize,
     /// The positions that a query attends to.
     pub(in crate::model) rule: Visibility,
     /// The tokens that the keys belong to.
-    pub(in crate::model) keys: KeysOf,
+    pub(in crate::model) keys: KeyTokens,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Sequence {
+pub(super) struct CachedSequence {
     pub(super) tokens: Vec<u32>,
     /// The block table in each pool.
     pub(super) tables: Vec<Vec<BlockId>>,
@@ -50,7 +49,7 @@ pub(super) struct Sequence {
     mark: Option<(BlockId, NodeId)>,
 }
 
-impl Sequence {
+impl CachedSequence {
     /// A sequence that starts at a node.
     pub(super) fn new(n_pools: usize, node: NodeId) -> Self {
         Self {
@@ -79,7 +78,7 @@ impl Sequence {
 
 /// The rows with the recurrent states of the sequences of a pass, in the order of the sequences.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::model) struct Rows {
+pub(in crate::model) struct PassStateRows {
     /// Rows that are read. A new sequence reads the row of zeros.
     pub(in crate::model) read: Vec<usize>,
     /// Rows that are written; empty if no state is stored.
@@ -88,13 +87,13 @@ pub(in crate::model) struct Rows {
 
 /// Slots and rows that were allocated for a pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::model) struct Allocated {
+pub(in crate::model) struct Allocation {
     /// Slot of each token in each pool.
     pub(in crate::model) slots: Vec<Vec<usize>>,
     /// The copies to be made before the pass, in this order.
     pub(in crate::model) copies: Vec<SlotCopy>,
     /// Rows of the recurrent states.
-    pub(in crate::model) rows: Rows,
+    pub(in crate::model) rows: PassStateRows,
 }
 
 /// The resource that is exhausted.
@@ -106,7 +105,7 @@ pub(in crate::model) enum Shortage {
 
 /// The block tables of the sequences of a pass, in one pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::model) struct Table {
+pub(in crate::model) struct BlockTables {
     /// For each token: the start of its sequence in `blocks`, its position, the first position that it attends to,
     /// and the end of those positions.
     pub(in crate::model) queries: Vec<[i32; 4]>,
@@ -117,12 +116,12 @@ pub(in crate::model) struct Table {
 /// The block tables of all sequences, and the prefix cache.
 #[derive(Clone, Debug)]
 pub(in crate::model) struct BlockManager {
-    pub(super) groups: Vec<Group>,
+    pub(super) groups: Vec<KvGroup>,
     pub(super) pools: Vec<BlockPool>,
     /// Rows of recurrent states; none if the model has none.
     pub(super) rows: Option<BlockPool>,
     pub(super) tree: PrefixTree,
-    pub(super) sequences: HashMap<SequenceId, Sequence>,
+    pub(super) sequences: HashMap<SequenceId, CachedSequence>,
     /// The root nodes of sequences with a prefix key of their own; each is pinned.
     roots: HashMap<SequenceId, NodeId>,
     /// The root node of the other sequences.
@@ -139,8 +138,8 @@ pub(in crate::model) struct BlockManager {
 
 impl BlockManager {
     /// A manager for these groups, each with its own pool, and for `n_rows` states if the model has any.
-    pub(in crate::model) fn new(groups: Vec<Group>, n_rows: Option<usize>) -> Self {
-        let pool = |group: &Group| BlockPool::new(group.n_slots / BLOCK);
+    pub(in crate::model) fn new(groups: Vec<KvGroup>, n_rows: Option<usize>) -> Self {
+        let pool = |group: &KvGroup| BlockPool::new(group.n_slots / BLOCK);
         Self {
             pools: groups.iter().map(pool).collect(),
             rows: n_rows.map(BlockPool::new),
@@ -152,7 +151,7 @@ impl BlockManager {
             n_source_default: 0,
             is_causal: groups
                 .iter()
-                .filter(|group| group.keys == KeysOf::Tokens)
+                .filter(|group| group.keys == KeyTokens::Tokens)
                 .all(|group| group.rule.causal),
             n_homes: None,
             groups,
@@ -161,7 +160,7 @@ impl BlockManager {
 
     /// A manager that keeps the blocks of a sequence in one run; `n_seqs` runs have a home of their own.
     pub(in crate::model) fn in_runs(
-        groups: Vec<Group>,
+        groups: Vec<KvGroup>,
         n_rows: Option<usize>,
         n_seqs: usize,
     ) -> Self {
@@ -208,14 +207,19 @@ impl BlockManager {
     }
 
     /// The positions that the token at `position` attends to in a group, in a sequence of `len` positions.
-    pub(super) fn visible(&self, group: usize, (id, position): Place, len: u32) -> Range<u32> {
-        let (n, Group { rule, keys, .. }) = (self.n_source(id), &self.groups[group]);
+    pub(super) fn visible(
+        &self,
+        group: usize,
+        (id, position): TokenPosition,
+        len: u32,
+    ) -> Range<u32> {
+        let (n, KvGroup { rule, keys, .. }) = (self.n_source(id), &self.groups[group]);
         match keys {
-            KeysOf::Tokens => {
+            KeyTokens::Tokens => {
                 let seen = rule.visible(position.saturating_sub(n), len.saturating_sub(n));
                 seen.start + n..seen.end + n
             }
-            KeysOf::Source | KeysOf::Pass => 0..n,
+            KeyTokens::Source | KeyTokens::Pass => 0..n,
         }
     }
 
@@ -225,7 +229,7 @@ impl BlockManager {
     }
 
     /// The tokens that the keys of a group belong to.
-    pub(in crate::model) fn keys(&self, group: usize) -> KeysOf {
+    pub(in crate::model) fn keys(&self, group: usize) -> KeyTokens {
         self.groups[group].keys
     }
 
@@ -319,14 +323,11 @@ impl BlockManager {
     /// Allocates a slot for each token in every pool and a row for each sequence, or nothing if there is not room
     /// for all. The positions of each sequence must be consecutive. Blocks that these and later tokens do not
     /// attend to are freed first.
-    ///
-    /// # Errors
-    /// The slots or rows are not sufficient.
     pub(in crate::model) fn allocate(
         &mut self,
         places: &[(SequenceId, u32)],
         tokens: &[u32],
-    ) -> Result<Allocated, Shortage> {
+    ) -> Result<Allocation, Shortage> {
         let counts = counts(places);
         for (id, _) in &counts {
             self.commit(*id);
@@ -342,7 +343,7 @@ impl BlockManager {
             if !self.sequences.contains_key(id) {
                 let root = self.root(*id);
                 self.tree.pin(root);
-                let new = Sequence::new(self.pools.len(), root);
+                let new = CachedSequence::new(self.pools.len(), root);
                 self.sequences.insert(*id, new);
                 started.push(*id);
             }
@@ -369,7 +370,7 @@ impl BlockManager {
                 slots.push(sequence.slot(i, position));
             }
         }
-        Ok(Allocated {
+        Ok(Allocation {
             slots,
             copies,
             rows,
@@ -396,8 +397,8 @@ impl BlockManager {
 
     /// Takes the rows that the sequences read and write; each sequence comes with its number of tokens. Nothing
     /// changes if there are not enough. A row that others depend on is only read, and another one is written.
-    fn take_rows(&mut self, sequences: &[(SequenceId, usize)]) -> Option<Rows> {
-        let mut out = Rows::default();
+    fn take_rows(&mut self, sequences: &[(SequenceId, usize)]) -> Option<PassStateRows> {
+        let mut out = PassStateRows::default();
         let part = self.state_part();
         let Some(rows) = &mut self.rows else {
             return Some(out);
@@ -496,7 +497,7 @@ impl BlockManager {
     }
 
     /// Gives up the blocks and the row of states of an ended sequence.
-    pub(super) fn leave(&mut self, sequence: &Sequence) {
+    pub(super) fn leave(&mut self, sequence: &CachedSequence) {
         for (table, pool) in sequence.tables.iter().zip(&mut self.pools) {
             for block in table.iter().filter(|block| **block != OUT_OF_WINDOW) {
                 pool.leave(*block);
@@ -535,8 +536,12 @@ impl BlockManager {
     }
 
     /// The block tables of the sequences of a pass, in one pool.
-    pub(in crate::model) fn table(&self, pool: usize, queries: &[(SequenceId, u32)]) -> Table {
-        let mut out = Table::default();
+    pub(in crate::model) fn table(
+        &self,
+        pool: usize,
+        queries: &[(SequenceId, u32)],
+    ) -> BlockTables {
+        let mut out = BlockTables::default();
         let mut starts: Vec<(SequenceId, usize)> = Vec::new();
         for &(id, position) in queries {
             let Some(sequence) = self.sequences.get(&id) else {
@@ -562,7 +567,12 @@ impl BlockManager {
 }
 
 /// Moves a sequence to the node of its next block, which caches the blocks of the sequence.
-fn move_to(node: NodeId, sequence: &mut Sequence, tree: &mut PrefixTree, pools: &mut [BlockPool]) {
+fn move_to(
+    node: NodeId,
+    sequence: &mut CachedSequence,
+    tree: &mut PrefixTree,
+    pools: &mut [BlockPool],
+) {
     tree.pin(node);
     for (i, pool) in pools.iter_mut().enumerate() {
         let block = sequence.tables[i][sequence.n_known];

@@ -6,7 +6,6 @@ use std::collections::BinaryHeap;
 use super::BlockId;
 use super::prefix::{NodeId, PrefixTree};
 
-/// The blocks of a pool.
 #[derive(Clone, Debug)]
 pub(super) struct BlockPool {
     /// Number of sequences that use each block.

@@ -7,14 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// Runs of empty blocks. No two runs are adjacent.
-pub(super) struct EmptyRuns {
+pub(super) struct FreeRuns {
     /// End of each run by its start.
     ends: BTreeMap<usize, usize>,
     /// Length and start of each run: the longest run is last, and among equal ones the one with the lowest start.
     by_length: BTreeSet<(usize, Reverse<usize>)>,
 }
 
-impl EmptyRuns {
+impl FreeRuns {
     /// The runs of these blocks, which must be in ascending order.
     pub(super) fn of(blocks: impl Iterator<Item = usize>) -> Self {
         let mut runs: Vec<Range<usize>> = Vec::new();
@@ -77,7 +77,7 @@ mod tests {
         };
         for _ in 0..50 {
             let mut is_empty: Vec<bool> = (0..60).map(|_| random(3) > 0).collect();
-            let mut runs = EmptyRuns::of((0..60).filter(|at| is_empty[*at]));
+            let mut runs = FreeRuns::of((0..60).filter(|at| is_empty[*at]));
             loop {
                 let block = random(70);
                 let is_there = is_empty.get(block) == Some(&true);

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use half::slice::HalfFloatSliceExt;
 
-use crate::blocks::cache::Cache as Visibility;
+use crate::blocks::cache::CacheOptions as Visibility;
 
 use super::{BLOCK, SequenceId};
 

@@ -28,9 +28,11 @@ pub(super) mod store;
 mod tests;
 mod views;
 
-pub(super) use block_manager::{Allocated, BlockManager, Group, Rows, Shortage, Table};
+pub(super) use block_manager::{
+    Allocation, BlockManager, BlockTables, KvGroup, PassStateRows, Shortage,
+};
 pub(super) use mask::Mask;
-pub use resume::{Miss, Resumed};
+pub use resume::{CacheMiss, CachedPrefix};
 pub use slots::SequenceId;
 use slots::{BLOCK, BlockId};
 pub(super) use slots::{PoolBlock, SlotCopy};

@@ -30,7 +30,6 @@ struct Node {
     last_used: u64,
 }
 
-/// The prefix tree.
 #[derive(Clone, Debug)]
 pub(super) struct PrefixTree {
     nodes: Vec<Node>,

@@ -1,13 +1,13 @@
 //! Finds the cached prefix of a prompt, and starts a sequence after it.
 
-use super::block_manager::{BlockManager, Group, OUT_OF_WINDOW, Sequence};
+use super::block_manager::{BlockManager, CachedSequence, KvGroup, OUT_OF_WINDOW};
 use super::blocks::BlockPool;
 use super::prefix::{NodeId, ROOT};
 use super::{BLOCK, BlockId, PoolBlock, SequenceId, SlotCopy};
 
 /// The reason why not more of a prompt was cached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Miss {
+pub enum CacheMiss {
     /// All full blocks before the last token are cached.
     #[default]
     None,
@@ -21,7 +21,7 @@ pub enum Miss {
     NotCausal,
 }
 
-impl std::fmt::Display for Miss {
+impl std::fmt::Display for CacheMiss {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::None => "all whole blocks are cached",
@@ -35,7 +35,7 @@ impl std::fmt::Display for Miss {
 
 /// The cached prefix of a prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Resumed {
+pub struct CachedPrefix {
     /// Tokens that need not be computed.
     pub n_cached: usize,
     /// Tokens that were read before, even if their blocks were evicted.
@@ -43,11 +43,11 @@ pub struct Resumed {
     /// Whether the source of the sequence is cached, if it has one.
     pub has_source: bool,
     /// The reason why not more is cached.
-    pub miss: Miss,
+    pub miss: CacheMiss,
 }
 
 /// The cached prefix of a sequence that starts.
-struct Known<'a> {
+struct PrefixMatch<'a> {
     /// The nodes of the full blocks.
     path: &'a [NodeId],
     /// The last of these nodes, or the root node of the sequence.
@@ -71,7 +71,7 @@ impl BlockManager {
         if from == len {
             return (len as u32, Vec::new());
         }
-        let sees_all = |(pool, group): (usize, &Group)| {
+        let sees_all = |(pool, group): (usize, &KvGroup)| {
             group.rule.first_visible(from as u32) as usize / BLOCK >= sequence.n_out_of_window[pool]
         };
         let is_there = self.groups.iter().enumerate().all(sees_all);
@@ -106,7 +106,6 @@ impl BlockManager {
         self.tree.unpin(sequence.node);
     }
 
-    /// The blocks of a sequence, with their pools, from that of a position on.
     pub(in crate::model) fn blocks_from(&self, id: SequenceId, position: u32) -> Vec<PoolBlock> {
         let Some(sequence) = self.sequences.get(&id) else {
             return Vec::new();
@@ -144,21 +143,21 @@ impl BlockManager {
         &mut self,
         id: SequenceId,
         tokens: &[u32],
-    ) -> (Resumed, Vec<SlotCopy>) {
+    ) -> (CachedPrefix, Vec<SlotCopy>) {
         if let Some(sequence) = self.sequences.get(&id) {
             let n_cached = sequence.tokens.len();
-            let resumed = Resumed {
+            let resumed = CachedPrefix {
                 n_cached,
                 n_known: n_cached,
-                miss: Miss::None,
-                ..Resumed::default()
+                miss: CacheMiss::None,
+                ..CachedPrefix::default()
             };
             return (resumed, Vec::new());
         }
         if !self.is_causal {
-            let resumed = Resumed {
-                miss: Miss::NotCausal,
-                ..Resumed::default()
+            let resumed = CachedPrefix {
+                miss: CacheMiss::NotCausal,
+                ..CachedPrefix::default()
             };
             return (resumed, Vec::new());
         }
@@ -170,9 +169,9 @@ impl BlockManager {
             let node = path[path.len() - 1];
             let is_there = |pool| self.tree.part(node, pool).is_some();
             miss = if (0..self.pools.len()).all(is_there) {
-                Miss::NoState
+                CacheMiss::NoState
             } else {
-                Miss::Evicted
+                CacheMiss::Evicted
             };
         }
         let (read, rest) = tokens[..tokens.len().saturating_sub(1)].split_at(n_blocks * BLOCK);
@@ -181,7 +180,7 @@ impl BlockManager {
             true => self.known_start(node, read.len(), rest),
             false => None,
         };
-        let known = Known {
+        let known = PrefixMatch {
             path: &path[..n_blocks],
             node,
             start,
@@ -201,9 +200,9 @@ impl BlockManager {
             None => (0, Vec::new()),
         };
         if n_cached < read.len() {
-            miss = Miss::Evicted;
+            miss = CacheMiss::Evicted;
         }
-        let resumed = Resumed {
+        let resumed = CachedPrefix {
             n_cached,
             n_known: n_cached.max(path.len() * BLOCK),
             has_source: false,
@@ -230,18 +229,18 @@ impl BlockManager {
 
     /// The nodes of the full blocks of `tokens` after `root`, as far as they exist. At least one token is left
     /// after them.
-    fn walk(&self, root: NodeId, tokens: &[u32]) -> (Vec<NodeId>, Miss) {
+    fn walk(&self, root: NodeId, tokens: &[u32]) -> (Vec<NodeId>, CacheMiss) {
         let mut path = Vec::new();
         let mut node = root;
         let (blocks, _) = tokens[..tokens.len().saturating_sub(1)].as_chunks::<BLOCK>();
         for block in blocks {
             let Some(child) = self.tree.child(node, block) else {
-                return (path, Miss::Unknown);
+                return (path, CacheMiss::Unknown);
             };
             path.push(child);
             node = child;
         }
-        (path, Miss::None)
+        (path, CacheMiss::None)
     }
 
     /// How many nodes of a path can be reused: all positions that the next query attends to, and the state, are
@@ -267,8 +266,8 @@ impl BlockManager {
     }
 
     /// A sequence with the cached prefix; none if there is no room for it.
-    fn adopt(&mut self, known: &Known<'_>) -> Option<(Sequence, Vec<SlotCopy>)> {
-        let mut sequence = Sequence::new(self.pools.len(), known.node);
+    fn adopt(&mut self, known: &PrefixMatch<'_>) -> Option<(CachedSequence, Vec<SlotCopy>)> {
+        let mut sequence = CachedSequence::new(self.pools.len(), known.node);
         sequence.n_known = known.path.len();
         // Pinned nodes stay when blocks are evicted for the sequence.
         self.tree.pin(known.node);
@@ -298,8 +297,8 @@ impl BlockManager {
     /// Lets a sequence use the cached full blocks, and a copy of the start of the next one if there is room.
     fn share_blocks(
         &mut self,
-        sequence: &mut Sequence,
-        known: &Known<'_>,
+        sequence: &mut CachedSequence,
+        known: &PrefixMatch<'_>,
     ) -> Option<Vec<SlotCopy>> {
         let n_read = known.path.len() * BLOCK;
         sequence.tokens.extend_from_slice(&known.tokens[..n_read]);
@@ -336,7 +335,11 @@ impl BlockManager {
 
     /// Gives a sequence its own blocks with the cached prefix: the cached blocks themselves if nobody uses them,
     /// otherwise copies; none if there is no room.
-    fn take_over(&mut self, sequence: &mut Sequence, known: &Known<'_>) -> Option<Vec<SlotCopy>> {
+    fn take_over(
+        &mut self,
+        sequence: &mut CachedSequence,
+        known: &PrefixMatch<'_>,
+    ) -> Option<Vec<SlotCopy>> {
         let places: Vec<(Vec<BlockId>, usize)> = (0..self.pools.len())
             .map(|pool| self.place_of(pool, known))
             .collect::<Option<_>>()?;
@@ -370,7 +373,7 @@ impl BlockManager {
     }
 
     /// The cached blocks of a pool that the sequence attends to, in order, and the first block of its run or home.
-    fn place_of(&self, pool: usize, known: &Known<'_>) -> Option<(Vec<BlockId>, usize)> {
+    fn place_of(&self, pool: usize, known: &PrefixMatch<'_>) -> Option<(Vec<BlockId>, usize)> {
         let n = known.tokens.len();
         let first = self.groups[pool].rule.first_visible(n as u32) as usize / BLOCK;
         let nodes = known

@@ -11,7 +11,7 @@
 use std::ops::Range;
 
 use super::block_manager::{BlockManager, OUT_OF_WINDOW};
-use super::empty_runs::EmptyRuns;
+use super::empty_runs::FreeRuns;
 use super::{BLOCK, BlockId, SequenceId, SlotCopy};
 
 impl BlockManager {
@@ -82,7 +82,7 @@ impl BlockManager {
             return;
         }
         let outside = (0..blocks.len()).filter(|at| !region.contains(at));
-        let mut empty = EmptyRuns::of(outside.filter(is_unused).filter(|at| !is_cached(*at)));
+        let mut empty = FreeRuns::of(outside.filter(is_unused).filter(|at| !is_cached(*at)));
         for block in cached {
             let Some(node) = self.pools[pool].node(block as BlockId) else {
                 continue;

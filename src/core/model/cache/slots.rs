@@ -2,7 +2,6 @@
 
 use crate::plan::BLOCK_LEN;
 
-/// Id of a sequence.
 pub type SequenceId = u32;
 
 /// A copy of slots of a pool to other slots of it, in all layers.
@@ -18,7 +17,6 @@ pub(in crate::model) struct SlotCopy {
 /// A block of a pool.
 pub(super) type BlockId = u32;
 
-/// A pool, and a block of it.
 pub(in crate::model) type PoolBlock = (usize, usize);
 
 /// Positions of a block.

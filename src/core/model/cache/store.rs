@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use super::super::devices::Arenas;
 use super::{BLOCK, PoolBlock, SlotCopy};
 use crate::blocks::{AttentionView, EndedSpans, KeyValueStore, SpanRows, VisibleKeyValues};
-use crate::plan::{KeyValuePlan, KeysOf, Plan, RowLayout};
+use crate::plan::{KeyTokens, KeyValuePlan, Plan, RowLayout};
 use lab_base::ggml::{Device, Error, Graph, Tensor, dequantize};
 use lab_base::weights::TensorType;
 
@@ -15,7 +15,7 @@ use lab_base::weights::TensorType;
 const BLOCKS_AT_ONCE: usize = 64;
 
 /// Storage of keys and values for the slots of all pools.
-pub(in crate::model) struct KeyValues {
+pub(in crate::model) struct KvCache {
     /// Keys and values of each unit `[row, n_slots]`, by path.
     rows: HashMap<String, (Tensor, Option<Tensor>)>,
     /// The index rows by which a unit selects keys, by path.
@@ -29,7 +29,7 @@ pub(in crate::model) struct KeyValues {
     bytes: Vec<u64>,
 }
 
-impl KeyValues {
+impl KvCache {
     pub(in crate::model) fn new(
         plan: &Plan,
         devices: &[Device],
@@ -101,9 +101,6 @@ impl KeyValues {
     }
 
     /// Copies rows in all layers on their devices, in this order.
-    ///
-    /// # Errors
-    /// A slot does not exist.
     pub(in crate::model) fn copy(&self, copies: &[SlotCopy]) -> Result<(), Error> {
         for copy in copies {
             let tensors = self.pools.iter().filter(|(pool, ..)| *pool == copy.pool);
@@ -139,9 +136,6 @@ impl KeyValues {
     }
 
     /// Those of some blocks, in ascending order, that hold numbers which are not finite.
-    ///
-    /// # Errors
-    /// A tensor cannot be read, or a block does not exist.
     pub(in crate::model) fn not_finite_among(
         &self,
         blocks: &[PoolBlock],
@@ -173,9 +167,6 @@ impl KeyValues {
     }
 
     /// Writes zeros to blocks.
-    ///
-    /// # Errors
-    /// A tensor cannot be written, or a block does not exist.
     pub(in crate::model) fn clear(&self, blocks: &[PoolBlock]) -> Result<(), Error> {
         for (pool, tensor, layout) in &self.pools {
             let n_rows = rows_of_block(*layout);
@@ -198,18 +189,18 @@ fn rows_of_block(layout: Option<RowLayout>) -> usize {
 
 /// What a pass attends to, and what its units have stored.
 #[derive(Default)]
-pub(in crate::model) struct Attended {
+pub(in crate::model) struct PassViews {
     /// The attention view of each KV group.
     pub(in crate::model) views: Vec<AttentionView>,
     /// The view over rows of positions and of whole blocks, for each KV group in which whole blocks have keys.
-    pub(in crate::model) whole: Vec<Option<WholeView>>,
+    pub(in crate::model) whole: Vec<Option<SpanView>>,
     /// Rows of blocks, for each KV group whose keys are pooled.
     pub(in crate::model) blocks: Vec<Option<SpanRows>>,
     /// Keys and values that the units of this pass have stored, by path.
     pub(in crate::model) visible: HashMap<String, (Tensor, Option<Tensor>)>,
 }
 
-impl Attended {
+impl PassViews {
     /// These keys and values, in the view of their KV group.
     fn seen(&self, state: &KeyValuePlan, k: Tensor, v: Option<Tensor>) -> VisibleKeyValues {
         let view = self.views[state.cache].clone();
@@ -228,7 +219,7 @@ impl Attended {
     }
 
     /// The view of a KV group in which whole blocks have keys.
-    fn whole(&self, path: &str, state: &KeyValuePlan) -> Result<&WholeView, Error> {
+    fn whole(&self, path: &str, state: &KeyValuePlan) -> Result<&SpanView, Error> {
         let found = self.whole.get(state.cache).and_then(Option::as_ref);
         found.ok_or_else(|| missing("whole_view", path, "the keys of whole blocks"))
     }
@@ -249,17 +240,17 @@ impl Attended {
 
 /// The store of a pass over cached keys and values.
 pub(in crate::model) struct CachedStore<'a> {
-    pub(in crate::model) cache: &'a KeyValues,
+    pub(in crate::model) cache: &'a KvCache,
     /// Slot of each token in each pool, i64 `[n_tokens]`; none if the pass writes none there.
     pub(in crate::model) slots: Vec<Option<Tensor>>,
     /// The tokens that the keys of each pool belong to.
-    pub(in crate::model) keys: Vec<KeysOf>,
-    pub(in crate::model) pass: Attended,
+    pub(in crate::model) keys: Vec<KeyTokens>,
+    pub(in crate::model) pass: PassViews,
 }
 
 /// The attention view of a KV group in which whole blocks have keys.
 #[derive(Clone)]
-pub(in crate::model) struct WholeView {
+pub(in crate::model) struct SpanView {
     pub(in crate::model) view: AttentionView,
     /// The blocks that end in the pass; none if no block does.
     pub(in crate::model) ended: Option<EndedSpans>,
@@ -268,7 +259,7 @@ pub(in crate::model) struct WholeView {
 fn missing(op: &'static str, path: &str, what: &str) -> Error {
     Error::Arguments {
         op,
-        message: format!("{path}: there is no place for {what}"),
+        message: format!("{path}: the graph has no input for {what}"),
     }
 }
 
@@ -292,7 +283,7 @@ impl KeyValueStore for CachedStore<'_> {
         k: &Tensor,
         v: Option<&Tensor>,
     ) -> Result<VisibleKeyValues, Error> {
-        if self.keys[state.cache] == KeysOf::Pass {
+        if self.keys[state.cache] == KeyTokens::Pass {
             let own = (k.clone(), v.cloned());
             self.pass.visible.insert(path.to_owned(), own);
             return self.stored(path, state);
@@ -375,7 +366,7 @@ impl KeyValueStore for CachedStore<'_> {
             return Err(missing("append_with_ended", path, "keys"));
         };
         let mut k = g.set_rows(keys, k, self.slots_of(path, state)?)?;
-        let WholeView {
+        let SpanView {
             view,
             ended: places,
         } = self.pass.whole(path, state)?;
@@ -431,7 +422,7 @@ fn write_each(
 pub(in crate::model) struct PassStore {
     /// Rows from which the keys of whole blocks are made, by path.
     pub(in crate::model) pooled: HashMap<String, Tensor>,
-    pub(in crate::model) pass: Attended,
+    pub(in crate::model) pass: PassViews,
 }
 
 impl KeyValueStore for PassStore {
@@ -485,7 +476,7 @@ impl KeyValueStore for PassStore {
         k: &Tensor,
         ended: Option<&Tensor>,
     ) -> Result<VisibleKeyValues, Error> {
-        let WholeView {
+        let SpanView {
             view,
             ended: places,
         } = self.pass.whole(path, state)?;

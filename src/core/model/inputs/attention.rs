@@ -1,9 +1,9 @@
 //! Inputs for the keys of a KV group that the queries of a pass attend to: block tables, or runs with a mask.
 
-use crate::blocks::cache::Cache as Visibility;
+use crate::blocks::cache::CacheOptions as Visibility;
 use crate::blocks::selection::{Selection, TAIL};
 use crate::blocks::{AttentionView, RunView, Runs, SpanView};
-use crate::plan::{CachePlan, KeysOf, RowLayout};
+use crate::plan::{CachePlan, KeyTokens, RowLayout};
 use lab_base::ggml::{Error, Executor, Graph, Tensor};
 use lab_base::weights::TensorType;
 
@@ -103,7 +103,10 @@ impl ViewInput {
         data: &PassData<'_>,
     ) -> Result<(), Error> {
         let manager = data.block_manager;
-        let (tokens, source) = (data.batch.places.as_slice(), data.source.places.as_slice());
+        let (tokens, source) = (
+            data.batch.positions.as_slice(),
+            data.source.positions.as_slice(),
+        );
         match (&self.view, &data.keys[group]) {
             (AttentionView::Blocks { queries, table }, VisibleKeys::Table(of_pass)) => {
                 let mut blocks = of_pass.blocks.clone();
@@ -133,9 +136,9 @@ impl ViewInput {
             }
             (AttentionView::Runs(views), VisibleKeys::Pass(..)) => {
                 let (queries, keys) = match manager.keys(group) {
-                    KeysOf::Tokens => (tokens, tokens),
-                    KeysOf::Source => (tokens, source),
-                    KeysOf::Pass => (source, source),
+                    KeyTokens::Tokens => (tokens, tokens),
+                    KeyTokens::Source => (tokens, source),
+                    KeyTokens::Pass => (source, source),
                 };
                 let mut left = queries;
                 for (at, view) in views.iter().enumerate() {

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use crate::blocks::{DerivedInput, DerivedInputs, Switched};
+use crate::blocks::{DerivedInput, DerivedInputs, SwitchCounts};
 use lab_base::ggml::{Error, Executor, Graph, Tensor};
 use lab_base::weights::TensorType;
 
@@ -11,7 +11,7 @@ use super::super::batch::Batch;
 use super::super::cache::SequenceId;
 
 /// Knowledge of the sequences of a list of tokens.
-pub(super) trait Known {
+pub(super) trait TokenLookup {
     /// The place from which the positions of a sequence count.
     fn first(&self, sequence: SequenceId) -> u32;
     /// The token at a place of a sequence, read in this pass or before it.
@@ -19,7 +19,7 @@ pub(super) trait Known {
 }
 
 /// The derived inputs of a graph.
-pub(in crate::model) struct Derived {
+pub(in crate::model) struct DerivedTensors {
     /// Prefix of the names of the tensors.
     prefix: &'static str,
     n_tokens: u64,
@@ -27,7 +27,7 @@ pub(in crate::model) struct Derived {
     made: RefCell<Vec<(DerivedInput, Tensor)>>,
 }
 
-impl Derived {
+impl DerivedTensors {
     /// No inputs yet, for a pass of `n_tokens` tokens.
     pub(in crate::model) fn new(prefix: &'static str, n_tokens: u64) -> Self {
         Self {
@@ -37,12 +37,11 @@ impl Derived {
         }
     }
 
-    /// Writes the inputs for a batch.
     pub(super) fn write(
         &self,
         executor: &mut Executor,
         batch: &Batch,
-        known: &dyn Known,
+        known: &dyn TokenLookup,
     ) -> Result<(), Error> {
         let made = self.made.borrow();
         for (input, tensor) in made.iter().filter(|(_, t)| t.is_allocated()) {
@@ -52,7 +51,7 @@ impl Derived {
     }
 }
 
-impl DerivedInputs for Derived {
+impl DerivedInputs for DerivedTensors {
     fn get(&self, g: &Graph, input: DerivedInput) -> Result<Tensor, Error> {
         let mut made = self.made.borrow_mut();
         if let Some((_, tensor)) = made.iter().find(|(known, _)| *known == input) {
@@ -94,10 +93,10 @@ fn write(
     executor: &mut Executor,
     input: &DerivedInput,
     tensor: &Tensor,
-    (batch, known): (&Batch, &dyn Known),
+    (batch, known): (&Batch, &dyn TokenLookup),
 ) -> Result<(), Error> {
     let position = |(id, position): &(SequenceId, u32)| position.saturating_sub(known.first(*id));
-    let positions = batch.places.iter().map(position);
+    let positions = batch.positions.iter().map(position);
     let as_i32 = || positions.clone().map(|p| p as i32);
     let of_blocks = |span: u64| as_i32().map(move |p| p - p % (span as i32).max(1));
     match input {
@@ -115,7 +114,7 @@ fn write(
         }
         DerivedInput::Rows(_) => executor.write_indices(tensor, &as_i32().collect::<Vec<i32>>()),
         DerivedInput::Ngrams(ngrams, _) => {
-            let tokens = batch.tokens.iter().zip(&batch.places);
+            let tokens = batch.tokens.iter().zip(&batch.positions);
             let rows = tokens.flat_map(|(token, (id, place))| {
                 ngrams.rows(*token, |back| known.token(*id, place.checked_sub(back)?))
             });
@@ -128,11 +127,11 @@ fn write(
         }
         DerivedInput::Adapters(switches) => {
             // A sequence is read once, however many of its tokens are in the batch.
-            let mut read: HashMap<SequenceId, (u32, Switched)> = HashMap::new();
+            let mut read: HashMap<SequenceId, (u32, SwitchCounts)> = HashMap::new();
             let adapter = |(token, &(id, place)): (&u32, &(SequenceId, u32))| {
                 let of_text = read.entry(id).or_default();
                 if of_text.0 > place {
-                    *of_text = (0, Switched::default());
+                    *of_text = (0, SwitchCounts::default());
                 }
                 let (next, seen) = of_text;
                 let before = (*next..place).filter_map(|place| known.token(id, place));
@@ -142,7 +141,7 @@ fn write(
                 *next = place + 1;
                 switches.adapter(seen) as i32
             };
-            let tokens = batch.tokens.iter().zip(&batch.places);
+            let tokens = batch.tokens.iter().zip(&batch.positions);
             executor.write_indices(tensor, &tokens.map(adapter).collect::<Vec<i32>>())
         }
         DerivedInput::StandIns(switches, _) => {

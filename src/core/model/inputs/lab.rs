@@ -2,13 +2,13 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::blocks::lab::{EditKind, Lab, Pairs, PointUse, RowEdits};
+use crate::blocks::lab::{AttentionCapture, EditKind, GraphLab, PointActions, RowEdits};
 use lab_base::ggml::{Error, Executor, Graph, Tensor};
 use lab_base::weights::TensorType;
 
+use super::super::graph_shape::{GraphParts, GraphShape};
 use super::super::lab::{LabShape, PassLab};
 use super::super::points::Points;
-use super::super::shape::{GraphParts, Shape};
 
 /// The inputs of a graph, in the order of its [`LabShape`].
 pub(super) struct LabInputs {
@@ -16,11 +16,11 @@ pub(super) struct LabInputs {
     captures: Vec<Tensor>,
     /// i32 `[n]`: the rows of each edit; f32 `[width, 1]` and `[width, 1 or n]`: its numbers.
     edits: Vec<(Tensor, [Tensor; 2])>,
-    sets: Vec<Pairs>,
+    sets: Vec<AttentionCapture>,
 }
 
 impl LabInputs {
-    pub(super) fn new(g: &Graph, parts: &GraphParts<'_>, of: &Shape) -> Result<Self, Error> {
+    pub(super) fn new(g: &Graph, parts: &GraphParts<'_>, of: &GraphShape) -> Result<Self, Error> {
         let (points, shape) = (parts.points, &of.lab);
         let n_tokens = of.n_tokens as u64;
         let rows = |point: usize, what: &str, n: usize| {
@@ -49,7 +49,7 @@ impl LabInputs {
                 n_slots => n_slots as u64,
             };
             let (n_keys, n) = (*n_keys as u64, *n as u64);
-            Ok(Pairs {
+            Ok(AttentionCapture {
                 rows: g.index_input("lab.queries", TensorType::I32, &[n], n_tokens)?,
                 keys: g.index_input("lab.keys", TensorType::I32, &[n_keys], bound)?,
                 mask: g.input("lab.mask", TensorType::F32, &[n_keys, n])?,
@@ -63,8 +63,8 @@ impl LabInputs {
     }
 
     /// The captures and edits of the graph at each point, which read these inputs.
-    pub(super) fn uses(&self, points: &Points, shape: &LabShape) -> Lab {
-        let mut uses: HashMap<String, PointUse> = HashMap::new();
+    pub(super) fn uses(&self, points: &Points, shape: &LabShape) -> GraphLab {
+        let mut uses: HashMap<String, PointActions> = HashMap::new();
         let mut copied = HashSet::new();
         for ((point, kind, ..), (rows, numbers)) in shape.edits.iter().zip(&self.edits) {
             let from = match kind {
@@ -88,11 +88,11 @@ impl LabInputs {
             let path = points.all[*point].path.clone();
             (path, self.sets[*set].clone())
         });
-        Lab {
+        GraphLab {
             pairs: pairs.collect(),
             uses,
             copied,
-            ..Lab::default()
+            ..GraphLab::default()
         }
     }
 

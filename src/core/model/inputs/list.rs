@@ -5,19 +5,19 @@ use std::collections::HashMap;
 use crate::plan::Plan;
 use lab_base::ggml::{Error, Executor, Graph};
 
-use super::super::adapters::Adapters;
+use super::super::adapters::ModelAdapters;
 use super::super::batch::Batch;
 use super::super::cache::{BlockManager, SequenceId};
 use super::data::PassData;
-use super::derived::{Derived, Known};
-use super::rows::{AdapterScales, Tokens};
+use super::derived::{DerivedTensors, TokenLookup};
+use super::rows::{AdapterScales, TokenIds};
 
 /// The inputs of a list of tokens.
 pub(in crate::model) struct ListInputs {
     /// Token ids; none if the list is empty.
-    pub(in crate::model) tokens: Option<Tokens>,
+    pub(in crate::model) tokens: Option<TokenIds>,
     pub(in crate::model) scales: AdapterScales,
-    pub(in crate::model) derived: Derived,
+    pub(in crate::model) derived: DerivedTensors,
 }
 
 impl ListInputs {
@@ -30,11 +30,11 @@ impl ListInputs {
     ) -> Result<Self, Error> {
         let n = n as u64;
         let adapters = if n > 0 { adapters } else { &[] };
-        let tokens = (n > 0).then(|| Tokens::new(g, prefix, n, plan.n_vocab));
+        let tokens = (n > 0).then(|| TokenIds::new(g, prefix, n, plan.n_vocab));
         Ok(Self {
             tokens: tokens.transpose()?,
             scales: AdapterScales::new(g, prefix, adapters, n)?,
-            derived: Derived::new(prefix, n),
+            derived: DerivedTensors::new(prefix, n),
         })
     }
 
@@ -42,28 +42,28 @@ impl ListInputs {
         &self,
         executor: &mut Executor,
         batch: &Batch,
-        adapters: &Adapters,
-        known: &dyn Known,
+        adapters: &ModelAdapters,
+        known: &dyn TokenLookup,
     ) -> Result<(), Error> {
         if let Some(tokens) = &self.tokens {
             tokens.write(executor, batch)?;
         }
         self.derived.write(executor, batch, known)?;
-        let sequences = batch.places.iter().map(|(sequence, _)| *sequence);
+        let sequences = batch.positions.iter().map(|(sequence, _)| *sequence);
         self.scales.write(executor, adapters, &sequences)
     }
 }
 
 /// Knowledge of the sequences whose tokens a pass reads.
-pub(super) struct OfTokens<'a> {
+pub(super) struct BatchTokens<'a> {
     block_manager: &'a BlockManager,
     /// The tokens of the pass by sequence and place; empty if the block manager has them.
     own: HashMap<(SequenceId, u32), u32>,
 }
 
-impl<'a> OfTokens<'a> {
+impl<'a> BatchTokens<'a> {
     pub(super) fn new(data: &PassData<'a>) -> Self {
-        let places = data.batch.places.iter().copied();
+        let places = data.batch.positions.iter().copied();
         let is_kept = !data.allocated.slots.is_empty();
         let own = places.zip(data.batch.tokens.iter().copied());
         Self {
@@ -77,7 +77,7 @@ impl<'a> OfTokens<'a> {
     }
 }
 
-impl Known for OfTokens<'_> {
+impl TokenLookup for BatchTokens<'_> {
     fn first(&self, sequence: SequenceId) -> u32 {
         self.block_manager.n_source(sequence)
     }
@@ -89,9 +89,9 @@ impl Known for OfTokens<'_> {
 }
 
 /// Knowledge of the sources that a pass reads: positions count from 0, and no token is known.
-pub(super) struct OfSource;
+pub(super) struct SourceTokens;
 
-impl Known for OfSource {
+impl TokenLookup for SourceTokens {
     fn first(&self, _: SequenceId) -> u32 {
         0
     }

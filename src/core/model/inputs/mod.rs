@@ -7,13 +7,13 @@ mod data;
 mod derived;
 mod lab;
 mod list;
-mod of_pass;
+mod pass_inputs;
 mod rows;
 mod visible;
 
 pub(super) use data::PassData;
-pub(super) use derived::Derived;
+pub(super) use derived::DerivedTensors;
 pub(super) use list::ListInputs;
-pub(super) use of_pass::Inputs;
+pub(super) use pass_inputs::PassInputs;
 pub(super) use rows::{AdapterScales, OutputRows};
 pub(super) use visible::{VisibleKeys, apart};

@@ -5,16 +5,16 @@ use crate::plan::RowLayout;
 use lab_base::ggml::{Error, Executor, Graph, Tensor};
 use lab_base::weights::TensorType;
 
-use super::super::adapters::Adapters;
+use super::super::adapters::ModelAdapters;
 use super::super::batch::Batch;
 use super::super::cache::states::{RowIds, STATE_PIECES};
-use super::super::cache::{Rows, SequenceId};
+use super::super::cache::{PassStateRows, SequenceId};
 use super::super::options::Options;
 
 /// Token ids, i32 `[n_tokens]`.
-pub(in crate::model) struct Tokens(pub(in crate::model) Tensor);
+pub(in crate::model) struct TokenIds(pub(in crate::model) Tensor);
 
-impl Tokens {
+impl TokenIds {
     pub(super) fn new(g: &Graph, prefix: &str, n: u64, n_vocab: u64) -> Result<Self, Error> {
         g.index_input(&format!("{prefix}tokens"), TensorType::I32, &[n], n_vocab)
             .map(Self)
@@ -140,7 +140,7 @@ pub(super) struct EndedRows {
 /// Lookups of rows. `read` and `each` give rows of a position of a sequence, none if it is not there: the row from
 /// which keys are made, and the row of which each position has one. `whole` gives the row of a block's key from the
 /// row of its last position.
-pub(super) struct RowsOf<'a> {
+pub(super) struct RowLookup<'a> {
     pub(super) read: &'a dyn Fn(SequenceId, u32) -> Option<usize>,
     pub(super) each: &'a dyn Fn(SequenceId, u32) -> Option<usize>,
     pub(super) whole: &'a dyn Fn(usize) -> usize,
@@ -178,7 +178,7 @@ impl EndedRows {
         &self,
         executor: &mut Executor,
         places: &[(SequenceId, u32)],
-        rows: &RowsOf<'_>,
+        rows: &RowLookup<'_>,
     ) -> Result<(), Error> {
         let blocks = &self.blocks;
         let ends = places
@@ -256,7 +256,7 @@ impl StateRows {
         Ok(Self { read, write })
     }
 
-    pub(super) fn write(&self, executor: &mut Executor, rows: &Rows) -> Result<(), Error> {
+    pub(super) fn write(&self, executor: &mut Executor, rows: &PassStateRows) -> Result<(), Error> {
         let mut left = rows.read.as_slice();
         for read in &self.read {
             let (own, after) = left.split_at(read.rows.elements() as usize);
@@ -298,11 +298,10 @@ impl AdapterScales {
         scales.collect::<Result<_, Error>>().map(Self)
     }
 
-    /// Writes the scales of rows, given the sequence of each row.
     pub(in crate::model) fn write(
         &self,
         executor: &mut Executor,
-        adapters: &Adapters,
+        adapters: &ModelAdapters,
         sequences: &(impl Iterator<Item = SequenceId> + Clone),
     ) -> Result<(), Error> {
         for (id, tensor) in self.0.iter().filter(|(_, t)| t.is_allocated()) {

@@ -3,19 +3,18 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::blocks::Runs;
-use crate::plan::KeysOf;
+use crate::plan::KeyTokens;
 
 use super::super::batch::Batch;
-use super::super::cache::{BlockManager, MAX_VIEWS, SequenceId, Table};
+use super::super::cache::{BlockManager, BlockTables, MAX_VIEWS, SequenceId};
 use super::super::key_shape::{KeyShape, table_len};
 
-/// A position of a sequence.
-type Place = (SequenceId, u32);
+type TokenPosition = (SequenceId, u32);
 
 /// The keys that the queries of a pass attend to in a KV group.
 pub(in crate::model) enum VisibleKeys {
     /// Keys in the blocks of a table.
-    Table(Table),
+    Table(BlockTables),
     /// Keys in runs of slots.
     Runs(Vec<Runs>),
     /// Keys of the pass itself, in runs of its tokens.
@@ -34,13 +33,13 @@ impl VisibleKeys {
     ) -> Vec<Self> {
         let groups = 0..block_manager.n_groups();
         let of_group = |group: usize| match (block_manager.keys(group), is_cached, is_paged) {
-            (KeysOf::Pass, ..) if source.is_empty() => Self::Nothing,
-            (KeysOf::Pass, ..) => Self::of_pass(source, source),
+            (KeyTokens::Pass, ..) if source.is_empty() => Self::Nothing,
+            (KeyTokens::Pass, ..) => Self::of_pass(source, source),
             _ if batch.is_empty() => Self::Nothing,
-            (_, true, true) => Self::Table(block_manager.table(group, &batch.places)),
-            (_, true, false) => Self::Runs(block_manager.views_of(group, &batch.places)),
-            (KeysOf::Source, false, _) => Self::of_pass(batch, source),
-            (KeysOf::Tokens, false, _) => Self::of_pass(batch, batch),
+            (_, true, true) => Self::Table(block_manager.table(group, &batch.positions)),
+            (_, true, false) => Self::Runs(block_manager.views_of(group, &batch.positions)),
+            (KeyTokens::Source, false, _) => Self::of_pass(batch, source),
+            (KeyTokens::Tokens, false, _) => Self::of_pass(batch, batch),
         };
         groups.map(of_group).collect()
     }
@@ -56,7 +55,7 @@ impl VisibleKeys {
             stride: n,
             n_kv: n,
         };
-        Self::Pass(apart(&queries.places, &keys.places).unwrap_or_else(|| vec![all]))
+        Self::Pass(apart(&queries.positions, &keys.positions).unwrap_or_else(|| vec![all]))
     }
 
     /// The shape for which the graph is built.
@@ -72,7 +71,10 @@ impl VisibleKeys {
 /// The runs of the keys of each sequence, for queries whose keys are in the same pass. Sequences of equal length that
 /// follow each other are in one view. None if the tokens of a sequence do not lie together, or if there are more views
 /// than a pass may have.
-pub(in crate::model) fn apart(queries: &[Place], keys: &[Place]) -> Option<Vec<Runs>> {
+pub(in crate::model) fn apart(
+    queries: &[TokenPosition],
+    keys: &[TokenPosition],
+) -> Option<Vec<Runs>> {
     let mut of_keys: HashMap<SequenceId, (usize, usize)> = HashMap::new();
     let mut first = 0;
     for own in keys.chunk_by(|(a, _), (b, _)| a == b) {
@@ -111,7 +113,7 @@ pub(in crate::model) fn apart(queries: &[Place], keys: &[Place]) -> Option<Vec<R
 mod tests {
     use super::*;
 
-    fn places(lens: &[(SequenceId, u32)]) -> Vec<Place> {
+    fn places(lens: &[(SequenceId, u32)]) -> Vec<TokenPosition> {
         let all = lens.iter();
         all.flat_map(|(id, n)| (0..*n).map(|at| (*id, at)))
             .collect()

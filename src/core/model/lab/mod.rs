@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-use crate::arch::Parts;
+use crate::arch::PointParts;
 use crate::blocks::lab::{EditKind, NODES_PER_CAPTURE, NODES_PER_EDIT};
 use lab_base::ggml::{Error as TensorError, Executor, Tensor};
 use lab_base::weights::TensorType;
@@ -53,7 +53,6 @@ pub enum LabOp {
     },
     /// Subtracts a share of the component along a direction of norm 1.
     Project {
-        /// The direction.
         direction: Vec<f32>,
         /// The share; 1 removes the whole component.
         share: f32,
@@ -178,7 +177,6 @@ impl Lab {
     /// Maximum number of edits. An edit of a value in every layer counts once for each layer.
     pub const MAX_EDITS: usize = 512;
 
-    /// A lab of these captures and edits.
     pub fn new(captures: Vec<LabCapture>, edits: Vec<LabEdit>) -> Self {
         let mut hash = Sha256::new();
         for edit in &edits {
@@ -222,12 +220,9 @@ impl Lab {
     }
 }
 
-/// A captured row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CapturedRow {
-    /// The sequence.
     pub sequence: SequenceId,
-    /// The position.
     pub position: u32,
     /// Index of the point among those of the model.
     pub point: usize,
@@ -310,7 +305,7 @@ impl PassLab {
         // Tokens of each sequence: their indices in the batch, and among the outputs if they want a result.
         let mut tokens: BTreeMap<SequenceId, Vec<(usize, Option<i32>)>> = BTreeMap::new();
         let mut n_outputs = 0;
-        for (at, (sequence, _)) in batch.places.iter().enumerate() {
+        for (at, (sequence, _)) in batch.positions.iter().enumerate() {
             let output = batch.outputs[at].then_some(n_outputs);
             n_outputs += i32::from(batch.outputs[at]);
             if labs.contains_key(sequence) {
@@ -333,7 +328,8 @@ impl PassLab {
             let captures = captures.filter(|c| points.all[c.point].path != LOGITS);
             for capture in captures {
                 let found = rows(capture.point);
-                let found = found.filter(|(at, _)| capture.positions.contains(batch.places[*at].1));
+                let found =
+                    found.filter(|(at, _)| capture.positions.contains(batch.positions[*at].1));
                 let mut found = found.peekable();
                 if found.peek().is_some() {
                     this.captures
@@ -349,7 +345,7 @@ impl PassLab {
                 };
                 let found = rows(edit.point).filter(|(at, _)| is_of(&batch.tokens[*at]));
                 let found = found.filter_map(|(at, row)| {
-                    let place = edit.positions.place(batch.places[at].1)?;
+                    let place = edit.positions.index_of(batch.positions[at].1)?;
                     Some((row, place))
                 });
                 let (rows, places): (Vec<i32>, Vec<usize>) = found.unzip();
@@ -370,7 +366,7 @@ impl PassLab {
 
     /// Moves captured attention weights to sets. Points of one KV group with the same tokens share their keys.
     fn set_apart(&mut self, points: &Points, batch: &Batch, keys: Keys<'_>) {
-        let is_pairs = |at: &usize| points.all[*at].spec.parts == Parts::Pairs;
+        let is_pairs = |at: &usize| points.all[*at].spec.parts == PointParts::Pairs;
         let of_pairs: Vec<usize> = self.captures.keys().copied().filter(is_pairs).collect();
         for point in of_pairs {
             let rows = self.captures.remove(&point).unwrap_or_default();
@@ -410,7 +406,6 @@ impl PassLab {
 /// The tensors of captured rows, by point.
 pub(super) type CapturedTensors = Vec<(usize, Tensor)>;
 
-/// Reads the rows that a pass captured.
 pub(super) fn read(
     executor: &Executor,
     captured: &CapturedTensors,
@@ -444,7 +439,7 @@ pub(super) fn read(
             // The value has only the captured rows, or all rows.
             let row = if n_rows == tokens.len() { i } else { *row };
             let row = &numbers[row * width..(row + 1) * width];
-            let (sequence, position) = batch.places[*at];
+            let (sequence, position) = batch.positions[*at];
             out.push(CapturedRow {
                 sequence,
                 position,

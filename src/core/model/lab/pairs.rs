@@ -30,9 +30,9 @@ impl PairSet {
         (blocks, is_cached): Keys<'_>,
     ) -> Self {
         let rule = blocks.rule(group);
-        let place = |at: &usize| batch.places[*at];
+        let place = |at: &usize| batch.positions[*at];
         // Without a cache there are only the tokens of the pass.
-        let own = batch.places.iter().enumerate();
+        let own = batch.positions.iter().enumerate();
         let own: HashMap<(SequenceId, u32), usize> = match is_cached {
             true => HashMap::new(),
             false => own.map(|(at, place)| (*place, at)).collect(),
@@ -40,7 +40,7 @@ impl PairSet {
         let len = |id: SequenceId| match is_cached {
             true => blocks.next(id),
             false => batch
-                .places
+                .positions
                 .iter()
                 .filter(|(other, _)| *other == id)
                 .count() as u32,

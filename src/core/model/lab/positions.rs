@@ -14,11 +14,11 @@ pub enum Positions {
 impl Positions {
     /// Whether a position is in the set.
     pub fn contains(&self, position: u32) -> bool {
-        self.place(position).is_some()
+        self.index_of(position).is_some()
     }
 
     /// The index of a position in the set.
-    pub fn place(&self, position: u32) -> Option<usize> {
+    pub fn index_of(&self, position: u32) -> Option<usize> {
         match self {
             Self::Range(from, to) => {
                 let is_in = (*from..*to).contains(&position);

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::pairs::pairs;
-use super::{Base, Error, Pair, Source, peft};
+use super::{AdaptedModel, AdapterSource, Error, LoraPair, peft};
 use crate::plan::Plan;
 use lab_base::weights;
 use lab_base::weights::Weights;
@@ -18,7 +18,7 @@ pub struct Adapter {
     /// The matrices.
     pub weights: Weights,
     /// The updates, by the names of their weights.
-    pub pairs: Vec<Pair>,
+    pub pairs: Vec<LoraPair>,
 }
 
 impl Adapter {
@@ -26,7 +26,7 @@ impl Adapter {
     ///
     /// # Errors
     /// A file cannot be read, or the adapter does not fit the model.
-    pub fn open(source: &Source, base: &Base<'_>) -> Result<Self, Error> {
+    pub fn open(source: &AdapterSource, base: &AdaptedModel<'_>) -> Result<Self, Error> {
         let path = source.path.as_path();
         let refuse = |message: String| Error::Unfit {
             path: path.to_owned(),

@@ -16,6 +16,6 @@ mod source;
 
 pub use adapter::Adapter;
 pub use error::Error;
-pub use pairs::Pair;
-pub use peft::Base;
-pub use source::Source;
+pub use pairs::LoraPair;
+pub use peft::AdaptedModel;
+pub use source::AdapterSource;

@@ -12,7 +12,7 @@ const UP: &str = ".lora_b";
 
 /// The update of one weight.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Pair {
+pub struct LoraPair {
     /// The weight, by its name in the plan.
     pub target: String,
     /// Name of the matrix that is multiplied first.
@@ -24,7 +24,7 @@ pub struct Pair {
 }
 
 /// The updates of the plan's weights, in the order of their names.
-pub(super) fn pairs(weights: &Weights, plan: &Plan, alpha: f32) -> Result<Vec<Pair>, String> {
+pub(super) fn pairs(weights: &Weights, plan: &Plan, alpha: f32) -> Result<Vec<LoraPair>, String> {
     let mut halves: BTreeMap<&str, [Option<&TensorInfo>; 2]> = BTreeMap::new();
     for tensor in weights.tensors() {
         let name = tensor.name.as_str();
@@ -34,7 +34,7 @@ pub(super) fn pairs(weights: &Weights, plan: &Plan, alpha: f32) -> Result<Vec<Pa
             [_, Some(target)] => (target, 1),
             _ => {
                 return Err(format!(
-                    "tensor `{name}` is none of an adapter: expected names that end in `{DOWN}` or `{UP}`"
+                    "unexpected tensor `{name}`: expected names that end in `{DOWN}` or `{UP}`"
                 ));
             }
         };
@@ -50,7 +50,7 @@ pub(super) fn pairs(weights: &Weights, plan: &Plan, alpha: f32) -> Result<Vec<Pa
         let planned = plan.tensors.iter().find(|t| t.name == target);
         let planned = planned.ok_or_else(|| unknown(target, plan))?;
         let rank = check_shapes(planned, down, up)?;
-        Ok(Pair {
+        Ok(LoraPair {
             target: target.to_owned(),
             down: down.name.clone(),
             up: up.name.clone(),

@@ -13,10 +13,12 @@ use serde_json::{Map, Value as Json};
 
 use crate::arch::WeightRole;
 use crate::arch::expr::Value;
-use crate::hf::update::{Factor, Module, Origin, Updated, has_our_names, updates};
+use crate::hf::update::{
+    AdapterMatrix, BaseModel, ModuleUpdate, UpdateTarget, has_our_names, updates,
+};
 use crate::hf::{MAP_KEY, Maps};
 use crate::plan::Plan;
-use lab_base::weights::safetensors::{Checkpoint, Dtype, Stored, read_small};
+use lab_base::weights::safetensors::{Checkpoint, Dtype, StoredTensor, read_small};
 use lab_base::weights::{Metadata, Weights};
 
 use super::Error;
@@ -34,7 +36,7 @@ const MAX_REGEX_BYTES: usize = 1 << 18;
 const PREFIX: &str = "base_model.model.";
 
 /// The model to which an adapter belongs.
-pub struct Base<'a> {
+pub struct AdaptedModel<'a> {
     /// The plan of the model.
     pub plan: &'a Plan,
     /// Parameters of the architecture, for names of modules if the model is not a folder.
@@ -106,7 +108,7 @@ const MEANINGS: &[(&str, &str)] = &[
 const INITS: &[&str] = &["gaussian", "eva", "orthogonal"];
 
 /// The updates of a folder, under the architecture's names.
-pub(super) fn open(path: &Path, base: &Base<'_>) -> Result<Weights, Error> {
+pub(super) fn open(path: &Path, base: &AdaptedModel<'_>) -> Result<Weights, Error> {
     let refuse = |message: String| Error::Unfit {
         path: path.to_owned(),
         message,
@@ -131,8 +133,8 @@ pub(super) fn open(path: &Path, base: &Base<'_>) -> Result<Weights, Error> {
     let modules = modules(&checkpoint, &config).map_err(refuse)?;
     let plan = base.plan;
     let updated = match base.folder {
-        Some(folder) if !has_our_names(folder) => Updated::Folder(folder),
-        _ => Updated::Arch(origin(base, &json)),
+        Some(folder) if !has_our_names(folder) => UpdateTarget::Folder(folder),
+        _ => UpdateTarget::Arch(origin(base, &json)),
     };
     let shape_of = |name: &str| {
         let tensor = plan.tensors.iter().find(|tensor| tensor.name == name)?;
@@ -156,7 +158,7 @@ const NAMES: &[&str] = &[
 ];
 
 /// The known facts about the folder from which a GGUF file was converted.
-fn origin<'a>(base: &Base<'a>, json: &'a Map<String, Json>) -> Origin<'a> {
+fn origin<'a>(base: &AdaptedModel<'a>, json: &'a Map<String, Json>) -> BaseModel<'a> {
     let text = |key: &str| json.get(key).and_then(Json::as_str);
     // Only `OWNER/NAME` counts: folders further up the path do not describe the model.
     let name = text("base_model_name_or_path").map(|path| {
@@ -166,7 +168,7 @@ fn origin<'a>(base: &Base<'a>, json: &'a Map<String, Json>) -> Origin<'a> {
     let class = json.get("auto_mapping");
     let class = class.and_then(|mapping| mapping.get("base_model_class"));
     let own = NAMES.iter().filter_map(|key| base.metadata.str(key));
-    Origin {
+    BaseModel {
         arch: &base.plan.arch,
         params: base.params,
         map: base.metadata.str(MAP_KEY),
@@ -202,9 +204,9 @@ impl Config {
             let meaning = MEANINGS.iter().find(|(name, _)| name == key);
             return Err(match meaning {
                 Some((_, meaning)) => {
-                    format!("`{key}` asks for {meaning}, which is not served")
+                    format!("`{key}`: {meaning} is not supported")
                 }
-                None => format!("`{key}` is {value}, and what it means is not known"),
+                None => format!("unknown setting `{key}` = {value}"),
             });
         }
         match json.get("peft_type").and_then(Json::as_str) {
@@ -368,13 +370,13 @@ impl Pattern {
 /// The two matrices of a module.
 #[derive(Default)]
 struct Halves<'c> {
-    down: Option<&'c Stored>,
-    up: Option<&'c Stored>,
+    down: Option<&'c StoredTensor>,
+    up: Option<&'c StoredTensor>,
     is_table: bool,
 }
 
 /// The modules of an adapter.
-fn modules(checkpoint: &Checkpoint, config: &Config) -> Result<Vec<Module>, String> {
+fn modules(checkpoint: &Checkpoint, config: &Config) -> Result<Vec<ModuleUpdate>, String> {
     let mut found: BTreeMap<&str, Halves<'_>> = BTreeMap::new();
     for (name, stored) in checkpoint.tensors() {
         let (module, is_table, is_up) = part_of(name).ok_or_else(|| {
@@ -399,7 +401,7 @@ fn modules(checkpoint: &Checkpoint, config: &Config) -> Result<Vec<Module>, Stri
     let module = |(name, halves): (&str, Halves<'_>)| {
         if halves.is_table && config.ties {
             return Err(format!(
-                "`ensure_weight_tying` asks for an update of the head that is the one of `{name}`, which is not served"
+                "`ensure_weight_tying`: tying the adapter of the head to `{name}` is not supported"
             ));
         }
         let missing = |half: &str| format!("module `{name}` has no `{half}`");
@@ -413,7 +415,7 @@ fn modules(checkpoint: &Checkpoint, config: &Config) -> Result<Vec<Module>, Stri
                 down.shape, up.shape
             ));
         }
-        Ok(Module {
+        Ok(ModuleUpdate {
             factor: config.factor(name, rank)?,
             name: name.to_owned(),
             down,
@@ -444,7 +446,7 @@ fn part_of(name: &str) -> Option<(&str, bool, bool)> {
     })
 }
 
-fn factor(checkpoint: &Checkpoint, stored: &Stored) -> Result<Factor, String> {
+fn factor(checkpoint: &Checkpoint, stored: &StoredTensor) -> Result<AdapterMatrix, String> {
     let file = checkpoint.path(stored).display();
     let is_float = matches!(
         stored.dtype,
@@ -458,7 +460,7 @@ fn factor(checkpoint: &Checkpoint, stored: &Stored) -> Result<Factor, String> {
         ));
     }
     let bytes = checkpoint.files().nth(stored.file);
-    Ok(Factor {
+    Ok(AdapterMatrix {
         file: bytes.ok_or("a file is missing")?.clone(),
         offset: stored.offset,
         dtype: stored.dtype,

@@ -4,14 +4,13 @@ use std::path::{Path, PathBuf};
 
 /// Path of an adapter and the scale of its updates.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Source {
+pub struct AdapterSource {
     /// A GGUF file or a PEFT folder.
     pub path: PathBuf,
-    /// The scale.
     pub scale: f32,
 }
 
-impl std::str::FromStr for Source {
+impl std::str::FromStr for AdapterSource {
     type Err = String;
 
     /// Parses `FILE` or `FILE=SCALE`.

@@ -13,10 +13,10 @@ use crate::arch::expr::Value;
 use crate::arch::{ArchDef, ParamSource, Presence, WeightRole, fits_pattern, nearest};
 use crate::plan::{self, Plan, TensorPlan, TensorSet};
 use lab_base::ggml;
+use lab_base::util::atomic_file::OutputPath;
 use lab_base::util::parallel;
 use lab_base::util::random;
 use lab_base::util::random::scatter;
-use lab_base::util::writing::Target;
 use lab_base::weights;
 use lab_base::weights::gguf;
 use lab_base::weights::gguf::NewTensor;
@@ -27,7 +27,7 @@ const VOCAB_SIZE: &str = "vocab_size";
 
 /// Description of a random model.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct SynthRequest {
     /// Seed of the weights.
     pub seed: u64,
     /// Parameters by name, or metadata by key, with their values as text.
@@ -44,7 +44,7 @@ pub struct Request {
     pub vocabulary: Option<Metadata>,
 }
 
-impl Default for Request {
+impl Default for SynthRequest {
     /// The defaults of the definition, in f32, with seed 0.
     fn default() -> Self {
         Self {
@@ -64,7 +64,6 @@ pub enum Error {
     /// The architecture does not have the parameter.
     #[error("`{name}` is not a parameter of `{arch}`{}", or_list(.near.as_deref(), arch))]
     Parameter {
-        /// The given name.
         name: String,
         /// The architecture.
         arch: String,
@@ -76,7 +75,6 @@ pub enum Error {
         "`{name}` of `{arch}` follows from its other parameters ({from}), so no value can be given for it"
     )]
     Derived {
-        /// The given name.
         name: String,
         /// The architecture.
         arch: String,
@@ -86,7 +84,6 @@ pub enum Error {
     /// A model with the other given values does not read the parameter.
     #[error("nothing in a model of `{arch}` with these parameters reads `{name}`")]
     Unread {
-        /// The given name.
         name: String,
         /// The architecture.
         arch: String,
@@ -96,7 +93,6 @@ pub enum Error {
         "`{name}` is a tensor of `{arch}`, but a model with these parameters has none of this name"
     )]
     Unused {
-        /// The given name.
         name: String,
         /// The architecture.
         arch: String,
@@ -104,7 +100,6 @@ pub enum Error {
     /// The architecture does not have the optional tensor.
     #[error("`{name}` is not an optional tensor of `{arch}`{}", hint(.near.as_deref()))]
     Tensor {
-        /// The given name.
         name: String,
         /// The architecture.
         arch: String,
@@ -125,7 +120,6 @@ pub enum Error {
     Quantize {
         /// Name of the tensor.
         tensor: String,
-        /// The error.
         source: ggml::Error,
     },
     /// The file could not be written.
@@ -154,8 +148,8 @@ fn hint(near: Option<&str>) -> String {
 /// A name does not exist, numbers do not fit each other, or the file cannot be written.
 pub fn synth<'p>(
     def: &ArchDef,
-    request: &Request,
-    target: impl Into<Target<'p>>,
+    request: &SynthRequest,
+    target: impl Into<OutputPath<'p>>,
 ) -> Result<Plan, Error> {
     let (metadata, plan) = design(def, request)?;
     let tensors: Vec<NewTensor> = plan
@@ -188,7 +182,7 @@ pub fn synth<'p>(
 ///
 /// # Errors
 /// A name does not exist, or numbers do not fit each other.
-pub fn design(def: &ArchDef, request: &Request) -> Result<(Metadata, Plan), Error> {
+pub fn design(def: &ArchDef, request: &SynthRequest) -> Result<(Metadata, Plan), Error> {
     let params = params(def, request)?;
     let n_vocab = params.iter().find(|(name, ..)| *name == VOCAB_SIZE);
     let n_vocab = n_vocab.and_then(|(.., value)| value.as_i64()).unwrap_or(0);
@@ -207,7 +201,7 @@ pub fn design(def: &ArchDef, request: &Request) -> Result<(Metadata, Plan), Erro
     for (_, key, value) in &params {
         metadata.insert(key.clone(), value.clone());
     }
-    let chosen = Chosen {
+    let chosen = RequestedTensors {
         with: &request.with,
     };
     let plan = Plan::new(def, &metadata, &chosen)?;
@@ -229,7 +223,10 @@ pub fn design(def: &ArchDef, request: &Request) -> Result<(Metadata, Plan), Erro
 }
 
 /// Name, metadata key and value of each parameter that a key gives.
-fn params<'d>(def: &'d ArchDef, request: &Request) -> Result<Vec<(&'d str, String, Meta)>, Error> {
+fn params<'d>(
+    def: &'d ArchDef,
+    request: &SynthRequest,
+) -> Result<Vec<(&'d str, String, Meta)>, Error> {
     let mut given: BTreeMap<&str, &str> = BTreeMap::new();
     for (name, value) in &request.set {
         given.insert(param_of(def, name)?, value);
@@ -272,7 +269,7 @@ fn keys_of(def: &ArchDef, param: &str) -> Vec<String> {
 }
 
 /// Refuses values of parameters that the model does not read.
-fn check_set(def: &ArchDef, plan: &Plan, request: &Request) -> Result<(), Error> {
+fn check_set(def: &ArchDef, plan: &Plan, request: &SynthRequest) -> Result<(), Error> {
     for (name, _) in &request.set {
         let param = param_of(def, name)?;
         let is_read = keys_of(def, param)
@@ -375,7 +372,7 @@ fn to_meta(value: &Value) -> Option<Meta> {
 }
 
 /// The tensors of a random model: the required ones and the requested ones.
-struct Chosen<'a> {
+struct RequestedTensors<'a> {
     with: &'a [String],
 }
 
@@ -395,7 +392,7 @@ fn is_named(given: &str, name: &str) -> bool {
     fits_pattern(given, name) || fits_pattern(of_layers, short(name))
 }
 
-impl TensorSet for Chosen<'_> {
+impl TensorSet for RequestedTensors<'_> {
     fn has(&self, name: &str, required: bool) -> bool {
         required || self.with.iter().any(|with| is_named(with, name))
     }
@@ -413,7 +410,7 @@ impl TensorSet for Chosen<'_> {
     }
 }
 
-fn check_with(def: &ArchDef, plan: &Plan, request: &Request) -> Result<(), Error> {
+fn check_with(def: &ArchDef, plan: &Plan, request: &SynthRequest) -> Result<(), Error> {
     let has = |given: &&String| plan.tensors.iter().any(|t| is_named(given, &t.name));
     let Some(given) = request.with.iter().find(|given| !has(given)) else {
         return Ok(());

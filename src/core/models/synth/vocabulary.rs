@@ -10,9 +10,6 @@ const PLAIN: i32 = 1;
 const LAST_SCORE: f32 = -1e6;
 
 /// The number of tokens of another file's vocabulary; `given` is the requested number.
-///
-/// # Errors
-/// The file has no tokens, or more than were requested.
 pub(super) fn size(vocabulary: &Metadata, given: Option<i64>) -> Result<u32, Error> {
     let found = vocabulary
         .array("tokenizer.ggml.tokens")

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::fmt::Write;
 
 use super::super::Drawing;
-use super::super::legend::Note;
-use super::super::overlay::{Home, annotate};
-use super::finding::{Finding, Level};
-use super::walk::Comparer;
+use super::super::legend::BoxNote;
+use super::super::overlay::{BoxId, annotate};
+use super::comparer::Comparer;
+use super::difference::{DifferenceLevel, DrawingDifference};
 use lab_base::util::wording::escaped;
 
 /// The comparison of two drawings: their matching parts and their differences.
@@ -18,11 +18,11 @@ pub struct Comparison {
     /// Pairs of matching parts, as indices in [`Drawing::parts`]; `None` if a side lacks the part.
     pub parts: Vec<[Option<usize>; 2]>,
     /// All differences, those in the computation first.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<DrawingDifference>,
 }
 
 /// A title and its lines, each with the number of the difference that it describes, if any.
-pub type Section = (&'static str, Vec<(Option<usize>, String)>);
+pub type SummarySection = (&'static str, Vec<(Option<usize>, String)>);
 
 impl Comparison {
     /// Compares two drawings.
@@ -65,15 +65,16 @@ impl Comparison {
 
     /// The differences by level: a title, and lines with the numbers of differences. A line without a number says that
     /// the computations are the same.
-    pub fn sections(&self) -> Vec<Section> {
+    pub fn sections(&self) -> Vec<SummarySection> {
         let names = self.names();
         let names = names.each_ref().map(String::as_str);
-        let lines = |level: Level| {
+        let lines = |level: DifferenceLevel| {
             let numbered = (1..).zip(&self.findings).filter(|(_, f)| f.level == level);
             let lines = numbered.map(|(n, finding)| (Some(n), finding.sentence(names)));
             lines.collect::<Vec<_>>()
         };
-        let [mut computation, sizes] = [Level::Computation, Level::Sizes].map(lines);
+        let [mut computation, sizes] =
+            [DifferenceLevel::Computation, DifferenceLevel::Sizes].map(lines);
         if computation.is_empty() {
             computation.push((None, "Both compute the same.".to_owned()));
         }
@@ -108,9 +109,12 @@ pub fn summary(comparison: &Comparison) -> String {
     out
 }
 
-/// Marks the differences in a drawing.
-fn note(drawing: &mut Drawing, side: usize, found: &[(Finding, Vec<[Option<Home>; 2]>)]) {
-    let mut marks: HashMap<Home, (Vec<String>, bool)> = HashMap::new();
+fn note(
+    drawing: &mut Drawing,
+    side: usize,
+    found: &[(DrawingDifference, Vec<[Option<BoxId>; 2]>)],
+) {
+    let mut marks: HashMap<BoxId, (Vec<String>, bool)> = HashMap::new();
     for (n, (_, spots)) in (1..).zip(found) {
         for pair in spots {
             if let Some(spot) = pair[side] {
@@ -120,19 +124,19 @@ fn note(drawing: &mut Drawing, side: usize, found: &[(Finding, Vec<[Option<Home>
             }
         }
     }
-    annotate(drawing, |home, _| {
-        let Some((numbers, is_alone)) = marks.get(&home) else {
-            return Note::default();
+    annotate(drawing, |box_id, _| {
+        let Some((numbers, is_alone)) = marks.get(&box_id) else {
+            return BoxNote::default();
         };
         let (what, class) = match (is_alone, side) {
             (false, _) => ("differs", "hot ne"),
             (true, 0) => ("only here", "hot oa"),
             (true, _) => ("only here", "hot ob"),
         };
-        Note {
+        BoxNote {
             text: format!("{what}: {}", numbers.join(", ")),
             class,
-            ..Note::default()
+            ..BoxNote::default()
         }
     });
 }

@@ -5,9 +5,9 @@
 //! own. A difference is reported once with all its places. Swapping the two drawings swaps the sides of each difference
 //! and changes nothing else.
 
+mod comparer;
 mod comparison;
-mod finding;
-mod walk;
+mod difference;
 
-pub use comparison::{Comparison, Section, summary};
-pub use finding::{Finding, Level};
+pub use comparison::{Comparison, SummarySection, summary};
+pub use difference::{DifferenceLevel, DrawingDifference};

@@ -8,4 +8,6 @@
 mod scene;
 mod scenes;
 
-pub use scene::{Held, MASK, Picture, Read, SMALL, Scene, WINDOW};
+pub use scene::{
+    BytesHeld, BytesRead, MASK_TOKENS, SMALL_WINDOW, Scene, ScenePicture, TEXT_TOKENS,
+};

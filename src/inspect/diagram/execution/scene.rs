@@ -17,13 +17,16 @@ pub struct Scene {
     /// The kinds of layers that the scene is about, as indices in [`super::super::Drawing::kinds`]; empty if it is
     /// about the whole model.
     pub kinds: Vec<usize>,
-    /// The picture of the scene.
-    pub picture: Picture,
+    pub picture: ScenePicture,
 }
 
 impl Scene {
     /// A scene about the whole model.
-    pub(super) fn new(title: impl Into<String>, line: impl Into<String>, picture: Picture) -> Self {
+    pub(super) fn new(
+        title: impl Into<String>,
+        line: impl Into<String>,
+        picture: ScenePicture,
+    ) -> Self {
         Self {
             title: title.into(),
             line: line.into(),
@@ -47,9 +50,8 @@ impl Scene {
     }
 }
 
-/// The picture of a scene.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Picture {
+pub enum ScenePicture {
     /// The tokens of a prompt run through all layers, several in each pass; with the kinds of layers that write keys
     /// and values, and of those that write a state.
     Prefill([Vec<usize>; 2]),
@@ -58,7 +60,7 @@ pub enum Picture {
     Decode([Vec<usize>; 2]),
     /// A whole text runs through all layers, and yields vectors or tokens.
     Whole {
-        /// For a text of [`MASK`] tokens, the tokens that each one attends to in some layer.
+        /// For a text of [`MASK_TOKENS`] tokens, the tokens that each one attends to in some layer.
         seen: Vec<Range<u32>>,
         /// The pooling that yields the vector of the text; `None` if tokens come out.
         pooling: Option<Pooling>,
@@ -73,7 +75,7 @@ pub enum Picture {
         rule: &'static str,
         /// Whether keys before the window are evicted.
         evicts: bool,
-        /// The positions of the last tokens of a text of [`WINDOW`] tokens with a window of [`SMALL`], each with the
+        /// The positions of the last tokens of a text of [`TEXT_TOKENS`] tokens with a window of [`SMALL_WINDOW`], each with the
         /// keys that the token attends to.
         rows: Vec<(u32, Range<u32>)>,
     },
@@ -85,21 +87,21 @@ pub enum Picture {
     /// Experts, of which each token uses some: the numbers of used and of all experts; `None` if they are symbols.
     Experts(Option<(u64, u64)>),
     /// The bytes that a token reads.
-    Reads(Read),
+    Reads(BytesRead),
     /// The bytes that are kept for a context, by its number of tokens.
-    Keeps(Vec<Held>),
+    Keeps(Vec<BytesHeld>),
 }
 
 /// Number of tokens in the picture of the attention mask; its window is half of them.
-pub const MASK: u32 = 6;
+pub const MASK_TOKENS: u32 = 6;
 /// Number of tokens of the text in the picture of a window.
-pub const WINDOW: u32 = 10;
+pub const TEXT_TOKENS: u32 = 10;
 /// Number of positions of the window in that picture.
-pub const SMALL: u32 = 4;
+pub const SMALL_WINDOW: u32 = 4;
 
 /// The bytes that a token reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Read {
+pub struct BytesRead {
     /// Bytes of weights by purpose, the most first.
     pub weights: Vec<(String, u64)>,
     /// Bytes of keys and values, by the number of tokens in the context, including this one.
@@ -110,7 +112,7 @@ pub struct Read {
 
 /// The memory that is kept for a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct BytesHeld {
     /// Number of tokens of the context.
     pub tokens: u64,
     /// Bytes of keys and values in layers that attend to all tokens.
@@ -121,7 +123,7 @@ pub struct Held {
     pub state: u64,
 }
 
-impl Held {
+impl BytesHeld {
     /// The total of bytes.
     pub fn bytes(&self) -> u64 {
         let keys = self.all.saturating_add(self.window);

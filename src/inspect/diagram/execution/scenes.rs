@@ -3,18 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use super::{Held, MASK, Picture, Read, SMALL, Scene, WINDOW};
-use crate::describe::pooled;
+use super::{BytesHeld, BytesRead, MASK_TOKENS, SMALL_WINDOW, Scene, ScenePicture, TEXT_TOKENS};
+use crate::describe::pooling_phrase;
 use crate::diagram::context::DrawContext;
 use crate::diagram::kinds::is_within;
 use crate::diagram::words;
 use lab_base::util::wording;
 use lab_base::weights::TensorType;
 use lab_core::arch::{Mode, ParamSource};
-use lab_core::blocks::cache::{Cache, Window};
+use lab_core::blocks::cache::{CacheOptions, Window};
 use lab_core::engine::Remasking;
 use lab_core::model::Options;
-use lab_core::plan::{BLOCK_LEN, CachePlan, KeysOf, Pooling, StatePlan, Unit};
+use lab_core::plan::{BLOCK_LEN, CachePlan, KeyTokens, Pooling, StatePlan, Unit};
 
 /// Number of tokens at the end of the text whose keys are drawn.
 const VIEWS: u32 = 4;
@@ -40,7 +40,6 @@ fn memory(before: &str, [keys, states]: &[Vec<usize>; 2]) -> String {
 }
 
 impl<'p> DrawContext<'p> {
-    /// The scenes of the model.
     pub(in crate::diagram) fn scenes(&self) -> Vec<Scene> {
         let mut all = match self.plan.mode {
             Mode::Causal => vec![self.prefill(), self.decode()],
@@ -86,12 +85,12 @@ impl<'p> DrawContext<'p> {
             Options::N_BATCH,
             memory(", and write ", &kinds)
         );
-        Scene::new(title, line, Picture::Prefill(kinds))
+        Scene::new(title, line, ScenePicture::Prefill(kinds))
     }
 
     /// The kinds of layers that write or read keys that are kept between passes, and of those that have a state.
     fn kept_kinds(&self, is_read: bool) -> [Vec<usize>; 2] {
-        let is_kept = |cache: usize| self.plan.caches[cache].keys != KeysOf::Pass;
+        let is_kept = |cache: usize| self.plan.caches[cache].keys != KeyTokens::Pass;
         let keys = self.kinds(|unit| {
             let rows = unit.key_values();
             rows.is_some_and(|rows| (is_read || rows.owner.is_none()) && is_kept(rows.cache))
@@ -105,25 +104,25 @@ impl<'p> DrawContext<'p> {
             "Each pass generates one token: it reads the weights that the token uses{}.",
             memory(", and ", &kinds)
         );
-        Scene::new("Decode", line, Picture::Decode(kinds))
+        Scene::new("Decode", line, ScenePicture::Decode(kinds))
     }
 
     /// The picture of a pass over a whole text, and the tokens that each one attends to in words.
-    fn whole(&self, pooling: Option<Pooling>) -> (Picture, &'static str) {
+    fn whole(&self, pooling: Option<Pooling>) -> (ScenePicture, &'static str) {
         let plan = self.plan;
-        let seen = (0..MASK).map(|query| {
+        let seen = (0..MASK_TOKENS).map(|query| {
             let caches = plan.caches.iter();
-            let rules = caches.map(|cache| words::small(plan, &cache.unit, MASK / 2));
-            let views = rules.map(|rule| rule.visible(query, MASK));
+            let rules = caches.map(|cache| words::small(plan, &cache.unit, MASK_TOKENS / 2));
+            let views = rules.map(|rule| rule.visible(query, MASK_TOKENS));
             let all = views.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end));
             all.unwrap_or_default()
         });
         let seen: Vec<Range<u32>> = seen.collect();
-        let whom = match seen.iter().all(|keys| *keys == (0..MASK)) {
+        let whom = match seen.iter().all(|keys| *keys == (0..MASK_TOKENS)) {
             true => "all others, before and after it",
             false => "those around it, before and after it",
         };
-        (Picture::Whole { seen, pooling }, whom)
+        (ScenePicture::Whole { seen, pooling }, whom)
     }
 
     fn encoding(&self) -> Scene {
@@ -139,7 +138,10 @@ impl<'p> DrawContext<'p> {
             "The whole text goes through all layers in one pass: every token attends to {whom}."
         );
         Scene::new("Encoding", line, picture)
-            .with_facts([format!("embedding of the text: {by}{}", pooled(pooling))])
+            .with_facts([format!(
+                "embedding of the text: {by}{}",
+                pooling_phrase(pooling)
+            )])
             .with_facts(["nothing is kept between passes"])
     }
 
@@ -167,7 +169,7 @@ impl<'p> DrawContext<'p> {
             Remasking::None => "each mask is unmasked at random by itself",
         });
         let kept = "nothing is kept between steps, unless approximate_cache is set";
-        Scene::new("Text diffusion", line, Picture::Denoising)
+        Scene::new("Text diffusion", line, ScenePicture::Denoising)
             .with_facts(rule)
             .with_facts([kept])
     }
@@ -185,9 +187,9 @@ impl<'p> DrawContext<'p> {
 
     fn window(&self, cache: &CachePlan) -> Scene {
         let plan = self.plan;
-        let rule = words::small(plan, &cache.unit, SMALL);
-        let last = WINDOW - VIEWS..WINDOW;
-        let rows = last.map(|query| (query, rule.visible(query, WINDOW)));
+        let rule = words::small(plan, &cache.unit, SMALL_WINDOW);
+        let last = TEXT_TOKENS - VIEWS..TEXT_TOKENS;
+        let rows = last.map(|query| (query, rule.visible(query, TEXT_TOKENS)));
         let (title, name) = match rule.window {
             Window::Standard => ("Sliding window", "standard"),
             Window::Chunked => ("Chunked attention", "chunked"),
@@ -195,7 +197,7 @@ impl<'p> DrawContext<'p> {
         };
         let blocks = format!("earlier keys are evicted in blocks of {BLOCK_LEN}");
         let group = format!("group of layers: {}", cache.name);
-        let picture = Picture::Window {
+        let picture = ScenePicture::Window {
             rule: name,
             evicts: rule.causal,
             rows: rows.collect(),
@@ -227,7 +229,7 @@ impl<'p> DrawContext<'p> {
         let facts: Vec<String> = facts.collect();
         let line =
             "These layers write no keys and values: they read the KV cache of an earlier layer.";
-        let scene = Scene::new("Shared KV cache", line, Picture::Shared(loans));
+        let scene = Scene::new("Shared KV cache", line, ScenePicture::Shared(loans));
         scene.with_facts(facts).of(kinds.into_iter().collect())
     }
 
@@ -240,7 +242,7 @@ impl<'p> DrawContext<'p> {
         let fact = |(k, v)| format!("{k} elements per token and layer, {v} of them also values");
         let scene = |of: (u64, u64)| {
             let row = self.known(of);
-            let scene = Scene::new("Latent KV cache", line, Picture::Latent(row));
+            let scene = Scene::new("Latent KV cache", line, ScenePicture::Latent(row));
             let facts = scene.with_facts(row.map(fact));
             facts.of(self.kinds(|unit| size(unit) == Some(of)))
         };
@@ -264,7 +266,7 @@ impl<'p> DrawContext<'p> {
             let line = "A layer has one state of fixed size for each sequence, which every token reads and \
                         changes.";
             let title = format!("Recurrent state: {}", words::purpose(name));
-            Scene::new(title, line, Picture::State)
+            Scene::new(title, line, ScenePicture::State)
                 .with_facts(facts.unwrap_or_default())
                 .of(self.kinds(|unit| is_recurrent(unit) && unit.contract.0.name == name))
         };
@@ -283,7 +285,7 @@ impl<'p> DrawContext<'p> {
                 "For each token a router selects {n_used} of {n_all} experts; the weights of the others are \
                  not read."
             );
-            let picture = Picture::Experts(self.known((used, all)));
+            let picture = ScenePicture::Experts(self.known((used, all)));
             Scene::new("Mixture of experts", line, picture).of(self.kinds(is_such))
         });
         scenes.collect()
@@ -309,7 +311,7 @@ impl<'p> DrawContext<'p> {
         let all = weights.iter().map(|(_, bytes)| bytes).sum();
         let [read, stored] = [all, plan.weight_bytes()].map(wording::bytes);
         let line = "Each new token reads the weights that it uses, the keys and values that it attends to, and the states.";
-        let picture = Picture::Reads(Read {
+        let picture = ScenePicture::Reads(BytesRead {
             weights,
             keys: keys.collect(),
             states: self.state_bytes(),
@@ -324,12 +326,12 @@ impl<'p> DrawContext<'p> {
 
     /// The scene of the bytes that contexts of some lengths keep; `None` if nothing is kept or there is no file.
     fn keeps(&self) -> Option<Scene> {
-        let held: Vec<Held> = self.contexts().into_iter().map(|n| self.held(n)).collect();
+        let held: Vec<BytesHeld> = self.contexts().into_iter().map(|n| self.held(n)).collect();
         let first = *held.first().filter(|held| held.bytes() > 0)?;
         let bytes = wording::bytes(self.all_kept().per_token.unwrap_or(0));
         let fact = format!("KV cache: {bytes} per token");
         let line = "What a sequence keeps between passes, by the length of its context.";
-        let scene = Scene::new("Memory per sequence", line, Picture::Keeps(held));
+        let scene = Scene::new("Memory per sequence", line, ScenePicture::Keeps(held));
         Some(scene.with_facts((first.all > 0).then_some(fact)))
     }
 
@@ -346,10 +348,10 @@ impl<'p> DrawContext<'p> {
         contexts
     }
 
-    fn held(&self, n: u64) -> Held {
+    fn held(&self, n: u64) -> BytesHeld {
         let plan = self.plan;
         let per_token = self.all_kept().per_token.unwrap_or(0);
-        let mut held = Held {
+        let mut held = BytesHeld {
             tokens: n,
             all: per_token.saturating_mul(n),
             window: 0,
@@ -359,7 +361,7 @@ impl<'p> DrawContext<'p> {
             // At most the keys that one token can attend to. A cache without a window also has the keys from which
             // those of blocks are made.
             let cache = rows.pooled.as_ref().map_or(rows.cache, |of| of.cache);
-            let rule = Cache::read(&plan.caches[cache].unit.options);
+            let rule = CacheOptions::read(&plan.caches[cache].unit.options);
             let stay = match rule.window {
                 Window::Symmetric => n.min(rule.size / 2 + 1),
                 Window::Standard | Window::Chunked => n.min(rule.size),

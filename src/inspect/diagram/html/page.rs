@@ -2,19 +2,21 @@
 
 use std::sync::LazyLock;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use serde::{Serialize, Serializer};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::super::ids::WHOLE;
 use super::super::svg::{self, escape};
-use super::super::{Cost, Drawing, Kept, Note, Part};
+use super::super::{BoxNote, Drawing, Kept, UnitBox, WeightCost};
 use super::views;
 
 /// The concatenated files, and their SHA-256 sum in the form of a content security policy.
 fn with_sum(files: &[&str]) -> (String, String) {
     let text = files.concat();
-    let sum = base64::encode(Sha256::digest(text.as_bytes()));
+    let sum = BASE64_STANDARD.encode(Sha256::digest(text.as_bytes()));
     (text, sum)
 }
 
@@ -79,7 +81,7 @@ fn data(drawing: &Drawing) -> String {
         "name": drawing.name,
         "symbolic": drawing.is_symbolic,
         "measured": drawing.overlay.as_ref().map(|legend| &legend.title),
-        "parts": drawing.parts().collect::<Vec<&Part>>(),
+        "parts": drawing.parts().collect::<Vec<&UnitBox>>(),
     });
     let known = ['<', '>', '&', '\u{2028}', '\u{2029}'];
     known.into_iter().fold(value.to_string(), |text, c| {
@@ -87,7 +89,7 @@ fn data(drawing: &Drawing) -> String {
     })
 }
 
-impl Serialize for Cost {
+impl Serialize for WeightCost {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&svg::cost_text(self))
     }
@@ -99,7 +101,7 @@ impl Serialize for Kept {
     }
 }
 
-impl Serialize for Note {
+impl Serialize for BoxNote {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&self.sentence())
     }

@@ -6,8 +6,8 @@
 use super::badge;
 use crate::diagram::ids::WHOLE;
 use crate::diagram::svg;
-use crate::diagram::svg::{Piece, escape};
-use crate::diagram::{Drawing, Kind, Part};
+use crate::diagram::svg::{Fragment, escape};
+use crate::diagram::{Drawing, LayerKind, UnitBox};
 
 /// Width of the pictures of execution, in pixels.
 const EXECUTION: f64 = 1000.0;
@@ -42,7 +42,7 @@ fn stack(drawing: &Drawing) -> String {
     view(WHOLE, "The stack", &inside)
 }
 
-fn layer(drawing: &Drawing, kind: &Kind) -> String {
+fn layer(drawing: &Drawing, kind: &LayerKind) -> String {
     let mut inside = heading(drawing, kind);
     if let Some(legend) = &drawing.overlay {
         let legend = svg::legend(legend, svg::LEGEND);
@@ -54,29 +54,29 @@ fn layer(drawing: &Drawing, kind: &Kind) -> String {
 }
 
 /// The picture of a part before or after the layers.
-fn stage(part: &Part) -> String {
+fn stage(part: &UnitBox) -> String {
     let opened = picture(svg::opened(part), "opened", &part.title);
     view(&part.id, &part.title, &opened)
 }
 
-fn picture(inner: Piece, class: &str, label: &str) -> String {
-    let mut piece = Piece::new(inner.w + 2.0 * EDGE, inner.h);
-    piece.put(inner, EDGE, 0.0);
-    bare(&piece, class, label)
+fn picture(inner: Fragment, class: &str, label: &str) -> String {
+    let mut fragment = Fragment::new(inner.w + 2.0 * EDGE, inner.h);
+    fragment.put(inner, EDGE, 0.0);
+    bare(&fragment, class, label)
 }
 
-fn bare(piece: &Piece, class: &str, label: &str) -> String {
-    let (w, h) = (piece.w.ceil(), piece.h.ceil());
+fn bare(fragment: &Fragment, class: &str, label: &str) -> String {
+    let (w, h) = (fragment.w.ceil(), fragment.h.ceil());
     format!(
         "<svg class=\"{class}\" viewBox=\"0 0 {w} {h}\" width=\"{w}\" height=\"{h}\" role=\"group\" \
          aria-label=\"{}\">\n{}</svg>\n",
         escape(label),
-        piece.elements(true)
+        fragment.elements(true)
     )
 }
 
 /// The heading of a kind: its letter, its label, its layers, and numbers.
-fn heading(drawing: &Drawing, kind: &Kind) -> String {
+fn heading(drawing: &Drawing, kind: &LayerKind) -> String {
     let mut lines = vec![svg::layers_of(drawing, kind)];
     lines.extend(kind.cost.as_ref().map(svg::cost_text));
     let measured = Some(kind.note.sentence()).filter(|note| !note.is_empty());

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 
-use lab_core::models::few;
+use lab_core::models::abbreviated;
 
 /// The numbers that are shown on a drawing.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -19,21 +19,21 @@ pub struct Overlay {
     /// The measured quantity: `time of prefill 128 tokens`.
     pub quantity: String,
     /// The rule by which several numbers are combined.
-    pub rule: Rule,
+    pub rule: Aggregation,
     /// The numbers. Each has at most [`LARGEST`] as its absolute value, or is infinite if it is an error that the file
     /// has as null.
-    pub numbers: Vec<Number>,
+    pub numbers: Vec<Measurement>,
     /// The model that the file names, if any.
     pub of: Option<String>,
     /// The first value that differs, in a comparison.
-    pub first: Option<First>,
+    pub first: Option<FirstDifference>,
     /// Seconds of a whole pass, in a profile.
     pub whole: Option<f64>,
 }
 
 /// The rule by which several numbers are combined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Rule {
+pub enum Aggregation {
     /// The numbers are seconds and are added.
     Time,
     /// The largest number is used.
@@ -46,18 +46,18 @@ pub const LARGEST: f64 = 1e300;
 
 /// A number, and the value or unit that it belongs to.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Number {
+pub struct Measurement {
     /// The path of a value, a unit, a slot or a layer.
     pub path: String,
     /// The operation of the unit at the path, if the number belongs to one.
-    pub op: Option<Operation>,
+    pub op: Option<MeasuredOp>,
     /// Seconds, or the quantity of the file.
     pub value: f64,
 }
 
 /// An operation of a use of a unit. [`lab_base::ggml::GraphOp`] has the same names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Operation {
+pub struct MeasuredOp {
     /// The kind of block.
     pub kind: String,
     /// The number of the use, among those of the same kind and path.
@@ -71,18 +71,18 @@ pub struct Operation {
 /// The error of a file without numbers, or whose numbers cannot be shown: what was expected and what was found.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct Problem(pub(super) String);
+pub struct OverlayError(pub(super) String);
 
 /// The first value that differs, in a comparison.
 #[derive(Clone, Debug, PartialEq)]
-pub struct First {
+pub struct FirstDifference {
     /// The path of the value.
     pub path: String,
     /// The NMSE above which values count as different.
     pub tolerance: Option<f64>,
 }
 
-impl From<serde_json::Error> for Problem {
+impl From<serde_json::Error> for OverlayError {
     fn from(error: serde_json::Error) -> Self {
         Self(short(&error.to_string()))
     }
@@ -90,13 +90,13 @@ impl From<serde_json::Error> for Problem {
 
 /// A report of `bench perf --profile --json`.
 #[derive(Deserialize)]
-struct Perf {
+struct PerfReport {
     model: Option<String>,
-    runs: Vec<Run>,
+    runs: Vec<PerfRun>,
 }
 
 #[derive(Deserialize)]
-struct Run {
+struct PerfRun {
     #[serde(default)]
     threads: u64,
     profiles: Vec<Profile>,
@@ -106,36 +106,36 @@ struct Run {
 struct Profile {
     what: String,
     seconds_per_pass: Option<f64>,
-    places: Vec<Use>,
+    places: Vec<UnitUse>,
 }
 
 #[derive(Deserialize)]
-struct Use {
+struct UnitUse {
     kind: String,
     path: String,
     #[serde(rename = "use")]
     nth: u64,
-    operations: Vec<Timed>,
+    operations: Vec<TimedOp>,
 }
 
 #[derive(Deserialize)]
-struct Timed {
+struct TimedOp {
     name: String,
     seconds: f64,
 }
 
 /// A report of `bench compare --json` or of `bench lab drift --json`.
 #[derive(Deserialize)]
-struct Compared {
+struct ValueReport {
     #[serde(alias = "layers")]
-    values: Vec<Value>,
+    values: Vec<ReportValue>,
     first_divergence: Option<String>,
     tolerance: Option<f64>,
 }
 
 /// A value, or a layer. JSON has no infinity: an infinite error, such as that of a value with NaN, is null.
 #[derive(Deserialize)]
-struct Value {
+struct ReportValue {
     path: String,
     nmse: Option<f64>,
     rms_a: Option<f64>,
@@ -144,7 +144,7 @@ struct Value {
 }
 
 /// A quantity of a report: its name, its title in the legend, and its number; a value may have none.
-type Quantity = (&'static str, &'static str, fn(&Value) -> Option<f64>);
+type Quantity = (&'static str, &'static str, fn(&ReportValue) -> Option<f64>);
 
 const COMPARED: [Quantity; 3] = [
     ("error", "error (NMSE)", error),
@@ -166,34 +166,34 @@ const DRIFTED: [Quantity; 2] = [
     ),
 ];
 
-fn error(value: &Value) -> Option<f64> {
+fn error(value: &ReportValue) -> Option<f64> {
     value.nmse.or(Some(f64::INFINITY))
 }
 
 /// A report of `bench plan --json`: the device number of each part.
 #[derive(Deserialize)]
-struct Planned {
+struct PlanReport {
     placement: Placement,
 }
 
 #[derive(Deserialize)]
 struct Placement {
     quantity: String,
-    parts: Paths,
+    parts: NumbersByPath,
 }
 
 /// An object of paths with numbers, in the order of the file.
-struct Paths(Vec<(String, f64)>);
+struct NumbersByPath(Vec<(String, f64)>);
 
-impl<'de> Deserialize<'de> for Paths {
+impl<'de> Deserialize<'de> for NumbersByPath {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Reader;
         impl<'de> Visitor<'de> for Reader {
-            type Value = Paths;
+            type Value = NumbersByPath;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object of paths with numbers")
             }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Paths, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<NumbersByPath, A::Error> {
                 let mut seen = std::collections::HashSet::new();
                 let mut all = Vec::new();
                 while let Some((path, value)) = map.next_entry::<String, f64>()? {
@@ -202,7 +202,7 @@ impl<'de> Deserialize<'de> for Paths {
                     }
                     all.push((path, value));
                 }
-                Ok(Paths(all))
+                Ok(NumbersByPath(all))
             }
         }
         deserializer.deserialize_map(Reader)
@@ -215,7 +215,7 @@ impl Overlay {
     ///
     /// # Errors
     /// The file has another format, or lacks the quantity.
-    pub fn read(bytes: &[u8], quantity: Option<&str>) -> Result<Self, Problem> {
+    pub fn read(bytes: &[u8], quantity: Option<&str>) -> Result<Self, OverlayError> {
         let keys: BTreeMap<String, IgnoredAny> = serde_json::from_slice(bytes)?;
         let has = |key: &str| keys.contains_key(key);
         if has("runs") {
@@ -228,9 +228,9 @@ impl Overlay {
         if has("values") {
             return comparison(serde_json::from_slice(bytes)?, &COMPARED, COMPARE, quantity);
         }
-        let (name, Paths(paths)) = match has("placement") {
+        let (name, NumbersByPath(paths)) = match has("placement") {
             true => {
-                let Planned { placement: of } = serde_json::from_slice(bytes)?;
+                let PlanReport { placement: of } = serde_json::from_slice(bytes)?;
                 (short(&of.quantity), of.parts)
             }
             false => ("value".to_owned(), serde_json::from_slice(bytes)?),
@@ -249,40 +249,38 @@ impl Overlay {
 /// The command whose reports hold values.
 const COMPARE: &str = "bench compare --json";
 
-/// A list, which must not be empty.
-fn non_empty<T>(list: Vec<T>, expected: &str, found: &str) -> Result<Vec<T>, Problem> {
+fn non_empty<T>(list: Vec<T>, expected: &str, found: &str) -> Result<Vec<T>, OverlayError> {
     if list.is_empty() {
         let text = format!("expected a report of `{expected}`, found one {found}");
-        return Err(Problem(text));
+        return Err(OverlayError(text));
     }
     Ok(list)
 }
 
-fn number(path: String, op: Option<Operation>, value: f64) -> Result<Number, Problem> {
+fn number(path: String, op: Option<MeasuredOp>, value: f64) -> Result<Measurement, OverlayError> {
     let expected = match &op {
         Some(_) if value < 0.0 => "a time that is not negative".to_owned(),
         _ if value.abs() <= LARGEST || value == f64::INFINITY => {
-            return Ok(Number { path, op, value });
+            return Ok(Measurement { path, op, value });
         }
         _ => format!("a number of at most {LARGEST:e}"),
     };
     let text = format!("at `{}`: expected {expected}, found {value}", short(&path));
-    Err(Problem(text))
+    Err(OverlayError(text))
 }
 
 /// The index of the requested name in the list; 0 without a request.
-fn choose(names: &[String], asked: Option<&str>) -> Result<usize, Problem> {
+fn choose(names: &[String], asked: Option<&str>) -> Result<usize, OverlayError> {
     let Some(asked) = asked else { return Ok(0) };
-    let at = names.iter().position(|name| name == asked);
-    at.ok_or_else(|| {
+    names.iter().position(|name| name == asked).ok_or_else(|| {
         let known = names.iter().map(|name| format!("`{}`", short(name)));
-        let known = few(&known.collect::<Vec<_>>());
+        let known = abbreviated(&known.collect::<Vec<_>>());
         let text = format!("expected a quantity of the file ({known}), found `{asked}`");
-        Problem(text)
+        OverlayError(text)
     })
 }
 
-fn profile(report: Perf, quantity: Option<&str>) -> Result<Overlay, Problem> {
+fn profile(report: PerfReport, quantity: Option<&str>) -> Result<Overlay, OverlayError> {
     let expected = "bench perf --profile --json";
     let is_one = report.runs.len() == 1;
     let profiles = report.runs.into_iter().flat_map(|run| {
@@ -303,7 +301,7 @@ fn profile(report: Perf, quantity: Option<&str>) -> Result<Overlay, Problem> {
     for place in chosen.places {
         let all: Rc<[String]> = place.operations.iter().map(|op| op.name.clone()).collect();
         for (at, op) in place.operations.iter().enumerate() {
-            let of = Operation {
+            let of = MeasuredOp {
                 kind: place.kind.clone(),
                 nth: place.nth,
                 at,
@@ -314,7 +312,7 @@ fn profile(report: Perf, quantity: Option<&str>) -> Result<Overlay, Problem> {
     }
     Ok(Overlay {
         quantity: short(&names[at]),
-        rule: Rule::Time,
+        rule: Aggregation::Time,
         numbers: non_empty(numbers, expected, "without operations")?,
         of: report.model,
         first: None,
@@ -323,11 +321,11 @@ fn profile(report: Perf, quantity: Option<&str>) -> Result<Overlay, Problem> {
 }
 
 fn comparison(
-    report: Compared,
+    report: ValueReport,
     quantities: &[Quantity],
     command: &str,
     quantity: Option<&str>,
-) -> Result<Overlay, Problem> {
+) -> Result<Overlay, OverlayError> {
     let names: Vec<String> = quantities.iter().map(|(name, ..)| (*name).into()).collect();
     let (_, title, of) = quantities[choose(&names, quantity)?];
     let values = report.values.into_iter();
@@ -338,12 +336,14 @@ fn comparison(
     let is_known = |path: &String| numbers.iter().any(|n| n.path == *path);
     if let Some(path) = path.as_ref().filter(|path| !is_known(path)) {
         let (expected, found) = ("the first divergence to be one of the values", short(path));
-        return Err(Problem(format!("expected {expected}, found `{found}`")));
+        return Err(OverlayError(format!(
+            "expected {expected}, found `{found}`"
+        )));
     }
     let tolerance = report.tolerance;
     Ok(Overlay {
         quantity: title.to_owned(),
-        first: path.map(|path| First { path, tolerance }),
+        first: path.map(|path| FirstDifference { path, tolerance }),
         numbers: non_empty(numbers, command, "without such values")?,
         ..Overlay::default()
     })

@@ -4,7 +4,7 @@
 //! spaced. A border is exactly the number in its text, so that each number is in the range that the legend states for
 //! its colour. Numbers so close that borders cannot be distinguished have fewer colours, down to one.
 
-use super::super::legend::{LEVELS, Shade};
+use super::super::legend::{ColourRange, LEVELS};
 
 /// Number of significant digits.
 const DIGITS: usize = 3;
@@ -54,7 +54,6 @@ impl Scale {
         }
     }
 
-    /// A number as text.
     pub(super) fn show(&self, value: f64) -> String {
         match value.is_finite() {
             true => digits(value),
@@ -63,7 +62,7 @@ impl Scale {
     }
 
     /// The range of each colour, palest first.
-    pub(super) fn shades(&self, values: &[f64]) -> Vec<Shade> {
+    pub(super) fn shades(&self, values: &[f64]) -> Vec<ColourRange> {
         let show = |at: Option<usize>| Some(self.show(*self.borders.get(at?)?));
         let range = |at: usize| match (show(at.checked_sub(1)), show(Some(at))) {
             (Some(from), Some(to)) => format!("{from} to {to}"),
@@ -76,11 +75,11 @@ impl Scale {
         };
         let n = self.borders.len();
         let has_finite = values.iter().any(|v| v.is_finite());
-        let finite = (0..=n).filter(|_| has_finite).map(|at| Shade {
+        let finite = (0..=n).filter(|_| has_finite).map(|at| ColourRange {
             level: (at * (LEVELS - 1)).checked_div(n).unwrap_or(LEVELS / 2),
             text: range(at),
         });
-        let infinite = values.contains(&f64::INFINITY).then(|| Shade {
+        let infinite = values.contains(&f64::INFINITY).then(|| ColourRange {
             level: LEVELS - 1,
             text: "no number".into(),
         });
@@ -123,7 +122,7 @@ mod tests {
             for value in &values {
                 let level = scale.level(*value);
                 let number = |text: &str| text.parse::<f64>().expect("a number");
-                let holds = |shade: &Shade| {
+                let holds = |shade: &ColourRange| {
                     let (from, to) = match shade.text.split_once(' ') {
                         Some(("<", to)) => (f64::NEG_INFINITY, number(to)),
                         Some(("\u{2265}", from)) => (number(from), f64::MAX),

@@ -2,10 +2,10 @@
 //! is read aloud, so it names the contents, not how they are drawn.
 
 use super::super::compare::Comparison;
-use super::super::{Drawing, Kind};
+use super::super::{Drawing, LayerKind};
 use super::overlay::swatch;
-use super::text::Style;
-use super::{Piece, layer, stack};
+use super::text::TextStyle;
+use super::{Fragment, layer, stack};
 use crate::describe;
 use lab_base::util::wording::{bytes, capital, count};
 
@@ -15,14 +15,14 @@ const KINDS: usize = 8;
 const GAP: f64 = 56.0;
 
 /// A picture as an SVG document.
-pub fn document(drawing: &Drawing, piece: &Piece, what: &str) -> String {
+pub fn document(drawing: &Drawing, fragment: &Fragment, what: &str) -> String {
     let title = format!("{}: {what}", drawing.name);
-    piece.to_svg(&title, &description(drawing, what))
+    fragment.to_svg(&title, &description(drawing, what))
 }
 
 /// The description of a picture that shows `what` of a drawing.
 fn description(drawing: &Drawing, what: &str) -> String {
-    let (name, mode) = (&drawing.name, describe::mode(drawing.mode));
+    let (name, mode) = (&drawing.name, describe::mode_phrase(drawing.mode));
     let labels = drawing.kinds.iter().map(|kind| kind.label.clone());
     let mut named: Vec<String> = labels.take(KINDS).collect();
     let more = drawing.kinds.len() - named.len();
@@ -47,21 +47,21 @@ pub fn comparison(comparison: &Comparison, name: &str) -> String {
 }
 
 /// A kind of layer as an SVG document without a model's name: equal kinds have equal documents.
-pub fn kind(kind: &Kind) -> String {
-    let piece = stack::framed(layer::kind(kind, None));
+pub fn kind(kind: &LayerKind) -> String {
+    let fragment = stack::framed(layer::kind(kind, None));
     let desc = "One kind of layers, down to operations and weights.";
-    piece.to_svg(&kind.label, desc)
+    fragment.to_svg(&kind.label, desc)
 }
 
 /// The comparison of two drawings: their stacks side by side with the differences marked, and the list below.
-pub fn compared(comparison: &Comparison) -> Piece {
+pub fn compared(comparison: &Comparison) -> Fragment {
     let [a, b] = comparison.names();
     let both = comparison.drawings.each_ref().map(|drawing| {
         let column = stack::column(drawing);
-        let mut piece = stack::heading(drawing, column.w);
-        piece.skip(10.0);
-        piece.add(0.0, column);
-        piece
+        let mut fragment = stack::heading(drawing, column.w);
+        fragment.skip(10.0);
+        fragment.add(0.0, column);
+        fragment
     });
     let room = both[0].w + GAP + both[1].w;
     let legend = [
@@ -69,20 +69,20 @@ pub fn compared(comparison: &Comparison) -> Piece {
         swatch("hot oa", &format!("only in {a}")),
         swatch("hot ob", &format!("only in {b}")),
     ];
-    let mut piece = Piece::new(room, 0.0);
-    piece.add(0.0, Piece::wrapped(legend.into(), (24.0, 5.0), room));
-    piece.skip(19.0);
-    piece.add(0.0, Piece::wrapped(both.into(), (GAP, 0.0), room));
-    piece.skip(20.0);
+    let mut fragment = Fragment::new(room, 0.0);
+    fragment.add(0.0, Fragment::wrapped(legend.into(), (24.0, 5.0), room));
+    fragment.skip(19.0);
+    fragment.add(0.0, Fragment::wrapped(both.into(), (GAP, 0.0), room));
+    fragment.skip(20.0);
     for (title, lines) in comparison.sections() {
-        piece.write(0.0, Style::Title, title);
+        fragment.write(0.0, TextStyle::Title, title);
         for (n, line) in lines {
-            let y = piece.h + Style::Line.leading() - Style::Line.drop();
+            let y = fragment.h + TextStyle::Line.leading() - TextStyle::Line.drop();
             let number = n.map(|n| format!("{n}.")).unwrap_or_default();
-            piece.end(24.0, y, Style::Line, &number);
-            piece.write(if n.is_some() { 32.0 } else { 0.0 }, Style::Line, &line);
+            fragment.end(24.0, y, TextStyle::Line, &number);
+            fragment.write(if n.is_some() { 32.0 } else { 0.0 }, TextStyle::Line, &line);
         }
-        piece.skip(12.0);
+        fragment.skip(12.0);
     }
-    stack::framed(piece)
+    stack::framed(fragment)
 }

@@ -4,10 +4,10 @@
 //! maximum; cells without are small squares, whose columns have as many names as fit. Columns that do not fit into the
 //! width of a page continue below.
 
+use super::fragment::{DrawItem, Fragment, Rect};
 use super::overlay::swatch;
-use super::scene::{Item, Piece, Rect};
 use super::stack::framed;
-use super::text::{Style, cut, width};
+use super::text::{TextStyle, cut, width};
 use crate::diagram::legend::{COLD, HOT, LEVELS};
 use crate::diagram::overlay::digits;
 
@@ -60,12 +60,12 @@ pub struct Grid {
     /// Names of the columns: a number, and a text that is only shown above cells with texts.
     pub columns: Vec<[String; 2]>,
     /// Rows of cells, with one cell for each column.
-    pub cells: Vec<Vec<Cell>>,
+    pub cells: Vec<Vec<GridCell>>,
 }
 
 /// A number with its text, if it has one.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Cell {
+pub struct GridCell {
     /// The number that determines the colour.
     pub value: Option<f64>,
     /// The text in the cell.
@@ -80,11 +80,10 @@ impl Chart {
     }
 
     fn values(&self) -> impl Iterator<Item = Option<f64>> {
-        let cells = self
-            .grids
+        self.grids
             .iter()
-            .flat_map(|grid| grid.cells.iter().flatten());
-        cells.map(|cell| cell.value)
+            .flat_map(|grid| grid.cells.iter().flatten())
+            .map(|cell| cell.value)
     }
 
     /// The class of a number. A number and its negative have colours of the same strength.
@@ -104,8 +103,7 @@ impl Chart {
             .count()
     }
 
-    /// The legend of the colours.
-    fn legend(&self, room: f64) -> Piece {
+    fn legend(&self, room: f64) -> Fragment {
         let border = |at: usize| digits(BORDERS[at] * self.end);
         let last = BORDERS.len();
         let negative = self.values().flatten().filter(|value| *value < 0.0);
@@ -136,28 +134,32 @@ impl Chart {
         let has_empty = self.values().any(|value| value.is_none());
         let empty = (has_empty && !self.empty.is_empty()).then(|| swatch(COLD, &self.empty));
         let entries = below.chain(shades).chain(empty).collect();
-        let mut piece = Piece::new(room, 0.0);
-        piece.write(0.0, Style::Name, &quantity);
-        piece.skip(5.0);
-        piece.add(0.0, Piece::wrapped(entries, (12.0, 5.0), room));
-        piece
+        let mut fragment = Fragment::new(room, 0.0);
+        fragment.write(0.0, TextStyle::Name, &quantity);
+        fragment.skip(5.0);
+        fragment.add(0.0, Fragment::wrapped(entries, (12.0, 5.0), room));
+        fragment
     }
 }
 
 /// The picture of a chart.
-pub fn chart(chart: &Chart) -> Piece {
+pub fn chart(chart: &Chart) -> Fragment {
     let grids = chart.grids.iter().map(|grid| drawn(grid, chart)).collect();
-    let grids = Piece::wrapped(grids, (34.0, 26.0), ROOM);
+    let grids = Fragment::wrapped(grids, (34.0, 26.0), ROOM);
     let room = grids.w.max(640.0);
-    let mut page = Piece::new(room, 0.0);
+    let mut page = Fragment::new(room, 0.0);
     page.write(
         0.0,
-        Style::Heading,
-        &cut(&chart.title, Style::Heading, 2.0 * room),
+        TextStyle::Heading,
+        &cut(&chart.title, TextStyle::Heading, 2.0 * room),
     );
     page.skip(4.0);
     for line in &chart.lines {
-        page.write(0.0, Style::Line, &cut(line, Style::Line, 4.0 * room));
+        page.write(
+            0.0,
+            TextStyle::Line,
+            &cut(line, TextStyle::Line, 4.0 * room),
+        );
     }
     page.skip(10.0);
     page.add(0.0, chart.legend(room));
@@ -173,23 +175,23 @@ fn size(grid: &Grid) -> (f64, f64) {
         return (SIDE, SIDE);
     }
     let names = grid.columns.iter().flatten().map(String::as_str);
-    let widest = cells.chain(names).map(|text| width(text, Style::Small));
+    let widest = cells.chain(names).map(|text| width(text, TextStyle::Small));
     let widest = widest.fold(24.0, f64::max).min(TEXT);
     ((widest + PAD).ceil(), HIGH)
 }
 
 /// The number of columns that share a name, so that names do not overlap.
 fn step(columns: &[[String; 2]], w: f64) -> usize {
-    let names = columns.iter().map(|name| width(&name[0], Style::Small));
+    let names = columns.iter().map(|name| width(&name[0], TextStyle::Small));
     let widest = names.fold(0.0, f64::max).min(TEXT) + 6.0;
     let needed = (widest / w).ceil() as usize;
     let round = [1, 2, 5, 10, 20, 50].into_iter().find(|n| *n >= needed);
     round.unwrap_or(needed)
 }
 
-fn drawn(grid: &Grid, chart: &Chart) -> Piece {
+fn drawn(grid: &Grid, chart: &Chart) -> Fragment {
     let (w, h) = size(grid);
-    let names = grid.rows.iter().map(|name| width(name, Style::Small));
+    let names = grid.rows.iter().map(|name| width(name, TextStyle::Small));
     let every = if h > SIDE { 1 } else { step(&grid.columns, w) };
     // The names of the first and last columns are wider than their cells.
     let spill = every as f64 * w / 2.0;
@@ -197,22 +199,22 @@ fn drawn(grid: &Grid, chart: &Chart) -> Piece {
         .max(spill)
         .ceil();
     let n = (((ROOM - left) / w) as usize).max(1);
-    let mut piece = Piece {
+    let mut fragment = Fragment {
         w: left + w * n.min(grid.columns.len()) as f64 + spill,
-        ..Piece::default()
+        ..Fragment::default()
     };
     if !grid.title.is_empty() {
-        let title = cut(&grid.title, Style::Name, piece.w.max(NAME));
-        piece.w = piece.w.max(width(&title, Style::Name).ceil());
-        piece.write(0.0, Style::Name, &title);
-        piece.skip(4.0);
+        let title = cut(&grid.title, TextStyle::Name, fragment.w.max(NAME));
+        fragment.w = fragment.w.max(width(&title, TextStyle::Name).ceil());
+        fragment.write(0.0, TextStyle::Name, &title);
+        fragment.skip(4.0);
     }
     for (at, columns) in grid.columns.chunks(n).enumerate() {
         if at > 0 {
-            piece.skip(16.0);
+            fragment.skip(16.0);
         }
         band(
-            &mut piece,
+            &mut fragment,
             grid,
             chart,
             (at * n, columns),
@@ -220,12 +222,11 @@ fn drawn(grid: &Grid, chart: &Chart) -> Piece {
             (left, w, h),
         );
     }
-    piece
+    fragment
 }
 
-/// The part of a grid with columns from `from` on.
 fn band(
-    piece: &mut Piece,
+    fragment: &mut Fragment,
     grid: &Grid,
     chart: &Chart,
     (from, columns): (usize, &[[String; 2]]),
@@ -234,16 +235,21 @@ fn band(
 ) {
     let lines = if h > SIDE { 2 } else { 1 };
     for line in 0..lines {
-        piece.h += Style::Small.leading();
+        fragment.h += TextStyle::Small.leading();
         for (at, name) in columns.iter().enumerate().step_by(every) {
             let room = w * every as f64 - 4.0;
-            let name = cut(&name[line], Style::Small, room);
+            let name = cut(&name[line], TextStyle::Small, room);
             let x = left + (at as f64 + 0.5) * w;
-            piece.middle(x, piece.h - Style::Small.drop(), Style::Small, &name);
+            fragment.middle(
+                x,
+                fragment.h - TextStyle::Small.drop(),
+                TextStyle::Small,
+                &name,
+            );
         }
     }
-    piece.skip(2.0);
-    let top = piece.h;
+    fragment.skip(2.0);
+    let top = fragment.h;
     let places = grid.cells.iter().enumerate().flat_map(|(row, cells)| {
         let own = cells.iter().skip(from).take(columns.len()).enumerate();
         own.map(move |(column, cell)| {
@@ -251,33 +257,33 @@ fn band(
             (Rect::new(x, y, w, h), cell)
         })
     });
-    let places: Vec<(Rect, &Cell)> = places.collect();
+    let places: Vec<(Rect, &GridCell)> = places.collect();
     let line = if h > SIDE { "swatch" } else { "fine" };
     // Grouping cells by colour takes less text than a group for each cell.
     for class in HOT.into_iter().chain(COOL).chain([COLD]) {
         let own = places
             .iter()
             .filter(|(_, cell)| chart.class(cell.value) == class);
-        let boxes = own.map(|(place, _)| Item::Box(*place, 0.0, line));
-        let boxes: Vec<Item> = boxes.collect();
+        let boxes = own.map(|(place, _)| DrawItem::Box(*place, 0.0, line));
+        let boxes: Vec<DrawItem> = boxes.collect();
         if !boxes.is_empty() {
-            piece.push(Item::Open(class, String::new()));
-            piece.items.extend(boxes);
-            piece.push(Item::Close);
+            fragment.push(DrawItem::Open(class, String::new()));
+            fragment.items.extend(boxes);
+            fragment.push(DrawItem::Close);
         }
     }
     for (place, cell) in places {
-        let text = cut(&cell.text, Style::Small, w - PAD / 2.0);
+        let text = cut(&cell.text, TextStyle::Small, w - PAD / 2.0);
         if !text.is_empty() {
             let (x, y) = (place.x + w / 2.0, place.y + h / 2.0 + 4.0);
-            let (middle, style) = (super::Anchor::Middle, Style::Small);
-            piece.push(Item::Text(x, y, middle, style, "on", text));
+            let (middle, style) = (super::Anchor::Middle, TextStyle::Small);
+            fragment.push(DrawItem::Text(x, y, middle, style, "on", text));
         }
     }
     for (row, name) in grid.rows.iter().enumerate() {
         let y = top + (row as f64 + 0.5) * h + 4.0;
-        let name = cut(name, Style::Small, NAME);
-        piece.end(left - 6.0, y, Style::Small, &name);
+        let name = cut(name, TextStyle::Small, NAME);
+        fragment.end(left - 6.0, y, TextStyle::Small, &name);
     }
-    piece.h = top + grid.rows.len() as f64 * h;
+    fragment.h = top + grid.rows.len() as f64 * h;
 }

@@ -1,12 +1,12 @@
 //! Kinds of layers in full detail: the hidden state as a vertical line, and branches that leave and rejoin it.
 
+use super::fragment::{DrawItem, Fragment, PathSegment, Point};
 use super::overlay::{self, heat};
-use super::part::{card, cost_text, opened, small};
-use super::scene::{Item, Piece, Point, Seg};
 use super::shape::{GAP, Link, arrow, chain, head, label, sign, spine_head, square, tip, toward};
-use super::text::{Style, cut, width};
+use super::text::{TextStyle, cut, width};
+use super::unit_box::{card, cost_text, opened, small};
 use crate::diagram::words::tap;
-use crate::diagram::{Branch, Drawing, Factor, Kind, Part, Slot};
+use crate::diagram::{Branch, Drawing, Factor, LayerKind, Slot, UnitBox};
 use lab_core::arch::Join;
 
 /// Position of the hidden state's line.
@@ -19,63 +19,66 @@ pub(super) const OUT: f64 = 44.0;
 const BESIDE: f64 = 30.0;
 
 /// A kind of layer. `layers` lists its layers, if the picture has several kinds.
-pub(super) fn kind(kind: &Kind, layers: Option<&str>) -> Piece {
+pub(super) fn kind(kind: &LayerKind, layers: Option<&str>) -> Fragment {
     let slots = slots(kind);
-    let mut piece = Piece::new(slots.w, 0.0);
+    let mut fragment = Fragment::new(slots.w, 0.0);
     match layers {
-        None => piece.write(0.0, Style::Title, &kind.label),
+        None => fragment.write(0.0, TextStyle::Title, &kind.label),
         Some(layers) => {
             let cost = kind.cost.as_ref().map(cost_text).unwrap_or_default();
-            let lines = [(Style::Line, layers.to_owned()), (Style::Small, cost)];
-            piece.add(0.0, heading(kind, 40.0, slots.w, &lines));
+            let lines = [
+                (TextStyle::Line, layers.to_owned()),
+                (TextStyle::Small, cost),
+            ];
+            fragment.add(0.0, heading(kind, 40.0, slots.w, &lines));
         }
     }
-    piece.skip(8.0);
-    piece.add(0.0, slots);
-    piece
+    fragment.skip(8.0);
+    fragment.add(0.0, slots);
+    fragment
 }
 
 /// The slots of a kind of layer along the hidden state, with operations and weights.
-pub(in crate::diagram) fn slots(kind: &Kind) -> Piece {
+pub(in crate::diagram) fn slots(kind: &LayerKind) -> Fragment {
     let are_several = kind.slots.iter().any(|slot| slot.read.is_some());
     let (x, what) = match are_several {
         true => ("X", "hidden states"),
         false => ("x", "hidden state"),
     };
     let from = format!("{x}: the {what}, from the layer before");
-    let mut piece = stream(&from, false);
+    let mut fragment = stream(&from, false);
     for own in on_streams(&kind.slots, Detail::Full) {
-        piece.add(0.0, own);
+        fragment.add(0.0, own);
     }
-    piece.add(0.0, stream(&format!("{x}: to the next layer"), true));
-    piece
+    fragment.add(0.0, stream(&format!("{x}: to the next layer"), true));
+    fragment
 }
 
 /// Slots with the line of the hidden state behind everything else. If a slot reads one hidden state from several, these
 /// have a separate line until they are written.
-pub(super) fn on_streams(slots: &[Slot], detail: Detail) -> Vec<Piece> {
+pub(super) fn on_streams(slots: &[Slot], detail: Detail) -> Vec<Fragment> {
     let mut is_held = false;
     let slots = slots.iter().map(|own| {
         is_held |= own.read.is_some();
         let inner = slot(own, detail);
-        let mut piece = Piece::new(inner.w, inner.h);
+        let mut fragment = Fragment::new(inner.w, inner.h);
         if is_held {
             // The line leads from the box that reads to the box that writes.
             let begin = own.read.as_ref().map_or(0.0, |_| GAP);
             let end = inner.h - own.write.as_ref().map_or(0.0, |_| GAP);
-            piece.line(&[(HELD, begin), (HELD, end)], "wire");
+            fragment.line(&[(HELD, begin), (HELD, end)], "wire");
         }
         is_held &= own.write.is_none();
-        piece.line(&[(SPINE, 0.0), (SPINE, inner.h)], "spine");
-        piece.put(inner, 0.0, 0.0);
-        piece
+        fragment.line(&[(SPINE, 0.0), (SPINE, inner.h)], "spine");
+        fragment.put(inner, 0.0, 0.0);
+        fragment
     });
     slots.collect()
 }
 
 /// The stages before and after the layers, one below the other.
-pub(super) fn stages(drawing: &Drawing) -> Piece {
-    let mut piece = Piece::new(420.0, 0.0);
+pub(super) fn stages(drawing: &Drawing) -> Fragment {
+    let mut fragment = Fragment::new(420.0, 0.0);
     for (title, parts) in [
         ("Before the layers", &drawing.begin),
         ("After the layers", &drawing.end),
@@ -83,28 +86,33 @@ pub(super) fn stages(drawing: &Drawing) -> Piece {
         if parts.is_empty() {
             continue;
         }
-        piece.skip(if piece.h > 0.0 { 40.0 } else { 0.0 });
-        piece.write(0.0, Style::Title, title);
-        piece.skip(16.0);
+        fragment.skip(if fragment.h > 0.0 { 40.0 } else { 0.0 });
+        fragment.write(0.0, TextStyle::Title, title);
+        fragment.skip(16.0);
         let parts = parts.iter().map(opened);
-        piece.add(0.0, chain(parts.collect(), Link::Wire));
+        fragment.add(0.0, chain(parts.collect(), Link::Wire));
     }
-    piece
+    fragment
 }
 
 /// The letter and label of a kind of layer, its note, and further lines.
-pub(super) fn heading(kind: &Kind, side: f64, room: f64, lines: &[(Style, String)]) -> Piece {
-    let (mut piece, left) = (Piece::new(room, 0.0), side + 14.0);
-    piece.put(badge(kind, side), 0.0, 0.0);
-    piece.write(left, Style::Title, &kind.label);
+pub(super) fn heading(
+    kind: &LayerKind,
+    side: f64,
+    room: f64,
+    lines: &[(TextStyle, String)],
+) -> Fragment {
+    let (mut fragment, left) = (Fragment::new(room, 0.0), side + 14.0);
+    fragment.put(badge(kind, side), 0.0, 0.0);
+    fragment.write(left, TextStyle::Title, &kind.label);
     for line in overlay::lines(&kind.note) {
-        piece.write(left, Style::Name, line);
+        fragment.write(left, TextStyle::Name, line);
     }
     for (style, text) in lines {
-        piece.write(left, *style, text);
+        fragment.write(left, *style, text);
     }
-    piece.h = piece.h.max(side) + 8.0;
-    piece
+    fragment.h = fragment.h.max(side) + 8.0;
+    fragment
 }
 
 /// The detail in which the parts of a slot are drawn.
@@ -122,8 +130,8 @@ impl Detail {
         Self::Cards(room - SPINE - OUT)
     }
 
-    /// The piece of a block. A card gets its share of the width.
-    fn block(self, part: &Part, n: usize) -> Piece {
+    /// The fragment of a block. A card gets its share of the width.
+    fn block(self, part: &UnitBox, n: usize) -> Fragment {
         match self {
             Self::Full => opened(part),
             Self::Cards(room) => {
@@ -133,7 +141,7 @@ impl Detail {
         }
     }
 
-    fn norm(self, part: Option<&Part>) -> Option<Piece> {
+    fn norm(self, part: Option<&UnitBox>) -> Option<Fragment> {
         part.map(|part| match self {
             Self::Full => opened(part),
             Self::Cards(_) => small(part),
@@ -141,15 +149,15 @@ impl Detail {
     }
 }
 
-fn tapped(verb: &str, name: Option<&String>) -> Option<Piece> {
+fn tapped(verb: &str, name: Option<&String>) -> Option<Fragment> {
     name.map(|name| label(&tap(verb, name), "tap"))
 }
 
-fn factor(factor: Option<&Factor>) -> Option<Piece> {
+fn factor(factor: Option<&Factor>) -> Option<Fragment> {
     factor.map(|factor| label(&format!("\u{d7} {}", factor.text), "pill"))
 }
 
-fn branch(branch: &Branch, n: usize, detail: Detail) -> Piece {
+fn branch(branch: &Branch, n: usize, detail: Detail) -> Fragment {
     let save = branch.save.as_ref();
     let column = [
         tapped("reads", branch.from.as_ref()),
@@ -164,47 +172,47 @@ fn branch(branch: &Branch, n: usize, detail: Detail) -> Piece {
 }
 
 /// Branches side by side, and the circles that sum them.
-fn branches(slot: &Slot, detail: Detail) -> Piece {
+fn branches(slot: &Slot, detail: Detail) -> Fragment {
     let n = slot.branches.len();
     let all = slot.branches.iter().map(|own| branch(own, n, detail));
-    let mut all: Vec<Piece> = all.collect();
+    let mut all: Vec<Fragment> = all.collect();
     if all.len() == 1 {
         return all.remove(0);
     }
     let h = all.iter().map(|b| b.h).fold(0.0, f64::max);
     let w = all.iter().map(|b| b.w + BESIDE).sum::<f64>() - BESIDE;
     let (top, sum) = (GAP, GAP + h + GAP + 12.0);
-    let mut piece = Piece::new(w, sum + 12.0);
+    let mut fragment = Fragment::new(w, sum + 12.0);
     let begin = (w / 2.0).round();
     let (mut x, mut last) = (0.0, None);
     for (branch, own) in all.into_iter().zip(&slot.branches) {
         let [from, to] = branch.ports().map(|port| x + port);
         if own.from.is_none() {
             let ends = [(begin, 0.0), (begin, 0.0), (from, top), (from, top)];
-            arrow(&mut piece, &ends);
+            arrow(&mut fragment, &ends);
         }
         let below = (to, top + branch.h);
         match last {
-            None => piece.line(&[below, (to, sum)], "wire"),
+            None => fragment.line(&[below, (to, sum)], "wire"),
             // The sums run from left to right, in the order of computation.
             Some(before) => {
-                piece.line(&[(before, sum), (to, sum)], "wire");
-                piece.line(&[below, (to, sum - 12.0)], "wire");
-                head(&mut piece, (to, sum - 12.0));
-                sign(&mut piece, (to, sum), "+");
+                fragment.line(&[(before, sum), (to, sum)], "wire");
+                fragment.line(&[below, (to, sum - 12.0)], "wire");
+                head(&mut fragment, (to, sum - 12.0));
+                sign(&mut fragment, (to, sum), "+");
             }
         }
         last = Some(to);
         x += branch.w + BESIDE;
         let left = x - branch.w - BESIDE;
-        piece.put(branch, left, top);
+        fragment.put(branch, left, top);
     }
-    piece.ports = Some([begin, last.unwrap_or(begin)]);
-    piece
+    fragment.ports = Some([begin, last.unwrap_or(begin)]);
+    fragment
 }
 
 /// A slot: its branches lead to the right of the hidden state, and back.
-pub(super) fn slot(slot: &Slot, detail: Detail) -> Piece {
+pub(super) fn slot(slot: &Slot, detail: Detail) -> Fragment {
     let tapped = slot.from.as_ref().filter(|name| *name != "x");
     let column = [
         self::tapped("reads", tapped),
@@ -217,77 +225,82 @@ pub(super) fn slot(slot: &Slot, detail: Detail) -> Piece {
     let left = SPINE + OUT;
     let [start, back] = inner.ports().map(|port| left + port);
     let (top, begin) = (18.0, 18.0 + GAP);
-    let mut piece = Piece::new(left + inner.w, begin);
+    let mut fragment = Fragment::new(left + inner.w, begin);
     if tapped.is_none() {
-        turn(&mut piece, [(SPINE, top), (start, top), (start, begin)]);
-        piece.push(Item::Circle(SPINE, top, 4.0, "tip"));
+        turn(&mut fragment, [(SPINE, top), (start, top), (start, begin)]);
+        fragment.push(DrawItem::Circle(SPINE, top, 4.0, "tip"));
     }
-    piece.add(left, inner);
-    let end = piece.h + GAP;
-    let from = (back, piece.h);
-    turn(&mut piece, [from, (back, end), (SPINE + 12.0, end)]);
+    fragment.add(left, inner);
+    let end = fragment.h + GAP;
+    let from = (back, fragment.h);
+    turn(&mut fragment, [from, (back, end), (SPINE + 12.0, end)]);
     let (text, words) = match slot.join {
         Join::Add => ("+", "added to the hidden state"),
         Join::Set => ("=", "replaces the hidden state"),
     };
-    let mut joint = Piece::default();
+    let mut joint = Fragment::default();
     sign(&mut joint, (SPINE, end), text);
-    piece.put(heat(joint, slot.note.class), 0.0, 0.0);
+    fragment.put(heat(joint, slot.note.class), 0.0, 0.0);
     let noted = overlay::lines(&slot.note).join(": ");
-    let noted = cut(&noted, Style::Line, piece.w - SPINE - 24.0);
-    piece.start(SPINE + 24.0, end + 14.0, Style::Line, &noted);
-    if width(words, Style::Small) <= back - SPINE - 40.0 {
-        piece.start(SPINE + 24.0, end - 5.0, Style::Small, words);
+    let noted = cut(&noted, TextStyle::Line, fragment.w - SPINE - 24.0);
+    fragment.start(SPINE + 24.0, end + 14.0, TextStyle::Line, &noted);
+    if width(words, TextStyle::Small) <= back - SPINE - 40.0 {
+        fragment.start(SPINE + 24.0, end - 5.0, TextStyle::Small, words);
     }
-    piece.h = end + 18.0;
+    fragment.h = end + 18.0;
     // The parts on the line of the hidden state, before and after the slot.
-    let on_line = |piece: &mut Piece, part: Option<&Part>| {
+    let on_line = |fragment: &mut Fragment, part: Option<&UnitBox>| {
         if let Some(part) = detail.norm(part) {
-            piece.skip(8.0);
-            piece.add(0.0, part);
-            piece.skip(8.0);
+            fragment.skip(8.0);
+            fragment.add(0.0, part);
+            fragment.skip(8.0);
         }
     };
-    let mut whole = Piece::new(piece.w, 0.0);
+    let mut whole = Fragment::new(fragment.w, 0.0);
     on_line(&mut whole, slot.read.as_ref());
-    whole.add(0.0, piece);
+    whole.add(0.0, fragment);
     on_line(&mut whole, slot.after.as_ref());
     on_line(&mut whole, slot.write.as_ref());
     whole.grouped("slot", "")
 }
 
 /// An arrow with a rounded corner between two points.
-fn turn(piece: &mut Piece, [from, corner, to]: [Point; 3]) {
+fn turn(fragment: &mut Fragment, [from, corner, to]: [Point; 3]) {
     let near = |end: Point| {
         let (dx, dy) = toward(corner, end);
         (corner.0 + 8.0 * dx, corner.1 + 8.0 * dy)
     };
     let path = vec![
-        Seg('M', vec![from]),
-        Seg('L', vec![near(from)]),
-        Seg('Q', vec![corner, near(to)]),
-        Seg('L', vec![to]),
+        PathSegment('M', vec![from]),
+        PathSegment('L', vec![near(from)]),
+        PathSegment('Q', vec![corner, near(to)]),
+        PathSegment('L', vec![to]),
     ];
-    piece.push(Item::Path(path, "wire"));
-    tip(piece, to, toward(corner, to));
+    fragment.push(DrawItem::Path(path, "wire"));
+    tip(fragment, to, toward(corner, to));
 }
 
 /// The start or the end of the hidden state in a layer.
-pub(super) fn stream(text: &str, is_end: bool) -> Piece {
-    let mut piece = Piece::new(420.0, if text.is_empty() { 20.0 } else { 30.0 });
-    let end = piece.h - if is_end { 10.0 } else { 0.0 };
-    piece.line(&[(SPINE, 0.0), (SPINE, end)], "spine");
+pub(super) fn stream(text: &str, is_end: bool) -> Fragment {
+    let mut fragment = Fragment::new(420.0, if text.is_empty() { 20.0 } else { 30.0 });
+    let end = fragment.h - if is_end { 10.0 } else { 0.0 };
+    fragment.line(&[(SPINE, 0.0), (SPINE, end)], "spine");
     if is_end {
-        spine_head(&mut piece, (SPINE, end + 8.0));
+        spine_head(&mut fragment, (SPINE, end + 8.0));
     }
-    piece.start(SPINE + 14.0, 13.0, Style::Small, text);
-    piece
+    fragment.start(SPINE + 14.0, 13.0, TextStyle::Small, text);
+    fragment
 }
 
 /// The letter of a kind of layers, in a box.
-pub(super) fn badge(kind: &Kind, side: f64) -> Piece {
-    let mut piece = Piece::new(side, side);
-    piece.push(Item::Box(square(0.0, 0.0, side), side / 5.0, "badge"));
-    piece.middle(side / 2.0, side / 2.0 + 7.0, Style::Heading, &kind.letter);
-    heat(piece, kind.note.class)
+pub(super) fn badge(kind: &LayerKind, side: f64) -> Fragment {
+    let mut fragment = Fragment::new(side, side);
+    fragment.push(DrawItem::Box(square(0.0, 0.0, side), side / 5.0, "badge"));
+    fragment.middle(
+        side / 2.0,
+        side / 2.0 + 7.0,
+        TextStyle::Heading,
+        &kind.letter,
+    );
+    heat(fragment, kind.note.class)
 }

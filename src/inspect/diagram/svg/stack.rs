@@ -1,20 +1,20 @@
 //! The whole model: its input, the stack with its pattern, its output; and all kinds of layers on one page.
 
+use super::fragment::Fragment;
 use super::layer::{self, Detail, OUT, SPINE, badge, on_streams, stream};
 use super::overlay;
-use super::part::{card, cost_text, single};
-use super::scene::Piece;
 use super::shape::{GAP as CHAIN_GAP, Link, cell, chain, label, tip};
-use super::text::{Style, cut, wrap};
+use super::text::{TextStyle, cut, wrap};
+use super::unit_box::{card, cost_text, single};
 use crate::diagram::boxes::dims;
-use crate::diagram::{Drawing, Kind, Part, Run};
+use crate::diagram::{Drawing, LayerKind, LayerPattern, UnitBox};
 use lab_base::util::wording;
 use lab_core::arch::Mode;
 
 /// Width of a card, and of one of several cards side by side.
 const ROOM: f64 = 440.0;
 const BRANCH: f64 = 280.0;
-/// Width to the left of a repeated piece, for the number of repetitions.
+/// Width to the left of a repeated fragment, for the number of repetitions.
 const SIDE: f64 = 74.0;
 /// Maximum number of lines of a name.
 const NAMES: usize = 3;
@@ -28,7 +28,7 @@ const MAX_ROW: f64 = 3000.0;
 pub(in crate::diagram) const LEGEND: f64 = 1000.0;
 
 /// The whole model: input, stack with the pattern of its layers, head, and the scenes of its execution.
-pub fn stack(drawing: &Drawing) -> Piece {
+pub fn stack(drawing: &Drawing) -> Fragment {
     let (mut column, notes) = (column(drawing), notes(drawing));
     let x = column.w + 40.0;
     let mut page = heading(drawing, x + NOTES);
@@ -37,7 +37,7 @@ pub fn stack(drawing: &Drawing) -> Piece {
     column.put(notes, x, 0.0);
     page.add(0.0, column);
     page.skip(30.0);
-    page.write(0.0, Style::Heading, "How it is executed");
+    page.write(0.0, TextStyle::Heading, "How it is executed");
     page.skip(14.0);
     page.add(0.0, super::execution(drawing, x + NOTES));
     framed(page)
@@ -51,15 +51,15 @@ fn room(drawing: &Drawing) -> f64 {
 }
 
 /// The input, the layers and the output, one below the other along the hidden state.
-pub(in crate::diagram) fn column(drawing: &Drawing) -> Piece {
+pub(in crate::diagram) fn column(drawing: &Drawing) -> Fragment {
     let tokens = match drawing.mode {
         Mode::Causal => "tokens so far",
         Mode::Diffusion => "tokens, some masked",
         Mode::Encoder => "tokens",
     };
-    let is_aside = |part: &&Part| part.kind == "per_layer_input";
-    let (aside, begin): (Vec<&Part>, Vec<&Part>) = drawing.begin.iter().partition(is_aside);
-    let mut runs = Runs {
+    let is_aside = |part: &&UnitBox| part.kind == "per_layer_input";
+    let (aside, begin): (Vec<&UnitBox>, Vec<&UnitBox>) = drawing.begin.iter().partition(is_aside);
+    let mut runs = PatternDrawer {
         drawing,
         room: room(drawing),
         is_shown: vec![false; drawing.kinds.len()],
@@ -89,7 +89,7 @@ pub(in crate::diagram) fn column(drawing: &Drawing) -> Piece {
 }
 
 /// The part that reads the source: its tokens, its layers, and the result that it passes on.
-fn source(embed: &Part, runs: &mut Runs<'_>) -> Piece {
+fn source(embed: &UnitBox, runs: &mut PatternDrawer<'_>) -> Fragment {
     let layers = runs.all(&runs.drawing.source, false);
     let made = "of each token of it a vector: keys and values, made once";
     let rows = vec![
@@ -103,40 +103,40 @@ fn source(embed: &Part, runs: &mut Runs<'_>) -> Piece {
 
 /// The part that reads the source, beside the part whose layers attend to it. An arrow leads from the end of the first
 /// to those layers, at `into`.
-fn handed_over(source: Piece, rest: Piece, into: f64) -> Piece {
+fn handed_over(source: Fragment, rest: Fragment, into: f64) -> Fragment {
     const GAP: f64 = 60.0;
     const BEND: f64 = 22.0;
     let left = source.w + GAP;
     let ([_, out], end) = (source.ports(), source.h);
-    let mut piece = Piece::new(left + rest.w, rest.h.max(end + BEND + 2.0));
+    let mut fragment = Fragment::new(left + rest.w, rest.h.max(end + BEND + 2.0));
     let ports = rest.ports().map(|port| left + port);
     let (x, y) = (source.w + GAP / 2.0, end + BEND);
     let path = [(out, end), (out, y), (x, y), (x, into), (left, into)];
-    piece.line(&path, "wire");
-    tip(&mut piece, (left, into), (1.0, 0.0));
-    piece.put(source, 0.0, 0.0);
-    piece.put(rest, left, 0.0);
-    piece.ports = Some(ports);
-    piece
+    fragment.line(&path, "wire");
+    tip(&mut fragment, (left, into), (1.0, 0.0));
+    fragment.put(source, 0.0, 0.0);
+    fragment.put(rest, left, 0.0);
+    fragment.ports = Some(ports);
+    fragment
 }
 
 /// A part beside the hidden state, which it reads and does not change.
-fn aside(part: &Part, w: f64) -> Piece {
+fn aside(part: &UnitBox, w: f64) -> Fragment {
     let middle = (w / 2.0).round();
     let left = middle + 30.0;
     let card = card(part, w - left - 24.0);
-    let mut piece = Piece::new(w, card.h);
-    piece.line(&[(middle, 0.0), (middle, card.h)], "spine");
+    let mut fragment = Fragment::new(w, card.h);
+    fragment.line(&[(middle, 0.0), (middle, card.h)], "spine");
     let y = (card.h / 2.0).round();
-    piece.line(&[(middle, y), (left, y)], "wire");
-    piece.put(card, left, 0.0);
-    piece
+    fragment.line(&[(middle, y), (left, y)], "wire");
+    fragment.put(card, left, 0.0);
+    fragment
 }
 
 /// A picture with a margin around it.
-pub(super) fn framed(inner: Piece) -> Piece {
+pub(super) fn framed(inner: Fragment) -> Fragment {
     const MARGIN: f64 = 24.0;
-    let mut page = Piece::new(inner.w + 2.0 * MARGIN, inner.h + 2.0 * MARGIN);
+    let mut page = Fragment::new(inner.w + 2.0 * MARGIN, inner.h + 2.0 * MARGIN);
     page.put(inner, MARGIN, MARGIN);
     page
 }
@@ -154,10 +154,13 @@ fn output_words(drawing: &Drawing) -> String {
 }
 
 /// The name, and the properties of the whole model.
-pub(super) fn heading(drawing: &Drawing, room: f64) -> Piece {
-    let mut piece = Piece::new(room, 0.0);
-    for line in wrap(&drawing.name, Style::Heading, room).iter().take(NAMES) {
-        piece.write(0.0, Style::Heading, line);
+pub(super) fn heading(drawing: &Drawing, room: f64) -> Fragment {
+    let mut fragment = Fragment::new(room, 0.0);
+    for line in wrap(&drawing.name, TextStyle::Heading, room)
+        .iter()
+        .take(NAMES)
+    {
+        fragment.write(0.0, TextStyle::Heading, line);
     }
     let facts = drawing.facts.iter();
     let facts = facts.map(|(name, value)| format!("{name} {value}"));
@@ -169,32 +172,32 @@ pub(super) fn heading(drawing: &Drawing, room: f64) -> Piece {
         let text = "no model file: sizes are the definition's parameters, T is the number of tokens; the layers are an example";
         facts.push(text.into());
     }
-    piece.write(0.0, Style::Line, &facts.join(" \u{b7} "));
-    piece.skip(8.0);
-    piece
+    fragment.write(0.0, TextStyle::Line, &facts.join(" \u{b7} "));
+    fragment.skip(8.0);
+    fragment
 }
 
-/// The pieces of a pattern. Each kind of layers is drawn where it occurs first.
-struct Runs<'d> {
+/// The fragments of a pattern. Each kind of layers is drawn where it occurs first.
+struct PatternDrawer<'d> {
     drawing: &'d Drawing,
     room: f64,
     is_shown: Vec<bool>,
 }
 
-impl Runs<'_> {
-    fn all(&mut self, runs: &[Run], is_inner: bool) -> Piece {
-        let pieces = runs.iter().map(|run| self.one(run, is_inner));
-        chain(pieces.collect(), Link::Spine)
+impl PatternDrawer<'_> {
+    fn all(&mut self, runs: &[LayerPattern], is_inner: bool) -> Fragment {
+        let fragments = runs.iter().map(|run| self.one(run, is_inner));
+        chain(fragments.collect(), Link::Spine)
     }
 
-    fn one(&mut self, run: &Run, is_inner: bool) -> Piece {
-        let (Run::Layers { count, .. } | Run::Repeat { count, .. }) = run;
+    fn one(&mut self, run: &LayerPattern, is_inner: bool) -> Fragment {
+        let (LayerPattern::Layers { count, .. } | LayerPattern::Repeat { count, .. }) = run;
         let times = match (run, is_inner) {
-            (Run::Layers { count: 1, .. }, true) => String::new(),
+            (LayerPattern::Layers { count: 1, .. }, true) => String::new(),
             _ => format!("{count} \u{d7}"),
         };
         match run {
-            Run::Layers { kind, .. } => {
+            LayerPattern::Layers { kind, .. } => {
                 let is_known = std::mem::replace(&mut self.is_shown[*kind], true);
                 let kind = &self.drawing.kinds[*kind];
                 let inner = match is_known {
@@ -203,83 +206,83 @@ impl Runs<'_> {
                 };
                 repeated(inner, &times, "run")
             }
-            Run::Repeat { of, .. } => repeated(self.all(of, true), &times, "repeat"),
+            LayerPattern::Repeat { of, .. } => repeated(self.all(of, true), &times, "repeat"),
         }
     }
 }
 
-/// A frame around a piece, with the number of repetitions.
-fn repeated(inner: Piece, times: &str, class: &'static str) -> Piece {
+/// A frame around a fragment, with the number of repetitions.
+fn repeated(inner: Fragment, times: &str, class: &'static str) -> Fragment {
     const PAD: f64 = 12.0;
-    let mut piece = Piece::new(inner.w + SIDE + 2.0 * PAD, inner.h + 2.0 * PAD);
-    piece.frame(12.0, class);
-    let (middle, y) = (PAD + (SIDE - 10.0) / 2.0, piece.h / 2.0 + 7.0);
-    piece.middle(middle, y, Style::Heading, times);
-    piece.put(inner, SIDE + PAD, PAD);
-    piece
+    let mut fragment = Fragment::new(inner.w + SIDE + 2.0 * PAD, inner.h + 2.0 * PAD);
+    fragment.frame(12.0, class);
+    let (middle, y) = (PAD + (SIDE - 10.0) / 2.0, fragment.h / 2.0 + 7.0);
+    fragment.middle(middle, y, TextStyle::Heading, times);
+    fragment.put(inner, SIDE + PAD, PAD);
+    fragment
 }
 
 /// A reference to a kind of layer that was drawn above.
-fn again(kind: &Kind, room: f64) -> Piece {
-    let mut piece = Piece::new(room, 40.0);
-    piece.put(badge(kind, 32.0), 0.0, 4.0);
+fn again(kind: &LayerKind, room: f64) -> Fragment {
+    let mut fragment = Fragment::new(room, 40.0);
+    fragment.put(badge(kind, 32.0), 0.0, 4.0);
     let text = format!("{}, as above", kind.label);
-    let text = cut(&text, Style::Line, room - 50.0);
-    piece.start(46.0, 25.0, Style::Line, &text);
-    piece.grouped("kind", &kind.id)
+    let text = cut(&text, TextStyle::Line, room - 50.0);
+    fragment.start(46.0, 25.0, TextStyle::Line, &text);
+    fragment.grouped("kind", &kind.id)
 }
 
 /// A kind of layer: the hidden state, and the branches that leave and rejoin it.
-fn layer(kind: &Kind, room: f64) -> Piece {
+fn layer(kind: &LayerKind, room: f64) -> Fragment {
     let cost = kind.cost.as_ref().map(cost_text).unwrap_or_default();
-    let mut piece = layer::heading(kind, 32.0, room, &[(Style::Small, cost)]);
+    let mut fragment = layer::heading(kind, 32.0, room, &[(TextStyle::Small, cost)]);
     for slot in on_streams(&kind.slots, Detail::cards(room)) {
-        piece.add(0.0, slot);
+        fragment.add(0.0, slot);
     }
-    piece.add(0.0, stream("", true));
-    piece.grouped("kind", &kind.id)
+    fragment.add(0.0, stream("", true));
+    fragment.grouped("kind", &kind.id)
 }
 
 /// The column beside the stack.
-pub(in crate::diagram) fn notes(drawing: &Drawing) -> Piece {
-    let mut piece = Piece::new(NOTES, 0.0);
+pub(in crate::diagram) fn notes(drawing: &Drawing) -> Fragment {
+    let mut fragment = Fragment::new(NOTES, 0.0);
     if let Some(legend) = &drawing.overlay {
-        piece.add(0.0, overlay::legend(legend, NOTES));
-        piece.skip(14.0);
+        fragment.add(0.0, overlay::legend(legend, NOTES));
+        fragment.skip(14.0);
     }
     if !drawing.layers.is_empty() {
-        strip(&mut piece, drawing);
-        piece.skip(18.0);
+        strip(&mut fragment, drawing);
+        fragment.skip(18.0);
     }
     for kind in &drawing.kinds {
         let name = format!("{}: {}", kind.letter, kind.label);
-        piece.write(0.0, Style::Name, &name);
+        fragment.write(0.0, TextStyle::Name, &name);
     }
     let amounts = drawing.kept.amounts();
     if !amounts.is_empty() {
-        piece.skip(10.0);
-        piece.write(0.0, Style::Title, "Memory between passes");
+        fragment.skip(10.0);
+        fragment.write(0.0, TextStyle::Title, "Memory between passes");
     }
     for line in &amounts {
-        piece.write(0.0, Style::Line, line);
+        fragment.write(0.0, TextStyle::Line, line);
     }
     if drawing.kept.per_token.or(drawing.kept.in_window).is_some() {
-        piece.write(0.0, Style::Small, "KV cache of 16 bits");
+        fragment.write(0.0, TextStyle::Small, "KV cache of 16 bits");
     }
-    piece
+    fragment
 }
 
 /// A cell for every layer, with the letter of its kind.
-fn strip(piece: &mut Piece, drawing: &Drawing) {
+fn strip(fragment: &mut Fragment, drawing: &Drawing) {
     const CELL: f64 = 19.0;
     /// Width of a cell with a number.
     const NOTED: f64 = 79.0;
-    piece.write(0.0, Style::Title, "Layers, in order");
-    piece.skip(4.0);
+    fragment.write(0.0, TextStyle::Title, "Layers, in order");
+    fragment.skip(4.0);
     if drawing.is_symbolic {
         let text = "how many there are, and of which kind, is for the model file to say; this is an example";
-        piece.write(0.0, Style::Small, text);
-        piece.skip(4.0);
+        fragment.write(0.0, TextStyle::Small, text);
+        fragment.skip(4.0);
     }
     let notes = drawing.overlay.as_ref().map(|legend| &legend.layers);
     let cells = drawing.layers.iter().enumerate().map(|(at, kind)| {
@@ -289,15 +292,15 @@ fn strip(piece: &mut Piece, drawing: &Drawing) {
             None => cell(CELL, KINDS[kind % 4], letter),
         }
     });
-    piece.add(0.0, Piece::wrapped(cells.collect(), (3.0, 3.0), NOTES));
+    fragment.add(0.0, Fragment::wrapped(cells.collect(), (3.0, 3.0), NOTES));
 }
 
 /// All kinds of layers, with their operations and weights.
-pub fn layers(drawing: &Drawing) -> Piece {
+pub fn layers(drawing: &Drawing) -> Fragment {
     let kinds = drawing.kinds.iter();
     let columns = kinds.map(|kind| layer::kind(kind, Some(&layers_of(drawing, kind))));
     let columns = columns.chain([layer::stages(drawing)]).collect();
-    let page = Piece::wrapped(columns, (56.0, 48.0), MAX_ROW);
+    let page = Fragment::wrapped(columns, (56.0, 48.0), MAX_ROW);
     let mut all = heading(drawing, page.w.max(600.0));
     if let Some(own) = &drawing.overlay {
         all.skip(6.0);
@@ -310,7 +313,7 @@ pub fn layers(drawing: &Drawing) -> Piece {
 }
 
 /// The layers of a kind, in words; empty if they are unknown.
-pub(in crate::diagram) fn layers_of(drawing: &Drawing, kind: &Kind) -> String {
+pub(in crate::diagram) fn layers_of(drawing: &Drawing, kind: &LayerKind) -> String {
     let (n, n_all) = (kind.layers.len(), drawing.layers.len());
     let which = wording::layers(&kind.layers, n_all);
     match (drawing.is_symbolic, drawing.kinds.len()) {

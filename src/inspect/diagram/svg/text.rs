@@ -5,7 +5,7 @@
 
 /// Sizes and weights of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Style {
+pub enum TextStyle {
     /// The title of a picture.
     Heading,
     /// The title of a box.
@@ -18,7 +18,7 @@ pub enum Style {
     Small,
 }
 
-impl Style {
+impl TextStyle {
     /// Font size in pixels, at least 11.
     pub fn size(self) -> f64 {
         match self {
@@ -67,7 +67,7 @@ const BOLD: f64 = 1.14;
 const MARGIN: f64 = 1.02;
 
 /// The width of a text in pixels: an upper bound for all faces of the list.
-pub fn width(text: &str, style: Style) -> f64 {
+pub fn width(text: &str, style: TextStyle) -> f64 {
     pixels(text.chars().map(thousandths).sum(), style)
 }
 
@@ -81,15 +81,18 @@ fn thousandths(c: char) -> f64 {
     })
 }
 
-fn pixels(thousandths: f64, style: Style) -> f64 {
-    let is_bold = matches!(style, Style::Heading | Style::Title | Style::Name);
+fn pixels(thousandths: f64, style: TextStyle) -> f64 {
+    let is_bold = matches!(
+        style,
+        TextStyle::Heading | TextStyle::Title | TextStyle::Name
+    );
     let bold = if is_bold { BOLD } else { 1.0 };
     thousandths / 1000.0 * style.size() * bold * MARGIN
 }
 
 /// A text in lines of at most `room` pixels, broken at spaces. A word that does not fit is broken after an operator, or
 /// anywhere; each line has at least one character.
-pub(super) fn wrap(text: &str, style: Style, room: f64) -> Vec<String> {
+pub(super) fn wrap(text: &str, style: TextStyle, room: f64) -> Vec<String> {
     let mut lines = Vec::new();
     let mut rest = text.trim_matches(' ');
     while !rest.is_empty() {
@@ -113,8 +116,7 @@ pub(super) fn wrap(text: &str, style: Style, room: f64) -> Vec<String> {
     lines
 }
 
-/// A text, cut to `room` pixels.
-pub(super) fn cut(text: &str, style: Style, room: f64) -> String {
+pub(super) fn cut(text: &str, style: TextStyle, room: f64) -> String {
     if width(text, style) <= room {
         return text.to_owned();
     }
@@ -136,17 +138,17 @@ mod tests {
     fn lines_are_no_wider_than_their_room_and_long_words_break_after_operators() {
         let text = "each token: (ssm_kernel\u{2212}1)\u{b7}(ssm_inner+2\u{b7}ssm_groups\u{b7}ssm_state) itself";
         for room in [5.0, 60.0, 120.0, 200.0, 1000.0] {
-            let lines = wrap(text, Style::Small, room);
+            let lines = wrap(text, TextStyle::Small, room);
             let several = lines.iter().filter(|line| line.chars().count() > 1);
             assert!(
                 several
-                    .map(|line| width(line, Style::Small))
+                    .map(|line| width(line, TextStyle::Small))
                     .all(|w| w <= room)
             );
             assert_eq!(lines.concat().replace(' ', ""), text.replace(' ', ""));
         }
-        assert_eq!(wrap(text, Style::Small, 1000.0), [text]);
-        let lines = wrap(text.trim_end_matches(" itself"), Style::Small, 200.0);
+        assert_eq!(wrap(text, TextStyle::Small, 1000.0), [text]);
+        let lines = wrap(text.trim_end_matches(" itself"), TextStyle::Small, 200.0);
         let mut broken = lines[1..lines.len() - 1].iter();
         let are_after = broken.all(|line| line.ends_with(['+', '\u{b7}']));
         assert!(are_after, "{lines:?}");
@@ -154,8 +156,8 @@ mod tests {
 
     #[test]
     fn a_cut_text_fits_and_says_so() {
-        let short = cut("blk.{il}.attn_output.weight", Style::Small, 80.0);
-        assert!(width(&short, Style::Small) <= 80.0 && short.ends_with('\u{2026}'));
-        assert_eq!(cut("q", Style::Small, 80.0), "q");
+        let short = cut("blk.{il}.attn_output.weight", TextStyle::Small, 80.0);
+        assert!(width(&short, TextStyle::Small) <= 80.0 && short.ends_with('\u{2026}'));
+        assert_eq!(cut("q", TextStyle::Small, 80.0), "q");
     }
 }

@@ -1,21 +1,21 @@
 //! Converts the fields of a message request into those of chat completions.
 //!
-//! Fields that only this shape has are checked here, so that errors name the places that the client wrote; all others
+//! JsonMap that only this shape has are checked here, so that errors name the places that the client wrote; all others
 //! are passed on unchanged.
 
 use serde_json::{Map, Value, json};
 
 use crate::endpoints::chat_request;
+use crate::http::context::RequestContext;
 use crate::http::error::{Error, quoted};
-use crate::http::request_log::Record;
-use crate::request::fields::{Body, Field, fields, integral};
-use crate::request::places::{object, text, unserved, wrong};
-use crate::request::shapes::{Shape, ignored};
+use crate::request::fields::{BodyFields, FieldDoc, fields, integral};
+use crate::request::json_access::{JsonMap, malformed, object_at, text_at, unsupported};
+use crate::request::object_fields::{ObjectFields, ignore_unknown};
 
 use super::client_tools;
 
 fields! {
-    struct Own {
+    struct MessageFields {
         messages: Vec<Value>,
         system: Option<Value>,
         tools: Option<Vec<Value>>,
@@ -35,8 +35,6 @@ fields! {
 /// the prompt it would defeat the prefix cache.
 const BILLING: &str = "x-anthropic-billing-header:";
 
-type Fields = Map<String, Value>;
-
 /// Blocks of the assistant that only Anthropic's services make or read.
 const HOSTED: &[&str] = &[
     "server_tool_use",
@@ -51,7 +49,7 @@ const HOSTED: &[&str] = &[
     "fallback",
 ];
 
-const BLOCKS: Shape = Shape {
+const BLOCKS: ObjectFields = ObjectFields {
     kinds: &[
         "text",
         "thinking",
@@ -59,90 +57,70 @@ const BLOCKS: Shape = Shape {
         "tool_use",
         "tool_result",
     ],
-    idle: &["cache_control", "citations", "is_error", "caller"],
+    idle: "cache_control citations is_error caller",
     inner: &[("content", &TEXTS)],
-    ..Shape::of(&[
-        "type",
-        "text",
-        "thinking",
-        "signature",
-        "data",
-        "id",
-        "name",
-        "input",
-        "tool_use_id",
-        "content",
-    ])
+    ..ObjectFields::of("type text thinking signature data id name input tool_use_id content")
 };
-const TEXTS: Shape = Shape {
+const TEXTS: ObjectFields = ObjectFields {
     kinds: &["text"],
-    idle: &["cache_control", "citations"],
-    ..Shape::of(&["type", "text"])
+    idle: "cache_control citations",
+    ..ObjectFields::of("type text")
 };
-const MESSAGES: Shape = Shape {
+const MESSAGES: ObjectFields = ObjectFields {
     inner: &[("content", &BLOCKS)],
-    ..Shape::of(&["role", "content"])
+    ..ObjectFields::of("role content")
 };
-const TOOLS: Shape = Shape {
-    idle: &[
-        "allowed_callers",
-        "cache_control",
-        "defer_loading",
-        "eager_input_streaming",
-        "input_examples",
-        "max_characters",
-    ],
-    ..Shape::of(&["type", "name", "description", "input_schema", "strict"])
+const TOOLS: ObjectFields = ObjectFields {
+    idle: "allowed_callers cache_control defer_loading eager_input_streaming input_examples \
+        max_characters",
+    ..ObjectFields::of("type name description input_schema strict")
 };
-const FORMAT: Shape = Shape::of(&["type", "schema"]);
+const FORMAT: ObjectFields = ObjectFields::of("type schema");
 /// The objects of a request.
-const SHAPES: &[(&str, &Shape)] = &[
+const SHAPES: &[(&str, &ObjectFields)] = &[
     ("system", &TEXTS),
     ("messages", &MESSAGES),
     ("tools", &TOOLS),
     (
         "tool_choice",
-        &Shape::of(&["type", "name", "disable_parallel_tool_use"]),
+        &ObjectFields::of("type name disable_parallel_tool_use"),
     ),
     (
         "thinking",
-        &Shape {
-            idle: &["display"],
-            ..Shape::of(&["type", "budget_tokens"])
+        &ObjectFields {
+            idle: "display",
+            ..ObjectFields::of("type budget_tokens")
         },
     ),
     (
         "output_config",
-        &Shape {
+        &ObjectFields {
             inner: &[("format", &FORMAT)],
-            ..Shape::of(&["effort", "format"])
+            ..ObjectFields::of("effort format")
         },
     ),
     ("output_format", &FORMAT),
 ];
 
 /// The documented fields of a request.
-pub(crate) fn fields() -> Vec<Field> {
-    chat_request::fields_with::<Own>()
+pub(crate) fn fields() -> Vec<FieldDoc> {
+    chat_request::fields_with::<MessageFields>()
 }
 
 /// The chat completion request that corresponds to a message request. `counts`: only the tokens of its prompt are
 /// counted.
-///
-/// # Errors
-/// A field is missing, wrong or not supported; the error names its place.
-pub(super) fn rewritten(mut body: Body, counts: bool) -> Result<Body, Error> {
+pub(super) fn rewritten(mut body: BodyFields, counts: bool) -> Result<BodyFields, Error> {
     for (name, shape) in SHAPES {
         body.prune(name, shape)?;
     }
-    let own: Own = body.take()?;
+    let own: MessageFields = body.take()?;
     if own.thread.as_ref().is_some_and(|thread| !thread.is_null()) {
-        return Err(Error::Thread);
+        return Err(Error::ThreadUnsupported);
     }
     if own.max_tokens.is_none() && !counts {
         return Err(Error::missing("max_tokens"));
     }
-    let mut out = Fields::new();
+    let mut out = JsonMap::new();
     let mut messages = Vec::new();
     if let Some(system) = own.system.as_ref().filter(|value| !value.is_null()) {
         let text = system_text(system)?;
@@ -151,7 +129,7 @@ pub(super) fn rewritten(mut body: Body, counts: bool) -> Result<Body, Error> {
         }
     }
     if own.messages.is_empty() {
-        return Err(wrong("messages", "at least one message"));
+        return Err(malformed("messages", "at least one message"));
     }
     for (i, message) in own.messages.iter().enumerate() {
         add_message(&format!("messages[{i}]"), message, &mut messages)?;
@@ -184,9 +162,9 @@ pub(super) fn rewritten(mut body: Body, counts: bool) -> Result<Body, Error> {
     if let Some(most) = own.max_tokens {
         out.insert("max_tokens".into(), most.into());
     }
-    let record = Record::current();
+    let record = RequestContext::current();
     // The system prompt and the results of tools are messages of their own.
-    record.remake("messages", "messages");
+    record.rename_whole("messages", "messages");
     for (name, sent) in [
         ("stop", "stop_sequences"),
         ("thinking_budget", "thinking.budget_tokens"),
@@ -219,7 +197,7 @@ fn system_text(system: &Value) -> Result<String, Error> {
         Value::String(text) => return Ok(text.clone()),
         Value::Array(parts) => parts,
         _ => {
-            return Err(wrong(
+            return Err(malformed(
                 "system",
                 "a string or an array of blocks of type `text`",
             ));
@@ -237,10 +215,10 @@ fn system_text(system: &Value) -> Result<String, Error> {
 }
 
 fn text_block<'a>(at: &str, block: &'a Value) -> Result<&'a str, Error> {
-    let fields = object(at, block)?;
-    match text(at, fields, "type")? {
-        "text" => text(at, fields, "text"),
-        _ => Err(unserved(
+    let fields = object_at(at, block)?;
+    match text_at(at, fields, "type")? {
+        "text" => text_at(at, fields, "text"),
+        _ => Err(unsupported(
             &format!("{at}.type"),
             "only blocks of type `text` are served here",
         )),
@@ -249,10 +227,10 @@ fn text_block<'a>(at: &str, block: &'a Value) -> Result<&'a str, Error> {
 
 /// Adds the chat messages that a message becomes: one for each tool result, then the message itself.
 fn add_message(at: &str, message: &Value, out: &mut Vec<Value>) -> Result<(), Error> {
-    let fields = object(at, message)?;
-    let role = text(at, fields, "role")?;
+    let fields = object_at(at, message)?;
+    let role = text_at(at, fields, "role")?;
     if !["user", "assistant", "system"].contains(&role) {
-        return Err(wrong(&format!("{at}.role"), "`user` or `assistant`"));
+        return Err(malformed(&format!("{at}.role"), "`user` or `assistant`"));
     }
     let at = format!("{at}.content");
     let blocks = match fields.get("content") {
@@ -262,27 +240,27 @@ fn add_message(at: &str, message: &Value, out: &mut Vec<Value>) -> Result<(), Er
         }
         Some(Value::Array(blocks)) => blocks.as_slice(),
         None | Some(Value::Null) => &[],
-        Some(_) => return Err(wrong(&at, "a string or an array of blocks")),
+        Some(_) => return Err(malformed(&at, "a string or an array of blocks")),
     };
-    let mut own = Parts::default();
+    let mut own = MessageParts::default();
     let mut has_results = false;
     for (k, block) in blocks.iter().enumerate() {
         let at = format!("{at}[{k}]");
-        let fields = object(&at, block)?;
-        match (text(&at, fields, "type")?, role) {
-            ("thinking", "assistant") => own.reasoning.push_str(text(&at, fields, "thinking")?),
+        let fields = object_at(&at, block)?;
+        match (text_at(&at, fields, "type")?, role) {
+            ("thinking", "assistant") => own.reasoning.push_str(text_at(&at, fields, "thinking")?),
             // Only its author can decrypt it.
             ("redacted_thinking", "assistant") => {}
             // Another server's tool, which Anthropic called, is a tool of the conversation as the client's are.
             ("tool_use" | "mcp_tool_use", "assistant") => {
-                let empty = Fields::new();
+                let empty = JsonMap::new();
                 let input = match fields.get("input") {
                     None | Some(Value::Null) => &empty,
-                    input => object(&format!("{at}.input"), input)?,
+                    input => object_at(&format!("{at}.input"), input)?,
                 };
                 own.calls.push(json!({
-                    "id": text(&at, fields, "id")?, "type": "function",
-                    "function": { "name": text(&at, fields, "name")?, "arguments": input },
+                    "id": text_at(&at, fields, "id")?, "type": "function",
+                    "function": { "name": text_at(&at, fields, "name")?, "arguments": input },
                 }));
             }
             ("tool_result", "user") | ("mcp_tool_result", "assistant") => {
@@ -291,16 +269,16 @@ fn add_message(at: &str, message: &Value, out: &mut Vec<Value>) -> Result<(), Er
                     out.push(std::mem::take(&mut own).message(role));
                 }
                 out.push(json!({
-                    "role": "tool", "tool_call_id": text(&at, fields, "tool_use_id")?,
+                    "role": "tool", "tool_call_id": text_at(&at, fields, "tool_use_id")?,
                     "content": result_text(&at, fields)?,
                 }));
             }
             // A summary of what was before it.
             ("compaction", "assistant") if fields.get("content").is_some_and(Value::is_string) => {
-                own.texts.push_str(text(&at, fields, "content")?);
+                own.texts.push_str(text_at(&at, fields, "content")?);
             }
-            (kind, "assistant") if HOSTED.contains(&kind) => Record::current().ignore(&at),
-            (kind, "assistant") if kind != "text" => ignored(at, None)?,
+            (kind, "assistant") if HOSTED.contains(&kind) => RequestContext::current().ignore(&at),
+            (kind, "assistant") if kind != "text" => ignore_unknown(at, None)?,
             _ => own.texts.extend(block_text(&at, fields)?),
         }
     }
@@ -312,13 +290,13 @@ fn add_message(at: &str, message: &Value, out: &mut Vec<Value>) -> Result<(), Er
 
 /// A message of the conversation, as far as its blocks were read.
 #[derive(Default)]
-struct Parts {
+struct MessageParts {
     texts: String,
     reasoning: String,
     calls: Vec<Value>,
 }
 
-impl Parts {
+impl MessageParts {
     fn is_empty(&self) -> bool {
         self.texts.is_empty() && self.reasoning.is_empty() && self.calls.is_empty()
     }
@@ -336,29 +314,29 @@ impl Parts {
 }
 
 /// The text that the model sees of a block; `None` if it has none.
-fn block_text(at: &str, fields: &Fields) -> Result<Option<String>, Error> {
-    let body = match text(at, fields, "type")? {
-        "text" => text(at, fields, "text")?.to_owned(),
+fn block_text(at: &str, fields: &JsonMap) -> Result<Option<String>, Error> {
+    let body = match text_at(at, fields, "type")? {
+        "text" => text_at(at, fields, "text")?.to_owned(),
         "search_result" => result_text(at, fields)?,
         "document" => {
             let at = format!("{at}.source");
-            let source = object(&at, fields.get("source"))?;
-            match text(&at, source, "type")? {
-                "text" => text(&at, source, "data")?.to_owned(),
+            let source = object_at(&at, fields.get("source"))?;
+            match text_at(&at, source, "type")? {
+                "text" => text_at(&at, source, "data")?.to_owned(),
                 "content" => result_text(&at, source)?,
                 kind => {
                     let what = format!("documents of type `{}` are not served", quoted(kind));
-                    return Err(unserved(&format!("{at}.type"), &what));
+                    return Err(unsupported(&format!("{at}.type"), &what));
                 }
             }
         }
         "tool_reference" => {
-            Record::current().ignore(at);
+            RequestContext::current().ignore(at);
             return Ok(None);
         }
         kind => {
             let what = format!("blocks of type `{}` are not served here", quoted(kind));
-            return Err(unserved(&format!("{at}.type"), &what));
+            return Err(unsupported(&format!("{at}.type"), &what));
         }
     };
     let heads = ["title", "source", "context"];
@@ -368,7 +346,7 @@ fn block_text(at: &str, fields: &Fields) -> Result<Option<String>, Error> {
 }
 
 /// The text of a tool result, or of another object with blocks.
-fn result_text(at: &str, fields: &Fields) -> Result<String, Error> {
+fn result_text(at: &str, fields: &JsonMap) -> Result<String, Error> {
     let at = format!("{at}.content");
     match fields.get("content") {
         None | Some(Value::Null) => Ok(String::new()),
@@ -377,18 +355,18 @@ fn result_text(at: &str, fields: &Fields) -> Result<String, Error> {
             let mut texts = String::new();
             for (k, part) in parts.iter().enumerate() {
                 let at = format!("{at}[{k}]");
-                texts.extend(block_text(&at, object(&at, part)?)?);
+                texts.extend(block_text(&at, object_at(&at, part)?)?);
             }
             Ok(texts)
         }
-        Some(_) => Err(wrong(&at, "a string or an array of blocks")),
+        Some(_) => Err(malformed(&at, "a string or an array of blocks")),
     }
 }
 
 fn one_tool(at: &str, tool: &Value) -> Result<Value, Error> {
-    let fields = object(at, tool)?;
+    let fields = object_at(at, tool)?;
     let kind = fields.get("type").filter(|kind| !kind.is_null());
-    let mut function = json!({ "name": text(at, fields, "name")? });
+    let mut function = json!({ "name": text_at(at, fields, "name")? });
     match (kind.and_then(Value::as_str), fields.get("input_schema")) {
         (None | Some("custom"), Some(schema @ Value::Object(_)))
             if kind.is_none_or(Value::is_string) =>
@@ -397,13 +375,13 @@ fn one_tool(at: &str, tool: &Value) -> Result<Value, Error> {
         }
         (Some("custom") | None, _) if kind.is_none_or(Value::is_string) => {
             let expected = "a JSON Schema, which is an object";
-            return Err(wrong(&format!("{at}.input_schema"), expected));
+            return Err(malformed(&format!("{at}.input_schema"), expected));
         }
         (kind, _) => {
             let known = kind.and_then(client_tools::find);
             let what = "only tools that the client runs are served: with `input_schema`, `bash`, `text_editor`, `memory`";
             let (description, schema) =
-                known.ok_or_else(|| unserved(&format!("{at}.type"), what))?;
+                known.ok_or_else(|| unsupported(&format!("{at}.type"), what))?;
             function["description"] = description.into();
             function["parameters"] = schema;
         }
@@ -413,26 +391,26 @@ fn one_tool(at: &str, tool: &Value) -> Result<Value, Error> {
             function[name] = value.clone();
         }
     }
-    let record = Record::current();
+    let record = RequestContext::current();
     record.rename(format!("{at}.function"), at);
     let schema = format!("{at}.input_schema");
     record.rename(format!("{at}.function.parameters"), schema);
     Ok(json!({ "type": "function", "function": function }))
 }
 
-fn add_choice(choice: &Fields, out: &mut Fields) -> Result<(), Error> {
+fn add_choice(choice: &JsonMap, out: &mut JsonMap) -> Result<(), Error> {
     const AT: &str = "tool_choice";
-    let choose = match text(AT, choice, "type")? {
+    let choose = match text_at(AT, choice, "type")? {
         kind @ ("auto" | "none") => kind.into(),
         "any" => "required".into(),
         "tool" => {
-            let name = text(AT, choice, "name")?;
-            Record::current().rename(format!("{AT}.function"), AT);
+            let name = text_at(AT, choice, "name")?;
+            RequestContext::current().rename(format!("{AT}.function"), AT);
             json!({ "type": "function", "function": { "name": name } })
         }
         _ => {
             let expected = "`auto`, `any`, `tool` or `none`";
-            return Err(wrong(&format!("{AT}.type"), expected));
+            return Err(malformed(&format!("{AT}.type"), expected));
         }
     };
     out.insert(AT.into(), choose);
@@ -443,17 +421,17 @@ fn add_choice(choice: &Fields, out: &mut Fields) -> Result<(), Error> {
 }
 
 /// Adds the fields of reasoning. As in Anthropic's API, reasoning is off unless it is requested.
-fn add_thinking(thinking: Option<&Fields>, out: &mut Fields) -> Result<(), Error> {
+fn add_thinking(thinking: Option<&JsonMap>, out: &mut JsonMap) -> Result<(), Error> {
     const AT: &str = "thinking";
     let kind = thinking
-        .map(|thinking| text(AT, thinking, "type"))
+        .map(|thinking| text_at(AT, thinking, "type"))
         .transpose()?;
     let is_on = match kind {
         None | Some("disabled") => false,
         Some("enabled" | "adaptive") => true,
         Some(_) => {
             let expected = "`enabled`, `adaptive` or `disabled`";
-            return Err(wrong(&format!("{AT}.type"), expected));
+            return Err(malformed(&format!("{AT}.type"), expected));
         }
     };
     if !is_on {
@@ -464,8 +442,8 @@ fn add_thinking(thinking: Option<&Fields>, out: &mut Fields) -> Result<(), Error
     let budget = thinking.and_then(|thinking| thinking.get("budget_tokens"));
     if let Some(budget) = budget.filter(|budget| !budget.is_null()) {
         let budget = integral(budget.clone()).as_u64();
-        let budget =
-            budget.ok_or_else(|| wrong("thinking.budget_tokens", "a whole number, 0 or more"))?;
+        let budget = budget
+            .ok_or_else(|| malformed("thinking.budget_tokens", "a whole number, 0 or more"))?;
         out.insert("thinking_budget".into(), budget.into());
     }
     let switches = json!({ "enable_thinking": true, "thinking": true });
@@ -475,9 +453,9 @@ fn add_thinking(thinking: Option<&Fields>, out: &mut Fields) -> Result<(), Error
 
 /// Adds the reasoning effort and the output format.
 fn add_output(
-    config: Option<&Fields>,
+    config: Option<&JsonMap>,
     format: Option<&Value>,
-    out: &mut Fields,
+    out: &mut JsonMap,
 ) -> Result<(), Error> {
     let given = |name: &str| {
         let value = config.and_then(|config| config.get(name));
@@ -486,10 +464,10 @@ fn add_output(
     if let Some(effort) = given("effort") {
         // Without reasoning, effort has no meaning.
         match out.get("reasoning_effort") {
-            Some(_) => Record::current().ignore("output_config.effort"),
+            Some(_) => RequestContext::current().ignore("output_config.effort"),
             None => {
                 out.insert("reasoning_effort".into(), effort.clone());
-                Record::current().rename("reasoning_effort", "output_config.effort");
+                RequestContext::current().rename("reasoning_effort", "output_config.effort");
             }
         }
     }
@@ -500,16 +478,16 @@ fn add_output(
     let Some(format) = given("format").or(format.filter(|value| !value.is_null())) else {
         return Ok(());
     };
-    let fields = object(place, format)?;
-    if text(place, fields, "type")? != "json_schema" {
-        return Err(wrong(&format!("{place}.type"), "`json_schema`"));
+    let fields = object_at(place, format)?;
+    if text_at(place, fields, "type")? != "json_schema" {
+        return Err(malformed(&format!("{place}.type"), "`json_schema`"));
     }
     let schema = fields.get("schema").filter(|schema| schema.is_object());
-    let schema = schema.ok_or_else(|| wrong(&format!("{place}.schema"), "a JSON Schema"))?;
+    let schema = schema.ok_or_else(|| malformed(&format!("{place}.schema"), "a JSON Schema"))?;
     let schema = json!({ "name": "output", "schema": schema, "strict": true });
     let format = json!({ "type": "json_schema", "json_schema": schema });
     out.insert("response_format".into(), format);
-    let record = Record::current();
+    let record = RequestContext::current();
     record.rename("response_format", place);
     record.rename("response_format.json_schema", place);
     Ok(())

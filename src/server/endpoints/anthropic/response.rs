@@ -3,18 +3,17 @@
 use serde_json::{Value, json};
 
 use crate::http::error::Error;
-use crate::http::json::{Members, Text};
-use crate::http::transport::Events;
-use crate::response::answers::{Completion, DenoisingStep, Format};
-use crate::response::completion_parser::Piece;
+use crate::http::json::{JsonObject, JsonText};
+use crate::http::transport::SseEvents;
+use crate::response::completion_parser::CompletionDelta;
 use crate::response::envelope::Envelope;
-use lab_base::chat::tool_calls::completed;
-use lab_core::engine::{AnswerToken, FinishReason, Stopped, Usage};
+use crate::response::running_completions::{Completion, DenoisingStep, StreamWriter};
+use lab_base::chat::tool_calls::completed_arguments;
+use lab_core::engine::{AnswerToken, FinishReason, StopMatch, Usage};
 
-use super::error_body;
+use crate::http::error_format::anthropic_error;
 
-/// The writer of a message.
-pub(super) struct Shape {
+pub(super) struct MessageWriter {
     envelope: Envelope,
     /// Number of tokens of the prompt.
     n_prompt: usize,
@@ -25,14 +24,14 @@ pub(super) struct Shape {
     /// `stop_reason` and `stop_sequence`, once the completion has ended.
     ending: Value,
     calls: bool,
-    lab: Option<Text>,
+    lab: Option<JsonText>,
 }
 
 const TEXT: &str = "text_delta";
 const THINKING: &str = "thinking_delta";
 const INPUT: &str = "input_json_delta";
 
-impl Shape {
+impl MessageWriter {
     pub(super) fn new(envelope: Envelope, n_prompt: usize) -> Self {
         Self {
             envelope,
@@ -53,8 +52,7 @@ impl Shape {
         })
     }
 
-    /// The message of a completion.
-    pub(super) fn message(&self, one: &Completion, usage: &Usage) -> Members {
+    pub(super) fn message(&self, one: &Completion, usage: &Usage) -> JsonObject {
         let mut blocks = Vec::new();
         if !one.reasoning.is_empty() {
             blocks.push(json!({ "type": "thinking", "thinking": one.reasoning, "signature": "" }));
@@ -65,11 +63,11 @@ impl Shape {
         for (id, name, arguments) in &one.calls {
             // The arguments of a call that was cut off are not valid JSON.
             let input: Value = serde_json::from_str(arguments)
-                .or_else(|_| serde_json::from_str(&completed(arguments)))
+                .or_else(|_| serde_json::from_str(&completed_arguments(arguments)))
                 .unwrap_or_else(|_| json!({}));
             blocks.push(json!({ "type": "tool_use", "id": id, "name": name, "input": input }));
         }
-        let mut message = Members::from(self.object(&blocks, &usage_json(usage)));
+        let mut message = JsonObject::from(self.object(&blocks, &usage_json(usage)));
         if let Some(report) = &one.report {
             message.put("lab", report.clone());
         }
@@ -82,14 +80,14 @@ impl Shape {
         message
     }
 
-    fn close(&mut self, out: &mut Events) {
+    fn close(&mut self, out: &mut SseEvents) {
         if self.open.take().is_some() {
             out.push_named(&json!({ "type": "content_block_stop", "index": self.n_blocks - 1 }));
         }
     }
 
     /// Begins a block whose deltas have the type `delta`.
-    fn begin(&mut self, delta: &'static str, block: &Value, out: &mut Events) {
+    fn begin(&mut self, delta: &'static str, block: &Value, out: &mut SseEvents) {
         self.close(out);
         out.push_named(&json!({
             "type": "content_block_start", "index": self.n_blocks, "content_block": block,
@@ -105,7 +103,7 @@ impl Shape {
         field: &str,
         text: &str,
         block: &Value,
-        out: &mut Events,
+        out: &mut SseEvents,
     ) {
         if self.open != Some(delta) {
             self.begin(delta, block, out);
@@ -120,10 +118,10 @@ impl Shape {
 }
 
 /// The reason why a message ended.
-fn ending(reason: FinishReason, stopped: Option<&Stopped>, calls: bool) -> Value {
+fn ending(reason: FinishReason, stopped: Option<&StopMatch>, calls: bool) -> Value {
     let (reason, stop) = match (reason, stopped) {
         (FinishReason::Length, _) => ("max_tokens", None),
-        (FinishReason::Stop, Some(Stopped::Text(text))) => ("stop_sequence", Some(text)),
+        (FinishReason::Stop, Some(StopMatch::Text(text))) => ("stop_sequence", Some(text)),
         (FinishReason::Stop, _) if calls => ("tool_use", None),
         (FinishReason::Stop, _) => ("end_turn", None),
     };
@@ -140,10 +138,10 @@ fn usage_json(usage: &Usage) -> Value {
     })
 }
 
-impl Format for Shape {
+impl StreamWriter for MessageWriter {
     const HAS_DONE: bool = false;
 
-    fn start(&mut self, _choice: u32, out: &mut Events) {
+    fn start(&mut self, _choice: u32, out: &mut SseEvents) {
         let read = Usage {
             prompt_tokens: self.n_prompt,
             ..Usage::default()
@@ -152,40 +150,46 @@ impl Format for Shape {
         out.push_named(&json!({ "type": "message_start", "message": message }));
     }
 
-    fn text(&mut self, _choice: u32, text: &str, _tokens: &[AnswerToken], out: &mut Events) {
+    fn text(&mut self, _choice: u32, text: &str, _tokens: &[AnswerToken], out: &mut SseEvents) {
         if !text.is_empty() {
             let block = json!({ "type": "text", "text": "" });
             self.delta(TEXT, "text", text, &block, out);
         }
     }
 
-    fn piece(&mut self, choice: u32, piece: &Piece, out: &mut Events) {
+    fn piece(&mut self, choice: u32, piece: &CompletionDelta, out: &mut SseEvents) {
         match piece {
-            Piece::Content(text, tokens) => self.text(choice, text, tokens, out),
-            Piece::Reasoning(text) => {
+            CompletionDelta::Content(text, tokens) => self.text(choice, text, tokens, out),
+            CompletionDelta::Reasoning(text) => {
                 let block = json!({ "type": "thinking", "thinking": "", "signature": "" });
                 self.delta(THINKING, "thinking", text, &block, out);
             }
-            Piece::Call(_, id, name) => {
+            CompletionDelta::Call(_, id, name) => {
                 self.calls = true;
                 let block = json!({ "type": "tool_use", "id": id, "name": name, "input": {} });
                 self.begin(INPUT, &block, out);
             }
-            Piece::Arguments(_, text) => {
+            CompletionDelta::Arguments(_, text) => {
                 self.delta(INPUT, "partial_json", text, &Value::Null, out);
             }
         }
     }
 
     /// Steps of text diffusion have no event in this shape.
-    fn step(&mut self, _: u32, _: &DenoisingStep<'_>, _: &mut Events) {}
+    fn step(&mut self, _: u32, _: &DenoisingStep<'_>, _: &mut SseEvents) {}
 
     /// The event with the usage carries it.
-    fn lab(&mut self, _: u32, result: Text, _: &mut Events) {
+    fn lab(&mut self, _: u32, result: JsonText, _: &mut SseEvents) {
         self.lab = Some(result);
     }
 
-    fn end(&mut self, _: u32, reason: FinishReason, stopped: Option<&Stopped>, out: &mut Events) {
+    fn end(
+        &mut self,
+        _: u32,
+        reason: FinishReason,
+        stopped: Option<&StopMatch>,
+        out: &mut SseEvents,
+    ) {
         self.ending = ending(reason, stopped, self.calls);
         if self.n_blocks == 0 {
             self.begin(TEXT, &json!({ "type": "text", "text": "" }), out);
@@ -193,10 +197,10 @@ impl Format for Shape {
         self.close(out);
     }
 
-    fn done(&mut self, usage: &Usage, out: &mut Events) {
+    fn done(&mut self, usage: &Usage, out: &mut SseEvents) {
         const KIND: &str = "message_delta";
         let delta = json!({ "type": KIND, "delta": self.ending, "usage": usage_json(usage) });
-        let mut delta = Members::from(delta);
+        let mut delta = JsonObject::from(delta);
         if let Some(lab) = self.lab.take() {
             delta.put("lab", lab);
         }
@@ -204,7 +208,7 @@ impl Format for Shape {
         out.push_named(&json!({ "type": "message_stop" }));
     }
 
-    fn failed(&mut self, error: &Error, out: &mut Events) {
-        out.push_named(&error_body(error.status(), &error.message(), None));
+    fn failed(&mut self, error: &Error, out: &mut SseEvents) {
+        out.push_named(&anthropic_error(error.status(), &error.message(), None));
     }
 }

@@ -16,27 +16,19 @@ use serde_json::{Value, json};
 use crate::Pool;
 use crate::http::error::Error;
 use crate::http::json::Json;
-use lab_core::artifacts::store::{Kept, Shelf};
+use crate::response::lab::{ARTIFACTS_ROUTE as ROUTE, artifact_json};
+use lab_core::artifacts::store::ArtifactStore;
 
-/// Path of the list.
-pub(super) const ROUTE: &str = "/v1/lab/artifacts";
 /// Number of bytes of a file that are sent at a time.
 const PIECE: usize = 256 << 10;
 
-/// The JSON description of a kept result.
-pub(super) fn json_of(kept: &Kept) -> Value {
-    let mut out = json!(kept);
-    out["url"] = format!("{ROUTE}/{}", kept.id).into();
-    out
-}
-
-fn shelf(pool: &Pool) -> Result<&Shelf, Error> {
+fn shelf(pool: &Pool) -> Result<&ArtifactStore, Error> {
     let missing = || Error::NoRoute(ROUTE.into());
-    pool.shelf.as_ref().ok_or_else(missing)
+    pool.config.shelf.as_ref().ok_or_else(missing)
 }
 
 fn unknown(id: &str) -> Error {
-    Error::NotThere {
+    Error::NotFound {
         what: "artifact",
         id: id.to_owned(),
     }
@@ -49,7 +41,7 @@ pub(super) fn id_of(id: Result<Path<String>, PathRejection>) -> String {
 
 pub(crate) async fn list(State(pool): State<Arc<Pool>>) -> Result<Json, Error> {
     let all = shelf(&pool)?.list();
-    let data: Value = all.iter().map(json_of).collect();
+    let data: Value = all.iter().map(artifact_json).collect();
     Ok(Json(json!({ "object": "list", "data": data })))
 }
 

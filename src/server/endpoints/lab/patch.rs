@@ -14,17 +14,19 @@ use crate::Pool;
 use crate::http::error::Error;
 use crate::http::json::Json;
 use crate::request::fields;
-use crate::request::fields::{Body, Field, Kind, fields};
-use crate::request::input::{Input, check_ids, inputs};
-use crate::response::answers::{Answers, usage_json};
-use lab_core::engine::serving::Served;
+use crate::request::fields::{BodyFields, FieldDoc, FieldType, fields};
+use crate::request::input::check_ids;
+use crate::response::running_completions::{RunningCompletions, usage_json};
+use crate::served::ServedModel;
 use lab_core::engine::{
-    Capture, Captured, Edit, EditOp, LabPlan, Reduce, Request, Usage, Vector, Where,
+    Capture, CapturedPoint, Edit, EditOp, EditVector, LabPlan, PositionSelector, Reduction,
+    Request, Usage,
 };
 use lab_core::model::LOGITS;
 use lab_sampling::Logprobs;
 
-use super::objects::{MAX_ITEMS, Places, Target, positions};
+use super::prompt_tokens;
+use crate::request::lab::objects::{MAX_ITEMS, TokenRef, positions, too_many};
 
 /// Maximum number of runs in a grid.
 const MAX_RUNS: usize = 4096;
@@ -43,7 +45,7 @@ fields! {
         /// Points or patterns of points; default: the hidden state after every layer.
         points: Option<Vec<String>>,
         /// Positions, each a column of the grid; `all` at once; default: each of the prompt.
-        positions: Option<Places>,
+        positions: Option<PositionSelector>,
         /// What is measured at the last token: the log-probability of `token`, or its logit less that of `against`.
         metric: Metric,
     }
@@ -53,25 +55,25 @@ fields! {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Metric {
-    token: Target,
-    against: Option<Target>,
+    token: TokenRef,
+    against: Option<TokenRef>,
 }
 
-impl Kind for Metric {}
+impl FieldType for Metric {}
 
 /// The documented fields of a grid.
-pub(crate) fn fields() -> Vec<Field> {
-    fields::of::<Patch>()
+pub(crate) fn fields() -> Vec<FieldDoc> {
+    fields::documented::<Patch>()
 }
 
 /// The metric with token ids of a model.
 #[derive(Clone, Copy)]
-struct Measure {
+struct ResolvedMetric {
     token: u32,
     against: Option<u32>,
 }
 
-impl Measure {
+impl ResolvedMetric {
     fn of(self, logits: &[f32]) -> Result<f64, Error> {
         let fault = |detail: String| Error::Engine { detail };
         let logit = |id: u32| logits.get(id as usize).copied().map(f64::from);
@@ -88,25 +90,25 @@ impl Measure {
 }
 
 /// A model with the metric, and the usage of its runs so far.
-struct Runs {
-    served: Arc<Served>,
-    measure: Measure,
+struct PatchRuns {
+    served: Arc<ServedModel>,
+    measure: ResolvedMetric,
     usage: Usage,
 }
 
-impl Runs {
+impl PatchRuns {
     /// Reads a prompt once for each plan. Returns the captures and the metric of each run.
     async fn each(
         &mut self,
         tokens: &[u32],
         plans: Vec<LabPlan>,
         param: &'static str,
-    ) -> Result<Vec<(Vec<Captured>, f64)>, Error> {
+    ) -> Result<Vec<(Vec<CapturedPoint>, f64)>, Error> {
         let request = |mut plan: LabPlan| {
             plan.captures.push(Capture {
                 point: LOGITS.to_owned(),
-                positions: Where::Last,
-                reduce: Reduce::None,
+                positions: PositionSelector::Last,
+                reduce: Reduction::None,
                 n_features: 0,
             });
             Request {
@@ -115,8 +117,8 @@ impl Runs {
             }
         };
         let requests = plans.into_iter().map(request).collect();
-        let answers = Answers::submit(&self.served, requests, 1);
-        let answers = answers.map_err(|error| error.of_prompt(param))?;
+        let answers = RunningCompletions::submit(&self.served, requests, 1);
+        let answers = answers.map_err(|error| error.with_prompt_field(param))?;
         let (all, usage) = answers.collect().await?;
         self.usage.prompt_tokens += usage.prompt_tokens;
         self.usage.cached_tokens += usage.cached_tokens;
@@ -129,49 +131,28 @@ impl Runs {
     }
 }
 
-/// The tokens of a prompt, by the rules of `/v1/lab/run`.
-fn tokens(served: &Served, param: &'static str, prompt: &Value) -> Result<Vec<u32>, Error> {
-    let mut all = inputs(param, prompt)?;
-    let (Some(one), true) = (all.pop(), all.is_empty()) else {
-        let message = format!(
-            "`{param}` has more than one prompt, expected one string or one array of token ids"
-        );
-        return Err(Error::value(param, message));
-    };
-    match one {
-        Input::Text(text) => {
-            let tokens = served.handle.tokenizer().encode(&text, true, true);
-            tokens.map_err(|error| Error::value(param, error.to_string()))
-        }
-        Input::Tokens(tokens) => {
-            check_ids(param, &tokens, served)?;
-            Ok(tokens)
-        }
-    }
-}
-
 /// The columns of a grid; each column holds positions of a prompt of `n` tokens.
-fn columns(asked: Option<Places>, n: usize) -> Result<Vec<Vec<i64>>, Error> {
+fn columns(asked: Option<PositionSelector>, n: usize) -> Result<Vec<Vec<i64>>, Error> {
     let n = n as i64;
     let resolved = |at: &i64| if *at < 0 { n + *at } else { *at };
-    let found = match positions("positions", asked, Where::Prompt)? {
-        Where::All => return Ok(vec![(0..n).collect()]),
-        Where::Prompt => (0..n).collect(),
-        Where::Last => vec![n - 1],
-        Where::List(list) => list.iter().map(resolved).collect(),
-        Where::Answer => Vec::new(),
+    let found = match positions("positions", asked, PositionSelector::Prompt)? {
+        PositionSelector::All => return Ok(vec![(0..n).collect()]),
+        PositionSelector::Prompt => (0..n).collect(),
+        PositionSelector::Last => vec![n - 1],
+        PositionSelector::List(list) => list.iter().map(resolved).collect(),
+        PositionSelector::Answer => Vec::new(),
     };
     let is_sound = found.is_sorted_by(|a, b| a < b) && found.iter().all(|at| (0..n).contains(at));
     if found.is_empty() || !is_sound {
         let message =
             format!("`positions`: expected ascending positions within the prompt of {n} tokens");
-        return Err(Error::value("positions", message));
+        return Err(Error::invalid_value("positions", message));
     }
     Ok(found.into_iter().map(|at| vec![at]).collect())
 }
 
 /// The edit of each run, point by point: it sets the rows of the other prompt at the positions of a column.
-fn cells(names: &[String], rows: &[Captured], columns: &[Vec<i64>]) -> Vec<Edit> {
+fn cells(names: &[String], rows: &[CapturedPoint], columns: &[Vec<i64>]) -> Vec<Edit> {
     let mut out = Vec::with_capacity(names.len() * columns.len());
     for (point, captured) in names.iter().zip(rows) {
         let n = captured.elements.len() / captured.positions.len().max(1);
@@ -179,12 +160,12 @@ fn cells(names: &[String], rows: &[Captured], columns: &[Vec<i64>]) -> Vec<Edit>
         for column in columns {
             let own = left.by_ref().take(column.len());
             out.push(Edit {
-                when: Where::All,
+                when: PositionSelector::All,
                 tokens: None,
                 point: point.clone(),
                 op: EditOp::Set,
-                positions: Where::List(column.clone()),
-                vector: Vector::Rows(own.map(<[f32]>::to_vec).collect()),
+                positions: PositionSelector::List(column.clone()),
+                vector: EditVector::Rows(own.map(<[f32]>::to_vec).collect()),
                 parts: None,
                 scale: 1.0,
                 bounds: [f32::NEG_INFINITY, f32::INFINITY],
@@ -195,10 +176,16 @@ fn cells(names: &[String], rows: &[Captured], columns: &[Vec<i64>]) -> Vec<Edit>
     out
 }
 
-pub(crate) async fn patch(State(pool): State<Arc<Pool>>, mut body: Body) -> Result<Json, Error> {
+pub(crate) async fn patch(
+    State(pool): State<Arc<Pool>>,
+    mut body: BodyFields,
+) -> Result<Json, Error> {
     let asked: Patch = body.take()?;
-    body.own().finish()?;
-    let name = asked.model.as_deref().unwrap_or(crate::pool::ALIAS);
+    body.closed().finish()?;
+    let name = asked
+        .model
+        .as_deref()
+        .unwrap_or(crate::served::DEFAULT_MODEL);
     let served = pool.get(name).await?;
     grid(&served, asked).await.map(Json)
 }
@@ -207,8 +194,11 @@ pub(crate) async fn patch(State(pool): State<Arc<Pool>>, mut body: Body) -> Resu
 ///
 /// # Errors
 /// The object is invalid (the error names the place), or the model fails.
-pub async fn patched(served: &Arc<Served>, object: Map<String, Value>) -> Result<Value, String> {
-    let mut body = Body::of(object);
+pub async fn patched(
+    served: &Arc<ServedModel>,
+    object: Map<String, Value>,
+) -> Result<Value, String> {
+    let mut body = BodyFields::new(object);
     let asked = body.take::<Patch>().and_then(|asked| {
         body.finish()?;
         Ok(asked)
@@ -219,15 +209,15 @@ pub async fn patched(served: &Arc<Served>, object: Map<String, Value>) -> Result
 }
 
 /// The grid: a row for each point, a column for each position.
-async fn grid(served: &Arc<Served>, asked: Patch) -> Result<Value, Error> {
+async fn grid(served: &Arc<ServedModel>, asked: Patch) -> Result<Value, Error> {
     let patterns = asked.points.unwrap_or_else(|| vec!["layers.*.out".into()]);
-    super::too_many("points", patterns.len(), MAX_ITEMS)?;
-    let id = |target: Target, param: &str| {
+    too_many("points", patterns.len(), MAX_ITEMS)?;
+    let id = |target: TokenRef, param: &str| {
         let id = target.id(served.handle.tokenizer(), param)?;
         check_ids("metric", &[id], served)?;
         Ok::<u32, Error>(id)
     };
-    let measure = Measure {
+    let measure = ResolvedMetric {
         token: id(asked.metric.token, "metric.token")?,
         against: asked
             .metric
@@ -235,19 +225,20 @@ async fn grid(served: &Arc<Served>, asked: Patch) -> Result<Value, Error> {
             .map(|t| id(t, "metric.against"))
             .transpose()?,
     };
-    let clean = tokens(served, "clean", &asked.clean)?;
-    let corrupt = tokens(served, "corrupt", &asked.corrupt)?;
+    let clean = prompt_tokens(served, "clean", &asked.clean, true)?;
+    let corrupt = prompt_tokens(served, "corrupt", &asked.corrupt, true)?;
     if clean.len() != corrupt.len() {
         let (n, m) = (clean.len(), corrupt.len());
         let message = format!("`corrupt` has {m} tokens, expected {n} as `clean` has");
-        return Err(Error::value("corrupt", message));
+        return Err(Error::invalid_value("corrupt", message));
     }
     let columns = columns(asked.positions, clean.len())?;
     let points = served.handle.points();
     let (mut names, mut width) = (Vec::new(), 0);
     for pattern in &patterns {
         let found = points.find(pattern);
-        let found = found.map_err(|error| Error::value("points", format!("`points`: {error}")))?;
+        let found =
+            found.map_err(|error| Error::invalid_value("points", format!("`points`: {error}")))?;
         for at in found {
             names.push(points.all[at].name_by(pattern).to_owned());
             width = points.all[at].width().max(width);
@@ -259,9 +250,9 @@ async fn grid(served: &Arc<Served>, asked: Patch) -> Result<Value, Error> {
         let message = format!(
             "the grid has {n} points and {m} positions: {n_runs} runs, the limit is {MAX_RUNS}"
         );
-        return Err(Error::value("positions", message));
+        return Err(Error::invalid_value("positions", message));
     }
-    let mut runs = Runs {
+    let mut runs = PatchRuns {
         served: Arc::clone(served),
         measure,
         usage: Usage::default(),
@@ -269,8 +260,8 @@ async fn grid(served: &Arc<Served>, asked: Patch) -> Result<Value, Error> {
     let all: Vec<i64> = columns.iter().flatten().copied().collect();
     let capture = |point: &String| Capture {
         point: point.clone(),
-        positions: Where::List(all.clone()),
-        reduce: Reduce::None,
+        positions: PositionSelector::List(all.clone()),
+        reduce: Reduction::None,
         n_features: 0,
     };
     let reading = LabPlan {

@@ -12,22 +12,17 @@ use crate::Pool;
 use crate::endpoints::diagram::svg;
 use crate::http::error::Error;
 use crate::request::fields;
-use crate::request::fields::{Body, Field, Kind, fields};
+use crate::request::fields::{BodyFields, FieldDoc, FieldType, fields};
 
-use super::objects::{MAX_POSITIONS, too_many};
-use lab_inspect::pictures::Picture;
+use crate::request::lab::objects::{MAX_POSITIONS, too_many};
+use lab_inspect::pictures::{self, ChartFilter, LabPicture};
 
-impl Kind for Picture {}
-
-/// Draws a response, or only these layers and heads of it, as SVG; an error says what is wrong with the response.
-pub type Painter =
-    Arc<dyn Fn(Picture, &Value, Vec<u64>, Vec<usize>) -> Result<String, String> + Send + Sync>;
+impl FieldType for LabPicture {}
 
 fields! {
-    /// A picture.
     struct PictureRequest {
         /// What it shows: `lens`, `patch`, `routing`, `attention` or `attribution`.
-        picture: Picture,
+        picture: LabPicture,
         /// A response of `/v1/lab/run` or, with `patch`, of `/v1/lab/patch`.
         response: Value,
         /// Numbers of the layers that are drawn; default: all.
@@ -38,32 +33,31 @@ fields! {
 }
 
 /// The documented fields of a picture.
-pub(crate) fn fields() -> Vec<Field> {
-    fields::of::<PictureRequest>()
+pub(crate) fn fields() -> Vec<FieldDoc> {
+    fields::documented::<PictureRequest>()
 }
 
 pub(crate) async fn picture(
     State(pool): State<Arc<Pool>>,
-    mut body: Body,
+    mut body: BodyFields,
 ) -> Result<impl IntoResponse, Error> {
     let asked: PictureRequest = body.take()?;
-    body.own().finish()?;
+    body.closed().finish()?;
     let (layers, heads) = (
         asked.layers.unwrap_or_default(),
         asked.heads.unwrap_or_default(),
     );
     too_many("layers", layers.len(), MAX_POSITIONS)?;
     too_many("heads", heads.len(), MAX_POSITIONS)?;
-    let Some(painter) = pool.painter.clone() else {
-        let message = "responses are not drawn here";
-        return Err(Error::unsupported("picture", message));
-    };
     let _turn = pool.drawing.lock().await;
-    let paint = move || painter(asked.picture, &asked.response, layers, heads);
+    let paint = move || {
+        let filter = ChartFilter { layers, heads };
+        pictures::chart(asked.picture, &asked.response, &filter).map(|chart| pictures::svg(&chart))
+    };
     let painted = tokio::task::spawn_blocking(paint).await;
     let painted = painted.map_err(|error| Error::Engine {
         detail: error.to_string(),
     })?;
-    let painted = painted.map_err(|message| Error::value("response", message))?;
+    let painted = painted.map_err(|fault| Error::invalid_value("response", fault.to_string()))?;
     Ok(svg(painted))
 }

@@ -6,26 +6,28 @@ use std::sync::Arc;
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use serde_json::{Map, json};
 
 use crate::Pool;
 use crate::http::error::Error;
 use crate::http::json::Json;
 use crate::request::fields;
-use crate::request::fields::{Body, Field, fields};
+use crate::request::fields::{BodyFields, FieldDoc, fields};
 use lab_base::weights::safetensors;
 use lab_base::weights::safetensors::Dtype;
-use lab_core::artifacts::vectors::Refused;
+use lab_core::artifacts::vectors::SaveError;
 
 use super::artifacts::id_of;
-use super::objects::Vector;
+use crate::request::lab::objects::Vector;
 
 /// Path of the list, to which vectors are uploaded.
 pub(crate) const ROUTE: &str = "/v1/lab/vectors";
 
 fields! {
     /// Vectors under an id: a file, one vector, or several.
-    struct Sent {
+    struct VectorsUpload {
         /// Their id: letters, digits, `-` and `_`.
         id: String,
         /// The bytes of a safetensors or GGUF file, in base64.
@@ -38,32 +40,36 @@ fields! {
 }
 
 /// The documented fields of vectors that a client sends.
-pub(crate) fn fields() -> Vec<Field> {
-    fields::of::<Sent>()
+pub(crate) fn fields() -> Vec<FieldDoc> {
+    fields::documented::<VectorsUpload>()
 }
 
 pub(crate) async fn list(State(pool): State<Arc<Pool>>) -> Json {
-    Json(json!({ "object": "list", "data": pool.vectors.list() }))
+    Json(json!({ "object": "list", "data": pool.config.vectors.list() }))
 }
 
-pub(crate) async fn keep(State(pool): State<Arc<Pool>>, mut body: Body) -> Result<Json, Error> {
-    let sent: Sent = body.take()?;
-    body.own().finish()?;
+pub(crate) async fn keep(
+    State(pool): State<Arc<Pool>>,
+    mut body: BodyFields,
+) -> Result<Json, Error> {
+    let sent: VectorsUpload = body.take()?;
+    body.closed().finish()?;
     let bytes = match (sent.file, sent.vector, sent.vectors) {
-        (Some(file), None, None) => base64::decode(file)
-            .map_err(|error| Error::value("file", format!("`file` is not base64: {error}")))?,
+        (Some(file), None, None) => BASE64_STANDARD.decode(file).map_err(|error| {
+            Error::invalid_value("file", format!("`file` is not base64: {error}"))
+        })?,
         (None, Some(vector), None) => packed(vec![("vector".to_owned(), vector)])?,
         (None, None, Some(vectors)) => packed(vectors)?,
         _ => {
             let message = "expected one of `file`, `vector` and `vectors`";
-            return Err(Error::value("vectors", message));
+            return Err(Error::invalid_value("vectors", message));
         }
     };
-    let stored = pool.vectors.keep(&sent.id, &bytes);
+    let stored = pool.config.vectors.save(&sent.id, &bytes);
     let stored = stored.map_err(|refused| match refused {
-        Refused::Id(message) => Error::value("id", format!("`id`: {message}")),
-        Refused::Content(message) => Error::value("vectors", message),
-        Refused::Io(error) => Error::Engine {
+        SaveError::Id(message) => Error::invalid_value("id", format!("`id`: {message}")),
+        SaveError::Content(message) => Error::invalid_value("vectors", message),
+        SaveError::Io(error) => Error::Engine {
             detail: format!("vectors were not written: {error}"),
         },
     })?;
@@ -72,7 +78,7 @@ pub(crate) async fn keep(State(pool): State<Arc<Pool>>, mut body: Body) -> Resul
 
 /// The rows as a safetensors file.
 fn packed(rows: impl IntoIterator<Item = (String, Vector)>) -> Result<Vec<u8>, Error> {
-    let fault = |message: String| Error::value("vectors", format!("`vectors`: {message}"));
+    let fault = |message: String| Error::invalid_value("vectors", format!("`vectors`: {message}"));
     let (mut entries, mut data) = (Vec::new(), Vec::new());
     for (name, vector) in rows {
         let rows = match vector {
@@ -99,10 +105,10 @@ pub(crate) async fn delete(
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Json, Error> {
     let id = id_of(id);
-    match pool.vectors.remove(&id) {
+    match pool.config.vectors.remove(&id) {
         true => Ok(Json(
             json!({ "id": id, "object": "lab.vectors", "deleted": true }),
         )),
-        false => Err(Error::NotThere { what: "vector", id }),
+        false => Err(Error::NotFound { what: "vector", id }),
     }
 }

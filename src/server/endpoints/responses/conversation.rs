@@ -5,14 +5,13 @@
 
 use serde_json::{Value, json};
 
+use crate::http::context::RequestContext;
 use crate::http::error::{Error, quoted};
-use crate::http::request_log::Record;
-use crate::request::places::{object, text, unserved, wrong};
-use crate::request::shapes::{Shape, ignored};
-use crate::response::items::Kept;
+use crate::request::json_access::{JsonMap, given, malformed, object_at, text_at, unsupported};
+use crate::request::object_fields::{ObjectFields, ignore_unknown};
+use crate::response::item_store::ItemStore;
 
-use super::request::{Fields, given};
-use super::tools::{Offered, TOOLS, with_text};
+use super::tools::{OfferedTools, TOOLS, with_text};
 
 /// Items that only OpenAI's services make or read, and marks of its clients.
 const HOSTED: &[&str] = &[
@@ -32,7 +31,7 @@ const HOSTED: &[&str] = &[
     "agent_message",
     "ghost_snapshot",
 ];
-const PARTS: Shape = Shape {
+const PARTS: ObjectFields = ObjectFields {
     kinds: &[
         "input_text",
         "output_text",
@@ -42,12 +41,12 @@ const PARTS: Shape = Shape {
         "refusal",
     ],
     // The first two are in every part of an answer that comes back.
-    known: &["annotations", "logprobs", "type", "text", "refusal"],
-    idle: &["cache_control"],
+    known: "annotations logprobs type text refusal",
+    idle: "cache_control",
     inner: &[],
 };
 /// The fields of the items that become messages, calls and results.
-pub(super) const ITEMS: Shape = Shape {
+pub(super) const ITEMS: ObjectFields = ObjectFields {
     kinds: &[
         "",
         "message",
@@ -64,29 +63,9 @@ pub(super) const ITEMS: Shape = Shape {
         "mcp_call",
         "item_reference",
     ],
-    known: &[
-        "type",
-        "id",
-        "status",
-        "role",
-        "content",
-        "summary",
-        "encrypted_content",
-        "phase",
-        "call_id",
-        "name",
-        "namespace",
-        "arguments",
-        "input",
-        "output",
-        "error",
-        "action",
-        "execution",
-        "tools",
-        "server_label",
-        "approval_request_id",
-    ],
-    idle: &["internal_chat_message_metadata_passthrough"],
+    known: "type id status role content summary encrypted_content phase call_id name namespace \
+        arguments input output error action execution tools server_label approval_request_id",
+    idle: "internal_chat_message_metadata_passthrough",
     inner: &[
         ("content", &PARTS),
         ("summary", &PARTS),
@@ -104,21 +83,18 @@ fn is_reference(item: &Value) -> bool {
 }
 
 /// Replaces references by the items that they name.
-///
-/// # Errors
-/// There is no such item for this client.
-pub(super) fn resolve(input: &mut Value, kept: &Kept) -> Result<(), Error> {
+pub(super) fn resolve(input: &mut Value, kept: &ItemStore) -> Result<(), Error> {
     for (i, item) in input.as_array_mut().into_iter().flatten().enumerate() {
         if !is_reference(item) {
             continue;
         }
         let at = format!("input[{i}]");
-        let id = text(&at, object(&at, &*item)?, "id")?.to_owned();
-        match kept.get(&Record::current().owner(), &id) {
+        let id = text_at(&at, object_at(&at, &*item)?, "id")?.to_owned();
+        match kept.get(&RequestContext::current().owner(), &id) {
             Some(found) => *item = found,
             None => {
                 let param = format!("{at}.id");
-                return Err(Error::NoItem { param, id });
+                return Err(Error::ItemNotFound { param, id });
             }
         }
     }
@@ -126,13 +102,10 @@ pub(super) fn resolve(input: &mut Value, kept: &Kept) -> Result<(), Error> {
 }
 
 /// The messages of a conversation, and the tools that its items add to those offered.
-///
-/// # Errors
-/// An item is malformed or not served; the error names its place.
 pub(super) fn messages(
     instructions: Option<&str>,
     input: &Value,
-    offered: &mut Offered,
+    offered: &mut OfferedTools,
 ) -> Result<Vec<Value>, Error> {
     let mut messages = Vec::new();
     if let Some(instructions) = instructions {
@@ -144,7 +117,7 @@ pub(super) fn messages(
             return Ok(messages);
         }
         Value::Array(items) => items,
-        _ => return Err(wrong("input", "a string or an array of items")),
+        _ => return Err(malformed("input", "a string or an array of items")),
     };
     for (i, item) in items.iter().enumerate() {
         let is_of = |kind: &str| item["type"] == kind;
@@ -193,10 +166,10 @@ fn add_result(messages: &mut Vec<Value>, id: &str, content: &str) {
 }
 
 /// The id of a call, which old items have instead.
-fn call_id<'a>(at: &str, fields: &'a Fields) -> Result<&'a str, Error> {
+fn call_id<'a>(at: &str, fields: &'a JsonMap) -> Result<&'a str, Error> {
     let id = given(fields, "call_id").or(given(fields, "id"));
     let id = id.and_then(Value::as_str);
-    id.ok_or_else(|| wrong(&format!("{at}.call_id"), "a string"))
+    id.ok_or_else(|| malformed(&format!("{at}.call_id"), "a string"))
 }
 
 /// Adds an input item to the messages. All text, reasoning and calls of the assistant between two messages of others
@@ -204,13 +177,13 @@ fn call_id<'a>(at: &str, fields: &'a Fields) -> Result<&'a str, Error> {
 fn add_item(
     at: &str,
     item: &Value,
-    offered: &Offered,
+    offered: &OfferedTools,
     messages: &mut Vec<Value>,
 ) -> Result<(), Error> {
-    let fields = object(at, item)?;
+    let fields = object_at(at, item)?;
     match given(fields, "type").map_or(Some("message"), Value::as_str) {
         Some("message") => {
-            let role = text(at, fields, "role")?;
+            let role = text_at(at, fields, "role")?;
             let content = parts_text(&format!("{at}.content"), fields.get("content"))?;
             match role {
                 "assistant" => append(assistant(messages), "content", &content),
@@ -219,7 +192,7 @@ fn add_item(
                 }
                 _ => {
                     let expected = "`user`, `assistant`, `system` or `developer`";
-                    return Err(wrong(&format!("{at}.role"), expected));
+                    return Err(malformed(&format!("{at}.role"), expected));
                 }
             }
         }
@@ -232,20 +205,20 @@ fn add_item(
         }
         Some(kind @ ("function_call" | "custom_tool_call")) => {
             let arguments = match kind {
-                "function_call" => text(at, fields, "arguments")?.into(),
-                _ => with_text(text(at, fields, "input")?),
+                "function_call" => text_at(at, fields, "arguments")?.into(),
+                _ => with_text(text_at(at, fields, "input")?),
             };
             let namespace = given(fields, "namespace").and_then(Value::as_str);
-            let name = offered.name(namespace, text(at, fields, "name")?);
-            add_call(messages, text(at, fields, "call_id")?, &name, arguments);
+            let name = offered.name(namespace, text_at(at, fields, "name")?);
+            add_call(messages, text_at(at, fields, "call_id")?, &name, arguments);
         }
         Some("function_call_output" | "custom_tool_call_output") => {
             let content = parts_text(&format!("{at}.output"), fields.get("output"))?;
-            add_result(messages, text(at, fields, "call_id")?, &content);
+            add_result(messages, text_at(at, fields, "call_id")?, &content);
         }
         // The client ran these, and their results are part of the conversation.
         Some("local_shell_call" | "shell_call" | "apply_patch_call") => {
-            let kind = text(at, fields, "type")?;
+            let kind = text_at(at, fields, "type")?;
             let action = given(fields, "action").or(given(fields, "operation"));
             let action = action.cloned().unwrap_or_else(|| json!({}));
             let name = kind.trim_end_matches("_call");
@@ -275,16 +248,16 @@ fn add_item(
         Some("mcp_call") => {
             let id = call_id(at, fields)?;
             let server = given(fields, "server_label").and_then(Value::as_str);
-            let name = offered.name(server, text(at, fields, "name")?);
+            let name = offered.name(server, text_at(at, fields, "name")?);
             let arguments = given(fields, "arguments").cloned();
             add_call(messages, id, &name, arguments.unwrap_or_else(|| json!({})));
             let result = given(fields, "output").or(given(fields, "error"));
             add_result(messages, id, &result_text(result));
         }
-        Some(kind) if HOSTED.contains(&kind) => Record::current().ignore(at),
-        Some("item_reference") => return Err(unserved(at, "a reference has no place here")),
-        Some(_) => ignored(at.to_owned(), None)?,
-        None => return Err(wrong(&format!("{at}.type"), "a string")),
+        Some(kind) if HOSTED.contains(&kind) => RequestContext::current().ignore(at),
+        Some("item_reference") => return Err(unsupported(at, "a reference has no place here")),
+        Some(_) => ignore_unknown(at.to_owned(), None)?,
+        None => return Err(malformed(&format!("{at}.type"), "a string")),
     }
     Ok(())
 }
@@ -298,7 +271,6 @@ fn result_text(result: Option<&Value>) -> String {
     }
 }
 
-/// The text of content parts.
 fn parts_text(at: &str, content: Option<&Value>) -> Result<String, Error> {
     const KINDS: [&str; 5] = [
         "input_text",
@@ -311,17 +283,17 @@ fn parts_text(at: &str, content: Option<&Value>) -> Result<String, Error> {
         Some(Value::String(text)) => return Ok(text.clone()),
         Some(Value::Array(parts)) => parts,
         None | Some(Value::Null) => return Ok(String::new()),
-        Some(_) => return Err(wrong(at, "a string or an array of parts")),
+        Some(_) => return Err(malformed(at, "a string or an array of parts")),
     };
     let one = |(k, part): (usize, &Value)| {
         let at = format!("{at}[{k}]");
-        let fields = object(&at, part)?;
-        match text(&at, fields, "type")? {
-            "refusal" => text(&at, fields, "refusal").map(str::to_owned),
-            kind if KINDS.contains(&kind) => text(&at, fields, "text").map(str::to_owned),
+        let fields = object_at(&at, part)?;
+        match text_at(&at, fields, "type")? {
+            "refusal" => text_at(&at, fields, "refusal").map(str::to_owned),
+            kind if KINDS.contains(&kind) => text_at(&at, fields, "text").map(str::to_owned),
             kind => {
                 let what = format!("parts of type `{}` are not served", quoted(kind));
-                Err(unserved(&format!("{at}.type"), &what))
+                Err(unsupported(&format!("{at}.type"), &what))
             }
         }
     };

@@ -2,7 +2,7 @@
 //!
 //! A request is rewritten into the fields of chat completions, so that there is one path to a model; the response is a
 //! list of items. Shapes: OpenAI's API reference, responses. Responses are not stored: the client sends the whole
-//! conversation, in which it may refer to recent items by their ids (`kept`); references to an earlier response are
+//! conversation, in which it may refer to recent items by their ids (`response::item_store`); references to an earlier response are
 //! refused.
 
 mod conversation;
@@ -16,44 +16,45 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 
 use crate::Pool;
-use crate::endpoints::chat_request::Dialogue;
+use crate::endpoints::chat_request::ChatRequest;
 use crate::http::error::Error;
 use crate::http::json::Json;
-use crate::request::fields::Body;
-use crate::response::envelope::{Envelope, Reports};
+use crate::request::fields::BodyFields;
+use crate::request::generation::ReportOptions;
+use crate::response::envelope::Envelope;
 
 pub(crate) use request::fields;
 pub(crate) use tools::{INPUT, free_text};
 
 use request::Rewritten;
-use response::Shape;
-
-/// The routes of responses.
-pub(crate) const ROUTES: &[&str] = &["/v1/responses", "/responses"];
+use response::ResponseWriter;
 
 /// The conversation of a rewritten request.
-fn dialogue(mut body: Body) -> Result<Dialogue, Error> {
-    let dialogue = Dialogue::take(&mut body)?;
+fn dialogue(mut body: BodyFields) -> Result<ChatRequest, Error> {
+    let dialogue = ChatRequest::take(&mut body)?;
     body.finish()?;
     dialogue.check()?;
     if dialogue.generation.n_choices() != 1 {
         let message = "`n` is not 1: a response is one completion";
-        return Err(Error::value("n", message));
+        return Err(Error::invalid_value("n", message));
     }
     dialogue.generation.refuse_reports()?;
     Ok(dialogue)
 }
 
-pub(crate) async fn input_tokens(State(pool): State<Arc<Pool>>, body: Body) -> Result<Json, Error> {
-    let rewritten = request::rewritten(body, &pool.kept)?;
+pub(crate) async fn input_tokens(
+    State(pool): State<Arc<Pool>>,
+    body: BodyFields,
+) -> Result<Json, Error> {
+    let rewritten = request::rewritten(body, &pool.items)?;
     dialogue(rewritten.body)?.input_tokens(&pool).await
 }
 
 pub(crate) async fn responses(
     State(pool): State<Arc<Pool>>,
-    body: Body,
+    body: BodyFields,
 ) -> Result<Response, Error> {
-    let rewritten = request::rewritten(body, &pool.kept)?;
+    let rewritten = request::rewritten(body, &pool.items)?;
     let Rewritten {
         body,
         echo,
@@ -62,11 +63,11 @@ pub(crate) async fn responses(
         top_logprobs,
     } = rewritten;
     let dialogue = dialogue(body)?;
-    let begun = dialogue.begin(&pool, top_logprobs).await?;
-    let envelope = Envelope::new(begun.served, "resp_", Reports::default());
-    let mut shape = Shape::new(envelope, echo, callees, top_logprobs.is_some());
+    let begun = dialogue.submit(&pool, top_logprobs).await?;
+    let envelope = Envelope::new(begun.served, "resp_", ReportOptions::default());
+    let mut shape = ResponseWriter::new(envelope, echo, callees, top_logprobs.is_some());
     if is_kept {
-        shape.keep_in(Arc::clone(&pool.kept));
+        shape.keep_in(Arc::clone(&pool.items));
     }
     if dialogue.generation.is_streamed() {
         return Ok(begun.answers.stream(shape));

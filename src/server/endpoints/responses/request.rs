@@ -1,24 +1,24 @@
 //! Converts the fields of a responses request into those of chat completions.
 //!
-//! Fields that only this shape has are checked here, so that errors name the places that the client wrote; all others
+//! JsonMap that only this shape has are checked here, so that errors name the places that the client wrote; all others
 //! are passed on unchanged.
 
 use serde_json::{Map, Value, json};
 
 use crate::endpoints::chat_request;
+use crate::http::context::RequestContext;
 use crate::http::error::{Error, quoted};
-use crate::http::request_log::Record;
-use crate::request::fields::{Body, Field, fields};
-use crate::request::generation::check_top;
-use crate::request::places::{object, text, unserved, wrong};
-use crate::request::shapes::Shape;
-use crate::response::items::Kept;
+use crate::request::fields::{BodyFields, FieldDoc, fields};
+use crate::request::generation::check_top_logprobs;
+use crate::request::json_access::{JsonMap, given, malformed, object_at, text_at, unsupported};
+use crate::request::object_fields::ObjectFields;
+use crate::response::item_store::ItemStore;
 
 use super::conversation::{self, ITEMS};
-use super::tools::{self, Callees, Offered, TOOLS};
+use super::tools::{self, ClientTools, OfferedTools, TOOLS};
 
 fields! {
-    struct Own {
+    struct ResponseFields {
         input: Value,
         instructions: Option<String>,
         tools: Option<Vec<Value>>,
@@ -41,40 +41,38 @@ fields! {
     }
 }
 
-pub(super) type Fields = Map<String, Value>;
-
 /// The objects of a request.
-const SHAPES: &[(&str, &Shape)] = &[
+const SHAPES: &[(&str, &ObjectFields)] = &[
     ("input", &ITEMS),
     ("tools", &TOOLS),
     (
         "tool_choice",
-        &Shape {
+        &ObjectFields {
             inner: &[("tools", &CHOSEN)],
-            ..Shape::of(&["type", "name", "namespace", "mode", "tools"])
+            ..ObjectFields::of("type name namespace mode tools")
         },
     ),
     (
         "reasoning",
-        &Shape {
-            idle: &["summary", "generate_summary"],
-            ..Shape::of(&["effort"])
+        &ObjectFields {
+            idle: "summary generate_summary",
+            ..ObjectFields::of("effort")
         },
     ),
     (
         "text",
-        &Shape {
+        &ObjectFields {
             inner: &[("format", &FORMAT)],
-            ..Shape::of(&["format", "verbosity"])
+            ..ObjectFields::of("format verbosity")
         },
     ),
 ];
-const CHOSEN: Shape = Shape::of(&["type", "name", "namespace"]);
-const FORMAT: Shape = Shape::of(&["type", "name", "description", "schema", "strict"]);
+const CHOSEN: ObjectFields = ObjectFields::of("type name namespace");
+const FORMAT: ObjectFields = ObjectFields::of("type name description schema strict");
 
 /// The documented fields of a request.
-pub(crate) fn fields() -> Vec<Field> {
-    let mut fields = chat_request::fields_with::<Own>();
+pub(crate) fn fields() -> Vec<FieldDoc> {
+    let mut fields = chat_request::fields_with::<ResponseFields>();
     // The messages are made from `input`.
     fields.retain(|field| field.name != "messages");
     fields
@@ -82,11 +80,11 @@ pub(crate) fn fields() -> Vec<Field> {
 
 /// A request rewritten as a chat completion.
 pub(super) struct Rewritten {
-    pub(super) body: Body,
+    pub(super) body: BodyFields,
     /// The fields that the response repeats.
-    pub(super) echo: Fields,
+    pub(super) echo: JsonMap,
     /// The tools by the names under which the model calls them.
-    pub(super) callees: Callees,
+    pub(super) callees: ClientTools,
     /// Whether later requests may refer to the items of the response.
     pub(super) is_kept: bool,
     /// The length of the list of most probable tokens, if log-probabilities are requested.
@@ -105,28 +103,21 @@ const INCLUDES: &[&str] = &[
 ];
 const LOGPROBS: &str = "message.output_text.logprobs";
 
-pub(super) fn given<'a>(fields: &'a Fields, name: &str) -> Option<&'a Value> {
-    fields.get(name).filter(|value| !value.is_null())
-}
-
 /// The chat completion request that corresponds to this request. Items that it refers to are among `kept`.
-///
-/// # Errors
-/// A field is missing, wrong or not supported; the error names its place.
-pub(super) fn rewritten(mut body: Body, kept: &Kept) -> Result<Rewritten, Error> {
+pub(super) fn rewritten(mut body: BodyFields, kept: &ItemStore) -> Result<Rewritten, Error> {
     for (name, shape) in SHAPES {
         body.prune(name, shape)?;
     }
-    let mut own: Own = body.take()?;
+    let mut own: ResponseFields = body.take()?;
     own.check()?;
-    let mut offered = Offered::default();
+    let mut offered = OfferedTools::default();
     for (i, tool) in own.tools.iter().flatten().enumerate() {
         offered.add(&format!("tools[{i}]"), tool)?;
     }
     conversation::resolve(&mut own.input, kept)?;
     let instructions = own.instructions.as_deref();
     let messages = conversation::messages(instructions, &own.input, &mut offered)?;
-    let mut out = Fields::new();
+    let mut out = JsonMap::new();
     out.insert("messages".into(), messages.into());
     let tools = std::mem::take(&mut offered.functions);
     if !tools.is_empty() {
@@ -145,8 +136,8 @@ pub(super) fn rewritten(mut body: Body, kept: &Kept) -> Result<Rewritten, Error>
         add_format(text, &mut out)?;
     }
     let top_logprobs = own.n_top_logprobs()?;
-    let record = Record::current();
-    record.remake("messages", "input");
+    let record = RequestContext::current();
+    record.rename_whole("messages", "input");
     for (name, sent) in [
         ("max_completion_tokens", "max_output_tokens"),
         ("reasoning_effort", "reasoning.effort"),
@@ -167,7 +158,7 @@ pub(super) fn rewritten(mut body: Body, kept: &Kept) -> Result<Rewritten, Error>
     })
 }
 
-impl Own {
+impl ResponseFields {
     fn check(&self) -> Result<(), Error> {
         let whole = "nothing is stored: send the conversation whole, in `input`";
         for (name, value) in [
@@ -175,23 +166,23 @@ impl Own {
             ("conversation", &self.conversation),
         ] {
             if value.as_ref().is_some_and(|value| !value.is_null()) {
-                return Err(unserved(name, whole));
+                return Err(unsupported(name, whole));
             }
         }
         if self.prompt.as_ref().is_some_and(|value| !value.is_null()) {
-            return Err(unserved("prompt", "there are no stored prompts"));
+            return Err(unsupported("prompt", "there are no stored prompts"));
         }
         if self.background == Some(true) {
-            return Err(unserved(
+            return Err(unsupported(
                 "background",
                 "a response is made while its client waits",
             ));
         }
         match self.truncation.as_deref() {
             None | Some("disabled" | "auto") => {}
-            Some(_) => return Err(wrong("truncation", "`disabled` or `auto`")),
+            Some(_) => return Err(malformed("truncation", "`disabled` or `auto`")),
         }
-        let record = Record::current();
+        let record = RequestContext::current();
         for (name, is_set) in [
             ("metadata", self.metadata.is_some()),
             ("truncation", self.truncation.as_deref() == Some("auto")),
@@ -204,7 +195,7 @@ impl Own {
         for (i, name) in self.include.iter().flatten().enumerate() {
             if name != LOGPROBS && !INCLUDES.contains(&name.as_str()) {
                 let param = format!("include[{i}]");
-                return Err(unserved(
+                return Err(unsupported(
                     &param,
                     &format!("`{}` is not known", quoted(name)),
                 ));
@@ -217,16 +208,16 @@ impl Own {
     fn n_top_logprobs(&self) -> Result<Option<usize>, Error> {
         let includes = self.include.iter().flatten().any(|name| name == LOGPROBS);
         if let Some(top) = self.top_logprobs {
-            check_top("top_logprobs", top)?;
+            check_top_logprobs("top_logprobs", top)?;
         }
         let top = self.top_logprobs.filter(|top| includes || *top > 0);
         Ok(top.or(includes.then_some(0)).map(|top| top as usize))
     }
 
     /// The fields that the response repeats, with their defaults.
-    fn echo(&self, body: &Body) -> Fields {
+    fn echo(&self, body: &BodyFields) -> JsonMap {
         let number = |name: &str| body.get(name).cloned().unwrap_or_default();
-        let of = |fields: &Option<Fields>, name: &str| {
+        let of = |fields: &Option<JsonMap>, name: &str| {
             let value = fields.as_ref().and_then(|fields| fields.get(name));
             value.cloned().unwrap_or_default()
         };
@@ -252,22 +243,21 @@ impl Own {
         });
         match echo {
             Value::Object(fields) => fields,
-            _ => Fields::new(),
+            _ => JsonMap::new(),
         }
     }
 }
 
-/// Adds the format of the text.
-fn add_format(text_fields: &Fields, out: &mut Fields) -> Result<(), Error> {
+fn add_format(text_fields: &JsonMap, out: &mut JsonMap) -> Result<(), Error> {
     const AT: &str = "text.format";
     if given(text_fields, "verbosity").is_some() {
-        Record::current().ignore("text.verbosity");
+        RequestContext::current().ignore("text.verbosity");
     }
     let Some(format) = given(text_fields, "format") else {
         return Ok(());
     };
-    let fields = object(AT, format)?;
-    let format = match text(AT, fields, "type")? {
+    let fields = object_at(AT, format)?;
+    let format = match text_at(AT, fields, "type")? {
         "json_schema" => {
             let mut schema = fields.clone();
             schema.remove("type");
@@ -276,7 +266,7 @@ fn add_format(text_fields: &Fields, out: &mut Fields) -> Result<(), Error> {
         kind @ ("text" | "json_object") => json!({ "type": kind }),
         _ => {
             let expected = "`text`, `json_object` or `json_schema`";
-            return Err(wrong(&format!("{AT}.type"), expected));
+            return Err(malformed(&format!("{AT}.type"), expected));
         }
     };
     out.insert("response_format".into(), format);

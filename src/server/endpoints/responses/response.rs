@@ -4,43 +4,41 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
+use crate::http::context::RequestContext;
 use crate::http::error::Error;
-use crate::http::json::{Members, Text};
-use crate::http::request_log::Record;
-use crate::http::transport::Events;
-use crate::response::answers::{Completion, DenoisingStep, Format};
-use crate::response::completion_parser::Piece;
+use crate::http::json::{JsonObject, JsonText};
+use crate::http::transport::SseEvents;
+use crate::response::completion_parser::CompletionDelta;
 use crate::response::envelope::Envelope;
-use crate::response::items::Kept;
-use crate::response::logprobs;
-use crate::response::logprobs::Names;
-use lab_core::engine::serving;
-use lab_core::engine::{AnswerToken, FinishReason, Stopped, Usage};
+use crate::response::item_store::ItemStore;
+use crate::response::logprobs::{self, TokenNames};
+use crate::response::running_completions::{Completion, DenoisingStep, StreamWriter};
+use lab_base::util::clock::unix_seconds;
+use lab_core::engine::{AnswerToken, FinishReason, StopMatch, Usage};
 
-use super::tools::{Callees, Kind, free_text};
+use super::tools::{ClientTools, ToolKind, free_text};
 
-/// The writer of a response.
-pub(super) struct Shape {
+pub(super) struct ResponseWriter {
     envelope: Envelope,
     /// The fields of the request that the response repeats.
     echo: Map<String, Value>,
     /// The tools by the names under which the model calls them.
-    callees: Callees,
+    callees: ClientTools,
     /// Where completed items are kept for later requests, and for which client.
-    kept: Option<(Arc<Kept>, String)>,
+    kept: Option<(Arc<ItemStore>, String)>,
     wants_logprobs: bool,
     /// The completed items.
     items: Vec<Value>,
     /// The item that is being written.
-    open: Option<Open>,
+    open: Option<OpenItem>,
     /// The number of events so far.
     n_events: usize,
     reason: Option<FinishReason>,
-    lab: Option<Text>,
+    lab: Option<JsonText>,
 }
 
 /// An item that is being written.
-enum Open {
+enum OpenItem {
     Reasoning(String),
     Text(String, Vec<Value>),
     Call {
@@ -54,11 +52,11 @@ const IN_PROGRESS: &str = "in_progress";
 const COMPLETED: &str = "completed";
 const INCOMPLETE: &str = "incomplete";
 
-impl Shape {
+impl ResponseWriter {
     pub(super) fn new(
         envelope: Envelope,
         echo: Map<String, Value>,
-        callees: Callees,
+        callees: ClientTools,
         wants_logprobs: bool,
     ) -> Self {
         Self {
@@ -76,8 +74,8 @@ impl Shape {
     }
 
     /// Keeps the items of the response for later requests of this client.
-    pub(super) fn keep_in(&mut self, kept: Arc<Kept>) {
-        self.kept = Some((kept, Record::current().owner()));
+    pub(super) fn keep_in(&mut self, kept: Arc<ItemStore>) {
+        self.kept = Some((kept, RequestContext::current().owner()));
     }
 
     /// Adds a completed item.
@@ -89,24 +87,24 @@ impl Shape {
     }
 
     /// How the open call is made; functions if no call is open.
-    fn kind(&self, name: &str) -> Kind {
+    fn kind(&self, name: &str) -> ToolKind {
         self.callees.of(name).kind
     }
 
     /// The JSON of a whole response.
-    pub(super) fn response(&mut self, one: &Completion, usage: &Usage) -> Members {
+    pub(super) fn response(&mut self, one: &Completion, usage: &Usage) -> JsonObject {
         let mut items = Vec::new();
         if !one.reasoning.is_empty() {
-            items.push(Open::Reasoning(one.reasoning.clone()));
+            items.push(OpenItem::Reasoning(one.reasoning.clone()));
         }
         if !one.text.is_empty() || (items.is_empty() && one.calls.is_empty()) {
-            items.push(Open::Text(one.text.clone(), self.logprobs(&one.tokens)));
+            items.push(OpenItem::Text(one.text.clone(), self.logprobs(&one.tokens)));
         }
         items.extend(
             one.calls
                 .iter()
                 .cloned()
-                .map(|(id, name, arguments)| Open::Call {
+                .map(|(id, name, arguments)| OpenItem::Call {
                     id,
                     name,
                     arguments,
@@ -131,12 +129,12 @@ impl Shape {
         }
     }
 
-    fn object(&self, status: &str, usage: Option<&Usage>, error: &Value) -> Members {
+    fn object(&self, status: &str, usage: Option<&Usage>, error: &Value) -> JsonObject {
         let details = (status == INCOMPLETE).then(|| json!({ "reason": "max_output_tokens" }));
         let mut out = json!({
             "id": self.envelope.id, "object": "response", "created_at": self.envelope.created,
             "status": status, "background": false,
-            "completed_at": (status == COMPLETED).then(serving::now),
+            "completed_at": (status == COMPLETED).then(unix_seconds),
             "error": error, "incomplete_details": details,
             "model": self.envelope.served.name, "output": self.items,
         });
@@ -144,7 +142,7 @@ impl Shape {
             out[name.as_str()] = value.clone();
         }
         out["usage"] = usage.map(usage_json).unwrap_or_default();
-        let mut out = Members::from(out);
+        let mut out = JsonObject::from(out);
         if let Some(lab) = &self.lab {
             out.put("lab", lab.clone());
         }
@@ -152,14 +150,14 @@ impl Shape {
     }
 
     /// The id of an item, by its index `place` in the output.
-    fn id(&self, item: &Open, place: usize) -> String {
+    fn id(&self, item: &OpenItem, place: usize) -> String {
         let kind = match item {
-            Open::Reasoning(_) => "rs",
-            Open::Text(..) => "msg",
-            Open::Call { name, .. } => match self.kind(name) {
-                Kind::Function => "fc",
-                Kind::Custom => "ctc",
-                Kind::Search => "tsc",
+            OpenItem::Reasoning(_) => "rs",
+            OpenItem::Text(..) => "msg",
+            OpenItem::Call { name, .. } => match self.kind(name) {
+                ToolKind::Function => "fc",
+                ToolKind::Custom => "ctc",
+                ToolKind::Search => "tsc",
             },
         };
         let own = self.envelope.id.trim_start_matches("resp_");
@@ -167,25 +165,25 @@ impl Shape {
     }
 
     /// The JSON of an item, by its index `place` in the output.
-    fn item(&self, item: &Open, place: usize, status: &str) -> Value {
+    fn item(&self, item: &OpenItem, place: usize, status: &str) -> Value {
         let id = self.id(item, place);
         let is_begun = status == IN_PROGRESS;
         match item {
-            Open::Reasoning(text) => {
+            OpenItem::Reasoning(text) => {
                 let content = json!([{ "type": "reasoning_text", "text": text }]);
                 json!({
                     "id": id, "type": "reasoning", "summary": [],
                     "content": if is_begun { json!([]) } else { content }, "status": status,
                 })
             }
-            Open::Text(text, logprobs) => {
+            OpenItem::Text(text, logprobs) => {
                 let content = json!([part(text, logprobs)]);
                 json!({
                     "id": id, "type": "message", "role": "assistant", "status": status,
                     "content": if is_begun { json!([]) } else { content },
                 })
             }
-            Open::Call {
+            OpenItem::Call {
                 id: call,
                 name,
                 arguments,
@@ -193,19 +191,19 @@ impl Shape {
                 let callee = self.callees.of(name);
                 let mut item = json!({ "id": id, "type": "function_call", "call_id": call });
                 match callee.kind {
-                    Kind::Function => item["arguments"] = arguments.as_str().into(),
-                    Kind::Custom => {
+                    ToolKind::Function => item["arguments"] = arguments.as_str().into(),
+                    ToolKind::Custom => {
                         item["type"] = "custom_tool_call".into();
                         item["input"] = free_text(arguments).into();
                     }
-                    Kind::Search => {
+                    ToolKind::Search => {
                         let arguments: Option<Value> = serde_json::from_str(arguments).ok();
                         item["type"] = "tool_search_call".into();
                         item["execution"] = "client".into();
                         item["arguments"] = arguments.unwrap_or_else(|| json!({}));
                     }
                 }
-                if callee.kind != Kind::Search {
+                if callee.kind != ToolKind::Search {
                     item["name"] = callee.name.into();
                 }
                 if let Some(namespace) = callee.namespace {
@@ -221,7 +219,7 @@ impl Shape {
         match self.wants_logprobs {
             true => logprobs::entries(
                 tokens,
-                Names::Texts,
+                TokenNames::Texts,
                 self.envelope.served.handle.tokenizer(),
             )
             .collect(),
@@ -230,7 +228,7 @@ impl Shape {
     }
 
     /// Writes an event with its sequence number.
-    fn event(&mut self, kind: &str, fields: &Value, out: &mut Events) {
+    fn event(&mut self, kind: &str, fields: &Value, out: &mut SseEvents) {
         let mut event = json!({ "type": kind, "sequence_number": self.n_events });
         self.n_events += 1;
         for (name, value) in fields.as_object().into_iter().flatten() {
@@ -240,16 +238,16 @@ impl Shape {
     }
 
     /// Writes an event with its sequence number and the response.
-    fn of_response(&mut self, kind: &str, response: Members, out: &mut Events) {
+    fn of_response(&mut self, kind: &str, response: JsonObject, out: &mut SseEvents) {
         let event = json!({ "type": kind, "sequence_number": self.n_events });
         self.n_events += 1;
-        let mut event = Members::from(event);
+        let mut event = JsonObject::from(event);
         event.put("response", response);
         out.push_as(kind, &event);
     }
 
     /// Writes an event of an item, with additional `fields`.
-    fn of_item(&mut self, kind: &str, item: &Open, fields: &Value, out: &mut Events) {
+    fn of_item(&mut self, kind: &str, item: &OpenItem, fields: &Value, out: &mut SseEvents) {
         let place = self.items.len();
         let mut all = json!({ "item_id": self.id(item, place), "output_index": place });
         for (name, value) in fields.as_object().into_iter().flatten() {
@@ -259,15 +257,15 @@ impl Shape {
     }
 
     /// Begins an item and closes the open one.
-    fn begin(&mut self, item: Open, out: &mut Events) {
+    fn begin(&mut self, item: OpenItem, out: &mut SseEvents) {
         self.close(COMPLETED, out);
         let value = self.item(&item, self.items.len(), IN_PROGRESS);
         let fields = json!({ "output_index": self.items.len(), "item": value });
         self.event("response.output_item.added", &fields, out);
         let part = match &item {
-            Open::Reasoning(_) => Some(json!({ "type": "reasoning_text", "text": "" })),
-            Open::Text(..) => Some(part("", &[])),
-            Open::Call { .. } => None,
+            OpenItem::Reasoning(_) => Some(json!({ "type": "reasoning_text", "text": "" })),
+            OpenItem::Text(..) => Some(part("", &[])),
+            OpenItem::Call { .. } => None,
         };
         if let Some(part) = part {
             let fields = json!({ "content_index": 0, "part": part });
@@ -277,29 +275,29 @@ impl Shape {
     }
 
     /// Closes the open item.
-    fn close(&mut self, status: &str, out: &mut Events) {
+    fn close(&mut self, status: &str, out: &mut SseEvents) {
         let Some(open) = self.open.take() else {
             return;
         };
         let item = self.item(&open, self.items.len(), status);
         match &open {
-            Open::Reasoning(text) => {
+            OpenItem::Reasoning(text) => {
                 let fields = json!({ "content_index": 0, "text": text });
                 self.of_item("response.reasoning_text.done", &open, &fields, out);
             }
-            Open::Text(text, logprobs) => {
+            OpenItem::Text(text, logprobs) => {
                 let fields = json!({ "content_index": 0, "text": text, "logprobs": logprobs });
                 self.of_item("response.output_text.done", &open, &fields, out);
             }
-            Open::Call {
+            OpenItem::Call {
                 name, arguments, ..
             } => match self.kind(name) {
-                Kind::Function => {
+                ToolKind::Function => {
                     let name = self.callees.of(name).name;
                     let fields = json!({ "name": name, "arguments": arguments });
                     self.of_item("response.function_call_arguments.done", &open, &fields, out);
                 }
-                Kind::Custom => {
+                ToolKind::Custom => {
                     let input = free_text(arguments);
                     let delta = json!({ "delta": input });
                     self.of_item("response.custom_tool_call_input.delta", &open, &delta, out);
@@ -307,7 +305,7 @@ impl Shape {
                     self.of_item("response.custom_tool_call_input.done", &open, &fields, out);
                 }
                 // Its arguments are an object, which the whole item has.
-                Kind::Search => {}
+                ToolKind::Search => {}
             },
         }
         if let Some(part) = item["content"].get(0).cloned() {
@@ -320,7 +318,7 @@ impl Shape {
     }
 
     /// Writes an event of new text of the open item.
-    fn delta(&mut self, kind: &str, fields: &Value, out: &mut Events) {
+    fn delta(&mut self, kind: &str, fields: &Value, out: &mut SseEvents) {
         if let Some(open) = self.open.take() {
             self.of_item(kind, &open, fields, out);
             self.open = Some(open);
@@ -342,60 +340,60 @@ fn usage_json(usage: &Usage) -> Value {
     })
 }
 
-impl Format for Shape {
+impl StreamWriter for ResponseWriter {
     const HAS_DONE: bool = false;
 
-    fn start(&mut self, _choice: u32, out: &mut Events) {
+    fn start(&mut self, _choice: u32, out: &mut SseEvents) {
         let response = self.object(IN_PROGRESS, None, &Value::Null);
         self.of_response("response.created", response.clone(), out);
         self.of_response("response.in_progress", response, out);
     }
 
-    fn text(&mut self, _choice: u32, text: &str, tokens: &[AnswerToken], out: &mut Events) {
+    fn text(&mut self, _choice: u32, text: &str, tokens: &[AnswerToken], out: &mut SseEvents) {
         if text.is_empty() {
             return;
         }
         let logprobs = self.logprobs(tokens);
-        if !matches!(self.open, Some(Open::Text(..))) {
-            self.begin(Open::Text(String::new(), Vec::new()), out);
+        if !matches!(self.open, Some(OpenItem::Text(..))) {
+            self.begin(OpenItem::Text(String::new(), Vec::new()), out);
         }
         let fields = json!({ "content_index": 0, "delta": text, "logprobs": logprobs });
         self.delta("response.output_text.delta", &fields, out);
-        if let Some(Open::Text(all, entries)) = &mut self.open {
+        if let Some(OpenItem::Text(all, entries)) = &mut self.open {
             all.push_str(text);
             entries.extend(logprobs);
         }
     }
 
-    fn piece(&mut self, choice: u32, piece: &Piece, out: &mut Events) {
+    fn piece(&mut self, choice: u32, piece: &CompletionDelta, out: &mut SseEvents) {
         match piece {
-            Piece::Content(text, tokens) => self.text(choice, text, tokens, out),
-            Piece::Reasoning(text) => {
-                if !matches!(self.open, Some(Open::Reasoning(_))) {
-                    self.begin(Open::Reasoning(String::new()), out);
+            CompletionDelta::Content(text, tokens) => self.text(choice, text, tokens, out),
+            CompletionDelta::Reasoning(text) => {
+                if !matches!(self.open, Some(OpenItem::Reasoning(_))) {
+                    self.begin(OpenItem::Reasoning(String::new()), out);
                 }
                 let fields = json!({ "content_index": 0, "delta": text });
                 self.delta("response.reasoning_text.delta", &fields, out);
-                if let Some(Open::Reasoning(all)) = &mut self.open {
+                if let Some(OpenItem::Reasoning(all)) = &mut self.open {
                     all.push_str(text);
                 }
             }
-            Piece::Call(_, id, name) => {
-                let call = Open::Call {
+            CompletionDelta::Call(_, id, name) => {
+                let call = OpenItem::Call {
                     id: id.clone(),
                     name: name.clone(),
                     arguments: String::new(),
                 };
                 self.begin(call, out);
             }
-            Piece::Arguments(_, text) => {
-                if let Some(Open::Call {
+            CompletionDelta::Arguments(_, text) => {
+                if let Some(OpenItem::Call {
                     name, arguments, ..
                 }) = &mut self.open
                 {
                     arguments.push_str(text);
                     // Those of the others are known only when they are complete.
-                    if self.callees.of(name).kind == Kind::Function {
+                    if self.callees.of(name).kind == ToolKind::Function {
                         let fields = json!({ "delta": text });
                         self.delta("response.function_call_arguments.delta", &fields, out);
                     }
@@ -405,28 +403,28 @@ impl Format for Shape {
     }
 
     /// Steps of text diffusion have no event in this shape.
-    fn step(&mut self, _: u32, _: &DenoisingStep<'_>, _: &mut Events) {}
+    fn step(&mut self, _: u32, _: &DenoisingStep<'_>, _: &mut SseEvents) {}
 
     /// The last event carries it, with the whole response.
-    fn lab(&mut self, _: u32, result: Text, _: &mut Events) {
+    fn lab(&mut self, _: u32, result: JsonText, _: &mut SseEvents) {
         self.lab = Some(result);
     }
 
-    fn end(&mut self, _: u32, reason: FinishReason, _: Option<&Stopped>, out: &mut Events) {
+    fn end(&mut self, _: u32, reason: FinishReason, _: Option<&StopMatch>, out: &mut SseEvents) {
         self.reason = Some(reason);
         if self.items.is_empty() && self.open.is_none() {
-            self.begin(Open::Text(String::new(), Vec::new()), out);
+            self.begin(OpenItem::Text(String::new(), Vec::new()), out);
         }
         self.close(self.status(), out);
     }
 
-    fn done(&mut self, usage: &Usage, out: &mut Events) {
+    fn done(&mut self, usage: &Usage, out: &mut SseEvents) {
         let status = self.status();
         let response = self.object(status, Some(usage), &Value::Null);
         self.of_response(&format!("response.{status}"), response, out);
     }
 
-    fn failed(&mut self, error: &Error, out: &mut Events) {
+    fn failed(&mut self, error: &Error, out: &mut SseEvents) {
         let body = error.body();
         let error = json!({ "code": body["error"]["code"], "message": body["error"]["message"] });
         let response = self.object("failed", None, &error);

@@ -9,13 +9,11 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use serde_json::{Value, json};
 
+use crate::http::context::RequestContext;
 use crate::http::error::{Error, quoted};
-use crate::http::request_log::Record;
-use crate::request::places::{object, text, wrong};
-use crate::request::shapes::{Shape, ignored};
-use lab_base::chat::tool_calls::completed;
-
-use super::request::{Fields, given};
+use crate::request::json_access::{JsonMap, given, malformed, object_at, text_at};
+use crate::request::object_fields::{ObjectFields, ignore_unknown};
+use lab_base::chat::tool_calls::completed_arguments;
 
 /// The name of the argument of a tool that takes free text.
 pub(crate) const INPUT: &str = "input";
@@ -42,27 +40,18 @@ const HOSTED: &[&str] = &[
     SEARCH,
 ];
 
-const FUNCTION: &[&str] = &[
-    "type",
-    "name",
-    "description",
-    "parameters",
-    "strict",
-    "format",
-    "execution",
-    "tools",
-];
+const FUNCTION: &str = "type name description parameters strict format execution tools";
 /// All functions of a request are offered at once.
-const IDLE: &[&str] = &["allowed_callers", "defer_loading", "output_schema"];
+const IDLE: &str = "allowed_callers defer_loading output_schema";
 const KINDS: &[&str] = &["function", "custom", "namespace"];
 /// The fields of a tool that the client runs.
-pub(super) const TOOLS: Shape = Shape {
+pub(super) const TOOLS: ObjectFields = ObjectFields {
     kinds: KINDS,
     known: FUNCTION,
     idle: IDLE,
     inner: &[(
         "tools",
-        &Shape {
+        &ObjectFields {
             kinds: KINDS,
             known: FUNCTION,
             idle: IDLE,
@@ -73,7 +62,7 @@ pub(super) const TOOLS: Shape = Shape {
 
 /// How a tool is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ToolKind {
     Function,
     /// With free text.
     Custom,
@@ -83,91 +72,88 @@ pub(super) enum Kind {
 
 /// A tool as the client knows it.
 #[derive(Clone, Debug)]
-pub(super) struct Callee {
-    pub(super) kind: Kind,
+pub(super) struct ClientTool {
+    pub(super) kind: ToolKind,
     pub(super) name: String,
     pub(super) namespace: Option<String>,
 }
 
 /// The tools of a request.
 #[derive(Debug, Default)]
-pub(super) struct Offered {
+pub(super) struct OfferedTools {
     /// In the shape of chat completions.
     pub(super) functions: Vec<Value>,
     /// By the name under which the model calls them.
-    callees: HashMap<String, Callee>,
+    callees: HashMap<String, ClientTool>,
     /// The names for the model, by namespace and name.
     names: HashMap<(Option<String>, String), String>,
 }
 
-impl Offered {
+impl OfferedTools {
     /// Adds a tool, or those of a namespace. One that only OpenAI runs or that nobody knows is left out, and the response
     /// names it.
-    ///
-    /// # Errors
-    /// The tool is malformed, or not known and the server is strict; the error names its place.
     pub(super) fn add(&mut self, at: &str, tool: &Value) -> Result<(), Error> {
-        let fields = object(at, tool)?;
-        match text(at, fields, "type")? {
+        let fields = object_at(at, tool)?;
+        match text_at(at, fields, "type")? {
             "namespace" => {
-                let namespace = text(at, fields, "name")?;
+                let namespace = text_at(at, fields, "name")?;
                 let at = format!("{at}.tools");
                 let tools = match given(fields, "tools") {
                     None => &[][..],
                     Some(Value::Array(tools)) => tools,
-                    Some(_) => return Err(wrong(&at, "an array of tools")),
+                    Some(_) => return Err(malformed(&at, "an array of tools")),
                 };
                 let mut tools = tools.iter().enumerate();
                 tools.try_for_each(|(i, tool)| {
                     let at = format!("{at}[{i}]");
-                    self.add_one(&at, object(&at, tool)?, Some(namespace))
+                    self.add_one(&at, object_at(&at, tool)?, Some(namespace))
                 })
             }
             _ => self.add_one(at, fields, None),
         }
     }
 
-    fn add_one(&mut self, at: &str, tool: &Fields, namespace: Option<&str>) -> Result<(), Error> {
+    fn add_one(&mut self, at: &str, tool: &JsonMap, namespace: Option<&str>) -> Result<(), Error> {
         let namespace = namespace.filter(|space| *space != NO_SPACE);
-        let mut function = Fields::new();
+        let mut function = JsonMap::new();
         if let Some(description) = given(tool, "description") {
             function.insert("description".into(), description.clone());
         }
         let is_of_client = given(tool, "execution").is_some_and(|who| who == "client");
-        let (kind, name) = match text(at, tool, "type")? {
+        let (kind, name) = match text_at(at, tool, "type")? {
             "function" => {
                 for name in ["parameters", "strict"] {
                     if let Some(value) = given(tool, name) {
                         function.insert(name.into(), value.clone());
                     }
                 }
-                (Kind::Function, text(at, tool, "name")?)
+                (ToolKind::Function, text_at(at, tool, "name")?)
             }
             "custom" => {
                 let format = given(tool, "format").and_then(|format| format.get("type"));
                 if format.is_some_and(|kind| kind != "text") {
-                    Record::current().ignore(&format!("{at}.format"));
+                    RequestContext::current().ignore(&format!("{at}.format"));
                 }
                 let schema = json!({
                     "type": "object", "properties": { INPUT: { "type": "string" } },
                     "required": [INPUT], "additionalProperties": false,
                 });
                 function.insert("parameters".into(), schema);
-                (Kind::Custom, text(at, tool, "name")?)
+                (ToolKind::Custom, text_at(at, tool, "name")?)
             }
             SEARCH if is_of_client => {
                 if let Some(parameters) = given(tool, "parameters") {
                     function.insert("parameters".into(), parameters.clone());
                 }
-                (Kind::Search, SEARCH)
+                (ToolKind::Search, SEARCH)
             }
             kind if HOSTED.contains(&kind) => {
-                Record::current().ignore("tools");
+                RequestContext::current().ignore("tools");
                 return Ok(());
             }
-            _ => return ignored(at.to_owned(), None),
+            _ => return ignore_unknown(at.to_owned(), None),
         };
-        let callee = Callee {
+        let callee = ClientTool {
             kind,
             name: name.to_owned(),
             namespace: namespace.map(str::to_owned),
@@ -176,13 +162,13 @@ impl Offered {
         if namespace.is_some() && self.names.contains_key(&key) {
             let param = format!("{at}.name");
             let message = format!("`{param}`: the namespace has another `{}`", quoted(name));
-            return Err(Error::value(param, message));
+            return Err(Error::invalid_value(param, message));
         }
         let flat = self.free_name(&flat(namespace, name), namespace.is_some());
         function.insert("name".into(), flat.as_str().into());
         let function = json!({ "type": "function", "function": function });
         let place = format!("tools[{}].function", self.functions.len());
-        Record::current().rename(place, at);
+        RequestContext::current().rename(place, at);
         self.functions.push(function);
         self.names.insert(key, flat.clone());
         self.callees.insert(flat, callee);
@@ -190,9 +176,6 @@ impl Offered {
     }
 
     /// Adds the tools that a search found, except those that are offered already.
-    ///
-    /// # Errors
-    /// As in [`Self::add`].
     pub(super) fn add_found(&mut self, at: &str, tools: Option<&Value>) -> Result<(), Error> {
         for (i, tool) in tools
             .and_then(Value::as_array)
@@ -248,21 +231,21 @@ impl Offered {
     }
 
     /// The tools by the names under which the model calls them.
-    pub(super) fn into_callees(self) -> Callees {
-        Callees(self.callees)
+    pub(super) fn into_callees(self) -> ClientTools {
+        ClientTools(self.callees)
     }
 }
 
 /// The tools by the names under which the model calls them.
 #[derive(Debug, Default)]
-pub(super) struct Callees(HashMap<String, Callee>);
+pub(super) struct ClientTools(HashMap<String, ClientTool>);
 
-impl Callees {
+impl ClientTools {
     /// The tool that the model calls by this name.
-    pub(super) fn of(&self, name: &str) -> Callee {
+    pub(super) fn of(&self, name: &str) -> ClientTool {
         let known = self.0.get(name).cloned();
-        known.unwrap_or_else(|| Callee {
-            kind: Kind::Function,
+        known.unwrap_or_else(|| ClientTool {
+            kind: ToolKind::Function,
             name: name.to_owned(),
             namespace: None,
         })
@@ -296,17 +279,14 @@ fn flat(namespace: Option<&str>, name: &str) -> String {
 }
 
 /// The choice of tools in the shape of chat completions.
-///
-/// # Errors
-/// The choice is malformed; the error names its place.
-pub(super) fn choice(choice: &Value, offered: &Offered) -> Result<Value, Error> {
+pub(super) fn choice(choice: &Value, offered: &OfferedTools) -> Result<Value, Error> {
     const AT: &str = "tool_choice";
     let named = |at: &str, value: &Value| {
-        let fields = object(at, value)?;
-        let name = match text(at, fields, "type")? {
-            "function" | "custom" => text(at, fields, "name")?,
+        let fields = object_at(at, value)?;
+        let name = match text_at(at, fields, "type")? {
+            "function" | "custom" => text_at(at, fields, "name")?,
             SEARCH => SEARCH,
-            _ => return Err(wrong(&format!("{at}.type"), "`function` or `custom`")),
+            _ => return Err(malformed(&format!("{at}.type"), "`function` or `custom`")),
         };
         let namespace = given(fields, "namespace").and_then(Value::as_str);
         let name = offered.name(namespace, name);
@@ -316,13 +296,13 @@ pub(super) fn choice(choice: &Value, offered: &Offered) -> Result<Value, Error> 
         Value::Object(fields) => fields,
         other => return Ok(other.clone()),
     };
-    let record = Record::current();
+    let record = RequestContext::current();
     if given(fields, "type").is_none_or(|kind| kind != "allowed_tools") {
         record.rename(format!("{AT}.function"), AT);
         return named(AT, choice);
     }
     let tools = fields.get("tools").and_then(Value::as_array);
-    let tools = tools.ok_or_else(|| wrong(&format!("{AT}.tools"), "an array of tools"))?;
+    let tools = tools.ok_or_else(|| malformed(&format!("{AT}.tools"), "an array of tools"))?;
     let tools = tools.iter().enumerate();
     record.rename(format!("{AT}.allowed_tools"), AT);
     let tools = tools.map(|(i, tool)| {
@@ -343,7 +323,8 @@ pub(super) fn with_text(text: &str) -> Value {
 
 /// The free text in the arguments of a call, where it is the only argument.
 pub(crate) fn free_text(arguments: &str) -> String {
-    let arguments: Value = serde_json::from_str(&completed(arguments)).unwrap_or_default();
+    let arguments: Value =
+        serde_json::from_str(&completed_arguments(arguments)).unwrap_or_default();
     arguments[INPUT].as_str().unwrap_or_default().to_owned()
 }
 
@@ -355,7 +336,7 @@ mod tests {
         json!({ "type": "function", "name": name, "parameters": { "type": "object" } })
     }
 
-    fn names(offered: &Offered) -> Vec<&str> {
+    fn names(offered: &OfferedTools) -> Vec<&str> {
         let all = offered.functions.iter();
         all.filter_map(|own| own["function"]["name"].as_str())
             .collect()
@@ -365,7 +346,7 @@ mod tests {
     fn functions_of_namespaces_have_names_of_their_own_and_come_back() {
         let space = |name: &str, tools: Vec<Value>| json!({ "type": "namespace", "name": name, "description": "d", "tools": tools });
         let long = "n".repeat(80);
-        let mut offered = Offered::default();
+        let mut offered = OfferedTools::default();
         for (i, tool) in [
             function("read"),
             space("fs", vec![function("read"), function("write")]),
@@ -408,20 +389,26 @@ mod tests {
             (callee.kind, callee.namespace, callee.name)
         };
         let some = |text: &str| Some(text.to_owned());
-        assert_eq!(of("read"), (Kind::Function, None, "read".into()));
-        assert_eq!(of("a__b__c_2"), (Kind::Function, some("a__b"), "c".into()));
-        assert_eq!(of("shell"), (Kind::Function, None, "shell".into()));
-        assert_eq!(of(&long_one), (Kind::Function, some(&long), "one".into()));
+        assert_eq!(of("read"), (ToolKind::Function, None, "read".into()));
+        assert_eq!(
+            of("a__b__c_2"),
+            (ToolKind::Function, some("a__b"), "c".into())
+        );
+        assert_eq!(of("shell"), (ToolKind::Function, None, "shell".into()));
+        assert_eq!(
+            of(&long_one),
+            (ToolKind::Function, some(&long), "one".into())
+        );
         assert_eq!(
             of("__x__patch"),
-            (Kind::Custom, some("ü x"), "patch".into())
+            (ToolKind::Custom, some("ü x"), "patch".into())
         );
-        assert_eq!(of("tool_search").0, Kind::Search);
+        assert_eq!(of("tool_search").0, ToolKind::Search);
     }
 
     #[test]
     fn tools_that_a_search_found_are_offered_once() {
-        let mut offered = Offered::default();
+        let mut offered = OfferedTools::default();
         offered.add("tools[0]", &function("a")).expect("sound");
         let found = json!([
             function("a"), function("b"),

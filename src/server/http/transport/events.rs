@@ -4,24 +4,24 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::http::header;
+use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::future::BoxFuture;
-use futures_util::stream::{self, BoxStream, StreamExt};
+use futures_util::stream::{self, BoxStream, Stream, StreamExt};
 use serde::Serialize;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::exchange::Answer;
+use super::exchange::AnswerBody;
 
 /// Maximum time without an event, after which a stream sends a comment.
 const PING: Duration = Duration::from_secs(15);
 
 /// The text of server-sent events, none or several.
 #[derive(Debug, Default)]
-pub struct Events(Vec<u8>);
+pub struct SseEvents(Vec<u8>);
 
-impl Events {
+impl SseEvents {
     /// Adds an event with this data.
     pub fn push(&mut self, data: &impl Serialize) {
         self.0.extend_from_slice(b"data: ");
@@ -51,19 +51,19 @@ impl Events {
     }
 }
 
-impl From<Events> for Bytes {
-    fn from(events: Events) -> Self {
+impl From<SseEvents> for Bytes {
+    fn from(events: SseEvents) -> Self {
         Self::from(events.0)
     }
 }
 
 /// A response of these events. After each `PING` without an event it sends a comment, so that the connection is not
 /// taken for dead.
-pub fn event_stream(events: BoxStream<'static, Events>) -> Response {
+pub fn event_stream(events: BoxStream<'static, SseEvents>) -> Response {
     with_pings(events, PING)
 }
 
-fn with_pings(events: BoxStream<'static, Events>, ping: Duration) -> Response {
+fn with_pings(events: BoxStream<'static, SseEvents>, ping: Duration) -> Response {
     let parts = stream::unfold((events, None), move |(mut events, silence)| async move {
         // It belongs to the thread that sends the response, which asks for the first part.
         let mut silence = silence.unwrap_or_else(|| Box::pin(tokio::time::sleep(ping)));
@@ -79,20 +79,31 @@ fn with_pings(events: BoxStream<'static, Events>, ping: Duration) -> Response {
             }
         }
     });
+    event_response(parts.map(Ok::<_, Infallible>))
+}
+
+pub(crate) fn event_response(
+    parts: impl Stream<Item = Result<Bytes, Infallible>> + Send + 'static,
+) -> Response {
     let headers = [
         (header::CONTENT_TYPE, "text/event-stream"),
         (header::CACHE_CONTROL, "no-cache"),
     ];
-    let body = Body::from_stream(parts.map(Ok::<_, Infallible>));
-    (headers, body).into_response()
+    (headers, Body::from_stream(parts)).into_response()
+}
+
+/// Whether a response with these headers consists of events.
+pub(crate) fn is_event_stream(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE);
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }
 
 /// Makes the last event of an answer that breaks off after this many events.
-pub type Failed = Box<dyn FnOnce(usize) -> BoxFuture<'static, Bytes> + Send>;
+pub type FailureEvent = Box<dyn FnOnce(usize) -> BoxFuture<'static, Bytes> + Send>;
 
 /// The events of another process's answer as they arrive, each in one piece. If the answer breaks off, or `lost`
 /// completes before its end, the event that `failed` makes is the last one.
-pub fn relay(answer: Answer, lost: BoxFuture<'static, ()>, failed: Failed) -> Body {
+pub fn relay(answer: AnswerBody, lost: BoxFuture<'static, ()>, failed: FailureEvent) -> Body {
     let relay = Relay {
         answer,
         lost,
@@ -125,12 +136,12 @@ pub fn relay(answer: Answer, lost: BoxFuture<'static, ()>, failed: Failed) -> Bo
 
 /// An answer in events that is passed on.
 struct Relay {
-    answer: Answer,
+    answer: AnswerBody,
     lost: BoxFuture<'static, ()>,
     /// The start of an event that is not complete.
     held: Vec<u8>,
     n_events: usize,
-    failed: Failed,
+    failed: FailureEvent,
 }
 
 /// The whole events in `held` and the new bytes; the rest stays in `held`, which never contains a complete event.
@@ -160,7 +171,7 @@ mod tests {
 
     #[test]
     fn events_are_lines() {
-        let mut events = Events::default();
+        let mut events = SseEvents::default();
         events.push(&"two\nlines");
         events.push_named(&serde_json::json!({ "type": "ping" }));
         events.finish();
@@ -188,10 +199,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn item_24_a_stream_that_waits_sends_comments() {
-        let mut first = Events::default();
+    async fn a_waiting_stream_sends_comments() {
+        let mut first = SseEvents::default();
         first.push(&serde_json::json!({}));
-        let first = stream::iter([first, Events::default()]);
+        let first = stream::iter([first, SseEvents::default()]);
         let events = first.chain(stream::pending()).boxed();
         let response = with_pings(events, Duration::from_millis(5));
         let mut body = response.into_body().into_data_stream();

@@ -21,29 +21,28 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::runtime::Handle;
 
-use super::socket::{self, Stream};
+use super::socket::{self, EngineSocket};
 
-type Connection = http1::Connection<TokioIo<Stream>, Body>;
+type Connection = http1::Connection<TokioIo<EngineSocket>, Body>;
 
 /// Maximum number of idle connections that are kept.
 const MAX_IDLE: usize = 8;
 
 /// The connections to a socket.
 #[derive(Debug)]
-pub struct Connections {
+pub struct ConnectionPool {
     socket: PathBuf,
     /// Connections without a request.
-    idle: Mutex<Vec<Channel>>,
+    idle: Mutex<Vec<PooledConnection>>,
 }
 
-impl Connections {
+impl ConnectionPool {
     /// A pool for this socket, without connections yet.
     pub fn new(socket: PathBuf) -> Arc<Self> {
         let idle = Mutex::default();
         Arc::new(Self { socket, idle })
     }
 
-    /// The path of the socket.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
@@ -52,7 +51,7 @@ impl Connections {
     ///
     /// # Errors
     /// Nothing listens on the socket.
-    pub async fn open(&self, runtime: &Handle) -> io::Result<Channel> {
+    pub async fn open(&self, runtime: &Handle) -> io::Result<PooledConnection> {
         while let Some(mut idle) = self.pop() {
             if idle.is_ready() {
                 return Ok(idle);
@@ -60,16 +59,16 @@ impl Connections {
         }
         let socket = TokioIo::new(socket::connect(&self.socket, runtime)?);
         let (sender, connection) = http1::handshake(socket).await.map_err(io::Error::other)?;
-        let connection = Driven(Some(Box::pin(connection)));
-        Ok(Channel { sender, connection })
+        let connection = PolledConnection(Some(Box::pin(connection)));
+        Ok(PooledConnection { sender, connection })
     }
 
-    fn pop(&self) -> Option<Channel> {
+    fn pop(&self) -> Option<PooledConnection> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         idle.pop()
     }
 
-    fn keep(&self, mut channel: Channel) {
+    fn keep(&self, mut channel: PooledConnection) {
         if channel.is_ready() {
             let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
             if idle.len() < MAX_IDLE {
@@ -81,12 +80,12 @@ impl Connections {
 
 /// A connection that carries one request at a time.
 #[derive(Debug)]
-pub struct Channel {
+pub struct PooledConnection {
     sender: http1::SendRequest<Body>,
-    connection: Driven,
+    connection: PolledConnection,
 }
 
-impl Channel {
+impl PooledConnection {
     /// Whether the connection is open and has no request.
     fn is_ready(&mut self) -> bool {
         self.connection
@@ -97,9 +96,9 @@ impl Channel {
 
 /// A connection; `None` after its end.
 #[derive(Debug)]
-struct Driven(Option<Pin<Box<Connection>>>);
+struct PolledConnection(Option<Pin<Box<Connection>>>);
 
-impl Driven {
+impl PolledConnection {
     /// Reads and writes what is possible without waiting.
     fn drive(&mut self, cx: &mut Context<'_>) {
         if let Some(connection) = &mut self.0
@@ -112,22 +111,22 @@ impl Driven {
 }
 
 /// The body of an answer, received in parts.
-pub struct Answer {
+pub struct AnswerBody {
     /// `None` after the end of the body.
-    channel: Option<Channel>,
+    channel: Option<PooledConnection>,
     body: Incoming,
-    connections: Arc<Connections>,
+    connections: Arc<ConnectionPool>,
 }
 
 /// Sends a request on one of the connections.
 ///
 /// # Errors
 /// The connection ends before the head of an answer arrived.
-pub fn exchange(
-    connections: Arc<Connections>,
-    mut channel: Channel,
+pub fn send(
+    connections: Arc<ConnectionPool>,
+    mut channel: PooledConnection,
     request: Request,
-) -> BoxFuture<'static, Result<(Parts, Answer), hyper::Error>> {
+) -> BoxFuture<'static, Result<(Parts, AnswerBody), hyper::Error>> {
     Box::pin(async move {
         let mut response = std::pin::pin!(channel.sender.send_request(request));
         let connection = &mut channel.connection;
@@ -139,7 +138,7 @@ pub fn exchange(
         let channel = Some(channel);
         Ok((
             head,
-            Answer {
+            AnswerBody {
                 channel,
                 body,
                 connections,
@@ -148,7 +147,7 @@ pub fn exchange(
     })
 }
 
-impl Answer {
+impl AnswerBody {
     /// The next part of the body; `None` after its end.
     pub(super) async fn next(&mut self) -> Option<Result<Bytes, hyper::Error>> {
         std::future::poll_fn(|cx| self.poll(cx)).await
@@ -215,16 +214,16 @@ mod tests {
         }
     }
 
-    async fn started(connections: &Arc<Connections>) -> Answer {
+    async fn started(connections: &Arc<ConnectionPool>) -> AnswerBody {
         let channel = connections.open(&Handle::current()).await.expect("listens");
         let mut request = Request::new(Body::empty());
         let host = axum::http::HeaderValue::from_static("localhost");
         request.headers_mut().insert("host", host);
-        let exchanged = exchange(Arc::clone(connections), channel, request).await;
+        let exchanged = send(Arc::clone(connections), channel, request).await;
         exchanged.expect("answered").1
     }
 
-    async fn read(connections: &Arc<Connections>) -> usize {
+    async fn read(connections: &Arc<ConnectionPool>) -> usize {
         let mut answer = started(connections).await;
         let mut n = 0;
         while let Some(part) = answer.next().await {
@@ -242,7 +241,7 @@ mod tests {
         let listener = UnixListener::bind(&path).expect("a socket");
         let counted = Arc::clone(&n);
         std::thread::spawn(move || serve(&listener, answer, &counted));
-        let connections = Connections::new(path);
+        let connections = ConnectionPool::new(path);
         assert_eq!(read(&connections).await, 2);
         if drops {
             drop(started(&connections).await);
@@ -271,7 +270,7 @@ mod tests {
         let counted = Arc::clone(&n);
         let answer = b"HTTP/1.1 503 Busy\r\ncontent-length: 2\r\n\r\nno";
         std::thread::spawn(move || serve(&listener, answer, &counted));
-        let connections = Connections::new(path);
+        let connections = ConnectionPool::new(path);
         assert_eq!(read(&connections).await, 2);
         // The end may be noticed before the connection is kept.
         if let Some(mut idle) = connections.pop() {

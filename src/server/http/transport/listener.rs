@@ -48,7 +48,7 @@ const BACKLOG: i32 = 4096;
 
 /// The time limits of a connection.
 #[derive(Clone, Copy, Debug)]
-pub struct Times {
+pub struct ConnectionTimeouts {
     /// Maximum time for the head of a request, the first or a later one.
     pub read: Duration,
     /// Maximum time without progress in writing an answer, because the client does not read.
@@ -60,7 +60,7 @@ pub struct Times {
 pub fn serve(
     listener: TcpListener,
     app: Router,
-    times: Times,
+    times: ConnectionTimeouts,
     mut stop: oneshot::Receiver<()>,
 ) -> BoxFuture<'static, ()> {
     Box::pin(async move {
@@ -92,23 +92,23 @@ pub fn serve(
 async fn connection(
     stream: TcpStream,
     app: Router,
-    times: Times,
+    times: ConnectionTimeouts,
     mut stopped: watch::Receiver<bool>,
 ) {
     // Tokens are small and must be sent at once (no Nagle delay).
     let _ = stream.set_nodelay(true);
-    let state = Arc::new(State::default());
-    let wire = Wire::new(stream, Arc::clone(&state), times.write);
+    let state = Arc::new(ConnectionState::default());
+    let wire = ClientSocket::new(stream, Arc::clone(&state), times.write);
     let stream = Arc::clone(&wire.stream);
     let io = TokioIo::new(wire);
     let of_service = Arc::clone(&state);
     let service = service_fn(move |request: hyper::Request<Incoming>| {
-        let busy = Busy::start(&of_service, request.version());
-        let request = request.map(|body| Body::new(Upload::new(body, &of_service)));
+        let busy = BusyGuard::start(&of_service, request.version());
+        let request = request.map(|body| Body::new(RequestBody::new(body, &of_service)));
         let response = app.clone().call(request);
         async move {
             let response = response.await;
-            response.map(|response| response.map(|body| Held { body, _busy: busy }))
+            response.map(|response| response.map(|body| TrackedBody { body, _busy: busy }))
         }
     });
     let serving = http1::Builder::new()
@@ -164,12 +164,12 @@ async fn drop_rest(stream: Arc<TcpStream>) -> io::Result<()> {
 }
 
 /// The body of a response, which keeps the connection marked as busy.
-struct Held {
+struct TrackedBody {
     body: Body,
-    _busy: Busy,
+    _busy: BusyGuard,
 }
 
-impl HttpBody for Held {
+impl HttpBody for TrackedBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -190,20 +190,20 @@ impl HttpBody for Held {
 }
 
 /// The body of a request. It tells the connection when it was read to its end.
-struct Upload {
+struct RequestBody {
     body: Incoming,
-    state: Arc<State>,
+    state: Arc<ConnectionState>,
 }
 
-impl Upload {
-    fn new(body: Incoming, state: &Arc<State>) -> Self {
+impl RequestBody {
+    fn new(body: Incoming, state: &Arc<ConnectionState>) -> Self {
         let state = Arc::clone(state);
         state.is_read.store(body.is_end_stream(), Ordering::Release);
         Self { body, state }
     }
 }
 
-impl HttpBody for Upload {
+impl HttpBody for RequestBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -229,7 +229,7 @@ impl HttpBody for Upload {
 
 /// The state of a connection, shared by its service and its socket.
 #[derive(Debug, Default)]
-struct State {
+struct ConnectionState {
     /// Whether a request is being served.
     is_busy: AtomicBool,
     /// Whether the body of the request was read to its end.
@@ -242,10 +242,10 @@ struct State {
 }
 
 /// A running request. Dropping it marks the connection as idle.
-struct Busy(Arc<State>);
+struct BusyGuard(Arc<ConnectionState>);
 
-impl Busy {
-    fn start(state: &Arc<State>, version: Version) -> Self {
+impl BusyGuard {
+    fn start(state: &Arc<ConnectionState>, version: Version) -> Self {
         let is_known = version == Version::HTTP_11;
         state.may_probe.store(is_known, Ordering::Release);
         state.has_sent.store(false, Ordering::Release);
@@ -254,7 +254,7 @@ impl Busy {
     }
 }
 
-impl Drop for Busy {
+impl Drop for BusyGuard {
     fn drop(&mut self) {
         self.0.is_busy.store(false, Ordering::Release);
         self.0.reader.wake();
@@ -265,9 +265,9 @@ impl Drop for Busy {
 type Broken = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
 
 /// The socket of a connection, which detects that a client is gone.
-struct Wire {
+struct ClientSocket {
     stream: Arc<TcpStream>,
-    state: Arc<State>,
+    state: Arc<ConnectionState>,
     /// Whether the client has closed its sending half.
     has_ended: bool,
     broken: Option<Broken>,
@@ -280,8 +280,8 @@ struct Wire {
     n_written: usize,
 }
 
-impl Wire {
-    fn new(stream: TcpStream, state: Arc<State>, write_time: Duration) -> Self {
+impl ClientSocket {
+    fn new(stream: TcpStream, state: Arc<ConnectionState>, write_time: Duration) -> Self {
         Self {
             stream: Arc::new(stream),
             state,
@@ -341,7 +341,7 @@ impl Wire {
     }
 }
 
-impl AsyncRead for Wire {
+impl AsyncRead for ClientSocket {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -364,7 +364,7 @@ impl AsyncRead for Wire {
     }
 }
 
-impl AsyncWrite for Wire {
+impl AsyncWrite for ClientSocket {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -10,8 +10,9 @@ mod listener;
 mod runtime;
 mod socket;
 
-pub use events::{Events, Failed, event_stream, relay};
-pub use exchange::{Answer, Channel, Connections, exchange};
-pub use listener::{Times, serve};
+pub use events::{FailureEvent, SseEvents, event_stream, relay};
+pub(crate) use events::{event_response, is_event_stream};
+pub use exchange::{AnswerBody, ConnectionPool, PooledConnection, send};
+pub use listener::{ConnectionTimeouts, serve};
 pub use runtime::{MAX_BODY_BYTES, runtime};
 pub use socket::serve_socket;

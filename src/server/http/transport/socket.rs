@@ -12,17 +12,14 @@ use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
 
 #[cfg(unix)]
-pub(crate) use unix::Stream;
+pub(crate) use unix::EngineSocket;
 
 /// Connections to other processes, for systems without such sockets.
 #[cfg(not(unix))]
-pub(crate) type Stream = tokio::net::TcpStream;
+pub(crate) type EngineSocket = tokio::net::TcpStream;
 
 /// Connects to a socket and registers the connection with this runtime.
-///
-/// # Errors
-/// Nothing listens there, or the system has no such sockets.
-pub(super) fn connect(path: &Path, runtime: &Handle) -> io::Result<Stream> {
+pub(super) fn connect(path: &Path, runtime: &Handle) -> io::Result<EngineSocket> {
     #[cfg(unix)]
     return unix::connect(path, runtime);
     #[cfg(not(unix))]
@@ -76,13 +73,13 @@ mod unix {
 
     /// A connection. Both halves are the same socket: the ends of a pipe are registered for one kind of report each.
     #[derive(Debug)]
-    pub(crate) struct Stream {
+    pub(crate) struct EngineSocket {
         receiver: Receiver,
         /// Waits for space for writing; only while there is none.
         sender: Option<Sender>,
     }
 
-    impl Stream {
+    impl EngineSocket {
         fn new(stream: UnixStream) -> io::Result<Self> {
             stream.set_nonblocking(true)?;
             let receiver = Receiver::from_owned_fd_unchecked(OwnedFd::from(stream))?;
@@ -91,10 +88,10 @@ mod unix {
         }
     }
 
-    pub(super) fn connect(path: &Path, runtime: &Handle) -> io::Result<Stream> {
+    pub(super) fn connect(path: &Path, runtime: &Handle) -> io::Result<EngineSocket> {
         let stream = UnixStream::connect(path)?;
         let _entered = runtime.enter();
-        Stream::new(stream)
+        EngineSocket::new(stream)
     }
 
     pub(super) async fn serve(
@@ -106,7 +103,7 @@ mod unix {
         ready()?;
         loop {
             let accepted = listener.accept().await;
-            match accepted.and_then(|(stream, _)| Stream::new(stream.into_std()?)) {
+            match accepted.and_then(|(stream, _)| EngineSocket::new(stream.into_std()?)) {
                 Ok(stream) => drop(tokio::spawn(connection(stream, app.clone()))),
                 Err(error) => crate::http::transport::runtime::not_accepted(&error).await,
             }
@@ -114,7 +111,7 @@ mod unix {
     }
 
     /// Serves one connection. Its end cancels the request.
-    async fn connection(stream: Stream, app: Router) {
+    async fn connection(stream: EngineSocket, app: Router) {
         let service =
             service_fn(|request: Request<Incoming>| app.clone().call(request.map(Body::new)));
         let serving = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
@@ -122,7 +119,7 @@ mod unix {
         let _ = serving.await;
     }
 
-    impl AsyncRead for Stream {
+    impl AsyncRead for EngineSocket {
         fn poll_read(
             mut self: Pin<&mut Self>,
             cx: &mut Context<'_>,
@@ -132,7 +129,7 @@ mod unix {
         }
     }
 
-    impl AsyncWrite for Stream {
+    impl AsyncWrite for EngineSocket {
         fn poll_write(
             self: Pin<&mut Self>,
             cx: &mut Context<'_>,
@@ -175,8 +172,8 @@ mod unix {
         async fn a_writer_without_space_waits_for_its_reader() {
             const N: usize = 4 << 20;
             let (one, other) = UnixStream::pair().expect("a pair");
-            let mut writer = Stream::new(one).expect("registered");
-            let mut reader = Stream::new(other).expect("registered");
+            let mut writer = EngineSocket::new(one).expect("registered");
+            let mut reader = EngineSocket::new(other).expect("registered");
             let writing = tokio::spawn(async move {
                 let bytes: Vec<u8> = (0..N).map(|i| (i % 251) as u8).collect();
                 let (mut rest, mut n_waits) = (&bytes[..], 0);

@@ -9,7 +9,8 @@ fn argument(written: &str) -> Option<String> {
         parameters: json!({ "type": "object", "properties": { "a": {}, "b": {} } }),
     };
     let text = format!("<|tool_call_start|>[run({written})]<|tool_call_end|>");
-    let mut parser = Parser::new(Some(format("call-list")), Arc::new(vec![tool]), None, false);
+    let mut parser =
+        OutputParser::new(Some(format("call-list")), Arc::new(vec![tool]), None, false);
     let found = super::read(&mut parser, &[&text]);
     match found.calls.as_slice() {
         [] => {
@@ -207,7 +208,7 @@ fn marked_notation_keeps_digits() {
     };
     let text = "<|tool_call>call:run{a:12345678901234567890123,b:[1.10,<|\"|>x} \\d<|\"|>],c:{d:null}}<tool_call|>";
     let marked = Some(format("marked-notation"));
-    let mut parser = Parser::new(marked, Arc::new(vec![tool]), None, false);
+    let mut parser = OutputParser::new(marked, Arc::new(vec![tool]), None, false);
     let found = super::read(&mut parser, &[text]);
     let expected = r#"{"a": 12345678901234567890123, "b": [1.10, "x} \\d"], "c": {"d": null}}"#;
     assert_eq!(found.calls, [("run".into(), None, expected.into())]);

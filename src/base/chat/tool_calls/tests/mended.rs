@@ -98,9 +98,9 @@ fn long_arguments_leave_before_they_are_complete_and_are_valid_at_the_end() {
         parameters: json!({}),
     };
     let tags = Some(format("json-in-tags"));
-    let mut parser = Parser::new(tags, Arc::new(vec![tool]), None, false);
+    let mut parser = OutputParser::new(tags, Arc::new(vec![tool]), None, false);
     let spans = parser.push(&start);
-    let is_text = |span: &Span| matches!(&span.part, Some(Part::Arguments { text, .. }) if text.ends_with('x'));
+    let is_text = |span: &OutputSpan| matches!(&span.part, Some(OutputPart::Arguments { text, .. }) if text.ends_with('x'));
     assert!(spans.iter().any(is_text), "{spans:?}");
 }
 

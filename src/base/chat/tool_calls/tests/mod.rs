@@ -28,8 +28,8 @@ fn tools() -> Arc<Vec<Tool>> {
     ])
 }
 
-fn format(name: &str) -> Arc<Format> {
-    let found = formats().iter().find(|format| format.name == name);
+fn format(name: &str) -> Arc<CallFormat> {
+    let found = call_formats().iter().find(|format| format.name == name);
     Arc::clone(found.unwrap_or_else(|| panic!("no format {name}")))
 }
 
@@ -41,14 +41,14 @@ struct Answer {
     calls: Vec<(String, Option<String>, String)>,
 }
 
-fn read(parser: &mut Parser, pieces: &[&str]) -> Answer {
+fn read(parser: &mut OutputParser, pieces: &[&str]) -> Answer {
     read_up_to(parser, pieces, false)
 }
 
 /// What was read from a text that ended, or was cut off.
-fn read_up_to(parser: &mut Parser, pieces: &[&str], is_cut: bool) -> Answer {
+fn read_up_to(parser: &mut OutputParser, pieces: &[&str], is_cut: bool) -> Answer {
     let mut out = Answer::default();
-    let mut spans: Vec<Span> = pieces.iter().flat_map(|piece| parser.push(piece)).collect();
+    let mut spans: Vec<OutputSpan> = pieces.iter().flat_map(|piece| parser.push(piece)).collect();
     spans.extend(parser.finish(is_cut));
     let text = pieces.concat();
     let mut at = 0;
@@ -57,17 +57,17 @@ fn read_up_to(parser: &mut Parser, pieces: &[&str], is_cut: bool) -> Answer {
         at += span.bytes;
         match span.part {
             None => {}
-            Some(Part::Content(text)) => {
+            Some(OutputPart::Content(text)) => {
                 let is_joint = bytes.is_empty() && text.trim().is_empty();
                 assert!(text == bytes || is_joint, "content is the text's own bytes");
                 out.content.push_str(&text);
             }
-            Some(Part::Reasoning(text)) => out.reasoning.push_str(&text),
-            Some(Part::Call { index, id, name }) => {
+            Some(OutputPart::Reasoning(text)) => out.reasoning.push_str(&text),
+            Some(OutputPart::Call { index, id, name }) => {
                 assert_eq!(index as usize, out.calls.len(), "numbers rise");
                 out.calls.push((name, id, String::new()));
             }
-            Some(Part::Arguments { index, text }) => {
+            Some(OutputPart::Arguments { index, text }) => {
                 assert_eq!(index as usize + 1, out.calls.len());
                 out.calls[index as usize].2.push_str(&text);
             }
@@ -77,15 +77,15 @@ fn read_up_to(parser: &mut Parser, pieces: &[&str], is_cut: bool) -> Answer {
     out
 }
 
-fn think() -> Marks {
-    Marks {
+fn think() -> MarkPair {
+    MarkPair {
         open: "<think>".into(),
         close: "</think>".into(),
     }
 }
 
-fn parser(name: &str) -> Parser {
-    Parser::new(Some(format(name)), tools(), Some(think()), false)
+fn parser(name: &str) -> OutputParser {
+    OutputParser::new(Some(format(name)), tools(), Some(think()), false)
 }
 
 const WEATHER: &str = r#"{"city": "Köln", "unit": "celsius", "days": 2}"#;
@@ -180,7 +180,7 @@ fn is_expected(name: &str, answer: &Answer) {
 #[test]
 fn every_format_is_read() {
     let samples = samples();
-    for format in formats() {
+    for format in call_formats() {
         assert!(
             samples.iter().any(|(name, _)| *name == format.name),
             "no sample of {}",
@@ -299,7 +299,7 @@ fn objects_may_have_other_orders_and_forms() {
 
 #[test]
 fn reasoning_is_read_where_the_prompt_opened_it_and_where_it_did_not() {
-    let with = |is_open| Parser::new(None, tools(), Some(think()), is_open);
+    let with = |is_open| OutputParser::new(None, tools(), Some(think()), is_open);
     let read = |is_open, text: &str| {
         let found = read(&mut with(is_open), &[text]);
         (found.reasoning, found.content)
@@ -369,7 +369,7 @@ proptest! {
         let text: String = words.iter().map(|w| all[(w * 7 + which) % all.len()]).collect();
         let pieces = split(&text, &cuts);
         let pieces: Vec<&str> = pieces.iter().map(String::as_str).collect();
-        let parser = || Parser::new(Some(Arc::clone(&format)), tools(), Some(think()), false);
+        let parser = || OutputParser::new(Some(Arc::clone(&format)), tools(), Some(think()), false);
         prop_assert_eq!(read(&mut parser(), &pieces), read(&mut parser(), &[text.as_str()]));
     }
 }

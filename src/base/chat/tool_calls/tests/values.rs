@@ -19,7 +19,7 @@ fn read_with(name: &str, parameters: Value, text: &str, is_cut: bool) -> (String
         name: "run".into(),
         parameters,
     }]);
-    let parser = || Parser::new(Some(format(name)), tools.clone(), Some(think()), false);
+    let parser = || OutputParser::new(Some(format(name)), tools.clone(), Some(think()), false);
     let found = read_up_to(&mut parser(), &[text], is_cut);
     let pieces: Vec<String> = text.chars().map(String::from).collect();
     let pieces: Vec<&str> = pieces.iter().map(String::as_str).collect();

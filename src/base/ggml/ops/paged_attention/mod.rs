@@ -8,7 +8,7 @@ use ggml_sys as sys;
 
 use super::super::arena::Tensor;
 use super::super::error::Error;
-use super::attention::Scores;
+use super::attention::ScoreOptions;
 use super::{Graph, fault};
 use crate::weights::TensorType;
 
@@ -133,7 +133,6 @@ impl KvBlocks<'_> {
     }
 }
 
-/// Whether the operation reads a type.
 fn is_kv_type(ty: TensorType) -> bool {
     use TensorType::{BF16, F16, F32, Q4_0, Q8_0};
     matches!(ty, F32 | F16 | BF16 | Q8_0 | Q4_0)
@@ -153,7 +152,7 @@ impl Graph {
         &self,
         q: &Tensor,
         blocks: &KvBlocks<'_>,
-        scores: &Scores<'_>,
+        scores: &ScoreOptions<'_>,
     ) -> Result<Tensor, Error> {
         const OP: &str = "paged_attention";
         self.float(OP, q, false)?;

@@ -11,7 +11,7 @@ use super::*;
 /// A vocabulary as we and as the library run it.
 struct Pair {
     name: String,
-    folder: Folder,
+    folder: FolderTokenizer,
     library: Library,
 }
 
@@ -118,21 +118,6 @@ fn pieces() -> Pieces {
     }
 }
 
-/// Every way to make the tokens, in their order: what a conversion from scores gives.
-fn all_merges(pieces: &Pieces) -> Vec<(String, String)> {
-    let known: std::collections::HashSet<&str> = pieces.tokens.iter().map(|t| &**t).collect();
-    let mut merges = Vec::new();
-    for text in &pieces.tokens {
-        for (at, _) in text.char_indices().skip(1) {
-            let (left, right) = text.split_at(at);
-            if known.contains(left) && known.contains(right) {
-                merges.push((left.to_owned(), right.to_owned()));
-            }
-        }
-    }
-    merges
-}
-
 /// `<unk> <s> </s>`, the bytes, the pieces, with these parts around.
 fn byte_fallback(parts: &Json, pieces: &Pieces, merges: &[(String, String)]) -> String {
     let mut texts: Vec<String> = ["<unk>", "<s>", "</s>"].map(String::from).to_vec();
@@ -179,7 +164,9 @@ fn prefixed_first() -> Json {
 
 static BYTE_FALLBACK: LazyLock<Vec<Pair>> = LazyLock::new(|| {
     let pieces = pieces();
-    let all = all_merges(&pieces);
+    let all: Vec<(String, String)> = splits(&pieces.tokens)
+        .map(|(_, left, right)| (left.to_owned(), right.to_owned()))
+        .collect();
     vec![
         Pair::new("prefixed", &byte_fallback(&prefixed(), &pieces, &all)),
         Pair::new("escaped", &byte_fallback(&escaped(), &pieces, &all)),

@@ -9,7 +9,6 @@ use serde_json::Value as Json;
 
 use super::*;
 
-/// The folders with cases.
 fn folders() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/it/fixtures/tokenizers");
     let more = std::env::var_os("BENCH_TOKENIZERS").map(PathBuf::from);

@@ -26,17 +26,10 @@ struct Case {
 fn merges_of_scores(metadata: &Metadata) -> Vec<Json> {
     let tokens = strings(metadata, "tokenizer.ggml.tokens");
     let scores = metadata.array("tokenizer.ggml.scores").unwrap();
-    let known: std::collections::HashSet<&str> = tokens.iter().map(|t| &**t).collect();
-    let mut merges = Vec::new();
-    for (id, text) in tokens.iter().enumerate() {
-        let score = scores.get(id).unwrap().as_f64().unwrap();
-        for (at, _) in text.char_indices().skip(1) {
-            let (left, right) = text.split_at(at);
-            if known.contains(left) && known.contains(right) {
-                merges.push((score, left.chars().count(), left, right));
-            }
-        }
-    }
+    let score = |id| scores.get(id).unwrap().as_f64().unwrap();
+    let mut merges: Vec<_> = splits(&tokens)
+        .map(|(id, left, right)| (score(id), left.chars().count(), left, right))
+        .collect();
     merges.sort_by(|a, b| b.0.total_cmp(&a.0).then(b.1.cmp(&a.1)));
     merges
         .into_iter()

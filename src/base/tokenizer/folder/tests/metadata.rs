@@ -2,7 +2,7 @@
 
 use tokenizers::AddedToken;
 
-use super::super::super::vocab::Kind;
+use super::super::super::vocab::TokenKind;
 use super::*;
 use crate::weights::{Metadata, Value};
 
@@ -33,7 +33,7 @@ fn special(text: &str) -> AddedToken {
 }
 
 /// The metadata of a folder of `small` and further files.
-fn folder_with(added: &[AddedToken], files: &[(&str, &str)]) -> Folder {
+fn folder_with(added: &[AddedToken], files: &[(&str, &str)]) -> FolderTokenizer {
     let tokenizer = small(added);
     let all = [files, &[("tokenizer.json", &tokenizer)]].concat();
     read(folder(&all).path()).unwrap()
@@ -69,9 +69,12 @@ fn all_tokens_that_end_an_answer_arrive() {
     assert_eq!(id(metadata, "eot"), None);
     assert_eq!(id(metadata, "eom"), Some(260));
     let ends = [259, 260, 261, 263];
-    assert_eq!(folder.tokenizer().ends().collect::<Vec<_>>(), ends);
+    assert_eq!(
+        folder.tokenizer().ends_of_generation().collect::<Vec<_>>(),
+        ends
+    );
     let of_file = Tokenizer::from_metadata(folder.for_file().unwrap()).unwrap();
-    assert_eq!(of_file.ends().collect::<Vec<_>>(), ends);
+    assert_eq!(of_file.ends_of_generation().collect::<Vec<_>>(), ends);
 }
 
 #[test]
@@ -82,7 +85,7 @@ fn plain_words_get_no_role_for_their_text() {
     let tokenizer = folder.tokenizer();
     assert_eq!(tokenizer.token_text(258).unwrap(), "</s>");
     assert_eq!(
-        tokenizer.ends().collect::<Vec<_>>(),
+        tokenizer.ends_of_generation().collect::<Vec<_>>(),
         [259],
         "only the one that is special"
     );
@@ -118,7 +121,10 @@ fn generation_settings_may_name_ids_beyond_the_vocabulary() {
         let config = ("config.json", r#"{"eos_token_id": 258}"#);
         let folder = folder_with(&tokens, &[config, ("generation_config.json", generation)]);
         let tokenizer = folder.tokenizer();
-        (tokenizer.eos(), tokenizer.ends().collect::<Vec<_>>())
+        (
+            tokenizer.eos(),
+            tokenizer.ends_of_generation().collect::<Vec<_>>(),
+        )
     };
     let both = of(r#"{"bos_token_id": 1000, "eos_token_id": [151645, 259]}"#);
     assert_eq!(both, (Some(259), vec![258, 259]));
@@ -180,11 +186,11 @@ fn the_vocabulary_is_as_long_as_the_model_s() {
         .unwrap();
     assert_eq!(
         kinds.get(258).unwrap().as_i64(),
-        Some(Kind::Control.code().into())
+        Some(TokenKind::Control.code().into())
     );
     assert_eq!(
         kinds.get(259).unwrap().as_i64(),
-        Some(Kind::Unused.code().into())
+        Some(TokenKind::Unused.code().into())
     );
 }
 
@@ -384,7 +390,10 @@ fn the_vocabulary_of_the_shipped_model_comes_back() {
     }
     let ours = Tokenizer::from_metadata(metadata).unwrap();
     assert_eq!(folder.tokenizer().eot(), ours.eot());
-    assert!(ours.ends().eq(folder.tokenizer().ends()));
+    assert!(
+        ours.ends_of_generation()
+            .eq(folder.tokenizer().ends_of_generation())
+    );
 }
 
 #[test]

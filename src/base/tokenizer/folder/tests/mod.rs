@@ -28,9 +28,8 @@ use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use crate::weights::Metadata;
 
 use super::super::Tokenizer;
-use super::{Folder, read};
+use super::{FolderTokenizer, read};
 
-/// A folder with these files.
 fn folder(files: &[(&str, &str)]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     for (name, text) in files {
@@ -42,7 +41,7 @@ fn folder(files: &[(&str, &str)]) -> TempDir {
 }
 
 /// A folder of a `tokenizer.json` alone.
-fn of(tokenizer: &str) -> Folder {
+fn of(tokenizer: &str) -> FolderTokenizer {
     read(folder(&[("tokenizer.json", tokenizer)]).path()).unwrap()
 }
 
@@ -219,6 +218,16 @@ fn tokens_of(metadata: &Metadata) -> Vec<(String, i64)> {
         .enumerate()
         .map(|(id, text)| (text, kind(id)))
         .collect()
+}
+
+/// Every way to make the tokens of two others, with the index of the token, in the order of the tokens.
+fn splits(tokens: &[String]) -> impl Iterator<Item = (usize, &str, &str)> {
+    let known: std::collections::HashSet<&str> = tokens.iter().map(|t| &**t).collect();
+    let all = tokens.iter().enumerate().flat_map(|(id, text)| {
+        let cuts = text.char_indices().skip(1);
+        cuts.map(move |(at, _)| (id, &text[..at], &text[at..]))
+    });
+    all.filter(move |(_, left, right)| known.contains(left) && known.contains(right))
 }
 
 /// A `tokenizer.json` of the tokens of a GGUF file: special ones are added, the model is completed

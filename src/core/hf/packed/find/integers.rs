@@ -2,21 +2,21 @@
 
 use lab_base::weights::safetensors::Dtype;
 
-use super::super::Kind;
-use super::super::affine::{Affine, Groups, Zeros};
-use super::super::method::Grouping;
-use super::super::place::{Codes, Grid, Layout, Place};
-use super::{FLOATS, Finder, MX_CODES, Matrix, NV_CODES};
+use super::super::PackedFormat;
+use super::super::affine::{AffineMatrix, ScaleGroups, ZeroPoints};
+use super::super::codes::{CodeLayout, PackedCodes, ScaleGrid, StoredNumbers};
+use super::super::method::MlxGrouping;
+use super::{FLOATS, MX_CODES, Matrix, MatrixFinder, NV_CODES};
 
-impl Finder<'_> {
+impl MatrixFinder<'_> {
     /// The columns that share a scale.
-    fn group(&self, scales: &str, width: u64, n_groups: u64) -> Result<Groups, String> {
+    fn group(&self, scales: &str, width: u64, n_groups: u64) -> Result<ScaleGroups, String> {
         match self.settings.group() {
             Some(group) if group > 0 && width.div_ceil(group) == n_groups => {
-                Ok(Groups::Even(group))
+                Ok(ScaleGroups::Even(group))
             }
             _ if n_groups > 0 && width.is_multiple_of(n_groups) => {
-                Ok(Groups::Even(width / n_groups))
+                Ok(ScaleGroups::Even(width / n_groups))
             }
             _ => {
                 let expected = format!("groups that divide {width} columns");
@@ -26,7 +26,7 @@ impl Finder<'_> {
     }
 
     /// Groups of scattered columns, or even groups if the columns are not scattered.
-    fn named_groups(&self, name: &str, width: u64, n_groups: u64) -> Result<Groups, String> {
+    fn named_groups(&self, name: &str, width: u64, n_groups: u64) -> Result<ScaleGroups, String> {
         let place = self.part(name, &[width], &[Dtype::I32, Dtype::I64])?;
         let names = (0..width).map(|column| place.number(column));
         let names: Vec<f32> = names.collect::<Result<_, _>>()?;
@@ -45,8 +45,8 @@ impl Finder<'_> {
             .zip(&names)
             .all(|(column, n)| column / group == *n as u64);
         Ok(match is_even {
-            true => Groups::Even(group),
-            false => Groups::Named(place, n_groups),
+            true => ScaleGroups::Even(group),
+            false => ScaleGroups::Named(place, n_groups),
         })
     }
 
@@ -93,35 +93,38 @@ impl Finder<'_> {
         };
         let line = (rows * bits).div_ceil(32);
         let zeros = self.part(&zeros_name, &[n_groups, line], &[Dtype::I32])?;
-        let codes = |place, layout| Codes {
-            place,
-            layout,
-            bits: bits as u32,
-        };
         let (layout, zero_layout, plus) = match is_awq {
-            true => (Layout::Awq { line: columns }, Layout::Awq { line }, 0),
+            true => (
+                CodeLayout::Awq { line: columns },
+                CodeLayout::Awq { line },
+                0,
+            ),
             false => (
-                Layout::Rows {
+                CodeLayout::Rows {
                     line: 1,
                     step: rows,
                 },
-                Layout::Columns { line, step: 1 },
+                CodeLayout::Columns { line, step: 1 },
                 u8::from(!self.settings.is_second_version()),
             ),
         };
-        let affine = Affine {
-            codes: codes(Place::new(self.checkpoint, stored)?, layout),
+        let affine = AffineMatrix {
+            codes: PackedCodes::new(StoredNumbers::new(self.checkpoint, stored)?, layout, bits),
             rows,
             width,
             groups,
-            scales: Grid {
-                place: Place::new(self.checkpoint, scales)?,
+            scales: ScaleGrid {
+                place: StoredNumbers::new(self.checkpoint, scales)?,
                 strides: [1, rows],
             },
             factor: 1.0,
-            zeros: Zeros::Codes(codes(zeros, zero_layout), plus),
+            zeros: ZeroPoints::Codes(PackedCodes::new(zeros, zero_layout, bits), plus),
         };
-        Ok((stored.clone(), vec![rows, width], Kind::Affine(affine)))
+        Ok((
+            stored.clone(),
+            vec![rows, width],
+            PackedFormat::Affine(affine),
+        ))
     }
 
     /// AWQ's `gemv`: each word holds codes of one row.
@@ -142,24 +145,25 @@ impl Finder<'_> {
             return Err(self.fault(&scales_name, self.get(&scales_name)?, &expected));
         }
         let zeros = self.part(&zeros_name, &[rows, n_zeros], &[Dtype::I32])?;
-        let codes = |place, line| Codes {
-            place,
-            layout: Layout::Rows { line, step: 1 },
-            bits: 4,
-        };
-        let affine = Affine {
-            codes: codes(Place::new(self.checkpoint, stored)?, line),
+        let rows_of = |line| CodeLayout::Rows { line, step: 1 };
+        let place = StoredNumbers::new(self.checkpoint, stored)?;
+        let affine = AffineMatrix {
+            codes: PackedCodes::new(place, rows_of(line), 4),
             rows,
             width,
-            groups: Groups::Even(group),
-            scales: Grid {
+            groups: ScaleGroups::Even(group),
+            scales: ScaleGrid {
                 place: self.part(&scales_name, &[rows, n_zeros * 8], FLOATS)?,
                 strides: [n_zeros * 8, 1],
             },
             factor: 1.0,
-            zeros: Zeros::Codes(codes(zeros, n_zeros), 0),
+            zeros: ZeroPoints::Codes(PackedCodes::new(zeros, rows_of(n_zeros), 4), 0),
         };
-        Ok((stored.clone(), vec![rows, width], Kind::Affine(affine)))
+        Ok((
+            stored.clone(),
+            vec![rows, width],
+            PackedFormat::Affine(affine),
+        ))
     }
 
     /// compressed-tensors, `pack-quantized`.
@@ -198,15 +202,10 @@ impl Finder<'_> {
             let expected = format!("codes of 2 to 8 bits of {width} columns");
             return Err(self.fault(&codes_name, stored, &expected));
         }
-        let codes = |place, layout| Codes {
-            place,
-            layout,
-            bits: bits as u32,
-        };
         let zero_name = format!("{base}.weight_zero_point");
         let (scales, groups) = self.scales(base, outer, rows, width)?;
         let zeros = match self.checkpoint.get(&zero_name) {
-            None => Zeros::Same(1 << (bits - 1)),
+            None => ZeroPoints::Same(1 << (bits - 1)),
             Some(_) if outer.len() == 1 => {
                 let n_groups = self.n_groups(&zero_name)?;
                 let shape = [(rows * bits).div_ceil(32), n_groups];
@@ -216,16 +215,20 @@ impl Finder<'_> {
                 }
                 let place = self.part(&zero_name, &shape, &[Dtype::I32])?;
                 let step = n_groups;
-                Zeros::Codes(codes(place, Layout::Columns { line: 1, step }), 0)
+                ZeroPoints::Codes(
+                    PackedCodes::new(place, CodeLayout::Columns { line: 1, step }, bits),
+                    0,
+                )
             }
             Some(zeros) => {
                 return Err(self.fault(&zero_name, zeros, "no zero points of stacked matrices"));
             }
         };
-        let affine = Affine {
-            codes: codes(
-                Place::new(self.checkpoint, stored)?,
-                Layout::Rows { line, step: 1 },
+        let affine = AffineMatrix {
+            codes: PackedCodes::new(
+                StoredNumbers::new(self.checkpoint, stored)?,
+                CodeLayout::Rows { line, step: 1 },
+                bits,
             ),
             rows,
             width,
@@ -237,7 +240,7 @@ impl Finder<'_> {
         Ok((
             stored.clone(),
             [outer, &[width]].concat(),
-            Kind::Affine(affine),
+            PackedFormat::Affine(affine),
         ))
     }
 
@@ -248,12 +251,12 @@ impl Finder<'_> {
         outer: &[u64],
         rows: u64,
         width: u64,
-    ) -> Result<(Grid, Groups), String> {
+    ) -> Result<(ScaleGrid, ScaleGroups), String> {
         let name = format!("{base}.weight_scale");
         let stored = self.get(&name)?;
         let (strides, groups) = match stored.shape.as_slice() {
-            [] | [1] => ([0, 0], Groups::Even(width)),
-            [n] if *n == rows => ([1, 0], Groups::Even(width)),
+            [] | [1] => ([0, 0], ScaleGroups::Even(width)),
+            [n] if *n == rows => ([1, 0], ScaleGroups::Even(width)),
             [head @ .., n_groups] if head == outer && *n_groups > 0 => {
                 let index = format!("{base}.weight_g_idx");
                 let groups = match self.checkpoint.get(&index) {
@@ -271,38 +274,30 @@ impl Finder<'_> {
         if !FLOATS.contains(&stored.dtype) {
             return Err(self.fault(&name, stored, "F32, F16 or BF16"));
         }
-        let place = Place::new(self.checkpoint, stored)?;
-        Ok((Grid { place, strides }, groups))
+        let place = StoredNumbers::new(self.checkpoint, stored)?;
+        Ok((ScaleGrid { place, strides }, groups))
     }
 
     /// compressed-tensors, `int-quantized`.
     pub(super) fn int8(&self, base: &str) -> Result<Matrix, String> {
         let codes_name = format!("{base}.weight");
         let (stored, outer, rows, width) = self.rows(&codes_name, Dtype::I8)?;
-        let codes = |place, width| Codes {
-            place,
-            layout: Layout::Bytes {
-                width,
-                is_signed: true,
-            },
-            bits: 8,
-        };
         let (scales, groups) = self.scales(base, outer, rows, width)?;
         let zero_name = format!("{base}.weight_zero_point");
         let zeros = match self.checkpoint.get(&zero_name) {
-            None => Zeros::Same(128),
+            None => ZeroPoints::Same(128),
             Some(_) => {
                 let shape = &self.get(&format!("{base}.weight_scale"))?.shape;
                 let place = self.part(&zero_name, shape, &[Dtype::I8])?;
                 // With one zero point for a row or the tensor there is one group.
                 match scales.strides {
-                    [0, 0] => Zeros::Same(place.number(0)? as i32 + 128),
-                    [n, _] => Zeros::Codes(codes(place, n), 0),
+                    [0, 0] => ZeroPoints::Same(place.number(0)? as i32 + 128),
+                    [n, _] => ZeroPoints::Codes(PackedCodes::signed_bytes(place, n), 0),
                 }
             }
         };
-        let affine = Affine {
-            codes: codes(Place::new(self.checkpoint, stored)?, width),
+        let affine = AffineMatrix {
+            codes: PackedCodes::signed_bytes(StoredNumbers::new(self.checkpoint, stored)?, width),
             rows,
             width,
             groups,
@@ -310,7 +305,11 @@ impl Finder<'_> {
             factor: 1.0,
             zeros,
         };
-        Ok((stored.clone(), stored.shape.clone(), Kind::Affine(affine)))
+        Ok((
+            stored.clone(),
+            stored.shape.clone(),
+            PackedFormat::Affine(affine),
+        ))
     }
 
     /// bitsandbytes, 8 bits: a number is its code times the 127th part of the largest number of its row.
@@ -319,33 +318,30 @@ impl Finder<'_> {
         let (stored, rows, width) = self.matrix(&codes_name, &[Dtype::I8])?;
         let format_name = format!("{base}.weight_format");
         if let Some(format) = self.checkpoint.get(&format_name)
-            && Place::new(self.checkpoint, format)?.number(0)? != 0.0
+            && StoredNumbers::new(self.checkpoint, format)?.number(0)? != 0.0
         {
             return Err(format!(
                 "`{format_name}` in {} is not 0: the rows are not in order",
                 self.file(format)
             ));
         }
-        let affine = Affine {
-            codes: Codes {
-                place: Place::new(self.checkpoint, stored)?,
-                layout: Layout::Bytes {
-                    width,
-                    is_signed: true,
-                },
-                bits: 8,
-            },
+        let affine = AffineMatrix {
+            codes: PackedCodes::signed_bytes(StoredNumbers::new(self.checkpoint, stored)?, width),
             rows,
             width,
-            groups: Groups::Even(width),
-            scales: Grid {
+            groups: ScaleGroups::Even(width),
+            scales: ScaleGrid {
                 place: self.part(&format!("{base}.SCB"), &[rows], FLOATS)?,
                 strides: [1, 0],
             },
             factor: 1.0 / 127.0,
-            zeros: Zeros::Same(128),
+            zeros: ZeroPoints::Same(128),
         };
-        Ok((stored.clone(), vec![rows, width], Kind::Affine(affine)))
+        Ok((
+            stored.clone(),
+            vec![rows, width],
+            PackedFormat::Affine(affine),
+        ))
     }
 
     /// MLX: a stream of bits for each row, with scales and minima of groups.
@@ -369,7 +365,7 @@ impl Finder<'_> {
                 ));
             }
         }
-        let Some(Grouping { bits, group }) = grouping else {
+        let Some(MlxGrouping { bits, group }) = grouping else {
             return Err(format!(
                 "nothing says how many bits a code of `{codes_name}` has"
             ));
@@ -385,29 +381,29 @@ impl Finder<'_> {
             return Err(self.fault(&codes_name, stored, &expected));
         };
         let shape = [outer, &[n_groups]].concat();
-        let grid = |name: &str| -> Result<Grid, String> {
-            Ok(Grid {
+        let grid = |name: &str| -> Result<ScaleGrid, String> {
+            Ok(ScaleGrid {
                 place: self.part(name, &shape, FLOATS)?,
                 strides: [n_groups, 1],
             })
         };
-        let affine = Affine {
-            codes: Codes {
-                place: Place::new(self.checkpoint, stored)?,
-                layout: Layout::Rows { line, step: 1 },
-                bits: bits as u32,
-            },
+        let affine = AffineMatrix {
+            codes: PackedCodes::new(
+                StoredNumbers::new(self.checkpoint, stored)?,
+                CodeLayout::Rows { line, step: 1 },
+                bits,
+            ),
             rows,
             width,
-            groups: Groups::Even(group),
+            groups: ScaleGroups::Even(group),
             scales: grid(&scales_name)?,
             factor: 1.0,
-            zeros: Zeros::Offsets(grid(&offsets_name)?),
+            zeros: ZeroPoints::Offsets(grid(&offsets_name)?),
         };
         Ok((
             stored.clone(),
             [outer, &[width]].concat(),
-            Kind::Affine(affine),
+            PackedFormat::Affine(affine),
         ))
     }
 }

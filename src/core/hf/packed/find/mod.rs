@@ -6,14 +6,14 @@ mod integers;
 mod small_floats;
 
 use lab_base::weights::TensorType;
-use lab_base::weights::safetensors::{Checkpoint, Dtype, Stored};
+use lab_base::weights::safetensors::{Checkpoint, Dtype, StoredTensor};
 
-use super::method::Settings;
-use super::place::Place;
-use super::{Kind, Packed};
+use super::codes::StoredNumbers;
+use super::method::QuantConfig;
+use super::{Packed, PackedFormat};
 
 /// The stored codes of a matrix, its dimensions (the slowest first), and its other stored tensors.
-type Matrix = (Stored, Vec<u64>, Kind);
+type Matrix = (StoredTensor, Vec<u64>, PackedFormat);
 
 /// The types of scales.
 const FLOATS: &[Dtype] = &[Dtype::F32, Dtype::F16, Dtype::BF16];
@@ -23,23 +23,22 @@ const MX_CODES: u64 = 32;
 const NV_CODES: u64 = 16;
 
 /// A packed matrix and the stored tensors of which it is made.
-pub(super) struct Found {
+pub(super) struct FoundMatrix {
     /// Dimensions, the slowest first.
     pub(super) shape: Vec<u64>,
     pub(super) packed: Packed,
-    /// The stored tensor with the codes.
-    pub(super) codes: Stored,
+    pub(super) codes: StoredTensor,
 }
 
 /// The search for packed matrices.
-pub(super) struct Finder<'a> {
+pub(super) struct MatrixFinder<'a> {
     pub(super) checkpoint: &'a Checkpoint,
-    pub(super) settings: &'a Settings,
+    pub(super) settings: &'a QuantConfig,
 }
 
 /// The layouts, which follow from the name of the stored tensor with the codes and from the tensors next to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Family {
+pub(super) enum PackedLayout {
     Words,
     CompressedWords,
     CompressedFloats,
@@ -89,74 +88,76 @@ pub(super) const PARTS: [&str; 32] = [
     ".activation_scale",
 ];
 
-impl Finder<'_> {
+impl MatrixFinder<'_> {
     /// The layout of the matrix whose codes have this name, and the name of the matrix.
-    pub(super) fn family(&self, name: &str, stored: &Stored) -> Option<(Family, String)> {
+    pub(super) fn family(
+        &self,
+        name: &str,
+        stored: &StoredTensor,
+    ) -> Option<(PackedLayout, String)> {
         let has = |name: &str| self.checkpoint.get(name).is_some();
         let of = |base: &str, family| Some((family, format!("{base}.weight")));
         if let Some(base) = name.strip_suffix(".qweight") {
-            return of(base, Family::Words);
+            return of(base, PackedLayout::Words);
         }
         if let Some(base) = name.strip_suffix(".weight_packed") {
             return match stored.dtype {
-                Dtype::U8 => of(base, Family::CompressedFloats),
-                _ => of(base, Family::CompressedWords),
+                Dtype::U8 => of(base, PackedLayout::CompressedFloats),
+                _ => of(base, PackedLayout::CompressedWords),
             };
         }
         if let Some(base) = name.strip_suffix("_blocks")
             && has(&format!("{base}_scales"))
         {
-            return Some((Family::Blocks, base.to_owned()));
+            return Some((PackedLayout::Blocks, base.to_owned()));
         }
         let has_part = |ending: &str| has(&format!("{}{ending}", name.trim_end_matches(".weight")));
         let family = match stored.dtype {
-            Dtype::F8_E4M3 | Dtype::F8_E5M2 if !is_scale(name) => Family::Float8,
+            Dtype::F8_E4M3 | Dtype::F8_E5M2 if !is_scale(name) => PackedLayout::Float8,
             _ if !name.ends_with(".weight") => return None,
-            Dtype::U32 if has_part(".scales") => Family::Mlx,
-            Dtype::U8 if self.state(name).is_some() => Family::Bnb4,
-            Dtype::U8 if has_part(".weight_scale_2") => Family::Nvfp4,
-            Dtype::I8 if has_part(".SCB") => Family::Bnb8,
-            Dtype::I8 if has_part(".weight_scale") => Family::Int8,
-            Dtype::I8 | Dtype::U8 if has_part(".scale") => Family::Mxfp4,
+            Dtype::U32 if has_part(".scales") => PackedLayout::Mlx,
+            Dtype::U8 if self.state(name).is_some() => PackedLayout::Bnb4,
+            Dtype::U8 if has_part(".weight_scale_2") => PackedLayout::Nvfp4,
+            Dtype::I8 if has_part(".SCB") => PackedLayout::Bnb8,
+            Dtype::I8 if has_part(".weight_scale") => PackedLayout::Int8,
+            Dtype::I8 | Dtype::U8 if has_part(".scale") => PackedLayout::Mxfp4,
             _ => return None,
         };
         Some((family, name.to_owned()))
     }
 
-    /// # Errors
-    /// A tensor does not fit; the error names the stored tensor and its file.
-    pub(super) fn find(&self, family: Family, name: &str) -> Result<Found, String> {
+    pub(super) fn find(&self, family: PackedLayout, name: &str) -> Result<FoundMatrix, String> {
         let base = name.strip_suffix(".weight").unwrap_or(name);
         let (codes, shape, kind) = match family {
-            Family::Words if self.settings.is_gemv() => self.gemv(base),
-            Family::Words => self.words(base),
-            Family::CompressedWords => self.compressed_words(base),
-            Family::CompressedFloats => self.compressed_floats(base),
-            Family::Mlx => self.mlx(base),
-            Family::Bnb4 => self.bnb4(name),
-            Family::Bnb8 => self.bnb8(base),
-            Family::Nvfp4 => self.nvfp4(base),
-            Family::Mxfp4 => self.mxfp4(base),
-            Family::Int8 => self.int8(base),
-            Family::Float8 => self.float8(name),
-            Family::Blocks => self.blocks(base),
+            PackedLayout::Words if self.settings.is_gemv() => self.gemv(base),
+            PackedLayout::Words => self.words(base),
+            PackedLayout::CompressedWords => self.compressed_words(base),
+            PackedLayout::CompressedFloats => self.compressed_floats(base),
+            PackedLayout::Mlx => self.mlx(base),
+            PackedLayout::Bnb4 => self.bnb4(name),
+            PackedLayout::Bnb8 => self.bnb8(base),
+            PackedLayout::Nvfp4 => self.nvfp4(base),
+            PackedLayout::Mxfp4 => self.mxfp4(base),
+            PackedLayout::Int8 => self.int8(base),
+            PackedLayout::Float8 => self.float8(name),
+            PackedLayout::Blocks => self.blocks(base),
         }?;
         let (Some(&width), false) = (shape.last(), shape.contains(&0)) else {
             return Err(format!("`{name}` has the shape {shape:?}"));
         };
-        Ok(Found {
+        Ok(FoundMatrix {
             shape,
             packed: Packed::new(kind, width),
             codes,
         })
     }
 
-    fn file(&self, stored: &Stored) -> String {
+    fn file(&self, stored: &StoredTensor) -> String {
         let file = self.checkpoint.path(stored).file_name();
         file.unwrap_or_default().display().to_string()
     }
 
-    fn fault(&self, name: &str, stored: &Stored, expected: &str) -> String {
+    fn fault(&self, name: &str, stored: &StoredTensor, expected: &str) -> String {
         let name = self.checkpoint.stored_name(name);
         format!(
             "`{name}` in {} has the shape {:?} ({:?}), expected {expected}",
@@ -166,25 +167,25 @@ impl Finder<'_> {
         )
     }
 
-    fn get(&self, name: &str) -> Result<&Stored, String> {
+    fn get(&self, name: &str) -> Result<&StoredTensor, String> {
         self.checkpoint
             .get(name)
-            .ok_or_else(|| format!("`{name}` is missing, without which the matrix is not known"))
+            .ok_or_else(|| format!("`{name}` is missing; the matrix cannot be unpacked without it"))
     }
 
     /// A tensor of this shape and of one of these types.
-    fn part(&self, name: &str, shape: &[u64], types: &[Dtype]) -> Result<Place, String> {
+    fn part(&self, name: &str, shape: &[u64], types: &[Dtype]) -> Result<StoredNumbers, String> {
         let stored = self.get(name)?;
         if stored.shape != shape || !types.contains(&stored.dtype) {
             let types: Vec<String> = types.iter().map(|ty| format!("{ty:?}")).collect();
             let expected = format!("{shape:?} ({})", types.join(" or "));
             return Err(self.fault(name, stored, &expected));
         }
-        Place::new(self.checkpoint, stored)
+        StoredNumbers::new(self.checkpoint, stored)
     }
 
     /// A tensor of codes with two axes.
-    fn matrix(&self, name: &str, types: &[Dtype]) -> Result<(&Stored, u64, u64), String> {
+    fn matrix(&self, name: &str, types: &[Dtype]) -> Result<(&StoredTensor, u64, u64), String> {
         let stored = self.get(name)?;
         match stored.shape.as_slice() {
             &[rows, columns] if types.contains(&stored.dtype) && rows > 0 && columns > 0 => {
@@ -199,7 +200,7 @@ impl Finder<'_> {
         &'s self,
         name: &str,
         ty: Dtype,
-    ) -> Result<(&'s Stored, &'s [u64], u64, u64), String> {
+    ) -> Result<(&'s StoredTensor, &'s [u64], u64, u64), String> {
         let stored = self.get(name)?;
         match stored.shape.split_last() {
             Some((&last, outer)) if !outer.is_empty() && stored.dtype == ty && last > 0 => {

@@ -2,15 +2,15 @@
 
 use lab_base::weights::safetensors::Dtype;
 
-use super::super::Kind;
-use super::super::floats::{E2M1, Eight, Four, Scales};
-use super::super::place::Place;
-use super::{FLOATS, Finder, MX_CODES, Matrix, NV_CODES};
+use super::super::PackedFormat;
+use super::super::codes::StoredNumbers;
+use super::super::floats::{E2M1, Fp4Matrix, Fp4Scales, Fp8Matrix};
+use super::{FLOATS, MX_CODES, Matrix, MatrixFinder, NV_CODES};
 
 /// Number of bytes of the codes that share an exponent, where these form an axis.
 const MX_BYTES: u64 = 16;
 
-impl Finder<'_> {
+impl MatrixFinder<'_> {
     /// bitsandbytes, 4 bits: codes of a table, and the largest number of each block.
     pub(super) fn bnb4(&self, name: &str) -> Result<Matrix, String> {
         let stored = self.get(name)?;
@@ -18,7 +18,7 @@ impl Finder<'_> {
         let state_stored = self.get(&state_name)?;
         let bad = |what: &str| format!("`{state_name}` in {} {what}", self.file(state_stored));
         let state: serde_json::Value =
-            serde_json::from_slice(Place::new(self.checkpoint, state_stored)?.data())
+            serde_json::from_slice(StoredNumbers::new(self.checkpoint, state_stored)?.data())
                 .map_err(|error| bad(&format!("is not JSON: {error}")))?;
         let number = |key: &str| state.get(key).and_then(serde_json::Value::as_u64);
         let shape = state.get("shape").and_then(serde_json::Value::as_array);
@@ -44,9 +44,9 @@ impl Finder<'_> {
         }
         let largest = format!("{name}.absmax");
         let scales = match number("nested_blocksize") {
-            None => Scales::Stored(self.part(&largest, &[n_blocks], FLOATS)?),
+            None => Fp4Scales::Stored(self.part(&largest, &[n_blocks], FLOATS)?),
             Some(0) => return Err(bad("has a `nested_blocksize` of 0")),
-            Some(outer) => Scales::Nested {
+            Some(outer) => Fp4Scales::Nested {
                 codes: self.part(&largest, &[n_blocks], &[Dtype::U8])?,
                 table: self.part(&format!("{name}.nested_quant_map"), &[256], FLOATS)?,
                 scales: self.part(
@@ -61,15 +61,15 @@ impl Finder<'_> {
                     .ok_or_else(|| bad("has no `nested_offset`"))? as f32,
             },
         };
-        let four = Four {
-            codes: Place::new(self.checkpoint, stored)?,
+        let four = Fp4Matrix {
+            codes: StoredNumbers::new(self.checkpoint, stored)?,
             is_high_first: true,
             table,
             block,
             scales,
             factor: 1.0,
         };
-        Ok((stored.clone(), shape, Kind::Four(four)))
+        Ok((stored.clone(), shape, PackedFormat::Fp4(four)))
     }
 
     /// 4-bit floats, two neighbours in a byte, of which this many share a scale.
@@ -99,15 +99,19 @@ impl Finder<'_> {
                 Dtype::F8_E4M3
             };
         }
-        let four = Four {
-            codes: Place::new(self.checkpoint, stored)?,
+        let four = Fp4Matrix {
+            codes: StoredNumbers::new(self.checkpoint, stored)?,
             is_high_first: false,
             table: E2M1,
             block: share,
-            scales: Scales::Stored(place),
+            scales: Fp4Scales::Stored(place),
             factor,
         };
-        Ok((stored.clone(), [outer, &[width]].concat(), Kind::Four(four)))
+        Ok((
+            stored.clone(),
+            [outer, &[width]].concat(),
+            PackedFormat::Fp4(four),
+        ))
     }
 
     /// The number in a tensor of one element.
@@ -117,7 +121,7 @@ impl Finder<'_> {
         if !is_one {
             return Err(self.fault(name, stored, "one number"));
         }
-        Place::new(self.checkpoint, stored)?.number(0)
+        StoredNumbers::new(self.checkpoint, stored)?.number(0)
     }
 
     /// ModelOpt: the scale of the tensor multiplies the scales of groups.
@@ -176,17 +180,17 @@ impl Finder<'_> {
                 exponents.dtype
             ));
         };
-        let mut scales = Place::new(self.checkpoint, exponents)?;
+        let mut scales = StoredNumbers::new(self.checkpoint, exponents)?;
         scales.dtype = Dtype::F8_E8M0;
-        let four = Four {
-            codes: Place::new(self.checkpoint, codes)?,
+        let four = Fp4Matrix {
+            codes: StoredNumbers::new(self.checkpoint, codes)?,
             is_high_first: false,
             table: E2M1,
             block: MX_CODES,
-            scales: Scales::Stored(scales),
+            scales: Fp4Scales::Stored(scales),
             factor: 1.0,
         };
-        Ok((codes.clone(), shape, Kind::Four(four)))
+        Ok((codes.clone(), shape, PackedFormat::Fp4(four)))
     }
 
     /// 8-bit floats with scales of blocks of rows and columns, of rows, or of the tensor.
@@ -232,16 +236,20 @@ impl Finder<'_> {
                 scale.shape, scale.dtype, stored.shape
             ));
         }
-        let mut scales = Place::new(self.checkpoint, scale)?;
+        let mut scales = StoredNumbers::new(self.checkpoint, scale)?;
         if scales.dtype == Dtype::U8 {
             scales.dtype = Dtype::F8_E8M0;
         }
-        let eight = Eight {
-            codes: Place::new(self.checkpoint, stored)?,
+        let eight = Fp8Matrix {
+            codes: StoredNumbers::new(self.checkpoint, stored)?,
             scales,
             block,
             per_row: across,
         };
-        Ok((stored.clone(), stored.shape.clone(), Kind::Eight(eight)))
+        Ok((
+            stored.clone(),
+            stored.shape.clone(),
+            PackedFormat::Fp8(eight),
+        ))
     }
 }

@@ -8,8 +8,8 @@ use proptest::prelude::*;
 
 use super::block_manager::OUT_OF_WINDOW;
 use super::*;
-use crate::blocks::cache::{Cache as Visibility, Window};
-use crate::plan::KeysOf;
+use crate::blocks::cache::{CacheOptions as Visibility, Window};
+use crate::plan::KeyTokens;
 
 const WINDOW: u64 = 20;
 const N_SEQS: u32 = 3;
@@ -24,18 +24,18 @@ fn rule(size: u64) -> Visibility {
     }
 }
 
-fn group(n_blocks: usize, size: u64) -> Group {
-    Group {
+fn group(n_blocks: usize, size: u64) -> KvGroup {
+    KvGroup {
         n_slots: n_blocks * BLOCK,
         rule: rule(size),
-        keys: KeysOf::Tokens,
+        keys: KeyTokens::Tokens,
     }
 }
 
 /// A block_manager, and slots and rows that hold the text they were written for.
 struct Mirror {
     block_manager: BlockManager,
-    groups: Vec<Group>,
+    groups: Vec<KvGroup>,
     n_rows: Option<usize>,
     slots: HashMap<(usize, usize), Vec<u32>>,
     rows: HashMap<usize, Vec<u32>>,
@@ -43,17 +43,17 @@ struct Mirror {
 }
 
 impl Mirror {
-    fn new(groups: Vec<Group>, n_rows: Option<usize>) -> Self {
+    fn new(groups: Vec<KvGroup>, n_rows: Option<usize>) -> Self {
         Self::of(BlockManager::new(groups.clone(), n_rows), groups, n_rows)
     }
 
     /// Where the blocks of a sequence lie in one run.
-    fn in_runs(groups: Vec<Group>, n_rows: Option<usize>, n_seqs: usize) -> Self {
+    fn in_runs(groups: Vec<KvGroup>, n_rows: Option<usize>, n_seqs: usize) -> Self {
         let block_manager = BlockManager::in_runs(groups.clone(), n_rows, n_seqs);
         Self::of(block_manager, groups, n_rows)
     }
 
-    fn of(block_manager: BlockManager, groups: Vec<Group>, n_rows: Option<usize>) -> Self {
+    fn of(block_manager: BlockManager, groups: Vec<KvGroup>, n_rows: Option<usize>) -> Self {
         Self {
             block_manager,
             groups,
@@ -64,7 +64,7 @@ impl Mirror {
         }
     }
 
-    fn resume(&mut self, id: SequenceId, tokens: &[u32]) -> Resumed {
+    fn resume(&mut self, id: SequenceId, tokens: &[u32]) -> CachedPrefix {
         let (resumed, copies) = self.block_manager.resume(id, tokens);
         self.copy(&copies);
         assert_eq!(self.block_manager.next(id) as usize, resumed.n_cached);
@@ -380,11 +380,11 @@ fn text(n: u32) -> Vec<u32> {
 #[test]
 fn a_text_that_was_read_is_not_read_again() {
     let mut mirror = Mirror::new(vec![group(8, 0)], None);
-    assert_eq!(mirror.resume(0, &text(40)).miss, Miss::Unknown);
+    assert_eq!(mirror.resume(0, &text(40)).miss, CacheMiss::Unknown);
     assert!(mirror.pass(&[(0, &text(40))], false));
     // While the first still runs, and after it has ended.
     let first = mirror.resume(1, &text(40));
-    assert_eq!((first.n_cached, first.miss), (32, Miss::None));
+    assert_eq!((first.n_cached, first.miss), (32, CacheMiss::None));
     mirror.block_manager.release(0);
     mirror.block_manager.release(1);
     assert_eq!(mirror.resume(2, &text(33)).n_cached, 32);
@@ -394,7 +394,7 @@ fn a_text_that_was_read_is_not_read_again() {
         31,
         "one token is read"
     );
-    assert_eq!(mirror.resume(1, &[5; 40]).miss, Miss::Unknown);
+    assert_eq!(mirror.resume(1, &[5; 40]).miss, CacheMiss::Unknown);
 }
 
 #[test]
@@ -404,13 +404,13 @@ fn the_start_of_a_block_is_taken_over() {
     // Another way from within a block that is in use.
     let other = [&text(25)[..], &[9; 20]].concat();
     let found = mirror.resume(1, &other);
-    assert_eq!((found.n_cached, found.miss), (25, Miss::Unknown));
+    assert_eq!((found.n_cached, found.miss), (25, CacheMiss::Unknown));
     assert!(mirror.pass(&[(1, &other[25..])], false));
     assert!(mirror.pass(&[(0, &[40, 41])], false));
     // A text that ended within a block goes on.
     mirror.block_manager.release(0);
     let longer = mirror.resume(2, &text(60));
-    assert_eq!((longer.n_cached, longer.miss), (42, Miss::Unknown));
+    assert_eq!((longer.n_cached, longer.miss), (42, CacheMiss::Unknown));
     assert!(mirror.pass(&[(2, &text(60)[42..])], false));
     mirror.check_users();
 }
@@ -438,7 +438,11 @@ fn what_was_used_least_recently_is_evicted() {
     // Two more blocks: the other text goes, its end first.
     assert!(mirror.pass(&[(2, &[7; 16])], false));
     assert_eq!(mirror.resume(1, &[200; 33]).n_cached, 16);
-    assert_eq!(mirror.resume(1, &[200; 33]).miss, Miss::None, "it runs");
+    assert_eq!(
+        mirror.resume(1, &[200; 33]).miss,
+        CacheMiss::None,
+        "it runs"
+    );
     mirror.block_manager.release(1);
     assert_eq!(mirror.resume(0, &[100; 33]).n_cached, 32);
 }
@@ -456,7 +460,7 @@ fn a_window_and_its_cached_blocks_do_not_grow() {
     assert_eq!(mirror.resume(1, &text(500)).n_cached, 499);
     mirror.block_manager.release(1);
     let middle = mirror.resume(1, &text(250));
-    assert_eq!((middle.n_cached, middle.miss), (0, Miss::Evicted));
+    assert_eq!((middle.n_cached, middle.miss), (0, CacheMiss::Evicted));
 }
 
 #[test]
@@ -465,7 +469,7 @@ fn states_are_cached_where_blocks_and_passes_end() {
     assert!(mirror.pass(&[(0, &text(32))], false));
     assert!(mirror.pass(&[(0, &text(60)[32..])], false));
     let found = mirror.resume(1, &text(60));
-    assert_eq!((found.n_cached, found.miss), (32, Miss::NoState));
+    assert_eq!((found.n_cached, found.miss), (32, CacheMiss::NoState));
     assert!(mirror.pass(&[(1, &[9; 3])], false), "it goes its own way");
     for token in 60..96 {
         assert!(mirror.pass(&[(0, &[token])], false));

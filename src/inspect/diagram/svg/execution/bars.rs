@@ -1,9 +1,9 @@
 //! Bytes as bars. All bars of a picture have the same scale, and each shows its number.
 
-use super::super::scene::{Item, Piece, Rect};
-use super::super::text::{Style, cut};
+use super::super::fragment::{DrawItem, Fragment, Rect};
+use super::super::text::{TextStyle, cut};
 use super::legend;
-use crate::diagram::{Held, Read};
+use crate::diagram::{BytesHeld, BytesRead};
 use lab_base::util::wording::bytes;
 
 /// A bar: its name, and its parts as classes and bytes.
@@ -14,7 +14,7 @@ fn sum((_, parts): &Bar) -> u64 {
 }
 
 /// Groups of bars, one below the other, each with its title.
-fn bars(groups: &[(&str, Vec<Bar>)], room: f64) -> Piece {
+fn bars(groups: &[(&str, Vec<Bar>)], room: f64) -> Fragment {
     /// Widths for names and for numbers, height of a bar, and distance from one bar to the next.
     const NAMES: f64 = 118.0;
     const NUMBERS: f64 = 64.0;
@@ -22,30 +22,29 @@ fn bars(groups: &[(&str, Vec<Bar>)], room: f64) -> Piece {
     const LINE: f64 = 19.0;
     let most = groups.iter().flat_map(|(_, bars)| bars).map(sum).max();
     let scale = (room - NAMES - NUMBERS) / most.unwrap_or(0).max(1) as f64;
-    let mut piece = Piece::new(room, 0.0);
+    let mut fragment = Fragment::new(room, 0.0);
     for (title, bars) in groups.iter().filter(|(_, bars)| !bars.is_empty()) {
-        piece.skip(if piece.h > 0.0 { 4.0 } else { 0.0 });
-        piece.write(0.0, Style::Name, title);
-        piece.skip(if title.is_empty() { 0.0 } else { 3.0 });
+        fragment.skip(if fragment.h > 0.0 { 4.0 } else { 0.0 });
+        fragment.write(0.0, TextStyle::Name, title);
+        fragment.skip(if title.is_empty() { 0.0 } else { 3.0 });
         for bar in bars {
-            let y = piece.h;
-            let name = cut(&bar.0, Style::Small, NAMES - 6.0);
-            piece.start(0.0, y + 10.0, Style::Small, &name);
+            let y = fragment.h;
+            let name = cut(&bar.0, TextStyle::Small, NAMES - 6.0);
+            fragment.start(0.0, y + 10.0, TextStyle::Small, &name);
             let mut x = NAMES;
             for (class, n) in bar.1.iter().filter(|(_, n)| *n > 0) {
                 let w = (*n as f64 * scale).max(1.0);
-                piece.push(Item::Box(Rect::new(x, y, w, BAR), 1.0, class));
+                fragment.push(DrawItem::Box(Rect::new(x, y, w, BAR), 1.0, class));
                 x += w;
             }
-            piece.end(room, y + 10.0, Style::Small, &bytes(sum(bar)));
-            piece.skip(LINE);
+            fragment.end(room, y + 10.0, TextStyle::Small, &bytes(sum(bar)));
+            fragment.skip(LINE);
         }
     }
-    piece
+    fragment
 }
 
-/// The bytes that one token reads.
-pub(super) fn reads(read: &Read, room: f64) -> Piece {
+pub(super) fn reads(read: &BytesRead, room: f64) -> Fragment {
     let weights = read.weights.iter();
     let weights = weights.map(|(name, n)| (name.clone(), vec![("bar1", *n)]));
     let keys = read.keys.iter();
@@ -60,8 +59,8 @@ pub(super) fn reads(read: &Read, room: f64) -> Piece {
 }
 
 /// The bytes that are kept for a text.
-pub(super) fn keeps(held: &[Held], room: f64) -> Piece {
-    let parts = |held: &Held| {
+pub(super) fn keeps(held: &[BytesHeld], room: f64) -> Fragment {
+    let parts = |held: &BytesHeld| {
         let sizes = [held.all, held.window, held.state];
         let parts = ["bar1", "bar2", "bar3"].into_iter().zip(sizes);
         (tokens_text(held.tokens), parts.collect())
@@ -71,12 +70,12 @@ pub(super) fn keeps(held: &[Held], room: f64) -> Piece {
     let first = all.first().map_or(&[][..], |(_, parts)| parts);
     let present = first.iter().zip(names).filter(|((_, n), _)| *n > 0);
     let present: Vec<_> = present.map(|((class, _), name)| (*class, name)).collect();
-    let mut piece = bars(&[("Context of", all)], room);
+    let mut fragment = bars(&[("Context of", all)], room);
     if present.len() > 1 {
-        piece.skip(4.0);
-        piece.add(0.0, legend(&present));
+        fragment.skip(4.0);
+        fragment.add(0.0, legend(&present));
     }
-    piece
+    fragment
 }
 
 fn tokens_text(n: u64) -> String {

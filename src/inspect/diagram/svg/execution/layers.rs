@@ -3,45 +3,45 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use super::super::scene::{Item, Piece, Rect};
+use super::super::fragment::{DrawItem, Fragment, Rect};
 use super::super::shape::{cell, graph, label, square};
-use super::super::text::Style;
+use super::super::text::TextStyle;
 use super::{ROOM, SIDE, arrow, cells, kept, legend, lettered};
-use crate::diagram::{Drawing, WINDOW};
+use crate::diagram::{Drawing, TEXT_TOKENS};
 
 /// A state that is passed from token to token; only the last one is kept.
-pub(super) fn state() -> Piece {
+pub(super) fn state() -> Fragment {
     const TOKENS: usize = 5;
     const EACH: f64 = 52.0;
     const BOX: f64 = 30.0;
-    let mut piece = Piece::new((TOKENS - 1) as f64 * EACH + BOX, 86.0);
+    let mut fragment = Fragment::new((TOKENS - 1) as f64 * EACH + BOX, 86.0);
     for at in 0..TOKENS {
         let x = at as f64 * EACH;
         let middle = x + BOX / 2.0;
         let token = cell(SIDE, "tok", &(at + 1).to_string());
-        piece.put(token, middle - SIDE / 2.0, 0.0);
-        arrow(&mut piece, (middle, SIDE), (middle, 38.0));
+        fragment.put(token, middle - SIDE / 2.0, 0.0);
+        arrow(&mut fragment, (middle, SIDE), (middle, 38.0));
         let class = if at + 1 == TOKENS { "keep" } else { "gone" };
-        piece.put(cell(BOX, class, ""), x, 38.0);
+        fragment.put(cell(BOX, class, ""), x, 38.0);
         if at > 0 {
-            arrow(&mut piece, (x - EACH + BOX, 53.0), (x, 53.0));
+            arrow(&mut fragment, (x - EACH + BOX, 53.0), (x, 53.0));
         }
     }
-    piece.start(0.0, 83.0, Style::Small, "replaced");
-    piece.end(piece.w, 83.0, Style::Small, "kept");
-    piece
+    fragment.start(0.0, 83.0, TextStyle::Small, "replaced");
+    fragment.end(fragment.w, 83.0, TextStyle::Small, "kept");
+    fragment
 }
 
 /// The keys that the last tokens of a text attend to, with a row for each token.
-pub(super) fn window(rule: &str, evicts: bool, rows: &[(u32, Range<u32>)]) -> Piece {
+pub(super) fn window(rule: &str, evicts: bool, rows: &[(u32, Range<u32>)]) -> Fragment {
     const NAMES: f64 = 54.0;
     const EACH: f64 = 20.0;
     let x = |key: u32| NAMES + f64::from(key) * EACH;
-    let mut piece = Piece::new(x(WINDOW), 0.0);
+    let mut fragment = Fragment::new(x(TEXT_TOKENS), 0.0);
     for (query, keys) in rows {
         let name = format!("token {}", query + 1);
-        piece.start(0.0, piece.h + 13.0, Style::Small, &name);
-        let last = if evicts { query + 1 } else { WINDOW };
+        fragment.start(0.0, fragment.h + 13.0, TextStyle::Small, &name);
+        let last = if evicts { query + 1 } else { TEXT_TOKENS };
         let row = (0..last).map(|key| {
             let class = match (key == *query, keys.contains(&key), evicts) {
                 (true, ..) => "now",
@@ -51,27 +51,27 @@ pub(super) fn window(rule: &str, evicts: bool, rows: &[(u32, Range<u32>)]) -> Pi
             };
             (class, String::new())
         });
-        piece.add(NAMES, cells(SIDE, EACH, &row.collect::<Vec<_>>()));
-        piece.skip(4.0);
+        fragment.add(NAMES, cells(SIDE, EACH, &row.collect::<Vec<_>>()));
+        fragment.skip(4.0);
     }
     if rule == "chunked" {
         let begins: BTreeSet<u32> = rows.iter().map(|(_, keys)| keys.start).collect();
         for x in begins.into_iter().map(|at| x(at) - 1.0) {
-            piece.line(&[(x, -4.0), (x, piece.h + 2.0)], "cut");
+            fragment.line(&[(x, -4.0), (x, fragment.h + 2.0)], "cut");
         }
     }
     let unseen = match evicts {
         true => ("gone", "evicted"),
         false => ("tok", "masked"),
     };
-    piece.skip(8.0);
+    fragment.skip(8.0);
     let meanings = [("now", "itself"), ("keep", "visible"), unseen];
-    piece.add(NAMES, legend(&meanings));
-    piece
+    fragment.add(NAMES, legend(&meanings));
+    fragment
 }
 
 /// The layers that read the caches of others.
-pub(super) fn shared(drawing: &Drawing, loans: &BTreeMap<usize, Vec<usize>>) -> Piece {
+pub(super) fn shared(drawing: &Drawing, loans: &BTreeMap<usize, Vec<usize>>) -> Fragment {
     /// Maximum number of readers that are drawn one by one, and of caches that are drawn.
     const READERS: usize = 4;
     const LOANS: usize = 3;
@@ -90,35 +90,35 @@ pub(super) fn shared(drawing: &Drawing, loans: &BTreeMap<usize, Vec<usize>>) -> 
         let keys = kept(drawing, "keys", &[]);
         let writer = lettered(drawing, "written by", &[kind(owner)]);
         let readers = lettered(drawing, &word, &readers);
-        let pieces = vec![label(&writer, "in"), keys, label(&readers, "in")];
-        graph(pieces, &[(0, 1), (1, 2)]).0
+        let fragments = vec![label(&writer, "in"), keys, label(&readers, "in")];
+        graph(fragments, &[(0, 1), (1, 2)]).0
     });
-    Piece::wrapped(loans.collect(), (24.0, 14.0), ROOM)
+    Fragment::wrapped(loans.collect(), (24.0, 14.0), ROOM)
 }
 
 /// Heads above the one row that they read, with the part of it that is also the values.
-pub(super) fn latent(row: Option<(u64, u64)>) -> Piece {
+pub(super) fn latent(row: Option<(u64, u64)>) -> Fragment {
     const HEADS: usize = 6;
     let w = ROOM - 20.0;
     // Without numbers, the share of the values is fixed.
     let share = row.map_or(0.75, |(k, v)| v as f64 / k.max(1) as f64);
     let end = w * share.clamp(0.0, 1.0);
-    let mut one = Piece::new(w, 46.0);
-    one.push(Item::Box(Rect::new(0.0, 0.0, w, 20.0), 3.0, "keep"));
+    let mut one = Fragment::new(w, 46.0);
+    one.push(DrawItem::Box(Rect::new(0.0, 0.0, w, 20.0), 3.0, "keep"));
     one.line(&[(end, 0.0), (end, 20.0)], "cut");
-    one.middle(w / 2.0, 14.0, Style::Small, "one row");
+    one.middle(w / 2.0, 14.0, TextStyle::Small, "one row");
     one.line(&[(0.0, 27.0), (end, 27.0)], "wire");
-    one.start(0.0, 42.0, Style::Small, "also the values");
-    one.end(w, 42.0, Style::Small, "all of it: keys");
-    let mut head = Piece::new(12.0, 12.0);
-    head.push(Item::Circle(6.0, 6.0, 6.0, "dot"));
+    one.start(0.0, 42.0, TextStyle::Small, "also the values");
+    one.end(w, 42.0, TextStyle::Small, "all of it: keys");
+    let mut head = Fragment::new(12.0, 12.0);
+    head.push(DrawItem::Circle(6.0, 6.0, 6.0, "dot"));
     let heads = std::iter::repeat_n(head, HEADS);
     let arrows: Vec<(usize, usize)> = (0..HEADS).map(|at| (at, HEADS)).collect();
     graph(heads.chain([one]).collect(), &arrows).0
 }
 
 /// A token, the router, and the experts, some of which are selected.
-pub(super) fn experts(numbers: Option<(u64, u64)>) -> Piece {
+pub(super) fn experts(numbers: Option<(u64, u64)>) -> Fragment {
     /// Maximum number of experts that are drawn.
     const EXPERTS: u64 = 512;
     let shown = numbers.unwrap_or((2, 8)).1.clamp(1, EXPERTS) as usize;
@@ -133,12 +133,12 @@ pub(super) fn experts(numbers: Option<(u64, u64)>) -> Piece {
     let used = (0..filled).map(|i| (i * shown + shown / 2) / filled % shown);
     let used: Vec<usize> = used.collect();
     let rows = shown.div_ceil(columns);
-    let mut grid = Piece::new(columns as f64 * each - (each - side), rows as f64 * each);
+    let mut grid = Fragment::new(columns as f64 * each - (each - side), rows as f64 * each);
     for i in 0..shown {
         let (x, y) = ((i % columns) as f64 * each, (i / columns) as f64 * each);
         let class = if used.contains(&i) { "key" } else { "cell" };
-        grid.push(Item::Box(square(x, y, side), 1.0, class));
+        grid.push(DrawItem::Box(square(x, y, side), 1.0, class));
     }
-    let pieces = vec![label("a token", "in"), label("router", "pill"), grid];
-    graph(pieces, &[(0, 1), (1, 2)]).0
+    let fragments = vec![label("a token", "in"), label("router", "pill"), grid];
+    graph(fragments, &[(0, 1), (1, 2)]).0
 }

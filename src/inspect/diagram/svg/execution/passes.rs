@@ -3,14 +3,13 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 
-use super::super::scene::{Item, Piece, Rect};
+use super::super::fragment::{DrawItem, Fragment, Rect};
 use super::super::shape::{graph, label};
-use super::super::text::{Style, width};
+use super::super::text::{TextStyle, width};
 use super::{SIDE, cells, kept, legend};
-use crate::diagram::{Drawing, MASK};
+use crate::diagram::{Drawing, MASK_TOKENS};
 use lab_core::plan::Pooling;
 
-/// A cell: its class and its text.
 type Cell = (&'static str, String);
 
 /// Tokens that are labelled with their numbers.
@@ -19,44 +18,44 @@ fn numbered(class: &'static str, numbers: Range<u32>) -> Vec<Cell> {
 }
 
 /// Tokens side by side, below a caption.
-fn tokens(word: &str, side: f64, all: &[Cell]) -> Piece {
+fn tokens(word: &str, side: f64, all: &[Cell]) -> Fragment {
     let row = cells(side, side + 3.0, all);
     titled(word, row)
 }
 
-/// A piece below a caption, if there is one.
-fn titled(word: &str, inner: Piece) -> Piece {
-    let mut piece = Piece::new(width(word, Style::Small).max(inner.w), 0.0);
-    piece.skip(if word.is_empty() { 0.0 } else { 16.0 });
-    piece.middle(piece.w / 2.0, 10.0, Style::Small, word);
-    piece.add((piece.w - inner.w) / 2.0, inner);
-    piece
+/// A fragment below a caption, if there is one.
+fn titled(word: &str, inner: Fragment) -> Fragment {
+    let mut fragment = Fragment::new(width(word, TextStyle::Small).max(inner.w), 0.0);
+    fragment.skip(if word.is_empty() { 0.0 } else { 16.0 });
+    fragment.middle(fragment.w / 2.0, 10.0, TextStyle::Small, word);
+    fragment.add((fragment.w - inner.w) / 2.0, inner);
+    fragment
 }
 
 /// A pass: its input, the layers, and its output; with the memory that it writes and, unless it is the first, reads.
 fn pass(
     drawing: &Drawing,
-    mut pieces: Vec<Piece>,
-    out: Piece,
+    mut fragments: Vec<Fragment>,
+    out: Fragment,
     kinds: &[Vec<usize>; 2],
     is_read: bool,
-) -> Piece {
+) -> Fragment {
     let named = ["keys", "states"].into_iter().zip(kinds);
     let named = named.filter(|(_, kinds)| !kinds.is_empty());
     let drums = named.map(|(name, kinds)| kept(drawing, name, kinds));
-    let drums: Vec<Piece> = drums.collect();
-    pieces.extend(drums.iter().filter(|_| is_read).cloned());
-    let layers = pieces.len();
-    pieces.extend([label("all layers", "wbox"), out]);
-    pieces.extend(drums);
+    let drums: Vec<Fragment> = drums.collect();
+    fragments.extend(drums.iter().filter(|_| is_read).cloned());
+    let layers = fragments.len();
+    fragments.extend([label("all layers", "wbox"), out]);
+    fragments.extend(drums);
     let into = (0..layers).map(|at| (at, layers));
-    let out = (layers + 1..pieces.len()).map(|at| (layers, at));
+    let out = (layers + 1..fragments.len()).map(|at| (layers, at));
     let arrows: Vec<(usize, usize)> = into.chain(out).collect();
-    graph(pieces, &arrows).0
+    graph(fragments, &arrows).0
 }
 
 /// A prompt in two passes.
-pub(super) fn prefill(drawing: &Drawing, kinds: &[Vec<usize>; 2]) -> Piece {
+pub(super) fn prefill(drawing: &Drawing, kinds: &[Vec<usize>; 2]) -> Fragment {
     let passes = [("1st pass", 1..5), ("2nd pass", 5..8)];
     let passes = passes.map(|(word, all)| tokens(word, SIDE, &numbered("tok", all)));
     let next = tokens("next token", SIDE, &numbered("now", 8..9));
@@ -64,7 +63,7 @@ pub(super) fn prefill(drawing: &Drawing, kinds: &[Vec<usize>; 2]) -> Piece {
 }
 
 /// The last token by itself, and the token that it yields.
-pub(super) fn decode(drawing: &Drawing, kinds: &[Vec<usize>; 2]) -> Piece {
+pub(super) fn decode(drawing: &Drawing, kinds: &[Vec<usize>; 2]) -> Fragment {
     let all = [numbered("gone", 6..9), numbered("now", 9..10)].concat();
     let last = tokens("read before", SIDE, &all);
     let next = tokens("read next", SIDE, &numbered("tok", 10..11));
@@ -72,7 +71,7 @@ pub(super) fn decode(drawing: &Drawing, kinds: &[Vec<usize>; 2]) -> Piece {
 }
 
 /// A text whose tokens attend to each other, and its vectors, or the tokens for its masks.
-pub(super) fn whole(seen: &[Range<u32>], pooling: Option<Pooling>) -> Piece {
+pub(super) fn whole(seen: &[Range<u32>], pooling: Option<Pooling>) -> Fragment {
     /// Number of tokens of the text that are not masks.
     const PROMPT: u32 = 3;
     let n = seen.len() as u32;
@@ -90,38 +89,38 @@ pub(super) fn whole(seen: &[Range<u32>], pooling: Option<Pooling>) -> Piece {
         let logits = tokens("logits", SIDE, &masked("now", ""));
         (masked("gone", "?"), vec![logits])
     };
-    let mut pieces = vec![
+    let mut fragments = vec![
         tokens("", SIDE, &all),
         titled("attention mask", mask(seen)),
         label("all layers", "wbox"),
     ];
-    pieces.extend(out);
+    fragments.extend(out);
     let arrows = [(0, 2), (1, 2), (2, 3), (3, 4)];
-    let n_arrows = pieces.len() - 1;
-    graph(pieces, &arrows[..n_arrows]).0
+    let n_arrows = fragments.len() - 1;
+    graph(fragments, &arrows[..n_arrows]).0
 }
 
 /// The attention mask: queries downwards, keys to the right; attended keys are filled.
-fn mask(seen: &[Range<u32>]) -> Piece {
+fn mask(seen: &[Range<u32>]) -> Fragment {
     const CELL: f64 = 5.0;
-    let side = CELL * f64::from(MASK);
-    let mut piece = Piece::new(side, side);
-    piece.frame(1.0, "cell");
+    let side = CELL * f64::from(MASK_TOKENS);
+    let mut fragment = Fragment::new(side, side);
+    fragment.frame(1.0, "cell");
     for (query, keys) in (0u32..).zip(seen) {
         let [x, y, n] = [keys.start, query, keys.end - keys.start].map(|n| f64::from(n) * CELL);
-        piece.push(Item::Box(Rect::new(x, y, n, CELL), 0.0, "seen"));
+        fragment.push(DrawItem::Box(Rect::new(x, y, n, CELL), 0.0, "seen"));
     }
-    piece
+    fragment
 }
 
 /// A text over several passes: tokens fixed by the last pass are filled, masked ones have a question mark.
-pub(super) fn denoising() -> Piece {
+pub(super) fn denoising() -> Fragment {
     /// The step that unmasks each position of the completion, and the number of positions that are denoised together.
     const STEPS: [usize; 8] = [2, 1, 1, 2, 3, 4, 4, 3];
     const BLOCK: usize = 4;
     const CELL: f64 = 15.0;
     const NAMES: f64 = 42.0;
-    let mut piece = Piece::default();
+    let mut fragment = Fragment::default();
     for pass in 0..=4 {
         let state = |step: &usize| match step.cmp(&pass) {
             Ordering::Greater => ("gone", "?".to_owned()),
@@ -141,12 +140,12 @@ pub(super) fn denoising() -> Piece {
             let word = if is_first { word } else { "" };
             tokens(word, CELL, all)
         });
-        let row = Piece::wrapped(groups.collect(), (6.0, 0.0), f64::MAX);
-        piece.start(0.0, piece.h + row.h - 3.0, Style::Small, &name);
-        piece.add(NAMES, row);
-        piece.skip(6.0);
+        let row = Fragment::wrapped(groups.collect(), (6.0, 0.0), f64::MAX);
+        fragment.start(0.0, fragment.h + row.h - 3.0, TextStyle::Small, &name);
+        fragment.add(NAMES, row);
+        fragment.skip(6.0);
     }
     let meanings = [("now", "new"), ("tok", "known"), ("gone", "masked")];
-    piece.add(NAMES, legend(&meanings));
-    piece
+    fragment.add(NAMES, legend(&meanings));
+    fragment
 }

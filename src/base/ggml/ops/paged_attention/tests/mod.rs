@@ -5,7 +5,7 @@ mod reference;
 mod whole;
 
 use super::*;
-use crate::ggml::Executor;
+use crate::ggml::tests::{kv_blocks, loaded, put, result};
 use TensorType::{BF16, F16, F32, I32, Q4_0, Q8_0};
 use reference::*;
 
@@ -28,7 +28,7 @@ fn every_width_of_heads_is_computed() {
         (1024, 1024),
     ] {
         for (heads, kv_heads) in [(2, 2), (6, 2), (5, 1)] {
-            let shape = Shape {
+            let shape = AttentionShape {
                 dk,
                 dv,
                 heads,
@@ -44,7 +44,7 @@ fn every_width_of_heads_is_computed() {
 fn every_size_of_groups_is_computed() {
     for group in [1, 2, 3, 4, 7, 8, 16, 80] {
         for kv_heads in [1, 2] {
-            let shape = Shape {
+            let shape = AttentionShape {
                 heads: group * kv_heads,
                 kv_heads,
                 ..SMALL
@@ -62,7 +62,7 @@ fn every_pair_of_types_is_computed() {
         .flat_map(|k| types.iter().map(move |v| (*k, *v)))
     {
         for heads in [2, 8] {
-            let shape = Shape {
+            let shape = AttentionShape {
                 dk: 96,
                 heads,
                 k,
@@ -83,7 +83,7 @@ fn values_may_lie_in_the_keys() {
         (BF16, 72, 40),
     ] {
         for heads in [1, 3, 16] {
-            let shape = Shape {
+            let shape = AttentionShape {
                 dk,
                 dv,
                 heads,
@@ -108,8 +108,8 @@ fn caps_biases_and_sinks_are_applied() {
         (1.0, 4.0, Some(40), true),
     ] {
         for heads in [2, 12] {
-            let shape = Shape { heads, ..SMALL };
-            let rule = Rule {
+            let shape = AttentionShape { heads, ..SMALL };
+            let rule = ScoreRule {
                 softcap,
                 max_bias,
                 far,
@@ -141,16 +141,16 @@ fn windows() -> Vec<Query> {
 
 #[test]
 fn only_the_interval_is_seen() {
-    let linear = Rule {
+    let linear = ScoreRule {
         max_bias: 8.0,
         ..NO_RULE
     };
-    let near = Rule {
+    let near = ScoreRule {
         far: Some(15),
         ..NO_RULE
     };
     for (heads, rule) in [(2, linear), (16, linear), (2, near)] {
-        let shape = Shape { heads, ..SMALL };
+        let shape = AttentionShape { heads, ..SMALL };
         check(&shape, &rule, &windows(), &HERE);
     }
 }
@@ -159,7 +159,7 @@ fn only_the_interval_is_seen() {
 fn longer_blocks_and_a_pool_that_ends_within_one_are_read() {
     let queries = causal(1, 40..44);
     for (block_len, short) in [(32, 0), (48, 0), (256, 0), (16, 15), (64, 9)] {
-        let place = |seed| Place {
+        let place = |seed| BlockPlace {
             block_len,
             seed,
             short,
@@ -175,7 +175,7 @@ fn longer_blocks_and_a_pool_that_ends_within_one_are_read() {
     }
     // A whole sequence in a pool of fewer slots than a block has.
     for (k, heads) in [(F16, 2), (Q8_0, 2), (F16, 16)] {
-        let shape = Shape {
+        let shape = AttentionShape {
             k,
             v: Some(k),
             heads,
@@ -205,21 +205,21 @@ fn bits_do_not_depend_on_neighbours_blocks_or_threads() {
     let wanted = [causal(1, 100..101), causal(2, 70..78), windows()].concat();
     let shapes = [
         SMALL,
-        Shape { heads: 2, ..SMALL },
-        Shape {
+        AttentionShape { heads: 2, ..SMALL },
+        AttentionShape {
             dk: 100,
             dv: 36,
             heads: 7,
             kv_heads: 1,
             ..SMALL
         },
-        Shape {
+        AttentionShape {
             heads: 32,
             k: Q8_0,
             v: Some(Q4_0),
             ..SMALL
         },
-        Shape {
+        AttentionShape {
             dk: 80,
             dv: 64,
             heads: 16,
@@ -227,14 +227,14 @@ fn bits_do_not_depend_on_neighbours_blocks_or_threads() {
             k: BF16,
             v: None,
         },
-        Shape {
+        AttentionShape {
             heads: 6,
             k: F32,
             v: Some(Q8_0),
             ..SMALL
         },
     ];
-    let rule = Rule {
+    let rule = ScoreRule {
         softcap: 3.0,
         max_bias: 8.0,
         far: Some(20),
@@ -243,7 +243,7 @@ fn bits_do_not_depend_on_neighbours_blocks_or_threads() {
     for shape in &shapes {
         let alone: Vec<Vec<u32>> = wanted
             .iter()
-            .map(|q| bits(&attend(shape, &rule, &[*q], &Place { threads: 1, ..HERE })[0]))
+            .map(|q| bits(&attend(shape, &rule, &[*q], &BlockPlace { threads: 1, ..HERE })[0]))
             .collect();
         for (neighbours, threads, block_len) in
             [(0, 1, 16), (1, 2, 16), (2, 3, 32), (5, 2, 64), (8, 3, 16)]
@@ -256,7 +256,7 @@ fn bits_do_not_depend_on_neighbours_blocks_or_threads() {
                 let others = causal(10 + i, from..from + 1 + (i as i32 % 3) * 9);
                 queries.splice(at..at, others);
             }
-            let place = Place {
+            let place = BlockPlace {
                 block_len,
                 seed: neighbours + 1,
                 threads,
@@ -278,7 +278,7 @@ fn bits_do_not_depend_on_neighbours_blocks_or_threads() {
 fn lists_that_lie_read_nothing_and_disturb_nobody() {
     let queries = [causal(1, 30..40), causal(2, 50..52)].concat();
     for heads in [2, 16] {
-        let shape = Shape { heads, ..SMALL };
+        let shape = AttentionShape { heads, ..SMALL };
         let good = attend(&shape, &NO_RULE, &queries, &HERE);
         let (max, min) = (i32::MAX, i32::MIN);
         for lie in [
@@ -327,7 +327,7 @@ fn a_position_far_from_its_keys_is_no_overflow() {
         first: 0,
         end: 20,
     };
-    let rule = Rule {
+    let rule = ScoreRule {
         max_bias: 8.0,
         ..NO_RULE
     };
@@ -338,7 +338,7 @@ fn a_position_far_from_its_keys_is_no_overflow() {
 #[test]
 fn queries_may_lie_apart() {
     // [dk, heads, n] of rows that hold something else after each head.
-    let mut g = Graph::new(64, 8).expect("a small graph");
+    let g = Graph::new(64, 8).expect("a small graph");
     let rows = g.input("q", F32, &[40, 2, 3]).expect("a shape");
     let q = g
         .view(&rows, [32, 2, 3, 1], [160, 320, 960], 0)
@@ -347,39 +347,22 @@ fn queries_may_lie_apart() {
     let k = g.input("k", F32, &[32, 1, 16]).expect("a shape");
     let list = g.input("list", I32, &[4, 3]).expect("a shape");
     let table = g.input("table", I32, &[1]).expect("a shape");
-    let blocks = KvBlocks {
-        k: &k,
-        v: &k,
-        queries: &list,
-        table: &table,
-        block_len: 16,
-        selected: None,
-        bias: None,
-        whole: None,
-    };
+    let blocks = kv_blocks(&k, &k, &list, &table);
     let a = g.paged_attention(&q, &blocks, &PLAIN).expect("shapes fit");
     let b = g
         .paged_attention(&dense, &blocks, &PLAIN)
         .expect("shapes fit");
-    for y in [&a, &b] {
-        g.output(y).expect("of this graph");
-    }
-    let mut executor = Executor::new(&[], 2, 256).expect("the processor");
-    executor.load(g).expect("it fits");
-    executor
-        .write(&rows, &numbers(Q, 0, 0, 240))
-        .expect("queries");
-    executor.write(&k, &numbers(K, 0, 0, 512)).expect("keys");
-    executor.write(&table, &[0i32]).expect("one block");
-    executor
-        .write(&list, &[0, 0, 0, 1, 0, 1, 0, 2, 0, 2, 0, 16i32])
-        .expect("three queries");
+    let mut executor = loaded(g, &[&a, &b], 2);
+    put(&mut executor, &rows, &numbers(Q, 0, 0, 240));
+    put(&mut executor, &k, &numbers(K, 0, 0, 512));
+    put(&mut executor, &table, &[0i32]);
+    put(
+        &mut executor,
+        &list,
+        &[0, 0, 0, 1, 0, 1, 0, 2, 0, 2, 0, 16i32],
+    );
     executor.run().expect("it runs");
-    let read = |y: &Tensor| {
-        let mut values = vec![0f32; y.elements() as usize];
-        executor.read(y, &mut values).expect("a result");
-        values
-    };
+    let read = |y| result::<f32>(&executor, y);
     assert_eq!(read(&a), read(&b));
     assert_eq!(
         read(&a)[..32],
@@ -392,24 +375,15 @@ fn queries_may_lie_apart() {
 #[test]
 fn results_are_those_of_ggml() {
     let (dk, heads, n) = (64u64, 12, 20);
-    let mut g = Graph::new(64, 8).expect("a small graph");
+    let g = Graph::new(64, 8).expect("a small graph");
     let [q, k, v] =
         ["q", "k", "v"].map(|name| g.input(name, F32, &[dk, heads, n]).expect("a shape"));
     let mask = g.input("mask", F16, &[n, n]).expect("a shape");
     let sinks = g.input("sinks", F32, &[heads]).expect("a shape");
     let list = g.input("list", I32, &[4, n]).expect("a shape");
     let table = g.input("table", I32, &[2]).expect("a shape");
-    let blocks = KvBlocks {
-        k: &k,
-        v: &v,
-        queries: &list,
-        table: &table,
-        block_len: 16,
-        selected: None,
-        bias: None,
-        whole: None,
-    };
-    let scores = Scores {
+    let blocks = kv_blocks(&k, &v, &list, &table);
+    let scores = ScoreOptions {
         softcap: 2.0,
         max_bias: 8.0,
         sinks: Some(&sinks),
@@ -420,22 +394,16 @@ fn results_are_those_of_ggml() {
     let theirs = g
         .flash_attn(&pq, &pk, &pv, Some(&mask), &scores)
         .expect("shapes fit");
-    for y in [&ours, &theirs] {
-        g.output(y).expect("of this graph");
-    }
-    let mut executor = Executor::new(&[], 2, 256).expect("the processor");
-    executor.load(g).expect("it fits");
+    let mut executor = loaded(g, &[&ours, &theirs], 2);
     for (kind, tensor) in [(Q, &q), (K, &k), (V, &v)] {
         let values = numbers(kind, 0, 0, tensor.elements() as usize);
-        executor.write(tensor, &values).expect("values");
+        put(&mut executor, tensor, &values);
     }
-    executor
-        .write(&sinks, &numbers(SINKS, 0, 0, heads as usize))
-        .expect("sinks");
-    executor.write(&table, &[0i32, 1]).expect("two blocks");
+    put(&mut executor, &sinks, &numbers(SINKS, 0, 0, heads as usize));
+    put(&mut executor, &table, &[0i32, 1]);
     let n = n as i32;
     let list_values: Vec<i32> = (0..n).flat_map(|i| [0, i, 0, i + 1]).collect();
-    executor.write(&list, &list_values).expect("queries");
+    put(&mut executor, &list, &list_values);
     let bias = |i: i32, j: i32| {
         if j > i {
             f32::NEG_INFINITY
@@ -446,13 +414,9 @@ fn results_are_those_of_ggml() {
     let mask_values: Vec<half::f16> = (0..n * n)
         .map(|at| half::f16::from_f32(bias(at / n, at % n)))
         .collect();
-    executor.write(&mask, &mask_values).expect("a mask");
+    put(&mut executor, &mask, &mask_values);
     executor.run().expect("it runs");
-    let [a, b] = [&ours, &theirs].map(|y| {
-        let mut values = vec![0f32; y.elements() as usize];
-        executor.read(y, &mut values).expect("a result");
-        values
-    });
+    let [a, b] = [&ours, &theirs].map(|y| result::<f32>(&executor, y));
     let off = a
         .iter()
         .zip(&b)
@@ -467,16 +431,7 @@ fn what_does_not_go_together_is_refused() {
     let t = |ty, shape: &[u64]| g.input("t", ty, shape).expect("a sound shape");
     let (q, k) = (t(F32, &[32, 4, 3]), t(F16, &[32, 2, 64]));
     let (list, table) = (t(I32, &[4, 3]), t(I32, &[4]));
-    let blocks = KvBlocks {
-        k: &k,
-        v: &k,
-        queries: &list,
-        table: &table,
-        block_len: 16,
-        selected: None,
-        bias: None,
-        whole: None,
-    };
+    let blocks = kv_blocks(&k, &k, &list, &table);
     g.paged_attention(&q, &blocks, &PLAIN).expect("it is sound");
 
     let three_heads = t(F16, &[32, 3, 64]);
@@ -487,61 +442,29 @@ fn what_does_not_go_together_is_refused() {
     let two = t(I32, &[4, 2]);
     let floats = t(F32, &[4, 3]);
     let wide = t(F16, &[2048, 2, 64]);
+    let of_k = |k| KvBlocks { k, ..blocks };
+    let of_v = |v| KvBlocks { v, ..blocks };
+    let of_queries = |queries| KvBlocks { queries, ..blocks };
+    let of_len = |block_len| KvBlocks {
+        block_len,
+        ..blocks
+    };
+    let (v, table) = (&three_heads, &list);
     let refused = [
-        KvBlocks {
-            k: &three_heads,
-            v: &three_heads,
-            ..blocks
-        },
-        KvBlocks {
-            v: &three_heads,
-            ..blocks
-        },
-        KvBlocks {
-            v: &fewer,
-            ..blocks
-        },
-        KvBlocks {
-            k: &narrow,
-            ..blocks
-        },
-        KvBlocks {
-            k: &other,
-            ..blocks
-        },
-        KvBlocks {
-            v: &other,
-            ..blocks
-        },
-        KvBlocks {
-            v: &transposed,
-            ..blocks
-        },
-        KvBlocks {
-            queries: &two,
-            ..blocks
-        },
-        KvBlocks {
-            queries: &floats,
-            ..blocks
-        },
-        KvBlocks {
-            table: &list,
-            ..blocks
-        },
-        KvBlocks { v: &wide, ..blocks },
-        KvBlocks {
-            block_len: 0,
-            ..blocks
-        },
-        KvBlocks {
-            block_len: 24,
-            ..blocks
-        },
-        KvBlocks {
-            block_len: u64::MAX - 15,
-            ..blocks
-        },
+        KvBlocks { v, ..of_k(v) },
+        of_v(&three_heads),
+        of_v(&fewer),
+        of_k(&narrow),
+        of_k(&other),
+        of_v(&other),
+        of_v(&transposed),
+        of_queries(&two),
+        of_queries(&floats),
+        KvBlocks { table, ..blocks },
+        of_v(&wide),
+        of_len(0),
+        of_len(24),
+        of_len(u64::MAX - 15),
     ];
     for blocks in refused {
         assert!(
@@ -569,19 +492,19 @@ fn what_does_not_go_together_is_refused() {
         assert!(g.paged_attention(q, &blocks, &PLAIN).is_err(), "{q:?}");
     }
     let scores = [
-        Scores {
+        ScoreOptions {
             scale: f32::NAN,
             ..PLAIN
         },
-        Scores {
+        ScoreOptions {
             softcap: -1.0,
             ..PLAIN
         },
-        Scores {
+        ScoreOptions {
             max_bias: f32::INFINITY,
             ..PLAIN
         },
-        Scores {
+        ScoreOptions {
             sinks: Some(&floats),
             ..PLAIN
         },

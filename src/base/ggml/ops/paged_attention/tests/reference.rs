@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 
 use super::super::*;
-use crate::ggml::tests::in_place;
-use crate::ggml::{Arena, Executor, quantize};
+use crate::ggml::tests::{in_place, kv_blocks, loaded, put};
+use crate::ggml::{Arena, quantize};
 use TensorType::{BF16, F16, F32, I32, Q4_0, Q8_0};
 
-pub(super) const PLAIN: Scores<'_> = Scores {
+pub(super) const PLAIN: ScoreOptions<'_> = ScoreOptions {
     scale: 0.125,
     softcap: 0.0,
     max_bias: 0.0,
@@ -16,7 +16,7 @@ pub(super) const PLAIN: Scores<'_> = Scores {
 };
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shape {
+pub(super) struct AttentionShape {
     pub(super) dk: usize,
     pub(super) dv: usize,
     pub(super) heads: usize,
@@ -26,7 +26,7 @@ pub(super) struct Shape {
     pub(super) v: Option<TensorType>,
 }
 
-pub(super) const SMALL: Shape = Shape {
+pub(super) const SMALL: AttentionShape = AttentionShape {
     dk: 64,
     dv: 64,
     heads: 4,
@@ -36,7 +36,7 @@ pub(super) const SMALL: Shape = Shape {
 };
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rule {
+pub(super) struct ScoreRule {
     pub(super) softcap: f32,
     pub(super) max_bias: f32,
     /// Distances from -far to far have a bias of their own; none: there is no bias by distance.
@@ -44,7 +44,7 @@ pub(super) struct Rule {
     pub(super) sinks: bool,
 }
 
-pub(super) const NO_RULE: Rule = Rule {
+pub(super) const NO_RULE: ScoreRule = ScoreRule {
     softcap: 0.0,
     max_bias: 0.0,
     far: None,
@@ -92,12 +92,12 @@ pub(super) const SINKS: u64 = 3;
 const BIAS: u64 = 4;
 
 /// The bias of each head for the distances from -far to far.
-pub(super) fn bias_of(shape: &Shape, far: usize) -> Vec<f32> {
+pub(super) fn bias_of(shape: &AttentionShape, far: usize) -> Vec<f32> {
     let bias = numbers(BIAS, 0, 0, shape.heads * (2 * far + 1));
     bias.iter().map(|b| 2.0 * b).collect()
 }
 
-pub(super) fn sinks_of(shape: &Shape) -> Vec<f32> {
+pub(super) fn sinks_of(shape: &AttentionShape) -> Vec<f32> {
     let sinks = numbers(SINKS, 0, 0, shape.heads);
     sinks.iter().map(|s| 3.0 * s).collect()
 }
@@ -143,7 +143,7 @@ type Row = (Vec<f64>, Vec<f64>);
 /// The rows of the positions of sequences: queries share them.
 pub(super) type Rows = BTreeMap<(u64, i32), Row>;
 
-fn stored(shape: &Shape, sequence: u64, position: i32) -> Row {
+fn stored(shape: &AttentionShape, sequence: u64, position: i32) -> Row {
     let row = numbers(K, sequence, position, shape.dk * shape.kv_heads);
     let k = decoded(&row, shape.k);
     let v = match shape.v {
@@ -173,8 +173,8 @@ fn slope(head: usize, heads: usize, max_bias: f64) -> f64 {
 /// Values of a query and how far f32 may be off: the error of a score moves its weight, and each
 /// addition rounds.
 pub(super) fn reference(
-    shape: &Shape,
-    rule: &Rule,
+    shape: &AttentionShape,
+    rule: &ScoreRule,
     query: &Query,
     stored_rows: &mut Rows,
 ) -> (Vec<f64>, f64) {
@@ -242,7 +242,7 @@ pub(super) fn reference(
 
 /// Where things lie and who computes them: what must not matter.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct BlockPlace {
     pub(super) block_len: usize,
     pub(super) seed: u64,
     pub(super) threads: usize,
@@ -250,7 +250,7 @@ pub(super) struct Place {
     pub(super) short: usize,
 }
 
-pub(super) const HERE: Place = Place {
+pub(super) const HERE: BlockPlace = BlockPlace {
     block_len: 16,
     seed: 0,
     threads: 2,
@@ -265,7 +265,7 @@ pub(super) struct Lists {
     pub(super) n_slots: usize,
 }
 
-pub(super) fn lists(queries: &[Query], place: &Place) -> Lists {
+pub(super) fn lists(queries: &[Query], place: &BlockPlace) -> Lists {
     let mut seen: BTreeMap<u64, (i32, i32)> = BTreeMap::new();
     for q in queries {
         let range = seen.entry(q.sequence).or_insert((q.first, q.end));
@@ -320,24 +320,23 @@ fn pool(kind: u64, lists: &Lists, width: usize, ty: TensorType) -> Vec<u8> {
     bytes
 }
 
-/// Results of `queries`, one row for each.
 pub(super) fn attend(
-    shape: &Shape,
-    rule: &Rule,
+    shape: &AttentionShape,
+    rule: &ScoreRule,
     queries: &[Query],
-    place: &Place,
+    place: &BlockPlace,
 ) -> Vec<Vec<f32>> {
     attend_lists(shape, rule, queries, place, &lists(queries, place))
 }
 
 pub(super) fn attend_lists(
-    shape: &Shape,
-    rule: &Rule,
+    shape: &AttentionShape,
+    rule: &ScoreRule,
     queries: &[Query],
-    place: &Place,
+    place: &BlockPlace,
     lists: &Lists,
 ) -> Vec<Vec<f32>> {
-    let mut g = Graph::new(64, 8).expect("a small graph");
+    let g = Graph::new(64, 8).expect("a small graph");
     let input = |ty, shape: &[usize]| {
         let shape: Vec<u64> = shape.iter().map(|n| *n as u64).collect();
         g.input("t", ty, &shape).expect("a sound shape")
@@ -368,43 +367,30 @@ pub(super) fn attend_lists(
     let sinks = rule.sinks.then(|| input(F32, &[shape.heads]));
     let bias = rule.far.map(|far| input(F32, &[shape.heads, 2 * far + 1]));
     let blocks = KvBlocks {
-        k: &k,
-        v: &values,
-        queries: &list,
-        table: &table,
         block_len: place.block_len as u64,
-        selected: None,
         bias: bias.as_ref(),
-        whole: None,
+        ..kv_blocks(&k, &values, &list, &table)
     };
-    let scores = Scores {
+    let scores = ScoreOptions {
         softcap: rule.softcap,
         max_bias: rule.max_bias,
         sinks: sinks.as_ref(),
         ..PLAIN
     };
     let y = g.paged_attention(&q, &blocks, &scores).expect("shapes fit");
-    g.output(&y).expect("of this graph");
-    let mut executor = Executor::new(&[], place.threads, 256).expect("the processor");
-    executor.load(g).expect("it fits");
+    let mut executor = loaded(g, &[&y], place.threads);
     let rows = |kind, width| -> Vec<f32> {
         let row = |q: &Query| numbers(kind, q.sequence, q.position, width);
         queries.iter().flat_map(row).collect()
     };
-    executor
-        .write(&q, &rows(Q, shape.dk * shape.heads))
-        .expect("queries");
-    executor
-        .write(&list, &lists.queries)
-        .expect("the queries' list");
-    executor.write(&table, &lists.table).expect("the table");
+    put(&mut executor, &q, &rows(Q, shape.dk * shape.heads));
+    put(&mut executor, &list, &lists.queries);
+    put(&mut executor, &table, &lists.table);
     if let (Some(bias), Some(far)) = (&bias, rule.far) {
-        executor
-            .write(bias, &bias_of(shape, far))
-            .expect("the bias");
+        put(&mut executor, bias, &bias_of(shape, far));
     }
     if let Some(sinks) = &sinks {
-        executor.write(sinks, &sinks_of(shape)).expect("sinks");
+        put(&mut executor, sinks, &sinks_of(shape));
     }
     let mut run = || {
         executor.run().expect("it runs");
@@ -424,8 +410,12 @@ pub(super) fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|x| x.to_bits()).collect()
 }
 
-/// Compares with the reference.
-pub(super) fn check(shape: &Shape, rule: &Rule, queries: &[Query], place: &Place) {
+pub(super) fn check(
+    shape: &AttentionShape,
+    rule: &ScoreRule,
+    queries: &[Query],
+    place: &BlockPlace,
+) {
     let found = attend(shape, rule, queries, place);
     let mut rows = Rows::new();
     for (query, found) in queries.iter().zip(&found) {

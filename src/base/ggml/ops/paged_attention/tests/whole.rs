@@ -3,7 +3,8 @@
 
 use super::super::*;
 use super::reference::{mixed, numbers};
-use crate::ggml::{Executor, Selected};
+use crate::ggml::Selected;
+use crate::ggml::tests::{kv_blocks, loaded, put, result};
 use TensorType::{F32, I32};
 
 const BLOCK: usize = 16;
@@ -145,7 +146,7 @@ impl Case {
         });
         let selected: Vec<i32> = selected.collect();
 
-        let mut g = Graph::new(64, 8).expect("a small graph");
+        let g = Graph::new(64, 8).expect("a small graph");
         let n = queries.len() as u64;
         let input = |ty, shape: &[u64]| g.input("t", ty, shape).expect("a sound shape");
         let q = input(F32, &[D as u64, HEADS as u64, n]);
@@ -154,44 +155,32 @@ impl Case {
         let blocks = input(I32, &[table.len() as u64]);
         let chosen = input(I32, &[CAPACITY as u64, 1, n]);
         let kv = KvBlocks {
-            k: &k,
-            v: &k,
-            queries: &list,
-            table: &blocks,
-            block_len: BLOCK as u64,
             selected: self.is_selective.then_some(Selected {
                 lists: &chosen,
                 span: self.span as u64,
             }),
-            bias: None,
             whole: Some(WholeSpans {
                 span: self.span as u64,
                 near: self.near as u64,
             }),
+            ..kv_blocks(&k, &k, &list, &blocks)
         };
         let y = g
             .paged_attention(&q, &kv, &super::PLAIN)
             .expect("it is sound");
-        g.output(&y).expect("of this graph");
-        let mut executor = Executor::new(&[], self.threads, 256).expect("the processor");
-        executor.load(g).expect("it fits");
+        let mut executor = loaded(g, &[&y], self.threads);
         let of_queries = queries
             .iter()
             .flat_map(|(id, at)| numbers(QUERY, *id, *at as i32, D * HEADS));
-        executor
-            .write(&q, &of_queries.collect::<Vec<f32>>())
-            .expect("queries");
-        executor.write(&k, &pool).expect("keys");
-        executor.write(&list, &lists).expect("lists");
-        executor.write(&blocks, &table).expect("a table");
+        put(&mut executor, &q, &of_queries.collect::<Vec<f32>>());
+        put(&mut executor, &k, &pool);
+        put(&mut executor, &list, &lists);
+        put(&mut executor, &blocks, &table);
         if self.is_selective {
-            executor
-                .write(&chosen, &selected)
-                .expect("what is selected");
+            put(&mut executor, &chosen, &selected);
         }
         executor.run().expect("it runs");
-        let mut out = vec![0.0; y.elements() as usize];
-        executor.read(&y, &mut out).expect("results");
+        let out = result::<f32>(&executor, &y);
         out.chunks(D * HEADS).map(<[f32]>::to_vec).collect()
     }
 }
@@ -274,17 +263,12 @@ fn blocks_of_other_lengths_are_refused() {
     let (list, table, chosen) = (t(I32, &[4, 3]), t(I32, &[4]), t(I32, &[5, 1, 3]));
     let whole = |span, near| Some(WholeSpans { span, near });
     let blocks = KvBlocks {
-        k: &k,
-        v: &k,
-        queries: &list,
-        table: &table,
-        block_len: 16,
         selected: Some(Selected {
             lists: &chosen,
             span: 4,
         }),
-        bias: None,
         whole: whole(4, 8),
+        ..kv_blocks(&k, &k, &list, &table)
     };
     let attend = |blocks: &KvBlocks<'_>, scores| g.paged_attention(&q, blocks, scores);
     attend(&blocks, &super::PLAIN).expect("it is sound");
@@ -299,7 +283,7 @@ fn blocks_of_other_lengths_are_refused() {
         let refused = KvBlocks { whole, ..blocks };
         assert!(attend(&refused, &super::PLAIN).is_err(), "{whole:?}");
     }
-    let linear = Scores {
+    let linear = ScoreOptions {
         max_bias: 8.0,
         ..super::PLAIN
     };

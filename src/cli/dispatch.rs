@@ -1,0 +1,93 @@
+//! Parses the command line of the process, and runs its command.
+
+use clap::FromArgMatches;
+
+use lab_base::ggml;
+use lab_base::util::inputs;
+
+use super::command_line::{Cli, Command, command};
+use super::{
+    Failure, arch, chat, compare, config, convert, devices, diagram, doctor, engine, inspect, lab,
+    log, logits, other_programs, output, perf, plan, points, serve, synth, template, tokenize,
+};
+
+/// The command line of the process. Options of other programs become those of this one. For `bench serve`, environment
+/// and configuration file are merged in with lower priority. Ends the process where clap does: on help and on invalid
+/// options.
+///
+/// # Errors
+/// The configuration is invalid, or an output is refused.
+pub fn parse() -> Result<Cli, Failure> {
+    let line = other_programs::translated(std::env::args_os().collect());
+    let line = line.unwrap_or_else(|error| error.exit());
+    let mut command = command();
+    let matches = command.try_get_matches_from_mut(&line);
+    let matches = matches.unwrap_or_else(|error| other_programs::explained(error).exit());
+    output::check_outputs(&command, &matches)?;
+    match matches.subcommand_matches("serve") {
+        Some(of_serve) => config::layered(&line, of_serve),
+        None => Ok(Cli::from_arg_matches(&matches)?),
+    }
+}
+
+/// Runs the command of a command line.
+///
+/// # Errors
+/// The command failed; the error is one message.
+pub fn run(cli: Cli) -> Result<(), Failure> {
+    let of_whom = match &cli.command {
+        Command::Serve(_) => log::LogProcess::Server,
+        Command::Engine(args) => log::LogProcess::Engine {
+            name: args.name.clone(),
+            is_ansi: args.colour,
+        },
+        _ => log::LogProcess::Command,
+    };
+    log::start_log(&cli.log, of_whom)?;
+    // A server reads and replaces files for as long as it runs.
+    let is_server = matches!(cli.command, Command::Serve(_) | Command::Engine(_));
+    inputs::remember_inputs(!is_server);
+    // The server reports the signal that ended an engine process, so an engine process does not handle it.
+    if !matches!(cli.command, Command::Engine(_)) {
+        ggml::report_bus_errors();
+    }
+    if matches!(
+        cli.command,
+        Command::Arch(_)
+            | Command::Convert(_)
+            | Command::Diagram(_)
+            | Command::Lab(_)
+            | Command::Logits(_)
+            | Command::Synth(_)
+    ) {
+        output::remove_on_signals()?;
+    }
+    match cli.command {
+        Command::Run(args) => super::run::run(&args),
+        Command::Chat(args) => chat::run(&args),
+        Command::Serve(args) => serve::run(*args),
+        Command::Engine(args) => engine::run(*args),
+        Command::Tokenize(args) => tokenize::run(&args),
+        Command::Detokenize(args) => tokenize::detokenize(&args),
+        Command::Template(args) => template::run(&args),
+        Command::Logits(args) => logits::run(&args),
+        Command::Compare(args) => compare::run(&args),
+        Command::Convert(args) => convert::run(&args),
+        Command::Inspect(args) => inspect::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Arch(command) => arch::run(&command),
+        Command::Plan(args) => plan::run(&args),
+        Command::Points(args) => points::run(&args),
+        Command::Lab(command) => lab::run(&command),
+        Command::Diagram(args) => diagram::run(&args),
+        Command::Synth(args) => synth::run(&args),
+        Command::Perf(args) => perf::run(&args),
+        Command::Devices(args) => devices::run(&args),
+        Command::RpcWorker(args) => devices::lend(&args),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut command(), "bench", &mut script);
+            output::bytes(&script)
+        }
+    }
+}

@@ -1,0 +1,367 @@
+//! Options and commands of llama.cpp, ollama and vLLM: short options that POSIX reads as several letters become ours,
+//! and options and commands that do not exist here are refused with advice. A name with one meaning here is
+//! an alias of an option, where the option is declared; what takes other values is not.
+
+use std::ffi::{OsStr, OsString};
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Command, Error};
+
+use lab_core::arch::nearest;
+use lab_core::models::recognise::NO_DOWNLOADS;
+
+use super::command_line::command;
+
+/// Short options of several letters, and ours.
+const SHORT: [(&str, &str); 8] = [
+    ("-ngl", "--gpu-layers"),
+    ("-np", "--parallel"),
+    ("-ctk", "--kv-type"),
+    ("-ctv", "--v-type"),
+    ("-fa", "--flash-attn"),
+    ("-dev", "--device"),
+    ("-ts", "--tensor-split"),
+    ("-sys", "--system"),
+];
+
+/// Options that do not exist here, separated by spaces, and how to get what they are for.
+const OPTIONS: &[(&str, &str)] = &[
+    (
+        "--hf-repo --hf-file --hf-token -hf -hfr -hff --model-url -mu --docker-repo -dr --download-dir",
+        NO_DOWNLOADS,
+    ),
+    (
+        "--tensor-parallel-size -tp --pipeline-parallel-size -pp --split-mode -sm",
+        "whole layers are shared among the devices: `--gpu-layers`, `--tensor-split SHARE,...` (docs/gpu.md)",
+    ),
+    (
+        "--dtype",
+        "`--type f16` sets the type of the weights, `--kv-type f16` that of the KV cache",
+    ),
+    (
+        "--quantization --load-format",
+        "a quantised model opens as it is; `--type q4_k` quantises while loading",
+    ),
+    (
+        "--served-model-name --alias -a",
+        "`[aliases]` in a configuration file gives a model further names (docs/serving.md)",
+    ),
+    (
+        "--gpu-memory-utilization --swap-space",
+        "`--cache BYTES` of `bench serve` limits the KV cache; `--fit-target MIB` stays free on each device",
+    ),
+    (
+        "--trust-remote-code --enable-prefix-caching --enable-chunked-prefill --jinja -cb --cont-batching --cache-prompt --mmap --metrics --slots --embedding --embeddings --reranking",
+        "there is no need for it here; leave it out",
+    ),
+    (
+        "--enable-auto-tool-choice --tool-call-parser --reasoning-parser --reasoning-format",
+        "the formats of calls and of reasoning are found by rendering the chat template; leave it out",
+    ),
+    (
+        "--chat-template-file",
+        "`--chat-template NAME` chooses one of the model's templates",
+    ),
+    (
+        "-b --batch-size -ub --ubatch-size --max-num-batched-tokens",
+        "`--prompt-batch N` of `bench serve` limits the prompt tokens of a step",
+    ),
+    (
+        "-cnv --conversation -i --interactive -if",
+        "`bench chat` is the conversation in the terminal",
+    ),
+    (
+        "-no-cnv --no-conversation",
+        "`bench run --raw` continues the prompt without a chat template",
+    ),
+    (
+        "-md --model-draft --speculative-config --draft-max",
+        "`--draft N` takes draft tokens from earlier repetitions; there is no draft model",
+    ),
+    (
+        "--rope-scaling --rope-freq-base --rope-freq-scale --yarn-orig-ctx --hf-overrides",
+        "the numbers of RoPE are those of the model",
+    ),
+    (
+        "--mmproj -mm --image",
+        "only the text model of a multimodal model is loaded",
+    ),
+    (
+        "--lora-scaled --lora-modules --enable-lora",
+        "`--lora FILE=SCALE`, and its scale in each request (docs/lora.md)",
+    ),
+    (
+        "--ssl-key-file --ssl-cert-file --ssl-keyfile --ssl-certfile",
+        "there is no TLS; put a proxy before the server",
+    ),
+    (
+        "-tb --threads-batch",
+        "`--threads N` is for prefill and decode",
+    ),
+    (
+        "--reasoning-budget --thinking-budget",
+        "`thinking_budget` of a request limits the tokens of reasoning, and `/set thinking_budget N` of `bench chat`",
+    ),
+    ("--keepalive --keep-alive", "`--idle-time SECONDS`"),
+    ("--verbose -v --log-verbose -lv", "`--log-level debug`"),
+    (
+        "--mlock --no-mmap --no-kv-offload -nkvo --numa",
+        "weights are mapped where a device can read them in place, and the KV cache is where its layer is",
+    ),
+    (
+        "--main-gpu -mg",
+        "`--device NAME,...` names the devices; `bench devices` lists them",
+    ),
+    (
+        "--override-tensor -ot --cpu-moe --n-cpu-moe",
+        "`--place 'layers.*.moe*=CPU'` puts blocks on another device (docs/gpu.md)",
+    ),
+];
+
+/// Commands that do not exist here, separated by spaces, and how to get what they are for.
+const COMMANDS: &[(&str, &str)] = &[
+    ("pull download push login", NO_DOWNLOADS),
+    (
+        "list ls models",
+        "bench keeps no models of its own: `ls` lists yours, `bench serve --models DIR` serves all of a folder, and `GET /v1/models` lists those",
+    ),
+    (
+        "rm delete cp create",
+        "bench keeps no models of its own: models are your files and folders; `bench convert` writes new ones",
+    ),
+    (
+        "ps status",
+        "`curl http://127.0.0.1:11116/v1/models` lists the models of a running server with their state",
+    ),
+    (
+        "show info",
+        "`bench inspect MODEL` shows a model, `bench doctor MODEL` whether it runs here",
+    ),
+    (
+        "stop unload",
+        "`POST /models/unload` unloads a model of a running server, `POST /quit` ends the server",
+    ),
+    (
+        "launch",
+        "bench starts no other programs: start `bench serve`, and give a program the address http://127.0.0.1:11116/v1 as that of OpenAI (docs/serving.md)",
+    ),
+    ("server start api", "`bench serve` is the server"),
+    (
+        "cli generate complete completion prompt",
+        "`bench run PROMPT` completes a prompt, `bench chat` is a conversation",
+    ),
+    (
+        "quantize quantise",
+        "`bench convert SRC DST.gguf --type q4_k` quantises",
+    ),
+    ("bench benchmark speed", "`bench perf` measures the speed"),
+    (
+        "perplexity embedding embed",
+        "`bench logits` writes logits, with `--embedding` an embedding; `bench serve` has `/v1/embeddings`",
+    ),
+    ("version", "`bench --version`"),
+];
+
+/// The command line in the options of this program.
+pub(super) fn translated(line: Vec<OsString>) -> Result<Vec<OsString>, Error> {
+    let mut is_over = false;
+    let translated = line.into_iter().enumerate().map(|(at, word)| {
+        is_over |= word == "--";
+        match word.to_str().filter(|_| at > 0 && !is_over) {
+            Some(text) => one(text),
+            None => Ok(word),
+        }
+    });
+    let translated: Vec<OsString> = translated.collect::<Result<_, _>>()?;
+    Ok(match translated.get(1).is_some_and(|word| word == "run") {
+        true => with_prompt_last(translated),
+        false => translated,
+    })
+}
+
+/// A line of `bench run` in which the prompt of `-p TEXT` is its argument.
+fn with_prompt_last(mut line: Vec<OsString>) -> Vec<OsString> {
+    let end = line
+        .iter()
+        .position(|word| word == "--")
+        .unwrap_or(line.len());
+    let names = ["-p", "--prompt"];
+    let value = |word: &OsString| {
+        let text = word.to_str()?;
+        names.iter().find_map(|name| {
+            text.strip_prefix(name)?
+                .strip_prefix('=')
+                .map(OsString::from)
+        })
+    };
+    let place = line[..end]
+        .iter()
+        .position(|word| names.iter().any(|name| word == name) || value(word).is_some());
+    let Some(at) = place.filter(|_| end == line.len()) else {
+        return line;
+    };
+    let prompt = match value(&line[at]) {
+        Some(text) => text,
+        None if at + 1 < line.len() => line.remove(at + 1),
+        None => return line,
+    };
+    line.remove(at);
+    line.extend(["--".into(), prompt]);
+    line
+}
+
+/// A word of the command line, translated.
+fn one(text: &str) -> Result<OsString, Error> {
+    let (name, value) = match text.split_once('=') {
+        Some((name, value)) => (name, Some(value)),
+        None => (text, None),
+    };
+    if let Some((_, ours)) = SHORT.iter().find(|(other, _)| *other == name) {
+        let value = value.map(|value| format!("={value}"));
+        return Ok(format!("{ours}{}", value.unwrap_or_default()).into());
+    }
+    // clap would read these as `-m u` or `-h f`.
+    let is_short = name.len() > 2 && name.starts_with('-') && !name.starts_with("--");
+    match advice(OPTIONS, name).filter(|_| is_short) {
+        Some(advice) => Err(unknown(name, advice)),
+        None => Ok(OsStr::new(text).to_owned()),
+    }
+}
+
+/// An error of clap with advice, if what it found is known from another program.
+pub(super) fn explained(error: Error) -> Error {
+    let found = |kind: ContextKind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.clone()),
+        _ => None,
+    };
+    match error.kind() {
+        ErrorKind::UnknownArgument => {
+            let name = found(ContextKind::InvalidArg);
+            let known = name.and_then(|name| match advice(OPTIONS, &name) {
+                Some(advice) => Some(unknown(&name, advice)),
+                None => elsewhere(&name),
+            });
+            known.unwrap_or_else(|| without_strange_tips(error))
+        }
+        ErrorKind::InvalidSubcommand => {
+            let name = found(ContextKind::InvalidSubcommand);
+            let known = name.and_then(|name| Some((advice(COMMANDS, &name)?, name)));
+            match known {
+                Some((advice, name)) => {
+                    let text = format!("there is no command `{name}`: {advice}\n");
+                    Error::raw(ErrorKind::InvalidSubcommand, text)
+                }
+                None => error,
+            }
+        }
+        _ => error,
+    }
+}
+
+fn elsewhere(name: &str) -> Option<Error> {
+    let long = name.strip_prefix("--")?;
+    let mut command = command();
+    command.build();
+    let has = |command: &&Command| {
+        command
+            .get_arguments()
+            .any(|arg| arg.get_long() == Some(long))
+    };
+    let owners = command.get_subcommands().filter(has);
+    let owners: Vec<String> = owners
+        .filter(|command| !command.is_hide_set())
+        .map(|command| format!("`bench {}`", command.get_name()))
+        .collect();
+    let text = format!("it is an option of {}", owners.join(", "));
+    (!owners.is_empty()).then(|| unknown(name, &text))
+}
+
+/// The error of an unknown option without tips that name an option unlike it, or that take an option for a value.
+fn without_strange_tips(mut error: Error) -> Error {
+    let text = |value: Option<&ContextValue>| match value {
+        Some(ContextValue::String(text)) => text.clone(),
+        _ => String::new(),
+    };
+    let name = text(error.get(ContextKind::InvalidArg));
+    let tip = text(error.get(ContextKind::SuggestedArg));
+    if nearest(&name, [tip.as_str()]).is_none() {
+        error.remove(ContextKind::SuggestedArg);
+        error.remove(ContextKind::Usage);
+    }
+    if name.starts_with('-') {
+        error.remove(ContextKind::Suggested);
+    }
+    error
+}
+
+fn unknown(name: &str, advice: &str) -> Error {
+    let text = format!("there is no option `{name}`: {advice}\n");
+    Error::raw(ErrorKind::UnknownArgument, text)
+}
+
+fn advice(table: &[(&str, &'static str)], name: &str) -> Option<&'static str> {
+    let is_name = |names: &str| names.split(' ').any(|own| own == name);
+    let entry = table.iter().find(|(names, _)| is_name(names));
+    entry.map(|(_, advice)| *advice)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(text: &str) -> Vec<OsString> {
+        text.split(' ').map(OsString::from).collect()
+    }
+
+    #[test]
+    fn short_options_of_several_letters_are_translated_up_to_the_dashes() {
+        let found = translated(line("bench run -ngl 99 -np=4 -c 4k -- -ngl")).expect("it is known");
+        let expected = line("bench run --gpu-layers 99 --parallel=4 -c 4k -- -ngl");
+        assert_eq!(found, expected);
+        for prompt in ["-p -5+3=? -n 2", "--prompt=-5+3=? -n 2", "-n 2 -p -5+3=?"] {
+            let found = translated(line(&format!("bench run {prompt}"))).expect("it is known");
+            assert_eq!(found, line("bench run -n 2 -- -5+3=?"));
+        }
+        let other = line("bench perf -p 5");
+        assert_eq!(translated(other.clone()).expect("it is known"), other);
+        for refused in ["-hf", "-mu", "-cnv", "-md"] {
+            assert!(translated(line(&format!("bench run {refused} x"))).is_err());
+        }
+    }
+
+    #[test]
+    fn advice_is_only_for_options_that_do_not_exist() {
+        let mut known: Vec<String> = Vec::new();
+        let mut commands = vec![command()];
+        while let Some(mut command) = commands.pop() {
+            command.build();
+            commands.extend(command.get_subcommands().cloned());
+            known.extend(
+                command
+                    .get_arguments()
+                    .filter_map(|arg| arg.get_long())
+                    .map(|long| format!("--{long}")),
+            );
+        }
+        for (_, ours) in SHORT {
+            assert!(known.iter().any(|known| *known == ours), "{ours}");
+        }
+        // Another command may have the option, such as `--embedding` of `bench logits`.
+        let mut top = command();
+        top.build();
+        for own in
+            ["run", "chat", "serve"].map(|name| top.find_subcommand(name).expect("a command"))
+        {
+            for name in OPTIONS.iter().flat_map(|(names, _)| names.split(' ')) {
+                let mut own = own.get_arguments().filter_map(|arg| arg.get_long());
+                assert!(
+                    !own.any(|long| name.strip_prefix("--") == Some(long)),
+                    "{name} exists"
+                );
+            }
+        }
+        for name in COMMANDS.iter().flat_map(|(names, _)| names.split(' ')) {
+            assert!(top.find_subcommand(name).is_none(), "{name} exists");
+        }
+    }
+}

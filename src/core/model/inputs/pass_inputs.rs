@@ -1,0 +1,289 @@
+//! All inputs of the graph of a pass.
+
+use std::collections::HashMap;
+
+use crate::blocks::KeyValueStore;
+use crate::blocks::lab::GraphLab;
+use crate::blocks::position_bias::TABLE;
+use crate::blocks::selection::Selection;
+use crate::plan::{KeyTokens, Plan, PooledPlan, RowLayout, Unit};
+use lab_base::ggml::{Error, Executor, Graph};
+
+use super::super::cache::states::PassStates;
+use super::super::cache::store::{CachedStore, PassStore, PassViews, SpanView};
+use super::super::graph_shape::{GraphParts, GraphShape};
+use super::attention::ViewInput;
+use super::data::PassData;
+use super::lab::LabInputs;
+use super::list::{BatchTokens, ListInputs, SourceTokens};
+use super::rows::{EndedRows, KvSlots, OutputRows, PooledRows, RowLookup, StateRows};
+use super::visible::VisibleKeys;
+
+/// All inputs of the graph of a pass.
+pub(in crate::model) struct PassInputs {
+    pub(in crate::model) tokens: ListInputs,
+    /// The inputs of the sources; none if the pass reads no source.
+    pub(in crate::model) source: Option<ListInputs>,
+    /// Rows that want a result; none if all rows do, or no row does.
+    pub(in crate::model) output_rows: Option<OutputRows>,
+    /// The slots that the pass writes, for each KV group with a cache.
+    slots: Vec<Option<KvSlots>>,
+    /// The attention view of each KV group.
+    views: Vec<ViewInput>,
+    /// The rows of pooled keys, for each KV group that has them.
+    pooled: Vec<Option<PooledRows>>,
+    /// For each KV group in which whole blocks have keys and some end in the pass: their rows, and the group of the
+    /// rows from which these keys are made.
+    ended: Vec<Option<(EndedRows, usize)>>,
+    /// The row layout of each KV group.
+    layouts: Vec<RowLayout>,
+    /// The rows of recurrent states, if the model has any.
+    states: Option<StateRows>,
+    /// The captures and edits of points.
+    lab: LabInputs,
+}
+
+/// The selection of spans in a KV group, if there is one.
+fn spans_of(plan: &Plan, group: usize) -> Option<Selection> {
+    let of_group = plan
+        .key_values()
+        .filter(|(_, rows)| rows.cache == group && rows.index > 0);
+    let selections = of_group.filter_map(|(unit, _)| plan.selection(unit));
+    let mut read = selections.map(|unit| Selection::read(&unit.options));
+    read.find(|selection| selection.span > 1)
+}
+
+/// The rows from which the keys of whole blocks of a KV group are made, the same in all its units.
+fn pooled_of(plan: &Plan, group: usize) -> Option<&PooledPlan> {
+    let of_group = plan.key_values().filter(|(_, rows)| rows.cache == group);
+    of_group.filter_map(|(_, rows)| rows.pooled.as_ref()).next()
+}
+
+/// The distance from which the bias of the scores of a KV group is constant, if there is a bias.
+fn far_of(plan: &Plan, group: usize) -> Option<u64> {
+    let is_of_group = |unit: &&Unit| unit.key_values().is_some_and(|rows| rows.cache == group);
+    let mut biased = plan.units().filter(is_of_group);
+    biased.find_map(|unit| unit.weight(TABLE).and(unit.option_int("max_distance")))
+}
+
+impl PassInputs {
+    /// The inputs of a graph of this shape.
+    pub(in crate::model) fn new(
+        g: &Graph,
+        parts: &GraphParts<'_>,
+        shape: &GraphShape,
+    ) -> Result<Self, Error> {
+        let (plan, options) = (parts.plan, parts.options);
+        let n = shape.n_tokens as u64;
+        let some_rows = shape.n_outputs > 0 && shape.n_outputs < shape.n_tokens;
+        let groups = || plan.caches.iter().enumerate();
+        Ok(Self {
+            tokens: ListInputs::new(g, "", shape.n_tokens, plan, &shape.adapters)?,
+            source: match shape.n_source {
+                0 => None,
+                n => Some(ListInputs::new(g, "source.", n, plan, &shape.adapters)?),
+            },
+            output_rows: match some_rows {
+                true => Some(OutputRows::new(g, shape.n_outputs as u64, n)?),
+                false => None,
+            },
+            slots: groups()
+                .filter(|_| options.n_ctx > 0)
+                .map(|(i, group)| {
+                    let n = match group.keys {
+                        KeyTokens::Tokens => shape.n_tokens,
+                        KeyTokens::Source => shape.n_source,
+                        KeyTokens::Pass => 0,
+                    };
+                    let n_slots = group.layout().rows(parts.n_slots[i] as u64);
+                    let slots = (n > 0).then(|| KvSlots::new(g, &group.name, n as u64, n_slots));
+                    slots.transpose()
+                })
+                .collect::<Result<_, _>>()?,
+            views: groups()
+                .map(|(i, group)| {
+                    let n = match group.keys {
+                        KeyTokens::Pass => shape.n_source as u64,
+                        _ => n,
+                    };
+                    let of_scores = (spans_of(plan, i), far_of(plan, i));
+                    ViewInput::new(
+                        g,
+                        group,
+                        n,
+                        &shape.keys[i],
+                        (options.n_ctx > 0, options.flash_attn),
+                        of_scores,
+                    )
+                })
+                .collect::<Result<_, _>>()?,
+            ended: groups()
+                .map(|(i, group)| {
+                    let (Some(pooled), m @ 1..) = (pooled_of(plan, i), shape.n_ended[i]) else {
+                        return Ok(None);
+                    };
+                    let n_slots = |group: usize| parts.n_slots[group] as u64;
+                    let n_rows = match options.n_ctx {
+                        0 => [n; 3],
+                        _ => [
+                            n_slots(pooled.cache),
+                            group.layout().rows(n_slots(i)),
+                            n_slots(i),
+                        ],
+                    };
+                    let sizes = (pooled.span, pooled.reach);
+                    let rows = EndedRows::new(g, &group.name, m as u64, n_rows, sizes)?;
+                    Ok(Some((rows, pooled.cache)))
+                })
+                .collect::<Result<_, Error>>()?,
+            layouts: plan.caches.iter().map(|group| group.layout()).collect(),
+            pooled: groups()
+                .map(|(i, group)| {
+                    let spans = spans_of(plan, i).filter(|s| s.pooled && group.span().is_none());
+                    let Some(span) = spans.map(|s| s.span) else {
+                        return Ok(None);
+                    };
+                    let n_rows = match options.n_ctx {
+                        0 => n,
+                        _ => parts.n_slots[i] as u64,
+                    };
+                    PooledRows::new(g, &group.name, (n, n_rows), span).map(Some)
+                })
+                .collect::<Result<_, _>>()?,
+            states: match parts.states.is_empty() {
+                true => None,
+                false => Some(StateRows::new(g, options, &shape.groups)?),
+            },
+            lab: LabInputs::new(g, parts, shape)?,
+        })
+    }
+
+    /// The store that receives the keys and values of the pass, with the attention views of its queries.
+    pub(in crate::model) fn key_value_store<'a>(
+        &self,
+        parts: &GraphParts<'a>,
+    ) -> Box<dyn KeyValueStore + 'a> {
+        let views = self.views.iter().map(|input| input.view.clone()).collect();
+        let pooled = self.pooled.iter().map(Option::as_ref);
+        let blocks = pooled.map(|own| Some(own?.rows.clone())).collect();
+        let whole = self.views.iter().zip(&self.ended).map(|(input, ended)| {
+            Some(SpanView {
+                view: input.whole.clone()?,
+                ended: ended.as_ref().map(|(rows, _)| rows.blocks.clone()),
+            })
+        });
+        let pass = PassViews {
+            views,
+            whole: whole.collect(),
+            blocks,
+            visible: HashMap::new(),
+        };
+        match parts.options.n_ctx > 0 {
+            true => Box::new(CachedStore {
+                cache: parts.cache,
+                keys: parts.plan.caches.iter().map(|group| group.keys).collect(),
+                slots: self
+                    .slots
+                    .iter()
+                    .map(|slots| Some(slots.as_ref()?.0.clone()))
+                    .collect(),
+                pass,
+            }),
+            false => Box::new(PassStore {
+                pooled: HashMap::new(),
+                pass,
+            }),
+        }
+    }
+
+    /// The recurrent states that the pass reads and writes.
+    pub(in crate::model) fn state_store<'a>(&self, parts: &GraphParts<'a>) -> PassStates<'a> {
+        let rows = self.states.as_ref();
+        PassStates {
+            states: parts.states,
+            read: rows.map_or(Vec::new(), |rows| rows.read.clone()),
+            write: rows.and_then(|rows| rows.write.clone()),
+            at_once: !parts.plan.devices.is_empty(),
+            written: Vec::new(),
+        }
+    }
+
+    /// The captures and edits of the graph at each point.
+    pub(in crate::model) fn lab(&self, parts: &GraphParts<'_>, shape: &GraphShape) -> GraphLab {
+        self.lab.uses(parts.points, &shape.lab)
+    }
+
+    /// Writes all inputs.
+    pub(in crate::model) fn write(
+        &self,
+        executor: &mut Executor,
+        data: &PassData<'_>,
+    ) -> Result<(), Error> {
+        let batch = data.batch;
+        let known = BatchTokens::new(data);
+        self.tokens.write(executor, batch, data.adapters, &known)?;
+        if let Some(source) = &self.source {
+            source.write(executor, data.source, data.adapters, &SourceTokens)?;
+        }
+        if let Some(rows) = &self.output_rows {
+            rows.write(executor, batch)?;
+        }
+        if let Some(rows) = &self.states {
+            rows.write(executor, &data.allocated.rows)?;
+        }
+        let of_groups = self.slots.iter().zip(&data.allocated.slots);
+        for ((input, slots), layout) in of_groups.zip(&self.layouts) {
+            if let Some(input) = input {
+                input.write(executor, slots, *layout)?;
+            }
+        }
+        self.lab.write(executor, data.lab)?;
+        self.write_ended(executor, data)?;
+        for (group, input) in self.views.iter().enumerate() {
+            input.write(executor, group, data)?;
+        }
+        for (group, input) in self.pooled.iter().enumerate() {
+            let Some(input) = input else { continue };
+            match &data.keys[group] {
+                VisibleKeys::Pass(..) => {
+                    let places = batch.positions.iter().enumerate();
+                    let rows: HashMap<_, _> = places.map(|(at, place)| (*place, at)).collect();
+                    let row = |id, position| rows.get(&(id, position)).copied();
+                    input.write(executor, &batch.positions, row)?;
+                }
+                _ => {
+                    let slot = |id, position| data.block_manager.slot_of(group, id, position);
+                    input.write(executor, &batch.positions, slot)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the inputs of the blocks that end in the pass.
+    fn write_ended(&self, executor: &mut Executor, data: &PassData<'_>) -> Result<(), Error> {
+        let places = data.batch.positions.as_slice();
+        for (group, input) in self.ended.iter().enumerate() {
+            let Some((input, from)) = input else { continue };
+            let (manager, layout) = (data.block_manager, self.layouts[group]);
+            if let VisibleKeys::Pass(..) = &data.keys[group] {
+                let all: HashMap<_, _> = places.iter().copied().zip(0..).collect();
+                let row = |id, position| all.get(&(id, position)).copied();
+                let rows = RowLookup {
+                    read: &row,
+                    each: &row,
+                    whole: &|row| row,
+                };
+                input.write(executor, places, &rows)?;
+            } else {
+                let rows = RowLookup {
+                    read: &|id, position| manager.row(*from, id, position),
+                    each: &|id, position| manager.row(group, id, position),
+                    whole: &|slot| layout.further(slot as u64) as usize,
+                };
+                input.write(executor, places, &rows)?;
+            }
+        }
+        Ok(())
+    }
+}

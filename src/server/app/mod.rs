@@ -1,0 +1,112 @@
+//! The router of a server, and what every request passes on its way to its handler.
+//!
+//! Not here: which process answers a request (`routing`), and the list of routes (`routes`).
+
+mod loading_stream;
+mod openapi;
+mod route;
+mod routes;
+mod routing;
+mod state;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::uri::PathAndQuery;
+use axum::http::{HeaderName, HeaderValue, Uri};
+use axum::response::{IntoResponse, Response};
+
+use crate::Access;
+use crate::endpoints::lab;
+use crate::http::context::{OWNER_HEADER, RequestContext};
+use crate::http::error_format::anthropic_errors;
+use crate::http::random::random;
+use crate::http::{access, body, context, error, framing};
+use crate::page;
+use crate::pool::{Mode, Pool};
+
+use state::{AppState, caught};
+
+/// The header that names a request, in the request and in its response.
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The id of a request: the client's if it is an identifier, since it goes into headers and logs, otherwise a new one.
+fn request_id(request: &Request) -> HeaderValue {
+    const MAX: usize = 128;
+    let is_sound = |id: &&HeaderValue| {
+        let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(byte);
+        (1..=MAX).contains(&id.len()) && id.as_bytes().iter().all(is_plain)
+    };
+    let given = request.headers().get(REQUEST_ID).filter(is_sound);
+    given.cloned().unwrap_or_else(|| {
+        let id = format!("{:016x}{:016x}", random(), random());
+        HeaderValue::from_str(&id).expect("hexadecimal digits")
+    })
+}
+
+/// Removes a slash at the end of a path: some clients write one.
+fn without_slash(uri: &mut Uri) {
+    let Some(path) = uri.path().strip_suffix('/').filter(|path| !path.is_empty()) else {
+        return;
+    };
+    let text = match uri.query() {
+        Some(query) => format!("{path}?{query}"),
+        None => path.to_owned(),
+    };
+    // A part of a valid path is one too, unless it starts as an authority does.
+    if let Ok(shorter) = text.parse::<PathAndQuery>() {
+        let mut parts = std::mem::take(uri).into_parts();
+        parts.path_and_query = Some(shorter);
+        *uri = Uri::from_parts(parts).unwrap_or_default();
+    }
+}
+
+/// The router over a pool of models. A body must arrive within `read_time`.
+///
+/// # Errors
+/// The operating system cannot start threads for handlers.
+pub fn app(pool: Arc<Pool>, access: Access, read_time: Duration) -> std::io::Result<Router> {
+    pool.watch_idle()?;
+    let routes = routes::router()
+        .fallback(error::no_route)
+        .method_not_allowed_fallback(error::wrong_method);
+    // Uploads of vectors may be larger than other bodies.
+    let larger = (lab::vectors::ROUTE, pool.config.upload_bytes);
+    let server = AppState {
+        access,
+        threads: body::HandlerThreads::new(read_time, larger)?,
+        routes: routes.with_state(Arc::clone(&pool)),
+        pool,
+    };
+    // One service around all routes: a layer of the router would be one around each of them.
+    Ok(Router::new().fallback(handle).with_state(Arc::new(server)))
+}
+
+/// Answers a request: identifies and records it, checks access, reads its body, and sends it on.
+async fn handle(State(server): State<Arc<AppState>>, mut request: Request) -> Response {
+    let id = request_id(&request);
+    request.headers_mut().insert(REQUEST_ID, id.clone());
+    without_slash(request.uri_mut());
+    // Only the server tells an engine process which client sent a request.
+    let owner = request.headers_mut().remove(OWNER_HEADER);
+    let owner = owner.filter(|_| server.pool.config.mode == Mode::EngineProcess);
+    // In a box, since unoptimised code copies a future into each one that waits for it.
+    let work = |request| caught(Box::pin(routing::layer(Arc::clone(&server), request)));
+    let admitted = |request| {
+        if let Some(owner) = owner.as_ref().and_then(|owner| owner.to_str().ok()) {
+            RequestContext::current().set_owner(owner.to_owned());
+        }
+        body::layer(&server.threads, request, work)
+    };
+    let checked = async |request: Request| match framing::check(&request) {
+        Ok(()) => access::layer(&server.access, page::is_file, request, admitted).await,
+        Err(error) => error.into_response(),
+    };
+    let is_strict = server.pool.config.strictness.fields;
+    let answered = |request| anthropic_errors(request, checked);
+    let mut response = context::layer(request, is_strict, answered).await;
+    response.headers_mut().insert(REQUEST_ID, id);
+    server.threads.releasing_memory(response)
+}

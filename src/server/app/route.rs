@@ -1,0 +1,48 @@
+//! A route as the router and its documentation see it.
+
+use crate::request::fields::FieldDoc;
+
+/// The process that answers the requests of a route if models have engine processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AnsweredBy {
+    Server,
+    /// The engine process of the model that the request names; the model is loaded for it.
+    Model,
+    /// The engine process if the model is loaded, otherwise the server.
+    Loaded,
+}
+
+/// A route with its documentation.
+pub(crate) struct Route {
+    pub(crate) owner: AnsweredBy,
+    pub(crate) method: &'static str,
+    pub(crate) path: &'static str,
+    /// A one-line description of the route.
+    pub(crate) summary: &'static str,
+    /// The fields of the body; `None` if the body is not a JSON object.
+    pub(crate) fields: Option<fn() -> Vec<FieldDoc>>,
+    /// Further documentation.
+    pub(crate) shape: ResponseDoc,
+}
+
+impl Route {
+    /// Whether only this project defines the body, so that a field that is not known is refused.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.path.starts_with("/v1/lab/") || ["/models/rescan", "/quit"].contains(&self.path)
+    }
+}
+
+/// The documentation of a route beyond its fields.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ResponseDoc {
+    /// Keys that every JSON response has; other responses are not described.
+    pub(crate) keys: &'static [&'static str],
+    /// Content types of a response that is not JSON.
+    pub(crate) types: &'static [&'static str],
+    /// The status of a successful response.
+    pub(crate) status: &'static str,
+    /// Whether errors have Anthropic's shape.
+    pub(crate) is_anthropic: bool,
+    /// Whether `?model=NAME` selects the model.
+    pub(crate) has_model: bool,
+}

@@ -1,0 +1,299 @@
+//! The list of routes: the handler of each, and its description in `/openapi.json` and at `/docs`.
+//!
+//! Router and documentation come from the same rows, so they cannot diverge.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::http::Method;
+use axum::response::Html;
+use axum::routing::{delete, get, post};
+
+use super::openapi;
+pub(super) use super::route::AnsweredBy;
+use super::route::{ResponseDoc, Route};
+use crate::endpoints::{
+    adapters, anthropic, chat, completions, diagram, embeddings, health, infill, lab, llama_server,
+    metrics, models, pooling, props, quit, rerank, responses, sampling, tokens,
+};
+use crate::http::json::Json;
+use crate::page;
+use crate::pool::Pool;
+use crate::request::fields::documented;
+
+/// JSON with any keys and status 200.
+const ANY: ResponseDoc = ResponseDoc {
+    keys: &[],
+    types: &[],
+    status: "200",
+    is_anthropic: false,
+    has_model: false,
+};
+
+/// As `ANY`, for a route whose `?model=NAME` selects the model.
+const OF_MODEL: ResponseDoc = ResponseDoc {
+    has_model: true,
+    ..ANY
+};
+
+const fn json(keys: &'static [&'static str]) -> ResponseDoc {
+    ResponseDoc { keys, ..ANY }
+}
+
+/// A response that is not JSON.
+const fn file(types: &'static [&'static str]) -> ResponseDoc {
+    ResponseDoc { types, ..ANY }
+}
+
+const COMPLETION: ResponseDoc = json(&["id", "object", "created", "model", "choices", "usage"]);
+const RESPONSE: ResponseDoc = json(&["id", "object", "created_at", "model", "status", "output"]);
+const INPUT_TOKENS: ResponseDoc = json(&["object", "input_tokens"]);
+const EMBEDDINGS: ResponseDoc = json(&["object", "data", "model", "usage"]);
+const MESSAGE: ResponseDoc = ResponseDoc {
+    is_anthropic: true,
+    ..json(&[
+        "id",
+        "type",
+        "role",
+        "content",
+        "model",
+        "stop_reason",
+        "usage",
+    ])
+};
+
+macro_rules! routes {
+    ($(
+        $owner:ident: $method:ident $path:literal, $handler:path, $summary:literal
+        $(, $fields:expr)? $(=> $shape:expr)?;
+    )*) => {
+        /// The router without its layers.
+        pub(crate) fn router() -> Router<Arc<Pool>> {
+            Router::new()$(.route($path, $method($handler)))*
+        }
+
+        /// All routes.
+        pub(crate) static ROUTES: &[Route] = &[$(Route {
+            owner: AnsweredBy::$owner,
+            method: stringify!($method),
+            path: $path,
+            summary: $summary,
+            fields: routes!(@fields $($fields)?),
+            shape: routes!(@shape $($shape)?),
+        },)*];
+    };
+    (@fields $fields:expr) => { Some($fields) };
+    (@fields) => { None };
+    (@shape $shape:expr) => { $shape };
+    (@shape) => { ANY };
+}
+
+routes! {
+    Server: get "/", page::page, "A page to chat with the models." => file(&["text/html"]);
+    Server: get "/page/{file}", page::file, "The files of that page." => file(&["text/javascript", "text/css"]);
+    Server: get "/health", health::health, "The server's state, and which models are loaded or being loaded."
+        => json(&["status", "loaded"]);
+    Server: get "/v1/models", models::list, "The models, with their numbers and whether they are loaded."
+        => json(&["object", "data"]);
+    Server: get "/models", models::list, "As `/v1/models`." => json(&["object", "data"]);
+    Server: get "/v1/models/{id}", models::one, "One model. Loads nothing."
+        => json(&["id", "object", "created", "owned_by"]);
+    Server: get "/v1/models/{id}/diagram", diagram::diagram,
+        "The picture of a model as SVG; `view=layers` shows its kinds of layers. Loads nothing."
+        => file(&["image/svg+xml"]);
+    Server: get "/v1/sampling", sampling::settings, "Every sampling parameter with its meaning, range and default.";
+    Server: post "/models/load", models::load,
+        "Loads a model; with `stream`, events report the progress.", documented::<models::LoadFields>;
+    Server: post "/models/unload", models::unload, "Unloads a model after its active requests.", documented::<models::UnloadFields>;
+    Server: post "/models/rescan", models::rescan, "Looks for models in the folder again.", Vec::new;
+    Server: post "/quit", quit::quit, "Ends the server when the requests under way are complete.", Vec::new
+        => ResponseDoc { status: "202", ..ANY };
+    Loaded: get "/props", props::props, "The state and the settings of a model, and its chat template." => OF_MODEL;
+    Loaded: get "/slots", props::slots, "The active sequences of a model." => OF_MODEL;
+    Server: get "/metrics", metrics::metrics, "Counters, gauges and histograms for Prometheus."
+        => file(&["text/plain"]);
+    Model: get "/v1/lab/points", lab::points,
+        "The values of a model that can be captured and edited, with shapes and meanings.";
+    Model: post "/v1/lab/run", lab::run, "Reads a prompt, and captures and edits values of the model.", lab::fields;
+    Model: post "/v1/lab/patch", lab::patch::patch,
+        "Activation patching: runs a prompt with values of another prompt, and measures the effect of each.",
+        lab::patch::fields;
+    Server: post "/v1/lab/pictures", lab::pictures::picture,
+        "A response of the lab as a picture, SVG.", lab::pictures::fields;
+    Server: get "/v1/lab/artifacts", lab::artifacts::list, "The results that are stored as files.";
+    Server: get "/v1/lab/artifacts/{id}", lab::artifacts::get, "The file of a result.";
+    Server: delete "/v1/lab/artifacts/{id}", lab::artifacts::delete, "Removes a result.";
+    Server: get "/v1/lab/vectors", lab::vectors::list, "The vectors that edits, captures and lenses may name.";
+    Server: post "/v1/lab/vectors", lab::vectors::keep, "Stores vectors for later requests.", lab::vectors::fields;
+    Server: delete "/v1/lab/vectors/{id}", lab::vectors::delete, "Removes vectors that a request has sent.";
+    Model: get "/lora-adapters", adapters::list, "The adapters of a model and their scales." => OF_MODEL;
+    Model: post "/lora-adapters", adapters::set,
+        "Sets the scales of the adapters of a model: a list of objects with `id` and `scale`." => OF_MODEL;
+    Model: post "/v1/chat/completions", chat::completions, "Completes a conversation.", chat::fields => COMPLETION;
+    Model: post "/chat/completions", chat::completions, "As `/v1/chat/completions`.", chat::fields => COMPLETION;
+    Model: post "/v1/chat/completions/input_tokens", chat::input_tokens,
+        "The number of tokens of a conversation's prompt.", chat::fields => INPUT_TOKENS;
+    Model: post "/chat/completions/input_tokens", chat::input_tokens,
+        "As `/v1/chat/completions/input_tokens`.", chat::fields => INPUT_TOKENS;
+    Model: post "/v1/responses", responses::responses,
+        "Completes a conversation, in the shape of OpenAI's responses.", responses::fields => RESPONSE;
+    Model: post "/responses", responses::responses, "As `/v1/responses`.", responses::fields => RESPONSE;
+    Model: post "/v1/responses/input_tokens", responses::input_tokens,
+        "The number of tokens of a conversation's prompt.", responses::fields => INPUT_TOKENS;
+    Model: post "/responses/input_tokens", responses::input_tokens,
+        "As `/v1/responses/input_tokens`.", responses::fields => INPUT_TOKENS;
+    Model: post "/v1/messages", anthropic::messages,
+        "Completes a conversation, in Anthropic's shape.", anthropic::fields => MESSAGE;
+    Model: post "/v1/messages/count_tokens", anthropic::count_tokens,
+        "The number of tokens of a conversation's prompt.", anthropic::fields
+        => ResponseDoc { is_anthropic: true, ..json(&["input_tokens"]) };
+    Model: post "/v1/completions", completions::completions, "Completes a prompt, or scores it.", completions::fields
+        => COMPLETION;
+    Model: post "/completion", llama_server::completion, "Completes a prompt, in the shape of llama-server.", llama_server::fields;
+    Model: post "/completions", llama_server::completion, "As `/completion`.", llama_server::fields;
+    Model: post "/infill", infill::infill,
+        "Fill-in-the-middle completion, in the shape of llama-server.", infill::fields;
+    Model: post "/v1/embeddings", embeddings::embeddings, "Embeddings of texts.", embeddings::fields => EMBEDDINGS;
+    Model: post "/embeddings", embeddings::embeddings, "As `/v1/embeddings`.", embeddings::fields => EMBEDDINGS;
+    Model: post "/v1/rerank", rerank::rerank,
+        "The order of documents by how well they answer a query.", rerank::fields::<rerank::RerankFields>;
+    Model: post "/v1/reranking", rerank::rerank, "As `/v1/rerank`.", rerank::fields::<rerank::RerankFields>;
+    Model: post "/v2/rerank", rerank::rerank, "As `/v1/rerank`.", rerank::fields::<rerank::RerankFields>;
+    Model: post "/rerank", rerank::rerank,
+        "As `/v1/rerank`; with `texts` in the shape of TEI.", rerank::fields::<rerank::RerankFields>;
+    Model: post "/reranking", rerank::rerank, "As `/rerank`.", rerank::fields::<rerank::RerankFields>;
+    Model: post "/v1/score", rerank::score, "The scores of pairs of texts.", rerank::fields::<rerank::ScoreFields>;
+    Model: post "/score", rerank::score, "As `/v1/score`.", rerank::fields::<rerank::ScoreFields>;
+    Model: post "/classify", rerank::classify,
+        "The scores of the classes of texts.", rerank::fields::<rerank::ClassifyFields>;
+    Model: post "/pooling", pooling::pooling,
+        "The vectors of texts, or the scores of their classes or of those of their tokens.",
+        rerank::fields::<pooling::PoolingFields>;
+    Model: post "/tokenize", tokens::tokenize, "The tokens of a text or of a conversation.", tokens::tokenize_fields
+        => json(&["count", "max_model_len", "tokens"]);
+    Model: post "/detokenize", tokens::detokenize, "The text of tokens.", tokens::detokenize_fields
+        => json(&["prompt", "content"]);
+    Model: get "/tokenizer_info", tokens::info, "The vocabulary's special tokens and numbers."
+        => ResponseDoc { keys: &["vocab_size", "eos_token"], ..OF_MODEL };
+    Model: post "/apply-template", tokens::apply_template,
+        "The text that the chat template makes of a conversation.", tokens::template_fields => json(&["prompt"]);
+    Server: get "/openapi.json", document, "This list in the form of OpenAPI 3.1.";
+    Server: get "/docs", docs, "This list as a page." => file(&["text/html"]);
+}
+
+async fn document() -> Json {
+    Json(openapi::document(ROUTES))
+}
+
+async fn docs() -> Html<String> {
+    openapi::page(ROUTES)
+}
+
+/// The process that answers a request; the server if there is no such route.
+pub(crate) fn answered_by(method: &Method, path: &str) -> AnsweredBy {
+    // HEAD is answered by the process that answers GET.
+    let method = if *method == Method::HEAD {
+        &Method::GET
+    } else {
+        method
+    };
+    let is_it =
+        |route: &&Route| route.path == path && route.method.eq_ignore_ascii_case(method.as_str());
+    let route = ROUTES.iter().find(is_it);
+    route.map_or(AnsweredBy::Server, |route| route.owner)
+}
+
+/// Whether the answers of a route can be streams.
+pub(crate) fn can_stream(path: &str) -> bool {
+    let route = ROUTES.iter().find(|route| route.path == path);
+    let fields = route.and_then(|route| route.fields);
+    fields.is_some_and(|fields| fields().iter().any(|field| field.name == "stream"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::{Path, PathBuf};
+
+    use super::*;
+
+    fn root() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    }
+
+    fn read(path: impl AsRef<Path>) -> String {
+        let path = root().join(path);
+        std::fs::read_to_string(path).expect("it is readable")
+    }
+
+    /// The endpoints in the table of docs/http-api.md: `METHOD /path`. Methods and paths may share cells.
+    fn of_page() -> BTreeSet<String> {
+        let (page, mut found) = (read("docs/http-api.md"), BTreeSet::new());
+        let rows = page
+            .lines()
+            .skip_while(|line| !line.starts_with("| endpoint "));
+        let rows = rows.skip(2).take_while(|line| line.starts_with("| "));
+        for row in rows {
+            let cell = row.split('|').nth(1).expect("a cell");
+            let (mut methods, mut is_open) = (Vec::new(), false);
+            for token in cell.split('`').skip(1).step_by(2) {
+                let (method, path) = match token.split_once(' ') {
+                    Some((method, path)) => (Some(method), Some(path)),
+                    None if token.starts_with('/') => (None, Some(token)),
+                    None => (Some(token), None),
+                };
+                if let Some(method) = method {
+                    if !is_open {
+                        methods.clear();
+                    }
+                    methods.push(method);
+                    is_open = path.is_none();
+                }
+                let all = path
+                    .iter()
+                    .flat_map(|path| methods.iter().map(move |m| format!("{m} {path}")));
+                found.extend(all);
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn the_page_lists_every_route() {
+        let own = ROUTES.iter();
+        let own = own.map(|route| format!("{} {}", route.method.to_uppercase(), route.path));
+        let own: BTreeSet<String> = own.collect();
+        assert_eq!(of_page(), own);
+    }
+
+    /// Every part that a handler takes from a body must be among the documented fields of its route.
+    #[test]
+    fn every_part_of_a_request_is_documented() {
+        let (mut sources, mut folders) = (String::new(), vec!["src/server".into()]);
+        while let Some(folder) = folders.pop() {
+            let folder = root().join::<PathBuf>(folder);
+            for file in std::fs::read_dir(folder).expect("it is readable") {
+                let path = file.expect("it is readable").path();
+                match path.is_dir() {
+                    true => folders.push(path),
+                    false => sources.push_str(&read(path)),
+                }
+            }
+        }
+        let mut n = 0;
+        for part in sources.split("\nfields! {").skip(1) {
+            let name = part
+                .split("struct ")
+                .nth(1)
+                .and_then(|rest| rest.split(' ').next());
+            let name = name.expect("a name");
+            // The fields of the objects `diffusion` and `lab` are nested.
+            let is_inner = ["DiffusionFields", "LabFields"].contains(&name);
+            let names = [format!("::<{name}>"), format!("::{name}>")];
+            let is_listed = names.iter().any(|name| sources.contains(name));
+            assert!(is_listed || is_inner, "{name}");
+            n += 1;
+        }
+        assert!(n > 15, "{n}");
+    }
+}

@@ -1,0 +1,46 @@
+//! What all requests share: the pool, the handlers, and the threads on which they run.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::response::Response;
+use tower_service::Service;
+
+use crate::Access;
+use crate::http::{body, error};
+use crate::pool::Pool;
+
+pub(crate) struct AppState {
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) access: Access,
+    pub(crate) threads: body::HandlerThreads,
+    pub(crate) routes: Router,
+}
+
+impl AppState {
+    /// The answer of this process's own handler.
+    pub(crate) async fn handled(self: Arc<Self>, request: Request) -> Response {
+        let mut routes = self.routes.clone();
+        body::run_handler(&self.threads, request, |request| {
+            caught(async move {
+                let Ok(response) = routes.call(request).await;
+                response
+            })
+        })
+        .await
+    }
+}
+
+/// Runs a handler. A panic becomes an error, and the server continues.
+pub(crate) async fn caught(work: impl Future<Output = Response>) -> Response {
+    let mut work = pin!(work);
+    std::future::poll_fn(|cx| {
+        let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx)));
+        polled.unwrap_or_else(|cause| Poll::Ready(error::panicked(cause.as_ref())))
+    })
+    .await
+}

@@ -1,0 +1,225 @@
+//! `POST /completion`: prompts without a chat template, in llama-server's own shape.
+//!
+//! Shapes: llama-server's README, `POST /completion`. The parameters are those of all text generation routes; fields
+//! that only this shape has are in [`Native`]. Not here: the prompts of `/infill`.
+
+mod response;
+mod settings;
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use serde_json::Value;
+
+use crate::served::ServedModel;
+use lab_core::engine::Request;
+
+use crate::Pool;
+use crate::http::error::Error;
+use crate::http::json::{self, Json, JsonObject, JsonPart};
+use crate::request::fields::{self, BodyFields, FieldDoc, fields};
+use crate::request::generation::{self, GenerationParams, MAX_CHOICES, choice_requests};
+use crate::request::input::{TextOrTokens, check_ids, mixed_prompts};
+use crate::request::object_fields;
+use crate::response::running_completions::{Completion, RunningCompletions};
+
+use response::{NativeWriter, ResponseData};
+
+pub(crate) use settings::defaults;
+
+const PROMPT: &str = "prompt";
+const PROMPT_OBJECT: object_fields::ObjectFields =
+    object_fields::ObjectFields::of("prompt_string multimodal_data");
+/// Maximum length of the list of most probable tokens.
+const MAX_PROBS: u32 = 100;
+/// Maximum number of names in `response_fields`.
+const MAX_FIELDS: usize = 64;
+
+fields! {
+    /// What belongs to this shape, whatever the form of the prompt.
+    #[derive(Default)]
+    pub(crate) struct NativeFields {
+        /// Length of the list of most probable tokens; 0 = no probabilities.
+        n_probs: Option<u32>,
+        /// Whether probabilities are those after all stages of sampling, from which tokens are drawn; the
+        /// logarithms of the model's own otherwise.
+        post_sampling_probs: Option<bool>,
+        /// Whether a whole response has the ids of its tokens; a stream always does.
+        return_tokens: Option<bool>,
+        /// The fields that the response has, inner ones as `generation_settings/n_predict`; default: all.
+        response_fields: Option<Vec<String>>,
+    }
+}
+
+fields! {
+    struct PromptField {
+        /// A text, token ids, texts and token ids in turns, or several of these.
+        prompt: Value,
+    }
+}
+
+/// The documented fields of a request.
+pub(crate) fn fields() -> Vec<FieldDoc> {
+    [fields_without_prompt(), fields::documented::<PromptField>()].concat()
+}
+
+/// The documented fields without the prompt.
+pub(crate) fn fields_without_prompt() -> Vec<FieldDoc> {
+    [generation::fields(), fields::documented::<NativeFields>()].concat()
+}
+
+pub(crate) async fn completion(
+    State(pool): State<Arc<Pool>>,
+    mut body: BodyFields,
+) -> Result<Response, Error> {
+    let parameters = NativeParams::take(&mut body)?;
+    body.prune(PROMPT, &PROMPT_OBJECT)?;
+    let prompt: PromptField = body.take()?;
+    body.finish()?;
+    let prompts = mixed_prompts(PROMPT, &prompt.prompt)?;
+    parameters.check_number(prompts.len())?;
+    let served = pool.get(parameters.model()).await?;
+    let encoded = prompts.iter().map(|parts| encode(&served, parts));
+    let encoded = encoded.collect::<Result<_, _>>()?;
+    parameters.answer(&served, encoded, PROMPT).await
+}
+
+/// A completion of another endpoint in this shape, with its tokens.
+pub(crate) fn verbose(
+    served: &Arc<ServedModel>,
+    request: Request,
+    generation: &GenerationParams,
+    one: &Completion,
+) -> JsonObject {
+    let shape = NativeWriter::new(ResponseData {
+        served: Arc::clone(served),
+        settings: settings::of(&request, generation, &NativeFields::default()),
+        prompts: vec![request.prompt],
+        n_choices: 1,
+        post_sampling: false,
+        has_probs: false,
+        has_tokens: true,
+        has_prompt_logprobs: false,
+        fields: Vec::new(),
+    });
+    shape.whole(0, one)
+}
+
+/// The tokens of a prompt. A text at its start gets the special tokens that the vocabulary adds.
+fn encode(served: &ServedModel, parts: &[TextOrTokens]) -> Result<Vec<u32>, Error> {
+    let tokenizer = served.handle.tokenizer();
+    let mut tokens = Vec::new();
+    for (i, part) in parts.iter().enumerate() {
+        match part {
+            TextOrTokens::Text(text) => {
+                let own = tokenizer.encode(text, i == 0, true);
+                tokens
+                    .extend(own.map_err(|error| Error::invalid_value(PROMPT, error.to_string()))?);
+            }
+            TextOrTokens::Tokens(ids) => {
+                check_ids(PROMPT, ids, served)?;
+                tokens.extend(ids);
+            }
+        }
+    }
+    Ok(tokens)
+}
+
+/// The parameters of a request, without its prompt.
+pub(crate) struct NativeParams {
+    generation: GenerationParams,
+    native: NativeFields,
+}
+
+impl NativeParams {
+    /// Takes the fields out of a body.
+    pub(crate) fn take(body: &mut BodyFields) -> Result<Self, Error> {
+        let generation = GenerationParams::take(body, 0)?;
+        let native: NativeFields = body.take()?;
+        if let Some(n) = native.n_probs.filter(|n| *n > MAX_PROBS) {
+            let message = format!("`n_probs` is {n}, expected 0 to {MAX_PROBS}");
+            return Err(Error::invalid_value("n_probs", message));
+        }
+        let n_fields = native.response_fields.as_ref().map_or(0, Vec::len);
+        if n_fields > MAX_FIELDS {
+            let message = format!("`response_fields`: more than {MAX_FIELDS} fields");
+            return Err(Error::invalid_value("response_fields", message));
+        }
+        Ok(Self { generation, native })
+    }
+
+    /// The requested model.
+    pub(crate) fn model(&self) -> &str {
+        self.generation.model()
+    }
+
+    /// The requested maximum number of tokens of a completion.
+    pub(crate) fn most_tokens(&self) -> Option<u64> {
+        self.generation.max_tokens()
+    }
+
+    /// Checks the number of completions over all prompts.
+    fn check_number(&self, n_prompts: usize) -> Result<(), Error> {
+        let n = n_prompts.saturating_mul(self.generation.n_choices() as usize);
+        if n <= MAX_CHOICES as usize {
+            return Ok(());
+        }
+        let message = format!("{n} completions in all, expected at most {MAX_CHOICES}");
+        Err(Error::invalid_value(PROMPT, message))
+    }
+
+    /// The response to these prompts, which come from the field `field`.
+    pub(crate) async fn answer(
+        &self,
+        served: &Arc<ServedModel>,
+        prompts: Vec<Vec<u32>>,
+        field: &'static str,
+    ) -> Result<Response, Error> {
+        let (generation, native) = (&self.generation, &self.native);
+        let constraint = generation.compile(generation.constraint()?, served).await?;
+        let top = native.n_probs.filter(|n| *n > 0).map(|n| n as usize);
+        let mut firsts: Vec<Request> = Vec::new();
+        for prompt in &prompts {
+            let first = generation.request(served, prompt, top, constraint.as_ref());
+            let mut first = first.map_err(|error| error.with_prompt_field(field))?;
+            first.post_sampling |= native.post_sampling_probs == Some(true);
+            firsts.push(first);
+        }
+        let n = generation.n_choices();
+        let settings = firsts
+            .first()
+            .map(|first| settings::of(first, generation, native));
+        let requests = firsts.iter().flat_map(|first| choice_requests(first, n));
+        let answers = RunningCompletions::submit(served, requests.collect(), n);
+        let answers = answers.map_err(|error| error.with_prompt_field(field))?;
+        let answers = answers.without_special_tokens(generation.skips_special_tokens(), served);
+        let answers = answers.with_lab(generation.lab.clone(), served);
+        let shape = NativeWriter::new(ResponseData {
+            served: Arc::clone(served),
+            prompts,
+            n_choices: n,
+            settings: settings.unwrap_or_default(),
+            post_sampling: firsts.iter().any(|first| first.post_sampling),
+            has_probs: top.is_some(),
+            has_tokens: native.return_tokens == Some(true),
+            has_prompt_logprobs: generation.wants_prompt_logprobs(),
+            fields: native.response_fields.clone().unwrap_or_default(),
+        });
+        if generation.is_streamed() {
+            return Ok(answers.stream(shape));
+        }
+        let (all, _) = answers.collect().await?;
+        Ok(json::block_in_place(|| {
+            let mut out: Vec<JsonObject> = (0..)
+                .zip(&all)
+                .map(|(i, one)| shape.whole(i, one))
+                .collect();
+            let out: JsonPart = match out.len() {
+                1 => out.remove(0).into(),
+                _ => out.into(),
+            };
+            Json(out).into_response()
+        }))
+    }
+}

@@ -1,0 +1,382 @@
+//! The record of a request: how strictly it is read, fields without effect, and the data of its line in the log.
+//!
+//! A record belongs to the task that runs a handler; `RunningCompletions` hold it while they run. The line is written when the
+//! last owner drops the record, so that requests whose client left get a line too.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use lab_base::util::lock::lock;
+
+use axum::extract::Request;
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::response::Response;
+
+use lab_core::engine::{Event, Usage};
+
+use super::quoted::quoted;
+use super::transport::is_event_stream;
+
+/// The response header that lists the fields of the request without effect.
+const IGNORED: HeaderName = HeaderName::from_static("x-bench-ignored");
+/// The response header of a request that names another model than the one that answers.
+const MODEL: HeaderName = HeaderName::from_static("x-bench-model");
+/// The header by which the server tells an engine process which of the clients with API keys sent a request.
+pub(crate) const OWNER_HEADER: HeaderName = HeaderName::from_static("x-bench-owner");
+/// Maximum size of the list of fields without effect, in bytes.
+const MAX_IGNORED: usize = 1024;
+/// Maximum number of fields without effect whose names are kept.
+const MAX_NAMES: usize = 128;
+
+tokio::task_local! {
+    static RECORD: Arc<RequestContext>;
+}
+
+/// The record of one request.
+#[derive(Debug)]
+pub(crate) struct RequestContext {
+    id: String,
+    method: String,
+    path: String,
+    /// Whether fields that are not known are refused.
+    is_strict: bool,
+    /// Which of the clients with API keys sent the request; empty where there are no keys.
+    owner: OnceLock<String>,
+    started: Instant,
+    notes: Mutex<Notes>,
+}
+
+#[derive(Debug, Default)]
+struct Notes {
+    status: StatusCode,
+    model: Option<String>,
+    /// Fields without effect, as a header can carry them.
+    ignored: BTreeSet<String>,
+    /// Number of further ones.
+    n_ignored: usize,
+    /// The model that the request names, if another one answers.
+    requested: Option<String>,
+    usage: Option<Usage>,
+    /// Time to the first text.
+    first: Option<Duration>,
+    /// Each finish reason once, in the order of its first occurrence.
+    finish: Vec<&'static str>,
+    /// The places of fields that the request has under other names.
+    renamed: Vec<Renamed>,
+    is_answered: bool,
+    /// Whether an engine process writes the line in the log.
+    is_elsewhere: bool,
+}
+
+/// A place that the request has under another name.
+#[derive(Debug)]
+struct Renamed {
+    place: String,
+    sent: String,
+    /// Whether the places within it are the same.
+    keeps_inner: bool,
+}
+
+impl Renamed {
+    /// The place as the request has it, if it is this one or within it.
+    fn sent(&self, place: &str) -> Option<String> {
+        let inner = place.strip_prefix(&self.place)?;
+        let is_inner = inner.is_empty() || inner.starts_with(['.', '[']);
+        let inner = if self.keeps_inner { inner } else { "" };
+        is_inner.then(|| format!("{}{inner}", self.sent))
+    }
+}
+
+impl RequestContext {
+    fn of(request: &Request, is_strict: bool) -> Self {
+        let id = request.headers().get("x-request-id");
+        let id = id.and_then(|id| id.to_str().ok()).unwrap_or_default();
+        let (method, path) = (request.method().as_str(), request.uri().path());
+        Self::new(id, method, path, is_strict)
+    }
+
+    fn new(id: &str, method: &str, path: &str, is_strict: bool) -> Self {
+        Self {
+            id: id.to_owned(),
+            method: method.to_owned(),
+            path: path.to_owned(),
+            is_strict,
+            owner: OnceLock::new(),
+            started: Instant::now(),
+            notes: Mutex::default(),
+        }
+    }
+
+    /// The record of the request that this task serves. Outside of a request, a new record that is discarded, and
+    /// strict: nobody would see what it names.
+    pub(crate) fn current() -> Arc<Self> {
+        let current = RECORD.try_with(Arc::clone);
+        current.unwrap_or_else(|_| Arc::new(Self::new("", "", "", true)))
+    }
+
+    /// Whether fields that are not known are refused.
+    pub(crate) fn is_strict(&self) -> bool {
+        self.is_strict
+    }
+
+    /// Notes which of the clients with API keys sent the request. Only the first call counts.
+    pub(crate) fn set_owner(&self, owner: String) {
+        self.owner.get_or_init(|| owner);
+    }
+
+    /// Which of the clients with API keys sent the request; empty where there are no keys.
+    pub(crate) fn owner(&self) -> String {
+        self.owner.get().cloned().unwrap_or_default()
+    }
+
+    /// The path of the request.
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Runs a future as part of the request.
+    pub(crate) async fn scope<F: Future>(self: Arc<Self>, work: F) -> F::Output {
+        RECORD.scope(self, work).await
+    }
+
+    fn notes(&self) -> MutexGuard<'_, Notes> {
+        lock(&self.notes)
+    }
+
+    /// Records a field that has no effect.
+    pub(crate) fn ignore(&self, name: &str) {
+        let mut notes = self.notes();
+        let name = header_safe(name);
+        if notes.ignored.len() < MAX_NAMES {
+            notes.ignored.insert(name);
+        } else if !notes.ignored.contains(&name) {
+            notes.n_ignored += 1;
+        }
+    }
+
+    /// Records that the request has a field, and what is within it, under another name: errors name it so.
+    pub(crate) fn rename(&self, place: impl Into<String>, sent: impl Into<String>) {
+        self.renamed(place.into(), sent.into(), true);
+    }
+
+    /// Records that a field was made out of another one, in which the places are others.
+    pub(crate) fn rename_whole(&self, place: impl Into<String>, sent: impl Into<String>) {
+        self.renamed(place.into(), sent.into(), false);
+    }
+
+    fn renamed(&self, place: String, sent: String, keeps_inner: bool) {
+        self.notes().renamed.push(Renamed {
+            place,
+            sent,
+            keeps_inner,
+        });
+    }
+
+    /// The place of a field as the request has it.
+    pub(crate) fn as_sent(&self, place: &str) -> String {
+        let notes = self.notes();
+        let found = notes.renamed.iter().filter_map(|renamed| {
+            let sent = renamed.sent(place)?;
+            Some((renamed.place.len(), sent))
+        });
+        let longest = found.max_by_key(|(length, _)| *length);
+        longest.map_or_else(|| place.to_owned(), |(_, sent)| sent)
+    }
+
+    /// A message in which the places between backquotes are those of the request.
+    pub(crate) fn with_sent(&self, message: &str) -> String {
+        let parts = message.split('`').enumerate();
+        let parts = parts.map(|(i, part)| match i % 2 {
+            0 => part.to_owned(),
+            _ => self.as_sent(part),
+        });
+        parts.collect::<Vec<_>>().join("`")
+    }
+
+    /// Records that the request names a model of another name than the one that answers.
+    pub(crate) fn set_substituted_model(&self, requested: &str, served: &str) {
+        let (requested, served) = (header_safe(&quoted(requested)), header_safe(served));
+        self.notes().requested = Some(format!("requested {requested}, served {served}"));
+    }
+
+    /// Records that an engine process serves the request, and writes its line.
+    pub(crate) fn leave_log_to_engine(&self) {
+        self.notes().is_elsewhere = true;
+    }
+
+    /// Records that the engine process of the model died.
+    pub(crate) fn engine_died(&self, model: &str) {
+        let mut notes = self.notes();
+        notes.is_elsewhere = false;
+        notes.model = Some(model.to_owned());
+        notes.finish("error");
+    }
+
+    /// Records an error after the status was sent.
+    pub(crate) fn fail(&self) {
+        self.notes().finish("error");
+    }
+
+    /// Records the model that serves the request.
+    pub(crate) fn model(&self, name: &str) {
+        self.notes().model = Some(name.to_owned());
+    }
+
+    /// Records the usage of its completions so far.
+    pub(crate) fn usage(&self, usage: Usage) {
+        self.notes().usage = Some(usage);
+    }
+
+    /// Logs the start of the reasoning of a completion, at the level `debug` only.
+    pub(crate) fn log_reasoning(&self, text: &str) {
+        if !text.is_empty() {
+            tracing::debug!(target: "request", id = self.id, reasoning = text);
+        }
+    }
+
+    /// Records an event of one of its completions.
+    pub(crate) fn event(&self, event: &Event) {
+        let mut notes = self.notes();
+        match event {
+            Event::Text { .. } => {
+                notes.first.get_or_insert_with(|| self.started.elapsed());
+            }
+            Event::Done { reason, .. } => notes.finish(reason.as_str()),
+            Event::Failed(_) => notes.finish("error"),
+            Event::Prompt(_)
+            | Event::Progress(_)
+            | Event::Ended(_)
+            | Event::Pooled(_)
+            | Event::Lab(_)
+            | Event::DenoisingStep { .. } => {}
+        }
+    }
+}
+
+/// Text as a header and a line of the log can carry it: other characters are percent-encoded, and so is what separates
+/// names.
+fn header_safe(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'%' | b',' | b'"' => out.push_str(&format!("%{byte:02X}")),
+            0x21..=0x7e => out.push(char::from(byte)),
+            _ => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
+}
+
+impl Notes {
+    /// The fields without effect, as many as a header should carry.
+    fn ignored(&self) -> Option<String> {
+        let mut out = String::new();
+        let mut n_more = self.n_ignored;
+        for name in &self.ignored {
+            match out.len() + name.len() {
+                0..MAX_IGNORED if out.is_empty() => out.push_str(name),
+                0..MAX_IGNORED => out.extend([", ", name]),
+                _ => n_more += 1,
+            }
+        }
+        if n_more > 0 {
+            out.push_str(&format!(", and {n_more} more"));
+        }
+        (!out.is_empty()).then_some(out)
+    }
+
+    fn finish(&mut self, reason: &'static str) {
+        if !self.finish.contains(&reason) {
+            self.finish.push(reason);
+        }
+    }
+
+    /// The finish reasons of the completions; `None` for a request without completions.
+    fn ending(&self) -> Option<String> {
+        self.model.as_ref()?;
+        if self.is_answered && !self.status.is_success() {
+            return None;
+        }
+        Some(match self.finish.as_slice() {
+            [] => "cancelled".to_owned(),
+            all => all.join(","),
+        })
+    }
+}
+
+impl Drop for RequestContext {
+    fn drop(&mut self) {
+        if self.path.is_empty() {
+            return;
+        }
+        let notes = self.notes.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if notes.is_elsewhere {
+            return;
+        }
+        let (usage, took) = (notes.usage, self.started.elapsed());
+        let milliseconds = |time: Duration| (time.as_secs_f64() * 1e4).round() / 10.0;
+        // The rate counts only the time in which tokens arrived.
+        let rate = usage.zip(notes.first).map(|(usage, first)| {
+            let time = took.saturating_sub(first).as_secs_f64().max(1e-4);
+            (usage.completion_tokens.saturating_sub(1) as f64 / time * 10.0).round() / 10.0
+        });
+        let ignored = notes.ignored();
+        macro_rules! line {
+            ($level:ident) => {
+                tracing::$level!(
+                    target: "request",
+                    id = self.id,
+                    method = self.method,
+                    path = quoted(&self.path),
+                    status = notes.is_answered.then_some(notes.status.as_u16()),
+                    model = notes.model,
+                    prompt_tokens = usage.map(|usage| usage.prompt_tokens),
+                    cached_tokens = usage.map(|usage| usage.cached_tokens),
+                    completion_tokens = usage.map(|usage| usage.completion_tokens),
+                    first_token_ms = notes.first.map(milliseconds),
+                    tokens_per_second = rate,
+                    finish = notes.ending(),
+                    ms = milliseconds(took),
+                    ignored,
+                    requested = notes.requested,
+                )
+            };
+        }
+        match self.path.as_str() {
+            // Monitoring asks for these every few seconds.
+            "/health" | "/metrics" => line!(debug),
+            _ => line!(info),
+        }
+    }
+}
+
+/// Keeps the record of a request, and reports the fields without effect to the client. `is_strict`: fields that are not
+/// known are refused.
+pub(crate) async fn layer<F: Future<Output = Response>>(
+    request: Request,
+    is_strict: bool,
+    next: impl FnOnce(Request) -> F,
+) -> Response {
+    let record = Arc::new(RequestContext::of(&request, is_strict));
+    let mut response = Arc::clone(&record).scope(next(request)).await;
+    let mut notes = record.notes();
+    notes.status = response.status();
+    notes.is_answered = true;
+    let headers = response.headers_mut();
+    for (name, text) in [(IGNORED, notes.ignored()), (MODEL, notes.requested.clone())] {
+        // What the engine process of the model says is more complete.
+        if let Some(Ok(value)) = text.map(|text| HeaderValue::from_str(&text))
+            && !headers.contains_key(&name)
+        {
+            headers.insert(name, value);
+        }
+    }
+    if is_event_stream(headers) {
+        // Proxies must not buffer a stream.
+        let name = HeaderName::from_static("x-accel-buffering");
+        headers.insert(name, HeaderValue::from_static("no"));
+    }
+    drop(notes);
+    response
+}

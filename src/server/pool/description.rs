@@ -1,0 +1,128 @@
+//! What is known of a model without loading it: its numbers, and its diagram.
+//!
+//! Both come from its file, on a separate thread, one at a time. Not here: models that are loaded.
+
+use std::sync::Arc;
+
+use lab_core::engine::Limits;
+use lab_core::model::{Estimator, Options};
+use lab_core::models::{ModelSource, OpenedModel};
+use lab_inspect::diagram::{Drawing, TracedPlan, svg};
+
+use super::{LoadState, ModelEntry, Pool};
+use crate::http::error::Error;
+use crate::served::ModelInfo;
+
+/// A model whose weights were not read, with the options and limits with which it would run.
+pub struct UnloadedModel {
+    pub opened: OpenedModel,
+    /// The options of its passes.
+    pub options: Options,
+    /// The limits of its engine.
+    pub limits: Limits,
+}
+
+/// Opens a model under its served name without reading its weights; the error says why it cannot be served.
+pub type Opener = Arc<dyn Fn(&str, &ModelSource) -> Result<UnloadedModel, String> + Send + Sync>;
+
+/// The properties of a model that are known without loading it.
+#[derive(Clone, Debug)]
+pub struct Description {
+    /// The numbers of the model.
+    pub info: ModelInfo,
+    /// Context length of a request, in tokens.
+    pub n_ctx: usize,
+}
+
+/// The part of a model that a diagram shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiagramView {
+    /// The whole model.
+    Stack,
+    /// The kinds of its layers, down to operations and weights.
+    Layers,
+}
+
+fn description_of(model: &UnloadedModel) -> Result<Description, String> {
+    let UnloadedModel {
+        opened,
+        options,
+        limits,
+    } = model;
+    // The graph of the largest pass, without memory: a definition may fit the file and still say what no operation does.
+    let memory = Estimator::new(&opened.plan, &opened.weights)
+        .and_then(|mut estimator| estimator.memory(options));
+    memory.map_err(|error| error.to_string())?;
+    Ok(Description {
+        info: ModelInfo::of(&opened.plan),
+        n_ctx: limits.n_ctx,
+    })
+}
+
+fn diagram_of(
+    UnloadedModel { opened, .. }: &UnloadedModel,
+    view: DiagramView,
+) -> Result<String, String> {
+    let traced = TracedPlan::new(&opened.name, opened.plan.clone(), false);
+    let traced = traced.map_err(|error| error.to_string())?;
+    let drawing = Drawing::new(&opened.def, &traced);
+    let (piece, what) = match view {
+        DiagramView::Stack => (svg::stack(&drawing), "the whole model"),
+        DiagramView::Layers => (svg::layers(&drawing), "its kinds of layers"),
+    };
+    Ok(svg::document(&drawing, &piece, what))
+}
+
+/// Opens a model and computes something of it, on a thread that may block.
+async fn with_opened<T: Send + 'static>(
+    opener: Opener,
+    entry: &Arc<ModelEntry>,
+    of: impl FnOnce(&UnloadedModel) -> Result<T, String> + Send + 'static,
+) -> Result<T, String> {
+    let entry = Arc::clone(entry);
+    let work = move || opener(&entry.name, &entry.source).and_then(|opened| of(&opened));
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|error| Err(error.to_string()))
+}
+
+impl Pool {
+    pub(super) async fn describe(&self, entry: &Arc<ModelEntry>) {
+        let Some(opener) = self.config.opener.clone() else {
+            return;
+        };
+        if matches!(*entry.state(), LoadState::NotLoaded) {
+            entry.refresh_description();
+        }
+        if entry.description().is_some() {
+            return;
+        }
+        let _turn = self.describing.lock().await;
+        if entry.description().is_some() {
+            return;
+        }
+        let described = with_opened(opener, entry, description_of).await;
+        if let Err(fault) = &described {
+            tracing::warn!(fault, "a model cannot be served");
+        }
+        // A load may have set the description in the meantime.
+        entry.description().get_or_insert(described);
+    }
+
+    /// The diagram of a model as SVG.
+    pub(crate) async fn draw(&self, name: &str, view: DiagramView) -> Result<String, Error> {
+        let (name, entry) = self.entry(name)?;
+        let Some(opener) = self.config.opener.clone() else {
+            let message = "diagrams are not available on this server";
+            return Err(Error::unsupported("view", message));
+        };
+        self.describe(&entry).await;
+        let fault = entry.description().clone().and_then(Result::err);
+        if let Some(fault) = fault {
+            let why = Some(fault).filter(|_| self.config.is_managed);
+            return Err(Error::NotServable { name, why });
+        }
+        let _turn = self.drawing.lock().await;
+        let drawn = with_opened(opener, &entry, move |opened| diagram_of(opened, view)).await;
+        drawn.map_err(|detail| Error::DrawingFailed { name, detail })
+    }
+}

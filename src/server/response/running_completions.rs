@@ -1,0 +1,516 @@
+//! The completions of one request: submitted together, then collected or streamed.
+//!
+//! Not here: how an endpoint writes completions, which is a [`StreamWriter`].
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use futures_util::stream::{self, SelectAll, StreamExt};
+use serde_json::{Value, json};
+
+use crate::http::transport::{self, SseEvents};
+use crate::served::ServedModel;
+use lab_base::tokenizer::Tokenizer;
+use lab_core::engine::{
+    AnswerToken, Event, FinishReason, FixedToken, LabResult, PromptProgress, Request, StopMatch,
+    Usage,
+};
+
+use crate::http::context::RequestContext;
+use crate::http::error::Error;
+use crate::http::json::JsonText;
+use crate::request::lab;
+use crate::response::completion_parser::{CompletionDelta, CompletionParser};
+
+/// The events of all completions of a request, each with its completion's index.
+pub(crate) struct RunningCompletions {
+    pub(crate) events: SelectAll<stream::BoxStream<'static, (u32, Event)>>,
+    /// The usage of each prompt.
+    usage: Vec<Usage>,
+    /// Number of completions per prompt. The completions of a prompt have consecutive indices.
+    n_choices: u32,
+    /// Number of completions that have not ended.
+    n_open: u32,
+    record: Arc<RequestContext>,
+    /// The reader of each completion; empty if completions are plain text.
+    parsers: Vec<CompletionParser>,
+    /// The tokenizer that identifies special tokens, if these are left out of the text.
+    special_tokens_of: Option<Arc<Tokenizer>>,
+    /// The lab plan whose results are written.
+    lab: Option<LabOutput>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Completion {
+    pub(crate) text: String,
+    pub(crate) reasoning: String,
+    /// Tool calls: id, name and arguments.
+    pub(crate) calls: Vec<(String, String, String)>,
+    /// The tokens of the prompt, if their log-probabilities are requested.
+    pub(crate) prompt: Vec<AnswerToken>,
+    pub(crate) tokens: Vec<AnswerToken>,
+    /// The token that ended the completion, if a token did.
+    pub(crate) ended: Option<AnswerToken>,
+    /// The result of the lab plan, if it is not written.
+    pub(crate) lab: Option<Box<LabResult>>,
+    /// The result of the lab plan as JSON.
+    pub(crate) report: Option<JsonText>,
+    pub(crate) reason: Option<FinishReason>,
+    pub(crate) stopped: Option<StopMatch>,
+    /// The usage of this completion alone.
+    pub(crate) usage: Usage,
+}
+
+impl Completion {
+    /// The finish reason in OpenAI's terms.
+    pub(crate) fn finish_reason(&self) -> Option<&'static str> {
+        self.reason.map(|reason| match reason {
+            FinishReason::Stop if !self.calls.is_empty() => TOOL_CALLS,
+            reason => reason.as_str(),
+        })
+    }
+
+    /// Appends a piece of the answer.
+    pub(crate) fn add(&mut self, piece: CompletionDelta) {
+        match piece {
+            CompletionDelta::Content(text, tokens) => {
+                self.text.push_str(&text);
+                self.tokens.extend(tokens);
+            }
+            CompletionDelta::Reasoning(text) => self.reasoning.push_str(&text),
+            CompletionDelta::Call(_, id, name) => self.calls.push((id, name, String::new())),
+            CompletionDelta::Arguments(_, text) => {
+                if let Some((_, _, arguments)) = self.calls.last_mut() {
+                    arguments.push_str(&text);
+                }
+            }
+        }
+    }
+}
+
+/// OpenAI's finish reason of a completion that calls a tool.
+pub(crate) const TOOL_CALLS: &str = "tool_calls";
+
+/// Adds to a choice the stop sequence or token that ended it, if any, under vLLM's name.
+pub(crate) fn set_stop_reason(choice: &mut Value, stopped: Option<&StopMatch>) {
+    match stopped {
+        None => {}
+        Some(StopMatch::Text(text)) => choice["stop_reason"] = text.as_str().into(),
+        Some(StopMatch::Token(id)) => choice["stop_reason"] = (*id).into(),
+    }
+}
+
+/// The format in which an endpoint writes the events of a stream.
+pub(crate) trait StreamWriter: Send + 'static {
+    /// Whether `[DONE]` follows the last event.
+    const HAS_DONE: bool = true;
+
+    /// Writes what precedes the first text of a completion.
+    fn start(&mut self, _choice: u32, _out: &mut SseEvents) {}
+    /// Writes the tokens of a completion's prompt with their log-probabilities, if requested.
+    fn prompt(&mut self, _choice: u32, _tokens: &[AnswerToken], _out: &mut SseEvents) {}
+    /// Counts the tokens of a completion that the next text has.
+    fn count(&mut self, _choice: u32, _n_tokens: usize) {}
+    /// Writes new text of a completion.
+    fn text(&mut self, choice: u32, text: &str, tokens: &[AnswerToken], out: &mut SseEvents);
+    /// Writes reasoning, or a piece of a call, if answers are parsed.
+    fn piece(&mut self, _choice: u32, _piece: &CompletionDelta, _out: &mut SseEvents) {}
+    /// Writes the progress of a completion's prefill, if requested.
+    fn progress(&mut self, _choice: u32, _progress: &PromptProgress, _out: &mut SseEvents) {}
+    /// Writes the token that ended a completion, if a token did.
+    fn ended(&mut self, _choice: u32, _token: AnswerToken, _out: &mut SseEvents) {}
+    /// Writes a denoising step of a completion.
+    fn step(&mut self, choice: u32, step: &DenoisingStep<'_>, out: &mut SseEvents);
+    /// Writes the result of a completion's lab plan, before the end of the completion.
+    #[expect(clippy::boxed_local, reason = "other shapes keep it")]
+    fn lab(&mut self, _choice: u32, _result: JsonText, _out: &mut SseEvents) {}
+    /// Records the usage of a completion, before its end is written.
+    fn record_usage(&mut self, _choice: u32, _usage: &Usage) {}
+    fn end(
+        &mut self,
+        choice: u32,
+        reason: FinishReason,
+        stopped: Option<&StopMatch>,
+        out: &mut SseEvents,
+    );
+    /// Writes what follows the last completion.
+    fn done(&mut self, _usage: &Usage, _out: &mut SseEvents) {}
+    /// Writes an error, which ends the stream.
+    fn failed(&mut self, error: &Error, out: &mut SseEvents) {
+        out.push(&error.body());
+    }
+}
+
+pub(crate) struct DenoisingStep<'a> {
+    /// Number of the step, from 0.
+    pub(crate) number: usize,
+    /// The positions that it fixed.
+    pub(crate) fixed: &'a [FixedToken],
+    /// Positions that are still masked.
+    pub(crate) n_masked: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum StreamState {
+    Open,
+    Complete,
+    Failed,
+}
+
+fn incomplete() -> Error {
+    Error::Engine {
+        detail: "the engine ended before the completion was complete".into(),
+    }
+}
+
+/// A lab plan, and the model for which it is.
+type LabOutput = (Arc<lab::LabRequest>, Arc<ServedModel>);
+
+/// A lab result as JSON; `None` if it is not written.
+async fn report(
+    plan: &Option<LabOutput>,
+    result: &mut Box<LabResult>,
+) -> Result<Option<JsonText>, Error> {
+    match plan {
+        Some((wanted, served)) => {
+            let result = std::mem::take(&mut **result);
+            wanted.text(result, served).await.map(Some)
+        }
+        None => Ok(None),
+    }
+}
+
+impl RunningCompletions {
+    /// Submits a request for each completion, `n_choices` for each prompt.
+    pub(crate) fn submit(
+        served: &ServedModel,
+        requests: Vec<Request>,
+        n_choices: u32,
+    ) -> Result<Self, Error> {
+        let n_open = requests.len() as u32;
+        let record = RequestContext::current();
+        record.model(&served.name);
+        let mut events = SelectAll::new();
+        let submitted = served.handle.submit_all(requests);
+        let submitted =
+            submitted.map_err(|rejected| Error::from(rejected).with_trained_length(served))?;
+        for (choice, mut own) in (0..).zip(submitted) {
+            let own = stream::poll_fn(move |cx| own.poll_recv(cx));
+            events.push(own.map(move |event| (choice, event)).boxed());
+        }
+        Ok(Self {
+            events,
+            usage: vec![Usage::default(); n_open.div_ceil(n_choices) as usize],
+            n_choices,
+            n_open,
+            record,
+            parsers: Vec::new(),
+            special_tokens_of: None,
+            lab: None,
+        })
+    }
+
+    /// The same answers; if `is_wanted`, special tokens are left out of their text.
+    pub(crate) fn without_special_tokens(mut self, is_wanted: bool, served: &ServedModel) -> Self {
+        self.special_tokens_of = is_wanted.then(|| Arc::clone(served.handle.tokenizer()));
+        self
+    }
+
+    /// The same answers, whose lab results are written as the request asks.
+    pub(crate) fn with_lab(
+        mut self,
+        lab: Option<Arc<lab::LabRequest>>,
+        served: &Arc<ServedModel>,
+    ) -> Self {
+        self.lab = lab.map(|wanted| (wanted, Arc::clone(served)));
+        self
+    }
+
+    /// The same answers, with reasoning and calls separated from content.
+    pub(crate) fn with_parser(mut self, reader: Option<CompletionParser>) -> Self {
+        let n = self.n_open as usize;
+        self.parsers = reader.map_or_else(Vec::new, |reader| vec![reader; n]);
+        self
+    }
+
+    /// Parses new text of a completion into pieces.
+    pub(crate) fn parse(
+        &mut self,
+        choice: u32,
+        text: String,
+        tokens: Vec<AnswerToken>,
+    ) -> Vec<CompletionDelta> {
+        let pieces = match self.parsers.get_mut(choice as usize) {
+            Some(reader) => reader.push(&text, tokens),
+            None => vec![CompletionDelta::Content(text, tokens)],
+        };
+        self.shown(pieces)
+    }
+
+    /// The remaining pieces at the end of a completion.
+    pub(crate) fn finish(&mut self, choice: u32, reason: FinishReason) -> Vec<CompletionDelta> {
+        let Some(reader) = self.parsers.get_mut(choice as usize) else {
+            return Vec::new();
+        };
+        let pieces = reader.finish(reason);
+        self.record.log_reasoning(&reader.thought);
+        self.shown(pieces)
+    }
+
+    /// Pieces whose content has no special tokens, if these are left out.
+    fn shown(&self, pieces: Vec<CompletionDelta>) -> Vec<CompletionDelta> {
+        let Some(tokenizer) = &self.special_tokens_of else {
+            return pieces;
+        };
+        let of_text = |piece| match piece {
+            CompletionDelta::Content(_, tokens)
+                if tokens.iter().any(|t| !tokenizer.is_text(t.id)) =>
+            {
+                let shown = tokens.into_iter().filter(|t| tokenizer.is_text(t.id));
+                let shown: Vec<AnswerToken> = shown.collect();
+                let bytes: Vec<u8> = shown.iter().flat_map(|t| t.bytes.clone()).collect();
+                let text = String::from_utf8_lossy(&bytes).into_owned();
+                (!shown.is_empty()).then_some(CompletionDelta::Content(text, shown))
+            }
+            other => Some(other),
+        };
+        pieces.into_iter().filter_map(of_text).collect()
+    }
+
+    /// All completions by their index, and their total usage.
+    pub(crate) async fn collect(mut self) -> Result<(Vec<Completion>, Usage), Error> {
+        let mut all = vec![Completion::default(); self.n_open as usize];
+        while let Some((choice, event)) = self.events.next().await {
+            self.record.event(&event);
+            let one = &mut all[choice as usize];
+            match event {
+                Event::Prompt(tokens) => one.prompt.extend(tokens),
+                Event::Ended(token) => one.ended = Some(token),
+                Event::Lab(mut result) => {
+                    let written = report(&self.lab, &mut result).await?;
+                    let one = &mut all[choice as usize];
+                    one.lab = written.is_none().then_some(result);
+                    one.report = written;
+                }
+                Event::Text { text, tokens } => {
+                    let pieces = self.parse(choice, text, tokens);
+                    pieces.into_iter().for_each(|piece| one.add(piece));
+                }
+                Event::Done {
+                    reason,
+                    stopped,
+                    usage,
+                } => {
+                    one.reason = Some(reason);
+                    one.stopped = stopped;
+                    one.usage = usage;
+                    let pieces = self.finish(choice, reason);
+                    pieces.into_iter().for_each(|piece| one.add(piece));
+                    self.add(choice, &usage);
+                }
+                // Steps and progress are reported in streams only. Pooled values belong to other endpoints.
+                Event::DenoisingStep { .. } | Event::Progress(_) | Event::Pooled(_) => {}
+                Event::Failed(failure) => return Err(failure.into()),
+            }
+        }
+        match all.iter().all(|one| one.reason.is_some()) {
+            true => Ok((all, self.total())),
+            false => Err(incomplete()),
+        }
+    }
+
+    /// The total usage of all completions.
+    pub(crate) fn total(&self) -> Usage {
+        let mut total = Usage::default();
+        self.usage.iter().for_each(|one| total += *one);
+        total.reasoning_tokens = self.parsers.iter().map(|reader| reader.n_reasoning).sum();
+        total
+    }
+
+    fn add(&mut self, choice: u32, usage: &Usage) {
+        let total = &mut self.usage[(choice / self.n_choices) as usize];
+        // The completions share one prompt, which the first of them reads.
+        let cached_tokens = match total.prompt_tokens {
+            0 => usage.cached_tokens,
+            _ => usage.cached_tokens.min(total.cached_tokens),
+        };
+        *total += *usage;
+        (total.prompt_tokens, total.cached_tokens) = (usage.prompt_tokens, cached_tokens);
+        self.record.usage(self.total());
+    }
+
+    /// Server-sent events: the start of each completion, its text, its end, and what the format adds after all of them.
+    /// A completion that fails ends the stream with its error.
+    pub(crate) fn stream<F: StreamWriter>(self, mut format: F) -> Response {
+        let mut first = SseEvents::default();
+        (0..self.n_open).for_each(|choice| format.start(choice, &mut first));
+        let rest = stream::unfold(Some(Box::new((self, format))), |state| async {
+            let mut state = state?;
+            let (answers, format) = &mut *state;
+            let mut out = SseEvents::default();
+            let stage = match answers.events.next().await {
+                Some((choice, Event::Lab(mut result))) => {
+                    match report(&answers.lab, &mut result).await {
+                        Ok(Some(report)) => {
+                            format.lab(choice, report, &mut out);
+                            StreamState::Open
+                        }
+                        Ok(None) => StreamState::Open,
+                        Err(error) => {
+                            error.log();
+                            format.failed(&error, &mut out);
+                            StreamState::Failed
+                        }
+                    }
+                }
+                Some((choice, event)) => answers.write(format, choice, event, &mut out),
+                None => {
+                    format.failed(&incomplete(), &mut out);
+                    StreamState::Failed
+                }
+            };
+            if stage == StreamState::Complete && F::HAS_DONE {
+                out.finish();
+            }
+            Some((out, (stage == StreamState::Open).then_some(state)))
+        });
+        let first = stream::once(std::future::ready(first));
+        transport::event_stream(first.chain(rest).boxed())
+    }
+
+    /// Writes an event, and returns the state of the stream after it.
+    fn write(
+        &mut self,
+        format: &mut impl StreamWriter,
+        i: u32,
+        event: Event,
+        out: &mut SseEvents,
+    ) -> StreamState {
+        self.record.event(&event);
+        match event {
+            Event::Prompt(tokens) => format.prompt(i, &tokens, out),
+            Event::Progress(progress) => format.progress(i, &progress, out),
+            Event::Ended(token) => format.ended(i, token, out),
+            Event::Text { text, tokens } => {
+                format.count(i, tokens.len());
+                let pieces = self.parse(i, text, tokens);
+                write_pieces(format, i, &pieces, out);
+            }
+            // Only pooled texts have it, and these are not streamed.
+            Event::Pooled(_) => {}
+            // Its text is made before it is written.
+            Event::Lab(_) => {}
+            Event::DenoisingStep {
+                step: number,
+                fixed,
+                n_masked,
+            } => {
+                let fixed = &fixed;
+                let step = DenoisingStep {
+                    number,
+                    fixed,
+                    n_masked,
+                };
+                format.step(i, &step, out);
+            }
+            Event::Done {
+                reason,
+                stopped,
+                usage,
+            } => {
+                self.add(i, &usage);
+                format.record_usage(i, &usage);
+                self.n_open -= 1;
+                write_pieces(format, i, &self.finish(i, reason), out);
+                format.end(i, reason, stopped.as_ref(), out);
+                if self.n_open == 0 {
+                    format.done(&self.total(), out);
+                    return StreamState::Complete;
+                }
+            }
+            Event::Failed(failure) => {
+                let error = Error::from(failure);
+                error.log();
+                format.failed(&error, out);
+                return StreamState::Failed;
+            }
+        }
+        StreamState::Open
+    }
+}
+
+fn write_pieces(
+    format: &mut impl StreamWriter,
+    i: u32,
+    pieces: &[CompletionDelta],
+    out: &mut SseEvents,
+) {
+    for piece in pieces {
+        match piece {
+            CompletionDelta::Content(text, tokens) => format.text(i, text, tokens, out),
+            other => format.piece(i, other, out),
+        }
+    }
+}
+
+/// The progress of a prefill, in llama-server's shape.
+pub(crate) fn progress_json(progress: &PromptProgress) -> Value {
+    json!({
+        "total": progress.total, "cache": progress.cached, "processed": progress.processed,
+        "time_ms": (progress.time.as_secs_f64() * 1e3).round() as u64,
+    })
+}
+
+/// Times and rates of a request in llama-server's shape; of several completions, the longest times.
+pub(crate) fn timings_json(usage: &Usage) -> Value {
+    let n_read = usage.prompt_tokens - usage.cached_tokens;
+    let mut out = json!({
+        "cache_n": usage.cached_tokens, "prompt_n": n_read, "predicted_n": usage.completion_tokens,
+    });
+    for (name, n, time) in [
+        ("prompt", n_read, usage.prefill),
+        ("predicted", usage.completion_tokens, usage.decode),
+    ] {
+        let ms = time.as_secs_f64() * 1e3;
+        out[format!("{name}_ms")] = ms.into();
+        out[format!("{name}_per_token_ms")] = (ms / n.max(1) as f64).into();
+        out[format!("{name}_per_second")] = (n as f64 / time.as_secs_f64().max(1e-6)).into();
+    }
+    if usage.drafted_tokens > 0 {
+        out["draft_n"] = usage.drafted_tokens.into();
+        out["draft_n_accepted"] = usage.accepted_tokens.into();
+    }
+    out
+}
+
+/// The usage of a request in OpenAI's shape.
+pub(crate) fn usage_json(usage: &Usage) -> Value {
+    let mut out = json!({
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": { "cached_tokens": usage.cached_tokens },
+        "completion_tokens_details": {
+            "reasoning_tokens": usage.reasoning_tokens,
+            "accepted_prediction_tokens": usage.accepted_tokens,
+            "rejected_prediction_tokens": usage.drafted_tokens - usage.accepted_tokens,
+        },
+    });
+    if usage.passes > 0 {
+        out["diffusion"] = json!({ "passes": usage.passes, "positions": usage.positions });
+    }
+    out
+}
+
+/// The JSON of a denoising step of completion `index`.
+pub(crate) fn step_json(index: u32, step: &DenoisingStep<'_>, tokenizer: &Tokenizer) -> Value {
+    let fixed = step.fixed.iter().map(|f| {
+        let bytes = tokenizer.piece(f.token);
+        json!({
+            "position": f.position, "token": String::from_utf8_lossy(bytes), "bytes": bytes,
+            "id": f.token, "logprob": f.logprob, "confidence": f.logprob.exp(),
+        })
+    });
+    let fixed: Value = fixed.collect();
+    json!({ "index": index, "step": step.number, "masked": step.n_masked, "fixed": fixed })
+}

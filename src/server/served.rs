@@ -1,0 +1,452 @@
+//! A model that serves requests: engine, vocabulary and chat template.
+//!
+//! The command line and the API both use it, so that they serve the same.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+use lab_base::chat::template;
+use lab_base::chat::template::{
+    ChatTemplate, Moment, RenderError, RenderInput, TemplateError, UnknownTemplate,
+};
+use lab_base::chat::tool_calls::ChatDialect;
+use lab_base::tokenizer;
+use lab_base::util::clock::unix_seconds;
+use lab_base::weights;
+use lab_base::weights::{Array, FileBytes, Metadata, Weights};
+use lab_core::arch::{ArchDef, Mode};
+use lab_core::artifacts::store::ArtifactStore;
+use lab_core::artifacts::vectors::VectorStore;
+use lab_core::engine::{
+    self, Failure, Handle, Limits, LoadedModel, PooledOutput, StartError, Unsupported,
+};
+use lab_core::model::{self, Model, Options};
+use lab_core::models::prompts::Prompts;
+use lab_core::models::{OpenedModel, tokenizer_of};
+use lab_core::plan::Plan;
+
+/// A name that selects the only model, whatever its own name.
+pub(crate) const DEFAULT_MODEL: &str = "default";
+/// The metadata key of a reranker's template.
+const RERANK_TEMPLATE: &str = "tokenizer.chat_template.rerank";
+
+/// A running model.
+pub struct ServedModel {
+    /// Name of the model for clients.
+    pub name: String,
+    /// The engine.
+    pub handle: Handle,
+    /// Identifies what the results depend on: program, ggml, model, definition and options.
+    pub fingerprint: String,
+    /// Unix time in seconds at which the model was started.
+    pub created: u64,
+    /// Context length of the training; 0 if unknown.
+    pub n_ctx_train: u64,
+    /// The chat templates for conversations without tools and with tools.
+    templates: [Option<ChatTemplate>; 2],
+    /// The source of the chat template.
+    pub chat_template: Option<String>,
+    /// How the model writes reasoning and tool calls.
+    pub dialect: ChatDialect,
+    bos: String,
+    eos: String,
+    /// Memory use, files and workers of the model.
+    pub loaded: LoadedModel,
+    /// The results of pooling, or the reason why there are none.
+    pub pooled: Result<PooledOutput, String>,
+    /// The prompts that an embedding model defines for its texts.
+    pub prompts: Prompts,
+    /// The template that makes one text of query and document, for a reranker that reads them together.
+    pub rerank_template: Option<String>,
+    /// Names of the classes, if the model scores classes and names them.
+    pub labels: Vec<String>,
+    /// Numbers of the model.
+    pub info: ModelInfo,
+    /// Identifies what the stored results were computed with.
+    pub identity: Identity,
+    /// The store of results for later requests.
+    pub shelf: Option<ArtifactStore>,
+    /// The vectors that requests may name.
+    pub vectors: Arc<VectorStore>,
+}
+
+/// Identifies what results are computed with, for those who store them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// SHA-256, in hexadecimal digits, of the metadata, and of name, type, shape and first row of each tensor.
+    pub model: String,
+    /// SHA-256 of the definition as text.
+    pub definition: String,
+    /// The types of the tensors, each with their number, such as `f32 73, q4_k 196`.
+    pub types: String,
+}
+
+impl Identity {
+    fn of(def: &ArchDef, weights: &Weights) -> Self {
+        let hex = |digest: &[u8]| digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut hash = Sha256::new();
+        for (key, value) in weights.metadata().iter() {
+            // The description of a vocabulary of 151 936 tokens takes about 20 ms.
+            if let weights::Value::Array(Array::Str(strings)) = value {
+                let (bytes, ends) = strings.joined();
+                hash.update(format!("{key} {}\n", ends.len()));
+                ends.iter()
+                    .for_each(|end| hash.update((*end as u64).to_le_bytes()));
+                hash.update(bytes);
+            } else {
+                hash.update(format!("{key} {value:?}\n"));
+            }
+        }
+        let mut types: BTreeMap<&str, usize> = BTreeMap::new();
+        for tensor in weights.tensors() {
+            let (name, ty) = (&tensor.name, tensor.ty.name());
+            hash.update(format!("{name} {ty} {:?}\n", tensor.shape));
+            // Rows of lazy tensors are left out: one may need an element of each stored row.
+            if let Some((bytes, start)) = weights.place(tensor) {
+                hash.update(&bytes[start..start + tensor.row_bytes() as usize]);
+            }
+            *types.entry(ty).or_default() += 1;
+        }
+        let types = types.iter().map(|(ty, n)| format!("{ty} {n}"));
+        Self {
+            model: hex(&hash.finalize()),
+            definition: hex(&Sha256::digest(def.to_toml())),
+            types: types.collect::<Vec<_>>().join(", "),
+        }
+    }
+}
+
+/// The text of the chat template, and the template without tools and with tools; none if the model has none.
+fn templates_of(
+    weights: &Weights,
+    template: Option<&str>,
+    model: &str,
+) -> Result<(Option<String>, [Option<ChatTemplate>; 2]), ServeError> {
+    let source = |has_tools: bool| {
+        let source = template::choose_template(weights.metadata(), template, has_tools);
+        source.map_err(|source| ServeError::UnknownTemplate {
+            model: model.to_owned(),
+            source,
+        })
+    };
+    let compiled = |has_tools: bool| {
+        let compiled = source(has_tools)?.map(ChatTemplate::new).transpose();
+        compiled.map_err(|source| ServeError::Template {
+            model: model.to_owned(),
+            source,
+        })
+    };
+    let text = source(false)?.map(str::to_owned);
+    Ok((text, [compiled(false)?, compiled(true)?]))
+}
+
+/// The names of the classes of a model.
+fn labels(arch: &str, metadata: &Metadata) -> Vec<String> {
+    let key = format!("{arch}.classifier.output_labels");
+    let labels = metadata.array(&key).and_then(Array::as_strings);
+    let labels = labels.map(|labels| labels.iter().map(String::from_utf8_lossy));
+    labels.into_iter().flatten().map(Cow::into_owned).collect()
+}
+
+/// Numbers of a model that clients ask for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelInfo {
+    /// Name of the architecture.
+    pub arch: String,
+    /// How the model is executed.
+    pub mode: Mode,
+    /// Tokens of the vocabulary.
+    pub n_vocab: u64,
+    /// Elements of a hidden state.
+    pub n_embd: u64,
+    /// Elements of all tensors.
+    pub n_params: u64,
+    /// Size of all tensors in bytes.
+    pub n_bytes: u64,
+    /// Context length of the training; 0 if unknown.
+    pub n_ctx_train: u64,
+}
+
+impl ModelInfo {
+    /// The numbers of a plan.
+    pub fn of(plan: &Plan) -> Self {
+        let elements = plan.tensors.iter().map(|t| t.shape.iter().product::<u64>());
+        Self {
+            arch: plan.arch.clone(),
+            mode: plan.mode,
+            n_vocab: plan.n_vocab,
+            n_embd: plan.n_embd,
+            n_params: elements.sum(),
+            n_bytes: plan.weight_bytes(),
+            n_ctx_train: plan.n_ctx_train,
+        }
+    }
+}
+
+/// A conversation to continue.
+#[derive(Clone, Debug, Default)]
+pub struct Conversation {
+    /// An array of messages.
+    pub messages: Value,
+    /// Tools that the model may call, or null.
+    pub tools: Value,
+    /// Whether the prompt ends with the start of the assistant's message; none: yes, unless the last message is
+    /// continued.
+    pub add_generation_prompt: Option<bool>,
+    /// Whether the last message is continued instead of answered.
+    pub continue_final_message: bool,
+    /// Further variables for the template.
+    pub kwargs: Map<String, Value>,
+}
+
+/// Why a model cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The vocabulary cannot be used.
+    #[error("{model}: {source}")]
+    Tokenizer {
+        model: String,
+        source: tokenizer::Error,
+    },
+    /// The chat template cannot be used.
+    #[error("{model}: {source}")]
+    Template {
+        model: String,
+        source: TemplateError,
+    },
+    /// The model has no chat template of the requested name.
+    #[error("{model}: {source}")]
+    UnknownTemplate {
+        model: String,
+        /// The error.
+        source: UnknownTemplate,
+    },
+    /// The engine did not start.
+    #[error("{model}: {source}")]
+    Start {
+        model: String,
+        source: StartError<model::Error>,
+    },
+}
+
+/// Why a conversation has no prompt.
+#[derive(Debug, thiserror::Error)]
+pub enum PromptError {
+    /// The model has no chat template.
+    #[error("the model has no chat template")]
+    NoTemplate,
+    /// The template refuses the conversation or fails.
+    #[error(transparent)]
+    Render(#[from] RenderError),
+    /// The text cannot be tokenized.
+    #[error(transparent)]
+    Tokenizer(#[from] tokenizer::Error),
+}
+
+/// Called on the engine's thread with the number of bytes loaded and the total.
+pub type Progress = Box<dyn FnMut(u64, u64) + Send>;
+
+impl ServedModel {
+    /// Loads a model and starts its engine.
+    ///
+    /// # Errors
+    /// The vocabulary, the template or the weights cannot be used, or memory is missing.
+    pub fn start(
+        opened: OpenedModel,
+        mut options: Options,
+        limits: Limits,
+        mut progress: Progress,
+    ) -> Result<Self, ServeError> {
+        let OpenedModel {
+            name,
+            weights,
+            vocabulary,
+            plan,
+            template,
+            adapters,
+            prompts,
+            def,
+        } = opened;
+        // Of an encoder only the hidden states are used, also where it has a head.
+        options.embeddings |= engine::ends_in_vectors(&plan);
+        let model = weights.label().to_owned();
+        let identity = Identity::of(&def, &weights);
+        let tokenizer =
+            tokenizer_of(vocabulary, &weights).map_err(|source| ServeError::Tokenizer {
+                model: model.clone(),
+                source,
+            })?;
+        // Checked before the weights are loaded, which may take minutes.
+        match engine::can_answer(&plan, &tokenizer) {
+            // The model gives vectors.
+            Ok(()) | Err(Unsupported::Vectors { .. }) => {}
+            Err(unfit) => {
+                return Err(ServeError::Start {
+                    model: model.clone(),
+                    source: unfit.into(),
+                });
+            }
+        }
+        let (chat_template, templates) = templates_of(&weights, template.as_deref(), &model)?;
+        let text = |id: Option<u32>| {
+            id.and_then(|id| tokenizer.token_text(id))
+                .unwrap_or_default()
+                .into_owned()
+        };
+        let (bos, eos) = (text(tokenizer.bos()), text(tokenizer.eos()));
+        let is_token = |text: &str| tokenizer.id_of(text).is_some();
+        let dialect = templates[1]
+            .as_ref()
+            .map_or_else(ChatDialect::unknown, |template| {
+                ChatDialect::probe(template, &bos, &eos, is_token)
+            });
+        tracing::info!(
+            calls = dialect.format.as_ref().map(|format| &format.name),
+            reasoning = dialect.reasoning.as_ref().map(|marks| &marks.open),
+            "how the model writes"
+        );
+        let n_ctx_train = plan.n_ctx_train;
+        let (pooled, info) = (
+            PooledOutput::of(&plan, weights.metadata()),
+            ModelInfo::of(&plan),
+        );
+        let labels = labels(&plan.arch, weights.metadata());
+        let rerank_template = weights.metadata().str(RERANK_TEMPLATE).map(str::to_owned);
+        let fingerprint = fingerprint(&name, &plan, &options);
+        let started = engine::start(Arc::new(tokenizer), limits, move || {
+            Model::load_with(plan, &weights, &adapters, options, &mut *progress)
+        });
+        let (handle, _thread, loaded) =
+            started.map_err(|source| ServeError::Start { model, source })?;
+        Ok(Self {
+            name,
+            handle,
+            fingerprint,
+            created: unix_seconds(),
+            n_ctx_train,
+            templates,
+            chat_template,
+            dialect,
+            bos,
+            eos,
+            pooled,
+            prompts,
+            rerank_template,
+            labels,
+            info,
+            loaded,
+            identity,
+            shelf: None,
+            vectors: Arc::default(),
+        })
+    }
+
+    /// Checks that the files of its weights are unchanged, and that no worker on another machine is lost.
+    ///
+    /// # Errors
+    /// A file was changed in place, or a worker is lost. The model must be loaded again.
+    pub fn check(&self) -> Result<(), Failure> {
+        let mut files = self.loaded.files.iter();
+        files
+            .try_for_each(FileBytes::check)
+            .map_err(Failure::Changed)?;
+        let mut workers = self.loaded.workers.iter();
+        workers.try_for_each(|worker| {
+            let checked = worker.check();
+            checked.map_err(|error| Failure::Lost(error.to_string()))
+        })
+    }
+
+    /// What clients are told of a loaded model.
+    pub fn properties(&self) -> Value {
+        let scores = |pooled: &PooledOutput| matches!(pooled, PooledOutput::Scores { .. });
+        json!({
+            "created": self.created,
+            "capabilities": {
+                "completion": self.handle.writes_text(),
+                "chat": self.handle.writes_text() && self.has_template(),
+                "embedding": matches!(self.pooled, Ok(PooledOutput::Vector(_))),
+                "rerank": self.pooled.as_ref().is_ok_and(PooledOutput::scores_pairs),
+                "classify": self.pooled.as_ref().is_ok_and(scores),
+                "token_classify": matches!(self.pooled, Ok(PooledOutput::TokenScores(_))),
+            },
+            "memory": self.loaded.memory,
+        })
+    }
+
+    /// Whether the model has a chat template.
+    pub fn has_template(&self) -> bool {
+        self.templates.iter().any(Option::is_some)
+    }
+
+    /// Whether the text of a chat template contains this word.
+    pub fn template_mentions(&self, word: &str) -> bool {
+        let mut all = self.templates.iter().flatten();
+        all.any(|template| template.mentions(word))
+    }
+
+    /// The prompt of a conversation.
+    ///
+    /// # Errors
+    /// The errors of [`Self::chat_text`], or the text cannot be tokenized.
+    pub fn chat_prompt(&self, conversation: &Conversation) -> Result<Vec<u32>, PromptError> {
+        self.prompt_of(&self.chat_text(conversation)?)
+    }
+
+    /// The prompt for a text that the chat template rendered.
+    ///
+    /// # Errors
+    /// The text cannot be tokenized.
+    pub fn prompt_of(&self, text: &str) -> Result<Vec<u32>, PromptError> {
+        // If the template writes the BOS token itself, no second one is added.
+        let writes_bos = !self.bos.is_empty() && text.starts_with(&self.bos);
+        Ok(self.handle.tokenizer().encode(text, !writes_bos, true)?)
+    }
+
+    /// The text that the chat template renders for a conversation.
+    ///
+    /// # Errors
+    /// The model has no template, or the template refuses the conversation.
+    pub fn chat_text(&self, conversation: &Conversation) -> Result<String, PromptError> {
+        let has_tools = conversation
+            .tools
+            .as_array()
+            .is_some_and(|tools| !tools.is_empty());
+        let template = self.templates[usize::from(has_tools)].as_ref();
+        let template = template.ok_or(PromptError::NoTemplate)?;
+        Ok(template.render(&RenderInput {
+            messages: &conversation.messages,
+            tools: Some(&conversation.tools).filter(|tools| !tools.is_null()),
+            documents: None,
+            add_generation_prompt: conversation
+                .add_generation_prompt
+                .unwrap_or(!conversation.continue_final_message),
+            continue_final_message: conversation.continue_final_message,
+            kwargs: &conversation.kwargs,
+            bos_token: &self.bos,
+            eos_token: &self.eos,
+            now: Moment::from_unix_seconds(unix_seconds() as i64),
+        })?)
+    }
+
+    /// The prompt for a plain text.
+    ///
+    /// # Errors
+    /// The text cannot be tokenized.
+    pub fn text_prompt(&self, text: &str) -> Result<Vec<u32>, PromptError> {
+        Ok(self.handle.tokenizer().encode(text, true, false)?)
+    }
+}
+
+/// Twelve hexadecimal digits that differ if anything differs on which results depend.
+fn fingerprint(name: &str, plan: &Plan, options: &Options) -> String {
+    let (version, ggml) = (env!("CARGO_PKG_VERSION"), lab_base::ggml::version());
+    let all = format!("{version} {ggml} {name} {plan:?} {options:?}");
+    let digest = Sha256::digest(all.as_bytes());
+    let digits = digest.iter().take(6).map(|byte| format!("{byte:02x}"));
+    format!("fp_{}", digits.collect::<String>())
+}
