@@ -3,7 +3,7 @@
 use clap::{CommandFactory, Parser, Subcommand};
 
 use super::{
-    arch, chat, compare, convert, devices, diagram, doctor, engine, help, inspect, lab, log,
+    arch, chat, compare, convert, devices, diagram, doctor, engine, help, hub, inspect, lab, log,
     logits, perf, plan, points, serve, synth, template, tokenize,
 };
 
@@ -25,6 +25,14 @@ pub(super) enum Command {
     Chat(Box<chat::Args>),
     /// Serve models over HTTP
     Serve(Box<serve::Args>),
+    /// Download a model of the Hugging Face Hub, or its newest state, into the cache of huggingface_hub
+    Pull(hub::PullArgs),
+    /// List the models in the cache
+    #[command(visible_alias = "ls")]
+    List(hub::ListArgs),
+    /// Remove models from the cache
+    #[command(name = "rm")]
+    Remove(hub::RemoveArgs),
     /// Load one model and serve it to the server that started this process
     #[command(hide = true)]
     Engine(Box<engine::EngineArgs>),

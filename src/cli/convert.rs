@@ -7,9 +7,9 @@ use clap::Args as ClapArgs;
 use lab_base::util::wording::bytes;
 use lab_base::weights::TensorType;
 use lab_core::models;
-use lab_core::models::ModelSource;
 use lab_core::models::convert::{to_folder, to_gguf};
 
+use super::hub::model_source;
 use super::options::{OpenOptions, progress_bar};
 use super::output::{ForceOption, OutputPlace};
 use super::values::{byte_count, matrix_type};
@@ -47,7 +47,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         (Some(model), _) => (model, args.source.as_path()),
         (None, None) => anyhow::bail!("DST: expected NAME.gguf or a folder to write"),
     };
-    let source = ModelSource::of(Some(source));
+    let source = model_source(Some(source))?;
     let model = models::open(&source, &args.opening.definitions()?)?;
     if let Some(vocabulary) = &model.vocabulary {
         vocabulary.for_file()?;

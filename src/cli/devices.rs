@@ -14,10 +14,11 @@ use lab_base::weights::TensorType;
 use lab_core::model;
 use lab_core::model::{Estimator, Options};
 use lab_core::models;
-use lab_core::models::{ModelSource, OpenedModel};
+use lab_core::models::OpenedModel;
 use lab_core::plan::DeviceShare;
 
 use super::backends::Backends;
+use super::hub::model_source;
 use super::options::{OpenOptions, at_most_cores, cores};
 use super::placement::WorkerOptions;
 use super::values::{byte_count, cache_type, positive};
@@ -133,7 +134,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let opened = match &args.model {
         Some(model) => {
             let definitions = args.opening.definitions()?;
-            Some(models::open(&ModelSource::of(Some(model)), &definitions)?)
+            Some(models::open(&model_source(Some(model))?, &definitions)?)
         }
         None => None,
     };

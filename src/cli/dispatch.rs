@@ -7,7 +7,7 @@ use lab_base::util::inputs;
 
 use super::command_line::{Cli, Command, command};
 use super::{
-    Failure, arch, chat, compare, config, convert, devices, diagram, doctor, engine, inspect, lab,
+    Failure, arch, chat, compare, config, convert, devices, diagram, doctor, engine, hub, inspect, lab,
     log, logits, other_programs, output, perf, plan, points, serve, synth, template, tokenize,
 };
 
@@ -66,6 +66,9 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Run(args) => super::run::run(&args),
         Command::Chat(args) => chat::run(&args),
         Command::Serve(args) => serve::run(*args),
+        Command::Pull(args) => hub::pull(&args),
+        Command::List(args) => hub::list(&args),
+        Command::Remove(args) => hub::remove(&args),
         Command::Engine(args) => engine::run(*args),
         Command::Tokenize(args) => tokenize::run(&args),
         Command::Detokenize(args) => tokenize::detokenize(&args),

@@ -11,7 +11,6 @@ use serde_json::{Value as Json, json};
 use lab_base::util::wording::{bytes, count, listed};
 use lab_base::weights::TensorInfo;
 use lab_core::model;
-use lab_core::models::ModelSource;
 
 use super::inspect::{
     self, Findings, ParallelOption, PlanFindings, TensorSizes, cache_bytes, cache_types_text,
@@ -55,13 +54,9 @@ struct DoctorReport {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let source = args.model.source();
-    let path = match &source {
-        ModelSource::BuiltIn(name) => (*name).to_owned(),
-        ModelSource::File(path) => path.display().to_string(),
-    };
+    let source = args.model.source()?;
     let mut report = DoctorReport {
-        path,
+        path: source.path(),
         ..DoctorReport::default()
     };
     match inspect::findings(&source, &args.sequences, &args.load) {

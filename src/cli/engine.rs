@@ -65,7 +65,7 @@ pub(super) fn run(mut args: EngineArgs) -> Result<(), Failure> {
     let entered = runtime.enter();
     let _signals = Signals::new()?;
     drop(entered);
-    let source = args.serve.model.source();
+    let source = ModelSource::of(args.serve.model.path());
     let served = match load(&args, &source) {
         Ok(served) => served,
         Err(error) => {

@@ -40,7 +40,7 @@ pub(super) fn command(
         ModelSource::BuiltIn(name) => {
             command.arg(with("--model=", name.as_ref()));
         }
-        ModelSource::File(path) => {
+        ModelSource::File(path) | ModelSource::Named { path, .. } => {
             command.arg(with("--model=", path.as_os_str()));
         }
     }

@@ -3,8 +3,9 @@
 use clap::Command;
 
 /// The commands by what they are for. Each visible one is in one group.
-const GROUPS: [(&str, &[&str]); 5] = [
+const GROUPS: [(&str, &[&str]); 6] = [
     ("Use a model", &["run", "chat", "serve", "doctor"]),
+    ("Models by name", &["pull", "list", "rm"]),
     (
         "Look inside a model",
         &[
@@ -24,6 +25,7 @@ First steps:
   bench run \"2+2=?\"                       the built-in model tiny-chat answers
   bench doctor PATH                       whether a GGUF file or Hugging Face folder runs here
   bench run -m PATH \"Hello\"
+  bench run -m OWNER/REPO \"Hello\"        a model of the Hugging Face Hub, downloaded at its first use
   bench serve -m PATH                     an OpenAI-compatible server, and a chat page
   bench help COMMAND                      all options of a command
 
@@ -49,6 +51,12 @@ bench chat -m FILE.gguf --system \"You are brief.\" --temperature 0.7",
         "bench serve -m FILE.gguf
 bench serve -m FILE.gguf -c 32k -np 8 --kv-type q8_0
 bench serve --models DIR --port 8080",
+    ),
+    (
+        &["pull"],
+        "bench pull OWNER/REPO
+bench pull OWNER/REPO-GGUF:Q4_K_M
+bench run -m OWNER/REPO-GGUF:Q4_K_M \"Hello\"",
     ),
     (
         &["doctor"],

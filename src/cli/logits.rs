@@ -50,7 +50,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let opened = args.load.open(&args.model.source())?;
+    let opened = args.load.open(&args.model.source()?)?;
     // The output is created first: without it, computing would be useless.
     let part = PartFile::new(args.force.target(&args.output));
     let part = part.map_err(|error| at(&args.output, error))?;

@@ -19,6 +19,7 @@ mod doctor;
 mod engine;
 mod engine_process;
 mod help;
+mod hub;
 mod input_file;
 mod inspect;
 mod lab;

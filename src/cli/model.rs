@@ -7,6 +7,7 @@ use clap::Args;
 use lab_core::models::ModelSource;
 
 use super::Failure;
+use super::hub::model_source;
 
 /// The model of a command that has one.
 #[derive(Debug, Args)]
@@ -14,7 +15,8 @@ pub(super) struct ModelArg {
     /// The model, in place of `-m`
     #[arg(value_name = "MODEL")]
     pub(super) model_path: Option<PathBuf>,
-    /// The model: a file, a folder, tiny-chat or tiny-diffusion; default: tiny-chat, which is built in
+    /// The model: a file, a folder, a name OWNER/REPO[:QUANT][@REVISION] of the Hugging Face Hub, tiny-chat or
+    /// tiny-diffusion; default: tiny-chat, which is built in
     #[arg(short, long, value_name = "MODEL", conflicts_with = "model_path")]
     pub(super) model: Option<PathBuf>,
 }
@@ -25,8 +27,9 @@ impl ModelArg {
         self.model.as_deref().or(self.model_path.as_deref())
     }
 
-    pub(super) fn source(&self) -> ModelSource {
-        ModelSource::of(self.path())
+    /// The model; downloaded if it is named by its repository and the cache does not have it.
+    pub(super) fn source(&self) -> Result<ModelSource, Failure> {
+        model_source(self.path())
     }
 }
 
@@ -45,8 +48,8 @@ impl TwoModels {
         arguments: [Option<&'a PathBuf>; 2],
     ) -> Result<(ModelSource, Option<ModelSource>), Failure> {
         let all = self.model.iter().chain(arguments.into_iter().flatten());
-        let mut all = all.map(|path| ModelSource::of(Some(path)));
-        let (a, b) = (all.next(), all.next());
+        let mut all = all.map(|path| model_source(Some(path)));
+        let (a, b) = (all.next().transpose()?, all.next().transpose()?);
         if all.next().is_some() {
             anyhow::bail!(
                 "expected at most two models, A and B, by `-m` and as arguments together"

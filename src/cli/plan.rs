@@ -26,7 +26,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let mut opened = args.load.open(&args.model.source())?;
+    let mut opened = args.load.open(&args.model.source()?)?;
     let settings = args.load.resolve(&opened, LoadDefaults::LOCAL)?;
     args.load.place(&mut opened, &settings)?;
     let plan = &opened.plan;

@@ -20,7 +20,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let opened = args.load.open(&args.model.source())?;
+    let opened = args.load.open(&args.model.source()?)?;
     let points = Points::of(&opened.plan)?;
     if args.json {
         return output::json(&points.all);

@@ -14,12 +14,12 @@ use lab_core::engine;
 use lab_core::engine::{
     AnswerToken, Event, FinishReason, Limits, Rejected, Request, Unsupported, Usage,
 };
-use lab_core::models::ModelSource;
 use lab_server::served::ServedModel;
 
 use super::Failure;
 use super::constraint::ConstraintOptions;
 use super::diffusion::{DiffusionOptions, DiffusionProgress};
+use super::hub::model_source;
 use super::input_file::read_json;
 use super::options::{LoadDefaults, LoadOptions, local_limits, start_engine};
 use super::output::{self, IncompleteOutput, at};
@@ -128,7 +128,7 @@ pub(super) fn start(
     path: Option<&Path>,
     is_quiet: bool,
 ) -> Result<ServedModel, Failure> {
-    let source = ModelSource::of(args.model.as_deref().or(path));
+    let source = model_source(args.model.as_deref().or(path))?;
     let mut opened = args.load.open(&source)?;
     let mut options = args.load.resolve(&opened, LoadDefaults::LOCAL)?;
     let limits = Limits {

@@ -22,10 +22,11 @@ use lab_core::model;
 use lab_core::model::Options;
 use lab_core::models;
 use lab_core::models::{ModelSource, OpenedModel};
+use lab_hub::{Cache, Settings};
 use lab_server::http::transport;
 use lab_server::served::{Progress, ServedModel};
 use lab_server::{
-    Access, EngineProcess, EngineProcessConfig, LoadError, LoadLimits, LoadRequest, Loader, Mode,
+    Access, Collection, EngineProcess, EngineProcessConfig, LoadError, LoadLimits, LoadRequest, Loader, Mode,
     Pool, PoolConfig, StartedEngine, Strictness, UnloadedModel,
 };
 
@@ -44,8 +45,15 @@ const READ_AT_ONCE: usize = 64;
 pub(super) struct Args {
     #[command(flatten)]
     pub(super) model: ModelArg,
-    /// Folder whose models are served; each is loaded at its first request
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["model", "model_path", "lora"])]
+    /// Folder whose models are served, each loaded at its first request; without DIR the models in the cache of the
+    /// Hugging Face Hub (`bench list`)
+    #[arg(
+        long,
+        value_name = "DIR",
+        num_args = 0..=1,
+        default_missing_value = "",
+        conflicts_with_all = ["model", "model_path", "lora"]
+    )]
     models: Option<PathBuf>,
     /// Maximum number of loaded models, 1 or more: the least recently used one that no request uses is unloaded for
     /// another; default: as many as fit into memory
@@ -183,6 +191,15 @@ pub(super) struct Args {
 }
 
 impl Args {
+    /// The place whose models are served, if it is not one model.
+    fn collection(&self) -> Option<Collection> {
+        let folder = self.models.as_ref()?;
+        Some(match folder.as_os_str().is_empty() {
+            true => Collection::Cache(Cache::new(Settings::from_env().cache)),
+            false => Collection::Folder(folder.clone()),
+        })
+    }
+
     /// Whether the options are for several models.
     fn is_shared(&self) -> bool {
         self.is_shared || self.models.is_some()
@@ -273,17 +290,19 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     allow_connections();
     let keys = keys(&args)?;
     let access = Access::new(&keys, args.cors_origin.clone(), args.allow_host.clone());
-    let sources = match &args.models {
-        Some(folder) => models::list(folder)?,
-        None => vec![args.model.source()],
+    let collection = args.collection();
+    let sources = match &collection {
+        Some(collection) => collection.list()?,
+        None => vec![args.model.source()?],
     };
-    if sources.is_empty() {
+    // Into an empty cache, clients may pull.
+    if sources.is_empty() && !matches!(collection, Some(Collection::Cache(_))) {
         anyhow::bail!(
             "--models: no model in the folder: expected a .gguf model file or a Hugging Face folder"
         );
     }
     args.layers.check_models(&sources)?;
-    let (host, port, is_folder) = (args.host, args.port, args.models.is_some());
+    let (host, port, is_collection) = (args.host, args.port, collection.is_some());
     let times = transport::ConnectionTimeouts {
         read: args.read_time,
         write: args.write_time,
@@ -293,7 +312,7 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     // The folder is removed when the server ends.
     let kept = store::temporary()?;
     let pool = Arc::new(pool_of(args, sources, is_managed, kept.as_ref())?);
-    if !is_folder {
+    if !is_collection {
         // The only model is loaded before the port opens, so that a failure is reported here.
         pool.load_all().map_err(|e| anyhow::anyhow!("{e}"))?;
     }
@@ -418,7 +437,7 @@ fn pool_of(
             Mode::InProcess
         },
         aliases,
-        folder: args.models.clone(),
+        collection: args.collection(),
         opener: None,
         is_managed,
         strictness: args.strictness(),

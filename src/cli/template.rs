@@ -10,8 +10,9 @@ use lab_base::chat::template;
 use lab_base::chat::template::{ChatTemplate, Moment, RenderInput};
 use lab_base::util::clock::unix_seconds;
 use lab_core::models;
-use lab_core::models::{Definitions, ModelSource};
+use lab_core::models::Definitions;
 
+use super::hub::model_source;
 use super::input_file::{answer_lines, read_text};
 use super::output::at;
 use super::{Failure, output};
@@ -77,7 +78,7 @@ fn source(args: &Args) -> Result<ModelTemplates, Failure> {
         });
     }
     let definitions = Definitions::open(&[])?;
-    let contents = models::read(&ModelSource::of(args.model.as_deref()), &definitions)?;
+    let contents = models::read(&model_source(args.model.as_deref())?, &definitions)?;
     let weights = &contents.weights;
     let compiled = |has_tools: bool| {
         let found = template::choose_template(weights.metadata(), args.name.as_deref(), has_tools)

@@ -8,8 +8,9 @@ use serde_json::json;
 
 use lab_base::tokenizer::Tokenizer;
 use lab_core::models;
-use lab_core::models::{Definitions, ModelSource};
+use lab_core::models::Definitions;
 
+use super::hub::model_source;
 use super::input_file::answer_lines;
 use super::{Failure, output};
 
@@ -58,7 +59,7 @@ fn yes() -> bool {
 
 fn tokenizer(model: Option<&PathBuf>) -> Result<Tokenizer, Failure> {
     let definitions = Definitions::open(&[])?;
-    let contents = models::read(&ModelSource::of(model.map(PathBuf::as_path)), &definitions)?;
+    let contents = models::read(&model_source(model.map(PathBuf::as_path))?, &definitions)?;
     let label = contents.weights.label().to_owned();
     contents
         .tokenizer()

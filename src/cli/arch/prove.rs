@@ -7,6 +7,7 @@ use clap::{ArgGroup, Args as ClapArgs};
 use crate::cli::arch::llama_server;
 use crate::cli::arch::llama_server::LlamaServer;
 use crate::cli::compare::index;
+use crate::cli::hub::model_source;
 use crate::cli::options::ModelOptions;
 use crate::cli::{Failure, output};
 use lab_base::tokenizer::Tokenizer;
@@ -14,7 +15,7 @@ use lab_base::util::wording;
 use lab_core::arch::{Mode, fits_pattern};
 use lab_core::artifacts::npy;
 use lab_core::models;
-use lab_core::models::{ModelSource, OpenedModel};
+use lab_core::models::OpenedModel;
 use lab_inspect::idle_keys::idle_keys;
 use lab_inspect::paths::InputTokens;
 use lab_inspect::prove;
@@ -167,7 +168,7 @@ pub(super) fn run(args: &ProveArgs) -> Result<(), Failure> {
     // Reading the array first reports its faults before the model is opened.
     let stored = args.reference.as_ref().map(|path| read(path, args));
     let stored = stored.transpose()?;
-    let opened = args.load.open(&ModelSource::of(Some(args.model())))?;
+    let opened = args.load.open(&model_source(Some(args.model()))?)?;
     let threads = args.load.threads();
     let ProofInput {
         tokens,

@@ -24,7 +24,7 @@ pub(in crate::cli) struct Args {
 }
 
 pub(in crate::cli) fn run(args: &Args) -> Result<(), Failure> {
-    let found = findings(&args.model.source(), &args.sequences, &args.load)?;
+    let found = findings(&args.model.source()?, &args.sequences, &args.load)?;
     match args.json {
         true => output::json(&json::of(&found))?,
         false => output::bytes(text::of(&found, args.all).as_bytes())?,

@@ -116,7 +116,7 @@ pub(in crate::cli) fn findings(
         }
         Err(broken) => broken,
     };
-    if let ModelSource::File(path) = source
+    if let Some(path) = source.file()
         && let Ok(header) = weights::gguf::header(path)
     {
         let tokenizer = Tokenizer::from_metadata(&header.0);

@@ -426,7 +426,7 @@ pub(super) fn run(args: &CollectArgs) -> Result<(), Failure> {
     };
     let runner = LabRunner::start(
         &args.load,
-        &args.model.source(),
+        &args.model.source()?,
         plan.clone(),
         &args.values.lab_vectors,
         bounds,

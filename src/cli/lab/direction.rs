@@ -115,7 +115,7 @@ pub(super) fn run(args: &DirectionArgs) -> Result<(), Failure> {
         n_parallel: args.parallel,
         lab_bytes: args.bytes.lab_bytes,
     };
-    let runner = LabRunner::start(&args.load, &args.model.source(), plan, &[], bounds)?;
+    let runner = LabRunner::start(&args.load, &args.model.source()?, plan, &[], bounds)?;
     let points = runner.served.handle.points();
     let widths = points.find("layers.*.out").unwrap_or_default();
     let width: u64 = widths.iter().map(|at| points.all[*at].width()).sum();

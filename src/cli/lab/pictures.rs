@@ -288,7 +288,7 @@ impl FileOptions {
             n_parallel,
             lab_bytes: self.bytes.lab_bytes,
         };
-        LabRunner::start(&self.load, &self.model.source(), plan, &[], bounds)
+        LabRunner::start(&self.load, &self.model.source()?, plan, &[], bounds)
     }
 
     /// The response of `POST /v1/lab/run` for one prompt and a plan. `n_cells` returns the number of cells in the

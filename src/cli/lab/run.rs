@@ -54,7 +54,7 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
         lab_bytes: args.values.bytes.lab_bytes,
     };
     let vectors = &args.values.lab_vectors;
-    let runner = LabRunner::start(&args.load, &args.model.source(), plan, vectors, bounds)?;
+    let runner = LabRunner::start(&args.load, &args.model.source()?, plan, vectors, bounds)?;
     let tokens = text.tokens(|text| runner.encode(text))?;
     let result = runner.one(tokens, args.max_tokens)?;
     let (request, served) = (&runner.request, &runner.served);

@@ -31,7 +31,7 @@ pub(in crate::cli) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn measure(args: &Args, n_threads: Option<usize>, report: &mut PerfReport) -> Result<(), Failure> {
-    let opened = args.load.open(&args.model.source())?;
+    let opened = args.load.open(&args.model.source()?)?;
     report.model.clone_from(&opened.name);
     report.weight_bytes = opened.plan.weight_bytes();
     let mut options = resolve(args, &opened)?;
@@ -83,7 +83,7 @@ fn measure(args: &Args, n_threads: Option<usize>, report: &mut PerfReport) -> Re
 
 /// Measures decoding through the engine, with a model that is loaded for it.
 fn through_engine(args: &Args, n_threads: usize) -> Result<Vec<RequestMeasurement>, Failure> {
-    let mut opened = args.load.open(&args.model.source())?;
+    let mut opened = args.load.open(&args.model.source()?)?;
     let mut options = resolve(args, &opened)?;
     options.n_threads = n_threads;
     args.load.place(&mut opened, &options)?;

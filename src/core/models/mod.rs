@@ -10,5 +10,5 @@ pub mod synth;
 
 pub use open::{
     DEFAULT_MODEL, Definitions, Error, FileStamp, ModelFiles, ModelSource, OpenedModel,
-    abbreviated, by_name, list, open, read, tokenizer_of, unread_keys,
+    abbreviated, by_name, is_servable, list, open, read, tokenizer_of, unread_keys,
 };

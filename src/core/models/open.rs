@@ -76,6 +76,8 @@ pub enum ModelSource {
     BuiltIn(&'static str),
     /// A file, or a folder of tensors.
     File(PathBuf),
+    /// A file or folder with a name of its own, such as `owner/repo` for a model of the Hub's cache.
+    Named { name: String, path: PathBuf },
 }
 
 /// Names, sizes and times of the last change of a model's files.
@@ -96,17 +98,25 @@ impl ModelSource {
         }
     }
 
+    /// The file or folder; none for a built-in model.
+    pub fn file(&self) -> Option<&Path> {
+        match self {
+            Self::BuiltIn(_) => None,
+            Self::File(path) | Self::Named { path, .. } => Some(path),
+        }
+    }
+
     /// The path of the file or folder; the name of a built-in model.
     pub fn path(&self) -> String {
         match self {
             Self::BuiltIn(name) => (*name).into(),
-            Self::File(path) => path.display().to_string(),
+            Self::File(path) | Self::Named { path, .. } => path.display().to_string(),
         }
     }
 
     /// The current stamp of the model's file, or of the folder and its files; none for a built-in model.
     pub fn stamp(&self) -> Option<FileStamp> {
-        let Self::File(path) = self else { return None };
+        let path = self.file()?;
         let about = |path: &Path| {
             let about = path.metadata().ok()?;
             Some((path.to_owned(), about.len(), about.modified().ok()?))
@@ -122,6 +132,7 @@ impl ModelSource {
     pub fn name(&self) -> String {
         match self {
             Self::BuiltIn(name) => (*name).into(),
+            Self::Named { name, .. } => name.clone(),
             Self::File(path) => {
                 // `.` and `..` have no name.
                 let whole = match path.file_name() {
@@ -195,10 +206,7 @@ impl OpenedModel {
             plan: &self.plan,
             params: &params,
             metadata: self.weights.metadata(),
-            folder: match source {
-                ModelSource::File(path) if hf::is_folder(path) => Some(path),
-                _ => None,
-            },
+            folder: source.file().filter(|path| hf::is_folder(path)),
             maps: &with.maps,
         };
         let adapters = adapters.iter().map(|adapter| Adapter::open(adapter, &base));
@@ -325,7 +333,7 @@ pub fn read(source: &ModelSource, with: &Definitions) -> Result<ModelFiles, Erro
             let bytes = shipped.map_or(&[][..], |(_, file)| &file.0);
             file(gguf::from_static("the built-in model", bytes)?)
         }
-        ModelSource::File(path) => {
+        ModelSource::File(path) | ModelSource::Named { path, .. } => {
             let built_in = BUILT_IN.each_ref().map(|(name, _)| *name);
             if let Some(what) = recognise::of_path(path, &built_in) {
                 let model = path.display().to_string();
@@ -408,8 +416,8 @@ pub fn open(source: &ModelSource, with: &Definitions) -> Result<OpenedModel, Err
         plan,
         template: None,
         adapters: Vec::new(),
-        prompts: match source {
-            ModelSource::File(path) if hf::is_folder(path) => Prompts::read(hf::folder_of(path)),
+        prompts: match source.file() {
+            Some(path) if hf::is_folder(path) => Prompts::read(hf::folder_of(path)),
             _ => Prompts::default(),
         },
     })
@@ -471,25 +479,33 @@ pub fn list(folder: &Path) -> Result<Vec<ModelSource>, Error> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(io)? {
         let path = entry.map_err(io)?.path();
-        let name = path
-            .file_name()
-            .and_then(|n| n.to_str())
-            .unwrap_or_default();
-        let later_part = name.contains("-of-") && !name.contains("-00001-of-");
-        let is_file = name.ends_with(".gguf") && !later_part && path.is_file();
-        // A file that cannot be read is reported when it is requested.
-        let is_other = |path: &PathBuf| {
-            let header = gguf::header(path).ok();
-            header.and_then(|(metadata, tensors)| gguf::AuxiliaryKind::of(&metadata, &tensors))
-        };
-        if let Some(kind) = Some(&path).filter(|_| is_file).and_then(is_other) {
-            tracing::info!(path = %path.display(), "not served: this is {}", kind.name());
-        } else if is_file || hf::is_model(&path) {
-            found.push(ModelSource::File(path));
-        }
+        found.push(ModelSource::File(path));
     }
+    found.retain(is_servable);
     found.sort_by_key(ModelSource::name);
     Ok(found)
+}
+
+/// Whether a source is a model as far as its name and header tell: a GGUF file (the first part of a split one) that is
+/// not an adapter or the like, or a folder of tensors.
+pub fn is_servable(source: &ModelSource) -> bool {
+    let Some(path) = source.file() else {
+        return true;
+    };
+    let name = path.file_name().and_then(|n| n.to_str());
+    let name = name.unwrap_or_default();
+    let is_later_part = name.contains("-of-") && !name.contains("-00001-of-");
+    if !name.ends_with(".gguf") || is_later_part || !path.is_file() {
+        return hf::is_model(path);
+    }
+    // A file that cannot be read is reported when it is requested.
+    let header = gguf::header(path).ok();
+    let kind =
+        header.and_then(|(metadata, tensors)| gguf::AuxiliaryKind::of(&metadata, &tensors));
+    if let Some(kind) = &kind {
+        tracing::info!(path = %path.display(), "not served: this is {}", kind.name());
+    }
+    kind.is_none()
 }
 
 /// Models by name. Models that would have the same name, such as `m.gguf` and the folder `m`, get the names of their
@@ -503,7 +519,7 @@ pub fn by_name(sources: Vec<ModelSource>) -> BTreeMap<String, ModelSource> {
         ModelSource::File(path) => path
             .file_name()
             .map(|name| name.to_string_lossy().into_owned()),
-        ModelSource::BuiltIn(_) => None,
+        ModelSource::BuiltIn(_) | ModelSource::Named { .. } => None,
     };
     let named = all
         .into_iter()

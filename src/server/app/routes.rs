@@ -104,6 +104,8 @@ routes! {
     Server: get "/v1/sampling", sampling::settings, "Every sampling parameter with its meaning, range and default.";
     Server: post "/models/load", models::load,
         "Loads a model; with `stream`, events report the progress.", documented::<models::LoadFields>;
+    Server: post "/models/pull", models::pull,
+        "Downloads a model of the Hugging Face Hub; with `stream`, events report the progress.", documented::<models::PullFields>;
     Server: post "/models/unload", models::unload, "Unloads a model after its active requests.", documented::<models::UnloadFields>;
     Server: post "/models/rescan", models::rescan, "Looks for models in the folder again.", Vec::new;
     Server: post "/quit", quit::quit, "Ends the server when the requests under way are complete.", Vec::new

@@ -15,6 +15,8 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, StreamExt};
 use serde_json::{Value, json};
 
+use lab_hub::CachedModel;
+
 use crate::http::transport::{self, SseEvents};
 use crate::served::ModelInfo;
 
@@ -36,6 +38,16 @@ fields! {
     pub(crate) struct LoadFields {
         model: String,
         /// Whether events tell how much is loaded; default: whether `Accept` is `text/event-stream`
+        stream: Option<bool>,
+    }
+}
+
+fields! {
+    /// What is downloaded, and how that is reported.
+    pub(crate) struct PullFields {
+        /// `OWNER/REPO[:QUANT][@REVISION]`
+        model: String,
+        /// Whether events tell how much is downloaded; default: whether `Accept` is `text/event-stream`
         stream: Option<bool>,
     }
 }
@@ -145,15 +157,63 @@ pub(crate) async fn load(
 ) -> Result<Response, Error> {
     let order: LoadFields = body.take()?;
     body.finish()?;
-    let accept = headers.get(header::ACCEPT).map(HeaderValue::as_bytes);
-    let is_streamed = accept.is_some_and(|accept| accept.starts_with(b"text/event-stream"));
     let name = pool.own_name(&order.model)?;
-    if order.stream.unwrap_or(is_streamed) {
+    if order.stream.unwrap_or(is_event_stream(&headers)) {
         let load = pool.start_load(&name)?.err();
         return Ok(reported(name, load));
     }
     pool.engine(&name).await?;
     Ok(Json(loaded(&name)).into_response())
+}
+
+/// Downloads a model by its name. Who does not wait for the end cancels the download.
+pub(crate) async fn pull(
+    ManagedPool(pool): ManagedPool,
+    headers: HeaderMap,
+    mut body: BodyFields,
+) -> Result<Response, Error> {
+    let order: PullFields = body.take()?;
+    body.finish()?;
+    let mut pull = pool.start_pull(&order.model)?;
+    if !order.stream.unwrap_or(is_event_stream(&headers)) {
+        let model = pull.ended().await?;
+        return Ok(Json(pulled(&pool, model)).into_response());
+    }
+    let events = stream::unfold(Some((pool, pull)), |state| async {
+        let (pool, mut pull) = state?;
+        let mut out = SseEvents::default();
+        match tokio::time::timeout(PAUSE, pull.ended()).await {
+            Err(_) => {
+                out.push(&json!({ "state": "downloading", "progress": progress(pull.progress()) }));
+                return Some((out, Some((pool, pull))));
+            }
+            Ok(Ok(model)) => {
+                out.push(&pulled(&pool, model));
+                out.finish();
+            }
+            Ok(Err(error)) => {
+                error.log();
+                out.push(&error.body());
+            }
+        }
+        Some((out, None))
+    });
+    Ok(transport::event_stream(events.boxed()))
+}
+
+/// The end of a download; `served`: under which name the server has it, if it serves it.
+fn pulled(pool: &Pool, model: CachedModel) -> Value {
+    let (name, commit, bytes) = (model.name.to_string(), model.commit.clone(), model.bytes);
+    json!({
+        "success": true, "state": "downloaded", "model": name, "commit": commit, "size": bytes,
+        "served": pool.add_pulled(model),
+    })
+}
+
+/// Whether a client asks for events.
+fn is_event_stream(headers: &HeaderMap) -> bool {
+    let accept = headers.get(header::ACCEPT).map(HeaderValue::as_bytes);
+    accept.is_some_and(|accept| accept.starts_with(b"text/event-stream"))
 }
 
 /// The events of a load: its progress, then its end. Without a load the model is loaded already.

@@ -133,6 +133,9 @@ pub(crate) enum Error {
     /// The file is not a model, or one that cannot be served.
     #[error("the model `{name}` cannot be served{}", .why.as_deref().map(|why| format!(": {why}")).unwrap_or_default())]
     NotServable { name: String, why: Option<String> },
+    /// A model could not be downloaded.
+    #[error("the download failed: {0}")]
+    DownloadFailed(String),
     /// The model cannot be drawn.
     #[error("the model `{name}` could not be drawn")]
     DrawingFailed { name: String, detail: String },
@@ -331,6 +334,7 @@ impl Error {
             Self::Busy { .. } => (S::TOO_MANY_REQUESTS, "rate_limit_exceeded"),
             Self::EngineDied { .. } => (S::INTERNAL_SERVER_ERROR, "engine_died"),
             Self::NotFinite(_) => (S::INTERNAL_SERVER_ERROR, "non_finite_logits"),
+            Self::DownloadFailed(_) => (S::BAD_GATEWAY, "download_failed"),
             Self::Engine { .. } | Self::DrawingFailed { .. } | Self::ForEngineProcess => {
                 (S::INTERNAL_SERVER_ERROR, "internal_error")
             }

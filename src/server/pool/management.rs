@@ -31,12 +31,12 @@ impl Pool {
 
     /// Searches for models again. Returns the names of new ones and of those that are gone.
     pub(crate) async fn rescan(&self) -> Result<(Vec<String>, Vec<String>), Error> {
-        let Some(folder) = self.config.folder.clone() else {
-            let message = "one model is served, not a folder of models";
+        let Some(collection) = self.config.collection.clone() else {
+            let message = "one model is served, not the models of a folder or of the cache";
             return Err(Error::unsupported("models", message));
         };
         let found = tokio::task::spawn_blocking(move || {
-            models::list(&folder).map_err(|error| error.to_string())
+            collection.list().map_err(|error| error.to_string())
         });
         let found = found.await.unwrap_or_else(|error| Err(error.to_string()));
         let found = models::by_name(found.map_err(|detail| Error::Engine { detail })?);

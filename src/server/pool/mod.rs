@@ -3,6 +3,7 @@
 //! A model is loaded once, however many requests wait for it, and loading goes on if they are cancelled. A model that
 //! is not loaded is described from its file, once. Not here: the answers to requests.
 
+mod collection;
 mod crash_history;
 mod description;
 mod engine;
@@ -10,9 +11,9 @@ mod eviction;
 mod loading;
 mod management;
 mod names;
+mod pull;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
@@ -35,6 +36,7 @@ use crate::served::{DEFAULT_MODEL, ServedModel};
 
 use crash_history::CrashHistory;
 
+pub use collection::{Collection, cached_source};
 pub use description::{Description, DiagramView, Opener, UnloadedModel};
 pub(super) use engine::LoadedEngine;
 pub use engine::StartedEngine;
@@ -42,6 +44,7 @@ pub use eviction::LoadLimits;
 pub(super) use loading::{Load, LoadProgress};
 pub use loading::{LoadRequest, Loader};
 pub use names::Strictness;
+pub(crate) use pull::Pull;
 
 /// How the models of a pool run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,8 +65,8 @@ pub struct PoolConfig {
     pub mode: Mode,
     /// Aliases, with the models' own names.
     pub aliases: BTreeMap<String, String>,
-    /// The folder whose models are served; none if one model is.
-    pub folder: Option<PathBuf>,
+    /// The place whose models are served; none if one model is.
+    pub collection: Option<Collection>,
     /// Opens a model to describe or draw it; without it, models are described only once they are loaded.
     pub opener: Option<Opener>,
     /// Whether requests may load and unload models, and are told why one cannot be served.
@@ -145,6 +148,8 @@ pub struct Pool {
     admitted: Mutex<usize>,
     /// Number of engines that were taken out of the pool and have not ended.
     n_ending: Arc<AtomicUsize>,
+    /// Has a copy for each download and its thread.
+    pulls: Arc<()>,
     /// The start time of the server, in seconds since 1970.
     pub(super) created: u64,
     /// Whether a request has asked the server to shut down.
@@ -261,6 +266,7 @@ impl Pool {
             drawing: tokio::sync::Mutex::default(),
             admitted: Mutex::default(),
             n_ending: Arc::default(),
+            pulls: Arc::default(),
             created: unix_seconds(),
             quits: watch::Sender::default(),
             scaling: tokio::sync::Mutex::default(),

@@ -50,7 +50,7 @@ impl Pool {
     pub(crate) fn serving_name(&self, name: &str) -> Result<String, Error> {
         let places = self.entries.read().unwrap_or_else(PoisonError::into_inner);
         let is_only =
-            places.len() == 1 && self.config.folder.is_none() && !self.config.strictness.model;
+            places.len() == 1 && self.config.collection.is_none() && !self.config.strictness.model;
         let only = places.keys().next().filter(|_| is_only).cloned();
         drop(places);
         match (self.own_name(name), only) {
