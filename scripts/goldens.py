@@ -216,32 +216,20 @@ class Reference:
 # ---------------------------------------------------------------- cases of tests/goldens
 
 
+# What a case has if it does not say otherwise.
+DEFAULTS = {"type": "f32", "with": [], "set": {}, "meta": {}, "source": [], "causal": True, "vectors": False, "unread": {}}
+
+
 def read_cases():
     """cases.toml as a list of complete cases: with defaults."""
     table = tomllib.loads((GOLDENS / "cases.toml").read_text())
-    known = {"name", "arch", "about", "seed", "type", "with", "set", "meta", "vectors", "tokens", "source", "causal", "unread"}
     cases = []
     for case in table["case"]:
-        if unknown := set(case) - known:
+        if unknown := set(case) - set(DEFAULTS) - {"name", "arch", "about", "seed", "tokens"}:
             raise Failure(f"cases.toml: {case.get('name')}: unknown key `{min(unknown)}`")
-        cases.append({
-            "name": case["name"],
-            "arch": case["arch"],
-            "seed": case["seed"],
-            "type": case.get("type", "f32"),
-            "with": case.get("with", []),
-            "set": {
-                key: value
-                for key, value in (table.get("set", {}) | case.get("set", {})).items()
-                if value != ""
-            },
-            "meta": case.get("meta", {}),
-            "tokens": case.get("tokens", table["tokens"]),
-            "source": case.get("source", []),
-            "causal": case.get("causal", True),
-            "vectors": case.get("vectors", False),
-            "unread": case.get("unread", {}),
-        })
+        case = DEFAULTS | {"tokens": table["tokens"]} | case
+        case["set"] = {key: value for key, value in (table.get("set", {}) | case["set"]).items() if value != ""}
+        cases.append(case)
     return without_duplicates(cases)
 
 
