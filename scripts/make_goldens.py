@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes tests/goldens: the logits that llama.cpp computes for tiny random models.
 
-Needs: Python 3.11, `pip install llama-cpp-python numpy`
+Needs: Python 3.11, `pip install llama-cpp-python numpy gguf`
 
 tests/goldens/cases.toml lists the models. For each, `bench synth` writes the model file from a
 seed and llama.cpp computes the logits of every position over the whole vocabulary. Stored are
@@ -22,7 +22,8 @@ from pathlib import Path
 import numpy as np
 
 from bench_server import Failure, options, program, run
-from goldens import GOLDENS, INDEX, SAME_NMSE, Reference, add_unread, check_spread, difference_of, each, load_llama_cpp
+from gguf_file import add_unread
+from goldens import GOLDENS, INDEX, SAME_NMSE, Reference, check_spread, difference_of, each, load_llama_cpp
 from goldens import nmse, read_cases, read_index, reference_version, synth_args
 
 # Spread of logits that can tell right from wrong.

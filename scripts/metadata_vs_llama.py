@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Changes one piece of metadata after another and compares what becomes of it here and in llama.cpp.
 
-Needs: Python 3.11, `pip install numpy`, and without --stored `pip install llama-cpp-python`
+Needs: Python 3.11, `pip install numpy gguf`, and without --stored `pip install llama-cpp-python`
 
 Every golden of tests/goldens is made, and each change of scripts/metadata_changes.py is applied to its
 file. What llama.cpp makes of it is stored in tests/goldens/metadata: `refused` (or nothing finite), the `same` logits as
@@ -35,7 +35,8 @@ import numpy as np
 import goldens
 import metadata_changes
 from bench_server import Failure, options, program
-from goldens import Gguf, nmse
+from gguf_file import Gguf, add_unread
+from goldens import nmse
 
 STORE = goldens.GOLDENS / "metadata"
 DIFFERENCES = STORE / "differences.toml"
@@ -140,7 +141,7 @@ def golden_models(only, bench, folder):
         subprocess.run([bench, "synth", *entry["synth"], "-o", path], check=True, capture_output=True)
         case = cases[entry["name"]]
         if case["unread"]:
-            goldens.add_unread(path, case["unread"])
+            add_unread(path, case["unread"])
         yield {"name": entry["name"], "tokens": entry["tokens"], "vectors": case["vectors"], "causal": case["causal"]}, Gguf(path)
         path.unlink()
 
