@@ -97,15 +97,6 @@ def percentile(values, percent):
     return ordered[max(-(-len(ordered) * percent // 100), 1) - 1]
 
 
-def at_once(threads):
-    """Runs functions or threads side by side until all have ended."""
-    threads = [thread if isinstance(thread, threading.Thread) else threading.Thread(target=thread) for thread in threads]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
 def report(faults):
     """Ends the script: with the first faults, if there are any."""
     for fault in faults[:40]:
