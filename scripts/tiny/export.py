@@ -126,6 +126,4 @@ def write_gguf(bench, folder, path):
         "general.languages": ["en"], "general.quantization_version": 2, "tokenizer.ggml.eot_token_id": END,
     }  # fmt: skip
     file.values |= {key: (value, *gguf_file.types_of(value)) for key, value in about.items()}
-    part = path.with_suffix(".part")
-    file.write(part, {})
-    part.replace(path)
+    file.write(path, {})
