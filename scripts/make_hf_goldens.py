@@ -446,14 +446,8 @@ def difference(name, entry, config, logits):
     place = HF / name
     if not (place / "tensors.json").exists():
         return "not stored"
-    stored = read_golden(name)
-    free = {"std", "noise", "made_with"}
-    changed = [k for k in entry if k not in free and stored.get(k) != entry[k]]
-    if changed:
-        return "changed: " + ", ".join(changed)
-    if (place / "config.json").read_bytes() != config:
-        return "changed: config.json"
-    return difference_of(place / "logits.npy", logits)
+    why = difference_of(read_golden(name), entry, place / "logits.npy", logits)
+    return why if why or (place / "config.json").read_bytes() == config else "changed: config.json"
 
 
 def store(name, entry, config, logits):

@@ -117,10 +117,7 @@ class LlamaBothWays(Remote):
             return self.model(input_ids=input_ids, attention_mask=mask, use_cache=False)
 
     LLAMA = {"model.embed_tokens.weight": "embed_tokens.weight", "model.norm.weight": "norm.weight"}
-    LAYER = "layers.{}."
-
-    def __init__(self, c):
-        super().__init__(c | {"tie_word_embeddings": True})
+    LAYER, IS_TIED = "layers.{}.", True
 
     def reference(self, w):
         return self.Model(super().reference(w).model)

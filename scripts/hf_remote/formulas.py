@@ -207,14 +207,12 @@ class Plain(Remote):
 class Layers(Plain):
     """Names and shapes of the embeddings, the last norm, the head, and what `layer` says of each layer."""
 
-    IS_TIED = False
-
     def shapes(self):
         c, names = self.c, self.Model
         n = c[names.WIDTH]
         table = [c["vocab_size"], n]
         out = {names.EMBED + ".weight": table} | ({names.NORM + names.ENDING: [n]} if names.NORM else {})
-        if not (self.IS_TIED or c.get("tie_word_embeddings")):
+        if not self.tied():
             out |= self.head(table)
         for il in range(c[names.DEPTH]):
             out |= {names.LAYER.format(il) + name: shape for name, shape in self.layer(n, il).items()}
