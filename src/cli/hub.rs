@@ -86,7 +86,12 @@ impl lab_hub::Progress for DownloadProgress {
             if last.elapsed().as_secs() >= LINE_SECONDS {
                 *last = Instant::now();
                 let (done, all) = (self.bar.position(), self.bar.length().unwrap_or(0));
-                tracing::info!("downloading {}: {} of {}", self.name, bytes(done), bytes(all));
+                tracing::info!(
+                    "downloading {}: {} of {}",
+                    self.name,
+                    bytes(done),
+                    bytes(all)
+                );
             }
         }
     }

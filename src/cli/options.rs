@@ -6,24 +6,33 @@ use std::sync::Once;
 use clap::{ArgGroup, Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use lab_base::util::limited_read;
+use lab_base::util::limited_read::MAX_DEFINITION;
 use lab_base::weights;
-use lab_base::weights::{FiniteCheck, TensorType};
+use lab_base::weights::{FiniteCheck, TensorType, Value};
 use lab_core::arch::Library;
 use lab_core::blocks::REGISTRY;
 use lab_core::engine::{DiffusionOptions, Limits};
 use lab_core::model::{Model, Options};
 use lab_core::models;
 use lab_core::models::lora;
+use lab_core::models::sampling_defaults::SamplingDefaults;
 use lab_core::models::{Definitions, ModelSource, OpenedModel};
 use lab_core::plan::Plan;
 use lab_server::served::ServedModel;
 
 use super::Failure;
+use super::output::at;
 use super::placement::PlacementOptions;
 use super::values::{cache_type, matrix_type, positive, tokens};
 
 /// Maximum context length in tokens that is taken from a file, unless `--ctx` is set.
 const MAX_CTX: usize = 4096;
+
+/// Metadata key of chat templates; a name may follow.
+const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
+/// Name of the template of `--chat-template-file`.
+const TEMPLATE_OF_FILE: &str = "file";
 
 /// Where definitions come from.
 #[derive(Debug, Args)]
@@ -145,8 +154,34 @@ pub(super) struct LoadOptions {
     /// Name of one of the chat templates in the model; default: `tool_use` for requests with tools, else `default`
     #[arg(long, value_name = "NAME", hide_short_help = true)]
     chat_template: Option<String>,
+    /// File with a chat template (Jinja) in place of those in the model
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "chat_template",
+        hide_short_help = true
+    )]
+    chat_template_file: Option<PathBuf>,
+    /// Sampling parameters for requests that do not set them: those that the model's authors recommend
+    /// (generation_config.json, or `general.sampling` of a GGUF file), or neutral ones
+    #[arg(
+        long,
+        default_value = "model",
+        value_name = "model|neutral",
+        hide_short_help = true
+    )]
+    sampling_defaults: SamplingSource,
     #[command(flatten)]
     placement: PlacementOptions,
+}
+
+/// Where sampling parameters come from that a request does not set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum SamplingSource {
+    /// The model.
+    Model,
+    /// Nowhere: the neutral values of docs/sampling.md.
+    Neutral,
 }
 
 /// A command's values for options that are not set.
@@ -284,10 +319,19 @@ impl LoadOptions {
             true => Some(TensorType::F32),
             false => self.model.ty,
         };
-        Ok(OpenedModel {
-            template: self.chat_template.clone(),
-            ..self.model.open_as(source, definitions, ty)?
-        })
+        let mut opened = self.model.open_as(source, definitions, ty)?;
+        opened.template = self.chat_template.clone();
+        if let Some(path) = &self.chat_template_file {
+            let text = limited_read::text(path, MAX_DEFINITION).map_err(|error| at(path, error))?;
+            let key = format!("{CHAT_TEMPLATE}.{TEMPLATE_OF_FILE}");
+            let metadata = [(key, Value::Str(text))].into_iter().collect();
+            opened.weights.add_metadata(&metadata);
+            opened.template = Some(TEMPLATE_OF_FILE.to_owned());
+        }
+        if self.sampling_defaults == SamplingSource::Neutral {
+            opened.sampling = SamplingDefaults::default();
+        }
+        Ok(opened)
     }
 
     /// Whether the weights are converted while they are loaded.

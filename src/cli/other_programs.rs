@@ -59,10 +59,6 @@ const OPTIONS: &[(&str, &str)] = &[
         "the formats of calls and of reasoning are found by rendering the chat template; leave it out",
     ),
     (
-        "--chat-template-file",
-        "`--chat-template NAME` chooses one of the model's templates",
-    ),
-    (
         "-b --batch-size -ub --ubatch-size --max-num-batched-tokens",
         "`--prompt-batch N` of `bench serve` limits the prompt tokens of a step",
     ),

@@ -107,8 +107,8 @@ impl CompletionArgs {
     }
 
     /// The options as fields of a request, without the system message.
-    pub(super) fn fields(&self) -> Result<Map<String, Value>, Failure> {
-        let mut fields = self.sampling.fields();
+    pub(super) fn fields(&self, served: &ServedModel) -> Result<Map<String, Value>, Failure> {
+        let mut fields = self.sampling.fields(&served.sampling);
         fields.extend(self.template_fields()?);
         if let Some(most) = self.max_tokens() {
             fields.insert("max_tokens".into(), most.into());
@@ -155,7 +155,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let prompt = prompt(args, &text, &served)?;
     let is_quiet = args.quiet;
     let args = &args.with;
-    let sampling = args.sampling.params(served.handle.tokenizer());
+    let sampling = args.sampling.params(&served);
     let constraint = constraint.map(|constraint| served.handle.compile(constraint, &sampling));
     let constraint = constraint.transpose()?;
     let mut constraint_progress = ConstraintProgress::new(constraint.as_ref());

@@ -5,10 +5,12 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_pars
 
 use serde_json::{Map, Value, json};
 
-use lab_base::tokenizer::Tokenizer;
+use lab_core::models::sampling_defaults::SamplingDefaults;
 use lab_sampling::{
     LISTS, ListKind, ListParameter, NumberKind, PARAMETERS, Parameter, Params, StageName,
 };
+
+use lab_server::served::ServedModel;
 
 use super::values::seed;
 
@@ -61,7 +63,9 @@ fn bias(text: &str) -> Result<(u32, f32), String> {
 }
 
 impl SamplingOptions {
-    pub(super) fn params(&self, tokenizer: &Tokenizer) -> Params {
+    /// The parameters for a model: those of the command line, else its own, else greedy ones.
+    pub(super) fn params(&self, served: &ServedModel) -> Params {
+        let tokenizer = served.handle.tokenizer();
         let mut params = Params {
             seed: self.seed,
             order: match self.samplers.as_slice() {
@@ -70,6 +74,9 @@ impl SamplingOptions {
             },
             ..self.stages.params.clone()
         };
+        let given = &self.stages.given;
+        let defaults = &served.sampling;
+        defaults.apply(&mut params, |name| given.contains(&name));
         for (list, texts) in LISTS.iter().zip(&self.stages.texts) {
             match (&list.kind, texts.as_slice()) {
                 (ListKind::Biases(_), _) => {}
@@ -83,14 +90,16 @@ impl SamplingOptions {
         params
     }
 
-    /// The parameters that differ from the defaults of a request, as its fields.
-    pub(super) fn fields(&self) -> Map<String, Value> {
-        let (mut params, unset) = (self.stages.params.clone(), Params::default());
+    /// The parameters that are set, as fields of a request. Without a temperature the completion is greedy, unless the model
+    /// has one of its own.
+    pub(super) fn fields(&self, defaults: &SamplingDefaults) -> Map<String, Value> {
+        let mut params = self.stages.params.clone();
         let mut fields = Map::new();
         for parameter in PARAMETERS {
-            let value = parameter.get(&params);
-            if value != parameter.get(&unset) {
-                fields.insert(parameter.name.into(), number(parameter, value));
+            let is_greedy = parameter.name == "temperature" && !defaults.has("temperature");
+            if self.stages.given.contains(&parameter.name) || is_greedy {
+                let value = number(parameter, parameter.get(&params));
+                fields.insert(parameter.name.into(), value);
             }
         }
         for (list, texts) in LISTS.iter().zip(&self.stages.texts) {
@@ -131,6 +140,8 @@ pub(super) fn number<P>(parameter: &Parameter<P>, value: f64) -> Value {
 #[derive(Clone, Debug)]
 struct StageParams {
     params: Params,
+    /// The names of the parameters that are set.
+    given: Vec<&'static str>,
     /// The texts on the command line, for each of [`LISTS`].
     texts: Vec<Vec<String>>,
 }
@@ -143,6 +154,7 @@ impl Default for StageParams {
                 temperature: 0.0,
                 ..Params::default()
             },
+            given: Vec::new(),
             texts: vec![Vec::new(); LISTS.len()],
         }
     }
@@ -167,7 +179,7 @@ impl FromArgMatches for StageParams {
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        read(matches, PARAMETERS, &mut self.params);
+        self.given = read(matches, PARAMETERS, &mut self.params);
         self.texts = read_lists(matches, LISTS, &mut self.params);
         Ok(())
     }
@@ -248,8 +260,9 @@ fn augment<P>(mut command: Command, table: &[Parameter<P>], defaults: &P) -> Com
     command
 }
 
-/// Sets the parameters on the command line.
-fn read<P>(matches: &ArgMatches, table: &[Parameter<P>], params: &mut P) {
+/// Sets the parameters on the command line. Returns their names.
+fn read<P>(matches: &ArgMatches, table: &[Parameter<P>], params: &mut P) -> Vec<&'static str> {
+    let mut given = Vec::new();
     let is_set = |p: &&Parameter<P>| matches.value_source(p.name) == Some(ValueSource::CommandLine);
     for parameter in table.iter().filter(is_set) {
         let value = match parameter.kind {
@@ -263,8 +276,10 @@ fn read<P>(matches: &ArgMatches, table: &[Parameter<P>], params: &mut P) {
         };
         if let Some(value) = value {
             parameter.set(params, value);
+            given.push(parameter.name);
         }
     }
+    given
 }
 
 #[cfg(test)]

@@ -26,8 +26,8 @@ use lab_hub::{Cache, Settings};
 use lab_server::http::transport;
 use lab_server::served::{Progress, ServedModel};
 use lab_server::{
-    Access, Collection, EngineProcess, EngineProcessConfig, LoadError, LoadLimits, LoadRequest, Loader, Mode,
-    Pool, PoolConfig, StartedEngine, Strictness, UnloadedModel,
+    Access, Collection, EngineProcess, EngineProcessConfig, LoadError, LoadLimits, LoadRequest,
+    Loader, Mode, Pool, PoolConfig, StartedEngine, Strictness, UnloadedModel,
 };
 
 use super::diffusion::DiffusionOptions;

@@ -26,6 +26,7 @@ use lab_core::engine::{
 };
 use lab_core::model::{self, Model, Options};
 use lab_core::models::prompts::Prompts;
+use lab_core::models::sampling_defaults::SamplingDefaults;
 use lab_core::models::{OpenedModel, tokenizer_of};
 use lab_core::plan::Plan;
 
@@ -60,6 +61,8 @@ pub struct ServedModel {
     pub pooled: Result<PooledOutput, String>,
     /// The prompts that an embedding model defines for its texts.
     pub prompts: Prompts,
+    /// The sampling parameters for requests that do not set them.
+    pub sampling: SamplingDefaults,
     /// The template that makes one text of query and document, for a reranker that reads them together.
     pub rerank_template: Option<String>,
     /// Names of the classes, if the model scores classes and names them.
@@ -269,6 +272,7 @@ impl ServedModel {
             template,
             adapters,
             prompts,
+            sampling,
             def,
         } = opened;
         // Of an encoder only the hidden states are used, also where it has a head.
@@ -322,9 +326,14 @@ impl ServedModel {
         });
         let (handle, _thread, loaded) =
             started.map_err(|source| ServeError::Start { model, source })?;
+        let sampling = match handle.is_diffusion() {
+            true => sampling.memoryless(),
+            false => sampling,
+        };
         Ok(Self {
             name,
             handle,
+            sampling,
             fingerprint,
             created: unix_seconds(),
             n_ctx_train,
@@ -375,6 +384,7 @@ impl ServedModel {
                 "token_classify": matches!(self.pooled, Ok(PooledOutput::TokenScores(_))),
             },
             "memory": self.loaded.memory,
+            "sampling_defaults": self.sampling,
         })
     }
 

@@ -30,8 +30,8 @@ pub(in crate::cli) struct Args {
 }
 
 pub(in crate::cli) fn run(args: &Args) -> Result<(), Failure> {
-    let fields = args.with.fields()?;
     let served = Arc::new(start(&args.with, args.model_path.as_deref(), false)?);
+    let fields = args.with.fields(&served)?;
     if !served.has_template() {
         anyhow::bail!(
             "{}: the model has no chat template; `bench run --raw` continues a text",

@@ -6,6 +6,7 @@ mod open;
 pub mod prompts;
 pub mod quantise;
 pub mod recognise;
+pub mod sampling_defaults;
 pub mod synth;
 
 pub use open::{

@@ -15,6 +15,8 @@ use crate::models::lora::Adapter;
 use crate::models::prompts::Prompts;
 use crate::models::quantise::quantise;
 use crate::models::recognise;
+use crate::models::sampling_defaults;
+use crate::models::sampling_defaults::SamplingDefaults;
 use crate::plan::{self, Plan};
 use lab_base::tokenizer;
 use lab_base::tokenizer::Tokenizer;
@@ -167,6 +169,8 @@ pub struct OpenedModel {
     pub adapters: Vec<Adapter>,
     /// The prompts of an embedding model's folder.
     pub prompts: Prompts,
+    /// The sampling parameters for requests that do not set them.
+    pub sampling: SamplingDefaults,
 }
 
 impl OpenedModel {
@@ -371,6 +375,7 @@ fn read_path(path: &Path, with: &Definitions) -> Result<ModelFiles, Error> {
             if let Some(vocabulary) = &vocabulary {
                 weights.add_metadata(vocabulary.metadata());
             }
+            weights.add_metadata(&sampling_defaults::of_folder(folder));
             ModelFiles {
                 weights,
                 vocabulary,
@@ -410,6 +415,7 @@ pub fn open(source: &ModelSource, with: &Definitions) -> Result<OpenedModel, Err
     report_unread(&plan, weights.metadata(), &model, with.strict)?;
     Ok(OpenedModel {
         name: source.name(),
+        sampling: SamplingDefaults::of(weights.metadata()),
         weights,
         vocabulary,
         def,
@@ -500,8 +506,7 @@ pub fn is_servable(source: &ModelSource) -> bool {
     }
     // A file that cannot be read is reported when it is requested.
     let header = gguf::header(path).ok();
-    let kind =
-        header.and_then(|(metadata, tensors)| gguf::AuxiliaryKind::of(&metadata, &tensors));
+    let kind = header.and_then(|(metadata, tensors)| gguf::AuxiliaryKind::of(&metadata, &tensors));
     if let Some(kind) = &kind {
         tracing::info!(path = %path.display(), "not served: this is {}", kind.name());
     }

@@ -3,11 +3,12 @@
 
 use std::path::Path;
 
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value as Json};
 
 use lab_base::weights::safetensors::{is_named, read_small};
 use lab_base::weights::{Metadata, Value};
-use lab_sampling::{PARAMETERS, Parameter, Params};
+use lab_sampling::{NumberKind, PARAMETERS, Parameter, Params};
 
 /// The file of a folder that has them.
 const FILE: &str = "generation_config.json";
@@ -39,15 +40,25 @@ impl SamplingDefaults {
     pub fn of(metadata: &Metadata) -> Self {
         let mut all = Vec::new();
         for (name, key, _) in NAMES {
-            let value = metadata.get(&format!("{PREFIX}{key}"));
-            let value = value.and_then(|v| v.as_f64().or(v.as_i64().map(|n| n as f64)));
+            let value = match metadata.get(&format!("{PREFIX}{key}")) {
+                // The decimal that was meant: 0.6 and not 0.6000000238.
+                Some(Value::F32(value)) => value.to_string().parse().ok(),
+                value => value.and_then(Value::as_f64),
+            };
             let parameter = PARAMETERS.iter().find(|p| p.name == name);
             let (Some(value), Some(parameter)) = (value, parameter) else {
                 continue;
             };
+            let value = match parameter.kind {
+                // Some files turn counts off with -1.
+                NumberKind::Count => value.max(0.0),
+                _ => value,
+            };
             match parameter.check(value, &parameter.api) {
                 Ok(()) => all.push((parameter, value)),
-                Err(error) => tracing::warn!(%error, key, "a sampling default of the model is not used"),
+                Err(error) => {
+                    tracing::warn!(%error, key, "a sampling default of the model is not used")
+                }
             }
         }
         Self(all)
@@ -63,11 +74,42 @@ impl SamplingDefaults {
         self.0.iter().copied()
     }
 
-    /// Sets the parameters that `is_given` does not name.
+    /// Whether the model states this parameter.
+    pub fn has(&self, name: &str) -> bool {
+        self.0.iter().any(|(parameter, _)| parameter.name == name)
+    }
+
+    /// Those that do not read the tokens so far, which text diffusion has in no order.
+    pub fn memoryless(mut self) -> Self {
+        self.0.retain(|(parameter, _)| !parameter.needs_history);
+        self
+    }
+
+    /// Sets the parameters that `is_given` does not name and whose stages run. Contrastive search has no other stages.
     pub fn apply(&self, params: &mut Params, is_given: impl Fn(&str) -> bool) {
-        for (parameter, value) in self.iter().filter(|(p, _)| !is_given(p.name)) {
-            parameter.set(params, value);
+        if params.penalty_alpha != 0.0 {
+            return;
         }
+        for (parameter, value) in self.iter().filter(|(p, _)| !is_given(p.name)) {
+            let mut stages = params.order.iter();
+            // At no stage: the temperature 0, which picks the likeliest token.
+            if stages.any(|stage| stage.technique() == parameter.technique) {
+                parameter.set(params, value);
+            }
+        }
+    }
+}
+
+impl Serialize for SamplingDefaults {
+    /// An object of the parameters' names and values.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter().map(|(parameter, value)| {
+            let value = match parameter.kind {
+                NumberKind::Real => Json::from(value),
+                NumberKind::Count | NumberKind::Integer => Json::from(value as i64),
+            };
+            (parameter.name, value)
+        }))
     }
 }
 
@@ -88,8 +130,7 @@ pub(super) fn of_folder(folder: &Path) -> Metadata {
     let mut metadata = Metadata::default();
     for (_, key, field) in NAMES {
         if let Some(value) = config.get(field).and_then(Json::as_f64) {
-            let is_count = matches!(key, "top_k");
-            let value = match is_count {
+            let value = match key == "top_k" {
                 true => Value::I32(value as i32),
                 false => Value::F32(value as f32),
             };

@@ -20,13 +20,17 @@ pub(crate) async fn props(State(pool): State<Arc<Pool>>, which: ModelQuery) -> R
     let served = info.served.as_ref();
     let limits = served.map(|served| served.handle.limits());
     let n_ctx = limits.map(|limits| limits.n_ctx);
+    let mut params = Params::default();
+    if let Some(served) = served {
+        served.sampling.apply(&mut params, |_| false);
+    }
     Ok(Json(json!({
         "model_alias": info.name,
         "state": info.state,
         "total_slots": limits.map(|limits| limits.n_parallel),
         "model_path": info.path,
         "default_generation_settings": {
-            "n_ctx": n_ctx, "params": llama_server::defaults(&Params::default()),
+            "n_ctx": n_ctx, "params": llama_server::defaults(&params),
         },
         "n_queue": limits.map(|limits| limits.n_queue),
         "chat_template": served.and_then(|served| served.chat_template.as_deref()),

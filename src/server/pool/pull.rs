@@ -139,7 +139,10 @@ impl Pool {
             return None;
         }
         let name = source.name();
-        let mut entries = self.entries.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut entries = self
+            .entries
+            .write()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         let is_same = |entry: &Arc<ModelEntry>| entry.source == source;
         if !entries.get(&name).is_some_and(is_same) {
             // A newer state: the old one completes its requests.

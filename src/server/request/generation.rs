@@ -340,7 +340,7 @@ impl GenerationParams {
         let Some(spec) = spec else {
             return Ok(None);
         };
-        let sampling = self.sampling.params(served.handle.tokenizer())?;
+        let sampling = self.sampling.params(served)?;
         spec.compile(served, sampling).await.map(Some)
     }
 
@@ -390,7 +390,7 @@ impl GenerationParams {
         Ok(Request {
             prompt: prompt.to_vec(),
             max_tokens: self.max_tokens().map(count),
-            sampling: self.sampling.params(served.handle.tokenizer())?,
+            sampling: self.sampling.params(served)?,
             choice: 0,
             stops: stops.map(|text| text.as_bytes().to_vec()).collect(),
             stop: StopConditions {

@@ -4,7 +4,6 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use lab_base::tokenizer::Tokenizer;
 use lab_sampling::{
     LISTS, ListKind, ListParameter, NumberKind, PARAMETERS, ParamError, Parameter, Params,
     StageName,
@@ -16,6 +15,7 @@ use super::logit_bias::{BiasList, BiasTarget, token_biases};
 use crate::http::context::RequestContext;
 use crate::http::error::{Error, quoted};
 use crate::http::random::random;
+use crate::served::ServedModel;
 
 const REPEAT_PENALTY: &str = "repeat_penalty";
 /// vLLM's name of `repeat_penalty`.
@@ -137,6 +137,8 @@ pub(crate) fn fields() -> Vec<FieldDoc> {
 #[derive(Debug)]
 pub(crate) struct SamplingFields {
     numbers: Params,
+    /// The names of the parameters that the request sets.
+    given: Vec<&'static str>,
     /// The value of each of [`LISTS`].
     lists: Vec<Option<ListValue>>,
     others: OtherFields,
@@ -164,6 +166,7 @@ impl SamplingFields {
         }
         Ok(Self {
             numbers,
+            given,
             lists,
             others,
         })
@@ -174,9 +177,15 @@ impl SamplingFields {
         self.others.ignore_eos == Some(true)
     }
 
-    /// The parameters for a model with this vocabulary; a random seed if the request has none.
-    pub(crate) fn params(&self, tokenizer: &Tokenizer) -> Result<Params, Error> {
+    /// The parameters for a model: those of the request, else its own, else neutral ones; a random seed if the request has
+    /// none.
+    pub(crate) fn params(&self, served: &ServedModel) -> Result<Params, Error> {
+        let tokenizer = served.handle.tokenizer();
         let mut params = self.numbers.clone();
+        let repeats = self.given.contains(&REPETITION_PENALTY);
+        served.sampling.apply(&mut params, |name| {
+            self.given.contains(&name) || (repeats && name.starts_with("repeat_"))
+        });
         for (list, elements) in LISTS.iter().zip(&self.lists) {
             match (&list.kind, elements) {
                 (ListKind::Biases(of), Some(ListValue::Biases(all))) => {
