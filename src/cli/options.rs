@@ -8,12 +8,13 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use lab_base::util::limited_read;
 use lab_base::util::limited_read::MAX_DEFINITION;
+use lab_base::util::wording::bytes;
 use lab_base::weights;
-use lab_base::weights::{FiniteCheck, TensorType, Value};
+use lab_base::weights::{FiniteCheck, TensorInfo, TensorType, Value};
 use lab_core::arch::Library;
 use lab_core::blocks::REGISTRY;
-use lab_core::engine::{DiffusionOptions, Limits};
-use lab_core::model::{Model, Options};
+use lab_core::engine::{DiffusionOptions, Limits, ends_in_vectors};
+use lab_core::model::{Estimator, Model, Options};
 use lab_core::models;
 use lab_core::models::lora;
 use lab_core::models::sampling_defaults::SamplingDefaults;
@@ -26,11 +27,15 @@ use super::output::at;
 use super::placement::PlacementOptions;
 use super::values::{cache_type, matrix_type, positive, tokens};
 
-/// Maximum context length in tokens that is taken from a file, unless `--ctx` is set.
-const MAX_CTX: usize = 4096;
+/// The context length in tokens of a model that states none, and the least that is tried where memory is short.
+const SMALL_CTX: usize = 4096;
+/// Memory that a context leaves free besides a tenth of all, in bytes.
+const SPARE: u64 = 512 << 20;
 
 /// Metadata key of chat templates; a name may follow.
 const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
+/// Tensor of the RoPE factors for long contexts.
+const LONG_FACTORS: &str = "rope_factors_long.weight";
 /// Name of the template of `--chat-template-file`.
 const TEMPLATE_OF_FILE: &str = "file";
 
@@ -113,8 +118,8 @@ pub(super) struct LoadOptions {
     #[command(flatten)]
     pub(super) model: ModelOptions,
     /// Context length in tokens such as 4096 or 4k, in `serve` of each request; 0 = that of the model; default: that
-    /// of the model, at most 4096; in `compare` and `logits` that of the model, in `perf` and `lab drift` what the
-    /// measurement needs
+    /// of the model as far as memory allows; in `compare` and `logits` that of the model, in `perf` and `lab drift`
+    /// what the measurement needs
     #[arg(short, long, value_name = "N", value_parser = tokens, aliases = ["ctx-size", "max-model-len"], allow_negative_numbers = true)]
     ctx: Option<usize>,
     /// Element type of the KV cache: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl, if its blocks divide a
@@ -189,8 +194,8 @@ pub(super) enum SamplingSource {
 pub(super) struct LoadDefaults {
     pub(super) kv_type: TensorType,
     pub(super) flash_attn: bool,
-    /// Maximum context length that is taken from the file.
-    pub(super) max_ctx: usize,
+    /// Maximum context length that is taken from the file; none: what memory allows.
+    pub(super) max_ctx: Option<usize>,
     /// Whether a context above the positions of the model is cut and not refused.
     pub(super) is_cut: bool,
     /// Maximum number of tokens per pass.
@@ -202,7 +207,7 @@ impl LoadDefaults {
     pub(super) const LOCAL: Self = Self {
         kv_type: TensorType::F16,
         flash_attn: true,
-        max_ctx: MAX_CTX,
+        max_ctx: None,
         is_cut: false,
         n_batch: Options::N_BATCH,
     };
@@ -212,7 +217,7 @@ impl LoadDefaults {
         Self {
             kv_type: TensorType::F32,
             flash_attn: false,
-            max_ctx: usize::MAX,
+            max_ctx: Some(usize::MAX),
             is_cut: false,
             n_batch,
         }
@@ -339,10 +344,15 @@ impl LoadOptions {
         self.exact || self.model.ty.is_some()
     }
 
+    /// Whether the options set the context length.
+    pub(super) fn has_context(&self) -> bool {
+        self.ctx.is_some()
+    }
+
     /// The context length for a model, if the options set one.
     pub(super) fn context(&self, plan: &Plan) -> Option<usize> {
         match self.ctx {
-            Some(0) => Some(trained(plan).unwrap_or(MAX_CTX)),
+            Some(0) => Some(trained(plan).unwrap_or(SMALL_CTX)),
             ctx => ctx,
         }
     }
@@ -379,16 +389,14 @@ impl LoadOptions {
                 opened.name
             ),
             Some(n) => n.min(most),
-            None => trained(plan)
-                .map_or(defaults.max_ctx, |n| n.min(defaults.max_ctx))
-                .min(most),
+            None => own_context(opened, defaults.max_ctx).min(most),
         };
         let kv_type = match self.exact {
             true => Some(TensorType::F32),
             false => self.kv_type,
         };
         let ty = kv_type.unwrap_or(defaults.kv_type);
-        Ok(Options {
+        let mut options = Options {
             n_ctx,
             n_ctx_seq: n_ctx,
             n_seqs: 1,
@@ -412,7 +420,71 @@ impl LoadOptions {
             non_causal: false,
             capture: false,
             plain: self.placement.is_plain(),
-        })
+        };
+        if self.ctx.is_none() && defaults.max_ctx.is_none() {
+            self.fit_context(opened, &mut options)?;
+        }
+        Ok(options)
+    }
+
+    /// The memory that weights leave for caches, in bytes; none where the system does not tell. What the other models of a
+    /// server need is not known, so each gets half.
+    pub(super) fn cache_budget(
+        &self,
+        opened: &OpenedModel,
+        is_shared: bool,
+    ) -> Result<Option<u64>, Failure> {
+        let Some(free) = self.placement.free_memory()? else {
+            return Ok(None);
+        };
+        let weights = opened.plan.weight_bytes();
+        let left = (free - free / 10)
+            .saturating_sub(weights)
+            .saturating_sub(SPARE);
+        Ok(Some(if is_shared { left / 2 } else { left }))
+    }
+
+    /// Shortens the context of a model without `--ctx` to what memory allows, and says so.
+    fn fit_context(&self, opened: &OpenedModel, options: &mut Options) -> Result<(), Failure> {
+        let (plan, own) = (&opened.plan, options.n_ctx);
+        let least = own.min(SMALL_CTX);
+        let Some(budget) = self.cache_budget(opened, false)? else {
+            (options.n_ctx, options.n_ctx_seq) = (least, least);
+            return Ok(());
+        };
+        let mut n_ctx = options.n_ctx_within(plan, budget).min(own);
+        let reads_whole = options.n_batch > Options::N_BATCH || ends_in_vectors(plan);
+        if reads_whole && n_ctx > least {
+            let mut estimator = Estimator::new(plan, &opened.weights)?;
+            let fits = |n_ctx: usize| {
+                let whole = Options {
+                    n_ctx,
+                    n_batch: n_ctx,
+                    ..options.clone()
+                };
+                let used = estimator.memory(&whole);
+                used.is_ok_and(|used| used.cache.saturating_add(used.compute) <= budget / 2)
+            };
+            let halves = std::iter::successors(Some(n_ctx), |n| Some(n / 2));
+            n_ctx = halves
+                .take_while(|n| *n > least)
+                .find({
+                    let mut fits = fits;
+                    move |n| fits(*n)
+                })
+                .unwrap_or(least);
+            options.n_batch = options.n_batch.min(n_ctx.max(Options::N_BATCH));
+        }
+        let n_ctx = n_ctx.max(least);
+        if n_ctx < own {
+            let (name, left) = (&opened.name, bytes(budget));
+            tracing::info!(
+                "context: {n_ctx} of the {own} tokens of `{name}`, since its weights leave {left} for the cache; --ctx sets it, --kv-type q8_0 \
+                 makes room for more"
+            );
+        }
+        (options.n_ctx, options.n_ctx_seq) = (n_ctx, n_ctx);
+        Ok(())
     }
 
     /// Places the layers of a model and loads it with a progress bar.
@@ -437,6 +509,21 @@ impl LoadOptions {
         bar.finish_and_clear();
         Ok(model?)
     }
+}
+
+/// The context length of a model without `--ctx`: that of its training, at most `most`. Where RoPE has other factors for
+/// long contexts, it is the one up to which the factors for short ones hold, so that short texts are computed with these.
+fn own_context(opened: &OpenedModel, most: Option<usize>) -> usize {
+    let long = |tensor: &TensorInfo| tensor.name.ends_with(LONG_FACTORS);
+    let metadata = opened.weights.metadata();
+    let short = metadata.i64(&format!(
+        "{}.rope.scaling.original_context_length",
+        opened.plan.arch
+    ));
+    let short = short.filter(|_| most.is_none() && opened.weights.tensors().iter().any(long));
+    let short = short.and_then(|n| usize::try_from(n).ok());
+    let own = short.or_else(|| trained(&opened.plan));
+    own.unwrap_or(SMALL_CTX).min(most.unwrap_or(usize::MAX))
 }
 
 /// The context length of a model's training, if the file states it.

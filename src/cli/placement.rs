@@ -7,7 +7,7 @@ use clap::Args;
 
 use lab_base::ggml::{Device, DeviceKind, devices, rpc};
 use lab_base::util::wording::bytes;
-use lab_core::model::{Options, PlacementSearch};
+use lab_core::model::{Options, PlacementSearch, available_memory};
 use lab_core::models::OpenedModel;
 use lab_core::plan::{DeviceOverride, PROCESSOR, Plan};
 
@@ -193,6 +193,20 @@ impl PlacementOptions {
     /// Whether the reference implementation by plain loops computes all operations.
     pub(super) fn is_plain(&self) -> bool {
         self.workers.backends.are_plain()
+    }
+
+    /// Free bytes where the layers of a model go: on the devices, else in main memory; none where the system does not tell.
+    pub(super) fn free_memory(&self) -> Result<Option<u64>, Failure> {
+        self.workers.connect()?;
+        let devices = match self.gpu_layers {
+            Some(GpuLayers::Count(0)) => Vec::new(),
+            _ => self.devices()?,
+        };
+        if devices.is_empty() {
+            return Ok(available_memory());
+        }
+        let free = devices.iter().map(|device| device.free_memory());
+        Ok(free.sum())
     }
 
     /// The devices to use besides the CPU.

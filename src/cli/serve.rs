@@ -582,9 +582,17 @@ fn settings_of(args: &Args, opened: &OpenedModel) -> Result<(Options, Limits), F
     options.n_seqs = n_parallel;
     options.n_checkpoints = args.checkpoints;
     let all = options.n_ctx.saturating_mul(n_parallel);
+    let budget = match args.load.has_context() {
+        true => None,
+        false => args.load.cache_budget(opened, args.is_shared())?,
+    };
     options.n_ctx = match args.cache {
         _ if only_reads => 0,
-        None => all,
+        // At least a whole context; what the others have is shared.
+        None => budget.map_or(all, |budget| {
+            let fitting = options.n_ctx_within(&opened.plan, budget);
+            fitting.clamp(options.n_ctx.min(all), all)
+        }),
         Some(most) => options.n_ctx_within(&opened.plan, most).min(all),
     };
     if options.n_ctx == 0 && !only_reads {

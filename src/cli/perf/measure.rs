@@ -119,7 +119,7 @@ fn resolve(args: &Args, opened: &lab_core::models::OpenedModel) -> Result<Option
         .max(sequences)
         .max(n_source);
     let defaults = LoadDefaults {
-        max_ctx: needed,
+        max_ctx: Some(needed),
         n_batch,
         ..LoadDefaults::LOCAL
     };
