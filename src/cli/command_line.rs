@@ -3,8 +3,8 @@
 use clap::{CommandFactory, Parser, Subcommand};
 
 use super::{
-    arch, chat, compare, convert, devices, diagram, doctor, engine, help, hub, inspect, lab, log,
-    logits, perf, plan, points, serve, synth, template, tokenize,
+    arch, chat, compare, convert, devices, diagram, doctor, engine, help, hub, inspect, lab,
+    launch, log, logits, perf, plan, points, serve, synth, template, tokenize,
 };
 
 /// An LLM inference server and lab bench: a model architecture is a TOML file, never code.
@@ -33,6 +33,8 @@ pub(super) enum Command {
     /// Remove models from the cache
     #[command(name = "rm")]
     Remove(hub::RemoveArgs),
+    /// Start a coding agent with a running server: claude, codex, opencode or aider
+    Launch(launch::Args),
     /// Load one model and serve it to the server that started this process
     #[command(hide = true)]
     Engine(Box<engine::EngineArgs>),

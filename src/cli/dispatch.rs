@@ -69,6 +69,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Pull(args) => hub::pull(&args),
         Command::List(args) => hub::list(&args),
         Command::Remove(args) => hub::remove(&args),
+        Command::Launch(args) => launch::run(&args),
         Command::Engine(args) => engine::run(*args),
         Command::Tokenize(args) => tokenize::run(&args),
         Command::Detokenize(args) => tokenize::detokenize(&args),

@@ -4,7 +4,7 @@ use clap::Command;
 
 /// The commands by what they are for. Each visible one is in one group.
 const GROUPS: [(&str, &[&str]); 6] = [
-    ("Use a model", &["run", "chat", "serve", "doctor"]),
+    ("Use a model", &["run", "chat", "serve", "launch", "doctor"]),
     ("Models by name", &["pull", "list", "rm"]),
     (
         "Look inside a model",
@@ -57,6 +57,12 @@ bench serve --models DIR --port 8080",
         "bench pull OWNER/REPO
 bench pull OWNER/REPO-GGUF:Q4_K_M
 bench run -m OWNER/REPO-GGUF:Q4_K_M \"Hello\"",
+    ),
+    (
+        &["launch"],
+        "bench launch codex
+bench launch claude --url http://HOST:11116 --model NAME
+bench launch aider --print",
     ),
     (
         &["doctor"],

@@ -23,6 +23,7 @@ mod hub;
 mod input_file;
 mod inspect;
 mod lab;
+mod launch;
 mod log;
 mod logits;
 mod model;

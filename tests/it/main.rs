@@ -59,6 +59,7 @@ mod model_routes;
 mod models_page;
 mod mutated_folders;
 mod mutated_models;
+mod named_models;
 mod native;
 mod outputs;
 mod page;

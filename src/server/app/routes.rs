@@ -98,6 +98,10 @@ routes! {
     Server: get "/models", models::list, "As `/v1/models`." => json(&["object", "data"]);
     Server: get "/v1/models/{id}", models::one, "One model. Loads nothing."
         => json(&["id", "object", "created", "owned_by"]);
+    Server: get "/v1/models/{id}/{repo}", models::one, "As above, for a name `OWNER/REPO`."
+        => json(&["id", "object", "created", "owned_by"]);
+    Server: get "/v1/models/{id}/{repo}/diagram", diagram::diagram, "The picture of a model with such a name."
+        => file(&["image/svg+xml"]);
     Server: get "/v1/models/{id}/diagram", diagram::diagram,
         "The picture of a model as SVG; `view=layers` shows its kinds of layers. Loads nothing."
         => file(&["image/svg+xml"]);

@@ -10,6 +10,7 @@ use axum::extract::{Path, RawQuery, State};
 use axum::http::{HeaderName, header};
 use axum::response::IntoResponse;
 
+use super::models::name_in_path;
 use crate::http::error::{Error, quoted};
 use crate::pool::{DiagramView, Pool};
 
@@ -44,11 +45,10 @@ const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; sandbox";
 
 pub(crate) async fn diagram(
     State(pool): State<Arc<Pool>>,
-    id: Result<Path<String>, PathRejection>,
+    id: Result<Path<Vec<String>>, PathRejection>,
     RawQuery(query): RawQuery,
 ) -> Result<impl IntoResponse, Error> {
-    // A name that is not UTF-8 names no model.
-    let id = id.map_or_else(|rejection| rejection.to_string(), |Path(id)| id);
+    let id = name_in_path(id);
     Ok(svg(pool.draw(&id, view_of(query.as_deref())?).await?))
 }
 

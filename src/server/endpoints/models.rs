@@ -111,12 +111,20 @@ pub(crate) async fn list(State(pool): State<Arc<Pool>>) -> Json {
     Json(json!({ "object": "list", "data": entries }))
 }
 
+/// The name of a model in a path: `NAME`, or `OWNER/REPO` where clients do not encode the slash.
+pub(crate) fn name_in_path(parts: Result<Path<Vec<String>>, PathRejection>) -> String {
+    // A name that is not UTF-8 names no model.
+    parts.map_or_else(
+        |rejection| rejection.to_string(),
+        |Path(parts)| parts.join("/"),
+    )
+}
+
 pub(crate) async fn one(
     State(pool): State<Arc<Pool>>,
-    id: Result<Path<String>, PathRejection>,
+    id: Result<Path<Vec<String>>, PathRejection>,
 ) -> Result<Json, Error> {
-    // A name that is not UTF-8 names no model.
-    let id = id.map_or_else(|rejection| rejection.to_string(), |Path(id)| id);
+    let id = name_in_path(id);
     let info = pool.info(&id).await?;
     let is_alias = pool.config.aliases.contains_key(&id);
     let id = if is_alias { &id } else { &info.name };

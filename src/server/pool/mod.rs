@@ -44,7 +44,6 @@ pub use eviction::LoadLimits;
 pub(super) use loading::{Load, LoadProgress};
 pub use loading::{LoadRequest, Loader};
 pub use names::Strictness;
-pub(crate) use pull::Pull;
 
 /// How the models of a pool run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -7,10 +7,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use lab_core::models;
-use lab_core::models::ModelSource;
 use lab_hub::{CachedModel, Hub, HubError, ModelName, Settings};
 
-use super::{Collection, LoadProgress, ModelEntry, Pool, cached_source};
+use super::{LoadProgress, ModelEntry, Pool, cached_source};
 use crate::http::error::Error;
 
 /// Downloads at a time; further ones are refused.
