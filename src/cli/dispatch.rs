@@ -8,7 +8,8 @@ use lab_base::util::inputs;
 use super::command_line::{Cli, Command, command};
 use super::{
     Failure, arch, chat, compare, config, convert, devices, diagram, doctor, engine, hub, inspect,
-    lab, log, logits, other_programs, output, perf, plan, points, serve, synth, template, tokenize,
+    lab, launch, log, logits, other_programs, output, perf, plan, points, serve, synth, template,
+    tokenize,
 };
 
 /// The command line of the process. Options of other programs become those of this one. For `bench serve`, environment
