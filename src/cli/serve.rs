@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args as ClapArgs;
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
 
 use lab_base::util::limited_read;
 use lab_base::util::limited_read::MAX_DEFINITION;
@@ -52,6 +53,7 @@ pub(super) struct Args {
         value_name = "DIR",
         num_args = 0..=1,
         default_missing_value = "",
+        value_parser = OsStringValueParser::new().map(PathBuf::from),
         conflicts_with_all = ["model", "model_path", "lora"]
     )]
     models: Option<PathBuf>,

@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 use crate::support::command::{ended, program, scratch};
 use crate::support::server::Server;
 
-#[expect(dead_code, reason = "the tests of the package use more of it")]
 #[path = "../../src/hub/tests/server.rs"]
 mod hub_server;
 
