@@ -323,15 +323,32 @@ impl DoctorReport {
     }
 }
 
+/// The lines of a text, without those that quote a source: of these the place stays, after the message, and the help.
+fn plain_lines(text: &str) -> Vec<String> {
+    let mut out: Vec<String> = Vec::new();
+    let mut is_quoting = false;
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let number = line.trim_start_matches(|c: char| c.is_ascii_digit());
+        match (line.strip_prefix("--> "), out.last_mut()) {
+            (Some(place), Some(message)) => {
+                let text = message.strip_prefix("error: ").unwrap_or(message);
+                *message = format!("{text} ({place})");
+                is_quoting = true;
+            }
+            _ if is_quoting && number.trim_start().starts_with('|') => {}
+            _ => {
+                let help = line.strip_prefix("= help: ").filter(|_| is_quoting);
+                is_quoting &= help.is_some();
+                out.push(help.unwrap_or(line).to_owned());
+            }
+        }
+    }
+    out
+}
+
 /// Text of a file in one line, clipped, with control characters escaped.
 fn shown(text: &str) -> String {
-    let text = text.trim();
-    let one_line: Vec<&str> = text
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty())
-        .collect();
-    let one_line = one_line.join("; ").replace(":; ", ": ");
+    let one_line = plain_lines(text).join("; ").replace(":; ", ": ");
     let mut short: String = one_line.chars().take(CLIP).collect();
     if short.len() < one_line.len() {
         short.push('\u{2026}');

@@ -228,8 +228,9 @@ fn one(text: &str) -> Result<OsString, Error> {
     }
 }
 
-/// An error of clap with advice, if what it found is known from another program.
-pub(super) fn explained(error: Error) -> Error {
+/// An error of clap with advice, if what it found is known from another program. `typed`: the command line before it was
+/// translated.
+pub(super) fn explained(error: Error, typed: &[OsString]) -> Error {
     let found = |kind: ContextKind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.clone()),
         _ => None,
@@ -239,7 +240,7 @@ pub(super) fn explained(error: Error) -> Error {
             let name = found(ContextKind::InvalidArg);
             let known = name.and_then(|name| match advice(OPTIONS, &name) {
                 Some(advice) => Some(unknown(&name, advice)),
-                None => elsewhere(&name),
+                None => elsewhere(&name, typed),
             });
             known.unwrap_or_else(|| without_strange_tips(error))
         }
@@ -258,22 +259,42 @@ pub(super) fn explained(error: Error) -> Error {
     }
 }
 
-fn elsewhere(name: &str) -> Option<Error> {
+/// The error of an option that other commands have, by this name or another one.
+fn elsewhere(name: &str, typed: &[OsString]) -> Option<Error> {
     let long = name.strip_prefix("--")?;
     let mut command = command();
     command.build();
-    let has = |command: &&Command| {
-        command
-            .get_arguments()
-            .any(|arg| arg.get_long() == Some(long))
+    // Our name of the option.
+    let own = |command: &Command| {
+        let mut arguments = command.get_arguments();
+        let found = arguments.find(|arg| {
+            let aliases = arg.get_all_aliases().unwrap_or_default();
+            arg.get_long() == Some(long) || aliases.contains(&long)
+        });
+        found.and_then(|arg| arg.get_long()).map(str::to_owned)
     };
-    let owners = command.get_subcommands().filter(has);
-    let owners: Vec<String> = owners
-        .filter(|command| !command.is_hide_set())
-        .map(|command| format!("`bench {}`", command.get_name()))
+    let owners = command.get_subcommands();
+    let owners = owners.filter(|command| !command.is_hide_set());
+    let owners: Vec<(String, String)> = owners
+        .filter_map(|command| Some((format!("`bench {}`", command.get_name()), own(command)?)))
         .collect();
-    let text = format!("it is an option of {}", owners.join(", "));
-    (!owners.is_empty()).then(|| unknown(name, &text))
+    let (_, own) = owners.first()?;
+    let is_typed = |short: &str| {
+        let words = typed.iter().filter_map(|word| word.to_str());
+        words
+            .into_iter()
+            .any(|word| word.split('=').next() == Some(short))
+    };
+    let mut shorts = SHORT.iter().filter(|(_, ours)| *ours == name);
+    let name = shorts.find(|(short, _)| is_typed(short));
+    let name = name.map_or(format!("--{long}"), |(short, _)| (*short).to_owned());
+    let what = match name == format!("--{own}") {
+        true => "it".to_owned(),
+        false => format!("`--{own}`"),
+    };
+    let owners: Vec<&str> = owners.iter().map(|(owner, _)| owner.as_str()).collect();
+    let text = format!("{what} is an option of {}", owners.join(", "));
+    Some(unknown(&name, &text))
 }
 
 /// The error of an unknown option without tips that name an option unlike it, or that take an option for a value.
@@ -326,6 +347,25 @@ mod tests {
         assert_eq!(translated(other.clone()).expect("it is known"), other);
         for refused in ["-hf", "-mu", "-cnv", "-md"] {
             assert!(translated(line(&format!("bench run {refused} x"))).is_err());
+        }
+    }
+
+    #[test]
+    fn an_option_of_another_command_is_named_as_it_was_typed() {
+        for (option, what) in [
+            ("-np", "`--parallel` is"),
+            ("--max-num-seqs", "`--parallel` is"),
+            ("--parallel", "it is"),
+        ] {
+            let typed = line(&format!("bench run {option} 2 x"));
+            let words = translated(typed.clone()).expect("it is known");
+            let error = command()
+                .try_get_matches_from(words)
+                .expect_err("no option");
+            let text = explained(error, &typed).to_string();
+            let expected =
+                format!("there is no option `{option}`: {what} an option of `bench serve`");
+            assert!(text.contains(&expected), "{text}");
         }
     }
 

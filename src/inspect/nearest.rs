@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use lab_base::weights::{Metadata, TensorType, Value, Weights};
-use lab_core::arch::{ArchDef, Library, LibraryError, OptionKind};
+use lab_core::arch::{ArchDef, Library, LibraryError, Mode, OptionKind, ParamSource, SHIFT_LOGITS};
 use lab_core::hf;
 use lab_core::hf::{MapFit, Maps};
 use lab_core::plan::{Plan, TensorSet};
@@ -182,47 +182,89 @@ pub struct FolderFit {
 }
 
 impl FolderFit {
-    /// The sort key: mismatched tensors first, then keys, then whether the map has another name than the folder's type,
-    /// then the number of optional parts.
-    fn distance(&self) -> (usize, usize, bool, usize) {
-        let (tensors, others, absent) = self.fit.distance();
-        let map = &self.map;
-        (
-            map.unused.len() + tensors,
-            map.problems.len() + map.unread.len() + others,
-            !map.is_named,
-            absent,
-        )
-    }
-
     /// Whether the folder has what the map and its definition need, and nothing more.
     pub fn is_exact(&self) -> bool {
-        matches!(self.distance(), (0, 0, ..))
+        let map = &self.map;
+        let n_left = map.unused.len() + map.problems.len() + map.unread.len();
+        n_left == 0 && self.fit.is_exact()
     }
+
+    /// The number of tensors of which the folder or the definition knows nothing, and the number of those that the
+    /// folder only names otherwise.
+    ///
+    /// A plan that fails does not ask for all tensors. So the tensors of active rules count then too, unless the plan asked
+    /// for them as optional ones.
+    fn mismatched(&self) -> (usize, usize) {
+        let (map, fit) = (&self.map, &self.fit);
+        let bare = |name: &str| {
+            let ends = [".weight", ".bias"];
+            let bare = ends.iter().find_map(|end| name.strip_suffix(end));
+            bare.unwrap_or(name).to_owned()
+        };
+        // A tensor of some layers is no tensor of another kind.
+        let there = map.weights.tensors().iter();
+        let there: BTreeSet<String> = there
+            .map(|tensor| bare(&without_layer_number(&tensor.name)))
+            .collect();
+        let mut lacking: BTreeSet<String> = fit.missing.iter().map(|name| bare(name)).collect();
+        if !fit.problems.is_empty() {
+            let optional: BTreeSet<String> = fit.absent.iter().map(|name| bare(name)).collect();
+            let unmade = map.unmade.iter();
+            let unmade =
+                unmade.filter(|(name, tensor)| !tensor.is_inactive && !optional.contains(*name));
+            lacking.extend(unmade.map(|(name, _)| name.clone()));
+        }
+        let is_renamed = |name: &String| {
+            let unmade = map.unmade.get(name);
+            there.contains(name) || unmade.is_some_and(|tensor| tensor.is_renamed)
+        };
+        let n_renamed = lacking.iter().filter(|name| is_renamed(name)).count();
+        (
+            map.unused.len() - map.n_renamed + fit.unused.len() + lacking.len() - n_renamed,
+            map.n_renamed + n_renamed,
+        )
+    }
+}
+
+/// Whether a class computes the logits of the next token.
+fn is_causal(class: &str) -> bool {
+    class.ends_with("ForCausalLM")
 }
 
 /// All maps with their definitions, the best fit for a folder first.
 ///
+/// Exact fits come first. Of the others, those with the fewest tensors that only one side has; of equal ones those that
+/// compute what the folder's class says, then those with the fewest other names and keys. Of equal ones, an architecture
+/// that many maps have is more likely than a special one that does without a part.
+///
 /// # Errors
 /// A definition of the library has problems.
-pub fn folder_fits(library: &Library, maps: Vec<MapFit>) -> Result<Vec<FolderFit>, LibraryError> {
+pub fn folder_fits(
+    library: &Library,
+    folder: &hf::UnknownFolder,
+    maps: Vec<MapFit>,
+) -> Result<Vec<FolderFit>, LibraryError> {
+    let is_causal = folder.classes.iter().any(|class| is_causal(class));
     let mut fits = Vec::new();
+    let mut n_maps: BTreeMap<String, usize> = BTreeMap::new();
     for map in maps {
         let def = library.get(&map.arch)?;
         let fit = fit(&def, &map.weights);
-        fits.push(FolderFit { map, fit });
+        *n_maps.entry(fit.arch.clone()).or_default() += 1;
+        let is_other_mode = is_causal && def.mode != Mode::Causal;
+        fits.push((is_other_mode, FolderFit { map, fit }));
     }
-    let mut n_maps: BTreeMap<String, usize> = BTreeMap::new();
-    for fit in &fits {
-        *n_maps.entry(fit.fit.arch.clone()).or_default() += 1;
-    }
-    // Of exact fits, an architecture that many maps have is more likely than a special one that does without a part.
-    fits.sort_by_key(|fit| {
-        let (tensors, others, is_other, absent) = fit.distance();
-        let n_maps = n_maps.get(&fit.fit.arch).filter(|_| fit.is_exact());
-        (tensors, others, is_other, Reverse(n_maps.copied()), absent)
+    fits.sort_by_cached_key(|(is_other_mode, of)| {
+        let (tensors, renamed) = of.mismatched();
+        let (_, others, absent) = of.fit.distance();
+        let others = of.map.problems.len() + of.map.unread.len() + others;
+        let n_maps = n_maps.get(&of.fit.arch).copied();
+        (
+            (!of.is_exact(), tensors, *is_other_mode, renamed, others),
+            (!of.map.is_named, Reverse(n_maps), absent),
+        )
     });
-    Ok(fits)
+    Ok(fits.into_iter().map(|(_, fit)| fit).collect())
 }
 
 /// The text of a draft map for an architecture `name`, based on the first of these fits; `None` if there are none. A map
@@ -242,7 +284,7 @@ pub fn draft_map(
     }
     let next = fits.iter().skip(1).take(4).map(|fit| fit.map.map.as_str());
     let mut out = format!(
-        "# Begun from `{}`, the map nearest to the folder. Next come: {}.\n",
+        "# Begun from `{}`. Of the other maps, the nearest to the folder are: {}.\n",
         best.map.map,
         next.collect::<Vec<_>>().join(", ")
     );
@@ -254,7 +296,7 @@ pub fn draft_map(
     comment(
         &mut out,
         "It needs what the folder does not have like this:",
-        &map.problems,
+        map.problems.iter().collect::<BTreeSet<_>>(),
     );
     let unused = "Stored tensors that no rule uses yet, with the shape of one:";
     comment(&mut out, unused, &map.unused);
@@ -281,6 +323,45 @@ fn comment<T: AsRef<str>>(out: &mut String, heading: &str, items: impl IntoItera
             out.push_str(&format!("#   {line}\n"));
         }
     }
+}
+
+/// How the whole model computes, which no tensor shows: the mode, the mask and the place of the logits.
+fn modes(def: &ArchDef, metadata: &Metadata) -> Vec<String> {
+    let modes = Mode::NAMES.map(|(name, _)| format!("\"{name}\""));
+    let mut found = vec![format!(
+        "mode = \"{}\"; one of {}: completions that grow at the end, text diffusion, or an embedding of the whole text",
+        def.mode.name(),
+        modes.join(", ")
+    )];
+    let own = metadata.str(ARCHITECTURE).unwrap_or_default();
+    let mut add = |name: &str, doc: &str| {
+        let Some(ParamSource::Key {
+            keys,
+            absolute,
+            default,
+            ..
+        }) = def.params.get(name).map(|param| &param.source)
+        else {
+            return;
+        };
+        let stated = keys.iter().find_map(|key| match absolute {
+            true => metadata.bool(key),
+            false => metadata.bool(&format!("{own}.{key}")),
+        });
+        let default = || default.as_ref().map(|default| default.source().to_owned());
+        if let Some(value) = stated.map(|value| value.to_string()).or_else(default) {
+            found.push(format!("{name} = {value} (parameter); {doc}"));
+        }
+    };
+    add(
+        "causal",
+        "whether a token attends only to itself and earlier tokens",
+    );
+    if def.mode == Mode::Diffusion {
+        let doc = "whether the logits at a position predict the token of the next one";
+        add(SHIFT_LOGITS, doc);
+    }
+    found
 }
 
 /// The choices between named values that neither tensors nor keys determine: the option, its value here, all values.
@@ -376,7 +457,7 @@ pub fn draft_definition(
     comment(
         &mut out,
         "Neither tensors nor keys tell these. Settle each from the published code, then remove this list:",
-        choices(&def),
+        modes(&def, metadata).into_iter().chain(choices(&def)),
     );
     out.push('\n');
     // The first comment is about the other architecture, whose name is in the first line that is not a comment.

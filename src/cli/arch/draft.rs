@@ -23,6 +23,9 @@ pub(in crate::cli) struct NewArgs {
     /// The model: a GGUF file, or a Hugging Face folder; for a folder without a matching map, a draft map is written as well
     #[arg(short = 'm', long, value_name = "MODEL", alias = "model")]
     from: PathBuf,
+    /// Name of the map to begin from, for a folder (`bench doctor FOLDER` names the map of a class); without it the nearest
+    #[arg(long, value_name = "NAME")]
+    map: Option<String>,
     /// Folder to write into, made if there is none
     #[arg(short, long, value_name = "DIR", default_value = ".")]
     output: OutputPlace,
@@ -36,6 +39,7 @@ pub(super) fn run(args: &NewArgs) -> Result<(), Failure> {
     let NewArgs {
         name,
         from,
+        map,
         output: folder,
         force,
         opening,
@@ -51,6 +55,16 @@ pub(super) fn run(args: &NewArgs) -> Result<(), Failure> {
     let checked = force.target(&path).check();
     checked.map_err(|error| at(&path, error))?;
     let definitions = opening.definitions()?;
+    if let Some(map) = map {
+        if !hf::is_folder(from) {
+            anyhow::bail!(
+                "{}: `--map {map}` begins from the map of a Hugging Face folder, and this is no folder with a config.json; \
+                 leave `--map` out",
+                from.display()
+            );
+        }
+        return folder_without_map(args, &definitions, &path);
+    }
     let source = ModelSource::of(Some(from));
     let contents = match models::read(&source, &definitions) {
         Err(models::Error::Folder(hf::Error::NoMap { .. })) => {
@@ -81,7 +95,19 @@ fn folder_without_map(args: &NewArgs, with: &Definitions, path: &Path) -> Result
     let checked = args.force.target(&map_path).check();
     checked.map_err(|error| at(&map_path, error))?;
     let (folder, maps) = hf::fits(&args.from, &with.maps, archs)?;
-    let fits = nearest::folder_fits(archs, maps).map_err(styled)?;
+    let mut fits = nearest::folder_fits(archs, &folder, maps).map_err(styled)?;
+    if let Some(wanted) = &args.map {
+        let known = || fits.iter().map(|fit| fit.map.map.as_str());
+        let Some(at) = known().position(|name| name == wanted) else {
+            let near = lab_core::arch::nearest(wanted, known());
+            let near = near.or_else(|| known().next()).unwrap_or_default();
+            anyhow::bail!(
+                "there is no map `{wanted}` of a text model to begin from; `--map {near}` begins from `{near}`, and without \
+                 `--map` the nearest to the folder is taken"
+            );
+        };
+        fits[..=at].rotate_right(1);
+    }
     let (Some(best), Some(map)) = (
         fits.first(),
         nearest::draft_map(&with.maps, name, &folder, &fits),

@@ -172,15 +172,17 @@ fn problem(library: &Library, file: &Path) -> Result<Option<String>, Failure> {
     let text = limited_read::text(file, MAX_DEFINITION).map_err(|e| output::at(file, e))?;
     let colour = std::io::stdout().is_terminal();
     if file_name(file).ends_with(hf::ENDING) {
-        // A map may extend one of its own folder.
+        // A map may extend one of its own folder, and its definition may be there.
         let folder = file.parent().filter(|folder| *folder != Path::new(""));
-        let maps = Maps::open(&[folder.unwrap_or(Path::new(".")).to_owned()])?;
+        let folders = [folder.unwrap_or(Path::new(".")).to_owned()];
+        let maps = Maps::open(&folders)?;
+        let archs = Library::open(&lab_core::blocks::REGISTRY, &folders)?;
         let source = SourceFile {
             path,
             text,
             is_embedded: false,
         };
-        let problems = maps.check(&source).err();
+        let problems = maps.check(&source, &archs).err();
         return Ok(problems.map(|problems| problems.render(colour)));
     }
     Ok(match library.check(&path, &text) {

@@ -69,7 +69,10 @@ const COMMANDS: &[Command] = &[
         "system",
         "[TEXT]",
         "set the system message; without TEXT remove it",
-        |session, text| session.set_system(Some(text).filter(|text| !text.is_empty())),
+        |session, text| {
+            session.set_system(Some(text).filter(|text| !text.is_empty()))?;
+            noted(session, "system message", "set", text)
+        },
     ),
     command(
         "set",
@@ -80,26 +83,31 @@ const COMMANDS: &[Command] = &[
     command(
         "schema",
         "[FILE]",
-        "answers fit the JSON Schema in FILE; without FILE any",
+        "answers fit the JSON Schema in FILE; without FILE: no constraint",
         |session, path| {
             let schema = file(path).map(read_json).transpose()?;
-            constrain(session, "json_schema", schema)
+            constrain(session, "json_schema", schema)?;
+            noted(session, "schema", path, path)
         },
     ),
     command(
         "grammar",
         "[FILE]",
-        "answers fit the grammar in FILE, GBNF or Lark; without FILE any",
+        "answers fit the grammar in FILE, GBNF or Lark; without FILE: no constraint",
         |session, path| {
             let grammar = file(path).map(read_text).transpose()?;
-            constrain(session, "grammar", grammar.map(Value::from))
+            constrain(session, "grammar", grammar.map(Value::from))?;
+            noted(session, "grammar", path, path)
         },
     ),
     command(
         "tools",
         "[FILE]",
-        "the model may call the tools in FILE, an array as in requests; without FILE none",
-        |session, path| session.set("tools", file(path).map(read_json).transpose()?),
+        "the model may call the tools in FILE, an array as in requests; without FILE: no tools",
+        |session, path| {
+            session.set("tools", file(path).map(read_json).transpose()?)?;
+            noted(session, "tools", path, path)
+        },
     ),
     command(
         "logprobs",
@@ -108,7 +116,8 @@ const COMMANDS: &[Command] = &[
         |session, _| {
             let is_on = session.fields.contains_key("logprobs");
             session.set("logprobs", (!is_on).then_some(Value::Bool(true)))?;
-            session.screen.note(if is_on { "off" } else { "on" })
+            let state = if is_on { "off" } else { "on" };
+            session.screen.note(&format!("log-probabilities {state}"))
         },
     ),
     command(
@@ -180,6 +189,12 @@ pub(super) fn run(session: &mut Session, line: &str) -> Result<ControlFlow<()>, 
         "quit" => ControlFlow::Break(()),
         _ => ControlFlow::Continue(()),
     })
+}
+
+/// Says what a command set: `value`, or that there is none any more if nothing was `given`.
+fn noted(session: &mut Session, what: &str, value: &str, given: &str) -> Result<(), Failure> {
+    let value = if given.is_empty() { "none" } else { value };
+    session.screen.note(&format!("{what}: {value}"))
 }
 
 fn file(path: &str) -> Option<&Path> {

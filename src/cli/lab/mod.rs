@@ -52,7 +52,7 @@ pub(super) enum Command {
 #[derive(Debug, ClapArgs)]
 struct PromptOptions {
     /// The prompt as text
-    #[arg(long, visible_alias = "prompt", value_name = "TEXT", conflicts_with_all = ["file", "tokens"])]
+    #[arg(long = "prompt", visible_alias = "text", value_name = "TEXT", conflicts_with_all = ["file", "tokens"])]
     text: Option<String>,
     /// File with the prompt as text
     #[arg(long, value_name = "FILE", conflicts_with = "tokens")]
@@ -87,7 +87,7 @@ impl PromptOptions {
             (Some(text), _) => Prompt::Written(text.clone()),
             (None, Some(path)) => Prompt::Written(read_text(path)?),
             (None, None) if self.tokens.is_empty() => {
-                anyhow::bail!("there is no text: --text, --file or --tokens gives one")
+                anyhow::bail!("there is no text: --prompt, --file or --tokens gives one")
             }
             (None, None) => Prompt::Tokens(self.tokens.clone()),
         })

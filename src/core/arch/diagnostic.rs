@@ -139,6 +139,11 @@ impl Diagnostics {
         }
     }
 
+    /// The file of the text.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
     /// The problems, in the order of the text.
     pub fn problems(&self) -> &[Diagnostic] {
         &self.problems

@@ -31,7 +31,10 @@ pub enum Error {
         /// The classes, and the nearest map or what is missing.
         message: String,
     },
-    /// The map does not fit the folder, or has problems itself.
+    /// A map has problems itself.
+    #[error("{}: {}", .0.path(), without_heading(.0))]
+    BrokenMap(Diagnostics),
+    /// The map does not fit the folder.
     #[error("{}: {}", folder.display(), joined(problems))]
     Map {
         folder: PathBuf,
@@ -61,8 +64,21 @@ pub(super) fn left_out_parts(left_out: &[(String, usize)]) -> (String, usize) {
 }
 
 fn joined(problems: &[Diagnostics]) -> String {
-    let texts: Vec<String> = problems.iter().map(Diagnostics::to_string).collect();
+    let (first, others) = problems
+        .split_first()
+        .map_or((None, problems), |(a, b)| (Some(a), b));
+    let first = first.map(without_heading);
+    let texts: Vec<String> = first
+        .into_iter()
+        .chain(others.iter().map(Diagnostics::to_string))
+        .collect();
     texts.join("\n\n")
+}
+
+/// Problems without the word before the first one, since they follow the name of a file or folder.
+fn without_heading(problems: &Diagnostics) -> String {
+    let text = problems.to_string();
+    text.strip_prefix("error: ").unwrap_or(&text).to_owned()
 }
 
 fn unmapped(map: &str, tensors: &[String], keys: &[String]) -> String {
@@ -74,15 +90,18 @@ fn unmapped(map: &str, tensors: &[String], keys: &[String]) -> String {
         };
         format!("{what} {}{more}", names[..shown].join(", "))
     };
-    let mut parts = Vec::new();
+    let (mut parts, mut ways) = (Vec::new(), Vec::new());
     if !tensors.is_empty() {
         parts.push(list("the tensors", tensors));
+        ways.push("name each tensor in a rule of the map, or in `tensors` of [ignore]");
     }
     if !keys.is_empty() {
         parts.push(list(&format!("the {CONFIG} keys"), keys));
+        ways.push("read each key in the map, or state it in [defaults] or in `config` of [ignore]");
     }
     format!(
-        "{map} does not speak of {}; --allow-unmapped goes on without them",
-        parts.join(", nor of ")
+        "{map} does not mention {}: {}; --allow-unmapped goes on without them",
+        parts.join(", nor "),
+        ways.join("; ")
     )
 }

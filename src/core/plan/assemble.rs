@@ -56,8 +56,10 @@ impl<'a> Planner<'a> {
         if let Some(width) = ple.filter(|width| *width > 0) {
             self.taps.insert("ple".into(), width);
         }
+        let n_before = self.problems.len();
         let (layers, n_of_source) = self.layers(n_embd)?;
-        if layers.is_empty() {
+        // A count without a value, and a broken layer, are reported already.
+        if layers.is_empty() && self.problems.len() == n_before {
             self.report("there are no layers".into());
         }
         let head = match &def.head {

@@ -317,10 +317,11 @@ impl<'a> FileFacts<'a> {
             return format!("the file has `{key}` (parameter `{name}`) as {found}");
         }
         let full = keys.first().map(full).unwrap_or_default();
-        let near = nearest(&full, self.metadata.iter().map(|(key, _)| key));
-        let hint = near
-            .map(|near| format!("; the file has `{near}`"))
-            .unwrap_or_default();
+        let near = || nearest(&full, self.metadata.iter().map(|(key, _)| key));
+        let hint = match self.tensors.origin(&full) {
+            Some(origin) => format!("; {origin}"),
+            None => near().map_or(String::new(), |near| format!("; the file has `{near}`")),
+        };
         format!("missing metadata key `{full}` (parameter `{name}`){hint}")
     }
 }

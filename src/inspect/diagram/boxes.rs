@@ -56,6 +56,8 @@ pub struct UnitOption {
     pub name: String,
     /// The resolved value. Without a file, a number is the expression of the definition.
     pub value: String,
+    /// The name of the resource, if `value` only says that there is one.
+    pub resource: Option<String>,
     /// The description in the contract.
     pub doc: &'static str,
     /// Whether the option is a size or a factor, not a choice between ways to compute.

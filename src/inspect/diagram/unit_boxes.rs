@@ -344,6 +344,7 @@ impl DrawContext<'_> {
             matches!(value, ResolvedOption::Int(_) | ResolvedOption::Float(_)) && !is_owner;
         let setting = instance.map(|instance| &instance.options[at]);
         let open = instance.and_then(|instance| self.open(unit, instance, at));
+        let mut resource = None;
         let text = match (value, setting.filter(|_| self.is_symbolic && is_number)) {
             _ if is_owner => match &unit.state {
                 Some(StatePlan::KeyValue(rows)) if rows.owner.is_some() => "an earlier one".into(),
@@ -356,8 +357,9 @@ impl DrawContext<'_> {
             }
             (_, Some(setting)) => setting.expr.source().to_owned(),
             // Names of resources are the definition's own; their options follow.
-            (ResolvedOption::Resource(place), _) if !is_act => {
-                if place.is_some() { "yes" } else { "none" }.into()
+            (ResolvedOption::Resource(Some(_)), _) if !is_act => {
+                resource = Some(words::option(self.plan, spec.kind, value));
+                "yes".into()
             }
             _ => words::option(self.plan, spec.kind, value),
         };
@@ -367,6 +369,7 @@ impl DrawContext<'_> {
         Some(UnitOption {
             name,
             value: text,
+            resource,
             doc: spec.doc,
             is_number,
             is_off: is_literal && is_usual,

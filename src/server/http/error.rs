@@ -34,11 +34,12 @@ fn seconds(time: Duration) -> u64 {
     time.as_millis().div_ceil(1000).max(1) as u64
 }
 
-fn no_model(name: &str, near: Option<&str>) -> String {
+fn no_model(name: &str, near: Option<&str>, n_models: usize) -> String {
     match (name, near) {
-        (DEFAULT_MODEL, _) => {
-            format!("the request names no model, or `{DEFAULT_MODEL}`, which is the only one")
+        (DEFAULT_MODEL, _) if n_models > 1 => {
+            "several models are served, so `model` must name one".into()
         }
+        (DEFAULT_MODEL, _) => "the request names no model".into(),
         (name, None) => format!("the model `{}` does not exist", quoted(name)),
         (name, Some(near)) => {
             let name = quoted(name);
@@ -94,10 +95,12 @@ pub(crate) enum Error {
     #[error("the body is larger than {limit} bytes")]
     TooLarge { limit: usize },
     /// There is no model of this name.
-    #[error("{}; {models}", no_model(name, near.as_deref()))]
+    #[error("{}; {models}", no_model(name, near.as_deref(), *n_models))]
     UnknownModel {
         name: String,
         near: Option<String>,
+        /// The number of models that exist.
+        n_models: usize,
         /// The models that exist, in words.
         models: String,
     },

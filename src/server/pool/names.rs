@@ -82,6 +82,7 @@ fn unknown_model<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Error 
         _ => format!("the models are {}", shown.join(", ")),
     };
     Error::UnknownModel {
+        n_models: names.len(),
         near: nearest(name, names).map(str::to_owned),
         name: name.to_owned(),
         models,

@@ -34,7 +34,8 @@ pub(super) struct MapResult {
     pub(super) unmapped: Unmapped,
     /// The parts of the model that are left out, and their numbers of tensors.
     pub(super) left_out: Vec<(String, usize)>,
-    /// The stored tensors of which each tensor is made, by the tensor's name; for messages.
+    /// The stored tensors of which each tensor is made, by the tensor's name, and the absent keys of which a parameter
+    /// would be made, by its metadata key; for messages.
     pub(super) origins: HashMap<String, String>,
 }
 
@@ -139,7 +140,7 @@ pub(super) struct MapApplication<'a> {
     entries: Vec<TensorEntry>,
     /// Names of tensors that are made already.
     names: BTreeSet<String>,
-    origins: HashMap<String, String>,
+    pub(super) origins: HashMap<String, String>,
     /// The stored tensors that are used.
     pub(super) used: RefCell<BTreeSet<String>>,
     pub(super) problems: Problems,
@@ -204,18 +205,21 @@ impl MapApplication<'_> {
             }
             return;
         };
-        let range = self.n_layers(count).and_then(|count| {
-            let first = first.as_ref().map_or(Ok(0), |first| plain.size(first))?;
-            Ok(first..count)
-        });
-        let range = match range {
-            Ok(range) => range,
-            Err(error) => {
-                let span = group.tensors.first().map(|rule| rule.name.span.clone());
-                return self.report(&span.unwrap_or_default(), error);
+        let end = match self.n_layers(&count.value) {
+            Ok(end) => end,
+            Err(error) => return self.report(&count.span, format!("`count`: {error}")),
+        };
+        let start = match first
+            .as_ref()
+            .map(|first| (plain.size(&first.value), first))
+        {
+            None => 0,
+            Some((Ok(start), _)) => start,
+            Some((Err(error), first)) => {
+                return self.report(&first.span, format!("`first`: {error}"));
             }
         };
-        for il in range {
+        for il in start..end {
             let at = plain.with("il", il);
             for rule in &group.tensors {
                 self.rule(group, rule, &at);

@@ -134,8 +134,9 @@ impl<'a> UpdateFinder<'a> {
                 self.group(group, &plain, &mut fault);
                 continue;
             };
-            let first = first.as_ref().map_or(Ok(0), |first| plain.size(first))?;
-            let count = plain.size(count)?.min(MAX_LAYERS);
+            let first = first.as_ref();
+            let first = first.map_or(Ok(0), |first| plain.size(&first.value))?;
+            let count = plain.size(&count.value)?.min(MAX_LAYERS);
             for il in first..count {
                 self.group(group, &plain.with("il", il), &mut fault);
             }

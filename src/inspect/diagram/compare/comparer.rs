@@ -206,7 +206,8 @@ impl<'d> Comparer<'d> {
             // The description without the list of its values.
             let doc = option.doc.split([':', ';', '(']).next().unwrap_or_default();
             let what = format!("`{name}` ({})", doc.trim());
-            let of = [option, other].map(|o| Some(format!("`{}`", o.value)));
+            let of = [option, other];
+            let of = of.map(|o| Some(format!("`{}`", o.resource.as_ref().unwrap_or(&o.value))));
             self.add(level, &place, &what, of, spots);
         }
         let contract = REGISTRY.all().find(|contract| contract.name == a.kind);
