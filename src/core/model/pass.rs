@@ -258,11 +258,9 @@ impl Model {
                 n_ctx: self.options.n_ctx,
             },
         })?;
-        if let Err(error) = self.cache.copy(&allocated.copies) {
-            // Runs that were not copied do not hold the keys and values of their tokens.
-            self.block_manager.abandon();
-            return Err(error.into());
-        }
+        let (allocated, copied) = allocated.make(|copy| self.cache.copy(copy));
+        // Runs that were not copied do not hold the keys and values of their tokens.
+        copied.inspect_err(|_| self.block_manager.abandon())?;
         Ok(allocated)
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use toml::de::{DeArray, DeTable, DeValue};
+use toml::de::{DeTable, DeValue};
 
 use super::DefinitionReader;
 use crate::arch::definition::{LAYER, Param, ParamSource};
@@ -95,19 +95,20 @@ impl<'a> DefinitionReader<'a> {
             None => None,
         };
         let synth = fields.take("synth", SYNTH).and_then(|item| {
-            let expr = match item.get_ref() {
-                DeValue::Array(items) => self.numbers(items)?,
-                _ => self
-                    .expr(item)
-                    .map(|expr| expr.as_literal().is_some().then_some(expr))?,
+            let plain = match item.get_ref() {
+                DeValue::Array(items) => {
+                    let items = items.iter().map(|item| self.expr(item));
+                    list_of_numbers(&items.collect::<Option<Vec<Expr>>>()?)
+                }
+                _ => self.expr(item)?.as_literal().cloned(),
             };
-            if expr.is_none() {
+            if plain.is_none() {
                 self.report(
                     item.span(),
                     "`synth` is a plain value, or a list of numbers",
                 );
             }
-            expr
+            plain.map(Expr::literal)
         });
         let zero = self.choice(&mut fields, "zero", &[("unset", false), ("value", true)]);
         self.finish(fields);
@@ -119,15 +120,17 @@ impl<'a> DefinitionReader<'a> {
             synth,
         })
     }
+}
 
-    /// A list of plain numbers; the inner value is none if an item is not a plain number.
-    fn numbers(&mut self, items: &'a DeArray<'a>) -> Option<Option<Expr>> {
-        let items: Option<Vec<Expr>> = items.iter().map(|item| self.expr(item)).collect();
-        let number = |item: &Expr| match item.as_literal()? {
-            Value::Str(_) => None,
-            number => Some(number.clone()),
-        };
-        let values: Option<Vec<Value>> = items?.iter().map(number).collect();
-        Some(values.map(|values| Expr::literal(Value::List(values))))
-    }
+/// The list of these numbers; none if an item is not a plain number.
+fn list_of_numbers(items: &[Expr]) -> Option<Value> {
+    let number = |item: &Expr| match item.as_literal()? {
+        Value::Str(_) => None,
+        number => Some(number.clone()),
+    };
+    items
+        .iter()
+        .map(number)
+        .collect::<Option<_>>()
+        .map(Value::List)
 }

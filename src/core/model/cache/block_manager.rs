@@ -11,7 +11,7 @@ use crate::plan::KeyTokens;
 
 use super::blocks::BlockPool;
 use super::prefix::{NodeId, PrefixTree, ROOT};
-use super::{BLOCK, BlockId, SequenceId, SlotCopy};
+use super::{AfterCopies, BLOCK, BlockId, SequenceId, SlotCopy};
 
 type TokenPosition = (SequenceId, u32);
 
@@ -90,8 +90,6 @@ pub(in crate::model) struct PassStateRows {
 pub(in crate::model) struct Allocation {
     /// Slot of each token in each pool.
     pub(in crate::model) slots: Vec<Vec<usize>>,
-    /// The copies to be made before the pass, in this order.
-    pub(in crate::model) copies: Vec<SlotCopy>,
     /// Rows of the recurrent states.
     pub(in crate::model) rows: PassStateRows,
 }
@@ -327,7 +325,7 @@ impl BlockManager {
         &mut self,
         places: &[(SequenceId, u32)],
         tokens: &[u32],
-    ) -> Result<Allocation, Shortage> {
+    ) -> Result<AfterCopies<Allocation>, Shortage> {
         let counts = counts(places);
         for (id, _) in &counts {
             self.commit(*id);
@@ -370,11 +368,7 @@ impl BlockManager {
                 slots.push(sequence.slot(i, position));
             }
         }
-        Ok(Allocation {
-            slots,
-            copies,
-            rows,
-        })
+        Ok(AfterCopies::new(Allocation { slots, rows }, copies))
     }
 
     /// Gives a sequence `n` more blocks of a pool. The caller has checked that so many are available.

@@ -3,7 +3,7 @@
 use super::block_manager::{BlockManager, CachedSequence, KvGroup, OUT_OF_WINDOW};
 use super::blocks::BlockPool;
 use super::prefix::{NodeId, ROOT};
-use super::{BLOCK, BlockId, PoolBlock, SequenceId, SlotCopy};
+use super::{AfterCopies, BLOCK, BlockId, PoolBlock, SequenceId, SlotCopy};
 
 /// The reason why not more of a prompt was cached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,17 +59,17 @@ struct PrefixMatch<'a> {
 }
 
 impl BlockManager {
-    /// Removes the positions of a sequence from `from` on. Returns the position at which the sequence continues,
-    /// and the copies to be made before the next pass. The position is earlier than `from` if others depend on the
-    /// last block, if positions that `from` attends to are gone, or if a state would have to be rolled back.
-    pub(in crate::model) fn forget(&mut self, id: SequenceId, from: u32) -> (u32, Vec<SlotCopy>) {
+    /// Removes the positions of a sequence from `from` on. Returns the position at which the sequence continues. The
+    /// position is earlier than `from` if others depend on the last block, if positions that `from` attends to are
+    /// gone, or if a state would have to be rolled back.
+    pub(in crate::model) fn forget(&mut self, id: SequenceId, from: u32) -> AfterCopies<usize> {
         let Some(sequence) = self.sequences.get(&id) else {
-            return (0, Vec::new());
+            return AfterCopies::new(0, Vec::new());
         };
         let len = sequence.tokens.len();
         let from = (from as usize).min(len);
         if from == len {
-            return (len as u32, Vec::new());
+            return AfterCopies::new(len, Vec::new());
         }
         let sees_all = |(pool, group): (usize, &KvGroup)| {
             group.rule.first_visible(from as u32) as usize / BLOCK >= sequence.n_out_of_window[pool]
@@ -77,12 +77,11 @@ impl BlockManager {
         let is_there = self.groups.iter().enumerate().all(sees_all);
         if from > 0 && is_there && self.rows.is_none() && from >= sequence.n_known * BLOCK {
             self.truncate(id, from);
-            return (from as u32, Vec::new());
+            return AfterCopies::new(from, Vec::new());
         }
         let tokens = sequence.tokens[..from].to_vec();
         self.release(id);
-        let (resumed, copies) = self.resume(id, &tokens);
-        (resumed.n_cached as u32, copies)
+        self.resume(id, &tokens).map(|resumed| resumed.n_cached)
     }
 
     /// Ends a sequence whose cached rows are wrong. Its blocks and those of its prefix do not stay cached, except for
@@ -137,13 +136,12 @@ impl BlockManager {
         }
     }
 
-    /// Starts a sequence with the cached prefix of its tokens. A sequence that exists continues unchanged. The
-    /// copies must be made before the next pass.
+    /// Starts a sequence with the cached prefix of its tokens. A sequence that exists continues unchanged.
     pub(in crate::model) fn resume(
         &mut self,
         id: SequenceId,
         tokens: &[u32],
-    ) -> (CachedPrefix, Vec<SlotCopy>) {
+    ) -> AfterCopies<CachedPrefix> {
         if let Some(sequence) = self.sequences.get(&id) {
             let n_cached = sequence.tokens.len();
             let resumed = CachedPrefix {
@@ -152,14 +150,14 @@ impl BlockManager {
                 miss: CacheMiss::None,
                 ..CachedPrefix::default()
             };
-            return (resumed, Vec::new());
+            return AfterCopies::new(resumed, Vec::new());
         }
         if !self.is_causal {
             let resumed = CachedPrefix {
                 miss: CacheMiss::NotCausal,
                 ..CachedPrefix::default()
             };
-            return (resumed, Vec::new());
+            return AfterCopies::new(resumed, Vec::new());
         }
         self.commit_all();
         let root = self.root(id);
@@ -208,7 +206,7 @@ impl BlockManager {
             has_source: false,
             miss,
         };
-        (resumed, copies)
+        AfterCopies::new(resumed, copies)
     }
 
     /// The node after `node`, which ends at position `len`, whose block starts with tokens of `rest`, and their

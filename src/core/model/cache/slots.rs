@@ -14,6 +14,31 @@ pub(in crate::model) struct SlotCopy {
     pub(in crate::model) n: usize,
 }
 
+/// A change of the block tables that holds once copies have been made: its result is only given with them.
+#[must_use = "the copies have to be made before the next pass"]
+pub(in crate::model) struct AfterCopies<T> {
+    result: T,
+    copies: Vec<SlotCopy>,
+}
+
+impl<T> AfterCopies<T> {
+    pub(super) fn new(result: T, copies: Vec<SlotCopy>) -> Self {
+        Self { result, copies }
+    }
+
+    pub(super) fn map<U>(self, f: impl FnOnce(T) -> U) -> AfterCopies<U> {
+        AfterCopies::new(f(self.result), self.copies)
+    }
+
+    /// Makes the copies in their order, up to the first one that fails.
+    pub(in crate::model) fn make<E>(
+        self,
+        copy: impl FnMut(&SlotCopy) -> Result<(), E>,
+    ) -> (T, Result<(), E>) {
+        (self.result, self.copies.iter().try_for_each(copy))
+    }
+}
+
 /// A block of a pool.
 pub(super) type BlockId = u32;
 

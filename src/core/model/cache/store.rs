@@ -100,27 +100,18 @@ impl KvCache {
         Ok((described, arenas))
     }
 
-    /// Copies rows in all layers on their devices, in this order.
-    pub(in crate::model) fn copy(&self, copies: &[SlotCopy]) -> Result<(), Error> {
-        for copy in copies {
-            let tensors = self.pools.iter().filter(|(pool, ..)| *pool == copy.pool);
-            for (_, tensor, layout) in tensors {
-                let (from, to, n) = match layout {
-                    None => (copy.from, copy.to, copy.n),
-                    // Copies whole blocks: slots after the last one are written before they are read.
-                    Some(layout) => {
-                        let row = |slot: usize| layout.rows(slot as u64) as usize;
-                        (
-                            row(copy.from),
-                            row(copy.to),
-                            row(copy.n.next_multiple_of(BLOCK)),
-                        )
-                    }
-                };
-                Device::copy_rows(tensor, from, to, n)?;
-            }
-        }
-        Ok(())
+    /// Copies rows in all layers on their devices.
+    pub(in crate::model) fn copy(&self, copy: &SlotCopy) -> Result<(), Error> {
+        let mut tensors = self.pools.iter().filter(|(pool, ..)| *pool == copy.pool);
+        tensors.try_for_each(|(_, tensor, layout)| {
+            let Some(layout) = layout else {
+                return Device::copy_rows(tensor, copy.from, copy.to, copy.n);
+            };
+            // Copies whole blocks: slots after the last one are written before they are read.
+            let slots = [copy.from, copy.to, copy.n.next_multiple_of(BLOCK)];
+            let [from, to, n] = slots.map(|slot| layout.rows(slot as u64) as usize);
+            Device::copy_rows(tensor, from, to, n)
+        })
     }
 
     /// The blocks of all pools that hold numbers which are not finite.

@@ -1,13 +1,15 @@
 //! Inputs for the keys of a KV group that the queries of a pass attend to: block tables, or runs with a mask.
 
 use crate::blocks::cache::CacheOptions as Visibility;
+use crate::blocks::position_bias::TABLE;
 use crate::blocks::selection::{Selection, TAIL};
 use crate::blocks::{AttentionView, RunView, Runs, SpanView};
-use crate::plan::{CachePlan, KeyTokens, RowLayout};
+use crate::plan::{CachePlan, KeyTokens, Plan, RowLayout};
 use lab_base::ggml::{Error, Executor, Graph, Tensor};
 use lab_base::weights::TensorType;
 
 use super::super::cache::{Mask, SequenceId};
+use super::super::graph_shape::GraphParts;
 use super::super::key_shape::{KeyShape, table_len};
 use super::data::PassData;
 use super::visible::VisibleKeys;
@@ -26,19 +28,37 @@ pub(super) struct ViewInput {
     far: Option<u64>,
 }
 
+/// The selection of spans in a KV group, if there is one.
+pub(super) fn spans_of(plan: &Plan, group: usize) -> Option<Selection> {
+    let of_group = plan
+        .key_values()
+        .filter(|(_, rows)| rows.cache == group && rows.index > 0);
+    let selections = of_group.filter_map(|(unit, _)| plan.selection(unit));
+    let mut read = selections.map(|unit| Selection::read(&unit.options));
+    read.find(|selection| selection.span > 1)
+}
+
+/// The distance from which the bias of the scores of a KV group is constant, if there is a bias.
+fn far_of(plan: &Plan, group: usize) -> Option<u64> {
+    let mut biased = plan.key_values().filter(|(_, rows)| rows.cache == group);
+    biased.find_map(|(unit, _)| unit.weight(TABLE).and(unit.option_int("max_distance")))
+}
+
 impl ViewInput {
     /// The view of a KV group for a pass of `n` tokens. Block tables: `queries` i32 `[4, n]` and `table` i32
     /// `[len]`. Runs: masks `[n_kv, n_tokens, 1, n_runs]`, f16 for flash attention, else f32.
     pub(super) fn new(
         g: &Graph,
-        cache: &CachePlan,
+        parts: &GraphParts<'_>,
+        group: usize,
         n: u64,
         keys: &KeyShape,
-        (is_cached, flash_attn): (bool, bool),
-        (selection, far): (Option<Selection>, Option<u64>),
     ) -> Result<Self, Error> {
+        let (plan, options) = (parts.plan, parts.options);
+        let (selection, far) = (spans_of(plan, group), far_of(plan, group));
+        let cache = &plan.caches[group];
         let group = &cache.name;
-        let ty = match flash_attn {
+        let ty = match options.flash_attn {
             true => TensorType::F16,
             false => TensorType::F32,
         };
@@ -74,7 +94,7 @@ impl ViewInput {
             AttentionView::Blocks { .. } => Some(view.clone()),
             AttentionView::Runs(views) => {
                 let of_rows = views.iter().enumerate().map(|(i, view)| {
-                    let layout = layout(cache, &view.runs, is_cached);
+                    let layout = layout(cache, &view.runs, options.n_ctx > 0);
                     let runs = rows_of_runs(&view.runs, layout);
                     let shape = [runs.n_kv, runs.n_tokens, 1, runs.n_runs].map(|n| n as u64);
                     Ok(RunView {

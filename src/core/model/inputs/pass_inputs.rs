@@ -4,15 +4,13 @@ use std::collections::HashMap;
 
 use crate::blocks::KeyValueStore;
 use crate::blocks::lab::GraphLab;
-use crate::blocks::position_bias::TABLE;
-use crate::blocks::selection::Selection;
-use crate::plan::{KeyTokens, Plan, PooledPlan, RowLayout, Unit};
+use crate::plan::{KeyTokens, Plan, PooledPlan, RowLayout};
 use lab_base::ggml::{Error, Executor, Graph};
 
 use super::super::cache::states::PassStates;
 use super::super::cache::store::{CachedStore, PassStore, PassViews, SpanView};
 use super::super::graph_shape::{GraphParts, GraphShape};
-use super::attention::ViewInput;
+use super::attention::{ViewInput, spans_of};
 use super::data::PassData;
 use super::lab::LabInputs;
 use super::list::{BatchTokens, ListInputs, SourceTokens};
@@ -43,27 +41,10 @@ pub(in crate::model) struct PassInputs {
     lab: LabInputs,
 }
 
-/// The selection of spans in a KV group, if there is one.
-fn spans_of(plan: &Plan, group: usize) -> Option<Selection> {
-    let of_group = plan
-        .key_values()
-        .filter(|(_, rows)| rows.cache == group && rows.index > 0);
-    let selections = of_group.filter_map(|(unit, _)| plan.selection(unit));
-    let mut read = selections.map(|unit| Selection::read(&unit.options));
-    read.find(|selection| selection.span > 1)
-}
-
 /// The rows from which the keys of whole blocks of a KV group are made, the same in all its units.
 fn pooled_of(plan: &Plan, group: usize) -> Option<&PooledPlan> {
     let of_group = plan.key_values().filter(|(_, rows)| rows.cache == group);
     of_group.filter_map(|(_, rows)| rows.pooled.as_ref()).next()
-}
-
-/// The distance from which the bias of the scores of a KV group is constant, if there is a bias.
-fn far_of(plan: &Plan, group: usize) -> Option<u64> {
-    let is_of_group = |unit: &&Unit| unit.key_values().is_some_and(|rows| rows.cache == group);
-    let mut biased = plan.units().filter(is_of_group);
-    biased.find_map(|unit| unit.weight(TABLE).and(unit.option_int("max_distance")))
 }
 
 impl PassInputs {
@@ -106,15 +87,7 @@ impl PassInputs {
                         KeyTokens::Pass => shape.n_source as u64,
                         _ => n,
                     };
-                    let of_scores = (spans_of(plan, i), far_of(plan, i));
-                    ViewInput::new(
-                        g,
-                        group,
-                        n,
-                        &shape.keys[i],
-                        (options.n_ctx > 0, options.flash_attn),
-                        of_scores,
-                    )
+                    ViewInput::new(g, parts, i, n, &shape.keys[i])
                 })
                 .collect::<Result<_, _>>()?,
             ended: groups()
