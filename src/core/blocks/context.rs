@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use crate::plan::{KeyValuePlan, RowLayout};
-use lab_base::ggml::{Error, Graph, Tensor};
+use lab_base::ggml::{Graph, Result, Tensor};
 
 use super::position_bias::DistanceBuckets;
 use super::rope::RopeDivisors;
@@ -157,7 +157,7 @@ pub enum DerivedInput {
 /// The derived inputs of a pass; each is made once, at its first use.
 pub trait DerivedInputs {
     /// The tensor that holds `input` while the graph runs.
-    fn get(&self, g: &Graph, input: DerivedInput) -> Result<Tensor, Error>;
+    fn get(&self, g: &Graph, input: DerivedInput) -> Result<Tensor>;
 }
 
 /// Runs of KV slots at equal distances, each with equally many queries of the pass. The queries follow in the order of
@@ -277,10 +277,10 @@ pub trait KeyValueStore {
         state: &KeyValuePlan,
         k: &Tensor,
         v: Option<&Tensor>,
-    ) -> Result<VisibleKeyValues, Error>;
+    ) -> Result<VisibleKeyValues>;
 
     /// The visible rows of the unit at `path`, which has stored its own in this pass.
-    fn stored(&self, path: &str, state: &KeyValuePlan) -> Result<VisibleKeyValues, Error>;
+    fn stored(&self, path: &str, state: &KeyValuePlan) -> Result<VisibleKeyValues>;
 
     /// Stores the rows `[index, n_tokens]` by which the unit at `path` selects keys, and returns all visible ones as
     /// keys.
@@ -290,7 +290,7 @@ pub trait KeyValueStore {
         path: &str,
         state: &KeyValuePlan,
         rows: &Tensor,
-    ) -> Result<VisibleKeyValues, Error>;
+    ) -> Result<VisibleKeyValues>;
 
     /// Stores the rows `[width, n_tokens]` from which the unit at `path` makes the keys of whole blocks, and returns
     /// the rows of all stored positions.
@@ -300,7 +300,7 @@ pub trait KeyValueStore {
         path: &str,
         state: &KeyValuePlan,
         rows: &Tensor,
-    ) -> Result<Tensor, Error>;
+    ) -> Result<Tensor>;
 
     /// The blocks that end in the pass; none if no block does.
     fn ended(&self, state: &KeyValuePlan) -> Option<EndedSpans>;
@@ -314,7 +314,7 @@ pub trait KeyValueStore {
         state: &KeyValuePlan,
         k: &Tensor,
         ended: Option<&Tensor>,
-    ) -> Result<VisibleKeyValues, Error>;
+    ) -> Result<VisibleKeyValues>;
 
     /// Stores the rows `[index, m]` by which the unit at `path` selects the blocks that end, each for all positions of
     /// its block. Returns all visible ones as keys of positions.
@@ -324,10 +324,10 @@ pub trait KeyValueStore {
         path: &str,
         state: &KeyValuePlan,
         ended: Option<&Tensor>,
-    ) -> Result<VisibleKeyValues, Error>;
+    ) -> Result<VisibleKeyValues>;
 
     /// The rows of the blocks that contain the pass's tokens.
-    fn block_rows(&self, state: &KeyValuePlan) -> Result<SpanRows, Error>;
+    fn block_rows(&self, state: &KeyValuePlan) -> Result<SpanRows>;
 }
 
 /// Sequences with equally many tokens in a pass. Their tokens follow each other, one sequence after
@@ -344,13 +344,13 @@ pub struct SequenceGroup {
 pub trait StateStore {
     /// A part of the state of the unit at `path`: all rows `[size, rows]`, and the row that each sequence of a group
     /// reads, i32 `[n_seqs]`.
-    fn rows(&self, path: &str, part: &str, group: usize) -> Result<(Tensor, Tensor), Error>;
+    fn rows(&self, path: &str, part: &str, group: usize) -> Result<(Tensor, Tensor)>;
 
     /// A part of the state of each sequence of a group: `[size, n_seqs]`.
-    fn read(&self, g: &Graph, path: &str, part: &str, group: usize) -> Result<Tensor, Error>;
+    fn read(&self, g: &Graph, path: &str, part: &str, group: usize) -> Result<Tensor>;
 
     /// Writes `new [size, n_seqs]`, a column for each sequence of the pass, for the next pass.
-    fn write(&mut self, g: &Graph, path: &str, part: &str, new: &Tensor) -> Result<(), Error>;
+    fn write(&mut self, g: &Graph, path: &str, part: &str, new: &Tensor) -> Result<()>;
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 
-use lab_base::ggml::{Error, Graph, Tensor};
+use lab_base::ggml::{Graph, Result, Tensor};
 
 /// The update of one weight `[n_in, n_out, ..]` by one adapter.
 #[derive(Clone, Debug)]
@@ -65,9 +65,9 @@ impl ActiveAdapters<'_> {
         at: usize,
         y: Tensor,
         shape: [u64; 4],
-        first: impl Fn(&Tensor) -> Result<Tensor, Error>,
-        second: impl Fn(&Tensor, &Tensor) -> Result<Tensor, Error>,
-    ) -> Result<Tensor, Error> {
+        first: impl Fn(&Tensor) -> Result<Tensor>,
+        second: impl Fn(&Tensor, &Tensor) -> Result<Tensor>,
+    ) -> Result<Tensor> {
         let mut y = y;
         for (update, scales) in self.of(at) {
             let scales = g.reshape(scales, shape)?;

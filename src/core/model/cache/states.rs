@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use crate::blocks::StateStore;
 use crate::plan::Plan;
-use lab_base::ggml::{Device, Error, Graph, Tensor};
+use lab_base::ggml::{Device, Error, Graph, Result, Tensor};
 use lab_base::weights::TensorType;
 
 use super::super::devices::Arenas;
@@ -36,7 +36,7 @@ impl RowIds {
     }
 
     /// A table `[size, n_rows]`, with its rows cut for copying if they are large, and the matching row indices.
-    fn of(&self, g: &Graph, table: &Tensor) -> Result<(Tensor, Tensor), Error> {
+    fn of(&self, g: &Graph, table: &Tensor) -> Result<(Tensor, Tensor)> {
         let [size, n_rows, ..] = table.shape();
         match size.is_multiple_of(STATE_PIECES) && size / STATE_PIECES >= MIN_PIECE {
             false => Ok((table.clone(), self.rows.clone())),
@@ -57,11 +57,7 @@ pub(in crate::model) struct States {
 }
 
 impl States {
-    pub(in crate::model) fn new(
-        plan: &Plan,
-        devices: &[Device],
-        n_rows: usize,
-    ) -> Result<Self, Error> {
+    pub(in crate::model) fn new(plan: &Plan, devices: &[Device], n_rows: usize) -> Result<Self> {
         let (mut described, arenas) = Self::describe(plan, devices, n_rows)?;
         described.bytes =
             arenas.allocate(|device, arena| device.allocate(arena, "the states of sequences"))?;
@@ -73,7 +69,7 @@ impl States {
         plan: &Plan,
         devices: &'d [Device],
         n_rows: usize,
-    ) -> Result<(Self, Arenas<'d>), Error> {
+    ) -> Result<(Self, Arenas<'d>)> {
         let all: Vec<_> = plan
             .recurrent()
             .flat_map(|(unit, parts)| parts.iter().map(move |part| (unit, part)))
@@ -125,7 +121,7 @@ impl<'a> PassStates<'a> {
         }
     }
 
-    fn part(&self, path: &str, part: &str) -> Result<&Tensor, Error> {
+    fn part(&self, path: &str, part: &str) -> Result<&Tensor> {
         let found = self
             .states
             .parts
@@ -139,7 +135,7 @@ impl<'a> PassStates<'a> {
 }
 
 impl PassStates<'_> {
-    fn ids(&self, path: &str, group: usize) -> Result<&RowIds, Error> {
+    fn ids(&self, path: &str, group: usize) -> Result<&RowIds> {
         self.read.get(group).ok_or_else(|| Error::Arguments {
             op: "state",
             message: format!("{path}: the pass has no group {group} of sequences"),
@@ -148,19 +144,19 @@ impl PassStates<'_> {
 }
 
 impl StateStore for PassStates<'_> {
-    fn rows(&self, path: &str, part: &str, group: usize) -> Result<(Tensor, Tensor), Error> {
+    fn rows(&self, path: &str, part: &str, group: usize) -> Result<(Tensor, Tensor)> {
         let ids = self.ids(path, group)?;
         Ok((self.part(path, part)?.clone(), ids.rows.clone()))
     }
 
-    fn read(&self, g: &Graph, path: &str, part: &str, group: usize) -> Result<Tensor, Error> {
+    fn read(&self, g: &Graph, path: &str, part: &str, group: usize) -> Result<Tensor> {
         let (table, ids) = (self.part(path, part)?, self.ids(path, group)?);
         let (cut, ids_of_cut) = ids.of(g, table)?;
         let read = g.get_rows(&cut, &ids_of_cut)?;
         g.reshape(&read, [table.shape()[0], ids.rows.elements(), 1, 1])
     }
 
-    fn write(&mut self, g: &Graph, path: &str, part: &str, new: &Tensor) -> Result<(), Error> {
+    fn write(&mut self, g: &Graph, path: &str, part: &str, new: &Tensor) -> Result<()> {
         let Some(write) = &self.write else {
             return Ok(());
         };

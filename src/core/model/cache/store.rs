@@ -8,7 +8,7 @@ use super::super::devices::Arenas;
 use super::{BLOCK, PoolBlock, SlotCopy};
 use crate::blocks::{AttentionView, EndedSpans, KeyValueStore, SpanRows, VisibleKeyValues};
 use crate::plan::{KeyTokens, KeyValuePlan, Plan, RowLayout};
-use lab_base::ggml::{Device, Error, Graph, Tensor, dequantize};
+use lab_base::ggml::{Device, Error, Graph, Result, Tensor, dequantize};
 use lab_base::weights::TensorType;
 
 /// Number of blocks that are read at once to check their numbers.
@@ -35,7 +35,7 @@ impl KvCache {
         devices: &[Device],
         n_slots: &[usize],
         [k, v]: [TensorType; 2],
-    ) -> Result<Self, Error> {
+    ) -> Result<Self> {
         let (mut described, arenas) = Self::describe(plan, devices, n_slots, [k, v])?;
         described.bytes =
             arenas.allocate(|device, arena| device.allocate(arena, "the key/value cache"))?;
@@ -48,7 +48,7 @@ impl KvCache {
         devices: &'d [Device],
         n_slots: &[usize],
         [k, v]: [TensorType; 2],
-    ) -> Result<(Self, Arenas<'d>), Error> {
+    ) -> Result<(Self, Arenas<'d>)> {
         let states: Vec<_> = plan
             .key_values()
             .filter(|(_, rows)| n_slots[rows.cache] > 0)
@@ -101,7 +101,7 @@ impl KvCache {
     }
 
     /// Copies rows in all layers on their devices.
-    pub(in crate::model) fn copy(&self, copy: &SlotCopy) -> Result<(), Error> {
+    pub(in crate::model) fn copy(&self, copy: &SlotCopy) -> Result<()> {
         let mut tensors = self.pools.iter().filter(|(pool, ..)| *pool == copy.pool);
         tensors.try_for_each(|(_, tensor, layout)| {
             let Some(layout) = layout else {
@@ -115,7 +115,7 @@ impl KvCache {
     }
 
     /// The blocks of all pools that hold numbers which are not finite.
-    pub(in crate::model) fn not_finite(&self) -> Result<Vec<PoolBlock>, Error> {
+    pub(in crate::model) fn not_finite(&self) -> Result<Vec<PoolBlock>> {
         let mut all = Vec::new();
         for (pool, tensor, layout) in &self.pools {
             let n_blocks = tensor.shape()[1] as usize / rows_of_block(*layout);
@@ -130,7 +130,7 @@ impl KvCache {
     pub(in crate::model) fn not_finite_among(
         &self,
         blocks: &[PoolBlock],
-    ) -> Result<Vec<PoolBlock>, Error> {
+    ) -> Result<Vec<PoolBlock>> {
         let (mut bytes, mut numbers) = (Vec::new(), Vec::new());
         let mut found = Vec::new();
         for (pool, tensor, layout) in &self.pools {
@@ -158,7 +158,7 @@ impl KvCache {
     }
 
     /// Writes zeros to blocks.
-    pub(in crate::model) fn clear(&self, blocks: &[PoolBlock]) -> Result<(), Error> {
+    pub(in crate::model) fn clear(&self, blocks: &[PoolBlock]) -> Result<()> {
         for (pool, tensor, layout) in &self.pools {
             let n_rows = rows_of_block(*layout);
             let zeros = vec![0; n_rows * tensor.strides()[1]];
@@ -199,7 +199,7 @@ impl PassViews {
     }
 
     /// The keys and values that a unit stored in this pass.
-    fn stored(&self, path: &str, state: &KeyValuePlan) -> Result<VisibleKeyValues, Error> {
+    fn stored(&self, path: &str, state: &KeyValuePlan) -> Result<VisibleKeyValues> {
         let Some((k, v)) = self.visible.get(path) else {
             return Err(Error::Arguments {
                 op: "stored",
@@ -210,7 +210,7 @@ impl PassViews {
     }
 
     /// The view of a KV group in which whole blocks have keys.
-    fn whole(&self, path: &str, state: &KeyValuePlan) -> Result<&SpanView, Error> {
+    fn whole(&self, path: &str, state: &KeyValuePlan) -> Result<&SpanView> {
         let found = self.whole.get(state.cache).and_then(Option::as_ref);
         found.ok_or_else(|| missing("whole_view", path, "the keys of whole blocks"))
     }
@@ -220,7 +220,7 @@ impl PassViews {
     }
 
     /// The rows of spans of a KV group.
-    fn block_rows(&self, state: &KeyValuePlan) -> Result<SpanRows, Error> {
+    fn block_rows(&self, state: &KeyValuePlan) -> Result<SpanRows> {
         let known = self.blocks.get(state.cache).cloned().flatten();
         known.ok_or_else(|| Error::Arguments {
             op: "block_rows",
@@ -255,7 +255,7 @@ fn missing(op: &'static str, path: &str, what: &str) -> Error {
 }
 
 impl CachedStore<'_> {
-    fn slots_of(&self, path: &str, state: &KeyValuePlan) -> Result<&Tensor, Error> {
+    fn slots_of(&self, path: &str, state: &KeyValuePlan) -> Result<&Tensor> {
         self.slots[state.cache]
             .as_ref()
             .ok_or_else(|| Error::Arguments {
@@ -273,7 +273,7 @@ impl KeyValueStore for CachedStore<'_> {
         state: &KeyValuePlan,
         k: &Tensor,
         v: Option<&Tensor>,
-    ) -> Result<VisibleKeyValues, Error> {
+    ) -> Result<VisibleKeyValues> {
         if self.keys[state.cache] == KeyTokens::Pass {
             let own = (k.clone(), v.cloned());
             self.pass.visible.insert(path.to_owned(), own);
@@ -296,7 +296,7 @@ impl KeyValueStore for CachedStore<'_> {
         self.stored(path, state)
     }
 
-    fn stored(&self, path: &str, state: &KeyValuePlan) -> Result<VisibleKeyValues, Error> {
+    fn stored(&self, path: &str, state: &KeyValuePlan) -> Result<VisibleKeyValues> {
         match self.cache.rows.get(path) {
             // The keys of a source that an earlier pass read.
             Some((k, v)) if self.slots[state.cache].is_none() => {
@@ -312,7 +312,7 @@ impl KeyValueStore for CachedStore<'_> {
         path: &str,
         state: &KeyValuePlan,
         rows: &Tensor,
-    ) -> Result<VisibleKeyValues, Error> {
+    ) -> Result<VisibleKeyValues> {
         let Some(stored) = self.cache.indexes.get(path) else {
             return Err(Error::Arguments {
                 op: "append_index",
@@ -329,7 +329,7 @@ impl KeyValueStore for CachedStore<'_> {
         path: &str,
         state: &KeyValuePlan,
         rows: &Tensor,
-    ) -> Result<Tensor, Error> {
+    ) -> Result<Tensor> {
         const OP: &str = "append_pooled";
         let slots = state
             .pooled
@@ -352,7 +352,7 @@ impl KeyValueStore for CachedStore<'_> {
         state: &KeyValuePlan,
         k: &Tensor,
         ended: Option<&Tensor>,
-    ) -> Result<VisibleKeyValues, Error> {
+    ) -> Result<VisibleKeyValues> {
         let Some((keys, _)) = self.cache.rows.get(path) else {
             return Err(missing("append_with_ended", path, "keys"));
         };
@@ -374,7 +374,7 @@ impl KeyValueStore for CachedStore<'_> {
         path: &str,
         state: &KeyValuePlan,
         ended: Option<&Tensor>,
-    ) -> Result<VisibleKeyValues, Error> {
+    ) -> Result<VisibleKeyValues> {
         let Some(stored) = self.cache.indexes.get(path) else {
             return Err(missing("append_index_of_ended", path, "rows to select by"));
         };
@@ -386,18 +386,13 @@ impl KeyValueStore for CachedStore<'_> {
         Ok(self.pass.seen(state, k, None))
     }
 
-    fn block_rows(&self, state: &KeyValuePlan) -> Result<SpanRows, Error> {
+    fn block_rows(&self, state: &KeyValuePlan) -> Result<SpanRows> {
         self.pass.block_rows(state)
     }
 }
 
 /// Writes the row of each block in `rows [width, m]` to the rows of all its positions.
-fn write_each(
-    g: &Graph,
-    all: &Tensor,
-    rows: &Tensor,
-    places: &EndedSpans,
-) -> Result<Tensor, Error> {
+fn write_each(g: &Graph, all: &Tensor, rows: &Tensor, places: &EndedSpans) -> Result<Tensor> {
     let [width, m, ..] = rows.shape();
     let n = places.write_each.elements();
     let each = g.repeat(&g.reshape(rows, [width, 1, m, 1])?, [width, n / m, m, 1])?;
@@ -424,13 +419,13 @@ impl KeyValueStore for PassStore {
         state: &KeyValuePlan,
         k: &Tensor,
         v: Option<&Tensor>,
-    ) -> Result<VisibleKeyValues, Error> {
+    ) -> Result<VisibleKeyValues> {
         let own = (k.clone(), v.cloned());
         self.pass.visible.insert(path.to_owned(), own);
         self.stored(path, state)
     }
 
-    fn stored(&self, path: &str, state: &KeyValuePlan) -> Result<VisibleKeyValues, Error> {
+    fn stored(&self, path: &str, state: &KeyValuePlan) -> Result<VisibleKeyValues> {
         self.pass.stored(path, state)
     }
 
@@ -440,7 +435,7 @@ impl KeyValueStore for PassStore {
         _: &str,
         state: &KeyValuePlan,
         rows: &Tensor,
-    ) -> Result<VisibleKeyValues, Error> {
+    ) -> Result<VisibleKeyValues> {
         Ok(self.pass.seen(state, rows.clone(), None))
     }
 
@@ -450,7 +445,7 @@ impl KeyValueStore for PassStore {
         path: &str,
         _: &KeyValuePlan,
         rows: &Tensor,
-    ) -> Result<Tensor, Error> {
+    ) -> Result<Tensor> {
         self.pooled.insert(path.to_owned(), rows.clone());
         Ok(rows.clone())
     }
@@ -466,7 +461,7 @@ impl KeyValueStore for PassStore {
         state: &KeyValuePlan,
         k: &Tensor,
         ended: Option<&Tensor>,
-    ) -> Result<VisibleKeyValues, Error> {
+    ) -> Result<VisibleKeyValues> {
         let SpanView {
             view,
             ended: places,
@@ -486,7 +481,7 @@ impl KeyValueStore for PassStore {
         path: &str,
         state: &KeyValuePlan,
         ended: Option<&Tensor>,
-    ) -> Result<VisibleKeyValues, Error> {
+    ) -> Result<VisibleKeyValues> {
         let Some(rows) = self.pooled.get(path) else {
             return Err(missing("append_index_of_ended", path, "rows to select by"));
         };
@@ -502,7 +497,7 @@ impl KeyValueStore for PassStore {
         Ok(self.pass.seen(state, k, None))
     }
 
-    fn block_rows(&self, state: &KeyValuePlan) -> Result<SpanRows, Error> {
+    fn block_rows(&self, state: &KeyValuePlan) -> Result<SpanRows> {
         self.pass.block_rows(state)
     }
 }

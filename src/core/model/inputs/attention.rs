@@ -5,7 +5,7 @@ use crate::blocks::position_bias::TABLE;
 use crate::blocks::selection::{Selection, TAIL};
 use crate::blocks::{AttentionView, RunView, Runs, SpanView};
 use crate::plan::{CachePlan, KeyTokens, Plan, RowLayout};
-use lab_base::ggml::{Error, Executor, Graph, Tensor};
+use lab_base::ggml::{Error, Executor, Graph, Result, Tensor};
 use lab_base::weights::TensorType;
 
 use super::super::cache::{Mask, SequenceId};
@@ -53,7 +53,7 @@ impl ViewInput {
         group: usize,
         n: u64,
         keys: &KeyShape,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self> {
         let (plan, options) = (parts.plan, parts.options);
         let (selection, far) = (spans_of(plan, group), far_of(plan, group));
         let cache = &plan.caches[group];
@@ -86,7 +86,7 @@ impl ViewInput {
                         layout: None,
                     })
                 });
-                AttentionView::Runs(with_mask.collect::<Result<_, Error>>()?)
+                AttentionView::Runs(with_mask.collect::<Result<_>>()?)
             }
         };
         let whole = match &view {
@@ -105,7 +105,7 @@ impl ViewInput {
                         layout: Some(layout),
                     })
                 });
-                Some(AttentionView::Runs(of_rows.collect::<Result<_, Error>>()?))
+                Some(AttentionView::Runs(of_rows.collect::<Result<_>>()?))
             }
         };
         Ok(Self {
@@ -121,7 +121,7 @@ impl ViewInput {
         executor: &mut Executor,
         group: usize,
         data: &PassData<'_>,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let manager = data.block_manager;
         let (tokens, source) = (
             data.batch.positions.as_slice(),
@@ -202,7 +202,7 @@ impl ViewInput {
         executor: &mut Executor,
         view: &RunView,
         seen: impl Fn(usize) -> Vec<(u32, usize)>,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let (Some(spans), Some(selection)) = (&view.spans, &self.selection) else {
             return Ok(());
         };
@@ -257,7 +257,7 @@ impl ViewInput {
         at: usize,
         (queries, rule): (&[(SequenceId, u32)], &Visibility),
         seen: impl Fn(usize) -> Vec<(u32, usize)>,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let Some(AttentionView::Runs(views)) = &self.whole else {
             return Ok(());
         };
@@ -315,7 +315,7 @@ impl ViewInput {
         view: &RunView,
         queries: &[(SequenceId, u32)],
         seen: impl Fn(usize) -> Vec<(u32, usize)>,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let (Some(distances), Some(far)) = (&view.distances, self.far) else {
             return Ok(());
         };
@@ -340,7 +340,7 @@ impl ViewInput {
 const ALWAYS: f32 = 1e30;
 
 /// The input of distances for a mask of this shape.
-fn distance_input(g: &Graph, name: &str, shape: &[u64; 4], far: u64) -> Result<Tensor, Error> {
+fn distance_input(g: &Graph, name: &str, shape: &[u64; 4], far: u64) -> Result<Tensor> {
     let n = [shape.iter().product()];
     g.index_input(
         &format!("distances.{name}"),
@@ -350,7 +350,7 @@ fn distance_input(g: &Graph, name: &str, shape: &[u64; 4], far: u64) -> Result<T
     )
 }
 
-fn span_inputs(g: &Graph, name: &str, runs: &Runs, span: u64) -> Result<SpanView, Error> {
+fn span_inputs(g: &Graph, name: &str, runs: &Runs, span: u64) -> Result<SpanView> {
     let (n_kv, n) = (runs.n_kv as u64, (runs.n_tokens * runs.n_runs) as u64);
     let n_blocks = n_kv.div_ceil(span);
     let index = |what: &str, shape: [u64; 2], bound: u64| {
@@ -363,7 +363,7 @@ fn span_inputs(g: &Graph, name: &str, runs: &Runs, span: u64) -> Result<SpanView
     })
 }
 
-fn write_mask(executor: &mut Executor, mask: &Tensor, values: &Mask) -> Result<(), Error> {
+fn write_mask(executor: &mut Executor, mask: &Tensor, values: &Mask) -> Result<()> {
     match mask.ty() {
         TensorType::F16 => executor.write(mask, &values.to_f16()),
         _ => executor.write(mask, values.as_f32()),

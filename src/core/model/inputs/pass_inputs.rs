@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::blocks::KeyValueStore;
 use crate::blocks::lab::GraphLab;
 use crate::plan::{KeyTokens, Plan, PooledPlan, RowLayout};
-use lab_base::ggml::{Error, Executor, Graph};
+use lab_base::ggml::{Executor, Graph, Result};
 
 use super::super::cache::states::PassStates;
 use super::super::cache::store::{CachedStore, PassStore, PassViews, SpanView};
@@ -53,7 +53,7 @@ impl PassInputs {
         g: &Graph,
         parts: &GraphParts<'_>,
         shape: &GraphShape,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self> {
         let (plan, options) = (parts.plan, parts.options);
         let n = shape.n_tokens as u64;
         let some_rows = shape.n_outputs > 0 && shape.n_outputs < shape.n_tokens;
@@ -108,7 +108,7 @@ impl PassInputs {
                     let rows = EndedRows::new(g, &group.name, m as u64, n_rows, sizes)?;
                     Ok(Some((rows, pooled.cache)))
                 })
-                .collect::<Result<_, Error>>()?,
+                .collect::<Result<_>>()?,
             layouts: plan.caches.iter().map(|group| group.layout()).collect(),
             pooled: groups()
                 .map(|(i, group)| {
@@ -191,7 +191,7 @@ impl PassInputs {
         &self,
         executor: &mut Executor,
         data: &PassData<'_>,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let batch = data.batch;
         let known = BatchTokens::new(data);
         self.tokens.write(executor, batch, data.adapters, &known)?;
@@ -234,7 +234,7 @@ impl PassInputs {
     }
 
     /// Writes the inputs of the blocks that end in the pass.
-    fn write_ended(&self, executor: &mut Executor, data: &PassData<'_>) -> Result<(), Error> {
+    fn write_ended(&self, executor: &mut Executor, data: &PassData<'_>) -> Result<()> {
         let places = data.batch.positions.as_slice();
         for (group, input) in self.ended.iter().enumerate() {
             let Some((input, from)) = input else { continue };
