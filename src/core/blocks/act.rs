@@ -63,7 +63,6 @@ choices! {
 }
 
 options! {
-    /// Options of an activation.
     pub(super) struct Activation {
         kind: ActivationKind, "function of an element: `silu`, `gelu` (tanh approximation, on a processor in half precision as llama.cpp computes it), `gelu_tanh` (tanh approximation in f32), `gelu_erf` (exact), `relu`, `relu2` (squared), `quick_gelu` (`x * sigmoid(1.702 * x)`), `tanh`, `sigmoid`, `softplus`, `situ` (`beta * tanh(x / beta) * sigmoid(x)`), `swiglu_oai` (`g * sigmoid(1.702 * g) * (up + 1)` of a clamped gate) or `xielu`";
         clamp: f32 = "0", "clamp of a gated layer: upper bound of the gate and bound of the absolute value of what it multiplies, above 0; 0: off";

@@ -50,9 +50,6 @@ impl UnitBuilder<'_, '_> {
     ///
     /// `q [dk, heads, n_tokens]`, `k [dk, kv_heads, n_tokens]`, `v [dv, kv_heads, n_tokens]` ->
     /// `[dv * heads, n_tokens]`. The options of the cache give the largest slope of the linear position bias.
-    ///
-    /// # Errors
-    /// An operation rejects its inputs.
     pub fn attend(&mut self, q: &Tensor, rows: &KeyRows<'_>) -> Result<Tensor> {
         let (g, n, unit) = (self.g, self.n_tokens, self.unit);
         let Some(StatePlan::KeyValue(state)) = &unit.state else {

@@ -121,9 +121,6 @@ impl<'g> GraphBuilder<'g> {
     }
 
     /// [`Self::point`] for a value of the wiring, below `path`.
-    ///
-    /// # Errors
-    /// An operation of a capture or edit rejects its inputs.
     pub fn point_at(&self, path: &str, spec: &'static PointSpec, x: Tensor) -> Result<Tensor> {
         let path = format!("{path}.{}", spec.name);
         let x = self.lab.pass(self.g, &path, self.n_tokens, x)?;
@@ -156,9 +153,6 @@ impl<'g> GraphBuilder<'g> {
     }
 
     /// Applies a norm at a place in the wiring.
-    ///
-    /// # Errors
-    /// An operation rejects its inputs.
     pub fn norm(&self, norm: &NormUse, x: &Tensor) -> Result<Tensor> {
         let _scope = self.g.scope("norm", &norm.path);
         let weight = norm.weight.map(|at| &self.tensors[at]);
@@ -171,9 +165,6 @@ impl<'g> GraphBuilder<'g> {
     }
 
     /// The rows of `x`, normalised with the kind and eps of `norm` and, if there is one, a weight.
-    ///
-    /// # Errors
-    /// An operation rejects its inputs.
     pub fn normalise_with(
         &self,
         norm: NormRef,
@@ -199,9 +190,6 @@ impl<'g> GraphBuilder<'g> {
     }
 
     /// `x [d, heads, n_tokens]` rotated by the tokens' positions; unchanged without a rope.
-    ///
-    /// # Errors
-    /// The operation rejects its inputs.
     pub fn rope(&self, rope: RopeRef, x: &Tensor) -> Result<Tensor> {
         self.rope_by(rope, x, RopePositions::SpanStarts(1))
     }
@@ -267,9 +255,6 @@ impl<'g> GraphBuilder<'g> {
     }
 
     /// Softmax over each row of `x [n, m]`.
-    ///
-    /// # Errors
-    /// The operation rejects its inputs.
     pub fn softmax(&self, x: &Tensor) -> Result<Tensor> {
         let plain = ScoreOptions {
             scale: 1.0,
@@ -281,9 +266,6 @@ impl<'g> GraphBuilder<'g> {
     }
 
     /// The two halves of each row of `x [2n, ..]`, contiguous.
-    ///
-    /// # Errors
-    /// An operation rejects its inputs.
     pub fn halves(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
         let (shape, strides) = (x.shape(), x.strides());
         let half = shape[0] / 2;
@@ -294,18 +276,12 @@ impl<'g> GraphBuilder<'g> {
     }
 
     /// An input that follows from the tokens' positions.
-    ///
-    /// # Errors
-    /// The input cannot be made.
     pub fn input(&self, input: DerivedInput) -> Result<Tensor> {
         self.inputs.get(self.g, input)
     }
 
     /// Queries `q [d, heads, n_tokens]` times the temperature of their positions:
     /// `1 + scale * ln(1 + floor((pos + offset) / floor))`. A scale of 0 changes nothing.
-    ///
-    /// # Errors
-    /// The input cannot be made.
     pub fn tempered(&self, q: Tensor, [scale, floor, offset]: [f32; 3]) -> Result<Tensor> {
         if scale == 0.0 {
             return Ok(q);
@@ -319,9 +295,6 @@ impl<'g> GraphBuilder<'g> {
     }
 
     /// Elements `[start, start + width)` of each row of `x [.., n]`, contiguous.
-    ///
-    /// # Errors
-    /// An operation rejects its inputs.
     pub fn columns(&self, x: &Tensor, start: u64, width: u64) -> Result<Tensor> {
         self.g.cont(&self.window(x, start, width)?)
     }
@@ -337,9 +310,6 @@ impl<'g> GraphBuilder<'g> {
 impl<'g> UnitBuilder<'_, 'g> {
     /// Applies the captures and edits of a point to the unit's value `x [.., n_tokens]`, and returns the value that later
     /// operations read. The unit's contract states the point `name`.
-    ///
-    /// # Errors
-    /// The contract does not state the point.
     pub fn point(&self, name: &str, x: Tensor) -> Result<Tensor> {
         let mut points = self.unit.contract.0.points.iter();
         let Some(spec) = points.find(|spec| spec.name == name) else {
@@ -357,9 +327,6 @@ impl<'g> UnitBuilder<'_, 'g> {
     }
 
     /// A weight of a unit that its contract requires.
-    ///
-    /// # Errors
-    /// The weight is absent, which the contract should have prevented.
     pub fn required_weight(&self, key: &str) -> Result<Tensor> {
         self.weight(key).cloned().ok_or_else(|| {
             refused(
@@ -370,18 +337,12 @@ impl<'g> UnitBuilder<'_, 'g> {
     }
 
     /// `w.x + bias` with the weight `key` and its bias, if there is one.
-    ///
-    /// # Errors
-    /// The weight is absent, which the contract should have prevented, or shapes do not fit.
     pub fn linear(&self, key: &str, x: &Tensor) -> Result<Tensor> {
         let product = self.product(key, x)?;
         self.with_bias(&format!("{key}.bias"), product)
     }
 
     /// `w.x` with the weight `key` and its updates; the last dimensions of `x` are the tokens.
-    ///
-    /// # Errors
-    /// The errors of [`Self::linear`].
     pub fn product(&self, key: &str, x: &Tensor) -> Result<Tensor> {
         let shape = x.shape();
         let first = (1..4).find(|dim| shape[*dim..].iter().product::<u64>() == self.n_tokens);
@@ -396,9 +357,6 @@ impl<'g> UnitBuilder<'_, 'g> {
 
     /// The product of each head of `x [d, n_tokens, heads]` with its own matrix of the weight `key [d, m, heads]`, or
     /// `[d, m * heads]`: `[m, n_tokens, heads]`.
-    ///
-    /// # Errors
-    /// The errors of [`Self::linear`].
     pub fn product_by_head(&self, key: &str, x: &Tensor) -> Result<Tensor> {
         let (weight, heads) = (self.required_weight(key)?, x.shape()[2]);
         let weight = match weight.shape() {
@@ -454,9 +412,6 @@ impl<'g> UnitBuilder<'_, 'g> {
 
     /// `w_e.x` for the picked experts, with the weight `key [n, m, experts]` and `x [n, 1 or used, n_tokens]`:
     /// `[m, used, n_tokens]`.
-    ///
-    /// # Errors
-    /// The errors of [`Self::linear`].
     pub fn product_of_experts(
         &self,
         key: &str,
@@ -478,9 +433,6 @@ impl<'g> UnitBuilder<'_, 'g> {
     }
 
     /// Rows `ids [n_tokens]` of the table `key [n, rows]`: `[n, n_tokens]`.
-    ///
-    /// # Errors
-    /// The errors of [`Self::linear`].
     pub fn table_rows(&self, key: &str, ids: &Tensor) -> Result<Tensor> {
         let (g, table) = (self.g, self.required_weight(key)?);
         let y = g.get_rows(&table, ids)?;
@@ -509,9 +461,6 @@ impl<'g> UnitBuilder<'_, 'g> {
     }
 
     /// `x` plus the weight `key`, if there is one.
-    ///
-    /// # Errors
-    /// The operation rejects its inputs.
     pub fn with_bias(&self, key: &str, x: Tensor) -> Result<Tensor> {
         match self.weight(key) {
             Some(bias) => self.g.add(&x, bias),

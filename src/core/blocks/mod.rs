@@ -103,9 +103,6 @@ macro_rules! blocks {
         };
 
         /// Adds the operations of a planned block to the graph: `[n_embd, n_tokens]` in and out.
-        ///
-        /// # Errors
-        /// An operation rejects its inputs.
         pub fn build_block(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
             let (name, unit) = (b.unit.contract.0.name, b.unit);
             let _scope = b.g.scope_on(name, &unit.path, unit.device);

@@ -78,7 +78,6 @@ mod tests {
         checked.map_err(|problems| problems.to_string())
     }
 
-    /// A random model of eight layers in a file.
     fn made_up(def: &ArchDef) -> Weights {
         let scratch = tempfile::tempdir().expect("a folder");
         let path = scratch.path().join("toys.gguf");

@@ -67,7 +67,6 @@ pub(super) struct AnswerStream {
     /// Whether the prompt may come from the prefix cache.
     pub(super) reads_cache: bool,
     caller: EventSender,
-    /// Events that are not delivered yet.
     unsent: Vec<Event>,
     /// Tokens of the source. If there are any, they are counted as the prompt, in place of those of the prompt.
     n_source: usize,
@@ -234,7 +233,6 @@ impl AnswerStream {
         })
     }
 
-    /// Whether log-probabilities are wanted.
     pub(super) fn wants_logprobs(&self) -> bool {
         self.top_logprobs.is_some()
     }
@@ -263,7 +261,6 @@ impl AnswerStream {
         entry_of(token, logprobs, n_top)
     }
 
-    /// Whether log-probabilities of the prompt are wanted.
     pub(super) fn scores_prompt(&self) -> bool {
         self.prompt_logprobs.is_some()
     }
@@ -358,7 +355,6 @@ impl AnswerStream {
         }
     }
 
-    /// Ends the request.
     pub(super) fn finish(mut self, reason: FinishReason, completion_tokens: usize) {
         let now = Instant::now();
         let prefilled = self.prefilled.unwrap_or(now);
@@ -381,7 +377,6 @@ impl AnswerStream {
         self.deliver();
     }
 
-    /// Ends the request with an error.
     pub(super) fn fail(mut self, failure: Failure) {
         stats::count(&self.caller.stats.n_failed, 1);
         self.send(Event::Failed(failure));

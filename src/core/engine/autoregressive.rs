@@ -17,7 +17,6 @@ use super::sequence::Sequence;
 use super::strategy::{OutputRow, StepOutcome, Strategy};
 use super::thinking::ThinkingBudget;
 
-/// The decoding state of one request.
 pub(super) struct AutoregressiveStrategy {
     sampler: Sampler,
     /// Maximum length of prompt and completion.
@@ -85,7 +84,6 @@ impl AutoregressiveStrategy {
         }
     }
 
-    /// Chooses the next token from its logits.
     fn choose(
         &mut self,
         sequence: &mut Sequence,

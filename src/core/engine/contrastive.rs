@@ -13,7 +13,6 @@ use super::scheduler::Job;
 use super::sequence::Sequence;
 use super::strategy::{OutputRow, StepOutcome, Strategy};
 
-/// The contrastive search of one request.
 pub(super) struct ContrastiveStrategy {
     search: ContrastiveSearch,
     /// Maximum length of prompt and completion.

@@ -138,7 +138,6 @@ pub enum Event {
     },
     /// The completion is complete.
     Done {
-        /// Why it ended.
         reason: FinishReason,
         /// The stop sequence or token of the request that stopped it.
         stopped: Option<StopMatch>,

@@ -304,9 +304,6 @@ impl Handle {
     }
 
     /// Whether a prompt of `found` tokens fits into the context, before it is copied for several completions.
-    ///
-    /// # Errors
-    /// The prompt is too long.
     pub fn check_prompt(&self, found: usize) -> Result<(), Rejected> {
         self.check_room(found, 0)
     }

@@ -53,7 +53,6 @@ impl PoolingModel {
     }
 }
 
-/// The hidden states of one text.
 pub(super) struct PoolingStrategy {
     model: PoolingModel,
     second: Option<usize>,

@@ -77,7 +77,6 @@ pub struct AttributionResult {
 
 /// The output head of a model.
 pub(super) trait OutputHead {
-    /// The error of a failed computation.
     type Error: From<SampleError>;
     /// The logits of hidden states. The second number is the width of each.
     fn logits(&mut self, rows: (&[f32], usize)) -> Result<Vec<f32>, Self::Error>;
@@ -413,7 +412,6 @@ fn padded(elements: &[f32], lens: &[usize], heads: usize, most: usize) -> Vec<f3
     out
 }
 
-/// The dot product of a row and a direction.
 fn product(row: &[f32], direction: &[f64]) -> f64 {
     let pairs = row.iter().zip(direction);
     pairs.map(|(x, d)| f64::from(*x) * d).sum()

@@ -11,7 +11,6 @@ use super::event::{Event, Failure, FinishReason};
 use super::recorder::Recorder;
 use super::scheduler::Job;
 
-/// The tokens of a waiting or active request.
 pub(super) struct Sequence {
     /// The first of its sequence ids in the cache, while it is active.
     pub(super) id: SequenceId,
@@ -32,7 +31,6 @@ pub(super) struct Sequence {
     pub(super) is_prefill: bool,
     /// Positions at which a pass must end so that a state is cached there, in descending order.
     cuts: Vec<usize>,
-    /// Scale of each adapter.
     pub(super) scales: Vec<f32>,
     /// Whether the request changes values of the model: by edits, or by scales of its own.
     pub(super) is_changed: bool,
@@ -40,13 +38,11 @@ pub(super) struct Sequence {
     pub(super) n_scored: usize,
     /// Tokens that are part of the prompt or went through the text gate.
     pub(super) n_reported: usize,
-    /// Whether a stop sequence was found.
     pub(super) is_stopped: bool,
     /// How the completion ends once all its tokens are reported.
     pub(super) ending: Option<FinishReason>,
     /// The captures and edits of the request, and the values captured so far.
     pub(super) recorder: Option<Recorder>,
-    /// The report of the request.
     pub(super) answer: AnswerStream,
 }
 
@@ -82,7 +78,6 @@ impl Sequence {
         }
     }
 
-    /// Its sequences in the cache.
     pub(super) fn ids(&self) -> impl Iterator<Item = SequenceId> + use<> {
         (self.id..).take(self.n_parts)
     }
@@ -184,7 +179,6 @@ impl Sequence {
         &self.tokens[self.n_cached..]
     }
 
-    /// The sequence as a job of the scheduler.
     pub(super) fn job(&self) -> Job {
         // With cached tokens, the source before them is cached too.
         let (n_kept, n_before) = match self.has_source || self.n_cached > 0 {
@@ -264,7 +258,6 @@ impl Sequence {
         self.n_scored < self.n_prompt || wanted.is_some_and(|next| next < self.n_prompt)
     }
 
-    /// Whether tokens remain to be reported.
     pub(super) fn is_unreported(&self) -> bool {
         self.n_reported < self.tokens.len() && !self.is_stopped
     }
@@ -283,12 +276,10 @@ impl Sequence {
         Some(ending)
     }
 
-    /// Whether its lens has hidden states to read.
     pub(super) fn awaits_lens(&self) -> bool {
         self.recorder.as_ref().is_some_and(Recorder::is_waiting)
     }
 
-    /// Ends the request.
     pub(super) fn finish(mut self, reason: FinishReason) {
         if let Some(recorder) = self.recorder {
             let result = Box::new(recorder.finish(self.tokens));

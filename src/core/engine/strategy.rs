@@ -31,7 +31,6 @@ pub(super) struct OutputRow<'l> {
 pub(super) struct SharedInput<'s> {
     pub(super) tokens: &'s [u32],
     pub(super) n_prompt: usize,
-    /// Scales of the adapters.
     pub(super) scales: &'s [f32],
     /// The positions that the pass fills.
     pub(super) block: &'s Range<usize>,

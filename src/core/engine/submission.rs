@@ -14,7 +14,6 @@ pub(super) struct Submitted {
     /// The source, if the model reads one.
     pub(super) source: Vec<u32>,
     pub(super) decoding: Decoding,
-    /// Scale of each adapter.
     pub(super) scales: Vec<f32>,
     /// What the request captures and edits.
     pub(super) lab: Option<CompiledLab>,

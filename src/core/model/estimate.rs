@@ -39,17 +39,11 @@ pub struct Estimator<'p> {
 
 impl<'p> Estimator<'p> {
     /// Lays out the weights of a plan without reading their data.
-    ///
-    /// # Errors
-    /// The weights cannot be used.
     pub fn new(plan: &'p Plan, weights: &Weights) -> Result<Self> {
         Self::with(plan, weights, &[])
     }
 
     /// [`Self::new`] with adapters, all of which are on.
-    ///
-    /// # Errors
-    /// The errors of [`Self::new`].
     pub fn with(plan: &'p Plan, weights: &Weights, adapters: &[Adapter]) -> Result<Self> {
         let devices = devices::of_plan(plan)?;
         // Read first, because memory that a device uses in place may count as taken from here on.
@@ -110,9 +104,6 @@ impl<'p> Estimator<'p> {
     /// Checks that loading finds enough memory on every device, by the loader's own checks in the same order. At
     /// the loader's last check the copied weights are in memory already. Here they are added to what the check
     /// needs.
-    ///
-    /// # Errors
-    /// The error of [`Model::load`](super::Model::load).
     pub fn check(&mut self, options: &Options) -> Result<()> {
         if self.plan.devices.is_empty() {
             memory::check(MemoryPurpose::Cache, options.check_cache(self.plan)?)?;
@@ -132,9 +123,6 @@ impl<'p> Estimator<'p> {
 
     /// Bytes of weights that a pass over one token of one sequence reads, without a cache together with a source of
     /// one token. Of tables it reads the token's row, of experts at most the selected number.
-    ///
-    /// # Errors
-    /// A block refuses its arguments.
     pub fn weight_bytes_read(&self, options: &Options) -> Result<u64> {
         let one = Options {
             n_batch: 1,
@@ -152,9 +140,6 @@ impl<'p> Estimator<'p> {
 
     /// Operations of the largest pass that cannot run on the devices where their units are placed. They run on the
     /// processor instead.
-    ///
-    /// # Errors
-    /// A block refuses its arguments.
     pub fn lacking(&self, options: &Options) -> Result<Vec<MisplacedOp>> {
         options.check_cache(self.plan)?;
         let shape = GraphShape::largest(options, self.plan, &options.n_slots(self.plan));

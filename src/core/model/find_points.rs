@@ -19,9 +19,6 @@ const N_TOKENS: usize = 2;
 
 impl Points {
     /// The points of a plan.
-    ///
-    /// # Errors
-    /// A block refuses its arguments.
     pub fn of(plan: &Plan) -> Result<Self> {
         let options = Options {
             flash_attn: false,

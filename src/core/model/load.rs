@@ -54,9 +54,7 @@ pub(super) struct WeightLayout {
     slots: Vec<Option<Tensor>>,
     /// Indices of the tensors to be copied, with their types in memory.
     copies: Vec<(usize, TensorType)>,
-    /// Bytes used in place, by device.
     mapped: Vec<u64>,
-    /// The files of the tensors that are used in place.
     files: Vec<FileBytes>,
 }
 

@@ -358,9 +358,6 @@ impl Model {
 
     /// The values of the last pass in the order of computation, after those of sources that were read before it.
     /// Empty unless values are captured.
-    ///
-    /// # Errors
-    /// The tensor library refuses to read a value.
     pub fn values(&self) -> Result<Vec<NamedValue>> {
         let of_source = self.sources.values.iter().cloned();
         Ok(of_source.chain(self.values_of_pass()?).collect())

@@ -59,9 +59,6 @@ impl PlacementSearch<'_> {
     }
 
     /// The split with the most layers that fit, with the margin left free.
-    ///
-    /// # Errors
-    /// The errors of loading with these options.
     pub fn auto(&self) -> Result<Vec<usize>> {
         let known = self.known();
         self.most(self.plan.n_placeable(), &known, self.margin)

@@ -116,9 +116,6 @@ impl Points {
 
     /// The points that match a pattern, in the order of computation. A part of the pattern may be `*`, a list
     /// `{3,7}` or a range `{3-7}`.
-    ///
-    /// # Errors
-    /// No point has a matching name.
     pub fn find(&self, pattern: &str) -> Result<Vec<usize>, UnknownPoint> {
         if let Some(at) = self.by_name.get(pattern) {
             return Ok(vec![*at]);

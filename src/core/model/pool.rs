@@ -14,9 +14,6 @@ impl Model {
     /// The vector of a sequence, from the hidden states `[n_embd, n_tokens]` of all its tokens after the final
     /// norm. They are pooled, then pass through the model's dense layers. The result of a classifier is its scores
     /// `[n_classes]`, that of a classifier of tokens `[n_classes, n_tokens]`.
-    ///
-    /// # Errors
-    /// There are no hidden states, or a computation fails.
     pub fn pool(&mut self, rows: &[f32]) -> Result<Vec<f32>> {
         let width = self.plan.n_embd as usize;
         if rows.is_empty() || !rows.len().is_multiple_of(width) {

@@ -35,9 +35,6 @@ impl Model {
     }
 
     /// Sets the source of all sequences that have none of their own. To be called before any sequence starts.
-    ///
-    /// # Errors
-    /// The errors of [`Self::set_source`].
     pub fn set_default_source(&mut self, source: &[u32]) -> Result<()> {
         self.check_source(source)?;
         self.sources.default = source.to_vec();

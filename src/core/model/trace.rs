@@ -23,9 +23,6 @@ const N_CTX: usize = 64;
 /// The operations of a pass over `n_tokens` tokens of one sequence, all of which want a result, in the order of
 /// execution. If the model reads a source, those of a pass over as many source tokens come first. Weights are
 /// indices of [`Plan::tensors`].
-///
-/// # Errors
-/// A block refuses its arguments.
 pub fn trace(plan: &Plan, n_tokens: usize) -> Result<Vec<GraphOp>> {
     let options = Options::plain(N_CTX, n_tokens);
     let mut steps = match GraphShape::largest_source(&options, plan) {
@@ -39,9 +36,6 @@ pub fn trace(plan: &Plan, n_tokens: usize) -> Result<Vec<GraphOp>> {
 }
 
 /// [`trace`] without reading a source: the operations of a pass whose source was read before.
-///
-/// # Errors
-/// The errors of [`trace`].
 pub fn trace_tokens(plan: &Plan, n_tokens: usize) -> Result<Vec<GraphOp>> {
     let options = Options::plain(N_CTX, n_tokens);
     let shape = GraphShape {

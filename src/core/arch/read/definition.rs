@@ -13,7 +13,6 @@ use crate::arch::diagnostic::Spanned;
 use crate::arch::expr::Expr;
 use crate::arch::table::{TableFields, TomlItem, ValueForm};
 
-/// Parameters by name.
 pub(super) const PARAMS: ValueForm = ValueForm::Map(&ValueForm::Either(&[
     ValueForm::Table("a parameter"),
     ValueForm::Value,
@@ -94,7 +93,6 @@ impl<'a> DefinitionReader<'a> {
         }
     }
 
-    /// The table `variants`: texts by names.
     fn variants(&mut self, fields: &mut TableFields<'a>) -> BTreeMap<String, String> {
         let entries = self.entries(fields, "variants", ValueForm::Map(&ValueForm::Text));
         entries
@@ -103,7 +101,6 @@ impl<'a> DefinitionReader<'a> {
             .collect()
     }
 
-    /// The conditions of `require`.
     fn conditions(&mut self, fields: &mut TableFields<'a>) -> Vec<Spanned<Expr>> {
         const CONDITIONS: ValueForm = ValueForm::List(&ValueForm::Condition);
         let form = ValueForm::Either(&[CONDITIONS, ValueForm::Condition]);

@@ -13,7 +13,6 @@ use crate::arch::table::{TableFields, TomlItem, ValueForm};
 const SYNTH: ValueForm = ValueForm::Either(&[ValueForm::List(&ValueForm::Value), ValueForm::Value]);
 
 impl<'a> DefinitionReader<'a> {
-    /// The `[params]` table.
     pub(in crate::arch) fn params(&mut self, item: TomlItem<'a>) -> BTreeMap<String, Param> {
         let Some(table) = self.table(item, "params") else {
             return BTreeMap::new();

@@ -99,7 +99,6 @@ impl<'a> DefinitionReader<'a> {
     }
 }
 
-/// A syntax error of the TOML itself.
 pub(crate) fn syntax_problem(error: &toml::de::Error) -> Diagnostic {
     Diagnostic::new(error.span().unwrap_or(0..0), error.message().to_owned())
 }

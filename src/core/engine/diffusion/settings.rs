@@ -21,13 +21,11 @@ const BLOCK_LENGTH: usize = 32;
 /// The fixed text diffusion settings of a model.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine) struct DiffusionModel {
-    /// The mask token.
     pub(super) mask: u32,
     /// Number of positions by which the logits of a token precede it.
     pub(super) shift: usize,
     /// The remasking rule of requests that set none.
     pub(super) remasking: Remasking,
-    /// Maximum number of tokens of a pass.
     pub(super) n_batch: usize,
     /// Whether keys and values are cached between passes.
     pub(super) is_kept: bool,
@@ -158,7 +156,6 @@ impl DiffusionModel {
 pub(in crate::engine) struct DiffusionSettings {
     /// Positions of the completion.
     pub(in crate::engine) length: usize,
-    /// Denoising steps for the whole completion.
     steps: usize,
     block_length: usize,
     pub(super) remasking: Remasking,

@@ -215,7 +215,6 @@ impl Strategy for DiffusionStrategy {
         Some(buffer)
     }
 
-    /// Proposes a token for a masked position.
     fn take(
         &mut self,
         sequence: &mut Sequence,

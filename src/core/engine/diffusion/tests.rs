@@ -23,7 +23,6 @@ use lab_sampling::{Params, Sampler};
 
 const N_VOCAB: usize = 40;
 const MASK: u32 = 39;
-/// Tokens that end a text.
 const ENDS: [u32; 2] = [0, 2];
 /// A token that no pass survives.
 const POISON: u32 = 50;
@@ -334,7 +333,6 @@ fn submit(
     receiver
 }
 
-/// What a request got.
 #[derive(Debug, Default, PartialEq)]
 struct Got {
     tokens: Vec<u32>,

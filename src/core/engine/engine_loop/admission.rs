@@ -21,7 +21,6 @@ use super::super::thinking::ThinkingBudget;
 use super::{ActiveRequest, EngineLoop};
 
 impl<C: Compute> EngineLoop<C> {
-    /// Adds a request to the waiting ones.
     pub(in crate::engine) fn enqueue(&mut self, submitted: Submitted) {
         let Submitted {
             request,
@@ -97,7 +96,6 @@ impl<C: Compute> EngineLoop<C> {
         }
     }
 
-    /// Releases a sequence that has started and ends its request.
     fn end_early(&mut self, sequence: Sequence, now: Instant) {
         self.release(&sequence);
         self.report();
@@ -194,7 +192,6 @@ impl<C: Compute> EngineLoop<C> {
         awaits
     }
 
-    /// Frees the sequence ids and cache entries of a request.
     pub(super) fn release(&mut self, sequence: &Sequence) {
         sequence.ids().for_each(|id| self.model.release(id));
         self.free_ids.push(sequence.id);

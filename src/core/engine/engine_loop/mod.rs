@@ -60,7 +60,6 @@ pub(super) struct EngineLoop<C> {
     model: C,
     tokenizer: Arc<Tokenizer>,
     limits: Limits,
-    /// Waiting requests.
     queue: VecDeque<ActiveRequest>,
     /// Active requests in the order of arrival. Requests whose tokens must all go into one pass are in the order of
     /// their last pass.
@@ -74,7 +73,6 @@ pub(super) struct EngineLoop<C> {
     batch: Batch,
     /// Logits that are computed from several rows.
     buffer: Vec<f32>,
-    /// Computes the masks of constrained requests.
     worker: ConstraintWorker,
     n_steps: usize,
     stats: Arc<Stats>,
@@ -110,7 +108,6 @@ impl<C: Compute> EngineLoop<C> {
         }
     }
 
-    /// This engine loop with the points of the model.
     pub(super) fn with_points(self, points: Arc<Points>) -> Self {
         Self { points, ..self }
     }
@@ -165,7 +162,6 @@ impl<C: Compute> EngineLoop<C> {
         &self.model
     }
 
-    /// Whether no request is waiting or active.
     pub(super) fn is_idle(&self) -> bool {
         self.active.is_empty() && self.queue.is_empty() && self.awaiting_lens.is_empty()
     }
@@ -434,7 +430,6 @@ impl<C: Compute> EngineLoop<C> {
         }
     }
 
-    /// Ends an active request.
     fn end(&mut self, at: usize, result: Result<FinishReason, Failure>) {
         let request = self.active.remove(at);
         let sequence = request.sequence;

@@ -101,7 +101,6 @@ impl<C: Compute> EngineLoop<C> {
         self.awaiting_lens.push((sequence, reason));
     }
 
-    /// Ends a request that was kept for its lens.
     pub(super) fn end_lens(&mut self, at: usize, result: Result<(), Failure>) {
         let (sequence, reason) = self.awaiting_lens.remove(at);
         self.release(&sequence);

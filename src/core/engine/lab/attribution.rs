@@ -30,7 +30,6 @@ pub struct Attribution {
     pub positions: PositionSelector,
 }
 
-/// A compiled attribution.
 #[derive(Clone, Debug)]
 pub(in crate::engine) struct AttributionPlan {
     pub(in crate::engine) of: u32,
@@ -47,7 +46,6 @@ pub(in crate::engine) struct AttributionPlan {
 pub(in crate::engine) struct AttributedHeads {
     /// Index in [`Points::head_sums`].
     pub(in crate::engine) at: usize,
-    /// Number of heads.
     pub(in crate::engine) n: usize,
     /// Index in [`AttributionPlan::states`] of the first hidden state that contains their results.
     pub(in crate::engine) state: usize,

@@ -234,7 +234,6 @@ impl<'p> Compiler<'p> {
         found.or_else(|error| refuse(error.to_string()))
     }
 
-    /// Counts numbers of 4 bytes.
     fn count(&mut self, numbers: u64) {
         self.n_bytes = self.n_bytes.saturating_add(numbers.saturating_mul(4));
     }

@@ -112,7 +112,6 @@ fn submit_as(
     receiver
 }
 
-/// What a request got so far.
 #[derive(Clone, Debug, Default)]
 struct Answer {
     tokens: Vec<u32>,
@@ -344,7 +343,6 @@ fn draft_tokens_save_passes() {
     assert!(n_passes < 40, "{n_passes} passes");
 }
 
-/// A request of a history.
 #[derive(Clone, Debug)]
 struct Life {
     arrives: usize,

@@ -126,7 +126,6 @@ pub(super) struct StoredSource<'r> {
     pub(super) packing: Packing,
 }
 
-/// The work of applying a map.
 pub(super) struct MapApplication<'a> {
     pub(super) map: &'a Map,
     pub(super) def: &'a ArchDef,

@@ -17,7 +17,6 @@ const FACTORS: [&str; 6] = [
     "_scaling",
 ];
 
-/// Keys that are not read.
 #[derive(Debug, Default)]
 pub(in super::super) struct UnreadKeys {
     /// Keys that have no effect.

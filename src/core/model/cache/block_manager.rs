@@ -21,7 +21,6 @@ pub(super) const OUT_OF_WINDOW: BlockId = BlockId::MAX;
 /// A KV group: the layers with the same attention view, which share a pool.
 #[derive(Clone, Debug)]
 pub(in crate::model) struct KvGroup {
-    /// Slots of the group's pool.
     pub(in crate::model) n_slots: usize,
     /// The positions that a query attends to.
     pub(in crate::model) rule: Visibility,
@@ -32,7 +31,6 @@ pub(in crate::model) struct KvGroup {
 #[derive(Clone, Debug)]
 pub(super) struct CachedSequence {
     pub(super) tokens: Vec<u32>,
-    /// The block table in each pool.
     pub(super) tables: Vec<Vec<BlockId>>,
     /// Number of blocks at the start of each table that have left the window.
     pub(super) n_out_of_window: Vec<usize>,
@@ -226,12 +224,10 @@ impl BlockManager {
         &self.groups[group].rule
     }
 
-    /// The tokens that the keys of a group belong to.
     pub(in crate::model) fn keys(&self, group: usize) -> KeyTokens {
         self.groups[group].keys
     }
 
-    /// Number of groups, each with a pool.
     pub(in crate::model) fn n_groups(&self) -> usize {
         self.groups.len()
     }

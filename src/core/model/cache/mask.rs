@@ -39,7 +39,6 @@ impl Mask {
         Self { values }
     }
 
-    /// A mask of these values.
     pub(in crate::model) fn of_values(values: Vec<f32>) -> Self {
         Self { values }
     }
@@ -66,7 +65,6 @@ impl Mask {
         }
     }
 
-    /// The values as f32.
     pub(in crate::model) fn as_f32(&self) -> &[f32] {
         &self.values
     }

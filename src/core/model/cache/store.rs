@@ -25,7 +25,6 @@ pub(in crate::model) struct KvCache {
     /// All these tensors with the pool of their slots, and their row layout if they have further rows than those of
     /// slots.
     pools: Vec<(usize, Tensor, Option<RowLayout>)>,
-    /// Bytes on each device.
     bytes: Vec<u64>,
 }
 
@@ -157,7 +156,6 @@ impl KvCache {
         Ok(found)
     }
 
-    /// Writes zeros to blocks.
     pub(in crate::model) fn clear(&self, blocks: &[PoolBlock]) -> Result<()> {
         for (pool, tensor, layout) in &self.pools {
             let n_rows = rows_of_block(*layout);

@@ -33,11 +33,9 @@ pub(in crate::model) struct PassInputs {
     /// For each KV group in which whole blocks have keys and some end in the pass: their rows, and the group of the
     /// rows from which these keys are made.
     ended: Vec<Option<(EndedRows, usize)>>,
-    /// The row layout of each KV group.
     layouts: Vec<RowLayout>,
     /// The rows of recurrent states, if the model has any.
     states: Option<StateRows>,
-    /// The captures and edits of points.
     lab: LabInputs,
 }
 
@@ -186,7 +184,6 @@ impl PassInputs {
         self.lab.uses(parts.points, &shape.lab)
     }
 
-    /// Writes all inputs.
     pub(in crate::model) fn write(
         &self,
         executor: &mut Executor,

@@ -25,7 +25,6 @@ use super::Error;
 
 const CONFIG: &str = "adapter_config.json";
 const TENSORS: &str = "adapter_model.safetensors";
-/// Maximum size of a configuration in bytes.
 const MAX_CONFIG_BYTES: u64 = 1 << 20;
 /// The rank of a configuration that does not state one.
 const USUAL_RANK: f64 = 8.0;
@@ -177,7 +176,6 @@ fn origin<'a>(base: &AdaptedModel<'a>, json: &'a Map<String, Json>) -> BaseModel
     }
 }
 
-/// The ranks and scales of a configuration.
 struct Config {
     alpha: f64,
     alphas: Patterns,
