@@ -1,14 +1,16 @@
 //! Attention over the keys that the store returns.
 
 use crate::arch::{Mode, PointSpec, WeightSpec};
-use crate::plan::{BLOCK_LEN, KeyTokens, KeyValuePlan, RowLayout, StatePlan};
+use crate::plan::{BLOCK_LEN, RowLayout};
 use crate::{point, weight};
 use lab_base::ggml::{Graph, KvBlocks, Result, ScoreOptions, Tensor, WholeSpans};
 use lab_base::weights::TensorType;
 
 use super::build::{UnitBuilder, softcap};
 use super::cache::CacheOptions;
-use super::context::{AttentionView, DerivedInput, RunView, Runs, SelectedKeys, VisibleKeyValues};
+use super::context::{
+    AttentionView, DerivedInput, KeyOwner, RunView, Runs, SelectedKeys, VisibleKeyValues,
+};
 use super::lab::AttentionCapture;
 use super::position_bias::{DistanceBuckets, TABLE};
 use super::{cast, joined, refused};
@@ -51,11 +53,8 @@ impl UnitBuilder<'_, '_> {
     /// `q [dk, heads, n_tokens]`, `k [dk, kv_heads, n_tokens]`, `v [dv, kv_heads, n_tokens]` ->
     /// `[dv * heads, n_tokens]`. The options of the cache give the largest slope of the linear position bias.
     pub fn attend(&mut self, q: &Tensor, rows: &KeyRows<'_>) -> Result<Tensor> {
-        let (g, n, unit) = (self.g, self.n_tokens, self.unit);
-        let Some(StatePlan::KeyValue(state)) = &unit.state else {
-            return Err(refused("attend", format!("{} keeps no keys", unit.path)));
-        };
-        let cache = CacheOptions::read(&self.plan.caches[state.cache].unit.options);
+        let (g, n, own) = (self.g, self.n_tokens, self.key_owner()?);
+        let cache = CacheOptions::read(&self.plan.caches[own.state.cache].unit.options);
         let scores = ScoreOptions {
             scale: rows.scale,
             softcap: rows.softcap,
@@ -64,7 +63,7 @@ impl UnitBuilder<'_, '_> {
         };
         let [dk, heads, ..] = q.shape();
         let (dv, kv_heads) = (rows.dv, rows.heads);
-        let visible = self.visible(state, dk, rows)?;
+        let visible = self.visible(own, dk, rows)?;
         self.take_weights(q, &visible.k, kv_heads, &scores)?;
         let heads_of = KeyHeads {
             k: &visible.k,
@@ -148,7 +147,7 @@ impl UnitBuilder<'_, '_> {
                 all.map(|(y, _)| y).ok_or_else(|| {
                     refused(
                         "attend",
-                        format!("{}: the pass attends to nothing", unit.path),
+                        format!("{}: the pass attends to nothing", own.path),
                     )
                 })
             }
@@ -302,26 +301,24 @@ impl UnitBuilder<'_, '_> {
     /// The rows that a unit attends to: its own, which this stores, or those of another unit.
     fn visible(
         &mut self,
-        state: &KeyValuePlan,
+        own: KeyOwner<'_>,
         dk: u64,
         rows: &KeyRows<'_>,
     ) -> Result<VisibleKeyValues> {
         let (g, n, unit) = (self.g, self.n_tokens, self.unit);
         let row = |x: &Tensor, d: u64| g.reshape(x, [d * rows.heads, n, 1, 1]);
-        match (&state.owner, rows.new) {
-            (Some(owner), _) => self.store.stored(owner, state),
-            (None, None) if self.keys_are_of_source(unit) => self.store.stored(&unit.path, state),
-            (None, Some((k, None))) if state.pooled.is_some() => {
+        match (&own.state.owner, rows.new) {
+            (Some(path), _) => self.store.stored(KeyOwner { path, ..own }),
+            (None, None) if self.keys_are_of_source(unit) => self.store.stored(own),
+            (None, Some((k, None))) if own.state.pooled.is_some() => {
                 let ended = rows.ended.as_ref();
                 let ended = ended.map(|keys| g.reshape(keys, [dk, keys.shape()[2], 1, 1]));
                 let (k, ended) = (row(k, dk)?, ended.transpose()?);
-                self.store
-                    .append_with_ended(g, &unit.path, state, &k, ended.as_ref())
+                self.store.append_with_ended(g, own, &k, ended.as_ref())
             }
             (None, Some((k, v))) => {
                 let v = v.map(|v| row(v, rows.dv)).transpose()?;
-                self.store
-                    .append(g, &unit.path, state, &row(k, dk)?, v.as_ref())
+                self.store.append(g, own, &row(k, dk)?, v.as_ref())
             }
             (None, None) => Err(refused(
                 "attend",

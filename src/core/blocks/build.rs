@@ -11,7 +11,7 @@ use crate::plan::{KeyTokens, NormUse, Plan, Unit};
 use lab_base::ggml::{Graph, Result, RopePairing, RopeParams, ScoreOptions, Tensor, Unary};
 
 use super::context::{
-    DerivedInput, DerivedInputs, KeyValueStore, SelectedKeys, SequenceGroup, StateStore,
+    DerivedInput, DerivedInputs, KeyOwner, KeyValueStore, SelectedKeys, SequenceGroup, StateStore,
 };
 use super::lab::{GraphLab, NamedValue};
 use super::low_rank::ActiveAdapters;
@@ -307,7 +307,17 @@ impl<'g> GraphBuilder<'g> {
     }
 }
 
-impl<'g> UnitBuilder<'_, 'g> {
+impl<'u, 'g> UnitBuilder<'u, 'g> {
+    /// The unit as the owner of stored keys.
+    pub(super) fn key_owner(&self) -> Result<KeyOwner<'u>> {
+        let unit = self.unit;
+        let own = unit.key_values().map(|state| KeyOwner {
+            path: &unit.path,
+            state,
+        });
+        own.ok_or_else(|| refused("key_owner", format!("{} keeps no keys", unit.path)))
+    }
+
     /// Applies the captures and edits of a point to the unit's value `x [.., n_tokens]`, and returns the value that later
     /// operations read. The unit's contract states the point `name`.
     pub fn point(&self, name: &str, x: Tensor) -> Result<Tensor> {

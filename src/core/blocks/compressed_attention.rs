@@ -17,12 +17,10 @@
 use super::attend::{self, KeyRows};
 use super::build::{RopePositions, UnitBuilder};
 use super::context::{EndedSpans, SelectedKeys};
-use super::refused;
 use super::selection::{self, IndexInputs, Selection};
 use crate::arch::{
     CacheRef, Contract, NormRef, PooledSpec, QuantClass, RopeRef, SelectionRef, StateSpec,
 };
-use crate::plan::{StatePlan, Unit};
 use crate::{options, points, rules, weights};
 use lab_base::ggml::{Result, Tensor};
 
@@ -170,10 +168,10 @@ struct Blocks {
 
 /// Stores the inputs of the rows of blocks, and computes the rows of the blocks that end.
 fn pool(b: &mut UnitBuilder<'_, '_>, c: &Config, x: &Tensor) -> Result<Blocks> {
-    let state = key_values(b.unit)?;
-    let own = b.point("pool", b.product("pool", x)?)?;
+    let own = b.key_owner()?;
+    let values = b.point("pool", b.product("pool", x)?)?;
     let gate = b.point("pool_gate", b.product("pool_gate", x)?)?;
-    let mut rows = vec![own, gate];
+    let mut rows = vec![values, gate];
     if c.selection.0.is_some() {
         // The indexer's parts come first: the stateless store makes its index rows in the shape of the start of a row.
         rows.insert(0, b.product("index_pool", x)?);
@@ -183,9 +181,9 @@ fn pool(b: &mut UnitBuilder<'_, '_>, c: &Config, x: &Tensor) -> Result<Blocks> {
     for part in &rows[1..] {
         all = b.g.concat(&all, part, 0)?;
     }
-    let (g, unit) = (b.g, b.unit);
-    let kept = b.store.append_pooled(g, &unit.path, state, &all)?;
-    let Some(ended) = b.store.ended(state) else {
+    let g = b.g;
+    let kept = b.store.append_pooled(g, own, &all)?;
+    let Some(ended) = b.store.ended(own.state) else {
         b.g.expand(&kept)?;
         return Ok(Blocks {
             keys: None,
@@ -288,19 +286,10 @@ fn select(
         return Ok(None);
     };
     let s = Selection::read(&b.plan.selections[at].options);
-    let (g, unit) = (b.g, b.unit);
+    let g = b.g;
     let flat = |keys: &Tensor| g.reshape(keys, [s.d, keys.shape()[2], 1, 1]);
     let ended = ended.map(flat).transpose()?;
-    let state = key_values(b.unit)?;
-    let visible = b
-        .store
-        .append_index_of_ended(g, &unit.path, state, ended.as_ref())?;
+    let own = b.key_owner()?;
+    let visible = b.store.append_index_of_ended(g, own, ended.as_ref())?;
     b.select_among(&s, &visible, of).map(Some)
-}
-
-fn key_values(unit: &Unit) -> Result<&crate::plan::KeyValuePlan> {
-    match &unit.state {
-        Some(StatePlan::KeyValue(rows)) => Ok(rows),
-        _ => Err(refused("pool", format!("{} keeps no keys", unit.path))),
-    }
 }

@@ -266,41 +266,38 @@ pub(super) enum SelectedKeys {
     Masks(Vec<Option<Tensor>>),
 }
 
+/// A unit that stores keys and values.
+#[derive(Clone, Copy)]
+pub struct KeyOwner<'a> {
+    pub path: &'a str,
+    pub state: &'a KeyValuePlan,
+}
+
 /// Stores keys and values, and returns the ones to attend to.
 pub trait KeyValueStore {
-    /// Stores the rows `k [k_row, n_tokens]` and `v [v_row, n_tokens]` of the unit at `path` and
-    /// returns all visible rows.
+    /// Stores the rows `k [k_row, n_tokens]` and `v [v_row, n_tokens]` of a unit and returns all visible rows.
     fn append(
         &mut self,
         g: &Graph,
-        path: &str,
-        state: &KeyValuePlan,
+        own: KeyOwner<'_>,
         k: &Tensor,
         v: Option<&Tensor>,
     ) -> Result<VisibleKeyValues>;
 
-    /// The visible rows of the unit at `path`, which has stored its own in this pass.
-    fn stored(&self, path: &str, state: &KeyValuePlan) -> Result<VisibleKeyValues>;
+    /// The visible rows of a unit, which has stored its own in this pass.
+    fn stored(&self, own: KeyOwner<'_>) -> Result<VisibleKeyValues>;
 
-    /// Stores the rows `[index, n_tokens]` by which the unit at `path` selects keys, and returns all visible ones as
-    /// keys.
+    /// Stores the rows `[index, n_tokens]` by which a unit selects keys, and returns all visible ones as keys.
     fn append_index(
         &mut self,
         g: &Graph,
-        path: &str,
-        state: &KeyValuePlan,
+        own: KeyOwner<'_>,
         rows: &Tensor,
     ) -> Result<VisibleKeyValues>;
 
-    /// Stores the rows `[width, n_tokens]` from which the unit at `path` makes the keys of whole blocks, and returns
-    /// the rows of all stored positions.
-    fn append_pooled(
-        &mut self,
-        g: &Graph,
-        path: &str,
-        state: &KeyValuePlan,
-        rows: &Tensor,
-    ) -> Result<Tensor>;
+    /// Stores the rows `[width, n_tokens]` from which a unit makes the keys of whole blocks, and returns the rows of
+    /// all stored positions.
+    fn append_pooled(&mut self, g: &Graph, own: KeyOwner<'_>, rows: &Tensor) -> Result<Tensor>;
 
     /// The blocks that end in the pass; none if no block does.
     fn ended(&self, state: &KeyValuePlan) -> Option<EndedSpans>;
@@ -310,19 +307,17 @@ pub trait KeyValueStore {
     fn append_with_ended(
         &mut self,
         g: &Graph,
-        path: &str,
-        state: &KeyValuePlan,
+        own: KeyOwner<'_>,
         k: &Tensor,
         ended: Option<&Tensor>,
     ) -> Result<VisibleKeyValues>;
 
-    /// Stores the rows `[index, m]` by which the unit at `path` selects the blocks that end, each for all positions of
-    /// its block. Returns all visible ones as keys of positions.
+    /// Stores the rows `[index, m]` by which a unit selects the blocks that end, each for all positions of its block.
+    /// Returns all visible ones as keys of positions.
     fn append_index_of_ended(
         &mut self,
         g: &Graph,
-        path: &str,
-        state: &KeyValuePlan,
+        own: KeyOwner<'_>,
         ended: Option<&Tensor>,
     ) -> Result<VisibleKeyValues>;
 

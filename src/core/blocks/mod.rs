@@ -47,9 +47,9 @@ mod wkv7;
 pub use attend::KeyRows;
 pub use build::{GraphBuilder, Selections, UnitBuilder};
 pub use context::{
-    AdapterSwitches, AttentionView, DerivedInput, DerivedInputs, EndedSpans, KeyValueStore,
-    NgramHashes, RunView, Runs, SequenceGroup, SpanRows, SpanView, StateStore, SwitchCounts,
-    VisibleKeyValues,
+    AdapterSwitches, AttentionView, DerivedInput, DerivedInputs, EndedSpans, KeyOwner,
+    KeyValueStore, NgramHashes, RunView, Runs, SequenceGroup, SpanRows, SpanView, StateStore,
+    SwitchCounts, VisibleKeyValues,
 };
 pub use lab::NamedValue;
 pub use low_rank::{ActiveAdapters, LowRankUpdate, LowRankUpdates, MAX_NODES as MAX_UPDATE_NODES};

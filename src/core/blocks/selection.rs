@@ -17,12 +17,12 @@
 
 use super::attend::queries_of;
 use super::build::{RopePositions, UnitBuilder};
-use super::context::{AttentionView, RunView, SelectedKeys, SpanView, VisibleKeyValues};
+use super::context::{AttentionView, KeyOwner, RunView, SelectedKeys, SpanView, VisibleKeyValues};
 use super::{cast, refused};
 use crate::arch::{
     Contract, NormRef, PointSpec, RopeRef, RowWidth, SelectionRef, WeightRole, WeightSpec,
 };
-use crate::plan::{BLOCK_LEN, KeyValuePlan, StatePlan};
+use crate::plan::BLOCK_LEN;
 use crate::{choices, options, point, rules, weight};
 use lab_base::ggml::{KvBlocks, Result, Selector, Tensor, Unary};
 use lab_base::weights::TensorType;
@@ -111,12 +111,12 @@ impl UnitBuilder<'_, '_> {
         selects: bool,
         of: IndexInputs<'_>,
     ) -> Result<Option<SelectedKeys>> {
-        let (Some(at), Some(StatePlan::KeyValue(state))) = (selection.0, &self.unit.state) else {
+        let (Some(at), Ok(own)) = (selection.0, self.key_owner()) else {
             return Ok(None);
         };
         if selects {
             let options = Selection::read(&self.plan.selections[at].options);
-            let visible = self.index_rows(&options, state, of.h)?;
+            let visible = self.index_rows(&options, own, of.h)?;
             let selected = self.select_among(&options, &visible, of)?;
             self.selected.0.insert(at, selected);
         }
@@ -133,11 +133,10 @@ impl UnitBuilder<'_, '_> {
     fn index_rows(
         &mut self,
         s: &Selection,
-        state: &KeyValuePlan,
+        own: KeyOwner<'_>,
         h: &Tensor,
     ) -> Result<VisibleKeyValues> {
         let (g, n) = (self.g, self.n_tokens);
-        let path = &self.unit.path;
         let k = self.linear("index_k", h)?;
         let is_mean = s.pooled && self.weight("index_gate").is_none();
         let k = match is_mean {
@@ -147,8 +146,8 @@ impl UnitBuilder<'_, '_> {
         let k = self.point("index_k", k)?;
         let rows = g.reshape(&k, [s.d, n, 1, 1])?;
         match s.pooled {
-            true => self.append_pooled(s, state, h, &rows),
-            false => self.store.append_index(g, path, state, &rows),
+            true => self.append_pooled(s, own, h, &rows),
+            false => self.store.append_index(g, own, &rows),
         }
     }
 
@@ -221,19 +220,18 @@ impl UnitBuilder<'_, '_> {
     fn append_pooled(
         &mut self,
         s: &Selection,
-        state: &KeyValuePlan,
+        own: KeyOwner<'_>,
         h: &Tensor,
         keys: &Tensor,
     ) -> Result<VisibleKeyValues> {
         let (g, n, d) = (self.g, self.n_tokens, s.d);
-        let path = &self.unit.path;
         let is_gated = self.weight("index_gate").is_some();
         let mut rows = g.concat(keys, keys, 0)?;
         if is_gated {
             rows = g.concat(&rows, &self.product("index_gate", h)?, 0)?;
         }
-        let mut visible = self.store.append_index(g, path, state, &rows)?;
-        let blocks = self.store.block_rows(state)?;
+        let mut visible = self.store.append_index(g, own, &rows)?;
+        let blocks = self.store.block_rows(own.state)?;
         let read = g.get_rows(&visible.k, &blocks.read)?; // [3d or 2d, span * n]
         // Positions are the fastest dimension, so that sums of rows are sums over positions.
         let part = |nth: u64| {

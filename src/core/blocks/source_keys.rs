@@ -26,18 +26,17 @@ impl UnitBuilder<'_, '_> {
         let _scope = self
             .g
             .scope_on(unit.contract.0.name, &unit.path, unit.device);
-        let Some(state) = unit.key_values().filter(|_| self.keys_are_of_source(unit)) else {
+        let own = self.key_owner()?;
+        if !self.keys_are_of_source(unit) {
             return Err(refused(
                 "keep_source",
                 format!("{} makes no keys of a source", unit.path),
             ));
-        };
+        }
         let (k, v) = keys_of_source(self, x)?;
         let (g, n) = (self.g, self.n_tokens);
         let rows = |x: &Tensor| g.reshape(x, [x.shape()[0] * x.shape()[1], n, 1, 1]);
-        let kept = self
-            .store
-            .append(g, &unit.path, state, &rows(&k)?, Some(&rows(&v)?))?;
+        let kept = self.store.append(g, own, &rows(&k)?, Some(&rows(&v)?))?;
         // A pass over a source alone has no later operation that reads the rows.
         g.expand(&kept.k)?;
         kept.v.iter().try_for_each(|v| g.expand(v))

@@ -91,7 +91,7 @@ pub(super) fn build(parts: &GraphParts<'_>, shape: &GraphShape) -> Result<(Graph
             n_ctx => n_ctx as u64,
         },
         inputs: &inputs.tokens.derived,
-        store: store.as_mut(),
+        store: &mut store,
         groups: &shape.groups,
         states: &mut states,
         flash_attn: options.flash_attn,
@@ -116,7 +116,6 @@ pub(super) fn build(parts: &GraphParts<'_>, shape: &GraphShape) -> Result<(Graph
     let named = assembly.build.lab.named.take();
     let rows_by_point = assembly.build.lab.captured.into_inner();
     let updated = assembly.build.adapters.updated.into_inner();
-    drop(store);
     for written in &states.written {
         g.expand(written)?;
     }

@@ -4,7 +4,7 @@ use crate::blocks::cache::CacheOptions as Visibility;
 use crate::blocks::position_bias::TABLE;
 use crate::blocks::selection::{Selection, TAIL};
 use crate::blocks::{AttentionView, RunView, Runs, SpanView};
-use crate::plan::{CachePlan, KeyTokens, Plan, RowLayout};
+use crate::plan::{CachePlan, KeyTokens, Plan, RowLayout, Unit};
 use lab_base::ggml::{Error, Executor, Graph, Result, Tensor};
 use lab_base::weights::TensorType;
 
@@ -40,8 +40,9 @@ pub(super) fn spans_of(plan: &Plan, group: usize) -> Option<Selection> {
 
 /// The distance from which the bias of the scores of a KV group is constant, if there is a bias.
 fn far_of(plan: &Plan, group: usize) -> Option<u64> {
-    let mut biased = plan.key_values().filter(|(_, rows)| rows.cache == group);
-    biased.find_map(|(unit, _)| unit.weight(TABLE).and(unit.option_int("max_distance")))
+    let is_of_group = |unit: &&Unit| unit.key_values().is_some_and(|rows| rows.cache == group);
+    let mut biased = plan.units().filter(is_of_group);
+    biased.find_map(|unit| unit.weight(TABLE).and(unit.option_int("max_distance")))
 }
 
 impl ViewInput {

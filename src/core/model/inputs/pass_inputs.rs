@@ -2,13 +2,12 @@
 
 use std::collections::HashMap;
 
-use crate::blocks::KeyValueStore;
 use crate::blocks::lab::GraphLab;
 use crate::plan::{KeyTokens, Plan, PooledPlan, RowLayout};
 use lab_base::ggml::{Executor, Graph, Result};
 
 use super::super::cache::states::PassStates;
-use super::super::cache::store::{CachedStore, PassStore, PassViews, SpanView};
+use super::super::cache::store::{CachedSlots, PassStore, PassViews, SpanView};
 use super::super::graph_shape::{GraphParts, GraphShape};
 use super::attention::{ViewInput, spans_of};
 use super::data::PassData;
@@ -130,10 +129,7 @@ impl PassInputs {
     }
 
     /// The store that receives the keys and values of the pass, with the attention views of its queries.
-    pub(in crate::model) fn key_value_store<'a>(
-        &self,
-        parts: &GraphParts<'a>,
-    ) -> Box<dyn KeyValueStore + 'a> {
+    pub(in crate::model) fn key_value_store<'a>(&self, parts: &GraphParts<'a>) -> PassStore<'a> {
         let views = self.views.iter().map(|input| input.view.clone()).collect();
         let pooled = self.pooled.iter().map(Option::as_ref);
         let blocks = pooled.map(|own| Some(own?.rows.clone())).collect();
@@ -149,21 +145,19 @@ impl PassInputs {
             blocks,
             visible: HashMap::new(),
         };
-        match parts.options.n_ctx > 0 {
-            true => Box::new(CachedStore {
-                cache: parts.cache,
-                keys: parts.plan.caches.iter().map(|group| group.keys).collect(),
-                slots: self
-                    .slots
-                    .iter()
-                    .map(|slots| Some(slots.as_ref()?.0.clone()))
-                    .collect(),
-                pass,
-            }),
-            false => Box::new(PassStore {
-                pooled: HashMap::new(),
-                pass,
-            }),
+        let slots = self
+            .slots
+            .iter()
+            .map(|slots| Some(slots.as_ref()?.0.clone()));
+        let cached = || CachedSlots {
+            cache: parts.cache,
+            keys: parts.plan.caches.iter().map(|group| group.keys).collect(),
+            slots: slots.collect(),
+        };
+        PassStore {
+            cached: (parts.options.n_ctx > 0).then(cached),
+            pooled: HashMap::new(),
+            pass,
         }
     }
 
