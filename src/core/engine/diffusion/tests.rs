@@ -2,24 +2,23 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
 
 use proptest::prelude::*;
-use tokio::sync::mpsc::{self, UnboundedReceiver};
+use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::DiffusionModel;
 use crate::engine::Remasking;
 use crate::engine::compute::{BLOCK, Compute, LabCompute, RowCallback, SequenceCache};
 use crate::engine::diffusion_options::DiffusionOptions;
 use crate::engine::engine_loop::EngineLoop;
-use crate::engine::event_sender::{EventSender, QueuePermit};
-use crate::engine::submission::{Decoding, Submitted};
+use crate::engine::event_sender::QueuePermit;
+use crate::engine::submission::Decoding;
 use crate::engine::tests as shared;
-use crate::engine::{Event, Failure, FinishReason, Limits, Request, StopConditions, Usage};
+use crate::engine::{Event, Failure, FinishReason, Limits, Request, Usage};
 use crate::model::{
     self, Batch, CachedPrefix, CapturedRow, DirectHeads, DirectLogit, Lab, SequenceId,
 };
-use lab_sampling::{Params, Sampler};
+use lab_sampling::Sampler;
 
 const N_VOCAB: usize = 40;
 const MASK: u32 = 39;
@@ -285,27 +284,9 @@ fn engine() -> EngineLoop<Fake> {
 
 fn request(prompt: &[u32], n: usize, diffusion: DiffusionOptions) -> Request {
     Request {
-        prompt: prompt.to_vec(),
-        max_tokens: Some(n),
-        sampling: Params {
-            temperature: 0.0,
-            ..Params::default()
-        },
-        choice: 0,
-        stops: Vec::new(),
-        stop: StopConditions::default(),
-        cache_prompt: true,
-        top_logprobs: Some(0),
-        post_sampling: false,
-        progress: false,
-        prompt_logprobs: None,
-        n_drafted: None,
-        constraint: None,
-        thinking: None,
-        adapters: None,
-        lab: None,
         diffusion: Some(diffusion),
         trace: true,
+        ..shared::request(prompt, n)
     }
 }
 
@@ -314,22 +295,12 @@ fn submit(
     shift: usize,
     request: Request,
 ) -> UnboundedReceiver<Event> {
-    let (events, receiver) = mpsc::unbounded_channel();
     let settings = config(shift).settings(&request, &LIMITS).expect("sound");
     let sampler = Sampler::new(&request.sampling, request.choice).expect("sound");
-    engine.enqueue(Submitted {
-        source: Vec::new(),
-        decoding: Decoding::Diffusion(sampler, settings),
-        request,
-        lab: None,
-        scales: Vec::new(),
-        caller: EventSender {
-            events,
-            arrived: Instant::now(),
-            stats: Arc::default(),
-            permit: QueuePermit::take(&Arc::default(), 1).expect("free"),
-        },
-    });
+    let ticket = QueuePermit::take(&Arc::default(), 1).expect("free");
+    let decoding = Decoding::Diffusion(sampler, settings);
+    let (submitted, receiver) = shared::submitted(request, decoding, &ticket);
+    engine.enqueue(submitted);
     receiver
 }
 
