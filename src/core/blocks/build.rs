@@ -228,8 +228,8 @@ impl<'g> GraphBuilder<'g> {
         } else {
             "short"
         };
-        let factors = self.weight("factors");
-        let factors = factors.or_else(|| self.weight(table));
+        let factors = self.weight_of(unit, "factors");
+        let factors = factors.or_else(|| self.weight_of(unit, table));
         let divisors = rope.mixture().map(DerivedInput::Divisors);
         let divisors = divisors.map(|input| self.input(input)).transpose()?;
         let params = rope_params(&rope);

@@ -10,7 +10,7 @@ use super::build::UnitBuilder;
 use crate::arch::{ActRef, Contract, RowWidth};
 use crate::plan::{Pooling, Unit};
 use crate::{options, rules, weights};
-use lab_base::ggml::{Result, ScoreOptions, Tensor};
+use lab_base::ggml::{Result, Tensor};
 
 options! {
     pub(super) struct Config {

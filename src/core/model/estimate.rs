@@ -16,7 +16,7 @@ use super::adapters::{DeviceWeights, ModelAdapters};
 use super::cache::states::States;
 use super::cache::store::KvCache;
 use super::devices;
-use super::error::{Error, MemoryPurpose, Result};
+use super::error::{MemoryPurpose, Result};
 use super::graph;
 use super::graph_shape::{GraphParts, GraphShape};
 use super::load::{self, PlannedTensors, WeightLayout};

@@ -14,7 +14,7 @@ use super::cache::states::States;
 use super::cache::store::KvCache;
 use super::cache::{BlockManager, KvGroup, SequenceId};
 use super::devices;
-use super::error::{Error, MemoryPurpose, Result};
+use super::error::{MemoryPurpose, Result};
 use super::estimate::{Estimator, larger};
 use super::graph;
 use super::graph_cache::GraphCache;
