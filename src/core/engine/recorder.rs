@@ -10,8 +10,10 @@ use crate::model::{
     Batch, CapturedRow, DirectHeads, DirectLogit, LOGITS, Lab, LabCapture, Point, Points,
     SequenceId,
 };
-use lab_sampling::{Logprobs, SampleError, TokenLogprob};
+use lab_sampling::{Logprobs, TokenLogprob};
 
+use super::compute::LabCompute;
+use super::event::Failure;
 use super::lab::{CompiledLab, Reduction};
 
 /// A captured value.
@@ -73,17 +75,6 @@ pub struct AttributionResult {
     pub parts: Vec<String>,
     /// The result of each position.
     pub rows: Vec<AttributedRow>,
-}
-
-/// The output head of a model.
-pub(super) trait OutputHead {
-    type Error: From<SampleError>;
-    /// The logits of hidden states. The second number is the width of each.
-    fn logits(&mut self, rows: (&[f32], usize)) -> Result<Vec<f32>, Self::Error>;
-    /// A logit as a linear map; see [`crate::model::Model::direct_logit`].
-    fn direct(&mut self, token: u32) -> Result<DirectLogit, Self::Error>;
-    /// The contributions of attention heads along a direction; see [`crate::model::Model::direct_heads`].
-    fn direct_heads(&mut self, at: usize, along: &[f64]) -> Result<DirectHeads, Self::Error>;
 }
 
 /// The results of a plan.
@@ -217,14 +208,15 @@ impl Recorder {
         &self.points.all[capture.point]
     }
 
-    /// Records the rows of tokens before position `n`; at each point their positions ascend. `head` computes the
-    /// logits of the attribution. The hidden states of the lens wait for [`Self::run_lens`].
-    pub(super) fn take<'a, P: OutputHead>(
+    /// Records the rows of tokens before position `n`; at each point their positions ascend. The model
+    /// computes the logits of the attribution. The hidden states of the lens wait for [`Self::run_lens`].
+    pub(super) fn take<'a>(
         &mut self,
         rows: impl Iterator<Item = &'a CapturedRow>,
         n: u32,
-        head: &mut P,
-    ) -> Result<(), P::Error> {
+        sequence: SequenceId,
+        model: &mut impl LabCompute,
+    ) -> Result<(), Failure> {
         let mut new: HashMap<usize, Vec<&CapturedRow>> = HashMap::new();
         for row in rows.filter(|row| (self.n_taken..n).contains(&row.position)) {
             new.entry(row.point).or_default().push(row);
@@ -246,7 +238,7 @@ impl Recorder {
                 row: row.row.clone(),
             }));
         }
-        self.attribute(new.values().flatten().copied(), head)?;
+        self.attribute(new.values().flatten().copied(), sequence, model)?;
         self.n_taken = self.n_taken.max(n);
         Ok(())
     }
@@ -258,11 +250,12 @@ impl Recorder {
 
     /// Runs the lens on at most the first `most` waiting hidden states, all in one product. Returns how many it
     /// read.
-    pub(super) fn run_lens<P: OutputHead>(
+    pub(super) fn run_lens(
         &mut self,
         most: usize,
-        head: &mut P,
-    ) -> Result<usize, P::Error> {
+        sequence: SequenceId,
+        model: &mut impl LabCompute,
+    ) -> Result<usize, Failure> {
         let width = self.waiting.front().map_or(0, |first| first.row.len());
         let own = self.waiting.iter().take(most);
         let n = own.take_while(|next| next.row.len() == width).count();
@@ -278,7 +271,7 @@ impl Recorder {
                 _ => hidden.extend(&waiting.row),
             }
         }
-        let logits = head.logits((&hidden, width))?;
+        let logits = model.lens(sequence, (&hidden, width))?;
         for (waiting, logits) in rows
             .iter()
             .zip(logits.chunks_exact((logits.len() / n).max(1)))
@@ -298,11 +291,12 @@ impl Recorder {
     }
 
     /// Attributes the logit to its parts at the positions of new tokens.
-    fn attribute<'a, P: OutputHead>(
+    fn attribute<'a>(
         &mut self,
         new: impl Iterator<Item = &'a CapturedRow>,
-        head: &mut P,
-    ) -> Result<(), P::Error> {
+        sequence: SequenceId,
+        model: &mut impl LabCompute,
+    ) -> Result<(), Failure> {
         let Some(asked) = &self.plan.attribution else {
             return Ok(());
         };
@@ -321,12 +315,12 @@ impl Recorder {
         let last = by_position.values().filter_map(|rows| rows.get(&end.point));
         let last: Vec<f32> = last.flat_map(|x| x.to_vec()).collect();
         // All rows at once, because a single row reads as many weights.
-        let logits = head.logits((&last, last.len() / by_position.len()))?;
+        let logits = model.lens(sequence, (&last, last.len() / by_position.len()))?;
         let width = logits.len() / by_position.len();
         if self.direct.is_none() {
-            let direct = head.direct(asked.of)?;
+            let direct = model.direct_logit(asked.of)?;
             let of_heads = asked.heads.iter();
-            let of_heads = of_heads.map(|of| head.direct_heads(of.at, &direct.direction));
+            let of_heads = of_heads.map(|of| model.direct_heads(of.at, &direct.direction));
             let of_heads = of_heads.collect::<Result<_, _>>()?;
             self.direct = Some((direct, of_heads));
         }

@@ -3,7 +3,6 @@
 //! The state that all strategies share. The state of each strategy is in its own file.
 
 use crate::model::{CachedPrefix, SequenceId};
-use lab_base::tokenizer::Tokenizer;
 
 use super::answer_stream::{AnswerStream, TokenEntry};
 use super::compute::{BLOCK, Compute};
@@ -150,25 +149,19 @@ impl Sequence {
     }
 
     /// Scores the first token of the prompt, which has no logits.
-    pub(super) fn score_first(&mut self, tokenizer: &Tokenizer) -> Result<(), Failure> {
+    pub(super) fn score_first(&mut self) -> Result<(), Failure> {
         if self.n_scored == 0 {
-            self.answer.score(self.tokens[0], None, tokenizer)?;
+            self.answer.score(self.tokens[0], None)?;
             self.n_scored = 1;
         }
         Ok(())
     }
 
     /// Scores the prompt token at `next` by the logits of the token before it.
-    pub(super) fn score(
-        &mut self,
-        next: usize,
-        logits: &[f32],
-        tokenizer: &Tokenizer,
-    ) -> Result<(), Failure> {
+    pub(super) fn score(&mut self, next: usize, logits: &[f32]) -> Result<(), Failure> {
         // A repeated step hands out its rows again.
         if next == self.n_scored {
-            self.answer
-                .score(self.tokens[next], Some(logits), tokenizer)?;
+            self.answer.score(self.tokens[next], Some(logits))?;
             self.n_scored += 1;
         }
         Ok(())
@@ -227,23 +220,23 @@ impl Sequence {
     }
 
     /// Adds a chosen token and reports it. A token that ends the completion is not part of its text.
-    pub(super) fn push(&mut self, token: u32, entry: TokenEntry, tokenizer: &Tokenizer) {
+    pub(super) fn push(&mut self, token: u32, entry: TokenEntry) {
         self.tokens.push(token);
-        if self.answer.ends_at(token, tokenizer) {
+        if self.answer.ends_at(token) {
             self.n_reported += 1;
-            self.answer.end_at(token, entry, tokenizer);
+            self.answer.end_at(token, entry);
             self.ending = Some(FinishReason::Stop);
             return;
         }
-        self.report(entry, tokenizer);
+        self.report(entry);
     }
 
     /// Puts the first unreported token through the text gate. The text, or the time of the request, may end the
     /// completion there.
-    pub(super) fn report(&mut self, entry: TokenEntry, tokenizer: &Tokenizer) {
+    pub(super) fn report(&mut self, entry: TokenEntry) {
         let token = self.tokens[self.n_reported];
         self.n_reported += 1;
-        let ending = self.answer.push(token, entry, tokenizer);
+        let ending = self.answer.push(token, entry);
         if ending.is_some() {
             self.is_stopped = true;
             self.ending = ending;

@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use crate::model::Batch;
-use lab_base::tokenizer::Tokenizer;
 use lab_sampling::{Logprobs, Sampler};
 
 use super::super::answer_stream::TokenEntry;
@@ -135,13 +134,17 @@ impl DiffusionStrategy {
     }
 
     /// Reports the tokens up to the first masked one.
-    fn report(&mut self, sequence: &mut Sequence, tokenizer: &Tokenizer) {
+    fn report(&mut self, sequence: &mut Sequence) {
         while sequence.is_unreported() {
             let at = sequence.n_reported - sequence.n_prompt;
             if !self.is_fixed[at] {
                 return;
             }
-            if tokenizer.is_end_of_generation(sequence.tokens[sequence.n_reported]) {
+            if sequence
+                .answer
+                .tokenizer
+                .is_end_of_generation(sequence.tokens[sequence.n_reported])
+            {
                 // Fixed tokens after the end are not part of the completion.
                 sequence.n_reported += 1;
                 sequence.tokens.truncate(sequence.n_reported);
@@ -149,7 +152,7 @@ impl DiffusionStrategy {
                 return;
             }
             let entry = std::mem::take(&mut self.entries[at]);
-            sequence.report(entry, tokenizer);
+            sequence.report(entry);
         }
         sequence.ending.get_or_insert(FinishReason::Length);
     }
@@ -215,12 +218,7 @@ impl Strategy for DiffusionStrategy {
         Some(buffer)
     }
 
-    fn take(
-        &mut self,
-        sequence: &mut Sequence,
-        row: &OutputRow<'_>,
-        _tokenizer: &Tokenizer,
-    ) -> Result<(), Failure> {
+    fn take(&mut self, sequence: &mut Sequence, row: &OutputRow<'_>) -> Result<(), Failure> {
         let Some(at) = self.chosen_at(sequence, row.position) else {
             return Ok(());
         };
@@ -246,7 +244,7 @@ impl Strategy for DiffusionStrategy {
         Ok(())
     }
 
-    fn commit(&mut self, sequence: &mut Sequence, tokenizer: &Tokenizer) -> StepOutcome {
+    fn commit(&mut self, sequence: &mut Sequence) -> StepOutcome {
         sequence.answer.usage.passes += 1;
         self.fix(sequence);
         self.advance();
@@ -255,7 +253,7 @@ impl Strategy for DiffusionStrategy {
             false => 0,
         };
         sequence.answer.prefilled();
-        self.report(sequence, tokenizer);
+        self.report(sequence);
         Ok(sequence.conclude())
     }
 

@@ -30,7 +30,7 @@ impl<C: Compute> EngineLoop<C> {
             lab,
             caller,
         } = submitted;
-        let answer = AnswerStream::new(&request, source.len(), caller);
+        let answer = AnswerStream::new(&request, source.len(), caller, Arc::clone(&self.tokenizer));
         let most = request.max_tokens.unwrap_or(usize::MAX);
         let limit = request.prompt.len().saturating_add(most);
         let limit = limit.min(self.limits.n_ctx.saturating_sub(source.len()));

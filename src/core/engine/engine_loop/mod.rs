@@ -309,7 +309,7 @@ impl<C: Compute> EngineLoop<C> {
         let mut at = 0;
         while at < self.active.len() {
             let ActiveRequest { sequence, strategy } = &mut self.active[at];
-            match strategy.prepare(sequence, &self.tokenizer).transpose() {
+            match strategy.prepare(sequence).transpose() {
                 None => at += 1,
                 Some(ending) => self.end(at, ending),
             }
@@ -323,7 +323,7 @@ impl<C: Compute> EngineLoop<C> {
         groups: &[RequestGroup],
         faults: &mut [Option<Failure>],
     ) -> Result<(), model::Error> {
-        let (active, buffer, tokenizer) = (&mut self.active, &mut self.buffer, &self.tokenizer);
+        let (active, buffer) = (&mut self.active, &mut self.buffer);
         let of_rows = groups.iter().flat_map(|g| std::iter::repeat_n(g, g.n_rows));
         let outputs = self.batch.positions.iter().zip(&self.batch.outputs);
         let places = outputs
@@ -355,7 +355,7 @@ impl<C: Compute> EngineLoop<C> {
                 if faults[*i].is_some() {
                     continue;
                 }
-                let take = AssertUnwindSafe(|| strategy.take(sequence, &row, tokenizer));
+                let take = AssertUnwindSafe(|| strategy.take(sequence, &row));
                 let panicked = |_| Err(Failure::Computation("choosing a token panicked".into()));
                 faults[*i] = catch_unwind(take).unwrap_or_else(panicked).err();
             }
@@ -379,7 +379,7 @@ impl<C: Compute> EngineLoop<C> {
             let ActiveRequest { sequence, strategy } = &mut self.active[i];
             let result = match faults[i].take() {
                 Some(failure) => Err(failure),
-                None => strategy.commit(sequence, &self.tokenizer),
+                None => strategy.commit(sequence),
             };
             let result = result.and_then(|ending| self.record(i, &captured_rows).map(|()| ending));
             let result = result.and_then(|ending| self.pool(i).map(|()| ending));
