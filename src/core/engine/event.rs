@@ -3,6 +3,8 @@
 use std::ops::AddAssign;
 use std::time::Duration;
 
+use tokio::sync::mpsc;
+
 use crate::model;
 use lab_base::ggml;
 use lab_sampling::{SampleError, TokenLogprob};
@@ -106,6 +108,9 @@ pub struct PromptProgress {
     /// Time since the request's first step.
     pub time: Duration,
 }
+
+/// The events of a request. Dropping them cancels the request.
+pub type Events = mpsc::UnboundedReceiver<Event>;
 
 /// An event of a request.
 #[derive(Clone, Debug, PartialEq)]

@@ -15,7 +15,7 @@ use lab_sampling::{ContrastiveSearch, Params, Sampler};
 use super::adapters::Adapters;
 use super::capabilities::Unsupported;
 use super::diffusion::DiffusionModel;
-use super::event::Event;
+use super::event::Events;
 use super::event_sender::{EventSender, QueuePermit};
 use super::lab::{CompiledLab, LabPlan};
 use super::limits::Limits;
@@ -73,7 +73,7 @@ impl Handle {
     ///
     /// # Errors
     /// The request cannot be served. It is refused before it is queued.
-    pub fn submit(&self, request: Request) -> Result<mpsc::UnboundedReceiver<Event>, Rejected> {
+    pub fn submit(&self, request: Request) -> Result<Events, Rejected> {
         let mut all = self.submit_all(vec![request])?;
         all.pop().ok_or(Rejected::EmptyPrompt)
     }
@@ -82,10 +82,7 @@ impl Handle {
     ///
     /// # Errors
     /// A request cannot be served. The error is that of the first such request, and nothing is queued.
-    pub fn submit_all(
-        &self,
-        mut requests: Vec<Request>,
-    ) -> Result<Vec<mpsc::UnboundedReceiver<Event>>, Rejected> {
+    pub fn submit_all(&self, mut requests: Vec<Request>) -> Result<Vec<Events>, Rejected> {
         self.limit_lists(&mut requests)?;
         let mut lab_bytes = self.limits.lab_bytes;
         let checked = requests.into_iter().map(|mut request| {
@@ -119,7 +116,7 @@ impl Handle {
         &self,
         passages: Vec<Passage>,
         lab: Option<&Arc<LabPlan>>,
-    ) -> Result<Vec<mpsc::UnboundedReceiver<Event>>, Rejected> {
+    ) -> Result<Vec<Events>, Rejected> {
         let pooled = self.pooled.map_err(Rejected::NotPooled)?;
         let scales = self.adapters.of(None)?;
         let mut lab_bytes = self.limits.lab_bytes;
@@ -179,10 +176,7 @@ impl Handle {
         Ok(())
     }
 
-    fn enqueue(
-        &self,
-        checked: Vec<CheckedRequest>,
-    ) -> Result<Vec<mpsc::UnboundedReceiver<Event>>, Rejected> {
+    fn enqueue(&self, checked: Vec<CheckedRequest>) -> Result<Vec<Events>, Rejected> {
         let limit = self.limits.n_queue;
         let most = limit.max(1).saturating_add(self.limits.n_parallel);
         let Some(ticket) = QueuePermit::take(&self.places, most) else {

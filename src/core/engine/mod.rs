@@ -41,7 +41,9 @@ mod thinking;
 pub use adapters::Adapters;
 pub use capabilities::{Unsupported, can_answer, can_pool, can_roll_back, ends_in_vectors};
 pub use diffusion_options::{DiffusionOptions, FixedToken};
-pub use event::{AnswerToken, Event, Failure, FinishReason, PromptProgress, StopMatch, Usage};
+pub use event::{
+    AnswerToken, Event, Events, Failure, FinishReason, PromptProgress, StopMatch, Usage,
+};
 pub use handle::Handle;
 pub use lab::{
     Attribution, AttributionUnit, Capture, Edit, EditOp, EditVector, LabPlan, Lens,

@@ -20,7 +20,7 @@ pub(super) const PARAMS: ValueForm = ValueForm::Map(&ValueForm::Either(&[
 
 impl<'a> DefinitionReader<'a> {
     /// The whole file, without the parts that have problems; `None` if a part is missing on which all others depend.
-    pub(in crate::arch) fn definition(
+    pub(crate) fn definition(
         &mut self,
         root: &'a DeTable<'a>,
         common: &CommonDefinitions,

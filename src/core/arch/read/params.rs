@@ -13,7 +13,7 @@ use crate::arch::table::{TableFields, TomlItem, ValueForm};
 const SYNTH: ValueForm = ValueForm::Either(&[ValueForm::List(&ValueForm::Value), ValueForm::Value]);
 
 impl<'a> DefinitionReader<'a> {
-    pub(in crate::arch) fn params(&mut self, item: TomlItem<'a>) -> BTreeMap<String, Param> {
+    pub(crate) fn params(&mut self, item: TomlItem<'a>) -> BTreeMap<String, Param> {
         let Some(table) = self.table(item, "params") else {
             return BTreeMap::new();
         };
@@ -46,7 +46,7 @@ impl<'a> DefinitionReader<'a> {
 
     /// The `[assumptions]` table: parameters that follow from the size of a model because files do not state them, with
     /// reasons.
-    pub(in crate::arch) fn assumptions(&mut self, item: TomlItem<'a>) -> BTreeMap<String, Param> {
+    pub(crate) fn assumptions(&mut self, item: TomlItem<'a>) -> BTreeMap<String, Param> {
         let Some(table) = self.table(item, "assumptions") else {
             return BTreeMap::new();
         };

@@ -20,7 +20,7 @@ const BLOCK_LENGTH: usize = 32;
 
 /// The fixed text diffusion settings of a model.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::engine) struct DiffusionModel {
+pub(crate) struct DiffusionModel {
     pub(super) mask: u32,
     /// Number of positions by which the logits of a token precede it.
     pub(super) shift: usize,
@@ -33,12 +33,7 @@ pub(in crate::engine) struct DiffusionModel {
 
 impl DiffusionModel {
     /// The settings of a model with this mask token; none if it does not decode by text diffusion.
-    pub(in crate::engine) fn of(
-        plan: &Plan,
-        mask: u32,
-        n_batch: usize,
-        is_kept: bool,
-    ) -> Option<Self> {
+    pub(crate) fn of(plan: &Plan, mask: u32, n_batch: usize, is_kept: bool) -> Option<Self> {
         let shift_logits = plan.diffusion.as_ref()?.shift_logits;
         Some(Self {
             mask,
@@ -49,7 +44,7 @@ impl DiffusionModel {
         })
     }
 
-    pub(in crate::engine) fn settings(
+    pub(crate) fn settings(
         &self,
         request: &Request,
         limits: &Limits,
@@ -153,9 +148,9 @@ impl DiffusionModel {
 
 /// Options of text diffusion, all set.
 #[derive(Clone, Debug, PartialEq)]
-pub(in crate::engine) struct DiffusionSettings {
+pub(crate) struct DiffusionSettings {
     /// Positions of the completion.
-    pub(in crate::engine) length: usize,
+    pub(crate) length: usize,
     steps: usize,
     block_length: usize,
     pub(super) remasking: Remasking,
@@ -164,12 +159,12 @@ pub(in crate::engine) struct DiffusionSettings {
     pub(super) threshold: Option<f64>,
     pub(super) approximate_cache: bool,
     pub(super) shift: usize,
-    pub(in crate::engine) mask: u32,
+    pub(crate) mask: u32,
 }
 
 impl DiffusionSettings {
     /// Sequences that each pass reads. Guidance adds one with a masked prompt.
-    pub(in crate::engine) fn n_parts(&self) -> usize {
+    pub(crate) fn n_parts(&self) -> usize {
         1 + usize::from(self.cfg_scale.is_some())
     }
 

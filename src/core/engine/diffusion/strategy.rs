@@ -27,7 +27,7 @@ struct Proposal {
 
 /// The state of one request. Its sequence holds prompt and completion, with the mask token at masked positions.
 /// Guidance adds a second sequence, whose prompt is masked too.
-pub(in crate::engine) struct DiffusionStrategy {
+pub(crate) struct DiffusionStrategy {
     settings: DiffusionSettings,
     sampler: Sampler,
     /// For each position of the completion, whether it is fixed.
@@ -46,11 +46,7 @@ pub(in crate::engine) struct DiffusionStrategy {
 }
 
 impl DiffusionStrategy {
-    pub(in crate::engine) fn new(
-        sampler: Sampler,
-        settings: DiffusionSettings,
-        is_traced: bool,
-    ) -> Self {
+    pub(crate) fn new(sampler: Sampler, settings: DiffusionSettings, is_traced: bool) -> Self {
         let block = settings.block(0);
         let entries = std::iter::repeat_with(TokenEntry::default);
         Self {

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::DiffusionModel;
 use crate::engine::Remasking;
@@ -14,7 +13,7 @@ use crate::engine::engine_loop::EngineLoop;
 use crate::engine::event_sender::QueuePermit;
 use crate::engine::submission::Decoding;
 use crate::engine::tests as shared;
-use crate::engine::{Event, Failure, FinishReason, Limits, Request, Usage};
+use crate::engine::{Event, Events, Failure, FinishReason, Limits, Request, Usage};
 use crate::model::{
     self, Batch, CachedPrefix, CapturedRow, DirectHeads, DirectLogit, Lab, SequenceId,
 };
@@ -290,11 +289,7 @@ fn request(prompt: &[u32], n: usize, diffusion: DiffusionOptions) -> Request {
     }
 }
 
-fn submit(
-    engine: &mut EngineLoop<Fake>,
-    shift: usize,
-    request: Request,
-) -> UnboundedReceiver<Event> {
+fn submit(engine: &mut EngineLoop<Fake>, shift: usize, request: Request) -> Events {
     let settings = config(shift).settings(&request, &LIMITS).expect("sound");
     let sampler = Sampler::new(&request.sampling, request.choice).expect("sound");
     let ticket = QueuePermit::take(&Arc::default(), 1).expect("free");
@@ -311,7 +306,7 @@ struct Got {
     end: Option<Result<(FinishReason, usize, usize), Failure>>,
 }
 
-fn got(mut events: UnboundedReceiver<Event>) -> Got {
+fn got(mut events: Events) -> Got {
     let mut got = Got::default();
     while let Ok(event) = events.try_recv() {
         assert!(got.end.is_none(), "nothing comes after the end");

@@ -21,7 +21,7 @@ use super::super::thinking::ThinkingBudget;
 use super::{ActiveRequest, EngineLoop};
 
 impl<C: Compute> EngineLoop<C> {
-    pub(in crate::engine) fn enqueue(&mut self, submitted: Submitted) {
+    pub(crate) fn enqueue(&mut self, submitted: Submitted) {
         let Submitted {
             request,
             source,

@@ -6,13 +6,13 @@ use proptest::prelude::*;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::mpsc::{self, UnboundedReceiver};
+use tokio::sync::mpsc;
 
 use super::engine_loop::EngineLoop;
 use super::event_sender::{EventSender, QueuePermit};
 use super::lab::CompiledLab;
 use super::submission::{Decoding, Submitted};
-use super::{DiffusionOptions, Event, Failure, Limits, Request, StopConditions, Usage};
+use super::{DiffusionOptions, Event, Events, Failure, Limits, Request, StopConditions, Usage};
 use crate::models;
 use crate::models::{Definitions, ModelSource};
 use lab_base::tokenizer::Tokenizer;
@@ -54,7 +54,7 @@ pub(super) fn request(prompt: &[u32], n: usize) -> Request {
     request
 }
 
-fn submit(engine: &mut EngineLoop<Fake>, request: Request) -> UnboundedReceiver<Event> {
+fn submit(engine: &mut EngineLoop<Fake>, request: Request) -> Events {
     submit_with(engine, request, None)
 }
 
@@ -62,7 +62,7 @@ fn submit_with(
     engine: &mut EngineLoop<Fake>,
     request: Request,
     lab: Option<CompiledLab>,
-) -> UnboundedReceiver<Event> {
+) -> Events {
     let ticket = QueuePermit::take(&Arc::default(), 1).expect("free");
     submit_as(engine, request, lab, &ticket)
 }
@@ -73,7 +73,7 @@ fn submit_as(
     request: Request,
     lab: Option<CompiledLab>,
     ticket: &Arc<QueuePermit>,
-) -> UnboundedReceiver<Event> {
+) -> Events {
     let sampler = Sampler::new(&request.sampling, request.choice).expect("sound");
     let decoding = Decoding::Autoregressive(sampler);
     let (mut submitted, receiver) = submitted(request, decoding, ticket);
@@ -86,7 +86,7 @@ pub(super) fn submitted(
     request: Request,
     decoding: Decoding,
     ticket: &Arc<QueuePermit>,
-) -> (Submitted, UnboundedReceiver<Event>) {
+) -> (Submitted, Events) {
     let (events, receiver) = mpsc::unbounded_channel();
     let submitted = Submitted {
         source: Vec::new(),
@@ -107,7 +107,7 @@ pub(super) fn submitted(
 /// Runs steps until these requests have ended.
 fn finish<'a>(
     engine: &mut EngineLoop<Fake>,
-    all: impl IntoIterator<Item = &'a mut (UnboundedReceiver<Event>, Answer)>,
+    all: impl IntoIterator<Item = &'a mut (Events, Answer)>,
 ) {
     let mut all: Vec<_> = all.into_iter().collect();
     while all.iter().any(|(_, answer)| answer.end.is_none()) {
@@ -130,7 +130,7 @@ struct Answer {
     end: Option<Result<Usage, Failure>>,
 }
 
-fn take(events: &mut UnboundedReceiver<Event>, answer: &mut Answer) {
+fn take(events: &mut Events, answer: &mut Answer) {
     while let Ok(event) = events.try_recv() {
         assert!(answer.end.is_none(), "nothing comes after the end");
         match event {
@@ -400,7 +400,7 @@ proptest! {
         let limits = Limits { n_parallel, n_prefill, n_drafted, ..LIMITS };
         let model = Fake { has_states, ..fake(n_batch, n_blocks) };
         let mut engine = EngineLoop::new(model, tokenizer(), limits);
-        let mut open: Vec<(usize, Option<UnboundedReceiver<Event>>, Answer)> = Vec::new();
+        let mut open: Vec<(usize, Option<Events>, Answer)> = Vec::new();
         let mut tick = 0;
         while open.len() < lives.len() || open.iter().any(|(_, events, answer)| {
             events.is_some() && answer.end.is_none()

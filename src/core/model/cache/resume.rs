@@ -62,7 +62,7 @@ impl BlockManager {
     /// Removes the positions of a sequence from `from` on. Returns the position at which the sequence continues. The
     /// position is earlier than `from` if others depend on the last block, if positions that `from` attends to are
     /// gone, or if a state would have to be rolled back.
-    pub(in crate::model) fn forget(&mut self, id: SequenceId, from: u32) -> AfterCopies<usize> {
+    pub(crate) fn forget(&mut self, id: SequenceId, from: u32) -> AfterCopies<usize> {
         let Some(sequence) = self.sequences.get(&id) else {
             return AfterCopies::new(0, Vec::new());
         };
@@ -86,7 +86,7 @@ impl BlockManager {
 
     /// Ends a sequence whose cached rows are wrong. Its blocks and those of its prefix do not stay cached, except for
     /// blocks that other sequences use.
-    pub(in crate::model) fn discard(&mut self, id: SequenceId) {
+    pub(crate) fn discard(&mut self, id: SequenceId) {
         let Some(sequence) = self.sequences.remove(&id) else {
             return;
         };
@@ -105,7 +105,7 @@ impl BlockManager {
         self.tree.unpin(sequence.node);
     }
 
-    pub(in crate::model) fn blocks_from(&self, id: SequenceId, position: u32) -> Vec<PoolBlock> {
+    pub(crate) fn blocks_from(&self, id: SequenceId, position: u32) -> Vec<PoolBlock> {
         let Some(sequence) = self.sequences.get(&id) else {
             return Vec::new();
         };
@@ -123,7 +123,7 @@ impl BlockManager {
     }
 
     /// Ends the sequences that use one of these blocks, and removes the blocks from the prefix cache.
-    pub(in crate::model) fn drop_blocks(&mut self, blocks: &[PoolBlock]) {
+    pub(crate) fn drop_blocks(&mut self, blocks: &[PoolBlock]) {
         let ids: Vec<SequenceId> = self.sequences.keys().copied().collect();
         for id in ids {
             let own = self.blocks_from(id, 0);
@@ -137,11 +137,7 @@ impl BlockManager {
     }
 
     /// Starts a sequence with the cached prefix of its tokens. A sequence that exists continues unchanged.
-    pub(in crate::model) fn resume(
-        &mut self,
-        id: SequenceId,
-        tokens: &[u32],
-    ) -> AfterCopies<CachedPrefix> {
+    pub(crate) fn resume(&mut self, id: SequenceId, tokens: &[u32]) -> AfterCopies<CachedPrefix> {
         if let Some(sequence) = self.sequences.get(&id) {
             let n_cached = sequence.tokens.len();
             let resumed = CachedPrefix {

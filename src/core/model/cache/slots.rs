@@ -6,17 +6,17 @@ pub type SequenceId = u32;
 
 /// A copy of slots of a pool to other slots of it, in all layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::model) struct SlotCopy {
-    pub(in crate::model) pool: usize,
+pub(crate) struct SlotCopy {
+    pub(crate) pool: usize,
     /// The first slot to read, and the first slot to write. The ranges do not overlap.
-    pub(in crate::model) from: usize,
-    pub(in crate::model) to: usize,
-    pub(in crate::model) n: usize,
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    pub(crate) n: usize,
 }
 
 /// A change of the block tables that holds once copies have been made: its result is only given with them.
 #[must_use = "the copies have to be made before the next pass"]
-pub(in crate::model) struct AfterCopies<T> {
+pub(crate) struct AfterCopies<T> {
     result: T,
     copies: Vec<SlotCopy>,
 }
@@ -31,7 +31,7 @@ impl<T> AfterCopies<T> {
     }
 
     /// Makes the copies in their order, up to the first one that fails.
-    pub(in crate::model) fn make<E>(
+    pub(crate) fn make<E>(
         self,
         copy: impl FnMut(&SlotCopy) -> Result<(), E>,
     ) -> (T, Result<(), E>) {
@@ -42,7 +42,7 @@ impl<T> AfterCopies<T> {
 /// A block of a pool.
 pub(super) type BlockId = u32;
 
-pub(in crate::model) type PoolBlock = (usize, usize);
+pub(crate) type PoolBlock = (usize, usize);
 
 /// Positions of a block.
 pub(super) const BLOCK: usize = BLOCK_LEN as usize;

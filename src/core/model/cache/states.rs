@@ -21,16 +21,16 @@ const MIN_PIECE: u64 = 64;
 
 /// Row indices of a table, one for each sequence.
 #[derive(Clone)]
-pub(in crate::model) struct RowIds {
+pub(crate) struct RowIds {
     /// Rows `[n_seqs]`.
-    pub(in crate::model) rows: Tensor,
+    pub(crate) rows: Tensor,
     /// Rows of a table whose rows are cut into [`STATE_PIECES`]: `[STATE_PIECES * n_seqs]`.
-    pub(in crate::model) pieces: Tensor,
+    pub(crate) pieces: Tensor,
 }
 
 impl RowIds {
     /// The index tensors that a graph reads, each with the number of pieces of a row.
-    pub(in crate::model) fn each(&self) -> impl Iterator<Item = (&Tensor, u64)> {
+    pub(crate) fn each(&self) -> impl Iterator<Item = (&Tensor, u64)> {
         let all = [(&self.rows, 1), (&self.pieces, STATE_PIECES)];
         all.into_iter().filter(|(ids, _)| ids.is_allocated())
     }
@@ -49,7 +49,7 @@ impl RowIds {
 }
 
 /// The stored states.
-pub(in crate::model) struct States {
+pub(crate) struct States {
     /// Tensors `[size, n_rows + 1]` by path of the unit and name of the part.
     parts: HashMap<(String, &'static str), Tensor>,
     /// Bytes on each device.
@@ -57,7 +57,7 @@ pub(in crate::model) struct States {
 }
 
 impl States {
-    pub(in crate::model) fn new(plan: &Plan, devices: &[Device], n_rows: usize) -> Result<Self> {
+    pub(crate) fn new(plan: &Plan, devices: &[Device], n_rows: usize) -> Result<Self> {
         let (mut described, arenas) = Self::describe(plan, devices, n_rows)?;
         described.bytes =
             arenas.allocate(|device, arena| device.allocate(arena, "the states of sequences"))?;
@@ -65,7 +65,7 @@ impl States {
     }
 
     /// The states without memory, and the arenas that describe them.
-    pub(in crate::model) fn describe<'d>(
+    pub(crate) fn describe<'d>(
         plan: &Plan,
         devices: &'d [Device],
         n_rows: usize,
@@ -86,32 +86,32 @@ impl States {
         Ok((Self { parts, bytes }, arenas))
     }
 
-    pub(in crate::model) fn bytes(&self) -> &[u64] {
+    pub(crate) fn bytes(&self) -> &[u64] {
         &self.bytes
     }
 
-    pub(in crate::model) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }
 }
 
 /// The states that a pass reads and writes.
-pub(in crate::model) struct PassStates<'a> {
-    pub(in crate::model) states: &'a States,
+pub(crate) struct PassStates<'a> {
+    pub(crate) states: &'a States,
     /// The rows that the sequences of each group read, i32.
-    pub(in crate::model) read: Vec<RowIds>,
+    pub(crate) read: Vec<RowIds>,
     /// The rows that the sequences write, i64; none if no state is stored.
-    pub(in crate::model) write: Option<RowIds>,
+    pub(crate) write: Option<RowIds>,
     /// Whether a state is written right after the unit that computes it. Among operations of another device, the
     /// scheduler would compute the written value there.
-    pub(in crate::model) at_once: bool,
+    pub(crate) at_once: bool,
     /// The writes that the graph must compute for the next pass.
-    pub(in crate::model) written: Vec<Tensor>,
+    pub(crate) written: Vec<Tensor>,
 }
 
 impl<'a> PassStates<'a> {
     /// The states of a graph without sequences.
-    pub(in crate::model) fn without_rows(states: &'a States) -> Self {
+    pub(crate) fn without_rows(states: &'a States) -> Self {
         Self {
             states,
             read: Vec::new(),

@@ -17,7 +17,7 @@ use lab_base::weights::TensorType;
 const BLOCKS_AT_ONCE: usize = 64;
 
 /// Storage of keys and values for the slots of all pools.
-pub(in crate::model) struct KvCache {
+pub(crate) struct KvCache {
     /// Keys and values of each unit `[row, n_slots]`, by path.
     rows: HashMap<String, (Tensor, Option<Tensor>)>,
     /// The index rows by which a unit selects keys, by path.
@@ -31,7 +31,7 @@ pub(in crate::model) struct KvCache {
 }
 
 impl KvCache {
-    pub(in crate::model) fn new(
+    pub(crate) fn new(
         plan: &Plan,
         devices: &[Device],
         n_slots: &[usize],
@@ -44,7 +44,7 @@ impl KvCache {
     }
 
     /// The storage without memory, and the arenas that describe it.
-    pub(in crate::model) fn describe<'d>(
+    pub(crate) fn describe<'d>(
         plan: &Plan,
         devices: &'d [Device],
         n_slots: &[usize],
@@ -102,7 +102,7 @@ impl KvCache {
     }
 
     /// Copies rows in all layers on their devices.
-    pub(in crate::model) fn copy(&self, copy: &SlotCopy) -> Result<()> {
+    pub(crate) fn copy(&self, copy: &SlotCopy) -> Result<()> {
         let mut tensors = self.pools.iter().filter(|(pool, ..)| *pool == copy.pool);
         tensors.try_for_each(|(_, tensor, layout)| {
             let Some(layout) = layout else {
@@ -116,7 +116,7 @@ impl KvCache {
     }
 
     /// The blocks of all pools that hold numbers which are not finite.
-    pub(in crate::model) fn not_finite(&self) -> Result<Vec<PoolBlock>> {
+    pub(crate) fn not_finite(&self) -> Result<Vec<PoolBlock>> {
         let mut all = Vec::new();
         for (pool, tensor, layout) in &self.pools {
             let n_blocks = tensor.shape()[1] as usize / rows_of_block(*layout);
@@ -128,10 +128,7 @@ impl KvCache {
     }
 
     /// Those of some blocks, in ascending order, that hold numbers which are not finite.
-    pub(in crate::model) fn not_finite_among(
-        &self,
-        blocks: &[PoolBlock],
-    ) -> Result<Vec<PoolBlock>> {
+    pub(crate) fn not_finite_among(&self, blocks: &[PoolBlock]) -> Result<Vec<PoolBlock>> {
         let (mut bytes, mut numbers) = (Vec::new(), Vec::new());
         let mut found = Vec::new();
         for (pool, tensor, layout) in &self.pools {
@@ -158,7 +155,7 @@ impl KvCache {
         Ok(found)
     }
 
-    pub(in crate::model) fn clear(&self, blocks: &[PoolBlock]) -> Result<()> {
+    pub(crate) fn clear(&self, blocks: &[PoolBlock]) -> Result<()> {
         for (pool, tensor, layout) in &self.pools {
             let n_rows = rows_of_block(*layout);
             let zeros = vec![0; n_rows * tensor.strides()[1]];
@@ -168,7 +165,7 @@ impl KvCache {
         Ok(())
     }
 
-    pub(in crate::model) fn bytes(&self) -> &[u64] {
+    pub(crate) fn bytes(&self) -> &[u64] {
         &self.bytes
     }
 }
@@ -180,15 +177,15 @@ fn rows_of_block(layout: Option<RowLayout>) -> usize {
 
 /// What a pass attends to, and what its units have stored.
 #[derive(Default)]
-pub(in crate::model) struct PassViews {
+pub(crate) struct PassViews {
     /// The attention view of each KV group.
-    pub(in crate::model) views: Vec<AttentionView>,
+    pub(crate) views: Vec<AttentionView>,
     /// The view over rows of positions and of whole blocks, for each KV group in which whole blocks have keys.
-    pub(in crate::model) whole: Vec<Option<SpanView>>,
+    pub(crate) whole: Vec<Option<SpanView>>,
     /// Rows of blocks, for each KV group whose keys are pooled.
-    pub(in crate::model) blocks: Vec<Option<SpanRows>>,
+    pub(crate) blocks: Vec<Option<SpanRows>>,
     /// Keys and values that the units of this pass have stored, by path.
-    pub(in crate::model) visible: HashMap<String, (Tensor, Option<Tensor>)>,
+    pub(crate) visible: HashMap<String, (Tensor, Option<Tensor>)>,
 }
 
 impl PassViews {
@@ -221,10 +218,10 @@ impl PassViews {
 
 /// The attention view of a KV group in which whole blocks have keys.
 #[derive(Clone)]
-pub(in crate::model) struct SpanView {
-    pub(in crate::model) view: AttentionView,
+pub(crate) struct SpanView {
+    pub(crate) view: AttentionView,
     /// The blocks that end in the pass; none if no block does.
-    pub(in crate::model) ended: Option<EndedSpans>,
+    pub(crate) ended: Option<EndedSpans>,
 }
 
 /// The error of a unit whose keys do not fit the pass.
@@ -235,20 +232,20 @@ fn refused(op: &'static str, own: KeyOwner<'_>, message: &str) -> Error {
 
 /// The store of a pass. Without a cache, the tokens of the pass attend to each other alone.
 #[derive(Default)]
-pub(in crate::model) struct PassStore<'a> {
-    pub(in crate::model) cached: Option<CachedSlots<'a>>,
+pub(crate) struct PassStore<'a> {
+    pub(crate) cached: Option<CachedSlots<'a>>,
     /// Rows from which the keys of whole blocks are made, by path; with a cache they are there.
-    pub(in crate::model) pooled: HashMap<String, Tensor>,
-    pub(in crate::model) pass: PassViews,
+    pub(crate) pooled: HashMap<String, Tensor>,
+    pub(crate) pass: PassViews,
 }
 
 /// The cached keys and values, and where a pass writes its own.
-pub(in crate::model) struct CachedSlots<'a> {
-    pub(in crate::model) cache: &'a KvCache,
+pub(crate) struct CachedSlots<'a> {
+    pub(crate) cache: &'a KvCache,
     /// Slot of each token in each pool, i64 `[n_tokens]`; none if the pass writes none there.
-    pub(in crate::model) slots: Vec<Option<Tensor>>,
+    pub(crate) slots: Vec<Option<Tensor>>,
     /// The tokens that the keys of each pool belong to.
-    pub(in crate::model) keys: Vec<KeyTokens>,
+    pub(crate) keys: Vec<KeyTokens>,
 }
 
 impl CachedSlots<'_> {

@@ -19,7 +19,7 @@ pub(super) trait TokenLookup {
 }
 
 /// The derived inputs of a graph.
-pub(in crate::model) struct DerivedTensors {
+pub(crate) struct DerivedTensors {
     /// Prefix of the names of the tensors.
     prefix: &'static str,
     n_tokens: u64,
@@ -29,7 +29,7 @@ pub(in crate::model) struct DerivedTensors {
 
 impl DerivedTensors {
     /// No inputs yet, for a pass of `n_tokens` tokens.
-    pub(in crate::model) fn new(prefix: &'static str, n_tokens: u64) -> Self {
+    pub(crate) fn new(prefix: &'static str, n_tokens: u64) -> Self {
         Self {
             prefix,
             n_tokens,

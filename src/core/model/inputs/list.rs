@@ -13,11 +13,11 @@ use super::derived::{DerivedTensors, TokenLookup};
 use super::rows::{AdapterScales, TokenIds};
 
 /// The inputs of a list of tokens.
-pub(in crate::model) struct ListInputs {
+pub(crate) struct ListInputs {
     /// Token ids; none if the list is empty.
-    pub(in crate::model) tokens: Option<TokenIds>,
-    pub(in crate::model) scales: AdapterScales,
-    pub(in crate::model) derived: DerivedTensors,
+    pub(crate) tokens: Option<TokenIds>,
+    pub(crate) scales: AdapterScales,
+    pub(crate) derived: DerivedTensors,
 }
 
 impl ListInputs {

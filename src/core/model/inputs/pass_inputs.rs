@@ -17,12 +17,12 @@ use super::rows::{EndedRows, KvSlots, OutputRows, PooledRows, RowLookup, StateRo
 use super::visible::VisibleKeys;
 
 /// All inputs of the graph of a pass.
-pub(in crate::model) struct PassInputs {
-    pub(in crate::model) tokens: ListInputs,
+pub(crate) struct PassInputs {
+    pub(crate) tokens: ListInputs,
     /// The inputs of the sources; none if the pass reads no source.
-    pub(in crate::model) source: Option<ListInputs>,
+    pub(crate) source: Option<ListInputs>,
     /// Rows that want a result; none if all rows do, or no row does.
-    pub(in crate::model) output_rows: Option<OutputRows>,
+    pub(crate) output_rows: Option<OutputRows>,
     /// The slots that the pass writes, for each KV group with a cache.
     slots: Vec<Option<KvSlots>>,
     /// The attention view of each KV group.
@@ -46,11 +46,7 @@ fn pooled_of(plan: &Plan, group: usize) -> Option<&PooledPlan> {
 
 impl PassInputs {
     /// The inputs of a graph of this shape.
-    pub(in crate::model) fn new(
-        g: &Graph,
-        parts: &GraphParts<'_>,
-        shape: &GraphShape,
-    ) -> Result<Self> {
+    pub(crate) fn new(g: &Graph, parts: &GraphParts<'_>, shape: &GraphShape) -> Result<Self> {
         let (plan, options) = (parts.plan, parts.options);
         let n = shape.n_tokens as u64;
         let some_rows = shape.n_outputs > 0 && shape.n_outputs < shape.n_tokens;
@@ -129,7 +125,7 @@ impl PassInputs {
     }
 
     /// The store that receives the keys and values of the pass, with the attention views of its queries.
-    pub(in crate::model) fn key_value_store<'a>(&self, parts: &GraphParts<'a>) -> PassStore<'a> {
+    pub(crate) fn key_value_store<'a>(&self, parts: &GraphParts<'a>) -> PassStore<'a> {
         let views = self.views.iter().map(|input| input.view.clone()).collect();
         let pooled = self.pooled.iter().map(Option::as_ref);
         let blocks = pooled.map(|own| Some(own?.rows.clone())).collect();
@@ -162,7 +158,7 @@ impl PassInputs {
     }
 
     /// The recurrent states that the pass reads and writes.
-    pub(in crate::model) fn state_store<'a>(&self, parts: &GraphParts<'a>) -> PassStates<'a> {
+    pub(crate) fn state_store<'a>(&self, parts: &GraphParts<'a>) -> PassStates<'a> {
         let rows = self.states.as_ref();
         PassStates {
             states: parts.states,
@@ -174,15 +170,11 @@ impl PassInputs {
     }
 
     /// The captures and edits of the graph at each point.
-    pub(in crate::model) fn lab(&self, parts: &GraphParts<'_>, shape: &GraphShape) -> GraphLab {
+    pub(crate) fn lab(&self, parts: &GraphParts<'_>, shape: &GraphShape) -> GraphLab {
         self.lab.uses(parts.points, &shape.lab)
     }
 
-    pub(in crate::model) fn write(
-        &self,
-        executor: &mut Executor,
-        data: &PassData<'_>,
-    ) -> Result<()> {
+    pub(crate) fn write(&self, executor: &mut Executor, data: &PassData<'_>) -> Result<()> {
         let batch = data.batch;
         let known = BatchTokens::new(data);
         self.tokens.write(executor, batch, data.adapters, &known)?;

@@ -12,7 +12,7 @@ use super::super::cache::{PassStateRows, SequenceId};
 use super::super::options::Options;
 
 /// Token ids, i32 `[n_tokens]`.
-pub(in crate::model) struct TokenIds(pub(in crate::model) Tensor);
+pub(crate) struct TokenIds(pub(crate) Tensor);
 
 impl TokenIds {
     pub(super) fn new(g: &Graph, prefix: &str, n: u64, n_vocab: u64) -> Result<Self> {
@@ -31,7 +31,7 @@ impl TokenIds {
 }
 
 /// Rows that want a result, i32 `[n_outputs]`.
-pub(in crate::model) struct OutputRows(pub(in crate::model) Tensor);
+pub(crate) struct OutputRows(pub(crate) Tensor);
 
 impl OutputRows {
     pub(super) fn new(g: &Graph, n_outputs: u64, n: u64) -> Result<Self> {
@@ -273,10 +273,10 @@ fn pieces_of(rows: &[usize], n: u64) -> impl Iterator<Item = u64> {
 
 /// Scale of each token for every adapter that is on, f32 `[1, n_tokens]`.
 #[derive(Clone)]
-pub(in crate::model) struct AdapterScales(pub(in crate::model) Vec<(usize, Tensor)>);
+pub(crate) struct AdapterScales(pub(crate) Vec<(usize, Tensor)>);
 
 impl AdapterScales {
-    pub(in crate::model) fn new(g: &Graph, prefix: &str, ids: &[usize], n: u64) -> Result<Self> {
+    pub(crate) fn new(g: &Graph, prefix: &str, ids: &[usize], n: u64) -> Result<Self> {
         let scales = ids.iter().map(|id| {
             let scales = g.input(&format!("{prefix}adapters.{id}"), TensorType::F32, &[1, n])?;
             Ok((*id, scales))
@@ -284,7 +284,7 @@ impl AdapterScales {
         scales.collect::<Result<_>>().map(Self)
     }
 
-    pub(in crate::model) fn write(
+    pub(crate) fn write(
         &self,
         executor: &mut Executor,
         adapters: &ModelAdapters,
