@@ -47,3 +47,18 @@ pub enum Rejected {
     #[error("the engine has ended")]
     Ended,
 }
+
+impl Rejected {
+    pub(super) fn field(field: &'static str, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self::Field { field, message }
+    }
+
+    /// Refuses the first of these fields that is set.
+    pub(super) fn if_set(fields: &[(&'static str, bool)], message: &str) -> Result<(), Self> {
+        match fields.iter().find(|(_, is_set)| *is_set) {
+            Some((field, _)) => Err(Self::field(field, message)),
+            None => Ok(()),
+        }
+    }
+}

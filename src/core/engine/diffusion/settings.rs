@@ -60,13 +60,13 @@ impl DiffusionModel {
         };
         if n_prompt >= capacity {
             return Err(match is_guided {
-                true => Rejected::Field {
-                    field: "diffusion.cfg_scale",
-                    message: format!(
+                true => Rejected::field(
+                    "diffusion.cfg_scale",
+                    format!(
                         "guidance reads the sequence twice: the prompt has {n_prompt} tokens, and \
                          {capacity} positions are left for prompt and completion"
                     ),
-                },
+                ),
                 false => Rejected::TooLong {
                     found: n_prompt,
                     limit: capacity,
@@ -101,48 +101,26 @@ impl DiffusionModel {
         let has_rule = options.threshold.is_none() || remasking != Remasking::None;
         let (guided, sure) = ("diffusion.cfg_scale", "diffusion.threshold");
         ParamError::unless(steps > 0, "diffusion.steps", &steps, "at least 1")?;
-        ParamError::unless(
-            block_length > 0,
-            "diffusion.block_length",
-            &block_length,
-            "at least 1",
-        )?;
-        ParamError::unless(
-            (0.0..=100.0).contains(&scale),
-            guided,
-            &scale,
-            "a number from 0 to 100",
-        )?;
+        let field = "diffusion.block_length";
+        ParamError::unless(block_length > 0, field, &block_length, "at least 1")?;
+        let is_scale = (0.0..=100.0).contains(&scale);
+        ParamError::unless(is_scale, guided, &scale, "a number from 0 to 100")?;
         let is_probability = threshold > 0.0 && threshold <= 1.0;
-        ParamError::unless(
-            is_probability,
-            sure,
-            &threshold,
-            "a probability above 0, up to 1",
-        )?;
+        let expected = "a probability above 0, up to 1";
+        ParamError::unless(is_probability, sure, &threshold, expected)?;
         ParamError::unless(has_rule, sure, &threshold, "none: `remasking` is `none`")?;
         request.sampling.check_memoryless()?;
-        let refuse = |field, message: &str| {
-            let message = message.to_owned();
-            Err(Rejected::Field { field, message })
-        };
-        if options.approximate_cache == Some(true) && !self.is_kept {
-            return refuse(
-                "diffusion.approximate_cache",
-                "nothing is cached without a context",
-            );
-        }
-        if request.stop.min_tokens > 0 {
-            return refuse("min_tokens", "this model decodes by text diffusion");
-        }
-        if !request.stop.stop_tokens.is_empty() {
-            return refuse("stop_token_ids", "this model decodes by text diffusion");
-        }
-        if request.constraint.is_some() {
-            let message = "this model decodes by text diffusion, which cannot follow a grammar";
-            return refuse("response_format", message);
-        }
-        Ok(())
+        let is_uncached = options.approximate_cache == Some(true) && !self.is_kept;
+        let fields = [("diffusion.approximate_cache", is_uncached)];
+        Rejected::if_set(&fields, "nothing is cached without a context")?;
+        let fields = [
+            ("min_tokens", request.stop.min_tokens > 0),
+            ("stop_token_ids", !request.stop.stop_tokens.is_empty()),
+        ];
+        Rejected::if_set(&fields, "this model decodes by text diffusion")?;
+        let fields = [("response_format", request.constraint.is_some())];
+        let message = "this model decodes by text diffusion, which cannot follow a grammar";
+        Rejected::if_set(&fields, message)
     }
 }
 

@@ -16,20 +16,20 @@ use super::super::recorder::Recorder;
 use super::super::scheduler::can_start;
 use super::super::sequence::Sequence;
 use super::super::strategy::Strategy;
-use super::super::submission::{Decoding, Submitted};
+use super::super::submission::{CheckedRequest, Decoding, Submitted};
 use super::super::thinking::ThinkingBudget;
 use super::{ActiveRequest, EngineLoop};
 
 impl<C: Compute> EngineLoop<C> {
     pub(crate) fn enqueue(&mut self, submitted: Submitted) {
-        let Submitted {
+        let Submitted { checked, caller } = submitted;
+        let CheckedRequest {
             request,
             source,
             decoding,
             scales,
             lab,
-            caller,
-        } = submitted;
+        } = checked;
         let answer = AnswerStream::new(&request, source.len(), caller, Arc::clone(&self.tokenizer));
         let most = request.max_tokens.unwrap_or(usize::MAX);
         let limit = request.prompt.len().saturating_add(most);

@@ -129,8 +129,7 @@ const LISTED: u64 = 96;
 const MAX_PRODUCTS: u64 = 1 << 38;
 
 fn refuse<T>(message: String) -> Result<T, Rejected> {
-    let field = "lab";
-    Err(Rejected::Field { field, message })
+    Err(Rejected::field("lab", message))
 }
 
 /// The length of the prompt, and the maximum length of the sequence.

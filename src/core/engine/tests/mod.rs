@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use super::engine_loop::EngineLoop;
 use super::event_sender::{EventSender, QueuePermit};
 use super::lab::CompiledLab;
-use super::submission::{Decoding, Submitted};
+use super::submission::{CheckedRequest, Decoding, Submitted};
 use super::{DiffusionOptions, Event, Events, Failure, Limits, Request, StopConditions, Usage};
 use crate::models;
 use crate::models::{Definitions, ModelSource};
@@ -77,7 +77,7 @@ fn submit_as(
     let sampler = Sampler::new(&request.sampling, request.choice).expect("sound");
     let decoding = Decoding::Autoregressive(sampler);
     let (mut submitted, receiver) = submitted(request, decoding, ticket);
-    submitted.lab = lab;
+    submitted.checked.lab = lab;
     engine.enqueue(submitted);
     receiver
 }
@@ -88,19 +88,20 @@ pub(super) fn submitted(
     ticket: &Arc<QueuePermit>,
 ) -> (Submitted, Events) {
     let (events, receiver) = mpsc::unbounded_channel();
-    let submitted = Submitted {
+    let checked = CheckedRequest {
         source: Vec::new(),
         decoding,
         request,
         lab: None,
         scales: Vec::new(),
-        caller: EventSender {
-            events,
-            arrived: Instant::now(),
-            stats: Arc::default(),
-            permit: Arc::clone(ticket),
-        },
     };
+    let caller = EventSender {
+        events,
+        arrived: Instant::now(),
+        stats: Arc::default(),
+        permit: Arc::clone(ticket),
+    };
+    let submitted = Submitted { checked, caller };
     (submitted, receiver)
 }
 
