@@ -15,7 +15,6 @@ use super::recorder::LabResult;
 /// A token of the prompt, or a token of the completion whose bytes are in the released text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AnswerToken {
-    /// Token id.
     pub id: u32,
     /// The bytes it contributes to the text.
     pub bytes: Vec<u8>,

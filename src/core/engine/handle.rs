@@ -269,7 +269,6 @@ impl Handle {
         Ok(Some(compiled))
     }
 
-    /// The points of the model.
     pub fn points(&self) -> &Points {
         &self.points
     }

@@ -18,7 +18,6 @@ pub struct Request {
     pub prompt: Vec<u32>,
     /// Maximum number of tokens of the completion. 0: the prompt is only read; none: as many as the context holds.
     pub max_tokens: Option<usize>,
-    /// Parameters of sampling.
     pub sampling: Params,
     /// Index among the completions of the same prompt. Each draws its own random numbers.
     pub choice: u32,

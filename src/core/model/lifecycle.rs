@@ -46,7 +46,6 @@ pub struct Model {
     pub(super) graphs: GraphCache,
     pub(super) logits: HostNumbers,
     pub(super) hidden: Vec<f32>,
-    /// The points of the model.
     pub(super) points: Arc<Points>,
     /// The captures and edits of sequences.
     pub(super) labs: HashMap<SequenceId, Arc<Lab>>,
@@ -213,7 +212,6 @@ impl Model {
         }
     }
 
-    /// The points of the model.
     pub fn points(&self) -> &Arc<Points> {
         &self.points
     }

@@ -78,7 +78,6 @@ pub(super) struct EngineLoop<C> {
     stats: Arc<Stats>,
     /// Blocks of the cache; none if no block is kept between passes.
     n_blocks: Option<usize>,
-    /// The points of the model.
     points: Arc<Points>,
     /// Captured logits of the current step.
     captured_rows: Vec<CapturedRow>,

@@ -52,7 +52,6 @@ impl RowIds {
 pub(crate) struct States {
     /// Tensors `[size, n_rows + 1]` by path of the unit and name of the part.
     parts: HashMap<(String, &'static str), Tensor>,
-    /// Bytes on each device.
     bytes: Vec<u64>,
 }
 

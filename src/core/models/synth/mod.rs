@@ -65,9 +65,7 @@ pub enum Error {
     #[error("`{name}` is not a parameter of `{arch}`{}", or_list(.near.as_deref(), arch))]
     Parameter {
         name: String,
-        /// The architecture.
         arch: String,
-        /// The nearest existing name.
         near: Option<String>,
     },
     /// The parameter follows from others.
@@ -76,7 +74,6 @@ pub enum Error {
     )]
     Derived {
         name: String,
-        /// The architecture.
         arch: String,
         /// The expression that gives its value.
         from: String,
@@ -85,7 +82,6 @@ pub enum Error {
     #[error("nothing in a model of `{arch}` with these parameters reads `{name}`")]
     Unread {
         name: String,
-        /// The architecture.
         arch: String,
     },
     /// The architecture may have the tensor, but not with the other given values.
@@ -94,16 +90,13 @@ pub enum Error {
     )]
     Unused {
         name: String,
-        /// The architecture.
         arch: String,
     },
     /// The architecture does not have the optional tensor.
     #[error("`{name}` is not an optional tensor of `{arch}`{}", hint(.near.as_deref()))]
     Tensor {
         name: String,
-        /// The architecture.
         arch: String,
-        /// The nearest existing name.
         near: Option<String>,
     },
     /// The numbers contradict each other.
@@ -112,13 +105,11 @@ pub enum Error {
     /// The given vocabulary cannot be used.
     #[error("the vocabulary {message}")]
     Vocabulary {
-        /// The reason.
         message: String,
     },
     /// A tensor's type does not fit its shape.
     #[error("tensor `{tensor}`: {source}")]
     Quantize {
-        /// Name of the tensor.
         tensor: String,
         source: ggml::Error,
     },
