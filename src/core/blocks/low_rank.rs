@@ -1,7 +1,7 @@
 //! Low-rank updates of weights (Hu et al. 2021, arXiv 2106.09685): `y = w . x + s * (up . (down . x))`.
 //!
 //! An adapter has two small matrices for each of some weights of a model, and does not change the weights. `s` is one
-//! number for each token of the pass, so sequences with different adapters share a pass. [`GraphBuilder`](super::GraphBuilder) adds
+//! number for each token of the pass, so sequences with different adapters share a pass. [`UnitBuilder`](super::UnitBuilder) adds
 //! the updates to every product of a weight, so no block refers to them. The update of a table (`x = w[id]`) is
 //! `s * (up . down[id])`.
 //!

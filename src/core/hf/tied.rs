@@ -138,6 +138,7 @@ pub(super) fn bytes_of<'c>(
 mod tests {
     use super::*;
     use crate::hf::Maps;
+    use crate::hf::definition::TensorRule;
 
     /// Name of the head's weight in the architecture.
     const HEAD: &str = "output";

@@ -10,7 +10,7 @@ use lab_base::weights::TensorType;
 use super::memory_use::DeviceUse;
 
 /// A result of loading or running a model.
-pub type Result<T, E = Error> = std::result::Result<T, E>;
+pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a model could not be loaded or run.
 #[derive(Debug, thiserror::Error)]

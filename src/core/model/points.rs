@@ -1,6 +1,6 @@
 //! The points of a plan: all values that a pass names, with shape, meaning and other names.
 //!
-//! A block makes a point by passing a value through [`GraphBuilder::point`](crate::blocks::GraphBuilder::point).
+//! A block makes a point by passing a value through [`UnitBuilder::point`](crate::blocks::UnitBuilder::point).
 
 use std::collections::HashMap;
 

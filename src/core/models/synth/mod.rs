@@ -80,18 +80,12 @@ pub enum Error {
     },
     /// A model with the other given values does not read the parameter.
     #[error("nothing in a model of `{arch}` with these parameters reads `{name}`")]
-    Unread {
-        name: String,
-        arch: String,
-    },
+    Unread { name: String, arch: String },
     /// The architecture may have the tensor, but not with the other given values.
     #[error(
         "`{name}` is a tensor of `{arch}`, but a model with these parameters has none of this name"
     )]
-    Unused {
-        name: String,
-        arch: String,
-    },
+    Unused { name: String, arch: String },
     /// The architecture does not have the optional tensor.
     #[error("`{name}` is not an optional tensor of `{arch}`{}", hint(.near.as_deref()))]
     Tensor {
@@ -104,15 +98,10 @@ pub enum Error {
     Plan(#[from] plan::Error),
     /// The given vocabulary cannot be used.
     #[error("the vocabulary {message}")]
-    Vocabulary {
-        message: String,
-    },
+    Vocabulary { message: String },
     /// A tensor's type does not fit its shape.
     #[error("tensor `{tensor}`: {source}")]
-    Quantize {
-        tensor: String,
-        source: ggml::Error,
-    },
+    Quantize { tensor: String, source: ggml::Error },
     /// The file could not be written.
     #[error(transparent)]
     Write(#[from] weights::Error),
