@@ -38,20 +38,16 @@ pub(super) trait SequenceCache {
 /// What a lab request computes besides passes.
 pub(super) trait LabCompute {
     fn captured_rows(&mut self) -> Vec<CapturedRow>;
-    fn lens(
-        &mut self,
-        sequence: SequenceId,
-        rows: (&[f32], usize),
-    ) -> Result<Vec<f32>, model::Error>;
-    fn direct_logit(&mut self, token: u32) -> Result<DirectLogit, model::Error>;
-    fn direct_heads(&mut self, at: usize, along: &[f64]) -> Result<DirectHeads, model::Error>;
+    fn lens(&mut self, sequence: SequenceId, rows: (&[f32], usize)) -> model::Result<Vec<f32>>;
+    fn direct_logit(&mut self, token: u32) -> model::Result<DirectLogit>;
+    fn direct_heads(&mut self, at: usize, along: &[f64]) -> model::Result<DirectHeads>;
 }
 
 /// Runs forward passes over the sequences of a cache.
 pub(super) trait Compute: SequenceCache + LabCompute {
     /// Runs a pass and hands out its rows in order. A pass that fails may have handed out some rows before.
-    fn forward(&mut self, batch: &Batch, each: RowCallback<'_>) -> Result<(), model::Error>;
-    fn pool(&mut self, rows: &[f32]) -> Result<Vec<f32>, model::Error>;
+    fn forward(&mut self, batch: &Batch, each: RowCallback<'_>) -> model::Result<()>;
+    fn pool(&mut self, rows: &[f32]) -> model::Result<Vec<f32>>;
     fn park_threads(&self);
     fn n_batch(&self) -> usize;
     /// The first value that is not finite in a pass over these tokens, in words; see [`Model::first_not_finite`].
@@ -59,7 +55,7 @@ pub(super) trait Compute: SequenceCache + LabCompute {
 }
 
 impl Compute for Model {
-    fn forward(&mut self, batch: &Batch, each: RowCallback<'_>) -> Result<(), model::Error> {
+    fn forward(&mut self, batch: &Batch, each: RowCallback<'_>) -> model::Result<()> {
         let n_vocab = self.row_width();
         if batch.n_outputs() > KEPT_ROWS && !batch.wants_hidden {
             // Text diffusion or a scored prompt: too many logits to keep them all.
@@ -76,7 +72,7 @@ impl Compute for Model {
         Ok(())
     }
 
-    fn pool(&mut self, rows: &[f32]) -> Result<Vec<f32>, model::Error> {
+    fn pool(&mut self, rows: &[f32]) -> model::Result<Vec<f32>> {
         Self::pool(self, rows)
     }
 
@@ -149,19 +145,15 @@ impl LabCompute for Model {
         Self::captured_rows(self)
     }
 
-    fn lens(
-        &mut self,
-        sequence: SequenceId,
-        rows: (&[f32], usize),
-    ) -> Result<Vec<f32>, model::Error> {
+    fn lens(&mut self, sequence: SequenceId, rows: (&[f32], usize)) -> model::Result<Vec<f32>> {
         Self::lens(self, sequence, rows)
     }
 
-    fn direct_logit(&mut self, token: u32) -> Result<DirectLogit, model::Error> {
+    fn direct_logit(&mut self, token: u32) -> model::Result<DirectLogit> {
         Self::direct_logit(self, token)
     }
 
-    fn direct_heads(&mut self, at: usize, along: &[f64]) -> Result<DirectHeads, model::Error> {
+    fn direct_heads(&mut self, at: usize, along: &[f64]) -> model::Result<DirectHeads> {
         Self::direct_heads(self, at, along)
     }
 }

@@ -59,11 +59,11 @@ impl Fake {
 }
 
 impl Compute for Fake {
-    fn pool(&mut self, rows: &[f32]) -> Result<Vec<f32>, model::Error> {
+    fn pool(&mut self, rows: &[f32]) -> model::Result<Vec<f32>> {
         Ok(rows.to_vec())
     }
 
-    fn forward(&mut self, batch: &Batch, each: RowCallback<'_>) -> Result<(), model::Error> {
+    fn forward(&mut self, batch: &Batch, each: RowCallback<'_>) -> model::Result<()> {
         assert!(!batch.is_empty() && batch.len() <= self.n_batch);
         if batch.tokens.contains(&POISON) {
             return Err(model::Error::Internal("poison".into()));
@@ -150,15 +150,15 @@ impl LabCompute for Fake {
         Vec::new()
     }
 
-    fn lens(&mut self, _: SequenceId, _: (&[f32], usize)) -> Result<Vec<f32>, model::Error> {
+    fn lens(&mut self, _: SequenceId, _: (&[f32], usize)) -> model::Result<Vec<f32>> {
         unreachable!("no lens")
     }
 
-    fn direct_logit(&mut self, _: u32) -> Result<DirectLogit, model::Error> {
+    fn direct_logit(&mut self, _: u32) -> model::Result<DirectLogit> {
         unreachable!("no attribution")
     }
 
-    fn direct_heads(&mut self, _: usize, _: &[f64]) -> Result<DirectHeads, model::Error> {
+    fn direct_heads(&mut self, _: usize, _: &[f64]) -> model::Result<DirectHeads> {
         unreachable!("no attribution")
     }
 }

@@ -321,7 +321,7 @@ impl<C: Compute> EngineLoop<C> {
         &mut self,
         groups: &[RequestGroup],
         faults: &mut [Option<Failure>],
-    ) -> Result<(), model::Error> {
+    ) -> model::Result<()> {
         let (active, buffer) = (&mut self.active, &mut self.buffer);
         let of_rows = groups.iter().flat_map(|g| std::iter::repeat_n(g, g.n_rows));
         let outputs = self.batch.positions.iter().zip(&self.batch.outputs);
