@@ -99,7 +99,7 @@ impl<'a> DefinitionReader<'a> {
                     let items = items.iter().map(|item| self.expr(item));
                     list_of_numbers(&items.collect::<Option<Vec<Expr>>>()?)
                 }
-                _ => self.expr(item)?.as_literal().cloned(),
+                _ => Some(self.expr(item)?).filter(|expr| expr.as_literal().is_some()),
             };
             if plain.is_none() {
                 self.report(
@@ -107,7 +107,7 @@ impl<'a> DefinitionReader<'a> {
                     "`synth` is a plain value, or a list of numbers",
                 );
             }
-            plain.map(Expr::literal)
+            plain
         });
         let zero = self.choice(&mut fields, "zero", &[("unset", false), ("value", true)]);
         self.finish(fields);
@@ -122,14 +122,11 @@ impl<'a> DefinitionReader<'a> {
 }
 
 /// The list of these numbers; none if an item is not a plain number.
-fn list_of_numbers(items: &[Expr]) -> Option<Value> {
+fn list_of_numbers(items: &[Expr]) -> Option<Expr> {
     let number = |item: &Expr| match item.as_literal()? {
         Value::Str(_) => None,
         number => Some(number.clone()),
     };
-    items
-        .iter()
-        .map(number)
-        .collect::<Option<_>>()
-        .map(Value::List)
+    let values = items.iter().map(number).collect::<Option<_>>();
+    values.map(|values| Expr::literal(Value::List(values)))
 }
