@@ -1,5 +1,5 @@
 # The plain facts, names and word lists the tiny models are trained on; data only.
-# Used by scripts/tiny/data.py; each fact is (topic, question, answer).
+# Used by data.py; each fact is (topic, question, answer).
 
 FACTS = [
     ("the sky", "What colour is the sky?", "The sky is blue on a clear day."),

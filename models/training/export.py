@@ -1,5 +1,5 @@
 # Writes the tokenizers and forms of the tiny models: Hugging Face folders, and of the chat model a GGUF file.
-# Used by scripts/train_tiny.py and train_tiny_diffusion.py; all f16.
+# Used by train_tiny.py and train_tiny_diffusion.py; all f16.
 
 import json
 
