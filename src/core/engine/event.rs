@@ -10,7 +10,7 @@ use lab_base::ggml;
 use lab_sampling::{SampleError, TokenLogprob};
 
 use super::diffusion_options::FixedToken;
-use super::recorder::LabResult;
+use super::lab_result::LabResult;
 
 /// A token of the prompt, or a token of the completion whose bytes are in the released text.
 #[derive(Clone, Debug, PartialEq)]

@@ -21,6 +21,7 @@ mod event;
 mod event_sender;
 mod handle;
 mod lab;
+mod lab_result;
 mod limits;
 mod pooled_output;
 mod pooling;
@@ -49,10 +50,10 @@ pub use lab::{
     Attribution, AttributionUnit, Capture, Edit, EditOp, EditVector, LabPlan, Lens,
     PositionSelector, Reduction,
 };
+pub use lab_result::{AttributionResult, CapturedPoint, LabResult, LensPoint, LensRow};
 pub use limits::Limits;
 pub use pooled_output::PooledOutput;
 pub use pooling::Passage;
-pub use recorder::{AttributionResult, CapturedPoint, LabResult, LensPoint, LensRow};
 pub use rejected::Rejected;
 pub use remasking::Remasking;
 pub use request::{Request, StopConditions};
