@@ -25,8 +25,6 @@ macro_rules! builders {
     };
 }
 
-pub(super) use builders;
-
 sampling_table!(builders);
 
 impl Params {

@@ -113,9 +113,6 @@ impl ContrastiveSearch {
 
     /// The candidates for the next token, at most `top_k` and at least one: the most probable first; of equal ones, the
     /// lower id first. `mask` is as in [`Sampler::sample_masked`].
-    ///
-    /// # Errors
-    /// As [`Sampler::sample_masked`].
     pub fn candidates(
         &mut self,
         logits: &[f32],
@@ -199,7 +196,6 @@ impl ContrastiveSearch {
     }
 }
 
-/// The factor that normalises a row to length 1; 0 for a row of zeros.
 fn inverse_length(row: &[f32]) -> f64 {
     let square: f64 = row.iter().map(|&x| f64::from(x).powi(2)).sum();
     if square > 0.0 {
@@ -242,35 +238,6 @@ mod tests {
         let ids = (0..).zip(probabilities);
         ids.map(|(id, &probability)| ContrastiveCandidate { id, probability })
             .collect()
-    }
-
-    #[test]
-    fn what_repeats_the_sequence_is_not_chosen() {
-        let mut search = search(0.6, 2, 2);
-        let two = candidates(&[0.6, 0.4]);
-        // Before any token, the more probable candidate is chosen.
-        assert_eq!(search.choose(&two, &[1.0, 0.0, 0.0, 1.0]), Ok(0));
-        search
-            .accept_prompt(&[5, 6], &[3.0, 0.0, 2.0, -1.0])
-            .expect("good");
-        assert_eq!(search.choose(&two, &[1.0, 0.0, 0.0, 1.0]), Ok(1));
-        assert_eq!(
-            search.choose(&two, &[9.0, 0.0, 1e-30, 0.0]),
-            Ok(0),
-            "length does not matter"
-        );
-        search.accept(7, &[0.0, 0.5]).expect("good");
-        assert_eq!(search.choose(&two, &[1.0, 0.0, 0.0, 1.0]), Ok(0));
-    }
-
-    #[test]
-    fn the_ends_of_alpha_see_one_side_only() {
-        for (alpha, expected) in [(0.0, 0), (1.0, 1)] {
-            let mut search = search(alpha, 2, 1);
-            search.accept(3, &[1.0]).expect("good");
-            let chosen = search.choose(&candidates(&[0.99, 0.01]), &[1.0, -1.0]);
-            assert_eq!(chosen, Ok(expected));
-        }
     }
 
     #[test]
@@ -359,7 +326,6 @@ mod tests {
         assert_eq!(none, Err(SampleError::NothingLeft { n_vocab: 4 }));
     }
 
-    /// The score, computed by plain loops in f64.
     fn naive(alpha: f64, p: f64, row: &[f32], text: &[Vec<f32>]) -> f64 {
         let dot = |a: &[f32], b: &[f32]| -> f64 {
             (0..a.len())

@@ -35,9 +35,6 @@ impl Drawn {
 impl Sampler {
     /// The distribution from which [`Sampler::sample_masked`] drew `token` with the same arguments, with the `n` most
     /// probable tokens. A token that no stage left counts as certain: it was forced, not drawn.
-    ///
-    /// # Errors
-    /// As [`Sampler::sample`].
     pub fn drawn(
         &mut self,
         token: u32,

@@ -13,7 +13,6 @@ use super::stage::{Stage, StageInput};
 
 #[derive(Debug)]
 struct LogitBias {
-    /// The biases by rising id.
     biases: Vec<(u32, f32)>,
 }
 

@@ -5,11 +5,8 @@ use std::fmt;
 /// The type of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NumberKind {
-    /// `f64`
     Real,
-    /// `u32`
     Count,
-    /// `i32`
     Integer,
 }
 
@@ -61,9 +58,6 @@ impl<P> Parameter<P> {
     }
 
     /// Checks a value against one of the two ranges.
-    ///
-    /// # Errors
-    /// The value is outside `range`.
     pub fn check(&self, value: f64, range: &ValueRange) -> Result<(), ParamError> {
         match (range.low..=range.high).contains(&value) {
             true => Ok(()),
@@ -161,13 +155,10 @@ pub struct GlobalParameter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GlobalKind {
     Integer,
-    /// Names of stages.
     Stages,
-    /// True or false.
     Flag,
 }
 
-/// A type that parameters can have.
 pub(super) trait Number: Copy {
     const KIND: NumberKind;
     fn to_f64(self) -> f64;
@@ -223,9 +214,6 @@ impl ParamError {
     }
 
     /// Succeeds if `is_good`.
-    ///
-    /// # Errors
-    /// `is_good` is false; the error has the field, the value found and what was expected.
     pub fn unless(
         is_good: bool,
         field: &'static str,

@@ -228,47 +228,24 @@ fn draws_follow(params: &Params, logits: &[f32]) {
 #[test]
 fn draws_follow_the_distribution() {
     let logits: Vec<f32> = (0..60).map(|i| (i * 23 % 60) as f32 * 0.08).collect();
-    let neutral = Params {
-        seed: 3,
-        ..Params::default()
-    };
-    draws_follow(&neutral, &logits);
-    draws_follow(
-        &Params {
-            temperature: 0.7,
-            top_k: 30,
-            top_p: 0.9,
-            min_p: 0.05,
-            logit_bias: vec![(4, 2.0), (8, -1.0)],
-            ..neutral.clone()
+    let changes: [fn(&mut Params); 6] = [
+        |_| {},
+        |p| {
+            (p.temperature, p.top_k, p.top_p, p.min_p) = (0.7, 30, 0.9, 0.05);
+            p.logit_bias = vec![(4, 2.0), (8, -1.0)];
         },
-        &logits,
-    );
-    draws_follow(
-        &Params {
-            temperature: 1.8,
-            top_p: 0.6,
-            order: vec![StageName::Temperature, StageName::TopP],
-            ..neutral.clone()
+        |p| {
+            (p.temperature, p.top_p) = (1.8, 0.6);
+            p.order = vec![StageName::Temperature, StageName::TopP];
         },
-        &logits,
-    );
-    draws_follow(
-        &Params {
-            tfs_z: 0.95,
-            typical_p: 0.9,
-            ..neutral.clone()
-        },
-        &logits,
-    );
-    for mirostat in [1, 2] {
-        let steady = Params {
-            mirostat,
-            mirostat_tau: 3.0,
-            mirostat_eta: 0.0,
-            ..neutral.clone()
-        };
-        draws_follow(&steady, &logits);
+        |p| (p.tfs_z, p.typical_p) = (0.95, 0.9),
+        |p| (p.mirostat, p.mirostat_tau, p.mirostat_eta) = (1, 3.0, 0.0),
+        |p| (p.mirostat, p.mirostat_tau, p.mirostat_eta) = (2, 3.0, 0.0),
+    ];
+    for change in changes {
+        let mut params = reference_chain::with(change);
+        params.seed = 3;
+        draws_follow(&params, &logits);
     }
 }
 

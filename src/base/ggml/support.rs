@@ -84,7 +84,6 @@ impl KeptOp {
     }
 }
 
-/// Whether an operation carries states over time in heads whose size devices do not check.
 fn has_time_heads(op: sys::ggml_op) -> bool {
     const OPS: [sys::ggml_op; 4] = [
         sys::GGML_OP_GATED_DELTA_NET,

@@ -15,7 +15,6 @@ use super::properties::{Properties, is_bounded, properties, with_definitions};
 use super::schema;
 use super::{AnswerSpec, Constraint, ContentRule, Error, ReasoningRule};
 
-/// The Lark grammar of an answer.
 pub(super) fn to_lark(
     answer: &AnswerSpec,
     tokenizer: &Tokenizer,
@@ -43,7 +42,6 @@ struct AnswerWriter<'a> {
     n: usize,
 }
 
-/// A text as a string literal of Lark.
 fn quoted(text: &str) -> String {
     match text {
         "" => String::new(),
@@ -51,7 +49,6 @@ fn quoted(text: &str) -> String {
     }
 }
 
-/// One of the strings among these values.
 fn one_of(values: &[Value]) -> String {
     let (empty, others): (Vec<&str>, Vec<&str>) = values
         .iter()
@@ -65,14 +62,12 @@ fn one_of(values: &[Value]) -> String {
     format!("({}){is_optional}", others.join(" | "))
 }
 
-/// A regular expression of Lark that matches exactly this text.
 fn escaped(text: &str) -> String {
     let text = regex_syntax::escape(text);
     text.replace('/', "\\/").replace('\n', "\\n")
 }
 
 impl AnswerWriter<'_> {
-    /// Adds a rule and returns its name. Names of rules are lower case.
     fn rule(&mut self, options: &str, body: &str) -> String {
         self.n += 1;
         let name = format!("r{}", self.n);
@@ -211,7 +206,6 @@ impl AnswerWriter<'_> {
         Ok(self.rule("", &format!("%lark {{\n{grammar}}}")))
     }
 
-    /// The mark that begins calls.
     fn first_mark(&self) -> &str {
         let section = self.format.section.open.as_str();
         match section {
@@ -242,7 +236,6 @@ impl AnswerWriter<'_> {
         Ok(self.rule("", &format!("{plain} | {before} {calls}")))
     }
 
-    /// One call or several; without the first mark if it has been written.
     fn calls(&mut self, is_marked: bool) -> Result<String, Error> {
         let format = self.format;
         let first = self.first_mark();
@@ -307,7 +300,6 @@ impl AnswerWriter<'_> {
         ))
     }
 
-    /// The name and the arguments of a call.
     fn call(&mut self, tool: &Tool) -> Result<String, Error> {
         let format = self.format;
         let name = Value::from(tool.name.as_str()).to_string();
@@ -372,7 +364,6 @@ impl AnswerWriter<'_> {
         format!("{}{is_optional}", self.rule("", &all.join(" | ")))
     }
 
-    /// Marks around each parameter, in the order of the schema.
     fn parameters(&mut self, schema: &Value) -> Result<String, Error> {
         let ways = properties(schema);
         let ways = ways.iter().map(|way| self.parameters_of(way, schema));

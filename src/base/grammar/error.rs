@@ -10,10 +10,7 @@ use super::limits::TIME_LIMIT;
 pub enum Error {
     /// The text of the constraint is too long.
     #[error("the constraint has {found} bytes, expected at most {MAX_BYTES}")]
-    TooLarge {
-        /// Bytes of the text.
-        found: usize,
-    },
+    TooLarge { found: usize },
     /// The JSON Schema is invalid or cannot be enforced.
     #[error("schema{at}: {message}")]
     Schema {
@@ -31,7 +28,6 @@ pub enum Error {
     /// The GBNF grammar is invalid.
     #[error("grammar, line {line}, column {column}: {message}")]
     Gbnf {
-        /// Line, from 1.
         line: usize,
         /// Column in characters, from 1.
         column: usize,
@@ -40,10 +36,7 @@ pub enum Error {
     },
     /// The Lark grammar is invalid, or a grammar of any kind is too large to be enforced.
     #[error("grammar: {message}")]
-    Grammar {
-        /// What is wrong, and where.
-        message: String,
-    },
+    Grammar { message: String },
     /// Compilation exceeded its time limit.
     #[error("the constraint is too complex: not compiled within {} seconds", TIME_LIMIT.as_secs())]
     TooSlow,
@@ -52,10 +45,7 @@ pub enum Error {
     Busy,
     /// The model's vocabulary does not fit into the tree of tokens.
     #[error("a vocabulary of {n_tokens} tokens cannot be constrained")]
-    Vocabulary {
-        /// Number of tokens of the vocabulary.
-        n_tokens: usize,
-    },
+    Vocabulary { n_tokens: usize },
     /// The operating system could not start a thread.
     #[error("no thread to compile the constraint on")]
     NoThread,

@@ -24,7 +24,6 @@ pub(super) fn lark_literal(text: &str) -> String {
     out
 }
 
-/// The text without the anchors at its ends.
 fn without_anchors(text: &str) -> &str {
     let inner = text.strip_prefix('^').unwrap_or(text);
     match inner.strip_suffix('$') {
@@ -44,7 +43,6 @@ pub(super) fn regex_message(message: &str) -> String {
     inner.trim_end().to_owned()
 }
 
-/// Whether the text ends in an escape, so that the next character would be escaped.
 fn ends_in_escape(text: &str) -> bool {
     let backslashes = text.bytes().rev().take_while(|b| *b == b'\\').count();
     backslashes % 2 == 1

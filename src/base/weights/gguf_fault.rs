@@ -90,7 +90,6 @@ impl FaultKind {
         GgufFault { offset, kind: self }
     }
 
-    /// The remedy, if there is one.
     fn hint(&self) -> &'static str {
         match self {
             Self::Truncated { .. } | Self::OutOfFile { .. } => {
@@ -139,7 +138,6 @@ pub enum SplitFault {
     },
 }
 
-/// What to do with a file of another version.
 fn again(version: u32) -> &'static str {
     match version {
         1 => {

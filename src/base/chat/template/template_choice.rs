@@ -42,9 +42,6 @@ pub fn template_names(metadata: &Metadata) -> Vec<String> {
 
 /// The text of the template to use: the requested one; else `tool_use` if tools are offered and it exists; else the
 /// unnamed one; else the only one. `None` for a model without templates.
-///
-/// # Errors
-/// There is no template of the requested name.
 pub fn choose_template<'m>(
     metadata: &'m Metadata,
     name: Option<&str>,

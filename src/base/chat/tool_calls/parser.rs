@@ -64,7 +64,6 @@ pub(super) enum ParserState {
     Reasoning,
     /// The arguments of a call.
     Call(Box<OpenCall>),
-    /// The text after a call, where further calls may follow.
     Between,
     /// The header of a message.
     Header,
@@ -104,7 +103,6 @@ pub(super) struct TrialParser {
     pub(super) n: usize,
 }
 
-/// A mark that was found in content.
 #[derive(Clone, Copy)]
 enum MarkHit {
     Think(usize),
@@ -189,7 +187,6 @@ impl OutputParser {
         }
     }
 
-    /// Consumes bytes without a meaning of their own.
     pub(super) fn silent(&mut self, bytes: usize) {
         self.take(bytes, |_| None);
     }
@@ -267,7 +264,6 @@ impl OutputParser {
         }
     }
 
-    /// Stops dropping white space.
     pub(super) fn keeps_space(&mut self) {
         self.drops_space = false;
     }

@@ -227,7 +227,6 @@ fn texts(
     Some(false)
 }
 
-/// The schema that a reference within the document means.
 fn target<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
     root.pointer(reference.strip_prefix('#')?)
 }

@@ -5,7 +5,7 @@ use ggml_sys as sys;
 use super::super::arena::Tensor;
 use super::super::error::Error;
 use super::paged_attention::KvBlocks;
-use super::{Graph, fault};
+use super::{Graph, fault, pointer};
 
 /// The rule by which keys are selected for a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,9 +27,6 @@ impl Graph {
     /// A key's score is the sum over the heads of `weights [heads, n] * max(q . k, 0)`; without weights it is `q . k`
     /// for each head of `q [d, heads, n]`, f32. A block's score is the highest score of those of its positions that are
     /// in the query's interval. Ties are broken as in [`Self::largest`]. The values of `blocks` are not read.
-    ///
-    /// # Errors
-    /// The shapes do not fit each other, a type is not supported, or a number is not positive.
     pub fn select(
         &self,
         q: &Tensor,
@@ -68,7 +65,7 @@ impl Graph {
             sys::shim_select(
                 ctx,
                 q.as_ptr(),
-                weights.map_or(std::ptr::null_mut(), Tensor::as_ptr),
+                pointer(weights),
                 blocks.k.as_ptr(),
                 blocks.queries.as_ptr(),
                 blocks.table.as_ptr(),
@@ -78,9 +75,8 @@ impl Graph {
                 blocks.block_len as i32,
             )
         };
-        let sources = [q, blocks.k, blocks.queries, blocks.table];
-        let sources: Vec<&Tensor> = sources.into_iter().chain(weights).collect();
-        let lists = self.node(OP, ptr, &sources)?;
+        let [k, queries, table] = [blocks.k, blocks.queries, blocks.table].map(Some);
+        let lists = self.node(OP, ptr, &[Some(q), k, queries, table, weights])?;
         let strides = lists.strides();
         self.view(
             &lists,
@@ -91,9 +87,6 @@ impl Graph {
     }
 
     /// The maximum of every `n` consecutive elements of each row: `a [n * m, b, c] -> [m, b, c]`; contiguous f32.
-    ///
-    /// # Errors
-    /// The length of the rows is not a multiple of `n`, or a type is not supported.
     pub fn max_of(&self, a: &Tensor, n: u64) -> Result<Tensor, Error> {
         self.float("max_of", a, true)?;
         if n == 0 || !a.shape()[0].is_multiple_of(n) || n > i32::MAX as u64 {
@@ -101,15 +94,22 @@ impl Graph {
         }
         let n = n as i32;
         // SAFETY: type, layout and sizes were checked.
-        self.build("max_of", [a], |ctx, [a]| unsafe {
-            sys::ggml_pool_2d(ctx, a, sys::GGML_OP_POOL_MAX, n, 1, n, 1, 0.0, 0.0)
-        })
+        append!(
+            self,
+            "max_of",
+            sys::ggml_pool_2d,
+            [a],
+            sys::GGML_OP_POOL_MAX,
+            n,
+            1,
+            n,
+            1,
+            0.0,
+            0.0
+        )
     }
 
     /// 0 at the `k` largest elements of each row of `a [n, m]`, else `other`. Contiguous f32.
-    ///
-    /// # Errors
-    /// There are more places than elements, or a type is not supported.
     pub fn largest(&self, a: &Tensor, k: u64, other: f32) -> Result<Tensor, Error> {
         const OP: &str = "largest";
         self.float(OP, a, true)?;
@@ -121,9 +121,7 @@ impl Graph {
         // Selecting needs ordered numbers; clamping turns NaN into the largest one.
         let a = &self.clamp(a, f32::MIN, f32::MAX)?;
         // SAFETY: type, layout and sizes were checked.
-        let places = self.build(OP, [a], |ctx, [a]| unsafe {
-            sys::ggml_top_k(ctx, a, k as i32)
-        })?;
+        let places = append!(self, OP, sys::ggml_top_k, [a], k as i32)?;
         self.bound(&places, n);
         let of_places = self.view(&others, [1, k, m, 1], [4, 4 * n as usize, 4], 0)?;
         let zeros = self.fill(&self.cont(&of_places)?, 0.0)?;
@@ -148,7 +146,6 @@ mod tests {
         sinks: None,
     };
 
-    /// Numbers from -1 to 1.
     fn numbers(seed: u32, n: usize) -> Vec<f32> {
         let mut x = seed;
         let mut next = || {
@@ -354,7 +351,6 @@ mod tests {
     }
 
     impl Case {
-        /// Checks that the values of a query are those of a softmax over the selected keys.
         fn check_mix(&self, query: usize, list: &[i32], mixed: &[f32]) {
             let q = numbers(1, self.d * self.heads * self.n_queries);
             let last = self.n - self.n_queries + query;

@@ -55,7 +55,6 @@ pub(super) fn soft_max(node: &PlainNode) -> Result<PlainArray, Error> {
     Ok(a)
 }
 
-/// Adds `weight * row` to a row.
 fn add(out: &mut [f64], weight: f64, row: &[f64]) {
     out.iter_mut().zip(row).for_each(|(o, v)| *o += weight * v);
 }
@@ -97,12 +96,10 @@ struct QueryLists {
 }
 
 impl QueryLists {
-    /// Position, first and end of a query's interval.
     fn interval(&self, query: usize) -> [usize; 3] {
         [1, 2, 3].map(|at| self.queries.index(at, [query, 0, 0]))
     }
 
-    /// The slot of a position of a query's sequence.
     fn slot(&self, query: usize, position: usize) -> Option<usize> {
         let start = self.queries.index(0, [query, 0, 0]);
         let block = self.table.values.get(start + position / self.block)?;

@@ -45,7 +45,6 @@ pub(super) fn convolve(node: &PlainNode) -> Result<PlainArray, Error> {
     Ok(out)
 }
 
-/// The selective scan (Gu and Dao 2023; Dao and Gu 2024).
 pub(super) fn scan(node: &PlainNode) -> Result<PlainArray, Error> {
     let [states, x, dt, a, b, c, ids] = {
         let read: Result<Vec<PlainArray>, Error> = (0..7).map(|at| node.input(at)).collect();

@@ -21,7 +21,6 @@ fn tensor(g: &Graph, ty: TensorType, shape: &[u64]) -> Tensor {
     g.input("t", ty, shape).expect("a sound shape")
 }
 
-/// An executor on the processor with a graph that computes `outputs`.
 pub(super) fn loaded(mut g: Graph, outputs: &[&Tensor], threads: usize) -> Executor {
     for output in outputs {
         g.output(output).expect("of this graph");
@@ -60,7 +59,6 @@ pub(super) fn result<T: bytemuck::Pod>(executor: &Executor, tensor: &Tensor) -> 
     values
 }
 
-/// Runs a graph on `inputs` and reads `output`.
 fn run(g: Graph, inputs: &[(&Tensor, &[f32])], output: &Tensor) -> Vec<f32> {
     let mut executor = loaded(g, &[output], 1);
     for (tensor, values) in inputs {
@@ -394,7 +392,6 @@ fn a_graph_over_stand_ins_is_measured_and_does_not_run() {
     assert_eq!(described, sized(true));
 }
 
-/// A graph that doubles `n` numbers.
 fn doubling(n: u64) -> (Graph, Tensor, Tensor) {
     let mut g = graph();
     let x = tensor(&g, F32, &[n]);
@@ -468,7 +465,6 @@ fn heads_that_are_carried_along_time_fit_together() {
     }
 }
 
-/// Binds this thread, and those that it starts, to one of the processors that it may use.
 #[cfg(target_os = "linux")]
 fn bind_to_one_processor() {
     // 1024 processors, as in the C library's `cpu_set_t`.

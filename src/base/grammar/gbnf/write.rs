@@ -10,7 +10,6 @@ use super::chars::CharSet;
 use super::lexemes::{Lexed, Node};
 use super::parse::{Expr, GbnfRules};
 
-/// The Lark text of a grammar over lexemes.
 pub(super) fn lark(lexed: &Lexed, grammar: &GbnfRules) -> String {
     let mut writer = Writer {
         is_nullable: lexed
@@ -41,7 +40,6 @@ pub(super) fn lark(lexed: &Lexed, grammar: &GbnfRules) -> String {
 }
 
 struct Writer {
-    /// For each lexeme, whether its expression matches the empty text.
     is_nullable: Vec<bool>,
     out: String,
     n_groups: usize,
@@ -55,7 +53,6 @@ impl Writer {
         self.out.push('\n');
     }
 
-    /// The right side of a rule.
     fn body(&mut self, node: &Node) -> String {
         match node {
             Node::Alt(all) => {
@@ -111,7 +108,6 @@ impl Writer {
     }
 }
 
-/// An expression in the notation of the regex crate.
 fn regex(expr: &Expr, bodies: &[Expr], out: &mut String) {
     match expr {
         Expr::Class(chars) => class(chars, out),

@@ -4,10 +4,8 @@
 
 use regex_syntax::hir::{ClassUnicode, ClassUnicodeRange};
 
-/// Any character of a string.
 pub(super) const ANY: &str = r#"(?:[^"\\\x00-\x1f]|\\["\\bfnrt]|\\u00(?:0[0-7be-f]|1[0-9a-f]))"#;
 
-/// A class of these code points; halves of surrogate pairs are no characters.
 pub(super) fn set(ranges: &[(u32, u32)]) -> ClassUnicode {
     let around = |&(low, high): &(u32, u32)| [(low, high.min(0xd7ff)), (low.max(0xe000), high)];
     let ranges = ranges

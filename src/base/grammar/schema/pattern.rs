@@ -10,9 +10,7 @@ use regex_syntax::hir::ClassUnicode;
 
 use super::char_classes::{ANY, all, in_json, property, set, space};
 
-/// Maximum nesting of groups.
 const MAX_DEPTH: usize = 100;
-/// Maximum size of the result, in bytes.
 const MAX_BYTES: usize = 1 << 20;
 
 /// The expression that the JSON text between the quotes of a string matches as a whole if its value matches `pattern`
@@ -45,7 +43,6 @@ pub(super) fn to_json(pattern: &str) -> Result<Option<String>, String> {
 #[derive(Clone)]
 struct PatternNode {
     kind: PatternSyntax,
-    /// Whether `^` or `$` is in it.
     asserts: bool,
 }
 
@@ -91,7 +88,6 @@ struct Parser<'a> {
     depth: usize,
 }
 
-/// What an escape means.
 enum Escape {
     /// A code point, possibly one half of a surrogate pair.
     Char(u32),
@@ -107,7 +103,6 @@ impl Parser<'_> {
         self.chars.get(self.at).copied()
     }
 
-    /// Takes the text if it comes next.
     fn take(&mut self, text: &str) -> bool {
         let rest = &self.chars[self.at..];
         let n = text.chars().count();
@@ -265,7 +260,6 @@ impl Parser<'_> {
         )))
     }
 
-    /// The rest of a class after `[`.
     fn class(&mut self) -> Result<ClassUnicode, String> {
         let start = self.at;
         let is_negated = self.take("^");
@@ -326,7 +320,6 @@ impl Parser<'_> {
         }
     }
 
-    /// What follows a backslash.
     fn escape(&mut self, in_class: bool) -> Result<Escape, String> {
         let at = self.at - 1;
         let Some(c) = self.peek() else {

@@ -14,7 +14,6 @@ use safetensors::Dtype;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 
-/// Maximum size of a header by the format, in bytes.
 const MAX_BYTES: u64 = 100_000_000;
 /// Maximum number of dimensions, above that of any model.
 const MAX_DIMENSIONS: usize = 16;
@@ -37,7 +36,6 @@ pub(super) struct TensorSlice {
     pub(super) bytes: usize,
 }
 
-/// The tensors of a file, in the order of their data.
 pub(super) fn read(file: &[u8]) -> Result<Vec<TensorSlice>, String> {
     let Some((length, rest)) = file.split_first_chunk() else {
         return Err(format!(
@@ -264,7 +262,6 @@ mod tests {
         })
     }
 
-    /// Replacements in a valid file.
     const SPLINTERS: [&str; 22] = [
         "",
         "0",
@@ -290,13 +287,11 @@ mod tests {
         "\u{0}",
     ];
 
-    /// A change of a file.
     #[derive(Clone, Debug)]
     enum Change {
         Flip(Index, u8),
         Cut(Index),
         Splice(Index, usize, &'static str),
-        /// Another number in place of a number.
         Number(Index, &'static str),
         Repeat(Index, Index),
         Length(u64),
@@ -315,7 +310,6 @@ mod tests {
         ]
     }
 
-    /// Applies a change. If it changes the length of the header, the stored length may change or not.
     fn changed(mut file: Vec<u8>, change: &Change, is_told: bool) -> Vec<u8> {
         if file.len() < 9 {
             return file;

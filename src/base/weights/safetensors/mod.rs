@@ -215,9 +215,6 @@ impl Checkpoint {
     }
 
     /// Adds the tensors of another folder, with `prefix` before their names.
-    ///
-    /// # Errors
-    /// A tensor has the name of an existing one.
     pub fn join(&mut self, prefix: &str, other: Self) -> Result<(), Error> {
         let first = self.files.len();
         for (name, mut stored) in other.tensors {
@@ -302,9 +299,6 @@ pub fn is_named(path: &Path) -> bool {
 }
 
 /// The contents of a file of limited size.
-///
-/// # Errors
-/// The file cannot be read, or is larger than `limit` bytes.
 pub fn read_small(path: &Path, limit: u64) -> Result<Vec<u8>, Error> {
     let io = Error::io(path);
     let metadata = std::fs::metadata(path).map_err(io)?;

@@ -9,7 +9,6 @@ use crate::ggml::tests::{kv_blocks, loaded, put, result};
 use TensorType::{BF16, F16, F32, I32, Q4_0, Q8_0};
 use reference::*;
 
-/// Two sequences: a text being read, and one that goes on.
 fn some_queries() -> Vec<Query> {
     [causal(1, 25..40), causal(2, 149..150), causal(3, 0..1)].concat()
 }

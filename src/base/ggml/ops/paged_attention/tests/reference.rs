@@ -77,7 +77,6 @@ pub(super) fn mixed(mut x: u64) -> u64 {
     x ^ x >> 32
 }
 
-/// Numbers of -1 to 1 that follow from what they are for.
 pub(super) fn numbers(kind: u64, sequence: u64, position: i32, n: usize) -> Vec<f32> {
     let seed = mixed(mixed(kind << 32 ^ sequence).wrapping_add(position as u64 + 1));
     (0..n as u64)
@@ -91,7 +90,6 @@ pub(super) const V: u64 = 2;
 pub(super) const SINKS: u64 = 3;
 const BIAS: u64 = 4;
 
-/// The bias of each head for the distances from -far to far.
 pub(super) fn bias_of(shape: &AttentionShape, far: usize) -> Vec<f32> {
     let bias = numbers(BIAS, 0, 0, shape.heads * (2 * far + 1));
     bias.iter().map(|b| 2.0 * b).collect()
@@ -102,7 +100,6 @@ pub(super) fn sinks_of(shape: &AttentionShape) -> Vec<f32> {
     sinks.iter().map(|s| 3.0 * s).collect()
 }
 
-/// What a row of a pool becomes when it is stored.
 fn decoded(row: &[f32], ty: TensorType) -> Vec<f64> {
     let bytes = quantize(row, row.len(), ty).expect("whole blocks");
     let half = |b: &[u8]| half::f16::from_le_bytes([b[0], b[1]]).to_f64();
@@ -137,7 +134,6 @@ fn decoded(row: &[f32], ty: TensorType) -> Vec<f64> {
     }
 }
 
-/// Keys and values of a position as they are read.
 type Row = (Vec<f64>, Vec<f64>);
 
 /// The rows of the positions of sequences: queries share them.
@@ -257,7 +253,6 @@ pub(super) const HERE: BlockPlace = BlockPlace {
     short: 0,
 };
 
-/// The two lists, and the slots of each position.
 pub(super) struct Lists {
     pub(super) queries: Vec<i32>,
     pub(super) table: Vec<i32>,

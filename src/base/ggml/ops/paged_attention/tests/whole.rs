@@ -35,7 +35,6 @@ impl Case {
         (self.is_selective && n > 2).then(|| (0..=n).filter(|block| block % 2 == 1).collect())
     }
 
-    /// The rows that a query attends to, as numbers of a kind for a place.
     fn seen(&self, position: usize) -> Vec<(u64, usize)> {
         let near = (position + 1).saturating_sub(self.near)..=position;
         let n = (position + 1) / self.span;
