@@ -28,7 +28,6 @@ const LANES: usize = 16;
 /// A token that may come next.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ContrastiveCandidate {
-    /// The id of the token.
     pub id: u32,
     /// The probability of the token, before the cut to `top_k`.
     pub probability: f64,
@@ -226,11 +225,7 @@ mod tests {
     use crate::reference_chain;
 
     fn search(alpha: f64, top_k: u32, n_embd: usize) -> ContrastiveSearch {
-        let params = Params {
-            penalty_alpha: alpha,
-            top_k,
-            ..Params::default()
-        };
+        let params = reference_chain::with(|p| (p.penalty_alpha, p.top_k) = (alpha, top_k));
         ContrastiveSearch::new(&params, n_embd).expect("valid")
     }
 
@@ -273,11 +268,7 @@ mod tests {
     #[test]
     fn parameters_that_make_no_search_are_refused() {
         let refused = |change: fn(&mut Params)| {
-            let mut params = Params {
-                penalty_alpha: 0.6,
-                top_k: 4,
-                ..Params::default()
-            };
+            let mut params = reference_chain::with(|p| (p.penalty_alpha, p.top_k) = (0.6, 4));
             change(&mut params);
             let error = ContrastiveSearch::new(&params, 8).expect_err("refused");
             error.to_string()
@@ -294,23 +285,17 @@ mod tests {
         `mirostat`: found `2`, expected 0, because `top_k` cuts already: only one of them can
         `xtc_probability`: found `2`, expected a number from 0 to 1 (XTC; 0 = off)
         ");
-        let params = Params {
-            penalty_alpha: 0.6,
-            ..Params::default()
-        };
+        let params = reference_chain::with(|p| p.penalty_alpha = 0.6);
         let error = Sampler::new(&params, 0).expect_err("it sees logits alone");
         assert_eq!(error.field, "penalty_alpha");
     }
 
     #[test]
     fn candidates_are_the_best_after_the_other_stages() {
-        let params = Params {
-            penalty_alpha: 0.6,
-            top_k: 2,
-            temperature: 0.0,
-            logit_bias: vec![(2, f32::NEG_INFINITY)],
-            ..Params::default()
-        };
+        let params = reference_chain::with(|p| {
+            (p.penalty_alpha, p.top_k, p.temperature) = (0.6, 2, 0.0);
+            p.logit_bias = vec![(2, f32::NEG_INFINITY)];
+        });
         let mut search = ContrastiveSearch::new(&params, 1).expect("valid");
         let logits = [0.1f32, 0.2, 0.5, 0.2].map(f32::ln);
         let found = search.candidates(&logits, None).expect("good logits");

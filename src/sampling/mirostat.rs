@@ -189,13 +189,9 @@ mod tests {
     use crate::{Sampler, reference_chain};
 
     fn params(mirostat: u32, tau: f64, eta: f64) -> Params {
-        Params {
-            mirostat,
-            mirostat_tau: tau,
-            mirostat_eta: eta,
-            seed: 11,
-            ..Params::default()
-        }
+        reference_chain::with(|p| {
+            (p.mirostat, p.mirostat_tau, p.mirostat_eta, p.seed) = (mirostat, tau, eta, 11);
+        })
     }
 
     fn n_kept(mirostat: u32, tau: f64, logits: &[f32]) -> usize {

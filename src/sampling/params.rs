@@ -70,7 +70,6 @@ macro_rules! params {
                 }
             }
 
-            /// What the stage does.
             pub fn doc(self) -> &'static str {
                 match self {
                     $(Self::$variant => concat!($($doc),*),)*

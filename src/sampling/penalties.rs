@@ -158,33 +158,23 @@ mod tests {
         };
         let counts =
             reference_chain::with(|p| (p.presence_penalty, p.frequency_penalty) = (1.0, 0.25));
-        let cases: [(&Params, &[u32], &[u32], &[f32], &[f32]); 5] = [
-            // The first token of the prompt is outside the window of three.
-            (
-                &short,
-                &[3, 0],
-                &[1, 1],
-                &[4.0, -4.0, 4.0, 4.0],
-                &[2.0, -8.0, 4.0, 4.0],
-            ),
-            // The completion alone is counted.
-            (
-                &counts,
-                &[0, 0, 1],
-                &[1, 2, 1],
-                &[4.0, 4.0, 4.0],
-                &[4.0, 2.5, 2.75],
-            ),
-            (&repeat(1e-300), &[0], &[], &[4.0, 5.0], &[f32::MAX, 5.0]),
-            (&repeat(2.0), &[0], &[], &[f32::MIN], &[f32::MIN]),
-            // A token beyond the vocabulary is no candidate.
-            (&repeat(2.0), &[70_000], &[], &[4.0, 5.0], &[4.0, 5.0]),
-        ];
-        for (params, prompt, generated, logits, expected) in cases {
+        let run = |params: &Params, prompt: &[u32], generated: &[u32], logits: &[f32]| {
             let kept = reference_chain::run(params, prompt, generated, logits).expect("all stay");
-            let found: Vec<f32> = kept.into_iter().map(|(_, logit)| logit).collect();
-            assert_eq!(found, expected, "{prompt:?} {generated:?} {logits:?}");
-        }
+            kept.into_iter().map(|(_, logit)| logit).collect::<Vec<_>>()
+        };
+        // The first token of the prompt is outside the window of three.
+        let found = run(&short, &[3, 0], &[1, 1], &[4.0, -4.0, 4.0, 4.0]);
+        assert_eq!(found, [2.0, -8.0, 4.0, 4.0]);
+        // The completion alone is counted.
+        let found = run(&counts, &[0, 0, 1], &[1, 2, 1], &[4.0; 3]);
+        assert_eq!(found, [4.0, 2.5, 2.75]);
+        assert_eq!(
+            run(&repeat(1e-300), &[0], &[], &[4.0, 5.0]),
+            [f32::MAX, 5.0]
+        );
+        assert_eq!(run(&repeat(2.0), &[0], &[], &[f32::MIN]), [f32::MIN]);
+        // A token beyond the vocabulary is no candidate.
+        assert_eq!(run(&repeat(2.0), &[70_000], &[], &[4.0, 5.0]), [4.0, 5.0]);
     }
 
     proptest! {

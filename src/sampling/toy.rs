@@ -3,7 +3,7 @@
 
 #![cfg_attr(not(test), expect(dead_code, reason = "only tests use it"))]
 
-use super::parameter::{ListKind, ListParameter, Number, ParamError, Parameter, ValueRange};
+use super::parameter::{ListKind, ListParameter, Number, Parameter, ValueRange};
 use super::params::{api_range, neutral, params};
 
 params! {

@@ -229,14 +229,12 @@ impl Tensor {
         std::array::from_fn(|dim| unsafe { sys::shim_tensor_nb(self.as_ptr(), dim as i32) })
     }
 
-    /// Element type.
     pub fn ty(&self) -> TensorType {
         // SAFETY: as in `shape`.
         let id = unsafe { sys::shim_tensor_type(self.as_ptr()) } as u32;
         TensorType::from_id(id).expect("tensors are made with a `TensorType`")
     }
 
-    /// Number of elements.
     pub fn elements(&self) -> u64 {
         self.shape().iter().product()
     }

@@ -82,7 +82,6 @@ impl Device {
         self.0.as_ptr()
     }
 
-    /// The device of this name.
     pub fn named(name: &str) -> Result<Self, Error> {
         let all = devices();
         let found = all.iter().find(|device| device.name() == name);
@@ -95,7 +94,6 @@ impl Device {
         })
     }
 
-    /// The processor.
     pub fn cpu() -> Result<Self, Error> {
         devices()
             .into_iter()
@@ -408,7 +406,6 @@ impl Device {
         Ok(())
     }
 
-    /// Writes a tensor's data.
     pub fn write(tensor: &Tensor, bytes: &[u8]) -> Result<(), Error> {
         if !tensor.has_memory() || !tensor.is_contiguous() || tensor.bytes() != bytes.len() {
             return fault(

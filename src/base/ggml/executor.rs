@@ -316,12 +316,10 @@ impl Executor {
         backend.map_or(std::ptr::null_mut(), |backend| backend.0.as_ptr())
     }
 
-    /// The loaded graph.
     pub fn graph(&self) -> Option<&Graph> {
         self.graph.as_ref()
     }
 
-    /// Runs the loaded graph.
     pub fn run(&mut self) -> Result<(), Error> {
         let Some(graph) = &self.graph else {
             return Err(Error::Computation("no graph is loaded".into()));

@@ -13,7 +13,6 @@ use super::profile::is_view;
 
 /// An operation that writes or reads rows stored between passes, or carries states of heads over time.
 pub struct KeptOp {
-    /// The operation, by ggml's name.
     pub op: String,
     /// The path of the unit for which it was built.
     pub path: String,

@@ -11,6 +11,7 @@ use crate::chat::tool_calls::{CallBody, CallFormat, Tool, ToolSchema};
 use crate::tokenizer::Tokenizer;
 
 use super::deadline::Deadline;
+use super::lark_regex;
 use super::properties::{Properties, is_bounded, properties, with_definitions};
 use super::schema;
 use super::{AnswerSpec, Constraint, ContentRule, Error, ReasoningRule};
@@ -42,10 +43,11 @@ struct AnswerWriter<'a> {
     n: usize,
 }
 
+/// A text as a literal; nothing for the empty text.
 fn quoted(text: &str) -> String {
     match text {
         "" => String::new(),
-        text => Value::from(text).to_string(),
+        text => lark_regex::quoted(text),
     }
 }
 
@@ -179,7 +181,7 @@ impl AnswerWriter<'_> {
         Ok(match constraint {
             Constraint::JsonSchema(schema) => self.json(&schema)?,
             Constraint::Regex(regex) => {
-                let literal = super::lark_regex::lark_literal(&regex);
+                let literal = lark_regex::lark_literal(&regex);
                 self.rule("", &literal)
             }
             _ => {
@@ -433,32 +435,18 @@ impl AnswerWriter<'_> {
         };
         let quote = self.mark(&quote);
         let string = self.rule("", &format!("{quote} {rest}"));
-        let [yes, no] = if notation.is_python {
-            ["True", "False"]
-        } else {
-            ["true", "false"]
+        let [yes, no, separator, colon] = match notation.is_python {
+            true => ["True", "False", "\", \"", "\": \""],
+            false => ["true", "false", "\",\"", "\":\""],
         };
         let word = format!("\"{yes}\" | \"{no}\"");
         let number = r"/-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,17})?/";
-        let key = if notation.is_python {
-            string.clone()
-        } else {
-            "/[A-Za-z_][A-Za-z0-9_]*/".into()
+        let key = match notation.is_python {
+            true => string.clone(),
+            false => "/[A-Za-z_][A-Za-z0-9_]*/".into(),
         };
         let n = self.n + 1;
-        let separator = if notation.is_python {
-            "\", \""
-        } else {
-            "\",\""
-        };
-        let pair = format!(
-            "{key} {} r{n}",
-            if notation.is_python {
-                "\": \""
-            } else {
-                "\":\""
-            }
-        );
+        let pair = format!("{key} {colon} r{n}");
         let list = format!("\"[\" (r{n} ({separator} r{n})*)? \"]\"");
         let object = format!("\"{{\" ({pair} ({separator} {pair})*)? \"}}\"");
         let any = self.rule(
@@ -495,16 +483,12 @@ impl AnswerWriter<'_> {
                 rules.push(self.rule("", &pair));
             }
             let other = others.join(" | ");
+            let more = format!("({separator} ({other}))*");
+            let required = required.join(&format!(" {separator} "));
             ways.push(match (required.is_empty(), others.is_empty()) {
-                (true, true) => String::new(),
-                (true, false) => format!("(({other}) ({separator} ({other}))*)?"),
-                (false, true) => required.join(&format!(" {separator} ")),
-                (false, false) => {
-                    format!(
-                        "{} ({separator} ({other}))*",
-                        required.join(&format!(" {separator} "))
-                    )
-                }
+                (_, true) => required,
+                (true, false) => format!("(({other}) {more})?"),
+                (false, false) => format!("{required} {more}"),
             });
         }
         let pairs = self.either(ways);

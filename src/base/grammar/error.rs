@@ -5,7 +5,6 @@ use std::fmt;
 use super::MAX_BYTES;
 use super::limits::TIME_LIMIT;
 
-/// Why a constraint cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The text of the constraint is too long.

@@ -1,4 +1,30 @@
-//! Regular expressions as grammars, and the library's error messages about them.
+//! Texts, counts and regular expressions in Lark's form, and the library's error messages about regular expressions.
+
+use serde_json::Value;
+
+/// A text as a string literal.
+pub(super) fn quoted(text: &str) -> String {
+    Value::from(text).to_string().replace('\u{7f}', "\\u007f")
+}
+
+/// The operator of a repetition, which is also that of regular expressions.
+pub(super) fn counts(min: u32, max: Option<u32>) -> String {
+    match (min, max) {
+        (0, None) => "*".to_owned(),
+        (1, None) => "+".to_owned(),
+        (0, Some(1)) => "?".to_owned(),
+        (min, None) => format!("{{{min},}}"),
+        (min, Some(max)) => format!("{{{min},{max}}}"),
+    }
+}
+
+/// Expressions of which one matches; `None` if there are none.
+pub(super) fn alternatives(mut ways: Vec<String>) -> Option<String> {
+    match ways.len() {
+        0 | 1 => ways.pop(),
+        _ => Some(format!("(?:{})", ways.join("|"))),
+    }
+}
 
 /// A regular expression that matches a text as a whole, as a part of a grammar in Lark's form: between slashes, with
 /// those within escaped. Anchors at its ends are redundant.

@@ -253,7 +253,6 @@ impl PartFile {
         })
     }
 
-    /// Adds bytes.
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.out.write_all(bytes)
     }
@@ -311,7 +310,6 @@ impl PartFolder {
         Ok(Self(temporary))
     }
 
-    /// The path of the folder.
     pub fn path(&self) -> &Path {
         &self.0.path
     }
@@ -329,7 +327,6 @@ pub fn sync_folder(target: &Path) {
     let _ = File::open(folder_of(target)).and_then(|folder| folder.sync_all());
 }
 
-/// The parent folder of a path.
 pub fn folder_of(target: &Path) -> &Path {
     match target.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,

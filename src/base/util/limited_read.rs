@@ -57,12 +57,10 @@ pub fn all(from: impl Read, limit: u64) -> io::Result<Vec<u8>> {
     }
 }
 
-/// The text of a file.
 pub fn text(path: &Path, limit: u64) -> io::Result<String> {
     utf8(bytes(path, limit)?)
 }
 
-/// Bytes as text.
 pub fn utf8(bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();

@@ -98,9 +98,7 @@ fn type_of(dtype: Dtype) -> Option<TensorType> {
 /// A folder that is to be written.
 #[derive(Clone, Copy, Debug)]
 pub struct NewFolder<'a> {
-    /// Path of the folder.
     pub path: &'a Path,
-    /// The metadata for the configuration.
     pub metadata: &'a Metadata,
     pub tensors: &'a [TensorInfo],
     /// Maximum size of the tensors in one file, in bytes; a file has at least one tensor.

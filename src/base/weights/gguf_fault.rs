@@ -8,7 +8,6 @@ use super::TensorType;
 pub struct GgufFault {
     /// Offset of the fault in the file.
     pub offset: u64,
-    /// The broken rule.
     pub kind: FaultKind,
 }
 

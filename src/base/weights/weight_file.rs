@@ -135,7 +135,6 @@ impl Weights {
         &self.label
     }
 
-    /// The metadata of the model.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
@@ -152,7 +151,6 @@ impl Weights {
         &self.tensors
     }
 
-    /// The tensor of this name.
     pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
         self.index.get(name).map(|&at| &self.tensors[at])
     }

@@ -23,7 +23,6 @@ const FAILED: &str = "the template engine failed";
 pub struct ChatTemplate(Compiled);
 
 impl ChatTemplate {
-    /// Compiles a template.
     pub fn new(source: &str) -> Result<Self, TemplateError> {
         let fault = |message: String| TemplateError { line: 1, message };
         if source.len() > MAX_BYTES {

@@ -16,9 +16,7 @@ const DEFAULT: &str = "default";
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no chat template is named `{name}`; there {}", known(.names))]
 pub struct UnknownTemplate {
-    /// The requested name.
     pub name: String,
-    /// The existing names.
     pub names: Vec<String>,
 }
 

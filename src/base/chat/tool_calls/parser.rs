@@ -12,10 +12,8 @@ use super::header;
 use super::json::Parsed;
 use super::open_call::{OpenCall, PendingHeader};
 
-/// A tool of the request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tool {
-    /// The name of the tool.
     pub name: String,
     /// JSON Schema of the arguments.
     pub parameters: Value,
@@ -48,7 +46,6 @@ pub enum OutputPart {
 /// Consecutive bytes of the text with their meaning; `None` for marks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutputSpan {
-    /// The number of bytes.
     pub bytes: usize,
     /// The part that the bytes mean. For content it is exactly these bytes; without bytes, it is white space between
     /// texts that only marks separate.

@@ -44,7 +44,6 @@ struct Question<'a> {
 }
 
 impl<'a> ToolSchema<'a> {
-    /// The schema of a tool's arguments.
     pub fn of_tool(parameters: &'a Value) -> Self {
         Self {
             root: parameters,

@@ -239,7 +239,7 @@ impl Graph {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ggml::tests::{loaded, put};
+    use crate::ggml::tests::{loaded, put, result};
     use TensorType::F32;
 
     /// What an activation makes of `x`, with `up` as a gate.
@@ -258,11 +258,7 @@ mod tests {
             put(&mut executor, &b, up);
         }
         executor.run().expect("it runs");
-        let mut values = vec![0.0; x.len()];
-        executor
-            .read(&out, &mut values)
-            .expect("the result is there");
-        values
+        result(&executor, &out)
     }
 
     #[test]

@@ -68,12 +68,10 @@ impl Graph {
         self.limit
     }
 
-    /// The arena of the graph's own tensors.
     pub fn arena(&self) -> &Arena {
         &self.arena
     }
 
-    /// Number of operations.
     pub fn n_nodes(&self) -> usize {
         // SAFETY: the graph is alive.
         unsafe { sys::ggml_graph_n_nodes(self.as_ptr()) as usize }

@@ -129,6 +129,15 @@ impl PlainNode {
         input.ok_or_else(|| self.fault(&format!("`{}` has no source {at}", self.name())))
     }
 
+    pub(super) fn inputs<const N: usize>(&self, at: [i32; N]) -> Result<[PlainArray; N], Error> {
+        let read: Vec<PlainArray> = at
+            .into_iter()
+            .map(|at| self.input(at))
+            .collect::<Result<_, _>>()?;
+        read.try_into()
+            .map_err(|_| self.fault("the number of sources"))
+    }
+
     pub(super) fn optional(&self, at: i32) -> Result<Option<PlainArray>, Error> {
         self.source(at)?.map(|source| source.read()).transpose()
     }

@@ -61,7 +61,7 @@ fn add(out: &mut [f64], weight: f64, row: &[f64]) {
 
 /// Attention over all keys under a mask: `[dv, heads, n_q, n]`.
 pub(super) fn flash(node: &PlainNode) -> Result<PlainArray, Error> {
-    let [q, k, v] = [node.input(0)?, node.input(1)?, node.input(2)?];
+    let [q, k, v] = node.inputs([0, 1, 2])?;
     let (mask, sinks) = (node.optional(3)?, node.optional(4)?);
     let [scale, max_bias, softcap] = [0, 1, 2].map(|at| node.param(at));
     let (heads, per_head) = (q.shape[2], q.shape[2] / k.shape[2]);
@@ -122,7 +122,7 @@ impl QueryLists {
 
 /// Attention of each query to an interval of its sequence, or to selected positions of the interval.
 pub(super) fn paged(node: &PlainNode) -> Result<PlainArray, Error> {
-    let [q, k, v] = [node.input(0)?, node.input(1)?, node.input(2)?];
+    let [q, k, v] = node.inputs([0, 1, 2])?;
     let [block, span, near] = [11, 12, 14].map(|at| node.int(at).max(0) as usize);
     let further = if near > 0 {
         (block / span.max(1)).max(1)

@@ -4,6 +4,7 @@ use super::super::Error;
 use super::parse::{Expr, GbnfRules, parse};
 use super::*;
 use crate::util::measure::thread_time;
+use crate::util::test_rows::rows;
 
 /// A set of places in a text, from before its first character to after its last: one bit each.
 type Positions = u128;
@@ -183,7 +184,7 @@ fn the_naive_reading_reads() {
 
 /// Grammars that are refused, the place and the message; `⏎` is a line end.
 const REFUSED: &str = r#"
- ¦ 1:1 ¦ there is no rule `root`
+∅ ¦ 1:1 ¦ there is no rule `root`
 main ::= "a" ¦ 1:13 ¦ there is no rule `root`
 root ::= a⏎⏎a ::= b "x"⏎ ¦ 3:7 ¦ there is no rule `b`
 root ::= "ab ¦ 1:10 ¦ the string has no closing `"`
@@ -226,11 +227,8 @@ fn faults_tell_their_place() {
         }
         other => panic!("{text}: {other:?}"),
     };
-    for case in REFUSED.trim_start_matches('\n').lines() {
-        let [text, place, message] = case.split(" ¦ ").collect::<Vec<_>>()[..] else {
-            panic!("{case}");
-        };
-        refused(&text.trim_start().replace('⏎', "\n"), place, message);
+    for [text, place, message] in rows(REFUSED) {
+        refused(&text, &place, &message);
     }
     let deep = format!("root ::= {}", "(".repeat(100_000));
     refused(&deep, "1:60", "more than 50 groups in each other");

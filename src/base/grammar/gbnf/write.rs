@@ -5,6 +5,7 @@
 
 use std::fmt::Write;
 
+use super::super::lark_regex::counts;
 use super::automaton::Automaton;
 use super::chars::CharSet;
 use super::lexemes::{Lexed, Node};
@@ -80,14 +81,7 @@ impl Writer {
             Node::Lexeme(i) => format!("T{i}"),
             Node::Rule(rule) => format!("r{rule}"),
             Node::Repeat(inner, min, max) => {
-                let inner = self.group(inner);
-                match (min, max) {
-                    (0, None) => format!("{inner}*"),
-                    (1, None) => format!("{inner}+"),
-                    (0, Some(1)) => format!("{inner}?"),
-                    (min, None) => format!("{inner}{{{min},}}"),
-                    (min, Some(max)) => format!("{inner}{{{min},{max}}}"),
-                }
+                format!("{}{}", self.group(inner), counts(*min, *max))
             }
             Node::Seq(_) | Node::Alt(_) => self.group(node),
         }
@@ -130,11 +124,8 @@ fn regex(expr: &Expr, bodies: &[Expr], out: &mut String) {
         Expr::Repeat(inner, min, max) => {
             out.push_str("(?:");
             regex(inner, bodies, out);
-            // Writing to a `String` cannot fail.
-            let _ = match max {
-                Some(max) => write!(out, "){{{min},{max}}}"),
-                None => write!(out, "){{{min},}}"),
-            };
+            out.push(')');
+            out.push_str(&counts(*min, *max));
         }
     }
 }

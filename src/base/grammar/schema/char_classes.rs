@@ -4,6 +4,8 @@
 
 use regex_syntax::hir::{ClassUnicode, ClassUnicodeRange};
 
+use super::super::lark_regex::alternatives;
+
 pub(super) const ANY: &str = r#"(?:[^"\\\x00-\x1f]|\\["\\bfnrt]|\\u00(?:0[0-7be-f]|1[0-9a-f]))"#;
 
 pub(super) fn set(ranges: &[(u32, u32)]) -> ClassUnicode {
@@ -106,9 +108,5 @@ pub(super) fn in_json(class: &ClassUnicode) -> Option<String> {
         27 => ways.push(r"\\u00(?:0[0-7be-f]|1[0-9a-f])".into()),
         _ => ways.push(format!(r"\\u00(?:{})", controls.join("|"))),
     }
-    match ways.len() {
-        0 => None,
-        1 => ways.pop(),
-        _ => Some(format!("(?:{})", ways.join("|"))),
-    }
+    alternatives(ways)
 }

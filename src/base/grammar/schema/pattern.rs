@@ -8,6 +8,7 @@
 
 use regex_syntax::hir::ClassUnicode;
 
+use super::super::lark_regex::{alternatives, counts};
 use super::char_classes::{ANY, all, in_json, property, set, space};
 
 const MAX_DEPTH: usize = 100;
@@ -441,13 +442,7 @@ impl Writer {
             }
             PatternSyntax::Repeat(inner, min, max) => {
                 let inner = self.write(inner, is_start, is_end)?;
-                let counts = match (min, max) {
-                    (0, None) => "*".to_owned(),
-                    (1, None) => "+".to_owned(),
-                    (0, Some(1)) => "?".to_owned(),
-                    (min, None) => format!("{{{min},}}"),
-                    (min, Some(max)) => format!("{{{min},{max}}}"),
-                };
+                let counts = counts(*min, *max);
                 match inner {
                     Some(inner) if *max != Some(0) => Some(format!("(?:{inner}){counts}")),
                     _ => (*min == 0).then(String::new),
@@ -509,9 +504,5 @@ impl Writer {
 fn one_of(mut ways: Vec<String>) -> Option<String> {
     let mut seen = std::collections::HashSet::new();
     ways.retain(|way| seen.insert(way.clone()));
-    match ways.len() {
-        0 => None,
-        1 => ways.pop(),
-        _ => Some(format!("(?:{})", ways.join("|"))),
-    }
+    alternatives(ways)
 }

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::super::Error;
 use super::super::deadline::Deadline;
+use super::super::lark_regex::{counts, quoted};
 use super::alternatives::{ArrayRules, SchemaSet, ValueType};
 use super::one_of;
 use super::options::LarkOptions;
@@ -89,10 +90,6 @@ struct LarkWriter<'a> {
     terminals: HashMap<String, String>,
     out: String,
     n: usize,
-}
-
-fn quoted(text: &str) -> String {
-    Value::from(text).to_string().replace('\u{7f}', "\\u007f")
 }
 
 fn lark(texts: &RegexAst) -> String {
@@ -371,10 +368,8 @@ impl LarkWriter<'_> {
 }
 
 fn times(inner: &str, min: usize, max: Option<usize>) -> String {
-    match (min, max) {
-        (_, Some(0)) => String::new(),
-        (0, None) => format!("({inner})*"),
-        (min, None) => format!("({inner}){{{min},}}"),
-        (min, Some(max)) => format!("({inner}){{{min},{max}}}"),
+    match max {
+        Some(0) => String::new(),
+        max => format!("({inner}){}", counts(min as u32, max.map(|max| max as u32))),
     }
 }

@@ -10,6 +10,7 @@ use super::super::deadline::Deadline;
 use super::super::error::first_part;
 use super::super::limits::{MAX_OVERDUE, TIME_LIMIT};
 use super::*;
+use crate::util::test_rows::rows;
 
 /// A compiler that no other test waits for: a constraint that is given up still has its place.
 fn compiler() -> Arc<Compiler> {
@@ -31,55 +32,27 @@ fn refused(constraint: Constraint, parts: &[&str]) {
     );
 }
 
+const REFUSED: &str = r##"
+3 ¦ schema: expected an object or a boolean
+false ¦ schema: nothing fits `false`
+{"properties": {"a/b": {"not": {}}}} ¦ schema/properties/a~1b/not: `not` cannot be enforced
+{"items": [{}, {"uniqueItems": true}]} ¦ schema/items/1/uniqueItems:␣
+{"anyOf": [{"$ref": "#/$defs/x"}], "$defs": {"x": {"contains": {}}}} ¦ schema/$defs/x/contains: `contains` cannot be enforced
+{"properties": {"a": {"$ref": "#/$defs/x"}}} ¦ schema/properties/a/$ref: there is no `#/$defs/x`
+{"$ref": "http://e.org/schema"} ¦ schema/$ref: `http://e.org/schema` is not inside the schema
+{"anyOf": {}} ¦ schema/anyOf: expected an array of schemas
+{"properties": []} ¦ schema/properties: expected an object
+{"type": "strnig"} ¦ schema/type: "strnig"
+{"type": "string", "pattern": "("} ¦ schema/pattern: pattern, column 1:␣
+{"items": {"type": "integer", "minimum": 3, "maximum": 2}, "minItems": 1, "type": "array"} ¦ schema/items: nothing fits
+{"x-guidance": {"no_such": 1}} ¦ schema/x-guidance/no_such:␣
+"##;
+
 #[test]
 fn schemas_are_refused_with_their_place() {
-    for (schema, message) in [
-        ("3", "schema: expected an object or a boolean"),
-        ("false", "schema: nothing fits `false`"),
-        (
-            r#"{"properties": {"a/b": {"not": {}}}}"#,
-            "schema/properties/a~1b/not: `not` cannot be enforced",
-        ),
-        (
-            r#"{"items": [{}, {"uniqueItems": true}]}"#,
-            "schema/items/1/uniqueItems: ",
-        ),
-        (
-            r##"{"anyOf": [{"$ref": "#/$defs/x"}], "$defs": {"x": {"contains": {}}}}"##,
-            "schema/$defs/x/contains: `contains` cannot be enforced",
-        ),
-        (
-            r##"{"properties": {"a": {"$ref": "#/$defs/x"}}}"##,
-            "schema/properties/a/$ref: there is no `#/$defs/x`",
-        ),
-        (
-            r#"{"$ref": "http://e.org/schema"}"#,
-            "schema/$ref: `http://e.org/schema` is not inside the schema",
-        ),
-        (
-            r#"{"anyOf": {}}"#,
-            "schema/anyOf: expected an array of schemas",
-        ),
-        (
-            r#"{"properties": []}"#,
-            "schema/properties: expected an object",
-        ),
-        (r#"{"type": "strnig"}"#, "schema/type: \"strnig\""),
-        (
-            r#"{"type": "string", "pattern": "("}"#,
-            "schema/pattern: pattern, column 1: ",
-        ),
-        (
-            r#"{"items": {"type": "integer", "minimum": 3, "maximum": 2}, "minItems": 1, "type": "array"}"#,
-            "schema/items: nothing fits",
-        ),
-        (
-            r#"{"x-guidance": {"no_such": 1}}"#,
-            "schema/x-guidance/no_such: ",
-        ),
-    ] {
-        let schema = serde_json::from_str(schema).expect("JSON");
-        refused(Constraint::JsonSchema(schema), &[message]);
+    for [schema, message] in rows(REFUSED) {
+        let schema = serde_json::from_str(&schema).expect("JSON");
+        refused(Constraint::JsonSchema(schema), &[&message]);
     }
     // What the specification does not know is an annotation, and no fault.
     for sound in [

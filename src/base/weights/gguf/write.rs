@@ -15,12 +15,10 @@ use crate::weights::{Error, Metadata, TensorType};
 use super::value::{self, write_string, write_u32, write_u64};
 use super::{DEFAULT_ALIGNMENT, GgufFault, MAGIC, read};
 
-/// A tensor that is to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewTensor {
     /// Name of the tensor, at most 63 bytes.
     pub name: String,
-    /// Element type.
     pub ty: TensorType,
     /// Dimensions in ggml order, 1 to 4 of them.
     pub shape: Vec<u64>,

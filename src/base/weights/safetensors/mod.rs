@@ -63,7 +63,6 @@ pub fn head(
 
 #[derive(Clone, Debug)]
 pub struct StoredTensor {
-    /// Element type.
     pub dtype: Dtype,
     /// Dimensions, the slowest first (the reverse of ggml's order).
     pub shape: Vec<u64>,
@@ -237,7 +236,6 @@ impl Checkpoint {
             .map(|(name, stored)| (name.as_str(), stored))
     }
 
-    /// The tensor of this name.
     pub fn get(&self, name: &str) -> Option<&StoredTensor> {
         self.tensors.get(name)
     }
@@ -287,7 +285,6 @@ impl Checkpoint {
         self.files.iter().map(|(_, bytes)| bytes)
     }
 
-    /// The path of the file that has a tensor.
     pub fn path(&self, stored: &StoredTensor) -> &Path {
         &self.files[stored.file].0
     }

@@ -94,10 +94,10 @@ const WEATHER: &str = r#"{"city": "Köln", "unit": "celsius", "days": 2}"#;
 const SEARCH: &str = r#"{"query": "umbrella \"big\" & 'red'", "filters": {"tags": ["a", "ü"], "exact": true}, "limit": 3}"#;
 
 /// Formats and texts with two calls.
-fn samples() -> Vec<(&'static str, String)> {
+fn samples() -> Vec<(String, String)> {
     let calls = [("get_weather", WEATHER), ("search_docs", SEARCH)];
     let calls = calls.map(|(name, text)| (name, serde_json::from_str(text).expect("JSON")));
-    let sample = |name| (name, samples::sample(name, &calls));
+    let sample = |name: String| (name.clone(), samples::sample(&name, &calls));
     samples::names().map(sample).collect()
 }
 
@@ -141,7 +141,7 @@ fn ids_that_a_model_writes_are_kept() {
         let calls = read(&mut parser(format), &[text]).calls;
         calls.into_iter().map(|(_, id, _)| id).collect()
     };
-    let all: HashMap<&str, String> = samples().into_iter().collect();
+    let all: HashMap<String, String> = samples().into_iter().collect();
     let numbers = [0, 1].map(|n| {
         Some(format!(
             "functions.{}:{n}",
@@ -302,7 +302,7 @@ proptest! {
     #[test]
     fn nothing_is_lost_of_text_with_marks(which in 0usize..25, words in prop::collection::vec(0usize..14, 0..24), cuts in prop::collection::vec(0usize..400, 0..12)) {
         let samples = samples();
-        let format = format(samples[which % samples.len()].0);
+        let format = format(&samples[which % samples.len()].0);
         let marks: Vec<&str> = format.starts().chain(format.closers()).collect();
         let plain = ["{", "}", "[", "\"name\": ", "\"get_weather\"", "get_weather", " ", "\n", "ü", "<think>", "</think>", "<", ":", "x"];
         let all: Vec<&str> = plain.iter().copied().chain(marks).collect();

@@ -2,56 +2,47 @@
 
 use serde_json::Value;
 
+use crate::util::test_rows::rows;
+
 /// One format a line: its name, the text before, of, between and after calls, the marks that are tokens of
 /// vocabularies, and for formats with marks around each parameter the text of one, with the marks of strings and of
-/// other values. `_` is an empty text.
+/// other values.
 const FORMATS: &str = r#"
-json-in-tags ¦ <tool_call>\n ¦ {"name": "NAME", "arguments": JSON} ¦ \n</tool_call>\n<tool_call>\n ¦ \n</tool_call> ¦ <tool_call> </tool_call>
-functions-in-tags ¦ <tool_call>\n ¦ <function=NAME>\nPARAMETERS</function> ¦ \n</tool_call>\n<tool_call>\n ¦ \n</tool_call> ¦ <tool_call> </tool_call> ¦ <parameter=KEY>\nVALUE\n</parameter>\n
-functions-in-seed-tags ¦ <seed:tool_call>\n ¦ <function=NAME>\nPARAMETERS</function> ¦ _ ¦ \n</seed:tool_call> ¦ <seed:tool_call> </seed:tool_call> ¦ <parameter=KEY>VALUE</parameter>\n
-invoke ¦ <minimax:tool_call>\n ¦ <invoke name="NAME">\nPARAMETERS</invoke> ¦ \n ¦ \n</minimax:tool_call> ¦ <minimax:tool_call> </minimax:tool_call> ¦ <parameter name="KEY">VALUE</parameter>\n
-invoke-marked ¦ <｜DSML｜tool_calls>\n ¦ <｜DSML｜invoke name="NAME">\nPARAMETERS</｜DSML｜invoke> ¦ \n ¦ \n</｜DSML｜tool_calls> ¦ ｜DSML｜ ¦ <｜DSML｜parameter name="KEY" string="KIND">VALUE</｜DSML｜parameter>\n ¦ true ¦ false
-argument-pairs ¦ <tool_call> ¦ NAME\nPARAMETERS ¦ </tool_call>\n<tool_call> ¦ </tool_call> ¦ <tool_call> </tool_call> <arg_key> </arg_key> <arg_value> </arg_value> ¦ <arg_key>KEY</arg_key>\n<arg_value>VALUE</arg_value>\n
-bare-json ¦ _ ¦ {"name": "NAME", "parameters": JSON} ¦ ;\s
-list-after-mark ¦ [TOOL_CALLS][ ¦ {"name": "NAME", "arguments": JSON} ¦ ,\s ¦ ] ¦ [TOOL_CALLS]
-name-after-mark ¦ _ ¦ [TOOL_CALLS]NAME[ARGS]JSON ¦ _ ¦ _ ¦ [TOOL_CALLS] [ARGS]
-action-list ¦ <|START_ACTION|>[ ¦ {"tool_call_id": "NUMBER", "tool_name": "NAME", "parameters": JSON} ¦ ,\s ¦ ]<|END_ACTION|> ¦ <|START_ACTION|> <|END_ACTION|>
-actions-in-code ¦ Action: ```json\n[ ¦ {"tool_name": "NAME", "parameters": JSON} ¦ ,\s ¦ ]\n```
-list-after-role ¦ <|tool_call|>[ ¦ {"name": "NAME", "arguments": JSON} ¦ ,\s ¦ ] ¦ <|tool_call|>
-tool-list ¦ <TOOLCALL>[ ¦ {"name": "NAME", "arguments": JSON} ¦ ,\s ¦ ]</TOOLCALL> ¦ <TOOLCALL> </TOOLCALL>
-tool-list-in-tags ¦ <tool_calls>[ ¦ {"name": "NAME", "arguments": JSON} ¦ ,\s ¦ ]</tool_calls>
-map-in-list ¦ <|tools_prefix|>[ ¦ {"NAME": JSON} ¦ ,\s ¦ ]<|tools_suffix|> ¦ <|tools_prefix|> <|tools_suffix|>
-marked-names ¦ <｜tool▁calls▁begin｜> ¦ <｜tool▁call▁begin｜>NAME<｜tool▁sep｜>JSON<｜tool▁call▁end｜> ¦ \n ¦ <｜tool▁calls▁end｜> ¦ <｜tool▁calls▁begin｜> <｜tool▁calls▁end｜> <｜tool▁call▁begin｜> <｜tool▁sep｜> <｜tool▁call▁end｜>
-marked-code ¦ <｜tool▁calls▁begin｜> ¦ <｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME\n```json\nJSON\n```<｜tool▁call▁end｜> ¦ \n ¦ <｜tool▁calls▁end｜> ¦ <｜tool▁calls▁begin｜> <｜tool▁calls▁end｜> <｜tool▁call▁begin｜> <｜tool▁sep｜> <｜tool▁call▁end｜>
-numbered ¦ <|tool_calls_section_begin|> ¦ <|tool_call_begin|>functions.NAME:NUMBER<|tool_call_argument_begin|>JSON<|tool_call_end|> ¦ _ ¦ <|tool_calls_section_end|> ¦ <|tool_calls_section_begin|> <|tool_calls_section_end|> <|tool_call_begin|> <|tool_call_argument_begin|> <|tool_call_end|>
-function-tags ¦ _ ¦ <function=NAME>JSON</function> ¦ \n
-marked-notation ¦ <|tool_call>call: ¦ NAMENOTATION ¦ <tool_call|><|tool_call>call: ¦ <tool_call|> ¦ <|tool_call> <tool_call|> <|"|>
-call-list ¦ <|tool_call_start|>[ ¦ NAME(PYTHON) ¦ ,\s ¦ ]<|tool_call_end|> ¦ <|tool_call_start|> <|tool_call_end|>
-bare-call-list ¦ [ ¦ NAME(PYTHON) ¦ ,\s ¦ ]
-channels ¦ _ ¦ \sto=functions.NAME<|channel|>commentary json<|message|>JSON<|call|> ¦ <|start|>assistant ¦ _ ¦ <|channel|> <|message|> <|call|> <|start|> <|end|>
-message-of-function ¦ <|message_sep|>\n\nfunction call<|role_sep|>\n ¦ {"name": "NAME", "arguments": JSON} ¦ <|message_sep|>\n\nfunction call<|role_sep|>\n ¦ _ ¦ <|message_sep|> <|role_sep|>
-plain ¦ _ ¦ {"name": "NAME", "arguments": JSON}
+json-in-tags ¦ <tool_call>⏎ ¦ {"name": "NAME", "arguments": JSON} ¦ ⏎</tool_call>⏎<tool_call>⏎ ¦ ⏎</tool_call> ¦ <tool_call> </tool_call> ¦ ∅ ¦ ∅ ¦ ∅
+functions-in-tags ¦ <tool_call>⏎ ¦ <function=NAME>⏎PARAMETERS</function> ¦ ⏎</tool_call>⏎<tool_call>⏎ ¦ ⏎</tool_call> ¦ <tool_call> </tool_call> ¦ <parameter=KEY>⏎VALUE⏎</parameter>⏎ ¦ ∅ ¦ ∅
+functions-in-seed-tags ¦ <seed:tool_call>⏎ ¦ <function=NAME>⏎PARAMETERS</function> ¦ ∅ ¦ ⏎</seed:tool_call> ¦ <seed:tool_call> </seed:tool_call> ¦ <parameter=KEY>VALUE</parameter>⏎ ¦ ∅ ¦ ∅
+invoke ¦ <minimax:tool_call>⏎ ¦ <invoke name="NAME">⏎PARAMETERS</invoke> ¦ ⏎ ¦ ⏎</minimax:tool_call> ¦ <minimax:tool_call> </minimax:tool_call> ¦ <parameter name="KEY">VALUE</parameter>⏎ ¦ ∅ ¦ ∅
+invoke-marked ¦ <｜DSML｜tool_calls>⏎ ¦ <｜DSML｜invoke name="NAME">⏎PARAMETERS</｜DSML｜invoke> ¦ ⏎ ¦ ⏎</｜DSML｜tool_calls> ¦ ｜DSML｜ ¦ <｜DSML｜parameter name="KEY" string="KIND">VALUE</｜DSML｜parameter>⏎ ¦ true ¦ false
+argument-pairs ¦ <tool_call> ¦ NAME⏎PARAMETERS ¦ </tool_call>⏎<tool_call> ¦ </tool_call> ¦ <tool_call> </tool_call> <arg_key> </arg_key> <arg_value> </arg_value> ¦ <arg_key>KEY</arg_key>⏎<arg_value>VALUE</arg_value>⏎ ¦ ∅ ¦ ∅
+bare-json ¦ ∅ ¦ {"name": "NAME", "parameters": JSON} ¦ ;␣ ¦ ∅ ¦ ∅ ¦ ∅ ¦ ∅ ¦ ∅
+list-after-mark ¦ [TOOL_CALLS][ ¦ {"name": "NAME", "arguments": JSON} ¦ ,␣ ¦ ] ¦ [TOOL_CALLS] ¦ ∅ ¦ ∅ ¦ ∅
+name-after-mark ¦ ∅ ¦ [TOOL_CALLS]NAME[ARGS]JSON ¦ ∅ ¦ ∅ ¦ [TOOL_CALLS] [ARGS] ¦ ∅ ¦ ∅ ¦ ∅
+action-list ¦ <|START_ACTION|>[ ¦ {"tool_call_id": "NUMBER", "tool_name": "NAME", "parameters": JSON} ¦ ,␣ ¦ ]<|END_ACTION|> ¦ <|START_ACTION|> <|END_ACTION|> ¦ ∅ ¦ ∅ ¦ ∅
+actions-in-code ¦ Action: ```json⏎[ ¦ {"tool_name": "NAME", "parameters": JSON} ¦ ,␣ ¦ ]⏎``` ¦ ∅ ¦ ∅ ¦ ∅ ¦ ∅
+list-after-role ¦ <|tool_call|>[ ¦ {"name": "NAME", "arguments": JSON} ¦ ,␣ ¦ ] ¦ <|tool_call|> ¦ ∅ ¦ ∅ ¦ ∅
+tool-list ¦ <TOOLCALL>[ ¦ {"name": "NAME", "arguments": JSON} ¦ ,␣ ¦ ]</TOOLCALL> ¦ <TOOLCALL> </TOOLCALL> ¦ ∅ ¦ ∅ ¦ ∅
+tool-list-in-tags ¦ <tool_calls>[ ¦ {"name": "NAME", "arguments": JSON} ¦ ,␣ ¦ ]</tool_calls> ¦ ∅ ¦ ∅ ¦ ∅ ¦ ∅
+map-in-list ¦ <|tools_prefix|>[ ¦ {"NAME": JSON} ¦ ,␣ ¦ ]<|tools_suffix|> ¦ <|tools_prefix|> <|tools_suffix|> ¦ ∅ ¦ ∅ ¦ ∅
+marked-names ¦ <｜tool▁calls▁begin｜> ¦ <｜tool▁call▁begin｜>NAME<｜tool▁sep｜>JSON<｜tool▁call▁end｜> ¦ ⏎ ¦ <｜tool▁calls▁end｜> ¦ <｜tool▁calls▁begin｜> <｜tool▁calls▁end｜> <｜tool▁call▁begin｜> <｜tool▁sep｜> <｜tool▁call▁end｜> ¦ ∅ ¦ ∅ ¦ ∅
+marked-code ¦ <｜tool▁calls▁begin｜> ¦ <｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME⏎```json⏎JSON⏎```<｜tool▁call▁end｜> ¦ ⏎ ¦ <｜tool▁calls▁end｜> ¦ <｜tool▁calls▁begin｜> <｜tool▁calls▁end｜> <｜tool▁call▁begin｜> <｜tool▁sep｜> <｜tool▁call▁end｜> ¦ ∅ ¦ ∅ ¦ ∅
+numbered ¦ <|tool_calls_section_begin|> ¦ <|tool_call_begin|>functions.NAME:NUMBER<|tool_call_argument_begin|>JSON<|tool_call_end|> ¦ ∅ ¦ <|tool_calls_section_end|> ¦ <|tool_calls_section_begin|> <|tool_calls_section_end|> <|tool_call_begin|> <|tool_call_argument_begin|> <|tool_call_end|> ¦ ∅ ¦ ∅ ¦ ∅
+function-tags ¦ ∅ ¦ <function=NAME>JSON</function> ¦ ⏎ ¦ ∅ ¦ ∅ ¦ ∅ ¦ ∅ ¦ ∅
+marked-notation ¦ <|tool_call>call: ¦ NAMENOTATION ¦ <tool_call|><|tool_call>call: ¦ <tool_call|> ¦ <|tool_call> <tool_call|> <|"|> ¦ ∅ ¦ ∅ ¦ ∅
+call-list ¦ <|tool_call_start|>[ ¦ NAME(PYTHON) ¦ ,␣ ¦ ]<|tool_call_end|> ¦ <|tool_call_start|> <|tool_call_end|> ¦ ∅ ¦ ∅ ¦ ∅
+bare-call-list ¦ [ ¦ NAME(PYTHON) ¦ ,␣ ¦ ] ¦ ∅ ¦ ∅ ¦ ∅ ¦ ∅
+channels ¦ ∅ ¦ ␣to=functions.NAME<|channel|>commentary json<|message|>JSON<|call|> ¦ <|start|>assistant ¦ ∅ ¦ <|channel|> <|message|> <|call|> <|start|> <|end|> ¦ ∅ ¦ ∅ ¦ ∅
+message-of-function ¦ <|message_sep|>⏎⏎function call<|role_sep|>⏎ ¦ {"name": "NAME", "arguments": JSON} ¦ <|message_sep|>⏎⏎function call<|role_sep|>⏎ ¦ ∅ ¦ <|message_sep|> <|role_sep|> ¦ ∅ ¦ ∅ ¦ ∅
+plain ¦ ∅ ¦ {"name": "NAME", "arguments": JSON} ¦ ∅ ¦ ∅ ¦ ∅ ¦ ∅ ¦ ∅ ¦ ∅
 "#;
 
 /// The names of all formats.
-pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-    FORMATS
-        .lines()
-        .filter_map(|line| Some(line.split_once(" ¦ ")?.0))
+pub(crate) fn names() -> impl Iterator<Item = String> {
+    rows::<9>(FORMATS).map(|[name, ..]| name)
 }
 
 fn fields(format: &str) -> [String; 9] {
-    let mut lines = FORMATS.lines().map(|line| line.split(" ¦ "));
-    let fields = lines.find_map(|mut line| (line.next() == Some(format)).then_some(line));
-    let fields = fields.unwrap_or_else(|| panic!("no sample of {format}"));
-    let mut fields = [format]
-        .into_iter()
-        .chain(fields)
-        .chain(std::iter::repeat("_"));
-    std::array::from_fn(|_| match fields.next() {
-        None | Some("_") => String::new(),
-        Some(text) => text.replace("\\n", "\n").replace("\\s", " "),
-    })
+    let found = rows(FORMATS).find(|[name, ..]: &[String; 9]| name == format);
+    found.unwrap_or_else(|| panic!("no sample of {format}"))
 }
 
 /// The marks of a format that are tokens of vocabularies.
