@@ -27,7 +27,6 @@ pub enum Error {
     Computation(String),
 }
 
-/// The error of an operation whose arguments do not fit each other.
 pub(super) fn fault<T>(op: &'static str, message: impl Into<String>) -> Result<T, Error> {
     let message = message.into();
     Err(Error::Arguments { op, message })
