@@ -40,7 +40,7 @@ const STEP: u64 = 1024;
 /// Number of unused tensors and keys that are listed by name.
 const SHOWN: usize = 3;
 /// Maximum number of characters of a text from a file or an error.
-const CLIP: usize = 400;
+const CLIP: usize = 800;
 
 /// The findings, as lines of text and as JSON fields.
 #[derive(Default)]

@@ -234,7 +234,7 @@ fn is_causal(class: &str) -> bool {
 /// All maps with their definitions, the best fit for a folder first.
 ///
 /// Exact fits come first. Of the others, those with the fewest tensors that only one side has; of equal ones those that
-/// compute what the folder's class says, then those with the fewest other names and keys. Of equal ones, an architecture
+/// compute what the folder's class says, then those whose names and keys are the folder's. Of equal ones, an architecture
 /// that many maps have is more likely than a special one that does without a part.
 ///
 /// # Errors
@@ -259,9 +259,18 @@ pub fn folder_fits(
         let (_, others, absent) = of.fit.distance();
         let others = of.map.problems.len() + of.map.unread.len() + others;
         let n_maps = n_maps.get(&of.fit.arch).copied();
+        // Keys say little where names differ: how much is renamed depends on defaults such as the number of layers.
+        let has_other_names = renamed > 0;
+        let keys = if has_other_names { 0 } else { others };
         (
-            (!of.is_exact(), tensors, *is_other_mode, renamed, others),
-            (!of.map.is_named, Reverse(n_maps), absent),
+            (
+                !of.is_exact(),
+                tensors,
+                *is_other_mode,
+                has_other_names,
+                keys,
+            ),
+            (!of.map.is_named, Reverse(n_maps), renamed, others, absent),
         )
     });
     Ok(fits.into_iter().map(|(_, fit)| fit).collect())

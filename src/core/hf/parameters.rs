@@ -160,7 +160,7 @@ impl MapApplication<'_> {
         let other = other.as_deref().unwrap_or("OTHER_KEY");
         let absent: Vec<String> = absent.iter().map(|name| format!("`{name}`")).collect();
         let origin = format!(
-            "{rule} {}, which {CONFIG} does not have; if it has another name there, write `{first} = [\"{other}\"]` \
+            "{rule} {}, which {CONFIG} does not have: write `{first} = [\"{other}\"]` \
              under `[aliases]` of the map",
             absent.join(", ")
         );
