@@ -133,11 +133,6 @@ impl LibraryEncoder {
         self.vocabulary.frame.0.first().copied()
     }
 
-    /// The token that a text ends with, if special tokens are requested.
-    pub(super) fn last(&self) -> Option<u32> {
-        self.vocabulary.frame.1.last().copied()
-    }
-
     /// The name of the algorithm.
     pub(super) fn kind(&self) -> &'static str {
         match self.vocabulary.library.get_model() {

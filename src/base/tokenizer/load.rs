@@ -204,6 +204,10 @@ impl Tokenizer {
         let vocab = Vocabulary::read(metadata)?;
         let mut this = Self::new(metadata, &EXTERNAL, vocab, library.spelling);
         this.drops_first_space = library.adds_space;
+        let (first, last) = &library.frame;
+        let is = |id: Option<&u32>, role| id.is_some() && id.copied() == role;
+        this.adds_bos = is(first.first(), this.roles.bos);
+        this.adds_eos = is(last.last(), this.roles.eos);
         let is_control = |id| {
             matches!(
                 this.vocab.kind(id),
@@ -211,8 +215,6 @@ impl Tokenizer {
             )
         };
         let encoder = LibraryEncoder::new(library, this.vocab_len, is_control)?;
-        this.adds_bos = this.roles.bos.is_some() && encoder.first() == this.roles.bos;
-        this.adds_eos = this.roles.eos.is_some() && encoder.last() == this.roles.eos;
         this.encoder = Some(Encoder::External(Box::new(encoder)));
         Ok(this)
     }

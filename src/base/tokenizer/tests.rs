@@ -19,8 +19,9 @@ fn strings<T: AsRef<[u8]>>(items: &[T]) -> Value {
     Value::Array(Array::Str(items.iter().collect()))
 }
 
-pub(super) fn metadata(model: &str, tokens: &[(String, i32, f32)]) -> Metadata {
-    let texts: Vec<&String> = tokens.iter().map(|(text, ..)| text).collect();
+/// A vocabulary of texts, kinds and scores.
+pub(super) fn metadata<T: AsRef<str>>(model: &str, tokens: &[(T, i32, f32)]) -> Metadata {
+    let texts: Vec<&str> = tokens.iter().map(|(text, ..)| text.as_ref()).collect();
     let types = tokens.iter().map(|&(_, kind, _)| kind).collect();
     let scores = tokens.iter().map(|&(.., score)| score).collect();
     [
@@ -85,8 +86,7 @@ fn texts_become_tokens() {
     let pieces = spm(&["he", "▁he", "ll", "l", "o", "h", "e", "▁"]);
     let spaces = bpe("gpt-2", &["Ġ Ġ", "Ġ b"]);
     let merges = ["b c", "a b", "ab c"];
-    let longer = [("x[a", USER), ("[abc]", USER), ("x", NORMAL)];
-    let longer = longer.map(|(text, kind)| (text.to_owned(), kind, 0.0));
+    let longer = [("x[a", USER, 0.0), ("[abc]", USER, 0.0), ("x", NORMAL, 0.0)];
     let mut longer = metadata("llama", &longer);
     longer.insert("tokenizer.ggml.add_space_prefix", Value::Bool(false));
     let mut stripping = spm_metadata(&["a", "▁"]);
@@ -199,10 +199,7 @@ fn control_tokens_are_parsed_on_request_and_user_defined_ones_always() {
 #[test]
 fn tokens_known_by_their_text_end_a_generation() {
     let kinds = |texts: &[&str]| {
-        let tokens: Vec<_> = texts
-            .iter()
-            .map(|text| ((*text).to_owned(), NORMAL, 0.0))
-            .collect();
+        let tokens: Vec<_> = texts.iter().map(|text| (*text, NORMAL, 0.0)).collect();
         let tokenizer = Tokenizer::from_metadata(&metadata("llama", &tokens)).unwrap();
         (0..texts.len() as u32)
             .map(|id| (tokenizer.is_end_of_generation(id), tokenizer.is_control(id)))
@@ -225,7 +222,7 @@ fn models_without_a_tokenizer_say_so() {
         }
         assert_eq!(tokenizer.decode(&[0, 7]), b"");
     }
-    let metadata = metadata("none", &[("one".to_owned(), NORMAL, 0.0)]);
+    let metadata = metadata("none", &[("one", NORMAL, 0.0)]);
     let tokenizer = Tokenizer::from_metadata(&metadata).unwrap();
     assert_eq!(tokenizer.decode(&[0]), b"one");
 }
@@ -305,10 +302,7 @@ fn odd_tokens_are_harmless() {
         ("<0x41", BYTE),
         ("nobody's kind", 99),
     ];
-    let tokens: Vec<_> = tokens
-        .iter()
-        .map(|(text, kind)| ((*text).to_owned(), *kind, f32::NAN))
-        .collect();
+    let tokens = tokens.map(|(text, kind)| (text, kind, f32::NAN));
     let tokenizer = Tokenizer::from_metadata(&metadata("llama", &tokens)).unwrap();
     assert_eq!(tokenizer.piece(0), b"<0x-1>");
     assert_eq!(tokenizer.piece(1), b"[EMPTY_1]");

@@ -66,15 +66,19 @@ type Merges = [(String, String)];
 
 impl KeyWriter<'_> {
     /// Writes the keys that all models have.
-    fn begin(&mut self, algorithm: Algorithm, pre: &str, spelling: TokenSpelling) {
+    fn begin(&mut self, algorithm: Algorithm, spelling: TokenSpelling) {
         let model = algorithm.model_name();
         self.put(keys::MODEL, Value::Str(model.to_owned()));
-        self.put(keys::PRE, Value::Str(pre.to_owned()));
+        self.put_pre(pretokenizer::DEFAULT);
         tokens::write(&self.folder.tokens, spelling, &mut self.metadata);
     }
 
     fn put(&mut self, key: &str, value: Value) {
         self.metadata.insert(key, value);
+    }
+
+    fn put_pre(&mut self, name: &str) {
+        self.put(keys::PRE, Value::Str(name.to_owned()));
     }
 
     fn put_scores(&mut self, scores: Vec<f32>) {
@@ -132,7 +136,8 @@ impl KeyWriter<'_> {
             return Err("bytes without a token become the unknown token".to_owned());
         }
         let (row, differs) = verification::pre_tokenizer(parsed, bpe.ignore_merges)?;
-        self.begin(Algorithm::Merges, row.usual_name(), TokenSpelling::AsIs);
+        self.begin(Algorithm::Merges, TokenSpelling::AsIs);
+        self.put_pre(row.usual_name());
         self.put_merges(merges);
         const FORMS: [&str; 4] = ["NFC", "NFD", "NFKC", "NFKD"];
         let mut types = parsed.normalizer.iter().map(|step| step["type"].as_str());
@@ -154,11 +159,7 @@ impl KeyWriter<'_> {
         }
         let adds_space = self.folder.parsed.adds_space();
         if let Some(scores) = scores(tokens, merges) {
-            self.begin(
-                Algorithm::Scores,
-                pretokenizer::DEFAULT,
-                TokenSpelling::Escaped,
-            );
+            self.begin(Algorithm::Scores, TokenSpelling::Escaped);
             self.put_scores(scores);
             self.put(keys::ADD_SPACE_PREFIX, Value::Bool(adds_space));
             return Ok(());
@@ -170,11 +171,8 @@ impl KeyWriter<'_> {
         if adds_space || merges.iter().any(crosses_lines) {
             return Err("merges of characters whose order no scores give".to_owned());
         }
-        self.begin(
-            Algorithm::Merges,
-            pretokenizer::of_lines(),
-            TokenSpelling::Escaped,
-        );
+        self.begin(Algorithm::Merges, TokenSpelling::Escaped);
+        self.put_pre(pretokenizer::of_lines());
         self.put_merges(merges);
         Ok(())
     }
@@ -182,11 +180,7 @@ impl KeyWriter<'_> {
     fn write_unigram(&mut self, model: &Unigram) -> Result<(), String> {
         const UNUSED: f32 = -10_000.0;
         let parsed = &self.folder.parsed;
-        self.begin(
-            Algorithm::Likelihood,
-            pretokenizer::DEFAULT,
-            TokenSpelling::Escaped,
-        );
+        self.begin(Algorithm::Likelihood, TokenSpelling::Escaped);
         let known: FxHashMap<_, _> = model.iter().map(|(text, s)| (text.as_str(), *s)).collect();
         let score = |token: &FolderToken| known.get(&*token.text).map_or(UNUSED, |s| *s as f32);
         self.put_scores(self.folder.tokens.iter().map(score).collect());
@@ -213,11 +207,7 @@ impl KeyWriter<'_> {
         let step = TokenizerJson::step(&parsed.normalizer, "BertNormalizer").unwrap_or(&Json::Null);
         let lowercase = step["lowercase"].as_bool().unwrap_or(false);
         let strips = step["strip_accents"].as_bool().unwrap_or(lowercase);
-        self.begin(
-            Algorithm::WordPiece,
-            pretokenizer::DEFAULT,
-            TokenSpelling::Words,
-        );
+        self.begin(Algorithm::WordPiece, TokenSpelling::Words);
         self.put(keys::LOWERCASE, Value::Bool(lowercase));
         self.put(keys::STRIP_ACCENTS, Value::Bool(strips));
         Ok(())

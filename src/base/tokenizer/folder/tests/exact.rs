@@ -139,6 +139,19 @@ fn fields_become_keys() {
 }
 
 #[test]
+fn long_runs_of_one_character_are_encoded() {
+    for kind in KINDS.iter() {
+        for c in ["a", " ", "1", "\n", "é", "!"] {
+            let found = kind
+                .folder
+                .tokenizer()
+                .encode(&c.repeat(50_000), true, true);
+            assert!(found.is_ok(), "{}: {c:?}: {found:?}", kind.name);
+        }
+    }
+}
+
+#[test]
 fn case_beyond_ascii_is_the_library_s() {
     for text in ["ÉCOLE École camelCase", "ÜBERüber don't"] {
         assert_eq!(kind("cased letters").difference(text), None);
