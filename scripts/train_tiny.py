@@ -1,7 +1,6 @@
 # Trains the small chat model that ships in models/ and writes it as a Hugging Face folder and as a GGUF file.
-# Usage: pip install -r scripts/requirements-train.txt && python3 scripts/train_tiny.py [--seed 1] [--steps N] [--out models]
+# Usage: pip install -r scripts/requirements-train.txt && python3 scripts/train_tiny.py [--seed 1] [--steps N] [--out models] [--bench target/release/bench]
 
-import argparse
 import json
 import os
 import platform
@@ -21,6 +20,7 @@ import chart  # noqa: E402
 import data  # noqa: E402
 import export  # noqa: E402
 import model  # noqa: E402
+from bench_server import options  # noqa: E402
 
 TOKENS = 2048  # per step
 VOCAB = 768
@@ -108,7 +108,7 @@ def table(params, tokenizer, held, seed):
 
 
 def main():
-    parser = argparse.ArgumentParser()
+    parser = options(None)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--stage", type=int, choices=(1, 2), help="only this stage; 2 goes on from the files in --out")
     parser.add_argument("--steps", type=int, help="steps of each stage, instead of the usual number")
@@ -161,7 +161,7 @@ def train(stage, args, held):
     trained = time.time() - began
 
     export.write_folder(args.out / "tiny-chat", params, tokenizer)
-    export.write_gguf(args.out / "tiny-chat.gguf", params, tokenizer)
+    export.write_gguf(args.bench, args.out / "tiny-chat", args.out / "tiny-chat.gguf")
     (args.out / "loss.csv").write_text("step,loss\n" + "".join(f"{s},{v:.4f}\n" for s, v in curve))
     (args.out / "loss.svg").write_text(chart.loss_svg(curve))
     rounded = {name: jnp.asarray(w.astype(np.float32)) for name, w in export.half(params).items()}
