@@ -39,27 +39,15 @@ pub(super) struct RoleIds {
 #[derive(Debug, Default)]
 pub(super) struct DefaultRoles {
     pub(super) unknown: Option<u32>,
-    pub(super) frame: FrameRule,
+    /// The tokens that a text starts with, and those that it ends with. `None`: only the BOS token at the start, whichever
+    /// it is, as in llama.cpp and in the software that most SentencePiece models are trained with.
+    frame: Option<(Vec<u32>, Vec<u32>)>,
     /// The tokens between the texts of a pair.
     between: Vec<u32>,
     /// Whether the token at the end of a text is also its separator, as in WordPiece.
     is_wordpiece: bool,
     /// Tokens for roles that no other file defines.
     pub(super) roles: Vec<(&'static str, u32)>,
-}
-
-/// The tokens that a text starts with, and those that it ends with.
-#[derive(Debug)]
-pub(super) enum FrameRule {
-    Ids(Vec<u32>, Vec<u32>),
-    /// Only the BOS token at the start, whichever it is.
-    Bos,
-}
-
-impl Default for FrameRule {
-    fn default() -> Self {
-        Self::Ids(Vec::new(), Vec::new())
-    }
 }
 
 impl DefaultRoles {
@@ -99,7 +87,7 @@ impl DefaultRoles {
                 });
             }
             this.between = between;
-            this.frame = FrameRule::Ids(first, last);
+            this.frame = Some((first, last));
         }
         Ok(this)
     }
@@ -112,7 +100,7 @@ impl DefaultRoles {
         let id = |text: &str| by_text.get(text).copied();
         let ids = |texts: &[String]| texts.iter().filter_map(|text| id(text)).collect();
         Self {
-            frame: FrameRule::Ids(ids(&class.first), ids(&class.last)),
+            frame: Some((ids(&class.first), ids(&class.last))),
             roles: class
                 .roles()
                 .filter_map(|(role, text)| Some((role, id(text)?)))
@@ -162,10 +150,8 @@ impl RoleIds {
             frame: Default::default(),
             doubles_end: false,
         };
-        this.frame = match &own.frame {
-            FrameRule::Ids(first, last) => (first.clone(), last.clone()),
-            FrameRule::Bos => (this.bos.into_iter().collect(), Vec::new()),
-        };
+        let only_bos = || (this.bos.into_iter().collect(), Vec::new());
+        this.frame = own.frame.clone().unwrap_or_else(only_bos);
         this.ends.extend(this.eos);
         let is_wordpiece = own.is_wordpiece;
         if let [first] = *this.frame.0

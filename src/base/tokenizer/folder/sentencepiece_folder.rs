@@ -11,7 +11,7 @@ use super::super::{Tokenizer, keys, load};
 use super::added;
 use super::classes::{self, ClassForm, TokenizerClass};
 use super::files::{FolderFiles, VocabularyFormat};
-use super::ids::{DefaultRoles, FrameRule, RoleIds};
+use super::ids::{DefaultRoles, RoleIds};
 use super::sentencepiece::{PieceAlgorithm, SentencePieceModel};
 use super::tokens::{self, FolderToken, TokenSlots, TokenSpelling, looks_special};
 use super::{Error, FolderTokenizer, templates};
@@ -102,10 +102,6 @@ fn own(
     let mut own = DefaultRoles::of_class(class, tokens);
     own.unknown = model.unknown();
     own.roles.extend(model.roles());
-    if class.is_none() {
-        // Texts start with BOS, as in llama.cpp and in the software that most such models are trained with.
-        own.frame = FrameRule::Bos;
-    }
     own
 }
 
