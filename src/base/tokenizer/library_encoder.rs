@@ -155,7 +155,9 @@ fn changed<T: Serialize + DeserializeOwned + Clone>(
             ("add_prefix_space", json!(false)),
             ("prepend", json!("")),
         ] {
-            step.get_mut(key).map(|value| *value = off);
+            if let Some(value) = step.get_mut(key) {
+                *value = off;
+            }
         }
         for key in ["normalizers", "pretokenizers"] {
             let steps = step.get_mut(key).and_then(Json::as_array_mut);
