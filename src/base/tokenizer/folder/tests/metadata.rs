@@ -191,15 +191,7 @@ fn flags_say_what_begins_and_ends_a_text() {
 #[test]
 fn texts_of_pairs_are_apart_as_the_library_has_it() {
     let tokens = ["<a>", "<b>"].map(special);
-    let token = |text: &str| json!({"SpecialToken": {"id": text, "type_id": 0}});
-    let text = |id: &str| json!({"Sequence": {"id": id, "type_id": 0}});
-    let entry = |text: &str, id: u32| json!({"id": text, "ids": [id], "tokens": [text]});
-    let once = json!({
-        "type": "TemplateProcessing",
-        "single": [token("<a>"), text("A"), token("<b>")],
-        "pair": [token("<a>"), text("A"), token("<b>"), text("B"), token("<b>")],
-        "special_tokens": {"<a>": entry("<a>", 258), "<b>": entry("<b>", 259)},
-    });
+    let once = framed(&[("<a>", 258)], &[("<b>", 259)]);
     let twice = json!({
         "type": "RobertaProcessing", "sep": ["<b>", 259], "cls": ["<a>", 258],
         "trim_offsets": true, "add_prefix_space": false,

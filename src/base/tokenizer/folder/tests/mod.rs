@@ -282,23 +282,23 @@ fn as_merges(metadata: &Metadata, steps: &Json, normalizer: &Json, ignore_merges
     with_tokens(metadata, &parts, model)
 }
 
-/// A post-processor that puts these tokens around a text, and nothing around a pair.
+/// A post-processor that puts these tokens around a text, and the last ones also after each text of a pair.
 fn framed(first: &[(&str, u32)], last: &[(&str, u32)]) -> Json {
     let token = |(text, _): &(&str, u32)| json!({"SpecialToken": {"id": text, "type_id": 0}});
     let sequence = |id: &str| json!({"Sequence": {"id": id, "type_id": 0}});
-    let single = first.iter().map(token).chain([sequence("A")]);
-    let single: Vec<Json> = single.chain(last.iter().map(token)).collect();
+    let [first_tokens, last_tokens] = [first, last].map(|part| part.iter().map(token));
+    let text = |id: &str| [sequence(id)].into_iter().chain(last_tokens.clone());
+    let single: Vec<Json> = first_tokens.chain(text("A")).collect();
+    let pair: Vec<Json> = single.iter().cloned().chain(text("B")).collect();
     let entry = |(text, id): &(&str, u32)| {
-        (
-            (*text).to_owned(),
-            json!({"id": text, "ids": [id], "tokens": [text]}),
-        )
+        let entry = json!({"id": text, "ids": [id], "tokens": [text]});
+        ((*text).to_owned(), entry)
     };
     let special = first.iter().chain(last).map(entry);
     json!({
         "type": "TemplateProcessing",
         "single": single,
-        "pair": [sequence("A"), sequence("B")],
+        "pair": pair,
         "special_tokens": special.collect::<serde_json::Map<_, _>>(),
     })
 }
