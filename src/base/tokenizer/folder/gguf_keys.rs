@@ -30,9 +30,9 @@ pub struct FileKeys {
     pub differs_at: Option<String>,
 }
 
-pub(super) fn of(folder: LibraryFolder) -> Result<FileKeys, Error> {
+pub(super) fn of(folder: &LibraryFolder) -> Result<FileKeys, Error> {
     let mut keys = KeyWriter {
-        folder: &folder,
+        folder,
         metadata: folder.common.clone(),
         is_doubtful: false,
         differs: None,
@@ -40,7 +40,7 @@ pub(super) fn of(folder: LibraryFolder) -> Result<FileKeys, Error> {
     let verified = || {
         keys.write()?;
         let tokenizer = Tokenizer::from_metadata(&keys.metadata).map_err(|e| e.to_string())?;
-        let found = verification::difference(&tokenizer, &folder, keys.is_doubtful)?;
+        let found = verification::difference(&tokenizer, folder, keys.is_doubtful)?;
         Ok(FileKeys {
             differs_at: keys.differs.map(str::to_owned).or(found),
             metadata: keys.metadata,

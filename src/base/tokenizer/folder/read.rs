@@ -39,7 +39,7 @@ impl FolderTokenizer {
         let mut files = FolderFiles::read(&self.folder)?;
         match convert::of(&mut files)? {
             VocabularySource::Library(described) => {
-                gguf_keys::of(LibraryFolder::read(files, &described)?)
+                gguf_keys::of(&LibraryFolder::read(files, &described)?)
             }
             VocabularySource::Pieces => Ok(FileKeys {
                 metadata: self.metadata().clone(),
