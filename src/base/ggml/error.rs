@@ -1,5 +1,8 @@
 //! Errors of the module.
 
+/// A result of this module.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
 /// The reason why ggml was not called, or the error that it reported.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
