@@ -31,7 +31,6 @@ use lab_core::plan::Plan;
 
 /// A name that selects the only model, whatever its own name.
 pub(crate) const DEFAULT_MODEL: &str = "default";
-/// The metadata key of a reranker's template.
 const RERANK_TEMPLATE: &str = "tokenizer.chat_template.rerank";
 
 /// A running model.
@@ -144,7 +143,6 @@ fn templates_of(
     Ok((text, [compiled(false)?, compiled(true)?]))
 }
 
-/// The names of the classes of a model.
 fn labels(arch: &str, metadata: &Metadata) -> Vec<String> {
     let key = format!("{arch}.classifier.output_labels");
     let labels = metadata.array(&key).and_then(Array::as_strings);
@@ -222,7 +220,6 @@ pub enum ServeError {
     #[error("{model}: {source}")]
     UnknownTemplate {
         model: String,
-        /// The error.
         source: UnknownTemplate,
     },
     /// The engine did not start.

@@ -19,7 +19,6 @@ use lab_core::models::{Definitions, ModelSource};
 
 use super::*;
 
-/// The built-in model.
 fn served() -> ServedModel {
     let definitions = Definitions::open(&[]).expect("the built-in definitions");
     let opened = models::open(&ModelSource::of(None), &definitions).expect("the built-in model");
@@ -264,7 +263,6 @@ async fn a_load_tells_how_far_it_is() {
     assert_eq!(status, StatusCode::NOT_FOUND);
 }
 
-/// States of the models of a pool.
 fn states(pool: &Pool) -> Vec<&'static str> {
     pool.infos().iter().map(|info| info.state).collect()
 }

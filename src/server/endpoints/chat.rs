@@ -16,11 +16,11 @@ use lab_core::engine::{AnswerToken, FinishReason};
 
 use super::llama_server;
 use crate::Pool;
-use crate::endpoints::chat_request::{self, ChatRequest};
+use crate::endpoints::chat_request::ChatRequest;
 use crate::endpoints::tool_forms::{self, ToolForms};
-use crate::http::error::Error;
+use crate::http::error::{Error, refuse};
 use crate::http::json::{self, Json, JsonObject, JsonText};
-use crate::request::fields::{self, BodyFields, FieldDoc, fields};
+use crate::request::fields::{BodyFields, FieldDoc, RequestPart as _, fields};
 use crate::request::generation::check_top_logprobs;
 use crate::response::completion_parser::CompletionDelta;
 use crate::response::envelope::{Envelope, ResponseObject};
@@ -43,19 +43,17 @@ fields! {
 
 /// The documented fields of a request.
 pub(crate) fn fields() -> Vec<FieldDoc> {
-    [
-        chat_request::fields(),
-        fields::documented::<ChatFields>(),
-        tool_forms::fields(),
-    ]
-    .concat()
+    let parts = [
+        ChatFields::documented(),
+        tool_forms::FunctionFields::documented(),
+    ];
+    [ChatRequest::documented(), parts.concat()].concat()
 }
 
 pub(crate) fn parse(body: BodyFields) -> Result<(ChatRequest, ChatFields, ToolForms), Error> {
     let (mut body, forms) = tool_forms::rewritten(body)?;
-    let dialogue = ChatRequest::take(&mut body)?;
-    let chat: ChatFields = body.take()?;
-    body.finish()?;
+    let dialogue: ChatRequest = body.take()?;
+    let chat: ChatFields = body.whole()?;
     dialogue.check()?;
     chat.check()?;
     Ok((dialogue, chat, forms))
@@ -98,7 +96,7 @@ pub(crate) async fn completions(
                 choice.put("logprobs", logprobs);
             }
             if let Some(report) = &one.report {
-                choice.put("lab", report.clone());
+                choice.put("lab", report);
             }
             choice
         });
@@ -129,8 +127,7 @@ impl ChatFields {
         if let Some(top) = self.top_logprobs {
             check_top_logprobs("top_logprobs", top)?;
             if top > 0 && self.logprobs != Some(true) {
-                let message = "`top_logprobs` needs `logprobs` to be true";
-                return Err(Error::invalid_value("top_logprobs", message));
+                return refuse("top_logprobs", " needs `logprobs` to be true");
             }
         }
         Ok(())
@@ -160,7 +157,6 @@ pub(crate) fn message(one: &Completion) -> Value {
     message
 }
 
-/// The writer of a response's chunks.
 struct ChatWriter {
     envelope: Envelope,
     wants_logprobs: bool,
@@ -179,12 +175,11 @@ impl ChatWriter {
             let entries = logprobs::entries(tokens, self.names, tokenizer);
             let entries: Vec<JsonText> = entries.map(|entry| json::json_text(&entry)).collect();
             let mut fields = JsonObject::from(json!({ "content": null, "refusal": null }));
-            fields.put("content", json::json_text(&entries));
+            fields.put("content", entries);
             json::json_text(&fields)
         })
     }
 
-    /// A chunk with this delta.
     fn delta<'a, D: Serialize>(
         &'a self,
         index: u32,
@@ -214,7 +209,6 @@ impl ChatWriter {
     }
 }
 
-/// A choice of a chunk.
 #[derive(Serialize)]
 struct Choice<'a, D> {
     index: u32,
@@ -223,7 +217,6 @@ struct Choice<'a, D> {
     finish_reason: Option<&'a str>,
 }
 
-/// The delta of new text.
 #[derive(Serialize)]
 struct Delta<'a> {
     content: &'a str,

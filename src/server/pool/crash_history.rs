@@ -13,7 +13,6 @@ use crate::http::error::Error;
 const MAX: usize = 3;
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// The deaths of a model's engine processes.
 #[derive(Debug, Default)]
 pub(crate) struct CrashHistory {
     n: u64,
@@ -40,7 +39,6 @@ impl CrashHistory {
         }
     }
 
-    /// Records that a process was started.
     pub(crate) fn end(&mut self) {
         self.is_over = true;
     }
@@ -63,7 +61,6 @@ impl ModelEntry {
         lock(&self.crashes)
     }
 
-    /// Refuses to start an engine process after too many deaths.
     pub(crate) fn check_restart(&self) -> Result<(), Error> {
         if !matches!(*self.state(), LoadState::NotLoaded) {
             return Ok(());

@@ -108,7 +108,6 @@ impl Pool {
         entry.description().get_or_insert(described);
     }
 
-    /// The diagram of a model as SVG.
     pub(crate) async fn draw(&self, name: &str, view: DiagramView) -> Result<String, Error> {
         let (name, entry) = self.entry(name)?;
         let Some(opener) = self.config.opener.clone() else {

@@ -82,7 +82,7 @@ impl ModelEntry {
         let LoadedEngine::Process(process) = engine else {
             return;
         };
-        let (place, id) = (Arc::downgrade(self), process.id());
+        let (place, id) = (Arc::downgrade(self), process.id);
         process.on_end(move |how| {
             if let Some(place) = place.upgrade() {
                 place.died(id, how);
@@ -92,7 +92,7 @@ impl ModelEntry {
 
     fn died(&self, id: u32, how: &str) {
         let mut state = self.state();
-        let is_own = matches!(&*state, LoadState::Loaded(LoadedEngine::Process(process)) if process.id() == id);
+        let is_own = matches!(&*state, LoadState::Loaded(LoadedEngine::Process(process)) if process.id == id);
         if !is_own {
             // The model was unloaded or reloaded in the meantime.
             return;

@@ -29,7 +29,6 @@ const PATIENCE: Duration = Duration::from_secs(600);
 pub(super) const PAUSE: Duration = Duration::from_millis(50);
 
 impl ModelEntry {
-    /// Records that the model is used now.
     pub(super) fn touch(&self) {
         *self.last_used() = Instant::now();
     }
@@ -57,7 +56,6 @@ impl ModelEntry {
         taken(&mut state)
     }
 
-    /// Takes the engine out of the pool.
     pub(super) fn take(&self) -> Option<LoadedEngine> {
         taken(&mut self.state())
     }
@@ -206,7 +204,6 @@ impl Pool {
             .is_some()
     }
 
-    /// Unloads the models that were idle for at least `idle`.
     fn unload_idle(&self, idle: Duration) {
         for (name, place) in self.all() {
             let is_idle = place

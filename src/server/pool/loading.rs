@@ -65,12 +65,10 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// The progress so far.
     pub(crate) fn progress(&self) -> LoadProgress {
         *self.share.borrow()
     }
 
-    /// Whether the load has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.end.get().is_some()
     }
@@ -146,7 +144,6 @@ impl ModelEntry {
         catch_unwind(load).unwrap_or_else(|_| Err(LoadError::new("loading panicked")))
     }
 
-    /// Records the result of a load.
     pub(crate) fn finish_load(
         self: &Arc<Self>,
         result: Result<StartedEngine, LoadError>,
@@ -169,7 +166,6 @@ impl ModelEntry {
         }
     }
 
-    /// Records the engine of a model that was loaded.
     pub(crate) fn set_loaded(self: &Arc<Self>, engine: &LoadedEngine) {
         let mut state = self.state();
         self.n_loads.fetch_add(1, Ordering::Relaxed);
@@ -222,7 +218,6 @@ impl ModelEntry {
 }
 
 impl Pool {
-    /// The engine of a model, or its load, which is started if necessary.
     pub(crate) fn start_load(
         self: &Arc<Self>,
         name: &str,
@@ -232,7 +227,6 @@ impl Pool {
         Ok(place.start_load(self))
     }
 
-    /// The engine of a model, which is loaded if necessary.
     pub(crate) async fn engine(self: &Arc<Self>, name: &str) -> Result<LoadedEngine, Error> {
         match self.start_load(name)? {
             Ok(engine) => Ok(engine),

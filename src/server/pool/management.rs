@@ -39,7 +39,7 @@ impl Pool {
             models::list(&folder).map_err(|error| error.to_string())
         });
         let found = found.await.unwrap_or_else(|error| Err(error.to_string()));
-        let found = models::by_name(found.map_err(|detail| Error::Engine { detail })?);
+        let found = models::by_name(found.map_err(Error::engine)?);
         let mut places = self.entries.write().unwrap_or_else(PoisonError::into_inner);
         let gone = places.keys().filter(|name| !found.contains_key(*name));
         let gone: Vec<String> = gone.cloned().collect();

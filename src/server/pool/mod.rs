@@ -80,7 +80,6 @@ pub struct PoolConfig {
     pub vectors: Arc<VectorStore>,
 }
 
-/// The load state of a model.
 enum LoadState {
     NotLoaded,
     /// The load, on whose end requests wait.
@@ -88,7 +87,6 @@ enum LoadState {
     Loaded(LoadedEngine),
 }
 
-/// A model of the pool.
 struct ModelEntry {
     name: String,
     source: ModelSource,
@@ -109,7 +107,6 @@ struct ModelEntry {
     scales: Mutex<Option<Vec<(usize, f32)>>>,
 }
 
-/// A snapshot of a model and its state.
 pub(super) struct ModelSnapshot {
     pub(super) name: String,
     /// The path of the model; the name of a built-in one.
@@ -147,7 +144,6 @@ pub struct Pool {
     n_ending: Arc<AtomicUsize>,
     /// The start time of the server, in seconds since 1970.
     pub(super) created: u64,
-    /// Whether a request has asked the server to shut down.
     quits: watch::Sender<bool>,
     /// Held while adapter scales are set, so that the stored scales are those in effect.
     pub(super) scaling: tokio::sync::Mutex<()>,
@@ -183,8 +179,7 @@ impl ModelEntry {
     }
 
     fn description(&self) -> MutexGuard<'_, Option<Result<Description, String>>> {
-        let description = self.description.lock();
-        description.unwrap_or_else(PoisonError::into_inner)
+        lock(&self.description)
     }
 
     fn scales(&self) -> MutexGuard<'_, Option<Vec<(usize, f32)>>> {
@@ -358,13 +353,11 @@ impl Pool {
         all.iter().try_for_each(|(_, place)| place.check())
     }
 
-    /// Whether a model is loaded.
     pub(super) fn is_loaded(&self, name: &str) -> bool {
         let place = self.entry(name);
         place.is_ok_and(|(_, place)| matches!(*place.state(), LoadState::Loaded(_)))
     }
 
-    /// The load of a model, if it is being loaded.
     pub(super) fn loading(&self, name: &str) -> Option<Load> {
         let (_, place) = self.entry(name).ok()?;
         match &*place.state() {
@@ -373,14 +366,12 @@ impl Pool {
         }
     }
 
-    /// Whether some model is not loaded.
     pub(super) fn has_unloaded_model(&self) -> bool {
         let places = self.entries.read().unwrap_or_else(PoisonError::into_inner);
         let is_loaded = |place: &Arc<ModelEntry>| matches!(*place.state(), LoadState::Loaded(_));
         !places.values().all(is_loaded)
     }
 
-    /// Asks the server to shut down.
     pub(super) fn ask_to_quit(&self) {
         self.quits.send_replace(true);
     }

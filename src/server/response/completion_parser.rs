@@ -32,7 +32,6 @@ struct PendingTokens {
     is_counted: bool,
 }
 
-/// Parses one completion.
 #[derive(Clone, Debug)]
 pub(crate) struct CompletionParser {
     parser: OutputParser,
@@ -44,7 +43,6 @@ pub(crate) struct CompletionParser {
     shows_reasoning: bool,
     /// Reasoning that is not shown, with its tokens.
     withheld: (String, Vec<AnswerToken>),
-    /// Number of tokens of reasoning.
     pub(crate) n_reasoning: usize,
     /// The start of the reasoning, for the log.
     pub(crate) thought: String,

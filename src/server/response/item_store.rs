@@ -11,12 +11,9 @@ use lab_base::util::lock::lock;
 
 use serde_json::Value;
 
-/// Maximum number of items.
 const MAX_ITEMS: usize = 4096;
-/// Maximum size of all items as JSON, in bytes.
 const MAX_BYTES: usize = 16 << 20;
 
-/// The items of recent responses.
 #[derive(Debug, Default)]
 pub(crate) struct ItemStore(Mutex<Items>);
 

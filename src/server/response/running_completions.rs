@@ -25,11 +25,9 @@ use crate::response::completion_parser::{CompletionDelta, CompletionParser};
 /// The events of all completions of a request, each with its completion's index.
 pub(crate) struct RunningCompletions {
     pub(crate) events: SelectAll<stream::BoxStream<'static, (u32, Event)>>,
-    /// The usage of each prompt.
     usage: Vec<Usage>,
     /// Number of completions per prompt. The completions of a prompt have consecutive indices.
     n_choices: u32,
-    /// Number of completions that have not ended.
     n_open: u32,
     record: Arc<RequestContext>,
     /// The reader of each completion; empty if completions are plain text.
@@ -70,7 +68,6 @@ impl Completion {
         })
     }
 
-    /// Appends a piece of the answer.
     pub(crate) fn add(&mut self, piece: CompletionDelta) {
         match piece {
             CompletionDelta::Content(text, tokens) => {
@@ -102,7 +99,6 @@ pub(crate) fn set_stop_reason(choice: &mut Value, stopped: Option<&StopMatch>) {
 
 /// An event of a stream: of a completion, or of all at the end.
 pub(crate) enum StreamEvent<'a> {
-    /// A completion begins.
     Start,
     /// The tokens of the prompt with their log-probabilities, if requested.
     Prompt(&'a [AnswerToken]),
@@ -133,16 +129,13 @@ pub(crate) trait StreamWriter: Send + 'static {
     /// Whether `[DONE]` follows the last event.
     const HAS_DONE: bool = true;
 
-    /// Writes an event of a completion.
     fn write(&mut self, choice: u32, event: StreamEvent<'_>, out: &mut SseEvents);
 }
 
 pub(crate) struct DenoisingStep<'a> {
     /// Number of the step, from 0.
     pub(crate) number: usize,
-    /// The positions that it fixed.
     pub(crate) fixed: &'a [FixedToken],
-    /// Positions that are still masked.
     pub(crate) n_masked: usize,
 }
 
@@ -154,9 +147,7 @@ enum StreamState {
 }
 
 fn incomplete() -> Error {
-    Error::Engine {
-        detail: "the engine ended before the completion was complete".into(),
-    }
+    Error::engine("the engine ended before the completion was complete")
 }
 
 /// A lab plan, and the model for which it is.
@@ -315,7 +306,6 @@ impl RunningCompletions {
         }
     }
 
-    /// The total usage of all completions.
     pub(crate) fn total(&self) -> Usage {
         let mut total = Usage::default();
         self.usage.iter().for_each(|one| total += *one);
@@ -497,7 +487,6 @@ pub(crate) fn usage_json(usage: &Usage) -> Value {
     out
 }
 
-/// The JSON of a denoising step of completion `index`.
 pub(crate) fn step_json(index: u32, step: &DenoisingStep<'_>, tokenizer: &Tokenizer) -> Value {
     let fixed = step.fixed.iter().map(|f| {
         let bytes = tokenizer.piece(f.token);

@@ -14,9 +14,7 @@ use crate::http::error_format::anthropic_error;
 
 pub(super) struct MessageWriter {
     envelope: Envelope,
-    /// Number of tokens of the prompt.
     n_prompt: usize,
-    /// Number of blocks that have begun.
     n_blocks: usize,
     /// The type of the deltas of the open block, which is the last one.
     open: Option<&'static str>,
@@ -68,12 +66,12 @@ impl MessageWriter {
         }
         let mut message = JsonObject::from(self.object(&blocks, &usage_json(usage)));
         if let Some(report) = &one.report {
-            message.put("lab", report.clone());
+            message.put("lab", report);
         }
         if let Some(reason) = one.reason {
             let ending = ending(reason, one.stopped.as_ref(), !one.calls.is_empty());
             for (name, value) in ending.as_object().into_iter().flatten() {
-                message.put(name, value.clone());
+                message.put(name, value);
             }
         }
         message
@@ -116,7 +114,6 @@ impl MessageWriter {
     }
 }
 
-/// The reason why a message ended.
 fn ending(reason: FinishReason, stopped: Option<&StopMatch>, calls: bool) -> Value {
     let (reason, stop) = match (reason, stopped) {
         (FinishReason::Length, _) => ("max_tokens", None),

@@ -41,13 +41,11 @@ struct Sent {
 /// Requests have no slots here.
 const NO_SLOT: i32 = -1;
 
-/// The writer of completions.
 pub(super) struct NativeWriter {
     of: ResponseData,
     sent: Vec<Sent>,
 }
 
-/// How a completion ended.
 struct Ending<'a> {
     reason: Option<FinishReason>,
     stopped: Option<&'a StopMatch>,
@@ -82,7 +80,7 @@ impl NativeWriter {
         ));
         if self.of.has_probs {
             let all: Vec<JsonText> = all.filter_map(|one| self.probability(one)).collect();
-            out.put("completion_probabilities", json::json_text(&all));
+            out.put("completion_probabilities", all);
         }
         if self.of.has_prompt_logprobs {
             let tokenizer = self.of.served.handle.tokenizer();
@@ -92,7 +90,7 @@ impl NativeWriter {
             );
         }
         if let Some(report) = &one.report {
-            out.put("lab", report.clone());
+            out.put("lab", report);
         }
         self.reduced(out)
     }
@@ -164,7 +162,6 @@ impl NativeWriter {
         Some(json::json_text(&out))
     }
 
-    /// A chunk of new text.
     fn chunk<'a>(&mut self, index: u32, content: &'a str, tokens: &[AnswerToken]) -> Chunk<'a> {
         let n_prompt = self.prompt_of(index).len();
         let sent = &mut self.sent[index as usize];
@@ -191,7 +188,6 @@ impl NativeWriter {
     }
 }
 
-/// A chunk of a stream.
 #[derive(Serialize)]
 struct Chunk<'a> {
     index: u32,

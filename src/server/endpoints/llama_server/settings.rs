@@ -33,7 +33,6 @@ fn sampling(params: &Params) -> Map<String, Value> {
     out
 }
 
-/// Adds the fields of an object.
 fn add(out: &mut Map<String, Value>, fields: Value) {
     if let Value::Object(fields) = fields {
         out.extend(fields);

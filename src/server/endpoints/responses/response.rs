@@ -19,14 +19,11 @@ use super::tools::{ClientTools, ToolKind, free_text};
 
 pub(super) struct ResponseWriter {
     envelope: Envelope,
-    /// The fields of the request that the response repeats.
     echo: Map<String, Value>,
-    /// The tools by the names under which the model calls them.
     callees: ClientTools,
     /// Where completed items are kept for later requests, and for which client.
     kept: Option<(Arc<ItemStore>, String)>,
     wants_logprobs: bool,
-    /// The completed items.
     items: Vec<Value>,
     /// The item that is being written.
     open: Option<OpenItem>,
@@ -36,7 +33,6 @@ pub(super) struct ResponseWriter {
     lab: Option<JsonText>,
 }
 
-/// An item that is being written.
 enum OpenItem {
     Reasoning(String),
     Text(String, Vec<Value>),
@@ -77,7 +73,6 @@ impl ResponseWriter {
         self.kept = Some((kept, RequestContext::current().owner()));
     }
 
-    /// Adds a completed item.
     fn complete(&mut self, item: Value) {
         if let Some((kept, owner)) = &self.kept {
             kept.keep(owner, &item);
@@ -143,7 +138,7 @@ impl ResponseWriter {
         out["usage"] = usage.map(usage_json).unwrap_or_default();
         let mut out = JsonObject::from(out);
         if let Some(lab) = &self.lab {
-            out.put("lab", lab.clone());
+            out.put("lab", lab);
         }
         out
     }
@@ -273,7 +268,6 @@ impl ResponseWriter {
         self.open = Some(item);
     }
 
-    /// Closes the open item.
     fn close(&mut self, status: &str, out: &mut SseEvents) {
         let Some(open) = self.open.take() else {
             return;
