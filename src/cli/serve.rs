@@ -608,10 +608,7 @@ mod tests {
             needed: 2,
             available: 1,
         };
-        let start = |cause| served::ServeError::Start {
-            model: "m".into(),
-            source: StartError::Load(cause),
-        };
+        let start = |cause| served::ServeError::new("m", StartError::Load(cause));
         assert!(fault(memory().into()).lacks_memory);
         assert!(fault(start(memory()).into()).lacks_memory);
         let other = fault(start(model::Error::NotDeterministic).into());

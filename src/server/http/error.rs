@@ -134,20 +134,8 @@ pub(crate) enum Error {
         n: usize,
         after: Duration,
     },
-    #[error("{0}")]
-    Constraint(Failure),
-    #[error("{0}")]
-    Timeout(Failure),
-    #[error("the model's results are not finite numbers: {0}")]
-    NotFinite(Failure),
-    #[error(
-        "with the edits or adapter scales of the request, the model's results are not finite numbers: {0}"
-    )]
-    Overflow(Failure),
-    #[error("{0}; the next request loads it again")]
-    ModelChanged(Failure),
-    #[error("{0}; the next request loads the model again")]
-    WorkerLost(Failure),
+    #[error("{}", of_failure(.0))]
+    Failed(Failure),
     #[error("the request failed inside the server; the cause is in the server's log")]
     Engine { detail: String },
     #[error("there is no `{}`", quoted(.0))]
@@ -221,7 +209,7 @@ impl Error {
     /// The same error, of a request to a model: one that is too long for the server may fit the model.
     pub(crate) fn with_trained_length(mut self, served: &ServedModel) -> Self {
         if let Self::ContextLength { limit, most, .. } = &mut self {
-            let trained = served.n_ctx_train;
+            let trained = served.info.n_ctx_train;
             *most = (trained > *limit as u64).then_some(trained);
         }
         self
@@ -266,12 +254,10 @@ impl Error {
         use StatusCode as S;
         match self {
             Self::Field { code, .. } => (S::BAD_REQUEST, *code),
-            Self::Constraint(_) => (S::BAD_REQUEST, "invalid_value"),
             Self::Body(_) => (S::BAD_REQUEST, "invalid_json"),
             Self::Malformed(_) => (S::BAD_REQUEST, "malformed_request"),
             Self::ContextLength { .. } => (S::BAD_REQUEST, "context_length_exceeded"),
             Self::ThreadUnsupported => (S::BAD_REQUEST, "thread_unsupported_request"),
-            Self::Overflow(_) => (S::BAD_REQUEST, "non_finite_logits"),
             Self::ApiKey { .. } => (S::UNAUTHORIZED, "invalid_api_key"),
             Self::Forbidden { code, .. } => (S::FORBIDDEN, *code),
             Self::UnknownModel { .. } => (S::NOT_FOUND, "model_not_found"),
@@ -285,17 +271,26 @@ impl Error {
             Self::ContentEncoding(_) => (S::UNSUPPORTED_MEDIA_TYPE, "unsupported_content_encoding"),
             Self::Busy { .. } => (S::TOO_MANY_REQUESTS, "rate_limit_exceeded"),
             Self::EngineDied { .. } => (S::INTERNAL_SERVER_ERROR, "engine_died"),
-            Self::NotFinite(_) => (S::INTERNAL_SERVER_ERROR, "non_finite_logits"),
             Self::Engine { .. } | Self::DrawingFailed { .. } | Self::ForEngineProcess => {
                 (S::INTERNAL_SERVER_ERROR, "internal_error")
             }
             Self::TransferCoding => (S::NOT_IMPLEMENTED, "unsupported_transfer_coding"),
             Self::LoadFailed { .. } => (S::SERVICE_UNAVAILABLE, "model_not_available"),
-            Self::ModelChanged(_) => (S::SERVICE_UNAVAILABLE, "model_changed"),
-            Self::WorkerLost(_) => (S::SERVICE_UNAVAILABLE, "worker_lost"),
             Self::EngineSuspended { .. } => (S::SERVICE_UNAVAILABLE, "engine_restarting"),
-            Self::Timeout(Failure::QueueTime(_)) => (S::SERVICE_UNAVAILABLE, "timeout"),
-            Self::Timeout(_) => (S::GATEWAY_TIMEOUT, "timeout"),
+            Self::Failed(failure) => match failure {
+                Failure::Constraint(_) | Failure::NothingLeft(_) => {
+                    (S::BAD_REQUEST, "invalid_value")
+                }
+                Failure::NotFinite { is_changed, .. } if *is_changed => {
+                    (S::BAD_REQUEST, "non_finite_logits")
+                }
+                Failure::NotFinite { .. } => (S::INTERNAL_SERVER_ERROR, "non_finite_logits"),
+                Failure::Computation(_) => (S::INTERNAL_SERVER_ERROR, "internal_error"),
+                Failure::Changed(_) => (S::SERVICE_UNAVAILABLE, "model_changed"),
+                Failure::Lost(_) => (S::SERVICE_UNAVAILABLE, "worker_lost"),
+                Failure::QueueTime(_) => (S::SERVICE_UNAVAILABLE, "timeout"),
+                Failure::AnswerTime(_) => (S::GATEWAY_TIMEOUT, "timeout"),
+            },
         }
     }
 
@@ -311,9 +306,9 @@ impl Error {
     fn retry_after(&self) -> Option<u64> {
         match self {
             Self::Busy { .. }
-            | Self::ModelChanged(_)
-            | Self::WorkerLost(_)
-            | Self::Timeout(Failure::QueueTime(_)) => Some(1),
+            | Self::Failed(Failure::Changed(_) | Failure::Lost(_) | Failure::QueueTime(_)) => {
+                Some(1)
+            }
             Self::EngineSuspended { after, .. } => Some(seconds(*after)),
             _ => None,
         }
@@ -345,9 +340,13 @@ impl Error {
             Self::EngineDied { name, how } => {
                 tracing::error!(model = name, how, "a request ended with its engine process");
             }
-            Self::NotFinite(failure) | Self::ModelChanged(failure) | Self::WorkerLost(failure) => {
-                tracing::error!(%failure, "a completion failed")
-            }
+            Self::Failed(
+                failure @ (Failure::NotFinite {
+                    is_changed: false, ..
+                }
+                | Failure::Changed(_)
+                | Failure::Lost(_)),
+            ) => tracing::error!(%failure, "a completion failed"),
             Self::ForEngineProcess => {}
             other => tracing::info!(error = %other, "refused"),
         }
@@ -395,6 +394,20 @@ pub(crate) fn refuse<T>(param: impl Into<String>, rest: impl fmt::Display) -> Re
 /// Refuses the value of a field, with this message.
 pub(crate) fn invalid<T>(param: impl Into<String>, message: impl Into<String>) -> Result<T, Error> {
     Err(Error::invalid_value(param, message))
+}
+
+/// The message of a failed request.
+fn of_failure(failure: &Failure) -> String {
+    const NOT_FINITE: &str = "the model's results are not finite numbers";
+    match failure {
+        Failure::NotFinite { is_changed, .. } if *is_changed => {
+            format!("with the edits or adapter scales of the request, {NOT_FINITE}: {failure}")
+        }
+        Failure::NotFinite { .. } => format!("{NOT_FINITE}: {failure}"),
+        Failure::Changed(_) => format!("{failure}; the next request loads it again"),
+        Failure::Lost(_) => format!("{failure}; the next request loads the model again"),
+        _ => failure.to_string(),
+    }
 }
 
 /// Advice where the model could read more than the server lets it.
@@ -467,17 +480,8 @@ impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Computation(detail) => Self::Engine { detail },
-            constraint @ Failure::Constraint(_) => Self::Constraint(constraint),
-            nothing @ Failure::NothingLeft(_) => {
-                Self::invalid_value("logit_bias", nothing.to_string())
-            }
-            overflow @ Failure::NotFinite {
-                is_changed: true, ..
-            } => Self::Overflow(overflow),
-            not_finite @ Failure::NotFinite { .. } => Self::NotFinite(not_finite),
-            changed @ Failure::Changed(_) => Self::ModelChanged(changed),
-            lost @ Failure::Lost(_) => Self::WorkerLost(lost),
-            time => Self::Timeout(time),
+            Failure::NothingLeft(_) => Self::invalid_value("logit_bias", failure.to_string()),
+            failure => Self::Failed(failure),
         }
     }
 }

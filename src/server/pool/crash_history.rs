@@ -1,7 +1,6 @@
 //! The deaths of a model's engine processes: what is reported of them, and when restarts are suspended.
 
 use std::collections::VecDeque;
-use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
 use lab_base::util::lock::lock;
@@ -57,15 +56,11 @@ impl CrashHistory {
 }
 
 impl ModelEntry {
-    pub(crate) fn crashes(&self) -> MutexGuard<'_, CrashHistory> {
-        lock(&self.crashes)
-    }
-
     pub(crate) fn check_restart(&self) -> Result<(), Error> {
-        if !matches!(*self.state(), LoadState::NotLoaded) {
+        if !matches!(*lock(&self.state), LoadState::NotLoaded) {
             return Ok(());
         }
-        let deaths = self.crashes();
+        let deaths = lock(&self.crashes);
         match (deaths.rest(Instant::now()), &deaths.last) {
             (Some(after), Some(how)) => Err(Error::EngineSuspended {
                 name: self.name.clone(),

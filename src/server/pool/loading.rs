@@ -110,13 +110,13 @@ impl ModelEntry {
         let mut stamp = lock(&self.stamp);
         if *stamp != now {
             *stamp = now;
-            *self.description() = None;
+            *lock(&self.description) = None;
         }
     }
 
     /// Checks that the files and RPC workers of a model in this process are unchanged.
     pub(crate) fn check(&self) -> Result<(), Failure> {
-        match &*self.state() {
+        match &*lock(&self.state) {
             LoadState::Loaded(LoadedEngine::InProcess(served)) => served.check(),
             _ => Ok(()),
         }
@@ -135,7 +135,7 @@ impl ModelEntry {
         let request = LoadRequest {
             name: &self.name,
             source: &self.source,
-            scales: self.scales().clone(),
+            scales: lock(&self.scales).clone(),
             progress: Box::new(move |loaded, total| {
                 share.send_replace(LoadProgress { loaded, total });
             }),
@@ -157,21 +157,21 @@ impl ModelEntry {
             }
             Err(error) => {
                 if error.is_death {
-                    self.crashes().note(&error.message);
+                    lock(&self.crashes).note(&error.message);
                 }
                 self.n_failures.fetch_add(1, Ordering::Relaxed);
-                *self.state() = LoadState::NotLoaded;
+                *lock(&self.state) = LoadState::NotLoaded;
                 Err(error.message)
             }
         }
     }
 
     pub(crate) fn set_loaded(self: &Arc<Self>, engine: &LoadedEngine) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         self.n_loads.fetch_add(1, Ordering::Relaxed);
-        self.crashes().end();
+        lock(&self.crashes).end();
         if let Some(description) = engine.description() {
-            *self.description() = Some(Ok(description));
+            *lock(&self.description) = Some(Ok(description));
         }
         *state = LoadState::Loaded(engine.clone());
         drop(state);
@@ -188,7 +188,7 @@ impl ModelEntry {
             tracing::warn!(model = self.name, "{what}: it is loaded again");
             drop(self.take());
         }
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         match &*state {
             LoadState::Loaded(engine) => return Ok(engine.clone()),
             LoadState::Loading(load) => return Err(load.clone()),

@@ -4,6 +4,7 @@
 
 use std::sync::PoisonError;
 
+use lab_base::util::lock::lock;
 use lab_core::models;
 
 use super::{LoadState, ModelEntry, Pool, eviction};
@@ -54,8 +55,8 @@ impl Pool {
         for (name, source) in found {
             match places.get(&name).filter(|place| place.source == source) {
                 // The file may have been replaced.
-                Some(place) if matches!(*place.state(), LoadState::NotLoaded) => {
-                    *place.description() = None;
+                Some(place) if matches!(*lock(&place.state), LoadState::NotLoaded) => {
+                    *lock(&place.description) = None;
                 }
                 Some(_) => {}
                 None => {

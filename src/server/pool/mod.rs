@@ -14,7 +14,7 @@ mod names;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
 use tokio::sync::watch;
@@ -169,31 +169,14 @@ impl ModelEntry {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, LoadState> {
-        // Every change of the state is complete, so a poisoned lock still holds a valid one.
-        lock(&self.state)
-    }
-
-    fn last_used(&self) -> MutexGuard<'_, Instant> {
-        lock(&self.last_used)
-    }
-
-    fn description(&self) -> MutexGuard<'_, Option<Result<Description, String>>> {
-        lock(&self.description)
-    }
-
-    fn scales(&self) -> MutexGuard<'_, Option<Vec<(usize, f32)>>> {
-        lock(&self.scales)
-    }
-
     fn info(&self, name: &str) -> ModelSnapshot {
-        let (description, fault) = match self.description().clone() {
+        let (description, fault) = match lock(&self.description).clone() {
             None => (None, None),
             Some(Ok(description)) => (Some(description), None),
             Some(Err(fault)) => (None, Some(fault)),
         };
-        let (n_deaths, death) = self.crashes().report();
-        let (state, engine) = match &*self.state() {
+        let (n_deaths, death) = lock(&self.crashes).report();
+        let (state, engine) = match &*lock(&self.state) {
             LoadState::NotLoaded if self.is_ending() => ("unloading", None),
             LoadState::NotLoaded if fault.is_some() => ("not servable", None),
             LoadState::NotLoaded if death.is_some() => ("failed", None),
@@ -331,7 +314,7 @@ impl Pool {
     /// The engine process of a model, if it is running. Does not count as use of the model.
     pub(super) fn process(&self, name: &str) -> Option<Arc<EngineProcess>> {
         let (_, place) = self.entry(name).ok()?;
-        match &*place.state() {
+        match &*lock(&place.state) {
             LoadState::Loaded(engine) => engine.clone().parts().1,
             _ => None,
         }
@@ -340,7 +323,7 @@ impl Pool {
     /// Stores the adapter scales that a request has set for a model; every later load uses them.
     pub(super) fn keep_scales(&self, name: &str, scales: Vec<(usize, f32)>) {
         if let Ok((_, place)) = self.entry(name) {
-            *place.scales() = Some(scales);
+            *lock(&place.scales) = Some(scales);
         }
     }
 
@@ -355,12 +338,12 @@ impl Pool {
 
     pub(super) fn is_loaded(&self, name: &str) -> bool {
         let place = self.entry(name);
-        place.is_ok_and(|(_, place)| matches!(*place.state(), LoadState::Loaded(_)))
+        place.is_ok_and(|(_, place)| matches!(*lock(&place.state), LoadState::Loaded(_)))
     }
 
     pub(super) fn loading(&self, name: &str) -> Option<Load> {
         let (_, place) = self.entry(name).ok()?;
-        match &*place.state() {
+        match &*lock(&place.state) {
             LoadState::Loading(load) => Some(load.clone()),
             _ => None,
         }
@@ -368,7 +351,8 @@ impl Pool {
 
     pub(super) fn has_unloaded_model(&self) -> bool {
         let places = self.entries.read().unwrap_or_else(PoisonError::into_inner);
-        let is_loaded = |place: &Arc<ModelEntry>| matches!(*place.state(), LoadState::Loaded(_));
+        let is_loaded =
+            |place: &Arc<ModelEntry>| matches!(*lock(&place.state), LoadState::Loaded(_));
         !places.values().all(is_loaded)
     }
 
