@@ -41,7 +41,6 @@ fields! {
     }
 }
 
-/// The documented fields of a request.
 pub(crate) fn fields() -> Vec<FieldDoc> {
     let parts = [
         ChatFields::documented(),
@@ -230,17 +229,17 @@ impl StreamWriter for ChatWriter {
                 out.push(&self.delta(choice, delta, None, None));
             }
             StreamEvent::Count(n) => self.envelope.count(choice, n),
-            StreamEvent::Usage(usage) => self.envelope.record_usage(choice, usage),
-            StreamEvent::Text(text, tokens) => {
-                let logprobs = self.logprobs(tokens);
-                let delta = Delta { content: text };
+            StreamEvent::Usage(usage) => self.envelope.record_usage(choice, &usage),
+            StreamEvent::Piece(CompletionDelta::Content(text, tokens)) => {
+                let logprobs = self.logprobs(&tokens);
+                let delta = Delta { content: &text };
                 out.push(&self.delta(choice, delta, logprobs.as_deref(), None));
             }
             StreamEvent::Piece(piece) => {
                 if !matches!(piece, CompletionDelta::Arguments(..)) {
                     self.close_call(choice, out);
                 }
-                let delta = match piece {
+                let delta = match &piece {
                     CompletionDelta::Reasoning(text) => {
                         Some(json!({ "reasoning_content": text, "reasoning": text }))
                     }
@@ -255,7 +254,7 @@ impl StreamWriter for ChatWriter {
             }
             StreamEvent::Progress(progress) => {
                 let mut chunk = self.empty(choice, None);
-                chunk["prompt_progress"] = progress_json(progress);
+                chunk["prompt_progress"] = progress_json(&progress);
                 out.push(&chunk);
             }
             StreamEvent::Step(step) => self.envelope.step(CHUNK, choice, step, out),
@@ -272,12 +271,12 @@ impl StreamWriter for ChatWriter {
                     reason => reason.as_str(),
                 };
                 let mut chunk = self.empty(choice, Some(reason));
-                set_stop_reason(&mut chunk["choices"][0], stopped);
+                set_stop_reason(&mut chunk["choices"][0], stopped.as_ref());
                 out.push(&chunk);
             }
             StreamEvent::Done(usage) => self.envelope.done(CHUNK, usage, out),
             StreamEvent::Failed(error) => out.push(&error.body()),
-            StreamEvent::Prompt(_) | StreamEvent::Ended(_) => {}
+            StreamEvent::Prompt(_) | StreamEvent::Ended(_) | StreamEvent::Values(_) => {}
         }
     }
 }

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::http::transport::SseEvents;
 use crate::served::ServedModel;
+use lab_base::tokenizer;
 use lab_core::engine::{AnswerToken, Request};
 
 use crate::Pool;
@@ -22,6 +23,7 @@ use crate::request::generation::{
     GenerationParams, MAX_CHOICES, PromptTruncation, check_top_logprobs, choice_requests,
 };
 use crate::request::input::{TextOrTokens, check_ids, texts_or_tokens};
+use crate::response::completion_parser::CompletionDelta;
 use crate::response::envelope::{Envelope, ResponseObject};
 use crate::response::logprobs::{self, LegacyLogprobs, TokenNames};
 use crate::response::running_completions::{
@@ -53,7 +55,6 @@ fields! {
     }
 }
 
-/// A prompt as the model reads it.
 struct EncodedPrompt {
     text: String,
     tokens: Vec<u32>,
@@ -225,42 +226,36 @@ impl CompletionFields {
 
     fn encode(&self, served: &ServedModel, prompt: TextOrTokens) -> Result<EncodedPrompt, Error> {
         let tokenizer = served.handle.tokenizer();
-        let fault = |error: &dyn std::fmt::Display| Error::invalid_value(PROMPT, error.to_string());
-        match (prompt, &self.suffix) {
+        let fault = |error: tokenizer::Error| Error::invalid_value(PROMPT, error.to_string());
+        let (text, tokens, has_bos) = match (prompt, &self.suffix) {
             (TextOrTokens::Text(text), None) => {
                 let adds = self.add_special_tokens != Some(false);
-                let tokens = tokenizer.encode(&text, adds, true).map_err(|e| fault(&e))?;
-                let has_bos =
-                    adds && tokenizer.adds_bos() && tokens.first() == tokenizer.bos().as_ref();
-                Ok(EncodedPrompt {
-                    text,
-                    tokens,
-                    n_first: usize::from(has_bos),
-                })
+                let tokens = tokenizer.encode(&text, adds, true).map_err(fault)?;
+                let is_bos = tokens.first() == tokenizer.bos().as_ref();
+                (text, tokens, adds && tokenizer.adds_bos() && is_bos)
             }
             (TextOrTokens::Text(text), Some(suffix)) => {
-                let tokens = tokenizer.encode_gap(&text, suffix).map_err(|e| fault(&e))?;
+                let tokens = tokenizer.encode_gap(&text, suffix).map_err(fault)?;
                 let tokens = tokens.ok_or_else(|| {
                     let message = "`suffix`: the vocabulary has no tokens for fill-in-the-middle";
                     Error::unsupported("suffix", message)
                 })?;
-                Ok(EncodedPrompt {
-                    text,
-                    tokens,
-                    n_first: 0,
-                })
+                (text, tokens, false)
             }
-            (TextOrTokens::Tokens(_), Some(_)) => refuse("suffix", " needs a prompt that is text"),
+            (TextOrTokens::Tokens(_), Some(_)) => {
+                return refuse("suffix", " needs a prompt that is text");
+            }
             (TextOrTokens::Tokens(tokens), None) => {
                 check_ids(PROMPT, &tokens, served)?;
                 let text = String::from_utf8_lossy(&tokenizer.decode(&tokens)).into_owned();
-                Ok(EncodedPrompt {
-                    text,
-                    tokens,
-                    n_first: 0,
-                })
+                (text, tokens, false)
             }
-        }
+        };
+        Ok(EncodedPrompt {
+            text,
+            tokens,
+            n_first: usize::from(has_bos),
+        })
     }
 
     /// Adds this endpoint's own parameters to the request for a prompt.
@@ -377,11 +372,16 @@ impl StreamWriter for CompletionWriter {
                 out.push(&self.chunk(choice, text, None, None));
             }
             // The text is in the first chunk.
-            StreamEvent::Prompt(tokens) if self.is_echoed => self.text(choice, "", tokens, out),
-            StreamEvent::Start | StreamEvent::Prompt(_) | StreamEvent::Piece(_) => {}
+            StreamEvent::Prompt(tokens) if self.is_echoed => self.text(choice, "", &tokens, out),
+            StreamEvent::Piece(CompletionDelta::Content(text, tokens)) => {
+                self.text(choice, &text, &tokens, out);
+            }
+            StreamEvent::Start
+            | StreamEvent::Prompt(_)
+            | StreamEvent::Piece(_)
+            | StreamEvent::Values(_) => {}
             StreamEvent::Count(n) => self.envelope.count(choice, n),
-            StreamEvent::Usage(usage) => self.envelope.record_usage(choice, usage),
-            StreamEvent::Text(text, tokens) => self.text(choice, text, tokens, out),
+            StreamEvent::Usage(usage) => self.envelope.record_usage(choice, &usage),
             StreamEvent::Ended(token) => {
                 let offset = self.offsets[choice as usize];
                 if let (Some(arrays), _) = self.arrays(&[token], offset) {
@@ -390,7 +390,7 @@ impl StreamWriter for CompletionWriter {
             }
             StreamEvent::Progress(progress) => {
                 let mut chunk = self.chunk(choice, "", None, None).json();
-                chunk["prompt_progress"] = progress_json(progress);
+                chunk["prompt_progress"] = progress_json(&progress);
                 out.push(&chunk);
             }
             StreamEvent::Step(step) => self.envelope.step(OBJECT, choice, step, out),
@@ -401,7 +401,7 @@ impl StreamWriter for CompletionWriter {
             StreamEvent::End(reason, stopped) => {
                 let reason = reason.as_str();
                 let mut chunk = self.chunk(choice, "", None, Some(reason)).json();
-                set_stop_reason(&mut chunk["choices"][0], stopped);
+                set_stop_reason(&mut chunk["choices"][0], stopped.as_ref());
                 out.push(&chunk);
             }
             StreamEvent::Done(usage) => self.envelope.done(OBJECT, usage, out),

@@ -189,7 +189,6 @@ impl EmbeddingFields {
         }
     }
 
-    /// Checks the fields about the prompt before each text.
     fn check(&self) -> Result<(), Error> {
         if self.prompt.is_some() && self.prompt_name.is_some() {
             let message = "`prompt` and `prompt_name` are mutually exclusive";

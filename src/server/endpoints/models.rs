@@ -39,7 +39,6 @@ fields! {
     }
 }
 
-/// Minimum time between two progress events of a load.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The list entry of a model under one of its names.

@@ -25,7 +25,6 @@ fields! {
     }
 }
 
-/// The forms in which a client has its tools.
 #[derive(Debug, Default)]
 pub(crate) struct ToolForms {
     /// Whether an answer has `function_call` in the place of `tool_calls`.
@@ -132,7 +131,6 @@ fn named(at: &str, choice: &Value) -> Value {
     choice
 }
 
-/// Rewrites the calls and results of a message.
 fn rewrite(at: &str, message: &mut Value, n_calls: &mut usize) {
     let Some(fields) = message.as_object_mut() else {
         return;
@@ -208,7 +206,6 @@ impl ToolForms {
         }
     }
 
-    /// A finish reason in the client's form.
     pub(crate) fn finish_reason<'a>(&self, reason: &'a str) -> &'a str {
         match reason {
             TOOL_CALLS if self.is_old => "function_call",

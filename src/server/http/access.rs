@@ -20,11 +20,9 @@ use crate::http::context::RequestContext;
 /// The clients that may use a server.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
-    /// SHA-256 digests of the API keys.
     keys: Vec<[u8; 32]>,
     /// Origins whose pages may use the server; `*` allows all.
     origins: Vec<String>,
-    /// Host names under which clients may address the server.
     hosts: Vec<String>,
     machine: Option<String>,
 }

@@ -54,7 +54,6 @@ struct MemoryReleaser {
 }
 
 impl MemoryReleaser {
-    /// Schedules a release one second later.
     fn schedule(&self) {
         if self.is_due.swap(true, Ordering::AcqRel) {
             return;

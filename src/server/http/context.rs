@@ -52,12 +52,10 @@ struct Notes {
     model: Option<String>,
     /// Fields without effect, as a header can carry them.
     ignored: BTreeSet<String>,
-    /// Number of further ones.
     n_ignored: usize,
     /// The model that the request names, if another one answers.
     requested: Option<String>,
     usage: Option<Usage>,
-    /// Time to the first text.
     first: Option<Duration>,
     /// Each finish reason once, in the order of its first occurrence.
     finish: Vec<&'static str>,
@@ -217,7 +215,6 @@ impl RequestContext {
         notes.finish("error");
     }
 
-    /// Records an error after the status was sent.
     pub(crate) fn fail(&self) {
         self.notes().finish("error");
     }

@@ -396,7 +396,6 @@ pub(crate) fn invalid<T>(param: impl Into<String>, message: impl Into<String>) -
     Err(Error::invalid_value(param, message))
 }
 
-/// The message of a failed request.
 fn of_failure(failure: &Failure) -> String {
     const NOT_FINITE: &str = "the model's results are not finite numbers";
     match failure {

@@ -17,7 +17,6 @@ pub(crate) struct CrashHistory {
     n: u64,
     /// The times of the last `MAX` deaths.
     times: VecDeque<Instant>,
-    /// How the last process died.
     last: Option<String>,
     /// Whether a process was started after the last death.
     is_over: bool,

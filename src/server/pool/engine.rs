@@ -78,7 +78,6 @@ impl LoadedEngine {
 }
 
 impl ModelEntry {
-    /// Watches an engine process to record its death.
     pub(crate) fn supervise(self: &Arc<Self>, engine: &LoadedEngine) {
         let LoadedEngine::Process(process) = engine else {
             return;

@@ -89,7 +89,6 @@ impl Load {
         }
     }
 
-    /// Waits for the end of the load.
     pub(crate) async fn ended(&mut self) -> Result<LoadedEngine, Error> {
         // Then the loading thread holds no reference to the engine, and an unused model can be unloaded.
         while self.ended.changed().await.is_ok() {}
@@ -122,7 +121,6 @@ impl ModelEntry {
         }
     }
 
-    /// Reports progress, if it has changed.
     fn set_progress(&self, share: LoadProgress) {
         let is_new = |own: &mut LoadProgress| std::mem::replace(own, share) != share;
         self.progress.send_if_modified(is_new);

@@ -120,12 +120,10 @@ pub(super) struct ModelSnapshot {
     pub(super) description: Option<Description>,
     /// Progress of the load, while the model is being loaded.
     pub(super) progress: Option<LoadProgress>,
-    /// Why the model cannot be served.
     pub(super) fault: Option<String>,
     /// Number of successful loads, and below of failed ones.
     pub(super) n_loads: u64,
     pub(super) n_failures: u64,
-    /// Number of deaths of its engine processes.
     pub(super) n_deaths: u64,
 }
 
@@ -147,7 +145,6 @@ pub struct Pool {
     quits: watch::Sender<bool>,
     /// Held while adapter scales are set, so that the stored scales are those in effect.
     pub(super) scaling: tokio::sync::Mutex<()>,
-    /// The items of recent responses of this process.
     pub(super) items: Arc<ItemStore>,
 }
 

@@ -18,7 +18,6 @@ fields! {
     }
 }
 
-/// Reads the object; null leaves the defaults.
 pub(crate) fn parse(object: Map<String, Value>) -> Result<DiffusionOptions, Error> {
     let options: DiffusionFields = BodyFields::nested("diffusion", object).whole()?;
     let remasking = options.remasking.as_deref().map(str::parse).transpose();

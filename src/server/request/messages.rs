@@ -48,7 +48,6 @@ const RESERVED: &str =
 /// The fields of a message of OpenAI's API, of its answers too, and those of reasoning.
 const MESSAGE: &str = "annotations audio content function_call name reasoning reasoning_content refusal role \
     thinking tool_call_id tool_calls";
-/// The roles of OpenAI's API.
 const ROLES: &str = "system developer user assistant tool function";
 const PARTS: ObjectFields = ObjectFields {
     kinds: "text input_text output_text refusal thinking reasoning",
@@ -117,9 +116,8 @@ impl Messages {
     }
 
     pub(crate) fn tools(&self) -> Result<Tools, Error> {
-        let given = |value: &'_ Option<Value>| value.clone().filter(|value| !value.is_null());
-        let (tools, choice) = (given(&self.tools), given(&self.tool_choice));
-        Tools::parse(tools.as_ref(), choice.as_ref(), self.parallel_tool_calls)
+        let (tools, choice) = (self.tools.as_ref(), self.tool_choice.as_ref());
+        Tools::parse(tools, choice, self.parallel_tool_calls)
     }
 
     fn check_reasoning(&self) -> Result<(), Error> {

@@ -25,7 +25,6 @@ fields! {
 }
 
 impl TextTruncation {
-    /// Refuses truncation from a side that is not supported.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let side = self.truncation_direction.as_deref().unwrap_or("right");
         if side.eq_ignore_ascii_case("right") {

@@ -87,7 +87,6 @@ fn is_function(fields: &Map<String, Value>) -> bool {
     }
 }
 
-/// The tools, and whether any of them is strict.
 fn offered(tools: &Value) -> Result<(Vec<Tool>, bool), Error> {
     let all = tools
         .as_array()

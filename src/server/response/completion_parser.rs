@@ -99,7 +99,6 @@ impl CompletionParser {
         self.pieces(spans)
     }
 
-    /// The remaining pieces at the end of the completion.
     pub(crate) fn finish(&mut self, reason: FinishReason) -> Vec<CompletionDelta> {
         let is_open = self.parser.is_reasoning();
         let spans = self.parser.finish(reason == FinishReason::Length);

@@ -159,7 +159,6 @@ impl Envelope {
         out.push(&self.chunk(object, choice, [own]));
     }
 
-    /// Writes what follows the last completion of a stream.
     pub(crate) fn done(&self, object: &'static str, usage: &Usage, out: &mut SseEvents) {
         let mut last = self.whole(object, Vec::new(), usage);
         if !self.reports.usage {

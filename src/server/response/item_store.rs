@@ -33,7 +33,6 @@ struct Item {
 }
 
 impl ItemStore {
-    /// Keeps an item under the `id` that it has.
     pub(crate) fn keep(&self, owner: &str, item: &Value) {
         let Some(id) = item.get("id").and_then(Value::as_str) else {
             return;

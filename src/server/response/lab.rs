@@ -46,7 +46,6 @@ struct Shown<'a> {
     dtype: Dtype,
     /// Dimensions, slowest first.
     shape: Vec<u64>,
-    /// The name of the value in a file.
     name: String,
 }
 
@@ -61,7 +60,6 @@ impl Shown<'_> {
         n as u64
     }
 
-    /// The arrays of the value in a file.
     fn arrays(&self) -> impl Iterator<Item = NamedArray<'_>> {
         let elements = NamedArray {
             name: self.name.clone(),
@@ -368,7 +366,6 @@ impl LabRequest {
         }
     }
 
-    /// The captured values, each under a unique name.
     fn values<'a>(&'a self, result: &'a LabResult, is_over: &AtomicBool) -> Vec<Shown<'a>> {
         let mut names = HashSet::new();
         let value = |captured: &'a CapturedPoint| {

@@ -94,7 +94,7 @@ pub(crate) fn fields() -> Vec<FieldDoc> {
 /// counted.
 pub(super) fn rewritten(mut body: BodyFields, counts: bool) -> Result<BodyFields, Error> {
     let own: MessageFields = body.take()?;
-    if own.thread.as_ref().is_some_and(|thread| !thread.is_null()) {
+    if own.thread.is_some() {
         return Err(Error::ThreadUnsupported);
     }
     if own.max_tokens.is_none() && !counts {
@@ -102,7 +102,7 @@ pub(super) fn rewritten(mut body: BodyFields, counts: bool) -> Result<BodyFields
     }
     let mut out = JsonMap::new();
     let mut messages = Vec::new();
-    if let Some(system) = own.system.as_ref().filter(|value| !value.is_null()) {
+    if let Some(system) = &own.system {
         let text = system_text(system)?;
         if !text.is_empty() {
             messages.push(json!({ "role": "system", "content": text }));
@@ -431,7 +431,6 @@ fn add_thinking(thinking: Option<&JsonMap>, out: &mut JsonMap) -> Result<(), Err
     Ok(())
 }
 
-/// Adds the reasoning effort and the output format.
 fn add_output(
     config: Option<&JsonMap>,
     format: Option<&Value>,
@@ -455,7 +454,7 @@ fn add_output(
         Some(_) => "output_config.format",
         None => "output_format",
     };
-    let Some(format) = given("format").or(format.filter(|value| !value.is_null())) else {
+    let Some(format) = given("format").or(format) else {
         return Ok(());
     };
     let fields = object_at(place, format)?;

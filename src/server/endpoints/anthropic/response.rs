@@ -147,14 +147,15 @@ impl StreamWriter for MessageWriter {
                 let message = self.object(&[], &usage_json(&read));
                 out.push_named(&json!({ "type": "message_start", "message": message }));
             }
-            StreamEvent::Text("", _) | StreamEvent::Piece(CompletionDelta::Content(..)) => {}
-            StreamEvent::Text(text, _) => {
-                let block = json!({ "type": "text", "text": "" });
-                self.delta(TEXT, "text", text, &block, out);
+            StreamEvent::Piece(CompletionDelta::Content(text, _)) => {
+                if !text.is_empty() {
+                    let block = json!({ "type": "text", "text": "" });
+                    self.delta(TEXT, "text", &text, &block, out);
+                }
             }
             StreamEvent::Piece(CompletionDelta::Reasoning(text)) => {
                 let block = json!({ "type": "thinking", "thinking": "", "signature": "" });
-                self.delta(THINKING, "thinking", text, &block, out);
+                self.delta(THINKING, "thinking", &text, &block, out);
             }
             StreamEvent::Piece(CompletionDelta::Call(_, id, name)) => {
                 self.calls = true;
@@ -162,12 +163,12 @@ impl StreamWriter for MessageWriter {
                 self.begin(INPUT, &block, out);
             }
             StreamEvent::Piece(CompletionDelta::Arguments(_, text)) => {
-                self.delta(INPUT, "partial_json", text, &Value::Null, out);
+                self.delta(INPUT, "partial_json", &text, &Value::Null, out);
             }
             // The event with the usage carries it.
             StreamEvent::Lab(result) => self.lab = Some(result),
             StreamEvent::End(reason, stopped) => {
-                self.ending = ending(reason, stopped, self.calls);
+                self.ending = ending(reason, stopped.as_ref(), self.calls);
                 if self.n_blocks == 0 {
                     self.begin(TEXT, &json!({ "type": "text", "text": "" }), out);
                 }
@@ -193,6 +194,7 @@ impl StreamWriter for MessageWriter {
             | StreamEvent::Progress(_)
             | StreamEvent::Ended(_)
             | StreamEvent::Step(_)
+            | StreamEvent::Values(_)
             | StreamEvent::Usage(_) => {}
         }
     }

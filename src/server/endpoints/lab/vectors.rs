@@ -21,7 +21,6 @@ use lab_core::artifacts::vectors::SaveError;
 use super::artifacts::id_of;
 use crate::request::lab::objects::Vector;
 
-/// Path of the list, to which vectors are uploaded.
 pub(crate) const ROUTE: &str = "/v1/lab/vectors";
 
 fields! {

@@ -39,7 +39,6 @@ fn add(out: &mut Map<String, Value>, fields: Value) {
     }
 }
 
-/// The parameters of a request that sets none.
 pub(crate) fn defaults(params: &Params) -> Value {
     let mut out = sampling(params);
     let others = json!({

@@ -48,7 +48,6 @@ fn is_reference(item: &Value) -> bool {
     }
 }
 
-/// Replaces references by the items that they name.
 pub(super) fn resolve(input: &mut Value, kept: &ItemStore) -> Result<(), Error> {
     for (i, item) in input.as_array_mut().into_iter().flatten().enumerate() {
         if !is_reference(item) {

@@ -29,7 +29,6 @@ pub(crate) use tools::{INPUT, free_text, free_text_schema};
 use request::Rewritten;
 use response::ResponseWriter;
 
-/// The conversation of a rewritten request.
 fn dialogue(body: BodyFields) -> Result<ChatRequest, Error> {
     let dialogue: ChatRequest = body.whole()?;
     dialogue.check()?;

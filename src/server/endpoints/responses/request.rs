@@ -153,11 +153,11 @@ impl ResponseFields {
             ("previous_response_id", &self.previous_response_id),
             ("conversation", &self.conversation),
         ] {
-            if value.as_ref().is_some_and(|value| !value.is_null()) {
+            if value.is_some() {
                 return Err(unsupported(name, whole));
             }
         }
-        if self.prompt.as_ref().is_some_and(|value| !value.is_null()) {
+        if self.prompt.is_some() {
             return Err(unsupported("prompt", "there are no stored prompts"));
         }
         if self.background == Some(true) {

@@ -25,9 +25,7 @@ pub(super) struct ResponseWriter {
     kept: Option<(Arc<ItemStore>, String)>,
     wants_logprobs: bool,
     items: Vec<Value>,
-    /// The item that is being written.
     open: Option<OpenItem>,
-    /// The number of events so far.
     n_events: usize,
     reason: Option<FinishReason>,
     lab: Option<JsonText>,
@@ -85,7 +83,6 @@ impl ResponseWriter {
         self.callees.of(name).kind
     }
 
-    /// The JSON of a whole response.
     pub(super) fn response(&mut self, one: &Completion, usage: &Usage) -> JsonObject {
         let mut items = Vec::new();
         if !one.reasoning.is_empty() {
@@ -115,7 +112,6 @@ impl ResponseWriter {
         self.object(self.status(), Some(usage), &Value::Null)
     }
 
-    /// The status of a response that has ended.
     fn status(&self) -> &'static str {
         match self.reason {
             Some(FinishReason::Length) => INCOMPLETE,
@@ -221,7 +217,6 @@ impl ResponseWriter {
         }
     }
 
-    /// Writes an event with its sequence number.
     fn event(&mut self, kind: &str, fields: &Value, out: &mut SseEvents) {
         let mut event = json!({ "type": kind, "sequence_number": self.n_events });
         self.n_events += 1;
@@ -318,10 +313,21 @@ impl ResponseWriter {
         }
     }
 
-    /// Writes reasoning, or a piece of a call.
-    fn piece(&mut self, piece: &CompletionDelta, out: &mut SseEvents) {
+    fn piece(&mut self, piece: CompletionDelta, out: &mut SseEvents) {
         match piece {
-            CompletionDelta::Content(..) => {}
+            CompletionDelta::Content(text, _) if text.is_empty() => {}
+            CompletionDelta::Content(text, tokens) => {
+                let logprobs = self.logprobs(&tokens);
+                if !matches!(self.open, Some(OpenItem::Text(..))) {
+                    self.begin(OpenItem::Text(String::new(), Vec::new()), out);
+                }
+                let fields = json!({ "content_index": 0, "delta": text, "logprobs": logprobs });
+                self.delta("response.output_text.delta", &fields, out);
+                if let Some(OpenItem::Text(all, entries)) = &mut self.open {
+                    all.push_str(&text);
+                    entries.extend(logprobs);
+                }
+            }
             CompletionDelta::Reasoning(text) => {
                 if !matches!(self.open, Some(OpenItem::Reasoning(_))) {
                     self.begin(OpenItem::Reasoning(String::new()), out);
@@ -329,14 +335,15 @@ impl ResponseWriter {
                 let fields = json!({ "content_index": 0, "delta": text });
                 self.delta("response.reasoning_text.delta", &fields, out);
                 if let Some(OpenItem::Reasoning(all)) = &mut self.open {
-                    all.push_str(text);
+                    all.push_str(&text);
                 }
             }
             CompletionDelta::Call(_, id, name) => {
+                let arguments = String::new();
                 let call = OpenItem::Call {
-                    id: id.clone(),
-                    name: name.clone(),
-                    arguments: String::new(),
+                    id,
+                    name,
+                    arguments,
                 };
                 self.begin(call, out);
             }
@@ -345,7 +352,7 @@ impl ResponseWriter {
                     name, arguments, ..
                 }) = &mut self.open
                 {
-                    arguments.push_str(text);
+                    arguments.push_str(&text);
                     // Those of the others are known only when they are complete.
                     if self.callees.of(name).kind == ToolKind::Function {
                         let fields = json!({ "delta": text });
@@ -381,19 +388,6 @@ impl StreamWriter for ResponseWriter {
                 self.of_response("response.created", response.clone(), out);
                 self.of_response("response.in_progress", response, out);
             }
-            StreamEvent::Text("", _) => {}
-            StreamEvent::Text(text, tokens) => {
-                let logprobs = self.logprobs(tokens);
-                if !matches!(self.open, Some(OpenItem::Text(..))) {
-                    self.begin(OpenItem::Text(String::new(), Vec::new()), out);
-                }
-                let fields = json!({ "content_index": 0, "delta": text, "logprobs": logprobs });
-                self.delta("response.output_text.delta", &fields, out);
-                if let Some(OpenItem::Text(all, entries)) = &mut self.open {
-                    all.push_str(text);
-                    entries.extend(logprobs);
-                }
-            }
             StreamEvent::Piece(piece) => self.piece(piece, out),
             // The last event carries it, with the whole response.
             StreamEvent::Lab(result) => self.lab = Some(result),
@@ -421,6 +415,7 @@ impl StreamWriter for ResponseWriter {
             | StreamEvent::Progress(_)
             | StreamEvent::Ended(_)
             | StreamEvent::Step(_)
+            | StreamEvent::Values(_)
             | StreamEvent::Usage(_) => {}
         }
     }

@@ -47,7 +47,6 @@ pub(super) const TOOLS: ObjectFields = ObjectFields {
     )],
 };
 
-/// How a tool is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ToolKind {
     Function,
@@ -303,7 +302,6 @@ pub(crate) fn free_text_schema(at: &str, tool: &JsonMap) -> Value {
     })
 }
 
-/// The arguments of a call with free text.
 pub(super) fn with_text(text: &str) -> Value {
     json!({ INPUT: text })
 }

@@ -27,14 +27,12 @@ use super::socket::{self, EngineSocket};
 
 type Connection = http1::Connection<TokioIo<EngineSocket>, Body>;
 
-/// Maximum number of idle connections that are kept.
 const MAX_IDLE: usize = 8;
 
 /// The connections to a socket.
 #[derive(Debug)]
 pub struct ConnectionPool {
     socket: PathBuf,
-    /// Connections without a request.
     idle: Mutex<Vec<PooledConnection>>,
 }
 

@@ -184,7 +184,6 @@ impl BodyGuard for BusyGuard {}
 /// The state of a connection, shared by its service and its socket.
 #[derive(Debug, Default)]
 struct ConnectionState {
-    /// Whether a request is being served.
     is_busy: AtomicBool,
     is_read: AtomicBool,
     /// Whether any byte was sent since the request began.
@@ -214,7 +213,6 @@ impl Drop for BusyGuard {
     }
 }
 
-/// Resolves when a connection breaks.
 type Broken = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
 
 /// The socket of a connection, which detects that a client is gone.
