@@ -1,5 +1,7 @@
 """Model files of goldens, written anew with other metadata or more tensors. Needs numpy and gguf."""
 
+from pathlib import Path
+
 import gguf
 import numpy as np
 
@@ -23,7 +25,8 @@ class Gguf:
     def write(self, path, change, zeros=()):
         """Writes the file with the change applied, and with more tensors of zeros in f32: pairs of a name and the
         name of a tensor of the same shape."""
-        writer = gguf.GGUFWriter(path, self.arch)
+        part = Path(f"{path}.part")  # `path` may be the file whose tensors are read
+        writer = gguf.GGUFWriter(part, self.arch)
         changed = {f"{self.arch}.{key}": (value, *types_of(value)) for key, value in change.items()}
         for key, (value, *types) in (self.values | changed).items():
             if value is not None:
@@ -36,6 +39,7 @@ class Gguf:
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
         writer.close()
+        part.replace(path)
 
 
 def types_of(value):

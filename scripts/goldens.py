@@ -1,4 +1,4 @@
-"""What the scripts that make goldens and compare with them share: models in llama.cpp, cases of tests/goldens, measures.
+"""What scripts that make goldens and compare with them share: models in llama.cpp, cases of tests/goldens, measures.
 
 Needs numpy, and llama-cpp-python where a model is computed.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench_server import ROOT, Failure
+from bench_server import ROOT, Failure, synth_options
 
 GOLDENS = ROOT / "tests" / "goldens"
 INDEX = GOLDENS / "goldens.json"
@@ -215,7 +215,8 @@ class Reference:
 
 
 # What a case has if it does not say otherwise.
-DEFAULTS = {"type": "f32", "with": [], "set": {}, "meta": {}, "source": [], "causal": True, "vectors": False, "unread": {}}
+DEFAULTS = {"type": "f32", "with": [], "set": {}, "meta": {}, "source": [], "causal": True, "vectors": False}
+DEFAULTS |= {"unread": {}}
 
 
 def read_cases():
@@ -241,14 +242,8 @@ def without_duplicates(cases):
 def synth_args(case):
     """What follows `bench synth` to make the model of a case; the output path is not among it."""
     args = [case["arch"], "--seed", str(case["seed"]), "--type", case["type"]]
-    for key, value in case["set"].items():
-        text = str(value).lower() if isinstance(value, bool) else str(value)
-        args += ["--set", f"{key}={text}"]
-    for key, value in case["meta"].items():
-        args += ["--meta", f"{case['arch']}.{key}={value}"]
-    if case["with"]:
-        args += ["--with", ",".join(case["with"])]
-    return args
+    args += synth_options(case["set"], {f"{case['arch']}.{key}": value for key, value in case["meta"].items()})
+    return args + (["--with", ",".join(case["with"])] if case["with"] else [])
 
 
 def read_index():

@@ -59,8 +59,7 @@ class NomicBertMoe(Plain):
     in common."""
 
     class Model(Formulas):
-        def norm(self, x, name):
-            return self.layer_norm(x, name, self.c["layer_norm_epsilon"])
+        EPS = "layer_norm_epsilon"
 
         def experts(self, x, at):
             c = self.c
@@ -128,8 +127,7 @@ class JinaBert(Plain):
     """As bert, with ALiBi and a gated MLP."""
 
     class Model(Formulas):
-        def norm(self, x, name):
-            return self.layer_norm(x, name, self.c["layer_norm_eps"])
+        EPS = "layer_norm_eps"
 
         def states(self, ids):
             c, n, h = self.c, len(ids), self.c["num_attention_heads"]

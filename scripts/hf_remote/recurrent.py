@@ -87,9 +87,7 @@ class Rwkv6(Plain):
 
     class Model(Recurrent, Decoder):
         EMBED, LAYER, NORM, HEAD = "rwkv.embeddings", "rwkv.blocks.{}.", "rwkv.ln_out", "head"
-
-        def norm(self, x, name):
-            return self.layer_norm(x, name, self.c["layer_norm_epsilon"])
+        EPS = "layer_norm_epsilon"
 
         def time_mix(self, x, at, halvings):
             c = self.c
@@ -145,10 +143,7 @@ class Rwkv7(Plain):
     unused = ("layers.0.attn.v_lora",)
 
     class Model(Recurrent, Decoder):
-        EMBED = "model.embeddings"
-
-        def norm(self, x, name):
-            return self.layer_norm(x, name, self.c["norm_eps"])
+        EMBED, EPS = "model.embeddings", "norm_eps"
 
         def low_rank(self, x, name, act=lambda y: y):
             return self.linear(act(self.linear(x, name + "_lora.lora.0")), name + "_lora.lora.2")
