@@ -12,8 +12,7 @@ use std::path::{Path, PathBuf};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, CommandFactory, FromArgMatches};
 
-use lab_base::util::limited_read;
-use lab_base::util::limited_read::MAX_DEFINITION;
+use lab_base::util::limited_read::{self, MAX_DEFINITION};
 use lab_core::arch::nearest;
 
 use super::command_line::{Cli, Command};
@@ -40,7 +39,6 @@ const OF_BOTH: &[&str] = &["strict_fields", "log", "log_level", "log_format"];
 const OF_LINE: &[&str] = &["config", "print_config", "help", "version"];
 /// Pairs of exclusive options. An option that a higher layer sets disables the other one in lower layers.
 const EXCLUSIVE: &[[&str; 2]] = &[["model", "models"], ["models", "lora"]];
-/// The prefix of the names of all variables.
 const PREFIX: &str = "BENCH_";
 /// Variables that are no options of `bench serve`: of other commands, of clients and of the project's tests.
 const OTHERS: [&str; 5] = [

@@ -6,9 +6,8 @@ use clap::Args as ClapArgs;
 
 use lab_base::util::wording::bytes;
 use lab_base::weights::TensorType;
-use lab_core::models;
-use lab_core::models::ModelSource;
 use lab_core::models::convert::{to_folder, to_gguf};
+use lab_core::models::{self, ModelSource};
 
 use super::options::{OpenOptions, progress_bar};
 use super::output::{ForceOption, OutputPlace};

@@ -11,10 +11,8 @@ use serde_json::{Value, json};
 use lab_base::ggml::{CACHE_TYPES, Device, DeviceKind, MisplacedOp, devices, rpc};
 use lab_base::util::wording::bytes;
 use lab_base::weights::TensorType;
-use lab_core::model;
-use lab_core::model::{Estimator, Options};
-use lab_core::models;
-use lab_core::models::{ModelSource, OpenedModel};
+use lab_core::model::{self, Estimator, Options};
+use lab_core::models::{self, ModelSource, OpenedModel};
 use lab_core::plan::DeviceShare;
 
 use super::backends::Backends;
@@ -127,7 +125,6 @@ fn dimensions(shape: [u64; 4]) -> String {
     shown.collect::<Vec<_>>().join("x")
 }
 
-/// Lists all devices.
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     args.workers.connect()?;
     let opened = match &args.model {
@@ -248,7 +245,6 @@ pub(super) struct WorkerArgs {
     backends: Backends,
 }
 
-/// Lends devices until the process ends.
 pub(super) fn lend(args: &WorkerArgs) -> Result<(), Failure> {
     args.backends.load()?;
     let mut lent: Vec<Device> = match args.device.as_slice() {

@@ -47,7 +47,6 @@ const CLIP: usize = 400;
 struct DoctorReport {
     path: String,
     rows: Vec<(&'static str, String)>,
-    /// The possible uses of the model on this machine.
     uses: Vec<&'static str>,
     /// The reason why the model does not run here.
     problem: Option<String>,

@@ -111,7 +111,6 @@ bench perf -m FILE.gguf -p 512 -n 128 --profile",
     (&["devices"], "bench devices\nbench devices -m FILE.gguf"),
 ];
 
-/// The command with its groups and examples.
 pub(super) fn with_help(command: Command) -> Command {
     let mut listed = String::new();
     for (title, names) in GROUPS {

@@ -110,7 +110,6 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     finish(part, &args.output, &logits, &[n, width])
 }
 
-/// Writes an array as NPY.
 fn finish(mut part: PartFile, path: &Path, values: &[f32], shape: &[usize]) -> Result<(), Failure> {
     let written = part.write(&npy::bytes_of(values, shape));
     written

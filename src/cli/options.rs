@@ -6,14 +6,12 @@ use std::sync::Once;
 use clap::{ArgGroup, Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use lab_base::weights;
-use lab_base::weights::{FiniteCheck, TensorType};
+use lab_base::weights::{self, FiniteCheck, TensorType};
 use lab_core::arch::Library;
 use lab_core::blocks::REGISTRY;
 use lab_core::engine::{DiffusionOptions, Limits};
 use lab_core::model::{Model, Options};
-use lab_core::models;
-use lab_core::models::lora;
+use lab_core::models::{self, lora};
 use lab_core::models::{Definitions, ModelSource, OpenedModel};
 use lab_core::plan::Plan;
 use lab_server::served::ServedModel;
@@ -158,7 +156,6 @@ pub(super) struct LoadDefaults {
     pub(super) max_ctx: usize,
     /// Whether a context above the positions of the model is cut and not refused.
     pub(super) is_cut: bool,
-    /// Maximum number of tokens per pass.
     pub(super) n_batch: usize,
 }
 
@@ -260,7 +257,6 @@ impl ModelOptions {
         Ok(())
     }
 
-    /// Number of compute threads.
     pub(super) fn threads(&self) -> usize {
         self.threads.map_or_else(cores, at_most_cores)
     }
@@ -471,7 +467,6 @@ pub(super) fn at_most_cores(n: usize) -> usize {
     n.min(cores)
 }
 
-/// Number of cores of the machine.
 pub(super) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }

@@ -11,8 +11,7 @@ use std::path::{Path, PathBuf};
 use clap::{ArgMatches, Args};
 
 use lab_base::ggml::end_process;
-use lab_base::util::atomic_file;
-use lab_base::util::atomic_file::OutputPath;
+use lab_base::util::atomic_file::{self, OutputPath};
 use lab_base::util::inputs::{is_input, is_same_file};
 
 /// An error message for the user.
@@ -38,7 +37,6 @@ pub fn exit_code(failure: &Failure) -> i32 {
     }
 }
 
-/// Prints bytes to stdout.
 pub(super) fn bytes(bytes: &[u8]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     out.write_all(bytes)?;
@@ -46,7 +44,6 @@ pub(super) fn bytes(bytes: &[u8]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints a line to stdout.
 pub(super) fn line(text: impl AsRef<str>) -> Result<(), Failure> {
     let mut text = text.as_ref().to_owned();
     text.push('\n');

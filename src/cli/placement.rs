@@ -18,7 +18,6 @@ use super::values::seconds;
 /// Number of layers that are not on the CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum GpuLayers {
-    /// As many layers as fit.
     #[default]
     Auto,
     All,
@@ -58,7 +57,6 @@ impl GpuLayers {
     }
 }
 
-/// Parses `PATTERN=DEVICE`.
 fn to_move(text: &str) -> Result<DeviceOverride, String> {
     let parts = text.rsplit_once('=');
     let parts = parts.filter(|(pattern, device)| !pattern.is_empty() && !device.is_empty());

@@ -8,11 +8,9 @@ use clap::Args as ClapArgs;
 use serde_json::{Map, Value, json};
 
 use lab_base::grammar::{CompiledConstraint, Matcher};
-use lab_base::util::limited_read;
-use lab_base::util::limited_read::MAX_TEXT;
-use lab_core::engine;
+use lab_base::util::limited_read::{self, MAX_TEXT};
 use lab_core::engine::{
-    AnswerToken, Event, FinishReason, Limits, Rejected, Request, Unsupported, Usage,
+    self, AnswerToken, Event, FinishReason, Limits, Rejected, Request, Unsupported, Usage,
 };
 use lab_core::models::ModelSource;
 use lab_server::served::ServedModel;

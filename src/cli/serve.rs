@@ -10,18 +10,14 @@ use std::time::Duration;
 
 use clap::Args as ClapArgs;
 
-use lab_base::util::limited_read;
-use lab_base::util::limited_read::MAX_DEFINITION;
+use lab_base::util::limited_read::{self, MAX_DEFINITION};
 use lab_base::util::wording::bytes;
 use lab_core::arch::nearest;
-use lab_core::artifacts::store;
-use lab_core::artifacts::store::ArtifactStore;
+use lab_core::artifacts::store::{self, ArtifactStore};
 use lab_core::artifacts::vectors::VectorStore;
 use lab_core::engine::{Limits, StartError, ends_in_vectors};
-use lab_core::model;
-use lab_core::model::Options;
-use lab_core::models;
-use lab_core::models::{ModelSource, OpenedModel};
+use lab_core::model::{self, Options};
+use lab_core::models::{self, ModelSource, OpenedModel};
 use lab_server::http::transport;
 use lab_server::served::{Progress, ServedModel};
 use lab_server::{
@@ -183,7 +179,6 @@ pub(super) struct Args {
 }
 
 impl Args {
-    /// Whether the options are for several models.
     fn is_shared(&self) -> bool {
         self.is_shared || self.models.is_some()
     }
@@ -204,7 +199,6 @@ pub(super) struct ConfigLayers {
     pub(super) aliases: BTreeMap<String, String>,
     /// The options of models that have a table of their own.
     pub(super) per_model: BTreeMap<String, Args>,
-    /// The configuration file.
     pub(super) path: PathBuf,
     /// Warnings, for when the log is started.
     pub(super) warnings: Vec<String>,
@@ -386,7 +380,6 @@ impl Signals {
     }
 }
 
-/// The options of each model.
 struct ModelSettings {
     /// The options of models without options of their own.
     args: Args,
@@ -500,7 +493,6 @@ fn opened(args: &Args, source: &ModelSource) -> Result<UnloadedModel, Failure> {
     })
 }
 
-/// Starts the engine process of a model.
 fn start_process(
     args: &Args,
     mut wanted: LoadRequest<'_>,
@@ -515,7 +507,6 @@ fn start_process(
     EngineProcess::start(wanted.name, launch, &mut *wanted.progress)
 }
 
-/// Loads a model into this process.
 fn start_here(args: &Args, wanted: LoadRequest<'_>, kept: &Path) -> Result<StartedEngine, Failure> {
     let served = start(args, wanted.source, kept.to_owned(), wanted.progress)?;
     if let Some(scales) = &wanted.scales {

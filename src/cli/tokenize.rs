@@ -7,8 +7,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use lab_base::tokenizer::Tokenizer;
-use lab_core::models;
-use lab_core::models::{Definitions, ModelSource};
+use lab_core::models::{self, Definitions, ModelSource};
 
 use super::input_file::answer_lines;
 use super::{Failure, output};

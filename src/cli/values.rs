@@ -10,7 +10,6 @@ use lab_base::weights::TensorType;
 use lab_core::arch::nearest;
 use lab_core::models::quantise::TYPES;
 
-/// Parses a number that is 1 or more.
 pub(super) fn positive(text: &str) -> Result<usize, String> {
     let found = text.parse().ok().filter(|n| *n > 0);
     found.ok_or_else(|| format!("expected a number, 1 or more, found `{text}`"))
@@ -61,7 +60,6 @@ pub(super) fn seed(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Parses a number of seconds.
 pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     let found = text
         .parse()
@@ -137,7 +135,6 @@ pub(super) fn matrix_type(text: &str) -> Result<TensorType, String> {
     })
 }
 
-/// Parses an element type of keys and values.
 pub(super) fn cache_type(text: &str) -> Result<TensorType, String> {
     one_of(text, &CACHE_TYPES)
 }

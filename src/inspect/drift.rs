@@ -20,7 +20,6 @@ pub struct LayerStates {
     before: Vec<Vec<f32>>,
     /// Hidden states after each layer, `[n_embd, n_tokens]`.
     after: Vec<Vec<f32>>,
-    /// The paths of the values after the layers.
     paths: Vec<String>,
     /// The logits, `[n_vocab, n_tokens]`.
     logits: NamedValue,
@@ -29,7 +28,6 @@ pub struct LayerStates {
 /// The error of a layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerDrift {
-    /// The path of the value after the layer.
     pub path: String,
     /// NMSE of the hidden state after the layer.
     pub nmse: f64,
@@ -40,7 +38,6 @@ pub struct LayerDrift {
 /// The errors of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Drift {
-    /// The errors of the layers, in order.
     pub layers: Vec<LayerDrift>,
     /// NMSE of the logits.
     pub logits: f64,
@@ -90,9 +87,6 @@ fn run(
 }
 
 /// The values that a model computes for a text, which must fit into one pass.
-///
-/// # Errors
-/// The pass fails.
 pub fn layer_states(model: &mut Model, tokens: &[u32]) -> Result<LayerStates, Error> {
     let (before, after) = (points(model, "in"), points(model, "out"));
     let names = after.iter().map(|at| model.points().all[*at].path.clone());

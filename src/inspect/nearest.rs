@@ -10,17 +10,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use lab_base::weights::{Metadata, TensorType, Value, Weights};
 use lab_core::arch::{ArchDef, Library, LibraryError, OptionKind};
-use lab_core::hf;
-use lab_core::hf::{MapFit, Maps};
+use lab_core::hf::{self, MapFit, Maps};
 use lab_core::plan::{Plan, TensorSet};
 
-/// The key of a file that names its architecture.
 const ARCHITECTURE: &str = "general.architecture";
 
 /// How a definition fits a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DefinitionFit {
-    /// The name of the definition.
     pub arch: String,
     /// Requirements that the file does not meet, listed once for all layers.
     pub problems: Vec<String>,
@@ -150,9 +147,6 @@ fn fit(def: &ArchDef, weights: &Weights) -> DefinitionFit {
 }
 
 /// All definitions, the best fit first. Of those that fit exactly, that of the file's own architecture is the best.
-///
-/// # Errors
-/// A definition of the library has problems.
 pub fn definition_fits(
     library: &Library,
     weights: &Weights,
@@ -202,9 +196,6 @@ impl FolderFit {
 }
 
 /// All maps with their definitions, the best fit for a folder first.
-///
-/// # Errors
-/// A definition of the library has problems.
 pub fn folder_fits(library: &Library, maps: Vec<MapFit>) -> Result<Vec<FolderFit>, LibraryError> {
     let mut fits = Vec::new();
     for map in maps {
@@ -312,9 +303,6 @@ fn choices(def: &ArchDef) -> BTreeSet<String> {
 }
 
 /// The text of a draft definition for a file's architecture, based on the best fit.
-///
-/// # Errors
-/// A definition of the library has problems.
 pub fn draft_definition(
     library: &Library,
     weights: &Weights,

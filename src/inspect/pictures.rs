@@ -11,8 +11,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::diagram::svg;
-use crate::diagram::svg::{Chart, Grid, GridCell, MAX_CELLS, escape};
+use crate::diagram::svg::{self, Chart, Grid, GridCell, MAX_CELLS, escape};
 use lab_core::artifacts::packed::PackedArray;
 
 /// The part of a response that is drawn.
@@ -34,9 +33,7 @@ pub enum LabPicture {
 /// The layers and heads that are drawn; empty for all.
 #[derive(Clone, Debug, Default)]
 pub struct ChartFilter {
-    /// The numbers of the layers.
     pub layers: Vec<u64>,
-    /// The numbers of the heads.
     pub heads: Vec<usize>,
 }
 
@@ -78,9 +75,6 @@ pub fn chart(
 }
 
 /// Checks the number of cells against the limit.
-///
-/// # Errors
-/// There are too many cells; the message has the number and the limit.
 pub fn check_cells(n: u64) -> Result<(), ChartError> {
     match n <= MAX_CELLS as u64 {
         true => Ok(()),

@@ -17,7 +17,6 @@ const CLOSE: f64 = 1e-9;
 /// The place where a path differs from one pass.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Divergence {
-    /// The name of the path.
     pub path: &'static str,
     /// The first value, in the order of computation, that differs by more than [`BOUNDS`] allows.
     pub value: ValueDifference,
@@ -27,9 +26,6 @@ pub struct Divergence {
 
 /// Finds the first value in which the first unproven path differs from one pass, provided one pass is proven. `None`
 /// for paths over several sequences, and if all values are equal.
-///
-/// # Errors
-/// The model does not load, or a pass fails.
 pub fn first_divergence(
     opened: &OpenedModel,
     text: InputTokens<'_>,
@@ -130,11 +126,9 @@ fn logprob_difference(logits: &[f32], top: &[(u32, f32)]) -> f64 {
 /// The comparison of a path's results with the reference.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PathOutcome {
-    /// The name of the path.
     pub path: &'static str,
     /// The error over all rows, in the measure of [`Reference::measure`]; `None` if the path does not apply.
     pub error: Option<f64>,
-    /// The maximum error.
     pub bound: f64,
     /// The first position whose error exceeds the bound, and its error.
     pub first_wrong: Option<(usize, f64)>,
@@ -188,17 +182,11 @@ fn outcome(
 /// The reason why a model cannot be compared with a reference.
 #[derive(Debug, thiserror::Error)]
 pub enum ProofError {
-    /// The model cannot be run.
     #[error(transparent)]
     Model(#[from] Error),
     /// The rows have different widths.
     #[error("the model gives {found} numbers for each token, the reference has {expected}")]
-    Width {
-        /// The width of the model's rows.
-        found: usize,
-        /// The width of the reference's rows.
-        expected: usize,
-    },
+    Width { found: usize, expected: usize },
 }
 
 /// Runs a model on every path and compares the results with those of another program for the same tokens. `bounds` are
@@ -235,9 +223,6 @@ pub fn prove(
 
 /// The maximum change of the log-probabilities of the tokens in `tops` if this program's cache is f16 instead of f32:
 /// the noise that a correct definition may show compared with another program.
-///
-/// # Errors
-/// The model does not load, or a pass fails.
 pub fn cache_noise(
     opened: &OpenedModel,
     tokens: &[u32],
@@ -271,7 +256,6 @@ pub fn cache_noise(
 
 /// The symptom of a wrong result, and its causes: the table of docs/adding-a-model.md.
 struct LikelyCause {
-    /// The first wrong position.
     first: FirstWrong,
     /// The range of the NMSE over all positions.
     nmse: std::ops::Range<f64>,

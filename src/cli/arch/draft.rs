@@ -10,8 +10,7 @@ use crate::cli::output::{self, ForceOption, OutputPlace, at};
 use lab_base::util::atomic_file::PartFile;
 use lab_core::arch::ENDING;
 use lab_core::hf;
-use lab_core::models;
-use lab_core::models::{Definitions, ModelSource};
+use lab_core::models::{self, Definitions, ModelSource};
 use lab_inspect::nearest;
 
 use super::styled;

@@ -17,7 +17,6 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 
-/// The name of the program.
 pub(super) const PROGRAM: &str = "llama-server";
 /// Length of the compared lists of tokens.
 pub(super) const N_TOP: usize = 20;
@@ -59,7 +58,6 @@ pub(super) enum LlamaServerError {
     },
 }
 
-/// A llama-server that answers requests.
 #[derive(Debug)]
 pub(super) struct LlamaServer {
     /// The host and port.
@@ -210,7 +208,6 @@ impl LlamaServer {
 
 type AnyError = Box<dyn std::error::Error>;
 
-/// Sends one request on a new connection.
 async fn exchange(address: &str, path: &str, body: Option<&Value>) -> Result<Value, AnyError> {
     let socket = TcpStream::connect(address).await?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(socket)).await?;

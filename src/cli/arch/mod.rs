@@ -9,11 +9,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 
-use lab_base::util::limited_read;
-use lab_base::util::limited_read::MAX_DEFINITION;
+use lab_base::util::limited_read::{self, MAX_DEFINITION};
 use lab_core::arch::{ENDING, Library, LibraryError, SourceFile};
-use lab_core::hf;
-use lab_core::hf::Maps;
+use lab_core::hf::{self, Maps};
 
 use super::options::ArchOptions;
 use super::{Failure, output};

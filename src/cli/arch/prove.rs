@@ -4,8 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args as ClapArgs};
 
-use crate::cli::arch::llama_server;
-use crate::cli::arch::llama_server::LlamaServer;
+use crate::cli::arch::llama_server::{self, LlamaServer};
 use crate::cli::compare::index;
 use crate::cli::options::ModelOptions;
 use crate::cli::{Failure, output};
@@ -13,12 +12,10 @@ use lab_base::tokenizer::Tokenizer;
 use lab_base::util::wording;
 use lab_core::arch::{Mode, fits_pattern};
 use lab_core::artifacts::npy;
-use lab_core::models;
-use lab_core::models::{ModelSource, OpenedModel};
+use lab_core::models::{self, ModelSource, OpenedModel};
 use lab_inspect::idle_keys::idle_keys;
 use lab_inspect::paths::InputTokens;
-use lab_inspect::prove;
-use lab_inspect::prove::{Divergence, PathOutcome, Reference};
+use lab_inspect::prove::{self, Divergence, PathOutcome, Reference};
 
 /// Number of token ids in a proof without given ones.
 const N_TOKENS: u64 = 32;
@@ -265,7 +262,6 @@ fn described(parting: &Divergence) -> String {
     text
 }
 
-/// The parts of the file that do not affect the result.
 struct UnusedParts {
     /// Keys that nothing reads, although they may have a meaning.
     keys: Vec<String>,
@@ -273,7 +269,6 @@ struct UnusedParts {
     idle: Vec<String>,
     /// Keys that the definition ignores, with its reasons.
     ignored: Vec<(String, String)>,
-    /// Tensors that nothing uses.
     tensors: Vec<String>,
 }
 

@@ -7,13 +7,10 @@ use clap::Args;
 use super::super::Failure;
 use super::super::options::{LoadDefaults, LoadOptions};
 use super::super::values::positive;
-use lab_base::chat::template;
-use lab_base::chat::template::{ChatTemplate, Moment};
-use lab_base::tokenizer;
-use lab_base::tokenizer::Tokenizer;
+use lab_base::chat::template::{self, ChatTemplate, Moment};
+use lab_base::tokenizer::{self, Tokenizer};
 use lab_base::util::clock::unix_seconds;
-use lab_base::weights;
-use lab_base::weights::{Metadata, TensorInfo, TensorType, Weights};
+use lab_base::weights::{self, Metadata, TensorInfo, TensorType, Weights};
 use lab_core::arch::Mode;
 use lab_core::engine::PooledOutput;
 use lab_core::model::{DeviceUse, Estimator, MemoryUse, Options};
@@ -191,7 +188,6 @@ fn of_opened(
     Ok(found)
 }
 
-/// Probes the features of the chat template.
 fn probe(
     metadata: &Metadata,
     tokenizer: &Result<Tokenizer, String>,
@@ -337,7 +333,6 @@ pub(super) fn special_tokens(tokenizer: &Tokenizer) -> Vec<(&'static str, u32)> 
     known.collect()
 }
 
-/// The sizes of a model's tensors.
 pub(in crate::cli) struct TensorSizes {
     pub(in crate::cli) n_weights: u64,
     pub(in crate::cli) bytes: u64,

@@ -144,7 +144,6 @@ fn about(page: &mut Page, found: &Findings) {
     page.table(&rows, "ll");
 }
 
-/// The number of weights, and their types.
 fn weights(tensors: &[TensorInfo]) -> String {
     let of = TensorSizes::of(tensors);
     if of.n_weights == 0 {

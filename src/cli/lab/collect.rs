@@ -18,15 +18,12 @@ use crate::cli::model::ModelArg;
 use crate::cli::options::{LoadOptions, progress_bar};
 use crate::cli::output::{self, ForceOption, OutputPlace, at};
 use crate::cli::values::{byte_count, positive, tokens};
-use lab_base::util::atomic_file;
-use lab_base::util::atomic_file::OutputPath;
+use lab_base::util::atomic_file::{self, OutputPath};
 use lab_base::util::inputs::{forget_input, refuse_input};
-use lab_base::util::limited_read;
-use lab_base::util::limited_read::MAX_TEXT;
+use lab_base::util::limited_read::{self, MAX_TEXT};
 use lab_base::util::moments::Moments;
 use lab_core::arch::PointParts;
-use lab_core::artifacts::arrays;
-use lab_core::artifacts::arrays::{ArrayFormat, Elements, NamedArray};
+use lab_core::artifacts::arrays::{self, ArrayFormat, Elements, NamedArray};
 use lab_core::engine::{CapturedPoint, LabResult, Reduction};
 
 use super::prompt_lines::PromptLines;
@@ -89,7 +86,6 @@ struct CollectionIdentity {
     plan: Map<String, Value>,
 }
 
-/// A file of values.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Shard {
     file: String,

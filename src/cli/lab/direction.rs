@@ -66,7 +66,6 @@ pub(in crate::cli) struct DirectionArgs {
     load: LoadOptions,
 }
 
-/// Reads the prompts of a file.
 fn prompts(path: &Path) -> Result<Vec<String>, Failure> {
     let text = read_text(path)?;
     let lines = text

@@ -10,9 +10,8 @@ use serde_json::{Map, Value, json};
 use lab_base::util::atomic_file;
 use lab_core::arch::PointParts;
 use lab_core::model::{Point, Points};
-use lab_inspect::pictures;
-use lab_inspect::pictures::ChartFilter;
 use lab_inspect::pictures::LabPicture;
+use lab_inspect::pictures::{self, ChartFilter};
 use lab_server::LabRequest;
 
 use crate::cli::Failure;
@@ -320,7 +319,6 @@ impl FileOptions {
         }))
     }
 
-    /// Whether a picture is written.
     fn is_drawn(&self) -> bool {
         let files = [&self.svg, &self.html, &self.png];
         files.into_iter().any(Option::is_some)

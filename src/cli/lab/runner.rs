@@ -48,12 +48,9 @@ pub(super) struct PlanOptions {
     pub(super) lab_vectors: Vec<PathBuf>,
 }
 
-/// The limits for running prompts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RunLimits {
-    /// Maximum number of prompts that run at once.
     pub(super) n_parallel: usize,
-    /// Maximum size of the values of one prompt, in bytes.
     pub(super) lab_bytes: u64,
 }
 

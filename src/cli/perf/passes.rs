@@ -8,7 +8,6 @@ use lab_core::model::{Batch, Model, SequenceId};
 use super::Failure;
 
 pub(super) struct PrefillMeasurement {
-    /// Number of tokens of the prompt.
     pub(super) n: usize,
     /// Statistics of the seconds per repetition.
     pub(super) seconds: Summary,
@@ -20,7 +19,6 @@ pub(super) struct DecodeCase {
     pub(super) depth: usize,
     /// Number of sequences that are decoded together.
     pub(super) sequences: usize,
-    /// Number of tokens decoded per sequence.
     pub(super) n: usize,
 }
 

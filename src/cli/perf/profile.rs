@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use lab_base::ggml;
-use lab_base::ggml::{Cost, MisplacedOp, PlaceCost};
+use lab_base::ggml::{self, Cost, MisplacedOp, PlaceCost};
 use lab_core::model::Model;
 
 use super::Failure;

@@ -9,7 +9,6 @@ use super::passes::{DecodeMeasurement, PrefillMeasurement};
 use super::profile::Profile;
 use super::requests::RequestMeasurement;
 
-/// All measurements of a model.
 #[derive(Default)]
 pub(super) struct PerfReport {
     pub(super) model: String,

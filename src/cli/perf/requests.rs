@@ -13,7 +13,6 @@ use super::passes::DecodeCase;
 /// Minimum duration in a division.
 const SHORTEST: Duration = Duration::from_micros(1);
 
-/// The measurement of requests that are decoded together.
 pub(super) struct RequestMeasurement {
     pub(super) case: DecodeCase,
     /// Tokens per second of all requests together, in the time between the last first token and the first last token.

@@ -23,11 +23,9 @@ pub struct UnitBox {
     /// The paths of all units that the box represents.
     #[serde(rename = "layers", serialize_with = "n_of")]
     pub paths: Vec<String>,
-    /// The title of the box.
     pub title: String,
     /// A plain sentence about what the part does.
     pub line: String,
-    /// The formula of the part.
     pub formula: String,
     /// Important numbers and options, in words.
     pub facts: Vec<String>,
@@ -43,13 +41,11 @@ pub struct UnitBox {
     pub edges: Vec<Edge>,
     /// The total weights of all units that the box represents; `None` without a file.
     pub cost: Option<WeightCost>,
-    /// The memory that the part keeps between passes.
     pub kept: Kept,
     /// The measurement that is shown at the box, if any.
     pub note: BoxNote,
 }
 
-/// An option of a part in the definition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnitOption {
     /// The name in the contract, prefixed by the resource that it belongs to: `qk_norm`, `rope.kind`.
@@ -70,7 +66,6 @@ pub struct UnitOption {
     pub is_ruled: bool,
 }
 
-/// A weight of a part.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BoxWeight {
     /// The id of the weight in pictures and pages.
@@ -80,7 +75,6 @@ pub struct BoxWeight {
     pub key: String,
     /// The name in the file, with `{il}` for the index of the layer.
     pub name: String,
-    /// The description of the weight.
     pub doc: &'static str,
     /// Dimensions, in ggml's order.
     #[serde(serialize_with = "shape")]
@@ -100,10 +94,8 @@ pub struct BoxWeight {
 /// A box within a part: one operation, or several that are shown as one.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OpBox {
-    /// The id of the operation in pictures and pages.
     #[serde(rename = "at")]
     pub id: String,
-    /// The title of the operation.
     pub title: String,
     /// The computed operations, by ggml's names.
     pub ops: Vec<String>,
@@ -120,7 +112,6 @@ pub struct OpBox {
     /// The operations, as indices in the graph, in the order of execution.
     #[serde(skip)]
     pub steps: Vec<usize>,
-    /// The measurement that is shown at the operation, if any.
     pub note: BoxNote,
 }
 
@@ -140,7 +131,6 @@ pub enum OpShape {
 /// A value that flows into an operation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Edge {
-    /// The source of the value.
     pub from: EdgeSource,
     /// The operation that reads it, as an index in [`UnitBox::ops`].
     pub to: usize,
@@ -177,7 +167,6 @@ pub(super) fn dims(dims: &[String]) -> String {
     }
 }
 
-/// Elements and bytes of weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct WeightCost {
     /// Number of elements.
@@ -188,7 +177,6 @@ pub struct WeightCost {
     pub share: f64,
 }
 
-/// The memory that is kept between passes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Kept {
     /// Bytes per position, with 16-bit keys and values, for caches without a window; `None` without a file or if there
@@ -199,7 +187,6 @@ pub struct Kept {
     pub in_window: Option<u64>,
     /// Bytes per sequence; `None` without a file or if there are none.
     pub per_sequence: Option<u64>,
-    /// The description in words.
     pub text: Vec<String>,
 }
 

@@ -16,7 +16,6 @@ use super::words;
 use super::{BoxNote, Branch, Drawing, Factor, Kept, LayerKind, Slot, UnitBox, WeightCost};
 
 impl Drawing {
-    /// The drawing of a sample.
     pub fn new(def: &ArchDef, sample: &TracedPlan) -> Self {
         let (plan, steps) = (sample.plan(), sample.steps());
         let mut places: HashMap<(&str, &str), Vec<usize>> = HashMap::new();

@@ -14,11 +14,9 @@ pub struct LayerKind {
     pub label: String,
     /// The indices of the layers, counted over all stacks.
     pub layers: Vec<usize>,
-    /// The slots of the layers, in order.
     pub slots: Vec<Slot>,
     /// The total weights of all layers of the kind.
     pub cost: Option<WeightCost>,
-    /// The measurement that is shown at the kind, if any.
     pub note: BoxNote,
 }
 
@@ -55,7 +53,6 @@ pub struct Slot {
     pub note: BoxNote,
 }
 
-/// A branch of a slot.
 #[derive(Clone, Debug)]
 pub struct Branch {
     /// The tap that is read instead of the slot's input, which is the result of its norm `pre` if it has one.
@@ -73,7 +70,6 @@ pub struct Branch {
     pub save: Option<String>,
 }
 
-/// A factor in the wiring.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Factor {
     /// The value of the factor, or its name.

@@ -45,7 +45,6 @@ pub struct ColourRange {
     pub text: String,
 }
 
-/// The legend of the colours of a drawing.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Legend {
     /// The measured quantity, with its unit.

@@ -92,7 +92,6 @@ impl<'d> Comparer<'d> {
         all.push(spots);
     }
 
-    /// Adds a difference in the computation.
     fn differ(&mut self, place: &str, what: &str, of: Pair<String>, spots: Pair<BoxId>) {
         self.add(DifferenceLevel::Computation, place, what, of, spots);
     }
@@ -260,7 +259,6 @@ impl<'d> Comparer<'d> {
     }
 }
 
-/// The items of two lists at these places.
 fn items<T>(lists: [&[T]; 2], at: Pair<usize>) -> Pair<&T> {
     [0, 1].map(|side| at[side].map(|at| &lists[side][at]))
 }

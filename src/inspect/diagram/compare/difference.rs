@@ -10,13 +10,11 @@ pub enum DifferenceLevel {
     Sizes,
 }
 
-/// A difference between two drawings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DrawingDifference {
     pub level: DifferenceLevel,
     /// Where the difference is: slots and parts, with the number of the kind of layers if there are several.
     pub places: Vec<String>,
-    /// The property that differs.
     pub what: String,
     /// The value on each side; `None` if a side lacks the property.
     pub of: [Option<String>; 2],

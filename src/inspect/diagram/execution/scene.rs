@@ -8,11 +8,9 @@ use lab_core::plan::Pooling;
 /// A scene: one step of the execution, or one kind of memory that is read or kept.
 #[derive(Clone, Debug)]
 pub struct Scene {
-    /// The title of the scene.
     pub title: String,
     /// A plain sentence about what happens.
     pub line: String,
-    /// Important numbers and options, in words.
     pub facts: Vec<String>,
     /// The kinds of layers that the scene is about, as indices in [`super::super::Drawing::kinds`]; empty if it is
     /// about the whole model.
@@ -86,7 +84,6 @@ pub enum ScenePicture {
     Latent(Option<(u64, u64)>),
     /// Experts, of which each token uses some: the numbers of used and of all experts; `None` if they are symbols.
     Experts(Option<(u64, u64)>),
-    /// The bytes that a token reads.
     Reads(BytesRead),
     /// The bytes that are kept for a context, by its number of tokens.
     Keeps(Vec<BytesHeld>),
@@ -106,7 +103,6 @@ pub struct BytesRead {
     pub weights: Vec<(String, u64)>,
     /// Bytes of keys and values, by the number of tokens in the context, including this one.
     pub keys: Vec<(u64, u64)>,
-    /// Bytes of states.
     pub states: u64,
 }
 
@@ -119,12 +115,10 @@ pub struct BytesHeld {
     pub all: u64,
     /// Bytes of keys and values in layers that attend to a window.
     pub window: u64,
-    /// Bytes of states.
     pub state: u64,
 }
 
 impl BytesHeld {
-    /// The total of bytes.
     pub fn bytes(&self) -> u64 {
         let keys = self.all.saturating_add(self.window);
         keys.saturating_add(self.state)

@@ -145,7 +145,6 @@ impl<'p> DrawContext<'p> {
             .with_facts(["nothing is kept between passes"])
     }
 
-    /// The scene of one pass over a text with masks.
     fn whole_pass(&self) -> Scene {
         let (picture, whom) = self.whole(None);
         let line = format!(
@@ -208,7 +207,6 @@ impl<'p> DrawContext<'p> {
             .with_facts((plan.caches.len() > 1).then_some(group))
     }
 
-    /// The scene of layers that read the caches of others.
     fn shared(&self) -> Option<Scene> {
         let mut loans: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         let layers = &self.plan.layers;
@@ -291,7 +289,6 @@ impl<'p> DrawContext<'p> {
         scenes.collect()
     }
 
-    /// The scene of the bytes that a token reads.
     fn reads(&self) -> Option<Scene> {
         let steps = self.sample.single.as_ref()?;
         let plan = self.plan;
@@ -335,7 +332,6 @@ impl<'p> DrawContext<'p> {
         Some(scene.with_facts((first.all > 0).then_some(fact)))
     }
 
-    /// The context lengths that are shown.
     fn contexts(&self) -> Vec<u64> {
         let mut contexts: Vec<u64> = match self.plan.n_ctx_train {
             0 => vec![2048, 8192, 32768],

@@ -32,7 +32,6 @@ static SCRIPT: LazyLock<(String, String)> = LazyLock::new(|| {
     ])
 });
 
-/// The HTML page of a drawing.
 pub fn page(drawing: &Drawing) -> String {
     let ((style, style_sum), (script, script_sum)) = (&*STYLE, &*SCRIPT);
     format!(

@@ -5,8 +5,7 @@
 
 use super::badge;
 use crate::diagram::ids::WHOLE;
-use crate::diagram::svg;
-use crate::diagram::svg::{Fragment, escape};
+use crate::diagram::svg::{self, Fragment, escape};
 use crate::diagram::{Drawing, LayerKind, UnitBox};
 
 /// Width of the pictures of execution, in pixels.
@@ -14,7 +13,6 @@ const EXECUTION: f64 = 1000.0;
 /// Margin on each side of a picture, for the ends of strokes.
 const EDGE: f64 = 3.0;
 
-/// All pictures, as HTML.
 pub(super) fn views(drawing: &Drawing) -> String {
     let kinds = drawing.kinds.iter().map(|kind| layer(drawing, kind));
     let stages = drawing.begin.iter().chain(&drawing.end).map(stage);
@@ -75,7 +73,6 @@ fn bare(fragment: &Fragment, class: &str, label: &str) -> String {
     )
 }
 
-/// The heading of a kind: its letter, its label, its layers, and numbers.
 fn heading(drawing: &Drawing, kind: &LayerKind) -> String {
     let mut lines = vec![svg::layers_of(drawing, kind)];
     lines.extend(kind.cost.as_ref().map(svg::cost_text));

@@ -96,14 +96,12 @@ fn in_unit(seconds: f64) -> (f64, &'static str) {
     (seconds / unit, name)
 }
 
-/// The formatter of numbers.
 struct NoteWriter<'a> {
     overlay: &'a Overlay,
     sums: &'a BoxValues,
     scale: Scale,
     /// The numbers of the boxes, in the unit.
     values: Vec<f64>,
-    /// The unit, by which numbers are divided.
     unit: f64,
     unit_name: &'static str,
     /// The sum of all numbers of the file, in boxes or outside.

@@ -17,7 +17,6 @@ pub(super) const SPAN_OF_TIMES: f64 = 100.0;
 /// The borders between colours, and the format of numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Scale {
-    /// The borders between the colours, ascending.
     borders: Vec<f64>,
 }
 

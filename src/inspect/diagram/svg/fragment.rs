@@ -11,16 +11,11 @@ use super::text::{TextStyle, width, wrap};
 /// A point; y grows downwards.
 pub type Point = (f64, f64);
 
-/// A rectangle.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rect {
-    /// Left edge.
     pub x: f64,
-    /// Top edge.
     pub y: f64,
-    /// Width.
     pub w: f64,
-    /// Height.
     pub h: f64,
 }
 
@@ -40,11 +35,8 @@ impl Rect {
 /// The position of a text relative to its x.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Anchor {
-    /// x is the start of the text.
     Start,
-    /// x is the middle of the text.
     Middle,
-    /// x is the end of the text.
     End,
 }
 
@@ -108,9 +100,7 @@ impl DrawItem {
 /// Items in a rectangle whose origin is 0, 0.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Fragment {
-    /// Width.
     pub w: f64,
-    /// Height.
     pub h: f64,
     /// The items, in drawing order.
     pub items: Vec<DrawItem>,
@@ -119,7 +109,6 @@ pub struct Fragment {
 }
 
 impl Fragment {
-    /// An empty fragment of a size.
     pub fn new(w: f64, h: f64) -> Self {
         Self {
             w,
@@ -128,12 +117,10 @@ impl Fragment {
         }
     }
 
-    /// The x at which a value enters, and at which it leaves.
     pub(super) fn ports(&self) -> [f64; 2] {
         self.ports.unwrap_or([(self.w / 2.0).round(); 2])
     }
 
-    /// Adds one item.
     pub fn push(&mut self, item: DrawItem) {
         self.items.push(item);
     }
@@ -206,7 +193,6 @@ impl Fragment {
         all
     }
 
-    /// Adds a rectangle around the whole fragment.
     pub(super) fn frame(&mut self, rx: f64, class: &'static str) {
         let frame = Rect::new(0.0, 0.0, self.w, self.h);
         self.push(DrawItem::Box(frame, rx, class));
@@ -228,7 +214,6 @@ impl Fragment {
         self.push(DrawItem::Path(segs.collect(), class));
     }
 
-    /// Adds a filled outline.
     pub(super) fn outline(&mut self, points: &[Point], class: &'static str) {
         self.line(points, class);
         if let Some(DrawItem::Path(segs, _)) = self.items.last_mut() {
