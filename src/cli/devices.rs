@@ -15,9 +15,8 @@ use lab_core::model::{self, Estimator, Options};
 use lab_core::models::{self, ModelSource, OpenedModel};
 use lab_core::plan::DeviceShare;
 
-use super::backends::Backends;
 use super::options::{OpenOptions, at_most_cores, cores};
-use super::placement::WorkerOptions;
+use super::placement::{Backends, WorkerOptions};
 use super::values::{byte_count, cache_type, positive};
 use super::{Failure, output};
 
@@ -106,12 +105,8 @@ fn missing_ops(
             ..Options::plain(Options::N_BATCH, n_batch)
         };
         for found in estimator.lacking(&options)? {
-            let key = (
-                found.op.clone(),
-                found.kind,
-                found.types.clone(),
-                found.shape[0],
-            );
+            let (op, types) = (found.op.clone(), found.types.clone());
+            let key = (op, found.kind, types, found.shape[0]);
             all.entry(key).or_insert((found, [0; 2])).1[at] += 1;
         }
     }
@@ -247,14 +242,10 @@ pub(super) struct WorkerArgs {
 
 pub(super) fn lend(args: &WorkerArgs) -> Result<(), Failure> {
     args.backends.load()?;
-    let mut lent: Vec<Device> = match args.device.as_slice() {
-        [] => devices(),
-        names => names
-            .iter()
-            .map(|name| Device::named(name))
-            .collect::<Result<_, _>>()?,
-    };
+    let named = args.device.iter().map(|name| Device::named(name));
+    let mut lent = named.collect::<Result<Vec<Device>, _>>()?;
     if args.device.is_empty() {
+        lent = devices();
         let is_gpu = |device: &Device| device.kind() == DeviceKind::Gpu;
         let has_gpu = lent.iter().any(is_gpu);
         lent.retain(|device| is_gpu(device) || !has_gpu);
@@ -266,10 +257,6 @@ pub(super) fn lend(args: &WorkerArgs) -> Result<(), Failure> {
         );
     }
     let n_threads = args.threads.map_or_else(cores, at_most_cores);
-    Ok(rpc::serve(
-        &format!("{}:{}", args.host, args.port),
-        &lent,
-        n_threads,
-        args.mem,
-    )?)
+    let address = format!("{}:{}", args.host, args.port);
+    Ok(rpc::serve(&address, &lent, n_threads, args.mem)?)
 }

@@ -4,7 +4,6 @@
 //! on them.
 
 mod arch;
-mod backends;
 mod chat;
 mod command_line;
 mod compare;

@@ -380,19 +380,6 @@ impl Signals {
     }
 }
 
-struct ModelSettings {
-    /// The options of models without options of their own.
-    args: Args,
-    per_model: BTreeMap<String, Args>,
-}
-
-impl ModelSettings {
-    /// The options of the model with this served name.
-    fn of(&self, name: &str) -> &Args {
-        self.per_model.get(name).unwrap_or(&self.args)
-    }
-}
-
 /// The pool of models. `is_managed`: requests may load and unload them.
 fn pool_of(
     mut args: Args,
@@ -423,17 +410,19 @@ fn pool_of(
         shelf: Some(shelf(&args, kept.to_owned())?),
         vectors: vectors(&args, kept)?,
     };
-    let settings = Arc::new(ModelSettings { args, per_model });
+    // The options of the models that have some of their own, and those of the others.
+    let settings = Arc::new((per_model, args));
     let (of_loader, kept) = (Arc::clone(&settings), kept.to_owned());
     let loader: Loader = Arc::new(move |request| {
-        let args = of_loader.of(request.name);
+        let args = of_loader.0.get(request.name).unwrap_or(&of_loader.1);
         match has_processes {
             true => start_process(args, request, &kept).map(StartedEngine::Process),
             false => start_here(args, request, &kept).map_err(fault),
         }
     });
     config.opener = Some(Arc::new(move |name, source| {
-        opened(settings.of(name), source).map_err(|error| error.to_string())
+        let args = settings.0.get(name).unwrap_or(&settings.1);
+        opened(args, source).map_err(|error| error.to_string())
     }));
     Pool::new(sources, loader, config).map_err(Failure::msg)
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use lab_base::util::measure::Summary;
 use lab_core::model::{Batch, Model, SequenceId};
 
-use super::Failure;
+use crate::cli::Failure;
 
 pub(super) struct PrefillMeasurement {
     pub(super) n: usize,

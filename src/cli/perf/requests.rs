@@ -7,8 +7,8 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use lab_core::engine::{Event, Request, Usage};
 use lab_server::served::ServedModel;
 
-use super::Failure;
 use super::passes::DecodeCase;
+use crate::cli::Failure;
 
 /// Minimum duration in a division.
 const SHORTEST: Duration = Duration::from_micros(1);

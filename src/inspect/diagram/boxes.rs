@@ -1,9 +1,94 @@
-//! A box that shows its operations when opened: a block, a stage or a norm; with its amounts of weights and memory.
+//! The parts of a drawing, as data without coordinates: kinds of layers with their slots and branches; boxes of parts with
+//! operations and weights; the notes of a measurement, and the legend of its colours.
 
 use serde::{Serialize, Serializer};
 
-use super::BoxNote;
 use lab_base::util::wording;
+use lab_core::arch::Join;
+
+/// Layers that are equal except for their index.
+#[derive(Clone, Debug, Default)]
+pub struct LayerKind {
+    /// The id of the kind in pictures and pages.
+    pub id: String,
+    /// The letter of the kind: `A`, `B`, ...
+    pub letter: String,
+    /// A few words that distinguish the kind from the others.
+    pub label: String,
+    /// The indices of the layers, counted over all stacks.
+    pub layers: Vec<usize>,
+    pub slots: Vec<Slot>,
+    /// The total weights of all layers of the kind.
+    pub cost: Option<WeightCost>,
+    pub note: BoxNote,
+}
+
+/// A sublayer: it reads the hidden state, and its result is written back.
+#[derive(Clone, Debug)]
+pub struct Slot {
+    /// The name in the definition.
+    pub name: String,
+    /// Path with `{il}` for the index of the layer.
+    pub path: String,
+    /// The mix that reads one hidden state from several.
+    pub read: Option<UnitBox>,
+    /// The tap that is read instead of the hidden state.
+    pub from: Option<String>,
+    /// The norm before the branches.
+    pub pre: Option<UnitBox>,
+    /// The branches, which run side by side and are added.
+    pub branches: Vec<Branch>,
+    /// The additions that sum the branches, as indices in the graph.
+    pub sums: Vec<usize>,
+    /// The norm after the sum.
+    pub post: Option<UnitBox>,
+    /// The factor after that norm.
+    pub scale: Option<Factor>,
+    /// How the result is combined with the hidden state.
+    pub join: Join,
+    /// The addition to the hidden state, as an index in the graph.
+    pub joined: Option<usize>,
+    /// The norm of the hidden state after the slot.
+    pub after: Option<UnitBox>,
+    /// The mix that writes several hidden states.
+    pub write: Option<UnitBox>,
+    /// The measurement that is shown at the wiring, if any.
+    pub note: BoxNote,
+}
+
+#[derive(Clone, Debug)]
+pub struct Branch {
+    /// The tap that is read instead of the slot's input, which is the result of its norm `pre` if it has one.
+    pub from: Option<String>,
+    /// The tap that is the second input of the block.
+    pub side: Option<String>,
+    /// The norm before the block.
+    pub pre: Option<UnitBox>,
+    pub block: UnitBox,
+    /// The norm after the block.
+    pub post: Option<UnitBox>,
+    /// The factor after that norm.
+    pub factor: Option<Factor>,
+    /// The tap name under which later slots and layers read the result.
+    pub save: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Factor {
+    /// The value of the factor, or its name.
+    pub text: String,
+    /// The operation, as an index in the graph.
+    pub step: usize,
+}
+
+impl Slot {
+    /// The operations of the slot's wiring, as indices in the graph.
+    pub fn wiring(&self) -> impl Iterator<Item = usize> {
+        let of_branches = self.branches.iter().filter_map(|b| b.factor.as_ref());
+        let factors = of_branches.chain(&self.scale).map(|factor| factor.step);
+        factors.chain(self.sums.iter().copied()).chain(self.joined)
+    }
+}
 
 /// A box that shows its operations when opened: a block, a stage or a norm.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -203,4 +288,63 @@ impl Kept {
         ];
         all.into_iter().flatten().collect()
     }
+}
+
+/// The note at a box; by default nothing is shown.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BoxNote {
+    /// The number with its unit; empty if there is none.
+    pub text: String,
+    /// The number without its unit.
+    pub short: String,
+    /// The index of the colour among [`LEVELS`], palest first; `None` without a number.
+    pub level: Option<usize>,
+    /// The colour as classes of the style sheet; empty if nothing is shown.
+    pub class: &'static str,
+    /// The place of the first difference, if it is in this box.
+    pub first: Option<String>,
+}
+
+impl BoxNote {
+    /// The whole note in words; empty if there is nothing.
+    pub(in crate::diagram) fn sentence(&self) -> String {
+        let first = self.first.as_ref();
+        let first = first.map(|first| format!("first difference: {first}"));
+        let number = (!self.text.is_empty()).then(|| self.text.clone());
+        let both: Vec<String> = number.into_iter().chain(first).collect();
+        both.join("; ")
+    }
+}
+
+/// Number of colours of a scale.
+pub const LEVELS: usize = 9;
+
+/// The classes of boxes by colour, palest first, and the class of a box without a number.
+pub(in crate::diagram) const HOT: [&str; LEVELS] = [
+    "hot o0", "hot o1", "hot o2", "hot o3", "hot o4", "hot o5", "hot o6", "hot o7", "hot o8",
+];
+
+pub(in crate::diagram) const COLD: &str = "hot none";
+
+/// A colour, and the range of numbers that have it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ColourRange {
+    /// The index of the colour among [`LEVELS`].
+    pub level: usize,
+    /// The range of the numbers: `< 1`, `1 to 2`, or `about 7`.
+    pub text: String,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Legend {
+    /// The measured quantity, with its unit.
+    pub title: String,
+    /// The ranges of the colours, palest first; unused colours are left out.
+    pub shades: Vec<ColourRange>,
+    /// Remarks: whether the numbers may belong to another model, how they are combined, and which are in no box.
+    pub lines: Vec<String>,
+    /// The first difference of a comparison.
+    pub first: Option<String>,
+    /// The note of each layer, counted over all stacks.
+    pub layers: Vec<BoxNote>,
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::super::legend::{BoxNote, COLD, HOT, Legend};
+use super::super::boxes::{BoxNote, COLD, HOT, Legend};
 use super::super::{Drawing, TracedPlan};
 use super::box_index::{BoxIndex, BoxValue, BoxValues, annotate, enclosing_boxes, sums};
 use super::read::short;

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use super::super::legend::BoxNote;
+use super::super::boxes::BoxNote;
 use super::{Aggregation, Measurement, Overlay};
 use crate::diagram::ops::root;
 use crate::diagram::{Drawing, Slot, TracedPlan, UnitBox};

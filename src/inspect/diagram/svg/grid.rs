@@ -8,7 +8,7 @@ use super::fragment::{DrawItem, Fragment, Rect};
 use super::overlay::swatch;
 use super::stack::framed;
 use super::text::{TextStyle, cut, width};
-use crate::diagram::legend::{COLD, HOT, LEVELS};
+use crate::diagram::boxes::{COLD, HOT, LEVELS};
 use crate::diagram::overlay::digits;
 
 /// Maximum number of cells in a picture.
