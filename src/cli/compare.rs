@@ -14,8 +14,7 @@ use lab_inspect::compare::{
     record_values,
 };
 
-use super::model::TwoModels;
-use super::options::{LoadDefaults, LoadOptions, SourceTokens};
+use super::options::{LoadDefaults, LoadOptions, SourceTokens, TwoModels};
 use super::values::cache_type;
 use super::{Failure, output};
 

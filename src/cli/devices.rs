@@ -156,13 +156,11 @@ fn print(
     lacks: Option<&MissingOps>,
 ) -> Result<(), Failure> {
     let (free, total) = memory(device);
+    let [free, total] = [free, total].map(bytes);
+    let (name, kind) = (device.name(), kind(device));
+    let description = output::escape_controls(&device.description());
     output::line(format!(
-        "{}: {}, {}, {} of {} free",
-        device.name(),
-        kind(device),
-        output::escape_controls(&device.description()),
-        bytes(free),
-        bytes(total)
+        "{name}: {kind}, {description}, {free} of {total} free"
     ))?;
     let types = match types {
         Some([]) => "none".to_owned(),

@@ -17,8 +17,7 @@ use super::inspect::{
     self, Findings, ParallelOption, PlanFindings, TensorSizes, cache_bytes, cache_types_text,
     tokenizer_text,
 };
-use super::model::ModelArg;
-use super::options::LoadOptions;
+use super::options::{LoadOptions, ModelArg};
 use super::plan::device_line;
 use super::{Failure, output};
 

@@ -11,8 +11,7 @@ use lab_core::plan::Pooling;
 use lab_inspect::paths::passes;
 
 use super::Failure;
-use super::model::ModelArg;
-use super::options::{LoadDefaults, LoadOptions, SourceTokens};
+use super::options::{LoadDefaults, LoadOptions, ModelArg, SourceTokens};
 use super::output::{ForceOption, OutputFile, at};
 use super::values::some_tokens;
 

@@ -23,7 +23,6 @@ mod inspect;
 mod lab;
 mod log;
 mod logits;
-mod model;
 mod options;
 mod other_programs;
 mod output;

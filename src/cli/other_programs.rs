@@ -87,22 +87,19 @@ pub(super) fn translated(line: Vec<OsString>) -> Result<Vec<OsString>, Error> {
 
 /// A line of `bench run` in which the prompt of `-p TEXT` is its argument.
 fn with_prompt_last(mut line: Vec<OsString>) -> Vec<OsString> {
-    let end = line
-        .iter()
-        .position(|word| word == "--")
-        .unwrap_or(line.len());
+    let end = line.iter().position(|word| word == "--");
+    let end = end.unwrap_or(line.len());
     let names = ["-p", "--prompt"];
     let value = |word: &OsString| {
         let text = word.to_str()?;
-        names.iter().find_map(|name| {
-            text.strip_prefix(name)?
-                .strip_prefix('=')
-                .map(OsString::from)
-        })
+        let mut rests = names.iter().filter_map(|name| text.strip_prefix(name));
+        rests
+            .find_map(|rest| rest.strip_prefix('='))
+            .map(OsString::from)
     };
-    let place = line[..end]
-        .iter()
-        .position(|word| names.iter().any(|name| word == name) || value(word).is_some());
+    let is_prompt =
+        |word: &OsString| names.iter().any(|name| word == name) || value(word).is_some();
+    let place = line[..end].iter().position(is_prompt);
     let Some(at) = place.filter(|_| end == line.len()) else {
         return line;
     };
@@ -169,15 +166,12 @@ fn elsewhere(name: &str) -> Option<Error> {
     let mut command = command();
     command.build();
     let has = |command: &&Command| {
-        command
-            .get_arguments()
-            .any(|arg| arg.get_long() == Some(long))
+        let mut all = command.get_arguments();
+        all.any(|arg| arg.get_long() == Some(long)) && !command.is_hide_set()
     };
     let owners = command.get_subcommands().filter(has);
-    let owners: Vec<String> = owners
-        .filter(|command| !command.is_hide_set())
-        .map(|command| format!("`bench {}`", command.get_name()))
-        .collect();
+    let owners = owners.map(|command| format!("`bench {}`", command.get_name()));
+    let owners: Vec<String> = owners.collect();
     let text = format!("it is an option of {}", owners.join(", "));
     (!owners.is_empty()).then(|| unknown(name, &text))
 }

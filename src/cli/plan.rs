@@ -12,8 +12,7 @@ use lab_core::models::unread_keys;
 use lab_core::plan::{BranchPlan, NormUse, PROCESSOR, Plan, SlotPlan, StatePlan, Unit};
 use lab_inspect::describe::has_effect;
 
-use super::model::ModelArg;
-use super::options::{LoadDefaults, LoadOptions};
+use super::options::{LoadDefaults, LoadOptions, ModelArg};
 use super::{Failure, output};
 
 #[derive(Debug, ClapArgs)]

@@ -26,8 +26,7 @@ use lab_server::{
 };
 
 use super::diffusion::DiffusionOptions;
-use super::model::ModelArg;
-use super::options::{LoadDefaults, LoadOptions};
+use super::options::{LoadDefaults, LoadOptions, ModelArg};
 use super::values::{byte_count, positive, seconds, some_tokens};
 use super::{Failure, engine_process, output};
 

@@ -95,9 +95,8 @@ impl Reference {
             }
             Self::Tops(tops) => {
                 let rows = found.chunks(width).zip(tops);
-                let rows: Vec<f64> = rows
-                    .map(|(found, top)| logprob_difference(found, top))
-                    .collect();
+                let rows = rows.map(|(found, top)| logprob_difference(found, top));
+                let rows: Vec<f64> = rows.collect();
                 (rows.iter().copied().fold(0.0, f64::max), rows)
             }
         }
@@ -167,15 +166,12 @@ fn outcome(
     let width = (found.len() / n_tokens.max(1)).max(1);
     let is_other = |(at, row): &(usize, &[f32])| likeliest(row) != reference.best(*at, width);
     let is_wrong = |error: &f64| *error > bound;
+    let mut places = rows.iter().copied().enumerate();
     PathOutcome {
         path: path.name,
         error,
         bound,
-        first_wrong: rows
-            .iter()
-            .copied()
-            .enumerate()
-            .find(|(_, error)| is_wrong(error)),
+        first_wrong: places.find(|(_, error)| is_wrong(error)),
         is_last_right: rows.last().is_some_and(|error| !is_wrong(error)),
         n_other_best: found.chunks(width).enumerate().filter(is_other).count(),
     }
@@ -234,14 +230,8 @@ pub fn cache_noise(
     let half = PATHS.iter().find(|path| !path.is_exact && path.chunk != 0);
     let mut rows = Vec::new();
     for path in [Some(&ONE_PASS), half].into_iter().flatten() {
-        let plan = opened.plan.clone();
-        rows.push(logits(
-            plan,
-            &opened.weights,
-            tokens.into(),
-            path,
-            n_threads,
-        )?);
+        let (plan, weights) = (opened.plan.clone(), &opened.weights);
+        rows.push(logits(plan, weights, tokens.into(), path, n_threads)?);
     }
     let [Some(exact), Some(half)] = rows.as_slice() else {
         return Ok(0.0);

@@ -80,11 +80,9 @@ fn folder_without_map(args: &NewArgs, with: &Definitions, path: &Path) -> Result
     };
     if best.is_exact() {
         write(&map_path, &map, args.force)?;
-        let base = &best.map.map;
-        let path = map_path.display();
-        output::line(format!(
-            "{path}: begun from the map `{base}`, which fits the folder"
-        ))?;
+        let (base, path) = (&best.map.map, map_path.display());
+        let fits = "which fits the folder";
+        output::line(format!("{path}: begun from the map `{base}`, {fits}"))?;
         return output::line(format!(
             "no definition is needed, unless the code of the model differs from that of `{}`",
             best.fit.arch
@@ -98,11 +96,9 @@ fn folder_without_map(args: &NewArgs, with: &Definitions, path: &Path) -> Result
     write(path, &definition, args.force)?;
     write(&map_path, &map, args.force)?;
     let (map, arch) = (&best.map.map, &best.fit.arch);
-    output::line(format!(
-        "{}: begun from the map `{map}`",
-        map_path.display()
-    ))?;
-    output::line(format!("{}: begun from `{arch}`", path.display()))?;
+    let (map_path, path) = (map_path.display(), path.display());
+    output::line(format!("{map_path}: begun from the map `{map}`"))?;
+    output::line(format!("{path}: begun from `{arch}`"))?;
     output::line(format!(
         "if nothing in the definition changes, remove it and write `arch = \"{arch}\"` into the map"
     ))

@@ -57,10 +57,8 @@ impl LlamaServer {
                 "`{program_or_url}`: {error}; `--llama PATH` names a llama-server, `--llama http://HOST:PORT` one that runs"
             )
         };
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(start)?;
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().build().map_err(start)?;
         if let Some(address) = program_or_url.strip_prefix("http://") {
             let server = Self {
                 address: address.trim_end_matches('/').to_owned(),
@@ -79,10 +77,8 @@ impl LlamaServer {
         command.args(["-c", &n_ctx, "-np", "1"]);
         command.args(["-fa", "off", "-ctk", "f32", "-ctv", "f32", "--no-webui"]);
         let shown = format!("{command:?}");
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
+        let quiet = command.stdin(Stdio::null()).stdout(Stdio::null());
+        quiet.stderr(Stdio::null());
         let child = command.spawn().map_err(start)?;
         let mut server = Self {
             address: format!("127.0.0.1:{port}"),
@@ -167,9 +163,8 @@ async fn exchange(address: &str, path: &str, body: Option<&Value>) -> Result<Val
     let (mut sender, connection) = http1::handshake(TokioIo::new(socket)).await?;
     let method = if body.is_some() { "POST" } else { "GET" };
     let request = Request::builder().method(method).uri(path);
-    let request = request
-        .header(HOST, address)
-        .header(CONTENT_TYPE, "application/json");
+    let request = request.header(HOST, address);
+    let request = request.header(CONTENT_TYPE, "application/json");
     let request = request.body(Body::from(body.map(Value::to_string).unwrap_or_default()))?;
     let answered = async move {
         let answer = sender.send_request(request).await?;

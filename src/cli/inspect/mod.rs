@@ -9,8 +9,7 @@ mod text;
 
 use clap::Args as ClapArgs;
 
-use super::model::ModelArg;
-use super::options::LoadOptions;
+use super::options::{LoadOptions, ModelArg};
 use super::{Failure, output};
 
 pub(super) use findings::{

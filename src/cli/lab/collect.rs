@@ -14,8 +14,7 @@ use serde_json::{Map, Value};
 use sha2::Digest;
 
 use crate::cli::Failure;
-use crate::cli::model::ModelArg;
-use crate::cli::options::{LoadOptions, progress_bar};
+use crate::cli::options::{LoadOptions, ModelArg, progress_bar};
 use crate::cli::output::{self, ForceOption, OutputPlace, at};
 use crate::cli::values::{byte_count, positive, tokens};
 use lab_base::util::atomic_file::{self, OutputPath};

@@ -7,8 +7,7 @@ use clap::{Args as ClapArgs, ValueEnum};
 use serde_json::json;
 
 use crate::cli::Failure;
-use crate::cli::model::ModelArg;
-use crate::cli::options::LoadOptions;
+use crate::cli::options::{LoadOptions, ModelArg};
 use crate::cli::output::{self, ForceOption, OutputFile};
 use crate::cli::values::positive;
 use lab_base::util::atomic_file;

@@ -19,8 +19,7 @@ use lab_inspect::drift::{self, Drift};
 
 use super::compare::{PathOption, parse_path_option};
 use super::input_file::read_at_most;
-use super::model::TwoModels;
-use super::options::{LoadDefaults, LoadOptions};
+use super::options::{LoadDefaults, LoadOptions, TwoModels};
 use super::values::{matrix_type, some_tokens};
 use super::{Failure, output};
 

@@ -16,8 +16,7 @@ use lab_server::LabRequest;
 
 use crate::cli::Failure;
 use crate::cli::diagram::check_png;
-use crate::cli::model::ModelArg;
-use crate::cli::options::LoadOptions;
+use crate::cli::options::{LoadOptions, ModelArg};
 use crate::cli::output::{self, ForceOption, OutputFile, at};
 
 use super::runner::{BytesOption, LabRunner};

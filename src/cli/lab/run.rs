@@ -7,8 +7,7 @@ use clap::Args as ClapArgs;
 use lab_core::artifacts::arrays::ArrayFormat;
 
 use crate::cli::Failure;
-use crate::cli::model::ModelArg;
-use crate::cli::options::LoadOptions;
+use crate::cli::options::{LoadOptions, ModelArg};
 use crate::cli::output::{self, ForceOption, OutputFile, at};
 use crate::cli::values::tokens;
 

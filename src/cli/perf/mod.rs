@@ -14,8 +14,7 @@ use lab_core::model::Options;
 use lab_core::models::OpenedModel;
 use lab_server::served::ServedModel;
 
-use super::model::ModelArg;
-use super::options::{LoadDefaults, LoadOptions, local_limits, positions};
+use super::options::{LoadDefaults, LoadOptions, ModelArg, local_limits, positions};
 use super::values::{positive, some_tokens, tokens};
 use super::{Failure, output};
 use passes::{DecodeCase, DecodeMeasurement, PrefillMeasurement};
@@ -138,28 +137,19 @@ fn measure(args: &Args, n_threads: Option<usize>, report: &mut PerfReport) -> Re
     if model.reads_source() {
         model.set_default_source(&[0; N_SOURCE])?;
     }
-    let mut row = ThreadMeasurements {
-        n_threads,
-        bandwidth,
-        prefill: Vec::new(),
-        decode: Vec::new(),
-        requests: Vec::new(),
-        profiles: Vec::new(),
-    };
+    let (mut prefill, mut decode, mut profiles) = (Vec::new(), Vec::new(), Vec::new());
     for &n in &args.prompt {
-        row.prefill
-            .push(PrefillMeasurement::measure(&mut model, n, args.repeat)?);
+        prefill.push(PrefillMeasurement::measure(&mut model, n, args.repeat)?);
     }
     for case in args.decode() {
-        row.decode
-            .push(DecodeMeasurement::measure(&mut model, case, args.repeat)?);
+        decode.push(DecodeMeasurement::measure(&mut model, case, args.repeat)?);
     }
     let longest = args.prompt.iter().max().copied();
     if let Some(longest) = longest.filter(|_| args.profile) {
-        row.profiles.push(profile::prefill(&mut model, longest)?);
+        profiles.push(profile::prefill(&mut model, longest)?);
         let deepest = args.depth.iter().max().copied();
         for case in args.decode().filter(|case| Some(case.depth) == deepest) {
-            row.profiles.push(profile::decode(&mut model, case)?);
+            profiles.push(profile::decode(&mut model, case)?);
         }
     }
     let memory = model.memory();
@@ -167,10 +157,18 @@ fn measure(args: &Args, n_threads: Option<usize>, report: &mut PerfReport) -> Re
     report.compute_bytes = memory.compute;
     report.resident_bytes = resident_bytes();
     drop(model);
-    if args.requests {
-        row.requests = through_engine(args, n_threads)?;
-    }
-    report.threads.push(row);
+    let requests = match args.requests {
+        true => through_engine(args, n_threads)?,
+        false => Vec::new(),
+    };
+    report.threads.push(ThreadMeasurements {
+        n_threads,
+        bandwidth,
+        prefill,
+        decode,
+        requests,
+        profiles,
+    });
     Ok(())
 }
 
@@ -194,23 +192,13 @@ fn through_engine(args: &Args, n_threads: usize) -> Result<Vec<RequestMeasuremen
 /// The options of the model, with capacity for the largest case.
 fn resolve(args: &Args, opened: &OpenedModel) -> Result<Options, Failure> {
     let (longest, sequences) = (args.longest(), args.most_sequences());
-    let n_source = if opened.plan.source.is_some() {
-        N_SOURCE
-    } else {
-        0
-    };
+    let n_source = opened.plan.source.as_ref().map_or(0, |_| N_SOURCE);
     let each = longest.saturating_add(1 + n_source);
-    let needed = each
-        .saturating_mul(sequences)
-        .checked_next_multiple_of(256)
-        .unwrap_or(usize::MAX);
-    let widest = args.prompt.iter().copied().chain(args.depth.clone());
-    let n_batch = widest
-        .max()
-        .unwrap_or(1)
-        .clamp(1, Options::N_BATCH)
-        .max(sequences)
-        .max(n_source);
+    let needed = each.saturating_mul(sequences).checked_next_multiple_of(256);
+    let needed = needed.unwrap_or(usize::MAX);
+    let widest = args.prompt.iter().chain(&args.depth).copied().max();
+    let n_batch = widest.unwrap_or(1).clamp(1, Options::N_BATCH);
+    let n_batch = n_batch.max(sequences).max(n_source);
     let defaults = LoadDefaults {
         max_ctx: needed,
         n_batch,
@@ -233,10 +221,6 @@ fn resolve(args: &Args, opened: &OpenedModel) -> Result<Options, Failure> {
 fn resident_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    line.trim()
-        .strip_suffix("kB")?
-        .trim()
-        .parse::<u64>()
-        .ok()?
-        .checked_mul(1024)
+    let n = line.trim().strip_suffix("kB")?.trim();
+    n.parse::<u64>().ok()?.checked_mul(1024)
 }

@@ -68,10 +68,9 @@ impl DecodeMeasurement {
     ) -> Result<Self, Failure> {
         let (mut seconds, mut steps) = (Vec::with_capacity(repeat), Vec::new());
         for run in 0..=repeat {
-            if run == 0 {
-                begin(model, case)?;
-            } else {
-                go_back(model, case)?;
+            match run {
+                0 => begin(model, case)?,
+                _ => go_back(model, case)?,
             }
             let mut times = Vec::with_capacity(case.n);
             for i in 0..case.n {

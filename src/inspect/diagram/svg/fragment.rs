@@ -3,9 +3,8 @@
 //! Every text knows the rectangle that it occupies, so that tests can check for overlaps. A [`Fragment`] grows downwards:
 //! [`Fragment::add`], [`Fragment::write`] and [`Fragment::skip`] continue below all of its contents.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
-use super::style;
 use super::text::{TextStyle, width, wrap};
 
 /// A point; y grows downwards.
@@ -231,7 +230,7 @@ impl Fragment {
 
     /// The fragment as an SVG document.
     pub fn to_svg(&self, title: &str, desc: &str) -> String {
-        let (w, h, style) = (self.w.ceil(), self.h.ceil(), style::rules(&self.classes()));
+        let (w, h, style) = (self.w.ceil(), self.h.ceil(), rules(&self.classes()));
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {w} {h}\" width=\"{w}\" \
              height=\"{h}\" role=\"img\" aria-labelledby=\"title desc\">\n<title \
@@ -345,4 +344,66 @@ pub fn escape(text: &str) -> String {
         }
     }
     out
+}
+
+/// The style sheet: fonts, lines and colours. The first rule is the table of colours, each with a value for light and for
+/// dark backgrounds. A page uses the sheet unchanged; its colours follow `color-scheme`. A standalone picture gets the light
+/// values, because many viewers support neither variables nor media queries.
+pub const SHEET: &str = include_str!("style.css");
+
+/// The rules for the classes that occur in a picture, with the light colours.
+fn rules(classes: &BTreeSet<&str>) -> String {
+    let is_used = |selector: &&str| {
+        let mut names = selector.split(['.', ' ']).filter(|name| !name.is_empty());
+        names.all(|name| ["text", "*"].contains(&name) || classes.contains(name))
+    };
+    let mut rules = SHEET.split('}').filter_map(|rule| rule.split_once('{'));
+    let colours = colours(rules.next().map_or("", |(_, table)| table));
+    let mut out = String::new();
+    for (selectors, body) in rules {
+        let used: Vec<&str> = selectors.trim().split(',').filter(is_used).collect();
+        if used.is_empty() {
+            continue;
+        }
+        let selectors = used.join(",");
+        let value = |body: String, (name, value): (&&str, &&str)| {
+            body.replace(&format!("var({name})"), value)
+        };
+        let body = colours.iter().fold(body.to_owned(), value);
+        out.push_str(&format!("{selectors}{{{body}}}"));
+    }
+    out
+}
+
+/// The names of the colours, with their light values.
+fn colours(table: &str) -> HashMap<&str, &str> {
+    let entries = table.split(';').filter_map(|entry| {
+        let (name, value) = entry.trim().split_once(':')?;
+        let (light, _) = value.strip_prefix("light-dark(")?.split_once(',')?;
+        Some((name, light))
+    });
+    entries.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_colour_is_defined_and_used() {
+        let (table, rules) = SHEET.split_once('}').expect("a table");
+        let colours = colours(table.trim_start_matches(":root{"));
+        let named = |text: &str| -> Vec<String> {
+            let parts = text.split("var(").skip(1);
+            let names = parts.filter_map(|part| part.split(')').next());
+            names.map(str::to_owned).collect()
+        };
+        assert!(colours.len() > 20);
+        for name in named(rules) {
+            assert!(colours.contains_key(name.as_str()), "{name}");
+        }
+        for name in colours.keys() {
+            assert!(rules.contains(&format!("var({name})")), "{name}");
+        }
+    }
 }
