@@ -109,7 +109,7 @@ cache-cost: ## Measure what quantised keys and values cost: docs/cache-cost.md
 	cargo build --release
 	scripts/cache_cost.py --bench target/release/bench
 
-goldens: ## Recompute the golden logits with llama.cpp (needs Python with llama-cpp-python and numpy)
+goldens: ## Recompute the golden logits with llama.cpp (needs Python with llama-cpp-python, numpy and gguf)
 	cargo build --release
 	python3 scripts/make_goldens.py --bench target/release/bench
 

@@ -64,8 +64,9 @@ def llama_server(named):
 
 def synth_options(values, meta=()):
     """Parameters and metadata as options of `bench synth`."""
-    words = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
-    return words + [word for key, value in dict(meta).items() for word in ("--meta", f"{key}={value}")]
+    pairs = [("--set", pair) for pair in values.items()] + [("--meta", pair) for pair in dict(meta).items()]
+    text = lambda value: str(value).lower() if isinstance(value, bool) else value  # noqa: E731
+    return [word for option, (key, value) in pairs for word in (option, f"{key}={text(value)}")]
 
 
 def read_npy(path):
@@ -95,15 +96,6 @@ def percentile(values, percent):
     """The least value that at least so many of 100 are at most (nearest rank)."""
     ordered = sorted(values)
     return ordered[max(-(-len(ordered) * percent // 100), 1) - 1]
-
-
-def at_once(threads):
-    """Runs functions or threads side by side until all have ended."""
-    threads = [thread if isinstance(thread, threading.Thread) else threading.Thread(target=thread) for thread in threads]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
 
 def report(faults):

@@ -11,6 +11,7 @@ each folder has a process of its own.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
@@ -22,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 import goldens
-from bench_server import Failure, options
+from bench_server import Failure, options, run
 from hf_folder import write_folder
 
 HF = Path(__file__).resolve().parent.parent / "tests" / "hf"
@@ -49,18 +50,13 @@ def compare(lib, bench, case, scratch):
     about = json.loads((HF / case / "tensors.json").read_text())
     folder, path = scratch / case, scratch / f"{case}.gguf"
     write_folder(about, (HF / case / "config.json").read_bytes(), folder)
-    done = subprocess.run([*bench("convert"), folder, path], capture_output=True, text=True)
-    if done.returncode != 0:
-        raise Failure(f"not converted: {done.stderr.strip()}")
-    plan = subprocess.run([*bench("plan"), "-m", path, "--json"], capture_output=True, text=True, check=True)
-    is_causal = json.loads(plan.stdout)["mode"] == "causal"
+    run([*bench("convert"), folder, path])
+    is_causal = json.loads(run([*bench("plan"), "-m", path, "--json"]))["mode"] == "causal"
     expected = np.load(HF / case / "logits.npy")
     output = about["output"]
-    reference = goldens.Reference(lib, path, vectors=output == "hidden", scores=output == "scores")
-    try:
+    model = goldens.Reference(lib, path, vectors=output == "hidden", scores=output == "scores")
+    with contextlib.closing(model) as reference:
         found = reference.logits(about["tokens"], is_causal, source=about.get("source", ()))
-    finally:
-        reference.close()
     if found.shape != expected.shape:
         raise Failure(f"shape {found.shape}, expected {expected.shape}")
     return goldens.nmse(found, expected)

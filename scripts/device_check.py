@@ -65,10 +65,6 @@ def grown(case, values):
     return out
 
 
-def text(value):
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def nmse(found, expected):
     if len(found) != len(expected):
         return float("inf")
@@ -150,8 +146,7 @@ def main():
         model, out = os.path.join(folder, "model.gguf"), os.path.join(folder, "out.npy")
         row = [name]
         try:
-            plain = ({key: text(value) for key, value in pairs.items()} for pairs in (grown(case, values), case.get("meta", {})))
-            sets = synth_options(*plain)
+            sets = synth_options(grown(case, values), case.get("meta", {}))
             sets += ["--with", ",".join(case["with"])] if case.get("with") else []
             run("synth", case["arch"], "--seed", str(case["seed"]), "--type", case.get("type", "f32"), *sets, "-o", model, "--force")
             n_layers = int(str(grown(case, values)["block_count"]))

@@ -9,6 +9,7 @@ that share a name the last one stays, which for queries and keys is the one afte
 """
 
 import argparse
+import contextlib
 import ctypes
 from pathlib import Path
 
@@ -76,11 +77,8 @@ def main():
         return True
 
     lib = load_llama_cpp()
-    reference = Reference(lib, args.gguf)
-    try:
+    with contextlib.closing(Reference(lib, args.gguf)) as reference:
         reference.logits(tokens, not args.non_causal, on_value=on_value)
-    finally:
-        reference.close()
     args.output.mkdir(parents=True, exist_ok=True)
     for name, array in values.items():
         np.save(args.output / f"{name.replace('/', '_')}.npy", np.ascontiguousarray(array))

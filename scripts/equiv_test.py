@@ -79,11 +79,8 @@ class Ours:
             raise Failure("has no chat template, so that there is nothing to ask it")
         self.n_ctx = 1024
         self.mode = json.loads(run([bench, "plan", "-m", model, "--json"]))["mode"]
-        self.ends = self._ends()
-
-    def _ends(self):
-        keys = ["tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"]
-        return sorted({int(self.metadata[key]) for key in keys if key in self.metadata})
+        keys = [f"tokenizer.ggml.{end}_token_id" for end in ("eos", "eot", "eom")]
+        self.ends = sorted({int(self.metadata[key]) for key in keys if key in self.metadata})
 
     def prompt_ids(self, prompt):
         messages = self.scratch / "messages.json"
@@ -101,29 +98,29 @@ class Ours:
         answer = server.json("/v1/chat/completions", body | {"logprobs": True, "top_logprobs": N_TOP} | more)
         return answer, tops(answer["choices"][0]["logprobs"]["content"])
 
-    def answer(self, server, prompt, n_prompt):
-        answer, lists = self.complete(server, prompt, N_TOKENS, logit_bias={str(token): -100 for token in self.ends})
-        if answer["usage"]["prompt_tokens"] != n_prompt:
-            raise Failure(f"the prompt has {answer['usage']['prompt_tokens']} tokens, expected {n_prompt}")
-        return lists
+    def answers(self, log, prompts, flash=False):
+        """Token and top list of each position of the answers to all prompts."""
+        answers, no_ends = [], {str(token): -100 for token in self.ends}
+        with self.serve(log, flash) as server:
+            for prompt, ids in prompts:
+                answer, lists = self.complete(server, prompt, N_TOKENS, logit_bias=no_ends)
+                if (found := answer["usage"]["prompt_tokens"]) != len(ids):
+                    raise Failure(f"the prompt has {found} tokens, expected {len(ids)}")
+                answers.append(lists)
+        return answers
 
     def score(self, ids, n_prompt, *flags):
         """The top lists that follow each position from the last of the prompt on."""
         out = self.scratch / "logits.npy"
         tokens = ",".join(map(str, ids[:-1]))
         run([self.bench, "logits", "-m", self.model, "--tokens", tokens, "-o", out, "--force", "--ctx", self.n_ctx, *flags])
-        return [top_of(row) for row in rows_of(out)[n_prompt - 1 :]]
+        values, width = read_npy(out)
+        return [top_of(values[at : at + width]) for at in range((n_prompt - 1) * width, len(values), width)]
 
 
 def tops(entries):
     """Token and top list of each position that a server tells."""
     return [(e["id"], {t["id"]: t["logprob"] for t in e["top_logprobs"]}) for e in entries]
-
-
-def rows_of(path):
-    """The rows of a float32 NPY matrix."""
-    values, width = read_npy(path)
-    return [values[i : i + width] for i in range(0, len(values), width)]
 
 
 def top_of(logits):
@@ -144,16 +141,13 @@ class LlamaServer(Server):
         command = [program, "-m", model, "-c", n_ctx, "-np", 1, "-fa", "off", "-ctk", kv_type, "-ctv", kv_type, "--no-webui"]
         super().__init__(*command, output=scratch / f"llama-server-{kv_type}.log")
 
-    def _complete(self, ids, n_tokens):
+    def answer(self, ids, n_tokens=N_TOKENS):
         body = {"prompt": ids, "n_predict": n_tokens, "n_probs": N_TOP, "temperature": 0, "ignore_eos": True}
         return tops(self.json("/completion", body | {"cache_prompt": False, "post_sampling_probs": False})["completion_probabilities"])
 
-    def answer(self, ids):
-        return self._complete(ids, N_TOKENS)
-
     def follow(self, ids, text):
         """The top lists on a given text."""
-        return [self._complete(ids + text[:i], 1)[0][1] for i in range(len(text))]
+        return [self.answer(ids + text[:i], 1)[0][1] for i in range(len(text))]
 
 
 # ---------------------------------------------------------------- comparing
@@ -206,6 +200,18 @@ def compare(tally, name, ours, theirs, scores):
             tally.position(f"{name}, token {i}", best, reference_best, forced[i], their_list)
 
 
+def compare_all(tally, prompts, answers, theirs, score):
+    """Compares the answers to all prompts; `score` gives our lists on a text after so many tokens of the prompt."""
+    for (prompt, ids), ours, other in zip(prompts, answers, theirs):
+        scores = lambda: score(ids + text_of(other), len(ids))  # noqa: B023, E731
+        compare(tally, repr(prompt[:24]), ours, other, scores)
+    return tally
+
+
+def text_of(answer):
+    return [token for token, _ in answer]
+
+
 def apart(lists, others):
     """The largest difference between the log-probabilities of two computations."""
     pairs = ((a[t], b[t]) for a, b in zip(lists, others) for t in a.keys() & b.keys())
@@ -218,55 +224,38 @@ N_NOISE = 4  # prompts that the noise is measured on
 def against_reference(ours, scratch, log, prompts):
     with LlamaServer(ours.llama, ours.model, ours.n_ctx, "f32", scratch) as reference:
         theirs = [reference.answer(ids) for _, ids in prompts]
-    texts = [[token for token, _ in answer] for answer in theirs]
     noise = 0.0
     with LlamaServer(ours.llama, ours.model, ours.n_ctx, "f16", scratch) as reference:
-        for (_, ids), text, answer in list(zip(prompts, texts, theirs))[:N_NOISE]:
-            noise = max(noise, apart([top for _, top in answer], reference.follow(ids, text)))
-    tally = Tally(noise)
-    with ours.serve(log) as server:
-        for (prompt, ids), text, answer in zip(prompts, texts, theirs):
-            compare(
-                tally,
-                repr(prompt[:24]),
-                ours.answer(server, prompt, len(ids)),
-                answer,
-                lambda: ours.score(ids + text, len(ids)),  # noqa: B023
-            )
-    return tally, "llama-server"
+        for (_, ids), answer in list(zip(prompts, theirs))[:N_NOISE]:
+            noise = max(noise, apart([top for _, top in answer], reference.follow(ids, text_of(answer))))
+    return compare_all(Tally(noise), prompts, ours.answers(log, prompts), theirs, ours.score), "llama-server"
 
 
 def own_noise(ours, prompts, answers):
     """How much our lists change with a half-precision cache."""
     noise = 0.0
     for (_, ids), answer in list(zip(prompts, answers))[:N_NOISE]:
-        text = ids + [token for token, _ in answer]
+        text = ids + text_of(answer)
         exact = ours.score(text, len(ids), "--kv-type", "f32")
         noise = max(noise, apart(exact, ours.score(text, len(ids), "--kv-type", "f16")))
     return noise
 
 
 def against_stateless(ours, _, log, prompts):
-    with ours.serve(log) as server:
-        answers = [ours.answer(server, prompt, len(ids)) for prompt, ids in prompts]
+    answers = ours.answers(log, prompts)
     tally = Tally(own_noise(ours, prompts, answers))
     for (prompt, ids), answer in zip(prompts, answers):
-        text = [token for token, _ in answer]
-        lists = ours.score(ids + text, len(ids), "--stateless", "--chunk", 16)
+        lists = ours.score(ids + text_of(answer), len(ids), "--stateless", "--chunk", 16)
         chosen = [max((t for t in top if t not in ours.ends), key=top.get) for top in lists]
         compare(tally, repr(prompt[:24]), answer, list(zip(chosen, lists)), lambda: lists)  # noqa: B023
     return tally, "recomputed"
 
 
 def against_flash(ours, _, log, prompts):
-    with ours.serve(log) as plain, ours.serve(log, flash=True) as flash:
-        theirs = [ours.answer(plain, prompt, len(ids)) for prompt, ids in prompts]
-        tally = Tally(own_noise(ours, prompts, theirs))
-        for (prompt, ids), answer in zip(prompts, theirs):
-            text = [token for token, _ in answer]
-            scores = lambda: ours.score(ids + text, len(ids), "--flash-attn", "on")  # noqa: B023
-            compare(tally, repr(prompt[:24]), ours.answer(flash, prompt, len(ids)), answer, scores)
-    return tally, "without it"
+    theirs = ours.answers(log, prompts)
+    tally, flash = Tally(own_noise(ours, prompts, theirs)), ours.answers(log, prompts, flash=True)
+    score = lambda ids, n_prompt: ours.score(ids, n_prompt, "--flash-attn", "on")  # noqa: E731
+    return compare_all(tally, prompts, flash, theirs, score), "without it"
 
 
 def folder_of(ours):
@@ -289,14 +278,8 @@ def against_folder(ours, scratch, log, prompts):
             tally.faults.append(f"{prompt[:24]!r}: other tokens")
     if ours.mode == "diffusion":
         denoise_both(tally, ours, theirs, log, prompts)
-        return tally, "the folder"
-    with ours.serve(log) as server:
-        answers = [ours.answer(server, prompt, len(ids)) for prompt, ids in prompts]
-    with theirs.serve(log) as server:
-        for (prompt, ids), answer in zip(prompts, answers):
-            text = [token for token, _ in answer]
-            scores = lambda: ours.score(ids + text, len(ids))  # noqa: B023
-            compare(tally, repr(prompt[:24]), answer, theirs.answer(server, prompt, len(ids)), scores)
+    else:
+        compare_all(tally, prompts, ours.answers(log, prompts), theirs.answers(log, prompts), ours.score)
     return tally, "the folder"
 
 

@@ -9,6 +9,7 @@ same tokens at the same places in the same steps. Stored are the steps, and in N
 the masked positions of each step's block, one row for each (float32 [n_rows, n_vocab]).
 """
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -111,11 +112,8 @@ def main():
             path = Path(folder) / "model.gguf"
             synth = goldens.synth_args(models[case["model"]])
             subprocess.run([args.bench, "synth", *synth, "-o", path, "--force"], check=True)
-            reference = goldens.Reference(lib, path)
-            try:
+            with contextlib.closing(goldens.Reference(lib, path)) as reference:
                 steps, rows, gap = fill_in(reference, case)
-            finally:
-                reference.close()
             if gap < SMALLEST_GAP:
                 sys.exit(f"{case['name']}: a difference of {gap:.1e} decides, which is too small")
             np.save(FOLDER / f"{case['name']}.npy", np.array(rows, np.float32))

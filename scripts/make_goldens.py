@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes tests/goldens: the logits that llama.cpp computes for tiny random models.
 
-Needs: Python 3.11, `pip install llama-cpp-python numpy`
+Needs: Python 3.11, `pip install llama-cpp-python numpy gguf`
 
 tests/goldens/cases.toml lists the models. For each, `bench synth` writes the model file from a
 seed and llama.cpp computes the logits of every position over the whole vocabulary. Stored are
@@ -11,24 +11,20 @@ llama.cpp itself computes one token at a time, and with a half-precision cache. 
 thrown away. A golden that comes out as it was is left untouched, to the byte.
 
 With --check nothing is written, and any difference between stored and recomputed fails.
-With --gguf any model file is run; if there is a FILE.ref.npz (arrays `tokens`, `causal`,
-`logits`) its tokens are used and the two results are compared.
 """
 
-import argparse
+import contextlib
 import hashlib
 import json
-import os
-import shlex
-import subprocess
 import tempfile
 from pathlib import Path
 
 import numpy as np
 
-from bench_server import Failure, program
-from goldens import GOLDENS, INDEX, SAME_NMSE, Reference, add_unread, check_spread, difference_of, each, load_llama_cpp, nmse, read_cases, read_index
-from goldens import reference_version, synth_args
+from bench_server import Failure, options, program, run
+from gguf_file import add_unread
+from goldens import GOLDENS, INDEX, SAME_NMSE, Reference, check_spread, difference_of, each, load_llama_cpp
+from goldens import nmse, read_cases, read_index, reference_version, synth_args
 
 # Spread of logits that can tell right from wrong.
 SPREAD = (0.2, 20.0)
@@ -48,24 +44,18 @@ def compute(lib, bench, case, folder):
     """Makes the model file of a case and runs it: its entry for goldens.json, and the logits."""
     path = Path(folder) / f"{case['name']}.gguf"
     args = synth_args(case)
-    done = subprocess.run([*bench, "synth", *args, "-o", str(path)], capture_output=True, text=True)
-    if done.returncode != 0:
-        raise Failure(f"`bench synth {shlex.join(args)}` failed: {done.stderr.strip()}")
+    run([bench, "synth", *args, "-o", path])
     data = path.read_bytes()
     if case["unread"]:
         add_unread(path, case["unread"])
 
-    reference = Reference(lib, path, case["vectors"])
-    try:
+    with contextlib.closing(Reference(lib, path, case["vectors"])) as reference:
         tokens, causal, source = case["tokens"], case["causal"], case["source"]
         logits = reference.logits(tokens, causal, source=source)
         # How far llama.cpp is from itself; no implementation can be required to be nearer.
         noise = {"kv_f16": nmse(reference.logits(tokens, causal, kv_type="f16", source=source), logits)}
         if causal:
             noise["stepwise"] = nmse(reference.logits(tokens, causal, chunk=1, source=source), logits)
-    finally:
-        reference.close()
-        path.unlink()
     check_spread(logits, SPREAD)
     entry = {
         "name": case["name"],
@@ -99,19 +89,6 @@ def write_index(entries):
     INDEX.write_text('{\n  "goldens": [\n' + ",\n".join(lines) + "\n  ]\n}\n")
 
 
-def difference(stored, entry, logits):
-    """Why a stored golden is not the recomputed one; None if it is."""
-    if stored is None:
-        return "not stored"
-    # Measures differ in the last digit between machines, and the same result from another version
-    # is still the same golden.
-    free = {"logits_std", "noise", "reference"}
-    changed = [k for k in entry if k not in free and stored.get(k) != entry[k]]
-    if changed:
-        return "changed: " + ", ".join(changed)
-    return difference_of(GOLDENS / stored["logits"], logits, SAME_NMSE if entry["type"] == "f32" else entry["noise"]["kv_f16"])
-
-
 def strays(cases):
     """Stored goldens that no case names."""
     names = {case["name"] for case in cases}
@@ -126,7 +103,8 @@ def make(bench, only, check):
     def one(case):
         with tempfile.TemporaryDirectory() as folder:
             entry, logits = compute(lib, bench, case, folder)
-        why = difference(index.get(case["name"]), entry, logits)
+        limit = SAME_NMSE if entry["type"] == "f32" else entry["noise"]["kv_f16"]
+        why = difference_of(index.get(case["name"]), entry, GOLDENS / entry["logits"], logits, limit)
         measures = f"std {entry['logits_std']:<5} noise {json.dumps(entry['noise'])}"
         if why is None:
             return f"same      {measures}"
@@ -150,54 +128,12 @@ def make(bench, only, check):
     return 1 if failed else 0
 
 
-# ---------------------------------------------------------------- single files
-
-
-def run_files(paths, tokens, out):
-    if out and len(paths) > 1:
-        raise Failure("--out takes the logits of one --gguf file")
-    lib = load_llama_cpp()
-    print(json.dumps(reference_version(lib)))
-    failed = 0
-    for path in map(Path, paths):
-        print(f"{path.stem:28s}", end=" ", flush=True)
-        stored = path.with_suffix(".ref.npz")
-        expected = np.load(stored) if stored.exists() else {}
-        ids = tokens or [int(t) for t in expected.get("tokens", [])]
-        if not ids:
-            raise Failure("no tokens: give --tokens")
-        causal = bool(expected.get("causal", 1))
-        reference = Reference(lib, path)
-        try:
-            logits = reference.logits(ids, causal)
-        finally:
-            reference.close()
-        if out:
-            np.save(out, logits)
-        line = f"{list(logits.shape)} std {logits.std():.3g}"
-        if not tokens and "logits" in expected:
-            error = nmse(logits, expected["logits"])
-            ok = error <= SAME_NMSE
-            failed += not ok
-            line += f" NMSE {error:.2e} {'same' if ok else 'DIFFERENT'}"
-        print(line)
-    return 1 if failed else 0
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bench", help="the bench binary, e.g. target/release/bench")
+    parser = options(__doc__)
     parser.add_argument("--only", metavar="NAME", help="this case alone")
     parser.add_argument("--check", action="store_true", help="compare with what is stored and write nothing")
-    parser.add_argument("--gguf", nargs="+", metavar="FILE", help="run these model files instead of the cases")
-    parser.add_argument("--tokens", type=lambda text: [int(t) for t in text.split(",")], help="token ids for --gguf")
-    parser.add_argument("--out", metavar="FILE.npy", help="with --gguf: write the logits")
     args = parser.parse_args()
-    if bool(args.bench) == bool(args.gguf):
-        parser.error("give either --bench or --gguf")
-    if args.gguf:
-        return run_files(args.gguf, args.tokens, args.out)
-    return make([os.path.abspath(args.bench)], args.only, args.check)
+    return make(args.bench, args.only, args.check)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ difference fails. With --write the folder of a case is written out as it would b
 import argparse
 import copy
 import hashlib
+import importlib.metadata
 import json
 import math
 import os
@@ -119,12 +120,10 @@ def read_cases():
     for case in table["case"]:
         if unknown := set(case) - KNOWN:
             raise Failure(f"cases.toml: {case.get('name')}: unknown key `{min(unknown)}`")
-        if "remote" in case:
-            cases.append(remote_case(case, table["tokens"]))
-            continue
-        given = no_empty(case.get("set", {}))
-        common = no_empty(table["set"])
-        if "text_config" in given:
+        given, common = no_empty(case.get("set", {})), no_empty(table["set"])
+        if "remote" in case:  # transformers does not have the class: config.json as published stands in the case whole
+            case["published"] = {"architectures": [case["class"]]} | no_empty(case["published"])
+        elif "text_config" in given:
             given = given | {"text_config": common | given["text_config"]}
         else:
             given = common | given
@@ -137,21 +136,7 @@ def read_cases():
     return without_duplicates(cases)
 
 
-def remote_case(case, tokens):
-    """A case of a class that transformers does not have: config.json as published stands in it whole."""
-    published = {"architectures": [case["class"]]} | no_empty(case["published"])
-    return case | {"published": published, "tokens": tokens[: case.get("tokens", len(tokens))]}
-
-
 # ---------------------------------------------------------------- transformers
-
-
-def versions():
-    import safetensors
-    import torch
-    import transformers
-
-    return {"transformers": transformers.__version__, "torch": torch.__version__, "safetensors": safetensors.__version__}
 
 
 def new_model(case):
@@ -371,16 +356,11 @@ def remote_model(case):
 
 def compute(case, folder):
     """The entry of a case, its config.json, and its logits."""
+    import torch
+
     if "remote" in case:
         entry, config, model = remote_model(case)
         return judged(entry, config, model, case, run(model, case))
-    return computed(case, folder)
-
-
-def computed(case, folder):
-    """The same for a class of transformers."""
-    import torch
-
     entry, config, saved, filled = prepare(case, folder)
     model = load(case, filled, torch.float32)
     logits = run(model, case)
@@ -399,7 +379,7 @@ def judged(entry, config, model, case, logits):
         "tokens": case["tokens"],
         **({"source": case["source"]} if "source" in case else {}),
         "shape": list(logits.shape),
-        "made_with": versions(),
+        "made_with": {name: importlib.metadata.version(name) for name in ("transformers", "torch", "safetensors")},
         "sha256": {n: hashlib.sha256(d).hexdigest() for n, d in sorted(folder_bytes(entry, config).items())},
         "std": short(logits.std()),
         **measures(model, case, logits),
@@ -446,14 +426,8 @@ def difference(name, entry, config, logits):
     place = HF / name
     if not (place / "tensors.json").exists():
         return "not stored"
-    stored = read_golden(name)
-    free = {"std", "noise", "made_with"}
-    changed = [k for k in entry if k not in free and stored.get(k) != entry[k]]
-    if changed:
-        return "changed: " + ", ".join(changed)
-    if (place / "config.json").read_bytes() != config:
-        return "changed: config.json"
-    return difference_of(place / "logits.npy", logits)
+    why = difference_of(read_golden(name), entry, place / "logits.npy", logits)
+    return why if why or (place / "config.json").read_bytes() == config else "changed: config.json"
 
 
 def store(name, entry, config, logits):

@@ -7,15 +7,16 @@ server's own `/openapi.json`. Standard library only.
 """
 
 import collections
+import contextlib
 import json
 import random
 import socket
 import struct
 import tempfile
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
-from bench_server import Health, Server, at_once, options, report, request
+from bench_server import Health, Server, options, report, request
 
 # Routes that end or change what the others need, and are asked with wrong bodies only.
 MANAGING = {"/models/load", "/models/unload", "/models/rescan", "/quit"}
@@ -160,11 +161,8 @@ def from_schema(schema):
     return {"integer": 1, "number": 0.5, "boolean": True}.get(kind, "a")
 
 
-class Case:
-    """One request: its bytes and what may come back."""
-
-    def __init__(self, kind, route, data, is_http=True):
-        self.kind, self.route, self.data, self.is_http = kind, route, data, is_http
+# One request: its bytes and what may come back.
+Case = collections.namedtuple("Case", "kind route data is_http", defaults=[True])
 
 
 def mutated(rng, route, fields, sound):
@@ -294,29 +292,23 @@ def judged(case, status, body):
 
 def flood(server, todo, clients, faults, statuses):
     """Sends the requests."""
-    lock, rest = threading.Lock(), iter(todo)
 
-    def work():
-        while True:
-            with lock:
-                case = next(rest, None)
-            if case is None:
-                return
-            start = time.monotonic()
-            try:
-                status, body = server.send(case.data)
-                fault = judged(case, status, body)
-            except TimeoutError:
-                status, fault = 0, "hangs"
-            except OSError as error:
-                status, fault = 0, f"{type(error).__name__}: {error}"
-            took = time.monotonic() - start
-            with lock:
-                statuses[status] += 1
-                if fault:
-                    faults.append(f"{case.kind} {case.route} after {took:.1f} s: {fault}\n    {case.data[:700]!r}")
+    def ask(case):
+        start = time.monotonic()
+        try:
+            status, body = server.send(case.data)
+            fault = judged(case, status, body)
+        except TimeoutError:
+            status, fault = 0, "hangs"
+        except OSError as error:
+            status, fault = 0, f"{type(error).__name__}: {error}"
+        return case, status, fault, time.monotonic() - start
 
-    at_once([work] * clients)
+    with ThreadPoolExecutor(clients) as pool:
+        for case, status, fault, took in pool.map(ask, todo):
+            statuses[status] += 1
+            if fault:
+                faults.append(f"{case.kind} {case.route} after {took:.1f} s: {fault}\n    {case.data[:700]!r}")
 
 
 def leave(server, rng, count, clients):
@@ -331,25 +323,15 @@ def leave(server, rng, count, clients):
             if part < 0.5:
                 # A reset in place of an orderly end.
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            try:
-                if part < 0.2:
-                    connection.sendall(data[:own.randrange(1, len(data))])
-                else:
-                    connection.sendall(data)
+            with contextlib.suppress(OSError):
+                connection.sendall(data[:own.randrange(1, len(data))] if part < 0.2 else data)
                 time.sleep(own.random() ** 2 * 0.3)
                 if own.random() < 0.3:
                     connection.settimeout(0.05)
                     connection.recv(own.randrange(1, 2000))
-            except OSError:
-                pass
 
-    seeds = [rng.randrange(2**32) for _ in range(count)]
-
-    def work(own):
-        for seed in own:
-            one(seed)
-
-    at_once([lambda i=i: work(seeds[i::clients]) for i in range(clients)])
+    with ThreadPoolExecutor(clients) as pool:
+        list(pool.map(one, [rng.randrange(2**32) for _ in range(count)]))
 
 
 def n_active(server):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Changes one piece of metadata after another and compares what becomes of it here and in llama.cpp.
 
-Needs: Python 3.11, `pip install numpy`, and without --stored `pip install llama-cpp-python`
+Needs: Python 3.11, `pip install numpy gguf`, and without --stored `pip install llama-cpp-python`
 
 Every golden of tests/goldens is made, and each change of scripts/metadata_changes.py is applied to its
 file. What llama.cpp makes of it is stored in tests/goldens/metadata: `refused` (or nothing finite), the `same` logits as
@@ -16,9 +16,6 @@ A change is then one of
   warned       the results differ, and our warnings name a key of the change
   listed       the results differ, and tests/goldens/metadata/differences.toml says why ours are kept
   silent       the results differ: the run fails
-
---also names a folder with models NAME.gguf and their tokens in NAME.ref.npz; their results are only kept
-in the folder of --results.
 """
 
 import collections
@@ -38,7 +35,8 @@ import numpy as np
 import goldens
 import metadata_changes
 from bench_server import Failure, options, program
-from goldens import Gguf, nmse
+from gguf_file import Gguf, add_unread
+from goldens import nmse
 
 STORE = goldens.GOLDENS / "metadata"
 DIFFERENCES = STORE / "differences.toml"
@@ -120,7 +118,7 @@ def our_result(bench, gguf, model, change, folder):
     base = Path(folder) / f"ours-{abs(hash(metadata_changes.name(change)))}"
     path, out = base.with_suffix(".gguf"), base.with_suffix(".npy")
     gguf.write(path, change)
-    args = [*bench, "logits", "-m", path, "--tokens", ",".join(map(str, model["tokens"])), "-o", out, "--threads", "1"]
+    args = [bench, "logits", "-m", path, "--tokens", ",".join(map(str, model["tokens"])), "-o", out, "--threads", "1"]
     done = subprocess.run(args, capture_output=True, text=True)
     path.unlink()
     if done.returncode != 0:
@@ -140,23 +138,12 @@ def golden_models(only, bench, folder):
         if entry["type"] != "f32" or (only and entry["name"] not in only):
             continue
         path = Path(folder) / f"{entry['name']}.gguf"
-        subprocess.run([*bench, "synth", *entry["synth"], "-o", path], check=True, capture_output=True)
+        subprocess.run([bench, "synth", *entry["synth"], "-o", path], check=True, capture_output=True)
         case = cases[entry["name"]]
         if case["unread"]:
-            goldens.add_unread(path, case["unread"])
+            add_unread(path, case["unread"])
         yield {"name": entry["name"], "tokens": entry["tokens"], "vectors": case["vectors"], "causal": case["causal"]}, Gguf(path)
         path.unlink()
-
-
-def other_models(only, bench, also):
-    """Models with references in a folder, as far as there is a definition."""
-    for path in sorted(Path(also).glob("*.gguf")):
-        if only and path.stem not in only:
-            continue
-        stored = np.load(path.with_suffix(".ref.npz"))
-        if subprocess.run([*bench, "plan", "-m", path], capture_output=True).returncode == 0 and "tokens" in stored:
-            vectors = "logits" not in stored
-            yield {"name": path.stem, "tokens": [int(t) for t in stored["tokens"]], "vectors": vectors, "causal": True}, Gguf(path)
 
 
 def changes_of(gguf):
@@ -187,22 +174,22 @@ def summarise(changes, results):
     return summary
 
 
-def read_results(folder):
-    """(summaries by model, what was ours of each) as `write_results` stored them."""
-    if not (folder / "results.json").exists():
-        return {}, {}
-    stored = json.loads((folder / "results.json").read_text())
-    digests = np.load(folder / "digests.npy").astype(np.float64)
+def read_results():
+    """(summaries by model, what was ours of each, the version of llama.cpp) as `write_results` stored them."""
+    if not (STORE / "results.json").exists():
+        return {}, {}, None
+    stored = json.loads((STORE / "results.json").read_text())
+    digests = np.load(STORE / "digests.npy").astype(np.float64)
     names, summaries, ours = stored["changes"], {}, {}
     for model, kept in stored["models"].items():
         rows = iter(digests[kept["row"] :])
         summary = {"": next(rows)} | {names[i]: "same" for i in kept["same"]} | {names[i]: "refused" for i in kept["refused"]}
         summaries[model] = summary | {names[i]: next(rows) for i in kept["other"]}
         ours[model] = {kind: [names[i] for i in kept[kind]] for kind in OURS}
-    return summaries, ours
+    return summaries, ours, stored["reference"]
 
 
-def write_results(folder, summaries, ours, version):
+def write_results(summaries, ours, version):
     """results.json with one line per change and a few per model, and digests.npy: the rows of a model from
     `row` on are those of its plain logits and of `other`."""
     names = sorted({name for summary in summaries.values() for name in summary if name})
@@ -221,19 +208,13 @@ def write_results(folder, summaries, ours, version):
         compact = [f"      {json.dumps(k)}: {json.dumps(v, separators=(',', ':'))}" for k, v in kept.items()]
         models.append(f"    {json.dumps(model)}: {{\n" + ",\n".join(compact) + "\n    }")
     lines = ",\n".join(f"    {json.dumps(name)}" for name in names)
-    folder.mkdir(parents=True, exist_ok=True)
-    np.save(folder / "digests.npy", np.array(rows, "<f4"))
-    (folder / "results.json").write_text(
-        f'{{\n  "reference": {json.dumps(version)},\n  "changes": [\n{lines}\n  ],\n  "models": {{\n'
-        + ",\n".join(models)
-        + "\n  }\n}\n"
-    )
+    np.save(STORE / "digests.npy", np.array(rows, "<f4"))
+    head = f'{{\n  "reference": {json.dumps(version)},\n  "changes": [\n{lines}\n  ],\n  "models": {{\n'
+    (STORE / "results.json").write_text(head + ",\n".join(models) + "\n  }\n}\n")
 
 
 def read_differences():
     """Entries of differences.toml with a count of what each explains."""
-    if not DIFFERENCES.exists():
-        return []
     entries = tomllib.loads(DIFFERENCES.read_text())["difference"]
     for entry in entries:
         if unknown := set(entry) - {"archs", "changes", "reason"}:
@@ -245,9 +226,8 @@ def read_differences():
 def reason(entries, arch, change):
     """The entry that lists a difference."""
     for entry in entries:
-        if any(fnmatch.fnmatchcase(arch, p) for p in entry["archs"]) and any(
-            fnmatch.fnmatchcase(change, p.replace("[", "[[]")) for p in entry["changes"]
-        ):
+        of_arch = any(fnmatch.fnmatchcase(arch, p) for p in entry["archs"])
+        if of_arch and any(fnmatch.fnmatchcase(change, p.replace("[", "[[]")) for p in entry["changes"]):
             entry["used"] += 1
             return entry
     return None
@@ -313,15 +293,13 @@ def kept_of_ours(rows, before):
 
 
 def run(args):
-    bench = [args.bench]
+    bench = args.bench
     lib = None if args.stored else goldens.load_llama_cpp()
-    store = Path(args.results) if args.results else STORE
-    summaries, ours = read_results(store)
-    version = goldens.reference_version(lib) if lib else json.loads((store / "results.json").read_text())["reference"]
+    summaries, ours, version = read_results()
+    version = goldens.reference_version(lib) if lib else version
     entries, counts, failed = read_differences(), collections.Counter(), []
     with tempfile.TemporaryDirectory() as folder:
-        models = other_models(args.only, bench, args.also) if args.also else golden_models(args.only, bench, folder)
-        for model, gguf in models:
+        for model, gguf in golden_models(args.only, bench, folder):
             name = model["name"]
             try:
                 if lib:
@@ -341,10 +319,9 @@ def run(args):
                 if kind == "silent" or kind in args.list:
                     print(f"  {kind}  {change}  ({measure})")
             failed += [f"{name}: {change}" for kind, change, _ in rows if kind == "silent"]
-    if not args.also or args.results:
-        write_results(store, summaries, ours, version)
+    write_results(summaries, ours, version)
     print(f"{counts.total()} changes: " + ", ".join(f"{counts[kind]} {kind}" for kind in CLASSES))
-    if not args.only and not args.also:
+    if not args.only:
         failed += [f"differences.toml: nothing is left of {e['archs']} {e['changes']}" for e in entries if not e["used"]]
     for line in failed:
         print(f"FAILED {line}")
@@ -355,8 +332,6 @@ def main():
     parser = options(__doc__, None)
     parser.add_argument("--stored", action="store_true", help="compare with the stored results; llama.cpp is not run")
     parser.add_argument("--only", type=lambda text: text.split(","), default=[], metavar="NAME,NAME", help="these models alone")
-    parser.add_argument("--also", metavar="DIR", help="models of this folder instead of the goldens")
-    parser.add_argument("--results", metavar="DIR", help="another folder for the results")
     parser.add_argument("--list", type=lambda text: text.split(","), default=[], metavar="CLASS", help="print the changes of these classes")
     parser.add_argument("--threads", type=int, default=2, help="how many of ours run at a time")
     return run(parser.parse_args())

@@ -10,6 +10,7 @@ prefill. Rows of models and types that are not measured stay as they are. Standa
 """
 
 import datetime
+import itertools
 import json
 import os
 import platform
@@ -17,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 from bench_server import Failure, options, run, synth_options
 
@@ -174,8 +176,7 @@ def cells(found):
 
 
 def processor():
-    with open("/proc/cpuinfo", encoding="utf-8") as info:
-        lines = info.read().splitlines()
+    lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     flags = next((line.split() for line in lines if line.startswith("flags")), [])
     sets = [name for name in ["avx512_vnni", "avx512f", "avx2"] if name in flags]
@@ -186,27 +187,15 @@ QUIET = "| model | type | prefill {}, tokens/s | llama-bench | ratio | decode, t
 BUSY = "| model | type | decode, tokens/s | llama-bench | ratio | measured |"
 
 
-def rows_of(path, head):
+def rows_of(lines, head):
     """The rows of the page's table with this head, by model and type."""
-    rows = {}
-    if os.path.exists(path):
-        with open(path, encoding="utf-8") as file:
-            lines = file.read().splitlines()
-        if head in lines:
-            for line in lines[lines.index(head) + 2:]:
-                if not line.startswith("| "):
-                    break
-                name, ty = [cell.strip() for cell in line.split("|")[1:3]]
-                rows[name, ty] = line
-    return rows
+    table = lines[lines.index(head) + 2:] if head in lines else []
+    rows = itertools.takewhile(lambda line: line.startswith("| "), table)
+    return {tuple(cell.strip() for cell in line.split("|")[1:3]): line for line in rows}
 
 
-def version_of(path):
+def version_of(lines):
     """The version of llama-bench that the page names."""
-    lines = []
-    if os.path.exists(path):
-        with open(path, encoding="utf-8") as file:
-            lines = file.read().splitlines()
     versions = [line.split("|")[2].strip() for line in lines if line.startswith("| llama-bench | ")]
     return versions[0] if versions else "unknown"
 
@@ -244,11 +233,12 @@ The same while another process uses one core all the time.
 
 def main():
     args = parse()
-    path = os.path.join(args.out, "performance-families.md")
-    quiet, busy, failed = rows_of(path, QUIET), rows_of(path, BUSY), []
+    path = Path(args.out, "performance-families.md")
+    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    quiet, busy, failed = rows_of(lines, QUIET), rows_of(lines, BUSY), []
     commit = subprocess.run(["git", "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True).stdout.strip()
     when = f"{datetime.date.today().isoformat()}, {commit}"
-    args.llama = version_of(path)
+    args.llama = version_of(lines)
     with tempfile.TemporaryDirectory() as scratch:
         folder = args.keep or scratch
         os.makedirs(folder, exist_ok=True)
@@ -280,8 +270,7 @@ def main():
             if not args.keep:
                 for file in os.listdir(scratch):
                     os.remove(os.path.join(scratch, file))
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(page(args, quiet, busy, failed))
+    path.write_text(page(args, quiet, busy, failed), "utf-8")
     sys.exit(1 if failed else 0)
 
 

@@ -12,12 +12,13 @@ code 1. Run it on a machine that does nothing else.
 """
 
 import bisect
+import http.client
+import itertools
 import json
 import os
 import random
 import re
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
@@ -66,99 +67,60 @@ WORDS = (
 class Answer(threading.Thread):
     """Sends a chat request and keeps when which bytes of the answer came; looks at them afterwards."""
 
-    def __init__(self, port, text, n_tokens, system=None):
+    def __init__(self, port, model, text, n_tokens, system=None):
         super().__init__(daemon=True)
         messages = [{"role": "system", "content": system}] if system else []
-        body = {
-            "model": "any",
-            "messages": messages + [{"role": "user", "content": text}],
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            "max_tokens": n_tokens,
-            "temperature": 0,
-            "ignore_eos": True,
-        }
-        self.port, self.body = port, body
-        self.parts, self.times = [], []
-        self.events = 0
-        self.error = None
+        self.body = {
+            "model": model, "messages": [*messages, {"role": "user", "content": text}], "stream": True,
+            "stream_options": {"include_usage": True}, "max_tokens": n_tokens, "temperature": 0, "ignore_eos": True,
+        }  # fmt: skip
+        self.port, self.parts, self.times, self.events, self.error = port, [], [], 0, None
         self.is_stopped = threading.Event()
 
-    def named(self, model):
-        self.body["model"] = model
-        return self
-
     def run(self):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)
         try:
-            self._exchange()
-        except OSError as error:
+            connection.connect()
+            self.sent = time.perf_counter()
+            head = {"Content-Type": "application/json"}
+            connection.request("POST", "/v1/chat/completions", json.dumps(self.body), head)
+            response = connection.getresponse()
+            if response.status != 200:
+                self.error = f"refused: {response.read(400).decode('utf-8', 'replace')}"
+            while not self.error and not self.is_stopped.is_set() and (data := response.read1(1 << 16)):
+                self.times.append(time.perf_counter())
+                self.parts.append(data)
+                self.events += data.count(b"data: ")
+        except (OSError, http.client.HTTPException) as error:
             if not self.is_stopped.is_set():
                 self.error = f"the connection failed: {error}"
-
-    def _exchange(self):
-        data = json.dumps(self.body).encode()
-        with socket.create_connection(("127.0.0.1", self.port), TIMEOUT) as connection:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self.sent = time.perf_counter()
-            connection.sendall(bench_server.request("POST", "/v1/chat/completions", data))
-            last = b""
-            while not self.is_stopped.is_set():
-                data = connection.recv(1 << 16)
-                now = time.perf_counter()
-                if not data:
-                    return
-                self.parts.append(data)
-                self.times.append(now)
-                self.events += data.count(b"data: ")
-                if b"data: [DONE]" in last + data:
-                    return
-                last = data[-16:]
+        finally:
+            connection.close()
 
     def stop(self):
         """Hangs up at the next bytes."""
         self.is_stopped.set()
 
     def finish(self):
-        """Waits for the end and checks the answer."""
+        """Waits for the end and splits the bytes into events, each with the time of its last byte."""
         self.join(TIMEOUT)
         if self.is_alive():
             raise Failure("an answer did not end in time")
         if self.error:
             raise Failure(self.error)
-        self.look()
-        return self
-
-    def look(self):
-        """Splits the bytes into events, each with the time of its last byte."""
-        raw = b"".join(self.parts)
-        ends, total = [], 0
-        for part in self.parts:
-            total += len(part)
-            ends.append(total)
-        head, _, _ = raw.partition(b"\r\n\r\n")
-        start = len(head) + 4
-        if b" 200 " not in head.split(b"\r\n")[0] + b" ":
-            raise Failure(f"refused: {raw[:400].decode('utf-8', 'replace')}")
-        if b"transfer-encoding: chunked" in head.lower():
-            body, places = unchunk(raw, start)
-        else:
-            body, places = raw[start:], [(len(raw) - start, len(raw))]
-            places = [(end - start, end) for end in ends if end > start]
-        body_ends = [end for end, _ in places]
+        ends = list(itertools.accumulate(map(len, self.parts)))
         self.stamps, self.usage = [], None
-        for found in re.finditer(rb"data: (.*?)\r?\n", body):
+        for found in re.finditer(rb"data: (.*?)\r?\n", b"".join(self.parts)):
             if found.group(1) == b"[DONE]":
                 continue
-            at = places[min(bisect.bisect_left(body_ends, found.end()), len(places) - 1)][1]
-            stamp = self.times[min(bisect.bisect_left(ends, at), len(ends) - 1)]
             event = json.loads(found.group(1))
             if "error" in event:
                 raise Failure(f"the stream failed: {event['error']}")
             self.usage = event.get("usage") or self.usage
-            for choice in event.get("choices") or []:
-                delta = choice.get("delta") or {}
-                if delta.get("content") or delta.get("reasoning_content"):
-                    self.stamps.append(stamp)
+            deltas = [choice.get("delta") or {} for choice in event.get("choices") or []]
+            texts = [delta for delta in deltas if delta.get("content") or delta.get("reasoning_content")]
+            self.stamps += [self.times[bisect.bisect_left(ends, found.end())]] * len(texts)
+        return self
 
     def check(self, n_tokens):
         """Whether as many tokens came as were asked for."""
@@ -188,22 +150,6 @@ class Answer(threading.Thread):
         return (self.usage["completion_tokens"] - 1) / (self.stamps[-1] - self.stamps[0])
 
 
-def unchunk(raw, at):
-    """The body of a chunked answer, and for the end of each chunk its place in body and answer."""
-    body, places = bytearray(), []
-    while True:
-        line = raw.find(b"\r\n", at)
-        if line < 0:
-            break
-        size = int(raw[at:line].split(b";")[0] or b"0", 16)
-        if size == 0:
-            break
-        body += raw[line + 2 : line + 2 + size]
-        at = line + 2 + size + 2
-        places.append((len(body), min(at, len(raw))))
-    return bytes(body), places or [(0, len(raw))]
-
-
 # ---------------------------------------------------------------- servers
 
 
@@ -222,7 +168,7 @@ class Server(bench_server.Server):
 
     def ready(self, text, n_tokens, system=None):
         """A request that is not sent yet."""
-        return Answer(self.port, text, n_tokens, system).named(self.model.stem)
+        return Answer(self.port, self.model.stem, text, n_tokens, system)
 
     def peak_bytes(self):
         """The most memory that each process of the server had resident, in all.

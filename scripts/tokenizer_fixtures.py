@@ -11,10 +11,12 @@ import io
 import json
 import random
 import sys
+import unicodedata
 from pathlib import Path
 
 import sentencepiece
 import tiktoken
+from sentencepiece import sentencepiece_model_pb2 as proto
 
 ROOT = Path(__file__).resolve().parent.parent
 MORE = """Où est le café? Éric l'a naïvement déjà vu, señor. Größe, Übung, straße. don't WE'LL it's
@@ -77,40 +79,34 @@ def write(out, name, files, texts, encode, **flags):
     for file, data in files.items():
         data = data if isinstance(data, bytes) else (data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)).encode()
         (folder / file).write_bytes(data)
-    cases = []
-    for text in texts:
-        text.encode()
-        cases.append([text, encode(text)])
+    cases = [[text, encode(text)] for text in texts]
     (folder / "cases.json").write_text(json.dumps({**flags, "cases": cases}, separators=(",", ":")))
     print(name, len(cases), "cases")
 
 
+def trained(rules=False, **options):
+    """The model of these options, with normalisation rules of its own if there shall be."""
+    # The model names the files.
+    model, text, own = io.BytesIO(), Path("/tmp/corpus.txt"), Path("/tmp/rules.tsv")
+    text.write_text(corpus())
+    own.write_text(RULES)
+    options |= {"normalization_rule_tsv": str(own)} if rules else {}
+    sentencepiece.SentencePieceTrainer.train(input=str(text), model_writer=model, num_threads=1, minloglevel=2,
+                                             max_sentence_length=100000, **options)
+    return model.getvalue()
+
+
 def train(out, models, texts):
-    path, rules = Path("/tmp/corpus.txt"), Path("/tmp/rules.tsv")
-    path.write_text(corpus())
-    rules.write_text(RULES)
     for name, options in models.items():
-        options = dict(options)
-        if options.pop("rules", False):
-            options["normalization_rule_tsv"] = str(rules)
-        model = io.BytesIO()
-        sentencepiece.SentencePieceTrainer.train(input=str(path), model_writer=model, num_threads=1, minloglevel=2,
-                                                 max_sentence_length=100000, **options)
-        of_pieces(out, name, model.getvalue(), texts)
-
-
-def trained(options):
-    """The model of these options, to be changed."""
-    from sentencepiece import sentencepiece_model_pb2 as proto
-    model, path = io.BytesIO(), Path("/tmp/corpus.txt")
-    sentencepiece.SentencePieceTrainer.train(input=str(path), model_writer=model, num_threads=1, minloglevel=2, max_sentence_length=100000, **options)
-    return proto.ModelProto.FromString(model.getvalue())
+        of_pieces(out, name, trained(**options), texts)
 
 
 def without_unknown(out, texts):
     """Bytes stand in for the unknown, which no piece does; another piece has the number that it has by default."""
-    for kind, size in ("unigram", 520), ("bpe", 520):
-        model = trained(dict(model_type=kind, vocab_size=size, byte_fallback=True, bos_id=-1, eos_id=-1, normalization_rule_name="identity"))
+    for kind in ("unigram", "bpe"):
+        model = trained(model_type=kind, vocab_size=520, byte_fallback=True, bos_id=-1, eos_id=-1,
+                        normalization_rule_name="identity")
+        model = proto.ModelProto.FromString(model)
         pieces = sorted((piece for piece in model.pieces if piece.type != 2), key=lambda piece: piece.type == 6)
         del model.pieces[:]
         model.pieces.extend(pieces)
@@ -119,7 +115,7 @@ def without_unknown(out, texts):
 
 def renumbered(out, name, config, options, number, texts):
     """A model whose class has other numbers: `number` gives them, and its ends."""
-    model = trained(options | {"normalization_rule_tsv": "/tmp/rules.tsv"}).SerializeToString()
+    model = trained(rules=True, **options)
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     write(out, name, {"sentencepiece.bpe.model": model, "tokenizer_config.json": config}, texts, lambda text: number(processor.encode(text)), adds=True)
 
@@ -218,7 +214,6 @@ def small(out):
     tokens, merges = train_ranks(480, BYTE + REST)
     ranks = [spelled_bytes(token) for token in tokens]
     names = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|extra_{n}|>" for n in range(205))]
-    import unicodedata
     ranked = [text for text in texts if unicodedata.is_normalized("NFC", text)]
     of_ranks(out, "ranks", "small.tiktoken", ranks, BYTE + REST, ranked, names, **{"tokenizer_config.json": {"tokenizer_class": "QWenTokenizer"}})
     of_tekken(out, "tekken", ranks, texts)
@@ -243,7 +238,6 @@ def large(out, shared):
         fields = GGUFReader(shared / f"golden/tokenizers/vocab/ggml-vocab-{name}.gguf").fields
         return lambda key: fields[f"tokenizer.ggml.{key}"].contents() if f"tokenizer.ggml.{key}" in fields else None
 
-    from sentencepiece import sentencepiece_model_pb2 as proto
     for name in ["llama-spm", "phi-3"]:
         of = read(name)
         model = proto.ModelProto()
@@ -255,7 +249,6 @@ def large(out, shared):
         of_pieces(out, f"{name}-model", model.SerializeToString(), texts)
     patterns = {"llama-bpe": (BYTE + "{1,3}" + REST, "tokenizer.model", {"model_type": "llama"}),
                 "qwen2": (BYTE + REST, "big.tiktoken", {"model_type": "qwen"})}
-    import unicodedata
     ranked = [text for text in texts if unicodedata.is_normalized("NFC", text)]
     for name, (pattern, file, config) in patterns.items():
         of = read(name)

@@ -46,13 +46,13 @@ def llama_keys(c, **more):
     }
 
 
-def build(model, config, **keys):
-    """A model of transformers in float32 with plain attention."""
+def build(kind, model=None, config=None, **keys):
+    """A model of transformers in float32 with plain attention; by default the causal one of this kind."""
     import transformers
 
-    config = getattr(transformers, config)(**keys)
+    config = getattr(transformers, config or f"{kind}Config")(**keys)
     config._attn_implementation = "eager"
-    return getattr(transformers, model)(config).eval()
+    return getattr(transformers, model or f"{kind}ForCausalLM")(config).eval()
 
 
 QKV = ("q_proj", "k_proj", "v_proj")
@@ -78,8 +78,11 @@ class Remote:
     LLAMA = named(WHOLE, " ".join(WHOLE))
     LAYER = "model.layers.{}."
     NAMES = layer(" ".join(NORMS), " ".join(ATTENTION), " ".join(MLP))
+    TABLE, IS_TIED = "model.embed_tokens.weight", False
     # Published keys by the name that transformers has for them.
     KEYS = {}
+    # The class of transformers, and its keys besides those that most configurations share, if they are published.
+    KIND, MORE = "Llama", ()
     # The stored matrix with all queries, then all keys, then all values, and whether it has a bias; that of gate and up, or of up and gate.
     FUSED, IS_BIASED, GATE_UP, UP_GATE = None, False, None, None
 
@@ -88,7 +91,13 @@ class Remote:
         self.model = self.new()
 
     def new(self):
-        return build("LlamaForCausalLM", "LlamaConfig", **llama_keys(self.c))
+        return build(self.KIND, **self.keys())
+
+    def keys(self):
+        return llama_keys(self.c, **{key: self.c[key] for key in self.MORE if key in self.c})
+
+    def tied(self):
+        return self.IS_TIED or self.c.get("tie_word_embeddings", False)
 
     def stored(self, name):
         """The stored name and layer of a parameter of the reference; None if it is made otherwise."""
@@ -143,13 +152,12 @@ class Remote:
         """Names and shapes as they are stored."""
         out = {}
         for name, value in self.model.state_dict().items():
-            if self.c.get("tie_word_embeddings") and name == "lm_head.weight":
-                continue
-            if stored := self.stored(name):
+            stored = self.stored(name)
+            if stored and not (self.tied() and name == "lm_head.weight"):
                 out[stored] = list(value.shape)
-        for il in range(self.c["num_hidden_layers"]):
-            for name, shape in self.fused(il).items():
-                out[self.LAYER.format(il) + name] = shape
+        is_fused = self.FUSED or self.GATE_UP or self.UP_GATE
+        for il in range(self.c["num_hidden_layers"] if is_fused else 0):
+            out |= {self.LAYER.format(il) + name: shape for name, shape in self.fused(il).items()}
         return out | self.extra()
 
     def extra(self):
@@ -158,40 +166,30 @@ class Remote:
 
     def reference(self, w):
         """The model of transformers with the stored tensors in their places."""
-        state = {}
-        for name in self.model.state_dict():
-            stored = self.stored(name)
-            if stored in w:
-                state[name] = w[stored]
+        names = self.model.state_dict()
+        state = {name: w[self.stored(name)] for name in names if self.stored(name) in w}
         for il in range(self.c["num_hidden_layers"]):
             made = self.split(w, self.LAYER.format(il), il)
             state |= {f"model.layers.{il}.{name}": value for name, value in made.items()}
         if "lm_head.weight" in state:
             state["lm_head.weight"] = self.head(state["lm_head.weight"])
-        elif "lm_head.weight" in self.model.state_dict():
-            state["lm_head.weight"] = state["model.embed_tokens.weight"]
+        elif "lm_head.weight" in names:
+            state["lm_head.weight"] = state[self.TABLE]
         self.model.load_state_dict(state, strict=True)
         return self.model
 
 
 class Same(Remote):
-    """A class of transformers with its own names of tensors under another name of the class; the head is tied if `tied`."""
-
-    TABLE = "model.embed_tokens.weight"
-
-    def tied(self):
-        return self.c.get("tie_word_embeddings", False)
-
-    def layout(self):
-        names = {name: list(value.shape) for name, value in self.model.state_dict().items()}
-        return {self.stored(name): shape for name, shape in names.items() if self.stored(name) and not (self.tied() and name == "lm_head.weight")}
+    """A class of transformers with its own names of tensors under another name of the class."""
 
     def stored(self, name):
         return name
 
+    def value(self, name, w):
+        return w.get(self.stored(name), w.get(self.stored(self.TABLE)))
+
     def reference(self, w):
-        names = self.model.state_dict()
-        self.model.load_state_dict({name: w.get(self.stored(name), w.get(self.stored(self.TABLE))) for name in names}, strict=True)
+        self.model.load_state_dict({name: self.value(name, w) for name in self.model.state_dict()}, strict=True)
         return self.model
 
 

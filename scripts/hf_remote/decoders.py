@@ -12,10 +12,7 @@ class Gpt(Decoder):
     """Names of gpt2, layer norms, ALiBi."""
 
     EMBED, LAYER, NORM, ATTENTION = "transformer.wte", "transformer.h.{}.", "transformer.ln_f", "attn."
-    WIDTH, DEPTH, NORMS = "n_embd", "n_layer", ("ln_1", "ln_2")
-
-    def norm(self, x, name):
-        return self.layer_norm(x, name, self.c["layer_norm_epsilon"])
+    WIDTH, DEPTH, NORMS, EPS = "n_embd", "n_layer", ("ln_1", "ln_2"), "layer_norm_epsilon"
 
     def biases(self, x):
         return -distance(len(x)) * slopes(self.c["n_head"], x.dtype)
@@ -279,8 +276,7 @@ class Plm(Layers):
         h, rank, nope, rope, v = (
             c[key] for key in ("num_attention_heads", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
         )
-        return {
-            "input_layernorm.weight": [n], "post_attention_layernorm.weight": [n],
+        return self.norms(n) | {
             "self_attn.q_proj.weight": [h * (nope + rope), n], "self_attn.kv_a_proj_with_mqa.weight": [rank + rope, n],
             "self_attn.kv_a_layernorm.weight": [rank], "self_attn.kv_b_proj.weight": [h * (nope + v), rank],
             "self_attn.o_proj.weight": [n, h * v],
@@ -365,8 +361,7 @@ class Spark(Layers):
     def layer(self, n, il):
         c = self.c
         d, h, few = c["head_dim"], c["num_attention_heads"], c["num_key_value_heads"]
-        return {
-            "input_layernorm.weight": [n], "post_attention_layernorm.weight": [n],
+        return self.norms(n) | {
             "self_attn.q_k_v_proj.weight": [(h + 2 * few) * d, n], "self_attn.g_proj.weight": [h, n], "self_attn.out_proj.weight": [n, h * d],
         } | mlp("mlp.", GATED, n, c["intermediate_size"])  # fmt: skip
 
@@ -459,11 +454,14 @@ class Maple(Layers):
 
 
 @remote("graniteswitch")
-class GraniteSwitch(Plain):
+class GraniteSwitch(Layers):
     """Granite with shared MLPs alone. The adapter of a position is the rounded mean of those that tokens up to it switch to; such
     a token has the embedding of another one. The first of the layers that the configuration counts is the switch."""
 
     unused = ("model.switch.", "model.adapter_token_ids")
+
+    def __init__(self, c):
+        super().__init__(c | {"num_hidden_layers": c["num_hidden_layers"] - 1})
 
     class Model(Decoder):
         def adapters(self, ids):
@@ -490,11 +488,9 @@ class GraniteSwitch(Plain):
         def single(self, x, name, of):
             return self.linear(x, name + ".base_layer") + self.adapted(x, name, of)
 
-        def states(self, ids):
-            of, ids = self.adapters(ids)
-            self.of = of
-            x = self.begin(ids) * self.c["embedding_multiplier"]
-            return self.norm(self.stack(x, self.c["num_hidden_layers"] - 1), self.NORM)
+        def begin(self, ids):
+            self.of, ids = self.adapters(ids)
+            return super().begin(ids) * self.c["embedding_multiplier"]
 
         def layer(self, x, at, il):
             c, of = self.c, self.of
@@ -511,21 +507,17 @@ class GraniteSwitch(Plain):
         def logits(self, x):
             return super().logits(x) / self.c["logits_scaling"]
 
-    def shapes(self):
-        c = self.c
-        n, d, wide, count, rank = c["hidden_size"], c["projection_head_dim"], c["shared_intermediate_size"], c["num_adapters"], c["max_lora_rank"]
+    def layer(self, n, il):
+        c, out = self.c, self.norms(n)
+        d, wide = c["projection_head_dim"], c["shared_intermediate_size"]
+        count, rank = c["num_adapters"], c["max_lora_rank"]
         q, kv = c["num_attention_heads"] * d, c["num_key_value_heads"] * d
-        out = {"model.embed_tokens.weight": [c["vocab_size"], n], "model.norm.weight": [n]}
-        if not c["tie_word_embeddings"]:
-            out["lm_head.weight"] = [c["vocab_size"], n]
-        for il in range(c["num_hidden_layers"] - 1):
-            at = f"model.layers.{il}."
-            out |= {at + "input_layernorm.weight": [n], at + "post_attention_layernorm.weight": [n]}
-            for name, sizes in (("self_attn.qkv_proj", [q, kv, kv]), ("shared_mlp.input_linear", [wide, wide])):
-                out[f"{at}{name}.base_layer.weight"] = [sum(sizes), n]
-                for i, size in enumerate(sizes):
-                    out |= {f"{at}{name}.lora_A_slices.{i}": [count, 1, rank, n], f"{at}{name}.lora_B_slices.{i}": [count, 1, size, rank]}
-            for name, wide_in in (("self_attn.o_proj", q), ("shared_mlp.output_linear", wide)):
-                out[f"{at}{name}.base_layer.weight"] = [n, wide_in]
-                out |= {f"{at}{name}.lora_A": [count, 1, rank, wide_in], f"{at}{name}.lora_B": [count, 1, n, rank]}
+        for name, sizes in (("self_attn.qkv_proj", [q, kv, kv]), ("shared_mlp.input_linear", [wide, wide])):
+            out[f"{name}.base_layer.weight"] = [sum(sizes), n]
+            for i, size in enumerate(sizes):
+                out[f"{name}.lora_A_slices.{i}"] = [count, 1, rank, n]
+                out[f"{name}.lora_B_slices.{i}"] = [count, 1, size, rank]
+        for name, wide_in in (("self_attn.o_proj", q), ("shared_mlp.output_linear", wide)):
+            out[f"{name}.base_layer.weight"] = [n, wide_in]
+            out |= {f"{name}.lora_A": [count, 1, rank, wide_in], f"{name}.lora_B": [count, 1, n, rank]}
         return out

@@ -34,11 +34,12 @@ class ChatGLM(Remote):
         "num_key_value_heads": "multi_query_group_num", "rms_norm_eps": "layernorm_epsilon", "max_position_embeddings": "seq_length",
     }  # fmt: skip
     FUSED, IS_BIASED = "self_attention.query_key_value", True
+    KIND = "Glm"
 
-    def new(self):
+    def keys(self):
         rope = {"rope_type": "default", "rope_theta": 10000.0 * self.c.get("rope_ratio", 1), "partial_rotary_factor": 0.5}
         more = {"head_dim": self.c["head_dim"], "attention_bias": True, "rope_parameters": rope, "tie_word_embeddings": False}
-        return build("GlmForCausalLM", "GlmConfig", **llama_keys(self.c, **more))
+        return super().keys() | more
 
     def extra(self):
         return {"transformer.rotary_pos_emb.inv_freq": [self.c["kv_channels"] // 4]}
@@ -61,9 +62,7 @@ class Exaone(Remote):
     LAYER = "transformer.h.{}."
     NAMES = layer("ln_1 ln_2", " ".join(f"attn.attention.{name}" for name in (*QKV, "out_proj")), "mlp.c_fc_0 mlp.c_fc_1 mlp.c_proj")
     KEYS = {"num_hidden_layers": "num_layers", "rms_norm_eps": "layer_norm_epsilon"}
-
-    def new(self):
-        return build("LlamaForCausalLM", "LlamaConfig", **llama_keys(self.c, head_dim=self.c.get("head_dim")))
+    MORE = ("head_dim",)
 
 
 @remote("biased")
@@ -71,9 +70,7 @@ class Biased(Remote):
     """As llama, with biases of all projections of attention by `bias`."""
 
     NAMES = Remote.NAMES | named(ATTENTION, ALL, "bias")
-
-    def new(self):
-        return build("LlamaForCausalLM", "LlamaConfig", **llama_keys(self.c, attention_bias=self.c["bias"]))
+    KEYS, MORE = {"attention_bias": "bias"}, ("attention_bias",)
 
 
 @remote("qwen2")
@@ -81,18 +78,16 @@ class Qwen2(Remote):
     """As qwen2; further tensors by the case."""
 
     NAMES = Remote.NAMES | named(ATTENTION[:3], " ".join(ATTENTION[:3]), "bias")
-
-    def new(self):
-        return build("Qwen2ForCausalLM", "Qwen2Config", **llama_keys(self.c))
+    KIND = "Qwen2"
 
 
 class OfTwo(Remote):
     """As qwen2; `intermediate_size` counts gate and up."""
 
-    IS_BIASED = True
+    IS_BIASED, KIND = True, "Qwen2"
 
-    def new(self):
-        return build("Qwen2ForCausalLM", "Qwen2Config", **llama_keys(self.c) | {"intermediate_size": self.wide(0)})
+    def keys(self):
+        return super().keys() | {"intermediate_size": self.wide(0)}
 
     def wide(self, il):
         return self.c["intermediate_size"] // 2
@@ -132,29 +127,31 @@ class Orion(Remote):
 
     LLAMA = Remote.LLAMA | {"model.norm.bias": "model.norm.bias"}
     NAMES = Remote.NAMES | named(NORMS, " ".join(NORMS), "bias")
+    KIND = "StableLm"
 
-    def new(self):
-        keys = llama_keys(self.c)
+    def keys(self):
+        keys = super().keys()
         keys |= {"layer_norm_eps": keys.pop("rms_norm_eps"), "use_qkv_bias": False}
         keys["rope_parameters"] |= {"partial_rotary_factor": 1.0}
-        return build("StableLmForCausalLM", "StableLmConfig", **keys)
+        return keys
 
 
 @remote("minicpm")
 class MiniCPM(Remote):
     """As llama with factors on embeddings, layers and logits."""
 
+    KIND = "Granite"
+
     def __init__(self, c):
         super().__init__({"tie_word_embeddings": True} | c)
 
-    def new(self):
+    def keys(self):
         c = self.c
-        return build(
-            "GraniteForCausalLM", "GraniteConfig", **llama_keys(c), embedding_multiplier=float(c["scale_emb"]),
-            residual_multiplier=c["scale_depth"] / c["num_hidden_layers"] ** 0.5,
-            logits_scaling=c["hidden_size"] / c["dim_model_base"],
-            attention_multiplier=(c["hidden_size"] // c["num_attention_heads"]) ** -0.5,
-        )  # fmt: skip
+        return super().keys() | {
+            "embedding_multiplier": float(c["scale_emb"]), "logits_scaling": c["hidden_size"] / c["dim_model_base"],
+            "residual_multiplier": c["scale_depth"] / c["num_hidden_layers"] ** 0.5,
+            "attention_multiplier": (c["hidden_size"] // c["num_attention_heads"]) ** -0.5,
+        }  # fmt: skip
 
 
 @remote("hf-olmo")
@@ -169,49 +166,46 @@ class HfOlmo(Remote):
         "max_position_embeddings": "max_sequence_length", "tie_word_embeddings": "weight_tying",
     }  # fmt: skip
     FUSED, UP_GATE = "att_proj", "ff_proj"
+    KIND, MORE = "Olmo", ("clip_qkv",)
 
     def __init__(self, c):
         both = c.get("mlp_hidden_size", c["mlp_ratio"] * c["d_model"])
         few = c.get("n_kv_heads", 1 if c["multi_query_attention"] else c["n_heads"])
         super().__init__(c | {"intermediate_size": both // 2, "num_key_value_heads": few})
 
-    def new(self):
-        keys = llama_keys(self.c, clip_qkv=self.c.get("clip_qkv"))
-        return build("OlmoForCausalLM", "OlmoConfig", **without(keys, "rms_norm_eps"))
+    def keys(self):
+        return without(super().keys(), "rms_norm_eps")
 
 
 @remote("lfm2")
 class Lfm2(Same):
     """A class of transformers under another name, with keys of the first configurations."""
 
-    def new(self):
+    KIND, IS_TIED = "Lfm2", True
+    MORE = ("block_auto_adjust_ff_dim", "block_ffn_dim_multiplier", "block_multiple_of", "conv_L_cache", "conv_bias")
+    MORE += ("norm_eps",)
+
+    def keys(self):
         c = self.c
         kinds = ["full_attention" if il in c["full_attn_idxs"] else "conv" for il in range(c["num_hidden_layers"])]
-        keys = ("block_auto_adjust_ff_dim", "block_ffn_dim_multiplier", "block_multiple_of", "conv_L_cache", "conv_bias", "norm_eps")
-        keys = {key: c[key] for key in keys}
-        return build("Lfm2ForCausalLM", "Lfm2Config", **llama_keys(c) | keys | {"layer_types": kinds, "tie_word_embeddings": True})
-
-    def tied(self):
-        return True
+        return super().keys() | {"layer_types": kinds, "tie_word_embeddings": True}
 
 
 @remote("refined-web")
 class RefinedWeb(Same):
     """Falcon before transformers had it: keys of its own."""
 
-    TABLE = "transformer.word_embeddings.weight"
+    TABLE, IS_TIED = "transformer.word_embeddings.weight", True
+    KEYS = {"num_hidden_layers": "n_layer", "num_attention_heads": "n_head", "num_kv_heads": "n_head_kv"}
+    KIND = "Falcon"
+    MORE = (
+        "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_kv_heads", "layer_norm_epsilon",
+        "multi_query", "parallel_attn", "bias", "alibi",
+    )  # fmt: skip
 
-    def new(self):
-        c = self.c
-        return build(
-            "FalconForCausalLM", "FalconConfig", vocab_size=c["vocab_size"], hidden_size=c["hidden_size"], num_hidden_layers=c["n_layer"],
-            num_attention_heads=c["n_head"], num_kv_heads=c.get("n_head_kv"), layer_norm_epsilon=c["layer_norm_epsilon"],
-            multi_query=c.get("multi_query", False), parallel_attn=c["parallel_attn"], bias=c["bias"], alibi=c["alibi"],
-            new_decoder_architecture="n_head_kv" in c, tie_word_embeddings=True, pad_token_id=None,
-        )  # fmt: skip
-
-    def tied(self):
-        return True
+    def keys(self):
+        more = {"new_decoder_architecture": "n_head_kv" in self.c, "tie_word_embeddings": True, "pad_token_id": None}
+        return {"multi_query": False} | {key: self.c[key] for key in self.MORE if key in self.c} | more
 
 
 @remote("kormo")
@@ -223,26 +217,16 @@ class Kormo(Remote):
 
 @remote("llama")
 class Llama(Same):
-    """Llama under another name."""
-
-    KIND, MORE = "Llama", ("head_dim",)
-
-    def new(self):
-        more = {key: self.c[key] for key in self.MORE if key in self.c}
-        return build(f"{self.KIND}ForCausalLM", f"{self.KIND}Config", **llama_keys(self.c, **more))
+    MORE = ("head_dim",)
 
 
 @remote("phi3")
-class Phi3(Llama):
-    """Phi3 under another name."""
-
-    KIND, MORE = "Phi3", ()
+class Phi3(Same):
+    KIND = "Phi3"
 
 
 @remote("youtu")
-class Youtu(Llama):
-    """Youtu under another name."""
-
+class Youtu(Same):
     KIND, MORE = "Youtu", ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 
 
@@ -261,7 +245,7 @@ class Inside(Same):
             keys = keys[part]
         more = ("head_dim", "attention_bias", "query_pre_attn_scalar", "sliding_window", "attn_logit_softcapping", "final_logit_softcapping")
         keys = llama_keys(keys) | {k: keys[k] for k in more if k in keys}
-        return build(self.text["class"], self.text["config"], **keys)
+        return build("", self.text["class"], self.text["config"], **keys)
 
     def tied(self):
         return self.text.get("tied", False)
@@ -282,11 +266,13 @@ class CodeShell(Remote):
         "hidden_act": "activation_function", "norm_epsilon": "layer_norm_epsilon", "max_position_embeddings": "n_positions",
     }  # fmt: skip
     FUSED, IS_BIASED = "attn.c_attn", True
+    KIND, MORE = "Starcoder2", ("hidden_act", "norm_epsilon")
 
-    def new(self):
-        c = self.c | {"intermediate_size": 4 * self.c["n_embd"], "tie_word_embeddings": False}
-        more = {key: c[key] for key in ("hidden_act", "norm_epsilon")} | {"use_bias": True, "sliding_window": None}
-        return build("Starcoder2ForCausalLM", "Starcoder2Config", **without(llama_keys(c, **more), "rms_norm_eps"))
+    def __init__(self, c):
+        super().__init__(c | {"intermediate_size": 4 * c["n_embd"], "tie_word_embeddings": False})
+
+    def keys(self):
+        return without(super().keys(), "rms_norm_eps") | {"use_bias": True, "sliding_window": None}
 
 
 @remote("phi4mm")
@@ -296,11 +282,13 @@ class Phi4MM(Remote):
     MATRICES = ("self_attn.qkv_proj", "self_attn.o_proj", "mlp.gate_up_proj", "mlp.down_proj")
     NAMES = named(NORMS, " ".join(NORMS)) | {f"{name}.weight": f"{name}.base_layer.weight" for name in MATRICES}
 
-    def new(self):
-        keys = llama_keys(self.c)
+    KIND = "Phi3"
+
+    def keys(self):
+        keys = super().keys()
         original = {"original_max_position_embeddings": self.c["original_max_position_embeddings"]}
         keys["rope_parameters"] |= {"partial_rotary_factor": self.c["partial_rotary_factor"]} | original
-        return build("Phi3ForCausalLM", "Phi3Config", **keys | original, bos_token_id=1, eos_token_id=2)
+        return keys | original | {"bos_token_id": 1, "eos_token_id": 2}
 
 
 @remote("cogvlm")
@@ -332,7 +320,7 @@ class T5(Same):
     TABLE = "shared.weight"
 
     def new(self):
-        model = build("T5ForConditionalGeneration", "T5Config", **{k: v for k, v in self.c.items() if k not in ("architectures", "model_type")})
+        model = build("T5", "T5ForConditionalGeneration", **without(self.c, "architectures", "model_type"))
         model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.shared.weight))
         return model
 

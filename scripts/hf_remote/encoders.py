@@ -59,8 +59,7 @@ class NomicBertMoe(Plain):
     in common."""
 
     class Model(Formulas):
-        def norm(self, x, name):
-            return self.layer_norm(x, name, self.c["layer_norm_epsilon"])
+        EPS = "layer_norm_epsilon"
 
         def experts(self, x, at):
             c = self.c
@@ -117,10 +116,7 @@ class LlamaBothWays(Remote):
             return self.model(input_ids=input_ids, attention_mask=mask, use_cache=False)
 
     LLAMA = {"model.embed_tokens.weight": "embed_tokens.weight", "model.norm.weight": "norm.weight"}
-    LAYER = "layers.{}."
-
-    def __init__(self, c):
-        super().__init__(c | {"tie_word_embeddings": True})
+    LAYER, IS_TIED = "layers.{}.", True
 
     def reference(self, w):
         return self.Model(super().reference(w).model)
@@ -131,8 +127,7 @@ class JinaBert(Plain):
     """As bert, with ALiBi and a gated MLP."""
 
     class Model(Formulas):
-        def norm(self, x, name):
-            return self.layer_norm(x, name, self.c["layer_norm_eps"])
+        EPS = "layer_norm_eps"
 
         def states(self, ids):
             c, n, h = self.c, len(ids), self.c["num_attention_heads"]

@@ -1,10 +1,9 @@
 """Published classes with experts."""
 
-import re
-
 import torch
 
 from .base import QKV, Remote, Saved, build, llama_keys, remote, without
+from .formulas import GATED, mlps
 
 
 @remote("deepseek")
@@ -12,50 +11,40 @@ class DeepSeek(Remote):
     """Experts with shared experts, whose gate is always open: qwen2moe with a gate of one half and twice
     the shared expert."""
 
-    EXPERTS = "mlp."
-    SHARED = "mlp.shared_experts."
+    NAMES = Remote.NAMES | {"mlp.gate.weight": "mlp.gate.weight"}
+    NAMES |= {f"mlp.shared_expert.{name}.weight": f"mlp.shared_experts.{name}.weight" for name in GATED}
+    KIND, MORE = "Qwen2Moe", ("num_experts_per_tok", "moe_intermediate_size")
 
-    def new(self):
+    def keys(self):
         c = self.c
         names = {"n_routed_experts": "num_experts", "n_shared_experts": "num_shared_experts"}
         n, shared = (c.get(old, c.get(new)) for old, new in names.items())
-        return build(
-            "Qwen2MoeForCausalLM", "Qwen2MoeConfig", **llama_keys(c), num_experts=n, qkv_bias=False,
-            num_experts_per_tok=c["num_experts_per_tok"], moe_intermediate_size=c["moe_intermediate_size"],
-            shared_expert_intermediate_size=shared * c["moe_intermediate_size"],
-            norm_topk_prob=c.get("norm_topk_prob", False), decoder_sparse_step=1,
-            mlp_only_layers=list(range(c.get("first_k_dense_replace", 0))),
-        )  # fmt: skip
+        return super().keys() | {
+            "num_experts": n, "qkv_bias": False, "shared_expert_intermediate_size": shared * c["moe_intermediate_size"],
+            "norm_topk_prob": c.get("norm_topk_prob", False), "decoder_sparse_step": 1,
+            "mlp_only_layers": list(range(c.get("first_k_dense_replace", 0))),
+        }  # fmt: skip
 
     def n_experts(self):
         return self.c.get("n_routed_experts", self.c.get("num_experts"))
 
-    def stored(self, name):
-        if found := re.fullmatch(r"model\.layers\.(\d+)\.mlp\.shared_expert\.(.*)", name):
-            return self.LAYER.format(found[1]) + self.SHARED + found[2]
-        if found := re.fullmatch(r"model\.layers\.(\d+)\.mlp\.gate\.weight", name):
-            return self.LAYER.format(found[1]) + self.EXPERTS + "gate.weight"
-        return super().stored(name)
-
     def layout(self):
         c, out = self.c, super().layout()
-        wide, n = c["moe_intermediate_size"], c["hidden_size"]
         for il in range(c.get("first_k_dense_replace", 0), c["num_hidden_layers"]):
-            for e in range(self.n_experts()):
-                at = f"{self.LAYER.format(il)}{self.EXPERTS}experts.{e}."
-                out |= {at + "gate_proj.weight": [wide, n], at + "up_proj.weight": [wide, n], at + "down_proj.weight": [n, wide]}
+            at = self.LAYER.format(il) + "mlp.experts.{}."
+            out |= mlps(at, GATED, c["hidden_size"], c["moe_intermediate_size"], self.n_experts())
         return out
 
     def split(self, w, at, il):
         out = super().split(w, at, il)
-        if f"{at}{self.EXPERTS}gate.weight" not in w:
+        if f"{at}mlp.gate.weight" not in w:
             return out
-        part = lambda e, name: w[f"{at}{self.EXPERTS}experts.{e}.{name}.weight"]  # noqa: E731
+        part = lambda e, name: w[f"{at}mlp.experts.{e}.{name}.weight"]  # noqa: E731
         n = range(self.n_experts())
         return out | {
             "mlp.experts.gate_up_proj": torch.stack([torch.cat([part(e, "gate_proj"), part(e, "up_proj")]) for e in n]),
             "mlp.experts.down_proj": torch.stack([part(e, "down_proj") for e in n]),
-            "mlp.shared_expert.down_proj.weight": 2 * w[at + self.SHARED + "down_proj.weight"],
+            "mlp.shared_expert.down_proj.weight": 2 * w[at + "mlp.shared_experts.down_proj.weight"],
             "mlp.shared_expert_gate.weight": torch.zeros(1, self.c["hidden_size"]),
         }
 
@@ -77,26 +66,20 @@ class BailingMoe2(BailingMoe):
     NAMES = BailingMoe.NAMES | {
         "self_attn.q_norm.weight": "attention.query_layernorm.weight",
         "self_attn.k_norm.weight": "attention.key_layernorm.weight",
-    }
+        "mlp.gate.e_score_correction_bias": "mlp.gate.expert_bias",
+    } | {f"mlp.shared_experts.{name}.weight": f"mlp.shared_experts.{name}.weight" for name in GATED}  # fmt: skip
+    KEYS = {"n_routed_experts": "num_experts", "n_shared_experts": "num_shared_experts"}
+    KIND = "Glm4Moe"
+    MORE = (
+        "head_dim", "n_routed_experts", "n_shared_experts", "num_experts_per_tok", "moe_intermediate_size", "n_group",
+        "topk_group", "routed_scaling_factor", "first_k_dense_replace",
+    )  # fmt: skip
 
-    def new(self):
-        c = self.c
-        keys = llama_keys(c)
-        keys["rope_parameters"] |= {"partial_rotary_factor": c.get("partial_rotary_factor", 1.0)}
-        return build(
-            "Glm4MoeForCausalLM", "Glm4MoeConfig", **keys, head_dim=c["head_dim"], use_qk_norm=True, attention_bias=False,
-            n_routed_experts=c["num_experts"], n_shared_experts=c["num_shared_experts"],
-            num_experts_per_tok=c["num_experts_per_tok"], moe_intermediate_size=c["moe_intermediate_size"],
-            n_group=c["n_group"], topk_group=c["topk_group"], norm_topk_prob=c.get("norm_topk_prob", True),
-            routed_scaling_factor=c["routed_scaling_factor"], first_k_dense_replace=c["first_k_dense_replace"],
-        )  # fmt: skip
-
-    def stored(self, name):
-        if found := re.fullmatch(r"model\.layers\.(\d+)\.mlp\.shared_experts\.(.*)", name):
-            return self.LAYER.format(found[1]) + self.SHARED + found[2]
-        if found := re.fullmatch(r"model\.layers\.(\d+)\.mlp\.gate\.e_score_correction_bias", name):
-            return self.LAYER.format(found[1]) + "mlp.gate.expert_bias"
-        return super().stored(name)
+    def keys(self):
+        keys = Remote.keys(self)
+        keys["rope_parameters"] |= {"partial_rotary_factor": self.c.get("partial_rotary_factor", 1.0)}
+        more = {"use_qk_norm": True, "attention_bias": False, "norm_topk_prob": self.c.get("norm_topk_prob", True)}
+        return keys | more
 
     def split(self, w, at, il):
         return without(super().split(w, at, il), "shared_expert.down_proj", "shared_expert_gate")
@@ -114,6 +97,6 @@ class BailingMoe3VL(Saved):
         )  # fmt: skip
         more = {name: c.get(name) for name in names}
         return build(
-            "BailingHybridForCausalLM", "BailingHybridConfig", **llama_keys(c) | more, num_local_experts=c["num_experts"],
+            "BailingHybrid", **llama_keys(c) | more, num_local_experts=c["num_experts"],
             n_shared_experts=c["num_shared_experts"], num_mtp_layers=0,
         )  # fmt: skip

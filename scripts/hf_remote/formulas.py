@@ -73,6 +73,9 @@ class Formulas(torch.nn.Module):
     """Stored tensors by name, and what most formulas share. `states` gives those of every token, `logits` what
     follows from them."""
 
+    EPS = None  # the key of the epsilon of layer norms, where these are the norms
+    ENDING = ".weight"  # of the weights of RMS norms
+
     def __init__(self, c, w):
         super().__init__()
         self.c = c
@@ -99,6 +102,9 @@ class Formulas(torch.nn.Module):
     def layer_norm(self, x, name, eps):
         bias = name + ".bias"
         return F.layer_norm(x, x.shape[-1:], self[name + ".weight"], self[bias] if bias in self else None, eps)
+
+    def norm(self, x, name):
+        return self.layer_norm(x, name, self.c[self.EPS]) if self.EPS else self.rms(x, name + self.ENDING)
 
     def gated(self, y, at, names=GATED, act=F.silu):
         gate, up, down = (at + name for name in names)
@@ -136,7 +142,6 @@ class Decoder(Formulas):
     WIDTH, DEPTH = "hidden_size", "num_hidden_layers"
     ATTENTION, MLP, NORMS = "self_attn.", "mlp.", ("input_layernorm", "post_attention_layernorm")
     NAMES = GATED
-    ENDING = ".weight"  # of the weights of norms
 
     def begin(self, ids):
         return self[self.EMBED + ".weight"][ids]
@@ -151,9 +156,6 @@ class Decoder(Formulas):
 
     def logits(self, x):
         return self.linear(x, self.HEAD if self.HEAD + ".weight" in self else self.EMBED)
-
-    def norm(self, x, name):
-        return self.rms(x, name + self.ENDING)
 
     def layer(self, x, at, il):
         x = x + self.attention(self.norm(x, at + self.NORMS[0]), at + self.ATTENTION, il)
@@ -207,14 +209,12 @@ class Plain(Remote):
 class Layers(Plain):
     """Names and shapes of the embeddings, the last norm, the head, and what `layer` says of each layer."""
 
-    IS_TIED = False
-
     def shapes(self):
         c, names = self.c, self.Model
         n = c[names.WIDTH]
         table = [c["vocab_size"], n]
         out = {names.EMBED + ".weight": table} | ({names.NORM + names.ENDING: [n]} if names.NORM else {})
-        if not (self.IS_TIED or c.get("tie_word_embeddings")):
+        if not self.tied():
             out |= self.head(table)
         for il in range(c[names.DEPTH]):
             out |= {names.LAYER.format(il) + name: shape for name, shape in self.layer(n, il).items()}

@@ -5,12 +5,12 @@ import re
 import torch
 from torch.nn import functional as F
 
-from .base import Remote, build, remote
+from .base import Same, build, remote, without
 from .formulas import GATED, W132, Formulas, Plain, attend, mlp, mlps
 
 
 @remote("hy_v4")
-class HunyuanV4(Remote):
+class HunyuanV4(Same):
     """The class of transformers rotates halves of the end of a head, where published tensors have neighbours."""
 
     RENAMED = [
@@ -22,8 +22,7 @@ class HunyuanV4(Remote):
     ]
 
     def new(self):
-        known = {k: v for k, v in self.c.items() if k not in ("architectures", "model_type")}
-        model = build("HYV4ForCausalLM", "HYV4Config", **known | {"pad_token_id": None})
+        model = build("HYV4", **without(self.c, "architectures", "model_type") | {"pad_token_id": None})
         for layer in model.model.layers:  # The eps of transformers is 1e-6 here, whatever the configuration says.
             layer.self_attn.q_a_layernorm.variance_epsilon = self.c["rms_norm_eps"]
             layer.self_attn.kv_a_layernorm.variance_epsilon = self.c["rms_norm_eps"]
@@ -34,18 +33,12 @@ class HunyuanV4(Remote):
             name = re.sub(pattern, published, name)
         return name
 
-    def reference(self, w):
-        c = self.c
-        heads = {"q_b_proj.": c["num_attention_heads"], "kv_a_proj_with_mqa.": 1, "indexer.wq_b.": c["index_n_heads"], "indexer.wk.": 1, "indexer.k_norm.": 1}
-        state = {}
-        for name in self.model.state_dict():
-            stored = self.stored(name)
-            value = w[stored if stored in w else "model.embed_tokens.weight"]
-            for part, n in heads.items():
-                value = self.halves(value, n) if part in name else value
-            state[name] = value
-        self.model.load_state_dict(state, strict=True)
-        return self.model
+    def value(self, name, w):
+        c, value = self.c, super().value(name, w)
+        heads = {"q_b_proj.": c["num_attention_heads"], "indexer.wq_b.": c["index_n_heads"]}
+        for part, n in (heads | {"kv_a_proj_with_mqa.": 1, "indexer.wk.": 1, "indexer.k_norm.": 1}).items():
+            value = self.halves(value, n) if part in name else value
+        return value
 
     def halves(self, value, heads):
         """Rows whose last ones of each head pair neighbours, in the order that pairs halves."""

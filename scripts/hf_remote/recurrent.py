@@ -87,9 +87,7 @@ class Rwkv6(Plain):
 
     class Model(Recurrent, Decoder):
         EMBED, LAYER, NORM, HEAD = "rwkv.embeddings", "rwkv.blocks.{}.", "rwkv.ln_out", "head"
-
-        def norm(self, x, name):
-            return self.layer_norm(x, name, self.c["layer_norm_epsilon"])
+        EPS = "layer_norm_epsilon"
 
         def time_mix(self, x, at, halvings):
             c = self.c
@@ -145,10 +143,7 @@ class Rwkv7(Plain):
     unused = ("layers.0.attn.v_lora",)
 
     class Model(Recurrent, Decoder):
-        EMBED = "model.embeddings"
-
-        def norm(self, x, name):
-            return self.layer_norm(x, name, self.c["norm_eps"])
+        EMBED, EPS = "model.embeddings", "norm_eps"
 
         def low_rank(self, x, name, act=lambda y: y):
             return self.linear(act(self.linear(x, name + "_lora.lora.0")), name + "_lora.lora.2")
@@ -260,18 +255,16 @@ class MambaSsm(Same):
     """Mamba as first released: keys and a table of embeddings of its own, padded to a multiple."""
 
     TABLE = "backbone.embeddings.weight"
+    KEYS = {"tie_word_embeddings": "tie_embeddings"}
 
     def new(self):
         c, ssm = self.c, self.c["ssm_cfg"]
         step = c["pad_vocab_size_multiple"]
         return build(
-            "MambaForCausalLM", "MambaConfig", vocab_size=-(-c["vocab_size"] // step) * step, hidden_size=c["d_model"],
+            "Mamba", vocab_size=-(-c["vocab_size"] // step) * step, hidden_size=c["d_model"],
             num_hidden_layers=c["n_layer"], state_size=ssm.get("d_state", 16), conv_kernel=ssm.get("d_conv", 4), expand=ssm.get("expand", 2),
             tie_word_embeddings=c["tie_embeddings"], layer_norm_epsilon=c.get("norm_epsilon", 1e-5), pad_token_id=None,
         )  # fmt: skip
-
-    def tied(self):
-        return self.c["tie_embeddings"]
 
     def stored(self, name):
         return "backbone.embedding.weight" if name == self.TABLE else name

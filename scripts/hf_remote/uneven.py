@@ -2,7 +2,14 @@
 
 import torch
 
-from .base import WHOLE, Remote, build, layer, llama_keys, named, remote
+from .base import WHOLE, Remote, build, layer, llama_keys, named, remote, without
+
+
+def with_keys(model, **keys):
+    """The configuration of a model with other values."""
+    config = type(model.config)(**model.config.to_dict() | keys)
+    config._attn_implementation = "eager"
+    return config
 
 
 @remote("deci")
@@ -29,11 +36,11 @@ class Deci(Remote):
         from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP
 
         c = self.c
-        model = build("LlamaForCausalLM", "LlamaConfig", **llama_keys(c | {"intermediate_size": c["intermediate_size"] or 8, "num_key_value_heads": 1}))
+        sizes = {"intermediate_size": c["intermediate_size"] or 8, "num_key_value_heads": 1}
+        model = build("Llama", **llama_keys(c | sizes))
         blank = torch.nn.Identity()
         for il, layer in enumerate(model.model.layers):
-            config = type(model.config)(**model.config.to_dict())
-            config._attn_implementation = "eager"
+            config = with_keys(model)
             if "block_configs" not in c:
                 config.num_key_value_heads = c["num_key_value_heads_per_layer"][il]
                 layer.self_attn = LlamaAttention(config, il)
@@ -72,16 +79,14 @@ class OpenElm(Remote):
 
         c = self.c
         model = build(
-            "Qwen3ForCausalLM", "Qwen3Config", vocab_size=c["vocab_size"], hidden_size=c["model_dim"], intermediate_size=8,
+            "Qwen3", vocab_size=c["vocab_size"], hidden_size=c["model_dim"], intermediate_size=8,
             num_hidden_layers=c["num_transformer_layers"], num_attention_heads=1, num_key_value_heads=1, head_dim=c["head_dim"],
             rms_norm_eps=1e-6, tie_word_embeddings=True, pad_token_id=None, max_position_embeddings=c["max_context_length"],
             rope_parameters={"rope_type": "default", "rope_theta": float(c["rope_freq_constant"])},
         )  # fmt: skip
         for il, layer in enumerate(model.model.layers):
-            config = type(model.config)(**model.config.to_dict())
-            config._attn_implementation = "eager"
-            config.num_attention_heads, config.num_key_value_heads = c["num_query_heads"][il], c["num_kv_heads"][il]
-            config.intermediate_size = self.wide(il)
+            heads = {"num_attention_heads": c["num_query_heads"][il], "num_key_value_heads": c["num_kv_heads"][il]}
+            config = with_keys(model, **heads, intermediate_size=self.wide(il))
             layer.self_attn, layer.mlp = Qwen3Attention(config, il), Qwen3MLP(config)
         return model.eval()
 
@@ -107,14 +112,12 @@ class NemotronHPuzzle(Remote):
 
         blocks = self.c["block_configs"]
         kinds = {"mamba": "linear_attention", "attention": "full_attention", "moe": "moe", "mlp": "mlp"}
-        keys = {key: value for key, value in self.c.items() if not key.endswith("block_configs") and key not in ("architectures", "model_type")}
+        keys = without(self.c, "block_configs", "architectures", "model_type")
         keys |= {"layers_block_type": [kinds[block["block_type"]] for block in blocks], "pad_token_id": None, "num_nextn_predict_layers": 0}
-        model = build("NemotronHForCausalLM", "NemotronHConfig", **keys)
+        model = build("NemotronH", **keys)
         for il, (layer, block) in enumerate(zip(model.model.layers, blocks)):
             if block["block_type"] == "moe":
-                config = type(model.config)(**model.config.to_dict() | {key: block[key] for key in self.OF_A_LAYER})
-                config._attn_implementation = "eager"
-                layer.mixer = NemotronHMoE(config, il)
+                layer.mixer = NemotronHMoE(with_keys(model, **{key: block[key] for key in self.OF_A_LAYER}), il)
         return model.eval()
 
     def layout(self):

@@ -406,7 +406,7 @@ fn pool_of(
             idle: args.idle_time,
         },
         upload_bytes: usize::try_from(args.lab_upload).unwrap_or(usize::MAX),
-        shelf: Some(shelf(&args, kept.to_owned())?),
+        artifacts: Some(artifacts(&args, kept.to_owned())?),
         vectors: vectors(&args, kept)?,
     };
     // The options of the models that have some of their own, and those of the others.
@@ -436,7 +436,7 @@ fn vectors(args: &Args, kept: &Path) -> Result<Arc<VectorStore>, Failure> {
 }
 
 /// The storage of results, for a server with these options.
-fn shelf(args: &Args, folder: PathBuf) -> Result<ArtifactStore, Failure> {
+fn artifacts(args: &Args, folder: PathBuf) -> Result<ArtifactStore, Failure> {
     if args.lab_artifacts < args.lab_bytes {
         let (all, one) = (args.lab_artifacts, args.lab_bytes);
         anyhow::bail!("--lab-artifacts: {all} bytes, expected at least {one} (--lab-bytes)");
@@ -514,13 +514,13 @@ pub(super) fn start(
     let vectors = vectors(args, &kept)?;
     let checked = vectors.check();
     checked.map_err(|e| anyhow::anyhow!("--lab-vectors: {e}"))?;
-    let shelf = shelf(args, kept)?;
+    let artifacts = artifacts(args, kept)?;
     let mut opened = args.load.open(source)?;
     let (options, limits) = settings_of(args, &opened)?;
     args.load.place(&mut opened, &options)?;
     tracing::info!(model = opened.name, "loading");
     let mut served = ServedModel::start(opened, options, limits, progress)?;
-    served.shelf = Some(shelf);
+    served.artifacts = Some(artifacts);
     served.vectors = vectors;
     Ok(served)
 }

@@ -75,9 +75,6 @@ impl Sampler {
 
     /// [`Sampler::sample_masked`] with the random numbers of index `draw` instead of those of the next token, for
     /// completions that do not grow token by token.
-    ///
-    /// # Errors
-    /// As [`Sampler::sample`].
     pub fn sample_draw(
         &mut self,
         draw: u64,

@@ -15,6 +15,7 @@ use lab_core::engine::{Event, FinishReason, FixedToken, Usage};
 
 use crate::endpoints::chat::{ChatFields, message, parse};
 use crate::endpoints::chat_request::ChatRequest;
+use crate::http::context::RequestContext;
 use crate::http::error::Error;
 use crate::request::fields::BodyFields;
 use crate::response::completion_parser::CompletionDelta;
@@ -87,7 +88,7 @@ pub async fn reply(
         let ready = dialogue.prepare(Arc::clone(served), chat.n_top_logprobs());
         ready.await?.submit(1)
     };
-    let begun = begun.await?;
+    let begun = RequestContext::detached().scope(begun).await?;
     Ok(Reply {
         n_tokens: 0,
         answers: begun.answers,
@@ -106,7 +107,8 @@ pub async fn check(served: &Arc<ServedModel>, fields: Map<String, Value>) -> Res
         let ready = dialogue.prepare(Arc::clone(served), chat.n_top_logprobs());
         ready.await.map(drop)
     };
-    checked.await.map_err(|error: Error| error.to_string())
+    let checked = RequestContext::detached().scope(checked).await;
+    checked.map_err(|error: Error| error.to_string())
 }
 
 /// The tokens of the prompt of a request with these fields.
@@ -114,18 +116,18 @@ pub async fn check(served: &Arc<ServedModel>, fields: Map<String, Value>) -> Res
 /// # Errors
 /// The request is refused; the error says why.
 pub fn prompt(served: &Arc<ServedModel>, fields: Map<String, Value>) -> Result<Vec<u32>, String> {
-    let prompt = parsed(served, fields).and_then(|(dialogue, _)| {
-        let prompt = dialogue.prompt_for(Arc::clone(served))?;
-        Ok(prompt.tokens)
-    });
-    prompt.map_err(|error| error.to_string())
+    let prompt = || {
+        let (dialogue, _) = parsed(served, fields)?;
+        Ok(dialogue.prompt_for(Arc::clone(served))?.tokens)
+    };
+    let prompt = RequestContext::detached().enter(prompt);
+    prompt.map_err(|error: Error| error.to_string())
 }
 
 /// Why a request with these fields is refused by every model; `None` if it is not.
 pub fn refusal(fields: Map<String, Value>) -> Option<String> {
-    parse(BodyFields::new(fields))
-        .err()
-        .map(|error| error.to_string())
+    let parsed = RequestContext::detached().enter(|| parse(BodyFields::new(fields)));
+    parsed.err().map(|error| error.to_string())
 }
 
 fn parsed(

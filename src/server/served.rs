@@ -69,7 +69,7 @@ pub struct ServedModel {
     /// Identifies what the stored results were computed with.
     pub identity: Identity,
     /// The store of results for later requests.
-    pub shelf: Option<ArtifactStore>,
+    pub artifacts: Option<ArtifactStore>,
     /// The vectors that requests may name.
     pub vectors: Arc<VectorStore>,
 }
@@ -340,7 +340,7 @@ impl ServedModel {
             info,
             loaded,
             identity,
-            shelf: None,
+            artifacts: None,
             vectors: Arc::default(),
         })
     }

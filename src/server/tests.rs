@@ -62,10 +62,10 @@ fn router(loader: Loader) -> Router {
 
 /// A loader that takes `time` and tells five times how far it is.
 fn slow(time: Duration, end: fn() -> Result<StartedEngine, LoadError>) -> Loader {
-    Arc::new(move |mut wanted| {
+    Arc::new(move |mut request| {
         for n in 1..=5 {
             std::thread::sleep(time / 5);
-            (wanted.progress)(n * 20, 100);
+            (request.progress)(n * 20, 100);
         }
         end()
     })

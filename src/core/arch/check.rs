@@ -66,7 +66,6 @@ pub(super) fn check(def: &ArchDef, is_whole: bool) -> CheckResult {
     }
 }
 
-/// All problems of the part that definitions share.
 pub(super) fn check_common(common: &CommonDefinitions) -> Vec<Diagnostic> {
     let none = Resources::new();
     let mut checker = Checker::new(&common.params, &common.resources, &none);
@@ -103,7 +102,6 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Whether a resource of this name exists.
     fn is_resource(&self, kind: Resource, name: &str) -> bool {
         let key = (kind, name.to_owned());
         self.declared.contains_key(&key) || self.defaults.contains_key(&key)
@@ -537,7 +535,6 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Reports taps that are not read.
     fn unread_taps(&mut self, def: &ArchDef) {
         let slots = || def.stacks.iter().flat_map(|stack| &stack.slots);
         let branches = || slots().flat_map(|slot| &slot.branches);
@@ -558,7 +555,6 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Reports parameters and resources that are not referred to.
     fn unused(&mut self) {
         let names = self.used.iter().filter(|(kind, _)| kind.is_none());
         let names = names.map(|(_, name)| name.clone());

@@ -10,7 +10,6 @@ use std::ops::Range;
 
 use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet, renderer::DecorStyle};
 
-/// Maximum number of names that a message lists.
 const MAX_LISTED: usize = 48;
 /// Maximum number of problems that are shown with their lines; the number of further ones is shown.
 const SHOWN: usize = 40;

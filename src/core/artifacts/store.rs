@@ -23,7 +23,7 @@ use super::arrays::{self, ArrayFormat, NamedArray};
 /// The file that a writer of a result locks.
 const LOCK: &str = "lock";
 
-/// The limits of a shelf.
+/// The limits of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArtifactLimits {
     /// Maximum number of bytes of all results together.
@@ -63,11 +63,7 @@ pub enum Error {
     #[error(
         "the result takes up to {found} bytes, results may take {limit} together (`--lab-artifacts`)"
     )]
-    TooLarge {
-        /// Number of bytes of the result.
-        found: u64,
-        limit: u64,
-    },
+    TooLarge { found: u64, limit: u64 },
     /// The result cannot be written.
     #[error("the result cannot be written: {0}")]
     Io(#[from] io::Error),
@@ -75,9 +71,6 @@ pub enum Error {
 
 /// A folder for results in the folder of temporary files. It is removed with its contents when the return value is
 /// dropped.
-///
-/// # Errors
-/// The folder cannot be made.
 pub fn temporary() -> io::Result<impl AsRef<Path>> {
     let folder = PartFolder::new(&std::env::temp_dir().join("bench-lab"))?;
     #[cfg(unix)]
@@ -93,7 +86,7 @@ fn seconds(time: SystemTime) -> u64 {
 }
 
 impl ArtifactStore {
-    /// The shelf in a folder.
+    /// The store in a folder.
     pub fn new(folder: PathBuf, limits: ArtifactLimits) -> Self {
         Self { folder, limits }
     }
@@ -102,7 +95,7 @@ impl ArtifactStore {
         &self.folder
     }
 
-    /// The limits of the shelf.
+    /// The limits of the store.
     pub fn limits(&self) -> ArtifactLimits {
         self.limits
     }
@@ -212,7 +205,7 @@ mod tests {
     use super::*;
     use crate::artifacts::arrays::Elements;
 
-    fn shelf(folder: &Path, bytes: u64, time: Duration) -> ArtifactStore {
+    fn store(folder: &Path, bytes: u64, time: Duration) -> ArtifactStore {
         let inline = 0;
         ArtifactStore::new(
             folder.to_owned(),
@@ -224,41 +217,41 @@ mod tests {
         )
     }
 
-    fn keep(shelf: &ArtifactStore, n: usize) -> Result<Artifact, Error> {
+    fn keep(store: &ArtifactStore, n: usize) -> Result<Artifact, Error> {
         let numbers = vec![1.0; n];
         let array = NamedArray {
             name: "a".into(),
             shape: vec![n as u64],
             elements: Elements::F32(&numbers),
         };
-        shelf.save(ArrayFormat::Safetensors, &[array], &Map::new())
+        store.save(ArrayFormat::Safetensors, &[array], &Map::new())
     }
 
     #[test]
     fn the_oldest_go_where_there_is_no_room_and_what_never_fits_is_refused() {
         let folder = temporary().expect("a folder");
-        let shelf = shelf(folder.as_ref(), 10_000, Duration::from_secs(600));
+        let store = store(folder.as_ref(), 10_000, Duration::from_secs(600));
         let ids: Vec<String> = (0..4)
             .map(|_| {
                 // File times have a limited resolution.
                 std::thread::sleep(Duration::from_millis(20));
-                keep(&shelf, 1000).expect("it fits").id
+                keep(&store, 1000).expect("it fits").id
             })
             .collect();
-        let left: Vec<String> = shelf.list().into_iter().map(|kept| kept.id).collect();
+        let left: Vec<String> = store.list().into_iter().map(|kept| kept.id).collect();
         assert!(left.len() < 4 && !left.is_empty(), "{left:?}");
         assert_eq!(left, ids[4 - left.len()..]);
-        let total: u64 = shelf.list().iter().map(|kept| kept.bytes).sum();
+        let total: u64 = store.list().iter().map(|kept| kept.bytes).sum();
         assert!(total <= 10_000);
-        let error = keep(&shelf, 3000).expect_err("too large").to_string();
+        let error = keep(&store, 3000).expect_err("too large").to_string();
         assert!(error.contains("10000"), "{error}");
-        assert_eq!(shelf.list().len(), left.len());
-        let (kept, file) = shelf.open(&left[0]).expect("it is there");
+        assert_eq!(store.list().len(), left.len());
+        let (kept, file) = store.open(&left[0]).expect("it is there");
         assert_eq!(file.metadata().expect("a file").len(), kept.bytes);
-        assert!(shelf.remove(&left[0]) && !shelf.remove(&left[0]));
-        assert!(shelf.open(&left[0]).is_none());
+        assert!(store.remove(&left[0]) && !store.remove(&left[0]));
+        assert!(store.open(&left[0]).is_none());
         for id in ["", "..", "../a", "/etc/passwd", &left[0]] {
-            assert!(shelf.open(id).is_none() && !shelf.remove(id));
+            assert!(store.open(id).is_none() && !store.remove(id));
         }
     }
 
@@ -271,9 +264,9 @@ mod tests {
             for _ in 0..8 {
                 scope.spawn(|| {
                     for _ in 0..20 {
-                        let shelf = shelf(path, limit, Duration::from_secs(600));
-                        keep(&shelf, 10_000).expect("one fits");
-                        let taken: u64 = shelf.list().iter().map(|kept| kept.bytes).sum();
+                        let store = store(path, limit, Duration::from_secs(600));
+                        keep(&store, 10_000).expect("one fits");
+                        let taken: u64 = store.list().iter().map(|kept| kept.bytes).sum();
                         assert!(taken <= limit, "{taken}");
                     }
                 });
@@ -285,15 +278,15 @@ mod tests {
     fn results_go_when_their_time_is_over_and_with_their_folder() {
         let folder = temporary().expect("a folder");
         let path = folder.as_ref().to_owned();
-        keep(&shelf(&path, 10_000, Duration::from_secs(600)), 10).expect("it fits");
+        keep(&store(&path, 10_000, Duration::from_secs(600)), 10).expect("it fits");
         std::thread::sleep(Duration::from_millis(30));
         assert!(
-            shelf(&path, 10_000, Duration::from_millis(10))
+            store(&path, 10_000, Duration::from_millis(10))
                 .list()
                 .is_empty()
         );
         assert!(
-            shelf(&path, 10_000, Duration::from_secs(600))
+            store(&path, 10_000, Duration::from_secs(600))
                 .list()
                 .is_empty()
         );

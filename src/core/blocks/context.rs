@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use crate::plan::{KeyValuePlan, RowLayout};
-use lab_base::ggml::{Error, Graph, Tensor};
+use lab_base::ggml::{Graph, Result, Tensor};
 
 use super::position_bias::DistanceBuckets;
 use super::rope::RopeDivisors;
@@ -157,7 +157,7 @@ pub enum DerivedInput {
 /// The derived inputs of a pass; each is made once, at its first use.
 pub trait DerivedInputs {
     /// The tensor that holds `input` while the graph runs.
-    fn get(&self, g: &Graph, input: DerivedInput) -> Result<Tensor, Error>;
+    fn get(&self, g: &Graph, input: DerivedInput) -> Result<Tensor>;
 }
 
 /// Runs of KV slots at equal distances, each with equally many queries of the pass. The queries follow in the order of
@@ -266,41 +266,38 @@ pub(super) enum SelectedKeys {
     Masks(Vec<Option<Tensor>>),
 }
 
+/// A unit that stores keys and values.
+#[derive(Clone, Copy)]
+pub struct KeyOwner<'a> {
+    pub path: &'a str,
+    pub state: &'a KeyValuePlan,
+}
+
 /// Stores keys and values, and returns the ones to attend to.
 pub trait KeyValueStore {
-    /// Stores the rows `k [k_row, n_tokens]` and `v [v_row, n_tokens]` of the unit at `path` and
-    /// returns all visible rows.
+    /// Stores the rows `k [k_row, n_tokens]` and `v [v_row, n_tokens]` of a unit and returns all visible rows.
     fn append(
         &mut self,
         g: &Graph,
-        path: &str,
-        state: &KeyValuePlan,
+        own: KeyOwner<'_>,
         k: &Tensor,
         v: Option<&Tensor>,
-    ) -> Result<VisibleKeyValues, Error>;
+    ) -> Result<VisibleKeyValues>;
 
-    /// The visible rows of the unit at `path`, which has stored its own in this pass.
-    fn stored(&self, path: &str, state: &KeyValuePlan) -> Result<VisibleKeyValues, Error>;
+    /// The visible rows of a unit, which has stored its own in this pass.
+    fn stored(&self, own: KeyOwner<'_>) -> Result<VisibleKeyValues>;
 
-    /// Stores the rows `[index, n_tokens]` by which the unit at `path` selects keys, and returns all visible ones as
-    /// keys.
+    /// Stores the rows `[index, n_tokens]` by which a unit selects keys, and returns all visible ones as keys.
     fn append_index(
         &mut self,
         g: &Graph,
-        path: &str,
-        state: &KeyValuePlan,
+        own: KeyOwner<'_>,
         rows: &Tensor,
-    ) -> Result<VisibleKeyValues, Error>;
+    ) -> Result<VisibleKeyValues>;
 
-    /// Stores the rows `[width, n_tokens]` from which the unit at `path` makes the keys of whole blocks, and returns
-    /// the rows of all stored positions.
-    fn append_pooled(
-        &mut self,
-        g: &Graph,
-        path: &str,
-        state: &KeyValuePlan,
-        rows: &Tensor,
-    ) -> Result<Tensor, Error>;
+    /// Stores the rows `[width, n_tokens]` from which a unit makes the keys of whole blocks, and returns the rows of
+    /// all stored positions.
+    fn append_pooled(&mut self, g: &Graph, own: KeyOwner<'_>, rows: &Tensor) -> Result<Tensor>;
 
     /// The blocks that end in the pass; none if no block does.
     fn ended(&self, state: &KeyValuePlan) -> Option<EndedSpans>;
@@ -310,24 +307,22 @@ pub trait KeyValueStore {
     fn append_with_ended(
         &mut self,
         g: &Graph,
-        path: &str,
-        state: &KeyValuePlan,
+        own: KeyOwner<'_>,
         k: &Tensor,
         ended: Option<&Tensor>,
-    ) -> Result<VisibleKeyValues, Error>;
+    ) -> Result<VisibleKeyValues>;
 
-    /// Stores the rows `[index, m]` by which the unit at `path` selects the blocks that end, each for all positions of
-    /// its block. Returns all visible ones as keys of positions.
+    /// Stores the rows `[index, m]` by which a unit selects the blocks that end, each for all positions of its block.
+    /// Returns all visible ones as keys of positions.
     fn append_index_of_ended(
         &mut self,
         g: &Graph,
-        path: &str,
-        state: &KeyValuePlan,
+        own: KeyOwner<'_>,
         ended: Option<&Tensor>,
-    ) -> Result<VisibleKeyValues, Error>;
+    ) -> Result<VisibleKeyValues>;
 
     /// The rows of the blocks that contain the pass's tokens.
-    fn block_rows(&self, state: &KeyValuePlan) -> Result<SpanRows, Error>;
+    fn block_rows(&self, state: &KeyValuePlan) -> Result<SpanRows>;
 }
 
 /// Sequences with equally many tokens in a pass. Their tokens follow each other, one sequence after
@@ -344,13 +339,13 @@ pub struct SequenceGroup {
 pub trait StateStore {
     /// A part of the state of the unit at `path`: all rows `[size, rows]`, and the row that each sequence of a group
     /// reads, i32 `[n_seqs]`.
-    fn rows(&self, path: &str, part: &str, group: usize) -> Result<(Tensor, Tensor), Error>;
+    fn rows(&self, path: &str, part: &str, group: usize) -> Result<(Tensor, Tensor)>;
 
     /// A part of the state of each sequence of a group: `[size, n_seqs]`.
-    fn read(&self, g: &Graph, path: &str, part: &str, group: usize) -> Result<Tensor, Error>;
+    fn read(&self, g: &Graph, path: &str, part: &str, group: usize) -> Result<Tensor>;
 
     /// Writes `new [size, n_seqs]`, a column for each sequence of the pass, for the next pass.
-    fn write(&mut self, g: &Graph, path: &str, part: &str, new: &Tensor) -> Result<(), Error>;
+    fn write(&mut self, g: &Graph, path: &str, part: &str, new: &Tensor) -> Result<()>;
 }
 
 #[cfg(test)]

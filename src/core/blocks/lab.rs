@@ -10,7 +10,7 @@ use super::refused;
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 
-use lab_base::ggml::{Error, Graph, Tensor, Unary};
+use lab_base::ggml::{Graph, Result, Tensor, Unary};
 use lab_base::weights::TensorType;
 
 use crate::arch::PointSpec;
@@ -105,13 +105,7 @@ pub(crate) const NODES_PER_CAPTURE: usize = 24;
 
 impl GraphLab {
     /// The value that later operations read, for a value `x [.., n_tokens]` at the point `path`.
-    pub(super) fn pass(
-        &self,
-        g: &Graph,
-        path: &str,
-        n_tokens: u64,
-        x: Tensor,
-    ) -> Result<Tensor, Error> {
+    pub(super) fn pass(&self, g: &Graph, path: &str, n_tokens: u64, x: Tensor) -> Result<Tensor> {
         let is_copied = self.copied.contains(path);
         let nothing = PointActions::default();
         let uses = match self.uses.get(path) {
@@ -173,7 +167,7 @@ impl GraphLab {
 
 impl RowEdits {
     /// The rows `x [width, m]` after the edit.
-    fn changed(&self, g: &Graph, x: &Tensor) -> Result<Tensor, Error> {
+    fn changed(&self, g: &Graph, x: &Tensor) -> Result<Tensor> {
         let [p0, p1] = &self.numbers;
         // `p1 [width, 1]` times a number for each row.
         let outer = |by: Tensor| g.mul(&g.repeat(p1, x.shape())?, &by);

@@ -21,6 +21,7 @@ mod event;
 mod event_sender;
 mod handle;
 mod lab;
+mod lab_result;
 mod limits;
 mod pooled_output;
 mod pooling;
@@ -41,16 +42,18 @@ mod thinking;
 pub use adapters::Adapters;
 pub use capabilities::{Unsupported, can_answer, can_pool, can_roll_back, ends_in_vectors};
 pub use diffusion_options::{DiffusionOptions, FixedToken};
-pub use event::{AnswerToken, Event, Failure, FinishReason, PromptProgress, StopMatch, Usage};
+pub use event::{
+    AnswerToken, Event, Events, Failure, FinishReason, PromptProgress, StopMatch, Usage,
+};
 pub use handle::Handle;
 pub use lab::{
     Attribution, AttributionUnit, Capture, Edit, EditOp, EditVector, LabPlan, Lens,
     PositionSelector, Reduction,
 };
+pub use lab_result::{AttributionResult, CapturedPoint, LabResult, LensPoint, LensRow};
 pub use limits::Limits;
 pub use pooled_output::PooledOutput;
 pub use pooling::Passage;
-pub use recorder::{AttributionResult, CapturedPoint, LabResult, LensPoint, LensRow};
 pub use rejected::Rejected;
 pub use remasking::Remasking;
 pub use request::{Request, StopConditions};

@@ -33,11 +33,9 @@ pub(super) struct Job {
 /// The limits of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Budget {
-    /// Maximum number of tokens.
     pub(super) n_tokens: usize,
     /// Maximum number of prefill tokens while other requests decode, at least 1.
     pub(super) n_prefill: usize,
-    /// Maximum number of draft tokens.
     pub(super) n_drafted: usize,
     /// Free blocks; none if nothing is cached.
     pub(super) n_blocks: Option<usize>,

@@ -6,7 +6,6 @@ use super::CONFIG;
 use crate::arch::{Diagnostics, LibraryError};
 use lab_base::weights;
 
-/// Maximum number of names that a message lists.
 pub(super) const MAX_LISTED: usize = 12;
 
 /// The reason why a folder could not be opened.
@@ -17,16 +16,10 @@ pub enum Error {
     Weights(#[from] weights::Error),
     /// The configuration is malformed.
     #[error("{}: {message}", path.display())]
-    Config {
-        /// The file.
-        path: PathBuf,
-        /// The found and the expected value.
-        message: String,
-    },
+    Config { path: PathBuf, message: String },
     /// No map exists for the classes of the configuration.
     #[error("{}: {message}", path.display())]
     NoMap {
-        /// The configuration.
         path: PathBuf,
         /// The classes, and the nearest map or what is missing.
         message: String,
@@ -45,11 +38,8 @@ pub enum Error {
     #[error("{}: {}", folder.display(), unmapped(map, tensors, keys))]
     Unmapped {
         folder: PathBuf,
-        /// The file of the map.
         map: String,
-        /// Stored tensors.
         tensors: Vec<String>,
-        /// Keys of the configuration.
         keys: Vec<String>,
     },
 }

@@ -45,12 +45,10 @@ impl Maps {
         })
     }
 
-    /// The part that all maps share.
     pub(super) fn common(&self) -> &Map {
         &self.common
     }
 
-    /// The text of the part that all maps share.
     pub(super) fn common_source(&self) -> &SourceFile {
         &self.common_source
     }

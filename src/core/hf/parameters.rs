@@ -17,7 +17,6 @@ use super::values::{is_float, stored_integers, to_meta};
 const MAX_STORED: u64 = 1 << 16;
 
 impl MapApplication<'_> {
-    /// Checks the conditions of the map.
     pub(super) fn rules(&mut self, map: &Map) {
         for rule in &map.rules {
             match self.config.plain().truth(&rule.holds) {

@@ -17,7 +17,6 @@ use super::rearrange::Pattern;
 /// Default prefix of a layer's tensors in the architecture.
 const PREFIX: &str = "blk.{il}.";
 
-/// Values or expressions.
 const VALUES: ValueForm = ValueForm::List(&ValueForm::Value);
 
 /// Names of tensors, and tables with their own rules.

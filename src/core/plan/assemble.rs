@@ -149,7 +149,7 @@ impl<'a> Planner<'a> {
                 Err(Reported) => continue,
             };
             for depth in 0..count {
-                layers.extend(self.layer((at, stack), depth, n_embd));
+                layers.extend(self.layer(at, stack, depth, n_embd));
                 let branches = stack.slots.iter().map(|slot| slot.branches.len().max(1));
                 n_branches += branches.sum::<usize>();
                 if n_branches > MAX_BRANCHES {
@@ -168,7 +168,8 @@ impl<'a> Planner<'a> {
 
     fn layer(
         &mut self,
-        (at, stack): (usize, &'a Stack),
+        at: usize,
+        stack: &'a Stack,
         depth: u64,
         n_embd: u64,
     ) -> Planned<LayerPlan> {
@@ -197,7 +198,8 @@ impl<'a> Planner<'a> {
         scope.prefix = &prefix;
         self.requirements(&scope);
         let slots = stack.slots.iter().enumerate();
-        let slots = slots.filter_map(|slot| self.slot(slot, &path, &scope, n_embd).ok().flatten());
+        let slots = slots
+            .filter_map(|(at, slot)| self.slot(at, slot, &path, &scope, n_embd).ok().flatten());
         let slots = slots.collect();
         Ok(LayerPlan {
             path,
@@ -280,7 +282,8 @@ impl<'a> Planner<'a> {
 
     fn slot(
         &mut self,
-        (at, slot): (usize, &'a Slot),
+        at: usize,
+        slot: &'a Slot,
         layer: &str,
         scope: &LayerScope<'_>,
         n_embd: u64,
@@ -312,13 +315,13 @@ impl<'a> Planner<'a> {
         self.taps.insert("h".into(), width);
         let branches: Vec<Planned<BranchPlan>> = active
             .into_iter()
-            .map(|branch| {
+            .map(|(at, branch)| {
                 let inner = if alone {
                     path.clone()
                 } else {
-                    format!("{path}.{}", branch.1.name)
+                    format!("{path}.{}", branch.name)
                 };
-                self.branch(branch, &inner, scope, width)
+                self.branch(at, branch, &inner, scope, width)
             })
             .collect();
         let pre = self.norm(slot.pre.as_ref(), &path, "in", scope, width);
@@ -344,7 +347,8 @@ impl<'a> Planner<'a> {
     /// Plans a branch whose slot reads rows of `width` elements.
     fn branch(
         &mut self,
-        (at, branch): (usize, &'a Branch),
+        at: usize,
+        branch: &'a Branch,
         path: &str,
         scope: &LayerScope<'_>,
         width: u64,

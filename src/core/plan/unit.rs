@@ -520,7 +520,6 @@ fn has_weights(ty: TensorType) -> bool {
     !matches!(ty, T::I8 | T::I16 | T::I32 | T::I64 | T::F64)
 }
 
-/// The text of a shape, for messages.
 fn show(shape: &[u64]) -> String {
     let dims: Vec<String> = shape.iter().map(u64::to_string).collect();
     format!("[{}]", dims.join(", "))

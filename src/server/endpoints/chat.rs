@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::http::transport::SseEvents;
-use lab_core::engine::{AnswerToken, FinishReason, PromptProgress, StopMatch, Usage};
+use lab_core::engine::{AnswerToken, FinishReason};
 
 use super::llama_server;
 use crate::Pool;
@@ -27,7 +27,7 @@ use crate::response::envelope::{Envelope, ResponseObject};
 use crate::response::logprobs::{self, TokenNames};
 use crate::response::output_parsing::call_json;
 use crate::response::running_completions::{
-    Completion, DenoisingStep, StreamWriter, TOOL_CALLS, progress_json, set_stop_reason, step_json,
+    Completion, StreamEvent, StreamWriter, TOOL_CALLS, progress_json, set_stop_reason,
 };
 
 fields! {
@@ -138,8 +138,8 @@ impl ChatFields {
 
     /// The length of the list of most probable tokens, if log-probabilities are requested.
     pub(crate) fn n_top_logprobs(&self) -> Option<usize> {
-        let is_wanted = self.logprobs == Some(true);
-        is_wanted.then(|| self.top_logprobs.unwrap_or(0) as usize)
+        let has_logprobs = self.logprobs == Some(true);
+        has_logprobs.then(|| self.top_logprobs.unwrap_or(0) as usize)
     }
 }
 
@@ -230,84 +230,61 @@ struct Delta<'a> {
 }
 
 impl StreamWriter for ChatWriter {
-    fn start(&mut self, choice: u32, out: &mut SseEvents) {
-        let delta = json!({ "role": "assistant", "content": "" });
-        out.push(&self.delta(choice, delta, None, None));
-    }
-
-    fn count(&mut self, choice: u32, n_tokens: usize) {
-        self.envelope.count(choice, n_tokens);
-    }
-
-    fn record_usage(&mut self, choice: u32, usage: &Usage) {
-        self.envelope.record_usage(choice, usage);
-    }
-
-    fn text(&mut self, choice: u32, text: &str, tokens: &[AnswerToken], out: &mut SseEvents) {
-        let logprobs = self.logprobs(tokens);
-        out.push(&self.delta(choice, Delta { content: text }, logprobs.as_deref(), None));
-    }
-
-    fn piece(&mut self, choice: u32, piece: &CompletionDelta, out: &mut SseEvents) {
-        if !matches!(piece, CompletionDelta::Arguments(..)) {
-            self.close_call(choice, out);
+    fn write(&mut self, choice: u32, event: StreamEvent<'_>, out: &mut SseEvents) {
+        match event {
+            StreamEvent::Start => {
+                let delta = json!({ "role": "assistant", "content": "" });
+                out.push(&self.delta(choice, delta, None, None));
+            }
+            StreamEvent::Count(n) => self.envelope.count(choice, n),
+            StreamEvent::Usage(usage) => self.envelope.record_usage(choice, usage),
+            StreamEvent::Text(text, tokens) => {
+                let logprobs = self.logprobs(tokens);
+                let delta = Delta { content: text };
+                out.push(&self.delta(choice, delta, logprobs.as_deref(), None));
+            }
+            StreamEvent::Piece(piece) => {
+                if !matches!(piece, CompletionDelta::Arguments(..)) {
+                    self.close_call(choice, out);
+                }
+                let delta = match piece {
+                    CompletionDelta::Reasoning(text) => {
+                        Some(json!({ "reasoning_content": text, "reasoning": text }))
+                    }
+                    piece => {
+                        self.calling.insert(choice);
+                        self.forms.delta(choice, piece)
+                    }
+                };
+                if let Some(delta) = delta {
+                    out.push(&self.delta(choice, delta, None, None));
+                }
+            }
+            StreamEvent::Progress(progress) => {
+                let mut chunk = self.empty(choice, None);
+                chunk["prompt_progress"] = progress_json(progress);
+                out.push(&chunk);
+            }
+            StreamEvent::Step(step) => self.envelope.step(CHUNK, choice, step, out),
+            StreamEvent::Lab(result) => {
+                let empty = self.empty(choice, None);
+                self.envelope.lab(CHUNK, choice, empty, result, out);
+            }
+            StreamEvent::End(reason, stopped) => {
+                self.close_call(choice, out);
+                let reason = match reason {
+                    FinishReason::Stop if self.calling.contains(&choice) => {
+                        self.forms.finish_reason(TOOL_CALLS)
+                    }
+                    reason => reason.as_str(),
+                };
+                let mut chunk = self.empty(choice, Some(reason));
+                set_stop_reason(&mut chunk["choices"][0], stopped);
+                out.push(&chunk);
+            }
+            StreamEvent::Done(usage) => self.envelope.done(CHUNK, usage, out),
+            StreamEvent::Failed(error) => out.push(&error.body()),
+            StreamEvent::Prompt(_) | StreamEvent::Ended(_) => {}
         }
-        let delta = match piece {
-            CompletionDelta::Content(text, _) => Some(json!({ "content": text })),
-            CompletionDelta::Reasoning(text) => {
-                Some(json!({ "reasoning_content": text, "reasoning": text }))
-            }
-            CompletionDelta::Call(..) => {
-                self.calling.insert(choice);
-                self.forms.delta(choice, piece)
-            }
-            CompletionDelta::Arguments(..) => self.forms.delta(choice, piece),
-        };
-        if let Some(delta) = delta {
-            out.push(&self.delta(choice, delta, None, None));
-        }
-    }
-
-    fn progress(&mut self, choice: u32, progress: &PromptProgress, out: &mut SseEvents) {
-        let mut chunk = self.empty(choice, None);
-        chunk["prompt_progress"] = progress_json(progress);
-        out.push(&chunk);
-    }
-
-    fn step(&mut self, choice: u32, step: &DenoisingStep<'_>, out: &mut SseEvents) {
-        let mut chunk = self.envelope.chunk(CHUNK, choice, [(); 0]).json();
-        let tokenizer = self.envelope.served.handle.tokenizer();
-        chunk["diffusion"] = step_json(choice, step, tokenizer);
-        out.push(&chunk);
-    }
-
-    fn lab(&mut self, index: u32, result: JsonText, out: &mut SseEvents) {
-        let mut chunk = self.empty(index, None);
-        let mut choice = JsonObject::from(chunk["choices"][0].take());
-        choice.put("lab", result);
-        out.push(&self.envelope.chunk(CHUNK, index, [choice]));
-    }
-
-    fn end(
-        &mut self,
-        choice: u32,
-        reason: FinishReason,
-        stopped: Option<&StopMatch>,
-        out: &mut SseEvents,
-    ) {
-        self.close_call(choice, out);
-        let reason = match reason {
-            FinishReason::Stop if self.calling.contains(&choice) => {
-                self.forms.finish_reason(TOOL_CALLS)
-            }
-            reason => reason.as_str(),
-        };
-        let mut chunk = self.empty(choice, Some(reason));
-        set_stop_reason(&mut chunk["choices"][0], stopped);
-        out.push(&chunk);
-    }
-
-    fn done(&mut self, usage: &Usage, out: &mut SseEvents) {
-        self.envelope.done(CHUNK, usage, out);
     }
 }

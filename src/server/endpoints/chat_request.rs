@@ -137,7 +137,7 @@ impl ChatRequest {
         top_logprobs: Option<usize>,
     ) -> Result<PreparedChat, Error> {
         let generation = &self.generation;
-        let wanted = generation.constraint()?;
+        let spec = generation.constraint()?;
         let ChatPrompt {
             served,
             tools,
@@ -145,8 +145,8 @@ impl ChatRequest {
             tokens,
         } = self.prompt_for(served)?;
         let reading = OutputParsing::new(&self.messages, &tools, &served.dialect, &text);
-        let wanted = reading.constraint(wanted);
-        let constraint = generation.compile(wanted, &served).await?;
+        let spec = reading.constraint(spec);
+        let constraint = generation.compile(spec, &served).await?;
         let first = generation.request(&served, &tokens, top_logprobs, constraint.as_ref());
         let mut first = first?;
         first.thinking = reading.thinking(&served);

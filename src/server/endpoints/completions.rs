@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::http::transport::SseEvents;
 use crate::served::ServedModel;
-use lab_core::engine::{AnswerToken, FinishReason, PromptProgress, Request, StopMatch, Usage};
+use lab_core::engine::{AnswerToken, Request};
 
 use crate::Pool;
 use crate::http::error::Error;
@@ -25,8 +25,7 @@ use crate::request::input::{TextOrTokens, check_ids, texts_or_tokens};
 use crate::response::envelope::{Envelope, ResponseObject};
 use crate::response::logprobs::{self, LegacyLogprobs, TokenNames};
 use crate::response::running_completions::{
-    Completion, DenoisingStep, RunningCompletions, StreamWriter, progress_json, set_stop_reason,
-    step_json,
+    Completion, RunningCompletions, StreamEvent, StreamWriter, progress_json, set_stop_reason,
 };
 
 /// Maximum number of tokens of a completion if the request does not set it.
@@ -102,14 +101,14 @@ pub(crate) async fn completions(
     body.finish()?;
     let prompts = texts_or_tokens(PROMPT, &legacy.prompt)?;
     legacy.check(&generation, prompts.len())?;
-    let wanted = generation.constraint()?;
+    let constraint = generation.constraint()?;
     let served = pool.get(generation.model()).await?;
     let encoded = prompts.into_iter().map(|prompt| {
         let encoded = legacy.encode(&served, prompt)?;
         encoded.fitted(&fitting, &served, &generation)
     });
     let encoded: Vec<EncodedPrompt> = encoded.collect::<Result<_, _>>()?;
-    let constraint = generation.compile(wanted, &served).await?;
+    let constraint = generation.compile(constraint, &served).await?;
     let n = legacy.n_generated(&generation);
     let mut requests = Vec::new();
     for prompt in &encoded {
@@ -373,6 +372,12 @@ impl CompletionWriter {
         let end = arrays.push(tokens, offset, tokenizer);
         (self.wants_logprobs.then(|| arrays.json()), end)
     }
+
+    fn text(&mut self, choice: u32, text: &str, tokens: &[AnswerToken], out: &mut SseEvents) {
+        let (arrays, end) = self.arrays(tokens, self.offsets[choice as usize]);
+        self.offsets[choice as usize] = end;
+        out.push(&self.chunk(choice, text, arrays.as_deref(), None));
+    }
 }
 
 /// A choice of a chunk.
@@ -385,75 +390,42 @@ struct Choice<'a> {
 }
 
 impl StreamWriter for CompletionWriter {
-    fn start(&mut self, choice: u32, out: &mut SseEvents) {
-        if self.is_echoed {
-            let text = &self.prompt_of(choice).text;
-            out.push(&self.chunk(choice, text, None, None));
-        }
-    }
-
-    fn prompt(&mut self, choice: u32, tokens: &[AnswerToken], out: &mut SseEvents) {
-        if self.is_echoed {
+    fn write(&mut self, choice: u32, event: StreamEvent<'_>, out: &mut SseEvents) {
+        match event {
+            StreamEvent::Start if self.is_echoed => {
+                let text = &self.prompt_of(choice).text;
+                out.push(&self.chunk(choice, text, None, None));
+            }
             // The text is in the first chunk.
-            self.text(choice, "", tokens, out);
+            StreamEvent::Prompt(tokens) if self.is_echoed => self.text(choice, "", tokens, out),
+            StreamEvent::Start | StreamEvent::Prompt(_) | StreamEvent::Piece(_) => {}
+            StreamEvent::Count(n) => self.envelope.count(choice, n),
+            StreamEvent::Usage(usage) => self.envelope.record_usage(choice, usage),
+            StreamEvent::Text(text, tokens) => self.text(choice, text, tokens, out),
+            StreamEvent::Ended(token) => {
+                let offset = self.offsets[choice as usize];
+                if let (Some(arrays), _) = self.arrays(&[token], offset) {
+                    out.push(&self.chunk(choice, "", Some(&arrays), None));
+                }
+            }
+            StreamEvent::Progress(progress) => {
+                let mut chunk = self.chunk(choice, "", None, None).json();
+                chunk["prompt_progress"] = progress_json(progress);
+                out.push(&chunk);
+            }
+            StreamEvent::Step(step) => self.envelope.step(OBJECT, choice, step, out),
+            StreamEvent::Lab(result) => {
+                let empty = self.chunk(choice, "", None, None).json();
+                self.envelope.lab(OBJECT, choice, empty, result, out);
+            }
+            StreamEvent::End(reason, stopped) => {
+                let reason = reason.as_str();
+                let mut chunk = self.chunk(choice, "", None, Some(reason)).json();
+                set_stop_reason(&mut chunk["choices"][0], stopped);
+                out.push(&chunk);
+            }
+            StreamEvent::Done(usage) => self.envelope.done(OBJECT, usage, out),
+            StreamEvent::Failed(error) => out.push(&error.body()),
         }
-    }
-
-    fn count(&mut self, choice: u32, n_tokens: usize) {
-        self.envelope.count(choice, n_tokens);
-    }
-
-    fn record_usage(&mut self, choice: u32, usage: &Usage) {
-        self.envelope.record_usage(choice, usage);
-    }
-
-    fn text(&mut self, choice: u32, text: &str, tokens: &[AnswerToken], out: &mut SseEvents) {
-        let (arrays, end) = self.arrays(tokens, self.offsets[choice as usize]);
-        self.offsets[choice as usize] = end;
-        out.push(&self.chunk(choice, text, arrays.as_deref(), None));
-    }
-
-    fn ended(&mut self, choice: u32, token: AnswerToken, out: &mut SseEvents) {
-        let offset = self.offsets[choice as usize];
-        if let (Some(arrays), _) = self.arrays(&[token], offset) {
-            out.push(&self.chunk(choice, "", Some(&arrays), None));
-        }
-    }
-
-    fn progress(&mut self, choice: u32, progress: &PromptProgress, out: &mut SseEvents) {
-        let mut chunk = self.chunk(choice, "", None, None).json();
-        chunk["prompt_progress"] = progress_json(progress);
-        out.push(&chunk);
-    }
-
-    fn step(&mut self, choice: u32, step: &DenoisingStep<'_>, out: &mut SseEvents) {
-        let mut chunk = self.envelope.chunk(OBJECT, choice, [(); 0]).json();
-        let tokenizer = self.envelope.served.handle.tokenizer();
-        chunk["diffusion"] = step_json(choice, step, tokenizer);
-        out.push(&chunk);
-    }
-
-    fn lab(&mut self, index: u32, result: JsonText, out: &mut SseEvents) {
-        let mut chunk = self.chunk(index, "", None, None).json();
-        let mut choice = JsonObject::from(chunk["choices"][0].take());
-        choice.put("lab", result);
-        out.push(&self.envelope.chunk(OBJECT, index, [choice]));
-    }
-
-    fn end(
-        &mut self,
-        choice: u32,
-        reason: FinishReason,
-        stopped: Option<&StopMatch>,
-        out: &mut SseEvents,
-    ) {
-        let reason = reason.as_str();
-        let mut chunk = self.chunk(choice, "", None, Some(reason)).json();
-        set_stop_reason(&mut chunk["choices"][0], stopped);
-        out.push(&chunk);
-    }
-
-    fn done(&mut self, usage: &Usage, out: &mut SseEvents) {
-        self.envelope.done(OBJECT, usage, out);
     }
 }

@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -88,7 +90,7 @@ pub(crate) async fn embeddings(
 ) -> Result<Response, Error> {
     let request: EmbeddingFields = body.take()?;
     let truncation: TextTruncation = body.take()?;
-    let wanted = lab::take(&mut body)?;
+    let lab = lab::take(&mut body)?;
     body.finish()?;
     truncation.check()?;
     request.check()?;
@@ -109,7 +111,7 @@ pub(crate) async fn embeddings(
     };
     let kept = request.kept(width)?;
     let passages = request.passages(&served, &truncation, texts)?;
-    let plan = wanted.as_ref().map(|wanted| wanted.resolve(&served));
+    let plan = lab.as_ref().map(|lab| lab.resolve(&served));
     let plan = plan.transpose()?;
     let results = pooled::results(&served, passages, plan.as_ref(), INPUT).await?;
     let PooledResults {
@@ -118,9 +120,9 @@ pub(crate) async fn embeddings(
         n_tokens,
     } = results;
     let mut reports = Vec::new();
-    if let Some(wanted) = wanted.as_ref() {
-        for lab in labs {
-            reports.push(wanted.text(lab, &served).await?);
+    if let Some(request) = lab.as_ref() {
+        for result in labs {
+            reports.push(request.text(result, &served).await?);
         }
     }
     let mut labs = reports.into_iter();
@@ -134,7 +136,10 @@ pub(crate) async fn embeddings(
             index,
             lab: labs.next(),
             embedding: match is_base64 {
-                true => Vector::Base64(base64(&vector)),
+                true => {
+                    let bytes: Vec<u8> = vector.iter().flat_map(|v| v.to_le_bytes()).collect();
+                    Vector::Base64(BASE64_STANDARD.encode(bytes))
+                }
                 false => Vector::Float(vector),
             },
         }
@@ -246,34 +251,4 @@ fn normalise(vector: &mut [f32]) {
     vector
         .iter_mut()
         .for_each(|v| *v = (f64::from(*v) / length) as f32);
-}
-
-/// The elements as little-endian f32 in base64 (RFC 4648, with padding).
-fn base64(vector: &[f32]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let bytes: Vec<u8> = vector.iter().flat_map(|v| v.to_le_bytes()).collect();
-    let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for three in bytes.chunks(3) {
-        let byte = |i: usize| u32::from(three.get(i).copied().unwrap_or(0));
-        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
-        for i in 0..4 {
-            let digit = DIGITS[(bits >> (18 - 6 * i) & 63) as usize];
-            out.push(if i <= three.len() { digit.into() } else { '=' });
-        }
-    }
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn base64_is_that_of_the_standard() {
-        // 1.0 is 00 00 80 3f, -2.0 is 00 00 00 c0.
-        assert_eq!(base64(&[1.0]), "AACAPw==");
-        assert_eq!(base64(&[1.0, -2.0]), "AACAPwAAAMA=");
-        assert_eq!(base64(&[1.0, -2.0, 1.0]), "AACAPwAAAMAAAIA/");
-        assert_eq!(base64(&[]), "");
-    }
 }

@@ -19,6 +19,7 @@ use crate::http::transport::{self, SseEvents};
 use crate::served::ModelInfo;
 
 use crate::Pool;
+use crate::http::context::RequestContext;
 use crate::http::error::Error;
 use crate::http::json::Json;
 use crate::pool::{Load, LoadProgress, ModelSnapshot};
@@ -162,31 +163,41 @@ fn reported(name: String, load: Option<Load>) -> Response {
     if let Some(load) = &load {
         first.push(&loading(&name, load.progress()));
     }
-    let rest = stream::unfold(Some((name, load)), |state| async {
-        let (name, load) = state?;
-        let mut out = SseEvents::default();
-        let Some(mut load) = load else {
-            out.push(&loaded(&name));
-            out.finish();
-            return Some((out, None));
-        };
-        tokio::time::sleep(PAUSE).await;
-        let next = match load.next().await {
-            Ok(Some(share)) => {
-                out.push(&loading(&name, share));
-                Some((name, Some(load)))
-            }
-            Ok(None) => Some((name, None)),
-            Err(error) => {
-                error.log();
-                out.push(&error.body());
-                None
-            }
-        };
-        Some((out, next))
+    let record = RequestContext::current();
+    let rest = stream::unfold(Some((name, load)), move |state| {
+        let record = Arc::clone(&record);
+        record.scope(next_report(state))
     });
     let first = stream::once(std::future::ready(first));
     transport::event_stream(first.chain(rest).boxed())
+}
+
+/// A model that is loaded, and its load unless that has ended.
+type Reported = (String, Option<Load>);
+
+/// The next events of a load, and what is left to be reported.
+async fn next_report(state: Option<Reported>) -> Option<(SseEvents, Option<Reported>)> {
+    let (name, load) = state?;
+    let mut out = SseEvents::default();
+    let Some(mut load) = load else {
+        out.push(&loaded(&name));
+        out.finish();
+        return Some((out, None));
+    };
+    tokio::time::sleep(PAUSE).await;
+    let next = match load.next().await {
+        Ok(Some(share)) => {
+            out.push(&loading(&name, share));
+            Some((name, Some(load)))
+        }
+        Ok(None) => Some((name, None)),
+        Err(error) => {
+            error.log();
+            out.push(&error.body());
+            None
+        }
+    };
+    Some((out, next))
 }
 
 fn loading(name: &str, share: LoadProgress) -> Value {

@@ -55,9 +55,9 @@ pub(crate) async fn pooling(
         Ok(given) => *given,
         Err(why) => return Err(pooled::unsupported(&served, why)),
     };
-    if let Some(wanted) = request.task.filter(|wanted| wanted != task(given)) {
+    if let Some(asked) = request.task.filter(|asked| asked != task(given)) {
         let message = format!(
-            "`task` is `{wanted}`, and `{}` is for `{}`",
+            "`task` is `{asked}`, and `{}` is for `{}`",
             served.name,
             task(given)
         );

@@ -268,7 +268,8 @@ mod tests {
             headers.append(*name, value.parse().expect("a value"));
         }
         let uri = Uri::from_static("/v1/models");
-        match access.check(|_| false, &Method::GET, &uri, &headers) {
+        let check = || access.check(|_| false, &Method::GET, &uri, &headers);
+        match RequestContext::detached().enter(check) {
             Ok(()) => None,
             Err(Error::Forbidden { code, .. }) => Some(code),
             Err(Error::ApiKey { is_missing: true }) => Some("missing"),

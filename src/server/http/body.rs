@@ -8,10 +8,10 @@
 use std::error::Error as _;
 use std::future::poll_fn;
 use std::io::Read;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, ready};
+use std::task::Poll;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody, to_bytes};
@@ -20,7 +20,6 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, header};
 use axum::response::{IntoResponse, Response};
 use flate2::read::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
-use hyper::body::{Frame, SizeHint};
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
@@ -29,7 +28,7 @@ use lab_base::ggml;
 
 use super::error::Error;
 use crate::http::context::RequestContext;
-use crate::http::transport::MAX_BODY_BYTES;
+use crate::http::transport::{BodyGuard, MAX_BODY_BYTES, guarded};
 
 /// Size from which a body counts as large, in bytes.
 const LARGE: usize = 64 << 10;
@@ -73,42 +72,24 @@ impl MemoryReleaser {
     }
 }
 
-/// The body of a response. Memory is returned to the system after a large one.
-struct MeasuredBody {
-    body: Body,
+/// Returns memory to the system after a large response.
+struct MemoryGuard {
+    /// Number of bytes that were sent, or of the whole body if they are known before.
     n_bytes: usize,
+    n_sent: usize,
     releaser: MemoryReleaser,
 }
 
-impl HttpBody for MeasuredBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        if let Some(Ok(frame)) = &frame {
-            self.n_bytes += frame.data_ref().map_or(0, Bytes::len);
-        }
-        Poll::Ready(frame)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+impl BodyGuard for MemoryGuard {
+    fn read(&mut self, n_bytes: usize, _is_end: bool) {
+        self.n_sent += n_bytes;
+        self.n_bytes = self.n_bytes.max(self.n_sent);
     }
 }
 
-impl Drop for MeasuredBody {
+impl Drop for MemoryGuard {
     fn drop(&mut self) {
-        // What was not sent took memory too.
-        let left = usize::try_from(self.body.size_hint().lower()).unwrap_or(usize::MAX);
-        if self.n_bytes.saturating_add(left) > HUGE {
+        if self.n_bytes > HUGE {
             self.releaser.schedule();
         }
     }
@@ -157,17 +138,17 @@ impl HandlerThreads {
 
     /// A response after which memory is returned to the system, if it is large.
     pub(crate) fn releasing_memory(&self, response: Response) -> Response {
-        let is_small = |n| n <= HUGE as u64;
-        if response.body().size_hint().upper().is_some_and(is_small) {
+        let size = response.body().size_hint();
+        if size.upper().is_some_and(|n| n <= HUGE as u64) {
             return response;
         }
-        response.map(|body| {
-            Body::new(MeasuredBody {
-                body,
-                n_bytes: 0,
-                releaser: self.releaser.clone(),
-            })
-        })
+        // What is not sent takes memory too.
+        let guard = MemoryGuard {
+            n_bytes: usize::try_from(size.lower()).unwrap_or(usize::MAX),
+            n_sent: 0,
+            releaser: self.releaser.clone(),
+        };
+        response.map(|body| guarded(body, guard))
     }
 
     /// Maximum size of the body of a request to this path.

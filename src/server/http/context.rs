@@ -108,11 +108,19 @@ impl RequestContext {
         }
     }
 
-    /// The record of the request that this task serves. Outside of a request, a new record that is discarded, and
-    /// strict: nobody would see what it names.
+    /// The record of the request that this task serves. Work without a request enters [`Self::detached`] first.
     pub(crate) fn current() -> Arc<Self> {
         let current = RECORD.try_with(Arc::clone);
-        current.unwrap_or_else(|_| Arc::new(Self::new("", "", "", true)))
+        debug_assert!(current.is_ok(), "no record is entered");
+        current.unwrap_or_else(|_| {
+            tracing::error!("the work of a request runs outside of its record");
+            Self::detached()
+        })
+    }
+
+    /// A record for work without a request. It is discarded, and strict: nobody would see what it names.
+    pub(crate) fn detached() -> Arc<Self> {
+        Arc::new(Self::new("", "", "", true))
     }
 
     /// Whether fields that are not known are refused.
@@ -138,6 +146,11 @@ impl RequestContext {
     /// Runs a future as part of the request.
     pub(crate) async fn scope<F: Future>(self: Arc<Self>, work: F) -> F::Output {
         RECORD.scope(self, work).await
+    }
+
+    /// Runs work that does not wait as part of the request.
+    pub(crate) fn enter<T>(self: &Arc<Self>, work: impl FnOnce() -> T) -> T {
+        RECORD.sync_scope(Arc::clone(self), work)
     }
 
     fn notes(&self) -> MutexGuard<'_, Notes> {

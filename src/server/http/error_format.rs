@@ -110,6 +110,7 @@ pub(crate) async fn anthropic_errors<F: Future<Output = Response>>(
 mod tests {
     use super::super::error::Error;
     use super::*;
+    use crate::http::context::RequestContext;
 
     #[test]
     fn an_error_ends_a_stream_in_its_dialect() {
@@ -118,7 +119,8 @@ mod tests {
             how: "SIGKILL".into(),
         };
         let failed = |path: &str| {
-            let text = ErrorFormat::of(path).error_event(error.status(), &error.body(), 7);
+            let body = RequestContext::detached().enter(|| error.body());
+            let text = ErrorFormat::of(path).error_event(error.status(), &body, 7);
             let text = std::str::from_utf8(&text).expect("UTF-8");
             let (_, data) = text.split_once("data: ").expect("data");
             let is_named = text.starts_with("event: error\n");

@@ -134,7 +134,7 @@ impl ModelEntry {
     pub(crate) fn try_load(&self, loader: &Loader) -> Result<StartedEngine, LoadError> {
         self.set_progress(LoadProgress::default());
         let share = self.progress.clone();
-        let wanted = LoadRequest {
+        let request = LoadRequest {
             name: &self.name,
             source: &self.source,
             scales: self.scales().clone(),
@@ -142,7 +142,7 @@ impl ModelEntry {
                 share.send_replace(LoadProgress { loaded, total });
             }),
         };
-        let load = AssertUnwindSafe(|| loader(wanted));
+        let load = AssertUnwindSafe(|| loader(request));
         catch_unwind(load).unwrap_or_else(|_| Err(LoadError::new("loading panicked")))
     }
 

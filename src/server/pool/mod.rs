@@ -75,7 +75,7 @@ pub struct PoolConfig {
     /// Maximum size of a request that uploads vectors, in bytes.
     pub upload_bytes: usize,
     /// The storage of results for later requests.
-    pub shelf: Option<ArtifactStore>,
+    pub artifacts: Option<ArtifactStore>,
     /// The vectors that requests may name.
     pub vectors: Arc<VectorStore>,
 }

@@ -4,6 +4,7 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use super::*;
+use crate::http::context::RequestContext;
 
 fn pool(loader: Loader) -> Arc<Pool> {
     let sources = vec![ModelSource::BuiltIn("some")];
@@ -40,7 +41,8 @@ async fn many_requests_share_one_load_that_fails_and_the_next_loads_again() {
         Err(Error::UnknownModel { .. })
     ));
     // The only model answers to every name, unless the server is strict.
-    assert_eq!(pool.serving_name("sone").ok().as_deref(), Some("some"));
+    let served = RequestContext::detached().enter(|| pool.serving_name("sone"));
+    assert_eq!(served.ok().as_deref(), Some("some"));
 }
 
 #[tokio::test]

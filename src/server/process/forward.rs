@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::Request;
-use axum::http::{HeaderValue, Uri, header};
+use axum::http::{HeaderValue, Method, Uri, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use futures_util::stream::{self, BoxStream, StreamExt};
@@ -162,17 +162,24 @@ async fn last(
 ) -> Bytes {
     let error = died(&process, &record).await;
     error.log();
-    dialect.error_event(error.status(), &error.body(), n)
+    record.enter(|| dialect.error_event(error.status(), &error.body(), n))
+}
+
+/// A request of the server's own to an engine process.
+pub(super) fn local_request(method: Method, path: &'static str) -> Request {
+    let mut request = Request::new(Body::empty());
+    *request.method_mut() = method;
+    *request.uri_mut() = Uri::from_static(path);
+    let host = HeaderValue::from_static("localhost");
+    request.headers_mut().insert(header::HOST, host);
+    request
 }
 
 /// The metrics of an engine process; `None` if it does not report them in time. Does not count as use of the model.
 pub(crate) async fn metrics(process: Arc<EngineProcess>) -> Option<String> {
     let connections = Arc::clone(process.connections());
     drop(process);
-    let mut request = Request::new(Body::empty());
-    *request.uri_mut() = Uri::from_static("/metrics");
-    let host = HeaderValue::from_static("localhost");
-    request.headers_mut().insert(header::HOST, host);
+    let request = local_request(Method::GET, "/metrics");
     let asked = async {
         let channel = connections.open(&Handle::current()).await.ok()?;
         let (_, answer) = send(connections, channel, request).await.ok()?;

@@ -401,7 +401,9 @@ impl EngineProcess {
         }
         let (life, socket) = (Arc::clone(&self.life), self.connections.socket().to_owned());
         thread("watch", move || {
-            watchdog::watch(&life, &socket, hang_time, step_time);
+            if let Err(error) = watchdog::watch(&life, &socket, hang_time, step_time) {
+                tracing::warn!(%error, "an engine process is not watched");
+            }
         })
     }
 

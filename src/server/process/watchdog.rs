@@ -5,16 +5,24 @@
 //! it also reports whether a step of the engine exceeds its time limit. Not here: what happens to the requests of the
 //! process.
 
+use std::io;
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+
+use axum::http::{Method, StatusCode};
+use futures_util::StreamExt as _;
+use tokio::runtime::{Builder, Handle};
 
 use lab_base::util::lock::lock;
 
 use super::ChildState;
+use crate::http::transport::{ConnectionPool, send};
 
 /// Minimum and maximum time between two checks.
 const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(3)];
+/// Extra time for an answer: after a halt of the whole machine, the answer may be on its way.
+const GRACE: Duration = Duration::from_secs(1);
 /// Maximum time to wait for an answer, in effect unlimited.
 const MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
@@ -56,155 +64,110 @@ fn pause(limit: Duration) -> Duration {
 }
 
 /// Checks until the process ends. Ends it if it does not answer for `limit` or reports a stall.
-#[cfg(unix)]
-pub(crate) fn watch(life: &ChildState, socket: &Path, limit: Duration, step_time: Duration) {
+pub(crate) fn watch(
+    life: &ChildState,
+    socket: &Path,
+    limit: Duration,
+    step_time: Duration,
+) -> io::Result<()> {
     let pause = pause(limit);
     let time = limit.min(MAX).saturating_sub(pause);
-    let mut line = line::HealthCheck::new(socket);
+    // Threads and connections of its own, so that a busy server does not make a process look silent.
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let connections = ConnectionPool::new(socket.to_owned());
     loop {
         std::thread::sleep(pause);
         if life.has_ended() {
-            return;
+            return Ok(());
         }
-        let why = match line.answer(time) {
-            line::Health::Ok => continue,
-            line::Health::Stalled => format!(
+        let why = match runtime.block_on(health(&connections, time)) {
+            Health::Ok => continue,
+            Health::Stalled => format!(
                 "a step took longer than {step_time:?} (--step-time), and the process was killed"
             ),
-            line::Health::Silent => {
+            Health::Silent => {
                 format!("it did not answer for {limit:?} (--hang-time), and the process was killed")
             }
         };
         if !life.has_ended() {
-            return life.give_up(why, super::PATIENCE);
+            life.give_up(why, super::PATIENCE);
+            return Ok(());
         }
     }
 }
 
-#[cfg(not(unix))]
-pub(crate) fn watch(_life: &ChildState, _socket: &Path, _limit: Duration, _step_time: Duration) {}
+/// The result of a health check.
+#[derive(Debug, PartialEq, Eq)]
+enum Health {
+    /// The process is well, or the connection broke, which is no silence.
+    Ok,
+    /// A step exceeds its time limit.
+    Stalled,
+    /// No answer came in time.
+    Silent,
+}
 
-#[cfg(unix)]
-mod line {
-    use std::io::{self, ErrorKind, Read, Write};
-    use std::os::unix::net::UnixStream;
-    use std::path::Path;
-    use std::time::{Duration, Instant};
-
-    /// Extra time for an answer: after a halt of the whole machine, the answer may be on its way.
-    const GRACE: Duration = Duration::from_secs(1);
-    /// Maximum size of the head of an answer, in bytes.
-    const MAX: usize = 64 << 10;
-
-    /// The result of a health check.
-    #[derive(Debug, PartialEq, Eq)]
-    pub(crate) enum Health {
-        /// The process is well, or the connection broke, which is no silence.
-        Ok,
-        /// A step exceeds its time limit.
-        Stalled,
-        /// No answer came in time.
-        Silent,
+/// Asks a process for its health.
+async fn health(connections: &Arc<ConnectionPool>, limit: Duration) -> Health {
+    let asked = async {
+        let connection = connections.open(&Handle::current()).await.ok()?;
+        let request = super::forward::local_request(Method::HEAD, "/health");
+        let (head, answer) = send(Arc::clone(connections), connection, request)
+            .await
+            .ok()?;
+        // The end of the answer leaves its connection to the next check.
+        answer
+            .into_stream()
+            .for_each(|_| std::future::ready(()))
+            .await;
+        Some(head.status)
+    };
+    match tokio::time::timeout(limit + GRACE, asked).await {
+        Ok(Some(StatusCode::SERVICE_UNAVAILABLE)) => Health::Stalled,
+        Ok(_) => Health::Ok,
+        Err(_) => Health::Silent,
     }
+}
 
-    /// The connection for health checks.
-    pub(crate) struct HealthCheck<'a> {
-        socket: &'a Path,
-        stream: Option<UnixStream>,
-    }
+#[cfg(all(test, unix))]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::UnixListener;
 
-    impl<'a> HealthCheck<'a> {
-        pub(crate) fn new(socket: &'a Path) -> Self {
-            Self {
-                socket,
-                stream: None,
-            }
-        }
+    use super::*;
 
-        /// The result of a check with a time limit.
-        pub(crate) fn answer(&mut self, limit: Duration) -> Health {
-            match self.ask(limit) {
-                Ok(head) if head.starts_with(b"HTTP/1.1 503 ") => Health::Stalled,
-                Ok(_) => Health::Ok,
-                Err(error) => {
-                    self.stream = None;
-                    match error.kind() {
-                        ErrorKind::WouldBlock | ErrorKind::TimedOut => Health::Silent,
-                        _ => Health::Ok,
-                    }
+    #[tokio::test]
+    async fn silence_is_told_from_answers_and_from_broken_connections() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("socket");
+        let listener = UnixListener::bind(&path).expect("it is free");
+        let connections = ConnectionPool::new(path);
+        let answers = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a connection");
+            let mut part = [0; 1024];
+            for status in ["200 OK", "503 Service Unavailable"] {
+                let n = stream.read(&mut part).expect("a question");
+                assert!(part[..n].starts_with(b"HEAD /health "));
+                for piece in [&format!("HTTP/1.1 {status}\r\nx: y\r\n"), "\r\n"] {
+                    stream.write_all(piece.as_bytes()).expect("written");
                 }
             }
-        }
-
-        /// Sends the request and returns the head of the answer.
-        fn ask(&mut self, limit: Duration) -> io::Result<Vec<u8>> {
-            let mut stream = match self.stream.take() {
-                Some(stream) => stream,
-                None => UnixStream::connect(self.socket)?,
-            };
-            stream.set_write_timeout(Some(limit))?;
-            stream.write_all(b"HEAD /health HTTP/1.1\r\nhost: localhost\r\n\r\n")?;
-            let (mut head, mut part) = (Vec::new(), [0; 1024]);
-            let (until, mut is_last) = (Instant::now() + limit, false);
-            while !head.ends_with(b"\r\n\r\n") {
-                let left = match is_last {
-                    true => GRACE,
-                    false => until
-                        .saturating_duration_since(Instant::now())
-                        .max(GRACE / 10),
-                };
-                stream.set_read_timeout(Some(left))?;
-                match stream.read(&mut part) {
-                    Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-                    Ok(n) if head.len() + n <= MAX => head.extend_from_slice(&part[..n]),
-                    Ok(_) => return Err(ErrorKind::InvalidData.into()),
-                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                    Err(error) if error.kind() == ErrorKind::WouldBlock && !is_last => {
-                        is_last = true;
-                    }
-                    Err(error) => return Err(error),
-                }
-            }
-            self.stream = Some(stream);
-            Ok(head)
-        }
-    }
-
-    #[cfg(test)]
-    mod tests {
-        use std::os::unix::net::UnixListener;
-
-        use super::*;
-
-        #[test]
-        fn silence_is_told_from_answers_and_from_broken_connections() {
-            let folder = tempfile::tempdir().expect("a folder");
-            let path = folder.path().join("socket");
-            let listener = UnixListener::bind(&path).expect("it is free");
-            let mut line = HealthCheck::new(&path);
-            let answers = std::thread::spawn(move || {
-                let (mut stream, _) = listener.accept().expect("a connection");
-                let mut part = [0; 1024];
-                for status in ["200 OK", "503 Service Unavailable"] {
-                    let n = stream.read(&mut part).expect("a question");
-                    assert!(part[..n].starts_with(b"HEAD /health "));
-                    for piece in [&format!("HTTP/1.1 {status}\r\nx: y\r\n"), "\r\n"] {
-                        stream.write_all(piece.as_bytes()).expect("written");
-                    }
-                }
-                drop(stream);
-                listener
-            });
-            let limit = Duration::from_secs(20);
-            assert_eq!(line.answer(limit), Health::Ok);
-            assert_eq!(line.answer(limit), Health::Stalled);
-            let listener = answers.join().expect("it lives");
-            assert_eq!(line.answer(limit), Health::Ok, "the connection broke");
-            let started = Instant::now();
-            assert_eq!(line.answer(Duration::from_millis(100)), Health::Silent);
-            assert!(started.elapsed() < Duration::from_secs(15));
-            drop(listener);
-            assert_eq!(line.answer(limit), Health::Ok, "nobody listens");
-        }
+            let _ = stream.read(&mut part);
+            drop(stream);
+            listener
+        });
+        let limit = Duration::from_secs(20);
+        assert_eq!(health(&connections, limit).await, Health::Ok);
+        assert_eq!(health(&connections, limit).await, Health::Stalled);
+        assert_eq!(health(&connections, limit).await, Health::Ok, "it broke");
+        let listener = answers.join().expect("it lives");
+        let limit = Duration::from_millis(100);
+        assert_eq!(health(&connections, limit).await, Health::Silent);
+        drop(listener);
+        assert_eq!(
+            health(&connections, limit).await,
+            Health::Ok,
+            "nobody listens"
+        );
     }
 }

@@ -44,12 +44,14 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::http::context::RequestContext;
     use crate::request::fields::RequestPart;
     use lab_core::engine::Remasking;
 
     fn parsed(value: &Value) -> Result<DiffusionOptions, String> {
         let object = value.as_object().expect("an object").clone();
-        parse(object).map_err(|error| error.to_string())
+        let parsed = RequestContext::detached().enter(|| parse(object));
+        parsed.map_err(|error| error.to_string())
     }
 
     #[test]

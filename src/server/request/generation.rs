@@ -334,14 +334,14 @@ impl GenerationParams {
     /// A constraint, compiled for these completions.
     pub(crate) async fn compile(
         &self,
-        wanted: Option<ConstraintSpec>,
+        spec: Option<ConstraintSpec>,
         served: &Arc<ServedModel>,
     ) -> Result<Option<CompiledConstraint>, Error> {
-        let Some(wanted) = wanted else {
+        let Some(spec) = spec else {
             return Ok(None);
         };
         let sampling = self.sampling.params(served.handle.tokenizer())?;
-        wanted.compile(served, sampling).await.map(Some)
+        spec.compile(served, sampling).await.map(Some)
     }
 
     fn stop_sequences(&self) -> Vec<&str> {

@@ -71,26 +71,26 @@ impl ConstraintFields {
         }
         if let Some(grammar) = given(&self.grammar) {
             let text = text("grammar", grammar)?;
-            all.push(wanted("grammar", Constraint::grammar(text)));
+            all.push(spec("grammar", Constraint::grammar(text)));
         }
         for (name, schema) in [
             ("json_schema", &self.json_schema),
             ("guided_json", &self.guided_json),
         ] {
             if let Some(schema) = given(schema) {
-                all.push(wanted(name, of_schema(name, schema)?));
+                all.push(spec(name, of_schema(name, schema)?));
             }
         }
         if let Some(regex) = given(&self.guided_regex) {
             let text = text("guided_regex", regex)?;
-            all.push(wanted("guided_regex", Constraint::Regex(text.into())));
+            all.push(spec("guided_regex", Constraint::Regex(text.into())));
         }
         if let Some(choices) = given(&self.guided_choice) {
-            all.push(wanted("guided_choice", one_of("guided_choice", choices)?));
+            all.push(spec("guided_choice", one_of("guided_choice", choices)?));
         }
         if let Some(grammar) = given(&self.guided_grammar) {
             let text = text("guided_grammar", grammar)?;
-            all.push(wanted("guided_grammar", Constraint::grammar(text)));
+            all.push(spec("guided_grammar", Constraint::grammar(text)));
         }
         if let Some(outputs) = given(&self.structured_outputs) {
             all.extend(of_structured_outputs(outputs)?);
@@ -163,7 +163,7 @@ fn text<'a>(param: &str, value: &'a Value) -> Result<&'a str, Error> {
         .ok_or_else(|| Error::wrong_type(param, "not a string"))
 }
 
-fn wanted(param: impl Into<String>, constraint: Constraint) -> ConstraintSpec {
+fn spec(param: impl Into<String>, constraint: Constraint) -> ConstraintSpec {
     ConstraintSpec {
         param: param.into(),
         constraint,
@@ -211,7 +211,7 @@ fn of_response_format(format: &Value) -> Result<Option<ConstraintSpec>, Error> {
         "regex" => {
             let value = given("value").ok_or_else(|| Error::missing(VALUE))?;
             let regex = Constraint::Regex(text(VALUE, value)?.into());
-            return Ok(Some(wanted(VALUE, regex)));
+            return Ok(Some(spec(VALUE, regex)));
         }
         "json" | "json_object" | "json_schema" => {}
         other => {
@@ -230,7 +230,7 @@ fn of_response_format(format: &Value) -> Result<Option<ConstraintSpec>, Error> {
         let inner = named.get("schema").filter(|schema| !schema.is_null());
         let param = format!("{SCHEMA}.schema");
         match (named.is_object(), inner) {
-            (true, Some(schema)) => all.push(wanted(&param, of_schema(&param, schema)?)),
+            (true, Some(schema)) => all.push(spec(&param, of_schema(&param, schema)?)),
             (true, None) => {
                 return Err(Error::invalid_value(
                     &param,
@@ -247,19 +247,19 @@ fn of_response_format(format: &Value) -> Result<Option<ConstraintSpec>, Error> {
     }
     if let Some(schema) = given("schema") {
         let param = format!("{WHOLE}.schema");
-        all.push(wanted(&param, of_schema(&param, schema)?));
+        all.push(spec(&param, of_schema(&param, schema)?));
     }
     if let Some(value) = given("value") {
         // With a name, the schema is one level below.
         let inner = value.get("schema").filter(|_| value.get("name").is_some());
-        all.push(wanted(VALUE, of_schema(VALUE, inner.unwrap_or(value))?));
+        all.push(spec(VALUE, of_schema(VALUE, inner.unwrap_or(value))?));
     }
     match (one_of_all(all)?, kind) {
         (None, "json_schema") => Err(Error::invalid_value(
             SCHEMA,
             format!("`{SCHEMA}` is missing or not an object"),
         )),
-        (None, _) => Ok(Some(wanted(WHOLE, Constraint::json_object()))),
+        (None, _) => Ok(Some(spec(WHOLE, Constraint::json_object()))),
         (found, _) => Ok(found),
     }
 }
@@ -286,7 +286,7 @@ fn of_structured_outputs(outputs: &Value) -> Result<Vec<ConstraintSpec>, Error> 
             "grammar" => Constraint::grammar(text(&param, value)?),
             _ => return Err(unsupported(&param, "it is not supported")),
         };
-        all.push(wanted(param, constraint));
+        all.push(spec(param, constraint));
     }
     Ok(all)
 }

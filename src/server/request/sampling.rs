@@ -350,7 +350,8 @@ mod tests {
             params.toy_biases =
                 token_biases("toy_biases", by_id, 5, tokens).map_err(|e| e.to_string())?;
         }
-        body.finish().map_err(|e| e.to_string())?;
+        let finished = RequestContext::detached().enter(|| body.finish());
+        finished.map_err(|e| e.to_string())?;
         Ok(params)
     }
 

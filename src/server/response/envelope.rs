@@ -11,8 +11,8 @@ use crate::served::ServedModel;
 use lab_base::util::clock::unix_seconds;
 use lab_core::engine::Usage;
 
-use super::running_completions::{timings_json, usage_json};
-use crate::http::json::JsonObject;
+use super::running_completions::{DenoisingStep, step_json, timings_json, usage_json};
+use crate::http::json::{JsonObject, JsonText};
 use crate::request::generation::ReportOptions;
 
 /// The shared fields of a response, whole or in chunks.
@@ -135,14 +135,40 @@ impl Envelope {
         whole
     }
 
+    /// Writes a denoising step, in a chunk without choices.
+    pub(crate) fn step(
+        &self,
+        object: &'static str,
+        choice: u32,
+        step: &DenoisingStep<'_>,
+        out: &mut SseEvents,
+    ) {
+        let mut chunk = self.chunk(object, choice, [(); 0]).json();
+        chunk["diffusion"] = step_json(choice, step, self.served.handle.tokenizer());
+        out.push(&chunk);
+    }
+
+    /// Writes a lab result into the choice of an empty chunk.
+    pub(crate) fn lab(
+        &self,
+        object: &'static str,
+        choice: u32,
+        mut empty: Value,
+        result: JsonText,
+        out: &mut SseEvents,
+    ) {
+        let mut own = JsonObject::from(empty["choices"][0].take());
+        own.put("lab", result);
+        out.push(&self.chunk(object, choice, [own]));
+    }
+
     /// Writes what follows the last completion of a stream.
     pub(crate) fn done(&self, object: &'static str, usage: &Usage, out: &mut SseEvents) {
         let mut last = self.whole(object, Vec::new(), usage);
         if !self.reports.usage {
             last.remove("usage");
         }
-        let is_wanted = self.reports.usage || self.reports.timings;
-        if is_wanted {
+        if self.reports.usage || self.reports.timings {
             out.push(&last);
         }
     }

@@ -333,10 +333,10 @@ impl LabRequest {
         let turn = TURNS.acquire().await.map_err(|e| ended(e.to_string()))?;
         let is_over = Arc::new(AtomicBool::new(false));
         let _waiting = CancelOnDrop(Arc::clone(&is_over));
-        let (wanted, served) = (Arc::clone(self), Arc::clone(served));
+        let (request, served) = (Arc::clone(self), Arc::clone(served));
         let work = move || {
             let _turn = turn;
-            wanted.written(&result, &served, &is_over, |report| json_text(report))
+            request.written(&result, &served, &is_over, |report| json_text(report))
         };
         let written = tokio::task::spawn_blocking(work).await;
         written.map_err(|error| ended(error.to_string()))
@@ -355,15 +355,15 @@ impl LabRequest {
         let is_kept = match self.output {
             Some(output) => output == Output::Artifact,
             None => served
-                .shelf
+                .artifacts
                 .as_ref()
                 .is_some_and(|s| n_bytes > s.limits().inline),
         };
         let is_kept = is_kept && !is_over.load(Ordering::Acquire);
-        let kept = served.shelf.as_ref().filter(|_| is_kept);
-        let kept = kept.map(|shelf| {
+        let kept = served.artifacts.as_ref().filter(|_| is_kept);
+        let kept = kept.map(|store| {
             let arrays: Vec<NamedArray<'_>> = values.iter().flat_map(Shown::arrays).collect();
-            shelf.save(
+            store.save(
                 self.format,
                 &arrays,
                 &self.metadata(result, &values, served),

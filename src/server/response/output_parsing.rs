@@ -90,27 +90,27 @@ impl<'a> OutputParsing<'a> {
         }
     }
 
-    /// The constraint of the answers, whose content must match `wanted`.
-    pub(crate) fn constraint(&self, wanted: Option<ConstraintSpec>) -> Option<ConstraintSpec> {
+    /// The constraint of the answers, whose content must match `spec`.
+    pub(crate) fn constraint(&self, spec: Option<ConstraintSpec>) -> Option<ConstraintSpec> {
         let Some(format) = self.dialect.format.clone() else {
-            return wanted;
+            return spec;
         };
         let thought = self.thought();
         let must_call = self.has_tools() && self.tools.must_call();
         // In formats without marks around calls, only required calls can be enforced.
         let is_marked = !format.bare && !self.dialect.has_channels();
         let is_strict = self.has_tools() && self.tools.is_strict && is_marked;
-        let content = match (&wanted, must_call) {
+        let content = match (&spec, must_call) {
             (_, true) => ContentRule::None,
-            (Some(wanted), false) => match &wanted.constraint {
+            (Some(spec), false) => match &spec.constraint {
                 fits @ (Constraint::JsonSchema(_) | Constraint::Regex(_)) => {
                     if !self.has_tools() && thought == ReasoningRule::None {
-                        return Some(wanted.clone());
+                        return Some(spec.clone());
                     }
                     ContentRule::Fits(Box::new(fits.clone()))
                 }
                 // A grammar defines the whole answer.
-                _ if !self.has_tools() => return Some(wanted.clone()),
+                _ if !self.has_tools() => return Some(spec.clone()),
                 other => ContentRule::Fits(Box::new(other.clone())),
             },
             (None, false) if is_strict => ContentRule::Any,
@@ -123,8 +123,8 @@ impl<'a> OutputParsing<'a> {
             parallel_calls: self.tools.many,
             content,
         };
-        let param = match wanted {
-            Some(wanted) if !must_call => wanted.param,
+        let param = match spec {
+            Some(spec) if !must_call => spec.param,
             _ => "tools".into(),
         };
         Some(ConstraintSpec {

@@ -100,45 +100,41 @@ pub(crate) fn set_stop_reason(choice: &mut Value, stopped: Option<&StopMatch>) {
     }
 }
 
+/// An event of a stream: of a completion, or of all at the end.
+pub(crate) enum StreamEvent<'a> {
+    /// A completion begins.
+    Start,
+    /// The tokens of the prompt with their log-probabilities, if requested.
+    Prompt(&'a [AnswerToken]),
+    /// Number of tokens of the completion that the next text has.
+    Count(usize),
+    /// New text, and its tokens.
+    Text(&'a str, &'a [AnswerToken]),
+    /// Reasoning, or a piece of a call, if answers are parsed.
+    Piece(&'a CompletionDelta),
+    /// The progress of the prefill, if requested.
+    Progress(&'a PromptProgress),
+    /// The token that ended the completion, if a token did.
+    Ended(AnswerToken),
+    Step(&'a DenoisingStep<'a>),
+    /// The result of the lab plan, before the end of the completion.
+    Lab(JsonText),
+    /// The usage of the completion, before its end.
+    Usage(&'a Usage),
+    End(FinishReason, Option<&'a StopMatch>),
+    /// All completions have ended; their usage.
+    Done(&'a Usage),
+    /// An error, which ends the stream.
+    Failed(&'a Error),
+}
+
 /// The format in which an endpoint writes the events of a stream.
 pub(crate) trait StreamWriter: Send + 'static {
     /// Whether `[DONE]` follows the last event.
     const HAS_DONE: bool = true;
 
-    /// Writes what precedes the first text of a completion.
-    fn start(&mut self, _choice: u32, _out: &mut SseEvents) {}
-    /// Writes the tokens of a completion's prompt with their log-probabilities, if requested.
-    fn prompt(&mut self, _choice: u32, _tokens: &[AnswerToken], _out: &mut SseEvents) {}
-    /// Counts the tokens of a completion that the next text has.
-    fn count(&mut self, _choice: u32, _n_tokens: usize) {}
-    /// Writes new text of a completion.
-    fn text(&mut self, choice: u32, text: &str, tokens: &[AnswerToken], out: &mut SseEvents);
-    /// Writes reasoning, or a piece of a call, if answers are parsed.
-    fn piece(&mut self, _choice: u32, _piece: &CompletionDelta, _out: &mut SseEvents) {}
-    /// Writes the progress of a completion's prefill, if requested.
-    fn progress(&mut self, _choice: u32, _progress: &PromptProgress, _out: &mut SseEvents) {}
-    /// Writes the token that ended a completion, if a token did.
-    fn ended(&mut self, _choice: u32, _token: AnswerToken, _out: &mut SseEvents) {}
-    /// Writes a denoising step of a completion.
-    fn step(&mut self, choice: u32, step: &DenoisingStep<'_>, out: &mut SseEvents);
-    /// Writes the result of a completion's lab plan, before the end of the completion.
-    #[expect(clippy::boxed_local, reason = "other shapes keep it")]
-    fn lab(&mut self, _choice: u32, _result: JsonText, _out: &mut SseEvents) {}
-    /// Records the usage of a completion, before its end is written.
-    fn record_usage(&mut self, _choice: u32, _usage: &Usage) {}
-    fn end(
-        &mut self,
-        choice: u32,
-        reason: FinishReason,
-        stopped: Option<&StopMatch>,
-        out: &mut SseEvents,
-    );
-    /// Writes what follows the last completion.
-    fn done(&mut self, _usage: &Usage, _out: &mut SseEvents) {}
-    /// Writes an error, which ends the stream.
-    fn failed(&mut self, error: &Error, out: &mut SseEvents) {
-        out.push(&error.body());
-    }
+    /// Writes an event of a completion.
+    fn write(&mut self, choice: u32, event: StreamEvent<'_>, out: &mut SseEvents);
 }
 
 pub(crate) struct DenoisingStep<'a> {
@@ -172,9 +168,9 @@ async fn report(
     result: &mut Box<LabResult>,
 ) -> Result<Option<JsonText>, Error> {
     match plan {
-        Some((wanted, served)) => {
+        Some((request, served)) => {
             let result = std::mem::take(&mut **result);
-            wanted.text(result, served).await.map(Some)
+            request.text(result, served).await.map(Some)
         }
         None => Ok(None),
     }
@@ -210,9 +206,9 @@ impl RunningCompletions {
         })
     }
 
-    /// The same answers; if `is_wanted`, special tokens are left out of their text.
-    pub(crate) fn without_special_tokens(mut self, is_wanted: bool, served: &ServedModel) -> Self {
-        self.special_tokens_of = is_wanted.then(|| Arc::clone(served.handle.tokenizer()));
+    /// The same answers; if `leaves_out`, special tokens are left out of their text.
+    pub(crate) fn without_special_tokens(mut self, leaves_out: bool, served: &ServedModel) -> Self {
+        self.special_tokens_of = leaves_out.then(|| Arc::clone(served.handle.tokenizer()));
         self
     }
 
@@ -222,7 +218,7 @@ impl RunningCompletions {
         lab: Option<Arc<lab::LabRequest>>,
         served: &Arc<ServedModel>,
     ) -> Self {
-        self.lab = lab.map(|wanted| (wanted, Arc::clone(served)));
+        self.lab = lab.map(|request| (request, Arc::clone(served)));
         self
     }
 
@@ -343,7 +339,7 @@ impl RunningCompletions {
     /// A completion that fails ends the stream with its error.
     pub(crate) fn stream<F: StreamWriter>(self, mut format: F) -> Response {
         let mut first = SseEvents::default();
-        (0..self.n_open).for_each(|choice| format.start(choice, &mut first));
+        (0..self.n_open).for_each(|choice| format.write(choice, StreamEvent::Start, &mut first));
         let rest = stream::unfold(Some(Box::new((self, format))), |state| async {
             let mut state = state?;
             let (answers, format) = &mut *state;
@@ -352,22 +348,15 @@ impl RunningCompletions {
                 Some((choice, Event::Lab(mut result))) => {
                     match report(&answers.lab, &mut result).await {
                         Ok(Some(report)) => {
-                            format.lab(choice, report, &mut out);
+                            format.write(choice, StreamEvent::Lab(report), &mut out);
                             StreamState::Open
                         }
                         Ok(None) => StreamState::Open,
-                        Err(error) => {
-                            error.log();
-                            format.failed(&error, &mut out);
-                            StreamState::Failed
-                        }
+                        Err(error) => answers.fail(format, &error, &mut out),
                     }
                 }
                 Some((choice, event)) => answers.write(format, choice, event, &mut out),
-                None => {
-                    format.failed(&incomplete(), &mut out);
-                    StreamState::Failed
-                }
+                None => answers.fail(format, &incomplete(), &mut out),
             };
             if stage == StreamState::Complete && F::HAS_DONE {
                 out.finish();
@@ -376,6 +365,19 @@ impl RunningCompletions {
         });
         let first = stream::once(std::future::ready(first));
         transport::event_stream(first.chain(rest).boxed())
+    }
+
+    /// Writes an error, in the words of the request.
+    fn fail(
+        &self,
+        format: &mut impl StreamWriter,
+        error: &Error,
+        out: &mut SseEvents,
+    ) -> StreamState {
+        error.log();
+        self.record
+            .enter(|| format.write(0, StreamEvent::Failed(error), out));
+        StreamState::Failed
     }
 
     /// Writes an event, and returns the state of the stream after it.
@@ -388,30 +390,27 @@ impl RunningCompletions {
     ) -> StreamState {
         self.record.event(&event);
         match event {
-            Event::Prompt(tokens) => format.prompt(i, &tokens, out),
-            Event::Progress(progress) => format.progress(i, &progress, out),
-            Event::Ended(token) => format.ended(i, token, out),
+            Event::Prompt(tokens) => format.write(i, StreamEvent::Prompt(&tokens), out),
+            Event::Progress(progress) => format.write(i, StreamEvent::Progress(&progress), out),
+            Event::Ended(token) => format.write(i, StreamEvent::Ended(token), out),
             Event::Text { text, tokens } => {
-                format.count(i, tokens.len());
+                format.write(i, StreamEvent::Count(tokens.len()), out);
                 let pieces = self.parse(i, text, tokens);
                 write_pieces(format, i, &pieces, out);
             }
-            // Only pooled texts have it, and these are not streamed.
-            Event::Pooled(_) => {}
-            // Its text is made before it is written.
-            Event::Lab(_) => {}
+            // Only pooled texts have values, and these are not streamed. The text of a result is made before it is written.
+            Event::Pooled(_) | Event::Lab(_) => {}
             Event::DenoisingStep {
                 step: number,
                 fixed,
                 n_masked,
             } => {
-                let fixed = &fixed;
                 let step = DenoisingStep {
                     number,
-                    fixed,
+                    fixed: &fixed,
                     n_masked,
                 };
-                format.step(i, &step, out);
+                format.write(i, StreamEvent::Step(&step), out);
             }
             Event::Done {
                 reason,
@@ -419,21 +418,16 @@ impl RunningCompletions {
                 usage,
             } => {
                 self.add(i, &usage);
-                format.record_usage(i, &usage);
+                format.write(i, StreamEvent::Usage(&usage), out);
                 self.n_open -= 1;
                 write_pieces(format, i, &self.finish(i, reason), out);
-                format.end(i, reason, stopped.as_ref(), out);
+                format.write(i, StreamEvent::End(reason, stopped.as_ref()), out);
                 if self.n_open == 0 {
-                    format.done(&self.total(), out);
+                    format.write(i, StreamEvent::Done(&self.total()), out);
                     return StreamState::Complete;
                 }
             }
-            Event::Failed(failure) => {
-                let error = Error::from(failure);
-                error.log();
-                format.failed(&error, out);
-                return StreamState::Failed;
-            }
+            Event::Failed(failure) => return self.fail(format, &failure.into(), out),
         }
         StreamState::Open
     }
@@ -446,10 +440,11 @@ fn write_pieces(
     out: &mut SseEvents,
 ) {
     for piece in pieces {
-        match piece {
-            CompletionDelta::Content(text, tokens) => format.text(i, text, tokens, out),
-            other => format.piece(i, other, out),
-        }
+        let event = match piece {
+            CompletionDelta::Content(text, tokens) => StreamEvent::Text(text, tokens),
+            other => StreamEvent::Piece(other),
+        };
+        format.write(i, event, out);
     }
 }
 

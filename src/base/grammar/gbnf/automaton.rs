@@ -15,11 +15,9 @@ pub(super) struct Automaton {
     follow: Vec<Vec<usize>>,
     first: Vec<usize>,
     last: Vec<usize>,
-    /// Whether the empty text matches.
     pub(super) is_nullable: bool,
 }
 
-/// The ends of a part while it is built.
 struct Part {
     first: Vec<usize>,
     last: Vec<usize>,
@@ -119,7 +117,6 @@ impl Automaton {
         }
     }
 
-    /// The first bytes of the texts that the automaton matches.
     pub(super) fn leads(&self) -> ByteSet {
         self.leads_of(&self.first)
     }
@@ -141,7 +138,6 @@ fn empty() -> Part {
     }
 }
 
-/// The comparison of two automata on the same text.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Overlap {
     /// Whether some non-empty text matches both.

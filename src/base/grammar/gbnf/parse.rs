@@ -6,12 +6,10 @@ use std::collections::HashMap;
 use super::super::Error;
 use super::chars::CharSet;
 
-/// Maximum nesting of groups.
 const MAX_DEPTH: usize = 50;
 /// Maximum count of a repetition; llama.cpp's own limit.
 const MAX_COUNT: u32 = 2000;
 
-/// The expression of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Expr {
     /// One character of the set.
@@ -22,7 +20,6 @@ pub(super) enum Expr {
     Alt(Vec<Self>),
     /// A part repeated at least and at most so many times; without a maximum, any number of times.
     Repeat(Box<Self>, u32, Option<u32>),
-    /// A rule, by its index.
     Rule(usize),
 }
 
@@ -35,7 +32,6 @@ pub(in crate::grammar) struct GbnfRules {
     pub(super) root_at: (usize, usize),
 }
 
-/// Reads a grammar.
 pub(in crate::grammar) fn parse(text: &str) -> Result<GbnfRules, Error> {
     Parser {
         text,
@@ -47,7 +43,6 @@ pub(in crate::grammar) fn parse(text: &str) -> Result<GbnfRules, Error> {
     .grammar()
 }
 
-/// A rule while the grammar is read.
 struct Rule<'a> {
     name: &'a str,
     /// The byte where the rule was first mentioned.
@@ -136,7 +131,6 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// The next item of a sequence; `None` at the end of the sequence.
     fn item(&mut self) -> Result<Option<Expr>, Error> {
         Ok(Some(match self.peek() {
             Some('"') => self.literal()?,
@@ -180,7 +174,6 @@ impl<'a> Parser<'a> {
         Ok(inner)
     }
 
-    /// An item with the repetition operators after it.
     fn repetitions(&mut self, item: Expr, is_nested: bool) -> Result<Expr, Error> {
         let mut expr = item;
         let mut n = 0;
@@ -207,7 +200,6 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Reads `{m}`, `{m,}` or `{m,n}`, up to the closing brace.
     fn counts(&mut self, is_nested: bool) -> Result<(u32, Option<u32>), Error> {
         let start = self.at;
         self.at += 1;
@@ -298,7 +290,6 @@ impl<'a> Parser<'a> {
         Ok(Expr::Class(chars))
     }
 
-    /// One character of a string or a class, with its escape resolved.
     fn character(&mut self) -> Result<char, Error> {
         let start = self.at;
         let Some(c) = self.peek() else {
@@ -356,7 +347,6 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// Skips white space and comments; line ends only if `lines` is set.
     fn space(&mut self, lines: bool) {
         while let Some(c) = self.peek() {
             match c {
@@ -401,7 +391,6 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The line and column of a byte, both from 1.
     fn place(&self, at: usize) -> (usize, usize) {
         let before = &self.text[..at];
         let line_start = before.rfind('\n').map_or(0, |end| end + 1);
@@ -410,7 +399,6 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// Whether a character may occur in the name of a rule.
 pub(super) fn is_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '-' || c == '_'
 }

@@ -4,10 +4,10 @@
 
 use regex_syntax::hir::{ClassUnicode, ClassUnicodeRange};
 
-/// Any character of a string.
+use super::super::lark_regex::alternatives;
+
 pub(super) const ANY: &str = r#"(?:[^"\\\x00-\x1f]|\\["\\bfnrt]|\\u00(?:0[0-7be-f]|1[0-9a-f]))"#;
 
-/// A class of these code points; halves of surrogate pairs are no characters.
 pub(super) fn set(ranges: &[(u32, u32)]) -> ClassUnicode {
     let around = |&(low, high): &(u32, u32)| [(low, high.min(0xd7ff)), (low.max(0xe000), high)];
     let ranges = ranges
@@ -108,9 +108,5 @@ pub(super) fn in_json(class: &ClassUnicode) -> Option<String> {
         27 => ways.push(r"\\u00(?:0[0-7be-f]|1[0-9a-f])".into()),
         _ => ways.push(format!(r"\\u00(?:{})", controls.join("|"))),
     }
-    match ways.len() {
-        0 => None,
-        1 => ways.pop(),
-        _ => Some(format!("(?:{})", ways.join("|"))),
-    }
+    alternatives(ways)
 }

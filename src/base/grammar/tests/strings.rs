@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::schemas::{COMPILER, allows_text, check, compiled, refuse};
 use super::*;
+use crate::util::test_rows::rows;
 
 /// Patterns, strings that they match, and others.
 const PATTERNS: &[(&str, &[&str], &[&str])] = &[
@@ -156,81 +157,34 @@ proptest! {
     }
 }
 
+/// Formats, strings that have them and others, separated by two blanks; the empty one has none.
+const FORMATS: &str = r#"
+date ¦ 2024-02-29  2000-02-29  2023-12-31 ¦ 2023-02-29  1900-02-29  2023-04-31  2023-1-1
+date-time ¦ 2023-01-02T03:04:05Z  2023-01-02T03:04:05.25+01:00 ¦ 2023-01-02 03:04:05Z  2023-01-02T24:00:00Z  2023-01-02T03:04:05
+time ¦ 23:59:59Z ¦ 24:00:00Z  23:59:59
+duration ¦ P1Y2M3D  PT1H  P2W  P1DT2S ¦ P  1Y  P1H  PT
+email ¦ a.b@c-d.org  x+y@[127.0.0.1] ¦ a@  a..b@c  @b  a"b@c
+hostname ¦ a  a-b.c ¦ -a  a-  a..b  aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
+ipv4 ¦ 255.0.10.99 ¦ 256.0.0.1  1.2.3  01.2.3.4
+ipv6 ¦ ::  ::1  1:2:3:4:5:6:7:8  1::8  fe80::a:b  1:2:3:4:5:6:7:: ¦ 1:2:3:4:5:6:7  1::2::3  :::  12345::
+uuid ¦ 123e4567-e89b-12d3-a456-426614174000 ¦ 123e4567e89b12d3a456426614174000
+uri ¦ http://a.org/b?c#d  urn:x:y  mailto:a@b  http://[::1]:80/ ¦ a/b  http://a b  http://\  http://a"b
+"#;
+
 #[test]
 fn formats_are_enforced_or_annotations() {
     let format = |format: &str, fits: &[&str], others: &[&str]| {
         let schema = json!({ "type": "string", "format": format }).to_string();
-        let [fits, others] = [fits, others].map(|all| {
-            all.iter()
-                .map(|text| json!(text).to_string())
-                .collect::<Vec<_>>()
-        });
-        let [fits, others] =
-            [&fits, &others].map(|all| all.iter().map(String::as_str).collect::<Vec<_>>());
-        check(&schema, &fits, &others);
+        let quoted = |all: &[&str]| -> Vec<String> {
+            all.iter().map(|text| json!(text).to_string()).collect()
+        };
+        check(&schema, &quoted(fits), &quoted(others));
     };
-    format(
-        "date",
-        &["2024-02-29", "2000-02-29", "2023-12-31"],
-        &["2023-02-29", "1900-02-29", "2023-04-31", "2023-1-1", ""],
-    );
-    format(
-        "date-time",
-        &["2023-01-02T03:04:05Z", "2023-01-02T03:04:05.25+01:00"],
-        &[
-            "2023-01-02 03:04:05Z",
-            "2023-01-02T24:00:00Z",
-            "2023-01-02T03:04:05",
-        ],
-    );
-    format("time", &["23:59:59Z"], &["24:00:00Z", "23:59:59"]);
-    format(
-        "duration",
-        &["P1Y2M3D", "PT1H", "P2W", "P1DT2S"],
-        &["P", "1Y", "P1H", "PT"],
-    );
-    format(
-        "email",
-        &["a.b@c-d.org", "x+y@[127.0.0.1]"],
-        &["a@", "a..b@c", "@b", "a\"b@c"],
-    );
-    format(
-        "hostname",
-        &["a", "a-b.c"],
-        &["-a", "a-", "a..b", &"a".repeat(64)],
-    );
-    format(
-        "ipv4",
-        &["255.0.10.99"],
-        &["256.0.0.1", "1.2.3", "01.2.3.4"],
-    );
-    format(
-        "ipv6",
-        &[
-            "::",
-            "::1",
-            "1:2:3:4:5:6:7:8",
-            "1::8",
-            "fe80::a:b",
-            "1:2:3:4:5:6:7::",
-        ],
-        &["1:2:3:4:5:6:7", "1::2::3", ":::", "12345::"],
-    );
-    format(
-        "uuid",
-        &["123e4567-e89b-12d3-a456-426614174000"],
-        &["123e4567e89b12d3a456426614174000"],
-    );
-    format(
-        "uri",
-        &[
-            "http://a.org/b?c#d",
-            "urn:x:y",
-            "mailto:a@b",
-            "http://[::1]:80/",
-        ],
-        &["a/b", "http://a b", "http://\\", "http://a\"b"],
-    );
+    for [name, fits, others] in rows(FORMATS) {
+        let [fits, others] = [&fits, &others].map(|all| all.split("  ").collect::<Vec<_>>());
+        format(&name, &fits, &others);
+        format(&name, &[], &[""]);
+    }
     for name in ["binary", "int64", "uri-reference", "no-such", "unknown"] {
         format(name, &["", "anything \"\\"], &[]);
     }

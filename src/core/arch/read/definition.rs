@@ -13,7 +13,6 @@ use crate::arch::diagnostic::Spanned;
 use crate::arch::expr::Expr;
 use crate::arch::table::{TableFields, TomlItem, ValueForm};
 
-/// Parameters by name.
 pub(super) const PARAMS: ValueForm = ValueForm::Map(&ValueForm::Either(&[
     ValueForm::Table("a parameter"),
     ValueForm::Value,
@@ -21,7 +20,7 @@ pub(super) const PARAMS: ValueForm = ValueForm::Map(&ValueForm::Either(&[
 
 impl<'a> DefinitionReader<'a> {
     /// The whole file, without the parts that have problems; `None` if a part is missing on which all others depend.
-    pub(in crate::arch) fn definition(
+    pub(crate) fn definition(
         &mut self,
         root: &'a DeTable<'a>,
         common: &CommonDefinitions,
@@ -94,7 +93,6 @@ impl<'a> DefinitionReader<'a> {
         }
     }
 
-    /// The table `variants`: texts by names.
     fn variants(&mut self, fields: &mut TableFields<'a>) -> BTreeMap<String, String> {
         let entries = self.entries(fields, "variants", ValueForm::Map(&ValueForm::Text));
         entries
@@ -103,7 +101,6 @@ impl<'a> DefinitionReader<'a> {
             .collect()
     }
 
-    /// The conditions of `require`.
     fn conditions(&mut self, fields: &mut TableFields<'a>) -> Vec<Spanned<Expr>> {
         const CONDITIONS: ValueForm = ValueForm::List(&ValueForm::Condition);
         let form = ValueForm::Either(&[CONDITIONS, ValueForm::Condition]);

@@ -16,22 +16,21 @@ use super::super::recorder::Recorder;
 use super::super::scheduler::can_start;
 use super::super::sequence::Sequence;
 use super::super::strategy::Strategy;
-use super::super::submission::{Decoding, Submitted};
+use super::super::submission::{CheckedRequest, Decoding, Submitted};
 use super::super::thinking::ThinkingBudget;
 use super::{ActiveRequest, EngineLoop};
 
 impl<C: Compute> EngineLoop<C> {
-    /// Adds a request to the waiting ones.
-    pub(in crate::engine) fn enqueue(&mut self, submitted: Submitted) {
-        let Submitted {
+    pub(crate) fn enqueue(&mut self, submitted: Submitted) {
+        let Submitted { checked, caller } = submitted;
+        let CheckedRequest {
             request,
             source,
             decoding,
             scales,
             lab,
-            caller,
-        } = submitted;
-        let answer = AnswerStream::new(&request, source.len(), caller);
+        } = checked;
+        let answer = AnswerStream::new(&request, source.len(), caller, Arc::clone(&self.tokenizer));
         let most = request.max_tokens.unwrap_or(usize::MAX);
         let limit = request.prompt.len().saturating_add(most);
         let limit = limit.min(self.limits.n_ctx.saturating_sub(source.len()));
@@ -97,7 +96,6 @@ impl<C: Compute> EngineLoop<C> {
         }
     }
 
-    /// Releases a sequence that has started and ends its request.
     fn end_early(&mut self, sequence: Sequence, now: Instant) {
         self.release(&sequence);
         self.report();
@@ -194,7 +192,6 @@ impl<C: Compute> EngineLoop<C> {
         awaits
     }
 
-    /// Frees the sequence ids and cache entries of a request.
     pub(super) fn release(&mut self, sequence: &Sequence) {
         sequence.ids().for_each(|id| self.model.release(id));
         self.free_ids.push(sequence.id);

@@ -60,7 +60,6 @@ pub(super) struct EngineLoop<C> {
     model: C,
     tokenizer: Arc<Tokenizer>,
     limits: Limits,
-    /// Waiting requests.
     queue: VecDeque<ActiveRequest>,
     /// Active requests in the order of arrival. Requests whose tokens must all go into one pass are in the order of
     /// their last pass.
@@ -74,13 +73,11 @@ pub(super) struct EngineLoop<C> {
     batch: Batch,
     /// Logits that are computed from several rows.
     buffer: Vec<f32>,
-    /// Computes the masks of constrained requests.
     worker: ConstraintWorker,
     n_steps: usize,
     stats: Arc<Stats>,
     /// Blocks of the cache; none if no block is kept between passes.
     n_blocks: Option<usize>,
-    /// The points of the model.
     points: Arc<Points>,
     /// Captured logits of the current step.
     captured_rows: Vec<CapturedRow>,
@@ -110,7 +107,6 @@ impl<C: Compute> EngineLoop<C> {
         }
     }
 
-    /// This engine loop with the points of the model.
     pub(super) fn with_points(self, points: Arc<Points>) -> Self {
         Self { points, ..self }
     }
@@ -165,7 +161,6 @@ impl<C: Compute> EngineLoop<C> {
         &self.model
     }
 
-    /// Whether no request is waiting or active.
     pub(super) fn is_idle(&self) -> bool {
         self.active.is_empty() && self.queue.is_empty() && self.awaiting_lens.is_empty()
     }
@@ -313,7 +308,7 @@ impl<C: Compute> EngineLoop<C> {
         let mut at = 0;
         while at < self.active.len() {
             let ActiveRequest { sequence, strategy } = &mut self.active[at];
-            match strategy.prepare(sequence, &self.tokenizer).transpose() {
+            match strategy.prepare(sequence).transpose() {
                 None => at += 1,
                 Some(ending) => self.end(at, ending),
             }
@@ -326,8 +321,8 @@ impl<C: Compute> EngineLoop<C> {
         &mut self,
         groups: &[RequestGroup],
         faults: &mut [Option<Failure>],
-    ) -> Result<(), model::Error> {
-        let (active, buffer, tokenizer) = (&mut self.active, &mut self.buffer, &self.tokenizer);
+    ) -> model::Result<()> {
+        let (active, buffer) = (&mut self.active, &mut self.buffer);
         let of_rows = groups.iter().flat_map(|g| std::iter::repeat_n(g, g.n_rows));
         let outputs = self.batch.positions.iter().zip(&self.batch.outputs);
         let places = outputs
@@ -359,7 +354,7 @@ impl<C: Compute> EngineLoop<C> {
                 if faults[*i].is_some() {
                     continue;
                 }
-                let take = AssertUnwindSafe(|| strategy.take(sequence, &row, tokenizer));
+                let take = AssertUnwindSafe(|| strategy.take(sequence, &row));
                 let panicked = |_| Err(Failure::Computation("choosing a token panicked".into()));
                 faults[*i] = catch_unwind(take).unwrap_or_else(panicked).err();
             }
@@ -383,7 +378,7 @@ impl<C: Compute> EngineLoop<C> {
             let ActiveRequest { sequence, strategy } = &mut self.active[i];
             let result = match faults[i].take() {
                 Some(failure) => Err(failure),
-                None => strategy.commit(sequence, &self.tokenizer),
+                None => strategy.commit(sequence),
             };
             let result = result.and_then(|ending| self.record(i, &captured_rows).map(|()| ending));
             let result = result.and_then(|ending| self.pool(i).map(|()| ending));
@@ -434,7 +429,6 @@ impl<C: Compute> EngineLoop<C> {
         }
     }
 
-    /// Ends an active request.
     fn end(&mut self, at: usize, result: Result<FinishReason, Failure>) {
         let request = self.active.remove(at);
         let sequence = request.sequence;

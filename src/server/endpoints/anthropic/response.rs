@@ -2,14 +2,13 @@
 
 use serde_json::{Value, json};
 
-use crate::http::error::Error;
 use crate::http::json::{JsonObject, JsonText};
 use crate::http::transport::SseEvents;
 use crate::response::completion_parser::CompletionDelta;
 use crate::response::envelope::Envelope;
-use crate::response::running_completions::{Completion, DenoisingStep, StreamWriter};
+use crate::response::running_completions::{Completion, StreamEvent, StreamWriter};
 use lab_base::chat::tool_calls::completed_arguments;
-use lab_core::engine::{AnswerToken, FinishReason, StopMatch, Usage};
+use lab_core::engine::{FinishReason, StopMatch, Usage};
 
 use crate::http::error_format::anthropic_error;
 
@@ -141,74 +140,63 @@ fn usage_json(usage: &Usage) -> Value {
 impl StreamWriter for MessageWriter {
     const HAS_DONE: bool = false;
 
-    fn start(&mut self, _choice: u32, out: &mut SseEvents) {
-        let read = Usage {
-            prompt_tokens: self.n_prompt,
-            ..Usage::default()
-        };
-        let message = self.object(&[], &usage_json(&read));
-        out.push_named(&json!({ "type": "message_start", "message": message }));
-    }
-
-    fn text(&mut self, _choice: u32, text: &str, _tokens: &[AnswerToken], out: &mut SseEvents) {
-        if !text.is_empty() {
-            let block = json!({ "type": "text", "text": "" });
-            self.delta(TEXT, "text", text, &block, out);
-        }
-    }
-
-    fn piece(&mut self, choice: u32, piece: &CompletionDelta, out: &mut SseEvents) {
-        match piece {
-            CompletionDelta::Content(text, tokens) => self.text(choice, text, tokens, out),
-            CompletionDelta::Reasoning(text) => {
+    fn write(&mut self, _choice: u32, event: StreamEvent<'_>, out: &mut SseEvents) {
+        match event {
+            StreamEvent::Start => {
+                let read = Usage {
+                    prompt_tokens: self.n_prompt,
+                    ..Usage::default()
+                };
+                let message = self.object(&[], &usage_json(&read));
+                out.push_named(&json!({ "type": "message_start", "message": message }));
+            }
+            StreamEvent::Text("", _) | StreamEvent::Piece(CompletionDelta::Content(..)) => {}
+            StreamEvent::Text(text, _) => {
+                let block = json!({ "type": "text", "text": "" });
+                self.delta(TEXT, "text", text, &block, out);
+            }
+            StreamEvent::Piece(CompletionDelta::Reasoning(text)) => {
                 let block = json!({ "type": "thinking", "thinking": "", "signature": "" });
                 self.delta(THINKING, "thinking", text, &block, out);
             }
-            CompletionDelta::Call(_, id, name) => {
+            StreamEvent::Piece(CompletionDelta::Call(_, id, name)) => {
                 self.calls = true;
                 let block = json!({ "type": "tool_use", "id": id, "name": name, "input": {} });
                 self.begin(INPUT, &block, out);
             }
-            CompletionDelta::Arguments(_, text) => {
+            StreamEvent::Piece(CompletionDelta::Arguments(_, text)) => {
                 self.delta(INPUT, "partial_json", text, &Value::Null, out);
             }
+            // The event with the usage carries it.
+            StreamEvent::Lab(result) => self.lab = Some(result),
+            StreamEvent::End(reason, stopped) => {
+                self.ending = ending(reason, stopped, self.calls);
+                if self.n_blocks == 0 {
+                    self.begin(TEXT, &json!({ "type": "text", "text": "" }), out);
+                }
+                self.close(out);
+            }
+            StreamEvent::Done(usage) => {
+                const KIND: &str = "message_delta";
+                let usage = usage_json(usage);
+                let delta = json!({ "type": KIND, "delta": self.ending, "usage": usage });
+                let mut delta = JsonObject::from(delta);
+                if let Some(lab) = self.lab.take() {
+                    delta.put("lab", lab);
+                }
+                out.push_as(KIND, &delta);
+                out.push_named(&json!({ "type": "message_stop" }));
+            }
+            StreamEvent::Failed(error) => {
+                out.push_named(&anthropic_error(error.status(), &error.message(), None));
+            }
+            // Steps of text diffusion have no event in this shape, and neither have tokens.
+            StreamEvent::Prompt(_)
+            | StreamEvent::Count(_)
+            | StreamEvent::Progress(_)
+            | StreamEvent::Ended(_)
+            | StreamEvent::Step(_)
+            | StreamEvent::Usage(_) => {}
         }
-    }
-
-    /// Steps of text diffusion have no event in this shape.
-    fn step(&mut self, _: u32, _: &DenoisingStep<'_>, _: &mut SseEvents) {}
-
-    /// The event with the usage carries it.
-    fn lab(&mut self, _: u32, result: JsonText, _: &mut SseEvents) {
-        self.lab = Some(result);
-    }
-
-    fn end(
-        &mut self,
-        _: u32,
-        reason: FinishReason,
-        stopped: Option<&StopMatch>,
-        out: &mut SseEvents,
-    ) {
-        self.ending = ending(reason, stopped, self.calls);
-        if self.n_blocks == 0 {
-            self.begin(TEXT, &json!({ "type": "text", "text": "" }), out);
-        }
-        self.close(out);
-    }
-
-    fn done(&mut self, usage: &Usage, out: &mut SseEvents) {
-        const KIND: &str = "message_delta";
-        let delta = json!({ "type": KIND, "delta": self.ending, "usage": usage_json(usage) });
-        let mut delta = JsonObject::from(delta);
-        if let Some(lab) = self.lab.take() {
-            delta.put("lab", lab);
-        }
-        out.push_as(KIND, &delta);
-        out.push_named(&json!({ "type": "message_stop" }));
-    }
-
-    fn failed(&mut self, error: &Error, out: &mut SseEvents) {
-        out.push_named(&anthropic_error(error.status(), &error.message(), None));
     }
 }

@@ -22,9 +22,9 @@ use lab_core::artifacts::store::ArtifactStore;
 /// Number of bytes of a file that are sent at a time.
 const PIECE: usize = 256 << 10;
 
-fn shelf(pool: &Pool) -> Result<&ArtifactStore, Error> {
+fn store(pool: &Pool) -> Result<&ArtifactStore, Error> {
     let missing = || Error::NoRoute(ROUTE.into());
-    pool.config.shelf.as_ref().ok_or_else(missing)
+    pool.config.artifacts.as_ref().ok_or_else(missing)
 }
 
 fn unknown(id: &str) -> Error {
@@ -40,7 +40,7 @@ pub(super) fn id_of(id: Result<Path<String>, PathRejection>) -> String {
 }
 
 pub(crate) async fn list(State(pool): State<Arc<Pool>>) -> Result<Json, Error> {
-    let all = shelf(&pool)?.list();
+    let all = store(&pool)?.list();
     let data: Value = all.iter().map(artifact_json).collect();
     Ok(Json(json!({ "object": "list", "data": data })))
 }
@@ -50,7 +50,7 @@ pub(crate) async fn get(
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Error> {
     let id = id_of(id);
-    let (kept, file) = shelf(&pool)?.open(&id).ok_or_else(|| unknown(&id))?;
+    let (kept, file) = store(&pool)?.open(&id).ok_or_else(|| unknown(&id))?;
     let name = format!("attachment; filename=\"{}.{}\"", kept.id, kept.format);
     let headers = [
         (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
@@ -67,7 +67,7 @@ pub(crate) async fn delete(
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Json, Error> {
     let id = id_of(id);
-    match shelf(&pool)?.remove(&id) {
+    match store(&pool)?.remove(&id) {
         true => Ok(Json(
             json!({ "id": id, "object": "lab.artifact", "deleted": true }),
         )),

@@ -99,7 +99,7 @@ pub(crate) async fn run(
     let generation = GenerationParams::take(&mut body, 0)?;
     let run: Run = body.take()?;
     body.closed().finish()?;
-    let Some(wanted) = generation.lab.clone() else {
+    let Some(lab) = generation.lab.clone() else {
         return Err(Error::missing(FIELD));
     };
     if generation.is_streamed() {
@@ -117,7 +117,7 @@ pub(crate) async fn run(
     let n = generation.n_choices();
     let answers = RunningCompletions::submit(&served, choice_requests(&first, n).collect(), n);
     let answers = answers.map_err(|error| error.with_prompt_field("prompt"))?;
-    let (all, usage) = answers.with_lab(Some(wanted), &served).collect().await?;
+    let (all, usage) = answers.with_lab(Some(lab), &served).collect().await?;
     let results = all.into_iter().enumerate().map(|(index, one)| {
         let mut result = JsonObject::from(json!({
             "index": index, "text": one.text, "lab": null,

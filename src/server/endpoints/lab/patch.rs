@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::Pool;
+use crate::http::context::RequestContext;
 use crate::http::error::Error;
 use crate::http::json::Json;
 use crate::request::fields;
@@ -198,14 +199,14 @@ pub async fn patched(
     served: &Arc<ServedModel>,
     object: Map<String, Value>,
 ) -> Result<Value, String> {
-    let mut body = BodyFields::new(object);
-    let asked = body.take::<Patch>().and_then(|asked| {
+    let found = async {
+        let mut body = BodyFields::new(object);
+        let asked: Patch = body.take()?;
         body.finish()?;
-        Ok(asked)
-    });
-    let asked = asked.map_err(|error| error.to_string())?;
-    let found = grid(served, asked).await;
-    found.map_err(|error| error.to_string())
+        grid(served, asked).await
+    };
+    let found = RequestContext::detached().scope(found).await;
+    found.map_err(|error: Error| error.to_string())
 }
 
 /// The grid: a row for each point, a column for each position.

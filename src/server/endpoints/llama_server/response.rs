@@ -9,10 +9,10 @@ use crate::http::json::{self, JsonObject, JsonText};
 use crate::http::transport::SseEvents;
 use crate::response::logprobs;
 use crate::response::running_completions::{
-    Completion, DenoisingStep, StreamWriter, progress_json, step_json, timings_json,
+    Completion, StreamEvent, StreamWriter, progress_json, step_json, timings_json,
 };
 use crate::served::ServedModel;
-use lab_core::engine::{AnswerToken, FinishReason, PromptProgress, StopMatch, TokenLogprob, Usage};
+use lab_core::engine::{AnswerToken, FinishReason, StopMatch, TokenLogprob, Usage};
 
 /// The data that all completions of a response share.
 pub(super) struct ResponseData {
@@ -208,50 +208,42 @@ struct Chunk<'a> {
 impl StreamWriter for NativeWriter {
     const HAS_DONE: bool = false;
 
-    fn progress(&mut self, choice: u32, progress: &PromptProgress, out: &mut SseEvents) {
-        let mut chunk = self.empty(choice);
-        chunk["prompt_progress"] = progress_json(progress);
-        out.push(&chunk);
-    }
-
-    fn text(&mut self, choice: u32, text: &str, tokens: &[AnswerToken], out: &mut SseEvents) {
-        out.push(&self.chunk(choice, text, tokens));
-    }
-
-    fn ended(&mut self, choice: u32, token: AnswerToken, out: &mut SseEvents) {
-        out.push(&self.chunk(choice, "", &[token]));
-    }
-
-    fn step(&mut self, choice: u32, step: &DenoisingStep<'_>, out: &mut SseEvents) {
-        let mut chunk = self.empty(choice);
-        chunk["diffusion"] = step_json(choice, step, self.of.served.handle.tokenizer());
-        out.push(&chunk);
-    }
-
-    fn lab(&mut self, choice: u32, result: JsonText, out: &mut SseEvents) {
-        let mut chunk = JsonObject::from(self.empty(choice));
-        chunk.put("lab", result);
-        out.push(&chunk);
-    }
-
-    fn record_usage(&mut self, choice: u32, usage: &Usage) {
-        self.sent[choice as usize].usage = *usage;
-    }
-
-    fn end(
-        &mut self,
-        choice: u32,
-        reason: FinishReason,
-        stopped: Option<&StopMatch>,
-        out: &mut SseEvents,
-    ) {
-        let sent = &self.sent[choice as usize];
-        let ending = Ending {
-            reason: Some(reason),
-            stopped,
-            has_new_line: sent.has_new_line,
-            usage: &sent.usage,
-        };
-        out.push(&self.reduced(self.last(choice, ("", &[]), &ending).into()));
+    fn write(&mut self, choice: u32, event: StreamEvent<'_>, out: &mut SseEvents) {
+        match event {
+            StreamEvent::Text(text, tokens) => out.push(&self.chunk(choice, text, tokens)),
+            StreamEvent::Ended(token) => out.push(&self.chunk(choice, "", &[token])),
+            StreamEvent::Progress(progress) => {
+                let mut chunk = self.empty(choice);
+                chunk["prompt_progress"] = progress_json(progress);
+                out.push(&chunk);
+            }
+            StreamEvent::Step(step) => {
+                let mut chunk = self.empty(choice);
+                chunk["diffusion"] = step_json(choice, step, self.of.served.handle.tokenizer());
+                out.push(&chunk);
+            }
+            StreamEvent::Lab(result) => {
+                let mut chunk = JsonObject::from(self.empty(choice));
+                chunk.put("lab", result);
+                out.push(&chunk);
+            }
+            StreamEvent::Usage(usage) => self.sent[choice as usize].usage = *usage,
+            StreamEvent::End(reason, stopped) => {
+                let sent = &self.sent[choice as usize];
+                let ending = Ending {
+                    reason: Some(reason),
+                    stopped,
+                    has_new_line: sent.has_new_line,
+                    usage: &sent.usage,
+                };
+                out.push(&self.reduced(self.last(choice, ("", &[]), &ending).into()));
+            }
+            StreamEvent::Failed(error) => out.push(&error.body()),
+            StreamEvent::Start
+            | StreamEvent::Prompt(_)
+            | StreamEvent::Count(_)
+            | StreamEvent::Piece(_)
+            | StreamEvent::Done(_) => {}
+        }
     }
 }

@@ -5,16 +5,15 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use crate::http::context::RequestContext;
-use crate::http::error::Error;
 use crate::http::json::{JsonObject, JsonText};
 use crate::http::transport::SseEvents;
 use crate::response::completion_parser::CompletionDelta;
 use crate::response::envelope::Envelope;
 use crate::response::item_store::ItemStore;
 use crate::response::logprobs::{self, TokenNames};
-use crate::response::running_completions::{Completion, DenoisingStep, StreamWriter};
+use crate::response::running_completions::{Completion, StreamEvent, StreamWriter};
 use lab_base::util::clock::unix_seconds;
-use lab_core::engine::{AnswerToken, FinishReason, StopMatch, Usage};
+use lab_core::engine::{AnswerToken, FinishReason, Usage};
 
 use super::tools::{ClientTools, ToolKind, free_text};
 
@@ -324,50 +323,11 @@ impl ResponseWriter {
             self.open = Some(open);
         }
     }
-}
 
-fn part(text: &str, logprobs: &[Value]) -> Value {
-    json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": logprobs })
-}
-
-fn usage_json(usage: &Usage) -> Value {
-    json!({
-        "input_tokens": usage.prompt_tokens,
-        "input_tokens_details": { "cached_tokens": usage.cached_tokens },
-        "output_tokens": usage.completion_tokens,
-        "output_tokens_details": { "reasoning_tokens": usage.reasoning_tokens },
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-    })
-}
-
-impl StreamWriter for ResponseWriter {
-    const HAS_DONE: bool = false;
-
-    fn start(&mut self, _choice: u32, out: &mut SseEvents) {
-        let response = self.object(IN_PROGRESS, None, &Value::Null);
-        self.of_response("response.created", response.clone(), out);
-        self.of_response("response.in_progress", response, out);
-    }
-
-    fn text(&mut self, _choice: u32, text: &str, tokens: &[AnswerToken], out: &mut SseEvents) {
-        if text.is_empty() {
-            return;
-        }
-        let logprobs = self.logprobs(tokens);
-        if !matches!(self.open, Some(OpenItem::Text(..))) {
-            self.begin(OpenItem::Text(String::new(), Vec::new()), out);
-        }
-        let fields = json!({ "content_index": 0, "delta": text, "logprobs": logprobs });
-        self.delta("response.output_text.delta", &fields, out);
-        if let Some(OpenItem::Text(all, entries)) = &mut self.open {
-            all.push_str(text);
-            entries.extend(logprobs);
-        }
-    }
-
-    fn piece(&mut self, choice: u32, piece: &CompletionDelta, out: &mut SseEvents) {
+    /// Writes reasoning, or a piece of a call.
+    fn piece(&mut self, piece: &CompletionDelta, out: &mut SseEvents) {
         match piece {
-            CompletionDelta::Content(text, tokens) => self.text(choice, text, tokens, out),
+            CompletionDelta::Content(..) => {}
             CompletionDelta::Reasoning(text) => {
                 if !matches!(self.open, Some(OpenItem::Reasoning(_))) {
                     self.begin(OpenItem::Reasoning(String::new()), out);
@@ -401,33 +361,73 @@ impl StreamWriter for ResponseWriter {
             }
         }
     }
+}
 
-    /// Steps of text diffusion have no event in this shape.
-    fn step(&mut self, _: u32, _: &DenoisingStep<'_>, _: &mut SseEvents) {}
+fn part(text: &str, logprobs: &[Value]) -> Value {
+    json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": logprobs })
+}
 
-    /// The last event carries it, with the whole response.
-    fn lab(&mut self, _: u32, result: JsonText, _: &mut SseEvents) {
-        self.lab = Some(result);
-    }
+fn usage_json(usage: &Usage) -> Value {
+    json!({
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": { "cached_tokens": usage.cached_tokens },
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": { "reasoning_tokens": usage.reasoning_tokens },
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    })
+}
 
-    fn end(&mut self, _: u32, reason: FinishReason, _: Option<&StopMatch>, out: &mut SseEvents) {
-        self.reason = Some(reason);
-        if self.items.is_empty() && self.open.is_none() {
-            self.begin(OpenItem::Text(String::new(), Vec::new()), out);
+impl StreamWriter for ResponseWriter {
+    const HAS_DONE: bool = false;
+
+    fn write(&mut self, _choice: u32, event: StreamEvent<'_>, out: &mut SseEvents) {
+        match event {
+            StreamEvent::Start => {
+                let response = self.object(IN_PROGRESS, None, &Value::Null);
+                self.of_response("response.created", response.clone(), out);
+                self.of_response("response.in_progress", response, out);
+            }
+            StreamEvent::Text("", _) => {}
+            StreamEvent::Text(text, tokens) => {
+                let logprobs = self.logprobs(tokens);
+                if !matches!(self.open, Some(OpenItem::Text(..))) {
+                    self.begin(OpenItem::Text(String::new(), Vec::new()), out);
+                }
+                let fields = json!({ "content_index": 0, "delta": text, "logprobs": logprobs });
+                self.delta("response.output_text.delta", &fields, out);
+                if let Some(OpenItem::Text(all, entries)) = &mut self.open {
+                    all.push_str(text);
+                    entries.extend(logprobs);
+                }
+            }
+            StreamEvent::Piece(piece) => self.piece(piece, out),
+            // The last event carries it, with the whole response.
+            StreamEvent::Lab(result) => self.lab = Some(result),
+            StreamEvent::End(reason, _) => {
+                self.reason = Some(reason);
+                if self.items.is_empty() && self.open.is_none() {
+                    self.begin(OpenItem::Text(String::new(), Vec::new()), out);
+                }
+                self.close(self.status(), out);
+            }
+            StreamEvent::Done(usage) => {
+                let status = self.status();
+                let response = self.object(status, Some(usage), &Value::Null);
+                self.of_response(&format!("response.{status}"), response, out);
+            }
+            StreamEvent::Failed(error) => {
+                let error = &error.body()["error"];
+                let error = json!({ "code": error["code"], "message": error["message"] });
+                let response = self.object("failed", None, &error);
+                self.of_response("response.failed", response, out);
+            }
+            // Steps of text diffusion have no event in this shape, and neither have tokens.
+            StreamEvent::Prompt(_)
+            | StreamEvent::Count(_)
+            | StreamEvent::Progress(_)
+            | StreamEvent::Ended(_)
+            | StreamEvent::Step(_)
+            | StreamEvent::Usage(_) => {}
         }
-        self.close(self.status(), out);
-    }
-
-    fn done(&mut self, usage: &Usage, out: &mut SseEvents) {
-        let status = self.status();
-        let response = self.object(status, Some(usage), &Value::Null);
-        self.of_response(&format!("response.{status}"), response, out);
-    }
-
-    fn failed(&mut self, error: &Error, out: &mut SseEvents) {
-        let body = error.body();
-        let error = json!({ "code": body["error"]["code"], "message": body["error"]["message"] });
-        let response = self.object("failed", None, &error);
-        self.of_response("response.failed", response, out);
     }
 }

@@ -336,6 +336,11 @@ mod tests {
         json!({ "type": "function", "name": name, "parameters": { "type": "object" } })
     }
 
+    fn add(offered: &mut OfferedTools, at: &str, tool: &Value) {
+        let added = RequestContext::detached().enter(|| offered.add(at, tool));
+        added.expect("sound");
+    }
+
     fn names(offered: &OfferedTools) -> Vec<&str> {
         let all = offered.functions.iter();
         all.filter_map(|own| own["function"]["name"].as_str())
@@ -362,7 +367,7 @@ mod tests {
         .iter()
         .enumerate()
         {
-            offered.add(&format!("tools[{i}]"), tool).expect("sound");
+            add(&mut offered, &format!("tools[{i}]"), tool);
         }
         let found = names(&offered);
         let expected = [
@@ -409,21 +414,17 @@ mod tests {
     #[test]
     fn tools_that_a_search_found_are_offered_once() {
         let mut offered = OfferedTools::default();
-        offered.add("tools[0]", &function("a")).expect("sound");
+        add(&mut offered, "tools[0]", &function("a"));
         let found = json!([
             function("a"), function("b"),
             { "type": "namespace", "name": "s", "tools": [function("a"), function("b")] },
         ]);
-        for _ in 0..2 {
-            offered
-                .add_found("input[0].tools", Some(&found))
-                .expect("sound");
-        }
+        let mut search = |found: &Value| {
+            let added = || offered.add_found("input[0].tools", Some(found));
+            RequestContext::detached().enter(added)
+        };
+        assert!(search(&found).is_ok() && search(&found).is_ok());
+        assert!(search(&json!([{}])).is_err());
         assert_eq!(names(&offered), ["a", "b", "s__a", "s__b"]);
-        assert!(
-            offered
-                .add_found("input[0].tools", Some(&json!([{}])))
-                .is_err()
-        );
     }
 }

@@ -15,11 +15,11 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, Bytes, HttpBody};
+use axum::body::{Body, HttpBody};
 use axum::http::Version;
 use futures_util::future::BoxFuture;
 use futures_util::task::AtomicWaker;
-use hyper::body::{Frame, Incoming, SizeHint};
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -30,6 +30,7 @@ use tokio::task::JoinSet;
 use tokio::time::Sleep;
 use tower_service::Service;
 
+use super::guarded_body::{BodyGuard, guarded};
 use super::runtime::{MAX_BODY_BYTES, not_accepted};
 
 /// Maximum time for the rest of a received body to reach its reader.
@@ -104,11 +105,16 @@ async fn connection(
     let of_service = Arc::clone(&state);
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         let busy = BusyGuard::start(&of_service, request.version());
-        let request = request.map(|body| Body::new(RequestBody::new(body, &of_service)));
+        let request = request.map(|body| {
+            of_service
+                .is_read
+                .store(body.is_end_stream(), Ordering::Release);
+            guarded(Body::new(body), ReadGuard(Arc::clone(&of_service)))
+        });
         let response = app.clone().call(request);
         async move {
             let response = response.await;
-            response.map(|response| response.map(|body| TrackedBody { body, _busy: busy }))
+            response.map(|response| response.map(|body| guarded(body, busy)))
         }
     });
     let serving = http1::Builder::new()
@@ -163,69 +169,19 @@ async fn drop_rest(stream: Arc<TcpStream>) -> io::Result<()> {
     Ok(())
 }
 
-/// The body of a response, which keeps the connection marked as busy.
-struct TrackedBody {
-    body: Body,
-    _busy: BusyGuard,
-}
+/// Tells a connection when the body of its request was read to its end.
+struct ReadGuard(Arc<ConnectionState>);
 
-impl HttpBody for TrackedBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-/// The body of a request. It tells the connection when it was read to its end.
-struct RequestBody {
-    body: Incoming,
-    state: Arc<ConnectionState>,
-}
-
-impl RequestBody {
-    fn new(body: Incoming, state: &Arc<ConnectionState>) -> Self {
-        let state = Arc::clone(state);
-        state.is_read.store(body.is_end_stream(), Ordering::Release);
-        Self { body, state }
-    }
-}
-
-impl HttpBody for RequestBody {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        if frame.is_none() || self.body.is_end_stream() {
-            self.state.is_read.store(true, Ordering::Release);
+impl BodyGuard for ReadGuard {
+    fn read(&mut self, _n_bytes: usize, is_end: bool) {
+        if is_end {
+            self.0.is_read.store(true, Ordering::Release);
         }
-        Poll::Ready(frame)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
+
+/// Keeps a connection busy while its response is sent.
+impl BodyGuard for BusyGuard {}
 
 /// The state of a connection, shared by its service and its socket.
 #[derive(Debug, Default)]
@@ -303,10 +259,10 @@ impl ClientSocket {
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// Notes that `n` of `wanted` bytes were written.
-    fn progress(&mut self, n: usize, wanted: usize) {
+    /// Notes that `n` of `asked` bytes were written.
+    fn progress(&mut self, n: usize, asked: usize) {
         self.n_written += n;
-        if n == wanted || self.n_written >= PROGRESS {
+        if n == asked || self.n_written >= PROGRESS {
             (self.stall, self.n_written) = (None, 0);
         }
     }

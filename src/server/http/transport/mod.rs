@@ -6,6 +6,7 @@
 
 mod events;
 mod exchange;
+mod guarded_body;
 mod listener;
 mod runtime;
 mod socket;
@@ -13,6 +14,7 @@ mod socket;
 pub use events::{FailureEvent, SseEvents, event_stream, relay};
 pub(crate) use events::{event_response, is_event_stream};
 pub use exchange::{AnswerBody, ConnectionPool, PooledConnection, send};
+pub(crate) use guarded_body::{BodyGuard, guarded};
 pub use listener::{ConnectionTimeouts, serve};
 pub use runtime::{MAX_BODY_BYTES, runtime};
 pub use socket::serve_socket;

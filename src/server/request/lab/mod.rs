@@ -13,6 +13,7 @@ use lab_core::artifacts::packed::Dtype;
 use lab_core::artifacts::vectors::VectorContent;
 use lab_core::engine::{Attribution, Capture, Edit, EditOp, EditVector, LabPlan, Lens};
 
+use crate::http::context::RequestContext;
 use crate::http::error::{Error, quoted};
 use crate::request::fields::{BodyFields, fields};
 use crate::served::ServedModel;
@@ -143,7 +144,8 @@ impl LabRequest {
     /// # Errors
     /// The plan is invalid for every model; the error names the place.
     pub fn new(object: Map<String, Value>) -> Result<Self, String> {
-        Self::read(object).map_err(|error| error.to_string())
+        let read = RequestContext::detached().enter(|| Self::read(object));
+        read.map_err(|error| error.to_string())
     }
 
     /// The plan for a model, without a request around it.
@@ -161,7 +163,7 @@ impl LabRequest {
 
     /// Resolves the plan for a model: tokens, vectors and autoencoders.
     pub(crate) fn resolve(&self, served: &ServedModel) -> Result<Arc<LabPlan>, Error> {
-        if self.output == Some(Output::Artifact) && served.shelf.is_none() {
+        if self.output == Some(Output::Artifact) && served.artifacts.is_none() {
             let message = "this server stores no artifacts";
             return Err(Error::unsupported(format!("{FIELD}.output"), message));
         }

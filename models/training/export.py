@@ -1,16 +1,17 @@
 # Writes the tokenizers and forms of the tiny models: Hugging Face folders, and of the chat model a GGUF file.
-# Used by scripts/train_tiny.py and train_tiny_diffusion.py; all f16, in the GGUF the rows of Q and K permuted.
+# Used by train_tiny.py and train_tiny_diffusion.py; all f16.
 
 import json
 
-import gguf
 import jax.numpy as jnp
 import numpy as np
 from safetensors.numpy import load_file, save_file
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 import data
+import gguf_file
 import model
+from bench_server import run
 
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 PAD, START, END = range(3)
@@ -115,66 +116,14 @@ def read_folder(folder):
     return Tokenizer.from_file(str(folder / "tokenizer.json")), {n: jnp.asarray(w, jnp.float32) for n, w in weights.items()}
 
 
-def interleave(w, heads):
-    """Hugging Face's half-split rotary rows to interleaved pairs, as llama.cpp's converter does."""
-    return w.reshape(heads, 2, w.shape[0] // heads // 2, *w.shape[1:]).swapaxes(1, 2).reshape(w.shape)
-
-
-NAMES = {
-    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
-    "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
-}
-
-
-def write_gguf(path, params, tokenizer):
-    out = gguf.GGUFWriter(path, "llama")
-    out.add_type("model")
-    out.add_name("Inference Lab Bench Tiny Chat")
-    out.add_basename("tiny-chat")
-    out.add_size_label(f"{sum(w.size for w in params.values()) / 1e6:.1f}M")
-    out.add_license("mit or apache-2.0")
-    out.add_languages(["en"])
-    out.add_block_count(model.LAYERS)
-    out.add_context_length(model.CONTEXT)
-    out.add_embedding_length(model.WIDTH)
-    out.add_feed_forward_length(model.HIDDEN)
-    out.add_head_count(model.HEADS)
-    out.add_head_count_kv(model.KV_HEADS)
-    out.add_rope_freq_base(model.THETA)
-    out.add_layer_norm_rms_eps(model.EPS)
-    out.add_key_length(model.HEAD)
-    out.add_value_length(model.HEAD)
-    out.add_rope_dimension_count(model.HEAD)
-    out.add_vocab_size(tokenizer.get_vocab_size())
-    out.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
-    out.add_quantization_version(gguf.GGML_QUANT_VERSION)
-
-    description = json.loads(tokenizer.to_str())
-    by_id = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
-    out.add_tokenizer_model("gpt2")
-    out.add_tokenizer_pre("qwen2")
-    out.add_token_list([token for token, _ in by_id])
-    out.add_token_types([gguf.TokenType.CONTROL if t in SPECIALS else gguf.TokenType.NORMAL for t, _ in by_id])
-    out.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in description["model"]["merges"]])
-    out.add_bos_token_id(PAD)
-    out.add_eos_token_id(END)
-    out.add_eot_token_id(END)
-    out.add_pad_token_id(PAD)
-    out.add_add_bos_token(False)
-    out.add_chat_template(data.CHAT_TEMPLATE)
-
-    weights = half(params)
-    out.add_tensor("token_embd.weight", weights["model.embed_tokens.weight"])
-    for i in range(model.LAYERS):
-        for theirs, ours in NAMES.items():
-            w = weights[f"model.layers.{i}.{theirs}.weight"]
-            if ours in ("attn_q", "attn_k"):
-                w = interleave(w, model.HEADS if ours == "attn_q" else model.KV_HEADS)
-            out.add_tensor(f"blk.{i}.{ours}.weight", w.astype(np.float32) if w.ndim == 1 else np.ascontiguousarray(w))
-    out.add_tensor("output_norm.weight", weights["model.norm.weight"].astype(np.float32))
-    out.add_tensor("output.weight", weights["lm_head.weight"])
-    out.write_header_to_file()
-    out.write_kv_data_to_file()
-    out.write_tensors_to_file()
-    out.close()
+def write_gguf(bench, folder, path):
+    """The folder of the chat model as `bench convert` writes it, with what says whose model it is."""
+    run([bench, "convert", folder, path, "--force"])
+    file, weights = gguf_file.Gguf(path), load_file(str(folder / "model.safetensors"))
+    about = {
+        "general.type": "model", "general.name": "Inference Lab Bench Tiny Chat", "general.basename": "tiny-chat",
+        "general.size_label": f"{sum(w.size for w in weights.values()) / 1e6:.1f}M", "general.languages": ["en"],
+        "general.license": "mit or apache-2.0", "general.quantization_version": 2, "tokenizer.ggml.eot_token_id": END,
+    }  # fmt: skip
+    file.values |= {key: (value, *gguf_file.types_of(value)) for key, value in about.items()}
+    file.write(path, {})

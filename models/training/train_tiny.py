@@ -1,7 +1,6 @@
 # Trains the small chat model that ships in models/ and writes it as a Hugging Face folder and as a GGUF file.
-# Usage: pip install -r scripts/requirements-train.txt && python3 scripts/train_tiny.py [--seed 1] [--steps N] [--out models]
+# Usage: pip install -r models/training/requirements.txt && python3 models/training/train_tiny.py --help
 
-import argparse
 import json
 import os
 import platform
@@ -12,7 +11,8 @@ from pathlib import Path
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-sys.path.insert(0, str(Path(__file__).resolve().parent / "tiny"))
+MODELS = Path(__file__).resolve().parent.parent
+sys.path.append(str(MODELS.parent / "scripts"))
 
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
@@ -21,6 +21,7 @@ import chart  # noqa: E402
 import data  # noqa: E402
 import export  # noqa: E402
 import model  # noqa: E402
+from bench_server import options  # noqa: E402
 
 TOKENS = 2048  # per step
 VOCAB = 768
@@ -108,11 +109,11 @@ def table(params, tokenizer, held, seed):
 
 
 def main():
-    parser = argparse.ArgumentParser()
+    parser = options(None)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--stage", type=int, choices=(1, 2), help="only this stage; 2 goes on from the files in --out")
     parser.add_argument("--steps", type=int, help="steps of each stage, instead of the usual number")
-    parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent.parent / "models")
+    parser.add_argument("--out", type=Path, default=MODELS)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     held = data.held_out(args.seed)
@@ -161,7 +162,7 @@ def train(stage, args, held):
     trained = time.time() - began
 
     export.write_folder(args.out / "tiny-chat", params, tokenizer)
-    export.write_gguf(args.out / "tiny-chat.gguf", params, tokenizer)
+    export.write_gguf(args.bench, args.out / "tiny-chat", args.out / "tiny-chat.gguf")
     (args.out / "loss.csv").write_text("step,loss\n" + "".join(f"{s},{v:.4f}\n" for s, v in curve))
     (args.out / "loss.svg").write_text(chart.loss_svg(curve))
     rounded = {name: jnp.asarray(w.astype(np.float32)) for name, w in export.half(params).items()}
