@@ -47,10 +47,11 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         (None, None) => anyhow::bail!("DST: expected NAME.gguf or a folder to write"),
     };
     let source = ModelSource::of(Some(source));
-    let model = models::open(&source, &args.opening.definitions()?)?;
+    let mut model = models::open(&source, &args.opening.definitions()?)?;
     if let Some(vocabulary) = &model.vocabulary {
-        vocabulary.for_file()?;
-        if let Some(text) = vocabulary.differs_at() {
+        let keys = vocabulary.for_file()?;
+        model.weights.add_metadata(&keys.metadata);
+        if let Some(text) = keys.differs_at {
             tracing::warn!(
                 text,
                 "the file tokenizes some texts differently from the folder"
