@@ -7,13 +7,12 @@ use clap::Args as ClapArgs;
 use lab_core::artifacts::arrays::ArrayFormat;
 
 use crate::cli::Failure;
-use crate::cli::model::ModelArg;
-use crate::cli::options::LoadOptions;
+use crate::cli::options::{LoadOptions, ModelArg};
 use crate::cli::output::{self, ForceOption, OutputFile, at};
 use crate::cli::values::tokens;
 
 use super::PromptOptions;
-use super::runner::{LabRunner, PlanOptions, RunLimits, plan};
+use super::runner::{LabRunner, PlanOptions, plan};
 
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct RunArgs {
@@ -49,12 +48,8 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     });
     let file = file.transpose()?;
     let (text, plan) = (args.text.read()?, plan(&args.plan)?);
-    let bounds = RunLimits {
-        n_parallel: 1,
-        lab_bytes: args.values.bytes.lab_bytes,
-    };
-    let vectors = &args.values.lab_vectors;
-    let runner = LabRunner::start(&args.load, &args.model.source(), plan, vectors, bounds)?;
+    let values = (&args.values.bytes, args.values.lab_vectors.as_slice());
+    let runner = LabRunner::start(&args.load, &args.model.source(), plan, 1, values)?;
     let tokens = text.tokens(|text| runner.encode(text))?;
     let result = runner.one(tokens, args.max_tokens)?;
     let (request, served) = (&runner.request, &runner.served);
