@@ -191,6 +191,7 @@ impl Error {
     }
 
     /// A failure of the server, whose cause goes to the log.
+    #[expect(clippy::needless_pass_by_value, reason = "errors are mapped by it")]
     pub(crate) fn engine(detail: impl ToString) -> Self {
         let detail = detail.to_string();
         Self::Engine { detail }

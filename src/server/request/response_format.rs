@@ -125,7 +125,7 @@ impl ConstraintSpec {
         let handle = served.handle.clone();
         tokio::task::spawn_blocking(move || handle.compile(constraint, &sampling))
             .await
-            .map_err(|error| Error::engine(error))?
+            .map_err(Error::engine)?
             .map_err(|error| Self::refused(&param, &error))
     }
 

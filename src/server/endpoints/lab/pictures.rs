@@ -46,7 +46,7 @@ pub(crate) async fn picture(
         pictures::chart(asked.picture, &asked.response, &filter).map(|chart| pictures::svg(&chart))
     };
     let painted = tokio::task::spawn_blocking(paint).await;
-    let painted = painted.map_err(|error| Error::engine(error))?;
+    let painted = painted.map_err(Error::engine)?;
     let painted = painted.map_err(|fault| Error::invalid_value("response", fault.to_string()))?;
     Ok(svg(painted))
 }
