@@ -32,9 +32,6 @@ pub fn parse() -> Result<Cli, Failure> {
 }
 
 /// Runs the command of a command line.
-///
-/// # Errors
-/// The command failed; the error is one message.
 pub fn run(cli: Cli) -> Result<(), Failure> {
     let of_whom = match &cli.command {
         Command::Serve(_) => log::LogProcess::Server,

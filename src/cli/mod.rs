@@ -4,7 +4,6 @@
 //! on them.
 
 mod arch;
-mod backends;
 mod chat;
 mod command_line;
 mod compare;
@@ -24,7 +23,6 @@ mod inspect;
 mod lab;
 mod log;
 mod logits;
-mod model;
 mod options;
 mod other_programs;
 mod output;

@@ -1,19 +1,17 @@
 //! Options that several commands share, and the values that they resolve to.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Once;
 
 use clap::{ArgGroup, Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use lab_base::weights;
-use lab_base::weights::{FiniteCheck, TensorType};
+use lab_base::weights::{self, FiniteCheck, TensorType};
 use lab_core::arch::Library;
 use lab_core::blocks::REGISTRY;
 use lab_core::engine::{DiffusionOptions, Limits};
 use lab_core::model::{Model, Options};
-use lab_core::models;
-use lab_core::models::lora;
+use lab_core::models::{self, lora};
 use lab_core::models::{Definitions, ModelSource, OpenedModel};
 use lab_core::plan::Plan;
 use lab_server::served::ServedModel;
@@ -24,6 +22,54 @@ use super::values::{cache_type, matrix_type, positive, tokens};
 
 /// Maximum context length in tokens that is taken from a file, unless `--ctx` is set.
 const MAX_CTX: usize = 4096;
+
+/// The model of a command that has one.
+#[derive(Debug, Args)]
+pub(super) struct ModelArg {
+    /// The model, in place of `-m`
+    #[arg(value_name = "MODEL")]
+    pub(super) model_path: Option<PathBuf>,
+    /// The model: a file, a folder, tiny-chat or tiny-diffusion; default: tiny-chat, which is built in
+    #[arg(short, long, value_name = "MODEL", conflicts_with = "model_path")]
+    pub(super) model: Option<PathBuf>,
+}
+
+impl ModelArg {
+    /// The path or name of the model, if one is given.
+    pub(super) fn path(&self) -> Option<&Path> {
+        self.model.as_deref().or(self.model_path.as_deref())
+    }
+
+    pub(super) fn source(&self) -> ModelSource {
+        ModelSource::of(self.path())
+    }
+}
+
+/// `-m` of a command with two models, which are else its arguments.
+#[derive(Debug, Args)]
+pub(super) struct TwoModels {
+    /// Model A, and given twice A and B, in place of the arguments
+    #[arg(short, long, value_name = "MODEL")]
+    model: Vec<PathBuf>,
+}
+
+impl TwoModels {
+    /// A, and B if it is given; `arguments` follow the models of `-m`. Without any, A is the default model.
+    pub(super) fn of<'a>(
+        &'a self,
+        arguments: [Option<&'a PathBuf>; 2],
+    ) -> Result<(ModelSource, Option<ModelSource>), Failure> {
+        let all = self.model.iter().chain(arguments.into_iter().flatten());
+        let mut all = all.map(|path| ModelSource::of(Some(path)));
+        let (a, b) = (all.next(), all.next());
+        if all.next().is_some() {
+            anyhow::bail!(
+                "expected at most two models, A and B, by `-m` and as arguments together"
+            );
+        }
+        Ok((a.unwrap_or_else(|| ModelSource::of(None)), b))
+    }
+}
 
 /// Where definitions come from.
 #[derive(Debug, Args)]
@@ -158,7 +204,6 @@ pub(super) struct LoadDefaults {
     pub(super) max_ctx: usize,
     /// Whether a context above the positions of the model is cut and not refused.
     pub(super) is_cut: bool,
-    /// Maximum number of tokens per pass.
     pub(super) n_batch: usize,
 }
 
@@ -178,8 +223,8 @@ impl LoadDefaults {
             kv_type: TensorType::F32,
             flash_attn: false,
             max_ctx: usize::MAX,
-            is_cut: false,
             n_batch,
+            ..Self::LOCAL
         }
     }
 }
@@ -215,21 +260,12 @@ impl SourceTokens {
 impl ModelOptions {
     /// Opens a model, logs its warnings, and checks its weights if the options ask for it.
     pub(super) fn open(&self, source: &ModelSource) -> Result<OpenedModel, Failure> {
-        let opened = self.open_with(source, &self.opening.definitions()?)?;
+        let opened = self.open_as(source, &self.opening.definitions()?, self.ty)?;
         self.check(&opened)?;
         Ok(opened)
     }
 
-    /// [`Self::open`] with given definitions and without the check.
-    pub(super) fn open_with(
-        &self,
-        source: &ModelSource,
-        definitions: &Definitions,
-    ) -> Result<OpenedModel, Failure> {
-        self.open_as(source, definitions, self.ty)
-    }
-
-    /// [`Self::open_with`] with matrices of another type, if one is given.
+    /// [`Self::open`] with given definitions and type of matrices, and without the check.
     fn open_as(
         &self,
         source: &ModelSource,
@@ -260,7 +296,6 @@ impl ModelOptions {
         Ok(())
     }
 
-    /// Number of compute threads.
     pub(super) fn threads(&self) -> usize {
         self.threads.map_or_else(cores, at_most_cores)
     }
@@ -274,7 +309,7 @@ impl LoadOptions {
         Ok(opened)
     }
 
-    /// [`ModelOptions::open_with`], with the chat template of the options.
+    /// [`Self::open`] with given definitions and without the check.
     pub(super) fn open_with(
         &self,
         source: &ModelSource,
@@ -386,10 +421,8 @@ impl LoadOptions {
             adapters,
             ..
         } = opened;
-        let model = Model::load_with(plan, &weights, &adapters, options, &mut |done, total| {
-            bar.set_length(total);
-            bar.set_position(done);
-        });
+        let progress = &mut shown_by(&bar);
+        let model = Model::load_with(plan, &weights, &adapters, options, progress);
         bar.finish_and_clear();
         Ok(model?)
     }
@@ -419,6 +452,15 @@ pub(super) fn progress_bar(what: &str, name: &str) -> ProgressBar {
     bar
 }
 
+/// A callback whose arguments, what is done and the total, are shown by a bar.
+pub(super) fn shown_by(bar: &ProgressBar) -> impl FnMut(u64, u64) + use<> {
+    let bar = bar.clone();
+    move |done, total| {
+        bar.set_length(total);
+        bar.set_position(done);
+    }
+}
+
 /// The limits of an engine for `n_parallel` requests of this process.
 pub(super) fn local_limits(options: &Options, n_parallel: usize) -> Limits {
     Limits {
@@ -446,12 +488,7 @@ pub(super) fn start_engine(
         true => ProgressBar::hidden(),
         false => progress_bar("loading", &opened.name),
     };
-    let of_thread = bar.clone();
-    let progress = move |done, total| {
-        of_thread.set_length(total);
-        of_thread.set_position(done);
-    };
-    let served = ServedModel::start(opened, options, limits, Box::new(progress));
+    let served = ServedModel::start(opened, options, limits, Box::new(shown_by(&bar)));
     bar.finish_and_clear();
     Ok(served?)
 }
@@ -471,7 +508,6 @@ pub(super) fn at_most_cores(n: usize) -> usize {
     n.min(cores)
 }
 
-/// Number of cores of the machine.
 pub(super) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }

@@ -10,8 +10,7 @@ use crate::cli::output::{self, ForceOption, OutputPlace, at};
 use lab_base::util::atomic_file::PartFile;
 use lab_core::arch::ENDING;
 use lab_core::hf;
-use lab_core::models;
-use lab_core::models::{Definitions, ModelSource};
+use lab_core::models::{self, Definitions, ModelSource};
 use lab_inspect::nearest;
 
 use super::styled;
@@ -36,26 +35,19 @@ pub(in crate::cli) struct NewArgs {
 }
 
 pub(super) fn run(args: &NewArgs) -> Result<(), Failure> {
-    let NewArgs {
-        name,
-        from,
-        map,
-        output: folder,
-        force,
-        opening,
-    } = args;
-
+    let (name, force) = (&args.name, args.force);
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     if name.is_empty() || name.starts_with('.') || !name.chars().all(is_plain) {
         anyhow::bail!(
             "`{name}` is not the name of an architecture: expected letters, digits, `_`, `-` and `.`"
         );
     }
-    let path = folder.join(format!("{name}{ENDING}"));
+    let path = args.output.join(format!("{name}{ENDING}"));
     let checked = force.target(&path).check();
     checked.map_err(|error| at(&path, error))?;
-    let definitions = opening.definitions()?;
-    if let Some(map) = map {
+    let definitions = args.opening.definitions()?;
+    if let Some(map) = &args.map {
+        let from = &args.from;
         if !hf::is_folder(from) {
             anyhow::bail!(
                 "{}: `--map {map}` begins from the map of a Hugging Face folder, and this is no folder with a config.json; \
@@ -65,7 +57,7 @@ pub(super) fn run(args: &NewArgs) -> Result<(), Failure> {
         }
         return folder_without_map(args, &definitions, &path);
     }
-    let source = ModelSource::of(Some(from));
+    let source = ModelSource::of(Some(&args.from));
     let contents = match models::read(&source, &definitions) {
         Err(models::Error::Folder(hf::Error::NoMap { .. })) => {
             return folder_without_map(args, &definitions, &path);
@@ -75,7 +67,7 @@ pub(super) fn run(args: &NewArgs) -> Result<(), Failure> {
     let fits = nearest::definition_fits(&definitions.archs, &contents.weights).map_err(styled)?;
     let text = nearest::draft_definition(&definitions.archs, &contents.weights, name, &fits)
         .map_err(styled)?;
-    write(&path, &text, *force)?;
+    write(&path, &text, force)?;
     let nearest = fits.first().map_or("", |fit| fit.arch.as_str());
     output::line(format!("{}: begun from `{nearest}`", path.display()))?;
     let own = contents.weights.metadata().str("general.architecture");
@@ -108,19 +100,15 @@ fn folder_without_map(args: &NewArgs, with: &Definitions, path: &Path) -> Result
         };
         fits[..=at].rotate_right(1);
     }
-    let (Some(best), Some(map)) = (
-        fits.first(),
-        nearest::draft_map(&with.maps, name, &folder, &fits),
-    ) else {
+    let map = nearest::draft_map(&with.maps, name, &folder, &fits);
+    let (Some(best), Some(map)) = (fits.first(), map) else {
         anyhow::bail!("{}: there is no map to begin with", args.from.display());
     };
     if best.is_exact() {
         write(&map_path, &map, args.force)?;
-        let base = &best.map.map;
-        let path = map_path.display();
-        output::line(format!(
-            "{path}: begun from the map `{base}`, which fits the folder"
-        ))?;
+        let (base, path) = (&best.map.map, map_path.display());
+        let fits = "which fits the folder";
+        output::line(format!("{path}: begun from the map `{base}`, {fits}"))?;
         return output::line(format!(
             "no definition is needed, unless the code of the model differs from that of `{}`",
             best.fit.arch
@@ -134,11 +122,9 @@ fn folder_without_map(args: &NewArgs, with: &Definitions, path: &Path) -> Result
     write(path, &definition, args.force)?;
     write(&map_path, &map, args.force)?;
     let (map, arch) = (&best.map.map, &best.fit.arch);
-    output::line(format!(
-        "{}: begun from the map `{map}`",
-        map_path.display()
-    ))?;
-    output::line(format!("{}: begun from `{arch}`", path.display()))?;
+    let (map_path, path) = (map_path.display(), path.display());
+    output::line(format!("{map_path}: begun from the map `{map}`"))?;
+    output::line(format!("{path}: begun from `{arch}`"))?;
     output::line(format!(
         "if nothing in the definition changes, remove it and write `arch = \"{arch}\"` into the map"
     ))

@@ -15,13 +15,11 @@ use serde_json::json;
 use lab_base::weights::TensorType;
 use lab_core::model::Options;
 use lab_core::models::{OpenedModel, tokenizer_of};
-use lab_inspect::drift;
-use lab_inspect::drift::Drift;
+use lab_inspect::drift::{self, Drift};
 
 use super::compare::{PathOption, parse_path_option};
 use super::input_file::read_at_most;
-use super::model::TwoModels;
-use super::options::{LoadDefaults, LoadOptions};
+use super::options::{LoadDefaults, LoadOptions, TwoModels};
 use super::values::{matrix_type, some_tokens};
 use super::{Failure, output};
 

@@ -9,13 +9,12 @@ use serde_json::Map;
 use lab_core::artifacts::arrays::ArrayFormat;
 
 use crate::cli::Failure;
-use crate::cli::model::ModelArg;
-use crate::cli::options::LoadOptions;
+use crate::cli::options::{LoadOptions, ModelArg};
 use crate::cli::output::{self, ForceOption, OutputFile, at};
 use crate::cli::values::tokens;
 
 use super::PromptOptions;
-use super::runner::{LabRunner, PlanOptions, RunLimits, plan};
+use super::runner::{LabRunner, PlanOptions, plan};
 
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct RunArgs {
@@ -52,12 +51,8 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     let file = file.transpose()?;
     let text = args.text.read()?;
     let plan = args.plan.as_deref().map_or(Ok(Map::new()), plan)?;
-    let bounds = RunLimits {
-        n_parallel: 1,
-        lab_bytes: args.values.bytes.lab_bytes,
-    };
-    let vectors = &args.values.lab_vectors;
-    let runner = LabRunner::start(&args.load, &args.model.source(), plan, vectors, bounds)?;
+    let values = (&args.values.bytes, args.values.lab_vectors.as_slice());
+    let runner = LabRunner::start(&args.load, &args.model.source(), plan, 1, values)?;
     let tokens = text.tokens(|text| runner.encode(text))?;
     let n_prompt = tokens.len();
     let result = runner.one(tokens, args.max_tokens)?;

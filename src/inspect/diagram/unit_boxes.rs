@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::describe;
-use crate::describe::UnitScope;
+use crate::describe::{self, UnitScope};
 use lab_base::ggml::{GraphOp, OpSource};
 use lab_base::util::wording;
 use lab_core::arch::formula::{general, particular};

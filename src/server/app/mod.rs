@@ -29,7 +29,6 @@ use crate::pool::{Mode, Pool};
 
 use state::{AppState, caught};
 
-/// The header that names a request, in the request and in its response.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The id of a request: the client's if it is an identifier, since it goes into headers and logs, otherwise a new one.

@@ -23,17 +23,15 @@ use crate::http::context::RequestContext;
 use crate::http::error::Error;
 use crate::http::json::Json;
 use crate::pool::{Load, LoadProgress, ModelSnapshot};
-use crate::request::fields::{BodyFields, fields};
+use crate::request::fields::{BodyFields, Fields, fields};
 
 fields! {
-    /// Which model.
     pub(crate) struct UnloadFields {
         model: String,
     }
 }
 
 fields! {
-    /// What is loaded, and how that is reported.
     pub(crate) struct LoadFields {
         model: String,
         /// Whether events tell how much is loaded; default: whether `Accept` is `text/event-stream`
@@ -41,7 +39,6 @@ fields! {
     }
 }
 
-/// Minimum time between two progress events of a load.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The list entry of a model under one of its names.
@@ -65,7 +62,7 @@ fn entry(pool: &Pool, id: &str, info: &ModelSnapshot) -> Value {
     }
     let loaded = match (&info.served, &info.process) {
         (Some(served), _) => served.properties(),
-        (_, Some(process)) => process.about().clone(),
+        (_, Some(process)) => process.about.clone(),
         _ => Value::Null,
     };
     for (key, value) in loaded.as_object().into_iter().flatten() {
@@ -128,7 +125,6 @@ impl FromRequestParts<Arc<Pool>> for ManagedPool {
     }
 }
 
-/// The progress of a load as JSON.
 fn progress(share: LoadProgress) -> Value {
     let LoadProgress { loaded, total } = share;
     let fraction = (total > 0).then(|| loaded as f64 / total as f64);
@@ -142,10 +138,8 @@ fn loaded(name: &str) -> Value {
 pub(crate) async fn load(
     ManagedPool(pool): ManagedPool,
     headers: HeaderMap,
-    mut body: BodyFields,
+    Fields(order): Fields<LoadFields>,
 ) -> Result<Response, Error> {
-    let order: LoadFields = body.take()?;
-    body.finish()?;
     let accept = headers.get(header::ACCEPT).map(HeaderValue::as_bytes);
     let is_streamed = accept.is_some_and(|accept| accept.starts_with(b"text/event-stream"));
     let name = pool.own_name(&order.model)?;
@@ -208,10 +202,8 @@ fn loading(name: &str, share: LoadProgress) -> Value {
 
 pub(crate) async fn unload(
     ManagedPool(pool): ManagedPool,
-    mut body: BodyFields,
+    Fields(which): Fields<UnloadFields>,
 ) -> Result<Json, Error> {
-    let which: UnloadFields = body.take()?;
-    body.finish()?;
     let was_loaded = pool.unload(&which.model).await?;
     Ok(Json(json!({ "success": true, "was_loaded": was_loaded })))
 }

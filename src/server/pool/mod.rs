@@ -14,7 +14,7 @@ mod names;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
 use tokio::sync::watch;
@@ -80,7 +80,6 @@ pub struct PoolConfig {
     pub vectors: Arc<VectorStore>,
 }
 
-/// The load state of a model.
 enum LoadState {
     NotLoaded,
     /// The load, on whose end requests wait.
@@ -88,7 +87,6 @@ enum LoadState {
     Loaded(LoadedEngine),
 }
 
-/// A model of the pool.
 struct ModelEntry {
     name: String,
     source: ModelSource,
@@ -109,7 +107,6 @@ struct ModelEntry {
     scales: Mutex<Option<Vec<(usize, f32)>>>,
 }
 
-/// A snapshot of a model and its state.
 pub(super) struct ModelSnapshot {
     pub(super) name: String,
     /// The path of the model; the name of a built-in one.
@@ -123,12 +120,10 @@ pub(super) struct ModelSnapshot {
     pub(super) description: Option<Description>,
     /// Progress of the load, while the model is being loaded.
     pub(super) progress: Option<LoadProgress>,
-    /// Why the model cannot be served.
     pub(super) fault: Option<String>,
     /// Number of successful loads, and below of failed ones.
     pub(super) n_loads: u64,
     pub(super) n_failures: u64,
-    /// Number of deaths of its engine processes.
     pub(super) n_deaths: u64,
 }
 
@@ -147,11 +142,9 @@ pub struct Pool {
     n_ending: Arc<AtomicUsize>,
     /// The start time of the server, in seconds since 1970.
     pub(super) created: u64,
-    /// Whether a request has asked the server to shut down.
     quits: watch::Sender<bool>,
     /// Held while adapter scales are set, so that the stored scales are those in effect.
     pub(super) scaling: tokio::sync::Mutex<()>,
-    /// The items of recent responses of this process.
     pub(super) items: Arc<ItemStore>,
 }
 
@@ -173,32 +166,14 @@ impl ModelEntry {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, LoadState> {
-        // Every change of the state is complete, so a poisoned lock still holds a valid one.
-        lock(&self.state)
-    }
-
-    fn last_used(&self) -> MutexGuard<'_, Instant> {
-        lock(&self.last_used)
-    }
-
-    fn description(&self) -> MutexGuard<'_, Option<Result<Description, String>>> {
-        let description = self.description.lock();
-        description.unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn scales(&self) -> MutexGuard<'_, Option<Vec<(usize, f32)>>> {
-        lock(&self.scales)
-    }
-
     fn info(&self, name: &str) -> ModelSnapshot {
-        let (description, fault) = match self.description().clone() {
+        let (description, fault) = match lock(&self.description).clone() {
             None => (None, None),
             Some(Ok(description)) => (Some(description), None),
             Some(Err(fault)) => (None, Some(fault)),
         };
-        let (n_deaths, death) = self.crashes().report();
-        let (state, engine) = match &*self.state() {
+        let (n_deaths, death) = lock(&self.crashes).report();
+        let (state, engine) = match &*lock(&self.state) {
             LoadState::NotLoaded if self.is_ending() => ("unloading", None),
             LoadState::NotLoaded if fault.is_some() => ("not servable", None),
             LoadState::NotLoaded if death.is_some() => ("failed", None),
@@ -336,7 +311,7 @@ impl Pool {
     /// The engine process of a model, if it is running. Does not count as use of the model.
     pub(super) fn process(&self, name: &str) -> Option<Arc<EngineProcess>> {
         let (_, place) = self.entry(name).ok()?;
-        match &*place.state() {
+        match &*lock(&place.state) {
             LoadState::Loaded(engine) => engine.clone().parts().1,
             _ => None,
         }
@@ -345,7 +320,7 @@ impl Pool {
     /// Stores the adapter scales that a request has set for a model; every later load uses them.
     pub(super) fn keep_scales(&self, name: &str, scales: Vec<(usize, f32)>) {
         if let Ok((_, place)) = self.entry(name) {
-            *place.scales() = Some(scales);
+            *lock(&place.scales) = Some(scales);
         }
     }
 
@@ -358,29 +333,26 @@ impl Pool {
         all.iter().try_for_each(|(_, place)| place.check())
     }
 
-    /// Whether a model is loaded.
     pub(super) fn is_loaded(&self, name: &str) -> bool {
         let place = self.entry(name);
-        place.is_ok_and(|(_, place)| matches!(*place.state(), LoadState::Loaded(_)))
+        place.is_ok_and(|(_, place)| matches!(*lock(&place.state), LoadState::Loaded(_)))
     }
 
-    /// The load of a model, if it is being loaded.
     pub(super) fn loading(&self, name: &str) -> Option<Load> {
         let (_, place) = self.entry(name).ok()?;
-        match &*place.state() {
+        match &*lock(&place.state) {
             LoadState::Loading(load) => Some(load.clone()),
             _ => None,
         }
     }
 
-    /// Whether some model is not loaded.
     pub(super) fn has_unloaded_model(&self) -> bool {
         let places = self.entries.read().unwrap_or_else(PoisonError::into_inner);
-        let is_loaded = |place: &Arc<ModelEntry>| matches!(*place.state(), LoadState::Loaded(_));
+        let is_loaded =
+            |place: &Arc<ModelEntry>| matches!(*lock(&place.state), LoadState::Loaded(_));
         !places.values().all(is_loaded)
     }
 
-    /// Asks the server to shut down.
     pub(super) fn ask_to_quit(&self) {
         self.quits.send_replace(true);
     }

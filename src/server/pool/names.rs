@@ -40,7 +40,6 @@ impl Pool {
         }
     }
 
-    /// A model's own name.
     pub(crate) fn own_name(&self, name: &str) -> Result<String, Error> {
         Ok(self.entry(name)?.0)
     }
@@ -63,7 +62,6 @@ impl Pool {
     }
 }
 
-/// An error about a model that is none of `names`.
 fn unknown_model<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Error {
     const MAX: usize = 10;
     let names: Vec<&str> = names.collect();

@@ -18,6 +18,7 @@ pub(super) struct Automaton {
     pub(super) is_nullable: bool,
 }
 
+#[derive(Default)]
 struct Part {
     first: Vec<usize>,
     last: Vec<usize>,
@@ -49,11 +50,7 @@ impl Automaton {
             }
             Expr::Rule(rule) => self.add(&bodies[*rule], bodies),
             Expr::Alt(all) => {
-                let mut out = Part {
-                    first: Vec::new(),
-                    last: Vec::new(),
-                    is_nullable: false,
-                };
+                let mut out = Part::default();
                 for part in all {
                     let part = self.add(part, bodies);
                     out.first.extend(part.first);
@@ -132,9 +129,8 @@ impl Automaton {
 
 fn empty() -> Part {
     Part {
-        first: Vec::new(),
-        last: Vec::new(),
         is_nullable: true,
+        ..Part::default()
     }
 }
 

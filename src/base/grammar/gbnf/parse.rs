@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 
 use super::super::Error;
+use super::super::schema::char_classes::{all, negated, set};
 use super::chars::CharSet;
 
 const MAX_DEPTH: usize = 50;
@@ -138,7 +139,7 @@ impl<'a> Parser<'a> {
             Some('(') => self.group()?,
             Some('.') => {
                 self.at += 1;
-                Expr::Class(CharSet::any())
+                Expr::Class(all().into())
             }
             Some(c) if is_name(c) => {
                 let start = self.at;
@@ -247,7 +248,10 @@ impl<'a> Parser<'a> {
             match self.peek() {
                 None => return Err(self.fault(start, "the string has no closing `\"`")),
                 Some('"') => break,
-                Some(_) => chars.push(Expr::Class(CharSet::one(self.character()?))),
+                Some(_) => {
+                    let c = self.character()?.into();
+                    chars.push(Expr::Class(set(&[(c, c)]).into()));
+                }
             }
         }
         self.at += 1;
@@ -282,12 +286,12 @@ impl<'a> Parser<'a> {
             ranges.push((low.into(), high.into()));
         }
         self.at += 1;
-        let chars = CharSet::new(&ranges);
-        let chars = if is_negated { chars.negated() } else { chars };
-        if ranges.is_empty() || chars.is_empty() {
+        let chars = set(&ranges);
+        let chars = if is_negated { negated(chars) } else { chars };
+        if ranges.is_empty() || chars.ranges().is_empty() {
             return Err(self.fault(start, "the class has no character"));
         }
-        Ok(Expr::Class(chars))
+        Ok(Expr::Class(chars.into()))
     }
 
     fn character(&mut self) -> Result<char, Error> {

@@ -9,7 +9,7 @@
 use regex_syntax::hir::ClassUnicode;
 
 use super::super::lark_regex::{alternatives, counts};
-use super::char_classes::{ANY, all, in_json, property, set, space};
+use super::char_classes::{ANY, all, in_json, negated, property, set, space};
 
 const MAX_DEPTH: usize = 100;
 const MAX_BYTES: usize = 1 << 20;
@@ -301,10 +301,7 @@ impl Parser<'_> {
                 }
             }
         }
-        if is_negated {
-            found.negate();
-        }
-        Ok(found)
+        Ok(if is_negated { negated(found) } else { found })
     }
 
     fn class_atom(&mut self) -> Result<Escape, String> {

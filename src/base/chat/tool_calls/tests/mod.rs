@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::util::test_rows::rows;
 
 mod literals;
 mod mended;
@@ -157,32 +158,25 @@ fn ids_that_a_model_writes_are_kept() {
     );
 }
 
+const NO_CALLS: &str = r#"
+json-in-tags ¦ Use <tool_call> tags like this.
+json-in-tags ¦ <tool_call>⏎{"name": "no_such_tool", "arguments": {}}⏎</tool_call>
+json-in-tags ¦ <tool_call>⏎{"name": "get_wea
+json-in-tags ¦ <tool_call>⏎{"nome": 1}⏎</tool_call> and more
+json-in-tags ¦ a < b, <tool
+bare-json ¦ {"a": 1}
+bare-json ¦ Hello {"name": "get_weather", "parameters": {}}
+list-after-mark ¦ [TOOL_CALLS] are marks [1]
+functions-in-tags ¦ <tool_call>⏎<function=nothing>⏎
+bare-call-list ¦ [1, 2, 3]
+channels ¦ plain text
+plain ¦ ```json⏎{"x": 1}⏎```⏎
+"#;
+
 #[test]
 fn what_is_no_call_is_content() {
-    for (name, text) in [
-        ("json-in-tags", "Use <tool_call> tags like this."),
-        (
-            "json-in-tags",
-            "<tool_call>\n{\"name\": \"no_such_tool\", \"arguments\": {}}\n</tool_call>",
-        ),
-        ("json-in-tags", "<tool_call>\n{\"name\": \"get_wea"),
-        (
-            "json-in-tags",
-            "<tool_call>\n{\"nome\": 1}\n</tool_call> and more",
-        ),
-        ("json-in-tags", "a < b, <tool"),
-        ("bare-json", "{\"a\": 1}"),
-        (
-            "bare-json",
-            "Hello {\"name\": \"get_weather\", \"parameters\": {}}",
-        ),
-        ("list-after-mark", "[TOOL_CALLS] are marks [1]"),
-        ("functions-in-tags", "<tool_call>\n<function=nothing>\n"),
-        ("bare-call-list", "[1, 2, 3]"),
-        ("channels", "plain text"),
-        ("plain", "```json\n{\"x\": 1}\n```\n"),
-    ] {
-        let found = read(&mut parser(name), &[text]);
+    for [name, text] in rows(NO_CALLS) {
+        let found = read(&mut parser(&name), &[&text]);
         assert_eq!(found.content, text, "{name}");
         assert!(found.calls.is_empty(), "{name}: {found:?}");
     }
