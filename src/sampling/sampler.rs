@@ -89,8 +89,8 @@ impl Sampler {
         if self.is_greedy {
             return run(&mut self.chain, &step, logits, mask, pick::greedy);
         }
-        let draw = |candidates: &mut Candidates<'_>| pick::draw(candidates, &step);
-        let (token, probability) = run(&mut self.chain, &step, logits, mask, draw)?;
+        let pick = |candidates: &mut Candidates<'_>| pick::draw(candidates, &step);
+        let (token, probability) = run(&mut self.chain, &step, logits, mask, pick)?;
         for stage in &mut self.chain {
             stage.drawn(token, probability);
         }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::chains::{self, param_exprs, reached};
 use super::contract::{OptionKind, OptionSpec, Presence, Resource};
 use super::definition::{
-    ArchDef, Branch, CommonDefinitions, GIVEN, Instance, LAYER, Mode, OF_FILE, Param, Reads,
+    ArchDef, Branch, CommonDefinitions, ContractUse, GIVEN, LAYER, Mode, OF_FILE, Param, Reads,
     Resources, SHIFT_LOGITS, START_TOKEN, Setting, Slot, Stack, TAPS, names_of,
 };
 use super::diagnostic::{Diagnostic, MANY, Span};
@@ -384,7 +384,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    fn instance(&mut self, instance: &Instance, in_layer: bool, has_side: bool) {
+    fn instance(&mut self, instance: &ContractUse, in_layer: bool, has_side: bool) {
         for (spec, setting) in instance.contract.options.iter().zip(&instance.options) {
             self.option(instance, spec, setting, in_layer);
         }
@@ -414,7 +414,7 @@ impl<'a> Checker<'a> {
 
     fn option(
         &mut self,
-        instance: &Instance,
+        instance: &ContractUse,
         spec: &OptionSpec,
         setting: &Setting,
         in_layer: bool,

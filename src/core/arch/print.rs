@@ -7,7 +7,7 @@ use std::fmt::{self, Write};
 use super::chains::reached;
 use super::expr::{Expr, Value};
 use super::{
-    ArchDef, Branch, Instance, Join, Mode, Param, ParamSource, Presence, Reads, SHIFT_LOGITS,
+    ArchDef, Branch, ContractUse, Join, Mode, Param, ParamSource, Presence, Reads, SHIFT_LOGITS,
     START_TOKEN, Setting, Slot, Spanned, Stack,
 };
 
@@ -148,7 +148,7 @@ impl ArchDef {
     }
 }
 
-fn exprs_of_instance(instance: &Instance, visit: &mut dyn FnMut(&Expr)) {
+fn exprs_of_instance(instance: &ContractUse, visit: &mut dyn FnMut(&Expr)) {
     instance.options.iter().for_each(|s| visit(&s.expr));
     for weight in &instance.weights {
         visit(&weight.when);
@@ -275,7 +275,7 @@ fn text(out: &mut String, key: &str, value: Option<&str>) -> fmt::Result {
     }
 }
 
-fn instance(out: &mut String, instance: &Instance) -> fmt::Result {
+fn instance(out: &mut String, instance: &ContractUse) -> fmt::Result {
     for (spec, setting) in instance.contract.options.iter().zip(&instance.options) {
         // A default may refer to other options, which a setting cannot.
         let mark = if setting.span.is_some() { "" } else { "# " };

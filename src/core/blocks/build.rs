@@ -13,7 +13,7 @@ use lab_base::ggml::{Graph, Result, RopePairing, RopeParams, ScoreOptions, Tenso
 use super::context::{
     DerivedInput, DerivedInputs, KeyOwner, KeyValueStore, SelectedKeys, SequenceGroup, StateStore,
 };
-use super::lab::{GraphLab, NamedValue};
+use super::lab::{GraphLab, NamedTensor};
 use super::low_rank::ActiveAdapters;
 use super::norm::{NormKind, NormOptions};
 use super::rope::{Pairing, RopeOptions, Scaling};
@@ -145,7 +145,7 @@ impl<'g> GraphBuilder<'g> {
 
     fn name_value(&self, path: String, spec: &'static PointSpec, tensor: &Tensor) {
         tensor.set_name(&path);
-        self.lab.named.borrow_mut().push(NamedValue {
+        self.lab.named.borrow_mut().push(NamedTensor {
             path,
             spec,
             tensor: tensor.clone(),

@@ -4,8 +4,9 @@
 
 use std::sync::Arc;
 
+use super::adapter_switches::AdapterSwitches;
 use super::build::UnitBuilder;
-use super::context::{AdapterSwitches, DerivedInput};
+use super::context::DerivedInput;
 use crate::arch::{Contract, NormRef, QuantClass, RowWidth};
 use crate::{options, points, rules, weights};
 use lab_base::ggml::{Result, Tensor};

@@ -69,7 +69,7 @@ pub struct AttentionCapture {
 }
 
 /// A value with a name.
-pub struct NamedValue {
+pub struct NamedTensor {
     /// The path, such as `layers.3.attn.q`.
     pub path: String,
     /// The description of the value in its contract.
@@ -92,7 +92,7 @@ pub struct GraphLab {
     /// Captured rows `[width, m]` by paths, or all rows `[width, n_tokens]` where these are not many more.
     pub captured: RefCell<HashMap<String, Tensor>>,
     /// The values that have got a name, in the order of computation.
-    pub named: RefCell<Vec<NamedValue>>,
+    pub named: RefCell<Vec<NamedTensor>>,
 }
 
 /// All rows of a value are kept if they are at most this many times the captured ones.

@@ -4,6 +4,7 @@
 //! calls the code of a planned unit. The model calls it when it assembles a graph.
 
 mod act;
+mod adapter_switches;
 mod attend;
 mod attention;
 mod build;
@@ -26,6 +27,7 @@ mod mamba2;
 pub mod mix;
 mod mla;
 mod moe;
+mod ngram_hashes;
 mod ngram_memory;
 mod nodes;
 mod norm;
@@ -44,14 +46,14 @@ mod toy;
 mod wkv6;
 mod wkv7;
 
+pub use adapter_switches::SwitchCounts;
 pub use attend::KeyRows;
 pub use build::{GraphBuilder, Selections, UnitBuilder};
 pub use context::{
-    AdapterSwitches, AttentionView, DerivedInput, DerivedInputs, EndedSpans, KeyOwner,
-    KeyValueStore, NgramHashes, RunView, Runs, SequenceGroup, SpanRows, SpanView, StateStore,
-    SwitchCounts, VisibleKeyValues,
+    AttentionView, DerivedInput, DerivedInputs, EndedSpans, KeyOwner, KeyValueStore, RunView, Runs,
+    SequenceGroup, SpanRows, SpanView, StateStore, VisibleKeyValues,
 };
-pub use lab::NamedValue;
+pub use lab::NamedTensor;
 pub use low_rank::{ActiveAdapters, LowRankUpdate, LowRankUpdates, MAX_NODES as MAX_UPDATE_NODES};
 pub use nodes::max_nodes;
 pub use position_bias::DistanceBuckets;

@@ -14,7 +14,8 @@
 use std::sync::Arc;
 
 use super::build::UnitBuilder;
-use super::context::{DerivedInput, NgramHashes};
+use super::context::DerivedInput;
+use super::ngram_hashes::NgramHashes;
 use super::refused;
 use crate::arch::{Contract, NormRef, RowWidth, StateSpec};
 use crate::plan::Unit;

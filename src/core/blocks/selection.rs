@@ -231,7 +231,7 @@ impl UnitBuilder<'_, '_> {
             rows = g.concat(&rows, &self.product("index_gate", h)?, 0)?;
         }
         let mut visible = self.store.append_index(g, own, &rows)?;
-        let blocks = self.store.block_rows(own.state)?;
+        let blocks = self.store.span_rows(own.state)?;
         let read = g.get_rows(&visible.k, &blocks.read)?; // [3d or 2d, span * n]
         // Positions are the fastest dimension, so that sums of rows are sums over positions.
         let part = |nth: u64| {
@@ -351,7 +351,7 @@ impl UnitBuilder<'_, '_> {
             hidden = g.mul(&hidden, &g.reshape(&counts, [n_blocks, 1, n_all, 1])?)?;
         }
         let by_block = g.cont(&g.permute(&hidden, [1, 0, 2, 3])?)?;
-        let rows = g.get_rows(&by_block, &spans.blocks)?; // [groups, n_kv, n_all]
+        let rows = g.get_rows(&by_block, &spans.spans)?; // [groups, n_kv, n_all]
         let rows = g.reshape(&rows, [groups, n_kv, n, n_runs])?;
         g.cont(&g.permute(&rows, [3, 0, 1, 2])?)
     }

@@ -124,7 +124,7 @@ impl AnswerStream {
     }
 
     /// Identifies the request, of which this may be one completion of several.
-    pub(super) fn ticket(&self) -> *const QueuePermit {
+    pub(super) fn permit(&self) -> *const QueuePermit {
         Arc::as_ptr(&self.caller.permit)
     }
 

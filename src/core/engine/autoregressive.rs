@@ -89,12 +89,12 @@ impl AutoregressiveStrategy {
             None => None,
         };
         let n_chosen = sequence.tokens.len() - sequence.n_prompt;
-        let open = sequence.answer.held_open(n_chosen, logits);
+        let without_ends = sequence.answer.held_open(n_chosen, logits);
         let sample = || {
-            let Some(open) = &open else {
+            let Some(without_ends) = &without_ends else {
                 return self.sampler.sample_masked(logits, mask);
             };
-            match self.sampler.sample_masked(open, mask) {
+            match self.sampler.sample_masked(without_ends, mask) {
                 // A complete grammar ends the completion, even below the minimum length.
                 Err(SampleError::NothingLeft { .. }) if mask.is_some() => {
                     self.sampler.sample_masked(logits, mask)
@@ -114,8 +114,8 @@ impl AutoregressiveStrategy {
         };
         let drawn = match n_drawn {
             Some(n) => {
-                let open = open.as_deref().unwrap_or(logits);
-                Some(self.sampler.drawn(token, open, mask, n)?)
+                let without_ends = without_ends.as_deref().unwrap_or(logits);
+                Some(self.sampler.drawn(token, without_ends, mask, n)?)
             }
             None => None,
         };

@@ -29,7 +29,7 @@ pub(super) trait SequenceCache {
     fn release(&mut self, sequence: SequenceId);
     fn discard(&mut self, sequence: SequenceId);
     /// Free blocks of the cache; none if no block is kept between passes.
-    fn n_blocks(&self) -> Option<usize>;
+    fn n_free_blocks(&self) -> Option<usize>;
     /// Whether each sequence has a recurrent state, which cannot be rolled back.
     fn has_states(&self) -> bool;
     fn is_shared(&self) -> bool;
@@ -127,7 +127,7 @@ impl SequenceCache for Model {
         Self::discard(self, sequence);
     }
 
-    fn n_blocks(&self) -> Option<usize> {
+    fn n_free_blocks(&self) -> Option<usize> {
         (self.options().n_ctx > 0).then(|| self.free_slots() / BLOCK)
     }
 

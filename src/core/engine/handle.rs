@@ -179,7 +179,7 @@ impl Handle {
     fn enqueue(&self, checked: Vec<CheckedRequest>) -> Result<Vec<Events>, Rejected> {
         let limit = self.limits.n_queue;
         let most = limit.max(1).saturating_add(self.limits.n_parallel);
-        let Some(ticket) = QueuePermit::take(&self.places, most) else {
+        let Some(permit) = QueuePermit::take(&self.places, most) else {
             stats::count(&self.stats.n_refused, checked.len());
             return Err(Rejected::QueueFull { limit });
         };
@@ -189,7 +189,7 @@ impl Handle {
                 events,
                 arrived: Instant::now(),
                 stats: Arc::clone(&self.stats),
-                permit: Arc::clone(&ticket),
+                permit: Arc::clone(&permit),
             };
             let submitted = Submitted { checked, caller };
             self.queue.send(submitted).map_err(|_| Rejected::Ended)?;

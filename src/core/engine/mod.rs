@@ -1,8 +1,8 @@
 //! Requests to tokens: one thread that owns the model, and the handle through which other threads reach it.
 //!
-//! The engine thread is the only one that calls ggml. A request goes in over a bounded queue, its events come back
-//! over its own channel. Dropping the receiver cancels the request within one step. One loop (`engine_loop.rs`)
-//! admits, runs, retries and ends requests. A strategy (`strategy.rs`) finds the tokens: autoregressive decoding with
+//! The engine thread is the only one that calls ggml. A request goes in over a queue that permits bound, its events come
+//! back over its own channel. Dropping the receiver cancels the request within one step. One loop
+//! (`engine_loop/mod.rs`) admits, runs, retries and ends requests. A strategy (`strategy.rs`) finds the tokens: autoregressive decoding with
 //! draft tokens and constraints, contrastive search, text diffusion. Pooling, the fourth, reads texts and returns hidden
 //! states. Nothing here knows HTTP.
 

@@ -35,7 +35,7 @@ pub(super) struct Sequence {
     pub(super) is_changed: bool,
     /// Tokens of the prompt whose log-probabilities are known; all of them if none are wanted.
     pub(super) n_scored: usize,
-    /// Tokens that are part of the prompt or went through the text gate.
+    /// Tokens that are part of the prompt or went through the stop buffer.
     pub(super) n_reported: usize,
     pub(super) is_stopped: bool,
     /// How the completion ends once all its tokens are reported.
@@ -231,7 +231,7 @@ impl Sequence {
         self.report(entry);
     }
 
-    /// Puts the first unreported token through the text gate. The text, or the time of the request, may end the
+    /// Puts the first unreported token through the stop buffer. The text, or the time of the request, may end the
     /// completion there.
     pub(super) fn report(&mut self, entry: TokenEntry) {
         let token = self.tokens[self.n_reported];

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use crate::arch::{Join, PointSpec};
 use crate::blocks::mix::{self, MixRead};
-use crate::blocks::{self, GraphBuilder, NamedValue, Selections, points};
+use crate::blocks::{self, GraphBuilder, NamedTensor, Selections, points};
 use crate::plan::{BranchPlan, NormUse, Plan, SlotPlan};
 use lab_base::ggml::{Error, Graph, Result, Tensor};
 
@@ -151,10 +151,10 @@ fn with_tokens(list: Option<&ListInputs>) -> Option<(&ListInputs, &Tensor)> {
 /// Makes named values outputs of the graph. The first `n_of_source` are those of the source.
 fn capture(
     g: &mut Graph,
-    named: Vec<NamedValue>,
+    named: Vec<NamedTensor>,
     n_of_source: usize,
 ) -> Result<Vec<CapturedValue>> {
-    let capture = |(at, value): (usize, NamedValue)| {
+    let capture = |(at, value): (usize, NamedTensor)| {
         let tensor = match value.tensor.is_contiguous() {
             true => value.tensor,
             false => g.cont(&value.tensor)?,

@@ -227,7 +227,7 @@ impl Model {
     }
 
     /// Maximum number of rows of results that are computed at a time.
-    pub(super) fn n_outputs(&self) -> usize {
+    pub(super) fn max_outputs(&self) -> usize {
         self.options.outputs_at_once(&self.plan)
     }
 

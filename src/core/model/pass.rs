@@ -65,7 +65,7 @@ pub(super) enum RowDestination<'a> {
 }
 
 impl Model {
-    /// Runs one pass. Returns the logits `[n_vocab, n_outputs]` of the tokens that want them, in order.
+    /// Runs a batch: in one pass, or in several where its sequences cannot be computed together. Returns the logits `[n_vocab, n_outputs]` of the tokens that want them, in order.
     ///
     /// # Errors
     /// The batch does not fit the model, the cache is full, or a computation fails. The cache then holds none of
@@ -272,7 +272,8 @@ impl Model {
             PassTokens::Source(source) => (&none, source),
         };
         let n_outputs = batch.n_outputs();
-        let is_headless = n_outputs > self.n_outputs();
+        // So many logits do not fit: the head runs in parts, after the pass.
+        let is_headless = n_outputs > self.max_outputs();
         let is_cached = self.options.n_ctx > 0;
         let lists = (batch, source);
         let keys = VisibleKeys::of(&self.block_manager, lists, is_cached, self.is_paged);
@@ -398,7 +399,7 @@ impl Model {
         }
         let adapters = self.adapters.on(&[sequence]);
         let mut logits = vec![0.0; rows.len() / size * width];
-        let at_once = self.n_outputs().min(MAX_LENS_ROWS);
+        let at_once = self.max_outputs().min(MAX_LENS_ROWS);
         let parts = rows.chunks(at_once * size);
         for (rows, logits) in parts.zip(logits.chunks_mut(at_once * width)) {
             let n = rows.len() / size;
@@ -423,7 +424,7 @@ impl Model {
         let n_rows = sequences.len();
         let adapters = self.adapters.on(sequences);
         let (width, n_embd) = (self.row_width(), self.plan.n_embd as usize);
-        let at_once = self.n_outputs();
+        let at_once = self.max_outputs();
         let mut loaded: Option<(usize, StageTensors)> = None;
         for at in (0..n_rows).step_by(at_once) {
             let n = at_once.min(n_rows - at);

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::arch::expr::{Expr, Scope, Value};
 use crate::arch::{
-    ArchDef, Branch, Head, Instance, Mode, OF_FILE, Presence, Reads, Resource, SHIFT_LOGITS,
+    ArchDef, Branch, ContractUse, Head, Mode, OF_FILE, Presence, Reads, Resource, SHIFT_LOGITS,
     Setting, Slot, Spanned, Stack,
 };
 use lab_base::weights::Metadata;
@@ -282,6 +282,7 @@ impl<'a> Planner<'a> {
         }
     }
 
+    /// A slot of a layer; none where its condition, or that of each of its branches, does not hold.
     fn slot(
         &mut self,
         at: usize,
@@ -307,6 +308,7 @@ impl<'a> Planner<'a> {
             true => n_embd.saturating_mul(self.states),
             false => n_embd,
         };
+        // A branch that never has another beside it needs no name in its path.
         let alone = active.len() == 1
             && slot
                 .branches
@@ -427,7 +429,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Whether the file has a weight of an instance.
-    fn has_any(&self, instance: &Instance) -> bool {
+    fn has_any(&self, instance: &ContractUse) -> bool {
         let used = instance
             .weights
             .iter()

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
 
 use lab_base::util::wording;
-use lab_core::arch::{ArchDef, Instance, Join, Resource, Setting};
+use lab_core::arch::{ArchDef, ContractUse, Join, Resource, Setting};
 use lab_core::plan::{BranchPlan, LayerPlan, NormUse, Plan, SlotPlan, Unit};
 
 use super::context::DrawContext;
@@ -300,13 +300,13 @@ impl<'a> DrawContext<'a> {
     }
 
     /// The definition's instance of the unit at a path.
-    pub(super) fn instance(&self, path: &str) -> Option<&'a Instance> {
+    pub(super) fn instance(&self, path: &str) -> Option<&'a ContractUse> {
         self.uses.get(path)?.1
     }
 }
 
 /// Every mix of hidden states, with its instance in the definition.
-fn mixes<'a>(def: &'a ArchDef, plan: &'a Plan) -> Vec<(&'a Unit, Option<&'a Instance>)> {
+fn mixes<'a>(def: &'a ArchDef, plan: &'a Plan) -> Vec<(&'a Unit, Option<&'a ContractUse>)> {
     let slots = plan.layers.iter().flat_map(|layer| {
         let slots = layer.slots.iter();
         slots.flat_map(|slot| {
@@ -339,7 +339,7 @@ fn mixes<'a>(def: &'a ArchDef, plan: &'a Plan) -> Vec<(&'a Unit, Option<&'a Inst
 fn uses<'a>(
     def: &'a ArchDef,
     plan: &'a Plan,
-) -> HashMap<&'a str, (&'a Unit, Option<&'a Instance>)> {
+) -> HashMap<&'a str, (&'a Unit, Option<&'a ContractUse>)> {
     let head = def.head.as_ref().map(|head| &head.unit);
     let planned = plan.head.as_ref().and_then(|head| head.unit.as_ref());
     let stages = [

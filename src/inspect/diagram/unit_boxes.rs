@@ -6,7 +6,7 @@ use crate::describe::{self, UnitScope};
 use lab_base::ggml::{GraphOp, OpSource};
 use lab_base::util::wording;
 use lab_core::arch::formula::{general, particular};
-use lab_core::arch::{Instance, Mode, OptionKind, OptionSpec, ResolvedOption, Resource};
+use lab_core::arch::{ContractUse, Mode, OptionKind, OptionSpec, ResolvedOption, Resource};
 use lab_core::plan::{BLOCK_LEN, KeyTokens, LayerPlan, StatePlan, Unit};
 
 use super::context::DrawContext;
@@ -46,7 +46,7 @@ impl DrawContext<'_> {
         &mut self,
         all: &[&Unit],
         steps: &[Vec<usize>],
-        instance: Option<&Instance>,
+        instance: Option<&ContractUse>,
         of: Option<&LayerPlan>,
     ) -> UnitBox {
         let (unit, contract) = (all[0], all[0].contract.0);
@@ -92,7 +92,7 @@ impl DrawContext<'_> {
     }
 
     /// The formula of a unit, with names of options that the file decides.
-    fn formula(&self, unit: &Unit, instance: Option<&Instance>) -> String {
+    fn formula(&self, unit: &Unit, instance: Option<&ContractUse>) -> String {
         let contract = unit.contract.0;
         let value = |name: &str| {
             let mut names = contract.options.iter().map(|option| option.name);
@@ -304,7 +304,7 @@ impl DrawContext<'_> {
         out: &mut Vec<UnitOption>,
         prefix: &str,
         unit: &Unit,
-        instance: Option<&Instance>,
+        instance: Option<&ContractUse>,
     ) {
         let options = unit.contract.0.options.iter().zip(&unit.options);
         for (at, (spec, value)) in options.enumerate() {
@@ -328,7 +328,7 @@ impl DrawContext<'_> {
         spec: &'static OptionSpec,
         at: usize,
         unit: &Unit,
-        instance: Option<&Instance>,
+        instance: Option<&ContractUse>,
     ) -> Option<UnitOption> {
         let value = &unit.options[at];
         let default = spec.default.unwrap_or_default();

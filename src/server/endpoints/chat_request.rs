@@ -126,14 +126,14 @@ impl ChatRequest {
             text,
             tokens,
         } = self.prompt_for(served)?;
-        let reading = OutputParsing::new(&self.messages, &tools, &served.dialect, &text);
-        let spec = reading.constraint(spec);
+        let parsing = OutputParsing::new(&self.messages, &tools, &served.dialect, &text);
+        let spec = parsing.constraint(spec);
         let constraint = generation.compile(spec, &served).await?;
         let first = generation.request(&served, &tokens, top_logprobs, constraint.as_ref());
         let mut first = first?;
-        first.thinking = reading.thinking(&served);
+        first.thinking = parsing.thinking(&served);
         Ok(PreparedChat {
-            reader: reading.reader(),
+            reader: parsing.reader(),
             served,
             first,
             hides_special: generation.skips_special_tokens(),

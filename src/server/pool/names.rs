@@ -6,7 +6,7 @@ use crate::http::context::RequestContext;
 use crate::http::error::{Error, quoted};
 use lab_core::arch::nearest;
 
-use super::{Mode, ModelEntry, Pool};
+use super::{ModelEntry, Pool, PoolMode};
 use crate::served::DEFAULT_MODEL;
 
 /// What the server refuses rather than serves as well as it can.
@@ -27,7 +27,8 @@ impl Pool {
         let only = places.first_key_value().filter(|_| places.len() == 1);
         let found = own(name)
             .or_else(|| own(self.config.aliases.get(name)?))
-            .or(only.filter(|_| name == DEFAULT_MODEL || self.config.mode == Mode::EngineProcess));
+            .or(only
+                .filter(|_| name == DEFAULT_MODEL || self.config.mode == PoolMode::EngineProcess));
         match found {
             Some((name, place)) => Ok((name.clone(), Arc::clone(place))),
             None => {

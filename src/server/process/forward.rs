@@ -36,7 +36,7 @@ pub(crate) async fn forwarded(
     request: Request,
 ) -> Result<Response, EngineGone> {
     let record = RequestContext::current();
-    let dialect = ErrorFormat::of(request.uri().path());
+    let format = ErrorFormat::of(request.uri().path());
     let runtime = request.extensions().get::<Handle>().cloned();
     let (head, body) = request.into_parts();
     let mut sent = Request::new(body);
@@ -70,7 +70,7 @@ pub(crate) async fn forwarded(
     let body = match is_stream {
         true => {
             let lost = Box::pin(process.lost());
-            let failed = move |n| last(process, record, dialect, n).boxed();
+            let failed = move |n| last(process, record, format, n).boxed();
             transport::relay(answer, lost, Box::new(failed))
         }
         // The start of an answer that is not a stream is awaited, so that a small one is sent whole or not at all.
@@ -143,12 +143,12 @@ async fn died(process: &EngineProcess, record: &RequestContext) -> Error {
 async fn last(
     process: Arc<EngineProcess>,
     record: Arc<RequestContext>,
-    dialect: ErrorFormat,
+    format: ErrorFormat,
     n: usize,
 ) -> Bytes {
     let error = died(&process, &record).await;
     error.log();
-    record.enter(|| dialect.error_event(error.status(), &error.body(), n))
+    record.enter(|| format.error_event(error.status(), &error.body(), n))
 }
 
 /// A request of the server's own to an engine process.

@@ -7,7 +7,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::reader::{DefinitionReader, EMPTY};
 use crate::arch::definition::{
-    ArchDef, CommonDefinitions, Head, IgnoreRules, IgnoredKey, Instance, Mode, Setting,
+    ArchDef, CommonDefinitions, ContractUse, Head, IgnoreRules, IgnoredKey, Mode, Setting,
 };
 use crate::arch::diagnostic::Spanned;
 use crate::arch::expr::Expr;
@@ -164,7 +164,7 @@ impl<'a> DefinitionReader<'a> {
     }
 
     /// The mix that the table `embed` names, and the embedding with its other keys.
-    fn embed(&mut self, fields: &mut TableFields<'a>) -> (Option<Setting>, Option<Instance>) {
+    fn embed(&mut self, fields: &mut TableFields<'a>) -> (Option<Setting>, Option<ContractUse>) {
         let contract = self.registry.embed;
         let item = fields.take("embed", ValueForm::Table(contract.name));
         let span = item.map_or(0..0, |item| item.span());

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use toml::de::DeTable;
 
 use crate::arch::contract::{Contract, Registry};
-use crate::arch::definition::{Instance, Setting};
+use crate::arch::definition::{ContractUse, Setting};
 use crate::arch::diagnostic::Diagnostic;
 use crate::arch::table::{KeySpec, TableFields, TableReader, TomlItem, ValueForm};
 
@@ -88,7 +88,7 @@ impl<'a> DefinitionReader<'a> {
         fields: &mut TableFields<'a>,
         key: &'static str,
         contract: &'static Contract,
-    ) -> Option<Instance> {
+    ) -> Option<ContractUse> {
         match fields.take(key, ValueForm::Table(contract.name)) {
             Some(item) => {
                 let table = self.table(item, key)?;

@@ -131,7 +131,7 @@ impl SequenceCache for Fake {
 
     fn set_source(&mut self, _: SequenceId, _: &[u32]) {}
 
-    fn n_blocks(&self) -> Option<usize> {
+    fn n_free_blocks(&self) -> Option<usize> {
         Some((self.n_cells - self.used()) / BLOCK)
     }
 
@@ -292,9 +292,9 @@ fn request(prompt: &[u32], n: usize, diffusion: DiffusionOptions) -> Request {
 fn submit(engine: &mut EngineLoop<Fake>, shift: usize, request: Request) -> Events {
     let settings = config(shift).settings(&request, &LIMITS).expect("sound");
     let sampler = Sampler::new(&request.sampling, request.choice).expect("sound");
-    let ticket = QueuePermit::take(&Arc::default(), 1).expect("free");
+    let permit = QueuePermit::take(&Arc::default(), 1).expect("free");
     let decoding = Decoding::Diffusion(sampler, settings);
-    let (submitted, receiver) = shared::submitted(request, decoding, &ticket);
+    let (submitted, receiver) = shared::submitted(request, decoding, &permit);
     engine.enqueue(submitted);
     receiver
 }

@@ -6,7 +6,7 @@ use crate::model::{self, CapturedRow};
 use super::super::compute::Compute;
 use super::super::event::{Event, Failure, FinishReason};
 use super::super::sequence::Sequence;
-use super::{ActiveRequest, EngineLoop};
+use super::{EngineLoop, EngineRequest};
 
 /// Hidden states that lenses read in a step of several requests. Their logits take about the time of one token: the
 /// output head is a part of the weights, and these rows read it once.
@@ -90,7 +90,7 @@ impl<C: Compute> EngineLoop<C> {
 
     /// Pools the hidden states of a request, once all are there, and sends the result.
     pub(super) fn pool(&mut self, at: usize) -> Result<(), Failure> {
-        let ActiveRequest { sequence, strategy } = &mut self.active[at];
+        let EngineRequest { sequence, strategy } = &mut self.active[at];
         let Some(rows) = strategy.gathered() else {
             return Ok(());
         };
@@ -111,7 +111,7 @@ impl<C: Compute> EngineLoop<C> {
     /// Removes cache entries after the committed tokens of a request.
     pub(super) fn trim(&mut self, at: usize) {
         let sequence = &mut self.active[at].sequence;
-        if self.model.n_blocks().is_none() {
+        if self.model.n_free_blocks().is_none() {
             // Every pass reads all tokens again.
             sequence.n_cached = 0;
             return;

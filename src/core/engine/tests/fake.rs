@@ -168,7 +168,7 @@ impl SequenceCache for Fake {
         };
     }
 
-    fn n_blocks(&self) -> Option<usize> {
+    fn n_free_blocks(&self) -> Option<usize> {
         Some(self.n_blocks - self.used())
     }
 

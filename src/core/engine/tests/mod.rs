@@ -63,20 +63,20 @@ fn submit_with(
     request: Request,
     lab: Option<CompiledLab>,
 ) -> Events {
-    let ticket = QueuePermit::take(&Arc::default(), 1).expect("free");
-    submit_as(engine, request, lab, &ticket)
+    let permit = QueuePermit::take(&Arc::default(), 1).expect("free");
+    submit_as(engine, request, lab, &permit)
 }
 
-/// Submits a completion of the request with this ticket.
+/// Submits a completion of the request with this permit.
 fn submit_as(
     engine: &mut EngineLoop<Fake>,
     request: Request,
     lab: Option<CompiledLab>,
-    ticket: &Arc<QueuePermit>,
+    permit: &Arc<QueuePermit>,
 ) -> Events {
     let sampler = Sampler::new(&request.sampling, request.choice).expect("sound");
     let decoding = Decoding::Autoregressive(sampler);
-    let (mut submitted, receiver) = submitted(request, decoding, ticket);
+    let (mut submitted, receiver) = submitted(request, decoding, permit);
     submitted.checked.lab = lab;
     engine.enqueue(submitted);
     receiver
@@ -85,7 +85,7 @@ fn submit_as(
 pub(super) fn submitted(
     request: Request,
     decoding: Decoding,
-    ticket: &Arc<QueuePermit>,
+    permit: &Arc<QueuePermit>,
 ) -> (Submitted, Events) {
     let (events, receiver) = mpsc::unbounded_channel();
     let checked = CheckedRequest {
@@ -99,7 +99,7 @@ pub(super) fn submitted(
         events,
         arrived: Instant::now(),
         stats: Arc::default(),
-        permit: Arc::clone(ticket),
+        permit: Arc::clone(permit),
     };
     let submitted = Submitted { checked, caller };
     (submitted, receiver)
@@ -451,19 +451,19 @@ proptest! {
 fn a_request_with_many_completions_leaves_places_for_others() {
     let mut engine = EngineLoop::new(fake(64, 100), tokenizer(), LIMITS);
     let places = Arc::default();
-    let ticket = QueuePermit::take(&places, 2).expect("free");
+    let permit = QueuePermit::take(&places, 2).expect("free");
     let length = |i: u32| 4 + i as usize;
     let mut many: Vec<_> = (0..12)
         .map(|i| {
             let request = request(&[FIRST + i % N_TOKENS, FIRST + i / N_TOKENS], length(i));
-            submit_as(&mut engine, request, None, &ticket)
+            submit_as(&mut engine, request, None, &permit)
         })
         .collect();
     assert!(
         QueuePermit::take(&places, 2).is_some(),
         "they take one place"
     );
-    drop(ticket);
+    drop(permit);
     engine.step();
     let mut other = submit(&mut engine, request(&[FIRST + 3, FIRST + 1, FIRST], 2));
     let (mut answers, mut answer) = (vec![Answer::default(); 12], Answer::default());

@@ -379,7 +379,7 @@ impl KeyValueStore for PassStore<'_> {
         Ok(self.pass.seen(own.state, all, None))
     }
 
-    fn block_rows(&self, state: &KeyValuePlan) -> Result<SpanRows> {
+    fn span_rows(&self, state: &KeyValuePlan) -> Result<SpanRows> {
         let known = self.pass.blocks.get(state.cache).cloned().flatten();
         known.ok_or_else(|| Error::Arguments {
             op: "block_rows",

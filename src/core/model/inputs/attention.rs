@@ -245,7 +245,7 @@ impl ViewInput {
             }
         }
         executor.write_indices(&spans.rows, &rows)?;
-        executor.write_indices(&spans.blocks, &blocks)?;
+        executor.write_indices(&spans.spans, &blocks)?;
         executor.write(&spans.bonus, &bonus)
     }
 }
@@ -359,7 +359,7 @@ fn span_inputs(g: &Graph, name: &str, runs: &Runs, span: u64) -> Result<SpanView
     };
     Ok(SpanView {
         rows: index("rows", [n_blocks * span, n], n_kv)?,
-        blocks: index("blocks", [n_kv, n], n_blocks)?,
+        spans: index("blocks", [n_kv, n], n_blocks)?,
         bonus: g.input(&format!("bonus.{name}"), TensorType::F32, &[n_blocks, n])?,
     })
 }
