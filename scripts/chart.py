@@ -1,6 +1,6 @@
 """Line charts as SVG, written by hand: axes with lines across, one polyline per series.
 
-Used by scripts/train_tiny.py, train_tiny_diffusion.py and perf_page.py.
+Used by perf_page.py and models/training.
 """
 
 import math

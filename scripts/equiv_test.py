@@ -100,10 +100,10 @@ class Ours:
 
     def answers(self, log, prompts, flash=False):
         """Token and top list of each position of the answers to all prompts."""
-        answers = []
+        answers, no_ends = [], {str(token): -100 for token in self.ends}
         with self.serve(log, flash) as server:
             for prompt, ids in prompts:
-                answer, lists = self.complete(server, prompt, N_TOKENS, logit_bias={str(token): -100 for token in self.ends})
+                answer, lists = self.complete(server, prompt, N_TOKENS, logit_bias=no_ends)
                 if (found := answer["usage"]["prompt_tokens"]) != len(ids):
                     raise Failure(f"the prompt has {found} tokens, expected {len(ids)}")
                 answers.append(lists)

@@ -1,4 +1,4 @@
-"""What the scripts that make goldens and compare with them share: models in llama.cpp, cases of tests/goldens, measures.
+"""What scripts that make goldens and compare with them share: models in llama.cpp, cases of tests/goldens, measures.
 
 Needs numpy, and llama-cpp-python where a model is computed.
 """
@@ -215,7 +215,8 @@ class Reference:
 
 
 # What a case has if it does not say otherwise.
-DEFAULTS = {"type": "f32", "with": [], "set": {}, "meta": {}, "source": [], "causal": True, "vectors": False, "unread": {}}
+DEFAULTS = {"type": "f32", "with": [], "set": {}, "meta": {}, "source": [], "causal": True, "vectors": False}
+DEFAULTS |= {"unread": {}}
 
 
 def read_cases():

@@ -32,21 +32,19 @@ def uniform(name, count):
     return (splitmix(z) >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24) - np.float32(0.5)
 
 
+DTYPES = {"F32": np.float32, "F16": np.float16, "I64": np.int64}
+
+
 def tensor_bytes(tensor):
     """The data of a tensor as it stands in the file."""
     count = math.prod(tensor["shape"])
     values = uniform(tensor["name"], count) * np.float32(tensor["scale"]) + np.float32(tensor["mean"])
-    if tensor["dtype"] == "F32":
-        return values.tobytes()
-    if tensor["dtype"] == "F16":
-        return values.astype(np.float16).tobytes()
+    if tensor["dtype"] in DTYPES:
+        return values.astype(DTYPES[tensor["dtype"]]).tobytes()
     if tensor["dtype"] == "BF16":
         bits = values.view(np.uint32)
-        return ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype(
-            np.uint16
-        ).tobytes()
-    if tensor["dtype"] == "I64":
-        return values.astype(np.int64).tobytes()
+        bits = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+        return bits.astype(np.uint16).tobytes()
     if tensor["dtype"] in ("U8", "I8", "F8_E8M0"):  # bytes, whatever they stand for
         return values.astype(np.uint8).tobytes()
     if tensor["dtype"] == "F8_E4M3":  # without the highest bit of the exponent: neither NaN nor above 2
@@ -59,11 +57,8 @@ def file_bytes(tensors, data_of=tensor_bytes):
     header, parts, at = {"__metadata__": {"format": "pt"}}, [], 0
     for tensor in tensors:
         data = data_of(tensor)
-        header[tensor["name"]] = {
-            "dtype": tensor["dtype"],
-            "shape": tensor["shape"],
-            "data_offsets": [at, at + len(data)],
-        }
+        about = {key: tensor[key] for key in ("dtype", "shape")}
+        header[tensor["name"]] = about | {"data_offsets": [at, at + len(data)]}
         parts.append(data)
         at += len(data)
     text = json.dumps(header, separators=(",", ":")).encode()
@@ -125,37 +120,24 @@ def lay_out(files, case):
 FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
 FP4 = np.concatenate([FP4, -FP4])
 
+FP8 = {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "weight_block_size": [16, 16]}
+# The names of the tensors that are packed, and the record in config.json.
 PACKS = {
-    "mxfp4": {
-        "what": r"experts\.(gate_up_proj|down_proj)$",
-        "config": {
-            "modules_to_not_convert": [
-                "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"
-            ],
-            "quant_method": "mxfp4",
-        },
-    },
-    "fp8": {
-        "what": r"_proj(_with_mqa)?\.weight$",
-        "config": {
-            "activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "weight_block_size": [16, 16]
-        },
-    },
-    "fp8-fp4": {
-        "what": r"(attn\.(wq_a|wq_b|wkv|wo_a|wo_b)|indexer\.wq_b|experts\.(\d+\.)?w\d)\.weight$",
-        "config": {
-            "activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "scale_fmt": "ue8m0",
-            "weight_block_size": [16, 16],
-        },
-    },
-    "fp8-tensor": {
-        "what": r"_proj\.weight$",
-        "config": {
-            "activation_scheme": "static", "dequantize": False, "modules_to_not_convert": ["lm_head"],
-            "quant_method": "fp8", "weight_block_size": None,
-        },
-    },
-}
+    "mxfp4": (r"experts\.(gate_up_proj|down_proj)$", {
+        "modules_to_not_convert": [
+            "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head",
+        ],
+        "quant_method": "mxfp4",
+    }),
+    "fp8": (r"_proj(_with_mqa)?\.weight$", FP8),
+    "fp8-fp4": (
+        r"(attn\.(wq_a|wq_b|wkv|wo_a|wo_b)|indexer\.wq_b|experts\.(\d+\.)?w\d)\.weight$", FP8 | {"scale_fmt": "ue8m0"},
+    ),
+    "fp8-tensor": (r"_proj\.weight$", {
+        "activation_scheme": "static", "dequantize": False, "modules_to_not_convert": ["lm_head"],
+        "quant_method": "fp8", "weight_block_size": None,
+    }),
+}  # fmt: skip
 
 
 def packed(tensor, pack):
@@ -184,13 +166,9 @@ def packed(tensor, pack):
         grid = [-(-extent // 16) for extent in shape]
         factor = {"dtype": "F32", "shape": grid, "mean": short(spread), "scale": short(spread)}
         return [weight, {"name": f"{name}_scale_inv", **factor}]
-    factor = {"dtype": "BF16", "shape": [], "mean": short(spread), "scale": 0.0}
-    input_factor = {"dtype": "BF16", "shape": [], "mean": 0.02, "scale": 0.0}
-    return [
-        weight,
-        {"name": f"{name}_scale_inv", **factor},
-        {"name": name.removesuffix("weight") + "activation_scale", **input_factor},
-    ]
+    factors = {f"{name}_scale_inv": short(spread), name.removesuffix("weight") + "activation_scale": 0.02}
+    one = {"dtype": "BF16", "shape": []}
+    return [weight, *({"name": factor, **one, "mean": mean, "scale": 0.0} for factor, mean in factors.items())]
 
 
 def e4m3(data):
@@ -235,7 +213,7 @@ def pack_files(files, case):
     for part in files:
         tensors = []
         for tensor in part["tensors"]:
-            if re.search(PACKS[pack]["what"], tensor["name"]):
+            if re.search(PACKS[pack][0], tensor["name"]):
                 parts = packed(tensor, pack)
                 plain[tensor["name"]] = unpacked(tensor, parts, pack)
                 tensors += parts
@@ -253,8 +231,7 @@ def first_values(row, data):
     data = data[start:end]
     if row["dtype"] == "BF16":
         return (np.frombuffer(data, np.uint16).astype(np.uint32) << 16).view(np.float32)
-    kinds = {"F32": np.float32, "F16": np.float16, "I64": np.int64}
-    return np.frombuffer(data, kinds[row["dtype"]]).astype(np.float32)
+    return np.frombuffer(data, DTYPES[row["dtype"]]).astype(np.float32)
 
 
 # ---------------------------------------------------------------- config
@@ -337,5 +314,5 @@ def config_text(saved, case):
         table, last = place_of(config, key)
         table[last] = no_empty(value)
     if "pack" in case:
-        config["quantization_config"] = PACKS[case["pack"]]["config"]
+        config["quantization_config"] = PACKS[case["pack"]][1]
     return (json.dumps(config, indent=2, sort_keys=True) + "\n").encode()

@@ -132,9 +132,9 @@ def all_changes(meta, dims):
     """
     n_layers = meta["block_count"]
     removed = singly({key: [None] for key in meta if key not in SHAPES})
-    groups = rope_changes(meta, dims), window_changes(meta, n_layers), expert_changes(meta), other_changes(meta, n_layers)
+    groups = rope_changes(meta, dims), window_changes(meta, n_layers), expert_changes(meta)
     seen = {}
-    for change in itertools.chain(*groups, removed):
+    for change in itertools.chain(*groups, other_changes(meta, n_layers), removed):
         if any(meta.get(key) != value for key, value in change.items()):
             seen.setdefault(name(change), change)
     return list(seen.values())

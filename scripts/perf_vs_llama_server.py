@@ -82,7 +82,8 @@ class Answer(threading.Thread):
         try:
             connection.connect()
             self.sent = time.perf_counter()
-            connection.request("POST", "/v1/chat/completions", json.dumps(self.body), {"Content-Type": "application/json"})
+            head = {"Content-Type": "application/json"}
+            connection.request("POST", "/v1/chat/completions", json.dumps(self.body), head)
             response = connection.getresponse()
             if response.status != 200:
                 self.error = f"refused: {response.read(400).decode('utf-8', 'replace')}"

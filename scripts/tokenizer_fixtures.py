@@ -104,7 +104,8 @@ def train(out, models, texts):
 def without_unknown(out, texts):
     """Bytes stand in for the unknown, which no piece does; another piece has the number that it has by default."""
     for kind in ("unigram", "bpe"):
-        model = trained(model_type=kind, vocab_size=520, byte_fallback=True, bos_id=-1, eos_id=-1, normalization_rule_name="identity")
+        model = trained(model_type=kind, vocab_size=520, byte_fallback=True, bos_id=-1, eos_id=-1,
+                        normalization_rule_name="identity")
         model = proto.ModelProto.FromString(model)
         pieces = sorted((piece for piece in model.pieces if piece.type != 2), key=lambda piece: piece.type == 6)
         del model.pieces[:]

@@ -1,4 +1,4 @@
-//! The vocabulary of a folder: a `tokenizer.json`, and what it does to texts.
+//! The vocabulary of a folder: a `tokenizer.json`, what it does to texts, and the keys of a file for it.
 #![no_main]
 
 use lab_base::tokenizer::folder;
@@ -8,6 +8,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let Ok(read) = folder::read(fuzz::folder()) else {
         return;
     };
+    let _ = read.for_file();
     let tokenizer = read.tokenizer();
     for text in [
         "",

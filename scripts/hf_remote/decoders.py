@@ -509,12 +509,14 @@ class GraniteSwitch(Layers):
 
     def layer(self, n, il):
         c, out = self.c, self.norms(n)
-        d, wide, count, rank = (c[key] for key in ("projection_head_dim", "shared_intermediate_size", "num_adapters", "max_lora_rank"))
+        d, wide = c["projection_head_dim"], c["shared_intermediate_size"]
+        count, rank = c["num_adapters"], c["max_lora_rank"]
         q, kv = c["num_attention_heads"] * d, c["num_key_value_heads"] * d
         for name, sizes in (("self_attn.qkv_proj", [q, kv, kv]), ("shared_mlp.input_linear", [wide, wide])):
             out[f"{name}.base_layer.weight"] = [sum(sizes), n]
             for i, size in enumerate(sizes):
-                out |= {f"{name}.lora_A_slices.{i}": [count, 1, rank, n], f"{name}.lora_B_slices.{i}": [count, 1, size, rank]}
+                out[f"{name}.lora_A_slices.{i}"] = [count, 1, rank, n]
+                out[f"{name}.lora_B_slices.{i}"] = [count, 1, size, rank]
         for name, wide_in in (("self_attn.o_proj", q), ("shared_mlp.output_linear", wide)):
             out[f"{name}.base_layer.weight"] = [n, wide_in]
             out |= {f"{name}.lora_A": [count, 1, rank, wide_in], f"{name}.lora_B": [count, 1, n, rank]}

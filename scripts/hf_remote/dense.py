@@ -182,7 +182,8 @@ class Lfm2(Same):
     """A class of transformers under another name, with keys of the first configurations."""
 
     KIND, IS_TIED = "Lfm2", True
-    MORE = ("block_auto_adjust_ff_dim", "block_ffn_dim_multiplier", "block_multiple_of", "conv_L_cache", "conv_bias", "norm_eps")
+    MORE = ("block_auto_adjust_ff_dim", "block_ffn_dim_multiplier", "block_multiple_of", "conv_L_cache", "conv_bias")
+    MORE += ("norm_eps",)
 
     def keys(self):
         c = self.c
@@ -198,8 +199,8 @@ class RefinedWeb(Same):
     KEYS = {"num_hidden_layers": "n_layer", "num_attention_heads": "n_head", "num_kv_heads": "n_head_kv"}
     KIND = "Falcon"
     MORE = (
-        "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_kv_heads", "layer_norm_epsilon", "multi_query",
-        "parallel_attn", "bias", "alibi",
+        "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_kv_heads", "layer_norm_epsilon",
+        "multi_query", "parallel_attn", "bias", "alibi",
     )  # fmt: skip
 
     def keys(self):

@@ -86,7 +86,8 @@ class Rwkv6(Plain):
     """Time mixing with a decay of each element and a bonus; channel mixing with a gate."""
 
     class Model(Recurrent, Decoder):
-        EMBED, LAYER, NORM, HEAD, EPS = "rwkv.embeddings", "rwkv.blocks.{}.", "rwkv.ln_out", "head", "layer_norm_epsilon"
+        EMBED, LAYER, NORM, HEAD = "rwkv.embeddings", "rwkv.blocks.{}.", "rwkv.ln_out", "head"
+        EPS = "layer_norm_epsilon"
 
         def time_mix(self, x, at, halvings):
             c = self.c

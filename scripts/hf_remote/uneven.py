@@ -36,7 +36,8 @@ class Deci(Remote):
         from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP
 
         c = self.c
-        model = build("Llama", **llama_keys(c | {"intermediate_size": c["intermediate_size"] or 8, "num_key_value_heads": 1}))
+        sizes = {"intermediate_size": c["intermediate_size"] or 8, "num_key_value_heads": 1}
+        model = build("Llama", **llama_keys(c | sizes))
         blank = torch.nn.Identity()
         for il, layer in enumerate(model.model.layers):
             config = with_keys(model)

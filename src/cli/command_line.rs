@@ -81,7 +81,6 @@ pub(super) enum Command {
     },
 }
 
-/// The definition of the command line.
 pub(super) fn command() -> clap::Command {
     help::with_help(Cli::command())
 }

@@ -14,8 +14,7 @@ use lab_inspect::compare::{
     record_values,
 };
 
-use super::model::TwoModels;
-use super::options::{LoadDefaults, LoadOptions, SourceTokens};
+use super::options::{LoadDefaults, LoadOptions, SourceTokens, TwoModels};
 use super::values::cache_type;
 use super::{Failure, output};
 
@@ -99,10 +98,8 @@ pub(super) fn parse_path_option(text: &str) -> Result<PathOption, String> {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let is_reference = args
-        .path
-        .iter()
-        .any(|step| matches!(step, PathOption::Devices));
+    let mut steps = args.path.iter();
+    let is_reference = steps.any(|step| matches!(step, PathOption::Devices));
     let (arch_a, arch_b) = match args.arch.as_slice() {
         [] => (None, None),
         [b] if args.dump.is_none() => (None, Some(b)),
@@ -172,10 +169,8 @@ fn values(
     let n = args.tokens.len();
     let defaults = LoadDefaults::exact(args.source.n_batch(n));
     let mut options = args.load.resolve(&opened, defaults)?;
-    let mut passes = PassOptions {
-        chunk: n,
-        stateless: false,
-    };
+    let (chunk, stateless) = (n, false);
+    let mut passes = PassOptions { chunk, stateless };
     options.n_ctx = (args.source.len() + n).next_multiple_of(256);
     if args.load.context(&opened.plan).is_none() {
         options.n_ctx_seq = n;
@@ -212,10 +207,8 @@ fn line(value: &ValueDifference, tolerance: f64) -> String {
         shape.join(", ")
     );
     if let (true, Some((at, a, b))) = (value.nmse > tolerance, value.first) {
-        text.push_str(&format!(
-            "  element {}: {a} and {b}",
-            index(at, &value.shape)
-        ));
+        let place = index(at, &value.shape);
+        text.push_str(&format!("  element {place}: {a} and {b}"));
     }
     text
 }
@@ -254,29 +247,18 @@ fn to_text(report: &ValueComparison, args: &Args) -> String {
 }
 
 fn to_json(report: &ValueComparison, tolerance: f64) -> serde_json::Value {
-    let values: Vec<_> = report
-        .values
-        .iter()
-        .map(|v| {
-            json!({
-                "path": v.path,
-                "shape": v.shape,
-                "nmse": v.nmse,
-                "equal": v.nmse <= tolerance,
-                "rms_a": v.rms[0],
-                "rms_b": v.rms[1],
-            })
+    let values = report.values.iter().map(|v| {
+        json!({
+            "path": v.path, "shape": v.shape, "nmse": v.nmse, "equal": v.nmse <= tolerance,
+            "rms_a": v.rms[0], "rms_b": v.rms[1],
         })
-        .collect();
-    let left_out: Vec<_> = report
-        .left_out
-        .iter()
-        .map(|(side, name)| json!({ "side": side, "name": name }))
-        .collect();
+    });
+    let left_out = report.left_out.iter();
+    let left_out = left_out.map(|(side, name)| json!({ "side": side, "name": name }));
     json!({
         "tolerance": tolerance,
         "first_divergence": report.divergence(tolerance).map(|v| v.path.as_str()),
-        "values": values,
-        "left_out": left_out,
+        "values": values.collect::<serde_json::Value>(),
+        "left_out": left_out.collect::<serde_json::Value>(),
     })
 }

@@ -12,21 +12,12 @@ use std::path::{Path, PathBuf};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, CommandFactory, FromArgMatches};
 
-use lab_base::util::limited_read;
-use lab_base::util::limited_read::MAX_DEFINITION;
+use lab_base::util::limited_read::{self, MAX_DEFINITION};
 use lab_core::arch::nearest;
 
 use super::command_line::{Cli, Command};
 use super::serve::{Args, ConfigLayers, PER_MODEL};
 use super::{Failure, output};
-
-/// The layer that a value comes from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum SettingOrigin {
-    File,
-    Environment(String),
-    Flag,
-}
 
 /// The values of options, by option id.
 type Values = BTreeMap<String, Vec<String>>;
@@ -40,7 +31,6 @@ const OF_BOTH: &[&str] = &["strict_fields", "log", "log_level", "log_format"];
 const OF_LINE: &[&str] = &["config", "print_config", "help", "version"];
 /// Pairs of exclusive options. An option that a higher layer sets disables the other one in lower layers.
 const EXCLUSIVE: &[[&str; 2]] = &[["model", "models"], ["models", "lora"]];
-/// The prefix of the names of all variables.
 const PREFIX: &str = "BENCH_";
 /// Variables that are no options of `bench serve`: of other commands, of clients and of the project's tests.
 const OTHERS: [&str; 5] = [
@@ -60,23 +50,25 @@ pub(super) fn layered(line: &[OsString], matches: &ArgMatches) -> Result<Cli, Fa
         origins: BTreeMap::new(),
         added: Vec::new(),
     };
-    let ids = options.args.iter().map(|arg| arg.get_id().as_str());
-    let set = ids.filter(|id| matches.value_source(id) == Some(ValueSource::CommandLine));
-    let model = matches.contains_id("model_path").then_some("model");
-    let set = set
-        .chain(model)
-        .map(|id| (id.to_owned(), SettingOrigin::Flag));
+    let set = options.args.iter().filter(|arg| {
+        let id = arg.get_id().as_str();
+        let is_model = id == "model" && matches.contains_id("model_path");
+        is_model || matches.value_source(id) == Some(ValueSource::CommandLine)
+    });
+    let flag = |arg: &Arg| format!("--{}", arg.get_long().unwrap_or_default());
+    let set = set.map(|arg| (arg.get_id().to_string(), flag(arg)));
     layered.origins.extend(set);
     for (id, values) in options.environment()? {
-        layered.add(&id, &values, &SettingOrigin::Environment(variable(&id)));
+        layered.add(&id, &values, &variable(&id));
     }
     let above = layered.clone();
     let path = matches.get_one::<PathBuf>("config").cloned();
     let path = path.or_else(|| std::env::var_os("BENCH_CONFIG").map(PathBuf::from));
     let file = path.map(|path| options.file(&path)).transpose()?;
     let file = file.unwrap_or_default();
+    let origin = file.path.display().to_string();
     for (id, values) in &file.values {
-        layered.add(id, values, &SettingOrigin::File);
+        layered.add(id, values, &origin);
     }
     let parsed = |added: &[String]| {
         let line = line.iter().cloned().chain(added.iter().map(OsString::from));
@@ -90,7 +82,7 @@ pub(super) fn layered(line: &[OsString], matches: &ArgMatches) -> Result<Cli, Fa
     for (name, own) in &file.per_model {
         let mut layered = above.clone();
         for (id, values) in own.iter().chain(&file.values) {
-            layered.add(id, values, &SettingOrigin::File);
+            layered.add(id, values, &origin);
         }
         per_model.insert(name.clone(), args(&options, &parsed(&layered.added))?.1);
     }
@@ -119,19 +111,20 @@ fn args(options: &ServeOptions, matches: &ArgMatches) -> Result<(Cli, Args), Fai
 #[derive(Clone)]
 struct LayeredLine<'o> {
     options: &'o ServeOptions,
-    origins: BTreeMap<String, SettingOrigin>,
+    /// Where each value comes from: an option, a variable, or the path of the file.
+    origins: BTreeMap<String, String>,
     added: Vec<String>,
 }
 
 impl LayeredLine<'_> {
     /// Adds a value of a layer, unless a higher layer sets or excludes the option.
-    fn add(&mut self, id: &str, values: &[String], origin: &SettingOrigin) {
+    fn add(&mut self, id: &str, values: &[String], origin: &str) {
         let is_above = |other: &str| self.origins.get(other).is_some_and(|own| own != origin);
         let excludes = |[a, b]: &[&str; 2]| (*a == id && is_above(b)) || (*b == id && is_above(a));
         if self.origins.contains_key(id) || EXCLUSIVE.iter().any(excludes) {
             return;
         }
-        self.origins.insert(id.to_owned(), origin.clone());
+        self.origins.insert(id.to_owned(), origin.to_owned());
         self.added.extend(self.options.flags(id, values));
     }
 }
@@ -369,20 +362,14 @@ impl ServeOptions {
     fn print(
         &self,
         matches: &ArgMatches,
-        origins: &BTreeMap<String, SettingOrigin>,
+        origins: &BTreeMap<String, String>,
         file: &ConfigFile,
     ) -> Result<(), Failure> {
         let of_serve = matches.subcommand_matches("serve").unwrap_or(matches);
         let path = file.path.display();
         for arg in &self.args {
             let (id, key) = (arg.get_id().as_str(), Self::key(arg));
-            let long = arg.get_long().unwrap_or_default();
-            let origin = match origins.get(id) {
-                None => "default".to_owned(),
-                Some(SettingOrigin::File) => path.to_string(),
-                Some(SettingOrigin::Environment(name)) => name.clone(),
-                Some(SettingOrigin::Flag) => format!("--{long}"),
-            };
+            let origin = origins.get(id).map_or("default", String::as_str);
             match shown(arg, of_serve) {
                 Some(value) => output::line(format!("{key} = {value}  # {origin}"))?,
                 None => output::line(format!("# {key} is not set"))?,

@@ -10,7 +10,7 @@ use lab_core::models;
 use lab_core::models::convert::{to_folder, to_gguf};
 
 use super::hub::model_source;
-use super::options::{OpenOptions, progress_bar};
+use super::options::{OpenOptions, progress_bar, shown_by};
 use super::output::{ForceOption, OutputPlace};
 use super::values::{byte_count, matrix_type};
 use super::{Failure, output};
@@ -48,10 +48,11 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         (None, None) => anyhow::bail!("DST: expected NAME.gguf or a folder to write"),
     };
     let source = model_source(Some(source))?;
-    let model = models::open(&source, &args.opening.definitions()?)?;
+    let mut model = models::open(&source, &args.opening.definitions()?)?;
     if let Some(vocabulary) = &model.vocabulary {
-        vocabulary.for_file()?;
-        if let Some(text) = vocabulary.differs_at() {
+        let keys = vocabulary.for_file()?;
+        model.weights.add_metadata(&keys.metadata);
+        if let Some(text) = keys.differs_at {
             tracing::warn!(
                 text,
                 "the file tokenizes some texts differently from the folder"
@@ -59,23 +60,11 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         }
     }
     let bar = progress_bar("writing", &model.name);
-    let mut progress = |done, total| {
-        bar.set_length(total);
-        bar.set_position(done);
-    };
-    let is_file = target
-        .extension()
-        .is_some_and(|ending| ending.eq_ignore_ascii_case("gguf"));
-    let written = match is_file {
-        true => to_gguf(&model, args.ty, target, args.force.force, &mut progress),
-        false => to_folder(
-            &model,
-            args.ty,
-            target,
-            args.shard,
-            args.force.force,
-            &mut progress,
-        ),
+    let (progress, force, ty) = (&mut shown_by(&bar), args.force.force, args.ty);
+    let mut ending = target.extension().into_iter();
+    let written = match ending.any(|ending| ending.eq_ignore_ascii_case("gguf")) {
+        true => to_gguf(&model, ty, target, force, progress),
+        false => to_folder(&model, ty, target, args.shard, force, progress),
     };
     bar.finish_and_clear();
     written?;

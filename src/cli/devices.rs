@@ -11,16 +11,13 @@ use serde_json::{Value, json};
 use lab_base::ggml::{CACHE_TYPES, Device, DeviceKind, MisplacedOp, devices, rpc};
 use lab_base::util::wording::bytes;
 use lab_base::weights::TensorType;
-use lab_core::model;
-use lab_core::model::{Estimator, Options};
-use lab_core::models;
-use lab_core::models::OpenedModel;
+use lab_core::model::{self, Estimator, Options};
+use lab_core::models::{self, OpenedModel};
 use lab_core::plan::DeviceShare;
 
-use super::backends::Backends;
 use super::hub::model_source;
 use super::options::{OpenOptions, at_most_cores, cores};
-use super::placement::WorkerOptions;
+use super::placement::{Backends, WorkerOptions};
 use super::values::{byte_count, cache_type, positive};
 use super::{Failure, output};
 
@@ -109,12 +106,8 @@ fn missing_ops(
             ..Options::plain(Options::N_BATCH, n_batch)
         };
         for found in estimator.lacking(&options)? {
-            let key = (
-                found.op.clone(),
-                found.kind,
-                found.types.clone(),
-                found.shape[0],
-            );
+            let (op, types) = (found.op.clone(), found.types.clone());
+            let key = (op, found.kind, types, found.shape[0]);
             all.entry(key).or_insert((found, [0; 2])).1[at] += 1;
         }
     }
@@ -128,7 +121,6 @@ fn dimensions(shape: [u64; 4]) -> String {
     shown.collect::<Vec<_>>().join("x")
 }
 
-/// Lists all devices.
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     args.workers.connect()?;
     let opened = match &args.model {
@@ -165,13 +157,11 @@ fn print(
     lacks: Option<&MissingOps>,
 ) -> Result<(), Failure> {
     let (free, total) = memory(device);
+    let [free, total] = [free, total].map(bytes);
+    let (name, kind) = (device.name(), kind(device));
+    let description = output::escape_controls(&device.description());
     output::line(format!(
-        "{}: {}, {}, {} of {} free",
-        device.name(),
-        kind(device),
-        output::escape_controls(&device.description()),
-        bytes(free),
-        bytes(total)
+        "{name}: {kind}, {description}, {free} of {total} free"
     ))?;
     let types = match types {
         Some([]) => "none".to_owned(),
@@ -249,17 +239,12 @@ pub(super) struct WorkerArgs {
     backends: Backends,
 }
 
-/// Lends devices until the process ends.
 pub(super) fn lend(args: &WorkerArgs) -> Result<(), Failure> {
     args.backends.load()?;
-    let mut lent: Vec<Device> = match args.device.as_slice() {
-        [] => devices(),
-        names => names
-            .iter()
-            .map(|name| Device::named(name))
-            .collect::<Result<_, _>>()?,
-    };
+    let named = args.device.iter().map(|name| Device::named(name));
+    let mut lent = named.collect::<Result<Vec<Device>, _>>()?;
     if args.device.is_empty() {
+        lent = devices();
         let is_gpu = |device: &Device| device.kind() == DeviceKind::Gpu;
         let has_gpu = lent.iter().any(is_gpu);
         lent.retain(|device| is_gpu(device) || !has_gpu);
@@ -271,10 +256,6 @@ pub(super) fn lend(args: &WorkerArgs) -> Result<(), Failure> {
         );
     }
     let n_threads = args.threads.map_or_else(cores, at_most_cores);
-    Ok(rpc::serve(
-        &format!("{}:{}", args.host, args.port),
-        &lent,
-        n_threads,
-        args.mem,
-    )?)
+    let address = format!("{}:{}", args.host, args.port);
+    Ok(rpc::serve(&address, &lent, n_threads, args.mem)?)
 }

@@ -53,7 +53,6 @@ impl DiffusionOptions {
         Some(self.set()).filter(|set| *set != engine::DiffusionOptions::default())
     }
 
-    /// The options that are set, as a field of a request.
     pub(super) fn field(&self) -> Option<(String, Value)> {
         let set = self.request()?;
         let fields = json!({

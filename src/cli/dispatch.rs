@@ -19,11 +19,12 @@ use super::{
 /// # Errors
 /// The configuration is invalid, or an output is refused.
 pub fn parse() -> Result<Cli, Failure> {
-    let line = other_programs::translated(std::env::args_os().collect());
+    let typed: Vec<_> = std::env::args_os().collect();
+    let line = other_programs::translated(typed.clone());
     let line = line.unwrap_or_else(|error| error.exit());
     let mut command = command();
     let matches = command.try_get_matches_from_mut(&line);
-    let matches = matches.unwrap_or_else(|error| other_programs::explained(error).exit());
+    let matches = matches.unwrap_or_else(|error| other_programs::explained(error, &typed).exit());
     output::check_outputs(&command, &matches)?;
     match matches.subcommand_matches("serve") {
         Some(of_serve) => config::layered(&line, of_serve),
@@ -32,9 +33,6 @@ pub fn parse() -> Result<Cli, Failure> {
 }
 
 /// Runs the command of a command line.
-///
-/// # Errors
-/// The command failed; the error is one message.
 pub fn run(cli: Cli) -> Result<(), Failure> {
     let of_whom = match &cli.command {
         Command::Serve(_) => log::LogProcess::Server,

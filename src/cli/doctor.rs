@@ -16,8 +16,7 @@ use super::inspect::{
     self, Findings, ParallelOption, PlanFindings, TensorSizes, cache_bytes, cache_types_text,
     tokenizer_text,
 };
-use super::model::ModelArg;
-use super::options::LoadOptions;
+use super::options::{LoadOptions, ModelArg};
 use super::plan::device_line;
 use super::{Failure, output};
 
@@ -39,14 +38,13 @@ const STEP: u64 = 1024;
 /// Number of unused tensors and keys that are listed by name.
 const SHOWN: usize = 3;
 /// Maximum number of characters of a text from a file or an error.
-const CLIP: usize = 400;
+const CLIP: usize = 800;
 
 /// The findings, as lines of text and as JSON fields.
 #[derive(Default)]
 struct DoctorReport {
     path: String,
     rows: Vec<(&'static str, String)>,
-    /// The possible uses of the model on this machine.
     uses: Vec<&'static str>,
     /// The reason why the model does not run here.
     problem: Option<String>,
@@ -114,18 +112,15 @@ impl DoctorReport {
         let names: Vec<&str> = types.iter().take(3).map(|(name, _)| *name).collect();
         let (n, types) = (count(n_weights), listed(&names));
         let loaded = format!("{types}, {bits:.1} bits each");
-        let text = match stored {
-            None => format!("{n} parameters, {} on disk ({loaded})", bytes(all)),
-            Some(stored) => format!(
-                "{n} parameters, {} on disk, loaded as {} ({loaded})",
-                bytes(stored),
-                bytes(all)
-            ),
+        let size = bytes(all);
+        let size = match stored {
+            None => format!("{size} on disk"),
+            Some(stored) => format!("{} on disk, loaded as {size}", bytes(stored)),
         };
-        self.row("size", text);
-        if let Some(stored) = stored {
-            self.field("stored_bytes", stored);
-        }
+        self.row("size", format!("{n} parameters, {size} ({loaded})"));
+        stored
+            .into_iter()
+            .for_each(|n| self.field("stored_bytes", n));
         self.field("parameters", n_weights);
         self.field("bytes", all);
         self.field("types", names);
@@ -133,39 +128,32 @@ impl DoctorReport {
 
     fn architecture(&mut self, planned: &PlanFindings, unread: &[String]) {
         let plan = &planned.plan;
-        let kind = match (&plan.diffusion, plan.mode.name()) {
-            (Some(_), _) => "text diffusion".to_owned(),
-            (None, mode) => mode.to_owned(),
-        };
+        let mode = plan.mode.name();
+        let kind = plan.diffusion.map_or(mode, |_| "text diffusion");
         let text = format!("{}, {} layers, {kind}", plan.arch, plan.layers.len());
         self.rows.insert(0, ("kind", text));
         self.field("architecture", &plan.arch);
         self.field("context", plan.n_ctx_train);
-        self.row(
-            "context",
-            match plan.n_ctx_train {
-                0 => "length unknown".to_owned(),
-                n => format!("{n} tokens"),
-            },
-        );
+        let context = match plan.n_ctx_train {
+            0 => "length unknown".to_owned(),
+            n => format!("{n} tokens"),
+        };
+        self.row("context", context);
         let unused = &plan.unclaimed;
-        if !unused.is_empty() {
-            let names: Vec<&String> = unused.iter().take(SHOWN).collect();
-            let more = match unused.len().saturating_sub(SHOWN) {
-                0 => String::new(),
-                n => format!(" and {n} more"),
-            };
-            let names = listed(&names);
-            self.row("warning", format!("unused tensors: {names}{more}"));
+        let more = match unused.len().saturating_sub(SHOWN) {
+            0 => String::new(),
+            n => format!(" and {n} more"),
+        };
+        for (what, all, more) in [
+            ("unused tensors", unused.as_slice(), &*more),
+            ("metadata that nothing reads", unread, ""),
+        ] {
+            let names = listed(&all[..all.len().min(SHOWN)]);
+            if !all.is_empty() {
+                self.row("warning", format!("{what}: {names}{more}"));
+            }
         }
         self.field("unused", unused);
-        if !unread.is_empty() {
-            let names: Vec<&String> = unread.iter().take(SHOWN).collect();
-            self.row(
-                "warning",
-                format!("metadata that nothing reads: {}", listed(&names)),
-            );
-        }
         self.field("unread", unread);
     }
 
@@ -185,31 +173,22 @@ impl DoctorReport {
             let parts = [used.mapped, used.copied, used.cache, used.compute];
             parts.into_iter().fold(0, u64::saturating_add)
         });
-        let all_text = all.map_or_else(String::new, |all| {
-            let sequences = match options.n_seqs {
-                1 => String::new(),
-                n => format!(" for each of {n} sequences"),
-            };
+        let size = bytes(weights);
+        let mut text =
+            format!("{size} of weights, {step_text} of {kind} KV cache for each {STEP} tokens");
+        if let Some(all) = all.map(bytes) {
             let context = options.n_ctx_seq;
-            format!(
-                "; {} in all with a context of {context} tokens{sequences}",
-                bytes(all)
-            )
-        });
-        let here_text =
-            here.map_or_else(String::new, |here| format!("; {} free here", bytes(here)));
-        self.row(
-            "memory",
-            format!(
-                "{} of weights, {step_text} of {kind} KV cache for each {STEP} tokens{all_text}{here_text}",
-                bytes(weights)
-            ),
-        );
-        let devices = &planned.devices;
-        for used in devices {
+            text += &format!("; {all} in all with a context of {context} tokens");
+            if options.n_seqs != 1 {
+                text += &format!(" for each of {} sequences", options.n_seqs);
+            }
+        }
+        text.extend(here.map(|here| format!("; {} free here", bytes(here))));
+        self.row("memory", text);
+        for used in &planned.devices {
             self.row("device", device_line(used));
         }
-        self.field("devices", devices);
+        self.field("devices", &planned.devices);
         self.field("weight_bytes", weights);
         self.field("cache_bytes_per_1024", step);
         self.field("free_bytes", here);
@@ -239,40 +218,21 @@ impl DoctorReport {
 
     /// Reports the possible uses, or why the model cannot be loaded.
     fn capabilities(&mut self, planned: &PlanFindings) {
-        let capability = |what: &str| {
-            planned
-                .capabilities
-                .iter()
-                .find(|capability| capability.what == what)
-        };
+        let capability = |what: &str| planned.capabilities.iter().find(|own| own.what == what);
         for what in ["loading", "memory"] {
             if let Some(refused) = capability(what).filter(|capability| !capability.can) {
                 self.problem = Some(refused.why.clone());
                 return;
             }
         }
-        let names = [
-            ("chat", "chat"),
-            ("text", "completion"),
-            ("embeddings", "embeddings"),
-            ("scores", "scores"),
-        ];
-        let can = |what: &str| capability(what).is_some_and(|capability| capability.can);
-        self.uses = names
-            .iter()
-            .filter(|(what, _)| can(what))
-            .map(|(_, name)| *name)
-            .collect();
-        for what in ["text", "chat"] {
-            if let Some(lacking) = capability(what).filter(|capability| !capability.can) {
-                let name = if what == "text" {
-                    "no completion"
-                } else {
-                    "no chat"
-                };
-                self.row("missing", format!("{name}: {}", lacking.why));
-                break;
-            }
+        let can = |what: &&str| capability(what).is_some_and(|capability| capability.can);
+        let named = |what| if what == "text" { "completion" } else { what };
+        let all = ["chat", "text", "embeddings", "scores"].into_iter();
+        self.uses = all.filter(can).map(named).collect();
+        let mut lacking = ["text", "chat"].into_iter().filter_map(capability);
+        if let Some(lacking) = lacking.find(|capability| !capability.can) {
+            let text = format!("no {}: {}", named(lacking.what), lacking.why);
+            self.row("missing", text);
         }
     }
 
@@ -305,38 +265,48 @@ impl DoctorReport {
     }
 
     fn json(&self) -> Json {
-        let mut fields = self.fields.clone();
-        for (name, value) in [
-            ("path", json!(self.path)),
-            ("runs", json!(self.problem.is_none())),
-            ("uses", json!(self.uses)),
-            ("problem", json!(self.problem)),
-        ] {
-            fields.insert(name.to_owned(), value);
-        }
-        Json::Object(fields)
+        let mut fields = Json::Object(self.fields.clone());
+        fields["path"] = json!(self.path);
+        fields["runs"] = json!(self.problem.is_none());
+        fields["uses"] = json!(self.uses);
+        fields["problem"] = json!(self.problem);
+        fields
     }
+}
+
+/// The lines of a text, without those that quote a source: of these the place stays, after the message, and the help.
+fn plain_lines(text: &str) -> Vec<String> {
+    let mut out: Vec<String> = Vec::new();
+    let mut is_quoting = false;
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let number = line.trim_start_matches(|c: char| c.is_ascii_digit());
+        match (line.strip_prefix("--> "), out.last_mut()) {
+            (Some(place), Some(message)) => {
+                let text = message.strip_prefix("error: ").unwrap_or(message);
+                *message = format!("{text} ({place})");
+                is_quoting = true;
+            }
+            _ if is_quoting && number.trim_start().starts_with('|') => {}
+            _ => {
+                let help = line.strip_prefix("= help: ").filter(|_| is_quoting);
+                is_quoting &= help.is_some();
+                out.push(help.unwrap_or(line).to_owned());
+            }
+        }
+    }
+    out
 }
 
 /// Text of a file in one line, clipped, with control characters escaped.
 fn shown(text: &str) -> String {
-    let text = text.trim();
-    let one_line: Vec<&str> = text
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty())
-        .collect();
-    let one_line = one_line.join("; ").replace(":; ", ": ");
+    let one_line = plain_lines(text).join("; ").replace(":; ", ": ");
     let mut short: String = one_line.chars().take(CLIP).collect();
     if short.len() < one_line.len() {
         short.push('\u{2026}');
     }
-    let kept = |c: char| {
-        if c.is_control() {
-            c.escape_debug().collect()
-        } else {
-            c.to_string()
-        }
+    let kept = |c: char| match c.is_control() {
+        true => c.escape_debug().collect(),
+        false => c.to_string(),
     };
     short.chars().map(kept).collect()
 }

@@ -5,8 +5,7 @@ use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use lab_core::models;
-use lab_core::models::ModelSource;
+use lab_core::models::{self, ModelSource};
 use lab_server::{LineCallback, LoadRequest};
 
 use super::{log, output};

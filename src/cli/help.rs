@@ -33,99 +33,45 @@ Documentation: README.md and the folder docs/ of the project.
 Exit codes: 0, 1 (failed), 2 (wrong usage), 3 (run: cut before the answer fitted its constraint).
 Files that are there already are replaced only with --force.";
 
-const EXAMPLES: &[(&[&str], &str)] = &[
-    (
-        &["run"],
-        "bench run \"2+2=?\"
-bench run -m FILE.gguf \"What is 17 plus 5?\"
+/// A command is named by its first word, those of `lab` by two.
+const EXAMPLES: &str = r#"bench run "2+2=?"
+bench run -m FILE.gguf "What is 17 plus 5?"
 bench run --quiet -f PROMPT.txt
-bench run -m FOLDER --type q4_k -c 8k --temperature 0.7 --seed -1 \"Tell me a story\"",
-    ),
-    (
-        &["chat"],
-        "bench chat -m FILE.gguf
-bench chat -m FILE.gguf --system \"You are brief.\" --temperature 0.7",
-    ),
-    (
-        &["serve"],
-        "bench serve -m FILE.gguf
+bench run -m FOLDER --type q4_k -c 8k --temperature 0.7 --seed -1 "Tell me a story"
+bench chat -m FILE.gguf
+bench chat -m FILE.gguf --system "You are brief." --temperature 0.7
+bench serve -m FILE.gguf
 bench serve -m FILE.gguf -c 32k -np 8 --kv-type q8_0
-bench serve --models DIR --port 8080",
-    ),
-    (
-        &["pull"],
-        "bench pull OWNER/REPO
+bench serve --models DIR --port 8080
+bench pull OWNER/REPO
 bench pull OWNER/REPO-GGUF:Q4_K_M
-bench run -m OWNER/REPO-GGUF:Q4_K_M \"Hello\"",
-    ),
-    (
-        &["launch"],
-        "bench launch codex
+bench rm OWNER/REPO
+bench launch codex
 bench launch claude --url http://HOST:11116 --model NAME
-bench launch aider --print",
-    ),
-    (
-        &["doctor"],
-        "bench doctor FILE.gguf
-bench doctor FOLDER --type q4_k -c 32k --parallel 4",
-    ),
-    (
-        &["inspect"],
-        "bench inspect FILE.gguf
-bench inspect FILE.gguf -c 32k --kv-type q8_0 --parallel 4",
-    ),
-    (
-        &["plan"],
-        "bench plan FILE.gguf\nbench plan FILE.gguf --json",
-    ),
-    (
-        &["diagram"],
-        "bench diagram FILE.gguf -o PAGES --html
-bench diagram A.gguf B.gguf --compare",
-    ),
-    (
-        &["lab", "run"],
-        "bench lab run FILE.gguf --prompt \"Hi\" --plan PLAN.toml -o OUT.safetensors",
-    ),
-    (
-        &["lab", "lens"],
-        "bench lab lens --prompt \"The sea is\" --svg lens.svg",
-    ),
-    (
-        &["lab", "patch"],
-        "bench lab patch --clean \"2+2=\" --corrupt \"2+3=\" --token 4 --svg patch.svg",
-    ),
-    (
-        &["logits"],
-        "bench logits -m FILE.gguf --tokens 1,2,3 -o OUT.npy",
-    ),
-    (
-        &["compare"],
-        "bench compare FILE.gguf --tokens 1,2,3 --path chunk=1
-bench compare A.gguf B.gguf --tokens 1,2,3",
-    ),
-    (
-        &["tokenize"],
-        "bench tokenize -m FILE.gguf \"The sea is blue.\"",
-    ),
-    (
-        &["convert"],
-        "bench convert FOLDER FILE.gguf --type q4_k
-bench convert FILE.gguf DIR",
-    ),
-    (
-        &["synth"],
-        "bench synth llama -o RANDOM.gguf --set n_embd=64",
-    ),
-    (
-        &["perf"],
-        "bench perf -m FILE.gguf
-bench perf -m FILE.gguf -p 512 -n 128 --profile",
-    ),
-    (&["devices"], "bench devices\nbench devices -m FILE.gguf"),
-];
+bench launch aider --print
+bench doctor FILE.gguf
+bench doctor FOLDER --type q4_k -c 32k --parallel 4
+bench inspect FILE.gguf
+bench inspect FILE.gguf -c 32k --kv-type q8_0 --parallel 4
+bench plan FILE.gguf
+bench plan FILE.gguf --json
+bench diagram FILE.gguf -o PAGES --html
+bench diagram A.gguf B.gguf --compare
+bench lab run FILE.gguf --prompt "Hi" --plan PLAN.toml -o OUT.safetensors
+bench lab lens --prompt "The sea is" --svg lens.svg
+bench lab patch --clean "2+2=" --corrupt "2+3=" --token 4 --svg patch.svg
+bench logits -m FILE.gguf --tokens 1,2,3 -o OUT.npy
+bench compare FILE.gguf --tokens 1,2,3 --path chunk=1
+bench compare A.gguf B.gguf --tokens 1,2,3
+bench tokenize -m FILE.gguf "The sea is blue."
+bench convert FOLDER FILE.gguf --type q4_k
+bench convert FILE.gguf DIR
+bench synth llama -o RANDOM.gguf --set n_embd=64
+bench perf -m FILE.gguf
+bench perf -m FILE.gguf -p 512 -n 128 --profile
+bench devices
+bench devices -m FILE.gguf"#;
 
-/// The command with its groups and examples.
 pub(super) fn with_help(command: Command) -> Command {
     let mut listed = String::new();
     for (title, names) in GROUPS {
@@ -143,17 +89,24 @@ pub(super) fn with_help(command: Command) -> Command {
         "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{listed}Options:\n{{options}}{{after-help}}"
     );
     let command = command.help_template(template).after_help(FIRST_STEPS);
-    EXAMPLES.iter().fold(command, |command, (path, text)| {
-        with_examples(command, path, text)
+    let examples: Vec<&str> = EXAMPLES.lines().collect();
+    let examples = examples.chunk_by(|a, b| path(a) == path(b));
+    examples.fold(command, |command, lines| {
+        with_examples(command, &path(lines[0]), &lines.join("\n  "))
     })
 }
 
-fn with_examples(command: Command, path: &[&'static str], text: &str) -> Command {
-    let Some((first, rest)) = path.split_first() else {
-        let lines: Vec<String> = text.lines().map(|line| format!("  {line}")).collect();
-        return command.after_help(format!("Examples:\n{}", lines.join("\n")));
-    };
-    command.mut_subcommand(first, |own| with_examples(own, rest, text))
+/// The names of the command of an example.
+fn path(line: &'static str) -> Vec<&'static str> {
+    let n = if line.starts_with("bench lab ") { 2 } else { 1 };
+    line.split(' ').skip(1).take(n).collect()
+}
+
+fn with_examples(command: Command, path: &[&'static str], lines: &str) -> Command {
+    match path.split_first() {
+        None => command.after_help(format!("Examples:\n  {lines}")),
+        Some((first, rest)) => command.mut_subcommand(first, |own| with_examples(own, rest, lines)),
+    }
 }
 
 #[cfg(test)]
@@ -178,7 +131,7 @@ mod tests {
 
     #[test]
     fn every_example_is_a_command_line() {
-        for line in EXAMPLES.iter().flat_map(|(_, text)| text.lines()) {
+        for line in EXAMPLES.lines() {
             let words = words(line).into_iter().map(Into::into).collect();
             let words = other_programs::translated(words).expect("no option of another program");
             let found = command().try_get_matches_from(words);

@@ -6,8 +6,7 @@ use std::path::Path;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use lab_base::util::limited_read;
-use lab_base::util::limited_read::MAX_TEXT;
+use lab_base::util::limited_read::{self, MAX_TEXT};
 
 use super::Failure;
 use super::output::at;
@@ -21,7 +20,6 @@ pub(super) fn read_at_most(path: &Path, limit: u64) -> Result<String, Failure> {
     limited_read::text(path, limit).map_err(|error| at(path, error))
 }
 
-/// The JSON value of a file.
 pub(super) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, Failure> {
     serde_json::from_str(&read_text(path)?).map_err(|error| at(path, error))
 }

@@ -49,20 +49,17 @@ pub(super) struct LogOptions {
 
 /// The kind of process that writes a log.
 pub(super) enum LogProcess {
-    /// A command.
     Command,
     /// A server, with a line for each request.
     Server,
     /// The engine process of a model. Its lines have the model's name.
     Engine {
-        /// The name of the model.
         name: String,
         /// Whether the server writes to a terminal.
         is_ansi: bool,
     },
 }
 
-/// Starts the log.
 pub(super) fn start_log(options: &LogOptions, of_whom: LogProcess) -> Result<(), Failure> {
     let usual = match of_whom {
         LogProcess::Server | LogProcess::Engine { .. } => "warn,request=info,server=info",
@@ -164,7 +161,6 @@ struct EngineLog {
     marks: Option<(String, String)>,
 }
 
-/// A writer for one line.
 struct EngineLogLine<'a> {
     out: Box<dyn Write + 'a>,
     log: &'a EngineLog,

@@ -11,8 +11,7 @@ use lab_core::plan::Pooling;
 use lab_inspect::paths::passes;
 
 use super::Failure;
-use super::model::ModelArg;
-use super::options::{LoadDefaults, LoadOptions, SourceTokens};
+use super::options::{LoadDefaults, LoadOptions, ModelArg, SourceTokens};
 use super::output::{ForceOption, OutputFile, at};
 use super::values::some_tokens;
 
@@ -110,7 +109,6 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     finish(part, &args.output, &logits, &[n, width])
 }
 
-/// Writes an array as NPY.
 fn finish(mut part: PartFile, path: &Path, values: &[f32], shape: &[usize]) -> Result<(), Failure> {
     let written = part.write(&npy::bytes_of(values, shape));
     written

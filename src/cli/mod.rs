@@ -4,12 +4,12 @@
 //! on them.
 
 mod arch;
-mod backends;
 mod chat;
 mod command_line;
 mod compare;
 mod config;
 mod constraint;
+mod context;
 mod convert;
 mod devices;
 mod diagram;
@@ -26,7 +26,6 @@ mod lab;
 mod launch;
 mod log;
 mod logits;
-mod model;
 mod options;
 mod other_programs;
 mod output;

@@ -1,43 +1,84 @@
 //! Options that several commands share, and the values that they resolve to.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Once;
 
 use clap::{ArgGroup, Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use lab_base::util::limited_read;
-use lab_base::util::limited_read::MAX_DEFINITION;
-use lab_base::util::wording::bytes;
-use lab_base::weights;
-use lab_base::weights::{FiniteCheck, TensorInfo, TensorType, Value};
+use lab_base::util::limited_read::{self, MAX_DEFINITION};
+use lab_base::weights::{self, FiniteCheck, TensorType, Value};
 use lab_core::arch::Library;
 use lab_core::blocks::REGISTRY;
-use lab_core::engine::{DiffusionOptions, Limits, ends_in_vectors};
-use lab_core::model::{Estimator, Model, Options};
-use lab_core::models;
-use lab_core::models::lora;
+use lab_core::engine::{DiffusionOptions, Limits};
+use lab_core::model::{Model, Options};
 use lab_core::models::sampling_defaults::SamplingDefaults;
+use lab_core::models::{self, lora};
 use lab_core::models::{Definitions, ModelSource, OpenedModel};
 use lab_core::plan::Plan;
 use lab_server::served::ServedModel;
 
 use super::Failure;
+use super::context::{SMALL_CTX, own_context, trained};
+use super::hub::model_source;
 use super::output::at;
 use super::placement::PlacementOptions;
 use super::values::{cache_type, matrix_type, positive, tokens};
 
-/// The context length in tokens of a model that states none, and the least that is tried where memory is short.
-const SMALL_CTX: usize = 4096;
-/// Memory that a context leaves free besides a tenth of all, in bytes.
-const SPARE: u64 = 512 << 20;
-
 /// Metadata key of chat templates; a name may follow.
 const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
-/// Tensor of the RoPE factors for long contexts.
-const LONG_FACTORS: &str = "rope_factors_long.weight";
 /// Name of the template of `--chat-template-file`.
 const TEMPLATE_OF_FILE: &str = "file";
+
+/// The model of a command that has one.
+#[derive(Debug, Args)]
+pub(super) struct ModelArg {
+    /// The model, in place of `-m`
+    #[arg(value_name = "MODEL")]
+    pub(super) model_path: Option<PathBuf>,
+    /// The model: a file, a folder, a name OWNER/REPO[:QUANT][@REVISION] of the Hugging Face Hub, tiny-chat or
+    /// tiny-diffusion; default: tiny-chat, which is built in
+    #[arg(short, long, value_name = "MODEL", conflicts_with = "model_path")]
+    pub(super) model: Option<PathBuf>,
+}
+
+impl ModelArg {
+    /// The path or name of the model, if one is given.
+    pub(super) fn path(&self) -> Option<&Path> {
+        self.model.as_deref().or(self.model_path.as_deref())
+    }
+
+    /// The model; downloaded if it is named by its repository and the cache does not have it.
+    pub(super) fn source(&self) -> Result<ModelSource, Failure> {
+        model_source(self.path())
+    }
+}
+
+/// `-m` of a command with two models, which are else its arguments.
+#[derive(Debug, Args)]
+pub(super) struct TwoModels {
+    /// Model A, and given twice A and B, in place of the arguments
+    #[arg(short, long, value_name = "MODEL")]
+    model: Vec<PathBuf>,
+}
+
+impl TwoModels {
+    /// A, and B if it is given; `arguments` follow the models of `-m`. Without any, A is the default model.
+    pub(super) fn of<'a>(
+        &'a self,
+        arguments: [Option<&'a PathBuf>; 2],
+    ) -> Result<(ModelSource, Option<ModelSource>), Failure> {
+        let all = self.model.iter().chain(arguments.into_iter().flatten());
+        let mut all = all.map(|path| model_source(Some(path)));
+        let (a, b) = (all.next().transpose()?, all.next().transpose()?);
+        if all.next().is_some() {
+            anyhow::bail!(
+                "expected at most two models, A and B, by `-m` and as arguments together"
+            );
+        }
+        Ok((a.unwrap_or_else(|| ModelSource::of(None)), b))
+    }
+}
 
 /// Where definitions come from.
 #[derive(Debug, Args)]
@@ -177,7 +218,7 @@ pub(super) struct LoadOptions {
     )]
     sampling_defaults: SamplingSource,
     #[command(flatten)]
-    placement: PlacementOptions,
+    pub(super) placement: PlacementOptions,
 }
 
 /// Where sampling parameters come from that a request does not set.
@@ -198,7 +239,6 @@ pub(super) struct LoadDefaults {
     pub(super) max_ctx: Option<usize>,
     /// Whether a context above the positions of the model is cut and not refused.
     pub(super) is_cut: bool,
-    /// Maximum number of tokens per pass.
     pub(super) n_batch: usize,
 }
 
@@ -218,8 +258,8 @@ impl LoadDefaults {
             kv_type: TensorType::F32,
             flash_attn: false,
             max_ctx: Some(usize::MAX),
-            is_cut: false,
             n_batch,
+            ..Self::LOCAL
         }
     }
 }
@@ -255,21 +295,12 @@ impl SourceTokens {
 impl ModelOptions {
     /// Opens a model, logs its warnings, and checks its weights if the options ask for it.
     pub(super) fn open(&self, source: &ModelSource) -> Result<OpenedModel, Failure> {
-        let opened = self.open_with(source, &self.opening.definitions()?)?;
+        let opened = self.open_as(source, &self.opening.definitions()?, self.ty)?;
         self.check(&opened)?;
         Ok(opened)
     }
 
-    /// [`Self::open`] with given definitions and without the check.
-    pub(super) fn open_with(
-        &self,
-        source: &ModelSource,
-        definitions: &Definitions,
-    ) -> Result<OpenedModel, Failure> {
-        self.open_as(source, definitions, self.ty)
-    }
-
-    /// [`Self::open_with`] with matrices of another type, if one is given.
+    /// [`Self::open`] with given definitions and type of matrices, and without the check.
     fn open_as(
         &self,
         source: &ModelSource,
@@ -300,7 +331,6 @@ impl ModelOptions {
         Ok(())
     }
 
-    /// Number of compute threads.
     pub(super) fn threads(&self) -> usize {
         self.threads.map_or_else(cores, at_most_cores)
     }
@@ -314,7 +344,7 @@ impl LoadOptions {
         Ok(opened)
     }
 
-    /// [`ModelOptions::open_with`], with the chat template of the options.
+    /// [`Self::open`] with given definitions and without the check.
     pub(super) fn open_with(
         &self,
         source: &ModelSource,
@@ -427,66 +457,6 @@ impl LoadOptions {
         Ok(options)
     }
 
-    /// The memory that weights leave for caches, in bytes; none where the system does not tell. What the other models of a
-    /// server need is not known, so each gets half.
-    pub(super) fn cache_budget(
-        &self,
-        opened: &OpenedModel,
-        is_shared: bool,
-    ) -> Result<Option<u64>, Failure> {
-        let Some(free) = self.placement.free_memory()? else {
-            return Ok(None);
-        };
-        let weights = opened.plan.weight_bytes();
-        let left = (free - free / 10)
-            .saturating_sub(weights)
-            .saturating_sub(SPARE);
-        Ok(Some(if is_shared { left / 2 } else { left }))
-    }
-
-    /// Shortens the context of a model without `--ctx` to what memory allows, and says so.
-    fn fit_context(&self, opened: &OpenedModel, options: &mut Options) -> Result<(), Failure> {
-        let (plan, own) = (&opened.plan, options.n_ctx);
-        let least = own.min(SMALL_CTX);
-        let Some(budget) = self.cache_budget(opened, false)? else {
-            (options.n_ctx, options.n_ctx_seq) = (least, least);
-            return Ok(());
-        };
-        let mut n_ctx = options.n_ctx_within(plan, budget).min(own);
-        let reads_whole = options.n_batch > Options::N_BATCH || ends_in_vectors(plan);
-        if reads_whole && n_ctx > least {
-            let mut estimator = Estimator::new(plan, &opened.weights)?;
-            let fits = |n_ctx: usize| {
-                let whole = Options {
-                    n_ctx,
-                    n_batch: n_ctx,
-                    ..options.clone()
-                };
-                let used = estimator.memory(&whole);
-                used.is_ok_and(|used| used.cache.saturating_add(used.compute) <= budget / 2)
-            };
-            let halves = std::iter::successors(Some(n_ctx), |n| Some(n / 2));
-            n_ctx = halves
-                .take_while(|n| *n > least)
-                .find({
-                    let mut fits = fits;
-                    move |n| fits(*n)
-                })
-                .unwrap_or(least);
-            options.n_batch = options.n_batch.min(n_ctx.max(Options::N_BATCH));
-        }
-        let n_ctx = n_ctx.max(least);
-        if n_ctx < own {
-            let (name, left) = (&opened.name, bytes(budget));
-            tracing::info!(
-                "context: {n_ctx} of the {own} tokens of `{name}`, since its weights leave {left} for the cache; --ctx sets it, --kv-type q8_0 \
-                 makes room for more"
-            );
-        }
-        (options.n_ctx, options.n_ctx_seq) = (n_ctx, n_ctx);
-        Ok(())
-    }
-
     /// Places the layers of a model and loads it with a progress bar.
     pub(super) fn load(&self, mut opened: OpenedModel, options: Options) -> Result<Model, Failure> {
         self.place(&mut opened, &options)?;
@@ -502,34 +472,11 @@ impl LoadOptions {
             adapters,
             ..
         } = opened;
-        let model = Model::load_with(plan, &weights, &adapters, options, &mut |done, total| {
-            bar.set_length(total);
-            bar.set_position(done);
-        });
+        let progress = &mut shown_by(&bar);
+        let model = Model::load_with(plan, &weights, &adapters, options, progress);
         bar.finish_and_clear();
         Ok(model?)
     }
-}
-
-/// The context length of a model without `--ctx`: that of its training, at most `most`. Where RoPE has other factors for
-/// long contexts, it is the one up to which the factors for short ones hold, so that short texts are computed with these.
-fn own_context(opened: &OpenedModel, most: Option<usize>) -> usize {
-    let long = |tensor: &TensorInfo| tensor.name.ends_with(LONG_FACTORS);
-    let metadata = opened.weights.metadata();
-    let short = metadata.i64(&format!(
-        "{}.rope.scaling.original_context_length",
-        opened.plan.arch
-    ));
-    let short = short.filter(|_| most.is_none() && opened.weights.tensors().iter().any(long));
-    let short = short.and_then(|n| usize::try_from(n).ok());
-    let own = short.or_else(|| trained(&opened.plan));
-    own.unwrap_or(SMALL_CTX).min(most.unwrap_or(usize::MAX))
-}
-
-/// The context length of a model's training, if the file states it.
-fn trained(plan: &Plan) -> Option<usize> {
-    let n = usize::try_from(plan.n_ctx_train).unwrap_or(usize::MAX);
-    (n > 0).then_some(n)
 }
 
 /// The most positions of a sequence, if the model has a table of them.
@@ -548,6 +495,15 @@ pub(super) fn progress_bar(what: &str, name: &str) -> ProgressBar {
     bar.set_prefix(what.to_owned());
     bar.set_message(name.to_owned());
     bar
+}
+
+/// A callback whose arguments, what is done and the total, are shown by a bar.
+pub(super) fn shown_by(bar: &ProgressBar) -> impl FnMut(u64, u64) + use<> {
+    let bar = bar.clone();
+    move |done, total| {
+        bar.set_length(total);
+        bar.set_position(done);
+    }
 }
 
 /// The limits of an engine for `n_parallel` requests of this process.
@@ -577,12 +533,7 @@ pub(super) fn start_engine(
         true => ProgressBar::hidden(),
         false => progress_bar("loading", &opened.name),
     };
-    let of_thread = bar.clone();
-    let progress = move |done, total| {
-        of_thread.set_length(total);
-        of_thread.set_position(done);
-    };
-    let served = ServedModel::start(opened, options, limits, Box::new(progress));
+    let served = ServedModel::start(opened, options, limits, Box::new(shown_by(&bar)));
     bar.finish_and_clear();
     Ok(served?)
 }
@@ -602,7 +553,6 @@ pub(super) fn at_most_cores(n: usize) -> usize {
     n.min(cores)
 }
 
-/// Number of cores of the machine.
 pub(super) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }

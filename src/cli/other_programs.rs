@@ -13,7 +13,9 @@ use lab_core::models::recognise::NO_DOWNLOADS;
 use super::command_line::command;
 
 /// Short options of several letters, and ours.
-const SHORT: [(&str, &str); 8] = [
+const SHORT: [(&str, &str); 10] = [
+    ("-hf", "--model"),
+    ("--hf-repo", "--model"),
     ("-ngl", "--gpu-layers"),
     ("-np", "--parallel"),
     ("-ctk", "--kv-type"),
@@ -24,139 +26,52 @@ const SHORT: [(&str, &str); 8] = [
     ("-sys", "--system"),
 ];
 
-/// Options that do not exist here, separated by spaces, and how to get what they are for.
-const OPTIONS: &[(&str, &str)] = &[
-    (
-        "--hf-repo --hf-file --hf-token -hf -hfr -hff --model-url -mu --docker-repo -dr --download-dir",
-        NO_DOWNLOADS,
-    ),
-    (
-        "--tensor-parallel-size -tp --pipeline-parallel-size -pp --split-mode -sm",
-        "whole layers are shared among the devices: `--gpu-layers`, `--tensor-split SHARE,...` (docs/gpu.md)",
-    ),
-    (
-        "--dtype",
-        "`--type f16` sets the type of the weights, `--kv-type f16` that of the KV cache",
-    ),
-    (
-        "--quantization --load-format",
-        "a quantised model opens as it is; `--type q4_k` quantises while loading",
-    ),
-    (
-        "--served-model-name --alias -a",
-        "`[aliases]` in a configuration file gives a model further names (docs/serving.md)",
-    ),
-    (
-        "--gpu-memory-utilization --swap-space",
-        "`--cache BYTES` of `bench serve` limits the KV cache; `--fit-target MIB` stays free on each device",
-    ),
-    (
-        "--trust-remote-code --enable-prefix-caching --enable-chunked-prefill --jinja -cb --cont-batching --cache-prompt --mmap --metrics --slots --embedding --embeddings --reranking",
-        "there is no need for it here; leave it out",
-    ),
-    (
-        "--enable-auto-tool-choice --tool-call-parser --reasoning-parser --reasoning-format",
-        "the formats of calls and of reasoning are found by rendering the chat template; leave it out",
-    ),
-    (
-        "-b --batch-size -ub --ubatch-size --max-num-batched-tokens",
-        "`--prompt-batch N` of `bench serve` limits the prompt tokens of a step",
-    ),
-    (
-        "-cnv --conversation -i --interactive -if",
-        "`bench chat` is the conversation in the terminal",
-    ),
-    (
-        "-no-cnv --no-conversation",
-        "`bench run --raw` continues the prompt without a chat template",
-    ),
-    (
-        "-md --model-draft --speculative-config --draft-max",
-        "`--draft N` takes draft tokens from earlier repetitions; there is no draft model",
-    ),
-    (
-        "--rope-scaling --rope-freq-base --rope-freq-scale --yarn-orig-ctx --hf-overrides",
-        "the numbers of RoPE are those of the model",
-    ),
-    (
-        "--mmproj -mm --image",
-        "only the text model of a multimodal model is loaded",
-    ),
-    (
-        "--lora-scaled --lora-modules --enable-lora",
-        "`--lora FILE=SCALE`, and its scale in each request (docs/lora.md)",
-    ),
-    (
-        "--ssl-key-file --ssl-cert-file --ssl-keyfile --ssl-certfile",
-        "there is no TLS; put a proxy before the server",
-    ),
-    (
-        "-tb --threads-batch",
-        "`--threads N` is for prefill and decode",
-    ),
-    (
-        "--reasoning-budget --thinking-budget",
-        "`thinking_budget` of a request limits the tokens of reasoning, and `/set thinking_budget N` of `bench chat`",
-    ),
-    ("--keepalive --keep-alive", "`--idle-time SECONDS`"),
-    ("--verbose -v --log-verbose -lv", "`--log-level debug`"),
-    (
-        "--mlock --no-mmap --no-kv-offload -nkvo --numa",
-        "weights are mapped where a device can read them in place, and the KV cache is where its layer is",
-    ),
-    (
-        "--main-gpu -mg",
-        "`--device NAME,...` names the devices; `bench devices` lists them",
-    ),
-    (
-        "--override-tensor -ot --cpu-moe --n-cpu-moe",
-        "`--place 'layers.*.moe*=CPU'` puts blocks on another device (docs/gpu.md)",
-    ),
-];
+/// Options and commands that would download a model.
+const DOWNLOADS: &str = "--model-url -mu --docker-repo -dr push";
 
-/// Commands that do not exist here, separated by spaces, and how to get what they are for.
-const COMMANDS: &[(&str, &str)] = &[
-    ("pull download push login", NO_DOWNLOADS),
-    (
-        "list ls models",
-        "bench keeps no models of its own: `ls` lists yours, `bench serve --models DIR` serves all of a folder, and `GET /v1/models` lists those",
-    ),
-    (
-        "rm delete cp create",
-        "bench keeps no models of its own: models are your files and folders; `bench convert` writes new ones",
-    ),
-    (
-        "ps status",
-        "`curl http://127.0.0.1:11116/v1/models` lists the models of a running server with their state",
-    ),
-    (
-        "show info",
-        "`bench inspect MODEL` shows a model, `bench doctor MODEL` whether it runs here",
-    ),
-    (
-        "stop unload",
-        "`POST /models/unload` unloads a model of a running server, `POST /quit` ends the server",
-    ),
-    (
-        "launch",
-        "bench starts no other programs: start `bench serve`, and give a program the address http://127.0.0.1:11116/v1 as that of OpenAI (docs/serving.md)",
-    ),
-    ("server start api", "`bench serve` is the server"),
-    (
-        "cli generate complete completion prompt",
-        "`bench run PROMPT` completes a prompt, `bench chat` is a conversation",
-    ),
-    (
-        "quantize quantise",
-        "`bench convert SRC DST.gguf --type q4_k` quantises",
-    ),
-    ("bench benchmark speed", "`bench perf` measures the speed"),
-    (
-        "perplexity embedding embed",
-        "`bench logits` writes logits, with `--embedding` an embedding; `bench serve` has `/v1/embeddings`",
-    ),
-    ("version", "`bench --version`"),
-];
+/// Options that do not exist here, and how to get what they are for.
+const OPTIONS: &str = "\
+--tensor-parallel-size -tp --pipeline-parallel-size -pp --split-mode -sm: whole layers are shared among the devices: `--gpu-layers`, `--tensor-split SHARE,...` (docs/gpu.md)
+--dtype: `--type f16` sets the type of the weights, `--kv-type f16` that of the KV cache
+--quantization --load-format: a quantised model opens as it is; `--type q4_k` quantises while loading
+--served-model-name --alias -a: `[aliases]` in a configuration file gives a model further names (docs/serving.md)
+--gpu-memory-utilization --swap-space: `--cache BYTES` of `bench serve` limits the KV cache; `--fit-target MIB` stays free on each device
+--trust-remote-code --enable-prefix-caching --enable-chunked-prefill --jinja -cb --cont-batching --cache-prompt --mmap --metrics --slots --embedding --embeddings --reranking: there is no need for it here; leave it out
+--enable-auto-tool-choice --tool-call-parser --reasoning-parser --reasoning-format: the formats of calls and of reasoning are found by rendering the chat template; leave it out
+--hf-file -hff: the file follows the name after a colon: `-m OWNER/REPO:FILE.gguf`
+--hf-token --download-dir: `HF_TOKEN` and `HF_HOME` of the environment, as in huggingface_hub
+-b --batch-size -ub --ubatch-size --max-num-batched-tokens: `--prompt-batch N` of `bench serve` limits the prompt tokens of a step
+-cnv --conversation -i --interactive -if: `bench chat` is the conversation in the terminal
+-no-cnv --no-conversation: `bench run --raw` continues the prompt without a chat template
+-md --model-draft --speculative-config --draft-max: `--draft N` takes draft tokens from earlier repetitions; there is no draft model
+--rope-scaling --rope-freq-base --rope-freq-scale --yarn-orig-ctx --hf-overrides: the numbers of RoPE are those of the model
+--mmproj -mm --image: only the text model of a multimodal model is loaded
+--lora-scaled --lora-modules --enable-lora: `--lora FILE=SCALE`, and its scale in each request (docs/lora.md)
+--ssl-key-file --ssl-cert-file --ssl-keyfile --ssl-certfile: there is no TLS; put a proxy before the server
+-tb --threads-batch: `--threads N` is for prefill and decode
+--reasoning-budget --thinking-budget: `thinking_budget` of a request limits the tokens of reasoning, and `/set thinking_budget N` of `bench chat`
+--keepalive --keep-alive: `--idle-time SECONDS`
+--verbose -v --log-verbose -lv: `--log-level debug`
+--mlock --no-mmap --no-kv-offload -nkvo --numa: weights are mapped where a device can read them in place, and the KV cache is where its layer is
+--main-gpu -mg: `--device NAME,...` names the devices; `bench devices` lists them
+--override-tensor -ot --cpu-moe --n-cpu-moe: `--place 'layers.*.moe*=CPU'` puts blocks on another device (docs/gpu.md)";
+
+/// Commands that do not exist here, and how to get what they are for.
+const COMMANDS: &str = "\
+models: `bench list` lists the downloaded models, `GET /v1/models` those of a running server
+delete: `bench rm NAME` removes a downloaded model
+download: `bench pull OWNER/REPO` downloads a model
+login: `hf auth login` stores a token, or set `HF_TOKEN`
+cp create: models are your files and folders; `bench convert` writes new ones
+ps status: `curl http://127.0.0.1:11116/v1/models` lists the models of a running server with their state
+show info: `bench inspect MODEL` shows a model, `bench doctor MODEL` whether it runs here
+stop unload: `POST /models/unload` unloads a model of a running server, `POST /quit` ends the server
+server start api: `bench serve` is the server
+cli generate complete completion prompt: `bench run PROMPT` completes a prompt, `bench chat` is a conversation
+quantize quantise: `bench convert SRC DST.gguf --type q4_k` quantises
+bench benchmark speed: `bench perf` measures the speed
+perplexity embedding embed: `bench logits` writes logits, with `--embedding` an embedding; `bench serve` has `/v1/embeddings`
+version: `bench --version`";
 
 /// The command line in the options of this program.
 pub(super) fn translated(line: Vec<OsString>) -> Result<Vec<OsString>, Error> {
@@ -177,22 +92,19 @@ pub(super) fn translated(line: Vec<OsString>) -> Result<Vec<OsString>, Error> {
 
 /// A line of `bench run` in which the prompt of `-p TEXT` is its argument.
 fn with_prompt_last(mut line: Vec<OsString>) -> Vec<OsString> {
-    let end = line
-        .iter()
-        .position(|word| word == "--")
-        .unwrap_or(line.len());
+    let end = line.iter().position(|word| word == "--");
+    let end = end.unwrap_or(line.len());
     let names = ["-p", "--prompt"];
     let value = |word: &OsString| {
         let text = word.to_str()?;
-        names.iter().find_map(|name| {
-            text.strip_prefix(name)?
-                .strip_prefix('=')
-                .map(OsString::from)
-        })
+        let mut rests = names.iter().filter_map(|name| text.strip_prefix(name));
+        rests
+            .find_map(|rest| rest.strip_prefix('='))
+            .map(OsString::from)
     };
-    let place = line[..end]
-        .iter()
-        .position(|word| names.iter().any(|name| word == name) || value(word).is_some());
+    let is_prompt =
+        |word: &OsString| names.iter().any(|name| word == name) || value(word).is_some();
+    let place = line[..end].iter().position(is_prompt);
     let Some(at) = place.filter(|_| end == line.len()) else {
         return line;
     };
@@ -224,8 +136,9 @@ fn one(text: &str) -> Result<OsString, Error> {
     }
 }
 
-/// An error of clap with advice, if what it found is known from another program.
-pub(super) fn explained(error: Error) -> Error {
+/// An error of clap with advice, if what it found is known from another program. `typed`: the command line before it was
+/// translated.
+pub(super) fn explained(error: Error, typed: &[OsString]) -> Error {
     let found = |kind: ContextKind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.clone()),
         _ => None,
@@ -235,7 +148,7 @@ pub(super) fn explained(error: Error) -> Error {
             let name = found(ContextKind::InvalidArg);
             let known = name.and_then(|name| match advice(OPTIONS, &name) {
                 Some(advice) => Some(unknown(&name, advice)),
-                None => elsewhere(&name),
+                None => elsewhere(&name, typed),
             });
             known.unwrap_or_else(|| without_strange_tips(error))
         }
@@ -254,22 +167,42 @@ pub(super) fn explained(error: Error) -> Error {
     }
 }
 
-fn elsewhere(name: &str) -> Option<Error> {
+/// The error of an option that other commands have, by this name or another one.
+fn elsewhere(name: &str, typed: &[OsString]) -> Option<Error> {
     let long = name.strip_prefix("--")?;
     let mut command = command();
     command.build();
-    let has = |command: &&Command| {
-        command
-            .get_arguments()
-            .any(|arg| arg.get_long() == Some(long))
+    // Our name of the option.
+    let own = |command: &Command| {
+        let mut arguments = command.get_arguments();
+        let found = arguments.find(|arg| {
+            let aliases = arg.get_all_aliases().unwrap_or_default();
+            arg.get_long() == Some(long) || aliases.contains(&long)
+        });
+        found.and_then(|arg| arg.get_long()).map(str::to_owned)
     };
-    let owners = command.get_subcommands().filter(has);
-    let owners: Vec<String> = owners
-        .filter(|command| !command.is_hide_set())
-        .map(|command| format!("`bench {}`", command.get_name()))
+    let owners = command.get_subcommands();
+    let owners = owners.filter(|command| !command.is_hide_set());
+    let owners: Vec<(String, String)> = owners
+        .filter_map(|command| Some((format!("`bench {}`", command.get_name()), own(command)?)))
         .collect();
-    let text = format!("it is an option of {}", owners.join(", "));
-    (!owners.is_empty()).then(|| unknown(name, &text))
+    let (_, own) = owners.first()?;
+    let is_typed = |short: &str| {
+        let words = typed.iter().filter_map(|word| word.to_str());
+        words
+            .into_iter()
+            .any(|word| word.split('=').next() == Some(short))
+    };
+    let mut shorts = SHORT.iter().filter(|(_, ours)| *ours == name);
+    let name = shorts.find(|(short, _)| is_typed(short));
+    let name = name.map_or(format!("--{long}"), |(short, _)| (*short).to_owned());
+    let what = match name == format!("--{own}") {
+        true => "it".to_owned(),
+        false => format!("`--{own}`"),
+    };
+    let owners: Vec<&str> = owners.iter().map(|(owner, _)| owner.as_str()).collect();
+    let text = format!("{what} is an option of {}", owners.join(", "));
+    Some(unknown(&name, &text))
 }
 
 /// The error of an unknown option without tips that name an option unlike it, or that take an option for a value.
@@ -295,15 +228,24 @@ fn unknown(name: &str, advice: &str) -> Error {
     Error::raw(ErrorKind::UnknownArgument, text)
 }
 
-fn advice(table: &[(&str, &'static str)], name: &str) -> Option<&'static str> {
-    let is_name = |names: &str| names.split(' ').any(|own| own == name);
-    let entry = table.iter().find(|(names, _)| is_name(names));
-    entry.map(|(_, advice)| *advice)
+fn advice(table: &'static str, name: &str) -> Option<&'static str> {
+    let has = |names: &str| names.split(' ').any(|own| own == name);
+    let mut entries = table.lines().filter_map(|line| line.split_once(": "));
+    let known = entries.find(|(names, _)| has(names));
+    known
+        .map(|(_, advice)| advice)
+        .or(has(DOWNLOADS).then_some(NO_DOWNLOADS))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn names(table: &str) -> impl Iterator<Item = &str> {
+        let entries = table.lines().filter_map(|line| line.split_once(": "));
+        let all = entries.flat_map(|(names, _)| names.split(' '));
+        all.chain(DOWNLOADS.split(' '))
+    }
 
     fn line(text: &str) -> Vec<OsString> {
         text.split(' ').map(OsString::from).collect()
@@ -322,6 +264,25 @@ mod tests {
         assert_eq!(translated(other.clone()).expect("it is known"), other);
         for refused in ["-hf", "-mu", "-cnv", "-md"] {
             assert!(translated(line(&format!("bench run {refused} x"))).is_err());
+        }
+    }
+
+    #[test]
+    fn an_option_of_another_command_is_named_as_it_was_typed() {
+        for (option, what) in [
+            ("-np", "`--parallel` is"),
+            ("--max-num-seqs", "`--parallel` is"),
+            ("--parallel", "it is"),
+        ] {
+            let typed = line(&format!("bench run {option} 2 x"));
+            let words = translated(typed.clone()).expect("it is known");
+            let error = command()
+                .try_get_matches_from(words)
+                .expect_err("no option");
+            let text = explained(error, &typed).to_string();
+            let expected =
+                format!("there is no option `{option}`: {what} an option of `bench serve`");
+            assert!(text.contains(&expected), "{text}");
         }
     }
 
@@ -348,7 +309,7 @@ mod tests {
         for own in
             ["run", "chat", "serve"].map(|name| top.find_subcommand(name).expect("a command"))
         {
-            for name in OPTIONS.iter().flat_map(|(names, _)| names.split(' ')) {
+            for name in names(OPTIONS) {
                 let mut own = own.get_arguments().filter_map(|arg| arg.get_long());
                 assert!(
                     !own.any(|long| name.strip_prefix("--") == Some(long)),
@@ -356,7 +317,7 @@ mod tests {
                 );
             }
         }
-        for name in COMMANDS.iter().flat_map(|(names, _)| names.split(' ')) {
+        for name in names(COMMANDS) {
             assert!(top.find_subcommand(name).is_none(), "{name} exists");
         }
     }

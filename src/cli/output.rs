@@ -11,8 +11,7 @@ use std::path::{Path, PathBuf};
 use clap::{ArgMatches, Args};
 
 use lab_base::ggml::end_process;
-use lab_base::util::atomic_file;
-use lab_base::util::atomic_file::OutputPath;
+use lab_base::util::atomic_file::{self, OutputPath};
 use lab_base::util::inputs::{is_input, is_same_file};
 
 /// An error message for the user.
@@ -38,7 +37,6 @@ pub fn exit_code(failure: &Failure) -> i32 {
     }
 }
 
-/// Prints bytes to stdout.
 pub(super) fn bytes(bytes: &[u8]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     out.write_all(bytes)?;
@@ -46,7 +44,6 @@ pub(super) fn bytes(bytes: &[u8]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints a line to stdout.
 pub(super) fn line(text: impl AsRef<str>) -> Result<(), Failure> {
     let mut text = text.as_ref().to_owned();
     text.push('\n');
@@ -327,51 +324,5 @@ mod tests {
         });
         found.sort_unstable();
         assert_eq!(found, OUTPUTS, "tests/it/outputs.rs tries each of them");
-    }
-
-    #[test]
-    fn every_output_file_is_checked_before_the_command_runs() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let (there, free) = (folder.path().join("there"), folder.path().join("free"));
-        let link = folder.path().join("link");
-        std::fs::write(&there, "before").expect("a writable folder");
-        std::fs::hard_link(&there, &link).expect("a free name");
-        let mut cases = Vec::new();
-        each(&built(), &[], &mut |command, words| {
-            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-            for arg in command.get_arguments() {
-                if is(arg, TypeId::of::<OutputFile>()) {
-                    let long = arg.get_long().expect("outputs are options");
-                    cases.push((words.clone(), format!("--{long}")));
-                }
-            }
-        });
-        assert!(cases.len() > 20, "{cases:?}");
-        for (words, option) in &cases {
-            let checked = |path: &Path, more: &[&str]| {
-                let path = path.to_str().expect("UTF-8");
-                let words = words.iter().map(String::as_str);
-                let line = std::iter::once("bench")
-                    .chain(words)
-                    .chain([&**option, path]);
-                let mut command = Cli::command().ignore_errors(true);
-                let line = line.chain(more.iter().copied());
-                let matches = command.try_get_matches_from_mut(line).expect("ignored");
-                check_outputs(&command, &matches).map_err(|error| error.to_string())
-            };
-            let refused = Err(format!("{}: {}", there.display(), atomic_file::IS_THERE));
-            assert_eq!(checked(&there, &[]), refused, "{words:?} {option}");
-            for (path, more) in [
-                (&*there, &["--force"][..]),
-                (&free, &[]),
-                (Path::new("-"), &[]),
-                (Path::new("/dev/null"), &[]),
-            ] {
-                assert_eq!(checked(path, more), Ok(()), "{words:?} {option}");
-            }
-            let log = ["--force", "--archs", link.to_str().expect("UTF-8")];
-            let error = checked(&there, &log).expect_err("an input");
-            assert!(error.contains("is an input"), "{words:?} {option}: {error}");
-        }
     }
 }

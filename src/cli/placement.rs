@@ -1,24 +1,82 @@
 //! The options that place layers on devices, and the placement that they resolve to.
 
-use std::sync::Once;
+use std::path::{Path, PathBuf};
+use std::sync::{Once, OnceLock};
 use std::time::Duration;
 
 use clap::Args;
 
-use lab_base::ggml::{Device, DeviceKind, devices, rpc};
+use lab_base::ggml::{Device, DeviceKind, devices, load_found, load_library, rpc};
 use lab_base::util::wording::bytes;
 use lab_core::model::{Options, PlacementSearch, available_memory};
 use lab_core::models::OpenedModel;
 use lab_core::plan::{DeviceOverride, PROCESSOR, Plan};
 
 use super::Failure;
-use super::backends::{Backends, why_no_gpu};
 use super::values::seconds;
+
+/// Backends that are loaded while the program runs.
+#[derive(Clone, Debug, Default, Args)]
+pub(super) struct Backends {
+    /// ggml backend library whose devices are used (docs/gpu.md); may be repeated; libraries next to the program and
+    /// in the folder BENCH_BACKEND_DIR are loaded without it. `plain` = no library, but a slow float64 reference
+    /// implementation of every operation, which is independent of the kernels
+    #[arg(long, value_name = "FILE|plain", hide_short_help = true)]
+    backend: Vec<PathBuf>,
+}
+
+impl Backends {
+    /// Loads the named libraries, and once per process those that are found by the search.
+    pub(super) fn load(&self) -> Result<(), Failure> {
+        for path in self.backend.iter().filter(|path| !is_plain(path)) {
+            load_library(path)?;
+        }
+        let _without_device = without_device();
+        Ok(())
+    }
+
+    /// Whether the reference implementation by plain loops computes all operations.
+    fn are_plain(&self) -> bool {
+        self.backend.iter().any(|path| is_plain(path))
+    }
+}
+
+/// Loads the libraries that the search finds, once per process. Returns why some have no device here.
+fn without_device() -> &'static [String] {
+    static FOUND: OnceLock<Vec<String>> = OnceLock::new();
+    FOUND.get_or_init(|| {
+        let mut harmless = Vec::new();
+        for error in load_found() {
+            match error.is_harmless() {
+                true => {
+                    tracing::info!("{error}");
+                    harmless.push(error.to_string());
+                }
+                false => tracing::warn!("{error}"),
+            }
+        }
+        harmless
+    })
+}
+
+fn why_no_gpu() -> String {
+    let built_in = cfg!(any(feature = "cuda", feature = "metal", feature = "vulkan"));
+    match without_device() {
+        [] if built_in => "the program's GPU backend finds no device".to_owned(),
+        [] => {
+            "the program has no GPU backend, and there is none next to it (docs/gpu.md)".to_owned()
+        }
+        reasons => reasons.join("; "),
+    }
+}
+
+fn is_plain(path: &Path) -> bool {
+    path == Path::new("plain")
+}
 
 /// Number of layers that are not on the CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum GpuLayers {
-    /// As many layers as fit.
     #[default]
     Auto,
     All,
@@ -58,7 +116,6 @@ impl GpuLayers {
     }
 }
 
-/// Parses `PATTERN=DEVICE`.
 fn to_move(text: &str) -> Result<DeviceOverride, String> {
     let parts = text.rsplit_once('=');
     let parts = parts.filter(|(pattern, device)| !pattern.is_empty() && !device.is_empty());

@@ -1,5 +1,7 @@
 //! `bench plan`: the resolved plan of a model.
 
+use std::fmt::Display;
+
 use clap::Args as ClapArgs;
 use serde_json::{Map, Value, json};
 
@@ -10,8 +12,7 @@ use lab_core::models::unread_keys;
 use lab_core::plan::{BranchPlan, NormUse, PROCESSOR, Plan, SlotPlan, StatePlan, Unit};
 use lab_inspect::describe::has_effect;
 
-use super::model::ModelArg;
-use super::options::{LoadDefaults, LoadOptions};
+use super::options::{LoadDefaults, LoadOptions, ModelArg};
 use super::{Failure, output};
 
 #[derive(Debug, ClapArgs)]
@@ -42,65 +43,52 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if args.json {
         return output::json(&to_json(plan, &unread, &memory));
     }
-    let mut text = format!(
-        "{} ({}): {} layers, {} weights in {}, vocabulary {}, trained on {} positions\n",
-        plan.arch,
-        plan.mode.name(),
-        plan.layers.len(),
-        plan.n_weights(),
-        bytes(plan.weight_bytes()),
-        plan.n_vocab,
-        plan.n_ctx_train
-    );
+    let size = bytes(plan.weight_bytes());
+    let (arch, mode, n) = (&plan.arch, plan.mode.name(), plan.layers.len());
+    let mut text = PlanText {
+        plan,
+        out: format!(
+            "{arch} ({mode}): {n} layers, {} weights in {size}, vocabulary {}, trained on {} positions\n",
+            plan.n_weights(),
+            plan.n_vocab,
+            plan.n_ctx_train
+        ),
+    };
     for used in &memory {
-        text.push_str(&format!(
-            "{} for {} tokens\n",
+        text.line(format!(
+            "{} for {} tokens",
             device_line(used),
             settings.n_ctx
         ));
     }
     for (at, rope) in plan.ropes.iter().enumerate() {
-        let users = match plan
-            .ropes
-            .iter()
-            .filter(|other| other.path == rope.path)
-            .count()
-        {
+        let likes = plan.ropes.iter().filter(|other| other.path == rope.path);
+        let users = match likes.count() {
             1 => String::new(),
             _ => format!(" ({})", layers_with(plan, at)),
         };
-        text.push_str(&format!("{}{users}: {}\n", rope.path, options(plan, rope)));
+        text.line(format!("{}{users}: {}", rope.path, options(plan, rope)));
     }
     for cache in &plan.caches {
-        text.push_str(&format!(
-            "cache.{}: {}\n",
-            cache.name,
-            options(plan, &cache.unit)
-        ));
+        let options = options(plan, &cache.unit);
+        text.line(format!("cache.{}: {options}", cache.name));
     }
-    unit_text(&mut text, plan, &plan.embed);
-    if let Some(write) = &plan.write {
-        unit_text(&mut text, plan, write);
-    }
-    if let Some(per_layer) = &plan.per_layer {
-        unit_text(&mut text, plan, per_layer);
-    }
+    text.units(
+        [&plan.embed]
+            .into_iter()
+            .chain(&plan.write)
+            .chain(&plan.per_layer),
+    );
     for layer in &plan.layers {
-        text.push_str(&format!("{}\n", layer.path));
-        for slot in &layer.slots {
-            slot_text(&mut text, plan, slot);
-        }
+        text.line(&layer.path);
+        layer.slots.iter().for_each(|slot| text.slot(slot));
     }
     if let Some(head) = &plan.head {
-        if let Some(read) = &head.read {
-            unit_text(&mut text, plan, read);
-        }
-        norm_text(&mut text, plan, head.norm.as_ref());
-        if let Some(unit) = &head.unit {
-            unit_text(&mut text, plan, unit);
-        }
+        text.units(&head.read);
+        text.norm(&head.norm);
+        text.units(&head.unit);
     }
-    output::bytes(text.as_bytes())
+    output::bytes(text.out.as_bytes())
 }
 
 /// The memory use of a model on a device, in one line.
@@ -129,136 +117,127 @@ fn placement(plan: &Plan) -> Value {
     })
 }
 
-/// Adds a slot: its input, its branches, and how their sum is combined with the hidden state.
-fn slot_text(text: &mut String, plan: &Plan, slot: &SlotPlan) {
-    if let Some(read) = &slot.read {
-        unit_text(text, plan, read);
+/// A plan as lines of text.
+struct PlanText<'p> {
+    plan: &'p Plan,
+    out: String,
+}
+
+impl PlanText<'_> {
+    fn line(&mut self, text: impl AsRef<str>) {
+        self.out.push_str(text.as_ref());
+        self.out.push('\n');
     }
-    if let Some(tap) = &slot.from {
-        text.push_str(&format!("  {}: reads {tap}\n", slot.path));
-    }
-    norm_text(text, plan, slot.pre.as_ref());
-    for branch in &slot.branches {
-        let path = &branch.block.path;
-        if let Some(tap) = &branch.from {
-            text.push_str(&format!("  {path}: reads {tap}\n"));
+
+    /// Adds a slot: its input, its branches, and how their sum is combined with the hidden state.
+    fn slot(&mut self, slot: &SlotPlan) {
+        self.units(&slot.read);
+        self.remark(&slot.path, "reads", &slot.from);
+        self.norm(&slot.pre);
+        for branch in &slot.branches {
+            let path = &branch.block.path;
+            self.remark(path, "reads", &branch.from);
+            self.norm(&branch.pre);
+            self.units([&branch.block]);
+            if let Some(tap) = &branch.side {
+                self.line(format!("    side     {tap}"));
+            }
+            self.norm(&branch.post);
+            self.remark(path, "times", &branch.factor);
+            self.remark(path, "saved as", &branch.save);
         }
-        norm_text(text, plan, branch.pre.as_ref());
-        unit_text(text, plan, &branch.block);
-        if let Some(tap) = &branch.side {
-            text.push_str(&format!("    side     {tap}\n"));
-        }
-        norm_text(text, plan, branch.post.as_ref());
-        if let Some(factor) = branch.factor {
-            text.push_str(&format!("  {path}: times {factor}\n"));
-        }
-        if let Some(tap) = &branch.save {
-            text.push_str(&format!("  {path}: saved as {tap}\n"));
-        }
-    }
-    norm_text(text, plan, slot.post.as_ref());
-    let path = &slot.path;
-    if let Some(scale) = slot.scale {
-        text.push_str(&format!("  {path}: times {scale}\n"));
-    }
-    text.push_str(&format!(
-        "  {path}: {}\n",
-        match slot.join {
+        self.norm(&slot.post);
+        self.remark(&slot.path, "times", &slot.scale);
+        let joined = match slot.join {
             Join::Add => "added to the hidden state",
             Join::Set => "replaces the hidden state",
-        }
-    ));
-    norm_text(text, plan, slot.after.as_ref());
-    if let Some(write) = &slot.write {
-        unit_text(text, plan, write);
+        };
+        self.line(format!("  {}: {joined}", slot.path));
+        self.norm(&slot.after);
+        self.units(&slot.write);
     }
-}
 
-fn norm_text(text: &mut String, plan: &Plan, norm: Option<&NormUse>) {
-    if let Some(norm) = norm {
-        let weight = norm
-            .weight
-            .map_or("no weight", |at| plan.tensors[at].name.as_str());
-        text.push_str(&format!(
-            "  {}: norm {}, {weight}\n",
-            norm.path,
-            options(plan, &plan.norms[norm.norm])
-        ));
+    fn remark(&mut self, path: &str, verb: &str, of: &Option<impl Display>) {
+        if let Some(of) = of {
+            self.line(format!("  {path}: {verb} {of}"));
+        }
     }
-}
 
-fn unit_text(text: &mut String, plan: &Plan, unit: &Unit) {
-    text.push_str(&format!(
-        "  {}: {} {}{}\n",
-        unit.path,
-        unit.contract.0.name,
-        options(plan, unit),
-        match device(plan, unit.device) {
-            Some(name) => format!(" on {name}"),
-            None => String::new(),
-        }
-    ));
-    let keys = unit.contract.0.weights.iter().map(|spec| spec.key);
-    let keys = keys.chain(std::iter::repeat("update"));
-    for (key, weight) in keys.zip(&unit.weights) {
-        if let Some(at) = weight {
-            let tensor = &plan.tensors[*at];
-            let ty = tensor.ty.map_or("-", |ty| ty.name());
-            text.push_str(&format!(
-                "    {key:8} {} {:?} {ty} {}\n",
-                tensor.name,
-                tensor.shape,
-                bytes(tensor.bytes)
-            ));
+    fn norm(&mut self, norm: &Option<NormUse>) {
+        let plan = self.plan;
+        if let Some(norm) = norm {
+            let weight = norm.weight.map(|at| plan.tensors[at].name.as_str());
+            let (weight, options) = (
+                weight.unwrap_or("no weight"),
+                options(plan, &plan.norms[norm.norm]),
+            );
+            self.line(format!("  {}: norm {options}, {weight}", norm.path));
         }
     }
-    match &unit.state {
-        Some(StatePlan::KeyValue(rows)) => {
-            let name = &plan.caches[rows.cache].name;
-            let values = if rows.v_in_k { 0 } else { rows.v };
-            let line = match &rows.owner {
-                Some(owner) => format!("    KV       that of `{owner}` in `{name}`\n"),
-                None if rows.index > 0 => format!(
-                    "    KV       {} + {values} elements per position and an index of {} in `{name}`\n",
-                    rows.k, rows.index
-                ),
-                None => format!(
-                    "    KV       {} + {values} elements per position in `{name}`\n",
-                    rows.k
-                ),
-            };
-            text.push_str(&line);
-            if let Some(pooled) = &rows.pooled {
-                text.push_str(&format!(
-                    "    KV       {} elements per span of {} positions in `{name}`, computed from {} of each of {} positions in `{}`\n",
-                    rows.k, pooled.span, pooled.width, pooled.reach, plan.caches[pooled.cache].name
-                ));
+
+    fn units<'u>(&mut self, units: impl IntoIterator<Item = &'u Unit>) {
+        units.into_iter().for_each(|unit| self.unit(unit));
+    }
+
+    fn unit(&mut self, unit: &Unit) {
+        let plan = self.plan;
+        let device = device(plan, unit.device).map(|name| format!(" on {name}"));
+        let (kind, options) = (unit.contract.0.name, options(plan, unit));
+        let device = device.unwrap_or_default();
+        self.line(format!("  {}: {kind} {options}{device}", unit.path));
+        let keys = unit.contract.0.weights.iter().map(|spec| spec.key);
+        let keys = keys.chain(std::iter::repeat("update"));
+        for (key, at) in keys
+            .zip(&unit.weights)
+            .filter_map(|(key, at)| Some((key, (*at)?)))
+        {
+            let tensor = &plan.tensors[at];
+            let (ty, size) = (tensor.ty.map_or("-", |ty| ty.name()), bytes(tensor.bytes));
+            let (name, shape) = (&tensor.name, &tensor.shape);
+            self.line(format!("    {key:8} {name} {shape:?} {ty} {size}"));
+        }
+        match &unit.state {
+            Some(StatePlan::KeyValue(rows)) => {
+                let name = &plan.caches[rows.cache].name;
+                let (k, v) = (rows.k, if rows.v_in_k { 0 } else { rows.v });
+                let index = match rows.index {
+                    0 => String::new(),
+                    n => format!(" and an index of {n}"),
+                };
+                self.line(match &rows.owner {
+                    Some(owner) => format!("    KV       that of `{owner}` in `{name}`"),
+                    None => {
+                        format!("    KV       {k} + {v} elements per position{index} in `{name}`")
+                    }
+                });
+                if let Some(pooled) = &rows.pooled {
+                    let (span, width, reach) = (pooled.span, pooled.width, pooled.reach);
+                    let from = &plan.caches[pooled.cache].name;
+                    self.line(format!(
+                        "    KV       {k} elements per span of {span} positions in `{name}`, computed from {width} of each of {reach} positions in `{from}`"
+                    ));
+                }
             }
+            Some(StatePlan::Recurrent(parts)) => {
+                let parts = parts
+                    .iter()
+                    .map(|part| format!("{} ({})", part.size, part.name));
+                let parts = parts.collect::<Vec<String>>().join(" + ");
+                self.line(format!("    state    {parts} elements per sequence"));
+            }
+            None => {}
         }
-        Some(StatePlan::Recurrent(parts)) => {
-            let parts: Vec<String> = parts
-                .iter()
-                .map(|part| format!("{} ({})", part.size, part.name))
-                .collect();
-            let parts = parts.join(" + ");
-            text.push_str(&format!("    state    {parts} elements per sequence\n"));
-        }
-        None => {}
     }
 }
 
 fn options(plan: &Plan, unit: &Unit) -> String {
-    unit.contract
-        .0
-        .options
-        .iter()
-        .zip(&unit.options)
-        .map(|(spec, value)| (spec, option(plan, spec.kind, value)))
-        .filter(|(spec, value)| spec.default.is_none_or(|default| !is_same(default, value)))
-        .filter(|(spec, _)| has_effect(spec, unit))
-        .map(|(spec, value)| format!("{}={value}", spec.name))
-        .collect::<Vec<String>>()
-        .join(" ")
+    let all = unit.contract.0.options.iter().zip(&unit.options);
+    let all = all.map(|(spec, value)| (spec, option(plan, spec.kind, value)));
+    let shown = all.filter(|(spec, value)| {
+        !spec.default.is_some_and(|default| is_same(default, value)) && has_effect(spec, unit)
+    });
+    let shown = shown.map(|(spec, value)| format!("{}={value}", spec.name));
+    shown.collect::<Vec<String>>().join(" ")
 }
 
 /// The name of a part's device; `None` for the CPU.
@@ -287,14 +266,11 @@ fn layers_with(plan: &Plan, rope: usize) -> String {
             _ => runs.push((il, il)),
         }
     }
-    let runs: Vec<String> = runs
-        .iter()
-        .map(|(first, last)| match first == last {
-            true => first.to_string(),
-            false => format!("{first}-{last}"),
-        })
-        .collect();
-    format!("layers {}", runs.join(", "))
+    let runs = runs.iter().map(|(first, last)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    });
+    format!("layers {}", runs.collect::<Vec<String>>().join(", "))
 }
 
 /// Whether a value equals the option's default, which is not shown.
@@ -325,6 +301,41 @@ fn option(plan: &Plan, kind: OptionKind, value: &ResolvedOption) -> String {
 }
 
 fn to_json(plan: &Plan, unread: &[String], memory: &[DeviceUse]) -> Value {
+    let unit = |unit: &Unit| unit_json(plan, unit);
+    let units = |all: &[Unit]| all.iter().map(unit).collect::<Value>();
+    let any = |of: &Option<Unit>| of.as_ref().map(unit);
+    let name = |at: Option<usize>| at.map(|at| &plan.tensors[at].name);
+    let norm = |norm: &Option<NormUse>| {
+        norm.as_ref().map(|norm| {
+            json!({
+                "path": norm.path, "options": options_json(&plan.norms[norm.norm]),
+                "weight": name(norm.weight), "bias": name(norm.bias),
+            })
+        })
+    };
+    // A branch is its block with norms, factor and taps.
+    let branch = |branch: &BranchPlan| {
+        let mut block = unit(&branch.block);
+        block["from"] = json!(branch.from);
+        block["side"] = json!(branch.side);
+        block["pre"] = json!(norm(&branch.pre));
+        block["post"] = json!(norm(&branch.post));
+        block["factor"] = json!(branch.factor);
+        block["save"] = json!(branch.save);
+        block
+    };
+    let slot = |slot: &SlotPlan| {
+        json!({
+            "path": slot.path, "read": any(&slot.read), "from": slot.from, "pre": norm(&slot.pre),
+            "branches": slot.branches.iter().map(branch).collect::<Value>(),
+            "post": norm(&slot.post), "scale": slot.scale,
+            "join": match slot.join { Join::Add => "add", Join::Set => "set" },
+            "after": norm(&slot.after), "write": any(&slot.write),
+        })
+    };
+    let layers = plan.layers.iter().map(|layer| {
+        json!({ "path": layer.path, "slots": layer.slots.iter().map(slot).collect::<Value>() })
+    });
     json!({
         "arch": plan.arch,
         "mode": plan.mode.name(),
@@ -333,36 +344,21 @@ fn to_json(plan: &Plan, unread: &[String], memory: &[DeviceUse]) -> Value {
         "n_ctx_train": plan.n_ctx_train,
         "n_weights": plan.n_weights(),
         "weight_bytes": plan.weight_bytes(),
-        "params": plan.params.iter().map(|(k, v)| (k.clone(), json!(v.to_string()))).collect::<serde_json::Map<_, _>>(),
+        "params": plan.params.iter().map(|(k, v)| (k.clone(), json!(v.to_string()))).collect::<Map<_, _>>(),
         "tensors": plan.tensors.iter().map(|t| json!({
             "name": t.name, "shape": t.shape, "type": t.ty.map(|ty| ty.name()), "bytes": t.bytes,
             "device": device(plan, t.device),
-        })).collect::<Vec<_>>(),
-        "acts": plan.acts.iter().map(|unit| unit_json(plan, unit)).collect::<Vec<_>>(),
-        "ropes": plan.ropes.iter().map(|unit| unit_json(plan, unit)).collect::<Vec<_>>(),
-        "selections": plan.selections.iter().map(|unit| unit_json(plan, unit)).collect::<Vec<_>>(),
-        "caches": plan.caches.iter().map(|c| json!({ "name": c.name, "options": options_json(&c.unit) })).collect::<Vec<_>>(),
-        "embed": unit_json(plan, &plan.embed),
-        "write": mix_json(plan, plan.write.as_ref()),
-        "per_layer_input": plan.per_layer.as_ref().map(|unit| unit_json(plan, unit)),
-        "layers": plan.layers.iter().map(|layer| json!({
-            "path": layer.path,
-            "slots": layer.slots.iter().map(|slot| json!({
-                "path": slot.path,
-                "read": mix_json(plan, slot.read.as_ref()),
-                "from": slot.from,
-                "pre": norm_json(plan, slot.pre.as_ref()),
-                "branches": slot.branches.iter().map(|b| branch_json(plan, b)).collect::<Vec<_>>(),
-                "post": norm_json(plan, slot.post.as_ref()),
-                "scale": slot.scale,
-                "join": match slot.join { Join::Add => "add", Join::Set => "set" },
-                "after": norm_json(plan, slot.after.as_ref()),
-                "write": mix_json(plan, slot.write.as_ref()),
-            })).collect::<Vec<_>>(),
-        })).collect::<Vec<_>>(),
+        })).collect::<Value>(),
+        "acts": units(&plan.acts),
+        "ropes": units(&plan.ropes),
+        "selections": units(&plan.selections),
+        "caches": plan.caches.iter().map(|c| json!({ "name": c.name, "options": options_json(&c.unit) })).collect::<Value>(),
+        "embed": unit(&plan.embed),
+        "write": any(&plan.write),
+        "per_layer_input": any(&plan.per_layer),
+        "layers": layers.collect::<Value>(),
         "head": plan.head.as_ref().map(|head| json!({
-            "read": mix_json(plan, head.read.as_ref()),
-            "norm": norm_json(plan, head.norm.as_ref()), "unit": head.unit.as_ref().map(|unit| unit_json(plan, unit)),
+            "read": any(&head.read), "norm": norm(&head.norm), "unit": any(&head.unit),
         })),
         "unclaimed": plan.unclaimed,
         "unread": unread,
@@ -371,55 +367,20 @@ fn to_json(plan: &Plan, unread: &[String], memory: &[DeviceUse]) -> Value {
     })
 }
 
-/// The JSON of a mix: how several hidden states are read or written. Null if there is only one.
-fn mix_json(plan: &Plan, mix: Option<&Unit>) -> Value {
-    mix.map_or(Value::Null, |mix| unit_json(plan, mix))
-}
-
-/// The JSON of a branch: the block with its norms, factor and taps.
-fn branch_json(plan: &Plan, branch: &BranchPlan) -> Value {
-    let mut unit = unit_json(plan, &branch.block);
-    for (key, value) in [
-        ("from", json!(branch.from)),
-        ("side", json!(branch.side)),
-        ("pre", norm_json(plan, branch.pre.as_ref())),
-        ("post", norm_json(plan, branch.post.as_ref())),
-        ("factor", json!(branch.factor)),
-        ("save", json!(branch.save)),
-    ] {
-        unit[key] = value;
-    }
-    unit
-}
-
-fn norm_json(plan: &Plan, norm: Option<&NormUse>) -> Value {
-    norm.map_or(Value::Null, |norm| {
-        json!({
-            "path": norm.path,
-            "options": options_json(&plan.norms[norm.norm]),
-            "weight": norm.weight.map(|at| &plan.tensors[at].name),
-            "bias": norm.bias.map(|at| &plan.tensors[at].name),
-        })
-    })
-}
-
 fn options_json(unit: &Unit) -> Value {
     let options = unit.contract.0.options.iter().zip(&unit.options);
-    Value::Object(
-        options
-            .map(|(spec, value)| {
-                let value = match value {
-                    ResolvedOption::Int(v) => json!(v),
-                    ResolvedOption::Float(v) => json!(v),
-                    ResolvedOption::List(v) => json!(v),
-                    ResolvedOption::Bool(v) => json!(v),
-                    ResolvedOption::Choice(v) => json!(v),
-                    ResolvedOption::Resource(v) => json!(v),
-                };
-                (spec.name.to_owned(), value)
-            })
-            .collect(),
-    )
+    let options = options.map(|(spec, value)| {
+        let value = match value {
+            ResolvedOption::Int(v) => json!(v),
+            ResolvedOption::Float(v) => json!(v),
+            ResolvedOption::List(v) => json!(v),
+            ResolvedOption::Bool(v) => json!(v),
+            ResolvedOption::Choice(v) => json!(v),
+            ResolvedOption::Resource(v) => json!(v),
+        };
+        (spec.name, value)
+    });
+    options.collect()
 }
 
 fn unit_json(plan: &Plan, unit: &Unit) -> Value {
@@ -435,7 +396,7 @@ fn unit_json(plan: &Plan, unit: &Unit) -> Value {
         "block": unit.contract.0.name,
         "device": device(plan, unit.device),
         "options": options_json(unit),
-        "weights": weights.collect::<serde_json::Map<_, _>>(),
+        "weights": weights.collect::<Value>(),
         "state": unit.state.as_ref().map(state_json),
     })
 }
@@ -449,10 +410,6 @@ fn state_json(state: &StatePlan) -> Value {
                 "cache": of.cache, "width": of.width, "span": of.span, "reach": of.reach,
             })),
         }),
-        StatePlan::Recurrent(parts) => parts
-            .iter()
-            .map(|part| (part.name.to_owned(), json!(part.size)))
-            .collect::<serde_json::Map<_, _>>()
-            .into(),
+        StatePlan::Recurrent(parts) => parts.iter().map(|part| (part.name, part.size)).collect(),
     }
 }

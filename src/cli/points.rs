@@ -4,8 +4,7 @@ use clap::Args as ClapArgs;
 
 use lab_core::model::{Point, Points};
 
-use super::model::ModelArg;
-use super::options::LoadOptions;
+use super::options::{LoadOptions, ModelArg};
 use super::{Failure, output};
 
 #[derive(Debug, ClapArgs)]

@@ -8,11 +8,9 @@ use clap::Args as ClapArgs;
 use serde_json::{Map, Value, json};
 
 use lab_base::grammar::{CompiledConstraint, Matcher};
-use lab_base::util::limited_read;
-use lab_base::util::limited_read::MAX_TEXT;
-use lab_core::engine;
+use lab_base::util::limited_read::{self, MAX_TEXT};
 use lab_core::engine::{
-    AnswerToken, Event, FinishReason, Limits, Rejected, Request, Unsupported, Usage,
+    self, AnswerToken, Event, FinishReason, Limits, Rejected, Request, Unsupported, Usage,
 };
 use lab_server::served::ServedModel;
 
@@ -294,16 +292,11 @@ pub(super) fn too_long(rejected: Rejected, served: &ServedModel) -> Failure {
 /// A hint for a prompt that does not fit into the context.
 pub(super) fn longer(served: &ServedModel) -> String {
     let (trained, n_ctx) = (served.info.n_ctx_train, served.handle.limits().n_ctx as u64);
+    let hint = "--ctx N sets a longer context";
     match trained {
-        0 => "--ctx N sets a longer context".to_owned(),
-        trained if trained > n_ctx => {
-            format!("--ctx N sets a longer context, for this model up to {trained}")
-        }
-        trained => {
-            format!(
-                "--ctx N sets a longer context than the {trained} tokens of the model's training"
-            )
-        }
+        0 => hint.to_owned(),
+        n if n > n_ctx => format!("{hint}, for this model up to {n}"),
+        n => format!("{hint} than the {n} tokens of the model's training"),
     }
 }
 
@@ -340,12 +333,9 @@ fn incomplete(max_tokens: Option<usize>, usage: &Usage) -> IncompleteOutput {
 
 /// Token counts and speeds of a completion, as text.
 pub(super) fn speed(usage: &Usage) -> String {
-    let rate = |tokens: usize, seconds: f64| {
-        if seconds > 0.0 {
-            tokens as f64 / seconds
-        } else {
-            0.0
-        }
+    let rate = |tokens: usize, seconds: f64| match seconds > 0.0 {
+        true => tokens as f64 / seconds,
+        false => 0.0,
     };
     let (prefill, decode) = (usage.prefill.as_secs_f64(), usage.decode.as_secs_f64());
     if usage.passes > 0 {

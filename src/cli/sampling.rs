@@ -106,12 +106,9 @@ impl SamplingOptions {
             let value: Value = match list.kind {
                 ListKind::Biases(of) => {
                     let biases = of(&mut params).iter();
-                    let bias = |bias: &f32| {
-                        if *bias == f32::NEG_INFINITY {
-                            -100.0
-                        } else {
-                            *bias
-                        }
+                    let bias = |bias: &f32| match *bias {
+                        f32::NEG_INFINITY => -100.0,
+                        bias => bias,
                     };
                     biases.map(|(id, of)| (id.to_string(), bias(of))).collect()
                 }
@@ -243,19 +240,13 @@ fn augment<P>(mut command: Command, table: &[Parameter<P>], defaults: &P) -> Com
         // This leaks two strings for each parameter, once per process.
         let (flag, default) = (parameter.name.replace('_', "-"), parameter.get(defaults));
         let alias = ALIASES.iter().find(|(name, _)| *name == parameter.name);
-        command = command.arg(
-            kind.aliases(alias.map(|(_, alias)| *alias))
-                .hide_short_help(!COMMON.contains(&parameter.name))
-                .long(&*flag.leak())
-                .value_name(if parameter.kind == NumberKind::Real {
-                    "X"
-                } else {
-                    "N"
-                })
-                .default_value(&*default.to_string().leak())
-                .allow_negative_numbers(true)
-                .help(parameter.help()),
-        );
+        let is_real = parameter.kind == NumberKind::Real;
+        let arg = kind.aliases(alias.map(|(_, alias)| *alias));
+        let arg = arg.hide_short_help(!COMMON.contains(&parameter.name));
+        let arg = arg.value_name(if is_real { "X" } else { "N" });
+        let arg = arg.default_value(&*default.to_string().leak());
+        let arg = arg.long(&*flag.leak()).allow_negative_numbers(true);
+        command = command.arg(arg.help(parameter.help()));
     }
     command
 }
@@ -265,14 +256,11 @@ fn read<P>(matches: &ArgMatches, table: &[Parameter<P>], params: &mut P) -> Vec<
     let mut given = Vec::new();
     let is_set = |p: &&Parameter<P>| matches.value_source(p.name) == Some(ValueSource::CommandLine);
     for parameter in table.iter().filter(is_set) {
+        let name = parameter.name;
         let value = match parameter.kind {
-            NumberKind::Real => matches.get_one::<f64>(parameter.name).copied(),
-            NumberKind::Count => matches
-                .get_one::<u32>(parameter.name)
-                .map(|n| f64::from(*n)),
-            NumberKind::Integer => matches
-                .get_one::<i32>(parameter.name)
-                .map(|n| f64::from(*n)),
+            NumberKind::Real => matches.get_one::<f64>(name).copied(),
+            NumberKind::Count => matches.get_one(name).map(|n: &u32| f64::from(*n)),
+            NumberKind::Integer => matches.get_one(name).map(|n: &i32| f64::from(*n)),
         };
         if let Some(value) = value {
             parameter.set(params, value);

@@ -11,29 +11,24 @@ use std::time::Duration;
 use clap::Args as ClapArgs;
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
 
-use lab_base::util::limited_read;
-use lab_base::util::limited_read::MAX_DEFINITION;
+use lab_base::util::limited_read::{self, MAX_DEFINITION};
 use lab_base::util::wording::bytes;
 use lab_core::arch::nearest;
-use lab_core::artifacts::store;
-use lab_core::artifacts::store::ArtifactStore;
+use lab_core::artifacts::store::{self, ArtifactStore};
 use lab_core::artifacts::vectors::VectorStore;
 use lab_core::engine::{Limits, StartError, ends_in_vectors};
-use lab_core::model;
-use lab_core::model::Options;
-use lab_core::models;
-use lab_core::models::{ModelSource, OpenedModel};
+use lab_core::model::{self, Options};
+use lab_core::models::{self, ModelSource, OpenedModel};
 use lab_hub::{Cache, Settings};
 use lab_server::http::transport;
 use lab_server::served::{Progress, ServedModel};
 use lab_server::{
     Access, Collection, EngineProcess, EngineProcessConfig, LoadError, LoadLimits, LoadRequest,
-    Loader, Mode, Pool, PoolConfig, StartedEngine, Strictness, UnloadedModel,
+    Loader, Pool, PoolConfig, PoolMode, StartedEngine, Strictness, UnloadedModel,
 };
 
 use super::diffusion::DiffusionOptions;
-use super::model::ModelArg;
-use super::options::{LoadDefaults, LoadOptions};
+use super::options::{LoadDefaults, LoadOptions, ModelArg};
 use super::values::{byte_count, positive, seconds, some_tokens};
 use super::{Failure, engine_process, output};
 
@@ -202,7 +197,6 @@ impl Args {
         })
     }
 
-    /// Whether the options are for several models.
     fn is_shared(&self) -> bool {
         self.is_shared || self.models.is_some()
     }
@@ -223,7 +217,6 @@ pub(super) struct ConfigLayers {
     pub(super) aliases: BTreeMap<String, String>,
     /// The options of models that have a table of their own.
     pub(super) per_model: BTreeMap<String, Args>,
-    /// The configuration file.
     pub(super) path: PathBuf,
     /// Warnings, for when the log is started.
     pub(super) warnings: Vec<String>,
@@ -407,20 +400,6 @@ impl Signals {
     }
 }
 
-/// The options of each model.
-struct ModelSettings {
-    /// The options of models without options of their own.
-    args: Args,
-    per_model: BTreeMap<String, Args>,
-}
-
-impl ModelSettings {
-    /// The options of the model with this served name.
-    fn of(&self, name: &str) -> &Args {
-        self.per_model.get(name).unwrap_or(&self.args)
-    }
-}
-
 /// The pool of models. `is_managed`: requests may load and unload them.
 fn pool_of(
     mut args: Args,
@@ -434,9 +413,9 @@ fn pool_of(
     let has_processes = cfg!(unix) && !args.in_process;
     let mut config = PoolConfig {
         mode: if has_processes {
-            Mode::Server
+            PoolMode::Server
         } else {
-            Mode::InProcess
+            PoolMode::InProcess
         },
         aliases,
         collection: args.collection(),
@@ -451,17 +430,19 @@ fn pool_of(
         artifacts: Some(artifacts(&args, kept.to_owned())?),
         vectors: vectors(&args, kept)?,
     };
-    let settings = Arc::new(ModelSettings { args, per_model });
+    // The options of the models that have some of their own, and those of the others.
+    let settings = Arc::new((per_model, args));
     let (of_loader, kept) = (Arc::clone(&settings), kept.to_owned());
     let loader: Loader = Arc::new(move |request| {
-        let args = of_loader.of(request.name);
+        let args = of_loader.0.get(request.name).unwrap_or(&of_loader.1);
         match has_processes {
             true => start_process(args, request, &kept).map(StartedEngine::Process),
             false => start_here(args, request, &kept).map_err(fault),
         }
     });
     config.opener = Some(Arc::new(move |name, source| {
-        opened(settings.of(name), source).map_err(|error| error.to_string())
+        let args = settings.0.get(name).unwrap_or(&settings.1);
+        opened(args, source).map_err(|error| error.to_string())
     }));
     Pool::new(sources, loader, config).map_err(Failure::msg)
 }
@@ -521,7 +502,6 @@ fn opened(args: &Args, source: &ModelSource) -> Result<UnloadedModel, Failure> {
     })
 }
 
-/// Starts the engine process of a model.
 fn start_process(
     args: &Args,
     mut wanted: LoadRequest<'_>,
@@ -536,7 +516,6 @@ fn start_process(
     EngineProcess::start(wanted.name, launch, &mut *wanted.progress)
 }
 
-/// Loads a model into this process.
 fn start_here(args: &Args, wanted: LoadRequest<'_>, kept: &Path) -> Result<StartedEngine, Failure> {
     let served = start(args, wanted.source, kept.to_owned(), wanted.progress)?;
     if let Some(scales) = &wanted.scales {
@@ -637,10 +616,7 @@ mod tests {
             needed: 2,
             available: 1,
         };
-        let start = |cause| served::ServeError::Start {
-            model: "m".into(),
-            source: StartError::Load(cause),
-        };
+        let start = |cause| served::ServeError::new("m", StartError::Load(cause));
         assert!(fault(memory().into()).lacks_memory);
         assert!(fault(start(memory()).into()).lacks_memory);
         let other = fault(start(model::Error::NotDeterministic).into());

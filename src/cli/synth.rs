@@ -5,10 +5,8 @@ use std::path::PathBuf;
 use clap::Args as ClapArgs;
 
 use lab_base::util::{atomic_file, wording};
-use lab_base::weights;
-use lab_base::weights::TensorType;
-use lab_core::models::synth;
-use lab_core::models::synth::SynthRequest;
+use lab_base::weights::{self, TensorType};
+use lab_core::models::synth::{self, SynthRequest};
 
 use super::options::ArchOptions;
 use super::output::{ForceOption, OutputFile};

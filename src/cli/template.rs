@@ -6,11 +6,9 @@ use clap::{ArgGroup, Args as ClapArgs};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use lab_base::chat::template;
-use lab_base::chat::template::{ChatTemplate, Moment, RenderInput};
+use lab_base::chat::template::{self, ChatTemplate, Moment, RenderInput};
 use lab_base::util::clock::unix_seconds;
-use lab_core::models;
-use lab_core::models::Definitions;
+use lab_core::models::{self, Definitions};
 
 use super::hub::model_source;
 use super::input_file::{answer_lines, read_text};

@@ -7,8 +7,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use lab_base::tokenizer::Tokenizer;
-use lab_core::models;
-use lab_core::models::Definitions;
+use lab_core::models::{self, Definitions};
 
 use super::hub::model_source;
 use super::input_file::answer_lines;
@@ -61,9 +60,8 @@ fn tokenizer(model: Option<&PathBuf>) -> Result<Tokenizer, Failure> {
     let definitions = Definitions::open(&[])?;
     let contents = models::read(&model_source(model.map(PathBuf::as_path))?, &definitions)?;
     let label = contents.weights.label().to_owned();
-    contents
-        .tokenizer()
-        .map_err(|e| anyhow::anyhow!("{label}: {e}"))
+    let tokenizer = contents.tokenizer();
+    tokenizer.map_err(|e| anyhow::anyhow!("{label}: {e}"))
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
@@ -82,26 +80,17 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 pub(super) fn detokenize(args: &DetokenizeArgs) -> Result<(), Failure> {
-    let list = args
-        .ids
-        .trim()
-        .trim_start_matches('[')
-        .trim_end_matches(']');
-    let ids = list
-        .split(',')
-        .map(str::trim)
-        .filter(|id| !id.is_empty())
-        .map(|id| {
-            id.parse::<u32>()
-                .map_err(|_| anyhow::anyhow!("`{id}` is not a token id"))
-        })
-        .collect::<Result<Vec<u32>, _>>()?;
+    let list = args.ids.trim().trim_start_matches('[');
+    let ids = list.trim_end_matches(']').split(',').map(str::trim);
+    let ids = ids.filter(|id| !id.is_empty()).map(|id| {
+        let parsed = id.parse::<u32>();
+        parsed.map_err(|_| anyhow::anyhow!("`{id}` is not a token id"))
+    });
+    let ids = ids.collect::<Result<Vec<u32>, _>>()?;
     let tokenizer = tokenizer(args.model.as_ref())?;
-    if let Some(id) = ids.iter().find(|id| **id as usize >= tokenizer.vocab_len()) {
-        anyhow::bail!(
-            "token {id} is not in the vocabulary of {}",
-            tokenizer.vocab_len()
-        );
+    let n = tokenizer.vocab_len();
+    if let Some(id) = ids.iter().find(|id| **id as usize >= n) {
+        anyhow::bail!("token {id} is not in the vocabulary of {n}");
     }
     output::line(String::from_utf8_lossy(&tokenizer.decode(&ids)))
 }

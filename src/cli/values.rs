@@ -10,7 +10,6 @@ use lab_base::weights::TensorType;
 use lab_core::arch::nearest;
 use lab_core::models::quantise::TYPES;
 
-/// Parses a number that is 1 or more.
 pub(super) fn positive(text: &str) -> Result<usize, String> {
     let found = text.parse().ok().filter(|n| *n > 0);
     found.ok_or_else(|| format!("expected a number, 1 or more, found `{text}`"))
@@ -61,7 +60,6 @@ pub(super) fn seed(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Parses a number of seconds.
 pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     let found = text
         .parse()
@@ -89,13 +87,9 @@ fn with_unit(text: &str, units: &[&str]) -> Option<u64> {
 }
 
 /// Names of other programs for types that are the same here.
-const SAME: [(&str, TensorType); 9] = [
-    ("fp32", TensorType::F32),
-    ("float32", TensorType::F32),
-    ("float", TensorType::F32),
-    ("fp16", TensorType::F16),
-    ("float16", TensorType::F16),
-    ("half", TensorType::F16),
+const SAME: [(&str, TensorType); 5] = [
+    ("fp32 float32 float", TensorType::F32),
+    ("fp16 float16 half", TensorType::F16),
     ("bfloat16", TensorType::BF16),
     // The k-quants are llama.cpp's middle mixes.
     ("q4_k_m", TensorType::Q4_K),
@@ -103,41 +97,26 @@ const SAME: [(&str, TensorType); 9] = [
 ];
 
 /// Names of other programs for types that are not the same here, each with the types that come near, the best first.
-const NEAR: [(&str, &[TensorType]); 17] = [
-    ("q3_k_s", &[TensorType::Q4_K]),
-    ("q3_k_m", &[TensorType::Q4_K]),
-    ("q3_k_l", &[TensorType::Q4_K]),
-    ("q4_k_s", &[TensorType::Q4_K]),
-    ("q4_k_l", &[TensorType::Q4_K]),
-    ("q5_k_s", &[TensorType::Q5_K]),
-    ("q5_k_l", &[TensorType::Q5_K]),
+const NEAR: [(&str, &[TensorType]); 7] = [
+    ("q3_k_s q3_k_m q3_k_l q4_k_s q4_k_l", &[TensorType::Q4_K]),
+    ("q5_k_s q5_k_l", &[TensorType::Q5_K]),
     ("q6_k_l", &[TensorType::Q6_K]),
-    ("q4", &[TensorType::Q4_K, TensorType::Q4_0]),
+    ("q4 int4", &[TensorType::Q4_K, TensorType::Q4_0]),
     ("q5", &[TensorType::Q5_K, TensorType::Q5_0]),
     ("q6", &[TensorType::Q6_K, TensorType::Q8_0]),
-    ("q8", &[TensorType::Q8_0]),
-    ("int4", &[TensorType::Q4_K, TensorType::Q4_0]),
-    ("int8", &[TensorType::Q8_0]),
-    ("fp8", &[TensorType::Q8_0]),
-    ("fp8_e4m3", &[TensorType::Q8_0]),
-    ("fp8_e5m2", &[TensorType::Q8_0]),
+    ("q8 int8 fp8 fp8_e4m3 fp8_e5m2", &[TensorType::Q8_0]),
 ];
 
 /// Parses an element type that matrices can be converted to.
 pub(super) fn matrix_type(text: &str) -> Result<TensorType, String> {
     let mixes = "q4_k and q5_k are the mixes that llama.cpp calls Q4_K_M and Q5_K_M";
-    one_of(text, &TYPES.map(|(ty, _)| ty)).map_err(|problem| {
-        let is_mix = text.to_ascii_lowercase().contains("_k");
-        let mixes = if is_mix {
-            format!(" ({mixes})")
-        } else {
-            String::new()
-        };
-        format!("{problem}{mixes}")
+    let found = one_of(text, &TYPES.map(|(ty, _)| ty));
+    found.map_err(|problem| match text.to_ascii_lowercase().contains("_k") {
+        true => format!("{problem} ({mixes})"),
+        false => problem,
     })
 }
 
-/// Parses an element type of keys and values.
 pub(super) fn cache_type(text: &str) -> Result<TensorType, String> {
     one_of(text, &CACHE_TYPES)
 }
@@ -145,13 +124,14 @@ pub(super) fn cache_type(text: &str) -> Result<TensorType, String> {
 /// The type of this name among the known ones.
 fn one_of(text: &str, known: &[TensorType]) -> Result<TensorType, String> {
     let name = text.to_ascii_lowercase();
-    let same = SAME.iter().find(|(other, _)| *other == name);
+    let has = |names: &str| names.split(' ').any(|own| own == name);
+    let same = SAME.iter().find(|(others, _)| has(others));
     let found = same.map(|(_, ty)| *ty).or_else(|| name.parse().ok());
     if let Some(ty) = found.filter(|ty| known.contains(ty)) {
         return Ok(ty);
     }
     let names: Vec<_> = known.iter().map(|ty| ty.name()).collect();
-    let kin = NEAR.iter().find(|(other, _)| *other == name);
+    let kin = NEAR.iter().find(|(others, _)| has(others));
     let kin = kin.and_then(|(_, kin)| kin.iter().find(|ty| known.contains(ty)));
     let near = match kin {
         Some(ty) => Some(ty.name()),

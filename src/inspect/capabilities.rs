@@ -11,17 +11,14 @@ use crate::describe::pooling_phrase;
 use crate::template_probe::{ProbeResult, TemplateProbe};
 use lab_base::tokenizer::Tokenizer;
 use lab_base::weights::TensorType;
-use lab_core::engine;
-use lab_core::engine::PooledOutput;
+use lab_core::engine::{self, PooledOutput};
 use lab_core::model::{Estimator, Options};
 use lab_core::plan::Plan;
 
 /// A capability that a model has or lacks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Capability {
-    /// The capability.
     pub what: &'static str,
-    /// Whether the model has it.
     pub can: bool,
     /// How it works, or why it is missing.
     pub why: String,
@@ -32,7 +29,6 @@ type Support = Result<String, String>;
 
 /// The known properties of a model that is not loaded.
 pub struct CapabilityInput<'a> {
-    /// The plan of the model.
     pub plan: &'a Plan,
     /// Its tokenizer, or why it has none.
     pub tokenizer: Result<&'a Tokenizer, String>,
@@ -40,7 +36,6 @@ pub struct CapabilityInput<'a> {
     pub template: Result<&'a TemplateProbe, String>,
     /// The pooled result for a text, or why there is none.
     pub pooled: Result<PooledOutput, String>,
-    /// The options with which the model would run.
     pub options: &'a Options,
 }
 

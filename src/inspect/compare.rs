@@ -11,8 +11,7 @@ use serde::Serialize;
 
 use lab_base::util::distances::{first_difference, kl_divergence, likeliest, rms};
 use lab_core::artifacts::npy;
-use lab_core::model;
-use lab_core::model::{Batch, Model, NamedValue};
+use lab_core::model::{self, Batch, Model, NamedValue};
 
 use super::paths;
 
@@ -29,18 +28,13 @@ pub struct PassOptions {
 #[derive(Debug, thiserror::Error)]
 #[error("{file}: {message}")]
 pub struct DumpError {
-    /// The file or folder.
     pub file: String,
-    /// What is wrong.
     pub message: String,
 }
 
 /// Runs `tokens` and returns the values by path. Values of several passes are joined.
 ///
 /// The model must have been loaded with `capture`.
-///
-/// # Errors
-/// As [`Model::forward`].
 pub fn record_values(
     model: &mut Model,
     tokens: &[u32],
@@ -191,7 +185,6 @@ fn translate(name: &str, paths: &[&str]) -> Option<String> {
 /// The difference of a value between two computations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ValueDifference {
-    /// The path of the value.
     pub path: String,
     /// The shape of the value, fastest dimension first.
     pub shape: Vec<u64>,
@@ -263,9 +256,7 @@ fn difference(a: &NamedValue, b: &NamedValue, tolerance: f64) -> ValueDifference
 pub struct KlDivergence {
     /// Number of compared positions.
     pub positions: usize,
-    /// Mean over the positions.
     pub mean: f64,
-    /// Maximum over the positions.
     pub max: f64,
     /// Number of positions at which both have the same likeliest token.
     pub same_top: usize,

@@ -82,7 +82,6 @@ fn overview(plan: &Plan) -> String {
     text
 }
 
-/// The kind of model with this mode.
 pub(crate) fn mode_phrase(mode: Mode) -> &'static str {
     match mode {
         Mode::Causal => "an autoregressive model",
@@ -298,11 +297,9 @@ fn memory(plan: &Plan) -> String {
 /// The weights with one purpose.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct WeightShare {
-    /// The purpose of the weights.
     pub what: String,
     /// Number of tensors of each element type.
     pub types: BTreeMap<&'static str, usize>,
-    /// Number of tensors.
     #[serde(rename = "tensors")]
     pub n_tensors: usize,
     /// Number of elements.

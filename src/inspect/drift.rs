@@ -20,7 +20,6 @@ pub struct LayerStates {
     before: Vec<Vec<f32>>,
     /// Hidden states after each layer, `[n_embd, n_tokens]`.
     after: Vec<Vec<f32>>,
-    /// The paths of the values after the layers.
     paths: Vec<String>,
     /// The logits, `[n_vocab, n_tokens]`.
     logits: NamedValue,
@@ -29,7 +28,6 @@ pub struct LayerStates {
 /// The error of a layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerDrift {
-    /// The path of the value after the layer.
     pub path: String,
     /// NMSE of the hidden state after the layer.
     pub nmse: f64,
@@ -40,7 +38,6 @@ pub struct LayerDrift {
 /// The errors of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Drift {
-    /// The errors of the layers, in order.
     pub layers: Vec<LayerDrift>,
     /// NMSE of the logits.
     pub logits: f64,
@@ -50,10 +47,8 @@ pub struct Drift {
 
 /// The points at the inputs or outputs of the layers.
 fn points(model: &Model, end: &str) -> Vec<usize> {
-    model
-        .points()
-        .find(&format!("layers.*.{end}"))
-        .unwrap_or_default()
+    let found = model.points().find(&format!("layers.*.{end}"));
+    found.unwrap_or_default()
 }
 
 /// Runs a text in one pass. Returns the rows of the wanted points, in order, and the logits.
@@ -77,12 +72,12 @@ fn run(
     let logits = model.forward(&batch)?.to_vec();
     let mut rows = vec![Vec::new(); wanted.len()];
     for captured in model.captured_rows() {
-        for (at, _) in wanted
+        for (_, rows) in wanted
             .iter()
-            .enumerate()
-            .filter(|(_, point)| **point == captured.point)
+            .zip(&mut rows)
+            .filter(|(at, _)| **at == captured.point)
         {
-            rows[at].extend_from_slice(&captured.row);
+            rows.extend_from_slice(&captured.row);
         }
     }
     model.release(0);
@@ -90,9 +85,6 @@ fn run(
 }
 
 /// The values that a model computes for a text, which must fit into one pass.
-///
-/// # Errors
-/// The pass fails.
 pub fn layer_states(model: &mut Model, tokens: &[u32]) -> Result<LayerStates, Error> {
     let (before, after) = (points(model, "in"), points(model, "out"));
     let names = after.iter().map(|at| model.points().all[*at].path.clone());
@@ -120,25 +112,19 @@ pub fn layer_states(model: &mut Model, tokens: &[u32]) -> Result<LayerStates, Er
 /// A pass fails, or the models have different layers.
 pub fn drift(model: &mut Model, tokens: &[u32], reference: &LayerStates) -> Result<Drift, Error> {
     let found = layer_states(model, tokens)?;
+    let mut pairs = found.after.iter().zip(&reference.after);
     let is_alike = found.paths.len() == reference.paths.len()
-        && found
-            .after
-            .iter()
-            .zip(&reference.after)
-            .all(|(a, b)| a.len() == b.len())
+        && pairs.all(|(a, b)| a.len() == b.len())
         && found.logits.shape == reference.logits.shape;
     if !is_alike {
-        return Err(Error::Internal(
-            "the models have different layers or widths".into(),
-        ));
+        let text = "the models have different layers or widths";
+        return Err(Error::Internal(text.into()));
     }
     let (before, after) = (points(model, "in"), points(model, "out"));
     let mut layers = Vec::with_capacity(after.len());
     for (at, path) in found.paths.iter().enumerate() {
-        let input = before
-            .get(at)
-            .copied()
-            .filter(|_| before.len() == after.len());
+        let input = before.get(at).copied();
+        let input = input.filter(|_| before.len() == after.len());
         let input = input.filter(|point| model.points().all[*point].is_editable());
         let own = match input {
             Some(point) => {
@@ -164,12 +150,10 @@ pub fn drift(model: &mut Model, tokens: &[u32], reference: &LayerStates) -> Resu
             own,
         });
     }
+    let [a, b] = [&reference.logits, &found.logits];
     Ok(Drift {
         layers,
-        logits: nmse(&found.logits.elements, &reference.logits.elements),
-        divergence: divergence(
-            std::slice::from_ref(&reference.logits),
-            std::slice::from_ref(&found.logits),
-        ),
+        logits: nmse(&b.elements, &a.elements),
+        divergence: divergence(std::slice::from_ref(a), std::slice::from_ref(b)),
     })
 }

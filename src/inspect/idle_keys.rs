@@ -17,10 +17,9 @@ pub fn idle_keys(opened: &OpenedModel) -> Vec<String> {
     let is_idle = |key: &str, value: &Value| {
         let others = other_values(value);
         let is_same = |other: Value| {
-            let mut changed: Metadata = metadata
-                .iter()
-                .map(|(key, value)| (key.to_owned(), value.clone()))
-                .collect();
+            let all = metadata.iter();
+            let all = all.map(|(key, value)| (key.to_owned(), value.clone()));
+            let mut changed: Metadata = all.collect();
             changed.insert(key, other);
             let plan = Plan::new(&opened.def, &changed, &opened.weights);
             plan.is_ok_and(|plan| self::without_reported_fields(&plan) == computed)
@@ -62,21 +61,12 @@ fn other_values(value: &Value) -> Vec<Value> {
             let elements = elements.unwrap_or_default();
             let is_float = matches!(array, Array::F32(_) | Array::F64(_));
             let changed = |at: usize| -> Option<Value> {
-                let array = match is_float {
-                    true => Array::F64(
-                        elements
-                            .iter()
-                            .map(|v| Some(float(v.as_f64()?)[at]))
-                            .collect::<Option<_>>()?,
-                    ),
-                    false => Array::I64(
-                        elements
-                            .iter()
-                            .map(|v| Some(integer(v.as_i64()?)[at]))
-                            .collect::<Option<_>>()?,
-                    ),
-                };
-                Some(Value::Array(array))
+                let floats = elements.iter().map(|v| Some(float(v.as_f64()?)[at]));
+                let integers = elements.iter().map(|v| Some(integer(v.as_i64()?)[at]));
+                Some(Value::Array(match is_float {
+                    true => Array::F64(floats.collect::<Option<_>>()?),
+                    false => Array::I64(integers.collect::<Option<_>>()?),
+                }))
             };
             (0..2).filter_map(changed).collect()
         }

@@ -17,7 +17,6 @@ pub struct ExecutionPath {
     pub interleaved: bool,
     /// Element type of the KV cache.
     pub kv_type: TensorType,
-    /// Whether flash attention is used.
     pub flash_attn: bool,
     /// Whether the path computes the same as the reference, except for the order of sums.
     pub is_exact: bool,
@@ -117,9 +116,6 @@ pub fn passes(
 /// The logits of every token, `[n_tokens, n_vocab]` (hidden states for a model without a head), on an execution path.
 /// `None` if the path would compute something else: tokens attend to later tokens and do not share one pass, or heads
 /// are not whole blocks of the cache's type.
-///
-/// # Errors
-/// The model does not load, or a pass fails.
 pub fn logits(
     plan: Plan,
     weights: &Weights,

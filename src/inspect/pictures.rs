@@ -11,8 +11,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::diagram::svg;
-use crate::diagram::svg::{Chart, Grid, GridCell, MAX_CELLS, escape};
+use crate::diagram::svg::{self, Chart, Grid, GridCell, MAX_CELLS, escape};
 use lab_core::artifacts::packed::PackedArray;
 
 /// The part of a response that is drawn.
@@ -34,9 +33,7 @@ pub enum LabPicture {
 /// The layers and heads that are drawn; empty for all.
 #[derive(Clone, Debug, Default)]
 pub struct ChartFilter {
-    /// The numbers of the layers.
     pub layers: Vec<u64>,
-    /// The numbers of the heads.
     pub heads: Vec<usize>,
 }
 
@@ -78,9 +75,6 @@ pub fn chart(
 }
 
 /// Checks the number of cells against the limit.
-///
-/// # Errors
-/// There are too many cells; the message has the number and the limit.
 pub fn check_cells(n: u64) -> Result<(), ChartError> {
     match n <= MAX_CELLS as u64 {
         true => Ok(()),
@@ -208,10 +202,8 @@ fn lens(response: &Value, lab: &Value, chosen: &ChartFilter) -> Result<Chart, Ch
         let own = rows.iter().map(|row| position(&row["position"]));
         let own: Vec<u64> = own.collect::<Result<_, _>>()?;
         if *positions.get_or_insert_with(|| own.clone()) != own {
-            return problem(format!(
-                "`{}` has other positions than the first",
-                token_text(point)
-            ));
+            let point = token_text(point);
+            return problem(format!("`{point}` has other positions than the first"));
         }
         let cell = |row: &Value| -> Result<GridCell, ChartError> {
             let top = list(row, "top")?.first().unwrap_or(&Value::Null);
@@ -220,8 +212,8 @@ fn lens(response: &Value, lab: &Value, chosen: &ChartFilter) -> Result<Chart, Ch
             Ok(GridCell { value, text })
         };
         grid.rows.push(token_text(point));
-        grid.cells
-            .push(rows.iter().map(cell).collect::<Result<_, _>>()?);
+        let cells = rows.iter().map(cell).collect::<Result<_, _>>()?;
+        grid.cells.push(cells);
         check_cells((grid.rows.len() * own.len()) as u64)?;
     }
     let positions = positions.unwrap_or_default();
@@ -256,10 +248,9 @@ fn patch(response: &Value, chosen: &ChartFilter) -> Result<Chart, ChartError> {
             [one] => {
                 let one = position(one)?;
                 let (from, to) = (clean.at(one), corrupt.at(one));
-                let token = if from == to {
-                    from
-                } else {
-                    format!("{to} \u{2192} {from}")
+                let token = match from == to {
+                    true => from,
+                    false => format!("{to} \u{2192} {from}"),
                 };
                 [one.to_string(), token]
             }
@@ -356,11 +347,10 @@ fn captured<'a>(
         let positions = list(value, "positions")?.iter().map(position);
         let positions: Vec<u64> = positions.collect::<Result<_, _>>()?;
         let shape = array.shape().to_vec();
-        if shape.len() < 2 || shape[0] != positions.len() {
-            let n = positions.len();
-            return Err(at(format!(
-                "`shape` {shape:?}: expected a row for each of the {n} positions"
-            )));
+        let n = positions.len();
+        if shape.len() < 2 || shape[0] != n {
+            let expected = format!("expected a row for each of the {n} positions");
+            return Err(at(format!("`shape` {shape:?}: {expected}")));
         }
         let rows = array.rows().map_err(at)?;
         out.push(CapturedRows {
@@ -409,15 +399,14 @@ fn routing(response: &Value, lab: &Value, chosen: &ChartFilter) -> Result<Chart,
     for picked in captured(lab, ".picked", chosen)? {
         let path = picked.point.trim_end_matches(".picked");
         let Some(weights) = weights.get(format!("{path}.weights").as_str()) else {
-            return problem(format!(
-                "there is no `{}.weights`: expected it next to `picked`",
-                token_text(path)
-            ));
+            let path = token_text(path);
+            let text = format!("there is no `{path}.weights`: expected it next to `picked`");
+            return problem(text);
         };
         if weights.positions != picked.positions {
+            let path = token_text(path);
             return problem(format!(
-                "`{}`: `picked` and `weights` have other positions",
-                token_text(path)
+                "`{path}`: `picked` and `weights` have other positions"
             ));
         }
         let numbers = picked.rows.iter().flatten();
@@ -460,13 +449,11 @@ fn routing(response: &Value, lab: &Value, chosen: &ChartFilter) -> Result<Chart,
 fn attention(response: &Value, lab: &Value, chosen: &ChartFilter) -> Result<Chart, ChartError> {
     let tokens = tokens(response);
     let (mut grids, mut n_cells) = (Vec::new(), 0usize);
-    let points = list(lab, "captures")?
-        .iter()
-        .filter_map(|value| value["point"].as_str());
+    let points = list(lab, "captures")?.iter();
+    let points = points.filter_map(|value| value["point"].as_str());
     // The weights of experts have the same ending as attention weights.
-    let routed: HashSet<&str> = points
-        .filter_map(|point| point.strip_suffix(".picked"))
-        .collect();
+    let routed = points.filter_map(|point| point.strip_suffix(".picked"));
+    let routed: HashSet<&str> = routed.collect();
     for own in captured(lab, ".weights", chosen)? {
         let path = own.point.trim_end_matches(".weights");
         if routed.contains(path) {
@@ -474,10 +461,8 @@ fn attention(response: &Value, lab: &Value, chosen: &ChartFilter) -> Result<Char
         }
         let path = token_text(path);
         let [n_rows, n_heads, n_keys] = own.shape[..] else {
-            return problem(format!(
-                "`{}`: expected positions, heads and keys",
-                token_text(own.point)
-            ));
+            let point = token_text(own.point);
+            return problem(format!("`{point}`: expected positions, heads and keys"));
         };
         let is_chosen = |head: &usize| chosen.heads.is_empty() || chosen.heads.contains(head);
         for head in (0..n_heads).filter(is_chosen) {
@@ -528,12 +513,10 @@ fn part(name: &str) -> (&str, Option<usize>) {
 fn attribution(response: &Value, lab: &Value, chosen: &ChartFilter) -> Result<Chart, ChartError> {
     let tokens = tokens(response);
     let own = &lab["attribution"];
-    let of = own["of"]["token"]
-        .as_str()
-        .map(token_text)
-        .unwrap_or_default();
-    let names: Vec<&str> = list(own, "parts")?
-        .iter()
+    let of = own["of"]["token"].as_str().map(token_text);
+    let of = of.unwrap_or_default();
+    let names = list(own, "parts")?.iter();
+    let names: Vec<&str> = names
         .map(|name| name.as_str().unwrap_or_default())
         .collect();
     let is_drawn = |name: &str| chosen.layers.is_empty() || chosen.has(&format!("{name}."));
@@ -557,19 +540,16 @@ fn attribution(response: &Value, lab: &Value, chosen: &ChartFilter) -> Result<Ch
         value: Some(value).filter(|v| v.is_finite()),
         text: two_digits(value),
     };
-    let mut n_heads = 0usize;
-    for name in &names {
-        n_heads = n_heads.max(part(name).1.map_or(0, |head| head.saturating_add(1)));
-    }
+    let heads = names.iter().filter_map(|name| part(name).1);
+    let n_heads = heads.max().map_or(0, |head| head.saturating_add(1));
     let mut grids = Vec::new();
     if n_heads == 0 {
         let drawn = names.iter().enumerate().filter(|(_, name)| is_drawn(name));
-        let (rows, cells) = drawn
-            .map(|(at, name)| {
-                let cells = values.iter().map(|all| cell(all[at]));
-                (token_text(name), cells.collect::<Vec<GridCell>>())
-            })
-            .unzip();
+        let drawn = drawn.map(|(at, name)| {
+            let cells = values.iter().map(|all| cell(all[at]));
+            (token_text(name), cells.collect::<Vec<GridCell>>())
+        });
+        let (rows, cells) = drawn.unzip();
         grids.push(Grid {
             rows,
             columns: positions.iter().map(|at| tokens.column(*at)).collect(),

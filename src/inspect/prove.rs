@@ -1,5 +1,7 @@
 //! Compares a model, on every execution path, with logits that another program computed.
 
+use std::ops::Range;
+
 use crate::compare::{PassOptions, ValueDifference, compare_values, record_values};
 use lab_base::util::distances::{likeliest, log_probabilities, nmse};
 use lab_base::weights::TensorType;
@@ -17,7 +19,6 @@ const CLOSE: f64 = 1e-9;
 /// The place where a path differs from one pass.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Divergence {
-    /// The name of the path.
     pub path: &'static str,
     /// The first value, in the order of computation, that differs by more than [`BOUNDS`] allows.
     pub value: ValueDifference,
@@ -27,9 +28,6 @@ pub struct Divergence {
 
 /// Finds the first value in which the first unproven path differs from one pass, provided one pass is proven. `None`
 /// for paths over several sequences, and if all values are equal.
-///
-/// # Errors
-/// The model does not load, or a pass fails.
 pub fn first_divergence(
     opened: &OpenedModel,
     text: InputTokens<'_>,
@@ -97,9 +95,8 @@ impl Reference {
             }
             Self::Tops(tops) => {
                 let rows = found.chunks(width).zip(tops);
-                let rows: Vec<f64> = rows
-                    .map(|(found, top)| logprob_difference(found, top))
-                    .collect();
+                let rows = rows.map(|(found, top)| logprob_difference(found, top));
+                let rows: Vec<f64> = rows.collect();
                 (rows.iter().copied().fold(0.0, f64::max), rows)
             }
         }
@@ -130,11 +127,9 @@ fn logprob_difference(logits: &[f32], top: &[(u32, f32)]) -> f64 {
 /// The comparison of a path's results with the reference.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PathOutcome {
-    /// The name of the path.
     pub path: &'static str,
     /// The error over all rows, in the measure of [`Reference::measure`]; `None` if the path does not apply.
     pub error: Option<f64>,
-    /// The maximum error.
     pub bound: f64,
     /// The first position whose error exceeds the bound, and its error.
     pub first_wrong: Option<(usize, f64)>,
@@ -171,15 +166,12 @@ fn outcome(
     let width = (found.len() / n_tokens.max(1)).max(1);
     let is_other = |(at, row): &(usize, &[f32])| likeliest(row) != reference.best(*at, width);
     let is_wrong = |error: &f64| *error > bound;
+    let mut places = rows.iter().copied().enumerate();
     PathOutcome {
         path: path.name,
         error,
         bound,
-        first_wrong: rows
-            .iter()
-            .copied()
-            .enumerate()
-            .find(|(_, error)| is_wrong(error)),
+        first_wrong: places.find(|(_, error)| is_wrong(error)),
         is_last_right: rows.last().is_some_and(|error| !is_wrong(error)),
         n_other_best: found.chunks(width).enumerate().filter(is_other).count(),
     }
@@ -188,17 +180,11 @@ fn outcome(
 /// The reason why a model cannot be compared with a reference.
 #[derive(Debug, thiserror::Error)]
 pub enum ProofError {
-    /// The model cannot be run.
     #[error(transparent)]
     Model(#[from] Error),
     /// The rows have different widths.
     #[error("the model gives {found} numbers for each token, the reference has {expected}")]
-    Width {
-        /// The width of the model's rows.
-        found: usize,
-        /// The width of the reference's rows.
-        expected: usize,
-    },
+    Width { found: usize, expected: usize },
 }
 
 /// Runs a model on every path and compares the results with those of another program for the same tokens. `bounds` are
@@ -235,9 +221,6 @@ pub fn prove(
 
 /// The maximum change of the log-probabilities of the tokens in `tops` if this program's cache is f16 instead of f32:
 /// the noise that a correct definition may show compared with another program.
-///
-/// # Errors
-/// The model does not load, or a pass fails.
 pub fn cache_noise(
     opened: &OpenedModel,
     tokens: &[u32],
@@ -247,14 +230,8 @@ pub fn cache_noise(
     let half = PATHS.iter().find(|path| !path.is_exact && path.chunk != 0);
     let mut rows = Vec::new();
     for path in [Some(&ONE_PASS), half].into_iter().flatten() {
-        let plan = opened.plan.clone();
-        rows.push(logits(
-            plan,
-            &opened.weights,
-            tokens.into(),
-            path,
-            n_threads,
-        )?);
+        let (plan, weights) = (opened.plan.clone(), &opened.weights);
+        rows.push(logits(plan, weights, tokens.into(), path, n_threads)?);
     }
     let [Some(exact), Some(half)] = rows.as_slice() else {
         return Ok(0.0);
@@ -269,66 +246,26 @@ pub fn cache_noise(
     Ok(moved.fold(0.0, f64::max))
 }
 
-/// The symptom of a wrong result, and its causes: the table of docs/adding-a-model.md.
-struct LikelyCause {
-    /// The first wrong position.
-    first: FirstWrong,
-    /// The range of the NMSE over all positions.
-    nmse: std::ops::Range<f64>,
-    causes: &'static str,
-}
+/// The likely causes of wrong results, as in the table of docs/adding-a-model.md. A line has the first wrong position (`0!`:
+/// position 0 is wrong, and the last position is right), the least and the greatest NMSE over all positions, and the causes.
+const LIKELY_CAUSES: &str = "\
+1 1e-2 inf pairing of rope, whole heads rotated instead of halves, no q/k norm, scale of the scores
+1 0 3e-2 rope in layers that have none, base of the rope, q/k norm after instead of before the rotation
+later 0 inf window one wider, or none at all
+0 0.3 inf norm `after` instead of `post`, keys and values swapped, embedding scaled, `post` left out
+0 3e-2 0.6 layer norm instead of RMS norm, residual scale, gate and up swapped, shared expert left out or without its gate, softmax instead of sigmoid
+0 1e-3 0.3 gelu instead of silu, weights of experts not renormalised or not scaled, groups or selection bias ignored, logits not capped (same ranking)
+0! 0 inf later tokens visible
+0 0 1e-3 eps";
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum FirstWrong {
-    /// Position 0 is wrong, and the last position is right.
-    ZeroAlone,
-    Zero,
-    One,
-    Later,
+/// The entries of [`LIKELY_CAUSES`]: the first wrong position, the NMSE, the causes.
+fn likely_causes() -> impl Iterator<Item = (&'static str, Range<f64>, &'static str)> {
+    LIKELY_CAUSES.lines().filter_map(|line| {
+        let mut parts = line.splitn(4, ' ');
+        let (first, low, high) = (parts.next()?, parts.next()?, parts.next()?);
+        Some((first, low.parse().ok()?..high.parse().ok()?, parts.next()?))
+    })
 }
-
-const LIKELY_CAUSES: [LikelyCause; 8] = [
-    LikelyCause {
-        first: FirstWrong::One,
-        nmse: 1e-2..f64::INFINITY,
-        causes: "pairing of rope, whole heads rotated instead of halves, no q/k norm, scale of the scores",
-    },
-    LikelyCause {
-        first: FirstWrong::One,
-        nmse: 0.0..3e-2,
-        causes: "rope in layers that have none, base of the rope, q/k norm after instead of before the rotation",
-    },
-    LikelyCause {
-        first: FirstWrong::Later,
-        nmse: 0.0..f64::INFINITY,
-        causes: "window one wider, or none at all",
-    },
-    LikelyCause {
-        first: FirstWrong::Zero,
-        nmse: 0.3..f64::INFINITY,
-        causes: "norm `after` instead of `post`, keys and values swapped, embedding scaled, `post` left out",
-    },
-    LikelyCause {
-        first: FirstWrong::Zero,
-        nmse: 3e-2..0.6,
-        causes: "layer norm instead of RMS norm, residual scale, gate and up swapped, shared expert left out or without its gate, softmax instead of sigmoid",
-    },
-    LikelyCause {
-        first: FirstWrong::Zero,
-        nmse: 1e-3..0.3,
-        causes: "gelu instead of silu, weights of experts not renormalised or not scaled, groups or selection bias ignored, logits not capped (same ranking)",
-    },
-    LikelyCause {
-        first: FirstWrong::ZeroAlone,
-        nmse: 0.0..f64::INFINITY,
-        causes: "later tokens visible",
-    },
-    LikelyCause {
-        first: FirstWrong::Zero,
-        nmse: 0.0..1e-3,
-        causes: "eps",
-    },
-];
 
 /// Whether all matrices of a model are f32, so that products do not round what they multiply.
 pub fn is_f32(plan: &Plan) -> bool {
@@ -346,22 +283,21 @@ pub fn hints(outcomes: &[PathOutcome], reference: &Reference, is_f32: bool) -> V
     let mut hints: Vec<String> = Vec::new();
     // Single rows may be above the bound where all rows together are not.
     let (place, general) = match first.first_wrong.filter(|_| !first.is_proven()) {
-        Some((0, _)) if first.is_last_right => (
-            Some(FirstWrong::ZeroAlone),
-            "wrong at the first position, right at the last",
-        ),
+        Some((0, _)) if first.is_last_right => {
+            (Some("0!"), "wrong at the first position, right at the last")
+        }
         Some((0, _)) => (
-            Some(FirstWrong::Zero),
+            Some("0"),
             "wrong from the first position, where attention has one key and the rotation is none: norms, scales, \
              activation, gate, router, head. `bench compare --dump` names the first value",
         ),
         Some((1, _)) => (
-            Some(FirstWrong::One),
+            Some("1"),
             "right at the first position, wrong from the second on: rotation (kind, base, dimensions), scale of the \
              scores, order of rows in q and k, heads that share keys, convolution or state of a recurrent block",
         ),
         Some(_) => (
-            Some(FirstWrong::Later),
+            Some("later"),
             "right on the first positions, wrong later: window, its layers, selection of keys, base or scaling of \
              the rotation, temperature by position",
         ),
@@ -370,15 +306,13 @@ pub fn hints(outcomes: &[PathOutcome], reference: &Reference, is_f32: bool) -> V
     if let Some(place) = place {
         hints.push(general.to_owned());
         // The table is about NMSE; a difference of log-probabilities has no row in it.
-        let nmse = first
-            .error
-            .filter(|_| matches!(reference, Reference::Logits(_)));
-        let fits = |symptom: &&LikelyCause| {
-            symptom.first == place && nmse.is_none_or(|nmse| symptom.nmse.contains(&nmse))
-        };
-        let causes = LIKELY_CAUSES.iter().filter(fits);
-        hints.extend(causes.map(|symptom| format!("seen with such a result: {}", symptom.causes)));
-        if first.n_other_best == 0 && matches!(place, FirstWrong::Zero | FirstWrong::ZeroAlone) {
+        let is_nmse = matches!(reference, Reference::Logits(_));
+        let nmse = first.error.filter(|_| is_nmse);
+        let causes = likely_causes().filter(|(own, range, _)| {
+            *own == place && nmse.is_none_or(|nmse| range.contains(&nmse))
+        });
+        hints.extend(causes.map(|(.., causes)| format!("seen with such a result: {causes}")));
+        if first.n_other_best == 0 && place.starts_with('0') {
             hints.push("wrong numbers in the right order: scale or softcap of the logits".into());
         }
     }
@@ -503,12 +437,9 @@ mod tests {
     #[test]
     fn likely_causes_are_those_of_the_guide() {
         let guide = include_str!("../../docs/adding-a-model.md");
-        for symptom in LIKELY_CAUSES {
-            assert!(
-                guide.contains(&format!("| {} |\n", symptom.causes)),
-                "{}",
-                symptom.causes
-            );
+        assert_eq!(likely_causes().count(), LIKELY_CAUSES.lines().count());
+        for (.., causes) in likely_causes() {
+            assert!(guide.contains(&format!("| {causes} |\n")), "{causes}");
         }
     }
 }

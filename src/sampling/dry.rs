@@ -76,7 +76,6 @@ impl Stage for Dry {
 }
 
 impl Dry {
-    /// Finds the tokens that would continue a repetition.
     fn find(&mut self, tokens: &[u32]) {
         self.repeated.clear();
         let n = tokens.len();
@@ -158,39 +157,29 @@ mod tests {
     use super::*;
     use crate::reference_chain;
 
-    fn penalties(text: &[u32], breakers: &[u32]) -> Vec<f32> {
-        let params = Params {
-            dry_multiplier: 1.0,
-            dry_base: 2.0,
-            dry_allowed_length: 2,
-            dry_sequence_breakers: breakers.to_vec(),
-            ..Params::default()
-        };
-        let kept = reference_chain::run(&params, text, &[], &[0.0; 6]).expect("something stays");
-        kept.into_iter().map(|(_, logit)| -logit).collect()
-    }
-
     #[test]
-    fn what_prolongs_a_repetition_is_penalised_by_its_length() {
-        // 1 2 3 occurred before 4, and ends the sequence.
-        assert_eq!(
-            penalties(&[1, 2, 3, 4, 1, 2, 3], &[]),
-            [0.0, 0.0, 0.0, 0.0, 2.0, 0.0]
-        );
-        assert_eq!(
-            penalties(&[1, 2, 3, 4, 5, 2, 3], &[]),
-            [0.0, 0.0, 0.0, 0.0, 1.0, 0.0]
-        );
-        assert_eq!(
-            penalties(&[3, 4, 5, 1, 3], &[]),
-            [0.0; 6],
-            "one token is allowed"
-        );
-        assert_eq!(
-            penalties(&[1, 1, 1, 1], &[]),
-            [0.0, 2.0, 0.0, 0.0, 0.0, 0.0]
-        );
-        assert_eq!(penalties(&[], &[]), [0.0; 6]);
+    fn what_prolongs_a_repetition_is_penalised_by_its_length_unless_a_breaker_ends_it() {
+        // 1 2 3 occurred before 4, and ends the sequence; one repeated token is allowed.
+        for (text, breakers, id, penalty) in [
+            (&[1, 2, 3, 4, 1, 2, 3][..], &[][..], 4, 2.0),
+            (&[1, 2, 3, 4, 5, 2, 3], &[], 4, 1.0),
+            (&[3, 4, 5, 1, 3], &[], 4, 0.0),
+            (&[1, 1, 1, 1], &[], 1, 2.0),
+            (&[], &[], 1, 0.0),
+            (&[1, 2, 3, 4, 1, 2, 3], &[1], 4, 1.0),
+            (&[1, 2, 3, 4, 1, 2, 3], &[3], 4, 0.0),
+            (&[1, 2, 3, 4, 1, 2, 3], &[4], 4, 0.0),
+        ] {
+            let params = reference_chain::with(|p| {
+                (p.dry_multiplier, p.dry_base) = (1.0, 2.0);
+                p.dry_sequence_breakers = breakers.to_vec();
+            });
+            let mut expected = [0.0; 6];
+            expected[id] = -penalty;
+            let kept = reference_chain::run(&params, text, &[], &[0.0; 6]).expect("all stay");
+            let found: Vec<f32> = kept.into_iter().map(|(_, logit)| logit).collect();
+            assert_eq!(found, expected, "{text:?} {breakers:?}");
+        }
     }
 
     #[test]
@@ -198,26 +187,12 @@ mod tests {
         let passage: Vec<u32> = (10..710).collect();
         let text = [&passage[..], &[0], &passage].concat();
         for (allowed, penalty) in [(600, 1.0), (700, 1.0), (701, 0.0)] {
-            let params = Params {
-                dry_multiplier: 1.0,
-                dry_base: 1.0,
-                dry_allowed_length: allowed,
-                ..Params::default()
-            };
+            let params = reference_chain::with(|p| {
+                (p.dry_multiplier, p.dry_base, p.dry_allowed_length) = (1.0, 1.0, allowed);
+            });
             let kept = reference_chain::run(&params, &text, &[], &[0.0; 2]).expect("both stay");
-            let of_first = kept.iter().find(|(id, _)| *id == 0).expect("it stays");
-            assert_eq!(-of_first.1, penalty, "{allowed}");
+            assert_eq!(kept, [(0, -penalty), (1, 0.0)], "{allowed}");
         }
-    }
-
-    #[test]
-    fn a_breaker_ends_a_repetition_and_may_always_follow() {
-        assert_eq!(
-            penalties(&[1, 2, 3, 4, 1, 2, 3], &[1]),
-            [0.0, 0.0, 0.0, 0.0, 1.0, 0.0]
-        );
-        assert_eq!(penalties(&[1, 2, 3, 4, 1, 2, 3], &[3]), [0.0; 6]);
-        assert_eq!(penalties(&[1, 2, 3, 4, 1, 2, 3], &[4]), [0.0; 6]);
     }
 
     proptest! {

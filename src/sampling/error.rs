@@ -1,6 +1,5 @@
 //! Why no token could be sampled.
 
-/// Why no token could be sampled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SampleError {
     #[error("the logit of token {index} is not a number")]

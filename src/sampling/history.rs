@@ -8,7 +8,6 @@ pub(super) enum TokenOrigin {
     Generated,
 }
 
-/// The tokens so far, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct History {
     tokens: Vec<u32>,
@@ -16,7 +15,6 @@ pub(super) struct History {
 }
 
 impl History {
-    /// Appends tokens of one origin.
     pub(super) fn extend(&mut self, tokens: &[u32], origin: TokenOrigin) {
         self.tokens.extend_from_slice(tokens);
         if origin == TokenOrigin::Generated {

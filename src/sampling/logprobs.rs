@@ -25,7 +25,6 @@ pub struct Logprobs<'a> {
 /// A token and its log-probability.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TokenLogprob {
-    /// The id of the token.
     pub id: u32,
     /// Natural logarithm of the token's probability.
     pub logprob: f64,

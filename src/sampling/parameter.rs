@@ -2,23 +2,17 @@
 
 use std::fmt;
 
-/// The type of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NumberKind {
-    /// `f64`
     Real,
-    /// `u32`
     Count,
-    /// `i32`
     Integer,
 }
 
 /// A range of values, ends included, and its description.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ValueRange {
-    /// The lowest value.
     pub low: f64,
-    /// The highest value.
     pub high: f64,
     /// The range in words.
     pub text: &'static str,
@@ -29,17 +23,13 @@ pub struct ValueRange {
 pub struct Parameter<P> {
     /// The name in Rust and in HTTP requests; on the command line with hyphens.
     pub name: &'static str,
-    /// The technique that the parameter belongs to.
     pub technique: &'static str,
     /// The meaning, without range and neutral value.
     pub doc: &'static str,
-    /// The type of the parameter.
     pub kind: NumberKind,
-    /// The default value.
     pub default: f64,
     /// The value that turns the stage off, if this parameter can.
     pub off: Option<f64>,
-    /// The range of valid values.
     pub range: ValueRange,
     /// The range in HTTP requests.
     pub api: ValueRange,
@@ -50,7 +40,6 @@ pub struct Parameter<P> {
 }
 
 impl<P> Parameter<P> {
-    /// The value of the parameter in `params`.
     pub fn get(&self, params: &P) -> f64 {
         (self.get)(params)
     }
@@ -61,9 +50,6 @@ impl<P> Parameter<P> {
     }
 
     /// Checks a value against one of the two ranges.
-    ///
-    /// # Errors
-    /// The value is outside `range`.
     pub fn check(&self, value: f64, range: &ValueRange) -> Result<(), ParamError> {
         match (range.low..=range.high).contains(&value) {
             true => Ok(()),
@@ -96,11 +82,9 @@ pub struct ListParameter<P> {
     pub name: &'static str,
     /// The command-line option for one element, without leading hyphens.
     pub option: &'static str,
-    /// The technique that the list belongs to.
     pub technique: &'static str,
     /// The meaning of an element.
     pub doc: &'static str,
-    /// The texts of the default.
     pub default: &'static [&'static str],
     /// The kind of the elements, with access to the list.
     pub kind: ListKind<P>,
@@ -149,11 +133,9 @@ pub struct GlobalParameter {
     pub name: &'static str,
     /// The command-line option, if there is one.
     pub option: Option<&'static str>,
-    /// The meaning of the parameter.
     pub doc: &'static str,
     /// The behaviour without a value, in words.
     pub default: &'static str,
-    /// The kind of the parameter.
     pub kind: GlobalKind,
 }
 
@@ -161,13 +143,10 @@ pub struct GlobalParameter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GlobalKind {
     Integer,
-    /// Names of stages.
     Stages,
-    /// True or false.
     Flag,
 }
 
-/// A type that parameters can have.
 pub(super) trait Number: Copy {
     const KIND: NumberKind;
     fn to_f64(self) -> f64;
@@ -201,7 +180,6 @@ numbers! {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{field}`: found `{found}`, expected {expected}")]
 pub struct ParamError {
-    /// The name of the parameter.
     pub field: &'static str,
     /// The value that was found.
     pub found: String,
@@ -223,9 +201,6 @@ impl ParamError {
     }
 
     /// Succeeds if `is_good`.
-    ///
-    /// # Errors
-    /// `is_good` is false; the error has the field, the value found and what was expected.
     pub fn unless(
         is_good: bool,
         field: &'static str,

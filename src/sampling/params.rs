@@ -70,7 +70,6 @@ macro_rules! params {
                 }
             }
 
-            /// What the stage does.
             pub fn doc(self) -> &'static str {
                 match self {
                     $(Self::$variant => concat!($($doc),*),)*
@@ -209,7 +208,6 @@ impl FromStr for StageName {
     }
 }
 
-/// llama.cpp's letters of stages.
 const LETTERS: &[(&str, StageName)] = &[
     ("e", StageName::Penalties),
     ("d", StageName::Dry),
@@ -225,9 +223,6 @@ const LETTERS: &[(&str, StageName)] = &[
 
 impl StageName {
     /// The stage that llama.cpp writes as this letter.
-    ///
-    /// # Errors
-    /// There is no such stage.
     pub fn of_letter(letter: &str) -> Result<Self, ParamError> {
         let known = LETTERS.iter().find(|(own, _)| *own == letter);
         known.map(|(_, stage)| *stage).ok_or_else(|| {

@@ -30,7 +30,6 @@ struct Penalties {
     counts: BTreeMap<u32, Count>,
 }
 
-/// Number of occurrences of a token.
 #[derive(Debug, Default)]
 struct Count {
     in_window: u32,
@@ -151,53 +150,31 @@ mod tests {
     use crate::reference_chain;
 
     #[test]
-    fn repetition_divides_above_zero_and_multiplies_below() {
-        let params = Params {
-            repeat_penalty: 2.0,
+    fn each_rule_changes_its_tokens_and_no_result_is_infinite() {
+        let repeat = |penalty| reference_chain::with(|p| p.repeat_penalty = penalty);
+        let short = Params {
             repeat_last_n: 3,
-            ..Params::default()
+            ..repeat(2.0)
+        };
+        let counts =
+            reference_chain::with(|p| (p.presence_penalty, p.frequency_penalty) = (1.0, 0.25));
+        let run = |params: &Params, prompt: &[u32], generated: &[u32], logits: &[f32]| {
+            let kept = reference_chain::run(params, prompt, generated, logits).expect("all stay");
+            kept.into_iter().map(|(_, logit)| logit).collect::<Vec<_>>()
         };
         // The first token of the prompt is outside the window of three.
-        let kept = reference_chain::run(&params, &[3, 0], &[1, 1], &[4.0, -4.0, 4.0, 4.0]);
-        let expected = [(0, 2.0), (1, -8.0), (2, 4.0), (3, 4.0)];
-        assert_eq!(kept, Ok(expected.to_vec()));
-    }
-
-    #[test]
-    fn presence_and_frequency_count_the_answer_only() {
-        let params = Params {
-            presence_penalty: 1.0,
-            frequency_penalty: 0.25,
-            ..Params::default()
-        };
-        let kept = reference_chain::run(&params, &[0, 0, 1], &[1, 2, 1], &[4.0, 4.0, 4.0]);
-        assert_eq!(kept, Ok(vec![(0, 4.0), (1, 2.5), (2, 2.75)]));
-    }
-
-    #[test]
-    fn a_penalty_that_overflows_stays_a_number() {
-        let params = Params {
-            repeat_penalty: 1e-300,
-            ..Params::default()
-        };
-        let kept = reference_chain::run(&params, &[0], &[], &[4.0, 5.0]);
-        assert_eq!(kept, Ok(vec![(0, f32::MAX), (1, 5.0)]));
-        let params = Params {
-            repeat_penalty: 2.0,
-            ..Params::default()
-        };
-        let kept = reference_chain::run(&params, &[0], &[], &[f32::MIN]);
-        assert_eq!(kept, Ok(vec![(0, f32::MIN)]));
-    }
-
-    #[test]
-    fn tokens_beyond_the_vocabulary_are_no_candidates() {
-        let params = Params {
-            repeat_penalty: 2.0,
-            ..Params::default()
-        };
-        let kept = reference_chain::run(&params, &[70_000], &[], &[4.0, 5.0]);
-        assert_eq!(kept, Ok(vec![(0, 4.0), (1, 5.0)]));
+        let found = run(&short, &[3, 0], &[1, 1], &[4.0, -4.0, 4.0, 4.0]);
+        assert_eq!(found, [2.0, -8.0, 4.0, 4.0]);
+        // The completion alone is counted.
+        let found = run(&counts, &[0, 0, 1], &[1, 2, 1], &[4.0; 3]);
+        assert_eq!(found, [4.0, 2.5, 2.75]);
+        assert_eq!(
+            run(&repeat(1e-300), &[0], &[], &[4.0, 5.0]),
+            [f32::MAX, 5.0]
+        );
+        assert_eq!(run(&repeat(2.0), &[0], &[], &[f32::MIN]), [f32::MIN]);
+        // A token beyond the vocabulary is no candidate.
+        assert_eq!(run(&repeat(2.0), &[70_000], &[], &[4.0, 5.0]), [4.0, 5.0]);
     }
 
     proptest! {

@@ -8,10 +8,8 @@ use super::error::SampleError;
 use super::softmax::{exp, sum_exp};
 use super::stage::StageInput;
 
-/// The lane of the draw in a step's random numbers.
 const LANE: u32 = 0;
 
-/// The token with the highest logit.
 pub(super) fn greedy(candidates: &mut Candidates<'_>) -> Result<u32, SampleError> {
     let max = candidates.max()?;
     let position = position_of(candidates.logits(), max);

@@ -3,7 +3,6 @@
 //! The key is the request's seed; the counter is (index of the draw, choice, lane). There is no state: every number is
 //! a pure function of these four.
 
-/// The random numbers of one choice of one request.
 #[derive(Clone, Debug)]
 pub(super) struct Random {
     key: [u32; 2],

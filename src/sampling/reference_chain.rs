@@ -15,6 +15,13 @@ use super::sampler::Sampler;
 use super::stage::StageInput;
 use super::table::sampling_table;
 
+/// The neutral parameters with a change.
+pub(super) fn with(change: impl FnOnce(&mut Params)) -> Params {
+    let mut params = Params::default();
+    change(&mut params);
+    params
+}
+
 /// Rows of logits with many equal ones and some banned tokens.
 pub(super) fn logits(n: Range<usize>) -> impl Strategy<Value = Vec<f32>> {
     let logit = prop_oneof![
@@ -100,7 +107,6 @@ pub(super) fn drop_banned(kept: &mut Vec<(u32, f32)>) -> Vec<f32> {
     kept.iter().map(|&(_, logit)| logit).collect()
 }
 
-/// What a stage may read besides the candidates.
 pub(super) struct Tokens<'a> {
     pub(super) prompt: &'a [u32],
     pub(super) generated: &'a [u32],
@@ -116,7 +122,6 @@ macro_rules! naive_stages {
         search $($search:tt)*
     ) => {
         /// Applies a stage by the naive form in its file to candidates in the order of their ids, as (id, logit).
-        #[allow(clippy::ptr_arg, reason = "a table may have only stages that remove nothing")]
         pub(super) fn naive(
             stage: StageName,
             params: &Params,
@@ -130,11 +135,8 @@ macro_rules! naive_stages {
     };
 }
 
-pub(super) use naive_stages;
-
 sampling_table!(naive_stages);
 
-/// The candidates that the naive stages leave.
 pub(super) fn chain(
     params: &Params,
     prompt: &[u32],

@@ -75,9 +75,6 @@ impl Sampler {
 
     /// [`Sampler::sample_masked`] with the random numbers of index `draw` instead of those of the next token, for
     /// completions that do not grow token by token.
-    ///
-    /// # Errors
-    /// As [`Sampler::sample`].
     pub fn sample_draw(
         &mut self,
         draw: u64,
@@ -92,8 +89,8 @@ impl Sampler {
         if self.is_greedy {
             return run(&mut self.chain, &step, logits, mask, pick::greedy);
         }
-        let draw = |candidates: &mut Candidates<'_>| pick::draw(candidates, &step);
-        let (token, probability) = run(&mut self.chain, &step, logits, mask, draw)?;
+        let pick = |candidates: &mut Candidates<'_>| pick::draw(candidates, &step);
+        let (token, probability) = run(&mut self.chain, &step, logits, mask, pick)?;
         for stage in &mut self.chain {
             stage.drawn(token, probability);
         }

@@ -47,7 +47,6 @@ const INVERSE_FACTORIALS: [f64; 12] = {
     table
 };
 
-/// The sum of `e^(logit - max)`; `max` is not below any logit.
 pub(super) fn sum_exp(logits: &[f32], max: f32) -> f64 {
     const LANES: usize = 8;
     let max = f64::from(max);

@@ -12,7 +12,6 @@ use super::history::{History, TokenOrigin};
 use super::random::Random;
 use super::select::Cut;
 
-/// The input of a stage besides its candidates.
 #[derive(Debug)]
 pub(super) struct StageInput<'a> {
     pub(super) history: &'a History,

@@ -11,7 +11,6 @@ use super::reference_chain;
 use super::softmax::sum_exp;
 use super::stage::{Stage, StageInput};
 
-/// The lane of this stage in the random numbers.
 const LANE: u32 = 1;
 
 #[derive(Debug)]

@@ -31,8 +31,8 @@ pub use endpoints::lab::{patched as lab_patch, pieces as lab_pieces};
 pub use http::access::Access;
 pub use local::{Refusal, Reply, ReplyEvent, check, prompt, refusal, reply};
 pub use pool::{
-    Collection, Description, DiagramView, LoadLimits, LoadRequest, Loader, Mode, Opener, Pool,
-    PoolConfig, StartedEngine, Strictness, UnloadedModel, cached_source,
+    Collection, Description, DiagramView, LoadLimits, LoadRequest, Loader, Opener, Pool,
+    PoolConfig, PoolMode, StartedEngine, Strictness, UnloadedModel, cached_source,
 };
 pub use process::{
     EXIT_MODEL_CHANGED, EXIT_WORKER_LOST, EngineProcess, EngineProcessConfig, LineCallback,

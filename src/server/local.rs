@@ -76,9 +76,6 @@ impl From<Error> for Refusal {
 }
 
 /// Submits the answer to a request with these fields.
-///
-/// # Errors
-/// The request is refused; the error says why.
 pub async fn reply(
     served: &Arc<ServedModel>,
     fields: Map<String, Value>,
@@ -98,9 +95,6 @@ pub async fn reply(
 }
 
 /// Checks a request with these fields as far as is possible without running the model.
-///
-/// # Errors
-/// The request is refused; the error says why.
 pub async fn check(served: &Arc<ServedModel>, fields: Map<String, Value>) -> Result<(), String> {
     let checked = async {
         let (dialogue, chat) = parsed(served, fields)?;
@@ -112,9 +106,6 @@ pub async fn check(served: &Arc<ServedModel>, fields: Map<String, Value>) -> Res
 }
 
 /// The tokens of the prompt of a request with these fields.
-///
-/// # Errors
-/// The request is refused; the error says why.
 pub fn prompt(served: &Arc<ServedModel>, fields: Map<String, Value>) -> Result<Vec<u32>, String> {
     let prompt = || {
         let (dialogue, _) = parsed(served, fields)?;
@@ -141,9 +132,6 @@ fn parsed(
 
 impl Reply {
     /// The next event; `None` after the end.
-    ///
-    /// # Errors
-    /// The answer cannot be completed.
     pub async fn next(&mut self) -> Result<Option<ReplyEvent>, String> {
         while self.ready.is_empty() {
             let Some((choice, event)) = self.answers.events.next().await else {

@@ -10,9 +10,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use lab_base::chat::template;
-use lab_base::chat::template::{
-    ChatTemplate, Moment, RenderError, RenderInput, TemplateError, UnknownTemplate,
-};
+use lab_base::chat::template::{ChatTemplate, Moment, RenderError, RenderInput};
 use lab_base::chat::tool_calls::ChatDialect;
 use lab_base::tokenizer;
 use lab_base::util::clock::unix_seconds;
@@ -32,7 +30,6 @@ use lab_core::plan::Plan;
 
 /// A name that selects the only model, whatever its own name.
 pub(crate) const DEFAULT_MODEL: &str = "default";
-/// The metadata key of a reranker's template.
 const RERANK_TEMPLATE: &str = "tokenizer.chat_template.rerank";
 
 /// A running model.
@@ -45,8 +42,6 @@ pub struct ServedModel {
     pub fingerprint: String,
     /// Unix time in seconds at which the model was started.
     pub created: u64,
-    /// Context length of the training; 0 if unknown.
-    pub n_ctx_train: u64,
     /// The chat templates for conversations without tools and with tools.
     templates: [Option<ChatTemplate>; 2],
     /// The source of the chat template.
@@ -131,23 +126,16 @@ fn templates_of(
 ) -> Result<(Option<String>, [Option<ChatTemplate>; 2]), ServeError> {
     let source = |has_tools: bool| {
         let source = template::choose_template(weights.metadata(), template, has_tools);
-        source.map_err(|source| ServeError::UnknownTemplate {
-            model: model.to_owned(),
-            source,
-        })
+        source.map_err(|source| ServeError::new(model, source))
     };
     let compiled = |has_tools: bool| {
         let compiled = source(has_tools)?.map(ChatTemplate::new).transpose();
-        compiled.map_err(|source| ServeError::Template {
-            model: model.to_owned(),
-            source,
-        })
+        compiled.map_err(|source| ServeError::new(model, source))
     };
     let text = source(false)?.map(str::to_owned);
     Ok((text, [compiled(false)?, compiled(true)?]))
 }
 
-/// The names of the classes of a model.
 fn labels(arch: &str, metadata: &Metadata) -> Vec<String> {
     let key = format!("{arch}.classifier.output_labels");
     let labels = metadata.array(&key).and_then(Array::as_strings);
@@ -206,34 +194,21 @@ pub struct Conversation {
     pub kwargs: Map<String, Value>,
 }
 
-/// Why a model cannot be served.
+/// Why a model cannot be served: its vocabulary, template or weights cannot be used, or its engine did not start.
 #[derive(Debug, thiserror::Error)]
-pub enum ServeError {
-    /// The vocabulary cannot be used.
-    #[error("{model}: {source}")]
-    Tokenizer {
-        model: String,
-        source: tokenizer::Error,
-    },
-    /// The chat template cannot be used.
-    #[error("{model}: {source}")]
-    Template {
-        model: String,
-        source: TemplateError,
-    },
-    /// The model has no chat template of the requested name.
-    #[error("{model}: {source}")]
-    UnknownTemplate {
-        model: String,
-        /// The error.
-        source: UnknownTemplate,
-    },
-    /// The engine did not start.
-    #[error("{model}: {source}")]
-    Start {
-        model: String,
-        source: StartError<model::Error>,
-    },
+#[error("{model}: {source}")]
+pub struct ServeError {
+    model: String,
+    source: Box<dyn std::error::Error + Send + Sync>,
+}
+
+impl ServeError {
+    pub fn new(model: &str, source: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self {
+            model: model.to_owned(),
+            source: Box::new(source),
+        }
+    }
 }
 
 /// Why a conversation has no prompt.
@@ -279,20 +254,15 @@ impl ServedModel {
         options.embeddings |= engine::ends_in_vectors(&plan);
         let model = weights.label().to_owned();
         let identity = Identity::of(&def, &weights);
-        let tokenizer =
-            tokenizer_of(vocabulary, &weights).map_err(|source| ServeError::Tokenizer {
-                model: model.clone(),
-                source,
-            })?;
+        let tokenizer = tokenizer_of(vocabulary, &weights);
+        let tokenizer = tokenizer.map_err(|source| ServeError::new(&model, source))?;
         // Checked before the weights are loaded, which may take minutes.
         match engine::can_answer(&plan, &tokenizer) {
             // The model gives vectors.
             Ok(()) | Err(Unsupported::Vectors { .. }) => {}
             Err(unfit) => {
-                return Err(ServeError::Start {
-                    model: model.clone(),
-                    source: unfit.into(),
-                });
+                let source: StartError<model::Error> = unfit.into();
+                return Err(ServeError::new(&model, source));
             }
         }
         let (chat_template, templates) = templates_of(&weights, template.as_deref(), &model)?;
@@ -313,7 +283,6 @@ impl ServedModel {
             reasoning = dialect.reasoning.as_ref().map(|marks| &marks.open),
             "how the model writes"
         );
-        let n_ctx_train = plan.n_ctx_train;
         let (pooled, info) = (
             PooledOutput::of(&plan, weights.metadata()),
             ModelInfo::of(&plan),
@@ -324,8 +293,8 @@ impl ServedModel {
         let started = engine::start(Arc::new(tokenizer), limits, move || {
             Model::load_with(plan, &weights, &adapters, options, &mut *progress)
         });
-        let (handle, _thread, loaded) =
-            started.map_err(|source| ServeError::Start { model, source })?;
+        let started = started.map_err(|source| ServeError::new(&model, source));
+        let (handle, _thread, loaded) = started?;
         let sampling = match handle.is_diffusion() {
             true => sampling.memoryless(),
             false => sampling,
@@ -336,7 +305,6 @@ impl ServedModel {
             sampling,
             fingerprint,
             created: unix_seconds(),
-            n_ctx_train,
             templates,
             chat_template,
             dialect,

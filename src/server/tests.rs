@@ -19,7 +19,6 @@ use lab_core::models::{Definitions, ModelSource};
 
 use super::*;
 
-/// The built-in model.
 fn served() -> ServedModel {
     let definitions = Definitions::open(&[]).expect("the built-in definitions");
     let opened = models::open(&ModelSource::of(None), &definitions).expect("the built-in model");
@@ -117,6 +116,14 @@ fn parted(text: &str) -> (Vec<Value>, Vec<&str>) {
     (data, comments)
 }
 
+/// The text of a streamed completion.
+fn text_of(data: &[Value]) -> String {
+    let texts = data.iter();
+    texts
+        .filter_map(|data| data["choices"][0]["text"].as_str())
+        .collect()
+}
+
 #[tokio::test]
 async fn a_stream_is_kept_alive_while_its_model_is_loaded() {
     let router = router(slow(LONG, loaded));
@@ -138,19 +145,13 @@ async fn a_stream_is_kept_alive_while_its_model_is_loaded() {
     assert!(percents.len() >= 2 && percents.is_sorted(), "{comments:?}");
     assert!(percents[0] < percents[percents.len() - 1], "{comments:?}");
     assert_eq!(data.last(), Some(&json!("[DONE]")), "{text}");
-    let written = data
-        .iter()
-        .filter_map(|data| data["choices"][0]["text"].as_str());
-    let written: String = written.collect();
+    let written = text_of(&data);
 
     // It is loaded now: no comment, the same text.
     let (status, _, text) = post(&router, "/v1/completions", &completion(true)).await;
     let (data, comments) = parted(&text);
     assert_eq!((status, comments.len()), (StatusCode::OK, 0), "{text}");
-    let again = data
-        .iter()
-        .filter_map(|data| data["choices"][0]["text"].as_str());
-    assert_eq!(again.collect::<String>().len(), written.len());
+    assert_eq!(text_of(&data).len(), written.len());
 }
 
 #[tokio::test]
@@ -175,7 +176,7 @@ async fn nothing_is_loaded_for_a_request_that_no_model_would_take() {
     Arc::get_mut(&mut split)
         .expect("nobody else has it")
         .config
-        .mode = Mode::Server;
+        .mode = PoolMode::Server;
     for pool in [pool(&["one"], loader), split] {
         let of_app = Arc::clone(&pool);
         let router = app(of_app, Access::default(), Duration::from_secs(30)).expect("threads");
@@ -264,9 +265,13 @@ async fn a_load_tells_how_far_it_is() {
     assert_eq!(status, StatusCode::NOT_FOUND);
 }
 
-/// States of the models of a pool.
 fn states(pool: &Pool) -> Vec<&'static str> {
     pool.infos().iter().map(|info| info.state).collect()
+}
+
+fn n_loaded(pool: &Pool) -> usize {
+    let states = states(pool).into_iter();
+    states.filter(|state| *state == "loaded").count()
 }
 
 #[tokio::test]
@@ -282,11 +287,7 @@ async fn models_give_way_where_memory_is_short_and_those_in_use_never() {
     let loader: Loader = Arc::new(move |_| {
         counted.fetch_add(1, Ordering::Relaxed);
         let pool = of_loader.get().and_then(Weak::upgrade).expect("the pool");
-        let n_loaded = states(&pool)
-            .iter()
-            .filter(|state| **state == "loaded")
-            .count();
-        match MEMORY - n_loaded * MODEL {
+        match MEMORY - n_loaded(&pool) * MODEL {
             available if available >= MODEL => loaded(),
             _ => Err(LoadError {
                 lacks_memory: true,
@@ -327,11 +328,5 @@ async fn models_give_way_where_memory_is_short_and_those_in_use_never() {
     );
     drop(held);
     drop(pool.get("b").await.expect("it fits then"));
-    assert_eq!(
-        states(&pool)
-            .iter()
-            .filter(|state| **state == "loaded")
-            .count(),
-        2
-    );
+    assert_eq!(n_loaded(&pool), 2);
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use lab_base::tokenizer::Tokenizer;
 use lab_base::weights::Value as MetadataValue;
 use lab_core::engine;
-use lab_core::engine::{DiffusionOptions, Event, Handle, Limits, Request, StopConditions};
+use lab_core::engine::{DiffusionOptions, Event, Handle, Limits, Request};
 use lab_core::model::{Batch, Model, Options};
 use lab_core::models;
 use lab_core::models::ModelSource;
@@ -166,25 +166,10 @@ fn start(golden: &'static Golden, options: Options, mask: u32) -> Handle {
 fn request(case: &Value) -> Request {
     let rule = case["remasking"].as_str();
     Request {
-        prompt: tokens(&case["prompt"]),
-        max_tokens: Some(number(&case["length"])),
         sampling: Params {
             temperature: 0.0,
             ..Params::default()
         },
-        choice: 0,
-        stops: Vec::new(),
-        stop: StopConditions::default(),
-        cache_prompt: true,
-        top_logprobs: None,
-        post_sampling: false,
-        progress: false,
-        prompt_logprobs: None,
-        n_drafted: None,
-        constraint: None,
-        thinking: None,
-        adapters: None,
-        lab: None,
         diffusion: Some(DiffusionOptions {
             steps: Some(number(&case["steps"])),
             block_length: Some(number(&case["block_length"])),
@@ -193,6 +178,7 @@ fn request(case: &Value) -> Request {
             ..DiffusionOptions::UNSET
         }),
         trace: true,
+        ..Request::new(tokens(&case["prompt"]), number(&case["length"]))
     }
 }
 

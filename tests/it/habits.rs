@@ -510,12 +510,22 @@ fn help_begins_with_the_common_commands() {
     let lens = printed(&["lab", "lens", "--help"]);
     let place = |part: &str| lens.find(part).unwrap_or_else(|| panic!("{part}: {lens}"));
     for own in [
-        "--text",
+        "--prompt",
         "--tokens",
         "--top-k",
         "--svg",
-        "[alias: --prompt]",
+        "[alias: --text]",
     ] {
         assert!(place(own) < place("Model and compute:"), "{own}: {lens}");
     }
+}
+
+#[test]
+fn a_lab_run_needs_no_plan_and_shows_its_text() {
+    let words = ["lab", "run", "--prompt", "The sea is", "-n", "8"];
+    let answer: Value = serde_json::from_str(&printed(&words)).expect("JSON");
+    assert_eq!(answer["text"], " the largest animal.");
+    let read = ["lab", "run", "--text", "The sea is"];
+    let answer: Value = serde_json::from_str(&printed(&read)).expect("JSON");
+    assert_eq!(answer["text"], "");
 }

@@ -425,7 +425,7 @@ fn a_request_without_a_model_name_is_refused_if_there_are_several() {
         );
         let message = answer["error"]["message"].as_str().expect("a message");
         assert!(
-            message.starts_with("the request names no model"),
+            message.starts_with("several models are served, so `model` must name one; "),
             "{message}"
         );
         assert!(

@@ -133,6 +133,161 @@ fn renamed_folder(name: &str, into: &Path, model_type: &str) -> hf::Folder {
     golden
 }
 
+/// Replaces a part of the names of stored tensors.
+fn rename_stored(model: &Path, from: &str, to: &str) {
+    let path = model.join("model.safetensors");
+    let stored = std::fs::read(&path).expect("there");
+    let length = u64::from_le_bytes(stored[..8].try_into().expect("eight")) as usize;
+    let header = String::from_utf8(stored[8..8 + length].to_vec()).expect("text");
+    let header = header.replace(from, to);
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.as_bytes());
+    bytes.extend(&stored[8 + length..]);
+    std::fs::write(path, bytes).expect("written");
+}
+
+/// Replaces a part of a text file.
+fn edit(path: &Path, from: &str, to: &str) {
+    let text = std::fs::read_to_string(path).expect("there");
+    assert!(text.contains(from), "{from}: {text}");
+    std::fs::write(path, text.replace(from, to)).expect("written");
+}
+
+#[test]
+fn other_names_of_tensors_and_keys_do_not_hide_the_family() {
+    let scratch = scratch();
+    let model = scratch.path().join("model");
+    renamed_folder("llama", &model, "fresh");
+    rename_stored(&model, "self_attn", "attention");
+    let drafted = |name: &str, options: &[&str]| {
+        let mine = scratch.path().join(name);
+        let found = printed(&[&begin(name, &model, &mine)[..], options].concat());
+        let read = |ending: &str| {
+            let path = mine.join(format!("{name}{ending}"));
+            std::fs::read_to_string(path).expect("written")
+        };
+        (found, read(".arch.stmap.toml"), read(".arch.toml"))
+    };
+    let (found, ..) = drafted("one", &[]);
+    assert!(found.contains("begun from the map `llama`\n"), "{found}");
+    rename_stored(&model, "input_layernorm", "norm1");
+    edit(&model.join("config.json"), "num_hidden_layers", "n_layers");
+    let (found, map, _) = drafted("two", &[]);
+    assert!(found.contains("begun from the map `llama`\n"), "{found}");
+    assert!(map.contains("norm1.weight ["), "{map}");
+    // Another map, and what its definition does not share with a causal one.
+    let (found, map, definition) = drafted("three", &["--map", "dream"]);
+    assert!(found.contains("begun from the map `dream`\n"), "{found}");
+    assert!(map.contains("causal = false"), "{map}");
+    let settled = definition.split_once("Settle each").expect("a list").1;
+    let first: Vec<&str> = settled.lines().skip(1).take(3).collect();
+    for (line, choice) in
+        first
+            .iter()
+            .zip(["mode = \"diffusion\"", "causal = ", "shift_logits = true"])
+    {
+        assert!(line.contains(choice), "{first:?}");
+    }
+    let mine = scratch.path().join("four");
+    let wrong = [&begin("four", &model, &mine)[..], &["--map", "lama"]].concat();
+    check_refused(
+        &wrong,
+        1,
+        &[
+            "there is no map `lama`",
+            "`--map llama` begins from `llama`",
+        ],
+    );
+    let file = made_up(scratch.path(), "qwen3", &[]);
+    let wrong = [&begin("four", &file, &mine)[..], &["--map", "llama"]].concat();
+    check_refused(&wrong, 1, &["is no folder", "leave `--map` out"]);
+}
+
+#[test]
+fn faults_of_a_map_are_told_at_their_place() {
+    let scratch = scratch();
+    let (model, mine) = (scratch.path().join("model"), scratch.path().join("mine"));
+    renamed_folder("llama", &model, "fresh");
+    std::fs::create_dir(&mine).expect("a folder");
+    let map = mine.join("fresh.arch.stmap.toml");
+    let base = std::fs::read_to_string("stmaps/llama.arch.stmap.toml").expect("there");
+    let base = base.replace("\"LlamaForCausalLM\"", "\"FreshForCausalLM\"");
+    let base = base.replace("num_hidden_layers            = 32\n", "");
+    let refused = |map_text: &str, expected: &[&str], strange: &[&str]| {
+        std::fs::write(&map, map_text).expect("written");
+        for command in ["plan", "doctor"] {
+            let found = bench(&[command, text(&model), "--archs", text(&mine)]);
+            let found = found.out + &found.err;
+            assert!(command != "doctor" || !found.contains("; |"), "{found}");
+            for part in expected {
+                assert!(found.contains(part), "{part}: {found}");
+            }
+            for part in strange {
+                assert!(!found.contains(part), "{part}: {found}");
+            }
+        }
+    };
+    // The key of the count is absent: the place is the line of `count`.
+    edit(&model.join("config.json"), "num_hidden_layers", "n_layers");
+    let line = 1 + base
+        .lines()
+        .position(|line| line.starts_with("count"))
+        .expect("a count");
+    let place = format!("fresh.arch.stmap.toml:{line}:");
+    refused(
+        &base,
+        &["`count`: config.json has no `num_hidden_layers`", &place],
+        &[" | attn_", "error: error"],
+    );
+    // The layers are counted by another key than the parameter is made of.
+    let other = base.replace("\"num_hidden_layers\"", "\"n_layers\"");
+    let expected = [
+        "no rule of the map gives `block_count`, and stmaps/common.toml makes it of `num_hidden_layers`",
+        "write `num_hidden_layers = [\"n_layers\"]` under `[aliases]` of the map",
+    ];
+    refused(&other, &expected, &["there are no layers"]);
+    let aliased = format!("{base}\n[aliases]\nnum_hidden_layers = [\"n_layers\"]\n");
+    std::fs::write(&map, aliased).expect("written");
+    printed(&["plan", text(&model), "--archs", text(&mine)]);
+    // A map with a fault of its own.
+    let broken = base.replace("count = \"num_hidden_layers\"\n", "");
+    let named = format!("{}: missing key `count`", text(&map));
+    refused(
+        &broken,
+        &[&named, "fresh.arch.stmap.toml:"],
+        &["config.json", ": error:"],
+    );
+}
+
+#[test]
+fn the_architecture_and_the_parameters_of_a_map_are_checked() {
+    let scratch = scratch();
+    let map = scratch.path().join("fresh.arch.stmap.toml");
+    let start = "classes = [\"FreshForCausalLM\"]\n";
+    for (rest, expected) in [
+        ("arch = \"lama\"", "unknown architecture `lama`"),
+        (
+            "arch = \"llama\"\n[params]\nn_heads = \"x\"",
+            "unknown parameter `n_heads`",
+        ),
+        (
+            "extends = \"llama\"\n[params]\nn_layer = 1",
+            "`n_layer` follows from others",
+        ),
+    ] {
+        std::fs::write(&map, format!("{start}{rest}\n")).expect("written");
+        let ran = bench(&["arch", "check", text(&map)]);
+        assert_eq!(ran.code, 1, "{rest}: {}", ran.out);
+        assert!(ran.out.contains(expected), "{rest}: {}", ran.out);
+    }
+    // The definition may be in the same folder.
+    std::fs::write(&map, format!("{start}arch = \"fresh\"\n")).expect("written");
+    let definition = std::fs::read_to_string("archs/llama.arch.toml").expect("there");
+    let definition = definition.replace("\"llama\"", "\"fresh\"");
+    std::fs::write(scratch.path().join("fresh.arch.toml"), definition).expect("written");
+    printed(&["arch", "check", text(&map)]);
+}
+
 #[test]
 fn a_folder_of_the_kind_of_a_map_needs_no_definition() {
     let scratch = scratch();
@@ -189,14 +344,7 @@ fn a_drafted_map_lists_unknown_tensors_and_keys() {
     config["architectures"] = json!(["FreshForCausalLM"]);
     config["residual_gain"] = json!(0.5);
     std::fs::write(model.join("config.json"), config.to_string()).expect("written");
-    let more = std::fs::read(model.join("model.safetensors")).expect("there");
-    let length = u64::from_le_bytes(more[..8].try_into().expect("eight")) as usize;
-    let header = String::from_utf8(more[8..8 + length].to_vec()).expect("text");
-    let header = header.replace("mlp.down_proj", "mlp.shrink_proj");
-    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
-    bytes.extend(header.as_bytes());
-    bytes.extend(&more[8 + length..]);
-    std::fs::write(model.join("model.safetensors"), bytes).expect("written");
+    rename_stored(&model, "mlp.down_proj", "mlp.shrink_proj");
     printed(&begin("fresh", &model, &mine));
     let map = mine.join("fresh.arch.stmap.toml");
     let map = std::fs::read_to_string(map).expect("written");

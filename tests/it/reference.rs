@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use lab_core::arch::expr::Expr;
-use lab_core::arch::{ArchDef, Contract, Instance, Library, OptionKind};
+use lab_core::arch::{ArchDef, Contract, ContractUse, Library, OptionKind};
 use lab_core::blocks::REGISTRY;
 use lab_core::hf::Maps;
 
@@ -50,7 +50,7 @@ fn the_reference_defines_every_name_that_it_uses() {
     assert!(GIVEN.iter().all(|name| page.contains(&format!("`{name}`"))));
 }
 
-fn instances(def: &ArchDef) -> Vec<&Instance> {
+fn instances(def: &ArchDef) -> Vec<&ContractUse> {
     let resources = def.resources.values();
     let stages = [&def.embed, &def.pool].into_iter().chain(&def.per_layer);
     let head = def.head.iter().map(|head| &head.unit);

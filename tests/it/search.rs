@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lab_base::tokenizer::Tokenizer;
 use lab_core::engine;
-use lab_core::engine::{DiffusionOptions, Event, Limits, Request, StopConditions};
+use lab_core::engine::{DiffusionOptions, Event, Limits, Request};
 use lab_core::model::{Batch, Model, Options};
 use lab_core::models;
 use lab_core::models::{ModelSource, OpenedModel};
@@ -98,29 +98,14 @@ fn contrastive_search_equals_a_full_search() {
     let (handle, _thread, _) = engine::start(Arc::new(tokenizer), limits, load).expect("it starts");
     for alpha in [0.3, 0.6] {
         let request = |penalty_alpha| Request {
-            prompt: prompt.clone(),
-            max_tokens: Some(N),
             sampling: Params {
                 temperature: if penalty_alpha > 0.0 { 1.0 } else { 0.0 },
                 top_k: if penalty_alpha > 0.0 { K as u32 } else { 0 },
                 penalty_alpha,
                 ..Params::default()
             },
-            choice: 0,
-            stops: Vec::new(),
-            stop: StopConditions::default(),
-            cache_prompt: true,
             top_logprobs: Some(0),
-            post_sampling: false,
-            progress: false,
-            prompt_logprobs: None,
-            n_drafted: None,
-            constraint: None,
-            thinking: None,
-            adapters: None,
-            lab: None,
-            diffusion: None,
-            trace: false,
+            ..Request::new(prompt.clone(), N)
         };
         // Another completion at the same time.
         let other = handle.submit(request(0.0)).expect("taken");

@@ -258,7 +258,7 @@ fn the_tab_key_completes_and_help_is_wrapped() {
 fn colours_show_probabilities_and_reasoning_is_dim() {
     let steps = [
         ("> ", "/logprobs\r"),
-        ("[on]", ""),
+        ("[log-probabilities on]", ""),
         ("> ", "Hello\r"),
         ("?", ""),
         ("> ", CTRL_D),
@@ -270,7 +270,10 @@ fn colours_show_probabilities_and_reasoning_is_dim() {
         seen.contains("\u{1b}[38;5;34mHello\u{1b}[0m\u{1b}[38;5;34m!\u{1b}[0m"),
         "{seen}"
     );
-    assert!(seen.contains("\u{1b}[2m[on]\u{1b}[0m"), "{seen}");
+    assert!(
+        seen.contains("\u{1b}[2m[log-probabilities on]\u{1b}[0m"),
+        "{seen}"
+    );
     // No colours: a list.
     let seen = shown(&[], &steps, &[("NO_COLOR", "1")]).expect("it ran before");
     assert!(

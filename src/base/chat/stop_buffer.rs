@@ -41,7 +41,6 @@ pub struct StopBuffer<T> {
     n_indent: usize,
     /// Number of spaces and tabs since the last line end, while nothing else follows it.
     indent: Option<usize>,
-    /// The bytes of the held tokens, in order.
     held: Vec<u8>,
     /// The held tokens, each with its end in `held`.
     tokens: VecDeque<(usize, T)>,
@@ -175,7 +174,6 @@ impl<T> StopBuffer<T> {
             .unwrap_or(0)
     }
 
-    /// Releases the tokens up to `end`, which is the end of a token.
     fn release(&mut self, end: usize) -> Released<T> {
         let mut entries = Vec::new();
         let mut start = 0;
@@ -223,7 +221,6 @@ impl<T> StopBuffer<T> {
     }
 }
 
-/// Whether the bytes end in an incomplete character.
 fn ends_inside_character(bytes: &[u8]) -> bool {
     // A character has at most four bytes, so the last three suffice.
     let tail = &bytes[bytes.len().saturating_sub(3)..];
@@ -365,7 +362,6 @@ mod tests {
         assert_eq!(buffer.push(b"o", 2).entries, []);
     }
 
-    /// The output of a buffer for tokens: text, entries, whether it stopped.
     fn run(stops: &[Vec<u8>], tokens: &[Vec<u8>]) -> (String, Vec<(usize, Vec<u8>)>, bool) {
         let mut buffer = StopBuffer::new(stops);
         let (mut text, mut entries, mut stopped) = (String::new(), Vec::new(), false);

@@ -24,12 +24,10 @@ pub(super) struct ArenaInner {
     pub(super) ctx: NonNull<sys::ggml_context>,
     capacity: usize,
     used: Cell<usize>,
-    /// Upper bounds (exclusive) of the values of index tensors, which ggml trusts.
     pub(super) bounds: RefCell<HashMap<usize, u64>>,
     buffers: RefCell<Vec<Buffer>>,
     /// Host memory that buffers point into.
     hosts: RefCell<Vec<FileBytes>>,
-    /// Other arenas to whose tensors this arena's tensors refer.
     reads: RefCell<Vec<Arena>>,
     /// Whether the tensors have places without memory ([`super::Device::stand_in`]).
     stands_in: Cell<bool>,
@@ -45,9 +43,6 @@ impl Drop for ArenaInner {
 
 impl Arena {
     /// An arena for `capacity` tensors and, if `graph` is not 0, a graph of that many nodes.
-    ///
-    /// # Errors
-    /// There is no memory for the descriptions.
     pub fn new(capacity: usize, graph: usize) -> Result<Self, Error> {
         // SAFETY: the two functions compute sizes from their arguments alone.
         let bytes = unsafe {
@@ -77,7 +72,6 @@ impl Arena {
         })))
     }
 
-    /// Takes the space for one more tensor.
     pub(super) fn reserve(&self) -> Result<*mut sys::ggml_context, Error> {
         let used = self.0.used.get();
         if used >= self.0.capacity {
@@ -103,17 +97,14 @@ impl Arena {
         }
     }
 
-    /// Marks tensors as having places without memory.
     pub(super) fn mark_stand_in(&self) {
         self.0.stands_in.set(true);
     }
 
-    /// Whether tensors of this arena, or tensors to which they refer, have places without memory.
     pub(super) fn stands_in(&self) -> bool {
         self.0.stands_in.get() || self.0.reads.borrow().iter().any(Self::stands_in)
     }
 
-    /// Wraps the tensor that ggml returned for an operation of this arena.
     pub(super) fn wrap(
         &self,
         op: &'static str,
@@ -238,14 +229,12 @@ impl Tensor {
         std::array::from_fn(|dim| unsafe { sys::shim_tensor_nb(self.as_ptr(), dim as i32) })
     }
 
-    /// Element type.
     pub fn ty(&self) -> TensorType {
         // SAFETY: as in `shape`.
         let id = unsafe { sys::shim_tensor_type(self.as_ptr()) } as u32;
         TensorType::from_id(id).expect("tensors are made with a `TensorType`")
     }
 
-    /// Number of elements.
     pub fn elements(&self) -> u64 {
         self.shape().iter().product()
     }
@@ -298,7 +287,6 @@ impl Tensor {
         unsafe { sys::shim_tensor_is_allocated(self.as_ptr()) }
     }
 
-    /// Whether the tensor has memory that can be read and written.
     pub(super) fn has_memory(&self) -> bool {
         self.is_allocated() && !self.arena.stands_in()
     }

@@ -21,7 +21,6 @@ pub const CACHE_TYPES: [TensorType; 9] = [
     TensorType::IQ4_NL,
 ];
 
-/// The size of the small cache about which devices are asked.
 const N_SLOTS: u64 = 256;
 const N_HEADS: u64 = 4;
 

@@ -82,10 +82,6 @@ impl Device {
         self.0.as_ptr()
     }
 
-    /// The device of this name.
-    ///
-    /// # Errors
-    /// There is no device of this name; the message names the existing ones.
     pub fn named(name: &str) -> Result<Self, Error> {
         let all = devices();
         let found = all.iter().find(|device| device.name() == name);
@@ -98,10 +94,6 @@ impl Device {
         })
     }
 
-    /// The processor.
-    ///
-    /// # Errors
-    /// ggml was built without the processor.
     pub fn cpu() -> Result<Self, Error> {
         devices()
             .into_iter()
@@ -174,17 +166,11 @@ impl Device {
     /// Gives every tensor of an arena that has no memory yet memory on this device, zeroed. Where the system allows it,
     /// memory becomes resident when it is first used. Operations on the memory run on this device; operations on memory
     /// of the processor may run on other devices.
-    ///
-    /// # Errors
-    /// There is not enough memory.
     pub fn allocate(self, arena: &Arena, what: &'static str) -> Result<usize, Error> {
         self.take(arena, what, self.usage())
     }
 
     /// [`Self::allocate`] for weights: operations on them run on this device.
-    ///
-    /// # Errors
-    /// There is not enough memory.
     pub fn allocate_weights(self, arena: &Arena) -> Result<usize, Error> {
         self.take(arena, "weights", sys::GGML_BACKEND_BUFFER_USAGE_WEIGHTS)
     }
@@ -340,17 +326,11 @@ impl Device {
 
     /// Gives every tensor of an arena a place without memory, so that a graph over the tensors can be measured. The
     /// executor refuses to run such a graph.
-    ///
-    /// # Errors
-    /// ggml refuses.
     pub fn stand_in(self, arena: &Arena, tensors: &[&Tensor]) -> Result<(), Error> {
         self.stand_in_for(arena, tensors, self.usage())
     }
 
     /// [`Self::stand_in`] for weights, the counterpart of [`Self::allocate_weights`].
-    ///
-    /// # Errors
-    /// ggml refuses.
     pub fn stand_in_weights(self, arena: &Arena, tensors: &[&Tensor]) -> Result<(), Error> {
         self.stand_in_for(arena, tensors, sys::GGML_BACKEND_BUFFER_USAGE_WEIGHTS)
     }
@@ -426,10 +406,6 @@ impl Device {
         Ok(())
     }
 
-    /// Writes a tensor's data.
-    ///
-    /// # Errors
-    /// The tensor has no memory, or the sizes differ.
     pub fn write(tensor: &Tensor, bytes: &[u8]) -> Result<(), Error> {
         if !tensor.has_memory() || !tensor.is_contiguous() || tensor.bytes() != bytes.len() {
             return fault(
@@ -450,9 +426,6 @@ impl Device {
     }
 
     /// Reads the bytes of `n` rows of a tensor, from row `from` on.
-    ///
-    /// # Errors
-    /// The tensor has no memory or too few rows.
     pub fn read_rows(
         tensor: &Tensor,
         from: usize,
@@ -470,9 +443,6 @@ impl Device {
     }
 
     /// Writes the bytes of rows of a tensor, from row `from` on.
-    ///
-    /// # Errors
-    /// The tensor has no memory or too few rows.
     pub fn write_rows(tensor: &Tensor, from: usize, bytes: &[u8]) -> Result<(), Error> {
         let at = offset_of_rows("write_rows", tensor, from, bytes.len())?;
         // SAFETY: these bytes lie inside the tensor, which has memory (checked above).
@@ -483,9 +453,6 @@ impl Device {
     }
 
     /// Copies `n` rows of a tensor, from row `from` on, to row `to`, on its device.
-    ///
-    /// # Errors
-    /// The tensor has no memory or too few rows, or the rows overlap.
     pub fn copy_rows(tensor: &Tensor, from: usize, to: usize, n: usize) -> Result<(), Error> {
         let row = tensor.strides()[1];
         let n_rows = tensor.bytes().checked_div(row).unwrap_or(0);
@@ -518,7 +485,6 @@ impl Device {
     }
 }
 
-/// The offset of row `from` of a tensor that has memory for `n_bytes` from there on.
 fn offset_of_rows(
     op: &'static str,
     tensor: &Tensor,

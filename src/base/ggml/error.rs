@@ -1,5 +1,8 @@
 //! Errors of the module.
 
+/// A result of this module.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
 /// The reason why ggml was not called, or the error that it reported.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -24,7 +27,6 @@ pub enum Error {
     Computation(String),
 }
 
-/// The error of an operation whose arguments do not fit each other.
 pub(super) fn fault<T>(op: &'static str, message: impl Into<String>) -> Result<T, Error> {
     let message = message.into();
     Err(Error::Arguments { op, message })

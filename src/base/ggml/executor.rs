@@ -34,9 +34,6 @@ const POLL: u32 = 2;
 
 impl ThreadPool {
     /// A pool of `n_threads` threads, the calling one included.
-    ///
-    /// # Errors
-    /// The threads could not be started.
     pub fn new(n_threads: usize) -> Result<Self, Error> {
         let n_threads = n_threads.clamp(1, MAX_THREADS);
         // SAFETY: the count is in ggml's range.
@@ -60,7 +57,6 @@ impl Drop for ThreadPool {
     }
 }
 
-/// A queue of work for a device.
 pub(super) struct Backend(pub(super) NonNull<sys::ggml_backend>);
 
 impl Backend {
@@ -118,14 +114,11 @@ pub struct Executor {
     scheduler: Scheduler,
     backends: Vec<Backend>,
     pub(super) devices: Vec<Device>,
-    /// The workers to which some of the devices belong.
     workers: Vec<Arc<Worker>>,
     threads: ThreadPool,
     capacity: usize,
-    /// The scratch memory in which graphs have places.
     scratch: ScratchId,
     scratch_bytes: usize,
-    /// Times every operation, if set.
     profile: Option<Profile>,
     /// Whether plain loops compute in place of the devices.
     is_plain: bool,
@@ -135,9 +128,6 @@ pub struct Executor {
 impl Executor {
     /// An executor whose scheduler has room for `capacity` nodes and leaves together. A larger graph makes the
     /// scheduler grow; graphs that were loaded before then lose their memory.
-    ///
-    /// # Errors
-    /// A device does not start.
     pub fn new(devices: &[Device], n_threads: usize, capacity: usize) -> Result<Self, Error> {
         let cpu = Device::cpu()?;
         let mut order: Vec<Device> = devices.iter().copied().filter(|d| *d != cpu).collect();
@@ -196,7 +186,6 @@ impl Executor {
         self.scheduler.0.as_ptr()
     }
 
-    /// Makes the scheduler large enough for a graph.
     fn fit(&mut self, graph: &Graph) -> Result<(), Error> {
         let size = graph.size_limit();
         if size > self.capacity {
@@ -227,9 +216,6 @@ impl Executor {
 
     /// Scratch bytes that a graph would need on each device, the processor first, without taking them. With several
     /// devices the graph cannot be used afterwards: it refers to copies of values that the next graph replaces.
-    ///
-    /// # Errors
-    /// A worker is lost.
     pub fn measure(&mut self, graph: Graph) -> Result<Vec<u64>, Error> {
         self.fit(&graph)?;
         self.graph = None;
@@ -249,9 +235,6 @@ impl Executor {
 
     /// Takes the scratch memory that a graph needs, so that smaller graphs need no more. The graph cannot be used
     /// afterwards, as with [`Self::measure`].
-    ///
-    /// # Errors
-    /// There is not enough memory.
     pub fn reserve(&mut self, graph: Graph) -> Result<(), Error> {
         self.fit_with_memory(&graph)?;
         self.graph = None;
@@ -322,7 +305,6 @@ impl Executor {
         Ok(before)
     }
 
-    /// The backend that computes a node of the loaded graph.
     pub(super) fn backend_of(&self, node: *mut sys::ggml_tensor) -> sys::ggml_backend_t {
         // SAFETY: the scheduler is alive; of a node that it does not know it answers null.
         unsafe { sys::ggml_backend_sched_get_tensor_backend(self.sched(), node) }
@@ -334,15 +316,10 @@ impl Executor {
         backend.map_or(std::ptr::null_mut(), |backend| backend.0.as_ptr())
     }
 
-    /// The loaded graph.
     pub fn graph(&self) -> Option<&Graph> {
         self.graph.as_ref()
     }
 
-    /// Runs the loaded graph.
-    ///
-    /// # Errors
-    /// Nothing is loaded, the computation fails, or a worker is lost.
     pub fn run(&mut self) -> Result<(), Error> {
         let Some(graph) = &self.graph else {
             return Err(Error::Computation("no graph is loaded".into()));

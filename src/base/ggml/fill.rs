@@ -19,10 +19,8 @@ const PIECE_BYTES: usize = 2 << 20;
 
 /// A piece: whole rows of a tensor.
 struct FillPiece {
-    /// Place of the tensor in the list.
     at: usize,
     ptr: *mut sys::ggml_tensor,
-    /// The device of the tensor's memory, if the host does not address the memory.
     device: Option<Device>,
     first_row: u64,
     offset: usize,
@@ -60,7 +58,6 @@ impl FillPiece {
     }
 }
 
-/// The staging slots of every device to which pieces are copied.
 fn stagings(pieces: &[FillPiece]) -> Result<Vec<Staging>, Error> {
     // A thread makes one piece while another one of its pieces is copied.
     let n_threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -109,7 +106,6 @@ impl Device {
     }
 }
 
-/// The tensors in pieces of about `piece_bytes` that do not overlap.
 fn cut(tensors: &[&Tensor], piece_bytes: usize) -> Result<Vec<FillPiece>, Error> {
     let mut pieces = Vec::new();
     let mut seen = HashSet::new();

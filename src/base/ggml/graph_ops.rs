@@ -13,7 +13,6 @@ use crate::weights::TensorType;
 
 const N_PARAMS: usize = 6;
 
-/// One operation of a graph.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GraphOp {
     /// The operation, by ggml's name; activations have their own names.
@@ -32,7 +31,6 @@ pub struct GraphOp {
     pub ty: TensorType,
     /// The parameters as floats; those that are not floats have no meaning.
     pub params: [f32; N_PARAMS],
-    /// The sources of the operation.
     pub sources: Vec<OpSource>,
     /// Whether the operation only describes memory, so that nothing is computed.
     pub is_view: bool,

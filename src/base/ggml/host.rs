@@ -59,9 +59,6 @@ impl HostNumbers {
     }
 
     /// Makes these `len` numbers, whose values have no meaning before they are written.
-    ///
-    /// # Errors
-    /// There is no memory.
     pub fn resize(&mut self, len: usize) -> Result<(), Error> {
         if len > self.capacity {
             (self.memory, self.capacity, self.len) = (None, 0, 0);

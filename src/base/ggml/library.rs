@@ -48,7 +48,6 @@ impl LibraryError {
     }
 }
 
-/// The files that were loaded.
 static LOADED: LazyLock<Mutex<Vec<PathBuf>>> = LazyLock::new(Mutex::default);
 
 /// Adds the devices of a backend library, and returns the name of the backend. A file that was loaded before is not
@@ -135,7 +134,6 @@ pub fn load_found() -> Vec<LibraryError> {
     errors
 }
 
-/// The backend libraries of a folder, by name.
 fn libraries_of(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder)? {
@@ -204,7 +202,6 @@ unsafe fn open(path: &Path) -> Result<Library, libloading::Error> {
     }
 }
 
-/// The sources from which a library was built, as it states them.
 fn identity(library: &Library) -> Option<String> {
     // SAFETY: libraries that `scripts/backend.sh` builds have a string of this name.
     unsafe {

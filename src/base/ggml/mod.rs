@@ -37,7 +37,7 @@ pub use buffer::Buffer;
 pub use c_text::version;
 pub use caches::CACHE_TYPES;
 pub use device::{Device, DeviceKind, devices};
-pub use error::Error;
+pub use error::{Error, Result};
 pub use executor::{Executor, ThreadPool};
 pub use graph_ops::{GraphOp, OpSource};
 pub use host::HostNumbers;

@@ -60,7 +60,6 @@ impl MisplacedOp {
 }
 
 impl Graph {
-    /// The operations of placed units, each with its place; views are omitted.
     fn placed(&self) -> impl Iterator<Item = (*mut sys::ggml_tensor, ScopePlace, usize)> {
         (0..self.n_nodes()).filter_map(|i| {
             // SAFETY: the index is below the number of nodes, which are alive with the graph.

@@ -58,19 +58,15 @@ impl Graph {
     }
 }
 
-/// The cost of operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// Number of runs.
     pub calls: u64,
     /// Time from the start to the end.
     pub time: Duration,
-    /// Number of bytes of weights that are read.
     pub weight_bytes: u64,
 }
 
 impl Cost {
-    /// Adds another cost.
     pub fn add(&mut self, other: &Self) {
         self.calls += other.calls;
         self.time += other.time;
@@ -78,10 +74,8 @@ impl Cost {
     }
 }
 
-/// The cost of the operations of one use of a unit or place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlaceCost {
-    /// The kind of block.
     pub kind: &'static str,
     /// The path of the unit or place; empty if none was named.
     pub path: String,
@@ -114,7 +108,6 @@ impl Profile {
         }
     }
 
-    /// Number of graphs that ran.
     pub fn n_graphs(&self) -> u64 {
         self.n_graphs
     }

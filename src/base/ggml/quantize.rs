@@ -17,9 +17,6 @@ pub fn quantize(values: &[f32], row: usize, ty: TensorType) -> Result<Vec<u8>, E
 }
 
 /// [`quantize`] into memory of exactly the right size.
-///
-/// # Errors
-/// The errors of [`quantize`], or the memory has another size.
 pub fn quantize_into(
     values: &[f32],
     row: usize,

@@ -6,7 +6,6 @@ use std::rc::Rc;
 
 use super::arena::Tensor;
 
-/// The kind of operations that belong to the model as a whole.
 pub(super) const OUTSIDE: &str = "wiring";
 
 /// The origin of an operation: the kind of its block, the path of the unit or place, and the number of this use of
@@ -52,7 +51,6 @@ impl Scopes {
         current.as_ref().and_then(|place| place.device).unwrap_or(0) == 0
     }
 
-    /// The place of a node, by its address.
     pub(super) fn place(&self, node: usize) -> Option<ScopePlace> {
         self.of_node.borrow().get(&node).cloned()
     }

@@ -24,7 +24,6 @@ pub(super) struct Staging {
     /// Locked while a thread starts or awaits a copy. None where a copy ends before its call returns.
     queue: Mutex<Option<Queue>>,
     is_async: bool,
-    /// The memory of the slots, one after another.
     first: NonNull<u8>,
     slot_bytes: usize,
     free: Mutex<VecDeque<usize>>,
@@ -56,7 +55,6 @@ impl Drop for Event {
 }
 
 impl Queue {
-    /// A queue; none where the device has no events.
     fn new(device: Device, n_slots: usize) -> Result<Option<Self>, Error> {
         // SAFETY: the device lives as long as the program.
         let event = || NonNull::new(unsafe { sys::ggml_backend_event_new(device.as_ptr()) });

@@ -13,7 +13,6 @@ use super::profile::is_view;
 
 /// An operation that writes or reads rows stored between passes, or carries states of heads over time.
 pub struct KeptOp {
-    /// The operation, by ggml's name.
     pub op: String,
     /// The path of the unit for which it was built.
     pub path: String,
@@ -84,7 +83,6 @@ impl KeptOp {
     }
 }
 
-/// Whether an operation carries states over time in heads whose size devices do not check.
 fn has_time_heads(op: sys::ggml_op) -> bool {
     const OPS: [sys::ggml_op; 4] = [
         sys::GGML_OP_GATED_DELTA_NET,

@@ -11,11 +11,11 @@ use crate::chat::tool_calls::{CallBody, CallFormat, Tool, ToolSchema};
 use crate::tokenizer::Tokenizer;
 
 use super::deadline::Deadline;
+use super::lark_regex;
 use super::properties::{Properties, is_bounded, properties, with_definitions};
 use super::schema;
 use super::{AnswerSpec, Constraint, ContentRule, Error, ReasoningRule};
 
-/// The Lark grammar of an answer.
 pub(super) fn to_lark(
     answer: &AnswerSpec,
     tokenizer: &Tokenizer,
@@ -43,15 +43,14 @@ struct AnswerWriter<'a> {
     n: usize,
 }
 
-/// A text as a string literal of Lark.
+/// A text as a literal; nothing for the empty text.
 fn quoted(text: &str) -> String {
     match text {
         "" => String::new(),
-        text => Value::from(text).to_string(),
+        text => lark_regex::quoted(text),
     }
 }
 
-/// One of the strings among these values.
 fn one_of(values: &[Value]) -> String {
     let (empty, others): (Vec<&str>, Vec<&str>) = values
         .iter()
@@ -65,14 +64,12 @@ fn one_of(values: &[Value]) -> String {
     format!("({}){is_optional}", others.join(" | "))
 }
 
-/// A regular expression of Lark that matches exactly this text.
 fn escaped(text: &str) -> String {
     let text = regex_syntax::escape(text);
     text.replace('/', "\\/").replace('\n', "\\n")
 }
 
 impl AnswerWriter<'_> {
-    /// Adds a rule and returns its name. Names of rules are lower case.
     fn rule(&mut self, options: &str, body: &str) -> String {
         self.n += 1;
         let name = format!("r{}", self.n);
@@ -184,7 +181,7 @@ impl AnswerWriter<'_> {
         Ok(match constraint {
             Constraint::JsonSchema(schema) => self.json(&schema)?,
             Constraint::Regex(regex) => {
-                let literal = super::lark_regex::lark_literal(&regex);
+                let literal = lark_regex::lark_literal(&regex);
                 self.rule("", &literal)
             }
             _ => {
@@ -211,7 +208,6 @@ impl AnswerWriter<'_> {
         Ok(self.rule("", &format!("%lark {{\n{grammar}}}")))
     }
 
-    /// The mark that begins calls.
     fn first_mark(&self) -> &str {
         let section = self.format.section.open.as_str();
         match section {
@@ -242,7 +238,6 @@ impl AnswerWriter<'_> {
         Ok(self.rule("", &format!("{plain} | {before} {calls}")))
     }
 
-    /// One call or several; without the first mark if it has been written.
     fn calls(&mut self, is_marked: bool) -> Result<String, Error> {
         let format = self.format;
         let first = self.first_mark();
@@ -307,7 +302,6 @@ impl AnswerWriter<'_> {
         ))
     }
 
-    /// The name and the arguments of a call.
     fn call(&mut self, tool: &Tool) -> Result<String, Error> {
         let format = self.format;
         let name = Value::from(tool.name.as_str()).to_string();
@@ -372,7 +366,6 @@ impl AnswerWriter<'_> {
         format!("{}{is_optional}", self.rule("", &all.join(" | ")))
     }
 
-    /// Marks around each parameter, in the order of the schema.
     fn parameters(&mut self, schema: &Value) -> Result<String, Error> {
         let ways = properties(schema);
         let ways = ways.iter().map(|way| self.parameters_of(way, schema));
@@ -442,32 +435,18 @@ impl AnswerWriter<'_> {
         };
         let quote = self.mark(&quote);
         let string = self.rule("", &format!("{quote} {rest}"));
-        let [yes, no] = if notation.is_python {
-            ["True", "False"]
-        } else {
-            ["true", "false"]
+        let [yes, no, separator, colon] = match notation.is_python {
+            true => ["True", "False", "\", \"", "\": \""],
+            false => ["true", "false", "\",\"", "\":\""],
         };
         let word = format!("\"{yes}\" | \"{no}\"");
         let number = r"/-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,17})?/";
-        let key = if notation.is_python {
-            string.clone()
-        } else {
-            "/[A-Za-z_][A-Za-z0-9_]*/".into()
+        let key = match notation.is_python {
+            true => string.clone(),
+            false => "/[A-Za-z_][A-Za-z0-9_]*/".into(),
         };
         let n = self.n + 1;
-        let separator = if notation.is_python {
-            "\", \""
-        } else {
-            "\",\""
-        };
-        let pair = format!(
-            "{key} {} r{n}",
-            if notation.is_python {
-                "\": \""
-            } else {
-                "\":\""
-            }
-        );
+        let pair = format!("{key} {colon} r{n}");
         let list = format!("\"[\" (r{n} ({separator} r{n})*)? \"]\"");
         let object = format!("\"{{\" ({pair} ({separator} {pair})*)? \"}}\"");
         let any = self.rule(
@@ -504,16 +483,12 @@ impl AnswerWriter<'_> {
                 rules.push(self.rule("", &pair));
             }
             let other = others.join(" | ");
+            let more = format!("({separator} ({other}))*");
+            let required = required.join(&format!(" {separator} "));
             ways.push(match (required.is_empty(), others.is_empty()) {
-                (true, true) => String::new(),
-                (true, false) => format!("(({other}) ({separator} ({other}))*)?"),
-                (false, true) => required.join(&format!(" {separator} ")),
-                (false, false) => {
-                    format!(
-                        "{} ({separator} ({other}))*",
-                        required.join(&format!(" {separator} "))
-                    )
-                }
+                (_, true) => required,
+                (true, false) => format!("(({other}) {more})?"),
+                (false, false) => format!("{required} {more}"),
             });
         }
         let pairs = self.either(ways);

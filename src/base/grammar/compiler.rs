@@ -31,11 +31,9 @@ pub struct Compiler {
     places: Mutex<CompileSlots>,
     freed: Condvar,
     pub(super) wait_limit: Duration,
-    /// Maximum number of constraints within their time limit that are compiled at once.
     pub(super) n_places: usize,
 }
 
-/// The numbers of constraints that are being compiled and that wait for a place.
 #[derive(Default)]
 pub(super) struct CompileSlots {
     pub(super) running: usize,
@@ -72,18 +70,12 @@ impl Compiler {
     }
 
     /// Compiles a constraint. Blocks, usually for milliseconds.
-    ///
-    /// # Errors
-    /// The constraint cannot be enforced exactly, for any reason.
     pub fn compile(self: &Arc<Self>, constraint: Constraint) -> Result<CompiledConstraint, Error> {
         self.compile_with(constraint, true)
     }
 
     /// The same for completions in which tokens are banned: none is forced, so that required text may be split into
     /// tokens that are allowed.
-    ///
-    /// # Errors
-    /// The constraint cannot be enforced exactly, for any reason.
     pub fn compile_without_forcing(
         self: &Arc<Self>,
         constraint: Constraint,
@@ -225,15 +217,12 @@ impl fmt::Debug for Compiler {
     }
 }
 
-/// A place to compile one constraint.
 pub(super) struct CompilePermit {
     compiler: Arc<Compiler>,
-    /// Whether the place was given to others; it is released once.
     pub(super) is_overdue: Arc<AtomicBool>,
 }
 
 impl CompilePermit {
-    /// Waits for a free place.
     pub(super) fn take(compiler: &Arc<Compiler>) -> Result<Self, Error> {
         let is_full = |places: &mut CompileSlots| places.running >= compiler.n_places;
         let mut places = compiler.places();

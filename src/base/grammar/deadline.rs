@@ -8,7 +8,6 @@ use llguidance::CancellationHandle;
 use super::Error;
 use crate::util::lock::lock;
 
-/// The time limit for compiling a constraint.
 #[derive(Default)]
 pub(super) struct Deadline {
     is_over: AtomicBool,
@@ -35,7 +34,6 @@ impl Deadline {
         }
     }
 
-    /// A matcher whose work stops at the time limit.
     pub(super) fn guard(&self, matcher: llguidance::Matcher) -> Result<llguidance::Matcher, Error> {
         let matcher = matcher.into_cancellable();
         *self.handle() = matcher.cancellation_handle();

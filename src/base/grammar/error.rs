@@ -5,15 +5,11 @@ use std::fmt;
 use super::MAX_BYTES;
 use super::limits::TIME_LIMIT;
 
-/// Why a constraint cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The text of the constraint is too long.
     #[error("the constraint has {found} bytes, expected at most {MAX_BYTES}")]
-    TooLarge {
-        /// Bytes of the text.
-        found: usize,
-    },
+    TooLarge { found: usize },
     /// The JSON Schema is invalid or cannot be enforced.
     #[error("schema{at}: {message}")]
     Schema {
@@ -31,7 +27,6 @@ pub enum Error {
     /// The GBNF grammar is invalid.
     #[error("grammar, line {line}, column {column}: {message}")]
     Gbnf {
-        /// Line, from 1.
         line: usize,
         /// Column in characters, from 1.
         column: usize,
@@ -40,10 +35,7 @@ pub enum Error {
     },
     /// The Lark grammar is invalid, or a grammar of any kind is too large to be enforced.
     #[error("grammar: {message}")]
-    Grammar {
-        /// What is wrong, and where.
-        message: String,
-    },
+    Grammar { message: String },
     /// Compilation exceeded its time limit.
     #[error("the constraint is too complex: not compiled within {} seconds", TIME_LIMIT.as_secs())]
     TooSlow,
@@ -52,10 +44,7 @@ pub enum Error {
     Busy,
     /// The model's vocabulary does not fit into the tree of tokens.
     #[error("a vocabulary of {n_tokens} tokens cannot be constrained")]
-    Vocabulary {
-        /// Number of tokens of the vocabulary.
-        n_tokens: usize,
-    },
+    Vocabulary { n_tokens: usize },
     /// The operating system could not start a thread.
     #[error("no thread to compile the constraint on")]
     NoThread,

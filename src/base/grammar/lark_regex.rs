@@ -1,4 +1,30 @@
-//! Regular expressions as grammars, and the library's error messages about them.
+//! Texts, counts and regular expressions in Lark's form, and the library's error messages about regular expressions.
+
+use serde_json::Value;
+
+/// A text as a string literal.
+pub(super) fn quoted(text: &str) -> String {
+    Value::from(text).to_string().replace('\u{7f}', "\\u007f")
+}
+
+/// The operator of a repetition, which is also that of regular expressions.
+pub(super) fn counts(min: u32, max: Option<u32>) -> String {
+    match (min, max) {
+        (0, None) => "*".to_owned(),
+        (1, None) => "+".to_owned(),
+        (0, Some(1)) => "?".to_owned(),
+        (min, None) => format!("{{{min},}}"),
+        (min, Some(max)) => format!("{{{min},{max}}}"),
+    }
+}
+
+/// Expressions of which one matches; `None` if there are none.
+pub(super) fn alternatives(mut ways: Vec<String>) -> Option<String> {
+    match ways.len() {
+        0 | 1 => ways.pop(),
+        _ => Some(format!("(?:{})", ways.join("|"))),
+    }
+}
 
 /// A regular expression that matches a text as a whole, as a part of a grammar in Lark's form: between slashes, with
 /// those within escaped. Anchors at its ends are redundant.
@@ -24,7 +50,6 @@ pub(super) fn lark_literal(text: &str) -> String {
     out
 }
 
-/// The text without the anchors at its ends.
 fn without_anchors(text: &str) -> &str {
     let inner = text.strip_prefix('^').unwrap_or(text);
     match inner.strip_suffix('$') {
@@ -44,7 +69,6 @@ pub(super) fn regex_message(message: &str) -> String {
     inner.trim_end().to_owned()
 }
 
-/// Whether the text ends in an escape, so that the next character would be escaped.
 fn ends_in_escape(text: &str) -> bool {
     let backslashes = text.bytes().rev().take_while(|b| *b == b'\\').count();
     backslashes % 2 == 1

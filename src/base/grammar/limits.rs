@@ -4,7 +4,6 @@ use std::time::Duration;
 
 /// Maximum size of the text of a constraint, in bytes.
 pub const MAX_BYTES: usize = 256 << 10;
-/// Maximum time for compiling a constraint.
 pub(super) const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// Maximum number of constraints that are compiled at once. If half the number of processors is less, that is the
 /// limit.
@@ -13,7 +12,6 @@ pub const MAX_AT_ONCE: usize = 4;
 pub(super) const MAX_OVERDUE: usize = 2;
 /// Maximum number of constraints that wait for a place.
 pub const MAX_WAITING: usize = 128;
-/// Maximum time that a constraint waits for a place.
 pub(super) const WAIT_LIMIT: Duration = Duration::from_secs(30);
 /// Stack size of the thread that compiles a constraint, in bytes: chains of references recurse. Untouched pages take no
 /// memory.

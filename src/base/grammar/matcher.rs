@@ -74,9 +74,6 @@ impl Matcher {
     }
 
     /// Whether the completion may end here.
-    ///
-    /// # Errors
-    /// The matcher failed before.
     pub fn may_stop(&mut self) -> Result<bool, Error> {
         if self.is_stopped() {
             return Ok(true);

@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 /// Properties of an object, each with its schema and whether it is required.
 pub(super) type Properties = Vec<(String, Value, bool)>;
 
-/// Maximum number of the ways in which options of a schema are combined.
 const MAX_WAYS: usize = 64;
 
 /// The properties of the objects that a schema describes, for each combination of its options; of what has too many, the
@@ -72,7 +71,6 @@ fn combined(root: &Value, schema: &Value, n_left: &mut usize) -> Option<Vec<Prop
     Some(ways)
 }
 
-/// The properties of objects that fit two schemas.
 fn joined(a: &Properties, b: &Properties) -> Properties {
     let mut out = a.clone();
     for (key, own, is_required) in b {

@@ -7,7 +7,6 @@ use serde_json::Value;
 use super::gbnf;
 use crate::chat::tool_calls::{CallFormat, MarkPair, Tool};
 
-/// The constraint on a completion.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Constraint {
     /// JSON that matches a JSON Schema.
@@ -23,7 +22,6 @@ pub enum Constraint {
 }
 
 impl Constraint {
-    /// Any JSON object.
     pub fn json_object() -> Self {
         Self::JsonSchema(serde_json::json!({ "type": "object" }))
     }
@@ -78,7 +76,6 @@ pub struct AnswerSpec {
     pub reasoning: ReasoningRule,
     /// The tools that may be called; without tools there are no calls.
     pub tools: Vec<Tool>,
-    /// Whether the answer may hold several calls.
     pub parallel_calls: bool,
     /// The content that may take the place of calls.
     pub content: ContentRule,

@@ -17,7 +17,6 @@ use super::Error;
 /// Longest token that the tree can hold, in bytes; longer ones are never allowed.
 const MAX_TOKEN_BYTES: usize = 1000;
 
-/// A tokenizer with its tree of tokens.
 pub(super) struct ConstraintVocabulary {
     tokenizer: Arc<Tokenizer>,
     tree: TokTrie,

@@ -1,7 +1,6 @@
 //! The tokenizer, and how it encodes texts.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
 use super::Error;
 use super::bpe::Bpe;
@@ -53,7 +52,7 @@ pub(super) enum Encoder {
     Longest(LongestMatch),
     Costs(LowestCost),
     /// The library of the vocabulary's folder, which also handles special tokens.
-    External(Arc<LibraryEncoder>),
+    External(Box<LibraryEncoder>),
 }
 
 impl Tokenizer {
@@ -65,13 +64,7 @@ impl Tokenizer {
         add_special: bool,
         parse_special: bool,
     ) -> Result<Vec<u32>, Error> {
-        let Some(encoder) = &self.encoder else {
-            return Err(Error::NoTokenizer(self.model));
-        };
-        // Positions are 32-bit, and an escaped space has three bytes.
-        if text.len() >= u32::MAX as usize / 4 {
-            return Err(Error::TextTooLong(text.len()));
-        }
+        let encoder = self.encoder_of(text)?;
         if let Encoder::External(external) = encoder {
             return external.encode(text, add_special, parse_special);
         }
@@ -95,15 +88,23 @@ impl Tokenizer {
     /// # Errors
     /// The model has no tokenizer, or bytes have no token.
     pub fn encode_continuation(&self, text: &str) -> Result<Vec<u32>, Error> {
-        let Some(encoder) = &self.encoder else {
-            return Err(Error::NoTokenizer(self.model));
-        };
+        let encoder = self.encoder_of(text)?;
         if let Encoder::External(external) = encoder {
-            return external.encode(text, false, false);
+            return external.encode_continuation(text);
         }
         let mut out = Vec::with_capacity(text.len() / 3 + 2);
         self.encode_parts(encoder, text, false, true, &mut out)?;
         Ok(out)
+    }
+
+    /// The algorithm, for a text that it can take.
+    fn encoder_of(&self, text: &str) -> Result<&Encoder, Error> {
+        // Positions are 32-bit, and an escaped space has three bytes.
+        match &self.encoder {
+            None => Err(Error::NoTokenizer(self.model)),
+            Some(_) if text.len() >= u32::MAX as usize / 4 => Err(Error::TextTooLong(text.len())),
+            Some(encoder) => Ok(encoder),
+        }
     }
 
     /// The prompt for the text between two texts (fill-in-the-middle); `None` if the vocabulary has no tokens for it.
@@ -199,7 +200,7 @@ impl Tokenizer {
             Encoder::Unigram(unigram) => unigram.encode(text, after_text, out),
             Encoder::Longest(longest) => longest.encode(text, out)?,
             Encoder::Costs(costs) => costs.encode(text, out),
-            Encoder::External(external) => out.extend(external.encode(text, false, false)?),
+            Encoder::External(external) => out.extend(external.encode_continuation(text)?),
         }
         Ok(())
     }
@@ -213,7 +214,7 @@ impl Tokenizer {
             Encoder::WordPiece(_) => "WordPiece",
             Encoder::Longest(_) => "the longest token first",
             Encoder::Costs(_) => "the cheapest tokens",
-            Encoder::External(_) => "by the library of its folder",
+            Encoder::External(external) => external.kind(),
         })
     }
 
@@ -223,7 +224,7 @@ impl Tokenizer {
             Some(Encoder::Bpe(_) | Encoder::Longest(_)) => true,
             // Replacements change texts, and joining white space loses some.
             Some(Encoder::Spm(spm)) => spm.keeps_bytes(),
-            Some(Encoder::External(external)) => external.keeps_bytes,
+            Some(Encoder::External(external)) => external.vocabulary.keeps_bytes,
             _ => false,
         }
     }

@@ -3,14 +3,14 @@
 //! Files are untrusted: every value is checked here, or made harmless by the code that reads it.
 
 use std::borrow::Cow;
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
 use serde::Deserialize;
 
 use crate::weights::{Metadata, StringArray};
 
 use super::bpe::Bpe;
-use super::library_encoder::LibraryEncoder;
+use super::library_encoder::{LibraryEncoder, LibraryVocabulary};
 use super::longest_match::LongestMatch;
 use super::lowest_cost::LowestCost;
 use super::normaliser::Normaliser;
@@ -20,7 +20,7 @@ use super::roles::{DefaultIds, SpecialIds};
 use super::specials::SpecialTokens;
 use super::spm::Spm;
 use super::unigram::Unigram;
-use super::vocab::{Vocabulary, required_strings};
+use super::vocab::{TokenKind, Vocabulary, required_strings};
 use super::wordpiece::{self, WordPiece};
 use super::{Encoder, Error, Tokenizer, keys, normal_form, roles, strip_rules};
 
@@ -61,7 +61,7 @@ static MODELS: LazyLock<Vec<TokenizerModel>> = LazyLock::new(|| {
     table.model
 });
 
-/// The entry for a vocabulary that no value represents.
+/// The entry for a vocabulary that the library of its folder encodes with.
 static EXTERNAL: TokenizerModel = TokenizerModel {
     name: Cow::Borrowed("external"),
     algorithm: Algorithm::Absent,
@@ -197,16 +197,25 @@ impl Tokenizer {
     }
 
     /// A vocabulary whose texts are encoded by the library of its folder.
-    pub(super) fn with_external(
+    pub(super) fn with_library(
         metadata: &Metadata,
-        external: Arc<LibraryEncoder>,
+        library: LibraryVocabulary,
     ) -> Result<Self, Error> {
         let vocab = Vocabulary::read(metadata)?;
-        let mut this = Self::new(metadata, &EXTERNAL, vocab, external.spaces);
-        this.adds_bos = this.roles.bos.is_some() && external.first() == this.roles.bos;
-        this.adds_eos = this.roles.eos.is_some() && external.last() == this.roles.eos;
-        this.drops_first_space = flag(metadata, keys::ADD_SPACE_PREFIX, false);
-        this.encoder = Some(Encoder::External(external));
+        let mut this = Self::new(metadata, &EXTERNAL, vocab, library.spelling);
+        this.drops_first_space = library.adds_space;
+        let (first, last) = &library.frame;
+        let is = |id: Option<&u32>, role| id.is_some() && id.copied() == role;
+        this.adds_bos = is(first.first(), this.roles.bos);
+        this.adds_eos = is(last.last(), this.roles.eos);
+        let is_control = |id| {
+            matches!(
+                this.vocab.kind(id),
+                Some(TokenKind::Control | TokenKind::Unknown)
+            )
+        };
+        let encoder = LibraryEncoder::new(library, this.vocab_len, is_control)?;
+        this.encoder = Some(Encoder::External(Box::new(encoder)));
         Ok(this)
     }
 

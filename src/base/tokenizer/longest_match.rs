@@ -81,65 +81,50 @@ mod tests {
     use super::super::tests::metadata;
     use super::*;
     use crate::tokenizer::Tokenizer;
+    use crate::weights::Value;
 
-    const TOKENS: &[(&str, i32)] = &[
-        ("<s>", 3),
-        ("a", 1),
-        ("ab", 1),
-        ("abcd", 1),
-        (r"\n", 1),
-        (r"\\", 1),
-        (r"\xe6\x97", 1),
-        (r"\xa5", 1),
-        (r"\'", 1),
-        (" a", 1),
-        ("xyz", 1),
-        ("[PAD11]", 5),
-        ("b", 1),
-        ("c", 1),
-        ("?", 2),
+    const TOKENS: &[(&str, i32, f32)] = &[
+        ("<s>", 3, 0.0),
+        ("a", 1, 0.0),
+        ("ab", 1, 0.0),
+        ("abcd", 1, 0.0),
+        (r"\n", 1, 0.0),
+        (r"\\", 1, 0.0),
+        (r"\xe6\x97", 1, 0.0),
+        (r"\xa5", 1, 0.0),
+        (r"\'", 1, 0.0),
+        (" a", 1, 0.0),
+        ("xyz", 1, 0.0),
+        ("[PAD11]", 5, 0.0),
+        ("b", 1, 0.0),
+        ("c", 1, 0.0),
+        ("?", 2, 0.0),
     ];
-
-    fn tokenizer(set: impl FnOnce(&mut crate::weights::Metadata)) -> Tokenizer {
-        let tokens: Vec<_> = TOKENS
-            .iter()
-            .map(|(text, kind)| ((*text).to_owned(), *kind, 0.0))
-            .collect();
-        let mut metadata = metadata("rwkv", &tokens);
-        set(&mut metadata);
-        Tokenizer::from_metadata(&metadata).expect("a vocabulary")
-    }
 
     #[test]
     fn the_longest_token_wins_at_every_place() {
-        let tokenizer = tokenizer(|_| ());
-        let ids = |text| tokenizer.encode(text, true, false).expect("tokens");
-        assert_eq!(ids("abcab"), [2, 13, 2]);
-        assert_eq!(ids("abcda\n\\'"), [3, 1, 4, 5, 8]);
-        assert_eq!(ids("日 a"), [6, 7, 9]);
-        assert_eq!(tokenizer.decode(&ids("日 a\n\\'")), "日 a\n\\'".as_bytes());
-        assert_eq!(
-            tokenizer.encode("<s>a", true, true).expect("tokens"),
-            [0, 1]
-        );
-        // `x` starts a token but is none, and there is no unknown token.
-        assert!(tokenizer.encode("xya", true, false).is_err());
-        assert!(tokenizer.encode("<s>", true, false).is_err());
-    }
-
-    #[test]
-    fn unknown_bytes_have_a_token_where_the_file_names_one() {
-        let tokenizer = tokenizer(|metadata| {
-            metadata.insert(
-                "tokenizer.ggml.unknown_token_id",
-                crate::weights::Value::U32(14),
-            );
-        });
-        assert_eq!(
-            tokenizer.encode("xya", true, false).expect("tokens"),
-            [14, 14, 1]
-        );
-        assert_eq!(tokenizer.encode("", true, false).expect("tokens"), [0; 0]);
+        let mut metadata = metadata("rwkv", TOKENS);
+        let tokenizer = Tokenizer::from_metadata(&metadata).expect("a vocabulary");
+        metadata.insert("tokenizer.ggml.unknown_token_id", Value::U32(14));
+        let with_unknown = Tokenizer::from_metadata(&metadata).expect("a vocabulary");
+        // `x` starts a token but is none.
+        let cases: &[(&Tokenizer, &str, bool, Option<&[u32]>)] = &[
+            (&tokenizer, "abcab", false, Some(&[2, 13, 2])),
+            (&tokenizer, "abcda\n\\'", false, Some(&[3, 1, 4, 5, 8])),
+            (&tokenizer, "日 a", false, Some(&[6, 7, 9])),
+            (&tokenizer, "<s>a", true, Some(&[0, 1])),
+            (&tokenizer, "xya", false, None),
+            (&tokenizer, "<s>", false, None),
+            (&with_unknown, "xya", false, Some(&[14, 14, 1])),
+            (&with_unknown, "", false, Some(&[])),
+        ];
+        for (tokenizer, text, parse_special, expected) in cases {
+            let found = tokenizer.encode(text, true, *parse_special).ok();
+            assert_eq!(found.as_deref(), *expected, "{text:?}");
+        }
+        let text = "日 a\n\\'";
+        let ids = tokenizer.encode(text, true, false).expect("tokens");
+        assert_eq!(tokenizer.decode(&ids), text.as_bytes());
     }
 
     #[test]

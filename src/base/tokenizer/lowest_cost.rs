@@ -132,22 +132,11 @@ mod tests {
     const FIRST: u32 = 260;
 
     fn tokenizer() -> Tokenizer {
-        let special = [
-            "<|plamo:unk|>",
-            "<|plamo:bos|>",
-            "<|plamo:eos|>",
-            "<|plamo:pad|>",
-        ];
-        let mut tokens: Vec<_> = special
-            .iter()
-            .map(|text| ((*text).to_owned(), 3, 0.0))
-            .collect();
+        let special = ["unk", "bos", "eos", "pad"].map(|role| format!("<|plamo:{role}|>"));
+        let mut tokens: Vec<_> = special.map(|text| (text, 3, 0.0)).into();
         tokens.extend((0..=255).map(|byte| (format!("<0x{byte:02X}>"), 6, 0.0)));
-        tokens.extend(
-            TOKENS
-                .iter()
-                .map(|(text, score)| ((*text).to_owned(), 1, *score)),
-        );
+        let texts = TOKENS.iter();
+        tokens.extend(texts.map(|(text, score)| ((*text).to_owned(), 1, *score)));
         Tokenizer::from_metadata(&metadata("plamo2", &tokens)).expect("a vocabulary")
     }
 
@@ -201,7 +190,7 @@ mod tests {
 
     #[test]
     fn every_byte_needs_a_token() {
-        let tokens = [("a".to_owned(), 1, 0.0)];
+        let tokens = [("a", 1, 0.0)];
         assert!(Tokenizer::from_metadata(&metadata("plamo2", &tokens)).is_err());
     }
 }

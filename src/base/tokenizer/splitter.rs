@@ -219,65 +219,55 @@ fn group_number(number: &str, start: usize, cuts: &mut WordCuts) {
 mod tests {
     use super::*;
 
-    fn words<'a>(steps: &[SplitRule], text: &'a str) -> Vec<&'a str> {
-        let splitter = Splitter::new(steps).expect("the patterns of the tests compile");
-        splitter.split(text).into_iter().map(|w| &text[w]).collect()
-    }
-
     #[test]
-    fn lines_and_numbers_are_cut_as_their_pre_tokenizers_say() {
-        let of = |name, text| {
+    fn texts_are_cut_into_words() {
+        let named = |name| {
             let row = super::super::pretokenizer::named(name).expect("the name is known");
-            words(&row.steps, text)
+            row.steps.clone()
         };
-        assert_eq!(
-            of("superbpe", "a b 1234567 c"),
-            ["a b ", "1", "234", "567", " c"]
-        );
-        assert_eq!(of("mmbert", "▁a▁▁b\n\n▁c"), ["▁a", "▁", "▁b", "\n\n", "▁c"]);
-        assert_eq!(of("whitespace", "ab  c"), ["ab", "  ", "c"]);
-    }
-
-    #[test]
-    fn a_run_of_spaces_leaves_its_last_one_to_the_next_word() {
-        let steps = [SplitRule::CutSpaces(r" ?\p{L}+| ?[^\s\p{L}]+".to_owned())];
-        assert_eq!(words(&steps, "a  b"), ["a", " ", " b"]);
-        assert_eq!(words(&steps, "a b  "), ["a", " b", "  "]);
-        assert_eq!(words(&steps, "\t\t\tb"), ["\t\t", "\t", "b"]);
-        assert_eq!(words(&steps, "\u{a0}\u{a0}b"), ["\u{a0}", "\u{a0}", "b"]);
-        assert_eq!(words(&steps, ""), [""; 0]);
-    }
-
-    #[test]
-    fn white_space_that_the_pattern_takes_is_taken_whole() {
-        let steps = [SplitRule::CutSpaces(r"\p{L}+|\s*[\r\n]+".to_owned())];
-        assert_eq!(words(&steps, " \n \nb"), [" \n \n", "b"]);
-        assert_eq!(words(&steps, " \n  b"), [" \n", " ", " ", "b"]);
-    }
-
-    #[test]
-    fn runs_of_spaces_are_cut_to_the_given_lengths() {
-        let steps = [SplitRule::CutSpaceRuns {
-            pattern: r"\p{L}+".to_owned(),
-            lengths: vec![4, 2, 1],
-        }];
-        assert_eq!(words(&steps, "a       b"), ["a", "    ", "  ", " ", "b"]);
-        assert_eq!(words(&steps, "     "), ["    ", " "]);
-    }
-
-    #[test]
-    fn numbers_are_grouped_from_the_right() {
-        let steps = [SplitRule::GroupNumbers];
-        assert_eq!(words(&steps, "1234567"), ["1", "234", "567"]);
-        assert_eq!(words(&steps, "a123456b"), ["a123", "456", "b"]);
-    }
-
-    #[test]
-    fn later_steps_see_only_their_piece() {
-        let steps = [
-            SplitRule::Cut(r"\n".to_owned()),
-            SplitRule::CutSpaces(r" ?\p{L}+".to_owned()),
+        let spaces = |pattern: &str| vec![SplitRule::CutSpaces(pattern.to_owned())];
+        let words = || spaces(r" ?\p{L}+| ?[^\s\p{L}]+");
+        let lines = || spaces(r"\p{L}+|\s*[\r\n]+");
+        let runs = || {
+            vec![SplitRule::CutSpaceRuns {
+                pattern: r"\p{L}+".to_owned(),
+                lengths: vec![4, 2, 1],
+            }]
+        };
+        let numbers = || vec![SplitRule::GroupNumbers];
+        // A later step sees only its piece.
+        let two = [vec![SplitRule::Cut(r"\n".to_owned())], spaces(r" ?\p{L}+")].concat();
+        let cases: &[(Vec<SplitRule>, &str, &[&str])] = &[
+            (
+                named("superbpe"),
+                "a b 1234567 c",
+                &["a b ", "1", "234", "567", " c"],
+            ),
+            (
+                named("mmbert"),
+                "▁a▁▁b\n\n▁c",
+                &["▁a", "▁", "▁b", "\n\n", "▁c"],
+            ),
+            (named("whitespace"), "ab  c", &["ab", "  ", "c"]),
+            // A run of spaces leaves its last one to the next word.
+            (words(), "a  b", &["a", " ", " b"]),
+            (words(), "a b  ", &["a", " b", "  "]),
+            (words(), "\t\t\tb", &["\t\t", "\t", "b"]),
+            (words(), "\u{a0}\u{a0}b", &["\u{a0}", "\u{a0}", "b"]),
+            (words(), "", &[]),
+            // White space that the pattern takes is taken whole.
+            (lines(), " \n \nb", &[" \n \n", "b"]),
+            (lines(), " \n  b", &[" \n", " ", " ", "b"]),
+            (runs(), "a       b", &["a", "    ", "  ", " ", "b"]),
+            (runs(), "     ", &["    ", " "]),
+            (numbers(), "1234567", &["1", "234", "567"]),
+            (numbers(), "a123456b", &["a123", "456", "b"]),
+            (two, "a  \n b", &["a", "  ", "\n", " b"]),
         ];
-        assert_eq!(words(&steps, "a  \n b"), ["a", "  ", "\n", " b"]);
+        for (steps, text, expected) in cases {
+            let splitter = Splitter::new(steps).expect("the patterns of the tests compile");
+            let words = splitter.split(text).into_iter().map(|w| &text[w]);
+            assert_eq!(words.collect::<Vec<_>>(), *expected, "{steps:?}: {text:?}");
+        }
     }
 }

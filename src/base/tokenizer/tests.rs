@@ -19,8 +19,9 @@ fn strings<T: AsRef<[u8]>>(items: &[T]) -> Value {
     Value::Array(Array::Str(items.iter().collect()))
 }
 
-pub(super) fn metadata(model: &str, tokens: &[(String, i32, f32)]) -> Metadata {
-    let texts: Vec<&String> = tokens.iter().map(|(text, ..)| text).collect();
+/// A vocabulary of texts, kinds and scores.
+pub(super) fn metadata<T: AsRef<str>>(model: &str, tokens: &[(T, i32, f32)]) -> Metadata {
+    let texts: Vec<&str> = tokens.iter().map(|(text, ..)| text.as_ref()).collect();
     let types = tokens.iter().map(|&(_, kind, _)| kind).collect();
     let scores = tokens.iter().map(|&(.., score)| score).collect();
     [
@@ -81,18 +82,76 @@ fn texts(tokenizer: &Tokenizer, text: &str, parse_special: bool) -> Vec<String> 
 }
 
 #[test]
-fn pieces_join_by_score_and_fall_back_to_bytes() {
-    let tokenizer = spm(&["he", "▁he", "ll", "l", "o", "h", "e", "▁"]);
-    assert_eq!(texts(&tokenizer, "hello", false), ["▁he", "ll", "o"]);
-    assert_eq!(texts(&tokenizer, "é", false), ["▁", "<0xC3>", "<0xA9>"]);
-    assert_eq!(tokenizer.piece(tokenizer.id_of("<0xC3>").unwrap()), [0xc3]);
-    assert_eq!(tokenizer.piece(tokenizer.id_of("▁he").unwrap()), b" he");
-}
-
-#[test]
-fn equal_scores_join_from_the_left() {
-    let tokenizer = spm(&["aa", "a", "▁"]);
-    assert_eq!(texts(&tokenizer, "aaaaa", false), ["▁", "aa", "aa", "a"]);
+fn texts_become_tokens() {
+    let pieces = spm(&["he", "▁he", "ll", "l", "o", "h", "e", "▁"]);
+    let spaces = bpe("gpt-2", &["Ġ Ġ", "Ġ b"]);
+    let merges = ["b c", "a b", "ab c"];
+    let longer = [("x[a", USER, 0.0), ("[abc]", USER, 0.0), ("x", NORMAL, 0.0)];
+    let mut longer = metadata("llama", &longer);
+    longer.insert("tokenizer.ggml.add_space_prefix", Value::Bool(false));
+    let mut stripping = spm_metadata(&["a", "▁"]);
+    stripping.insert("general.name", Value::Str("Phi-3 mini".to_owned()));
+    let [longer, stripping] = [longer, stripping].map(|m| Tokenizer::from_metadata(&m).unwrap());
+    let cases: &[(&str, &Tokenizer, &str, &[&str])] = &[
+        ("by score", &pieces, "hello", &["▁he", "ll", "o"]),
+        ("bytes", &pieces, "é", &["▁", "<0xC3>", "<0xA9>"]),
+        (
+            "equal scores from the left",
+            &spm(&["aa", "a", "▁"]),
+            "aaaaa",
+            &["▁", "aa", "aa", "a"],
+        ),
+        (
+            "by rank",
+            &bpe("gpt-2", &["b c", "a b", "a bc", "Ġ a"]),
+            "abc ab",
+            &["abc", "Ġ", "ab"],
+        ),
+        (
+            "the last space is the word's",
+            &spaces,
+            "a  b",
+            &["a", "Ġ", "Ġb"],
+        ),
+        ("the last of three", &spaces, "a   b", &["a", "ĠĠ", "Ġb"]),
+        ("no word after spaces", &spaces, "a  ", &["a", "ĠĠ"]),
+        (
+            "merges of a word",
+            &bpe("gpt-2", &merges),
+            "abc",
+            &["a", "bc"],
+        ),
+        ("a whole word", &bpe("llama-bpe", &merges), "abc", &["abc"]),
+        (
+            "longer special tokens first, wherever they stand",
+            &longer,
+            "x[abc]",
+            &["x", "[abc]"],
+        ),
+        (
+            "no white space taken",
+            &spm(&["a", "▁"]),
+            "<tool> a",
+            &["<tool>", "▁", "▁", "a"],
+        ),
+        (
+            "white space taken",
+            &stripping,
+            "<tool> \n a",
+            &["<tool>", "▁", "a"],
+        ),
+        (
+            "none by the start",
+            &stripping,
+            "<s> a",
+            &["<s>", "▁", "▁", "a"],
+        ),
+    ];
+    for (name, tokenizer, text, expected) in cases {
+        assert_eq!(texts(tokenizer, text, true), *expected, "{name}");
+    }
+    assert_eq!(pieces.piece(pieces.id_of("<0xC3>").unwrap()), [0xc3]);
+    assert_eq!(pieces.piece(pieces.id_of("▁he").unwrap()), b" he");
 }
 
 #[test]
@@ -123,28 +182,6 @@ fn the_file_may_do_without_space_prefix_and_bos() {
 }
 
 #[test]
-fn merges_apply_in_the_order_of_their_rank() {
-    let tokenizer = bpe("gpt-2", &["b c", "a b", "a bc", "Ġ a"]);
-    assert_eq!(texts(&tokenizer, "abc ab", false), ["abc", "Ġ", "ab"]);
-}
-
-#[test]
-fn the_last_of_several_spaces_belongs_to_the_next_word() {
-    let tokenizer = bpe("gpt-2", &["Ġ Ġ", "Ġ b"]);
-    assert_eq!(texts(&tokenizer, "a  b", false), ["a", "Ġ", "Ġb"]);
-    assert_eq!(texts(&tokenizer, "a   b", false), ["a", "ĠĠ", "Ġb"]);
-    assert_eq!(texts(&tokenizer, "a  ", false), ["a", "ĠĠ"]);
-}
-
-#[test]
-fn a_word_that_is_a_token_may_pass_over_the_merges() {
-    let merges = ["b c", "a b", "ab c"];
-    let spelled = |pre| texts(&bpe(pre, &merges), "abc", false);
-    assert_eq!(spelled("gpt-2"), ["a", "bc"]);
-    assert_eq!(spelled("llama-bpe"), ["abc"]);
-}
-
-#[test]
 fn control_tokens_are_parsed_on_request_and_user_defined_ones_always() {
     let tokenizer = bpe("gpt-2", &[]);
     let (end, user) = (256, 257);
@@ -160,36 +197,9 @@ fn control_tokens_are_parsed_on_request_and_user_defined_ones_always() {
 }
 
 #[test]
-fn longer_special_tokens_take_precedence_wherever_they_stand() {
-    let mut tokens = vec![
-        ("x[a".to_owned(), USER, 0.0),
-        ("[abc]".to_owned(), USER, 0.0),
-    ];
-    tokens.push(("x".to_owned(), NORMAL, 0.0));
-    let mut metadata = metadata("llama", &tokens);
-    metadata.insert("tokenizer.ggml.add_space_prefix", Value::Bool(false));
-    let tokenizer = Tokenizer::from_metadata(&metadata).unwrap();
-    assert_eq!(texts(&tokenizer, "x[abc]", false), ["x", "[abc]"]);
-}
-
-#[test]
-fn some_models_swallow_the_space_after_special_tokens() {
-    let mut metadata = spm_metadata(&["a", "▁"]);
-    let plain = Tokenizer::from_metadata(&metadata).unwrap();
-    assert_eq!(texts(&plain, "<tool> \n a", true).len(), 6);
-    metadata.insert("general.name", Value::Str("Phi-3 mini".to_owned()));
-    let strips = Tokenizer::from_metadata(&metadata).unwrap();
-    assert_eq!(texts(&strips, "<tool> \n a", true), ["<tool>", "▁", "a"]);
-    assert_eq!(texts(&strips, "<s> a", true), ["<s>", "▁", "▁", "a"]);
-}
-
-#[test]
 fn tokens_known_by_their_text_end_a_generation() {
     let kinds = |texts: &[&str]| {
-        let tokens: Vec<_> = texts
-            .iter()
-            .map(|text| ((*text).to_owned(), NORMAL, 0.0))
-            .collect();
+        let tokens: Vec<_> = texts.iter().map(|text| (*text, NORMAL, 0.0)).collect();
         let tokenizer = Tokenizer::from_metadata(&metadata("llama", &tokens)).unwrap();
         (0..texts.len() as u32)
             .map(|id| (tokenizer.is_end_of_generation(id), tokenizer.is_control(id)))
@@ -212,7 +222,7 @@ fn models_without_a_tokenizer_say_so() {
         }
         assert_eq!(tokenizer.decode(&[0, 7]), b"");
     }
-    let metadata = metadata("none", &[("one".to_owned(), NORMAL, 0.0)]);
+    let metadata = metadata("none", &[("one", NORMAL, 0.0)]);
     let tokenizer = Tokenizer::from_metadata(&metadata).unwrap();
     assert_eq!(tokenizer.decode(&[0]), b"one");
 }
@@ -292,10 +302,7 @@ fn odd_tokens_are_harmless() {
         ("<0x41", BYTE),
         ("nobody's kind", 99),
     ];
-    let tokens: Vec<_> = tokens
-        .iter()
-        .map(|(text, kind)| ((*text).to_owned(), *kind, f32::NAN))
-        .collect();
+    let tokens = tokens.map(|(text, kind)| (text, kind, f32::NAN));
     let tokenizer = Tokenizer::from_metadata(&metadata("llama", &tokens)).unwrap();
     assert_eq!(tokenizer.piece(0), b"<0x-1>");
     assert_eq!(tokenizer.piece(1), b"[EMPTY_1]");

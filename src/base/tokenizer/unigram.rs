@@ -157,49 +157,36 @@ fn utf8_len(byte: u8) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::metadata;
     use super::*;
-    use crate::weights::{Array, Metadata, StringArray, Value};
 
-    fn unigram(tokens: &[(&str, f32, u32)]) -> Unigram {
-        let mut metadata = Metadata::default();
-        let texts: StringArray = tokens
-            .iter()
-            .map(|(text, _, _)| text.as_bytes().to_vec())
-            .collect();
-        let array = |array| Value::Array(array);
-        metadata.insert("tokenizer.ggml.tokens", array(Array::Str(texts)));
-        let scores = tokens.iter().map(|(_, score, _)| *score).collect();
-        metadata.insert("tokenizer.ggml.scores", array(Array::F32(scores)));
-        let types = tokens.iter().map(|(_, _, ty)| *ty).collect();
-        metadata.insert("tokenizer.ggml.token_type", array(Array::U32(types)));
-        let vocab = Vocabulary::read(&metadata).expect("a vocabulary");
-        let normaliser = Normaliser::read(&metadata, &vocab, true, true).expect("no table");
-        Unigram::new(&vocab, normaliser, Some(0)).expect("a tokenizer")
-    }
-
-    const TOKENS: &[(&str, f32, u32)] = &[
-        ("<unk>", 0.0, 2),
-        ("▁", -3.0, 1),
-        ("a", -4.0, 1),
-        ("b", -4.0, 1),
-        ("ab", -5.0, 1),
-        ("▁ab", -9.5, 1),
-        ("ba", -6.5, 1),
+    const TOKENS: &[(&str, i32, f32)] = &[
+        ("<unk>", 2, 0.0),
+        ("▁", 1, -3.0),
+        ("a", 1, -4.0),
+        ("b", 1, -4.0),
+        ("ab", 1, -5.0),
+        ("▁ab", 1, -9.5),
+        ("ba", 1, -6.5),
     ];
-
-    fn encode(unigram: &Unigram, text: &str) -> Vec<u32> {
-        let mut out = Vec::new();
-        unigram.encode(text, false, &mut out);
-        out
-    }
 
     #[test]
     fn the_likeliest_way_wins_and_unknown_ones_in_a_row_are_one() {
-        let unigram = unigram(TOKENS);
-        assert_eq!(encode(&unigram, "ab"), [1, 4]);
-        assert_eq!(encode(&unigram, "  aba  ab"), [1, 4, 2, 1, 4]);
-        assert_eq!(encode(&unigram, "a日本b"), [1, 2, 0, 3]);
-        assert!(encode(&unigram, "").is_empty());
-        assert!(encode(&unigram, "   ").is_empty());
+        let metadata = metadata("t5", TOKENS);
+        let vocab = Vocabulary::read(&metadata).expect("a vocabulary");
+        let normaliser = Normaliser::read(&metadata, &vocab, true, true).expect("no table");
+        let unigram = Unigram::new(&vocab, normaliser, Some(0)).expect("a tokenizer");
+        let cases: &[(&str, &[u32])] = &[
+            ("ab", &[1, 4]),
+            ("  aba  ab", &[1, 4, 2, 1, 4]),
+            ("a日本b", &[1, 2, 0, 3]),
+            ("", &[]),
+            ("   ", &[]),
+        ];
+        for (text, expected) in cases {
+            let mut found = Vec::new();
+            unigram.encode(text, false, &mut found);
+            assert_eq!(found, *expected, "{text:?}");
+        }
     }
 }

@@ -16,7 +16,6 @@ use std::sync::Mutex;
 use super::inputs::refuse_input;
 use super::lock::lock;
 
-/// The temporary files and folders that this process is writing.
 static INCOMPLETE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 /// Where an output goes.
@@ -254,10 +253,6 @@ impl PartFile {
         })
     }
 
-    /// Adds bytes.
-    ///
-    /// # Errors
-    /// The bytes cannot be written.
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.out.write_all(bytes)
     }
@@ -283,9 +278,6 @@ impl PartFile {
     }
 
     /// As `finish`, but the system decides when the bytes reach the disk. Returns the path.
-    ///
-    /// # Errors
-    /// As [`Self::finish`].
     pub fn place(mut self) -> io::Result<PathBuf> {
         self.out.flush()?;
         if let Some(temporary) = &self.temporary {
@@ -302,9 +294,6 @@ impl PartFile {
 }
 
 /// Writes a whole file whose contents can be made again.
-///
-/// # Errors
-/// As [`Part::new`] and [`Part::finish`].
 pub fn write<'p>(target: impl Into<OutputPath<'p>>, bytes: &[u8]) -> io::Result<()> {
     let mut part = PartFile::new(target)?;
     part.write(bytes)?;
@@ -316,15 +305,11 @@ pub struct PartFolder(Temporary);
 
 impl PartFolder {
     /// A folder next to `target`.
-    ///
-    /// # Errors
-    /// The folder cannot be created.
     pub fn new(target: &Path) -> io::Result<Self> {
         let (temporary, ()) = Temporary::new(target, |path| fs::create_dir(path))?;
         Ok(Self(temporary))
     }
 
-    /// The path of the folder.
     pub fn path(&self) -> &Path {
         &self.0.path
     }
@@ -342,7 +327,6 @@ pub fn sync_folder(target: &Path) {
     let _ = File::open(folder_of(target)).and_then(|folder| folder.sync_all());
 }
 
-/// The parent folder of a path.
 pub fn folder_of(target: &Path) -> &Path {
     match target.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,

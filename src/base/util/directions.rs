@@ -26,7 +26,6 @@ impl Mean {
     }
 }
 
-/// Maximum number of iterations. Few suffice where one direction dominates.
 const MAX_STEPS: usize = 300;
 /// The fraction of the golden ratio: its multiples are spread evenly between 0 and 1.
 const GOLDEN: f64 = 0.618_033_988_749_894_9;

@@ -114,7 +114,6 @@ fn log_total(row: &[f32]) -> f64 {
 mod tests {
     use super::*;
 
-    /// The definition, computed from probabilities.
     fn plainly(p: &[f64], q: &[f64]) -> f64 {
         let share = |row: &[f64]| -> Vec<f64> {
             let total: f64 = row.iter().map(|x| x.exp()).sum();

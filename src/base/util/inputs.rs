@@ -95,9 +95,6 @@ pub fn is_input() -> io::Error {
 }
 
 /// Refuses to replace a file that is an input, by whatever name.
-///
-/// # Errors
-/// The file is one.
 pub fn refuse_input(target: &Path) -> io::Result<()> {
     let Some(own) = fs::metadata(target).ok().as_ref().and_then(identity) else {
         return Ok(());

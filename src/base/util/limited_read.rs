@@ -15,9 +15,6 @@ pub const MAX_DEFINITION: u64 = 512 << 10;
 pub const MAX_TEXT: u64 = 64 << 20;
 
 /// Opens a file for reading. Opening a pipe does not block.
-///
-/// # Errors
-/// The file cannot be opened.
 #[cfg(unix)]
 pub fn open(path: &Path) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
@@ -51,9 +48,6 @@ pub fn bytes(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
 }
 
 /// The bytes of an input up to its end.
-///
-/// # Errors
-/// The input cannot be read, or has more than `limit` bytes.
 pub fn all(from: impl Read, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
@@ -63,18 +57,10 @@ pub fn all(from: impl Read, limit: u64) -> io::Result<Vec<u8>> {
     }
 }
 
-/// The text of a file.
-///
-/// # Errors
-/// As [`bytes`], or the bytes are not UTF-8.
 pub fn text(path: &Path, limit: u64) -> io::Result<String> {
     utf8(bytes(path, limit)?)
 }
 
-/// Bytes as text.
-///
-/// # Errors
-/// The bytes are not UTF-8; the error says where.
 pub fn utf8(bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
@@ -90,9 +76,6 @@ fn too_large(limit: u64) -> io::Error {
 
 /// The next line without its end, or why it is refused; `None` at the end of the file. Reading goes on after a refused
 /// line.
-///
-/// # Errors
-/// The input cannot be read.
 pub fn line(from: &mut impl BufRead, limit: u64) -> io::Result<Option<Result<String, String>>> {
     let mut line = Vec::new();
     if from.take(limit).read_until(b'\n', &mut line)? == 0 {

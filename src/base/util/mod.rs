@@ -13,4 +13,6 @@ pub mod moments;
 pub mod panics;
 pub mod parallel;
 pub mod random;
+#[cfg(test)]
+pub(crate) mod test_rows;
 pub mod wording;

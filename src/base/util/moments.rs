@@ -30,12 +30,10 @@ impl Moments {
         Some(Self { n, mean, products })
     }
 
-    /// The number of rows.
     pub fn n(&self) -> u64 {
         self.n
     }
 
-    /// The mean of the rows.
     pub fn mean(&self) -> &[f64] {
         &self.mean
     }

@@ -147,7 +147,6 @@ struct RowPiece<'a, 't> {
 /// A block with a float that is not finite. A plain value is a block of one element.
 struct ValuePosition<'a> {
     tensor: &'a TensorInfo,
-    /// The index of the block in the tensor.
     block: u64,
     found: NotFinite,
 }

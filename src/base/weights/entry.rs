@@ -8,9 +8,7 @@ use super::{Error, MAX_DIMS, TensorData, TensorInfo, TensorType};
 /// A tensor for [`super::Weights::of`].
 #[derive(Clone, Debug)]
 pub struct TensorEntry {
-    /// Name of the tensor.
     pub name: String,
-    /// Element type.
     pub ty: TensorType,
     /// Dimensions in ggml order, 1 to 4 of them.
     pub shape: Vec<u64>,

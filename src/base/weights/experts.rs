@@ -100,7 +100,6 @@ fn stack(
     })
 }
 
-/// The rows of the experts, one expert after another.
 struct ExpertStack {
     source: Arc<Weights>,
     experts: Vec<TensorInfo>,

@@ -31,9 +31,6 @@ pub fn is_config(json: &Json) -> bool {
 }
 
 /// The model of a folder with this configuration.
-///
-/// # Errors
-/// The metadata is malformed, or the element type of a tensor is not supported.
 pub fn open(path: &Path, config: &Json, checkpoint: &Checkpoint) -> Result<Weights, Error> {
     let refuse = |path: PathBuf, message: String| Error::File { path, message };
     let metadata = json::from_json(&config[KEY])
@@ -42,9 +39,6 @@ pub fn open(path: &Path, config: &Json, checkpoint: &Checkpoint) -> Result<Weigh
 }
 
 /// The tensors of a safetensors file, which does not state their meaning.
-///
-/// # Errors
-/// The file cannot be read or breaks its format, or the element type of a tensor is not supported.
 pub fn plain(path: &Path) -> Result<Weights, Error> {
     let checkpoint = Checkpoint::open(path)?;
     of_checkpoint(path, Metadata::default(), &checkpoint)
@@ -78,7 +72,6 @@ fn of_checkpoint(
     Weights::of(path.display().to_string(), metadata, entries)
 }
 
-/// Dimensions in ggml order; a scalar has one dimension.
 fn shape_of(stored: &StoredTensor) -> Vec<u64> {
     match stored.shape.is_empty() {
         true => vec![1],
@@ -86,7 +79,6 @@ fn shape_of(stored: &StoredTensor) -> Vec<u64> {
     }
 }
 
-/// Element types of the format, with the types of this program.
 const TYPES: [(Dtype, TensorType); 8] = [
     (Dtype::F64, TensorType::F64),
     (Dtype::F32, TensorType::F32),
@@ -106,9 +98,7 @@ fn type_of(dtype: Dtype) -> Option<TensorType> {
 /// A folder that is to be written.
 #[derive(Clone, Copy, Debug)]
 pub struct NewFolder<'a> {
-    /// Path of the folder.
     pub path: &'a Path,
-    /// The metadata for the configuration.
     pub metadata: &'a Metadata,
     pub tensors: &'a [TensorInfo],
     /// Maximum size of the tensors in one file, in bytes; a file has at least one tensor.
@@ -180,7 +170,6 @@ pub fn write(
     Ok(())
 }
 
-/// Whether a path does not exist, or is an empty folder.
 fn is_empty(path: &Path) -> io::Result<bool> {
     match fs::read_dir(path) {
         Ok(mut entries) => Ok(entries.next().is_none()),

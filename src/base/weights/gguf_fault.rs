@@ -8,7 +8,6 @@ use super::TensorType;
 pub struct GgufFault {
     /// Offset of the fault in the file.
     pub offset: u64,
-    /// The broken rule.
     pub kind: FaultKind,
 }
 
@@ -90,7 +89,6 @@ impl FaultKind {
         GgufFault { offset, kind: self }
     }
 
-    /// The remedy, if there is one.
     fn hint(&self) -> &'static str {
         match self {
             Self::Truncated { .. } | Self::OutOfFile { .. } => {
@@ -139,7 +137,6 @@ pub enum SplitFault {
     },
 }
 
-/// What to do with a file of another version.
 fn again(version: u32) -> &'static str {
     match version {
         1 => {

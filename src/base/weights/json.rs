@@ -31,7 +31,6 @@ pub(super) fn from_json(json: &Json) -> Result<Metadata, String> {
     Ok(metadata)
 }
 
-/// Conversion of a number to JSON, and back.
 trait Number: Sized {
     fn to_json(&self) -> Json;
     fn from_json(json: &Json) -> Option<Self>;

@@ -123,9 +123,6 @@ pub enum FileBytes {
 
 impl FileBytes {
     /// Checks that the bytes are unchanged since their file was mapped.
-    ///
-    /// # Errors
-    /// The file was changed in place since it was opened.
     pub fn check(&self) -> Result<(), String> {
         match self {
             Self::Mapped(file) => file.check(),

@@ -28,7 +28,6 @@ macro_rules! value_types {
         }
 
         impl Array {
-            /// Number of elements.
             pub fn len(&self) -> usize {
                 match self {
                     $( Self::$variant(v) => v.len(), )*
@@ -71,18 +70,15 @@ pub struct StringArray {
 }
 
 impl StringArray {
-    /// Appends one string.
     pub fn push(&mut self, text: &[u8]) {
         self.bytes.extend_from_slice(text);
         self.ends.push(self.bytes.len());
     }
 
-    /// Number of strings.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there are no strings.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
@@ -92,14 +88,12 @@ impl StringArray {
         (&self.bytes, &self.ends)
     }
 
-    /// The string at `index`.
     pub fn get(&self, index: usize) -> Option<&[u8]> {
         let end = *self.ends.get(index)?;
         let start = if index == 0 { 0 } else { self.ends[index - 1] };
         Some(&self.bytes[start..end])
     }
 
-    /// The strings in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> {
         (0..self.len()).map(|i| self.get(i).expect("the index is below the length"))
     }
@@ -142,7 +136,6 @@ impl Value {
         }
     }
 
-    /// The value as a boolean.
     pub fn as_bool(&self) -> Option<bool> {
         match *self {
             Self::Bool(v) => Some(v),
@@ -150,7 +143,6 @@ impl Value {
         }
     }
 
-    /// The value as text.
     pub fn as_str(&self) -> Option<&str> {
         match self {
             Self::Str(v) => Some(v),
@@ -158,7 +150,6 @@ impl Value {
         }
     }
 
-    /// The value as an array.
     pub fn as_array(&self) -> Option<&Array> {
         match self {
             Self::Array(v) => Some(v),
@@ -168,7 +159,6 @@ impl Value {
 }
 
 impl Array {
-    /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -231,12 +221,10 @@ impl Metadata {
             .map(|(key, value)| (key.as_str(), value))
     }
 
-    /// Number of keys.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there are no keys.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

@@ -7,9 +7,6 @@ use crate::util::atomic_file::folder_of;
 use super::Error;
 
 /// Checks that the disk of `target` has `needed` free bytes.
-///
-/// # Errors
-/// The disk has less free space; the error states both numbers.
 pub fn check_space(target: &Path, needed: u64) -> Result<(), Error> {
     match free(folder_of(target)) {
         Some(free) if free < needed => Err(Error::File {
@@ -20,7 +17,6 @@ pub fn check_space(target: &Path, needed: u64) -> Result<(), Error> {
     }
 }
 
-/// Number of free bytes; none if the system does not report it.
 #[cfg(unix)]
 fn free(folder: &Path) -> Option<u64> {
     let found = rustix::fs::statvfs(folder).ok()?;

@@ -25,7 +25,6 @@ pub struct TensorInfo {
 }
 
 impl TensorInfo {
-    /// Number of elements.
     pub fn elements(&self) -> u64 {
         self.shape.iter().product()
     }

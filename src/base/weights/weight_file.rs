@@ -17,7 +17,6 @@ pub struct Weights {
     sources: Vec<DataSource>,
     /// Description of the stored tensors from which each tensor is computed, for messages.
     origins: HashMap<String, String>,
-    /// Files from which lazy tensors are computed.
     files: Vec<FileBytes>,
 }
 
@@ -136,7 +135,6 @@ impl Weights {
         &self.label
     }
 
-    /// The metadata of the model.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
@@ -153,7 +151,6 @@ impl Weights {
         &self.tensors
     }
 
-    /// The tensor of this name.
     pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
         self.index.get(name).map(|&at| &self.tensors[at])
     }
@@ -168,9 +165,6 @@ impl Weights {
     }
 
     /// The bytes of a tensor: borrowed from its file, or computed.
-    ///
-    /// # Errors
-    /// The bytes cannot be computed.
     pub fn data(&self, tensor: &TensorInfo) -> Result<Cow<'_, [u8]>, Error> {
         if let Some((bytes, start)) = self.place(tensor) {
             return Ok(bytes[start..start + tensor.bytes as usize].into());
@@ -181,9 +175,6 @@ impl Weights {
     }
 
     /// `n` rows of a tensor, starting at row `first`: borrowed from its file, or computed.
-    ///
-    /// # Errors
-    /// The rows cannot be computed.
     pub fn some_rows(
         &self,
         tensor: &TensorInfo,
@@ -202,9 +193,6 @@ impl Weights {
 
     /// Fills `out` with the values of rows before rounding, and returns true, if the tensor has such values; see
     /// [`super::LazyTensor::values`].
-    ///
-    /// # Errors
-    /// The values cannot be computed.
     pub fn values(&self, tensor: &TensorInfo, first: u64, out: &mut [f32]) -> Result<bool, Error> {
         let made = match &self.sources[tensor.source] {
             DataSource::File(_) => Ok(false),
@@ -217,9 +205,6 @@ impl Weights {
     }
 
     /// Fills `out` with rows of a tensor, starting at row `first`; see [`super::LazyTensor::rows`].
-    ///
-    /// # Errors
-    /// The rows cannot be computed.
     pub fn rows(&self, tensor: &TensorInfo, first: u64, out: &mut [u8]) -> Result<(), Error> {
         let made = match &self.sources[tensor.source] {
             DataSource::File(bytes) => {

@@ -17,7 +17,8 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 
-/// The name of the program.
+use crate::cli::Failure;
+
 pub(super) const PROGRAM: &str = "llama-server";
 /// Length of the compared lists of tokens.
 pub(super) const N_TOP: usize = 20;
@@ -28,38 +29,6 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// Maximum size of an answer, in bytes.
 const MAX_ANSWER: usize = 16 << 20;
 
-/// The reason why there are no log-probabilities.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum LlamaServerError {
-    /// The program cannot be started.
-    #[error(
-        "`{program}`: {source}; `--llama PATH` names a llama-server, `--llama http://HOST:PORT` one that runs"
-    )]
-    Start {
-        /// The program.
-        program: String,
-        /// The operating system's error.
-        source: std::io::Error,
-    },
-    /// The program ended before it answered.
-    #[error("the llama-server ended with {status}: `{command}` shows why")]
-    Ended {
-        /// The exit status.
-        status: String,
-        /// The command line.
-        command: String,
-    },
-    /// An answer is missing or invalid.
-    #[error("the llama-server at {address}: {message}")]
-    Answer {
-        /// The host and port.
-        address: String,
-        /// What is wrong.
-        message: String,
-    },
-}
-
-/// A llama-server that answers requests.
 #[derive(Debug)]
 pub(super) struct LlamaServer {
     /// The host and port.
@@ -82,19 +51,14 @@ impl Drop for LlamaServer {
 impl LlamaServer {
     /// The server at `http://HOST:PORT`, or the program `program_or_url` with this model. A program that is started
     /// here gets a context of `n_ctx` tokens and an f32 cache, and no flash attention.
-    pub(super) fn open(
-        program_or_url: &str,
-        model: &Path,
-        n_ctx: usize,
-    ) -> Result<Self, LlamaServerError> {
-        let start = |source| LlamaServerError::Start {
-            program: program_or_url.to_owned(),
-            source,
+    pub(super) fn open(program_or_url: &str, model: &Path, n_ctx: usize) -> Result<Self, Failure> {
+        let start = |error| {
+            anyhow::anyhow!(
+                "`{program_or_url}`: {error}; `--llama PATH` names a llama-server, `--llama http://HOST:PORT` one that runs"
+            )
         };
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(start)?;
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().build().map_err(start)?;
         if let Some(address) = program_or_url.strip_prefix("http://") {
             let server = Self {
                 address: address.trim_end_matches('/').to_owned(),
@@ -109,22 +73,12 @@ impl LlamaServer {
         let n_ctx = n_ctx.to_string();
         let mut command = Command::new(program_or_url);
         command.arg("-m").arg(model);
-        command.args([
-            "--host",
-            "127.0.0.1",
-            "--port",
-            &port,
-            "-c",
-            &n_ctx,
-            "-np",
-            "1",
-        ]);
+        command.args(["--host", "127.0.0.1", "--port", &port]);
+        command.args(["-c", &n_ctx, "-np", "1"]);
         command.args(["-fa", "off", "-ctk", "f32", "-ctv", "f32", "--no-webui"]);
         let shown = format!("{command:?}");
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
+        let quiet = command.stdin(Stdio::null()).stdout(Stdio::null());
+        quiet.stderr(Stdio::null());
         let child = command.spawn().map_err(start)?;
         let mut server = Self {
             address: format!("127.0.0.1:{port}"),
@@ -136,15 +90,12 @@ impl LlamaServer {
     }
 
     /// Waits until the started program has loaded its model.
-    fn wait(&mut self, command: &str) -> Result<(), LlamaServerError> {
+    fn wait(&mut self, command: &str) -> Result<(), Failure> {
         let begun = Instant::now();
         loop {
             let ended = self.child.as_mut().map(Child::try_wait);
             if let Some(Ok(Some(status))) = ended {
-                return Err(LlamaServerError::Ended {
-                    status: status.to_string(),
-                    command: command.to_owned(),
-                });
+                anyhow::bail!("the llama-server ended with {status}: `{command}` shows why");
             }
             match self.ask("/health", None) {
                 Err(fault) if begun.elapsed() > PATIENCE => return Err(fault),
@@ -161,13 +112,13 @@ impl LlamaServer {
         &self,
         tokens: &[u32],
         plain: Option<u32>,
-    ) -> Result<Vec<Vec<(u32, f32)>>, LlamaServerError> {
+    ) -> Result<Vec<Vec<(u32, f32)>>, Failure> {
         (1..=tokens.len())
             .map(|end| self.top(&tokens[..end], plain))
             .collect()
     }
 
-    fn top(&self, tokens: &[u32], plain: Option<u32>) -> Result<Vec<(u32, f32)>, LlamaServerError> {
+    fn top(&self, tokens: &[u32], plain: Option<u32>) -> Result<Vec<(u32, f32)>, Failure> {
         let bias: Vec<_> = plain.map(|id| json!([id, FORCED])).into_iter().collect();
         let request = json!({
             "prompt": tokens,
@@ -187,51 +138,46 @@ impl LlamaServer {
         };
         let entries =
             listed.and_then(|entries| entries.iter().map(entry).collect::<Option<Vec<_>>>());
-        entries.filter(|entries| !entries.is_empty()).ok_or_else(|| LlamaServerError::Answer {
-            address: self.address.clone(),
-            message: "the answer has no `completion_probabilities` with `top_logprobs` of `id` and `logprob`".into(),
+        entries.filter(|entries| !entries.is_empty()).ok_or_else(|| {
+            self.fault("the answer has no `completion_probabilities` with `top_logprobs` of `id` and `logprob`")
         })
+    }
+
+    fn fault(&self, message: impl std::fmt::Display) -> Failure {
+        anyhow::anyhow!("the llama-server at {}: {message}", self.address)
     }
 
     /// The answer to a request: GET, or POST with a body.
-    fn ask(&self, path: &str, body: Option<&Value>) -> Result<Value, LlamaServerError> {
+    fn ask(&self, path: &str, body: Option<&Value>) -> Result<Value, Failure> {
         let asked =
             async { tokio::time::timeout(PATIENCE, exchange(&self.address, path, body)).await };
-        let answer = match self.runtime.block_on(asked) {
-            Ok(answer) => answer.map_err(|error| error.to_string()),
-            Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
-        };
-        answer.map_err(|message| LlamaServerError::Answer {
-            address: self.address.clone(),
-            message,
-        })
+        match self.runtime.block_on(asked) {
+            Ok(answer) => answer.map_err(|error| self.fault(error)),
+            Err(_) => Err(self.fault(format!("no answer within {} s", PATIENCE.as_secs()))),
+        }
     }
 }
 
-type AnyError = Box<dyn std::error::Error>;
-
-/// Sends one request on a new connection.
-async fn exchange(address: &str, path: &str, body: Option<&Value>) -> Result<Value, AnyError> {
+async fn exchange(address: &str, path: &str, body: Option<&Value>) -> Result<Value, Failure> {
     let socket = TcpStream::connect(address).await?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(socket)).await?;
     let method = if body.is_some() { "POST" } else { "GET" };
     let request = Request::builder().method(method).uri(path);
-    let request = request
-        .header(HOST, address)
-        .header(CONTENT_TYPE, "application/json");
+    let request = request.header(HOST, address);
+    let request = request.header(CONTENT_TYPE, "application/json");
     let request = request.body(Body::from(body.map(Value::to_string).unwrap_or_default()))?;
     let answered = async move {
         let answer = sender.send_request(request).await?;
         let status = answer.status();
         let bytes = axum::body::to_bytes(Body::new(answer.into_body()), MAX_ANSWER).await?;
-        Ok::<_, AnyError>((status, bytes))
+        Ok::<_, Failure>((status, bytes))
     };
     // The connection ends when the sender is dropped. The receiver of the answer gets its errors.
     let (answer, _) = tokio::join!(answered, connection);
     let (status, bytes) = answer?;
     if !status.is_success() {
         let text: String = String::from_utf8_lossy(&bytes).chars().take(300).collect();
-        return Err(format!("{path}: {status} {text}").into());
+        anyhow::bail!("{path}: {status} {text}");
     }
     Ok(serde_json::from_slice(&bytes)?)
 }

@@ -9,11 +9,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 
-use lab_base::util::limited_read;
-use lab_base::util::limited_read::MAX_DEFINITION;
+use lab_base::util::limited_read::{self, MAX_DEFINITION};
 use lab_core::arch::{ENDING, Library, LibraryError, SourceFile};
-use lab_core::hf;
-use lab_core::hf::Maps;
+use lab_core::hf::{self, Maps};
 
 use super::options::ArchOptions;
 use super::{Failure, output};
@@ -90,20 +88,17 @@ fn list(archs: &ArchOptions) -> Result<(), Failure> {
     let library = archs.library()?;
     let mut text = String::new();
     for (name, source) in library.sources() {
-        let place = if source.is_embedded {
-            "built in"
-        } else {
-            source.path.as_str()
+        let place = match source.is_embedded {
+            true => "built in",
+            false => source.path.as_str(),
         };
         let state = match library.get(name) {
             Ok(def) => {
                 let notes = def.notes.lines().next().unwrap_or_default();
                 let file = file_name(Path::new(&source.path));
-                let is_further = file.strip_suffix(ENDING) != Some(name);
-                let file = if is_further {
-                    format!("({file}) ")
-                } else {
-                    String::new()
+                let file = match file.strip_suffix(ENDING) == Some(name) {
+                    true => String::new(),
+                    false => format!("({file}) "),
                 };
                 format!("{}  {file}{notes}", def.mode.name())
             }
@@ -172,15 +167,18 @@ fn problem(library: &Library, file: &Path) -> Result<Option<String>, Failure> {
     let text = limited_read::text(file, MAX_DEFINITION).map_err(|e| output::at(file, e))?;
     let colour = std::io::stdout().is_terminal();
     if file_name(file).ends_with(hf::ENDING) {
-        // A map may extend one of its own folder.
+        // A map may extend one of its own folder, and its definition may be there.
         let folder = file.parent().filter(|folder| *folder != Path::new(""));
-        let maps = Maps::open(&[folder.unwrap_or(Path::new(".")).to_owned()])?;
+        let folders = [folder.unwrap_or(Path::new(".")).to_owned()];
+        let maps = Maps::open(&folders)?;
+        let archs = Library::open(&lab_core::blocks::REGISTRY, &folders)?;
+        let is_embedded = false;
         let source = SourceFile {
             path,
             text,
-            is_embedded: false,
+            is_embedded,
         };
-        let problems = maps.check(&source).err();
+        let problems = maps.check(&source, &archs).err();
         return Ok(problems.map(|problems| problems.render(colour)));
     }
     Ok(match library.check(&path, &text) {

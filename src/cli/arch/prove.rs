@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args as ClapArgs};
+use serde_json::{Value, json};
 
-use crate::cli::arch::llama_server;
-use crate::cli::arch::llama_server::LlamaServer;
+use crate::cli::arch::llama_server::{self, LlamaServer};
 use crate::cli::compare::index;
 use crate::cli::hub::model_source;
 use crate::cli::options::ModelOptions;
@@ -14,12 +14,10 @@ use lab_base::tokenizer::Tokenizer;
 use lab_base::util::wording;
 use lab_core::arch::{Mode, fits_pattern};
 use lab_core::artifacts::npy;
-use lab_core::models;
-use lab_core::models::OpenedModel;
+use lab_core::models::{self, OpenedModel};
 use lab_inspect::idle_keys::idle_keys;
 use lab_inspect::paths::InputTokens;
-use lab_inspect::prove;
-use lab_inspect::prove::{Divergence, PathOutcome, Reference};
+use lab_inspect::prove::{self, Divergence, PathOutcome, Reference};
 
 /// Number of token ids in a proof without given ones.
 const N_TOKENS: u64 = 32;
@@ -106,19 +104,12 @@ fn read(path: &Path, args: &ProveArgs) -> Result<ProofInput, Failure> {
         false => Some(npy::read(path).map_err(at)?),
     };
     let array = array.ok_or_else(|| anyhow::anyhow!("{}: no array `logits`", path.display()))?;
-    let n = tokens.len();
+    let (n, place) = (tokens.len(), path.display());
     if n == 0 {
-        anyhow::bail!(
-            "{}: there are no token ids: --tokens IDS gives them",
-            path.display()
-        );
+        anyhow::bail!("{place}: there are no token ids: --tokens IDS gives them");
     }
     if array.shape.first() != Some(&(n as u64)) {
-        anyhow::bail!(
-            "{}: {n} token ids, found an array {:?}",
-            path.display(),
-            array.shape
-        );
+        anyhow::bail!("{place}: {n} token ids, found an array {:?}", array.shape);
     }
     Ok(ProofInput {
         tokens,
@@ -205,21 +196,17 @@ pub(super) fn run(args: &ProveArgs) -> Result<(), Failure> {
     hints.extend(parting.as_ref().map(described));
     let unread = UnusedParts::of(&opened);
     if args.json {
-        let paths: Vec<_> = outcomes
-            .iter()
-            .map(|outcome| to_json(outcome, &reference))
-            .collect();
-        let report = serde_json::json!({
+        let paths = outcomes.iter().map(|outcome| to_json(outcome, &reference));
+        // JSON has no infinity: such a number is null.
+        let report = json!({
             "measure": reference.measure(),
             "bounds": bounds,
-            "paths": paths,
+            "paths": paths.collect::<Value>(),
             "hints": hints,
-            "first_divergence": parting.as_ref().map(|parting| {
-                serde_json::json!({
-                    "path": parting.path, "value": parting.value.path, "nmse": Some(parting.value.nmse).filter(|n| n.is_finite()),
-                    "choice": parting.is_choice,
-                })
-            }),
+            "first_divergence": parting.as_ref().map(|parting| json!({
+                "path": parting.path, "value": parting.value.path, "nmse": parting.value.nmse,
+                "choice": parting.is_choice,
+            })),
             "unread": { "keys": unread.keys, "idle": unread.idle, "tensors": unread.tensors, "ignored": unread.ignored },
         });
         output::json(&report)?;
@@ -234,29 +221,25 @@ pub(super) fn run(args: &ProveArgs) -> Result<(), Failure> {
             output::line(hint)?;
         }
     }
-    let n_wrong = outcomes
-        .iter()
-        .filter(|outcome| !outcome.is_proven())
-        .count();
-    match n_wrong {
+    let (wrong, n) = (
+        outcomes.iter().filter(|own| !own.is_proven()),
+        outcomes.len(),
+    );
+    match wrong.count() {
         0 => Ok(()),
-        n => anyhow::bail!("{n} of {} paths differ from the reference", outcomes.len()),
+        n_wrong => anyhow::bail!("{n_wrong} of {n} paths differ from the reference"),
     }
 }
 
 /// The first value in which a path differs from one pass, with its interpretation.
 fn described(parting: &Divergence) -> String {
-    let Divergence {
-        path,
-        value,
-        is_choice,
-    } = parting;
+    let (path, value) = (parting.path, &parting.value);
     let mut text = format!("{path}: the first value that differs is `{}`", value.path);
     if let Some((at, whole, apart)) = value.first {
         let place = index(at, &value.shape);
         text.push_str(&format!(", {whole} and {apart} at {place}"));
     }
-    text.push_str(match is_choice {
+    text.push_str(match parting.is_choice {
         true => {
             ". It is a choice: if the scores before it are nearly equal, rounding can change it, which is not a fault. \
              `bench lab run` shows the scores, and the result with one of the two excluded"
@@ -266,7 +249,6 @@ fn described(parting: &Divergence) -> String {
     text
 }
 
-/// The parts of the file that do not affect the result.
 struct UnusedParts {
     /// Keys that nothing reads, although they may have a meaning.
     keys: Vec<String>,
@@ -274,7 +256,6 @@ struct UnusedParts {
     idle: Vec<String>,
     /// Keys that the definition ignores, with its reasons.
     ignored: Vec<(String, String)>,
-    /// Tensors that nothing uses.
     tensors: Vec<String>,
 }
 
@@ -282,16 +263,11 @@ impl UnusedParts {
     fn of(opened: &OpenedModel) -> Self {
         let (def, metadata) = (&opened.def, opened.weights.metadata());
         // Keys that all definitions ignore are not listed.
-        let own = || {
-            def.ignore
-                .keys
-                .iter()
-                .filter(|(_, ignored)| !ignored.is_common)
-        };
         let prefix = format!("{}.", def.name);
         let ignored = metadata.iter().filter_map(|(key, _)| {
             let relative = key.strip_prefix(&prefix)?;
-            let (_, ignored) = own().find(|(pattern, _)| fits_pattern(pattern, relative))?;
+            let mut own = def.ignore.keys.iter().filter(|(_, own)| !own.is_common);
+            let (_, ignored) = own.find(|(pattern, _)| fits_pattern(pattern, relative))?;
             Some((key.to_owned(), ignored.reason.clone()))
         });
         Self {
@@ -303,19 +279,17 @@ impl UnusedParts {
     }
 
     fn lines(self) -> Vec<String> {
-        let keys = self.keys.iter();
-        let keys = keys.map(|key| {
-            format!("the file states `{key}`, which nothing reads: no result depends on it")
-        });
-        let idle = self.idle.iter().map(|key| {
-            format!("the file states `{key}`, which is read: another value would change nothing")
-        });
-        let ignored = self.ignored.iter().map(|(key, reason)| {
-            format!("the file states `{key}`, which the definition ignores: {reason}")
-        });
+        let states = |key: &str, what: &str| format!("the file states `{key}`, which {what}");
+        let unread = "nothing reads: no result depends on it";
+        let keys = self.keys.iter().map(|key| states(key, unread));
+        let idle = "is read: another value would change nothing";
+        let idle = self.idle.iter().map(|key| states(key, idle));
+        let ignored = self.ignored.iter();
+        let ignored =
+            ignored.map(|(key, why)| states(key, &format!("the definition ignores: {why}")));
         let tensors = self.tensors.iter();
         let tensors =
-            tensors.map(|tensor| format!("the file has the tensor {tensor}, which nothing uses"));
+            tensors.map(|name| format!("the file has the tensor {name}, which nothing uses"));
         keys.chain(idle).chain(ignored).chain(tensors).collect()
     }
 }
@@ -335,17 +309,15 @@ fn line(outcome: &PathOutcome) -> String {
     text
 }
 
-fn to_json(outcome: &PathOutcome, reference: &Reference) -> serde_json::Value {
-    let finite = |value: f64| value.is_finite().then_some(value);
-    let error = outcome.error.and_then(finite);
+fn to_json(outcome: &PathOutcome, reference: &Reference) -> Value {
     let name = match reference {
         Reference::Logits(_) => "nmse",
         Reference::Tops(_) => "difference",
     };
-    serde_json::json!({
+    json!({
         "path": outcome.path,
         "applies": outcome.error.is_some(),
-        name: error,
+        name: outcome.error,
         "bound": outcome.bound,
         "proven": outcome.is_proven(),
         "first_wrong_position": outcome.first_wrong.map(|(at, _)| at),

@@ -9,8 +9,7 @@ use crate::cli::Failure;
 use crate::cli::input_file::{read_json, read_text};
 use crate::cli::output::{self, escape_controls};
 use crate::cli::sampling::number;
-use lab_base::util::atomic_file;
-use lab_base::util::atomic_file::OutputPath;
+use lab_base::util::atomic_file::{self, OutputPath};
 use lab_base::util::wording;
 use lab_core::arch::nearest;
 use lab_sampling::{LISTS, PARAMETERS, Params, StageName};
@@ -18,148 +17,45 @@ use lab_sampling::{LISTS, PARAMETERS, Params, StageName};
 use super::session::{Session, role};
 use super::terminal::n_columns;
 
-struct Command {
-    name: &'static str,
-    argument: &'static str,
-    help: &'static str,
-    run: fn(&mut Session, &str) -> Result<(), Failure>,
-}
-
-const fn command(
-    name: &'static str,
-    argument: &'static str,
-    help: &'static str,
-    run: fn(&mut Session, &str) -> Result<(), Failure>,
-) -> Command {
-    Command {
-        name,
-        argument,
-        help,
-        run,
-    }
-}
-
-const COMMANDS: &[Command] = &[
-    command("help", "", "this list", |_, _| help()),
-    command(
-        "reset",
-        "",
-        "start anew; the system message stays",
-        |session, _| {
-            session.messages.truncate(session.n_system());
-            Ok(())
-        },
-    ),
-    command(
-        "undo",
-        "",
-        "remove the last message of the user and what followed",
-        |session, _| undo(session),
-    ),
-    command(
-        "retry",
-        "",
-        "answer the last message again, with the next seed",
-        |session, _| session.retry(),
-    ),
-    command("continue", "", "continue the last answer", |session, _| {
-        session.go_on()
-    }),
-    command(
-        "system",
-        "[TEXT]",
-        "set the system message; without TEXT remove it",
-        |session, text| session.set_system(Some(text).filter(|text| !text.is_empty())),
-    ),
-    command(
-        "set",
-        "[NAME [VALUE]]",
-        "set a field of the requests, such as temperature 0.5; VALUE `default`: as at the start; without VALUE show it, without NAME all",
-        set,
-    ),
-    command(
-        "schema",
-        "[FILE]",
-        "answers fit the JSON Schema in FILE; without FILE any",
-        |session, path| {
-            let schema = file(path).map(read_json).transpose()?;
-            constrain(session, "json_schema", schema)
-        },
-    ),
-    command(
-        "grammar",
-        "[FILE]",
-        "answers fit the grammar in FILE, GBNF or Lark; without FILE any",
-        |session, path| {
-            let grammar = file(path).map(read_text).transpose()?;
-            constrain(session, "grammar", grammar.map(Value::from))
-        },
-    ),
-    command(
-        "tools",
-        "[FILE]",
-        "the model may call the tools in FILE, an array as in requests; without FILE none",
-        |session, path| session.set("tools", file(path).map(read_json).transpose()?),
-    ),
-    command(
-        "logprobs",
-        "",
-        "show the log-probabilities of tokens, or no longer: as colours, without colours as a list",
-        |session, _| {
-            let is_on = session.fields.contains_key("logprobs");
-            session.set("logprobs", (!is_on).then_some(Value::Bool(true)))?;
-            session.screen.note(if is_on { "off" } else { "on" })
-        },
-    ),
-    command(
-        "save",
-        "[--force] FILE",
-        "write the messages to FILE, as JSON; with --force replace FILE",
-        save,
-    ),
-    command("load", "FILE", "go on with the messages in FILE", load),
-    command(
-        "info",
-        "",
-        "the model, the context in use, the speed of the last answer",
-        |session, _| info(session),
-    ),
-    command("quit", "", "end, as Ctrl-D does", |_, _| Ok(())),
-];
+/// The commands: name, argument, and what it does.
+const COMMANDS: &str = "\
+help: this list
+reset: start anew; the system message stays
+undo: remove the last message of the user and what followed
+retry: answer the last message again, with the next seed
+continue: continue the last answer
+system [TEXT]: set the system message; without TEXT remove it
+set [NAME [VALUE]]: set a field of the requests, such as temperature 0.5; VALUE `default`: as at the start; without VALUE show it, without NAME all
+schema [FILE]: answers fit the JSON Schema in FILE; without FILE: no constraint
+grammar [FILE]: answers fit the grammar in FILE, GBNF or Lark; without FILE: no constraint
+tools [FILE]: the model may call the tools in FILE, an array as in requests; without FILE: no tools
+logprobs: show the log-probabilities of tokens, or no longer: as colours, without colours as a list
+save [--force] FILE: write the messages to FILE, as JSON; with --force replace FILE
+load FILE: go on with the messages in FILE
+info: the model, the context in use, the speed of the last answer
+quit: end, as Ctrl-D does";
 
 /// The option of `/save` that replaces a file.
 pub(super) const FORCE: &str = "--force";
 
-/// The commands: the name and the argument of each.
-pub(super) fn commands() -> impl Iterator<Item = (&'static str, &'static str)> {
-    COMMANDS
-        .iter()
-        .map(|command| (command.name, command.argument))
+/// The name and the argument of each command, and what it does.
+pub(super) fn commands() -> impl Iterator<Item = [&'static str; 3]> {
+    COMMANDS.lines().filter_map(|line| {
+        let (usage, help) = line.split_once(": ")?;
+        let (name, argument) = usage.split_once(' ').unwrap_or((usage, ""));
+        Some([name, argument, help])
+    })
 }
 
 /// Fields of a request that are not settings, or that have commands of their own.
-const NOT_SET: &[&str] = &[
-    "messages",
-    "model",
-    "n",
-    "stream",
-    "stream_options",
-    "prompt_logprobs",
-    "logprobs",
-    "top_logprobs",
-    "tools",
-    "json_schema",
-    "grammar",
-    "add_generation_prompt",
-    "continue_final_message",
-    "diffusion_trace",
-];
+const NOT_SET: &str = "messages model n stream stream_options prompt_logprobs logprobs top_logprobs tools json_schema \
+    grammar add_generation_prompt continue_final_message diffusion_trace";
 
 /// Runs a command, given without its slash. The result says whether the chat ends.
 pub(super) fn run(session: &mut Session, line: &str) -> Result<ControlFlow<()>, Failure> {
     let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
-    let Some(command) = COMMANDS.iter().find(|command| command.name == name) else {
-        let near = nearest(name, COMMANDS.iter().map(|command| command.name));
+    let Some([_, argument, _]) = commands().find(|[own, ..]| *own == name) else {
+        let near = nearest(name, commands().map(|[name, ..]| name));
         let hint = near.map_or("/help lists them".to_owned(), |near| {
             format!("did you mean /{near}?")
         });
@@ -169,17 +65,59 @@ pub(super) fn run(session: &mut Session, line: &str) -> Result<ControlFlow<()>, 
         );
     };
     let rest = rest.trim();
-    match command.argument {
+    match argument {
         "" if !rest.is_empty() => anyhow::bail!("/{name} takes nothing after it"),
         "FILE" | "[--force] FILE" if rest.is_empty() || rest == FORCE => {
             anyhow::bail!("/{name} needs the name of a file")
         }
-        _ => (command.run)(session, rest)?,
+        _ => {}
     }
-    Ok(match name {
-        "quit" => ControlFlow::Break(()),
-        _ => ControlFlow::Continue(()),
-    })
+    match name {
+        "help" => help(),
+        "reset" => {
+            session.messages.truncate(session.n_system());
+            Ok(())
+        }
+        "undo" => undo(session),
+        "retry" => session.retry(),
+        "continue" => session.go_on(),
+        "system" => {
+            session.set_system(Some(rest).filter(|text| !text.is_empty()))?;
+            noted(session, "system message", "set", rest)
+        }
+        "set" => set(session, rest),
+        "schema" => {
+            let schema = file(rest).map(read_json).transpose()?;
+            constrain(session, "json_schema", schema)?;
+            noted(session, "schema", rest, rest)
+        }
+        "grammar" => {
+            let grammar = file(rest).map(read_text).transpose()?;
+            constrain(session, "grammar", grammar.map(Value::from))?;
+            noted(session, "grammar", rest, rest)
+        }
+        "tools" => {
+            session.set("tools", file(rest).map(read_json).transpose()?)?;
+            noted(session, "tools", rest, rest)
+        }
+        "logprobs" => {
+            let is_on = session.fields.contains_key("logprobs");
+            session.set("logprobs", (!is_on).then_some(Value::Bool(true)))?;
+            let state = if is_on { "off" } else { "on" };
+            session.screen.note(&format!("log-probabilities {state}"))
+        }
+        "save" => save(session, rest),
+        "load" => load(session, rest),
+        "info" => info(session),
+        _ => return Ok(ControlFlow::Break(())),
+    }?;
+    Ok(ControlFlow::Continue(()))
+}
+
+/// Says what a command set: `value`, or that there is none any more if nothing was `given`.
+fn noted(session: &mut Session, what: &str, value: &str, given: &str) -> Result<(), Failure> {
+    let value = if given.is_empty() { "none" } else { value };
+    session.screen.note(&format!("{what}: {value}"))
 }
 
 fn file(path: &str) -> Option<&Path> {
@@ -187,9 +125,9 @@ fn file(path: &str) -> Option<&Path> {
 }
 
 fn help() -> Result<(), Failure> {
-    for command in COMMANDS {
-        let usage = format!("/{} {}", command.name, command.argument);
-        wrapped(&format!("{usage:22} {}", command.help), 23)?;
+    for [name, argument, help] in commands() {
+        let usage = format!("/{name} {argument}");
+        wrapped(&format!("{usage:22} {help}"), 23)?;
     }
     wrapped(
         "A line that ends in \\ goes on in the next; \"\"\" starts and ends a text of several lines.",
@@ -236,7 +174,7 @@ fn set(session: &mut Session, rest: &str) -> Result<(), Failure> {
         return list(session);
     }
     let (name, value) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
-    if NOT_SET.contains(&name) {
+    if NOT_SET.split(' ').any(|own| own == name) {
         anyhow::bail!("`{name}` is not a setting; /help lists the commands");
     }
     match value.trim() {
@@ -280,17 +218,10 @@ fn list(session: &Session) -> Result<(), Failure> {
         wrapped(&line, 4)?;
     }
     let names = StageName::ALL.iter().map(|name| name.as_str());
-    let mut lists: Vec<(&str, Value, String)> = LISTS
-        .iter()
-        .map(|list| {
-            (
-                list.name,
-                list.default.to_vec().into(),
-                list.doc.trim().to_owned(),
-            )
-        })
-        .collect();
-    let of_order = "Sampling stages in the order in which they run".to_owned();
+    let lists = LISTS.iter();
+    let lists = lists.map(|list| (list.name, list.default.to_vec().into(), list.doc.trim()));
+    let mut lists: Vec<(&str, Value, &str)> = lists.collect();
+    let of_order = "Sampling stages in the order in which they run";
     lists.push(("samplers", names.collect(), of_order));
     for (name, usual, doc) in &lists {
         let value = session.fields.get(*name).unwrap_or(usual);

@@ -45,15 +45,15 @@ fn completed(before: &str) -> (usize, Vec<Pair>) {
         return (before.len(), vec![pair("\t".into(), "\t".into())]);
     };
     let Some((name, rest)) = command.split_once(' ') else {
-        let all = commands().filter(|(name, _)| name.starts_with(command));
-        let all = all.map(|(name, argument)| {
+        let all = commands().filter(|[name, ..]| name.starts_with(command));
+        let all = all.map(|[name, argument, _]| {
             let end = if argument.is_empty() { "" } else { " " };
             pair(format!("/{name}"), format!("/{name}{end}"))
         });
         return (0, all.collect());
     };
-    let argument = commands().find(|(own, _)| *own == name);
-    let argument = argument.map_or("", |(_, argument)| argument);
+    let argument = commands().find(|[own, ..]| *own == name);
+    let argument = argument.map_or("", |[_, argument, _]| argument);
     let begin = before.len() - rest.len();
     if argument.contains("NAME") {
         let names = PARAMETERS.iter().map(|parameter| parameter.name);

@@ -16,8 +16,7 @@ use rustyline::{
 };
 
 use crate::cli::Failure;
-use lab_base::util::limited_read;
-use lab_base::util::limited_read::MAX_TEXT;
+use lab_base::util::limited_read::{self, MAX_TEXT};
 
 use super::complete::CommandCompleter;
 use super::terminal::Terminal;
@@ -34,7 +33,6 @@ pub(super) enum InputEntry {
     End,
 }
 
-/// The source of lines.
 pub(super) enum Input {
     Terminal(Box<TerminalLines>),
     Stdin,

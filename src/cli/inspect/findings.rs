@@ -7,13 +7,10 @@ use clap::Args;
 use super::super::Failure;
 use super::super::options::{LoadDefaults, LoadOptions};
 use super::super::values::positive;
-use lab_base::chat::template;
-use lab_base::chat::template::{ChatTemplate, Moment};
-use lab_base::tokenizer;
-use lab_base::tokenizer::Tokenizer;
+use lab_base::chat::template::{self, ChatTemplate, Moment};
+use lab_base::tokenizer::{self, Tokenizer};
 use lab_base::util::clock::unix_seconds;
-use lab_base::weights;
-use lab_base::weights::{Metadata, TensorInfo, TensorType, Weights};
+use lab_base::weights::{self, Metadata, TensorInfo, TensorType, Weights};
 use lab_core::arch::Mode;
 use lab_core::engine::PooledOutput;
 use lab_core::model::{DeviceUse, Estimator, MemoryUse, Options};
@@ -102,7 +99,8 @@ pub(in crate::cli) fn findings(
             let mut found = of_opened(load, sequences.parallel, opened)?;
             if load.converts() {
                 let stored = models::read(source, &definitions)?;
-                found.stored = Some(bytes_of(stored.weights.tensors()));
+                let sizes = stored.weights.tensors().iter().map(|tensor| tensor.bytes);
+                found.stored = Some(sizes.fold(0, u64::saturating_add));
             }
             return Ok(found);
         }
@@ -119,22 +117,10 @@ pub(in crate::cli) fn findings(
     if let Some(path) = source.file()
         && let Ok(header) = weights::gguf::header(path)
     {
-        let tokenizer = Tokenizer::from_metadata(&header.0);
-        return Ok(unplanned(
-            path.display().to_string(),
-            header,
-            tokenizer,
-            why,
-        ));
+        let (label, tokenizer) = (path.display(), Tokenizer::from_metadata(&header.0));
+        return Ok(unplanned(label.to_string(), header, tokenizer, why));
     }
     Err(broken.into())
-}
-
-fn bytes_of(tensors: &[TensorInfo]) -> u64 {
-    tensors
-        .iter()
-        .map(|tensor| tensor.bytes)
-        .fold(0, u64::saturating_add)
 }
 
 /// The name of a model, its metadata and its tensors.
@@ -191,14 +177,12 @@ fn of_opened(
     Ok(found)
 }
 
-/// Probes the features of the chat template.
 fn probe(
     metadata: &Metadata,
     tokenizer: &Result<Tokenizer, String>,
 ) -> Option<Result<TemplateProbe, String>> {
-    let source = template::choose_template(metadata, None, false)
-        .ok()
-        .flatten()?;
+    let source = template::choose_template(metadata, None, false);
+    let source = source.ok().flatten()?;
     let tokenizer = tokenizer.as_ref().ok();
     let named = |role: fn(&Tokenizer) -> Option<u32>| {
         let text = tokenizer.and_then(|own| own.token_text(role(own)?));
@@ -233,11 +217,9 @@ fn planned(
     let mut estimator = match Estimator::with(plan, weights, adapters) {
         Ok(estimator) => estimator,
         Err(error) => {
-            found.capabilities.push(Capability {
-                what: "loading",
-                can: false,
-                why: error.to_string(),
-            });
+            let (what, why) = ("loading", error.to_string());
+            let can = false;
+            found.capabilities.push(Capability { what, can, why });
             return found;
         }
     };
@@ -259,15 +241,12 @@ fn planned(
     let is_placed = !plan.devices.is_empty();
     let memory = estimator.memory(options).ok();
     drop(estimator);
-    let devices = memory.as_ref().filter(|_| is_placed);
-    PlanFindings {
-        weights_read,
-        contexts,
-        devices: devices.map_or_else(Vec::new, |memory| memory.devices.clone()),
-        memory,
-        capabilities,
-        ..found
+    if let Some(memory) = memory.as_ref().filter(|_| is_placed) {
+        found.devices.clone_from(&memory.devices);
     }
+    (found.weights_read, found.contexts) = (weights_read, contexts);
+    (found.memory, found.capabilities) = (memory, capabilities);
+    found
 }
 
 /// The context lengths that are reported: up to that of the training, and the requested one.
@@ -337,7 +316,6 @@ pub(super) fn special_tokens(tokenizer: &Tokenizer) -> Vec<(&'static str, u32)> 
     known.collect()
 }
 
-/// The sizes of a model's tensors.
 pub(in crate::cli) struct TensorSizes {
     pub(in crate::cli) n_weights: u64,
     pub(in crate::cli) bytes: u64,

@@ -6,8 +6,9 @@ use serde_json::{Map, Value as Json, json};
 use lab_base::tokenizer::Tokenizer;
 use lab_base::weights::{Array, TensorInfo, TensorType, Value};
 
-use super::findings::special_tokens;
-use super::{CONTEXTS, ContextMemory, Findings, PlanFindings, cache_bytes};
+use super::findings::{
+    CONTEXTS, ContextMemory, Findings, PlanFindings, cache_bytes, special_tokens,
+};
 
 pub(super) fn of(found: &Findings) -> Json {
     let metadata = found.metadata.iter();

@@ -4,13 +4,16 @@
 //! nor control the terminal.
 
 use lab_base::tokenizer::Tokenizer;
-use lab_base::util::wording::{bytes, count, escaped, percent};
+use lab_base::util::wording::{bytes, count, escaped, percent, wrapped};
 use lab_base::weights::{TensorInfo, Value};
 use lab_core::models::abbreviated;
 use lab_inspect::template_probe::{ProbeResult, TemplateProbe};
 
-use super::findings::{TensorSizes, cache_types_text, special_tokens, tokenizer_text};
-use super::{ContextMemory, Findings, PlanFindings, json};
+use super::findings::{
+    ContextMemory, Findings, PlanFindings, TensorSizes, cache_types_text, special_tokens,
+    tokenizer_text,
+};
+use super::json;
 use crate::cli::plan::device_line;
 
 /// Width of the page, in characters.
@@ -76,17 +79,7 @@ impl Page {
 
     /// Adds words in lines of the page's width.
     fn paragraph(&mut self, text: &str) {
-        let text = escaped(text);
-        let mut line = String::from(" ");
-        for word in text.split(' ') {
-            if line.chars().count() + 1 + word.chars().count() > WIDTH {
-                self.line(&line);
-                line = String::from(" ");
-            }
-            line.push(' ');
-            line.push_str(word);
-        }
-        self.line(&line);
+        self.line(&wrapped(&format!("  {}", escaped(text)), WIDTH, 2));
     }
 
     /// Adds rows in columns, each aligned to the left (`l`) or to the right (`r`).
@@ -144,7 +137,6 @@ fn about(page: &mut Page, found: &Findings) {
     page.table(&rows, "ll");
 }
 
-/// The number of weights, and their types.
 fn weights(tensors: &[TensorInfo]) -> String {
     let of = TensorSizes::of(tensors);
     if of.n_weights == 0 {

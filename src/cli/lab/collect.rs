@@ -14,23 +14,19 @@ use serde_json::{Map, Value};
 use sha2::Digest;
 
 use crate::cli::Failure;
-use crate::cli::model::ModelArg;
-use crate::cli::options::{LoadOptions, progress_bar};
+use crate::cli::options::{LoadOptions, ModelArg, progress_bar};
 use crate::cli::output::{self, ForceOption, OutputPlace, at};
 use crate::cli::values::{byte_count, positive, tokens};
-use lab_base::util::atomic_file;
-use lab_base::util::atomic_file::OutputPath;
+use lab_base::util::atomic_file::{self, OutputPath};
 use lab_base::util::inputs::{forget_input, refuse_input};
-use lab_base::util::limited_read;
-use lab_base::util::limited_read::MAX_TEXT;
+use lab_base::util::limited_read::{self, MAX_TEXT};
 use lab_base::util::moments::Moments;
 use lab_core::arch::PointParts;
-use lab_core::artifacts::arrays;
-use lab_core::artifacts::arrays::{ArrayFormat, Elements, NamedArray};
+use lab_core::artifacts::arrays::{self, ArrayFormat, Elements, NamedArray};
 use lab_core::engine::{CapturedPoint, LabResult, Reduction};
 
 use super::prompt_lines::PromptLines;
-use super::runner::{LabRunner, PlanOptions, RunLimits, plan};
+use super::runner::{LabRunner, PlanOptions, plan};
 
 const INDEX: &str = "index.json";
 const LOCK: &str = "lock";
@@ -89,7 +85,6 @@ struct CollectionIdentity {
     plan: Map<String, Value>,
 }
 
-/// A file of values.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Shard {
     file: String,
@@ -183,53 +178,47 @@ impl Collection<'_> {
         let at = self.index.shards.len();
         let n = std::mem::take(&mut self.n_buffered);
         if n > 0 {
+            let buffers = self.buffers.iter();
+            let rows = buffers.clone().map(|b| (b.name.clone(), b.prompts.len()));
             let shard = Shard {
                 file: format!("{SHARD}{at:05}.safetensors"),
                 first: self.index.n_done(),
                 prompts: n,
-                rows: self
-                    .buffers
-                    .iter()
-                    .map(|b| (b.name.clone(), b.prompts.len()))
-                    .collect(),
+                rows: rows.collect(),
             };
-            let arrays: Vec<NamedArray<'_>> =
-                self.buffers.iter().flat_map(ValueBuffer::arrays).collect();
+            let arrays = buffers.flat_map(ValueBuffer::arrays).collect::<Vec<_>>();
             self.write(&shard.file, &arrays)?;
-            drop(arrays);
             let statistics = format!("{STATISTICS}{at:05}.safetensors");
             self.write_statistics(&statistics)?;
             self.index.statistics = Some(statistics);
             self.index.shards.push(shard);
-            self.index.complete = is_last;
-            self.write_index()?;
-            self.remove_old_statistics()?;
             for buffer in &mut self.buffers {
                 buffer.elements.clear();
                 buffer.places.clear();
                 buffer.positions.clear();
                 buffer.prompts.clear();
             }
-        } else if is_last {
-            self.index.complete = true;
-            self.write_index()?;
+        } else if !is_last {
+            return Ok(());
         }
-        Ok(())
+        self.index.complete = is_last;
+        self.write_index()?;
+        self.remove_old_statistics()
     }
 
     fn write(&self, name: &str, arrays: &[NamedArray<'_>]) -> Result<(), Failure> {
         let path = self.folder.join(name);
         let subject = &self.index.subject;
+        let plan = Value::Object(subject.plan.clone()).to_string();
         let texts = [
-            ("model", subject.model.clone()),
-            ("model_sha256", subject.model_sha256.clone()),
-            ("definition_sha256", subject.definition_sha256.clone()),
-            ("types", subject.types.clone()),
-            ("plan", Value::Object(subject.plan.clone()).to_string()),
+            ("model", &subject.model),
+            ("model_sha256", &subject.model_sha256),
+            ("definition_sha256", &subject.definition_sha256),
+            ("types", &subject.types),
+            ("plan", &plan),
         ];
-        let texts = texts
-            .into_iter()
-            .map(|(name, text)| (name.to_owned(), text.into()));
+        let texts = texts.map(|(name, text)| (name.to_owned(), text.clone().into()));
+        let texts = texts.into_iter();
         // An interrupted run may have left a file that the index does not name.
         let target = OutputPath::replacing(&path);
         let written = arrays::write(target, ArrayFormat::Safetensors, arrays, &texts.collect());
@@ -295,8 +284,8 @@ impl ValueBuffer {
     fn arrays(&self) -> Vec<NamedArray<'_>> {
         let n = self.prompts.len() as u64;
         let rows: Vec<u64> = [n].into_iter().chain(self.row.iter().copied()).collect();
-        let named = |name: String, shape: Vec<u64>, elements| NamedArray {
-            name,
+        let named = |end: &str, shape: Vec<u64>, elements| NamedArray {
+            name: format!("{}{end}", self.name),
             shape,
             elements,
         };
@@ -305,24 +294,12 @@ impl ValueBuffer {
             false => Elements::F32(&self.elements),
         };
         let mut all = vec![
-            named(self.name.clone(), rows.clone(), elements),
-            named(
-                format!("{}.prompt", self.name),
-                vec![n],
-                Elements::I32(&self.prompts),
-            ),
-            named(
-                format!("{}.position", self.name),
-                vec![n],
-                Elements::I32(&self.positions),
-            ),
+            named("", rows.clone(), elements),
+            named(".prompt", vec![n], Elements::I32(&self.prompts)),
+            named(".position", vec![n], Elements::I32(&self.positions)),
         ];
         if !self.places.is_empty() {
-            all.push(named(
-                format!("{}.indices", self.name),
-                rows,
-                Elements::I32(&self.places),
-            ));
+            all.push(named(".indices", rows, Elements::I32(&self.places)));
         }
         all
     }
@@ -420,17 +397,9 @@ pub(super) fn run(args: &CollectArgs) -> Result<(), Failure> {
         n_prompts += 1;
     }
     let digest = lines.hash.take().unwrap_or_default().finalize();
-    let bounds = RunLimits {
-        n_parallel: args.parallel,
-        lab_bytes: args.values.bytes.lab_bytes,
-    };
-    let runner = LabRunner::start(
-        &args.load,
-        &args.model.source()?,
-        plan.clone(),
-        &args.values.lab_vectors,
-        bounds,
-    )?;
+    let values = (&args.values.bytes, args.values.lab_vectors.as_slice());
+    let (model, n) = (args.model.source()?, args.parallel);
+    let runner = LabRunner::start(&args.load, &model, plan.clone(), n, values)?;
     check(args, &runner)?;
     let identity = runner.served.identity.clone();
     let subject = CollectionIdentity {
@@ -500,10 +469,9 @@ pub(super) fn run(args: &CollectArgs) -> Result<(), Failure> {
     collecting.flush(true)?;
     bar.finish_and_clear();
     let n_shards = collecting.index.shards.len();
-    let of_before = if n_done > 0 {
-        format!(", {n_done} of them before")
-    } else {
-        String::new()
+    let of_before = match n_done {
+        0 => String::new(),
+        n => format!(", {n} of them before"),
     };
     let plural = |n: usize| if n == 1 { "" } else { "s" };
     output::line(format!(
@@ -523,20 +491,13 @@ fn moments(path: &Path, is_full: bool) -> Result<BTreeMap<String, Moments>, Fail
         let numbers = bytes.as_chunks::<8>().0.iter();
         Ok(numbers.map(|b| f64::from_le_bytes(*b)).collect())
     };
-    let counts = weights
-        .tensors()
-        .iter()
-        .filter_map(|t| t.name.strip_suffix(".n"));
+    let counts = weights.tensors().iter();
     let mut all = BTreeMap::new();
-    for name in counts {
-        let n = numbers(&format!("{name}.n"))?
-            .first()
-            .copied()
-            .unwrap_or(0.0);
-        let covariance = match is_full {
-            true => Some(numbers(&format!("{name}.covariance"))?),
-            false => None,
-        };
+    for name in counts.filter_map(|t| t.name.strip_suffix(".n")) {
+        let n = numbers(&format!("{name}.n"))?;
+        let n = n.first().copied().unwrap_or(0.0);
+        let covariance = is_full.then(|| numbers(&format!("{name}.covariance")));
+        let covariance = covariance.transpose()?;
         let found = Moments::of(n as u64, numbers(&format!("{name}.mean"))?, covariance);
         let found = found.ok_or_else(|| anyhow::anyhow!("{}: `{name}` is damaged", path.display()));
         all.insert(name.to_owned(), found?);

@@ -7,8 +7,7 @@ use clap::{Args as ClapArgs, ValueEnum};
 use serde_json::json;
 
 use crate::cli::Failure;
-use crate::cli::model::ModelArg;
-use crate::cli::options::LoadOptions;
+use crate::cli::options::{LoadOptions, ModelArg};
 use crate::cli::output::{self, ForceOption, OutputFile};
 use crate::cli::values::positive;
 use lab_base::util::atomic_file;
@@ -17,7 +16,7 @@ use lab_core::artifacts::vectors;
 use lab_inspect::pictures::layer_of;
 
 use super::read_text;
-use super::runner::{BytesOption, LabRunner, RunLimits};
+use super::runner::{BytesOption, LabRunner};
 
 /// How directions are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -66,7 +65,6 @@ pub(in crate::cli) struct DirectionArgs {
     load: LoadOptions,
 }
 
-/// Reads the prompts of a file.
 fn prompts(path: &Path) -> Result<Vec<String>, Failure> {
     let text = read_text(path)?;
     let lines = text
@@ -86,16 +84,9 @@ fn prompts(path: &Path) -> Result<Vec<String>, Failure> {
 }
 
 pub(super) fn run(args: &DirectionArgs) -> Result<(), Failure> {
-    let is_gguf = args
-        .output
-        .extension()
-        .is_some_and(|ending| ending == vectors::GGUF);
-    if !is_gguf
-        && args
-            .output
-            .extension()
-            .is_none_or(|ending| ending != "safetensors")
-    {
+    let ends_in = |own: &str| args.output.extension().is_some_and(|ending| ending == own);
+    let is_gguf = ends_in(vectors::GGUF);
+    if !is_gguf && !ends_in("safetensors") {
         let path = args.output.display();
         anyhow::bail!("{path}: expected a name that ends in .gguf or .safetensors");
     }
@@ -104,18 +95,14 @@ pub(super) fn run(args: &DirectionArgs) -> Result<(), Failure> {
         let (n, m) = (positive.len(), negative.len());
         anyhow::bail!("--method pca: {n} positive and {m} negative prompts are not pairs");
     }
-    let capture = match args.row {
-        PromptRow::Last => json!({ "point": "layers.*.out", "positions": "last" }),
-        PromptRow::Mean => {
-            json!({ "point": "layers.*.out", "positions": "prompt", "reduce": "mean" })
-        }
-    };
+    let mut capture = json!({ "point": "layers.*.out", "positions": "last" });
+    if let PromptRow::Mean = args.row {
+        capture["positions"] = "prompt".into();
+        capture["reduce"] = "mean".into();
+    }
     let plan = serde_json::Map::from_iter([("captures".to_owned(), json!([capture]))]);
-    let bounds = RunLimits {
-        n_parallel: args.parallel,
-        lab_bytes: args.bytes.lab_bytes,
-    };
-    let runner = LabRunner::start(&args.load, &args.model.source()?, plan, &[], bounds)?;
+    let (n, values) = (args.parallel, (&args.bytes, &[][..]));
+    let runner = LabRunner::start(&args.load, &args.model.source()?, plan, n, values)?;
     let points = runner.served.handle.points();
     let widths = points.find("layers.*.out").unwrap_or_default();
     let width: u64 = widths.iter().map(|at| points.all[*at].width()).sum();
@@ -171,9 +158,8 @@ pub(super) fn run(args: &DirectionArgs) -> Result<(), Failure> {
         return Ok(());
     }
     let n = by_layer.len() - usize::from(is_gguf && by_layer.contains_key(&0));
-    let (path, pairs) = (args.output.display(), (positive.len(), negative.len()));
+    let (path, a, b) = (args.output.display(), positive.len(), negative.len());
     output::line(format!(
-        "{path}: directions of {n} layers from {} and {} prompts",
-        pairs.0, pairs.1
+        "{path}: directions of {n} layers from {a} and {b} prompts"
     ))
 }

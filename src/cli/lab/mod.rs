@@ -15,13 +15,11 @@ use serde_json::json;
 use lab_base::weights::TensorType;
 use lab_core::model::Options;
 use lab_core::models::{OpenedModel, tokenizer_of};
-use lab_inspect::drift;
-use lab_inspect::drift::Drift;
+use lab_inspect::drift::{self, Drift};
 
 use super::compare::{PathOption, parse_path_option};
 use super::input_file::read_at_most;
-use super::model::TwoModels;
-use super::options::{LoadDefaults, LoadOptions};
+use super::options::{LoadDefaults, LoadOptions, TwoModels};
 use super::values::{matrix_type, some_tokens};
 use super::{Failure, output};
 
@@ -52,7 +50,7 @@ pub(super) enum Command {
 #[derive(Debug, ClapArgs)]
 struct PromptOptions {
     /// The prompt as text
-    #[arg(long, visible_alias = "prompt", value_name = "TEXT", conflicts_with_all = ["file", "tokens"])]
+    #[arg(long = "prompt", visible_alias = "text", value_name = "TEXT", conflicts_with_all = ["file", "tokens"])]
     text: Option<String>,
     /// File with the prompt as text
     #[arg(long, value_name = "FILE", conflicts_with = "tokens")]
@@ -87,7 +85,7 @@ impl PromptOptions {
             (Some(text), _) => Prompt::Written(text.clone()),
             (None, Some(path)) => Prompt::Written(read_text(path)?),
             (None, None) if self.tokens.is_empty() => {
-                anyhow::bail!("there is no text: --text, --file or --tokens gives one")
+                anyhow::bail!("there is no text: --prompt, --file or --tokens gives one")
             }
             (None, None) => Prompt::Tokens(self.tokens.clone()),
         })

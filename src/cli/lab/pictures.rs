@@ -10,18 +10,16 @@ use serde_json::{Map, Value, json};
 use lab_base::util::atomic_file;
 use lab_core::arch::PointParts;
 use lab_core::model::{Point, Points};
-use lab_inspect::pictures;
-use lab_inspect::pictures::ChartFilter;
 use lab_inspect::pictures::LabPicture;
+use lab_inspect::pictures::{self, ChartFilter};
 use lab_server::LabRequest;
 
 use crate::cli::Failure;
 use crate::cli::diagram::check_png;
-use crate::cli::model::ModelArg;
-use crate::cli::options::LoadOptions;
+use crate::cli::options::{LoadOptions, ModelArg};
 use crate::cli::output::{self, ForceOption, OutputFile, at};
 
-use super::runner::{BytesOption, LabRunner, RunLimits};
+use super::runner::{BytesOption, LabRunner};
 use super::{PromptOptions, read_text};
 
 /// Maximum number of runs of a grid that share a step.
@@ -247,14 +245,10 @@ pub(super) fn patch(args: &PatchArgs) -> Result<(), Failure> {
             asked["points"] = points.collect();
         }
         let runner = files.start(Map::new(), PARALLEL)?;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        let found = runtime.block_on(lab_server::lab_patch(
-            &Arc::new(runner.served),
-            object(asked),
-        ));
-        found.map_err(|message| anyhow::anyhow!("{message}"))
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let (runtime, served) = (runtime.enable_all().build()?, Arc::new(runner.served));
+        let found = runtime.block_on(lab_server::lab_patch(&served, object(asked)));
+        found.map_err(Failure::msg)
     };
     args.files.draw(LabPicture::Patch, &[], response)
 }
@@ -284,11 +278,13 @@ fn object(value: Value) -> Map<String, Value> {
 
 impl FileOptions {
     fn start(&self, plan: Map<String, Value>, n_parallel: usize) -> Result<LabRunner, Failure> {
-        let bounds = RunLimits {
+        LabRunner::start(
+            &self.load,
+            &self.model.source()?,
+            plan,
             n_parallel,
-            lab_bytes: self.bytes.lab_bytes,
-        };
-        LabRunner::start(&self.load, &self.model.source()?, plan, &[], bounds)
+            (&self.bytes, &[]),
+        )
     }
 
     /// The response of `POST /v1/lab/run` for one prompt and a plan. `n_cells` returns the number of cells in the
@@ -302,7 +298,7 @@ impl FileOptions {
         let text = text.read()?;
         let mut runner = self.start(Map::new(), 1)?;
         let plan = object(plan(runner.served.handle.points())?);
-        runner.request = LabRequest::new(plan).map_err(|message| anyhow::anyhow!("{message}"))?;
+        runner.request = LabRequest::new(plan).map_err(Failure::msg)?;
         let tokens = text.tokens(|text| runner.encode(text))?;
         if self.is_drawn() {
             let n = tokens.len() as u64;
@@ -320,7 +316,6 @@ impl FileOptions {
         }))
     }
 
-    /// Whether a picture is written.
     fn is_drawn(&self) -> bool {
         let files = [&self.svg, &self.html, &self.png];
         files.into_iter().any(Option::is_some)

@@ -4,16 +4,17 @@ use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 
+use serde_json::Map;
+
 use lab_core::artifacts::arrays::ArrayFormat;
 
 use crate::cli::Failure;
-use crate::cli::model::ModelArg;
-use crate::cli::options::LoadOptions;
+use crate::cli::options::{LoadOptions, ModelArg};
 use crate::cli::output::{self, ForceOption, OutputFile, at};
 use crate::cli::values::tokens;
 
 use super::PromptOptions;
-use super::runner::{LabRunner, PlanOptions, RunLimits, plan};
+use super::runner::{LabRunner, PlanOptions, plan};
 
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct RunArgs {
@@ -22,9 +23,9 @@ pub(in crate::cli) struct RunArgs {
     #[command(flatten)]
     text: PromptOptions,
     /// Lab plan file (not a plan of `bench plan`): the object `lab` of a request (docs/lab.md) as TOML, or as JSON if
-    /// its name ends in .json
+    /// its name ends in .json; without it nothing is edited or captured
     #[arg(long, value_name = "FILE")]
-    plan: PathBuf,
+    plan: Option<PathBuf>,
     /// Maximum number of completion tokens; 0 = only the prompt is read
     #[arg(short = 'n', long, default_value = "0", value_name = "N", value_parser = tokens)]
     max_tokens: usize,
@@ -48,14 +49,12 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
         format.map(|format| (path, format))
     });
     let file = file.transpose()?;
-    let (text, plan) = (args.text.read()?, plan(&args.plan)?);
-    let bounds = RunLimits {
-        n_parallel: 1,
-        lab_bytes: args.values.bytes.lab_bytes,
-    };
-    let vectors = &args.values.lab_vectors;
-    let runner = LabRunner::start(&args.load, &args.model.source()?, plan, vectors, bounds)?;
+    let text = args.text.read()?;
+    let plan = args.plan.as_deref().map_or(Ok(Map::new()), plan)?;
+    let values = (&args.values.bytes, args.values.lab_vectors.as_slice());
+    let runner = LabRunner::start(&args.load, &args.model.source()?, plan, 1, values)?;
     let tokens = text.tokens(|text| runner.encode(text))?;
+    let n_prompt = tokens.len();
     let result = runner.one(tokens, args.max_tokens)?;
     let (request, served) = (&runner.request, &runner.served);
     let mut shown = match file {
@@ -66,6 +65,13 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     };
     shown["tokens"] = result.tokens.as_slice().into();
     shown["pieces"] = lab_server::lab_pieces(&result.tokens, served);
+    let tokenizer = served.handle.tokenizer();
+    let completion = result.tokens.get(n_prompt..).unwrap_or_default();
+    let completion = match completion.split_last() {
+        Some((last, text)) if tokenizer.is_end_of_generation(*last) => text,
+        _ => completion,
+    };
+    shown["text"] = String::from_utf8_lossy(&tokenizer.decode(completion)).into();
     output::json(&shown)?;
     match result.n_not_finite() {
         0 => Ok(()),

@@ -12,7 +12,6 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use crate::cli::run::too_long;
 use lab_core::artifacts::vectors::VectorStore;
 use lab_core::engine::{Event, LabPlan, LabResult, Limits, Request, ends_in_vectors};
-use lab_core::model::Options;
 use lab_core::models::ModelSource;
 use lab_server::LabRequest;
 use lab_server::served::ServedModel;
@@ -48,15 +47,6 @@ pub(super) struct PlanOptions {
     pub(super) lab_vectors: Vec<PathBuf>,
 }
 
-/// The limits for running prompts.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct RunLimits {
-    /// Maximum number of prompts that run at once.
-    pub(super) n_parallel: usize,
-    /// Maximum size of the values of one prompt, in bytes.
-    pub(super) lab_bytes: u64,
-}
-
 /// Reads a plan from a file: the object `lab` of a request, as JSON if the name ends in `.json`, otherwise as TOML.
 pub(super) fn plan(path: &Path) -> Result<Map<String, Value>, Failure> {
     let text = super::read_text(path)?;
@@ -67,17 +57,18 @@ pub(super) fn plan(path: &Path) -> Result<Map<String, Value>, Failure> {
 }
 
 impl LabRunner {
+    /// Starts a model for prompts of which `n_parallel` run at once.
     pub(super) fn start(
         load: &LoadOptions,
         source: &ModelSource,
         plan: Map<String, Value>,
-        vectors: &[PathBuf],
-        bounds: RunLimits,
+        n_parallel: usize,
+        (bytes, vectors): (&BytesOption, &[PathBuf]),
     ) -> Result<Self, Failure> {
         let at = |message: String| anyhow::anyhow!("--lab-vectors: {message}");
         let vectors = VectorStore::new(vectors, None, 0).map_err(at)?;
         vectors.check().map_err(|error| at(error.to_string()))?;
-        let request = LabRequest::new(plan).map_err(|message| anyhow::anyhow!("{message}"))?;
+        let request = LabRequest::new(plan).map_err(Failure::msg)?;
         let mut opened = load.open(source)?;
         let mut options = load.resolve(&opened, LoadDefaults::LOCAL)?;
         if ends_in_vectors(&opened.plan) {
@@ -87,24 +78,17 @@ impl LabRunner {
             );
         }
         let n_ctx_seq = options.n_ctx;
-        options.n_seqs = bounds.n_parallel;
+        options.n_seqs = n_parallel;
         // Further prompts wait for room in the cache, so that memory does not grow with the number of prompts.
-        let several = if bounds.n_parallel > 1 {
-            4 * options.n_batch
-        } else {
-            0
-        };
-        options = Options {
-            n_ctx: (n_ctx_seq + several).next_multiple_of(256),
-            n_ctx_seq,
-            ..options
-        };
+        let several = usize::from(n_parallel > 1) * 4 * options.n_batch;
+        options.n_ctx = (n_ctx_seq + several).next_multiple_of(256);
+        options.n_ctx_seq = n_ctx_seq;
         let limits = Limits {
-            lab_bytes: bounds.lab_bytes,
+            lab_bytes: bytes.lab_bytes,
             n_ctx: n_ctx_seq,
             // A place in the queue is released a little after its result arrives.
-            n_queue: 4 * bounds.n_parallel,
-            ..local_limits(&options, bounds.n_parallel)
+            n_queue: 4 * n_parallel,
+            ..local_limits(&options, n_parallel)
         };
         load.place(&mut opened, &options)?;
         let mut served = start_engine(opened, options, limits, false)?;
@@ -112,7 +96,7 @@ impl LabRunner {
         Ok(Self {
             served,
             request,
-            n_parallel: bounds.n_parallel,
+            n_parallel,
         })
     }
 
@@ -123,8 +107,7 @@ impl LabRunner {
 
     /// The result of a single prompt, with `n_more` tokens of a completion.
     pub(super) fn one(&self, prompt: Vec<u32>, n_more: usize) -> Result<LabResult, Failure> {
-        let asked = self.request.asked(&self.served);
-        let asked = asked.map_err(|message| anyhow::anyhow!("{message}"))?;
+        let asked = self.request.asked(&self.served).map_err(Failure::msg)?;
         result(self.submit(&asked, prompt, n_more)?)
     }
 
@@ -153,8 +136,7 @@ impl LabRunner {
         n_more: usize,
         mut take: impl FnMut(LabResult) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        let asked = self.request.asked(&self.served);
-        let asked = asked.map_err(|message| anyhow::anyhow!("{message}"))?;
+        let asked = self.request.asked(&self.served).map_err(Failure::msg)?;
         let mut under_way: VecDeque<(usize, UnboundedReceiver<Event>)> = VecDeque::new();
         let mut prompts = (first..).zip(prompts);
         loop {

@@ -5,10 +5,9 @@ use std::time::Instant;
 use lab_base::util::measure::Summary;
 use lab_core::model::{Batch, Model, SequenceId};
 
-use super::Failure;
+use crate::cli::Failure;
 
 pub(super) struct PrefillMeasurement {
-    /// Number of tokens of the prompt.
     pub(super) n: usize,
     /// Statistics of the seconds per repetition.
     pub(super) seconds: Summary,
@@ -20,7 +19,6 @@ pub(super) struct DecodeCase {
     pub(super) depth: usize,
     /// Number of sequences that are decoded together.
     pub(super) sequences: usize,
-    /// Number of tokens decoded per sequence.
     pub(super) n: usize,
 }
 
@@ -70,10 +68,9 @@ impl DecodeMeasurement {
     ) -> Result<Self, Failure> {
         let (mut seconds, mut steps) = (Vec::with_capacity(repeat), Vec::new());
         for run in 0..=repeat {
-            if run == 0 {
-                begin(model, case)?;
-            } else {
-                go_back(model, case)?;
+            match run {
+                0 => begin(model, case)?,
+                _ => go_back(model, case)?,
             }
             let mut times = Vec::with_capacity(case.n);
             for i in 0..case.n {

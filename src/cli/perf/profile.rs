@@ -5,12 +5,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use lab_base::ggml;
-use lab_base::ggml::{Cost, MisplacedOp, PlaceCost};
+use lab_base::ggml::{self, Cost, MisplacedOp, PlaceCost};
 use lab_core::model::Model;
 
-use super::Failure;
 use super::passes::{self, DecodeCase};
+use crate::cli::Failure;
 
 /// The costs of a kind of pass.
 pub(super) struct Profile {

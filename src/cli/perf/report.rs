@@ -5,11 +5,10 @@ use serde_json::{Value, json};
 use lab_base::util::measure::Summary;
 use lab_base::util::wording::bytes;
 
-use super::passes::{DecodeMeasurement, PrefillMeasurement};
+use super::passes::{DecodeCase, DecodeMeasurement, PrefillMeasurement};
 use super::profile::Profile;
 use super::requests::RequestMeasurement;
 
-/// All measurements of a model.
 #[derive(Default)]
 pub(super) struct PerfReport {
     pub(super) model: String,
@@ -58,11 +57,10 @@ impl PerfReport {
         for row in &self.threads {
             text.push_str(&row.to_text(&self.model));
         }
+        let [cache, scratch] = [self.cache_bytes, self.compute_bytes].map(bytes);
+        let resident = self.resident_bytes.map_or("unknown".into(), bytes);
         text.push_str(&format!(
-            "cache {}, scratch {}, resident {}\n",
-            bytes(self.cache_bytes),
-            bytes(self.compute_bytes),
-            self.resident_bytes.map_or("unknown".into(), bytes)
+            "cache {cache}, scratch {scratch}, resident {resident}\n"
         ));
         for row in &self.threads {
             row.profiles
@@ -99,34 +97,34 @@ impl ThreadMeasurements {
 
     fn to_text(&self, model: &str) -> String {
         let ms = |seconds: f64| 1e3 * seconds;
+        let times = |s: &Summary, digits: usize| {
+            let [min, p50, p90, p99] = [s.min, s.p50, s.p90, s.p99].map(ms);
+            format!(
+                "min {min:.digits$}, p50 {p50:.digits$}, p90 {p90:.digits$}, p99 {p99:.digits$}"
+            )
+        };
         let mut text = format!("{model}, {} threads\n", self.n_threads);
         for prefill in &self.prefill {
-            let s = &prefill.seconds;
+            let (n, speed, s) = (prefill.n, prefill.speed(), &prefill.seconds);
+            let (times, n_runs) = (times(s, 2), s.count);
             text.push_str(&format!(
-                "prefill {:5} tokens: {:9.2} tokens/s  (ms: min {:.2}, p50 {:.2}, p90 {:.2}, p99 {:.2}; {} runs)\n",
-                prefill.n,
-                prefill.speed(),
-                ms(s.min),
-                ms(s.p50),
-                ms(s.p90),
-                ms(s.p99),
-                s.count
+                "prefill {n:5} tokens: {speed:9.2} tokens/s  (ms: {times}; {n_runs} runs)\n"
             ));
         }
         for decode in &self.decode {
-            let (case, s) = (decode.case, &decode.steps);
-            text.push_str(&format!(
-                "decode  {:5} tokens: {:9.2} tokens/s  ({} x, depth {}; step ms: min {:.3}, p50 {:.3}, p90 {:.3}, p99 {:.3}; {}/s, {:.0} % of bandwidth)\n",
-                case.n,
+            let DecodeCase {
+                depth,
+                sequences,
+                n,
+            } = decode.case;
+            let (speed, times, rate) = (
                 decode.speed(),
-                case.sequences,
-                case.depth,
-                ms(s.min),
-                ms(s.p50),
-                ms(s.p90),
-                ms(s.p99),
-                bytes(decode.bytes_per_second() as u64),
-                100.0 * decode.bytes_per_second() / self.bandwidth
+                times(&decode.steps, 3),
+                decode.bytes_per_second(),
+            );
+            let (share, rate) = (100.0 * rate / self.bandwidth, bytes(rate as u64));
+            text.push_str(&format!(
+                "decode  {n:5} tokens: {speed:9.2} tokens/s  ({sequences} x, depth {depth}; step ms: {times}; {rate}/s, {share:.0} % of bandwidth)\n"
             ));
         }
         for requests in &self.requests {
@@ -136,10 +134,8 @@ impl ThreadMeasurements {
                 case.n, requests.speed, case.sequences, case.depth, ms(requests.first),
             ));
         }
-        text.push_str(&format!(
-            "memory bandwidth {}/s\n",
-            bytes(self.bandwidth as u64)
-        ));
+        let bandwidth = bytes(self.bandwidth as u64);
+        text.push_str(&format!("memory bandwidth {bandwidth}/s\n"));
         text
     }
 }

@@ -7,13 +7,12 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use lab_core::engine::{Event, Request, Usage};
 use lab_server::served::ServedModel;
 
-use super::Failure;
 use super::passes::DecodeCase;
+use crate::cli::Failure;
 
 /// Minimum duration in a division.
 const SHORTEST: Duration = Duration::from_micros(1);
 
-/// The measurement of requests that are decoded together.
 pub(super) struct RequestMeasurement {
     pub(super) case: DecodeCase,
     /// Tokens per second of all requests together, in the time between the last first token and the first last token.

@@ -39,7 +39,6 @@ pub(super) fn reached<'p, E: IntoIterator<Item = &'p Expr>>(
 /// Maximum length of a chain of parameters that follow from each other: evaluation recurses through it.
 const MAX_CHAIN: usize = 32;
 
-/// The dependencies between parameters.
 #[derive(Default)]
 struct Chains<'a> {
     /// The number of parameters of the longest chain that starts with each parameter.
@@ -48,7 +47,6 @@ struct Chains<'a> {
     cycles: Vec<(&'a str, Vec<&'a str>)>,
 }
 
-/// The problems of the dependencies between parameters.
 pub(super) fn problems(params: &BTreeMap<String, Param>) -> Vec<Diagnostic> {
     let span = |name: &str| params[name].span.clone();
     let chains = Chains::of(params);

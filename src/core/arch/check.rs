@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::chains::{self, param_exprs, reached};
 use super::contract::{OptionKind, OptionSpec, Presence, Resource};
 use super::definition::{
-    ArchDef, Branch, CommonDefinitions, GIVEN, Instance, LAYER, Mode, OF_FILE, Param, Reads,
+    ArchDef, Branch, CommonDefinitions, ContractUse, GIVEN, LAYER, Mode, OF_FILE, Param, Reads,
     Resources, SHIFT_LOGITS, START_TOKEN, Setting, Slot, Stack, TAPS, names_of,
 };
 use super::diagnostic::{Diagnostic, MANY, Span};
@@ -66,7 +66,6 @@ pub(super) fn check(def: &ArchDef, is_whole: bool) -> CheckResult {
     }
 }
 
-/// All problems of the part that definitions share.
 pub(super) fn check_common(common: &CommonDefinitions) -> Vec<Diagnostic> {
     let none = Resources::new();
     let mut checker = Checker::new(&common.params, &common.resources, &none);
@@ -103,7 +102,6 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Whether a resource of this name exists.
     fn is_resource(&self, kind: Resource, name: &str) -> bool {
         let key = (kind, name.to_owned());
         self.declared.contains_key(&key) || self.defaults.contains_key(&key)
@@ -386,7 +384,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    fn instance(&mut self, instance: &Instance, in_layer: bool, has_side: bool) {
+    fn instance(&mut self, instance: &ContractUse, in_layer: bool, has_side: bool) {
         for (spec, setting) in instance.contract.options.iter().zip(&instance.options) {
             self.option(instance, spec, setting, in_layer);
         }
@@ -416,7 +414,7 @@ impl<'a> Checker<'a> {
 
     fn option(
         &mut self,
-        instance: &Instance,
+        instance: &ContractUse,
         spec: &OptionSpec,
         setting: &Setting,
         in_layer: bool,
@@ -537,7 +535,6 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Reports taps that are not read.
     fn unread_taps(&mut self, def: &ArchDef) {
         let slots = || def.stacks.iter().flat_map(|stack| &stack.slots);
         let branches = || slots().flat_map(|slot| &slot.branches);
@@ -558,7 +555,6 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Reports parameters and resources that are not referred to.
     fn unused(&mut self) {
         let names = self.used.iter().filter(|(kind, _)| kind.is_none());
         let names = names.map(|(_, name)| name.clone());

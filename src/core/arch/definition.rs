@@ -68,17 +68,17 @@ pub struct ArchDef {
     /// Resources that need no declaration. A name that follows from parameters may be any of them.
     pub defaults: Arc<Resources>,
     /// The token embedding: token ids to the hidden state.
-    pub embed: Instance,
+    pub embed: ContractUse,
     /// The mix that makes several hidden states of the embedded tokens; none: there is one hidden state.
     pub write: Option<Setting>,
     /// A further input for each layer.
-    pub per_layer: Option<Instance>,
+    pub per_layer: Option<ContractUse>,
     /// The stacks of layers, in order.
     pub stacks: Vec<Stack>,
     /// The end of the model: hidden state to logits.
     pub head: Option<Head>,
     /// Pooling: the hidden states of a sequence to one vector.
-    pub pool: Instance,
+    pub pool: ContractUse,
     /// Conditions on a file's numbers, evaluated for every layer; if one is false, the definition is wrong for the
     /// file.
     pub require: Vec<Spanned<Expr>>,
@@ -98,7 +98,7 @@ impl ArchDef {
     }
 
     /// A resource by its name: a declared resource, or one that needs no declaration.
-    pub fn resource(&self, kind: Resource, name: &str) -> Option<&Instance> {
+    pub fn resource(&self, kind: Resource, name: &str) -> Option<&ContractUse> {
         let key = (kind, name.to_owned());
         self.resources.get(&key).or_else(|| self.defaults.get(&key))
     }
@@ -136,7 +136,7 @@ pub struct IgnoredKey {
 }
 
 /// Resources by kind and name.
-pub type Resources = BTreeMap<(Resource, String), Instance>;
+pub type Resources = BTreeMap<(Resource, String), ContractUse>;
 
 /// The names of the resources of a kind, declared ones first.
 pub(super) fn names_of<'a>(
@@ -204,7 +204,7 @@ pub enum ParamSource {
 
 /// A use of a contract: a block, a stage or a resource with its settings.
 #[derive(Clone, Debug)]
-pub struct Instance {
+pub struct ContractUse {
     /// The contract that is used.
     pub contract: &'static Contract,
     /// The options in the order of the contract, with the contract's defaults.
@@ -316,7 +316,7 @@ pub struct Head {
     /// Final norm, as a name.
     pub norm: Option<Setting>,
     /// Projection to logits.
-    pub unit: Instance,
+    pub unit: ContractUse,
 }
 
 /// How a slot's result joins the hidden state.
@@ -347,7 +347,7 @@ pub struct Branch {
     pub factor: Option<Setting>,
     /// Tap that holds the result.
     pub save: Option<Spanned<String>>,
-    pub block: Instance,
+    pub block: ContractUse,
 }
 
 /// First character of the name of a tensor of the file; other names are relative to the layer.

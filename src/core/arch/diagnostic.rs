@@ -10,7 +10,6 @@ use std::ops::Range;
 
 use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet, renderer::DecorStyle};
 
-/// Maximum number of names that a message lists.
 const MAX_LISTED: usize = 48;
 /// Maximum number of problems that are shown with their lines; the number of further ones is shown.
 const SHOWN: usize = 40;
@@ -137,6 +136,11 @@ impl Diagnostics {
             source: source.into(),
             problems,
         }
+    }
+
+    /// The file of the text.
+    pub fn path(&self) -> &str {
+        &self.path
     }
 
     /// The problems, in the order of the text.

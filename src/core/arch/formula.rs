@@ -189,7 +189,6 @@ fn outside(text: &str, what: &str) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// A scope with the options `gate` and `act`, and the weight `bias`.
     struct TestScope {
         gate: bool,
         bias: bool,

@@ -46,7 +46,6 @@ impl SourceFile {
         })
     }
 
-    /// A text that is built into the program.
     pub(crate) fn embedded(path: impl Into<String>, text: &str) -> Self {
         Self {
             path: path.into(),
@@ -71,21 +70,14 @@ pub struct Library {
 pub enum LibraryError {
     /// There is no definition of that name.
     #[error("unknown architecture `{name}`{}", hint(.near.as_deref()))]
-    Unknown {
-        /// The requested name.
-        name: String,
-        /// The nearest existing name.
-        near: Option<String>,
-    },
+    Unknown { name: String, near: Option<String> },
     /// The definition has problems.
     #[error(transparent)]
     Broken(#[from] Diagnostics),
     /// A folder or file could not be read.
     #[error("{}: {source}", path.display())]
     Io {
-        /// The folder or file.
         path: PathBuf,
-        /// The error of the operating system.
         source: std::io::Error,
     },
 }
@@ -153,9 +145,6 @@ impl Library {
     }
 
     /// The text of a definition.
-    ///
-    /// # Errors
-    /// The name is unknown.
     pub fn source(&self, name: &str) -> Result<&SourceFile, LibraryError> {
         self.sources.get(name).ok_or_else(|| LibraryError::Unknown {
             name: name.to_owned(),

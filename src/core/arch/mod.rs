@@ -28,7 +28,7 @@ pub use contract::{
     SideInput, WeightRole, WeightSpec,
 };
 pub use definition::{
-    ArchDef, Branch, CommonDefinitions, DefinitionText, Head, IgnoreRules, IgnoredKey, Instance,
+    ArchDef, Branch, CommonDefinitions, ContractUse, DefinitionText, Head, IgnoreRules, IgnoredKey,
     Join, Mode, OF_FILE, Param, ParamSource, Reads, Resources, SHIFT_LOGITS, START_TOKEN, Setting,
     Slot, Stack, TAPS, WeightUse, fits_pattern,
 };

@@ -7,8 +7,8 @@ use std::fmt::{self, Write};
 use super::chains::reached;
 use super::expr::{Expr, Value};
 use super::{
-    ArchDef, Branch, Instance, Join, Mode, Param, ParamSource, Presence, Reads, SHIFT_LOGITS,
-    START_TOKEN, Setting, Slot, Stack,
+    ArchDef, Branch, ContractUse, Join, Mode, Param, ParamSource, Presence, Reads, SHIFT_LOGITS,
+    START_TOKEN, Setting, Slot, Spanned, Stack,
 };
 
 impl ArchDef {
@@ -148,7 +148,7 @@ impl ArchDef {
     }
 }
 
-fn exprs_of_instance(instance: &Instance, visit: &mut dyn FnMut(&Expr)) {
+fn exprs_of_instance(instance: &ContractUse, visit: &mut dyn FnMut(&Expr)) {
     instance.options.iter().for_each(|s| visit(&s.expr));
     for weight in &instance.weights {
         visit(&weight.when);
@@ -228,11 +228,7 @@ fn print_slot(out: &mut String, slot: &Slot) -> fmt::Result {
     writeln!(out, "name = {}", quoted(&slot.name))?;
     when(out, slot.when.as_ref())?;
     setting(out, "read", slot.read.as_ref())?;
-    tap(
-        out,
-        "from",
-        slot.from.as_ref().map(|tap| tap.value.as_str()),
-    )?;
+    tap(out, "from", slot.from.as_ref())?;
     setting(out, "pre", slot.pre.as_ref())?;
     setting(out, "post", slot.post.as_ref())?;
     setting(out, "scale", slot.scale.as_ref())?;
@@ -251,36 +247,35 @@ fn print_branch(out: &mut String, branch: &Branch) -> fmt::Result {
     writeln!(out, "name = {}", quoted(&branch.name))?;
     writeln!(out, "block = {}", quoted(branch.block.contract.name))?;
     when(out, branch.when.as_ref())?;
-    for (key, name) in [("from", &branch.from), ("side", &branch.side)] {
-        tap(out, key, name.as_ref().map(|tap| tap.value.as_str()))?;
-    }
+    tap(out, "from", branch.from.as_ref())?;
+    tap(out, "side", branch.side.as_ref())?;
     setting(out, "pre", branch.pre.as_ref())?;
     setting(out, "post", branch.post.as_ref())?;
     setting(out, "factor", branch.factor.as_ref())?;
-    tap(
-        out,
-        "save",
-        branch.save.as_ref().map(|tap| tap.value.as_str()),
-    )?;
+    tap(out, "save", branch.save.as_ref())?;
     instance(out, &branch.block)
 }
 
 fn when(out: &mut String, expr: Option<&Expr>) -> fmt::Result {
-    tap(out, "when", expr.map(Expr::source))
+    text(out, "when", expr.map(Expr::source))
 }
 
-fn tap(out: &mut String, key: &str, name: Option<&str>) -> fmt::Result {
-    match name {
-        Some(name) => writeln!(out, "{key} = {}", quoted(name)),
+fn tap(out: &mut String, key: &str, name: Option<&Spanned<String>>) -> fmt::Result {
+    text(out, key, name.map(|name| name.value.as_str()))
+}
+
+fn setting(out: &mut String, key: &str, setting: Option<&Setting>) -> fmt::Result {
+    text(out, key, setting.map(|setting| setting.expr.source()))
+}
+
+fn text(out: &mut String, key: &str, value: Option<&str>) -> fmt::Result {
+    match value {
+        Some(value) => writeln!(out, "{key} = {}", quoted(value)),
         None => Ok(()),
     }
 }
 
-fn setting(out: &mut String, key: &str, setting: Option<&Setting>) -> fmt::Result {
-    tap(out, key, setting.map(|setting| setting.expr.source()))
-}
-
-fn instance(out: &mut String, instance: &Instance) -> fmt::Result {
+fn instance(out: &mut String, instance: &ContractUse) -> fmt::Result {
     for (spec, setting) in instance.contract.options.iter().zip(&instance.options) {
         // A default may refer to other options, which a setting cannot.
         let mark = if setting.span.is_some() { "" } else { "# " };

@@ -157,7 +157,6 @@ fn value(option: &OptionSpec) -> Option<String> {
     })
 }
 
-/// The names in all expressions of a contract.
 fn names(contract: &Contract, out: &mut BTreeSet<String>) {
     let state: Vec<&str> = match contract.state {
         StateSpec::None => Vec::new(),
@@ -215,7 +214,6 @@ pub(super) fn parameters(registry: &Registry, params: &BTreeMap<String, Param>) 
     out
 }
 
-/// The points of contracts.
 fn points(out: &mut String, points: impl ExactSizeIterator<Item = &'static PointSpec>) {
     if points.len() == 0 {
         return;
@@ -259,7 +257,6 @@ pub(super) fn meaning(option: &OptionSpec) -> String {
     }
 }
 
-/// A text as a table cell.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|")
 }

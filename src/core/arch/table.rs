@@ -24,7 +24,6 @@ pub(crate) type TomlItem<'a> = &'a TomlSpanned<DeValue<'a>>;
 #[derive(Clone, Debug)]
 pub(crate) enum ValueForm {
     Text,
-    /// An array of texts.
     Texts,
     /// A plain word, or an expression that results in one.
     Name,
@@ -37,28 +36,21 @@ pub(crate) enum ValueForm {
     Condition,
     /// Any value, or an expression.
     Value,
-    /// One of several forms.
     Either(&'static [Self]),
-    /// An array.
     List(&'static Self),
     /// A table with any keys.
     Map(&'static Self),
-    /// A table of this kind.
     Table(&'static str),
     /// Tables of this kind under any keys.
     Tables(&'static str),
-    /// A block with its options.
     Branch,
-    /// An option of a contract.
     Option(&'static OptionSpec),
-    /// The tensors of the weights of a contract.
     Weights(&'static Contract),
     /// No value is allowed: it follows from parameters, which a message can state.
     Derived(&'static OptionSpec),
 }
 
 impl ValueForm {
-    /// One text or several texts.
     pub(crate) const TEXT_OR_TEXTS: Self = Self::Either(&[Self::Text, Self::Texts]);
 }
 
@@ -112,7 +104,6 @@ impl<'a> TableFields<'a> {
         }
     }
 
-    /// The kind of the table, for messages.
     fn what(&self) -> String {
         match self.kind.contains(' ') {
             true => self.kind.to_owned(),
@@ -266,7 +257,6 @@ impl<'a> TableReader<'a> {
         entries.map(|(name, item)| (named(name), item)).collect()
     }
 
-    /// One text or several texts.
     pub(crate) fn any_texts(
         &mut self,
         fields: &mut TableFields<'a>,
@@ -386,7 +376,6 @@ impl<'a> TableReader<'a> {
         }
     }
 
-    /// Reports a missing key of a table.
     pub(crate) fn missing(&mut self, fields: &TableFields<'_>, key: &str) {
         let problem = format!("missing key `{key}` (required in {})", fields.what());
         self.report(fields.span.clone(), problem);

@@ -82,7 +82,6 @@ impl Elements<'_> {
         }
     }
 
-    /// The elements of a range.
     fn part(self, of: std::ops::Range<usize>) -> Self {
         match self {
             Self::F32(all) => Self::F32(&all[of]),
@@ -107,9 +106,6 @@ impl Elements<'_> {
     }
 
     /// Writes the bytes of the elements.
-    ///
-    /// # Errors
-    /// The bytes cannot be written.
     pub fn write(self, out: &mut impl Write) -> io::Result<()> {
         for from in (0..self.len()).step_by(PIECE) {
             let to = (from + PIECE).min(self.len());

@@ -65,7 +65,6 @@ pub fn read_archive(path: &Path, name: &str) -> Result<Option<NpyArray>, Error> 
     read_from(&mut entry, size, &[Kind::F32, Kind::I32, Kind::I64]).map(Some)
 }
 
-/// Types of elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     F32,
@@ -84,7 +83,6 @@ impl Kind {
         Self::ALL[self as usize].2
     }
 
-    /// Decodes an element from its bytes.
     fn decode(self, bytes: &[u8]) -> Option<f32> {
         // A float32 represents all integers up to 2^24.
         let whole = |value: i64| (value.unsigned_abs() <= 1 << 24).then_some(value as f32);

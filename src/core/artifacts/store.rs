@@ -63,11 +63,7 @@ pub enum Error {
     #[error(
         "the result takes up to {found} bytes, results may take {limit} together (`--lab-artifacts`)"
     )]
-    TooLarge {
-        /// Number of bytes of the result.
-        found: u64,
-        limit: u64,
-    },
+    TooLarge { found: u64, limit: u64 },
     /// The result cannot be written.
     #[error("the result cannot be written: {0}")]
     Io(#[from] io::Error),
@@ -75,9 +71,6 @@ pub enum Error {
 
 /// A folder for results in the folder of temporary files. It is removed with its contents when the return value is
 /// dropped.
-///
-/// # Errors
-/// The folder cannot be made.
 pub fn temporary() -> io::Result<impl AsRef<Path>> {
     let folder = PartFolder::new(&std::env::temp_dir().join("bench-lab"))?;
     #[cfg(unix)]

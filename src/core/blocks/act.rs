@@ -13,12 +13,11 @@
 //! ```
 //! xIELU: Huang and Schlag 2024, arXiv 2411.13010. A kind without parameters needs no declaration to be named.
 
-use super::build::{GraphBuilder, softcap};
+use super::build::{UnitBuilder, softcap};
 use super::refused;
 use crate::arch::{ActRef, Contract, RowWidth};
-use crate::plan::Unit;
 use crate::{choices, options, rules};
-use lab_base::ggml::{Error, Glu, Tensor, Unary};
+use lab_base::ggml::{Glu, Result, Tensor, Unary};
 
 choices! {
     /// An elementwise function.
@@ -64,7 +63,6 @@ choices! {
 }
 
 options! {
-    /// Options of an activation.
     pub(super) struct Activation {
         kind: ActivationKind, "function of an element: `silu`, `gelu` (tanh approximation, on a processor in half precision as llama.cpp computes it), `gelu_tanh` (tanh approximation in f32), `gelu_erf` (exact), `relu`, `relu2` (squared), `quick_gelu` (`x * sigmoid(1.702 * x)`), `tanh`, `sigmoid`, `softplus`, `situ` (`beta * tanh(x / beta) * sigmoid(x)`), `swiglu_oai` (`g * sigmoid(1.702 * g) * (up + 1)` of a clamped gate) or `xielu`";
         clamp: f32 = "0", "clamp of a gated layer: upper bound of the gate and bound of the absolute value of what it multiplies, above 0; 0: off";
@@ -101,9 +99,9 @@ pub(super) static CONTRACT: Contract = Contract {
 /// The sharpness of the sigmoid in `swiglu_oai` and `quick_gelu`.
 const OAI_ALPHA: f32 = 1.702;
 
-impl GraphBuilder<'_> {
+impl UnitBuilder<'_, '_> {
     /// `act(x)`; unchanged without an activation.
-    pub(super) fn activate(&self, act: ActRef, x: &Tensor) -> Result<Tensor, Error> {
+    pub(super) fn activate(&self, act: ActRef, x: &Tensor) -> Result<Tensor> {
         match self.act(act) {
             Some(act) if act.clamp > 0.0 || act.bound > 0.0 => Err(refused(
                 "activation",
@@ -114,12 +112,7 @@ impl GraphBuilder<'_> {
     }
 
     /// `act(gate) * up`, both `[width, ..]` and contiguous.
-    pub(super) fn activate_gate(
-        &self,
-        act: ActRef,
-        gate: &Tensor,
-        up: &Tensor,
-    ) -> Result<Tensor, Error> {
+    pub(super) fn activate_gate(&self, act: ActRef, gate: &Tensor, up: &Tensor) -> Result<Tensor> {
         let g = self.g;
         let Some(act) = self.act(act) else {
             return g.mul(gate, up);
@@ -153,17 +146,9 @@ impl GraphBuilder<'_> {
     }
 
     /// The hidden layer of an MLP, from its gate and up products, with their points.
-    pub(super) fn hidden(
-        &self,
-        unit: &Unit,
-        act: ActRef,
-        gate: Option<Tensor>,
-        up: Tensor,
-    ) -> Result<Tensor, Error> {
-        let gate = gate
-            .map(|gate| self.point(unit, "gate", gate))
-            .transpose()?;
-        let up = self.point(unit, "up", up)?;
+    pub(super) fn hidden(&self, act: ActRef, gate: Option<Tensor>, up: Tensor) -> Result<Tensor> {
+        let gate = gate.map(|gate| self.point("gate", gate)).transpose()?;
+        let up = self.point("up", up)?;
         match gate {
             Some(gate) => self.activate_gate(act, &gate, &up),
             None => self.activate(act, &up),
@@ -177,7 +162,7 @@ impl GraphBuilder<'_> {
 
     /// The excess of `x [width, ..]` over the mean of its row plus `cutoff` standard deviations; `x` where the
     /// activation has no cutoff. The standard deviation is that of a sample.
-    fn exceeding(&self, act: Option<&Activation>, x: &Tensor) -> Result<Tensor, Error> {
+    fn exceeding(&self, act: Option<&Activation>, x: &Tensor) -> Result<Tensor> {
         let g = self.g;
         let Some(act) = act.filter(|act| act.cutoff > 0.0) else {
             return Ok(x.clone());
@@ -192,7 +177,7 @@ impl GraphBuilder<'_> {
     }
 
     /// Applies the function to each element, without the clamp and the cutoff.
-    fn elements(&self, act: Option<&Activation>, x: &Tensor) -> Result<Tensor, Error> {
+    fn elements(&self, act: Option<&Activation>, x: &Tensor) -> Result<Tensor> {
         let g = self.g;
         let Some(act) = act else { return Ok(x.clone()) };
         let op = match act.kind {

@@ -1,14 +1,16 @@
 //! Attention over the keys that the store returns.
 
 use crate::arch::{Mode, PointSpec, WeightSpec};
-use crate::plan::{BLOCK_LEN, KeyTokens, KeyValuePlan, RowLayout, StatePlan, Unit};
+use crate::plan::{BLOCK_LEN, RowLayout};
 use crate::{point, weight};
-use lab_base::ggml::{Error, Graph, KvBlocks, ScoreOptions, Tensor, WholeSpans};
+use lab_base::ggml::{Graph, KvBlocks, Result, ScoreOptions, Tensor, WholeSpans};
 use lab_base::weights::TensorType;
 
-use super::build::{GraphBuilder, softcap};
+use super::build::{UnitBuilder, softcap};
 use super::cache::CacheOptions;
-use super::context::{AttentionView, DerivedInput, RunView, Runs, SelectedKeys, VisibleKeyValues};
+use super::context::{
+    AttentionView, DerivedInput, KeyOwner, RunView, Runs, SelectedKeys, VisibleKeyValues,
+};
 use super::lab::AttentionCapture;
 use super::position_bias::{DistanceBuckets, TABLE};
 use super::{cast, joined, refused};
@@ -33,6 +35,10 @@ pub struct KeyRows<'a> {
     pub heads: u64,
     /// Number of elements of a value head.
     pub dv: u64,
+    /// Factor of the scores.
+    pub scale: f32,
+    /// Bound of the scores; 0: none.
+    pub softcap: f32,
     /// The selected keys; none: all visible keys are attended to.
     pub(super) selected: Option<SelectedKeys>,
     /// The bias of the scores for each distance, `[heads, 2 far + 1]`.
@@ -41,37 +47,24 @@ pub struct KeyRows<'a> {
     pub(super) ended: Option<Tensor>,
 }
 
-impl GraphBuilder<'_> {
+impl UnitBuilder<'_, '_> {
     /// Stores keys and values and computes the attention of each query.
     ///
     /// `q [dk, heads, n_tokens]`, `k [dk, kv_heads, n_tokens]`, `v [dv, kv_heads, n_tokens]` ->
     /// `[dv * heads, n_tokens]`. The options of the cache give the largest slope of the linear position bias.
-    ///
-    /// # Errors
-    /// An operation rejects its inputs.
-    pub fn attend(
-        &mut self,
-        unit: &Unit,
-        q: &Tensor,
-        rows: &KeyRows<'_>,
-        (scale, softcap): (f32, f32),
-    ) -> Result<Tensor, Error> {
-        let Some(StatePlan::KeyValue(state)) = &unit.state else {
-            return Err(refused("attend", format!("{} keeps no keys", unit.path)));
-        };
-        let (g, n) = (self.g, self.n_tokens);
-        let cache = CacheOptions::read(&self.plan.caches[state.cache].unit.options);
-        let sinks = self.weight(unit, SINKS.key).cloned();
+    pub fn attend(&mut self, q: &Tensor, rows: &KeyRows<'_>) -> Result<Tensor> {
+        let (g, n, own) = (self.g, self.n_tokens, self.key_owner()?);
+        let cache = CacheOptions::read(&self.plan.caches[own.state.cache].unit.options);
         let scores = ScoreOptions {
-            scale,
-            softcap,
+            scale: rows.scale,
+            softcap: rows.softcap,
             max_bias: cache.alibi,
-            sinks: sinks.as_ref(),
+            sinks: self.weight(SINKS.key),
         };
         let [dk, heads, ..] = q.shape();
         let (dv, kv_heads) = (rows.dv, rows.heads);
-        let visible = self.visible(unit, state, dk, rows)?;
-        self.take_weights(unit, q, (&visible.k, kv_heads), &scores)?;
+        let visible = self.visible(own, dk, rows)?;
+        self.take_weights(q, &visible.k, kv_heads, &scores)?;
         let heads_of = KeyHeads {
             k: &visible.k,
             // Without separate values, the head of each key row is the value.
@@ -126,18 +119,26 @@ impl GraphBuilder<'_> {
                         Some(SelectedKeys::Masks(masks)) => masks[i].as_ref(),
                         _ => None,
                     };
-                    let of = (&q, &k, &v);
                     let bias = rows.bias.as_ref();
-                    let bias = bias.map(|bias| self.bias_of_view(unit, bias, view));
-                    let y = match (masks, bias.transpose()?) {
-                        (Some(masks), _) if let Some(layout) = view.layout => {
-                            let mask = self.mask_of_whole(mask, masks, layout)?;
-                            self.attend_runs(unit, Some(i), of, (&mask, None), scores)?
+                    let bias = bias.map(|bias| self.bias_of_view(bias, view));
+                    let bias = bias.transpose()?;
+                    let mut of = RunHeads {
+                        i: Some(i),
+                        q: &q,
+                        k: &k,
+                        v: &v,
+                        mask,
+                        bias: bias.as_ref().filter(|_| masks.is_none()),
+                    };
+                    let whole;
+                    let y = match masks {
+                        Some(masks) if let Some(layout) = view.layout => {
+                            whole = self.mask_of_whole(mask, masks, layout)?;
+                            of.mask = &whole;
+                            self.attend_runs(of, scores)?
                         }
-                        (Some(masks), _) => self.attend_selected(unit, i, of, masks, scores)?,
-                        (None, bias) => {
-                            self.attend_runs(unit, Some(i), of, (mask, bias.as_ref()), scores)?
-                        }
+                        Some(masks) => self.attend_selected(of, masks, scores)?,
+                        None => self.attend_runs(of, scores)?,
                     };
                     let n = runs.n_tokens * runs.n_runs;
                     let y = g.reshape(&y, [dv * heads, n as u64, 1, 1])?;
@@ -146,7 +147,7 @@ impl GraphBuilder<'_> {
                 all.map(|(y, _)| y).ok_or_else(|| {
                     refused(
                         "attend",
-                        format!("{}: the pass attends to nothing", unit.path),
+                        format!("{}: the pass attends to nothing", own.path),
                     )
                 })
             }
@@ -157,12 +158,12 @@ impl GraphBuilder<'_> {
     /// `q [dk, heads, n_tokens]`, `k [dk * kv_heads, n_rows]`; the weights are `[n_keys * heads, m]`.
     pub(super) fn take_weights(
         &self,
-        unit: &Unit,
         q: &Tensor,
-        (k, kv_heads): (&Tensor, u64),
+        k: &Tensor,
+        kv_heads: u64,
         scores: &ScoreOptions<'_>,
-    ) -> Result<(), Error> {
-        let path = format!("{}.{}", unit.path, WEIGHTS_POINT.name);
+    ) -> Result<()> {
+        let path = format!("{}.{}", self.unit.path, WEIGHTS_POINT.name);
         let Some(AttentionCapture { rows, keys, mask }) = self.lab.pairs.get(&path) else {
             return Ok(());
         };
@@ -194,11 +195,11 @@ impl GraphBuilder<'_> {
     }
 
     /// The bias of a unit's scores for each distance, `[heads, 2 far + 1]`; none if the unit has no bias.
-    pub(super) fn position_bias(&self, unit: &Unit, far: u64) -> Result<Option<Tensor>, Error> {
-        let Some(table) = self.weight(unit, TABLE) else {
+    pub(super) fn position_bias(&self, far: u64) -> Result<Option<Tensor>> {
+        let Some(table) = self.weight(TABLE) else {
             return Ok(None);
         };
-        let cache = unit.key_values().map(|rows| rows.cache);
+        let cache = self.unit.key_values().map(|rows| rows.cache);
         let rule = cache.map(|cache| CacheOptions::read(&self.plan.caches[cache].unit.options));
         let buckets = self.input(DerivedInput::Buckets(DistanceBuckets {
             n: table.shape()[1],
@@ -210,12 +211,12 @@ impl GraphBuilder<'_> {
 
     /// The bias of each key and query of a view, `[n_kv, n_tokens, heads, n_runs]`, looked up in the bias of each
     /// distance `[heads, 2 far + 1]`.
-    fn bias_of_view(&self, unit: &Unit, bias: &Tensor, view: &RunView) -> Result<Tensor, Error> {
+    fn bias_of_view(&self, bias: &Tensor, view: &RunView) -> Result<Tensor> {
         let (g, runs) = (self.g, &view.runs);
         let Some(distances) = &view.distances else {
             return Err(refused(
                 "attend",
-                format!("{}: the view knows no distances", unit.path),
+                format!("{}: the view knows no distances", self.unit.path),
             ));
         };
         let rows = g.get_rows(bias, distances)?; // [heads, n_kv * n_tokens * n_runs]
@@ -224,23 +225,16 @@ impl GraphBuilder<'_> {
         g.cont(&g.permute(&rows, [2, 0, 1, 3])?)
     }
 
-    /// The attention of the queries `[dk, n_tokens, heads, n_runs]` of some runs, the `i`-th of the pass:
-    /// `[dv, heads, n_tokens, n_runs]`. Flash attention is not used with a bias of the scores.
-    fn attend_runs(
-        &self,
-        unit: &Unit,
-        i: Option<usize>,
-        (q, k, v): (&Tensor, &Tensor, &Tensor),
-        (mask, bias): (&Tensor, Option<&Tensor>),
-        scores: ScoreOptions<'_>,
-    ) -> Result<Tensor, Error> {
+    /// The attention of some runs: `[dv, heads, n_tokens, n_runs]`. Flash attention is not used with a bias of the
+    /// scores.
+    fn attend_runs(&self, of: RunHeads<'_>, scores: ScoreOptions<'_>) -> Result<Tensor> {
         let g = self.g;
-        let k = g.permute(k, [0, 2, 1, 3])?; // [dk, n_kv, kv_heads, n_runs]
-        if self.flash_attn && bias.is_none() {
-            let v = g.permute(v, [0, 2, 1, 3])?; // [dv, n_kv, kv_heads, n_runs]
-            g.flash_attn(q, &k, &v, Some(mask), &scores)
+        let k = g.permute(of.k, [0, 2, 1, 3])?; // [dk, n_kv, kv_heads, n_runs]
+        if self.flash_attn && of.bias.is_none() {
+            let v = g.permute(of.v, [0, 2, 1, 3])?; // [dv, n_kv, kv_heads, n_runs]
+            g.flash_attn(of.q, &k, &v, Some(of.mask), &scores)
         } else {
-            self.attend_plainly(unit, i, (q, &k, v), (mask, bias), scores)
+            self.attend_plainly(of, &k, scores)
         }
     }
 
@@ -248,12 +242,10 @@ impl GraphBuilder<'_> {
     /// its own mask, the key heads attend one after another.
     fn attend_selected(
         &self,
-        unit: &Unit,
-        i: usize,
-        (q, k, v): (&Tensor, &Tensor, &Tensor),
+        of: RunHeads<'_>,
         masks: &Tensor,
         scores: ScoreOptions<'_>,
-    ) -> Result<Tensor, Error> {
+    ) -> Result<Tensor> {
         let g = self.g;
         let ([n_kv, n, n_runs, parts], strides) = (masks.shape(), masks.strides());
         let mut all: Option<Tensor> = None;
@@ -272,23 +264,24 @@ impl GraphBuilder<'_> {
                 sinks: sinks.as_ref(),
                 ..scores
             };
-            let of = (&part(q, 2)?, &part(k, 1)?, &part(v, 1)?);
-            // The values of a part of the heads get no name.
-            let i = Some(i).filter(|_| parts == 1);
-            let y = self.attend_runs(unit, i, of, (&mask, None), scores)?;
+            let of = RunHeads {
+                // The values of a part of the heads get no name.
+                i: of.i.filter(|_| parts == 1),
+                q: &part(of.q, 2)?,
+                k: &part(of.k, 1)?,
+                v: &part(of.v, 1)?,
+                mask: &mask,
+                bias: None,
+            };
+            let y = self.attend_runs(of, scores)?;
             all = Some(joined(g, all.as_ref(), y, 1)?);
         }
-        all.ok_or_else(|| refused("attend", format!("{} selects nothing", unit.path)))
+        all.ok_or_else(|| refused("attend", format!("{} selects nothing", self.unit.path)))
     }
 
     /// The mask `[n_rows, n_tokens, 1, n_runs]` of the rows of positions and of whole blocks, restricted to the blocks
     /// that the mask of positions `[n_kv, n_tokens, n_runs, 1]` selects.
-    fn mask_of_whole(
-        &self,
-        mask: &Tensor,
-        selected: &Tensor,
-        layout: RowLayout,
-    ) -> Result<Tensor, Error> {
+    fn mask_of_whole(&self, mask: &Tensor, selected: &Tensor, layout: RowLayout) -> Result<Tensor> {
         let g = self.g;
         let selected = cast(g, selected, TensorType::F32)?;
         let ([n_kv, n, n_runs, _], element) = (selected.shape(), selected.strides()[0]);
@@ -308,27 +301,24 @@ impl GraphBuilder<'_> {
     /// The rows that a unit attends to: its own, which this stores, or those of another unit.
     fn visible(
         &mut self,
-        unit: &Unit,
-        state: &KeyValuePlan,
+        own: KeyOwner<'_>,
         dk: u64,
         rows: &KeyRows<'_>,
-    ) -> Result<VisibleKeyValues, Error> {
-        let (g, n) = (self.g, self.n_tokens);
+    ) -> Result<VisibleKeyValues> {
+        let (g, n, unit) = (self.g, self.n_tokens, self.unit);
         let row = |x: &Tensor, d: u64| g.reshape(x, [d * rows.heads, n, 1, 1]);
-        match (&state.owner, rows.new) {
-            (Some(owner), _) => self.store.stored(owner, state),
-            (None, None) if self.keys_are_of_source(unit) => self.store.stored(&unit.path, state),
-            (None, Some((k, None))) if state.pooled.is_some() => {
+        match (&own.state.owner, rows.new) {
+            (Some(path), _) => self.store.stored(KeyOwner { path, ..own }),
+            (None, None) if self.keys_are_of_source(unit) => self.store.stored(own),
+            (None, Some((k, None))) if own.state.pooled.is_some() => {
                 let ended = rows.ended.as_ref();
                 let ended = ended.map(|keys| g.reshape(keys, [dk, keys.shape()[2], 1, 1]));
                 let (k, ended) = (row(k, dk)?, ended.transpose()?);
-                self.store
-                    .append_with_ended(g, &unit.path, state, &k, ended.as_ref())
+                self.store.append_with_ended(g, own, &k, ended.as_ref())
             }
             (None, Some((k, v))) => {
                 let v = v.map(|v| row(v, rows.dv)).transpose()?;
-                self.store
-                    .append(g, &unit.path, state, &row(k, dk)?, v.as_ref())
+                self.store.append(g, own, &row(k, dk)?, v.as_ref())
             }
             (None, None) => Err(refused(
                 "attend",
@@ -337,50 +327,57 @@ impl GraphBuilder<'_> {
         }
     }
 
-    /// Whether a unit attends to keys that are made of the source.
-    pub fn keys_are_of_source(&self, unit: &Unit) -> bool {
-        let rows = unit.key_values();
-        rows.is_some_and(|rows| self.plan.caches[rows.cache].keys == KeyTokens::Source)
-    }
-
-    /// Attention without flash attention, one operation after another, with a bias `[n_kv, n_tokens, heads, n_runs]`:
-    /// `q [dk, n_tokens, heads, n_runs]`, `k [dk, n_kv, kv_heads, n_runs]`, `v [dv, kv_heads, n_kv, n_runs]` ->
-    /// `[dv, heads, n_tokens, n_runs]`.
+    /// Attention without flash attention, one operation after another, with keys `k [dk, n_kv, kv_heads, n_runs]`.
     fn attend_plainly(
         &self,
-        unit: &Unit,
-        i: Option<usize>,
-        (q, k, v): (&Tensor, &Tensor, &Tensor),
-        (mask, bias): (&Tensor, Option<&Tensor>),
+        of: RunHeads<'_>,
+        k: &Tensor,
         mut scores: ScoreOptions<'_>,
-    ) -> Result<Tensor, Error> {
+    ) -> Result<Tensor> {
         let g = self.g;
-        let name = |point: &'static PointSpec, tensor: &Tensor| match i {
+        let name = |point: &'static PointSpec, tensor: &Tensor| match of.i {
             None => {}
-            Some(i) => self.name_pairs(&unit.path, point, i, tensor),
+            Some(i) => self.name_pairs(&self.unit.path, point, i, tensor),
         };
-        let mut product = g.mul_mat(k, q)?; // [n_kv, n_tokens, heads, n_runs]
+        let mut product = g.mul_mat(k, of.q)?; // [n_kv, n_tokens, heads, n_runs]
         g.exact(&product)?;
         name(&SCORES_POINT, &product);
         if scores.softcap != 0.0 {
             product = softcap(g, &product, scores.scale, scores.softcap)?;
             scores.scale = 1.0;
         }
-        if let Some(bias) = bias {
+        if let Some(bias) = of.bias {
             product = g.add(&g.scale(&product, scores.scale)?, bias)?;
             scores.scale = 1.0;
         }
-        let weights = g.soft_max(&product, Some(mask), &scores)?;
+        let weights = g.soft_max(&product, Some(of.mask), &scores)?;
         name(&WEIGHTS_POINT, &weights);
-        let v = if v.ty().is_plain() {
-            v.clone()
+        let v = if of.v.ty().is_plain() {
+            of.v.clone()
         } else {
-            g.cast(v, TensorType::F32)?
+            g.cast(of.v, TensorType::F32)?
         };
         let v = g.cont(&g.permute(&v, [1, 2, 0, 3])?)?; // [n_kv, dv, kv_heads, n_runs]
         let y = g.mul_mat(&v, &weights)?; // [dv, n_tokens, heads, n_runs]
         g.cont(&g.permute(&y, [0, 2, 1, 3])?)
     }
+}
+
+/// The inputs of attention over some runs.
+#[derive(Clone, Copy)]
+struct RunHeads<'a> {
+    /// The index of the runs in the pass; none if their values get no name.
+    i: Option<usize>,
+    /// `[dk, n_tokens, heads, n_runs]`.
+    q: &'a Tensor,
+    /// `[dk, kv_heads, n_kv, n_runs]`.
+    k: &'a Tensor,
+    /// `[dv, kv_heads, n_kv, n_runs]`.
+    v: &'a Tensor,
+    /// `[n_kv, n_tokens, 1, n_runs]`.
+    mask: &'a Tensor,
+    /// `[n_kv, n_tokens, heads, n_runs]`.
+    bias: Option<&'a Tensor>,
 }
 
 /// The rows of all keys and values, and their numbers of heads.
@@ -395,7 +392,7 @@ struct KeyHeads<'a> {
 
 impl KeyHeads<'_> {
     /// The keys `[dk, k_heads, n_kv, n_runs]` and values `[dv, v_heads, n_kv, n_runs]` of some runs, as views.
-    fn of(&self, g: &Graph, runs: &Runs) -> Result<(Tensor, Tensor), Error> {
+    fn of(&self, g: &Graph, runs: &Runs) -> Result<(Tensor, Tensor)> {
         let heads = |rows: &Tensor, d: u64, heads: u64| {
             let Some(head) = rows.ty().row_bytes(d) else {
                 return Err(refused("heads", format!("{rows:?} into heads of {d}")));
@@ -411,12 +408,7 @@ impl KeyHeads<'_> {
 }
 
 /// The queries of some runs, from token `first` of `q [dk, heads, n]` on: `[dk, n_tokens, heads, n_runs]`, as a view.
-pub(super) fn queries_of(
-    g: &Graph,
-    q: &Tensor,
-    runs: &Runs,
-    first: usize,
-) -> Result<Tensor, Error> {
+pub(super) fn queries_of(g: &Graph, q: &Tensor, runs: &Runs, first: usize) -> Result<Tensor> {
     let ([dk, heads, n, _], [_, head, token, _]) = (q.shape(), q.strides());
     if runs.n_tokens as u64 == n {
         return g.permute(q, [0, 2, 1, 3]);

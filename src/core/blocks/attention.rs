@@ -13,15 +13,15 @@
 //! the keys.
 
 use super::attend::{self, KeyRows};
-use super::build::GraphBuilder;
+use super::build::UnitBuilder;
 use super::gate::{O_IN_POINT, OutputGate};
-use super::{position_bias, selection};
+use super::position_bias;
+use super::selection::{self, IndexInputs};
 use crate::arch::{
     ActRef, CacheRef, Contract, NormRef, QuantClass, RopeRef, SelectionRef, SideInput, StateSpec,
 };
-use crate::plan::Unit;
 use crate::{choices, options, points, rules, weights};
-use lab_base::ggml::{Error, Tensor};
+use lab_base::ggml::{Result, Tensor};
 
 choices! {
     /// How queries and keys are normalised.
@@ -179,18 +179,18 @@ pub(super) static CONTRACT: Contract = Contract {
     ..Contract::BLOCK
 };
 
-pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
-    let c = Config::read(&unit.options);
-    let mut projected = project(b, unit, &c, x)?;
-    projected.q = b.point(unit, "q_proj", projected.q)?;
+pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
+    let c = Config::read(&b.unit.options);
+    let mut projected = project(b, &c, x)?;
+    projected.q = b.point("q_proj", projected.q)?;
     if let Some((k, _)) = &mut projected.kv {
-        *k = b.point(unit, "k_proj", k.clone())?;
+        *k = b.point("k_proj", k.clone())?;
     }
-    let q = rotated(b, unit, &c, "q_norm", &projected.q)?;
+    let q = rotated(b, &c, "q_norm", &projected.q)?;
     let q = b.tempered(q, [c.temp_scale, c.temp_floor, c.temp_offset])?;
-    let q = b.point(unit, "q", q)?;
+    let q = b.point("q", q)?;
     let own = match &projected.kv {
-        Some(kv) => Some(keys(b, unit, &c, kv)?),
+        Some(kv) => Some(keys(b, &c, kv)?),
         None => None,
     };
 
@@ -198,17 +198,19 @@ pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result
         new: own.as_ref().map(|(k, v)| (k, Some(v))),
         heads: c.kv_heads,
         dv: c.dv,
-        selected: b.select(unit, (c.selection, c.selects), (x, x))?,
-        bias: b.position_bias(unit, c.max_distance)?,
+        selected: b.select(c.selection, c.selects, IndexInputs { h: x, latent: x })?,
+        bias: b.position_bias(c.max_distance)?,
+        scale: c.scale,
+        softcap: c.softcap,
         ..KeyRows::default()
     };
-    let y = b.attend(unit, &q, &rows, (c.scale, c.softcap))?;
+    let y = b.attend(&q, &rows)?;
     let by_head = b.g.reshape(&y, [c.dv, c.heads, b.n_tokens, 1])?;
-    let by_head = b.point(unit, "heads", by_head)?;
+    let by_head = b.point("heads", by_head)?;
     let y = b.g.reshape(&by_head, [c.dv * c.heads, b.n_tokens, 1, 1])?;
-    let y = b.normalise_with(c.inner_norm, b.weight(unit, "inner_norm"), &y)?;
+    let y = b.normalise_with(c.inner_norm, b.weight("inner_norm"), &y)?;
     let gate = match (c.gate, projected.gate) {
-        (OutputGate::Element | OutputGate::Head, _) => Some(b.linear(unit, "gate", x)?),
+        (OutputGate::Element | OutputGate::Head, _) => Some(b.linear("gate", x)?),
         (_, gate) => gate,
     };
     let is_plain = gate.is_none() && c.inner_norm.0.is_none();
@@ -218,69 +220,48 @@ pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result
     };
     let y = match is_plain {
         true => y,
-        false => b.heads_read(unit, c.heads, &y)?,
+        false => b.heads_read(c.heads, &y)?,
     };
-    b.linear(unit, "o", &y)
+    b.linear("o", &y)
 }
 
 /// The keys `[dk, kv_heads, n]` and values `[dv, kv_heads, n]` that tokens of the sequence attend to, made of rows of
 /// the source `[n_embd, n]`.
-pub(super) fn keys_of_source(
-    b: &GraphBuilder<'_>,
-    unit: &Unit,
-    x: &Tensor,
-) -> Result<(Tensor, Tensor), Error> {
-    let c = Config::read(&unit.options);
-    let (k, v) = project_keys(b, unit, &c, x)?;
-    let k = b.point(unit, "k_proj", k)?;
-    keys(b, unit, &c, &(k, v))
+pub(super) fn keys_of_source(b: &UnitBuilder<'_, '_>, x: &Tensor) -> Result<(Tensor, Tensor)> {
+    let c = Config::read(&b.unit.options);
+    let (k, v) = project_keys(b, &c, x)?;
+    let k = b.point("k_proj", k)?;
+    keys(b, &c, &(k, v))
 }
 
 /// Projected keys `[dk, kv_heads, n]` and values `[dv, kv_heads, n]`; without values, the keys are the values.
 type Keys = (Tensor, Option<Tensor>);
 
 /// The keys and values after their norms and the rotation of the keys.
-fn keys(
-    b: &GraphBuilder<'_>,
-    unit: &Unit,
-    c: &Config,
-    (k, v): &Keys,
-) -> Result<(Tensor, Tensor), Error> {
+fn keys(b: &UnitBuilder<'_, '_>, c: &Config, (k, v): &Keys) -> Result<(Tensor, Tensor)> {
     let v = b.normalise_with(c.v_norm, None, v.as_ref().unwrap_or(k))?;
-    let k = b.point(unit, "k", rotated(b, unit, c, "k_norm", k)?)?;
-    Ok((k, b.point(unit, "v", v)?))
+    let k = b.point("k", rotated(b, c, "k_norm", k)?)?;
+    Ok((k, b.point("v", v)?))
 }
 
 /// Queries or keys `[dk, heads, n]` after their norm and the rotation.
-fn rotated(
-    b: &GraphBuilder<'_>,
-    unit: &Unit,
-    c: &Config,
-    key: &str,
-    x: &Tensor,
-) -> Result<Tensor, Error> {
+fn rotated(b: &UnitBuilder<'_, '_>, c: &Config, key: &str, x: &Tensor) -> Result<Tensor> {
     match c.qk_norm_at {
-        NormAt::Before => b.rope(c.rope, &normalise(b, unit, c, key, x)?),
-        NormAt::After => normalise(b, unit, c, key, &b.rope(c.rope, x)?),
+        NormAt::Before => b.rope(c.rope, &normalise(b, c, key, x)?),
+        NormAt::After => normalise(b, c, key, &b.rope(c.rope, x)?),
     }
 }
 
 /// Queries or keys `[dk, heads, n]` after their norm.
-fn normalise(
-    b: &GraphBuilder<'_>,
-    unit: &Unit,
-    c: &Config,
-    key: &str,
-    x: &Tensor,
-) -> Result<Tensor, Error> {
+fn normalise(b: &UnitBuilder<'_, '_>, c: &Config, key: &str, x: &Tensor) -> Result<Tensor> {
     let shape = x.shape();
     let rows = match c.qk_norm {
         QkNorm::None => return Ok(x.clone()),
         QkNorm::Full => b.g.reshape(x, [shape[0] * shape[1], shape[2], 1, 1])?,
         QkNorm::Head | QkNorm::Each | QkNorm::Factor => x.clone(),
     };
-    let y = b.normalise_with(c.norm, b.weight(unit, key), &rows)?;
-    let y = b.with_bias(unit, &format!("{key}.bias"), y)?;
+    let y = b.normalise_with(c.norm, b.weight(key), &rows)?;
+    let y = b.with_bias(&format!("{key}.bias"), y)?;
     b.g.reshape(&y, shape)
 }
 
@@ -294,7 +275,7 @@ struct Projected {
     gate: Option<Tensor>,
 }
 
-fn project(b: &GraphBuilder<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Projected, Error> {
+fn project(b: &UnitBuilder<'_, '_>, c: &Config, x: &Tensor) -> Result<Projected> {
     let (g, n) = (b.g, b.n_tokens);
     let part = |rows: &Tensor, d: u64, heads: u64, step: u64, start: u64| {
         let size = size_of::<f32>() as u64;
@@ -302,9 +283,9 @@ fn project(b: &GraphBuilder<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<
         let strides = [(step * size) as usize, row as usize, (row * n) as usize];
         g.cont(&g.view(rows, [d, heads, n, 1], strides, (start * size) as usize)?)
     };
-    if b.weight(unit, "qkv").is_some() {
+    if b.weight("qkv").is_some() {
         // One row holds queries, then keys, then values.
-        let rows = clamped(b, c, b.linear(unit, "qkv", x)?)?;
+        let rows = clamped(b, c, b.linear("qkv", x)?)?;
         return Ok(Projected {
             q: part(&rows, c.dk, c.heads, c.dk, 0)?,
             kv: Some((
@@ -314,7 +295,7 @@ fn project(b: &GraphBuilder<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<
             gate: None,
         });
     }
-    let rows = clamped(b, c, b.linear(unit, "q", x)?)?;
+    let rows = clamped(b, c, b.linear("q", x)?)?;
     let (q, gate) = if c.gate == OutputGate::Query {
         // Each head holds its query, then its gate.
         let gate = part(&rows, c.dk, c.heads, 2 * c.dk, c.dk)?;
@@ -323,10 +304,10 @@ fn project(b: &GraphBuilder<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<
     } else {
         (g.reshape(&rows, [c.dk, c.heads, n, 1])?, None)
     };
-    let kv = match b.weight(unit, "k") {
-        Some(_) if !b.keys_are_of_source(unit) => {
+    let kv = match b.weight("k") {
+        Some(_) if !b.keys_are_of_source(b.unit) => {
             let side = b.side.clone();
-            Some(project_keys(b, unit, c, side.as_ref().unwrap_or(x))?)
+            Some(project_keys(b, c, side.as_ref().unwrap_or(x))?)
         }
         _ => None,
     };
@@ -334,12 +315,12 @@ fn project(b: &GraphBuilder<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<
 }
 
 /// Keys and values of rows `[n_embd, n]`, by the separate projections `k` and `v`.
-fn project_keys(b: &GraphBuilder<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Keys, Error> {
+fn project_keys(b: &UnitBuilder<'_, '_>, c: &Config, x: &Tensor) -> Result<Keys> {
     let (g, n) = (b.g, b.n_tokens);
-    let k = clamped(b, c, b.linear(unit, "k", x)?)?;
+    let k = clamped(b, c, b.linear("k", x)?)?;
     let v = match c.values {
         Values::Proj => {
-            let v = clamped(b, c, b.linear(unit, "v", x)?)?;
+            let v = clamped(b, c, b.linear("v", x)?)?;
             Some(g.reshape(&v, [c.dv, c.kv_heads, n, 1])?)
         }
         Values::Key => None,
@@ -347,7 +328,7 @@ fn project_keys(b: &GraphBuilder<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Re
     Ok((g.reshape(&k, [c.dk, c.kv_heads, n, 1])?, v))
 }
 
-fn clamped(b: &GraphBuilder<'_>, c: &Config, x: Tensor) -> Result<Tensor, Error> {
+fn clamped(b: &UnitBuilder<'_, '_>, c: &Config, x: Tensor) -> Result<Tensor> {
     match c.clamp == 0.0 {
         true => Ok(x),
         false => b.g.clamp(&x, -c.clamp, c.clamp),

@@ -4,15 +4,16 @@
 //! Cached, stateless and bidirectional execution differ only in the store, so each block has one `build`.
 
 use std::collections::HashMap;
+use std::ops::{Deref, DerefMut};
 
 use crate::arch::{NormRef, PointSpec, RopeRef, WeightRole};
-use crate::plan::{NormUse, Plan, Unit};
-use lab_base::ggml::{Error, Graph, RopePairing, RopeParams, ScoreOptions, Tensor, Unary};
+use crate::plan::{KeyTokens, NormUse, Plan, Unit};
+use lab_base::ggml::{Graph, Result, RopePairing, RopeParams, ScoreOptions, Tensor, Unary};
 
 use super::context::{
-    DerivedInput, DerivedInputs, KeyValueStore, SelectedKeys, SequenceGroup, StateStore,
+    DerivedInput, DerivedInputs, KeyOwner, KeyValueStore, SelectedKeys, SequenceGroup, StateStore,
 };
-use super::lab::{GraphLab, NamedValue};
+use super::lab::{GraphLab, NamedTensor};
 use super::low_rank::ActiveAdapters;
 use super::norm::{NormKind, NormOptions};
 use super::rope::{Pairing, RopeOptions, Scaling};
@@ -38,10 +39,6 @@ pub struct GraphBuilder<'a> {
     pub n_ctx: u64,
     /// Inputs that follow from the tokens' positions.
     pub inputs: &'a dyn DerivedInputs,
-    /// Second input of the branch under construction.
-    pub side: Option<Tensor>,
-    /// The value that the branch under construction saves, where it is not the branch's result.
-    pub saved: Option<Tensor>,
     pub store: &'a mut dyn KeyValueStore,
     /// The sequences of the pass in the order of its tokens, where the model has recurrent states.
     pub groups: &'a [SequenceGroup],
@@ -53,6 +50,38 @@ pub struct GraphBuilder<'a> {
     pub selected: Selections,
     /// The captures and edits of the pass.
     pub lab: GraphLab,
+}
+
+/// The graph under construction, at one use of a contract, whose weights and points have keys.
+pub struct UnitBuilder<'u, 'g> {
+    graph: &'u mut GraphBuilder<'g>,
+    pub unit: &'u Unit,
+    /// Second input of the branch under construction.
+    pub side: Option<Tensor>,
+    /// The value that the branch saves, where it is not the branch's result.
+    pub saved: Option<Tensor>,
+}
+
+impl<'g> Deref for UnitBuilder<'_, 'g> {
+    type Target = GraphBuilder<'g>;
+
+    fn deref(&self) -> &Self::Target {
+        self.graph
+    }
+}
+
+impl DerefMut for UnitBuilder<'_, '_> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        self.graph
+    }
+}
+
+/// The experts that each token picked.
+pub struct PickedExperts {
+    /// Their numbers, `[used, n_tokens]`.
+    pub ids: Tensor,
+    /// Whether a token may pick an expert more than once: CUDA's product of experts ends the process then.
+    pub may_repeat: bool,
 }
 
 /// The positions by which heads are rotated.
@@ -70,33 +99,29 @@ pub(super) enum RopePositions<'a> {
 #[derive(Default)]
 pub struct Selections(pub(super) HashMap<usize, SelectedKeys>);
 
-impl GraphBuilder<'_> {
-    /// Applies the captures and edits of a point to a unit's value `x [.., n_tokens]`, and returns the value that later
-    /// operations read. The unit's contract states the point `name`.
-    ///
-    /// # Errors
-    /// The contract does not state the point.
-    pub fn point(&self, unit: &Unit, name: &str, x: Tensor) -> Result<Tensor, Error> {
-        let mut points = unit.contract.0.points.iter();
-        let Some(spec) = points.find(|spec| spec.name == name) else {
-            return Err(refused(
-                "point",
-                format!("the contract of {} has no point `{name}`", unit.path),
-            ));
-        };
-        self.point_at(&unit.path, spec, x)
+impl<'g> GraphBuilder<'g> {
+    /// The builder at a unit.
+    pub fn at<'u>(&'u mut self, unit: &'u Unit) -> UnitBuilder<'u, 'g> {
+        UnitBuilder {
+            graph: self,
+            unit,
+            side: None,
+            saved: None,
+        }
+    }
+
+    /// Whether a unit attends to keys that are made of the source.
+    pub fn keys_are_of_source(&self, unit: &Unit) -> bool {
+        let rows = unit.key_values();
+        rows.is_some_and(|rows| self.plan.caches[rows.cache].keys == KeyTokens::Source)
+    }
+
+    fn weight_of(&self, unit: &Unit, key: &str) -> Option<&'g Tensor> {
+        unit.weight(key).map(|at| &self.tensors[at])
     }
 
     /// [`Self::point`] for a value of the wiring, below `path`.
-    ///
-    /// # Errors
-    /// An operation of a capture or edit rejects its inputs.
-    pub fn point_at(
-        &self,
-        path: &str,
-        spec: &'static PointSpec,
-        x: Tensor,
-    ) -> Result<Tensor, Error> {
+    pub fn point_at(&self, path: &str, spec: &'static PointSpec, x: Tensor) -> Result<Tensor> {
         let path = format!("{path}.{}", spec.name);
         let x = self.lab.pass(self.g, &path, self.n_tokens, x)?;
         self.name_value(path, spec, &x);
@@ -120,192 +145,15 @@ impl GraphBuilder<'_> {
 
     fn name_value(&self, path: String, spec: &'static PointSpec, tensor: &Tensor) {
         tensor.set_name(&path);
-        self.lab.named.borrow_mut().push(NamedValue {
+        self.lab.named.borrow_mut().push(NamedTensor {
             path,
             spec,
             tensor: tensor.clone(),
         });
     }
 
-    /// A weight of a unit; `None` if the file lacks it.
-    pub fn weight(&self, unit: &Unit, key: &str) -> Option<&Tensor> {
-        unit.weight(key).map(|at| &self.tensors[at])
-    }
-
-    /// A weight of a unit that its contract requires.
-    ///
-    /// # Errors
-    /// The weight is absent, which the contract should have prevented.
-    pub fn required_weight(&self, unit: &Unit, key: &str) -> Result<Tensor, Error> {
-        self.weight(unit, key)
-            .cloned()
-            .ok_or_else(|| refused("weight", format!("{} has no weight `{key}`", unit.path)))
-    }
-
-    /// `w.x + bias` with the weight `key` and its bias, if there is one.
-    ///
-    /// # Errors
-    /// The weight is absent, which the contract should have prevented, or shapes do not fit.
-    pub fn linear(&self, unit: &Unit, key: &str, x: &Tensor) -> Result<Tensor, Error> {
-        let product = self.product(unit, key, x)?;
-        self.with_bias(unit, &format!("{key}.bias"), product)
-    }
-
-    /// `w.x` with the weight `key` and its updates; the last dimensions of `x` are the tokens.
-    ///
-    /// # Errors
-    /// The errors of [`Self::linear`].
-    pub fn product(&self, unit: &Unit, key: &str, x: &Tensor) -> Result<Tensor, Error> {
-        let shape = x.shape();
-        let first = (1..4).find(|dim| shape[*dim..].iter().product::<u64>() == self.n_tokens);
-        let of_tokens = first.map(|first| {
-            let is_token = |dim: usize| dim >= first;
-            std::array::from_fn(|dim| if is_token(dim) { shape[dim] } else { 1 })
-        });
-        // Without a dimension of tokens, the shapes of the scales make the update fail.
-        let weight = self.required_weight(unit, key)?;
-        self.product_of(unit, key, &weight, x, of_tokens.unwrap_or([0; 4]))
-    }
-
-    /// The product of each head of `x [d, n_tokens, heads]` with its own matrix of the weight `key [d, m, heads]`, or
-    /// `[d, m * heads]`: `[m, n_tokens, heads]`.
-    ///
-    /// # Errors
-    /// The errors of [`Self::linear`].
-    pub fn product_by_head(&self, unit: &Unit, key: &str, x: &Tensor) -> Result<Tensor, Error> {
-        let (weight, heads) = (self.required_weight(unit, key)?, x.shape()[2]);
-        let weight = match weight.shape() {
-            [d, n, 1, 1] => self.g.reshape(&weight, [d, n / heads, heads, 1])?,
-            _ => weight,
-        };
-        self.product_of(unit, key, &weight, x, [1, self.n_tokens, 1, 1])
-    }
-
-    /// `w.x` for a weight in this shape. `of_tokens` is the shape that one number for each token has when it is
-    /// repeated to `x`.
-    fn product_of(
-        &self,
-        unit: &Unit,
-        key: &str,
-        weight: &Tensor,
-        x: &Tensor,
-        of_tokens: [u64; 4],
-    ) -> Result<Tensor, Error> {
-        let g = self.g;
-        let y = g.mul_mat(weight, x)?;
-        let at = unit.weight(key).filter(|at| {
-            // The update of a table updates its lookup: a head that projects with the table has its own update.
-            self.plan.tensors[*at].role != WeightRole::Table
-        });
-        let Some(at) = at else { return Ok(y) };
-        let first = |down: &Tensor| g.mul_mat(down, x);
-        let second = |up: &Tensor, inner: &Tensor| g.mul_mat(up, inner);
-        let y = self.adapters.add(g, at, y, of_tokens, first, second)?;
-        self.add_switched(unit, at, y, x)
-    }
-
-    /// `y` plus the updates of weight `at` of a unit by the adapters in the file, each token with its own adapter:
-    /// `x [n_in, n_tokens]`, `y [n_out, n_tokens]`.
-    pub(super) fn add_switched(
-        &self,
-        unit: &Unit,
-        at: usize,
-        y: Tensor,
-        x: &Tensor,
-    ) -> Result<Tensor, Error> {
-        let mut updates = unit.updates_of(at).peekable();
-        let (Some(ids), Some(_)) = (&self.switched, updates.peek()) else {
-            return Ok(y);
-        };
-        let (g, n) = (self.g, self.n_tokens);
-        let x = g.reshape(x, [x.shape()[0], 1, n, 1])?;
-        let mut rows: Option<Tensor> = None;
-        for (down, up) in updates {
-            let inner = g.mul_mat_id(&self.tensors[down], &x, ids)?;
-            let part = g.mul_mat_id(&self.tensors[up], &inner, ids)?;
-            rows = Some(joined(g, rows.as_ref(), part, 0)?);
-        }
-        self.adapters.updated.borrow_mut().insert(at);
-        match rows {
-            Some(rows) => g.add(&y, &g.reshape(&rows, y.shape())?),
-            None => Ok(y),
-        }
-    }
-
-    /// `w_e.x` for the experts that `picked [used, n_tokens]` selects, with the weight `key [n, m,
-    /// experts]` and `x [n, 1 or used, n_tokens]`: `[m, used, n_tokens]`. Whether a token may select an expert more than
-    /// once must be known: CUDA's product of experts ends the process then.
-    ///
-    /// # Errors
-    /// The errors of [`Self::linear`].
-    pub fn product_of_experts(
-        &self,
-        unit: &Unit,
-        key: &str,
-        x: &Tensor,
-        (picked, may_repeat): (&Tensor, bool),
-    ) -> Result<Tensor, Error> {
-        let (g, weight) = (self.g, self.required_weight(unit, key)?);
-        let product = |weight: &Tensor, x: &Tensor| match may_repeat {
-            true => product_of_each(g, weight, x, picked),
-            false => g.mul_mat_id(weight, x, picked),
-        };
-        let y = product(&weight, x)?;
-        let Some(at) = unit.weight(key) else {
-            return Ok(y);
-        };
-        let first = |down: &Tensor| product(down, x);
-        let of_tokens = [1, 1, self.n_tokens, 1];
-        self.adapters.add(g, at, y, of_tokens, first, product)
-    }
-
-    /// Rows `ids [n_tokens]` of the table `key [n, rows]`: `[n, n_tokens]`.
-    ///
-    /// # Errors
-    /// The errors of [`Self::linear`].
-    pub fn table_rows(&self, unit: &Unit, key: &str, ids: &Tensor) -> Result<Tensor, Error> {
-        let (g, table) = (self.g, self.required_weight(unit, key)?);
-        let y = g.get_rows(&table, ids)?;
-        let Some(at) = unit.weight(key) else {
-            return Ok(y);
-        };
-        let first = |down: &Tensor| g.get_rows(down, ids);
-        let second = |up: &Tensor, inner: &Tensor| g.mul_mat(up, inner);
-        let of_tokens = [1, self.n_tokens, 1, 1];
-        self.adapters.add(g, at, y, of_tokens, first, second)
-    }
-
-    /// Rows `[n]` that the tokens' ids select in the table `key` of ids `[n, n_vocab]`: i32 `[n, n_tokens]`.
-    pub(super) fn ids_of_tokens(&self, unit: &Unit, key: &str) -> Result<Tensor, Error> {
-        let table = self.required_weight(unit, key)?;
-        match &self.ids {
-            Some(ids) => {
-                let ids = self.g.reshape(ids, [self.n_tokens, 1, 1, 1])?;
-                self.g.get_rows(&table, &ids)
-            }
-            None => Err(refused(
-                "ids_of_tokens",
-                format!("{}: the rows are of no tokens", unit.path),
-            )),
-        }
-    }
-
-    /// `x` plus the weight `key`, if there is one.
-    ///
-    /// # Errors
-    /// The operation rejects its inputs.
-    pub fn with_bias(&self, unit: &Unit, key: &str, x: Tensor) -> Result<Tensor, Error> {
-        match self.weight(unit, key) {
-            Some(bias) => self.g.add(&x, bias),
-            None => Ok(x),
-        }
-    }
-
     /// Applies a norm at a place in the wiring.
-    ///
-    /// # Errors
-    /// An operation rejects its inputs.
-    pub fn norm(&self, norm: &NormUse, x: &Tensor) -> Result<Tensor, Error> {
+    pub fn norm(&self, norm: &NormUse, x: &Tensor) -> Result<Tensor> {
         let _scope = self.g.scope("norm", &norm.path);
         let weight = norm.weight.map(|at| &self.tensors[at]);
         let mut y = self.normalise(norm.norm, weight, x)?;
@@ -317,22 +165,19 @@ impl GraphBuilder<'_> {
     }
 
     /// The rows of `x`, normalised with the kind and eps of `norm` and, if there is one, a weight.
-    ///
-    /// # Errors
-    /// An operation rejects its inputs.
     pub fn normalise_with(
         &self,
         norm: NormRef,
         weight: Option<&Tensor>,
         x: &Tensor,
-    ) -> Result<Tensor, Error> {
+    ) -> Result<Tensor> {
         match norm.0 {
             Some(norm) => self.normalise(norm, weight, x),
             None => Ok(x.clone()),
         }
     }
 
-    fn normalise(&self, norm: usize, weight: Option<&Tensor>, x: &Tensor) -> Result<Tensor, Error> {
+    fn normalise(&self, norm: usize, weight: Option<&Tensor>, x: &Tensor) -> Result<Tensor> {
         let norm = NormOptions::read(&self.plan.norms[norm].options);
         let y = match norm.kind {
             NormKind::Rms => self.g.rms_norm(x, norm.eps)?,
@@ -345,10 +190,7 @@ impl GraphBuilder<'_> {
     }
 
     /// `x [d, heads, n_tokens]` rotated by the tokens' positions; unchanged without a rope.
-    ///
-    /// # Errors
-    /// The operation rejects its inputs.
-    pub fn rope(&self, rope: RopeRef, x: &Tensor) -> Result<Tensor, Error> {
+    pub fn rope(&self, rope: RopeRef, x: &Tensor) -> Result<Tensor> {
         self.rope_by(rope, x, RopePositions::SpanStarts(1))
     }
 
@@ -359,7 +201,7 @@ impl GraphBuilder<'_> {
         rope: RopeRef,
         x: &Tensor,
         by: RopePositions<'_>,
-    ) -> Result<Tensor, Error> {
+    ) -> Result<Tensor> {
         let unit = rope.0.map(|at| &self.plan.ropes[at]);
         let (d, dims) = (x.shape()[0], unit.and_then(|rope| rope.option_int("dims")));
         let Some(dims) = dims.filter(|dims| *dims < d) else {
@@ -376,7 +218,7 @@ impl GraphBuilder<'_> {
         rope: RopeRef,
         x: &Tensor,
         by: RopePositions<'_>,
-    ) -> Result<Tensor, Error> {
+    ) -> Result<Tensor> {
         let Some(unit) = rope.0.map(|at| &self.plan.ropes[at]) else {
             return Ok(x.clone());
         };
@@ -386,8 +228,8 @@ impl GraphBuilder<'_> {
         } else {
             "short"
         };
-        let factors = self.weight(unit, "factors");
-        let factors = factors.or_else(|| self.weight(unit, table));
+        let factors = self.weight_of(unit, "factors");
+        let factors = factors.or_else(|| self.weight_of(unit, table));
         let divisors = rope.mixture().map(DerivedInput::Divisors);
         let divisors = divisors.map(|input| self.input(input)).transpose()?;
         let params = rope_params(&rope);
@@ -413,10 +255,7 @@ impl GraphBuilder<'_> {
     }
 
     /// Softmax over each row of `x [n, m]`.
-    ///
-    /// # Errors
-    /// The operation rejects its inputs.
-    pub fn softmax(&self, x: &Tensor) -> Result<Tensor, Error> {
+    pub fn softmax(&self, x: &Tensor) -> Result<Tensor> {
         let plain = ScoreOptions {
             scale: 1.0,
             softcap: 0.0,
@@ -427,10 +266,7 @@ impl GraphBuilder<'_> {
     }
 
     /// The two halves of each row of `x [2n, ..]`, contiguous.
-    ///
-    /// # Errors
-    /// An operation rejects its inputs.
-    pub fn halves(&self, x: &Tensor) -> Result<(Tensor, Tensor), Error> {
+    pub fn halves(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
         let (shape, strides) = (x.shape(), x.strides());
         let half = shape[0] / 2;
         let window = [half, shape[1], shape[2], shape[3]];
@@ -440,19 +276,13 @@ impl GraphBuilder<'_> {
     }
 
     /// An input that follows from the tokens' positions.
-    ///
-    /// # Errors
-    /// The input cannot be made.
-    pub fn input(&self, input: DerivedInput) -> Result<Tensor, Error> {
+    pub fn input(&self, input: DerivedInput) -> Result<Tensor> {
         self.inputs.get(self.g, input)
     }
 
     /// Queries `q [d, heads, n_tokens]` times the temperature of their positions:
     /// `1 + scale * ln(1 + floor((pos + offset) / floor))`. A scale of 0 changes nothing.
-    ///
-    /// # Errors
-    /// The input cannot be made.
-    pub fn tempered(&self, q: Tensor, [scale, floor, offset]: [f32; 3]) -> Result<Tensor, Error> {
+    pub fn tempered(&self, q: Tensor, [scale, floor, offset]: [f32; 3]) -> Result<Tensor> {
         if scale == 0.0 {
             return Ok(q);
         }
@@ -465,23 +295,192 @@ impl GraphBuilder<'_> {
     }
 
     /// Elements `[start, start + width)` of each row of `x [.., n]`, contiguous.
-    ///
-    /// # Errors
-    /// An operation rejects its inputs.
-    pub fn columns(&self, x: &Tensor, start: u64, width: u64) -> Result<Tensor, Error> {
+    pub fn columns(&self, x: &Tensor, start: u64, width: u64) -> Result<Tensor> {
         self.g.cont(&self.window(x, start, width)?)
     }
 
     /// Elements `[start, start + width)` of each row of `x [.., n]`, as a view.
-    pub(super) fn window(&self, x: &Tensor, start: u64, width: u64) -> Result<Tensor, Error> {
+    pub(super) fn window(&self, x: &Tensor, start: u64, width: u64) -> Result<Tensor> {
         let ([_, a, b, c], [element, steps @ ..]) = (x.shape(), x.strides());
         let offset = start as usize * element;
         self.g.view(x, [width, a, b, c], steps, offset)
     }
 }
 
+impl<'u, 'g> UnitBuilder<'u, 'g> {
+    /// The unit as the owner of stored keys.
+    pub(super) fn key_owner(&self) -> Result<KeyOwner<'u>> {
+        let unit = self.unit;
+        let own = unit.key_values().map(|state| KeyOwner {
+            path: &unit.path,
+            state,
+        });
+        own.ok_or_else(|| refused("key_owner", format!("{} keeps no keys", unit.path)))
+    }
+
+    /// Applies the captures and edits of a point to the unit's value `x [.., n_tokens]`, and returns the value that later
+    /// operations read. The unit's contract states the point `name`.
+    pub fn point(&self, name: &str, x: Tensor) -> Result<Tensor> {
+        let mut points = self.unit.contract.0.points.iter();
+        let Some(spec) = points.find(|spec| spec.name == name) else {
+            return Err(refused(
+                "point",
+                format!("the contract of {} has no point `{name}`", self.unit.path),
+            ));
+        };
+        self.point_at(&self.unit.path, spec, x)
+    }
+
+    /// A weight of a unit; `None` if the file lacks it.
+    pub fn weight(&self, key: &str) -> Option<&'g Tensor> {
+        self.weight_of(self.unit, key)
+    }
+
+    /// A weight of a unit that its contract requires.
+    pub fn required_weight(&self, key: &str) -> Result<Tensor> {
+        self.weight(key).cloned().ok_or_else(|| {
+            refused(
+                "weight",
+                format!("{} has no weight `{key}`", self.unit.path),
+            )
+        })
+    }
+
+    /// `w.x + bias` with the weight `key` and its bias, if there is one.
+    pub fn linear(&self, key: &str, x: &Tensor) -> Result<Tensor> {
+        let product = self.product(key, x)?;
+        self.with_bias(&format!("{key}.bias"), product)
+    }
+
+    /// `w.x` with the weight `key` and its updates; the last dimensions of `x` are the tokens.
+    pub fn product(&self, key: &str, x: &Tensor) -> Result<Tensor> {
+        let shape = x.shape();
+        let first = (1..4).find(|dim| shape[*dim..].iter().product::<u64>() == self.n_tokens);
+        let of_tokens = first.map(|first| {
+            let is_token = |dim: usize| dim >= first;
+            std::array::from_fn(|dim| if is_token(dim) { shape[dim] } else { 1 })
+        });
+        // Without a dimension of tokens, the shapes of the scales make the update fail.
+        let weight = self.required_weight(key)?;
+        self.product_of(key, &weight, x, of_tokens.unwrap_or([0; 4]))
+    }
+
+    /// The product of each head of `x [d, n_tokens, heads]` with its own matrix of the weight `key [d, m, heads]`, or
+    /// `[d, m * heads]`: `[m, n_tokens, heads]`.
+    pub fn product_by_head(&self, key: &str, x: &Tensor) -> Result<Tensor> {
+        let (weight, heads) = (self.required_weight(key)?, x.shape()[2]);
+        let weight = match weight.shape() {
+            [d, n, 1, 1] => self.g.reshape(&weight, [d, n / heads, heads, 1])?,
+            _ => weight,
+        };
+        self.product_of(key, &weight, x, [1, self.n_tokens, 1, 1])
+    }
+
+    /// `w.x` for a weight in this shape. `of_tokens` is the shape that one number for each token has when it is
+    /// repeated to `x`.
+    fn product_of(
+        &self,
+        key: &str,
+        weight: &Tensor,
+        x: &Tensor,
+        of_tokens: [u64; 4],
+    ) -> Result<Tensor> {
+        let g = self.g;
+        let y = g.mul_mat(weight, x)?;
+        let at = self.unit.weight(key).filter(|at| {
+            // The update of a table updates its lookup: a head that projects with the table has its own update.
+            self.plan.tensors[*at].role != WeightRole::Table
+        });
+        let Some(at) = at else { return Ok(y) };
+        let first = |down: &Tensor| g.mul_mat(down, x);
+        let second = |up: &Tensor, inner: &Tensor| g.mul_mat(up, inner);
+        let y = self.adapters.add(g, at, y, of_tokens, first, second)?;
+        self.add_switched(at, y, x)
+    }
+
+    /// `y` plus the updates of weight `at` of a unit by the adapters in the file, each token with its own adapter:
+    /// `x [n_in, n_tokens]`, `y [n_out, n_tokens]`.
+    pub(super) fn add_switched(&self, at: usize, y: Tensor, x: &Tensor) -> Result<Tensor> {
+        let mut updates = self.unit.updates_of(at).peekable();
+        let (Some(ids), Some(_)) = (&self.switched, updates.peek()) else {
+            return Ok(y);
+        };
+        let (g, n) = (self.g, self.n_tokens);
+        let x = g.reshape(x, [x.shape()[0], 1, n, 1])?;
+        let mut rows: Option<Tensor> = None;
+        for (down, up) in updates {
+            let inner = g.mul_mat_id(&self.tensors[down], &x, ids)?;
+            let part = g.mul_mat_id(&self.tensors[up], &inner, ids)?;
+            rows = Some(joined(g, rows.as_ref(), part, 0)?);
+        }
+        self.adapters.updated.borrow_mut().insert(at);
+        match rows {
+            Some(rows) => g.add(&y, &g.reshape(&rows, y.shape())?),
+            None => Ok(y),
+        }
+    }
+
+    /// `w_e.x` for the picked experts, with the weight `key [n, m, experts]` and `x [n, 1 or used, n_tokens]`:
+    /// `[m, used, n_tokens]`.
+    pub fn product_of_experts(
+        &self,
+        key: &str,
+        x: &Tensor,
+        experts: &PickedExperts,
+    ) -> Result<Tensor> {
+        let (g, weight) = (self.g, self.required_weight(key)?);
+        let product = |weight: &Tensor, x: &Tensor| match experts.may_repeat {
+            true => product_of_each(g, weight, x, &experts.ids),
+            false => g.mul_mat_id(weight, x, &experts.ids),
+        };
+        let y = product(&weight, x)?;
+        let Some(at) = self.unit.weight(key) else {
+            return Ok(y);
+        };
+        let first = |down: &Tensor| product(down, x);
+        let of_tokens = [1, 1, self.n_tokens, 1];
+        self.adapters.add(g, at, y, of_tokens, first, product)
+    }
+
+    /// Rows `ids [n_tokens]` of the table `key [n, rows]`: `[n, n_tokens]`.
+    pub fn table_rows(&self, key: &str, ids: &Tensor) -> Result<Tensor> {
+        let (g, table) = (self.g, self.required_weight(key)?);
+        let y = g.get_rows(&table, ids)?;
+        let Some(at) = self.unit.weight(key) else {
+            return Ok(y);
+        };
+        let first = |down: &Tensor| g.get_rows(down, ids);
+        let second = |up: &Tensor, inner: &Tensor| g.mul_mat(up, inner);
+        let of_tokens = [1, self.n_tokens, 1, 1];
+        self.adapters.add(g, at, y, of_tokens, first, second)
+    }
+
+    /// Rows `[n]` that the tokens' ids select in the table `key` of ids `[n, n_vocab]`: i32 `[n, n_tokens]`.
+    pub(super) fn ids_of_tokens(&self, key: &str) -> Result<Tensor> {
+        let table = self.required_weight(key)?;
+        match &self.ids {
+            Some(ids) => {
+                let ids = self.g.reshape(ids, [self.n_tokens, 1, 1, 1])?;
+                self.g.get_rows(&table, &ids)
+            }
+            None => Err(refused(
+                "ids_of_tokens",
+                format!("{}: the rows are of no tokens", self.unit.path),
+            )),
+        }
+    }
+
+    /// `x` plus the weight `key`, if there is one.
+    pub fn with_bias(&self, key: &str, x: Tensor) -> Result<Tensor> {
+        match self.weight(key) {
+            Some(bias) => self.g.add(&x, bias),
+            None => Ok(x),
+        }
+    }
+}
+
 /// `cap * tanh(scale * x / cap)`.
-pub(super) fn softcap(g: &Graph, x: &Tensor, scale: f32, cap: f32) -> Result<Tensor, Error> {
+pub(super) fn softcap(g: &Graph, x: &Tensor, scale: f32, cap: f32) -> Result<Tensor> {
     let y = g.unary(&g.scale(x, scale / cap)?, Unary::Tanh)?;
     g.scale(&y, cap)
 }
@@ -535,12 +534,7 @@ fn rope_params(rope: &RopeOptions) -> RopeParams {
 }
 
 /// The product of each selected expert as if of a token of its own, which selects one.
-fn product_of_each(
-    g: &Graph,
-    weight: &Tensor,
-    x: &Tensor,
-    picked: &Tensor,
-) -> Result<Tensor, Error> {
+fn product_of_each(g: &Graph, weight: &Tensor, x: &Tensor, picked: &Tensor) -> Result<Tensor> {
     let (used, n, width) = (picked.shape()[0], picked.shape()[1], x.shape()[0]);
     let x = match x.shape()[1] == used {
         true => x.clone(),

@@ -7,11 +7,10 @@
 //! `[n_embd, n_tokens]` in and out. State of each sequence: the last input. Without the weight `receptance`
 //! the result has no gate.
 
-use super::build::GraphBuilder;
+use super::build::UnitBuilder;
 use crate::arch::{Contract, StateSpec};
-use crate::plan::Unit;
 use crate::{options, points, weights};
-use lab_base::ggml::{Error, Tensor, Unary};
+use lab_base::ggml::{Result, Tensor, Unary};
 
 options! {
     pub(super) struct Config {
@@ -44,17 +43,17 @@ pub(super) static CONTRACT: Contract = Contract {
     ..Contract::BLOCK
 };
 
-pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
     let g = b.g;
-    let change = b.change_from_previous(unit, "shift", x)?;
-    let mixed = |share: &str| g.add(&g.mul(&change, &b.required_weight(unit, share)?)?, x);
-    let hidden = g.unary(&b.linear(unit, "key", &mixed("k")?)?, Unary::Relu)?;
+    let change = b.change_from_previous("shift", x)?;
+    let mixed = |share: &str| g.add(&g.mul(&change, &b.required_weight(share)?)?, x);
+    let hidden = g.unary(&b.linear("key", &mixed("k")?)?, Unary::Relu)?;
     let hidden = g.unary(&hidden, Unary::Square)?;
-    let hidden = b.point(unit, "hidden", hidden)?;
-    let y = b.linear(unit, "value", &hidden)?;
-    if b.weight(unit, "receptance").is_none() {
+    let hidden = b.point("hidden", hidden)?;
+    let y = b.linear("value", &hidden)?;
+    if b.weight("receptance").is_none() {
         return Ok(y);
     }
-    let gate = b.linear(unit, "receptance", &mixed("r")?)?;
+    let gate = b.linear("receptance", &mixed("r")?)?;
     g.mul(&g.unary(&gate, Unary::Sigmoid)?, &y)
 }

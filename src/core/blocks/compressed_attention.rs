@@ -15,16 +15,14 @@
 //! far back as a span reaches.
 
 use super::attend::{self, KeyRows};
-use super::build::{GraphBuilder, RopePositions};
+use super::build::{RopePositions, UnitBuilder};
 use super::context::{EndedSpans, SelectedKeys};
-use super::refused;
-use super::selection::{self, Selection};
+use super::selection::{self, IndexInputs, Selection};
 use crate::arch::{
     CacheRef, Contract, NormRef, PooledSpec, QuantClass, RopeRef, SelectionRef, StateSpec,
 };
-use crate::plan::{StatePlan, Unit};
 use crate::{options, points, rules, weights};
-use lab_base::ggml::{Error, Tensor};
+use lab_base::ggml::{Result, Tensor};
 
 options! {
     pub(super) struct Config {
@@ -112,33 +110,33 @@ pub(super) static CONTRACT: Contract = Contract {
 /// Maximum number of operations that the rows of spans add; an upper estimate.
 pub(super) const NODES: usize = 128;
 
-pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
-    let c = Config::read(&unit.options);
+pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
+    let c = Config::read(&b.unit.options);
     let (g, n) = (b.g, b.n_tokens);
-    let latent = b.linear(unit, "q_a", x)?;
-    let latent = b.normalise_with(c.norm, b.weight(unit, "q_a_norm"), &latent)?;
-    let q = g.reshape(&b.linear(unit, "q_b", &latent)?, [c.d, c.heads, n, 1])?;
-    let q = b.point(unit, "q_proj", q)?;
+    let latent = b.linear("q_a", x)?;
+    let latent = b.normalise_with(c.norm, b.weight("q_a_norm"), &latent)?;
+    let q = g.reshape(&b.linear("q_b", &latent)?, [c.d, c.heads, n, 1])?;
+    let q = b.point("q_proj", q)?;
     let q = b.normalise_with(c.norm, None, &q)?;
-    let q = b.point(
-        unit,
-        "q",
-        b.rope_last(c.rope, &q, RopePositions::SpanStarts(1))?,
-    )?;
+    let q = b.point("q", b.rope_last(c.rope, &q, RopePositions::SpanStarts(1))?)?;
 
-    let k = b.linear(unit, "kv", x)?;
-    let k = b.normalise_with(c.norm, b.weight(unit, "kv_norm"), &k)?;
+    let k = b.linear("kv", x)?;
+    let k = b.normalise_with(c.norm, b.weight("kv_norm"), &k)?;
     let k = g.reshape(&k, [c.d, 1, n, 1])?;
-    let k = b.point(
-        unit,
-        "k",
-        b.rope_last(c.rope, &k, RopePositions::SpanStarts(1))?,
-    )?;
+    let k = b.point("k", b.rope_last(c.rope, &k, RopePositions::SpanStarts(1))?)?;
 
     let (mut ended, mut selected) = (None, None);
     if c.span > 0 {
-        let blocks = pool(b, unit, &c, x)?;
-        selected = select(b, unit, &c, (x, &latent), blocks.index.as_ref())?;
+        let blocks = pool(b, &c, x)?;
+        selected = select(
+            b,
+            &c,
+            IndexInputs {
+                h: x,
+                latent: &latent,
+            },
+            blocks.index.as_ref(),
+        )?;
         ended = blocks.keys;
     }
     let rows = KeyRows {
@@ -147,24 +145,17 @@ pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result
         dv: c.d,
         selected,
         ended,
+        scale: c.scale,
         ..KeyRows::default()
     };
-    let y = b.attend(unit, &q, &rows, (c.scale, 0.0))?;
+    let y = b.attend(&q, &rows)?;
     let y = g.reshape(&y, [c.d, c.heads, n, 1])?;
-    let y = b.point(
-        unit,
-        "mixed",
-        b.rope_last(c.rope, &y, RopePositions::Negated)?,
-    )?;
+    let y = b.point("mixed", b.rope_last(c.rope, &y, RopePositions::Negated)?)?;
     let by_group = g.reshape(&y, [c.d * c.heads / c.groups, c.groups, n, 1])?;
     let by_group = g.permute(&by_group, [0, 2, 1, 3])?;
-    let rows = b.product_by_head(unit, "o_a", &by_group)?; // [o_rank, n, groups]
+    let rows = b.product_by_head("o_a", &by_group)?; // [o_rank, n, groups]
     let rows = g.cont(&g.permute(&rows, [0, 2, 1, 3])?)?;
-    b.linear(
-        unit,
-        "o",
-        &g.reshape(&rows, [c.o_rank * c.groups, n, 1, 1])?,
-    )
+    b.linear("o", &g.reshape(&rows, [c.o_rank * c.groups, n, 1, 1])?)
 }
 
 /// The rows of the m blocks that end in a pass; none if no block does.
@@ -176,22 +167,23 @@ struct Blocks {
 }
 
 /// Stores the inputs of the rows of blocks, and computes the rows of the blocks that end.
-fn pool(b: &mut GraphBuilder<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Blocks, Error> {
-    let state = key_values(unit)?;
-    let own = b.point(unit, "pool", b.product(unit, "pool", x)?)?;
-    let gate = b.point(unit, "pool_gate", b.product(unit, "pool_gate", x)?)?;
-    let mut rows = vec![own, gate];
+fn pool(b: &mut UnitBuilder<'_, '_>, c: &Config, x: &Tensor) -> Result<Blocks> {
+    let own = b.key_owner()?;
+    let values = b.point("pool", b.product("pool", x)?)?;
+    let gate = b.point("pool_gate", b.product("pool_gate", x)?)?;
+    let mut rows = vec![values, gate];
     if c.selection.0.is_some() {
         // The indexer's parts come first: the stateless store makes its index rows in the shape of the start of a row.
-        rows.insert(0, b.product(unit, "index_pool", x)?);
-        rows.insert(1, b.product(unit, "index_pool_gate", x)?);
+        rows.insert(0, b.product("index_pool", x)?);
+        rows.insert(1, b.product("index_pool_gate", x)?);
     }
     let mut all = rows[0].clone();
     for part in &rows[1..] {
         all = b.g.concat(&all, part, 0)?;
     }
-    let kept = b.store.append_pooled(b.g, &unit.path, state, &all)?;
-    let Some(ended) = b.store.ended(state) else {
+    let g = b.g;
+    let kept = b.store.append_pooled(g, own, &all)?;
+    let Some(ended) = b.store.ended(own.state) else {
         b.g.expand(&kept)?;
         return Ok(Blocks {
             keys: None,
@@ -210,7 +202,7 @@ fn pool(b: &mut GraphBuilder<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result
                 rope: s.rope,
                 norm: s.k_norm,
             };
-            let keys = pooled.keys(b, unit, c, (&read, &ended))?;
+            let keys = pooled.keys(b, c, (&read, &ended))?;
             (Some(keys), width(&rows[0]) + width(&rows[1]))
         }
         None => (None, 0),
@@ -222,7 +214,7 @@ fn pool(b: &mut GraphBuilder<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result
         rope: c.rope,
         norm: c.norm,
     };
-    let keys = Some(pooled.keys(b, unit, c, (&read, &ended))?);
+    let keys = Some(pooled.keys(b, c, (&read, &ended))?);
     Ok(Blocks { keys, index })
 }
 
@@ -242,14 +234,13 @@ impl Pooled {
     /// The rows `[d, 1, m]` of the blocks that end, computed from the stored rows `read [width, reach * m]`.
     fn keys(
         &self,
-        b: &GraphBuilder<'_>,
-        unit: &Unit,
+        b: &UnitBuilder<'_, '_>,
         c: &Config,
         (read, ended): (&Tensor, &EndedSpans),
-    ) -> Result<Tensor, Error> {
+    ) -> Result<Tensor> {
         let (g, d) = (b.g, self.d);
         let [reach, m, ..] = ended.missing.shape();
-        let offsets = b.required_weight(unit, &format!("{}_offset", self.key))?;
+        let offsets = b.required_weight(&format!("{}_offset", self.key))?;
         let parts = if c.overlap { 2 } else { 1 };
         // Elements [from + part * d, ..) of the positions of each part, one part after another: [d, reach, n].
         let apart = |rows: &Tensor, from: u64, step: u64, n: u64| {
@@ -277,7 +268,7 @@ impl Pooled {
         let gates = g.add(&g.add(&gates, &offsets)?, &missing)?;
         let sums = g.sum_rows(&g.mul(&values, &b.softmax(&gates)?)?)?;
         let rows = g.reshape(&sums, [d, 1, m, 1])?;
-        let weight = b.required_weight(unit, &format!("{}_norm", self.key))?;
+        let weight = b.required_weight(&format!("{}_norm", self.key))?;
         let rows = b.normalise_with(self.norm, Some(&weight), &rows)?;
         b.rope_last(self.rope, &rows, RopePositions::Given(&ended.positions))
     }
@@ -286,28 +277,19 @@ impl Pooled {
 /// The blocks that queries attend to, chosen by the indexer's rows `[d_head_index, 1, m]`; none without a selection:
 /// all of them.
 fn select(
-    b: &mut GraphBuilder<'_>,
-    unit: &Unit,
+    b: &mut UnitBuilder<'_, '_>,
     c: &Config,
-    of: (&Tensor, &Tensor),
+    of: IndexInputs<'_>,
     ended: Option<&Tensor>,
-) -> Result<Option<SelectedKeys>, Error> {
+) -> Result<Option<SelectedKeys>> {
     let Some(at) = c.selection.0 else {
         return Ok(None);
     };
     let s = Selection::read(&b.plan.selections[at].options);
-    let flat = |keys: &Tensor| b.g.reshape(keys, [s.d, keys.shape()[2], 1, 1]);
+    let g = b.g;
+    let flat = |keys: &Tensor| g.reshape(keys, [s.d, keys.shape()[2], 1, 1]);
     let ended = ended.map(flat).transpose()?;
-    let state = key_values(unit)?;
-    let visible = b
-        .store
-        .append_index_of_ended(b.g, &unit.path, state, ended.as_ref())?;
-    b.select_among(unit, &s, &visible, of).map(Some)
-}
-
-fn key_values(unit: &Unit) -> Result<&crate::plan::KeyValuePlan, Error> {
-    match &unit.state {
-        Some(StatePlan::KeyValue(rows)) => Ok(rows),
-        _ => Err(refused("pool", format!("{} keeps no keys", unit.path))),
-    }
+    let own = b.key_owner()?;
+    let visible = b.store.append_index_of_ended(g, own, ended.as_ref())?;
+    b.select_among(&s, &visible, of).map(Some)
 }

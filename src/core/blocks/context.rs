@@ -6,117 +6,17 @@
 use std::sync::Arc;
 
 use crate::plan::{KeyValuePlan, RowLayout};
-use lab_base::ggml::{Error, Graph, Tensor};
+use lab_base::ggml::{Graph, Result, Tensor};
 
+use super::adapter_switches::AdapterSwitches;
+use super::ngram_hashes::NgramHashes;
 use super::position_bias::DistanceBuckets;
 use super::rope::RopeDivisors;
-
-/// The rows of a table that hashes of n-grams select: n-grams of each token and the tokens before it, by length and
-/// hash.
-#[derive(Debug, PartialEq)]
-pub struct NgramHashes {
-    /// Number of tokens of the longest n-gram, at least 2.
-    pub longest: u64,
-    /// Number of hashes of the n-grams of one length.
-    pub heads: u64,
-    /// The stop token: all tokens before it count as it.
-    pub stop: u64,
-    /// The multiplier of each token of an n-gram, the latest first.
-    pub multipliers: Vec<u64>,
-    /// Number of rows of each hash, those of two tokens first; none is 0.
-    pub sizes: Vec<u64>,
-    /// The first row of each hash.
-    pub offsets: Vec<u64>,
-}
-
-impl NgramHashes {
-    /// Number of hashes of a token.
-    pub fn count(&self) -> u64 {
-        (self.longest - 1) * self.heads
-    }
-
-    /// The rows that a token's n-grams select; `before(i)` is the token i places before it, if there is one.
-    pub fn rows(&self, token: u32, before: impl Fn(u32) -> Option<u32>) -> Vec<u64> {
-        let mut mixed = u64::from(token).wrapping_mul(self.multipliers[0]);
-        let mut is_cut = false;
-        let mut rows = Vec::new();
-        for back in 1..self.longest {
-            let found = before(back as u32).map(u64::from);
-            is_cut = is_cut || found.is_none_or(|token| token == self.stop);
-            let token = found.filter(|_| !is_cut).unwrap_or(self.stop);
-            mixed ^= token.wrapping_mul(self.multipliers[back as usize]);
-            let first = ((back - 1) * self.heads) as usize;
-            let of_length = first..first + self.heads as usize;
-            rows.extend(of_length.map(|at| mixed % self.sizes[at] + self.offsets[at]));
-        }
-        rows
-    }
-}
-
-/// Tokens that switch between the adapters in a model file. The adapter of a token is the rounded mean of the adapters
-/// of the switches up to it, weighted by attention.
-#[derive(Debug, PartialEq)]
-pub struct AdapterSwitches {
-    /// The token that switches to each adapter. Adapters count from 1; 0 is the adapter before the first switch.
-    pub tokens: Vec<u64>,
-    /// The token whose table row each switch uses, in the same order.
-    pub stand_ins: Vec<u64>,
-    /// The score of a switch; that of any other token is its negative.
-    pub gain: f32,
-}
-
-/// The counts of a sequence's tokens up to one of them, for [`AdapterSwitches`].
-#[derive(Default)]
-pub struct SwitchCounts {
-    /// Sum of the numbers of the adapters that are switched to.
-    sum: f64,
-    switches: f64,
-    others: f64,
-}
-
-impl AdapterSwitches {
-    /// Number of adapters, including the one before the first switch.
-    pub fn count(&self) -> u64 {
-        self.tokens.len() as u64 + 1
-    }
-
-    /// The place of a switch; the last one of a token that is listed more than once.
-    fn place(&self, token: u32) -> Option<usize> {
-        let token = u64::from(token);
-        self.tokens.iter().rposition(|own| *own == token)
-    }
-
-    /// The token whose table row a token uses.
-    pub fn stand_in(&self, token: u32) -> u64 {
-        let place = self.place(token);
-        place.map_or(u64::from(token), |place| self.stand_ins[place])
-    }
-
-    /// Counts the next token of a sequence.
-    pub fn read(&self, seen: &mut SwitchCounts, token: u32) {
-        match self.place(token) {
-            Some(place) => {
-                seen.sum += (place + 1) as f64;
-                seen.switches += 1.0;
-            }
-            None => seen.others += 1.0,
-        }
-    }
-
-    /// The adapter of the last counted token.
-    pub fn adapter(&self, seen: &SwitchCounts) -> u64 {
-        let weight_of_others = (-2.0 * f64::from(self.gain)).exp();
-        // In f32, the weights of a few other tokens do not decide the rounding of a half.
-        let mean = (seen.sum / (seen.switches + seen.others * weight_of_others)) as f32;
-        // Without a switch the mean is 0, or NaN, which becomes 0.
-        (mean.round() as u64).min(self.tokens.len() as u64)
-    }
-}
 
 /// An input that follows from the tokens and their positions, or from options alone.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DerivedInput {
-    /// i32 `[n_tokens]`: the first position of each token's block of so many positions; 1: its own position.
+    /// i32 `[n_tokens]`: the first position of each token's span, of this length; 1: its own position.
     Positions(u64),
     /// i32 `[n_tokens]`: the negated positions.
     Back,
@@ -157,7 +57,7 @@ pub enum DerivedInput {
 /// The derived inputs of a pass; each is made once, at its first use.
 pub trait DerivedInputs {
     /// The tensor that holds `input` while the graph runs.
-    fn get(&self, g: &Graph, input: DerivedInput) -> Result<Tensor, Error>;
+    fn get(&self, g: &Graph, input: DerivedInput) -> Result<Tensor>;
 }
 
 /// Runs of KV slots at equal distances, each with equally many queries of the pass. The queries follow in the order of
@@ -183,16 +83,16 @@ pub struct RunView {
     pub runs: Runs,
     /// `[n_kv, n_tokens, 1, n_runs]`: 0 where visible, -inf where not.
     pub mask: Tensor,
-    /// The blocks of positions of the queries, where a selection chooses blocks.
+    /// The spans of the queries, where a selection chooses spans.
     pub spans: Option<SpanView>,
     /// i32 `[n_kv * n_tokens * n_runs]`, where scores have a bias by distance: the distance of each key and query as a
     /// row of a table of the distances from -far to far.
     pub distances: Option<Tensor>,
-    /// The layout of the rows, where whole blocks have further rows: the runs and the mask then cover these too.
+    /// The layout of the rows, where whole spans have further rows: the runs and the mask then cover these too.
     pub layout: Option<RowLayout>,
 }
 
-/// The rows of the blocks of positions that contain a pass's tokens, where keys are pooled: the rows of one token after
+/// The rows of the spans that contain a pass's tokens, where keys are pooled: the rows of one token after
 /// those of another. n is the number of tokens.
 #[derive(Clone)]
 pub struct SpanRows {
@@ -204,30 +104,30 @@ pub struct SpanRows {
     pub missing: Tensor,
 }
 
-/// The m blocks of positions of a cache that end in a pass and get their keys; some may occur more than once.
+/// The m spans of a cache that end in a pass and get their keys; some may occur more than once.
 #[derive(Clone)]
 pub struct EndedSpans {
-    /// i32 `[reach * m]`: the rows from which the keys are made, those of one block after those of another.
+    /// i32 `[reach * m]`: the rows from which the keys are made, those of one span after those of another.
     pub read: Tensor,
     /// f32 `[reach, m]`: 0, or less than any gate for a position before the first one, whose row is arbitrary.
     pub missing: Tensor,
-    /// i32 `[m]`: the first position of each block.
+    /// i32 `[m]`: the first position of each span.
     pub positions: Tensor,
-    /// i64 `[m]`: the row of the block's key in the cache.
+    /// i64 `[m]`: the row of the span's key in the cache.
     pub write: Tensor,
-    /// i64 `[span * m]`: the rows of the block's positions, where each position has one.
+    /// i64 `[span * m]`: the rows of the span's positions, where each position has one.
     pub write_each: Tensor,
 }
 
-/// The blocks of positions of each query's sequence among the rows of a view. n is the number of its queries.
+/// The spans of each query's sequence among the rows of a view. n is the number of its queries.
 #[derive(Clone)]
 pub struct SpanView {
-    /// i32 `[n_blocks * span, n]`: the row of each position. A position that is not visible has the row of another one
-    /// of its block, or any row that is not visible.
+    /// i32 `[n_spans * span, n]`: the row of each position. A position that is not visible has the row of another one
+    /// of its span, or any row that is not visible.
     pub rows: Tensor,
-    /// i32 `[n_kv, n]`: the block of each row.
-    pub blocks: Tensor,
-    /// f32 `[n_blocks, n]`: the addend of a block's score: 0, or more than any score where the block is always
+    /// i32 `[n_kv, n]`: the span of each row.
+    pub spans: Tensor,
+    /// f32 `[n_spans, n]`: the addend of a span's score: 0, or more than any score where the span is always
     /// selected.
     pub bonus: Tensor,
 }
@@ -266,43 +166,40 @@ pub(super) enum SelectedKeys {
     Masks(Vec<Option<Tensor>>),
 }
 
+/// A unit that stores keys and values.
+#[derive(Clone, Copy)]
+pub struct KeyOwner<'a> {
+    pub path: &'a str,
+    pub state: &'a KeyValuePlan,
+}
+
 /// Stores keys and values, and returns the ones to attend to.
 pub trait KeyValueStore {
-    /// Stores the rows `k [k_row, n_tokens]` and `v [v_row, n_tokens]` of the unit at `path` and
-    /// returns all visible rows.
+    /// Stores the rows `k [k_row, n_tokens]` and `v [v_row, n_tokens]` of a unit and returns all visible rows.
     fn append(
         &mut self,
         g: &Graph,
-        path: &str,
-        state: &KeyValuePlan,
+        own: KeyOwner<'_>,
         k: &Tensor,
         v: Option<&Tensor>,
-    ) -> Result<VisibleKeyValues, Error>;
+    ) -> Result<VisibleKeyValues>;
 
-    /// The visible rows of the unit at `path`, which has stored its own in this pass.
-    fn stored(&self, path: &str, state: &KeyValuePlan) -> Result<VisibleKeyValues, Error>;
+    /// The visible rows of a unit, which has stored its own in this pass.
+    fn stored(&self, own: KeyOwner<'_>) -> Result<VisibleKeyValues>;
 
-    /// Stores the rows `[index, n_tokens]` by which the unit at `path` selects keys, and returns all visible ones as
-    /// keys.
+    /// Stores the rows `[index, n_tokens]` by which a unit selects keys, and returns all visible ones as keys.
     fn append_index(
         &mut self,
         g: &Graph,
-        path: &str,
-        state: &KeyValuePlan,
+        own: KeyOwner<'_>,
         rows: &Tensor,
-    ) -> Result<VisibleKeyValues, Error>;
+    ) -> Result<VisibleKeyValues>;
 
-    /// Stores the rows `[width, n_tokens]` from which the unit at `path` makes the keys of whole blocks, and returns
-    /// the rows of all stored positions.
-    fn append_pooled(
-        &mut self,
-        g: &Graph,
-        path: &str,
-        state: &KeyValuePlan,
-        rows: &Tensor,
-    ) -> Result<Tensor, Error>;
+    /// Stores the rows `[width, n_tokens]` from which a unit makes the keys of whole spans, and returns the rows of
+    /// all stored positions.
+    fn append_pooled(&mut self, g: &Graph, own: KeyOwner<'_>, rows: &Tensor) -> Result<Tensor>;
 
-    /// The blocks that end in the pass; none if no block does.
+    /// The spans that end in the pass; none if no span does.
     fn ended(&self, state: &KeyValuePlan) -> Option<EndedSpans>;
 
     /// Stores keys `[k_row, n_tokens]`, which are the values too, and the keys of the spans that end, `[k_row, m]`.
@@ -310,24 +207,22 @@ pub trait KeyValueStore {
     fn append_with_ended(
         &mut self,
         g: &Graph,
-        path: &str,
-        state: &KeyValuePlan,
+        own: KeyOwner<'_>,
         k: &Tensor,
         ended: Option<&Tensor>,
-    ) -> Result<VisibleKeyValues, Error>;
+    ) -> Result<VisibleKeyValues>;
 
-    /// Stores the rows `[index, m]` by which the unit at `path` selects the blocks that end, each for all positions of
-    /// its block. Returns all visible ones as keys of positions.
+    /// Stores the rows `[index, m]` by which a unit selects the spans that end, each for all positions of its span.
+    /// Returns all visible ones as keys of positions.
     fn append_index_of_ended(
         &mut self,
         g: &Graph,
-        path: &str,
-        state: &KeyValuePlan,
+        own: KeyOwner<'_>,
         ended: Option<&Tensor>,
-    ) -> Result<VisibleKeyValues, Error>;
+    ) -> Result<VisibleKeyValues>;
 
-    /// The rows of the blocks that contain the pass's tokens.
-    fn block_rows(&self, state: &KeyValuePlan) -> Result<SpanRows, Error>;
+    /// The rows of the spans that contain the pass's tokens.
+    fn span_rows(&self, state: &KeyValuePlan) -> Result<SpanRows>;
 }
 
 /// Sequences with equally many tokens in a pass. Their tokens follow each other, one sequence after
@@ -344,61 +239,11 @@ pub struct SequenceGroup {
 pub trait StateStore {
     /// A part of the state of the unit at `path`: all rows `[size, rows]`, and the row that each sequence of a group
     /// reads, i32 `[n_seqs]`.
-    fn rows(&self, path: &str, part: &str, group: usize) -> Result<(Tensor, Tensor), Error>;
+    fn rows(&self, path: &str, part: &str, group: usize) -> Result<(Tensor, Tensor)>;
 
     /// A part of the state of each sequence of a group: `[size, n_seqs]`.
-    fn read(&self, g: &Graph, path: &str, part: &str, group: usize) -> Result<Tensor, Error>;
+    fn read(&self, g: &Graph, path: &str, part: &str, group: usize) -> Result<Tensor>;
 
     /// Writes `new [size, n_seqs]`, a column for each sequence of the pass, for the next pass.
-    fn write(&mut self, g: &Graph, path: &str, part: &str, new: &Tensor) -> Result<(), Error>;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rows_of_ngrams_follow_from_the_tokens_up_to_a_stop() {
-        let ngrams = NgramHashes {
-            longest: 3,
-            heads: 2,
-            stop: 9,
-            multipliers: vec![2, 3, 5],
-            sizes: vec![7, 11, 13, 17],
-            offsets: vec![0, 7, 18, 31],
-        };
-        let rows = |before: [Option<u32>; 2]| ngrams.rows(4, |back| before[back as usize - 1]);
-        // 8 xor 18 = 26, xor 5 = 31.
-        assert_eq!(rows([Some(6), Some(1)]), [5, 11, 23, 45]);
-        // 8 xor 27 = 19, xor 45 = 62: after a stop every token counts as one.
-        assert_eq!(rows([Some(9), Some(1)]), [5, 15, 28, 42]);
-        assert_eq!(rows([None, None]), [5, 15, 28, 42]);
-        // 26 xor 45 = 55.
-        assert_eq!(rows([Some(6), None]), [5, 11, 21, 35]);
-    }
-
-    /// The adapters of the tokens of a text.
-    fn adapters(gain: f32, text: &[u32]) -> Vec<u64> {
-        let switches = AdapterSwitches {
-            tokens: vec![7, 8, 9],
-            stand_ins: vec![1, 2, 3],
-            gain,
-        };
-        let mut seen = SwitchCounts::default();
-        let next = |token: &u32| {
-            switches.read(&mut seen, *token);
-            switches.adapter(&seen)
-        };
-        text.iter().map(next).collect()
-    }
-
-    #[test]
-    fn tokens_have_the_mean_of_the_adapters_switched_to() {
-        assert_eq!(adapters(15.0, &[0, 9, 0, 0]), [0, 3, 3, 3]);
-        assert_eq!(adapters(15.0, &[9, 7, 0]), [3, 2, 2]);
-        // One and a half is rounded up.
-        assert_eq!(adapters(15.0, &[7, 8, 0]), [1, 2, 2]);
-        // If all tokens have equal weight, later tokens outweigh a switch.
-        assert_eq!(adapters(0.0, &[8, 0, 0, 0, 0]), [2, 1, 1, 1, 0]);
-    }
+    fn write(&mut self, g: &Graph, path: &str, part: &str, new: &Tensor) -> Result<()>;
 }

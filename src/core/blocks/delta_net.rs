@@ -11,11 +11,10 @@
 //! `[n_embd, n_tokens]` in and out. State of each sequence: the last columns before the convolution and
 //! `S [d, d, heads]`.
 
-use super::build::GraphBuilder;
+use super::build::UnitBuilder;
 use crate::arch::{ActRef, Contract, NormRef, QuantClass, StateSpec};
-use crate::plan::Unit;
 use crate::{choices, options, points, rules, weights};
-use lab_base::ggml::{Error, Tensor, Unary};
+use lab_base::ggml::{Result, Tensor, Unary};
 
 choices! {
     /// The key head that a value head reads, if there are fewer key heads.
@@ -101,14 +100,14 @@ pub(super) static CONTRACT: Contract = Contract {
     ..Contract::BLOCK
 };
 
-pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
-    let c = Config::read(&unit.options);
+pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
+    let c = Config::read(&b.unit.options);
     let (g, n) = (b.g, b.n_tokens);
     let (keys, values) = (c.k_heads * c.d, c.heads * c.d);
-    let (qkv, conv) = projected(b, unit, x)?;
-    let qkv = b.convolve(unit, "conv", &conv, &qkv)?;
-    let qkv = g.unary(&b.with_bias(unit, "conv.bias", qkv)?, Unary::Silu)?;
-    let unit_length = |b: &GraphBuilder<'_>, start: u64| {
+    let (qkv, conv) = projected(b, x)?;
+    let qkv = b.convolve("conv", &conv, &qkv)?;
+    let qkv = g.unary(&b.with_bias("conv.bias", qkv)?, Unary::Silu)?;
+    let unit_length = |b: &UnitBuilder<'_, '_>, start: u64| {
         let rows = b.columns(&qkv, start, keys)?;
         let rows = g.reshape(&rows, [c.d, c.k_heads, n, 1])?;
         // x / sqrt(sum of x^2 + eps): a root mean square with eps / d, over the root of d.
@@ -122,19 +121,19 @@ pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result
     let (q, k) = (unit_length(b, 0)?, unit_length(b, keys)?);
     let v = b.columns(&qkv, 2 * keys, values)?;
     let v = g.reshape(&v, [c.d, c.heads, n, 1])?;
-    let q = b.point(unit, "q", q)?;
-    let k = b.point(unit, "k", k)?;
-    let v = b.point(unit, "v", v)?;
+    let q = b.point("q", q)?;
+    let k = b.point("k", k)?;
+    let v = b.point("v", v)?;
 
-    let (beta, alpha) = strengths(b, unit, &c, x)?;
+    let (beta, alpha) = strengths(b, &c, x)?;
     let beta = g.unary(&beta, Unary::Sigmoid)?;
     let width = match c.decay {
         Decay::Head => 1,
         Decay::Element => c.d,
     };
-    let alpha = b.with_bias(unit, "dt.bias", alpha)?;
+    let alpha = b.with_bias("dt.bias", alpha)?;
     let alpha = g.reshape(&alpha, [width, c.heads, n, 1])?;
-    let a = g.reshape(&b.required_weight(unit, "a")?, [1, c.heads, 1, 1])?;
+    let a = g.reshape(&b.required_weight("a")?, [1, c.heads, 1, 1])?;
     let decay = if c.decay_bound == 0.0 {
         g.mul(&g.unary(&alpha, Unary::Softplus)?, &a)?
     } else {
@@ -147,12 +146,12 @@ pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result
         g.scale(&share, c.decay_bound)?
     };
 
-    let y = b.over_time(unit, "matrix", |b, group| {
+    let y = b.over_time("matrix", |b, group| {
         let of = |x: &Tensor, width: u64, heads: u64| {
             group.of(g, x, [width, heads, group.n_steps, group.n_seqs])
         };
         let k_heads = k.shape()[1];
-        let state = group.read_state(b, unit, "matrix")?;
+        let state = group.read_state(b, "matrix")?;
         let y = g.gated_delta_net(
             &of(&q, c.d, k_heads)?,
             &of(&k, c.d, k_heads)?,
@@ -165,69 +164,51 @@ pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result
     })?;
 
     let y = g.reshape(&y, [c.d, c.heads, n, 1])?;
-    let y = b.normalise_with(c.norm, b.weight(unit, "norm"), &y)?;
+    let y = b.normalise_with(c.norm, b.weight("norm"), &y)?;
     let y = g.reshape(&y, [values, n, 1, 1])?;
-    let y = b.point(unit, "y", y)?;
-    let gate = narrowed(b, unit, "gate_down", "gate", x)?;
-    b.linear(unit, "out", &b.gate_heads(c.gate_act, &y, &gate)?)
+    let y = b.point("y", y)?;
+    let gate = narrowed(b, "gate_down", "gate", x)?;
+    b.linear("out", &b.gate_heads(c.gate_act, &y, &gate)?)
 }
 
 /// Queries, keys and values in a row, `[2 * k_heads * d + heads * d, n_tokens]`, and the weight of their convolution
 /// `[kernel, the same]`.
-fn projected(b: &GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<(Tensor, Tensor), Error> {
+fn projected(b: &UnitBuilder<'_, '_>, x: &Tensor) -> Result<(Tensor, Tensor)> {
     let g = b.g;
-    let qkv = if b.weight(unit, "q").is_some() {
-        let (q, k) = (b.linear(unit, "q", x)?, b.linear(unit, "k", x)?);
-        g.concat(&g.concat(&q, &k, 0)?, &b.linear(unit, "v", x)?, 0)?
+    let qkv = if b.weight("q").is_some() {
+        let (q, k) = (b.linear("q", x)?, b.linear("k", x)?);
+        g.concat(&g.concat(&q, &k, 0)?, &b.linear("v", x)?, 0)?
     } else {
-        b.linear(unit, "qkv", x)?
+        b.linear("qkv", x)?
     };
-    if b.weight(unit, "conv_q").is_none() {
-        return Ok((qkv, b.required_weight(unit, "conv")?));
+    if b.weight("conv_q").is_none() {
+        return Ok((qkv, b.required_weight("conv")?));
     }
-    let (q, k) = (
-        b.required_weight(unit, "conv_q")?,
-        b.required_weight(unit, "conv_k")?,
-    );
-    let conv = g.concat(
-        &g.concat(&q, &k, 2)?,
-        &b.required_weight(unit, "conv_v")?,
-        2,
-    )?;
+    let (q, k) = (b.required_weight("conv_q")?, b.required_weight("conv_k")?);
+    let conv = g.concat(&g.concat(&q, &k, 2)?, &b.required_weight("conv_v")?, 2)?;
     let [kernel, _, channels, _] = conv.shape();
     Ok((qkv, g.reshape(&conv, [kernel, channels, 1, 1])?))
 }
 
 /// A projection, of low rank if the file has two matrices for it.
-fn narrowed(
-    b: &GraphBuilder<'_>,
-    unit: &Unit,
-    down: &str,
-    key: &str,
-    x: &Tensor,
-) -> Result<Tensor, Error> {
-    match b.weight(unit, down) {
-        Some(_) => b.linear(unit, key, &b.linear(unit, down, x)?),
-        None => b.linear(unit, key, x),
+fn narrowed(b: &UnitBuilder<'_, '_>, down: &str, key: &str, x: &Tensor) -> Result<Tensor> {
+    match b.weight(down) {
+        Some(_) => b.linear(key, &b.linear(down, x)?),
+        None => b.linear(key, x),
     }
 }
 
 /// The inputs of beta and of the decay, `[heads, n_tokens]` each. The input of the decay is `[d * heads, n_tokens]` if
 /// each element has its own decay.
-fn strengths(
-    b: &GraphBuilder<'_>,
-    unit: &Unit,
-    c: &Config,
-    x: &Tensor,
-) -> Result<(Tensor, Tensor), Error> {
-    if b.weight(unit, "ba").is_none() {
-        let alpha = narrowed(b, unit, "alpha_down", "alpha", x)?;
-        return Ok((b.linear(unit, "beta", x)?, alpha));
+fn strengths(b: &UnitBuilder<'_, '_>, c: &Config, x: &Tensor) -> Result<(Tensor, Tensor)> {
+    if b.weight("ba").is_none() {
+        let alpha = narrowed(b, "alpha_down", "alpha", x)?;
+        return Ok((b.linear("beta", x)?, alpha));
     }
     // Each key head has the beta of its value heads, then their alpha.
     let (g, n) = (b.g, b.n_tokens);
     let times = c.heads / c.k_heads;
-    let rows = b.linear(unit, "ba", x)?;
+    let rows = b.linear("ba", x)?;
     let rows = g.reshape(&rows, [2 * times, c.k_heads, n, 1])?;
     let part = |start: u64| {
         let part = b.columns(&rows, start, times)?;

@@ -4,12 +4,12 @@
 
 use std::sync::Arc;
 
-use super::build::GraphBuilder;
-use super::context::{AdapterSwitches, DerivedInput};
+use super::adapter_switches::AdapterSwitches;
+use super::build::UnitBuilder;
+use super::context::DerivedInput;
 use crate::arch::{Contract, NormRef, QuantClass, RowWidth};
-use crate::plan::Unit;
 use crate::{options, points, rules, weights};
-use lab_base::ggml::{Error, Tensor};
+use lab_base::ggml::{Result, Tensor};
 
 options! {
     pub(super) struct Config {
@@ -64,33 +64,33 @@ fn switches(c: &Config) -> Option<Arc<AdapterSwitches>> {
 }
 
 /// The adapter in the file for each token, i32 `[1, n_tokens]`, if the file has adapters.
-pub(crate) fn adapters(b: &GraphBuilder<'_>, unit: &Unit) -> Result<Option<Tensor>, Error> {
-    let switches = switches(&Config::read(&unit.options));
+pub(crate) fn adapters(b: &UnitBuilder<'_, '_>) -> Result<Option<Tensor>> {
+    let switches = switches(&Config::read(&b.unit.options));
     let input = |switches| b.input(DerivedInput::Adapters(switches));
     switches.map(input).transpose()
 }
 
-pub(crate) fn build(b: &GraphBuilder<'_>, unit: &Unit, ids: &Tensor) -> Result<Tensor, Error> {
-    let _scope = b.g.scope("embed", &unit.path);
-    let c = Config::read(&unit.options);
+pub(crate) fn build(b: &UnitBuilder<'_, '_>, ids: &Tensor) -> Result<Tensor> {
+    let _scope = b.g.scope("embed", &b.unit.path);
+    let c = Config::read(&b.unit.options);
     let stand_ins = switches(&c).map(|of| b.input(DerivedInput::StandIns(of, b.plan.n_vocab)));
     let stand_ins = stand_ins.transpose()?;
-    let mut x = b.table_rows(unit, "tokens", stand_ins.as_ref().unwrap_or(ids))?;
+    let mut x = b.table_rows("tokens", stand_ins.as_ref().unwrap_or(ids))?;
     if c.scale != 1.0 {
         x = b.g.scale(&x, c.scale)?;
     }
-    x = b.point(unit, "tokens", x)?;
-    if let Some(types) = b.weight(unit, "types") {
+    x = b.point("tokens", x)?;
+    if let Some(types) = b.weight("types") {
         let rows = b.input(DerivedInput::Types(types.shape()[1]))?;
-        x = b.g.add(&x, &b.table_rows(unit, "types", &rows)?)?;
+        x = b.g.add(&x, &b.table_rows("types", &rows)?)?;
     }
-    if let Some(positions) = b.weight(unit, "positions") {
+    if let Some(positions) = b.weight("positions") {
         let rows = b.input(DerivedInput::Rows(positions.shape()[1]))?;
-        x = b.g.add(&x, &b.table_rows(unit, "positions", &rows)?)?;
+        x = b.g.add(&x, &b.table_rows("positions", &rows)?)?;
     }
     if c.norm.0.is_some() {
-        x = b.normalise_with(c.norm, b.weight(unit, "norm"), &x)?;
-        x = b.with_bias(unit, "norm.bias", x)?;
+        x = b.normalise_with(c.norm, b.weight("norm"), &x)?;
+        x = b.with_bias("norm.bias", x)?;
     }
-    b.point(unit, "x", x)
+    b.point("x", x)
 }

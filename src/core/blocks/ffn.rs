@@ -9,11 +9,10 @@
 //! `[n_embd, n_tokens]` in and out. Whether there is a gate follows from the weights: a matrix of its
 //! own, or `up` rows of twice the width, of which the first half is the gate.
 
-use super::build::GraphBuilder;
+use super::build::UnitBuilder;
 use crate::arch::{ActRef, Contract, NormRef, QuantClass, SideInput};
-use crate::plan::Unit;
 use crate::{options, points, rules, weights};
-use lab_base::ggml::{Error, Tensor, Unary};
+use lab_base::ggml::{Result, Tensor, Unary};
 
 options! {
     pub(super) struct Config {
@@ -62,40 +61,40 @@ pub(super) static CONTRACT: Contract = Contract {
     ..Contract::BLOCK
 };
 
-pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
-    let c = Config::read(&unit.options);
+pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
+    let c = Config::read(&b.unit.options);
     let hidden = match b.side.clone() {
         Some(side) => {
-            let gate = b.point(unit, "gate", b.linear(unit, "gate", x)?)?;
+            let gate = b.point("gate", b.linear("gate", x)?)?;
             b.activate_gate(c.act, &gate, &side)?
         }
-        None => gated(b, unit, &c, x)?,
+        None => gated(b, &c, x)?,
     };
-    let hidden = match b.weight(unit, "act_scale") {
+    let hidden = match b.weight("act_scale") {
         Some(scale) => b.g.div(&hidden, scale)?,
         None => hidden,
     };
-    let hidden = b.point(unit, "hidden", hidden)?;
-    let hidden = b.normalise_with(c.inner_norm, b.weight(unit, "inner_norm"), &hidden)?;
-    let y = b.linear(unit, "down", &hidden)?;
-    if b.weight(unit, "out_gate").is_none() {
+    let hidden = b.point("hidden", hidden)?;
+    let hidden = b.normalise_with(c.inner_norm, b.weight("inner_norm"), &hidden)?;
+    let y = b.linear("down", &hidden)?;
+    if b.weight("out_gate").is_none() {
         return Ok(y);
     }
-    let gate = b.product(unit, "out_gate", x)?;
+    let gate = b.product("out_gate", x)?;
     let gate = b.g.unary(&gate, Unary::Sigmoid)?; // [1, n_tokens]
     b.g.mul(&y, &gate)
 }
 
 /// The hidden layer without a second input, `[width, n_tokens]`.
-fn gated(b: &GraphBuilder<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Tensor, Error> {
-    let up = b.linear(unit, "up", x)?;
-    let (gate, up) = if b.weight(unit, "gate").is_some() {
-        (Some(b.linear(unit, "gate", x)?), up)
+fn gated(b: &UnitBuilder<'_, '_>, c: &Config, x: &Tensor) -> Result<Tensor> {
+    let up = b.linear("up", x)?;
+    let (gate, up) = if b.weight("gate").is_some() {
+        (Some(b.linear("gate", x)?), up)
     } else if c.fused {
         let (gate, up) = b.halves(&up)?;
         (Some(gate), up)
     } else {
         (None, up)
     };
-    b.hidden(unit, c.act, gate, up)
+    b.hidden(c.act, gate, up)
 }

@@ -4,12 +4,11 @@
 //! with the token table. A head may transform the state first, `dense_norm(act(dense . norm(x)))`: what is pooled is the
 //! state before.
 
-use super::build::{GraphBuilder, softcap};
+use super::build::{UnitBuilder, softcap};
 use super::points;
 use crate::arch::{ActRef, Contract, NormRef, RowWidth};
-use crate::plan::Unit;
 use crate::{options, points, rules, weights};
-use lab_base::ggml::{Error, Tensor};
+use lab_base::ggml::{Result, Tensor};
 
 options! {
     pub(super) struct Config {
@@ -50,28 +49,24 @@ pub(super) static CONTRACT: Contract = Contract {
     ..Contract::BLOCK
 };
 
-pub(crate) fn build(b: &GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
-    let _scope = b.g.scope_on("head", &unit.path, unit.device);
-    let c = Config::read(&unit.options);
-    let mut z = b.linear(unit, "output", &transformed(b, unit, &c, x)?)?;
+pub(crate) fn build(b: &UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
+    let _scope = b.g.scope_on("head", &b.unit.path, b.unit.device);
+    let c = Config::read(&b.unit.options);
+    let mut z = b.linear("output", &transformed(b, &c, x)?)?;
     if c.softcap != 0.0 {
         z = softcap(b.g, &z, c.scale, c.softcap)?;
     } else if c.scale != 1.0 {
         z = b.g.scale(&z, c.scale)?;
     }
-    b.point(unit, "logits", z)
+    b.point("logits", z)
 }
 
 /// What the projection reads of the hidden state `x [n_embd, n_rows]`.
-fn transformed(b: &GraphBuilder<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Tensor, Error> {
-    if b.weight(unit, "dense").is_none() {
+fn transformed(b: &UnitBuilder<'_, '_>, c: &Config, x: &Tensor) -> Result<Tensor> {
+    if b.weight("dense").is_none() {
         return Ok(x.clone());
     }
-    let y = b.activate(c.act, &b.linear(unit, "dense", x)?)?;
-    let y = b.normalise_with(c.dense_norm, b.weight(unit, "dense_norm"), &y)?;
-    b.point(
-        unit,
-        "transformed",
-        b.with_bias(unit, "dense_norm.bias", y)?,
-    )
+    let y = b.activate(c.act, &b.linear("dense", x)?)?;
+    let y = b.normalise_with(c.dense_norm, b.weight("dense_norm"), &y)?;
+    b.point("transformed", b.with_bias("dense_norm.bias", y)?)
 }

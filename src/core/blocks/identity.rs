@@ -3,11 +3,10 @@
 //! `[n_embd, n_tokens]` in and out. With `join = "set"` a slot rescales the hidden state; with a tap as input, the slot
 //! adds an earlier value once more. The vector `bias` makes a learned initial state.
 
-use super::build::GraphBuilder;
+use super::build::UnitBuilder;
 use crate::arch::{Contract, RowWidth};
-use crate::plan::Unit;
 use crate::weights;
-use lab_base::ggml::{Error, Tensor};
+use lab_base::ggml::{Result, Tensor};
 
 pub(super) static CONTRACT: Contract = Contract {
     name: "identity",
@@ -25,10 +24,10 @@ pub(super) static CONTRACT: Contract = Contract {
     ..Contract::BLOCK
 };
 
-pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
-    let y = match b.weight(unit, "scale") {
+pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
+    let y = match b.weight("scale") {
         Some(scale) => b.g.mul(x, scale)?,
         None => x.clone(),
     };
-    b.with_bias(unit, "bias", y)
+    b.with_bias("bias", y)
 }

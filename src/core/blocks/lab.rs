@@ -10,7 +10,7 @@ use super::refused;
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 
-use lab_base::ggml::{Error, Graph, Tensor, Unary};
+use lab_base::ggml::{Graph, Result, Tensor, Unary};
 use lab_base::weights::TensorType;
 
 use crate::arch::PointSpec;
@@ -69,7 +69,7 @@ pub struct AttentionCapture {
 }
 
 /// A value with a name.
-pub struct NamedValue {
+pub struct NamedTensor {
     /// The path, such as `layers.3.attn.q`.
     pub path: String,
     /// The description of the value in its contract.
@@ -92,7 +92,7 @@ pub struct GraphLab {
     /// Captured rows `[width, m]` by paths, or all rows `[width, n_tokens]` where these are not many more.
     pub captured: RefCell<HashMap<String, Tensor>>,
     /// The values that have got a name, in the order of computation.
-    pub named: RefCell<Vec<NamedValue>>,
+    pub named: RefCell<Vec<NamedTensor>>,
 }
 
 /// All rows of a value are kept if they are at most this many times the captured ones.
@@ -105,13 +105,7 @@ pub(crate) const NODES_PER_CAPTURE: usize = 24;
 
 impl GraphLab {
     /// The value that later operations read, for a value `x [.., n_tokens]` at the point `path`.
-    pub(super) fn pass(
-        &self,
-        g: &Graph,
-        path: &str,
-        n_tokens: u64,
-        x: Tensor,
-    ) -> Result<Tensor, Error> {
+    pub(super) fn pass(&self, g: &Graph, path: &str, n_tokens: u64, x: Tensor) -> Result<Tensor> {
         let is_copied = self.copied.contains(path);
         let nothing = PointActions::default();
         let uses = match self.uses.get(path) {
@@ -173,7 +167,7 @@ impl GraphLab {
 
 impl RowEdits {
     /// The rows `x [width, m]` after the edit.
-    fn changed(&self, g: &Graph, x: &Tensor) -> Result<Tensor, Error> {
+    fn changed(&self, g: &Graph, x: &Tensor) -> Result<Tensor> {
         let [p0, p1] = &self.numbers;
         // `p1 [width, 1]` times a number for each row.
         let outer = |by: Tensor| g.mul(&g.repeat(p1, x.shape())?, &by);

@@ -2,11 +2,10 @@
 //!
 //! `[n_embd, n_tokens]` in and out.
 
-use super::build::GraphBuilder;
+use super::build::UnitBuilder;
 use crate::arch::{Contract, QuantClass};
-use crate::plan::Unit;
 use crate::{options, weights};
-use lab_base::ggml::{Error, Tensor};
+use lab_base::ggml::{Result, Tensor};
 
 options! {
     pub(super) struct Config {
@@ -31,10 +30,10 @@ pub(super) static CONTRACT: Contract = Contract {
     ..Contract::BLOCK
 };
 
-pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
-    let c = Config::read(&unit.options);
+pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
+    let c = Config::read(&b.unit.options);
     match c.rank {
-        0 => b.linear(unit, "weight", x),
-        _ => b.product(unit, "up", &b.product(unit, "down", x)?),
+        0 => b.linear("weight", x),
+        _ => b.product("up", &b.product("down", x)?),
     }
 }

@@ -9,12 +9,11 @@
 //! `[n_embd, n_tokens]` in and out. State of each sequence: `S [d, d, heads]`. The recurrence is the scan of
 //! state-space layers, with keys, queries and values as its inputs, outputs and channels, and steps of 1.
 
-use super::build::GraphBuilder;
+use super::build::UnitBuilder;
 use super::context::DerivedInput;
 use crate::arch::{ActRef, Contract, NormRef, QuantClass, StateSpec};
-use crate::plan::Unit;
 use crate::{options, points, rules, weights};
-use lab_base::ggml::{Error, Tensor};
+use lab_base::ggml::{Result, Tensor};
 
 options! {
     pub(super) struct Config {
@@ -57,24 +56,24 @@ pub(super) static CONTRACT: Contract = Contract {
 /// The input whose softplus is a step of 1: ln(e - 1).
 const STEP: f32 = 0.541_324_85;
 
-pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
-    let c = Config::read(&unit.options);
+pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
+    let c = Config::read(&b.unit.options);
     let (g, n, width) = (b.g, b.n_tokens, c.d * c.heads);
-    let qkv = b.activate(c.act, &b.linear(unit, "qkv", x)?)?;
+    let qkv = b.activate(c.act, &b.linear("qkv", x)?)?;
     let qkv = g.reshape(&qkv, [3 * c.d, c.heads, n, 1])?;
     let part = |i: u64| b.columns(&qkv, i * c.d, c.d);
     let (q, k, v) = (part(0)?, part(1)?, part(2)?);
-    let q = b.point(unit, "q", q)?;
-    let k = b.point(unit, "k", k)?;
-    let v = b.point(unit, "v", v)?;
+    let q = b.point("q", q)?;
+    let k = b.point("k", k)?;
+    let v = b.point("v", v)?;
     let decay = b.input(DerivedInput::Decay {
         heads: c.heads,
         slope: c.slope,
     })?;
     let steps = g.fill(&g.cont(&b.columns(&q, 0, 1)?)?, STEP)?;
 
-    let y = b.over_time(unit, "matrix", |b, group| {
-        let (table, rows) = group.rows(b, unit, "matrix")?;
+    let y = b.over_time("matrix", |b, group| {
+        let (table, rows) = group.rows(b, "matrix")?;
         let n_rows = table.shape()[1];
         let shape = [c.d, c.heads, group.n_steps, group.n_seqs];
         let y = g.ssm_scan(
@@ -88,8 +87,8 @@ pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result
         )?;
         group.scanned(g, &y, width, c.d * width)
     })?;
-    let y = b.normalise_with(c.norm, b.weight(unit, "norm"), &y)?;
-    let y = b.point(unit, "y", y)?;
-    let gate = b.linear(unit, "gate", x)?;
-    b.linear(unit, "out", &b.gate_heads(c.gate_act, &y, &gate)?)
+    let y = b.normalise_with(c.norm, b.weight("norm"), &y)?;
+    let y = b.point("y", y)?;
+    let gate = b.linear("gate", x)?;
+    b.linear("out", &b.gate_heads(c.gate_act, &y, &gate)?)
 }

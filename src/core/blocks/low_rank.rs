@@ -1,7 +1,7 @@
 //! Low-rank updates of weights (Hu et al. 2021, arXiv 2106.09685): `y = w . x + s * (up . (down . x))`.
 //!
 //! An adapter has two small matrices for each of some weights of a model, and does not change the weights. `s` is one
-//! number for each token of the pass, so sequences with different adapters share a pass. [`GraphBuilder`](super::GraphBuilder) adds
+//! number for each token of the pass, so sequences with different adapters share a pass. [`UnitBuilder`](super::UnitBuilder) adds
 //! the updates to every product of a weight, so no block refers to them. The update of a table (`x = w[id]`) is
 //! `s * (up . down[id])`.
 //!
@@ -13,7 +13,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 
-use lab_base::ggml::{Error, Graph, Tensor};
+use lab_base::ggml::{Graph, Result, Tensor};
 
 /// The update of one weight `[n_in, n_out, ..]` by one adapter.
 #[derive(Clone, Debug)]
@@ -65,9 +65,9 @@ impl ActiveAdapters<'_> {
         at: usize,
         y: Tensor,
         shape: [u64; 4],
-        first: impl Fn(&Tensor) -> Result<Tensor, Error>,
-        second: impl Fn(&Tensor, &Tensor) -> Result<Tensor, Error>,
-    ) -> Result<Tensor, Error> {
+        first: impl Fn(&Tensor) -> Result<Tensor>,
+        second: impl Fn(&Tensor, &Tensor) -> Result<Tensor>,
+    ) -> Result<Tensor> {
         let mut y = y;
         for (update, scales) in self.of(at) {
             let scales = g.reshape(scales, shape)?;

@@ -11,11 +11,10 @@
 //! `[n_embd, n_tokens]` in and out. State of each sequence: the last columns before the convolution and
 //! `s [n_state, n_inner]`. With fewer heads than channels, dt, a and d have one number for each head.
 
-use super::build::GraphBuilder;
+use super::build::UnitBuilder;
 use crate::arch::{Contract, NormRef, StateSpec};
-use crate::plan::Unit;
 use crate::{options, points, rules, weights};
-use lab_base::ggml::{Error, Glu, Tensor, Unary};
+use lab_base::ggml::{Glu, Result, Tensor, Unary};
 
 options! {
     pub(super) struct Config {
@@ -68,11 +67,11 @@ pub(super) static CONTRACT: Contract = Contract {
     ..Contract::BLOCK
 };
 
-pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
-    let c = Config::read(&unit.options);
+pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
+    let c = Config::read(&b.unit.options);
     let (g, n) = (b.g, b.n_tokens);
     let (d, by_head) = (c.n_inner / c.heads, c.heads != c.n_inner);
-    let xz = b.linear(unit, "in", x)?;
+    let xz = b.linear("in", x)?;
     let (x, z) = match by_head {
         true => {
             let (z, x) = b.halves(&g.reshape(&xz, [2 * d, c.heads, n, 1])?)?;
@@ -81,15 +80,15 @@ pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result
         }
         false => b.halves(&xz)?,
     };
-    let conv = b.required_weight(unit, "conv")?;
-    let x = b.convolve(unit, "conv", &conv, &x)?;
-    let x = g.unary(&b.with_bias(unit, "conv.bias", x)?, Unary::Silu)?;
-    let x = b.point(unit, "conv", x)?;
+    let conv = b.required_weight("conv")?;
+    let x = b.convolve("conv", &conv, &x)?;
+    let x = g.unary(&b.with_bias("conv.bias", x)?, Unary::Silu)?;
+    let x = b.point("conv", x)?;
 
-    let parts = b.linear(unit, "x", &x)?;
-    let norm = |b: &GraphBuilder<'_>, key: &str, start: u64, width: u64| {
+    let parts = b.linear("x", &x)?;
+    let norm = |b: &UnitBuilder<'_, '_>, key: &str, start: u64, width: u64| {
         let part = b.columns(&parts, start, width)?;
-        b.normalise_with(c.norm, b.weight(unit, key), &part)
+        b.normalise_with(c.norm, b.weight(key), &part)
     };
     let (dt_at, b_at) = match by_head {
         true => (2 * c.n_state, 0),
@@ -98,16 +97,16 @@ pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result
     let dt = norm(b, "dt_norm", dt_at, c.rank)?;
     let input = norm(b, "b_norm", b_at, c.n_state)?;
     let output = norm(b, "c_norm", b_at + c.n_state, c.n_state)?;
-    let dt = b.linear(unit, "dt", &dt)?;
+    let dt = b.linear("dt", &dt)?;
 
-    let (a, skip) = (b.required_weight(unit, "a")?, b.required_weight(unit, "d")?);
+    let (a, skip) = (b.required_weight("a")?, b.required_weight("d")?);
     let a = match by_head {
         true => g.reshape(&a, [1, c.heads, 1, 1])?,
         false => a,
     };
-    let y = b.over_time(unit, "scan", |b, group| {
+    let y = b.over_time("scan", |b, group| {
         let (steps, seqs) = (group.n_steps, group.n_seqs);
-        let (table, rows) = group.rows(b, unit, "scan")?;
+        let (table, rows) = group.rows(b, "scan")?;
         let n_rows = table.shape()[1];
         let y = g.ssm_scan(
             &g.reshape(&table, [c.n_state, d, c.heads, n_rows])?,
@@ -129,7 +128,7 @@ pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result
         false => g.mul(&x, &skip)?,
     };
     let y = g.add(&y, &skipped)?;
-    let y = b.point(unit, "y", y)?;
+    let y = b.point("y", y)?;
     let y = g.glu(Glu::Silu, &z, &y)?;
-    b.linear(unit, "out", &y)
+    b.linear("out", &y)
 }

@@ -9,11 +9,10 @@
 //! `[n_embd, n_tokens]` in and out. State of each sequence: the last columns before the convolution
 //! and `s [n_state, n_inner / heads, heads]`.
 
-use super::build::GraphBuilder;
+use super::build::UnitBuilder;
 use crate::arch::{Contract, NormRef, StateSpec};
-use crate::plan::Unit;
 use crate::{options, points, rules, weights};
-use lab_base::ggml::{Error, Glu, Tensor, Unary};
+use lab_base::ggml::{Glu, Result, Tensor, Unary};
 
 options! {
     pub(super) struct Config {
@@ -60,29 +59,29 @@ pub(super) static CONTRACT: Contract = Contract {
     ..Contract::BLOCK
 };
 
-pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
-    let c = Config::read(&unit.options);
+pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
+    let c = Config::read(&b.unit.options);
     let (g, n) = (b.g, b.n_tokens);
     let (d, shared) = (c.n_inner / c.heads, c.groups * c.n_state);
     let channels = c.n_inner + 2 * shared;
-    let all = b.linear(unit, "in", x)?;
+    let all = b.linear("in", x)?;
     let z = b.columns(&all, 0, c.n_inner)?;
     let xbc = b.columns(&all, c.n_inner, channels)?;
     let dt = b.columns(&all, c.n_inner + channels, c.heads)?;
-    let conv = b.required_weight(unit, "conv")?;
-    let xbc = b.convolve(unit, "conv", &conv, &xbc)?;
-    let xbc = g.unary(&b.with_bias(unit, "conv.bias", xbc)?, Unary::Silu)?;
+    let conv = b.required_weight("conv")?;
+    let xbc = b.convolve("conv", &conv, &xbc)?;
+    let xbc = g.unary(&b.with_bias("conv.bias", xbc)?, Unary::Silu)?;
 
     let x = g.reshape(&b.columns(&xbc, 0, c.n_inner)?, [d, c.heads, n, 1])?;
-    let x = b.point(unit, "conv", x)?;
+    let x = b.point("conv", x)?;
     let input = b.columns(&xbc, c.n_inner, shared)?;
     let output = b.columns(&xbc, c.n_inner + shared, shared)?;
-    let dt = b.with_bias(unit, "dt.bias", dt)?;
+    let dt = b.with_bias("dt.bias", dt)?;
 
-    let a = b.required_weight(unit, "a")?;
-    let y = b.over_time(unit, "scan", |b, group| {
+    let a = b.required_weight("a")?;
+    let y = b.over_time("scan", |b, group| {
         let (steps, seqs) = (group.n_steps, group.n_seqs);
-        let (table, rows) = group.rows(b, unit, "scan")?;
+        let (table, rows) = group.rows(b, "scan")?;
         let n_rows = table.shape()[1];
         let shape = [c.n_state, c.groups, steps, seqs];
         let y = g.ssm_scan(
@@ -98,11 +97,11 @@ pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result
     })?;
 
     let y = g.reshape(&y, [d, c.heads, n, 1])?;
-    let y = g.add(&y, &g.mul(&x, &b.required_weight(unit, "d")?)?)?;
+    let y = g.add(&y, &g.mul(&x, &b.required_weight("d")?)?)?;
     let y = g.reshape(&y, [c.n_inner, n, 1, 1])?;
-    let y = b.point(unit, "y", y)?;
+    let y = b.point("y", y)?;
     let y = g.glu(Glu::Silu, &z, &y)?;
-    let y = match b.weight(unit, "norm") {
+    let y = match b.weight("norm") {
         Some(weight) => {
             let groups = g.reshape(&y, [c.n_inner / c.groups, c.groups, n, 1])?;
             let y = b.normalise_with(c.norm, Some(weight), &groups)?;
@@ -110,5 +109,5 @@ pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result
         }
         None => y,
     };
-    b.linear(unit, "out", &y)
+    b.linear("out", &y)
 }

@@ -26,12 +26,12 @@
 //! Attended: attention residuals over blocks of layers (Moonshot AI 2026), with more states from layer to layer.
 //! The states of a token lie one after another, `[n_embd * count, n_tokens]`.
 
-use super::build::GraphBuilder;
+use super::build::UnitBuilder;
 use super::refused;
 use crate::arch::{Contract, NormRef, QuantClass, RowWidth};
 use crate::plan::Unit;
 use crate::{choices, options, points, rules, weights};
-use lab_base::ggml::{Error, Tensor, Unary};
+use lab_base::ggml::{Error, Result, Tensor, Unary};
 
 choices! {
     /// How several hidden states become one, and one becomes several.
@@ -141,16 +141,15 @@ pub(crate) struct MixRead {
 }
 
 /// A mix where it is used.
-struct Mix<'a, 'b> {
-    b: &'a GraphBuilder<'b>,
-    unit: &'a Unit,
+struct Mix<'a, 'u, 'g> {
+    b: &'a UnitBuilder<'u, 'g>,
     c: Config,
 }
 
 /// The states `[n_embd * count, n_tokens]` at the start, of `x [n_embd, n_tokens]`.
-pub(crate) fn start(b: &GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
-    let _scope = b.g.scope("mix", &unit.path);
-    let mix = Mix::new(b, unit);
+pub(crate) fn start(b: &UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
+    let _scope = b.g.scope("mix", &b.unit.path);
+    let mix = Mix::new(b);
     let all = match mix.c.kind {
         MixKind::Projected => {
             let projected = mix.projected(&mix.one_each(x)?, x)?;
@@ -160,17 +159,13 @@ pub(crate) fn start(b: &GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Ten
         _ => mix.repeated(x)?,
     };
     let all = mix.joined(&all)?;
-    b.point(unit, "x", all)
+    b.point("x", all)
 }
 
 /// The value `[n_embd, n_tokens]` that is read of the states `[n_embd * count, n_tokens]`.
-pub(crate) fn read(
-    b: &GraphBuilder<'_>,
-    unit: &Unit,
-    all: &Tensor,
-) -> Result<(Tensor, MixRead), Error> {
-    let _scope = b.g.scope("mix", &unit.path);
-    let mix = Mix::new(b, unit);
+pub(crate) fn read(b: &UnitBuilder<'_, '_>, all: &Tensor) -> Result<(Tensor, MixRead)> {
+    let _scope = b.g.scope("mix", &b.unit.path);
+    let mix = Mix::new(b);
     let mut held = MixRead {
         all: all.clone(),
         factors: None,
@@ -187,7 +182,7 @@ pub(crate) fn read(
             mix.first(&held.all)?
         }
         MixKind::Others => {
-            b.g.mul(&mix.first(all)?, &b.required_weight(unit, "correct_scale")?)?
+            b.g.mul(&mix.first(all)?, &b.required_weight("correct_scale")?)?
         }
         MixKind::Attended => mix.summed(all, &mix.shares(all)?)?,
         // The value is not computed here: it has its name already.
@@ -195,28 +190,23 @@ pub(crate) fn read(
         MixKind::LowRank => {
             let normed = mix.normed(all)?;
             let part = 1.0 / mix.c.count as f32;
-            if b.weight(unit, "inject").is_some() {
-                let factors = b.product(unit, "inject", &normed)?;
+            if b.weight("inject").is_some() {
+                let factors = b.product("inject", &normed)?;
                 held.factors = Some(b.g.scale(&factors, part)?);
             }
             let gated = b.g.mul(&normed, &mix.element_gates(&normed, part)?)?;
             let by_state = mix.by_state(&mix.apart(&gated)?)?;
             b.g.scale(&mix.sum(&by_state)?, part)?
         }
-        MixKind::Mean | MixKind::Projected => return Err(misplaced(unit)),
+        MixKind::Mean | MixKind::Projected => return Err(misplaced(b.unit)),
     };
-    Ok((b.point(unit, "x", x)?, held))
+    Ok((b.point("x", x)?, held))
 }
 
 /// The states `[n_embd * count, n_tokens]` after the value that was read became `y [n_embd, n_tokens]`.
-pub(crate) fn write(
-    b: &GraphBuilder<'_>,
-    unit: &Unit,
-    held: &MixRead,
-    y: &Tensor,
-) -> Result<Tensor, Error> {
-    let _scope = b.g.scope("mix", &unit.path);
-    let (g, mix) = (b.g, Mix::new(b, unit));
+pub(crate) fn write(b: &UnitBuilder<'_, '_>, held: &MixRead, y: &Tensor) -> Result<Tensor> {
+    let _scope = b.g.scope("mix", &b.unit.path);
+    let (g, mix) = (b.g, Mix::new(b));
     if mix.c.kind == MixKind::All {
         return Ok(y.clone());
     }
@@ -228,10 +218,7 @@ pub(crate) fn write(
             let kept = match mix.c.rounds {
                 0 => all,
                 rounds => {
-                    let [scale, base] = [
-                        b.required_weight(unit, "scale")?,
-                        b.required_weight(unit, "base")?,
-                    ];
+                    let [scale, base] = [b.required_weight("scale")?, b.required_weight("base")?];
                     let each = g.sinkhorn(factors, &scale, &base, mix.c.eps, rounds)?;
                     let by_source = g.cont(&g.permute(&each, [1, 0, 2, 3])?)?;
                     mix.combined(&held.all, &by_source)?
@@ -241,7 +228,7 @@ pub(crate) fn write(
         }
         (MixKind::Predicted, _) => {
             let error = g.sub(y, &mix.first(&held.all)?)?;
-            let gates = b.product(unit, "correct", &mix.routed(y)?)?;
+            let gates = b.product("correct", &mix.routed(y)?)?;
             let gates = g.affine(&gates, 1.0, 1.0)?;
             let gates = g.reshape(&gates, [1, mix.c.count, b.n_tokens, 1])?;
             g.add(&all, &g.mul(&mix.repeated(&error)?, &gates)?)?
@@ -255,25 +242,25 @@ pub(crate) fn write(
             let gates = g.reshape(&gates, [1, mix.c.count, b.n_tokens, 1])?;
             g.add(&all, &g.mul(&mix.repeated(y)?, &gates)?)?
         }
-        (MixKind::Attended, _) => return b.point(unit, "x", mix.extended(&held.all, y)?),
-        _ => return Err(misplaced(unit)),
+        (MixKind::Attended, _) => return b.point("x", mix.extended(&held.all, y)?),
+        _ => return Err(misplaced(b.unit)),
     };
     let written = mix.joined(&written)?;
-    b.point(unit, "x", written)
+    b.point("x", written)
 }
 
 /// The value `[n_embd, n_tokens]` of the states `[n_embd * count, n_tokens]` at the end.
-pub(crate) fn end(b: &GraphBuilder<'_>, unit: &Unit, all: &Tensor) -> Result<Tensor, Error> {
-    let mix = Mix::new(b, unit);
+pub(crate) fn end(b: &UnitBuilder<'_, '_>, all: &Tensor) -> Result<Tensor> {
+    let mix = Mix::new(b);
     let (g, part) = (b.g, 1.0 / mix.c.count as f32);
     let x = match mix.c.kind {
-        MixKind::Gated | MixKind::Attended | MixKind::LowRank => return Ok(read(b, unit, all)?.0),
+        MixKind::Gated | MixKind::Attended | MixKind::LowRank => return Ok(read(b, all)?.0),
         MixKind::Mean => {
-            let _scope = g.scope("mix", &unit.path);
+            let _scope = g.scope("mix", &b.unit.path);
             g.scale(&mix.sum(&mix.by_state(&mix.apart(all)?)?)?, part)?
         }
         MixKind::Projected => {
-            let _scope = g.scope("mix", &unit.path);
+            let _scope = g.scope("mix", &b.unit.path);
             let first = mix.first(all)?;
             let others = g.permute(&mix.others(all)?, [0, 2, 1, 3])?;
             let projected = mix.projected(&g.cont(&others)?, &first)?;
@@ -281,19 +268,19 @@ pub(crate) fn end(b: &GraphBuilder<'_>, unit: &Unit, all: &Tensor) -> Result<Ten
             let by_state = g.cont(&g.permute(&projected, [1, 2, 0, 3])?)?;
             g.scale(&g.add(&first, &mix.sum(&by_state)?)?, part)?
         }
-        MixKind::Predicted | MixKind::Others | MixKind::All => return Err(misplaced(unit)),
+        MixKind::Predicted | MixKind::Others | MixKind::All => return Err(misplaced(b.unit)),
     };
-    b.point(unit, "x", x)
+    b.point("x", x)
 }
 
 fn misplaced(unit: &Unit) -> Error {
     refused("mix", format!("{} is not of this kind", unit.path))
 }
 
-impl<'a, 'b> Mix<'a, 'b> {
-    fn new(b: &'a GraphBuilder<'b>, unit: &'a Unit) -> Self {
-        let c = Config::read(&unit.options);
-        Self { b, unit, c }
+impl<'a, 'u, 'g> Mix<'a, 'u, 'g> {
+    fn new(b: &'a UnitBuilder<'u, 'g>) -> Self {
+        let c = Config::read(&b.unit.options);
+        Self { b, c }
     }
 
     fn width(&self) -> u64 {
@@ -301,41 +288,41 @@ impl<'a, 'b> Mix<'a, 'b> {
     }
 
     /// `x [n_embd, n_tokens]` as `[n_embd, 1, n_tokens]`.
-    fn one(&self, x: &Tensor) -> Result<Tensor, Error> {
+    fn one(&self, x: &Tensor) -> Result<Tensor> {
         self.b.g.reshape(x, [self.width(), 1, self.b.n_tokens, 1])
     }
 
     /// `x [n_embd, n_tokens]` repeated for each state: `[n_embd, count, n_tokens]`.
-    fn repeated(&self, x: &Tensor) -> Result<Tensor, Error> {
+    fn repeated(&self, x: &Tensor) -> Result<Tensor> {
         let shape = [self.width(), self.c.count, self.b.n_tokens, 1];
         self.b.g.repeat(&self.one(x)?, shape)
     }
 
     /// `x [n_embd, n_tokens]` repeated for each state but the first: `[n_embd, n_tokens, count - 1]`.
-    fn one_each(&self, x: &Tensor) -> Result<Tensor, Error> {
+    fn one_each(&self, x: &Tensor) -> Result<Tensor> {
         let shape = [self.width(), self.b.n_tokens, self.c.count - 1, 1];
         self.b.g.repeat(x, shape)
     }
 
     /// Reshapes `[n_embd * count, n_tokens]` to `[n_embd, count, n_tokens]`.
-    fn apart(&self, all: &Tensor) -> Result<Tensor, Error> {
+    fn apart(&self, all: &Tensor) -> Result<Tensor> {
         let shape = [self.width(), self.c.count, self.b.n_tokens, 1];
         self.b.g.reshape(all, shape)
     }
 
     /// The reverse of [`Self::apart`].
-    fn joined(&self, all: &Tensor) -> Result<Tensor, Error> {
+    fn joined(&self, all: &Tensor) -> Result<Tensor> {
         let shape = [self.width() * self.c.count, self.b.n_tokens, 1, 1];
         self.b.g.reshape(all, shape)
     }
 
     /// The first state `[n_embd, n_tokens]` of `[n_embd * count, n_tokens]`, contiguous.
-    fn first(&self, all: &Tensor) -> Result<Tensor, Error> {
+    fn first(&self, all: &Tensor) -> Result<Tensor> {
         self.b.columns(all, 0, self.width())
     }
 
     /// The other states `[n_embd, count - 1, n_tokens]` of `[n_embd * count, n_tokens]`, as a view.
-    fn others(&self, all: &Tensor) -> Result<Tensor, Error> {
+    fn others(&self, all: &Tensor) -> Result<Tensor> {
         let apart = self.apart(all)?;
         let ([n, count, tokens, _], strides) = (apart.shape(), apart.strides());
         let steps = [strides[1], strides[2], strides[3]];
@@ -344,20 +331,20 @@ impl<'a, 'b> Mix<'a, 'b> {
     }
 
     /// `[n_embd, count, n_tokens]` with the states first: `[count, n_embd, n_tokens]`, contiguous.
-    fn by_state(&self, apart: &Tensor) -> Result<Tensor, Error> {
+    fn by_state(&self, apart: &Tensor) -> Result<Tensor> {
         let g = self.b.g;
         g.cont(&g.permute(apart, [1, 0, 2, 3])?)
     }
 
     /// The sum of the states of `[n, n_embd, n_tokens]`: `[n_embd, n_tokens]`.
-    fn sum(&self, by_state: &Tensor) -> Result<Tensor, Error> {
+    fn sum(&self, by_state: &Tensor) -> Result<Tensor> {
         let g = self.b.g;
         let shape = [self.width(), self.b.n_tokens, 1, 1];
         g.reshape(&g.sum_rows(by_state)?, shape)
     }
 
     /// The sums of `all [n_embd * count, n_tokens]` with the factors `[count, n, n_tokens]`: `[n_embd, n, n_tokens]`.
-    fn combined(&self, all: &Tensor, factors: &Tensor) -> Result<Tensor, Error> {
+    fn combined(&self, all: &Tensor, factors: &Tensor) -> Result<Tensor> {
         let by_state = self.by_state(&self.apart(all)?)?;
         let sums = self.b.g.mul_mat(&by_state, factors)?;
         self.b.g.exact(&sums)?;
@@ -365,7 +352,7 @@ impl<'a, 'b> Mix<'a, 'b> {
     }
 
     /// The sum of `all [n_embd * count, n_tokens]` with the factors `[count, n_tokens]`: `[n_embd, n_tokens]`.
-    fn summed(&self, all: &Tensor, factors: &Tensor) -> Result<Tensor, Error> {
+    fn summed(&self, all: &Tensor, factors: &Tensor) -> Result<Tensor> {
         let (g, n) = (self.b.g, self.b.n_tokens);
         let factors = g.reshape(factors, [self.c.count, 1, n, 1])?;
         let sum = self.combined(all, &factors)?;
@@ -374,25 +361,25 @@ impl<'a, 'b> Mix<'a, 'b> {
 
     /// `P_i . x_i` for `x [n_embd, n_tokens, count - 1]`, scaled to the lengths of the rows of
     /// `like [n_embd, n_tokens]`.
-    fn projected(&self, x: &Tensor, like: &Tensor) -> Result<Tensor, Error> {
+    fn projected(&self, x: &Tensor, like: &Tensor) -> Result<Tensor> {
         let (g, b) = (self.b.g, self.b);
         let length = |x: &Tensor| g.unary(&g.sum_rows(&g.unary(x, Unary::Square)?)?, Unary::Sqrt);
-        let y = b.product_by_head(self.unit, "proj", x)?;
+        let y = b.product_by_head("proj", x)?;
         g.div(&g.mul(&y, &length(like)?)?, &length(&y)?)
     }
 
     /// The factors of all states before their offsets: `[2 * count, n_tokens]`, with rounds
     /// `[(2 + count) * count, n_tokens]`, at the end `[count, n_tokens]`.
-    fn factors(&self, all: &Tensor) -> Result<Tensor, Error> {
+    fn factors(&self, all: &Tensor) -> Result<Tensor> {
         let normed = self.b.normalise_with(self.c.norm, None, all)?;
-        self.b.product(self.unit, "fn", &normed)
+        self.b.product("fn", &normed)
     }
 
     /// `magnitude * sigmoid(scale * m + base) + eps` of part `nth` of the factors: `[count, n_tokens]`.
-    fn gates(&self, factors: &Tensor, nth: u64, magnitude: f32, eps: f32) -> Result<Tensor, Error> {
+    fn gates(&self, factors: &Tensor, nth: u64, magnitude: f32, eps: f32) -> Result<Tensor> {
         let (g, b, n) = (self.b.g, self.b, self.c.count);
         let window = |key: &str, start: u64, len: u64| {
-            let weight = b.required_weight(self.unit, key)?;
+            let weight = b.required_weight(key)?;
             let strides = weight.strides();
             let steps = [strides[1], strides[2], strides[3]];
             g.view(&weight, [len, 1, 1, 1], steps, start as usize * strides[0])
@@ -404,31 +391,31 @@ impl<'a, 'b> Mix<'a, 'b> {
     }
 
     /// The norms of all states, each with its own weight: `[n_embd * count, n_tokens]`.
-    fn normed(&self, all: &Tensor) -> Result<Tensor, Error> {
+    fn normed(&self, all: &Tensor) -> Result<Tensor> {
         let b = self.b;
-        let weight = b.weight(self.unit, "norm");
+        let weight = b.weight("norm");
         self.joined(&b.normalise_with(self.c.norm, weight, &self.apart(all)?)?)
     }
 
     /// The gates of all elements of the norms `[n_embd * count, n_tokens]`.
-    fn element_gates(&self, normed: &Tensor, part: f32) -> Result<Tensor, Error> {
+    fn element_gates(&self, normed: &Tensor, part: f32) -> Result<Tensor> {
         let (g, b) = (self.b.g, self.b);
-        let hidden = g.scale(&b.product(self.unit, "down", normed)?, part)?;
+        let hidden = g.scale(&b.product("down", normed)?, part)?;
         let hidden = g.unary(&hidden, Unary::Silu)?;
-        g.unary(&b.product(self.unit, "up", &hidden)?, Unary::Sigmoid)
+        g.unary(&b.product("up", &hidden)?, Unary::Sigmoid)
     }
 
     /// The softmax of the scores of all states: `[count, n_tokens]`.
-    fn shares(&self, all: &Tensor) -> Result<Tensor, Error> {
+    fn shares(&self, all: &Tensor) -> Result<Tensor> {
         let (g, b) = (self.b.g, self.b);
         let normed = b.normalise_with(self.c.norm, None, &self.apart(all)?)?;
-        let scores = b.product(self.unit, "score", &normed)?;
+        let scores = b.product("score", &normed)?;
         b.softmax(&g.reshape(&scores, [self.c.count, b.n_tokens, 1, 1])?)
     }
 
     /// The states with `y [n_embd, n_tokens]` appended as a further one, or added to the last one:
     /// `[n_embd * n, n_tokens]`.
-    fn extended(&self, all: &Tensor, y: &Tensor) -> Result<Tensor, Error> {
+    fn extended(&self, all: &Tensor, y: &Tensor) -> Result<Tensor> {
         let (g, width) = (self.b.g, self.width());
         let before = (self.c.count - 1) * width;
         match (self.c.append, self.c.count) {
@@ -442,18 +429,18 @@ impl<'a, 'b> Mix<'a, 'b> {
     }
 
     /// One number for each state, from `x [n_embd, n_tokens]`: `[count, n_tokens]`.
-    fn routed(&self, x: &Tensor) -> Result<Tensor, Error> {
+    fn routed(&self, x: &Tensor) -> Result<Tensor> {
         let (g, b) = (self.b.g, self.b);
-        let weight = b.weight(self.unit, "router_norm");
+        let weight = b.weight("router_norm");
         let normed = b.normalise_with(self.c.norm, weight, x)?;
         let normed = g.scale(&normed, 1.0 / self.width() as f32)?;
-        g.unary(&b.product(self.unit, "router", &normed)?, Unary::Tanh)
+        g.unary(&b.product("router", &normed)?, Unary::Tanh)
     }
 
     /// The prediction of all states `[n_embd * count, n_tokens]`.
-    fn predicted(&self, all: &Tensor) -> Result<Tensor, Error> {
+    fn predicted(&self, all: &Tensor) -> Result<Tensor> {
         let (g, b, n) = (self.b.g, self.b, self.c.count);
-        let factors = b.product(self.unit, "predict", &self.routed(&self.first(all)?)?)?;
+        let factors = b.product("predict", &self.routed(&self.first(all)?)?)?;
         let factors = g.reshape(&factors, [n, n, b.n_tokens, 1])?;
         g.add(all, &self.joined(&self.combined(all, &factors)?)?)
     }

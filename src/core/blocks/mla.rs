@@ -15,15 +15,14 @@
 //! Absorbed, a position costs `kv_rank + n_rope` elements for all heads together.
 
 use super::attend::{self, KeyRows};
-use super::build::GraphBuilder;
+use super::build::UnitBuilder;
 use super::gate::{O_IN_POINT, OutputGate};
-use super::selection;
+use super::selection::{self, IndexInputs};
 use crate::arch::{
     ActRef, CacheRef, Contract, NormRef, QuantClass, RopeRef, SelectionRef, StateSpec,
 };
-use crate::plan::Unit;
 use crate::{options, points, rules, weights};
-use lab_base::ggml::{Error, Tensor};
+use lab_base::ggml::{Result, Tensor};
 
 options! {
     pub(super) struct Config {
@@ -112,37 +111,44 @@ pub(super) static CONTRACT: Contract = Contract {
     ..Contract::BLOCK
 };
 
-pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
-    let c = Config::read(&unit.options);
+pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
+    let c = Config::read(&b.unit.options);
     let (g, n) = (b.g, b.n_tokens);
     let n_plain = c.dq - c.n_rope;
 
-    let (q, latent_q) = if b.weight(unit, "q_a").is_some() {
-        let latent = b.linear(unit, "q_a", x)?;
-        let latent = b.normalise_with(c.norm, b.weight(unit, "q_a_norm"), &latent)?;
-        (b.linear(unit, "q_b", &latent)?, latent)
+    let (q, latent_q) = if b.weight("q_a").is_some() {
+        let latent = b.linear("q_a", x)?;
+        let latent = b.normalise_with(c.norm, b.weight("q_a_norm"), &latent)?;
+        (b.linear("q_b", &latent)?, latent)
     } else {
-        (b.linear(unit, "q", x)?, x.clone())
+        (b.linear("q", x)?, x.clone())
     };
-    let selected = b.select(unit, (c.selection, c.selects), (x, &latent_q))?;
-    let q = b.point(unit, "q_proj", g.reshape(&q, [c.dq, c.heads, n, 1])?)?;
+    let selected = b.select(
+        c.selection,
+        c.selects,
+        IndexInputs {
+            h: x,
+            latent: &latent_q,
+        },
+    )?;
+    let q = b.point("q_proj", g.reshape(&q, [c.dq, c.heads, n, 1])?)?;
     let q_plain = b.window(&q, 0, n_plain)?;
     let q_rope = match c.n_rope {
         0 => None,
         d => Some(b.rope(c.rope, &b.columns(&q, n_plain, d)?)?),
     };
 
-    let row = b.linear(unit, "kv_a", x)?;
+    let row = b.linear("kv_a", x)?;
     let row = g.reshape(&row, [c.kv_rank + c.n_rope, 1, n, 1])?;
     let k_rope = match c.n_rope {
         0 => None,
         d => {
             let k = b.columns(&row, c.kv_rank, d)?;
-            let k = match b.weight(unit, "k_norm") {
+            let k = match b.weight("k_norm") {
                 Some(weight) => b.normalise_with(c.norm, Some(weight), &k)?,
                 None => k,
             };
-            Some(b.point(unit, "k_rope", b.rope(c.rope, &k)?)?)
+            Some(b.point("k_rope", b.rope(c.rope, &k)?)?)
         }
     };
     let with = |plain: Tensor, rotated: Option<&Tensor>| match rotated {
@@ -150,15 +156,15 @@ pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result
         None => Ok(plain),
     };
     let latent = b.columns(&row, 0, c.kv_rank)?;
-    let latent = b.normalise_with(c.norm, b.weight(unit, "kv_a_norm"), &latent)?;
-    let latent = b.point(unit, "latent", latent)?;
+    let latent = b.normalise_with(c.norm, b.weight("kv_a_norm"), &latent)?;
+    let latent = b.point("latent", latent)?;
 
-    let temperature = |b: &GraphBuilder<'_>, q: Tensor| {
+    let temperature = |b: &UnitBuilder<'_, '_>, q: Tensor| {
         b.tempered(q, [c.temp_scale, c.temp_floor, c.temp_offset])
     };
 
-    let y = if b.weight(unit, "kv_b").is_some() {
-        let kv = b.linear(unit, "kv_b", &g.reshape(&latent, [c.kv_rank, n, 1, 1])?)?;
+    let y = if b.weight("kv_b").is_some() {
+        let kv = b.linear("kv_b", &g.reshape(&latent, [c.kv_rank, n, 1, 1])?)?;
         let kv = g.reshape(&kv, [n_plain + c.dv, c.heads, n, 1])?;
         let v = b.columns(&kv, n_plain, c.dv)?;
         let k_rope = k_rope.map(|k| g.repeat(&k, [c.n_rope, c.heads, n, 1]));
@@ -170,12 +176,13 @@ pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result
             heads: c.heads,
             dv: c.dv,
             selected,
+            scale: c.scale,
             ..KeyRows::default()
         };
-        let y = b.attend(unit, &q, &rows, (c.scale, 0.0))?;
+        let y = b.attend(&q, &rows)?;
         g.reshape(&y, [c.dv, c.heads, n, 1])?
     } else {
-        let absorbed = per_head(b, unit, "k_b", &q_plain)?;
+        let absorbed = per_head(b, "k_b", &q_plain)?;
         let q = temperature(b, with(absorbed, q_rope.as_ref())?)?;
         let k = with(latent, k_rope.as_ref())?;
         let rows = KeyRows {
@@ -183,27 +190,28 @@ pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result
             heads: 1,
             dv: c.kv_rank,
             selected,
+            scale: c.scale,
             ..KeyRows::default()
         };
-        let mixed = b.attend(unit, &q, &rows, (c.scale, 0.0))?;
+        let mixed = b.attend(&q, &rows)?;
         let mixed = g.reshape(&mixed, [c.kv_rank, c.heads, n, 1])?;
-        per_head(b, unit, "v_b", &mixed)?
+        per_head(b, "v_b", &mixed)?
     };
-    let y = b.point(unit, "heads", y)?;
+    let y = b.point("heads", y)?;
     let y = g.reshape(&y, [c.dv * c.heads, n, 1, 1])?;
     let y = match c.gate {
         OutputGate::None => y,
         _ => {
-            let y = b.gate_heads(c.gate_act, &y, &b.linear(unit, "gate", x)?)?;
-            b.heads_read(unit, c.heads, &y)?
+            let y = b.gate_heads(c.gate_act, &y, &b.linear("gate", x)?)?;
+            b.heads_read(c.heads, &y)?
         }
     };
-    b.linear(unit, "o", &y)
+    b.linear("o", &y)
 }
 
 /// The product of each head of `x [d, heads, n]` with its own matrix `[d, m, heads]`: `[m, heads, n]`.
-fn per_head(b: &GraphBuilder<'_>, unit: &Unit, key: &str, x: &Tensor) -> Result<Tensor, Error> {
+fn per_head(b: &UnitBuilder<'_, '_>, key: &str, x: &Tensor) -> Result<Tensor> {
     let by_head = b.g.permute(x, [0, 2, 1, 3])?; // [d, n, heads]
-    let y = b.product_by_head(unit, key, &by_head)?; // [m, n, heads]
+    let y = b.product_by_head(key, &by_head)?; // [m, n, heads]
     b.g.cont(&b.g.permute(&y, [0, 2, 1, 3])?)
 }

@@ -4,6 +4,7 @@
 //! calls the code of a planned unit. The model calls it when it assembles a graph.
 
 mod act;
+mod adapter_switches;
 mod attend;
 mod attention;
 mod build;
@@ -26,6 +27,7 @@ mod mamba2;
 pub mod mix;
 mod mla;
 mod moe;
+mod ngram_hashes;
 mod ngram_memory;
 mod nodes;
 mod norm;
@@ -44,21 +46,20 @@ mod toy;
 mod wkv6;
 mod wkv7;
 
+pub use adapter_switches::SwitchCounts;
 pub use attend::KeyRows;
-pub use build::{GraphBuilder, Selections};
+pub use build::{GraphBuilder, Selections, UnitBuilder};
 pub use context::{
-    AdapterSwitches, AttentionView, DerivedInput, DerivedInputs, EndedSpans, KeyValueStore,
-    NgramHashes, RunView, Runs, SequenceGroup, SpanRows, SpanView, StateStore, SwitchCounts,
-    VisibleKeyValues,
+    AttentionView, DerivedInput, DerivedInputs, EndedSpans, KeyOwner, KeyValueStore, RunView, Runs,
+    SequenceGroup, SpanRows, SpanView, StateStore, VisibleKeyValues,
 };
-pub use lab::NamedValue;
+pub use lab::NamedTensor;
 pub use low_rank::{ActiveAdapters, LowRankUpdate, LowRankUpdates, MAX_NODES as MAX_UPDATE_NODES};
 pub use nodes::max_nodes;
 pub use position_bias::DistanceBuckets;
 
 use crate::arch::Registry;
-use crate::plan::Unit;
-use lab_base::ggml::{Error, Graph, Tensor};
+use lab_base::ggml::{Error, Graph, Result, Tensor};
 use lab_base::weights::TensorType;
 
 /// An error of the operation or helper `op`, whose arguments do not fit.
@@ -70,14 +71,14 @@ fn refused(op: &'static str, message: impl Into<String>) -> Error {
 }
 
 /// `part` after the parts before it, along dimension `dim`.
-fn joined(g: &Graph, before: Option<&Tensor>, part: Tensor, dim: usize) -> Result<Tensor, Error> {
+fn joined(g: &Graph, before: Option<&Tensor>, part: Tensor, dim: usize) -> Result<Tensor> {
     match before {
         Some(before) => g.concat(before, &part, dim),
         None => Ok(part),
     }
 }
 
-fn cast(g: &Graph, x: &Tensor, ty: TensorType) -> Result<Tensor, Error> {
+fn cast(g: &Graph, x: &Tensor, ty: TensorType) -> Result<Tensor> {
     match x.ty() == ty {
         true => Ok(x.clone()),
         false => g.cast(x, ty),
@@ -104,13 +105,11 @@ macro_rules! blocks {
         };
 
         /// Adds the operations of a planned block to the graph: `[n_embd, n_tokens]` in and out.
-        ///
-        /// # Errors
-        /// An operation rejects its inputs.
-        pub fn build_block(build: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
-            let _scope = build.g.scope_on(unit.contract.0.name, &unit.path, unit.device);
-            match unit.contract.0.name {
-                $($(#[$of])* stringify!($block) => $block::build(build, unit, x),)*
+        pub fn build_block(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
+            let (name, unit) = (b.unit.contract.0.name, b.unit);
+            let _scope = b.g.scope_on(name, &unit.path, unit.device);
+            match name {
+                $($(#[$of])* stringify!($block) => $block::build(b, x),)*
                 other => Err(refused("block", format!("there is no block `{other}`"))),
             }
         }

@@ -12,12 +12,11 @@
 //! `h = latent_down . h`, `y = latent_up . y`, through a norm if set. `[n_embd, n_tokens]` in and out. `r` is `h`, or
 //! the branch's `side`, through the router's norm.
 
-use super::build::GraphBuilder;
+use super::build::{PickedExperts, UnitBuilder};
 use super::sparse_mixer;
 use crate::arch::{ActRef, Contract, NormRef, QuantClass, SideInput};
-use crate::plan::Unit;
 use crate::{choices, options, points, rules, weights};
-use lab_base::ggml::{Error, Graph, Tensor, Unary};
+use lab_base::ggml::{Graph, Result, Tensor, Unary};
 
 choices! {
     /// How the router's logits become scores.
@@ -143,13 +142,13 @@ pub(super) static CONTRACT: Contract = Contract {
 /// Lower bound of a sum of weights: the smallest normal number of half precision.
 const MIN_SUM: f32 = 6.103_515_6e-5;
 
-pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
-    let c = Config::read(&unit.options);
+pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
+    let c = Config::read(&b.unit.options);
     let (g, n) = (b.g, b.n_tokens);
     let routed = b.side.clone().unwrap_or_else(|| x.clone());
-    let (picked, weights) = route(b, unit, &c, &routed)?;
-    let picked = b.point(unit, "picked", picked)?;
-    let weights = b.point(unit, "weights", weights)?;
+    let (picked, weights) = route(b, &c, &routed)?;
+    let picked = b.point("picked", picked)?;
+    let weights = b.point("weights", weights)?;
     let (picked, weights, returned) = match c.identity {
         0 => (picked, weights, None),
         _ => {
@@ -160,10 +159,13 @@ pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result
 
     // A token may pick an expert twice: experts that share one, those that are not stored, and the numbers of a table,
     // which a file may repeat.
-    let may_repeat = c.share > 1 || c.identity > 0 || unit.weight("by_token").is_some();
-    let picks = (&picked, may_repeat);
-    let x = match b.weight(unit, "latent_down") {
-        Some(_) => b.linear(unit, "latent_down", x)?,
+    let may_repeat = c.share > 1 || c.identity > 0 || b.weight("by_token").is_some();
+    let picks = &PickedExperts {
+        ids: picked,
+        may_repeat,
+    };
+    let x = match b.weight("latent_down") {
+        Some(_) => b.linear("latent_down", x)?,
         None => x.clone(),
     };
     let input = g.reshape(&x, [c.latent, 1, n, 1])?;
@@ -174,21 +176,21 @@ pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result
             g.mul(&copies, &weights)?
         }
     };
-    let (gate, up) = if b.weight(unit, "gate_up").is_some() {
-        let (gate, up) = b.halves(&experts(b, unit, "gate_up", &input, picks)?)?;
+    let (gate, up) = if b.weight("gate_up").is_some() {
+        let (gate, up) = b.halves(&experts(b, "gate_up", &input, picks)?)?;
         (Some(gate), up)
     } else {
-        let up = experts(b, unit, "up", &input, picks)?;
-        let gate = match b.weight(unit, "gate") {
-            Some(_) => Some(experts(b, unit, "gate", &input, picks)?),
+        let up = experts(b, "up", &input, picks)?;
+        let gate = match b.weight("gate") {
+            Some(_) => Some(experts(b, "gate", &input, picks)?),
             None => None,
         };
         (gate, up)
     };
-    let hidden = b.hidden(unit, c.act, gate, up)?;
-    let hidden = b.point(unit, "hidden", hidden)?;
-    let y = experts(b, unit, "down", &hidden, picks)?; // [n_embd, used, n_tokens]
-    let y = b.point(unit, "results", y)?;
+    let hidden = b.hidden(c.act, gate, up)?;
+    let hidden = b.point("hidden", hidden)?;
+    let y = experts(b, "down", &hidden, picks)?; // [n_embd, used, n_tokens]
+    let y = b.point("results", y)?;
     let y = match c.weight_at {
         WeightAt::Output => g.mul(&y, &weights)?,
         WeightAt::Input => y,
@@ -198,10 +200,10 @@ pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result
         Some(weight) => g.add(&y, &g.mul(&x, &weight)?)?,
         None => y,
     };
-    match b.weight(unit, "latent_up") {
+    match b.weight("latent_up") {
         Some(_) => {
-            let y = b.normalise_with(c.latent_norm, b.weight(unit, "latent_norm"), &y)?;
-            b.linear(unit, "latent_up", &y)
+            let y = b.normalise_with(c.latent_norm, b.weight("latent_norm"), &y)?;
+            b.linear("latent_up", &y)
         }
         None => Ok(y),
     }
@@ -209,24 +211,23 @@ pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result
 
 /// `w_e . x` for the picked experts, with their factors and biases: `[rows, used, n_tokens]`.
 fn experts(
-    b: &GraphBuilder<'_>,
-    unit: &Unit,
+    b: &UnitBuilder<'_, '_>,
     key: &str,
     x: &Tensor,
-    (picked, may_repeat): (&Tensor, bool),
-) -> Result<Tensor, Error> {
-    let mut y = b.product_of_experts(unit, key, x, (picked, may_repeat))?;
-    if let Some(scale) = b.weight(unit, &format!("{key}.scale")) {
-        y = b.g.mul(&y, &factors(b.g, scale, picked)?)?;
+    picked: &PickedExperts,
+) -> Result<Tensor> {
+    let mut y = b.product_of_experts(key, x, picked)?;
+    if let Some(scale) = b.weight(&format!("{key}.scale")) {
+        y = b.g.mul(&y, &factors(b.g, scale, &picked.ids)?)?;
     }
-    match b.weight(unit, &format!("{key}.bias")) {
-        Some(bias) => b.g.add_id(&y, bias, picked),
+    match b.weight(&format!("{key}.bias")) {
+        Some(bias) => b.g.add_id(&y, bias, &picked.ids),
         None => Ok(y),
     }
 }
 
 /// One number for each picked expert: `values [experts]` -> `[1, used, n_tokens]`.
-fn factors(g: &Graph, values: &Tensor, picked: &Tensor) -> Result<Tensor, Error> {
+fn factors(g: &Graph, values: &Tensor, picked: &Tensor) -> Result<Tensor> {
     let (n_experts, n) = (values.shape()[0], picked.shape()[1]);
     let column = g.reshape(values, [1, n_experts, 1, 1])?;
     let table = g.repeat(&column, [1, n_experts, n, 1])?;
@@ -241,7 +242,7 @@ fn stored(
     c: &Config,
     picked: &Tensor,
     weights: &Tensor,
-) -> Result<(Tensor, Tensor, Tensor), Error> {
+) -> Result<(Tensor, Tensor, Tensor)> {
     let (used, n) = (picked.shape()[0], picked.shape()[1]);
     let (below, others) = g.ids_below(picked, c.stored)?;
     let others = g.mul(weights, &g.reshape(&others, [1, used, n, 1])?)?;
@@ -250,7 +251,7 @@ fn stored(
 }
 
 /// The sum over the picked experts: `y [n_embd, used, n_tokens]` -> `[n_embd, n_tokens]`.
-fn sum_experts(g: &Graph, y: &Tensor) -> Result<Tensor, Error> {
+fn sum_experts(g: &Graph, y: &Tensor) -> Result<Tensor> {
     let (shape, strides) = (y.shape(), y.strides());
     let one = |i: u64| {
         let window = [shape[0], shape[2], 1, 1];
@@ -265,30 +266,25 @@ fn sum_experts(g: &Graph, y: &Tensor) -> Result<Tensor, Error> {
 }
 
 /// The picked experts `[used, n_tokens]`, as numbers of the shared experts, and their weights `[1, used, n_tokens]`.
-fn route(
-    b: &GraphBuilder<'_>,
-    unit: &Unit,
-    c: &Config,
-    x: &Tensor,
-) -> Result<(Tensor, Tensor), Error> {
+fn route(b: &UnitBuilder<'_, '_>, c: &Config, x: &Tensor) -> Result<(Tensor, Tensor)> {
     let (g, n) = (b.g, b.n_tokens);
-    let x = b.normalise_with(c.router_norm, b.weight(unit, "router_norm"), x)?;
+    let x = b.normalise_with(c.router_norm, b.weight("router_norm"), x)?;
     let x = if c.router_scale == 1.0 {
         x
     } else {
         g.scale(&x, c.router_scale)?
     };
-    let logits = b.linear(unit, "router", &x)?; // [experts, n_tokens]
-    let logits = b.point(unit, "router", logits)?;
+    let logits = b.linear("router", &x)?; // [experts, n_tokens]
+    let logits = b.point("router", logits)?;
     let scores = match c.score {
         Score::Softmax => b.softmax(&logits)?,
         Score::Sigmoid => g.unary(&logits, Unary::Sigmoid)?,
         Score::SoftmaxAfter | Score::SigmoidAfter | Score::SparseMixer => logits,
         Score::SqrtSoftplus => g.unary(&g.unary(&logits, Unary::Softplus)?, Unary::Sqrt)?,
     };
-    let picked = match b.weight(unit, "by_token") {
-        Some(_) => b.ids_of_tokens(unit, "by_token")?,
-        None => best(b, unit, c, &scores)?,
+    let picked = match b.weight("by_token") {
+        Some(_) => b.ids_of_tokens("by_token")?,
+        None => best(b, c, &scores)?,
     };
     let shared = match c.share {
         1 => picked.clone(),
@@ -321,13 +317,13 @@ fn route(
 }
 
 /// The experts with the highest scores `[experts, n_tokens]`: `[used, n_tokens]`.
-fn best(b: &GraphBuilder<'_>, unit: &Unit, c: &Config, scores: &Tensor) -> Result<Tensor, Error> {
+fn best(b: &UnitBuilder<'_, '_>, c: &Config, scores: &Tensor) -> Result<Tensor> {
     let g = b.g;
-    let ranked = match b.weight(unit, "selection") {
+    let ranked = match b.weight("selection") {
         Some(bias) => g.add(scores, bias)?,
         None => scores.clone(),
     };
-    let ranked = b.point(unit, "ranking", ranked)?;
+    let ranked = b.point("ranking", ranked)?;
     let ranked = if c.groups > 1 && c.groups_used < c.groups {
         best_groups(g, c, &ranked)?
     } else {
@@ -338,7 +334,7 @@ fn best(b: &GraphBuilder<'_>, unit: &Unit, c: &Config, scores: &Tensor) -> Resul
 
 /// Scores `[experts, n_tokens]` in which the experts outside the best groups are -inf. The score of a group is the sum
 /// of its best scores.
-fn best_groups(g: &Graph, c: &Config, ranked: &Tensor) -> Result<Tensor, Error> {
+fn best_groups(g: &Graph, c: &Config, ranked: &Tensor) -> Result<Tensor> {
     let (n, size) = (ranked.shape()[1], c.experts / c.groups);
     let rows = g.reshape(ranked, [size, c.groups * n, 1, 1])?;
     let n_best = size.min(c.group_best);

@@ -13,13 +13,14 @@
 
 use std::sync::Arc;
 
-use super::build::GraphBuilder;
-use super::context::{DerivedInput, NgramHashes};
+use super::build::UnitBuilder;
+use super::context::DerivedInput;
+use super::ngram_hashes::NgramHashes;
 use super::refused;
 use crate::arch::{Contract, NormRef, RowWidth, StateSpec};
 use crate::plan::Unit;
 use crate::{options, points, rules, weights};
-use lab_base::ggml::{Error, Tensor, Unary};
+use lab_base::ggml::{Result, Tensor, Unary};
 
 options! {
     pub(super) struct Config {
@@ -71,21 +72,21 @@ pub(super) static CONTRACT: Contract = Contract {
 /// Lower bound of a comparison's absolute value before its root.
 const MIN_SCORE: f32 = 1e-6;
 
-pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
-    let c = Config::read(&unit.options);
+pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
+    let c = Config::read(&b.unit.options);
     let (g, n, n_embd) = (b.g, b.n_tokens, b.plan.n_embd);
     let apart = [n_embd, c.states, n, 1];
     let all = [n_embd * c.states, n, 1, 1];
-    let ngrams = ngrams(unit, &c)?;
+    let ngrams = ngrams(b.unit, &c)?;
     let width = c.width * ngrams.count();
     let ids = b.input(DerivedInput::Ngrams(Arc::new(ngrams), c.rows))?;
-    let rows = g.get_rows(&b.required_weight(unit, "table")?, &ids)?;
-    let rows = b.point(unit, "rows", g.reshape(&rows, [width, n, 1, 1])?)?;
+    let rows = g.get_rows(&b.required_weight("table")?, &ids)?;
+    let rows = b.point("rows", g.reshape(&rows, [width, n, 1, 1])?)?;
 
     let normed = |x: &Tensor, weight: &str| {
-        b.normalise_with(c.norm, b.weight(unit, weight), &g.reshape(x, apart)?)
+        b.normalise_with(c.norm, b.weight(weight), &g.reshape(x, apart)?)
     };
-    let key = normed(&b.product(unit, "key", &rows)?, "norm_key")?;
+    let key = normed(&b.product("key", &rows)?, "norm_key")?;
     let query = normed(x, "norm_query")?;
     let score = g.sum_rows(&g.mul(&key, &query)?)?; // [1, states, n]
     let score = g.scale(&score, 1.0 / (n_embd as f32).sqrt())?;
@@ -93,19 +94,19 @@ pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result
     let above = g.unary(&score, Unary::Step)?;
     let below = g.unary(&g.scale(&score, -1.0)?, Unary::Step)?;
     let root = g.mul(&g.sub(&above, &below)?, &g.unary(&size, Unary::Sqrt)?)?;
-    let gates = b.point(unit, "gates", g.unary(&root, Unary::Sigmoid)?)?;
+    let gates = b.point("gates", g.unary(&root, Unary::Sigmoid)?)?;
 
-    let value = g.reshape(&b.product(unit, "value", &rows)?, [n_embd, 1, n, 1])?;
+    let value = g.reshape(&b.product("value", &rows)?, [n_embd, 1, n, 1])?;
     let values = g.mul(&g.repeat(&value, apart)?, &gates)?;
-    let values = b.point(unit, "values", g.reshape(&values, all)?)?;
+    let values = b.point("values", g.reshape(&values, all)?)?;
     let columns = g.reshape(&normed(&values, "norm_conv")?, all)?;
-    let conv = b.required_weight(unit, "conv")?;
-    let y = b.convolve_apart(unit, "conv", &conv, &columns, c.longest)?;
+    let conv = b.required_weight("conv")?;
+    let y = b.convolve_apart("conv", &conv, &columns, c.longest)?;
     g.add(&values, &g.unary(&y, Unary::Silu)?)
 }
 
 /// The hashes; their numbers must fit each other and the table.
-fn ngrams(unit: &Unit, c: &Config) -> Result<NgramHashes, Error> {
+fn ngrams(unit: &Unit, c: &Config) -> Result<NgramHashes> {
     let ngrams = NgramHashes {
         longest: c.longest,
         heads: c.heads,

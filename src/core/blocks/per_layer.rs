@@ -7,11 +7,10 @@
 //! ```
 //! Token ids `[n_tokens]` and the hidden state `[n_embd, n_tokens]` in, `[width, n_layer, n_tokens]` out.
 
-use super::build::GraphBuilder;
+use super::build::{GraphBuilder, UnitBuilder};
 use crate::arch::{Contract, NormRef, QuantClass, RowWidth};
-use crate::plan::Unit;
 use crate::{options, points, weights};
-use lab_base::ggml::{Error, Tensor};
+use lab_base::ggml::{Result, Tensor};
 
 options! {
     pub(super) struct Config {
@@ -43,33 +42,25 @@ pub(super) static CONTRACT: Contract = Contract {
 };
 
 /// The inputs of all layers; none if the model has no such inputs.
-pub(crate) fn build(
-    b: &GraphBuilder<'_>,
-    unit: &Unit,
-    ids: &Tensor,
-    x: &Tensor,
-) -> Result<Option<Tensor>, Error> {
-    let c = Config::read(&unit.options);
+pub(crate) fn build(b: &UnitBuilder<'_, '_>, ids: &Tensor, x: &Tensor) -> Result<Option<Tensor>> {
+    let c = Config::read(&b.unit.options);
     let (g, n) = (b.g, b.n_tokens);
-    if b.weight(unit, "table").is_none() {
+    if b.weight("table").is_none() {
         return Ok(None);
     }
-    let _scope = g.scope("per_layer", &unit.path);
+    let _scope = g.scope("per_layer", &b.unit.path);
     let shape = [c.width, c.layers, n, 1];
-    let rows = g.scale(&b.table_rows(unit, "table", ids)?, (c.width as f32).sqrt())?;
-    let projected = g.scale(
-        &b.linear(unit, "proj", x)?,
-        1.0 / (x.shape()[0] as f32).sqrt(),
-    )?;
+    let rows = g.scale(&b.table_rows("table", ids)?, (c.width as f32).sqrt())?;
+    let projected = g.scale(&b.linear("proj", x)?, 1.0 / (x.shape()[0] as f32).sqrt())?;
     let projected = g.reshape(&projected, shape)?;
-    let projected = b.normalise_with(c.norm, b.weight(unit, "norm"), &projected)?;
+    let projected = b.normalise_with(c.norm, b.weight("norm"), &projected)?;
     let sum = g.add(&projected, &g.reshape(&rows, shape)?)?;
     let all = g.scale(&sum, std::f32::consts::FRAC_1_SQRT_2)?;
-    b.point(unit, "ple", all).map(Some)
+    b.point("ple", all).map(Some)
 }
 
 /// The input `[width, n_tokens]` of one layer.
-pub(crate) fn of_layer(b: &GraphBuilder<'_>, all: &Tensor, il: u64) -> Result<Tensor, Error> {
+pub(crate) fn of_layer(b: &GraphBuilder<'_>, all: &Tensor, il: u64) -> Result<Tensor> {
     let _scope = b.g.scope("per_layer", "ple");
     let (shape, strides) = (all.shape(), all.strides());
     let window = [shape[0], shape[2], 1, 1];

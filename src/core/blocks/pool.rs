@@ -6,11 +6,11 @@
 //! sentence-transformers' `modules.json`; the classification heads are those of `...ForSequenceClassification` in
 //! transformers. That of `...ForTokenClassification` reads the hidden state of each token.
 
-use super::build::GraphBuilder;
+use super::build::UnitBuilder;
 use crate::arch::{ActRef, Contract, RowWidth};
 use crate::plan::{Pooling, Unit};
 use crate::{options, rules, weights};
-use lab_base::ggml::{Error, ScoreOptions, Tensor};
+use lab_base::ggml::{Result, Tensor};
 
 options! {
     pub(super) struct Config {
@@ -100,34 +100,28 @@ pub(crate) fn normalise(unit: &Unit, vector: &mut [f32]) {
 }
 
 /// The layers after pooling: `[n_embd, n_rows]` to `[width, n_rows]`.
-pub(crate) fn build(b: &GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
-    let _scope = b.g.scope("pool", &unit.path);
-    let c = Config::read(&unit.options);
+pub(crate) fn build(b: &UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
+    let _scope = b.g.scope("pool", &b.unit.path);
+    let c = Config::read(&b.unit.options);
     let mut y = x.clone();
-    if b.weight(unit, "cls").is_some() {
-        y = b.activate(c.act, &b.linear(unit, "cls", &y)?)?;
+    if b.weight("cls").is_some() {
+        y = b.activate(c.act, &b.linear("cls", &y)?)?;
     }
-    if let Some(weight) = b.weight(unit, "cls.norm") {
+    if let Some(weight) = b.weight("cls.norm") {
         let normed = b.g.mul(&b.g.layer_norm(&y, c.eps)?, weight)?;
-        y = b.with_bias(unit, "cls.norm.bias", normed)?;
+        y = b.with_bias("cls.norm.bias", normed)?;
     }
-    if b.weight(unit, "cls.output").is_some() {
-        y = b.linear(unit, "cls.output", &y)?;
+    if b.weight("cls.output").is_some() {
+        y = b.linear("cls.output", &y)?;
     }
     if c.softmax {
-        let plain = ScoreOptions {
-            scale: 1.0,
-            softcap: 0.0,
-            max_bias: 0.0,
-            sinks: None,
-        };
-        y = b.g.soft_max(&y, None, &plain)?;
+        y = b.softmax(&y)?;
     }
     for key in ["dense_2", "dense_3"] {
-        if b.weight(unit, key).is_some() {
-            y = b.activate(c.dense_act, &b.linear(unit, key, &y)?)?;
+        if b.weight(key).is_some() {
+            y = b.activate(c.dense_act, &b.linear(key, &y)?)?;
         }
     }
-    y.set_name(&format!("{}.pooled", unit.path));
+    y.set_name(&format!("{}.pooled", b.unit.path));
     Ok(y)
 }

@@ -5,11 +5,10 @@
 //! sequences that have equally many tokens in the pass. Everything else in a block runs over all tokens. Invariant: the
 //! rows of states are written after all groups have read theirs.
 
-use super::build::GraphBuilder;
+use super::build::UnitBuilder;
 use super::refused;
 use crate::arch::NormRef;
-use crate::plan::Unit;
-use lab_base::ggml::{Error, Graph, Tensor};
+use lab_base::ggml::{Graph, Result, Tensor};
 
 /// Maximum number of operations that a further group adds to a block; an upper estimate.
 pub(super) const NODES_PER_GROUP: usize = 48;
@@ -29,7 +28,7 @@ pub(super) struct GroupTokens {
 
 impl GroupTokens {
     /// The columns of the group's tokens in `x [.., n_tokens]`, contiguous, as a tensor of `shape`.
-    pub(super) fn of(&self, g: &Graph, x: &Tensor, shape: [u64; 4]) -> Result<Tensor, Error> {
+    pub(super) fn of(&self, g: &Graph, x: &Tensor, shape: [u64; 4]) -> Result<Tensor> {
         if self.n_seqs * self.n_steps == self.n_all {
             return g.reshape(x, shape);
         }
@@ -46,7 +45,7 @@ impl GroupTokens {
         scan: &Tensor,
         width: u64,
         size: u64,
-    ) -> Result<(Tensor, Tensor), Error> {
+    ) -> Result<(Tensor, Tensor)> {
         let flat = g.reshape(scan, [scan.elements(), 1, 1, 1])?;
         let n = self.n_seqs * self.n_steps;
         let rows = part(g, &flat, 0, [width, n, 1, 1])?;
@@ -56,28 +55,18 @@ impl GroupTokens {
 
     /// A part of the state of each sequence: all rows `[size, rows]`, and the row that each sequence reads, i32
     /// `[n_seqs]`.
-    pub(super) fn rows(
-        &self,
-        b: &GraphBuilder<'_>,
-        unit: &Unit,
-        part: &str,
-    ) -> Result<(Tensor, Tensor), Error> {
-        b.states.rows(&unit.path, part, self.index)
+    pub(super) fn rows(&self, b: &UnitBuilder<'_, '_>, part: &str) -> Result<(Tensor, Tensor)> {
+        b.states.rows(&b.unit.path, part, self.index)
     }
 
     /// A part of the state of each sequence: `[size, n_seqs]`.
-    pub(super) fn read_state(
-        &self,
-        b: &GraphBuilder<'_>,
-        unit: &Unit,
-        part: &str,
-    ) -> Result<Tensor, Error> {
-        b.states.read(b.g, &unit.path, part, self.index)
+    pub(super) fn read_state(&self, b: &UnitBuilder<'_, '_>, part: &str) -> Result<Tensor> {
+        b.states.read(b.g, &b.unit.path, part, self.index)
     }
 }
 
 /// Elements of `flat [n]` from `first` on, as a contiguous tensor of `shape`.
-fn part(g: &Graph, flat: &Tensor, first: u64, shape: [u64; 4]) -> Result<Tensor, Error> {
+fn part(g: &Graph, flat: &Tensor, first: u64, shape: [u64; 4]) -> Result<Tensor> {
     let element = flat.strides()[0];
     let stride = |dims: usize| shape[..dims].iter().product::<u64>() as usize * element;
     let strides = [stride(1), stride(2), stride(3)];
@@ -91,7 +80,7 @@ fn shifted_sum(
     columns: &Tensor,
     weight: &Tensor,
     (n, step): (u64, u64),
-) -> Result<Tensor, Error> {
+) -> Result<Tensor> {
     let ([_, channels, n_seqs, _], strides) = (columns.shape(), columns.strides());
     let steps = [strides[1], strides[2], strides[3]];
     let of_weight = weight.strides();
@@ -110,20 +99,19 @@ fn shifted_sum(
     Ok(sum)
 }
 
-impl GraphBuilder<'_> {
+impl UnitBuilder<'_, '_> {
     /// Runs an operator over time that carries the part `part` of the state. For each group `operator`
     /// gives the rows of its tokens `[width, n_tokens]` and the new states `[size, n_seqs]`. Returns the
     /// rows of all tokens and writes the states.
     pub(super) fn over_time(
         &mut self,
-        unit: &Unit,
         part: &str,
-        operator: impl Fn(&Self, &GroupTokens) -> Result<(Tensor, Tensor), Error>,
-    ) -> Result<Tensor, Error> {
-        let g = self.g;
+        operator: impl Fn(&Self, &GroupTokens) -> Result<(Tensor, Tensor)>,
+    ) -> Result<Tensor> {
+        let (g, groups) = (self.g, self.groups);
         let mut all: Option<(Tensor, Tensor)> = None;
         let mut first_token = 0;
-        for (index, group) in self.groups.iter().enumerate() {
+        for (index, group) in groups.iter().enumerate() {
             let group = GroupTokens {
                 index,
                 first_token,
@@ -144,43 +132,37 @@ impl GraphBuilder<'_> {
         let (rows, states) = all.ok_or_else(|| {
             refused(
                 "over_time",
-                format!("{}: the pass has no sequences", unit.path),
+                format!("{}: the pass has no sequences", self.unit.path),
             )
         })?;
+        let unit = self.unit;
         self.states.write(g, &unit.path, part, &states)?;
         Ok(rows)
     }
 
     /// Convolves `x [channels, n_tokens]` over time, each channel by itself, with the last columns of earlier passes
     /// (`part`) before it: `y[c, t] = sum over j of w[j, c] x[c, t - k + 1 + j]` with `weight [k, channels]`.
-    pub(super) fn convolve(
-        &mut self,
-        unit: &Unit,
-        part: &str,
-        weight: &Tensor,
-        x: &Tensor,
-    ) -> Result<Tensor, Error> {
-        self.convolve_apart(unit, part, weight, x, 1)
+    pub(super) fn convolve(&mut self, part: &str, weight: &Tensor, x: &Tensor) -> Result<Tensor> {
+        self.convolve_apart(part, weight, x, 1)
     }
 
     /// [`Self::convolve`] with columns `step` positions apart:
     /// `y[c, t] = sum over j of w[j, c] x[c, t - step * (k - 1 - j)]`.
     pub(super) fn convolve_apart(
         &mut self,
-        unit: &Unit,
         part: &str,
         weight: &Tensor,
         x: &Tensor,
         step: u64,
-    ) -> Result<Tensor, Error> {
+    ) -> Result<Tensor> {
         let (g, channels, kernel) = (self.g, x.shape()[0], weight.shape()[0]);
         let kept = (kernel - 1) * step;
-        let is_on_processor = unit.device == 0;
-        self.over_time(unit, part, |b, group| {
+        let is_on_processor = self.unit.device == 0;
+        self.over_time(part, |b, group| {
             let (n, n_seqs) = (group.n_steps, group.n_seqs);
             let x = group.of(g, x, [channels, n, n_seqs, 1])?;
             if is_on_processor && Graph::can_convolve(kernel, step) {
-                let (states, ids) = group.rows(b, unit, part)?;
+                let (states, ids) = group.rows(b, part)?;
                 let y = g.convolve(&x, &states, &ids, weight, step)?;
                 return group.scanned(g, &y, channels, kept * channels);
             }
@@ -189,7 +171,7 @@ impl GraphBuilder<'_> {
                 1 => g.reshape(&x, [1, channels, n_seqs, 1])?,
                 _ => g.cont(&g.permute(&x, [1, 0, 2, 3])?)?,
             };
-            let before = group.read_state(b, unit, part)?;
+            let before = group.read_state(b, part)?;
             let before = g.reshape(&before, [kept, channels, n_seqs, 1])?;
             let columns = g.concat(&before, &x, 0)?; // [kept + n, channels, n_seqs]
             let strides = columns.strides();
@@ -207,17 +189,12 @@ impl GraphBuilder<'_> {
 
     /// The previous token's column less the token's: `x(t-1) - x(t)` for `x [channels, n_tokens]`, with the last column
     /// of earlier passes (`part`) before it, and zeros before the start of a sequence.
-    pub(super) fn change_from_previous(
-        &mut self,
-        unit: &Unit,
-        part: &str,
-        x: &Tensor,
-    ) -> Result<Tensor, Error> {
+    pub(super) fn change_from_previous(&mut self, part: &str, x: &Tensor) -> Result<Tensor> {
         let (g, channels) = (self.g, x.shape()[0]);
-        let before = self.over_time(unit, part, |b, group| {
+        let before = self.over_time(part, |b, group| {
             let (n, n_seqs) = (group.n_steps, group.n_seqs);
             let x = group.of(g, x, [channels, n, n_seqs, 1])?;
-            let before = group.read_state(b, unit, part)?;
+            let before = group.read_state(b, part)?;
             let before = g.reshape(&before, [channels, 1, n_seqs, 1])?;
             let columns = g.concat(&before, &x, 1)?; // [channels, 1 + n, n_seqs]
             let strides = columns.strides();
@@ -239,7 +216,7 @@ impl GraphBuilder<'_> {
         x: &Tensor,
         change: &Tensor,
         by: &Tensor,
-    ) -> Result<[Tensor; N], Error> {
+    ) -> Result<[Tensor; N]> {
         let (g, [channels, n, ..]) = (self.g, x.shape());
         let all = g.add(&g.mul(by, change)?, x)?;
         let strides = all.strides();
@@ -247,14 +224,14 @@ impl GraphBuilder<'_> {
             let steps = [strides[1], strides[2], strides[3]];
             g.view(&all, [channels, n, 1, 1], steps, i * strides[2])
         };
-        let inputs: Result<Vec<Tensor>, Error> = (0..N).map(input).collect();
+        let inputs: Result<Vec<Tensor>> = (0..N).map(input).collect();
         inputs?
             .try_into()
             .map_err(|_| refused("between", "one for each"))
     }
 
     /// Repeats each key head for the heads that read it: `[d * k_heads, n_tokens]` -> `[d, heads, n_tokens]`.
-    pub(super) fn repeat_heads(&self, x: &Tensor, d: u64, heads: u64) -> Result<Tensor, Error> {
+    pub(super) fn repeat_heads(&self, x: &Tensor, d: u64, heads: u64) -> Result<Tensor> {
         let (g, n) = (self.g, self.n_tokens);
         let k_heads = x.elements() / (d * n);
         if k_heads == heads {
@@ -267,21 +244,15 @@ impl GraphBuilder<'_> {
 
     /// Normalises each of `heads` parts of `y [width, n_tokens]` by itself, and applies the weight `norm` of all parts
     /// and its bias.
-    pub(super) fn normalise_heads(
-        &self,
-        unit: &Unit,
-        norm: NormRef,
-        heads: u64,
-        y: &Tensor,
-    ) -> Result<Tensor, Error> {
+    pub(super) fn normalise_heads(&self, norm: NormRef, heads: u64, y: &Tensor) -> Result<Tensor> {
         let (g, [width, n, ..]) = (self.g, y.shape());
         let by_head = g.reshape(y, [width / heads, heads, n, 1])?;
         let y = self.normalise_with(norm, None, &by_head)?;
         let y = g.reshape(&y, [width, n, 1, 1])?;
-        let y = match self.weight(unit, "norm") {
+        let y = match self.weight("norm") {
             Some(weight) => g.mul(&y, weight)?,
             None => y,
         };
-        self.with_bias(unit, "norm.bias", y)
+        self.with_bias("norm.bias", y)
     }
 }

@@ -65,7 +65,7 @@ pub(super) static CONTRACT: Contract = Contract {
     name: "rope",
     title: "Rotation",
     noun: "a rotation",
-    phrase: "rope of {=dims} elements of a head, base {=base}, pairs {=kind}{scaling != 'none': , scaling {=scaling} by {=factor}}{has('factors'): , with frequency factors}",
+    phrase: "rope: {=dims} elements of a head, base {=base}, pairs of {kind == 'norm': neighbours | halves} (`{=kind}`){scaling == 'none': , not scaled | {scaling == 'linear' and factor == 1: , not scaled | , scaling {=scaling} by {=factor}}}{has('factors'): , with frequency factors}",
     summary: "Rotates pairs of query and key elements by an angle proportional to the position.",
     formula: "angle(pos, j) = pos * base^(-2j/dims) / factors[j] / factor",
     options: RopeOptions::OPTIONS,

@@ -16,15 +16,15 @@
 //! neither is computed.
 
 use super::attend::queries_of;
-use super::build::{GraphBuilder, RopePositions};
-use super::context::{AttentionView, RunView, SelectedKeys, SpanView, VisibleKeyValues};
+use super::build::{RopePositions, UnitBuilder};
+use super::context::{AttentionView, KeyOwner, RunView, SelectedKeys, SpanView, VisibleKeyValues};
 use super::{cast, refused};
 use crate::arch::{
     Contract, NormRef, PointSpec, RopeRef, RowWidth, SelectionRef, WeightRole, WeightSpec,
 };
-use crate::plan::{BLOCK_LEN, KeyValuePlan, StatePlan, Unit};
+use crate::plan::BLOCK_LEN;
 use crate::{choices, options, point, rules, weight};
-use lab_base::ggml::{Error, KvBlocks, Selector, Tensor, Unary};
+use lab_base::ggml::{KvBlocks, Result, Selector, Tensor, Unary};
 use lab_base::weights::TensorType;
 
 choices! {
@@ -102,85 +102,72 @@ pub(super) const OFFSET_WEIGHT: WeightSpec = weight!(index_offset: Bias "indexer
 pub(super) const NODES: usize = 80;
 pub(super) const NODES_PER_VIEW: usize = 32;
 
-impl GraphBuilder<'_> {
-    /// The selected keys, where a unit has a selection. A unit that selects does so with the input
-    /// `h [n_embd, n_tokens]` and the rows `latent` that queries are projected from; other units reuse the latest
-    /// result of the layers before.
+impl UnitBuilder<'_, '_> {
+    /// The selected keys, where a unit has a selection. A unit that does not select itself reuses the latest result of
+    /// the layers before.
     pub(super) fn select(
         &mut self,
-        unit: &Unit,
-        (selection, selects): (SelectionRef, bool),
-        (h, latent): (&Tensor, &Tensor),
-    ) -> Result<Option<SelectedKeys>, Error> {
-        let (Some(at), Some(StatePlan::KeyValue(state))) = (selection.0, &unit.state) else {
+        selection: SelectionRef,
+        selects: bool,
+        of: IndexInputs<'_>,
+    ) -> Result<Option<SelectedKeys>> {
+        let (Some(at), Ok(own)) = (selection.0, self.key_owner()) else {
             return Ok(None);
         };
         if selects {
             let options = Selection::read(&self.plan.selections[at].options);
-            let selected = self.selected_by(unit, &options, state, (h, latent))?;
+            let visible = self.index_rows(&options, own, of.h)?;
+            let selected = self.select_among(&options, &visible, of)?;
             self.selected.0.insert(at, selected);
         }
         match self.selected.0.get(&at) {
             Some(selected) => Ok(Some(selected.clone())),
             None => Err(refused(
                 "select",
-                format!("nothing was selected before {}", unit.path),
+                format!("nothing was selected before {}", self.unit.path),
             )),
         }
-    }
-
-    fn selected_by(
-        &mut self,
-        unit: &Unit,
-        s: &Selection,
-        state: &KeyValuePlan,
-        (h, latent): (&Tensor, &Tensor),
-    ) -> Result<SelectedKeys, Error> {
-        let visible = self.index_rows(unit, s, state, h)?;
-        self.select_among(unit, s, &visible, (h, latent))
     }
 
     /// Stores the indexer's keys of the input `h [n_embd, n_tokens]`, and returns all visible ones.
     fn index_rows(
         &mut self,
-        unit: &Unit,
         s: &Selection,
-        state: &KeyValuePlan,
+        own: KeyOwner<'_>,
         h: &Tensor,
-    ) -> Result<VisibleKeyValues, Error> {
+    ) -> Result<VisibleKeyValues> {
         let (g, n) = (self.g, self.n_tokens);
-        let k = self.linear(unit, "index_k", h)?;
-        let is_mean = s.pooled && self.weight(unit, "index_gate").is_none();
+        let k = self.linear("index_k", h)?;
+        let is_mean = s.pooled && self.weight("index_gate").is_none();
         let k = match is_mean {
             true => g.reshape(&k, [s.d, 1, n, 1])?,
-            false => self.index_keys(unit, s, &k, 1)?,
+            false => self.index_keys(s, &k, 1)?,
         };
-        let k = self.point(unit, "index_k", k)?;
+        let k = self.point("index_k", k)?;
         let rows = g.reshape(&k, [s.d, n, 1, 1])?;
         match s.pooled {
-            true => self.append_pooled(unit, s, state, (h, &rows)),
-            false => self.store.append_index(g, &unit.path, state, &rows),
+            true => self.append_pooled(s, own, h, &rows),
+            false => self.store.append_index(g, own, &rows),
         }
     }
 
     /// Selects among visible keys, with index queries from the rows `latent` and their weights from `h`.
     pub(super) fn select_among(
         &self,
-        unit: &Unit,
         s: &Selection,
         visible: &VisibleKeyValues,
-        (h, latent): (&Tensor, &Tensor),
-    ) -> Result<SelectedKeys, Error> {
+        IndexInputs { h, latent }: IndexInputs<'_>,
+    ) -> Result<SelectedKeys> {
         let (g, n) = (self.g, self.n_tokens);
-        let q = self.linear(unit, "index_q", latent)?;
+        let q = self.linear("index_q", latent)?;
         let q = g.reshape(&q, [s.d, s.heads, n, 1])?;
-        let q = self.normalise_with(s.q_norm, self.weight(unit, "index_q_norm"), &q)?;
+        let q = self.normalise_with(s.q_norm, self.weight("index_q_norm"), &q)?;
         let q = self.rope_index(s, &q, 1)?;
-        let q = self.point(unit, "index_q", q)?;
-        let weights = match self.weight(unit, "index_weights") {
+        let q = self.point("index_q", q)?;
+        let weights = match self.weight("index_weights") {
             Some(_) => {
-                let weights = self.linear(unit, "index_weights", h)?;
-                Some(self.point(unit, "index_weights", weights)?)
+                let weights = self.linear("index_weights", h)?;
+                Some(self.point("index_weights", weights)?)
             }
             None if s.together => {
                 let of_heads = g.reshape(&g.sum_rows(&q)?, [s.heads, n, 1, 1])?;
@@ -232,19 +219,19 @@ impl GraphBuilder<'_> {
     /// is whole.
     fn append_pooled(
         &mut self,
-        unit: &Unit,
         s: &Selection,
-        state: &KeyValuePlan,
-        (h, keys): (&Tensor, &Tensor),
-    ) -> Result<VisibleKeyValues, Error> {
+        own: KeyOwner<'_>,
+        h: &Tensor,
+        keys: &Tensor,
+    ) -> Result<VisibleKeyValues> {
         let (g, n, d) = (self.g, self.n_tokens, s.d);
-        let is_gated = self.weight(unit, "index_gate").is_some();
+        let is_gated = self.weight("index_gate").is_some();
         let mut rows = g.concat(keys, keys, 0)?;
         if is_gated {
-            rows = g.concat(&rows, &self.product(unit, "index_gate", h)?, 0)?;
+            rows = g.concat(&rows, &self.product("index_gate", h)?, 0)?;
         }
-        let mut visible = self.store.append_index(g, &unit.path, state, &rows)?;
-        let blocks = self.store.block_rows(state)?;
+        let mut visible = self.store.append_index(g, own, &rows)?;
+        let blocks = self.store.span_rows(own.state)?;
         let read = g.get_rows(&visible.k, &blocks.read)?; // [3d or 2d, span * n]
         // Positions are the fastest dimension, so that sums of rows are sums over positions.
         let part = |nth: u64| {
@@ -252,7 +239,7 @@ impl GraphBuilder<'_> {
             g.cont(&g.permute(&part, [1, 0, 2, 3])?)
         };
         let key = if is_gated {
-            let offsets = self.required_weight(unit, "index_offset")?;
+            let offsets = self.required_weight("index_offset")?;
             let offsets = g.cont(&g.permute(&offsets, [1, 0, 2, 3])?)?; // [span, d]
             let missing = g.reshape(&blocks.missing, [s.span, 1, n, 1])?;
             let gates = g.add(&g.add(&part(2)?, &offsets)?, &missing)?;
@@ -260,7 +247,7 @@ impl GraphBuilder<'_> {
             g.reshape(&g.sum_rows(&weighted)?, [d, 1, n, 1])?
         } else {
             let sum = g.reshape(&g.sum_rows(&part(1)?)?, [d, n, 1, 1])?;
-            self.index_keys(unit, s, &g.scale(&sum, 1.0 / s.span as f32)?, s.span)?
+            self.index_keys(s, &g.scale(&sum, 1.0 / s.span as f32)?, s.span)?
         };
         let all = g.repeat(&key, [d, s.span, n, 1])?;
         let all = g.reshape(&all, [d, s.span * n, 1, 1])?;
@@ -271,21 +258,15 @@ impl GraphBuilder<'_> {
     }
 
     /// Keys `[d, n_tokens]` of an indexer, normalised and rotated: `[d, 1, n_tokens]`.
-    fn index_keys(
-        &self,
-        unit: &Unit,
-        s: &Selection,
-        k: &Tensor,
-        span: u64,
-    ) -> Result<Tensor, Error> {
-        let k = self.normalise_with(s.k_norm, self.weight(unit, "index_k_norm"), k)?;
-        let k = self.with_bias(unit, "index_k_norm.bias", k)?;
+    fn index_keys(&self, s: &Selection, k: &Tensor, span: u64) -> Result<Tensor> {
+        let k = self.normalise_with(s.k_norm, self.weight("index_k_norm"), k)?;
+        let k = self.with_bias("index_k_norm.bias", k)?;
         self.rope_index(s, &self.g.reshape(&k, [s.d, 1, self.n_tokens, 1])?, span)
     }
 
     /// Rotates the heads of an indexer `[d, heads, n_tokens]` by the first position of each token's block of `span`
     /// positions.
-    fn rope_index(&self, s: &Selection, x: &Tensor, span: u64) -> Result<Tensor, Error> {
+    fn rope_index(&self, s: &Selection, x: &Tensor, span: u64) -> Result<Tensor> {
         match s.rope_at {
             RopeAt::First => self.rope_by(s.rope, x, RopePositions::SpanStarts(span)),
             RopeAt::Last => self.rope_last(s.rope, x, RopePositions::SpanStarts(span)),
@@ -300,7 +281,7 @@ impl GraphBuilder<'_> {
         visible: &VisibleKeyValues,
         view: &RunView,
         first: usize,
-    ) -> Result<Option<Tensor>, Error> {
+    ) -> Result<Option<Tensor>> {
         let RunView {
             runs, mask, spans, ..
         } = view;
@@ -352,12 +333,7 @@ impl GraphBuilder<'_> {
 
     /// 0 for the rows of selected blocks, else [`NEVER`]: `scores [n_kv, n, groups, n_runs]` -> `[n_kv, n, n_runs,
     /// groups]`.
-    fn hidden_blocks(
-        &self,
-        s: &Selection,
-        scores: &Tensor,
-        spans: &SpanView,
-    ) -> Result<Tensor, Error> {
+    fn hidden_blocks(&self, s: &Selection, scores: &Tensor, spans: &SpanView) -> Result<Tensor> {
         let (g, [n_kv, n, groups, n_runs]) = (self.g, scores.shape());
         let (n_all, n_blocks) = (n * n_runs, spans.bonus.shape()[0]);
         let by_group = g.cont(&g.permute(scores, [1, 2, 0, 3])?)?;
@@ -375,7 +351,7 @@ impl GraphBuilder<'_> {
             hidden = g.mul(&hidden, &g.reshape(&counts, [n_blocks, 1, n_all, 1])?)?;
         }
         let by_block = g.cont(&g.permute(&hidden, [1, 0, 2, 3])?)?;
-        let rows = g.get_rows(&by_block, &spans.blocks)?; // [groups, n_kv, n_all]
+        let rows = g.get_rows(&by_block, &spans.spans)?; // [groups, n_kv, n_all]
         let rows = g.reshape(&rows, [groups, n_kv, n, n_runs])?;
         g.cont(&g.permute(&rows, [3, 0, 1, 2])?)
     }
@@ -394,6 +370,15 @@ const NEVER: f32 = -1e30;
 
 /// The addend of the score of a block that is not whole, where keys are pooled: lower than any score, a power of two.
 pub(crate) const TAIL: f32 = -1.267_650_6e30;
+
+/// What an indexer computes its keys, queries and weights from.
+#[derive(Clone, Copy)]
+pub(super) struct IndexInputs<'a> {
+    /// The input of the block `[n_embd, n_tokens]`.
+    pub(super) h: &'a Tensor,
+    /// The rows that queries are projected from.
+    pub(super) latent: &'a Tensor,
+}
 
 /// The indexer's queries and the weights of its heads.
 struct IndexQuery<'a> {

@@ -6,11 +6,10 @@
 //! ```
 //! `[n_embd, n_tokens]` in and out. State of each sequence: the last columns before the convolution.
 
-use super::build::GraphBuilder;
+use super::build::UnitBuilder;
 use crate::arch::{Contract, StateSpec};
-use crate::plan::Unit;
 use crate::{options, points, rules, weights};
-use lab_base::ggml::{Error, Tensor};
+use lab_base::ggml::{Result, Tensor};
 
 options! {
     pub(super) struct Config {
@@ -41,14 +40,14 @@ pub(super) static CONTRACT: Contract = Contract {
     ..Contract::BLOCK
 };
 
-pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
     let (g, width) = (b.g, x.shape()[0]);
-    let all = b.linear(unit, "in", x)?;
+    let all = b.linear("in", x)?;
     let before = b.columns(&all, 0, width)?;
     let after = b.columns(&all, width, width)?;
     let x = g.mul(&before, &b.columns(&all, 2 * width, width)?)?;
-    let conv = b.required_weight(unit, "conv")?;
-    let y = b.convolve(unit, "conv", &conv, &x)?;
-    let y = b.point(unit, "conv", y)?;
-    b.linear(unit, "out", &g.mul(&after, &y)?)
+    let conv = b.required_weight("conv")?;
+    let y = b.convolve("conv", &conv, &x)?;
+    let y = b.point("conv", y)?;
+    b.linear("out", &g.mul(&after, &y)?)
 }

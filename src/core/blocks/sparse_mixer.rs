@@ -10,13 +10,13 @@
 //! The mixture of experts calls this and picks by the same logits.
 
 use super::refused;
-use lab_base::ggml::{Error, Graph, ScoreOptions, Tensor, Unary};
+use lab_base::ggml::{Graph, Result, ScoreOptions, Tensor, Unary};
 
 /// The addend that takes a logit out of the softmax.
 const OUT: f32 = -1e30;
 
 /// The weights `[used, n_tokens]` of the largest logits, in descending order, of `logits [experts, n_tokens]`.
-pub(super) fn weights(g: &Graph, logits: &Tensor, used: u64, jitter: f32) -> Result<Tensor, Error> {
+pub(super) fn weights(g: &Graph, logits: &Tensor, used: u64, jitter: f32) -> Result<Tensor> {
     let plain = ScoreOptions {
         scale: 1.0,
         softcap: 0.0,
@@ -39,14 +39,14 @@ pub(super) fn weights(g: &Graph, logits: &Tensor, used: u64, jitter: f32) -> Res
 }
 
 /// The element of each row of `x [n, n_tokens]` at `ids [1, n_tokens]` -> `[1, n_tokens]`.
-fn pick(g: &Graph, x: &Tensor, ids: &Tensor) -> Result<Tensor, Error> {
+fn pick(g: &Graph, x: &Tensor, ids: &Tensor) -> Result<Tensor> {
     let [n, n_tokens, ..] = x.shape();
     let table = g.reshape(x, [1, n, n_tokens, 1])?;
     g.reshape(&g.get_rows(&table, ids)?, [1, n_tokens, 1, 1])
 }
 
 /// 1 where an element is too far below the largest, else 0.
-fn far(g: &Graph, x: &Tensor, largest: &Tensor, jitter: f32) -> Result<Tensor, Error> {
+fn far(g: &Graph, x: &Tensor, largest: &Tensor, jitter: f32) -> Result<Tensor> {
     // max(|x|, m) = m + relu(|x| - m)
     let above = g.sub(&g.unary(x, Unary::Abs)?, largest)?;
     let unit = g.add(&g.unary(&above, Unary::Relu)?, largest)?;
@@ -55,7 +55,7 @@ fn far(g: &Graph, x: &Tensor, largest: &Tensor, jitter: f32) -> Result<Tensor, E
 }
 
 /// `x` with [`OUT`] added to the elements at `ids [1, n_tokens]`.
-fn without(g: &Graph, x: &Tensor, ids: &Tensor) -> Result<Tensor, Error> {
+fn without(g: &Graph, x: &Tensor, ids: &Tensor) -> Result<Tensor> {
     let [n, n_tokens, ..] = x.shape();
     let table = g.reshape(x, [1, n, n_tokens, 1])?;
     let one = g.view(&table, [1, 1, n_tokens, 1], [4, 4 * n as usize, 0], 0)?;

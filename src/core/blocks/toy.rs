@@ -5,11 +5,10 @@
 //! ```
 //! `[n_embd, n_tokens]` in and out.
 
-use super::build::GraphBuilder;
+use super::build::UnitBuilder;
 use crate::arch::{Contract, QuantClass};
-use crate::plan::Unit;
 use crate::{options, rules, weights};
-use lab_base::ggml::{Error, Tensor};
+use lab_base::ggml::{Result, Tensor};
 
 options! {
     pub(super) struct Config {
@@ -35,9 +34,9 @@ pub(super) static CONTRACT: Contract = Contract {
     ..Contract::BLOCK
 };
 
-pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
-    let c = Config::read(&unit.options);
-    let y = b.linear(unit, "mix", x)?;
+pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
+    let c = Config::read(&b.unit.options);
+    let y = b.linear("mix", x)?;
     b.g.scale(&y, c.level)
 }
 
@@ -79,7 +78,6 @@ mod tests {
         checked.map_err(|problems| problems.to_string())
     }
 
-    /// A random model of eight layers in a file.
     fn made_up(def: &ArchDef) -> Weights {
         let scratch = tempfile::tempdir().expect("a folder");
         let path = scratch.path().join("toys.gguf");

@@ -12,11 +12,10 @@
 //! ```
 //! `[n_embd, n_tokens]` in and out. State of each sequence: the last input and `S [d, d, heads]`.
 
-use super::build::GraphBuilder;
+use super::build::UnitBuilder;
 use crate::arch::{ActRef, Contract, NormRef, QuantClass, StateSpec};
-use crate::plan::Unit;
 use crate::{options, points, rules, weights};
-use lab_base::ggml::{Error, Tensor, Unary};
+use lab_base::ggml::{Result, Tensor, Unary};
 
 options! {
     pub(super) struct Config {
@@ -76,63 +75,57 @@ pub(super) static CONTRACT: Contract = Contract {
     ..Contract::BLOCK
 };
 
-pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
-    let c = Config::read(&unit.options);
+pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
+    let c = Config::read(&b.unit.options);
     let (g, n, width) = (b.g, b.n_tokens, c.d * c.heads);
-    let change = b.change_from_previous(unit, "shift", x)?;
-    let by = shares(b, unit, &c, x, &change)?;
+    let change = b.change_from_previous("shift", x)?;
+    let by = shares(b, &c, x, &change)?;
     let [for_w, for_k, for_v, for_r, for_g] = b.interpolate(x, &change, &by)?;
 
-    let w = b.linear(unit, "decay_down", &for_w)?;
-    let w = b.linear(unit, "decay_up", &g.unary(&w, Unary::Tanh)?)?;
-    let w = g.unary(&g.add(&w, &b.required_weight(unit, "decay")?)?, Unary::Exp)?;
+    let w = b.linear("decay_down", &for_w)?;
+    let w = b.linear("decay_up", &g.unary(&w, Unary::Tanh)?)?;
+    let w = g.unary(&g.add(&w, &b.required_weight("decay")?)?, Unary::Exp)?;
     let w = g.unary(&g.scale(&w, -1.0)?, Unary::Exp)?;
     let shape = [c.d, c.heads, n, 1];
     let w = g.reshape(&w, shape)?;
-    let k = b.repeat_heads(&b.linear(unit, "k", &for_k)?, c.d, c.heads)?;
-    let v = b.repeat_heads(&b.linear(unit, "v", &for_v)?, c.d, c.heads)?;
-    let r = g.reshape(&b.linear(unit, "r", &for_r)?, shape)?;
-    let bonus = b.weight(unit, "bonus").cloned();
+    let k = b.repeat_heads(&b.linear("k", &for_k)?, c.d, c.heads)?;
+    let v = b.repeat_heads(&b.linear("v", &for_v)?, c.d, c.heads)?;
+    let r = g.reshape(&b.linear("r", &for_r)?, shape)?;
+    let bonus = b.weight("bonus").cloned();
     let k = match bonus {
         Some(_) => k,
         None => g.sub(&k, &g.mul(&k, &w)?)?,
     };
-    let r = b.point(unit, "r", r)?;
-    let k = b.point(unit, "k", k)?;
-    let v = b.point(unit, "v", v)?;
-    let w = b.point(unit, "decay", w)?;
+    let r = b.point("r", r)?;
+    let k = b.point("k", k)?;
+    let v = b.point("v", v)?;
+    let w = b.point("decay", w)?;
 
-    let y = b.over_time(unit, "matrix", |b, group| {
+    let y = b.over_time("matrix", |b, group| {
         let of = |x: &Tensor| group.of(g, x, [c.d, c.heads, group.n_steps * group.n_seqs, 1]);
         let values = [&of(&k)?, &of(&v)?, &of(&r)?, &of(&w)?];
-        let state = group.read_state(b, unit, "matrix")?;
+        let state = group.read_state(b, "matrix")?;
         let y = match &bonus {
             Some(bonus) => g.wkv6(values, bonus, &state)?,
             None => g.gated_linear_attention(values, &state, 1.0 / (c.d as f32).sqrt())?,
         };
         group.scanned(g, &y, width, c.d * width)
     })?;
-    let y = b.normalise_heads(unit, c.norm, c.heads, &y)?;
-    let y = b.point(unit, "y", y)?;
-    let gate = b.linear(unit, "gate", &for_g)?;
-    b.linear(unit, "out", &b.gate_heads(c.gate_act, &y, &gate)?)
+    let y = b.normalise_heads(c.norm, c.heads, &y)?;
+    let y = b.point("y", y)?;
+    let gate = b.linear("gate", &for_g)?;
+    b.linear("out", &b.gate_heads(c.gate_act, &y, &gate)?)
 }
 
 /// The shares of the interpolation between a position and the previous one, for the input of each projection:
 /// `[n_embd, n_tokens, 5]`.
-fn shares(
-    b: &GraphBuilder<'_>,
-    unit: &Unit,
-    c: &Config,
-    x: &Tensor,
-    change: &Tensor,
-) -> Result<Tensor, Error> {
+fn shares(b: &UnitBuilder<'_, '_>, c: &Config, x: &Tensor, change: &Tensor) -> Result<Tensor> {
     let g = b.g;
-    let mixed = g.add(&g.mul(change, &b.required_weight(unit, "shift")?)?, x)?;
-    let narrow = g.unary(&b.linear(unit, "shift_down", &mixed)?, Unary::Tanh)?;
+    let mixed = g.add(&g.mul(change, &b.required_weight("shift")?)?, x)?;
+    let narrow = g.unary(&b.linear("shift_down", &mixed)?, Unary::Tanh)?;
     let narrow = g.reshape(&narrow, [c.rank, 5, b.n_tokens, 1])?;
     let narrow = g.cont(&g.permute(&narrow, [0, 2, 1, 3])?)?; // [rank, n_tokens, 5]
-    let by = b.product_by_head(unit, "shift_up", &narrow)?;
-    let fixed = g.reshape(&b.required_weight(unit, "shares")?, [x.shape()[0], 1, 5, 1])?;
+    let by = b.product_by_head("shift_up", &narrow)?;
+    let fixed = g.reshape(&b.required_weight("shares")?, [x.shape()[0], 1, 5, 1])?;
     g.add(&by, &fixed)
 }

@@ -15,11 +15,10 @@
 //! `[n_embd, n_tokens]` in and out. State of each sequence: the last input and `S [d, d, heads]`. `side` is the values
 //! of an earlier layer: a branch without `side` saves its own values instead of its result.
 
-use super::build::GraphBuilder;
+use super::build::UnitBuilder;
 use crate::arch::{Contract, NormRef, QuantClass, SideInput, StateSpec};
-use crate::plan::Unit;
 use crate::{options, points, rules, weights};
-use lab_base::ggml::{Error, Tensor, Unary};
+use lab_base::ggml::{Result, Tensor, Unary};
 
 options! {
     pub(super) struct Config {
@@ -92,39 +91,39 @@ pub(super) static CONTRACT: Contract = Contract {
     ..Contract::BLOCK
 };
 
-pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
-    let c = Config::read(&unit.options);
+pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
+    let c = Config::read(&b.unit.options);
     let (g, n, width) = (b.g, b.n_tokens, c.d * c.heads);
-    let change = b.change_from_previous(unit, "shift", x)?;
-    let shares = b.required_weight(unit, "shares")?;
+    let change = b.change_from_previous("shift", x)?;
+    let shares = b.required_weight("shares")?;
     let n_shares = shares.elements() / width;
     let by = g.reshape(&shares, [width, 1, n_shares, 1])?;
     let by = g.repeat(&by, [width, n, n_shares, 1])?;
     let [for_r, for_w, for_k, for_v, for_a] = b.interpolate(x, &change, &by)?;
 
-    let r = b.linear(unit, "r", &for_r)?;
-    let w = g.unary(&b.linear(unit, "decay_down", &for_w)?, Unary::Tanh)?;
-    let w = g.scale(&sigmoid(b, unit, "decay", &w)?, STRONGEST)?;
+    let r = b.linear("r", &for_r)?;
+    let w = g.unary(&b.linear("decay_down", &for_w)?, Unary::Tanh)?;
+    let w = g.scale(&sigmoid(b, "decay", &w)?, STRONGEST)?;
     let w = g.unary(&w, Unary::Exp)?;
-    let k = b.linear(unit, "k", &for_k)?;
-    let v = values(b, unit, &for_v)?;
-    let a = sigmoid(b, unit, "rate", &b.linear(unit, "rate_down", &for_a)?)?;
+    let k = b.linear("k", &for_k)?;
+    let v = values(b, &for_v)?;
+    let a = sigmoid(b, "rate", &b.linear("rate_down", &for_a)?)?;
 
     let shape = [c.d, c.heads, n, 1];
-    let removed = g.mul(&k, &b.required_weight(unit, "removal")?)?;
+    let removed = g.mul(&k, &b.required_weight("removal")?)?;
     let removed = g.l2_norm(&g.reshape(&removed, shape)?, LEAST)?;
-    let scaled = g.mul(&k, &b.required_weight(unit, "rate_k")?)?;
+    let scaled = g.mul(&k, &b.required_weight("rate_k")?)?;
     let k = g.add(&k, &g.sub(&g.mul(&scaled, &a)?, &scaled)?)?;
     let learnt = g.mul(&removed, &g.reshape(&a, shape)?)?;
     let removed = g.scale(&removed, -1.0)?;
-    let r = b.point(unit, "r", r)?;
-    let k = b.point(unit, "k", k)?;
-    let v = b.point(unit, "v", v)?;
-    let w = b.point(unit, "decay", w)?;
+    let r = b.point("r", r)?;
+    let k = b.point("k", k)?;
+    let v = b.point("v", v)?;
+    let w = b.point("decay", w)?;
 
-    let y = b.over_time(unit, "matrix", |b, group| {
+    let y = b.over_time("matrix", |b, group| {
         let of = |x: &Tensor| group.of(g, x, [c.d, c.heads, group.n_steps * group.n_seqs, 1]);
-        let state = group.read_state(b, unit, "matrix")?;
+        let state = group.read_state(b, "matrix")?;
         let values = [
             &of(&r)?,
             &of(&w)?,
@@ -136,40 +135,37 @@ pub(super) fn build(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result
         let y = g.wkv7(values, &state)?;
         group.scanned(g, &y, width, c.d * width)
     })?;
-    let y = b.normalise_heads(unit, c.norm, c.heads, &y)?;
-    let own = g.mul(&g.mul(&k, &r)?, &b.required_weight(unit, "bonus")?)?;
+    let y = b.normalise_heads(c.norm, c.heads, &y)?;
+    let own = g.mul(&g.mul(&k, &r)?, &b.required_weight("bonus")?)?;
     let own = g.sum_rows(&g.reshape(&own, shape)?)?; // [1, heads, n_tokens]
     let own = g.mul(&g.reshape(&v, shape)?, &own)?;
     let y = g.add(&y, &g.reshape(&own, [width, n, 1, 1])?)?;
-    let y = b.point(unit, "y", y)?;
-    let y = match b.weight(unit, "gate_down") {
+    let y = b.point("y", y)?;
+    let y = match b.weight("gate_down") {
         Some(_) => {
             let [.., for_g] = b.interpolate::<6>(x, &change, &by)?;
-            let gate = g.unary(&b.linear(unit, "gate_down", &for_g)?, Unary::Sigmoid)?;
-            g.mul(&y, &b.linear(unit, "gate_up", &gate)?)?
+            let gate = g.unary(&b.linear("gate_down", &for_g)?, Unary::Sigmoid)?;
+            g.mul(&y, &b.linear("gate_up", &gate)?)?
         }
         None => y,
     };
-    b.linear(unit, "out", &y)
+    b.linear("out", &y)
 }
 
 /// `sigmoid(key + key_up . x)`.
-fn sigmoid(b: &GraphBuilder<'_>, unit: &Unit, key: &str, x: &Tensor) -> Result<Tensor, Error> {
-    let up = b.linear(unit, &format!("{key}_up"), x)?;
-    b.g.unary(
-        &b.g.add(&up, &b.required_weight(unit, key)?)?,
-        Unary::Sigmoid,
-    )
+fn sigmoid(b: &UnitBuilder<'_, '_>, key: &str, x: &Tensor) -> Result<Tensor> {
+    let up = b.linear(&format!("{key}_up"), x)?;
+    b.g.unary(&b.g.add(&up, &b.required_weight(key)?)?, Unary::Sigmoid)
 }
 
 /// The values `[n_embd, n_tokens]`: interpolated towards those of `side`, or saved for other layers.
-fn values(b: &mut GraphBuilder<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+fn values(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
     let g = b.g;
-    let v = b.linear(unit, "v", x)?;
+    let v = b.linear("v", x)?;
     let Some(first) = b.side.clone() else {
         b.saved = Some(v.clone());
         return Ok(v);
     };
-    let share = sigmoid(b, unit, "first", &b.linear(unit, "first_down", x)?)?;
+    let share = sigmoid(b, "first", &b.linear("first_down", x)?)?;
     g.add(&v, &g.mul(&g.sub(&first, &v)?, &share)?)
 }

@@ -54,10 +54,7 @@ impl Adapters {
     }
 
     fn named(&self, named: &[(usize, f32)]) -> Result<Vec<f32>, Rejected> {
-        let refuse = |message: String| Rejected::Field {
-            field: "lora",
-            message,
-        };
+        let refuse = |message: String| Rejected::field("lora", message);
         let mut scales = vec![0.0; self.paths.len()];
         for (id, scale) in named {
             if !scale.is_finite() {

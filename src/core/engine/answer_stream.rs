@@ -47,6 +47,7 @@ impl TokenEntry {
 
 /// The report of a request: its events, the stop buffer and the receiver.
 pub(super) struct AnswerStream {
+    pub(super) tokenizer: Arc<Tokenizer>,
     gate: StopBuffer<TokenEntry>,
     /// Whether a token had a line end.
     has_lines: bool,
@@ -67,7 +68,6 @@ pub(super) struct AnswerStream {
     /// Whether the prompt may come from the prefix cache.
     pub(super) reads_cache: bool,
     caller: EventSender,
-    /// Events that are not delivered yet.
     unsent: Vec<Event>,
     /// Tokens of the source. If there are any, they are counted as the prompt, in place of those of the prompt.
     n_source: usize,
@@ -80,12 +80,18 @@ pub(super) struct AnswerStream {
 
 impl AnswerStream {
     /// The report of a request whose prompt follows a source of `n_source` tokens; 0 = no source.
-    pub(super) fn new(request: &Request, n_source: usize, caller: EventSender) -> Self {
+    pub(super) fn new(
+        request: &Request,
+        n_source: usize,
+        caller: EventSender,
+        tokenizer: Arc<Tokenizer>,
+    ) -> Self {
         let n_prompt = match n_source {
             0 => request.prompt.len(),
             n => n,
         };
         Self {
+            tokenizer,
             gate: StopBuffer::new(&request.stops)
                 .keeping_stop(request.stop.keeps_stop)
                 .open_for(request.stop.min_tokens)
@@ -118,7 +124,7 @@ impl AnswerStream {
     }
 
     /// Identifies the request, of which this may be one completion of several.
-    pub(super) fn ticket(&self) -> *const QueuePermit {
+    pub(super) fn permit(&self) -> *const QueuePermit {
         Arc::as_ptr(&self.caller.permit)
     }
 
@@ -202,30 +208,25 @@ impl AnswerStream {
     }
 
     /// Whether a token ends the completion and is not part of its text.
-    pub(super) fn ends_at(&self, token: u32, tokenizer: &Tokenizer) -> bool {
-        tokenizer.is_end_of_generation(token) || self.ends.stop_tokens.contains(&token)
+    pub(super) fn ends_at(&self, token: u32) -> bool {
+        self.tokenizer.is_end_of_generation(token) || self.ends.stop_tokens.contains(&token)
     }
 
     /// Notes the token that ends the completion.
-    pub(super) fn end_at(&mut self, token: u32, entry: TokenEntry, tokenizer: &Tokenizer) {
+    pub(super) fn end_at(&mut self, token: u32, entry: TokenEntry) {
         let entry = TokenEntry { id: token, ..entry };
-        self.ended = Some(entry.of(tokenizer.piece(token).to_vec()));
+        self.ended = Some(entry.of(self.tokenizer.piece(token).to_vec()));
         let is_requested = self.ends.stop_tokens.contains(&token);
         self.stopped = is_requested.then_some(StopMatch::Token(token));
     }
 
     /// The logits, with the tokens that end a completion set to -inf if its `n` tokens are fewer than the minimum;
     /// none if it may end.
-    pub(super) fn held_open(
-        &self,
-        n: usize,
-        logits: &[f32],
-        tokenizer: &Tokenizer,
-    ) -> Option<Vec<f32>> {
+    pub(super) fn held_open(&self, n: usize, logits: &[f32]) -> Option<Vec<f32>> {
         (n < self.ends.min_tokens).then(|| {
             let mut open = logits.to_vec();
             let own = self.ends.stop_tokens.iter().copied();
-            for token in tokenizer.ends_of_generation().chain(own) {
+            for token in self.tokenizer.ends_of_generation().chain(own) {
                 if let Some(logit) = open.get_mut(token as usize) {
                     *logit = f32::NEG_INFINITY;
                 }
@@ -234,7 +235,6 @@ impl AnswerStream {
         })
     }
 
-    /// Whether log-probabilities are wanted.
     pub(super) fn wants_logprobs(&self) -> bool {
         self.top_logprobs.is_some()
     }
@@ -263,25 +263,20 @@ impl AnswerStream {
         entry_of(token, logprobs, n_top)
     }
 
-    /// Whether log-probabilities of the prompt are wanted.
     pub(super) fn scores_prompt(&self) -> bool {
         self.prompt_logprobs.is_some()
     }
 
     /// Scores a token of the prompt by the logits of the token before it. The first token has none.
-    pub(super) fn score(
-        &mut self,
-        token: u32,
-        logits: Option<&[f32]>,
-        tokenizer: &Tokenizer,
-    ) -> Result<(), SampleError> {
+    pub(super) fn score(&mut self, token: u32, logits: Option<&[f32]>) -> Result<(), SampleError> {
         let logprobs = logits.map(Logprobs::new).transpose()?;
         let entry = match (&logprobs, self.prompt_logprobs) {
             (Some(logprobs), Some(n_top)) => entry_of(token, logprobs, n_top),
             _ => TokenEntry::default(),
         };
         let entry = TokenEntry { id: token, ..entry };
-        self.scored.push(entry.of(tokenizer.piece(token).to_vec()));
+        self.scored
+            .push(entry.of(self.tokenizer.piece(token).to_vec()));
         Ok(())
     }
 
@@ -294,17 +289,12 @@ impl AnswerStream {
     }
 
     /// Puts a token through the stop buffer. Returns how the completion ends there, if it does.
-    pub(super) fn push(
-        &mut self,
-        token: u32,
-        entry: TokenEntry,
-        tokenizer: &Tokenizer,
-    ) -> Option<FinishReason> {
+    pub(super) fn push(&mut self, token: u32, entry: TokenEntry) -> Option<FinishReason> {
         let now = Instant::now();
         let since = self.last_token.replace(now);
         let after = now - since.unwrap_or(self.caller.arrived);
         self.caller.stats.token(since.is_none(), after);
-        let piece = tokenizer.piece(token);
+        let piece = self.tokenizer.piece(token);
         let entry = TokenEntry { id: token, ..entry };
         let released = tracing::trace_span!(target: "phase", "detokenise")
             .in_scope(|| self.gate.push(piece, entry));
@@ -358,7 +348,6 @@ impl AnswerStream {
         }
     }
 
-    /// Ends the request.
     pub(super) fn finish(mut self, reason: FinishReason, completion_tokens: usize) {
         let now = Instant::now();
         let prefilled = self.prefilled.unwrap_or(now);
@@ -381,7 +370,6 @@ impl AnswerStream {
         self.deliver();
     }
 
-    /// Ends the request with an error.
     pub(super) fn fail(mut self, failure: Failure) {
         stats::count(&self.caller.stats.n_failed, 1);
         self.send(Event::Failed(failure));

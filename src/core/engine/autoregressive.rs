@@ -5,7 +5,6 @@
 //! which give their log-probabilities, then the rows from which tokens are chosen.
 
 use crate::model::Batch;
-use lab_base::tokenizer::Tokenizer;
 use lab_sampling::{SampleError, Sampler};
 
 use super::answer_stream::TokenEntry;
@@ -17,7 +16,6 @@ use super::sequence::Sequence;
 use super::strategy::{OutputRow, StepOutcome, Strategy};
 use super::thinking::ThinkingBudget;
 
-/// The decoding state of one request.
 pub(super) struct AutoregressiveStrategy {
     sampler: Sampler,
     /// Maximum length of prompt and completion.
@@ -59,7 +57,7 @@ impl AutoregressiveStrategy {
     }
 
     /// Adds the tokens that the constraint forces. They are pending from then on.
-    fn force(&mut self, sequence: &mut Sequence, forced: ForcedTokens, tokenizer: &Tokenizer) {
+    fn force(&mut self, sequence: &mut Sequence, forced: ForcedTokens) {
         let ForcedTokens {
             mut tokens,
             is_complete,
@@ -70,7 +68,7 @@ impl AutoregressiveStrategy {
         for token in &tokens {
             self.sampler.accept(*token);
             if let Some(thinking) = &mut self.thinking {
-                thinking.push(tokenizer.piece(*token));
+                thinking.push(sequence.answer.tokenizer.piece(*token));
             }
         }
         sequence.tokens.extend(tokens);
@@ -81,28 +79,22 @@ impl AutoregressiveStrategy {
         }
         // With log-probabilities, the tokens are reported with their rows.
         while !sequence.answer.wants_logprobs() && sequence.is_unreported() {
-            sequence.report(TokenEntry::default(), tokenizer);
+            sequence.report(TokenEntry::default());
         }
     }
 
-    /// Chooses the next token from its logits.
-    fn choose(
-        &mut self,
-        sequence: &mut Sequence,
-        logits: &[f32],
-        tokenizer: &Tokenizer,
-    ) -> Result<u32, Failure> {
+    fn choose(&mut self, sequence: &mut Sequence, logits: &[f32]) -> Result<u32, Failure> {
         let mask = match &mut self.constrained {
             Some(constrained) => Some(constrained.mask(logits.len())?),
             None => None,
         };
         let n_chosen = sequence.tokens.len() - sequence.n_prompt;
-        let open = sequence.answer.held_open(n_chosen, logits, tokenizer);
+        let without_ends = sequence.answer.held_open(n_chosen, logits);
         let sample = || {
-            let Some(open) = &open else {
+            let Some(without_ends) = &without_ends else {
                 return self.sampler.sample_masked(logits, mask);
             };
-            match self.sampler.sample_masked(open, mask) {
+            match self.sampler.sample_masked(without_ends, mask) {
                 // A complete grammar ends the completion, even below the minimum length.
                 Err(SampleError::NothingLeft { .. }) if mask.is_some() => {
                     self.sampler.sample_masked(logits, mask)
@@ -122,8 +114,8 @@ impl AutoregressiveStrategy {
         };
         let drawn = match n_drawn {
             Some(n) => {
-                let open = open.as_deref().unwrap_or(logits);
-                Some(self.sampler.drawn(token, open, mask, n)?)
+                let without_ends = without_ends.as_deref().unwrap_or(logits);
+                Some(self.sampler.drawn(token, without_ends, mask, n)?)
             }
             None => None,
         };
@@ -132,13 +124,13 @@ impl AutoregressiveStrategy {
             if forced.is_some_and(|forced| forced != token) {
                 thinking.abandon();
             }
-            thinking.push(tokenizer.piece(token));
+            thinking.push(sequence.answer.tokenizer.piece(token));
         }
         let entry = match &drawn {
             Some(drawn) => TokenEntry::drawn(drawn),
             None => sequence.answer.entry(token, logits)?,
         };
-        sequence.push(token, entry, tokenizer);
+        sequence.push(token, entry);
         if let Some(drafter) = &mut self.drafter {
             drafter.push(token);
         }
@@ -159,12 +151,12 @@ impl Strategy for AutoregressiveStrategy {
         true
     }
 
-    fn prepare(&mut self, sequence: &mut Sequence, tokenizer: &Tokenizer) -> StepOutcome {
-        sequence.score_first(tokenizer)?;
+    fn prepare(&mut self, sequence: &mut Sequence) -> StepOutcome {
+        sequence.score_first()?;
         if let Some(constrained) = &mut self.constrained
             && let Some(forced) = constrained.forced()?
         {
-            self.force(sequence, forced, tokenizer);
+            self.force(sequence, forced);
             return Ok(sequence.conclude());
         }
         if let Some(drafter) = &mut self.drafter {
@@ -198,21 +190,16 @@ impl Strategy for AutoregressiveStrategy {
         sequence.read(n);
     }
 
-    fn take(
-        &mut self,
-        sequence: &mut Sequence,
-        row: &OutputRow<'_>,
-        tokenizer: &Tokenizer,
-    ) -> Result<(), Failure> {
+    fn take(&mut self, sequence: &mut Sequence, row: &OutputRow<'_>) -> Result<(), Failure> {
         let next = row.position + 1;
         if next < sequence.n_prompt {
-            return sequence.score(next, row.logits, tokenizer);
+            return sequence.score(next, row.logits);
         }
         if next < self.n_before {
             // This row may be computed only for its captured values.
             if !sequence.is_stopped && next >= sequence.n_reported {
                 let entry = sequence.answer.entry(sequence.tokens[next], row.logits)?;
-                sequence.report(entry, tokenizer);
+                sequence.report(entry);
             }
             return Ok(());
         }
@@ -225,14 +212,14 @@ impl Strategy for AutoregressiveStrategy {
             sequence.ending = Some(FinishReason::Length);
             return Ok(());
         }
-        let token = self.choose(sequence, row.logits, tokenizer)?;
+        let token = self.choose(sequence, row.logits)?;
         // The next row follows the draft token, so it counts only if the draft token was right.
         let drafted = self.drafted().get(next - self.n_before);
         self.is_diverged = drafted != Some(&token);
         Ok(())
     }
 
-    fn commit(&mut self, sequence: &mut Sequence, _tokenizer: &Tokenizer) -> StepOutcome {
+    fn commit(&mut self, sequence: &mut Sequence) -> StepOutcome {
         let is_last = sequence.n_read() >= self.n_before;
         let n_chosen = sequence.tokens.len() - self.n_before;
         let mut n_accepted = 0;

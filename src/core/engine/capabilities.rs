@@ -10,10 +10,7 @@ use lab_base::tokenizer::Tokenizer;
 pub enum Unsupported {
     /// The model has no logits.
     #[error("the model ends in vectors of {n_embd} elements, and has no logits to choose text by")]
-    Vectors {
-        /// Elements of a vector.
-        n_embd: u64,
-    },
+    Vectors { n_embd: u64 },
     /// The model decodes by text diffusion, and its vocabulary has no mask token.
     #[error("the vocabulary names no mask token (`tokenizer.ggml.mask_token_id`)")]
     NoMask,
@@ -41,7 +38,6 @@ pub fn can_answer(plan: &Plan, tokenizer: &Tokenizer) -> Result<(), Unsupported>
     }
 }
 
-/// The mask token.
 pub(super) fn mask_of(plan: &Plan, tokenizer: &Tokenizer) -> Result<u32, Unsupported> {
     let mask = tokenizer.mask();
     mask.filter(|id| u64::from(*id) < plan.n_vocab)
@@ -49,9 +45,6 @@ pub(super) fn mask_of(plan: &Plan, tokenizer: &Tokenizer) -> Result<u32, Unsuppo
 }
 
 /// Whether the last tokens of a sequence can be rolled back, which speculative decoding and contrastive search need.
-///
-/// # Errors
-/// The reason why they cannot.
 pub fn can_roll_back(plan: &Plan, options: &Options) -> Result<(), &'static str> {
     match (options.n_ctx, plan.recurrent().next()) {
         (0, _) => Err("without a context nothing of a sequence is cached"),

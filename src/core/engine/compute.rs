@@ -20,60 +20,42 @@ pub(super) type RowCallback<'a> = &'a mut dyn FnMut(&[f32], &[f32]);
 
 /// The sequences of the cache.
 pub(super) trait SequenceCache {
-    /// See [`Model::begin`].
     fn begin(&mut self, sequence: SequenceId, scales: &[f32], lab: Option<&Arc<Lab>>);
     /// See [`Model::set_source`]. After an error no token of the sequence is read.
     fn set_source(&mut self, sequence: SequenceId, source: &[u32]);
-    /// See [`Model::resume`].
     fn resume(&mut self, sequence: SequenceId, tokens: &[u32]) -> CachedPrefix;
-    /// See [`Model::next`].
     fn next(&self, sequence: SequenceId) -> u32;
-    /// See [`Model::forget`].
     fn forget(&mut self, sequence: SequenceId, from: u32) -> u32;
-    /// See [`Model::release`].
     fn release(&mut self, sequence: SequenceId);
-    /// See [`Model::discard`].
     fn discard(&mut self, sequence: SequenceId);
     /// Free blocks of the cache; none if no block is kept between passes.
-    fn n_blocks(&self) -> Option<usize>;
+    fn n_free_blocks(&self) -> Option<usize>;
     /// Whether each sequence has a recurrent state, which cannot be rolled back.
     fn has_states(&self) -> bool;
-    /// Whether there is a prefix cache.
     fn is_shared(&self) -> bool;
 }
 
 /// What a lab request computes besides passes.
 pub(super) trait LabCompute {
-    /// See [`Model::captured_rows`].
     fn captured_rows(&mut self) -> Vec<CapturedRow>;
-    /// See [`Model::lens`].
-    fn lens(
-        &mut self,
-        sequence: SequenceId,
-        rows: (&[f32], usize),
-    ) -> Result<Vec<f32>, model::Error>;
-    /// See [`Model::direct_logit`].
-    fn direct_logit(&mut self, token: u32) -> Result<DirectLogit, model::Error>;
-    /// See [`Model::direct_heads`].
-    fn direct_heads(&mut self, at: usize, along: &[f64]) -> Result<DirectHeads, model::Error>;
+    fn lens(&mut self, sequence: SequenceId, rows: (&[f32], usize)) -> model::Result<Vec<f32>>;
+    fn direct_logit(&mut self, token: u32) -> model::Result<DirectLogit>;
+    fn direct_heads(&mut self, at: usize, along: &[f64]) -> model::Result<DirectHeads>;
 }
 
 /// Runs forward passes over the sequences of a cache.
 pub(super) trait Compute: SequenceCache + LabCompute {
     /// Runs a pass and hands out its rows in order. A pass that fails may have handed out some rows before.
-    fn forward(&mut self, batch: &Batch, each: RowCallback<'_>) -> Result<(), model::Error>;
-    /// See [`Model::pool`].
-    fn pool(&mut self, rows: &[f32]) -> Result<Vec<f32>, model::Error>;
-    /// See [`Model::park_threads`].
+    fn forward(&mut self, batch: &Batch, each: RowCallback<'_>) -> model::Result<()>;
+    fn pool(&mut self, rows: &[f32]) -> model::Result<Vec<f32>>;
     fn park_threads(&self);
-    /// Maximum number of tokens of a pass.
     fn n_batch(&self) -> usize;
     /// The first value that is not finite in a pass over these tokens, in words; see [`Model::first_not_finite`].
     fn first_not_finite(&self, sequence: SequenceId, tokens: &[u32]) -> Option<String>;
 }
 
 impl Compute for Model {
-    fn forward(&mut self, batch: &Batch, each: RowCallback<'_>) -> Result<(), model::Error> {
+    fn forward(&mut self, batch: &Batch, each: RowCallback<'_>) -> model::Result<()> {
         let n_vocab = self.row_width();
         if batch.n_outputs() > KEPT_ROWS && !batch.wants_hidden {
             // Text diffusion or a scored prompt: too many logits to keep them all.
@@ -90,7 +72,7 @@ impl Compute for Model {
         Ok(())
     }
 
-    fn pool(&mut self, rows: &[f32]) -> Result<Vec<f32>, model::Error> {
+    fn pool(&mut self, rows: &[f32]) -> model::Result<Vec<f32>> {
         Self::pool(self, rows)
     }
 
@@ -145,7 +127,7 @@ impl SequenceCache for Model {
         Self::discard(self, sequence);
     }
 
-    fn n_blocks(&self) -> Option<usize> {
+    fn n_free_blocks(&self) -> Option<usize> {
         (self.options().n_ctx > 0).then(|| self.free_slots() / BLOCK)
     }
 
@@ -163,19 +145,15 @@ impl LabCompute for Model {
         Self::captured_rows(self)
     }
 
-    fn lens(
-        &mut self,
-        sequence: SequenceId,
-        rows: (&[f32], usize),
-    ) -> Result<Vec<f32>, model::Error> {
+    fn lens(&mut self, sequence: SequenceId, rows: (&[f32], usize)) -> model::Result<Vec<f32>> {
         Self::lens(self, sequence, rows)
     }
 
-    fn direct_logit(&mut self, token: u32) -> Result<DirectLogit, model::Error> {
+    fn direct_logit(&mut self, token: u32) -> model::Result<DirectLogit> {
         Self::direct_logit(self, token)
     }
 
-    fn direct_heads(&mut self, at: usize, along: &[f64]) -> Result<DirectHeads, model::Error> {
+    fn direct_heads(&mut self, at: usize, along: &[f64]) -> model::Result<DirectHeads> {
         Self::direct_heads(self, at, along)
     }
 }

@@ -61,7 +61,6 @@ enum Reply {
     Fault(grammar::Error),
 }
 
-/// The channel to the thread.
 #[derive(Default)]
 pub(super) struct ConstraintWorker {
     jobs: OnceLock<Option<Sender<MatcherJob>>>,
@@ -152,7 +151,6 @@ fn advance(origin: MatcherOrigin, replies: &SyncSender<Reply>) -> Option<Matcher
     }
 }
 
-/// The constraint of one active request.
 pub(super) struct ActiveConstraint {
     jobs: Option<Sender<MatcherJob>>,
     state: State,

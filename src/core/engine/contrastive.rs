@@ -5,7 +5,6 @@
 //! first candidate for the next token. Models with recurrent states, which cannot be rolled back, are excluded.
 
 use crate::model::Batch;
-use lab_base::tokenizer::Tokenizer;
 use lab_sampling::{ContrastiveCandidate, ContrastiveSearch, SampleError};
 
 use super::event::{Failure, FinishReason};
@@ -13,7 +12,6 @@ use super::scheduler::Job;
 use super::sequence::Sequence;
 use super::strategy::{OutputRow, StepOutcome, Strategy};
 
-/// The contrastive search of one request.
 pub(super) struct ContrastiveStrategy {
     search: ContrastiveSearch,
     /// Maximum length of prompt and completion.
@@ -101,12 +99,7 @@ impl Strategy for ContrastiveStrategy {
         sequence.read(n);
     }
 
-    fn take(
-        &mut self,
-        sequence: &mut Sequence,
-        row: &OutputRow<'_>,
-        tokenizer: &Tokenizer,
-    ) -> Result<(), Failure> {
+    fn take(&mut self, sequence: &mut Sequence, row: &OutputRow<'_>) -> Result<(), Failure> {
         let n_tokens = sequence.tokens.len();
         if row.position < n_tokens {
             self.n_taken += 1;
@@ -120,7 +113,7 @@ impl Strategy for ContrastiveStrategy {
         }
         if let Some((token, from)) = self.add(row)? {
             let entry = sequence.answer.entry(token, &from)?;
-            sequence.push(token, entry, tokenizer);
+            sequence.push(token, entry);
             if sequence.ending.is_none() && sequence.tokens.len() >= self.limit {
                 sequence.ending = Some(FinishReason::Length);
             }
@@ -128,7 +121,7 @@ impl Strategy for ContrastiveStrategy {
         Ok(())
     }
 
-    fn commit(&mut self, sequence: &mut Sequence, _tokenizer: &Tokenizer) -> StepOutcome {
+    fn commit(&mut self, sequence: &mut Sequence) -> StepOutcome {
         sequence.commit(self.is_last, 0);
         Ok(sequence.conclude())
     }

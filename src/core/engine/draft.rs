@@ -80,7 +80,6 @@ impl Effort {
     }
 }
 
-/// The draft tokens of one request.
 #[derive(Debug)]
 pub(super) struct Drafter {
     lookup: PromptLookup,
@@ -100,18 +99,15 @@ impl Drafter {
         }
     }
 
-    /// Adds the next token of the sequence.
     pub(super) fn push(&mut self, token: u32) {
         self.lookup.push(token);
     }
 
-    /// Drafts at most `n` tokens.
     pub(super) fn propose(&mut self, n: usize) {
         self.tokens.clear();
         self.lookup.propose(n.min(self.effort.n), &mut self.tokens);
     }
 
-    /// The draft of this step.
     pub(super) fn tokens(&self) -> &[u32] {
         &self.tokens
     }

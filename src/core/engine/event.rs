@@ -3,17 +3,18 @@
 use std::ops::AddAssign;
 use std::time::Duration;
 
+use tokio::sync::mpsc;
+
 use crate::model;
 use lab_base::ggml;
 use lab_sampling::{SampleError, TokenLogprob};
 
 use super::diffusion_options::FixedToken;
-use super::recorder::LabResult;
+use super::lab_result::LabResult;
 
 /// A token of the prompt, or a token of the completion whose bytes are in the released text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AnswerToken {
-    /// Token id.
     pub id: u32,
     /// The bytes it contributes to the text.
     pub bytes: Vec<u8>,
@@ -107,6 +108,9 @@ pub struct PromptProgress {
     pub time: Duration,
 }
 
+/// The events of a request. Dropping them cancels the request.
+pub type Events = mpsc::UnboundedReceiver<Event>;
+
 /// An event of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
@@ -138,7 +142,6 @@ pub enum Event {
     },
     /// The completion is complete.
     Done {
-        /// Why it ended.
         reason: FinishReason,
         /// The stop sequence or token of the request that stopped it.
         stopped: Option<StopMatch>,

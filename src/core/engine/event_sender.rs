@@ -1,4 +1,4 @@
-//! The receiver of a request's events, and its place in the queue.
+//! The sending end of a completion's events, and the place of its request in the queue.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use super::event::Event;
 use super::stats::Stats;
 
-/// The receiver of a request's events, and its place in the queue.
+/// The sending end of a completion's events, and the place of its request in the queue.
 pub(super) struct EventSender {
     /// The receiver closes the channel to cancel the request.
     pub(super) events: mpsc::UnboundedSender<Event>,

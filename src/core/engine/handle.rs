@@ -15,7 +15,7 @@ use lab_sampling::{ContrastiveSearch, Params, Sampler};
 use super::adapters::Adapters;
 use super::capabilities::Unsupported;
 use super::diffusion::DiffusionModel;
-use super::event::Event;
+use super::event::Events;
 use super::event_sender::{EventSender, QueuePermit};
 use super::lab::{CompiledLab, LabPlan};
 use super::limits::Limits;
@@ -23,7 +23,7 @@ use super::pooling::{Passage, PoolingModel};
 use super::rejected::Rejected;
 use super::request::Request;
 use super::stats::{self, Stats};
-use super::submission::{Decoding, Submitted};
+use super::submission::{CheckedRequest, Decoding, Submitted};
 
 /// Maximum number of entries of all lists of most probable tokens of a request. As JSON, an entry takes 60 to 100 bytes.
 const MAX_LISTED: u64 = 1 << 20;
@@ -73,7 +73,7 @@ impl Handle {
     ///
     /// # Errors
     /// The request cannot be served. It is refused before it is queued.
-    pub fn submit(&self, request: Request) -> Result<mpsc::UnboundedReceiver<Event>, Rejected> {
+    pub fn submit(&self, request: Request) -> Result<Events, Rejected> {
         let mut all = self.submit_all(vec![request])?;
         all.pop().ok_or(Rejected::EmptyPrompt)
     }
@@ -82,10 +82,7 @@ impl Handle {
     ///
     /// # Errors
     /// A request cannot be served. The error is that of the first such request, and nothing is queued.
-    pub fn submit_all(
-        &self,
-        mut requests: Vec<Request>,
-    ) -> Result<Vec<mpsc::UnboundedReceiver<Event>>, Rejected> {
+    pub fn submit_all(&self, mut requests: Vec<Request>) -> Result<Vec<Events>, Rejected> {
         self.limit_lists(&mut requests)?;
         let mut lab_bytes = self.limits.lab_bytes;
         let checked = requests.into_iter().map(|mut request| {
@@ -119,7 +116,7 @@ impl Handle {
         &self,
         passages: Vec<Passage>,
         lab: Option<&Arc<LabPlan>>,
-    ) -> Result<Vec<mpsc::UnboundedReceiver<Event>>, Rejected> {
+    ) -> Result<Vec<Events>, Rejected> {
         let pooled = self.pooled.map_err(Rejected::NotPooled)?;
         let scales = self.adapters.of(None)?;
         let mut lab_bytes = self.limits.lab_bytes;
@@ -179,13 +176,10 @@ impl Handle {
         Ok(())
     }
 
-    fn enqueue(
-        &self,
-        checked: Vec<CheckedRequest>,
-    ) -> Result<Vec<mpsc::UnboundedReceiver<Event>>, Rejected> {
+    fn enqueue(&self, checked: Vec<CheckedRequest>) -> Result<Vec<Events>, Rejected> {
         let limit = self.limits.n_queue;
         let most = limit.max(1).saturating_add(self.limits.n_parallel);
-        let Some(ticket) = QueuePermit::take(&self.places, most) else {
+        let Some(permit) = QueuePermit::take(&self.places, most) else {
             stats::count(&self.stats.n_refused, checked.len());
             return Err(Rejected::QueueFull { limit });
         };
@@ -195,16 +189,9 @@ impl Handle {
                 events,
                 arrived: Instant::now(),
                 stats: Arc::clone(&self.stats),
-                permit: Arc::clone(&ticket),
+                permit: Arc::clone(&permit),
             };
-            let submitted = Submitted {
-                request: checked.request,
-                source: checked.source,
-                decoding: checked.decoding,
-                scales: checked.scales,
-                lab: checked.lab,
-                caller,
-            };
+            let submitted = Submitted { checked, caller };
             self.queue.send(submitted).map_err(|_| Rejected::Ended)?;
             Ok(receiver)
         });
@@ -215,29 +202,19 @@ impl Handle {
     fn decoding(&self, request: &Request) -> Result<Decoding, Rejected> {
         let is_diffusion = self.is_diffusion();
         let searches = request.sampling.penalty_alpha != 0.0;
-        if request.thinking.is_some() && (is_diffusion || searches) {
-            let field = "thinking_budget";
-            let message = "not possible with text diffusion or contrastive search".into();
-            return Err(Rejected::Field { field, message });
-        }
         if is_diffusion || searches {
+            let message = "not possible with text diffusion or contrastive search";
+            Rejected::if_set(&[("thinking_budget", request.thinking.is_some())], message)?;
+            let of_prompt = match is_diffusion {
+                true => "this model decodes by text diffusion, which does not score prompts",
+                false => "a prompt cannot be scored with contrastive search",
+            };
             let fields = [
                 ("prompt_logprobs", request.prompt_logprobs.is_some()),
                 ("max_tokens", request.max_tokens == Some(0)),
             ];
-            if let Some((field, _)) = fields.into_iter().find(|(_, is_set)| *is_set) {
-                let message = match is_diffusion {
-                    true => "this model decodes by text diffusion, which does not score prompts",
-                    false => "a prompt cannot be scored with contrastive search",
-                };
-                let message = message.into();
-                return Err(Rejected::Field { field, message });
-            }
-        }
-        if request.post_sampling && (is_diffusion || searches) {
-            let field = "logprobs_mode";
-            let message = "not possible with text diffusion or contrastive search".into();
-            return Err(Rejected::Field { field, message });
+            Rejected::if_set(&fields, of_prompt)?;
+            Rejected::if_set(&[("logprobs_mode", request.post_sampling)], message)?;
         }
         match self.kind {
             DecodingKind::Vectors(unfit) => Err(Rejected::NoText(unfit)),
@@ -252,10 +229,8 @@ impl Handle {
                     ("diffusion", request.diffusion.is_some()),
                     ("diffusion_trace", request.trace),
                 ];
-                if let Some((field, _)) = fields.into_iter().find(|(_, is_set)| *is_set) {
-                    let message = "this model decodes token by token, not by text diffusion".into();
-                    return Err(Rejected::Field { field, message });
-                }
+                let message = "this model decodes token by token, not by text diffusion";
+                Rejected::if_set(&fields, message)?;
                 self.check_length(request)?;
                 if let Some(source) = source {
                     source.check(request)?;
@@ -279,11 +254,7 @@ impl Handle {
         let Some(plan) = &request.lab else {
             return Ok(None);
         };
-        let field = "lab";
-        let refuse = |message: &str| {
-            let message = message.to_owned();
-            Err(Rejected::Field { field, message })
-        };
+        let refuse = |message: &str| Err(Rejected::field("lab", message));
         match decoding {
             Decoding::Autoregressive(_) | Decoding::Pooling(..) => {}
             Decoding::Contrastive(_) => return refuse("not possible with contrastive search"),
@@ -298,15 +269,11 @@ impl Handle {
         Ok(Some(compiled))
     }
 
-    /// The points of the model.
     pub fn points(&self) -> &Points {
         &self.points
     }
 
     /// Whether a prompt of `found` tokens fits into the context, before it is copied for several completions.
-    ///
-    /// # Errors
-    /// The prompt is too long.
     pub fn check_prompt(&self, found: usize) -> Result<(), Rejected> {
         self.check_room(found, 0)
     }
@@ -390,16 +357,6 @@ impl Handle {
     }
 }
 
-/// A request that can be served, with the way to decode it.
-struct CheckedRequest {
-    request: Request,
-    /// See [`Submitted::source`].
-    source: Vec<u32>,
-    decoding: Decoding,
-    scales: Vec<f32>,
-    lab: Option<CompiledLab>,
-}
-
 impl SourceLimits {
     /// Refuses prompts that are too long for one pass, and fields that do not apply to a source.
     fn check(self, request: &Request) -> Result<(), Rejected> {
@@ -408,15 +365,12 @@ impl SourceLimits {
             let message = format!(
                 "the model reads all of it in one pass: found {found} tokens, expected at most {limit}"
             );
-            let field = "prompt";
-            return Err(Rejected::Field { field, message });
+            return Err(Rejected::field("prompt", message));
         }
-        if request.prompt_logprobs.is_some() {
-            let message = "not possible with an encoder-decoder model: the prompt is the encoder input and has no log-probabilities".into();
-            let field = "prompt_logprobs";
-            return Err(Rejected::Field { field, message });
-        }
-        Ok(())
+        Rejected::if_set(
+            &[("prompt_logprobs", request.prompt_logprobs.is_some())],
+            "not possible with an encoder-decoder model: the prompt is the encoder input and has no log-probabilities",
+        )
     }
 }
 
@@ -424,11 +378,8 @@ impl SourceLimits {
 fn contrastive(request: &Request, rolls_back: Option<usize>) -> Result<Decoding, Rejected> {
     let states = "it needs a KV cache and a model without recurrent states";
     let n_embd = rolls_back.ok_or(Rejected::NoSearch(states))?;
-    if request.stop.min_tokens > 0 {
-        let message = "not possible with contrastive search".into();
-        let field = "min_tokens";
-        return Err(Rejected::Field { field, message });
-    }
+    let fields = [("min_tokens", request.stop.min_tokens > 0)];
+    Rejected::if_set(&fields, "not possible with contrastive search")?;
     if request.constraint.is_some() {
         return Err(Rejected::NoSearch("the completion is constrained"));
     }

@@ -1,8 +1,8 @@
 //! Requests to tokens: one thread that owns the model, and the handle through which other threads reach it.
 //!
-//! The engine thread is the only one that calls ggml. A request goes in over a bounded queue, its events come back
-//! over its own channel. Dropping the receiver cancels the request within one step. One loop (`engine_loop.rs`)
-//! admits, runs, retries and ends requests. A strategy (`strategy.rs`) finds the tokens: autoregressive decoding with
+//! The engine thread is the only one that calls ggml. A request goes in over a queue that permits bound, its events come
+//! back over its own channel. Dropping the receiver cancels the request within one step. One loop
+//! (`engine_loop/mod.rs`) admits, runs, retries and ends requests. A strategy (`strategy.rs`) finds the tokens: autoregressive decoding with
 //! draft tokens and constraints, contrastive search, text diffusion. Pooling, the fourth, reads texts and returns hidden
 //! states. Nothing here knows HTTP.
 
@@ -21,6 +21,7 @@ mod event;
 mod event_sender;
 mod handle;
 mod lab;
+mod lab_result;
 mod limits;
 mod pooled_output;
 mod pooling;
@@ -41,16 +42,18 @@ mod thinking;
 pub use adapters::Adapters;
 pub use capabilities::{Unsupported, can_answer, can_pool, can_roll_back, ends_in_vectors};
 pub use diffusion_options::{DiffusionOptions, FixedToken};
-pub use event::{AnswerToken, Event, Failure, FinishReason, PromptProgress, StopMatch, Usage};
+pub use event::{
+    AnswerToken, Event, Events, Failure, FinishReason, PromptProgress, StopMatch, Usage,
+};
 pub use handle::Handle;
 pub use lab::{
     Attribution, AttributionUnit, Capture, Edit, EditOp, EditVector, LabPlan, Lens,
     PositionSelector, Reduction,
 };
+pub use lab_result::{AttributionResult, CapturedPoint, LabResult, LensPoint, LensRow};
 pub use limits::Limits;
 pub use pooled_output::PooledOutput;
 pub use pooling::Passage;
-pub use recorder::{AttributionResult, CapturedPoint, LabResult, LensPoint, LensRow};
 pub use rejected::Rejected;
 pub use remasking::Remasking;
 pub use request::{Request, StopConditions};

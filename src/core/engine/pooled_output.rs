@@ -13,9 +13,7 @@ pub enum PooledOutput {
     Vector(u64),
     /// Scores of classes.
     Scores {
-        /// Number of classes.
         n_classes: u64,
-        /// Whether they are probabilities.
         are_probabilities: bool,
     },
     /// Scores of this many classes for each token.

@@ -6,7 +6,6 @@
 use crate::arch::Mode;
 use crate::model::{Batch, Model};
 use crate::plan::Pooling;
-use lab_base::tokenizer::Tokenizer;
 
 use super::compute::BLOCK;
 use super::event::{Failure, FinishReason};
@@ -53,7 +52,6 @@ impl PoolingModel {
     }
 }
 
-/// The hidden states of one text.
 pub(super) struct PoolingStrategy {
     model: PoolingModel,
     second: Option<usize>,
@@ -117,12 +115,7 @@ impl Strategy for PoolingStrategy {
         self.is_last = sequence.n_read() == n_tokens;
     }
 
-    fn take(
-        &mut self,
-        sequence: &mut Sequence,
-        row: &OutputRow<'_>,
-        _tokenizer: &Tokenizer,
-    ) -> Result<(), Failure> {
+    fn take(&mut self, sequence: &mut Sequence, row: &OutputRow<'_>) -> Result<(), Failure> {
         let hidden = match self.model.gives_hidden {
             true => row.logits,
             false => row.hidden,
@@ -142,7 +135,7 @@ impl Strategy for PoolingStrategy {
         Ok(())
     }
 
-    fn commit(&mut self, sequence: &mut Sequence, _tokenizer: &Tokenizer) -> StepOutcome {
+    fn commit(&mut self, sequence: &mut Sequence) -> StepOutcome {
         sequence.commit(self.is_last, 0);
         if self.is_last {
             sequence.answer.prefilled();

@@ -10,108 +10,14 @@ use crate::model::{
     Batch, CapturedRow, DirectHeads, DirectLogit, LOGITS, Lab, LabCapture, Point, Points,
     SequenceId,
 };
-use lab_sampling::{Logprobs, SampleError, TokenLogprob};
+use lab_sampling::{Logprobs, TokenLogprob};
 
+use super::compute::LabCompute;
+use super::event::Failure;
 use super::lab::{CompiledLab, Reduction};
-
-/// A captured value.
-#[derive(Clone, Debug, PartialEq)]
-pub struct CapturedPoint {
-    /// Index of its capture in the plan.
-    pub of: usize,
-    /// The name of the point in the plan.
-    pub point: String,
-    /// The positions of the rows.
-    pub positions: Vec<u32>,
-    /// Dimensions of one row in ggml order, after the reduction.
-    pub shape: Vec<u64>,
-    /// How the rows were reduced.
-    pub reduce: Reduction,
-    /// Elements, row by row.
-    pub elements: Vec<f32>,
-    /// With [`Reduction::TopK`], the indices of the elements in their rows.
-    pub places: Vec<u32>,
-}
-
-/// The lens result of one token at one point.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LensRow {
-    pub position: u32,
-    /// The most probable next tokens.
-    pub top: Vec<TokenLogprob>,
-    /// Log-probability of each target, and its rank among all tokens, from 1.
-    pub targets: Vec<(TokenLogprob, usize)>,
-}
-
-/// The lens results at one point.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LensPoint {
-    /// The name of the point in the plan.
-    pub point: String,
-    /// The result of each token.
-    pub rows: Vec<LensRow>,
-}
-
-/// The parts of a token's logit at one position.
-#[derive(Clone, Debug, PartialEq)]
-pub struct AttributedRow {
-    pub position: u32,
-    /// The logit, after scale and softcap.
-    pub logit: f32,
-    /// The contribution of the biases of norm and output head.
-    pub constant: f64,
-    /// The contribution of each part.
-    pub values: Vec<f64>,
-}
-
-/// A logit, attributed to parts of the model.
-#[derive(Clone, Debug, PartialEq)]
-pub struct AttributionResult {
-    /// The token of the logit.
-    pub of: u32,
-    /// The parts that add to the hidden state, in order.
-    pub parts: Vec<String>,
-    /// The result of each position.
-    pub rows: Vec<AttributedRow>,
-}
-
-/// The output head of a model.
-pub(super) trait OutputHead {
-    /// The error of a failed computation.
-    type Error: From<SampleError>;
-    /// The logits of hidden states. The second number is the width of each.
-    fn logits(&mut self, rows: (&[f32], usize)) -> Result<Vec<f32>, Self::Error>;
-    /// A logit as a linear map; see [`crate::model::Model::direct_logit`].
-    fn direct(&mut self, token: u32) -> Result<DirectLogit, Self::Error>;
-    /// The contributions of attention heads along a direction; see [`crate::model::Model::direct_heads`].
-    fn direct_heads(&mut self, at: usize, along: &[f64]) -> Result<DirectHeads, Self::Error>;
-}
-
-/// The results of a plan.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct LabResult {
-    /// Captured values in the order of the plan, then of the points.
-    pub captures: Vec<CapturedPoint>,
-    /// Lens results in the order of the points.
-    pub lens: Vec<LensPoint>,
-    /// The attributed logit, if the plan has one.
-    pub attribution: Option<AttributionResult>,
-    /// The tokens of the sequence. All but the last one of the completion are read.
-    pub tokens: Vec<u32>,
-}
-
-impl LabResult {
-    /// How many of its numbers are not finite.
-    pub fn n_not_finite(&self) -> usize {
-        let captured = self.captures.iter().flat_map(|one| &one.elements);
-        let of_rows = self.attribution.iter().flat_map(|of| &of.rows);
-        let attributed = of_rows.flat_map(|row| {
-            let own = [f64::from(row.logit), row.constant];
-            own.into_iter().chain(row.values.iter().copied())
-        });
-        captured.filter(|n| !n.is_finite()).count() + attributed.filter(|n| !n.is_finite()).count()
-    }
-}
+use super::lab_result::{
+    AttributedRow, AttributionResult, CapturedPoint, LabResult, LensPoint, LensRow,
+};
 
 /// A hidden state whose lens logits are not computed yet.
 struct PendingLens {
@@ -218,14 +124,15 @@ impl Recorder {
         &self.points.all[capture.point]
     }
 
-    /// Records the rows of tokens before position `n`; at each point their positions ascend. `head` computes the
-    /// logits of the attribution. The hidden states of the lens wait for [`Self::run_lens`].
-    pub(super) fn take<'a, P: OutputHead>(
+    /// Records the rows of tokens before position `n`; at each point their positions ascend. The model
+    /// computes the logits of the attribution. The hidden states of the lens wait for [`Self::run_lens`].
+    pub(super) fn take<'a>(
         &mut self,
         rows: impl Iterator<Item = &'a CapturedRow>,
         n: u32,
-        head: &mut P,
-    ) -> Result<(), P::Error> {
+        sequence: SequenceId,
+        model: &mut impl LabCompute,
+    ) -> Result<(), Failure> {
         let mut new: HashMap<usize, Vec<&CapturedRow>> = HashMap::new();
         for row in rows.filter(|row| (self.n_taken..n).contains(&row.position)) {
             new.entry(row.point).or_default().push(row);
@@ -247,7 +154,7 @@ impl Recorder {
                 row: row.row.clone(),
             }));
         }
-        self.attribute(new.values().flatten().copied(), head)?;
+        self.attribute(new.values().flatten().copied(), sequence, model)?;
         self.n_taken = self.n_taken.max(n);
         Ok(())
     }
@@ -259,11 +166,12 @@ impl Recorder {
 
     /// Runs the lens on at most the first `most` waiting hidden states, all in one product. Returns how many it
     /// read.
-    pub(super) fn run_lens<P: OutputHead>(
+    pub(super) fn run_lens(
         &mut self,
         most: usize,
-        head: &mut P,
-    ) -> Result<usize, P::Error> {
+        sequence: SequenceId,
+        model: &mut impl LabCompute,
+    ) -> Result<usize, Failure> {
         let width = self.waiting.front().map_or(0, |first| first.row.len());
         let own = self.waiting.iter().take(most);
         let n = own.take_while(|next| next.row.len() == width).count();
@@ -279,7 +187,7 @@ impl Recorder {
                 _ => hidden.extend(&waiting.row),
             }
         }
-        let logits = head.logits((&hidden, width))?;
+        let logits = model.lens(sequence, (&hidden, width))?;
         for (waiting, logits) in rows
             .iter()
             .zip(logits.chunks_exact((logits.len() / n).max(1)))
@@ -299,11 +207,12 @@ impl Recorder {
     }
 
     /// Attributes the logit to its parts at the positions of new tokens.
-    fn attribute<'a, P: OutputHead>(
+    fn attribute<'a>(
         &mut self,
         new: impl Iterator<Item = &'a CapturedRow>,
-        head: &mut P,
-    ) -> Result<(), P::Error> {
+        sequence: SequenceId,
+        model: &mut impl LabCompute,
+    ) -> Result<(), Failure> {
         let Some(asked) = &self.plan.attribution else {
             return Ok(());
         };
@@ -322,12 +231,12 @@ impl Recorder {
         let last = by_position.values().filter_map(|rows| rows.get(&end.point));
         let last: Vec<f32> = last.flat_map(|x| x.to_vec()).collect();
         // All rows at once, because a single row reads as many weights.
-        let logits = head.logits((&last, last.len() / by_position.len()))?;
+        let logits = model.lens(sequence, (&last, last.len() / by_position.len()))?;
         let width = logits.len() / by_position.len();
         if self.direct.is_none() {
-            let direct = head.direct(asked.of)?;
+            let direct = model.direct_logit(asked.of)?;
             let of_heads = asked.heads.iter();
-            let of_heads = of_heads.map(|of| head.direct_heads(of.at, &direct.direction));
+            let of_heads = of_heads.map(|of| model.direct_heads(of.at, &direct.direction));
             let of_heads = of_heads.collect::<Result<_, _>>()?;
             self.direct = Some((direct, of_heads));
         }
@@ -413,7 +322,6 @@ fn padded(elements: &[f32], lens: &[usize], heads: usize, most: usize) -> Vec<f3
     out
 }
 
-/// The dot product of a row and a direction.
 fn product(row: &[f32], direction: &[f64]) -> f64 {
     let pairs = row.iter().zip(direction);
     pairs.map(|(x, d)| f64::from(*x) * d).sum()

@@ -11,21 +11,13 @@ pub enum Rejected {
     EmptyPrompt,
     /// The prompt leaves no position for a completion.
     #[error("the prompt has {found} tokens, and the context holds {limit}")]
-    TooLong {
-        /// Tokens of the prompt.
-        found: usize,
-        /// Positions of the context.
-        limit: usize,
-    },
+    TooLong { found: usize, limit: usize },
     /// A sampling parameter is out of range.
     #[error(transparent)]
     Params(#[from] ParamError),
     /// Too many requests wait.
     #[error("{limit} requests are waiting already")]
-    QueueFull {
-        /// Maximum number of waiting requests.
-        limit: usize,
-    },
+    QueueFull { limit: usize },
     /// The lists of most probable tokens have too many entries.
     #[error(
         "the lists of most probable tokens have up to {found} entries (length of a list x tokens x completions), \
@@ -42,9 +34,7 @@ pub enum Rejected {
     /// The model cannot do what a field asks for.
     #[error("`{field}`: {message}")]
     Field {
-        /// The name of the field.
         field: &'static str,
-        /// The reason.
         message: String,
     },
     /// The model cannot pool a text.
@@ -56,4 +46,19 @@ pub enum Rejected {
     /// The engine has ended.
     #[error("the engine has ended")]
     Ended,
+}
+
+impl Rejected {
+    pub(super) fn field(field: &'static str, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self::Field { field, message }
+    }
+
+    /// Refuses the first of these fields that is set.
+    pub(super) fn if_set(fields: &[(&'static str, bool)], message: &str) -> Result<(), Self> {
+        match fields.iter().find(|(_, is_set)| *is_set) {
+            Some((field, _)) => Err(Self::field(field, message)),
+            None => Ok(()),
+        }
+    }
 }

@@ -18,7 +18,6 @@ pub struct Request {
     pub prompt: Vec<u32>,
     /// Maximum number of tokens of the completion. 0: the prompt is only read; none: as many as the context holds.
     pub max_tokens: Option<usize>,
-    /// Parameters of sampling.
     pub sampling: Params,
     /// Index among the completions of the same prompt. Each draws its own random numbers.
     pub choice: u32,
@@ -58,9 +57,14 @@ pub struct Request {
 impl Request {
     /// A request that generates nothing: its tokens are only read.
     pub fn reading(tokens: Vec<u32>) -> Self {
+        Self::new(tokens, 0)
+    }
+
+    /// A request for at most `max_tokens` tokens, with no other options.
+    pub fn new(prompt: Vec<u32>, max_tokens: usize) -> Self {
         Self {
-            prompt: tokens,
-            max_tokens: Some(0),
+            prompt,
+            max_tokens: Some(max_tokens),
             sampling: Params::default(),
             choice: 0,
             stops: Vec::new(),

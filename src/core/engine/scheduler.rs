@@ -33,14 +33,12 @@ pub(super) struct Job {
 /// The limits of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Budget {
-    /// Maximum number of tokens.
     pub(super) n_tokens: usize,
     /// Maximum number of prefill tokens while other requests decode, at least 1.
     pub(super) n_prefill: usize,
-    /// Maximum number of draft tokens.
     pub(super) n_drafted: usize,
     /// Free blocks; none if nothing is cached.
-    pub(super) n_blocks: Option<usize>,
+    pub(super) n_free_blocks: Option<usize>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,14 +49,14 @@ pub(super) enum StepPlan {
     Preempt(usize),
 }
 
-struct Planner<'a> {
+struct StepShares<'a> {
     jobs: &'a [Job],
     shares: Vec<usize>,
     left: usize,
     blocks: Option<usize>,
 }
 
-impl Planner<'_> {
+impl StepShares<'_> {
     /// Maximum number of tokens of a job for which blocks are left.
     fn fits(&self, i: usize) -> usize {
         let (n_free, n_before) = self.free_and_before(i);
@@ -130,11 +128,11 @@ impl Planner<'_> {
 /// Plans a step. `jobs` are in the order of arrival. `n_steps` counts the steps, so that decoding requests
 /// alternate if there are more of them than a step holds.
 pub(super) fn plan_step(jobs: &[Job], budget: &Budget, n_steps: usize) -> StepPlan {
-    let mut planner = Planner {
+    let mut planner = StepShares {
         jobs,
         shares: vec![0; jobs.len()],
         left: budget.n_tokens,
-        blocks: budget.n_blocks,
+        blocks: budget.n_free_blocks,
     };
     let decoding: Vec<usize> = (0..jobs.len()).filter(|i| !jobs[*i].is_prefill).collect();
     let from = match decoding.len() > budget.n_tokens {
@@ -211,7 +209,7 @@ mod tests {
         n_tokens: 256,
         n_prefill: 64,
         n_drafted: 8,
-        n_blocks: Some(100),
+        n_free_blocks: Some(100),
     };
 
     fn check(jobs: &[Job], budget: Budget, expected: &[usize]) {
@@ -250,7 +248,7 @@ mod tests {
     #[test]
     fn a_whole_sequence_waits_for_capacity() {
         let all = Budget {
-            n_blocks: None,
+            n_free_blocks: None,
             ..BUDGET
         };
         check(&[whole(200), whole(100), whole(56)], all, &[200, 0, 56]);
@@ -268,7 +266,7 @@ mod tests {
             ..prompt(1)
         };
         let blocks = |n| Budget {
-            n_blocks: Some(n),
+            n_free_blocks: Some(n),
             ..BUDGET
         };
         check(&[sourced], blocks(3), &[1]);
@@ -310,7 +308,7 @@ mod tests {
     #[test]
     fn the_latest_is_preempted_for_earlier_requests() {
         let tight = |n_blocks| Budget {
-            n_blocks: Some(n_blocks),
+            n_free_blocks: Some(n_blocks),
             ..BUDGET
         };
         let inside = Job {
@@ -429,7 +427,7 @@ mod tests {
                     prop_assert!(queue.is_empty() || arrived > 0);
                     continue;
                 }
-                let budget = Budget { n_tokens, n_prefill, n_drafted: 8, n_blocks: Some(free(&running)) };
+                let budget = Budget { n_tokens, n_prefill, n_drafted: 8, n_free_blocks: Some(free(&running)) };
                 let jobs = jobs(&running);
                 let shares = match plan_step(&jobs, &budget, tick) {
                     StepPlan::Run(shares) => shares,

@@ -3,7 +3,6 @@
 //! The state that all strategies share. The state of each strategy is in its own file.
 
 use crate::model::{CachedPrefix, SequenceId};
-use lab_base::tokenizer::Tokenizer;
 
 use super::answer_stream::{AnswerStream, TokenEntry};
 use super::compute::{BLOCK, Compute};
@@ -11,7 +10,6 @@ use super::event::{Event, Failure, FinishReason};
 use super::recorder::Recorder;
 use super::scheduler::Job;
 
-/// The tokens of a waiting or active request.
 pub(super) struct Sequence {
     /// The first of its sequence ids in the cache, while it is active.
     pub(super) id: SequenceId,
@@ -32,21 +30,18 @@ pub(super) struct Sequence {
     pub(super) is_prefill: bool,
     /// Positions at which a pass must end so that a state is cached there, in descending order.
     cuts: Vec<usize>,
-    /// Scale of each adapter.
     pub(super) scales: Vec<f32>,
     /// Whether the request changes values of the model: by edits, or by scales of its own.
     pub(super) is_changed: bool,
     /// Tokens of the prompt whose log-probabilities are known; all of them if none are wanted.
     pub(super) n_scored: usize,
-    /// Tokens that are part of the prompt or went through the text gate.
+    /// Tokens that are part of the prompt or went through the stop buffer.
     pub(super) n_reported: usize,
-    /// Whether a stop sequence was found.
     pub(super) is_stopped: bool,
     /// How the completion ends once all its tokens are reported.
     pub(super) ending: Option<FinishReason>,
     /// The captures and edits of the request, and the values captured so far.
     pub(super) recorder: Option<Recorder>,
-    /// The report of the request.
     pub(super) answer: AnswerStream,
 }
 
@@ -82,7 +77,6 @@ impl Sequence {
         }
     }
 
-    /// Its sequences in the cache.
     pub(super) fn ids(&self) -> impl Iterator<Item = SequenceId> + use<> {
         (self.id..).take(self.n_parts)
     }
@@ -155,25 +149,19 @@ impl Sequence {
     }
 
     /// Scores the first token of the prompt, which has no logits.
-    pub(super) fn score_first(&mut self, tokenizer: &Tokenizer) -> Result<(), Failure> {
+    pub(super) fn score_first(&mut self) -> Result<(), Failure> {
         if self.n_scored == 0 {
-            self.answer.score(self.tokens[0], None, tokenizer)?;
+            self.answer.score(self.tokens[0], None)?;
             self.n_scored = 1;
         }
         Ok(())
     }
 
     /// Scores the prompt token at `next` by the logits of the token before it.
-    pub(super) fn score(
-        &mut self,
-        next: usize,
-        logits: &[f32],
-        tokenizer: &Tokenizer,
-    ) -> Result<(), Failure> {
+    pub(super) fn score(&mut self, next: usize, logits: &[f32]) -> Result<(), Failure> {
         // A repeated step hands out its rows again.
         if next == self.n_scored {
-            self.answer
-                .score(self.tokens[next], Some(logits), tokenizer)?;
+            self.answer.score(self.tokens[next], Some(logits))?;
             self.n_scored += 1;
         }
         Ok(())
@@ -184,7 +172,6 @@ impl Sequence {
         &self.tokens[self.n_cached..]
     }
 
-    /// The sequence as a job of the scheduler.
     pub(super) fn job(&self) -> Job {
         // With cached tokens, the source before them is cached too.
         let (n_kept, n_before) = match self.has_source || self.n_cached > 0 {
@@ -233,23 +220,23 @@ impl Sequence {
     }
 
     /// Adds a chosen token and reports it. A token that ends the completion is not part of its text.
-    pub(super) fn push(&mut self, token: u32, entry: TokenEntry, tokenizer: &Tokenizer) {
+    pub(super) fn push(&mut self, token: u32, entry: TokenEntry) {
         self.tokens.push(token);
-        if self.answer.ends_at(token, tokenizer) {
+        if self.answer.ends_at(token) {
             self.n_reported += 1;
-            self.answer.end_at(token, entry, tokenizer);
+            self.answer.end_at(token, entry);
             self.ending = Some(FinishReason::Stop);
             return;
         }
-        self.report(entry, tokenizer);
+        self.report(entry);
     }
 
-    /// Puts the first unreported token through the text gate. The text, or the time of the request, may end the
+    /// Puts the first unreported token through the stop buffer. The text, or the time of the request, may end the
     /// completion there.
-    pub(super) fn report(&mut self, entry: TokenEntry, tokenizer: &Tokenizer) {
+    pub(super) fn report(&mut self, entry: TokenEntry) {
         let token = self.tokens[self.n_reported];
         self.n_reported += 1;
-        let ending = self.answer.push(token, entry, tokenizer);
+        let ending = self.answer.push(token, entry);
         if ending.is_some() {
             self.is_stopped = true;
             self.ending = ending;
@@ -264,7 +251,6 @@ impl Sequence {
         self.n_scored < self.n_prompt || wanted.is_some_and(|next| next < self.n_prompt)
     }
 
-    /// Whether tokens remain to be reported.
     pub(super) fn is_unreported(&self) -> bool {
         self.n_reported < self.tokens.len() && !self.is_stopped
     }
@@ -283,12 +269,10 @@ impl Sequence {
         Some(ending)
     }
 
-    /// Whether its lens has hidden states to read.
     pub(super) fn awaits_lens(&self) -> bool {
         self.recorder.as_ref().is_some_and(Recorder::is_waiting)
     }
 
-    /// Ends the request.
     pub(super) fn finish(mut self, reason: FinishReason) {
         if let Some(recorder) = self.recorder {
             let result = Box::new(recorder.finish(self.tokens));

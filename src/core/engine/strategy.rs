@@ -4,7 +4,6 @@
 use std::ops::Range;
 
 use crate::model::Batch;
-use lab_base::tokenizer::Tokenizer;
 
 use super::event::{Failure, FinishReason};
 use super::scheduler::Job;
@@ -31,7 +30,6 @@ pub(super) struct OutputRow<'l> {
 pub(super) struct SharedInput<'s> {
     pub(super) tokens: &'s [u32],
     pub(super) n_prompt: usize,
-    /// Scales of the adapters.
     pub(super) scales: &'s [f32],
     /// The positions that the pass fills.
     pub(super) block: &'s Range<usize>,
@@ -48,7 +46,7 @@ pub(super) trait Strategy {
     }
 
     /// Chooses the tokens of the next step beyond the pending ones: forced and draft tokens.
-    fn prepare(&mut self, _sequence: &mut Sequence, _tokenizer: &Tokenizer) -> StepOutcome {
+    fn prepare(&mut self, _sequence: &mut Sequence) -> StepOutcome {
         Ok(None)
     }
 
@@ -69,16 +67,11 @@ pub(super) trait Strategy {
     }
 
     /// Processes a row, which has the logits to choose from.
-    fn take(
-        &mut self,
-        sequence: &mut Sequence,
-        row: &OutputRow<'_>,
-        tokenizer: &Tokenizer,
-    ) -> Result<(), Failure>;
+    fn take(&mut self, sequence: &mut Sequence, row: &OutputRow<'_>) -> Result<(), Failure>;
 
     /// Commits the results of a step, after all its rows. Sets in the sequence how many of the cached tokens stay
     /// valid.
-    fn commit(&mut self, sequence: &mut Sequence, tokenizer: &Tokenizer) -> StepOutcome;
+    fn commit(&mut self, sequence: &mut Sequence) -> StepOutcome;
 
     /// The hidden states to pool, once all are there.
     fn gathered(&self) -> Option<&[f32]> {

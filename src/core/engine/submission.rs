@@ -8,17 +8,21 @@ use super::lab::CompiledLab;
 use super::pooling::PoolingModel;
 use super::request::Request;
 
-/// A checked request with the way to decode it.
+/// A checked request with its caller.
 pub(super) struct Submitted {
+    pub(super) checked: CheckedRequest,
+    pub(super) caller: EventSender,
+}
+
+/// A request that can be served, with the way to decode it.
+pub(super) struct CheckedRequest {
     pub(super) request: Request,
     /// The source, if the model reads one.
     pub(super) source: Vec<u32>,
     pub(super) decoding: Decoding,
-    /// Scale of each adapter.
     pub(super) scales: Vec<f32>,
     /// What the request captures and edits.
     pub(super) lab: Option<CompiledLab>,
-    pub(super) caller: EventSender,
 }
 
 /// How a request is decoded.

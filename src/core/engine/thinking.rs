@@ -24,7 +24,6 @@ enum State {
     Ended,
 }
 
-/// The budget of one completion.
 #[derive(Debug)]
 pub(super) struct ThinkingBudget {
     thinking: Thinking,
@@ -61,7 +60,6 @@ impl ThinkingBudget {
         self.state = State::Ended;
     }
 
-    /// Reads a token of the completion.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         if self.state == State::Ended {
             return;

@@ -14,7 +14,7 @@ pub(super) type Expressions = BTreeMap<String, Expr>;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Map {
     /// The architecture of the resulting tensors and parameters; none if the map leads to a text model.
-    pub(super) arch: Option<Expr>,
+    pub(super) arch: Option<Spanned<Expr>>,
     /// Names in `architectures` of the configuration.
     pub(super) classes: Vec<Spanned<String>>,
     /// Names in `model_type` of the configuration of a text model within another model.
@@ -113,7 +113,8 @@ impl Map {
     pub(super) fn archs(&self) -> Vec<String> {
         let mut names = Vec::new();
         if let Some(arch) = &self.arch {
-            arch.for_each_text_result(&mut |name| names.push(name.to_owned()));
+            arch.value
+                .for_each_text_result(&mut |name| names.push(name.to_owned()));
         }
         names
     }
@@ -179,7 +180,7 @@ pub(super) enum ParamValue {
 #[derive(Clone, Debug, Default)]
 pub(super) struct TensorGroup {
     /// Number of layers, and the first layer; none: the tensors exist once.
-    pub(super) layers: Option<(Expr, Option<Expr>)>,
+    pub(super) layers: Option<(Spanned<Expr>, Option<Spanned<Expr>>)>,
     /// Prefix in the architecture.
     pub(super) prefix: String,
     /// Prefix of stored names.

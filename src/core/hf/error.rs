@@ -6,7 +6,6 @@ use super::CONFIG;
 use crate::arch::{Diagnostics, LibraryError};
 use lab_base::weights;
 
-/// Maximum number of names that a message lists.
 pub(super) const MAX_LISTED: usize = 12;
 
 /// The reason why a folder could not be opened.
@@ -17,21 +16,18 @@ pub enum Error {
     Weights(#[from] weights::Error),
     /// The configuration is malformed.
     #[error("{}: {message}", path.display())]
-    Config {
-        /// The file.
-        path: PathBuf,
-        /// The found and the expected value.
-        message: String,
-    },
+    Config { path: PathBuf, message: String },
     /// No map exists for the classes of the configuration.
     #[error("{}: {message}", path.display())]
     NoMap {
-        /// The configuration.
         path: PathBuf,
         /// The classes, and the nearest map or what is missing.
         message: String,
     },
-    /// The map does not fit the folder, or has problems itself.
+    /// A map has problems itself.
+    #[error("{}: {}", .0.path(), without_heading(.0))]
+    BrokenMap(Diagnostics),
+    /// The map does not fit the folder.
     #[error("{}: {}", folder.display(), joined(problems))]
     Map {
         folder: PathBuf,
@@ -45,11 +41,8 @@ pub enum Error {
     #[error("{}: {}", folder.display(), unmapped(map, tensors, keys))]
     Unmapped {
         folder: PathBuf,
-        /// The file of the map.
         map: String,
-        /// Stored tensors.
         tensors: Vec<String>,
-        /// Keys of the configuration.
         keys: Vec<String>,
     },
 }
@@ -61,8 +54,21 @@ pub(super) fn left_out_parts(left_out: &[(String, usize)]) -> (String, usize) {
 }
 
 fn joined(problems: &[Diagnostics]) -> String {
-    let texts: Vec<String> = problems.iter().map(Diagnostics::to_string).collect();
+    let (first, others) = problems
+        .split_first()
+        .map_or((None, problems), |(a, b)| (Some(a), b));
+    let first = first.map(without_heading);
+    let texts: Vec<String> = first
+        .into_iter()
+        .chain(others.iter().map(Diagnostics::to_string))
+        .collect();
     texts.join("\n\n")
+}
+
+/// Problems without the word before the first one, since they follow the name of a file or folder.
+fn without_heading(problems: &Diagnostics) -> String {
+    let text = problems.to_string();
+    text.strip_prefix("error: ").unwrap_or(&text).to_owned()
 }
 
 fn unmapped(map: &str, tensors: &[String], keys: &[String]) -> String {
@@ -74,15 +80,18 @@ fn unmapped(map: &str, tensors: &[String], keys: &[String]) -> String {
         };
         format!("{what} {}{more}", names[..shown].join(", "))
     };
-    let mut parts = Vec::new();
+    let (mut parts, mut ways) = (Vec::new(), Vec::new());
     if !tensors.is_empty() {
         parts.push(list("the tensors", tensors));
+        ways.push("name each tensor in a rule of the map, or in `tensors` of [ignore]");
     }
     if !keys.is_empty() {
         parts.push(list(&format!("the {CONFIG} keys"), keys));
+        ways.push("read each key in the map, or state it in [defaults] or in `config` of [ignore]");
     }
     format!(
-        "{map} does not speak of {}; --allow-unmapped goes on without them",
-        parts.join(", nor of ")
+        "{map} does not mention {}: {}; --allow-unmapped goes on without them",
+        parts.join(", nor "),
+        ways.join("; ")
     )
 }

@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
 
-use crate::arch::{Diagnostic, Diagnostics, LibraryError, SourceFile, Spanned, nearest};
+use crate::arch::expr::Value;
+use crate::arch::{Diagnostic, Diagnostics, Library, LibraryError, SourceFile, Spanned, nearest};
 
 use super::definition::Map;
 use super::missing::missing_feature_of;
+use super::parameters::key_of;
 use super::{Error, read};
 
 include!(concat!(env!("OUT_DIR"), "/embedded_stmaps.rs"));
@@ -45,12 +47,10 @@ impl Maps {
         })
     }
 
-    /// The part that all maps share.
     pub(super) fn common(&self) -> &Map {
         &self.common
     }
 
-    /// The text of the part that all maps share.
     pub(super) fn common_source(&self) -> &SourceFile {
         &self.common_source
     }
@@ -125,10 +125,7 @@ impl Maps {
                 }
                 // The broken map's classes cannot be read, but its text contains this class.
                 Err(problems) if classes.iter().any(|class| source.text.contains(class)) => {
-                    return Err(Error::Map {
-                        folder: path.to_owned(),
-                        problems: vec![problems],
-                    });
+                    return Err(Error::BrokenMap(problems));
                 }
                 Err(_) => {}
             }
@@ -236,12 +233,43 @@ impl Maps {
         maps.filter_map(|(name, source)| Some((name, source, self.parse(source).ok()?)))
     }
 
-    /// Checks the text of a map, whose base may be any of these.
+    /// Checks the text of a map, whose base may be any of these, and the names of its parameters if its architecture
+    /// does not depend on the folder.
     ///
     /// # Errors
     /// All problems of the text.
-    pub fn check(&self, source: &SourceFile) -> Result<(), Diagnostics> {
-        self.parse(source).map(drop)
+    pub fn check(&self, source: &SourceFile, archs: &Library) -> Result<(), Diagnostics> {
+        let map = self.parse(source)?;
+        // An inherited name has its place in another text.
+        let own = read::parse(&source.path, &source.text)?;
+        let is_own = own.arch.is_some();
+        let Some(arch) = &map.arch else { return Ok(()) };
+        let Some(Value::Str(name)) = arch.value.as_literal() else {
+            return Ok(());
+        };
+        let problems = match archs.get(name) {
+            Ok(def) => {
+                let params = map.params.iter();
+                params
+                    .filter_map(|param| key_of(param, &def).err())
+                    .collect()
+            }
+            Err(LibraryError::Unknown { .. }) if is_own => {
+                let known = archs.sources().map(|(name, _)| name);
+                vec![Diagnostic::unknown(
+                    arch.span.clone(),
+                    "architecture",
+                    name,
+                    known,
+                )]
+            }
+            // The definition reports its own problems.
+            Err(_) => return Ok(()),
+        };
+        match problems.is_empty() {
+            true => Ok(()),
+            false => Err(Diagnostics::new(&source.path, &source.text, problems)),
+        }
     }
 
     fn parse(&self, source: &SourceFile) -> Result<Map, Diagnostics> {

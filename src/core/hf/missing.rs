@@ -20,9 +20,6 @@ struct MissingList {
 }
 
 /// The whole list, in its order.
-///
-/// # Errors
-/// The list is malformed.
 pub fn missing() -> Result<Vec<MissingFeature>, String> {
     let list: MissingList = toml::from_str(LIST).map_err(|error| error.to_string())?;
     Ok(list.needs)

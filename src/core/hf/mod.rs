@@ -37,7 +37,7 @@ pub use config_file::{folder_of, is_folder, is_model};
 pub use error::Error;
 pub use library::{ENDING, Maps};
 pub use missing::{MissingFeature, missing};
-pub use nearest::{MapFit, UnknownFolder, draft_extending_map, draft_map, fits};
+pub use nearest::{MapFit, UnknownFolder, UnmadeTensor, draft_extending_map, draft_map, fits};
 pub use open::{MAP_KEY, open};
 pub use read::schema;
 

@@ -19,7 +19,6 @@ const FILE: &str = "modules.json";
 const KEY: &str = "sentence_transformers";
 /// Names of the dense layers in their order, as in GGUF files.
 const DENSE: [&str; 2] = ["dense_2", "dense_3"];
-/// Maximum length of the list.
 const MAX_MODULES: usize = 16;
 
 #[derive(Deserialize)]
@@ -28,7 +27,6 @@ struct ModuleEntry {
     r#type: String,
 }
 
-/// The modules of a folder.
 #[derive(Debug, Default)]
 pub(super) struct EmbeddingModules {
     found: Map<String, Json>,

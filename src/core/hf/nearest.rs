@@ -14,7 +14,7 @@ use lab_base::weights::safetensors::Checkpoint;
 
 use super::apply::{MapAttempt, attempt};
 use super::config::Config;
-use super::definition::Map;
+use super::definition::{Map, TensorOrigin};
 use super::library::Maps;
 use super::packed::PackedMatrices;
 use super::{CONFIG, Error, folder_of, read_config};
@@ -37,6 +37,19 @@ pub struct MapFit {
     pub unused: Vec<String>,
     /// Keys of the configuration that are not read, with their values.
     pub unread: Vec<String>,
+    /// The number of those stored tensors in `unused` whose last part has the name that a rule without tensors expects.
+    pub n_renamed: usize,
+    /// Tensors of the architecture, without their endings, whose rules find nothing stored.
+    pub unmade: BTreeMap<String, UnmadeTensor>,
+}
+
+/// A tensor of an architecture whose rules find nothing stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UnmadeTensor {
+    /// Whether an unused stored tensor has the last part of the name that a rule expects.
+    pub is_renamed: bool,
+    /// Whether the conditions of its rules, in the first layer, do not hold.
+    pub is_inactive: bool,
 }
 
 /// A folder of an unknown class.
@@ -150,6 +163,11 @@ fn fit(
             unused.entry(pattern(name)).or_insert(&stored.shape);
         }
     }
+    let made: BTreeSet<String> = entries
+        .iter()
+        .map(|entry| without_ending(&pattern(&entry.name)).to_owned())
+        .collect();
+    let (n_renamed, unmade) = compared(map, &config, &made, unused.keys());
     let unused = unused.into_iter();
     Ok(Some(MapFit {
         map: name.to_owned(),
@@ -161,7 +179,78 @@ fn fit(
             .map(|(name, shape)| format!("{name} {shape:?}"))
             .collect(),
         unread: unmapped.keys,
+        n_renamed,
+        unmade,
     }))
+}
+
+/// Compares the rules that find nothing stored with the stored names that no rule uses: the number of the names that
+/// such a rule knows by their last part, and the tensors of the rules. `made`: the tensors that exist.
+fn compared<'n>(
+    map: &Map,
+    config: &Config<'_>,
+    made: &BTreeSet<String>,
+    unused: impl Iterator<Item = &'n String>,
+) -> (usize, BTreeMap<String, UnmadeTensor>) {
+    let stored: Vec<(usize, String)> = unused.map(|name| last_part(name)).collect();
+    let plain = config.plain();
+    let first = plain.with("il", 0);
+    let mut expected = BTreeSet::new();
+    let mut unmade: BTreeMap<String, UnmadeTensor> = BTreeMap::new();
+    for group in map.chain().flat_map(|map| &map.groups) {
+        for rule in &group.tensors {
+            let name = pattern(&filled(&format!("{}{}", group.prefix, rule.name.value)));
+            let name = without_ending(&name).to_owned();
+            let TensorOrigin::Of(of) = &rule.made else {
+                continue;
+            };
+            if made.contains(&name) {
+                continue;
+            }
+            let names = of.parts.iter();
+            let names =
+                names.map(|part| last_part(&filled(&format!("{}{}", group.from, part.from.value))));
+            let names: Vec<_> = names.collect();
+            let is_new = !unmade.contains_key(&name);
+            let tensor = unmade.entry(name).or_default();
+            tensor.is_renamed |= names.iter().any(|name| stored.contains(name));
+            let when = rule.when.as_ref().map(|when| first.truth(when));
+            tensor.is_inactive = (is_new || tensor.is_inactive) && when == Some(Ok(false));
+            expected.extend(names);
+        }
+    }
+    let n_renamed = stored.iter().filter(|name| expected.contains(name)).count();
+    (n_renamed, unmade)
+}
+
+/// The number of indices in a stored name, and its last part that is no index.
+fn last_part(name: &str) -> (usize, String) {
+    let name = pattern(name);
+    let (indices, parts): (Vec<&str>, Vec<&str>) = without_ending(&name)
+        .split('.')
+        .partition(|part| part.starts_with('{'));
+    let last = parts.last().copied().unwrap_or_default();
+    (indices.len(), last.to_owned())
+}
+
+/// A name without the ending that rules may leave out.
+fn without_ending(name: &str) -> &str {
+    let ends = [".weight", ".bias"];
+    ends.iter()
+        .find_map(|end| name.strip_suffix(end))
+        .unwrap_or(name)
+}
+
+/// A name of a rule with a number in place of each index and expression.
+fn filled(name: &str) -> String {
+    let mut out = String::new();
+    let mut rest = name;
+    while let Some((head, tail)) = rest.split_once('{') {
+        out.push_str(head);
+        out.push('0');
+        rest = tail.split_once('}').map_or("", |(_, tail)| tail);
+    }
+    out + rest
 }
 
 /// A stored name with `{il}` and `{e}` in place of its first two numbers.

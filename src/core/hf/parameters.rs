@@ -3,21 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::arch::expr::{Expr, Scope, Value};
-use crate::arch::{Diagnostic, ParamSource};
+use crate::arch::{ArchDef, Diagnostic, ParamSource, Spanned};
 
-use super::MAX_LISTED;
 use super::apply::MapApplication;
 use super::config::{ConfigScope, fill_expressions};
 use super::definition::{Map, ParamRule, ParamValue};
 use super::recipe::number;
 use super::tied::bytes_of;
 use super::values::{is_float, stored_integers, to_meta};
+use super::{CONFIG, MAX_LISTED};
 
 /// Maximum number of elements of a stored tensor that become metadata.
 const MAX_STORED: u64 = 1 << 16;
 
 impl MapApplication<'_> {
-    /// Checks the conditions of the map.
     pub(super) fn rules(&mut self, map: &Map) {
         for rule in &map.rules {
             match self.config.plain().truth(&rule.holds) {
@@ -68,25 +67,10 @@ impl MapApplication<'_> {
             if !self.params.insert(target.name.value.clone()) {
                 continue;
             }
-            let key = match self.def.params.get(&target.name.value).map(|p| &p.source) {
-                Some(ParamSource::Key { keys, absolute, .. }) => match (keys.first(), absolute) {
-                    (Some(key), true) => key.clone(),
-                    (Some(key), false) => format!("{}.{key}", self.def.name),
-                    (None, _) => continue,
-                },
-                Some(ParamSource::Derived(expr)) => {
-                    let message = format!("`{}` follows from others: {expr}", target.name.value);
-                    self.report(&target.name.span, message);
-                    continue;
-                }
-                None => {
-                    let known = self.def.params.keys().map(String::as_str);
-                    let problem = Diagnostic::unknown(
-                        target.name.span.clone(),
-                        "parameter",
-                        &target.name.value,
-                        known,
-                    );
+            let key = match key_of(target, self.def) {
+                Ok(Some(key)) => key,
+                Ok(None) => continue,
+                Err(problem) => {
                     self.problems[self.at].push(problem);
                     continue;
                 }
@@ -109,7 +93,7 @@ impl MapApplication<'_> {
         let is_stored = matches!(target.value, ParamValue::Stored(_)) && !is_float;
         let stored = |value| is_stored.then(|| stored_integers(value)).flatten();
         match self.value(target) {
-            Ok(None) => {}
+            Ok(None) => self.note_unset(target, key),
             Ok(Some(value)) => match stored(&value).or_else(|| to_meta(&value, is_float)) {
                 Some(value) => self.metadata.insert(key, value),
                 None => self.report(
@@ -147,6 +131,40 @@ impl MapApplication<'_> {
             return self.given(&target.value, &at).map(Some);
         }
         self.for_layers(&target.value, &at).map(Some)
+    }
+
+    /// Records the keys for lack of which a parameter has no value.
+    fn note_unset(&mut self, target: &ParamRule, key: String) {
+        let param = self.def.params.get(&target.name.value);
+        let is_needed = param
+            .is_some_and(|param| matches!(param.source, ParamSource::Key { default: None, .. }));
+        let (ParamValue::One(expr), true) = (&target.value, is_needed) else {
+            return;
+        };
+        let (config, mut absent) = (self.config, BTreeSet::new());
+        expr.for_each_name(&mut |name, _| {
+            let is_key = !self.map.values.contains_key(name) && name != "il";
+            if is_key && config.plain().has(name) == Ok(false) {
+                absent.insert(name.to_owned());
+            }
+        });
+        let Some(first) = absent.first() else { return };
+        let name = &target.name.value;
+        let rule = match self.at == self.map.chain().count() {
+            true => {
+                format!("no rule of the map gives `{name}`, and stmaps/common.toml makes it of")
+            }
+            false => format!("the map makes `{name}` of"),
+        };
+        let other = config.alike(first);
+        let other = other.as_deref().unwrap_or("OTHER_KEY");
+        let absent: Vec<String> = absent.iter().map(|name| format!("`{name}`")).collect();
+        let origin = format!(
+            "{rule} {}, which {CONFIG} does not have: write `{first} = [\"{other}\"]` \
+             under `[aliases]` of the map",
+            absent.join(", ")
+        );
+        self.origins.entry(key).or_insert(origin);
     }
 
     fn given(&self, value: &ParamValue, at: &ConfigScope<'_>) -> Result<Value, String> {
@@ -203,7 +221,7 @@ impl MapApplication<'_> {
         let groups = self.map.chain().flat_map(|map| &map.groups);
         let count = groups.filter_map(|group| group.layers.as_ref()).next();
         let (count, _) = count.ok_or("a map without layers has no values for each layer")?;
-        let layers = 0..self.n_layers(count)?;
+        let layers = 0..self.n_layers(&count.value)?;
         let values = layers.map(|il| self.given(value, &at.with("il", il)));
         values.collect::<Result<_, _>>().map(Value::List)
     }
@@ -219,6 +237,28 @@ impl MapApplication<'_> {
             false => Err(format!(
                 "`{count}` is {n}, and the folder has {stored} tensors"
             )),
+        }
+    }
+}
+
+/// The metadata key of the parameter that a rule sets; none if the parameter has no key.
+pub(super) fn key_of(target: &ParamRule, def: &ArchDef) -> Result<Option<String>, Diagnostic> {
+    let Spanned { value: name, span } = &target.name;
+    match def.params.get(name).map(|param| &param.source) {
+        Some(ParamSource::Key { keys, absolute, .. }) => {
+            let key = keys.first();
+            Ok(key.map(|key| match absolute {
+                true => key.clone(),
+                false => format!("{}.{key}", def.name),
+            }))
+        }
+        Some(ParamSource::Derived(expr)) => {
+            let message = format!("`{name}` follows from others: {expr}");
+            Err(Diagnostic::new(span.clone(), message))
+        }
+        None => {
+            let known = def.params.keys().map(String::as_str);
+            Err(Diagnostic::unknown(span.clone(), "parameter", name, known))
         }
     }
 }

@@ -17,7 +17,6 @@ use super::rearrange::Pattern;
 /// Default prefix of a layer's tensors in the architecture.
 const PREFIX: &str = "blk.{il}.";
 
-/// Values or expressions.
 const VALUES: ValueForm = ValueForm::List(&ValueForm::Value);
 
 /// Names of tensors, and tables with their own rules.
@@ -80,7 +79,12 @@ impl<'a> MapReader<'a> {
             if map.text.is_none() {
                 // A map with `text` has no architecture, and one that extends another may have that of the other.
                 match fields.take("arch", ValueForm::Name) {
-                    Some(item) => map.arch = self.0.name(item),
+                    Some(item) => {
+                        map.arch = self
+                            .0
+                            .name(item)
+                            .map(|expr| Spanned::new(expr, item.span()))
+                    }
                     None if map.extends.is_some() => {}
                     None => self.0.missing(&fields, "arch"),
                 }
@@ -303,19 +307,17 @@ impl<'a> MapReader<'a> {
         self.0.optional_expr(fields, key, ValueForm::Value)
     }
 
-    fn required_expr(&mut self, fields: &mut TableFields<'a>, key: &'static str) -> Option<Expr> {
-        if let Some(item) = fields.take_required(key, ValueForm::Value) {
-            return self.0.expr(item);
-        }
-        let span = fields.span.clone();
-        self.0.report(span, format!("missing key `{key}`"));
-        None
-    }
-
     fn layers(&mut self, table: &'a DeTable<'a>, span: Span) -> Option<TensorGroup> {
         let mut fields = TableFields::new(table, span, "layers");
-        let count = self.required_expr(&mut fields, "count");
-        let first = self.optional_expr(&mut fields, "first");
+        let count = fields.take_required("count", ValueForm::Value);
+        if count.is_none() {
+            let message =
+                "missing key `count`, the number of layers: `count = \"num_hidden_layers\"`";
+            self.0.report(fields.span.clone(), message);
+        }
+        let first = fields.take("first", ValueForm::Value);
+        let [count, first] =
+            [count, first].map(|item| Some(Spanned::new(self.0.expr(item?)?, item?.span())));
         let prefix = self.0.optional_text(&mut fields, "prefix");
         let from = self.0.optional_text(&mut fields, "from");
         let tensors = self.tensors(&mut fields);

@@ -125,7 +125,6 @@ impl Pattern {
         }
     }
 
-    /// Names of the axes.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.left
             .iter()

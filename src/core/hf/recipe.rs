@@ -217,7 +217,6 @@ impl PreparedPart {
         })
     }
 
-    /// Number of elements of a row.
     fn row_len(&self) -> usize {
         self.runs.iter().map(|(_, n)| *n as usize).sum()
     }
@@ -226,7 +225,6 @@ impl PreparedPart {
         ty.row_bytes(self.row_len() as u64).unwrap_or(0) as usize
     }
 
-    /// Number of rows in `bytes` bytes.
     fn n_rows_of(&self, bytes: usize, ty: TensorType) -> u64 {
         bytes.div_ceil(self.row_bytes(ty).max(1)) as u64
     }

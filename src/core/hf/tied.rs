@@ -7,9 +7,8 @@
 use crate::arch::expr::Value;
 use lab_base::weights::safetensors::{Checkpoint, StoredTensor};
 
-use super::apply::{MapApplication, StoredSource};
-use super::config::ConfigScope;
-use super::definition::{TensorGroup, TensorOrigin, TensorRule};
+use super::apply::{MapApplication, RuleAt, StoredSource, StoredSources};
+use super::definition::TensorOrigin;
 use super::packed::Packing;
 use super::recipe::read;
 
@@ -21,24 +20,18 @@ const CHUNK: usize = 1 << 16;
 impl MapApplication<'_> {
     /// Whether a tensor whose `when` is false is stored and differs from that of `else`. An equal tensor is recorded as
     /// used.
-    pub(super) fn is_untied(
-        &self,
-        group: &TensorGroup,
-        rule: &TensorRule,
-        tied_to: &str,
-        at: &ConfigScope<'_>,
-    ) -> Result<bool, String> {
-        let Some(own) = self.sources(group, rule, at)? else {
+    pub(super) fn is_untied(&self, of: RuleAt<'_, '_>, tied_to: &str) -> Result<bool, String> {
+        let Some(own) = self.sources(of)? else {
             return Ok(false);
         };
-        let rules = group.tensors.iter();
+        let rules = of.group.tensors.iter();
         let rules = rules.filter(|other| {
             let name = &other.name.value;
             name == tied_to || name.strip_suffix(ENDING) == Some(tied_to)
         });
         let mut found = None;
-        for other in rules {
-            found = found.or(self.sources(group, other, at)?);
+        for rule in rules {
+            found = found.or(self.sources(RuleAt { rule, ..of })?);
         }
         let found = found.ok_or_else(|| format!("no stored tensor is `{tied_to}`"))?;
         if self.are_equal(&own, &found)? {
@@ -47,7 +40,7 @@ impl MapApplication<'_> {
             return Ok(false);
         }
         let (name, other) = (&own[0].name, &found[0].name);
-        if self.has_no_place(&rule.name.value) {
+        if self.has_no_place(&of.rule.name.value) {
             return Err(format!(
                 "`{name}` differs from `{other}`, and {} has no weight for it",
                 self.def.name
@@ -69,47 +62,34 @@ impl MapApplication<'_> {
     /// Checks that a tensor whose `when` holds is stored. In a model that contains a text model a missing tensor causes
     /// only a warning: such a model ties its head by its own key or by the default of its class, whatever the text
     /// model's configuration states.
-    pub(super) fn is_there(
-        &self,
-        group: &TensorGroup,
-        rule: &TensorRule,
-        tied_to: &str,
-        at: &ConfigScope<'_>,
-    ) -> Result<bool, String> {
-        let (None, TensorOrigin::Of(of)) = (self.sources(group, rule, at)?, &rule.made) else {
+    pub(super) fn is_there(&self, of: RuleAt<'_, '_>, tied_to: &str) -> Result<bool, String> {
+        let (None, TensorOrigin::Of(made)) = (self.sources(of)?, &of.rule.made) else {
             return Ok(true);
         };
-        let stored = of.parts.first().map_or("", |part| &part.from.value);
+        let stored = made.parts.first().map_or("", |part| &part.from.value);
         if self.map.is_part {
             tracing::warn!(
                 "the folder has no `{stored}`, and its configuration does not tie it; `{tied_to}` is used instead"
             );
             return Ok(true);
         }
-        let reason = rule
-            .when
-            .as_ref()
-            .map(|when| format!("{when}{}", self.found(when)));
+        let when = of.rule.when.as_ref();
+        let reason = when.map(|when| format!("{when}{}", self.found(when)));
         Err(format!(
             "the folder has no `{stored}`, and it is not tied to `{tied_to}`: {}",
             reason.unwrap_or_default()
         ))
     }
 
-    fn sources<'r>(
-        &'r self,
-        group: &TensorGroup,
-        rule: &'r TensorRule,
-        at: &ConfigScope<'_>,
-    ) -> Result<Option<Vec<StoredSource<'r>>>, String> {
-        let TensorOrigin::Of(of) = &rule.made else {
+    fn sources<'r>(&'r self, of: RuleAt<'r, '_>) -> StoredSources<'r> {
+        let TensorOrigin::Of(made) = &of.rule.made else {
             return Ok(None);
         };
-        let ending = match rule.name.value.contains('.') {
+        let ending = match of.rule.name.value.contains('.') {
             true => "",
             false => ENDING,
         };
-        self.stored(group, &of.parts, None, at, ending)
+        self.stored(RuleAt { ending, ..of }, &made.parts, None)
     }
 
     /// Whether stored tensors have the same elements.
@@ -158,6 +138,7 @@ pub(super) fn bytes_of<'c>(
 mod tests {
     use super::*;
     use crate::hf::Maps;
+    use crate::hf::definition::TensorRule;
 
     /// Name of the head's weight in the architecture.
     const HEAD: &str = "output";

@@ -15,7 +15,7 @@ use crate::plan::{Plan, TensorPlan};
 use lab_base::ggml::{Device, Tensor};
 
 use super::cache::SequenceId;
-use super::error::Error;
+use super::error::{Error, Result};
 use super::load::{self, WeightLayout};
 use super::options::Options;
 
@@ -73,7 +73,7 @@ pub(super) struct ModelAdapters {
 }
 
 impl ModelAdapters {
-    pub(super) fn load(plan: &Plan, adapters: &[Adapter]) -> Result<Self, Error> {
+    pub(super) fn load(plan: &Plan, adapters: &[Adapter]) -> Result<Self> {
         Self::place(plan, adapters, |planned, adapter| {
             let loaded = load::load(planned, &[Device::cpu()?], &adapter.weights, &mut |_, _| {})?;
             let mapped = loaded.mapped.iter().sum();
@@ -82,7 +82,7 @@ impl ModelAdapters {
     }
 
     /// Lays out the adapters of a plan without reading data or taking memory.
-    pub(super) fn stand_in(plan: &Plan, adapters: &[Adapter]) -> Result<Self, Error> {
+    pub(super) fn stand_in(plan: &Plan, adapters: &[Adapter]) -> Result<Self> {
         Self::place(plan, adapters, |planned, adapter| {
             let devices = [Device::cpu()?];
             let layout = WeightLayout::new(planned, &devices, &adapter.weights, &mut |_, _| {})?;
@@ -95,8 +95,8 @@ impl ModelAdapters {
     fn place(
         plan: &Plan,
         adapters: &[Adapter],
-        mut place: impl FnMut(&[TensorPlan], &Adapter) -> Result<(Vec<Tensor>, u64, u64), Error>,
-    ) -> Result<Self, Error> {
+        mut place: impl FnMut(&[TensorPlan], &Adapter) -> Result<(Vec<Tensor>, u64, u64)>,
+    ) -> Result<Self> {
         let mut out = Self::default();
         for (id, adapter) in adapters.iter().enumerate() {
             let tensors = adapter.weights.tensors();
@@ -173,7 +173,7 @@ impl ModelAdapters {
         plan: &Plan,
         options: &Options,
         updated: &BTreeSet<usize>,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         // With `embeddings` the graph has no output head.
         let head = plan.head.as_ref().and_then(|head| head.unit.as_ref());
         let head = head.filter(|_| options.embeddings);

@@ -1,7 +1,7 @@
 //! The tokens of a pass, their positions, and which of them want a result.
 
 use super::cache::SequenceId;
-use super::error::Error;
+use super::error::{Error, Result};
 
 /// Tokens of one pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl Batch {
     }
 
     /// Checks that a model with a vocabulary of `n_vocab` tokens can run the batch.
-    pub(super) fn check(&self, n_batch: usize, n_vocab: u64) -> Result<(), Error> {
+    pub(super) fn check(&self, n_batch: usize, n_vocab: u64) -> Result<()> {
         let fault = |found: String, expected: String| Err(Error::Batch { found, expected });
         let n = self.len();
         if n == 0 || n > n_batch {

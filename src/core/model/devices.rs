@@ -1,11 +1,11 @@
 //! The devices of a plan, and descriptions of tensors for each of them.
 
 use crate::plan::{Plan, TensorPlan};
-use lab_base::ggml::{Arena, Device, Error, Tensor};
+use lab_base::ggml::{Arena, Device, Result, Tensor};
 use lab_base::weights::TensorType;
 
 /// The devices of a plan by the indices that its parts use. The processor is the first.
-pub(super) fn of_plan(plan: &Plan) -> Result<Vec<Device>, Error> {
+pub(super) fn of_plan(plan: &Plan) -> Result<Vec<Device>> {
     let others = plan.devices.iter().map(|name| Device::named(name));
     std::iter::once(Device::cpu()).chain(others).collect()
 }
@@ -29,7 +29,7 @@ impl<'d> Arenas<'d> {
     }
 
     /// Describes a planned tensor on its device. Tensors of ids get their bound.
-    pub(super) fn weight(&mut self, planned: &TensorPlan, ty: TensorType) -> Result<Tensor, Error> {
+    pub(super) fn weight(&mut self, planned: &TensorPlan, ty: TensorType) -> Result<Tensor> {
         self.describe(planned.device, |arena| match planned.below {
             Some(below) => arena.indices(&planned.name, ty, &planned.shape, below),
             None => arena.tensor(&planned.name, ty, &planned.shape),
@@ -42,15 +42,15 @@ impl<'d> Arenas<'d> {
         name: &str,
         ty: TensorType,
         shape: &[u64],
-    ) -> Result<Tensor, Error> {
+    ) -> Result<Tensor> {
         self.describe(device, |arena| arena.tensor(name, ty, shape))
     }
 
     fn describe(
         &mut self,
         device: usize,
-        of: impl FnOnce(&Arena) -> Result<Tensor, Error>,
-    ) -> Result<Tensor, Error> {
+        of: impl FnOnce(&Arena) -> Result<Tensor>,
+    ) -> Result<Tensor> {
         let (arena, tensors) = match &mut self.arenas[device] {
             Some(arena) => arena,
             none => none.insert((Arena::new(self.capacity, 0)?, Vec::new())),
@@ -77,8 +77,8 @@ impl<'d> Arenas<'d> {
     /// Takes memory for all tensors with `allocate`, which serves one device. Returns the bytes on each device.
     pub(super) fn allocate(
         &self,
-        allocate: impl Fn(Device, &Arena) -> Result<usize, Error>,
-    ) -> Result<Vec<u64>, Error> {
+        allocate: impl Fn(Device, &Arena) -> Result<usize>,
+    ) -> Result<Vec<u64>> {
         let of = |(device, arena): (&Device, &Option<(Arena, Vec<Tensor>)>)| match arena {
             Some((arena, _)) => Ok(allocate(*device, arena)? as u64),
             None => Ok(0),
@@ -87,14 +87,14 @@ impl<'d> Arenas<'d> {
     }
 
     /// Gives all tensors stand-in places without memory, for measuring.
-    pub(super) fn stand_in(&self) -> Result<(), Error> {
+    pub(super) fn stand_in(&self) -> Result<()> {
         self.each().try_for_each(|(device, (arena, tensors))| {
             device.stand_in(arena, &tensors.iter().collect::<Vec<_>>())
         })
     }
 
     /// Gives all weights stand-in places without memory.
-    pub(super) fn stand_in_weights(&self) -> Result<(), Error> {
+    pub(super) fn stand_in_weights(&self) -> Result<()> {
         self.each().try_for_each(|(device, (arena, tensors))| {
             device.stand_in_weights(arena, &tensors.iter().collect::<Vec<_>>())
         })

@@ -4,7 +4,7 @@
 use crate::arch::ResolvedOption;
 use crate::plan::{NormUse, Unit};
 
-use super::error::Error;
+use super::error::{Error, Result};
 use super::lifecycle::Model;
 use super::points::HEADS_MATRIX;
 use super::stage;
@@ -66,7 +66,7 @@ impl Model {
     ///
     /// # Errors
     /// The model has no output head, the token is unknown, or a computation fails.
-    pub fn direct_logit(&mut self, token: u32) -> Result<DirectLogit, Error> {
+    pub fn direct_logit(&mut self, token: u32) -> Result<DirectLogit> {
         let head = self.plan.head.clone();
         let unit = head.as_ref().and_then(|head| head.unit.as_ref());
         let Some(unit) = unit.filter(|_| u64::from(token) < self.plan.n_vocab) else {
@@ -103,7 +103,7 @@ impl Model {
     ///
     /// # Errors
     /// There are no heads at this index, or a computation fails.
-    pub fn direct_heads(&mut self, at: usize, direction: &[f64]) -> Result<DirectHeads, Error> {
+    pub fn direct_heads(&mut self, at: usize, direction: &[f64]) -> Result<DirectHeads> {
         let sum = self.points.head_sums.get(at);
         let [layer, slot, branch] = sum
             .map(|sum| sum.at)
@@ -151,7 +151,7 @@ impl Model {
         norm: &NormUse,
         direction: &mut [f64],
         constant: &mut f64,
-    ) -> Result<NormDivisor, Error> {
+    ) -> Result<NormDivisor> {
         let own = &self.plan.norms[norm.norm];
         let divisor = NormDivisor {
             is_layer: own.option("kind") == Some(&ResolvedOption::Choice("layer")),
@@ -174,12 +174,7 @@ impl Model {
     }
 
     /// `n` rows of a weight, or `n` numbers of a bias, from index `from` on.
-    fn weight_rows(
-        &mut self,
-        place: (&Unit, &str),
-        from: usize,
-        n: usize,
-    ) -> Result<Vec<f32>, Error> {
+    fn weight_rows(&mut self, place: (&Unit, &str), from: usize, n: usize) -> Result<Vec<f32>> {
         let ((graph, ends), places) = stage::build_rows(&self.graph_parts(), place, n)?;
         self.graphs.load(graph)?;
         let executor = &mut self.graphs.executor;
@@ -193,7 +188,7 @@ impl Model {
 
     /// Weight and bias of a norm, from its results for a state of mean 0 and mean square 1 and for the opposite
     /// state.
-    fn norm_weights(&mut self, norm: &NormUse, eps: f64) -> Result<[Vec<f64>; 2], Error> {
+    fn norm_weights(&mut self, norm: &NormUse, eps: f64) -> Result<[Vec<f64>; 2]> {
         let n = self.plan.n_embd as usize;
         if !n.is_multiple_of(2) {
             return Err(Error::Internal(format!("hidden states of {n} numbers")));

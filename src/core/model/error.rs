@@ -9,23 +9,20 @@ use lab_base::weights::TensorType;
 
 use super::memory_use::DeviceUse;
 
+/// A result of loading or running a model.
+pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
+
 /// Why a model could not be loaded or run.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A weight cannot be used.
     #[error("tensor `{tensor}` {message}")]
-    Weight {
-        /// The name of the tensor.
-        tensor: String,
-        /// The reason.
-        message: String,
-    },
+    Weight { tensor: String, message: String },
     /// A cache of this type is not possible.
     #[error(
         "a cache of {ty} needs rows of whole blocks of {block}: the model's rows have {row} elements"
     )]
     CacheType {
-        /// The requested type.
         ty: TensorType,
         /// Elements of a block of the type.
         block: u64,
@@ -60,9 +57,7 @@ pub enum Error {
     )]
     Lacking {
         device: String,
-        /// The operation, by its name in ggml.
         op: String,
-        /// The path of the unit.
         path: String,
         /// Type and shape of the stored rows.
         rows: String,
@@ -71,9 +66,7 @@ pub enum Error {
     #[error("not enough memory for {what}: {}", sentence(*what, *needed, *available))]
     Memory {
         what: MemoryPurpose,
-        /// Bytes needed.
         needed: u64,
-        /// Bytes available.
         available: u64,
     },
     /// The parts that are placed on a device do not fit there.
@@ -92,11 +85,8 @@ pub enum Error {
     /// No slot is left for a token.
     #[error("the cache is full: {needed} positions needed, {free} of {n_ctx} free")]
     CacheFull {
-        /// Number of slots needed.
         needed: usize,
-        /// Number of free slots.
         free: usize,
-        /// Number of all slots.
         n_ctx: usize,
     },
     /// The batch is invalid.

@@ -16,7 +16,7 @@ use super::adapters::{DeviceWeights, ModelAdapters};
 use super::cache::states::States;
 use super::cache::store::KvCache;
 use super::devices;
-use super::error::{Error, MemoryPurpose};
+use super::error::{MemoryPurpose, Result};
 use super::graph;
 use super::graph_shape::{GraphParts, GraphShape};
 use super::load::{self, PlannedTensors, WeightLayout};
@@ -39,18 +39,12 @@ pub struct Estimator<'p> {
 
 impl<'p> Estimator<'p> {
     /// Lays out the weights of a plan without reading their data.
-    ///
-    /// # Errors
-    /// The weights cannot be used.
-    pub fn new(plan: &'p Plan, weights: &Weights) -> Result<Self, Error> {
+    pub fn new(plan: &'p Plan, weights: &Weights) -> Result<Self> {
         Self::with(plan, weights, &[])
     }
 
     /// [`Self::new`] with adapters, all of which are on.
-    ///
-    /// # Errors
-    /// The errors of [`Self::new`].
-    pub fn with(plan: &'p Plan, weights: &Weights, adapters: &[Adapter]) -> Result<Self, Error> {
+    pub fn with(plan: &'p Plan, weights: &Weights, adapters: &[Adapter]) -> Result<Self> {
         let devices = devices::of_plan(plan)?;
         // Read first, because memory that a device uses in place may count as taken from here on.
         let free = devices.iter().map(|device| device.free_memory()).collect();
@@ -72,7 +66,7 @@ impl<'p> Estimator<'p> {
     ///
     /// # Errors
     /// The errors of [`Model::load`](super::Model::load) for these options, except missing memory.
-    pub fn memory(&mut self, options: &Options) -> Result<MemoryUse, Error> {
+    pub fn memory(&mut self, options: &Options) -> Result<MemoryUse> {
         let options = &support::usable(self.plan, options.clone())?;
         if options.deterministic {
             options.check_deterministic(self.plan)?;
@@ -110,10 +104,7 @@ impl<'p> Estimator<'p> {
     /// Checks that loading finds enough memory on every device, by the loader's own checks in the same order. At
     /// the loader's last check the copied weights are in memory already. Here they are added to what the check
     /// needs.
-    ///
-    /// # Errors
-    /// The error of [`Model::load`](super::Model::load).
-    pub fn check(&mut self, options: &Options) -> Result<(), Error> {
+    pub fn check(&mut self, options: &Options) -> Result<()> {
         if self.plan.devices.is_empty() {
             memory::check(MemoryPurpose::Cache, options.check_cache(self.plan)?)?;
         }
@@ -132,10 +123,7 @@ impl<'p> Estimator<'p> {
 
     /// Bytes of weights that a pass over one token of one sequence reads, without a cache together with a source of
     /// one token. Of tables it reads the token's row, of experts at most the selected number.
-    ///
-    /// # Errors
-    /// A block refuses its arguments.
-    pub fn weight_bytes_read(&self, options: &Options) -> Result<u64, Error> {
+    pub fn weight_bytes_read(&self, options: &Options) -> Result<u64> {
         let one = Options {
             n_batch: 1,
             ..options.clone()
@@ -152,10 +140,7 @@ impl<'p> Estimator<'p> {
 
     /// Operations of the largest pass that cannot run on the devices where their units are placed. They run on the
     /// processor instead.
-    ///
-    /// # Errors
-    /// A block refuses its arguments.
-    pub fn lacking(&self, options: &Options) -> Result<Vec<MisplacedOp>, Error> {
+    pub fn lacking(&self, options: &Options) -> Result<Vec<MisplacedOp>> {
         options.check_cache(self.plan)?;
         let shape = GraphShape::largest(options, self.plan, &options.n_slots(self.plan));
         let graph = self.graph(options, &shape)?;
@@ -166,7 +151,7 @@ impl<'p> Estimator<'p> {
     }
 
     /// The graph of a pass over caches without memory.
-    fn graph(&self, options: &Options, shape: &GraphShape) -> Result<Graph, Error> {
+    fn graph(&self, options: &Options, shape: &GraphShape) -> Result<Graph> {
         let plan = self.plan;
         let n_slots = options.n_slots(plan);
         let types = [options.k_type, options.v_type];

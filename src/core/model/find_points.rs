@@ -4,7 +4,7 @@ use crate::arch::PointParts;
 use crate::blocks::points::{BRANCH_RAW, SLOT_SUM, SLOT_X};
 use crate::blocks::position_bias::TABLE;
 use crate::plan::{BranchPlan, Plan, StatePlan};
-use lab_base::ggml::Error;
+use lab_base::ggml::Result;
 
 use super::graph_shape::GraphShape;
 use super::options::Options;
@@ -19,10 +19,7 @@ const N_TOKENS: usize = 2;
 
 impl Points {
     /// The points of a plan.
-    ///
-    /// # Errors
-    /// A block refuses its arguments.
-    pub fn of(plan: &Plan) -> Result<Self, Error> {
+    pub fn of(plan: &Plan) -> Result<Self> {
         let options = Options {
             flash_attn: false,
             capture: true,

@@ -7,7 +7,7 @@ use std::fmt;
 
 use super::batch::Batch;
 use super::cache::SequenceId;
-use super::error::Error;
+use super::error::{Error, Result};
 use super::lifecycle::Model;
 use super::named_value::NamedValue;
 use super::options::Options;
@@ -87,7 +87,7 @@ impl Model {
         &self,
         sequence: SequenceId,
         tokens: &[u32],
-    ) -> Result<Option<NotFinite>, Error> {
+    ) -> Result<Option<NotFinite>> {
         if tokens.len() > MAX_TOKENS {
             return Err(Error::Batch {
                 found: format!("{} tokens", tokens.len()),

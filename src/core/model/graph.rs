@@ -4,9 +4,9 @@ use std::collections::{BTreeSet, HashMap};
 
 use crate::arch::{Join, PointSpec};
 use crate::blocks::mix::{self, MixRead};
-use crate::blocks::{self, GraphBuilder, NamedValue, Selections, points};
+use crate::blocks::{self, GraphBuilder, NamedTensor, Selections, points};
 use crate::plan::{BranchPlan, NormUse, Plan, SlotPlan};
-use lab_base::ggml::{Error, Graph, Tensor};
+use lab_base::ggml::{Error, Graph, Result, Tensor};
 
 use super::cache::MAX_VIEWS;
 use super::graph_shape::{GraphParts, GraphShape};
@@ -69,10 +69,7 @@ pub(super) struct PassGraph {
     pub(super) hidden: Option<Tensor>,
 }
 
-pub(super) fn build(
-    parts: &GraphParts<'_>,
-    shape: &GraphShape,
-) -> Result<(Graph, PassGraph), Error> {
+pub(super) fn build(parts: &GraphParts<'_>, shape: &GraphShape) -> Result<(Graph, PassGraph)> {
     let (plan, options) = (parts.plan, parts.options);
     let update_nodes = parts.weights.update_nodes;
     let (n_groups, n_views) = (shape.groups.len(), shape.n_views());
@@ -94,9 +91,7 @@ pub(super) fn build(
             n_ctx => n_ctx as u64,
         },
         inputs: &inputs.tokens.derived,
-        side: None,
-        saved: None,
-        store: store.as_mut(),
+        store: &mut store,
         groups: &shape.groups,
         states: &mut states,
         flash_attn: options.flash_attn,
@@ -121,7 +116,6 @@ pub(super) fn build(
     let named = assembly.build.lab.named.take();
     let rows_by_point = assembly.build.lab.captured.into_inner();
     let updated = assembly.build.adapters.updated.into_inner();
-    drop(store);
     for written in &states.written {
         g.expand(written)?;
     }
@@ -157,10 +151,10 @@ fn with_tokens(list: Option<&ListInputs>) -> Option<(&ListInputs, &Tensor)> {
 /// Makes named values outputs of the graph. The first `n_of_source` are those of the source.
 fn capture(
     g: &mut Graph,
-    named: Vec<NamedValue>,
+    named: Vec<NamedTensor>,
     n_of_source: usize,
-) -> Result<Vec<CapturedValue>, Error> {
-    let capture = |(at, value): (usize, NamedValue)| {
+) -> Result<Vec<CapturedValue>> {
+    let capture = |(at, value): (usize, NamedTensor)| {
         let tensor = match value.tensor.is_contiguous() {
             true => value.tensor,
             false => g.cont(&value.tensor)?,
@@ -182,7 +176,7 @@ fn capture_rows(
     mut rows_by_point: HashMap<String, Tensor>,
     points: &Points,
     shape: &LabShape,
-) -> Result<CapturedTensors, Error> {
+) -> Result<CapturedTensors> {
     let mut all = Vec::new();
     for (point, _) in shape.captures.iter().chain(&shape.pairs) {
         if let Some(rows) = rows_by_point.remove(&points.all[*point].path) {
@@ -266,7 +260,7 @@ impl<'a> Assembly<'a> {
     }
 
     /// Sets the token ids of the rows, `tokens [n_tokens]`, for blocks that look up values by token.
-    fn name_tokens(&mut self, tokens: &Tensor) -> Result<(), Error> {
+    fn name_tokens(&mut self, tokens: &Tensor) -> Result<()> {
         let shape = [1, self.build.n_tokens, 1, 1];
         self.build.ids = Some(self.build.g.reshape(tokens, shape)?);
         Ok(())
@@ -274,11 +268,11 @@ impl<'a> Assembly<'a> {
 
     /// Builds the layers that read the source, and stores what the other layers need of it. Returns the last hidden
     /// state.
-    fn source(&mut self, tokens: &Tensor) -> Result<Tensor, Error> {
+    fn source(&mut self, tokens: &Tensor) -> Result<Tensor> {
         let plan = self.build.plan;
         let (own, others) = plan.layers.split_at(n_of_source(plan));
         let embed = plan.source.as_ref().map_or(&plan.embed, |of| &of.embed);
-        let mut x = blocks::embed::build(&self.build, embed, tokens)?;
+        let mut x = blocks::embed::build(&self.build.at(embed), tokens)?;
         self.name_tokens(tokens)?;
         self.taps.insert("embd".into(), x.clone());
         for layer in own {
@@ -291,7 +285,7 @@ impl<'a> Assembly<'a> {
         for branch in slots.flat_map(|slot| &slot.branches) {
             if self.build.keys_are_of_source(&branch.block) {
                 let rows = self.tap(branch.side.as_deref(), &x)?;
-                self.build.keep_source(&branch.block, &rows)?;
+                self.build.at(&branch.block).keep_source(&rows)?;
             }
         }
         self.taps.clear();
@@ -304,18 +298,18 @@ impl<'a> Assembly<'a> {
         &mut self,
         tokens: &Tensor,
         wants: &ResultRows,
-    ) -> Result<(Tensor, Option<Tensor>, Option<Tensor>), Error> {
+    ) -> Result<(Tensor, Option<Tensor>, Option<Tensor>)> {
         let plan = self.build.plan;
-        let mut x = blocks::embed::build(&self.build, &plan.embed, tokens)?;
-        self.build.switched = blocks::embed::adapters(&self.build, &plan.embed)?;
+        let mut x = blocks::embed::build(&self.build.at(&plan.embed), tokens)?;
+        self.build.switched = blocks::embed::adapters(&self.build.at(&plan.embed))?;
         self.name_tokens(tokens)?;
         self.taps.insert("embd".into(), x.clone());
         let per_layer = match &plan.per_layer {
-            Some(unit) => blocks::per_layer::build(&self.build, unit, tokens, &x)?,
+            Some(unit) => blocks::per_layer::build(&self.build.at(unit), tokens, &x)?,
             None => None,
         };
         if let Some(unit) = &plan.write {
-            x = mix::start(&self.build, unit, &x)?;
+            x = mix::start(&self.build.at(unit), &x)?;
         }
         let last = last_mixing(plan).filter(|_| wants.n_outputs > 0 && !wants.all_values);
         let layers = plan.layers.iter().enumerate();
@@ -341,7 +335,7 @@ impl<'a> Assembly<'a> {
         let wanted = self.only_wanted(x.clone(), wants.n_outputs)?;
         let read = plan.head.as_ref().and_then(|head| head.read.as_ref());
         let wanted = match read {
-            Some(unit) => mix::end(&self.build, unit, &wanted)?,
+            Some(unit) => mix::end(&self.build.at(unit), &wanted)?,
             None => wanted,
         };
         let hidden = |x: &Tensor| Some(x.clone()).filter(|_| wants.hidden);
@@ -351,11 +345,11 @@ impl<'a> Assembly<'a> {
         };
         let normed = self.norm(head.norm.as_ref(), wanted)?;
         let normed = match head.unit.as_ref() {
-            Some(unit) => self.build.point(unit, "norm", normed)?,
+            Some(unit) => self.build.at(unit).point("norm", normed)?,
             None => self.build.point_at("head", &points::FINAL_NORM, normed)?,
         };
         let result = match &head.unit {
-            Some(unit) if !wants.is_headless => blocks::head::build(&self.build, unit, &normed)?,
+            Some(unit) if !wants.is_headless => blocks::head::build(&self.build.at(unit), &normed)?,
             _ => normed.clone(),
         };
         let hidden = hidden(&normed);
@@ -363,7 +357,7 @@ impl<'a> Assembly<'a> {
     }
 
     /// The rows of the hidden state that want a result. The other rows end here.
-    fn only_wanted(&mut self, x: Tensor, n_outputs: u64) -> Result<Tensor, Error> {
+    fn only_wanted(&mut self, x: Tensor, n_outputs: u64) -> Result<Tensor> {
         let Some(rows) = self.rows.take() else {
             return Ok(x);
         };
@@ -386,11 +380,11 @@ impl<'a> Assembly<'a> {
         Ok(wanted)
     }
 
-    fn slot(&mut self, slot: &SlotPlan, x: Tensor) -> Result<Tensor, Error> {
+    fn slot(&mut self, slot: &SlotPlan, x: Tensor) -> Result<Tensor> {
         let _scope = self.build.g.wiring(&slot.path);
         let x = match &slot.read {
             Some(unit) => {
-                let (x, held) = mix::read(&self.build, unit, &x)?;
+                let (x, held) = mix::read(&self.build.at(unit), &x)?;
                 self.held = Some(held);
                 x
             }
@@ -431,7 +425,7 @@ impl<'a> Assembly<'a> {
         let joined = self.norm(slot.after.as_ref(), joined)?;
         let joined = self.build.point_at(&slot.path, &points::SLOT_X, joined)?;
         let joined = match (&slot.write, self.held.take()) {
-            (Some(unit), Some(held)) => mix::write(&self.build, unit, &held, &joined)?,
+            (Some(unit), Some(held)) => mix::write(&self.build.at(unit), &held, &joined)?,
             (_, held) => {
                 self.held = held;
                 joined
@@ -445,30 +439,31 @@ impl<'a> Assembly<'a> {
         Ok(joined)
     }
 
-    fn branch(&mut self, branch: &BranchPlan, h: &Tensor) -> Result<Tensor, Error> {
+    fn branch(&mut self, branch: &BranchPlan, h: &Tensor) -> Result<Tensor> {
         let input = self.tap(branch.from.as_deref(), h)?;
         let input = self.norm(branch.pre.as_ref(), input)?;
-        self.build.side = match branch.side.as_deref() {
+        let side = match branch.side.as_deref() {
             // The keys and values of the source are stored already.
             Some(name) if !self.build.keys_are_of_source(&branch.block) => {
                 Some(self.tap(Some(name), h)?)
             }
             _ => None,
         };
-        self.build.saved = None;
-        let y = blocks::build_block(&mut self.build, &branch.block, &input)?;
+        let mut b = self.build.at(&branch.block);
+        b.side = side;
+        let y = blocks::build_block(&mut b, &input)?;
+        let saved = b.saved.take();
         let raw = (branch.block.path.as_str(), &points::BRANCH_RAW);
         let y = self.normed_point(branch.post.as_ref(), raw, y)?;
         let y = self.factor(branch.factor, y)?;
         if let Some(name) = &branch.save {
-            let saved = self.build.saved.take();
             self.taps
                 .insert(name.clone(), saved.unwrap_or_else(|| y.clone()));
         }
         Ok(y)
     }
 
-    fn tap(&self, name: Option<&str>, otherwise: &Tensor) -> Result<Tensor, Error> {
+    fn tap(&self, name: Option<&str>, otherwise: &Tensor) -> Result<Tensor> {
         let Some(name) = name else {
             return Ok(otherwise.clone());
         };
@@ -482,7 +477,7 @@ impl<'a> Assembly<'a> {
         }
     }
 
-    fn norm(&self, norm: Option<&NormUse>, x: Tensor) -> Result<Tensor, Error> {
+    fn norm(&self, norm: Option<&NormUse>, x: Tensor) -> Result<Tensor> {
         match norm {
             Some(norm) => self.build.norm(norm, &x),
             None => Ok(x),
@@ -495,14 +490,14 @@ impl<'a> Assembly<'a> {
         norm: Option<&NormUse>,
         (path, spec): (&str, &'static PointSpec),
         x: Tensor,
-    ) -> Result<Tensor, Error> {
+    ) -> Result<Tensor> {
         match norm {
             Some(norm) => self.build.norm(norm, &self.build.point_at(path, spec, x)?),
             None => Ok(x),
         }
     }
 
-    fn factor(&self, factor: Option<f64>, x: Tensor) -> Result<Tensor, Error> {
+    fn factor(&self, factor: Option<f64>, x: Tensor) -> Result<Tensor> {
         match factor {
             Some(factor) => self.build.g.scale(&x, factor as f32),
             None => Ok(x),

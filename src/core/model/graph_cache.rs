@@ -3,7 +3,7 @@
 //! Prefill and decode steps alternate between few shapes. A graph that was built for a shape is loaded again as
 //! long as its tensors have their memory. At most one entry has no graph: the executor has it loaded.
 
-use lab_base::ggml::{Error, Executor, Graph};
+use lab_base::ggml::{Error, Executor, Graph, Result};
 
 use super::graph::PassGraph;
 use super::graph_shape::GraphShape;
@@ -47,7 +47,7 @@ impl GraphCache {
     }
 
     /// The executor, and the pass of the graph that it has loaded.
-    pub(super) fn split(&mut self) -> Result<(&mut Executor, &PassGraph), Error> {
+    pub(super) fn split(&mut self) -> Result<(&mut Executor, &PassGraph)> {
         let kept = self.kept.first().filter(|kept| kept.graph.is_none());
         match kept {
             Some(kept) => Ok((&mut self.executor, &kept.pass)),
@@ -72,7 +72,7 @@ impl GraphCache {
     }
 
     /// Loads the graph of a shape for which [`Self::holds`] is true.
-    pub(super) fn reload(&mut self, shape: &GraphShape) -> Result<(), Error> {
+    pub(super) fn reload(&mut self, shape: &GraphShape) -> Result<()> {
         let Some(at) = self.kept.iter().position(|kept| kept.shape == *shape) else {
             return Err(Error::Computation("no graph of this shape is kept".into()));
         };
@@ -85,12 +85,7 @@ impl GraphCache {
     }
 
     /// Loads a new graph and keeps it for passes of its shape.
-    pub(super) fn add(
-        &mut self,
-        shape: GraphShape,
-        graph: Graph,
-        pass: PassGraph,
-    ) -> Result<(), Error> {
+    pub(super) fn add(&mut self, shape: GraphShape, graph: Graph, pass: PassGraph) -> Result<()> {
         self.n_built += 1;
         self.load(graph)?;
         let new = CachedGraph {
@@ -104,7 +99,7 @@ impl GraphCache {
     }
 
     /// Loads a graph that is not kept: that of a single stage.
-    pub(super) fn load(&mut self, graph: Graph) -> Result<(), Error> {
+    pub(super) fn load(&mut self, graph: Graph) -> Result<()> {
         let (before, result) = match self.executor.load(graph) {
             Ok(before) => (before, Ok(())),
             Err(error) => (None, Err(error)),

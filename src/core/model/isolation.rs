@@ -10,7 +10,7 @@
 
 use super::batch::Batch;
 use super::cache::{PoolBlock, SequenceId};
-use super::error::Error;
+use super::error::{Error, Result};
 use super::finite::is_finite;
 use super::lifecycle::Model;
 use super::pass::sequences;
@@ -31,14 +31,14 @@ impl Model {
     }
 
     /// [`Self::verify`] after the logits of a batch were stored.
-    pub(super) fn verify_logits(&mut self, batch: &Batch) -> Result<(), Error> {
+    pub(super) fn verify_logits(&mut self, batch: &Batch) -> Result<()> {
         let is_sound = !self.reads_other_slots() || is_finite(&self.logits);
         self.verify(batch, is_sound)
     }
 
     /// Checks the results of the passes over a batch; `is_sound` says whether its logits are finite. A single sequence
     /// whose own tokens in this batch are the cause keeps its logits, whose user reports them.
-    pub(super) fn verify(&mut self, batch: &Batch, is_sound: bool) -> Result<(), Error> {
+    pub(super) fn verify(&mut self, batch: &Batch, is_sound: bool) -> Result<()> {
         if !self.reads_other_slots() || batch.is_empty() {
             return Ok(());
         }
@@ -76,7 +76,7 @@ impl Model {
     }
 
     /// The blocks with numbers that are not finite among those that a batch wrote and that its results may hide.
-    fn not_finite_of(&self, batch: &Batch, ids: &[SequenceId]) -> Result<Vec<PoolBlock>, Error> {
+    fn not_finite_of(&self, batch: &Batch, ids: &[SequenceId]) -> Result<Vec<PoolBlock>> {
         let mut found = Vec::new();
         for id in ids {
             if self.n_checked > 0 || self.is_edited(*id) {

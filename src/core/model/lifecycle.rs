@@ -14,7 +14,7 @@ use super::cache::states::States;
 use super::cache::store::KvCache;
 use super::cache::{BlockManager, KvGroup, SequenceId};
 use super::devices;
-use super::error::{Error, MemoryPurpose};
+use super::error::{MemoryPurpose, Result};
 use super::estimate::{Estimator, larger};
 use super::graph;
 use super::graph_cache::GraphCache;
@@ -46,7 +46,6 @@ pub struct Model {
     pub(super) graphs: GraphCache,
     pub(super) logits: HostNumbers,
     pub(super) hidden: Vec<f32>,
-    /// The points of the model.
     pub(super) points: Arc<Points>,
     /// The captures and edits of sequences.
     pub(super) labs: HashMap<SequenceId, Arc<Lab>>,
@@ -68,7 +67,7 @@ impl Model {
         weights: &Weights,
         options: Options,
         progress: ProgressFn<'_>,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self> {
         Self::load_with(plan, weights, &[], options, progress)
     }
 
@@ -82,7 +81,7 @@ impl Model {
         adapters: &[Adapter],
         mut options: Options,
         progress: ProgressFn<'_>,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self> {
         options.n_seqs = options.n_seqs.max(1);
         let options = support::usable(&plan, options)?;
         if options.deterministic {
@@ -105,7 +104,7 @@ impl Model {
         loaded: LoadedWeights,
         adapters: ModelAdapters,
         options: Options,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self> {
         let is_paged = options.is_paged(&plan);
         let n_slots = options.n_slots(&plan);
         let n_slots_of_all = n_slots.iter().copied().max().unwrap_or(0);
@@ -169,7 +168,7 @@ impl Model {
     }
 
     /// Measures the largest pass, checks that it fits, and takes its memory.
-    fn reserve(&mut self) -> Result<(), Error> {
+    fn reserve(&mut self) -> Result<()> {
         let mut shape = GraphShape::largest(&self.options, &self.plan, &self.n_slots);
         shape.adapters = (0..self.adapters.all.len()).collect();
         let (graph, pass) = graph::build(&self.graph_parts(), &shape)?;
@@ -213,7 +212,6 @@ impl Model {
         }
     }
 
-    /// The points of the model.
     pub fn points(&self) -> &Arc<Points> {
         &self.points
     }
@@ -229,7 +227,7 @@ impl Model {
     }
 
     /// Maximum number of rows of results that are computed at a time.
-    pub(super) fn n_outputs(&self) -> usize {
+    pub(super) fn max_outputs(&self) -> usize {
         self.options.outputs_at_once(&self.plan)
     }
 

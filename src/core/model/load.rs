@@ -14,7 +14,7 @@ use lab_base::ggml::{Arena, Device, Tensor};
 use lab_base::weights::{FileBytes, TensorInfo, TensorType, Weights};
 
 use super::devices::Arenas;
-use super::error::{Error, MemoryPurpose};
+use super::error::{Error, MemoryPurpose, Result};
 use super::memory;
 
 /// The tensors of a plan on its devices. A clone shares the memory.
@@ -54,9 +54,7 @@ pub(super) struct WeightLayout {
     slots: Vec<Option<Tensor>>,
     /// Indices of the tensors to be copied, with their types in memory.
     copies: Vec<(usize, TensorType)>,
-    /// Bytes used in place, by device.
     mapped: Vec<u64>,
-    /// The files of the tensors that are used in place.
     files: Vec<FileBytes>,
 }
 
@@ -74,7 +72,7 @@ impl WeightLayout {
         devices: &[Device],
         weights: &Weights,
         progress: ProgressFn<'_>,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self> {
         let in_place = Arena::new(planned.len(), 0)?;
         let mut slots: Vec<Option<Tensor>> = vec![None; planned.len()];
         let mut files: BTreeMap<(usize, usize), InFile> = BTreeMap::new();
@@ -139,7 +137,7 @@ impl WeightLayout {
         &mut self,
         planned: &[TensorPlan],
         devices: &'d [Device],
-    ) -> Result<Arenas<'d>, Error> {
+    ) -> Result<Arenas<'d>> {
         let mut copied = Arenas::new(devices, self.copies.len());
         for (i, ty) in &self.copies {
             let tensor = &planned[*i];
@@ -162,7 +160,7 @@ impl WeightLayout {
         mut self,
         planned: &[TensorPlan],
         devices: &[Device],
-    ) -> Result<PlannedTensors, Error> {
+    ) -> Result<PlannedTensors> {
         let copied = self.describe_copies(planned, devices)?;
         let taken = copied.bytes();
         copied.stand_in_weights()?;
@@ -194,7 +192,7 @@ fn bytes_of(planned: &[TensorPlan]) -> u64 {
 }
 
 /// Refuses copies of weights for which the machine has no memory.
-pub(super) fn check(copied_bytes: u64) -> Result<(), Error> {
+pub(super) fn check(copied_bytes: u64) -> Result<()> {
     memory::check(MemoryPurpose::Weights, copied_bytes)
 }
 
@@ -204,7 +202,7 @@ pub(super) fn load(
     devices: &[Device],
     weights: &Weights,
     progress: ProgressFn<'_>,
-) -> Result<LoadedWeights, Error> {
+) -> Result<LoadedWeights> {
     let mut layout = WeightLayout::new(planned, devices, weights, progress)?;
     let (mapped, files) = (layout.mapped.clone(), std::mem::take(&mut layout.files));
     let (mapped_bytes, total) = (mapped.iter().sum::<u64>(), bytes_of(planned));
@@ -246,7 +244,7 @@ pub(super) fn load(
     })
 }
 
-fn find<'w>(weights: &'w Weights, planned: &TensorPlan) -> Result<&'w TensorInfo, Error> {
+fn find<'w>(weights: &'w Weights, planned: &TensorPlan) -> Result<&'w TensorInfo> {
     weights.tensor(&planned.name).ok_or_else(|| Error::Weight {
         tensor: planned.name.clone(),
         message: "is not in the file".into(),
@@ -268,7 +266,7 @@ fn target_type(planned: &TensorPlan, info: &TensorInfo) -> TensorType {
 }
 
 /// Refuses ids that are not below the bound of the plan. `out` starts at row `first`.
-fn check_ids(planned: &TensorPlan, first: u64, out: &[u8]) -> Result<(), Error> {
+fn check_ids(planned: &TensorPlan, first: u64, out: &[u8]) -> Result<()> {
     let Some(below) = planned.below else {
         return Ok(());
     };
@@ -298,7 +296,7 @@ fn rows(
     ty: TensorType,
     first: u64,
     out: &mut [u8],
-) -> Result<(), Error> {
+) -> Result<()> {
     let refuse = |error: &dyn std::fmt::Display| Error::Weight {
         tensor: info.name.clone(),
         message: error.to_string(),

@@ -1,10 +1,10 @@
 //! The available memory, checked before any is taken.
 
-use super::error::{Error, MemoryPurpose};
+use super::error::{Error, MemoryPurpose, Result};
 use super::memory_use::DeviceUse;
 
 /// Refuses to take `needed` bytes if the machine does not have them available.
-pub(super) fn check(what: MemoryPurpose, needed: u64) -> Result<(), Error> {
+pub(super) fn check(what: MemoryPurpose, needed: u64) -> Result<()> {
     match available() {
         Some(available) if needed > available => Err(Error::Memory {
             what,
@@ -17,7 +17,7 @@ pub(super) fn check(what: MemoryPurpose, needed: u64) -> Result<(), Error> {
 
 /// Refuses a use of a device other than the processor that exceeds its free memory. `free` is `None` if the device
 /// does not report it.
-pub(super) fn check_device(used: &DeviceUse, free: Option<u64>) -> Result<(), Error> {
+pub(super) fn check_device(used: &DeviceUse, free: Option<u64>) -> Result<()> {
     match free {
         Some(free) if used.taken() > free => Err(Error::DeviceMemory {
             used: Box::new(used.clone()),

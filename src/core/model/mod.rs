@@ -44,6 +44,7 @@ pub use batch::Batch;
 pub use cache::states::STATE_PIECES;
 pub use cache::{CacheMiss, CachedPrefix, SequenceId};
 pub use direct_logit::{DirectHeads, DirectLogit, NormDivisor};
+pub(crate) use error::Result;
 pub use error::{Error, MemoryPurpose};
 pub use estimate::Estimator;
 pub use finite::{NotFinite, is_finite};

@@ -4,7 +4,7 @@ use crate::arch::PointParts;
 use lab_base::ggml::Executor;
 use lab_base::weights::TensorType;
 
-use super::error::Error;
+use super::error::Result;
 use super::graph::CapturedValue;
 
 /// A value of the last pass.
@@ -21,7 +21,7 @@ pub struct NamedValue {
 
 impl NamedValue {
     /// Reads a captured value of the loaded graph.
-    pub(super) fn read(executor: &Executor, captured: &CapturedValue) -> Result<Self, Error> {
+    pub(super) fn read(executor: &Executor, captured: &CapturedValue) -> Result<Self> {
         let tensor = &captured.tensor;
         let shape = tensor.shape();
         let mut elements = vec![0.0f32; tensor.elements() as usize];

@@ -6,7 +6,7 @@ use crate::plan::{BLOCK_LEN, CacheCapacity, CachePlan, KeyTokens, KeyValuePlan, 
 use lab_base::ggml::KvBlocks;
 use lab_base::weights::TensorType;
 
-use super::error::Error;
+use super::error::{Error, Result};
 
 /// The options with which a model runs.
 #[derive(Clone, Debug, PartialEq)]
@@ -164,7 +164,7 @@ impl Options {
         self.flash_attn && self.n_ctx > 0 && plan.key_values().all(fits)
     }
 
-    pub(super) fn check_deterministic(&self, plan: &Plan) -> Result<(), Error> {
+    pub(super) fn check_deterministic(&self, plan: &Plan) -> Result<()> {
         match self.n_ctx > 0 && !self.is_paged(plan) {
             true => Err(Error::NotDeterministic),
             false => Ok(()),
@@ -180,7 +180,7 @@ impl Options {
     }
 
     /// Checks the types of the caches. Returns the size of caches and states in bytes.
-    pub(super) fn check_cache(&self, plan: &Plan) -> Result<u64, Error> {
+    pub(super) fn check_cache(&self, plan: &Plan) -> Result<u64> {
         let states = plan
             .recurrent_bytes((self.n_rows() as u64).saturating_add(1))
             .unwrap_or(u64::MAX);

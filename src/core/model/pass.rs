@@ -7,7 +7,7 @@ use lab_base::weights::FileBytes;
 
 use super::batch::Batch;
 use super::cache::{Allocation, MAX_VIEWS, PassStateRows, SequenceId, Shortage};
-use super::error::Error;
+use super::error::{Error, Result};
 use super::finite::is_finite;
 use super::graph;
 use super::graph_shape::{self, GraphShape};
@@ -65,12 +65,12 @@ pub(super) enum RowDestination<'a> {
 }
 
 impl Model {
-    /// Runs one pass. Returns the logits `[n_vocab, n_outputs]` of the tokens that want them, in order.
+    /// Runs a batch: in one pass, or in several where its sequences cannot be computed together. Returns the logits `[n_vocab, n_outputs]` of the tokens that want them, in order.
     ///
     /// # Errors
     /// The batch does not fit the model, the cache is full, or a computation fails. The cache then holds none of
     /// the batch's tokens.
-    pub fn forward(&mut self, batch: &Batch) -> Result<&[f32], Error> {
+    pub fn forward(&mut self, batch: &Batch) -> Result<&[f32]> {
         self.check(batch)?;
         self.captured_rows.clear();
         let (placed, source) = self.placed(batch)?;
@@ -124,7 +124,7 @@ impl Model {
 
     /// The batch with its positions shifted by the length of each sequence's source, and the sources that this pass
     /// computes. The batch is none if the model reads no source.
-    fn placed(&mut self, batch: &Batch) -> Result<(Option<Batch>, Batch), Error> {
+    fn placed(&mut self, batch: &Batch) -> Result<(Option<Batch>, Batch)> {
         if !self.reads_source() {
             return Ok((None, Batch::default()));
         }
@@ -152,7 +152,7 @@ impl Model {
         self.plan.caches.iter().any(|group| group.span().is_some())
     }
 
-    fn pass_part(&mut self, part: &SubBatch, has_states: bool) -> Result<(), Error> {
+    fn pass_part(&mut self, part: &SubBatch, has_states: bool) -> Result<()> {
         let tokens = PassTokens::Texts {
             batch: &part.batch,
             source: &Batch::default(),
@@ -165,7 +165,7 @@ impl Model {
     ///
     /// # Errors
     /// The errors of [`Self::forward`]. Some rows may have been handed out before.
-    pub fn forward_each(&mut self, batch: &Batch, each: RowsCallback<'_>) -> Result<(), Error> {
+    pub fn forward_each(&mut self, batch: &Batch, each: RowsCallback<'_>) -> Result<()> {
         // Where attention reads slots of others, an edited sequence has a pass of its own.
         let mut ids = batch.positions.iter().map(|(id, _)| *id);
         let is_mixed = self.reads_other_slots() && ids.any(|id| self.is_edited(id));
@@ -195,7 +195,7 @@ impl Model {
         Ok(())
     }
 
-    fn check(&self, batch: &Batch) -> Result<(), Error> {
+    fn check(&self, batch: &Batch) -> Result<()> {
         batch.check(self.options.n_batch, self.plan.n_vocab)?;
         if self.options.n_ctx > 0 || !self.states.is_empty() {
             sub_batch::check_order(batch, |sequence| self.next(sequence))?;
@@ -204,11 +204,7 @@ impl Model {
     }
 
     /// Runs one pass.
-    pub(super) fn pass(
-        &mut self,
-        tokens: PassTokens<'_>,
-        rows: RowDestination<'_>,
-    ) -> Result<(), Error> {
+    pub(super) fn pass(&mut self, tokens: PassTokens<'_>, rows: RowDestination<'_>) -> Result<()> {
         let stored = tokens.stored();
         let allocated = self.allocate(stored, tokens.groups())?;
         // A panic leaves nothing half done: the slots of the pass are freed below.
@@ -231,13 +227,13 @@ impl Model {
     }
 
     /// Refuses results if a file of the weights was changed.
-    fn check_files(&self) -> Result<(), Error> {
+    fn check_files(&self) -> Result<()> {
         let mut files = self.loaded.files.iter();
         files.try_for_each(FileBytes::check).map_err(Error::Changed)
     }
 
     /// Allocates slots and state rows for the tokens of a pass.
-    fn allocate(&mut self, batch: &Batch, groups: &[SequenceGroup]) -> Result<Allocation, Error> {
+    fn allocate(&mut self, batch: &Batch, groups: &[SequenceGroup]) -> Result<Allocation> {
         if self.options.n_ctx == 0 {
             let n_seqs = groups.iter().map(|group| group.n_seqs).sum();
             let rows = PassStateRows {
@@ -258,11 +254,9 @@ impl Model {
                 n_ctx: self.options.n_ctx,
             },
         })?;
-        if let Err(error) = self.cache.copy(&allocated.copies) {
-            // Runs that were not copied do not hold the keys and values of their tokens.
-            self.block_manager.abandon();
-            return Err(error.into());
-        }
+        let (allocated, copied) = allocated.make(|copy| self.cache.copy(copy));
+        // Runs that were not copied do not hold the keys and values of their tokens.
+        copied.inspect_err(|_| self.block_manager.abandon())?;
         Ok(allocated)
     }
 
@@ -271,14 +265,15 @@ impl Model {
         tokens: PassTokens<'_>,
         allocated: &Allocation,
         rows: RowDestination<'_>,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let none = Batch::default();
         let (batch, source) = match tokens {
             PassTokens::Texts { batch, source, .. } => (batch, source),
             PassTokens::Source(source) => (&none, source),
         };
         let n_outputs = batch.n_outputs();
-        let is_headless = n_outputs > self.n_outputs();
+        // So many logits do not fit: the head runs in parts, after the pass.
+        let is_headless = n_outputs > self.max_outputs();
         let is_cached = self.options.n_ctx > 0;
         let lists = (batch, source);
         let keys = VisibleKeys::of(&self.block_manager, lists, is_cached, self.is_paged);
@@ -353,7 +348,7 @@ impl Model {
     }
 
     /// Loads the graph of a shape: a kept one, or a new one.
-    fn load_graph(&mut self, shape: GraphShape) -> Result<(), Error> {
+    fn load_graph(&mut self, shape: GraphShape) -> Result<()> {
         if self.graphs.holds(&shape) {
             return Ok(self.graphs.reload(&shape)?);
         }
@@ -364,15 +359,12 @@ impl Model {
 
     /// The values of the last pass in the order of computation, after those of sources that were read before it.
     /// Empty unless values are captured.
-    ///
-    /// # Errors
-    /// The tensor library refuses to read a value.
-    pub fn values(&self) -> Result<Vec<NamedValue>, Error> {
+    pub fn values(&self) -> Result<Vec<NamedValue>> {
         let of_source = self.sources.values.iter().cloned();
         Ok(of_source.chain(self.values_of_pass()?).collect())
     }
 
-    pub(super) fn values_of_pass(&self) -> Result<Vec<NamedValue>, Error> {
+    pub(super) fn values_of_pass(&self) -> Result<Vec<NamedValue>> {
         let Some(pass) = self.graphs.loaded() else {
             return Ok(Vec::new());
         };
@@ -397,7 +389,7 @@ impl Model {
         &mut self,
         sequence: SequenceId,
         (rows, size): (&[f32], usize),
-    ) -> Result<Vec<f32>, Error> {
+    ) -> Result<Vec<f32>> {
         let width = self.plan.n_vocab as usize;
         let n_embd = self.plan.n_embd as usize;
         let is_read = size == n_embd || Some(size) == self.points.read_width();
@@ -407,7 +399,7 @@ impl Model {
         }
         let adapters = self.adapters.on(&[sequence]);
         let mut logits = vec![0.0; rows.len() / size * width];
-        let at_once = self.n_outputs().min(MAX_LENS_ROWS);
+        let at_once = self.max_outputs().min(MAX_LENS_ROWS);
         let parts = rows.chunks(at_once * size);
         for (rows, logits) in parts.zip(logits.chunks_mut(at_once * width)) {
             let n = rows.len() / size;
@@ -428,15 +420,11 @@ impl Model {
 
     /// Computes the logits of the hidden states of the pass, some rows at a time. `sequences` has the sequence of
     /// each row.
-    fn project(
-        &mut self,
-        sequences: &[SequenceId],
-        mut rows: RowDestination<'_>,
-    ) -> Result<(), Error> {
+    fn project(&mut self, sequences: &[SequenceId], mut rows: RowDestination<'_>) -> Result<()> {
         let n_rows = sequences.len();
         let adapters = self.adapters.on(sequences);
         let (width, n_embd) = (self.row_width(), self.plan.n_embd as usize);
-        let at_once = self.n_outputs();
+        let at_once = self.max_outputs();
         let mut loaded: Option<(usize, StageTensors)> = None;
         for at in (0..n_rows).step_by(at_once) {
             let n = at_once.min(n_rows - at);

@@ -12,7 +12,7 @@ use crate::plan::{BLOCK_LEN, DeviceOverride, DeviceShare, Plan};
 use lab_base::ggml::Device;
 use lab_base::weights::{TensorType, Weights};
 
-use super::error::Error;
+use super::error::{Error, Result};
 use super::estimate::Estimator;
 use super::memory_use::DeviceUse;
 use super::options::Options;
@@ -59,10 +59,7 @@ impl PlacementSearch<'_> {
     }
 
     /// The split with the most layers that fit, with the margin left free.
-    ///
-    /// # Errors
-    /// The errors of loading with these options.
-    pub fn auto(&self) -> Result<Vec<usize>, Error> {
+    pub fn auto(&self) -> Result<Vec<usize>> {
         let known = self.known();
         self.most(self.plan.n_placeable(), &known, self.margin)
     }
@@ -72,7 +69,7 @@ impl PlacementSearch<'_> {
     ///
     /// # Errors
     /// The layers do not fit. The error names settings that do.
-    pub fn count(&self, n: usize) -> Result<Vec<usize>, Error> {
+    pub fn count(&self, n: usize) -> Result<Vec<usize>> {
         let known = self.known();
         let by_memory: Vec<f64> = known
             .free
@@ -98,7 +95,7 @@ impl PlacementSearch<'_> {
         }
     }
 
-    fn most(&self, n: usize, known: &KnownMemory, margin: u64) -> Result<Vec<usize>, Error> {
+    fn most(&self, n: usize, known: &KnownMemory, margin: u64) -> Result<Vec<usize>> {
         let fits = &mut |split: &[usize], at| self.fits(split, at, known, margin);
         match self.shares {
             Some(shares) => fill_shares(n, shares, fits),
@@ -107,13 +104,7 @@ impl PlacementSearch<'_> {
     }
 
     /// Whether a device's part of a split fits there, with a margin left free.
-    fn fits(
-        &self,
-        split: &[usize],
-        at: usize,
-        known: &KnownMemory,
-        margin: u64,
-    ) -> Result<bool, Error> {
+    fn fits(&self, split: &[usize], at: usize, known: &KnownMemory, margin: u64) -> Result<bool> {
         let Some(free) = known.free[at] else {
             return Ok(true);
         };
@@ -127,19 +118,14 @@ impl PlacementSearch<'_> {
     }
 
     /// The memory that a split takes on each device.
-    fn taken(&self, split: &[usize], options: &Options) -> Result<Vec<DeviceUse>, Error> {
+    fn taken(&self, split: &[usize], options: &Options) -> Result<Vec<DeviceUse>> {
         let plan = self.placed(split);
         let mut estimator = Estimator::with(&plan, self.weights, self.adapters)?;
         Ok(estimator.memory(options)?.devices)
     }
 
     /// The error for a split that does not fit; `most` is the split with the most layers that fit.
-    fn refusal(
-        &self,
-        split: &[usize],
-        most: &[usize],
-        known: &KnownMemory,
-    ) -> Result<Error, Error> {
+    fn refusal(&self, split: &[usize], most: &[usize], known: &KnownMemory) -> Result<Error> {
         let taken = self.taken(split, self.options)?;
         let lacks = |(device, free): (&Device, &Option<u64>)| {
             let (used, free) = (part(&taken, &device.name())?.clone(), (*free)?);

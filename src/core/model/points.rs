@@ -1,6 +1,6 @@
 //! The points of a plan: all values that a pass names, with shape, meaning and other names.
 //!
-//! A block makes a point by passing a value through [`GraphBuilder::point`](crate::blocks::GraphBuilder::point).
+//! A block makes a point by passing a value through [`UnitBuilder::point`](crate::blocks::UnitBuilder::point).
 
 use std::collections::HashMap;
 
@@ -116,9 +116,6 @@ impl Points {
 
     /// The points that match a pattern, in the order of computation. A part of the pattern may be `*`, a list
     /// `{3,7}` or a range `{3-7}`.
-    ///
-    /// # Errors
-    /// No point has a matching name.
     pub fn find(&self, pattern: &str) -> Result<Vec<usize>, UnknownPoint> {
         if let Some(at) = self.by_name.get(pattern) {
             return Ok(vec![*at]);

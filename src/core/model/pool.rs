@@ -3,7 +3,7 @@
 use crate::blocks::pool;
 use crate::plan::Pooling;
 
-use super::error::Error;
+use super::error::{Error, Result};
 use super::lifecycle::Model;
 use super::stage;
 
@@ -14,10 +14,7 @@ impl Model {
     /// The vector of a sequence, from the hidden states `[n_embd, n_tokens]` of all its tokens after the final
     /// norm. They are pooled, then pass through the model's dense layers. The result of a classifier is its scores
     /// `[n_classes]`, that of a classifier of tokens `[n_classes, n_tokens]`.
-    ///
-    /// # Errors
-    /// There are no hidden states, or a computation fails.
-    pub fn pool(&mut self, rows: &[f32]) -> Result<Vec<f32>, Error> {
+    pub fn pool(&mut self, rows: &[f32]) -> Result<Vec<f32>> {
         let width = self.plan.n_embd as usize;
         if rows.is_empty() || !rows.len().is_multiple_of(width) {
             return Err(Error::Batch {
@@ -42,7 +39,7 @@ impl Model {
     }
 
     /// The layers after pooling, for each of these vectors.
-    fn pool_layers(&mut self, vectors: &[f32], n_rows: usize) -> Result<Vec<f32>, Error> {
+    fn pool_layers(&mut self, vectors: &[f32], n_rows: usize) -> Result<Vec<f32>> {
         let (graph, ends) = stage::build_pool(&self.graph_parts(), n_rows)?;
         self.graphs.load(graph)?;
         let executor = &mut self.graphs.executor;

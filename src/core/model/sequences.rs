@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::adapters::LoadedAdapter;
-use super::cache::{CachedPrefix, SequenceId, SlotCopy};
+use super::cache::{AfterCopies, CachedPrefix, SequenceId};
 use super::lab::Lab;
 use super::lifecycle::Model;
 
@@ -13,14 +13,15 @@ impl Model {
     pub fn resume(&mut self, sequence: SequenceId, tokens: &[u32]) -> CachedPrefix {
         let source = self.sources.of(sequence);
         let n_source = source.len();
-        let (resumed, copies) = match n_source {
+        let resumed = match n_source {
             0 => self.block_manager.resume(sequence, tokens),
             _ => {
                 let all = [source, tokens].concat();
                 self.block_manager.resume(sequence, &all)
             }
         };
-        let n_cached = self.copied(resumed.n_cached, &copies);
+        let (resumed, is_copied) = self.copied(resumed);
+        let n_cached = if is_copied { resumed.n_cached } else { 0 };
         CachedPrefix {
             n_cached: self.after_source(sequence, n_cached),
             n_known: resumed.n_known.saturating_sub(n_source),
@@ -39,14 +40,14 @@ impl Model {
         next.saturating_sub(n_source)
     }
 
-    /// Makes copies in the cache. If that fails, every sequence starts anew.
-    fn copied(&mut self, next: usize, copies: &[SlotCopy]) -> usize {
-        let Err(error) = self.cache.copy(copies) else {
-            return next;
-        };
-        tracing::error!(%error, "a block is not copied");
-        self.block_manager.abandon();
-        0
+    /// Makes copies in the cache. Returns whether that succeeded; otherwise every sequence starts anew.
+    fn copied<T>(&mut self, change: AfterCopies<T>) -> (T, bool) {
+        let (result, copied) = change.make(|copy| self.cache.copy(copy));
+        if let Err(error) = &copied {
+            tracing::error!(%error, "a block is not copied");
+            self.block_manager.abandon();
+        }
+        (result, copied.is_ok())
     }
 
     /// The position of the next token of a sequence; 0 if nothing of it is cached.
@@ -61,9 +62,9 @@ impl Model {
         let n_source = self.sources.of(sequence).len() as u32;
         // A fault of the first token may be a fault of the source.
         let from = if from == 0 { 0 } else { n_source + from };
-        let (next, copies) = self.block_manager.forget(sequence, from);
-        let next = self.copied(next as usize, &copies);
-        self.after_source(sequence, next) as u32
+        let next = self.block_manager.forget(sequence, from);
+        let (next, is_copied) = self.copied(next);
+        self.after_source(sequence, if is_copied { next } else { 0 }) as u32
     }
 
     /// Ends a sequence whose keys, values and states are wrong: its prefix does not stay cached.

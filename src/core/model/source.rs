@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use super::batch::Batch;
 use super::cache::SequenceId;
-use super::error::Error;
+use super::error::{Error, Result};
 use super::lifecycle::Model;
 use super::pass::{PassTokens, RowDestination};
 use super::token_sources::key;
@@ -24,7 +24,7 @@ impl Model {
     ///
     /// # Errors
     /// The model reads no source, the source is empty or longer than a pass, or a token is unknown.
-    pub fn set_source(&mut self, sequence: SequenceId, source: &[u32]) -> Result<(), Error> {
+    pub fn set_source(&mut self, sequence: SequenceId, source: &[u32]) -> Result<()> {
         self.release(sequence);
         // If the new source is refused, the old one must not be used in its place.
         self.sources.own.remove(&sequence);
@@ -35,10 +35,7 @@ impl Model {
     }
 
     /// Sets the source of all sequences that have none of their own. To be called before any sequence starts.
-    ///
-    /// # Errors
-    /// The errors of [`Self::set_source`].
-    pub fn set_default_source(&mut self, source: &[u32]) -> Result<(), Error> {
+    pub fn set_default_source(&mut self, source: &[u32]) -> Result<()> {
         self.check_source(source)?;
         self.sources.default = source.to_vec();
         let key = key(&self.adapters.default_key(), source);
@@ -47,7 +44,7 @@ impl Model {
         Ok(())
     }
 
-    fn check_source(&self, source: &[u32]) -> Result<(), Error> {
+    fn check_source(&self, source: &[u32]) -> Result<()> {
         let fault = |found: String, expected: String| Err(Error::Source { found, expected });
         if !self.reads_source() {
             return fault(
@@ -94,7 +91,7 @@ impl Model {
 
     /// The batch with positions in the cache, after the sources, and the sources that are read in the same pass.
     /// With a cache, sources that were not read yet are read first, each in its own pass.
-    pub(super) fn after_sources(&mut self, batch: &Batch) -> Result<(Batch, Batch), Error> {
+    pub(super) fn after_sources(&mut self, batch: &Batch) -> Result<(Batch, Batch)> {
         let sequences: BTreeSet<SequenceId> = batch.positions.iter().map(|(id, _)| *id).collect();
         let mut together = Batch::default();
         self.sources.values.clear();

@@ -4,7 +4,7 @@
 use crate::blocks::lab::GraphLab;
 use crate::blocks::{self, GraphBuilder, Selections, mix};
 use crate::plan::{NormUse, Unit};
-use lab_base::ggml::{Error, Graph, Tensor};
+use lab_base::ggml::{Error, Graph, Result, Tensor};
 use lab_base::weights::TensorType;
 
 use super::cache::states::PassStates;
@@ -33,12 +33,12 @@ pub(super) fn build_head(
     parts: &GraphParts<'_>,
     n_rows: usize,
     adapters: &[usize],
-) -> Result<Option<StageGraph>, Error> {
+) -> Result<Option<StageGraph>> {
     let Some(unit) = parts.plan.head.as_ref().and_then(|head| head.unit.as_ref()) else {
         return Ok(None);
     };
     build_stage(parts, n_rows, adapters, |b, x| {
-        blocks::head::build(b, unit, x)
+        blocks::head::build(&b.at(unit), x)
     })
     .map(Some)
 }
@@ -49,7 +49,7 @@ pub(super) fn build_lens(
     parts: &GraphParts<'_>,
     (width, n_rows): (u64, usize),
     adapters: &[usize],
-) -> Result<Option<StageGraph>, Error> {
+) -> Result<Option<StageGraph>> {
     let head = parts.plan.head.as_ref();
     let Some((head, unit)) = head.and_then(|head| Some((head, head.unit.as_ref()?))) else {
         return Ok(None);
@@ -57,14 +57,14 @@ pub(super) fn build_lens(
     build_stage_of(parts, (width, n_rows), adapters, |b, x| {
         let read = head.read.as_ref().filter(|_| width > b.plan.n_embd);
         let x = match read {
-            Some(unit) => mix::end(b, unit, x)?,
+            Some(unit) => mix::end(&b.at(unit), x)?,
             None => x.clone(),
         };
         let normed = match &head.norm {
             Some(norm) => b.norm(norm, &x)?,
             None => x,
         };
-        blocks::head::build(b, unit, &normed)
+        blocks::head::build(&b.at(unit), &normed)
     })
     .map(Some)
 }
@@ -74,7 +74,7 @@ pub(super) fn build_norm(
     parts: &GraphParts<'_>,
     norm: &NormUse,
     n_rows: usize,
-) -> Result<StageGraph, Error> {
+) -> Result<StageGraph> {
     build_stage(parts, n_rows, &[], |b, x| b.norm(norm, x))
 }
 
@@ -84,10 +84,10 @@ pub(super) fn build_rows(
     parts: &GraphParts<'_>,
     (unit, key): (&Unit, &str),
     n_rows: usize,
-) -> Result<(StageGraph, Tensor), Error> {
+) -> Result<(StageGraph, Tensor)> {
     let mut places = None;
     let stage = build_stage(parts, 1, &[], |b, _| {
-        let weight = b.required_weight(unit, key)?;
+        let weight = b.at(unit).required_weight(key)?;
         let table = match weight.shape() {
             [n, 1, 1, 1] => b.g.reshape(&weight, [1, n, 1, 1])?,
             _ => weight,
@@ -105,9 +105,9 @@ pub(super) fn build_rows(
 }
 
 /// The graph of the layers after pooling: `[n_embd, 1]` to `[width, 1]`.
-pub(super) fn build_pool(parts: &GraphParts<'_>, n_rows: usize) -> Result<StageGraph, Error> {
+pub(super) fn build_pool(parts: &GraphParts<'_>, n_rows: usize) -> Result<StageGraph> {
     build_stage(parts, n_rows, &[], |b, x| {
-        blocks::pool::build(b, &parts.plan.pool, x)
+        blocks::pool::build(&b.at(&parts.plan.pool), x)
     })
 }
 
@@ -116,8 +116,8 @@ fn build_stage(
     parts: &GraphParts<'_>,
     n_rows: usize,
     adapters: &[usize],
-    stage: impl FnOnce(&GraphBuilder<'_>, &Tensor) -> Result<Tensor, Error>,
-) -> Result<StageGraph, Error> {
+    stage: impl FnOnce(&mut GraphBuilder<'_>, &Tensor) -> Result<Tensor>,
+) -> Result<StageGraph> {
     build_stage_of(parts, (parts.plan.n_embd, n_rows), adapters, stage)
 }
 
@@ -126,8 +126,8 @@ fn build_stage_of(
     parts: &GraphParts<'_>,
     (width, n_rows): (u64, usize),
     adapters: &[usize],
-    stage: impl FnOnce(&GraphBuilder<'_>, &Tensor) -> Result<Tensor, Error>,
-) -> Result<StageGraph, Error> {
+    stage: impl FnOnce(&mut GraphBuilder<'_>, &Tensor) -> Result<Tensor>,
+) -> Result<StageGraph> {
     let (plan, weights) = (parts.plan, &parts.weights);
     let update_nodes = weights.update_nodes;
     let mut g = Graph::new(
@@ -140,7 +140,7 @@ fn build_stage_of(
     let result = {
         let mut store = PassStore::default();
         let mut states = PassStates::without_rows(parts.states);
-        let build = GraphBuilder {
+        let mut build = GraphBuilder {
             g: &g,
             plan,
             tensors: weights.tensors,
@@ -151,8 +151,6 @@ fn build_stage_of(
             n_tokens: n,
             n_ctx: plan.n_ctx_train,
             inputs: &DerivedTensors::new("", n),
-            side: None,
-            saved: None,
             store: &mut store,
             groups: &[],
             states: &mut states,
@@ -160,7 +158,7 @@ fn build_stage_of(
             selected: Selections::default(),
             lab: GraphLab::default(),
         };
-        stage(&build, &hidden)?
+        stage(&mut build, &hidden)?
     };
     g.output(&result)?;
     let ends = StageTensors {

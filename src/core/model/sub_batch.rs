@@ -7,7 +7,7 @@ use crate::blocks::SequenceGroup;
 
 use super::batch::Batch;
 use super::cache::SequenceId;
-use super::error::Error;
+use super::error::{Error, Result};
 
 /// Maximum number of groups of sequences of equal length in a pass. A graph runs the operators over time once for
 /// each group.
@@ -37,7 +37,7 @@ fn sequences(batch: &Batch) -> Vec<(SequenceId, Vec<usize>)> {
 }
 
 /// Checks that the tokens of every sequence are consecutive from `next` on, the position at which it continues.
-pub(super) fn check_order(batch: &Batch, next: impl Fn(SequenceId) -> u32) -> Result<(), Error> {
+pub(super) fn check_order(batch: &Batch, next: impl Fn(SequenceId) -> u32) -> Result<()> {
     let mut expected: HashMap<SequenceId, u32> = HashMap::new();
     for &(sequence, found) in &batch.positions {
         let expected = expected.entry(sequence).or_insert_with(|| next(sequence));

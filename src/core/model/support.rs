@@ -4,13 +4,13 @@ use crate::plan::Plan;
 use lab_base::ggml::{Device, KeptOp};
 
 use super::devices;
-use super::error::Error;
+use super::error::{Error, Result};
 use super::graph_shape::GraphShape;
 use super::options::Options;
 use super::trace;
 
 /// The options with which the devices of a plan can run it: without flash attention if only that is missing.
-pub(super) fn usable(plan: &Plan, options: Options) -> Result<Options, Error> {
+pub(super) fn usable(plan: &Plan, options: Options) -> Result<Options> {
     usable_by(plan, options, &|device, op| op.runs_on(device))
 }
 
@@ -19,7 +19,7 @@ fn usable_by(
     plan: &Plan,
     options: Options,
     runs: &dyn Fn(Device, &KeptOp) -> bool,
-) -> Result<Options, Error> {
+) -> Result<Options> {
     if plan.devices.is_empty() {
         return Ok(options);
     }
@@ -60,7 +60,7 @@ fn first_lacking(
     plan: &Plan,
     options: &Options,
     runs: &dyn Fn(Device, &KeptOp) -> bool,
-) -> Result<Option<(Device, KeptOp)>, Error> {
+) -> Result<Option<(Device, KeptOp)>> {
     let devices = devices::of_plan(plan)?;
     let n_slots = options.n_slots(plan);
     let mut found = None;

@@ -5,7 +5,7 @@
 
 use crate::arch::WeightRole;
 use crate::plan::{Plan, TensorPlan};
-use lab_base::ggml::{Arena, Error, Graph, GraphOp, Tensor};
+use lab_base::ggml::{Arena, Graph, GraphOp, Result, Tensor};
 use lab_base::weights::TensorType;
 
 use super::adapters::DeviceWeights;
@@ -23,10 +23,7 @@ const N_CTX: usize = 64;
 /// The operations of a pass over `n_tokens` tokens of one sequence, all of which want a result, in the order of
 /// execution. If the model reads a source, those of a pass over as many source tokens come first. Weights are
 /// indices of [`Plan::tensors`].
-///
-/// # Errors
-/// A block refuses its arguments.
-pub fn trace(plan: &Plan, n_tokens: usize) -> Result<Vec<GraphOp>, Error> {
+pub fn trace(plan: &Plan, n_tokens: usize) -> Result<Vec<GraphOp>> {
     let options = Options::plain(N_CTX, n_tokens);
     let mut steps = match GraphShape::largest_source(&options, plan) {
         Some(shape) => walked(plan, &options, &shape)?,
@@ -39,10 +36,7 @@ pub fn trace(plan: &Plan, n_tokens: usize) -> Result<Vec<GraphOp>, Error> {
 }
 
 /// [`trace`] without reading a source: the operations of a pass whose source was read before.
-///
-/// # Errors
-/// The errors of [`trace`].
-pub fn trace_tokens(plan: &Plan, n_tokens: usize) -> Result<Vec<GraphOp>, Error> {
+pub fn trace_tokens(plan: &Plan, n_tokens: usize) -> Result<Vec<GraphOp>> {
     let options = Options::plain(N_CTX, n_tokens);
     let shape = GraphShape {
         n_outputs: n_tokens,
@@ -51,7 +45,7 @@ pub fn trace_tokens(plan: &Plan, n_tokens: usize) -> Result<Vec<GraphOp>, Error>
     walked(plan, &options, &shape)
 }
 
-fn walked(plan: &Plan, options: &Options, shape: &GraphShape) -> Result<Vec<GraphOp>, Error> {
+fn walked(plan: &Plan, options: &Options, shape: &GraphShape) -> Result<Vec<GraphOp>> {
     let (graph, _, tensors) = described(plan, options, shape)?;
     Ok(graph.walk(&tensors))
 }
@@ -61,7 +55,7 @@ pub(super) fn described(
     plan: &Plan,
     options: &Options,
     shape: &GraphShape,
-) -> Result<(Graph, PassGraph, Vec<Tensor>), Error> {
+) -> Result<(Graph, PassGraph, Vec<Tensor>)> {
     let n_slots = options.n_slots(plan);
     let weights = Arena::new(plan.tensors.len(), 0)?;
     let tensors = plan

@@ -59,9 +59,6 @@ pub struct Definitions {
 
 impl Definitions {
     /// The built-in definitions and maps and those in `folders`.
-    ///
-    /// # Errors
-    /// The folder cannot be read.
     pub fn open(folders: &[PathBuf]) -> Result<Self, LibraryError> {
         Ok(Self {
             archs: Library::open(&REGISTRY, folders)?,
@@ -175,9 +172,6 @@ pub struct OpenedModel {
 
 impl OpenedModel {
     /// The same model with its matrices quantised to another type ([`crate::models::quantise`]).
-    ///
-    /// # Errors
-    /// The type is not supported.
     pub fn quantised(self, ty: TensorType) -> Result<Self, Error> {
         let weights = quantise(&self.weights, &self.plan, ty)?;
         let plan = Plan::new(&self.def, weights.metadata(), &weights);
@@ -232,28 +226,19 @@ pub enum Error {
     Vocabulary(#[from] tokenizer::folder::Error),
     /// The architecture is unknown, or its definition has problems.
     #[error("{model}: {source}")]
-    Arch {
-        model: String,
-        /// The reason.
-        source: LibraryError,
-    },
+    Arch { model: String, source: LibraryError },
     /// The file does not state its architecture.
     #[error("{model}: missing metadata key `general.architecture`")]
     NoArch { model: String },
     /// The file and the definition do not fit each other.
     #[error("{model}: {source}")]
-    Plan {
-        model: String,
-        /// The problems.
-        source: plan::Error,
-    },
+    Plan { model: String, source: plan::Error },
     /// With `strict`: the file has tensors or keys that are not read.
     #[error(
         "{model}: the definition `{arch}` does not read {unread} (without `--strict` a warning)"
     )]
     Unread {
         model: String,
-        /// The definition.
         arch: String,
         /// The keys and tensors that are not read.
         unread: String,
@@ -261,7 +246,6 @@ pub enum Error {
     /// The path is not that of a model.
     #[error("{model}: {what}")]
     NotAModelPath {
-        /// The path.
         model: String,
         /// The actual content, and the next step.
         what: String,
@@ -269,17 +253,13 @@ pub enum Error {
     /// The file is used with a model and is not a model itself.
     #[error("{model}: this is {}; {}", kind.name(), kind.next_step())]
     NotAModel {
-        /// The file.
         model: String,
-        /// The kind of the file.
         kind: gguf::AuxiliaryKind,
     },
     /// A folder could not be listed.
     #[error("{}: {source}", path.display())]
     Io {
-        /// The folder.
         path: PathBuf,
-        /// The error of the operating system.
         source: std::io::Error,
     },
 }
@@ -389,9 +369,6 @@ fn read_path(path: &Path, with: &Definitions) -> Result<ModelFiles, Error> {
 }
 
 /// Opens a model: its file, definition and plan.
-///
-/// # Errors
-/// The model cannot run, for any reason.
 pub fn open(source: &ModelSource, with: &Definitions) -> Result<OpenedModel, Error> {
     let ModelFiles {
         weights,
@@ -474,9 +451,6 @@ fn report_unread(plan: &Plan, metadata: &Metadata, model: &str, strict: bool) ->
 
 /// The models in a folder, by name: files (the first part of a split file) and folders of tensors. GGUF files that are
 /// not models, such as adapters, are omitted.
-///
-/// # Errors
-/// The folder cannot be listed.
 pub fn list(folder: &Path) -> Result<Vec<ModelSource>, Error> {
     let io = |source| Error::Io {
         path: folder.to_owned(),

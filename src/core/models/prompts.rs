@@ -12,7 +12,6 @@ use lab_base::weights::safetensors::{is_named, read_small};
 
 /// The file that has the prompts.
 const FILE: &str = "config_sentence_transformers.json";
-/// Maximum size of the file in bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// Prompts by name.

@@ -160,7 +160,6 @@ impl ModelRoles {
     }
 }
 
-/// The blocks of a layer.
 fn units(layer: &LayerPlan) -> impl Iterator<Item = &Unit> {
     let branches = layer.slots.iter().flat_map(|slot| &slot.branches);
     branches.map(|branch| &branch.block)
@@ -253,9 +252,6 @@ pub fn quantise(weights: &Weights, plan: &Plan, base: TensorType) -> Result<Weig
 }
 
 /// The weights with f16 and bf16 vectors as f32, as other engines expect them.
-///
-/// # Errors
-/// The given weights cannot be read.
 pub fn with_plain_vectors(weights: &Weights, plan: &Plan) -> Result<Weights, Error> {
     let types = vectors(plan, weights, &ModelRoles::new(plan));
     let mut metadata = weights.metadata().clone();
@@ -283,9 +279,6 @@ fn file_type(weights: &Weights) -> Option<u32> {
 }
 
 /// The weights with quantised tensors as `ty`, one of f32, f16 and bf16; other tensors are unchanged.
-///
-/// # Errors
-/// The values of the quantised type are not known.
 pub fn without_blocks(weights: &Weights, ty: TensorType) -> Result<Weights, Error> {
     let is_blocks = |tensor: &TensorInfo| !tensor.ty.is_plain();
     if let Some(tensor) = weights
@@ -329,7 +322,6 @@ fn is_half(tensor: &TensorInfo) -> bool {
     matches!(tensor.ty, TensorType::F16 | TensorType::BF16)
 }
 
-/// Whether a tensor has more than one row.
 fn is_matrix(tensor: &TensorInfo) -> bool {
     tensor.shape[1..].iter().any(|n| *n > 1)
 }

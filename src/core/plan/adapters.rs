@@ -3,7 +3,7 @@
 use super::facts::UnitScope;
 use super::planner::{FileAdapters, Planned, Planner, Reported};
 use super::{AdapterUpdatePlan, Unit};
-use crate::arch::{Instance, ResolvedOption, WeightRole};
+use crate::arch::{ContractUse, ResolvedOption, WeightRole};
 
 /// Name suffixes of the two matrices of an update; the first is multiplied first.
 const DOWN: &str = ".lora_a";
@@ -60,7 +60,7 @@ impl Planner<'_> {
     pub(super) fn updates(
         &mut self,
         path: &str,
-        instance: &Instance,
+        instance: &ContractUse,
         scope: &UnitScope<'_>,
         weights: &mut Vec<Option<usize>>,
     ) -> Planned<Vec<AdapterUpdatePlan>> {

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::arch::expr::{Expr, Scope, Value};
 use crate::arch::{
-    ArchDef, Branch, Head, Instance, Mode, OF_FILE, Presence, Reads, Resource, SHIFT_LOGITS,
+    ArchDef, Branch, ContractUse, Head, Mode, OF_FILE, Presence, Reads, Resource, SHIFT_LOGITS,
     Setting, Slot, Spanned, Stack,
 };
 use lab_base::weights::Metadata;
@@ -56,8 +56,10 @@ impl<'a> Planner<'a> {
         if let Some(width) = ple.filter(|width| *width > 0) {
             self.taps.insert("ple".into(), width);
         }
+        let n_before = self.problems.len();
         let (layers, n_of_source) = self.layers(n_embd)?;
-        if layers.is_empty() {
+        // A count without a value, and a broken layer, are reported already.
+        if layers.is_empty() && self.problems.len() == n_before {
             self.report("there are no layers".into());
         }
         let head = match &def.head {
@@ -149,7 +151,7 @@ impl<'a> Planner<'a> {
                 Err(Reported) => continue,
             };
             for depth in 0..count {
-                layers.extend(self.layer((at, stack), depth, n_embd));
+                layers.extend(self.layer(at, stack, depth, n_embd));
                 let branches = stack.slots.iter().map(|slot| slot.branches.len().max(1));
                 n_branches += branches.sum::<usize>();
                 if n_branches > MAX_BRANCHES {
@@ -168,7 +170,8 @@ impl<'a> Planner<'a> {
 
     fn layer(
         &mut self,
-        (at, stack): (usize, &'a Stack),
+        at: usize,
+        stack: &'a Stack,
         depth: u64,
         n_embd: u64,
     ) -> Planned<LayerPlan> {
@@ -197,7 +200,8 @@ impl<'a> Planner<'a> {
         scope.prefix = &prefix;
         self.requirements(&scope);
         let slots = stack.slots.iter().enumerate();
-        let slots = slots.filter_map(|slot| self.slot(slot, &path, &scope, n_embd).ok().flatten());
+        let slots = slots
+            .filter_map(|(at, slot)| self.slot(at, slot, &path, &scope, n_embd).ok().flatten());
         let slots = slots.collect();
         Ok(LayerPlan {
             path,
@@ -278,9 +282,11 @@ impl<'a> Planner<'a> {
         }
     }
 
+    /// A slot of a layer; none where its condition, or that of each of its branches, does not hold.
     fn slot(
         &mut self,
-        (at, slot): (usize, &'a Slot),
+        at: usize,
+        slot: &'a Slot,
         layer: &str,
         scope: &LayerScope<'_>,
         n_embd: u64,
@@ -302,6 +308,7 @@ impl<'a> Planner<'a> {
             true => n_embd.saturating_mul(self.states),
             false => n_embd,
         };
+        // A branch that never has another beside it needs no name in its path.
         let alone = active.len() == 1
             && slot
                 .branches
@@ -312,13 +319,13 @@ impl<'a> Planner<'a> {
         self.taps.insert("h".into(), width);
         let branches: Vec<Planned<BranchPlan>> = active
             .into_iter()
-            .map(|branch| {
+            .map(|(at, branch)| {
                 let inner = if alone {
                     path.clone()
                 } else {
-                    format!("{path}.{}", branch.1.name)
+                    format!("{path}.{}", branch.name)
                 };
-                self.branch(branch, &inner, scope, width)
+                self.branch(at, branch, &inner, scope, width)
             })
             .collect();
         let pre = self.norm(slot.pre.as_ref(), &path, "in", scope, width);
@@ -344,7 +351,8 @@ impl<'a> Planner<'a> {
     /// Plans a branch whose slot reads rows of `width` elements.
     fn branch(
         &mut self,
-        (at, branch): (usize, &'a Branch),
+        at: usize,
+        branch: &'a Branch,
         path: &str,
         scope: &LayerScope<'_>,
         width: u64,
@@ -421,7 +429,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Whether the file has a weight of an instance.
-    fn has_any(&self, instance: &Instance) -> bool {
+    fn has_any(&self, instance: &ContractUse) -> bool {
         let used = instance
             .weights
             .iter()

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use super::{MAX_LAYERS, TensorSet};
 use crate::arch::expr::{Scope, Value};
 use crate::arch::{
-    ArchDef, Instance, OF_FILE, ParamSource, Presence, ResolvedOption, WeightRole, fits_pattern,
+    ArchDef, ContractUse, OF_FILE, ParamSource, Presence, ResolvedOption, WeightRole, fits_pattern,
     nearest,
 };
 use lab_base::weights::{Array, Metadata, Value as Meta};
@@ -317,10 +317,11 @@ impl<'a> FileFacts<'a> {
             return format!("the file has `{key}` (parameter `{name}`) as {found}");
         }
         let full = keys.first().map(full).unwrap_or_default();
-        let near = nearest(&full, self.metadata.iter().map(|(key, _)| key));
-        let hint = near
-            .map(|near| format!("; the file has `{near}`"))
-            .unwrap_or_default();
+        let near = || nearest(&full, self.metadata.iter().map(|(key, _)| key));
+        let hint = match self.tensors.origin(&full) {
+            Some(origin) => format!("; {origin}"),
+            None => near().map_or(String::new(), |near| format!("; the file has `{near}`")),
+        };
         format!("missing metadata key `{full}` (parameter `{name}`){hint}")
     }
 }
@@ -428,7 +429,7 @@ impl Scope for LayerScope<'_> {
 /// The scope of a contract's expressions at one use: the options first, then the layer.
 pub(super) struct UnitScope<'a> {
     pub(super) layer: &'a LayerScope<'a>,
-    pub(super) instance: &'a Instance,
+    pub(super) instance: &'a ContractUse,
     /// The options resolved so far, in the order of the contract.
     pub(super) options: &'a [ResolvedOption],
     /// Names whose values come from the place of use, such as a norm's width.

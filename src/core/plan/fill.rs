@@ -9,9 +9,6 @@ pub type FitsFn<'a, E> = &'a mut dyn FnMut(&[usize], usize) -> Result<bool, E>;
 
 /// The split with the maximum number of layers out of `n` that fit; the first devices are filled first. All its parts
 /// may be 0.
-///
-/// # Errors
-/// The errors of `fits`.
 pub fn fill<E>(n: usize, n_devices: usize, fits: FitsFn<'_, E>) -> Result<Vec<usize>, E> {
     // From the last device on, which gives the maximum number of layers: no device could hold one more of the earlier
     // layers.
@@ -45,18 +42,12 @@ pub fn fill<E>(n: usize, n_devices: usize, fits: FitsFn<'_, E>) -> Result<Vec<us
 }
 
 /// The split in proportion to `shares` with the maximum number of layers out of `n` that fit on the devices.
-///
-/// # Errors
-/// The errors of `fits`.
 pub fn fill_shares<E>(n: usize, shares: &[f64], fits: FitsFn<'_, E>) -> Result<Vec<usize>, E> {
     let n = largest(n, &mut |n| all_fit(&split(n, shares), fits))?;
     Ok(split(n, shares))
 }
 
 /// Whether every device's part of a split fits.
-///
-/// # Errors
-/// The errors of `fits`.
 pub fn all_fit<E>(split: &[usize], fits: FitsFn<'_, E>) -> Result<bool, E> {
     for device in 0..split.len() {
         if !fits(split, device)? {
@@ -67,9 +58,6 @@ pub fn all_fit<E>(split: &[usize], fits: FitsFn<'_, E>) -> Result<bool, E> {
 }
 
 /// The largest fitting number up to `most`, by bisection: if a number fits, all smaller ones are assumed to fit.
-///
-/// # Errors
-/// The errors of `fits`.
 pub fn largest<E>(most: usize, fits: &mut dyn FnMut(usize) -> Result<bool, E>) -> Result<usize, E> {
     if most == 0 || fits(most)? {
         return Ok(most);

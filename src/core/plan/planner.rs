@@ -6,7 +6,7 @@ use std::fmt::Display;
 use super::facts::{FileFacts, LayerScope};
 use super::{CachePlan, TensorPlan, Unit};
 use crate::arch::expr::{Expr, Scope, Value};
-use crate::arch::{Diagnostic, Diagnostics, Instance, OF_FILE, Resource, Setting, Span};
+use crate::arch::{ContractUse, Diagnostic, Diagnostics, OF_FILE, Resource, Setting, Span};
 
 /// Number of problems after which planning stops.
 const MAX_PROBLEMS: usize = 1 << 14;
@@ -122,7 +122,7 @@ impl<'a> Planner<'a> {
     }
 
     /// The resource of this name: a declared one, or the default with the weights of that name.
-    pub(super) fn named(&mut self, kind: Resource, name: &str, path: &str) -> Planned<Instance> {
+    pub(super) fn named(&mut self, kind: Resource, name: &str, path: &str) -> Planned<ContractUse> {
         let declared = |name: &str| {
             let name = name.strip_prefix(OF_FILE).unwrap_or(name);
             self.facts.def.resource(kind, name)

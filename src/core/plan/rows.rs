@@ -3,7 +3,7 @@
 use super::Unit;
 use super::facts::{LayerScope, UnitScope};
 use super::planner::{Planned, Planner, Reported};
-use crate::arch::{Instance, RowWidth, Spanned};
+use crate::arch::{ContractUse, RowWidth, Spanned};
 
 impl Planner<'_> {
     /// The width of an input: a tap, or the given one.
@@ -28,7 +28,7 @@ impl Planner<'_> {
     /// Number of elements of a block's result. The inputs must have the widths that the block takes.
     pub(super) fn result_width(
         &mut self,
-        instance: &Instance,
+        instance: &ContractUse,
         unit: &Unit,
         layer: &LayerScope<'_>,
         inputs: [Option<u64>; 2],
@@ -56,7 +56,7 @@ impl Planner<'_> {
     fn fits(
         &mut self,
         unit: &Unit,
-        instance: &Instance,
+        instance: &ContractUse,
         found: u64,
         (takes, source): (u64, &str),
     ) -> Planned<()> {

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::arch::expr::{Expr, Scope, Value};
 use crate::arch::{
-    Instance, OF_FILE, OptionKind, Presence, ResolvedOption, Resource, Setting, StateSpec,
+    ContractUse, OF_FILE, OptionKind, Presence, ResolvedOption, Resource, Setting, StateSpec,
     WeightRole, nearest,
 };
 use lab_base::weights::TensorType;
@@ -41,7 +41,7 @@ impl Planner<'_> {
     pub(super) fn unit(
         &mut self,
         path: &str,
-        instance: &Instance,
+        instance: &ContractUse,
         layer: &LayerScope<'_>,
         given: &[(&'static str, u64)],
     ) -> Planned<Unit> {
@@ -331,7 +331,7 @@ impl Planner<'_> {
     fn weights(
         &mut self,
         path: &str,
-        instance: &Instance,
+        instance: &ContractUse,
         scope: &UnitScope<'_>,
     ) -> Planned<Vec<Option<usize>>> {
         let mut out = Vec::with_capacity(instance.weights.len());
@@ -520,7 +520,6 @@ fn has_weights(ty: TensorType) -> bool {
     !matches!(ty, T::I8 | T::I16 | T::I32 | T::I64 | T::F64)
 }
 
-/// The text of a shape, for messages.
 fn show(shape: &[u64]) -> String {
     let dims: Vec<String> = shape.iter().map(u64::to_string).collect();
     format!("[{}]", dims.join(", "))

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use lab_base::ggml::GraphOp;
-use lab_core::arch::{ArchDef, Instance};
+use lab_core::arch::{ArchDef, ContractUse};
 use lab_core::plan::{Plan, Unit};
 
 use super::ops::GraphReader;
@@ -21,7 +21,7 @@ pub(super) struct DrawContext<'a> {
     /// Operations by the kind and path that they were built for.
     pub(super) places: HashMap<(&'a str, &'a str), Vec<usize>>,
     /// Units by path, with their instances in the definition.
-    pub(super) uses: HashMap<&'a str, (&'a Unit, Option<&'a Instance>)>,
+    pub(super) uses: HashMap<&'a str, (&'a Unit, Option<&'a ContractUse>)>,
     /// Short names of the blocks that have a role, by path.
     pub(super) roles: HashMap<&'a str, String>,
     /// For each path, the number of norms that were already taken.

@@ -3,14 +3,11 @@
 use super::{Kept, LayerKind, LayerPattern, Legend, Scene, Slot, UnitBox, WeightCost};
 use lab_core::arch::Mode;
 
-/// The drawing of a model.
 #[derive(Clone, Debug)]
 pub struct Drawing {
     /// The name of the model or definition.
     pub name: String,
-    /// The name of the architecture.
     pub arch: String,
-    /// The mode of execution.
     pub mode: Mode,
     /// Whether sizes are symbols because there is no file.
     pub is_symbolic: bool,
@@ -31,9 +28,7 @@ pub struct Drawing {
     pub end: Vec<UnitBox>,
     /// The total weights; `None` without a file.
     pub cost: Option<WeightCost>,
-    /// The memory that all layers keep between passes.
     pub kept: Kept,
-    /// The scenes of the execution.
     pub scenes: Vec<Scene>,
     /// Executed operations of the graph that no drawn part contains.
     pub unplaced: Vec<usize>,

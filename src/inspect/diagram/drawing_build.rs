@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
 
 use lab_base::util::wording;
-use lab_core::arch::{ArchDef, Instance, Join, Resource, Setting};
+use lab_core::arch::{ArchDef, ContractUse, Join, Resource, Setting};
 use lab_core::plan::{BranchPlan, LayerPlan, NormUse, Plan, SlotPlan, Unit};
 
 use super::context::DrawContext;
@@ -16,7 +16,6 @@ use super::words;
 use super::{BoxNote, Branch, Drawing, Factor, Kept, LayerKind, Slot, UnitBox, WeightCost};
 
 impl Drawing {
-    /// The drawing of a sample.
     pub fn new(def: &ArchDef, sample: &TracedPlan) -> Self {
         let (plan, steps) = (sample.plan(), sample.steps());
         let mut places: HashMap<(&str, &str), Vec<usize>> = HashMap::new();
@@ -64,22 +63,20 @@ impl<'a> DrawContext<'a> {
             end.extend(head.norm.as_ref().and_then(|norm| self.norm(&[norm], None)));
             end.extend(head.unit.as_ref().map(|unit| self.stage(unit, "head")));
         }
-        let unplaced = (0..self.steps.len())
-            .filter(|at| !self.placed[*at] && !is_folded(&self.steps[*at]))
-            .collect();
+        let is_unplaced = |at: &usize| !self.placed[*at] && !is_folded(&self.steps[*at]);
+        let unplaced = (0..self.steps.len()).filter(is_unplaced).collect();
+        let begin = source.into_iter().chain([embed]);
+        let begin = begin
+            .filter(|part: &UnitBox| !part.ops.is_empty())
+            .chain(write);
+        let begin = begin.chain(per_layer.filter(|part| !part.ops.is_empty()));
         Drawing {
             name: name.to_owned(),
             arch: plan.arch.clone(),
             mode: plan.mode,
             is_symbolic: self.is_symbolic,
             facts: self.facts(),
-            begin: source
-                .into_iter()
-                .chain([embed])
-                .filter(|part: &UnitBox| !part.ops.is_empty())
-                .chain(write)
-                .chain(per_layer.filter(|part| !part.ops.is_empty()))
-                .collect(),
+            begin: begin.collect(),
             source: kinds::pattern(&self.of_layer[..n_of_source]),
             pattern: kinds::pattern(&self.of_layer[n_of_source..]),
             cost: self.cost(&(0..plan.tensors.len()).collect()),
@@ -102,12 +99,11 @@ impl<'a> DrawContext<'a> {
         let mine = (0..plan.layers.len()).filter(|at| self.of_layer[*at] == kind);
         let places: Vec<usize> = mine.collect();
         let layers: Vec<&LayerPlan> = places.iter().map(|at| &plan.layers[*at]).collect();
-        let slots: Vec<Slot> = (0..layers[0].slots.len())
-            .map(|at| {
-                let same: Vec<&SlotPlan> = layers.iter().map(|layer| &layer.slots[at]).collect();
-                self.slot(&same, &layers)
-            })
-            .collect();
+        let slots = (0..layers[0].slots.len()).map(|at| {
+            let same: Vec<&SlotPlan> = layers.iter().map(|layer| &layer.slots[at]).collect();
+            self.slot(&same, &layers)
+        });
+        let slots: Vec<Slot> = slots.collect();
         let parts = slots.iter().flat_map(Slot::parts);
         let weights = parts.flat_map(|part| &part.weights);
         let tensors = weights.flat_map(|weight| weight.tensors.iter().copied());
@@ -304,13 +300,13 @@ impl<'a> DrawContext<'a> {
     }
 
     /// The definition's instance of the unit at a path.
-    pub(super) fn instance(&self, path: &str) -> Option<&'a Instance> {
+    pub(super) fn instance(&self, path: &str) -> Option<&'a ContractUse> {
         self.uses.get(path)?.1
     }
 }
 
 /// Every mix of hidden states, with its instance in the definition.
-fn mixes<'a>(def: &'a ArchDef, plan: &'a Plan) -> Vec<(&'a Unit, Option<&'a Instance>)> {
+fn mixes<'a>(def: &'a ArchDef, plan: &'a Plan) -> Vec<(&'a Unit, Option<&'a ContractUse>)> {
     let slots = plan.layers.iter().flat_map(|layer| {
         let slots = layer.slots.iter();
         slots.flat_map(|slot| {
@@ -327,24 +323,23 @@ fn mixes<'a>(def: &'a ArchDef, plan: &'a Plan) -> Vec<(&'a Unit, Option<&'a Inst
         let mut add = |name: &str| names.push(name.to_owned());
         setting.expr.for_each_text_result(&mut add);
         add("default");
-        let mut own = names
-            .iter()
-            .filter_map(|name| def.resource(Resource::Mix, name));
+        let own = names.iter();
+        let mut own = own.filter_map(|name| def.resource(Resource::Mix, name));
         // An expression may name several resources; those of the same kind are equivalent.
         own.find(|own| own.options[0].expr.as_literal() == Some(&unit.options[0].to_value()))
     };
-    all.filter_map(|(unit, setting)| {
+    let all = all.filter_map(|(unit, setting)| {
         let (unit, setting) = (unit.as_ref()?, setting.as_ref()?);
         Some((unit, declared(unit, setting)))
-    })
-    .collect()
+    });
+    all.collect()
 }
 
 /// Every unit by its path, with its instance in the definition.
 fn uses<'a>(
     def: &'a ArchDef,
     plan: &'a Plan,
-) -> HashMap<&'a str, (&'a Unit, Option<&'a Instance>)> {
+) -> HashMap<&'a str, (&'a Unit, Option<&'a ContractUse>)> {
     let head = def.head.as_ref().map(|head| &head.unit);
     let planned = plan.head.as_ref().and_then(|head| head.unit.as_ref());
     let stages = [
@@ -353,13 +348,11 @@ fn uses<'a>(
         (plan.per_layer.as_ref(), def.per_layer.as_ref()),
         (planned, head),
     ];
-    let stages = stages
-        .into_iter()
-        .filter_map(|(unit, own)| Some((unit?, own)));
+    let stages = stages.into_iter();
+    let stages = stages.filter_map(|(unit, own)| Some((unit?, own)));
     let resources = plan.norms.iter().chain(&plan.acts).chain(&plan.ropes);
-    let resources = resources
-        .chain(plan.caches.iter().map(|cache| &cache.unit))
-        .chain(&plan.selections);
+    let caches = plan.caches.iter().map(|cache| &cache.unit);
+    let resources = resources.chain(caches).chain(&plan.selections);
     let declared = resources.map(|unit| {
         let (kind, name) = unit.path.split_once('.').unwrap_or_default();
         let kind = Resource::ALL.into_iter().find(|own| own.name() == kind);
@@ -382,7 +375,7 @@ fn roles(plan: &Plan) -> HashMap<&str, String> {
     let slots = plan.layers.iter().flat_map(|layer| &layer.slots);
     let branches = slots.flat_map(|slot| &slot.branches);
     let with_role = branches.filter(|branch| branch.role().is_some());
-    let named = with_role.map(|branch| (branch.block.path.as_str(), branch.short()));
+    let named = with_role.map(|branch| (&*branch.block.path, branch.short()));
     named.collect()
 }
 

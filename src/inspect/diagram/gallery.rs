@@ -11,17 +11,11 @@ use super::{DiagramError, Drawing, TracedPlan, svg, variants};
 /// The reason why no gallery was made.
 #[derive(Debug, thiserror::Error)]
 pub enum GalleryError {
-    /// A definition has problems.
     #[error(transparent)]
     Library(#[from] LibraryError),
     /// A definition cannot be drawn.
     #[error("{name}: {source}")]
-    Drawing {
-        /// The definition.
-        name: String,
-        /// The reason.
-        source: DiagramError,
-    },
+    Drawing { name: String, source: DiagramError },
 }
 
 /// Every file of the gallery: its name and its text.

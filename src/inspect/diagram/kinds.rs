@@ -13,19 +13,9 @@ use lab_core::plan::{BranchPlan, LayerPlan, Plan, StatePlan};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LayerPattern {
     /// Consecutive layers of one kind.
-    Layers {
-        /// The kind of the layers.
-        kind: usize,
-        /// The number of layers.
-        count: usize,
-    },
+    Layers { kind: usize, count: usize },
     /// A sequence of fragments that repeats.
-    Repeat {
-        /// The number of repetitions.
-        count: usize,
-        /// The fragments that repeat.
-        of: Vec<Self>,
-    },
+    Repeat { count: usize, of: Vec<Self> },
 }
 
 /// The kind of each layer: layers have equal numbers if they are equal except for their index and their factors.
@@ -169,7 +159,6 @@ fn repeats(runs: &[LayerPattern]) -> Vec<LayerPattern> {
 }
 
 impl DrawContext<'_> {
-    /// Sets the labels of the kinds.
     pub(super) fn tell_apart(&self, kinds: &mut [LayerKind]) {
         /// Maximum number of distinguishing facts in a label.
         const SHOWN: usize = 2;

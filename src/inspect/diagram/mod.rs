@@ -19,8 +19,6 @@ mod gallery;
 pub mod html;
 mod ids;
 mod kinds;
-mod layers;
-mod legend;
 mod ops;
 pub mod overlay;
 #[cfg(feature = "png")]
@@ -32,7 +30,8 @@ mod unit_boxes;
 mod words;
 
 pub use boxes::{
-    BoxWeight, Edge, EdgeSource, Kept, OpBox, OpShape, UnitBox, UnitOption, WeightCost,
+    BoxNote, BoxWeight, Branch, ColourRange, Edge, EdgeSource, Factor, Kept, LEVELS, LayerKind,
+    Legend, OpBox, OpShape, Slot, UnitBox, UnitOption, WeightCost,
 };
 pub use drawing::Drawing;
 pub use execution::{
@@ -40,6 +39,4 @@ pub use execution::{
 };
 pub use gallery::{GalleryError, gallery};
 pub use kinds::LayerPattern;
-pub use layers::{Branch, Factor, LayerKind, Slot};
-pub use legend::{BoxNote, ColourRange, LEVELS, Legend};
 pub use traced_plan::{DiagramError, TracedPlan, variants};

@@ -18,7 +18,6 @@ pub(super) struct OpGroup {
     pub(super) is_sum: bool,
 }
 
-/// The box of each operation.
 pub(super) type GroupOfStep = HashMap<usize, usize>;
 
 /// Whether an operation is drawn as an edge.

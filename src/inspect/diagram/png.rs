@@ -20,13 +20,10 @@ const BOLD: &str = ".th,.tt,.tn{stroke:#1c2330;stroke-width:.5}</style>";
 /// The reason why there is no PNG.
 #[derive(Debug, thiserror::Error)]
 pub enum PngError {
-    /// The input is not valid SVG.
     #[error("the drawing is not an SVG: {0}")]
     Svg(#[from] usvg::Error),
-    /// The picture is too large.
     #[error("a picture of {0} x {1} pixels is too large")]
     Size(u32, u32),
-    /// The PNG could not be encoded.
     #[error("the picture could not be written: {0}")]
     Write(String),
 }

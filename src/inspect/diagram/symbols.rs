@@ -4,7 +4,7 @@ use super::context::DrawContext;
 use super::words;
 use crate::describe::UnitScope;
 use lab_core::arch::expr::Expr;
-use lab_core::arch::{Instance, ResolvedOption, Resource};
+use lab_core::arch::{ContractUse, ResolvedOption, Resource};
 use lab_core::plan::{StatePlan, Unit};
 
 /// Maximum length of an expression that replaces the name of an option.
@@ -85,7 +85,7 @@ impl DrawContext<'_> {
 
     /// The definition's text of a choice that the file decides. All its uses in the drawn model have the same value,
     /// and another model may choose differently.
-    pub(super) fn open(&self, unit: &Unit, instance: &Instance, at: usize) -> Option<String> {
+    pub(super) fn open(&self, unit: &Unit, instance: &ContractUse, at: usize) -> Option<String> {
         let setting = &instance.options[at];
         let is_choice = !matches!(
             unit.options[at],

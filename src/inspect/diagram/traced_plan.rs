@@ -1,12 +1,10 @@
 //! The input of a drawing: a plan with its graph, and a second graph that shows which sizes depend on the number of
 //! tokens; and the variants of a definition that are drawn, which its table `variants` defines.
 
-use lab_base::ggml;
-use lab_base::ggml::GraphOp;
+use lab_base::ggml::{self, GraphOp};
 use lab_core::arch::{ArchDef, Mode};
 use lab_core::model;
-use lab_core::models::synth;
-use lab_core::models::synth::SynthRequest;
+use lab_core::models::synth::{self, SynthRequest};
 use lab_core::plan::Plan;
 
 /// Numbers of tokens of the two passes.
@@ -34,10 +32,8 @@ pub fn variants(def: &ArchDef) -> Vec<(String, SynthRequest)> {
 /// The reason why something cannot be drawn.
 #[derive(Debug, thiserror::Error)]
 pub enum DiagramError {
-    /// The graph cannot be built.
     #[error("the graph cannot be built: {0}")]
     Graph(#[from] ggml::Error),
-    /// No model of the definition has these settings.
     #[error(transparent)]
     Synth(#[from] synth::Error),
 }
@@ -84,7 +80,6 @@ impl TracedPlan {
         })
     }
 
-    /// The plan that is drawn.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }

@@ -2,12 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::describe;
-use crate::describe::UnitScope;
+use crate::describe::{self, UnitScope};
 use lab_base::ggml::{GraphOp, OpSource};
 use lab_base::util::wording;
 use lab_core::arch::formula::{general, particular};
-use lab_core::arch::{Instance, Mode, OptionKind, OptionSpec, ResolvedOption, Resource};
+use lab_core::arch::{ContractUse, Mode, OptionKind, OptionSpec, ResolvedOption, Resource};
 use lab_core::plan::{BLOCK_LEN, KeyTokens, LayerPlan, StatePlan, Unit};
 
 use super::context::DrawContext;
@@ -47,7 +46,7 @@ impl DrawContext<'_> {
         &mut self,
         all: &[&Unit],
         steps: &[Vec<usize>],
-        instance: Option<&Instance>,
+        instance: Option<&ContractUse>,
         of: Option<&LayerPlan>,
     ) -> UnitBox {
         let (unit, contract) = (all[0], all[0].contract.0);
@@ -93,7 +92,7 @@ impl DrawContext<'_> {
     }
 
     /// The formula of a unit, with names of options that the file decides.
-    fn formula(&self, unit: &Unit, instance: Option<&Instance>) -> String {
+    fn formula(&self, unit: &Unit, instance: Option<&ContractUse>) -> String {
         let contract = unit.contract.0;
         let value = |name: &str| {
             let mut names = contract.options.iter().map(|option| option.name);
@@ -305,7 +304,7 @@ impl DrawContext<'_> {
         out: &mut Vec<UnitOption>,
         prefix: &str,
         unit: &Unit,
-        instance: Option<&Instance>,
+        instance: Option<&ContractUse>,
     ) {
         let options = unit.contract.0.options.iter().zip(&unit.options);
         for (at, (spec, value)) in options.enumerate() {
@@ -329,7 +328,7 @@ impl DrawContext<'_> {
         spec: &'static OptionSpec,
         at: usize,
         unit: &Unit,
-        instance: Option<&Instance>,
+        instance: Option<&ContractUse>,
     ) -> Option<UnitOption> {
         let value = &unit.options[at];
         let default = spec.default.unwrap_or_default();
@@ -344,6 +343,7 @@ impl DrawContext<'_> {
             matches!(value, ResolvedOption::Int(_) | ResolvedOption::Float(_)) && !is_owner;
         let setting = instance.map(|instance| &instance.options[at]);
         let open = instance.and_then(|instance| self.open(unit, instance, at));
+        let mut resource = None;
         let text = match (value, setting.filter(|_| self.is_symbolic && is_number)) {
             _ if is_owner => match &unit.state {
                 Some(StatePlan::KeyValue(rows)) if rows.owner.is_some() => "an earlier one".into(),
@@ -356,8 +356,9 @@ impl DrawContext<'_> {
             }
             (_, Some(setting)) => setting.expr.source().to_owned(),
             // Names of resources are the definition's own; their options follow.
-            (ResolvedOption::Resource(place), _) if !is_act => {
-                if place.is_some() { "yes" } else { "none" }.into()
+            (ResolvedOption::Resource(Some(_)), _) if !is_act => {
+                resource = Some(words::option(self.plan, spec.kind, value));
+                "yes".into()
             }
             _ => words::option(self.plan, spec.kind, value),
         };
@@ -367,6 +368,7 @@ impl DrawContext<'_> {
         Some(UnitOption {
             name,
             value: text,
+            resource,
             doc: spec.doc,
             is_number,
             is_off: is_literal && is_usual,

@@ -141,6 +141,8 @@ fn with_kind(unit: &Unit) -> String {
     let name = unit.path.split_once('.');
     let name = name.map_or(unit.path.as_str(), |(_, name)| name);
     match unit.option("kind") {
+        // The default norm has no name.
+        Some(ResolvedOption::Choice(kind)) if name.is_empty() => (*kind).to_owned(),
         Some(ResolvedOption::Choice(kind)) if *kind != name => format!("{name} ({kind})"),
         _ => name.to_owned(),
     }

@@ -13,8 +13,9 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use futures_util::stream::{self, StreamExt};
 use serde_json::Value;
+use tokio::task::JoinSet;
 
-use crate::http::body::ResponseTask;
+use crate::http::body::response_of;
 use crate::http::context::RequestContext;
 use crate::http::error_format::ErrorFormat;
 use crate::http::transport::{MAX_BODY_BYTES, event_response, is_event_stream};
@@ -25,15 +26,13 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Time between two comments, while a model is loaded and afterwards.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(10)];
 
-/// The state of a stream to the client.
 enum StreamState {
     /// No part of the answer has arrived.
     Waiting {
-        task: ResponseTask,
+        task: JoinSet<Response>,
         load: Load,
         format: ErrorFormat,
         context: Arc<RequestContext>,
-        /// Time until the next comment.
         pause: Duration,
     },
     Answering(BodyDataStream),
@@ -46,12 +45,13 @@ pub(super) async fn answer(
     load: impl FnOnce() -> Option<Load>,
 ) -> Response {
     let (format, context) = (ErrorFormat::of(path), RequestContext::current());
-    let mut task = ResponseTask::new(tokio::spawn(Arc::clone(&context).scope(work)));
-    if let Ok(response) = tokio::time::timeout(PATIENCE, task.response()).await {
+    let mut task = JoinSet::new();
+    task.spawn(Arc::clone(&context).scope(work));
+    if let Ok(response) = tokio::time::timeout(PATIENCE, response_of(&mut task)).await {
         return response;
     }
     let Some(load) = load() else {
-        return task.response().await;
+        return response_of(&mut task).await;
     };
     let state = StreamState::Waiting {
         task,
@@ -64,7 +64,6 @@ pub(super) async fn answer(
     event_response(parts.map(Ok::<_, Infallible>))
 }
 
-/// The next part of the stream, and its state afterwards.
 async fn next(state: StreamState) -> Option<(Bytes, Option<StreamState>)> {
     match state {
         StreamState::Answering(mut data) => {
@@ -79,7 +78,7 @@ async fn next(state: StreamState) -> Option<(Bytes, Option<StreamState>)> {
             context,
             pause,
         } => {
-            let response = tokio::time::timeout(pause, task.response()).await;
+            let response = tokio::time::timeout(pause, response_of(&mut task)).await;
             if let Ok(response) = response {
                 return Some(begun(response, format, &context).await);
             }

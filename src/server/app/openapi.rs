@@ -90,7 +90,6 @@ fn parameters(route: &Route) -> Vec<Value> {
     names.chain(model).collect()
 }
 
-/// The documented response of a route.
 fn answer(route: &Route) -> Value {
     let shape = route.shape;
     if !shape.types.is_empty() {
@@ -135,7 +134,6 @@ fn operation(route: &Route) -> Value {
     operation
 }
 
-/// The document of `/openapi.json`.
 pub(super) fn document(routes: &[Route]) -> Value {
     let mut paths = Map::new();
     for route in routes {
@@ -194,7 +192,6 @@ td { overflow-wrap: anywhere }
 code { font-family: ui-monospace, monospace }
 ";
 
-/// The page of `/docs`.
 pub(super) fn page(routes: &[Route]) -> Html<String> {
     let mut out = String::from("<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">");
     out.push_str("<meta name=\"viewport\" content=\"width=device-width\"><title>API</title>");

@@ -12,16 +12,13 @@ pub(crate) enum AnsweredBy {
     Loaded,
 }
 
-/// A route with its documentation.
 pub(crate) struct Route {
     pub(crate) owner: AnsweredBy,
     pub(crate) method: &'static str,
     pub(crate) path: &'static str,
-    /// A one-line description of the route.
     pub(crate) summary: &'static str,
     /// The fields of the body; `None` if the body is not a JSON object.
     pub(crate) fields: Option<fn() -> Vec<FieldDoc>>,
-    /// Further documentation.
     pub(crate) shape: ResponseDoc,
 }
 
@@ -32,16 +29,13 @@ impl Route {
     }
 }
 
-/// The documentation of a route beyond its fields.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ResponseDoc {
     /// Keys that every JSON response has; other responses are not described.
     pub(crate) keys: &'static [&'static str],
     /// Content types of a response that is not JSON.
     pub(crate) types: &'static [&'static str],
-    /// The status of a successful response.
     pub(crate) status: &'static str,
-    /// Whether errors have Anthropic's shape.
     pub(crate) is_anthropic: bool,
     /// Whether `?model=NAME` selects the model.
     pub(crate) has_model: bool,

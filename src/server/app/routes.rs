@@ -19,7 +19,7 @@ use crate::endpoints::{
 use crate::http::json::Json;
 use crate::page;
 use crate::pool::Pool;
-use crate::request::fields::documented;
+use crate::request::fields::RequestPart as _;
 
 /// JSON with any keys and status 200.
 const ANY: ResponseDoc = ResponseDoc {
@@ -40,7 +40,6 @@ const fn json(keys: &'static [&'static str]) -> ResponseDoc {
     ResponseDoc { keys, ..ANY }
 }
 
-/// A response that is not JSON.
 const fn file(types: &'static [&'static str]) -> ResponseDoc {
     ResponseDoc { types, ..ANY }
 }
@@ -67,12 +66,10 @@ macro_rules! routes {
         $owner:ident: $method:ident $path:literal, $handler:path, $summary:literal
         $(, $fields:expr)? $(=> $shape:expr)?;
     )*) => {
-        /// The router without its layers.
         pub(crate) fn router() -> Router<Arc<Pool>> {
             Router::new()$(.route($path, $method($handler)))*
         }
 
-        /// All routes.
         pub(crate) static ROUTES: &[Route] = &[$(Route {
             owner: AnsweredBy::$owner,
             method: stringify!($method),
@@ -107,10 +104,10 @@ routes! {
         => file(&["image/svg+xml"]);
     Server: get "/v1/sampling", sampling::settings, "Every sampling parameter with its meaning, range and default.";
     Server: post "/models/load", models::load,
-        "Loads a model; with `stream`, events report the progress.", documented::<models::LoadFields>;
+        "Loads a model; with `stream`, events report the progress.", models::LoadFields::documented;
     Server: post "/models/pull", models::pull,
-        "Downloads a model of the Hugging Face Hub; with `stream`, events report the progress.", documented::<models::PullFields>;
-    Server: post "/models/unload", models::unload, "Unloads a model after its active requests.", documented::<models::UnloadFields>;
+        "Downloads a model of the Hugging Face Hub; with `stream`, events report the progress.", models::PullFields::documented;
+    Server: post "/models/unload", models::unload, "Unloads a model after its active requests.", models::UnloadFields::documented;
     Server: post "/models/rescan", models::rescan, "Looks for models in the folder again.", Vec::new;
     Server: post "/quit", quit::quit, "Ends the server when the requests under way are complete.", Vec::new
         => ResponseDoc { status: "202", ..ANY };
@@ -120,17 +117,17 @@ routes! {
         => file(&["text/plain"]);
     Model: get "/v1/lab/points", lab::points,
         "The values of a model that can be captured and edited, with shapes and meanings.";
-    Model: post "/v1/lab/run", lab::run, "Reads a prompt, and captures and edits values of the model.", lab::fields;
+    Model: post "/v1/lab/run", lab::run, "Reads a prompt, and captures and edits values of the model.", lab::Run::documented;
     Model: post "/v1/lab/patch", lab::patch::patch,
         "Activation patching: runs a prompt with values of another prompt, and measures the effect of each.",
-        lab::patch::fields;
+        lab::patch::Patch::documented;
     Server: post "/v1/lab/pictures", lab::pictures::picture,
-        "A response of the lab as a picture, SVG.", lab::pictures::fields;
+        "A response of the lab as a picture, SVG.", lab::pictures::PictureRequest::documented;
     Server: get "/v1/lab/artifacts", lab::artifacts::list, "The results that are stored as files.";
     Server: get "/v1/lab/artifacts/{id}", lab::artifacts::get, "The file of a result.";
     Server: delete "/v1/lab/artifacts/{id}", lab::artifacts::delete, "Removes a result.";
     Server: get "/v1/lab/vectors", lab::vectors::list, "The vectors that edits, captures and lenses may name.";
-    Server: post "/v1/lab/vectors", lab::vectors::keep, "Stores vectors for later requests.", lab::vectors::fields;
+    Server: post "/v1/lab/vectors", lab::vectors::keep, "Stores vectors for later requests.", lab::vectors::VectorsUpload::documented;
     Server: delete "/v1/lab/vectors/{id}", lab::vectors::delete, "Removes vectors that a request has sent.";
     Model: get "/lora-adapters", adapters::list, "The adapters of a model and their scales." => OF_MODEL;
     Model: post "/lora-adapters", adapters::set,
@@ -153,36 +150,36 @@ routes! {
     Model: post "/v1/messages/count_tokens", anthropic::count_tokens,
         "The number of tokens of a conversation's prompt.", anthropic::fields
         => ResponseDoc { is_anthropic: true, ..json(&["input_tokens"]) };
-    Model: post "/v1/completions", completions::completions, "Completes a prompt, or scores it.", completions::fields
+    Model: post "/v1/completions", completions::completions, "Completes a prompt, or scores it.", completions::CompletionFields::documented
         => COMPLETION;
-    Model: post "/completion", llama_server::completion, "Completes a prompt, in the shape of llama-server.", llama_server::fields;
-    Model: post "/completions", llama_server::completion, "As `/completion`.", llama_server::fields;
+    Model: post "/completion", llama_server::completion, "Completes a prompt, in the shape of llama-server.", llama_server::CompletionFields::documented;
+    Model: post "/completions", llama_server::completion, "As `/completion`.", llama_server::CompletionFields::documented;
     Model: post "/infill", infill::infill,
-        "Fill-in-the-middle completion, in the shape of llama-server.", infill::fields;
-    Model: post "/v1/embeddings", embeddings::embeddings, "Embeddings of texts.", embeddings::fields => EMBEDDINGS;
-    Model: post "/embeddings", embeddings::embeddings, "As `/v1/embeddings`.", embeddings::fields => EMBEDDINGS;
+        "Fill-in-the-middle completion, in the shape of llama-server.", infill::InfillFields::documented;
+    Model: post "/v1/embeddings", embeddings::embeddings, "Embeddings of texts.", embeddings::EmbeddingFields::documented => EMBEDDINGS;
+    Model: post "/embeddings", embeddings::embeddings, "As `/v1/embeddings`.", embeddings::EmbeddingFields::documented => EMBEDDINGS;
     Model: post "/v1/rerank", rerank::rerank,
-        "The order of documents by how well they answer a query.", rerank::fields::<rerank::RerankFields>;
-    Model: post "/v1/reranking", rerank::rerank, "As `/v1/rerank`.", rerank::fields::<rerank::RerankFields>;
-    Model: post "/v2/rerank", rerank::rerank, "As `/v1/rerank`.", rerank::fields::<rerank::RerankFields>;
+        "The order of documents by how well they answer a query.", rerank::RerankFields::documented;
+    Model: post "/v1/reranking", rerank::rerank, "As `/v1/rerank`.", rerank::RerankFields::documented;
+    Model: post "/v2/rerank", rerank::rerank, "As `/v1/rerank`.", rerank::RerankFields::documented;
     Model: post "/rerank", rerank::rerank,
-        "As `/v1/rerank`; with `texts` in the shape of TEI.", rerank::fields::<rerank::RerankFields>;
-    Model: post "/reranking", rerank::rerank, "As `/rerank`.", rerank::fields::<rerank::RerankFields>;
-    Model: post "/v1/score", rerank::score, "The scores of pairs of texts.", rerank::fields::<rerank::ScoreFields>;
-    Model: post "/score", rerank::score, "As `/v1/score`.", rerank::fields::<rerank::ScoreFields>;
+        "As `/v1/rerank`; with `texts` in the shape of TEI.", rerank::RerankFields::documented;
+    Model: post "/reranking", rerank::rerank, "As `/rerank`.", rerank::RerankFields::documented;
+    Model: post "/v1/score", rerank::score, "The scores of pairs of texts.", rerank::ScoreFields::documented;
+    Model: post "/score", rerank::score, "As `/v1/score`.", rerank::ScoreFields::documented;
     Model: post "/classify", rerank::classify,
-        "The scores of the classes of texts.", rerank::fields::<rerank::ClassifyFields>;
+        "The scores of the classes of texts.", rerank::ClassifyFields::documented;
     Model: post "/pooling", pooling::pooling,
         "The vectors of texts, or the scores of their classes or of those of their tokens.",
-        rerank::fields::<pooling::PoolingFields>;
+        pooling::PoolingFields::documented;
     Model: post "/tokenize", tokens::tokenize, "The tokens of a text or of a conversation.", tokens::tokenize_fields
         => json(&["count", "max_model_len", "tokens"]);
-    Model: post "/detokenize", tokens::detokenize, "The text of tokens.", tokens::detokenize_fields
+    Model: post "/detokenize", tokens::detokenize, "The text of tokens.", tokens::DetokenizeFields::documented
         => json(&["prompt", "content"]);
     Model: get "/tokenizer_info", tokens::info, "The vocabulary's special tokens and numbers."
         => ResponseDoc { keys: &["vocab_size", "eos_token"], ..OF_MODEL };
     Model: post "/apply-template", tokens::apply_template,
-        "The text that the chat template makes of a conversation.", tokens::template_fields => json(&["prompt"]);
+        "The text that the chat template makes of a conversation.", tokens::TemplateFields::documented => json(&["prompt"]);
     Server: get "/openapi.json", document, "This list in the form of OpenAPI 3.1.";
     Server: get "/docs", docs, "This list as a page." => file(&["text/html"]);
 }
@@ -209,7 +206,6 @@ pub(crate) fn answered_by(method: &Method, path: &str) -> AnsweredBy {
     route.map_or(AnsweredBy::Server, |route| route.owner)
 }
 
-/// Whether the answers of a route can be streams.
 pub(crate) fn can_stream(path: &str) -> bool {
     let route = ROUTES.iter().find(|route| route.path == path);
     let fields = route.and_then(|route| route.fields);
@@ -295,7 +291,12 @@ mod tests {
             let name = name.expect("a name");
             // The fields of the objects `diffusion` and `lab` are nested.
             let is_inner = ["DiffusionFields", "LabFields"].contains(&name);
-            let names = [format!("::<{name}>"), format!("::{name}>")];
+            // A route names it, or it is a part of another.
+            let names = [
+                format!("{name}::documented"),
+                format!("::<{name}>"),
+                format!(": {name},\n"),
+            ];
             let is_listed = names.iter().any(|name| sources.contains(name));
             assert!(is_listed || is_inner, "{name}");
             n += 1;

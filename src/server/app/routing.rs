@@ -19,7 +19,7 @@ use super::routes::{self, AnsweredBy};
 use super::state::AppState;
 use crate::endpoints::adapters::{self, ModelQuery};
 use crate::http::error::{Error, ForEngineProcess};
-use crate::pool::{LoadedEngine, Mode};
+use crate::pool::{LoadedEngine, PoolMode};
 use crate::process::EngineProcess;
 use crate::process::forward::{EngineGone, forwarded};
 use crate::request::fields::read_body;
@@ -29,7 +29,7 @@ use crate::served::DEFAULT_MODEL;
 pub(crate) async fn layer(server: Arc<AppState>, request: Request) -> Response {
     let pool = &server.pool;
     let owner = routes::answered_by(request.method(), request.uri().path());
-    let is_split = pool.config.mode == Mode::Server;
+    let is_split = pool.config.mode == PoolMode::Server;
     let has_part = is_split || (owner == AnsweredBy::Model && pool.has_unloaded_model());
     if owner == AnsweredBy::Server || !has_part {
         return server.handled(request).await;
@@ -80,7 +80,6 @@ impl RoutedRequest {
         Request::from_parts(self.head.clone(), Body::from(self.body.clone()))
     }
 
-    /// Whether the model must first be loaded for this request.
     fn is_first(&self) -> bool {
         let name = self
             .name
@@ -89,14 +88,13 @@ impl RoutedRequest {
         name.is_some_and(|name| !self.server.pool.is_loaded(name))
     }
 
-    /// The answer of this process's own handler.
     async fn handle_here(&self) -> Response {
         Arc::clone(&self.server).handled(self.request()).await
     }
 
     /// The answer to the request, from the model's engine process or from a handler.
     async fn run(self) -> Response {
-        let is_split = self.server.pool.config.mode == Mode::Server;
+        let is_split = self.server.pool.config.mode == PoolMode::Server;
         let Some(name) = self.name.as_ref().filter(|_| is_split) else {
             return self.handle_here().await;
         };
@@ -218,42 +216,27 @@ impl<'de> Deserialize<'de> for RoutingFields {
 mod tests {
     use super::*;
 
-    fn of(uri: &'static str, body: &str) -> Option<String> {
-        Routing::of(&Uri::from_static(uri), body.as_bytes()).model
-    }
-
     #[test]
     fn the_model_is_named_by_the_body_or_the_query() {
-        assert_eq!(
-            of("/v1/x", "{\"a\": [1], \"model\": \"m\"}").as_deref(),
-            Some("m")
-        );
-        assert_eq!(
-            of("/v1/x", "{\"mod\\u0065l\": \"m\"}").as_deref(),
-            Some("m")
-        );
-        assert_eq!(
-            of("/v1/x", "{\"model\": 1, \"model\": \"m\"}").as_deref(),
-            Some("m")
-        );
-        assert_eq!(
-            of("/v1/x", "{\"model\": null}").as_deref(),
-            Some(DEFAULT_MODEL)
-        );
-        assert_eq!(of("/v1/x", "{}").as_deref(), Some(DEFAULT_MODEL));
-        assert_eq!(of("/v1/x", "{\"model\": 1}"), None);
-        assert_eq!(of("/props?model=a%20b", "").as_deref(), Some("a b"));
-        assert_eq!(of("/lora-adapters?model=m", "[]").as_deref(), Some("m"));
-        assert_eq!(of("/props", "").as_deref(), Some(DEFAULT_MODEL));
-        let is_streamed = |body: &str| {
-            let uri = Uri::from_static("/v1/x");
-            Routing::of(&uri, body.as_bytes()).is_streamed
-        };
-        assert!(is_streamed(
-            "{\"stream\": true, \"x\": {\"stream\": false}}"
-        ));
+        let of =
+            |uri: &'static str, body: &str| Routing::of(&Uri::from_static(uri), body.as_bytes());
+        for (uri, body, model) in [
+            ("/v1/x", "{\"a\": [1], \"model\": \"m\"}", Some("m")),
+            ("/v1/x", "{\"mod\\u0065l\": \"m\"}", Some("m")),
+            ("/v1/x", "{\"model\": 1, \"model\": \"m\"}", Some("m")),
+            ("/v1/x", "{\"model\": null}", Some(DEFAULT_MODEL)),
+            ("/v1/x", "{}", Some(DEFAULT_MODEL)),
+            ("/v1/x", "{\"model\": 1}", None),
+            ("/props?model=a%20b", "", Some("a b")),
+            ("/lora-adapters?model=m", "[]", Some("m")),
+            ("/props", "", Some(DEFAULT_MODEL)),
+        ] {
+            assert_eq!(of(uri, body).model.as_deref(), model, "{uri} {body}");
+        }
+        let streamed = "{\"stream\": true, \"x\": {\"stream\": false}}";
+        assert!(of("/v1/x", streamed).is_streamed);
         for other in ["{}", "{\"stream\": 1}", "{\"x\": {\"stream\": true}}", "[]"] {
-            assert!(!is_streamed(other), "{other}");
+            assert!(!of("/v1/x", other).is_streamed, "{other}");
         }
     }
 }

@@ -22,7 +22,6 @@ pub(crate) struct AppState {
 }
 
 impl AppState {
-    /// The answer of this process's own handler.
     pub(crate) async fn handled(self: Arc<Self>, request: Request) -> Response {
         let mut routes = self.routes.clone();
         body::run_handler(&self.threads, request, |request| {

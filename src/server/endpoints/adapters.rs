@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::served::ServedModel;
 
 use crate::Pool;
-use crate::http::error::Error;
+use crate::http::error::{Error, invalid};
 use crate::http::json::Json;
 use crate::request::adapter_scales::{ADAPTER_SCALE, AdapterScale, distinct_scales};
 use crate::request::fields::{plain_message, read_body};
@@ -47,7 +47,6 @@ impl ModelQuery {
     }
 }
 
-/// The adapter scales that a request body sets.
 pub(crate) fn scales(body: &[u8]) -> Result<Vec<(usize, f32)>, Error> {
     let wrong = |error: serde_json::Error| {
         let error = plain_message(&error.to_string());
@@ -65,10 +64,10 @@ async fn served(pool: &Arc<Pool>, which: &ModelQuery) -> Result<Arc<ServedModel>
     match (&which.model, pool.names().as_slice()) {
         (Some(name), _) => pool.get(name).await,
         (None, [only]) => pool.get(only).await,
-        _ => Err(Error::invalid_value(
+        _ => invalid(
             "model",
             "`model`: more than one is served, and adapters belong to one: `?model=NAME` names it",
-        )),
+        ),
     }
 }
 

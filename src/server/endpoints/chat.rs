@@ -16,11 +16,11 @@ use lab_core::engine::{AnswerToken, FinishReason};
 
 use super::llama_server;
 use crate::Pool;
-use crate::endpoints::chat_request::{self, ChatRequest};
+use crate::endpoints::chat_request::ChatRequest;
 use crate::endpoints::tool_forms::{self, ToolForms};
-use crate::http::error::Error;
+use crate::http::error::{Error, refuse};
 use crate::http::json::{self, Json, JsonObject, JsonText};
-use crate::request::fields::{self, BodyFields, FieldDoc, fields};
+use crate::request::fields::{BodyFields, FieldDoc, RequestPart as _, fields};
 use crate::request::generation::check_top_logprobs;
 use crate::response::completion_parser::CompletionDelta;
 use crate::response::envelope::{Envelope, ResponseObject};
@@ -41,21 +41,18 @@ fields! {
     }
 }
 
-/// The documented fields of a request.
 pub(crate) fn fields() -> Vec<FieldDoc> {
-    [
-        chat_request::fields(),
-        fields::documented::<ChatFields>(),
-        tool_forms::fields(),
-    ]
-    .concat()
+    let parts = [
+        ChatFields::documented(),
+        tool_forms::FunctionFields::documented(),
+    ];
+    [ChatRequest::documented(), parts.concat()].concat()
 }
 
 pub(crate) fn parse(body: BodyFields) -> Result<(ChatRequest, ChatFields, ToolForms), Error> {
     let (mut body, forms) = tool_forms::rewritten(body)?;
-    let dialogue = ChatRequest::take(&mut body)?;
-    let chat: ChatFields = body.take()?;
-    body.finish()?;
+    let dialogue: ChatRequest = body.take()?;
+    let chat: ChatFields = body.whole()?;
     dialogue.check()?;
     chat.check()?;
     Ok((dialogue, chat, forms))
@@ -98,7 +95,7 @@ pub(crate) async fn completions(
                 choice.put("logprobs", logprobs);
             }
             if let Some(report) = &one.report {
-                choice.put("lab", report.clone());
+                choice.put("lab", report);
             }
             choice
         });
@@ -129,8 +126,7 @@ impl ChatFields {
         if let Some(top) = self.top_logprobs {
             check_top_logprobs("top_logprobs", top)?;
             if top > 0 && self.logprobs != Some(true) {
-                let message = "`top_logprobs` needs `logprobs` to be true";
-                return Err(Error::invalid_value("top_logprobs", message));
+                return refuse("top_logprobs", " needs `logprobs` to be true");
             }
         }
         Ok(())
@@ -160,7 +156,6 @@ pub(crate) fn message(one: &Completion) -> Value {
     message
 }
 
-/// The writer of a response's chunks.
 struct ChatWriter {
     envelope: Envelope,
     wants_logprobs: bool,
@@ -179,12 +174,11 @@ impl ChatWriter {
             let entries = logprobs::entries(tokens, self.names, tokenizer);
             let entries: Vec<JsonText> = entries.map(|entry| json::json_text(&entry)).collect();
             let mut fields = JsonObject::from(json!({ "content": null, "refusal": null }));
-            fields.put("content", json::json_text(&entries));
+            fields.put("content", entries);
             json::json_text(&fields)
         })
     }
 
-    /// A chunk with this delta.
     fn delta<'a, D: Serialize>(
         &'a self,
         index: u32,
@@ -214,7 +208,6 @@ impl ChatWriter {
     }
 }
 
-/// A choice of a chunk.
 #[derive(Serialize)]
 struct Choice<'a, D> {
     index: u32,
@@ -223,7 +216,6 @@ struct Choice<'a, D> {
     finish_reason: Option<&'a str>,
 }
 
-/// The delta of new text.
 #[derive(Serialize)]
 struct Delta<'a> {
     content: &'a str,
@@ -237,17 +229,17 @@ impl StreamWriter for ChatWriter {
                 out.push(&self.delta(choice, delta, None, None));
             }
             StreamEvent::Count(n) => self.envelope.count(choice, n),
-            StreamEvent::Usage(usage) => self.envelope.record_usage(choice, usage),
-            StreamEvent::Text(text, tokens) => {
-                let logprobs = self.logprobs(tokens);
-                let delta = Delta { content: text };
+            StreamEvent::Usage(usage) => self.envelope.record_usage(choice, &usage),
+            StreamEvent::Piece(CompletionDelta::Content(text, tokens)) => {
+                let logprobs = self.logprobs(&tokens);
+                let delta = Delta { content: &text };
                 out.push(&self.delta(choice, delta, logprobs.as_deref(), None));
             }
             StreamEvent::Piece(piece) => {
                 if !matches!(piece, CompletionDelta::Arguments(..)) {
                     self.close_call(choice, out);
                 }
-                let delta = match piece {
+                let delta = match &piece {
                     CompletionDelta::Reasoning(text) => {
                         Some(json!({ "reasoning_content": text, "reasoning": text }))
                     }
@@ -262,7 +254,7 @@ impl StreamWriter for ChatWriter {
             }
             StreamEvent::Progress(progress) => {
                 let mut chunk = self.empty(choice, None);
-                chunk["prompt_progress"] = progress_json(progress);
+                chunk["prompt_progress"] = progress_json(&progress);
                 out.push(&chunk);
             }
             StreamEvent::Step(step) => self.envelope.step(CHUNK, choice, step, out),
@@ -279,12 +271,12 @@ impl StreamWriter for ChatWriter {
                     reason => reason.as_str(),
                 };
                 let mut chunk = self.empty(choice, Some(reason));
-                set_stop_reason(&mut chunk["choices"][0], stopped);
+                set_stop_reason(&mut chunk["choices"][0], stopped.as_ref());
                 out.push(&chunk);
             }
             StreamEvent::Done(usage) => self.envelope.done(CHUNK, usage, out),
             StreamEvent::Failed(error) => out.push(&error.body()),
-            StreamEvent::Prompt(_) | StreamEvent::Ended(_) => {}
+            StreamEvent::Prompt(_) | StreamEvent::Ended(_) | StreamEvent::Values(_) => {}
         }
     }
 }

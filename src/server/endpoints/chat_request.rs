@@ -11,10 +11,10 @@ use crate::served::ServedModel;
 use lab_core::engine::Request;
 
 use crate::Pool;
-use crate::http::error::Error;
+use crate::http::error::{Error, refuse};
 use crate::http::json::Json;
-use crate::request::fields::{self, BodyFields, FieldDoc, RequestPart};
-use crate::request::generation::{self, GenerationParams, PromptTruncation, choice_requests};
+use crate::request::fields::{FieldDoc, RequestPart, fields, joined};
+use crate::request::generation::{GenerationParams, PromptTruncation, choice_requests};
 use crate::request::lab;
 use crate::request::messages::Messages;
 use crate::request::tools::Tools;
@@ -22,14 +22,15 @@ use crate::response::completion_parser::CompletionParser;
 use crate::response::output_parsing::OutputParsing;
 use crate::response::running_completions::RunningCompletions;
 
-/// A conversation and the parameters of its answers.
-pub(crate) struct ChatRequest {
-    messages: Messages,
-    pub(crate) generation: GenerationParams,
-    truncation: PromptTruncation,
+fields! {
+    /// A conversation and the parameters of its answers.
+    pub(crate) struct ChatRequest {
+        ..pub(crate) generation: GenerationParams,
+        ..truncation: PromptTruncation,
+        ..messages: Messages,
+    }
 }
 
-/// The prompt of a conversation.
 pub(crate) struct ChatPrompt {
     served: Arc<ServedModel>,
     tools: Tools,
@@ -50,46 +51,29 @@ pub(crate) struct PreparedChat {
 pub(crate) struct RunningChat {
     pub(crate) served: Arc<ServedModel>,
     pub(crate) answers: RunningCompletions,
-    /// The request of the first completion.
     pub(crate) first: Request,
-}
-
-/// The documented fields of a conversation.
-pub(crate) fn fields() -> Vec<FieldDoc> {
-    let own = [
-        fields::documented::<PromptTruncation>(),
-        fields::documented::<Messages>(),
-    ]
-    .concat();
-    [generation::fields(), own].concat()
 }
 
 /// The documented fields for a shape with fields `T` of its own, which replace others of the same name.
 pub(crate) fn fields_with<T: RequestPart>() -> Vec<FieldDoc> {
-    let own = fields::documented::<T>();
-    let is_other = |field: &FieldDoc| T::NAMES.iter().all(|name| *name != field.name);
-    own.into_iter()
-        .chain(fields().into_iter().filter(is_other))
-        .collect()
+    joined(T::documented(), vec![ChatRequest::documented()])
 }
 
 impl ChatRequest {
-    /// Takes the fields of a conversation out of a body.
-    pub(crate) fn take(body: &mut BodyFields) -> Result<Self, Error> {
-        let generation = GenerationParams::take(body, 1)?;
-        Ok(Self {
-            messages: Messages::take(body)?,
-            generation,
-            truncation: body.take()?,
-        })
-    }
-
-    /// Checks of the messages that do not depend on the model.
+    /// Checks that do not depend on the model.
     pub(crate) fn check(&self) -> Result<(), Error> {
+        self.generation.check(1)?;
         self.messages.check()
     }
 
-    /// The prompt of the conversation.
+    /// Refuses what an answer of one completion, without reports, cannot have. `what` is the answer.
+    pub(crate) fn check_single(&self, what: &str) -> Result<(), Error> {
+        if self.generation.n_choices() != 1 {
+            return refuse("n", format!(" is not 1: a {what} is one completion"));
+        }
+        self.generation.refuse_reports()
+    }
+
     pub(crate) async fn prompt(&self, pool: &Arc<Pool>) -> Result<ChatPrompt, Error> {
         self.prompt_for(pool.get(self.generation.model()).await?)
     }
@@ -102,7 +86,6 @@ impl ChatRequest {
         ))
     }
 
-    /// The prompt of the conversation for a model.
     pub(crate) fn prompt_for(&self, served: Arc<ServedModel>) -> Result<ChatPrompt, Error> {
         let tools = self.messages.tools()?;
         let text = served.chat_text(&self.messages.conversation(&tools, &served)?)?;
@@ -119,7 +102,6 @@ impl ChatRequest {
         })
     }
 
-    /// Submits the completions of the conversation.
     pub(crate) async fn submit(
         &self,
         pool: &Arc<Pool>,
@@ -144,14 +126,14 @@ impl ChatRequest {
             text,
             tokens,
         } = self.prompt_for(served)?;
-        let reading = OutputParsing::new(&self.messages, &tools, &served.dialect, &text);
-        let spec = reading.constraint(spec);
+        let parsing = OutputParsing::new(&self.messages, &tools, &served.dialect, &text);
+        let spec = parsing.constraint(spec);
         let constraint = generation.compile(spec, &served).await?;
         let first = generation.request(&served, &tokens, top_logprobs, constraint.as_ref());
         let mut first = first?;
-        first.thinking = reading.thinking(&served);
+        first.thinking = parsing.thinking(&served);
         Ok(PreparedChat {
-            reader: reading.reader(),
+            reader: parsing.reader(),
             served,
             first,
             hides_special: generation.skips_special_tokens(),
@@ -161,7 +143,6 @@ impl ChatRequest {
 }
 
 impl PreparedChat {
-    /// Submits `n` completions.
     pub(crate) fn submit(self, n: u32) -> Result<RunningChat, Error> {
         let requests = choice_requests(&self.first, n).collect();
         let answers = RunningCompletions::submit(&self.served, requests, n)?;

@@ -12,16 +12,18 @@ use serde_json::{Value, json};
 
 use crate::http::transport::SseEvents;
 use crate::served::ServedModel;
+use lab_base::tokenizer;
 use lab_core::engine::{AnswerToken, Request};
 
 use crate::Pool;
-use crate::http::error::Error;
+use crate::http::error::{Error, invalid, refuse};
 use crate::http::json::{self, Json, JsonObject, JsonText};
-use crate::request::fields::{self, BodyFields, FieldDoc, fields};
+use crate::request::fields::{BodyFields, fields};
 use crate::request::generation::{
-    self, GenerationParams, MAX_CHOICES, PromptTruncation, check_top_logprobs, choice_requests,
+    GenerationParams, MAX_CHOICES, PromptTruncation, check_top_logprobs, choice_requests,
 };
 use crate::request::input::{TextOrTokens, check_ids, texts_or_tokens};
+use crate::response::completion_parser::CompletionDelta;
 use crate::response::envelope::{Envelope, ResponseObject};
 use crate::response::logprobs::{self, LegacyLogprobs, TokenNames};
 use crate::response::running_completions::{
@@ -34,7 +36,7 @@ const OBJECT: &str = "text_completion";
 const PROMPT: &str = "prompt";
 
 fields! {
-    struct CompletionFields {
+    pub(crate) struct CompletionFields {
         prompt: Value,
         /// Length of the list of most probable tokens.
         logprobs: Option<u32>,
@@ -48,20 +50,11 @@ fields! {
         add_special_tokens: Option<bool>,
         /// Whether log-probabilities name tokens as `token_id:ID` (vLLM).
         return_tokens_as_token_ids: Option<bool>,
+        ..generation: GenerationParams,
+        ..truncation: PromptTruncation,
     }
 }
 
-/// The documented fields of a request.
-pub(crate) fn fields() -> Vec<FieldDoc> {
-    let own = [
-        fields::documented::<CompletionFields>(),
-        fields::documented::<PromptTruncation>(),
-    ]
-    .concat();
-    [generation::fields(), own].concat()
-}
-
-/// A prompt as the model reads it.
 struct EncodedPrompt {
     text: String,
     tokens: Vec<u32>,
@@ -71,13 +64,9 @@ struct EncodedPrompt {
 
 impl EncodedPrompt {
     /// The prompt without the tokens that the request drops.
-    fn fitted(
-        mut self,
-        fitting: &PromptTruncation,
-        served: &ServedModel,
-        generation: &GenerationParams,
-    ) -> Result<Self, Error> {
-        if fitting.apply(&mut self.tokens, self.n_first, served, generation)? {
+    fn fitted(mut self, request: &CompletionFields, served: &ServedModel) -> Result<Self, Error> {
+        let truncation = &request.truncation;
+        if truncation.apply(&mut self.tokens, self.n_first, served, &request.generation)? {
             let tokens = &self.tokens[self.n_first..];
             let text = served.handle.tokenizer().decode(tokens);
             self.text = String::from_utf8_lossy(&text).into_owned();
@@ -90,32 +79,31 @@ pub(crate) async fn completions(
     State(pool): State<Arc<Pool>>,
     mut body: BodyFields,
 ) -> Result<Response, Error> {
-    let generation = GenerationParams::take(&mut body, 0)?;
     // Chat has true and false there.
     if body.get("logprobs") == Some(&Value::Bool(false)) {
         body.take_one("logprobs");
     }
-    let mut legacy: CompletionFields = body.take()?;
+    let mut legacy: CompletionFields = body.whole()?;
     legacy.suffix.take_if(|suffix| suffix.is_empty());
-    let fitting: PromptTruncation = body.take()?;
-    body.finish()?;
+    let generation = &legacy.generation;
+    generation.check(0)?;
     let prompts = texts_or_tokens(PROMPT, &legacy.prompt)?;
-    legacy.check(&generation, prompts.len())?;
+    legacy.check(prompts.len())?;
     let constraint = generation.constraint()?;
     let served = pool.get(generation.model()).await?;
     let encoded = prompts.into_iter().map(|prompt| {
         let encoded = legacy.encode(&served, prompt)?;
-        encoded.fitted(&fitting, &served, &generation)
+        encoded.fitted(&legacy, &served)
     });
     let encoded: Vec<EncodedPrompt> = encoded.collect::<Result<_, _>>()?;
     let constraint = generation.compile(constraint, &served).await?;
-    let n = legacy.n_generated(&generation);
+    let n = legacy.n_generated();
     let mut requests = Vec::new();
     for prompt in &encoded {
         let top = legacy.top_logprobs();
         let first = generation.request(&served, &prompt.tokens, top, constraint.as_ref());
         let mut first = first.map_err(|error| error.with_prompt_field(PROMPT))?;
-        legacy.add_defaults(&mut first, &generation);
+        legacy.add_defaults(&mut first);
         let scores = first.prompt_logprobs;
         requests.extend(
             choice_requests(&first, n).map(|request| match generation.is_streamed() {
@@ -163,7 +151,7 @@ pub(crate) async fn completions(
             let scored = of_prompt.first().map_or(&[][..], |one| &one.prompt);
             for one in best(of_prompt, generation.n_choices()) {
                 let mut choice = shape.choice(prompt, scored, one);
-                choice.put("index", Value::from(out.len()));
+                choice.put("index", out.len());
                 if wants_scored {
                     let scored = logprobs::of_prompt(scored, served.handle.tokenizer());
                     choice.put("prompt_logprobs", scored);
@@ -192,33 +180,30 @@ fn best(all: &[Completion], n: u32) -> Vec<&Completion> {
 }
 
 impl CompletionFields {
-    fn check(&self, generation: &GenerationParams, n_prompts: usize) -> Result<(), Error> {
+    fn check(&self, n_prompts: usize) -> Result<(), Error> {
         if let Some(top) = self.logprobs {
             check_top_logprobs("logprobs", top)?;
         }
-        let n = generation.n_choices();
+        let n = self.generation.n_choices();
         if let Some(best_of) = self.best_of {
             let message = if best_of < n {
                 format!("`best_of` is {best_of}, expected at least `n`, which is {n}")
-            } else if best_of > n && generation.is_streamed() {
+            } else if best_of > n && self.generation.is_streamed() {
                 "`best_of` greater than `n` is not possible where `stream` is true".into()
             } else {
                 String::new()
             };
             if !message.is_empty() {
-                return Err(Error::invalid_value("best_of", message));
+                return invalid("best_of", message);
             }
         }
-        let n_all = n_prompts.saturating_mul(self.n_generated(generation) as usize);
+        let n_all = n_prompts.saturating_mul(self.n_generated() as usize);
         if n_all > MAX_CHOICES as usize {
             let message = format!("{n_all} completions in all, expected at most {MAX_CHOICES}");
-            return Err(Error::invalid_value(PROMPT, message));
+            return invalid(PROMPT, message);
         }
         if self.suffix.is_some() && self.is_echoed() {
-            return Err(Error::invalid_value(
-                "suffix",
-                "`suffix` and `echo` are mutually exclusive",
-            ));
+            return refuse("suffix", " and `echo` are mutually exclusive");
         }
         Ok(())
     }
@@ -228,8 +213,8 @@ impl CompletionFields {
     }
 
     /// Number of completions that are generated for a prompt.
-    fn n_generated(&self, generation: &GenerationParams) -> u32 {
-        self.best_of.unwrap_or(1).max(generation.n_choices())
+    fn n_generated(&self) -> u32 {
+        self.best_of.unwrap_or(1).max(self.generation.n_choices())
     }
 
     /// The length of the list of most probable tokens, if log-probabilities are requested or needed to choose the best
@@ -241,50 +226,41 @@ impl CompletionFields {
 
     fn encode(&self, served: &ServedModel, prompt: TextOrTokens) -> Result<EncodedPrompt, Error> {
         let tokenizer = served.handle.tokenizer();
-        let fault = |error: &dyn std::fmt::Display| Error::invalid_value(PROMPT, error.to_string());
-        match (prompt, &self.suffix) {
+        let fault = |error: tokenizer::Error| Error::invalid_value(PROMPT, error.to_string());
+        let (text, tokens, has_bos) = match (prompt, &self.suffix) {
             (TextOrTokens::Text(text), None) => {
                 let adds = self.add_special_tokens != Some(false);
-                let tokens = tokenizer.encode(&text, adds, true).map_err(|e| fault(&e))?;
-                let has_bos =
-                    adds && tokenizer.adds_bos() && tokens.first() == tokenizer.bos().as_ref();
-                Ok(EncodedPrompt {
-                    text,
-                    tokens,
-                    n_first: usize::from(has_bos),
-                })
+                let tokens = tokenizer.encode(&text, adds, true).map_err(fault)?;
+                let is_bos = tokens.first() == tokenizer.bos().as_ref();
+                (text, tokens, adds && tokenizer.adds_bos() && is_bos)
             }
             (TextOrTokens::Text(text), Some(suffix)) => {
-                let tokens = tokenizer.encode_gap(&text, suffix).map_err(|e| fault(&e))?;
+                let tokens = tokenizer.encode_gap(&text, suffix).map_err(fault)?;
                 let tokens = tokens.ok_or_else(|| {
                     let message = "`suffix`: the vocabulary has no tokens for fill-in-the-middle";
                     Error::unsupported("suffix", message)
                 })?;
-                Ok(EncodedPrompt {
-                    text,
-                    tokens,
-                    n_first: 0,
-                })
+                (text, tokens, false)
             }
             (TextOrTokens::Tokens(_), Some(_)) => {
-                let message = "`suffix` needs a prompt that is text";
-                Err(Error::invalid_value("suffix", message))
+                return refuse("suffix", " needs a prompt that is text");
             }
             (TextOrTokens::Tokens(tokens), None) => {
                 check_ids(PROMPT, &tokens, served)?;
                 let text = String::from_utf8_lossy(&tokenizer.decode(&tokens)).into_owned();
-                Ok(EncodedPrompt {
-                    text,
-                    tokens,
-                    n_first: 0,
-                })
+                (text, tokens, false)
             }
-        }
+        };
+        Ok(EncodedPrompt {
+            text,
+            tokens,
+            n_first: usize::from(has_bos),
+        })
     }
 
     /// Adds this endpoint's own parameters to the request for a prompt.
-    fn add_defaults(&self, request: &mut Request, generation: &GenerationParams) {
-        if !generation.is_unlimited() {
+    fn add_defaults(&self, request: &mut Request) {
+        if !self.generation.is_unlimited() {
             request.max_tokens.get_or_insert(DEFAULT_TOKENS);
         }
         if self.is_echoed()
@@ -345,7 +321,7 @@ impl CompletionWriter {
             choice.put("logprobs", arrays.json());
         }
         if let Some(report) = &one.report {
-            choice.put("lab", report.clone());
+            choice.put("lab", report);
         }
         choice
     }
@@ -380,7 +356,6 @@ impl CompletionWriter {
     }
 }
 
-/// A choice of a chunk.
 #[derive(Serialize)]
 struct Choice<'a> {
     index: u32,
@@ -397,11 +372,16 @@ impl StreamWriter for CompletionWriter {
                 out.push(&self.chunk(choice, text, None, None));
             }
             // The text is in the first chunk.
-            StreamEvent::Prompt(tokens) if self.is_echoed => self.text(choice, "", tokens, out),
-            StreamEvent::Start | StreamEvent::Prompt(_) | StreamEvent::Piece(_) => {}
+            StreamEvent::Prompt(tokens) if self.is_echoed => self.text(choice, "", &tokens, out),
+            StreamEvent::Piece(CompletionDelta::Content(text, tokens)) => {
+                self.text(choice, &text, &tokens, out);
+            }
+            StreamEvent::Start
+            | StreamEvent::Prompt(_)
+            | StreamEvent::Piece(_)
+            | StreamEvent::Values(_) => {}
             StreamEvent::Count(n) => self.envelope.count(choice, n),
-            StreamEvent::Usage(usage) => self.envelope.record_usage(choice, usage),
-            StreamEvent::Text(text, tokens) => self.text(choice, text, tokens, out),
+            StreamEvent::Usage(usage) => self.envelope.record_usage(choice, &usage),
             StreamEvent::Ended(token) => {
                 let offset = self.offsets[choice as usize];
                 if let (Some(arrays), _) = self.arrays(&[token], offset) {
@@ -410,7 +390,7 @@ impl StreamWriter for CompletionWriter {
             }
             StreamEvent::Progress(progress) => {
                 let mut chunk = self.chunk(choice, "", None, None).json();
-                chunk["prompt_progress"] = progress_json(progress);
+                chunk["prompt_progress"] = progress_json(&progress);
                 out.push(&chunk);
             }
             StreamEvent::Step(step) => self.envelope.step(OBJECT, choice, step, out),
@@ -421,7 +401,7 @@ impl StreamWriter for CompletionWriter {
             StreamEvent::End(reason, stopped) => {
                 let reason = reason.as_str();
                 let mut chunk = self.chunk(choice, "", None, Some(reason)).json();
-                set_stop_reason(&mut chunk["choices"][0], stopped);
+                set_stop_reason(&mut chunk["choices"][0], stopped.as_ref());
                 out.push(&chunk);
             }
             StreamEvent::Done(usage) => self.envelope.done(OBJECT, usage, out),

@@ -11,10 +11,9 @@ use axum::http::{HeaderName, header};
 use axum::response::IntoResponse;
 
 use super::models::name_in_path;
-use crate::http::error::{Error, quoted};
+use crate::http::error::{Error, invalid, quoted};
 use crate::pool::{DiagramView, Pool};
 
-/// The view that a query selects.
 fn view_of(query: Option<&str>) -> Result<DiagramView, Error> {
     let pairs = query.unwrap_or_default().split('&');
     let pairs = pairs.filter(|pair| !pair.is_empty());
@@ -26,14 +25,11 @@ fn view_of(query: Option<&str>) -> Result<DiagramView, Error> {
             ("view", other) => {
                 let found = quoted(other);
                 let message = format!("`view` is `{found}`, expected `stack` or `layers`");
-                return Err(Error::invalid_value("view", message));
+                return invalid("view", message);
             }
             (name, _) => {
                 let name = quoted(name);
-                return Err(Error::invalid_value(
-                    &name,
-                    format!("unknown parameter: `{name}`"),
-                ));
+                return invalid(&name, format!("unknown parameter: `{name}`"));
             }
         };
     }

@@ -17,11 +17,11 @@ use lab_core::engine::Passage;
 use lab_core::engine::PooledOutput;
 
 use crate::Pool;
-use crate::http::error::{Error, quoted};
+use crate::http::error::{Error, invalid, quoted, refuse};
 use crate::http::json::JsonText;
-use crate::request::fields::{self, BodyFields, FieldDoc, fields};
+use crate::request::fields::{Fields, fields};
 use crate::request::input::{TextOrTokens, texts_or_tokens};
-use crate::request::lab;
+use crate::request::lab::{LabField, LabRequest};
 use crate::request::passages::{PassageTokenizer, TextTruncation};
 use crate::response::pooled::{self, MAX_TEXTS, PooledResults};
 
@@ -30,7 +30,6 @@ const INPUT: &str = "input";
 const MAX_PROMPT_BYTES: usize = 4096;
 
 fields! {
-    /// The fields of a request for vectors.
     pub(crate) struct EmbeddingFields {
         model: Option<String>,
         /// A text, token ids, or several of either.
@@ -47,17 +46,9 @@ fields! {
         normalize: Option<bool>,
         /// Whether a text gets the special tokens that the vocabulary asks for.
         add_special_tokens: Option<bool>,
+        ..truncation: TextTruncation,
+        ..lab: LabField,
     }
-}
-
-/// The documented fields of a request.
-pub(crate) fn fields() -> Vec<FieldDoc> {
-    let own = [
-        fields::documented::<EmbeddingFields>(),
-        fields::documented::<TextTruncation>(),
-    ]
-    .concat();
-    [own, fields::documented::<lab::LabField>()].concat()
 }
 
 #[derive(Serialize)]
@@ -86,13 +77,11 @@ struct EmbeddingResponse {
 
 pub(crate) async fn embeddings(
     State(pool): State<Arc<Pool>>,
-    mut body: BodyFields,
+    Fields(mut request): Fields<EmbeddingFields>,
 ) -> Result<Response, Error> {
-    let request: EmbeddingFields = body.take()?;
-    let truncation: TextTruncation = body.take()?;
-    let lab = lab::take(&mut body)?;
-    body.finish()?;
-    truncation.check()?;
+    let lab = request.lab.lab.take().map(LabRequest::read).transpose()?;
+    let lab = lab.map(Arc::new);
+    request.truncation.check()?;
     request.check()?;
     let is_base64 = request.is_base64()?;
     let texts = request.texts()?;
@@ -110,7 +99,7 @@ pub(crate) async fn embeddings(
         Err(why) => return Err(pooled::unsupported(&served, &why)),
     };
     let kept = request.kept(width)?;
-    let passages = request.passages(&served, &truncation, texts)?;
+    let passages = request.passages(&served, texts)?;
     let plan = lab.as_ref().map(|lab| lab.resolve(&served));
     let plan = plan.transpose()?;
     let results = pooled::results(&served, passages, plan.as_ref(), INPUT).await?;
@@ -162,7 +151,7 @@ impl EmbeddingFields {
                 let other = quoted(other);
                 let message =
                     format!("`encoding_format` is `{other}`, expected `float` or `base64`");
-                Err(Error::invalid_value("encoding_format", message))
+                invalid("encoding_format", message)
             }
         }
     }
@@ -171,12 +160,11 @@ impl EmbeddingFields {
     fn kept(&self, width: u64) -> Result<usize, Error> {
         let kept = self.dimensions.unwrap_or(width);
         if !(1..=width).contains(&kept) {
-            let message = format!("`dimensions` is {kept}, expected 1 to {width}");
-            return Err(Error::invalid_value("dimensions", message));
+            return refuse("dimensions", format!(" is {kept}, expected 1 to {width}"));
         }
         if kept < width && self.normalize == Some(false) {
             let message = "`normalize` cannot be false where `dimensions` cuts the vectors";
-            return Err(Error::invalid_value("normalize", message));
+            return invalid("normalize", message);
         }
         Ok(kept as usize)
     }
@@ -186,7 +174,7 @@ impl EmbeddingFields {
         let texts = texts_or_tokens(INPUT, &self.input)?;
         if texts.len() > MAX_TEXTS {
             let message = format!("{} texts, expected at most {MAX_TEXTS}", texts.len());
-            return Err(Error::invalid_value(INPUT, message));
+            return invalid(INPUT, message);
         }
         let is_empty = |text: &TextOrTokens| *text == TextOrTokens::Text(String::new());
         match texts.iter().position(is_empty) {
@@ -196,37 +184,32 @@ impl EmbeddingFields {
                     true => format!("{INPUT}[{i}]"),
                     false => INPUT.to_owned(),
                 };
-                let message = format!("`{param}` is an empty text");
-                Err(Error::invalid_value(param, message))
+                refuse(param, " is an empty text")
             }
         }
     }
 
-    /// Checks the fields about the prompt before each text.
     fn check(&self) -> Result<(), Error> {
         if self.prompt.is_some() && self.prompt_name.is_some() {
             let message = "`prompt` and `prompt_name` are mutually exclusive";
-            return Err(Error::invalid_value("prompt_name", message));
+            return invalid("prompt_name", message);
         }
         if self
             .prompt
             .as_ref()
             .is_some_and(|text| text.len() > MAX_PROMPT_BYTES)
         {
-            let message = format!("`prompt` has more than {MAX_PROMPT_BYTES} bytes");
-            return Err(Error::invalid_value("prompt", message));
+            return refuse("prompt", format!(" has more than {MAX_PROMPT_BYTES} bytes"));
         }
         Ok(())
     }
 
-    /// The passages that the model reads.
     fn passages(
         &self,
         served: &ServedModel,
-        truncation: &TextTruncation,
         texts: Vec<TextOrTokens>,
     ) -> Result<Vec<Passage>, Error> {
-        let reader = PassageTokenizer::new(served, truncation, INPUT)?;
+        let reader = PassageTokenizer::new(served, &self.truncation, INPUT)?;
         let prompt = match &self.prompt {
             Some(prompt) => prompt,
             None => {

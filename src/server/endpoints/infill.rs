@@ -11,22 +11,20 @@ use serde::Deserialize;
 
 use crate::served::ServedModel;
 
-use super::llama_server::{self, NativeParams};
+use super::llama_server::NativeParams;
 use crate::Pool;
-use crate::http::error::Error;
-use crate::request::fields::{self, BodyFields, FieldDoc, fields};
+use crate::http::error::{Error, refuse};
+use crate::request::fields::{Fields, fields};
 use crate::request::object_fields::ObjectFields;
 
 const PREFIX: &str = "input_prefix";
-/// The fields of another file.
-const EXTRA: ObjectFields = ObjectFields::of("text filename");
-/// Maximum number of other files.
+const SHAPES: &[(&str, &ObjectFields)] = &[("input_extra", &ObjectFields::of("text filename"))];
 const MAX_FILES: usize = 1024;
 /// Number of completion tokens for which room is left if the request has no limit.
 const ROOM: u64 = 256;
 
 fields! {
-    struct InfillFields {
+    pub(crate) struct InfillFields prunes SHAPES {
         /// The text before the gap.
         input_prefix: String,
         /// The text after the gap.
@@ -35,37 +33,25 @@ fields! {
         input_extra: Option<Vec<ExtraFile>>,
         /// The text after `input_prefix` with which the completion starts.
         prompt: Option<String>,
+        ..parameters: NativeParams,
     }
 }
 
-/// Another file, as context.
 #[derive(Debug, Deserialize)]
 struct ExtraFile {
     text: String,
     filename: Option<String>,
 }
 
-/// The documented fields of a request.
-pub(crate) fn fields() -> Vec<FieldDoc> {
-    [
-        llama_server::fields_without_prompt(),
-        fields::documented::<InfillFields>(),
-    ]
-    .concat()
-}
-
 pub(crate) async fn infill(
     State(pool): State<Arc<Pool>>,
-    mut body: BodyFields,
+    Fields(gap): Fields<InfillFields>,
 ) -> Result<Response, Error> {
-    let parameters = NativeParams::take(&mut body)?;
-    body.prune("input_extra", &EXTRA)?;
-    let gap: InfillFields = body.take()?;
-    body.finish()?;
+    let parameters = &gap.parameters;
+    parameters.check()?;
     let n_files = gap.input_extra.as_ref().map_or(0, Vec::len);
     if n_files > MAX_FILES {
-        let message = format!("`input_extra`: more than {MAX_FILES} files");
-        return Err(Error::invalid_value("input_extra", message));
+        return refuse("input_extra", format!(": more than {MAX_FILES} files"));
     }
     let served = pool.get(parameters.model()).await?;
     let most = parameters.most_tokens().unwrap_or(ROOM);

@@ -9,29 +9,39 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
-use lab_core::engine::stats::{EngineLoad, Histogram, Stats};
+use lab_core::engine::stats::{Histogram, Stats};
 
 use crate::Pool;
 use crate::pool::ModelSnapshot;
 use crate::process::forward;
+use crate::request::object_fields::has_word;
 
-/// The lines of a metric, one or more per model.
-#[derive(Default)]
-struct Metric {
-    kind: String,
-    help: String,
-    lines: String,
-}
-
-/// Metrics of the server. The page of an engine process has them too; `add` leaves them out.
-static SERVER_METRICS: &[&str] = &[
-    "bench_model_loads_total",
-    "bench_model_loaded",
-    "bench_engine_deaths_total",
+/// The metrics: name, type and meaning.
+const METRICS: &[&str] = &[
+    "bench_accepted_tokens_total counter Draft tokens that were accepted.",
+    "bench_active_sequences gauge Sequences that are active.",
+    "bench_cached_tokens_total counter Tokens of prompts that were in the prefix cache.",
+    "bench_completion_tokens_total counter Tokens of completions.",
+    "bench_drafted_tokens_total counter Draft tokens that were read.",
+    "bench_engine_deaths_total counter Times that the engine process of a model died.",
+    "bench_inter_token_seconds histogram Time between two tokens of a completion, in seconds.",
+    "bench_kv_blocks gauge KV blocks in all.",
+    "bench_kv_blocks_used gauge KV blocks in use.",
+    "bench_model_loaded gauge Whether a model is loaded.",
+    "bench_model_loads_total counter Times that a model was loaded, by how that ended.",
+    "bench_prompt_tokens_total counter Tokens of prompts.",
+    "bench_queue_length gauge Requests that wait in the queue.",
+    "bench_requests_total counter Requests of the engine by outcome, one for each completion or text.",
+    "bench_time_to_first_token_seconds histogram \
+     Time from the arrival of a request to its first token, in seconds.",
 ];
 
+/// Metrics of the server. The page of an engine process has them too; `add` leaves them out.
+const SERVER_METRICS: &str = "bench_model_loads_total bench_model_loaded bench_engine_deaths_total";
+
+/// The lines of each metric, one or more per model.
 #[derive(Default)]
-struct MetricsPage(BTreeMap<String, Metric>);
+struct MetricsPage(BTreeMap<&'static str, String>);
 
 /// The text of a label value, with characters escaped that would end it.
 fn label(name: &str) -> String {
@@ -40,33 +50,19 @@ fn label(name: &str) -> String {
 }
 
 impl MetricsPage {
-    fn metric(
-        &mut self,
-        name: &'static str,
-        kind: &'static str,
-        help: &'static str,
-    ) -> &mut String {
-        let metric = self.0.entry(name.to_owned()).or_default();
-        if metric.kind.is_empty() {
-            (metric.kind, metric.help) = (kind.to_owned(), help.to_owned());
-        }
-        &mut metric.lines
-    }
-
-    fn number(
-        &mut self,
-        name: &'static str,
-        kind: &'static str,
-        help: &'static str,
-        (labels, value): (&str, u64),
-    ) {
-        let lines = self.metric(name, kind, help);
+    fn number(&mut self, name: &'static str, labels: &str, value: u64) {
+        let lines = self.0.entry(name).or_default();
         let _ = writeln!(lines, "{name}{{{labels}}} {value}");
     }
 
-    fn histogram(&mut self, name: &'static str, help: &'static str, of: (&str, &Histogram)) {
-        let (model, histogram) = of;
-        let lines = self.metric(name, "histogram", help);
+    fn outcomes(&mut self, name: &'static str, model: &str, all: &[(&str, u64)]) {
+        for (outcome, n) in all {
+            self.number(name, &format!("{model},outcome=\"{outcome}\""), *n);
+        }
+    }
+
+    fn histogram(&mut self, name: &'static str, model: &str, histogram: &Histogram) {
+        let lines = self.0.entry(name).or_default();
         let mut count = 0;
         for (bound, n) in histogram.cumulative() {
             let bound = match bound.is_finite() {
@@ -81,112 +77,74 @@ impl MetricsPage {
     }
 
     fn loads(&mut self, info: &ModelSnapshot, model: &str) {
-        const LOADS: &str = "Times that a model was loaded, by how that ended.";
-        for (outcome, n) in [("loaded", info.n_loads), ("failed", info.n_failures)] {
-            let labels = format!("{model},outcome=\"{outcome}\"");
-            self.number("bench_model_loads_total", "counter", LOADS, (&labels, n));
-        }
-        let help = "Times that the engine process of a model died.";
-        let deaths = (model, info.n_deaths);
-        self.number("bench_engine_deaths_total", "counter", help, deaths);
+        let loads = [("loaded", info.n_loads), ("failed", info.n_failures)];
+        self.outcomes("bench_model_loads_total", model, &loads);
+        self.number("bench_engine_deaths_total", model, info.n_deaths);
         let is_loaded = info.served.is_some() || info.process.is_some();
-        let is_loaded = u64::from(is_loaded);
-        let help = "Whether a model is loaded.";
-        self.number("bench_model_loaded", "gauge", help, (model, is_loaded));
+        self.number("bench_model_loaded", model, u64::from(is_loaded));
     }
 
-    fn counters(&mut self, stats: &Stats, model: &str) {
+    fn engine(&mut self, stats: &Stats, model: &str) {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let outcomes = [
-            ("stop", &stats.n_stopped),
-            ("length", &stats.n_cut),
-            ("failed", &stats.n_failed),
-            ("cancelled", &stats.n_cancelled),
-            ("refused", &stats.n_refused),
+        let requests = [
+            ("stop", read(&stats.n_stopped)),
+            ("length", read(&stats.n_cut)),
+            ("failed", read(&stats.n_failed)),
+            ("cancelled", read(&stats.n_cancelled)),
+            ("refused", read(&stats.n_refused)),
         ];
-        for (outcome, counter) in outcomes {
-            let labels = format!("{model},outcome=\"{outcome}\"");
-            let help = "Requests of the engine by outcome, one for each completion or text.";
-            let of = (labels.as_str(), read(counter));
-            self.number("bench_requests_total", "counter", help, of);
-        }
-        let tokens = [
-            (
-                "bench_prompt_tokens_total",
-                "Tokens of prompts.",
-                &stats.prompt_tokens,
-            ),
-            (
-                "bench_cached_tokens_total",
-                "Tokens of prompts that were in the prefix cache.",
-                &stats.cached_tokens,
-            ),
+        self.outcomes("bench_requests_total", model, &requests);
+        let now = stats.now();
+        for (name, n) in [
+            ("bench_prompt_tokens_total", read(&stats.prompt_tokens)),
+            ("bench_cached_tokens_total", read(&stats.cached_tokens)),
             (
                 "bench_completion_tokens_total",
-                "Tokens of completions.",
-                &stats.completion_tokens,
+                read(&stats.completion_tokens),
             ),
-            (
-                "bench_drafted_tokens_total",
-                "Draft tokens that were read.",
-                &stats.drafted_tokens,
-            ),
-            (
-                "bench_accepted_tokens_total",
-                "Draft tokens that were accepted.",
-                &stats.accepted_tokens,
-            ),
-        ];
-        for (name, help, counter) in tokens {
-            self.number(name, "counter", help, (model, read(counter)));
+            ("bench_drafted_tokens_total", read(&stats.drafted_tokens)),
+            ("bench_accepted_tokens_total", read(&stats.accepted_tokens)),
+            ("bench_queue_length", now.n_waiting as u64),
+            ("bench_active_sequences", now.active.len() as u64),
+        ] {
+            self.number(name, model, n);
         }
-    }
-
-    fn now(&mut self, now: &EngineLoad, model: &str) {
-        let waiting = now.n_waiting as u64;
-        let help = "Requests that wait in the queue.";
-        self.number("bench_queue_length", "gauge", help, (model, waiting));
-        let active = now.active.len() as u64;
-        let help = "Sequences that are active.";
-        self.number("bench_active_sequences", "gauge", help, (model, active));
         if let Some((used, all)) = now.blocks {
-            let help = "KV blocks in use.";
-            self.number("bench_kv_blocks_used", "gauge", help, (model, used as u64));
-            let help = "KV blocks in all.";
-            self.number("bench_kv_blocks", "gauge", help, (model, all as u64));
+            self.number("bench_kv_blocks_used", model, used as u64);
+            self.number("bench_kv_blocks", model, all as u64);
         }
+        self.histogram(
+            "bench_time_to_first_token_seconds",
+            model,
+            &stats.first_token,
+        );
+        self.histogram("bench_inter_token_seconds", model, &stats.between_tokens);
     }
 
     /// Adds the metrics of another page, except those of the server.
     fn add(&mut self, page: &str) {
-        let mut name = "";
-        for line in page.lines() {
-            let mut words = line.splitn(4, ' ');
-            let heading = (words.next(), words.next(), words.next(), words.next());
-            match heading {
-                (Some("#"), Some("HELP"), Some(of), help) => {
-                    name = if SERVER_METRICS.contains(&of) { "" } else { of };
-                    let metric = self.0.entry(name.to_owned()).or_default();
-                    help.unwrap_or_default().clone_into(&mut metric.help);
-                }
-                (Some("#"), Some("TYPE"), Some(_), Some(kind)) => {
-                    let metric = self.0.entry(name.to_owned()).or_default();
-                    kind.clone_into(&mut metric.kind);
-                }
-                _ => {
-                    let metric = self.0.entry(name.to_owned()).or_default();
-                    let _ = writeln!(metric.lines, "{line}");
-                }
+        for line in page.lines().filter(|line| !line.starts_with('#')) {
+            let found = line.split('{').next().unwrap_or_default();
+            let mut names = METRICS.iter().filter_map(|row| row.split(' ').next());
+            let name = names.find(|name| {
+                let part = found.strip_prefix(name);
+                part.is_some_and(|part| ["", "_bucket", "_sum", "_count"].contains(&part))
+            });
+            if let Some(name) = name.filter(|name| !has_word(SERVER_METRICS, name)) {
+                let _ = writeln!(self.0.entry(name).or_default(), "{line}");
             }
         }
-        self.0.remove("");
     }
 
     fn text(&self) -> String {
         let mut out = String::new();
-        for (name, metric) in &self.0 {
-            let Metric { kind, help, lines } = metric;
-            let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n{lines}");
+        for row in METRICS {
+            let mut words = row.splitn(3, ' ');
+            let mut word = || words.next().unwrap_or_default();
+            let (name, kind, help) = (word(), word(), word());
+            if let Some(lines) = self.0.get(name) {
+                let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n{lines}");
+            }
         }
         out
     }
@@ -203,15 +161,7 @@ pub(crate) async fn metrics(State(pool): State<Arc<Pool>>) -> Response {
             page.add(&own);
         }
         if let Some(served) = &info.served {
-            let stats = served.handle.stats();
-            page.counters(stats, &model);
-            page.now(&stats.now(), &model);
-            let first = "Time from the arrival of a request to its first token, in seconds.";
-            let of_first = (model.as_str(), &stats.first_token);
-            page.histogram("bench_time_to_first_token_seconds", first, of_first);
-            let between = "Time between two tokens of a completion, in seconds.";
-            let of_between = (model.as_str(), &stats.between_tokens);
-            page.histogram("bench_inter_token_seconds", between, of_between);
+            page.engine(served.handle.stats(), &model);
         }
     }
     let kind = "text/plain; version=0.0.4; charset=utf-8";
@@ -226,19 +176,30 @@ mod tests {
     fn pages_of_engine_processes_become_one() {
         let page = |model: &str| {
             let mut page = MetricsPage::default();
-            let of = (model, 3);
-            page.number("bench_model_loaded", "gauge", "Loaded.", of);
-            page.number("bench_some_total", "counter", "Some of them.", of);
-            page
+            page.number("bench_model_loaded", model, 3);
+            page.number("bench_kv_blocks_used", model, 3);
+            let lines = page.0.entry("bench_inter_token_seconds").or_default();
+            let _ = writeln!(lines, "bench_inter_token_seconds_sum{{{model}}} 0");
+            page.text()
         };
         let mut all = MetricsPage::default();
-        all.number("bench_model_loaded", "gauge", "Loaded.", ("a", 1));
-        all.add(&page("a").text());
-        all.add(&page("b").text());
-        let expected = "# HELP bench_model_loaded Loaded.\n# TYPE bench_model_loaded gauge\nbench_model_loaded{a} 1\n\
-            # HELP bench_some_total Some of them.\n# TYPE bench_some_total counter\n\
-            bench_some_total{a} 3\nbench_some_total{b} 3\n";
-        assert_eq!(all.text(), expected);
+        all.number("bench_model_loaded", "a", 1);
+        all.add(&page("a"));
+        all.add(&page("b"));
+        let text = all.text();
+        let lines = |start: &str| -> Vec<&str> {
+            let lines = text.lines();
+            lines.filter(|line| line.starts_with(start)).collect()
+        };
+        assert_eq!(lines("bench_model_loaded"), ["bench_model_loaded{a} 1"]);
+        let used = ["bench_kv_blocks_used{a} 3", "bench_kv_blocks_used{b} 3"];
+        assert_eq!(lines("bench_kv_blocks"), used);
+        let sums = [
+            "bench_inter_token_seconds_sum{a} 0",
+            "bench_inter_token_seconds_sum{b} 0",
+        ];
+        assert_eq!(lines("bench_inter_token_seconds_sum"), sums);
+        assert_eq!(lines("# TYPE").len(), 3, "{text}");
     }
 
     #[test]

@@ -24,18 +24,16 @@ use crate::Pool;
 use crate::http::context::RequestContext;
 use crate::http::error::Error;
 use crate::http::json::Json;
-use crate::pool::{Load, LoadProgress, ModelSnapshot};
-use crate::request::fields::{BodyFields, fields};
+use crate::pool::{Load, LoadProgress, ModelSnapshot, Pull};
+use crate::request::fields::{BodyFields, Fields, fields};
 
 fields! {
-    /// Which model.
     pub(crate) struct UnloadFields {
         model: String,
     }
 }
 
 fields! {
-    /// What is loaded, and how that is reported.
     pub(crate) struct LoadFields {
         model: String,
         /// Whether events tell how much is loaded; default: whether `Accept` is `text/event-stream`
@@ -44,7 +42,6 @@ fields! {
 }
 
 fields! {
-    /// What is downloaded, and how that is reported.
     pub(crate) struct PullFields {
         /// `OWNER/REPO[:QUANT][@REVISION]`
         model: String,
@@ -53,7 +50,7 @@ fields! {
     }
 }
 
-/// Minimum time between two progress events of a load.
+/// Minimum time between two progress events of a load or a download.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The list entry of a model under one of its names.
@@ -77,7 +74,7 @@ fn entry(pool: &Pool, id: &str, info: &ModelSnapshot) -> Value {
     }
     let loaded = match (&info.served, &info.process) {
         (Some(served), _) => served.properties(),
-        (_, Some(process)) => process.about().clone(),
+        (_, Some(process)) => process.about.clone(),
         _ => Value::Null,
     };
     for (key, value) in loaded.as_object().into_iter().flatten() {
@@ -148,7 +145,6 @@ impl FromRequestParts<Arc<Pool>> for ManagedPool {
     }
 }
 
-/// The progress of a load as JSON.
 fn progress(share: LoadProgress) -> Value {
     let LoadProgress { loaded, total } = share;
     let fraction = (total > 0).then(|| loaded as f64 / total as f64);
@@ -162,10 +158,8 @@ fn loaded(name: &str) -> Value {
 pub(crate) async fn load(
     ManagedPool(pool): ManagedPool,
     headers: HeaderMap,
-    mut body: BodyFields,
+    Fields(order): Fields<LoadFields>,
 ) -> Result<Response, Error> {
-    let order: LoadFields = body.take()?;
-    body.finish()?;
     let name = pool.own_name(&order.model)?;
     if order.stream.unwrap_or(is_event_stream(&headers)) {
         let load = pool.start_load(&name)?.err();
@@ -179,35 +173,42 @@ pub(crate) async fn load(
 pub(crate) async fn pull(
     ManagedPool(pool): ManagedPool,
     headers: HeaderMap,
-    mut body: BodyFields,
+    Fields(order): Fields<PullFields>,
 ) -> Result<Response, Error> {
-    let order: PullFields = body.take()?;
-    body.finish()?;
     let mut pull = pool.start_pull(&order.model)?;
     if !order.stream.unwrap_or(is_event_stream(&headers)) {
         let model = pull.ended().await?;
         return Ok(Json(pulled(&pool, model)).into_response());
     }
-    let events = stream::unfold(Some((pool, pull)), |state| async {
-        let (pool, mut pull) = state?;
-        let mut out = SseEvents::default();
-        match tokio::time::timeout(PAUSE, pull.ended()).await {
-            Err(_) => {
-                out.push(&json!({ "state": "downloading", "progress": progress(pull.progress()) }));
-                return Some((out, Some((pool, pull))));
-            }
-            Ok(Ok(model)) => {
-                out.push(&pulled(&pool, model));
-                out.finish();
-            }
-            Ok(Err(error)) => {
-                error.log();
-                out.push(&error.body());
-            }
-        }
-        Some((out, None))
+    let record = RequestContext::current();
+    let events = stream::unfold(Some((pool, pull)), move |state| {
+        let record = Arc::clone(&record);
+        record.scope(next_of_pull(state))
     });
     Ok(transport::event_stream(events.boxed()))
+}
+
+/// A pool and a download for it, until that has ended.
+type Pulling = (Arc<Pool>, Pull);
+
+async fn next_of_pull(state: Option<Pulling>) -> Option<(SseEvents, Option<Pulling>)> {
+    let (pool, mut pull) = state?;
+    let mut out = SseEvents::default();
+    match tokio::time::timeout(PAUSE, pull.ended()).await {
+        Err(_) => {
+            out.push(&json!({ "state": "downloading", "progress": progress(pull.progress()) }));
+            return Some((out, Some((pool, pull))));
+        }
+        Ok(Ok(model)) => {
+            out.push(&pulled(&pool, model));
+            out.finish();
+        }
+        Ok(Err(error)) => {
+            error.log();
+            out.push(&error.body());
+        }
+    }
+    Some((out, None))
 }
 
 /// The end of a download; `served`: under which name the server has it, if it serves it.
@@ -276,10 +277,8 @@ fn loading(name: &str, share: LoadProgress) -> Value {
 
 pub(crate) async fn unload(
     ManagedPool(pool): ManagedPool,
-    mut body: BodyFields,
+    Fields(which): Fields<UnloadFields>,
 ) -> Result<Json, Error> {
-    let which: UnloadFields = body.take()?;
-    body.finish()?;
     let was_loaded = pool.unload(&which.model).await?;
     Ok(Json(json!({ "success": true, "was_loaded": was_loaded })))
 }

@@ -13,14 +13,13 @@ use lab_core::engine::PooledOutput;
 
 use super::rerank::{input_results, input_texts, label, list, softmax};
 use crate::Pool;
-use crate::http::error::Error;
+use crate::http::error::{Error, invalid};
 use crate::http::json::Json;
-use crate::request::fields::{BodyFields, fields};
+use crate::request::fields::{Fields, fields};
 use crate::request::passages::TextTruncation;
 use crate::response::pooled;
 
 fields! {
-    /// The fields of a request for the result of pooling.
     pub(crate) struct PoolingFields {
         model: Option<String>,
         /// A text, token ids, or several of either.
@@ -29,6 +28,7 @@ fields! {
         task: Option<String>,
         /// Whether the scores of classes become probabilities; default: true.
         use_activation: Option<bool>,
+        ..truncation: TextTruncation,
     }
 }
 
@@ -43,12 +43,9 @@ fn task(pooled: PooledOutput) -> &'static str {
 
 pub(crate) async fn pooling(
     State(pool): State<Arc<Pool>>,
-    mut body: BodyFields,
+    Fields(request): Fields<PoolingFields>,
 ) -> Result<Json, Error> {
-    let request: PoolingFields = body.take()?;
-    let truncation: TextTruncation = body.take()?;
-    body.finish()?;
-    truncation.check()?;
+    request.truncation.check()?;
     let texts = input_texts(&request.input)?;
     let served = pool.get_or_default(request.model.as_deref()).await?;
     let given = match &served.pooled {
@@ -61,10 +58,10 @@ pub(crate) async fn pooling(
             served.name,
             task(given)
         );
-        return Err(Error::invalid_value("task", message));
+        return invalid("task", message);
     }
     let is_for_classes = !matches!(given, PooledOutput::Vector(_));
-    let results = input_results(&served, &truncation, texts, is_for_classes).await?;
+    let results = input_results(&served, &request.truncation, texts, is_for_classes).await?;
     let is_raw = request.use_activation == Some(false);
     let data = results.all.iter().enumerate().map(|(index, values)| {
         json!({ "index": index, "object": "pooling", "data": shown(given, values, is_raw) })
@@ -77,7 +74,6 @@ pub(crate) async fn pooling(
     Ok(Json(answer))
 }
 
-/// The names of the classes.
 fn labels(served: &ServedModel, given: PooledOutput) -> Option<Value> {
     let n_classes = match given {
         PooledOutput::Vector(_) => return None,

@@ -13,9 +13,9 @@ use crate::served::ServedModel;
 use lab_core::engine::PooledOutput;
 
 use crate::Pool;
-use crate::http::error::Error;
+use crate::http::error::{Error, invalid, refuse};
 use crate::http::json::Json;
-use crate::request::fields::{self, BodyFields, FieldDoc, FieldType, RequestPart, fields};
+use crate::request::fields::{FieldType, Fields, fields};
 use crate::request::generation::ReportOptions;
 use crate::request::input::{TextOrTokens, texts_or_tokens};
 use crate::request::object_fields::ObjectFields;
@@ -24,8 +24,7 @@ use crate::response::envelope::Envelope;
 use crate::response::pooled::{self, MAX_TEXTS, PooledResults};
 
 fields! {
-    /// The fields of a request for the order of documents.
-    pub(crate) struct RerankFields {
+    pub(crate) struct RerankFields prunes SHAPES {
         model: Option<String>,
         /// What the documents are compared with.
         query: String,
@@ -41,11 +40,11 @@ fields! {
         return_text: Option<bool>,
         /// Whether scores are those of the model rather than between 0 and 1.
         raw_scores: Option<bool>,
+        ..truncation: TextTruncation,
     }
 }
 
 fields! {
-    /// The fields of a request for the scores of pairs.
     pub(crate) struct ScoreFields {
         model: Option<String>,
         /// The first texts: one for all pairs, or as many as there are second ones.
@@ -54,30 +53,21 @@ fields! {
         text_2: OneOrMany,
         /// Whether scores are those of the model rather than between 0 and 1.
         raw_scores: Option<bool>,
+        ..truncation: TextTruncation,
     }
 }
 
 fields! {
-    /// The fields of a request for the scores of classes.
     pub(crate) struct ClassifyFields {
         model: Option<String>,
         /// A text, token ids, or several of either.
         input: Value,
         /// Whether the scores become probabilities; default: true.
         use_activation: Option<bool>,
+        ..truncation: TextTruncation,
     }
 }
 
-/// The documented fields of a request, including those that all routes of this file share.
-pub(crate) fn fields<T: RequestPart>() -> Vec<FieldDoc> {
-    [
-        fields::documented::<T>(),
-        fields::documented::<TextTruncation>(),
-    ]
-    .concat()
-}
-
-/// A document: a text, or an object that holds one.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged, expecting = "expected a string or an object with `text`")]
 pub(crate) enum Document {
@@ -86,6 +76,7 @@ pub(crate) enum Document {
 }
 
 const DOCUMENT: ObjectFields = ObjectFields::of("text");
+const SHAPES: &[(&str, &ObjectFields)] = &[("documents", &DOCUMENT), ("texts", &DOCUMENT)];
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged, expecting = "expected a string or an array of strings")]
@@ -113,44 +104,29 @@ impl Document {
     }
 }
 
-/// The conversion of a model's output to the score of a pair.
-#[derive(Clone, Copy)]
-struct PairScore {
-    /// Whether the model's scores are probabilities already.
-    are_probabilities: bool,
+/// Whether the scores of a model are probabilities already. It has one class, or two whose scores are the probabilities
+/// of relevant and not relevant.
+fn scores_probabilities(served: &ServedModel) -> Result<bool, Error> {
+    let why = match &served.pooled {
+        Ok(
+            scores @ PooledOutput::Scores {
+                are_probabilities, ..
+            },
+        ) if scores.scores_pairs() => return Ok(*are_probabilities),
+        Ok(PooledOutput::Scores { n_classes, .. }) => {
+            format!("a reranker needs 1 class, the model has {n_classes}; see `/classify`")
+        }
+        _ => "it has no classification head, which gives the score of a pair".into(),
+    };
+    Err(pooled::unsupported(served, &why))
 }
 
-impl PairScore {
-    /// The scorer of a model with one class, or with two whose scores are the probabilities of relevant and not
-    /// relevant.
-    fn of(served: &ServedModel) -> Result<Self, Error> {
-        match &served.pooled {
-            Ok(
-                scores @ PooledOutput::Scores {
-                    are_probabilities, ..
-                },
-            ) if scores.scores_pairs() => Ok(Self {
-                are_probabilities: *are_probabilities,
-            }),
-            Ok(PooledOutput::Scores { n_classes, .. }) => {
-                let why =
-                    format!("a reranker needs 1 class, the model has {n_classes}; see `/classify`");
-                Err(pooled::unsupported(served, &why))
-            }
-            _ => {
-                let why = "it has no classification head, which gives the score of a pair";
-                Err(pooled::unsupported(served, why))
-            }
-        }
-    }
-
-    fn score(self, values: &[f32], is_raw: bool) -> f64 {
-        let score = f64::from(values.first().copied().unwrap_or(0.0));
-        match self.are_probabilities || is_raw {
-            true => score,
-            // The score of a head with one class is a log-odds.
-            false => 1.0 / (1.0 + (-score).exp()),
-        }
+/// The score of a pair. The score of a head with one class is a log-odds.
+fn pair_score(values: &[f32], is_final: bool) -> f64 {
+    let score = f64::from(values.first().copied().unwrap_or(0.0));
+    match is_final {
+        true => score,
+        false => 1.0 / (1.0 + (-score).exp()),
     }
 }
 
@@ -178,8 +154,7 @@ fn check_count(field: &str, n: usize) -> Result<(), Error> {
     if (1..=MAX_TEXTS).contains(&n) {
         return Ok(());
     }
-    let message = format!("`{field}` has {n} texts, expected 1 to {MAX_TEXTS}");
-    Err(Error::invalid_value(field, message))
+    refuse(field, format!(" has {n} texts, expected 1 to {MAX_TEXTS}"))
 }
 
 /// The field that has the texts of `/classify` and `/pooling`.
@@ -226,20 +201,14 @@ fn usage(n_tokens: usize) -> Value {
 
 pub(crate) async fn rerank(
     State(pool): State<Arc<Pool>>,
-    mut body: BodyFields,
+    Fields(request): Fields<RerankFields>,
 ) -> Result<Json, Error> {
-    body.prune("documents", &DOCUMENT)?;
-    body.prune("texts", &DOCUMENT)?;
-    let request: RerankFields = body.take()?;
-    let truncation: TextTruncation = body.take()?;
-    body.finish()?;
-    truncation.check()?;
+    request.truncation.check()?;
     let (field, documents, is_tei) = match (request.documents, request.texts) {
         (Some(documents), None) => ("documents", documents, false),
         (None, Some(texts)) => ("texts", texts, true),
         (Some(_), Some(_)) => {
-            let message = "`documents` and `texts` are mutually exclusive";
-            return Err(Error::invalid_value("texts", message));
+            return invalid("texts", "`documents` and `texts` are mutually exclusive");
         }
         (None, None) => {
             return Err(Error::missing("documents"));
@@ -248,19 +217,15 @@ pub(crate) async fn rerank(
     check_count(field, documents.len())?;
     let top_n = request.top_n.unwrap_or(u64::MAX);
     if top_n == 0 {
-        return Err(Error::invalid_value(
-            "top_n",
-            "`top_n` is 0, expected at least 1",
-        ));
+        return refuse("top_n", " is 0, expected at least 1");
     }
     let served = pool.get_or_default(request.model.as_deref()).await?;
-    let scorer = PairScore::of(&served)?;
+    let is_final = scores_probabilities(&served)? || request.raw_scores == Some(true);
     let documents: Vec<String> = documents.into_iter().map(Document::text).collect();
     let query = [request.query];
     let (first, second) = (("query", &query[..]), (field, &documents[..]));
-    let results = pairs(&served, &truncation, first, second).await?;
-    let is_raw = request.raw_scores == Some(true);
-    let scores = results.all.iter().map(|v| scorer.score(v, is_raw));
+    let results = pairs(&served, &request.truncation, first, second).await?;
+    let scores = results.all.iter().map(|v| pair_score(v, is_final));
     let mut scored: Vec<(usize, f64)> = scores.enumerate().collect();
     // The sort is stable: equal scores keep the order of the documents.
     scored.sort_by(|(_, a), (_, b)| b.total_cmp(a));
@@ -293,12 +258,9 @@ pub(crate) async fn rerank(
 
 pub(crate) async fn score(
     State(pool): State<Arc<Pool>>,
-    mut body: BodyFields,
+    Fields(request): Fields<ScoreFields>,
 ) -> Result<Json, Error> {
-    let request: ScoreFields = body.take()?;
-    let truncation: TextTruncation = body.take()?;
-    body.finish()?;
-    truncation.check()?;
+    request.truncation.check()?;
     let (first, second) = (request.text_1.all(), request.text_2.all());
     check_count("text_1", first.len())?;
     check_count("text_2", second.len())?;
@@ -308,15 +270,14 @@ pub(crate) async fn score(
             first.len(),
             second.len()
         );
-        return Err(Error::invalid_value("text_1", message));
+        return invalid("text_1", message);
     }
     let served = pool.get_or_default(request.model.as_deref()).await?;
-    let scorer = PairScore::of(&served)?;
+    let is_final = scores_probabilities(&served)? || request.raw_scores == Some(true);
     let (first, second) = (("text_1", &first[..]), ("text_2", &second[..]));
-    let results = pairs(&served, &truncation, first, second).await?;
-    let is_raw = request.raw_scores == Some(true);
+    let results = pairs(&served, &request.truncation, first, second).await?;
     let data = results.all.iter().enumerate().map(|(index, values)| {
-        json!({ "index": index, "object": "score", "score": scorer.score(values, is_raw) })
+        json!({ "index": index, "object": "score", "score": pair_score(values, is_final) })
     });
     let data: Value = data.collect();
     Ok(Json(list(&served, "score-", &data, results.n_tokens)))
@@ -324,12 +285,9 @@ pub(crate) async fn score(
 
 pub(crate) async fn classify(
     State(pool): State<Arc<Pool>>,
-    mut body: BodyFields,
+    Fields(request): Fields<ClassifyFields>,
 ) -> Result<Json, Error> {
-    let request: ClassifyFields = body.take()?;
-    let truncation: TextTruncation = body.take()?;
-    body.finish()?;
-    truncation.check()?;
+    request.truncation.check()?;
     let texts = input_texts(&request.input)?;
     let served = pool.get_or_default(request.model.as_deref()).await?;
     let are_probabilities = match served.pooled {
@@ -345,7 +303,7 @@ pub(crate) async fn classify(
             return Err(pooled::unsupported(&served, why));
         }
     };
-    let results = input_results(&served, &truncation, texts, true).await?;
+    let results = input_results(&served, &request.truncation, texts, true).await?;
     let is_raw = are_probabilities || request.use_activation == Some(false);
     let data = results.all.iter().enumerate().map(|(index, values)| {
         let probs = if is_raw {
@@ -363,7 +321,6 @@ pub(crate) async fn classify(
     Ok(Json(list(&served, "classify-", &data, results.n_tokens)))
 }
 
-/// The name of a class.
 pub(crate) fn label(served: &ServedModel, class: usize) -> String {
     let label = served.labels.get(class).cloned();
     label.unwrap_or_else(|| format!("LABEL_{class}"))

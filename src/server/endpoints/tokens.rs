@@ -9,23 +9,18 @@ use std::sync::Arc;
 use axum::extract::State;
 use serde_json::json;
 
-use crate::served::{PromptError, ServedModel};
+use crate::served::PromptError;
 
 use super::adapters::ModelQuery;
 use crate::Pool;
-use crate::http::error::Error;
+use crate::http::error::{Error, invalid, refuse};
 use crate::http::json::Json;
-use crate::request::fields::{self, BodyFields, FieldDoc, RequestPart as _, fields};
+use crate::request::fields::{BodyFields, FieldDoc, Fields, RequestPart as _, fields, joined};
 use crate::request::messages::Messages;
 
 fields! {
-    struct ModelField {
-        model: Option<String>,
-    }
-}
-
-fields! {
     struct TokenizeFields {
+        model: Option<String>,
         prompt: Option<String>,
         add_special_tokens: Option<bool>,
         return_token_strs: Option<bool>,
@@ -37,52 +32,34 @@ fields! {
 }
 
 fields! {
-    struct DetokenizeFields {
+    pub(crate) struct DetokenizeFields {
+        model: Option<String>,
         tokens: Vec<u32>,
+    }
+}
+
+fields! {
+    pub(crate) struct TemplateFields {
+        model: Option<String>,
+        ..messages: Messages,
     }
 }
 
 /// The documented fields of `/tokenize`, which tokenizes a text or messages.
 pub(crate) fn tokenize_fields() -> Vec<FieldDoc> {
-    let mut fields = [template_fields(), fields::documented::<TokenizeFields>()].concat();
+    let mut fields = joined(TokenizeFields::documented(), vec![Messages::documented()]);
     // Messages are optional: a text can take their place.
     let messages = fields.iter_mut().filter(|field| field.name == "messages");
     messages.for_each(|field| field.ty = format!("Option<{}>", field.ty));
     fields
 }
 
-pub(crate) fn detokenize_fields() -> Vec<FieldDoc> {
-    [
-        fields::documented::<ModelField>(),
-        fields::documented::<DetokenizeFields>(),
-    ]
-    .concat()
-}
-
-pub(crate) fn template_fields() -> Vec<FieldDoc> {
-    [
-        fields::documented::<ModelField>(),
-        fields::documented::<Messages>(),
-    ]
-    .concat()
-}
-
-/// The model that a body names, and the rest of the body.
-async fn opened(
-    pool: &Arc<Pool>,
-    mut body: BodyFields,
-) -> Result<(Arc<ServedModel>, BodyFields), Error> {
-    let model: ModelField = body.take()?;
-    let served = pool.get_or_default(model.model.as_deref()).await?;
-    Ok((served, body))
-}
-
 pub(crate) async fn tokenize(
     State(pool): State<Arc<Pool>>,
-    body: BodyFields,
+    mut body: BodyFields,
 ) -> Result<Json, Error> {
-    let (served, mut body) = opened(&pool, body).await?;
     let text: TokenizeFields = body.take()?;
+    let served = pool.get_or_default(text.model.as_deref()).await?;
     let fault = |error: PromptError, field| Error::from(error).with_prompt_field(field);
     let tokenizer = served.handle.tokenizer();
     let special = |default| {
@@ -101,23 +78,21 @@ pub(crate) async fn tokenize(
             tokens.map_err(|error| fault(error.into(), "content"))?
         }
         (None, None) if !body.has("messages") => {
-            let message = "expected `content`, `prompt` or `messages`";
-            return Err(Error::invalid_value("content", message));
+            return invalid("content", "expected `content`, `prompt` or `messages`");
         }
         (None, None) => {
-            let messages = Messages::take(&mut body)?;
+            let messages: Messages = body.take()?;
             messages.check()?;
             served.chat_prompt(&messages.conversation(&messages.tools()?, &served)?)?
         }
         (Some(_), Some(_)) => {
-            let message = "`prompt` and `content` are mutually exclusive";
-            return Err(Error::invalid_value("content", message));
+            return invalid("content", "`prompt` and `content` are mutually exclusive");
         }
     };
     // Fields of a conversation exclude a text.
-    if let Some(name) = Messages::NAMES.iter().find(|name| body.has(name)) {
-        let message = format!("`{name}` and a text are mutually exclusive");
-        return Err(Error::invalid_value(*name, message));
+    if let Some(field) = Messages::documented().iter().find(|own| body.has(own.name)) {
+        let name = field.name;
+        return refuse(name, " and a text are mutually exclusive");
     }
     body.finish()?;
     let piece = |id: &u32| String::from_utf8_lossy(tokenizer.piece(*id)).into_owned();
@@ -142,11 +117,9 @@ pub(crate) async fn tokenize(
 
 pub(crate) async fn detokenize(
     State(pool): State<Arc<Pool>>,
-    body: BodyFields,
+    Fields(DetokenizeFields { model, tokens }): Fields<DetokenizeFields>,
 ) -> Result<Json, Error> {
-    let (served, mut body) = opened(&pool, body).await?;
-    let DetokenizeFields { tokens } = body.take()?;
-    body.finish()?;
+    let served = pool.get_or_default(model.as_deref()).await?;
     let tokenizer = served.handle.tokenizer();
     let n_vocab = tokenizer.vocab_len();
     if let Some(at) = tokens.iter().position(|id| *id as usize >= n_vocab) {
@@ -155,7 +128,7 @@ pub(crate) async fn detokenize(
             "`{param}`: {} is not a token id below {n_vocab}",
             tokens[at]
         );
-        return Err(Error::invalid_value(param, message));
+        return invalid(param, message);
     }
     let text = String::from_utf8_lossy(&tokenizer.decode(&tokens)).into_owned();
     Ok(Json(json!({ "prompt": text, "content": text })))
@@ -182,11 +155,9 @@ pub(crate) async fn info(State(pool): State<Arc<Pool>>, which: ModelQuery) -> Re
 
 pub(crate) async fn apply_template(
     State(pool): State<Arc<Pool>>,
-    body: BodyFields,
+    Fields(TemplateFields { model, messages }): Fields<TemplateFields>,
 ) -> Result<Json, Error> {
-    let (served, mut body) = opened(&pool, body).await?;
-    let messages = Messages::take(&mut body)?;
-    body.finish()?;
+    let served = pool.get_or_default(model.as_deref()).await?;
     messages.check()?;
     let text = served.chat_text(&messages.conversation(&messages.tools()?, &served)?)?;
     Ok(Json(json!({ "prompt": text })))

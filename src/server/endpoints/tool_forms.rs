@@ -7,17 +7,17 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Value, json};
 
-use super::responses::{INPUT, free_text};
+use super::responses::{INPUT, free_text, free_text_schema};
 use crate::http::context::RequestContext;
-use crate::http::error::Error;
-use crate::request::fields::{self, BodyFields, FieldDoc, fields};
-use crate::request::json_access::{JsonMap, malformed, object_at, text_at};
+use crate::http::error::{Error, refuse};
+use crate::request::fields::{BodyFields, fields};
+use crate::request::json_access::{JsonMap, given, malformed, object_at, text_at};
 use crate::response::completion_parser::CompletionDelta;
 use crate::response::output_parsing::call_json;
 use crate::response::running_completions::TOOL_CALLS;
 
 fields! {
-    struct FunctionFields {
+    pub(crate) struct FunctionFields {
         /// OpenAI's field before `tools`; an answer then has `function_call`.
         functions: Option<Vec<Value>>,
         /// `none`, `auto` or the name of one of `functions`.
@@ -25,12 +25,6 @@ fields! {
     }
 }
 
-/// The documented fields of a request.
-pub(crate) fn fields() -> Vec<FieldDoc> {
-    fields::documented::<FunctionFields>()
-}
-
-/// The forms in which a client has its tools.
 #[derive(Debug, Default)]
 pub(crate) struct ToolForms {
     /// Whether an answer has `function_call` in the place of `tool_calls`.
@@ -50,8 +44,7 @@ pub(crate) fn rewritten(mut body: BodyFields) -> Result<(BodyFields, ToolForms),
     match older.functions.filter(|functions| !functions.is_empty()) {
         Some(functions) => {
             if body.has("tools") {
-                let message = "`functions` and `tools` are mutually exclusive";
-                return Err(Error::invalid_value("functions", message));
+                return refuse("functions", " and `tools` are mutually exclusive");
             }
             forms.is_old = true;
             add_functions(&functions, choice.as_ref(), &mut out)?;
@@ -59,8 +52,7 @@ pub(crate) fn rewritten(mut body: BodyFields) -> Result<(BodyFields, ToolForms),
         None => match choice.as_ref().map(Value::as_str) {
             None | Some(Some("none" | "auto")) => {}
             Some(_) => {
-                let message = "`function_call` needs `functions`";
-                return Err(Error::invalid_value("function_call", message));
+                return refuse("function_call", " needs `functions`");
             }
         },
     }
@@ -139,7 +131,6 @@ fn named(at: &str, choice: &Value) -> Value {
     choice
 }
 
-/// Rewrites the calls and results of a message.
 fn rewrite(at: &str, message: &mut Value, n_calls: &mut usize) {
     let Some(fields) = message.as_object_mut() else {
         return;
@@ -184,17 +175,10 @@ impl ToolForms {
         let own = object_at(&at, tool.get("custom"))?;
         let name = text_at(&at, own, "name")?;
         self.custom.insert(name.to_owned());
-        let schema = json!({
-            "type": "object", "properties": { INPUT: { "type": "string" } },
-            "required": [INPUT], "additionalProperties": false,
-        });
+        let schema = free_text_schema(&at, own);
         let mut function = json!({ "name": name, "parameters": schema });
-        let given = |name: &str| own.get(name).filter(|value| !value.is_null());
-        if let Some(description) = given("description") {
+        if let Some(description) = given(own, "description") {
             function["description"] = description.clone();
-        }
-        if given("format").is_some_and(|format| format["type"] != "text") {
-            RequestContext::current().ignore(&format!("{at}.format"));
         }
         Ok(json!({ "type": "function", "function": function }))
     }
@@ -222,7 +206,6 @@ impl ToolForms {
         }
     }
 
-    /// A finish reason in the client's form.
     pub(crate) fn finish_reason<'a>(&self, reason: &'a str) -> &'a str {
         match reason {
             TOOL_CALLS if self.is_old => "function_call",

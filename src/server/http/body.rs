@@ -22,7 +22,7 @@ use axum::response::{IntoResponse, Response};
 use flate2::read::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::Semaphore;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 
 use lab_base::ggml;
 
@@ -34,10 +34,8 @@ use crate::http::transport::{BodyGuard, MAX_BODY_BYTES, guarded};
 const LARGE: usize = 64 << 10;
 /// Size from which the memory of a body is returned to the system afterwards, in bytes.
 const HUGE: usize = 1 << 20;
-/// Minimum number of threads for handlers.
 const MIN_THREADS: usize = 4;
 
-/// The threads on which handlers run.
 #[derive(Debug)]
 pub(crate) struct HandlerThreads {
     runtime: Option<Runtime>,
@@ -49,16 +47,13 @@ pub(crate) struct HandlerThreads {
     releaser: MemoryReleaser,
 }
 
-/// Returns unused memory to the system.
 #[derive(Clone, Debug)]
 struct MemoryReleaser {
     runtime: Handle,
-    /// Whether a release is scheduled.
     is_due: Arc<AtomicBool>,
 }
 
 impl MemoryReleaser {
-    /// Schedules a release one second later.
     fn schedule(&self) {
         if self.is_due.swap(true, Ordering::AcqRel) {
             return;
@@ -72,7 +67,6 @@ impl MemoryReleaser {
     }
 }
 
-/// Returns memory to the system after a large response.
 struct MemoryGuard {
     /// Number of bytes that were sent, or of the whole body if they are known before.
     n_bytes: usize,
@@ -129,11 +123,12 @@ impl HandlerThreads {
             return no_response().into_response();
         };
         let handler = RequestContext::current().scope(handler);
-        let task = match is_large {
-            true => runtime.spawn(in_turns(Arc::clone(&self.turns), handler)),
-            false => runtime.spawn(handler),
+        let (mut task, handle) = (JoinSet::new(), runtime.handle());
+        match is_large {
+            true => task.spawn_on(in_turns(Arc::clone(&self.turns), handler), handle),
+            false => task.spawn_on(handler, handle),
         };
-        ResponseTask::new(task).response().await
+        response_of(&mut task).await
     }
 
     /// A response after which memory is returned to the system, if it is large.
@@ -151,7 +146,6 @@ impl HandlerThreads {
         response.map(|body| guarded(body, guard))
     }
 
-    /// Maximum size of the body of a request to this path.
     fn limit(&self, path: &str) -> usize {
         let (route, limit) = self.larger;
         if path == route {
@@ -161,7 +155,6 @@ impl HandlerThreads {
         }
     }
 
-    /// Passes a request on whose body was read.
     async fn pass_on<F: Future<Output = Response> + Send + 'static>(
         &self,
         head: Parts,
@@ -191,24 +184,10 @@ impl Drop for HandlerThreads {
     }
 }
 
-/// A task that makes a response. Dropping this aborts it.
-pub(crate) struct ResponseTask(JoinHandle<Response>);
-
-impl ResponseTask {
-    pub(crate) fn new(task: JoinHandle<Response>) -> Self {
-        Self(task)
-    }
-
-    pub(crate) async fn response(&mut self) -> Response {
-        let response = (&mut self.0).await;
-        response.unwrap_or_else(|_| no_response().into_response())
-    }
-}
-
-impl Drop for ResponseTask {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
+/// The response of the only task of a set, which aborts it when it is dropped.
+pub(crate) async fn response_of(task: &mut JoinSet<Response>) -> Response {
+    let response = task.join_next().await.and_then(Result::ok);
+    response.unwrap_or_else(|| no_response().into_response())
 }
 
 /// Runs a future that holds a turn only while it is polled, not while it waits.
@@ -240,9 +219,7 @@ fn has_body(method: &Method) -> bool {
 }
 
 fn no_response() -> Error {
-    Error::Engine {
-        detail: "a handler ended without a response".into(),
-    }
+    Error::engine("a handler ended without a response")
 }
 
 /// Reads the body of a request. The rest of a large request runs on the handler threads.
@@ -284,7 +261,6 @@ pub(crate) async fn layer<F: Future<Output = Response> + Send + 'static>(
     workers.pass_on(head, body, next).await
 }
 
-/// The encoding of a body.
 #[derive(Clone, Copy, Debug)]
 enum Encoding {
     Gzip,
@@ -344,7 +320,6 @@ pub(crate) async fn run_handler<F: Future<Output = Response> + Send + 'static>(
     }
 }
 
-/// The whole body.
 async fn read(body: Body, limit: usize, time: Duration) -> Result<Bytes, Error> {
     if body.size_hint().lower() > limit as u64 {
         return Err(Error::TooLarge { limit });

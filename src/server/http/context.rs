@@ -33,7 +33,6 @@ tokio::task_local! {
     static RECORD: Arc<RequestContext>;
 }
 
-/// The record of one request.
 #[derive(Debug)]
 pub(crate) struct RequestContext {
     id: String,
@@ -53,12 +52,10 @@ struct Notes {
     model: Option<String>,
     /// Fields without effect, as a header can carry them.
     ignored: BTreeSet<String>,
-    /// Number of further ones.
     n_ignored: usize,
     /// The model that the request names, if another one answers.
     requested: Option<String>,
     usage: Option<Usage>,
-    /// Time to the first text.
     first: Option<Duration>,
     /// Each finish reason once, in the order of its first occurrence.
     finish: Vec<&'static str>,
@@ -69,7 +66,6 @@ struct Notes {
     is_elsewhere: bool,
 }
 
-/// A place that the request has under another name.
 #[derive(Debug)]
 struct Renamed {
     place: String,
@@ -123,7 +119,6 @@ impl RequestContext {
         Arc::new(Self::new("", "", "", true))
     }
 
-    /// Whether fields that are not known are refused.
     pub(crate) fn is_strict(&self) -> bool {
         self.is_strict
     }
@@ -133,17 +128,14 @@ impl RequestContext {
         self.owner.get_or_init(|| owner);
     }
 
-    /// Which of the clients with API keys sent the request; empty where there are no keys.
     pub(crate) fn owner(&self) -> String {
         self.owner.get().cloned().unwrap_or_default()
     }
 
-    /// The path of the request.
     pub(crate) fn path(&self) -> &str {
         &self.path
     }
 
-    /// Runs a future as part of the request.
     pub(crate) async fn scope<F: Future>(self: Arc<Self>, work: F) -> F::Output {
         RECORD.scope(self, work).await
     }
@@ -157,7 +149,6 @@ impl RequestContext {
         lock(&self.notes)
     }
 
-    /// Records a field that has no effect.
     pub(crate) fn ignore(&self, name: &str) {
         let mut notes = self.notes();
         let name = header_safe(name);
@@ -207,7 +198,6 @@ impl RequestContext {
         parts.collect::<Vec<_>>().join("`")
     }
 
-    /// Records that the request names a model of another name than the one that answers.
     pub(crate) fn set_substituted_model(&self, requested: &str, served: &str) {
         let (requested, served) = (header_safe(&quoted(requested)), header_safe(served));
         self.notes().requested = Some(format!("requested {requested}, served {served}"));
@@ -218,7 +208,6 @@ impl RequestContext {
         self.notes().is_elsewhere = true;
     }
 
-    /// Records that the engine process of the model died.
     pub(crate) fn engine_died(&self, model: &str) {
         let mut notes = self.notes();
         notes.is_elsewhere = false;
@@ -226,17 +215,14 @@ impl RequestContext {
         notes.finish("error");
     }
 
-    /// Records an error after the status was sent.
     pub(crate) fn fail(&self) {
         self.notes().finish("error");
     }
 
-    /// Records the model that serves the request.
     pub(crate) fn model(&self, name: &str) {
         self.notes().model = Some(name.to_owned());
     }
 
-    /// Records the usage of its completions so far.
     pub(crate) fn usage(&self, usage: Usage) {
         self.notes().usage = Some(usage);
     }
@@ -248,7 +234,6 @@ impl RequestContext {
         }
     }
 
-    /// Records an event of one of its completions.
     pub(crate) fn event(&self, event: &Event) {
         let mut notes = self.notes();
         match event {

@@ -5,6 +5,7 @@
 //! log.
 
 use std::any::Any;
+use std::fmt;
 use std::time::Duration;
 
 use axum::http::{HeaderValue, StatusCode, Uri, header};
@@ -21,7 +22,6 @@ pub(crate) use super::quoted::quoted;
 use crate::http::context::RequestContext;
 use crate::served::DEFAULT_MODEL;
 
-/// The content type of a body, in words.
 fn content_type(kind: Option<&str>) -> String {
     match kind {
         Some(kind) => format!("the content type is `{}`", quoted(kind)),
@@ -34,11 +34,12 @@ fn seconds(time: Duration) -> u64 {
     time.as_millis().div_ceil(1000).max(1) as u64
 }
 
-fn no_model(name: &str, near: Option<&str>) -> String {
+fn no_model(name: &str, near: Option<&str>, n_models: usize) -> String {
     match (name, near) {
-        (DEFAULT_MODEL, _) => {
-            format!("the request names no model, or `{DEFAULT_MODEL}`, which is the only one")
+        (DEFAULT_MODEL, _) if n_models > 1 => {
+            "several models are served, so `model` must name one".into()
         }
+        (DEFAULT_MODEL, _) => "the request names no model".into(),
         (name, None) => format!("the model `{}` does not exist", quoted(name)),
         (name, Some(near)) => {
             let name = quoted(name);
@@ -47,66 +48,52 @@ fn no_model(name: &str, near: Option<&str>) -> String {
     }
 }
 
-/// The field that holds the messages of a conversation.
 const MESSAGES: &str = "messages";
 
-/// An error response.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// A field is missing, wrong or unsupported.
     #[error("{message}")]
     Field {
         param: String,
         message: String,
         code: &'static str,
     },
-    /// The body is not valid JSON for this request.
     #[error("{0}")]
     Body(String),
-    /// The request is ambiguous.
     #[error("the request is malformed: {0}")]
     Malformed(&'static str),
-    /// The body has a transfer coding that this server does not know.
     #[error("the transfer coding of the body is not supported, expected `chunked` or none")]
     TransferCoding,
-    /// The content type of the body is not JSON.
     #[error("{}, expected `application/json`", content_type(.0.as_deref()))]
     ContentType(Option<String>),
-    /// The body is compressed in a way that is not supported.
     #[error(
         "the content encoding `{}` is not supported, expected `gzip`, `deflate` or none",
         quoted(.0)
     )]
     ContentEncoding(String),
-    /// The body did not arrive in time.
     #[error("timed out after {0:?} reading the request body")]
     BodyTimeout(Duration),
-    /// The API key is missing or wrong.
     #[error(
         "{}; send it as `Authorization: Bearer KEY` or `x-api-key: KEY`",
         if *is_missing { "an API key is required" } else { "the API key is not known" }
     )]
     ApiKey { is_missing: bool },
-    /// The client is not allowed to make this request.
     #[error("{message}")]
     Forbidden { code: &'static str, message: String },
-    /// The body is too large.
     #[error("the body is larger than {limit} bytes")]
     TooLarge { limit: usize },
-    /// There is no model of this name.
-    #[error("{}; {models}", no_model(name, near.as_deref()))]
+    #[error("{}; {models}", no_model(name, near.as_deref(), *n_models))]
     UnknownModel {
         name: String,
         near: Option<String>,
+        n_models: usize,
         /// The models that exist, in words.
         models: String,
     },
-    /// The prompt exceeds the context length.
     #[error("the prompt has {found} tokens, and the context holds {limit}; shorten `{param}`{}", longer(*most))]
     ContextLength {
         found: usize,
         limit: usize,
-        /// The field of the prompt.
         param: &'static str,
         /// The context length that the model was trained with, if it is longer.
         most: Option<u64>,
@@ -114,13 +101,11 @@ pub(crate) enum Error {
     /// A conversation is to be kept. Anthropic's clients send it whole after this error.
     #[error("`thread` is not supported: conversations are not kept, send all messages")]
     ThreadUnsupported,
-    /// An item of an earlier response is not kept any more, or never was.
     #[error(
         "Item with id '{}' not found: recent items are kept while the model is loaded; send the item itself",
         quoted(id)
     )]
     ItemNotFound { param: String, id: String },
-    /// Too many requests are queued.
     #[error("{limit} requests are waiting already; try again later")]
     Busy { limit: usize },
     /// The model could not be loaded. `is_told`: the client may know why.
@@ -130,24 +115,19 @@ pub(crate) enum Error {
         detail: String,
         is_told: bool,
     },
-    /// The file is not a model, or one that cannot be served.
     #[error("the model `{name}` cannot be served{}", .why.as_deref().map(|why| format!(": {why}")).unwrap_or_default())]
     NotServable { name: String, why: Option<String> },
-    /// A model could not be downloaded.
     #[error("the download failed: {0}")]
     DownloadFailed(String),
-    /// The model cannot be drawn.
     #[error("the model `{name}` could not be drawn")]
     DrawingFailed { name: String, detail: String },
     /// The checks of this process passed. The model's engine process has to answer the request.
     #[error("the request did not go to the model's engine process")]
     ForEngineProcess,
-    /// The engine process died while it handled the request.
     #[error(
         "the engine process of the model `{name}` died: {how}; the next request starts it again"
     )]
     EngineDied { name: String, how: String },
-    /// The engine process died too often and is not restarted for a while.
     #[error(
         "the engine process of the model `{name}` died {n} times within a minute, the last time: {how}; \
          requests start it again in {} seconds",
@@ -159,41 +139,19 @@ pub(crate) enum Error {
         n: usize,
         after: Duration,
     },
-    /// The constraint of the request cannot be followed any further.
-    #[error("{0}")]
-    Constraint(Failure),
-    /// The request took too long.
-    #[error("{0}")]
-    Timeout(Failure),
-    /// The model computed values that are not finite.
-    #[error("the model's results are not finite numbers: {0}")]
-    NotFinite(Failure),
-    /// The request changed values of the model so that its results are not finite.
-    #[error(
-        "with the edits or adapter scales of the request, the model's results are not finite numbers: {0}"
-    )]
-    Overflow(Failure),
-    /// The model's file was changed in place while it was in use.
-    #[error("{0}; the next request loads it again")]
-    ModelChanged(Failure),
-    /// The connection to an RPC worker, which computes parts of the model, was lost.
-    #[error("{0}; the next request loads the model again")]
-    WorkerLost(Failure),
-    /// The engine failed.
+    #[error("{}", of_failure(.0))]
+    Failed(Failure),
     #[error("the request failed inside the server; the cause is in the server's log")]
     Engine { detail: String },
     #[error("there is no `{}`", quoted(.0))]
     NoRoute(String),
-    /// There is no object with this id.
     #[error("there is no {what} `{}`", quoted(id))]
     NotFound { what: &'static str, id: String },
-    /// The route does not support the method.
     #[error("this method is not allowed here")]
     Method,
 }
 
 impl Error {
-    /// An error about a field whose value is not accepted.
     pub(crate) fn invalid_value(param: impl Into<String>, message: impl Into<String>) -> Self {
         Self::Field {
             param: param.into(),
@@ -202,7 +160,6 @@ impl Error {
         }
     }
 
-    /// An error about a required field that is missing.
     pub(crate) fn missing(param: impl Into<String>) -> Self {
         let param = param.into();
         Self::Field {
@@ -212,7 +169,6 @@ impl Error {
         }
     }
 
-    /// An error about a field of another type.
     pub(crate) fn wrong_type(param: impl Into<String>, message: &str) -> Self {
         let param = param.into();
         Self::Field {
@@ -222,7 +178,6 @@ impl Error {
         }
     }
 
-    /// An error about a field that nobody knows, with the nearest known one.
     pub(crate) fn unknown(param: String, near: Option<String>) -> Self {
         let hint = near.map(|near| format!("; did you mean `{near}`?"));
         Self::Field {
@@ -232,7 +187,6 @@ impl Error {
         }
     }
 
-    /// An error about a field that is known but not supported.
     pub(crate) fn unsupported(param: impl Into<String>, message: impl Into<String>) -> Self {
         Self::Field {
             param: param.into(),
@@ -241,34 +195,27 @@ impl Error {
         }
     }
 
+    /// A failure of the server, whose cause goes to the log.
+    #[expect(clippy::needless_pass_by_value, reason = "errors are mapped by it")]
+    pub(crate) fn engine(detail: impl ToString) -> Self {
+        let detail = detail.to_string();
+        Self::Engine { detail }
+    }
+
     /// The same error, with `field` as the field of the prompt.
-    pub(crate) fn with_prompt_field(self, field: &'static str) -> Self {
-        match self {
-            Self::Field {
-                param,
-                message,
-                code,
-            } if param == MESSAGES => Self::Field {
-                param: field.into(),
-                message,
-                code,
-            },
-            Self::ContextLength {
-                found, limit, most, ..
-            } => Self::ContextLength {
-                found,
-                limit,
-                param: field,
-                most,
-            },
-            other => other,
+    pub(crate) fn with_prompt_field(mut self, field: &'static str) -> Self {
+        match &mut self {
+            Self::Field { param, .. } if param == MESSAGES => *param = field.into(),
+            Self::ContextLength { param, .. } => *param = field,
+            _ => {}
         }
+        self
     }
 
     /// The same error, of a request to a model: one that is too long for the server may fit the model.
     pub(crate) fn with_trained_length(mut self, served: &ServedModel) -> Self {
         if let Self::ContextLength { limit, most, .. } = &mut self {
-            let trained = served.n_ctx_train;
+            let trained = served.info.n_ctx_train;
             *most = (trained > *limit as u64).then_some(trained);
         }
         self
@@ -309,17 +256,14 @@ impl Error {
         }
     }
 
-    /// The status and the code of the error.
     fn class(&self) -> (StatusCode, &'static str) {
         use StatusCode as S;
         match self {
             Self::Field { code, .. } => (S::BAD_REQUEST, *code),
-            Self::Constraint(_) => (S::BAD_REQUEST, "invalid_value"),
             Self::Body(_) => (S::BAD_REQUEST, "invalid_json"),
             Self::Malformed(_) => (S::BAD_REQUEST, "malformed_request"),
             Self::ContextLength { .. } => (S::BAD_REQUEST, "context_length_exceeded"),
             Self::ThreadUnsupported => (S::BAD_REQUEST, "thread_unsupported_request"),
-            Self::Overflow(_) => (S::BAD_REQUEST, "non_finite_logits"),
             Self::ApiKey { .. } => (S::UNAUTHORIZED, "invalid_api_key"),
             Self::Forbidden { code, .. } => (S::FORBIDDEN, *code),
             Self::UnknownModel { .. } => (S::NOT_FOUND, "model_not_found"),
@@ -333,18 +277,27 @@ impl Error {
             Self::ContentEncoding(_) => (S::UNSUPPORTED_MEDIA_TYPE, "unsupported_content_encoding"),
             Self::Busy { .. } => (S::TOO_MANY_REQUESTS, "rate_limit_exceeded"),
             Self::EngineDied { .. } => (S::INTERNAL_SERVER_ERROR, "engine_died"),
-            Self::NotFinite(_) => (S::INTERNAL_SERVER_ERROR, "non_finite_logits"),
             Self::DownloadFailed(_) => (S::BAD_GATEWAY, "download_failed"),
             Self::Engine { .. } | Self::DrawingFailed { .. } | Self::ForEngineProcess => {
                 (S::INTERNAL_SERVER_ERROR, "internal_error")
             }
             Self::TransferCoding => (S::NOT_IMPLEMENTED, "unsupported_transfer_coding"),
             Self::LoadFailed { .. } => (S::SERVICE_UNAVAILABLE, "model_not_available"),
-            Self::ModelChanged(_) => (S::SERVICE_UNAVAILABLE, "model_changed"),
-            Self::WorkerLost(_) => (S::SERVICE_UNAVAILABLE, "worker_lost"),
             Self::EngineSuspended { .. } => (S::SERVICE_UNAVAILABLE, "engine_restarting"),
-            Self::Timeout(Failure::QueueTime(_)) => (S::SERVICE_UNAVAILABLE, "timeout"),
-            Self::Timeout(_) => (S::GATEWAY_TIMEOUT, "timeout"),
+            Self::Failed(failure) => match failure {
+                Failure::Constraint(_) | Failure::NothingLeft(_) => {
+                    (S::BAD_REQUEST, "invalid_value")
+                }
+                Failure::NotFinite { is_changed, .. } if *is_changed => {
+                    (S::BAD_REQUEST, "non_finite_logits")
+                }
+                Failure::NotFinite { .. } => (S::INTERNAL_SERVER_ERROR, "non_finite_logits"),
+                Failure::Computation(_) => (S::INTERNAL_SERVER_ERROR, "internal_error"),
+                Failure::Changed(_) => (S::SERVICE_UNAVAILABLE, "model_changed"),
+                Failure::Lost(_) => (S::SERVICE_UNAVAILABLE, "worker_lost"),
+                Failure::QueueTime(_) => (S::SERVICE_UNAVAILABLE, "timeout"),
+                Failure::AnswerTime(_) => (S::GATEWAY_TIMEOUT, "timeout"),
+            },
         }
     }
 
@@ -360,9 +313,9 @@ impl Error {
     fn retry_after(&self) -> Option<u64> {
         match self {
             Self::Busy { .. }
-            | Self::ModelChanged(_)
-            | Self::WorkerLost(_)
-            | Self::Timeout(Failure::QueueTime(_)) => Some(1),
+            | Self::Failed(Failure::Changed(_) | Failure::Lost(_) | Failure::QueueTime(_)) => {
+                Some(1)
+            }
             Self::EngineSuspended { after, .. } => Some(seconds(*after)),
             _ => None,
         }
@@ -394,15 +347,18 @@ impl Error {
             Self::EngineDied { name, how } => {
                 tracing::error!(model = name, how, "a request ended with its engine process");
             }
-            Self::NotFinite(failure) | Self::ModelChanged(failure) | Self::WorkerLost(failure) => {
-                tracing::error!(%failure, "a completion failed")
-            }
+            Self::Failed(
+                failure @ (Failure::NotFinite {
+                    is_changed: false, ..
+                }
+                | Failure::Changed(_)
+                | Failure::Lost(_)),
+            ) => tracing::error!(%failure, "a completion failed"),
             Self::ForEngineProcess => {}
             other => tracing::info!(error = %other, "refused"),
         }
     }
 
-    /// The JSON body of the error.
     pub(crate) fn body(&self) -> Value {
         let kind = match self.status() {
             StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
@@ -435,6 +391,31 @@ impl Error {
     }
 }
 
+/// Refuses the value of a field. The message is the name of the field and `rest`.
+pub(crate) fn refuse<T>(param: impl Into<String>, rest: impl fmt::Display) -> Result<T, Error> {
+    let param = param.into();
+    let message = format!("`{param}`{rest}");
+    invalid(param, message)
+}
+
+/// Refuses the value of a field, with this message.
+pub(crate) fn invalid<T>(param: impl Into<String>, message: impl Into<String>) -> Result<T, Error> {
+    Err(Error::invalid_value(param, message))
+}
+
+fn of_failure(failure: &Failure) -> String {
+    const NOT_FINITE: &str = "the model's results are not finite numbers";
+    match failure {
+        Failure::NotFinite { is_changed, .. } if *is_changed => {
+            format!("with the edits or adapter scales of the request, {NOT_FINITE}: {failure}")
+        }
+        Failure::NotFinite { .. } => format!("{NOT_FINITE}: {failure}"),
+        Failure::Changed(_) => format!("{failure}; the next request loads it again"),
+        Failure::Lost(_) => format!("{failure}; the next request loads the model again"),
+        _ => failure.to_string(),
+    }
+}
+
 /// Advice where the model could read more than the server lets it.
 fn longer(most: Option<u64>) -> String {
     most.map_or_else(String::new, |most| {
@@ -444,7 +425,7 @@ fn longer(most: Option<u64>) -> String {
     })
 }
 
-/// Marks the response of [`Error::Elsewhere`].
+/// Marks the response of [`Error::ForEngineProcess`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ForEngineProcess;
 
@@ -496,9 +477,7 @@ impl From<Rejected> for Error {
             },
             Rejected::Field { field, .. } => Self::unsupported(field, rejected.to_string()),
             Rejected::QueueFull { limit } => Self::Busy { limit },
-            Rejected::Ended => Self::Engine {
-                detail: rejected.to_string(),
-            },
+            Rejected::Ended => Self::engine(rejected),
         }
     }
 }
@@ -507,17 +486,8 @@ impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Computation(detail) => Self::Engine { detail },
-            constraint @ Failure::Constraint(_) => Self::Constraint(constraint),
-            nothing @ Failure::NothingLeft(_) => {
-                Self::invalid_value("logit_bias", nothing.to_string())
-            }
-            overflow @ Failure::NotFinite {
-                is_changed: true, ..
-            } => Self::Overflow(overflow),
-            not_finite @ Failure::NotFinite { .. } => Self::NotFinite(not_finite),
-            changed @ Failure::Changed(_) => Self::ModelChanged(changed),
-            lost @ Failure::Lost(_) => Self::WorkerLost(lost),
-            time => Self::Timeout(time),
+            Failure::NothingLeft(_) => Self::invalid_value("logit_bias", failure.to_string()),
+            failure => Self::Failed(failure),
         }
     }
 }
@@ -534,22 +504,17 @@ impl From<PromptError> for Error {
     }
 }
 
-/// The error for a path without a route.
 pub(crate) async fn no_route(uri: Uri) -> Error {
     Error::NoRoute(uri.path().to_owned())
 }
 
-/// The error for a method that a path does not support.
 pub(crate) async fn wrong_method() -> Error {
     Error::Method
 }
 
 /// The response to a panic of a handler. The server continues.
 pub(crate) fn panicked(cause: &(dyn Any + Send)) -> Response {
-    let detail = cause
-        .downcast_ref::<String>()
-        .cloned()
-        .or_else(|| cause.downcast_ref::<&str>().map(|text| (*text).to_owned()))
-        .unwrap_or_else(|| "a handler panicked".into());
-    Error::Engine { detail }.into_response()
+    let text = cause.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| cause.downcast_ref::<&str>().copied());
+    Error::engine(text.unwrap_or("a handler panicked")).into_response()
 }

@@ -14,21 +14,16 @@ const ANTHROPIC: &str = "/v1/messages";
 /// The routes of OpenAI's responses, with or without counting their tokens.
 const RESPONSES: &[&str] = &["/v1/responses", "/responses"];
 
-/// The dialect of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ErrorFormat {
     /// OpenAI's chat and completions, and all that have no dialect of their own.
     OpenAi,
-    /// Anthropic's messages.
     Anthropic,
-    /// OpenAI's responses.
     Responses,
-    /// llama-server's own completions.
     LlamaServer,
 }
 
 impl ErrorFormat {
-    /// The dialect of the route at a path.
     pub(crate) fn of(path: &str) -> Self {
         match path {
             _ if path.starts_with(ANTHROPIC) => Self::Anthropic,
@@ -65,7 +60,6 @@ pub(crate) struct ErrorMessage {
     pub(crate) details: Option<Value>,
 }
 
-/// An error in Anthropic's shape.
 pub(crate) fn anthropic_error(status: StatusCode, message: &str, details: Option<&Value>) -> Value {
     let kind = match status {
         StatusCode::UNAUTHORIZED => "authentication_error",

@@ -10,7 +10,6 @@ use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-/// A response in JSON.
 #[derive(Clone, Debug)]
 pub(crate) struct Json<T = Value>(pub(crate) T);
 
@@ -39,43 +38,9 @@ pub(crate) fn json_text(value: &impl Serialize) -> JsonText {
     to_raw_value(value).expect("our own types are JSON")
 }
 
-/// A part of a response.
-#[derive(Clone, Debug, Serialize)]
-#[serde(untagged)]
-pub(crate) enum JsonPart {
-    Value(Value),
-    Text(JsonText),
-    Members(JsonObject),
-    List(Vec<JsonObject>),
-}
-
-impl From<Value> for JsonPart {
-    fn from(value: Value) -> Self {
-        Self::Value(value)
-    }
-}
-
-impl From<JsonText> for JsonPart {
-    fn from(text: JsonText) -> Self {
-        Self::Text(text)
-    }
-}
-
-impl From<JsonObject> for JsonPart {
-    fn from(fields: JsonObject) -> Self {
-        Self::Members(fields)
-    }
-}
-
-impl From<Vec<JsonObject>> for JsonPart {
-    fn from(list: Vec<JsonObject>) -> Self {
-        Self::List(list)
-    }
-}
-
 /// An object of a response, in the order in which its fields are written.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct JsonObject(Vec<(String, JsonPart)>);
+pub(crate) struct JsonObject(Vec<(String, JsonText)>);
 
 impl Serialize for JsonObject {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -89,7 +54,9 @@ impl From<Value> for JsonObject {
         match value {
             Value::Object(map) => {
                 let fields = map.into_iter();
-                Self(fields.map(|(name, value)| (name, value.into())).collect())
+                fields
+                    .map(|(name, value)| (name, json_text(&value)))
+                    .collect()
             }
             _ => Self::default(),
         }
@@ -98,21 +65,20 @@ impl From<Value> for JsonObject {
 
 impl JsonObject {
     /// Sets a field: in its place if there is one, otherwise at the end.
-    pub(crate) fn put(&mut self, name: &str, part: impl Into<JsonPart>) {
-        let part = part.into();
+    pub(crate) fn put(&mut self, name: &str, part: impl Serialize) {
+        let part = json_text(&part);
         match self.0.iter_mut().find(|(own, _)| own == name) {
             Some((_, own)) => *own = part,
             None => self.0.push((name.to_owned(), part)),
         }
     }
 
-    /// Removes a field.
     pub(crate) fn remove(&mut self, name: &str) {
         self.0.retain(|(own, _)| own != name);
     }
 
     /// A field, or a part of one, by its path of names.
-    pub(crate) fn at(&self, path: &str) -> Option<JsonPart> {
+    pub(crate) fn at(&self, path: &str) -> Option<JsonText> {
         let (name, rest) = match path.split_once('/') {
             Some((name, rest)) => (name, Some(rest)),
             None => (path, None),
@@ -121,14 +87,14 @@ impl JsonObject {
         let Some(rest) = rest else {
             return Some(part.clone());
         };
-        let whole = serde_json::to_value(part).ok()?;
+        let whole: Value = serde_json::from_str(part.get()).ok()?;
         let found = rest.split('/').try_fold(&whole, |at, name| at.get(name))?;
-        Some(found.clone().into())
+        Some(json_text(found))
     }
 }
 
-impl FromIterator<(String, JsonPart)> for JsonObject {
-    fn from_iter<I: IntoIterator<Item = (String, JsonPart)>>(fields: I) -> Self {
+impl FromIterator<(String, JsonText)> for JsonObject {
+    fn from_iter<I: IntoIterator<Item = (String, JsonText)>>(fields: I) -> Self {
         Self(fields.into_iter().collect())
     }
 }

@@ -12,7 +12,6 @@ use sha2::{Digest, Sha256};
 
 use crate::http::error::Error;
 
-/// A file of the page.
 struct File {
     name: &'static str,
     kind: &'static str,
@@ -46,7 +45,6 @@ const FILES: &[File] = files! {
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
     img-src 'self' blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// The ETag of each of [`FILES`].
 static TAGS: LazyLock<Vec<String>> = LazyLock::new(|| {
     let tag = |file: &File| {
         let digest = Sha256::digest(file.text.as_bytes());
@@ -68,7 +66,6 @@ fn at(name: &str) -> Option<usize> {
     FILES.iter().position(|file| file.name == name)
 }
 
-/// Whether a client has a copy with this ETag.
 fn is_known(headers: &HeaderMap, tag: &str) -> bool {
     let known = headers.get_all(header::IF_NONE_MATCH).iter();
     let known = known.filter_map(|value| value.to_str().ok());

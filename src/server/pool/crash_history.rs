@@ -1,7 +1,6 @@
 //! The deaths of a model's engine processes: what is reported of them, and when restarts are suspended.
 
 use std::collections::VecDeque;
-use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
 use lab_base::util::lock::lock;
@@ -13,13 +12,11 @@ use crate::http::error::Error;
 const MAX: usize = 3;
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// The deaths of a model's engine processes.
 #[derive(Debug, Default)]
 pub(crate) struct CrashHistory {
     n: u64,
     /// The times of the last `MAX` deaths.
     times: VecDeque<Instant>,
-    /// How the last process died.
     last: Option<String>,
     /// Whether a process was started after the last death.
     is_over: bool,
@@ -40,7 +37,6 @@ impl CrashHistory {
         }
     }
 
-    /// Records that a process was started.
     pub(crate) fn end(&mut self) {
         self.is_over = true;
     }
@@ -59,16 +55,11 @@ impl CrashHistory {
 }
 
 impl ModelEntry {
-    pub(crate) fn crashes(&self) -> MutexGuard<'_, CrashHistory> {
-        lock(&self.crashes)
-    }
-
-    /// Refuses to start an engine process after too many deaths.
     pub(crate) fn check_restart(&self) -> Result<(), Error> {
-        if !matches!(*self.state(), LoadState::NotLoaded) {
+        if !matches!(*lock(&self.state), LoadState::NotLoaded) {
             return Ok(());
         }
-        let deaths = self.crashes();
+        let deaths = lock(&self.crashes);
         match (deaths.rest(Instant::now()), &deaths.last) {
             (Some(after), Some(how)) => Err(Error::EngineSuspended {
                 name: self.name.clone(),

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use lab_base::util::lock::lock;
 use lab_core::engine::Limits;
 use lab_core::model::{Estimator, Options};
 use lab_core::models::{ModelSource, OpenedModel};
@@ -90,14 +91,14 @@ impl Pool {
         let Some(opener) = self.config.opener.clone() else {
             return;
         };
-        if matches!(*entry.state(), LoadState::NotLoaded) {
+        if matches!(*lock(&entry.state), LoadState::NotLoaded) {
             entry.refresh_description();
         }
-        if entry.description().is_some() {
+        if lock(&entry.description).is_some() {
             return;
         }
         let _turn = self.describing.lock().await;
-        if entry.description().is_some() {
+        if lock(&entry.description).is_some() {
             return;
         }
         let described = with_opened(opener, entry, description_of).await;
@@ -105,10 +106,9 @@ impl Pool {
             tracing::warn!(fault, "a model cannot be served");
         }
         // A load may have set the description in the meantime.
-        entry.description().get_or_insert(described);
+        lock(&entry.description).get_or_insert(described);
     }
 
-    /// The diagram of a model as SVG.
     pub(crate) async fn draw(&self, name: &str, view: DiagramView) -> Result<String, Error> {
         let (name, entry) = self.entry(name)?;
         let Some(opener) = self.config.opener.clone() else {
@@ -116,7 +116,7 @@ impl Pool {
             return Err(Error::unsupported("view", message));
         };
         self.describe(&entry).await;
-        let fault = entry.description().clone().and_then(Result::err);
+        let fault = lock(&entry.description).clone().and_then(Result::err);
         if let Some(fault) = fault {
             let why = Some(fault).filter(|_| self.config.is_managed);
             return Err(Error::NotServable { name, why });

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::served::ServedModel;
 use lab_base::ggml;
+use lab_base::util::lock::lock;
 
 use super::{Description, LoadState, ModelEntry};
 use crate::process::EngineProcess;
@@ -77,12 +78,11 @@ impl LoadedEngine {
 }
 
 impl ModelEntry {
-    /// Watches an engine process to record its death.
     pub(crate) fn supervise(self: &Arc<Self>, engine: &LoadedEngine) {
         let LoadedEngine::Process(process) = engine else {
             return;
         };
-        let (place, id) = (Arc::downgrade(self), process.id());
+        let (place, id) = (Arc::downgrade(self), process.id);
         process.on_end(move |how| {
             if let Some(place) = place.upgrade() {
                 place.died(id, how);
@@ -91,14 +91,14 @@ impl ModelEntry {
     }
 
     fn died(&self, id: u32, how: &str) {
-        let mut state = self.state();
-        let is_own = matches!(&*state, LoadState::Loaded(LoadedEngine::Process(process)) if process.id() == id);
+        let mut state = lock(&self.state);
+        let is_own = matches!(&*state, LoadState::Loaded(LoadedEngine::Process(process)) if process.id == id);
         if !is_own {
             // The model was unloaded or reloaded in the meantime.
             return;
         }
         let dead = std::mem::replace(&mut *state, LoadState::NotLoaded);
-        self.crashes().note(how);
+        lock(&self.crashes).note(how);
         drop(state);
         drop(dead);
         tracing::error!(model = self.name, how, "an engine process died");

@@ -3,7 +3,7 @@
 //! A model is in use while a request holds it, and is then never unloaded. Not here: loading.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use lab_base::util::lock::lock;
@@ -29,14 +29,13 @@ const PATIENCE: Duration = Duration::from_secs(600);
 pub(super) const PAUSE: Duration = Duration::from_millis(50);
 
 impl ModelEntry {
-    /// Records that the model is used now.
     pub(super) fn touch(&self) {
-        *self.last_used() = Instant::now();
+        *lock(&self.last_used) = Instant::now();
     }
 
     /// The time of its last use, if the model is loaded and no request holds it.
     fn unused_since(&self) -> Option<Instant> {
-        let state = self.state();
+        let state = lock(&self.state);
         let LoadState::Loaded(engine) = &*state else {
             return None;
         };
@@ -44,12 +43,12 @@ impl ModelEntry {
             self.touch();
             return None;
         }
-        Some(*self.last_used())
+        Some(*lock(&self.last_used))
     }
 
     /// Takes the engine out of the pool, unless a request holds it.
     fn take_unused(&self) -> Option<LoadedEngine> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         match &*state {
             LoadState::Loaded(engine) if engine.is_free() => {}
             _ => return None,
@@ -57,9 +56,8 @@ impl ModelEntry {
         taken(&mut state)
     }
 
-    /// Takes the engine out of the pool.
     pub(super) fn take(&self) -> Option<LoadedEngine> {
-        taken(&mut self.state())
+        taken(&mut lock(&self.state))
     }
 
     /// Whether an engine of the model has been taken out of the pool and has not ended.
@@ -68,7 +66,7 @@ impl ModelEntry {
     }
 
     fn is_loaded(&self) -> bool {
-        matches!(*self.state(), LoadState::Loaded(_))
+        matches!(*lock(&self.state), LoadState::Loaded(_))
     }
 }
 
@@ -130,7 +128,7 @@ impl Pool {
             }
         };
         // Under the lock, so that the model is counted once: as a load, then as loaded.
-        let mut admitted = self.admitted();
+        let mut admitted = lock(&self.admitted);
         *admitted -= 1;
         place.finish_load(loaded)
     }
@@ -140,7 +138,7 @@ impl Pool {
     fn admit(&self, place: &Arc<ModelEntry>) -> Result<(), &'static str> {
         let started = Instant::now();
         loop {
-            let mut admitted = self.admitted();
+            let mut admitted = lock(&self.admitted);
             let max = self.config.limits.max_loaded;
             if max.is_none_or(|max| self.n_loaded() + *admitted < max) {
                 *admitted += 1;
@@ -185,10 +183,6 @@ impl Pool {
         }))
     }
 
-    fn admitted(&self) -> MutexGuard<'_, usize> {
-        lock(&self.admitted)
-    }
-
     /// Evicts the least recently used model other than `place`. Returns whether there was one.
     fn evict(&self, place: &Arc<ModelEntry>, why: &str) -> bool {
         let others = self.all().into_iter();
@@ -206,7 +200,6 @@ impl Pool {
             .is_some()
     }
 
-    /// Unloads the models that were idle for at least `idle`.
     fn unload_idle(&self, idle: Duration) {
         for (name, place) in self.all() {
             let is_idle = place

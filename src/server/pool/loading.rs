@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use lab_core::engine::Failure;
 use lab_core::models::ModelSource;
 
-use super::{LoadState, LoadedEngine, Mode, ModelEntry, Pool, StartedEngine};
+use super::{LoadState, LoadedEngine, ModelEntry, Pool, PoolMode, StartedEngine};
 use crate::http::error::Error;
 use crate::process::LoadError;
 use crate::served::Progress;
@@ -65,12 +65,10 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// The progress so far.
     pub(crate) fn progress(&self) -> LoadProgress {
         *self.share.borrow()
     }
 
-    /// Whether the load has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.end.get().is_some()
     }
@@ -91,7 +89,6 @@ impl Load {
         }
     }
 
-    /// Waits for the end of the load.
     pub(crate) async fn ended(&mut self) -> Result<LoadedEngine, Error> {
         // Then the loading thread holds no reference to the engine, and an unused model can be unloaded.
         while self.ended.changed().await.is_ok() {}
@@ -112,19 +109,18 @@ impl ModelEntry {
         let mut stamp = lock(&self.stamp);
         if *stamp != now {
             *stamp = now;
-            *self.description() = None;
+            *lock(&self.description) = None;
         }
     }
 
     /// Checks that the files and RPC workers of a model in this process are unchanged.
     pub(crate) fn check(&self) -> Result<(), Failure> {
-        match &*self.state() {
+        match &*lock(&self.state) {
             LoadState::Loaded(LoadedEngine::InProcess(served)) => served.check(),
             _ => Ok(()),
         }
     }
 
-    /// Reports progress, if it has changed.
     fn set_progress(&self, share: LoadProgress) {
         let is_new = |own: &mut LoadProgress| std::mem::replace(own, share) != share;
         self.progress.send_if_modified(is_new);
@@ -137,7 +133,7 @@ impl ModelEntry {
         let request = LoadRequest {
             name: &self.name,
             source: &self.source,
-            scales: self.scales().clone(),
+            scales: lock(&self.scales).clone(),
             progress: Box::new(move |loaded, total| {
                 share.send_replace(LoadProgress { loaded, total });
             }),
@@ -146,7 +142,6 @@ impl ModelEntry {
         catch_unwind(load).unwrap_or_else(|_| Err(LoadError::new("loading panicked")))
     }
 
-    /// Records the result of a load.
     pub(crate) fn finish_load(
         self: &Arc<Self>,
         result: Result<StartedEngine, LoadError>,
@@ -160,22 +155,21 @@ impl ModelEntry {
             }
             Err(error) => {
                 if error.is_death {
-                    self.crashes().note(&error.message);
+                    lock(&self.crashes).note(&error.message);
                 }
                 self.n_failures.fetch_add(1, Ordering::Relaxed);
-                *self.state() = LoadState::NotLoaded;
+                *lock(&self.state) = LoadState::NotLoaded;
                 Err(error.message)
             }
         }
     }
 
-    /// Records the engine of a model that was loaded.
     pub(crate) fn set_loaded(self: &Arc<Self>, engine: &LoadedEngine) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         self.n_loads.fetch_add(1, Ordering::Relaxed);
-        self.crashes().end();
+        lock(&self.crashes).end();
         if let Some(description) = engine.description() {
-            *self.description() = Some(Ok(description));
+            *lock(&self.description) = Some(Ok(description));
         }
         *state = LoadState::Loaded(engine.clone());
         drop(state);
@@ -187,12 +181,12 @@ impl ModelEntry {
         self.touch();
         // In an engine process, the process itself ends instead.
         if let Err(what) = self.check()
-            && pool.config.mode != Mode::EngineProcess
+            && pool.config.mode != PoolMode::EngineProcess
         {
             tracing::warn!(model = self.name, "{what}: it is loaded again");
             drop(self.take());
         }
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         match &*state {
             LoadState::Loaded(engine) => return Ok(engine.clone()),
             LoadState::Loading(load) => return Err(load.clone()),
@@ -222,7 +216,6 @@ impl ModelEntry {
 }
 
 impl Pool {
-    /// The engine of a model, or its load, which is started if necessary.
     pub(crate) fn start_load(
         self: &Arc<Self>,
         name: &str,
@@ -232,7 +225,6 @@ impl Pool {
         Ok(place.start_load(self))
     }
 
-    /// The engine of a model, which is loaded if necessary.
     pub(crate) async fn engine(self: &Arc<Self>, name: &str) -> Result<LoadedEngine, Error> {
         match self.start_load(name)? {
             Ok(engine) => Ok(engine),

@@ -4,6 +4,7 @@
 
 use std::sync::PoisonError;
 
+use lab_base::util::lock::lock;
 use lab_core::models;
 
 use super::{LoadState, ModelEntry, Pool, eviction};
@@ -39,7 +40,7 @@ impl Pool {
             collection.list().map_err(|error| error.to_string())
         });
         let found = found.await.unwrap_or_else(|error| Err(error.to_string()));
-        let found = models::by_name(found.map_err(|detail| Error::Engine { detail })?);
+        let found = models::by_name(found.map_err(Error::engine)?);
         let mut places = self.entries.write().unwrap_or_else(PoisonError::into_inner);
         let gone = places.keys().filter(|name| !found.contains_key(*name));
         let gone: Vec<String> = gone.cloned().collect();
@@ -54,8 +55,8 @@ impl Pool {
         for (name, source) in found {
             match places.get(&name).filter(|place| place.source == source) {
                 // The file may have been replaced.
-                Some(place) if matches!(*place.state(), LoadState::NotLoaded) => {
-                    *place.description() = None;
+                Some(place) if matches!(*lock(&place.state), LoadState::NotLoaded) => {
+                    *lock(&place.description) = None;
                 }
                 Some(_) => {}
                 None => {

@@ -15,7 +15,7 @@ mod pull;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
 use tokio::sync::watch;
@@ -44,10 +44,11 @@ pub use eviction::LoadLimits;
 pub(super) use loading::{Load, LoadProgress};
 pub use loading::{LoadRequest, Loader};
 pub use names::Strictness;
+pub(crate) use pull::Pull;
 
 /// How the models of a pool run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
+pub enum PoolMode {
     /// In this process.
     #[default]
     InProcess,
@@ -61,7 +62,7 @@ pub enum Mode {
 #[derive(Default)]
 pub struct PoolConfig {
     /// How the models run.
-    pub mode: Mode,
+    pub mode: PoolMode,
     /// Aliases, with the models' own names.
     pub aliases: BTreeMap<String, String>,
     /// The place whose models are served; none if one model is.
@@ -82,7 +83,6 @@ pub struct PoolConfig {
     pub vectors: Arc<VectorStore>,
 }
 
-/// The load state of a model.
 enum LoadState {
     NotLoaded,
     /// The load, on whose end requests wait.
@@ -90,7 +90,6 @@ enum LoadState {
     Loaded(LoadedEngine),
 }
 
-/// A model of the pool.
 struct ModelEntry {
     name: String,
     source: ModelSource,
@@ -111,7 +110,6 @@ struct ModelEntry {
     scales: Mutex<Option<Vec<(usize, f32)>>>,
 }
 
-/// A snapshot of a model and its state.
 pub(super) struct ModelSnapshot {
     pub(super) name: String,
     /// The path of the model; the name of a built-in one.
@@ -125,12 +123,10 @@ pub(super) struct ModelSnapshot {
     pub(super) description: Option<Description>,
     /// Progress of the load, while the model is being loaded.
     pub(super) progress: Option<LoadProgress>,
-    /// Why the model cannot be served.
     pub(super) fault: Option<String>,
     /// Number of successful loads, and below of failed ones.
     pub(super) n_loads: u64,
     pub(super) n_failures: u64,
-    /// Number of deaths of its engine processes.
     pub(super) n_deaths: u64,
 }
 
@@ -151,11 +147,9 @@ pub struct Pool {
     pulls: Arc<()>,
     /// The start time of the server, in seconds since 1970.
     pub(super) created: u64,
-    /// Whether a request has asked the server to shut down.
     quits: watch::Sender<bool>,
     /// Held while adapter scales are set, so that the stored scales are those in effect.
     pub(super) scaling: tokio::sync::Mutex<()>,
-    /// The items of recent responses of this process.
     pub(super) items: Arc<ItemStore>,
 }
 
@@ -177,32 +171,14 @@ impl ModelEntry {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, LoadState> {
-        // Every change of the state is complete, so a poisoned lock still holds a valid one.
-        lock(&self.state)
-    }
-
-    fn last_used(&self) -> MutexGuard<'_, Instant> {
-        lock(&self.last_used)
-    }
-
-    fn description(&self) -> MutexGuard<'_, Option<Result<Description, String>>> {
-        let description = self.description.lock();
-        description.unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn scales(&self) -> MutexGuard<'_, Option<Vec<(usize, f32)>>> {
-        lock(&self.scales)
-    }
-
     fn info(&self, name: &str) -> ModelSnapshot {
-        let (description, fault) = match self.description().clone() {
+        let (description, fault) = match lock(&self.description).clone() {
             None => (None, None),
             Some(Ok(description)) => (Some(description), None),
             Some(Err(fault)) => (None, Some(fault)),
         };
-        let (n_deaths, death) = self.crashes().report();
-        let (state, engine) = match &*self.state() {
+        let (n_deaths, death) = lock(&self.crashes).report();
+        let (state, engine) = match &*lock(&self.state) {
             LoadState::NotLoaded if self.is_ending() => ("unloading", None),
             LoadState::NotLoaded if fault.is_some() => ("not servable", None),
             LoadState::NotLoaded if death.is_some() => ("failed", None),
@@ -277,7 +253,7 @@ impl Pool {
     pub fn of_engine(served: ServedModel, source: ModelSource, strictness: Strictness) -> Self {
         let loader: Loader = Arc::new(|_| Err(LoadError::new("the model is loaded")));
         let config = PoolConfig {
-            mode: Mode::EngineProcess,
+            mode: PoolMode::EngineProcess,
             strictness,
             ..PoolConfig::default()
         };
@@ -323,7 +299,7 @@ impl Pool {
     /// A model that is served in this process; it is loaded if necessary.
     pub(super) async fn get(self: &Arc<Self>, name: &str) -> Result<Arc<ServedModel>, Error> {
         let name = self.serving_name(name)?;
-        if self.config.mode == Mode::Server {
+        if self.config.mode == PoolMode::Server {
             return Err(Error::ForEngineProcess);
         }
         let engine = self.engine(&name).await?;
@@ -341,7 +317,7 @@ impl Pool {
     /// The engine process of a model, if it is running. Does not count as use of the model.
     pub(super) fn process(&self, name: &str) -> Option<Arc<EngineProcess>> {
         let (_, place) = self.entry(name).ok()?;
-        match &*place.state() {
+        match &*lock(&place.state) {
             LoadState::Loaded(engine) => engine.clone().parts().1,
             _ => None,
         }
@@ -350,7 +326,7 @@ impl Pool {
     /// Stores the adapter scales that a request has set for a model; every later load uses them.
     pub(super) fn keep_scales(&self, name: &str, scales: Vec<(usize, f32)>) {
         if let Ok((_, place)) = self.entry(name) {
-            *place.scales() = Some(scales);
+            *lock(&place.scales) = Some(scales);
         }
     }
 
@@ -363,29 +339,26 @@ impl Pool {
         all.iter().try_for_each(|(_, place)| place.check())
     }
 
-    /// Whether a model is loaded.
     pub(super) fn is_loaded(&self, name: &str) -> bool {
         let place = self.entry(name);
-        place.is_ok_and(|(_, place)| matches!(*place.state(), LoadState::Loaded(_)))
+        place.is_ok_and(|(_, place)| matches!(*lock(&place.state), LoadState::Loaded(_)))
     }
 
-    /// The load of a model, if it is being loaded.
     pub(super) fn loading(&self, name: &str) -> Option<Load> {
         let (_, place) = self.entry(name).ok()?;
-        match &*place.state() {
+        match &*lock(&place.state) {
             LoadState::Loading(load) => Some(load.clone()),
             _ => None,
         }
     }
 
-    /// Whether some model is not loaded.
     pub(super) fn has_unloaded_model(&self) -> bool {
         let places = self.entries.read().unwrap_or_else(PoisonError::into_inner);
-        let is_loaded = |place: &Arc<ModelEntry>| matches!(*place.state(), LoadState::Loaded(_));
+        let is_loaded =
+            |place: &Arc<ModelEntry>| matches!(*lock(&place.state), LoadState::Loaded(_));
         !places.values().all(is_loaded)
     }
 
-    /// Asks the server to shut down.
     pub(super) fn ask_to_quit(&self) {
         self.quits.send_replace(true);
     }

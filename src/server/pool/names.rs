@@ -6,7 +6,7 @@ use crate::http::context::RequestContext;
 use crate::http::error::{Error, quoted};
 use lab_core::arch::nearest;
 
-use super::{Mode, ModelEntry, Pool};
+use super::{ModelEntry, Pool, PoolMode};
 use crate::served::DEFAULT_MODEL;
 
 /// What the server refuses rather than serves as well as it can.
@@ -27,7 +27,8 @@ impl Pool {
         let only = places.first_key_value().filter(|_| places.len() == 1);
         let found = own(name)
             .or_else(|| own(self.config.aliases.get(name)?))
-            .or(only.filter(|_| name == DEFAULT_MODEL || self.config.mode == Mode::EngineProcess));
+            .or(only
+                .filter(|_| name == DEFAULT_MODEL || self.config.mode == PoolMode::EngineProcess));
         match found {
             Some((name, place)) => Ok((name.clone(), Arc::clone(place))),
             None => {
@@ -40,7 +41,6 @@ impl Pool {
         }
     }
 
-    /// A model's own name.
     pub(crate) fn own_name(&self, name: &str) -> Result<String, Error> {
         Ok(self.entry(name)?.0)
     }
@@ -63,7 +63,6 @@ impl Pool {
     }
 }
 
-/// An error about a model that is none of `names`.
 fn unknown_model<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Error {
     const MAX: usize = 10;
     let names: Vec<&str> = names.collect();
@@ -82,6 +81,7 @@ fn unknown_model<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Error 
         _ => format!("the models are {}", shown.join(", ")),
     };
     Error::UnknownModel {
+        n_models: names.len(),
         near: nearest(name, names).map(str::to_owned),
         name: name.to_owned(),
         models,

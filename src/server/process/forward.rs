@@ -22,43 +22,29 @@ use crate::http::error_format::ErrorFormat;
 use crate::http::transport::{self, MAX_BODY_BYTES, is_event_stream, send};
 
 /// Headers that belong to one connection, and those that only the server reads.
-static OWN_HEADERS: &[&str] = &[
-    "connection",
-    "keep-alive",
-    "transfer-encoding",
-    "content-length",
-    "expect",
-    "upgrade",
-    "host",
-    "origin",
-    "authorization",
-    "x-api-key",
-    "api-key",
-    "content-encoding",
-];
+static OWN_HEADERS: &str = "connection keep-alive transfer-encoding content-length expect upgrade host origin \
+    authorization x-api-key api-key content-encoding";
 /// Maximum number of bytes of an answer that are held before the first of them is sent.
 const MAX_HELD: usize = 1 << 20;
-/// Maximum wait for the metrics of an engine process.
 const METRICS_TIME: Duration = Duration::from_secs(2);
 
 /// A request that was not sent because the process was dead, with how it died.
 pub(crate) struct EngineGone(pub(crate) String);
 
-/// Sends a request to an engine process and returns its answer.
 pub(crate) async fn forwarded(
     process: Arc<EngineProcess>,
     request: Request,
 ) -> Result<Response, EngineGone> {
     let record = RequestContext::current();
-    let dialect = ErrorFormat::of(request.uri().path());
+    let format = ErrorFormat::of(request.uri().path());
     let runtime = request.extensions().get::<Handle>().cloned();
     let (head, body) = request.into_parts();
     let mut sent = Request::new(body);
     *sent.method_mut() = head.method;
     *sent.uri_mut() = head.uri;
     *sent.headers_mut() = head.headers;
-    for name in OWN_HEADERS {
-        sent.headers_mut().remove(*name);
+    for name in OWN_HEADERS.split(' ') {
+        sent.headers_mut().remove(name);
     }
     let host = HeaderValue::from_static("localhost");
     sent.headers_mut().insert(header::HOST, host);
@@ -66,7 +52,7 @@ pub(crate) async fn forwarded(
         sent.headers_mut().insert(OWNER_HEADER, owner);
     }
     let runtime = runtime.unwrap_or_else(Handle::current);
-    let connections = Arc::clone(process.connections());
+    let connections = Arc::clone(&process.connections);
     let Ok(channel) = connections.open(&runtime).await else {
         return Err(EngineGone(process.death().await));
     };
@@ -78,13 +64,13 @@ pub(crate) async fn forwarded(
     let is_stream = is_event_stream(&head.headers);
     let length = head.headers.remove(header::CONTENT_LENGTH);
     let length = length.map(|length| (header::CONTENT_LENGTH, length));
-    for name in OWN_HEADERS {
-        head.headers.remove(*name);
+    for name in OWN_HEADERS.split(' ') {
+        head.headers.remove(name);
     }
     let body = match is_stream {
         true => {
             let lost = Box::pin(process.lost());
-            let failed = move |n| last(process, record, dialect, n).boxed();
+            let failed = move |n| last(process, record, format, n).boxed();
             transport::relay(answer, lost, Box::new(failed))
         }
         // The start of an answer that is not a stream is awaited, so that a small one is sent whole or not at all.
@@ -148,7 +134,7 @@ async fn unless<T>(lost: impl Future<Output = ()>, work: impl Future<Output = T>
 }
 
 async fn died(process: &EngineProcess, record: &RequestContext) -> Error {
-    let (name, how) = (process.name().to_owned(), process.death().await);
+    let (name, how) = (process.name.clone(), process.death().await);
     record.engine_died(&name);
     Error::EngineDied { name, how }
 }
@@ -157,12 +143,12 @@ async fn died(process: &EngineProcess, record: &RequestContext) -> Error {
 async fn last(
     process: Arc<EngineProcess>,
     record: Arc<RequestContext>,
-    dialect: ErrorFormat,
+    format: ErrorFormat,
     n: usize,
 ) -> Bytes {
     let error = died(&process, &record).await;
     error.log();
-    record.enter(|| dialect.error_event(error.status(), &error.body(), n))
+    record.enter(|| format.error_event(error.status(), &error.body(), n))
 }
 
 /// A request of the server's own to an engine process.
@@ -177,7 +163,7 @@ pub(super) fn local_request(method: Method, path: &'static str) -> Request {
 
 /// The metrics of an engine process; `None` if it does not report them in time. Does not count as use of the model.
 pub(crate) async fn metrics(process: Arc<EngineProcess>) -> Option<String> {
-    let connections = Arc::clone(process.connections());
+    let connections = Arc::clone(&process.connections);
     drop(process);
     let request = local_request(Method::GET, "/metrics");
     let asked = async {

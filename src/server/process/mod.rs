@@ -23,7 +23,6 @@ mod watchdog;
 use std::io::{self, BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::time::{Duration, Instant};
 
@@ -31,6 +30,7 @@ use lab_base::util::lock::lock;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tempfile::TempDir;
 use tokio::sync::watch::Sender;
 
 use crate::http::transport::ConnectionPool;
@@ -116,7 +116,6 @@ pub type LineCallback = Box<dyn FnMut(&[u8]) + Send>;
 
 type EndCallback = Box<dyn FnOnce(&str) + Send>;
 
-/// The life of a process, shared by those who wait for its end.
 struct ChildState {
     child: Mutex<Child>,
     end: Mutex<ChildEnd>,
@@ -137,53 +136,27 @@ struct ChildEnd {
 
 /// An engine process. Dropping this ends it.
 pub struct EngineProcess {
-    name: String,
-    id: u32,
-    _folder: SocketFolder,
-    connections: Arc<ConnectionPool>,
-    about: Value,
+    pub(crate) name: String,
+    pub(crate) id: u32,
+    _folder: TempDir,
+    pub(crate) connections: Arc<ConnectionPool>,
+    /// The properties of the model that are known once it is loaded.
+    pub(crate) about: Value,
     life: Arc<ChildState>,
 }
 
-/// A private folder for the socket. Dropping this removes it.
-#[derive(Debug)]
-struct SocketFolder(PathBuf);
-
-impl Drop for SocketFolder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-impl SocketFolder {
-    fn new() -> io::Result<Self> {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let usual = std::env::temp_dir();
-        let base = match usual.as_os_str().len() <= MAX_PATH {
-            true => usual,
-            false => PathBuf::from("/tmp"),
-        };
-        loop {
-            let n = COUNT.fetch_add(1, Ordering::Relaxed);
-            let path = base.join(format!("bench-{}-{n}", std::process::id()));
-            let mut builder = std::fs::DirBuilder::new();
-            #[cfg(unix)]
-            {
-                use std::os::unix::fs::DirBuilderExt;
-                builder.mode(0o700);
-            }
-            match builder.create(&path) {
-                Ok(()) => return Ok(Self(path)),
-                // The folder was left by an earlier server, or belongs to another user.
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    fn socket(&self) -> PathBuf {
-        self.0.join("socket")
-    }
+/// A private folder for the socket. Dropping it removes it.
+fn socket_folder() -> io::Result<TempDir> {
+    let usual = std::env::temp_dir();
+    let base = match usual.as_os_str().len() <= MAX_PATH {
+        true => usual,
+        false => PathBuf::from("/tmp"),
+    };
+    let prefix = format!("bench-{}-", std::process::id());
+    let mut builder = tempfile::Builder::new();
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o700));
+    builder.prefix(&prefix).tempdir_in(base)
 }
 
 impl ChildState {
@@ -321,8 +294,9 @@ impl EngineProcess {
             step_time,
             on_line,
         } = launch;
-        let folder = SocketFolder::new().map_err(fault)?;
-        command.arg(folder.socket());
+        let folder = socket_folder().map_err(fault)?;
+        let socket = folder.path().join("socket");
+        command.arg(&socket);
         // A separate process group: the terminal's keys and hang-up signal only reach the server, which completes
         // running requests.
         #[cfg(unix)]
@@ -335,7 +309,7 @@ impl EngineProcess {
         let mut process = Self {
             name: name.to_owned(),
             id,
-            connections: ConnectionPool::new(folder.socket()),
+            connections: ConnectionPool::new(socket),
             _folder: folder,
             about: Value::Null,
             life: Arc::new(ChildState {
@@ -427,26 +401,6 @@ impl EngineProcess {
     pub(super) fn end(&self) {
         self.life.kill();
         self.wait();
-    }
-
-    /// The name of the model.
-    pub(super) fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// The process id.
-    pub(super) fn id(&self) -> u32 {
-        self.id
-    }
-
-    /// The connections to the process.
-    pub(super) fn connections(&self) -> &Arc<ConnectionPool> {
-        &self.connections
-    }
-
-    /// The properties of the model that are known once it is loaded.
-    pub(super) fn about(&self) -> &Value {
-        &self.about
     }
 
     /// Calls back when the process has ended, with how it ended; at once if it already has.

@@ -19,7 +19,6 @@ use lab_base::util::lock::lock;
 use super::ChildState;
 use crate::http::transport::{ConnectionPool, send};
 
-/// Minimum and maximum time between two checks.
 const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(3)];
 /// Extra time for an answer: after a halt of the whole machine, the answer may be on its way.
 const GRACE: Duration = Duration::from_secs(1);
@@ -57,7 +56,6 @@ impl LastProgress {
     }
 }
 
-/// Time between two checks that is short enough to detect a silence of `limit`.
 fn pause(limit: Duration) -> Duration {
     let [shortest, longest] = PAUSES;
     (limit / 10).clamp(shortest, longest)
@@ -96,7 +94,6 @@ pub(crate) fn watch(
     }
 }
 
-/// The result of a health check.
 #[derive(Debug, PartialEq, Eq)]
 enum Health {
     /// The process is well, or the connection broke, which is no silence.
@@ -107,7 +104,6 @@ enum Health {
     Silent,
 }
 
-/// Asks a process for its health.
 async fn health(connections: &Arc<ConnectionPool>, limit: Duration) -> Health {
     let asked = async {
         let connection = connections.open(&Handle::current()).await.ok()?;

@@ -3,9 +3,8 @@
 use serde::Deserialize;
 
 use super::object_fields::ObjectFields;
-use crate::http::error::Error;
+use crate::http::error::{Error, invalid, refuse};
 
-/// Maximum number of adapters in a list.
 const MAX_NAMED: usize = 1024;
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -20,19 +19,15 @@ pub(crate) const ADAPTER_SCALE: ObjectFields = ObjectFields {
     ..ObjectFields::of("id scale")
 };
 
-/// The ids and scales of a list; each id may occur once.
 pub(crate) fn distinct_scales(list: &[AdapterScale]) -> Result<Vec<(usize, f32)>, Error> {
     let mut out: Vec<(usize, f32)> = Vec::new();
     for scaled in list {
         if out.iter().any(|(id, _)| *id == scaled.id) {
             let message = format!("`lora`: the adapter {} is named twice", scaled.id);
-            return Err(Error::invalid_value("lora", message));
+            return invalid("lora", message);
         }
         if out.len() == MAX_NAMED {
-            return Err(Error::invalid_value(
-                "lora",
-                format!("`lora`: more than {MAX_NAMED} adapters"),
-            ));
+            return refuse("lora", format!(": more than {MAX_NAMED} adapters"));
         }
         out.push((scaled.id, scaled.scale as f32));
     }

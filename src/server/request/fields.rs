@@ -21,17 +21,13 @@ use super::unsupported_fields;
 use crate::http::context::RequestContext;
 use crate::http::error::{Error, quoted};
 
-/// A part of a request, whose fields are taken out of a body.
 pub(crate) trait RequestPart: Sized {
-    /// The names of its fields.
-    const NAMES: &'static [&'static str];
-    /// The name, type and attributes of each field as written in the source.
-    const DECLARED: &'static [(&'static str, &'static str, &'static [&'static str])];
+    /// Its documented fields.
+    fn documented() -> Vec<FieldDoc>;
 
     fn take_from(body: &mut BodyFields) -> Result<Self, Error>;
 }
 
-/// The type of a field.
 pub(crate) trait FieldType: DeserializeOwned + 'static {
     /// What an absent field is; `None` if it has to be there.
     fn absent() -> Option<Self> {
@@ -50,54 +46,73 @@ impl FieldType for Value {}
 impl FieldType for Vec<u32> {}
 impl FieldType for Vec<Value> {}
 
-/// A documented field.
 #[derive(Clone, Debug)]
 pub(crate) struct FieldDoc {
     pub(crate) name: &'static str,
     /// The Rust type of the field.
     pub(crate) ty: String,
-    /// The description of the field; may be empty.
     pub(crate) doc: String,
 }
 
-pub(crate) fn documented<T: RequestPart>() -> Vec<FieldDoc> {
-    let field = |(name, ty, attributes): &(&'static str, &str, &[&str])| {
+impl FieldDoc {
+    /// A field as written in the source: its name, type and attributes.
+    pub(crate) fn declared(name: &'static str, ty: &str, attributes: &[&str]) -> Self {
         let docs = attributes.iter().filter_map(|attribute| {
             let text = attribute.strip_prefix("doc")?;
             let start = text.find('"')? + 1;
             let end = text.rfind('"').filter(|end| *end > start)?;
             Some(text[start..end].trim().replace("\\\"", "\""))
         });
-        FieldDoc {
+        Self {
             name,
-            ty: (*ty).to_owned(),
+            ty: ty.to_owned(),
             doc: docs.collect::<Vec<_>>().join(" "),
         }
-    };
-    T::DECLARED.iter().map(field).collect()
+    }
 }
 
-/// Declares a part of a request: a struct whose fields are deserialised from JSON, and their names.
+/// The fields of a request: its own, which replace others of the same name, and those of its parts.
+pub(crate) fn joined(mut own: Vec<FieldDoc>, parts: Vec<Vec<FieldDoc>>) -> Vec<FieldDoc> {
+    for field in parts.into_iter().flatten() {
+        if own.iter().all(|other| other.name != field.name) {
+            own.push(field);
+        }
+    }
+    own
+}
+
+/// Declares a part of a request: a struct whose fields are deserialised from JSON. `..part: Type` is a part of it, whose
+/// fields are those of the same body. `prunes` names the shapes of objects within the fields.
 macro_rules! fields {
-    ($(#[$meta:meta])* $vis:vis struct $name:ident {
+    ($(#[$meta:meta])* $vis:vis struct $name:ident $(prunes $shapes:path)? {
         $($(#[$field_meta:meta])* $field_vis:vis $field:ident: $ty:ty,)*
+        $(..$part_vis:vis $part:ident: $part_ty:ty,)*
     }) => {
         $(#[$meta])*
         #[derive(Debug)]
         $vis struct $name {
             $($(#[$field_meta])* $field_vis $field: $ty,)*
+            $($part_vis $part: $part_ty,)*
         }
 
         impl $crate::request::fields::RequestPart for $name {
-            const NAMES: &'static [&'static str] = &[$(stringify!($field),)*];
-            const DECLARED: &'static [(&'static str, &'static str, &'static [&'static str])] = &[
-                $((stringify!($field), stringify!($ty), &[$(stringify!($field_meta)),*]),)*
-            ];
+            fn documented() -> Vec<$crate::request::fields::FieldDoc> {
+                let own = vec![$(
+                    $crate::request::fields::FieldDoc::declared(
+                        stringify!($field), stringify!($ty), &[$(stringify!($field_meta)),*],
+                    ),
+                )*];
+                $crate::request::fields::joined(own, vec![$(<$part_ty>::documented(),)*])
+            }
 
             fn take_from(
                 body: &mut $crate::request::fields::BodyFields,
             ) -> Result<Self, $crate::http::error::Error> {
-                Ok(Self { $($field: body.field(stringify!($field))?,)* })
+                $($shapes.iter().try_for_each(|(name, shape)| body.prune(name, shape))?;)?
+                Ok(Self {
+                    $($field: body.field(stringify!($field))?,)*
+                    $($part: body.take()?,)*
+                })
             }
         }
     };
@@ -117,6 +132,19 @@ impl<S: Send + Sync> FromRequest<S> for BodyFields {
     async fn from_request(request: Request, _: &S) -> Result<Self, Error> {
         let (head, body) = request.into_parts();
         Self::read(&head.headers, &read_body(body).await?)
+    }
+}
+
+/// The fields of a body as a type. `CLOSED`: only this project defines them.
+pub(crate) struct Fields<T, const CLOSED: bool = false>(pub(crate) T);
+
+impl<S: Send + Sync, T: RequestPart, const CLOSED: bool> FromRequest<S> for Fields<T, CLOSED> {
+    type Rejection = Error;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Error> {
+        let body = BodyFields::from_request(request, state).await?;
+        let body = if CLOSED { body.closed() } else { body };
+        body.whole().map(Self)
     }
 }
 
@@ -151,7 +179,6 @@ impl BodyFields {
         }
     }
 
-    /// A body with these fields.
     pub(crate) fn new(fields: Map<String, Value>) -> Self {
         Self {
             prefix: String::new(),
@@ -169,13 +196,9 @@ impl BodyFields {
         }
     }
 
-    /// The same body, whose fields only this project defines.
-    pub(crate) fn closed(self) -> Self {
-        let is_own = true;
-        Self {
-            is_closed: is_own,
-            ..self
-        }
+    pub(crate) fn closed(mut self) -> Self {
+        self.is_closed = true;
+        self
     }
 
     /// Removes the fields that are not known from the objects in a field, whose shape others define.
@@ -202,7 +225,6 @@ impl BodyFields {
         self.left.get(name).filter(|value| !value.is_null())
     }
 
-    /// Removes a field.
     fn remove(&mut self, name: &'static str) -> Option<Value> {
         self.known.push(name);
         // Most bodies have few fields and most fields are absent: comparing is quicker than hashing.
@@ -215,7 +237,6 @@ impl BodyFields {
         self.remove(name).filter(|value| !value.is_null())
     }
 
-    /// Takes one field as a type.
     pub(crate) fn field<T: FieldType>(&mut self, name: &'static str) -> Result<T, Error> {
         match (self.remove(name), T::absent()) {
             (None, Some(absent)) | (Some(Value::Null), Some(absent)) => Ok(absent),
@@ -226,6 +247,13 @@ impl BodyFields {
 
     pub(crate) fn take<T: RequestPart>(&mut self) -> Result<T, Error> {
         T::take_from(self)
+    }
+
+    /// Takes the last part.
+    pub(crate) fn whole<T: RequestPart>(mut self) -> Result<T, Error> {
+        let whole = self.take()?;
+        self.finish()?;
+        Ok(whole)
     }
 
     fn typed<T: FieldType>(&self, name: &str, value: Value) -> Result<T, Error> {

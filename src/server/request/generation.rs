@@ -13,27 +13,24 @@ use lab_core::engine::{DiffusionOptions, Request, StopConditions};
 
 use super::adapter_scales::{self, AdapterScale};
 use super::diffusion;
-use super::fields::{self, BodyFields, FieldDoc, fields};
+use super::fields::{BodyFields, FieldDoc, RequestPart, fields};
+use super::input::check_ids;
 use super::object_fields::ObjectFields;
-use super::response_format::{self, ConstraintSpec};
-use super::sampling::{self, SamplingFields};
-use crate::http::error::{Error, quoted};
-use crate::request::lab::{self, LabRequest};
+use super::response_format::{ConstraintFields, ConstraintSpec};
+use super::sampling::SamplingFields;
+use crate::http::error::{Error, invalid, quoted, refuse};
+use crate::request::lab::{LabField, LabRequest};
 use crate::served::DEFAULT_MODEL;
 
 /// Maximum number of completions of one request, over all its prompts.
 pub(crate) const MAX_CHOICES: u32 = 128;
-/// Maximum length of the list of most probable tokens.
 pub(crate) const MAX_TOP_LOGPROBS: u32 = 20;
-/// Maximum number of stop sequences.
 const MAX_STOPS: usize = 16;
-/// Maximum size of a stop sequence, in bytes.
 const MAX_STOP_BYTES: usize = 4096;
-/// Maximum number of stop token ids.
 const MAX_STOP_TOKENS: usize = 128;
 
 fields! {
-    struct Common {
+    struct Common prunes SHAPES {
         /// The model; default: the only one.
         model: Option<String>,
         stream: Option<bool>,
@@ -80,11 +77,13 @@ fields! {
         diffusion: Option<Map<String, Value>>,
         /// Whether the stream reports every denoising step.
         diffusion_trace: Option<bool>,
+        ..sampling: SamplingFields,
+        ..format: ConstraintFields,
+        ..lab: LabField,
     }
 }
 
 fields! {
-    /// How a prompt is fitted into the context.
     pub(crate) struct PromptTruncation {
         /// Number of tokens of the prompt that are kept, the last ones; -1 = as many as leave room for the completion
         /// (vLLM).
@@ -104,6 +103,10 @@ const STREAM_OPTIONS: ObjectFields = ObjectFields {
     idle: "include_obfuscation",
     ..ObjectFields::of("include_usage continuous_usage_stats")
 };
+const SHAPES: &[(&str, &ObjectFields)] = &[
+    ("stream_options", &STREAM_OPTIONS),
+    ("lora", &adapter_scales::ADAPTER_SCALE),
+];
 
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "expected a string or an array of strings")]
@@ -112,7 +115,6 @@ enum OneOrMany {
     Many(Vec<String>),
 }
 
-/// The limit of a completion's length.
 #[derive(Clone, Copy, Debug)]
 enum TokenLimit {
     Tokens(u64),
@@ -124,63 +126,47 @@ enum TokenLimit {
 /// llama-server's name of `max_tokens`.
 const N_PREDICT: &str = "n_predict";
 
-/// The reports that a client requests in addition to the completions.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ReportOptions {
     /// Usage at the end of a stream; whole responses always have it.
     pub(crate) usage: bool,
     /// The usage so far in each chunk of a stream that reports usage.
     pub(crate) continuous: bool,
-    /// Times and rates in llama-server's shape.
     pub(crate) timings: bool,
 }
 
-/// The parameters of a request, without the prompt.
 #[derive(Debug)]
 pub(crate) struct GenerationParams {
     common: Common,
     diffusion: Option<DiffusionOptions>,
     /// The captures and edits of values of its passes.
     pub(crate) lab: Option<Arc<LabRequest>>,
-    sampling: SamplingFields,
-    format: response_format::ConstraintFields,
 }
 
-/// The documented fields.
-pub(crate) fn fields() -> Vec<FieldDoc> {
-    let parts = [
-        fields::documented::<Common>(),
-        sampling::fields(),
-        fields::documented::<response_format::ConstraintFields>(),
-        fields::documented::<lab::LabField>(),
-    ];
-    parts.concat()
+impl RequestPart for GenerationParams {
+    fn documented() -> Vec<FieldDoc> {
+        Common::documented()
+    }
+
+    fn take_from(body: &mut BodyFields) -> Result<Self, Error> {
+        let mut common: Common = body.take()?;
+        let diffusion = common.diffusion.take().map(diffusion::parse);
+        let lab = common.lab.lab.take().map(LabRequest::read);
+        Ok(Self {
+            diffusion: diffusion.transpose()?,
+            lab: lab.transpose()?.map(Arc::new),
+            common,
+        })
+    }
 }
 
 impl GenerationParams {
-    /// Takes the fields out of a body. The completions have at least `n_least` tokens.
-    pub(crate) fn take(body: &mut BodyFields, n_least: u64) -> Result<Self, Error> {
-        body.prune("stream_options", &STREAM_OPTIONS)?;
-        body.prune("lora", &adapter_scales::ADAPTER_SCALE)?;
-        response_format::prune(body)?;
-        let mut common: Common = body.take()?;
-        let diffusion = common.diffusion.take();
-        let this = Self {
-            common,
-            diffusion: diffusion.map(diffusion::parse).transpose()?,
-            lab: lab::take(body)?,
-            sampling: SamplingFields::take(body)?,
-            format: body.take()?,
-        };
-        this.check(n_least)?;
-        Ok(this)
-    }
-
-    fn check(&self, n_least: u64) -> Result<(), Error> {
+    /// Checks what does not depend on the model. The completions have at least `n_least` tokens.
+    pub(crate) fn check(&self, n_least: u64) -> Result<(), Error> {
         let common = &self.common;
         if !(1..=MAX_CHOICES).contains(&self.n_choices()) {
             let message = format!("`n` is {}, expected 1 to {MAX_CHOICES}", self.n_choices());
-            return Err(Error::invalid_value("n", message));
+            return invalid("n", message);
         }
         let (param, most) = self.token_limit();
         // llama-server's name has its meaning: 0 reads the prompt only.
@@ -190,11 +176,10 @@ impl GenerationParams {
                 let message = format!(
                     "`{param}` is {most}, expected at least {n_least}, or -1 for as many as fit"
                 );
-                return Err(Error::invalid_value(param, message));
+                return invalid(param, message);
             }
             Some(TokenLimit::Tokens(most)) if most < n_least => {
-                let message = format!("`{param}` is {most}, expected at least {n_least}");
-                return Err(Error::invalid_value(param, message));
+                return refuse(param, format!(" is {most}, expected at least {n_least}"));
             }
             _ => {}
         }
@@ -202,18 +187,16 @@ impl GenerationParams {
             && most < least
         {
             let message = format!("`min_tokens` is {least}, which is more than `{param}`");
-            return Err(Error::invalid_value("min_tokens", message));
+            return invalid("min_tokens", message);
         }
         if let Some(top) = common.prompt_logprobs {
             check_top_logprobs("prompt_logprobs", top)?;
             if self.is_streamed() {
-                let message = "`prompt_logprobs` is not possible where `stream` is true";
-                return Err(Error::invalid_value("prompt_logprobs", message));
+                return refuse("prompt_logprobs", " is not possible where `stream` is true");
             }
         }
         if self.stop_sequences().len() > MAX_STOPS {
-            let message = format!("`stop`: more than {MAX_STOPS} stop sequences");
-            return Err(Error::invalid_value("stop", message));
+            return refuse("stop", format!(": more than {MAX_STOPS} stop sequences"));
         }
         if self
             .stop_sequences()
@@ -221,20 +204,19 @@ impl GenerationParams {
             .any(|t| t.len() > MAX_STOP_BYTES)
         {
             let message = format!("`stop`: a sequence of more than {MAX_STOP_BYTES} bytes");
-            return Err(Error::invalid_value("stop", message));
+            return invalid("stop", message);
         }
         let stop_tokens = common.stop_token_ids.as_ref().map_or(0, Vec::len);
         if stop_tokens > MAX_STOP_TOKENS {
             let message = format!("`stop_token_ids`: more than {MAX_STOP_TOKENS} tokens");
-            return Err(Error::invalid_value("stop_token_ids", message));
+            return invalid("stop_token_ids", message);
         }
         for (param, is_set) in [
             ("stream_options", common.stream_options.is_some()),
             ("diffusion_trace", common.diffusion_trace == Some(true)),
         ] {
             if is_set && !self.is_streamed() {
-                let message = format!("`{param}` needs `stream` to be true");
-                return Err(Error::invalid_value(param, message));
+                return refuse(param, " needs `stream` to be true");
             }
         }
         Ok(())
@@ -261,17 +243,14 @@ impl GenerationParams {
         matches!(self.token_limit().1, Some(TokenLimit::AsFit))
     }
 
-    /// The requested model.
     pub(crate) fn model(&self) -> &str {
         self.common.model.as_deref().unwrap_or(DEFAULT_MODEL)
     }
 
-    /// Whether the completions are streamed.
     pub(crate) fn is_streamed(&self) -> bool {
         self.common.stream == Some(true)
     }
 
-    /// The reports in addition to the completions.
     pub(crate) fn reports(&self) -> ReportOptions {
         let options = self.common.stream_options.as_ref();
         ReportOptions {
@@ -298,12 +277,10 @@ impl GenerationParams {
         }
     }
 
-    /// Whether the response contains the log-probabilities of the prompt.
     pub(crate) fn wants_prompt_logprobs(&self) -> bool {
         self.common.prompt_logprobs.is_some()
     }
 
-    /// The requested maximum number of tokens of a completion.
     pub(crate) fn max_tokens(&self) -> Option<u64> {
         match self.token_limit().1 {
             Some(TokenLimit::Tokens(n)) => Some(n),
@@ -311,27 +288,22 @@ impl GenerationParams {
         }
     }
 
-    /// Whether end-of-generation tokens are excluded.
     pub(crate) fn ignores_eos(&self) -> bool {
-        self.sampling.ignores_eos()
+        self.common.sampling.ignores_eos()
     }
 
-    /// Whether special tokens are left out of the completions.
     pub(crate) fn skips_special_tokens(&self) -> bool {
         self.common.skip_special_tokens == Some(true)
     }
 
-    /// Number of completions per prompt.
     pub(crate) fn n_choices(&self) -> u32 {
         self.common.n.or(self.common.n_cmpl).unwrap_or(1)
     }
 
-    /// The constraint of the completions.
     pub(crate) fn constraint(&self) -> Result<Option<ConstraintSpec>, Error> {
-        self.format.constraint()
+        self.common.format.constraint()
     }
 
-    /// A constraint, compiled for these completions.
     pub(crate) async fn compile(
         &self,
         spec: Option<ConstraintSpec>,
@@ -340,7 +312,7 @@ impl GenerationParams {
         let Some(spec) = spec else {
             return Ok(None);
         };
-        let sampling = self.sampling.params(served)?;
+        let sampling = self.common.sampling.params(served)?;
         spec.compile(served, sampling).await.map(Some)
     }
 
@@ -354,7 +326,6 @@ impl GenerationParams {
         all.filter(|text| !text.is_empty()).collect()
     }
 
-    /// Whether log-probabilities are those after all stages of sampling.
     fn are_logprobs_processed(&self) -> Result<bool, Error> {
         match self.common.logprobs_mode.as_deref() {
             None | Some("raw_logprobs") => Ok(false),
@@ -362,8 +333,7 @@ impl GenerationParams {
             Some(other) => {
                 let other = quoted(other);
                 let expected = "expected raw_logprobs or processed_logprobs";
-                let message = format!("`logprobs_mode` is {other}, {expected}");
-                Err(Error::invalid_value("logprobs_mode", message))
+                refuse("logprobs_mode", format!(" is {other}, {expected}"))
             }
         }
     }
@@ -380,17 +350,13 @@ impl GenerationParams {
         let count = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
         let stops = self.stop_sequences().into_iter();
         let stop_tokens = common.stop_token_ids.clone().unwrap_or_default();
-        let n_vocab = served.handle.tokenizer().vocab_len();
-        if let Some(id) = stop_tokens.iter().find(|id| **id as usize >= n_vocab) {
-            let message = format!("`stop_token_ids`: {id} is not a token id below {n_vocab}");
-            return Err(Error::invalid_value("stop_token_ids", message));
-        }
+        check_ids("stop_token_ids", &stop_tokens, served)?;
         let fits = served.handle.check_prompt(prompt.len());
         fits.map_err(|rejected| Error::from(rejected).with_trained_length(served))?;
         Ok(Request {
             prompt: prompt.to_vec(),
             max_tokens: self.max_tokens().map(count),
-            sampling: self.sampling.params(served)?,
+            sampling: self.common.sampling.params(served)?,
             choice: 0,
             stops: stops.map(|text| text.as_bytes().to_vec()).collect(),
             stop: StopConditions {
@@ -454,7 +420,7 @@ impl PromptTruncation {
             _ => {
                 let least = n_first.max(1);
                 let message = format!("`{param}` is {kept}, expected -1 or {least} to {n_ctx}");
-                return Err(Error::invalid_value(param, message));
+                return invalid(param, message);
             }
         };
         let n_over = tokens.len().saturating_sub(kept);
@@ -463,7 +429,6 @@ impl PromptTruncation {
     }
 }
 
-/// `n` requests for completions of the same prompt.
 pub(crate) fn choice_requests(first: &Request, n: u32) -> impl Iterator<Item = Request> {
     (0..n).map(|choice| Request {
         choice,
@@ -473,11 +438,10 @@ pub(crate) fn choice_requests(first: &Request, n: u32) -> impl Iterator<Item = R
     })
 }
 
-/// Checks the requested length of a list of most probable tokens.
 pub(crate) fn check_top_logprobs(param: &str, top: u32) -> Result<(), Error> {
     if top <= MAX_TOP_LOGPROBS {
         return Ok(());
     }
     let message = format!("`{param}` is {top}, expected 0 to {MAX_TOP_LOGPROBS}");
-    Err(Error::invalid_value(param, message))
+    invalid(param, message)
 }

@@ -4,9 +4,8 @@ use serde_json::Value;
 
 use crate::served::ServedModel;
 
-use crate::http::error::Error;
+use crate::http::error::{Error, refuse};
 
-/// A text as the client sent it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum TextOrTokens {
     Text(String),
@@ -50,7 +49,7 @@ pub(crate) fn mixed_prompts(param: &str, value: &Value) -> Result<Vec<Vec<TextOr
         one => return Ok(vec![sequence(param, one)?]),
     };
     if many.is_empty() {
-        return Err(Error::invalid_value(param, format!("`{param}` is empty")));
+        return refuse(param, " is empty");
     }
     let one = |(i, value): (usize, &Value)| sequence(&format!("{param}[{i}]"), value);
     many.iter().enumerate().map(one).collect()
@@ -98,26 +97,19 @@ fn ids(param: &str, values: &[Value]) -> Result<Vec<u32>, Error> {
     values.iter().enumerate().map(id).collect()
 }
 
-/// Checks that token ids are in the model's vocabulary.
 pub(crate) fn check_ids(param: &str, tokens: &[u32], served: &ServedModel) -> Result<(), Error> {
     let n_vocab = served.handle.tokenizer().vocab_len();
     match tokens.iter().find(|id| **id as usize >= n_vocab) {
         None => Ok(()),
-        Some(id) => {
-            let message = format!("`{param}`: {id} is not a token id below {n_vocab}");
-            Err(Error::invalid_value(param, message))
-        }
+        Some(id) => refuse(param, format!(": {id} is not a token id below {n_vocab}")),
     }
 }
 
-/// Maximum number of elements in a list of texts.
 const MAX_TEXTS: usize = 64;
-/// Maximum size of a text in such a list, in bytes.
 const MAX_TEXT_BYTES: usize = 1024;
 
-/// Checks the size of a list of texts.
 pub(crate) fn check_strings(name: &str, texts: &[String]) -> Result<(), Error> {
-    let fault = |message: String| Err(Error::invalid_value(name, format!("`{name}`: {message}")));
+    let fault = |message: String| refuse(name, format!(": {message}"));
     if texts.len() > MAX_TEXTS {
         return fault(format!(
             "{} strings, expected at most {MAX_TEXTS}",
@@ -154,17 +146,18 @@ mod tests {
         assert_eq!(of(json!(["a", 1, 2, "b", "c"])), Ok(vec![mixed.clone()]));
         let all = json!([["a", 1, 2, "b", "c"], "a", { "prompt_string": "b" }]);
         assert_eq!(of(all), Ok(vec![mixed, vec![text("a")], vec![text("b")]]));
-        for (value, place) in [
-            (json!([[1, -2]]), "`prompt[0][1]`"),
-            (json!([true, 1]), "`prompt[0]`"),
-            (
-                json!({ "prompt_string": "a", "multimodal_data": ["x"] }),
-                "`prompt`",
-            ),
-            (json!(["a", [1, {}]]), "`prompt[1][1]`"),
-        ] {
-            let error = of(value).expect_err(place);
-            assert!(error.starts_with(place), "{error}");
+        let cases = json!([
+            [[[1, -2]], "`prompt[0][1]`"],
+            [[true, 1], "`prompt[0]`"],
+            [{ "prompt_string": "a", "multimodal_data": ["x"] }, "`prompt`"],
+            [["a", [1, {}]], "`prompt[1][1]`"],
+        ]);
+        for case in cases.as_array().expect("an array") {
+            let error = of(case[0].clone()).expect_err("a fault");
+            assert!(
+                error.starts_with(case[1].as_str().expect("a text")),
+                "{case}: {error}"
+            );
         }
         assert!(of(json!([])).is_err() && of(Value::Null).is_err());
     }

@@ -4,7 +4,6 @@ use serde_json::{Map, Value};
 
 use crate::http::error::Error;
 
-/// The fields of an object.
 pub(crate) type JsonMap = Map<String, Value>;
 
 /// A field that is present and not null.
@@ -12,7 +11,6 @@ pub(crate) fn given<'a>(fields: &'a JsonMap, name: &str) -> Option<&'a Value> {
     fields.get(name).filter(|value| !value.is_null())
 }
 
-/// An error about a value that is missing or malformed.
 pub(crate) fn malformed(param: &str, expected: &str) -> Error {
     let message = format!("`{param}` is missing or wrong, expected {expected}");
     Error::invalid_value(param, message)
@@ -23,7 +21,6 @@ pub(crate) fn unsupported(param: &str, what: &str) -> Error {
     Error::unsupported(param, format!("`{param}`: {what}"))
 }
 
-/// The object at a place.
 pub(crate) fn object_at<'a>(
     param: &str,
     value: impl Into<Option<&'a Value>>,

@@ -10,12 +10,11 @@ use serde::Deserialize;
 use lab_base::tokenizer;
 
 use super::input::check_strings;
-use crate::http::error::Error;
+use crate::http::error::{Error, invalid, refuse};
 
 /// The bias that bans a token, whatever its logit.
 const BAN: f64 = -100.0;
 
-/// The target of a bias: a token, or all tokens of a text.
 #[derive(Debug)]
 pub(crate) enum BiasTarget {
     Token(u64),
@@ -42,7 +41,6 @@ pub(crate) enum Key {
     Text(String),
 }
 
-/// A bias as the request writes it.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Bias {
@@ -51,7 +49,6 @@ pub(crate) enum Bias {
 }
 
 impl BiasList {
-    /// The pairs of targets and biases, in their order.
     pub(crate) fn list(self, name: &str) -> Result<Vec<(BiasTarget, f64)>, Error> {
         let bias = |bias: Bias| match bias {
             Bias::Number(bias) => Ok(bias),
@@ -94,13 +91,12 @@ pub(crate) fn token_biases(
 ) -> Result<Vec<(u32, f32)>, Error> {
     if all.len() > n_vocab {
         let message = format!("`{name}`: more biases than the {n_vocab} tokens there are");
-        return Err(Error::invalid_value(name, message));
+        return invalid(name, message);
     }
     let mut by_id = BTreeMap::new();
     for (biased, bias) in all {
         if !(-100.0..=100.0).contains(bias) {
-            let message = format!("`{name}`: {bias} is not in -100 to 100");
-            return Err(Error::invalid_value(name, message));
+            return refuse(name, format!(": {bias} is not in -100 to 100"));
         }
         let ids = match biased {
             BiasTarget::Token(id) => vec![u32::try_from(*id).unwrap_or(u32::MAX)],
@@ -110,8 +106,7 @@ pub(crate) fn token_biases(
             }
         };
         if let Some(id) = ids.iter().find(|id| **id as usize >= n_vocab) {
-            let message = format!("`{name}`: `{id}` is not a token id below {n_vocab}");
-            return Err(Error::invalid_value(name, message));
+            return refuse(name, format!(": `{id}` is not a token id below {n_vocab}"));
         }
         let is_ban = *bias == BAN;
         let bias = if is_ban {

@@ -6,20 +6,19 @@ use crate::served::{Conversation, ServedModel};
 use lab_base::chat::tool_calls::ChatDialect;
 use lab_core::arch::nearest;
 
-use super::fields::{BodyFields, fields};
+use super::fields::fields;
 use super::json_access::malformed;
-use super::object_fields::{ObjectFields, ignore_unknown};
+use super::object_fields::{ObjectFields, has_word, ignore_unknown};
 use super::tools::{self, Tools, check_calls, ignore_hidden, with_arguments};
 use crate::http::context::RequestContext;
-use crate::http::error::{Error, quoted};
+use crate::http::error::{Error, invalid, quoted, refuse};
 
 /// Maximum number of fields of messages that are looked up in a template.
 const MAX_LOOKED_UP: usize = 256;
-/// Maximum number of messages.
 const MAX_MESSAGES: usize = 16 << 10;
 
 fields! {
-    pub(crate) struct Messages {
+    pub(crate) struct Messages prunes SHAPES {
         messages: Vec<Value>,
         tools: Option<Value>,
         tool_choice: Option<Value>,
@@ -39,53 +38,19 @@ fields! {
     }
 }
 
-/// The accepted values of `reasoning_effort`.
 const EFFORTS: &[&str] = &["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 /// Template variables that switch reasoning on and off.
 const SWITCHES: &[&str] = &["enable_thinking", "thinking"];
 /// Template variables that are set from other fields.
-const RESERVED: &[&str] = &[
-    "messages",
-    "tools",
-    "bos_token",
-    "eos_token",
-    "add_generation_prompt",
-    "continue_final_message",
-];
+const RESERVED: &str =
+    "messages tools bos_token eos_token add_generation_prompt continue_final_message";
 
 /// The fields of a message of OpenAI's API, of its answers too, and those of reasoning.
-const MESSAGE: &[&str] = &[
-    "annotations",
-    "audio",
-    "content",
-    "function_call",
-    "name",
-    "reasoning",
-    "reasoning_content",
-    "refusal",
-    "role",
-    "thinking",
-    "tool_call_id",
-    "tool_calls",
-];
-/// The roles of OpenAI's API.
-const ROLES: &[&str] = &[
-    "system",
-    "developer",
-    "user",
-    "assistant",
-    "tool",
-    "function",
-];
+const MESSAGE: &str = "annotations audio content function_call name reasoning reasoning_content refusal role \
+    thinking tool_call_id tool_calls";
+const ROLES: &str = "system developer user assistant tool function";
 const PARTS: ObjectFields = ObjectFields {
-    kinds: &[
-        "text",
-        "input_text",
-        "output_text",
-        "refusal",
-        "thinking",
-        "reasoning",
-    ],
+    kinds: "text input_text output_text refusal thinking reasoning",
     idle: "annotations cache_control citations logprobs signature",
     ..ObjectFields::of("type text refusal thinking reasoning")
 };
@@ -103,7 +68,7 @@ const INNER: ObjectFields = ObjectFields {
     ..ObjectFields::of("")
 };
 const TOOLS: ObjectFields = ObjectFields {
-    kinds: &["", "function", "custom"],
+    kinds: "- function custom",
     idle: "cache_control",
     inner: &[
         ("function", &FUNCTION),
@@ -131,16 +96,13 @@ const ALLOWED: ObjectFields = ObjectFields {
     ..ObjectFields::of("mode tools")
 };
 
-impl Messages {
-    /// Takes the fields out of a body, without what is not known within them.
-    pub(crate) fn take(body: &mut BodyFields) -> Result<Self, Error> {
-        body.prune("messages", &INNER)?;
-        body.prune("tools", &TOOLS)?;
-        body.prune("tool_choice", &CHOICE)?;
-        body.take()
-    }
+const SHAPES: &[(&str, &ObjectFields)] = &[
+    ("messages", &INNER),
+    ("tools", &TOOLS),
+    ("tool_choice", &CHOICE),
+];
 
-    /// Checks that do not depend on the model.
+impl Messages {
     pub(crate) fn check(&self) -> Result<(), Error> {
         self.check_messages()?;
         self.tools()?;
@@ -148,16 +110,14 @@ impl Messages {
         if self.continue_final_message == Some(true) && self.add_generation_prompt == Some(true) {
             let message =
                 "`continue_final_message` and `add_generation_prompt` cannot both be true";
-            return Err(Error::invalid_value("continue_final_message", message));
+            return invalid("continue_final_message", message);
         }
         Ok(())
     }
 
-    /// The tools of the request.
     pub(crate) fn tools(&self) -> Result<Tools, Error> {
-        let given = |value: &'_ Option<Value>| value.clone().filter(|value| !value.is_null());
-        let (tools, choice) = (given(&self.tools), given(&self.tool_choice));
-        Tools::parse(tools.as_ref(), choice.as_ref(), self.parallel_tool_calls)
+        let (tools, choice) = (self.tools.as_ref(), self.tool_choice.as_ref());
+        Tools::parse(tools, choice, self.parallel_tool_calls)
     }
 
     fn check_reasoning(&self) -> Result<(), Error> {
@@ -165,7 +125,7 @@ impl Messages {
         if let Some(effort) = effort.filter(|effort| !EFFORTS.contains(effort)) {
             let (found, expected) = (quoted(effort), EFFORTS.join("`, `"));
             let message = format!("`reasoning_effort` is `{found}`, expected one of `{expected}`");
-            return Err(Error::invalid_value("reasoning_effort", message));
+            return invalid("reasoning_effort", message);
         }
         // Other formats are names of what is done anyway.
         let format = self.reasoning_format.as_deref();
@@ -174,13 +134,12 @@ impl Messages {
         }
         for (name, value) in self.chat_template_kwargs.iter().flatten() {
             let param = format!("chat_template_kwargs.{}", quoted(name));
-            if RESERVED.contains(&name.as_str()) {
-                let message = format!("`{param}` is not the caller's to set");
-                return Err(Error::invalid_value(&param, message));
+            if has_word(RESERVED, name) {
+                return refuse(&param, " is not the caller's to set");
             }
             if SWITCHES.contains(&name.as_str()) && !value.is_boolean() && !value.is_null() {
                 let message = format!("`{param}` is {}, expected true or false", of_json(value));
-                return Err(Error::invalid_value(&param, message));
+                return invalid(&param, message);
             }
         }
         Ok(())
@@ -195,17 +154,14 @@ impl Messages {
         self.reasoning_effort.as_deref() != Some("none") && !SWITCHES.iter().any(is_off)
     }
 
-    /// Whether reasoning is separated from content.
     pub(crate) fn separates_reasoning(&self) -> bool {
         self.reasoning_format.as_deref() != Some("none")
     }
 
-    /// Whether the response contains the reasoning.
     pub(crate) fn shows_reasoning(&self) -> bool {
         self.include_reasoning != Some(false)
     }
 
-    /// Maximum number of tokens of a block of reasoning.
     pub(crate) fn reasoning_budget(&self) -> Option<usize> {
         let budget = self.thinking_budget?;
         Some(usize::try_from(budget).unwrap_or(usize::MAX))
@@ -226,39 +182,29 @@ impl Messages {
 
     fn check_messages(&self) -> Result<(), Error> {
         if self.messages.is_empty() {
-            let message = "`messages` is empty, expected at least one message";
-            return Err(Error::invalid_value("messages", message));
+            return refuse("messages", " is empty, expected at least one message");
         }
         if self.messages.len() > MAX_MESSAGES {
             let message = format!(
                 "`messages` has {} messages, expected at most {MAX_MESSAGES}",
                 self.messages.len()
             );
-            return Err(Error::invalid_value("messages", message));
+            return invalid("messages", message);
         }
         for (i, message) in self.messages.iter().enumerate() {
             let param = format!("messages[{i}]");
             let Some(fields) = message.as_object() else {
-                return Err(Error::invalid_value(
-                    &param,
-                    format!("`{param}` is not an object"),
-                ));
+                return refuse(&param, " is not an object");
             };
             if !fields.get("role").is_some_and(Value::is_string) {
                 let param = format!("{param}.role");
-                return Err(Error::invalid_value(
-                    &param,
-                    format!("`{param}` is missing or not a string"),
-                ));
+                return refuse(&param, " is missing or not a string");
             }
             for name in ["reasoning_content", "reasoning", "tool_call_id"] {
                 let value = fields.get(name);
                 if value.is_some_and(|value| !value.is_string() && !value.is_null()) {
                     let param = format!("{param}.{name}");
-                    return Err(Error::invalid_value(
-                        &param,
-                        format!("`{param}` is not a string"),
-                    ));
+                    return refuse(&param, " is not a string");
                 }
             }
             if let Some(calls) = fields.get("tool_calls").filter(|calls| !calls.is_null()) {
@@ -271,15 +217,13 @@ impl Messages {
                 }
                 Some(_) => {
                     let param = format!("{param}.content");
-                    let message = format!("`{param}` is neither a string nor an array of parts");
-                    return Err(Error::invalid_value(&param, message));
+                    return refuse(&param, " is neither a string nor an array of parts");
                 }
             }
         }
         Ok(())
     }
 
-    /// The input of the chat template of a model.
     pub(crate) fn conversation(
         &self,
         tools: &Tools,
@@ -323,23 +267,23 @@ impl Messages {
         let mut n_left = MAX_LOOKED_UP;
         for (i, message) in self.messages.iter().enumerate() {
             let role = message.get("role").and_then(Value::as_str);
-            let other = role.filter(|role| !ROLES.contains(role) && !is_quoted(role));
+            let other = role.filter(|role| !has_word(ROLES, role) && !is_quoted(role));
             if let Some(role) = other {
                 let param = format!("messages[{i}].role");
                 let (role, expected) = (quoted(role), "`system`, `developer`, `user`, `assistant`");
                 let message = format!("`{param}` is `{role}`, expected {expected} or `tool`");
-                return Err(Error::invalid_value(param, message));
+                return invalid(param, message);
             }
             let fields = message.as_object().into_iter().flatten();
             let others = fields
-                .filter(|(name, value)| !MESSAGE.contains(&name.as_str()) && !value.is_null())
+                .filter(|(name, value)| !has_word(MESSAGE, name) && !value.is_null())
                 .take(n_left);
             for (name, _) in others {
                 n_left -= 1;
                 if reads(name) {
                     continue;
                 }
-                let near = nearest(name, MESSAGE.iter().copied());
+                let near = nearest(name, MESSAGE.split(' '));
                 let place = |name: &str| format!("messages[{i}].{}", quoted(name));
                 ignore_unknown(place(name), near.map(place))?;
             }
@@ -364,7 +308,6 @@ fn check_parts(message: &str, parts: &[Value], has_thought: bool) -> Result<(), 
     Ok(())
 }
 
-/// Whether a part of a message is reasoning.
 fn of_thought(part: &Value) -> bool {
     part["type"] == "thinking" || part["type"] == "reasoning"
 }
@@ -380,7 +323,6 @@ fn names_of_text(part: &Value) -> Option<&'static [&'static str]> {
     })
 }
 
-/// The text of a part of a message.
 fn text_of(part: &Value) -> Option<&str> {
     let mut names = names_of_text(part)?.iter();
     names.find_map(|name| part.get(*name)?.as_str())
@@ -426,7 +368,6 @@ fn for_template(message: &Value, dialect: &ChatDialect) -> Value {
     message
 }
 
-/// The type of a JSON value, in words.
 fn of_json(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

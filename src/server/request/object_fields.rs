@@ -15,8 +15,8 @@ use crate::http::error::{Error, quoted};
 
 #[derive(Debug)]
 pub(crate) struct ObjectFields {
-    /// The values of `type` of the objects that it describes, empty for objects without one; none for all objects.
-    pub(crate) kinds: &'static [&'static str],
+    /// The values of `type` of the objects that it describes, `-` for objects without one; empty for all objects.
+    pub(crate) kinds: &'static str,
     /// The fields that are honoured or refused elsewhere, separated by spaces; empty if all are kept.
     pub(crate) known: &'static str,
     /// The fields that have no effect here, separated by spaces.
@@ -29,7 +29,7 @@ impl ObjectFields {
     /// Objects of any type with these fields.
     pub(crate) const fn of(known: &'static str) -> Self {
         Self {
-            kinds: &[],
+            kinds: "",
             known,
             idle: "",
             inner: &[],
@@ -37,7 +37,6 @@ impl ObjectFields {
     }
 }
 
-/// The place of a value within a request.
 #[derive(Clone, Copy)]
 enum FieldPath<'a> {
     Start(&'a str),
@@ -66,7 +65,7 @@ pub(crate) fn prune(value: &mut Value, at: &str, shape: &ObjectFields) -> Result
 }
 
 /// Whether a list of words separated by spaces has this one.
-fn has_word(list: &str, word: &str) -> bool {
+pub(crate) fn has_word(list: &str, word: &str) -> bool {
     !word.is_empty() && list.split(' ').any(|own| own == word)
 }
 
@@ -129,6 +128,6 @@ pub(crate) fn ignore_unknown(at: String, near: Option<String>) -> Result<(), Err
 impl ObjectFields {
     fn describes(&self, fields: &Map<String, Value>) -> bool {
         let kind = fields.get("type").and_then(Value::as_str);
-        self.kinds.is_empty() || self.kinds.contains(&kind.unwrap_or_default())
+        self.kinds.is_empty() || has_word(self.kinds, kind.unwrap_or("-"))
     }
 }

@@ -11,10 +11,9 @@ use lab_core::engine::Passage;
 
 use super::fields::fields;
 use super::input::{TextOrTokens, check_ids};
-use crate::http::error::{Error, quoted};
+use crate::http::error::{Error, invalid, quoted, refuse};
 
 fields! {
-    /// The fields that say what becomes of texts that are too long.
     pub(crate) struct TextTruncation {
         /// Whether a text that does not fit is cut rather than refused (TEI).
         truncate: Option<bool>,
@@ -26,7 +25,6 @@ fields! {
 }
 
 impl TextTruncation {
-    /// Refuses truncation from a side that is not supported.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let side = self.truncation_direction.as_deref().unwrap_or("right");
         if side.eq_ignore_ascii_case("right") {
@@ -45,10 +43,7 @@ impl TextTruncation {
             (None, _) => Ok(None),
             (Some(n), _) => match usize::try_from(n) {
                 Ok(n) if (1..=n_ctx).contains(&n) => Ok(Some(n)),
-                _ => {
-                    let message = format!("`{param}` is {n}, expected -1 or 1 to {n_ctx}");
-                    Err(Error::invalid_value(param, message))
-                }
+                _ => refuse(param, format!(" is {n}, expected -1 or 1 to {n_ctx}")),
             },
         }
     }
@@ -64,7 +59,6 @@ enum Placeholder {
 /// The fixed tokens of all pairs, each part with the placeholder after it.
 type TemplateParts = Vec<(Vec<u32>, Option<Placeholder>)>;
 
-/// Makes passages from texts.
 pub(crate) struct PassageTokenizer<'a> {
     served: &'a ServedModel,
     frame: Frame,
@@ -73,7 +67,6 @@ pub(crate) struct PassageTokenizer<'a> {
     limit: Option<usize>,
 }
 
-/// The tokens of the first text of pairs.
 pub(crate) struct FirstText(Vec<u32>);
 
 fn fault(field: &str, error: &tokenizer::Error) -> Error {
@@ -113,7 +106,7 @@ impl<'a> PassageTokenizer<'a> {
             Some(limit) if limit < n_special => {
                 let param = "truncate_prompt_tokens";
                 let message = format!("{limit} tokens do not hold the {n_special} special tokens");
-                Err(Error::invalid_value(param, message))
+                invalid(param, message)
             }
             _ => Ok(()),
         }
@@ -171,7 +164,6 @@ impl<'a> PassageTokenizer<'a> {
         Ok(self.frame.inner(&tokens).to_vec())
     }
 
-    /// The first text of pairs, from the field `field`.
     pub(crate) fn first(&self, text: &str, field: &'static str) -> Result<FirstText, Error> {
         self.check_limit(self.n_special())?;
         let mut tokens = self.inner(text, field)?;
@@ -262,7 +254,6 @@ fn framed(frame: &Frame) -> TemplateParts {
     ]
 }
 
-/// The fixed tokens of a template.
 fn template_parts(
     template: &str,
     tokenizer: &Tokenizer,

@@ -14,14 +14,13 @@ use lab_base::grammar;
 use lab_base::grammar::{CompiledConstraint, Constraint};
 use lab_sampling::Params;
 
-use super::fields::{BodyFields, fields};
+use super::fields::fields;
 use super::json_access::unsupported;
 use super::object_fields::{ObjectFields, ignore_unknown};
-use crate::http::error::{Error, quoted};
+use crate::http::error::{Error, invalid, quoted, refuse};
 
 fields! {
-    /// The fields of a request that constrain its completion.
-    pub(crate) struct ConstraintFields {
+    pub(crate) struct ConstraintFields prunes SHAPES {
         response_format: Option<Value>,
         /// GBNF, or Lark.
         grammar: Option<Value>,
@@ -49,11 +48,10 @@ const STRUCTURED_OUTPUTS: ObjectFields = ObjectFields {
     )
 };
 
-/// Removes the fields that are not known from the objects that define a constraint.
-pub(crate) fn prune(body: &mut BodyFields) -> Result<(), Error> {
-    body.prune("response_format", &RESPONSE_FORMAT)?;
-    body.prune("structured_outputs", &STRUCTURED_OUTPUTS)
-}
+const SHAPES: &[(&str, &ObjectFields)] = &[
+    ("response_format", &RESPONSE_FORMAT),
+    ("structured_outputs", &STRUCTURED_OUTPUTS),
+];
 
 /// A constraint, and the field that it comes from, for error messages.
 #[derive(Clone, Debug)]
@@ -63,7 +61,6 @@ pub(crate) struct ConstraintSpec {
 }
 
 impl ConstraintFields {
-    /// The requested constraint.
     pub(crate) fn constraint(&self) -> Result<Option<ConstraintSpec>, Error> {
         let mut all = Vec::new();
         if let Some(format) = given(&self.response_format) {
@@ -107,13 +104,13 @@ fn one_of_all(all: Vec<ConstraintSpec>) -> Result<Option<ConstraintSpec>, Error>
     };
     match all.find(|other| other.constraint != first.constraint) {
         None => Ok(Some(first)),
-        Some(other) => Err(Error::invalid_value(
+        Some(other) => invalid(
             &other.param,
             format!(
                 "`{}` and `{}` both constrain the completion, expected at most one",
                 first.param, other.param
             ),
-        )),
+        ),
     }
 }
 
@@ -128,21 +125,16 @@ impl ConstraintSpec {
         let handle = served.handle.clone();
         tokio::task::spawn_blocking(move || handle.compile(constraint, &sampling))
             .await
-            .map_err(|error| Error::Engine {
-                detail: error.to_string(),
-            })?
+            .map_err(Error::engine)?
             .map_err(|error| Self::refused(&param, &error))
     }
 
-    /// The error for a constraint that cannot be used.
     fn refused(param: &str, error: &grammar::Error) -> Error {
         match error {
             grammar::Error::Busy => Error::Busy {
                 limit: grammar::MAX_WAITING,
             },
-            grammar::Error::NoThread => Error::Engine {
-                detail: error.to_string(),
-            },
+            grammar::Error::NoThread => Error::engine(error),
             _ => Error::invalid_value(param, format!("`{param}`: {error}")),
         }
     }
@@ -187,16 +179,10 @@ fn of_response_format(format: &Value) -> Result<Option<ConstraintSpec>, Error> {
     const SCHEMA: &str = "response_format.json_schema";
     const VALUE: &str = "response_format.value";
     let Some(fields) = format.as_object() else {
-        return Err(Error::invalid_value(
-            WHOLE,
-            format!("`{WHOLE}` is not an object"),
-        ));
+        return refuse(WHOLE, " is not an object");
     };
     let Some(kind) = fields.get("type").and_then(Value::as_str) else {
-        return Err(Error::invalid_value(
-            KIND,
-            format!("`{KIND}` is missing or not a string"),
-        ));
+        return refuse(KIND, " is missing or not a string");
     };
     let given = |name: &str| fields.get(name).filter(|value| !value.is_null());
     match kind {
@@ -219,10 +205,7 @@ fn of_response_format(format: &Value) -> Result<Option<ConstraintSpec>, Error> {
                 quoted(other),
                 "`text`, `json_object`, `json_schema` or `regex`",
             );
-            return Err(Error::invalid_value(
-                KIND,
-                format!("`{KIND}` is `{other}`, expected {expected}"),
-            ));
+            return refuse(KIND, format!(" is `{other}`, expected {expected}"));
         }
     }
     let mut all = Vec::new();
@@ -232,16 +215,10 @@ fn of_response_format(format: &Value) -> Result<Option<ConstraintSpec>, Error> {
         match (named.is_object(), inner) {
             (true, Some(schema)) => all.push(spec(&param, of_schema(&param, schema)?)),
             (true, None) => {
-                return Err(Error::invalid_value(
-                    &param,
-                    format!("`{param}` is missing"),
-                ));
+                return refuse(&param, " is missing");
             }
             (false, _) => {
-                return Err(Error::invalid_value(
-                    SCHEMA,
-                    format!("`{SCHEMA}` is missing or not an object"),
-                ));
+                return refuse(SCHEMA, " is missing or not an object");
             }
         }
     }
@@ -255,23 +232,16 @@ fn of_response_format(format: &Value) -> Result<Option<ConstraintSpec>, Error> {
         all.push(spec(VALUE, of_schema(VALUE, inner.unwrap_or(value))?));
     }
     match (one_of_all(all)?, kind) {
-        (None, "json_schema") => Err(Error::invalid_value(
-            SCHEMA,
-            format!("`{SCHEMA}` is missing or not an object"),
-        )),
+        (None, "json_schema") => refuse(SCHEMA, " is missing or not an object"),
         (None, _) => Ok(Some(spec(WHOLE, Constraint::json_object()))),
         (found, _) => Ok(found),
     }
 }
 
-/// The constraints of vLLM's object.
 fn of_structured_outputs(outputs: &Value) -> Result<Vec<ConstraintSpec>, Error> {
     const WHOLE: &str = "structured_outputs";
     let Some(fields) = outputs.as_object() else {
-        return Err(Error::invalid_value(
-            WHOLE,
-            format!("`{WHOLE}` is not an object"),
-        ));
+        return refuse(WHOLE, " is not an object");
     };
     let is_given = |value: &Value| !is_nothing(value) && value != &Value::Bool(false);
     let mut all = Vec::new();

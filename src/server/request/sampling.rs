@@ -9,11 +9,11 @@ use lab_sampling::{
     StageName,
 };
 
-use super::fields::{self, BodyFields, FieldDoc, fields, integral};
+use super::fields::{BodyFields, FieldDoc, RequestPart, fields, integral};
 use super::input::check_strings;
 use super::logit_bias::{BiasList, BiasTarget, token_biases};
 use crate::http::context::RequestContext;
-use crate::http::error::{Error, quoted};
+use crate::http::error::{Error, invalid, quoted};
 use crate::http::random::random;
 use crate::served::ServedModel;
 
@@ -22,7 +22,6 @@ const REPEAT_PENALTY: &str = "repeat_penalty";
 const REPETITION_PENALTY: &str = "repetition_penalty";
 
 fields! {
-    /// The fields that belong to no stage.
     struct OtherFields {
         seed: Option<i64>,
         /// Whether end-of-generation tokens are excluded.
@@ -33,7 +32,6 @@ fields! {
     }
 }
 
-/// Stages as the request writes them.
 #[derive(Debug, Deserialize)]
 #[serde(
     untagged,
@@ -70,7 +68,7 @@ impl Stages {
             let stage = match stage {
                 Ok(stage) => stage,
                 Err(error) if RequestContext::current().is_strict() => {
-                    return Err(Error::invalid_value("samplers", error.to_string()));
+                    return invalid("samplers", error.to_string());
                 }
                 Err(_) => {
                     RequestContext::current().ignore(&format!("samplers[{i}]"));
@@ -96,41 +94,10 @@ impl Stages {
     }
 }
 
-/// A list as the request writes it.
 #[derive(Debug)]
 enum ListValue {
-    /// Biases of token ids or texts.
     Biases(Vec<(BiasTarget, f64)>),
-    /// Texts that tokens contain.
     Texts(Vec<String>),
-}
-
-/// The documented fields.
-pub(crate) fn fields() -> Vec<FieldDoc> {
-    let numbers = PARAMETERS.iter().map(|parameter| FieldDoc {
-        name: parameter.name,
-        ty: match parameter.kind {
-            NumberKind::Real => "Option<f64>".into(),
-            NumberKind::Count => "Option<u32>".into(),
-            NumberKind::Integer => "Option<i32>".into(),
-        },
-        doc: parameter.help(),
-    });
-    let lists = LISTS.iter().map(|list| FieldDoc {
-        name: list.name,
-        ty: match list.kind {
-            ListKind::Biases(_) => "Option<Biases>".into(),
-            ListKind::Breakers(_) => "Option<Vec<String>>".into(),
-        },
-        doc: list.doc.trim().to_owned(),
-    });
-    let alias = FieldDoc {
-        name: REPETITION_PENALTY,
-        ty: "Option<f64>".into(),
-        doc: "`repeat_penalty` over all tokens, unless `repeat_last_n` is set (vLLM).".into(),
-    };
-    let others = fields::documented::<OtherFields>();
-    numbers.chain(lists).chain([alias]).chain(others).collect()
 }
 
 /// The sampling parameters of a request, before the vocabulary is known.
@@ -144,9 +111,35 @@ pub(crate) struct SamplingFields {
     others: OtherFields,
 }
 
-impl SamplingFields {
-    /// Takes the fields out of a body.
-    pub(crate) fn take(body: &mut BodyFields) -> Result<Self, Error> {
+impl RequestPart for SamplingFields {
+    fn documented() -> Vec<FieldDoc> {
+        let numbers = PARAMETERS.iter().map(|parameter| FieldDoc {
+            name: parameter.name,
+            ty: match parameter.kind {
+                NumberKind::Real => "Option<f64>".into(),
+                NumberKind::Count => "Option<u32>".into(),
+                NumberKind::Integer => "Option<i32>".into(),
+            },
+            doc: parameter.help(),
+        });
+        let lists = LISTS.iter().map(|list| FieldDoc {
+            name: list.name,
+            ty: match list.kind {
+                ListKind::Biases(_) => "Option<Biases>".into(),
+                ListKind::Breakers(_) => "Option<Vec<String>>".into(),
+            },
+            doc: list.doc.trim().to_owned(),
+        });
+        let alias = FieldDoc {
+            name: REPETITION_PENALTY,
+            ty: "Option<f64>".into(),
+            doc: "`repeat_penalty` over all tokens, unless `repeat_last_n` is set (vLLM).".into(),
+        };
+        let others = OtherFields::documented();
+        numbers.chain(lists).chain([alias]).chain(others).collect()
+    }
+
+    fn take_from(body: &mut BodyFields) -> Result<Self, Error> {
         let mut numbers = Params::default();
         let given = given(body);
         take_numbers(body, PARAMETERS, &mut numbers)?;
@@ -171,8 +164,9 @@ impl SamplingFields {
             others,
         })
     }
+}
 
-    /// Whether end-of-generation tokens are excluded.
+impl SamplingFields {
     pub(crate) fn ignores_eos(&self) -> bool {
         self.others.ignore_eos == Some(true)
     }
@@ -253,7 +247,6 @@ fn leave_out(given: &[&str], params: &mut Params, lists: &mut [Option<ListValue>
     }
 }
 
-/// Takes the lists of a table of stages out of a body.
 fn take_lists<P>(
     body: &mut BodyFields,
     table: &[ListParameter<P>],
@@ -275,7 +268,6 @@ fn take_lists<P>(
     table.iter().map(take).collect()
 }
 
-/// Takes the parameters of a table of stages out of a body.
 fn take_numbers<P>(
     body: &mut BodyFields,
     table: &[Parameter<P>],
@@ -304,7 +296,6 @@ fn take_alias(body: &mut BodyFields, has_window: bool, params: &mut Params) -> R
     Ok(())
 }
 
-/// The value of a parameter from the field `name`.
 fn number<P>(name: &'static str, parameter: &Parameter<P>, value: &Value) -> Result<f64, Error> {
     let value = &integral(value.clone());
     // vLLM turns counts off with -1.
@@ -374,29 +365,15 @@ mod tests {
         let params = taken(&pairs).expect("good");
         let expected = [(0, 1.5), (3, 2.0), (4, f32::NEG_INFINITY)];
         assert_eq!(params.toy_biases, expected, "the last one of a token holds");
-        for (body, expected) in [
-            (
-                json!({ "toy_biases": [[3, true]] }),
-                "`toy_biases`: found `true`, expected a number or false",
-            ),
-            (
-                json!({ "toy_bonus": 3 }),
-                "`toy_bonus`: found `3`, expected a number from -2 to 2 (toy bonus; 0 = off)",
-            ),
-            (
-                json!({ "toy_bonus": "x" }),
-                "`toy_bonus`: found `\"x\"`, expected a number",
-            ),
-            (
-                json!({ "toy_bonos": 1 }),
-                "unknown parameter: `toy_bonos`; did you mean `toy_bonus`?",
-            ),
-            (
-                json!({ "toy_biases": { "5": 1 } }),
-                "`toy_biases`: `5` is not a token id below 5",
-            ),
-        ] {
-            assert_eq!(taken(&body).expect_err(expected), expected);
+        let cases = json!([
+            [{ "toy_biases": [[3, true]] }, "`toy_biases`: found `true`, expected a number or false"],
+            [{ "toy_bonus": 3 }, "`toy_bonus`: found `3`, expected a number from -2 to 2 (toy bonus; 0 = off)"],
+            [{ "toy_bonus": "x" }, "`toy_bonus`: found `\"x\"`, expected a number"],
+            [{ "toy_bonos": 1 }, "unknown parameter: `toy_bonos`; did you mean `toy_bonus`?"],
+            [{ "toy_biases": { "5": 1 } }, "`toy_biases`: `5` is not a token id below 5"],
+        ]);
+        for case in cases.as_array().expect("an array") {
+            assert_eq!(taken(&case[0]).expect_err("a fault"), case[1], "{case}");
         }
     }
 }

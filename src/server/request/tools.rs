@@ -11,14 +11,12 @@ use lab_base::chat::tool_calls::{ChatDialect, Tool, completed_arguments};
 
 use super::json_access::{malformed, object_at};
 use crate::http::context::RequestContext;
-use crate::http::error::{Error, quoted};
+use crate::http::error::{Error, invalid, quoted, refuse};
 
-/// Maximum number of tools of a request.
 const MAX_TOOLS: usize = 256;
 /// Maximum size of the name of a tool, in bytes.
 const MAX_NAME: usize = 64;
 
-/// Whether tools may or must be called.
 #[derive(Clone, Debug, PartialEq)]
 enum ToolChoice {
     None,
@@ -26,12 +24,10 @@ enum ToolChoice {
     Required,
 }
 
-/// The tools of a request.
 #[derive(Clone, Debug)]
 pub(crate) struct Tools {
     /// The tools as the client sent them, for the template.
     pub(crate) all: Value,
-    /// The tools that may be called.
     pub(crate) callable: Arc<Vec<Tool>>,
     choice: ToolChoice,
     /// Whether arguments must match their schemas even if no call is required.
@@ -41,7 +37,6 @@ pub(crate) struct Tools {
 }
 
 impl Tools {
-    /// The tools that these fields define.
     pub(crate) fn parse(
         tools: Option<&Value>,
         choice: Option<&Value>,
@@ -58,7 +53,7 @@ impl Tools {
                 if !callable.iter().any(|tool| tool.name == *name) {
                     let message =
                         format!("`{param}`: there is no tool `{}` in `tools`", quoted(name));
-                    return Err(Error::invalid_value("tool_choice", message));
+                    return invalid("tool_choice", message);
                 }
             }
             callable.retain(|tool| names.iter().any(|(name, _)| *name == tool.name));
@@ -79,7 +74,6 @@ impl Tools {
         })
     }
 
-    /// Whether a tool must be called.
     pub(crate) fn must_call(&self) -> bool {
         self.choice == ToolChoice::Required
     }
@@ -93,7 +87,6 @@ fn is_function(fields: &Map<String, Value>) -> bool {
     }
 }
 
-/// The tools, and whether any of them is strict.
 fn offered(tools: &Value) -> Result<(Vec<Tool>, bool), Error> {
     let all = tools
         .as_array()
@@ -103,7 +96,7 @@ fn offered(tools: &Value) -> Result<(Vec<Tool>, bool), Error> {
             "`tools` has {} tools, expected at most {MAX_TOOLS}",
             all.len()
         );
-        return Err(Error::invalid_value("tools", message));
+        return invalid("tools", message);
     }
     let (mut out, mut is_strict) = (Vec::<Tool>::new(), false);
     for (i, tool) in all.iter().enumerate() {
@@ -119,8 +112,7 @@ fn offered(tools: &Value) -> Result<(Vec<Tool>, bool), Error> {
         let name = name(&format!("{at}.name"), function.get("name"))?;
         if out.iter().any(|tool| tool.name == name) {
             let param = format!("{at}.name");
-            let message = format!("`{param}`: another tool is called `{name}`");
-            return Err(Error::invalid_value(&param, message));
+            return refuse(&param, format!(": another tool is called `{name}`"));
         }
         let given = |key: &str| function.get(key).filter(|value| !value.is_null());
         let parameters = match given("parameters") {
@@ -173,7 +165,7 @@ fn chosen(
     let expected = "`none`, `auto`, `required`, a tool or `allowed_tools`";
     let needs_tools = |choice: ToolChoice| match has_tools {
         true => Ok(choice),
-        false => Err(Error::invalid_value(PARAM, "`tool_choice` needs `tools`")),
+        false => invalid(PARAM, "`tool_choice` needs `tools`"),
     };
     let mode = |param: &str, value: Option<&Value>| match value.and_then(Value::as_str) {
         Some("auto") => Ok(ToolChoice::Auto),
@@ -376,60 +368,26 @@ mod tests {
 
     #[test]
     fn what_is_malformed_is_named_by_its_place() {
-        let good = json!([tool("a")]);
-        for (tools, choice, param) in [
-            (json!({}), json!("auto"), "tools"),
-            (json!([1]), json!("auto"), "tools[0]"),
-            (
-                json!([{ "type": "function" }]),
-                json!("auto"),
-                "tools[0].function",
-            ),
-            (
-                json!([{ "type": "web_search" }]),
-                json!("auto"),
-                "tools[0].type",
-            ),
-            (
-                json!([tool("a"), tool("b c")]),
-                json!("auto"),
-                "tools[1].function.name",
-            ),
-            (
-                json!([tool("a"), tool("a")]),
-                json!("auto"),
-                "tools[1].function.name",
-            ),
-            (
-                json!([{ "type": "function", "function": { "name": "a", "parameters": [] } }]),
-                json!("auto"),
-                "tools[0].function.parameters",
-            ),
-            (
-                json!([{ "type": "function", "function": { "name": "a", "strict": 1 } }]),
-                json!("auto"),
-                "tools[0].function.strict",
-            ),
-            (good.clone(), json!("any"), "tool_choice"),
-            (good.clone(), json!(1), "tool_choice"),
-            (
-                good.clone(),
-                json!({ "type": "function", "function": { "name": "b" } }),
-                "tool_choice",
-            ),
-            (
-                good.clone(),
-                json!({ "type": "function", "name": "a" }),
-                "tool_choice.function",
-            ),
-            (
-                good.clone(),
-                json!({ "type": "allowed_tools", "allowed_tools": { "mode": "none" } }),
-                "tool_choice.allowed_tools.mode",
-            ),
-            (json!([]), json!("required"), "tool_choice"),
-        ] {
-            assert_eq!(refused(&tools, &choice), param, "{tools} {choice}");
+        let a = tool("a");
+        // Tools, choice, and the place of the mistake.
+        let cases = json!([
+            [{}, "auto", "tools"],
+            [[1], "auto", "tools[0]"],
+            [[{ "type": "function" }], "auto", "tools[0].function"],
+            [[{ "type": "web_search" }], "auto", "tools[0].type"],
+            [[a, tool("b c")], "auto", "tools[1].function.name"],
+            [[a, a], "auto", "tools[1].function.name"],
+            [[{ "function": { "name": "a", "parameters": [] } }], "auto", "tools[0].function.parameters"],
+            [[{ "type": "function", "function": { "name": "a", "strict": 1 } }], "auto", "tools[0].function.strict"],
+            [[a], "any", "tool_choice"],
+            [[a], 1, "tool_choice"],
+            [[a], { "type": "function", "function": { "name": "b" } }, "tool_choice"],
+            [[a], { "type": "function", "name": "a" }, "tool_choice.function"],
+            [[a], { "type": "allowed_tools", "allowed_tools": { "mode": "none" } }, "tool_choice.allowed_tools.mode"],
+            [[], "required", "tool_choice"],
+        ]);
+        for case in cases.as_array().expect("an array") {
+            assert_eq!(refused(&case[0], &case[1]), case[2], "{case}");
         }
     }
 

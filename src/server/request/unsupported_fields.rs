@@ -3,27 +3,24 @@
 
 use serde_json::Value;
 
-use crate::http::error::{Error, quoted};
+use crate::http::error::{Error, invalid, quoted, refuse};
 
-/// A field that is known but not supported.
 #[derive(Debug)]
 pub(crate) struct UnsupportedField {
     pub(crate) name: &'static str,
     effect: Effect,
 }
 
-/// The treatment of a field.
 #[derive(Clone, Copy, Debug)]
 enum Effect {
     /// Accepted without effect; its value has this type.
     Nothing(Type),
-    /// Refused, unless its value is one of these (as JSON), which change nothing.
-    Refused(&'static [&'static str]),
+    /// Refused, unless its value is one of these (as JSON, separated by spaces), which change nothing.
+    Refused(&'static str),
     /// Refused, unless its value is below 0, which changes nothing.
     BelowZero,
 }
 
-/// The type of a field.
 #[derive(Clone, Copy, Debug)]
 enum Type {
     Any,
@@ -34,99 +31,91 @@ enum Type {
     Texts,
 }
 
-const fn nothing(name: &'static str, of: Type) -> UnsupportedField {
-    let effect = Effect::Nothing(of);
-    UnsupportedField { name, effect }
-}
-
-const fn refused(name: &'static str, unless: &'static [&'static str]) -> UnsupportedField {
-    let effect = Effect::Refused(unless);
-    UnsupportedField { name, effect }
-}
-
-const UNSUPPORTED: &[UnsupportedField] = &[
+/// The fields by their treatment, separated by spaces.
+const UNSUPPORTED: &[(Effect, &str)] = &[
     // OpenAI.
-    nothing("user", Type::Text),
-    nothing("metadata", Type::Texts),
-    nothing("store", Type::Flag),
-    nothing("service_tier", Type::Text),
-    nothing("safety_identifier", Type::Text),
-    nothing("prompt_cache_key", Type::Text),
-    nothing("prompt_cache_retention", Type::Text),
-    nothing("prompt_cache_options", Type::Any),
-    nothing("client_metadata", Type::Any),
-    nothing("verbosity", Type::Text),
-    nothing("prediction", Type::Any),
-    refused("modalities", &["[\"text\"]"]),
-    refused("audio", &[]),
-    refused("web_search_options", &[]),
-    refused("moderation", &[]),
-    refused("functions", &["[]"]),
-    refused("function_call", &["\"none\"", "\"auto\""]),
+    (
+        Effect::Nothing(Type::Text),
+        "user service_tier safety_identifier prompt_cache_key prompt_cache_retention verbosity",
+    ),
+    (Effect::Nothing(Type::Texts), "metadata"),
+    (Effect::Nothing(Type::Flag), "store"),
+    (
+        Effect::Nothing(Type::Any),
+        "prompt_cache_options client_metadata prediction",
+    ),
+    (Effect::Refused("[\"text\"]"), "modalities"),
+    (Effect::Refused(""), "audio web_search_options moderation"),
+    (Effect::Refused("[]"), "functions"),
+    (Effect::Refused("\"none\" \"auto\""), "function_call"),
     // Anthropic.
-    nothing("context_management", Type::Any),
-    nothing("inference_geo", Type::Text),
-    nothing("cache_control", Type::Any),
+    (
+        Effect::Nothing(Type::Any),
+        "context_management cache_control",
+    ),
+    (Effect::Nothing(Type::Text), "inference_geo"),
     // vLLM.
-    nothing("priority", Type::Number),
-    nothing("request_id", Type::Text),
-    nothing("spaces_between_special_tokens", Type::Flag),
-    nothing("guided_decoding_backend", Type::Text),
-    nothing("mm_processor_kwargs", Type::Any),
-    refused("guided_whitespace_pattern", &[]),
-    refused("structural_tag", &[]),
-    refused("use_beam_search", &["false"]),
-    refused("length_penalty", &["1"]),
-    refused("early_stopping", &["false"]),
-    refused("truncate_prompt_tokens", &["-1"]),
-    refused("allowed_token_ids", &[]),
-    refused("bad_words", &["[]"]),
-    refused("logits_processors", &["[]"]),
-    refused("cache_salt", &[]),
-    refused("documents", &["[]"]),
-    refused("chat_template", &[]),
-    refused("return_token_ids", &["false"]),
-    refused("return_tokens_as_token_ids", &["false"]),
-    refused("kv_transfer_params", &[]),
-    refused("vllm_xargs", &["{}"]),
-    refused("echo", &["false"]),
-    refused("best_of", &["1"]),
-    refused("suffix", &["\"\""]),
-    refused("add_special_tokens", &["false"]),
+    (Effect::Nothing(Type::Number), "priority"),
+    (
+        Effect::Nothing(Type::Text),
+        "request_id guided_decoding_backend",
+    ),
+    (Effect::Nothing(Type::Flag), "spaces_between_special_tokens"),
+    (Effect::Nothing(Type::Any), "mm_processor_kwargs"),
+    (
+        Effect::Refused(""),
+        "guided_whitespace_pattern structural_tag allowed_token_ids cache_salt chat_template \
+         kv_transfer_params",
+    ),
+    (
+        Effect::Refused("false"),
+        "use_beam_search early_stopping return_token_ids return_tokens_as_token_ids echo \
+         add_special_tokens",
+    ),
+    (Effect::Refused("1"), "length_penalty best_of"),
+    (Effect::Refused("-1"), "truncate_prompt_tokens"),
+    (
+        Effect::Refused("[]"),
+        "bad_words logits_processors documents",
+    ),
+    (Effect::Refused("{}"), "vllm_xargs"),
+    (Effect::Refused("\"\""), "suffix"),
     // llama-server.
-    nothing("id_slot", Type::Number),
-    nothing("n_keep", Type::Number),
-    nothing("n_discard", Type::Number),
-    nothing("n_cache_reuse", Type::Number),
-    nothing("dynatemp_exponent", Type::Number),
-    nothing("speculative.n_max", Type::Number),
-    nothing("speculative.n_min", Type::Number),
-    nothing("speculative.p_min", Type::Number),
-    nothing("backend_sampling", Type::Flag),
-    nothing("adaptive_decay", Type::Number),
-    refused("dynatemp_range", &["0"]),
-    refused("min_keep", &["0"]),
-    refused("n_probs", &["0"]),
-    refused("post_sampling_probs", &["false"]),
-    refused("return_tokens", &["false"]),
-    refused("grammar_lazy", &["false"]),
-    nothing("response_fields", Type::Any),
-    nothing("t_max_prompt_ms", Type::Number),
-    UnsupportedField {
-        name: "adaptive_target",
-        effect: Effect::BelowZero,
-    },
+    (
+        Effect::Nothing(Type::Number),
+        "id_slot n_keep n_discard n_cache_reuse dynatemp_exponent speculative.n_max speculative.n_min \
+         speculative.p_min adaptive_decay t_max_prompt_ms",
+    ),
+    (Effect::Nothing(Type::Flag), "backend_sampling"),
+    (Effect::Nothing(Type::Any), "response_fields"),
+    (Effect::Refused("0"), "dynatemp_range min_keep n_probs"),
+    (
+        Effect::Refused("false"),
+        "post_sampling_probs return_tokens grammar_lazy",
+    ),
+    (Effect::BelowZero, "adaptive_target"),
 ];
 
-/// The field of this name, if it is known but not supported.
-pub(crate) fn find(name: &str) -> Option<&'static UnsupportedField> {
-    UNSUPPORTED.iter().find(|known| known.name == name)
+/// The fields, each with its treatment.
+fn all() -> impl Iterator<Item = UnsupportedField> {
+    let of_group = |(effect, names): &'static (Effect, &'static str)| {
+        let field = |name| UnsupportedField {
+            name,
+            effect: *effect,
+        };
+        names.split(' ').map(field)
+    };
+    UNSUPPORTED.iter().flat_map(of_group)
+}
+
+pub(crate) fn find(name: &str) -> Option<UnsupportedField> {
+    all().find(|known| known.name == name)
 }
 
 /// The names of the fields that are accepted without effect.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-    let accepted = |known: &&UnsupportedField| matches!(known.effect, Effect::Nothing(_));
-    UNSUPPORTED.iter().filter(accepted).map(|known| known.name)
+    let accepted = |known: &UnsupportedField| matches!(known.effect, Effect::Nothing(_));
+    all().filter(accepted).map(|known| known.name)
 }
 
 impl UnsupportedField {
@@ -137,11 +126,11 @@ impl UnsupportedField {
             Effect::BelowZero if value.as_f64().is_some_and(|value| value < 0.0) => Ok(false),
             Effect::BelowZero => Err(self.refusal()),
             Effect::Refused(unless) => {
-                let is_same = |text: &&str| {
+                let is_same = |text: &str| {
                     let same = serde_json::from_str::<Value>(text).ok();
                     same.is_some_and(|same| is_equal(&same, value))
                 };
-                match unless.iter().any(is_same) {
+                match unless.split(' ').any(is_same) {
                     true => Ok(false),
                     false => Err(self.refusal()),
                 }
@@ -187,8 +176,7 @@ fn check_metadata(name: &str, value: &Value) -> Result<(), Error> {
         return Err(Error::wrong_type(name, "expected an object of strings"));
     };
     if fields.len() > MAX.0 {
-        let message = format!("`{name}`: more than {} keys", MAX.0);
-        return Err(Error::invalid_value(name, message));
+        return refuse(name, format!(": more than {} keys", MAX.0));
     }
     for (key, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
         let param = format!("{name}.{}", quoted(key));
@@ -200,7 +188,7 @@ fn check_metadata(name: &str, value: &Value) -> Result<(), Error> {
                 "`{param}`: expected a key of at most {} characters and a value of at most {}",
                 MAX.1, MAX.2
             );
-            return Err(Error::invalid_value(param, message));
+            return invalid(param, message);
         }
     }
     Ok(())
@@ -220,7 +208,7 @@ mod tests {
         };
         let nothing = section("\n## Accepted without effect");
         let refused = section("\n## Refused");
-        for known in UNSUPPORTED {
+        for known in all() {
             let section = match known.effect {
                 Effect::Nothing(_) => nothing,
                 Effect::Refused(_) | Effect::BelowZero => refused,
@@ -232,9 +220,9 @@ mod tests {
 
     #[test]
     fn values_that_are_defaults_parse() {
-        for known in UNSUPPORTED {
+        for known in all() {
             if let Effect::Refused(unless) = known.effect {
-                for value in unless {
+                for value in unless.split(' ').filter(|value| !value.is_empty()) {
                     let value = serde_json::from_str(value).expect("JSON");
                     assert!(matches!(known.is_ignored(&value), Ok(false)));
                 }

@@ -32,7 +32,6 @@ struct PendingTokens {
     is_counted: bool,
 }
 
-/// Parses one completion.
 #[derive(Clone, Debug)]
 pub(crate) struct CompletionParser {
     parser: OutputParser,
@@ -44,7 +43,6 @@ pub(crate) struct CompletionParser {
     shows_reasoning: bool,
     /// Reasoning that is not shown, with its tokens.
     withheld: (String, Vec<AnswerToken>),
-    /// Number of tokens of reasoning.
     pub(crate) n_reasoning: usize,
     /// The start of the reasoning, for the log.
     pub(crate) thought: String,
@@ -101,7 +99,6 @@ impl CompletionParser {
         self.pieces(spans)
     }
 
-    /// The remaining pieces at the end of the completion.
     pub(crate) fn finish(&mut self, reason: FinishReason) -> Vec<CompletionDelta> {
         let is_open = self.parser.is_reasoning();
         let spans = self.parser.finish(reason == FinishReason::Length);

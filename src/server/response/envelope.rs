@@ -79,14 +79,12 @@ impl Envelope {
         }
     }
 
-    /// Records the usage of a completion that has ended.
     pub(crate) fn record_usage(&mut self, choice: u32, usage: &Usage) {
         if let Some(so_far) = self.so_far.get_mut(choice as usize) {
             *so_far = *usage;
         }
     }
 
-    /// An object of the response with the shared fields.
     pub(crate) fn object<C: Serialize>(
         &self,
         object: &'static str,
@@ -119,7 +117,6 @@ impl Envelope {
         }
     }
 
-    /// A whole response with these choices, usage and timings.
     pub(crate) fn whole(
         &self,
         object: &'static str,
@@ -162,7 +159,6 @@ impl Envelope {
         out.push(&self.chunk(object, choice, [own]));
     }
 
-    /// Writes what follows the last completion of a stream.
     pub(crate) fn done(&self, object: &'static str, usage: &Usage, out: &mut SseEvents) {
         let mut last = self.whole(object, Vec::new(), usage);
         if !self.reports.usage {

@@ -11,12 +11,9 @@ use lab_base::util::lock::lock;
 
 use serde_json::Value;
 
-/// Maximum number of items.
 const MAX_ITEMS: usize = 4096;
-/// Maximum size of all items as JSON, in bytes.
 const MAX_BYTES: usize = 16 << 20;
 
-/// The items of recent responses.
 #[derive(Debug, Default)]
 pub(crate) struct ItemStore(Mutex<Items>);
 
@@ -36,7 +33,6 @@ struct Item {
 }
 
 impl ItemStore {
-    /// Keeps an item under the `id` that it has.
     pub(crate) fn keep(&self, owner: &str, item: &Value) {
         let Some(id) = item.get("id").and_then(Value::as_str) else {
             return;

@@ -23,7 +23,9 @@ use lab_core::artifacts::arrays::{ArrayFormat, Elements, NamedArray};
 use lab_core::artifacts::store;
 use lab_core::artifacts::store::Artifact;
 use lab_core::artifacts::vectors::VectorContent;
-use lab_core::engine::{AttributionResult, CapturedPoint, LabResult, LensRow, Reduction};
+use lab_core::engine::{
+    AttributionResult, CapturedPoint, LabResult, LensRow, Reduction, TokenLogprob,
+};
 
 use crate::http::error::Error;
 use crate::http::json::{JsonText, json_text};
@@ -44,7 +46,6 @@ struct Shown<'a> {
     dtype: Dtype,
     /// Dimensions, slowest first.
     shape: Vec<u64>,
-    /// The name of the value in a file.
     name: String,
 }
 
@@ -59,7 +60,6 @@ impl Shown<'_> {
         n as u64
     }
 
-    /// The arrays of the value in a file.
     fn arrays(&self) -> impl Iterator<Item = NamedArray<'_>> {
         let elements = NamedArray {
             name: self.name.clone(),
@@ -127,7 +127,6 @@ impl Shown<'_> {
     }
 }
 
-/// A captured value in a response.
 #[derive(Serialize)]
 struct CaptureJson<'a> {
     point: &'a str,
@@ -164,7 +163,6 @@ impl Serialize for Numbers<'_> {
     }
 }
 
-/// The part of a response that a result makes.
 #[derive(Serialize)]
 struct Report<'a> {
     captures: Vec<CaptureJson<'a>>,
@@ -176,7 +174,6 @@ struct Report<'a> {
     lens: Option<Vec<PointJson<'a>>>,
 }
 
-/// The contributions to a token's logit.
 #[derive(Serialize)]
 struct AttributedJson<'a> {
     of: Value,
@@ -223,50 +220,21 @@ struct RowsJson<'a> {
 
 impl Serialize for RowsJson<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let piece = |id: u32| String::from_utf8_lossy(self.tokenizer.piece(id));
+        let token = |one: &TokenLogprob| {
+            let text = String::from_utf8_lossy(self.tokenizer.piece(one.id));
+            json!({ "id": one.id, "token": text, "logprob": one.logprob })
+        };
+        let target = |(one, rank): &(TokenLogprob, usize)| {
+            let mut token = token(one);
+            token["rank"] = (*rank).into();
+            token
+        };
         serializer.collect_seq(self.rows.iter().map(|row| {
-            RowJson {
-                position: row.position,
-                top: row
-                    .top
-                    .iter()
-                    .map(|one| TokenJson {
-                        id: one.id,
-                        token: piece(one.id),
-                        logprob: one.logprob,
-                        rank: None,
-                    })
-                    .collect(),
-                targets: row
-                    .targets
-                    .iter()
-                    .map(|(one, rank)| TokenJson {
-                        id: one.id,
-                        token: piece(one.id),
-                        logprob: one.logprob,
-                        rank: Some(*rank),
-                    })
-                    .collect(),
-            }
+            let top: Value = row.top.iter().map(token).collect();
+            let targets: Value = row.targets.iter().map(target).collect();
+            json!({ "position": row.position, "top": top, "targets": targets })
         }))
     }
-}
-
-#[derive(Serialize)]
-struct RowJson<'a> {
-    position: u32,
-    top: Vec<TokenJson<'a>>,
-    targets: Vec<TokenJson<'a>>,
-}
-
-/// A token with its log-probability.
-#[derive(Serialize)]
-struct TokenJson<'a> {
-    id: u32,
-    token: Cow<'a, str>,
-    logprob: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    rank: Option<usize>,
 }
 
 /// Says that nobody waits for a result any more, when it is dropped.
@@ -284,7 +252,6 @@ static WANTED: AtomicBool = AtomicBool::new(false);
 /// Results that are written at the same time. Features of autoencoders are computed on all cores.
 static TURNS: Semaphore = Semaphore::const_new(2);
 
-/// Number of rows whose features are computed together.
 const ROWS_AT_ONCE: usize = 8;
 
 impl LabRequest {
@@ -329,8 +296,7 @@ impl LabRequest {
         result: LabResult,
         served: &Arc<ServedModel>,
     ) -> Result<JsonText, Error> {
-        let ended = |detail: String| Error::Engine { detail };
-        let turn = TURNS.acquire().await.map_err(|e| ended(e.to_string()))?;
+        let turn = TURNS.acquire().await.map_err(Error::engine)?;
         let is_over = Arc::new(AtomicBool::new(false));
         let _waiting = CancelOnDrop(Arc::clone(&is_over));
         let (request, served) = (Arc::clone(self), Arc::clone(served));
@@ -339,10 +305,9 @@ impl LabRequest {
             request.written(&result, &served, &is_over, |report| json_text(report))
         };
         let written = tokio::task::spawn_blocking(work).await;
-        written.map_err(|error| ended(error.to_string()))
+        written.map_err(Error::engine)
     }
 
-    /// Writes the part of a response that a result makes.
     fn written<T>(
         &self,
         result: &LabResult,
@@ -401,7 +366,6 @@ impl LabRequest {
         }
     }
 
-    /// The captured values, each under a unique name.
     fn values<'a>(&'a self, result: &'a LabResult, is_over: &AtomicBool) -> Vec<Shown<'a>> {
         let mut names = HashSet::new();
         let value = |captured: &'a CapturedPoint| {
@@ -431,7 +395,6 @@ impl LabRequest {
         result.captures.iter().map(value).collect()
     }
 
-    /// The metadata of a file of values.
     fn metadata(
         &self,
         result: &LabResult,
@@ -512,7 +475,6 @@ fn artifact(kept: Result<Artifact, store::Error>) -> Value {
     }
 }
 
-/// The JSON description of a kept result.
 pub(crate) fn artifact_json(kept: &Artifact) -> Value {
     let mut out = json!(kept);
     out["url"] = format!("{ARTIFACTS_ROUTE}/{}", kept.id).into();

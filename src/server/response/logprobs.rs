@@ -11,10 +11,8 @@ use lab_core::engine::{AnswerToken, TokenLogprob};
 
 use crate::http::json::{self, JsonText};
 
-/// The form of token names in a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum TokenNames {
-    /// Tokens are named by their text.
     #[default]
     Texts,
     /// Tokens are named by their ids, for tokens whose bytes are not text (vLLM).
@@ -22,7 +20,6 @@ pub(crate) enum TokenNames {
 }
 
 impl TokenNames {
-    /// The form that a request selects.
     pub(crate) fn of(are_ids: Option<bool>) -> Self {
         match are_ids {
             Some(true) => Self::Ids,
@@ -30,7 +27,6 @@ impl TokenNames {
         }
     }
 
-    /// The name of a token whose text is `text`.
     fn name(self, id: u32, text: impl FnOnce() -> String) -> String {
         match self {
             Self::Texts => text(),
@@ -94,7 +90,6 @@ pub(crate) struct LegacyLogprobs {
 }
 
 impl LegacyLogprobs {
-    /// Empty arrays.
     pub(crate) fn new(names: TokenNames) -> Self {
         Self {
             names,
@@ -123,7 +118,6 @@ impl LegacyLogprobs {
         offset
     }
 
-    /// The JSON object of a choice.
     pub(crate) fn json(&self) -> JsonText {
         json::json_text(self)
     }

@@ -14,15 +14,12 @@ use crate::request::response_format::ConstraintSpec;
 use crate::request::tools::Tools;
 use crate::response::completion_parser::CompletionParser;
 
-/// How the answers to a conversation are constrained and parsed.
 pub(crate) struct OutputParsing<'a> {
     tools: &'a Tools,
     dialect: &'a ChatDialect,
     /// Whether the prompt has opened a block of reasoning.
     is_open: bool,
-    /// Whether the model may reason.
     may_reason: bool,
-    /// Whether reasoning is separated from content.
     parts_reasoning: bool,
     shows_reasoning: bool,
     budget: Option<usize>,
@@ -160,7 +157,6 @@ impl<'a> OutputParsing<'a> {
     }
 }
 
-/// The JSON of a tool call, in OpenAI's shape.
 pub(crate) fn call_json(id: &str, name: &str, arguments: &str) -> Value {
     serde_json::json!({
         "id": id, "type": "function", "function": { "name": name, "arguments": arguments },

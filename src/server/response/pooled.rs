@@ -11,13 +11,10 @@ use crate::http::error::Error;
 /// Maximum number of texts per request, as in OpenAI's API.
 pub(crate) const MAX_TEXTS: usize = 2048;
 
-/// The results of a model for the texts of a request.
 pub(crate) struct PooledResults {
     /// The vector or scores of each text.
     pub(crate) all: Vec<Vec<f32>>,
-    /// The lab result of each text, if there is a plan.
     pub(crate) labs: Vec<LabResult>,
-    /// Number of tokens that were read.
     pub(crate) n_tokens: usize,
 }
 
@@ -71,9 +68,7 @@ pub(crate) async fn results(
             }
         }
         if !is_done {
-            return Err(Error::Engine {
-                detail: "the engine ended before all texts were read".into(),
-            });
+            return Err(Error::engine("the engine ended before all texts were read"));
         }
     }
     Ok(PooledResults {

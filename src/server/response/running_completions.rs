@@ -25,18 +25,15 @@ use crate::response::completion_parser::{CompletionDelta, CompletionParser};
 /// The events of all completions of a request, each with its completion's index.
 pub(crate) struct RunningCompletions {
     pub(crate) events: SelectAll<stream::BoxStream<'static, (u32, Event)>>,
-    /// The usage of each prompt.
     usage: Vec<Usage>,
     /// Number of completions per prompt. The completions of a prompt have consecutive indices.
     n_choices: u32,
-    /// Number of completions that have not ended.
     n_open: u32,
     record: Arc<RequestContext>,
     /// The reader of each completion; empty if completions are plain text.
     parsers: Vec<CompletionParser>,
     /// The tokenizer that identifies special tokens, if these are left out of the text.
     special_tokens_of: Option<Arc<Tokenizer>>,
-    /// The lab plan whose results are written.
     lab: Option<LabOutput>,
 }
 
@@ -53,7 +50,6 @@ pub(crate) struct Completion {
     pub(crate) ended: Option<AnswerToken>,
     /// The result of the lab plan, if it is not written.
     pub(crate) lab: Option<Box<LabResult>>,
-    /// The result of the lab plan as JSON.
     pub(crate) report: Option<JsonText>,
     pub(crate) reason: Option<FinishReason>,
     pub(crate) stopped: Option<StopMatch>,
@@ -62,7 +58,6 @@ pub(crate) struct Completion {
 }
 
 impl Completion {
-    /// The finish reason in OpenAI's terms.
     pub(crate) fn finish_reason(&self) -> Option<&'static str> {
         self.reason.map(|reason| match reason {
             FinishReason::Stop if !self.calls.is_empty() => TOOL_CALLS,
@@ -70,7 +65,6 @@ impl Completion {
         })
     }
 
-    /// Appends a piece of the answer.
     pub(crate) fn add(&mut self, piece: CompletionDelta) {
         match piece {
             CompletionDelta::Content(text, tokens) => {
@@ -100,31 +94,28 @@ pub(crate) fn set_stop_reason(choice: &mut Value, stopped: Option<&StopMatch>) {
     }
 }
 
-/// An event of a stream: of a completion, or of all at the end.
+/// An event of a completion, or of all at the end.
 pub(crate) enum StreamEvent<'a> {
-    /// A completion begins.
     Start,
     /// The tokens of the prompt with their log-probabilities, if requested.
-    Prompt(&'a [AnswerToken]),
+    Prompt(Vec<AnswerToken>),
     /// Number of tokens of the completion that the next text has.
     Count(usize),
-    /// New text, and its tokens.
-    Text(&'a str, &'a [AnswerToken]),
-    /// Reasoning, or a piece of a call, if answers are parsed.
-    Piece(&'a CompletionDelta),
-    /// The progress of the prefill, if requested.
-    Progress(&'a PromptProgress),
+    /// Text; reasoning or a piece of a call, if answers are parsed.
+    Piece(CompletionDelta),
+    Progress(PromptProgress),
     /// The token that ended the completion, if a token did.
     Ended(AnswerToken),
     Step(&'a DenoisingStep<'a>),
     /// The result of the lab plan, before the end of the completion.
     Lab(JsonText),
+    /// The same, if it is not written.
+    Values(Box<LabResult>),
     /// The usage of the completion, before its end.
-    Usage(&'a Usage),
-    End(FinishReason, Option<&'a StopMatch>),
+    Usage(Usage),
+    End(FinishReason, Option<StopMatch>),
     /// All completions have ended; their usage.
     Done(&'a Usage),
-    /// An error, which ends the stream.
     Failed(&'a Error),
 }
 
@@ -133,48 +124,49 @@ pub(crate) trait StreamWriter: Send + 'static {
     /// Whether `[DONE]` follows the last event.
     const HAS_DONE: bool = true;
 
-    /// Writes an event of a completion.
     fn write(&mut self, choice: u32, event: StreamEvent<'_>, out: &mut SseEvents);
 }
 
 pub(crate) struct DenoisingStep<'a> {
     /// Number of the step, from 0.
     pub(crate) number: usize,
-    /// The positions that it fixed.
     pub(crate) fixed: &'a [FixedToken],
-    /// Positions that are still masked.
     pub(crate) n_masked: usize,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum StreamState {
-    Open,
-    Complete,
-    Failed,
+/// The completions as they are without a stream.
+struct Collected(Vec<Completion>);
+
+impl StreamWriter for Collected {
+    fn write(&mut self, choice: u32, event: StreamEvent<'_>, _: &mut SseEvents) {
+        let one = &mut self.0[choice as usize];
+        match event {
+            StreamEvent::Prompt(tokens) => one.prompt.extend(tokens),
+            StreamEvent::Piece(piece) => one.add(piece),
+            StreamEvent::Ended(token) => one.ended = Some(token),
+            StreamEvent::Lab(report) => one.report = Some(report),
+            StreamEvent::Values(result) => one.lab = Some(result),
+            StreamEvent::Usage(usage) => one.usage = usage,
+            StreamEvent::End(reason, stopped) => {
+                (one.reason, one.stopped) = (Some(reason), stopped);
+            }
+            // Steps and progress are reported in streams only.
+            StreamEvent::Start
+            | StreamEvent::Count(_)
+            | StreamEvent::Progress(_)
+            | StreamEvent::Step(_)
+            | StreamEvent::Done(_)
+            | StreamEvent::Failed(_) => {}
+        }
+    }
 }
 
 fn incomplete() -> Error {
-    Error::Engine {
-        detail: "the engine ended before the completion was complete".into(),
-    }
+    Error::engine("the engine ended before the completion was complete")
 }
 
 /// A lab plan, and the model for which it is.
 type LabOutput = (Arc<lab::LabRequest>, Arc<ServedModel>);
-
-/// A lab result as JSON; `None` if it is not written.
-async fn report(
-    plan: &Option<LabOutput>,
-    result: &mut Box<LabResult>,
-) -> Result<Option<JsonText>, Error> {
-    match plan {
-        Some((request, served)) => {
-            let result = std::mem::take(&mut **result);
-            request.text(result, served).await.map(Some)
-        }
-        None => Ok(None),
-    }
-}
 
 impl RunningCompletions {
     /// Submits a request for each completion, `n_choices` for each prompt.
@@ -243,7 +235,6 @@ impl RunningCompletions {
         self.shown(pieces)
     }
 
-    /// The remaining pieces at the end of a completion.
     pub(crate) fn finish(&mut self, choice: u32, reason: FinishReason) -> Vec<CompletionDelta> {
         let Some(reader) = self.parsers.get_mut(choice as usize) else {
             return Vec::new();
@@ -275,47 +266,13 @@ impl RunningCompletions {
 
     /// All completions by their index, and their total usage.
     pub(crate) async fn collect(mut self) -> Result<(Vec<Completion>, Usage), Error> {
-        let mut all = vec![Completion::default(); self.n_open as usize];
-        while let Some((choice, event)) = self.events.next().await {
-            self.record.event(&event);
-            let one = &mut all[choice as usize];
-            match event {
-                Event::Prompt(tokens) => one.prompt.extend(tokens),
-                Event::Ended(token) => one.ended = Some(token),
-                Event::Lab(mut result) => {
-                    let written = report(&self.lab, &mut result).await?;
-                    let one = &mut all[choice as usize];
-                    one.lab = written.is_none().then_some(result);
-                    one.report = written;
-                }
-                Event::Text { text, tokens } => {
-                    let pieces = self.parse(choice, text, tokens);
-                    pieces.into_iter().for_each(|piece| one.add(piece));
-                }
-                Event::Done {
-                    reason,
-                    stopped,
-                    usage,
-                } => {
-                    one.reason = Some(reason);
-                    one.stopped = stopped;
-                    one.usage = usage;
-                    let pieces = self.finish(choice, reason);
-                    pieces.into_iter().for_each(|piece| one.add(piece));
-                    self.add(choice, &usage);
-                }
-                // Steps and progress are reported in streams only. Pooled values belong to other endpoints.
-                Event::DenoisingStep { .. } | Event::Progress(_) | Event::Pooled(_) => {}
-                Event::Failed(failure) => return Err(failure.into()),
-            }
+        let mut all = Collected(vec![Completion::default(); self.n_open as usize]);
+        while self.n_open > 0 {
+            self.next(&mut all, &mut SseEvents::default()).await?;
         }
-        match all.iter().all(|one| one.reason.is_some()) {
-            true => Ok((all, self.total())),
-            false => Err(incomplete()),
-        }
+        Ok((all.0, self.total()))
     }
 
-    /// The total usage of all completions.
     pub(crate) fn total(&self) -> Usage {
         let mut total = Usage::default();
         self.usage.iter().for_each(|one| total += *one);
@@ -344,62 +301,47 @@ impl RunningCompletions {
             let mut state = state?;
             let (answers, format) = &mut *state;
             let mut out = SseEvents::default();
-            let stage = match answers.events.next().await {
-                Some((choice, Event::Lab(mut result))) => {
-                    match report(&answers.lab, &mut result).await {
-                        Ok(Some(report)) => {
-                            format.write(choice, StreamEvent::Lab(report), &mut out);
-                            StreamState::Open
-                        }
-                        Ok(None) => StreamState::Open,
-                        Err(error) => answers.fail(format, &error, &mut out),
-                    }
+            let is_over = match answers.next(format, &mut out).await {
+                Ok(is_last) => is_last,
+                Err(error) => {
+                    error.log();
+                    let failed = StreamEvent::Failed(&error);
+                    answers.record.enter(|| format.write(0, failed, &mut out));
+                    return Some((out, None));
                 }
-                Some((choice, event)) => answers.write(format, choice, event, &mut out),
-                None => answers.fail(format, &incomplete(), &mut out),
             };
-            if stage == StreamState::Complete && F::HAS_DONE {
+            if is_over && F::HAS_DONE {
                 out.finish();
             }
-            Some((out, (stage == StreamState::Open).then_some(state)))
+            Some((out, (!is_over).then_some(state)))
         });
         let first = stream::once(std::future::ready(first));
         transport::event_stream(first.chain(rest).boxed())
     }
 
-    /// Writes an error, in the words of the request.
-    fn fail(
-        &self,
-        format: &mut impl StreamWriter,
-        error: &Error,
-        out: &mut SseEvents,
-    ) -> StreamState {
-        error.log();
-        self.record
-            .enter(|| format.write(0, StreamEvent::Failed(error), out));
-        StreamState::Failed
-    }
-
-    /// Writes an event, and returns the state of the stream after it.
-    fn write(
+    /// Waits for the next event and writes it. Returns whether it is the last one.
+    async fn next(
         &mut self,
         format: &mut impl StreamWriter,
-        i: u32,
-        event: Event,
         out: &mut SseEvents,
-    ) -> StreamState {
+    ) -> Result<bool, Error> {
+        let (i, event) = self.events.next().await.ok_or_else(incomplete)?;
         self.record.event(&event);
-        match event {
-            Event::Prompt(tokens) => format.write(i, StreamEvent::Prompt(&tokens), out),
-            Event::Progress(progress) => format.write(i, StreamEvent::Progress(&progress), out),
-            Event::Ended(token) => format.write(i, StreamEvent::Ended(token), out),
+        let event = match event {
+            Event::Prompt(tokens) => StreamEvent::Prompt(tokens),
+            Event::Progress(progress) => StreamEvent::Progress(progress),
+            Event::Ended(token) => StreamEvent::Ended(token),
+            Event::Lab(result) => match &self.lab {
+                Some((request, served)) => StreamEvent::Lab(request.text(*result, served).await?),
+                None => StreamEvent::Values(result),
+            },
             Event::Text { text, tokens } => {
                 format.write(i, StreamEvent::Count(tokens.len()), out);
-                let pieces = self.parse(i, text, tokens);
-                write_pieces(format, i, &pieces, out);
+                for piece in self.parse(i, text, tokens) {
+                    format.write(i, StreamEvent::Piece(piece), out);
+                }
+                return Ok(false);
             }
-            // Only pooled texts have values, and these are not streamed. The text of a result is made before it is written.
-            Event::Pooled(_) | Event::Lab(_) => {}
             Event::DenoisingStep {
                 step: number,
                 fixed,
@@ -411,6 +353,7 @@ impl RunningCompletions {
                     n_masked,
                 };
                 format.write(i, StreamEvent::Step(&step), out);
+                return Ok(false);
             }
             Event::Done {
                 reason,
@@ -418,33 +361,24 @@ impl RunningCompletions {
                 usage,
             } => {
                 self.add(i, &usage);
-                format.write(i, StreamEvent::Usage(&usage), out);
+                format.write(i, StreamEvent::Usage(usage), out);
                 self.n_open -= 1;
-                write_pieces(format, i, &self.finish(i, reason), out);
-                format.write(i, StreamEvent::End(reason, stopped.as_ref()), out);
-                if self.n_open == 0 {
-                    format.write(i, StreamEvent::Done(&self.total()), out);
-                    return StreamState::Complete;
+                for piece in self.finish(i, reason) {
+                    format.write(i, StreamEvent::Piece(piece), out);
                 }
+                format.write(i, StreamEvent::End(reason, stopped), out);
+                let is_last = self.n_open == 0;
+                if is_last {
+                    format.write(i, StreamEvent::Done(&self.total()), out);
+                }
+                return Ok(is_last);
             }
-            Event::Failed(failure) => return self.fail(format, &failure.into(), out),
-        }
-        StreamState::Open
-    }
-}
-
-fn write_pieces(
-    format: &mut impl StreamWriter,
-    i: u32,
-    pieces: &[CompletionDelta],
-    out: &mut SseEvents,
-) {
-    for piece in pieces {
-        let event = match piece {
-            CompletionDelta::Content(text, tokens) => StreamEvent::Text(text, tokens),
-            other => StreamEvent::Piece(other),
+            // Only pooled texts have them.
+            Event::Pooled(_) => return Ok(false),
+            Event::Failed(failure) => return Err(failure.into()),
         };
         format.write(i, event, out);
+        Ok(false)
     }
 }
 
@@ -497,7 +431,6 @@ pub(crate) fn usage_json(usage: &Usage) -> Value {
     out
 }
 
-/// The JSON of a denoising step of completion `index`.
 pub(crate) fn step_json(index: u32, step: &DenoisingStep<'_>, tokenizer: &Tokenizer) -> Value {
     let fixed = step.fixed.iter().map(|f| {
         let bytes = tokenizer.piece(f.token);

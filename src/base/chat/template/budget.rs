@@ -31,13 +31,11 @@ thread_local! {
     static READ: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Resets the budget for this thread's next rendering.
 pub(super) fn start() {
     MADE.set(0);
     READ.set(0);
 }
 
-/// Charges for a text or list before it is created.
 pub(super) fn made(bytes: usize) -> Result<(), Error> {
     MADE.set(MADE.get().saturating_add(bytes as u64));
     if MADE.get() > MAX_MADE {
@@ -46,7 +44,6 @@ pub(super) fn made(bytes: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Charges for data before it is read.
 pub(super) fn read(bytes: usize) -> Result<(), Error> {
     READ.set(READ.get().saturating_add(bytes as u64));
     if READ.get() > MAX_READ {
@@ -55,7 +52,6 @@ pub(super) fn read(bytes: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// The error of a rendering that exceeds its budget.
 fn exhausted(what: &'static str) -> Error {
     fault(what).with_source(RenderError::Limit(what))
 }
@@ -65,14 +61,12 @@ fn exhausted(what: &'static str) -> Error {
 pub(super) struct ChargedText(pub(super) String);
 
 impl ChargedText {
-    /// Appends a part.
     pub(super) fn push(&mut self, part: &str) -> Result<(), Error> {
         made(part.len())?;
         self.0.push_str(part);
         Ok(())
     }
 
-    /// Appends a part several times.
     pub(super) fn repeat(&mut self, part: &str, times: usize) -> Result<(), Error> {
         made(part.len().saturating_mul(times))?;
         self.0.extend(std::iter::repeat_n(part, times));
@@ -97,7 +91,6 @@ pub(super) fn size(value: &Value) -> usize {
     }
 }
 
-/// The purpose of a walk through a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Walk {
     /// The value is read, including its texts.
@@ -147,7 +140,6 @@ fn walk_at(value: &Value, walk: Walk, depth: usize) -> Result<(), Error> {
     }
 }
 
-/// The pairs of a mapping, in order.
 pub(super) fn entries(value: &Value) -> Result<Vec<(Value, Value)>, Error> {
     let map = value.as_object().filter(|_| value.kind() == ValueKind::Map);
     let pairs = map.and_then(|map| map.try_iter_pairs());

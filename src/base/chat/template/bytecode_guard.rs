@@ -68,7 +68,6 @@ pub(super) fn guarded<'s>(code: &Instructions<'s>) -> Instructions<'s> {
     out
 }
 
-/// The jump target of an instruction.
 fn target<'a>(instruction: &'a mut Instruction<'_>) -> Option<&'a mut u32> {
     match instruction {
         I::Iterate(target)
@@ -95,7 +94,6 @@ fn is_order(operator: &impl std::fmt::Debug) -> bool {
     ["Gt", "Gte", "Lt", "Lte"].contains(&format!("{operator:?}").as_str())
 }
 
-/// The instructions that replace one instruction.
 fn replacement<'s>(instruction: &Instruction<'s>, first_id: u8) -> Vec<Instruction<'s>> {
     let filter = |name: &'static str, n_args| {
         let position = NAMES.split(' ').position(|other| other == name);

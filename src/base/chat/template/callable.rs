@@ -19,7 +19,6 @@ pub(super) type CallableRow = (&'static str, &'static str, CallableBody);
 pub(super) struct BoundCall<'a> {
     /// The value that the callable is applied to.
     pub(super) this: &'a Value,
-    /// The name that the template used.
     pub(super) name: &'a str,
     params: &'static str,
     pub(super) args: Vec<Option<Value>>,
@@ -80,41 +79,34 @@ fn bind(args: &[Value], params: &str) -> Result<Vec<Option<Value>>, Error> {
 }
 
 impl BoundCall<'_> {
-    /// An argument, if it was given.
     pub(super) fn given(&self, position: usize) -> Option<&Value> {
         self.args[position].as_ref()
     }
 
-    /// An argument, if it was given and is not none.
     pub(super) fn value(&self, position: usize) -> Option<&Value> {
         self.given(position).filter(|value| !value.is_none())
     }
 
-    /// An argument, which must be given.
     pub(super) fn required(&self, position: usize) -> Result<&Value, Error> {
         self.given(position).ok_or_else(|| self.missing(position))
     }
 
-    /// A text argument; `None` if it is missing or none.
     pub(super) fn text(&self, position: usize) -> Result<Option<&str>, Error> {
         let text = self.value(position).map(Value::as_str);
         let wrong = || self.wrong(position, "str");
         text.map(|text| text.ok_or_else(wrong)).transpose()
     }
 
-    /// A text argument, which must be given.
     pub(super) fn required_text(&self, position: usize) -> Result<&str, Error> {
         self.text(position)?.ok_or_else(|| self.missing(position))
     }
 
-    /// An integer argument; `None` if it is missing or none.
     pub(super) fn int(&self, position: usize) -> Result<Option<i64>, Error> {
         let int = |value: &Value| i64::try_from(value.clone());
         let int = self.value(position).map(int).transpose();
         int.map_err(|_| self.wrong(position, "int"))
     }
 
-    /// Whether a flag was given and is true.
     pub(super) fn flag(&self, position: usize) -> bool {
         self.given(position).is_some_and(Value::is_true)
     }

@@ -16,7 +16,6 @@ use crate::util::panics::caught;
 const CONTINUE_MARK: &str = "\u{fdd0}continue-final-message\u{fdd1} ";
 /// Maximum size of a template, in bytes: those of models have up to about a hundred thousand.
 pub(super) const MAX_BYTES: usize = 1 << 20;
-/// The message if the engine panics.
 const FAILED: &str = "the template engine failed";
 
 /// A compiled chat template. Several threads can render it at once.
@@ -24,7 +23,6 @@ const FAILED: &str = "the template engine failed";
 pub struct ChatTemplate(Compiled);
 
 impl ChatTemplate {
-    /// Compiles a template.
     pub fn new(source: &str) -> Result<Self, TemplateError> {
         let fault = |message: String| TemplateError { line: 1, message };
         if source.len() > MAX_BYTES {
@@ -50,9 +48,6 @@ impl ChatTemplate {
     }
 
     /// Renders a conversation.
-    ///
-    /// # Errors
-    /// The messages are invalid, or the template or a limit refuses them.
     pub fn render(&self, input: &RenderInput<'_>) -> Result<String, RenderError> {
         check_messages(input.messages)?;
         if !input.continue_final_message {

@@ -14,7 +14,6 @@ use super::methods;
 use super::print::str;
 use super::value::PyDict;
 
-/// A JSON value as the template sees it.
 pub(super) fn from_json(json: &serde_json::Value) -> Value {
     match json {
         serde_json::Value::Null => Value::from(()),

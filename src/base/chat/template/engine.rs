@@ -25,7 +25,6 @@ pub(super) struct GuardedCode<'s> {
 }
 
 impl<'s> GuardedCode<'s> {
-    /// Compiles the text of a template.
     pub(super) fn new(text: &'s str) -> Result<Self, Error> {
         let config = TemplateConfig {
             syntax_config: syntax(),

@@ -2,13 +2,11 @@
 
 use minijinja::{Error, ErrorKind};
 
-/// The error of a template that cannot be compiled.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("chat template, line {line}: {message}")]
 pub struct TemplateError {
     /// Line of the template, from 1.
     pub line: usize,
-    /// What is wrong.
     pub message: String,
 }
 

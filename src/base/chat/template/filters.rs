@@ -100,7 +100,6 @@ const UNKNOWN: [&str; 9] = [
     "attr", "batch", "chain", "groupby", "lines", "pprint", "slice", "split", "zip",
 ];
 
-/// Registers the filters, tests and functions of Jinja2.
 pub(super) fn register(env: &mut Environment<'static>) {
     for name in UNKNOWN {
         env.remove_filter(name);
@@ -273,7 +272,6 @@ fn length(call: &BoundCall<'_>) -> Result<Value, Error> {
     call.this.len().map(Value::from).ok_or_else(missing)
 }
 
-/// `value | int(default=0, base=10)`; the base is that of a text.
 fn int(call: &BoundCall<'_>) -> Result<Value, Error> {
     let base = call.int(1)?.unwrap_or(10);
     let Some(base) = u32::try_from(base)
@@ -317,7 +315,6 @@ fn of_base(digits: &str, base: u32) -> Option<i128> {
     Some(if is_negative { -int } else { int })
 }
 
-/// The text of a number as Python parses it: without surrounding white space and without underscores between digits.
 fn digits(text: &str) -> Option<String> {
     let text = text.trim_matches(is_space);
     let is_joined = |(i, _): (usize, _)| {

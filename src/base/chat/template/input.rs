@@ -5,7 +5,6 @@ use minijinja::{Error, Value};
 use super::{Moment, RenderError, budget, dict};
 use crate::util::wording::json_kind;
 
-/// The input of a rendering.
 #[derive(Debug, Clone)]
 pub struct RenderInput<'a> {
     /// The conversation: an array of messages.

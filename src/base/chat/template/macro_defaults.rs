@@ -10,7 +10,6 @@ use minijinja::machinery::{Span, Token, tokenize};
 
 use super::preprocess::{ABSENT, syntax};
 
-/// A token and its place in the text.
 type Placed<'a> = (Token<'a>, Span);
 
 /// The text of a template with such defaults moved.
@@ -54,10 +53,8 @@ pub(super) fn with_moved_defaults(text: String) -> String {
     out
 }
 
-/// A parameter of a macro.
 struct Parameter<'a> {
     name: &'a str,
-    /// Where its default is in the text.
     default: Option<Range<usize>>,
     /// Whether the default names a parameter before it.
     names_another: bool,

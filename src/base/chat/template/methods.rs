@@ -155,7 +155,6 @@ pub(super) fn text_method(value: &Value, method: &str, args: &[Value]) -> Result
     })
 }
 
-/// The entries of a mapping as a list of tuples.
 pub(super) fn pairs(mapping: &Value) -> Result<Value, Error> {
     let pairs = entries(mapping)?.into_iter();
     Ok(pairs
@@ -313,7 +312,6 @@ pub(super) fn lines(text: &str, keep_ends: bool) -> Vec<&str> {
     lines
 }
 
-/// The first character in title case, the rest in lower case.
 fn capitalize(text: &str) -> String {
     let Some(first) = text.chars().next() else {
         return String::new();

@@ -19,7 +19,6 @@ use super::value::{PyNumber, int, is_list, list, same_safety};
 pub(super) const NAMES: &str = "__keep __walk __item __add __iterate __concat __keep_inside __slice __mod __mul __map __gt __lt \
      __gte __lte __ordered";
 
-/// Registers the filters of this module.
 pub(super) fn register(env: &mut Environment<'static>) {
     env.add_filter("__add", add);
     env.add_filter("__concat", concat);
@@ -66,7 +65,6 @@ pub(super) fn register(env: &mut Environment<'static>) {
     });
 }
 
-/// The cost of counting the characters of a text.
 fn count_cost(value: &Value) -> usize {
     value.as_str().map_or(0, str::len).saturating_mul(4)
 }

@@ -19,7 +19,6 @@ const MAX_BYTES: usize = 1 << 20;
 const MAX_TAG_TOKENS: usize = 2_000;
 /// Maximum number of `elif` tags in a template; the engine's parser recurses along them.
 const MAX_ELIF: usize = 1_000;
-/// Maximum nesting of brackets in a tag.
 const MAX_BRACKETS: usize = 60;
 /// The variable that is inserted between an operator and its right operand.
 pub(super) const UNFOLDED: &str = "__unfolded";
@@ -109,7 +108,6 @@ pub(super) fn prepare(source: &str) -> Result<String, TemplateError> {
     Ok(out)
 }
 
-/// An operator with a variable after it, so that the engine cannot compute the result while compiling.
 fn unfolded(operator: char) -> String {
     format!("{operator} {UNFOLDED} {operator}")
 }

@@ -18,7 +18,6 @@ use super::value::PyNumber;
 /// Maximum nesting of printed values; the printer recurses.
 const MAX_DEPTH: usize = 128;
 
-/// The style in which values are written.
 #[derive(Debug, Default)]
 struct Style {
     is_json: bool,
@@ -142,7 +141,6 @@ impl Style {
         out.push(close)
     }
 
-    /// The text of a value without items.
     fn scalar(&self, value: &Value) -> Result<String, Error> {
         let word = |json: &str, python: &str| (if self.is_json { json } else { python }).to_owned();
         Ok(match value.kind() {

@@ -15,7 +15,6 @@ use super::error::fault;
 use super::operators::compare;
 use super::value::{is_list, list};
 
-/// A key for comparison, and its item.
 type Keyed = (Value, Value);
 
 /// All items with their keys, after charging for them.
@@ -64,7 +63,6 @@ pub(super) fn attribute(item: &Value, path: Option<&Value>) -> Result<Value, Err
     }
 }
 
-/// Sorts by keys; equal ones keep their order.
 fn sorted(mut items: Vec<Keyed>, is_reverse: bool) -> Result<Value, Error> {
     let mut failure = items
         .iter()

@@ -16,9 +16,7 @@ const DEFAULT: &str = "default";
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no chat template is named `{name}`; there {}", known(.names))]
 pub struct UnknownTemplate {
-    /// The requested name.
     pub name: String,
-    /// The existing names.
     pub names: Vec<String>,
 }
 
@@ -42,9 +40,6 @@ pub fn template_names(metadata: &Metadata) -> Vec<String> {
 
 /// The text of the template to use: the requested one; else `tool_use` if tools are offered and it exists; else the
 /// unnamed one; else the only one. `None` for a model without templates.
-///
-/// # Errors
-/// There is no template of the requested name.
 pub fn choose_template<'m>(
     metadata: &'m Metadata,
     name: Option<&str>,

@@ -44,7 +44,6 @@ fn is_end(text: &str, format: Option<&Arc<CallFormat>>, is_last: bool) -> Option
 }
 
 impl OutputParser {
-    /// Starts a call whose header is at the start of the held text.
     pub(super) fn start(&mut self, pending: PendingHeader) {
         let name = &pending.header.name;
         let Some(tool) = self.tools.iter().position(|tool| tool.name == *name) else {
@@ -99,7 +98,6 @@ impl OutputParser {
         self.no_call(pending.space, pending.is_next);
     }
 
-    /// Sends arguments to which the next `bytes` of the held text correspond.
     fn send(&mut self, index: u32, bytes: usize, text: String) {
         let part = OutputPart::Arguments { index, text };
         let has_text = !matches!(&part, OutputPart::Arguments { text, .. } if text.is_empty());

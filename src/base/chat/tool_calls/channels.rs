@@ -5,7 +5,6 @@ use super::header::{ArgumentForm, CallHeader};
 use super::open_call::PendingHeader;
 use super::parser::{OutputParser, ParserState, start_of_any};
 
-/// Maximum size of a header, in bytes.
 const MAX_HEADER: usize = 1 << 10;
 
 impl OutputParser {

@@ -2,7 +2,6 @@
 
 use super::json::Parsed;
 
-/// A position in a text.
 pub(super) struct Cursor<'a> {
     text: &'a str,
     pub(super) at: usize,
@@ -21,7 +20,6 @@ macro_rules! get {
 pub(super) use get;
 
 impl<'a> Cursor<'a> {
-    /// A cursor at the start of a text.
     pub(super) fn new(text: &'a str) -> Self {
         Self { text, at: 0 }
     }

@@ -64,7 +64,6 @@ impl Prober<'_> {
         )
     }
 
-    /// Renders messages with a tool on offer.
     fn offer(&self, messages: &Value, function: &Value, is_open: bool) -> Option<String> {
         let tools = json!([{ "type": "function", "function": function }]);
         let input = RenderInput {
@@ -106,7 +105,6 @@ impl Prober<'_> {
         })
     }
 
-    /// Whether the template refuses a message with calls that has both content and reasoning.
     fn joins_reasoning(&self) -> bool {
         let renders = |content: &str| {
             Self::calling(content).into_iter().any(|mut messages| {
@@ -139,7 +137,6 @@ impl Prober<'_> {
         Some([from, n_same.max(from)].map(|from| all[from..].to_owned()))
     }
 
-    /// The rendered text of an answer that calls the tool.
     fn call(&self, takes_text: bool) -> Option<[String; 2]> {
         let arguments = json!({ KEY: VALUE });
         let arguments = match takes_text {

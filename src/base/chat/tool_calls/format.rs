@@ -60,9 +60,7 @@ pub struct ParameterMarks {
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct Notation {
-    /// The mark before the arguments.
     pub open: String,
-    /// The mark after the arguments.
     pub close: String,
     /// The mark between name and value of an argument.
     pub assign: String,
@@ -73,7 +71,6 @@ pub struct Notation {
     pub is_python: bool,
 }
 
-/// A format in which an answer consists of messages with headers.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct ChannelMarks {
@@ -97,16 +94,13 @@ pub struct ChannelMarks {
     pub answer: String,
 }
 
-/// A format of tool calls.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct CallFormat {
-    /// The name of the file.
     #[serde(skip)]
     pub name: String,
     /// A title, with the models that are known to write the format.
     pub title: String,
-    /// The form of a call.
     pub body: CallBody,
     /// Marks around all consecutive calls.
     #[serde(default)]
@@ -153,7 +147,6 @@ pub struct CallFormat {
     #[serde(default)]
     pub number_mark: String,
     pub parameter: Option<ParameterMarks>,
-    /// The notation of the arguments.
     pub notation: Option<Notation>,
     /// The marks of messages with headers.
     pub channels: Option<ChannelMarks>,
@@ -191,7 +184,6 @@ impl CallFormat {
     }
 }
 
-/// All formats.
 pub fn call_formats() -> &'static [Arc<CallFormat>] {
     static ALL: LazyLock<Vec<Arc<CallFormat>>> = LazyLock::new(|| {
         let parsed = |(name, text): &(&str, &str)| {

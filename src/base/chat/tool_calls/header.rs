@@ -7,7 +7,6 @@ use super::format::{CallBody, CallFormat};
 use super::json::{self, Parsed, string, unquoted};
 use super::json_repair::repaired;
 
-/// Maximum size of a header, in bytes.
 pub(super) const MAX: usize = 16 << 10;
 
 /// The header of a call: its name is known, and where its arguments begin.

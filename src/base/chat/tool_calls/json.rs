@@ -136,7 +136,6 @@ pub(super) fn push_escaped(c: char, out: &mut String) {
     }
 }
 
-/// A text as a JSON string.
 pub(super) fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }

@@ -12,7 +12,6 @@ const MAX_DEPTH: usize = 120;
 /// The result of reading text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RepairStep {
-    /// The object is not complete.
     More,
     /// The object ended after so many bytes.
     End(usize),
@@ -68,7 +67,6 @@ pub(super) struct JsonRepair {
 }
 
 impl JsonRepair {
-    /// Reads text, and appends to `out` what is certain.
     pub(super) fn read(&mut self, text: &str, out: &mut String) -> RepairStep {
         for (at, c) in text.char_indices() {
             if !self.step(c, out) {
@@ -182,7 +180,6 @@ impl JsonRepair {
         true
     }
 
-    /// Where the text of a string goes.
     fn text_of<'a>(&'a mut self, is_key: bool, out: &'a mut String) -> &'a mut String {
         if is_key { &mut self.held } else { out }
     }
@@ -246,7 +243,6 @@ impl JsonRepair {
         }
     }
 
-    /// Writes a complete escape of four digits.
     fn unit(&mut self, is_key: bool, out: &mut String) {
         let part = std::mem::take(&mut self.part);
         let unit = u16::from_str_radix(&part[1..], 16).unwrap_or_default();

@@ -19,7 +19,7 @@ mod parameter;
 mod parser;
 mod python;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod tool_schema;
 mod unclosed_reasoning;
 

@@ -5,13 +5,11 @@ use super::format::Notation;
 use super::json::{JsonMembers, Parsed, literal, quoted};
 use super::python;
 
-/// Maximum nesting.
 const MAX_DEPTH: usize = 100;
 
 /// A search for the end of arguments. Each byte is read once.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NotationScan {
-    /// The number of bytes that were read.
     at: usize,
     depth: usize,
     /// The index of the mark that opened the string.
@@ -137,7 +135,6 @@ impl NotationReader<'_> {
         (!key.is_empty()).then_some(key)
     }
 
-    /// Parses a string between its marks.
     fn string(&mut self) -> Option<String> {
         let rest = self.cursor.rest();
         let mut quotes = self.notation.quotes.iter();
@@ -185,7 +182,6 @@ impl NotationReader<'_> {
         Some(format!("[{}]", out.join(", ")))
     }
 
-    /// Parses a number, a boolean or null.
     fn word(&mut self) -> Option<String> {
         let rest = self.cursor.rest();
         let is_part = |c: char| c.is_ascii_alphanumeric() || "+-._".contains(c);

@@ -6,12 +6,10 @@ use super::json_repair::JsonRepair;
 use super::notation::NotationScan;
 use super::parameter::ParameterSearch;
 
-/// A call whose arguments are being parsed.
 #[derive(Clone, Debug)]
 pub(super) struct OpenCall {
     pub(super) index: u32,
     pub(super) state: ArgumentState,
-    /// The index of its tool.
     pub(super) tool: usize,
     /// The header of the call, which is still part of the held text.
     pub(super) pending: Option<PendingHeader>,
@@ -20,7 +18,6 @@ pub(super) struct OpenCall {
 /// A header that counts only if arguments follow.
 #[derive(Clone, Debug)]
 pub(super) struct PendingHeader {
-    /// White space before it.
     pub(super) space: usize,
     pub(super) header: CallHeader,
     /// Whether it follows another call.

@@ -6,12 +6,10 @@
 
 use super::format::{CallFormat, ParameterMarks};
 
-/// Maximum size of a parameter's name with its type mark, in bytes.
 const MAX_KEY: usize = 512;
 /// Maximum number of marks after a value that are looked at.
 const MAX_ENDS: usize = 6;
 
-/// A complete parameter.
 #[derive(Debug)]
 pub(super) struct Parameter<'a> {
     pub(super) key: &'a str,
@@ -19,7 +17,6 @@ pub(super) struct Parameter<'a> {
     pub(super) value: Option<&'a str>,
     /// Whether the marks say that the value is a string; `None` if they do not tell.
     pub(super) is_string: Option<bool>,
-    /// The number of bytes.
     pub(super) used: usize,
 }
 
@@ -36,7 +33,6 @@ pub(super) struct ParameterSearch {
     first_end: Option<usize>,
 }
 
-/// What a place of a value is.
 enum Boundary {
     /// The end of the value; the parameter has so many bytes more after it.
     End(usize),
@@ -57,9 +53,7 @@ struct ParameterBounds<'a> {
     marks: &'a ParameterMarks,
     open: &'a str,
     close: &'a str,
-    /// Marks of the end of a call.
     ends: Vec<&'a str>,
-    /// Marks of the start of a call.
     starts: Vec<&'a str>,
 }
 

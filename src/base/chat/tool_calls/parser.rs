@@ -12,10 +12,8 @@ use super::header;
 use super::json::Parsed;
 use super::open_call::{OpenCall, PendingHeader};
 
-/// A tool of the request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tool {
-    /// The name of the tool.
     pub name: String,
     /// JSON Schema of the arguments.
     pub parameters: Value,
@@ -48,7 +46,6 @@ pub enum OutputPart {
 /// Consecutive bytes of the text with their meaning; `None` for marks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutputSpan {
-    /// The number of bytes.
     pub bytes: usize,
     /// The part that the bytes mean. For content it is exactly these bytes; without bytes, it is white space between
     /// texts that only marks separate.
@@ -64,7 +61,6 @@ pub(super) enum ParserState {
     Reasoning,
     /// The arguments of a call.
     Call(Box<OpenCall>),
-    /// The text after a call, where further calls may follow.
     Between,
     /// The header of a message.
     Header,
@@ -104,7 +100,6 @@ pub(super) struct TrialParser {
     pub(super) n: usize,
 }
 
-/// A mark that was found in content.
 #[derive(Clone, Copy)]
 enum MarkHit {
     Think(usize),
@@ -189,7 +184,6 @@ impl OutputParser {
         }
     }
 
-    /// Consumes bytes without a meaning of their own.
     pub(super) fn silent(&mut self, bytes: usize) {
         self.take(bytes, |_| None);
     }
@@ -267,7 +261,6 @@ impl OutputParser {
         }
     }
 
-    /// Stops dropping white space.
     pub(super) fn keeps_space(&mut self) {
         self.drops_space = false;
     }

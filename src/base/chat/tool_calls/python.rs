@@ -5,7 +5,6 @@
 
 use super::json::{JsonMembers, is_number, quoted};
 
-/// Maximum nesting.
 const MAX_DEPTH: usize = 100;
 /// Maximum number of digits of an integer that is not written in decimal form.
 const MAX_DIGITS: usize = 4096;
@@ -35,7 +34,6 @@ impl LiteralReader<'_> {
         self.rest.chars().next()
     }
 
-    /// Consumes a text. Returns whether it was there.
     fn takes(&mut self, text: &str) -> bool {
         let rest = self.rest.strip_prefix(text);
         self.rest = rest.unwrap_or(self.rest);
@@ -163,7 +161,6 @@ impl LiteralReader<'_> {
         Some(format!("[{}]", all.join(", ")))
     }
 
-    /// A dictionary or a set.
     fn braces(&mut self, depth: usize) -> Option<String> {
         let mut out = JsonMembers::default();
         loop {

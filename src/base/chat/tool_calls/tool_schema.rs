@@ -44,7 +44,6 @@ struct Question<'a> {
 }
 
 impl<'a> ToolSchema<'a> {
-    /// The schema of a tool's arguments.
     pub fn of_tool(parameters: &'a Value) -> Self {
         Self {
             root: parameters,
@@ -227,7 +226,6 @@ fn texts(
     Some(false)
 }
 
-/// The schema that a reference within the document means.
 fn target<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
     root.pointer(reference.strip_prefix('#')?)
 }

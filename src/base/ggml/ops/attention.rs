@@ -4,7 +4,7 @@ use ggml_sys as sys;
 
 use super::super::arena::Tensor;
 use super::super::error::Error;
-use super::{Graph, fault, is_matrix_type};
+use super::{Graph, fault, is_matrix_type, pointer};
 use crate::weights::TensorType;
 
 /// Scaling, cap and bias of the scores before the softmax.
@@ -64,21 +64,21 @@ impl Graph {
             }
         }
         let ctx = self.arena.reserve()?;
-        let mask_ptr = mask.map_or(std::ptr::null_mut(), Tensor::as_ptr);
         // SAFETY: types, shapes and layout were checked; no mask is null.
         let ptr = unsafe {
-            let ptr =
-                sys::ggml_soft_max_ext(ctx, a.as_ptr(), mask_ptr, scores.scale, scores.max_bias);
+            let ptr = sys::ggml_soft_max_ext(
+                ctx,
+                a.as_ptr(),
+                pointer(mask),
+                scores.scale,
+                scores.max_bias,
+            );
             if let Some(sinks) = scores.sinks {
                 sys::ggml_soft_max_add_sinks(ptr, sinks.as_ptr());
             }
             ptr
         };
-        let sources: Vec<&Tensor> = [Some(a), mask, scores.sinks]
-            .into_iter()
-            .flatten()
-            .collect();
-        self.node("soft_max", ptr, &sources)
+        self.node("soft_max", ptr, &[Some(a), mask, scores.sinks])
     }
 
     /// `softmax(q . k * scale + mask) . v` without storing the scores: `q [dk, n_q, heads, n]`,
@@ -112,7 +112,6 @@ impl Graph {
             }
         }
         let ctx = self.arena.reserve()?;
-        let mask_ptr = mask.map_or(std::ptr::null_mut(), Tensor::as_ptr);
         // SAFETY: types, shapes and layout were checked; no mask is null.
         let ptr = unsafe {
             let ptr = sys::ggml_flash_attn_ext(
@@ -120,7 +119,7 @@ impl Graph {
                 q.as_ptr(),
                 k.as_ptr(),
                 v.as_ptr(),
-                mask_ptr,
+                pointer(mask),
                 scores.scale,
                 scores.max_bias,
                 scores.softcap,
@@ -131,10 +130,7 @@ impl Graph {
             sys::ggml_flash_attn_ext_set_prec(ptr, sys::GGML_PREC_F32);
             ptr
         };
-        let sources: Vec<&Tensor> = [Some(q), Some(k), Some(v), mask, scores.sinks]
-            .into_iter()
-            .flatten()
-            .collect();
+        let sources = [Some(q), Some(k), Some(v), mask, scores.sinks];
         self.node("flash_attn", ptr, &sources)
     }
 }

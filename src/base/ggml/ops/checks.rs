@@ -2,7 +2,6 @@
 
 use crate::weights::TensorType;
 
-/// Whether a matrix product can read weights of a type.
 pub(super) fn is_matrix_type(ty: TensorType) -> bool {
     !matches!(
         ty,

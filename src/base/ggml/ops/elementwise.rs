@@ -4,7 +4,7 @@ use ggml_sys as sys;
 
 use super::super::arena::Tensor;
 use super::super::error::Error;
-use super::{Graph, fault};
+use super::{Graph, fault, pointer};
 use crate::weights::TensorType;
 
 /// Activations of one argument.
@@ -53,13 +53,9 @@ impl Graph {
     /// has this operation: ggml's own looks the results up in a table of half-precision numbers there.
     fn gelu(&self, op: &'static str, a: &Tensor, up: Option<&Tensor>) -> Result<Tensor, Error> {
         let ctx = self.arena.reserve()?;
-        let factor = up.map_or(std::ptr::null_mut(), Tensor::as_ptr);
         // SAFETY: the callers checked types, shapes and layout; a null pointer stands for no factor.
-        let ptr = unsafe { sys::shim_gelu(ctx, a.as_ptr(), factor) };
-        match up {
-            None => self.node(op, ptr, &[a]),
-            Some(up) => self.node(op, ptr, &[a, up]),
-        }
+        let ptr = unsafe { sys::shim_gelu(ctx, a.as_ptr(), pointer(up)) };
+        self.node(op, ptr, &[Some(a), up])
     }
 
     /// `a - b`, `b` repeated to the shape of `a`; f32.
@@ -109,9 +105,7 @@ impl Graph {
     pub fn scale(&self, a: &Tensor, factor: f32) -> Result<Tensor, Error> {
         self.float("scale", a, true)?;
         // SAFETY: type and layout were checked.
-        self.build("scale", [a], |ctx, [a]| unsafe {
-            sys::ggml_scale(ctx, a, factor)
-        })
+        append!(self, "scale", sys::ggml_scale, [a], factor)
     }
 
     /// An activation; contiguous f32.
@@ -160,7 +154,7 @@ impl Graph {
             };
             sys::ggml_glu_split(ctx, gate.as_ptr(), up.as_ptr(), op)
         };
-        self.node("glu", ptr, &[gate, up])
+        self.node("glu", ptr, &[Some(gate), Some(up)])
     }
 
     /// `g * sigmoid(alpha * g) * (u + 1)` with `g = min(gate, limit)`, `u = clamp(up, limit)`;
@@ -178,9 +172,14 @@ impl Graph {
             return fault("swiglu_oai", format!("{gate:?} and {up:?} differ"));
         }
         // SAFETY: types, shapes and layout were checked.
-        self.build("swiglu_oai", [gate, up], |ctx, [gate, up]| unsafe {
-            sys::ggml_swiglu_oai(ctx, gate, up, alpha, limit)
-        })
+        append!(
+            self,
+            "swiglu_oai",
+            sys::ggml_swiglu_oai,
+            [gate, up],
+            alpha,
+            limit
+        )
     }
 
     /// xIELU (Huang and Schlag 2024): `x * (alpha_p * x + beta)` above zero,
@@ -196,52 +195,51 @@ impl Graph {
     ) -> Result<Tensor, Error> {
         self.float("xielu", a, true)?;
         // SAFETY: type and layout were checked.
-        self.build("xielu", [a], |ctx, [a]| unsafe {
-            sys::ggml_xielu(ctx, a, alpha_n, alpha_p, beta, eps)
-        })
+        append!(
+            self,
+            "xielu",
+            sys::ggml_xielu,
+            [a],
+            alpha_n,
+            alpha_p,
+            beta,
+            eps
+        )
     }
 
     /// `a` with every element limited to the range from `min` to `max`; contiguous f32.
     pub fn clamp(&self, a: &Tensor, min: f32, max: f32) -> Result<Tensor, Error> {
         self.float("clamp", a, true)?;
         // SAFETY: type and layout were checked.
-        self.build("clamp", [a], |ctx, [a]| unsafe {
-            sys::ggml_clamp(ctx, a, min, max)
-        })
+        append!(self, "clamp", sys::ggml_clamp, [a], min, max)
     }
 
     /// `a * factor + offset`; contiguous f32.
     pub fn affine(&self, a: &Tensor, factor: f32, offset: f32) -> Result<Tensor, Error> {
         self.float("affine", a, true)?;
         // SAFETY: type and layout were checked.
-        self.build("affine", [a], |ctx, [a]| unsafe {
-            sys::ggml_scale_bias(ctx, a, factor, offset)
-        })
+        append!(self, "affine", sys::ggml_scale_bias, [a], factor, offset)
     }
 
     /// A tensor of the shape of `a` with all elements `value`; contiguous f32.
     pub fn fill(&self, a: &Tensor, value: f32) -> Result<Tensor, Error> {
         self.float("fill", a, true)?;
         // SAFETY: type and layout were checked.
-        self.build("fill", [a], |ctx, [a]| unsafe {
-            sys::ggml_fill(ctx, a, value)
-        })
+        append!(self, "fill", sys::ggml_fill, [a], value)
     }
 
     /// Sum of each row: `a [n, ..] -> [1, ..]`; f32.
     pub fn sum_rows(&self, a: &Tensor) -> Result<Tensor, Error> {
         self.float("sum_rows", a, false)?;
         // SAFETY: type and layout were checked.
-        self.build("sum_rows", [a], |ctx, [a]| unsafe {
-            sys::ggml_sum_rows(ctx, a)
-        })
+        append!(self, "sum_rows", sys::ggml_sum_rows, [a])
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ggml::tests::{loaded, put};
+    use crate::ggml::tests::{loaded, put, result};
     use TensorType::F32;
 
     /// What an activation makes of `x`, with `up` as a gate.
@@ -260,11 +258,7 @@ mod tests {
             put(&mut executor, &b, up);
         }
         executor.run().expect("it runs");
-        let mut values = vec![0.0; x.len()];
-        executor
-            .read(&out, &mut values)
-            .expect("the result is there");
-        values
+        result(&executor, &out)
     }
 
     #[test]

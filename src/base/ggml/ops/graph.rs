@@ -26,19 +26,14 @@ pub struct Graph {
     graph: NonNull<sys::ggml_cgraph>,
     cpu: Device,
     limit: usize,
-    /// Tensors of other arenas that the graph reads, and their maximum number.
     leaves: RefCell<HashSet<usize>>,
     max_leaves: usize,
     pub(super) scopes: Scopes,
-    /// The scratch memory in which the graph's tensors have places, once it was loaded.
     scratch: Cell<Option<ScratchId>>,
 }
 
 impl Graph {
     /// An empty graph with space for `n_tensors` own tensors and `n_leaves` tensors of other arenas.
-    ///
-    /// # Errors
-    /// There is no memory for the descriptions.
     pub fn new(n_tensors: usize, n_leaves: usize) -> Result<Self, Error> {
         let limit = n_tensors + n_leaves;
         let arena = Arena::new(n_tensors, limit)?;
@@ -73,12 +68,10 @@ impl Graph {
         self.limit
     }
 
-    /// The arena of the graph's own tensors.
     pub fn arena(&self) -> &Arena {
         &self.arena
     }
 
-    /// Number of operations.
     pub fn n_nodes(&self) -> usize {
         // SAFETY: the graph is alive.
         unsafe { sys::ggml_graph_n_nodes(self.as_ptr()) as usize }
@@ -101,9 +94,6 @@ impl Graph {
     }
 
     /// An input. Its memory is not reused while the graph is loaded.
-    ///
-    /// # Errors
-    /// The errors of [`Arena::tensor`].
     pub fn input(&self, name: &str, ty: TensorType, shape: &[u64]) -> Result<Tensor, Error> {
         let tensor = self.arena.tensor(name, ty, shape)?;
         // SAFETY: the tensor was just made.
@@ -112,9 +102,6 @@ impl Graph {
     }
 
     /// An input of indices below `bound`.
-    ///
-    /// # Errors
-    /// The errors of [`Arena::indices`].
     pub fn index_input(
         &self,
         name: &str,
@@ -129,9 +116,6 @@ impl Graph {
     }
 
     /// Adds a tensor and all its dependencies to the computation.
-    ///
-    /// # Errors
-    /// The tensor does not belong to this graph.
     pub fn expand(&self, tensor: &Tensor) -> Result<(), Error> {
         if !Rc::ptr_eq(&tensor.arena.0, &self.arena.0) {
             return fault(
@@ -146,9 +130,6 @@ impl Graph {
     }
 
     /// Adds a result that can be read after the graph has run.
-    ///
-    /// # Errors
-    /// The errors of [`Self::expand`].
     pub fn output(&mut self, tensor: &Tensor) -> Result<(), Error> {
         // SAFETY: the tensor is alive.
         unsafe { sys::ggml_set_output(tensor.as_ptr()) };
@@ -163,7 +144,7 @@ impl Graph {
         make: impl FnOnce(*mut sys::ggml_context, [*mut sys::ggml_tensor; N]) -> *mut sys::ggml_tensor,
     ) -> Result<Tensor, Error> {
         let ptr = make(self.arena.reserve()?, sources.map(Tensor::as_ptr));
-        self.node(op, ptr, &sources)
+        self.node(op, ptr, &sources.map(Some))
     }
 
     /// Wraps a new node: keeps its sources alive and checks whether the processor can run it.
@@ -171,23 +152,23 @@ impl Graph {
         &self,
         op: &'static str,
         ptr: *mut sys::ggml_tensor,
-        sources: &[&Tensor],
+        sources: &[Option<&Tensor>],
     ) -> Result<Tensor, Error> {
         let node = self.arena.wrap(op, ptr)?;
         self.scopes.note(&node);
-        for source in sources {
+        let sources = || sources.iter().copied().flatten();
+        for source in sources() {
             self.leaf(op, source)?;
         }
         // SAFETY: node and device are alive.
         let runs = unsafe { sys::ggml_backend_dev_supports_op(self.cpu.as_ptr(), node.as_ptr()) };
         if !runs {
-            let shown: Vec<String> = sources.iter().map(|s| format!("{s:?}")).collect();
+            let shown: Vec<String> = sources().map(|s| format!("{s:?}")).collect();
             return fault(op, format!("not supported for {}", shown.join(", ")));
         }
         Ok(node)
     }
 
-    /// Lets the graph read a tensor of another arena, which must be data, not a result.
     fn leaf(&self, op: &'static str, source: &Tensor) -> Result<(), Error> {
         if Rc::ptr_eq(&source.arena.0, &self.arena.0) {
             return Ok(());
@@ -207,7 +188,6 @@ impl Graph {
         Ok(())
     }
 
-    /// Whether this graph computes a tensor.
     pub(super) fn is_result(&self, tensor: &Tensor) -> bool {
         // SAFETY: the tensor is alive.
         let op = unsafe { sys::shim_tensor_op(tensor.as_ptr()) } as sys::ggml_op;
@@ -226,6 +206,7 @@ impl Graph {
         Rc::ptr_eq(&tensor.arena.0, &self.arena.0) && op as sys::ggml_op != sys::GGML_OP_NONE
     }
 
+    /// Refuses anything but f32 with dense rows.
     pub(super) fn float(
         &self,
         op: &'static str,

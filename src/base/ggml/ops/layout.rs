@@ -9,9 +9,6 @@ use crate::weights::TensorType;
 
 impl Graph {
     /// A tensor with the same elements in another shape.
-    ///
-    /// # Errors
-    /// The tensor is not contiguous, or the number of elements differs.
     pub fn reshape(&self, a: &Tensor, shape: [u64; 4]) -> Result<Tensor, Error> {
         let elements = shape.iter().try_fold(1u64, |n, dim| n.checked_mul(*dim));
         if elements != Some(a.elements())
@@ -22,17 +19,21 @@ impl Graph {
         }
         let n = shape.map(|dim| dim as i64);
         // SAFETY: contiguity and the number of elements were checked.
-        let reshaped = self.build("reshape", [a], |ctx, [a]| unsafe {
-            sys::ggml_reshape_4d(ctx, a, n[0], n[1], n[2], n[3])
-        })?;
+        let reshaped = append!(
+            self,
+            "reshape",
+            sys::ggml_reshape_4d,
+            [a],
+            n[0],
+            n[1],
+            n[2],
+            n[3]
+        )?;
         self.bound_as(&reshaped, a);
         Ok(reshaped)
     }
 
     /// A view: `shape` elements, with steps of `strides` bytes for dimensions 1 to 3, from `offset` bytes on.
-    ///
-    /// # Errors
-    /// The view reaches beyond the tensor or cuts a block.
     pub fn view(
         &self,
         a: &Tensor,
@@ -63,17 +64,23 @@ impl Graph {
         }
         let n = shape.map(|dim| dim as i64);
         // SAFETY: the window lies inside the tensor's bytes (checked above).
-        self.build("view", [a], |ctx, [a]| unsafe {
-            sys::ggml_view_4d(
-                ctx, a, n[0], n[1], n[2], n[3], strides[0], strides[1], strides[2], offset,
-            )
-        })
+        append!(
+            self,
+            "view",
+            sys::ggml_view_4d,
+            [a],
+            n[0],
+            n[1],
+            n[2],
+            n[3],
+            strides[0],
+            strides[1],
+            strides[2],
+            offset
+        )
     }
 
     /// A view in which dimension `i` of the tensor is dimension `axes[i]`.
-    ///
-    /// # Errors
-    /// The axes are not a permutation.
     pub fn permute(&self, a: &Tensor, axes: [usize; 4]) -> Result<Tensor, Error> {
         let mut sorted = axes;
         sorted.sort_unstable();
@@ -82,9 +89,16 @@ impl Graph {
         }
         let x = axes.map(|axis| axis as i32);
         // SAFETY: the axes are a permutation of the four dimensions.
-        self.build("permute", [a], |ctx, [a]| unsafe {
-            sys::ggml_permute(ctx, a, x[0], x[1], x[2], x[3])
-        })
+        append!(
+            self,
+            "permute",
+            sys::ggml_permute,
+            [a],
+            x[0],
+            x[1],
+            x[2],
+            x[3]
+        )
     }
 
     /// A contiguous copy.
@@ -99,7 +113,7 @@ impl Graph {
             );
         }
         // SAFETY: any tensor of plain elements or dense rows can be copied.
-        self.build("cont", [a], |ctx, [a]| unsafe { sys::ggml_cont(ctx, a) })
+        append!(self, "cont", sys::ggml_cont, [a])
     }
 
     /// A contiguous copy of another type.
@@ -114,9 +128,7 @@ impl Graph {
             return fault("cast", format!("{a:?} to {ty}"));
         }
         // SAFETY: the pair of types was checked.
-        self.build("cast", [a], |ctx, [a]| unsafe {
-            sys::ggml_cast(ctx, a, ty.id())
-        })
+        append!(self, "cast", sys::ggml_cast, [a], ty.id())
     }
 
     /// `b` after `a` in dimension `dim`; same type, other dimensions equal.
@@ -128,9 +140,7 @@ impl Graph {
             return fault("concat", format!("{b:?} after {a:?} in dimension {dim}"));
         }
         // SAFETY: shapes, types and the dimension were checked.
-        self.build("concat", [a, b], |ctx, [a, b]| unsafe {
-            sys::ggml_concat(ctx, a, b, dim as i32)
-        })
+        append!(self, "concat", sys::ggml_concat, [a, b], dim as i32)
     }
 
     /// `a` repeated to the given shape; f32.
@@ -143,8 +153,15 @@ impl Graph {
         }
         let n = shape.map(|dim| dim as i64);
         // SAFETY: the shape is a multiple of the tensor's.
-        self.build("repeat", [a], |ctx, [a]| unsafe {
-            sys::ggml_repeat_4d(ctx, a, n[0], n[1], n[2], n[3])
-        })
+        append!(
+            self,
+            "repeat",
+            sys::ggml_repeat_4d,
+            [a],
+            n[0],
+            n[1],
+            n[2],
+            n[3]
+        )
     }
 }

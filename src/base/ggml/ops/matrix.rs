@@ -9,9 +9,6 @@ use crate::weights::TensorType;
 
 impl Graph {
     /// `a [k, n, ..] . b [k, m, ..] -> [n, m, ..]`, f32. The batches of `b` may be a multiple of those of `a`.
-    ///
-    /// # Errors
-    /// The shapes do not fit each other, or a type is not numeric.
     pub fn mul_mat(&self, a: &Tensor, b: &Tensor) -> Result<Tensor, Error> {
         let (sa, sb, nb) = (a.shape(), b.shape(), a.strides());
         if sa[0] != sb[0] || sb[2] % sa[2] != 0 || sb[3] % sa[3] != 0 {
@@ -25,15 +22,10 @@ impl Graph {
             );
         }
         // SAFETY: shapes, types and layout were checked above.
-        self.build("mul_mat", [a, b], |ctx, [a, b]| unsafe {
-            sys::ggml_mul_mat(ctx, a, b)
-        })
+        append!(self, "mul_mat", sys::ggml_mul_mat, [a, b])
     }
 
     /// Requests f32 accumulation in a matrix product; some devices otherwise accumulate in f16.
-    ///
-    /// # Errors
-    /// The tensor is not a matrix product.
     pub fn exact(&self, product: &Tensor) -> Result<(), Error> {
         // SAFETY: the tensor is alive.
         if unsafe { sys::shim_tensor_op(product.as_ptr()) } as sys::ggml_op != sys::GGML_OP_MUL_MAT
@@ -47,9 +39,6 @@ impl Graph {
 
     /// The products with the matrices that `ids` selects: `a [k, n, experts]`, `b [k, 1 or used, m]`, `ids [used, m]`
     /// -> `[n, used, m]`, f32.
-    ///
-    /// # Errors
-    /// The shapes do not fit each other, or the ids have no bound.
     pub fn mul_mat_id(&self, a: &Tensor, b: &Tensor, ids: &Tensor) -> Result<Tensor, Error> {
         let (sa, sb, si) = (a.shape(), b.shape(), ids.shape());
         let fits = sa[0] == sb[0]
@@ -68,15 +57,10 @@ impl Graph {
         }
         self.bounded("mul_mat_id", ids, sa[2])?;
         // SAFETY: shapes, types and layout were checked; the values of `ids` are bounded.
-        self.build("mul_mat_id", [a, b, ids], |ctx, [a, b, ids]| unsafe {
-            sys::ggml_mul_mat_id(ctx, a, b, ids)
-        })
+        append!(self, "mul_mat_id", sys::ggml_mul_mat_id, [a, b, ids])
     }
 
     /// `a [n, used, m]` plus the columns of `b [n, experts]` that `ids [used, m]` selects; f32.
-    ///
-    /// # Errors
-    /// The shapes do not fit each other, or the ids have no bound.
     pub fn add_id(&self, a: &Tensor, b: &Tensor, ids: &Tensor) -> Result<Tensor, Error> {
         let (sa, sb, si) = (a.shape(), b.shape(), ids.shape());
         let fits = sa[0] == sb[0]
@@ -92,8 +76,6 @@ impl Graph {
         }
         self.bounded("add_id", ids, sb[1])?;
         // SAFETY: shapes, types and layout were checked; the values of `ids` are bounded.
-        self.build("add_id", [a, b, ids], |ctx, [a, b, ids]| unsafe {
-            sys::ggml_add_id(ctx, a, b, ids)
-        })
+        append!(self, "add_id", sys::ggml_add_id, [a, b, ids])
     }
 }

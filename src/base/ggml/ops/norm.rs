@@ -8,25 +8,16 @@ use super::{Graph, fault};
 
 impl Graph {
     /// Rows divided by their root mean square; f32.
-    ///
-    /// # Errors
-    /// A type is not supported, or eps is negative.
     pub fn rms_norm(&self, a: &Tensor, eps: f32) -> Result<Tensor, Error> {
         self.norm_op("rms_norm", sys::ggml_rms_norm, a, eps)
     }
 
     /// Rows minus their mean, divided by their standard deviation; f32.
-    ///
-    /// # Errors
-    /// A type is not supported, or eps is negative.
     pub fn layer_norm(&self, a: &Tensor, eps: f32) -> Result<Tensor, Error> {
         self.norm_op("norm", sys::ggml_norm, a, eps)
     }
 
     /// Rows divided by `max(euclidean norm, eps)`; f32.
-    ///
-    /// # Errors
-    /// A type is not supported, or eps is negative.
     pub fn l2_norm(&self, a: &Tensor, eps: f32) -> Result<Tensor, Error> {
         self.norm_op("l2_norm", sys::ggml_l2_norm, a, eps)
     }
@@ -34,9 +25,6 @@ impl Graph {
     /// Matrices `[4, 4, n]` whose rows and columns sum to about one: the softmax over each row of
     /// `scale[2] * mixes + base` from element 8 on, with `rounds` rounds of Sinkhorn's normalisation. `mixes [24, n]`,
     /// `scale [3]`, `base [24]`; f32.
-    ///
-    /// # Errors
-    /// A shape or type is not supported, eps is negative, or there is no round.
     pub fn sinkhorn(
         &self,
         mixes: &Tensor,

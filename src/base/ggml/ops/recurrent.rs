@@ -18,9 +18,7 @@ impl Graph {
             return fault("ssm_conv", format!("{x:?} with {weight:?}"));
         }
         // SAFETY: shapes, types and layout were checked.
-        self.build("ssm_conv", [x, weight], |ctx, [x, weight]| unsafe {
-            sys::ggml_ssm_conv(ctx, x, weight)
-        })
+        append!(self, "ssm_conv", sys::ggml_ssm_conv, [x, weight])
     }
 
     /// Convolves each channel over time, with the columns of earlier passes before it:
@@ -60,12 +58,12 @@ impl Graph {
         }
         self.bounded(OP, ids, states.shape()[1])?;
         // SAFETY: shapes, types and layout were checked; the values of `ids` are bounded.
-        self.build(
+        append!(
+            self,
             OP,
+            sys::shim_convolve,
             [x, states, ids, weight],
-            |ctx, [x, states, ids, weight]| unsafe {
-                sys::shim_convolve(ctx, x, states, ids, weight, step as i32)
-            },
+            step as i32
         )
     }
 
@@ -85,9 +83,6 @@ impl Graph {
     /// The selective scan of Mamba (Gu and Dao 2023): `states [n, d, heads, rows]`, `x [d, heads, t, seqs]`,
     /// `dt [heads, t, seqs]`, `a [n or 1, heads]`, `b` and `c` `[n, groups, t, seqs]`, the row of each sequence
     /// `ids [seqs]` -> one row of all `x`, then all new states; f32. The operation takes the softplus of `dt`.
-    ///
-    /// # Errors
-    /// The shapes do not fit each other, a type is not supported, or the ids have no bound.
     #[expect(clippy::too_many_arguments, reason = "the operation has as many")]
     pub fn ssm_scan(
         &self,
@@ -123,12 +118,12 @@ impl Graph {
         }
         self.bounded("ssm_scan", ids, ss[3])?;
         // SAFETY: shapes, types and layout were checked; the values of `ids` are bounded.
-        self.build(
+        append!(
+            self,
             "ssm_scan",
+            sys::ggml_ssm_scan,
             [states, x, dt, a, b, c, ids],
-            |ctx, [states, x, dt, a, b, c, ids]| unsafe {
-                sys::ggml_ssm_scan(ctx, states, x, dt, a, b, c, ids, 1)
-            },
+            1
         )
     }
 
@@ -166,12 +161,12 @@ impl Graph {
             );
         }
         // SAFETY: shapes, types and layout were checked.
-        self.build(
+        append!(
+            self,
             "gated_delta_net",
+            sys::ggml_gated_delta_net,
             [q, k, v, g, beta, state],
-            |ctx, [q, k, v, g, beta, state]| unsafe {
-                sys::ggml_gated_delta_net(ctx, q, k, v, g, beta, state, 1)
-            },
+            1
         )
     }
 
@@ -191,12 +186,11 @@ impl Graph {
             return fault("wkv6", format!("{bonus:?} with {k:?}"));
         }
         // SAFETY: shapes, types and layout were checked.
-        self.build(
+        append!(
+            self,
             "wkv6",
-            [k, v, r, bonus, decay, state],
-            |ctx, [k, v, r, bonus, decay, state]| unsafe {
-                sys::ggml_rwkv_wkv6(ctx, k, v, r, bonus, decay, state)
-            },
+            sys::ggml_rwkv_wkv6,
+            [k, v, r, bonus, decay, state]
         )
     }
 
@@ -210,12 +204,12 @@ impl Graph {
     ) -> Result<Tensor, Error> {
         self.of_heads("gated_linear_attention", &[k, v, q, decay], state)?;
         // SAFETY: shapes, types and layout were checked.
-        self.build(
+        append!(
+            self,
             "gated_linear_attention",
+            sys::ggml_gated_linear_attn,
             [k, v, q, decay, state],
-            |ctx, [k, v, q, decay, state]| unsafe {
-                sys::ggml_gated_linear_attn(ctx, k, v, q, decay, state, scale)
-            },
+            scale
         )
     }
 
@@ -233,12 +227,11 @@ impl Graph {
             return fault("wkv7", format!("heads of {d} elements, no multiple of 64"));
         }
         // SAFETY: shapes, types and layout were checked.
-        self.build(
+        append!(
+            self,
             "wkv7",
-            [r, decay, k, v, a, b, state],
-            |ctx, [r, decay, k, v, a, b, state]| unsafe {
-                sys::ggml_rwkv_wkv7(ctx, r, decay, k, v, a, b, state)
-            },
+            sys::ggml_rwkv_wkv7,
+            [r, decay, k, v, a, b, state]
         )
     }
 
@@ -269,7 +262,6 @@ mod tests {
     use crate::ggml::tests::{loaded, put, result};
     use TensorType::{F32, I32};
 
-    /// Numbers from -1 to 1.
     fn numbers(seed: usize, n: usize) -> Vec<f32> {
         let hash = |i: usize| (i + 1).wrapping_mul(seed * 2 + 0x9E37_79B9) >> 3;
         (0..n)
@@ -331,7 +323,6 @@ mod tests {
             (x, numbers(5, 3 * self.kept() * self.channels))
         }
 
-        /// All columns of one channel of a sequence.
         fn columns(&self, x: &[f32], states: &[f32], seq: usize, channel: usize) -> Vec<f32> {
             let (kept, row) = (self.kept(), self.ids[seq] as usize);
             let before = &states[kept * (self.channels * row + channel)..][..kept];

@@ -4,7 +4,7 @@ use ggml_sys as sys;
 
 use super::super::arena::Tensor;
 use super::super::error::Error;
-use super::{Graph, fault};
+use super::{Graph, fault, pointer};
 use crate::weights::TensorType;
 
 /// The pairing of elements by a rope.
@@ -51,7 +51,6 @@ impl Graph {
             params.dims as i32,
             params.orig_ctx.min(i32::MAX as u64) as i32,
         );
-        let factors_ptr = factors.map_or(std::ptr::null_mut(), Tensor::as_ptr);
         // SAFETY: types and shapes were checked; no factors are null; ggml copies the sections.
         let ptr = unsafe {
             match params.sections {
@@ -59,7 +58,7 @@ impl Graph {
                     ctx,
                     a.as_ptr(),
                     pos.as_ptr(),
-                    factors_ptr,
+                    pointer(factors),
                     dims,
                     sections.map(|n| n as i32).as_mut_ptr(),
                     mode,
@@ -75,7 +74,7 @@ impl Graph {
                     ctx,
                     a.as_ptr(),
                     pos.as_ptr(),
-                    factors_ptr,
+                    pointer(factors),
                     dims,
                     mode,
                     orig_ctx,
@@ -88,13 +87,9 @@ impl Graph {
                 ),
             }
         };
-        match factors {
-            Some(factors) => self.node("rope", ptr, &[a, pos, factors]),
-            None => self.node("rope", ptr, &[a, pos]),
-        }
+        self.node("rope", ptr, &[Some(a), Some(pos), factors])
     }
 
-    /// Refuses arguments on which ggml would abort.
     fn check_rope(
         &self,
         a: &Tensor,

@@ -10,9 +10,6 @@ use crate::weights::TensorType;
 impl Graph {
     /// The rows of `table [n, rows, b]` at `ids [m, b]` -> `[n, m, b]`, f32. Rows of an i32 table stay i32 with the
     /// same bound.
-    ///
-    /// # Errors
-    /// The ids are not an index tensor bounded by the number of rows.
     pub fn get_rows(&self, table: &Tensor, ids: &Tensor) -> Result<Tensor, Error> {
         let (st, si) = (table.shape(), ids.shape());
         let fits = st[2] == si[1] && st[3] == 1 && si[2..] == [1, 1];
@@ -31,17 +28,12 @@ impl Graph {
         }
         self.bounded("get_rows", ids, st[1])?;
         // SAFETY: shapes and types were checked; the values of `ids` are bounded when written.
-        let rows = self.build("get_rows", [table, ids], |ctx, [table, ids]| unsafe {
-            sys::ggml_get_rows(ctx, table, ids)
-        })?;
+        let rows = append!(self, "get_rows", sys::ggml_get_rows, [table, ids])?;
         self.bound_as(&rows, table);
         Ok(rows)
     }
 
     /// The indices of the `k` largest elements of each row, largest first: `a [n, m]` -> `[k, m]`, i32, bounded by n.
-    ///
-    /// # Errors
-    /// There are more places than elements, or a type is not supported.
     pub fn top_k(&self, a: &Tensor, k: u64) -> Result<Tensor, Error> {
         self.float("top_k", a, true)?;
         let n = a.shape()[0];
@@ -53,9 +45,7 @@ impl Graph {
         // ggml makes two tensors: the sorted indices and a view of them.
         self.arena.reserve()?;
         // SAFETY: type, layout and sizes were checked.
-        let places = self.build("top_k", [a], |ctx, [a]| unsafe {
-            sys::ggml_argsort_top_k(ctx, a, k as i32)
-        })?;
+        let places = append!(self, "top_k", sys::ggml_argsort_top_k, [a], k as i32)?;
         // SAFETY: the source of the window is the sorting, which is alive with it.
         let sorted = unsafe { sys::shim_tensor_src(places.as_ptr(), 0) };
         self.scopes.note(&self.arena.wrap("top_k", sorted)?);
@@ -102,7 +92,6 @@ impl Graph {
         }
     }
 
-    /// Converts i32 to f32, or f32 to i32.
     fn converted(
         &self,
         op: &'static str,
@@ -110,12 +99,9 @@ impl Graph {
         ty: TensorType,
     ) -> Result<Tensor, Error> {
         // SAFETY: callers pass f32 or i32, of which any layout is converted.
-        self.build(op, [values], |ctx, [values]| unsafe {
-            sys::ggml_cast(ctx, values, ty.id())
-        })
+        append!(self, op, sys::ggml_cast, [values], ty.id())
     }
 
-    /// Records that the values of an index tensor are below `bound`.
     pub(super) fn bound(&self, ids: &Tensor, bound: u64) {
         self.arena.0.bounds.borrow_mut().insert(ids.key(), bound);
     }
@@ -130,9 +116,6 @@ impl Graph {
 
     /// Writes rows `values [n, m, b]` (f32) at `ids [m, b]` (i32) into `target [n, rows, b]`, a result of this graph,
     /// which is not copied. The result is the target after writing.
-    ///
-    /// # Errors
-    /// The shapes do not fit each other, the ids have no bound, or the target is not a result.
     pub fn put_rows(
         &self,
         target: &Tensor,
@@ -155,11 +138,7 @@ impl Graph {
         self.bounded("put_rows", ids, st[1])?;
         // SAFETY: shapes, types and layout were checked; the values of `ids` are bounded, and the
         // target is scratch memory of this graph.
-        self.build(
-            "put_rows",
-            [target, values, ids],
-            |ctx, [target, values, ids]| unsafe { sys::ggml_set_rows(ctx, target, values, ids) },
-        )
+        append!(self, "put_rows", sys::ggml_set_rows, [target, values, ids])
     }
 
     /// Writes rows `values [n, m]` (f32) into `target [n, rows]` at `ids [m]` (i64); the result is
@@ -208,11 +187,7 @@ impl Graph {
         self.bounded("set_rows", ids, st[1])?;
         // SAFETY: shapes, types and layout were checked; the values of `ids` are bounded when
         // written, and the target's memory is our own.
-        self.build(
-            "set_rows",
-            [target, values, ids],
-            |ctx, [target, values, ids]| unsafe { sys::ggml_set_rows(ctx, target, values, ids) },
-        )
+        append!(self, "set_rows", sys::ggml_set_rows, [target, values, ids])
     }
 
     pub(super) fn bounded(&self, op: &'static str, ids: &Tensor, rows: u64) -> Result<(), Error> {

@@ -28,12 +28,10 @@ impl PlainArray {
         Ok(Self { shape, values })
     }
 
-    /// The place of the first element of a row.
     pub(super) fn row_at(&self, [i, j, k]: [usize; 3]) -> usize {
         self.shape[0] * (i + self.shape[1] * (j + self.shape[2] * k))
     }
 
-    /// A row: elements of the first dimension.
     pub(super) fn row(&self, at: [usize; 3]) -> &[f64] {
         let start = self.row_at(at);
         &self.values[start..start + self.shape[0]]
@@ -48,12 +46,10 @@ impl PlainArray {
         self.values[self.row_at(rest) + first]
     }
 
-    /// An element that is an index.
     pub(super) fn index(&self, first: usize, rest: [usize; 3]) -> usize {
         self.at(first, rest) as usize
     }
 
-    /// The indices of all rows, in their order.
     pub(super) fn rows(&self) -> impl Iterator<Item = [usize; 3]> + use<> {
         let [_, n, m, l] = self.shape;
         (0..l).flat_map(move |k| (0..m).flat_map(move |j| (0..n).map(move |i| [i, j, k])))
@@ -119,7 +115,6 @@ impl PlainNode {
         unsafe { sys::shim_tensor_op_param(self.ptr, at) }.to_bits() as i32
     }
 
-    /// A source; none if the operation has no source at this place.
     pub(super) fn source(&self, at: i32) -> Result<Option<Self>, Error> {
         // SAFETY: callers pass places below the number of sources.
         let source = unsafe { sys::shim_tensor_src(self.ptr, at) };
@@ -134,12 +129,19 @@ impl PlainNode {
         input.ok_or_else(|| self.fault(&format!("`{}` has no source {at}", self.name())))
     }
 
-    /// The elements of a source, if there is one.
+    pub(super) fn inputs<const N: usize>(&self, at: [i32; N]) -> Result<[PlainArray; N], Error> {
+        let read: Vec<PlainArray> = at
+            .into_iter()
+            .map(|at| self.input(at))
+            .collect::<Result<_, _>>()?;
+        read.try_into()
+            .map_err(|_| self.fault("the number of sources"))
+    }
+
     pub(super) fn optional(&self, at: i32) -> Result<Option<PlainArray>, Error> {
         self.source(at)?.map(|source| source.read()).transpose()
     }
 
-    /// The memory of the tensor, from its first element to its last.
     fn memory(&self) -> Result<(*mut u8, usize), Error> {
         // SAFETY: the tensor is alive.
         let (data, is_host, n_bytes) = unsafe {

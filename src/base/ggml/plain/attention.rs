@@ -55,14 +55,13 @@ pub(super) fn soft_max(node: &PlainNode) -> Result<PlainArray, Error> {
     Ok(a)
 }
 
-/// Adds `weight * row` to a row.
 fn add(out: &mut [f64], weight: f64, row: &[f64]) {
     out.iter_mut().zip(row).for_each(|(o, v)| *o += weight * v);
 }
 
 /// Attention over all keys under a mask: `[dv, heads, n_q, n]`.
 pub(super) fn flash(node: &PlainNode) -> Result<PlainArray, Error> {
-    let [q, k, v] = [node.input(0)?, node.input(1)?, node.input(2)?];
+    let [q, k, v] = node.inputs([0, 1, 2])?;
     let (mask, sinks) = (node.optional(3)?, node.optional(4)?);
     let [scale, max_bias, softcap] = [0, 1, 2].map(|at| node.param(at));
     let (heads, per_head) = (q.shape[2], q.shape[2] / k.shape[2]);
@@ -97,12 +96,10 @@ struct QueryLists {
 }
 
 impl QueryLists {
-    /// Position, first and end of a query's interval.
     fn interval(&self, query: usize) -> [usize; 3] {
         [1, 2, 3].map(|at| self.queries.index(at, [query, 0, 0]))
     }
 
-    /// The slot of a position of a query's sequence.
     fn slot(&self, query: usize, position: usize) -> Option<usize> {
         let start = self.queries.index(0, [query, 0, 0]);
         let block = self.table.values.get(start + position / self.block)?;
@@ -125,7 +122,7 @@ impl QueryLists {
 
 /// Attention of each query to an interval of its sequence, or to selected positions of the interval.
 pub(super) fn paged(node: &PlainNode) -> Result<PlainArray, Error> {
-    let [q, k, v] = [node.input(0)?, node.input(1)?, node.input(2)?];
+    let [q, k, v] = node.inputs([0, 1, 2])?;
     let [block, span, near] = [11, 12, 14].map(|at| node.int(at).max(0) as usize);
     let further = if near > 0 {
         (block / span.max(1)).max(1)

@@ -91,7 +91,6 @@ pub(super) fn unary(op: &str) -> Option<Activation> {
     })
 }
 
-/// `act(gate) * up`.
 pub(super) fn glu(node: &PlainNode, op: &str) -> Result<PlainArray, Error> {
     let (mut gate, up) = (node.input(0)?, node.input(1)?);
     let (alpha, limit) = (node.param(2), node.param(3));

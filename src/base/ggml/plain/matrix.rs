@@ -45,7 +45,7 @@ pub(super) fn add_id(node: &PlainNode) -> Result<PlainArray, Error> {
 /// Matrices `[to, from, n]`: the softmax of the factors after the first `2 * n_states`, normalised over `from`, then in
 /// turn over `to` and `from`.
 pub(super) fn sinkhorn(node: &PlainNode) -> Result<PlainArray, Error> {
-    let [mixes, scale, base] = [node.input(0)?, node.input(1)?, node.input(2)?];
+    let [mixes, scale, base] = node.inputs([0, 1, 2])?;
     let (eps, rounds) = (node.param(0), node.int(1));
     let mut out = PlainArray::zeros(node.shape());
     let [n, ..] = out.shape;

@@ -45,13 +45,8 @@ pub(super) fn convolve(node: &PlainNode) -> Result<PlainArray, Error> {
     Ok(out)
 }
 
-/// The selective scan (Gu and Dao 2023; Dao and Gu 2024).
 pub(super) fn scan(node: &PlainNode) -> Result<PlainArray, Error> {
-    let [states, x, dt, a, b, c, ids] = {
-        let read: Result<Vec<PlainArray>, Error> = (0..7).map(|at| node.input(at)).collect();
-        let read: Result<[PlainArray; 7], _> = read?.try_into();
-        read.map_err(|_| node.fault("seven sources"))?
-    };
+    let [states, x, dt, a, b, c, ids] = node.inputs([0, 1, 2, 3, 4, 5, 6])?;
     let [n_state, d, heads, _] = states.shape;
     let [_, _, n_times, n_sequences] = x.shape;
     let per_group = heads / b.shape[1];
@@ -89,8 +84,8 @@ pub(super) fn scan(node: &PlainNode) -> Result<PlainArray, Error> {
 /// The gated delta rule (Yang et al. 2024). The state of a head has a row of the keys' size for each element of the
 /// values.
 pub(super) fn gated_delta_net(node: &PlainNode) -> Result<PlainArray, Error> {
-    let [q, k, v] = [node.input(0)?, node.input(1)?, node.input(2)?];
-    let [gate, beta, states] = [node.input(3)?, node.input(4)?, node.input(5)?];
+    let [q, k, v] = node.inputs([0, 1, 2])?;
+    let [gate, beta, states] = node.inputs([3, 4, 5])?;
     let [d, heads, n_times, n_sequences] = v.shape;
     let scale = 1.0 / (d as f64).sqrt();
     let mut out = PlainArray::zeros(node.shape());
@@ -149,12 +144,7 @@ fn by_head(
 /// `y = r (S + bonus k v)`, then `S = decay S + k v` (Peng et al. 2024). A row of the state belongs to an element of
 /// the keys.
 pub(super) fn wkv6(node: &PlainNode) -> Result<PlainArray, Error> {
-    let inputs = [
-        node.input(0)?,
-        node.input(1)?,
-        node.input(2)?,
-        node.input(4)?,
-    ];
+    let inputs = node.inputs([0, 1, 2, 4])?;
     let (bonus, states) = (node.input(3)?, node.input(5)?);
     by_head(node, &inputs, &states, |head, rows, state, out| {
         let &[k, v, r, decay] = rows else { return };
@@ -171,12 +161,7 @@ pub(super) fn wkv6(node: &PlainNode) -> Result<PlainArray, Error> {
 
 /// `S = decay S + k v`, then `y = scale q S` (Yang et al. 2023).
 pub(super) fn gated_linear_attention(node: &PlainNode) -> Result<PlainArray, Error> {
-    let inputs = [
-        node.input(0)?,
-        node.input(1)?,
-        node.input(2)?,
-        node.input(3)?,
-    ];
+    let inputs = node.inputs([0, 1, 2, 3])?;
     let (states, scale) = (node.input(4)?, node.param(0));
     by_head(node, &inputs, &states, |_, rows, state, out| {
         let &[k, v, q, decay] = rows else { return };
@@ -192,8 +177,7 @@ pub(super) fn gated_linear_attention(node: &PlainNode) -> Result<PlainArray, Err
 /// `S = S decay + (S a) b + v k`, then `y = S r` (Peng et al. 2025). A row of the state belongs to an element of
 /// the values.
 pub(super) fn wkv7(node: &PlainNode) -> Result<PlainArray, Error> {
-    let inputs: Result<Vec<PlainArray>, Error> = (0..6).map(|at| node.input(at)).collect();
-    let (inputs, states) = (inputs?, node.input(6)?);
+    let (inputs, states) = (node.inputs([0, 1, 2, 3, 4, 5])?, node.input(6)?);
     by_head(node, &inputs, &states, |_, rows, state, out| {
         let &[r, decay, k, v, a, b] = rows else {
             return;

@@ -67,7 +67,6 @@ impl Rope {
         }
     }
 
-    /// Cosine and sine of a pair's angle at a position, times the magnitude.
     fn rotation(&self, pair: usize, position: f64, divisor: f64) -> (f64, f64) {
         let frequency = self.base.powf(-2.0 * pair as f64 / self.dims as f64);
         let own = position * frequency / divisor;

@@ -3,7 +3,6 @@
 use super::super::error::Error;
 use super::array::{PlainArray, PlainNode};
 
-/// The rows of `table [n, rows, b]` at `ids [m, b]`.
 pub(super) fn get_rows(node: &PlainNode) -> Result<PlainArray, Error> {
     let (table, ids) = (node.input(0)?, node.input(1)?);
     let mut out = PlainArray::zeros(node.shape());
@@ -90,7 +89,6 @@ pub(super) fn argsort(node: &PlainNode) -> Result<PlainArray, Error> {
     Ok(out)
 }
 
-/// The indices of the largest elements of each row, in any order.
 pub(super) fn top_k(node: &PlainNode) -> Result<PlainArray, Error> {
     let a = node.input(0)?;
     let mut out = PlainArray::zeros(node.shape());
@@ -129,7 +127,6 @@ pub(super) fn max_of(node: &PlainNode) -> Result<PlainArray, Error> {
     Ok(out)
 }
 
-/// Applies `f` to each row; it gets the row and the parameter eps.
 fn by_row(node: &PlainNode, f: impl Fn(&mut [f64], f64)) -> Result<PlainArray, Error> {
     let mut a = node.input(0)?;
     for at in a.rows() {

@@ -1,6 +1,5 @@
 //! Functions that the standard library does not have.
 
-/// `ln(1 + exp(x))`.
 pub(super) fn softplus(x: f64) -> f64 {
     match x > 20.0 {
         true => x,

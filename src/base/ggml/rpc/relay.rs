@@ -58,7 +58,6 @@ enum RpcCommand {
 }
 
 impl RpcCommand {
-    /// The kind of request of a command of the protocol.
     fn of(command: u8) -> Option<Self> {
         Some(match command {
             0 => Self::Alloc,
@@ -103,7 +102,6 @@ impl RpcCommand {
     }
 }
 
-/// A number of eight bytes at a place; missing bytes count as zero.
 fn number(bytes: &[u8], at: usize) -> u64 {
     let mut out = [0; 8];
     let rest = bytes.get(at..).unwrap_or_default();
@@ -122,12 +120,10 @@ fn small(bytes: &[u8]) -> u32 {
 struct WorkerFacts {
     /// Alignment of each device. ggml asks for it once in the life of the process.
     alignments: HashMap<u32, u64>,
-    /// The device of each buffer of a session.
     buffers: HashMap<u64, u32>,
 }
 
 impl WorkerFacts {
-    /// Records the facts of an answer.
     fn check(&mut self, request: RpcCommand, asked: &[u8], answer: &[u8]) -> Result<(), String> {
         let wrong = |what: &str, found: &dyn std::fmt::Display, expected: String| {
             Err(format!("sent {what} {found}, expected {expected}"))
@@ -209,7 +205,6 @@ pub struct Worker {
     /// Maximum time for an answer, or for taking a piece of a request; none: no limit.
     limit: Option<Duration>,
     fault: Mutex<Option<String>>,
-    /// Whether the threads of the relay end.
     is_ended: AtomicBool,
 }
 
@@ -264,14 +259,12 @@ impl Worker {
         Ok(worker)
     }
 
-    /// Ends the threads of the relay to a worker that is not used.
     pub(super) fn end(&self) {
         self.is_ended.store(true, Ordering::Release);
         // The accepting thread waits for a connection.
         let _ = TcpStream::connect(self.relay);
     }
 
-    /// The address of the relay, to which ggml connects.
     pub(super) fn relay(&self) -> String {
         self.relay.to_string()
     }
@@ -281,7 +274,6 @@ impl Worker {
         &self.name
     }
 
-    /// Whether a device belongs to this worker.
     pub(super) fn has(&self, device: Device) -> bool {
         device.endpoint() == self.relay()
     }
@@ -414,7 +406,6 @@ impl Worker {
         Ok(())
     }
 
-    /// The text of an error of the connection.
     fn described(&self, error: &io::Error) -> String {
         match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => {
@@ -428,7 +419,6 @@ impl Worker {
         }
     }
 
-    /// Records the first fault.
     fn fail<T>(&self, fault: String) -> Result<T, ()> {
         lock(&self.fault).get_or_insert(fault);
         Err(())
@@ -448,7 +438,6 @@ pub(super) fn connected(name: &str) -> Result<TcpStream, String> {
     Err(refusal)
 }
 
-/// The remaining time until a deadline.
 fn left(deadline: Option<Instant>) -> io::Result<Option<Duration>> {
     let Some(deadline) = deadline else {
         return Ok(None);

@@ -10,9 +10,6 @@ use super::workers::fault;
 
 /// Lends devices to other machines on `HOST:PORT`: to one client at a time, until the process ends. With `most`, at
 /// most that many bytes of each device are lent.
-///
-/// # Errors
-/// The address cannot be listened on, or a device does not start or cannot be limited.
 pub fn serve(
     endpoint: &str,
     devices: &[Device],

@@ -12,7 +12,6 @@ use super::super::error::Error;
 use super::{Worker, relay};
 use crate::util::lock::lock;
 
-/// The workers that lend devices to this process.
 static WORKERS: Mutex<Vec<Arc<Worker>>> = Mutex::new(Vec::new());
 
 pub(super) fn fault(name: &str, message: &str) -> Error {

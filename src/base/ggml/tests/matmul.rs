@@ -5,7 +5,6 @@ use super::super::*;
 use super::{in_place, put, result};
 use crate::weights::TensorType::{self, *};
 
-/// The types that [`quantize`] makes.
 const TYPES: &[TensorType] = &[
     F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS,
     MXFP4,
@@ -19,7 +18,6 @@ fn executor(threads: usize, is_invariant: bool) -> Executor {
     executor
 }
 
-/// Values from -1 to 1.
 fn values(n: usize, mut seed: u32) -> Vec<f32> {
     let mut next = || {
         seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -55,7 +53,6 @@ fn product(
     run(&mut executor, &z)
 }
 
-/// The rows of a matrix as ggml decodes them.
 fn dequantized(ty: TensorType, a: &[u8], k: usize) -> Vec<f32> {
     let m = a.len() / ty.row_bytes(k as u64).expect("whole blocks") as usize;
     let mut g = Graph::new(16, 8).expect("a small graph");
@@ -98,7 +95,6 @@ fn eight_bits(x: &[f32], block: usize) -> Vec<f64> {
     out
 }
 
-/// A column as ggml rounds it for weights of type `ty`.
 fn rounded(ty: TensorType, x: &[f32]) -> Vec<f64> {
     match ty {
         F32 => x.iter().map(|v| f64::from(*v)).collect(),

@@ -21,7 +21,6 @@ fn tensor(g: &Graph, ty: TensorType, shape: &[u64]) -> Tensor {
     g.input("t", ty, shape).expect("a sound shape")
 }
 
-/// An executor on the processor with a graph that computes `outputs`.
 pub(super) fn loaded(mut g: Graph, outputs: &[&Tensor], threads: usize) -> Executor {
     for output in outputs {
         g.output(output).expect("of this graph");
@@ -60,16 +59,6 @@ pub(super) fn result<T: bytemuck::Pod>(executor: &Executor, tensor: &Tensor) -> 
     values
 }
 
-/// Runs a graph on `inputs` and reads `output`.
-fn run(g: Graph, inputs: &[(&Tensor, &[f32])], output: &Tensor) -> Vec<f32> {
-    let mut executor = loaded(g, &[output], 1);
-    for (tensor, values) in inputs {
-        put(&mut executor, tensor, values);
-    }
-    executor.run().expect("it runs");
-    result(&executor, output)
-}
-
 /// A tensor whose bytes are the end of an allocation: a sanitizer notices what is read beyond it (`make sanitize`).
 pub(super) fn in_place(
     arena: &Arena,
@@ -88,54 +77,6 @@ pub(super) fn in_place(
         .expect("it fits");
     assert!(copied.is_empty(), "`{name}` is not used in place");
     tensor
-}
-
-#[test]
-fn a_matrix_product_multiplies_rows() {
-    let g = graph();
-    let (a, b) = (tensor(&g, F32, &[2, 3]), tensor(&g, F32, &[2, 1]));
-    let y = g.mul_mat(&a, &b).expect("shapes fit");
-    assert_eq!(
-        run(
-            g,
-            &[(&a, &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), (&b, &[10.0, 1.0])],
-            &y
-        ),
-        [12.0, 34.0, 56.0]
-    );
-}
-
-#[test]
-fn rope_turns_neighbours_or_halves() {
-    let rotated = |pairing| {
-        let g = graph();
-        let x = tensor(&g, F32, &[4, 1, 1]);
-        let pos = g.input("pos", I32, &[1]).expect("a vector");
-        let params = RopeParams {
-            pairing,
-            sections: None,
-            dims: 4,
-            orig_ctx: 1,
-            base: 1.0,
-            freq_scale: 1.0,
-            ext_factor: 0.0,
-            attn_factor: 1.0,
-            beta_fast: 32.0,
-            beta_slow: 1.0,
-        };
-        let y = g.rope(&x, &pos, None, &params).expect("shapes fit");
-        let mut executor = loaded(g, &[&y], 1);
-        put(&mut executor, &x, &[1.0f32, 0.0, 0.0, 0.0]);
-        put(&mut executor, &pos, &[1i32]);
-        executor.run().expect("it runs");
-        let mut values = [0.0f32; 4];
-        executor.read(&y, &mut values).expect("the result is there");
-        values
-    };
-    let (sin, cos) = 1f32.sin_cos();
-    let near = |a: [f32; 4], b: [f32; 4]| a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-6);
-    assert!(near(rotated(RopePairing::Norm), [cos, sin, 0.0, 0.0]));
-    assert!(near(rotated(RopePairing::Neox), [cos, 0.0, sin, 0.0]));
 }
 
 #[test]
@@ -280,9 +221,7 @@ fn a_graph_larger_than_the_executor_makes_it_grow() {
         assert_eq!(before.is_some(), n > 3);
         put(&mut executor, &x, &[1.0f32, -2.0]);
         executor.run().expect("it runs");
-        let mut found = [0.0f32; 2];
-        executor.read(&sum, &mut found).expect("two values");
-        assert_eq!(found, [n as f32, -2.0 * n as f32]);
+        assert_eq!(result::<f32>(&executor, &sum), [n as f32, -2.0 * n as f32]);
     }
     // The memory of the graph before went with the scheduler.
     let (large, ..) = sum_of(Graph::new(3000, 4).expect("a graph"), 2);
@@ -308,11 +247,7 @@ fn indices_are_checked_when_they_are_written() {
         .write_indices(&ids, &[2i32])
         .expect("below the bound");
     executor.run().expect("it runs");
-    let mut values = [0.0f32; 2];
-    executor
-        .read(&row, &mut values)
-        .expect("the result is there");
-    assert_eq!(values, [5.0, 6.0]);
+    assert_eq!(result::<f32>(&executor, &row), [5.0, 6.0]);
 }
 
 #[test]
@@ -394,7 +329,6 @@ fn a_graph_over_stand_ins_is_measured_and_does_not_run() {
     assert_eq!(described, sized(true));
 }
 
-/// A graph that doubles `n` numbers.
 fn doubling(n: u64) -> (Graph, Tensor, Tensor) {
     let mut g = graph();
     let x = tensor(&g, F32, &[n]);
@@ -410,9 +344,7 @@ fn a_graph_is_loaded_again_as_long_as_it_has_its_memory() {
         let n = x.elements() as usize;
         put(executor, x, &vec![value; n]);
         executor.run().expect("it runs");
-        let mut values = vec![0.0f32; n];
-        executor.read(y, &mut values).expect("a result");
-        assert_eq!(values, vec![2.0 * value; n]);
+        assert_eq!(result::<f32>(executor, y), vec![2.0 * value; n]);
     };
     let (large, xl, yl) = doubling(1000);
     let (small, xs, ys) = doubling(10);
@@ -468,7 +400,6 @@ fn heads_that_are_carried_along_time_fit_together() {
     }
 }
 
-/// Binds this thread, and those that it starts, to one of the processors that it may use.
 #[cfg(target_os = "linux")]
 fn bind_to_one_processor() {
     // 1024 processors, as in the C library's `cpu_set_t`.
@@ -509,9 +440,7 @@ fn a_thread_that_waits_offers_its_processor() {
         let before = crate::util::measure::thread_time();
         executor.run().expect("it runs");
         let spent = crate::util::measure::thread_time().saturating_sub(before);
-        let mut sums = [0.0; 4];
-        executor.read(&y, &mut sums).expect("the result is there");
-        assert_eq!(sums, [OPERATIONS as f32 + 1.0; 4]);
+        assert_eq!(result::<f32>(&executor, &y), [OPERATIONS as f32 + 1.0; 4]);
         spent
     });
     let spent = spent.join().expect("it computes") / OPERATIONS;

@@ -15,11 +15,10 @@ pub(super) struct Automaton {
     follow: Vec<Vec<usize>>,
     first: Vec<usize>,
     last: Vec<usize>,
-    /// Whether the empty text matches.
     pub(super) is_nullable: bool,
 }
 
-/// The ends of a part while it is built.
+#[derive(Default)]
 struct Part {
     first: Vec<usize>,
     last: Vec<usize>,
@@ -51,11 +50,7 @@ impl Automaton {
             }
             Expr::Rule(rule) => self.add(&bodies[*rule], bodies),
             Expr::Alt(all) => {
-                let mut out = Part {
-                    first: Vec::new(),
-                    last: Vec::new(),
-                    is_nullable: false,
-                };
+                let mut out = Part::default();
                 for part in all {
                     let part = self.add(part, bodies);
                     out.first.extend(part.first);
@@ -119,7 +114,6 @@ impl Automaton {
         }
     }
 
-    /// The first bytes of the texts that the automaton matches.
     pub(super) fn leads(&self) -> ByteSet {
         self.leads_of(&self.first)
     }
@@ -135,13 +129,11 @@ impl Automaton {
 
 fn empty() -> Part {
     Part {
-        first: Vec::new(),
-        last: Vec::new(),
         is_nullable: true,
+        ..Part::default()
     }
 }
 
-/// The comparison of two automata on the same text.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Overlap {
     /// Whether some non-empty text matches both.

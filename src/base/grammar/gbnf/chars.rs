@@ -1,72 +1,27 @@
 //! Sets of characters, as sorted ranges of code points.
 
-/// The last code point.
-const LAST: u32 = 0x10_ffff;
-/// Code points that are not characters.
-const SURROGATES: (u32, u32) = (0xd800, 0xdfff);
+use regex_syntax::hir::ClassUnicode;
 
-/// A set of characters. Invariant: ranges rise, do not touch and hold no surrogates.
+const LAST: u32 = 0x10_ffff;
+
+/// A set of characters. Invariant: ranges rise and do not touch; surrogates within a range are no characters.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct CharSet(Vec<(u32, u32)>);
 
+impl From<ClassUnicode> for CharSet {
+    fn from(class: ClassUnicode) -> Self {
+        let range = class
+            .iter()
+            .map(|range| (range.start() as u32, range.end() as u32));
+        Self(range.collect())
+    }
+}
+
 impl CharSet {
-    /// The characters of ranges, ends included, in any order.
-    pub(super) fn new(ranges: &[(u32, u32)]) -> Self {
-        let mut sorted: Vec<(u32, u32)> = Vec::with_capacity(ranges.len());
-        for &(low, high) in ranges {
-            // A range over the surrogates is split into the parts before and after them.
-            let (before, after) = (SURROGATES.0 - 1, SURROGATES.1 + 1);
-            for (low, high) in [(low, high.min(before)), (low.max(after), high)] {
-                if low <= high {
-                    sorted.push((low, high));
-                }
-            }
-        }
-        sorted.sort_unstable();
-        let mut out: Vec<(u32, u32)> = Vec::with_capacity(sorted.len());
-        for (low, high) in sorted {
-            match out.last_mut() {
-                Some(last) if low <= last.1 + 1 => last.1 = last.1.max(high),
-                _ => out.push((low, high)),
-            }
-        }
-        Self(out)
-    }
-
-    pub(super) fn one(c: char) -> Self {
-        Self(vec![(c.into(), c.into())])
-    }
-
-    /// Every character.
-    pub(super) fn any() -> Self {
-        Self::new(&[(0, LAST)])
-    }
-
-    /// Every character that is not in the set.
-    pub(super) fn negated(&self) -> Self {
-        let mut out = Vec::new();
-        let mut from = 0;
-        for &(low, high) in &self.0 {
-            if from < low {
-                out.push((from, low - 1));
-            }
-            from = high + 1;
-        }
-        if from <= LAST {
-            out.push((from, LAST));
-        }
-        Self::new(&out)
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     pub(super) fn ranges(&self) -> &[(u32, u32)] {
         &self.0
     }
 
-    /// Whether the two sets have a common character.
     pub(super) fn meets(&self, other: &Self) -> bool {
         let (mut a, mut b) = (self.0.iter().peekable(), other.0.iter().peekable());
         while let (Some(x), Some(y)) = (a.peek(), b.peek()) {
@@ -81,7 +36,6 @@ impl CharSet {
         false
     }
 
-    /// The first bytes of the characters' UTF-8.
     pub(super) fn first_bytes(&self) -> ByteSet {
         // Characters of one length have rising first bytes.
         const LENGTHS: [(u32, u32); 4] =
@@ -126,60 +80,34 @@ impl ByteSet {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::super::schema::char_classes::set;
     use super::*;
-
-    fn holds(chars: &CharSet, c: char) -> bool {
-        let code = u32::from(c);
-        chars
-            .0
-            .iter()
-            .any(|&(low, high)| (low..=high).contains(&code))
-    }
 
     proptest! {
         #[test]
-        fn sets_hold_what_their_ranges_do(
+        fn sets_meet_and_begin_as_their_characters_do(
             ranges in prop::collection::vec((0..0x11_0000u32, 0..3000u32), 0..5),
             others in prop::collection::vec((0..0x11_0000u32, 0..3000u32), 0..5),
             picks in prop::collection::vec(any::<char>(), 50),
         ) {
-            let ranges: Vec<_> = ranges.iter().map(|(low, n)| (*low, (low + n).min(LAST))).collect();
-            let others: Vec<_> = others.iter().map(|(low, n)| (*low, (low + n).min(LAST))).collect();
-            let (set, other) = (CharSet::new(&ranges), CharSet::new(&others));
-            let edges = ranges.iter().flat_map(|(low, high)| [*low, *high, high + 1]);
+            let [ranges, others]: [Vec<_>; 2] = [ranges, others]
+                .map(|all| all.iter().map(|(low, n)| (*low, (low + n).min(LAST))).collect());
+            let holds = |all: &[(u32, u32)], c: char| {
+                all.iter().any(|&(low, high)| (low..=high).contains(&u32::from(c)))
+            };
+            let [chars, other] = [&ranges, &others].map(|all| CharSet::from(set(all)));
+            let edges = ranges.iter().flat_map(|(low, high)| [*low, *high]);
             for c in picks.into_iter().chain(edges.filter_map(char::from_u32)) {
-                let expected = ranges.iter().any(|&(l, h)| (l..=h).contains(&u32::from(c)));
-                prop_assert_eq!(holds(&set, c), expected);
-                prop_assert_eq!(holds(&set.negated(), c), !expected);
-                if expected {
+                if holds(&ranges, c) {
                     let lead = c.encode_utf8(&mut [0; 4]).as_bytes()[0];
-                    prop_assert!(set.first_bytes().0[usize::from(lead / 64)] >> (lead % 64) & 1 == 1);
+                    prop_assert!(chars.first_bytes().0[usize::from(lead / 64)] >> (lead % 64) & 1 == 1);
                 }
             }
-            // The intersection of two sets begins where a range of one of them begins, or after the surrogates.
+            // What two sets share begins where a range of one of them begins, or after the surrogates.
             let lows = ranges.iter().chain(&others).map(|(low, _)| *low);
-            let both = lows.chain([SURROGATES.1 + 1]).filter_map(char::from_u32)
-                .any(|c| holds(&set, c) && holds(&other, c));
-            prop_assert_eq!(set.meets(&other), both);
+            let both = lows.chain([0xe000]).filter_map(char::from_u32)
+                .any(|c| holds(&ranges, c) && holds(&others, c));
+            prop_assert_eq!(chars.meets(&other), both);
         }
-    }
-
-    #[test]
-    fn leads_are_of_utf8() {
-        assert_eq!(
-            CharSet::one('a').first_bytes(),
-            CharSet::one('a').first_bytes()
-        );
-        assert!(
-            CharSet::one('é')
-                .first_bytes()
-                .meets(CharSet::one('è').first_bytes())
-        );
-        assert!(
-            !CharSet::one('é')
-                .first_bytes()
-                .meets(CharSet::one('ж').first_bytes())
-        );
-        assert!(CharSet::any().negated().is_empty());
     }
 }

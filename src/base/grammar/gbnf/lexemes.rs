@@ -21,33 +21,26 @@ const MAX_DEPTH: usize = 60;
 const MAX_LEXEMES: usize = 400;
 const MAX_STATES: usize = 1000;
 const MAX_WORK: usize = 20_000_000;
-/// Maximum number of rounds of splitting.
 const MAX_ROUNDS: usize = 100;
 
-/// A part of a rule over lexemes.
 #[derive(Clone, Debug)]
 pub(super) enum Node {
-    /// A lexeme, by its index.
     Lexeme(usize),
     Seq(Vec<Self>),
     Alt(Vec<Self>),
     Repeat(Box<Self>, u32, Option<u32>),
-    /// A rule, by its index.
     Rule(usize),
 }
 
-/// A grammar over lexemes.
 #[derive(Debug)]
 pub(super) struct Lexed {
     /// The expression of each lexeme. Its rules refer to the grammar of characters.
     pub(super) lexemes: Vec<Expr>,
-    /// The reachable rules.
     pub(super) rules: HashMap<usize, Node>,
     pub(super) root: usize,
     index: HashMap<Expr, usize>,
 }
 
-/// Splits a grammar into lexemes.
 pub(super) fn lex(grammar: &GbnfRules) -> Lexed {
     let sizes = Sizes::of(grammar);
     let mut work = MAX_WORK;
@@ -109,17 +102,14 @@ impl Sizes {
         }
     }
 
-    /// Whether an expression is small enough for a lexeme.
     fn fits(&self, expr: &Expr) -> bool {
         self.size(expr)
             .is_some_and(|(n, depth)| (1..=MAX_POSITIONS).contains(&n) && depth <= MAX_DEPTH)
     }
 }
 
-/// Turns rules over characters into rules over lexemes.
 struct Builder<'a, F> {
     sizes: &'a Sizes,
-    /// Whether an expression must be split.
     is_split: F,
     out: Lexed,
     /// Reachable rules that are not built yet.
@@ -228,17 +218,12 @@ impl<'a, F: Fn(&Expr) -> bool> Builder<'a, F> {
 
 type Set = BTreeSet<usize>;
 
-/// The lexemes that may occur at each place of a grammar.
 struct Analysis<'a> {
     lexed: &'a Lexed,
     automata: Vec<Automaton>,
-    /// Rules that match the empty text.
     nullable: HashSet<usize>,
-    /// Lexemes that a rule may begin with.
     first: HashMap<usize, Set>,
-    /// Lexemes that may follow a rule.
     follow: HashMap<usize, Set>,
-    /// Lexemes that may follow each lexeme.
     next: Vec<Set>,
     overlaps: HashMap<(usize, usize), Overlap>,
 }
@@ -297,7 +282,6 @@ impl<'a> Analysis<'a> {
         }
     }
 
-    /// The lexemes that a node may begin with, and whether it matches the empty text.
     fn first_of(&self, node: &Node) -> (Set, bool) {
         match node {
             Node::Lexeme(lexeme) => (Set::from([*lexeme]), self.automata[*lexeme].is_nullable),
@@ -382,7 +366,6 @@ impl<'a> Analysis<'a> {
         Some(is_changed)
     }
 
-    /// The sets of lexemes that may be allowed at the same place.
     fn states(&mut self, work: &mut usize) -> Option<HashSet<Set>> {
         let start = self.first.get(&self.lexed.root).cloned();
         let mut open = vec![start.unwrap_or_default()];
@@ -417,7 +400,6 @@ impl<'a> Analysis<'a> {
         Some(found)
     }
 
-    /// The first bytes of the lexemes that may follow a lexeme.
     fn leads_after(&self, lexeme: usize) -> ByteSet {
         let mut leads = ByteSet::default();
         for next in &self.next[lexeme] {

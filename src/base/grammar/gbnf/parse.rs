@@ -4,14 +4,13 @@
 use std::collections::HashMap;
 
 use super::super::Error;
+use super::super::schema::char_classes::{all, negated, set};
 use super::chars::CharSet;
 
-/// Maximum nesting of groups.
 const MAX_DEPTH: usize = 50;
 /// Maximum count of a repetition; llama.cpp's own limit.
 const MAX_COUNT: u32 = 2000;
 
-/// The expression of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Expr {
     /// One character of the set.
@@ -22,7 +21,6 @@ pub(super) enum Expr {
     Alt(Vec<Self>),
     /// A part repeated at least and at most so many times; without a maximum, any number of times.
     Repeat(Box<Self>, u32, Option<u32>),
-    /// A rule, by its index.
     Rule(usize),
 }
 
@@ -35,7 +33,6 @@ pub(in crate::grammar) struct GbnfRules {
     pub(super) root_at: (usize, usize),
 }
 
-/// Reads a grammar.
 pub(in crate::grammar) fn parse(text: &str) -> Result<GbnfRules, Error> {
     Parser {
         text,
@@ -47,7 +44,6 @@ pub(in crate::grammar) fn parse(text: &str) -> Result<GbnfRules, Error> {
     .grammar()
 }
 
-/// A rule while the grammar is read.
 struct Rule<'a> {
     name: &'a str,
     /// The byte where the rule was first mentioned.
@@ -136,7 +132,6 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// The next item of a sequence; `None` at the end of the sequence.
     fn item(&mut self) -> Result<Option<Expr>, Error> {
         Ok(Some(match self.peek() {
             Some('"') => self.literal()?,
@@ -144,7 +139,7 @@ impl<'a> Parser<'a> {
             Some('(') => self.group()?,
             Some('.') => {
                 self.at += 1;
-                Expr::Class(CharSet::any())
+                Expr::Class(all().into())
             }
             Some(c) if is_name(c) => {
                 let start = self.at;
@@ -180,7 +175,6 @@ impl<'a> Parser<'a> {
         Ok(inner)
     }
 
-    /// An item with the repetition operators after it.
     fn repetitions(&mut self, item: Expr, is_nested: bool) -> Result<Expr, Error> {
         let mut expr = item;
         let mut n = 0;
@@ -207,7 +201,6 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Reads `{m}`, `{m,}` or `{m,n}`, up to the closing brace.
     fn counts(&mut self, is_nested: bool) -> Result<(u32, Option<u32>), Error> {
         let start = self.at;
         self.at += 1;
@@ -255,7 +248,10 @@ impl<'a> Parser<'a> {
             match self.peek() {
                 None => return Err(self.fault(start, "the string has no closing `\"`")),
                 Some('"') => break,
-                Some(_) => chars.push(Expr::Class(CharSet::one(self.character()?))),
+                Some(_) => {
+                    let c = self.character()?.into();
+                    chars.push(Expr::Class(set(&[(c, c)]).into()));
+                }
             }
         }
         self.at += 1;
@@ -290,15 +286,14 @@ impl<'a> Parser<'a> {
             ranges.push((low.into(), high.into()));
         }
         self.at += 1;
-        let chars = CharSet::new(&ranges);
-        let chars = if is_negated { chars.negated() } else { chars };
-        if ranges.is_empty() || chars.is_empty() {
+        let chars = set(&ranges);
+        let chars = if is_negated { negated(chars) } else { chars };
+        if ranges.is_empty() || chars.ranges().is_empty() {
             return Err(self.fault(start, "the class has no character"));
         }
-        Ok(Expr::Class(chars))
+        Ok(Expr::Class(chars.into()))
     }
 
-    /// One character of a string or a class, with its escape resolved.
     fn character(&mut self) -> Result<char, Error> {
         let start = self.at;
         let Some(c) = self.peek() else {
@@ -356,7 +351,6 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// Skips white space and comments; line ends only if `lines` is set.
     fn space(&mut self, lines: bool) {
         while let Some(c) = self.peek() {
             match c {
@@ -401,7 +395,6 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The line and column of a byte, both from 1.
     fn place(&self, at: usize) -> (usize, usize) {
         let before = &self.text[..at];
         let line_start = before.rfind('\n').map_or(0, |end| end + 1);
@@ -410,7 +403,6 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// Whether a character may occur in the name of a rule.
 pub(super) fn is_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '-' || c == '_'
 }

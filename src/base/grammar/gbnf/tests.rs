@@ -4,6 +4,7 @@ use super::super::Error;
 use super::parse::{Expr, GbnfRules, parse};
 use super::*;
 use crate::util::measure::thread_time;
+use crate::util::test_rows::rows;
 
 /// A set of places in a text, from before its first character to after its last: one bit each.
 type Positions = u128;
@@ -22,7 +23,6 @@ pub(in crate::grammar) struct NaiveMatcher<'a> {
     ends: Vec<Vec<Positions>>,
     /// For each rule and each start, whether the rest is a prefix of something it matches.
     begins: Vec<Vec<bool>>,
-    /// Rules that match some text.
     productive: Vec<bool>,
 }
 
@@ -42,12 +42,10 @@ impl<'a> NaiveMatcher<'a> {
         this
     }
 
-    /// Whether the text is in the language.
     pub(in crate::grammar) fn is_whole(&self) -> bool {
         self.ends[self.rules.root][0] >> self.text.len() & 1 == 1
     }
 
-    /// Whether the text is a prefix of one in the language.
     pub(in crate::grammar) fn is_beginning(&self) -> bool {
         self.begins[self.rules.root][0]
     }
@@ -168,115 +166,74 @@ impl<'a> NaiveMatcher<'a> {
 fn the_naive_reading_reads() {
     let text = "root ::= (\"a\" root \"b\")? | [x-z]{2,3}";
     let rules = parse(text).expect("a grammar");
-    let check = |text: &str, is_beginning, is_whole| {
+    for (text, is_beginning, is_whole) in [
+        ("", true, true),
+        ("a", true, false),
+        ("aabb", true, true),
+        ("aab", true, false),
+        ("aba", false, false),
+        ("axyzb", true, true),
+        ("axb", false, false),
+        ("xyzz", false, false),
+    ] {
         let naive = NaiveMatcher::new(&rules, text);
-        assert_eq!(
-            (naive.is_beginning(), naive.is_whole()),
-            (is_beginning, is_whole),
-            "{text}"
-        );
-    };
-    check("", true, true);
-    check("a", true, false);
-    check("ab", true, true);
-    check("aabb", true, true);
-    check("aab", true, false);
-    check("aba", false, false);
-    check("xy", true, true);
-    check("axyzb", true, true);
-    check("axb", false, false);
-    check("xyzz", false, false);
+        let found = (naive.is_beginning(), naive.is_whole());
+        assert_eq!(found, (is_beginning, is_whole), "{text}");
+    }
 }
 
-fn refused(text: &str, place: (usize, usize), expected: &str) {
-    let error = to_lark(text).expect_err(text);
-    let (line, column) = place;
-    let message = expected.to_owned();
-    assert_eq!(
-        error,
-        Error::Gbnf {
-            line,
-            column,
-            message
-        },
-        "{text}"
-    );
-}
+/// Grammars that are refused, the place and the message; `⏎` is a line end.
+const REFUSED: &str = r#"
+∅ ¦ 1:1 ¦ there is no rule `root`
+main ::= "a" ¦ 1:13 ¦ there is no rule `root`
+root ::= a⏎⏎a ::= b "x"⏎ ¦ 3:7 ¦ there is no rule `b`
+root ::= "ab ¦ 1:10 ¦ the string has no closing `"`
+root ::= [ab ¦ 1:10 ¦ the class has no closing `]`
+root ::= [] ¦ 1:10 ¦ the class has no character
+root ::= [^] ¦ 1:10 ¦ the class has no character
+root ::= [^\x00-\U0010FFFF] ¦ 1:10 ¦ the class has no character
+root ::= [z-a] ¦ 1:11 ¦ `z` comes after `a`
+root ::= "\q" ¦ 1:11 ¦ there is no escape `\q`
+root ::= "\x4" ¦ 1:11 ¦ expected 2 hexadecimal digits
+root ::= "\uD800" ¦ 1:11 ¦ U+D800 is not a character
+root ::= ("a"⏎ ¦ 2:1 ¦ expected `)`, found the end
+root ::= "a") ¦ 1:13 ¦ expected the end of the line, found `)`
+root ::= * ¦ 1:10 ¦ there is nothing to repeat
+root ::= "a"{,3} ¦ 1:14 ¦ expected a number, found `,`
+root ::= "a"{3,2} ¦ 1:13 ¦ the larger count comes first
+root ::= "a"{2001} ¦ 1:14 ¦ more than 2000 repetitions
+root ::= "a"{99999999999} ¦ 1:14 ¦ more than 2000 repetitions
+root ::= "a"{2 ¦ 1:15 ¦ expected `}`, found the end
+root = "a" ¦ 1:6 ¦ expected `::=`, found `=`
+root ::= "a"⏎root ::= "b" ¦ 2:1 ¦ duplicate rule `root`
+root ::= "a"⏎"b" ¦ 2:1 ¦ expected the name of a rule, found `"`
+root ::= <think> ¦ 1:10 ¦ tokens by name or number are not supported
+é ::= "a" ¦ 1:1 ¦ expected the name of a rule, found `é`
+"#;
 
 #[test]
 fn faults_tell_their_place() {
-    refused("", (1, 1), "there is no rule `root`");
-    refused("main ::= \"a\"", (1, 13), "there is no rule `root`");
-    refused(
-        "root ::= a\n\na ::= b \"x\"\n",
-        (3, 7),
-        "there is no rule `b`",
-    );
-    refused("root ::= \"ab", (1, 10), "the string has no closing `\"`");
-    refused("root ::= [ab", (1, 10), "the class has no closing `]`");
-    refused("root ::= []", (1, 10), "the class has no character");
-    refused("root ::= [^]", (1, 10), "the class has no character");
-    refused(
-        "root ::= [^\\x00-\\U0010FFFF]",
-        (1, 10),
-        "the class has no character",
-    );
-    refused("root ::= [z-a]", (1, 11), "`z` comes after `a`");
-    refused("root ::= \"\\q\"", (1, 11), "there is no escape `\\q`");
-    refused(
-        "root ::= \"\\x4\"",
-        (1, 11),
-        "expected 2 hexadecimal digits",
-    );
-    refused("root ::= \"\\uD800\"", (1, 11), "U+D800 is not a character");
-    refused("root ::= (\"a\"\n", (2, 1), "expected `)`, found the end");
-    refused(
-        "root ::= \"a\")",
-        (1, 13),
-        "expected the end of the line, found `)`",
-    );
-    refused("root ::= *", (1, 10), "there is nothing to repeat");
-    refused(
-        "root ::= \"a\"{,3}",
-        (1, 14),
-        "expected a number, found `,`",
-    );
-    refused(
-        "root ::= \"a\"{3,2}",
-        (1, 13),
-        "the larger count comes first",
-    );
-    refused(
-        "root ::= \"a\"{2001}",
-        (1, 14),
-        "more than 2000 repetitions",
-    );
-    refused(
-        "root ::= \"a\"{99999999999}",
-        (1, 14),
-        "more than 2000 repetitions",
-    );
-    refused("root ::= \"a\"{2", (1, 15), "expected `}`, found the end");
-    refused("root = \"a\"", (1, 6), "expected `::=`, found `=`");
-    refused(
-        "root ::= \"a\"\nroot ::= \"b\"",
-        (2, 1),
-        "duplicate rule `root`",
-    );
-    refused(
-        "root ::= <think>",
-        (1, 10),
-        "tokens by name or number are not supported",
-    );
-    refused(
-        "é ::= \"a\"",
-        (1, 1),
-        "expected the name of a rule, found `é`",
-    );
+    let refused = |text: &str, place: &str, expected: &str| match to_lark(text) {
+        Err(Error::Gbnf {
+            line,
+            column,
+            message,
+        }) => {
+            assert_eq!(
+                (format!("{line}:{column}"), message.as_str()),
+                (place.to_owned(), expected),
+                "{text}"
+            );
+        }
+        other => panic!("{text}: {other:?}"),
+    };
+    for [text, place, message] in rows(REFUSED) {
+        refused(&text, &place, &message);
+    }
     let deep = format!("root ::= {}", "(".repeat(100_000));
-    refused(&deep, (1, 60), "more than 50 groups in each other");
+    refused(&deep, "1:60", "more than 50 groups in each other");
     let again = format!("root ::= \"a\"{}", "*".repeat(100_000));
-    refused(&again, (1, 63), "too many repetitions of each other");
+    refused(&again, "1:63", "too many repetitions of each other");
 }
 
 #[test]
@@ -290,11 +247,6 @@ fn rules_end_with_their_line_unless_something_is_open() {
             "{text}"
         );
     }
-    refused(
-        "root ::= \"a\"\n\"b\"",
-        (2, 1),
-        "expected the name of a rule, found `\"`",
-    );
 }
 
 #[test]

@@ -16,7 +16,6 @@ pub(in crate::grammar) fn is_gbnf(text: &str) -> bool {
     after_name.len() < rest.len() && after_name.trim_start().starts_with("::=")
 }
 
-/// The Lark grammar of a GBNF grammar.
 pub(in crate::grammar) fn to_lark(text: &str) -> Result<String, Error> {
     let rules = parse::parse(text)?;
     let (line, column) = rules.root_at;

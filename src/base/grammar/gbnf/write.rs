@@ -5,12 +5,12 @@
 
 use std::fmt::Write;
 
+use super::super::lark_regex::counts;
 use super::automaton::Automaton;
 use super::chars::CharSet;
 use super::lexemes::{Lexed, Node};
 use super::parse::{Expr, GbnfRules};
 
-/// The Lark text of a grammar over lexemes.
 pub(super) fn lark(lexed: &Lexed, grammar: &GbnfRules) -> String {
     let mut writer = Writer {
         is_nullable: lexed
@@ -41,7 +41,6 @@ pub(super) fn lark(lexed: &Lexed, grammar: &GbnfRules) -> String {
 }
 
 struct Writer {
-    /// For each lexeme, whether its expression matches the empty text.
     is_nullable: Vec<bool>,
     out: String,
     n_groups: usize,
@@ -55,7 +54,6 @@ impl Writer {
         self.out.push('\n');
     }
 
-    /// The right side of a rule.
     fn body(&mut self, node: &Node) -> String {
         match node {
             Node::Alt(all) => {
@@ -83,14 +81,7 @@ impl Writer {
             Node::Lexeme(i) => format!("T{i}"),
             Node::Rule(rule) => format!("r{rule}"),
             Node::Repeat(inner, min, max) => {
-                let inner = self.group(inner);
-                match (min, max) {
-                    (0, None) => format!("{inner}*"),
-                    (1, None) => format!("{inner}+"),
-                    (0, Some(1)) => format!("{inner}?"),
-                    (min, None) => format!("{inner}{{{min},}}"),
-                    (min, Some(max)) => format!("{inner}{{{min},{max}}}"),
-                }
+                format!("{}{}", self.group(inner), counts(*min, *max))
             }
             Node::Seq(_) | Node::Alt(_) => self.group(node),
         }
@@ -111,7 +102,6 @@ impl Writer {
     }
 }
 
-/// An expression in the notation of the regex crate.
 fn regex(expr: &Expr, bodies: &[Expr], out: &mut String) {
     match expr {
         Expr::Class(chars) => class(chars, out),
@@ -134,11 +124,8 @@ fn regex(expr: &Expr, bodies: &[Expr], out: &mut String) {
         Expr::Repeat(inner, min, max) => {
             out.push_str("(?:");
             regex(inner, bodies, out);
-            // Writing to a `String` cannot fail.
-            let _ = match max {
-                Some(max) => write!(out, "){{{min},{max}}}"),
-                None => write!(out, "){{{min},}}"),
-            };
+            out.push(')');
+            out.push_str(&counts(*min, *max));
         }
     }
 }

@@ -9,7 +9,6 @@ use super::strings::{Pattern, StringRules};
 /// A value that fits several schemas at once: their numbers, ascending. None means any value.
 pub(super) type SchemaSet = Rc<[u32]>;
 
-/// The values that fit the schemas of both.
 pub(super) fn both(a: &[u32], b: &[u32]) -> SchemaSet {
     let mut all: Vec<u32> = a.iter().chain(b).copied().collect();
     all.sort_unstable();
@@ -30,7 +29,6 @@ pub(super) enum ValueType {
 #[derive(Clone)]
 pub(super) struct ArrayRules {
     pub(super) prefix: Vec<SchemaSet>,
-    /// Items after the prefix.
     pub(super) items: SchemaSet,
     pub(super) min: u32,
     pub(super) max: Option<u32>,
@@ -53,16 +51,13 @@ pub(super) struct Object {
 
 /// What one schema says of properties, by the numbers of their schemas.
 pub(super) struct PropertyRules {
-    /// Names in the order of the schema.
     pub(super) names: Vec<Rc<str>>,
     pub(super) properties: HashMap<Rc<str>, u32>,
     pub(super) patterns: Vec<(Rc<Pattern>, u32)>,
     pub(super) additional: Option<u32>,
-    /// Whether `properties` is there.
     pub(super) declares: bool,
 }
 
-/// One of the alternatives of a schema.
 #[derive(Clone)]
 pub(super) struct Alternative {
     pub(super) kind: ValueType,
@@ -90,7 +85,6 @@ impl Alternative {
         self.options.iter().find_map(find)
     }
 
-    /// The values that fit both, if there may be any.
     pub(super) fn both(&self, other: &Self) -> Option<Self> {
         let kind = match (&self.kind, &other.kind) {
             (ValueType::Null, ValueType::Null) => ValueType::Null,
@@ -164,7 +158,6 @@ impl Alternative {
     }
 }
 
-/// The alternatives of a schema.
 pub(super) type Alternatives = Vec<Alternative>;
 
 /// Whether all conditions are on objects, and values of every other type are free: so a schema of objects looks that

@@ -4,24 +4,36 @@
 
 use regex_syntax::hir::{ClassUnicode, ClassUnicodeRange};
 
-/// Any character of a string.
+use super::super::lark_regex::alternatives;
+
 pub(super) const ANY: &str = r#"(?:[^"\\\x00-\x1f]|\\["\\bfnrt]|\\u00(?:0[0-7be-f]|1[0-9a-f]))"#;
 
-/// A class of these code points; halves of surrogate pairs are no characters.
-pub(super) fn set(ranges: &[(u32, u32)]) -> ClassUnicode {
-    let around = |&(low, high): &(u32, u32)| [(low, high.min(0xd7ff)), (low.max(0xe000), high)];
-    let ranges = ranges
-        .iter()
-        .flat_map(around)
-        .filter(|(low, high)| low <= high);
-    let range = |(low, high)| {
-        let ends = (char::from_u32(low)?, char::from_u32(high)?);
-        Some(ClassUnicodeRange::new(ends.0, ends.1))
+pub(in crate::grammar) fn set(ranges: &[(u32, u32)]) -> ClassUnicode {
+    let is_half = |code: u32| (0xd800..0xe000).contains(&code);
+    let range = |&(low, high): &(u32, u32)| {
+        let low = char::from_u32(if is_half(low) { 0xe000 } else { low })?;
+        let high = char::from_u32(if is_half(high) { 0xd7ff } else { high })?;
+        (low <= high).then(|| ClassUnicodeRange::new(low, high))
     };
-    ClassUnicode::new(ranges.filter_map(range))
+    ClassUnicode::new(ranges.iter().filter_map(range))
 }
 
-pub(super) fn all() -> ClassUnicode {
+/// All characters but those of a class.
+pub(in crate::grammar) fn negated(mut class: ClassUnicode) -> ClassUnicode {
+    // The library does not join ranges that end and begin around the surrogates, and finds characters between them.
+    let has = |c: char| {
+        class
+            .iter()
+            .any(|range| range.start() <= c && c <= range.end())
+    };
+    if has('\u{d7ff}') && has('\u{e000}') {
+        class.union(&set(&[(0xd7ff, 0xe000)]));
+    }
+    class.negate();
+    class
+}
+
+pub(in crate::grammar) fn all() -> ClassUnicode {
     set(&[(0, 0x10_ffff)])
 }
 
@@ -108,9 +120,5 @@ pub(super) fn in_json(class: &ClassUnicode) -> Option<String> {
         27 => ways.push(r"\\u00(?:0[0-7be-f]|1[0-9a-f])".into()),
         _ => ways.push(format!(r"\\u00(?:{})", controls.join("|"))),
     }
-    match ways.len() {
-        0 => None,
-        1 => ways.pop(),
-        _ => Some(format!("(?:{})", ways.join("|"))),
-    }
+    alternatives(ways)
 }

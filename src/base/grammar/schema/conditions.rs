@@ -20,7 +20,6 @@ const MAX_PROPERTIES: usize = 1000;
 const ENDLESS: u64 = 1_000_000_000;
 
 impl<'a> SchemaTable<'a> {
-    /// The alternatives that `type` and the conditions on values of each type leave.
     pub(super) fn conditions(
         &mut self,
         fields: &'a Map<String, Value>,

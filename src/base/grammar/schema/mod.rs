@@ -9,7 +9,7 @@
 //! Invariant: what the grammar allows fits the schema; what cannot be enforced is an error with its place.
 
 mod alternatives;
-mod char_classes;
+pub(super) mod char_classes;
 mod conditions;
 mod format;
 mod number;

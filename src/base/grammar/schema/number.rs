@@ -94,7 +94,6 @@ impl Decimal {
         Self::new(self.is_negative, &String::from_utf8_lossy(&digits), "")
     }
 
-    /// Whether it is a multiple of all these numbers, if they are not too long.
     fn divides(&self, multiples: &[Self]) -> Option<bool> {
         let scale = |number: &Self, n: usize| {
             let digits = format!("{}{:0<n$}", number.whole, number.fraction);
@@ -158,14 +157,12 @@ impl PartialOrd for Decimal {
     }
 }
 
-/// The end of a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Bound {
     pub(super) value: Decimal,
     pub(super) is_exclusive: bool,
 }
 
-/// A range of numbers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct NumberRules {
     pub(super) is_integer: bool,
@@ -175,7 +172,6 @@ pub(super) struct NumberRules {
 }
 
 impl NumberRules {
-    /// The one number of a constant.
     pub(super) fn constant(value: &Value) -> Result<Self, String> {
         let bound = Bound {
             value: Decimal::of(value)?,
@@ -250,7 +246,6 @@ impl NumberRules {
         }
     }
 
-    /// The texts of these numbers, without regard to multiples.
     pub(super) fn texts(&self) -> RegexAst {
         let [low, high] = self.bounds();
         let is_one = matches!((&low, &high), (Some(low), Some(high)) if low.value == high.value);
@@ -323,10 +318,8 @@ impl NumberRules {
     }
 }
 
-/// A fraction that may be missing.
 const FRACTION: &str = r"(?:\.[0-9]+)?";
 
-/// The texts of one number.
 fn one(value: &Decimal, is_integer: bool) -> String {
     let text = regex_syntax::escape(&value.to_string());
     if is_integer {

@@ -11,12 +11,9 @@ use super::reachable::{ReachableValues, Variant};
 use super::read::schema_error;
 use super::strings::is_empty;
 
-/// Maximum nesting of values in which options are told apart.
 const MAX_DEPTH: usize = 8;
-/// Maximum number of comparisons.
 const MAX_PAIRS: usize = 1 << 21;
 
-/// Checks the options of each `oneOf` that a value has to fit.
 pub(super) fn check(values: &mut ReachableValues<'_>, nodes: &[SchemaSet]) -> Result<(), Error> {
     let mut pairs = OptionComparison {
         values,

@@ -14,7 +14,6 @@ pub(super) struct LarkOptions {
     pub(super) space: Option<String>,
     pub(super) comma: String,
     pub(super) colon: String,
-    /// Whether the options of `oneOf` may fit the same value.
     pub(super) allows_overlaps: bool,
 }
 

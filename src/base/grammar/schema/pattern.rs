@@ -8,11 +8,10 @@
 
 use regex_syntax::hir::ClassUnicode;
 
-use super::char_classes::{ANY, all, in_json, property, set, space};
+use super::super::lark_regex::{alternatives, counts};
+use super::char_classes::{ANY, all, in_json, negated, property, set, space};
 
-/// Maximum nesting of groups.
 const MAX_DEPTH: usize = 100;
-/// Maximum size of the result, in bytes.
 const MAX_BYTES: usize = 1 << 20;
 
 /// The expression that the JSON text between the quotes of a string matches as a whole if its value matches `pattern`
@@ -45,7 +44,6 @@ pub(super) fn to_json(pattern: &str) -> Result<Option<String>, String> {
 #[derive(Clone)]
 struct PatternNode {
     kind: PatternSyntax,
-    /// Whether `^` or `$` is in it.
     asserts: bool,
 }
 
@@ -91,7 +89,6 @@ struct Parser<'a> {
     depth: usize,
 }
 
-/// What an escape means.
 enum Escape {
     /// A code point, possibly one half of a surrogate pair.
     Char(u32),
@@ -107,7 +104,6 @@ impl Parser<'_> {
         self.chars.get(self.at).copied()
     }
 
-    /// Takes the text if it comes next.
     fn take(&mut self, text: &str) -> bool {
         let rest = &self.chars[self.at..];
         let n = text.chars().count();
@@ -265,7 +261,6 @@ impl Parser<'_> {
         )))
     }
 
-    /// The rest of a class after `[`.
     fn class(&mut self) -> Result<ClassUnicode, String> {
         let start = self.at;
         let is_negated = self.take("^");
@@ -306,10 +301,7 @@ impl Parser<'_> {
                 }
             }
         }
-        if is_negated {
-            found.negate();
-        }
-        Ok(found)
+        Ok(if is_negated { negated(found) } else { found })
     }
 
     fn class_atom(&mut self) -> Result<Escape, String> {
@@ -326,7 +318,6 @@ impl Parser<'_> {
         }
     }
 
-    /// What follows a backslash.
     fn escape(&mut self, in_class: bool) -> Result<Escape, String> {
         let at = self.at - 1;
         let Some(c) = self.peek() else {
@@ -448,13 +439,7 @@ impl Writer {
             }
             PatternSyntax::Repeat(inner, min, max) => {
                 let inner = self.write(inner, is_start, is_end)?;
-                let counts = match (min, max) {
-                    (0, None) => "*".to_owned(),
-                    (1, None) => "+".to_owned(),
-                    (0, Some(1)) => "?".to_owned(),
-                    (min, None) => format!("{{{min},}}"),
-                    (min, Some(max)) => format!("{{{min},{max}}}"),
-                };
+                let counts = counts(*min, *max);
                 match inner {
                     Some(inner) if *max != Some(0) => Some(format!("(?:{inner}){counts}")),
                     _ => (*min == 0).then(String::new),
@@ -516,9 +501,5 @@ impl Writer {
 fn one_of(mut ways: Vec<String>) -> Option<String> {
     let mut seen = std::collections::HashSet::new();
     ways.retain(|way| seen.insert(way.clone()));
-    match ways.len() {
-        0 => None,
-        1 => ways.pop(),
-        _ => Some(format!("(?:{})", ways.join("|"))),
-    }
+    alternatives(ways)
 }

@@ -17,7 +17,6 @@ use super::strings::{is_empty, json};
 /// Maximum number of kinds of names that overlapping patterns make.
 const MAX_KINDS: usize = 64;
 
-/// The properties of an object.
 pub(super) struct ObjectFields {
     /// Names, their values, and whether they are required; in the order in which they are written.
     pub(super) named: Vec<(Rc<str>, SchemaSet, bool)>,
@@ -27,19 +26,16 @@ pub(super) struct ObjectFields {
     pub(super) max: Option<u32>,
 }
 
-/// One of the ways to write a value.
 pub(super) struct Variant {
     pub(super) alternative: Alternative,
     pub(super) fields: Option<ObjectFields>,
 }
 
-/// All values that the outermost one can contain.
 pub(super) struct ReachableValues<'a> {
     pub(super) schemas: SchemaTable<'a>,
     ways: HashMap<SchemaSet, Rc<Vec<Variant>>>,
     /// The values of which one that ends can be written.
     finite: HashSet<SchemaSet>,
-    /// The first schema that nothing fits.
     pub(super) empty: Option<String>,
 }
 
@@ -117,7 +113,6 @@ impl<'a> ReachableValues<'a> {
         }
     }
 
-    /// The ways to write a value; those within it may have none.
     pub(super) fn ways(&mut self, node: &SchemaSet) -> Result<Rc<Vec<Variant>>, Error> {
         if let Some(known) = self.ways.get(node) {
             return Ok(Rc::clone(known));
@@ -164,7 +159,6 @@ impl<'a> ReachableValues<'a> {
         Ok(ways)
     }
 
-    /// The schemas of the value of a property.
     pub(super) fn property(object: &Object, name: &str) -> Result<SchemaSet, String> {
         let mut all: SchemaSet = Rc::new([]);
         for part in &object.parts {
@@ -268,7 +262,6 @@ impl<'a> ReachableValues<'a> {
 }
 
 impl Variant {
-    /// The values directly within this one.
     fn inner(&self) -> impl Iterator<Item = &SchemaSet> {
         let array = match &self.alternative.kind {
             ValueType::ArrayRules(array) => Some(array),

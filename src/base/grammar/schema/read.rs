@@ -19,7 +19,6 @@ use super::number::NumberRules;
 use super::resources::Resources;
 use super::strings::{PatternCache, StringRules};
 
-/// Keywords of the specification that are not enforced.
 const UNSUPPORTED: &[&str] = &[
     "$dynamicRef",
     "$recursiveRef",
@@ -66,9 +65,7 @@ const CONDITIONS: &[&str] = &[
 
 /// Maximum number of parts. A schema counts as one, and so do eight values of an enumeration.
 const MAX_PARTS: usize = 1 << 14;
-/// Maximum number of alternatives of a schema.
 const MAX_ALTERNATIVES: usize = 1 << 15;
-/// Maximum number of alternatives of all schemas together.
 const MAX_IN_ALL: usize = 1 << 18;
 /// Maximum nesting of schemas that the same value has to fit: each level is a recursive call.
 const MAX_DEPTH: usize = 512;
@@ -83,15 +80,12 @@ struct SchemaEntry<'a> {
     is_constant: bool,
 }
 
-/// The schemas of a document that were reached so far.
 pub(super) struct SchemaTable<'a> {
     resources: Resources<'a>,
     sources: Vec<SchemaEntry<'a>>,
     numbers: HashMap<(*const Value, bool), u32>,
     read: HashMap<u32, Rc<Alternatives>>,
-    /// Schemas that are being read.
     open: HashSet<u32>,
-    /// The places of `oneOf`.
     pub(super) groups: Vec<Rc<str>>,
     pub(super) patterns: PatternCache,
     n_parts: usize,
@@ -154,7 +148,6 @@ impl<'a> SchemaTable<'a> {
         number
     }
 
-    /// Adds `n` to the count of parts.
     pub(super) fn count(&mut self, at: &str, n: usize) -> Result<(), Error> {
         self.n_parts += n;
         match self.n_parts > MAX_PARTS {
@@ -166,7 +159,6 @@ impl<'a> SchemaTable<'a> {
         }
     }
 
-    /// The number of a schema below another one.
     pub(super) fn inner(&mut self, value: &'a Value, base: usize, at: &str) -> Result<u32, Error> {
         let base = self.resources.base_of(value, base);
         let n_known = self.sources.len();
@@ -185,7 +177,6 @@ impl<'a> SchemaTable<'a> {
         Ok(number)
     }
 
-    /// The alternatives of a schema.
     pub(super) fn shape(&mut self, number: u32) -> Result<Rc<Alternatives>, Error> {
         if let Some(shape) = self.read.get(&number) {
             return Ok(Rc::clone(shape));
@@ -279,7 +270,6 @@ impl<'a> SchemaTable<'a> {
         Ok(shape)
     }
 
-    /// The number of the target of a reference, whose URI is known.
     fn inner_of(&mut self, value: &'a Value, base: usize, at: &str) -> Result<u32, Error> {
         let key = (std::ptr::from_ref(value), false);
         match self.numbers.get(&key) {
@@ -288,7 +278,6 @@ impl<'a> SchemaTable<'a> {
         }
     }
 
-    /// The alternatives that fit both.
     pub(super) fn meet(
         &mut self,
         a: &Alternatives,

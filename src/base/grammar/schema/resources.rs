@@ -55,7 +55,6 @@ impl<'a> Resources<'a> {
         number
     }
 
-    /// Finds the resources and anchors in a schema.
     fn scan(&mut self, schema: &'a Value, outer: usize) {
         let mut open = vec![(schema, outer)];
         while let Some((schema, outer)) = open.pop() {

@@ -15,7 +15,6 @@ const FUEL: u64 = 200_000;
 /// Maximum size of all patterns together, as expressions over JSON text, in bytes.
 const MAX_BYTES: usize = 4 << 20;
 
-/// A pattern, as an expression over JSON texts of strings.
 pub(super) struct Pattern {
     pub(super) texts: RegexAst,
     matcher: RefCell<Option<Regex>>,
@@ -34,7 +33,6 @@ impl Pattern {
         Ok((Self { texts, matcher }, n_bytes))
     }
 
-    /// Whether a value matches.
     pub(super) fn matches(&self, value: &str) -> Result<bool, String> {
         let mut matcher = self.matcher.borrow_mut();
         let matcher = match &mut *matcher {
@@ -45,7 +43,6 @@ impl Pattern {
     }
 }
 
-/// The patterns of a document.
 #[derive(Default)]
 pub(super) struct PatternCache {
     known: HashMap<String, Rc<Pattern>>,
@@ -83,7 +80,6 @@ fn regex(texts: &RegexAst) -> Result<Regex, String> {
         .map_err(undecided)
 }
 
-/// Whether an expression matches nothing.
 pub(super) fn is_empty(texts: &RegexAst) -> Result<bool, String> {
     match texts {
         RegexAst::NoMatch => Ok(true),
@@ -92,7 +88,6 @@ pub(super) fn is_empty(texts: &RegexAst) -> Result<bool, String> {
     }
 }
 
-/// The strings that fit a schema.
 #[derive(Clone, Default)]
 pub(super) struct StringRules {
     pub(super) constant: Option<Rc<str>>,
@@ -140,7 +135,6 @@ impl StringRules {
         Ok(self.max.is_some_and(|max| max < self.min) || is_empty(&self.texts())?)
     }
 
-    /// The JSON texts of these strings.
     pub(super) fn texts(&self) -> RegexAst {
         if let Some(constant) = &self.constant {
             return RegexAst::Literal(json(constant));

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::super::Error;
 use super::super::deadline::Deadline;
+use super::super::lark_regex::{counts, quoted};
 use super::alternatives::{ArrayRules, SchemaSet, ValueType};
 use super::one_of;
 use super::options::LarkOptions;
@@ -22,15 +23,12 @@ use super::strings::json;
 /// Maximum number of rules for the places of one object with a number of properties.
 const MAX_PLACES: usize = 20_000;
 
-/// Maximum size of a grammar, in bytes.
 const MAX_BYTES: usize = 16 << 20;
 
-/// The grammar of the values that fit a schema.
 pub(in super::super) fn to_lark(schema: &Value, deadline: &Deadline) -> Result<String, Error> {
     lark_of(schema, false, deadline)
 }
 
-/// The grammar of the objects that fit a schema.
 pub(in super::super) fn object_to_lark(
     schema: &Value,
     deadline: &Deadline,
@@ -94,12 +92,6 @@ struct LarkWriter<'a> {
     n: usize,
 }
 
-/// A text as a string literal of Lark.
-fn quoted(text: &str) -> String {
-    Value::from(text).to_string().replace('\u{7f}', "\\u007f")
-}
-
-/// An expression in Lark's form.
 fn lark(texts: &RegexAst) -> String {
     let all = |parts: &[RegexAst], by: &str| {
         let parts: Vec<String> = parts.iter().map(lark).collect();
@@ -174,7 +166,6 @@ impl LarkWriter<'_> {
         Ok(())
     }
 
-    /// The terminal of all scalars.
     fn scalars(&mut self, ways: &[Variant]) -> String {
         let texts = ways.iter().filter_map(|way| match &way.alternative.kind {
             ValueType::Null => Some(RegexAst::Literal("null".into())),
@@ -191,7 +182,6 @@ impl LarkWriter<'_> {
         }
     }
 
-    /// Writes the rule of a value.
     fn value(&mut self, node: &SchemaSet) -> Result<(), Error> {
         let Some(name) = self
             .names
@@ -360,7 +350,6 @@ impl LarkWriter<'_> {
         Ok(format!("{open} {inner} {close}"))
     }
 
-    /// The rule of properties that are not listed, if there may be any.
     fn free(&mut self, fields: &ObjectFields) -> Option<String> {
         let mut kinds = Vec::new();
         for (texts, node) in &fields.free {
@@ -378,12 +367,9 @@ impl LarkWriter<'_> {
     }
 }
 
-/// An expression that is repeated.
 fn times(inner: &str, min: usize, max: Option<usize>) -> String {
-    match (min, max) {
-        (_, Some(0)) => String::new(),
-        (0, None) => format!("({inner})*"),
-        (min, None) => format!("({inner}){{{min},}}"),
-        (min, Some(max)) => format!("({inner}){{{min},{max}}}"),
+    match max {
+        Some(0) => String::new(),
+        max => format!("({inner}){}", counts(min as u32, max.map(|max| max as u32))),
     }
 }

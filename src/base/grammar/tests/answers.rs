@@ -92,8 +92,18 @@ fn misfit(schema: &Value, value: &Value) -> Option<String> {
             None
         };
     };
-    let number = |key: &str| fields.get(key).and_then(Value::as_f64);
+    let length = |n: Option<usize>| n.map(|n| n as f64);
     for (key, rule) in fields {
+        let within = |found: Option<f64>| {
+            let bound = rule.as_f64().expect("a number");
+            found.is_none_or(|v| {
+                if key.starts_with("min") {
+                    v >= bound
+                } else {
+                    v <= bound
+                }
+            })
+        };
         let fits = match key.as_str() {
             "type" => rule.as_array().map_or_else(
                 || is_type(rule, value),
@@ -105,24 +115,9 @@ fn misfit(schema: &Value, value: &Value) -> Option<String> {
                 let all = rule.as_array().expect("schemas");
                 all.iter().any(|schema| misfit(schema, value).is_none())
             }
-            "minimum" => value
-                .as_f64()
-                .is_none_or(|v| v >= number(key).expect("a number")),
-            "maximum" => value
-                .as_f64()
-                .is_none_or(|v| v <= number(key).expect("a number")),
-            "minLength" => value
-                .as_str()
-                .is_none_or(|v| v.chars().count() as f64 >= number(key).expect("a number")),
-            "maxLength" => value
-                .as_str()
-                .is_none_or(|v| v.chars().count() as f64 <= number(key).expect("a number")),
-            "minItems" => value
-                .as_array()
-                .is_none_or(|v| v.len() as f64 >= number(key).expect("a number")),
-            "maxItems" => value
-                .as_array()
-                .is_none_or(|v| v.len() as f64 <= number(key).expect("a number")),
+            "minimum" | "maximum" => within(value.as_f64()),
+            "minLength" | "maxLength" => within(length(value.as_str().map(|v| v.chars().count()))),
+            "minItems" | "maxItems" => within(length(value.as_array().map(Vec::len))),
             "items" => value
                 .as_array()
                 .is_none_or(|all| all.iter().all(|item| misfit(rule, item).is_none())),

@@ -4,18 +4,18 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::chat::tool_calls::tests::samples;
 use crate::chat::tool_calls::{CallBody, CallFormat, OutputParser, OutputPart, Tool, call_formats};
 
 /// A format, the marks that vocabularies have as tokens, a call, and two of them.
 pub(super) struct Row {
-    pub(super) format: &'static str,
-    pub(super) controls: &'static [&'static str],
+    pub(super) controls: Vec<String>,
     pub(super) one: String,
     two: String,
 }
 
-pub(super) const WEATHER: &str = r#"{"city": "Bonn", "days": 3}"#;
-const TIME: &str = r#"{"zone": "a b"}"#;
+pub(super) const WEATHER: &str = r#"{"city":"Bonn","days":3}"#;
+const TIME: &str = r#"{"zone":"a b"}"#;
 
 pub(super) fn tools() -> Vec<Tool> {
     let tool = |name: &str, properties: Value| {
@@ -35,283 +35,32 @@ pub(super) fn tools() -> Vec<Tool> {
     ]
 }
 
-/// A row whose calls stand between `open` and `close`, with `separator` between them.
-fn row(
-    format: &'static str,
-    controls: &'static [&'static str],
-    around: [&str; 3],
-    calls: [&str; 2],
-) -> Row {
-    let [open, separator, close] = around;
-    let [weather, time] = calls;
+fn both() -> [(&'static str, Value); 2] {
+    let all = [("get_weather", WEATHER), ("get_time", TIME)];
+    all.map(|(name, text)| (name, serde_json::from_str(text).expect("JSON")))
+}
+
+pub(super) fn row(format: &CallFormat) -> Row {
+    let sample = |calls: &[(&str, Value)]| samples::sample(&format.name, calls);
     Row {
-        format,
-        controls,
-        one: format!("{open}{weather}{close}"),
-        two: format!("{open}{weather}{separator}{time}{close}"),
+        controls: samples::controls(&format.name),
+        one: sample(&both()[..1]),
+        two: sample(&both()),
     }
 }
 
-pub(super) fn rows() -> Vec<Row> {
-    let object = |name: &str, arguments: &str, key: &str| {
-        format!(r#"{{"name": "{name}", "{key}": {arguments}}}"#)
-    };
-    let [w, t] = [("get_weather", WEATHER), ("get_time", TIME)]
-        .map(|(name, arguments)| object(name, arguments, "arguments"));
-    let both = [w.as_str(), t.as_str()];
-    let [named_w, named_t] = [("get_weather", WEATHER), ("get_time", TIME)]
-        .map(|(name, arguments)| object(name, arguments, "parameters"));
-    let actions = [
-        format!(r#"{{"tool_call_id": "0", "tool_name": "get_weather", "parameters": {WEATHER}}}"#),
-        format!(r#"{{"tool_call_id": "1", "tool_name": "get_time", "parameters": {TIME}}}"#),
-    ];
-    let coded = actions
-        .clone()
-        .map(|text| text.replacen("\"tool_call_id\": \"0\", ", "", 1))
-        .map(|text| text.replacen("\"tool_call_id\": \"1\", ", "", 1));
-    let pairs = |text: &str| {
-        let key = |name: &str, value: &str| {
-            format!("<arg_key>{name}</arg_key>\n<arg_value>{value}</arg_value>\n")
-        };
-        match text {
-            "get_weather" => key("city", "Bonn") + &key("days", "3"),
-            _ => key("zone", "a b"),
-        }
-    };
-    // Parameters between an opening, a line end or not, and a closing.
-    let parameters = |open: &str, end: &str, close: &str, kinds: [&str; 2]| {
-        let one =
-            |name: &str, value: &str, kind: &str| format!("{open}{name}{kind}{end}{value}{close}");
-        [
-            one("city", "Bonn", kinds[0]) + &one("days", "3", kinds[1]),
-            one("zone", "a b", kinds[0]),
-        ]
-    };
-    let function = |[w, t]: [String; 2]| {
-        [
-            format!("<function=get_weather>\n{w}</function>"),
-            format!("<function=get_time>\n{t}</function>"),
-        ]
-    };
-    let invoke = |mark: &str, [w, t]: [String; 2]| {
-        [("get_weather", w), ("get_time", t)].map(|(name, parameters)| {
-            format!("<{mark}invoke name=\"{name}\">\n{parameters}</{mark}invoke>")
-        })
-    };
-    let plain = function(parameters(
-        "<parameter=",
-        ">\n",
-        "\n</parameter>\n",
-        ["", ""],
-    ));
-    let seed = function(parameters("<parameter=", ">", "</parameter>\n", ["", ""]));
-    let minimax = invoke(
-        "",
-        parameters("<parameter name=\"", "\">", "</parameter>\n", ["", ""]),
-    );
-    let marked = invoke(
-        "｜DSML｜",
-        parameters(
-            "<｜DSML｜parameter name=\"",
-            "\">",
-            "</｜DSML｜parameter>\n",
-            ["\" string=\"true", "\" string=\"false"],
-        ),
-    );
-    let python = ["get_weather(city='Bonn', days=3)", "get_time(zone='a b')"];
-    let both_of = |all: &'static str| {
-        let of = |name: &str, number: &str, arguments: &str| {
-            let text = all.replace("NAME", name).replace("NUMBER", number);
-            text.replace("ARGUMENTS", arguments)
-        };
-        [of("get_weather", "0", WEATHER), of("get_time", "1", TIME)]
-    };
-    let texts = |all: &'_ [String; 2]| all.clone();
-    let str_of = |all: [String; 2], format, controls, around: [&str; 3]| {
-        row(format, controls, around, [&all[0], &all[1]])
-    };
-    let code = both_of(
-        "<｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME\n```json\nARGUMENTS\n```<｜tool▁call▁end｜>",
-    );
-    let names = both_of("<｜tool▁call▁begin｜>NAME<｜tool▁sep｜>ARGUMENTS<｜tool▁call▁end｜>");
-    let numbered = both_of(
-        "<|tool_call_begin|>functions.NAME:NUMBER<|tool_call_argument_begin|>ARGUMENTS<|tool_call_end|>",
-    );
-    let message = "<|message_sep|>\n\nfunction call<|role_sep|>\n";
-    let deepseek: &[&str] = &[
-        "<｜tool▁calls▁begin｜>",
-        "<｜tool▁calls▁end｜>",
-        "<｜tool▁call▁begin｜>",
-        "<｜tool▁sep｜>",
-        "<｜tool▁call▁end｜>",
-    ];
-    let deepseek_around = ["<｜tool▁calls▁begin｜>", "\n", "<｜tool▁calls▁end｜>"];
-    let tag: &[&str] = &["<tool_call>", "</tool_call>"];
-    vec![
-        row(
-            "json-in-tags",
-            tag,
-            [
-                "<tool_call>\n",
-                "\n</tool_call>\n<tool_call>\n",
-                "\n</tool_call>",
-            ],
-            both,
-        ),
-        str_of(
-            plain,
-            "functions-in-tags",
-            tag,
-            [
-                "<tool_call>\n",
-                "\n</tool_call>\n<tool_call>\n",
-                "\n</tool_call>",
-            ],
-        ),
-        str_of(
-            seed,
-            "functions-in-seed-tags",
-            &["<seed:tool_call>", "</seed:tool_call>"],
-            ["<seed:tool_call>\n", "", "\n</seed:tool_call>"],
-        ),
-        str_of(
-            minimax,
-            "invoke",
-            &["<minimax:tool_call>", "</minimax:tool_call>"],
-            ["<minimax:tool_call>\n", "\n", "\n</minimax:tool_call>"],
-        ),
-        str_of(
-            marked,
-            "invoke-marked",
-            &["｜DSML｜"],
-            ["<｜DSML｜tool_calls>\n", "\n", "\n</｜DSML｜tool_calls>"],
-        ),
-        str_of(
-            ["get_weather", "get_time"].map(|name| format!("{name}\n{}", pairs(name))),
-            "argument-pairs",
-            &[
-                "<tool_call>",
-                "</tool_call>",
-                "<arg_key>",
-                "</arg_key>",
-                "<arg_value>",
-                "</arg_value>",
-            ],
-            ["<tool_call>", "</tool_call>\n<tool_call>", "</tool_call>"],
-        ),
-        row("bare-json", &[], ["", "; ", ""], [&named_w, &named_t]),
-        row(
-            "list-after-mark",
-            &["[TOOL_CALLS]"],
-            ["[TOOL_CALLS][", ", ", "]"],
-            both,
-        ),
-        str_of(
-            both_of("[TOOL_CALLS]NAME[ARGS]ARGUMENTS"),
-            "name-after-mark",
-            &["[TOOL_CALLS]", "[ARGS]"],
-            ["", "", ""],
-        ),
-        str_of(
-            texts(&actions),
-            "action-list",
-            &["<|START_ACTION|>", "<|END_ACTION|>"],
-            ["<|START_ACTION|>[", ", ", "]<|END_ACTION|>"],
-        ),
-        str_of(
-            coded,
-            "actions-in-code",
-            &[],
-            ["Action: ```json\n[", ", ", "]\n```"],
-        ),
-        row(
-            "list-after-role",
-            &["<|tool_call|>"],
-            ["<|tool_call|>[", ", ", "]"],
-            both,
-        ),
-        row(
-            "tool-list",
-            &["<TOOLCALL>", "</TOOLCALL>"],
-            ["<TOOLCALL>[", ", ", "]</TOOLCALL>"],
-            both,
-        ),
-        row(
-            "tool-list-in-tags",
-            &[],
-            ["<tool_calls>[", ", ", "]</tool_calls>"],
-            both,
-        ),
-        str_of(
-            both_of("{\"NAME\": ARGUMENTS}"),
-            "map-in-list",
-            &["<|tools_prefix|>", "<|tools_suffix|>"],
-            ["<|tools_prefix|>[", ", ", "]<|tools_suffix|>"],
-        ),
-        str_of(names, "marked-names", deepseek, deepseek_around),
-        str_of(code, "marked-code", deepseek, deepseek_around),
-        str_of(
-            numbered,
-            "numbered",
-            &[
-                "<|tool_calls_section_begin|>",
-                "<|tool_calls_section_end|>",
-                "<|tool_call_begin|>",
-                "<|tool_call_argument_begin|>",
-                "<|tool_call_end|>",
-            ],
-            [
-                "<|tool_calls_section_begin|>",
-                "",
-                "<|tool_calls_section_end|>",
-            ],
-        ),
-        str_of(
-            both_of("<function=NAME>ARGUMENTS</function>"),
-            "function-tags",
-            &[],
-            ["", "\n", ""],
-        ),
-        row(
-            "marked-notation",
-            &["<|tool_call>", "<tool_call|>", "<|\"|>"],
-            [
-                "<|tool_call>call:",
-                "<tool_call|><|tool_call>call:",
-                "<tool_call|>",
-            ],
-            [
-                "get_weather{city:<|\"|>Bonn<|\"|>,days:3}",
-                "get_time{zone:<|\"|>a b<|\"|>}",
-            ],
-        ),
-        row(
-            "call-list",
-            &["<|tool_call_start|>", "<|tool_call_end|>"],
-            ["<|tool_call_start|>[", ", ", "]<|tool_call_end|>"],
-            python,
-        ),
-        row("bare-call-list", &[], ["[", ", ", "]"], python),
-        str_of(
-            both_of(" to=functions.NAME<|channel|>commentary json<|message|>ARGUMENTS<|call|>"),
-            "channels",
-            &[
-                "<|channel|>",
-                "<|message|>",
-                "<|call|>",
-                "<|start|>",
-                "<|end|>",
-            ],
-            ["", "<|start|>assistant", ""],
-        ),
-        row(
-            "message-of-function",
-            &["<|message_sep|>", "<|role_sep|>"],
-            [message, message, ""],
-            both,
-        ),
-        row("plain", &[], ["", "", ""], both),
-    ]
+/// A compiler over a vocabulary with the marks of a format, and a call of the first tool with these parameters.
+pub(super) fn compiled_call(
+    format: &Arc<CallFormat>,
+    row: &Row,
+    parameters: &Value,
+) -> (Arc<Compiler>, CompiledConstraint) {
+    let compiler = Arc::new(Compiler::without_forcing(byte_level_with(&row.controls)));
+    let mut tool = tools().remove(0);
+    tool.parameters = parameters.clone();
+    let compiled = compiler.compile(one_call(format, vec![tool]));
+    let compiled = compiled.unwrap_or_else(|e| panic!("{}, {parameters}: {e}", format.name));
+    (compiler, compiled)
 }
 
 pub(super) fn one_call(format: &Arc<CallFormat>, tools: Vec<Tool>) -> Constraint {
@@ -342,7 +91,6 @@ fn ends(compiler: &Compiler, compiled: &CompiledConstraint, text: &str) -> Optio
     ends.contains(&tokens.len()).then_some(ends)
 }
 
-/// Whether the grammar accepts a text.
 pub(super) fn accepts(compiler: &Compiler, compiled: &CompiledConstraint, text: &str) -> bool {
     ends(compiler, compiled, text).is_some()
 }
@@ -388,27 +136,18 @@ pub(super) fn wrong(row: &Row) -> Vec<String> {
     for value in ["three", "\"three\"", "true", "30"] {
         out.push(one.replace('3', value));
     }
-    assert!(out.iter().all(|text| text != one), "{}", row.format);
+    assert!(out.iter().all(|text| text != one), "{one}");
     out
 }
 
 #[test]
 fn calls_that_must_come_are_enforced_and_read_in_every_format() {
-    let rows = rows();
     for format in call_formats() {
-        let row = rows.iter().find(|row| row.format == format.name);
-        let row = row.unwrap_or_else(|| panic!("no row for {}", format.name));
+        let row = &row(format);
         let name = &format.name;
-        let weather = (
-            "get_weather".to_owned(),
-            serde_json::from_str(WEATHER).expect("JSON"),
-        );
-        let time = (
-            "get_time".to_owned(),
-            serde_json::from_str(TIME).expect("JSON"),
-        );
+        let expected = both().map(|(name, arguments)| (name.to_owned(), arguments));
         // Marks are text, or tokens of the vocabulary.
-        for controls in [&[][..], row.controls] {
+        for controls in [&[][..], &row.controls] {
             let compiler = Compiler::without_forcing(byte_level_with(controls));
             let compiler = Arc::new(compiler);
             let compile_with = |tools: Vec<Tool>, many: bool, content: ContentRule| {
@@ -474,25 +213,20 @@ fn calls_that_must_come_are_enforced_and_read_in_every_format() {
                 }
             }
             let [one, two] = [&row.one, &row.two].map(|text| read(&compiler, format, text));
-            assert_eq!(one, std::slice::from_ref(&weather), "{name}: {}", row.one);
-            assert_eq!(two, [weather.clone(), time.clone()], "{name}: {}", row.two);
+            assert_eq!(one, expected[..1], "{name}: {}", row.one);
+            assert_eq!(two, expected, "{name}: {}", row.two);
         }
     }
 }
 
 #[test]
 fn a_string_without_characters_is_one_of_the_allowed_values() {
-    let rows = rows();
     for (allowed, bonn) in [(json!([""]), false), (json!(["", "Bonn"]), true)] {
-        let mut all = tools();
-        all[0].parameters["properties"]["city"]["enum"] = allowed.clone();
+        let mut parameters = tools().remove(0).parameters;
+        parameters["properties"]["city"]["enum"] = allowed.clone();
         for format in call_formats() {
-            let row = rows.iter().find(|row| row.format == format.name);
-            let row = row.expect("a row for each format");
-            let compiler = Arc::new(Compiler::without_forcing(byte_level_with(row.controls)));
-            let answer = one_call(format, all.clone());
-            let compiled = compiler.compile(answer);
-            let compiled = compiled.unwrap_or_else(|e| panic!("{}, {allowed}: {e}", format.name));
+            let row = row(format);
+            let (compiler, compiled) = compiled_call(format, &row, &parameters);
             let empty = row.one.replace("Bonn", "");
             assert!(accepts(&compiler, &compiled, &empty), "{}", format.name);
             let found = accepts(&compiler, &compiled, &row.one);

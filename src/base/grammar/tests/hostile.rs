@@ -10,6 +10,7 @@ use super::super::deadline::Deadline;
 use super::super::error::first_part;
 use super::super::limits::{MAX_OVERDUE, TIME_LIMIT};
 use super::*;
+use crate::util::test_rows::rows;
 
 /// A compiler that no other test waits for: a constraint that is given up still has its place.
 fn compiler() -> Arc<Compiler> {
@@ -31,98 +32,58 @@ fn refused(constraint: Constraint, parts: &[&str]) {
     );
 }
 
+const REFUSED: &str = r##"
+3 ¦ schema: expected an object or a boolean
+false ¦ schema: nothing fits `false`
+{"properties": {"a/b": {"not": {}}}} ¦ schema/properties/a~1b/not: `not` cannot be enforced
+{"items": [{}, {"uniqueItems": true}]} ¦ schema/items/1/uniqueItems:␣
+{"anyOf": [{"$ref": "#/$defs/x"}], "$defs": {"x": {"contains": {}}}} ¦ schema/$defs/x/contains: `contains` cannot be enforced
+{"properties": {"a": {"$ref": "#/$defs/x"}}} ¦ schema/properties/a/$ref: there is no `#/$defs/x`
+{"$ref": "http://e.org/schema"} ¦ schema/$ref: `http://e.org/schema` is not inside the schema
+{"anyOf": {}} ¦ schema/anyOf: expected an array of schemas
+{"properties": []} ¦ schema/properties: expected an object
+{"type": "strnig"} ¦ schema/type: "strnig"
+{"type": "string", "pattern": "("} ¦ schema/pattern: pattern, column 1:␣
+{"items": {"type": "integer", "minimum": 3, "maximum": 2}, "minItems": 1, "type": "array"} ¦ schema/items: nothing fits
+{"x-guidance": {"no_such": 1}} ¦ schema/x-guidance/no_such:␣
+"##;
+
 #[test]
 fn schemas_are_refused_with_their_place() {
-    let schema = |schema: Value| Constraint::JsonSchema(schema);
-    refused(
-        schema(json!(3)),
-        &["schema: expected an object or a boolean"],
-    );
-    refused(schema(json!(false)), &["schema: nothing fits `false`"]);
-    refused(
-        schema(json!({ "properties": { "a/b": { "not": {} } } })),
-        &["schema/properties/a~1b/not: `not` cannot be enforced"],
-    );
-    refused(
-        schema(json!({ "items": [{}, { "uniqueItems": true }] })),
-        &["schema/items/1/uniqueItems: "],
-    );
-    refused(
-        schema(json!({ "anyOf": [{ "$ref": "#/$defs/x" }], "$defs": { "x": { "contains": {} } } })),
-        &["schema/$defs/x/contains: `contains` cannot be enforced"],
-    );
-    refused(
-        schema(json!({ "properties": { "a": { "$ref": "#/$defs/x" } } })),
-        &["schema/properties/a/$ref: there is no `#/$defs/x`"],
-    );
-    refused(
-        schema(json!({ "$ref": "http://example.com/schema" })),
-        &["schema/$ref: `http://example.com/schema` is not inside the schema"],
-    );
-    refused(
-        schema(json!({ "anyOf": {} })),
-        &["schema/anyOf: expected an array of schemas"],
-    );
-    refused(
-        schema(json!({ "properties": [] })),
-        &["schema/properties: expected an object"],
-    );
-    refused(
-        schema(json!({ "type": "strnig" })),
-        &["schema/type: ", "strnig"],
-    );
-    refused(
-        schema(json!({ "type": "string", "pattern": "(" })),
-        &["schema/pattern: pattern, column 1: "],
-    );
-    refused(
-        schema(
-            json!({ "items": { "type": "integer", "minimum": 3, "maximum": 2 }, "minItems": 1, "type": "array" }),
-        ),
-        &["schema/items: nothing fits"],
-    );
-    refused(
-        schema(json!({ "x-guidance": { "no_such": 1 } })),
-        &["schema/x-guidance/no_such: "],
-    );
-    // What the specification does not know is an annotation.
-    let annotated = json!({ "type": "null", "x-order": 3, "examples": [1] });
-    compiler()
-        .compile(schema(annotated))
-        .expect("annotations are not faults");
-    compiler()
-        .compile(schema(json!(true)))
-        .expect("everything fits");
+    for [schema, message] in rows(REFUSED) {
+        let schema = serde_json::from_str(&schema).expect("JSON");
+        refused(Constraint::JsonSchema(schema), &[&message]);
+    }
+    // What the specification does not know is an annotation, and no fault.
+    for sound in [
+        json!({ "type": "null", "x-order": 3, "examples": [1] }),
+        json!(true),
+    ] {
+        compiler()
+            .compile(Constraint::JsonSchema(sound))
+            .expect("it is sound");
+    }
 }
 
 #[test]
 fn expressions_and_grammars_are_refused_with_their_place() {
-    refused(
-        Constraint::Regex("a(b".into()),
-        &["regular expression: ", "unclosed group"],
+    let (regex, lark) = (
+        |text: &str| Constraint::Regex(text.into()),
+        |text: &str| Constraint::Lark(text.into()),
     );
+    refused(regex("a(b"), &["regular expression: ", "unclosed group"]);
+    refused(regex("(?=a)b"), &["regular expression: ", "look-around"]);
+    refused(lark("start: a\n"), &["grammar: ", "unknown name", "\"a\""]);
+    refused(lark("start: \"a\n"), &["grammar: ", "1("]);
+    refused(lark("a: \"b\""), &["grammar: no start rule found"]);
+    let gbnf = Constraint::Gbnf("root ::= \"a\" [".into());
     refused(
-        Constraint::Regex("(?=a)b".into()),
-        &["regular expression: ", "look-around"],
-    );
-    refused(
-        Constraint::Lark("start: a\n".into()),
-        &["grammar: ", "unknown name", "\"a\""],
-    );
-    refused(
-        Constraint::Lark("start: \"a\n".into()),
-        &["grammar: ", "1("],
-    );
-    refused(
-        Constraint::Lark("a: \"b\"".into()),
-        &["grammar: no start rule found"],
-    );
-    refused(
-        Constraint::Gbnf("root ::= \"a\" [".into()),
+        gbnf,
         &["grammar, line 1, column 14: the class has no closing `]`"],
     );
+    let long = regex(&"a".repeat(MAX_BYTES + 1));
     refused(
-        Constraint::Regex("a".repeat(MAX_BYTES + 1)),
+        long,
         &["the constraint has 262145 bytes, expected at most 262144"],
     );
 }
@@ -151,216 +112,204 @@ fn survives(name: &str, constraint: Constraint) {
     assert!(seconds <= TIME_LIMIT.as_secs() + 10, "{name}: {seconds} s");
 }
 
+fn map<K: Into<String>>(all: impl Iterator<Item = (K, Value)>) -> Map<String, Value> {
+    all.map(|(key, value)| (key.into(), value)).collect()
+}
+
+/// `n` definitions, each of which has a reference to the next one in it, and a last one.
+fn chain(n: usize, end: Value, make: impl Fn(usize, Value) -> Value) -> Value {
+    let next = |i: usize| json!({ "$ref": format!("#/$defs/d{}", i + 1) });
+    let all = (0..n).map(|i| (format!("d{i}"), make(i, next(i))));
+    json!({ "$ref": "#/$defs/d0", "$defs": map(all.chain([(format!("d{n}"), end)])) })
+}
+
+fn properties(n: usize) -> Value {
+    Value::Object(map((0..n).map(|i| (format!("p{i}"), json!({})))))
+}
+
+fn list<T: Into<Value>>(n: usize, make: impl Fn(usize) -> T) -> Value {
+    (0..n).map(make).collect()
+}
+
 #[test]
 fn hostile_constraints_end_in_good_time() {
-    let schema = |name, schema| survives(name, Constraint::JsonSchema(schema));
-    let chain = |n: usize| {
-        let defs: Map<_, _> = (0..n)
-            .map(|i| {
-                (
-                    format!("d{i}"),
-                    json!({ "$ref": format!("#/$defs/d{}", i + 1) }),
-                )
-            })
-            .chain([(format!("d{n}"), json!({ "type": "null" }))])
-            .collect();
-        json!({ "$ref": "#/$defs/d0", "$defs": defs })
-    };
-    schema("chain of references", chain(6000));
-    let nested = |n: usize| {
-        let defs: Map<_, _> = (0..n)
-            .map(|i| {
-                let next = format!("#/$defs/d{}", i + 1);
-                (
-                    format!("d{i}"),
-                    json!({ "allOf": [{ "$ref": next }, { "$ref": next }] }),
-                )
-            })
-            .chain([(format!("d{n}"), json!({ "type": "object" }))])
-            .collect();
-        json!({ "$ref": "#/$defs/d0", "$defs": defs })
-    };
-    schema("doubling references", nested(200));
-    schema("a circle", json!({ "$ref": "#" }));
-    schema(
-        "a circle with siblings",
-        json!({ "type": "object", "allOf": [{ "$ref": "#" }] }),
-    );
-    schema(
-        "many items",
-        json!({ "type": "array", "minItems": 1_000_000_000 }),
-    );
-    schema(
-        "long text",
-        json!({ "type": "string", "minLength": 1_000_000_000u64 }),
-    );
-    schema(
-        "huge numbers",
-        json!({ "type": "number", "minimum": -1e308, "maximum": 1e308, "multipleOf": 1e-300 }),
-    );
-    schema(
-        "many names",
-        json!({ "type": "object", "properties":
-        (0..3000).map(|i| (format!("p{i}"), json!({}))).collect::<Map<_, _>>() }),
-    );
-    schema(
-        "many kinds",
-        json!({ "enum": (0..20_000).map(|i| format!("v{i}")).collect::<Vec<_>>() }),
-    );
-    let options: Vec<_> = (0..1500)
-        .map(|i| json!({ "type": "object", "properties": { "k": { "const": i } }, "required": ["k"] }))
-        .collect();
-    schema("exclusive options", json!({ "oneOf": options }));
-    let products: Vec<_> = (0..16)
-        .map(|_| json!({ "anyOf": [{ "minLength": 1 }, { "maxLength": 9 }, {"pattern": "a"}] }))
-        .collect();
-    schema(
-        "a product of options",
-        json!({ "type": "string", "allOf": products }),
-    );
-
-    schema(
-        "anchors everywhere",
-        json!({ "pattern": "(^|a)($|b)".repeat(400), "type": "string" }),
-    );
-    let anchors: Vec<_> = (0..500)
-        .map(|i| json!({ "pattern": format!("{}{i}", "(^|a)".repeat(14)) }))
-        .collect();
-    schema("many patterns with anchors", json!({ "anyOf": anchors }));
-    let names = (0..400).map(|i| (format!("a{{{i}}}.*b"), json!({})));
-    schema(
-        "names that overlap",
-        json!({ "type": "object", "patternProperties": names.collect::<Map<_, _>>() }),
-    );
-    let patterns: Vec<_> = (0..400)
-        .map(|i| json!({ "type": "string", "pattern": format!("^(a|b)*a(a|b){{{i}}}$") }))
-        .collect();
-    schema(
-        "patterns that exclude each other",
-        json!({ "oneOf": patterns }),
-    );
     let doubled = |i: usize| {
         let one = json!({ "properties": { format!("a{i}"): { "type": "null" } }, "required": [format!("a{i}")] });
         json!({ "anyOf": [one, { "properties": { format!("b{i}"): true } }] })
     };
-    let all: Vec<_> = (0..14).map(doubled).collect();
-    schema(
-        "a product of objects",
-        json!({ "type": "object", "allOf": all, "additionalProperties": true }),
-    );
-    let nodes = (0..3000).map(|i| {
-        let next = json!({ "$ref": format!("#/$defs/n{}", (i + 1) % 3000) });
+    let with_end = |_, next| {
         let inner = json!({ "type": "object", "properties": { "n": next }, "required": ["n"] });
+        json!({ "anyOf": [inner, { "$ref": "#/$defs/d3000" }] })
+    };
+    let options =
+        |i| json!({ "type": "object", "properties": { "k": { "const": i } }, "required": ["k"] });
+    let products =
+        |_| json!({ "anyOf": [{ "minLength": 1 }, { "maxLength": 9 }, {"pattern": "a"}] });
+    let anchors = |i| json!({ "pattern": format!("{}{i}", "(^|a)".repeat(14)) });
+    let patterns = |i| json!({ "type": "string", "pattern": format!("^(a|b)*a(a|b){{{i}}}$") });
+    let names = map((0..400).map(|i| (format!("a{{{i}}}.*b"), json!({}))));
+    let schemas = [
         (
-            format!("n{i}"),
-            json!({ "anyOf": [inner, { "$ref": "#/$defs/end" }] }),
-        )
+            "chain of references",
+            chain(6000, json!({ "type": "null" }), |_, next| next),
+        ),
+        (
+            "doubling references",
+            chain(
+                200,
+                json!({ "type": "object" }),
+                |_, next| json!({ "allOf": [next, next] }),
+            ),
+        ),
+        ("a circle", json!({ "$ref": "#" })),
+        (
+            "a circle with siblings",
+            json!({ "type": "object", "allOf": [{ "$ref": "#" }] }),
+        ),
+        (
+            "many items",
+            json!({ "type": "array", "minItems": 1_000_000_000 }),
+        ),
+        (
+            "long text",
+            json!({ "type": "string", "minLength": 1_000_000_000u64 }),
+        ),
+        (
+            "huge numbers",
+            json!({ "type": "number", "minimum": -1e308, "maximum": 1e308, "multipleOf": 1e-300 }),
+        ),
+        (
+            "many names",
+            json!({ "type": "object", "properties": properties(3000) }),
+        ),
+        (
+            "many kinds",
+            json!({ "enum": list(20_000, |i| format!("v{i}")) }),
+        ),
+        ("exclusive options", json!({ "oneOf": list(1500, options) })),
+        (
+            "a product of options",
+            json!({ "type": "string", "allOf": list(16, products) }),
+        ),
+        (
+            "anchors everywhere",
+            json!({ "pattern": "(^|a)($|b)".repeat(400), "type": "string" }),
+        ),
+        (
+            "many patterns with anchors",
+            json!({ "anyOf": list(500, anchors) }),
+        ),
+        (
+            "names that overlap",
+            json!({ "type": "object", "patternProperties": names }),
+        ),
+        (
+            "patterns that exclude each other",
+            json!({ "oneOf": list(400, patterns) }),
+        ),
+        (
+            "a product of objects",
+            json!({ "type": "object", "allOf": list(14, doubled), "additionalProperties": true }),
+        ),
+        ("values without an end", chain(3000, json!(false), with_end)),
+        (
+            "counted properties",
+            json!({ "type": "object", "minProperties": 400, "properties": properties(900) }),
+        ),
+    ];
+    for (name, schema) in schemas {
+        survives(name, Constraint::JsonSchema(schema));
+    }
+
+    let groups = |a: &str| format!("{}{a}{}", "(".repeat(100_000), ")".repeat(100_000));
+    let rules = |n: usize, make: &dyn Fn(usize, usize) -> String| {
+        (0..n).map(|i| make(i, i + 1)).collect::<String>()
+    };
+    for (name, text) in [
+        ("counts of counts", "((a{1000}){1000}){1000}".into()),
+        (
+            "alternatives",
+            format!("({}){{500}}", "a|ab|".repeat(200) + "b"),
+        ),
+        ("many states", "(a|b)*a(a|b){500}".into()),
+        ("groups", groups("a")),
+    ] {
+        survives(name, Constraint::Regex(text));
+    }
+    let doubling = rules(60, &|i, next| format!("a{i} ::= a{next} a{next}\n"));
+    let many = rules(9000, &|i, next| {
+        format!("a{i} ::= a{next} | \"{i}\" root\n")
     });
-    let nodes = nodes.chain([("end".into(), json!(false))]);
-    schema(
-        "values without an end",
-        json!({ "$ref": "#/$defs/n0", "$defs": nodes.collect::<Map<_, _>>() }),
-    );
-    schema(
-        "counted properties",
-        json!({ "type": "object", "minProperties": 400, "properties":
-        (0..900).map(|i| (format!("p{i}"), json!({}))).collect::<Map<_, _>>() }),
-    );
-
-    let regex = |name, text: String| survives(name, Constraint::Regex(text));
-    regex("counts of counts", "((a{1000}){1000}){1000}".into());
-    regex(
-        "alternatives",
-        format!("({}){{500}}", "a|ab|".repeat(200) + "b"),
-    );
-    regex("many states", "(a|b)*a(a|b){500}".into());
-    regex(
-        "groups",
-        format!("{}a{}", "(".repeat(100_000), ")".repeat(100_000)),
-    );
-
-    let gbnf = |name, text: String| survives(name, Constraint::Gbnf(text));
-    let doubling: String = (0..60)
-        .map(|i| format!("a{i} ::= a{} a{}\n", i + 1, i + 1))
-        .collect();
-    gbnf(
-        "doubling rules",
-        format!("root ::= a0\n{doubling}a60 ::= \"x\"\n"),
-    );
-    gbnf(
-        "counts of nothing",
-        "root ::= \"a\" \"\"{2000}{2000}{2000}{2000}\nb ::= \"\"".into(),
-    );
-    gbnf(
-        "counts of a rule of nothing",
-        "root ::= \"a\" b{2000}{2000}{2000}{2000}\nb ::= \"\"".into(),
-    );
-    gbnf(
-        "a long row of large parts",
-        format!("a ::= [a-z]{{400}}\nroot ::= {}", "a ".repeat(120_000)),
-    );
-    gbnf("nothing fits", "root ::= root \"a\"".into());
-    gbnf("empty circles", "root ::= root root | \"\"".into());
-    gbnf(
-        "long text",
-        format!("root ::= \"{}\" root?", "ab".repeat(100_000)),
-    );
-    gbnf(
-        "ambiguous",
-        "root ::= root root root | \"a\" | \"aa\"".into(),
-    );
-    gbnf(
-        "counts",
-        "root ::= ((([a-z]{2000}){2000}){2000} root?){2000}".into(),
-    );
-    let rules: String = (0..9000)
-        .map(|i| format!("a{i} ::= a{} | \"{i}\" root\n", i + 1))
-        .collect();
-    gbnf(
-        "many rules",
-        format!("root ::= a0\n{rules}a9000 ::= \"x\"\n"),
-    );
-
-    let lark = |name, text: String| survives(name, Constraint::Lark(text));
-    lark(
-        "groups",
-        format!("start: {}\"a\"{}", "(".repeat(100_000), ")".repeat(100_000)),
-    );
-    lark("tokens", "start: <[0-4000000000]>".into());
-    lark("any tokens", "start: <[*]>*".into());
-    let inner: String = (0..4000)
-        .map(|i| format!("a{i}: a{} \"x\"\n", i + 1))
-        .collect();
-    lark("many rules", format!("start: a0\n{inner}a4000: \"y\"\n"));
+    for (name, text) in [
+        (
+            "doubling rules",
+            format!("root ::= a0\n{doubling}a60 ::= \"x\"\n"),
+        ),
+        (
+            "counts of nothing",
+            "root ::= \"a\" \"\"{2000}{2000}{2000}{2000}\nb ::= \"\"".into(),
+        ),
+        (
+            "counts of a rule of nothing",
+            "root ::= \"a\" b{2000}{2000}{2000}{2000}\nb ::= \"\"".into(),
+        ),
+        (
+            "a long row of large parts",
+            format!("a ::= [a-z]{{400}}\nroot ::= {}", "a ".repeat(120_000)),
+        ),
+        ("nothing fits", "root ::= root \"a\"".into()),
+        ("empty circles", "root ::= root root | \"\"".into()),
+        (
+            "long text",
+            format!("root ::= \"{}\" root?", "ab".repeat(100_000)),
+        ),
+        (
+            "ambiguous",
+            "root ::= root root root | \"a\" | \"aa\"".into(),
+        ),
+        (
+            "counts",
+            "root ::= ((([a-z]{2000}){2000}){2000} root?){2000}".into(),
+        ),
+        (
+            "many rules",
+            format!("root ::= a0\n{many}a9000 ::= \"x\"\n"),
+        ),
+    ] {
+        survives(name, Constraint::Gbnf(text));
+    }
+    let many = rules(4000, &|i, next| format!("a{i}: a{next} \"x\"\n"));
+    for (name, text) in [
+        ("groups", format!("start: {}", groups("\"a\""))),
+        ("tokens", "start: <[0-4000000000]>".into()),
+        ("any tokens", "start: <[*]>*".into()),
+        ("many rules", format!("start: a0\n{many}a4000: \"y\"\n")),
+    ] {
+        survives(name, Constraint::Lark(text));
+    }
 }
 
 /// What the library would be busy with for minutes is refused before it starts.
 #[test]
 fn large_schemas_are_refused_at_once() {
-    let object = |n: usize| {
-        let all = (0..n).map(|i| (format!("p{i}"), json!({})));
-        json!({ "type": "object", "properties": all.collect::<Map<_, _>>() })
-    };
+    let object = |n| json!({ "type": "object", "properties": properties(n) });
     let started = Instant::now();
-    refused(
-        Constraint::JsonSchema(object(14_000)),
-        &["schema/properties: 14000 properties, expected at most 1000"],
-    );
-    let many: Vec<_> = (0..20).map(|_| object(1000)).collect();
-    refused(
-        Constraint::JsonSchema(json!({ "anyOf": many })),
-        &["schema/anyOf/16/properties/", "more than 16384 parts"],
-    );
-    let chain = (0..600).map(|i| {
-        let next = format!("#/$defs/d{}", i + 1);
-        (format!("d{i}"), json!({ "$ref": next }))
-    });
-    let mut chain: Map<_, _> = chain.collect();
-    chain.insert("d600".into(), json!({}));
-    refused(
-        Constraint::JsonSchema(json!({ "$ref": "#/$defs/d0", "$defs": chain })),
-        &["schema/$defs/d511: more than 512 schemas in each other"],
-    );
+    for (schema, parts) in [
+        (
+            object(14_000),
+            &["schema/properties: 14000 properties, expected at most 1000"][..],
+        ),
+        (
+            json!({ "anyOf": list(20, |_| object(1000)) }),
+            &["schema/anyOf/16/properties/", "more than 16384 parts"],
+        ),
+        (
+            chain(600, json!({}), |_, next| next),
+            &["schema/$defs/d511: more than 512 schemas in each other"],
+        ),
+    ] {
+        refused(Constraint::JsonSchema(schema), parts);
+    }
     let elapsed = started.elapsed();
     assert!(elapsed < TIME_LIMIT / 2, "{elapsed:?}");
 }

@@ -52,11 +52,11 @@ fn tokenizer(model: &str, tokens: Vec<(String, i32)>, more: Vec<(&str, Meta)>) -
 
 /// All bytes in the byte-level alphabet, the results of merges, two control tokens.
 fn byte_level() -> Arc<Tokenizer> {
-    byte_level_with(&[])
+    byte_level_with::<&str>(&[])
 }
 
 /// The same with further control tokens.
-fn byte_level_with(controls: &[&str]) -> Arc<Tokenizer> {
+fn byte_level_with<T: AsRef<str>>(controls: &[T]) -> Arc<Tokenizer> {
     let is_plain = |b: u8| matches!(b, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     let mut shifted = 0x100..;
     let mut tokens: Vec<_> = (0..=255u8)
@@ -77,7 +77,7 @@ fn byte_level_with(controls: &[&str]) -> Arc<Tokenizer> {
     tokens.push(("<|end|>".into(), CONTROL));
     tokens.push(("<|tool|>".into(), CONTROL));
     tokens.push(("<user>".into(), USER));
-    tokens.extend(controls.iter().map(|text| ((*text).into(), CONTROL)));
+    tokens.extend(controls.iter().map(|text| (text.as_ref().into(), CONTROL)));
     let merges = Meta::Array(Array::Str(merges.iter().collect()));
     tokenizer(
         "gpt2",

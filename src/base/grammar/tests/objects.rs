@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::calls::{WEATHER, accepts, one_call, rows, tools, wrong};
+use super::calls::{WEATHER, accepts, compiled_call, one_call, row, tools, wrong};
 use super::schemas::check;
 use super::*;
 use crate::chat::tool_calls::{CallBody, Tool, call_formats};
@@ -44,7 +44,6 @@ fn conditions_on_objects_alone_mean_an_object() {
 
 #[test]
 fn arguments_are_an_object_whatever_the_schema_says_of_its_type() {
-    let rows = rows();
     let parameters = &tools()[0].parameters;
     let conditions =
         json!({ "properties": parameters["properties"], "required": ["city", "days"] });
@@ -73,14 +72,8 @@ fn arguments_are_an_object_whatever_the_schema_says_of_its_type() {
                 continue;
             }
             let name = &format.name;
-            let row = rows.iter().find(|row| row.format == *name);
-            let row = row.expect("a row for each format");
-            let compiler = Arc::new(Compiler::without_forcing(byte_level_with(row.controls)));
-            let mut tool = tools().remove(0);
-            tool.parameters = schema.clone();
-            let answer = one_call(format, vec![tool]);
-            let compiled = compiler.compile(answer);
-            let compiled = compiled.unwrap_or_else(|e| panic!("{name}, {schema}: {e}"));
+            let row = &row(format);
+            let (compiler, compiled) = compiled_call(format, row, &schema);
             assert!(accepts(&compiler, &compiled, &row.one), "{name}, {schema}");
             for value in ["true", "null", "1", "[]", "\"x\""] {
                 let text = row.one.replace(WEATHER, value);
@@ -108,7 +101,6 @@ fn arguments_are_an_object_whatever_the_schema_says_of_its_type() {
 
 #[test]
 fn arguments_on_their_own_are_those_of_all_parts_of_a_schema() {
-    let rows = rows();
     let parameters = &tools()[0].parameters;
     let part = |name: &str| json!({ "properties": { name: parameters["properties"][name] }, "required": [name] });
     let (city, days) = (part("city"), part("days"));
@@ -127,14 +119,8 @@ fn arguments_on_their_own_are_those_of_all_parts_of_a_schema() {
                 continue;
             }
             let name = &format.name;
-            let row = rows.iter().find(|row| row.format == *name);
-            let row = row.expect("a row for each format");
-            let compiler = Arc::new(Compiler::without_forcing(byte_level_with(row.controls)));
-            let mut tool = tools().remove(0);
-            tool.parameters = schema.clone();
-            let answer = one_call(format, vec![tool]);
-            let compiled = compiler.compile(answer);
-            let compiled = compiled.unwrap_or_else(|e| panic!("{name}, {schema}: {e}"));
+            let row = &row(format);
+            let (compiler, compiled) = compiled_call(format, row, &schema);
             assert!(accepts(&compiler, &compiled, &row.one), "{name}, {schema}");
             for text in wrong(row) {
                 assert!(!accepts(&compiler, &compiled, &text), "{name}: {text}");

@@ -15,7 +15,6 @@ pub(super) fn compiled(schema: &Value) -> CompiledConstraint {
     compiled.unwrap_or_else(|error| panic!("{error}: {schema}"))
 }
 
-/// Whether an answer can be this text.
 pub(super) fn allows_text(compiled: &CompiledConstraint, text: &str) -> bool {
     let mut matcher = compiled.matcher();
     for byte in text.bytes() {
@@ -27,7 +26,6 @@ pub(super) fn allows_text(compiled: &CompiledConstraint, text: &str) -> bool {
     matcher.may_stop().expect("alive")
 }
 
-/// The token of a single byte.
 fn token(byte: u8) -> u32 {
     static TOKENS: LazyLock<Vec<u32>> = LazyLock::new(|| {
         let tokenizer = &COMPILER.tokenizer;
@@ -37,7 +35,6 @@ fn token(byte: u8) -> u32 {
     TOKENS[byte as usize]
 }
 
-/// Checks what a schema given as JSON text allows.
 pub(super) fn check<T: AsRef<str>>(schema: &str, fits: &[T], others: &[T]) {
     let schema: Value = serde_json::from_str(schema).expect("JSON");
     let compiled = compiled(&schema);
@@ -49,7 +46,6 @@ pub(super) fn check<T: AsRef<str>>(schema: &str, fits: &[T], others: &[T]) {
     }
 }
 
-/// Checks that a schema is refused, with this place.
 pub(super) fn refuse(schema: &str, place: &str) {
     let schema: Value = serde_json::from_str(schema).expect("JSON");
     let error = COMPILER.compile(Constraint::JsonSchema(schema.clone()));
@@ -116,7 +112,6 @@ fn numbers_are_within_their_bounds() {
     }
 }
 
-/// A schema of `schemas.toml`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Case {

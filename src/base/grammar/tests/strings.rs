@@ -6,86 +6,65 @@ use serde_json::json;
 
 use super::schemas::{COMPILER, allows_text, check, compiled, refuse};
 use super::*;
+use crate::util::test_rows::rows;
 
-/// Patterns, strings that they match, and others.
-const PATTERNS: &[(&str, &[&str], &[&str])] = &[
-    // Quotation marks and backslashes are characters like others.
-    (r#"^[^"]*$"#, &["", "a\\b", "é\n\u{1}"], &["a\"b", "\""]),
-    (r#"^[^"\\]+$"#, &["a/b", "\u{7f}"], &["a\\b", "a\"b", ""]),
-    (
-        r#"^[^\\/:*?"<>|]+$"#,
-        &["a b.txt", "é"],
-        &["a\"b", "a\\b", "a/b"],
-    ),
-    (
-        r"^[\x00-\x1f]$",
-        &["\u{0}", "\n", "\u{1f}"],
-        &["\"", "\\", " "],
-    ),
-    (r#"[^"]"#, &["a", "\"a"], &["\"", ""]),
-    (r"^[^\n]*$", &["ab"], &["a\nb"]),
-    (r#"^"\\$"#, &["\"\\"], &["\"", "\\"]),
-    (
-        "^.$",
-        &["a", "\"", "\\", "\t", "😀"],
-        &["\n", "\r", "\u{2028}", "aa"],
-    ),
-    // Classes of ECMA-262 have no operators.
-    ("^[a-z&&[^b]]$", &["a]", "&]", "[]", "^]"], &["a", "b"]),
-    ("^[[:alpha:]]$", &["a]", "[]", ":]", "p]"], &["a", "b"]),
-    ("^[a~~b]$", &["a", "~"], &["c"]),
-    ("^[+--b]$", &["+", ",", "-", "b"], &["c"]),
-    (r"^[\w&&\d]$", &["a", "&", "1"], &["-"]),
-    (r"^[\w-]+$", &["a-b"], &["a+b"]),
-    (r"^[\d-x]$", &["1", "-", "x"], &["a"]),
-    ("^[]$", &[], &["", "]"]),
-    ("^[^]$", &["a", "\n", "]"], &[""]),
-    (r"^[\]]$", &["]"], &["a"]),
-    (r"^[\b]$", &["\u{8}"], &["b"]),
-    // Escapes.
-    (r"^\d$", &["7"], &["٣", "a"]),
-    (r"^\w\W$", &["a-", "_é"], &["éa", "ab"]),
-    (
-        r"^\s\S$",
-        &["\u{feff}a", "\u{a0}a", "\u{2028}x", " b"],
-        &["\u{85}a", "a "],
-    ),
-    (r"^\<\>\-\/\#\@$", &["<>-/#@"], &["<>"]),
-    (r"^\cJ\0\x41\u0042\u{43}$", &["\n\0ABC"], &["JABC"]),
-    (r"^\ud83d\ude00$", &["😀"], &["a"]),
-    (r"^[\u{1f600}-\u{1f602}]$", &["😁"], &["😃"]),
-    (r"^\p{Lu}\P{Lu}$", &["Éa"], &["aa"]),
-    ("^a/b$", &["a/b"], &["ab"]),
-    // Quantifiers and braces.
-    ("^a{2}$", &["aa"], &["a", "aaa"]),
-    ("^a{,2}$", &["a{,2}"], &["a", ""]),
-    ("^{}$", &["{}"], &[""]),
-    ("^x{a}$", &["x{a}"], &["x"]),
-    ("^a+?b*?c??$", &["a", "aabc"], &["b"]),
-    ("^a{0}b$", &["b"], &["ab"]),
-    // Anchors anywhere.
-    ("b", &["abc", "b"], &["ac"]),
-    ("^b", &["bc"], &["ab"]),
-    ("b$", &["ab"], &["bc"]),
-    ("^a|b$", &["ax", "xb"], &["xay", ""]),
-    (
-        "(^|,)a(,|$)",
-        &["a", "x,a", "a,x", "x,a,y"],
-        &["xa", "ax", "x,ay"],
-    ),
-    ("^(a|)$", &["a", ""], &["b"]),
-    ("^^a$$", &["a"], &["aa"]),
-    ("a^b", &[], &["ab", "a^b"]),
-    ("a*^b", &["b", "bc"], &["ab"]),
-    ("(^a)?b", &["ab", "xb", "b"], &["a"]),
-    ("x*$^", &[""], &["x"]),
-    ("(?<y>a)(?:b)", &["ab"], &["a"]),
-    ("", &["", "a\"b"], &[]),
-];
+/// Patterns, strings that they match, and others, in JSON.
+const PATTERNS: &str = r##"
+^[^"]*$ ¦ ["", "a\\b", "é\n\u0001"] ¦ ["a\"b", "\""]
+^[^"\\]+$ ¦ ["a/b", "\u007f"] ¦ ["a\\b", "a\"b", ""]
+^[^\\/:*?"<>|]+$ ¦ ["a b.txt", "é"] ¦ ["a\"b", "a\\b", "a/b"]
+^[\x00-\x1f]$ ¦ ["\u0000", "\n", "\u001f"] ¦ ["\"", "\\", " "]
+[^"] ¦ ["a", "\"a"] ¦ ["\"", ""]
+^[^\n]*$ ¦ ["ab"] ¦ ["a\nb"]
+^"\\$ ¦ ["\"\\"] ¦ ["\"", "\\"]
+^.$ ¦ ["a", "\"", "\\", "\t", "😀"] ¦ ["\n", "\r", "\u2028", "aa"]
+^[a-z&&[^b]]$ ¦ ["a]", "&]", "[]", "^]"] ¦ ["a", "b"]
+^[[:alpha:]]$ ¦ ["a]", "[]", ":]", "p]"] ¦ ["a", "b"]
+^[a~~b]$ ¦ ["a", "~"] ¦ ["c"]
+^[+--b]$ ¦ ["+", ",", "-", "b"] ¦ ["c"]
+^[\w&&\d]$ ¦ ["a", "&", "1"] ¦ ["-"]
+^[\w-]+$ ¦ ["a-b"] ¦ ["a+b"]
+^[\d-x]$ ¦ ["1", "-", "x"] ¦ ["a"]
+^[]$ ¦ [] ¦ ["", "]"]
+^[^]$ ¦ ["a", "\n", "]"] ¦ [""]
+^[\]]$ ¦ ["]"] ¦ ["a"]
+^[\b]$ ¦ ["\b"] ¦ ["b"]
+^\d$ ¦ ["7"] ¦ ["٣", "a"]
+^\w\W$ ¦ ["a-", "_é"] ¦ ["éa", "ab"]
+^\s\S$ ¦ ["\ufeffa", "\u00a0a", "\u2028x", " b"] ¦ ["\u0085a", "a "]
+^\<\>\-\/\#\@$ ¦ ["<>-/#@"] ¦ ["<>"]
+^\cJ\0\x41\u0042\u{43}$ ¦ ["\n\u0000ABC"] ¦ ["JABC"]
+^\ud83d\ude00$ ¦ ["😀"] ¦ ["a"]
+^[\u{1f600}-\u{1f602}]$ ¦ ["😁"] ¦ ["😃"]
+^[^\u0000-\ud7ff\ue000-\uffff]$ ¦ ["😀"] ¦ ["\ud7ff", "\ue000", "a"]
+^\p{Lu}\P{Lu}$ ¦ ["Éa"] ¦ ["aa"]
+^a/b$ ¦ ["a/b"] ¦ ["ab"]
+^a{2}$ ¦ ["aa"] ¦ ["a", "aaa"]
+^a{,2}$ ¦ ["a{,2}"] ¦ ["a", ""]
+^{}$ ¦ ["{}"] ¦ [""]
+^x{a}$ ¦ ["x{a}"] ¦ ["x"]
+^a+?b*?c??$ ¦ ["a", "aabc"] ¦ ["b"]
+^a{0}b$ ¦ ["b"] ¦ ["ab"]
+b ¦ ["abc", "b"] ¦ ["ac"]
+^b ¦ ["bc"] ¦ ["ab"]
+b$ ¦ ["ab"] ¦ ["bc"]
+^a|b$ ¦ ["ax", "xb"] ¦ ["xay", ""]
+(^|,)a(,|$) ¦ ["a", "x,a", "a,x", "x,a,y"] ¦ ["xa", "ax", "x,ay"]
+^(a|)$ ¦ ["a", ""] ¦ ["b"]
+^^a$$ ¦ ["a"] ¦ ["aa"]
+a^b ¦ [] ¦ ["ab", "a^b"]
+a*^b ¦ ["b", "bc"] ¦ ["ab"]
+(^a)?b ¦ ["ab", "xb", "b"] ¦ ["a"]
+x*$^ ¦ [""] ¦ ["x"]
+(?<y>a)(?:b) ¦ ["ab"] ¦ ["a"]
+∅ ¦ ["", "a\"b"] ¦ []
+"##;
 
 #[test]
 fn patterns_are_those_of_ecma_262_over_the_decoded_string() {
-    for (pattern, fits, others) in PATTERNS {
+    for [pattern, fits, others] in rows(PATTERNS) {
+        let [fits, others] =
+            [fits, others].map(|all| serde_json::from_str::<Vec<String>>(&all).expect("JSON"));
         if fits.is_empty() {
             refuse(
                 &json!({ "type": "string", "pattern": pattern }).to_string(),
@@ -95,7 +74,7 @@ fn patterns_are_those_of_ecma_262_over_the_decoded_string() {
         }
         let compiled = compiled(&json!({ "type": "string", "pattern": pattern }));
         for (texts, expected) in [(fits, true), (others, false)] {
-            for text in *texts {
+            for text in texts {
                 let text = json!(text).to_string();
                 assert_eq!(allows_text(&compiled, &text), expected, "{text} {pattern}");
             }
@@ -156,81 +135,34 @@ proptest! {
     }
 }
 
+/// Formats, strings that have them and others, separated by two blanks; the empty one has none.
+const FORMATS: &str = r#"
+date ¦ 2024-02-29  2000-02-29  2023-12-31 ¦ 2023-02-29  1900-02-29  2023-04-31  2023-1-1
+date-time ¦ 2023-01-02T03:04:05Z  2023-01-02T03:04:05.25+01:00 ¦ 2023-01-02 03:04:05Z  2023-01-02T24:00:00Z  2023-01-02T03:04:05
+time ¦ 23:59:59Z ¦ 24:00:00Z  23:59:59
+duration ¦ P1Y2M3D  PT1H  P2W  P1DT2S ¦ P  1Y  P1H  PT
+email ¦ a.b@c-d.org  x+y@[127.0.0.1] ¦ a@  a..b@c  @b  a"b@c
+hostname ¦ a  a-b.c ¦ -a  a-  a..b  aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
+ipv4 ¦ 255.0.10.99 ¦ 256.0.0.1  1.2.3  01.2.3.4
+ipv6 ¦ ::  ::1  1:2:3:4:5:6:7:8  1::8  fe80::a:b  1:2:3:4:5:6:7:: ¦ 1:2:3:4:5:6:7  1::2::3  :::  12345::
+uuid ¦ 123e4567-e89b-12d3-a456-426614174000 ¦ 123e4567e89b12d3a456426614174000
+uri ¦ http://a.org/b?c#d  urn:x:y  mailto:a@b  http://[::1]:80/ ¦ a/b  http://a b  http://\  http://a"b
+"#;
+
 #[test]
 fn formats_are_enforced_or_annotations() {
     let format = |format: &str, fits: &[&str], others: &[&str]| {
         let schema = json!({ "type": "string", "format": format }).to_string();
-        let [fits, others] = [fits, others].map(|all| {
-            all.iter()
-                .map(|text| json!(text).to_string())
-                .collect::<Vec<_>>()
-        });
-        let [fits, others] =
-            [&fits, &others].map(|all| all.iter().map(String::as_str).collect::<Vec<_>>());
-        check(&schema, &fits, &others);
+        let quoted = |all: &[&str]| -> Vec<String> {
+            all.iter().map(|text| json!(text).to_string()).collect()
+        };
+        check(&schema, &quoted(fits), &quoted(others));
     };
-    format(
-        "date",
-        &["2024-02-29", "2000-02-29", "2023-12-31"],
-        &["2023-02-29", "1900-02-29", "2023-04-31", "2023-1-1", ""],
-    );
-    format(
-        "date-time",
-        &["2023-01-02T03:04:05Z", "2023-01-02T03:04:05.25+01:00"],
-        &[
-            "2023-01-02 03:04:05Z",
-            "2023-01-02T24:00:00Z",
-            "2023-01-02T03:04:05",
-        ],
-    );
-    format("time", &["23:59:59Z"], &["24:00:00Z", "23:59:59"]);
-    format(
-        "duration",
-        &["P1Y2M3D", "PT1H", "P2W", "P1DT2S"],
-        &["P", "1Y", "P1H", "PT"],
-    );
-    format(
-        "email",
-        &["a.b@c-d.org", "x+y@[127.0.0.1]"],
-        &["a@", "a..b@c", "@b", "a\"b@c"],
-    );
-    format(
-        "hostname",
-        &["a", "a-b.c"],
-        &["-a", "a-", "a..b", &"a".repeat(64)],
-    );
-    format(
-        "ipv4",
-        &["255.0.10.99"],
-        &["256.0.0.1", "1.2.3", "01.2.3.4"],
-    );
-    format(
-        "ipv6",
-        &[
-            "::",
-            "::1",
-            "1:2:3:4:5:6:7:8",
-            "1::8",
-            "fe80::a:b",
-            "1:2:3:4:5:6:7::",
-        ],
-        &["1:2:3:4:5:6:7", "1::2::3", ":::", "12345::"],
-    );
-    format(
-        "uuid",
-        &["123e4567-e89b-12d3-a456-426614174000"],
-        &["123e4567e89b12d3a456426614174000"],
-    );
-    format(
-        "uri",
-        &[
-            "http://a.org/b?c#d",
-            "urn:x:y",
-            "mailto:a@b",
-            "http://[::1]:80/",
-        ],
-        &["a/b", "http://a b", "http://\\", "http://a\"b"],
-    );
+    for [name, fits, others] in rows(FORMATS) {
+        let [fits, others] = [&fits, &others].map(|all| all.split("  ").collect::<Vec<_>>());
+        format(&name, &fits, &others);
+        format(&name, &[], &[""]);
+    }
     for name in ["binary", "int64", "uri-reference", "no-such", "unknown"] {
         format(name, &["", "anything \"\\"], &[]);
     }

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use serde::Deserialize;
+use serde_json::{Value as Json, json};
 use tokenizers::AddedToken;
 
 use super::Error;
@@ -18,19 +18,14 @@ pub(super) struct AddedTokenEntry<'a> {
     pub(super) path: &'a Path,
 }
 
-#[derive(Deserialize)]
-struct Entry {
-    content: String,
-    #[serde(default)]
-    single_word: bool,
-    #[serde(default)]
-    lstrip: bool,
-    #[serde(default)]
-    rstrip: bool,
-    #[serde(default)]
-    normalized: bool,
-    #[serde(default)]
-    special: bool,
+/// An object with the fields of a token; those that it lacks are off.
+fn token(entry: &Json) -> Option<AddedToken> {
+    let mut whole = json!({
+        "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": false,
+    });
+    let fields = entry.as_object()?.clone();
+    whole.as_object_mut()?.extend(fields);
+    serde_json::from_value(whole).ok()
 }
 
 pub(super) fn read(files: &FolderFiles) -> Result<Vec<AddedTokenEntry<'_>>, Error> {
@@ -38,13 +33,8 @@ pub(super) fn read(files: &FolderFiles) -> Result<Vec<AddedTokenEntry<'_>>, Erro
     let mut tokens = Vec::new();
     for (id, entry) in declared.iter() {
         let wrong = |expected| declared.wrong_type(id, entry, expected);
-        let entry = Entry::deserialize(entry).map_err(|_| wrong("a token with `content`"))?;
+        let token = token(entry).ok_or_else(|| wrong("a token with `content`"))?;
         let id: u32 = id.parse().map_err(|_| wrong("a token under its id"))?;
-        let token = AddedToken::from(entry.content, entry.special)
-            .single_word(entry.single_word)
-            .lstrip(entry.lstrip)
-            .rstrip(entry.rstrip)
-            .normalized(entry.normalized);
         let path = files.tokenizer_config.path();
         tokens.push(AddedTokenEntry { id, token, path });
     }

@@ -7,7 +7,7 @@
 //! Invariant: the texts of the tokens, joined, are what the library decodes, but for a space at the start or the end.
 
 use serde_json::Value as Json;
-use tokenizers::{Decoder as _, DecoderWrapper, ModelWrapper};
+use tokenizers::{Decoder as _, ModelWrapper};
 
 use super::super::library_encoder::guarded;
 use super::super::vocab::TokenKind;
@@ -35,21 +35,31 @@ impl DecodedPieces {
             return None;
         }
         let decoder = parsed.library.get_decoder();
-        let marks = between(decoder, MARK)?;
-        let texts: Vec<&str> = tokens.iter().map(|token| token.text.as_str()).collect();
-        let decoded: Vec<_> = match all_between(decoder, &texts) {
-            Some(decoded) => decoded.into_iter().map(Some).collect(),
-            None => texts.iter().map(|text| between(decoder, text)).collect(),
+        // What is decoded between two marks. Without a decoder the library joins tokens with spaces.
+        let decode = |tokens: &[&str]| {
+            let whole = match decoder {
+                Some(decoder) => {
+                    let tokens = tokens.iter().map(|token| (*token).to_owned()).collect();
+                    guarded(|| decoder.decode(tokens)).ok()?
+                }
+                None => tokens.join(" "),
+            };
+            let (_, after) = whole.split_once(MARK)?;
+            Some(after.rsplit_once(MARK)?.0.to_owned())
         };
-        let of_token = |(token, text): (&FolderToken, Option<String>)| {
-            let text = text.filter(|text| !text.contains(char::REPLACEMENT_CHARACTER));
-            text.filter(|_| token.kind != TokenKind::Byte)
+        let separator = decode(&[MARK, MARK])?;
+        let of_token = |token: &FolderToken| {
+            let inner = decode(&[MARK, &token.text, MARK])?;
+            let text = inner.strip_suffix(&separator).unwrap_or(&inner);
+            let is_text =
+                token.kind != TokenKind::Byte && !text.contains(char::REPLACEMENT_CHARACTER);
+            is_text.then(|| text.to_owned())
         };
         // A suffix stands for the space after a word, unless the word is the last one.
         let has_suffix = |step: &Json| step["type"] == "BPEDecoder";
         Some(Self {
-            texts: tokens.iter().zip(decoded).map(of_token).collect(),
-            drops_first_space: marks.starts_with(' '),
+            texts: tokens.iter().map(of_token).collect(),
+            drops_first_space: separator.starts_with(' '),
             drops_last_space: parsed.decoder.iter().any(has_suffix),
         })
     }
@@ -82,38 +92,4 @@ fn is_implied(parsed: &TokenizerJson) -> bool {
     };
     let marks_words = matches!(parsed.library.get_model(), ModelWrapper::WordPiece(_));
     !marks_words && !parsed.decoder.is_empty() && parsed.decoder.iter().all(is_usual)
-}
-
-/// The texts of tokens between two marks, decoded at once; `None` if the decoder does not keep tokens apart.
-fn all_between(decoder: Option<&DecoderWrapper>, texts: &[&str]) -> Option<Vec<String>> {
-    let Some(decoder) = decoder else {
-        // Without a decoder the library joins tokens with spaces.
-        return Some(texts.iter().map(|text| format!(" {text}")).collect());
-    };
-    let marked = [MARK].into_iter().chain(texts.iter().copied());
-    let marked: Vec<String> = marked.chain([MARK]).map(str::to_owned).collect();
-    let n = marked.len();
-    let mut decoded = guarded(|| decoder.decode_chain(marked)).ok()?;
-    if decoded.len() != n {
-        return None;
-    }
-    decoded.pop();
-    decoded.remove(0);
-    Some(decoded)
-}
-
-/// The text of a token between two marks; `None` if the library does not decode it.
-fn between(decoder: Option<&DecoderWrapper>, text: &str) -> Option<String> {
-    let Some(decoder) = decoder else {
-        return Some(format!(" {text}"));
-    };
-    let decode = |tokens: &[&str]| {
-        let tokens = tokens.iter().map(|token| (*token).to_owned()).collect();
-        let whole = guarded(|| decoder.decode(tokens)).ok()?;
-        let (_, after) = whole.split_once(MARK)?;
-        Some(after.rsplit_once(MARK)?.0.to_owned())
-    };
-    let separator = decode(&[MARK, MARK])?;
-    let inner = decode(&[MARK, text, MARK])?;
-    Some(inner.strip_suffix(&separator).unwrap_or(&inner).to_owned())
 }

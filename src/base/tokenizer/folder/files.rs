@@ -21,7 +21,7 @@ const LARGEST_OTHER: u64 = 64 << 20;
 
 #[derive(Debug)]
 pub(super) struct FolderFiles {
-    folder: PathBuf,
+    pub(super) folder: PathBuf,
     pub(super) vocabulary: VocabularyFile,
     pub(super) config: JsonObject,
     /// `generation_config.json`.

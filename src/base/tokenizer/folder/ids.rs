@@ -6,12 +6,12 @@
 use std::collections::BTreeSet;
 
 use rustc_hash::FxHashMap;
-use tokenizers::ModelWrapper;
+use tokenizers::{Encoding, ModelWrapper, Token};
 
 use crate::weights::{Array, Metadata, Value};
 
 use super::super::keys;
-use super::super::library_encoder;
+use super::super::library_encoder::guarded;
 use super::super::roles;
 use super::super::vocab::TokenKind;
 use super::Error;
@@ -39,27 +39,15 @@ pub(super) struct RoleIds {
 #[derive(Debug, Default)]
 pub(super) struct DefaultRoles {
     pub(super) unknown: Option<u32>,
-    pub(super) frame: FrameRule,
+    /// The tokens that a text starts with, and those that it ends with. `None`: only the BOS token at the start, whichever
+    /// it is, as in llama.cpp and in the software that most SentencePiece models are trained with.
+    frame: Option<(Vec<u32>, Vec<u32>)>,
     /// The tokens between the texts of a pair.
     between: Vec<u32>,
     /// Whether the token at the end of a text is also its separator, as in WordPiece.
     is_wordpiece: bool,
     /// Tokens for roles that no other file defines.
     pub(super) roles: Vec<(&'static str, u32)>,
-}
-
-/// The tokens that a text starts with, and those that it ends with.
-#[derive(Debug)]
-pub(super) enum FrameRule {
-    Ids(Vec<u32>, Vec<u32>),
-    /// Only the BOS token at the start, whichever it is.
-    Bos,
-}
-
-impl Default for FrameRule {
-    fn default() -> Self {
-        Self::Ids(Vec::new(), Vec::new())
-    }
 }
 
 impl DefaultRoles {
@@ -82,21 +70,24 @@ impl DefaultRoles {
         this.unknown = unknown;
         this.is_wordpiece = matches!(model, ModelWrapper::WordPiece(_));
         if class.is_none() {
-            let (first, last) = frame(files, parsed, tokens)?;
-            if let Some(id) = first
-                .iter()
-                .chain(&last)
-                .find(|id| **id as usize >= tokens.len())
-            {
+            let path = files.tokenizer_path();
+            let found = around(parsed);
+            let [first, between, last] = found.map_err(|message| Error::Refused {
+                path: path.clone(),
+                message,
+            })?;
+            let tokens = tokens.len();
+            let mut framing = first.iter().chain(&last);
+            if let Some(id) = framing.find(|id| **id as usize >= tokens) {
                 return Err(Error::IdOutOfRange {
-                    path: files.tokenizer_path(),
+                    path,
                     key: "post_processor".into(),
                     id: (*id).into(),
-                    tokens: tokens.len(),
+                    tokens,
                 });
             }
-            this.between = between(parsed, &first, &last);
-            this.frame = FrameRule::Ids(first, last);
+            this.between = between;
+            this.frame = Some((first, last));
         }
         Ok(this)
     }
@@ -109,7 +100,7 @@ impl DefaultRoles {
         let id = |text: &str| by_text.get(text).copied();
         let ids = |texts: &[String]| texts.iter().filter_map(|text| id(text)).collect();
         Self {
-            frame: FrameRule::Ids(ids(&class.first), ids(&class.last)),
+            frame: Some((ids(&class.first), ids(&class.last))),
             roles: class
                 .roles()
                 .filter_map(|(role, text)| Some((role, id(text)?)))
@@ -159,10 +150,8 @@ impl RoleIds {
             frame: Default::default(),
             doubles_end: false,
         };
-        this.frame = match &own.frame {
-            FrameRule::Ids(first, last) => (first.clone(), last.clone()),
-            FrameRule::Bos => (this.bos.into_iter().collect(), Vec::new()),
-        };
+        let only_bos = || (this.bos.into_iter().collect(), Vec::new());
+        this.frame = own.frame.clone().unwrap_or_else(only_bos);
         this.ends.extend(this.eos);
         let is_wordpiece = own.is_wordpiece;
         if let [first] = *this.frame.0
@@ -325,56 +314,22 @@ impl RoleSources<'_> {
     }
 }
 
-/// The tokens that the library adds before and after a text, found by encoding one.
-fn frame(
-    files: &FolderFiles,
-    parsed: &TokenizerJson,
-    tokens: &[FolderToken],
-) -> Result<(Vec<u32>, Vec<u32>), Error> {
-    let texts = ["a", "1", "."].into_iter();
-    let texts = texts.chain(tokens.iter().take(1000).map(|token| token.text.as_str()));
-    for text in texts {
-        let inner = library_encoder::ids(&parsed.library, text);
-        let outer = library_encoder::guarded(|| {
-            Ok(parsed.library.encode_fast(text, true)?.get_ids().to_vec())
-        });
-        let (inner, outer) = match (inner, outer) {
-            (Ok(inner), Ok(outer)) => (inner, outer),
-            (Err(message), _) | (_, Err(message)) => {
-                return Err(Error::Refused {
-                    path: files.tokenizer_path(),
-                    message,
-                });
-            }
-        };
-        if inner.is_empty() {
-            continue;
-        }
-        let place = outer.windows(inner.len()).position(|part| part == inner);
-        if let Some(start) = place {
-            return Ok((
-                outer[..start].to_vec(),
-                outer[start + inner.len()..].to_vec(),
-            ));
-        }
-    }
-    Ok((Vec::new(), Vec::new()))
-}
-
-/// The tokens that the library adds between two texts, given those before and after a text.
-fn between(parsed: &TokenizerJson, first: &[u32], last: &[u32]) -> Vec<u32> {
-    let text = "a";
-    let pair = || {
-        let pair = parsed.library.encode_fast((text, text), true)?;
-        Ok(pair.get_ids().to_vec())
+/// The tokens that the library adds before a text, between two texts, and after the last.
+fn around(parsed: &TokenizerJson) -> Result<[Vec<u32>; 3], String> {
+    /// The token that stands for a text.
+    const TEXT: u32 = u32::MAX;
+    let text = || Encoding::from_tokens(vec![Token::new(TEXT, String::new(), (0, 0))], 0);
+    let process = |pair: Option<Encoding>| {
+        let processed = guarded(|| parsed.library.post_process(text(), pair, true))?;
+        let parts = processed.get_ids().split(|id| *id == TEXT);
+        Ok::<Vec<Vec<u32>>, String>(parts.map(<[u32]>::to_vec).collect())
     };
-    let inner = library_encoder::ids(&parsed.library, text);
-    let (Ok(inner), Ok(pair)) = (inner, library_encoder::guarded(pair)) else {
-        return Vec::new();
+    let Ok([first, last]) = <[_; 2]>::try_from(process(None)?) else {
+        return Ok([const { Vec::new() }; 3]);
     };
-    let start = [first, &inner].concat();
-    let end = [&inner[..], last].concat();
-    let found = pair.strip_prefix(&start[..]);
-    let found = found.and_then(|rest| rest.strip_suffix(&end[..]));
-    found.unwrap_or_default().to_vec()
+    let between = match process(Some(text())).as_deref() {
+        Ok([start, between, end]) if *start == first && *end == last => between.clone(),
+        _ => Vec::new(),
+    };
+    Ok([first, between, last])
 }

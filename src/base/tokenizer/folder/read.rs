@@ -3,12 +3,10 @@
 use std::path::Path;
 
 use super::convert::{self, VocabularySource};
-use super::describe::describe;
 use super::files::{self, FolderFiles};
-use super::ids::{DefaultRoles, RoleIds};
-use super::tokenizer_json::TokenizerJson;
-use super::{Error, FolderTokenizer, sentencepiece_folder, templates, tokens};
-use crate::weights::Metadata;
+use super::gguf_keys::{self, FileKeys};
+use super::library_folder::LibraryFolder;
+use super::{Error, FolderTokenizer, sentencepiece_folder};
 
 /// Whether a folder has a file that holds a vocabulary.
 pub fn has_vocabulary(folder: &Path) -> bool {
@@ -24,16 +22,29 @@ pub fn has_vocabulary(folder: &Path) -> bool {
 /// Files are missing, damaged, or contradict one another; the error names file and key.
 pub fn read(folder: &Path) -> Result<FolderTokenizer, Error> {
     let mut files = FolderFiles::read(folder)?;
-    let described = match convert::of(&mut files)? {
-        VocabularySource::Library(described) => described,
-        VocabularySource::Pieces => return sentencepiece_folder::read(&files),
-    };
-    let parsed = TokenizerJson::read(&files, &described)?;
-    let tokens = tokens::read(&files, &parsed)?;
-    let own = DefaultRoles::read(&files, &parsed, described.class, &tokens)?;
-    let ids = RoleIds::read(&files, &own, &tokens)?;
-    let mut common = Metadata::default();
-    ids.write(&tokens, &mut common);
-    templates::write(&files, &mut common)?;
-    describe(&files, parsed, &tokens, &ids, &common)
+    match convert::of(&mut files)? {
+        VocabularySource::Library(described) => {
+            LibraryFolder::read(files, &described)?.into_tokenizer()
+        }
+        VocabularySource::Pieces => sentencepiece_folder::read(&files),
+    }
+}
+
+impl FolderTokenizer {
+    /// The metadata for a file that is to be tokenized like the folder, which is read again.
+    ///
+    /// # Errors
+    /// The errors of [`read`], or no keys can describe how the folder tokenizes.
+    pub fn for_file(&self) -> Result<FileKeys, Error> {
+        let mut files = FolderFiles::read(&self.folder)?;
+        match convert::of(&mut files)? {
+            VocabularySource::Library(described) => {
+                gguf_keys::of(&LibraryFolder::read(files, &described)?)
+            }
+            VocabularySource::Pieces => Ok(FileKeys {
+                metadata: self.metadata().clone(),
+                differs_at: None,
+            }),
+        }
+    }
 }

@@ -11,11 +11,10 @@ use super::super::{Tokenizer, keys, load};
 use super::added;
 use super::classes::{self, ClassForm, TokenizerClass};
 use super::files::{FolderFiles, VocabularyFormat};
-use super::ids::{DefaultRoles, FrameRule, RoleIds};
-use super::layout::{self, TokenSpelling};
+use super::ids::{DefaultRoles, RoleIds};
 use super::sentencepiece::{PieceAlgorithm, SentencePieceModel};
-use super::tokens::{FolderToken, TokenSlots, looks_special};
-use super::{Error, FolderTokenizer, assembled, templates};
+use super::tokens::{self, FolderToken, TokenSlots, TokenSpelling, looks_special};
+use super::{Error, FolderTokenizer, templates};
 
 pub(super) fn read(files: &FolderFiles) -> Result<FolderTokenizer, Error> {
     let mut model = SentencePieceModel::read(files)?;
@@ -27,18 +26,18 @@ pub(super) fn read(files: &FolderFiles) -> Result<FolderTokenizer, Error> {
         let renumbered = model.renumber(&class.leading, class.replaced, class.unknown());
         renumbered.map_err(|what| files.damaged(what))?;
     }
-    let (tokens, symbols) = tokens(files, &model, class)?;
+    let (tokens, symbols) = tokens_and_symbols(files, &model, class)?;
     let own = own(&model, class, &tokens);
     let mut metadata = Metadata::default();
     write(files, &model, &symbols, &tokens, &mut metadata)?;
     RoleIds::read(files, &own, &tokens)?.write(&tokens, &mut metadata);
     templates::write(files, &mut metadata)?;
     let tokenizer = Tokenizer::from_metadata(&metadata);
-    assembled(files, metadata, tokenizer, None)
+    FolderTokenizer::new(files, metadata, tokenizer)
 }
 
 /// The tokens, and the ids of those that are matched within texts.
-fn tokens(
+fn tokens_and_symbols(
     files: &FolderFiles,
     model: &SentencePieceModel,
     class: Option<&TokenizerClass>,
@@ -103,10 +102,6 @@ fn own(
     let mut own = DefaultRoles::of_class(class, tokens);
     own.unknown = model.unknown();
     own.roles.extend(model.roles());
-    if class.is_none() {
-        // Texts start with BOS, as in llama.cpp and in the software that most such models are trained with.
-        own.frame = FrameRule::Bos;
-    }
     own
 }
 
@@ -126,7 +121,7 @@ fn write(
         keys::PRE,
         Value::Str(super::super::pretokenizer::DEFAULT.to_owned()),
     );
-    layout::write_tokens(tokens, TokenSpelling::Escaped, metadata);
+    tokens::write(tokens, TokenSpelling::Escaped, metadata);
     let score = |id: usize| model.pieces.get(id).map_or(0.0, |piece| piece.score);
     let scores = (0..tokens.len()).map(score).collect();
     metadata.insert(keys::SCORES, Value::Array(Array::F32(scores)));

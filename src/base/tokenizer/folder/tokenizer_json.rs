@@ -6,8 +6,6 @@
 
 use std::path::Path;
 
-use serde::de::value::SeqAccessDeserializer;
-use serde::de::{Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 use tokenizers::{AddedToken, Tokenizer as Library};
@@ -36,8 +34,6 @@ pub(super) struct SpecialToken {
 #[derive(Debug)]
 pub(super) struct TokenizerJson {
     pub(super) library: Library,
-    /// Merges in order of rank; empty for models without merges.
-    pub(super) merges: Vec<(String, String)>,
     /// Id of the unknown token, for models that define it by id.
     pub(super) unk_id: Option<u32>,
     /// The steps of the normaliser, with sequences flattened.
@@ -63,39 +59,7 @@ struct Declared {
 #[derive(Deserialize)]
 struct RawModel {
     #[serde(default)]
-    merges: Vec<Merge>,
-    #[serde(default)]
     unk_id: Option<u32>,
-}
-
-/// A merge: a list of two texts, or a text of both with a space between them, which older files have.
-///
-/// Derived as untagged, each of a hundred thousand merges of one form would first be refused as one of the other, with a
-/// message.
-struct Merge(Option<(String, String)>);
-
-impl<'de> Deserialize<'de> for Merge {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Of;
-        impl<'de> Visitor<'de> for Of {
-            type Value = Merge;
-
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("a merge: two texts, as a list or with a space between them")
-            }
-
-            fn visit_str<E>(self, line: &str) -> Result<Merge, E> {
-                let pair = line.split_once(' ');
-                Ok(Merge(pair.map(|(l, r)| (l.to_owned(), r.to_owned()))))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Merge, A::Error> {
-                let pair = <(String, String)>::deserialize(SeqAccessDeserializer::new(list))?;
-                Ok(Merge(Some(pair)))
-            }
-        }
-        deserializer.deserialize_any(Of)
-    }
 }
 
 impl TokenizerJson {
@@ -122,7 +86,6 @@ impl TokenizerJson {
         library.with_padding(None);
 
         Ok(Self {
-            merges: raw.model.merges.into_iter().filter_map(|m| m.0).collect(),
             unk_id: raw.model.unk_id,
             normalizer: steps(&library.get_normalizer()),
             pre_tokenizer: steps(&library.get_pre_tokenizer()),
@@ -134,6 +97,21 @@ impl TokenizerJson {
     /// The first step of a part with this type.
     pub(super) fn step<'a>(part: &'a [Json], ty: &str) -> Option<&'a Json> {
         part.iter().find(|step| step["type"] == ty)
+    }
+
+    /// Whether tokens are spelled in the byte-level alphabet.
+    pub(super) fn is_byte_level(&self) -> bool {
+        let parts = [&self.normalizer, &self.pre_tokenizer, &self.decoder];
+        let mut parts = parts.into_iter();
+        parts.any(|part| Self::step(part, "ByteLevel").is_some())
+    }
+
+    /// Whether a space is added before a text.
+    pub(super) fn adds_space(&self) -> bool {
+        let metaspace = Self::step(&self.pre_tokenizer, "Metaspace")
+            .or_else(|| Self::step(&self.normalizer, "Metaspace"));
+        let by_scheme = metaspace.is_some_and(|step| step["prepend_scheme"] != "never");
+        by_scheme || Self::step(&self.normalizer, "Prepend").is_some()
     }
 }
 
@@ -209,15 +187,9 @@ pub(super) fn byte_level(
     model: &Json,
 ) -> Vec<u8> {
     let added = specials.iter().map(|SpecialToken { id, token }| {
-        json!({
-            "id": id,
-            "content": token.content,
-            "single_word": token.single_word,
-            "lstrip": token.lstrip,
-            "rstrip": token.rstrip,
-            "normalized": token.normalized,
-            "special": token.special,
-        })
+        let mut token = json!(token);
+        token["id"] = json!(id);
+        token
     });
     let bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
     let file = json!({

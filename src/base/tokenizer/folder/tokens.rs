@@ -4,10 +4,15 @@
 //! are unused tokens. Control tokens beyond it, such as those for images, are left out: no text needs them, and in a
 //! text they are read as plain text.
 
+use std::borrow::Cow;
+
 use rustc_hash::FxHashMap;
 use tokenizers::ModelWrapper;
 
+use crate::weights::{Array, Metadata, StringArray, Value};
+
 use super::super::vocab::{TokenKind, named_byte};
+use super::super::{SPACE, keys};
 use super::Error;
 use super::files::FolderFiles;
 use super::tokenizer_json::TokenizerJson;
@@ -38,6 +43,57 @@ impl FolderToken {
         }
     }
 }
+
+#[derive(Clone, Copy)]
+pub(super) enum TokenSpelling {
+    AsIs,
+    /// Spaces are escaped, except that those of user-defined tokens are plain.
+    Escaped,
+    /// As `Escaped`. The start of a word has U+2581, and its continuations have no `##`.
+    Words,
+}
+
+/// Writes the keys of the tokens.
+pub(super) fn write(tokens: &[FolderToken], spelling: TokenSpelling, metadata: &mut Metadata) {
+    let texts: StringArray = tokens
+        .iter()
+        .map(|token| spelling.spell(token).into_owned())
+        .collect();
+    let kinds = tokens.iter().map(|token| token.kind.code()).collect();
+    metadata.insert(keys::TOKENS, Value::Array(Array::Str(texts)));
+    metadata.insert(keys::TOKEN_TYPE, Value::Array(Array::I32(kinds)));
+    let strips = |which: fn(&FolderToken) -> bool| -> Vec<u32> {
+        let found = (0..).zip(tokens).filter(|(_, token)| which(token));
+        found.map(|(id, _)| id).collect()
+    };
+    for (key, ids) in [
+        (keys::STRIPS_LEFT, strips(|token| token.strips_left)),
+        (keys::STRIPS_RIGHT, strips(|token| token.strips_right)),
+    ] {
+        if !ids.is_empty() {
+            metadata.insert(key, Value::Array(Array::U32(ids)));
+        }
+    }
+}
+
+impl TokenSpelling {
+    fn spell(self, token: &FolderToken) -> Cow<'_, str> {
+        let text = token.text.as_str();
+        match (self, token.kind) {
+            (Self::Escaped | Self::Words, TokenKind::UserDefined) => {
+                text.replace(SPACE, " ").into()
+            }
+            (Self::Words, TokenKind::Normal) => match text.strip_prefix(CONTINUES) {
+                Some(rest) => rest.into(),
+                None => format!("{SPACE}{text}").into(),
+            },
+            _ => text.into(),
+        }
+    }
+}
+
+/// The prefix of a token that continues a word.
+pub(super) const CONTINUES: &str = "##";
 
 /// The tokens of a folder that the library reads, indexed by id.
 pub(super) fn read(files: &FolderFiles, parsed: &TokenizerJson) -> Result<Vec<FolderToken>, Error> {

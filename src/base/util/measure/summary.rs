@@ -3,9 +3,7 @@
 /// Order statistics of measurements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Summary {
-    /// Number of measurements.
     pub count: usize,
-    /// The minimum.
     pub min: f64,
     /// The median: half of the measurements are at most this.
     pub p50: f64,
@@ -13,7 +11,6 @@ pub struct Summary {
     pub p90: f64,
     /// The 99th percentile.
     pub p99: f64,
-    /// The maximum.
     pub max: f64,
     pub mean: f64,
 }

@@ -2,7 +2,6 @@
 
 use crate::weights::{Weights, gguf};
 
-/// A file under construction. The counts in the header follow from the added parts, unless set.
 #[derive(Clone, Debug)]
 pub(crate) struct GgufBuilder {
     pub(super) magic: [u8; 4],
@@ -92,7 +91,6 @@ pub(crate) fn string(text: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The start of an array of `len` elements of type `ty`.
 pub(crate) fn array(ty: u32, len: u64) -> Vec<u8> {
     let mut out = ty.to_le_bytes().to_vec();
     out.extend(len.to_le_bytes());
@@ -119,13 +117,6 @@ pub(super) fn sound() -> GgufBuilder {
         .data(&block)
 }
 
-#[track_caller]
-pub(super) fn refused(file: &GgufBuilder, expected: &str) {
-    let message = file.open().expect_err("the file breaks a rule");
-    assert_eq!(message, format!("test: {expected}"));
-}
-
-/// The messages with which the files are refused.
 pub(super) fn refusals(files: &[GgufBuilder]) -> String {
     let message = |file: &GgufBuilder| {
         let message = file.open().expect_err("the file breaks a rule");

@@ -27,7 +27,6 @@ impl fmt::Display for Field<'_> {
     }
 }
 
-/// Reads little-endian values one after another.
 #[derive(Debug)]
 pub(super) struct Cursor<'a> {
     bytes: &'a [u8],
@@ -58,7 +57,6 @@ impl<'a> Cursor<'a> {
         Ok(taken)
     }
 
-    /// The bytes of one number.
     pub(super) fn number<const N: usize>(&mut self, what: Field<'_>) -> Result<[u8; N], GgufFault> {
         let bytes = self.take(N as u64, what)?;
         Ok(std::array::from_fn(|i| bytes[i]))
@@ -83,7 +81,6 @@ impl<'a> Cursor<'a> {
         self.number(what).map(u64::from_le_bytes)
     }
 
-    /// A count of at most `limit`; `noun` is what it counts.
     pub(super) fn count(
         &mut self,
         noun: &str,

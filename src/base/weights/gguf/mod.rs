@@ -27,7 +27,5 @@ pub use write::{NewTensor, Sink, file_bytes, write, write_pieces};
 use open::{join, parse_file};
 
 const MAGIC: &[u8; 4] = b"GGUF";
-/// Alignment of tensor data without `general.alignment`.
 const DEFAULT_ALIGNMENT: u64 = 32;
-/// The largest alignment that a file may have.
 const MAX_ALIGNMENT: u32 = 1 << 20;

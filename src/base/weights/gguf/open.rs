@@ -8,9 +8,6 @@ use super::read::{self, ParsedHeader};
 use super::{FaultKind, GgufFault, MAGIC, SplitFault, split};
 
 /// Opens a GGUF file. Opening any part of a split file opens all parts.
-///
-/// # Errors
-/// The file cannot be read, or breaks a rule of the format.
 pub fn open(path: &Path) -> Result<Weights, Error> {
     let label = path.display().to_string();
     let bytes = map(path)?;
@@ -24,9 +21,6 @@ pub fn open(path: &Path) -> Result<Weights, Error> {
 
 /// Metadata and tensors of a file's header, whether the data exists or not, for truncated files and single parts of
 /// split files.
-///
-/// # Errors
-/// The file cannot be read, or its header is broken.
 pub fn header(path: &Path) -> Result<(Metadata, Vec<TensorInfo>), Error> {
     let bytes = map(path)?;
     let label = path.display().to_string();

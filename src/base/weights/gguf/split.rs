@@ -26,7 +26,6 @@ pub(super) fn count(metadata: &Metadata) -> Result<u64, SplitFault> {
     Ok(found)
 }
 
-/// Opens all parts of a model, given one of them.
 pub(super) fn open(
     path: &Path,
     one: (FileBytes, ParsedHeader),
@@ -75,7 +74,6 @@ fn number(metadata: &Metadata, key: &'static str) -> Result<u64, SplitFault> {
         .ok_or(SplitFault::Key { key })
 }
 
-/// Paths of all parts, from the path of part `no`.
 fn part_paths(path: &Path, no: u64, count: u64) -> Result<Vec<PathBuf>, SplitFault> {
     let ending = |no: u64| format!("-{no:05}-of-{count:05}.gguf");
     let part = no + 1;
@@ -157,7 +155,6 @@ mod tests {
         folder.join(format!("m-{part:05}-of-00003.gguf"))
     }
 
-    /// The messages with which models of these parts are refused.
     fn refusals(models: &[&[GgufBuilder]]) -> String {
         let message = |parts: &&[GgufBuilder]| {
             let (folder, first) = folder(parts);

@@ -9,7 +9,6 @@ use super::{NewTensor, write};
 use crate::util::atomic_file::OutputPath;
 use crate::weights;
 
-/// Opens the bytes, and reads every tensor of a file that opens.
 fn try_everything(bytes: Vec<u8>) {
     let Ok(weights) = open(bytes) else { return };
     for tensor in weights.tensors() {

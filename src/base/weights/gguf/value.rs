@@ -178,170 +178,104 @@ pub(super) fn write_u64(out: &mut Vec<u8>, number: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::weights::gguf::builder::{GgufBuilder, array, refusals, refused, string};
+    use crate::weights::gguf::builder::{GgufBuilder, array, refusals, string};
 
-    #[test]
-    fn names_are_text_that_can_be_printed() {
-        let named = |name: &[u8]| {
-            let key = [string(name), 4u32.to_le_bytes().to_vec(), vec![0; 4]].concat();
-            GgufBuilder {
-                n_keys: 1,
-                ..GgufBuilder::new().raw(&key)
-            }
-        };
-        assert!(named("ключ".as_bytes()).open().is_ok());
-        refused(
-            &named(b"k\xff"),
-            "at byte 24: the name of key 0 is not UTF-8",
-        );
-        for bad in ["", "a\0", "\x1b[31m", "a\nb", "\u{85}"] {
-            refused(
-                &named(bad.as_bytes()),
-                "at byte 24: the name of key 0 is empty or holds control characters",
-            );
+    fn named(name: &[u8]) -> GgufBuilder {
+        let key = [string(name), 4u32.to_le_bytes().to_vec(), vec![0; 4]].concat();
+        GgufBuilder {
+            n_keys: 1,
+            ..GgufBuilder::new().raw(&key)
         }
-        refused(
-            &named(&[b'k'; 65536]),
-            "at byte 24: the number of bytes in the name of key 0 is 65536, \
-             expected at most 65535",
-        );
+    }
+
+    fn nested(depth: usize) -> GgufBuilder {
+        let mut value = array(9, 1).repeat(depth - 1);
+        value.extend([array(0, 1), vec![42]].concat());
+        GgufBuilder::new().key("k", 9, &value)
+    }
+
+    fn aligned(alignment: u32) -> GgufBuilder {
+        let file = GgufBuilder::new().u32("general.alignment", alignment);
+        file.tensor("a", &[4], 0, 0).data(&[7; 16])
     }
 
     #[test]
-    fn a_key_occurs_once() {
-        let file = GgufBuilder::new().u32("k", 1).u32("k", 1);
-        refused(&file, "at byte 41: key `k` occurs twice");
-    }
-
-    #[test]
-    fn value_types_are_known() {
-        insta::assert_snapshot!(
-            refusals(&[
-                GgufBuilder::new().key("k", 13, &[0; 64]),
-                GgufBuilder::new().key("k", 9, &array(99, 0)),
-            ]),
-            @"
-        at byte 33: key `k` has the unknown value type 13, expected 0 to 12
-        at byte 37: key `k` has the unknown value type 99, expected 0 to 12
-        "
-        );
-    }
-
-    #[test]
-    fn booleans_are_0_or_1() {
+    fn sound_values_come_out_as_they_are() {
+        assert!(named("ключ".as_bytes()).open().is_ok());
         let both =
             GgufBuilder::new()
                 .key("k", 7, &[1])
                 .key("l", 9, &[array(7, 2), vec![0, 1]].concat());
         let weights = both.open().expect("two keys");
         assert_eq!(weights.metadata().bool("k"), Some(true));
-        assert_eq!(
-            weights.metadata().array("l"),
-            Some(&Array::Bool(vec![false, true]))
-        );
-        insta::assert_snapshot!(
-            refusals(&[
-                GgufBuilder::new().key("k", 7, &[2]),
-                GgufBuilder::new().key("k", 9, &[array(7, 2), vec![1, 255]].concat()),
-            ]),
-            @"
-        at byte 37: key `k` holds the boolean 2, expected 0 or 1
-        at byte 50: key `k` holds the boolean 255, expected 0 or 1
-        "
-        );
-    }
-
-    #[test]
-    fn strings_are_utf8_and_limited() {
-        insta::assert_snapshot!(
-            refusals(&[
-                GgufBuilder::new().key("k", 8, &string(b"\xc3")),
-                GgufBuilder::new().key("k", 8, &(1u64 << 27).to_le_bytes()),
-            ]),
-            @"
-        at byte 37: key `k` is not UTF-8
-        at byte 37: the number of bytes in key `k` is 134217728, expected at most 67108864
-        "
-        );
-        let file = GgufBuilder::new().key("k", 8, &100u64.to_le_bytes());
-        let left = file.bytes().len() - 45;
-        refused(
-            &file,
-            &format!(
-                "at byte 45: the file ends inside key `k`: 100 bytes needed, {left} left; \
-                 the file was cut off: download it again"
-            ),
-        );
-    }
-
-    #[test]
-    fn lengths_of_arrays_are_believed_only_if_the_bytes_are_there() {
-        refused(
-            &GgufBuilder::new().key("k", 9, &array(4, u64::MAX)),
-            "at byte 41: the number of array elements in key `k` is 18446744073709551615, \
-             expected at most 67108864",
-        );
-        let largest = 1u64 << 26;
-        for ty in [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12] {
-            let message = GgufBuilder::new().key("k", 9, &array(ty, largest)).open();
-            let message = message.expect_err("the elements are not there");
-            assert!(
-                message.contains("the file ends inside key `k`"),
-                "{message}"
-            );
-        }
-    }
-
-    #[test]
-    fn arrays_nest_to_a_depth() {
-        let nested = |depth: usize| {
-            let mut value = array(9, 1).repeat(depth - 1);
-            value.extend([array(0, 1), vec![42]].concat());
-            GgufBuilder::new().key("k", 9, &value)
-        };
+        let facts = Array::Bool(vec![false, true]);
+        assert_eq!(weights.metadata().array("l"), Some(&facts));
         let inner = (1..4).fold(Array::U8(vec![42]), |inner, _| Array::Array(vec![inner]));
         let weights = nested(4).open().expect("four levels");
         assert_eq!(weights.metadata().array("k"), Some(&inner));
-        refused(
-            &nested(5),
-            "at byte 85: key `k` nests arrays more than 4 deep",
-        );
-        assert!(nested(10_000).open().is_err());
-    }
-
-    #[test]
-    fn alignment_is_a_power_of_two_of_type_u32() {
-        let file = |alignment: u32| {
-            GgufBuilder::new()
-                .u32("general.alignment", alignment)
-                .tensor("a", &[4], 0, 0)
-                .data(&[7; 16])
-        };
         for alignment in [1, 8, 64, 1 << 20] {
-            let weights = file(alignment).open().expect("a sound file");
+            let weights = aligned(alignment).open().expect("a sound file");
             let tensor = &weights.tensors()[0];
             let (_, offset) = weights.place(tensor).expect("in place");
             assert!(offset.is_multiple_of(alignment as usize));
             assert_eq!(weights.data(tensor).expect("in place")[..], [7; 16]);
         }
-        for alignment in [3, 1 << 21] {
-            refused(
-                &file(alignment),
-                &format!(
-                    "at byte 24: key `general.alignment` is {alignment}, \
-                     expected a power of two up to 1048576"
-                ),
+    }
+
+    #[test]
+    fn what_breaks_a_rule_is_refused_with_its_place() {
+        let key = |ty, value: &[u8]| GgufBuilder::new().key("k", ty, value);
+        let alignment = |ty, value: &[u8]| GgufBuilder::new().key("general.alignment", ty, value);
+        insta::assert_snapshot!(
+            refusals(&[
+                named(b"k\xff"),
+                named(&[b'k'; 65536]),
+                GgufBuilder::new().u32("k", 1).u32("k", 1),
+                key(13, &[0; 64]),
+                key(9, &array(99, 0)),
+                key(7, &[2]),
+                key(9, &[array(7, 2), vec![1, 255]].concat()),
+                key(8, &string(b"\xc3")),
+                key(8, &(1u64 << 27).to_le_bytes()),
+                key(8, &100u64.to_le_bytes()),
+                key(9, &array(4, u64::MAX)),
+                nested(5),
+                aligned(3),
+                aligned(1 << 21),
+                alignment(4, &[0; 4]),
+                alignment(10, &32u64.to_le_bytes()),
+            ]),
+            @"
+        at byte 24: the name of key 0 is not UTF-8
+        at byte 24: the number of bytes in the name of key 0 is 65536, expected at most 65535
+        at byte 41: key `k` occurs twice
+        at byte 33: key `k` has the unknown value type 13, expected 0 to 12
+        at byte 37: key `k` has the unknown value type 99, expected 0 to 12
+        at byte 37: key `k` holds the boolean 2, expected 0 or 1
+        at byte 50: key `k` holds the boolean 255, expected 0 or 1
+        at byte 37: key `k` is not UTF-8
+        at byte 37: the number of bytes in key `k` is 134217728, expected at most 67108864
+        at byte 45: the file ends inside key `k`: 100 bytes needed, 19 left; the file was cut off: download it again
+        at byte 41: the number of array elements in key `k` is 18446744073709551615, expected at most 67108864
+        at byte 85: key `k` nests arrays more than 4 deep
+        at byte 24: key `general.alignment` is 3, expected a power of two up to 1048576
+        at byte 24: key `general.alignment` is 2097152, expected a power of two up to 1048576
+        at byte 24: key `general.alignment` is 0, expected a power of two up to 1048576
+        at byte 24: key `general.alignment` is of type u64, expected u32
+        "
+        );
+        assert!(nested(10_000).open().is_err());
+        for bad in ["", "a\0", "\x1b[31m", "a\nb", "\u{85}"] {
+            let message = "at byte 24: the name of key 0 is empty or holds control characters";
+            assert_eq!(refusals(&[named(bad.as_bytes())]), message);
+        }
+        // A length counts only if the bytes are there.
+        for ty in 0..=12 {
+            let message = refusals(&[key(9, &array(ty, 1 << 26))]);
+            assert!(
+                message.contains("the file ends inside key `k`"),
+                "{message}"
             );
         }
-        let zero = GgufBuilder::new().key("general.alignment", 4, &[0; 4]);
-        refused(
-            &zero,
-            "at byte 24: key `general.alignment` is 0, expected a power of two up to 1048576",
-        );
-        let wide = GgufBuilder::new().key("general.alignment", 10, &32u64.to_le_bytes());
-        refused(
-            &wide,
-            "at byte 24: key `general.alignment` is of type u64, expected u32",
-        );
     }
 }

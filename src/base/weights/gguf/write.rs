@@ -15,12 +15,10 @@ use crate::weights::{Error, Metadata, TensorType};
 use super::value::{self, write_string, write_u32, write_u64};
 use super::{DEFAULT_ALIGNMENT, GgufFault, MAGIC, read};
 
-/// A tensor that is to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewTensor {
     /// Name of the tensor, at most 63 bytes.
     pub name: String,
-    /// Element type.
     pub ty: TensorType,
     /// Dimensions in ggml order, 1 to 4 of them.
     pub shape: Vec<u64>,
@@ -94,9 +92,6 @@ pub fn write_pieces<'p>(
 }
 
 /// Size in bytes of a file with these tensors.
-///
-/// # Errors
-/// The description breaks the format's rules.
 pub fn file_bytes(metadata: &Metadata, tensors: &[NewTensor]) -> Result<u64, GgufFault> {
     let header = Header::new(metadata, tensors)?;
     let data = header.sizes.iter();
@@ -151,7 +146,6 @@ impl Header {
     }
 }
 
-/// Number of bytes from `len` to the next multiple of the alignment.
 fn padding(len: u64, alignment: u64) -> usize {
     (len.next_multiple_of(alignment) - len) as usize
 }
@@ -303,39 +297,37 @@ mod tests {
             assert_eq!(n_files, 0);
         };
         let f32 = |shape: &[u64]| new_tensor("a", TensorType::F32, shape);
+        let large = |name| new_tensor(name, TensorType::I8, &[1 << 63]);
+        let unaligned = [("general.alignment", Value::U32(48))];
         refused(
             &[("", Value::U8(0))],
             &[],
             "the name of key 0 is empty or holds control characters",
         );
         refused(
-            &[("general.alignment", Value::U32(48))],
+            &unaligned,
             &[f32(&[1])],
             "expected a power of two up to 1048576",
         );
-        refused(&[], &[f32(&[1]), f32(&[1])], "tensor `a` occurs twice");
-        refused(
-            &[],
-            &[f32(&[0])],
-            "has a dimension of zero in its shape [0]",
-        );
-        refused(&[], &[f32(&[1; 5])], "has 5 dimensions, expected at most 4");
-        refused(
-            &[],
-            &[f32(&[1 << 62])],
-            "is too large: [4611686018427387904] of f32",
-        );
-        let large = |name| new_tensor(name, TensorType::I8, &[1 << 63]);
-        refused(
-            &[],
-            &[large("a"), large("b")],
-            "tensor `b` ends at byte 18446744073709551615 of a file of 18446744073709551615 bytes",
-        );
-        refused(
-            &[],
-            &[new_tensor("a", TensorType::Q4_K, &[32])],
-            "has rows of 32 elements, expected a multiple of 256 for q4_k",
-        );
+        for (tensors, expected) in [
+            (&[f32(&[1]), f32(&[1])][..], "tensor `a` occurs twice"),
+            (&[f32(&[0])], "has a dimension of zero in its shape [0]"),
+            (&[f32(&[1; 5])], "has 5 dimensions, expected at most 4"),
+            (
+                &[f32(&[1 << 62])],
+                "is too large: [4611686018427387904] of f32",
+            ),
+            (
+                &[large("a"), large("b")],
+                "tensor `b` ends at byte 18446744073709551615 of a file",
+            ),
+            (
+                &[new_tensor("a", TensorType::Q4_K, &[32])],
+                "rows of 32 elements, expected a multiple of 256",
+            ),
+        ] {
+            refused(&[], tensors, expected);
+        }
     }
 
     #[test]

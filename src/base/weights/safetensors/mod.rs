@@ -63,7 +63,6 @@ pub fn head(
 
 #[derive(Clone, Debug)]
 pub struct StoredTensor {
-    /// Element type.
     pub dtype: Dtype,
     /// Dimensions, the slowest first (the reverse of ggml's order).
     pub shape: Vec<u64>,
@@ -215,9 +214,6 @@ impl Checkpoint {
     }
 
     /// Adds the tensors of another folder, with `prefix` before their names.
-    ///
-    /// # Errors
-    /// A tensor has the name of an existing one.
     pub fn join(&mut self, prefix: &str, other: Self) -> Result<(), Error> {
         let first = self.files.len();
         for (name, mut stored) in other.tensors {
@@ -240,7 +236,6 @@ impl Checkpoint {
             .map(|(name, stored)| (name.as_str(), stored))
     }
 
-    /// The tensor of this name.
     pub fn get(&self, name: &str) -> Option<&StoredTensor> {
         self.tensors.get(name)
     }
@@ -290,7 +285,6 @@ impl Checkpoint {
         self.files.iter().map(|(_, bytes)| bytes)
     }
 
-    /// The path of the file that has a tensor.
     pub fn path(&self, stored: &StoredTensor) -> &Path {
         &self.files[stored.file].0
     }
@@ -302,9 +296,6 @@ pub fn is_named(path: &Path) -> bool {
 }
 
 /// The contents of a file of limited size.
-///
-/// # Errors
-/// The file cannot be read, or is larger than `limit` bytes.
 pub fn read_small(path: &Path, limit: u64) -> Result<Vec<u8>, Error> {
     let io = Error::io(path);
     let metadata = std::fs::metadata(path).map_err(io)?;

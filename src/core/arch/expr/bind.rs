@@ -7,7 +7,6 @@ use std::sync::Arc;
 use super::evaluate::evaluate;
 use super::{Binary, Expr, Function, Node, Scope, Unary, Value};
 
-/// Maximum nesting of named expressions.
 const MAX_DEPTH: usize = 64;
 /// Maximum number of parts of an expression, including the expressions that its names stand for at each of their
 /// places.
@@ -38,9 +37,6 @@ impl Expr {
     }
 
     /// `a` and `b` if the expression is `a * x + b`.
-    ///
-    /// # Errors
-    /// A part without `x` has no value.
     pub fn linear(&self, x: &str, scope: &dyn Scope) -> Result<Option<(f64, f64)>, String> {
         linear(&self.node, x, scope)
     }
@@ -50,7 +46,6 @@ struct Binder<'a> {
     scope: &'a dyn Scope,
     free: &'a [&'a str],
     expand: &'a dyn Fn(&str) -> Option<Expr>,
-    /// Number of bound parts.
     n_nodes: Cell<usize>,
 }
 

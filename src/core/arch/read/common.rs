@@ -13,7 +13,7 @@ use crate::arch::diagnostic::Diagnostic;
 use crate::arch::table::TableFields;
 
 /// The parameters, resources and ignored keys of all definitions, from `common.toml`.
-pub(in crate::arch) fn common(
+pub(crate) fn common(
     source: &str,
     registry: &'static Registry,
 ) -> Result<CommonDefinitions, Vec<Diagnostic>> {

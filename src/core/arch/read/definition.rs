@@ -7,13 +7,12 @@ use toml::de::{DeTable, DeValue};
 
 use super::reader::{DefinitionReader, EMPTY};
 use crate::arch::definition::{
-    ArchDef, CommonDefinitions, Head, IgnoreRules, IgnoredKey, Instance, Mode, Setting,
+    ArchDef, CommonDefinitions, ContractUse, Head, IgnoreRules, IgnoredKey, Mode, Setting,
 };
 use crate::arch::diagnostic::Spanned;
 use crate::arch::expr::Expr;
 use crate::arch::table::{TableFields, TomlItem, ValueForm};
 
-/// Parameters by name.
 pub(super) const PARAMS: ValueForm = ValueForm::Map(&ValueForm::Either(&[
     ValueForm::Table("a parameter"),
     ValueForm::Value,
@@ -21,7 +20,7 @@ pub(super) const PARAMS: ValueForm = ValueForm::Map(&ValueForm::Either(&[
 
 impl<'a> DefinitionReader<'a> {
     /// The whole file, without the parts that have problems; `None` if a part is missing on which all others depend.
-    pub(in crate::arch) fn definition(
+    pub(crate) fn definition(
         &mut self,
         root: &'a DeTable<'a>,
         common: &CommonDefinitions,
@@ -94,7 +93,6 @@ impl<'a> DefinitionReader<'a> {
         }
     }
 
-    /// The table `variants`: texts by names.
     fn variants(&mut self, fields: &mut TableFields<'a>) -> BTreeMap<String, String> {
         let entries = self.entries(fields, "variants", ValueForm::Map(&ValueForm::Text));
         entries
@@ -103,7 +101,6 @@ impl<'a> DefinitionReader<'a> {
             .collect()
     }
 
-    /// The conditions of `require`.
     fn conditions(&mut self, fields: &mut TableFields<'a>) -> Vec<Spanned<Expr>> {
         const CONDITIONS: ValueForm = ValueForm::List(&ValueForm::Condition);
         let form = ValueForm::Either(&[CONDITIONS, ValueForm::Condition]);
@@ -167,7 +164,7 @@ impl<'a> DefinitionReader<'a> {
     }
 
     /// The mix that the table `embed` names, and the embedding with its other keys.
-    fn embed(&mut self, fields: &mut TableFields<'a>) -> (Option<Setting>, Option<Instance>) {
+    fn embed(&mut self, fields: &mut TableFields<'a>) -> (Option<Setting>, Option<ContractUse>) {
         let contract = self.registry.embed;
         let item = fields.take("embed", ValueForm::Table(contract.name));
         let span = item.map_or(0..0, |item| item.span());

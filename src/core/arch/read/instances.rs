@@ -5,7 +5,7 @@ use toml::de::DeTable;
 use super::DefinitionReader;
 use super::weights::{contract_expr, weight_use};
 use crate::arch::contract::{Contract, OptionKind, OptionSpec, Resource};
-use crate::arch::definition::{Instance, Resources, Setting, WeightUse};
+use crate::arch::definition::{ContractUse, Resources, Setting, WeightUse};
 use crate::arch::diagnostic::{Diagnostic, Span};
 use crate::arch::expr::{Expr, Value};
 use crate::arch::state::StateSpec;
@@ -76,7 +76,7 @@ impl<'a> DefinitionReader<'a> {
         table: &'a DeTable<'a>,
         span: Span,
         contract: &'static Contract,
-    ) -> Option<Instance> {
+    ) -> Option<ContractUse> {
         self.instance(TableFields::new(table, span, contract.name), contract)
     }
 
@@ -85,7 +85,7 @@ impl<'a> DefinitionReader<'a> {
         &mut self,
         mut fields: TableFields<'a>,
         contract: &'static Contract,
-    ) -> Option<Instance> {
+    ) -> Option<ContractUse> {
         let mut options = Vec::with_capacity(contract.options.len());
         for spec in contract.options {
             let item = match (spec.is_derived, spec.default) {
@@ -138,7 +138,7 @@ fn assembled(
     options: Vec<Setting>,
     weights: Vec<WeightUse>,
     span: Span,
-) -> Instance {
+) -> ContractUse {
     let rules = contract.rules.iter();
     let state = match contract.state {
         StateSpec::None => Vec::new(),
@@ -159,7 +159,7 @@ fn assembled(
         }
         StateSpec::Recurrent(parts) => parts.iter().map(|(_, size)| contract_expr(size)).collect(),
     };
-    Instance {
+    ContractUse {
         contract,
         options,
         weights,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use toml::de::{DeArray, DeTable, DeValue};
+use toml::de::{DeTable, DeValue};
 
 use super::DefinitionReader;
 use crate::arch::definition::{LAYER, Param, ParamSource};
@@ -13,8 +13,7 @@ use crate::arch::table::{TableFields, TomlItem, ValueForm};
 const SYNTH: ValueForm = ValueForm::Either(&[ValueForm::List(&ValueForm::Value), ValueForm::Value]);
 
 impl<'a> DefinitionReader<'a> {
-    /// The `[params]` table.
-    pub(in crate::arch) fn params(&mut self, item: TomlItem<'a>) -> BTreeMap<String, Param> {
+    pub(crate) fn params(&mut self, item: TomlItem<'a>) -> BTreeMap<String, Param> {
         let Some(table) = self.table(item, "params") else {
             return BTreeMap::new();
         };
@@ -47,7 +46,7 @@ impl<'a> DefinitionReader<'a> {
 
     /// The `[assumptions]` table: parameters that follow from the size of a model because files do not state them, with
     /// reasons.
-    pub(in crate::arch) fn assumptions(&mut self, item: TomlItem<'a>) -> BTreeMap<String, Param> {
+    pub(crate) fn assumptions(&mut self, item: TomlItem<'a>) -> BTreeMap<String, Param> {
         let Some(table) = self.table(item, "assumptions") else {
             return BTreeMap::new();
         };
@@ -95,19 +94,20 @@ impl<'a> DefinitionReader<'a> {
             None => None,
         };
         let synth = fields.take("synth", SYNTH).and_then(|item| {
-            let expr = match item.get_ref() {
-                DeValue::Array(items) => self.numbers(items)?,
-                _ => self
-                    .expr(item)
-                    .map(|expr| expr.as_literal().is_some().then_some(expr))?,
+            let plain = match item.get_ref() {
+                DeValue::Array(items) => {
+                    let items = items.iter().map(|item| self.expr(item));
+                    list_of_numbers(&items.collect::<Option<Vec<Expr>>>()?)
+                }
+                _ => Some(self.expr(item)?).filter(|expr| expr.as_literal().is_some()),
             };
-            if expr.is_none() {
+            if plain.is_none() {
                 self.report(
                     item.span(),
                     "`synth` is a plain value, or a list of numbers",
                 );
             }
-            expr
+            plain
         });
         let zero = self.choice(&mut fields, "zero", &[("unset", false), ("value", true)]);
         self.finish(fields);
@@ -119,15 +119,14 @@ impl<'a> DefinitionReader<'a> {
             synth,
         })
     }
+}
 
-    /// A list of plain numbers; the inner value is none if an item is not a plain number.
-    fn numbers(&mut self, items: &'a DeArray<'a>) -> Option<Option<Expr>> {
-        let items: Option<Vec<Expr>> = items.iter().map(|item| self.expr(item)).collect();
-        let number = |item: &Expr| match item.as_literal()? {
-            Value::Str(_) => None,
-            number => Some(number.clone()),
-        };
-        let values: Option<Vec<Value>> = items?.iter().map(number).collect();
-        Some(values.map(|values| Expr::literal(Value::List(values))))
-    }
+/// The list of these numbers; none if an item is not a plain number.
+fn list_of_numbers(items: &[Expr]) -> Option<Expr> {
+    let number = |item: &Expr| match item.as_literal()? {
+        Value::Str(_) => None,
+        number => Some(number.clone()),
+    };
+    let values = items.iter().map(number).collect::<Option<_>>();
+    values.map(|values| Expr::literal(Value::List(values)))
 }

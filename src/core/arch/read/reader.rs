@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use toml::de::DeTable;
 
 use crate::arch::contract::{Contract, Registry};
-use crate::arch::definition::{Instance, Setting};
+use crate::arch::definition::{ContractUse, Setting};
 use crate::arch::diagnostic::Diagnostic;
 use crate::arch::table::{KeySpec, TableFields, TableReader, TomlItem, ValueForm};
 
@@ -15,7 +15,7 @@ use crate::arch::table::{KeySpec, TableFields, TableReader, TomlItem, ValueForm}
 pub(super) static EMPTY: LazyLock<DeTable<'static>> = LazyLock::new(DeTable::new);
 
 /// Reads TOML tables into parts of a definition and collects problems.
-pub(in crate::arch) struct DefinitionReader<'a> {
+pub(crate) struct DefinitionReader<'a> {
     table: TableReader<'a>,
     pub(super) registry: &'static Registry,
 }
@@ -35,16 +35,16 @@ impl DerefMut for DefinitionReader<'_> {
 }
 
 impl<'a> DefinitionReader<'a> {
-    pub(in crate::arch) fn problems(self) -> Vec<Diagnostic> {
+    pub(crate) fn problems(self) -> Vec<Diagnostic> {
         self.table.problems
     }
 
     /// The keys of every kind of table that was read.
-    pub(in crate::arch) fn kinds(self) -> BTreeMap<&'static str, Vec<KeySpec>> {
+    pub(crate) fn kinds(self) -> BTreeMap<&'static str, Vec<KeySpec>> {
         self.table.kinds
     }
 
-    pub(in crate::arch) fn new(source: &'a str, registry: &'static Registry) -> Self {
+    pub(crate) fn new(source: &'a str, registry: &'static Registry) -> Self {
         Self {
             table: TableReader::new(source),
             registry,
@@ -88,7 +88,7 @@ impl<'a> DefinitionReader<'a> {
         fields: &mut TableFields<'a>,
         key: &'static str,
         contract: &'static Contract,
-    ) -> Option<Instance> {
+    ) -> Option<ContractUse> {
         match fields.take(key, ValueForm::Table(contract.name)) {
             Some(item) => {
                 let table = self.table(item, key)?;
@@ -99,7 +99,6 @@ impl<'a> DefinitionReader<'a> {
     }
 }
 
-/// A syntax error of the TOML itself.
 pub(crate) fn syntax_problem(error: &toml::de::Error) -> Diagnostic {
     Diagnostic::new(error.span().unwrap_or(0..0), error.message().to_owned())
 }

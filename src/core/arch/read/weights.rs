@@ -108,7 +108,6 @@ pub(super) fn weight_use(spec: &WeightSpec, tensor: String, presence: Presence) 
     }
 }
 
-/// An expression of a contract.
 pub(super) fn contract_expr(text: &'static str) -> Expr {
     Expr::of_program(text).unwrap_or_else(|problem| {
         // Contracts are part of the program; the test over all contracts parses each of them.
@@ -116,7 +115,6 @@ pub(super) fn contract_expr(text: &'static str) -> Expr {
     })
 }
 
-/// Whether a text can name a tensor.
 fn is_tensor_name(text: &str) -> bool {
     let fits = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.');
     let text = text.strip_prefix(OF_FILE).unwrap_or(text);

@@ -42,12 +42,7 @@ pub enum Error {
     Weights(#[from] weights::Error),
     /// The file has other content.
     #[error("{}: {message}", path.display())]
-    Unfit {
-        /// The file.
-        path: PathBuf,
-        /// The found and the expected value.
-        message: String,
-    },
+    Unfit { path: PathBuf, message: String },
 }
 
 /// The content of a file.
@@ -131,7 +126,6 @@ impl Translators {
     }
 }
 
-/// The dot product of two rows.
 fn dot(a: &[f32], b: &[f32]) -> f32 {
     // Eight partial sums at once, so that the compiler vectorises the loop.
     let (a, a_rest) = a.as_chunks::<8>();
@@ -192,9 +186,6 @@ fn kind(weights: &Weights) -> &'static str {
 
 /// Writes directions by layers: as a control vector for llama.cpp, without layer 0, if the file name ends in `.gguf`;
 /// otherwise as safetensors. `arch` is the architecture of the model.
-///
-/// # Errors
-/// The file cannot be written.
 pub fn write<'p>(
     target: impl Into<OutputPath<'p>>,
     arch: &str,
@@ -237,9 +228,6 @@ pub fn write<'p>(
 }
 
 /// The content of the file at `path`.
-///
-/// # Errors
-/// The file cannot be read, or has other content.
 pub fn read(path: &Path) -> Result<VectorContent, Error> {
     let weights = opened(path)?;
     let unfit = |message: String| Error::Unfit {

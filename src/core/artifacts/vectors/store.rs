@@ -18,7 +18,6 @@ use lab_base::util::lock::lock;
 
 use super::{Error, GGUF, VectorContent, opened, read};
 
-/// Maximum length of an id.
 const MAX_ID: usize = 64;
 /// Maximum number of files that requests send.
 const MAX_FILES: usize = 1000;
@@ -156,9 +155,6 @@ impl VectorStore {
     }
 
     /// The content of the file of this id.
-    ///
-    /// # Errors
-    /// The file does not exist, or cannot be read.
     pub fn get(&self, id: &str) -> Result<Arc<VectorContent>, String> {
         let Some(path) = self.path(id) else {
             let shown: String = id.chars().take(MAX_ID).collect();

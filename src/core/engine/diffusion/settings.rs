@@ -20,14 +20,12 @@ const BLOCK_LENGTH: usize = 32;
 
 /// The fixed text diffusion settings of a model.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::engine) struct DiffusionModel {
-    /// The mask token.
+pub(crate) struct DiffusionModel {
     pub(super) mask: u32,
     /// Number of positions by which the logits of a token precede it.
     pub(super) shift: usize,
     /// The remasking rule of requests that set none.
     pub(super) remasking: Remasking,
-    /// Maximum number of tokens of a pass.
     pub(super) n_batch: usize,
     /// Whether keys and values are cached between passes.
     pub(super) is_kept: bool,
@@ -35,12 +33,7 @@ pub(in crate::engine) struct DiffusionModel {
 
 impl DiffusionModel {
     /// The settings of a model with this mask token; none if it does not decode by text diffusion.
-    pub(in crate::engine) fn of(
-        plan: &Plan,
-        mask: u32,
-        n_batch: usize,
-        is_kept: bool,
-    ) -> Option<Self> {
+    pub(crate) fn of(plan: &Plan, mask: u32, n_batch: usize, is_kept: bool) -> Option<Self> {
         let shift_logits = plan.diffusion.as_ref()?.shift_logits;
         Some(Self {
             mask,
@@ -51,7 +44,7 @@ impl DiffusionModel {
         })
     }
 
-    pub(in crate::engine) fn settings(
+    pub(crate) fn settings(
         &self,
         request: &Request,
         limits: &Limits,
@@ -67,13 +60,13 @@ impl DiffusionModel {
         };
         if n_prompt >= capacity {
             return Err(match is_guided {
-                true => Rejected::Field {
-                    field: "diffusion.cfg_scale",
-                    message: format!(
+                true => Rejected::field(
+                    "diffusion.cfg_scale",
+                    format!(
                         "guidance reads the sequence twice: the prompt has {n_prompt} tokens, and \
                          {capacity} positions are left for prompt and completion"
                     ),
-                },
+                ),
                 false => Rejected::TooLong {
                     found: n_prompt,
                     limit: capacity,
@@ -108,57 +101,34 @@ impl DiffusionModel {
         let has_rule = options.threshold.is_none() || remasking != Remasking::None;
         let (guided, sure) = ("diffusion.cfg_scale", "diffusion.threshold");
         ParamError::unless(steps > 0, "diffusion.steps", &steps, "at least 1")?;
-        ParamError::unless(
-            block_length > 0,
-            "diffusion.block_length",
-            &block_length,
-            "at least 1",
-        )?;
-        ParamError::unless(
-            (0.0..=100.0).contains(&scale),
-            guided,
-            &scale,
-            "a number from 0 to 100",
-        )?;
+        let field = "diffusion.block_length";
+        ParamError::unless(block_length > 0, field, &block_length, "at least 1")?;
+        let is_scale = (0.0..=100.0).contains(&scale);
+        ParamError::unless(is_scale, guided, &scale, "a number from 0 to 100")?;
         let is_probability = threshold > 0.0 && threshold <= 1.0;
-        ParamError::unless(
-            is_probability,
-            sure,
-            &threshold,
-            "a probability above 0, up to 1",
-        )?;
+        let expected = "a probability above 0, up to 1";
+        ParamError::unless(is_probability, sure, &threshold, expected)?;
         ParamError::unless(has_rule, sure, &threshold, "none: `remasking` is `none`")?;
         request.sampling.check_memoryless()?;
-        let refuse = |field, message: &str| {
-            let message = message.to_owned();
-            Err(Rejected::Field { field, message })
-        };
-        if options.approximate_cache == Some(true) && !self.is_kept {
-            return refuse(
-                "diffusion.approximate_cache",
-                "nothing is cached without a context",
-            );
-        }
-        if request.stop.min_tokens > 0 {
-            return refuse("min_tokens", "this model decodes by text diffusion");
-        }
-        if !request.stop.stop_tokens.is_empty() {
-            return refuse("stop_token_ids", "this model decodes by text diffusion");
-        }
-        if request.constraint.is_some() {
-            let message = "this model decodes by text diffusion, which cannot follow a grammar";
-            return refuse("response_format", message);
-        }
-        Ok(())
+        let is_uncached = options.approximate_cache == Some(true) && !self.is_kept;
+        let fields = [("diffusion.approximate_cache", is_uncached)];
+        Rejected::if_set(&fields, "nothing is cached without a context")?;
+        let fields = [
+            ("min_tokens", request.stop.min_tokens > 0),
+            ("stop_token_ids", !request.stop.stop_tokens.is_empty()),
+        ];
+        Rejected::if_set(&fields, "this model decodes by text diffusion")?;
+        let fields = [("response_format", request.constraint.is_some())];
+        let message = "this model decodes by text diffusion, which cannot follow a grammar";
+        Rejected::if_set(&fields, message)
     }
 }
 
 /// Options of text diffusion, all set.
 #[derive(Clone, Debug, PartialEq)]
-pub(in crate::engine) struct DiffusionSettings {
+pub(crate) struct DiffusionSettings {
     /// Positions of the completion.
-    pub(in crate::engine) length: usize,
-    /// Denoising steps for the whole completion.
+    pub(crate) length: usize,
     steps: usize,
     block_length: usize,
     pub(super) remasking: Remasking,
@@ -167,12 +137,12 @@ pub(in crate::engine) struct DiffusionSettings {
     pub(super) threshold: Option<f64>,
     pub(super) approximate_cache: bool,
     pub(super) shift: usize,
-    pub(in crate::engine) mask: u32,
+    pub(crate) mask: u32,
 }
 
 impl DiffusionSettings {
     /// Sequences that each pass reads. Guidance adds one with a masked prompt.
-    pub(in crate::engine) fn n_parts(&self) -> usize {
+    pub(crate) fn n_parts(&self) -> usize {
         1 + usize::from(self.cfg_scale.is_some())
     }
 

@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use crate::model::Batch;
-use lab_base::tokenizer::Tokenizer;
 use lab_sampling::{Logprobs, Sampler};
 
 use super::super::answer_stream::TokenEntry;
@@ -28,7 +27,7 @@ struct Proposal {
 
 /// The state of one request. Its sequence holds prompt and completion, with the mask token at masked positions.
 /// Guidance adds a second sequence, whose prompt is masked too.
-pub(in crate::engine) struct DiffusionStrategy {
+pub(crate) struct DiffusionStrategy {
     settings: DiffusionSettings,
     sampler: Sampler,
     /// For each position of the completion, whether it is fixed.
@@ -47,11 +46,7 @@ pub(in crate::engine) struct DiffusionStrategy {
 }
 
 impl DiffusionStrategy {
-    pub(in crate::engine) fn new(
-        sampler: Sampler,
-        settings: DiffusionSettings,
-        is_traced: bool,
-    ) -> Self {
+    pub(crate) fn new(sampler: Sampler, settings: DiffusionSettings, is_traced: bool) -> Self {
         let block = settings.block(0);
         let entries = std::iter::repeat_with(TokenEntry::default);
         Self {
@@ -135,13 +130,17 @@ impl DiffusionStrategy {
     }
 
     /// Reports the tokens up to the first masked one.
-    fn report(&mut self, sequence: &mut Sequence, tokenizer: &Tokenizer) {
+    fn report(&mut self, sequence: &mut Sequence) {
         while sequence.is_unreported() {
             let at = sequence.n_reported - sequence.n_prompt;
             if !self.is_fixed[at] {
                 return;
             }
-            if tokenizer.is_end_of_generation(sequence.tokens[sequence.n_reported]) {
+            if sequence
+                .answer
+                .tokenizer
+                .is_end_of_generation(sequence.tokens[sequence.n_reported])
+            {
                 // Fixed tokens after the end are not part of the completion.
                 sequence.n_reported += 1;
                 sequence.tokens.truncate(sequence.n_reported);
@@ -149,7 +148,7 @@ impl DiffusionStrategy {
                 return;
             }
             let entry = std::mem::take(&mut self.entries[at]);
-            sequence.report(entry, tokenizer);
+            sequence.report(entry);
         }
         sequence.ending.get_or_insert(FinishReason::Length);
     }
@@ -215,13 +214,7 @@ impl Strategy for DiffusionStrategy {
         Some(buffer)
     }
 
-    /// Proposes a token for a masked position.
-    fn take(
-        &mut self,
-        sequence: &mut Sequence,
-        row: &OutputRow<'_>,
-        _tokenizer: &Tokenizer,
-    ) -> Result<(), Failure> {
+    fn take(&mut self, sequence: &mut Sequence, row: &OutputRow<'_>) -> Result<(), Failure> {
         let Some(at) = self.chosen_at(sequence, row.position) else {
             return Ok(());
         };
@@ -247,7 +240,7 @@ impl Strategy for DiffusionStrategy {
         Ok(())
     }
 
-    fn commit(&mut self, sequence: &mut Sequence, tokenizer: &Tokenizer) -> StepOutcome {
+    fn commit(&mut self, sequence: &mut Sequence) -> StepOutcome {
         sequence.answer.usage.passes += 1;
         self.fix(sequence);
         self.advance();
@@ -256,7 +249,7 @@ impl Strategy for DiffusionStrategy {
             false => 0,
         };
         sequence.answer.prefilled();
-        self.report(sequence, tokenizer);
+        self.report(sequence);
         Ok(sequence.conclude())
     }
 

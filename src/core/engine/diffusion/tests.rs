@@ -2,28 +2,25 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
 
 use proptest::prelude::*;
-use tokio::sync::mpsc::{self, UnboundedReceiver};
 
 use super::DiffusionModel;
 use crate::engine::Remasking;
 use crate::engine::compute::{BLOCK, Compute, LabCompute, RowCallback, SequenceCache};
 use crate::engine::diffusion_options::DiffusionOptions;
 use crate::engine::engine_loop::EngineLoop;
-use crate::engine::event_sender::{EventSender, QueuePermit};
-use crate::engine::submission::{Decoding, Submitted};
+use crate::engine::event_sender::QueuePermit;
+use crate::engine::submission::Decoding;
 use crate::engine::tests as shared;
-use crate::engine::{Event, Failure, FinishReason, Limits, Request, StopConditions, Usage};
+use crate::engine::{Event, Events, Failure, FinishReason, Limits, Request, Usage};
 use crate::model::{
     self, Batch, CachedPrefix, CapturedRow, DirectHeads, DirectLogit, Lab, SequenceId,
 };
-use lab_sampling::{Params, Sampler};
+use lab_sampling::Sampler;
 
 const N_VOCAB: usize = 40;
 const MASK: u32 = 39;
-/// Tokens that end a text.
 const ENDS: [u32; 2] = [0, 2];
 /// A token that no pass survives.
 const POISON: u32 = 50;
@@ -62,11 +59,11 @@ impl Fake {
 }
 
 impl Compute for Fake {
-    fn pool(&mut self, rows: &[f32]) -> Result<Vec<f32>, model::Error> {
+    fn pool(&mut self, rows: &[f32]) -> model::Result<Vec<f32>> {
         Ok(rows.to_vec())
     }
 
-    fn forward(&mut self, batch: &Batch, each: RowCallback<'_>) -> Result<(), model::Error> {
+    fn forward(&mut self, batch: &Batch, each: RowCallback<'_>) -> model::Result<()> {
         assert!(!batch.is_empty() && batch.len() <= self.n_batch);
         if batch.tokens.contains(&POISON) {
             return Err(model::Error::Internal("poison".into()));
@@ -134,7 +131,7 @@ impl SequenceCache for Fake {
 
     fn set_source(&mut self, _: SequenceId, _: &[u32]) {}
 
-    fn n_blocks(&self) -> Option<usize> {
+    fn n_free_blocks(&self) -> Option<usize> {
         Some((self.n_cells - self.used()) / BLOCK)
     }
 
@@ -153,15 +150,15 @@ impl LabCompute for Fake {
         Vec::new()
     }
 
-    fn lens(&mut self, _: SequenceId, _: (&[f32], usize)) -> Result<Vec<f32>, model::Error> {
+    fn lens(&mut self, _: SequenceId, _: (&[f32], usize)) -> model::Result<Vec<f32>> {
         unreachable!("no lens")
     }
 
-    fn direct_logit(&mut self, _: u32) -> Result<DirectLogit, model::Error> {
+    fn direct_logit(&mut self, _: u32) -> model::Result<DirectLogit> {
         unreachable!("no attribution")
     }
 
-    fn direct_heads(&mut self, _: usize, _: &[f64]) -> Result<DirectHeads, model::Error> {
+    fn direct_heads(&mut self, _: usize, _: &[f64]) -> model::Result<DirectHeads> {
         unreachable!("no attribution")
     }
 }
@@ -286,55 +283,22 @@ fn engine() -> EngineLoop<Fake> {
 
 fn request(prompt: &[u32], n: usize, diffusion: DiffusionOptions) -> Request {
     Request {
-        prompt: prompt.to_vec(),
-        max_tokens: Some(n),
-        sampling: Params {
-            temperature: 0.0,
-            ..Params::default()
-        },
-        choice: 0,
-        stops: Vec::new(),
-        stop: StopConditions::default(),
-        cache_prompt: true,
-        top_logprobs: Some(0),
-        post_sampling: false,
-        progress: false,
-        prompt_logprobs: None,
-        n_drafted: None,
-        constraint: None,
-        thinking: None,
-        adapters: None,
-        lab: None,
         diffusion: Some(diffusion),
         trace: true,
+        ..shared::request(prompt, n)
     }
 }
 
-fn submit(
-    engine: &mut EngineLoop<Fake>,
-    shift: usize,
-    request: Request,
-) -> UnboundedReceiver<Event> {
-    let (events, receiver) = mpsc::unbounded_channel();
+fn submit(engine: &mut EngineLoop<Fake>, shift: usize, request: Request) -> Events {
     let settings = config(shift).settings(&request, &LIMITS).expect("sound");
     let sampler = Sampler::new(&request.sampling, request.choice).expect("sound");
-    engine.enqueue(Submitted {
-        source: Vec::new(),
-        decoding: Decoding::Diffusion(sampler, settings),
-        request,
-        lab: None,
-        scales: Vec::new(),
-        caller: EventSender {
-            events,
-            arrived: Instant::now(),
-            stats: Arc::default(),
-            permit: QueuePermit::take(&Arc::default(), 1).expect("free"),
-        },
-    });
+    let permit = QueuePermit::take(&Arc::default(), 1).expect("free");
+    let decoding = Decoding::Diffusion(sampler, settings);
+    let (submitted, receiver) = shared::submitted(request, decoding, &permit);
+    engine.enqueue(submitted);
     receiver
 }
 
-/// What a request got.
 #[derive(Debug, Default, PartialEq)]
 struct Got {
     tokens: Vec<u32>,
@@ -342,7 +306,7 @@ struct Got {
     end: Option<Result<(FinishReason, usize, usize), Failure>>,
 }
 
-fn got(mut events: UnboundedReceiver<Event>) -> Got {
+fn got(mut events: Events) -> Got {
     let mut got = Got::default();
     while let Ok(event) = events.try_recv() {
         assert!(got.end.is_none(), "nothing comes after the end");

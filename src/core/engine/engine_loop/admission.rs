@@ -16,22 +16,21 @@ use super::super::recorder::Recorder;
 use super::super::scheduler::can_start;
 use super::super::sequence::Sequence;
 use super::super::strategy::Strategy;
-use super::super::submission::{Decoding, Submitted};
+use super::super::submission::{CheckedRequest, Decoding, Submitted};
 use super::super::thinking::ThinkingBudget;
-use super::{ActiveRequest, EngineLoop};
+use super::{EngineLoop, EngineRequest};
 
 impl<C: Compute> EngineLoop<C> {
-    /// Adds a request to the waiting ones.
-    pub(in crate::engine) fn enqueue(&mut self, submitted: Submitted) {
-        let Submitted {
+    pub(crate) fn enqueue(&mut self, submitted: Submitted) {
+        let Submitted { checked, caller } = submitted;
+        let CheckedRequest {
             request,
             source,
             decoding,
             scales,
             lab,
-            caller,
-        } = submitted;
-        let answer = AnswerStream::new(&request, source.len(), caller);
+        } = checked;
+        let answer = AnswerStream::new(&request, source.len(), caller, Arc::clone(&self.tokenizer));
         let most = request.max_tokens.unwrap_or(usize::MAX);
         let limit = request.prompt.len().saturating_add(most);
         let limit = limit.min(self.limits.n_ctx.saturating_sub(source.len()));
@@ -40,10 +39,11 @@ impl<C: Compute> EngineLoop<C> {
         let strategy: Box<dyn Strategy> = match decoding {
             Decoding::Autoregressive(sampler) => {
                 // A wrong draft token must be rolled back.
-                let n_drafted = match self.model.has_states() || self.model.n_blocks().is_none() {
-                    true => 0,
-                    false => request.n_drafted.unwrap_or(self.limits.n_drafted),
-                };
+                let n_drafted =
+                    match self.model.has_states() || self.model.n_free_blocks().is_none() {
+                        true => 0,
+                        false => request.n_drafted.unwrap_or(self.limits.n_drafted),
+                    };
                 let constraint = request.constraint.as_ref();
                 let constrained = constraint.map(|compiled| self.worker.start(compiled));
                 let thinking = request.thinking.as_ref().map(ThinkingBudget::new);
@@ -72,7 +72,7 @@ impl<C: Compute> EngineLoop<C> {
         let mut sequence = Sequence::new(tokens, n_prompt, n_parts, scales, recorder, answer);
         sequence.source = source;
         sequence.is_changed = is_changed;
-        self.queue.push_back(ActiveRequest { sequence, strategy });
+        self.queue.push_back(EngineRequest { sequence, strategy });
     }
 
     /// Ends requests that are cancelled or out of time: active ones, those that wait for their lens, and those in the
@@ -80,7 +80,7 @@ impl<C: Compute> EngineLoop<C> {
     pub(super) fn reap(&mut self) {
         let (limits, now) = (self.limits, Instant::now());
         let is_over = |sequence: &Sequence| sequence.answer.is_over(&limits, now);
-        let request_is_over = |r: &ActiveRequest| is_over(&r.sequence);
+        let request_is_over = |r: &EngineRequest| is_over(&r.sequence);
         while let Some(at) = self.active.iter().position(request_is_over) {
             let request = self.active.remove(at);
             self.end_early(request.sequence, now);
@@ -97,7 +97,6 @@ impl<C: Compute> EngineLoop<C> {
         }
     }
 
-    /// Releases a sequence that has started and ends its request.
     fn end_early(&mut self, sequence: Sequence, now: Instant) {
         self.release(&sequence);
         self.report();
@@ -124,16 +123,16 @@ impl<C: Compute> EngineLoop<C> {
     fn next_waiting(&mut self) -> Option<usize> {
         let active = self.active.iter().map(|request| &request.sequence);
         let active = active.chain(self.awaiting_lens.iter().map(|(sequence, _)| sequence));
-        let active: Vec<*const QueuePermit> = active.map(|s| s.answer.ticket()).collect();
+        let active: Vec<*const QueuePermit> = active.map(|s| s.answer.permit()).collect();
         let n_active = |at: &usize| {
-            let own = self.queue[*at].sequence.answer.ticket();
-            active.iter().filter(|ticket| **ticket == own).count()
+            let own = self.queue[*at].sequence.answer.permit();
+            active.iter().filter(|permit| **permit == own).count()
         };
         let mut in_turn: Vec<usize> = (0..self.queue.len()).collect();
         in_turn.sort_by_cached_key(n_active);
         for at in in_turn {
             let n_positions = self.queue[at].sequence.n_positions();
-            if !can_start(&self.jobs(), n_positions, self.model.n_blocks()) {
+            if !can_start(&self.jobs(), n_positions, self.model.n_free_blocks()) {
                 return None;
             }
             if !self.awaits_prefix(at) {
@@ -143,11 +142,11 @@ impl<C: Compute> EngineLoop<C> {
         None
     }
 
-    fn start(&mut self, request: &mut ActiveRequest, id: SequenceId) {
+    fn start(&mut self, request: &mut EngineRequest, id: SequenceId) {
         let sequence = &mut request.sequence;
         sequence.prepare(id, &mut self.model);
         let n_tokens = sequence.tokens.len();
-        if self.model.n_blocks().is_none() || !request.strategy.reuses_prefix() {
+        if self.model.n_free_blocks().is_none() || !request.strategy.reuses_prefix() {
             tracing::debug!(sequence = id, n_tokens, "starts");
             return sequence.start(id, &CachedPrefix::default(), Vec::new());
         }
@@ -194,7 +193,6 @@ impl<C: Compute> EngineLoop<C> {
         awaits
     }
 
-    /// Frees the sequence ids and cache entries of a request.
     pub(super) fn release(&mut self, sequence: &Sequence) {
         sequence.ids().for_each(|id| self.model.release(id));
         self.free_ids.push(sequence.id);

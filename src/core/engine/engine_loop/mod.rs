@@ -30,16 +30,16 @@ mod step_results;
 /// Maximum number of draft tokens of a step, over all requests. Each costs about the computation of a token.
 const N_DRAFTED: usize = 32;
 
-/// Sequences that a request may take: with guidance, text diffusion reads two.
+/// Sequences that a completion may take: with classifier-free guidance, text diffusion reads two.
 const N_PARTS: SequenceId = 2;
 
-/// A request that is waiting or active.
-struct ActiveRequest {
+/// A completion of a request, waiting or active.
+struct EngineRequest {
     sequence: Sequence,
     strategy: Box<dyn Strategy>,
 }
 
-impl ActiveRequest {
+impl EngineRequest {
     fn is_duplicate(&self, other: &Self) -> bool {
         let [own, other] = [self, other].map(|one| one.strategy.shared_input(&one.sequence));
         own.is_some() && own == other
@@ -60,11 +60,10 @@ pub(super) struct EngineLoop<C> {
     model: C,
     tokenizer: Arc<Tokenizer>,
     limits: Limits,
-    /// Waiting requests.
-    queue: VecDeque<ActiveRequest>,
+    queue: VecDeque<EngineRequest>,
     /// Active requests in the order of arrival. Requests whose tokens must all go into one pass are in the order of
     /// their last pass.
-    active: Vec<ActiveRequest>,
+    active: Vec<EngineRequest>,
     /// Requests whose tokens are complete and whose lens is not. They keep their ids.
     awaiting_lens: Vec<(Sequence, FinishReason)>,
     /// Free sequence ids. Each stands for the `N_PARTS` ids from it on.
@@ -74,13 +73,11 @@ pub(super) struct EngineLoop<C> {
     batch: Batch,
     /// Logits that are computed from several rows.
     buffer: Vec<f32>,
-    /// Computes the masks of constrained requests.
     worker: ConstraintWorker,
     n_steps: usize,
     stats: Arc<Stats>,
     /// Blocks of the cache; none if no block is kept between passes.
     n_blocks: Option<usize>,
-    /// The points of the model.
     points: Arc<Points>,
     /// Captured logits of the current step.
     captured_rows: Vec<CapturedRow>,
@@ -91,7 +88,7 @@ impl<C: Compute> EngineLoop<C> {
         limits.n_parallel = limits.n_parallel.max(1);
         let ids = (0..limits.n_parallel as SequenceId).rev();
         Self {
-            n_blocks: model.n_blocks(),
+            n_blocks: model.n_free_blocks(),
             stats: Arc::default(),
             model,
             tokenizer,
@@ -110,7 +107,6 @@ impl<C: Compute> EngineLoop<C> {
         }
     }
 
-    /// This engine loop with the points of the model.
     pub(super) fn with_points(self, points: Arc<Points>) -> Self {
         Self { points, ..self }
     }
@@ -124,7 +120,7 @@ impl<C: Compute> EngineLoop<C> {
 
     /// Reports the active and waiting requests.
     fn report(&self) {
-        let free = self.model.n_blocks();
+        let free = self.model.n_free_blocks();
         let active = self.active.iter().map(|request| &request.sequence);
         let awaiting_lens = self.awaiting_lens.iter().map(|(sequence, _)| sequence);
         let active = active.chain(awaiting_lens).map(|sequence| ActiveSequence {
@@ -165,7 +161,6 @@ impl<C: Compute> EngineLoop<C> {
         &self.model
     }
 
-    /// Whether no request is waiting or active.
     pub(super) fn is_idle(&self) -> bool {
         self.active.is_empty() && self.queue.is_empty() && self.awaiting_lens.is_empty()
     }
@@ -211,10 +206,10 @@ impl<C: Compute> EngineLoop<C> {
         }
     }
 
-    fn job(&self, request: &ActiveRequest) -> Job {
+    fn job(&self, request: &EngineRequest) -> Job {
         let job = request.strategy.job(&request.sequence);
         Job {
-            is_whole: job.is_whole || self.model.n_blocks().is_none(),
+            is_whole: job.is_whole || self.model.n_free_blocks().is_none(),
             ..job
         }
     }
@@ -257,13 +252,14 @@ impl<C: Compute> EngineLoop<C> {
                 n_tokens: self.model.n_batch(),
                 n_prefill: self.limits.n_prefill.max(1),
                 n_drafted: N_DRAFTED,
-                n_blocks: self.model.n_blocks(),
+                n_free_blocks: self.model.n_free_blocks(),
             };
             let mut groups = self.groups();
             let jobs = groups.iter().map(|g| self.job(&self.active[g.members[0]]));
             let jobs: Vec<Job> = jobs.collect();
             match plan_step(&jobs, &budget, self.n_steps) {
                 StepPlan::Run(shares) if shares == [0] && !self.quarantined.is_empty() => {
+                    // The request that was to run alone cannot run now; the next one has its turn.
                     self.quarantined.pop();
                 }
                 StepPlan::Run(shares) => {
@@ -287,7 +283,7 @@ impl<C: Compute> EngineLoop<C> {
         let mut groups = self.plan();
         self.batch.clear();
         for group in &mut groups {
-            let ActiveRequest { sequence, strategy } = &mut self.active[group.members[0]];
+            let EngineRequest { sequence, strategy } = &mut self.active[group.members[0]];
             let n_before = self.batch.len();
             strategy.read(sequence, group.n_tokens, &mut self.batch);
             if let Some(recorder) = &sequence.recorder {
@@ -312,8 +308,8 @@ impl<C: Compute> EngineLoop<C> {
     fn prepare(&mut self) {
         let mut at = 0;
         while at < self.active.len() {
-            let ActiveRequest { sequence, strategy } = &mut self.active[at];
-            match strategy.prepare(sequence, &self.tokenizer).transpose() {
+            let EngineRequest { sequence, strategy } = &mut self.active[at];
+            match strategy.prepare(sequence).transpose() {
                 None => at += 1,
                 Some(ending) => self.end(at, ending),
             }
@@ -326,8 +322,8 @@ impl<C: Compute> EngineLoop<C> {
         &mut self,
         groups: &[RequestGroup],
         faults: &mut [Option<Failure>],
-    ) -> Result<(), model::Error> {
-        let (active, buffer, tokenizer) = (&mut self.active, &mut self.buffer, &self.tokenizer);
+    ) -> model::Result<()> {
+        let (active, buffer) = (&mut self.active, &mut self.buffer);
         let of_rows = groups.iter().flat_map(|g| std::iter::repeat_n(g, g.n_rows));
         let outputs = self.batch.positions.iter().zip(&self.batch.outputs);
         let places = outputs
@@ -355,11 +351,11 @@ impl<C: Compute> EngineLoop<C> {
             };
             row.logits = logits;
             for i in &group.members {
-                let ActiveRequest { sequence, strategy } = &mut active[*i];
+                let EngineRequest { sequence, strategy } = &mut active[*i];
                 if faults[*i].is_some() {
                     continue;
                 }
-                let take = AssertUnwindSafe(|| strategy.take(sequence, &row, tokenizer));
+                let take = AssertUnwindSafe(|| strategy.take(sequence, &row));
                 let panicked = |_| Err(Failure::Computation("choosing a token panicked".into()));
                 faults[*i] = catch_unwind(take).unwrap_or_else(panicked).err();
             }
@@ -369,6 +365,7 @@ impl<C: Compute> EngineLoop<C> {
     /// Commits the results of a step for each request, trims the cache to the committed tokens, and ends completed
     /// requests.
     fn settle(&mut self, groups: &[RequestGroup], mut faults: Vec<Option<Failure>>) {
+        // The request that ran alone, if one did, is not retried again.
         self.quarantined.pop();
         let mut took_part: Vec<(usize, bool)> = Vec::with_capacity(self.active.len());
         for group in groups {
@@ -380,10 +377,10 @@ impl<C: Compute> EngineLoop<C> {
         let mut moved = Vec::new();
         // In reverse order, so that earlier indices stay valid.
         for (i, is_whole) in took_part.into_iter().rev() {
-            let ActiveRequest { sequence, strategy } = &mut self.active[i];
+            let EngineRequest { sequence, strategy } = &mut self.active[i];
             let result = match faults[i].take() {
                 Some(failure) => Err(failure),
-                None => strategy.commit(sequence, &self.tokenizer),
+                None => strategy.commit(sequence),
             };
             let result = result.and_then(|ending| self.record(i, &captured_rows).map(|()| ending));
             let result = result.and_then(|ending| self.pool(i).map(|()| ending));
@@ -403,7 +400,7 @@ impl<C: Compute> EngineLoop<C> {
     fn step_failed(&mut self, groups: &[RequestGroup], error: model::Error) {
         let taking_part: Vec<usize> = groups.iter().flat_map(|g| g.members.clone()).collect();
         for i in &taking_part {
-            let ActiveRequest { sequence, strategy } = &mut self.active[*i];
+            let EngineRequest { sequence, strategy } = &mut self.active[*i];
             if strategy.abort() {
                 sequence.ids().for_each(|id| self.model.release(id));
             }
@@ -420,10 +417,10 @@ impl<C: Compute> EngineLoop<C> {
         tracing::warn!(%error, "a step failed; each of its requests runs alone");
         let ids = taking_part.iter().map(|i| self.active[*i].sequence.id);
         self.quarantined = ids.collect();
-        if self.model.n_blocks().is_none() {
+        if self.model.n_free_blocks().is_none() {
             return;
         }
-        for ActiveRequest { sequence, strategy } in &mut self.active {
+        for EngineRequest { sequence, strategy } in &mut self.active {
             match self.model.next(sequence.id) {
                 0 if strategy.reuses_prefix() => {
                     let known = self.model.resume(sequence.id, sequence.reusable());
@@ -434,7 +431,6 @@ impl<C: Compute> EngineLoop<C> {
         }
     }
 
-    /// Ends an active request.
     fn end(&mut self, at: usize, result: Result<FinishReason, Failure>) {
         let request = self.active.remove(at);
         let sequence = request.sequence;

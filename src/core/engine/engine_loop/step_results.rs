@@ -1,13 +1,12 @@
 //! The results of a step other than tokens: captured values, lens logits and pooled hidden states. Also trims the
 //! cache after the step.
 
-use crate::model::{self, CapturedRow, DirectHeads, DirectLogit, SequenceId};
+use crate::model::{self, CapturedRow};
 
 use super::super::compute::Compute;
 use super::super::event::{Event, Failure, FinishReason};
-use super::super::recorder::OutputHead;
 use super::super::sequence::Sequence;
-use super::{ActiveRequest, EngineLoop};
+use super::{EngineLoop, EngineRequest};
 
 /// Hidden states that lenses read in a step of several requests. Their logits take about the time of one token: the
 /// output head is a part of the weights, and these rows read it once.
@@ -15,31 +14,6 @@ const N_LENS: usize = 8;
 /// Hidden states that lenses read in a step if no other request is active. The request can be cancelled between
 /// steps.
 const N_LENS_ALONE: usize = 64;
-
-/// The output head of a model for a sequence.
-struct Head<'a, C> {
-    model: &'a mut C,
-    id: SequenceId,
-}
-
-impl<C: Compute> OutputHead for Head<'_, C> {
-    type Error = Failure;
-
-    fn logits(&mut self, rows: (&[f32], usize)) -> Result<Vec<f32>, Failure> {
-        let logits = self.model.lens(self.id, rows);
-        logits.map_err(Failure::from)
-    }
-
-    fn direct(&mut self, token: u32) -> Result<DirectLogit, Failure> {
-        let direct = self.model.direct_logit(token);
-        direct.map_err(Failure::from)
-    }
-
-    fn direct_heads(&mut self, at: usize, along: &[f64]) -> Result<DirectHeads, Failure> {
-        let direct = self.model.direct_heads(at, along);
-        direct.map_err(Failure::from)
-    }
-}
 
 /// Runs the lens of a request on at most `left` hidden states, and subtracts their number.
 fn run_lens(
@@ -49,7 +23,7 @@ fn run_lens(
 ) -> Result<(), Failure> {
     let id = sequence.id;
     while let Some(recorder) = sequence.recorder.as_mut().filter(|_| *left > 0) {
-        match recorder.run_lens(*left, &mut Head { model, id })? {
+        match recorder.run_lens(*left, id, model)? {
             0 => break,
             n => *left -= n,
         }
@@ -66,7 +40,7 @@ impl<C: Compute> EngineLoop<C> {
             return Ok(());
         };
         let own = rows.iter().filter(|row| row.sequence == id);
-        recorder.take(own, n, &mut Head { model, id })
+        recorder.take(own, n, id, model)
     }
 
     /// Runs the lenses. While other requests want tokens, a step reads few hidden states, so that they wait no
@@ -101,7 +75,6 @@ impl<C: Compute> EngineLoop<C> {
         self.awaiting_lens.push((sequence, reason));
     }
 
-    /// Ends a request that was kept for its lens.
     pub(super) fn end_lens(&mut self, at: usize, result: Result<(), Failure>) {
         let (sequence, reason) = self.awaiting_lens.remove(at);
         self.release(&sequence);
@@ -117,7 +90,7 @@ impl<C: Compute> EngineLoop<C> {
 
     /// Pools the hidden states of a request, once all are there, and sends the result.
     pub(super) fn pool(&mut self, at: usize) -> Result<(), Failure> {
-        let ActiveRequest { sequence, strategy } = &mut self.active[at];
+        let EngineRequest { sequence, strategy } = &mut self.active[at];
         let Some(rows) = strategy.gathered() else {
             return Ok(());
         };
@@ -138,7 +111,7 @@ impl<C: Compute> EngineLoop<C> {
     /// Removes cache entries after the committed tokens of a request.
     pub(super) fn trim(&mut self, at: usize) {
         let sequence = &mut self.active[at].sequence;
-        if self.model.n_blocks().is_none() {
+        if self.model.n_free_blocks().is_none() {
             // Every pass reads all tokens again.
             sequence.n_cached = 0;
             return;

@@ -30,36 +30,34 @@ pub struct Attribution {
     pub positions: PositionSelector,
 }
 
-/// A compiled attribution.
 #[derive(Clone, Debug)]
-pub(in crate::engine) struct AttributionPlan {
-    pub(in crate::engine) of: u32,
+pub(crate) struct AttributionPlan {
+    pub(crate) of: u32,
     /// Names of the parts. The heads of a slot come before the rest of the slot.
-    pub(in crate::engine) parts: Vec<String>,
+    pub(crate) parts: Vec<String>,
     /// Hidden states, from the one after the embedding to the last one before the output head.
-    pub(in crate::engine) states: Vec<LabCapture>,
+    pub(crate) states: Vec<LabCapture>,
     /// The heads that are separate parts, in the order of `states`.
-    pub(in crate::engine) heads: Vec<AttributedHeads>,
+    pub(crate) heads: Vec<AttributedHeads>,
 }
 
 /// The attention heads of a slot, as separate parts.
 #[derive(Clone, Debug)]
-pub(in crate::engine) struct AttributedHeads {
+pub(crate) struct AttributedHeads {
     /// Index in [`Points::head_sums`].
-    pub(in crate::engine) at: usize,
-    /// Number of heads.
-    pub(in crate::engine) n: usize,
+    pub(crate) at: usize,
+    pub(crate) n: usize,
     /// Index in [`AttributionPlan::states`] of the first hidden state that contains their results.
-    pub(in crate::engine) state: usize,
+    pub(crate) state: usize,
     /// The results of the heads.
-    pub(in crate::engine) results: LabCapture,
+    pub(crate) results: LabCapture,
     /// The inputs of the norms after the heads.
-    pub(in crate::engine) normed: Vec<LabCapture>,
+    pub(crate) normed: Vec<LabCapture>,
 }
 
 impl AttributionPlan {
     /// All captures that the attribution needs.
-    pub(in crate::engine) fn captures(&self) -> impl Iterator<Item = &LabCapture> {
+    pub(crate) fn captures(&self) -> impl Iterator<Item = &LabCapture> {
         let of_heads = self.heads.iter();
         let of_heads = of_heads.flat_map(|of| std::iter::once(&of.results).chain(&of.normed));
         self.states.iter().chain(of_heads)

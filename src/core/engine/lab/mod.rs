@@ -129,8 +129,7 @@ const LISTED: u64 = 96;
 const MAX_PRODUCTS: u64 = 1 << 38;
 
 fn refuse<T>(message: String) -> Result<T, Rejected> {
-    let field = "lab";
-    Err(Rejected::Field { field, message })
+    Err(Rejected::field("lab", message))
 }
 
 /// The length of the prompt, and the maximum length of the sequence.
@@ -234,7 +233,6 @@ impl<'p> Compiler<'p> {
         found.or_else(|error| refuse(error.to_string()))
     }
 
-    /// Counts numbers of 4 bytes.
     fn count(&mut self, numbers: u64) {
         self.n_bytes = self.n_bytes.saturating_add(numbers.saturating_mul(4));
     }

@@ -67,11 +67,11 @@ impl Fake {
 }
 
 impl Compute for Fake {
-    fn pool(&mut self, rows: &[f32]) -> Result<Vec<f32>, model::Error> {
+    fn pool(&mut self, rows: &[f32]) -> model::Result<Vec<f32>> {
         Ok(rows.to_vec())
     }
 
-    fn forward(&mut self, batch: &Batch, each: RowCallback<'_>) -> Result<(), model::Error> {
+    fn forward(&mut self, batch: &Batch, each: RowCallback<'_>) -> model::Result<()> {
         assert!(!batch.is_empty() && batch.len() <= self.n_batch);
         if batch.tokens.contains(&POISON) {
             return Err(Self::fault("poison"));
@@ -168,7 +168,7 @@ impl SequenceCache for Fake {
         };
     }
 
-    fn n_blocks(&self) -> Option<usize> {
+    fn n_free_blocks(&self) -> Option<usize> {
         Some(self.n_blocks - self.used())
     }
 
@@ -182,11 +182,11 @@ impl SequenceCache for Fake {
 }
 
 impl LabCompute for Fake {
-    fn direct_logit(&mut self, _: u32) -> Result<DirectLogit, model::Error> {
+    fn direct_logit(&mut self, _: u32) -> model::Result<DirectLogit> {
         Err(Self::fault("no head"))
     }
 
-    fn direct_heads(&mut self, _: usize, _: &[f64]) -> Result<DirectHeads, model::Error> {
+    fn direct_heads(&mut self, _: usize, _: &[f64]) -> model::Result<DirectHeads> {
         Err(Self::fault("no heads"))
     }
 
@@ -194,11 +194,7 @@ impl LabCompute for Fake {
         std::mem::take(&mut self.captured_rows)
     }
 
-    fn lens(
-        &mut self,
-        id: SequenceId,
-        (rows, size): (&[f32], usize),
-    ) -> Result<Vec<f32>, model::Error> {
+    fn lens(&mut self, id: SequenceId, (rows, size): (&[f32], usize)) -> model::Result<Vec<f32>> {
         assert!(!rows.is_empty() && self.labs.contains_key(&id));
         self.looks.push((id, rows.len() / size));
         let row = |row: &[f32]| {

@@ -32,7 +32,7 @@ fn lens(points: &Points, n_prompt: usize, n_more: usize) -> CompiledLab {
 #[test]
 fn a_lens_looks_at_few_hidden_states_in_a_step_that_others_share() {
     let (points, layers) = layers();
-    let prompt: Vec<u32> = (0..40).map(|i| FIRST + i * i % N_TOKENS).collect();
+    let prompt = prompt(40);
     let (mut steps, mut sent) = (Vec::new(), Vec::new());
     for with_lens in [false, true] {
         let model = fake(64, 100);
@@ -87,7 +87,7 @@ fn a_lens_looks_at_few_hidden_states_in_a_step_that_others_share() {
 
 #[test]
 fn a_request_whose_lens_still_looks_can_be_cancelled() {
-    let prompt: Vec<u32> = (0..40).map(|i| FIRST + i * i % N_TOKENS).collect();
+    let prompt = prompt(40);
     let (points, layers) = layers();
     assert!(40 * layers.len() > 64);
     let plan = lens(&points, prompt.len(), 1);

@@ -6,17 +6,17 @@ use proptest::prelude::*;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::mpsc::{self, UnboundedReceiver};
+use tokio::sync::mpsc;
 
 use super::engine_loop::EngineLoop;
 use super::event_sender::{EventSender, QueuePermit};
 use super::lab::CompiledLab;
-use super::submission::{Decoding, Submitted};
-use super::{DiffusionOptions, Event, Failure, Limits, Request, StopConditions, Usage};
+use super::submission::{CheckedRequest, Decoding, Submitted};
+use super::{DiffusionOptions, Event, Events, Failure, Limits, Request, StopConditions, Usage};
 use crate::models;
 use crate::models::{Definitions, ModelSource};
 use lab_base::tokenizer::Tokenizer;
-use lab_sampling::{Params, Sampler};
+use lab_sampling::Sampler;
 
 mod fake;
 mod lens;
@@ -47,33 +47,14 @@ pub(super) const LIMITS: Limits = Limits {
     step_time: None,
 };
 
-fn request(prompt: &[u32], n: usize) -> Request {
-    Request {
-        prompt: prompt.to_vec(),
-        max_tokens: Some(n),
-        sampling: Params {
-            temperature: 0.0,
-            ..Params::default()
-        },
-        choice: 0,
-        stops: Vec::new(),
-        stop: StopConditions::default(),
-        cache_prompt: true,
-        top_logprobs: Some(0),
-        post_sampling: false,
-        progress: false,
-        prompt_logprobs: None,
-        n_drafted: None,
-        constraint: None,
-        thinking: None,
-        adapters: None,
-        lab: None,
-        diffusion: None,
-        trace: false,
-    }
+pub(super) fn request(prompt: &[u32], n: usize) -> Request {
+    let mut request = Request::new(prompt.to_vec(), n);
+    request.sampling.temperature = 0.0;
+    request.top_logprobs = Some(0);
+    request
 }
 
-fn submit(engine: &mut EngineLoop<Fake>, request: Request) -> UnboundedReceiver<Event> {
+fn submit(engine: &mut EngineLoop<Fake>, request: Request) -> Events {
     submit_with(engine, request, None)
 }
 
@@ -81,38 +62,67 @@ fn submit_with(
     engine: &mut EngineLoop<Fake>,
     request: Request,
     lab: Option<CompiledLab>,
-) -> UnboundedReceiver<Event> {
-    let ticket = QueuePermit::take(&Arc::default(), 1).expect("free");
-    submit_as(engine, request, lab, &ticket)
+) -> Events {
+    let permit = QueuePermit::take(&Arc::default(), 1).expect("free");
+    submit_as(engine, request, lab, &permit)
 }
 
-/// Submits a completion of the request with this ticket.
+/// Submits a completion of the request with this permit.
 fn submit_as(
     engine: &mut EngineLoop<Fake>,
     request: Request,
     lab: Option<CompiledLab>,
-    ticket: &Arc<QueuePermit>,
-) -> UnboundedReceiver<Event> {
-    let (events, receiver) = mpsc::unbounded_channel();
+    permit: &Arc<QueuePermit>,
+) -> Events {
     let sampler = Sampler::new(&request.sampling, request.choice).expect("sound");
-    let submitted = Submitted {
-        source: Vec::new(),
-        decoding: Decoding::Autoregressive(sampler),
-        request,
-        lab,
-        scales: Vec::new(),
-        caller: EventSender {
-            events,
-            arrived: Instant::now(),
-            stats: Arc::default(),
-            permit: Arc::clone(ticket),
-        },
-    };
+    let decoding = Decoding::Autoregressive(sampler);
+    let (mut submitted, receiver) = submitted(request, decoding, permit);
+    submitted.checked.lab = lab;
     engine.enqueue(submitted);
     receiver
 }
 
-/// What a request got so far.
+pub(super) fn submitted(
+    request: Request,
+    decoding: Decoding,
+    permit: &Arc<QueuePermit>,
+) -> (Submitted, Events) {
+    let (events, receiver) = mpsc::unbounded_channel();
+    let checked = CheckedRequest {
+        source: Vec::new(),
+        decoding,
+        request,
+        lab: None,
+        scales: Vec::new(),
+    };
+    let caller = EventSender {
+        events,
+        arrived: Instant::now(),
+        stats: Arc::default(),
+        permit: Arc::clone(permit),
+    };
+    let submitted = Submitted { checked, caller };
+    (submitted, receiver)
+}
+
+/// Runs steps until these requests have ended.
+fn finish<'a>(
+    engine: &mut EngineLoop<Fake>,
+    all: impl IntoIterator<Item = &'a mut (Events, Answer)>,
+) {
+    let mut all: Vec<_> = all.into_iter().collect();
+    while all.iter().any(|(_, answer)| answer.end.is_none()) {
+        engine.step();
+        all.iter_mut()
+            .for_each(|(events, answer)| take(events, answer));
+    }
+}
+
+/// A prompt of `n` tokens without a period.
+fn prompt(n: u32) -> Vec<u32> {
+    (0..n).map(|i| FIRST + i * i % N_TOKENS).collect()
+}
+
 #[derive(Clone, Debug, Default)]
 struct Answer {
     tokens: Vec<u32>,
@@ -121,7 +131,7 @@ struct Answer {
     end: Option<Result<Usage, Failure>>,
 }
 
-fn take(events: &mut UnboundedReceiver<Event>, answer: &mut Answer) {
+fn take(events: &mut Events, answer: &mut Answer) {
     while let Ok(event) = events.try_recv() {
         assert!(answer.end.is_none(), "nothing comes after the end");
         match event {
@@ -163,7 +173,7 @@ fn fake(n_batch: usize, n_blocks: usize) -> Fake {
 
 #[test]
 fn ends_of_a_request_and_an_unread_cache_change_nothing_else() {
-    let prompt: Vec<u32> = (0..100).map(|i| FIRST + i * i % N_TOKENS).collect();
+    let prompt = prompt(100);
     let whole = expected(&prompt, 20);
     let mut engine = EngineLoop::new(fake(64, 100), tokenizer(), LIMITS);
     let mut ask = |ends: StopConditions, cache_prompt| {
@@ -172,12 +182,9 @@ fn ends_of_a_request_and_an_unread_cache_change_nothing_else() {
             cache_prompt,
             ..request(&prompt, 20)
         };
-        let mut events = submit(&mut engine, request);
-        let mut answer = Answer::default();
-        while answer.end.is_none() {
-            engine.step();
-            take(&mut events, &mut answer);
-        }
+        let mut all = [(submit(&mut engine, request), Answer::default())];
+        finish(&mut engine, &mut all);
+        let [(_, answer)] = all;
         let usage = answer.end.expect("it ended").expect("well");
         (answer.tokens, usage.cached_tokens, usage.completion_tokens)
     };
@@ -211,15 +218,11 @@ fn answers_to_one_prompt_read_it_once() {
             ..fake(64, 100)
         };
         let mut engine = EngineLoop::new(model, tokenizer(), LIMITS);
-        let prompt: Vec<u32> = (0..100).map(|i| FIRST + i * i % N_TOKENS).collect();
+        let prompt = prompt(100);
         let mut all: Vec<_> = (0..3)
             .map(|_| (submit(&mut engine, request(&prompt, 5)), Answer::default()))
             .collect();
-        while all.iter().any(|(_, answer)| answer.end.is_none()) {
-            engine.step();
-            all.iter_mut()
-                .for_each(|(events, answer)| take(events, answer));
-        }
+        finish(&mut engine, &mut all);
         let cached: Vec<usize> = all
             .iter()
             .map(|(_, answer)| match &answer.end {
@@ -239,7 +242,7 @@ fn answers_to_one_prompt_read_it_once() {
 fn prompts_are_scored_whatever_is_cached() {
     for (n_batch, n_blocks) in [(64, 100), (8, 100), (64, 9)] {
         let mut engine = EngineLoop::new(fake(n_batch, n_blocks), tokenizer(), LIMITS);
-        let prompt: Vec<u32> = (0..100).map(|i| FIRST + i * i % N_TOKENS).collect();
+        let prompt = prompt(100);
         let long = &prompt[..1];
         for n in [0, 1, 5] {
             let scoring = |prompt: &[u32]| Request {
@@ -252,11 +255,7 @@ fn prompts_are_scored_whatever_is_cached() {
                 (submit(&mut engine, scoring(long)), Answer::default()),
                 (submit(&mut engine, request(&prompt, 20)), Answer::default()),
             ];
-            while all.iter().any(|(_, answer)| answer.end.is_none()) {
-                engine.step();
-                all.iter_mut()
-                    .for_each(|(events, answer)| take(events, answer));
-            }
+            finish(&mut engine, &mut all);
             for (i, (_, answer)) in all.iter().enumerate() {
                 assert!(matches!(answer.end, Some(Ok(_))), "{:?}", answer.end);
                 let prompt = if i == 2 { long } else { &prompt };
@@ -278,11 +277,7 @@ fn logits_that_are_no_numbers_end_their_own_answer_only() {
     for _ in 0..2 {
         let prompts = [&good, &bad, &good];
         let mut all = prompts.map(|p| (submit(&mut engine, request(p, 5)), Answer::default()));
-        while all.iter().any(|(_, answer)| answer.end.is_none()) {
-            engine.step();
-            all.iter_mut()
-                .for_each(|(events, answer)| take(events, answer));
-        }
+        finish(&mut engine, &mut all);
         let [(_, first), (_, failed), (_, last)] = all;
         assert_eq!(first.tokens, expected(&good, 5));
         assert_eq!(last.tokens, expected(&good, 5));
@@ -344,7 +339,6 @@ fn draft_tokens_save_passes() {
     assert!(n_passes < 40, "{n_passes} passes");
 }
 
-/// A request of a history.
 #[derive(Clone, Debug)]
 struct Life {
     arrives: usize,
@@ -407,7 +401,7 @@ proptest! {
         let limits = Limits { n_parallel, n_prefill, n_drafted, ..LIMITS };
         let model = Fake { has_states, ..fake(n_batch, n_blocks) };
         let mut engine = EngineLoop::new(model, tokenizer(), limits);
-        let mut open: Vec<(usize, Option<UnboundedReceiver<Event>>, Answer)> = Vec::new();
+        let mut open: Vec<(usize, Option<Events>, Answer)> = Vec::new();
         let mut tick = 0;
         while open.len() < lives.len() || open.iter().any(|(_, events, answer)| {
             events.is_some() && answer.end.is_none()
@@ -455,26 +449,21 @@ proptest! {
 /// and the first one has it again afterwards.
 #[test]
 fn a_request_with_many_completions_leaves_places_for_others() {
-    let fake = Fake {
-        n_batch: 64,
-        n_blocks: 100,
-        ..Fake::default()
-    };
-    let mut engine = EngineLoop::new(fake, tokenizer(), LIMITS);
+    let mut engine = EngineLoop::new(fake(64, 100), tokenizer(), LIMITS);
     let places = Arc::default();
-    let ticket = QueuePermit::take(&places, 2).expect("free");
+    let permit = QueuePermit::take(&places, 2).expect("free");
     let length = |i: u32| 4 + i as usize;
     let mut many: Vec<_> = (0..12)
         .map(|i| {
             let request = request(&[FIRST + i % N_TOKENS, FIRST + i / N_TOKENS], length(i));
-            submit_as(&mut engine, request, None, &ticket)
+            submit_as(&mut engine, request, None, &permit)
         })
         .collect();
     assert!(
         QueuePermit::take(&places, 2).is_some(),
         "they take one place"
     );
-    drop(ticket);
+    drop(permit);
     engine.step();
     let mut other = submit(&mut engine, request(&[FIRST + 3, FIRST + 1, FIRST], 2));
     let (mut answers, mut answer) = (vec![Answer::default(); 12], Answer::default());

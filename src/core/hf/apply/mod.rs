@@ -34,7 +34,8 @@ pub(super) struct MapResult {
     pub(super) unmapped: Unmapped,
     /// The parts of the model that are left out, and their numbers of tensors.
     pub(super) left_out: Vec<(String, usize)>,
-    /// The stored tensors of which each tensor is made, by the tensor's name; for messages.
+    /// The stored tensors of which each tensor is made, by the tensor's name, and the absent keys of which a parameter
+    /// would be made, by its metadata key; for messages.
     pub(super) origins: HashMap<String, String>,
 }
 
@@ -126,7 +127,19 @@ pub(super) struct StoredSource<'r> {
     pub(super) packing: Packing,
 }
 
-/// The work of applying a map.
+/// A rule where it is applied.
+#[derive(Clone, Copy)]
+pub(super) struct RuleAt<'r, 'c> {
+    pub(super) group: &'r TensorGroup,
+    pub(super) rule: &'r TensorRule,
+    pub(super) at: &'r ConfigScope<'c>,
+    /// What names without an ending get.
+    pub(super) ending: &'r str,
+}
+
+/// The stored tensors of a rule; none if the folder stores none of them.
+pub(super) type StoredSources<'r> = Result<Option<Vec<StoredSource<'r>>>, String>;
+
 pub(super) struct MapApplication<'a> {
     pub(super) map: &'a Map,
     pub(super) def: &'a ArchDef,
@@ -139,7 +152,7 @@ pub(super) struct MapApplication<'a> {
     entries: Vec<TensorEntry>,
     /// Names of tensors that are made already.
     names: BTreeSet<String>,
-    origins: HashMap<String, String>,
+    pub(super) origins: HashMap<String, String>,
     /// The stored tensors that are used.
     pub(super) used: RefCell<BTreeSet<String>>,
     pub(super) problems: Problems,
@@ -204,18 +217,21 @@ impl MapApplication<'_> {
             }
             return;
         };
-        let range = self.n_layers(count).and_then(|count| {
-            let first = first.as_ref().map_or(Ok(0), |first| plain.size(first))?;
-            Ok(first..count)
-        });
-        let range = match range {
-            Ok(range) => range,
-            Err(error) => {
-                let span = group.tensors.first().map(|rule| rule.name.span.clone());
-                return self.report(&span.unwrap_or_default(), error);
+        let end = match self.n_layers(&count.value) {
+            Ok(end) => end,
+            Err(error) => return self.report(&count.span, format!("`count`: {error}")),
+        };
+        let start = match first
+            .as_ref()
+            .map(|first| (plain.size(&first.value), first))
+        {
+            None => 0,
+            Some((Ok(start), _)) => start,
+            Some((Err(error), first)) => {
+                return self.report(&first.span, format!("`first`: {error}"));
             }
         };
-        for il in range {
+        for il in start..end {
             let at = plain.with("il", il);
             for rule in &group.tensors {
                 self.rule(group, rule, &at);
@@ -235,7 +251,13 @@ impl MapApplication<'_> {
         if rule.otherwise.is_some() && names.iter().any(|name| self.names.contains(name)) {
             return;
         }
-        match self.is_made(group, rule, at) {
+        let of = RuleAt {
+            group,
+            rule,
+            at,
+            ending: "",
+        };
+        match self.is_made(of) {
             Ok(true) => {}
             Ok(false) => return,
             Err(error) => return self.report(&rule.name.span, error),
@@ -244,8 +266,9 @@ impl MapApplication<'_> {
             if self.names.contains(&name) {
                 continue;
             }
-            match self.made(group, rule, at, ending) {
-                Ok(None) => self.note_absence(group, rule, &name, at, ending),
+            let of = RuleAt { ending, ..of };
+            match self.made(of) {
+                Ok(None) => self.note_absence(of, &name),
                 Ok(Some(product)) => self.add(rule, name, product),
                 Err(error) => self.report(&rule.name.span, format!("`{name}`: {error}")),
             }
@@ -253,35 +276,24 @@ impl MapApplication<'_> {
     }
 
     /// Whether this rule makes a tensor.
-    fn is_made(
-        &self,
-        group: &TensorGroup,
-        rule: &TensorRule,
-        at: &ConfigScope<'_>,
-    ) -> Result<bool, String> {
-        let is_active = rule.when.as_ref().map_or(Ok(true), |when| at.truth(when))?;
-        match &rule.otherwise {
+    fn is_made(&self, of: RuleAt<'_, '_>) -> Result<bool, String> {
+        let when = of.rule.when.as_ref();
+        let is_active = when.map_or(Ok(true), |when| of.at.truth(when))?;
+        match &of.rule.otherwise {
             None => Ok(is_active),
-            Some(tied_to) if is_active => self.is_there(group, rule, tied_to, at),
-            Some(tied_to) => self.is_untied(group, rule, tied_to, at),
+            Some(tied_to) if is_active => self.is_there(of, tied_to),
+            Some(tied_to) => self.is_untied(of, tied_to),
         }
     }
 
     /// Records the stored tensors of which a missing tensor would be made.
-    fn note_absence(
-        &mut self,
-        group: &TensorGroup,
-        rule: &TensorRule,
-        name: &str,
-        at: &ConfigScope<'_>,
-        ending: &str,
-    ) {
-        let (TensorOrigin::Of(of), Some(root)) = (&rule.made, self.map.roots.first()) else {
+    fn note_absence(&mut self, of: RuleAt<'_, '_>, name: &str) {
+        let (TensorOrigin::Of(made), Some(root)) = (&of.rule.made, self.map.roots.first()) else {
             return;
         };
-        if let Some(part) = of.parts.first() {
-            let stored = format!("{root}{}{}{ending}", group.from, part.from.value);
-            let stored = fill_indices(&fill_indices(&stored, &at.indices), &[("e", 0)]);
+        if let Some(part) = made.parts.first() {
+            let stored = format!("{root}{}{}{}", of.group.from, part.from.value, of.ending);
+            let stored = fill_indices(&fill_indices(&stored, &of.at.indices), &[("e", 0)]);
             let origin = || format!("the folder has no `{stored}`");
             self.origins.entry(name.to_owned()).or_insert_with(origin);
         }
@@ -316,33 +328,25 @@ impl MapApplication<'_> {
     }
 
     /// The tensor of a rule; none if the folder stores none of its parts.
-    fn made(
-        &self,
-        group: &TensorGroup,
-        rule: &TensorRule,
-        at: &ConfigScope<'_>,
-        ending: &str,
-    ) -> Result<Option<MadeTensor>, String> {
-        match &rule.made {
-            TensorOrigin::Computed(shape) => computed(shape, rule.each.as_ref(), at).map(Some),
-            TensorOrigin::Of(of) => self.composed(group, of, rule, at, ending),
+    fn made(&self, of: RuleAt<'_, '_>) -> Result<Option<MadeTensor>, String> {
+        match &of.rule.made {
+            TensorOrigin::Computed(shape) => computed(shape, of).map(Some),
+            TensorOrigin::Of(made) => self.composed(of, made),
         }
     }
 
     fn composed(
         &self,
-        group: &TensorGroup,
-        of: &Composition,
-        rule: &TensorRule,
-        at: &ConfigScope<'_>,
-        ending: &str,
+        of: RuleAt<'_, '_>,
+        made: &Composition,
     ) -> Result<Option<MadeTensor>, String> {
-        let count = of.repeat.as_ref().map(|repeat| at.size(&repeat.count));
+        let RuleAt { rule, at, .. } = of;
+        let count = made.repeat.as_ref().map(|repeat| at.size(&repeat.count));
         let count = count.transpose()?;
-        let Some(stored) = self.stored(group, &of.parts, count, at, ending)? else {
+        let Some(stored) = self.stored(of, &made.parts, count)? else {
             return Ok(None);
         };
-        let n_stacked = count.filter(|_| of.is_stack());
+        let n_stacked = count.filter(|_| made.is_stack());
         let origin = self.origin(&stored);
         let mut parts = Vec::with_capacity(stored.len());
         let mut shape: Option<Vec<u64>> = None;
@@ -372,8 +376,8 @@ impl MapApplication<'_> {
         if let Some(n) = n_stacked {
             shape.insert(0, n);
         }
-        let times = match &of.times {
-            Some(times) => Some(self.factors(group, times, &shape, at, ending)?),
+        let times = match &made.times {
+            Some(times) => Some(self.factors(of, times, &shape)?),
             None => None,
         };
         let each = rule.each.as_ref();
@@ -420,24 +424,20 @@ impl MapApplication<'_> {
     /// The stored factors of the elements, for a tensor of this shape.
     fn factors(
         &self,
-        group: &TensorGroup,
+        of: RuleAt<'_, '_>,
         times: &Spanned<String>,
         shape: &[u64],
-        at: &ConfigScope<'_>,
-        ending: &str,
     ) -> Result<RecipePart, String> {
         let whole = [PartRule {
             from: times.clone(),
             taken: ElementSlice::default(),
         }];
-        let stored = self.stored(group, &whole, None, at, ending)?;
+        let stored = self.stored(of, &whole, None)?;
         let source = stored.and_then(|mut stored| stored.pop());
         let source = source.ok_or_else(|| {
-            let name = format!("{}{}{ending}", group.from, times.value);
-            format!(
-                "`times`: there is no tensor `{}`",
-                fill_indices(&name, &at.indices)
-            )
+            let name = format!("{}{}{}", of.group.from, times.value, of.ending);
+            let name = fill_indices(&name, &of.at.indices);
+            format!("`times`: there is no tensor `{name}`")
         })?;
         let own = source.stored.shape.clone();
         if own.iter().product::<u64>() != shape.iter().product::<u64>() {
@@ -472,36 +472,32 @@ impl MapApplication<'_> {
     /// The stored tensors of a rule with their names; none if the folder stores none of them.
     pub(super) fn stored<'r>(
         &'r self,
-        group: &TensorGroup,
+        of: RuleAt<'_, '_>,
         parts: &'r [PartRule],
         n_stacked: Option<u64>,
-        at: &ConfigScope<'_>,
-        ending: &str,
-    ) -> Result<Option<Vec<StoredSource<'r>>>, String> {
-        let mut roots = self.config.roots();
-        roots
-            .find_map(|root| {
-                self.stored_under(root, group, parts, n_stacked, at, ending)
-                    .transpose()
-            })
-            .transpose()
+    ) -> StoredSources<'r> {
+        for root in self.config.roots() {
+            let found = self.stored_under(root, of, parts, n_stacked)?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
     }
 
     fn stored_under<'r>(
         &'r self,
         root: NameRoot<'_>,
-        group: &TensorGroup,
+        of: RuleAt<'_, '_>,
         parts: &'r [PartRule],
         n_stacked: Option<u64>,
-        at: &ConfigScope<'_>,
-        ending: &str,
-    ) -> Result<Option<Vec<StoredSource<'r>>>, String> {
+    ) -> StoredSources<'r> {
         let mut found = Vec::new();
         let mut missing = None;
         for part in parts {
-            let template = format!("{}{}{ending}", group.from, part.from.value);
+            let template = format!("{}{}{}", of.group.from, part.from.value, of.ending);
             let template = self.config.name_under(root, &template);
-            let template = fill_indices(&template, &at.indices);
+            let template = fill_indices(&template, &of.at.indices);
             for e in 0..n_stacked.unwrap_or(1) {
                 let name = fill_indices(&template, &[("e", e)]);
                 match self.checkpoint.get(&name) {
@@ -534,12 +530,11 @@ impl MapApplication<'_> {
 }
 
 /// A tensor whose elements follow from their indices.
-fn computed(
-    shape: &[Expr],
-    each: Option<&Expr>,
-    at: &ConfigScope<'_>,
-) -> Result<MadeTensor, String> {
-    let each = each.ok_or("`each`, which gives the elements, is missing")?;
+fn computed(shape: &[Expr], RuleAt { rule, at, .. }: RuleAt<'_, '_>) -> Result<MadeTensor, String> {
+    let each = rule
+        .each
+        .as_ref()
+        .ok_or("`each`, which gives the elements, is missing")?;
     let sizes = shape.iter().map(|size| at.size(size));
     let shape = sizes.collect::<Result<Vec<u64>, String>>()?;
     let computed = ComputedTensor::new(&shape, each, at)?;

@@ -9,9 +9,9 @@ use super::super::definition::Map;
 
 /// Stored tensors and configuration keys that the map does not mention.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in super::super) struct Unmapped {
-    pub(in super::super) tensors: Vec<String>,
-    pub(in super::super) keys: Vec<String>,
+pub(crate) struct Unmapped {
+    pub(crate) tensors: Vec<String>,
+    pub(crate) keys: Vec<String>,
 }
 
 /// Whether a key, or a part of it, has no effect on the results.

@@ -132,7 +132,7 @@ impl<'a> Config<'a> {
 
     /// The architecture to which the map leads for this folder.
     pub(super) fn arch(&self) -> Result<String, String> {
-        let arch = self.map.arch.as_ref().ok_or("the map has none")?;
+        let arch = &self.map.arch.as_ref().ok_or("the map has none")?.value;
         match arch.evaluate(&self.plain())? {
             Value::Str(name) => Ok(name),
             other => Err(format!("`{arch}` is {other}, expected a name")),
@@ -338,6 +338,17 @@ impl<'a> Config<'a> {
         let endings = self.map.endings.keys().map(String::as_str);
         let of = |class: &str| endings.clone().find(|ending| class.ends_with(ending));
         names.find_map(of).unwrap_or_default()
+    }
+
+    /// The key of the configuration that is most like this one.
+    pub(super) fn alike(&self, key: &str) -> Option<String> {
+        let last = |name: &str| {
+            let word = name.rsplit(['.', '_']).next().unwrap_or_default();
+            word.trim_end_matches('s').to_owned()
+        };
+        let known = self.known();
+        let near = crate::arch::nearest(key, known.iter().map(String::as_str)).map(str::to_owned);
+        near.or_else(|| known.into_iter().find(|name| last(name) == last(key)))
     }
 
     fn known(&self) -> Vec<String> {

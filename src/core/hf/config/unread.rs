@@ -17,13 +17,12 @@ const FACTORS: [&str; 6] = [
     "_scaling",
 ];
 
-/// Keys that are not read.
 #[derive(Debug, Default)]
-pub(in super::super) struct UnreadKeys {
+pub(crate) struct UnreadKeys {
     /// Keys that have no effect.
-    pub(in super::super) inert: Vec<String>,
+    pub(crate) inert: Vec<String>,
     /// The other keys, with their values and meanings.
-    pub(in super::super) refused: Vec<String>,
+    pub(crate) refused: Vec<String>,
 }
 
 /// Keys that are read or ignored.
@@ -34,7 +33,7 @@ struct ReadKeys<'a> {
 
 impl Config<'_> {
     /// The keys that are not read, including keys within objects, except ignored ones.
-    pub(in super::super) fn unread(&self, is_ignored: impl Fn(&str) -> bool) -> UnreadKeys {
+    pub(crate) fn unread(&self, is_ignored: impl Fn(&str) -> bool) -> UnreadKeys {
         let mut unread = UnreadKeys::default();
         // Keys that only the expressions of defaults read do not count as read.
         let read = self.read.borrow().clone();

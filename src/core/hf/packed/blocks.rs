@@ -59,11 +59,7 @@ fn five_bits(out: &mut [u8], code: impl Fn(usize) -> u8) {
 }
 
 /// Writes numbers as a type of single numbers or as q8_0, rounded as ggml rounds them.
-pub(in super::super) fn encode(
-    values: &[f32],
-    ty: TensorType,
-    out: &mut [u8],
-) -> Result<(), String> {
+pub(crate) fn encode(values: &[f32], ty: TensorType, out: &mut [u8]) -> Result<(), String> {
     match ty {
         TensorType::F32 => out.copy_from_slice(bytemuck::cast_slice(values)),
         TensorType::BF16 => {

@@ -104,7 +104,6 @@ impl ScaleGrid {
     }
 }
 
-/// Codes of a matrix.
 #[derive(Clone, Debug)]
 pub(super) struct PackedCodes {
     pub(super) place: StoredNumbers,

@@ -11,7 +11,6 @@ pub(super) const E2M1: [f32; 16] = [
     0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0,
 ];
 
-/// 8-bit floats.
 #[derive(Clone, Debug)]
 pub(super) struct Fp8Matrix {
     pub(super) codes: StoredNumbers,
@@ -70,7 +69,6 @@ pub(super) struct Fp4Matrix {
     pub(super) factor: f32,
 }
 
-/// Scales of 4-bit floats.
 #[derive(Clone, Debug)]
 pub(super) enum Fp4Scales {
     Stored(StoredNumbers),

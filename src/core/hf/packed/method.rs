@@ -43,7 +43,6 @@ const FILES: [(&str, Option<&str>, &str); 3] = [
 ];
 const MAX_BYTES: u64 = 16 << 20;
 
-/// The quantisation config of a folder.
 #[derive(Clone, Debug, Default)]
 pub(super) struct QuantConfig {
     record: Json,
@@ -126,7 +125,6 @@ impl QuantConfig {
         }
     }
 
-    /// Names of the supported methods.
     pub(super) fn known() -> String {
         METHODS.map(|(name, _)| name).join(", ")
     }

@@ -41,7 +41,6 @@ pub(super) enum Packing {
 #[derive(Clone, Debug)]
 pub(super) struct Packed {
     kind: PackedFormat,
-    /// Number of columns.
     width: u64,
     exact: Option<TensorType>,
 }

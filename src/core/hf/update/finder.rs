@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::super::apply::view;
+use super::super::apply::{RuleAt, view};
 use super::super::config::{Config, ConfigScope, fill_expressions, fill_indices};
 use super::super::definition::{ElementSlice, Map, Repeat, TensorGroup, TensorOrigin, TensorRule};
 use super::super::recipe::{ELEMENT, ElementFn, INDEX};
@@ -134,8 +134,9 @@ impl<'a> UpdateFinder<'a> {
                 self.group(group, &plain, &mut fault);
                 continue;
             };
-            let first = first.as_ref().map_or(Ok(0), |first| plain.size(first))?;
-            let count = plain.size(count)?.min(MAX_LAYERS);
+            let first = first.as_ref();
+            let first = first.map_or(Ok(0), |first| plain.size(&first.value))?;
+            let count = plain.size(&count.value)?.min(MAX_LAYERS);
             for il in first..count {
                 self.group(group, &plain.with("il", il), &mut fault);
             }
@@ -204,38 +205,37 @@ impl<'a> UpdateFinder<'a> {
             } else {
                 format!("{name}{ENDING}")
             };
+            let of = RuleAt {
+                group,
+                rule,
+                at,
+                ending: if has_ending { "" } else { ENDING },
+            };
             if !self.names.contains(&name)
-                && let Err(found) = self.rule(group, rule, &name, !has_ending, at)
+                && let Err(found) = self.rule(of, &name)
             {
                 fault.get_or_insert(found.at(&name));
             }
         }
     }
 
-    fn rule(
-        &mut self,
-        group: &TensorGroup,
-        rule: &TensorRule,
-        name: &str,
-        adds_ending: bool,
-        at: &ConfigScope<'_>,
-    ) -> Result<(), UpdateError> {
-        let TensorOrigin::Of(of) = &rule.made else {
+    fn rule(&mut self, of: RuleAt<'_, '_>, name: &str) -> Result<(), UpdateError> {
+        let RuleAt { rule, at, .. } = of;
+        let TensorOrigin::Of(made) = &rule.made else {
             return Ok(());
         };
         // A missing count of the configuration is a problem only if modules need it.
-        let count = match &of.repeat {
+        let count = match &made.repeat {
             None => None,
             Some(Repeat { count, is_stack }) => match (at.size(count), (self.shape_of)(name)) {
                 (Ok(n), Some((shape, _))) if !is_stack || shape.get(2) == Some(&n) => Some(n),
                 _ => return Ok(()),
             },
         };
-        let ending = if adds_ending { ENDING } else { "" };
         let found = self.map.roots.iter().find_map(|root| {
             let mut sources = Vec::new();
-            for part in &of.parts {
-                let template = format!("{root}{}{}{ending}", group.from, part.from.value);
+            for part in &made.parts {
+                let template = format!("{root}{}{}{}", of.group.from, part.from.value, of.ending);
                 let template = fill_indices(&template, &at.indices);
                 for e in 0..count.unwrap_or(1) {
                     let name = fill_indices(&template, &[("e", e)]);
@@ -255,7 +255,7 @@ impl<'a> UpdateFinder<'a> {
         let Some(sources) = found else { return Ok(()) };
         let used = sources.iter().filter_map(|s| s.module);
         let used: Vec<&str> = used.map(|module| module.name.as_str()).collect();
-        let is_active = self.is_active(group, rule, name, at);
+        let is_active = self.is_active(of, name);
         // A module counts as used even if it is not known whether its rule applies.
         if !matches!(is_active, Ok(false)) {
             self.used.extend(used);
@@ -266,7 +266,7 @@ impl<'a> UpdateFinder<'a> {
         if rule.unit_rows {
             return Err("its rows are divided by their lengths, which is not linear".into());
         }
-        if of.times.is_some() {
+        if made.times.is_some() {
             return Err("its elements have factors of their own, so that the product of the update is not of low rank".into());
         }
         let base = (self.shape_of)(name)
@@ -278,7 +278,7 @@ impl<'a> UpdateFinder<'a> {
                 .slopes(base.last().copied().unwrap_or(1))?
                 .ok_or("its elements are changed in a way that is not linear")?,
         };
-        let n_stacked = count.filter(|_| of.is_stack());
+        let n_stacked = count.filter(|_| made.is_stack());
         let update = self.update(name, &sources, n_stacked, slopes, at)?;
         self.names.insert(name.to_owned());
         self.updates.push(update);
@@ -286,19 +286,14 @@ impl<'a> UpdateFinder<'a> {
     }
 
     /// Whether a rule applies. If the configuration does not decide, the only rule of an existing tensor applies.
-    fn is_active(
-        &self,
-        group: &TensorGroup,
-        rule: &TensorRule,
-        name: &str,
-        at: &ConfigScope<'_>,
-    ) -> Result<bool, String> {
-        let Some(when) = &rule.when else {
+    fn is_active(&self, of: RuleAt<'_, '_>, name: &str) -> Result<bool, String> {
+        let Some(when) = &of.rule.when else {
             return Ok(true);
         };
-        let is_same = |other: &&TensorRule| other.name.value == rule.name.value;
-        let is_only = group.tensors.iter().filter(is_same).count() == 1;
-        at.truth(when)
+        let is_same = |other: &&TensorRule| other.name.value == of.rule.name.value;
+        let is_only = of.group.tensors.iter().filter(is_same).count() == 1;
+        of.at
+            .truth(when)
             .or_else(|error| match is_only && self.checkpoint.is_none() {
                 true => Ok((self.shape_of)(name).is_some()),
                 false => Err(error),
@@ -395,9 +390,7 @@ impl<'a> UpdateFinder<'a> {
         let Some(module) = source.module else {
             let Some(shape) = stored else { return Ok(None) };
             let view = view(source.taken, &shape, at).map_err(place)?;
-            let mut block = ProductPart::without_update(sizes(&view));
-            block.rank = 0;
-            return Ok(Some(block));
+            return Ok(Some(ProductPart::without_update(sizes(&view))));
         };
         let straight = [module.up.shape[0], module.down.shape[1]];
         let transposed = [straight[1], straight[0]];

@@ -28,7 +28,6 @@ pub struct AdapterMatrix {
     pub file: FileBytes,
     /// The offset of the matrix in the file.
     pub offset: usize,
-    /// Element type.
     pub dtype: Dtype,
     /// Rows and columns.
     pub shape: [u64; 2],
@@ -68,7 +67,6 @@ pub enum UpdateTarget<'a> {
 
 /// The known facts about the folder from which a GGUF file was converted.
 pub struct BaseModel<'a> {
-    /// The architecture.
     pub arch: &'a str,
     /// The parameters of the model.
     pub params: &'a BTreeMap<String, Value>,

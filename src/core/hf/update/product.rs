@@ -74,7 +74,6 @@ impl FactorView {
 }
 
 impl ProductPart {
-    /// A part without an update.
     pub(super) fn without_update(shape: [u64; 3]) -> Self {
         Self {
             sides: None,

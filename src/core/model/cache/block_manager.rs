@@ -11,7 +11,7 @@ use crate::plan::KeyTokens;
 
 use super::blocks::BlockPool;
 use super::prefix::{NodeId, PrefixTree, ROOT};
-use super::{BLOCK, BlockId, SequenceId, SlotCopy};
+use super::{AfterCopies, BLOCK, BlockId, SequenceId, SlotCopy};
 
 type TokenPosition = (SequenceId, u32);
 
@@ -20,19 +20,17 @@ pub(super) const OUT_OF_WINDOW: BlockId = BlockId::MAX;
 
 /// A KV group: the layers with the same attention view, which share a pool.
 #[derive(Clone, Debug)]
-pub(in crate::model) struct KvGroup {
-    /// Slots of the group's pool.
-    pub(in crate::model) n_slots: usize,
+pub(crate) struct KvGroup {
+    pub(crate) n_slots: usize,
     /// The positions that a query attends to.
-    pub(in crate::model) rule: Visibility,
+    pub(crate) rule: Visibility,
     /// The tokens that the keys belong to.
-    pub(in crate::model) keys: KeyTokens,
+    pub(crate) keys: KeyTokens,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct CachedSequence {
     pub(super) tokens: Vec<u32>,
-    /// The block table in each pool.
     pub(super) tables: Vec<Vec<BlockId>>,
     /// Number of blocks at the start of each table that have left the window.
     pub(super) n_out_of_window: Vec<usize>,
@@ -78,44 +76,42 @@ impl CachedSequence {
 
 /// The rows with the recurrent states of the sequences of a pass, in the order of the sequences.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::model) struct PassStateRows {
+pub(crate) struct PassStateRows {
     /// Rows that are read. A new sequence reads the row of zeros.
-    pub(in crate::model) read: Vec<usize>,
+    pub(crate) read: Vec<usize>,
     /// Rows that are written; empty if no state is stored.
-    pub(in crate::model) write: Vec<usize>,
+    pub(crate) write: Vec<usize>,
 }
 
 /// Slots and rows that were allocated for a pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::model) struct Allocation {
+pub(crate) struct Allocation {
     /// Slot of each token in each pool.
-    pub(in crate::model) slots: Vec<Vec<usize>>,
-    /// The copies to be made before the pass, in this order.
-    pub(in crate::model) copies: Vec<SlotCopy>,
+    pub(crate) slots: Vec<Vec<usize>>,
     /// Rows of the recurrent states.
-    pub(in crate::model) rows: PassStateRows,
+    pub(crate) rows: PassStateRows,
 }
 
 /// The resource that is exhausted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::model) enum Shortage {
+pub(crate) enum Shortage {
     Slots,
     Rows,
 }
 
 /// The block tables of the sequences of a pass, in one pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::model) struct BlockTables {
+pub(crate) struct BlockTables {
     /// For each token: the start of its sequence in `blocks`, its position, the first position that it attends to,
     /// and the end of those positions.
-    pub(in crate::model) queries: Vec<[i32; 4]>,
+    pub(crate) queries: Vec<[i32; 4]>,
     /// Blocks of the sequences, one sequence after another.
-    pub(in crate::model) blocks: Vec<i32>,
+    pub(crate) blocks: Vec<i32>,
 }
 
 /// The block tables of all sequences, and the prefix cache.
 #[derive(Clone, Debug)]
-pub(in crate::model) struct BlockManager {
+pub(crate) struct BlockManager {
     pub(super) groups: Vec<KvGroup>,
     pub(super) pools: Vec<BlockPool>,
     /// Rows of recurrent states; none if the model has none.
@@ -138,7 +134,7 @@ pub(in crate::model) struct BlockManager {
 
 impl BlockManager {
     /// A manager for these groups, each with its own pool, and for `n_rows` states if the model has any.
-    pub(in crate::model) fn new(groups: Vec<KvGroup>, n_rows: Option<usize>) -> Self {
+    pub(crate) fn new(groups: Vec<KvGroup>, n_rows: Option<usize>) -> Self {
         let pool = |group: &KvGroup| BlockPool::new(group.n_slots / BLOCK);
         Self {
             pools: groups.iter().map(pool).collect(),
@@ -159,11 +155,7 @@ impl BlockManager {
     }
 
     /// A manager that keeps the blocks of a sequence in one run; `n_seqs` runs have a home of their own.
-    pub(in crate::model) fn in_runs(
-        groups: Vec<KvGroup>,
-        n_rows: Option<usize>,
-        n_seqs: usize,
-    ) -> Self {
+    pub(crate) fn in_runs(groups: Vec<KvGroup>, n_rows: Option<usize>, n_seqs: usize) -> Self {
         Self {
             n_homes: Some(n_seqs.max(1)),
             ..Self::new(groups, n_rows)
@@ -172,7 +164,7 @@ impl BlockManager {
 
     /// Sets the prefix key and the source length of sequences that set none of their own. To be called before a
     /// sequence starts.
-    pub(in crate::model) fn set_default_key(&mut self, key: &[u32], n_source: u32) {
+    pub(crate) fn set_default_key(&mut self, key: &[u32], n_source: u32) {
         let old = std::mem::replace(&mut self.root, self.tree.root_of(key));
         self.tree.pin(self.root);
         self.tree.unpin(old);
@@ -181,7 +173,7 @@ impl BlockManager {
 
     /// Sets the prefix key and the source length of later sequences with this id. They share only prefixes with the
     /// same key. Different sources have different keys.
-    pub(in crate::model) fn set_prefix_key(&mut self, id: SequenceId, key: &[u32], n_source: u32) {
+    pub(crate) fn set_prefix_key(&mut self, id: SequenceId, key: &[u32], n_source: u32) {
         self.n_source.insert(id, n_source);
         let root = self.tree.root_of(key);
         self.tree.pin(root);
@@ -201,7 +193,7 @@ impl BlockManager {
     }
 
     /// Length of the source at the start of a sequence. Its tokens follow the source.
-    pub(in crate::model) fn n_source(&self, id: SequenceId) -> u32 {
+    pub(crate) fn n_source(&self, id: SequenceId) -> u32 {
         let own = self.n_source.get(&id).copied();
         own.unwrap_or(self.n_source_default)
     }
@@ -224,33 +216,31 @@ impl BlockManager {
     }
 
     /// The rule for what the queries of a group attend to.
-    pub(in crate::model) fn rule(&self, group: usize) -> &Visibility {
+    pub(crate) fn rule(&self, group: usize) -> &Visibility {
         &self.groups[group].rule
     }
 
-    /// The tokens that the keys of a group belong to.
-    pub(in crate::model) fn keys(&self, group: usize) -> KeyTokens {
+    pub(crate) fn keys(&self, group: usize) -> KeyTokens {
         self.groups[group].keys
     }
 
-    /// Number of groups, each with a pool.
-    pub(in crate::model) fn n_groups(&self) -> usize {
+    pub(crate) fn n_groups(&self) -> usize {
         self.groups.len()
     }
 
     /// Number of positions that are available in every pool; none if there is no pool.
-    pub(in crate::model) fn free(&self) -> Option<usize> {
+    pub(crate) fn free(&self) -> Option<usize> {
         let blocks = self.pools.iter().map(BlockPool::available).min();
         blocks.map(|n| n * BLOCK)
     }
 
     /// Whether results of a token depend on earlier tokens only, so that sequences can share them.
-    pub(in crate::model) fn is_shared(&self) -> bool {
+    pub(crate) fn is_shared(&self) -> bool {
         self.is_causal
     }
 
     /// The position of the next token of a sequence.
-    pub(in crate::model) fn next(&self, sequence: SequenceId) -> u32 {
+    pub(crate) fn next(&self, sequence: SequenceId) -> u32 {
         self.sequences
             .get(&sequence)
             .map_or(0, |s| s.tokens.len() as u32)
@@ -271,7 +261,7 @@ impl BlockManager {
         self.commit_state(id);
     }
 
-    pub(in crate::model) fn token(&self, id: SequenceId, position: u32) -> Option<u32> {
+    pub(crate) fn token(&self, id: SequenceId, position: u32) -> Option<u32> {
         let tokens = &self.sequences.get(&id)?.tokens;
         tokens.get(position as usize).copied()
     }
@@ -323,11 +313,11 @@ impl BlockManager {
     /// Allocates a slot for each token in every pool and a row for each sequence, or nothing if there is not room
     /// for all. The positions of each sequence must be consecutive. Blocks that these and later tokens do not
     /// attend to are freed first.
-    pub(in crate::model) fn allocate(
+    pub(crate) fn allocate(
         &mut self,
         places: &[(SequenceId, u32)],
         tokens: &[u32],
-    ) -> Result<Allocation, Shortage> {
+    ) -> Result<AfterCopies<Allocation>, Shortage> {
         let counts = counts(places);
         for (id, _) in &counts {
             self.commit(*id);
@@ -370,11 +360,7 @@ impl BlockManager {
                 slots.push(sequence.slot(i, position));
             }
         }
-        Ok(Allocation {
-            slots,
-            copies,
-            rows,
-        })
+        Ok(AfterCopies::new(Allocation { slots, rows }, copies))
     }
 
     /// Gives a sequence `n` more blocks of a pool. The caller has checked that so many are available.
@@ -455,7 +441,7 @@ impl BlockManager {
     }
 
     /// Rolls back the positions of a failed pass. Recurrent states of its sequences are lost.
-    pub(in crate::model) fn roll_back(&mut self, places: &[(SequenceId, u32)]) {
+    pub(crate) fn roll_back(&mut self, places: &[(SequenceId, u32)]) {
         for (id, n) in counts(places) {
             if self.rows.is_some() {
                 self.drop_state(id);
@@ -482,7 +468,7 @@ impl BlockManager {
     }
 
     /// Shortens a sequence to `len` positions and frees the blocks after them. Committed blocks must stay whole.
-    pub(in crate::model) fn truncate(&mut self, id: SequenceId, len: usize) {
+    pub(crate) fn truncate(&mut self, id: SequenceId, len: usize) {
         let Some(sequence) = self.sequences.get_mut(&id) else {
             return;
         };
@@ -509,7 +495,7 @@ impl BlockManager {
     }
 
     /// Ends a sequence. Its blocks stay cached while there is room.
-    pub(in crate::model) fn release(&mut self, id: SequenceId) {
+    pub(crate) fn release(&mut self, id: SequenceId) {
         self.commit(id);
         self.commit_tail(id);
         self.remember_again(id);
@@ -523,7 +509,7 @@ impl BlockManager {
 
     /// Ends all sequences and removes their blocks from the prefix cache, because the contents do not match the
     /// tokens.
-    pub(in crate::model) fn abandon(&mut self) {
+    pub(crate) fn abandon(&mut self) {
         for (_, sequence) in std::mem::take(&mut self.sequences) {
             for (i, (table, pool)) in sequence.tables.iter().zip(&mut self.pools).enumerate() {
                 for block in table.iter().filter(|block| **block != OUT_OF_WINDOW) {
@@ -536,11 +522,7 @@ impl BlockManager {
     }
 
     /// The block tables of the sequences of a pass, in one pool.
-    pub(in crate::model) fn table(
-        &self,
-        pool: usize,
-        queries: &[(SequenceId, u32)],
-    ) -> BlockTables {
+    pub(crate) fn table(&self, pool: usize, queries: &[(SequenceId, u32)]) -> BlockTables {
         let mut out = BlockTables::default();
         let mut starts: Vec<(SequenceId, usize)> = Vec::new();
         for &(id, position) in queries {

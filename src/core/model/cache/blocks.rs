@@ -8,7 +8,6 @@ use super::prefix::{NodeId, PrefixTree};
 
 #[derive(Clone, Debug)]
 pub(super) struct BlockPool {
-    /// Number of sequences that use each block.
     users: Vec<u32>,
     /// The node of the prefix tree for which each block is cached.
     node: Vec<Option<NodeId>>,

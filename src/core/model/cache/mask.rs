@@ -9,7 +9,7 @@ use crate::blocks::cache::CacheOptions as Visibility;
 use super::{BLOCK, SequenceId};
 
 /// An attention mask `[n_kv, n_tokens]`: 0 or a bias for keys that a token attends to, -inf for others.
-pub(in crate::model) struct Mask {
+pub(crate) struct Mask {
     values: Vec<f32>,
 }
 
@@ -39,13 +39,12 @@ impl Mask {
         Self { values }
     }
 
-    /// A mask of these values.
-    pub(in crate::model) fn of_values(values: Vec<f32>) -> Self {
+    pub(crate) fn of_values(values: Vec<f32>) -> Self {
         Self { values }
     }
 
     /// The mask of queries over keys of the same pass: `keys(i)` are those of the run of query `i`.
-    pub(in crate::model) fn of_tokens<'k>(
+    pub(crate) fn of_tokens<'k>(
         queries: &[(SequenceId, u32)],
         keys: impl Fn(usize) -> &'k [(SequenceId, u32)],
         rule: &Visibility,
@@ -66,13 +65,12 @@ impl Mask {
         }
     }
 
-    /// The values as f32.
-    pub(in crate::model) fn as_f32(&self) -> &[f32] {
+    pub(crate) fn as_f32(&self) -> &[f32] {
         &self.values
     }
 
     /// The values as f16: 0, -inf and distances up to 2048 are exact.
-    pub(in crate::model) fn to_f16(&self) -> Vec<half::f16> {
+    pub(crate) fn to_f16(&self) -> Vec<half::f16> {
         let mut values = vec![half::f16::ZERO; self.values.len()];
         values.convert_from_f32_slice(&self.values);
         values

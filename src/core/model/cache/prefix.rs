@@ -9,7 +9,6 @@ use std::collections::HashMap;
 
 use super::{BLOCK, BlockId};
 
-/// A node of the tree.
 pub(super) type NodeId = usize;
 
 /// The node without tokens.
@@ -129,7 +128,6 @@ impl PrefixTree {
         self.nodes[node].key.0
     }
 
-    /// Number of tokens in a node's own block.
     pub(super) fn n_tokens(&self, node: NodeId) -> usize {
         let key = &self.nodes[node].key.1;
         key.iter().take_while(|token| **token != NO_TOKEN).count()
@@ -143,7 +141,6 @@ impl PrefixTree {
         self.nodes[node].parts[part] = Some(block);
     }
 
-    /// Removes a part of a node.
     pub(super) fn clear(&mut self, node: NodeId, part: usize) {
         self.nodes[node].parts[part] = None;
         self.prune(node);

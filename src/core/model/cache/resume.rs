@@ -3,7 +3,7 @@
 use super::block_manager::{BlockManager, CachedSequence, KvGroup, OUT_OF_WINDOW};
 use super::blocks::BlockPool;
 use super::prefix::{NodeId, ROOT};
-use super::{BLOCK, BlockId, PoolBlock, SequenceId, SlotCopy};
+use super::{AfterCopies, BLOCK, BlockId, PoolBlock, SequenceId, SlotCopy};
 
 /// The reason why not more of a prompt was cached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,17 +59,17 @@ struct PrefixMatch<'a> {
 }
 
 impl BlockManager {
-    /// Removes the positions of a sequence from `from` on. Returns the position at which the sequence continues,
-    /// and the copies to be made before the next pass. The position is earlier than `from` if others depend on the
-    /// last block, if positions that `from` attends to are gone, or if a state would have to be rolled back.
-    pub(in crate::model) fn forget(&mut self, id: SequenceId, from: u32) -> (u32, Vec<SlotCopy>) {
+    /// Removes the positions of a sequence from `from` on. Returns the position at which the sequence continues. The
+    /// position is earlier than `from` if others depend on the last block, if positions that `from` attends to are
+    /// gone, or if a state would have to be rolled back.
+    pub(crate) fn forget(&mut self, id: SequenceId, from: u32) -> AfterCopies<usize> {
         let Some(sequence) = self.sequences.get(&id) else {
-            return (0, Vec::new());
+            return AfterCopies::new(0, Vec::new());
         };
         let len = sequence.tokens.len();
         let from = (from as usize).min(len);
         if from == len {
-            return (len as u32, Vec::new());
+            return AfterCopies::new(len, Vec::new());
         }
         let sees_all = |(pool, group): (usize, &KvGroup)| {
             group.rule.first_visible(from as u32) as usize / BLOCK >= sequence.n_out_of_window[pool]
@@ -77,17 +77,16 @@ impl BlockManager {
         let is_there = self.groups.iter().enumerate().all(sees_all);
         if from > 0 && is_there && self.rows.is_none() && from >= sequence.n_known * BLOCK {
             self.truncate(id, from);
-            return (from as u32, Vec::new());
+            return AfterCopies::new(from, Vec::new());
         }
         let tokens = sequence.tokens[..from].to_vec();
         self.release(id);
-        let (resumed, copies) = self.resume(id, &tokens);
-        (resumed.n_cached as u32, copies)
+        self.resume(id, &tokens).map(|resumed| resumed.n_cached)
     }
 
     /// Ends a sequence whose cached rows are wrong. Its blocks and those of its prefix do not stay cached, except for
     /// blocks that other sequences use.
-    pub(in crate::model) fn discard(&mut self, id: SequenceId) {
+    pub(crate) fn discard(&mut self, id: SequenceId) {
         let Some(sequence) = self.sequences.remove(&id) else {
             return;
         };
@@ -106,7 +105,7 @@ impl BlockManager {
         self.tree.unpin(sequence.node);
     }
 
-    pub(in crate::model) fn blocks_from(&self, id: SequenceId, position: u32) -> Vec<PoolBlock> {
+    pub(crate) fn blocks_from(&self, id: SequenceId, position: u32) -> Vec<PoolBlock> {
         let Some(sequence) = self.sequences.get(&id) else {
             return Vec::new();
         };
@@ -124,7 +123,7 @@ impl BlockManager {
     }
 
     /// Ends the sequences that use one of these blocks, and removes the blocks from the prefix cache.
-    pub(in crate::model) fn drop_blocks(&mut self, blocks: &[PoolBlock]) {
+    pub(crate) fn drop_blocks(&mut self, blocks: &[PoolBlock]) {
         let ids: Vec<SequenceId> = self.sequences.keys().copied().collect();
         for id in ids {
             let own = self.blocks_from(id, 0);
@@ -137,13 +136,8 @@ impl BlockManager {
         }
     }
 
-    /// Starts a sequence with the cached prefix of its tokens. A sequence that exists continues unchanged. The
-    /// copies must be made before the next pass.
-    pub(in crate::model) fn resume(
-        &mut self,
-        id: SequenceId,
-        tokens: &[u32],
-    ) -> (CachedPrefix, Vec<SlotCopy>) {
+    /// Starts a sequence with the cached prefix of its tokens. A sequence that exists continues unchanged.
+    pub(crate) fn resume(&mut self, id: SequenceId, tokens: &[u32]) -> AfterCopies<CachedPrefix> {
         if let Some(sequence) = self.sequences.get(&id) {
             let n_cached = sequence.tokens.len();
             let resumed = CachedPrefix {
@@ -152,14 +146,14 @@ impl BlockManager {
                 miss: CacheMiss::None,
                 ..CachedPrefix::default()
             };
-            return (resumed, Vec::new());
+            return AfterCopies::new(resumed, Vec::new());
         }
         if !self.is_causal {
             let resumed = CachedPrefix {
                 miss: CacheMiss::NotCausal,
                 ..CachedPrefix::default()
             };
-            return (resumed, Vec::new());
+            return AfterCopies::new(resumed, Vec::new());
         }
         self.commit_all();
         let root = self.root(id);
@@ -208,7 +202,7 @@ impl BlockManager {
             has_source: false,
             miss,
         };
-        (resumed, copies)
+        AfterCopies::new(resumed, copies)
     }
 
     /// The node after `node`, which ends at position `len`, whose block starts with tokens of `rest`, and their

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use crate::blocks::StateStore;
 use crate::plan::Plan;
-use lab_base::ggml::{Device, Error, Graph, Tensor};
+use lab_base::ggml::{Device, Error, Graph, Result, Tensor};
 use lab_base::weights::TensorType;
 
 use super::super::devices::Arenas;
@@ -21,22 +21,22 @@ const MIN_PIECE: u64 = 64;
 
 /// Row indices of a table, one for each sequence.
 #[derive(Clone)]
-pub(in crate::model) struct RowIds {
+pub(crate) struct RowIds {
     /// Rows `[n_seqs]`.
-    pub(in crate::model) rows: Tensor,
+    pub(crate) rows: Tensor,
     /// Rows of a table whose rows are cut into [`STATE_PIECES`]: `[STATE_PIECES * n_seqs]`.
-    pub(in crate::model) pieces: Tensor,
+    pub(crate) pieces: Tensor,
 }
 
 impl RowIds {
     /// The index tensors that a graph reads, each with the number of pieces of a row.
-    pub(in crate::model) fn each(&self) -> impl Iterator<Item = (&Tensor, u64)> {
+    pub(crate) fn each(&self) -> impl Iterator<Item = (&Tensor, u64)> {
         let all = [(&self.rows, 1), (&self.pieces, STATE_PIECES)];
         all.into_iter().filter(|(ids, _)| ids.is_allocated())
     }
 
     /// A table `[size, n_rows]`, with its rows cut for copying if they are large, and the matching row indices.
-    fn of(&self, g: &Graph, table: &Tensor) -> Result<(Tensor, Tensor), Error> {
+    fn of(&self, g: &Graph, table: &Tensor) -> Result<(Tensor, Tensor)> {
         let [size, n_rows, ..] = table.shape();
         match size.is_multiple_of(STATE_PIECES) && size / STATE_PIECES >= MIN_PIECE {
             false => Ok((table.clone(), self.rows.clone())),
@@ -49,19 +49,14 @@ impl RowIds {
 }
 
 /// The stored states.
-pub(in crate::model) struct States {
+pub(crate) struct States {
     /// Tensors `[size, n_rows + 1]` by path of the unit and name of the part.
     parts: HashMap<(String, &'static str), Tensor>,
-    /// Bytes on each device.
     bytes: Vec<u64>,
 }
 
 impl States {
-    pub(in crate::model) fn new(
-        plan: &Plan,
-        devices: &[Device],
-        n_rows: usize,
-    ) -> Result<Self, Error> {
+    pub(crate) fn new(plan: &Plan, devices: &[Device], n_rows: usize) -> Result<Self> {
         let (mut described, arenas) = Self::describe(plan, devices, n_rows)?;
         described.bytes =
             arenas.allocate(|device, arena| device.allocate(arena, "the states of sequences"))?;
@@ -69,11 +64,11 @@ impl States {
     }
 
     /// The states without memory, and the arenas that describe them.
-    pub(in crate::model) fn describe<'d>(
+    pub(crate) fn describe<'d>(
         plan: &Plan,
         devices: &'d [Device],
         n_rows: usize,
-    ) -> Result<(Self, Arenas<'d>), Error> {
+    ) -> Result<(Self, Arenas<'d>)> {
         let all: Vec<_> = plan
             .recurrent()
             .flat_map(|(unit, parts)| parts.iter().map(move |part| (unit, part)))
@@ -90,32 +85,32 @@ impl States {
         Ok((Self { parts, bytes }, arenas))
     }
 
-    pub(in crate::model) fn bytes(&self) -> &[u64] {
+    pub(crate) fn bytes(&self) -> &[u64] {
         &self.bytes
     }
 
-    pub(in crate::model) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }
 }
 
 /// The states that a pass reads and writes.
-pub(in crate::model) struct PassStates<'a> {
-    pub(in crate::model) states: &'a States,
+pub(crate) struct PassStates<'a> {
+    pub(crate) states: &'a States,
     /// The rows that the sequences of each group read, i32.
-    pub(in crate::model) read: Vec<RowIds>,
+    pub(crate) read: Vec<RowIds>,
     /// The rows that the sequences write, i64; none if no state is stored.
-    pub(in crate::model) write: Option<RowIds>,
+    pub(crate) write: Option<RowIds>,
     /// Whether a state is written right after the unit that computes it. Among operations of another device, the
     /// scheduler would compute the written value there.
-    pub(in crate::model) at_once: bool,
+    pub(crate) at_once: bool,
     /// The writes that the graph must compute for the next pass.
-    pub(in crate::model) written: Vec<Tensor>,
+    pub(crate) written: Vec<Tensor>,
 }
 
 impl<'a> PassStates<'a> {
     /// The states of a graph without sequences.
-    pub(in crate::model) fn without_rows(states: &'a States) -> Self {
+    pub(crate) fn without_rows(states: &'a States) -> Self {
         Self {
             states,
             read: Vec::new(),
@@ -125,7 +120,7 @@ impl<'a> PassStates<'a> {
         }
     }
 
-    fn part(&self, path: &str, part: &str) -> Result<&Tensor, Error> {
+    fn part(&self, path: &str, part: &str) -> Result<&Tensor> {
         let found = self
             .states
             .parts
@@ -139,7 +134,7 @@ impl<'a> PassStates<'a> {
 }
 
 impl PassStates<'_> {
-    fn ids(&self, path: &str, group: usize) -> Result<&RowIds, Error> {
+    fn ids(&self, path: &str, group: usize) -> Result<&RowIds> {
         self.read.get(group).ok_or_else(|| Error::Arguments {
             op: "state",
             message: format!("{path}: the pass has no group {group} of sequences"),
@@ -148,19 +143,19 @@ impl PassStates<'_> {
 }
 
 impl StateStore for PassStates<'_> {
-    fn rows(&self, path: &str, part: &str, group: usize) -> Result<(Tensor, Tensor), Error> {
+    fn rows(&self, path: &str, part: &str, group: usize) -> Result<(Tensor, Tensor)> {
         let ids = self.ids(path, group)?;
         Ok((self.part(path, part)?.clone(), ids.rows.clone()))
     }
 
-    fn read(&self, g: &Graph, path: &str, part: &str, group: usize) -> Result<Tensor, Error> {
+    fn read(&self, g: &Graph, path: &str, part: &str, group: usize) -> Result<Tensor> {
         let (table, ids) = (self.part(path, part)?, self.ids(path, group)?);
         let (cut, ids_of_cut) = ids.of(g, table)?;
         let read = g.get_rows(&cut, &ids_of_cut)?;
         g.reshape(&read, [table.shape()[0], ids.rows.elements(), 1, 1])
     }
 
-    fn write(&mut self, g: &Graph, path: &str, part: &str, new: &Tensor) -> Result<(), Error> {
+    fn write(&mut self, g: &Graph, path: &str, part: &str, new: &Tensor) -> Result<()> {
         let Some(write) = &self.write else {
             return Ok(());
         };

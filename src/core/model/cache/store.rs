@@ -6,16 +6,18 @@ use std::collections::HashMap;
 
 use super::super::devices::Arenas;
 use super::{BLOCK, PoolBlock, SlotCopy};
-use crate::blocks::{AttentionView, EndedSpans, KeyValueStore, SpanRows, VisibleKeyValues};
+use crate::blocks::{
+    AttentionView, EndedSpans, KeyOwner, KeyValueStore, SpanRows, VisibleKeyValues,
+};
 use crate::plan::{KeyTokens, KeyValuePlan, Plan, RowLayout};
-use lab_base::ggml::{Device, Error, Graph, Tensor, dequantize};
+use lab_base::ggml::{Device, Error, Graph, Result, Tensor, dequantize};
 use lab_base::weights::TensorType;
 
 /// Number of blocks that are read at once to check their numbers.
 const BLOCKS_AT_ONCE: usize = 64;
 
 /// Storage of keys and values for the slots of all pools.
-pub(in crate::model) struct KvCache {
+pub(crate) struct KvCache {
     /// Keys and values of each unit `[row, n_slots]`, by path.
     rows: HashMap<String, (Tensor, Option<Tensor>)>,
     /// The index rows by which a unit selects keys, by path.
@@ -25,17 +27,16 @@ pub(in crate::model) struct KvCache {
     /// All these tensors with the pool of their slots, and their row layout if they have further rows than those of
     /// slots.
     pools: Vec<(usize, Tensor, Option<RowLayout>)>,
-    /// Bytes on each device.
     bytes: Vec<u64>,
 }
 
 impl KvCache {
-    pub(in crate::model) fn new(
+    pub(crate) fn new(
         plan: &Plan,
         devices: &[Device],
         n_slots: &[usize],
         [k, v]: [TensorType; 2],
-    ) -> Result<Self, Error> {
+    ) -> Result<Self> {
         let (mut described, arenas) = Self::describe(plan, devices, n_slots, [k, v])?;
         described.bytes =
             arenas.allocate(|device, arena| device.allocate(arena, "the key/value cache"))?;
@@ -43,12 +44,12 @@ impl KvCache {
     }
 
     /// The storage without memory, and the arenas that describe it.
-    pub(in crate::model) fn describe<'d>(
+    pub(crate) fn describe<'d>(
         plan: &Plan,
         devices: &'d [Device],
         n_slots: &[usize],
         [k, v]: [TensorType; 2],
-    ) -> Result<(Self, Arenas<'d>), Error> {
+    ) -> Result<(Self, Arenas<'d>)> {
         let states: Vec<_> = plan
             .key_values()
             .filter(|(_, rows)| n_slots[rows.cache] > 0)
@@ -100,31 +101,22 @@ impl KvCache {
         Ok((described, arenas))
     }
 
-    /// Copies rows in all layers on their devices, in this order.
-    pub(in crate::model) fn copy(&self, copies: &[SlotCopy]) -> Result<(), Error> {
-        for copy in copies {
-            let tensors = self.pools.iter().filter(|(pool, ..)| *pool == copy.pool);
-            for (_, tensor, layout) in tensors {
-                let (from, to, n) = match layout {
-                    None => (copy.from, copy.to, copy.n),
-                    // Copies whole blocks: slots after the last one are written before they are read.
-                    Some(layout) => {
-                        let row = |slot: usize| layout.rows(slot as u64) as usize;
-                        (
-                            row(copy.from),
-                            row(copy.to),
-                            row(copy.n.next_multiple_of(BLOCK)),
-                        )
-                    }
-                };
-                Device::copy_rows(tensor, from, to, n)?;
-            }
-        }
-        Ok(())
+    /// Copies rows in all layers on their devices.
+    pub(crate) fn copy(&self, copy: &SlotCopy) -> Result<()> {
+        let mut tensors = self.pools.iter().filter(|(pool, ..)| *pool == copy.pool);
+        tensors.try_for_each(|(_, tensor, layout)| {
+            let Some(layout) = layout else {
+                return Device::copy_rows(tensor, copy.from, copy.to, copy.n);
+            };
+            // Copies whole blocks: slots after the last one are written before they are read.
+            let slots = [copy.from, copy.to, copy.n.next_multiple_of(BLOCK)];
+            let [from, to, n] = slots.map(|slot| layout.rows(slot as u64) as usize);
+            Device::copy_rows(tensor, from, to, n)
+        })
     }
 
     /// The blocks of all pools that hold numbers which are not finite.
-    pub(in crate::model) fn not_finite(&self) -> Result<Vec<PoolBlock>, Error> {
+    pub(crate) fn not_finite(&self) -> Result<Vec<PoolBlock>> {
         let mut all = Vec::new();
         for (pool, tensor, layout) in &self.pools {
             let n_blocks = tensor.shape()[1] as usize / rows_of_block(*layout);
@@ -136,10 +128,7 @@ impl KvCache {
     }
 
     /// Those of some blocks, in ascending order, that hold numbers which are not finite.
-    pub(in crate::model) fn not_finite_among(
-        &self,
-        blocks: &[PoolBlock],
-    ) -> Result<Vec<PoolBlock>, Error> {
+    pub(crate) fn not_finite_among(&self, blocks: &[PoolBlock]) -> Result<Vec<PoolBlock>> {
         let (mut bytes, mut numbers) = (Vec::new(), Vec::new());
         let mut found = Vec::new();
         for (pool, tensor, layout) in &self.pools {
@@ -166,8 +155,7 @@ impl KvCache {
         Ok(found)
     }
 
-    /// Writes zeros to blocks.
-    pub(in crate::model) fn clear(&self, blocks: &[PoolBlock]) -> Result<(), Error> {
+    pub(crate) fn clear(&self, blocks: &[PoolBlock]) -> Result<()> {
         for (pool, tensor, layout) in &self.pools {
             let n_rows = rows_of_block(*layout);
             let zeros = vec![0; n_rows * tensor.strides()[1]];
@@ -177,7 +165,7 @@ impl KvCache {
         Ok(())
     }
 
-    pub(in crate::model) fn bytes(&self) -> &[u64] {
+    pub(crate) fn bytes(&self) -> &[u64] {
         &self.bytes
     }
 }
@@ -189,15 +177,15 @@ fn rows_of_block(layout: Option<RowLayout>) -> usize {
 
 /// What a pass attends to, and what its units have stored.
 #[derive(Default)]
-pub(in crate::model) struct PassViews {
+pub(crate) struct PassViews {
     /// The attention view of each KV group.
-    pub(in crate::model) views: Vec<AttentionView>,
+    pub(crate) views: Vec<AttentionView>,
     /// The view over rows of positions and of whole blocks, for each KV group in which whole blocks have keys.
-    pub(in crate::model) whole: Vec<Option<SpanView>>,
+    pub(crate) whole: Vec<Option<SpanView>>,
     /// Rows of blocks, for each KV group whose keys are pooled.
-    pub(in crate::model) blocks: Vec<Option<SpanRows>>,
+    pub(crate) blocks: Vec<Option<SpanRows>>,
     /// Keys and values that the units of this pass have stored, by path.
-    pub(in crate::model) visible: HashMap<String, (Tensor, Option<Tensor>)>,
+    pub(crate) visible: HashMap<String, (Tensor, Option<Tensor>)>,
 }
 
 impl PassViews {
@@ -208,29 +196,191 @@ impl PassViews {
     }
 
     /// The keys and values that a unit stored in this pass.
-    fn stored(&self, path: &str, state: &KeyValuePlan) -> Result<VisibleKeyValues, Error> {
-        let Some((k, v)) = self.visible.get(path) else {
-            return Err(Error::Arguments {
-                op: "stored",
-                message: format!("{path} stored nothing in this pass"),
-            });
+    fn stored(&self, own: KeyOwner<'_>) -> Result<VisibleKeyValues> {
+        let Some((k, v)) = self.visible.get(own.path) else {
+            return Err(refused("stored", own, "stored nothing in this pass"));
         };
-        Ok(self.seen(state, k.clone(), v.clone()))
+        Ok(self.seen(own.state, k.clone(), v.clone()))
     }
 
     /// The view of a KV group in which whole blocks have keys.
-    fn whole(&self, path: &str, state: &KeyValuePlan) -> Result<&SpanView, Error> {
-        let found = self.whole.get(state.cache).and_then(Option::as_ref);
-        found.ok_or_else(|| missing("whole_view", path, "the keys of whole blocks"))
+    fn whole(&self, own: KeyOwner<'_>) -> Result<&SpanView> {
+        let found = self.whole.get(own.state.cache).and_then(Option::as_ref);
+        found.ok_or_else(|| {
+            refused(
+                "whole_view",
+                own,
+                "has no input for the keys of whole blocks",
+            )
+        })
+    }
+}
+
+/// The attention view of a KV group in which whole blocks have keys.
+#[derive(Clone)]
+pub(crate) struct SpanView {
+    pub(crate) view: AttentionView,
+    /// The blocks that end in the pass; none if no block does.
+    pub(crate) ended: Option<EndedSpans>,
+}
+
+/// The error of a unit whose keys do not fit the pass.
+fn refused(op: &'static str, own: KeyOwner<'_>, message: &str) -> Error {
+    let message = format!("{} {message}", own.path);
+    Error::Arguments { op, message }
+}
+
+/// The store of a pass. Without a cache, the tokens of the pass attend to each other alone.
+#[derive(Default)]
+pub(crate) struct PassStore<'a> {
+    pub(crate) cached: Option<CachedSlots<'a>>,
+    /// Rows from which the keys of whole blocks are made, by path; with a cache they are there.
+    pub(crate) pooled: HashMap<String, Tensor>,
+    pub(crate) pass: PassViews,
+}
+
+/// The cached keys and values, and where a pass writes its own.
+pub(crate) struct CachedSlots<'a> {
+    pub(crate) cache: &'a KvCache,
+    /// Slot of each token in each pool, i64 `[n_tokens]`; none if the pass writes none there.
+    pub(crate) slots: Vec<Option<Tensor>>,
+    /// The tokens that the keys of each pool belong to.
+    pub(crate) keys: Vec<KeyTokens>,
+}
+
+impl CachedSlots<'_> {
+    /// Writes rows for the tokens of the pass. Reading the result orders the read after the write.
+    fn set_rows(
+        &self,
+        g: &Graph,
+        own: KeyOwner<'_>,
+        stored: Option<&Tensor>,
+        rows: &Tensor,
+    ) -> Result<Tensor> {
+        match (stored, &self.slots[own.state.cache]) {
+            (Some(stored), Some(slots)) => g.set_rows(stored, rows, slots),
+            (None, _) => Err(refused("append", own, "has no cache for these rows")),
+            (_, None) => Err(refused("append", own, "writes no keys in this pass")),
+        }
+    }
+
+    fn keys_of(&self, own: KeyOwner<'_>) -> Option<&Tensor> {
+        Some(&self.cache.rows.get(own.path)?.0)
+    }
+}
+
+impl KeyValueStore for PassStore<'_> {
+    fn append(
+        &mut self,
+        g: &Graph,
+        own: KeyOwner<'_>,
+        k: &Tensor,
+        v: Option<&Tensor>,
+    ) -> Result<VisibleKeyValues> {
+        let is_kept = |of: &&CachedSlots<'_>| of.keys[own.state.cache] != KeyTokens::Pass;
+        let visible = match self.cached.as_ref().filter(is_kept) {
+            None => (k.clone(), v.cloned()),
+            Some(cached) => {
+                let k = cached.set_rows(g, own, cached.keys_of(own), k)?;
+                let values = cached.cache.rows.get(own.path);
+                let v = match (values.and_then(|(_, values)| values.as_ref()), v) {
+                    (Some(values), Some(v)) => Some(cached.set_rows(g, own, Some(values), v)?),
+                    _ => None,
+                };
+                (k, v)
+            }
+        };
+        self.pass.visible.insert(own.path.to_owned(), visible);
+        self.stored(own)
+    }
+
+    fn stored(&self, own: KeyOwner<'_>) -> Result<VisibleKeyValues> {
+        let cached = self.cached.as_ref();
+        let cached = cached.filter(|cached| cached.slots[own.state.cache].is_none());
+        match cached.and_then(|cached| cached.cache.rows.get(own.path)) {
+            // The keys of a source that an earlier pass read.
+            Some((k, v)) => Ok(self.pass.seen(own.state, k.clone(), v.clone())),
+            None => self.pass.stored(own),
+        }
+    }
+
+    fn append_index(
+        &mut self,
+        g: &Graph,
+        own: KeyOwner<'_>,
+        rows: &Tensor,
+    ) -> Result<VisibleKeyValues> {
+        let rows = match &self.cached {
+            None => rows.clone(),
+            Some(cached) => cached.set_rows(g, own, cached.cache.indexes.get(own.path), rows)?,
+        };
+        Ok(self.pass.seen(own.state, rows, None))
+    }
+
+    fn append_pooled(&mut self, g: &Graph, own: KeyOwner<'_>, rows: &Tensor) -> Result<Tensor> {
+        let Some(cached) = &self.cached else {
+            self.pooled.insert(own.path.to_owned(), rows.clone());
+            return Ok(rows.clone());
+        };
+        let pooled = own.state.pooled.as_ref();
+        let slots = pooled.and_then(|of| cached.slots[of.cache].as_ref());
+        match (cached.cache.pooled.get(own.path), slots) {
+            (Some(kept), Some(slots)) => g.set_rows(kept, rows, slots),
+            _ => Err(refused("append_pooled", own, "has no cache for these rows")),
+        }
     }
 
     fn ended(&self, state: &KeyValuePlan) -> Option<EndedSpans> {
-        self.whole.get(state.cache)?.as_ref()?.ended.clone()
+        self.pass.whole.get(state.cache)?.as_ref()?.ended.clone()
     }
 
-    /// The rows of spans of a KV group.
-    fn block_rows(&self, state: &KeyValuePlan) -> Result<SpanRows, Error> {
-        let known = self.blocks.get(state.cache).cloned().flatten();
+    fn append_with_ended(
+        &mut self,
+        g: &Graph,
+        own: KeyOwner<'_>,
+        k: &Tensor,
+        ended: Option<&Tensor>,
+    ) -> Result<VisibleKeyValues> {
+        let whole = self.pass.whole(own)?;
+        let with_ended = |rows: Tensor| match (ended, &whole.ended) {
+            (Some(keys), Some(places)) => g.set_rows(&rows, keys, &places.write),
+            _ => Ok(rows),
+        };
+        let k = match &self.cached {
+            Some(cached) => with_ended(cached.set_rows(g, own, cached.keys_of(own), k)?)?,
+            // A further row for each token. Only those at the end of a span are attended to.
+            None => g.concat(k, &with_ended(g.fill(k, 0.0)?)?, 1)?,
+        };
+        let view = whole.view.clone();
+        Ok(VisibleKeyValues { k, v: None, view })
+    }
+
+    fn append_index_of_ended(
+        &mut self,
+        g: &Graph,
+        own: KeyOwner<'_>,
+        ended: Option<&Tensor>,
+    ) -> Result<VisibleKeyValues> {
+        let all = match (&self.cached, self.pooled.get(own.path)) {
+            (Some(cached), _) => cached.cache.indexes.get(own.path).cloned(),
+            (None, None) => None,
+            (None, Some(rows)) => {
+                // A row for each token. Rows of tokens in incomplete blocks are never read.
+                let (n, row) = (rows.shape()[1], rows.strides()[1]);
+                let like = g.cont(&g.view(rows, [own.state.index, n, 1, 1], [row; 3], 0)?)?;
+                Some(g.fill(&like, 0.0)?)
+            }
+        };
+        let mut all =
+            all.ok_or_else(|| refused("append_index", own, "has no rows to select by"))?;
+        if let (Some(rows), Some(places)) = (ended, &self.pass.whole(own)?.ended) {
+            all = write_each(g, &all, rows, places)?;
+        }
+        Ok(self.pass.seen(own.state, all, None))
+    }
+
+    fn span_rows(&self, state: &KeyValuePlan) -> Result<SpanRows> {
+        let known = self.pass.blocks.get(state.cache).cloned().flatten();
         known.ok_or_else(|| Error::Arguments {
             op: "block_rows",
             message: "the keys of this group are not pooled".into(),
@@ -238,280 +388,11 @@ impl PassViews {
     }
 }
 
-/// The store of a pass over cached keys and values.
-pub(in crate::model) struct CachedStore<'a> {
-    pub(in crate::model) cache: &'a KvCache,
-    /// Slot of each token in each pool, i64 `[n_tokens]`; none if the pass writes none there.
-    pub(in crate::model) slots: Vec<Option<Tensor>>,
-    /// The tokens that the keys of each pool belong to.
-    pub(in crate::model) keys: Vec<KeyTokens>,
-    pub(in crate::model) pass: PassViews,
-}
-
-/// The attention view of a KV group in which whole blocks have keys.
-#[derive(Clone)]
-pub(in crate::model) struct SpanView {
-    pub(in crate::model) view: AttentionView,
-    /// The blocks that end in the pass; none if no block does.
-    pub(in crate::model) ended: Option<EndedSpans>,
-}
-
-fn missing(op: &'static str, path: &str, what: &str) -> Error {
-    Error::Arguments {
-        op,
-        message: format!("{path}: the graph has no input for {what}"),
-    }
-}
-
-impl CachedStore<'_> {
-    fn slots_of(&self, path: &str, state: &KeyValuePlan) -> Result<&Tensor, Error> {
-        self.slots[state.cache]
-            .as_ref()
-            .ok_or_else(|| Error::Arguments {
-                op: "append",
-                message: format!("{path} writes no keys in this pass"),
-            })
-    }
-}
-
-impl KeyValueStore for CachedStore<'_> {
-    fn append(
-        &mut self,
-        g: &Graph,
-        path: &str,
-        state: &KeyValuePlan,
-        k: &Tensor,
-        v: Option<&Tensor>,
-    ) -> Result<VisibleKeyValues, Error> {
-        if self.keys[state.cache] == KeyTokens::Pass {
-            let own = (k.clone(), v.cloned());
-            self.pass.visible.insert(path.to_owned(), own);
-            return self.stored(path, state);
-        }
-        let Some((keys, values)) = self.cache.rows.get(path) else {
-            return Err(Error::Arguments {
-                op: "append",
-                message: format!("{path} has no cache"),
-            });
-        };
-        let slots = self.slots_of(path, state)?;
-        // Reading the result of `set_rows` orders the read after the write.
-        let k = g.set_rows(keys, k, slots)?;
-        let v = match (values, v) {
-            (Some(values), Some(v)) => Some(g.set_rows(values, v, slots)?),
-            _ => None,
-        };
-        self.pass.visible.insert(path.to_owned(), (k, v));
-        self.stored(path, state)
-    }
-
-    fn stored(&self, path: &str, state: &KeyValuePlan) -> Result<VisibleKeyValues, Error> {
-        match self.cache.rows.get(path) {
-            // The keys of a source that an earlier pass read.
-            Some((k, v)) if self.slots[state.cache].is_none() => {
-                Ok(self.pass.seen(state, k.clone(), v.clone()))
-            }
-            _ => self.pass.stored(path, state),
-        }
-    }
-
-    fn append_index(
-        &mut self,
-        g: &Graph,
-        path: &str,
-        state: &KeyValuePlan,
-        rows: &Tensor,
-    ) -> Result<VisibleKeyValues, Error> {
-        let Some(stored) = self.cache.indexes.get(path) else {
-            return Err(Error::Arguments {
-                op: "append_index",
-                message: format!("{path} keeps no rows to select by"),
-            });
-        };
-        let rows = g.set_rows(stored, rows, self.slots_of(path, state)?)?;
-        Ok(self.pass.seen(state, rows, None))
-    }
-
-    fn append_pooled(
-        &mut self,
-        g: &Graph,
-        path: &str,
-        state: &KeyValuePlan,
-        rows: &Tensor,
-    ) -> Result<Tensor, Error> {
-        const OP: &str = "append_pooled";
-        let slots = state
-            .pooled
-            .as_ref()
-            .and_then(|of| self.slots[of.cache].as_ref());
-        match (self.cache.pooled.get(path), slots) {
-            (Some(kept), Some(slots)) => g.set_rows(kept, rows, slots),
-            _ => Err(missing(OP, path, "what keys of spans are made of")),
-        }
-    }
-
-    fn ended(&self, state: &KeyValuePlan) -> Option<EndedSpans> {
-        self.pass.ended(state)
-    }
-
-    fn append_with_ended(
-        &mut self,
-        g: &Graph,
-        path: &str,
-        state: &KeyValuePlan,
-        k: &Tensor,
-        ended: Option<&Tensor>,
-    ) -> Result<VisibleKeyValues, Error> {
-        let Some((keys, _)) = self.cache.rows.get(path) else {
-            return Err(missing("append_with_ended", path, "keys"));
-        };
-        let mut k = g.set_rows(keys, k, self.slots_of(path, state)?)?;
-        let SpanView {
-            view,
-            ended: places,
-        } = self.pass.whole(path, state)?;
-        if let (Some(keys), Some(places)) = (ended, places) {
-            k = g.set_rows(&k, keys, &places.write)?;
-        }
-        let view = view.clone();
-        Ok(VisibleKeyValues { k, v: None, view })
-    }
-
-    fn append_index_of_ended(
-        &mut self,
-        g: &Graph,
-        path: &str,
-        state: &KeyValuePlan,
-        ended: Option<&Tensor>,
-    ) -> Result<VisibleKeyValues, Error> {
-        let Some(stored) = self.cache.indexes.get(path) else {
-            return Err(missing("append_index_of_ended", path, "rows to select by"));
-        };
-        let places = &self.pass.whole(path, state)?.ended;
-        let k = match (ended, places) {
-            (Some(rows), Some(places)) => write_each(g, stored, rows, places)?,
-            _ => stored.clone(),
-        };
-        Ok(self.pass.seen(state, k, None))
-    }
-
-    fn block_rows(&self, state: &KeyValuePlan) -> Result<SpanRows, Error> {
-        self.pass.block_rows(state)
-    }
-}
-
 /// Writes the row of each block in `rows [width, m]` to the rows of all its positions.
-fn write_each(
-    g: &Graph,
-    all: &Tensor,
-    rows: &Tensor,
-    places: &EndedSpans,
-) -> Result<Tensor, Error> {
+fn write_each(g: &Graph, all: &Tensor, rows: &Tensor, places: &EndedSpans) -> Result<Tensor> {
     let [width, m, ..] = rows.shape();
     let n = places.write_each.elements();
     let each = g.repeat(&g.reshape(rows, [width, 1, m, 1])?, [width, n / m, m, 1])?;
-    g.set_rows(
-        all,
-        &g.reshape(&each, [width, n, 1, 1])?,
-        &places.write_each,
-    )
-}
-
-/// The store of a pass without a cache: its tokens attend to each other alone.
-#[derive(Default)]
-pub(in crate::model) struct PassStore {
-    /// Rows from which the keys of whole blocks are made, by path.
-    pub(in crate::model) pooled: HashMap<String, Tensor>,
-    pub(in crate::model) pass: PassViews,
-}
-
-impl KeyValueStore for PassStore {
-    fn append(
-        &mut self,
-        _: &Graph,
-        path: &str,
-        state: &KeyValuePlan,
-        k: &Tensor,
-        v: Option<&Tensor>,
-    ) -> Result<VisibleKeyValues, Error> {
-        let own = (k.clone(), v.cloned());
-        self.pass.visible.insert(path.to_owned(), own);
-        self.stored(path, state)
-    }
-
-    fn stored(&self, path: &str, state: &KeyValuePlan) -> Result<VisibleKeyValues, Error> {
-        self.pass.stored(path, state)
-    }
-
-    fn append_index(
-        &mut self,
-        _: &Graph,
-        _: &str,
-        state: &KeyValuePlan,
-        rows: &Tensor,
-    ) -> Result<VisibleKeyValues, Error> {
-        Ok(self.pass.seen(state, rows.clone(), None))
-    }
-
-    fn append_pooled(
-        &mut self,
-        _: &Graph,
-        path: &str,
-        _: &KeyValuePlan,
-        rows: &Tensor,
-    ) -> Result<Tensor, Error> {
-        self.pooled.insert(path.to_owned(), rows.clone());
-        Ok(rows.clone())
-    }
-
-    fn ended(&self, state: &KeyValuePlan) -> Option<EndedSpans> {
-        self.pass.ended(state)
-    }
-
-    fn append_with_ended(
-        &mut self,
-        g: &Graph,
-        path: &str,
-        state: &KeyValuePlan,
-        k: &Tensor,
-        ended: Option<&Tensor>,
-    ) -> Result<VisibleKeyValues, Error> {
-        let SpanView {
-            view,
-            ended: places,
-        } = self.pass.whole(path, state)?;
-        // A row for each token. Only those at the end of a span are attended to.
-        let mut further = g.fill(k, 0.0)?;
-        if let (Some(keys), Some(places)) = (ended, places) {
-            further = g.set_rows(&further, keys, &places.write)?;
-        }
-        let (k, view) = (g.concat(k, &further, 1)?, view.clone());
-        Ok(VisibleKeyValues { k, v: None, view })
-    }
-
-    fn append_index_of_ended(
-        &mut self,
-        g: &Graph,
-        path: &str,
-        state: &KeyValuePlan,
-        ended: Option<&Tensor>,
-    ) -> Result<VisibleKeyValues, Error> {
-        let Some(rows) = self.pooled.get(path) else {
-            return Err(missing("append_index_of_ended", path, "rows to select by"));
-        };
-        // A row for each token. Rows of tokens in incomplete blocks are never read.
-        let (n, row) = (rows.shape()[1], rows.strides()[1]);
-        let like = g.cont(&g.view(rows, [state.index, n, 1, 1], [row; 3], 0)?)?;
-        let nothing = g.fill(&like, 0.0)?;
-        let places = &self.pass.whole(path, state)?.ended;
-        let k = match (ended, places) {
-            (Some(rows), Some(places)) => write_each(g, &nothing, rows, places)?,
-            _ => nothing,
-        };
-        Ok(self.pass.seen(state, k, None))
-    }
-
-    fn block_rows(&self, state: &KeyValuePlan) -> Result<SpanRows, Error> {
-        self.pass.block_rows(state)
-    }
+    let each = g.reshape(&each, [width, n, 1, 1])?;
+    g.set_rows(all, &each, &places.write_each)
 }

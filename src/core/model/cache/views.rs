@@ -12,7 +12,7 @@ use super::{BLOCK, SequenceId};
 const VIEW_STEP: usize = 256;
 
 /// Maximum number of attention operations over one pool in a pass.
-pub(in crate::model) const MAX_VIEWS: usize = 16;
+pub(crate) const MAX_VIEWS: usize = 16;
 
 /// Consecutive tokens of a pass that belong to one sequence.
 struct Segment {
@@ -25,7 +25,7 @@ struct Segment {
 impl BlockManager {
     /// The first slot of a sequence's run in the first pool; none without a run. Sequences in this order are read
     /// together.
-    pub(in crate::model) fn run_start(&self, id: SequenceId) -> Option<usize> {
+    pub(crate) fn run_start(&self, id: SequenceId) -> Option<usize> {
         self.n_homes?;
         let sequence = self.sequences.get(&id)?;
         self.span(0, &sequence.tables.first()?[..], sequence.homes[0])
@@ -33,11 +33,7 @@ impl BlockManager {
     }
 
     /// The views of a pool for a pass, in the order of its tokens.
-    pub(in crate::model) fn views_of(
-        &self,
-        pool: usize,
-        places: &[(SequenceId, u32)],
-    ) -> Vec<Runs> {
+    pub(crate) fn views_of(&self, pool: usize, places: &[(SequenceId, u32)]) -> Vec<Runs> {
         let segments: Vec<Segment> = places
             .chunk_by(|(a, _), (b, _)| a == b)
             .map(|tokens| Segment {
@@ -91,12 +87,7 @@ impl BlockManager {
     }
 
     /// The row of a position of a sequence in a pool, if its block is in the table.
-    pub(in crate::model) fn row(
-        &self,
-        pool: usize,
-        id: SequenceId,
-        position: u32,
-    ) -> Option<usize> {
+    pub(crate) fn row(&self, pool: usize, id: SequenceId, position: u32) -> Option<usize> {
         let sequence = self.sequences.get(&id)?;
         let block = position as usize / BLOCK;
         let is_there =
@@ -105,7 +96,7 @@ impl BlockManager {
     }
 
     /// The positions that query `i` attends to, with their rows in a view of a pool.
-    pub(in crate::model) fn seen(
+    pub(crate) fn seen(
         &self,
         pool: usize,
         view: &Runs,
@@ -121,24 +112,14 @@ impl BlockManager {
     }
 
     /// The slot of a position of a sequence in a pool, if the position is stored.
-    pub(in crate::model) fn slot_of(
-        &self,
-        pool: usize,
-        id: SequenceId,
-        position: u32,
-    ) -> Option<usize> {
+    pub(crate) fn slot_of(&self, pool: usize, id: SequenceId, position: u32) -> Option<usize> {
         let sequence = self.sequences.get(&id)?;
         let is_there = (position as usize) < sequence.tokens.len();
         is_there.then(|| sequence.slot(pool, position))
     }
 
     /// The mask `[n_kv, n_queries]` of queries over the keys of a view of a pool.
-    pub(in crate::model) fn mask(
-        &self,
-        pool: usize,
-        view: &Runs,
-        queries: &[(SequenceId, u32)],
-    ) -> Mask {
+    pub(crate) fn mask(&self, pool: usize, view: &Runs, queries: &[(SequenceId, u32)]) -> Mask {
         let sequences: Vec<_> = queries
             .iter()
             .filter_map(|(id, _)| self.sequences.get(id))

@@ -1,13 +1,15 @@
 //! Inputs for the keys of a KV group that the queries of a pass attend to: block tables, or runs with a mask.
 
 use crate::blocks::cache::CacheOptions as Visibility;
+use crate::blocks::position_bias::TABLE;
 use crate::blocks::selection::{Selection, TAIL};
 use crate::blocks::{AttentionView, RunView, Runs, SpanView};
-use crate::plan::{CachePlan, KeyTokens, RowLayout};
-use lab_base::ggml::{Error, Executor, Graph, Tensor};
+use crate::plan::{CachePlan, KeyTokens, Plan, RowLayout, Unit};
+use lab_base::ggml::{Error, Executor, Graph, Result, Tensor};
 use lab_base::weights::TensorType;
 
 use super::super::cache::{Mask, SequenceId};
+use super::super::graph_shape::GraphParts;
 use super::super::key_shape::{KeyShape, table_len};
 use super::data::PassData;
 use super::visible::VisibleKeys;
@@ -26,19 +28,38 @@ pub(super) struct ViewInput {
     far: Option<u64>,
 }
 
+/// The selection of spans in a KV group, if there is one.
+pub(super) fn spans_of(plan: &Plan, group: usize) -> Option<Selection> {
+    let of_group = plan
+        .key_values()
+        .filter(|(_, rows)| rows.cache == group && rows.index > 0);
+    let selections = of_group.filter_map(|(unit, _)| plan.selection(unit));
+    let mut read = selections.map(|unit| Selection::read(&unit.options));
+    read.find(|selection| selection.span > 1)
+}
+
+/// The distance from which the bias of the scores of a KV group is constant, if there is a bias.
+fn far_of(plan: &Plan, group: usize) -> Option<u64> {
+    let is_of_group = |unit: &&Unit| unit.key_values().is_some_and(|rows| rows.cache == group);
+    let mut biased = plan.units().filter(is_of_group);
+    biased.find_map(|unit| unit.weight(TABLE).and(unit.option_int("max_distance")))
+}
+
 impl ViewInput {
     /// The view of a KV group for a pass of `n` tokens. Block tables: `queries` i32 `[4, n]` and `table` i32
     /// `[len]`. Runs: masks `[n_kv, n_tokens, 1, n_runs]`, f16 for flash attention, else f32.
     pub(super) fn new(
         g: &Graph,
-        cache: &CachePlan,
+        parts: &GraphParts<'_>,
+        group: usize,
         n: u64,
         keys: &KeyShape,
-        (is_cached, flash_attn): (bool, bool),
-        (selection, far): (Option<Selection>, Option<u64>),
-    ) -> Result<Self, Error> {
+    ) -> Result<Self> {
+        let (plan, options) = (parts.plan, parts.options);
+        let (selection, far) = (spans_of(plan, group), far_of(plan, group));
+        let cache = &plan.caches[group];
         let group = &cache.name;
-        let ty = match flash_attn {
+        let ty = match options.flash_attn {
             true => TensorType::F16,
             false => TensorType::F32,
         };
@@ -66,7 +87,7 @@ impl ViewInput {
                         layout: None,
                     })
                 });
-                AttentionView::Runs(with_mask.collect::<Result<_, Error>>()?)
+                AttentionView::Runs(with_mask.collect::<Result<_>>()?)
             }
         };
         let whole = match &view {
@@ -74,7 +95,7 @@ impl ViewInput {
             AttentionView::Blocks { .. } => Some(view.clone()),
             AttentionView::Runs(views) => {
                 let of_rows = views.iter().enumerate().map(|(i, view)| {
-                    let layout = layout(cache, &view.runs, is_cached);
+                    let layout = layout(cache, &view.runs, options.n_ctx > 0);
                     let runs = rows_of_runs(&view.runs, layout);
                     let shape = [runs.n_kv, runs.n_tokens, 1, runs.n_runs].map(|n| n as u64);
                     Ok(RunView {
@@ -85,7 +106,7 @@ impl ViewInput {
                         layout: Some(layout),
                     })
                 });
-                Some(AttentionView::Runs(of_rows.collect::<Result<_, Error>>()?))
+                Some(AttentionView::Runs(of_rows.collect::<Result<_>>()?))
             }
         };
         Ok(Self {
@@ -101,7 +122,7 @@ impl ViewInput {
         executor: &mut Executor,
         group: usize,
         data: &PassData<'_>,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let manager = data.block_manager;
         let (tokens, source) = (
             data.batch.positions.as_slice(),
@@ -182,7 +203,7 @@ impl ViewInput {
         executor: &mut Executor,
         view: &RunView,
         seen: impl Fn(usize) -> Vec<(u32, usize)>,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let (Some(spans), Some(selection)) = (&view.spans, &self.selection) else {
             return Ok(());
         };
@@ -224,7 +245,7 @@ impl ViewInput {
             }
         }
         executor.write_indices(&spans.rows, &rows)?;
-        executor.write_indices(&spans.blocks, &blocks)?;
+        executor.write_indices(&spans.spans, &blocks)?;
         executor.write(&spans.bonus, &bonus)
     }
 }
@@ -237,7 +258,7 @@ impl ViewInput {
         at: usize,
         (queries, rule): (&[(SequenceId, u32)], &Visibility),
         seen: impl Fn(usize) -> Vec<(u32, usize)>,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let Some(AttentionView::Runs(views)) = &self.whole else {
             return Ok(());
         };
@@ -295,7 +316,7 @@ impl ViewInput {
         view: &RunView,
         queries: &[(SequenceId, u32)],
         seen: impl Fn(usize) -> Vec<(u32, usize)>,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let (Some(distances), Some(far)) = (&view.distances, self.far) else {
             return Ok(());
         };
@@ -320,7 +341,7 @@ impl ViewInput {
 const ALWAYS: f32 = 1e30;
 
 /// The input of distances for a mask of this shape.
-fn distance_input(g: &Graph, name: &str, shape: &[u64; 4], far: u64) -> Result<Tensor, Error> {
+fn distance_input(g: &Graph, name: &str, shape: &[u64; 4], far: u64) -> Result<Tensor> {
     let n = [shape.iter().product()];
     g.index_input(
         &format!("distances.{name}"),
@@ -330,7 +351,7 @@ fn distance_input(g: &Graph, name: &str, shape: &[u64; 4], far: u64) -> Result<T
     )
 }
 
-fn span_inputs(g: &Graph, name: &str, runs: &Runs, span: u64) -> Result<SpanView, Error> {
+fn span_inputs(g: &Graph, name: &str, runs: &Runs, span: u64) -> Result<SpanView> {
     let (n_kv, n) = (runs.n_kv as u64, (runs.n_tokens * runs.n_runs) as u64);
     let n_blocks = n_kv.div_ceil(span);
     let index = |what: &str, shape: [u64; 2], bound: u64| {
@@ -338,12 +359,12 @@ fn span_inputs(g: &Graph, name: &str, runs: &Runs, span: u64) -> Result<SpanView
     };
     Ok(SpanView {
         rows: index("rows", [n_blocks * span, n], n_kv)?,
-        blocks: index("blocks", [n_kv, n], n_blocks)?,
+        spans: index("blocks", [n_kv, n], n_blocks)?,
         bonus: g.input(&format!("bonus.{name}"), TensorType::F32, &[n_blocks, n])?,
     })
 }
 
-fn write_mask(executor: &mut Executor, mask: &Tensor, values: &Mask) -> Result<(), Error> {
+fn write_mask(executor: &mut Executor, mask: &Tensor, values: &Mask) -> Result<()> {
     match mask.ty() {
         TensorType::F16 => executor.write(mask, &values.to_f16()),
         _ => executor.write(mask, values.as_f32()),

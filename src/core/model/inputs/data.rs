@@ -7,16 +7,16 @@ use super::super::lab::PassLab;
 use super::visible::VisibleKeys;
 
 /// The data that is written into the inputs of a pass.
-pub(in crate::model) struct PassData<'a> {
-    pub(in crate::model) batch: &'a Batch,
+pub(crate) struct PassData<'a> {
+    pub(crate) batch: &'a Batch,
     /// The tokens of sources that the pass reads.
-    pub(in crate::model) source: &'a Batch,
+    pub(crate) source: &'a Batch,
     /// Slots and state rows of the pass.
-    pub(in crate::model) allocated: &'a Allocation,
+    pub(crate) allocated: &'a Allocation,
     /// The keys that its queries attend to.
-    pub(in crate::model) keys: &'a [VisibleKeys],
-    pub(in crate::model) block_manager: &'a BlockManager,
-    pub(in crate::model) adapters: &'a ModelAdapters,
+    pub(crate) keys: &'a [VisibleKeys],
+    pub(crate) block_manager: &'a BlockManager,
+    pub(crate) adapters: &'a ModelAdapters,
     /// The captures and edits of the pass.
-    pub(in crate::model) lab: &'a PassLab,
+    pub(crate) lab: &'a PassLab,
 }

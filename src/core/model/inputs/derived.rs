@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 
 use crate::blocks::{DerivedInput, DerivedInputs, SwitchCounts};
-use lab_base::ggml::{Error, Executor, Graph, Tensor};
+use lab_base::ggml::{Executor, Graph, Result, Tensor};
 use lab_base::weights::TensorType;
 
 use super::super::batch::Batch;
@@ -19,7 +19,7 @@ pub(super) trait TokenLookup {
 }
 
 /// The derived inputs of a graph.
-pub(in crate::model) struct DerivedTensors {
+pub(crate) struct DerivedTensors {
     /// Prefix of the names of the tensors.
     prefix: &'static str,
     n_tokens: u64,
@@ -29,7 +29,7 @@ pub(in crate::model) struct DerivedTensors {
 
 impl DerivedTensors {
     /// No inputs yet, for a pass of `n_tokens` tokens.
-    pub(in crate::model) fn new(prefix: &'static str, n_tokens: u64) -> Self {
+    pub(crate) fn new(prefix: &'static str, n_tokens: u64) -> Self {
         Self {
             prefix,
             n_tokens,
@@ -42,7 +42,7 @@ impl DerivedTensors {
         executor: &mut Executor,
         batch: &Batch,
         known: &dyn TokenLookup,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let made = self.made.borrow();
         for (input, tensor) in made.iter().filter(|(_, t)| t.is_allocated()) {
             write(executor, input, tensor, (batch, known))?;
@@ -52,7 +52,7 @@ impl DerivedTensors {
 }
 
 impl DerivedInputs for DerivedTensors {
-    fn get(&self, g: &Graph, input: DerivedInput) -> Result<Tensor, Error> {
+    fn get(&self, g: &Graph, input: DerivedInput) -> Result<Tensor> {
         let mut made = self.made.borrow_mut();
         if let Some((_, tensor)) = made.iter().find(|(known, _)| *known == input) {
             return Ok(tensor.clone());
@@ -64,7 +64,7 @@ impl DerivedInputs for DerivedTensors {
 }
 
 /// The tensor of an input in a pass of `n` tokens.
-fn make(g: &Graph, prefix: &str, input: &DerivedInput, n: u64) -> Result<Tensor, Error> {
+fn make(g: &Graph, prefix: &str, input: &DerivedInput, n: u64) -> Result<Tensor> {
     let (f32, i32) = (TensorType::F32, TensorType::I32);
     let input_of = |name: &str, ty, shape: &[u64]| g.input(&format!("{prefix}{name}"), ty, shape);
     let index_of = |name: &str, shape: &[u64], bound| {
@@ -94,7 +94,7 @@ fn write(
     input: &DerivedInput,
     tensor: &Tensor,
     (batch, known): (&Batch, &dyn TokenLookup),
-) -> Result<(), Error> {
+) -> Result<()> {
     let position = |(id, position): &(SequenceId, u32)| position.saturating_sub(known.first(*id));
     let positions = batch.positions.iter().map(position);
     let as_i32 = || positions.clone().map(|p| p as i32);

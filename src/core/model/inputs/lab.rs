@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::blocks::lab::{AttentionCapture, EditKind, GraphLab, PointActions, RowEdits};
-use lab_base::ggml::{Error, Executor, Graph, Tensor};
+use lab_base::ggml::{Executor, Graph, Result, Tensor};
 use lab_base::weights::TensorType;
 
 use super::super::graph_shape::{GraphParts, GraphShape};
@@ -20,7 +20,7 @@ pub(super) struct LabInputs {
 }
 
 impl LabInputs {
-    pub(super) fn new(g: &Graph, parts: &GraphParts<'_>, of: &GraphShape) -> Result<Self, Error> {
+    pub(super) fn new(g: &Graph, parts: &GraphParts<'_>, of: &GraphShape) -> Result<Self> {
         let (points, shape) = (parts.points, &of.lab);
         let n_tokens = of.n_tokens as u64;
         let rows = |point: usize, what: &str, n: usize| {
@@ -39,7 +39,7 @@ impl LabInputs {
             let numbers = |n: u64| g.input(&format!("lab.{path}"), TensorType::F32, &[width, n]);
             Ok((rows, [numbers(1)?, numbers(n_last)?]))
         });
-        let edits = edits.collect::<Result<_, Error>>()?;
+        let edits = edits.collect::<Result<_>>()?;
         let captures = shape.captures.iter();
         let captures = captures.map(|(point, n)| rows(*point, "rows", *n));
         let captures = captures.collect::<Result<_, _>>()?;
@@ -58,7 +58,7 @@ impl LabInputs {
         Ok(Self {
             captures,
             edits,
-            sets: sets.collect::<Result<_, Error>>()?,
+            sets: sets.collect::<Result<_>>()?,
         })
     }
 
@@ -97,7 +97,7 @@ impl LabInputs {
     }
 
     /// Writes the rows and numbers of a pass of this shape.
-    pub(super) fn write(&self, executor: &mut Executor, pass: &PassLab) -> Result<(), Error> {
+    pub(super) fn write(&self, executor: &mut Executor, pass: &PassLab) -> Result<()> {
         for (tensor, rows) in self.captures.iter().zip(pass.captures.values()) {
             if tensor.is_allocated() {
                 executor.write_indices(tensor, &rows.values().copied().collect::<Vec<i32>>())?;

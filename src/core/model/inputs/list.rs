@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::plan::Plan;
-use lab_base::ggml::{Error, Executor, Graph};
+use lab_base::ggml::{Executor, Graph, Result};
 
 use super::super::adapters::ModelAdapters;
 use super::super::batch::Batch;
@@ -13,11 +13,11 @@ use super::derived::{DerivedTensors, TokenLookup};
 use super::rows::{AdapterScales, TokenIds};
 
 /// The inputs of a list of tokens.
-pub(in crate::model) struct ListInputs {
+pub(crate) struct ListInputs {
     /// Token ids; none if the list is empty.
-    pub(in crate::model) tokens: Option<TokenIds>,
-    pub(in crate::model) scales: AdapterScales,
-    pub(in crate::model) derived: DerivedTensors,
+    pub(crate) tokens: Option<TokenIds>,
+    pub(crate) scales: AdapterScales,
+    pub(crate) derived: DerivedTensors,
 }
 
 impl ListInputs {
@@ -27,7 +27,7 @@ impl ListInputs {
         n: usize,
         plan: &Plan,
         adapters: &[usize],
-    ) -> Result<Self, Error> {
+    ) -> Result<Self> {
         let n = n as u64;
         let adapters = if n > 0 { adapters } else { &[] };
         let tokens = (n > 0).then(|| TokenIds::new(g, prefix, n, plan.n_vocab));
@@ -44,7 +44,7 @@ impl ListInputs {
         batch: &Batch,
         adapters: &ModelAdapters,
         known: &dyn TokenLookup,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         if let Some(tokens) = &self.tokens {
             tokens.write(executor, batch)?;
         }

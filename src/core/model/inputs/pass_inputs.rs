@@ -2,17 +2,14 @@
 
 use std::collections::HashMap;
 
-use crate::blocks::KeyValueStore;
 use crate::blocks::lab::GraphLab;
-use crate::blocks::position_bias::TABLE;
-use crate::blocks::selection::Selection;
-use crate::plan::{KeyTokens, Plan, PooledPlan, RowLayout, Unit};
-use lab_base::ggml::{Error, Executor, Graph};
+use crate::plan::{KeyTokens, Plan, PooledPlan, RowLayout};
+use lab_base::ggml::{Executor, Graph, Result};
 
 use super::super::cache::states::PassStates;
-use super::super::cache::store::{CachedStore, PassStore, PassViews, SpanView};
+use super::super::cache::store::{CachedSlots, PassStore, PassViews, SpanView};
 use super::super::graph_shape::{GraphParts, GraphShape};
-use super::attention::ViewInput;
+use super::attention::{ViewInput, spans_of};
 use super::data::PassData;
 use super::lab::LabInputs;
 use super::list::{BatchTokens, ListInputs, SourceTokens};
@@ -20,12 +17,12 @@ use super::rows::{EndedRows, KvSlots, OutputRows, PooledRows, RowLookup, StateRo
 use super::visible::VisibleKeys;
 
 /// All inputs of the graph of a pass.
-pub(in crate::model) struct PassInputs {
-    pub(in crate::model) tokens: ListInputs,
+pub(crate) struct PassInputs {
+    pub(crate) tokens: ListInputs,
     /// The inputs of the sources; none if the pass reads no source.
-    pub(in crate::model) source: Option<ListInputs>,
+    pub(crate) source: Option<ListInputs>,
     /// Rows that want a result; none if all rows do, or no row does.
-    pub(in crate::model) output_rows: Option<OutputRows>,
+    pub(crate) output_rows: Option<OutputRows>,
     /// The slots that the pass writes, for each KV group with a cache.
     slots: Vec<Option<KvSlots>>,
     /// The attention view of each KV group.
@@ -35,22 +32,10 @@ pub(in crate::model) struct PassInputs {
     /// For each KV group in which whole blocks have keys and some end in the pass: their rows, and the group of the
     /// rows from which these keys are made.
     ended: Vec<Option<(EndedRows, usize)>>,
-    /// The row layout of each KV group.
     layouts: Vec<RowLayout>,
     /// The rows of recurrent states, if the model has any.
     states: Option<StateRows>,
-    /// The captures and edits of points.
     lab: LabInputs,
-}
-
-/// The selection of spans in a KV group, if there is one.
-fn spans_of(plan: &Plan, group: usize) -> Option<Selection> {
-    let of_group = plan
-        .key_values()
-        .filter(|(_, rows)| rows.cache == group && rows.index > 0);
-    let selections = of_group.filter_map(|(unit, _)| plan.selection(unit));
-    let mut read = selections.map(|unit| Selection::read(&unit.options));
-    read.find(|selection| selection.span > 1)
 }
 
 /// The rows from which the keys of whole blocks of a KV group are made, the same in all its units.
@@ -59,20 +44,9 @@ fn pooled_of(plan: &Plan, group: usize) -> Option<&PooledPlan> {
     of_group.filter_map(|(_, rows)| rows.pooled.as_ref()).next()
 }
 
-/// The distance from which the bias of the scores of a KV group is constant, if there is a bias.
-fn far_of(plan: &Plan, group: usize) -> Option<u64> {
-    let is_of_group = |unit: &&Unit| unit.key_values().is_some_and(|rows| rows.cache == group);
-    let mut biased = plan.units().filter(is_of_group);
-    biased.find_map(|unit| unit.weight(TABLE).and(unit.option_int("max_distance")))
-}
-
 impl PassInputs {
     /// The inputs of a graph of this shape.
-    pub(in crate::model) fn new(
-        g: &Graph,
-        parts: &GraphParts<'_>,
-        shape: &GraphShape,
-    ) -> Result<Self, Error> {
+    pub(crate) fn new(g: &Graph, parts: &GraphParts<'_>, shape: &GraphShape) -> Result<Self> {
         let (plan, options) = (parts.plan, parts.options);
         let n = shape.n_tokens as u64;
         let some_rows = shape.n_outputs > 0 && shape.n_outputs < shape.n_tokens;
@@ -106,15 +80,7 @@ impl PassInputs {
                         KeyTokens::Pass => shape.n_source as u64,
                         _ => n,
                     };
-                    let of_scores = (spans_of(plan, i), far_of(plan, i));
-                    ViewInput::new(
-                        g,
-                        group,
-                        n,
-                        &shape.keys[i],
-                        (options.n_ctx > 0, options.flash_attn),
-                        of_scores,
-                    )
+                    ViewInput::new(g, parts, i, n, &shape.keys[i])
                 })
                 .collect::<Result<_, _>>()?,
             ended: groups()
@@ -135,7 +101,7 @@ impl PassInputs {
                     let rows = EndedRows::new(g, &group.name, m as u64, n_rows, sizes)?;
                     Ok(Some((rows, pooled.cache)))
                 })
-                .collect::<Result<_, Error>>()?,
+                .collect::<Result<_>>()?,
             layouts: plan.caches.iter().map(|group| group.layout()).collect(),
             pooled: groups()
                 .map(|(i, group)| {
@@ -159,10 +125,7 @@ impl PassInputs {
     }
 
     /// The store that receives the keys and values of the pass, with the attention views of its queries.
-    pub(in crate::model) fn key_value_store<'a>(
-        &self,
-        parts: &GraphParts<'a>,
-    ) -> Box<dyn KeyValueStore + 'a> {
+    pub(crate) fn key_value_store<'a>(&self, parts: &GraphParts<'a>) -> PassStore<'a> {
         let views = self.views.iter().map(|input| input.view.clone()).collect();
         let pooled = self.pooled.iter().map(Option::as_ref);
         let blocks = pooled.map(|own| Some(own?.rows.clone())).collect();
@@ -178,26 +141,24 @@ impl PassInputs {
             blocks,
             visible: HashMap::new(),
         };
-        match parts.options.n_ctx > 0 {
-            true => Box::new(CachedStore {
-                cache: parts.cache,
-                keys: parts.plan.caches.iter().map(|group| group.keys).collect(),
-                slots: self
-                    .slots
-                    .iter()
-                    .map(|slots| Some(slots.as_ref()?.0.clone()))
-                    .collect(),
-                pass,
-            }),
-            false => Box::new(PassStore {
-                pooled: HashMap::new(),
-                pass,
-            }),
+        let slots = self
+            .slots
+            .iter()
+            .map(|slots| Some(slots.as_ref()?.0.clone()));
+        let cached = || CachedSlots {
+            cache: parts.cache,
+            keys: parts.plan.caches.iter().map(|group| group.keys).collect(),
+            slots: slots.collect(),
+        };
+        PassStore {
+            cached: (parts.options.n_ctx > 0).then(cached),
+            pooled: HashMap::new(),
+            pass,
         }
     }
 
     /// The recurrent states that the pass reads and writes.
-    pub(in crate::model) fn state_store<'a>(&self, parts: &GraphParts<'a>) -> PassStates<'a> {
+    pub(crate) fn state_store<'a>(&self, parts: &GraphParts<'a>) -> PassStates<'a> {
         let rows = self.states.as_ref();
         PassStates {
             states: parts.states,
@@ -209,16 +170,11 @@ impl PassInputs {
     }
 
     /// The captures and edits of the graph at each point.
-    pub(in crate::model) fn lab(&self, parts: &GraphParts<'_>, shape: &GraphShape) -> GraphLab {
+    pub(crate) fn lab(&self, parts: &GraphParts<'_>, shape: &GraphShape) -> GraphLab {
         self.lab.uses(parts.points, &shape.lab)
     }
 
-    /// Writes all inputs.
-    pub(in crate::model) fn write(
-        &self,
-        executor: &mut Executor,
-        data: &PassData<'_>,
-    ) -> Result<(), Error> {
+    pub(crate) fn write(&self, executor: &mut Executor, data: &PassData<'_>) -> Result<()> {
         let batch = data.batch;
         let known = BatchTokens::new(data);
         self.tokens.write(executor, batch, data.adapters, &known)?;
@@ -261,7 +217,7 @@ impl PassInputs {
     }
 
     /// Writes the inputs of the blocks that end in the pass.
-    fn write_ended(&self, executor: &mut Executor, data: &PassData<'_>) -> Result<(), Error> {
+    fn write_ended(&self, executor: &mut Executor, data: &PassData<'_>) -> Result<()> {
         let places = data.batch.positions.as_slice();
         for (group, input) in self.ended.iter().enumerate() {
             let Some((input, from)) = input else { continue };

@@ -2,7 +2,7 @@
 
 use crate::blocks::{EndedSpans, SequenceGroup, SpanRows};
 use crate::plan::RowLayout;
-use lab_base::ggml::{Error, Executor, Graph, Tensor};
+use lab_base::ggml::{Executor, Graph, Result, Tensor};
 use lab_base::weights::TensorType;
 
 use super::super::adapters::ModelAdapters;
@@ -12,15 +12,15 @@ use super::super::cache::{PassStateRows, SequenceId};
 use super::super::options::Options;
 
 /// Token ids, i32 `[n_tokens]`.
-pub(in crate::model) struct TokenIds(pub(in crate::model) Tensor);
+pub(crate) struct TokenIds(pub(crate) Tensor);
 
 impl TokenIds {
-    pub(super) fn new(g: &Graph, prefix: &str, n: u64, n_vocab: u64) -> Result<Self, Error> {
+    pub(super) fn new(g: &Graph, prefix: &str, n: u64, n_vocab: u64) -> Result<Self> {
         g.index_input(&format!("{prefix}tokens"), TensorType::I32, &[n], n_vocab)
             .map(Self)
     }
 
-    pub(super) fn write(&self, executor: &mut Executor, batch: &Batch) -> Result<(), Error> {
+    pub(super) fn write(&self, executor: &mut Executor, batch: &Batch) -> Result<()> {
         // A graph that reads stand-ins for the tokens does not read their ids.
         if !self.0.is_allocated() {
             return Ok(());
@@ -31,15 +31,15 @@ impl TokenIds {
 }
 
 /// Rows that want a result, i32 `[n_outputs]`.
-pub(in crate::model) struct OutputRows(pub(in crate::model) Tensor);
+pub(crate) struct OutputRows(pub(crate) Tensor);
 
 impl OutputRows {
-    pub(super) fn new(g: &Graph, n_outputs: u64, n: u64) -> Result<Self, Error> {
+    pub(super) fn new(g: &Graph, n_outputs: u64, n: u64) -> Result<Self> {
         g.index_input("rows", TensorType::I32, &[n_outputs], n)
             .map(Self)
     }
 
-    pub(super) fn write(&self, executor: &mut Executor, batch: &Batch) -> Result<(), Error> {
+    pub(super) fn write(&self, executor: &mut Executor, batch: &Batch) -> Result<()> {
         let wanted = (0..).zip(&batch.outputs).filter(|(_, wanted)| **wanted);
         executor.write_indices(&self.0, &wanted.map(|(i, _)| i).collect::<Vec<i32>>())
     }
@@ -49,7 +49,7 @@ impl OutputRows {
 pub(super) struct KvSlots(pub(super) Tensor);
 
 impl KvSlots {
-    pub(super) fn new(g: &Graph, group: &str, n: u64, n_slots: u64) -> Result<Self, Error> {
+    pub(super) fn new(g: &Graph, group: &str, n: u64, n_slots: u64) -> Result<Self> {
         g.index_input(&format!("slots.{group}"), TensorType::I64, &[n], n_slots)
             .map(Self)
     }
@@ -59,7 +59,7 @@ impl KvSlots {
         executor: &mut Executor,
         slots: &[usize],
         layout: RowLayout,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         if !self.0.is_allocated() {
             return Ok(());
         }
@@ -80,12 +80,7 @@ const MISSING: f32 = -1e30;
 
 impl PooledRows {
     /// The inputs of a pass of `n` tokens over `n_rows` rows.
-    pub(super) fn new(
-        g: &Graph,
-        group: &str,
-        (n, n_rows): (u64, u64),
-        span: u64,
-    ) -> Result<Self, Error> {
+    pub(super) fn new(g: &Graph, group: &str, (n, n_rows): (u64, u64), span: u64) -> Result<Self> {
         let rows = |what: &str, ty: TensorType| {
             g.index_input(&format!("{what}.{group}"), ty, &[span * n], n_rows)
         };
@@ -105,7 +100,7 @@ impl PooledRows {
         executor: &mut Executor,
         places: &[(SequenceId, u32)],
         row: impl Fn(SequenceId, u32) -> Option<usize>,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let (mut rows, mut missing) = (Vec::new(), Vec::new());
         for (id, position) in places {
             let own = row(*id, *position).unwrap_or(0);
@@ -155,7 +150,7 @@ impl EndedRows {
         m: u64,
         [n_read, n_keys, n_each]: [u64; 3],
         (span, reach): (u64, u64),
-    ) -> Result<Self, Error> {
+    ) -> Result<Self> {
         let input = |what: &str, ty, shape: &[u64]| g.input(&format!("{what}.{group}"), ty, shape);
         let index = |what: &str, ty, n: u64, n_rows: u64| {
             g.index_input(&format!("{what}.{group}"), ty, &[n], n_rows)
@@ -179,7 +174,7 @@ impl EndedRows {
         executor: &mut Executor,
         places: &[(SequenceId, u32)],
         rows: &RowLookup<'_>,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let blocks = &self.blocks;
         let ends = places
             .iter()
@@ -230,11 +225,7 @@ pub(super) struct StateRows {
 }
 
 impl StateRows {
-    pub(super) fn new(
-        g: &Graph,
-        options: &Options,
-        groups: &[SequenceGroup],
-    ) -> Result<Self, Error> {
+    pub(super) fn new(g: &Graph, options: &Options, groups: &[SequenceGroup]) -> Result<Self> {
         let n_rows = options.n_rows() as u64;
         let ids = |name: &str, ty: TensorType, n_seqs: u64, n_rows: u64| {
             let of = |name: &str, n: u64| g.index_input(name, ty, &[n * n_seqs], n * n_rows);
@@ -252,11 +243,11 @@ impl StateRows {
             0 => None,
             _ => Some(ids("states.write", TensorType::I64, n_seqs, n_rows)?),
         };
-        let read = read.collect::<Result<_, Error>>()?;
+        let read = read.collect::<Result<_>>()?;
         Ok(Self { read, write })
     }
 
-    pub(super) fn write(&self, executor: &mut Executor, rows: &PassStateRows) -> Result<(), Error> {
+    pub(super) fn write(&self, executor: &mut Executor, rows: &PassStateRows) -> Result<()> {
         let mut left = rows.read.as_slice();
         for read in &self.read {
             let (own, after) = left.split_at(read.rows.elements() as usize);
@@ -282,28 +273,23 @@ fn pieces_of(rows: &[usize], n: u64) -> impl Iterator<Item = u64> {
 
 /// Scale of each token for every adapter that is on, f32 `[1, n_tokens]`.
 #[derive(Clone)]
-pub(in crate::model) struct AdapterScales(pub(in crate::model) Vec<(usize, Tensor)>);
+pub(crate) struct AdapterScales(pub(crate) Vec<(usize, Tensor)>);
 
 impl AdapterScales {
-    pub(in crate::model) fn new(
-        g: &Graph,
-        prefix: &str,
-        ids: &[usize],
-        n: u64,
-    ) -> Result<Self, Error> {
+    pub(crate) fn new(g: &Graph, prefix: &str, ids: &[usize], n: u64) -> Result<Self> {
         let scales = ids.iter().map(|id| {
             let scales = g.input(&format!("{prefix}adapters.{id}"), TensorType::F32, &[1, n])?;
             Ok((*id, scales))
         });
-        scales.collect::<Result<_, Error>>().map(Self)
+        scales.collect::<Result<_>>().map(Self)
     }
 
-    pub(in crate::model) fn write(
+    pub(crate) fn write(
         &self,
         executor: &mut Executor,
         adapters: &ModelAdapters,
         sequences: &(impl Iterator<Item = SequenceId> + Clone),
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         for (id, tensor) in self.0.iter().filter(|(_, t)| t.is_allocated()) {
             let scales = sequences.clone().map(|row| adapters.scale(*id, row));
             executor.write(tensor, &scales.collect::<Vec<f32>>())?;

@@ -12,7 +12,7 @@ use super::super::key_shape::{KeyShape, table_len};
 type TokenPosition = (SequenceId, u32);
 
 /// The keys that the queries of a pass attend to in a KV group.
-pub(in crate::model) enum VisibleKeys {
+pub(crate) enum VisibleKeys {
     /// Keys in the blocks of a table.
     Table(BlockTables),
     /// Keys in runs of slots.
@@ -25,7 +25,7 @@ pub(in crate::model) enum VisibleKeys {
 
 impl VisibleKeys {
     /// The keys of every group, for tokens with allocated slots and for sources that the pass reads.
-    pub(in crate::model) fn of(
+    pub(crate) fn of(
         block_manager: &BlockManager,
         (batch, source): (&Batch, &Batch),
         is_cached: bool,
@@ -59,7 +59,7 @@ impl VisibleKeys {
     }
 
     /// The shape for which the graph is built.
-    pub(in crate::model) fn shape(&self) -> KeyShape {
+    pub(crate) fn shape(&self) -> KeyShape {
         match self {
             Self::Table(table) => KeyShape::Table(table_len(table.blocks.len())),
             Self::Runs(runs) | Self::Pass(runs) => KeyShape::Runs(runs.clone()),
@@ -71,10 +71,7 @@ impl VisibleKeys {
 /// The runs of the keys of each sequence, for queries whose keys are in the same pass. Sequences of equal length that
 /// follow each other are in one view. None if the tokens of a sequence do not lie together, or if there are more views
 /// than a pass may have.
-pub(in crate::model) fn apart(
-    queries: &[TokenPosition],
-    keys: &[TokenPosition],
-) -> Option<Vec<Runs>> {
+pub(crate) fn apart(queries: &[TokenPosition], keys: &[TokenPosition]) -> Option<Vec<Runs>> {
     let mut of_keys: HashMap<SequenceId, (usize, usize)> = HashMap::new();
     let mut first = 0;
     for own in keys.chunk_by(|(a, _), (b, _)| a == b) {

@@ -7,16 +7,16 @@ use super::super::batch::Batch;
 use super::super::cache::{BlockManager, SequenceId};
 
 /// Tokens whose attention weights are captured, and the keys of one KV group that they attend to.
-pub(in crate::model) struct PairSet {
-    pub(in crate::model) group: usize,
+pub(crate) struct PairSet {
+    pub(crate) group: usize,
     /// Indices of the tokens in the batch.
-    pub(in crate::model) tokens: Vec<usize>,
+    pub(crate) tokens: Vec<usize>,
     /// Rows of the keys.
-    pub(in crate::model) keys: Vec<i32>,
+    pub(crate) keys: Vec<i32>,
     /// For each token: the first position that it attends to, the index of its key, and the number of positions.
     seen: Vec<(u32, usize, usize)>,
     /// The mask `[n_keys, n_tokens]`.
-    pub(in crate::model) mask: Vec<f32>,
+    pub(crate) mask: Vec<f32>,
 }
 
 /// The number of keys of a set is a multiple of this, so that a graph serves many steps.

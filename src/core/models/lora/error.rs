@@ -16,10 +16,5 @@ pub enum Error {
     Map(#[from] hf::Error),
     /// The path is not an adapter, or the adapter does not fit the model or needs an unsupported feature.
     #[error("adapter {}: {message}", path.display())]
-    Unfit {
-        /// The file or folder.
-        path: PathBuf,
-        /// The found and the expected value.
-        message: String,
-    },
+    Unfit { path: PathBuf, message: String },
 }

@@ -25,7 +25,6 @@ use super::Error;
 
 const CONFIG: &str = "adapter_config.json";
 const TENSORS: &str = "adapter_model.safetensors";
-/// Maximum size of a configuration in bytes.
 const MAX_CONFIG_BYTES: u64 = 1 << 20;
 /// The rank of a configuration that does not state one.
 const USUAL_RANK: f64 = 8.0;
@@ -177,7 +176,6 @@ fn origin<'a>(base: &AdaptedModel<'a>, json: &'a Map<String, Json>) -> BaseModel
     }
 }
 
-/// The ranks and scales of a configuration.
 struct Config {
     alpha: f64,
     alphas: Patterns,
@@ -379,19 +377,20 @@ struct Halves<'c> {
 fn modules(checkpoint: &Checkpoint, config: &Config) -> Result<Vec<ModuleUpdate>, String> {
     let mut found: BTreeMap<&str, Halves<'_>> = BTreeMap::new();
     for (name, stored) in checkpoint.tensors() {
-        let (module, is_table, is_up) = part_of(name).ok_or_else(|| {
+        let part = part_of(name).ok_or_else(|| {
             format!(
                 "tensor `{name}` is not a low-rank update: expected names such as `{PREFIX}MODULE.lora_A.weight`"
             )
         })?;
-        let halves = found.entry(module).or_default();
-        halves.is_table = is_table;
-        let half = if is_up {
+        let halves = found.entry(part.module).or_default();
+        halves.is_table = part.is_table;
+        let half = if part.is_up {
             &mut halves.up
         } else {
             &mut halves.down
         };
         if half.replace(stored).is_some() {
+            let module = part.module;
             return Err(format!("module `{module}` has two updates in the folder"));
         }
     }
@@ -426,9 +425,17 @@ fn modules(checkpoint: &Checkpoint, config: &Config) -> Result<Vec<ModuleUpdate>
     found.into_iter().map(module).collect()
 }
 
-/// The module of a tensor, whether it is a table, and whether it is the second matrix; none if the tensor is not a
-/// matrix of an update. The name of the tensor may include the name of the adapter.
-fn part_of(name: &str) -> Option<(&str, bool, bool)> {
+/// One of the two matrices of an update, by the name of its tensor.
+struct UpdatePart<'n> {
+    module: &'n str,
+    /// Whether the module is a table whose rows are looked up.
+    is_table: bool,
+    /// Whether it is the matrix that is multiplied second.
+    is_up: bool,
+}
+
+/// The part of an update with this name, which may include the name of the adapter.
+fn part_of(name: &str) -> Option<UpdatePart<'_>> {
     let name = name.strip_prefix(PREFIX)?;
     let kinds = [
         (".lora_A.", false, false),
@@ -436,13 +443,17 @@ fn part_of(name: &str) -> Option<(&str, bool, bool)> {
         (".lora_embedding_A", true, false),
         (".lora_embedding_B", true, true),
     ];
-    kinds.iter().find_map(|(mark, is_table, is_up)| {
+    kinds.into_iter().find_map(|(mark, is_table, is_up)| {
         let (module, rest) = name.rsplit_once(mark)?;
         let is_whole = match is_table {
             true => rest.is_empty() || rest.starts_with('.'),
             false => rest == "weight" || rest.ends_with(".weight"),
         };
-        is_whole.then_some((module, *is_table, *is_up))
+        is_whole.then_some(UpdatePart {
+            module,
+            is_table,
+            is_up,
+        })
     })
 }
 

@@ -65,9 +65,7 @@ pub enum Error {
     #[error("`{name}` is not a parameter of `{arch}`{}", or_list(.near.as_deref(), arch))]
     Parameter {
         name: String,
-        /// The architecture.
         arch: String,
-        /// The nearest existing name.
         near: Option<String>,
     },
     /// The parameter follows from others.
@@ -76,34 +74,23 @@ pub enum Error {
     )]
     Derived {
         name: String,
-        /// The architecture.
         arch: String,
         /// The expression that gives its value.
         from: String,
     },
     /// A model with the other given values does not read the parameter.
     #[error("nothing in a model of `{arch}` with these parameters reads `{name}`")]
-    Unread {
-        name: String,
-        /// The architecture.
-        arch: String,
-    },
+    Unread { name: String, arch: String },
     /// The architecture may have the tensor, but not with the other given values.
     #[error(
         "`{name}` is a tensor of `{arch}`, but a model with these parameters has none of this name"
     )]
-    Unused {
-        name: String,
-        /// The architecture.
-        arch: String,
-    },
+    Unused { name: String, arch: String },
     /// The architecture does not have the optional tensor.
     #[error("`{name}` is not an optional tensor of `{arch}`{}", hint(.near.as_deref()))]
     Tensor {
         name: String,
-        /// The architecture.
         arch: String,
-        /// The nearest existing name.
         near: Option<String>,
     },
     /// The numbers contradict each other.
@@ -111,17 +98,10 @@ pub enum Error {
     Plan(#[from] plan::Error),
     /// The given vocabulary cannot be used.
     #[error("the vocabulary {message}")]
-    Vocabulary {
-        /// The reason.
-        message: String,
-    },
+    Vocabulary { message: String },
     /// A tensor's type does not fit its shape.
     #[error("tensor `{tensor}`: {source}")]
-    Quantize {
-        /// Name of the tensor.
-        tensor: String,
-        source: ggml::Error,
-    },
+    Quantize { tensor: String, source: ggml::Error },
     /// The file could not be written.
     #[error(transparent)]
     Write(#[from] weights::Error),

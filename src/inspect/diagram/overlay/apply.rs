@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::super::legend::{BoxNote, COLD, HOT, Legend};
+use super::super::boxes::{BoxNote, COLD, HOT, Legend};
 use super::super::{Drawing, TracedPlan};
 use super::box_index::{BoxIndex, BoxValue, BoxValues, annotate, enclosing_boxes, sums};
 use super::read::short;
@@ -91,19 +91,12 @@ fn unit_of(seconds: f64) -> (f64, &'static str) {
     }
 }
 
-fn in_unit(seconds: f64) -> (f64, &'static str) {
-    let (unit, name) = unit_of(seconds);
-    (seconds / unit, name)
-}
-
-/// The formatter of numbers.
 struct NoteWriter<'a> {
     overlay: &'a Overlay,
     sums: &'a BoxValues,
     scale: Scale,
     /// The numbers of the boxes, in the unit.
     values: Vec<f64>,
-    /// The unit, by which numbers are divided.
     unit: f64,
     unit_name: &'static str,
     /// The sum of all numbers of the file, in boxes or outside.
@@ -113,22 +106,16 @@ struct NoteWriter<'a> {
 impl<'a> NoteWriter<'a> {
     fn new(overlay: &'a Overlay, sums: &'a BoxValues) -> Self {
         let values = sums.boxes.values().map(|sum| sum.value);
-        let (unit, unit_name) = match overlay.rule {
-            Aggregation::Largest => (1.0, ""),
-            Aggregation::Time => unit_of(values.clone().fold(0.0, f64::max)),
+        let ((unit, unit_name), span) = match overlay.rule {
+            Aggregation::Largest => ((1.0, ""), SPAN),
+            Aggregation::Time => (unit_of(values.clone().fold(0.0, f64::max)), SPAN_OF_TIMES),
         };
         let mut values: Vec<f64> = values.map(|value| value / unit).collect();
         values.sort_by(f64::total_cmp);
         Self {
             overlay,
             sums,
-            scale: Scale::new(
-                &values,
-                match overlay.rule {
-                    Aggregation::Time => SPAN_OF_TIMES,
-                    Aggregation::Largest => SPAN,
-                },
-            ),
+            scale: Scale::new(&values, span),
             values,
             unit,
             unit_name,
@@ -182,8 +169,8 @@ impl<'a> NoteWriter<'a> {
         let rule = match self.overlay.rule {
             Aggregation::Time => {
                 let whole = self.overlay.whole.map_or_else(String::new, |whole| {
-                    let (whole, unit) = in_unit(whole);
-                    format!("a pass takes {} {unit}; ", show(whole))
+                    let (size, unit) = unit_of(whole);
+                    format!("a pass takes {} {unit}; ", show(whole / size))
                 });
                 format!(
                     "{whole}{all} {unit} in all by single operations; a box has the time of all its layers together"

@@ -7,13 +7,12 @@
 
 use std::collections::HashMap;
 
-use super::super::legend::BoxNote;
+use super::super::boxes::BoxNote;
 use super::{Aggregation, Measurement, Overlay};
 use crate::diagram::ops::root;
 use crate::diagram::{Drawing, Slot, TracedPlan, UnitBox};
 use lab_base::ggml::OpSource;
 
-/// The combined number of a box.
 pub(super) struct BoxValue {
     pub(super) value: f64,
     /// The layer of the largest number.
@@ -29,9 +28,7 @@ pub enum BoxId {
     Part(usize),
     /// The wiring that joins a slot to the hidden state: indices of the kind and of the slot.
     Slot(usize, usize),
-    /// A kind of layers.
     Kind(usize),
-    /// A whole layer.
     Layer(usize),
 }
 
@@ -68,17 +65,14 @@ pub(in crate::diagram) fn annotate(drawing: &mut Drawing, of: impl Fn(BoxId, usi
     }
 }
 
-/// The combined numbers of all boxes.
 #[derive(Default)]
 pub(super) struct BoxValues {
     pub(super) boxes: HashMap<BoxId, BoxValue>,
     /// The paths that are in no box, with their numbers, in the order of the file.
     pub(super) outside: Vec<(String, f64)>,
-    /// The place of the first difference.
     pub(super) first: Option<BoxInLayer>,
 }
 
-/// Combines the numbers of every box.
 pub(super) fn sums(overlay: &Overlay, drawing: &Drawing, sample: &TracedPlan) -> BoxValues {
     let finder = BoxIndex::new(drawing, sample);
     let mut sums = BoxValues::default();

@@ -18,14 +18,12 @@ use lab_core::models::abbreviated;
 pub struct Overlay {
     /// The measured quantity: `time of prefill 128 tokens`.
     pub quantity: String,
-    /// The rule by which several numbers are combined.
     pub rule: Aggregation,
     /// The numbers. Each has at most [`LARGEST`] as its absolute value, or is infinite if it is an error that the file
     /// has as null.
     pub numbers: Vec<Measurement>,
     /// The model that the file names, if any.
     pub of: Option<String>,
-    /// The first value that differs, in a comparison.
     pub first: Option<FirstDifference>,
     /// Seconds of a whole pass, in a profile.
     pub whole: Option<f64>,
@@ -58,7 +56,6 @@ pub struct Measurement {
 /// An operation of a use of a unit. [`lab_base::ggml::GraphOp`] has the same names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MeasuredOp {
-    /// The kind of block.
     pub kind: String,
     /// The number of the use, among those of the same kind and path.
     pub nth: u64,
@@ -76,7 +73,6 @@ pub struct OverlayError(pub(super) String);
 /// The first value that differs, in a comparison.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FirstDifference {
-    /// The path of the value.
     pub path: String,
     /// The NMSE above which values count as different.
     pub tolerance: Option<f64>,

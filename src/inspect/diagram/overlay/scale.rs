@@ -4,7 +4,7 @@
 //! spaced. A border is exactly the number in its text, so that each number is in the range that the legend states for
 //! its colour. Numbers so close that borders cannot be distinguished have fewer colours, down to one.
 
-use super::super::legend::{ColourRange, LEVELS};
+use super::super::boxes::{ColourRange, LEVELS};
 
 /// Number of significant digits.
 const DIGITS: usize = 3;
@@ -17,7 +17,6 @@ pub(super) const SPAN_OF_TIMES: f64 = 100.0;
 /// The borders between colours, and the format of numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Scale {
-    /// The borders between the colours, ascending.
     borders: Vec<f64>,
 }
 

@@ -3,24 +3,18 @@
 //! Every text knows the rectangle that it occupies, so that tests can check for overlaps. A [`Fragment`] grows downwards:
 //! [`Fragment::add`], [`Fragment::write`] and [`Fragment::skip`] continue below all of its contents.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
-use super::style;
 use super::text::{TextStyle, width, wrap};
 
 /// A point; y grows downwards.
 pub type Point = (f64, f64);
 
-/// A rectangle.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rect {
-    /// Left edge.
     pub x: f64,
-    /// Top edge.
     pub y: f64,
-    /// Width.
     pub w: f64,
-    /// Height.
     pub h: f64,
 }
 
@@ -40,11 +34,8 @@ impl Rect {
 /// The position of a text relative to its x.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Anchor {
-    /// x is the start of the text.
     Start,
-    /// x is the middle of the text.
     Middle,
-    /// x is the end of the text.
     End,
 }
 
@@ -108,9 +99,7 @@ impl DrawItem {
 /// Items in a rectangle whose origin is 0, 0.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Fragment {
-    /// Width.
     pub w: f64,
-    /// Height.
     pub h: f64,
     /// The items, in drawing order.
     pub items: Vec<DrawItem>,
@@ -119,7 +108,6 @@ pub struct Fragment {
 }
 
 impl Fragment {
-    /// An empty fragment of a size.
     pub fn new(w: f64, h: f64) -> Self {
         Self {
             w,
@@ -128,12 +116,10 @@ impl Fragment {
         }
     }
 
-    /// The x at which a value enters, and at which it leaves.
     pub(super) fn ports(&self) -> [f64; 2] {
         self.ports.unwrap_or([(self.w / 2.0).round(); 2])
     }
 
-    /// Adds one item.
     pub fn push(&mut self, item: DrawItem) {
         self.items.push(item);
     }
@@ -206,7 +192,6 @@ impl Fragment {
         all
     }
 
-    /// Adds a rectangle around the whole fragment.
     pub(super) fn frame(&mut self, rx: f64, class: &'static str) {
         let frame = Rect::new(0.0, 0.0, self.w, self.h);
         self.push(DrawItem::Box(frame, rx, class));
@@ -228,7 +213,6 @@ impl Fragment {
         self.push(DrawItem::Path(segs.collect(), class));
     }
 
-    /// Adds a filled outline.
     pub(super) fn outline(&mut self, points: &[Point], class: &'static str) {
         self.line(points, class);
         if let Some(DrawItem::Path(segs, _)) = self.items.last_mut() {
@@ -246,7 +230,7 @@ impl Fragment {
 
     /// The fragment as an SVG document.
     pub fn to_svg(&self, title: &str, desc: &str) -> String {
-        let (w, h, style) = (self.w.ceil(), self.h.ceil(), style::rules(&self.classes()));
+        let (w, h, style) = (self.w.ceil(), self.h.ceil(), rules(&self.classes()));
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {w} {h}\" width=\"{w}\" \
              height=\"{h}\" role=\"img\" aria-labelledby=\"title desc\">\n<title \
@@ -360,4 +344,66 @@ pub fn escape(text: &str) -> String {
         }
     }
     out
+}
+
+/// The style sheet: fonts, lines and colours. The first rule is the table of colours, each with a value for light and for
+/// dark backgrounds. A page uses the sheet unchanged; its colours follow `color-scheme`. A standalone picture gets the light
+/// values, because many viewers support neither variables nor media queries.
+pub const SHEET: &str = include_str!("style.css");
+
+/// The rules for the classes that occur in a picture, with the light colours.
+fn rules(classes: &BTreeSet<&str>) -> String {
+    let is_used = |selector: &&str| {
+        let mut names = selector.split(['.', ' ']).filter(|name| !name.is_empty());
+        names.all(|name| ["text", "*"].contains(&name) || classes.contains(name))
+    };
+    let mut rules = SHEET.split('}').filter_map(|rule| rule.split_once('{'));
+    let colours = colours(rules.next().map_or("", |(_, table)| table));
+    let mut out = String::new();
+    for (selectors, body) in rules {
+        let used: Vec<&str> = selectors.trim().split(',').filter(is_used).collect();
+        if used.is_empty() {
+            continue;
+        }
+        let selectors = used.join(",");
+        let value = |body: String, (name, value): (&&str, &&str)| {
+            body.replace(&format!("var({name})"), value)
+        };
+        let body = colours.iter().fold(body.to_owned(), value);
+        out.push_str(&format!("{selectors}{{{body}}}"));
+    }
+    out
+}
+
+/// The names of the colours, with their light values.
+fn colours(table: &str) -> HashMap<&str, &str> {
+    let entries = table.split(';').filter_map(|entry| {
+        let (name, value) = entry.trim().split_once(':')?;
+        let (light, _) = value.strip_prefix("light-dark(")?.split_once(',')?;
+        Some((name, light))
+    });
+    entries.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_colour_is_defined_and_used() {
+        let (table, rules) = SHEET.split_once('}').expect("a table");
+        let colours = colours(table.trim_start_matches(":root{"));
+        let named = |text: &str| -> Vec<String> {
+            let parts = text.split("var(").skip(1);
+            let names = parts.filter_map(|part| part.split(')').next());
+            names.map(str::to_owned).collect()
+        };
+        assert!(colours.len() > 20);
+        for name in named(rules) {
+            assert!(colours.contains_key(name.as_str()), "{name}");
+        }
+        for name in colours.keys() {
+            assert!(rules.contains(&format!("var({name})")), "{name}");
+        }
+    }
 }

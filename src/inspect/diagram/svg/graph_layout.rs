@@ -9,14 +9,11 @@ use super::fragment::{Point, Rect};
 /// Boxes and arrows with their positions.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GraphLayout {
-    /// The boxes, in the given order.
     pub(super) boxes: Vec<Rect>,
     /// The arrows, in the given order, as points that they pass through. An arrow may bend between the second point of
     /// one pair and the first of the next.
     pub(super) routes: Vec<Vec<Point>>,
-    /// The total width.
     pub(super) w: f64,
-    /// The total height.
     pub(super) h: f64,
 }
 

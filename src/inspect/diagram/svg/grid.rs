@@ -8,7 +8,7 @@ use super::fragment::{DrawItem, Fragment, Rect};
 use super::overlay::swatch;
 use super::stack::framed;
 use super::text::{TextStyle, cut, width};
-use crate::diagram::legend::{COLD, HOT, LEVELS};
+use crate::diagram::boxes::{COLD, HOT, LEVELS};
 use crate::diagram::overlay::digits;
 
 /// Maximum number of cells in a picture.
@@ -32,10 +32,8 @@ const TEXT: f64 = 92.0;
 /// Total horizontal padding of a cell with text.
 const PAD: f64 = 10.0;
 
-/// A picture of grids.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Chart {
-    /// The title of the picture.
     pub title: String,
     /// Explanations of how to read the picture.
     pub lines: Vec<String>,
@@ -46,16 +44,13 @@ pub struct Chart {
     pub end: f64,
     /// The meaning of a cell without a number.
     pub empty: String,
-    /// The grids, side by side.
     pub grids: Vec<Grid>,
 }
 
-/// A grid of rows and columns of cells.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Grid {
     /// The title of the grid.
     pub title: String,
-    /// Names of the rows.
     pub rows: Vec<String>,
     /// Names of the columns: a number, and a text that is only shown above cells with texts.
     pub columns: Vec<[String; 2]>,
@@ -73,7 +68,6 @@ pub struct GridCell {
 }
 
 impl Chart {
-    /// Number of cells of all grids.
     pub fn n_cells(&self) -> usize {
         let sizes = self.grids.iter().map(|g| g.rows.len() * g.columns.len());
         sizes.sum()
@@ -95,7 +89,6 @@ impl Chart {
         }
     }
 
-    /// The strength of a number's colour.
     fn level(&self, value: f64) -> usize {
         let within = BORDERS.iter();
         within
@@ -142,7 +135,6 @@ impl Chart {
     }
 }
 
-/// The picture of a chart.
 pub fn chart(chart: &Chart) -> Fragment {
     let grids = chart.grids.iter().map(|grid| drawn(grid, chart)).collect();
     let grids = Fragment::wrapped(grids, (34.0, 26.0), ROOM);
@@ -168,7 +160,6 @@ pub fn chart(chart: &Chart) -> Fragment {
     framed(page)
 }
 
-/// Width and height of a grid's cells.
 fn size(grid: &Grid) -> (f64, f64) {
     let cells = grid.cells.iter().flatten().map(|cell| cell.text.as_str());
     if cells.clone().all(str::is_empty) {

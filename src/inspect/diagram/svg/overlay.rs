@@ -5,7 +5,7 @@
 
 use super::fragment::{DrawItem, Fragment, Rect};
 use super::text::{TextStyle, cut, width};
-use crate::diagram::legend::{COLD, HOT};
+use crate::diagram::boxes::{COLD, HOT};
 use crate::diagram::{BoxNote, Legend};
 
 const FIRST: &str = "\u{25b2} first difference";

@@ -43,7 +43,6 @@ pub fn stack(drawing: &Drawing) -> Fragment {
     framed(page)
 }
 
-/// Width of a kind of layer.
 fn room(drawing: &Drawing) -> f64 {
     let slots = drawing.kinds.iter().flat_map(|kind| &kind.slots);
     let most = slots.map(|slot| slot.branches.len()).max().unwrap_or(1);
@@ -243,7 +242,6 @@ fn layer(kind: &LayerKind, room: f64) -> Fragment {
     fragment.grouped("kind", &kind.id)
 }
 
-/// The column beside the stack.
 pub(in crate::diagram) fn notes(drawing: &Drawing) -> Fragment {
     let mut fragment = Fragment::new(NOTES, 0.0);
     if let Some(legend) = &drawing.overlay {

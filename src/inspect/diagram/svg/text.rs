@@ -39,7 +39,6 @@ impl TextStyle {
         (self.size() * 0.35).round()
     }
 
-    /// The class in the style sheet.
     pub fn class(self) -> &'static str {
         match self {
             Self::Heading => "th",

@@ -27,17 +27,9 @@ pub(crate) use request::fields;
 
 /// The conversation in a body. `counts`: only the tokens of its prompt are counted.
 fn parse(body: BodyFields, counts: bool) -> Result<ChatRequest, Error> {
-    let mut body = request::rewritten(body, counts)?;
-    let dialogue = ChatRequest::take(&mut body)?;
-    body.finish()?;
+    let dialogue: ChatRequest = request::rewritten(body, counts)?.whole()?;
     dialogue.check()?;
-    dialogue.generation.refuse_reports()?;
-    if dialogue.generation.n_choices() != 1 {
-        return Err(Error::invalid_value(
-            "n",
-            "`n` is not 1: a message is one completion",
-        ));
-    }
+    dialogue.check_single("message")?;
     Ok(dialogue)
 }
 

@@ -10,12 +10,12 @@ use crate::http::context::RequestContext;
 use crate::http::error::{Error, quoted};
 use crate::request::fields::{BodyFields, FieldDoc, fields, integral};
 use crate::request::json_access::{JsonMap, malformed, object_at, text_at, unsupported};
-use crate::request::object_fields::{ObjectFields, ignore_unknown};
+use crate::request::object_fields::{ObjectFields, has_word, ignore_unknown};
 
 use super::client_tools;
 
 fields! {
-    struct MessageFields {
+    struct MessageFields prunes SHAPES {
         messages: Vec<Value>,
         system: Option<Value>,
         tools: Option<Vec<Value>>,
@@ -36,33 +36,18 @@ fields! {
 const BILLING: &str = "x-anthropic-billing-header:";
 
 /// Blocks of the assistant that only Anthropic's services make or read.
-const HOSTED: &[&str] = &[
-    "server_tool_use",
-    "web_search_tool_result",
-    "web_fetch_tool_result",
-    "code_execution_tool_result",
-    "bash_code_execution_tool_result",
-    "text_editor_code_execution_tool_result",
-    "tool_search_tool_result",
-    "container_upload",
-    "compaction",
-    "fallback",
-];
+const HOSTED: &str = "server_tool_use web_search_tool_result web_fetch_tool_result code_execution_tool_result \
+    bash_code_execution_tool_result text_editor_code_execution_tool_result \
+    tool_search_tool_result container_upload compaction fallback";
 
 const BLOCKS: ObjectFields = ObjectFields {
-    kinds: &[
-        "text",
-        "thinking",
-        "redacted_thinking",
-        "tool_use",
-        "tool_result",
-    ],
+    kinds: "text thinking redacted_thinking tool_use tool_result",
     idle: "cache_control citations is_error caller",
     inner: &[("content", &TEXTS)],
     ..ObjectFields::of("type text thinking signature data id name input tool_use_id content")
 };
 const TEXTS: ObjectFields = ObjectFields {
-    kinds: &["text"],
+    kinds: "text",
     idle: "cache_control citations",
     ..ObjectFields::of("type text")
 };
@@ -76,7 +61,6 @@ const TOOLS: ObjectFields = ObjectFields {
     ..ObjectFields::of("type name description input_schema strict")
 };
 const FORMAT: ObjectFields = ObjectFields::of("type schema");
-/// The objects of a request.
 const SHAPES: &[(&str, &ObjectFields)] = &[
     ("system", &TEXTS),
     ("messages", &MESSAGES),
@@ -102,7 +86,6 @@ const SHAPES: &[(&str, &ObjectFields)] = &[
     ("output_format", &FORMAT),
 ];
 
-/// The documented fields of a request.
 pub(crate) fn fields() -> Vec<FieldDoc> {
     chat_request::fields_with::<MessageFields>()
 }
@@ -110,11 +93,8 @@ pub(crate) fn fields() -> Vec<FieldDoc> {
 /// The chat completion request that corresponds to a message request. `counts`: only the tokens of its prompt are
 /// counted.
 pub(super) fn rewritten(mut body: BodyFields, counts: bool) -> Result<BodyFields, Error> {
-    for (name, shape) in SHAPES {
-        body.prune(name, shape)?;
-    }
     let own: MessageFields = body.take()?;
-    if own.thread.as_ref().is_some_and(|thread| !thread.is_null()) {
+    if own.thread.is_some() {
         return Err(Error::ThreadUnsupported);
     }
     if own.max_tokens.is_none() && !counts {
@@ -122,7 +102,7 @@ pub(super) fn rewritten(mut body: BodyFields, counts: bool) -> Result<BodyFields
     }
     let mut out = JsonMap::new();
     let mut messages = Vec::new();
-    if let Some(system) = own.system.as_ref().filter(|value| !value.is_null()) {
+    if let Some(system) = &own.system {
         let text = system_text(system)?;
         if !text.is_empty() {
             messages.push(json!({ "role": "system", "content": text }));
@@ -277,7 +257,7 @@ fn add_message(at: &str, message: &Value, out: &mut Vec<Value>) -> Result<(), Er
             ("compaction", "assistant") if fields.get("content").is_some_and(Value::is_string) => {
                 own.texts.push_str(text_at(&at, fields, "content")?);
             }
-            (kind, "assistant") if HOSTED.contains(&kind) => RequestContext::current().ignore(&at),
+            (kind, "assistant") if has_word(HOSTED, kind) => RequestContext::current().ignore(&at),
             (kind, "assistant") if kind != "text" => ignore_unknown(at, None)?,
             _ => own.texts.extend(block_text(&at, fields)?),
         }
@@ -451,7 +431,6 @@ fn add_thinking(thinking: Option<&JsonMap>, out: &mut JsonMap) -> Result<(), Err
     Ok(())
 }
 
-/// Adds the reasoning effort and the output format.
 fn add_output(
     config: Option<&JsonMap>,
     format: Option<&Value>,
@@ -475,7 +454,7 @@ fn add_output(
         Some(_) => "output_config.format",
         None => "output_format",
     };
-    let Some(format) = given("format").or(format.filter(|value| !value.is_null())) else {
+    let Some(format) = given("format").or(format) else {
         return Ok(());
     };
     let fields = object_at(place, format)?;

@@ -14,9 +14,7 @@ use crate::http::error_format::anthropic_error;
 
 pub(super) struct MessageWriter {
     envelope: Envelope,
-    /// Number of tokens of the prompt.
     n_prompt: usize,
-    /// Number of blocks that have begun.
     n_blocks: usize,
     /// The type of the deltas of the open block, which is the last one.
     open: Option<&'static str>,
@@ -68,12 +66,12 @@ impl MessageWriter {
         }
         let mut message = JsonObject::from(self.object(&blocks, &usage_json(usage)));
         if let Some(report) = &one.report {
-            message.put("lab", report.clone());
+            message.put("lab", report);
         }
         if let Some(reason) = one.reason {
             let ending = ending(reason, one.stopped.as_ref(), !one.calls.is_empty());
             for (name, value) in ending.as_object().into_iter().flatten() {
-                message.put(name, value.clone());
+                message.put(name, value);
             }
         }
         message
@@ -116,7 +114,6 @@ impl MessageWriter {
     }
 }
 
-/// The reason why a message ended.
 fn ending(reason: FinishReason, stopped: Option<&StopMatch>, calls: bool) -> Value {
     let (reason, stop) = match (reason, stopped) {
         (FinishReason::Length, _) => ("max_tokens", None),
@@ -150,14 +147,15 @@ impl StreamWriter for MessageWriter {
                 let message = self.object(&[], &usage_json(&read));
                 out.push_named(&json!({ "type": "message_start", "message": message }));
             }
-            StreamEvent::Text("", _) | StreamEvent::Piece(CompletionDelta::Content(..)) => {}
-            StreamEvent::Text(text, _) => {
-                let block = json!({ "type": "text", "text": "" });
-                self.delta(TEXT, "text", text, &block, out);
+            StreamEvent::Piece(CompletionDelta::Content(text, _)) => {
+                if !text.is_empty() {
+                    let block = json!({ "type": "text", "text": "" });
+                    self.delta(TEXT, "text", &text, &block, out);
+                }
             }
             StreamEvent::Piece(CompletionDelta::Reasoning(text)) => {
                 let block = json!({ "type": "thinking", "thinking": "", "signature": "" });
-                self.delta(THINKING, "thinking", text, &block, out);
+                self.delta(THINKING, "thinking", &text, &block, out);
             }
             StreamEvent::Piece(CompletionDelta::Call(_, id, name)) => {
                 self.calls = true;
@@ -165,12 +163,12 @@ impl StreamWriter for MessageWriter {
                 self.begin(INPUT, &block, out);
             }
             StreamEvent::Piece(CompletionDelta::Arguments(_, text)) => {
-                self.delta(INPUT, "partial_json", text, &Value::Null, out);
+                self.delta(INPUT, "partial_json", &text, &Value::Null, out);
             }
             // The event with the usage carries it.
             StreamEvent::Lab(result) => self.lab = Some(result),
             StreamEvent::End(reason, stopped) => {
-                self.ending = ending(reason, stopped, self.calls);
+                self.ending = ending(reason, stopped.as_ref(), self.calls);
                 if self.n_blocks == 0 {
                     self.begin(TEXT, &json!({ "type": "text", "text": "" }), out);
                 }
@@ -196,6 +194,7 @@ impl StreamWriter for MessageWriter {
             | StreamEvent::Progress(_)
             | StreamEvent::Ended(_)
             | StreamEvent::Step(_)
+            | StreamEvent::Values(_)
             | StreamEvent::Usage(_) => {}
         }
     }

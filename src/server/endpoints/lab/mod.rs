@@ -13,11 +13,9 @@ use lab_core::engine::FinishReason;
 
 use super::adapters::ModelQuery;
 use crate::Pool;
-use crate::http::error::Error;
+use crate::http::error::{Error, invalid};
 use crate::http::json::{Json, JsonObject};
-use crate::request::fields;
-use crate::request::fields::{BodyFields, FieldDoc, fields};
-use crate::request::generation;
+use crate::request::fields::{Fields, fields};
 use crate::request::generation::{GenerationParams, choice_requests};
 use crate::request::input::{TextOrTokens, check_ids, texts_or_tokens};
 use crate::request::lab::FIELD;
@@ -33,11 +31,12 @@ pub use patch::patched;
 
 fields! {
     /// A prompt that is read for its values.
-    struct Run {
+    pub(crate) struct Run {
         /// A text or token ids.
         prompt: Value,
         /// Whether a text gets the special tokens that the vocabulary asks for; default: true.
         add_special_tokens: Option<bool>,
+        ..generation: GenerationParams,
     }
 }
 
@@ -60,7 +59,7 @@ fn prompt_tokens(
         let message = format!(
             "`{param}` has more than one prompt, expected one string or one array of token ids"
         );
-        return Err(Error::invalid_value(param, message));
+        return invalid(param, message);
     };
     match one {
         TextOrTokens::Text(text) => {
@@ -86,25 +85,19 @@ pub(crate) async fn points(
     ))
 }
 
-/// The documented fields of a run.
-pub(crate) fn fields() -> Vec<FieldDoc> {
-    [fields::documented::<Run>(), generation::fields()].concat()
-}
-
 /// Reads a prompt. Generates nothing unless `max_tokens` is set.
 pub(crate) async fn run(
     State(pool): State<Arc<Pool>>,
-    mut body: BodyFields,
+    Fields(run): Fields<Run, true>,
 ) -> Result<Json<JsonObject>, Error> {
-    let generation = GenerationParams::take(&mut body, 0)?;
-    let run: Run = body.take()?;
-    body.closed().finish()?;
+    let generation = &run.generation;
+    generation.check(0)?;
     let Some(lab) = generation.lab.clone() else {
         return Err(Error::missing(FIELD));
     };
     if generation.is_streamed() {
         let message = "`stream` is not possible here; see `/v1/completions`";
-        return Err(Error::invalid_value("stream", message));
+        return invalid("stream", message);
     }
     let constraint = generation.constraint()?;
     let served = pool.get(generation.model()).await?;

@@ -12,10 +12,9 @@ use serde_json::{Map, Value, json};
 
 use crate::Pool;
 use crate::http::context::RequestContext;
-use crate::http::error::Error;
+use crate::http::error::{Error, invalid};
 use crate::http::json::Json;
-use crate::request::fields;
-use crate::request::fields::{BodyFields, FieldDoc, FieldType, fields};
+use crate::request::fields::{BodyFields, FieldType, Fields, fields};
 use crate::request::input::check_ids;
 use crate::response::running_completions::{RunningCompletions, usage_json};
 use crate::served::ServedModel;
@@ -29,14 +28,12 @@ use lab_sampling::Logprobs;
 use super::prompt_tokens;
 use crate::request::lab::objects::{MAX_ITEMS, TokenRef, positions, too_many};
 
-/// Maximum number of runs in a grid.
 const MAX_RUNS: usize = 4096;
-/// Maximum number of runs that are submitted together.
 const AT_ONCE: usize = 64;
 
 fields! {
     /// Two prompts of equal length, and the values that go from one to the other.
-    struct Patch {
+    pub(crate) struct Patch {
         /// Name of the model.
         model: Option<String>,
         /// The prompt from which values come: a text or token ids.
@@ -61,11 +58,6 @@ struct Metric {
 }
 
 impl FieldType for Metric {}
-
-/// The documented fields of a grid.
-pub(crate) fn fields() -> Vec<FieldDoc> {
-    fields::documented::<Patch>()
-}
 
 /// The metric with token ids of a model.
 #[derive(Clone, Copy)]
@@ -147,7 +139,7 @@ fn columns(asked: Option<PositionSelector>, n: usize) -> Result<Vec<Vec<i64>>, E
     if found.is_empty() || !is_sound {
         let message =
             format!("`positions`: expected ascending positions within the prompt of {n} tokens");
-        return Err(Error::invalid_value("positions", message));
+        return invalid("positions", message);
     }
     Ok(found.into_iter().map(|at| vec![at]).collect())
 }
@@ -179,10 +171,8 @@ fn cells(names: &[String], rows: &[CapturedPoint], columns: &[Vec<i64>]) -> Vec<
 
 pub(crate) async fn patch(
     State(pool): State<Arc<Pool>>,
-    mut body: BodyFields,
+    Fields(asked): Fields<Patch, true>,
 ) -> Result<Json, Error> {
-    let asked: Patch = body.take()?;
-    body.closed().finish()?;
     let name = asked
         .model
         .as_deref()
@@ -200,9 +190,7 @@ pub async fn patched(
     object: Map<String, Value>,
 ) -> Result<Value, String> {
     let found = async {
-        let mut body = BodyFields::new(object);
-        let asked: Patch = body.take()?;
-        body.finish()?;
+        let asked: Patch = BodyFields::new(object).whole()?;
         grid(served, asked).await
     };
     let found = RequestContext::detached().scope(found).await;
@@ -231,7 +219,7 @@ async fn grid(served: &Arc<ServedModel>, asked: Patch) -> Result<Value, Error> {
     if clean.len() != corrupt.len() {
         let (n, m) = (clean.len(), corrupt.len());
         let message = format!("`corrupt` has {m} tokens, expected {n} as `clean` has");
-        return Err(Error::invalid_value("corrupt", message));
+        return invalid("corrupt", message);
     }
     let columns = columns(asked.positions, clean.len())?;
     let points = served.handle.points();
@@ -251,7 +239,7 @@ async fn grid(served: &Arc<ServedModel>, asked: Patch) -> Result<Value, Error> {
         let message = format!(
             "the grid has {n} points and {m} positions: {n_runs} runs, the limit is {MAX_RUNS}"
         );
-        return Err(Error::invalid_value("positions", message));
+        return invalid("positions", message);
     }
     let mut runs = PatchRuns {
         served: Arc::clone(served),

@@ -11,16 +11,14 @@ use serde_json::Value;
 use crate::Pool;
 use crate::endpoints::diagram::svg;
 use crate::http::error::Error;
-use crate::request::fields;
-use crate::request::fields::{BodyFields, FieldDoc, FieldType, fields};
-
+use crate::request::fields::{FieldType, Fields, fields};
 use crate::request::lab::objects::{MAX_POSITIONS, too_many};
 use lab_inspect::pictures::{self, ChartFilter, LabPicture};
 
 impl FieldType for LabPicture {}
 
 fields! {
-    struct PictureRequest {
+    pub(crate) struct PictureRequest {
         /// What it shows: `lens`, `patch`, `routing`, `attention` or `attribution`.
         picture: LabPicture,
         /// A response of `/v1/lab/run` or, with `patch`, of `/v1/lab/patch`.
@@ -32,17 +30,10 @@ fields! {
     }
 }
 
-/// The documented fields of a picture.
-pub(crate) fn fields() -> Vec<FieldDoc> {
-    fields::documented::<PictureRequest>()
-}
-
 pub(crate) async fn picture(
     State(pool): State<Arc<Pool>>,
-    mut body: BodyFields,
+    Fields(asked): Fields<PictureRequest, true>,
 ) -> Result<impl IntoResponse, Error> {
-    let asked: PictureRequest = body.take()?;
-    body.closed().finish()?;
     let (layers, heads) = (
         asked.layers.unwrap_or_default(),
         asked.heads.unwrap_or_default(),
@@ -55,9 +46,7 @@ pub(crate) async fn picture(
         pictures::chart(asked.picture, &asked.response, &filter).map(|chart| pictures::svg(&chart))
     };
     let painted = tokio::task::spawn_blocking(paint).await;
-    let painted = painted.map_err(|error| Error::Engine {
-        detail: error.to_string(),
-    })?;
+    let painted = painted.map_err(Error::engine)?;
     let painted = painted.map_err(|fault| Error::invalid_value("response", fault.to_string()))?;
     Ok(svg(painted))
 }

@@ -11,10 +11,9 @@ use base64::prelude::BASE64_STANDARD;
 use serde_json::{Map, json};
 
 use crate::Pool;
-use crate::http::error::Error;
+use crate::http::error::{Error, invalid};
 use crate::http::json::Json;
-use crate::request::fields;
-use crate::request::fields::{BodyFields, FieldDoc, fields};
+use crate::request::fields::{Fields, fields};
 use lab_base::weights::safetensors;
 use lab_base::weights::safetensors::Dtype;
 use lab_core::artifacts::vectors::SaveError;
@@ -22,12 +21,10 @@ use lab_core::artifacts::vectors::SaveError;
 use super::artifacts::id_of;
 use crate::request::lab::objects::Vector;
 
-/// Path of the list, to which vectors are uploaded.
 pub(crate) const ROUTE: &str = "/v1/lab/vectors";
 
 fields! {
-    /// Vectors under an id: a file, one vector, or several.
-    struct VectorsUpload {
+    pub(crate) struct VectorsUpload {
         /// Their id: letters, digits, `-` and `_`.
         id: String,
         /// The bytes of a safetensors or GGUF file, in base64.
@@ -39,21 +36,14 @@ fields! {
     }
 }
 
-/// The documented fields of vectors that a client sends.
-pub(crate) fn fields() -> Vec<FieldDoc> {
-    fields::documented::<VectorsUpload>()
-}
-
 pub(crate) async fn list(State(pool): State<Arc<Pool>>) -> Json {
     Json(json!({ "object": "list", "data": pool.config.vectors.list() }))
 }
 
 pub(crate) async fn keep(
     State(pool): State<Arc<Pool>>,
-    mut body: BodyFields,
+    Fields(sent): Fields<VectorsUpload, true>,
 ) -> Result<Json, Error> {
-    let sent: VectorsUpload = body.take()?;
-    body.closed().finish()?;
     let bytes = match (sent.file, sent.vector, sent.vectors) {
         (Some(file), None, None) => BASE64_STANDARD.decode(file).map_err(|error| {
             Error::invalid_value("file", format!("`file` is not base64: {error}"))
@@ -61,17 +51,14 @@ pub(crate) async fn keep(
         (None, Some(vector), None) => packed(vec![("vector".to_owned(), vector)])?,
         (None, None, Some(vectors)) => packed(vectors)?,
         _ => {
-            let message = "expected one of `file`, `vector` and `vectors`";
-            return Err(Error::invalid_value("vectors", message));
+            return invalid("vectors", "expected one of `file`, `vector` and `vectors`");
         }
     };
     let stored = pool.config.vectors.save(&sent.id, &bytes);
     let stored = stored.map_err(|refused| match refused {
         SaveError::Id(message) => Error::invalid_value("id", format!("`id`: {message}")),
         SaveError::Content(message) => Error::invalid_value("vectors", message),
-        SaveError::Io(error) => Error::Engine {
-            detail: format!("vectors were not written: {error}"),
-        },
+        SaveError::Io(error) => Error::engine(format!("vectors were not written: {error}")),
     })?;
     Ok(Json(json!(stored)))
 }

@@ -16,12 +16,12 @@ use crate::served::ServedModel;
 use lab_core::engine::Request;
 
 use crate::Pool;
-use crate::http::error::Error;
-use crate::http::json::{self, Json, JsonObject, JsonPart};
-use crate::request::fields::{self, BodyFields, FieldDoc, fields};
-use crate::request::generation::{self, GenerationParams, MAX_CHOICES, choice_requests};
+use crate::http::error::{Error, invalid, refuse};
+use crate::http::json::{self, Json, JsonObject};
+use crate::request::fields::{Fields, fields};
+use crate::request::generation::{GenerationParams, MAX_CHOICES, choice_requests};
 use crate::request::input::{TextOrTokens, check_ids, mixed_prompts};
-use crate::request::object_fields;
+use crate::request::object_fields::ObjectFields;
 use crate::response::running_completions::{Completion, RunningCompletions};
 
 use response::{NativeWriter, ResponseData};
@@ -29,11 +29,9 @@ use response::{NativeWriter, ResponseData};
 pub(crate) use settings::defaults;
 
 const PROMPT: &str = "prompt";
-const PROMPT_OBJECT: object_fields::ObjectFields =
-    object_fields::ObjectFields::of("prompt_string multimodal_data");
-/// Maximum length of the list of most probable tokens.
+const SHAPES: &[(&str, &ObjectFields)] =
+    &[(PROMPT, &ObjectFields::of("prompt_string multimodal_data"))];
 const MAX_PROBS: u32 = 100;
-/// Maximum number of names in `response_fields`.
 const MAX_FIELDS: usize = 64;
 
 fields! {
@@ -53,31 +51,19 @@ fields! {
 }
 
 fields! {
-    struct PromptField {
+    pub(crate) struct CompletionFields prunes SHAPES {
         /// A text, token ids, texts and token ids in turns, or several of these.
         prompt: Value,
+        ..parameters: NativeParams,
     }
-}
-
-/// The documented fields of a request.
-pub(crate) fn fields() -> Vec<FieldDoc> {
-    [fields_without_prompt(), fields::documented::<PromptField>()].concat()
-}
-
-/// The documented fields without the prompt.
-pub(crate) fn fields_without_prompt() -> Vec<FieldDoc> {
-    [generation::fields(), fields::documented::<NativeFields>()].concat()
 }
 
 pub(crate) async fn completion(
     State(pool): State<Arc<Pool>>,
-    mut body: BodyFields,
+    Fields(CompletionFields { prompt, parameters }): Fields<CompletionFields>,
 ) -> Result<Response, Error> {
-    let parameters = NativeParams::take(&mut body)?;
-    body.prune(PROMPT, &PROMPT_OBJECT)?;
-    let prompt: PromptField = body.take()?;
-    body.finish()?;
-    let prompts = mixed_prompts(PROMPT, &prompt.prompt)?;
+    parameters.check()?;
+    let prompts = mixed_prompts(PROMPT, &prompt)?;
     parameters.check_number(prompts.len())?;
     let served = pool.get(parameters.model()).await?;
     let encoded = prompts.iter().map(|parts| encode(&served, parts));
@@ -126,47 +112,43 @@ fn encode(served: &ServedModel, parts: &[TextOrTokens]) -> Result<Vec<u32>, Erro
     Ok(tokens)
 }
 
-/// The parameters of a request, without its prompt.
-pub(crate) struct NativeParams {
-    generation: GenerationParams,
-    native: NativeFields,
+fields! {
+    /// The parameters of a request, without its prompt.
+    pub(crate) struct NativeParams {
+        ..generation: GenerationParams,
+        ..native: NativeFields,
+    }
 }
 
 impl NativeParams {
-    /// Takes the fields out of a body.
-    pub(crate) fn take(body: &mut BodyFields) -> Result<Self, Error> {
-        let generation = GenerationParams::take(body, 0)?;
-        let native: NativeFields = body.take()?;
-        if let Some(n) = native.n_probs.filter(|n| *n > MAX_PROBS) {
-            let message = format!("`n_probs` is {n}, expected 0 to {MAX_PROBS}");
-            return Err(Error::invalid_value("n_probs", message));
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        self.generation.check(0)?;
+        if let Some(n) = self.native.n_probs.filter(|n| *n > MAX_PROBS) {
+            return refuse("n_probs", format!(" is {n}, expected 0 to {MAX_PROBS}"));
         }
-        let n_fields = native.response_fields.as_ref().map_or(0, Vec::len);
+        let n_fields = self.native.response_fields.as_ref().map_or(0, Vec::len);
         if n_fields > MAX_FIELDS {
             let message = format!("`response_fields`: more than {MAX_FIELDS} fields");
-            return Err(Error::invalid_value("response_fields", message));
+            return invalid("response_fields", message);
         }
-        Ok(Self { generation, native })
+        Ok(())
     }
 
-    /// The requested model.
     pub(crate) fn model(&self) -> &str {
         self.generation.model()
     }
 
-    /// The requested maximum number of tokens of a completion.
     pub(crate) fn most_tokens(&self) -> Option<u64> {
         self.generation.max_tokens()
     }
 
-    /// Checks the number of completions over all prompts.
     fn check_number(&self, n_prompts: usize) -> Result<(), Error> {
         let n = n_prompts.saturating_mul(self.generation.n_choices() as usize);
         if n <= MAX_CHOICES as usize {
             return Ok(());
         }
         let message = format!("{n} completions in all, expected at most {MAX_CHOICES}");
-        Err(Error::invalid_value(PROMPT, message))
+        invalid(PROMPT, message)
     }
 
     /// The response to these prompts, which come from the field `field`.
@@ -211,15 +193,12 @@ impl NativeParams {
         }
         let (all, _) = answers.collect().await?;
         Ok(json::block_in_place(|| {
-            let mut out: Vec<JsonObject> = (0..)
-                .zip(&all)
-                .map(|(i, one)| shape.whole(i, one))
-                .collect();
-            let out: JsonPart = match out.len() {
-                1 => out.remove(0).into(),
-                _ => out.into(),
-            };
-            Json(out).into_response()
+            let whole = (0..).zip(&all).map(|(i, one)| shape.whole(i, one));
+            let whole: Vec<JsonObject> = whole.collect();
+            match whole.as_slice() {
+                [one] => Json(one).into_response(),
+                all => Json(all).into_response(),
+            }
         }))
     }
 }

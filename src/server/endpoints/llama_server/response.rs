@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::http::json::{self, JsonObject, JsonText};
 use crate::http::transport::SseEvents;
+use crate::response::completion_parser::CompletionDelta;
 use crate::response::logprobs;
 use crate::response::running_completions::{
     Completion, StreamEvent, StreamWriter, progress_json, step_json, timings_json,
@@ -21,7 +22,6 @@ pub(super) struct ResponseData {
     pub(super) n_choices: u32,
     /// The value of `generation_settings`.
     pub(super) settings: Value,
-    /// Whether probabilities are those after all stages of sampling.
     pub(super) post_sampling: bool,
     pub(super) has_probs: bool,
     pub(super) has_tokens: bool,
@@ -41,13 +41,11 @@ struct Sent {
 /// Requests have no slots here.
 const NO_SLOT: i32 = -1;
 
-/// The writer of completions.
 pub(super) struct NativeWriter {
     of: ResponseData,
     sent: Vec<Sent>,
 }
 
-/// How a completion ended.
 struct Ending<'a> {
     reason: Option<FinishReason>,
     stopped: Option<&'a StopMatch>,
@@ -82,7 +80,7 @@ impl NativeWriter {
         ));
         if self.of.has_probs {
             let all: Vec<JsonText> = all.filter_map(|one| self.probability(one)).collect();
-            out.put("completion_probabilities", json::json_text(&all));
+            out.put("completion_probabilities", all);
         }
         if self.of.has_prompt_logprobs {
             let tokenizer = self.of.served.handle.tokenizer();
@@ -92,7 +90,7 @@ impl NativeWriter {
             );
         }
         if let Some(report) = &one.report {
-            out.put("lab", report.clone());
+            out.put("lab", report);
         }
         self.reduced(out)
     }
@@ -164,7 +162,6 @@ impl NativeWriter {
         Some(json::json_text(&out))
     }
 
-    /// A chunk of new text.
     fn chunk<'a>(&mut self, index: u32, content: &'a str, tokens: &[AnswerToken]) -> Chunk<'a> {
         let n_prompt = self.prompt_of(index).len();
         let sent = &mut self.sent[index as usize];
@@ -191,7 +188,6 @@ impl NativeWriter {
     }
 }
 
-/// A chunk of a stream.
 #[derive(Serialize)]
 struct Chunk<'a> {
     index: u32,
@@ -210,11 +206,13 @@ impl StreamWriter for NativeWriter {
 
     fn write(&mut self, choice: u32, event: StreamEvent<'_>, out: &mut SseEvents) {
         match event {
-            StreamEvent::Text(text, tokens) => out.push(&self.chunk(choice, text, tokens)),
+            StreamEvent::Piece(CompletionDelta::Content(text, tokens)) => {
+                out.push(&self.chunk(choice, &text, &tokens));
+            }
             StreamEvent::Ended(token) => out.push(&self.chunk(choice, "", &[token])),
             StreamEvent::Progress(progress) => {
                 let mut chunk = self.empty(choice);
-                chunk["prompt_progress"] = progress_json(progress);
+                chunk["prompt_progress"] = progress_json(&progress);
                 out.push(&chunk);
             }
             StreamEvent::Step(step) => {
@@ -227,12 +225,12 @@ impl StreamWriter for NativeWriter {
                 chunk.put("lab", result);
                 out.push(&chunk);
             }
-            StreamEvent::Usage(usage) => self.sent[choice as usize].usage = *usage,
+            StreamEvent::Usage(usage) => self.sent[choice as usize].usage = usage,
             StreamEvent::End(reason, stopped) => {
                 let sent = &self.sent[choice as usize];
                 let ending = Ending {
                     reason: Some(reason),
-                    stopped,
+                    stopped: stopped.as_ref(),
                     has_new_line: sent.has_new_line,
                     usage: &sent.usage,
                 };
@@ -243,6 +241,7 @@ impl StreamWriter for NativeWriter {
             | StreamEvent::Prompt(_)
             | StreamEvent::Count(_)
             | StreamEvent::Piece(_)
+            | StreamEvent::Values(_)
             | StreamEvent::Done(_) => {}
         }
     }

@@ -33,14 +33,12 @@ fn sampling(params: &Params) -> Map<String, Value> {
     out
 }
 
-/// Adds the fields of an object.
 fn add(out: &mut Map<String, Value>, fields: Value) {
     if let Value::Object(fields) = fields {
         out.extend(fields);
     }
 }
 
-/// The parameters of a request that sets none.
 pub(crate) fn defaults(params: &Params) -> Value {
     let mut out = sampling(params);
     let others = json!({

@@ -8,38 +8,17 @@ use serde_json::{Value, json};
 use crate::http::context::RequestContext;
 use crate::http::error::{Error, quoted};
 use crate::request::json_access::{JsonMap, given, malformed, object_at, text_at, unsupported};
-use crate::request::object_fields::{ObjectFields, ignore_unknown};
+use crate::request::object_fields::{ObjectFields, has_word, ignore_unknown};
 use crate::response::item_store::ItemStore;
 
 use super::tools::{OfferedTools, TOOLS, with_text};
 
 /// Items that only OpenAI's services make or read, and marks of its clients.
-const HOSTED: &[&str] = &[
-    "web_search_call",
-    "file_search_call",
-    "code_interpreter_call",
-    "image_generation_call",
-    "computer_call",
-    "computer_call_output",
-    "mcp_list_tools",
-    "mcp_approval_request",
-    "mcp_approval_response",
-    "compaction",
-    "compaction_summary",
-    "compaction_trigger",
-    "context_compaction",
-    "agent_message",
-    "ghost_snapshot",
-];
+const HOSTED: &str = "web_search_call file_search_call code_interpreter_call image_generation_call computer_call \
+    computer_call_output mcp_list_tools mcp_approval_request mcp_approval_response compaction \
+    compaction_summary compaction_trigger context_compaction agent_message ghost_snapshot";
 const PARTS: ObjectFields = ObjectFields {
-    kinds: &[
-        "input_text",
-        "output_text",
-        "text",
-        "summary_text",
-        "reasoning_text",
-        "refusal",
-    ],
+    kinds: "input_text output_text text summary_text reasoning_text refusal",
     // The first two are in every part of an answer that comes back.
     known: "annotations logprobs type text refusal",
     idle: "cache_control",
@@ -47,22 +26,9 @@ const PARTS: ObjectFields = ObjectFields {
 };
 /// The fields of the items that become messages, calls and results.
 pub(super) const ITEMS: ObjectFields = ObjectFields {
-    kinds: &[
-        "",
-        "message",
-        "reasoning",
-        "function_call",
-        "function_call_output",
-        "custom_tool_call",
-        "custom_tool_call_output",
-        "local_shell_call",
-        "local_shell_call_output",
-        "tool_search_call",
-        "tool_search_output",
-        "additional_tools",
-        "mcp_call",
-        "item_reference",
-    ],
+    kinds: "- message reasoning function_call function_call_output custom_tool_call \
+        custom_tool_call_output local_shell_call local_shell_call_output tool_search_call \
+        tool_search_output additional_tools mcp_call item_reference",
     known: "type id status role content summary encrypted_content phase call_id name namespace \
         arguments input output error action execution tools server_label approval_request_id",
     idle: "internal_chat_message_metadata_passthrough",
@@ -82,7 +48,6 @@ fn is_reference(item: &Value) -> bool {
     }
 }
 
-/// Replaces references by the items that they name.
 pub(super) fn resolve(input: &mut Value, kept: &ItemStore) -> Result<(), Error> {
     for (i, item) in input.as_array_mut().into_iter().flatten().enumerate() {
         if !is_reference(item) {
@@ -254,7 +219,7 @@ fn add_item(
             let result = given(fields, "output").or(given(fields, "error"));
             add_result(messages, id, &result_text(result));
         }
-        Some(kind) if HOSTED.contains(&kind) => RequestContext::current().ignore(at),
+        Some(kind) if has_word(HOSTED, kind) => RequestContext::current().ignore(at),
         Some("item_reference") => return Err(unsupported(at, "a reference has no place here")),
         Some(_) => ignore_unknown(at.to_owned(), None)?,
         None => return Err(malformed(&format!("{at}.type"), "a string")),
@@ -272,13 +237,7 @@ fn result_text(result: Option<&Value>) -> String {
 }
 
 fn parts_text(at: &str, content: Option<&Value>) -> Result<String, Error> {
-    const KINDS: [&str; 5] = [
-        "input_text",
-        "output_text",
-        "text",
-        "summary_text",
-        "reasoning_text",
-    ];
+    const KINDS: &str = "input_text output_text text summary_text reasoning_text";
     let parts = match content {
         Some(Value::String(text)) => return Ok(text.clone()),
         Some(Value::Array(parts)) => parts,
@@ -290,7 +249,7 @@ fn parts_text(at: &str, content: Option<&Value>) -> Result<String, Error> {
         let fields = object_at(&at, part)?;
         match text_at(&at, fields, "type")? {
             "refusal" => text_at(&at, fields, "refusal").map(str::to_owned),
-            kind if KINDS.contains(&kind) => text_at(&at, fields, "text").map(str::to_owned),
+            kind if has_word(KINDS, kind) => text_at(&at, fields, "text").map(str::to_owned),
             kind => {
                 let what = format!("parts of type `{}` are not served", quoted(kind));
                 Err(unsupported(&format!("{at}.type"), &what))

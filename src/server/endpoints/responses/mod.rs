@@ -24,21 +24,15 @@ use crate::request::generation::ReportOptions;
 use crate::response::envelope::Envelope;
 
 pub(crate) use request::fields;
-pub(crate) use tools::{INPUT, free_text};
+pub(crate) use tools::{INPUT, free_text, free_text_schema};
 
 use request::Rewritten;
 use response::ResponseWriter;
 
-/// The conversation of a rewritten request.
-fn dialogue(mut body: BodyFields) -> Result<ChatRequest, Error> {
-    let dialogue = ChatRequest::take(&mut body)?;
-    body.finish()?;
+fn dialogue(body: BodyFields) -> Result<ChatRequest, Error> {
+    let dialogue: ChatRequest = body.whole()?;
     dialogue.check()?;
-    if dialogue.generation.n_choices() != 1 {
-        let message = "`n` is not 1: a response is one completion";
-        return Err(Error::invalid_value("n", message));
-    }
-    dialogue.generation.refuse_reports()?;
+    dialogue.check_single("response")?;
     Ok(dialogue)
 }
 

@@ -11,14 +11,14 @@ use crate::http::error::{Error, quoted};
 use crate::request::fields::{BodyFields, FieldDoc, fields};
 use crate::request::generation::check_top_logprobs;
 use crate::request::json_access::{JsonMap, given, malformed, object_at, text_at, unsupported};
-use crate::request::object_fields::ObjectFields;
+use crate::request::object_fields::{ObjectFields, has_word};
 use crate::response::item_store::ItemStore;
 
 use super::conversation::{self, ITEMS};
 use super::tools::{self, ClientTools, OfferedTools, TOOLS};
 
 fields! {
-    struct ResponseFields {
+    struct ResponseFields prunes SHAPES {
         input: Value,
         instructions: Option<String>,
         tools: Option<Vec<Value>>,
@@ -41,7 +41,6 @@ fields! {
     }
 }
 
-/// The objects of a request.
 const SHAPES: &[(&str, &ObjectFields)] = &[
     ("input", &ITEMS),
     ("tools", &TOOLS),
@@ -70,7 +69,6 @@ const SHAPES: &[(&str, &ObjectFields)] = &[
 const CHOSEN: ObjectFields = ObjectFields::of("type name namespace");
 const FORMAT: ObjectFields = ObjectFields::of("type name description schema strict");
 
-/// The documented fields of a request.
 pub(crate) fn fields() -> Vec<FieldDoc> {
     let mut fields = chat_request::fields_with::<ResponseFields>();
     // The messages are made from `input`.
@@ -78,7 +76,6 @@ pub(crate) fn fields() -> Vec<FieldDoc> {
     fields
 }
 
-/// A request rewritten as a chat completion.
 pub(super) struct Rewritten {
     pub(super) body: BodyFields,
     /// The fields that the response repeats.
@@ -92,22 +89,13 @@ pub(super) struct Rewritten {
 }
 
 /// Values of `include` for items and parts that only OpenAI's own services produce.
-const INCLUDES: &[&str] = &[
-    "reasoning.encrypted_content",
-    "file_search_call.results",
-    "web_search_call.results",
-    "web_search_call.action.sources",
-    "message.input_image.image_url",
-    "computer_call_output.output.image_url",
-    "code_interpreter_call.outputs",
-];
+const INCLUDES: &str = "reasoning.encrypted_content file_search_call.results web_search_call.results \
+    web_search_call.action.sources message.input_image.image_url \
+    computer_call_output.output.image_url code_interpreter_call.outputs";
 const LOGPROBS: &str = "message.output_text.logprobs";
 
 /// The chat completion request that corresponds to this request. Items that it refers to are among `kept`.
 pub(super) fn rewritten(mut body: BodyFields, kept: &ItemStore) -> Result<Rewritten, Error> {
-    for (name, shape) in SHAPES {
-        body.prune(name, shape)?;
-    }
     let mut own: ResponseFields = body.take()?;
     own.check()?;
     let mut offered = OfferedTools::default();
@@ -165,11 +153,11 @@ impl ResponseFields {
             ("previous_response_id", &self.previous_response_id),
             ("conversation", &self.conversation),
         ] {
-            if value.as_ref().is_some_and(|value| !value.is_null()) {
+            if value.is_some() {
                 return Err(unsupported(name, whole));
             }
         }
-        if self.prompt.as_ref().is_some_and(|value| !value.is_null()) {
+        if self.prompt.is_some() {
             return Err(unsupported("prompt", "there are no stored prompts"));
         }
         if self.background == Some(true) {
@@ -193,7 +181,7 @@ impl ResponseFields {
             }
         }
         for (i, name) in self.include.iter().flatten().enumerate() {
-            if name != LOGPROBS && !INCLUDES.contains(&name.as_str()) {
+            if name != LOGPROBS && !has_word(INCLUDES, name) {
                 let param = format!("include[{i}]");
                 return Err(unsupported(
                     &param,
@@ -204,7 +192,6 @@ impl ResponseFields {
         Ok(())
     }
 
-    /// The length of the list of most probable tokens, if log-probabilities are requested.
     fn n_top_logprobs(&self) -> Result<Option<usize>, Error> {
         let includes = self.include.iter().flatten().any(|name| name == LOGPROBS);
         if let Some(top) = self.top_logprobs {

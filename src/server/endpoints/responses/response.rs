@@ -19,24 +19,18 @@ use super::tools::{ClientTools, ToolKind, free_text};
 
 pub(super) struct ResponseWriter {
     envelope: Envelope,
-    /// The fields of the request that the response repeats.
     echo: Map<String, Value>,
-    /// The tools by the names under which the model calls them.
     callees: ClientTools,
     /// Where completed items are kept for later requests, and for which client.
     kept: Option<(Arc<ItemStore>, String)>,
     wants_logprobs: bool,
-    /// The completed items.
     items: Vec<Value>,
-    /// The item that is being written.
     open: Option<OpenItem>,
-    /// The number of events so far.
     n_events: usize,
     reason: Option<FinishReason>,
     lab: Option<JsonText>,
 }
 
-/// An item that is being written.
 enum OpenItem {
     Reasoning(String),
     Text(String, Vec<Value>),
@@ -77,7 +71,6 @@ impl ResponseWriter {
         self.kept = Some((kept, RequestContext::current().owner()));
     }
 
-    /// Adds a completed item.
     fn complete(&mut self, item: Value) {
         if let Some((kept, owner)) = &self.kept {
             kept.keep(owner, &item);
@@ -90,7 +83,6 @@ impl ResponseWriter {
         self.callees.of(name).kind
     }
 
-    /// The JSON of a whole response.
     pub(super) fn response(&mut self, one: &Completion, usage: &Usage) -> JsonObject {
         let mut items = Vec::new();
         if !one.reasoning.is_empty() {
@@ -120,7 +112,6 @@ impl ResponseWriter {
         self.object(self.status(), Some(usage), &Value::Null)
     }
 
-    /// The status of a response that has ended.
     fn status(&self) -> &'static str {
         match self.reason {
             Some(FinishReason::Length) => INCOMPLETE,
@@ -143,7 +134,7 @@ impl ResponseWriter {
         out["usage"] = usage.map(usage_json).unwrap_or_default();
         let mut out = JsonObject::from(out);
         if let Some(lab) = &self.lab {
-            out.put("lab", lab.clone());
+            out.put("lab", lab);
         }
         out
     }
@@ -226,7 +217,6 @@ impl ResponseWriter {
         }
     }
 
-    /// Writes an event with its sequence number.
     fn event(&mut self, kind: &str, fields: &Value, out: &mut SseEvents) {
         let mut event = json!({ "type": kind, "sequence_number": self.n_events });
         self.n_events += 1;
@@ -273,7 +263,6 @@ impl ResponseWriter {
         self.open = Some(item);
     }
 
-    /// Closes the open item.
     fn close(&mut self, status: &str, out: &mut SseEvents) {
         let Some(open) = self.open.take() else {
             return;
@@ -324,10 +313,21 @@ impl ResponseWriter {
         }
     }
 
-    /// Writes reasoning, or a piece of a call.
-    fn piece(&mut self, piece: &CompletionDelta, out: &mut SseEvents) {
+    fn piece(&mut self, piece: CompletionDelta, out: &mut SseEvents) {
         match piece {
-            CompletionDelta::Content(..) => {}
+            CompletionDelta::Content(text, _) if text.is_empty() => {}
+            CompletionDelta::Content(text, tokens) => {
+                let logprobs = self.logprobs(&tokens);
+                if !matches!(self.open, Some(OpenItem::Text(..))) {
+                    self.begin(OpenItem::Text(String::new(), Vec::new()), out);
+                }
+                let fields = json!({ "content_index": 0, "delta": text, "logprobs": logprobs });
+                self.delta("response.output_text.delta", &fields, out);
+                if let Some(OpenItem::Text(all, entries)) = &mut self.open {
+                    all.push_str(&text);
+                    entries.extend(logprobs);
+                }
+            }
             CompletionDelta::Reasoning(text) => {
                 if !matches!(self.open, Some(OpenItem::Reasoning(_))) {
                     self.begin(OpenItem::Reasoning(String::new()), out);
@@ -335,14 +335,15 @@ impl ResponseWriter {
                 let fields = json!({ "content_index": 0, "delta": text });
                 self.delta("response.reasoning_text.delta", &fields, out);
                 if let Some(OpenItem::Reasoning(all)) = &mut self.open {
-                    all.push_str(text);
+                    all.push_str(&text);
                 }
             }
             CompletionDelta::Call(_, id, name) => {
+                let arguments = String::new();
                 let call = OpenItem::Call {
-                    id: id.clone(),
-                    name: name.clone(),
-                    arguments: String::new(),
+                    id,
+                    name,
+                    arguments,
                 };
                 self.begin(call, out);
             }
@@ -351,7 +352,7 @@ impl ResponseWriter {
                     name, arguments, ..
                 }) = &mut self.open
                 {
-                    arguments.push_str(text);
+                    arguments.push_str(&text);
                     // Those of the others are known only when they are complete.
                     if self.callees.of(name).kind == ToolKind::Function {
                         let fields = json!({ "delta": text });
@@ -387,19 +388,6 @@ impl StreamWriter for ResponseWriter {
                 self.of_response("response.created", response.clone(), out);
                 self.of_response("response.in_progress", response, out);
             }
-            StreamEvent::Text("", _) => {}
-            StreamEvent::Text(text, tokens) => {
-                let logprobs = self.logprobs(tokens);
-                if !matches!(self.open, Some(OpenItem::Text(..))) {
-                    self.begin(OpenItem::Text(String::new(), Vec::new()), out);
-                }
-                let fields = json!({ "content_index": 0, "delta": text, "logprobs": logprobs });
-                self.delta("response.output_text.delta", &fields, out);
-                if let Some(OpenItem::Text(all, entries)) = &mut self.open {
-                    all.push_str(text);
-                    entries.extend(logprobs);
-                }
-            }
             StreamEvent::Piece(piece) => self.piece(piece, out),
             // The last event carries it, with the whole response.
             StreamEvent::Lab(result) => self.lab = Some(result),
@@ -427,6 +415,7 @@ impl StreamWriter for ResponseWriter {
             | StreamEvent::Progress(_)
             | StreamEvent::Ended(_)
             | StreamEvent::Step(_)
+            | StreamEvent::Values(_)
             | StreamEvent::Usage(_) => {}
         }
     }

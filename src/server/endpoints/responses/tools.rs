@@ -10,9 +10,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use serde_json::{Value, json};
 
 use crate::http::context::RequestContext;
-use crate::http::error::{Error, quoted};
+use crate::http::error::{Error, invalid, quoted};
 use crate::request::json_access::{JsonMap, given, malformed, object_at, text_at};
-use crate::request::object_fields::{ObjectFields, ignore_unknown};
+use crate::request::object_fields::{ObjectFields, has_word, ignore_unknown};
 use lab_base::chat::tool_calls::completed_arguments;
 
 /// The name of the argument of a tool that takes free text.
@@ -24,26 +24,13 @@ const SEARCH: &str = "tool_search";
 /// Maximum size of the name of a function, in bytes.
 const MAX_NAME: usize = 64;
 /// Tools that only OpenAI runs; they are never called here.
-const HOSTED: &[&str] = &[
-    "web_search",
-    "web_search_preview",
-    "file_search",
-    "code_interpreter",
-    "image_generation",
-    "local_shell",
-    "shell",
-    "mcp",
-    "computer",
-    "computer_use",
-    "computer_use_preview",
-    "apply_patch",
-    SEARCH,
-];
+const HOSTED: &str = "web_search web_search_preview file_search code_interpreter image_generation local_shell \
+    shell mcp computer computer_use computer_use_preview apply_patch";
 
 const FUNCTION: &str = "type name description parameters strict format execution tools";
 /// All functions of a request are offered at once.
 const IDLE: &str = "allowed_callers defer_loading output_schema";
-const KINDS: &[&str] = &["function", "custom", "namespace"];
+const KINDS: &str = "function custom namespace";
 /// The fields of a tool that the client runs.
 pub(super) const TOOLS: ObjectFields = ObjectFields {
     kinds: KINDS,
@@ -60,7 +47,6 @@ pub(super) const TOOLS: ObjectFields = ObjectFields {
     )],
 };
 
-/// How a tool is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ToolKind {
     Function,
@@ -78,7 +64,6 @@ pub(super) struct ClientTool {
     pub(super) namespace: Option<String>,
 }
 
-/// The tools of a request.
 #[derive(Debug, Default)]
 pub(super) struct OfferedTools {
     /// In the shape of chat completions.
@@ -130,15 +115,7 @@ impl OfferedTools {
                 (ToolKind::Function, text_at(at, tool, "name")?)
             }
             "custom" => {
-                let format = given(tool, "format").and_then(|format| format.get("type"));
-                if format.is_some_and(|kind| kind != "text") {
-                    RequestContext::current().ignore(&format!("{at}.format"));
-                }
-                let schema = json!({
-                    "type": "object", "properties": { INPUT: { "type": "string" } },
-                    "required": [INPUT], "additionalProperties": false,
-                });
-                function.insert("parameters".into(), schema);
+                function.insert("parameters".into(), free_text_schema(at, tool));
                 (ToolKind::Custom, text_at(at, tool, "name")?)
             }
             SEARCH if is_of_client => {
@@ -147,7 +124,7 @@ impl OfferedTools {
                 }
                 (ToolKind::Search, SEARCH)
             }
-            kind if HOSTED.contains(&kind) => {
+            kind if has_word(HOSTED, kind) => {
                 RequestContext::current().ignore("tools");
                 return Ok(());
             }
@@ -162,7 +139,7 @@ impl OfferedTools {
         if namespace.is_some() && self.names.contains_key(&key) {
             let param = format!("{at}.name");
             let message = format!("`{param}`: the namespace has another `{}`", quoted(name));
-            return Err(Error::invalid_value(param, message));
+            return invalid(param, message);
         }
         let flat = self.free_name(&flat(namespace, name), namespace.is_some());
         function.insert("name".into(), flat.as_str().into());
@@ -230,7 +207,6 @@ impl OfferedTools {
         known.unwrap_or_else(|| flat(namespace, name))
     }
 
-    /// The tools by the names under which the model calls them.
     pub(super) fn into_callees(self) -> ClientTools {
         ClientTools(self.callees)
     }
@@ -241,7 +217,6 @@ impl OfferedTools {
 pub(super) struct ClientTools(HashMap<String, ClientTool>);
 
 impl ClientTools {
-    /// The tool that the model calls by this name.
     pub(super) fn of(&self, name: &str) -> ClientTool {
         let known = self.0.get(name).cloned();
         known.unwrap_or_else(|| ClientTool {
@@ -316,7 +291,17 @@ pub(super) fn choice(choice: &Value, offered: &OfferedTools) -> Result<Value, Er
     Ok(json!({ "type": "allowed_tools", "allowed_tools": allowed }))
 }
 
-/// The arguments of a call with free text.
+/// The schema of a tool at a place that takes free text. Other formats of the text have no effect.
+pub(crate) fn free_text_schema(at: &str, tool: &JsonMap) -> Value {
+    if given(tool, "format").is_some_and(|format| format["type"] != "text") {
+        RequestContext::current().ignore(&format!("{at}.format"));
+    }
+    json!({
+        "type": "object", "properties": { INPUT: { "type": "string" } },
+        "required": [INPUT], "additionalProperties": false,
+    })
+}
+
 pub(super) fn with_text(text: &str) -> Value {
     json!({ INPUT: text })
 }

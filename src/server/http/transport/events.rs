@@ -134,7 +134,6 @@ pub fn relay(answer: AnswerBody, lost: BoxFuture<'static, ()>, failed: FailureEv
     Body::from_stream(parts.map(Ok::<_, Infallible>))
 }
 
-/// An answer in events that is passed on.
 struct Relay {
     answer: AnswerBody,
     lost: BoxFuture<'static, ()>,

@@ -7,7 +7,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use axum::body::{Body, Bytes, HttpBody};
@@ -21,18 +21,18 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::runtime::Handle;
 
+use lab_base::util::lock::lock;
+
 use super::socket::{self, EngineSocket};
 
 type Connection = http1::Connection<TokioIo<EngineSocket>, Body>;
 
-/// Maximum number of idle connections that are kept.
 const MAX_IDLE: usize = 8;
 
 /// The connections to a socket.
 #[derive(Debug)]
 pub struct ConnectionPool {
     socket: PathBuf,
-    /// Connections without a request.
     idle: Mutex<Vec<PooledConnection>>,
 }
 
@@ -64,13 +64,12 @@ impl ConnectionPool {
     }
 
     fn pop(&self) -> Option<PooledConnection> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        idle.pop()
+        lock(&self.idle).pop()
     }
 
     fn keep(&self, mut channel: PooledConnection) {
         if channel.is_ready() {
-            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut idle = lock(&self.idle);
             if idle.len() < MAX_IDLE {
                 idle.push(channel);
             }
@@ -191,6 +190,8 @@ mod tests {
     use std::io::{Read as _, Write as _};
     use std::os::unix::net::UnixListener;
 
+    use tempfile::TempDir;
+
     use super::*;
 
     /// Answers each request of a connection with `answer` and counts the connections. A 503 ends its connection, with
@@ -232,16 +233,21 @@ mod tests {
         n
     }
 
-    /// The number of connections that three requests need. If `drops`, the second is cancelled before its answer is
-    /// read.
-    async fn n_connections(answer: &'static [u8], drops: bool) -> usize {
+    /// A socket whose requests get this answer, and the number of its connections so far.
+    fn served(answer: &'static [u8]) -> (TempDir, Arc<ConnectionPool>, Arc<Mutex<usize>>) {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("socket");
         let n = Arc::new(Mutex::new(0));
         let listener = UnixListener::bind(&path).expect("a socket");
         let counted = Arc::clone(&n);
         std::thread::spawn(move || serve(&listener, answer, &counted));
-        let connections = ConnectionPool::new(path);
+        (folder, ConnectionPool::new(path), n)
+    }
+
+    /// The number of connections that three requests need. If `drops`, the second is cancelled before its answer is
+    /// read.
+    async fn n_connections(answer: &'static [u8], drops: bool) -> usize {
+        let (_folder, connections, n) = served(answer);
         assert_eq!(read(&connections).await, 2);
         if drops {
             drop(started(&connections).await);
@@ -263,14 +269,8 @@ mod tests {
 
     #[tokio::test]
     async fn an_idle_connection_that_ends_is_not_used() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("socket");
-        let n = Arc::new(Mutex::new(0));
-        let listener = UnixListener::bind(&path).expect("a socket");
-        let counted = Arc::clone(&n);
         let answer = b"HTTP/1.1 503 Busy\r\ncontent-length: 2\r\n\r\nno";
-        std::thread::spawn(move || serve(&listener, answer, &counted));
-        let connections = ConnectionPool::new(path);
+        let (_folder, connections, n) = served(answer);
         assert_eq!(read(&connections).await, 2);
         // The end may be noticed before the connection is kept.
         if let Some(mut idle) = connections.pop() {

@@ -89,7 +89,6 @@ pub fn serve(
     })
 }
 
-/// Serves one connection.
 async fn connection(
     stream: TcpStream,
     app: Router,
@@ -144,7 +143,6 @@ async fn connection(
     }
 }
 
-/// Waits until the server is stopping.
 async fn stopping(stopped: &mut watch::Receiver<bool>) {
     // A closed channel also means that the server is stopping.
     let _ = stopped.wait_for(|is_stopping| *is_stopping).await;
@@ -186,9 +184,7 @@ impl BodyGuard for BusyGuard {}
 /// The state of a connection, shared by its service and its socket.
 #[derive(Debug, Default)]
 struct ConnectionState {
-    /// Whether a request is being served.
     is_busy: AtomicBool,
-    /// Whether the body of the request was read to its end.
     is_read: AtomicBool,
     /// Whether any byte was sent since the request began.
     has_sent: AtomicBool,
@@ -217,7 +213,6 @@ impl Drop for BusyGuard {
     }
 }
 
-/// Resolves when a connection breaks.
 type Broken = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
 
 /// The socket of a connection, which detects that a client is gone.

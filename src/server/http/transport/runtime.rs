@@ -8,7 +8,6 @@ use tokio::runtime::{Builder, Runtime};
 /// Maximum size of a request body in bytes: a long conversation without images.
 pub const MAX_BODY_BYTES: usize = 16 << 20;
 
-/// Waits after a failure to accept a connection.
 pub(super) async fn not_accepted(error: &io::Error) {
     tracing::warn!(%error, "a connection could not be accepted");
     // Usually the process is out of file descriptors: other connections have to end first.

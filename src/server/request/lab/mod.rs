@@ -14,7 +14,7 @@ use lab_core::artifacts::vectors::VectorContent;
 use lab_core::engine::{Attribution, Capture, Edit, EditOp, EditVector, LabPlan, Lens};
 
 use crate::http::context::RequestContext;
-use crate::http::error::{Error, quoted};
+use crate::http::error::{Error, invalid, quoted, refuse};
 use crate::request::fields::{BodyFields, fields};
 use crate::served::ServedModel;
 use objects::{
@@ -24,13 +24,11 @@ use objects::{
 
 pub(crate) mod objects;
 
-/// The field of a request.
 pub(crate) const FIELD: &str = "lab";
 fields! {
-    /// What a request reads and changes of the values of its passes.
     pub(crate) struct LabField {
         /// Values of the model that are captured and changed (docs/lab.md).
-        lab: Option<Map<String, Value>>,
+        pub(crate) lab: Option<Map<String, Value>>,
     }
 }
 
@@ -101,22 +99,10 @@ struct AttributionRequest {
     of: TokenRef,
 }
 
-/// Takes the field `lab` out of a body.
-pub(crate) fn take(body: &mut BodyFields) -> Result<Option<Arc<LabRequest>>, Error> {
-    let asked: LabField = body.take()?;
-    let Some(object) = asked.lab else {
-        return Ok(None);
-    };
-    LabRequest::read(object).map(Arc::new).map(Some)
-}
-
 impl LabRequest {
-    /// Reads the plan from an object.
     pub(crate) fn read(object: Map<String, Value>) -> Result<Self, Error> {
         let text = Value::Object(object.clone()).to_string();
-        let mut body = BodyFields::nested(FIELD, object);
-        let plan: LabFields = body.take()?;
-        body.finish()?;
+        let plan: LabFields = BodyFields::nested(FIELD, object).whole()?;
         let captures = plan.captures.unwrap_or_default();
         let edits = plan.edits.unwrap_or_default();
         too_many("captures", captures.len(), MAX_ITEMS)?;
@@ -161,7 +147,6 @@ impl LabRequest {
         self.captures.iter().map(|one| one.capture.point.as_str())
     }
 
-    /// Resolves the plan for a model: tokens, vectors and autoencoders.
     pub(crate) fn resolve(&self, served: &ServedModel) -> Result<Arc<LabPlan>, Error> {
         if self.output == Some(Output::Artifact) && served.artifacts.is_none() {
             let message = "this server stores no artifacts";
@@ -227,7 +212,7 @@ impl CaptureRequest {
                 let message = format!(
                     "`{param}`: `{id}` is for rows of {width} numbers, those of `{path}` have {found}"
                 );
-                return Err(Error::invalid_value(param, message));
+                return invalid(param, message);
             }
         }
         capture.n_features = sae.n_features();
@@ -255,8 +240,7 @@ impl EditRequest {
                 };
                 let Some(found) = sae.feature(*feature) else {
                     let (param, n) = (format!("{at}.feature"), sae.n_features());
-                    let message = format!("`{param}`: `{id}` has {n} features, counted from 0");
-                    return Err(Error::invalid_value(param, message));
+                    return refuse(param, format!(": `{id}` has {n} features, counted from 0"));
                 };
                 edit.vector = match edit.op {
                     EditOp::Clamp => EditVector::Feature(found),
@@ -295,14 +279,12 @@ impl AttributionRequest {
     }
 }
 
-/// The ids of the tokens that a field names.
 fn ids(tokens: &[TokenRef], param: &str, served: &ServedModel) -> Result<Vec<u32>, Error> {
     let tokenizer = served.handle.tokenizer();
     tokens.iter().map(|t| t.id(tokenizer, param)).collect()
 }
 
 impl TokenRef {
-    /// The id of the token that a field names.
     pub(crate) fn id(&self, tokenizer: &Tokenizer, param: &str) -> Result<u32, Error> {
         let text = match self {
             Self::Id(id) => return Ok(*id),
@@ -314,8 +296,7 @@ impl TokenRef {
             (None, [id]) => Ok(*id),
             (None, tokens) => {
                 let (found, n) = (quoted(text), tokens.len());
-                let message = format!("`{param}`: `{found}` is {n} tokens, expected one");
-                Err(Error::invalid_value(param, message))
+                refuse(param, format!(": `{found}` is {n} tokens, expected one"))
             }
         }
     }

@@ -9,21 +9,16 @@ use lab_core::engine::{
 };
 
 use super::{AttributionRequest, CaptureRequest, EditRequest, FIELD, FeatureRequest, LensRequest};
-use crate::http::error::Error;
+use crate::http::error::{Error, invalid, refuse};
 use lab_core::artifacts::packed::{Dtype, PackedArray};
 
-/// Maximum number of captures, edits or targets of a request.
 pub(crate) const MAX_ITEMS: usize = 64;
-/// Maximum number of tokens of an edit.
 const MAX_TOKENS: usize = 1024;
 /// Maximum length of the lists of most probable tokens and of largest elements.
 const MAX_TOP: usize = 1000;
-/// Maximum number of layers in the list of a lens.
 const MAX_LAYERS: usize = 1024;
-/// Maximum number of positions in a list.
 pub(crate) const MAX_POSITIONS: usize = 1 << 20;
 
-/// The encoding of numbers in a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Encoding {
@@ -32,13 +27,10 @@ pub(crate) enum Encoding {
     Numbers,
 }
 
-/// Where captured values go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Output {
-    /// Into the response.
     Inline,
-    /// Into a file.
     Artifact,
 }
 
@@ -95,13 +87,10 @@ pub(super) enum Period {
     Always,
 }
 
-/// The stored vector that an edit names.
 #[derive(Clone, Debug)]
 pub(super) enum StoredVector {
     Nothing,
-    /// The directions with this id.
     Directions(String),
-    /// A feature of the autoencoder with this id.
     Feature(String, usize),
 }
 
@@ -124,7 +113,6 @@ pub(super) struct AttributionObject {
     pub(super) positions: Option<PositionSelector>,
 }
 
-/// A token by its id or its text.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged, expecting = "expected a token id or the text of a token")]
 pub(crate) enum TokenRef {
@@ -150,7 +138,7 @@ pub(crate) fn too_many(what: &str, found: usize, most: usize) -> Result<(), Erro
     }
     let param = format!("{FIELD}.{what}");
     let message = format!("`{param}` has {found} entries, expected at most {most}");
-    Err(Error::invalid_value(param, message))
+    invalid(param, message)
 }
 
 /// The positions in a field, if the list is not too long.
@@ -170,12 +158,10 @@ fn top(param: &str, k: usize) -> Result<usize, Error> {
         return Ok(k);
     }
     let param = format!("{FIELD}.{param}");
-    let message = format!("`{param}` is {k}, expected 1 to {MAX_TOP}");
-    Err(Error::invalid_value(param, message))
+    refuse(param, format!(" is {k}, expected 1 to {MAX_TOP}"))
 }
 
 impl CaptureObject {
-    /// The capture at a place in the plan.
     pub(super) fn read(self, at: &str) -> Result<CaptureRequest, Error> {
         let k = || top(&format!("{at}.k"), self.k.unwrap_or(10));
         let reduce = self.reduce.unwrap_or(ReductionName::None);
@@ -185,8 +171,7 @@ impl CaptureObject {
             }
             (Some(_), _) => {
                 let param = format!("{FIELD}.{at}.reduce");
-                let message = format!("`{param}`: with `sae`, expected `none` or `top_k`");
-                return Err(Error::invalid_value(param, message));
+                return refuse(param, ": with `sae`, expected `none` or `top_k`");
             }
             (None, ReductionName::None) => (Reduction::None, None),
             (None, ReductionName::Mean) => (Reduction::Mean, None),
@@ -247,7 +232,6 @@ impl AttributionObject {
 }
 
 impl EditObject {
-    /// The edit at a place in the plan.
     pub(super) fn read(self, at: &str) -> Result<EditRequest, Error> {
         let fault = |field: &str, message: &str| {
             let param = format!("{FIELD}.{at}{field}");

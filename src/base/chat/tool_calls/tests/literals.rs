@@ -1,6 +1,7 @@
 //! Arguments that are literals of Python: what `ast.literal_eval` and `json.dumps` make of them.
 
 use super::*;
+use crate::util::test_rows::rows;
 
 /// A value as a model writes it in a pythonic call, and its JSON; `None`: the call is content.
 fn argument(written: &str) -> Option<String> {
@@ -25,91 +26,77 @@ fn argument(written: &str) -> Option<String> {
     }
 }
 
-/// The values are those of Python 3.12.
+/// Values as they are written, and as JSON: those of Python 3.12.
+const LITERALS: &str = r##"
+"grep \d+ f.txt" ¦ "grep \\d+ f.txt"
+"\u00e9 \x41 \101 \0 \U0001F600" ¦ "é A A \u0000 😀"
+"\a\b\f\v\r\n\t" ¦ "\u0007\b\f\u000b\r\n\t"
+"C:\dir\sub \\ \' \" \/ \%" ¦ "C:\\dir\\sub \\ ' \" \\/ \\%"
+"a\⏎b" ¦ "ab"
+"\N{BULLET}" ¦ "\\N{BULLET}"
+"\ud83d\ude00" ¦ "😀"
+'it\'s' ¦ "it's"
+'say "hi"' ¦ "say \"hi\""
+r'\d\'x' ¦ "\\d\\'x"
+R'\n' u'\n' ¦ "\\n\n"
+'' ¦ ""
+"""x⏎"y" 'z'""" ¦ "x\n\"y\" 'z'"
+'''a''' "b" 'c' ¦ "abc"
+'a'⏎  # a comment with ' and )⏎  'b' ¦ "ab"
+'\7\78\377\400' ¦ "\u0007\u00078ÿĀ"
+"(]}, '#x' ü" ¦ "(]}, '#x' ü"
+1 ¦ 1
+-5 ¦ -5
++5 ¦ 5
+- 5 ¦ -5
+0 ¦ 0
+00 ¦ 0
+1_000 ¦ 1000
+12345678901234567890123 ¦ 12345678901234567890123
+0xFF ¦ 255
+-0b101 ¦ -5
+0o17 ¦ 15
+0x_ff_ff ¦ 65535
+0x123456789ABCDEF0123456789 ¦ 90144042682896311822508713865
+.5 ¦ 0.5
+5. ¦ 5.0
+-1.50 ¦ -1.50
+1e5 ¦ 1e5
+1.5E-3 ¦ 1.5e-3
+1_0.2_5e+1_0 ¦ 10.25e+10
+007.5 ¦ 7.5
+True ¦ true
+False ¦ false
+None ¦ null
+true ¦ true
+null ¦ null
+(800, 600) ¦ [800, 600]
+() ¦ []
+(1) ¦ 1
+(1,) ¦ [1]
+(('a')) ¦ "a"
+[1, 'b', None,] ¦ [1, "b", null]
+[] ¦ []
+[⏎  [1],⏎  (2, [3]),⏎] ¦ [[1], [2, [3]]]
+{1, 2} ¦ [1, 2]
+{1} ¦ [1]
+set() ¦ []
+{} ¦ {}
+{'a': {'b': (1, 2),},} ¦ {"a": {"b": [1, 2]}}
+{1: 'a', 1.5: 'b', True: 'c', None: 'd', 1e16: 'e', 1e-5: 'f'} ¦ {"1": "a", "1.5": "b", "true": "c", "null": "d", "1e+16": "e", "1e-05": "f"}
+{'a': 1, 'b': 2, 'a': 3} ¦ {"a": 3, "b": 2}
+"##;
+
 #[test]
 fn literals_are_those_of_python() {
-    for (written, expected) in [
-        // Strings and their escapes.
-        (r#""grep \d+ f.txt""#, r#""grep \\d+ f.txt""#),
-        (
-            r#""\u00e9 \x41 \101 \0 \U0001F600""#,
-            r#""é A A \u0000 😀""#,
-        ),
-        (r#""\a\b\f\v\r\n\t""#, r#""\u0007\b\f\u000b\r\n\t""#),
-        (
-            r#""C:\dir\sub \\ \' \" \/ \%""#,
-            r#""C:\\dir\\sub \\ ' \" \\/ \\%""#,
-        ),
-        ("\"a\\\nb\"", r#""ab""#),
-        (r#""\N{BULLET}""#, r#""\\N{BULLET}""#),
-        (r#""\ud83d\ude00""#, r#""😀""#),
-        (r"'it\'s'", r#""it's""#),
-        (r#"'say "hi"'"#, r#""say \"hi\"""#),
-        (r"r'\d\'x'", r#""\\d\\'x""#),
-        (r"R'\n' u'\n'", r#""\\n\n""#),
-        ("''", r#""""#),
-        ("\"\"\"x\n\"y\" 'z'\"\"\"", r#""x\n\"y\" 'z'""#),
-        ("'''a''' \"b\" 'c'", r#""abc""#),
-        ("'a'\n  # a comment with ' and )\n  'b'", r#""ab""#),
-        (r"'\7\78\377\400'", "\"\\u0007\\u00078ÿĀ\""),
-        (r#""(]}, '#x' ü""#, r##""(]}, '#x' ü""##),
-        // Numbers.
-        ("1", "1"),
-        ("-5", "-5"),
-        ("+5", "5"),
-        ("- 5", "-5"),
-        ("0", "0"),
-        ("00", "0"),
-        ("1_000", "1000"),
-        ("12345678901234567890123", "12345678901234567890123"),
-        ("0xFF", "255"),
-        ("-0b101", "-5"),
-        ("0o17", "15"),
-        ("0x_ff_ff", "65535"),
-        (
-            "0x123456789ABCDEF0123456789",
-            "90144042682896311822508713865",
-        ),
-        (".5", "0.5"),
-        ("5.", "5.0"),
-        ("-1.50", "-1.50"),
-        ("1e5", "1e5"),
-        ("1.5E-3", "1.5e-3"),
-        ("1_0.2_5e+1_0", "10.25e+10"),
-        ("007.5", "7.5"),
-        // Words, which may be JSON's.
-        ("True", "true"),
-        ("False", "false"),
-        ("None", "null"),
-        ("true", "true"),
-        ("null", "null"),
-        // Lists, tuples, sets and dictionaries.
-        ("(800, 600)", "[800, 600]"),
-        ("()", "[]"),
-        ("(1)", "1"),
-        ("(1,)", "[1]"),
-        ("(('a'))", r#""a""#),
-        ("[1, 'b', None,]", r#"[1, "b", null]"#),
-        ("[]", "[]"),
-        ("[\n  [1],\n  (2, [3]),\n]", "[[1], [2, [3]]]"),
-        ("{1, 2}", "[1, 2]"),
-        ("{1}", "[1]"),
-        ("set()", "[]"),
-        ("{}", "{}"),
-        ("{'a': {'b': (1, 2),},}", r#"{"a": {"b": [1, 2]}}"#),
-        (
-            "{1: 'a', 1.5: 'b', True: 'c', None: 'd', 1e16: 'e', 1e-5: 'f'}",
-            r#"{"1": "a", "1.5": "b", "true": "c", "null": "d", "1e+16": "e", "1e-05": "f"}"#,
-        ),
-        ("{'a': 1, 'b': 2, 'a': 3}", r#"{"a": 3, "b": 2}"#),
-    ] {
+    for [written, expected] in rows(LITERALS) {
         let found = argument(&format!("a={written}")).unwrap_or_else(|| panic!("{written}"));
         assert!(found.starts_with("{\"a\": "), "{written}: {found}");
         let read = |text: &str| serde_json::from_str::<Value>(text);
         let value = read(&found).unwrap_or_else(|e| panic!("{written}: {e}: {found}"));
         assert_eq!(
             value["a"],
-            read(expected).expect("JSON"),
+            read(&expected).expect("JSON"),
             "{written}: {found}"
         );
         if !expected.starts_with('"') {

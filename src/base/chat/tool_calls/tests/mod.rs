@@ -1,14 +1,17 @@
 //! Every format with calls as models write them, in one piece and in many.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::util::test_rows::rows;
 
 mod literals;
 mod mended;
+pub(crate) mod samples;
 mod values;
 
 fn tools() -> Arc<Vec<Tool>> {
@@ -91,74 +94,12 @@ fn parser(name: &str) -> OutputParser {
 const WEATHER: &str = r#"{"city": "Köln", "unit": "celsius", "days": 2}"#;
 const SEARCH: &str = r#"{"query": "umbrella \"big\" & 'red'", "filters": {"tags": ["a", "ü"], "exact": true}, "limit": 3}"#;
 
-/// Format, text with two calls, and how many.
-fn samples() -> Vec<(&'static str, String)> {
-    let object = |name: &str, arguments: &str, key: &str| {
-        format!(r#"{{"name": "{name}", "{key}": {arguments}}}"#)
-    };
-    let [w, s] = [
-        object("get_weather", WEATHER, "arguments"),
-        object("search_docs", SEARCH, "arguments"),
-    ];
-    let filters = r#"{"tags": ["a", "ü"], "exact": true}"#;
-    let query = "umbrella \"big\" & 'red'";
-    let function = |open: &str, key: &str, end: &str| {
-        format!(
-            "{open}<function=get_weather>\n<parameter=city>{key}Köln{end}</parameter>\n<parameter=unit>{key}celsius{end}</parameter>\n<parameter=days>{key}2{end}</parameter>\n</function>"
-        )
-    };
-    let function_2 = |key: &str, end: &str| {
-        format!(
-            "<function=search_docs>\n<parameter=query>{key}{query}{end}</parameter>\n<parameter=filters>{key}{filters}{end}</parameter>\n<parameter=limit>{key}3{end}</parameter>\n</function>"
-        )
-    };
-    let invoke = |tag: &str, parameter: &str, s: &str, o: &str| {
-        format!(
-            "<{tag}invoke name=\"get_weather\">\n<{tag}{parameter} name=\"city\"{s}>Köln</{tag}{parameter}>\n<{tag}{parameter} name=\"unit\"{s}>celsius</{tag}{parameter}>\n<{tag}{parameter} name=\"days\"{o}>2</{tag}{parameter}>\n</{tag}invoke>\n<{tag}invoke name=\"search_docs\">\n<{tag}{parameter} name=\"query\"{s}>{query}</{tag}{parameter}>\n<{tag}{parameter} name=\"filters\"{o}>{filters}</{tag}{parameter}>\n<{tag}{parameter} name=\"limit\"{o}>3</{tag}{parameter}>\n</{tag}invoke>"
-        )
-    };
-    let pairs = |all: &[(&str, &str)]| -> String {
-        let one = |(key, value): &(&str, &str)| {
-            format!("<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n")
-        };
-        all.iter().map(one).collect()
-    };
-    let in_python = "[get_weather(city='Köln', unit='celsius', days=2), search_docs(query='umbrella \"big\" & \\'red\\'', filters={'tags': ['a', 'ü'], 'exact': True}, limit=3)]";
-    vec![
-        ("json-in-tags", format!("<tool_call>\n{w}\n</tool_call>\n<tool_call>\n{s}\n</tool_call>")),
-        ("functions-in-tags", format!("<tool_call>\n{}\n</tool_call>\n<tool_call>\n{}\n</tool_call>", function("", "\n", "\n"), function_2("\n", "\n"))),
-        ("functions-in-seed-tags", format!("<seed:tool_call>\n{}\n{}\n</seed:tool_call>", function("", "", ""), function_2("", ""))),
-        ("invoke", format!("<minimax:tool_call>\n{}\n</minimax:tool_call>", invoke("", "parameter", "", ""))),
-        ("invoke-marked", format!("<｜DSML｜tool_calls>\n{}\n</｜DSML｜tool_calls>", invoke("｜DSML｜", "parameter", " string=\"true\"", " string=\"false\""))),
-        ("argument-pairs", format!(
-            "<tool_call>get_weather\n{}</tool_call>\n<tool_call>search_docs\n{}</tool_call>",
-            pairs(&[("city", "Köln"), ("unit", "celsius"), ("days", "2")]),
-            pairs(&[("query", query), ("filters", filters), ("limit", "3")]),
-        )),
-        ("bare-json", format!("{}; {}", object("get_weather", WEATHER, "parameters"), object("search_docs", SEARCH, "parameters"))),
-        ("list-after-mark", format!("[TOOL_CALLS][{w}, {s}]")),
-        ("name-after-mark", format!("[TOOL_CALLS]get_weather[ARGS]{WEATHER}[TOOL_CALLS]search_docs[CALL_ID]a1B2c3D4e[ARGS]{SEARCH}")),
-        ("action-list", format!(
-            "<|START_ACTION|>[\n    {{\"tool_call_id\": \"0\", \"tool_name\": \"get_weather\", \"parameters\": {WEATHER}}},\n    {{\"tool_call_id\": \"1\", \"tool_name\": \"search_docs\", \"parameters\": {SEARCH}}}\n]<|END_ACTION|>"
-        )),
-        ("actions-in-code", format!(
-            "Action: ```json\n[\n{{\"tool_name\": \"get_weather\", \"parameters\": {WEATHER}}},\n{{\"tool_name\": \"search_docs\", \"parameters\": {SEARCH}}}\n]```"
-        )),
-        ("list-after-role", format!("<|tool_call|>[{w}, {s}]")),
-        ("tool-list", format!("<TOOLCALL>[{w}, {s}]</TOOLCALL>")),
-        ("tool-list-in-tags", format!("<tool_calls>[{w}, {s}]</tool_calls>")),
-        ("map-in-list", format!("<|tools_prefix|>[{{\"get_weather\": {WEATHER}}}, {{\"search_docs\": {SEARCH}}}]<|tools_suffix|>")),
-        ("marked-names", format!("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{WEATHER}<｜tool▁call▁end｜><｜tool▁call▁begin｜>search_docs<｜tool▁sep｜>{SEARCH}<｜tool▁call▁end｜><｜tool▁calls▁end｜>")),
-        ("marked-code", format!("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{WEATHER}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>search_docs\n```json\n{SEARCH}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>")),
-        ("numbered", format!("<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>{WEATHER}<|tool_call_end|><|tool_call_begin|>functions.search_docs:1<|tool_call_argument_begin|>{SEARCH}<|tool_call_end|><|tool_calls_section_end|>")),
-        ("function-tags", format!("<function=get_weather>{WEATHER}</function>\n<function=search_docs>{SEARCH}</function>")),
-        ("marked-notation", "<|tool_call>call:get_weather{city:<|\"|>Köln<|\"|>,days:2,unit:<|\"|>celsius<|\"|>}<tool_call|><|tool_call>call:search_docs{filters:{exact:true,tags:[<|\"|>a<|\"|>,<|\"|>ü<|\"|>]},limit:3,query:<|\"|>umbrella \"big\" & 'red'<|\"|>}<tool_call|>".into()),
-        ("call-list", format!("<|tool_call_start|>{in_python}<|tool_call_end|>")),
-        ("bare-call-list", in_python.to_owned()),
-        ("channels", format!("<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{WEATHER}<|call|><|start|>assistant to=functions.search_docs<|channel|>commentary json<|message|>{SEARCH}<|call|>")),
-        ("message-of-function", format!("<|message_sep|>\n\nfunction call<|role_sep|>\n{w}<|message_sep|>\n\nfunction call<|role_sep|>\n{s}")),
-        ("plain", format!("```json\n{w}\n```\n{s}")),
-    ]
+/// Formats and texts with two calls.
+fn samples() -> Vec<(String, String)> {
+    let calls = [("get_weather", WEATHER), ("search_docs", SEARCH)];
+    let calls = calls.map(|(name, text)| (name, serde_json::from_str(text).expect("JSON")));
+    let sample = |name: String| (name.clone(), samples::sample(&name, &calls));
+    samples::names().map(sample).collect()
 }
 
 fn is_expected(name: &str, answer: &Answer) {
@@ -197,52 +138,45 @@ fn every_format_is_read() {
 
 #[test]
 fn ids_that_a_model_writes_are_kept() {
-    let all = samples();
-    let ids = |format: &str| -> Vec<Option<String>> {
-        let (name, text) = all
-            .iter()
-            .find(|(name, _)| *name == format)
-            .expect("a sample");
-        let calls = read(&mut parser(name), &[text]).calls;
+    let ids = |format: &str, text: &str| -> Vec<Option<String>> {
+        let calls = read(&mut parser(format), &[text]).calls;
         calls.into_iter().map(|(_, id, _)| id).collect()
     };
+    let all: HashMap<String, String> = samples().into_iter().collect();
+    let numbers = [0, 1].map(|n| {
+        Some(format!(
+            "functions.{}:{n}",
+            ["get_weather", "search_docs"][n]
+        ))
+    });
+    assert_eq!(ids("numbered", &all["numbered"]), numbers);
+    assert_eq!(ids("json-in-tags", &all["json-in-tags"]), [None, None]);
+    let text = "[TOOL_CALLS]get_weather[ARGS]{}[TOOL_CALLS]search_docs[CALL_ID]a1B2c3D4e[ARGS]{}";
     assert_eq!(
-        ids("numbered"),
-        [
-            Some("functions.get_weather:0".into()),
-            Some("functions.search_docs:1".into())
-        ]
+        ids("name-after-mark", text),
+        [None, Some("a1B2c3D4e".into())]
     );
-    assert_eq!(ids("name-after-mark"), [None, Some("a1B2c3D4e".into())]);
-    assert_eq!(ids("json-in-tags"), [None, None]);
 }
+
+const NO_CALLS: &str = r#"
+json-in-tags ¦ Use <tool_call> tags like this.
+json-in-tags ¦ <tool_call>⏎{"name": "no_such_tool", "arguments": {}}⏎</tool_call>
+json-in-tags ¦ <tool_call>⏎{"name": "get_wea
+json-in-tags ¦ <tool_call>⏎{"nome": 1}⏎</tool_call> and more
+json-in-tags ¦ a < b, <tool
+bare-json ¦ {"a": 1}
+bare-json ¦ Hello {"name": "get_weather", "parameters": {}}
+list-after-mark ¦ [TOOL_CALLS] are marks [1]
+functions-in-tags ¦ <tool_call>⏎<function=nothing>⏎
+bare-call-list ¦ [1, 2, 3]
+channels ¦ plain text
+plain ¦ ```json⏎{"x": 1}⏎```⏎
+"#;
 
 #[test]
 fn what_is_no_call_is_content() {
-    for (name, text) in [
-        ("json-in-tags", "Use <tool_call> tags like this."),
-        (
-            "json-in-tags",
-            "<tool_call>\n{\"name\": \"no_such_tool\", \"arguments\": {}}\n</tool_call>",
-        ),
-        ("json-in-tags", "<tool_call>\n{\"name\": \"get_wea"),
-        (
-            "json-in-tags",
-            "<tool_call>\n{\"nome\": 1}\n</tool_call> and more",
-        ),
-        ("json-in-tags", "a < b, <tool"),
-        ("bare-json", "{\"a\": 1}"),
-        (
-            "bare-json",
-            "Hello {\"name\": \"get_weather\", \"parameters\": {}}",
-        ),
-        ("list-after-mark", "[TOOL_CALLS] are marks [1]"),
-        ("functions-in-tags", "<tool_call>\n<function=nothing>\n"),
-        ("bare-call-list", "[1, 2, 3]"),
-        ("channels", "plain text"),
-        ("plain", "```json\n{\"x\": 1}\n```\n"),
-    ] {
-        let found = read(&mut parser(name), &[text]);
+    for [name, text] in rows(NO_CALLS) {
+        let found = read(&mut parser(&name), &[&text]);
         assert_eq!(found.content, text, "{name}");
         assert!(found.calls.is_empty(), "{name}: {found:?}");
     }
@@ -362,7 +296,7 @@ proptest! {
     #[test]
     fn nothing_is_lost_of_text_with_marks(which in 0usize..25, words in prop::collection::vec(0usize..14, 0..24), cuts in prop::collection::vec(0usize..400, 0..12)) {
         let samples = samples();
-        let format = format(samples[which % samples.len()].0);
+        let format = format(&samples[which % samples.len()].0);
         let marks: Vec<&str> = format.starts().chain(format.closers()).collect();
         let plain = ["{", "}", "[", "\"name\": ", "\"get_weather\"", "get_weather", " ", "\n", "ü", "<think>", "</think>", "<", ":", "x"];
         let all: Vec<&str> = plain.iter().copied().chain(marks).collect();

@@ -1,6 +1,7 @@
 //! Where arguments end and what type they have, in formats with marks around each of them.
 
 use super::*;
+use crate::util::test_rows::rows;
 
 /// The content and the arguments that a format reads out of a text, whole and in pieces; the tool is `run`.
 pub(super) fn read_as(
@@ -117,64 +118,49 @@ fn a_text_is_a_string_wherever_its_schema_allows_one() {
     }
 }
 
+/// Schemas, texts and their JSON. Without a type a text is what it looks like, unless digits would be lost.
+const TYPED: &str = r##"
+{"anyOf": [{"type": "string"}, {"type": "null"}]} ¦ null ¦ null
+{"type": ["string", "null"]} ¦ null ¦ null
+{"type": "string"} ¦ null ¦ "null"
+{"const": "5"} ¦ 5 ¦ "5"
+{"enum": ["1", "2"]} ¦ 1 ¦ "1"
+{"enum": [1, 2]} ¦ 1 ¦ 1
+{"enum": [1, "auto"]} ¦ 1 ¦ 1
+{"enum": [1, "auto"]} ¦ auto ¦ "auto"
+{"enum": ["a", null]} ¦ null ¦ null
+{"enum": ["a", "b"]} ¦ a⏎ ¦ "a"
+{"type": "integer"} ¦ 12345678901234567890123 ¦ 12345678901234567890123
+{"anyOf": [{"type": "integer"}, {"type": "null"}]} ¦ 5 ¦ 5
+{"anyOf": [{"type": "integer"}, {"type": "null"}]} ¦ None ¦ null
+{"type": "integer"} ¦ 007 ¦ 7
+{"type": "integer"} ¦ +5 ¦ 5
+{"type": "integer"} ¦ many ¦ "many"
+{"type": "number"} ¦ 1.10 ¦ 1.10
+{"type": "number"} ¦ ␣1e400␣ ¦ 1e400
+{"type": "number"} ¦ .5 ¦ 0.5
+{"type": "boolean"} ¦ True ¦ true
+{"type": "boolean"} ¦ FALSE ¦ false
+{"type": "array"} ¦ [12345678901234567890123, 1.10,] ¦ [12345678901234567890123, 1.10]
+{"type": "array"} ¦ ['a', None] ¦ ["a", null]
+{"type": "object"} ¦ {"a": "x⏎y"} ¦ {"a": "x\ny"}
+{"$ref": "#/$defs/Nothing"} ¦ 5 ¦ 5
+{"format": "int64"} ¦ 5 ¦ 5
+{} ¦ 12345 ¦ 12345
+{} ¦ 1.5 ¦ 1.5
+{} ¦ 1.10 ¦ "1.10"
+{} ¦ 007 ¦ "007"
+{} ¦ 12345678901234567890123 ¦ "12345678901234567890123"
+{} ¦ 1e400 ¦ "1e400"
+{} ¦ [1.10] ¦ [1.10]
+{} ¦ True ¦ true
+{} ¦ plain ¦ "plain"
+"##;
+
 #[test]
 fn a_text_has_the_type_that_its_schema_names() {
-    let string = json!({ "type": "string" });
-    let of = |kind: &str| json!({ "type": kind });
-    for (schema, text, expected) in [
-        (json!({ "anyOf": [string, of("null")] }), "null", "null"),
-        (json!({ "type": ["string", "null"] }), "null", "null"),
-        (string.clone(), "null", "\"null\""),
-        (json!({ "const": "5" }), "5", "\"5\""),
-        (json!({ "enum": ["1", "2"] }), "1", "\"1\""),
-        (json!({ "enum": [1, 2] }), "1", "1"),
-        (json!({ "enum": [1, "auto"] }), "1", "1"),
-        (json!({ "enum": [1, "auto"] }), "auto", "\"auto\""),
-        (json!({ "enum": ["a", null] }), "null", "null"),
-        (json!({ "enum": ["a", "b"] }), "a\n", "\"a\""),
-        (
-            of("integer"),
-            "12345678901234567890123",
-            "12345678901234567890123",
-        ),
-        (json!({ "anyOf": [of("integer"), of("null")] }), "5", "5"),
-        (
-            json!({ "anyOf": [of("integer"), of("null")] }),
-            "None",
-            "null",
-        ),
-        (of("integer"), "007", "7"),
-        (of("integer"), "+5", "5"),
-        (of("integer"), "many", "\"many\""),
-        (of("number"), "1.10", "1.10"),
-        (of("number"), " 1e400 ", "1e400"),
-        (of("number"), ".5", "0.5"),
-        (of("boolean"), "True", "true"),
-        (of("boolean"), "FALSE", "false"),
-        (
-            of("array"),
-            "[12345678901234567890123, 1.10,]",
-            "[12345678901234567890123, 1.10]",
-        ),
-        (of("array"), "['a', None]", "[\"a\", null]"),
-        (of("object"), "{\"a\": \"x\ny\"}", "{\"a\": \"x\\ny\"}"),
-        (json!({ "$ref": "#/$defs/Nothing" }), "5", "5"),
-        (json!({ "format": "int64" }), "5", "5"),
-        // Without a type: what it looks like, unless digits would be lost.
-        (json!({}), "12345", "12345"),
-        (json!({}), "1.5", "1.5"),
-        (json!({}), "1.10", "\"1.10\""),
-        (json!({}), "007", "\"007\""),
-        (
-            json!({}),
-            "12345678901234567890123",
-            "\"12345678901234567890123\"",
-        ),
-        (json!({}), "1e400", "\"1e400\""),
-        (json!({}), "[1.10]", "[1.10]"),
-        (json!({}), "True", "true"),
-        (json!({}), "plain", "\"plain\""),
-    ] {
+    for [schema, text, expected] in rows(TYPED) {
+        let schema: Value = serde_json::from_str(&schema).expect("JSON");
         let parameters = json!({ "properties": { "v": schema } });
         let text = format!(
             "<tool_call>run\n<arg_key>v</arg_key>\n<arg_value>{text}</arg_value>\n</tool_call>"

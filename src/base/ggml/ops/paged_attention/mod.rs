@@ -9,7 +9,7 @@ use ggml_sys as sys;
 use super::super::arena::Tensor;
 use super::super::error::Error;
 use super::attention::ScoreOptions;
-use super::{Graph, fault};
+use super::{Graph, fault, pointer};
 use crate::weights::TensorType;
 
 #[cfg(test)]
@@ -183,7 +183,6 @@ impl Graph {
             }
         }
         let ctx = self.arena.reserve()?;
-        let pointer = |tensor: Option<&Tensor>| tensor.map_or(std::ptr::null_mut(), Tensor::as_ptr);
         let lists = blocks.selected.map(|selected| selected.lists);
         let span = blocks.whole.map(|whole| whole.span);
         let span = span.or(blocks.selected.map(|selected| selected.span));
@@ -212,12 +211,8 @@ impl Graph {
             )
         };
         let sources = [q, blocks.k, blocks.v, blocks.queries, blocks.table];
-        let sources: Vec<&Tensor> = sources
-            .into_iter()
-            .chain(lists)
-            .chain(blocks.bias)
-            .chain(scores.sinks)
-            .collect();
+        let sources = sources.into_iter().map(Some);
+        let sources: Vec<_> = sources.chain([lists, blocks.bias, scores.sinks]).collect();
         self.node(OP, ptr, &sources)
     }
 }

@@ -72,7 +72,8 @@ fn texts_are_those_of_the_decoder() {
             file["decoder"] = decoder.clone();
             let text = file.to_string();
             let library: Library = text.parse().unwrap();
-            let tokenizer = of(&text).into_tokenizer();
+            let folder = of(&text);
+            let tokenizer = folder.tokenizer();
             for text in [
                 "the weights",
                 "the",
@@ -80,7 +81,7 @@ fn texts_are_those_of_the_decoder() {
                 "<|im_start|>the layer<|im_end|>",
             ] {
                 wrong.extend(
-                    difference_decoded(&tokenizer, &library, text)
+                    difference_decoded(tokenizer, &library, text)
                         .map(|what| format!("{}, {decoder}: {what}", file["model"]["type"])),
                 );
             }
@@ -111,7 +112,8 @@ fn classes_of_patterns_are_onigurumas() {
             .vocab_size(256)
             .initial_alphabet(ByteLevel::alphabet().into_iter().collect())
             .build();
-        let tokenizer = of(&trained(&parts, &model, trainer)).into_tokenizer();
+        let folder = of(&trained(&parts, &model, trainer));
+        let tokenizer = folder.tokenizer();
         let ids = tokenizer.encode(text, false, false).unwrap();
         let text = String::from_utf8(tokenizer.decode(&ids)).unwrap();
         text.split_whitespace().map(str::to_owned).collect()

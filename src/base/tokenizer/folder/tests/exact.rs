@@ -1,4 +1,5 @@
-//! Our tokens of random texts are the library's, for every kind of vocabulary.
+//! For every kind of vocabulary, the tokens of random texts are the library's: those of the folder, and those of a file
+//! with its keys.
 
 use proptest::prelude::*;
 use tokenizers::models::bpe::BpeTrainer;
@@ -8,127 +9,187 @@ use tokenizers::normalizers::precompiled::Precompiled;
 
 use super::*;
 
-/// A vocabulary as we and as the library run it.
-struct Pair {
-    name: String,
-    folder: FolderTokenizer,
+/// A vocabulary as a folder, a file and the library run it.
+struct Kind {
+    name: &'static str,
+    folder: OpenedFolder,
+    keys: FileKeys,
+    file: Tokenizer,
     library: Library,
 }
 
-impl Pair {
-    fn new(name: &str, tokenizer: &str) -> Self {
+impl Kind {
+    fn new(name: &'static str, tokenizer: &str) -> Self {
+        let folder = of(tokenizer);
+        let keys = folder.for_file().unwrap();
         Self {
-            name: name.to_owned(),
-            folder: of(tokenizer),
+            name,
+            file: Tokenizer::from_metadata(&keys.metadata).unwrap(),
+            folder,
+            keys,
             library: Library::from_bytes(tokenizer).unwrap(),
         }
     }
 
-    fn check(&self, text: &str, decodes: bool) -> Result<(), TestCaseError> {
-        let ours = self.folder.tokenizer();
-        let found = difference(ours, &self.library, text);
-        prop_assert!(
-            found.is_none(),
-            "{}: {}",
-            self.name,
-            found.unwrap_or_default()
+    fn difference(&self, text: &str) -> Option<String> {
+        let decodes = !matches!(
+            self.file.kind(),
+            Some("WordPiece" | "unigram, by likelihood")
         );
-        if decodes {
-            let found = difference_decoded(ours, &self.library, text);
-            prop_assert!(
-                found.is_none(),
-                "{}: {}",
-                self.name,
-                found.unwrap_or_default()
-            );
-        }
-        Ok(())
+        let folder = self.folder.tokenizer();
+        let found = difference(folder, &self.library, text)
+            .or_else(|| difference_decoded(folder, &self.library, text).filter(|_| decodes))
+            .or_else(|| difference(&self.file, &self.library, text).filter(|_| !self.differs()));
+        found.map(|what| format!("{}: {what}", self.name))
+    }
+
+    /// Whether files part from folders over texts as [`text`] makes them.
+    fn differs(&self) -> bool {
+        PARTED.contains(&self.name)
     }
 }
 
-static MERGES: LazyLock<Vec<Pair>> = LazyLock::new(|| {
-    BYTE_LEVEL
-        .iter()
-        .map(|(name, file)| Pair::new(name, file))
-        .collect()
+/// No key says that only the first word gets a space, or that letters beyond ASCII have a case.
+const PARTED: &[&str] = &["first", "cased letters"];
+
+static KINDS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
+    let byte_level = BYTE_LEVEL.iter().map(|(name, file)| Kind::new(name, file));
+    let (pieces, by_rank) = pieces();
+    let all = splits(&pieces).map(|(_, left, right)| json!([left, right]));
+    let all: Vec<Json> = all.collect();
+    let fallback =
+        |name, parts: &Json, merges| Kind::new(name, &byte_fallback(parts, &pieces, merges));
+    let cased = merges(&json!([split(CASED), bytes(false)]), &Json::Null, false);
+    let more = vec![
+        Kind::new("cased letters", &cased),
+        fallback("prefixed", &prefixed(), &all),
+        fallback("escaped", &escaped(), &all),
+        fallback("by rank", &escaped(), &by_rank),
+        fallback("first", &prefixed_first(), &all),
+        Kind::new("words", &unigram(&of_words())),
+        Kind::new(
+            "spaces",
+            &unigram(&json!({"pre_tokenizer": metaspace("never")})),
+        ),
+        Kind::new("upper and lower case", &word_pieces(false)),
+        Kind::new("lower case", &word_pieces(true)),
+    ];
+    byte_level.chain(more).collect()
 });
 
-#[test]
-fn pre_tokenizers_are_found_by_what_they_do() {
-    for pair in MERGES.iter() {
-        let metadata = pair.folder.for_file().unwrap();
-        assert_eq!(metadata.str("tokenizer.ggml.pre"), Some(&*pair.name));
-        assert_eq!(metadata.str("tokenizer.ggml.model"), Some("gpt2"));
-        assert_eq!(pair.folder.differs_at(), None, "{}", pair.name);
-    }
+fn kind(name: &str) -> &'static Kind {
+    KINDS.iter().find(|kind| kind.name == name).unwrap()
 }
 
 #[test]
-fn case_beyond_ascii_is_the_library_s_and_files_get_the_nearest_name() {
-    let file = merges(&json!([split(CASED), bytes(false)]), &Json::Null, false);
-    let pair = Pair::new("cased", &file);
-    let name = pair.folder.for_file().unwrap().str("tokenizer.ggml.pre");
-    assert!(
-        matches!(name, Some("gpt-4o" | "granite-embed-multi-97m")),
-        "{name:?}"
-    );
-    assert!(pair.folder.differs_at().is_some());
-    for text in ["ÉCOLE École camelCase", "ÜBERüber don't"] {
-        pair.check(text, true).unwrap();
-    }
-}
-
-/// Pieces of a byte-fallback vocabulary, and the merges that make them.
-struct Pieces {
-    tokens: Vec<String>,
-    merges: Vec<(String, String)>,
-}
-
-/// Pieces trained on words that start with U+2581.
-fn pieces() -> Pieces {
-    let parts = json!({
-        "pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": true},
+fn fields_become_keys() {
+    let lines = KINDS.iter().map(|kind| {
+        let key = |key: &str| kind.keys.metadata.str(&format!("tokenizer.ggml.{key}"));
+        let (model, pre) = (key("model").unwrap(), key("pre").unwrap());
+        let flags = [
+            "add_space_prefix",
+            "add_bos_token",
+            "add_eos_token",
+            "normalizer.lowercase",
+        ];
+        let is_on = |flag: &&str| {
+            let key = format!("tokenizer.ggml.{flag}");
+            kind.keys.metadata.bool(&key) == Some(true)
+        };
+        let on: Vec<&str> = flags.into_iter().filter(is_on).collect();
+        let differs = kind.keys.differs_at.is_some();
+        format!("{}: {model} {pre} {on:?} {differs}", kind.name)
     });
+    insta::assert_snapshot!(lines.collect::<Vec<_>>().join("\n"), @r#"
+    gpt-2: gpt2 gpt-2 [] false
+    starcoder: gpt2 starcoder [] false
+    llama-bpe: gpt2 llama-bpe [] false
+    dbrx: gpt2 dbrx [] false
+    qwen2: gpt2 qwen2 [] false
+    qwen35: gpt2 qwen35 [] false
+    deepseek-v3: gpt2 deepseek-v3 [] false
+    bloom: gpt2 bloom [] false
+    cased letters: gpt2 granite-embed-multi-97m [] true
+    prefixed: llama default ["add_space_prefix", "add_bos_token"] false
+    escaped: llama default [] false
+    by rank: gpt2 sarvam-moe [] false
+    first: llama default ["add_space_prefix", "add_bos_token"] true
+    words: t5 default ["add_space_prefix", "add_eos_token"] true
+    spaces: t5 default [] false
+    upper and lower case: bert default ["add_bos_token"] true
+    lower case: bert default ["add_bos_token", "normalizer.lowercase"] true
+    "#);
+    let table = "tokenizer.ggml.precompiled_charsmap";
+    assert!(kind("words").keys.metadata.array(table).is_some());
+    let words = kind("words").folder.tokenizer();
+    let ids = |text| words.encode(text, false, true).unwrap();
+    assert_eq!(ids("Quick"), ids("quick"));
+    let cased = kind("upper and lower case");
+    let id = |role: &str| {
+        cased
+            .keys
+            .metadata
+            .i64(&format!("tokenizer.ggml.{role}_token_id"))
+    };
+    assert_eq!((id("bos"), id("seperator")), (Some(1), Some(2)));
+    for (text, spelled) in [("the", "▁the"), ("##s", "s"), ("[MASK]", "[MASK]")] {
+        let id = cased.library.token_to_id(text).unwrap();
+        assert_eq!(cased.folder.tokenizer().token_text(id).unwrap(), spelled);
+    }
+}
+
+#[test]
+fn long_runs_of_one_character_are_encoded() {
+    for kind in KINDS.iter() {
+        for c in ["a", " ", "1", "\n", "é", "!"] {
+            let found = kind
+                .folder
+                .tokenizer()
+                .encode(&c.repeat(50_000), true, true);
+            assert!(found.is_ok(), "{}: {c:?}: {found:?}", kind.name);
+        }
+    }
+}
+
+#[test]
+fn case_beyond_ascii_is_the_library_s() {
+    for text in ["ÉCOLE École camelCase", "ÜBERüber don't"] {
+        assert_eq!(kind("cased letters").difference(text), None);
+    }
+}
+
+fn metaspace(scheme: &str) -> Json {
+    json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": true})
+}
+
+/// Pieces trained on words that start with U+2581, and the merges that make them.
+fn pieces() -> (Vec<String>, Vec<Json>) {
+    let parts = json!({"pre_tokenizer": metaspace("always")});
     let mut library = library(&parts, &json!({"type": "BPE", "vocab": {}, "merges": []}));
-    let trainer = BpeTrainer::builder()
-        .show_progress(false)
-        .vocab_size(1200)
-        .build();
+    let trainer = BpeTrainer::builder().show_progress(false).vocab_size(1200);
+    let lines = CORPUS.iter().flat_map(|text| text.lines());
     library
-        .train(
-            &mut TrainerWrapper::from(trainer),
-            CORPUS.iter().flat_map(|text| text.lines()),
-        )
+        .train(&mut TrainerWrapper::from(trainer.build()), lines)
         .unwrap();
-    let file: Json = serde_json::from_str(&library.to_string(false).unwrap()).unwrap();
+    let file = serde_json::to_value(&library).unwrap();
     let mut tokens: Vec<_> = library.get_vocab(false).into_iter().collect();
     tokens.sort_by_key(|(_, id)| *id);
-    let pair = |pair: &Json| {
-        let part = |at: usize| pair[at].as_str().unwrap().to_owned();
-        (part(0), part(1))
-    };
-    Pieces {
-        tokens: tokens.into_iter().map(|(text, _)| text).collect(),
-        merges: file["model"]["merges"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(pair)
-            .collect(),
-    }
+    (
+        tokens.into_iter().map(|(text, _)| text).collect(),
+        file["model"]["merges"].as_array().unwrap().clone(),
+    )
 }
 
 /// `<unk> <s> </s>`, the bytes, the pieces, with these parts around.
-fn byte_fallback(parts: &Json, pieces: &Pieces, merges: &[(String, String)]) -> String {
+fn byte_fallback(parts: &Json, pieces: &[String], merges: &[Json]) -> String {
     let mut texts: Vec<String> = ["<unk>", "<s>", "</s>"].map(String::from).to_vec();
     texts.extend((0..=255).map(|byte| format!("<0x{byte:02X}>")));
-    texts.extend(pieces.tokens.iter().cloned());
+    texts.extend(pieces.iter().cloned());
     let vocab: serde_json::Map<String, Json> = texts
         .into_iter()
         .zip(0u32..)
         .map(|(text, id)| (text, id.into()))
         .collect();
-    let merges: Vec<Json> = merges.iter().map(|(l, r)| json!([l, r])).collect();
     let model = json!({
         "type": "BPE", "vocab": vocab, "merges": merges, "unk_token": "<unk>",
         "fuse_unk": true, "byte_fallback": true,
@@ -160,51 +221,6 @@ fn prefixed_first() -> Json {
         "type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": false,
     });
     parts
-}
-
-static BYTE_FALLBACK: LazyLock<Vec<Pair>> = LazyLock::new(|| {
-    let pieces = pieces();
-    let all: Vec<(String, String)> = splits(&pieces.tokens)
-        .map(|(_, left, right)| (left.to_owned(), right.to_owned()))
-        .collect();
-    vec![
-        Pair::new("prefixed", &byte_fallback(&prefixed(), &pieces, &all)),
-        Pair::new("escaped", &byte_fallback(&escaped(), &pieces, &all)),
-        Pair::new(
-            "by rank",
-            &byte_fallback(&escaped(), &pieces, &pieces.merges),
-        ),
-        Pair::new("first", &byte_fallback(&prefixed_first(), &pieces, &all)),
-    ]
-});
-
-#[test]
-fn byte_fallback_is_by_score_where_scores_say_it() {
-    let reported = BYTE_FALLBACK.iter().map(|pair| {
-        let metadata = pair.folder.for_file().unwrap();
-        let key = |key: &str| metadata.str(&format!("tokenizer.ggml.{key}"));
-        (
-            &*pair.name,
-            key("model").unwrap(),
-            key("pre").unwrap(),
-            pair.folder.differs_at().is_none(),
-        )
-    });
-    assert_eq!(
-        reported.collect::<Vec<_>>(),
-        [
-            ("prefixed", "llama", "default", true),
-            ("escaped", "llama", "default", true),
-            ("by rank", "gpt2", "sarvam-moe", true),
-            // Only the first word gets a space, and that no key can say.
-            ("first", "llama", "default", false),
-        ]
-    );
-    let flag = |at: usize, key: &str| BYTE_FALLBACK[at].folder.metadata().bool(key);
-    assert_eq!(flag(0, "tokenizer.ggml.add_space_prefix"), Some(true));
-    assert_eq!(flag(1, "tokenizer.ggml.add_space_prefix"), Some(false));
-    assert_eq!(flag(0, "tokenizer.ggml.add_bos_token"), Some(true));
-    assert_eq!(flag(1, "tokenizer.ggml.add_bos_token"), Some(false));
 }
 
 /// A table of replacements as SentencePiece lays it out: 256 places for the children of a node.
@@ -256,54 +272,17 @@ fn unigram(parts: &Json) -> String {
     file.to_string()
 }
 
-static UNIGRAM: LazyLock<Vec<Pair>> = LazyLock::new(|| {
-    let metaspace = |scheme: &str| json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": true});
+/// Words of which each gets a space, after replacements, with a token at the end.
+fn of_words() -> Json {
     let spaces = [
         "\t", "\n", "\r", "\u{a0}", "\u{3000}", "\u{2003}", "\u{2009}", "\u{2028}",
     ];
     let spaces = spaces.map(|space| (space, " "));
-    let table = replacements(&[&spaces[..], &[("Q", "q"), ("é", "e")]].concat());
-    let table = serde_json::to_value(table).unwrap();
-    let words = json!({"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, metaspace("always")]});
-    let end = json!({
-        "type": "TemplateProcessing",
-        "single": [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "</s>", "type_id": 0}}],
-        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
-        "special_tokens": {"</s>": {"id": "</s>", "ids": [1], "tokens": ["</s>"]}},
-    });
-    vec![
-        Pair::new(
-            "words",
-            &unigram(&json!({"normalizer": table, "pre_tokenizer": words, "post_processor": end})),
-        ),
-        Pair::new(
-            "spaces",
-            &unigram(&json!({"pre_tokenizer": metaspace("never")})),
-        ),
-    ]
-});
-
-#[test]
-fn likelihoods_and_replacements_arrive() {
-    for pair in UNIGRAM.iter() {
-        let metadata = pair.folder.for_file().unwrap();
-        assert_eq!(
-            metadata.str("tokenizer.ggml.model"),
-            Some("t5"),
-            "{}",
-            pair.name
-        );
-    }
-    let metadata = UNIGRAM[0].folder.metadata();
-    assert!(
-        metadata
-            .array("tokenizer.ggml.precompiled_charsmap")
-            .is_some()
-    );
-    assert_eq!(metadata.bool("tokenizer.ggml.add_eos_token"), Some(true));
-    let tokenizer = UNIGRAM[0].folder.tokenizer();
-    let ids = |text| tokenizer.encode(text, false, true).unwrap();
-    assert_eq!(ids("Quick"), ids("quick"));
+    json!({
+        "normalizer": replacements(&[&spaces[..], &[("Q", "q"), ("é", "e")]].concat()),
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, metaspace("always")]},
+        "post_processor": framed(&[], &[("</s>", 1)]),
+    })
 }
 
 fn word_pieces(lowercase: bool) -> String {
@@ -311,12 +290,7 @@ fn word_pieces(lowercase: bool) -> String {
         "normalizer": {"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
             "strip_accents": null, "lowercase": lowercase},
         "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "post_processor": {"type": "TemplateProcessing",
-            "single": [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}},
-                {"SpecialToken": {"id": "[SEP]", "type_id": 0}}],
-            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
-            "special_tokens": {"[CLS]": {"id": "[CLS]", "ids": [1], "tokens": ["[CLS]"]},
-                "[SEP]": {"id": "[SEP]", "ids": [2], "tokens": ["[SEP]"]}}},
+        "post_processor": framed(&[("[CLS]", 1)], &[("[SEP]", 2)]),
         "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": false},
     });
     let model = json!({"type": "WordPiece", "vocab": {"[UNK]": 0}, "unk_token": "[UNK]",
@@ -332,79 +306,17 @@ fn word_pieces(lowercase: bool) -> String {
     trained(&parts, &model, trainer.build())
 }
 
-static WORD_PIECES: LazyLock<Vec<Pair>> = LazyLock::new(|| {
-    [false, true]
-        .map(|lowercase| {
-            Pair::new(
-                if lowercase { "small" } else { "cased" },
-                &word_pieces(lowercase),
-            )
-        })
-        .into()
-});
-
-/// Our own tokenizers of the same: the library and they part only over rare characters.
-static WORD_PIECES_OF_FILES: LazyLock<Vec<Tokenizer>> = LazyLock::new(|| {
-    let metadata = WORD_PIECES
-        .iter()
-        .map(|pair| pair.folder.for_file().unwrap());
-    metadata
-        .map(|metadata| Tokenizer::from_metadata(metadata).unwrap())
-        .collect()
-});
-
-#[test]
-fn word_pieces_are_spelled_for_files() {
-    for (pair, lowercase) in WORD_PIECES.iter().zip([false, true]) {
-        let metadata = pair.folder.for_file().unwrap();
-        assert_eq!(metadata.str("tokenizer.ggml.model"), Some("bert"));
-        assert_eq!(
-            metadata.bool("tokenizer.ggml.normalizer.lowercase"),
-            Some(lowercase)
-        );
-        assert_eq!(metadata.i64("tokenizer.ggml.bos_token_id"), Some(1));
-        assert_eq!(metadata.i64("tokenizer.ggml.seperator_token_id"), Some(2));
-    }
-    let cased = &WORD_PIECES[0];
-    let tokenizer = cased.folder.tokenizer();
-    for (text, spelled) in [("the", "▁the"), ("##s", "s"), ("[MASK]", "[MASK]")] {
-        let id = cased.library.token_to_id(text).unwrap();
-        assert_eq!(tokenizer.token_text(id).unwrap(), spelled);
-    }
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn merges_of_bytes(text in text(24)) {
-        for pair in MERGES.iter() {
-            pair.check(&text, true)?;
-        }
-    }
-
-    #[test]
-    fn merges_of_characters(text in text(24)) {
-        for pair in BYTE_FALLBACK.iter() {
-            pair.check(&text, true)?;
-        }
-    }
-
-    #[test]
-    fn likeliest_tokens(text in text(24)) {
-        // The library replaces a letter with all its marks where the letter is to be replaced.
-        let text = text.replace(|c| ('\u{300}'..='\u{36f}').contains(&c), "");
-        for pair in UNIGRAM.iter() {
-            pair.check(&text, false)?;
-        }
-    }
-
-    #[test]
-    fn pieces_of_words(text in text(24)) {
-        for (pair, ours) in WORD_PIECES.iter().zip(WORD_PIECES_OF_FILES.iter()) {
-            pair.check(&text, false)?;
-            let found = difference(ours, &pair.library, &text);
-            prop_assert!(found.is_none(), "{}: {}", pair.name, found.unwrap_or_default());
+    fn tokens_are_the_library_s(text in text(24)) {
+        for kind in KINDS.iter() {
+            // The library replaces a letter with all its marks where the letter is to be replaced.
+            let is_replaced = kind.name == "words";
+            let is_kept = |c: &char| !is_replaced || !('\u{300}'..='\u{36f}').contains(c);
+            let text: String = text.chars().filter(is_kept).collect();
+            prop_assert_eq!(kind.difference(&text), None);
         }
     }
 }

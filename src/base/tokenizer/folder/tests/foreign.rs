@@ -218,8 +218,8 @@ fn added_tokens_and_flags_of_a_folder_count() {
     );
     let symbol = tokenizer.id_of("<sep>").unwrap();
     assert!(plain("a<sep>b").contains(&symbol));
-    let metadata = folder.for_file().unwrap();
-    assert_eq!(metadata.str("tokenizer.ggml.model"), Some("llama"));
+    let keys = folder.for_file().unwrap();
+    assert_eq!(keys.metadata.str("tokenizer.ggml.model"), Some("llama"));
     assert_eq!(tokenizer.decode(&plain("the weights")), b"the weights");
 }
 

@@ -60,8 +60,10 @@ fn comes_back(name: &str, pre: &str, write: impl Fn(&Metadata) -> String) {
     let folder = folder(&[("tokenizer.json", &file), ("config.json", &config)]);
 
     let found = read(folder.path()).unwrap();
-    assert_eq!(found.differs_at(), None);
-    assert_eq!(found.metadata().str("tokenizer.ggml.pre"), Some(pre));
+    let keys = found.for_file().unwrap();
+    assert_eq!(keys.differs_at, None);
+    assert_eq!(keys.metadata.str("tokenizer.ggml.pre"), Some(pre));
+    let of_file = Tokenizer::from_metadata(&keys.metadata).unwrap();
     let library = Library::from_bytes(&file).unwrap();
     for case in &golden.cases {
         let text = &case.text;
@@ -72,6 +74,11 @@ fn comes_back(name: &str, pre: &str, write: impl Fn(&Metadata) -> String) {
             .to_vec();
         let ours = found.tokenizer().encode(text, false, true).unwrap();
         assert_eq!(ours, theirs, "{text:?}");
+        assert_eq!(
+            of_file.encode(text, false, true).unwrap(),
+            theirs,
+            "{text:?}"
+        );
         if !case.add_special && case.parse_special && is_normal(text) && !text.contains("</s>") {
             assert_eq!(ours, case.ids, "{text:?}");
         }

@@ -28,7 +28,7 @@ use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use crate::weights::Metadata;
 
 use super::super::Tokenizer;
-use super::{FolderTokenizer, read};
+use super::{FileKeys, FolderTokenizer, read};
 
 fn folder(files: &[(&str, &str)]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
@@ -40,9 +40,30 @@ fn folder(files: &[(&str, &str)]) -> TempDir {
     folder
 }
 
+/// A folder that was read, which lasts as long.
+struct OpenedFolder {
+    _dir: TempDir,
+    read: FolderTokenizer,
+}
+
+impl std::ops::Deref for OpenedFolder {
+    type Target = FolderTokenizer;
+
+    fn deref(&self) -> &FolderTokenizer {
+        &self.read
+    }
+}
+
+/// A folder with these files.
+fn opened(files: &[(&str, &str)]) -> OpenedFolder {
+    let dir = folder(files);
+    let read = read(dir.path()).unwrap();
+    OpenedFolder { _dir: dir, read }
+}
+
 /// A folder of a `tokenizer.json` alone.
-fn of(tokenizer: &str) -> FolderTokenizer {
-    read(folder(&[("tokenizer.json", tokenizer)]).path()).unwrap()
+fn of(tokenizer: &str) -> OpenedFolder {
+    opened(&[("tokenizer.json", tokenizer)])
 }
 
 /// Texts to train on: this repository's, and some in other scripts.
@@ -261,6 +282,27 @@ fn as_merges(metadata: &Metadata, steps: &Json, normalizer: &Json, ignore_merges
     with_tokens(metadata, &parts, model)
 }
 
+/// A post-processor that puts these tokens around a text, and the last ones also after each text of a pair.
+fn framed(first: &[(&str, u32)], last: &[(&str, u32)]) -> Json {
+    let token = |(text, _): &(&str, u32)| json!({"SpecialToken": {"id": text, "type_id": 0}});
+    let sequence = |id: &str| json!({"Sequence": {"id": id, "type_id": 0}});
+    let [first_tokens, last_tokens] = [first, last].map(|part| part.iter().map(token));
+    let text = |id: &str| [sequence(id)].into_iter().chain(last_tokens.clone());
+    let single: Vec<Json> = first_tokens.chain(text("A")).collect();
+    let pair: Vec<Json> = single.iter().cloned().chain(text("B")).collect();
+    let entry = |(text, id): &(&str, u32)| {
+        let entry = json!({"id": text, "ids": [id], "tokens": [text]});
+        ((*text).to_owned(), entry)
+    };
+    let special = first.iter().chain(last).map(entry);
+    json!({
+        "type": "TemplateProcessing",
+        "single": single,
+        "pair": pair,
+        "special_tokens": special.collect::<serde_json::Map<_, _>>(),
+    })
+}
+
 /// Spaces as U+2581, one before every text, the token `<s>` before all.
 fn prefixed() -> Json {
     json!({
@@ -268,12 +310,7 @@ fn prefixed() -> Json {
             {"type": "Prepend", "prepend": "▁"},
             {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
         ]},
-        "post_processor": {
-            "type": "TemplateProcessing",
-            "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
-            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
-            "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}},
-        },
+        "post_processor": framed(&[("<s>", 1)], &[]),
         "decoder": {"type": "Sequence", "decoders": [
             {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
             {"type": "ByteFallback"}, {"type": "Fuse"},

@@ -2,9 +2,8 @@
 
 use lab_base::weights::safetensors::Dtype;
 
-use super::super::PackedFormat;
 use super::super::affine::{AffineMatrix, ScaleGroups, ZeroPoints};
-use super::super::codes::{CodeLayout, PackedCodes, ScaleGrid, StoredNumbers};
+use super::super::codes::{CodeLayout, PackedCodes, ScaleGrid};
 use super::super::method::MlxGrouping;
 use super::{FLOATS, MX_CODES, Matrix, MatrixFinder, NV_CODES};
 
@@ -109,22 +108,18 @@ impl MatrixFinder<'_> {
             ),
         };
         let affine = AffineMatrix {
-            codes: PackedCodes::new(StoredNumbers::new(self.checkpoint, stored)?, layout, bits),
+            codes: PackedCodes::new(self.numbers(stored)?, layout, bits),
             rows,
             width,
             groups,
             scales: ScaleGrid {
-                place: StoredNumbers::new(self.checkpoint, scales)?,
+                place: self.numbers(scales)?,
                 strides: [1, rows],
             },
             factor: 1.0,
             zeros: ZeroPoints::Codes(PackedCodes::new(zeros, zero_layout, bits), plus),
         };
-        Ok((
-            stored.clone(),
-            vec![rows, width],
-            PackedFormat::Affine(affine),
-        ))
+        Ok(affine.matrix(stored, vec![rows, width]))
     }
 
     /// AWQ's `gemv`: each word holds codes of one row.
@@ -146,7 +141,7 @@ impl MatrixFinder<'_> {
         }
         let zeros = self.part(&zeros_name, &[rows, n_zeros], &[Dtype::I32])?;
         let rows_of = |line| CodeLayout::Rows { line, step: 1 };
-        let place = StoredNumbers::new(self.checkpoint, stored)?;
+        let place = self.numbers(stored)?;
         let affine = AffineMatrix {
             codes: PackedCodes::new(place, rows_of(line), 4),
             rows,
@@ -159,11 +154,7 @@ impl MatrixFinder<'_> {
             factor: 1.0,
             zeros: ZeroPoints::Codes(PackedCodes::new(zeros, rows_of(n_zeros), 4), 0),
         };
-        Ok((
-            stored.clone(),
-            vec![rows, width],
-            PackedFormat::Affine(affine),
-        ))
+        Ok(affine.matrix(stored, vec![rows, width]))
     }
 
     /// compressed-tensors, `pack-quantized`.
@@ -226,7 +217,7 @@ impl MatrixFinder<'_> {
         };
         let affine = AffineMatrix {
             codes: PackedCodes::new(
-                StoredNumbers::new(self.checkpoint, stored)?,
+                self.numbers(stored)?,
                 CodeLayout::Rows { line, step: 1 },
                 bits,
             ),
@@ -237,11 +228,7 @@ impl MatrixFinder<'_> {
             factor: 1.0,
             zeros,
         };
-        Ok((
-            stored.clone(),
-            [outer, &[width]].concat(),
-            PackedFormat::Affine(affine),
-        ))
+        Ok(affine.matrix(stored, [outer, &[width]].concat()))
     }
 
     /// `weight_scale`: one scale for the tensor, for each row, or for each row and group.
@@ -274,7 +261,7 @@ impl MatrixFinder<'_> {
         if !FLOATS.contains(&stored.dtype) {
             return Err(self.fault(&name, stored, "F32, F16 or BF16"));
         }
-        let place = StoredNumbers::new(self.checkpoint, stored)?;
+        let place = self.numbers(stored)?;
         Ok((ScaleGrid { place, strides }, groups))
     }
 
@@ -297,7 +284,7 @@ impl MatrixFinder<'_> {
             }
         };
         let affine = AffineMatrix {
-            codes: PackedCodes::signed_bytes(StoredNumbers::new(self.checkpoint, stored)?, width),
+            codes: PackedCodes::signed_bytes(self.numbers(stored)?, width),
             rows,
             width,
             groups,
@@ -305,11 +292,7 @@ impl MatrixFinder<'_> {
             factor: 1.0,
             zeros,
         };
-        Ok((
-            stored.clone(),
-            stored.shape.clone(),
-            PackedFormat::Affine(affine),
-        ))
+        Ok(affine.matrix(stored, stored.shape.clone()))
     }
 
     /// bitsandbytes, 8 bits: a number is its code times the 127th part of the largest number of its row.
@@ -318,7 +301,7 @@ impl MatrixFinder<'_> {
         let (stored, rows, width) = self.matrix(&codes_name, &[Dtype::I8])?;
         let format_name = format!("{base}.weight_format");
         if let Some(format) = self.checkpoint.get(&format_name)
-            && StoredNumbers::new(self.checkpoint, format)?.number(0)? != 0.0
+            && self.numbers(format)?.number(0)? != 0.0
         {
             return Err(format!(
                 "`{format_name}` in {} is not 0: the rows are not in order",
@@ -326,7 +309,7 @@ impl MatrixFinder<'_> {
             ));
         }
         let affine = AffineMatrix {
-            codes: PackedCodes::signed_bytes(StoredNumbers::new(self.checkpoint, stored)?, width),
+            codes: PackedCodes::signed_bytes(self.numbers(stored)?, width),
             rows,
             width,
             groups: ScaleGroups::Even(width),
@@ -337,11 +320,7 @@ impl MatrixFinder<'_> {
             factor: 1.0 / 127.0,
             zeros: ZeroPoints::Same(128),
         };
-        Ok((
-            stored.clone(),
-            vec![rows, width],
-            PackedFormat::Affine(affine),
-        ))
+        Ok(affine.matrix(stored, vec![rows, width]))
     }
 
     /// MLX: a stream of bits for each row, with scales and minima of groups.
@@ -389,7 +368,7 @@ impl MatrixFinder<'_> {
         };
         let affine = AffineMatrix {
             codes: PackedCodes::new(
-                StoredNumbers::new(self.checkpoint, stored)?,
+                self.numbers(stored)?,
                 CodeLayout::Rows { line, step: 1 },
                 bits,
             ),
@@ -400,10 +379,6 @@ impl MatrixFinder<'_> {
             factor: 1.0,
             zeros: ZeroPoints::Offsets(grid(&offsets_name)?),
         };
-        Ok((
-            stored.clone(),
-            [outer, &[width]].concat(),
-            PackedFormat::Affine(affine),
-        ))
+        Ok(affine.matrix(stored, [outer, &[width]].concat()))
     }
 }

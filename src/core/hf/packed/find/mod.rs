@@ -8,12 +8,19 @@ mod small_floats;
 use lab_base::weights::TensorType;
 use lab_base::weights::safetensors::{Checkpoint, Dtype, StoredTensor};
 
+use super::affine::AffineMatrix;
 use super::codes::StoredNumbers;
 use super::method::QuantConfig;
 use super::{Packed, PackedFormat};
 
 /// The stored codes of a matrix, its dimensions (the slowest first), and its other stored tensors.
 type Matrix = (StoredTensor, Vec<u64>, PackedFormat);
+
+impl AffineMatrix {
+    fn matrix(self, codes: &StoredTensor, shape: Vec<u64>) -> Matrix {
+        (codes.clone(), shape, PackedFormat::Affine(self))
+    }
+}
 
 /// The types of scales.
 const FLOATS: &[Dtype] = &[Dtype::F32, Dtype::F16, Dtype::BF16];
@@ -181,6 +188,10 @@ impl MatrixFinder<'_> {
             let expected = format!("{shape:?} ({})", types.join(" or "));
             return Err(self.fault(name, stored, &expected));
         }
+        self.numbers(stored)
+    }
+
+    fn numbers(&self, stored: &StoredTensor) -> Result<StoredNumbers, String> {
         StoredNumbers::new(self.checkpoint, stored)
     }
 

@@ -1,6 +1,6 @@
 //! Finds matrices of 8-bit and 4-bit floats in the layout of each method.
 
-use lab_base::weights::safetensors::Dtype;
+use lab_base::weights::safetensors::{Dtype, StoredTensor};
 
 use super::super::PackedFormat;
 use super::super::codes::StoredNumbers;
@@ -17,9 +17,8 @@ impl MatrixFinder<'_> {
         let state_name = self.state(name).ok_or("the state is missing")?;
         let state_stored = self.get(&state_name)?;
         let bad = |what: &str| format!("`{state_name}` in {} {what}", self.file(state_stored));
-        let state: serde_json::Value =
-            serde_json::from_slice(StoredNumbers::new(self.checkpoint, state_stored)?.data())
-                .map_err(|error| bad(&format!("is not JSON: {error}")))?;
+        let state: serde_json::Value = serde_json::from_slice(self.numbers(state_stored)?.data())
+            .map_err(|error| bad(&format!("is not JSON: {error}")))?;
         let number = |key: &str| state.get(key).and_then(serde_json::Value::as_u64);
         let shape = state.get("shape").and_then(serde_json::Value::as_array);
         let shape = shape.and_then(|axes| axes.iter().map(serde_json::Value::as_u64).collect());
@@ -62,7 +61,7 @@ impl MatrixFinder<'_> {
             },
         };
         let four = Fp4Matrix {
-            codes: StoredNumbers::new(self.checkpoint, stored)?,
+            codes: self.numbers(stored)?,
             is_high_first: true,
             table,
             block,
@@ -99,19 +98,27 @@ impl MatrixFinder<'_> {
                 Dtype::F8_E4M3
             };
         }
+        self.e2m1(stored, [outer, &[width]].concat(), share, place, factor)
+    }
+
+    /// Codes of E2M1, of which `block` share a scale.
+    fn e2m1(
+        &self,
+        stored: &StoredTensor,
+        shape: Vec<u64>,
+        block: u64,
+        scales: StoredNumbers,
+        factor: f32,
+    ) -> Result<Matrix, String> {
         let four = Fp4Matrix {
-            codes: StoredNumbers::new(self.checkpoint, stored)?,
+            codes: self.numbers(stored)?,
             is_high_first: false,
             table: E2M1,
-            block: share,
-            scales: Fp4Scales::Stored(place),
+            block,
+            scales: Fp4Scales::Stored(scales),
             factor,
         };
-        Ok((
-            stored.clone(),
-            [outer, &[width]].concat(),
-            PackedFormat::Fp4(four),
-        ))
+        Ok((stored.clone(), shape, PackedFormat::Fp4(four)))
     }
 
     /// The number in a tensor of one element.
@@ -121,7 +128,7 @@ impl MatrixFinder<'_> {
         if !is_one {
             return Err(self.fault(name, stored, "one number"));
         }
-        StoredNumbers::new(self.checkpoint, stored)?.number(0)
+        self.numbers(stored)?.number(0)
     }
 
     /// ModelOpt: the scale of the tensor multiplies the scales of groups.
@@ -180,17 +187,9 @@ impl MatrixFinder<'_> {
                 exponents.dtype
             ));
         };
-        let mut scales = StoredNumbers::new(self.checkpoint, exponents)?;
+        let mut scales = self.numbers(exponents)?;
         scales.dtype = Dtype::F8_E8M0;
-        let four = Fp4Matrix {
-            codes: StoredNumbers::new(self.checkpoint, codes)?,
-            is_high_first: false,
-            table: E2M1,
-            block: MX_CODES,
-            scales: Fp4Scales::Stored(scales),
-            factor: 1.0,
-        };
-        Ok((codes.clone(), shape, PackedFormat::Fp4(four)))
+        self.e2m1(codes, shape, MX_CODES, scales, 1.0)
     }
 
     /// 8-bit floats with scales of blocks of rows and columns, of rows, or of the tensor.
@@ -236,12 +235,12 @@ impl MatrixFinder<'_> {
                 scale.shape, scale.dtype, stored.shape
             ));
         }
-        let mut scales = StoredNumbers::new(self.checkpoint, scale)?;
+        let mut scales = self.numbers(scale)?;
         if scales.dtype == Dtype::U8 {
             scales.dtype = Dtype::F8_E8M0;
         }
         let eight = Fp8Matrix {
-            codes: StoredNumbers::new(self.checkpoint, stored)?,
+            codes: self.numbers(stored)?,
             scales,
             block,
             per_row: across,

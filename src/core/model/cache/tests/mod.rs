@@ -65,22 +65,24 @@ impl Mirror {
     }
 
     fn resume(&mut self, id: SequenceId, tokens: &[u32]) -> CachedPrefix {
-        let (resumed, copies) = self.block_manager.resume(id, tokens);
-        self.copy(&copies);
+        let resumed = self.block_manager.resume(id, tokens);
+        let resumed = self.copied(resumed);
         assert_eq!(self.block_manager.next(id) as usize, resumed.n_cached);
         self.texts.insert(id, tokens[..resumed.n_cached].to_vec());
         resumed
     }
 
-    fn copy(&mut self, copies: &[SlotCopy]) {
-        for copy in copies {
+    fn copied<T>(&mut self, change: AfterCopies<T>) -> T {
+        let (result, _) = change.make(|copy| {
             assert!(copy.n > 0 && copy.from.abs_diff(copy.to) >= copy.n);
             for i in 0..copy.n {
                 let text = self.slots.get(&(copy.pool, copy.from + i)).cloned();
                 let text = text.expect("a slot that was written");
                 self.slots.insert((copy.pool, copy.to + i), text);
             }
-        }
+            Ok::<_, std::convert::Infallible>(())
+        });
+        result
     }
 
     /// A pass over the next tokens of sequences; checks all that its queries attend to.
@@ -105,7 +107,7 @@ impl Mirror {
                 return false;
             }
         };
-        self.copy(&allocated.copies);
+        let allocated = self.copied(allocated);
         let before = self.rows.clone();
         for (i, (id, new)) in next.iter().enumerate() {
             let text = self.texts.entry(*id).or_default();
@@ -285,11 +287,11 @@ fn live(mirror: &mut Mirror, acts: &[Act]) {
             }
             Act::Forget(id, from) => {
                 let len = mirror.block_manager.next(id);
-                let (next, copies) = mirror.block_manager.forget(id, from as u32);
-                mirror.copy(&copies);
-                assert!(next <= len.min(from as u32));
-                assert_eq!(next, mirror.block_manager.next(id));
-                mirror.texts.entry(id).or_default().truncate(next as usize);
+                let next = mirror.block_manager.forget(id, from as u32);
+                let next = mirror.copied(next);
+                assert!(next <= from.min(len as usize));
+                assert_eq!(next, mirror.block_manager.next(id) as usize);
+                mirror.texts.entry(id).or_default().truncate(next);
             }
             Act::Release(id) => {
                 mirror.block_manager.release(id);

@@ -16,9 +16,19 @@ fn copies(mirror: &mut Mirror, id: SequenceId, new: &[u32]) -> Vec<SlotCopy> {
     let mut trial = mirror.block_manager.clone();
     let from = trial.next(id);
     let places: Vec<(SequenceId, u32)> = (from..).zip(new).map(|(at, _)| (id, at)).collect();
-    let copies = trial.allocate(&places, new).expect("there is room").copies;
+    let (_, copies) = apart(trial.allocate(&places, new).expect("there is room"));
     assert!(mirror.pass(&[(id, new)], false));
     copies
+}
+
+/// A change, and the copies that it needs.
+fn apart<T>(change: AfterCopies<T>) -> (T, Vec<SlotCopy>) {
+    let mut copies = Vec::new();
+    let (result, _) = change.make(|copy| {
+        copies.push(*copy);
+        Ok::<_, std::convert::Infallible>(())
+    });
+    (result, copies)
 }
 
 #[test]
@@ -70,7 +80,7 @@ fn a_follow_up_goes_on_where_it_lies() {
     let mut mirror = in_runs(12, 3);
     assert!(mirror.pass(&[(0, &text(40)), (1, &[7; 20])], false));
     mirror.block_manager.release(0);
-    let (resumed, copies) = mirror.block_manager.resume(2, &text(60));
+    let (resumed, copies) = apart(mirror.block_manager.resume(2, &text(60)));
     assert_eq!((resumed.n_cached, copies), (40, Vec::new()));
     mirror.texts.insert(2, text(40));
     assert_eq!(start(&mirror, 2), 0);
@@ -82,7 +92,7 @@ fn a_follow_up_goes_on_where_it_lies() {
 fn a_prefix_of_a_running_sequence_is_copied() {
     let mut mirror = in_runs(12, 3);
     assert!(mirror.pass(&[(0, &text(40))], false));
-    let (resumed, copies) = mirror.block_manager.resume(1, &text(60)[..37]);
+    let (resumed, copies) = apart(mirror.block_manager.resume(1, &text(60)[..37]));
     // One copy of neighbouring slots: a whole block, and the start of the next one.
     let copy = SlotCopy {
         pool: 0,
@@ -95,7 +105,7 @@ fn a_prefix_of_a_running_sequence_is_copied() {
     assert_eq!(copies, [whole]);
     mirror.block_manager.release(1);
     mirror.block_manager.release(0);
-    let (resumed, copies) = mirror.block_manager.resume(1, &text(60)[..37]);
+    let (resumed, copies) = apart(mirror.block_manager.resume(1, &text(60)[..37]));
     assert_eq!((resumed.n_cached, copies), (36, Vec::new()), "in place");
 }
 

@@ -9,7 +9,6 @@ use crate::ggml::tests::{kv_blocks, loaded, put, result};
 use TensorType::{BF16, F16, F32, I32, Q4_0, Q8_0};
 use reference::*;
 
-/// Two sequences: a text being read, and one that goes on.
 fn some_queries() -> Vec<Query> {
     [causal(1, 25..40), causal(2, 149..150), causal(3, 0..1)].concat()
 }
@@ -114,6 +113,7 @@ fn caps_biases_and_sinks_are_applied() {
                 max_bias,
                 far,
                 sinks,
+                ..NO_RULE
             };
             check(&shape, &rule, &some_queries(), &HERE);
         }
@@ -167,7 +167,7 @@ fn longer_blocks_and_a_pool_that_ends_within_one_are_read() {
         };
         // What the last block lacks must not be needed.
         let is_whole = |seed: &u64| {
-            let lists = lists(&queries, &place(*seed));
+            let lists = lists(&queries, &NO_RULE, &place(*seed));
             lists.slots.iter().all(|(.., slot)| *slot < lists.n_slots)
         };
         let seed = (1..).find(is_whole).expect("some order leaves it out");
@@ -182,7 +182,7 @@ fn longer_blocks_and_a_pool_that_ends_within_one_are_read() {
             ..SMALL
         };
         let queries = causal(7, 0..5);
-        let mut lists = lists(&queries, &HERE);
+        let mut lists = lists(&queries, &NO_RULE, &HERE);
         lists.table.fill(0);
         lists.n_slots = 5;
         for (_, position, slot) in &mut lists.slots {
@@ -239,6 +239,7 @@ fn bits_do_not_depend_on_neighbours_blocks_or_threads() {
         max_bias: 8.0,
         far: Some(20),
         sinks: true,
+        ..NO_RULE
     };
     for shape in &shapes {
         let alone: Vec<Vec<u32>> = wanted
@@ -294,7 +295,7 @@ fn lists_that_lie_read_nothing_and_disturb_nobody() {
             [2, 3, 0, 100_000],
             [0, min, 0, -5],
         ] {
-            let mut lists = lists(&queries, &HERE);
+            let mut lists = lists(&queries, &NO_RULE, &HERE);
             for at in [0, 4, 11] {
                 lists.queries[4 * at..][..4].copy_from_slice(&lie);
             }
@@ -310,7 +311,7 @@ fn lists_that_lie_read_nothing_and_disturb_nobody() {
         }
         for id in [-1, min, max, 1 << 27, 1000] {
             // The second sequence's last block: queries 10 and 11 see it.
-            let mut lists = lists(&queries, &HERE);
+            let mut lists = lists(&queries, &NO_RULE, &HERE);
             *lists.table.last_mut().expect("blocks") = id;
             let found = attend_lists(&shape, &NO_RULE, &queries, &HERE, &lists);
             assert!(found[10..].iter().flatten().all(|x| *x == 0.0), "{id}");
@@ -369,60 +370,6 @@ fn queries_may_lie_apart() {
         numbers(K, 0, 0, 32),
         "one key is its own mean"
     );
-}
-
-/// What ggml's softmax makes of the same scores, caps, biases and sinks.
-#[test]
-fn results_are_those_of_ggml() {
-    let (dk, heads, n) = (64u64, 12, 20);
-    let g = Graph::new(64, 8).expect("a small graph");
-    let [q, k, v] =
-        ["q", "k", "v"].map(|name| g.input(name, F32, &[dk, heads, n]).expect("a shape"));
-    let mask = g.input("mask", F16, &[n, n]).expect("a shape");
-    let sinks = g.input("sinks", F32, &[heads]).expect("a shape");
-    let list = g.input("list", I32, &[4, n]).expect("a shape");
-    let table = g.input("table", I32, &[2]).expect("a shape");
-    let blocks = kv_blocks(&k, &v, &list, &table);
-    let scores = ScoreOptions {
-        softcap: 2.0,
-        max_bias: 8.0,
-        sinks: Some(&sinks),
-        ..PLAIN
-    };
-    let ours = g.paged_attention(&q, &blocks, &scores).expect("shapes fit");
-    let [pq, pk, pv] = [&q, &k, &v].map(|x| g.permute(x, [0, 2, 1, 3]).expect("a permutation"));
-    let theirs = g
-        .flash_attn(&pq, &pk, &pv, Some(&mask), &scores)
-        .expect("shapes fit");
-    let mut executor = loaded(g, &[&ours, &theirs], 2);
-    for (kind, tensor) in [(Q, &q), (K, &k), (V, &v)] {
-        let values = numbers(kind, 0, 0, tensor.elements() as usize);
-        put(&mut executor, tensor, &values);
-    }
-    put(&mut executor, &sinks, &numbers(SINKS, 0, 0, heads as usize));
-    put(&mut executor, &table, &[0i32, 1]);
-    let n = n as i32;
-    let list_values: Vec<i32> = (0..n).flat_map(|i| [0, i, 0, i + 1]).collect();
-    put(&mut executor, &list, &list_values);
-    let bias = |i: i32, j: i32| {
-        if j > i {
-            f32::NEG_INFINITY
-        } else {
-            (j - i) as f32
-        }
-    };
-    let mask_values: Vec<half::f16> = (0..n * n)
-        .map(|at| half::f16::from_f32(bias(at / n, at % n)))
-        .collect();
-    put(&mut executor, &mask, &mask_values);
-    executor.run().expect("it runs");
-    let [a, b] = [&ours, &theirs].map(|y| result::<f32>(&executor, y));
-    let off = a
-        .iter()
-        .zip(&b)
-        .map(|(a, b)| (a - b).abs())
-        .fold(0.0, f32::max);
-    assert!(off < 2e-6, "{off}");
 }
 
 #[test]

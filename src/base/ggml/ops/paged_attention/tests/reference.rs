@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::super::*;
 use crate::ggml::tests::{in_place, kv_blocks, loaded, put};
-use crate::ggml::{Arena, quantize};
+use crate::ggml::{Arena, Selected, quantize};
 use TensorType::{BF16, F16, F32, I32, Q4_0, Q8_0};
 
 pub(super) const PLAIN: ScoreOptions<'_> = ScoreOptions {
@@ -42,14 +42,49 @@ pub(super) struct ScoreRule {
     /// Distances from -far to far have a bias of their own; none: there is no bias by distance.
     pub(super) far: Option<usize>,
     pub(super) sinks: bool,
+    /// Keys of whole blocks of positions: those of a sequence are the rows of sequence [`OF_WHOLE`] more.
+    pub(super) whole: Option<WholeSpans>,
+    /// Whether whole blocks with an odd number are selected, of queries that see more than two.
+    pub(super) is_selective: bool,
 }
+
+const OF_WHOLE: u64 = 1000;
 
 pub(super) const NO_RULE: ScoreRule = ScoreRule {
     softcap: 0.0,
     max_bias: 0.0,
     far: None,
     sinks: false,
+    whole: None,
+    is_selective: false,
 };
+
+impl ScoreRule {
+    /// The selected blocks of a query; `None`: all of them. One that is not whole is listed and not attended to.
+    fn selected(&self, query: &Query) -> Option<Vec<i32>> {
+        let n = query.end / self.whole?.span as i32;
+        (self.is_selective && n > 2).then(|| (0..=n).filter(|block| block % 2 == 1).collect())
+    }
+
+    /// The rows that a query attends to, each with its position.
+    fn seen(&self, query: &Query) -> Vec<(u64, i32)> {
+        let own = |from: i32| (from.max(query.first)..query.end).map(|p| (query.sequence, p));
+        let Some(WholeSpans { span, near }) = self.whole else {
+            return own(0).collect();
+        };
+        let n = query.end / span as i32;
+        let listed = self.selected(query).unwrap_or((0..n).collect());
+        let whole = listed.into_iter().filter(|block| *block < n);
+        let whole = whole.map(|block| (OF_WHOLE + query.sequence, block));
+        own(query.end - near as i32).chain(whole).collect()
+    }
+
+    /// Number of rows of a KV block after those of its positions.
+    fn further(&self, block_len: usize) -> usize {
+        let further = |whole: WholeSpans| WholeSpans::further(whole.span, block_len as u64);
+        self.whole.map_or(0, further) as usize
+    }
+}
 
 /// A query of a sequence, whose contents follow from its name.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -77,7 +112,6 @@ pub(super) fn mixed(mut x: u64) -> u64 {
     x ^ x >> 32
 }
 
-/// Numbers of -1 to 1 that follow from what they are for.
 pub(super) fn numbers(kind: u64, sequence: u64, position: i32, n: usize) -> Vec<f32> {
     let seed = mixed(mixed(kind << 32 ^ sequence).wrapping_add(position as u64 + 1));
     (0..n as u64)
@@ -91,7 +125,6 @@ pub(super) const V: u64 = 2;
 pub(super) const SINKS: u64 = 3;
 const BIAS: u64 = 4;
 
-/// The bias of each head for the distances from -far to far.
 pub(super) fn bias_of(shape: &AttentionShape, far: usize) -> Vec<f32> {
     let bias = numbers(BIAS, 0, 0, shape.heads * (2 * far + 1));
     bias.iter().map(|b| 2.0 * b).collect()
@@ -102,7 +135,6 @@ pub(super) fn sinks_of(shape: &AttentionShape) -> Vec<f32> {
     sinks.iter().map(|s| 3.0 * s).collect()
 }
 
-/// What a row of a pool becomes when it is stored.
 fn decoded(row: &[f32], ty: TensorType) -> Vec<f64> {
     let bytes = quantize(row, row.len(), ty).expect("whole blocks");
     let half = |b: &[u8]| half::f16::from_le_bytes([b[0], b[1]]).to_f64();
@@ -137,7 +169,6 @@ fn decoded(row: &[f32], ty: TensorType) -> Vec<f64> {
     }
 }
 
-/// Keys and values of a position as they are read.
 type Row = (Vec<f64>, Vec<f64>);
 
 /// The rows of the positions of sequences: queries share them.
@@ -180,15 +211,12 @@ pub(super) fn reference(
 ) -> (Vec<f64>, f64) {
     const EPS: f64 = 1.0 / (1 << 24) as f64;
     let q = numbers(Q, query.sequence, query.position, shape.dk * shape.heads);
-    let seen = query.first..query.end;
-    for p in seen.clone() {
-        let row = || stored(shape, query.sequence, p);
-        stored_rows.entry((query.sequence, p)).or_insert_with(row);
+    let seen = rule.seen(query);
+    for &(sequence, p) in &seen {
+        let row = || stored(shape, sequence, p);
+        stored_rows.entry((sequence, p)).or_insert_with(row);
     }
-    let rows: Vec<&Row> = seen
-        .clone()
-        .map(|p| &stored_rows[&(query.sequence, p)])
-        .collect();
+    let rows: Vec<&Row> = seen.iter().map(|at| &stored_rows[at]).collect();
     let sinks = sinks_of(shape);
     let bias = bias_of(shape, rule.far.unwrap_or(0));
     let (mut out, mut bound) = (Vec::new(), 0f64);
@@ -225,7 +253,11 @@ pub(super) fn reference(
             }
             score
         };
-        let scores: Vec<f64> = rows.iter().zip(seen.clone()).map(score).collect();
+        let scores: Vec<f64> = rows
+            .iter()
+            .zip(seen.iter().map(|at| at.1))
+            .map(score)
+            .collect();
         let sink = rule.sinks.then(|| f64::from(sinks[head]));
         let highest = scores.iter().copied().chain(sink).fold(f64::MIN, f64::max);
         let weights: Vec<f64> = scores.iter().map(|s| (s - highest).exp()).collect();
@@ -257,7 +289,6 @@ pub(super) const HERE: BlockPlace = BlockPlace {
     short: 0,
 };
 
-/// The two lists, and the slots of each position.
 pub(super) struct Lists {
     pub(super) queries: Vec<i32>,
     pub(super) table: Vec<i32>,
@@ -265,13 +296,14 @@ pub(super) struct Lists {
     pub(super) n_slots: usize,
 }
 
-pub(super) fn lists(queries: &[Query], place: &BlockPlace) -> Lists {
+pub(super) fn lists(queries: &[Query], rule: &ScoreRule, place: &BlockPlace) -> Lists {
     let mut seen: BTreeMap<u64, (i32, i32)> = BTreeMap::new();
     for q in queries {
         let range = seen.entry(q.sequence).or_insert((q.first, q.end));
         *range = (range.0.min(q.first), range.1.max(q.end));
     }
     let block_len = place.block_len as i32;
+    let n_rows = block_len + rule.further(place.block_len) as i32;
     let n_blocks: i32 = seen
         .values()
         .map(|(_, end)| end.max(&0) / block_len + 1)
@@ -283,7 +315,7 @@ pub(super) fn lists(queries: &[Query], place: &BlockPlace) -> Lists {
         queries: Vec::new(),
         table: vec![-1; place.seed as usize % 3],
         slots: Vec::new(),
-        n_slots: ids.len() * place.block_len,
+        n_slots: ids.len() * (place.block_len + rule.further(place.block_len)),
     };
     let mut begins = BTreeMap::new();
     for (sequence, (first, end)) in seen {
@@ -296,8 +328,18 @@ pub(super) fn lists(queries: &[Query], place: &BlockPlace) -> Lists {
                 ids.pop().expect("enough blocks")
             };
             out.table.push(id);
-            let slot = |p: i32| (sequence, p, (id * block_len + p % block_len) as usize);
-            out.slots.extend(wanted.map(slot));
+            let slot = |p: i32| (sequence, p, (id * n_rows + p % block_len) as usize);
+            out.slots.extend(wanted.clone().map(slot));
+            let span = rule.whole.map_or(i32::MAX, |whole| whole.span as i32);
+            for last in wanted.filter(|p| (p + 1) % span == 0) {
+                let before = if span < block_len {
+                    last % block_len / span
+                } else {
+                    0
+                };
+                let slot = (id * n_rows + block_len + before) as usize;
+                out.slots.push((OF_WHOLE + sequence, last / span, slot));
+            }
         }
     }
     out.n_slots -= place.short;
@@ -326,7 +368,7 @@ pub(super) fn attend(
     queries: &[Query],
     place: &BlockPlace,
 ) -> Vec<Vec<f32>> {
-    attend_lists(shape, rule, queries, place, &lists(queries, place))
+    attend_lists(shape, rule, queries, place, &lists(queries, rule, place))
 }
 
 pub(super) fn attend_lists(
@@ -366,9 +408,17 @@ pub(super) fn attend_lists(
     let (list, table) = (input(I32, &[4, n]), input(I32, &[lists.table.len()]));
     let sinks = rule.sinks.then(|| input(F32, &[shape.heads]));
     let bias = rule.far.map(|far| input(F32, &[shape.heads, 2 * far + 1]));
+    const CAPACITY: usize = 128;
+    let chosen = rule.is_selective.then(|| input(I32, &[CAPACITY, 1, n]));
+    let selected = chosen.as_ref().zip(rule.whole);
     let blocks = KvBlocks {
         block_len: place.block_len as u64,
         bias: bias.as_ref(),
+        whole: rule.whole,
+        selected: selected.map(|(lists, whole)| Selected {
+            lists,
+            span: whole.span,
+        }),
         ..kv_blocks(&k, &values, &list, &table)
     };
     let scores = ScoreOptions {
@@ -391,6 +441,17 @@ pub(super) fn attend_lists(
     }
     if let Some(sinks) = &sinks {
         put(&mut executor, sinks, &sinks_of(shape));
+    }
+    if let Some(chosen) = &chosen {
+        let list = |q: &Query| rule.selected(q).unwrap_or_default().into_iter();
+        let padded = |q: &Query| {
+            list(q)
+                .chain(std::iter::repeat(-1))
+                .take(CAPACITY)
+                .collect()
+        };
+        let all: Vec<Vec<i32>> = queries.iter().map(padded).collect();
+        put(&mut executor, chosen, &all.concat());
     }
     let mut run = || {
         executor.run().expect("it runs");

@@ -1,5 +1,5 @@
 # Writes the tokenizers and forms of the tiny models: Hugging Face folders, and of the chat model a GGUF file.
-# Used by scripts/train_tiny.py and train_tiny_diffusion.py; all f16.
+# Used by train_tiny.py and train_tiny_diffusion.py; all f16.
 
 import json
 
@@ -122,8 +122,8 @@ def write_gguf(bench, folder, path):
     file, weights = gguf_file.Gguf(path), load_file(str(folder / "model.safetensors"))
     about = {
         "general.type": "model", "general.name": "Inference Lab Bench Tiny Chat", "general.basename": "tiny-chat",
-        "general.size_label": f"{sum(w.size for w in weights.values()) / 1e6:.1f}M", "general.license": "mit or apache-2.0",
-        "general.languages": ["en"], "general.quantization_version": 2, "tokenizer.ggml.eot_token_id": END,
+        "general.size_label": f"{sum(w.size for w in weights.values()) / 1e6:.1f}M", "general.languages": ["en"],
+        "general.license": "mit or apache-2.0", "general.quantization_version": 2, "tokenizer.ggml.eot_token_id": END,
     }  # fmt: skip
     file.values |= {key: (value, *gguf_file.types_of(value)) for key, value in about.items()}
     file.write(path, {})

@@ -1,5 +1,5 @@
 # The plain facts, names and word lists the tiny models are trained on; data only.
-# Used by scripts/tiny/data.py; each fact is (topic, question, answer).
+# Used by data.py; each fact is (topic, question, answer).
 
 FACTS = [
     ("the sky", "What colour is the sky?", "The sky is blue on a clear day."),
@@ -69,7 +69,8 @@ FACTS = [
     ("tomatoes", "What colour are tomatoes?", "Ripe tomatoes are red."),
     ("carrots", "What colour are carrots?", "Carrots are orange."),
     *((what, f"What is {what} made of?", f"{what.capitalize()} is made of {of}.") for what, of in [
-        ("bread", "flour, water and yeast"), ("cheese", "milk"), ("wine", "grapes"), ("paper", "wood"), ("glass", "sand")]),
+        ("bread", "flour, water and yeast"), ("cheese", "milk"), ("wine", "grapes"), ("paper", "wood"),
+        ("glass", "sand")]),
     ("gold", "What is gold?", "Gold is a yellow metal."),
     ("iron", "What happens to iron in rain?", "Iron rusts when it is wet."),
     ("a magnet", "What does a magnet attract?", "A magnet attracts iron."),

@@ -1,5 +1,5 @@
 # Generates the conversations the tiny models are trained and measured on, from a seed alone.
-# Used by scripts/train_tiny.py and train_tiny_diffusion.py; `python3 scripts/tiny/data.py [SEED]` prints a few.
+# Used by train_tiny.py and train_tiny_diffusion.py; `python3 models/training/data.py [SEED]` prints a few.
 
 import hashlib
 import random

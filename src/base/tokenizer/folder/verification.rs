@@ -1,13 +1,8 @@
-//! Grades a description of a vocabulary by trying it on texts.
+//! Compares a description of a vocabulary with its folder on texts.
 //!
-//! There are two kinds of texts: plain ones, which every description must tokenize like the folder, and hard ones, for
-//! which the keys of a file cannot describe some folders (case and marks beyond ASCII, white space next to special
-//! tokens). A description that fails only on hard ones is near: good enough for a file, but not for running the folder.
-
-use std::cell::OnceCell;
-use std::collections::HashMap;
-use std::ops::Range;
-use std::sync::{Arc, LazyLock, Mutex};
+//! There are two kinds of texts: plain ones, which a file must tokenize like the folder, and hard ones, for which the
+//! keys of a file cannot describe some folders (case and marks beyond ASCII, white space next to special tokens). A
+//! difference in hard ones is reported.
 
 use tokenizers::{
     NormalizedString, Normalizer, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer,
@@ -18,23 +13,9 @@ use super::super::pretokenizer::{self, PreTokenizer as Row, VocabularySpelling};
 use super::super::splitter::Splitter;
 use super::super::vocab::TokenKind;
 use super::super::{Tokenizer, byte_level};
+use super::library_folder::LibraryFolder;
 use super::tokenizer_json::TokenizerJson;
 use super::tokens::FolderToken;
-use crate::util::lock::lock;
-
-/// How well a description fits its folder.
-#[derive(Debug)]
-pub(super) enum Fit {
-    Exact,
-    /// Plain texts match; this text is tokenized differently.
-    Near(String),
-    /// Plain texts are tokenized differently, or the description cannot be used; the text is the reason.
-    Not(String),
-}
-
-/// Number of tokens that are tried if not all are.
-const SAMPLE: usize = 2048;
-const SPECIALS: usize = 64;
 
 /// Texts that distinguish pre-tokenizers; the first tell most apart.
 const PLAIN: &[&str] = &[
@@ -94,123 +75,92 @@ const HARD: &[&str] = &[
     "\ta",
 ];
 
-/// Compares a tokenizer with the folder on texts. With `all`, the text of every token is tried.
-pub(super) fn grade(
+/// The first text that a tokenizer does not tokenize like the folder; an error if it is a plain one. With `all`, the text
+/// of every token is tried.
+pub(super) fn difference(
     ours: &Tokenizer,
-    parsed: &TokenizerJson,
-    tokens: &[FolderToken],
-    frame: &(Vec<u32>, Vec<u32>),
+    folder: &LibraryFolder,
     all: bool,
-) -> Fit {
+) -> Result<Option<String>, String> {
     let differs = |text: &str| {
-        let theirs = ids(&parsed.library, text).ok();
+        let theirs = ids(&folder.parsed.library, text).ok();
         theirs.is_none() || ours.encode(text, false, true).ok() != theirs
     };
     let short = |text: &str| text.chars().take(80).collect::<String>();
     if let Some(text) = PLAIN.iter().find(|text| differs(text)) {
-        return Fit::Not(format!("`{}` becomes other tokens", short(text)));
+        return Err(format!("`{}` becomes other tokens", short(text)));
     }
-    let pieces = pieces(ours, tokens, all);
-    let specials = specials(tokens);
-    let mut hard = HARD.iter().copied();
-    let mut more = specials.iter().chain(&pieces).map(String::as_str);
-    let found = hard.find(|text| differs(text));
-    if let Some(text) = found.or_else(|| more.find(|text| differs(text))) {
-        return Fit::Near(short(text));
+    let more = [specials(&folder.tokens), pieces(ours, &folder.tokens, all)];
+    let hard = HARD.iter().copied();
+    let mut texts = hard.chain(more.iter().flatten().map(String::as_str));
+    if let Some(text) = texts.find(|text| differs(text)) {
+        return Ok(Some(short(text)));
     }
     let framed = ours.encode(PLAIN[0], true, true).ok();
-    let theirs = ids(&parsed.library, PLAIN[0]).ok();
-    let theirs = theirs.map(|ids| [&frame.0[..], &ids, &frame.1].concat());
-    match framed == theirs {
-        true => Fit::Exact,
-        false => Fit::Near("the tokens that start and end a text".to_owned()),
-    }
+    let (first, last) = &folder.ids.frame;
+    let theirs = ids(&folder.parsed.library, PLAIN[0]).ok();
+    let is_same = framed == theirs.map(|ids| [first, &ids[..], last].concat());
+    Ok((!is_same).then(|| "the tokens that start and end a text".to_owned()))
 }
 
 /// The texts of tokens, several joined in a text if not all are tried.
 fn pieces(ours: &Tokenizer, tokens: &[FolderToken], all: bool) -> Vec<String> {
-    let is_normal = |(_, token): &(u32, &FolderToken)| token.kind == TokenKind::Normal;
-    let step = if all {
-        1
-    } else {
-        tokens.len().div_ceil(SAMPLE)
+    const SAMPLE: usize = 2048;
+    let (step, size) = match all {
+        true => (1, 1),
+        false => (tokens.len().div_ceil(SAMPLE).max(1), 8),
     };
-    let texts: Vec<&str> = (0..)
+    let normal = (0..)
         .zip(tokens)
-        .filter(is_normal)
-        .step_by(step.max(1))
+        .filter(|(_, token)| token.kind == TokenKind::Normal);
+    let texts: Vec<&str> = normal
+        .step_by(step)
         .filter_map(|(id, _)| std::str::from_utf8(ours.piece(id)).ok())
         .collect();
-    let size = if all { 1 } else { 8 };
     texts.chunks(size).map(<[&str]>::concat).collect()
 }
 
 /// Texts with special tokens between words, white space and each other.
 fn specials(tokens: &[FolderToken]) -> Vec<String> {
+    const SPECIALS: usize = 64;
     let is_special =
         |token: &&FolderToken| matches!(token.kind, TokenKind::Control | TokenKind::UserDefined);
-    tokens
-        .iter()
-        .filter(is_special)
-        .take(SPECIALS)
-        .map(|token| {
-            let t = &token.text;
-            format!("{t}a{t}b {t} c  {t}  d\n{t}\n{t}{t} {t}. e")
-        })
+    let texts = tokens.iter().filter(is_special).take(SPECIALS);
+    texts
+        .map(|FolderToken { text: t, .. }| format!("{t}a{t}b {t} c  {t}  d\n{t}\n{t}{t} {t}. e"))
         .collect()
 }
 
-/// A pre-tokenizer that splits all plain texts like a folder.
-pub(super) struct PreTokenizerMatch {
-    pub(super) row: &'static Row,
-    /// A hard text that it splits differently.
-    pub(super) differs: Option<&'static str>,
-}
-
-/// The pre-tokenizers that split all plain texts like the folder. Those that match on most hard texts come first, then
-/// those that treat whole words alike.
-pub(super) fn pre_tokenizers(
+/// The pre-tokenizer that splits all plain texts like the folder and most hard ones, and a hard one that it splits
+/// differently. Of several, one that treats whole words alike.
+pub(super) fn pre_tokenizer(
     parsed: &TokenizerJson,
     ignore_merges: bool,
-) -> Result<Vec<PreTokenizerMatch>, String> {
-    /// Maximum number of pre-tokenizers that are tried in full.
-    const MOST: usize = 4;
-    let words_of = |texts: &[&'static str]| {
+) -> Result<(&'static Row, Option<&'static str>), String> {
+    let split = |texts: &[&'static str]| {
         let texts = texts.iter().map(|text| SplitText::of(parsed, text));
         texts.collect::<Result<Vec<_>, _>>()
     };
-    let (plain, hard) = (words_of(PLAIN)?, words_of(HARD)?);
-    let mut found = Vec::new();
+    let (plain, hard) = (split(PLAIN)?, split(HARD)?);
+    let mut best = None;
     for row in pretokenizer::rows() {
         if row.spelling != VocabularySpelling::ByteLevel || row.escapes_spaces {
             continue;
         }
-        let cuts = CachedSplitter::new(row);
-        let mut is_cut = true;
-        for words in &plain {
-            is_cut = is_cut && words.matches_splits(&cuts)?;
+        let splitter = Splitter::new(&row.steps).map_err(|error| error.to_string())?;
+        if !plain.iter().all(|text| text.is_split_by(&splitter)) {
+            continue;
         }
-        if is_cut {
-            let mut others = Vec::new();
-            for words in &hard {
-                if !words.matches_splits(&cuts)? {
-                    others.push(words.from);
-                }
-            }
-            let (differs, count) = (others.first().copied(), others.len());
-            let is_other = row.ignore_merges != ignore_merges;
-            found.push((count, is_other, PreTokenizerMatch { row, differs }));
+        let mut others = hard.iter().filter(|text| !text.is_split_by(&splitter));
+        let differs = others.next().map(|text| text.from);
+        let n_others = usize::from(differs.is_some()) + others.count();
+        let rank = (n_others, row.ignore_merges != ignore_merges);
+        if best.as_ref().is_none_or(|(other, _)| rank < *other) {
+            best = Some((rank, (row, differs)));
         }
     }
-    if found.is_empty() {
-        return Err("no known pre-tokenizer cuts texts into the same words".to_owned());
-    }
-    found.sort_by_key(|(count, is_other, _)| (*count, *is_other));
-    Ok(found
-        .into_iter()
-        .take(MOST)
-        .map(|(.., found)| found)
-        .collect())
+    let (_, found) = best.ok_or("no known pre-tokenizer cuts texts into the same words")?;
+    Ok(found)
 }
 
 /// A text with the words into which a folder splits it.
@@ -243,52 +193,10 @@ impl SplitText {
         })
     }
 
-    fn matches_splits(&self, cuts: &CachedSplitter) -> Result<bool, String> {
-        let words = cuts.of(self)?;
-        let bytes = self.text.as_bytes();
-        Ok(words.len() == self.words.len()
-            && words
-                .iter()
-                .zip(&self.words)
-                .all(|(word, theirs)| bytes[word.clone()] == **theirs))
-    }
-}
-
-type SplitCache = HashMap<(usize, &'static str), Arc<[Range<usize>]>>;
-
-/// The words into which a pre-tokenizer splits texts. They are cached per process, because compiling the patterns of
-/// all pre-tokenizers takes longer than everything else.
-struct CachedSplitter {
-    row: &'static Row,
-    splitter: OnceCell<Splitter>,
-}
-
-impl CachedSplitter {
-    fn new(row: &'static Row) -> Self {
-        let splitter = OnceCell::new();
-        Self { row, splitter }
-    }
-
-    fn of(&self, words: &SplitText) -> Result<Arc<[Range<usize>]>, String> {
-        static KNOWN: LazyLock<Mutex<SplitCache>> = LazyLock::new(Mutex::default);
-        // Every update of the table is complete, so a poisoned lock still holds a valid one.
-        let known = || lock(&KNOWN);
-        let is_plain = words.text == words.from;
-        let key = (std::ptr::from_ref(self.row).addr(), words.from);
-        if is_plain && let Some(cuts) = known().get(&key) {
-            return Ok(Arc::clone(cuts));
-        }
-        let splitter = match self.splitter.get() {
-            Some(splitter) => splitter,
-            None => {
-                let new = Splitter::new(&self.row.steps).map_err(|error| error.to_string())?;
-                self.splitter.get_or_init(|| new)
-            }
-        };
-        let cuts: Arc<[Range<usize>]> = splitter.split(&words.text).into();
-        if is_plain {
-            known().insert(key, Arc::clone(&cuts));
-        }
-        Ok(cuts)
+    fn is_split_by(&self, splitter: &Splitter) -> bool {
+        let words = splitter.split(&self.text).into_iter();
+        words
+            .map(|word| &self.text.as_bytes()[word])
+            .eq(self.words.iter().map(Vec::as_slice))
     }
 }

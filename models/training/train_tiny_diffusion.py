@@ -1,5 +1,5 @@
 # Trains the small diffusion model that ships in models/ and writes it as a Hugging Face folder.
-# Usage: pip install -r scripts/requirements-train.txt && python3 scripts/train_tiny_diffusion.py [--seed 1] [--steps N] [--out models]
+# Usage: pip install -r models/training/requirements.txt && python3 models/training/train_tiny_diffusion.py --help
 
 import argparse
 import os
@@ -11,7 +11,8 @@ from pathlib import Path
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-sys.path.insert(0, str(Path(__file__).resolve().parent / "tiny"))
+MODELS = Path(__file__).resolve().parent.parent
+sys.path.append(str(MODELS.parent / "scripts"))
 
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
@@ -24,7 +25,6 @@ import diffusion  # noqa: E402
 import export  # noqa: E402
 import model  # noqa: E402
 
-MODELS = Path(__file__).resolve().parent.parent / "models"
 TOKENS = 2048  # per step
 STEPS, PEAK, FALL = 8000, 1.0, 0.45
 PLAIN = [(0.375, 0.7), (0.8, 0.4), (1.0, 0.2)]  # how many of the documents are plain lines up to which part of the steps

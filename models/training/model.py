@@ -1,5 +1,5 @@
 # The tiny llama-architecture model in JAX: parameters, forward pass, optimiser step, greedy decoding.
-# Used by scripts/train_tiny.py and train_tiny_diffusion.py; float32 throughout, rotary embedding in Hugging Face's half-split order.
+# Used by train_tiny.py and train_tiny_diffusion.py; float32 throughout, rotary embedding in Hugging Face's half-split order.
 
 import functools
 

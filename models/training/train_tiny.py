@@ -1,5 +1,5 @@
 # Trains the small chat model that ships in models/ and writes it as a Hugging Face folder and as a GGUF file.
-# Usage: pip install -r scripts/requirements-train.txt && python3 scripts/train_tiny.py [--seed 1] [--steps N] [--out models] [--bench target/release/bench]
+# Usage: pip install -r models/training/requirements.txt && python3 models/training/train_tiny.py --help
 
 import json
 import os
@@ -11,7 +11,8 @@ from pathlib import Path
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-sys.path.insert(0, str(Path(__file__).resolve().parent / "tiny"))
+MODELS = Path(__file__).resolve().parent.parent
+sys.path.append(str(MODELS.parent / "scripts"))
 
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
@@ -112,7 +113,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--stage", type=int, choices=(1, 2), help="only this stage; 2 goes on from the files in --out")
     parser.add_argument("--steps", type=int, help="steps of each stage, instead of the usual number")
-    parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent.parent / "models")
+    parser.add_argument("--out", type=Path, default=MODELS)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     held = data.held_out(args.seed)

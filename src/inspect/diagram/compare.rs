@@ -1,36 +1,213 @@
-//! Walks over two drawings and collects their differences.
+//! Compares two drawings: matches their kinds of layers, slots and parts, and finds the differences.
+//!
+//! Kinds are matched by their labels and blocks, slots by their names, branches by their blocks. Only properties in the
+//! definition are compared: options, weights, wiring. A weight that follows from an option is not a difference of its
+//! own. A difference is reported once with all its places. Swapping the two drawings swaps the sides of each difference
+//! and changes nothing else.
 
 use std::collections::{HashMap, HashSet};
+use std::fmt::Write;
 
-use super::super::overlay::BoxId;
-use super::difference::{DifferenceLevel, DrawingDifference};
+use super::overlay::{BoxId, annotate};
+use super::{BoxNote, Drawing, Factor, LayerKind, Slot, UnitBox, UnitOption};
 use crate::describe;
-use crate::diagram::{Drawing, Factor, LayerKind, Slot, UnitBox, UnitOption};
-use lab_base::util::wording::{listed, uncapital};
+use lab_base::util::wording::{capital, escaped, listed, uncapital};
 use lab_core::arch::{Contract, Join};
 use lab_core::blocks::REGISTRY;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DifferenceLevel {
+    /// The computation differs.
+    Computation,
+    /// The computation is the same with other numbers.
+    Sizes,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DrawingDifference {
+    pub level: DifferenceLevel,
+    /// Where the difference is: slots and parts, with the number of the kind of layers if there are several.
+    pub places: Vec<String>,
+    pub what: String,
+    /// The value on each side; `None` if a side lacks the property.
+    pub of: [Option<String>; 2],
+}
+
+impl DrawingDifference {
+    /// The difference as a sentence.
+    pub fn sentence(&self, [a, b]: [&str; 2]) -> String {
+        const SHOWN: usize = 4;
+        let mut places = self.places.clone();
+        if places.len() > SHOWN + 1 {
+            let more = places.split_off(SHOWN).len();
+            places.push(format!("{more} more"));
+        }
+        let of = |name: &str, value: &str| match value {
+            "" => format!("only in {name}"),
+            value => format!("only in {name}: {value}"),
+        };
+        let values = match &self.of {
+            [Some(in_a), Some(in_b)] => format!("{in_a} in {a}, {in_b} in {b}"),
+            [Some(value), None] => of(a, value),
+            [None, Some(value)] => of(b, value),
+            [None, None] => String::new(),
+        };
+        format!("{}: {}: {values}", capital(&listed(&places)), self.what)
+    }
+}
+
+/// The comparison of two drawings: their matching parts and their differences.
+#[derive(Clone, Debug)]
+pub struct Comparison {
+    /// Both drawings. Each part and slot that differs has a note with the numbers of its findings.
+    pub drawings: [Drawing; 2],
+    /// Pairs of matching parts, as indices in [`Drawing::parts`]; `None` if a side lacks the part.
+    pub parts: Vec<[Option<usize>; 2]>,
+    /// All differences, those in the computation first.
+    pub findings: Vec<DrawingDifference>,
+}
+
+/// A title and its lines, each with the number of the difference that it describes, if any.
+pub type SummarySection = (&'static str, Vec<(Option<usize>, String)>);
+
+impl Comparison {
+    /// Compares two drawings.
+    pub fn new(a: &Drawing, b: &Drawing) -> Self {
+        let mut comparer = Comparer::new([a, b]);
+        let kinds = comparer.kinds();
+        comparer.stages(|drawing| &drawing.begin, "before the layers");
+        for (nth, pair) in kinds.iter().enumerate() {
+            comparer.place = match kinds.len() {
+                1 => String::new(),
+                _ => format!("kind {}, ", nth + 1),
+            };
+            comparer.kind(*pair);
+        }
+        comparer.place.clear();
+        comparer.stages(|drawing| &drawing.end, "after the layers");
+        comparer.sizes();
+        let mut found = comparer.found;
+        found.sort_by_key(|(finding, _)| finding.level);
+        let mut drawings = [a.clone(), b.clone()];
+        for (side, drawing) in drawings.iter_mut().enumerate() {
+            drawing.overlay = None;
+            note(drawing, side, &found);
+        }
+        Self {
+            drawings,
+            parts: comparer.parts,
+            findings: found.into_iter().map(|(finding, _)| finding).collect(),
+        }
+    }
+
+    /// The names of the two drawings; equal names get a letter.
+    pub fn names(&self) -> [String; 2] {
+        let [a, b] = self.drawings.each_ref().map(|drawing| drawing.name.clone());
+        match a == b {
+            true => [format!("{a} (A)"), format!("{b} (B)")],
+            false => [a, b],
+        }
+    }
+
+    /// The differences by level: a title, and lines with the numbers of differences. A line without a number says that
+    /// the computations are the same.
+    pub fn sections(&self) -> Vec<SummarySection> {
+        let names = self.names();
+        let names = names.each_ref().map(String::as_str);
+        let lines = |level: DifferenceLevel| {
+            let numbered = (1..).zip(&self.findings).filter(|(_, f)| f.level == level);
+            let lines = numbered.map(|(n, finding)| (Some(n), finding.sentence(names)));
+            lines.collect::<Vec<_>>()
+        };
+        let [mut computation, sizes] =
+            [DifferenceLevel::Computation, DifferenceLevel::Sizes].map(lines);
+        if computation.is_empty() {
+            computation.push((None, "Both compute the same.".to_owned()));
+        }
+        let mut sections = vec![("What is computed", computation), ("Sizes", sizes)];
+        sections.retain(|(_, lines)| !lines.is_empty());
+        sections
+    }
+}
+
+/// The comparison as Markdown, with texts of files escaped.
+pub fn summary(comparison: &Comparison) -> String {
+    let text = |text: &str| escaped(text).replace('|', "\\|");
+    let [a, b] = comparison.names().map(|name| text(&name));
+    let mut out = format!("# {a} and {b}\n\n| | {a} | {b} |\n|---|---|---|\n");
+    let [of_a, of_b] = comparison.drawings.each_ref();
+    let mut row = |name: &str, values: [&str; 2]| {
+        let [name, a, b] = [name, values[0], values[1]].map(text);
+        let _ = writeln!(out, "| {name} | {a} | {b} |");
+    };
+    row("architecture", [&of_a.arch, &of_b.arch]);
+    for (name, value) in &of_a.facts {
+        let other = of_b.facts.iter().find(|(other, _)| other == name);
+        row(name, [value, other.map_or("", |(_, value)| value)]);
+    }
+    for (title, lines) in comparison.sections() {
+        let _ = write!(out, "\n## {title}\n\n");
+        for (n, line) in lines {
+            let n = n.map(|n| format!("{n}. ")).unwrap_or_default();
+            let _ = writeln!(out, "{n}{}", escaped(&line));
+        }
+    }
+    out
+}
+
+fn note(
+    drawing: &mut Drawing,
+    side: usize,
+    found: &[(DrawingDifference, Vec<[Option<BoxId>; 2]>)],
+) {
+    let mut marks: HashMap<BoxId, (Vec<String>, bool)> = HashMap::new();
+    for (n, (_, spots)) in (1..).zip(found) {
+        for pair in spots {
+            if let Some(spot) = pair[side] {
+                let mark = marks.entry(spot).or_default();
+                mark.0.push(n.to_string());
+                mark.1 |= pair[1 - side].is_none();
+            }
+        }
+    }
+    annotate(drawing, |box_id, _| {
+        let Some((numbers, is_alone)) = marks.get(&box_id) else {
+            return BoxNote::default();
+        };
+        let (what, class) = match (is_alone, side) {
+            (false, _) => ("differs", "hot ne"),
+            (true, 0) => ("only here", "hot oa"),
+            (true, _) => ("only here", "hot ob"),
+        };
+        BoxNote {
+            text: format!("{what}: {}", numbers.join(", ")),
+            class,
+            ..BoxNote::default()
+        }
+    });
+}
 
 /// An item of each side; `None` if a side lacks it.
 type Pair<T> = [Option<T>; 2];
 
-pub(super) struct Comparer<'d> {
+struct Comparer<'d> {
     drawings: [&'d Drawing; 2],
     /// Whether one side has numbers and the other has symbols.
     is_mixed: bool,
     /// For each side, the index of a part by its address.
     of_part: [HashMap<*const UnitBox, usize>; 2],
-    pub(super) place: String,
-    pub(super) found: Vec<(DrawingDifference, Vec<Pair<BoxId>>)>,
+    place: String,
+    found: Vec<(DrawingDifference, Vec<Pair<BoxId>>)>,
     /// The index of the finding that was added last.
     last: usize,
-    pub(super) parts: Vec<Pair<usize>>,
+    parts: Vec<Pair<usize>>,
 }
 
 /// A property that is compared only if the branches have equal blocks.
 const BRANCHES: &str = "inputs and factors of the branches";
 
 impl<'d> Comparer<'d> {
-    pub(super) fn new(drawings: [&'d Drawing; 2]) -> Self {
+    fn new(drawings: [&'d Drawing; 2]) -> Self {
         let of_part =
             drawings.map(|drawing| drawing.parts().map(std::ptr::from_ref).zip(0..).collect());
         Self {
@@ -46,7 +223,7 @@ impl<'d> Comparer<'d> {
 
     /// Pairs of matching kinds, in the order of the layers. They match by label, else by options, by blocks, by first
     /// block, and finally in order.
-    pub(super) fn kinds(&self) -> Vec<Pair<usize>> {
+    fn kinds(&self) -> Vec<Pair<usize>> {
         let kinds = self.drawings.map(|drawing| drawing.kinds.as_slice());
         let all = |kind: &LayerKind| Vec::from_iter(kind.slots.iter().map(blocks)).join(" + ");
         let options = |kind: &LayerKind| {
@@ -92,19 +269,18 @@ impl<'d> Comparer<'d> {
         all.push(spots);
     }
 
-    /// Adds a difference in the computation.
     fn differ(&mut self, place: &str, what: &str, of: Pair<String>, spots: Pair<BoxId>) {
         self.add(DifferenceLevel::Computation, place, what, of, spots);
     }
 
-    pub(super) fn stages(&mut self, of: fn(&Drawing) -> &Vec<UnitBox>, place: &str) {
+    fn stages(&mut self, of: fn(&Drawing) -> &Vec<UnitBox>, place: &str) {
         let parts = self.drawings.map(|drawing| of(drawing).as_slice());
         for pair in matched(parts, &[&|part| part.kind.to_owned(), &|_| String::new()]) {
             self.part(place, items(parts, pair));
         }
     }
 
-    pub(super) fn kind(&mut self, pair: Pair<usize>) {
+    fn kind(&mut self, pair: Pair<usize>) {
         let kinds = self.drawings.map(|drawing| drawing.kinds.as_slice());
         let kinds = items(kinds, pair);
         let is_whole = kinds.iter().all(Option::is_some);
@@ -206,7 +382,8 @@ impl<'d> Comparer<'d> {
             // The description without the list of its values.
             let doc = option.doc.split([':', ';', '(']).next().unwrap_or_default();
             let what = format!("`{name}` ({})", doc.trim());
-            let of = [option, other].map(|o| Some(format!("`{}`", o.value)));
+            let of = [option, other];
+            let of = of.map(|o| Some(format!("`{}`", o.resource.as_ref().unwrap_or(&o.value))));
             self.add(level, &place, &what, of, spots);
         }
         let contract = REGISTRY.all().find(|contract| contract.name == a.kind);
@@ -244,7 +421,7 @@ impl<'d> Comparer<'d> {
     }
 
     /// Compares properties of the whole models, if both have numbers.
-    pub(super) fn sizes(&mut self) {
+    fn sizes(&mut self) {
         let [a, b] = self.drawings;
         if a.mode != b.mode {
             let of = [a, b].map(|drawing| Some(describe::mode_phrase(drawing.mode).to_owned()));
@@ -260,7 +437,6 @@ impl<'d> Comparer<'d> {
     }
 }
 
-/// The items of two lists at these places.
 fn items<T>(lists: [&[T]; 2], at: Pair<usize>) -> Pair<&T> {
     [0, 1].map(|side| at[side].map(|at| &lists[side][at]))
 }

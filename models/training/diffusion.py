@@ -1,5 +1,5 @@
 # Masked diffusion with the tiny model (LLaDA, arXiv 2502.09992): the loss on masked tokens, and denoising.
-# Used by scripts/train_tiny_diffusion.py; every token attends to its whole document, a position predicts its own token.
+# Used by train_tiny_diffusion.py; every token attends to its whole document, a position predicts its own token.
 
 import jax
 import jax.numpy as jnp
