@@ -16,6 +16,21 @@ export function button(text, what, onClick) {
     return out;
 }
 
+/// A drawing of the page's own set.
+export const icon = name => by('icons').content.querySelector(`[data-icon="${name}"]`).cloneNode(true);
+
+/// A button that is seen as a drawing, and read as its text.
+export function iconButton(name, text, onClick) {
+    const out = element('button', { type: 'button', class: 'icon', title: text }, [icon(name), element('span', { class: 'hidden' }, [text])]);
+    out.addEventListener('click', onClick);
+    return out;
+}
+
+/// Gives the buttons of the page their drawings.
+export function drawIcons() {
+    for (const box of document.querySelectorAll('[data-draw]')) box.prepend(icon(box.dataset.draw));
+}
+
 /// Tells readers of the screen.
 export function say(text) {
     by('say').textContent = text;
@@ -26,6 +41,20 @@ export function fit(area) {
     area.style.height = 'auto';
     area.style.height = `${area.scrollHeight + 2}px`;
 }
+
+/// Does something that adds to the conversation, and stays at its end if that is what is seen.
+export function following(add) {
+    const log = by('log'), isAtEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 60;
+    add();
+    if (isAtEnd) toEnd();
+}
+
+export function toEnd() {
+    by('log').scrollTop = by('log').scrollHeight;
+}
+
+/// What went wrong, in words.
+export const words = error => error instanceof TypeError ? 'The server cannot be reached.' : error.message;
 
 /// Copies a text, also where pages without encryption may not use the clipboard.
 export async function copy(text) {
@@ -39,4 +68,13 @@ export async function copy(text) {
         document.execCommand('copy');
         area.remove();
     }
+    say('Copied');
+}
+
+/// Lets the browser save a text as a file.
+export function download(name, text, kind) {
+    const href = URL.createObjectURL(new Blob([text], { type: kind }));
+    const link = element('a', { href, download: name });
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(href), 10_000);
 }
