@@ -309,11 +309,6 @@ export function listen(needKey, refuse) {
         if (library.open().nodes.size) library.begin();
         input.focus();
     });
-    by('to-end').addEventListener('click', toEnd);
-    by('log').addEventListener('scroll', () => {
-        const log = by('log');
-        by('to-end').hidden = log.scrollHeight - log.scrollTop - log.clientHeight < 300;
-    });
     document.addEventListener('keydown', event => {
         if (event.key !== 'Escape' || event.defaultPrevented || document.querySelector('dialog[open]')) return;
         if (!by('tip').hidden) hide();

@@ -42,15 +42,29 @@ export function fit(area) {
     area.style.height = `${area.scrollHeight + 2}px`;
 }
 
+// Whether the end of the conversation is what a person looks at.
+let isAtEnd = true;
+
+const below = log => log.scrollHeight - log.scrollTop - log.clientHeight;
+
 /// Does something that adds to the conversation, and stays at its end if that is what is seen.
 export function following(add) {
-    const log = by('log'), isAtEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 60;
     add();
-    if (isAtEnd) toEnd();
+    // What is under the pointer stays there while alternatives to it are shown.
+    if (isAtEnd && by('tip').hidden) toEnd();
 }
 
 export function toEnd() {
     by('log').scrollTop = by('log').scrollHeight;
+}
+
+export function listenToScrolling() {
+    const log = by('log');
+    log.addEventListener('scroll', () => {
+        isAtEnd = below(log) < 60;
+        by('to-end').hidden = below(log) < 300;
+    });
+    by('to-end').addEventListener('click', toEnd);
 }
 
 /// What went wrong, in words.

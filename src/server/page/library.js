@@ -6,7 +6,7 @@ import * as store from './store.js';
 import { absorb, conversation, mint, rename as name, title } from './tree.js';
 
 const PREFIX = '#chat-';
-const DRAFT = 'bench.draft.', TAB = 'bench.tab';
+const DRAFT = 'bench.draft.', TAB = 'bench.tab', LATEST = 'bench.latest';
 const DRAFTS_KEPT_MS = 30 * 24 * 3600 * 1000;
 
 /// What the list shows of each conversation, by id.
@@ -52,8 +52,19 @@ export async function enter(id, isNew = true) {
     if (id === current.id) return true;
     const own = held.get(id) ?? await store.load(id).catch(() => null);
     if (!own) return false;
+    const latest = ofTab.json(LATEST);
+    if (latest?.id === id && latest.stamp > own.stamp) Object.assign(own, { settings: latest.settings, stamp: latest.stamp });
     show(own, isNew);
     return true;
+}
+
+/// Changes the settings of the open conversation.
+export function setSettings(settings) {
+    const stamp = Date.now();
+    Object.assign(current, { settings, stamp });
+    // The database may not be done when the page is left at once; this is.
+    ofTab.set(LATEST, JSON.stringify({ id: current.id, stamp, settings }));
+    if (current.nodes.size) saveSoon(current);
 }
 
 /// Says that a conversation is being answered, or no more.

@@ -48,7 +48,7 @@ function numbers(model) {
 function tell() {
     const model = entry(), meta = model?.meta;
     const state = !doing || doing.id !== model?.id ? model?.state : doing.unloads ? 'unloading' : 'loading';
-    const facts = [meta?.arch, meta?.n_params && `${count(meta.n_params)} parameters`, meta?.size && bytes(meta.size), state];
+    const facts = [state, meta?.arch, meta?.n_params && `${count(meta.n_params)} parameters`, meta?.size && bytes(meta.size)];
     by('facts').textContent = fault || facts.filter(Boolean).join(' · ');
     by('facts').classList.toggle('fault', fault !== '');
     by('show-model').disabled = !model;

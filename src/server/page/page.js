@@ -3,7 +3,7 @@
 import { key, Refusal, setKey } from './api.js';
 import * as ask from './ask.js';
 import * as chat from './chat.js';
-import { by, drawIcons, words } from './dom.js';
+import { by, drawIcons, listenToScrolling, words } from './dom.js';
 import * as keys from './keys.js';
 import * as lab from './lab.js';
 import * as library from './library.js';
@@ -40,9 +40,7 @@ async function load() {
 
 /// Keeps the settings with the conversation that is open.
 function keepSettings() {
-    const own = library.open();
-    Object.assign(own, { settings: { ...settings.values(), model: model.selected() }, stamp: Date.now() });
-    if (own.nodes.size) library.saveSoon(own);
+    library.setSettings({ ...settings.values(), model: model.selected() });
     presets.tell();
 }
 
@@ -64,6 +62,7 @@ const calls = {
 };
 
 drawIcons();
+listenToScrolling();
 document.documentElement.classList.add('scripted');
 for (const part of [looks, panels, menu, notices, ask]) part.listen();
 by('key').value = key();
