@@ -10,7 +10,7 @@ import * as model from './model.js';
 import * as settings from './settings.js';
 import * as store from './store.js';
 import { hide, pack, unpack } from './tokens.js';
-import { add, choose, message, messages, path, siblings } from './tree.js';
+import { add, choose, line, message, messages, path, siblings } from './tree.js';
 import { Turn } from './turn.js';
 
 // How often an answer that is under way is stored.
@@ -71,14 +71,14 @@ function view(own, node) {
 
 /// Shows the path of the open conversation. Messages that stay where they are stay as they are.
 function rebuild() {
-    const own = library.open(), nodes = path(own), box = by('turns');
+    const own = library.open(), seen = line(own), nodes = seen.map(({ node }) => node), box = by('turns');
     let same = 0;
     while (same < nodes.length && turns[same]?.node === nodes[same]) same++;
     turns = nodes.map((node, i) => i < same ? turns[i] : view(own, node));
     while (box.children.length > same) box.lastElementChild.remove();
     box.append(...turns.slice(same).map(turn => turn.box));
     for (const [i, turn] of turns.entries()) {
-        const all = siblings(own, turn.node);
+        const { all } = seen[i];
         turn.put({ at: all.indexOf(turn.node), of: all.length });
         turn.setLast(i === turns.length - 1);
         turn.seen ??= sight(turn.node);
@@ -280,11 +280,15 @@ export function editLast() {
     turns.findLast(({ isOwn }) => isOwn)?.edit();
 }
 
-/// Keeps what is typed for when this conversation is opened again.
-export function keepDraft() {
+function keepDraft() {
     clearTimeout(typing);
     typing = 0;
     library.keepDraft(by('input').value, files.files());
+}
+
+/// Keeps what was typed just now for when this conversation is opened again.
+export function leave() {
+    if (typing) keepDraft();
 }
 
 /// `needKey` is called when the server wants a key, `refuse` with the reason why a file is not taken.
@@ -296,7 +300,7 @@ export function listen(needKey, refuse) {
         fit(input);
         typing ||= setTimeout(keepDraft, 300);
     });
-    addEventListener('pagehide', () => typing && keepDraft());
+    addEventListener('pagehide', leave);
     input.addEventListener('keydown', event => {
         if (event.key === 'ArrowUp' && !input.value && !running()) editLast();
         else if (event.key === 'Enter' && !event.shiftKey && !event.isComposing) send();

@@ -53,7 +53,7 @@ function use(values) {
 
 const calls = {
     list: sidebar.tell,
-    leave: chat.keepDraft,
+    leave: chat.leave,
     open: own => { chat.show(own); presets.tell(); },
     joined: chat.joined,
     // `null`: the browser keeps nothing at all.

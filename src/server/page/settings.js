@@ -41,7 +41,8 @@ const READERS = {
 
 /// The default in words.
 function placeholder({ kind, default: value, default_text: text }) {
-    if (text) return text;
+    // There is room for its first words; all of it is below the field.
+    if (text) return text.split(';')[0];
     if (kind === 'texts') return value.map(one => one.replaceAll('\n', '\\n')).join('  ') || 'none';
     return value == null || kind === 'biases' ? 'none: ID=BIAS' : String(value);
 }

@@ -49,12 +49,19 @@ class Disk {
     async change(id, make) {
         const change = this.base.transaction(['heads', 'bodies'], 'readwrite'), ended = complete(change);
         const bodies = change.objectStore('bodies'), request = bodies.get(id);
+        // What is thrown below ends the transaction, which does not say why.
+        let fault = null;
         request.onsuccess = () => {
-            const own = make(request.result);
-            bodies.put(own);
-            change.objectStore('heads').put(head(own));
+            try {
+                const own = make(request.result);
+                bodies.put(own);
+                change.objectStore('heads').put(head(own));
+            } catch (error) {
+                fault = error;
+                change.abort();
+            }
         };
-        await ended;
+        await ended.catch(error => { throw fault ?? error; });
     }
 
     async put(table, value) {

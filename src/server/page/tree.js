@@ -35,7 +35,7 @@ export function rename(own, text) {
 }
 
 function nameByText(own) {
-    if (own.isNamed) return;
+    if (own.title) return;
     const first = path(own).find(({ role }) => role === 'user');
     const line = (first?.content || first?.files[0]?.name || '').trim().split('\n')[0].replace(/\s+/g, ' ');
     own.title = line.length > LONGEST_TITLE ? `${line.slice(0, LONGEST_TITLE - 1)}…` : line;
@@ -52,17 +52,19 @@ function families(own) {
     return out;
 }
 
-/// The messages that are seen, from the first on.
-export function path(own) {
-    const all = families(own), out = [];
-    for (let children = all.get(null), chosen = own.first; children;) {
-        const node = children.find(({ id }) => id === chosen) ?? children.at(-1);
-        out.push(node);
-        children = all.get(node.id);
+/// The messages that are seen, from the first on, each with `all` that could be in its place.
+export function line(own) {
+    const children = families(own), out = [];
+    for (let all = children.get(null), chosen = own.first; all;) {
+        const node = all.find(({ id }) => id === chosen) ?? all.at(-1);
+        out.push({ node, all });
+        all = children.get(node.id);
         chosen = node.next;
     }
     return out;
 }
+
+export const path = own => line(own).map(({ node }) => node);
 
 /// A message and the others in its place.
 export const siblings = (own, node) => families(own).get(node.parent) ?? [node];
