@@ -681,6 +681,75 @@ def calls(drive):
     drive.at("summary:has-text('Tools')").click()
 
 
+def mcp(drive):
+    """Tools of an MCP server run when a person agrees to the call."""
+    ran = []
+
+    def answer(route):
+        asked = route.request.post_data_json
+        results = {
+            "initialize": {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "Weather", "version": "1"}},
+            "tools/list": {"tools": [{**{k: v for k, v in TOOL[0]["function"].items() if k != "parameters"}, "inputSchema": TOOL[0]["function"]["parameters"]}]},
+            "tools/call": {"content": [{"type": "text", "text": "Rain, 9 degrees"}]},
+        }
+        if asked["method"] == "tools/call":
+            ran.append(asked["params"])
+            drive.check(route.request.headers["mcp-session-id"] == "s1", "the session is lost")
+        if "id" not in asked:
+            return route.fulfill(status=202)
+        message = json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": results[asked["method"]]})
+        # Both forms of an answer.
+        if asked["method"] == "tools/call":
+            return route.fulfill(content_type="text/event-stream", body=f"event: message\ndata: {message}\n\n")
+        return route.fulfill(content_type="application/json", headers={"mcp-session-id": "s1"}, body=message)
+
+    drive.page.route("**/mcp", answer)
+    drive.at("#new").click()
+    drive.model("tiny-tools")
+    drive.at("summary:has-text('Tools')").click()
+    drive.page.fill("#mcp-url", "mcp")
+    drive.at("#mcp-add").click()
+    expect(drive.at("#mcp-list")).to_contain_text("1 tool")
+    drive.page.select_option("#tool-choice", "required")
+    drive.ask("What is the weather in Bonn?")
+    drive.check(drive.last(".call h3").first.inner_text() == "get_weather" and ran == [], "a call runs unasked")
+    drive.page.select_option("#tool-choice", "auto")
+    drive.shot("mcp")
+    n = drive.last(".call").count()
+    sent = drive.sent()
+    for _ in range(n):
+        drive.last(".call button:has-text('Run')").first.click()
+        drive.page.wait_for_timeout(200)
+    expect(drive.at(".turn.assistant")).to_have_count(2)
+    drive.settled()
+    drive.check(len(ran) == n and ran[0]["arguments"]["city"] in ["Bonn", "Trier"], f"runs {ran}")
+    drive.check(sent[0]["messages"][-1]["content"] == "Rain, 9 degrees", f"sends {sent[0]['messages'][-1]}")
+    drive.at("#mcp-list button").click()
+    drive.at("summary:has-text('Tools')").click()
+    drive.page.unroute("**/mcp")
+
+
+def pulls(drive):
+    """A model is fetched by its name, with progress; a server that cannot says so."""
+    events = [{"model": "org/small", "progress": {"loaded_bytes": 5e6 * n, "total_bytes": 1e7, "fraction": n / 2}} for n in range(3)]
+    events = [*events, {"success": True, "model": "tiny-tools"}]
+    body = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
+    drive.at("summary:has-text('Get a model')").click()
+    for status, kind, answer, told in [
+        (200, "text/event-stream", body, "org/small is here."),
+        (404, "application/json", json.dumps({"error": {"message": "the Hub has no org/small", "param": "model"}}), "the Hub has no org/small"),
+    ]:
+        drive.page.route("**/models/pull", lambda route: route.fulfill(status=status, content_type=kind, body=answer))
+        drive.page.fill("#pull", "org/small")
+        drive.at("#pull-start").click()
+        expect(drive.at("#pull-note")).to_have_text(told)
+        drive.page.unroute("**/models/pull")
+    drive.complaints.clear()
+    expect(drive.at("#model")).to_have_value("tiny-tools")
+    drive.at("summary:has-text('Get a model')").click()
+    drive.model("tiny-chat")
+
+
 def diffuses(drive):
     drive.at("#new").click()
     drive.model("tiny-diffusion")
@@ -889,7 +958,7 @@ def keyed(drive):
     drive.check(kept == [True, False], f"the key is kept in {kept}")
 
 
-STEPS = [chats, alternatives, stops, changes, keeps, versions, lists, exports, tabs, attaches, presets, renders, refuses, many, settings, diagram, values, reasons, calls, diffuses, keyboard, safe, looks, loads, calm]
+STEPS = [chats, alternatives, stops, changes, keeps, versions, lists, exports, tabs, attaches, presets, renders, refuses, many, settings, diagram, values, reasons, calls, mcp, pulls, diffuses, keyboard, safe, looks, loads, calm]
 
 
 def models(folder, bench):

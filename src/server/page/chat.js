@@ -7,6 +7,7 @@ import * as files from './files.js';
 import * as library from './library.js';
 import * as meter from './meter.js';
 import * as model from './model.js';
+import { runner } from './servers.js';
 import * as settings from './settings.js';
 import * as store from './store.js';
 import { hide, pack, unpack } from './tokens.js';
@@ -50,6 +51,7 @@ const actions = {
         say(`Version ${all.indexOf(next) + 1} of ${all.length}`);
     },
     changed: () => library.saveSoon(library.open()),
+    runner,
 };
 
 /// Puts a message into the open conversation, after the one with an id or at the beginning.
@@ -273,6 +275,12 @@ export async function branch(span, entry) {
     start(own, next, body);
     rebuild();
     by('input').focus();
+}
+
+/// Other tools are there: the calls that wait may be run now.
+export function offer() {
+    const last = turns.at(-1);
+    if (last && last !== running()?.turn) last.calls.offer();
 }
 
 /// Lets a person edit the last message of their own.

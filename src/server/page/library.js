@@ -5,7 +5,7 @@ import { lasting, ofTab } from './keep.js';
 import * as store from './store.js';
 import { absorb, conversation, mint, rename as name, title } from './tree.js';
 
-const PREFIX = '#chat-';
+export const PREFIX = '#/chat-';
 const DRAFT = 'bench.draft.', TAB = 'bench.tab', LATEST = 'bench.latest';
 const DRAFTS_KEPT_MS = 30 * 24 * 3600 * 1000;
 

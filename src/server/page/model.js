@@ -31,7 +31,7 @@ function short(n, units) {
     return `${at ? n.toPrecision(3) : n} ${units[at]}`.trim();
 }
 
-const bytes = n => short(n, ['B', 'kB', 'MB', 'GB', 'TB']);
+export const bytes = n => short(n, ['B', 'kB', 'MB', 'GB', 'TB']);
 const count = n => short(n, ['', 'k', 'M', 'G', 'T']);
 
 /// What is known of a model: names and values.

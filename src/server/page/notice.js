@@ -5,11 +5,11 @@ import { by, element, button, iconButton } from './dom.js';
 const SHOWN_MS = 8000;
 
 /// Shows a sentence for a while, with something that can be done about it: `{text, run}`.
-export function notice(text, action) {
+export function notice(text, action, ms = SHOWN_MS) {
     const box = element('div', { class: 'notice' }, [element('span', {}, [text])]);
     let timer = 0;
     const close = () => { clearTimeout(timer); box.remove(); };
-    const wait = () => { clearTimeout(timer); timer = setTimeout(close, SHOWN_MS); };
+    const wait = () => { clearTimeout(timer); timer = setTimeout(close, ms); };
     if (action) box.append(button(action.text, action.text, () => { close(); action.run(); }));
     box.append(iconButton('close', 'Close', close));
     // Who is about to press a button has time.

@@ -13,6 +13,8 @@ import * as model from './model.js';
 import * as notices from './notice.js';
 import * as panels from './panels.js';
 import * as presets from './presets.js';
+import * as pull from './pull.js';
+import * as servers from './servers.js';
 import * as settings from './settings.js';
 import * as sidebar from './sidebar.js';
 import * as tokens from './tokens.js';
@@ -64,7 +66,7 @@ const calls = {
 drawIcons();
 listenToScrolling();
 document.documentElement.classList.add('scripted');
-for (const part of [looks, panels, menu, notices, ask]) part.listen();
+for (const part of [looks, panels, menu, notices, ask, pull]) part.listen();
 by('key').value = key();
 by('key').addEventListener('change', () => {
     setKey(by('key').value.trim());
@@ -80,6 +82,7 @@ settings.listen(keepSettings);
 presets.listen(use);
 chat.listen(needKey, text => notices.notice(text));
 sidebar.listen(() => { panels.uncover(); by('input').focus(); }, chat.stop);
+servers.listen(chat.offer);
 lab.listen(chat.conversation);
 tokens.listen(chat.branch);
 keys.listen({

@@ -4,6 +4,7 @@ import { json } from './api.js';
 import { by, element } from './dom.js';
 import { lasting } from './keep.js';
 import { isColoured } from './looks.js';
+import * as servers from './servers.js';
 
 const STORE = 'bench.settings';
 // Fields of the form by their ids, besides the sampling parameters.
@@ -109,8 +110,8 @@ export function fields() {
     if (stops.length) out.stop = stops;
     if (by('effort').value) out.reasoning_effort = by('effort').value;
     if (by('budget').value) out.thinking_budget = number('budget');
-    const offered = tools();
-    if (offered?.length) Object.assign(out, { tools: offered, tool_choice: by('tool-choice').value });
+    const offered = [...tools() ?? [], ...servers.tools()];
+    if (offered.length) Object.assign(out, { tools: offered, tool_choice: by('tool-choice').value });
     if (isColoured()) Object.assign(out, { logprobs: true, top_logprobs: 5 });
     return Object.assign(out, extra());
 }
@@ -172,7 +173,8 @@ export async function load() {
 /// `changes` is called when a person has changed something.
 export function listen(changes) {
     onChange = changes;
-    by('settings').addEventListener('input', event => { if (!event.target.closest('.looks')) changed(); });
+    // Some fields of the form are not those of a conversation.
+    by('settings').addEventListener('input', event => { if (!event.target.closest('.looks, .servers, .mcp')) changed(); });
     by('settings').addEventListener('submit', event => event.preventDefault());
     by('find').addEventListener('input', () => {
         const words = by('find').value.toLowerCase().split(/\s+/);

@@ -10,7 +10,7 @@ import { notice } from './notice.js';
 import * as store from './store.js';
 import { mint, withFiles } from './tree.js';
 
-const SEARCH_MS = 150, MOST_FOUND = 200, AROUND = 40, DAY = 86_400_000;
+const REFUSAL_MS = 20_000, SEARCH_MS = 150, MOST_FOUND = 200, AROUND = 40, DAY = 86_400_000;
 
 // What the search found: ids with what was found in their text, or null where nothing is searched.
 let found = null;
@@ -56,7 +56,7 @@ const item = id => by('list').querySelector(`[data-id="${CSS.escape(id ?? '')}"]
 
 function row(head) {
     const { id, title } = head, isOpen = id === library.open().id;
-    const link = element('a', { href: `#chat-${id}`, title, 'aria-current': isOpen ? 'page' : null }, [element('span', { class: 'name' }, [title])]);
+    const link = element('a', { href: library.PREFIX + id, title, 'aria-current': isOpen ? 'page' : null }, [element('span', { class: 'name' }, [title])]);
     if (library.isRunning(id)) link.append(element('span', { class: 'dot', role: 'img', 'aria-label': 'is being answered' }));
     const part = found?.get(id);
     if (part) link.append(element('small', {}, [part]));
@@ -82,7 +82,7 @@ export function tell() {
     // The focus stays on what it is on, though that is drawn anew.
     const had = document.activeElement?.closest('.chat')?.dataset.id, kind = document.activeElement?.tagName;
     by('list').replaceChildren(...[...groups].map(([name, heads]) =>
-        element('section', { 'aria-label': name }, [element('h3', {}, [name]), element('ul', {}, heads.map(row))])));
+        element('section', { 'aria-label': name }, [element('h2', {}, [name]), element('ul', {}, heads.map(row))])));
     if (had) item(had)?.querySelector(kind)?.focus({ preventScroll: true });
     const nothing = heads.length ? '' : found ? 'Nothing is found.' : 'Your chats will be listed here. They are kept in this browser only.';
     by('list-note').textContent = nothing;
@@ -153,7 +153,7 @@ async function importFile(file) {
         notice([n ? `${count(n)} imported.` : '', known ? `${count(known)} ${known === 1 ? 'was' : 'were'} here already.` : ''].filter(Boolean).join(' ')
             || 'The file has no chats.');
     } catch (error) {
-        notice(`Not imported. ${error.message}`);
+        notice(`Not imported. ${error.message}`, null, REFUSAL_MS);
     }
 }
 

@@ -1,16 +1,12 @@
 // One message of the conversation as it is seen: text, files, reasoning, calls of tools, denoising steps, numbers, buttons.
 
+import { Calls } from './calls.js';
 import { Buffer } from './diffusion.js';
 import { button, copy, element, fit, icon, iconButton, say } from './dom.js';
 import { folded } from './files.js';
 import { Prose } from './prose.js';
 
 const WHY = { length: 'at the maximum length', tool_calls: 'to call tools', content_filter: 'by a filter' };
-
-/// A text in the form that is easier to read, if it is JSON.
-function pretty(text) {
-    try { return JSON.stringify(JSON.parse(text), null, 2); } catch { return text; }
-}
 
 export class Turn {
     /// `actions` are what its buttons do: `edit`, `again`, `go`, `results`, `walk`, `changed`; `load` gives the tokens of a text that is complete.
@@ -24,7 +20,7 @@ export class Turn {
         this.foot = element('div', { class: 'foot' });
         this.box = element('article', { class: `turn ${node.role}`, 'aria-label': this.isOwn ? 'You' : 'Model' }, [this.parts, this.foot]);
         this.box.turn = this;
-        this.results = [];
+        this.calls = new Calls(node, this.parts, { ...actions, results: () => actions.results(this) });
         if (this.isOwn) this.text.textContent = node.content;
         else this.prose = new Prose(this.text);
         this.text.hidden = this.isOwn && !node.content;
@@ -41,7 +37,7 @@ export class Turn {
             this.thoughts.append(node.reasoning);
             this.tellThinking();
         }
-        node.calls.forEach((call, i) => call && this.showCall(i));
+        this.calls.restore();
         this.end();
     }
 
@@ -56,7 +52,8 @@ export class Turn {
             this.prose.add(content, logprobs?.content);
             this.node.content = this.prose.text;
         }
-        for (const call of calls ?? []) this.call(call);
+        if (calls) this.endThinking();
+        for (const call of calls ?? []) this.calls.take(call);
         this.node.stamp = Date.now();
     }
 
@@ -81,34 +78,6 @@ export class Turn {
         this.began = 0;
         const { seconds } = this.node;
         this.summary.textContent = seconds == null ? 'Reasoning' : `Reasoning, ${seconds.toFixed(1)} s`;
-    }
-
-    call({ index, id, function: { name, arguments: more } }) {
-        this.endThinking();
-        const { calls } = this.node;
-        calls[index] ??= { id, name, arguments: '', result: '' };
-        calls[index].arguments += more ?? '';
-        this.showCall(index);
-    }
-
-    showCall(index) {
-        const call = this.node.calls[index];
-        if (!this.results[index]) {
-            const given = element('pre', { class: 'code', tabindex: 0 });
-            const result = element('textarea', { rows: 2, class: 'code', placeholder: 'What the tool gives' });
-            result.value = call.result;
-            result.addEventListener('input', () => {
-                fit(result);
-                call.result = result.value;
-                this.node.stamp = Date.now();
-                this.actions.changed();
-            });
-            const label = element('label', { class: 'row tall' }, [element('span', {}, ['Result']), result]);
-            const box = element('section', { class: 'call', 'aria-label': `Call of ${call.name}` }, [element('h3', {}, [call.name]), given, label]);
-            this.results[index] = { given, result, box };
-            this.parts.append(box);
-        }
-        this.results[index].given.textContent = pretty(call.arguments);
     }
 
     /// Takes a denoising step.
@@ -149,12 +118,7 @@ export class Turn {
             this.buffer.box.hidden = true;
         }
         this.box.removeAttribute('aria-busy');
-        if (this.node.calls.length) {
-            this.parts.querySelector('.send-results')?.remove();
-            const send = button('Send results', 'Give the results to the model', () => this.actions.results(this));
-            send.className = 'send-results main';
-            this.parts.append(send);
-        }
+        this.calls.end();
         if (this.node.fault) this.fail(this.node.fault);
         this.buttons();
     }
