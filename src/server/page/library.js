@@ -126,8 +126,11 @@ function settle() {
     if (waiting.has(current.id)) save(current);
 }
 
+/// A conversation with all its messages.
+export const whole = async id => id === current.id ? current : held.get(id) ?? store.load(id).catch(() => null);
+
 export async function rename(id, text) {
-    const own = id === current.id ? current : held.get(id) ?? await store.load(id);
+    const own = await whole(id);
     if (!own) return;
     name(own, text);
     await save(own);
@@ -135,21 +138,18 @@ export async function rename(id, text) {
 
 /// Takes a conversation out of the list and the store; returns what puts it back.
 export async function remove(id) {
-    const own = id === current.id ? current : held.get(id) ?? await store.load(id).catch(() => null);
+    const own = await whole(id);
     clearTimeout(waiting.get(id));
     waiting.delete(id);
     await saved;
-    const tokens = await Promise.all([...own?.nodes.keys() ?? []].map(node => store.tokens(id, node).catch(() => [])));
-    heads.delete(id);
-    held.delete(id);
-    await store.remove(id).catch(() => {});
+    const tokens = await store.remove(id).catch(() => []);
+    for (const kind of [heads, held, unsaved]) kind.delete(id);
     if (id === current.id) begin(false);
     on.list();
     return async () => {
         if (!own) return;
         await save(own);
-        const nodes = [...own.nodes.keys()];
-        await Promise.all(tokens.map((all, i) => all.length && store.putTokens(id, nodes[i], all))).catch(() => {});
+        for (const { id: node, all } of tokens) store.putTokens(id, node, all).catch(() => {});
         await enter(id);
     };
 }
@@ -159,8 +159,6 @@ export async function put(own) {
     own.version = 0;
     await save(own);
 }
-
-export const whole = async id => held.get(id) ?? (id === current.id ? current : store.load(id));
 
 /// The key of the draft of the open conversation. Those that are not stored yet share one in each tab.
 function draftKey() {

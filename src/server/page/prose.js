@@ -5,8 +5,8 @@ import { nodes } from './clean.js';
 import { boundary, render } from './markdown.js';
 import { isRead, lay, reach, spanOf, walk } from './tokens.js';
 
-// Time between two requests for a text that grows.
-const PAUSE_MS = 150;
+// Time between two requests for a text that grows, at least this, and this many times what showing it took: a long block is dear.
+const PAUSE_MS = 150, PAUSE_SHARE = 8;
 // Elements in whose last line more text would follow.
 const FLOWING = new Set(['P', 'LI', 'UL', 'OL', 'BLOCKQUOTE', 'DIV', 'PRE', 'CODE', 'H1', 'H2', 'H3', 'H4', 'H5', 'H6']);
 
@@ -44,7 +44,7 @@ export class Prose {
         this.text = '';
         this.tokens = [];
         this.blocks = [];
-        this.timer = 0;
+        this.timer = this.took = 0;
         // Answers to what was asked before are of no use.
         this.edition = {};
         this.isAsking = this.isWhole = false;
@@ -125,7 +125,7 @@ export class Prose {
     }
 
     schedule() {
-        if (!this.timer && !this.isAsking) this.timer = setTimeout(() => this.ask(), PAUSE_MS);
+        if (!this.timer && !this.isAsking) this.timer = setTimeout(() => this.ask(), Math.max(PAUSE_MS, PAUSE_SHARE * this.took));
     }
 
     /// Makes blocks of what is complete in the last one.
@@ -168,7 +168,7 @@ export class Prose {
 
     /// Shows a block as it was rendered until a place, and what follows plain.
     fill(block, html, until) {
-        const { box, start } = block, end = this.end(this.blocks.indexOf(block)), isRendered = html !== null;
+        const began = performance.now(), { box, start } = block, end = this.end(this.blocks.indexOf(block)), isRendered = html !== null;
         const source = isRendered ? this.text.slice(start, until) : '';
         const content = isRendered ? nodes(html) : document.createDocumentFragment();
         lay(content, source, start, this.tokens.filter(token => token.start + token.text.length > start && token.start < until));
@@ -177,10 +177,12 @@ export class Prose {
         box.replaceChildren(content);
         block.tail = box;
         for (let last; (last = block.tail.lastElementChild) && FLOWING.has(last.tagName) && !last.matches('.scroll');) block.tail = last;
-        // A space at the end is not in what was rendered.
-        block.tail.append(...this.pieces(start + source.trimEnd().length, end));
+        // A space at the end is not in what was rendered, except in code.
+        const rest = block.tail.closest('pre') ? source.length : source.trimEnd().length;
+        block.tail.append(...this.pieces(start + rest, end));
         Object.assign(block, { html, until });
         reach(this.box);
+        this.took = performance.now() - began;
     }
 
     /// Text from one place to another as spans of tokens.

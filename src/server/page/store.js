@@ -70,11 +70,14 @@ class Disk {
         await ended;
     }
 
+    /// Removes a conversation and returns the tokens that were with it.
     async remove(id) {
         const change = this.base.transaction(['heads', 'bodies', 'tokens'], 'readwrite'), ended = complete(change);
+        const tokens = change.objectStore('tokens'), range = IDBKeyRange.bound([id], [id, []]), had = tokens.getAll(range);
+        tokens.delete(range);
         for (const table of ['heads', 'bodies']) change.objectStore(table).delete(id);
-        change.objectStore('tokens').delete(IDBKeyRange.bound([id], [id, []]));
         await ended;
+        return had.result;
     }
 
     /// Hands over each conversation in turn, so that not all are in memory at once, until `take` says that it has enough.
@@ -109,7 +112,8 @@ class Memory {
 
     async remove(id) {
         for (const table of ['heads', 'bodies']) this.tables[table].delete(id);
-        for (const key of this.tables.tokens.keys()) if (key.startsWith(`${id},`)) this.tables.tokens.delete(key);
+        // They may come back, and go with the page.
+        return [];
     }
 
     async each(take) {
@@ -147,9 +151,11 @@ export async function save(own) {
     return { isJoined, head: head(own) };
 }
 
+/// Removes a conversation; returns the tokens of its answers, as `putTokens` takes them.
 export async function remove(id) {
-    await base.remove(id);
+    const tokens = await base.remove(id);
     channel?.postMessage({ kind: 'removed', id });
+    return tokens;
 }
 
 /// Calls `hear` with what other tabs did: `{kind: 'saved', head}` or `{kind: 'removed', id}`.
