@@ -95,6 +95,13 @@ class Drive(Page):
         expect(self.at(".turn.assistant").last).to_be_visible()
         expect(self.at(".turn[aria-busy]")).to_have_count(0)
 
+    def halt(self, n):
+        """Stops the answer under way when it has some tokens; a person's way to the button would be too long for a small model."""
+        self.js("""async n => {
+            while (!(document.querySelectorAll('.turn[aria-busy] .token').length > n)) await new Promise(requestAnimationFrame);
+            document.getElementById('stop').click(); }""", n)
+        self.settled()
+
     def answer(self):
         return self.at(".turn.assistant .text").last.inner_text()
 
@@ -169,9 +176,7 @@ def alternatives(drive):
     kept = "".join(drive.last(".token").all_inner_texts()[:2])
     other = drive.at("#tip button code").first.inner_text()
     drive.at("#tip button").first.click()
-    drive.last(".token").nth(5).wait_for()
-    drive.at("#stop").click()
-    drive.settled()
+    drive.halt(5)
     begun = kept + other.replace("␣", " ")
     drive.check(drive.answer().startswith(begun), f"{drive.answer()[:40]} does not begin with {begun}")
     drive.at("#reset").click()
@@ -182,9 +187,7 @@ def stops(drive):
     drive.page.select_option("#p-ignore_eos", "true")
     drive.page.fill("#input", "count from 1 to 100")
     drive.page.keyboard.press("Enter")
-    drive.last(".token").nth(3).wait_for()
-    drive.at("#stop").click()
-    drive.settled()
+    drive.halt(3)
     drive.check("stopped" in drive.last(".numbers").inner_text(), "is not stopped")
     drive.check(drive.at("#send").is_visible() and not drive.at("#stop").is_visible(), "cannot be sent to")
     drive.at("#reset").click()
@@ -299,7 +302,7 @@ def versions(drive):
     drive.reload()
     drive.check("four" in drive.answer(), "the version that was chosen is forgotten")
     drive.last("button:has-text('Previous version')").click()
-    drive.check(drive.texts() == had, "the answer before the edit is lost")
+    expect(drive.at(".turn .text")).to_have_text(had)
 
 
 def lists(drive):
@@ -421,8 +424,8 @@ def tabs(drive):
     other.page.wait_for_selector("html.ready", state="attached")
     drive.check(other.texts() == drive.texts(), "another tab shows something else")
     other.ask("4+4=?")
-    expect(drive.at(".turn")).to_have_count(4)
-    drive.check(drive.texts() == other.texts(), "a tab is not told of what another adds")
+    expect(drive.at(".turn .text")).to_have_text(other.texts())
+    drive.check(drive.at(".turn").count() == 4, "a tab is not told of what another adds")
     # Both at once: neither is lost.
     for tab, text in [(drive, "5+5=?"), (other, "6+1=?")]:
         tab.page.fill("#input", text)
@@ -523,6 +526,7 @@ def renders(drive):
     plain.ask("2+2=?")
     plain.ask("3+3=?")
     plain.check("3+3=" in plain.answer() and plain.last(".token").count() > 0, "there is no plain text")
+    plain.page.wait_for_timeout(600)
     plain.check(len(asked) == 1, f"a route that is not there is asked for {len(asked)} times")
     plain.page.close()
 
@@ -543,7 +547,7 @@ def refuses(drive):
         tab.shot(words.replace(" ", "-"))
         tab.at("#new").click()
         tab.ask("3+3=?")
-        tab.at(".chat a", has_text="2+2=?").click()
+        tab.at(".chat a", has_text="2+2=?").first.click()
         expect(tab.at(".turn.user .text")).to_have_text("2+2=?")
         tab.check("2+2=4" in tab.answer(), f"{words}: the other conversation is lost")
         tab.complain(words)
