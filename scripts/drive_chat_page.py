@@ -23,6 +23,8 @@ from bench_server import BUILT_IN, ROOT, Server, options, run
 from drive import Page, chromium
 
 WIDE, NARROW = {"width": 1280, "height": 860}, {"width": 320, "height": 640}
+# Lines of script without empty ones and comments.
+MOST_LINES = 3000
 # As models write calls, and with a block of reasoning that the prompt begins.
 CALLS = (
     '{% if m.tool_calls %}{% for t in m.tool_calls %}{% set c = t.function %}<tool_call>\n{"name": "{{ c.name }}", '
@@ -984,11 +986,27 @@ def models(folder, bench):
     return folder
 
 
+def modules():
+    """Complains of modules of the page that import each other in a circle, and of too much of them."""
+    folder = ROOT / "src/server/page"
+    texts = {path.name: path.read_text() for path in folder.glob("*.js")}
+    imports = {name: set(re.findall(r"from '\./(.+?)'", text)) for name, text in texts.items()}
+    left = dict(imports)
+    while free := [name for name, others in left.items() if not others & left.keys()]:
+        for name in free:
+            del left[name]
+    lines = sum(bool(line.strip()) and not line.strip().startswith("//") for text in texts.values() for line in text.splitlines())
+    if left or lines > MOST_LINES:
+        sys.exit(f"FAILED: circles among {sorted(left)}" if left else f"FAILED: the page has {lines} lines of script")
+    print(f"modules: {len(texts)}, {lines} lines of code", flush=True)
+
+
 def main():
     parser = options(__doc__, None)
     parser.add_argument("--out", required=True, type=pathlib.Path, help="folder for screenshots")
     parser.add_argument("--step", action="append", help="only these steps, after the first")
     args = parser.parse_args()
+    modules()
     args.out.mkdir(parents=True, exist_ok=True)
     steps = [step for step in STEPS if not args.step or step is chats or step.__name__ in args.step]
     with chromium() as browser, tempfile.TemporaryDirectory() as folder:

@@ -50,24 +50,38 @@ const send = (path, body, signal) => ask(path, {
 
 export const post = async (path, body) => (await send(path, body)).json();
 
+/// The events of a stream as they come: `{data}`, or `{comment}`.
+export async function* events(response) {
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    let rest = '';
+    try {
+        for (;;) {
+            const { done, value } = await reader.read();
+            if (done) return;
+            const parts = (rest + value).split(/\r?\n\r?\n/);
+            rest = parts.pop();
+            for (const part of parts) {
+                if (part.startsWith(': ')) yield { comment: part.slice(2) };
+                const data = part.split(/\r?\n/).filter(line => line.startsWith('data:')).map(line => line.slice(5).trim()).join('\n');
+                if (data) yield { data };
+            }
+        }
+    } finally {
+        // Who has read enough ends the stream.
+        reader.cancel().catch(() => {});
+    }
+}
+
 /// Posts a request and hands over each chunk of its stream, and what its comments say.
 export async function stream(path, body, signal, take, note = () => {}) {
     const response = await send(path, body, signal);
-    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-    let rest = '';
-    for (;;) {
-        const { done, value } = await reader.read();
-        if (done) throw new Error('The connection ended before the answer was complete.');
-        const events = (rest + value).split('\n\n');
-        rest = events.pop();
-        for (const event of events) {
-            if (event.startsWith(': ')) note(event.slice(2));
-            const data = event.startsWith('data:') ? event.slice(5).trim() : '';
-            if (data === '[DONE]') return;
-            if (!data) continue;
-            const chunk = JSON.parse(data);
-            if (chunk.error) throw new Refusal(response.status, chunk.error);
-            take(chunk);
-        }
+    for await (const { data, comment } of events(response)) {
+        if (comment !== undefined) note(comment);
+        if (data === '[DONE]') return;
+        if (!data) continue;
+        const chunk = JSON.parse(data);
+        if (chunk.error) throw new Refusal(response.status, chunk.error);
+        take(chunk);
     }
+    throw new Error('The connection ended before the answer was complete.');
 }

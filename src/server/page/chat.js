@@ -45,9 +45,9 @@ const actions = {
         choose(own, next);
         library.saveSoon(own);
         rebuild();
-        const shown = turns.find(({ node }) => node === next), side = step < 0 ? 'first' : 'last';
-        const target = shown.box.querySelector(`.versions button:${side}-of-type:enabled, .versions button:enabled`);
-        target?.focus();
+        const buttons = [...turns.find(({ node }) => node === next).box.querySelectorAll('.versions button')];
+        // At the end of the row the other button has the focus.
+        (step < 0 ? buttons : buttons.reverse()).find(button => !button.disabled)?.focus();
         say(`Version ${all.indexOf(next) + 1} of ${all.length}`);
     },
     changed: () => library.saveSoon(library.open()),
@@ -81,8 +81,7 @@ function rebuild() {
     box.append(...turns.slice(same).map(turn => turn.box));
     for (const [i, turn] of turns.entries()) {
         const { all } = seen[i];
-        turn.put({ at: all.indexOf(turn.node), of: all.length });
-        turn.setLast(i === turns.length - 1);
+        turn.put({ at: all.indexOf(turn.node), of: all.length, isLast: i === turns.length - 1 });
         turn.seen ??= sight(turn.node);
     }
     by('empty').hidden = turns.length > 0;
@@ -90,9 +89,7 @@ function rebuild() {
 }
 
 /// Shows how much of the context is taken.
-function measure() {
-    meter.tell(turns.findLast(({ node }) => node.used)?.node.used ?? null, model.context());
-}
+const measure = () => meter.tell(turns.findLast(({ node }) => node.used)?.node.used ?? null, model.context());
 
 /// Shows a conversation that was opened.
 export function show(own) {
@@ -114,8 +111,7 @@ export function show(own) {
 export function joined() {
     const run = running();
     // What has changed is shown anew, but not what is being written or edited here.
-    const isStale = turn => turn !== run?.turn && !turn.area && turn.seen !== sight(turn.node);
-    const first = turns.findIndex(isStale);
+    const first = turns.findIndex(turn => turn !== run?.turn && !turn.area && turn.seen !== sight(turn.node));
     if (first >= 0) turns.splice(first);
     following(rebuild);
     const own = library.open();
@@ -283,11 +279,6 @@ export function offer() {
     if (last && last !== running()?.turn) last.calls.offer();
 }
 
-/// Lets a person edit the last message of their own.
-export function editLast() {
-    turns.findLast(({ isOwn }) => isOwn)?.edit();
-}
-
 function keepDraft() {
     clearTimeout(typing);
     typing = 0;
@@ -295,9 +286,7 @@ function keepDraft() {
 }
 
 /// Keeps what was typed just now for when this conversation is opened again.
-export function leave() {
-    if (typing) keepDraft();
-}
+export const leave = () => { if (typing) keepDraft(); };
 
 /// `needKey` is called when the server wants a key, `refuse` with the reason why a file is not taken.
 export function listen(needKey, refuse) {
@@ -310,7 +299,7 @@ export function listen(needKey, refuse) {
     });
     addEventListener('pagehide', leave);
     input.addEventListener('keydown', event => {
-        if (event.key === 'ArrowUp' && !input.value && !running()) editLast();
+        if (event.key === 'ArrowUp' && !input.value && !running()) turns.findLast(({ isOwn }) => isOwn)?.edit();
         else if (event.key === 'Enter' && !event.shiftKey && !event.isComposing) send();
         else return;
         event.preventDefault();

@@ -27,14 +27,10 @@ export function iconButton(name, text, onClick) {
 }
 
 /// Gives the buttons of the page their drawings.
-export function drawIcons() {
-    for (const box of document.querySelectorAll('[data-draw]')) box.prepend(icon(box.dataset.draw));
-}
+export const drawIcons = () => { for (const box of document.querySelectorAll('[data-draw]')) box.prepend(icon(box.dataset.draw)); };
 
 /// Tells readers of the screen.
-export function say(text) {
-    by('say').textContent = text;
-}
+export const say = text => { by('say').textContent = text; };
 
 /// Lets a text field be as high as its text.
 export function fit(area) {
@@ -54,9 +50,7 @@ export function following(add) {
     if (isAtEnd && by('tip').hidden) toEnd();
 }
 
-export function toEnd() {
-    by('log').scrollTop = by('log').scrollHeight;
-}
+export const toEnd = () => { by('log').scrollTop = by('log').scrollHeight; };
 
 export function listenToScrolling() {
     const log = by('log');

@@ -41,14 +41,10 @@ function tell() {
 /// The text of a file; throws where it is none.
 async function read(file) {
     if (file.size > LARGEST_FILE) throw new Error(`${file.name} is larger than ${LARGEST_FILE / 1e6} MB.`);
-    const isText = new Error(`${file.name} is not a text file.`);
-    let text = '';
-    try {
-        text = new TextDecoder('utf-8', { fatal: true }).decode(await file.arrayBuffer());
-    } catch {
-        throw isText;
-    }
-    if (text.includes('\0')) throw isText;
+    const decoder = new TextDecoder('utf-8', { fatal: true }), bytes = await file.arrayBuffer();
+    let text = '\0';
+    try { text = decoder.decode(bytes); } catch { /* as if it had a zero */ }
+    if (text.includes('\0')) throw new Error(`${file.name} is not a text file.`);
     return { name: file.name, text };
 }
 

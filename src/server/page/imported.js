@@ -56,9 +56,8 @@ function call(given, where) {
 }
 
 function used(given, where) {
-    if (given == null) return null;
-    const { prompt, answer } = object(given, where);
-    return { prompt: numberOrNull(prompt, `${where}.prompt`) ?? 0, answer: numberOrNull(answer, `${where}.answer`) ?? 0 };
+    const { prompt, answer } = object(given ?? {}, where);
+    return given && { prompt: numberOrNull(prompt, `${where}.prompt`) ?? 0, answer: numberOrNull(answer, `${where}.answer`) ?? 0 };
 }
 
 function node(given, where) {

@@ -1,24 +1,14 @@
-// Shortcuts of the keyboard, and the list of them.
+// Shortcuts of the keyboard. The list of them is in the page.
 
-import { by, element } from './dom.js';
+import { by } from './dom.js';
 
 const isApple = /Mac|iPhone|iPad/.test(navigator.platform);
-const COMMAND = isApple ? '⌘' : 'Ctrl';
-
-/// Texts for the list; those of the first part are handled here.
-const TOLD = [
-    [`${COMMAND} Shift O`, 'New chat'], [`${COMMAND} K`, 'Search the chats'], [`${COMMAND} Shift S`, 'Show or hide the chats'],
-    [`${COMMAND} Shift ,`, 'Show or hide the settings'], ['Alt Shift ↑ ↓', 'Previous, next chat'], ['?', 'This list'],
-    ['Enter', 'Send'], ['Shift Enter', 'New line'], ['↑', 'Edit the last message, in an empty field'], [`${COMMAND} Enter`, 'Save an edit'],
-    ['Esc', 'Stop the answer, close what is open'], ['← →', 'Walk over tokens'], ['↓', 'To the alternatives of a token'],
-];
 
 const isTyping = target => target.matches?.('input, textarea, select, [contenteditable]');
 
 /// `does` are `begin`, `search`, `chats`, `settings`, `step`.
 export function listen(does) {
-    by('key-list').replaceChildren(...TOLD.map(([keys, what]) =>
-        element('div', {}, [element('dt', {}, keys.split(' ').map(one => element('kbd', {}, [one]))), element('dd', {}, [what])])));
+    if (isApple) for (const key of document.querySelectorAll('.command')) key.textContent = '⌘';
     const help = () => by('keys').showModal();
     by('show-keys').addEventListener('click', help);
     by('keys-close').addEventListener('click', () => by('keys').close());

@@ -19,6 +19,9 @@ const unsaved = new Set();
 const waiting = new Map();
 const on = { list() {}, leave() {}, open() {}, joined() {}, trouble() {}, gone() {} };
 let newSettings = () => ({});
+let entered = 0;
+// Whether many are stored at once, and the list is shown when all are.
+let isQuiet = false;
 // Saves follow each other.
 let saved = Promise.resolve();
 
@@ -43,15 +46,16 @@ function show(own, isNew) {
 }
 
 /// Begins a conversation. It is stored when it has a message.
-export function begin(isNew = true) {
-    show(conversation(newSettings()), isNew);
-}
+export const begin = (isNew = true) => show(conversation(newSettings()), isNew);
 
 /// Opens a conversation that is stored; says whether it is there.
 export async function enter(id, isNew = true) {
+    const turn = ++entered;
     if (id === current.id) return true;
-    const own = held.get(id) ?? await store.load(id).catch(() => null);
+    const own = await whole(id);
     if (!own) return false;
+    // Another was chosen meanwhile.
+    if (turn !== entered) return true;
     const latest = ofTab.json(LATEST);
     if (latest?.id === id && latest.stamp > own.stamp) Object.assign(own, { settings: latest.settings, stamp: latest.stamp });
     show(own, isNew);
@@ -84,8 +88,7 @@ export const isRunning = id => running.has(id);
 
 /// Why nothing could be stored, for who reads it.
 function trouble(error) {
-    const isFull = error?.name === 'QuotaExceededError';
-    return isFull ? 'The browser’s storage is full, so this conversation is not kept. Export it, or delete others.'
+    return error?.name === 'QuotaExceededError' ? 'The browser’s storage is full, so this conversation is not kept. Export it, or delete others.'
         : 'The browser did not store this conversation. Export it before you leave the page.';
 }
 
@@ -111,20 +114,16 @@ export function save(own) {
         }
         keepObject(own);
         if (own === current) address(own.id, false);
-        on.list();
+        if (!isQuiet) on.list();
     });
     return saved;
 }
 
 /// Stores a conversation soon, once for changes that follow each other closely.
-export function saveSoon(own, ms = 400) {
-    if (!waiting.has(own.id)) waiting.set(own.id, setTimeout(() => save(own), ms));
-}
+export const saveSoon = (own, ms = 400) => { if (!waiting.has(own.id)) waiting.set(own.id, setTimeout(() => save(own), ms)); };
 
 /// Stores the open conversation if it waits for that.
-function settle() {
-    if (waiting.has(current.id)) save(current);
-}
+const settle = () => { if (waiting.has(current.id)) save(current); };
 
 /// A conversation with all its messages.
 export const whole = async id => id === current.id ? current : held.get(id) ?? store.load(id).catch(() => null);
@@ -154,10 +153,12 @@ export async function remove(id) {
     };
 }
 
-/// Puts a conversation that came from a file into the store.
-export async function put(own) {
-    own.version = 0;
-    await save(own);
+/// Puts conversations that came from a file into the store.
+export async function put(all) {
+    isQuiet = true;
+    for (const own of all) await save(Object.assign(own, { version: 0 }));
+    isQuiet = false;
+    on.list();
 }
 
 /// The key of the draft of the open conversation. Those that are not stored yet share one in each tab.
@@ -181,9 +182,8 @@ export function keepDraft(text, files) {
 }
 
 function dropOldDrafts() {
-    for (const key of lasting.names().filter(key => key.startsWith(DRAFT))) {
-        if (!(lasting.json(key)?.at > Date.now() - DRAFTS_KEPT_MS)) lasting.remove(key);
-    }
+    const isOld = key => !(lasting.json(key)?.at > Date.now() - DRAFTS_KEPT_MS);
+    for (const key of lasting.names().filter(key => key.startsWith(DRAFT))) if (isOld(key)) lasting.remove(key);
 }
 
 /// What another tab did.
@@ -204,9 +204,7 @@ async function hear({ kind, head, id }) {
     on.list();
 }
 
-function ofAddress() {
-    return location.hash.startsWith(PREFIX) ? location.hash.slice(PREFIX.length) : '';
-}
+const ofAddress = () => location.hash.startsWith(PREFIX) ? location.hash.slice(PREFIX.length) : '';
 
 /// Opens what the address has come to name.
 async function follow() {

@@ -1,5 +1,7 @@
 // A client of the Model Context Protocol over streamable HTTP: which tools a server has, and a call of one.
 
+import { events } from './api.js';
+
 const VERSION = '2025-06-18';
 const MOST_PAGES = 20, LONGEST_RESULT = 200_000;
 
@@ -39,21 +41,11 @@ export class Mcp {
 
     /// The message of a stream that answers a request; others, such as progress, are left out.
     async read(response, id) {
-        const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-        let rest = '';
-        for (;;) {
-            const { done, value } = await reader.read();
-            if (done) return null;
-            const events = (rest + value).split(/\r?\n\r?\n/);
-            rest = events.pop();
-            for (const event of events) {
-                const data = event.split(/\r?\n/).filter(line => line.startsWith('data:')).map(line => line.slice(5).trimStart()).join('\n');
-                const message = data && JSON.parse(data);
-                if (message?.id !== id || message.method) continue;
-                reader.cancel().catch(() => {});
-                return message;
-            }
+        for await (const { data } of events(response)) {
+            const message = data ? JSON.parse(data) : {};
+            if (message.id === id && !message.method) return message;
         }
+        return null;
     }
 
     async connect() {

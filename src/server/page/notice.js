@@ -27,6 +27,4 @@ export function trouble(text) {
     by('trouble').hidden = !text;
 }
 
-export function listen() {
-    by('trouble-close').addEventListener('click', () => { by('trouble').hidden = true; });
-}
+export const listen = () => { by('trouble-close').addEventListener('click', () => { by('trouble').hidden = true; }); };

@@ -5,8 +5,8 @@ import { lasting } from './keep.js';
 
 // A panel has its place beside the conversation from this width on.
 const SIDES = {
-    chats: { shows: ['show-chats'], hides: ['hide-chats'], wide: matchMedia('(min-width: 861px)') },
-    panel: { shows: ['toggle'], hides: ['close'], wide: matchMedia('(min-width: 1181px)') },
+    chats: { shows: 'show-chats', hides: 'hide-chats', wide: matchMedia('(min-width: 861px)') },
+    panel: { shows: 'toggle', hides: 'close', wide: matchMedia('(min-width: 1181px)') },
 };
 const over = matchMedia('(max-width: 860px)');
 
@@ -14,7 +14,7 @@ export const isShown = id => !by(id).hidden;
 
 export function show(id, isShown) {
     by(id).hidden = !isShown;
-    for (const button of SIDES[id].shows) by(button).setAttribute('aria-expanded', isShown);
+    by(SIDES[id].shows).setAttribute('aria-expanded', isShown);
     if (isShown && over.matches) for (const other of Object.keys(SIDES)) if (other !== id) show(other, false);
     by('scrim').hidden = !over.matches || !Object.keys(SIDES).some(id => !by(id).hidden);
     document.documentElement.classList.toggle('with-chats', !by('chats').hidden);
@@ -25,22 +25,20 @@ function choose(id, isShown) {
     const { wide, shows, hides } = SIDES[id];
     show(id, isShown);
     if (wide.matches) lasting.set(`bench.${id}`, isShown ? 'shown' : 'hidden');
-    if (isShown && over.matches) by(hides[0]).focus();
-    else if (!isShown && by(shows[0]).checkVisibility()) by(shows[0]).focus();
+    if (isShown && over.matches) by(hides).focus();
+    else if (!isShown && by(shows).checkVisibility()) by(shows).focus();
 }
 
 export const toggle = id => choose(id, !isShown(id));
 
 /// Hides what lies over the conversation.
-export function uncover() {
-    if (over.matches) for (const id of Object.keys(SIDES)) show(id, false);
-}
+export const uncover = () => { if (over.matches) for (const id of Object.keys(SIDES)) show(id, false); };
 
 export function listen() {
     for (const [id, { shows, hides, wide }] of Object.entries(SIDES)) {
         const fit = () => show(id, wide.matches && lasting.get(`bench.${id}`) !== 'hidden');
-        for (const button of shows) by(button).addEventListener('click', () => toggle(id));
-        for (const button of hides) by(button).addEventListener('click', () => choose(id, false));
+        by(shows).addEventListener('click', () => toggle(id));
+        by(hides).addEventListener('click', () => choose(id, false));
         by(id).addEventListener('keydown', event => {
             if (event.key !== 'Escape' || !over.matches || event.defaultPrevented) return;
             event.preventDefault();

@@ -10,11 +10,9 @@ const STORE = 'bench.mcp';
 let all = [];
 let onChange = () => {};
 
-const known = () => (Array.isArray(lasting.json(STORE)) ? lasting.json(STORE) : []).filter(({ url } = {}) => typeof url === 'string');
+const known = () => (Array.isArray(lasting.json(STORE)) ? lasting.json(STORE) : []).filter(one => typeof one?.url === 'string');
 
-function write() {
-    lasting.set(STORE, JSON.stringify(all.map(({ mcp, isOn }) => ({ url: mcp.url, isOn }))));
-}
+const write = () => lasting.set(STORE, JSON.stringify(all.map(({ mcp, isOn }) => ({ url: mcp.url, isOn }))));
 
 /// A name that requests allow, and no two tools share: that of the tool, and after it that of the server where two have it.
 function names() {
@@ -53,9 +51,8 @@ function row(server) {
         write();
         tell();
     });
-    const isFault = server.isFault ? 'fault' : 'quiet';
-    const told = mcp.tools.map(({ name }) => name).join(', ');
-    return element('li', {}, [box, element('div', { title: told }, [mcp.name ?? mcp.url, element('br'), element('small', { class: isFault }, [state])]), remove]);
+    const told = element('small', { class: server.isFault ? 'fault' : 'quiet' }, [state]), title = mcp.tools.map(({ name }) => name).join(', ');
+    return element('li', {}, [box, element('div', { title }, [mcp.name ?? mcp.url, element('br'), told]), remove]);
 }
 
 function tell() {
@@ -71,8 +68,7 @@ async function connect(server) {
     if (!isOn) return;
     try {
         await mcp.connect();
-        const n = mcp.tools.length;
-        server.state = `${n} tool${n === 1 ? '' : 's'}`;
+        server.state = `${mcp.tools.length} tool${mcp.tools.length === 1 ? '' : 's'}`;
     } catch (error) {
         server.state = error.message;
         server.isFault = true;

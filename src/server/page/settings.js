@@ -11,14 +11,6 @@ const STORE = 'bench.settings';
 const FIELDS = ['system', 'max_tokens', 'stops', 'tool-list', 'tool-choice', 'effort', 'budget', 'extra'];
 // What people look for comes first.
 const COMMON = ['temperature', 'top_p', 'top_k', 'min_p', 'repeat_penalty', 'seed'];
-const EXAMPLE = [{
-    type: 'function',
-    function: {
-        name: 'get_weather', description: 'The weather of a city.',
-        parameters: { type: 'object', properties: { city: { type: 'string' } }, required: ['city'], additionalProperties: false },
-    },
-}];
-
 let parameters = [];
 // What was shown last, with values for which this server has no field.
 let shown = {};
@@ -118,9 +110,7 @@ export function fields() {
 
 export const system = () => by('system').value.trim();
 
-function all() {
-    return [...FIELDS.map(by), ...parameters.map(inputOf)];
-}
+const all = () => [...FIELDS.map(by), ...parameters.map(inputOf)];
 
 const unset = input => input.tagName === 'SELECT' ? input.options[0].value : '';
 
@@ -185,7 +175,7 @@ export function listen(changes) {
         changed();
     });
     by('tool-example').addEventListener('click', () => {
-        by('tool-list').value = JSON.stringify(EXAMPLE, null, 2);
+        by('tool-list').value = by('tool-sample').content.textContent;
         changed();
     });
 }

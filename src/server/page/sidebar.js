@@ -136,19 +136,17 @@ async function importFile(file) {
     try {
         if (file.size > LARGEST_FILE) throw new Error(`The file is larger than ${LARGEST_FILE / 1e6} MB.`);
         const all = read(await file.text(), file.name.replace(/\.json$/i, ''));
-        let n = 0, known = 0;
+        const fresh = [];
         for (const own of all) {
             const had = library.heads.has(own.id) ? await library.whole(own.id) : null;
-            if (had && isSame(own, had)) {
-                known++;
-                continue;
-            }
-            // A file never replaces what is here.
-            if (had) own.id = mint();
-            await library.put(own);
-            n++;
+            if (had && isSame(own, had)) continue;
+            // A file never replaces what is here, nor has one name for two.
+            if (had || fresh.some(({ id }) => id === own.id)) own.id = mint();
+            fresh.push(own);
         }
-        if (n === 1) await library.enter(all.at(-1).id);
+        await library.put(fresh);
+        const n = fresh.length, known = all.length - n;
+        if (n === 1) await library.enter(fresh[0].id);
         const count = k => `${k} chat${k === 1 ? '' : 's'}`;
         notice([n ? `${count(n)} imported.` : '', known ? `${count(known)} ${known === 1 ? 'was' : 'were'} here already.` : ''].filter(Boolean).join(' ')
             || 'The file has no chats.');

@@ -159,9 +159,7 @@ export async function remove(id) {
 }
 
 /// Calls `hear` with what other tabs did: `{kind: 'saved', head}` or `{kind: 'removed', id}`.
-export function listen(hear) {
-    channel?.addEventListener('message', ({ data }) => hear(data));
-}
+export const listen = hear => channel?.addEventListener('message', ({ data }) => hear(data));
 
 /// Asks the browser not to drop the conversations when it needs room.
 export const persist = () => navigator.storage?.persist?.().catch(() => {});

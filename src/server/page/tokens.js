@@ -26,9 +26,7 @@ export function spanOf(token, text) {
 }
 
 /// Lets the keyboard reach the tokens of a text: one of them by Tab, the others by arrows.
-export function reach(box) {
-    if (!box.querySelector('.token[tabindex="0"]')) box.querySelector('.token')?.setAttribute('tabindex', 0);
-}
+export const reach = box => { if (!box.querySelector('.token[tabindex="0"]')) box.querySelector('.token')?.setAttribute('tabindex', 0); };
 
 export function walk(event) {
     const span = event.target.closest('.token');

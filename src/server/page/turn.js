@@ -14,7 +14,7 @@ export class Turn {
         this.node = node;
         this.actions = actions;
         this.isOwn = node.role === 'user';
-        this.place = { at: 0, of: 1 };
+        this.place = { at: 0, of: 1, isLast: false };
         this.text = element('div', { class: 'text' });
         this.parts = element('div', { class: 'parts' }, [this.text]);
         this.foot = element('div', { class: 'foot' });
@@ -105,7 +105,6 @@ export class Turn {
         this.buffer = null;
         this.node.fault = '';
         this.box.querySelector('.fault')?.remove();
-        // A text that was stored is shown from what was stored with it before it grows.
         this.box.setAttribute('aria-busy', 'true');
     }
 
@@ -129,13 +128,11 @@ export class Turn {
     }
 
     /// Shows numbers while the answer is under way.
-    progress(text) {
-        this.foot.textContent = text;
-    }
+    progress = text => { this.foot.textContent = text; };
 
-    /// Says which of several versions this is.
+    /// Says which of several versions this is, and whether it is the last message, which has buttons of its own.
     put(place) {
-        if (place.at === this.place.at && place.of === this.place.of) return;
+        if (Object.keys(place).every(key => place[key] === this.place[key])) return;
         this.place = place;
         if (!this.area && !this.box.hasAttribute('aria-busy')) this.buttons();
     }
@@ -163,18 +160,11 @@ export class Turn {
     buttons() {
         const { node, actions } = this;
         const all = [iconButton('copy', 'Copy', () => copy(node.content)), iconButton('edit', 'Edit', () => this.edit())];
-        if (!this.isOwn || this.isLast) all.push(iconButton('again', 'Regenerate', () => actions.again(this)));
-        if (!this.isOwn && this.isLast && node.content && node.reason !== 'stop') all.push(iconButton('go', 'Continue', () => actions.go(this)));
+        if (!this.isOwn || this.place.isLast) all.push(iconButton('again', 'Regenerate', () => actions.again(this)));
+        if (!this.isOwn && this.place.isLast && node.content && node.reason !== 'stop') all.push(iconButton('go', 'Continue', () => actions.go(this)));
         if (this.buffer) all.push(iconButton('play', 'Replay', () => this.buffer.replay()));
         const row = element('div', { class: 'buttons' }, all);
         this.foot.replaceChildren(...[this.versions(), row, this.isOwn ? null : this.numbers].filter(Boolean));
-    }
-
-    /// Says whether it is the last message, which has buttons of its own.
-    setLast(isLast) {
-        if (this.isLast === isLast) return;
-        this.isLast = isLast;
-        if (!this.area && !this.box.hasAttribute('aria-busy')) this.buttons();
     }
 
     /// Makes the text a field until it is saved or left.
