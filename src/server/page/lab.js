@@ -108,8 +108,11 @@ export function listen(ofConversation) {
         by('lab').showModal();
     });
     by('lab-picture').addEventListener('change', () => {
+        const isShown = by('lab-out').childElementCount > 0;
         choose();
         clear();
+        // The picture follows the choice where nothing more is needed for it.
+        if (isShown && by('lab-form').checkValidity()) draw();
     });
     by('lab-form').addEventListener('submit', event => {
         event.preventDefault();

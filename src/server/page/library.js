@@ -143,6 +143,7 @@ export async function remove(id) {
     await saved;
     const tokens = await store.remove(id).catch(() => []);
     for (const kind of [heads, held, unsaved]) kind.delete(id);
+    lasting.remove(DRAFT + id);
     if (id === current.id) begin(false);
     on.list();
     return async () => {

@@ -168,13 +168,14 @@ export class Prose {
 
     /// Shows a block as it was rendered until a place, and what follows plain.
     fill(block, html, until) {
-        const began = performance.now(), { box, start } = block, end = this.end(this.blocks.indexOf(block)), isRendered = html !== null;
+        const began = performance.now(), { box, start } = block, end = this.end(this.blocks.indexOf(block)), content = nodes(html ?? '');
+        // Where nothing is left of a text, such as a lone tag, the text is shown.
+        const isRendered = content.textContent.trim() !== '' || content.querySelector('hr, input') !== null;
         const source = isRendered ? this.text.slice(start, until) : '';
-        const content = isRendered ? nodes(html) : document.createDocumentFragment();
         lay(content, source, start, this.tokens.filter(token => token.start + token.text.length > start && token.start < until));
         box.classList.toggle('plain', !isRendered);
         box.classList.toggle('markdown', isRendered);
-        box.replaceChildren(content);
+        box.replaceChildren(...isRendered ? [content] : []);
         block.tail = box;
         for (let last; (last = block.tail.lastElementChild) && FLOWING.has(last.tagName) && !last.matches('.scroll');) block.tail = last;
         // A space at the end is not in what was rendered, except in code.

@@ -124,6 +124,9 @@ class Memory {
 let base = new Memory();
 const channel = globalThis.BroadcastChannel ? new BroadcastChannel(NAME) : null;
 
+// What is in the memory of one tab is no matter of others.
+const post = told => { if (base.isKept) channel?.postMessage(told); };
+
 /// Opens the store. Whether it keeps anything after the page is left is `isKept`.
 export async function open() {
     try {
@@ -147,19 +150,19 @@ export async function save(own) {
         own.version++;
         return own;
     });
-    channel?.postMessage({ kind: 'saved', head: head(own) });
+    post({ kind: 'saved', head: head(own) });
     return { isJoined, head: head(own) };
 }
 
 /// Removes a conversation; returns the tokens of its answers, as `putTokens` takes them.
 export async function remove(id) {
     const tokens = await base.remove(id);
-    channel?.postMessage({ kind: 'removed', id });
+    post({ kind: 'removed', id });
     return tokens;
 }
 
 /// Calls `hear` with what other tabs did: `{kind: 'saved', head}` or `{kind: 'removed', id}`.
-export const listen = hear => channel?.addEventListener('message', ({ data }) => hear(data));
+export const listen = hear => channel?.addEventListener('message', ({ data }) => { if (base.isKept) hear(data); });
 
 /// Asks the browser not to drop the conversations when it needs room.
 export const persist = () => navigator.storage?.persist?.().catch(() => {});
