@@ -16,6 +16,13 @@ export function button(text, what, onClick) {
     return out;
 }
 
+/// Does something where Enter would send the form.
+export const onEnter = (id, run) => by(id).addEventListener('keydown', event => {
+    if (event.key !== 'Enter') return;
+    event.preventDefault();
+    run();
+});
+
 /// A drawing of the page's own set.
 export const icon = name => by('icons').content.querySelector(`[data-icon="${name}"]`).cloneNode(true);
 

@@ -5,42 +5,45 @@ import { FORMAT } from './exported.js';
 import { conversation, message, mint, add, rename } from './tree.js';
 
 export const LARGEST_FILE = 100e6;
-const MOST_CONVERSATIONS = 20_000, MOST_MESSAGES = 50_000, LONGEST_TEXT = 20e6;
+const MOST_CONVERSATIONS = 20_000, MOST_MESSAGES = 50_000, LONGEST_LINE = 5000, LONGEST_TEXT = 20e6;
 
 const isObject = value => value !== null && typeof value === 'object' && !Array.isArray(value);
 
-/// Checks of one value; `where` is what a refusal names.
-const READERS = {
-    text(value, where, longest = LONGEST_TEXT) {
-        if (value == null) return '';
-        if (typeof value !== 'string') throw new Error(`${where} is not a text.`);
-        if (value.length > longest) throw new Error(`${where} is longer than ${longest} characters.`);
-        return value;
-    },
-    // Ids become keys of maps and parts of addresses.
-    id(value, where) {
-        if (typeof value !== 'string' || !/^[A-Za-z0-9-]{1,64}$/.test(value)) throw new Error(`${where} is no id.`);
-        return value;
-    },
-    idOrNull: (value, where) => value == null ? null : READERS.id(value, where),
-    // Dates of JavaScript end with the year 275760; those of conversations do sooner.
-    date(value, where) {
-        if (value == null) return Date.now();
-        if (!Number.isFinite(value) || value < 0 || value > 4e12) throw new Error(`${where} is no date.`);
-        return Math.floor(value);
-    },
-    numberOrNull(value, where) {
-        if (value != null && !(Number.isFinite(value) && value >= 0)) throw new Error(`${where} is no number.`);
-        return value ?? null;
-    },
-    list(value, where, most) {
-        if (value == null) return [];
-        if (!Array.isArray(value)) throw new Error(`${where} is not a list.`);
-        if (value.length > most) throw new Error(`${where} has more than ${most} entries.`);
-        return value;
-    },
-};
-const { text, id, idOrNull, date, numberOrNull, list } = READERS;
+// Checks of one value; `where` is what a refusal names.
+
+function text(value, where, longest = LONGEST_TEXT) {
+    if (value == null) return '';
+    if (typeof value !== 'string') throw new Error(`${where} is not a text.`);
+    if (value.length > longest) throw new Error(`${where} is longer than ${longest} characters.`);
+    return value;
+}
+
+/// Ids become keys of maps and parts of addresses.
+function id(value, where) {
+    if (typeof value !== 'string' || !/^[A-Za-z0-9-]{1,64}$/.test(value)) throw new Error(`${where} is no id.`);
+    return value;
+}
+
+const idOrNull = (value, where) => value == null ? null : id(value, where);
+
+/// Dates of JavaScript end with the year 275760; those of conversations do sooner.
+function date(value, where) {
+    if (value == null) return Date.now();
+    if (!Number.isFinite(value) || value < 0 || value > 4e12) throw new Error(`${where} is no date.`);
+    return Math.floor(value);
+}
+
+function numberOrNull(value, where) {
+    if (value != null && !(Number.isFinite(value) && value >= 0)) throw new Error(`${where} is no number.`);
+    return value ?? null;
+}
+
+function list(value, where, most) {
+    if (value == null) return [];
+    if (!Array.isArray(value)) throw new Error(`${where} is not a list.`);
+    if (value.length > most) throw new Error(`${where} has more than ${most} entries.`);
+    return value;
+}
 
 function object(value, where) {
     if (!isObject(value)) throw new Error(`${where} is not an object.`);
@@ -111,7 +114,7 @@ function one(given, where) {
     return {
         ...conversation(settings(given.settings, `${where}.settings`)), nodes, id: id(given.id, `${where}.id`),
         title: text(given.title, `${where}.title`, 500), isNamed: given.named === true, first: idOrNull(given.first, `${where}.first`),
-        created: date(given.created, `${where}.created`), changed: date(given.changed, `${where}.changed`),
+        created: date(given.created, `${where}.created`), changed: Math.min(Date.now(), date(given.changed, `${where}.changed`)),
     };
 }
 
@@ -119,7 +122,7 @@ function one(given, where) {
 function ofMessages(all, name) {
     const out = conversation();
     let last = null;
-    list(all, 'The file', MOST_MESSAGES).forEach((given, i) => {
+    list(all, 'The file', LONGEST_LINE).forEach((given, i) => {
         const where = `[${i}]`, { role } = object(given, where);
         if (role === 'system' || role === 'developer') {
             out.settings = { system: text(given.content, `${where}.content`, 1e6) };

@@ -34,6 +34,12 @@ class Kept {
         try { return [...Object.keys(this.store ?? {}), ...this.own.keys()]; } catch { return [...this.own.keys()]; }
     }
 
+    /// A list that was kept as JSON. What the store has may have been changed by anybody.
+    list(name) {
+        const kept = this.json(name);
+        return Array.isArray(kept) ? kept : [];
+    }
+
     /// What a text stands for as JSON; what is not JSON is as if nothing were kept.
     json(name) {
         try { return JSON.parse(this.get(name)); } catch { return null; }

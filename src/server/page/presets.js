@@ -9,11 +9,8 @@ import * as settings from './settings.js';
 
 const STORE = 'bench.presets';
 
-/// `[{name, values}]`; what the browser's store has may have been changed by anybody.
-function all() {
-    const kept = lasting.json(STORE);
-    return (Array.isArray(kept) ? kept : []).filter(one => typeof one?.name === 'string' && one.values?.constructor === Object);
-}
+/// `[{name, values}]`
+const all = () => lasting.list(STORE).filter(one => typeof one?.name === 'string' && one.values?.constructor === Object);
 
 const current = () => ({ ...settings.values(), model: model.selected() });
 const sorted = values => JSON.stringify(Object.entries(values).sort(([a], [b]) => a < b ? -1 : 1));
@@ -27,7 +24,7 @@ function write(presets) {
 /// Shows the list, and which of its presets the settings are.
 export function tell() {
     const presets = all(), own = sorted(current()), is = presets.find(({ values }) => sorted(values) === own)?.name ?? '';
-    by('preset').replaceChildren(element('option', { value: '' }, [presets.length ? 'No preset' : 'None saved yet']),
+    by('preset').replaceChildren(element('option', { value: '' }, ['No preset']),
         ...presets.map(({ name }) => element('option', { value: name }, [name])));
     by('preset').value = is;
     by('preset-delete').disabled = !is;

@@ -1,7 +1,7 @@
 // Gets a model from the Hub: the server fetches it, the page shows how far that is.
 
 import { Refusal, stream } from './api.js';
-import { by, say, words } from './dom.js';
+import { by, onEnter, say, words } from './dom.js';
 import * as model from './model.js';
 
 let running = null;
@@ -54,9 +54,5 @@ async function start() {
 export function listen() {
     by('pull-start').addEventListener('click', start);
     by('pull-stop').addEventListener('click', () => running?.abort());
-    by('pull').addEventListener('keydown', event => {
-        if (event.key !== 'Enter') return;
-        event.preventDefault();
-        if (!running) start();
-    });
+    onEnter('pull', start);
 }

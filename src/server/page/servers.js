@@ -1,6 +1,6 @@
 // The MCP servers that a person has added: their tools are offered to the model, and run when the person agrees to a call.
 
-import { by, element, iconButton } from './dom.js';
+import { by, element, iconButton, onEnter } from './dom.js';
 import { lasting } from './keep.js';
 import { Mcp } from './mcp.js';
 
@@ -10,7 +10,7 @@ const STORE = 'bench.mcp';
 let all = [];
 let onChange = () => {};
 
-const known = () => (Array.isArray(lasting.json(STORE)) ? lasting.json(STORE) : []).filter(one => typeof one?.url === 'string');
+const known = () => lasting.list(STORE).filter(one => typeof one?.url === 'string');
 
 const write = () => lasting.set(STORE, JSON.stringify(all.map(({ mcp, isOn }) => ({ url: mcp.url, isOn }))));
 
@@ -94,9 +94,5 @@ export function listen(changed) {
     all = known().map(({ url, isOn }) => ({ mcp: new Mcp(url), isOn: isOn !== false, state: '' }));
     for (const server of all) connect(server);
     by('mcp-add').addEventListener('click', add);
-    by('mcp-url').addEventListener('keydown', event => {
-        if (event.key !== 'Enter') return;
-        event.preventDefault();
-        add();
-    });
+    onEnter('mcp-url', add);
 }
