@@ -38,7 +38,10 @@ const actions = {
         answer(turn.isOwn ? turn.node.id : turn.node.parent);
     },
     go: turn => goOn(turn),
-    results: turn => answer(turn.node.id),
+    results(turn) {
+        stop();
+        answer(turn.node.id);
+    },
     walk(turn, step) {
         const own = library.open(), all = siblings(own, turn.node), next = all[all.indexOf(turn.node) + step];
         if (!next) return;
@@ -114,8 +117,9 @@ export function joined() {
     const first = turns.findIndex(turn => turn !== run?.turn && !turn.area && turn.seen !== sight(turn.node));
     if (first >= 0) turns.splice(first);
     following(rebuild);
-    const own = library.open();
-    if (JSON.stringify(own.settings) !== JSON.stringify(settings.values())) settings.show(own.settings);
+    const { model: id, ...values } = library.open().settings;
+    if (JSON.stringify(values) !== JSON.stringify(settings.values())) settings.show(values);
+    if (id !== model.selected()) model.choose(id);
 }
 
 const sight = ({ content, reasoning, reason, calls }) => `${content.length} ${reasoning.length} ${reason} ${calls.length}`;
@@ -165,6 +169,7 @@ function answer(parent = leaf()) {
 /// Lets the model go on with an answer.
 async function goOn(turn) {
     await turn.prose.resume();
+    if (running() || turns.at(-1) !== turn) return;
     const body = checked(turns.map(({ node }) => node), true);
     if (body) start(library.open(), turn, body);
 }
@@ -206,7 +211,7 @@ async function follow(own, run, body) {
     clearTimeout(timer);
     draw();
     end(own, run, { reason: reason || 'failed', numbers: clock.numbers(usage).filter(Boolean).join(' · '), used: clock.used(usage) });
-    say(reason === 'stopped' ? 'Stopped' : `Answer complete, ${clock.n} tokens`);
+    say(node.fault || (reason === 'stopped' ? 'Stopped' : `Answer complete, ${clock.n} tokens`));
     model.refresh();
 }
 
@@ -253,6 +258,8 @@ function send() {
     files.set([]);
     library.keepDraft('', []);
     fit(by('input'));
+    // A conversation keeps the model that it began with.
+    library.open().settings.model ||= model.selected();
     put(node, leaf());
     answer();
 }

@@ -134,7 +134,7 @@ function ofMessages(all, name) {
                 const { name, arguments: parts } = object(object(each, where).function, `${where}.tool_calls[${n}].function`);
                 return { id: each.id, name, arguments: parts };
             });
-            const own = node({ ...given, id: mint(), parent: null, next: null, calls, reasoning: given.reasoning_content, files: [] }, where);
+            const own = node({ ...given, id: mint(), parent: null, next: null, calls, reasoning: given.reasoning_content, files: [], reason: 'stop' }, where);
             last = add(out, last, own);
         }
     });

@@ -152,7 +152,8 @@ export class Turn {
 
     get numbers() {
         const { numbers, reason, model } = this.node;
-        const why = WHY[reason] ? `ended ${WHY[reason]}` : reason === 'stop' ? '' : reason;
+        // The page was left in its middle, or another tab shows it now.
+        const why = reason === '' ? 'not complete' : WHY[reason] ? `ended ${WHY[reason]}` : reason === 'stop' ? '' : reason;
         const text = [numbers, why].filter(Boolean).join(' · ');
         return text ? element('p', { class: 'numbers', title: model || null }, [text]) : null;
     }
