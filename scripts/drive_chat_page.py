@@ -2,9 +2,10 @@
 """Opens the page of `bench serve` in headless Chromium and uses it as a person does.
 
 Chats, looks at alternatives and continues from one, folds reasoning, calls a tool, watches text diffusion, stops,
-edits, loads and unloads a model, enters an API key, goes without a mouse, narrows the window, changes colours, and
-fails if what is seen is not what should be. An error in the console or a request to another origin is a failure too.
-Leaves screenshots in a folder.
+edits, walks among versions, finds, renames, deletes, exports and imports conversations, comes back after a reload, works in
+two tabs and in a browser that keeps nothing, attaches files, loads and unloads a model, enters an API key, goes without a
+mouse, narrows the window, changes colours, and fails if what is seen is not what should be. An error in the console or a
+request to another origin is a failure too. Leaves screenshots in a folder.
 
 Needs scripts/requirements-page.txt and a Chromium (CHROMIUM, else the PATH).
 """
@@ -22,6 +23,8 @@ from bench_server import BUILT_IN, ROOT, Server, options, run
 from drive import Page, chromium
 
 WIDE, NARROW = {"width": 1280, "height": 860}, {"width": 320, "height": 640}
+# Lines of script without empty ones and comments.
+MOST_LINES = 3000
 # As models write calls, and with a block of reasoning that the prompt begins.
 CALLS = (
     '{% if m.tool_calls %}{% for t in m.tool_calls %}{% set c = t.function %}<tool_call>\n{"name": "{{ c.name }}", '
@@ -66,8 +69,16 @@ class Drive(Page):
         self.url = url
         expect.set_options(timeout=20_000)
 
-    def at(self, selector):
-        return self.page.locator(selector)
+    def at(self, selector, **more):
+        return self.page.locator(selector, **more)
+
+    @classmethod
+    def beside(cls, other):
+        """Another tab of the same browser."""
+        out = cls.__new__(cls)
+        Page.__init__(out, other.page.context.new_page(), other.out, "", other.allowed, ("error", "warning"), 20_000)
+        out.url = other.url
+        return out
 
     def open(self):
         self.page.goto(self.url)
@@ -86,8 +97,45 @@ class Drive(Page):
         expect(self.at(".turn.assistant").last).to_be_visible()
         expect(self.at(".turn[aria-busy]")).to_have_count(0)
 
+    def halt(self, n, how="document.getElementById('stop').click()"):
+        """Stops the answer under way when it has some tokens; a person's way to the button would be too long for a small model."""
+        self.js("""async n => {
+            while (!(document.querySelectorAll('.turn[aria-busy] .token').length > n)) await new Promise(requestAnimationFrame);
+            HOW; }""".replace("HOW", how), n)
+        self.settled()
+
     def answer(self):
         return self.at(".turn.assistant .text").last.inner_text()
+
+    def reload(self):
+        self.page.reload()
+        self.page.wait_for_selector("html.ready", state="attached")
+
+    def texts(self):
+        """What is seen of the conversation."""
+        return self.at(".turn .text").all_inner_texts()
+
+    def titles(self):
+        return self.at(".chat .name").all_inner_texts()
+
+    def choose(self, title, what):
+        """Chooses from the menu of a conversation in the list."""
+        chat = self.at(".chat", has_text=title)
+        chat.hover()
+        chat.locator("button").click()
+        self.js("document.querySelectorAll('.notice').forEach(one => one.remove())")
+        self.page.get_by_role("menuitem", name=what).click()
+        if what == "Delete":
+            expect(self.at(".notice")).to_contain_text("Deleted")
+
+    def notice(self):
+        return self.at(".notice span:first-child").last.inner_text()
+
+    def sent(self):
+        """The requests for answers from now on, as a list that grows."""
+        out = []
+        self.page.on("request", lambda request: request.url.endswith("/v1/chat/completions") and out.append(request.post_data_json))
+        return out
 
     def last(self, selector):
         return self.at(".turn.assistant").last.locator(selector)
@@ -133,9 +181,7 @@ def alternatives(drive):
     kept = "".join(drive.last(".token").all_inner_texts()[:2])
     other = drive.at("#tip button code").first.inner_text()
     drive.at("#tip button").first.click()
-    drive.last(".token").nth(5).wait_for()
-    drive.at("#stop").click()
-    drive.settled()
+    drive.halt(5)
     begun = kept + other.replace("␣", " ")
     drive.check(drive.answer().startswith(begun), f"{drive.answer()[:40]} does not begin with {begun}")
     drive.at("#reset").click()
@@ -146,9 +192,7 @@ def stops(drive):
     drive.page.select_option("#p-ignore_eos", "true")
     drive.page.fill("#input", "count from 1 to 100")
     drive.page.keyboard.press("Enter")
-    drive.last(".token").nth(3).wait_for()
-    drive.at("#stop").click()
-    drive.settled()
+    drive.halt(3)
     drive.check("stopped" in drive.last(".numbers").inner_text(), "is not stopped")
     drive.check(drive.at("#send").is_visible() and not drive.at("#stop").is_visible(), "cannot be sent to")
     drive.at("#reset").click()
@@ -179,8 +223,7 @@ def changes(drive):
     drive.check("maximum length" in drive.last(".numbers").inner_text(), "the maximum has no effect")
     drive.page.fill("#max_tokens", "")
     drive.page.fill("#system", "You are a helpful assistant.")
-    sent = []
-    drive.page.on("request", lambda request: request.method == "POST" and sent.append(request.post_data_json))
+    sent = drive.sent()
     drive.ask("2+2=?")
     first = sent[0]["messages"][0]
     drive.check(first == {"role": "system", "content": "You are a helpful assistant."}, f"begins with {first}")
@@ -192,10 +235,377 @@ def changes(drive):
     drive.page.fill("#p-top_p", "")
 
 
+def keeps(drive):
+    """A conversation is there after a reload, with its tokens, settings and what is typed."""
+    drive.at("#new").click()
+    drive.page.fill("#system", "You are a helpful assistant.")
+    drive.ask("4+5=?")
+    had, title = drive.texts(), drive.titles()[0]
+    drive.check(title == "4+5=?", f"is called {title}")
+    drive.page.fill("#input", "not sent yet")
+    drive.page.wait_for_timeout(400)
+    drive.reload()
+    drive.check(drive.texts() == had, f"{drive.texts()} after a reload, {had} before")
+    drive.check(drive.at("#input").input_value() == "not sent yet", "what is typed is lost")
+    drive.check(drive.at("#system").input_value() == "You are a helpful assistant.", "the settings are lost")
+    drive.check("tokens/s" in drive.last(".numbers").inner_text(), "the numbers are lost")
+    drive.last(".token").first.hover()
+    expect(drive.at("#tip li")).to_have_count(5)
+    drive.page.mouse.move(0, 0)
+    drive.page.fill("#input", "")
+    drive.page.fill("#system", "")
+    drive.at("#new").click()
+    drive.check(drive.texts() == [] and drive.at("#system").input_value() == "", "a new chat is not empty")
+    drive.page.go_back()
+    expect(drive.at(".turn")).to_have_count(2)
+    drive.check(drive.texts() == had, "the browser's button does not lead back")
+    # In the middle of an answer, of a model that takes its time.
+    drive.at("#new").click()
+    drive.model("big")
+    drive.page.fill("#input", "Go on.")
+    drive.page.keyboard.press("Enter")
+    drive.last(".token").nth(5).wait_for()
+    drive.page.wait_for_timeout(2500)
+    drive.check(drive.at("#stop").is_visible(), "the answer is complete already")
+    drive.reload()
+    n = len(drive.answer())
+    drive.check(n > 5, "an answer under way is lost by a reload")
+    drive.page.fill("#max_tokens", "5")
+    drive.last("button:has-text('Continue')").click()
+    expect(drive.last(".numbers")).to_contain_text("5 tokens")
+    drive.check(len(drive.answer()) > n, "is not continued")
+    drive.page.fill("#max_tokens", "")
+    # It goes on while another conversation is open.
+    drive.last("button:has-text('Regenerate')").click()
+    drive.last(".token").nth(2).wait_for()
+    drive.at("#new").click()
+    expect(drive.at(".chat .dot")).to_have_count(1)
+    drive.check(drive.texts() == [] and not drive.at("#stop").is_visible(), "the answer is shown in another conversation")
+    drive.at(".chat a", has_text="Go on.").click()
+    expect(drive.at("#stop")).to_be_visible()
+    drive.halt(2)
+    expect(drive.at(".chat .dot")).to_have_count(0)
+    drive.at("#load").click()
+    expect(drive.at("#load")).to_have_text("Load")
+    drive.at("#new").click()
+    drive.model("tiny-chat")
+
+
+def versions(drive):
+    """An edit loses nothing: what was there is another version."""
+    drive.at("#new").click()
+    drive.ask("1+2=?")
+    drive.ask("2+2=?")
+    had = drive.texts()
+    first = drive.at(".turn.user").first
+    first.hover()
+    first.get_by_role("button", name="Edit").click()
+    drive.page.keyboard.press("Control+a")
+    drive.page.keyboard.insert_text("5+4=?")
+    drive.page.keyboard.press("Control+Enter")
+    drive.settled()
+    drive.check(drive.texts() == ["5+4=?", "5+4=9"], f"after an edit: {drive.texts()}")
+    drive.check("2 / 2" in first.locator(".versions").inner_text(), "there is no other version")
+    drive.shot("versions")
+    first.get_by_role("button", name="Previous version").click()
+    drive.check(drive.texts() == had, f"{drive.texts()}, {had} before the edit")
+    drive.check(drive.js("document.activeElement.closest('.versions') !== null"), "the focus is lost")
+    drive.page.keyboard.press("Enter")
+    drive.check(drive.texts()[0] == "5+4=?", "cannot be walked by keyboard")
+    first.get_by_role("button", name="Previous version").click()
+    drive.last("button:has-text('Edit')").click()
+    drive.page.keyboard.press("Control+a")
+    drive.page.keyboard.insert_text("**four**")
+    drive.page.keyboard.press("Control+Enter")
+    drive.check(drive.at(".turn").count() == 4 and "four" in drive.answer(), f"an answer is not edited: {drive.texts()}")
+    drive.reload()
+    drive.check("four" in drive.answer(), "the version that was chosen is forgotten")
+    drive.last("button:has-text('Previous version')").click()
+    expect(drive.at(".turn .text")).to_have_text(had)
+
+
+def lists(drive):
+    """Conversations are found, renamed, deleted and put back."""
+    n = len(drive.titles())
+    drive.choose("1+2=?", "Rename")
+    drive.page.keyboard.press("Control+a")
+    drive.page.keyboard.insert_text("Sums of small numbers")
+    drive.page.keyboard.press("Enter")
+    expect(drive.at(".chat .name").first).to_have_text("Sums of small numbers")
+    drive.page.fill("#search", "small sums")
+    expect(drive.at(".chat")).to_have_count(1)
+    drive.page.fill("#search", "5+4=9")
+    expect(drive.at(".chat small")).to_contain_text("5+4=9")
+    drive.shot("search")
+    drive.page.fill("#search", "nothing has this")
+    expect(drive.at("#list-note")).to_have_text("Nothing is found.")
+    drive.at("#search").press("Escape")
+    expect(drive.at(".chat")).to_have_count(n)
+    had = drive.texts()
+    drive.choose("Sums of small numbers", "Delete")
+    expect(drive.at(".chat")).to_have_count(n - 1)
+    drive.check(drive.texts() == [], "what is deleted is shown")
+    drive.at(".notice button", has_text="Undo").click()
+    expect(drive.at(".chat")).to_have_count(n)
+    expect(drive.at(".turn")).to_have_count(len(had))
+    drive.check(drive.texts() == had, "is not put back")
+    drive.last(".token").first.wait_for()
+    drive.choose("Sums of small numbers", "Delete")
+    expect(drive.at(".chat")).to_have_count(n - 1)
+    drive.reload()
+    drive.check(len(drive.titles()) == n - 1, "is not deleted")
+
+
+def saved(drive, press):
+    """The text of a file that the page saves."""
+    with drive.page.expect_download() as given:
+        press()
+    return pathlib.Path(given.value.path()).read_text()
+
+
+def imported(drive, content, name="chats.json"):
+    drive.js("document.querySelectorAll('.notice').forEach(one => one.remove())")
+    drive.page.set_input_files("#import-file", {"name": name, "mimeType": "application/json", "buffer": content.encode()})
+    expect(drive.at(".notice")).to_have_count(1)
+    return drive.notice()
+
+
+def exports(drive):
+    """What is exported is the same when it comes back; what is hostile is refused."""
+    drive.at("#new").click()
+    drive.page.fill("#system", "Be exact.")
+    drive.ask("6+2=?")
+    drive.last("button:has-text('Regenerate')").click()
+    drive.settled()
+    drive.page.fill("#system", "")
+    drive.page.wait_for_timeout(600)
+    one = saved(drive, lambda: drive.choose("6+2=?", "Export as JSON"))
+    text = saved(drive, lambda: drive.choose("6+2=?", "Export as Markdown"))
+    drive.check(text.startswith("# 6+2=?\n\n## You\n\n6+2=?\n\n## tiny-chat\n\n6+2=8"), text)
+    everything = saved(drive, drive.at("#export-all").click)
+    n = len(drive.titles())
+    drive.check(len(json.loads(everything)["conversations"]) == n, "not all are exported")
+    drive.check("already" in imported(drive, one), drive.notice())
+    drive.choose("6+2=?", "Delete")
+    drive.check("1 chat imported" in imported(drive, one), drive.notice())
+    again = saved(drive, lambda: drive.choose("6+2=?", "Export as JSON"))
+    tree = [json.loads(each)["conversations"] for each in (one, again)]
+    drive.check(tree[0] == tree[1] and len(tree[0][0]["messages"]) == 3, f"{tree[1]} after the import, {tree[0]} before")
+    drive.check("2 / 2" in drive.last(".versions").inner_text(), "the versions are lost")
+    drive.check("already" in imported(drive, everything) and len(drive.titles()) == n, drive.notice())
+    # As `bench chat` saves it.
+    messages = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Good day."}]
+    imported(drive, json.dumps(messages), "a-talk.json")
+    expect(drive.at("[aria-current] .name")).to_have_text("a-talk")
+    drive.check(drive.titles()[0] == "a-talk" and drive.at("#system").input_value() == "Be kind.", "the file of bench chat is read otherwise")
+    n += 1
+    whole = json.loads(one)
+
+    def changed(change):
+        out = json.loads(one)
+        change(out, out["conversations"][0], out["conversations"][0]["messages"])
+        return json.dumps(out)
+
+    hostile = {
+        "it is not JSON": "<html>",
+        "has no format": json.dumps({"conversations": whole["conversations"]}),
+        "another version": changed(lambda file, chat, all: file.update(version=2)),
+        "is not a list": changed(lambda file, chat, all: chat.update(messages="x")),
+        "is no id": changed(lambda file, chat, all: all[0].update(id="__proto__/../x")),
+        "in a circle": changed(lambda file, chat, all: (all[0].update(parent=all[1]["id"]))),
+        "that is not there": changed(lambda file, chat, all: all[1].update(parent="nobody")),
+        "two messages": changed(lambda file, chat, all: all.append(all[0])),
+        "neither": changed(lambda file, chat, all: all[0].update(role="system")),
+        "is not a text": changed(lambda file, chat, all: all[0].update(content={"toString": 1})),
+        "name that no setting has": changed(lambda file, chat, all: chat["settings"].update({"__proto__": "x"})),
+        "is no date": changed(lambda file, chat, all: all[0].update(at=1e300)),
+    }
+    for word, content in hostile.items():
+        told = imported(drive, content)
+        drive.check(told.startswith("Not imported.") and word in told, f"{word}: {told}")
+    drive.check(len(drive.titles()) == n, "something of it is imported")
+    drive.shot("refused")
+    markup = "<img src=x onerror=alert(1)><script>alert(2)</script> [x](javascript:alert(3))"
+    imported(drive, changed(lambda file, chat, all: (chat.update(id="hostile", title=markup), [each.update(content=markup) for each in all])))
+    expect(drive.at(".turn")).to_have_count(2)
+    drive.page.wait_for_timeout(500)
+    bad = drive.js("document.querySelectorAll('.turn img, .turn script, nav li img, .turn [onerror], .turn a[href^=javascript]').length")
+    drive.check(bad == 0, f"{bad} pieces of hostile markup")
+    drive.choose("<img", "Delete")
+
+
+def tabs(drive):
+    """Two tabs with one conversation, which both add to."""
+    drive.at("#new").click()
+    drive.ask("3+3=?")
+    other = Drive.beside(drive)
+    other.page.goto(drive.page.url)
+    other.page.wait_for_selector("html.ready", state="attached")
+    drive.check(other.texts() == drive.texts(), "another tab shows something else")
+    other.ask("4+4=?")
+    expect(drive.at(".turn .text")).to_have_text(other.texts())
+    drive.check(drive.at(".turn").count() == 4, "a tab is not told of what another adds")
+    # Both at once: neither is lost.
+    for tab, text in [(drive, "5+5=?"), (other, "6+1=?")]:
+        tab.page.fill("#input", text)
+    at = drive.js("Date.now() + 800")
+    for tab in [drive, other]:
+        tab.js("at => { setTimeout(() => document.getElementById('composer').requestSubmit(), at - Date.now()); }", at)
+    for tab in [drive, other]:
+        expect(tab.at(".turn.user .versions")).to_have_text(re.compile("/ 2"))
+    drive.reload()
+    seen = drive.texts()[4]
+    drive.at(".turn.user .versions button:enabled").click()
+    drive.check({seen, drive.texts()[4]} == {"5+5=?", "6+1=?"}, f"{seen} and {drive.texts()[4]}")
+    other.choose("3+3=?", "Delete")
+    expect(drive.at(".turn")).to_have_count(0)
+    drive.check("another tab" in drive.notice(), drive.notice())
+    other.complain("the other tab")
+    other.page.close()
+
+
+def attaches(drive):
+    """Text files go with a message; others do not."""
+    drive.at("#new").click()
+    files = [{"name": "sum.txt", "mimeType": "text/plain", "buffer": b"2+2=?\n```\n"}, {"name": "a.bin", "mimeType": "", "buffer": b"\0\xff"}]
+    drive.page.set_input_files("#file", files)
+    expect(drive.at(".chip")).to_have_count(1)
+    drive.check("a.bin is not a text file" in drive.notice(), drive.notice())
+    drive.reload()
+    expect(drive.at(".chip")).to_have_count(1)
+    sent = drive.sent()
+    drive.ask("Answer.")
+    content = sent[0]["messages"][-1]["content"]
+    drive.check(content == "File sum.txt:\n````\n2+2=?\n```\n````\n\nAnswer.", f"sends {content}")
+    drive.check(drive.at(".chip").count() == 0, "the file stays")
+    drive.at(".file summary").click()
+    drive.check("2+2=?" in drive.at(".file pre").inner_text(), "the file is not shown")
+    drive.shot("file")
+
+
+def presets(drive):
+    drive.page.fill("#system", "Be brief.")
+    drive.page.fill("#p-top_k", "7")
+    drive.at("#preset-save").click()
+    drive.page.keyboard.insert_text("Short answers")
+    drive.page.keyboard.press("Enter")
+    expect(drive.at("#preset")).to_have_value("Short answers")
+    drive.page.fill("#p-top_k", "")
+    drive.page.fill("#system", "")
+    expect(drive.at("#preset")).to_have_value("")
+    drive.reload()
+    drive.page.select_option("#preset", "Short answers")
+    drive.check(drive.at("#system").input_value() == "Be brief." and drive.at("#p-top_k").input_value() == "7", "the preset is not used")
+    drive.at("#preset-delete").click()
+    expect(drive.at("#preset option")).to_have_count(1)
+    drive.page.fill("#p-top_k", "")
+    drive.page.fill("#system", "")
+
+
+MARKDOWN = """# Title
+
+| a | b |
+|--|--|
+| 1 | **2** |
+
+```python
+x = 1
+```
+
+[out](https://example.org/) and $x^2$
+"""
+
+
+def renders(drive):
+    """Markdown is shown as such, and as plain text by a server that does not render it."""
+    chat = {"id": "rich", "title": "Rich", "named": True, "messages": [
+        {"id": "a", "role": "user", "content": "Show it."}, {"id": "b", "parent": "a", "role": "assistant", "content": MARKDOWN}]}
+    file = json.dumps({"format": "inference-lab-bench/conversations", "version": 1, "conversations": [chat]})
+    has_route = drive.js("fetch('render', { method: 'POST', headers: { 'content-type': 'application/json' }, body: '{\"text\": \"a\"}' }).then(r => r.ok)")
+    if has_route:
+        imported(drive, file)
+        drive.last("table").wait_for()
+        shown = drive.js("[...document.querySelectorAll('.text :is(h1, td strong, pre code, a)')].map(box => box.textContent.trim())")
+        drive.check(shown == ["Title", "2", "x = 1", "out"], f"renders {shown}")
+        drive.last(".code-box button").click()
+        expect(drive.at("#say")).to_have_text("Copied")
+        drive.check(drive.js("navigator.clipboard.readText()") == "x = 1", "the code is not copied")
+        drive.check(drive.last("a").get_attribute("rel").startswith("noopener"), "the link is not safe")
+        drive.shot("markdown")
+    else:
+        drive.complaints.clear()
+        print("renders: the server has no /render; only plain text is tested")
+    plain = Drive.beside(drive)
+    plain.page.route("**/render", lambda route: route.fulfill(status=404, content_type="application/json", body="{}"))
+    plain.open()
+    asked = []
+    plain.page.on("request", lambda request: request.url.endswith("/render") and asked.append(1))
+    plain.model("tiny-chat")
+    plain.ask("2+2=?")
+    plain.ask("3+3=?")
+    plain.check("3+3=" in plain.answer() and plain.last(".token").count() > 0, "there is no plain text")
+    plain.page.wait_for_timeout(600)
+    plain.check(len(asked) == 1, f"a route that is not there is asked for {len(asked)} times")
+    plain.page.close()
+
+
+def refuses(drive):
+    """A browser that keeps nothing, and one that is full: this is said, and the page works."""
+    off = "Object.defineProperty(window, 'NAME', { get() { throw new DOMException('', 'SecurityError'); } })"
+    full = "IDBObjectStore.prototype.put = () => { throw new DOMException('', 'QuotaExceededError'); }"
+    for script, words in [("; ".join(off.replace("NAME", name) for name in ["indexedDB", "localStorage", "sessionStorage"]), "keeps nothing"), (full, "is full")]:
+        tab = Drive.beside(drive)
+        tab.page.on("dialog", lambda dialog: dialog.accept())
+        tab.page.add_init_script(script)
+        tab.open()
+        tab.model("tiny-chat")
+        tab.ask("2+2=?")
+        tab.check("2+2=4" in tab.answer(), f"{words}: answers {tab.answer()}")
+        expect(tab.at("#trouble")).to_contain_text(words)
+        tab.shot(words.replace(" ", "-"))
+        tab.at("#new").click()
+        tab.ask("3+3=?")
+        tab.at(".chat a", has_text="2+2=?").first.click()
+        expect(tab.at(".turn.user .text")).to_have_text("2+2=?")
+        tab.check("2+2=4" in tab.answer(), f"{words}: the other conversation is lost")
+        tab.complain(words)
+        tab.page.close()
+
+
+def many(drive):
+    """A conversation of 200 messages, and a list of 300 conversations."""
+    def chat(n, name):
+        messages = [{"id": f"m{i}", "parent": f"m{i - 1}" if i else None, "role": ["user", "assistant"][i % 2], "at": i,
+                     "content": f"Message {i}.\n\n" + "Some words that fill a line. " * 8} for i in range(n)]
+        return {"id": name, "title": f"Chat {name}", "named": True, "messages": messages}
+    chats = [chat(2, f"few-{i}") for i in range(300)] + [chat(200, "long")]
+    told = imported(drive, json.dumps({"format": "inference-lab-bench/conversations", "version": 1, "conversations": chats}))
+    drive.check("301 chats imported" in told, told)
+    took = drive.js("""async () => {
+        const start = performance.now(), link = [...document.querySelectorAll('.chat a')].find(one => one.title === 'Chat long');
+        link.click();
+        while (document.querySelectorAll('.turn').length < 200) await new Promise(requestAnimationFrame);
+        return performance.now() - start; }""")
+    drive.check(took < 1500, f"opening takes {took:.0f} ms")
+    print(f"many: a chat of 200 messages opens in {took:.0f} ms", flush=True)
+    began = drive.js("performance.now()")
+    drive.page.locator("#input").press_sequentially("ten keys..")
+    took = drive.js("performance.now()") - began
+    drive.check(took < 2000, f"ten keys take {took:.0f} ms")
+    drive.page.fill("#input", "")
+    # Away with them.
+    drive.js("""() => new Promise(done => { const open = indexedDB.open('inference-lab-bench'); open.onsuccess = () => {
+        const change = open.result.transaction(['heads', 'bodies'], 'readwrite');
+        for (const table of ['heads', 'bodies']) change.objectStore(table).clear();
+        change.oncomplete = () => { open.result.close(); done(); }; }; })""")
+    drive.open()
+    drive.model("tiny-chat")
+
+
 def settings(drive):
-    listed = drive.js("fetch('/v1/sampling').then(r => r.json()).then(all => all.data.map(one => one.name))")
+    listed = drive.js("fetch('v1/sampling').then(r => r.json()).then(all => all.data.map(one => one.name))")
     fields = drive.js("[...document.querySelectorAll('#parameters [id^=p-]')].map(field => field.id.slice(2))")
-    drive.check(listed == fields and len(fields) > 20, f"fields {fields}, not {listed}")
+    drive.check(sorted(listed) == sorted(fields) and fields[0] == "temperature" and len(fields) > 20, f"fields {fields}, not {listed}")
     drive.page.fill("#find", "mirostat")
     drive.check(drive.at("#parameters > :visible").count() == 3, "the search finds something else")
     drive.page.fill("#find", "")
@@ -204,8 +614,7 @@ def settings(drive):
     drive.page.fill("#p-samplers", "top_k temperature")
     drive.page.fill("#p-top_k", "3")
     expect(drive.at("#n-set")).to_have_text("5 set")
-    drive.page.reload()
-    drive.page.wait_for_selector("html.ready", state="attached")
+    drive.reload()
     drive.check(drive.at("#p-logit_bias").input_value() == "5=-100, 7=2.5", "settings are forgotten")
     drive.at("#reset").click()
     drive.page.fill("#p-temperature", "0")
@@ -284,8 +693,7 @@ def calls(drive):
         result.fill("Sunny, 21 degrees")
     drive.shot("tool")
     drive.page.select_option("#tool-choice", "auto")
-    sent = []
-    drive.page.on("request", lambda request: request.method == "POST" and sent.append(request.post_data_json))
+    sent = drive.sent()
     drive.at(".send-results").click()
     expect(drive.at(".turn.assistant")).to_have_count(2)
     drive.settled()
@@ -294,6 +702,75 @@ def calls(drive):
     drive.check(drive.at(".fault:visible").count() == 0, "the result is refused")
     drive.page.fill("#tool-list", "")
     drive.at("summary:has-text('Tools')").click()
+
+
+def mcp(drive):
+    """Tools of an MCP server run when a person agrees to the call."""
+    ran = []
+
+    def answer(route):
+        asked = route.request.post_data_json
+        results = {
+            "initialize": {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "Weather", "version": "1"}},
+            "tools/list": {"tools": [{**{k: v for k, v in TOOL[0]["function"].items() if k != "parameters"}, "inputSchema": TOOL[0]["function"]["parameters"]}]},
+            "tools/call": {"content": [{"type": "text", "text": "Rain, 9 degrees"}]},
+        }
+        if asked["method"] == "tools/call":
+            ran.append(asked["params"])
+            drive.check(route.request.headers["mcp-session-id"] == "s1", "the session is lost")
+        if "id" not in asked:
+            return route.fulfill(status=202)
+        message = json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": results[asked["method"]]})
+        # Both forms of an answer.
+        if asked["method"] == "tools/call":
+            return route.fulfill(content_type="text/event-stream", body=f"event: message\ndata: {message}\n\n")
+        return route.fulfill(content_type="application/json", headers={"mcp-session-id": "s1"}, body=message)
+
+    drive.page.route("**/mcp", answer)
+    drive.at("#new").click()
+    drive.model("tiny-tools")
+    drive.at("summary:has-text('Tools')").click()
+    drive.page.fill("#mcp-url", "mcp")
+    drive.at("#mcp-add").click()
+    expect(drive.at("#mcp-list")).to_contain_text("1 tool")
+    drive.page.select_option("#tool-choice", "required")
+    drive.ask("What is the weather in Bonn?")
+    drive.check(drive.last(".call h3").first.inner_text() == "get_weather" and ran == [], "a call runs unasked")
+    drive.page.select_option("#tool-choice", "auto")
+    drive.shot("mcp")
+    n = drive.last(".call").count()
+    sent = drive.sent()
+    for _ in range(n):
+        drive.last(".call button:has-text('Run')").first.click()
+        drive.page.wait_for_timeout(200)
+    expect(drive.at(".turn.assistant")).to_have_count(2)
+    drive.settled()
+    drive.check(len(ran) == n and ran[0]["arguments"]["city"] in ["Bonn", "Trier"], f"runs {ran}")
+    drive.check(sent[0]["messages"][-1]["content"] == "Rain, 9 degrees", f"sends {sent[0]['messages'][-1]}")
+    drive.at("#mcp-list button").click()
+    drive.at("summary:has-text('Tools')").click()
+    drive.page.unroute("**/mcp")
+
+
+def pulls(drive):
+    """A model is fetched by its name, with progress; a server that cannot says so."""
+    events = [{"model": "org/small", "progress": {"loaded_bytes": 5e6 * n, "total_bytes": 1e7, "fraction": n / 2}} for n in range(3)]
+    events = [*events, {"success": True, "model": "tiny-tools"}]
+    body = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
+    drive.at("summary:has-text('Get a model')").click()
+    for status, kind, answer, told in [
+        (200, "text/event-stream", body, "org/small is here."),
+        (404, "application/json", json.dumps({"error": {"message": "the Hub has no org/small", "param": "model"}}), "the Hub has no org/small"),
+    ]:
+        drive.page.route("**/models/pull", lambda route: route.fulfill(status=status, content_type=kind, body=answer))
+        drive.page.fill("#pull", "org/small")
+        drive.at("#pull-start").click()
+        expect(drive.at("#pull-note")).to_have_text(told)
+        drive.page.unroute("**/models/pull")
+    drive.complaints.clear()
+    expect(drive.at("#model")).to_have_value("tiny-tools")
+    drive.at("summary:has-text('Get a model')").click()
+    drive.model("tiny-chat")
 
 
 def diffuses(drive):
@@ -346,9 +823,7 @@ def keyboard(drive):
     drive.at("#input").focus()
     drive.page.keyboard.type("count from 1 to 100")
     drive.page.keyboard.press("Enter")
-    drive.last(".token").nth(3).wait_for()
-    drive.page.keyboard.press("Escape")
-    drive.settled()
+    drive.halt(3, "document.activeElement.dispatchEvent(new KeyboardEvent('keydown', { key: 'Escape', bubbles: true, cancelable: true }))")
     drive.check("stopped" in drive.last(".numbers").inner_text(), "Escape does not stop")
     drive.page.select_option("#p-ignore_eos", "")
     unnamed = drive.js("""[...document.querySelectorAll('button, input, select, textarea, a')].filter(box => box.checkVisibility()
@@ -504,7 +979,7 @@ def keyed(drive):
     drive.check(kept == [True, False], f"the key is kept in {kept}")
 
 
-STEPS = [chats, alternatives, stops, changes, settings, diagram, values, reasons, calls, diffuses, keyboard, safe, looks, loads, calm]
+STEPS = [chats, alternatives, stops, changes, keeps, versions, lists, exports, tabs, attaches, presets, renders, refuses, many, settings, diagram, values, reasons, calls, mcp, pulls, diffuses, keyboard, safe, looks, loads, calm]
 
 
 def models(folder, bench):
@@ -525,11 +1000,27 @@ def models(folder, bench):
     return folder
 
 
+def modules():
+    """Complains of modules of the page that import each other in a circle, and of too much of them."""
+    folder = ROOT / "src/server/page"
+    texts = {path.name: path.read_text() for path in folder.glob("*.js")}
+    imports = {name: set(re.findall(r"from '\./(.+?)'", text)) for name, text in texts.items()}
+    left = dict(imports)
+    while free := [name for name, others in left.items() if not others & left.keys()]:
+        for name in free:
+            del left[name]
+    lines = sum(bool(line.strip()) and not line.strip().startswith("//") for text in texts.values() for line in text.splitlines())
+    if left or lines > MOST_LINES:
+        sys.exit(f"FAILED: circles among {sorted(left)}" if left else f"FAILED: the page has {lines} lines of script")
+    print(f"modules: {len(texts)}, {lines} lines of code", flush=True)
+
+
 def main():
     parser = options(__doc__, None)
     parser.add_argument("--out", required=True, type=pathlib.Path, help="folder for screenshots")
     parser.add_argument("--step", action="append", help="only these steps, after the first")
     args = parser.parse_args()
+    modules()
     args.out.mkdir(parents=True, exist_ok=True)
     steps = [step for step in STEPS if not args.step or step is chats or step.__name__ in args.step]
     with chromium() as browser, tempfile.TemporaryDirectory() as folder:

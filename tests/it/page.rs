@@ -36,14 +36,14 @@ fn between<'a>(text: &'a str, open: &str, close: char) -> Vec<&'a str> {
     parts.filter_map(|part| part.split(close).next()).collect()
 }
 
-/// Paths of the files of the page: what it names, and what its modules import.
+/// Paths of the files of the page: what it names, relative to itself so that it works below any path, and what its modules import.
 fn files(server: &Server) -> Vec<String> {
     let (_, _, page) = get(server, "/");
     let named = between(&page, "href=\"", '"').into_iter();
     let named = named.chain(between(&page, "src=\"", '"'));
     let mut all: Vec<String> = named
-        .filter(|path| path.starts_with("/page/"))
-        .map(str::to_owned)
+        .filter(|path| path.starts_with("page/"))
+        .map(|path| format!("/{path}"))
         .collect();
     let mut at = 0;
     while at < all.len() {

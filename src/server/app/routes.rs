@@ -14,7 +14,7 @@ pub(super) use super::route::AnsweredBy;
 use super::route::{ResponseDoc, Route};
 use crate::endpoints::{
     adapters, anthropic, chat, completions, diagram, embeddings, health, infill, lab, llama_server,
-    metrics, models, pooling, props, quit, rerank, responses, sampling, tokens,
+    metrics, models, pooling, props, quit, render, rerank, responses, sampling, tokens,
 };
 use crate::http::json::Json;
 use crate::page;
@@ -109,6 +109,8 @@ routes! {
         "Downloads a model of the Hugging Face Hub; with `stream`, events report the progress.", models::PullFields::documented;
     Server: post "/models/unload", models::unload, "Unloads a model after its active requests.", models::UnloadFields::documented;
     Server: post "/models/rescan", models::rescan, "Looks for models in the folder again.", Vec::new;
+    Server: post "/render", render::render, "Markdown as HTML that is safe to show, as the page does.", render::RenderFields::documented
+        => json(&["html"]);
     Server: post "/quit", quit::quit, "Ends the server when the requests under way are complete.", Vec::new
         => ResponseDoc { status: "202", ..ANY };
     Loaded: get "/props", props::props, "The state and the settings of a model, and its chat template." => OF_MODEL;

@@ -16,6 +16,7 @@ pub(crate) mod models;
 pub(crate) mod pooling;
 pub(crate) mod props;
 pub(crate) mod quit;
+pub(crate) mod render;
 pub(crate) mod rerank;
 pub(crate) mod responses;
 pub(crate) mod sampling;

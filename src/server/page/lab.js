@@ -1,7 +1,7 @@
 // Pictures of values of the model: logit lens, attention weights, expert routing, patching, parts of a logit; of the conversation or of a text.
 
 import { json, picture, post } from './api.js';
-import { by, element, say } from './dom.js';
+import { by, element, say, words } from './dom.js';
 import * as model from './model.js';
 
 let conversation = () => [];
@@ -14,7 +14,7 @@ const numbers = id => by(id).value.split(',').filter(text => text.trim()).map(Nu
 async function captures(endings) {
     const layers = numbers('lab-layers');
     const isWanted = path => !layers.length || layers.some(layer => path.startsWith(`layers.${layer}.`));
-    const { data } = await json(`/v1/lab/points?model=${encodeURIComponent(model.selected())}`);
+    const { data } = await json(`v1/lab/points?model=${encodeURIComponent(model.selected())}`);
     const found = endings.flatMap(([ending, parts, positions]) => data
         .filter(point => point.capturable && (!parts || point.parts === parts) && point.path.endsWith(ending) && isWanted(point.path))
         .map(({ path }) => ({ point: path, positions })));
@@ -51,18 +51,18 @@ async function prompt() {
     const messages = conversation();
     if (!messages.length) throw new Error('The conversation is empty, and there is no text.');
     const ends = messages.at(-1).role === 'assistant' ? { continue_final_message: true, add_generation_prompt: false } : {};
-    return (await post('/tokenize', { model: model.selected(), messages, ...ends })).tokens;
+    return (await post('tokenize', { model: model.selected(), messages, ...ends })).tokens;
 }
 
 async function response(kind) {
     const own = { model: model.selected() };
     if (kind !== 'patch') {
-        return post('/v1/lab/run', { ...own, prompt: await prompt(), lab: { ...await PLANS[kind](), output: 'inline' } });
+        return post('v1/lab/run', { ...own, prompt: await prompt(), lab: { ...await PLANS[kind](), output: 'inline' } });
     }
     const against = by('lab-against').value, layers = numbers('lab-layers');
     const metric = { token: by('lab-token').value, ...(against ? { against } : {}) };
     const points = layers.length ? { points: layers.map(layer => `layers.${layer}.out`) } : {};
-    return post('/v1/lab/patch', { ...own, clean: by('lab-text').value, corrupt: by('lab-corrupt').value, metric, ...points });
+    return post('v1/lab/patch', { ...own, clean: by('lab-text').value, corrupt: by('lab-corrupt').value, metric, ...points });
 }
 
 async function draw() {
@@ -80,8 +80,7 @@ async function draw() {
         URL.revokeObjectURL(src);
         say(`${name} is drawn`);
     } catch (error) {
-        const text = error instanceof TypeError ? 'The server cannot be reached.' : error.message;
-        show(element('p', { class: 'fault', role: 'alert' }, [text]));
+        show(element('p', { class: 'fault', role: 'alert' }, [words(error)]));
     }
 }
 
@@ -109,8 +108,11 @@ export function listen(ofConversation) {
         by('lab').showModal();
     });
     by('lab-picture').addEventListener('change', () => {
+        const isShown = by('lab-out').childElementCount > 0;
         choose();
         clear();
+        // The picture follows the choice where nothing more is needed for it.
+        if (isShown && by('lab-form').checkValidity()) draw();
     });
     by('lab-form').addEventListener('submit', event => {
         event.preventDefault();

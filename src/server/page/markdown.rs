@@ -220,8 +220,7 @@ static CLEANER: LazyLock<ammonia::Builder<'static>> = LazyLock::new(|| {
 });
 
 /// Renders a text.
-#[must_use]
-pub fn render(text: &str) -> String {
+pub(crate) fn render(text: &str) -> String {
     let source = with_dollars(text);
     let options = Options::ENABLE_TABLES
         | Options::ENABLE_STRIKETHROUGH

@@ -2,6 +2,8 @@
 //!
 //! The page itself needs no API key; its requests do. It loads nothing from other servers, and its policy forbids it.
 
+pub(crate) mod markdown;
+
 use std::sync::LazyLock;
 
 use axum::extract::Path;
@@ -30,13 +32,37 @@ const FILES: &[File] = files! {
     "page.css" "text/css; charset=utf-8";
     "page.js" "text/javascript; charset=utf-8";
     "api.js" "text/javascript; charset=utf-8";
+    "ask.js" "text/javascript; charset=utf-8";
+    "calls.js" "text/javascript; charset=utf-8";
     "chat.js" "text/javascript; charset=utf-8";
-    "dom.js" "text/javascript; charset=utf-8";
+    "clean.js" "text/javascript; charset=utf-8";
+    "clock.js" "text/javascript; charset=utf-8";
     "diffusion.js" "text/javascript; charset=utf-8";
+    "dom.js" "text/javascript; charset=utf-8";
+    "exported.js" "text/javascript; charset=utf-8";
+    "files.js" "text/javascript; charset=utf-8";
+    "imported.js" "text/javascript; charset=utf-8";
+    "keep.js" "text/javascript; charset=utf-8";
+    "keys.js" "text/javascript; charset=utf-8";
     "lab.js" "text/javascript; charset=utf-8";
+    "library.js" "text/javascript; charset=utf-8";
+    "looks.js" "text/javascript; charset=utf-8";
+    "markdown.js" "text/javascript; charset=utf-8";
+    "mcp.js" "text/javascript; charset=utf-8";
+    "menu.js" "text/javascript; charset=utf-8";
+    "meter.js" "text/javascript; charset=utf-8";
     "model.js" "text/javascript; charset=utf-8";
+    "notice.js" "text/javascript; charset=utf-8";
+    "panels.js" "text/javascript; charset=utf-8";
+    "presets.js" "text/javascript; charset=utf-8";
+    "prose.js" "text/javascript; charset=utf-8";
+    "pull.js" "text/javascript; charset=utf-8";
+    "servers.js" "text/javascript; charset=utf-8";
     "settings.js" "text/javascript; charset=utf-8";
+    "sidebar.js" "text/javascript; charset=utf-8";
+    "store.js" "text/javascript; charset=utf-8";
     "tokens.js" "text/javascript; charset=utf-8";
+    "tree.js" "text/javascript; charset=utf-8";
     "turn.js" "text/javascript; charset=utf-8";
     "icon.svg" "image/svg+xml";
 };

@@ -1,7 +1,8 @@
 // The models: which there are, their numbers, the one that answers, whether it is loaded, and its diagram.
 
 import { diagram, json, post, stream } from './api.js';
-import { by, element, say } from './dom.js';
+import { by, element, say, words } from './dom.js';
+import { lasting } from './keep.js';
 
 const STORE = 'bench.model';
 
@@ -12,9 +13,15 @@ let view = 'stack';
 let doing = null;
 let fault = '';
 let timer = 0;
+// The model of the open conversation, which may not be among those that there are.
+let wanted = lasting.get(STORE);
 
+/// The model that was chosen last, for a new conversation.
+export const last = () => lasting.get(STORE) ?? '';
 export const selected = () => by('model').value;
 const entry = () => models.find(({ id }) => id === selected());
+/// How many tokens the model holds, if that is known.
+export const context = () => entry()?.context_length ?? entry()?.max_model_len ?? null;
 export const isDiffusion = () => entry()?.meta?.mode === 'diffusion';
 
 /// A number with a prefix of its unit.
@@ -24,7 +31,7 @@ function short(n, units) {
     return `${at ? n.toPrecision(3) : n} ${units[at]}`.trim();
 }
 
-const bytes = n => short(n, ['B', 'kB', 'MB', 'GB', 'TB']);
+export const bytes = n => short(n, ['B', 'kB', 'MB', 'GB', 'TB']);
 const count = n => short(n, ['', 'k', 'M', 'G', 'T']);
 
 /// What is known of a model: names and values.
@@ -41,7 +48,7 @@ function numbers(model) {
 function tell() {
     const model = entry(), meta = model?.meta;
     const state = !doing || doing.id !== model?.id ? model?.state : doing.unloads ? 'unloading' : 'loading';
-    const facts = [meta?.arch, meta?.n_params && `${count(meta.n_params)} parameters`, meta?.size && bytes(meta.size), state];
+    const facts = [state, meta?.arch, meta?.n_params && `${count(meta.n_params)} parameters`, meta?.size && bytes(meta.size)];
     by('facts').textContent = fault || facts.filter(Boolean).join(' · ');
     by('facts').classList.toggle('fault', fault !== '');
     by('show-model').disabled = !model;
@@ -77,14 +84,14 @@ async function toggle() {
     tell();
     say(doing.unloads ? `Unloading ${id}` : `Loading ${id}`);
     try {
-        if (doing.unloads) await post('/models/unload', { model: id });
-        else await stream('/models/load', { model: id, stream: true }, null, ({ progress }) => {
+        if (doing.unloads) await post('models/unload', { model: id });
+        else await stream('models/load', { model: id, stream: true }, null, ({ progress }) => {
             doing.share = progress?.fraction ?? doing.share;
             tell();
         });
         say(doing.unloads ? `${id} is unloaded` : `${id} is loaded`);
     } catch (error) {
-        fault = error instanceof TypeError ? 'The server cannot be reached.' : error.message;
+        fault = words(error);
         say(fault);
     }
     doing = null;
@@ -107,7 +114,7 @@ function option({ id, state, meta }) {
 
 /// Asks which models there are and what has become of them.
 export async function load() {
-    const { data } = await json('/v1/models');
+    const { data } = await json('v1/models');
     models = data;
     const listed = JSON.stringify(data.map(({ progress, ...rest }) => rest));
     // A list that is open stays open.
@@ -117,11 +124,27 @@ export async function load() {
 }
 
 function list() {
-    const had = selected() || localStorage.getItem(STORE);
     by('model').replaceChildren(...models.map(option));
-    const isThere = models.some(({ id }) => id === had);
+    pick();
+}
+
+function pick() {
+    const isThere = models.some(({ id }) => id === wanted);
     const first = by('model').querySelector('option:not([disabled])');
-    by('model').value = isThere ? had : first?.value ?? '';
+    by('model').value = isThere ? wanted : first?.value ?? '';
+}
+
+/// Selects the model of a conversation; where it is not there, another one answers.
+export function choose(id) {
+    wanted = id || selected() || last();
+    fault = '';
+    if (!models.length) return;
+    pick();
+    tell();
+    if (id && selected() !== id) {
+        fault = `This conversation used ${id}, which is not here.`;
+        tell();
+    }
 }
 
 export const refresh = () => load().catch(() => {});
@@ -144,11 +167,14 @@ async function draw() {
     }
 }
 
-export function listen() {
+/// `changed` is called when a person selects a model.
+export function listen(changed) {
     by('model').addEventListener('change', () => {
-        localStorage.setItem(STORE, selected());
+        wanted = selected();
+        lasting.set(STORE, wanted);
         fault = '';
         tell();
+        changed();
     });
     by('load').addEventListener('click', toggle);
     by('show-model').addEventListener('click', () => {

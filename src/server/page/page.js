@@ -1,23 +1,29 @@
-// Starts the page: joins its parts, and shows and hides the settings.
+// Starts the page: joins its parts.
 
 import { key, Refusal, setKey } from './api.js';
+import * as ask from './ask.js';
 import * as chat from './chat.js';
-import { by } from './dom.js';
-import * as model from './model.js';
+import { by, drawIcons, listenToScrolling, words } from './dom.js';
+import * as keys from './keys.js';
 import * as lab from './lab.js';
+import * as library from './library.js';
+import * as looks from './looks.js';
+import * as menu from './menu.js';
+import * as model from './model.js';
+import * as notices from './notice.js';
+import * as panels from './panels.js';
+import * as presets from './presets.js';
+import * as pull from './pull.js';
+import * as servers from './servers.js';
 import * as settings from './settings.js';
+import * as sidebar from './sidebar.js';
 import * as tokens from './tokens.js';
 
-const narrow = matchMedia('(max-width: 860px)');
-
-function show(isShown) {
-    by('panel').hidden = !isShown;
-    by('toggle').setAttribute('aria-expanded', isShown);
-}
+const NOT_KEPT = 'This browser keeps nothing for this page: chats are gone when it is left. Export those you need.';
 
 /// Brings the visitor to the field of the API key.
 function needKey() {
-    show(true);
+    panels.show('panel', true);
     by('key').closest('details').open = true;
     by('key').focus();
     by('facts').textContent = 'The server wants an API key.';
@@ -25,36 +31,67 @@ function needKey() {
 
 async function load() {
     try {
-        await Promise.all([model.load(), settings.load()]);
+        await Promise.all([started, model.load(), settings.load()]);
+        presets.tell();
         document.documentElement.classList.add('ready');
     } catch (error) {
         if (error instanceof Refusal && error.status === 401) needKey();
-        else by('facts').textContent = error instanceof Refusal ? error.message : 'The server cannot be reached.';
+        else by('facts').textContent = words(error);
     }
 }
 
-show(!narrow.matches);
-narrow.addEventListener('change', () => show(!narrow.matches));
-by('toggle').addEventListener('click', () => {
-    show(by('panel').hidden);
-    if (narrow.matches && !by('panel').hidden) by('close').focus();
-});
-by('close').addEventListener('click', () => {
-    show(false);
-    by('toggle').focus();
-});
-by('panel').addEventListener('keydown', event => {
-    if (event.key === 'Escape' && narrow.matches) by('close').click();
-});
+/// Keeps the settings with the conversation that is open.
+function keepSettings() {
+    library.setSettings({ ...settings.values(), model: model.selected() });
+    presets.tell();
+}
+
+/// Uses a preset for the conversation that is open.
+function use(values) {
+    settings.show(values);
+    if (values.model) model.choose(values.model);
+    settings.changed();
+}
+
+const calls = {
+    list: sidebar.tell,
+    leave: chat.leave,
+    open: own => { chat.show(own); presets.tell(); },
+    joined: chat.joined,
+    // `null`: the browser keeps nothing at all.
+    trouble: text => notices.trouble(text ?? NOT_KEPT),
+    gone: () => notices.notice('This chat was deleted in another tab.'),
+};
+
+drawIcons();
+listenToScrolling();
+document.documentElement.classList.add('scripted');
+for (const part of [looks, panels, menu, notices, ask, pull]) part.listen();
 by('key').value = key();
 by('key').addEventListener('change', () => {
     setKey(by('key').value.trim());
     load();
 });
-model.listen();
-settings.listen();
-chat.listen(needKey);
+document.querySelector('.skip').addEventListener('click', event => {
+    // The address names the conversation, not a place in the page.
+    event.preventDefault();
+    by('input').focus();
+});
+model.listen(keepSettings);
+settings.listen(keepSettings);
+presets.listen(use);
+chat.listen(needKey, text => notices.notice(text));
+sidebar.listen(() => { panels.uncover(); by('input').focus(); }, chat.stop);
+servers.listen(chat.offer);
 lab.listen(chat.conversation);
 tokens.listen(chat.branch);
+keys.listen({
+    begin: () => by('new').click(),
+    search: () => { panels.show('chats', true); sidebar.focusSearch(); },
+    chats: () => panels.toggle('chats'),
+    settings: () => panels.toggle('panel'),
+    step: sidebar.step,
+});
+const started = library.start(calls, () => ({ ...settings.last(), model: model.last() }));
 load();
 by('input').focus();

@@ -1,20 +1,20 @@
-// The settings: a form made of what the server says of its sampling parameters, and the fields it gives a request.
+// The settings of the open conversation: a form made of what the server says of its sampling parameters, and the fields it gives a request.
 
 import { json } from './api.js';
 import { by, element } from './dom.js';
+import { lasting } from './keep.js';
+import { isColoured } from './looks.js';
+import * as servers from './servers.js';
 
 const STORE = 'bench.settings';
-// Fields of the form by their ids that are kept between visits.
-const KEPT = ['system', 'max_tokens', 'stops', 'colours', 'tool-list', 'tool-choice', 'effort', 'budget', 'extra'];
-const EXAMPLE = [{
-    type: 'function',
-    function: {
-        name: 'get_weather', description: 'The weather of a city.',
-        parameters: { type: 'object', properties: { city: { type: 'string' } }, required: ['city'], additionalProperties: false },
-    },
-}];
-
+// Fields of the form by their ids, besides the sampling parameters.
+const FIELDS = ['system', 'max_tokens', 'stops', 'tool-list', 'tool-choice', 'effort', 'budget', 'extra'];
+// What people look for comes first.
+const COMMON = ['temperature', 'top_p', 'top_k', 'min_p', 'repeat_penalty', 'seed'];
 let parameters = [];
+// What was shown last, with values for which this server has no field.
+let shown = {};
+let onChange = () => {};
 
 const inputOf = parameter => by(`p-${parameter.name}`);
 
@@ -34,7 +34,8 @@ const READERS = {
 
 /// The default in words.
 function placeholder({ kind, default: value, default_text: text }) {
-    if (text) return text;
+    // There is room for its first words; all of it is below the field.
+    if (text) return text.split(';')[0];
     if (kind === 'texts') return value.map(one => one.replaceAll('\n', '\\n')).join('  ') || 'none';
     return value == null || kind === 'biases' ? 'none: ID=BIAS' : String(value);
 }
@@ -101,57 +102,69 @@ export function fields() {
     if (stops.length) out.stop = stops;
     if (by('effort').value) out.reasoning_effort = by('effort').value;
     if (by('budget').value) out.thinking_budget = number('budget');
-    const offered = tools();
-    if (offered?.length) Object.assign(out, { tools: offered, tool_choice: by('tool-choice').value });
+    const offered = [...tools() ?? [], ...servers.tools()];
+    if (offered.length) Object.assign(out, { tools: offered, tool_choice: by('tool-choice').value });
     if (isColoured()) Object.assign(out, { logprobs: true, top_logprobs: 5 });
     return Object.assign(out, extra());
 }
 
 export const system = () => by('system').value.trim();
-export const isColoured = () => by('colours').checked;
 
-function all() {
-    return [...KEPT.map(by), ...parameters.map(inputOf)];
+const all = () => [...FIELDS.map(by), ...parameters.map(inputOf)];
+
+const unset = input => input.tagName === 'SELECT' ? input.options[0].value : '';
+
+/// What is set: the values of the fields that are not as they are at first.
+export function values() {
+    const fields = all(), known = new Set(fields.map(({ id }) => id));
+    const others = Object.entries(shown).filter(([id]) => !known.has(id) && id !== 'model');
+    const own = fields.filter(input => input.value !== unset(input)).map(input => [input.id, input.value]);
+    return Object.fromEntries([...others, ...own]);
 }
 
-function kept() {
-    try { return JSON.parse(localStorage.getItem(STORE)) ?? {}; } catch { return {}; }
-}
+/// The settings that were changed last, for a new conversation.
+export const last = () => Object.fromEntries(Object.entries(lasting.json(STORE) ?? {}).filter(([, value]) => typeof value === 'string' && value !== ''));
 
-function changed() {
-    const values = all().map(input => [input.id, input.type === 'checkbox' ? input.checked : input.value]);
-    localStorage.setItem(STORE, JSON.stringify({ ...kept(), ...Object.fromEntries(values) }));
+/// Shows the settings of a conversation.
+export function show(given) {
+    shown = given;
+    for (const input of all()) {
+        const value = Object.hasOwn(given, input.id) ? given[input.id] : '';
+        input.value = typeof value === 'string' && value !== '' ? value : unset(input);
+        // A value that a list does not have leaves it without any.
+        if (input.tagName === 'SELECT' && input.selectedIndex < 0) input.value = unset(input);
+    }
     tell();
+}
+
+/// A person has changed something.
+export function changed() {
+    lasting.set(STORE, JSON.stringify(values()));
+    tell();
+    onChange();
 }
 
 /// Shows what follows from the settings.
 function tell() {
     const n = parameters.filter(parameter => inputOf(parameter).value.trim()).length;
     by('n-set').textContent = n ? `${n} set` : '';
-    document.documentElement.classList.toggle('coloured', isColoured());
     for (const read of [tools, extra]) try { read(); } catch { /* said below the field */ }
-}
-
-function restore() {
-    const values = kept();
-    for (const input of all()) {
-        if (!(input.id in values)) continue;
-        if (input.type === 'checkbox') input.checked = values[input.id] === true;
-        else input.value = values[input.id];
-    }
-    tell();
 }
 
 /// Asks for the parameters and makes their form.
 export async function load() {
-    const answer = await json('/v1/sampling');
-    parameters = answer.data;
+    const answer = await json('v1/sampling');
+    const rank = ({ name }) => COMMON.includes(name) ? COMMON.indexOf(name) : COMMON.length;
+    parameters = [...answer.data].sort((a, b) => rank(a) - rank(b));
     by('parameters').replaceChildren(...parameters.map(row));
-    restore();
+    show(shown);
 }
 
-export function listen() {
-    by('settings').addEventListener('input', changed);
+/// `changes` is called when a person has changed something.
+export function listen(changes) {
+    onChange = changes;
+    // Some fields of the form are not those of a conversation.
+    by('settings').addEventListener('input', event => { if (!event.target.closest('.looks, .servers, .mcp')) changed(); });
     by('settings').addEventListener('submit', event => event.preventDefault());
     by('find').addEventListener('input', () => {
         const words = by('find').value.toLowerCase().split(/\s+/);
@@ -162,8 +175,7 @@ export function listen() {
         changed();
     });
     by('tool-example').addEventListener('click', () => {
-        by('tool-list').value = JSON.stringify(EXAMPLE, null, 2);
+        by('tool-list').value = by('tool-sample').content.textContent;
         changed();
     });
-    restore();
 }

@@ -1,4 +1,4 @@
-// Tokens of an answer, tinted by their probability, and what else the model considered for each.
+// Tokens of an answer, laid over its text and tinted by their probability, and what else the model considered for each.
 
 import { by, element } from './dom.js';
 
@@ -16,54 +16,85 @@ export const percent = logprob => {
 /// White space as signs that are seen.
 export const visible = text => text.replaceAll('\n', '↵').replaceAll('\t', '⇥').replaceAll(' ', '␣') || '∅';
 
-/// Text of an answer as it grows.
-export class Tokens {
-    constructor(box) {
-        this.box = box;
-        this.text = '';
-        this.decoder = new TextDecoder();
-        box.addEventListener('keydown', event => this.key(event));
-    }
+/// A span of a token. One token may have several, where the text that is shown is not what the model wrote.
+export function spanOf(token, text) {
+    const span = element('span', { class: 'token', tabindex: -1 }, [text]);
+    const tint = TINTS.findIndex(limit => Math.exp(token.entry.logprob) < limit);
+    if (tint >= 0) span.dataset.tint = tint;
+    span.token = token;
+    return span;
+}
 
-    /// Adds text with the entries of its tokens. A character of several tokens belongs to the last of them.
-    add(text, entries) {
-        const pieces = (entries ?? []).map(entry => this.decoder.decode(new Uint8Array(entry.bytes), { stream: true }));
-        const isWhole = pieces.length > 0 && pieces.join('') === text;
-        if (isWhole) pieces.forEach((piece, i) => piece && this.token(piece, entries[i]));
-        else if (entries?.length) this.token(text, entries[0]);
-        else if (text) this.plain(text);
-    }
+/// Lets the keyboard reach the tokens of a text: one of them by Tab, the others by arrows.
+export const reach = box => { if (!box.querySelector('.token[tabindex="0"]')) box.querySelector('.token')?.setAttribute('tabindex', 0); };
 
-    plain(text) {
-        this.text += text;
-        this.box.append(text);
-    }
+export function walk(event) {
+    const span = event.target.closest('.token');
+    if (!span) return;
+    const all = [...event.currentTarget.querySelectorAll('.token')], at = all.indexOf(span);
+    const places = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: all.length - 1 };
+    if (event.key in places && !event.altKey) {
+        const next = all[Math.max(0, Math.min(all.length - 1, places[event.key]))];
+        span.tabIndex = -1;
+        next.tabIndex = 0;
+        next.focus();
+    } else if (event.key === 'ArrowDown' || event.key === 'Enter') {
+        (by('tip').querySelector('button') ?? span).focus();
+    } else return;
+    event.preventDefault();
+}
 
-    token(text, entry) {
-        const span = element('span', { class: 'token', tabindex: this.box.querySelector('.token') ? -1 : 0 }, [text]);
-        const tint = TINTS.findIndex(limit => Math.exp(entry.logprob) < limit);
-        if (tint >= 0) span.dataset.tint = tint;
-        span.entry = entry;
-        span.before = this.text;
-        this.text += text;
-        this.box.append(span);
-    }
+// White space between words is a token's too if it is in the same place of the source.
+const WORDS = /\S+/g;
+// A word that is further away is another one.
+const FURTHEST = 400;
 
-    key(event) {
-        const span = event.target.closest('.token');
-        if (!span) return;
-        const all = [...this.box.querySelectorAll('.token')], at = all.indexOf(span);
-        const places = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: all.length - 1 };
-        if (event.key in places) {
-            const next = all[Math.max(0, Math.min(all.length - 1, places[event.key]))];
-            span.tabIndex = -1;
-            next.tabIndex = 0;
-            next.focus();
-        } else if (event.key === 'ArrowDown' || event.key === 'Enter') {
-            (by('tip').querySelector('button') ?? span).focus();
-        } else return;
-        event.preventDefault();
+/// Lays tokens over nodes that were made of their text: what is shown has no marks of Markdown, and formulas look otherwise.
+export function lay(root, source, start, tokens) {
+    if (!tokens.length) return;
+    const all = [], walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+    while (walker.nextNode()) if (!walker.currentNode.parentElement?.closest('math, .code-head')) all.push(walker.currentNode);
+    let at = 0, n = 0;
+    for (const node of all) {
+        const text = node.data, places = new Array(text.length).fill(-1);
+        let end = 0;
+        for (const { 0: word, index } of text.matchAll(WORDS)) {
+            const found = source.indexOf(word, at);
+            if (found < 0 || found - at > FURTHEST) continue;
+            for (let i = 0; i < word.length; i++) places[index + i] = start + found + i;
+            // Spaces before the word.
+            for (let i = 1; index - i >= end && /\s/.test(source[found - i] ?? ''); i++) places[index - i] = start + found - i;
+            at = found + word.length;
+            end = index + word.length;
+        }
+        const parts = [];
+        let last = null;
+        for (let i = 0; i < text.length; i++) {
+            // Places grow, so the token of each is not far from that before.
+            while (places[i] >= 0 && n < tokens.length - 1 && tokens[n + 1].start <= places[i]) n++;
+            const token = places[i] >= 0 && tokens[n].start <= places[i] && places[i] < tokens[n].start + tokens[n].text.length ? tokens[n] : null;
+            if (parts.length && token === last) parts.at(-1).text += text[i];
+            else parts.push({ token, text: text[i] });
+            last = token;
+        }
+        if (parts.some(({ token }) => token?.entry)) node.replaceWith(...parts.map(({ token, text }) => token?.entry ? spanOf(token, text) : text));
     }
+    reach(root);
+}
+
+/// Tokens in the form in which they are stored, and back. Their texts one after the other are the text of the answer.
+export const pack = tokens => tokens.map(({ text, entry }) =>
+    entry ? [text, entry.id, entry.token, entry.logprob, entry.rank ?? 0, (entry.top_logprobs ?? []).map(({ id, token, logprob }) => [id, token, logprob])] : [text]);
+
+export function unpack(all, text) {
+    let start = 0;
+    const tokens = all.map(([text, id, token, logprob, rank, others]) => {
+        const top_logprobs = others?.map(([id, token, logprob]) => ({ id, token, logprob }));
+        const out = { start, text, entry: others ? { id, token, logprob, rank, top_logprobs } : null };
+        start += text.length;
+        return out;
+    });
+    return tokens.map(({ text }) => text).join('') === text ? tokens : [];
 }
 
 function bar(entry, isChosen, span) {
@@ -82,7 +113,7 @@ function show(span) {
     if (!document.documentElement.classList.contains('coloured')) return;
     hide();
     shown = span;
-    const { entry } = span, tip = by('tip');
+    const { entry } = span.token, tip = by('tip');
     const others = entry.top_logprobs ?? [];
     const isChosen = other => other.id === entry.id;
     const rows = others.some(isChosen) ? others : [...others, entry];
@@ -106,6 +137,13 @@ function place() {
     const isAbove = box.bottom + own.height + 8 > innerHeight && box.top > own.height;
     tip.style.left = `${Math.max(8, Math.min(box.left, innerWidth - own.width - 8))}px`;
     tip.style.top = `${isAbove ? box.top - own.height - 2 : box.bottom + 2}px`;
+}
+
+/// Whether a person reads in a text now, so that it had better stay as it is.
+export function isRead(box) {
+    if (shown && box.contains(shown)) return true;
+    const chosen = getSelection();
+    return !chosen.isCollapsed && chosen.rangeCount > 0 && chosen.getRangeAt(0).intersectsNode(box);
 }
 
 export function hide() {

@@ -1,39 +1,44 @@
-// One message of the conversation as it is seen: text, reasoning, calls of tools, denoising steps, numbers, buttons.
+// One message of the conversation as it is seen: text, files, reasoning, calls of tools, denoising steps, numbers, buttons.
 
+import { Calls } from './calls.js';
 import { Buffer } from './diffusion.js';
-import { button, copy, element, fit, say } from './dom.js';
-import { Tokens } from './tokens.js';
+import { button, copy, element, fit, icon, iconButton, say } from './dom.js';
+import { folded } from './files.js';
+import { Prose } from './prose.js';
 
 const WHY = { length: 'at the maximum length', tool_calls: 'to call tools', content_filter: 'by a filter' };
 
-/// A text in the form that is easier to read, if it is JSON.
-function pretty(text) {
-    try { return JSON.stringify(JSON.parse(text), null, 2); } catch { return text; }
-}
-
 export class Turn {
-    /// `actions` are what its buttons do: `edit`, `again`, `results`.
-    constructor(role, actions) {
-        this.role = role;
+    /// `actions` are what its buttons do: `edit`, `again`, `go`, `results`, `walk`, `changed`; `load` gives the tokens of a text that is complete.
+    constructor(node, actions, load) {
+        this.node = node;
         this.actions = actions;
-        this.reasoning = '';
-        this.calls = [];
+        this.isOwn = node.role === 'user';
+        this.place = { at: 0, of: 1, isLast: false };
         this.text = element('div', { class: 'text' });
         this.parts = element('div', { class: 'parts' }, [this.text]);
         this.foot = element('div', { class: 'foot' });
-        this.box = element('article', { class: `turn ${role}`, 'aria-label': role === 'user' ? 'You' : 'Model' }, [this.parts, this.foot]);
+        this.box = element('article', { class: `turn ${node.role}`, 'aria-label': this.isOwn ? 'You' : 'Model' }, [this.parts, this.foot]);
         this.box.turn = this;
-        this.tokens = new Tokens(this.text);
+        this.calls = new Calls(node, this.parts, { ...actions, results: () => actions.results(this) });
+        if (this.isOwn) this.text.textContent = node.content;
+        else this.prose = new Prose(this.text);
+        this.text.hidden = this.isOwn && !node.content;
+        this.parts.prepend(...node.files.map(folded));
+        if (load) this.restore(load);
     }
 
-    get content() {
-        return this.tokens.text;
-    }
-
-    set content(text) {
-        this.text.replaceChildren();
-        this.tokens = new Tokens(this.text);
-        this.tokens.plain(text);
+    /// Shows what was stored.
+    restore(load) {
+        const { node } = this;
+        if (this.prose && node.content) this.prose.put(node.content, load);
+        if (node.reasoning) {
+            this.think('');
+            this.thoughts.append(node.reasoning);
+            this.tellThinking();
+        }
+        this.calls.restore();
+        this.end();
     }
 
     /// Takes a chunk of the stream.
@@ -44,9 +49,12 @@ export class Turn {
         if (reasoning) this.think(reasoning);
         if (content) {
             this.endThinking();
-            this.tokens.add(content, logprobs?.content);
+            this.prose.add(content, logprobs?.content);
+            this.node.content = this.prose.text;
         }
-        for (const call of calls ?? []) this.call(call);
+        if (calls) this.endThinking();
+        for (const call of calls ?? []) this.calls.take(call);
+        this.node.stamp = Date.now();
     }
 
     think(text) {
@@ -56,30 +64,20 @@ export class Turn {
             this.thoughts = element('div', { class: 'thoughts' });
             this.parts.prepend(element('details', { class: 'reasoning' }, [this.summary, this.thoughts]));
         }
-        this.reasoning += text;
+        this.node.reasoning += text;
         this.thoughts.append(text);
     }
 
     endThinking() {
         if (!this.began) return;
-        this.summary.textContent = `Reasoning, ${((performance.now() - this.began) / 1000).toFixed(1)} s`;
-        this.began = 0;
+        this.node.seconds = (performance.now() - this.began) / 1000;
+        this.tellThinking();
     }
 
-    call({ index, id, function: { name, arguments: more } }) {
-        this.endThinking();
-        if (!this.calls[index]) {
-            const given = element('pre', { class: 'code' });
-            const result = element('textarea', { rows: 2, class: 'code', placeholder: 'What the tool gives' });
-            result.addEventListener('input', () => fit(result));
-            const label = element('label', { class: 'row tall' }, [element('span', {}, ['Result']), result]);
-            const box = element('section', { class: 'call', 'aria-label': `Call of ${name}` }, [element('h3', {}, [name]), given, label]);
-            this.calls[index] = { id, name, arguments: '', given, result };
-            this.parts.append(box);
-        }
-        const call = this.calls[index];
-        call.arguments += more ?? '';
-        call.given.textContent = pretty(call.arguments);
+    tellThinking() {
+        this.began = 0;
+        const { seconds } = this.node;
+        this.summary.textContent = seconds == null ? 'Reasoning' : `Reasoning, ${seconds.toFixed(1)} s`;
     }
 
     /// Takes a denoising step.
@@ -93,80 +91,100 @@ export class Turn {
         this.buffer.take(step);
     }
 
-    /// Forgets the text from a token on, and begins anew with another one in its place.
-    branch(span, entry) {
-        this.tokens.text = span.before;
-        while (span.nextSibling) span.nextSibling.remove();
-        span.remove();
-        this.calls = [];
-        this.parts.querySelectorAll('.call').forEach(box => box.remove());
-        this.tokens.token(entry.token, { ...entry, top_logprobs: span.entry.top_logprobs });
-        this.begin();
+    /// Begins with the text of another answer up to a token, and another token in its place.
+    from(other, token, entry) {
+        const before = other.prose.text.slice(0, token.start);
+        this.prose.from(before, other.prose.tokens.filter(({ start }) => start < token.start));
+        this.prose.token(entry.token, { ...entry, top_logprobs: token.entry.top_logprobs });
+        this.node.content = this.prose.text;
     }
 
     begin() {
         this.foot.replaceChildren();
         this.buffer?.box.remove();
         this.buffer = null;
+        this.node.fault = '';
         this.box.querySelector('.fault')?.remove();
         this.box.setAttribute('aria-busy', 'true');
     }
 
-    /// The end of an answer, with its numbers.
-    end(numbers, reason) {
+    /// The end of an answer: its numbers are in the message.
+    end() {
         this.endThinking();
+        this.prose?.finish();
         if (this.buffer) {
             this.text.hidden = false;
             this.buffer.box.hidden = true;
         }
         this.box.removeAttribute('aria-busy');
-        if (this.calls.length) {
-            this.parts.querySelector('.send-results')?.remove();
-            const send = button('Send results', 'Give the results to the model', () => this.actions.results(this));
-            send.className = 'send-results main';
-            this.parts.append(send);
-        }
-        const why = WHY[reason] ? `ended ${WHY[reason]}` : reason === 'stop' ? '' : reason;
-        this.numbers = element('p', { class: 'numbers' }, [[...numbers, why].filter(Boolean).join(' · ')]);
+        this.calls.end();
+        if (this.node.fault) this.fail(this.node.fault);
         this.buttons();
     }
 
     fail(message) {
-        this.parts.append(element('p', { class: 'fault', role: 'alert' }, [message]));
+        this.parts.querySelector('.fault')?.remove();
+        this.parts.append(element('p', { class: 'fault', role: 'alert' }, [icon('warning'), element('span', {}, [message])]));
     }
 
     /// Shows numbers while the answer is under way.
-    progress(text) {
-        this.foot.textContent = text;
+    progress = text => { this.foot.textContent = text; };
+
+    /// Says which of several versions this is, and whether it is the last message, which has buttons of its own.
+    put(place) {
+        if (Object.keys(place).every(key => place[key] === this.place[key])) return;
+        this.place = place;
+        if (!this.area && !this.box.hasAttribute('aria-busy')) this.buttons();
+    }
+
+    versions() {
+        const { at, of } = this.place;
+        if (of < 2) return null;
+        const step = (name, text, by) => {
+            const out = iconButton(name, text, () => this.actions.walk(this, by));
+            out.disabled = at + by < 0 || at + by >= of;
+            return out;
+        };
+        const told = element('span', {}, [`${at + 1} / ${of}`]);
+        return element('div', { class: 'versions', role: 'group', 'aria-label': `Version ${at + 1} of ${of}` },
+            [step('left', 'Previous version', -1), told, step('right', 'Next version', 1)]);
+    }
+
+    get numbers() {
+        const { numbers, reason, model } = this.node;
+        // The page was left in its middle, or another tab shows it now.
+        const why = reason === '' ? 'not complete' : WHY[reason] ? `ended ${WHY[reason]}` : reason === 'stop' ? '' : reason;
+        const text = [numbers, why].filter(Boolean).join(' · ');
+        return text ? element('p', { class: 'numbers', title: model || null }, [text]) : null;
     }
 
     buttons() {
-        const all = [
-            button('Copy', 'Copy the text', async () => { await copy(this.content); say('Copied'); }),
-            button('Edit', 'Change the text', () => this.edit()),
-        ];
-        if (this.role === 'assistant') all.push(button('Regenerate', 'Answer again', () => this.actions.again(this)));
-        if (this.buffer) all.push(button('Replay', 'Show the denoising steps again', () => this.buffer.replay()));
+        const { node, actions } = this;
+        const all = [iconButton('copy', 'Copy', () => copy(node.content)), iconButton('edit', 'Edit', () => this.edit())];
+        if (!this.isOwn || this.place.isLast) all.push(iconButton('again', 'Regenerate', () => actions.again(this)));
+        if (!this.isOwn && this.place.isLast && node.content && node.reason !== 'stop') all.push(iconButton('go', 'Continue', () => actions.go(this)));
+        if (this.buffer) all.push(iconButton('play', 'Replay', () => this.buffer.replay()));
         const row = element('div', { class: 'buttons' }, all);
-        this.foot.replaceChildren(...[this.numbers, row].filter(Boolean));
+        this.foot.replaceChildren(...[this.versions(), row, this.isOwn ? null : this.numbers].filter(Boolean));
     }
 
     /// Makes the text a field until it is saved or left.
     edit() {
         if (this.area) return this.area.focus();
         const area = this.area = element('textarea', { class: 'edit', 'aria-label': 'Text of the message' });
-        area.value = this.content;
+        area.value = this.node.content;
         const leave = () => {
             bar.remove();
             area.remove();
             this.area = null;
-            this.text.hidden = false;
+            this.box.classList.remove('editing');
+            this.text.hidden = this.isOwn && !this.node.content;
             this.buttons();
         };
         const save = () => { leave(); this.actions.edit(this, area.value); };
-        const isUser = this.role === 'user';
-        const bar = element('div', { class: 'buttons' }, [
-            button(isUser ? 'Save and send' : 'Save', 'Ctrl+Enter', save), button('Cancel', 'Escape', leave)]);
+        const saving = button(this.isOwn ? 'Save and send' : 'Save', 'Ctrl+Enter; the text before stays as another version', save);
+        saving.className = 'main';
+        const bar = element('div', { class: 'buttons' }, [saving, button('Cancel', 'Escape', leave)]);
         area.addEventListener('input', () => fit(area));
         area.addEventListener('keydown', event => {
             if (event.key === 'Escape') leave();
@@ -177,20 +195,10 @@ export class Turn {
         });
         this.text.hidden = true;
         this.text.after(area, bar);
+        this.box.classList.add('editing');
         this.foot.replaceChildren();
         fit(area);
         area.focus();
-    }
-
-    /// Its messages in a request.
-    messages() {
-        if (this.role === 'user') return [{ role: 'user', content: this.content }];
-        const message = { role: 'assistant', content: this.content };
-        if (this.reasoning) message.reasoning_content = this.reasoning;
-        if (!this.calls.length) return [message];
-        message.tool_calls = this.calls.map(({ id, name, arguments: given }) =>
-            ({ id, type: 'function', function: { name, arguments: given } }));
-        const results = this.calls.map(({ id, result }) => ({ role: 'tool', tool_call_id: id, content: result.value }));
-        return [message, ...results];
+        say('Editing');
     }
 }
