@@ -21,8 +21,8 @@ use lab_core::models::{self, ModelSource, OpenedModel};
 use lab_server::http::transport;
 use lab_server::served::{Progress, ServedModel};
 use lab_server::{
-    Access, EngineProcess, EngineProcessConfig, LoadError, LoadLimits, LoadRequest, Loader, Pool,
-    PoolConfig, PoolMode, StartedEngine, Strictness, UnloadedModel,
+    Access, EngineProcess, EngineProcessConfig, HostMode, LoadError, LoadLimits, LoadRequest,
+    Loader, Pool, PoolConfig, StartedEngine, Strictness, UnloadedModel,
 };
 
 use super::diffusion::DiffusionOptions;
@@ -392,9 +392,9 @@ fn pool_of(
     let has_processes = cfg!(unix) && !args.in_process;
     let mut config = PoolConfig {
         mode: if has_processes {
-            PoolMode::Server
+            HostMode::Server
         } else {
-            PoolMode::InProcess
+            HostMode::InProcess
         },
         aliases,
         folder: args.models.clone(),

@@ -31,7 +31,7 @@ pub use endpoints::lab::{patched as lab_patch, pieces as lab_pieces};
 pub use http::access::Access;
 pub use local::{Refusal, Reply, ReplyEvent, check, prompt, refusal, reply};
 pub use pool::{
-    Description, DiagramView, LoadLimits, LoadRequest, Loader, Opener, Pool, PoolConfig, PoolMode,
+    Description, DiagramView, HostMode, LoadLimits, LoadRequest, Loader, Opener, Pool, PoolConfig,
     StartedEngine, Strictness, UnloadedModel,
 };
 pub use process::{
