@@ -23,8 +23,13 @@ use lab_hub::{Cache, Settings};
 use lab_server::http::transport;
 use lab_server::served::{Progress, ServedModel};
 use lab_server::{
+<<<<<<< HEAD
     Access, Collection, EngineProcess, EngineProcessConfig, LoadError, LoadLimits, LoadRequest,
-    Loader, Pool, PoolConfig, PoolMode, StartedEngine, Strictness, UnloadedModel,
+    Loader, Pool, PoolConfig, HostMode, StartedEngine, Strictness, UnloadedModel,
+=======
+    Access, EngineProcess, EngineProcessConfig, HostMode, LoadError, LoadLimits, LoadRequest,
+    Loader, Pool, PoolConfig, StartedEngine, Strictness, UnloadedModel,
+>>>>>>> 9597afdac5d723d5092b02350a059139b578350d
 };
 
 use super::diffusion::DiffusionOptions;
@@ -413,9 +418,9 @@ fn pool_of(
     let has_processes = cfg!(unix) && !args.in_process;
     let mut config = PoolConfig {
         mode: if has_processes {
-            PoolMode::Server
+            HostMode::Server
         } else {
-            PoolMode::InProcess
+            HostMode::InProcess
         },
         aliases,
         collection: args.collection(),

@@ -176,7 +176,7 @@ async fn nothing_is_loaded_for_a_request_that_no_model_would_take() {
     Arc::get_mut(&mut split)
         .expect("nobody else has it")
         .config
-        .mode = PoolMode::Server;
+        .mode = HostMode::Server;
     for pool in [pool(&["one"], loader), split] {
         let of_app = Arc::clone(&pool);
         let router = app(of_app, Access::default(), Duration::from_secs(30)).expect("threads");

@@ -62,7 +62,7 @@ fn check(name: &str, plan: &Plan) {
     }
     for rope in &plan.ropes {
         let dims = rope.option_int("dims").expect("a number");
-        let part = format!("ope of {dims} elements");
+        let part = format!("ope: {dims} elements");
         assert!(text.contains(&part), "{name}: {text}");
     }
     let modes = [text.contains("An encoder"), text.contains("text diffusion")];

@@ -25,7 +25,7 @@ use crate::http::error_format::anthropic_errors;
 use crate::http::random::random;
 use crate::http::{access, body, context, error, framing};
 use crate::page;
-use crate::pool::{Pool, PoolMode};
+use crate::pool::{HostMode, Pool};
 
 use state::{AppState, caught};
 
@@ -90,7 +90,7 @@ async fn handle(State(server): State<Arc<AppState>>, mut request: Request) -> Re
     without_slash(request.uri_mut());
     // Only the server tells an engine process which client sent a request.
     let owner = request.headers_mut().remove(OWNER_HEADER);
-    let owner = owner.filter(|_| server.pool.config.mode == PoolMode::EngineProcess);
+    let owner = owner.filter(|_| server.pool.config.mode == HostMode::EngineProcess);
     // In a box, since unoptimised code copies a future into each one that waits for it.
     let work = |request| caught(Box::pin(routing::layer(Arc::clone(&server), request)));
     let admitted = |request| {

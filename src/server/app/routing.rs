@@ -19,7 +19,7 @@ use super::routes::{self, AnsweredBy};
 use super::state::AppState;
 use crate::endpoints::adapters::{self, ModelQuery};
 use crate::http::error::{Error, ForEngineProcess};
-use crate::pool::{LoadedEngine, PoolMode};
+use crate::pool::{HostMode, LoadedEngine};
 use crate::process::EngineProcess;
 use crate::process::forward::{EngineGone, forwarded};
 use crate::request::fields::read_body;
@@ -29,7 +29,7 @@ use crate::served::DEFAULT_MODEL;
 pub(crate) async fn layer(server: Arc<AppState>, request: Request) -> Response {
     let pool = &server.pool;
     let owner = routes::answered_by(request.method(), request.uri().path());
-    let is_split = pool.config.mode == PoolMode::Server;
+    let is_split = pool.config.mode == HostMode::Server;
     let has_part = is_split || (owner == AnsweredBy::Model && pool.has_unloaded_model());
     if owner == AnsweredBy::Server || !has_part {
         return server.handled(request).await;
@@ -94,7 +94,7 @@ impl RoutedRequest {
 
     /// The answer to the request, from the model's engine process or from a handler.
     async fn run(self) -> Response {
-        let is_split = self.server.pool.config.mode == PoolMode::Server;
+        let is_split = self.server.pool.config.mode == HostMode::Server;
         let Some(name) = self.name.as_ref().filter(|_| is_split) else {
             return self.handle_here().await;
         };

@@ -9,7 +9,7 @@ use crate::request::fields::{Fields, fields};
 
 fields! {
     pub(crate) struct RenderFields {
-        /// The Markdown, with tables, code and LaTeX between `$`, `$$`, `\\(` or `\\[`.
+        /// The Markdown, with tables, code and LaTeX between `$`, `$$`, `\(` or `\[`.
         text: String,
     }
 }

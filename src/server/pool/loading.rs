@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use lab_core::engine::Failure;
 use lab_core::models::ModelSource;
 
-use super::{LoadState, LoadedEngine, ModelEntry, Pool, PoolMode, StartedEngine};
+use super::{HostMode, LoadState, LoadedEngine, ModelEntry, Pool, StartedEngine};
 use crate::http::error::Error;
 use crate::process::LoadError;
 use crate::served::Progress;
@@ -181,7 +181,7 @@ impl ModelEntry {
         self.touch();
         // In an engine process, the process itself ends instead.
         if let Err(what) = self.check()
-            && pool.config.mode != PoolMode::EngineProcess
+            && pool.config.mode != HostMode::EngineProcess
         {
             tracing::warn!(model = self.name, "{what}: it is loaded again");
             drop(self.take());

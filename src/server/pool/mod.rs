@@ -48,7 +48,7 @@ pub(crate) use pull::Pull;
 
 /// How the models of a pool run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PoolMode {
+pub enum HostMode {
     /// In this process.
     #[default]
     InProcess,
@@ -62,7 +62,7 @@ pub enum PoolMode {
 #[derive(Default)]
 pub struct PoolConfig {
     /// How the models run.
-    pub mode: PoolMode,
+    pub mode: HostMode,
     /// Aliases, with the models' own names.
     pub aliases: BTreeMap<String, String>,
     /// The place whose models are served; none if one model is.
@@ -253,7 +253,7 @@ impl Pool {
     pub fn of_engine(served: ServedModel, source: ModelSource, strictness: Strictness) -> Self {
         let loader: Loader = Arc::new(|_| Err(LoadError::new("the model is loaded")));
         let config = PoolConfig {
-            mode: PoolMode::EngineProcess,
+            mode: HostMode::EngineProcess,
             strictness,
             ..PoolConfig::default()
         };
@@ -299,7 +299,7 @@ impl Pool {
     /// A model that is served in this process; it is loaded if necessary.
     pub(super) async fn get(self: &Arc<Self>, name: &str) -> Result<Arc<ServedModel>, Error> {
         let name = self.serving_name(name)?;
-        if self.config.mode == PoolMode::Server {
+        if self.config.mode == HostMode::Server {
             return Err(Error::ForEngineProcess);
         }
         let engine = self.engine(&name).await?;

@@ -6,7 +6,7 @@ use crate::http::context::RequestContext;
 use crate::http::error::{Error, quoted};
 use lab_core::arch::nearest;
 
-use super::{ModelEntry, Pool, PoolMode};
+use super::{HostMode, ModelEntry, Pool};
 use crate::served::DEFAULT_MODEL;
 
 /// What the server refuses rather than serves as well as it can.
@@ -28,7 +28,7 @@ impl Pool {
         let found = own(name)
             .or_else(|| own(self.config.aliases.get(name)?))
             .or(only
-                .filter(|_| name == DEFAULT_MODEL || self.config.mode == PoolMode::EngineProcess));
+                .filter(|_| name == DEFAULT_MODEL || self.config.mode == HostMode::EngineProcess));
         match found {
             Some((name, place)) => Ok((name.clone(), Arc::clone(place))),
             None => {
