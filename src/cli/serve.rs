@@ -23,13 +23,8 @@ use lab_hub::{Cache, Settings};
 use lab_server::http::transport;
 use lab_server::served::{Progress, ServedModel};
 use lab_server::{
-<<<<<<< HEAD
-    Access, Collection, EngineProcess, EngineProcessConfig, LoadError, LoadLimits, LoadRequest,
-    Loader, Pool, PoolConfig, HostMode, StartedEngine, Strictness, UnloadedModel,
-=======
-    Access, EngineProcess, EngineProcessConfig, HostMode, LoadError, LoadLimits, LoadRequest,
-    Loader, Pool, PoolConfig, StartedEngine, Strictness, UnloadedModel,
->>>>>>> 9597afdac5d723d5092b02350a059139b578350d
+    Access, Collection, EngineProcess, EngineProcessConfig, HostMode, LoadError, LoadLimits,
+    LoadRequest, Loader, Pool, PoolConfig, StartedEngine, Strictness, UnloadedModel,
 };
 
 use super::diffusion::DiffusionOptions;

@@ -31,13 +31,8 @@ pub use endpoints::lab::{patched as lab_patch, pieces as lab_pieces};
 pub use http::access::Access;
 pub use local::{Refusal, Reply, ReplyEvent, check, prompt, refusal, reply};
 pub use pool::{
-<<<<<<< HEAD
-    Collection, Description, DiagramView, LoadLimits, LoadRequest, Loader, Opener, Pool,
-    PoolConfig, HostMode, StartedEngine, Strictness, UnloadedModel, cached_source,
-=======
-    Description, DiagramView, HostMode, LoadLimits, LoadRequest, Loader, Opener, Pool, PoolConfig,
-    StartedEngine, Strictness, UnloadedModel,
->>>>>>> 9597afdac5d723d5092b02350a059139b578350d
+    Collection, Description, DiagramView, HostMode, LoadLimits, LoadRequest, Loader, Opener, Pool,
+    PoolConfig, StartedEngine, Strictness, UnloadedModel, cached_source,
 };
 pub use process::{
     EXIT_MODEL_CHANGED, EXIT_WORKER_LOST, EngineProcess, EngineProcessConfig, LineCallback,
