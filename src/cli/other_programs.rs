@@ -8,7 +8,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, Error};
 
 use lab_core::arch::nearest;
-use lab_core::models::recognise::NO_DOWNLOADS;
+use lab_core::models::recognise::HUB_NAMES;
 
 use super::command_line::command;
 
@@ -26,7 +26,7 @@ const SHORT: [(&str, &str); 10] = [
     ("-sys", "--system"),
 ];
 
-/// Options and commands that would download a model.
+/// Options and commands for models of other registries.
 const DOWNLOADS: &str = "--model-url -mu --docker-repo -dr push";
 
 /// Options that do not exist here, and how to get what they are for.
@@ -234,7 +234,7 @@ fn advice(table: &'static str, name: &str) -> Option<&'static str> {
     let known = entries.find(|(names, _)| has(names));
     known
         .map(|(_, advice)| advice)
-        .or(has(DOWNLOADS).then_some(NO_DOWNLOADS))
+        .or(has(DOWNLOADS).then_some(HUB_NAMES))
 }
 
 #[cfg(test)]

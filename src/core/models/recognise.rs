@@ -7,9 +7,9 @@ use std::path::Path;
 
 use crate::arch::nearest;
 
-/// What is said to whoever names a model of a registry.
-pub const NO_DOWNLOADS: &str = "bench downloads nothing; `hf download OWNER/NAME --local-dir DIR` does, and then \
-     `bench run -m DIR`";
+/// What is said to whoever names a model of another registry.
+pub const HUB_NAMES: &str = "models are named as the Hugging Face Hub names them: `-m OWNER/NAME`, or `-m OWNER/NAME:QUANT` \
+     for one of its GGUF files";
 
 /// Maximum number of names of a folder that are examined.
 const MAX_NAMES: usize = 4096;
@@ -92,7 +92,7 @@ fn of_registry(text: &str) -> Option<String> {
     let hubs = ["huggingface.co/", "www.huggingface.co/", "hf.co/"];
     let of_hub = hubs.iter().find_map(|hub| bare.strip_prefix(hub));
     if let (Some(_), None, false) = (host, of_hub, text.starts_with("hf://")) {
-        return Some("bench downloads nothing: download the file, and name it".into());
+        return Some("download the file, and name it".into());
     }
     let is_hub = of_hub.is_some() || host.is_some();
     if !is_hub && text.starts_with('/') {
@@ -111,15 +111,14 @@ fn of_registry(text: &str) -> Option<String> {
                 .last()
                 .filter(|file| is_file(file))
                 .map(|file| (*file).to_owned());
-            let part = file.or_else(|| tag.map(|tag| format!("*{tag}*")));
-            let part = part.map_or_else(String::new, |part| format!(" --include '{part}'"));
+            let part = file.or_else(|| tag.map(str::to_owned));
+            let part = part.map_or_else(String::new, |part| format!(":{part}"));
             Some(format!(
-                "bench downloads nothing; `hf download {owner}/{name}{part} --local-dir {name}` does, and then \
-                 `-m {name}`, or the GGUF file in it"
+                "`bench pull {owner}/{name}{part}` downloads it from the Hugging Face Hub"
             ))
         }
         [name] if is_known && !is_hub && !is_file(name) && !text.contains('/') => {
-            Some(NO_DOWNLOADS.into())
+            Some(HUB_NAMES.into())
         }
         _ => None,
     }
@@ -279,26 +278,17 @@ mod tests {
     fn names_of_registries_are_told_from_paths() {
         let said = |text: &str| of_path(Path::new(text), &["tiny-chat"]).unwrap_or_default();
         for (text, part) in [
-            (
-                "Qwen/Qwen3-0.6B",
-                "`hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B`",
-            ),
-            (
-                "hf.co/a/B-GGUF:Q4_K_M",
-                "`hf download a/B-GGUF --include '*Q4_K_M*' --local-dir B-GGUF`",
-            ),
-            (
-                "https://huggingface.co/a/b",
-                "`hf download a/b --local-dir b`",
-            ),
+            ("Qwen/Qwen3-0.6B", "`bench pull Qwen/Qwen3-0.6B`"),
+            ("hf.co/a/B-GGUF:Q4_K_M", "`bench pull a/B-GGUF:Q4_K_M`"),
+            ("https://huggingface.co/a/b", "`bench pull a/b`"),
             (
                 "https://huggingface.co/a/b/resolve/main/c.gguf",
-                "`hf download a/b --include 'c.gguf' --local-dir b`",
+                "`bench pull a/b:c.gguf`",
             ),
-            ("hf://a/b", "`hf download a/b --local-dir b`"),
+            ("hf://a/b", "`bench pull a/b`"),
             ("https://example.com/x.gguf", "download the file"),
-            ("quokka:0.6b", "bench downloads nothing"),
-            ("quokka", "bench downloads nothing"),
+            ("quokka:0.6b", "`-m OWNER/NAME`"),
+            ("quokka", "`-m OWNER/NAME`"),
             ("tiny-cat", "did you mean `tiny-chat`?"),
         ] {
             assert!(said(text).contains(part), "{text}: {}", said(text));
@@ -306,7 +296,7 @@ mod tests {
         for path in [
             "./quokka", "a/b.gguf", "/no/such", "no.gguf", "../a/b", "a/b/c",
         ] {
-            assert!(!said(path).contains("download"), "{path}: {}", said(path));
+            assert!(!said(path).contains("pull"), "{path}: {}", said(path));
         }
     }
 }
