@@ -7,8 +7,7 @@ use lab_core::model::{Estimator, Options};
 use lab_core::models::OpenedModel;
 use lab_core::plan::Plan;
 
-use super::Failure;
-use super::options::LoadOptions;
+use super::output::Failure;
 
 /// The context length in tokens of a model that states none, and the least that is tried where memory is short.
 pub(super) const SMALL_CTX: usize = 4096;
@@ -35,58 +34,51 @@ pub(super) fn own_context(opened: &OpenedModel, most: Option<usize>) -> usize {
     own.unwrap_or(SMALL_CTX).min(most.unwrap_or(usize::MAX))
 }
 
-impl LoadOptions {
-    /// The memory that weights leave for caches, in bytes; none where the system does not tell. What the other models of a
-    /// server need is not known, so each gets half.
-    pub(super) fn cache_budget(
-        &self,
-        opened: &OpenedModel,
-        is_shared: bool,
-    ) -> Result<Option<u64>, Failure> {
-        let Some(free) = self.placement.free_memory()? else {
-            return Ok(None);
-        };
-        let taken = opened.plan.weight_bytes().saturating_add(SPARE);
-        let left = (free - free / 10).saturating_sub(taken);
-        Ok(Some(if is_shared { left / 2 } else { left }))
-    }
+/// The memory that weights leave of `free` bytes for caches. What the other models of a server need is not known, so each
+/// gets half.
+pub(super) fn cache_budget(opened: &OpenedModel, free: u64, is_shared: bool) -> u64 {
+    let taken = opened.plan.weight_bytes().saturating_add(SPARE);
+    let left = (free - free / 10).saturating_sub(taken);
+    if is_shared { left / 2 } else { left }
+}
 
-    /// Shortens the context of a model to what memory allows, and says so.
-    pub(super) fn fit_context(
-        &self,
-        opened: &OpenedModel,
-        options: &mut Options,
-    ) -> Result<(), Failure> {
-        let (plan, own) = (&opened.plan, options.n_ctx);
-        let least = own.min(SMALL_CTX);
-        let budget = self.cache_budget(opened, false)?.unwrap_or(0);
-        let mut n_ctx = options.n_ctx_within(plan, budget).min(own);
-        // These read a whole context in one pass, whose scratch memory grows with it.
-        if (options.n_batch > Options::N_BATCH || ends_in_vectors(plan)) && n_ctx > least {
-            let mut estimator = Estimator::new(plan, &opened.weights)?;
-            let mut fits = |n_ctx: usize| {
-                let whole = Options {
-                    n_ctx,
-                    n_batch: n_ctx,
-                    ..options.clone()
-                };
-                let used = estimator.memory(&whole);
-                used.is_ok_and(|used| used.cache.saturating_add(used.compute) <= budget / 2)
+/// Shortens the context of a model to what fits into `budget` bytes, and says so.
+///
+/// # Errors
+/// The weights cannot be used.
+pub(super) fn fit_context(
+    opened: &OpenedModel,
+    options: &mut Options,
+    budget: u64,
+) -> Result<(), Failure> {
+    let (plan, own) = (&opened.plan, options.n_ctx);
+    let least = own.min(SMALL_CTX);
+    let mut n_ctx = options.n_ctx_within(plan, budget).min(own);
+    // These read a whole context in one pass, whose scratch memory grows with it.
+    if (options.n_batch > Options::N_BATCH || ends_in_vectors(plan)) && n_ctx > least {
+        let mut estimator = Estimator::new(plan, &opened.weights)?;
+        let mut fits = |n_ctx: usize| {
+            let whole = Options {
+                n_ctx,
+                n_batch: n_ctx,
+                ..options.clone()
             };
-            while n_ctx > least && !fits(n_ctx) {
-                n_ctx /= 2;
-            }
+            let used = estimator.memory(&whole);
+            used.is_ok_and(|used| used.cache.saturating_add(used.compute) <= budget / 2)
+        };
+        while n_ctx > least && !fits(n_ctx) {
+            n_ctx /= 2;
         }
-        n_ctx = n_ctx.max(least);
-        options.n_batch = options.n_batch.min(n_ctx.max(Options::N_BATCH));
-        if n_ctx < own {
-            let (name, left) = (&opened.name, bytes(budget));
-            tracing::info!(
-                "context: {n_ctx} of the {own} tokens of `{name}`, since its weights leave {left} for the cache; --ctx sets \
-                 it, and --kv-type q8_0 makes room for more"
-            );
-        }
-        (options.n_ctx, options.n_ctx_seq) = (n_ctx, n_ctx);
-        Ok(())
     }
+    n_ctx = n_ctx.max(least);
+    options.n_batch = options.n_batch.min(n_ctx.max(Options::N_BATCH));
+    if n_ctx < own {
+        let (name, left) = (&opened.name, bytes(budget));
+        tracing::info!(
+            "context: {n_ctx} of the {own} tokens of `{name}`, since its weights leave {left} for the cache; --ctx sets \
+             it, and --kv-type q8_0 makes room for more"
+        );
+    }
+    (options.n_ctx, options.n_ctx_seq) = (n_ctx, n_ctx);
+    Ok(())
 }

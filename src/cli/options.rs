@@ -19,7 +19,7 @@ use lab_core::plan::Plan;
 use lab_server::served::ServedModel;
 
 use super::Failure;
-use super::context::{SMALL_CTX, own_context, trained};
+use super::context::{self, SMALL_CTX, own_context, trained};
 use super::hub::model_source;
 use super::output::at;
 use super::placement::PlacementOptions;
@@ -239,6 +239,8 @@ pub(super) struct LoadDefaults {
     pub(super) max_ctx: Option<usize>,
     /// Whether a context above the positions of the model is cut and not refused.
     pub(super) is_cut: bool,
+    /// Whether the model is described and not loaded, so that no device is asked.
+    pub(super) is_described: bool,
     pub(super) n_batch: usize,
 }
 
@@ -249,6 +251,7 @@ impl LoadDefaults {
         flash_attn: true,
         max_ctx: None,
         is_cut: false,
+        is_described: false,
         n_batch: Options::N_BATCH,
     };
 
@@ -452,9 +455,20 @@ impl LoadOptions {
             plain: self.placement.is_plain(),
         };
         if self.ctx.is_none() && defaults.max_ctx.is_none() {
-            self.fit_context(opened, &mut options)?;
+            let budget = self.cache_budget(opened, defaults)?.unwrap_or(0);
+            context::fit_context(opened, &mut options, budget)?;
         }
         Ok(options)
+    }
+
+    /// The memory that weights leave for caches, in bytes; none where it is not known.
+    pub(super) fn cache_budget(
+        &self,
+        opened: &OpenedModel,
+        defaults: LoadDefaults,
+    ) -> Result<Option<u64>, Failure> {
+        let free = self.placement.free_memory(defaults.is_described)?;
+        Ok(free.map(|free| context::cache_budget(opened, free, defaults.is_cut)))
     }
 
     /// Places the layers of a model and loads it with a progress bar.

@@ -252,12 +252,19 @@ impl PlacementOptions {
         self.workers.backends.are_plain()
     }
 
-    /// Free bytes where the layers of a model go: on the devices, else in main memory; none where the system does not tell.
-    pub(super) fn free_memory(&self) -> Result<Option<u64>, Failure> {
-        self.workers.connect()?;
+    /// Free bytes where the layers of a model go: on the devices, else in main memory; none where that is not known, as of
+    /// RPC workers. For a description no device is asked.
+    pub(super) fn free_memory(&self, is_described: bool) -> Result<Option<u64>, Failure> {
+        if !self.workers.rpc.is_empty() {
+            return Ok(None);
+        }
         let devices = match self.gpu_layers {
+            _ if is_described => Vec::new(),
             Some(GpuLayers::Count(0)) => Vec::new(),
-            _ => self.devices()?,
+            _ => {
+                self.workers.backends.load()?;
+                self.devices()?
+            }
         };
         if devices.is_empty() {
             return Ok(available_memory());

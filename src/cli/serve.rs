@@ -494,7 +494,7 @@ fn lacks_memory(error: &Failure) -> bool {
 fn opened(args: &Args, source: &ModelSource) -> Result<UnloadedModel, Failure> {
     let load = &args.load;
     let opened = load.open_with(source, &load.model.opening.definitions()?)?;
-    let (options, limits) = settings_of(args, &opened)?;
+    let (options, limits) = settings_of(args, &opened, true)?;
     Ok(UnloadedModel {
         opened,
         options,
@@ -537,7 +537,7 @@ pub(super) fn start(
     checked.map_err(|e| anyhow::anyhow!("--lab-vectors: {e}"))?;
     let artifacts = artifacts(args, kept)?;
     let mut opened = args.load.open(source)?;
-    let (options, limits) = settings_of(args, &opened)?;
+    let (options, limits) = settings_of(args, &opened, false)?;
     args.load.place(&mut opened, &options)?;
     tracing::info!(model = opened.name, "loading");
     let mut served = ServedModel::start(opened, options, limits, progress)?;
@@ -547,9 +547,14 @@ pub(super) fn start(
 }
 
 /// The options and limits with which a model runs.
-fn settings_of(args: &Args, opened: &OpenedModel) -> Result<(Options, Limits), Failure> {
+fn settings_of(
+    args: &Args,
+    opened: &OpenedModel,
+    is_described: bool,
+) -> Result<(Options, Limits), Failure> {
     let defaults = LoadDefaults {
         is_cut: args.is_shared(),
+        is_described,
         ..LoadDefaults::LOCAL
     };
     let mut options = args.load.resolve(opened, defaults)?;
@@ -565,7 +570,7 @@ fn settings_of(args: &Args, opened: &OpenedModel) -> Result<(Options, Limits), F
     let all = options.n_ctx.saturating_mul(n_parallel);
     let budget = match args.load.has_context() {
         true => None,
-        false => args.load.cache_budget(opened, args.is_shared())?,
+        false => args.load.cache_budget(opened, defaults)?,
     };
     options.n_ctx = match args.cache {
         _ if only_reads => 0,

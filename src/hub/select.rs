@@ -41,7 +41,7 @@ fn without_shard(stem: &str) -> &str {
     shard.map_or(stem, |(name, _)| name)
 }
 
-/// The quantisation at the end of a file's name: `Q4_K_M` of `Qwen3-8B-Q4_K_M`, `UD-Q4_K_XL` of `x-UD-Q4_K_XL`.
+/// The quantisation at the end of a file's name: `Q4_K_M` of `x-8B-Q4_K_M`, `UD-Q4_K_XL` of `x-UD-Q4_K_XL`.
 fn quantisation(stem: &str) -> Option<String> {
     let from = stem.rfind(['-', '.']).map_or(0, |at| at + 1);
     let label = stem[from..].to_uppercase();

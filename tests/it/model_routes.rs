@@ -162,6 +162,8 @@ fn the_document_lists_the_routes_that_there_are_and_their_fields() {
         "/v1/lab/pictures" => json!({ "picture": "lens", "response": {} }),
         "/v1/lab/vectors" => json!({ "id": "a", "vector": [1] }),
         "/models/load" | "/models/unload" => json!({ "model": "nothing" }),
+        "/models/pull" => json!({ "model": "no name" }),
+        "/render" => json!({ "text": "1" }),
         "/detokenize" => json!({ "tokens": [5] }),
         "/tokenize" => json!({ "prompt": "1" }),
         "/apply-template" => json!({ "messages": [{ "role": "user", "content": "1" }] }),
@@ -175,6 +177,7 @@ fn the_document_lists_the_routes_that_there_are_and_their_fields() {
     for (path, methods) in paths {
         for (method, operation) in methods.as_object().expect("an object") {
             let call = path
+                .replace("{id}/{repo}", "tiny-chat")
                 .replace("{id}", "tiny-chat")
                 .replace("{file}", "page.js");
             let method = method.to_uppercase();

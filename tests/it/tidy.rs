@@ -220,6 +220,7 @@ fn blocks_are_named_in_their_own_folder_only() {
             "src/core/blocks/",
             "src/base/ggml/",
             "src/server/http/body.rs",
+            "src/hub/",
         ]
         .iter()
         .any(|folder| name.starts_with(folder));
