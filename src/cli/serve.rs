@@ -574,9 +574,9 @@ fn settings_of(
     };
     options.n_ctx = match args.cache {
         _ if only_reads => 0,
-        // At least a whole context; what the others have is shared.
+        // At least a whole context; more than that takes half of what is left, since the prefix cache fills it in time.
         None => budget.map_or(all, |budget| {
-            let fitting = options.n_ctx_within(&opened.plan, budget);
+            let fitting = options.n_ctx_within(&opened.plan, budget / 2);
             fitting.clamp(options.n_ctx.min(all), all)
         }),
         Some(most) => options.n_ctx_within(&opened.plan, most).min(all),
