@@ -34,8 +34,8 @@ pub struct Options {
     pub v_type: TensorType,
     /// Whether flash attention is used.
     pub flash_attn: bool,
-    /// Whether the bits of a sequence's results must not depend on the rest of its batches. Applies to the whole
-    /// process: it slows products of some types in other models as well.
+    /// Whether the bits of a sequence's results must not depend on the rest of its batches, which slows products
+    /// of some types.
     pub deterministic: bool,
     /// Whether results are vectors instead of logits: the hidden state after the final norm.
     pub embeddings: bool,
