@@ -3,5 +3,5 @@
 mod embed;
 
 fn main() {
-    embed::embed("tools", ".tool.toml", "EMBEDDED_TOOLS");
+    embed::embed("tools", &[(".tool.toml", "EMBEDDED_TOOLS")]);
 }

@@ -4,6 +4,12 @@
 mod embed;
 
 fn main() {
-    embed::embed("archs", ".arch.toml", "EMBEDDED_ARCHS");
-    embed::embed("stmaps", ".arch.stmap.toml", "EMBEDDED_STMAPS");
+    embed::embed("archs", &[(".arch.toml", "EMBEDDED_ARCHS"), (".tower.toml", "EMBEDDED_TOWERS")]);
+    embed::embed(
+        "stmaps",
+        &[
+            (".arch.stmap.toml", "EMBEDDED_STMAPS"),
+            (".tower.stmap.toml", "EMBEDDED_TOWER_STMAPS"),
+        ],
+    );
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::chains::{self, param_exprs, reached};
 use super::contract::{OptionKind, OptionSpec, Presence, Resource};
 use super::definition::{
-    ArchDef, Branch, CommonDefinitions, ContractUse, GIVEN, LAYER, Mode, OF_FILE, Param, Reads,
+    ArchDef, Branch, CommonDefinitions, ContractUse, GIVEN, Join, LAYER, Mode, OF_FILE, Param, Reads,
     Resources, SHIFT_LOGITS, START_TOKEN, Setting, Slot, Stack, TAPS, names_of,
 };
 use super::diagnostic::{Diagnostic, MANY, Span};
@@ -42,12 +42,13 @@ pub(super) fn check(def: &ArchDef, is_whole: bool) -> CheckResult {
         checker.mix(head.read.as_ref(), head.unit.span.clone(), false);
         checker.wiring(&head.unit.span, None, [&head.norm, &None, &None], None);
         checker.instance(&head.unit, false, false);
-    } else if def.mode != Mode::Encoder {
+    } else if !matches!(def.mode, Mode::Encoder | Mode::Tower) {
         checker.report(
             0..0,
-            "only a definition with `mode = \"encoder\"` may lack a `[head]`",
+            "only a definition with `mode = \"encoder\"` or `\"tower\"` may lack a `[head]`",
         );
     }
+    checker.tower(def);
     checker.instance(&def.pool, false, false);
     if def.mode == Mode::Diffusion {
         checker.used.insert((None, SHIFT_LOGITS.to_owned()));
@@ -236,6 +237,37 @@ impl<'a> Checker<'a> {
         }
     }
 
+    /// Checks that a tower has nothing that only tokens have, and that only a tower changes the width of rows.
+    fn tower(&mut self, def: &ArchDef) {
+        let slots = || def.stacks.iter().flat_map(|stack| &stack.slots);
+        if def.mode == Mode::Tower {
+            if let Some(head) = &def.head {
+                let problem = "a tower has rows as its result and no `[head]`";
+                self.report(head.unit.span.clone(), problem);
+            }
+            if let Some(per_layer) = &def.per_layer {
+                let problem = "a tower reads no tokens and has no input for each layer";
+                self.report(per_layer.span.clone(), problem);
+            }
+            return;
+        }
+        for slot in slots().filter(|slot| matches!(slot.join, Join::Append | Join::Keep)) {
+            let problem = "only a tower appends to the rows of the hidden state, or keeps it";
+            self.report(slot.span.clone(), problem);
+        }
+        let branches = slots().flat_map(|slot| &slot.branches);
+        for branch in branches.clone().filter(|branch| branch.appends) {
+            let problem = "only a tower appends to the rows of a tap";
+            self.report(branch.block.span.clone(), problem);
+        }
+        for block in branches.map(|branch| &branch.block) {
+            if block.contract.is_of_towers {
+                let problem = format!("only a tower has the block `{}`", block.contract.name);
+                self.report(block.span.clone(), problem);
+            }
+        }
+    }
+
     fn slot(&mut self, slot: &Slot, taps: &BTreeSet<String>) {
         self.wiring(
             &slot.span,
@@ -403,7 +435,8 @@ impl<'a> Checker<'a> {
             .weights
             .iter()
             .flat_map(|w| w.shape.iter().chain([&w.when]));
-        for expr in of_weights.chain(&instance.rules).chain(&instance.state) {
+        let of_rows = instance.state.iter().chain(&instance.result);
+        for expr in of_weights.chain(&instance.rules).chain(of_rows) {
             expr.for_each_name(&mut |name, _| {
                 if !options.contains(&name) {
                     self.used.insert((None, name.to_owned()));

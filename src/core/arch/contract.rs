@@ -32,6 +32,8 @@ pub struct Contract {
     pub rows: RowWidth,
     /// The second input of a branch; none if the block takes one input.
     pub side: Option<SideInput>,
+    /// Whether the block works on the grid of a tower's rows, which tokens do not have.
+    pub is_of_towers: bool,
     /// State that is stored between passes.
     pub state: StateSpec,
     /// The points, in the order of computation.
@@ -53,6 +55,7 @@ impl Contract {
         weights: &[],
         rows: RowWidth::Hidden,
         side: None,
+        is_of_towers: false,
         state: StateSpec::None,
         points: &[],
         rules: &[],
@@ -111,6 +114,8 @@ pub enum RowWidth {
     Hidden,
     /// Any number; the result has as many as the input.
     Any,
+    /// Any number; the result has as many as this expression over options and parameters gives.
+    To(&'static str),
 }
 
 /// The second input of a branch.
@@ -609,6 +614,8 @@ pub struct Registry {
     pub blocks: &'static [&'static Contract],
     /// The embedding: token ids to the hidden state.
     pub embed: &'static Contract,
+    /// The input rows of a tower.
+    pub input: &'static Contract,
     /// A further input for each layer.
     pub per_layer: &'static Contract,
     /// The head: hidden state to logits.
@@ -651,6 +658,7 @@ impl Registry {
     pub fn all(&self) -> impl Iterator<Item = &'static Contract> {
         [
             self.embed,
+            self.input,
             self.per_layer,
             self.head,
             self.pool,

@@ -9,7 +9,7 @@
 //! h  = pre(in)
 //! y  = sum over active branches of  factor * post_b(block(pre_b(from_b ? tap : h), side ? tap))
 //! y  = scale * post(y)
-//! x  = join(x, y)            add | set
+//! x  = join(x, y)            add | set | append | keep
 //! x  = after(x)
 //! X  = write ? write(X, x) : X
 //! ```
@@ -30,14 +30,17 @@ pub enum Mode {
     Diffusion,
     /// Bidirectional attention; the result is an embedding.
     Encoder,
+    /// Rows of numbers in place of tokens; the results are rows for another model.
+    Tower,
 }
 
 impl Mode {
     /// Names of the modes in the TOML.
-    pub const NAMES: [(&'static str, Self); 3] = [
+    pub const NAMES: [(&'static str, Self); 4] = [
         ("causal", Self::Causal),
         ("diffusion", Self::Diffusion),
         ("encoder", Self::Encoder),
+        ("tower", Self::Tower),
     ];
 
     /// Name of the mode in the TOML.
@@ -67,7 +70,7 @@ pub struct ArchDef {
     pub resources: Resources,
     /// Resources that need no declaration. A name that follows from parameters may be any of them.
     pub defaults: Arc<Resources>,
-    /// The token embedding: token ids to the hidden state.
+    /// The token embedding: token ids to the hidden state. Of a tower: its input rows.
     pub embed: ContractUse,
     /// The mix that makes several hidden states of the embedded tokens; none: there is one hidden state.
     pub write: Option<Setting>,
@@ -215,6 +218,8 @@ pub struct ContractUse {
     pub rules: Vec<Expr>,
     /// Number of elements of the rows of the second input, parsed.
     pub side: Option<Expr>,
+    /// Number of elements of the rows of the result where it differs from that of the input, parsed.
+    pub result: Option<Expr>,
     /// Sizes of the state's rows, parsed, in the order of the state's fields.
     pub state: Vec<Expr>,
     /// The place in the text, for messages.
@@ -326,6 +331,20 @@ pub enum Join {
     Add,
     /// The result replaces the hidden state.
     Set,
+    /// Each row of the result follows its row of the hidden state.
+    Append,
+    /// The hidden state stays: the result is only saved.
+    Keep,
+}
+
+impl Join {
+    /// Names in the TOML.
+    pub const NAMES: [(&'static str, Self); 4] = [
+        ("add", Self::Add),
+        ("set", Self::Set),
+        ("append", Self::Append),
+        ("keep", Self::Keep),
+    ];
 }
 
 /// One branch of a slot.
@@ -347,6 +366,8 @@ pub struct Branch {
     pub factor: Option<Setting>,
     /// Tap that holds the result.
     pub save: Option<Spanned<String>>,
+    /// Whether each row of the result follows its row of what the tap holds already.
+    pub appends: bool,
     pub block: ContractUse,
 }
 

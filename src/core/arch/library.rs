@@ -20,6 +20,9 @@ include!(concat!(env!("OUT_DIR"), "/embedded_archs.rs"));
 /// Ending of a definition's file name.
 pub const ENDING: &str = ".arch.toml";
 
+/// Ending of the file name of a tower's definition.
+pub(super) const TOWER_ENDING: &str = ".tower.toml";
+
 /// The text of one definition.
 #[derive(Clone, Debug)]
 pub struct SourceFile {
@@ -61,6 +64,8 @@ pub struct Library {
     registry: &'static Registry,
     common: CommonDefinitions,
     sources: BTreeMap<String, SourceFile>,
+    /// Ending of the file names.
+    ending: &'static str,
     /// The definition that is used for every architecture, if one is chosen.
     chosen: Option<SourceFile>,
 }
@@ -95,13 +100,29 @@ impl Library {
     /// # Errors
     /// The folder cannot be read, or the common parameters have problems.
     pub fn open(registry: &'static Registry, folders: &[PathBuf]) -> Result<Self, LibraryError> {
+        Self::of_files(registry, folders, (EMBEDDED_ARCHS, ENDING))
+    }
+
+    /// The built-in definitions of towers and those in `folders`.
+    ///
+    /// # Errors
+    /// The folder cannot be read, or the common parameters have problems.
+    pub fn towers(registry: &'static Registry, folders: &[PathBuf]) -> Result<Self, LibraryError> {
+        Self::of_files(registry, folders, (EMBEDDED_TOWERS, TOWER_ENDING))
+    }
+
+    fn of_files(
+        registry: &'static Registry,
+        folders: &[PathBuf],
+        (embedded, ending): (&[(&str, &str)], &'static str),
+    ) -> Result<Self, LibraryError> {
         let common = super::parse_common("archs/common.toml", EMBEDDED_COMMON, registry)?;
         let mut sources = BTreeMap::new();
-        for (name, text) in EMBEDDED_ARCHS {
-            let source = SourceFile::embedded(format!("archs/{name}{ENDING}"), text);
+        for (name, text) in embedded {
+            let source = SourceFile::embedded(format!("archs/{name}{ending}"), text);
             sources.insert((*name).to_owned(), source);
         }
-        sources.extend(sources_in(folders, ENDING)?);
+        sources.extend(sources_in(folders, ending)?);
         let further: Vec<(String, SourceFile)> = sources
             .values()
             .flat_map(|source| {
@@ -117,6 +138,7 @@ impl Library {
             registry,
             common,
             sources,
+            ending,
             chosen: None,
         })
     }
@@ -170,8 +192,8 @@ impl Library {
             let problem = super::Diagnostic::new(
                 at..at + def.name.len(),
                 format!(
-                    "the file is named `{name}{ENDING}` and the definition `{}`",
-                    def.name
+                    "the file is named `{name}{}` and the definition `{}`",
+                    self.ending, def.name
                 ),
             );
             return Err(Diagnostics::new(&source.path, &source.text, vec![problem]).into());

@@ -56,7 +56,8 @@ impl ArchDef {
             writeln!(out, "\n[{}.{name}]", kind.name())?;
             instance(out, own)?;
         }
-        writeln!(out, "\n[embed]")?;
+        let is_tower = self.mode == Mode::Tower;
+        writeln!(out, "\n[{}]", if is_tower { "input" } else { "embed" })?;
         setting(out, "write", self.write.as_ref())?;
         instance(out, &self.embed)?;
         if let Some(per_layer) = &self.per_layer {
@@ -154,7 +155,8 @@ fn exprs_of_instance(instance: &ContractUse, visit: &mut dyn FnMut(&Expr)) {
         visit(&weight.when);
         weight.shape.iter().for_each(&mut *visit);
     }
-    let rest = instance.rules.iter().chain(&instance.side);
+    let widths = instance.side.iter().chain(&instance.result);
+    let rest = instance.rules.iter().chain(widths);
     rest.chain(&instance.state).for_each(visit);
 }
 
@@ -232,8 +234,9 @@ fn print_slot(out: &mut String, slot: &Slot) -> fmt::Result {
     setting(out, "pre", slot.pre.as_ref())?;
     setting(out, "post", slot.post.as_ref())?;
     setting(out, "scale", slot.scale.as_ref())?;
-    if slot.join == Join::Set {
-        writeln!(out, "join = \"set\"")?;
+    let names = Join::NAMES.iter();
+    for (name, _) in names.filter(|(_, join)| *join == slot.join && *join != Join::Add) {
+        writeln!(out, "join = {}", quoted(name))?;
     }
     setting(out, "after", slot.after.as_ref())?;
     setting(out, "write", slot.write.as_ref())?;
@@ -252,7 +255,7 @@ fn print_branch(out: &mut String, branch: &Branch) -> fmt::Result {
     setting(out, "pre", branch.pre.as_ref())?;
     setting(out, "post", branch.post.as_ref())?;
     setting(out, "factor", branch.factor.as_ref())?;
-    tap(out, "save", branch.save.as_ref())?;
+    tap(out, if branch.appends { "append" } else { "save" }, branch.save.as_ref())?;
     instance(out, &branch.block)
 }
 

@@ -61,6 +61,9 @@ impl UnitBuilder<'_, '_> {
             max_bias: cache.alibi,
             sinks: self.weight(SINKS.key),
         };
+        if let Some(grid) = self.grid {
+            return self.attend_grid(grid, q, rows, (&cache, &scores));
+        }
         let [dk, heads, ..] = q.shape();
         let (dv, kv_heads) = (rows.dv, rows.heads);
         let visible = self.visible(own, dk, rows)?;

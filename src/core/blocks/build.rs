@@ -13,6 +13,7 @@ use lab_base::ggml::{Graph, Result, RopePairing, RopeParams, ScoreOptions, Tenso
 use super::context::{
     DerivedInput, DerivedInputs, KeyOwner, KeyValueStore, SelectedKeys, SequenceGroup, StateStore,
 };
+use super::grid::RowGrid;
 use super::lab::{GraphLab, NamedTensor};
 use super::low_rank::ActiveAdapters;
 use super::norm::{NormKind, NormOptions};
@@ -33,8 +34,10 @@ pub struct GraphBuilder<'a> {
     pub switched: Option<Tensor>,
     /// The token of each row, i32 `[1, n_tokens]`; none where a stage is computed by itself.
     pub ids: Option<Tensor>,
-    /// Number of tokens of the pass.
+    /// Number of tokens of the pass, or of rows of a tower.
     pub n_tokens: u64,
+    /// The grid of a tower's rows; none if the rows are tokens.
+    pub grid: Option<RowGrid>,
     /// Maximum number of positions of a sequence.
     pub n_ctx: u64,
     /// Inputs that follow from the tokens' positions.
@@ -116,6 +119,18 @@ impl<'g> GraphBuilder<'g> {
         rows.is_some_and(|rows| self.plan.caches[rows.cache].keys == KeyTokens::Source)
     }
 
+    /// The grid of the rows.
+    pub(super) fn grid(&self) -> Result<RowGrid> {
+        self.grid
+            .ok_or_else(|| refused("grid", "the rows of tokens have no grid"))
+    }
+
+    /// Sets the grid of the rows that are built next.
+    pub fn set_grid(&mut self, grid: RowGrid) {
+        self.grid = Some(grid);
+        self.n_tokens = grid.n_rows();
+    }
+
     fn weight_of(&self, unit: &Unit, key: &str) -> Option<&'g Tensor> {
         unit.weight(key).map(|at| &self.tensors[at])
     }
@@ -182,6 +197,7 @@ impl<'g> GraphBuilder<'g> {
         let y = match norm.kind {
             NormKind::Rms => self.g.rms_norm(x, norm.eps)?,
             NormKind::Layer => self.g.layer_norm(x, norm.eps)?,
+            NormKind::Unit => x.clone(),
         };
         match weight {
             Some(weight) => self.g.mul(&y, weight),
@@ -230,10 +246,13 @@ impl<'g> GraphBuilder<'g> {
         };
         let factors = self.weight_of(unit, "factors");
         let factors = factors.or_else(|| self.weight_of(unit, table));
-        let divisors = rope.mixture().map(DerivedInput::Divisors);
+        let divisors = rope.divisors().map(DerivedInput::Divisors);
         let divisors = divisors.map(|input| self.input(input)).transpose()?;
         let params = rope_params(&rope);
         let positions = match (by, params.sections) {
+            (RopePositions::SpanStarts(1), Some(_)) if self.grid.is_some() => {
+                self.input(DerivedInput::GridPositions(self.grid()?))?
+            }
             (RopePositions::SpanStarts(span), Some(_)) => {
                 self.input(DerivedInput::Sections(span))?
             }

@@ -2,6 +2,7 @@
 //!
 //! The model stores keys and values; a definition states only which of them are visible.
 
+use super::grid::GridRule;
 use crate::arch::{Contract, RowWidth};
 use crate::{choices, options, rules};
 
@@ -24,6 +25,8 @@ options! {
         window: Window = "standard", when "size > 0", "which positions are within the window: `standard` (the `size` last positions), `chunked` (from the last multiple of `size` on) or `symmetric` (at most `size / 2` away)";
         span: u64 = "0", "positions of a span: besides the positions in its window, a query attends to one key for each whole span so far, counted from position 0; 0: no spans";
         alibi: f32 = "0", "ALiBi: largest slope of the bias by distance; 0: none";
+        grid_height: u64 = "0", when "grid_height > 0", "in a tower: cells of a window by height, in which alone a row attends; 0: no such windows";
+        grid_width: u64 = "0", when "grid_width > 0", "in a tower: cells of a window by width, as `grid_height`";
     }
 }
 
@@ -39,6 +42,7 @@ pub(super) static CONTRACT: Contract = Contract {
     rows: RowWidth::Any,
     rules: rules! {
         "alibi >= 0", "`alibi` is not negative";
+        "grid_height == 0 and grid_width == 0 or size == 0 and not causal", "windows of a grid are the only windows of their cache, which is not causal";
         "span == 0 or causal and alibi == 0 and (size == 0 or window == 'standard')", "a cache with keys of spans is causal, without ALiBi, and its window ends with the query";
         "span == 0 or span > 1 and span <= 1024 and if(span < 16, 16 % max(span, 1), span % 16) == 0", "`span` is 2, 4, 8 or a multiple of 16 up to 1024";
     },
@@ -46,6 +50,18 @@ pub(super) static CONTRACT: Contract = Contract {
 };
 
 impl CacheOptions {
+    /// The rows of a tower that a row attends to.
+    pub(super) fn grid_rule(&self) -> GridRule {
+        let has_windows = self.grid_height > 0 || self.grid_width > 0;
+        GridRule {
+            causal: self.causal,
+            size: self.size,
+            window: self.window,
+            // Frames attend to those of their own time.
+            cells: has_windows.then_some([1, self.grid_height, self.grid_width]),
+        }
+    }
+
     /// Number of positions of the window; 0: no window. Where spans have keys, no position leaves the window:
     /// [`Self::is_near`] alone limits which keys of single positions are visible.
     pub fn kept(&self) -> u64 {
@@ -132,6 +148,8 @@ mod tests {
                 window,
                 span: 0,
                 alibi: 0.0,
+                grid_height: 0,
+                grid_width: 0,
             })
         })
     }

@@ -9,6 +9,7 @@ use crate::plan::{KeyValuePlan, RowLayout};
 use lab_base::ggml::{Graph, Result, Tensor};
 
 use super::adapter_switches::AdapterSwitches;
+use super::grid::{Axis, GridRule, GridWindow, Resampling, RowGrid};
 use super::ngram_hashes::NgramHashes;
 use super::position_bias::DistanceBuckets;
 use super::rope::RopeDivisors;
@@ -45,6 +46,28 @@ pub enum DerivedInput {
     Divisors(RopeDivisors),
     /// i32 `[2 far + 1]`: the bucket of each distance from -far to far.
     Buckets(DistanceBuckets),
+    /// i32 `[4 n_rows]`: time, height and width of each row of a tower, then zeros.
+    GridPositions(RowGrid),
+    /// i32 `[n_rows]`: the row of each row of a tower in a table of so many rows, by an axis.
+    GridRows(RowGrid, Axis, u64),
+    /// i32 `[cells * windows]`: the rows of the cells of each window; the row after all others for a missing cell.
+    Neighbours(GridWindow, RowGrid),
+    /// i32: the rows of each input after so many learned ones, which follow all rows.
+    Learned(RowGrid, u64),
+    /// i32: the rows of the grids alone.
+    Cells(RowGrid),
+    /// f32 `[from, to]`: the weights by which one axis of a table is resampled.
+    Resampling(Resampling),
+    /// i32 `[n_rows]`: the rows of a tower, window by window.
+    WindowRows(RowGrid, [u64; 3]),
+    /// i32 `[n_rows]`: the place of each row among [`Self::WindowRows`].
+    WindowPlaces(RowGrid, [u64; 3]),
+    /// i32 `[4, n_rows]`: the interval of rows that each row attends to.
+    Intervals(RowGrid, GridRule),
+    /// f32 `[n_of_input, n_of_input]`: 0 where a row attends to another one, less than any score elsewhere.
+    GridMask(RowGrid, GridRule),
+    /// i32 `[n]`: the numbers from 0.
+    BlockTable(u64),
     /// f32 `[1, heads]`: the logarithm of each head's decay, `-slope * 2^(-8 (i + 1) / heads)`.
     Decay {
         /// Number of heads.

@@ -6,11 +6,11 @@
 //! u = act(gate.h + gate.bias) * side                 with a second input
 //! y = sigmoid(out_gate . h) * (down . norm(u) + down.bias)
 //! ```
-//! `[n_embd, n_tokens]` in and out. Whether there is a gate follows from the weights: a matrix of its
+//! `[n_embd, n_tokens]` in, `[out, n_tokens]` out. Whether there is a gate follows from the weights: a matrix of its
 //! own, or `up` rows of twice the width, of which the first half is the gate.
 
 use super::build::UnitBuilder;
-use crate::arch::{ActRef, Contract, NormRef, QuantClass, SideInput};
+use crate::arch::{ActRef, Contract, NormRef, QuantClass, RowWidth, SideInput};
 use crate::{options, points, rules, weights};
 use lab_base::ggml::{Result, Tensor, Unary};
 
@@ -18,6 +18,7 @@ options! {
     pub(super) struct Config {
         act: ActRef, "activation of the hidden layer: a kind or a declared name, see `[act.NAME]`";
         width: u64 = "n_ff", "elements of the hidden layer of the MLP";
+        out: u64 = "n_embd", "elements of a row of the result";
         fused: bool = "not has('gate') and dim('up', 1) == 2 * width", "whether the rows of `up` hold the gate, then up";
         inner_norm: NormRef = "none", "norm of the hidden layer";
     }
@@ -42,10 +43,11 @@ pub(super) static CONTRACT: Contract = Contract {
         up.bias: Bias "ffn_up.bias" ["if(fused, 2, 1) * width"] optional, "bias of the up projection";
         act_scale: Scale "ffn.act.scales" ["width"] optional, "divisor of each activated element of the hidden layer";
         inner_norm: Scale "ffn_sub_norm.weight" ["width"] when("inner_norm"), "weight of the norm of the hidden layer";
-        down: Matrix "ffn_down.weight" ["width", "n_embd"] quantised_as(QuantClass::Down), "down projection";
-        down.bias: Bias "ffn_down.bias" ["n_embd"] optional, "bias of the down projection";
+        down: Matrix "ffn_down.weight" ["width", "out"] quantised_as(QuantClass::Down), "down projection";
+        down.bias: Bias "ffn_down.bias" ["out"] optional, "bias of the down projection";
         out_gate: Matrix "ffn_gate_inp_shexp.weight" ["n_embd"] optional, "projection to a gate of the result, one number for each token";
     },
+    rows: RowWidth::To("out"),
     side: Some(SideInput {
         width: "width",
         doc: "factor of the activated gate, instead of `up`",

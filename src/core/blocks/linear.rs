@@ -1,14 +1,15 @@
 //! A matrix product `y = weight . h + bias`, or one of low rank `y = up . (down . h)`.
 //!
-//! `[n_embd, n_tokens]` in and out.
+//! `[n_embd, n_tokens]` in, `[out, n_tokens]` out.
 
 use super::build::UnitBuilder;
-use crate::arch::{Contract, QuantClass};
+use crate::arch::{Contract, QuantClass, RowWidth};
 use crate::{options, weights};
 use lab_base::ggml::{Result, Tensor};
 
 options! {
     pub(super) struct Config {
+        out: u64 = "n_embd", "elements of a row of the result";
         rank: u64 = "0", "elements between two matrices in the place of one; 0: one matrix";
     }
 }
@@ -22,11 +23,12 @@ pub(super) static CONTRACT: Contract = Contract {
     formula: "y = {rank > 0: up . (down . h) | weight . h}{has('weight.bias'):  + bias}",
     options: Config::OPTIONS,
     weights: weights! {
-        weight: Matrix "linear.weight" ["n_embd", "n_embd"] when("rank == 0"), "the matrix";
-        weight.bias: Bias "linear.bias" ["n_embd"] optional when("rank == 0"), "bias of the matrix";
+        weight: Matrix "linear.weight" ["n_embd", "out"] when("rank == 0"), "the matrix";
+        weight.bias: Bias "linear.bias" ["out"] optional when("rank == 0"), "bias of the matrix";
         down: Matrix "linear_down.weight" ["n_embd", "rank"] quantised_as(QuantClass::Kept) when("rank > 0"), "the first matrix of low rank";
-        up: Matrix "linear_up.weight" ["rank", "n_embd"] quantised_as(QuantClass::Kept) when("rank > 0"), "the second matrix of low rank";
+        up: Matrix "linear_up.weight" ["rank", "out"] quantised_as(QuantClass::Kept) when("rank > 0"), "the second matrix of low rank";
     },
+    rows: RowWidth::To("out"),
     ..Contract::BLOCK
 };
 

@@ -6,6 +6,7 @@
 mod act;
 mod adapter_switches;
 mod attend;
+mod attend_grid;
 mod attention;
 mod build;
 pub mod cache;
@@ -16,9 +17,13 @@ mod delta_net;
 pub mod embed;
 mod ffn;
 mod gate;
+mod grid;
+mod grid_positions;
 pub mod head;
 mod identity;
+mod input;
 pub mod lab;
+mod learned_rows;
 mod linear;
 mod linear_attention;
 mod low_rank;
@@ -27,6 +32,7 @@ mod mamba2;
 pub mod mix;
 mod mla;
 mod moe;
+mod neighbours;
 mod ngram_hashes;
 mod ngram_memory;
 mod nodes;
@@ -53,6 +59,8 @@ pub use context::{
     AttentionView, DerivedInput, DerivedInputs, EndedSpans, KeyOwner, KeyValueStore, RunView, Runs,
     SequenceGroup, SpanRows, SpanView, StateStore, VisibleKeyValues,
 };
+pub use grid::RowGrid;
+pub(crate) use grid::WindowOrder;
 pub use lab::NamedTensor;
 pub use low_rank::{ActiveAdapters, LowRankUpdate, LowRankUpdates, MAX_NODES as MAX_UPDATE_NODES};
 pub use nodes::max_nodes;
@@ -92,6 +100,7 @@ macro_rules! blocks {
         pub static REGISTRY: Registry = Registry {
             blocks: &[$($(#[$of])* &$block::CONTRACT),*],
             embed: &embed::CONTRACT,
+            input: &input::CONTRACT,
             per_layer: &per_layer::CONTRACT,
             head: &head::CONTRACT,
             pool: &pool::CONTRACT,
@@ -117,6 +126,7 @@ macro_rules! blocks {
 }
 
 blocks! {
-    attention, channel_mix, compressed_attention, delta_net, ffn, identity, linear, linear_attention, mamba, mamba2, mla, moe, ngram_memory, short_conv, wkv6, wkv7,
+    attention, channel_mix, compressed_attention, delta_net, ffn, grid_positions, identity, learned_rows, linear, linear_attention, mamba, mamba2, mla, moe,
+    neighbours, ngram_memory, short_conv, wkv6, wkv7,
     #[cfg(test)] toy,
 }

@@ -13,13 +13,15 @@ choices! {
         Rms = "rms",
         /// The standard deviation, after subtracting the mean.
         Layer = "layer",
+        /// One: the rows are only multiplied by the weight.
+        Unit = "unit",
     }
 }
 
 options! {
     pub(super) struct NormOptions {
-        kind: NormKind, "kind: `rms` (divides by the root mean square) or `layer` (subtracts the mean, divides by the standard deviation)";
-        eps: f32, "epsilon, added to the mean square or the variance";
+        kind: NormKind, "kind: `rms` (divides by the root mean square), `layer` (subtracts the mean, divides by the standard deviation) or `unit` (divides by one: only the weight and the bias have an effect)";
+        eps: f32 = "0", "epsilon, added to the mean square or the variance";
     }
 }
 
@@ -29,10 +31,10 @@ pub(super) static CONTRACT: Contract = Contract {
     name: "norm",
     title: "Norm",
     noun: "norms",
-    phrase: "{kind == 'layer': LayerNorm | RMSNorm}, eps {=eps}",
+    phrase: "{kind == 'unit': a stored factor | {kind == 'layer': LayerNorm | RMSNorm}, eps {=eps}}",
     summary: "Normalises rows.",
     formula: concat!(
-        "y = {kind == 'rms': x / rms(x) | (x - mean(x)) / std(x)}",
+        "y = {kind == 'unit': x | {kind == 'rms': x / rms(x) | (x - mean(x)) / std(x)}}",
         "{has('weight'):  * weight}{has('bias'):  + bias}",
     ),
     options: NormOptions::OPTIONS,

@@ -39,6 +39,18 @@ choices! {
     }
 }
 
+choices! {
+    /// The frequencies of the pairs of a section.
+    pub(super) enum Frequencies {
+        /// They go on from section to section.
+        Shared = "shared",
+        /// They start again in each section.
+        Restart = "restart",
+        /// The sections take turns, pair by pair.
+        Alternate = "alternate",
+    }
+}
+
 options! {
     pub(super) struct RopeOptions {
         kind: Pairing, "which elements form a pair: `norm` (2j, 2j+1), `neox` (j, j + dims/2), or `mrope` and `imrope`, which are as `neox` in sections with positions of their own";
@@ -49,6 +61,7 @@ options! {
         section_h: u64 => "rope_section_h", when "kind == 'mrope' or kind == 'imrope'", "pairs that are rotated by height, in text the position";
         section_w: u64 => "rope_section_w", when "kind == 'mrope' or kind == 'imrope'", "pairs that are rotated by width, in text the position";
         section_e: u64 => "rope_section_e", when "kind == 'mrope' or kind == 'imrope'", "pairs that are not rotated in text";
+        frequencies: Frequencies = "shared", when "kind == 'mrope'", "the frequencies of the pairs of a section: one falling row over all sections (`shared`), one that each section has from its start (`restart`), or one from which the sections take turns (`alternate`)";
         factor: f32 => "rope_factor", when "scaling != 'none'", "scaling factor: divisor of the angles; 1: none";
         orig_ctx: u64 => "rope_orig_ctx", when "scaling != 'none'", "context length of the training before scaling, in tokens";
         attn: f32 = "rope_attn * if(scaling == 'yarn', yarn_attn, 1.0)", "factor of the magnitude; 1: none";
@@ -87,9 +100,66 @@ pub(super) static CONTRACT: Contract = Contract {
     ..Contract::BLOCK
 };
 
+/// Frequencies that the operation does not have itself, as divisors of those that it has.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum RopeDivisors {
+    /// A mixture of scaled and unscaled angles with bounds between pairs.
+    Mixture(AngleMixture),
+    /// Frequencies of each section.
+    Sections(SectionFrequencies),
+}
+
+impl RopeDivisors {
+    /// Number of rotated pairs of elements.
+    pub(crate) fn n_pairs(&self) -> u64 {
+        match self {
+            Self::Mixture(mixture) => mixture.dims / 2,
+            Self::Sections(sections) => sections.dims / 2,
+        }
+    }
+
+    /// The divisors `[dims / 2]`.
+    pub(crate) fn values(&self) -> Vec<f32> {
+        match self {
+            Self::Mixture(mixture) => mixture.divisors(),
+            Self::Sections(sections) => sections.divisors(),
+        }
+    }
+}
+
+/// The frequencies of sections that do not go on from one to the next. Pair `i` of the `n` pairs of a section turns by
+/// `base^(-(i + turn) / n)`; where sections take turns, `turn` is the number of the section over that of the sections.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SectionFrequencies {
+    dims: u64,
+    base: f32,
+    sections: [u64; 3],
+    alternate: bool,
+}
+
+impl SectionFrequencies {
+    fn divisors(&self) -> Vec<f32> {
+        let (base, dims) = (f64::from(self.base), self.dims as f64);
+        let used: Vec<u64> = self.sections.into_iter().filter(|n| *n > 0).collect();
+        let mut all = Vec::with_capacity((self.dims / 2) as usize);
+        for (at, n) in used.iter().enumerate() {
+            let turn = match self.alternate {
+                true => at as f64 / used.len() as f64,
+                false => 0.0,
+            };
+            for i in 0..*n {
+                let frequency = base.powf(-(i as f64 + turn) / *n as f64);
+                all.push((base.powf(-2.0 * all.len() as f64 / dims) / frequency) as f32);
+            }
+        }
+        all.resize((self.dims / 2) as usize, 1.0);
+        all
+    }
+}
+
 /// A mixture of scaled and unscaled angles with bounds between pairs, as the divisor of each frequency.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RopeDivisors {
+pub struct AngleMixture {
     dims: u64,
     base: f32,
     factor: f32,
@@ -101,8 +171,8 @@ pub struct RopeDivisors {
 
 impl RopeOptions {
     /// The mixture, where the operation does not make it itself.
-    pub(super) fn mixture(&self) -> Option<RopeDivisors> {
-        (self.scaling == Scaling::Yarn && !self.truncate).then_some(RopeDivisors {
+    pub(super) fn mixture(&self) -> Option<AngleMixture> {
+        (self.scaling == Scaling::Yarn && !self.truncate).then_some(AngleMixture {
             dims: self.dims,
             base: self.base,
             factor: self.factor,
@@ -114,15 +184,25 @@ impl RopeOptions {
     }
 }
 
-impl RopeDivisors {
-    /// Number of rotated pairs of elements.
-    pub(crate) fn n_pairs(&self) -> u64 {
-        self.dims / 2
+impl RopeOptions {
+    /// The divisors of frequencies that the operation does not have itself.
+    pub(super) fn divisors(&self) -> Option<RopeDivisors> {
+        let sections = || SectionFrequencies {
+            dims: self.dims,
+            base: self.base,
+            sections: [self.section_t, self.section_h, self.section_w],
+            alternate: self.frequencies == Frequencies::Alternate,
+        };
+        let has_own = self.kind == Pairing::Mrope && self.frequencies != Frequencies::Shared;
+        let of_sections = has_own.then(|| RopeDivisors::Sections(sections()));
+        of_sections.or_else(|| self.mixture().map(RopeDivisors::Mixture))
     }
+}
 
+impl AngleMixture {
     /// The divisors `[dims / 2]`. Pair `j` makes `orig_ctx / 2 pi * base^(-2j/dims)` rotations in the original
     /// context. A pair of at least `slow` rotations is mixed, a pair of at least `fast` rotations is not scaled.
-    pub(crate) fn divisors(&self) -> Vec<f32> {
+    fn divisors(&self) -> Vec<f32> {
         let (dims, factor) = (self.dims as f64, f64::from(self.factor));
         let pairs_per_log = dims / (2.0 * f64::from(self.base).ln());
         let rotations_of_first = self.orig_ctx as f64 / std::f64::consts::TAU;
@@ -147,7 +227,7 @@ mod tests {
 
     /// The frequencies by the formula of YaRN (Peng et al. 2023, section 3.3), with the number of wavelengths in the
     /// original context; the share between the bounds is linear in the pair.
-    fn frequency(mixture: &RopeDivisors, j: usize) -> f64 {
+    fn frequency(mixture: &AngleMixture, j: usize) -> f64 {
         let base = f64::from(mixture.base);
         let plain = base.powf(-2.0 * j as f64 / mixture.dims as f64);
         // The pair, with a fraction, that has this number of rotations.
@@ -166,7 +246,7 @@ mod tests {
 
     #[test]
     fn bounds_between_pairs() {
-        let mixture = RopeDivisors {
+        let mixture = AngleMixture {
             dims: 64,
             base: 150_000.0,
             factor: 32.0,

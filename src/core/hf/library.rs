@@ -18,6 +18,9 @@ include!(concat!(env!("OUT_DIR"), "/embedded_stmaps.rs"));
 /// Ending of a map's file name.
 pub const ENDING: &str = ".arch.stmap.toml";
 
+/// Ending of the file name of a tower's map.
+pub(super) const TOWER_ENDING: &str = ".tower.stmap.toml";
+
 /// All known maps, by name.
 #[derive(Clone, Debug)]
 pub struct Maps {
@@ -32,14 +35,29 @@ impl Maps {
     /// # Errors
     /// The folder cannot be read, or the text that all maps share has problems.
     pub fn open(folders: &[PathBuf]) -> Result<Self, LibraryError> {
+        Self::of_files(folders, (EMBEDDED_STMAPS, ENDING))
+    }
+
+    /// The built-in maps of towers and those in `folders`.
+    ///
+    /// # Errors
+    /// The errors of [`Self::open`].
+    pub fn towers(folders: &[PathBuf]) -> Result<Self, LibraryError> {
+        Self::of_files(folders, (EMBEDDED_TOWER_STMAPS, TOWER_ENDING))
+    }
+
+    fn of_files(
+        folders: &[PathBuf],
+        (embedded, ending): (&[(&str, &str)], &str),
+    ) -> Result<Self, LibraryError> {
         let common_source = SourceFile::embedded("stmaps/common.toml", EMBEDDED_COMMON);
         let common = read::parse_common(&common_source.path, &common_source.text)?;
         let mut sources = BTreeMap::new();
-        for (name, text) in EMBEDDED_STMAPS {
-            let source = SourceFile::embedded(format!("stmaps/{name}{ENDING}"), text);
+        for (name, text) in embedded {
+            let source = SourceFile::embedded(format!("stmaps/{name}{ending}"), text);
             sources.insert((*name).to_owned(), source);
         }
-        sources.extend(crate::arch::sources_in(folders, ENDING)?);
+        sources.extend(crate::arch::sources_in(folders, ending)?);
         Ok(Self {
             common,
             common_source,
@@ -156,6 +174,28 @@ impl Maps {
             "no map is for `{}`{near} (--archs DIR adds maps of your own)",
             classes.join("`, `")
         )))
+    }
+
+    /// The maps of towers of a model with this configuration, one for each tower. A map with types is for towers of these
+    /// types alone.
+    ///
+    /// # Errors
+    /// A map whose text names one of the classes is broken.
+    pub(super) fn of_towers(&self, json: &Json) -> Result<Vec<(&SourceFile, Map)>, Error> {
+        let names = json.get("architectures").and_then(Json::as_array);
+        let classes = names.into_iter().flatten().filter_map(Json::as_str);
+        let classes: Vec<&str> = classes.collect();
+        let mut found = Vec::new();
+        for (_, source) in self.naming(&classes) {
+            let map = self.parse(source).map_err(Error::BrokenMap)?;
+            let own = map.nested.as_ref().map_or(Some(json), |nested| json.get(nested));
+            let own = own.and_then(|own| own.get("model_type")?.as_str());
+            let is_of_type = map.types.is_empty() || contains(&map.types, own.as_slice());
+            if is_of_type && contains(&map.classes, &classes) {
+                found.push((source, map));
+            }
+        }
+        Ok(found)
     }
 
     /// The map for the configuration of a text model within another model, by its class or, if that fails, by its type.
@@ -317,7 +357,8 @@ impl Maps {
 /// The name of a map, from the path of its file.
 pub(super) fn name_of(path: &str) -> &str {
     let name = path.rsplit(['/', '\\']).next().unwrap_or(path);
-    name.strip_suffix(ENDING).unwrap_or(name)
+    let name = name.strip_suffix(ENDING).unwrap_or(name);
+    name.strip_suffix(TOWER_ENDING).unwrap_or(name)
 }
 
 /// Whether `any` contains one of the names.

@@ -38,7 +38,7 @@ pub use error::Error;
 pub use library::{ENDING, Maps};
 pub use missing::{MissingFeature, missing};
 pub use nearest::{MapFit, UnknownFolder, UnmadeTensor, draft_extending_map, draft_map, fits};
-pub use open::{MAP_KEY, open};
+pub use open::{MAP_KEY, open, open_towers};
 pub use read::schema;
 
 use chosen::{ChosenMap, choose_map};

@@ -6,7 +6,10 @@ use super::chosen::choose_map;
 use super::config_file::read_config;
 use super::error::left_out_parts;
 use super::{CONFIG, Error, Maps, apply, config, folder_of, library, modules, packed};
-use crate::arch::{self, Diagnostics};
+use serde_json::Value as Json;
+
+use super::definition::Map;
+use crate::arch::{self, Diagnostics, SourceFile};
 use lab_base::weights;
 use lab_base::weights::safetensors::Checkpoint;
 use lab_base::weights::{Weights, folder};
@@ -38,7 +41,41 @@ pub fn open(
         modules.join(json, &mut checkpoint)?;
         Ok(checkpoint)
     })?;
-    let (source, map, mut checkpoint) = (chosen.source, chosen.map, chosen.checkpoint);
+    apply_map(path, json, (maps, archs), chosen.source, chosen.map, chosen.checkpoint, allow_unmapped)
+}
+
+/// Opens the towers of a folder by the maps for its class, in the order of the maps' names; none if no map is for it.
+///
+/// # Errors
+/// The folder lacks files, or a map does not fit.
+pub fn open_towers(
+    path: &Path,
+    maps: &Maps,
+    towers: &arch::Library,
+) -> Result<Vec<Weights>, Error> {
+    let folder = folder_of(path);
+    let json = read_config(&folder.join(CONFIG))?;
+    let found = maps.of_towers(&json)?;
+    let open = |(source, mut map): (&SourceFile, Map)| {
+        // The other keys and tensors are those of the text model and of other towers.
+        map.is_part = true;
+        let checkpoint = Checkpoint::open(path)?;
+        apply_map(path, json.clone(), (maps, towers), source, map, checkpoint, true)
+    };
+    found.into_iter().map(open).collect()
+}
+
+/// Applies a map to a folder with this configuration.
+fn apply_map(
+    path: &Path,
+    mut json: Json,
+    (maps, archs): (&Maps, &arch::Library),
+    source: &SourceFile,
+    map: Map,
+    mut checkpoint: Checkpoint,
+    allow_unmapped: bool,
+) -> Result<Weights, Error> {
+    let folder = folder_of(path);
     let packed = packed::PackedMatrices::take(&mut json, folder, &mut checkpoint)?;
     let config = config::Config::new(&map, &json, &checkpoint);
     let arch = config.arch().map_err(|message| Error::Config {

@@ -40,6 +40,14 @@ pub enum Error {
         /// What can be read, in words.
         expected: String,
     },
+    /// A tower cannot read what it is given.
+    #[error("a tower: found {found}, expected {expected}")]
+    Tower {
+        /// What is given, in words.
+        found: String,
+        /// What the tower reads, in words.
+        expected: String,
+    },
     /// There are more sequences at the same time than space for them.
     #[error("more than {0} sequences at the same time")]
     Sequences(usize),

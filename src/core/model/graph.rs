@@ -4,13 +4,17 @@ use std::collections::{BTreeSet, HashMap};
 
 use crate::arch::{Join, PointSpec};
 use crate::blocks::mix::{self, MixRead};
-use crate::blocks::{self, GraphBuilder, NamedTensor, Selections, points};
+use crate::blocks::lab::GraphLab;
+use crate::blocks::{self, GraphBuilder, NamedTensor, RowGrid, Selections, points};
 use crate::plan::{BranchPlan, NormUse, Plan, SlotPlan};
 use lab_base::ggml::{Error, Graph, Result, Tensor};
+use lab_base::weights::TensorType;
 
 use super::cache::MAX_VIEWS;
+use super::cache::states::PassStates;
+use super::cache::store::PassStore;
 use super::graph_shape::{GraphParts, GraphShape};
-use super::inputs::{ListInputs, OutputRows, PassInputs};
+use super::inputs::{DerivedTensors, ListInputs, OutputRows, PassInputs};
 use super::lab::{CapturedTensors, LabShape};
 use super::options::Options;
 use super::points::Points;
@@ -69,6 +73,18 @@ pub(super) struct PassGraph {
     pub(super) hidden: Option<Tensor>,
 }
 
+/// The inputs and the result of the graph of a tower.
+pub(super) struct TowerGraph {
+    /// The input rows, f32 `[width, n_rows]`.
+    pub(super) rows: Tensor,
+    pub(super) inputs: DerivedTensors,
+    /// The result, f32 `[n_embd, rows]`.
+    pub(super) result: Tensor,
+    /// The grid of the result's rows.
+    pub(super) grid: RowGrid,
+    pub(super) captured: Vec<CapturedValue>,
+}
+
 pub(super) fn build(parts: &GraphParts<'_>, shape: &GraphShape) -> Result<(Graph, PassGraph)> {
     let (plan, options) = (parts.plan, parts.options);
     let update_nodes = parts.weights.update_nodes;
@@ -86,6 +102,7 @@ pub(super) fn build(parts: &GraphParts<'_>, shape: &GraphShape) -> Result<(Graph
         switched: None,
         ids: None,
         n_tokens: shape.n_tokens as u64,
+        grid: None,
         n_ctx: match options.n_ctx_seq {
             0 => plan.n_ctx_train,
             n_ctx => n_ctx as u64,
@@ -140,6 +157,59 @@ pub(super) fn build(parts: &GraphParts<'_>, shape: &GraphShape) -> Result<(Graph
         hidden,
     };
     Ok((g, pass))
+}
+
+/// The graph of a tower over inputs with this grid, and its ends.
+pub(super) fn build_tower(parts: &GraphParts<'_>, grid: RowGrid) -> Result<(Graph, TowerGraph)> {
+    let (plan, options) = (parts.plan, parts.options);
+    let mut g = Graph::new(n_tensors(plan, 0, 0, 1), n_leaves(plan, 0) + NODES_ELSEWHERE)?;
+    let width = plan.embed.option_int("width").unwrap_or(0);
+    let rows = g.input("rows", TensorType::F32, &[width, grid.n_rows()])?;
+    let inputs = DerivedTensors::new("", grid.n_rows());
+    let (mut store, mut states) = (PassStore::default(), PassStates::without_rows(parts.states));
+    let build = GraphBuilder {
+        g: &g,
+        plan,
+        tensors: parts.weights.tensors,
+        adapters: parts.weights.active(Vec::new()),
+        switched: None,
+        ids: None,
+        n_tokens: grid.n_rows(),
+        grid: Some(grid),
+        n_ctx: plan.n_ctx_train,
+        inputs: &inputs,
+        store: &mut store,
+        groups: &[],
+        states: &mut states,
+        flash_attn: options.flash_attn,
+        selected: Selections::default(),
+        lab: GraphLab::default(),
+    };
+    let mut assembly = Assembly::new(build, None);
+    let mut x = rows.clone();
+    assembly.taps.insert("embd".into(), x.clone());
+    for layer in &plan.layers {
+        assembly.taps.insert("layer_in".into(), x.clone());
+        for slot in &layer.slots {
+            x = assembly.slot(slot, x)?;
+        }
+    }
+    let end = assembly.build.grid.unwrap_or(grid);
+    let named = assembly.build.lab.named.take();
+    let result = if x.is_contiguous() { x } else { g.cont(&x)? };
+    g.output(&result)?;
+    let captured = match options.capture {
+        true => capture(&mut g, named, 0)?,
+        false => Vec::new(),
+    };
+    let ends = TowerGraph {
+        rows,
+        inputs,
+        result,
+        grid: end,
+        captured,
+    };
+    Ok((g, ends))
 }
 
 /// A list of tokens with its ids; none if it is empty.
@@ -215,6 +285,8 @@ struct Assembly<'a> {
     build: GraphBuilder<'a>,
     /// Values that later slots and layers can read.
     taps: HashMap<String, Tensor>,
+    /// The grid of each tap of a tower that differs from that of the hidden state.
+    grids: HashMap<String, RowGrid>,
     /// Indices of the rows that want a result, until the other rows are dropped.
     rows: Option<Tensor>,
     /// These indices, after the other rows are dropped.
@@ -245,6 +317,7 @@ impl<'a> Assembly<'a> {
         Self {
             build,
             taps: HashMap::new(),
+            grids: HashMap::new(),
             rows: rows.map(|rows| rows.0.clone()),
             chosen: None,
             of_all: HashMap::new(),
@@ -391,7 +464,9 @@ impl<'a> Assembly<'a> {
             None => x,
         };
         self.taps.insert("x".into(), x.clone());
+        let of_x = self.build.grid;
         let input = self.tap(slot.from.as_deref(), &x)?;
+        self.enter(slot.from.as_deref(), of_x);
         let h = self.norm(slot.pre.as_ref(), input)?;
         let h = match slot.pre {
             Some(_) => self.build.point_at(&slot.path, &points::SLOT_IN, h)?,
@@ -399,7 +474,9 @@ impl<'a> Assembly<'a> {
         };
         self.taps.insert("h".into(), h.clone());
         let mut sum: Option<Tensor> = None;
+        let of_h = self.build.grid;
         for branch in &slot.branches {
+            self.enter(branch.from.as_deref(), of_h);
             let y = self.branch(branch, &h)?;
             let y = match branch.block.path == slot.path {
                 true => y,
@@ -421,6 +498,12 @@ impl<'a> Assembly<'a> {
         let joined = match slot.join {
             Join::Add => self.build.g.add(&x, &y)?,
             Join::Set => y,
+            Join::Append => self.build.g.concat(&x, &y, 0)?,
+            Join::Keep => {
+                self.build.g.expand(&y)?;
+                self.enter(None, of_x);
+                x
+            }
         };
         let joined = self.norm(slot.after.as_ref(), joined)?;
         let joined = self.build.point_at(&slot.path, &points::SLOT_X, joined)?;
@@ -457,10 +540,23 @@ impl<'a> Assembly<'a> {
         let y = self.normed_point(branch.post.as_ref(), raw, y)?;
         let y = self.factor(branch.factor, y)?;
         if let Some(name) = &branch.save {
-            self.taps
-                .insert(name.clone(), saved.unwrap_or_else(|| y.clone()));
+            let value = saved.unwrap_or_else(|| y.clone());
+            let value = match self.taps.get(name).filter(|_| branch.appends) {
+                Some(before) => self.build.g.concat(before, &value, 0)?,
+                None => value,
+            };
+            self.taps.insert(name.clone(), value);
+            self.grids.extend(self.build.grid.map(|grid| (name.clone(), grid)));
         }
         Ok(y)
+    }
+
+    /// Sets the grid of the rows that are read next: that of a tap, or the given one.
+    fn enter(&mut self, tap: Option<&str>, otherwise: Option<RowGrid>) {
+        let of_tap = tap.and_then(|name| self.grids.get(name).copied());
+        if let Some(grid) = of_tap.or(otherwise) {
+            self.build.set_grid(grid);
+        }
     }
 
     fn tap(&self, name: Option<&str>, otherwise: &Tensor) -> Result<Tensor> {

@@ -37,6 +37,7 @@ mod stage;
 mod sub_batch;
 mod support;
 mod token_sources;
+mod tower;
 mod trace;
 
 pub use adapters::LoadedAdapter;
@@ -58,4 +59,5 @@ pub use options::Options;
 pub use pass::RowsCallback;
 pub use placement::PlacementSearch;
 pub use points::{HeadSum, LOGITS, Point, Points, UnknownPoint};
+pub use tower::{Tower, TowerInput, TowerRows};
 pub use trace::{trace, trace_tokens};

@@ -149,6 +149,7 @@ fn build_stage_of(
             switched: None,
             ids: None,
             n_tokens: n,
+            grid: None,
             n_ctx: plan.n_ctx_train,
             inputs: &DerivedTensors::new("", n),
             store: &mut store,

@@ -8,6 +8,7 @@ pub mod quantise;
 pub mod recognise;
 pub mod sampling_defaults;
 pub mod synth;
+pub mod towers;
 
 pub use open::{
     DEFAULT_MODEL, Definitions, Error, FileStamp, ModelFiles, ModelSource, OpenedModel,

@@ -51,6 +51,10 @@ pub struct Definitions {
     pub archs: Library,
     /// Maps of folders to architectures.
     pub maps: Maps,
+    /// Towers.
+    pub towers: Library,
+    /// Maps of folders to towers.
+    pub tower_maps: Maps,
     /// Whether tensors and keys that a map does not mention are ignored.
     pub allow_unmapped: bool,
     /// Whether unused tensors and metadata keys are an error.
@@ -63,6 +67,8 @@ impl Definitions {
         Ok(Self {
             archs: Library::open(&REGISTRY, folders)?,
             maps: Maps::open(folders)?,
+            towers: Library::towers(&REGISTRY, folders)?,
+            tower_maps: Maps::towers(folders)?,
             allow_unmapped: false,
             strict: false,
         })

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::arch::expr::{Expr, Scope, Value};
 use crate::arch::{
-    ArchDef, Branch, ContractUse, Head, Mode, OF_FILE, Presence, Reads, Resource, SHIFT_LOGITS,
+    ArchDef, Branch, ContractUse, Head, Join, Mode, OF_FILE, Presence, Reads, Resource, SHIFT_LOGITS,
     Setting, Slot, Spanned, Stack,
 };
 use lab_base::weights::Metadata;
@@ -31,15 +31,23 @@ impl<'a> Planner<'a> {
     fn model(&mut self) -> Planned<Plan> {
         let def = self.facts.def;
         let global = self.facts.global();
-        let n_embd = self.number(&global, "n_embd");
-        let n_vocab = self.number(&global, "n_vocab");
+        let is_tower = def.mode == Mode::Tower;
+        let n_embd = match is_tower {
+            // Of a tower, the width of its input rows.
+            true => self.input_width(&def.embed, &global),
+            false => self.number(&global, "n_embd"),
+        };
+        let n_vocab = match is_tower {
+            true => Ok(0),
+            false => self.number(&global, "n_vocab"),
+        };
         let n_ctx_train = match self.facts.param("n_ctx_train", &global, false) {
             Ok(Value::Int(n)) if n > 0 => n as u64,
             _ => 0,
         };
         // Without the two sizes, all later checks would fail for the same reason.
         let (n_embd, n_vocab) = (n_embd?, n_vocab?);
-        let embed = self.unit("embed", &def.embed, &global, &[]).ok();
+        let embed = self.unit(def.embed.contract.name, &def.embed, &global, &[]).ok();
         self.adapters = self.adapters(embed.as_ref(), n_vocab);
         let per_layer = match &def.per_layer {
             Some(instance) => Some(self.unit("per_layer_input", instance, &global, &[])?),
@@ -57,7 +65,7 @@ impl<'a> Planner<'a> {
             self.taps.insert("ple".into(), width);
         }
         let n_before = self.problems.len();
-        let (layers, n_of_source) = self.layers(n_embd)?;
+        let (layers, n_of_source, n_embd) = self.layers(n_embd)?;
         // A count without a value, and a broken layer, are reported already.
         if layers.is_empty() && self.problems.len() == n_before {
             self.report("there are no layers".into());
@@ -126,9 +134,16 @@ impl<'a> Planner<'a> {
         })
     }
 
-    /// Plans the layers of all stacks. Returns them and how many of them read the source; none if planning stops
-    /// because of the problems found.
-    fn layers(&mut self, n_embd: u64) -> Planned<(Vec<LayerPlan>, usize)> {
+    /// The width of the input rows of a tower.
+    fn input_width(&mut self, input: &ContractUse, global: &LayerScope<'_>) -> Planned<u64> {
+        let unit = self.unit("input", input, global, &[])?;
+        unit.option_int("width").ok_or(Reported)
+    }
+
+    /// Plans the layers of all stacks for a hidden state of this width. Returns them, how many of them read the source,
+    /// and the width of the last hidden state, which differs in a tower alone; none if planning stops because of the
+    /// problems found.
+    fn layers(&mut self, mut n_embd: u64) -> Planned<(Vec<LayerPlan>, usize, u64)> {
         let (mut layers, mut n_branches) = (Vec::new(), 0);
         let mut n_of_source = 0;
         let (def, global) = (self.facts.def, self.facts.global());
@@ -151,7 +166,10 @@ impl<'a> Planner<'a> {
                 Err(Reported) => continue,
             };
             for depth in 0..count {
-                layers.extend(self.layer(at, stack, depth, n_embd));
+                if let Ok((layer, width)) = self.layer(at, stack, depth, n_embd) {
+                    layers.push(layer);
+                    n_embd = width;
+                }
                 let branches = stack.slots.iter().map(|slot| slot.branches.len().max(1));
                 n_branches += branches.sum::<usize>();
                 if n_branches > MAX_BRANCHES {
@@ -165,16 +183,17 @@ impl<'a> Planner<'a> {
                 }
             }
         }
-        Ok((layers, n_of_source))
+        Ok((layers, n_of_source, n_embd))
     }
 
+    /// Plans a layer that reads a hidden state of this width. Returns it, and the width after it.
     fn layer(
         &mut self,
         at: usize,
         stack: &'a Stack,
         depth: u64,
-        n_embd: u64,
-    ) -> Planned<LayerPlan> {
+        mut n_embd: u64,
+    ) -> Planned<(LayerPlan, u64)> {
         let mut index = LayerIndex {
             stack: at,
             depth,
@@ -199,17 +218,22 @@ impl<'a> Planner<'a> {
         scope.index = Some(index);
         scope.prefix = &prefix;
         self.requirements(&scope);
-        let slots = stack.slots.iter().enumerate();
-        let slots = slots
-            .filter_map(|(at, slot)| self.slot(at, slot, &path, &scope, n_embd).ok().flatten());
-        let slots = slots.collect();
-        Ok(LayerPlan {
+        self.taps.insert("layer_in".into(), n_embd);
+        let mut slots = Vec::with_capacity(stack.slots.len());
+        for (at, slot) in stack.slots.iter().enumerate() {
+            if let Ok(Some((slot, width))) = self.slot(at, slot, &path, &scope, n_embd) {
+                slots.push(slot);
+                n_embd = width;
+            }
+        }
+        let layer = LayerPlan {
             path,
             depth,
             il,
             stack: at,
             slots,
-        })
+        };
+        Ok((layer, n_embd))
     }
 
     /// Checks the conditions of `require`.
@@ -282,15 +306,16 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// A slot of a layer; none where its condition, or that of each of its branches, does not hold.
+    /// A slot of a layer, and the width of the hidden state after it; none where its condition, or that of each of its
+    /// branches, does not hold.
     fn slot(
         &mut self,
         at: usize,
         slot: &'a Slot,
         layer: &str,
         scope: &LayerScope<'_>,
-        n_embd: u64,
-    ) -> Planned<Option<SlotPlan>> {
+        hidden: u64,
+    ) -> Planned<Option<(SlotPlan, u64)>> {
         let path = format!("{layer}.{}", slot.name);
         if !self.holds(slot.when.as_ref(), scope, &path)? {
             return Ok(None);
@@ -305,8 +330,8 @@ impl<'a> Planner<'a> {
             return Ok(None);
         }
         let n_embd = match self.reads_all(slot.read.as_ref(), &path, scope)? {
-            true => n_embd.saturating_mul(self.states),
-            false => n_embd,
+            true => hidden.saturating_mul(self.states),
+            false => hidden,
         };
         // A branch that never has another beside it needs no name in its path.
         let alone = active.len() == 1
@@ -317,7 +342,7 @@ impl<'a> Planner<'a> {
         self.taps.insert("x".into(), n_embd);
         let width = self.tap(slot.from.as_ref(), &path, n_embd)?;
         self.taps.insert("h".into(), width);
-        let branches: Vec<Planned<BranchPlan>> = active
+        let branches: Vec<Planned<(BranchPlan, u64)>> = active
             .into_iter()
             .map(|(at, branch)| {
                 let inner = if alone {
@@ -325,19 +350,36 @@ impl<'a> Planner<'a> {
                 } else {
                     format!("{path}.{}", branch.name)
                 };
-                self.branch(at, branch, &inner, scope, width)
+                self.branch(at, branch, &inner, scope, (width, slot.join))
             })
             .collect();
+        let branches: Vec<(BranchPlan, u64)> = branches.into_iter().collect::<Planned<_>>()?;
+        let (first, others) = branches.split_first().ok_or(Reported)?;
+        let (out, of_first) = (first.1, &first.0.block.path);
+        if let Some((other, width)) = others.iter().find(|(_, width)| *width != out) {
+            return self.problem(format!(
+                "{}: the result has {width} elements, and that of {of_first} {out}",
+                other.block.path
+            ));
+        }
+        let joined = match slot.join {
+            Join::Add => n_embd,
+            Join::Set => out,
+            Join::Append => n_embd.saturating_add(out),
+            Join::Keep => n_embd,
+        };
         let pre = self.norm(slot.pre.as_ref(), &path, "in", scope, width);
-        let post = self.norm(slot.post.as_ref(), &path, "out", scope, n_embd);
-        let after = self.norm(slot.after.as_ref(), &path, "after", scope, n_embd);
+        let post = self.norm(slot.post.as_ref(), &path, "out", scope, out);
+        let after = self.norm(slot.after.as_ref(), &path, "after", scope, joined);
         let scale = self.factor(slot.scale.as_ref(), &path, scope);
         let [read, write] = self.mixes_of(slot, &path, scope)?;
-        Ok(Some(SlotPlan {
+        // The hidden states of a mix keep their width.
+        let next = if slot.read.is_some() || slot.write.is_some() { hidden } else { joined };
+        let slot = SlotPlan {
             read,
             from: slot.from.as_ref().map(|f| f.value.clone()),
             pre: pre?,
-            branches: branches.into_iter().collect::<Planned<_>>()?,
+            branches: branches.into_iter().map(|(branch, _)| branch).collect(),
             post: post?,
             scale: scale?,
             join: slot.join,
@@ -345,18 +387,19 @@ impl<'a> Planner<'a> {
             write,
             path,
             at,
-        }))
+        };
+        Ok(Some((slot, next)))
     }
 
-    /// Plans a branch whose slot reads rows of `width` elements.
+    /// Plans a branch whose slot reads rows of `width` elements. Returns it and the width of its result.
     fn branch(
         &mut self,
         at: usize,
         branch: &'a Branch,
         path: &str,
         scope: &LayerScope<'_>,
-        width: u64,
-    ) -> Planned<BranchPlan> {
+        (width, join): (u64, Join),
+    ) -> Planned<(BranchPlan, u64)> {
         let n_embd = self.taps.get("x").copied().ok_or(Reported)?;
         let width = self.tap(branch.from.as_ref(), path, width)?;
         let side = match branch.side.is_some() {
@@ -364,24 +407,33 @@ impl<'a> Planner<'a> {
             false => None,
         };
         let pre = self.norm(branch.pre.as_ref(), path, "in", scope, width);
-        // The result has the width of the hidden state, or is refused below.
-        let post = self.norm(branch.post.as_ref(), path, "out", scope, n_embd);
+        let is_tower = self.facts.def.mode == Mode::Tower;
         let factor = self.factor(branch.factor.as_ref(), path, scope);
-        let block = self.unit(path, &branch.block, scope, &[]);
+        // The rows of a tower have different widths at different places.
+        let given = [("n_embd", width)];
+        let given = if is_tower { &given[..] } else { &[] };
+        let block = self.unit(path, &branch.block, scope, given);
         let out = match &block {
-            Ok(unit) => self.result_width(&branch.block, unit, scope, [Some(width), side])?,
+            Ok(unit) => {
+                let inputs = [Some(width), side];
+                self.result_width(&branch.block, unit, (scope, given), inputs)?
+            }
             Err(Reported) => n_embd,
         };
+        // The result has the width of the hidden state, or is refused below.
+        let post = self.norm(branch.post.as_ref(), path, "out", scope, out);
         if let Some(save) = &branch.save {
-            self.taps.insert(save.value.clone(), out);
+            let before = self.taps.get(&save.value).filter(|_| branch.appends);
+            let width = before.map_or(out, |before| before.saturating_add(out));
+            self.taps.insert(save.value.clone(), width);
         }
-        if out != n_embd {
+        if out != n_embd && !(is_tower && join != Join::Add) {
             let problem = format!(
                 "{path}: the result has {out} elements, and the hidden state that it meets {n_embd}"
             );
             return self.problem_at(&branch.block.span, "result", &problem);
         }
-        Ok(BranchPlan {
+        let branch = BranchPlan {
             name: branch.name.clone(),
             at,
             from: branch.from.as_ref().map(|f| f.value.clone()),
@@ -391,7 +443,9 @@ impl<'a> Planner<'a> {
             post: post?,
             factor: factor?,
             save: branch.save.as_ref().map(|s| s.value.clone()),
-        })
+            appends: branch.appends,
+        };
+        Ok((branch, out))
     }
 
     /// A norm by name: a declared norm, or the default kind with the weight of that name.

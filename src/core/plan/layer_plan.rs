@@ -67,6 +67,8 @@ pub struct BranchPlan {
     pub post: Option<NormUse>,
     pub factor: Option<f64>,
     pub save: Option<String>,
+    /// Whether each row of the result follows its row of what the tap holds already.
+    pub appends: bool,
 }
 
 impl BranchPlan {

@@ -92,11 +92,26 @@ choices! {
     }
 }
 
+choices! {
+    /// What a tower reads.
+    pub enum Media {
+        /// Pictures.
+        Image = "image",
+        /// Sounds.
+        Audio = "audio",
+    }
+}
+
 impl Plan {
     /// How the hidden states of a sequence become one vector.
     pub fn pooling(&self) -> Pooling {
         let kind = self.pool.option("kind").and_then(Pooling::read);
         kind.unwrap_or(Pooling::Mean)
+    }
+
+    /// What a tower reads; none of another model.
+    pub fn media(&self) -> Option<Media> {
+        self.embed.option("media").and_then(Media::read)
     }
 
     /// Whether the result of pooling is the scores of a sequence's classes.

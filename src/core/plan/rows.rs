@@ -3,6 +3,7 @@
 use super::Unit;
 use super::facts::{LayerScope, UnitScope};
 use super::planner::{Planned, Planner, Reported};
+use crate::arch::expr::{Scope as _, Value};
 use crate::arch::{ContractUse, RowWidth, Spanned};
 
 impl Planner<'_> {
@@ -30,22 +31,30 @@ impl Planner<'_> {
         &mut self,
         instance: &ContractUse,
         unit: &Unit,
-        layer: &LayerScope<'_>,
+        (layer, given): (&LayerScope<'_>, &[(&'static str, u64)]),
         inputs: [Option<u64>; 2],
     ) -> Planned<u64> {
         let scope = UnitScope {
             layer,
             instance,
             options: &unit.options,
-            given: &[],
+            given,
         };
         let [own, side] = inputs;
         if let (Some(found), Some(width)) = (side, &instance.side) {
             let takes = self.size(width, &scope, &unit.path)?;
             self.fits(unit, instance, found, (takes, width.source()))?;
         }
-        if instance.contract.rows == RowWidth::Any {
-            return own.ok_or(Reported);
+        match (instance.contract.rows, &instance.result) {
+            (RowWidth::Any, _) => return own.ok_or(Reported),
+            (RowWidth::To(_), Some(width)) => {
+                if let Ok(Value::Int(takes)) = scope.name("n_embd", false) {
+                    let own = own.ok_or(Reported)?;
+                    self.fits(unit, instance, own, (takes as u64, "n_embd"))?;
+                }
+                return self.size(width, &scope, &unit.path);
+            }
+            _ => {}
         }
         let n_embd = self.taps.get("x").copied().ok_or(Reported)?;
         self.fits(unit, instance, own.ok_or(Reported)?, (n_embd, "n_embd"))?;

@@ -37,7 +37,10 @@ impl<'a> DefinitionReader<'a> {
             params.extend(self.assumptions(item));
         }
         let resources = self.resources(&mut fields);
-        let (write, embed) = self.embed(&mut fields);
+        let (write, embed) = match mode {
+            Some(Mode::Tower) => (None, self.stage(&mut fields, "input", self.registry.input)),
+            _ => self.embed(&mut fields),
+        };
         let per_layer = self.registry.per_layer;
         let form = ValueForm::Table(per_layer.name);
         let per_layer = fields.take("per_layer_input", form).and_then(|item| {

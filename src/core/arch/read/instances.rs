@@ -4,7 +4,7 @@ use toml::de::DeTable;
 
 use super::DefinitionReader;
 use super::weights::{contract_expr, weight_use};
-use crate::arch::contract::{Contract, OptionKind, OptionSpec, Resource};
+use crate::arch::contract::{Contract, OptionKind, OptionSpec, Resource, RowWidth};
 use crate::arch::definition::{ContractUse, Resources, Setting, WeightUse};
 use crate::arch::diagnostic::{Diagnostic, Span};
 use crate::arch::expr::{Expr, Value};
@@ -165,6 +165,10 @@ fn assembled(
         weights,
         rules: rules.map(|rule| contract_expr(rule.holds)).collect(),
         side: contract.side.map(|side| contract_expr(side.width)),
+        result: match contract.rows {
+            RowWidth::To(width) => Some(contract_expr(width)),
+            RowWidth::Hidden | RowWidth::Any => None,
+        },
         state,
         span,
     }

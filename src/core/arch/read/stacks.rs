@@ -70,8 +70,7 @@ impl<'a> DefinitionReader<'a> {
             let post = self.optional_name(&mut fields, "post");
             let after = self.optional_name(&mut fields, "after");
             let scale = self.optional_number(&mut fields, "scale");
-            let joins = [("add", Join::Add), ("set", Join::Set)];
-            let join = self.choice(&mut fields, "join", &joins);
+            let join = self.choice(&mut fields, "join", &Join::NAMES);
             let branches = match fields.take_required("branch", ValueForm::List(&ValueForm::Branch))
             {
                 Some(item) => self.branches(item),
@@ -116,6 +115,10 @@ impl<'a> DefinitionReader<'a> {
             let post = self.optional_name(&mut fields, "post");
             let factor = self.optional_number(&mut fields, "factor");
             let save = self.optional_text(&mut fields, "save");
+            let append = self.optional_text(&mut fields, "append");
+            if let (Some(_), Some(append)) = (&save, &append) {
+                self.report(append.span.clone(), "a branch has `save` or `append`, not both");
+            }
             let Some(block) = self.required_text(&mut fields, "block") else {
                 continue;
             };
@@ -143,7 +146,8 @@ impl<'a> DefinitionReader<'a> {
                 pre,
                 post,
                 factor,
-                save,
+                appends: append.is_some(),
+                save: append.or(save),
                 block: instance,
             });
         }

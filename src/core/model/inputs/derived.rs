@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use crate::blocks::{DerivedInput, DerivedInputs, SwitchCounts};
+use crate::blocks::{DerivedInput, DerivedInputs, SwitchCounts, WindowOrder};
 use lab_base::ggml::{Executor, Graph, Result, Tensor};
 use lab_base::weights::TensorType;
 
@@ -35,6 +35,21 @@ impl DerivedTensors {
             n_tokens,
             made: RefCell::default(),
         }
+    }
+
+    /// Writes the inputs of a tower, which follow from its grid alone.
+    pub(crate) fn write_of_grid(&self, executor: &mut Executor) -> Result<()> {
+        struct NoTokens;
+        impl TokenLookup for NoTokens {
+            fn first(&self, _: SequenceId) -> u32 {
+                0
+            }
+
+            fn token(&self, _: SequenceId, _: u32) -> Option<u32> {
+                None
+            }
+        }
+        self.write(executor, &Batch::default(), &NoTokens)
     }
 
     pub(super) fn write(
@@ -85,6 +100,34 @@ fn make(g: &Graph, prefix: &str, input: &DerivedInput, n: u64) -> Result<Tensor>
         DerivedInput::Divisors(mixture) => input_of("divisors", f32, &[mixture.n_pairs()]),
         DerivedInput::Buckets(buckets) => index_of("buckets", &[2 * buckets.far + 1], buckets.n),
         DerivedInput::Decay { heads, .. } => input_of("decay", f32, &[1, *heads]),
+        DerivedInput::GridPositions(grid) => input_of("grid_positions", i32, &[4 * grid.n_rows()]),
+        DerivedInput::GridRows(grid, _, rows) => index_of("grid_rows", &[grid.n_rows()], *rows),
+        DerivedInput::Neighbours(window, grid) => {
+            // The row after all others exists where windows reach over the ends.
+            let n_rows = grid.n_rows() + u64::from(window.pad != [0; 3]);
+            index_of("neighbours", &[window.n_cells(grid)], n_rows)
+        }
+        DerivedInput::Learned(grid, n) => {
+            let n_rows = grid.n_rows() + n * grid.inputs;
+            index_of("learned", &[n_rows], grid.n_rows() + n)
+        }
+        DerivedInput::Cells(grid) => {
+            let n = grid.n_rows() - grid.before * grid.inputs;
+            index_of("cells", &[n], grid.n_rows())
+        }
+        DerivedInput::Resampling(of) => input_of("resampling", f32, &[of.from, of.to]),
+        DerivedInput::WindowRows(grid, _) => {
+            index_of("window_rows", &[grid.n_rows()], grid.n_rows())
+        }
+        DerivedInput::WindowPlaces(grid, _) => {
+            index_of("window_places", &[grid.n_rows()], grid.n_rows())
+        }
+        DerivedInput::Intervals(grid, _) => input_of("intervals", i32, &[4, grid.n_rows()]),
+        DerivedInput::GridMask(grid, _) => {
+            let n = grid.n_of_input();
+            input_of("grid_mask", f32, &[n, n])
+        }
+        DerivedInput::BlockTable(n) => input_of("block_table", i32, &[*n]),
     }
 }
 
@@ -152,11 +195,32 @@ fn write(
             let types = batch.types.iter().map(|of_type| *of_type as i32);
             executor.write_indices(tensor, &types.collect::<Vec<i32>>())
         }
-        DerivedInput::Divisors(mixture) => executor.write(tensor, &mixture.divisors()),
+        DerivedInput::Divisors(mixture) => executor.write(tensor, &mixture.values()),
         DerivedInput::Buckets(buckets) => executor.write_indices(tensor, &buckets.of_distances()),
         DerivedInput::Decay { heads, slope } => {
             let of_head = |i: u64| -slope * (-8.0 * (i + 1) as f32 / *heads as f32).exp2();
             executor.write(tensor, &(0..*heads).map(of_head).collect::<Vec<f32>>())
+        }
+        DerivedInput::GridPositions(grid) => executor.write(tensor, &grid.positions()),
+        DerivedInput::GridRows(grid, axis, _) => {
+            executor.write_indices(tensor, &grid.table_rows(*axis))
+        }
+        DerivedInput::Neighbours(window, grid) => {
+            executor.write_indices(tensor, &window.rows(grid))
+        }
+        DerivedInput::Learned(grid, n) => executor.write_indices(tensor, &grid.with_learned(*n)),
+        DerivedInput::Cells(grid) => executor.write_indices(tensor, &grid.cell_rows()),
+        DerivedInput::Resampling(of) => executor.write(tensor, &of.weights()),
+        DerivedInput::WindowRows(grid, window) => {
+            executor.write_indices(tensor, &WindowOrder::new(grid, *window).rows)
+        }
+        DerivedInput::WindowPlaces(grid, window) => {
+            executor.write_indices(tensor, &WindowOrder::new(grid, *window).places)
+        }
+        DerivedInput::Intervals(grid, rule) => executor.write(tensor, &grid.intervals(rule)),
+        DerivedInput::GridMask(grid, rule) => executor.write(tensor, &grid.mask(rule)),
+        DerivedInput::BlockTable(n) => {
+            executor.write(tensor, &(0..*n as i32).collect::<Vec<i32>>())
         }
     }
 }

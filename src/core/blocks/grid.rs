@@ -1,0 +1,408 @@
+//! The grid of a tower's rows, and the lists of rows that follow from it.
+//!
+//! A tower computes the rows of several inputs at once, all with the same grid. The rows of one input follow those of another; within an
+//! input, `before` further rows (learned ones) come first, then the cells of the grid: by time, then by height, then by width.
+
+use super::cache::{CacheOptions, Window};
+use crate::choices;
+
+/// The rows of the inputs of a tower.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RowGrid {
+    /// Number of inputs.
+    pub inputs: u64,
+    /// Number of rows before the grid of each input.
+    pub before: u64,
+    /// Cells of the grid of each input: time, height, width.
+    pub cells: [u64; 3],
+}
+
+impl RowGrid {
+    /// Number of rows of one input.
+    pub fn n_of_input(&self) -> u64 {
+        self.before + self.cells.iter().product::<u64>()
+    }
+
+    /// Number of rows of all inputs.
+    pub fn n_rows(&self) -> u64 {
+        self.inputs * self.n_of_input()
+    }
+
+    /// The cells of an input as (time, height, width), in the order of their rows.
+    fn each_cell(&self) -> impl Iterator<Item = [u64; 3]> + use<> {
+        let [n_t, n_h, n_w] = self.cells;
+        (0..n_t).flat_map(move |t| (0..n_h).flat_map(move |h| (0..n_w).map(move |w| [t, h, w])))
+    }
+
+    /// The positions by which rows are rotated, i32 `[4 * n_rows]`: time, height and width of each row, then zeros. Rows before the grid
+    /// are at zero.
+    pub(crate) fn positions(&self) -> Vec<i32> {
+        let mut all = Vec::with_capacity(4 * self.n_rows() as usize);
+        for axis in 0..3 {
+            for _ in 0..self.inputs {
+                all.extend((0..self.before).map(|_| 0));
+                all.extend(self.each_cell().map(|cell| cell[axis] as i32));
+            }
+        }
+        all.resize(4 * self.n_rows() as usize, 0);
+        all
+    }
+
+    /// The row of each row within its input, by one axis or by all, i32 `[n_rows]`.
+    pub(crate) fn table_rows(&self, axis: Axis) -> Vec<i32> {
+        let of_input: Vec<i32> = match axis.index() {
+            None => (0..self.n_of_input() as i32).collect(),
+            Some(axis) => {
+                let before = (0..self.before).map(|_| 0);
+                let cells = self.each_cell().map(|cell| cell[axis] as i32);
+                before.chain(cells).collect()
+            }
+        };
+        let n = of_input.len() * self.inputs as usize;
+        of_input.into_iter().cycle().take(n).collect()
+    }
+
+    /// The rows of the grid without those before it, i32.
+    pub(crate) fn cell_rows(&self) -> Vec<i32> {
+        let of_input = |input: u64| {
+            let first = input * self.n_of_input();
+            (first + self.before..first + self.n_of_input()).map(|row| row as i32)
+        };
+        (0..self.inputs).flat_map(of_input).collect()
+    }
+
+    /// The rows of each input after `n` learned ones, which follow all rows: i32 `[n_rows + n * inputs]`.
+    pub(crate) fn with_learned(&self, n: u64) -> Vec<i32> {
+        let of_input = |input: u64| {
+            let learned = self.n_rows()..self.n_rows() + n;
+            let own = input * self.n_of_input()..(input + 1) * self.n_of_input();
+            learned.chain(own).map(|row| row as i32)
+        };
+        (0..self.inputs).flat_map(of_input).collect()
+    }
+
+    /// The interval of rows that each row attends to, with the rows of windows in the order of [`WindowOrder`]. i32 `[4, n_rows]`: see
+    /// [`lab_base::ggml::KvBlocks::queries`].
+    pub(crate) fn intervals(&self, rule: &GridRule) -> Vec<i32> {
+        let n = self.n_of_input();
+        let of_input: Vec<(u64, u64)> = match rule.cells {
+            None => (0..n).map(|row| rule.visible(row, n)).collect(),
+            Some(cells) => {
+                let mut from = 0;
+                let mut all = Vec::with_capacity(n as usize);
+                for length in WindowOrder::new(self, cells).lengths {
+                    all.extend((0..length).map(|_| (from, from + length)));
+                    from += length;
+                }
+                all
+            }
+        };
+        let rows = (0..self.inputs).flat_map(|input| {
+            let first = input * n;
+            (0..n).zip(&of_input).map(move |(row, (from, end))| {
+                [0, first + row, first + from, first + end].map(|place| place as i32)
+            })
+        });
+        rows.flatten().collect()
+    }
+
+    /// 0 where a row of an input attends to another one, less than any score elsewhere: `[n_of_input, n_of_input]`, keys first.
+    pub(crate) fn mask(&self, rule: &GridRule) -> Vec<f32> {
+        let n = self.n_of_input();
+        let window: Vec<usize> = match rule.cells {
+            None => Vec::new(),
+            Some(cells) => {
+                let order = WindowOrder::new(self, cells);
+                let lengths = order.lengths.iter().enumerate();
+                let windows = lengths.flat_map(|(at, n)| std::iter::repeat_n(at, *n as usize));
+                let mut of_row = vec![0; n as usize];
+                for (row, window) in order.rows.iter().zip(windows) {
+                    of_row[*row as usize] = window;
+                }
+                of_row
+            }
+        };
+        let mut all = Vec::with_capacity((n * n) as usize);
+        for q in 0..n {
+            let (from, end) = rule.visible(q, n);
+            all.extend((0..n).map(|k| {
+                let is_near = match rule.cells {
+                    None => (from..end).contains(&k),
+                    Some(_) => window[q as usize] == window[k as usize],
+                };
+                if is_near { 0.0 } else { f32::NEG_INFINITY }
+            }));
+        }
+        all
+    }
+}
+
+/// The rows of an input that a row attends to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GridRule {
+    /// Whether a row attends only to its own and earlier rows.
+    pub(crate) causal: bool,
+    /// Rows of a window in the order of the rows; 0: none.
+    pub(crate) size: u64,
+    pub(crate) window: Window,
+    /// Cells of a window of the grid: time, height, width; 0: all of that axis. None: no such windows.
+    pub(crate) cells: Option<[u64; 3]>,
+}
+
+impl GridRule {
+    /// Whether all rows of an input attend to each other.
+    pub(crate) fn is_whole(&self) -> bool {
+        !self.causal && self.size == 0 && self.cells.is_none()
+    }
+
+    /// The interval of the `n` rows of an input that row `q` attends to, without windows of the grid.
+    fn visible(&self, q: u64, n: u64) -> (u64, u64) {
+        let options = CacheOptions {
+            causal: self.causal,
+            size: self.size,
+            window: self.window,
+            span: 0,
+            alibi: 0.0,
+            grid_height: 0,
+            grid_width: 0,
+        };
+        let range = options.visible(q as u32, n as u32);
+        (u64::from(range.start), u64::from(range.end))
+    }
+}
+
+/// The rows of a grid, window by window.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct WindowOrder {
+    /// The row at each place of the order, i32 `[n_rows]`.
+    pub(crate) rows: Vec<i32>,
+    /// The place of each row in the order, i32 `[n_rows]`.
+    pub(crate) places: Vec<i32>,
+    /// Number of rows of each window of an input.
+    pub(crate) lengths: Vec<u64>,
+}
+
+impl WindowOrder {
+    /// The order of windows of `[time, height, width]` cells; windows at the ends of the grid are smaller. Rows before the grid are a
+    /// window of their own.
+    pub(crate) fn new(grid: &RowGrid, window: [u64; 3]) -> Self {
+        let window = [0, 1, 2].map(|axis| match window[axis] {
+            0 => grid.cells[axis].max(1),
+            n => n,
+        });
+        let steps = |axis: usize| grid.cells[axis].div_ceil(window[axis]);
+        let (mut of_input, mut lengths) = (Vec::new(), Vec::new());
+        if grid.before > 0 {
+            of_input.extend(0..grid.before);
+            lengths.push(grid.before);
+        }
+        for t in 0..steps(0) {
+            for h in 0..steps(1) {
+                for w in 0..steps(2) {
+                    let from = [t * window[0], h * window[1], w * window[2]];
+                    let end = [0, 1, 2].map(|axis| (from[axis] + window[axis]).min(grid.cells[axis]));
+                    let before = of_input.len();
+                    for t in from[0]..end[0] {
+                        for h in from[1]..end[1] {
+                            let row = |w| grid.before + (t * grid.cells[1] + h) * grid.cells[2] + w;
+                            of_input.extend((from[2]..end[2]).map(row));
+                        }
+                    }
+                    lengths.push((of_input.len() - before) as u64);
+                }
+            }
+        }
+        let mut rows = Vec::with_capacity(grid.n_rows() as usize);
+        for input in 0..grid.inputs {
+            rows.extend(of_input.iter().map(|row| (input * grid.n_of_input() + row) as i32));
+        }
+        let mut places = vec![0; rows.len()];
+        for (place, row) in rows.iter().enumerate() {
+            places[*row as usize] = place as i32;
+        }
+        Self { rows, places, lengths }
+    }
+}
+
+choices! {
+    /// The axes of a grid by which a table is looked up.
+    pub enum Axis {
+        /// All: the row within its input.
+        All = "all",
+        /// Time.
+        Time = "time",
+        /// Height.
+        Height = "height",
+        /// Width.
+        Width = "width",
+    }
+}
+
+impl Axis {
+    fn index(self) -> Option<usize> {
+        match self {
+            Self::All => None,
+            Self::Time => Some(0),
+            Self::Height => Some(1),
+            Self::Width => Some(2),
+        }
+    }
+}
+
+/// A window that moves over a grid, as that of a convolution, by axis: time, height, width.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GridWindow {
+    /// Cells of the window.
+    pub size: [u64; 3],
+    /// Cells from one window to the next.
+    pub stride: [u64; 3],
+    /// Missing cells before the first cell, and after the last one.
+    pub pad: [u64; 3],
+}
+
+impl GridWindow {
+    /// The cells of the grid of windows; none if a window does not fit.
+    pub(crate) fn result(&self, cells: [u64; 3]) -> Option<[u64; 3]> {
+        let mut out = [0; 3];
+        for axis in 0..3 {
+            let padded = cells[axis] + 2 * self.pad[axis];
+            let rest = padded.checked_sub(self.size[axis])?;
+            out[axis] = rest / self.stride[axis].max(1) + 1;
+        }
+        Some(out)
+    }
+
+    /// Number of cells of a window.
+    pub(crate) fn len(&self) -> u64 {
+        self.size.iter().product()
+    }
+
+    /// Number of cells of all windows over a grid.
+    pub(crate) fn n_cells(&self, grid: &RowGrid) -> u64 {
+        let windows = self.result(grid.cells).unwrap_or_default();
+        grid.inputs * windows.iter().product::<u64>() * self.len()
+    }
+
+    /// The rows of the cells of each window, window by window; the row after all others stands for a missing cell. i32
+    /// `[len * windows]`.
+    pub(crate) fn rows(&self, grid: &RowGrid) -> Vec<i32> {
+        let windows = RowGrid {
+            inputs: 1,
+            before: 0,
+            cells: self.result(grid.cells).unwrap_or_default(),
+        };
+        let cells = RowGrid {
+            inputs: 1,
+            before: 0,
+            cells: self.size,
+        };
+        let missing = grid.n_rows() as i32;
+        let mut all = Vec::with_capacity((grid.inputs * windows.n_rows() * self.len()) as usize);
+        for input in 0..grid.inputs {
+            let first = input * grid.n_of_input() + grid.before;
+            for at in windows.each_cell() {
+                for inner in cells.each_cell() {
+                    let place = [0, 1, 2].map(|axis| {
+                        let place = at[axis] * self.stride[axis] + inner[axis];
+                        let place = place.checked_sub(self.pad[axis])?;
+                        (place < grid.cells[axis]).then_some(place)
+                    });
+                    all.push(match place {
+                        [Some(t), Some(h), Some(w)] => {
+                            (first + (t * grid.cells[1] + h) * grid.cells[2] + w) as i32
+                        }
+                        _ => missing,
+                    });
+                }
+            }
+        }
+        all
+    }
+}
+
+choices! {
+    /// How a table of positions is made to fit a grid of another size.
+    pub(crate) enum Resize {
+        /// Not at all: the grid has the size of the table.
+        None = "none",
+        /// Linear in both directions.
+        Bilinear = "bilinear",
+        /// Cubic in both directions (Keys 1981, a = -0.75).
+        Bicubic = "bicubic",
+    }
+}
+
+/// The weights by which one axis of a table is resampled.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Resampling {
+    /// Number of cells of the table.
+    pub from: u64,
+    /// Number of cells of the grid.
+    pub to: u64,
+    pub(crate) kind: Resize,
+    /// Whether the first and last cells of both coincide.
+    pub(crate) aligned: bool,
+    /// Whether the kernel is widened where the grid is smaller than the table.
+    pub(crate) antialias: bool,
+}
+
+impl Resampling {
+    /// The weights `[from, to]`: a row for each cell of the grid.
+    pub(crate) fn weights(&self) -> Vec<f32> {
+        let (from, to) = (self.from as usize, self.to as usize);
+        let scale = match self.aligned {
+            true if to > 1 => (from as f64 - 1.0) / (to as f64 - 1.0),
+            true => 0.0,
+            false => from as f64 / to as f64,
+        };
+        let spread = if self.antialias { scale.max(1.0) } else { 1.0 };
+        let kernel = |x: f64| -> f64 {
+            let x = x.abs();
+            match self.kind {
+                Resize::None => f64::from(u8::from(x < 0.5)),
+                Resize::Bilinear => (1.0 - x).max(0.0),
+                Resize::Bicubic => {
+                    // With a widened kernel the usual choice is a = -0.5.
+                    let a = if self.antialias { -0.5 } else { -0.75 };
+                    match x {
+                        x if x <= 1.0 => ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0,
+                        x if x < 2.0 => a * (((x - 5.0) * x + 8.0) * x - 4.0),
+                        _ => 0.0,
+                    }
+                }
+            }
+        };
+        let reach = match self.kind {
+            Resize::Bicubic => 2.0,
+            _ => 1.0,
+        } * spread;
+        let mut out = vec![0.0f32; from * to];
+        for (cell, row) in out.chunks_exact_mut(from.max(1)).enumerate() {
+            let at = match self.aligned {
+                true => scale * cell as f64,
+                false => scale * (cell as f64 + 0.5) - 0.5,
+            };
+            // Linear interpolation does not reach before the first cell.
+            let at = match self.kind {
+                Resize::Bilinear if !self.antialias => at.max(0.0),
+                _ => at,
+            };
+            let (first, last) = ((at - reach).ceil() as i64, (at + reach).floor() as i64);
+            let weights = |place: i64| kernel((place as f64 - at) / spread);
+            let inside = |place: i64| (0..from as i64).contains(&place);
+            // A widened kernel is cut at the ends and sums to one; otherwise the end cells are repeated.
+            let sum: f64 = match self.antialias {
+                true => (first..=last).filter(|p| inside(*p)).map(weights).sum(),
+                false => 1.0,
+            };
+            for place in first..=last {
+                if self.antialias && !inside(place) {
+                    continue;
+                }
+                let target = place.clamp(0, from as i64 - 1) as usize;
+                row[target] += (weights(place) / sum) as f32;
+            }
+        }
+        out
+    }
+}

@@ -1,0 +1,116 @@
+//! The cells of a window that moves over the grid of a tower's rows: side by side, their mean, or their sum by a kernel.
+//!
+//! ```text
+//! concat    y[w] = x[c1], x[c2], ...              the cells of window w, by time, height and width
+//! mean      y[w] = mean over the cells of x[c]
+//! kernel    y[w] = sum over the cells of kernel[c] * x[c] + bias
+//! ```
+//! `[n_embd, n_rows]` in, a row for each window out. A convolution is `concat` and a matrix; a depthwise one is `kernel`. Cells outside
+//! the grid are zeros.
+
+use super::build::UnitBuilder;
+use super::context::DerivedInput;
+use super::grid::{GridWindow, RowGrid};
+use super::refused;
+use crate::arch::{Contract, RowWidth};
+use crate::{choices, options, rules, weights};
+use lab_base::ggml::{Result, Tensor};
+
+choices! {
+    /// What becomes of the cells of a window.
+    pub(super) enum Kind {
+        /// They stand side by side in one row.
+        Concat = "concat",
+        /// Their mean.
+        Mean = "mean",
+        /// The sum of their products with a kernel for each channel.
+        Kernel = "kernel",
+    }
+}
+
+options! {
+    pub(super) struct Config {
+        kind: Kind = "concat", "what becomes of the cells of a window: side by side (`concat`), their `mean`, or their sum by a `kernel` for each channel";
+        time: u64 = "1", "cells of the window by time";
+        height: u64 = "1", "cells of the window by height";
+        width: u64 = "1", "cells of the window by width";
+        step_time: u64 = "time", "cells from one window to the next by time";
+        step_height: u64 = "height", "cells from one window to the next by height";
+        step_width: u64 = "width", "cells from one window to the next by width";
+        pad_time: u64 = "0", "cells outside the grid at both ends by time";
+        pad_height: u64 = "0", "cells outside the grid at both ends by height";
+        pad_width: u64 = "0", "cells outside the grid at both ends by width";
+    }
+}
+
+pub(super) static CONTRACT: Contract = Contract {
+    name: "neighbours",
+    title: "Neighbours",
+    noun: "neighbours",
+    phrase: "windows of {=time} x {=height} x {=width} cells, {kind == 'concat': side by side | {kind == 'mean': their mean | by a kernel}}",
+    summary: "Makes one row of the cells of each window over the grid of a tower's rows.",
+    formula: "y[w] = {kind == 'concat': x[c1], x[c2], .. | {kind == 'mean': mean(x[c]) | sum(kernel[c] * x[c]){has('kernel.bias'):  + bias}}}",
+    options: Config::OPTIONS,
+    weights: weights! {
+        kernel: Convolution "neighbours.weight" ["n_embd", "time * height * width"] when("kind == 'kernel'"), "factor of each channel at each cell of a window";
+        kernel.bias: Bias "neighbours.bias" ["n_embd"] optional when("kind == 'kernel'"), "vector that is added";
+    },
+    rows: RowWidth::To("if(kind == 'concat', time * height * width, 1) * n_embd"),
+    is_of_towers: true,
+    rules: rules! {
+        "time > 0 and height > 0 and width > 0 and step_time > 0 and step_height > 0 and step_width > 0", "a window and its steps have at least one cell";
+        "pad_time < time and pad_height < height and pad_width < width", "a window has a cell of the grid";
+    },
+    ..Contract::BLOCK
+};
+
+pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
+    let c = Config::read(&b.unit.options);
+    let grid = b.grid()?;
+    let window = GridWindow {
+        size: [c.time, c.height, c.width],
+        stride: [c.step_time, c.step_height, c.step_width],
+        pad: [c.pad_time, c.pad_height, c.pad_width],
+    };
+    let cells = window.result(grid.cells).filter(|_| grid.before == 0);
+    let Some(cells) = cells else {
+        return Err(refused(
+            "neighbours",
+            format!("{}: {window:?} does not fit {grid:?}", b.unit.path),
+        ));
+    };
+    let (g, len, n_embd) = (b.g, window.len(), x.shape()[0]);
+    let result = RowGrid { cells, ..grid };
+    let n = result.n_rows();
+    let padded;
+    let all = match window.pad {
+        [0, 0, 0] => x,
+        _ => {
+            let first = g.view(x, [n_embd, 1, 1, 1], x.strides()[1..].try_into().expect("three"), 0)?;
+            padded = g.concat(x, &g.fill(&g.cont(&first)?, 0.0)?, 1)?;
+            &padded
+        }
+    };
+    let rows = b.input(DerivedInput::Neighbours(window, grid))?;
+    let y = g.get_rows(all, &rows)?; // [n_embd, len * n]
+    b.set_grid(result);
+    match c.kind {
+        Kind::Concat => g.reshape(&y, [n_embd * len, n, 1, 1]),
+        Kind::Mean => {
+            let y = summed(b, &g.reshape(&y, [n_embd, len, n, 1])?)?;
+            g.scale(&y, 1.0 / len as f32)
+        }
+        Kind::Kernel => {
+            let y = g.reshape(&y, [n_embd, len, n, 1])?;
+            let y = g.mul(&y, &b.required_weight("kernel")?)?;
+            b.with_bias("kernel.bias", summed(b, &y)?)
+        }
+    }
+}
+
+/// The sum over the cells of each window: `[n_embd, len, n]` to `[n_embd, n]`.
+fn summed(b: &UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
+    let (g, [n_embd, _, n, _]) = (b.g, x.shape());
+    let by_cell = g.cont(&g.permute(x, [1, 0, 2, 3])?)?; // [len, n_embd, n]
+    g.reshape(&g.sum_rows(&by_cell)?, [n_embd, n, 1, 1])
+}

@@ -1,0 +1,52 @@
+//! The towers of a model: opened beside it, from its folder.
+
+use crate::arch::ArchDef;
+use crate::hf;
+use crate::plan::{Media, Plan};
+use lab_base::weights::Weights;
+
+use super::{Definitions, Error, ModelSource};
+
+/// A tower that is opened but not loaded.
+#[derive(Debug)]
+pub struct OpenedTower {
+    /// What it reads.
+    pub media: Media,
+    pub weights: Weights,
+    /// Its definition.
+    pub def: ArchDef,
+    pub plan: Plan,
+}
+
+impl OpenedTower {
+    fn new(weights: Weights, with: &Definitions) -> Result<Self, Error> {
+        let model = weights.label().to_owned();
+        let Some(arch) = weights.metadata().str("general.architecture") else {
+            return Err(Error::NoArch { model });
+        };
+        let def = with.towers.get(arch).map_err(|source| Error::Arch {
+            model: model.clone(),
+            source,
+        })?;
+        let plan = Plan::new(&def, weights.metadata(), &weights);
+        let plan = plan.map_err(|source| Error::Plan { model, source })?;
+        Ok(Self {
+            media: plan.media().unwrap_or(Media::Image),
+            weights,
+            def,
+            plan,
+        })
+    }
+}
+
+/// The towers of a model; none if it has none that is known.
+///
+/// # Errors
+/// A map of a tower does not fit the folder, or a tower's weights do not fit its definition.
+pub fn open_towers(source: &ModelSource, with: &Definitions) -> Result<Vec<OpenedTower>, Error> {
+    let Some(path) = source.file().filter(|path| hf::is_folder(path)) else {
+        return Ok(Vec::new());
+    };
+    let all = hf::open_towers(path, &with.tower_maps, &with.towers)?;
+    all.into_iter().map(|weights| OpenedTower::new(weights, with)).collect()
+}
