@@ -89,6 +89,7 @@ mod shapes;
 mod shared;
 mod shown;
 mod source;
+mod stored_responses;
 mod structure;
 mod support;
 mod terminal;

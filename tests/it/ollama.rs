@@ -11,6 +11,7 @@ use crate::support::hf;
 use crate::support::process::{JSON, engine, eventually, kill, two_models};
 use crate::support::server::{Server, with};
 use crate::support::vocabulary::with_vocabulary;
+use crate::tools::{TAGGED, calling, model, serve, template};
 
 const CHAT: &str = "/api/chat";
 const GENERATE: &str = "/api/generate";
@@ -183,6 +184,57 @@ fn calls_have_objects_and_results_find_them() {
 }
 
 #[test]
+fn thinking_is_apart_from_the_answer() {
+    let folder = scratch();
+    let template = template(&calling("", TAGGED, ""), "<think>\n");
+    let server = serve(&model(folder.path(), "thinks.gguf", &template));
+    let shown = server.post("/api/show", &json!({ "model": "thinks" }));
+    assert_eq!(
+        shown["capabilities"],
+        json!(["completion", "tools", "thinking"])
+    );
+    // The model of this test thinks until it is stopped.
+    let limits = json!({ "model": "thinks", "thinking_budget": 3 });
+    let all = lines(&server, CHAT, &request(&limits));
+    let thought = joined(&all, "/message/thinking");
+    let text = joined(&all, "/message/content");
+    assert!(!thought.is_empty() && !text.is_empty(), "{all:?}");
+    for think in [json!(true), json!("low"), Value::Null] {
+        let asked = with(limits.clone(), &json!({ "think": think }));
+        let answer = server.post(CHAT, &whole(&asked));
+        assert_eq!(answer["message"]["thinking"], json!(thought), "{answer}");
+        assert_eq!(answer["message"]["content"], json!(text), "{answer}");
+    }
+    let silent = with(limits.clone(), &json!({ "think": false }));
+    let answer = server.post(CHAT, &whole(&silent));
+    assert_eq!(answer["message"].get("thinking"), None, "{answer}");
+    let prompt = with(
+        limits,
+        &json!({ "prompt": "2+2=?", "options": { "temperature": 0 } }),
+    );
+    let all = lines(&server, GENERATE, &prompt);
+    assert_eq!(joined(&all, "/thinking"), thought);
+    assert_eq!(joined(&all, "/response"), text);
+
+    // The conversation goes on as in chat completions.
+    let call = json!({ "name": "weather", "arguments": { "days": 3 } });
+    let turn = json!({ "model": "thinks", "messages": [
+        { "role": "user", "content": "2+2=?" },
+        { "role": "assistant", "thinking": "hm", "tool_calls": [{ "function": call }] },
+        { "role": "tool", "tool_name": "weather", "content": "rain" },
+    ] });
+    let called = json!([{ "id": "a", "type": "function", "function": call }]);
+    let chat = json!({ "model": "thinks", "messages": [
+        { "role": "user", "content": "2+2=?" },
+        { "role": "assistant", "reasoning_content": "hm", "tool_calls": called },
+        { "role": "tool", "tool_call_id": "a", "content": "rain" },
+    ] });
+    let answer = server.post(CHAT, &whole(&turn));
+    let expected = server.post("/tokenize", &chat);
+    assert_eq!(answer["prompt_eval_count"], expected["count"]);
+}
+
+#[test]
 fn a_prompt_is_answered_as_a_message_or_read_as_it_is() {
     let server = Server::shared();
     let (_, chat) = server.chat(json!({}));
@@ -332,11 +384,7 @@ fn models_tell_what_ollamas_clients_ask() {
     for name in ["one", "one:latest"] {
         let shown = server.post("/api/show", &json!({ "model": name }));
         assert_eq!(shown["details"], model["details"]);
-        assert_eq!(
-            shown["capabilities"],
-            json!(["completion", "tools", "thinking"]),
-            "{shown}"
-        );
+        assert_eq!(shown["capabilities"], json!(["completion"]), "{shown}");
         let info = &shown["model_info"];
         let arch = info["general.architecture"].as_str().expect("a name");
         assert_eq!(
