@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use crate::http::body::response_of;
 use crate::http::context::RequestContext;
 use crate::http::error_format::ErrorFormat;
-use crate::http::transport::{MAX_BODY_BYTES, StreamFraming, event_response};
+use crate::http::transport::{MAX_BODY_BYTES, StreamFraming, event_response, is_event_stream};
 use crate::pool::Load;
 
 /// Maximum delay of the head of an answer by a load.
@@ -109,8 +109,7 @@ async fn begun(
     context: &RequestContext,
 ) -> (Bytes, Option<StreamState>) {
     let (head, body) = response.into_parts();
-    let framing = StreamFraming::of(&head.headers);
-    if head.status == StatusCode::OK && framing == Some(StreamFraming::Sse) {
+    if head.status == StatusCode::OK && is_event_stream(&head.headers) {
         return (
             Bytes::new(),
             Some(StreamState::Answering(body.into_data_stream())),

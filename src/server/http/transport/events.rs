@@ -143,6 +143,11 @@ pub(crate) fn event_response(
     (headers, Body::from_stream(parts)).into_response()
 }
 
+/// Whether a response with these headers consists of server-sent events.
+pub(crate) fn is_event_stream(headers: &HeaderMap) -> bool {
+    StreamFraming::of(headers) == Some(StreamFraming::Sse)
+}
+
 /// Makes the last event of an answer that breaks off after this many events.
 pub type FailureEvent = Box<dyn FnOnce(usize) -> BoxFuture<'static, Bytes> + Send>;
 
