@@ -174,7 +174,7 @@ fn ollamas_clients_pull_by_the_names_that_they_know() {
     let (_, tags) = server.json("GET", "/api/tags", &Value::Null);
     let names = tags["models"].as_array().expect("an array").iter();
     let names: Vec<&Value> = names.map(|model| &model["name"]).collect();
-    assert_eq!(names, ["owner/repo:Q8_0", "owner/repo:latest"]);
+    assert_eq!(names, ["owner/repo:latest", "owner/repo:Q8_0"]);
     for name in names {
         let answer = server.post(
             "/api/chat",
