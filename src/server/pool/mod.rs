@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
+use axum::extract::FromRef;
 use tokio::sync::watch;
 
 use lab_base::util::clock::unix_seconds;
@@ -30,6 +31,7 @@ use lab_core::models;
 use lab_core::models::{FileStamp, ModelSource};
 
 use crate::http::error::Error;
+use crate::page::policy::PagePolicy;
 use crate::process::{EngineProcess, LoadError};
 use crate::response::item_store::ItemStore;
 use crate::served::{DEFAULT_MODEL, ServedModel};
@@ -81,6 +83,14 @@ pub struct PoolConfig {
     pub artifacts: Option<ArtifactStore>,
     /// The vectors that requests may name.
     pub vectors: Arc<VectorStore>,
+    /// What browsers let the chat page do.
+    pub page: PagePolicy,
+}
+
+impl FromRef<Arc<Pool>> for PagePolicy {
+    fn from_ref(pool: &Arc<Pool>) -> Self {
+        pool.config.page.clone()
+    }
 }
 
 enum LoadState {
