@@ -125,6 +125,10 @@ pub(super) struct Args {
     /// Maximum size of a request that uploads vectors (`POST /v1/lab/vectors`), in bytes, at least 16M
     #[arg(long, default_value = "64M", value_name = "BYTES", value_parser = byte_count)]
     lab_upload: u64,
+    /// Maximum size of all responses that `/v1/responses` stores, in bytes: the least recently used are removed for a new
+    /// one; they are kept in memory until the server ends; 0 = none are stored
+    #[arg(long, default_value = "64M", value_name = "BYTES", value_parser = byte_count)]
+    response_store: u64,
     /// Maximum time in the queue in seconds, above 0; then the request fails with status 503; default: no limit
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     queue_time: Option<Duration>,
@@ -432,6 +436,7 @@ fn pool_of(
             idle: args.idle_time,
         },
         upload_bytes: usize::try_from(args.lab_upload).unwrap_or(usize::MAX),
+        response_bytes: usize::try_from(args.response_store).unwrap_or(usize::MAX),
         artifacts: Some(artifacts(&args, kept.to_owned())?),
         vectors: vectors(&args, kept)?,
         page: PagePolicy::new(&args.page_connect),

@@ -33,7 +33,7 @@ use lab_core::models::{FileStamp, ModelSource};
 use crate::http::error::Error;
 use crate::page::policy::PagePolicy;
 use crate::process::{EngineProcess, LoadError};
-use crate::response::item_store::ItemStore;
+use crate::response::response_store::ResponseStore;
 use crate::served::{DEFAULT_MODEL, ServedModel};
 
 use crash_history::CrashHistory;
@@ -79,6 +79,8 @@ pub struct PoolConfig {
     pub limits: LoadLimits,
     /// Maximum size of a request that uploads vectors, in bytes.
     pub upload_bytes: usize,
+    /// Maximum size of the responses that `/v1/responses` stores, in bytes; 0 = none are stored.
+    pub response_bytes: usize,
     /// The storage of results for later requests.
     pub artifacts: Option<ArtifactStore>,
     /// The vectors that requests may name.
@@ -160,7 +162,7 @@ pub struct Pool {
     quits: watch::Sender<bool>,
     /// Held while adapter scales are set, so that the stored scales are those in effect.
     pub(super) scaling: tokio::sync::Mutex<()>,
-    pub(super) items: Arc<ItemStore>,
+    pub(super) responses: ResponseStore,
 }
 
 impl ModelEntry {
@@ -244,6 +246,7 @@ impl Pool {
 
     fn of(entries: BTreeMap<String, Arc<ModelEntry>>, loader: Loader, config: PoolConfig) -> Self {
         Self {
+            responses: ResponseStore::new(config.response_bytes),
             entries: RwLock::new(entries),
             loader,
             config,
@@ -255,7 +258,6 @@ impl Pool {
             created: unix_seconds(),
             quits: watch::Sender::default(),
             scaling: tokio::sync::Mutex::default(),
-            items: Arc::default(),
         }
     }
 

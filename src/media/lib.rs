@@ -1,0 +1,8 @@
+//! Pictures and sounds as a model reads them: files are decoded within limits, prepared by the rules of a processor, and laid out in a
+//! prompt.
+//!
+//! Nothing here knows a model, a tower or ggml: the rules of a processor are data.
+
+mod layout;
+
+pub use layout::{Piece, Prepared, RowSource, View};
