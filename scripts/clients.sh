@@ -16,6 +16,7 @@ if ! cmp -s "$wanted" "$venv/installed.txt"; then
     cp "$wanted" "$venv/installed.txt"
 fi
 "$venv/bin/python" "$here/openai_client.py" "$url/v1"
+"$venv/bin/python" "$here/openai_agents_client.py" "$url/v1"
 "$venv/bin/python" "$here/anthropic_client.py" "$url"
 "$venv/bin/python" "$here/langchain_client.py" "$url/v1"
 "$venv/bin/python" "$here/huggingface_client.py" "$url/v1"

@@ -46,6 +46,7 @@ fn client_packages_work_unmodified() {
     let script = |name: &str| format!("{}/scripts/{name}", env!("CARGO_MANIFEST_DIR"));
     let mut expected = vec![
         "openai client",
+        "openai-agents",
         "anthropic client",
         "langchain client",
         "Hugging Face client",

@@ -88,6 +88,7 @@ mod shapes;
 mod shared;
 mod shown;
 mod source;
+mod stored_responses;
 mod structure;
 mod support;
 mod terminal;

@@ -46,6 +46,7 @@ const fn file(types: &'static [&'static str]) -> ResponseDoc {
 
 const COMPLETION: ResponseDoc = json(&["id", "object", "created", "model", "choices", "usage"]);
 const RESPONSE: ResponseDoc = json(&["id", "object", "created_at", "model", "status", "output"]);
+const LIST: ResponseDoc = json(&["object", "data", "first_id", "last_id", "has_more"]);
 const INPUT_TOKENS: ResponseDoc = json(&["object", "input_tokens"]);
 const EMBEDDINGS: ResponseDoc = json(&["object", "data", "model", "usage"]);
 const MESSAGE: ResponseDoc = ResponseDoc {
@@ -143,6 +144,21 @@ routes! {
     Model: post "/v1/responses", responses::responses,
         "Completes a conversation, in the shape of OpenAI's responses.", responses::fields => RESPONSE;
     Model: post "/responses", responses::responses, "As `/v1/responses`.", responses::fields => RESPONSE;
+    Server: get "/v1/responses/{id}", responses::stored::get,
+        "A stored response; with `stream=true` the events of one that runs in the background." => RESPONSE;
+    Server: get "/responses/{id}", responses::stored::get, "As `/v1/responses/{id}`." => RESPONSE;
+    Server: delete "/v1/responses/{id}", responses::stored::delete, "Removes a stored response."
+        => json(&["id", "object", "deleted"]);
+    Server: delete "/responses/{id}", responses::stored::delete, "As `/v1/responses/{id}`."
+        => json(&["id", "object", "deleted"]);
+    Server: post "/v1/responses/{id}/cancel", responses::stored::cancel,
+        "Cancels a response that runs in the background." => RESPONSE;
+    Server: post "/responses/{id}/cancel", responses::stored::cancel,
+        "As `/v1/responses/{id}/cancel`." => RESPONSE;
+    Server: get "/v1/responses/{id}/input_items", responses::stored::input_items,
+        "The items that a stored response was made from." => LIST;
+    Server: get "/responses/{id}/input_items", responses::stored::input_items,
+        "As `/v1/responses/{id}/input_items`." => LIST;
     Model: post "/v1/responses/input_tokens", responses::input_tokens,
         "The number of tokens of a conversation's prompt.", responses::fields => INPUT_TOKENS;
     Model: post "/responses/input_tokens", responses::input_tokens,

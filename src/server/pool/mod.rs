@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
+use axum::extract::FromRef;
 use tokio::sync::watch;
 
 use lab_base::util::clock::unix_seconds;
@@ -30,8 +31,9 @@ use lab_core::models;
 use lab_core::models::{FileStamp, ModelSource};
 
 use crate::http::error::Error;
+use crate::page::policy::PagePolicy;
 use crate::process::{EngineProcess, LoadError};
-use crate::response::item_store::ItemStore;
+use crate::response::response_store::ResponseStore;
 use crate::served::{DEFAULT_MODEL, ServedModel};
 
 use crash_history::CrashHistory;
@@ -77,10 +79,20 @@ pub struct PoolConfig {
     pub limits: LoadLimits,
     /// Maximum size of a request that uploads vectors, in bytes.
     pub upload_bytes: usize,
+    /// Maximum size of the responses that `/v1/responses` stores, in bytes; 0 = none are stored.
+    pub response_bytes: usize,
     /// The storage of results for later requests.
     pub artifacts: Option<ArtifactStore>,
     /// The vectors that requests may name.
     pub vectors: Arc<VectorStore>,
+    /// What browsers let the chat page do.
+    pub page: PagePolicy,
+}
+
+impl FromRef<Arc<Pool>> for PagePolicy {
+    fn from_ref(pool: &Arc<Pool>) -> Self {
+        pool.config.page.clone()
+    }
 }
 
 enum LoadState {
@@ -150,7 +162,7 @@ pub struct Pool {
     quits: watch::Sender<bool>,
     /// Held while adapter scales are set, so that the stored scales are those in effect.
     pub(super) scaling: tokio::sync::Mutex<()>,
-    pub(super) items: Arc<ItemStore>,
+    pub(super) responses: ResponseStore,
 }
 
 impl ModelEntry {
@@ -234,6 +246,7 @@ impl Pool {
 
     fn of(entries: BTreeMap<String, Arc<ModelEntry>>, loader: Loader, config: PoolConfig) -> Self {
         Self {
+            responses: ResponseStore::new(config.response_bytes),
             entries: RwLock::new(entries),
             loader,
             config,
@@ -245,7 +258,6 @@ impl Pool {
             created: unix_seconds(),
             quits: watch::Sender::default(),
             scaling: tokio::sync::Mutex::default(),
-            items: Arc::default(),
         }
     }
 
