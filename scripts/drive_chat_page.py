@@ -3,19 +3,22 @@
 
 Chats, looks at alternatives and continues from one, folds reasoning, calls a tool, watches text diffusion, stops,
 edits, walks among versions, finds, renames, deletes, exports and imports conversations, comes back after a reload, works in
-two tabs and in a browser that keeps nothing, attaches files, loads and unloads a model, enters an API key, goes without a
-mouse, narrows the window, changes colours, and fails if what is seen is not what should be. An error in the console or a
-request to another origin is a failure too. Leaves screenshots in a folder.
+two tabs and in a browser that keeps nothing, attaches files, uses MCP servers here and elsewhere, loads and unloads a
+model, enters an API key, goes without a mouse, narrows the window, changes colours, reads hostile answers, and fails if
+what is seen is not what should be. An error in the console or a request to another origin is a failure too. Leaves screenshots in a folder.
 
 Needs scripts/requirements-page.txt and a Chromium (CHROMIUM, else the PATH).
 """
 
+import contextlib
+import http.server
 import json
 import pathlib
 import re
 import shutil
 import sys
 import tempfile
+import threading
 
 from playwright.sync_api import Error, expect
 
@@ -606,6 +609,12 @@ def settings(drive):
     listed = drive.js("fetch('v1/sampling').then(r => r.json()).then(all => all.data.map(one => one.name))")
     fields = drive.js("[...document.querySelectorAll('#parameters [id^=p-]')].map(field => field.id.slice(2))")
     drive.check(sorted(listed) == sorted(fields) and fields[0] == "temperature" and len(fields) > 20, f"fields {fields}, not {listed}")
+    # What holds where nothing is set: what the model states, loaded or not.
+    for model, expected in [("tiny-thinks", ["0.6", "20", "1"]), ("tiny-tools", ["1", "0", "1"])]:
+        drive.model(model)
+        shown = drive.js("['temperature', 'top_k', 'top_p'].map(name => document.getElementById(`p-${name}`).placeholder)")
+        drive.check(shown == expected, f"{model}: the defaults are {expected}, shown {shown}")
+    drive.model("tiny-chat")
     drive.page.fill("#find", "mirostat")
     drive.check(drive.at("#parameters > :visible").count() == 3, "the search finds something else")
     drive.page.fill("#find", "")
@@ -654,11 +663,27 @@ def values(drive):
         picture.wait_for()
         drive.check(picture.evaluate("image => image.naturalWidth") > 300, f"{kind}: no picture")
         drive.shot(f"values-{kind}")
+    # It follows the colours of the system and the choice of the model.
+    paper = """() => { const image = document.querySelector('#lab-out img'), canvas = document.createElement('canvas').getContext('2d');
+        if (!image) return null;
+        canvas.drawImage(image, 0, 0);
+        return canvas.getImageData(2, 2, 1, 1).data[0] > 128 ? 'light' : 'dark'; }"""
+    drive.check(drive.js(paper) == "light", "the picture is not light")
+    drive.page.emulate_media(color_scheme="dark")
+    drive.js(f"async () => {{ while (({paper})() !== 'dark') await new Promise(requestAnimationFrame); }}")
+    drive.shot("values-dark")
+    drive.page.keyboard.press("Escape")
+    drive.model("tiny-thinks")
+    drive.page.emulate_media(color_scheme="light")
+    drive.at("#show-lab").click()
+    drive.at("#lab-out img[alt$='tiny-thinks']").wait_for()
+    drive.check(drive.js(paper) == "light" and "tiny-thinks" in drive.at("#lab-title").inner_text(), "is not drawn anew")
     drive.page.select_option("#lab-picture", "routing")
     drive.at("#lab-draw").click()
     expect(drive.at("#lab-out .fault")).to_contain_text("router of experts")
     drive.page.keyboard.press("Escape")
     expect(drive.at("#lab")).to_be_hidden()
+    drive.model("tiny-chat")
 
 
 def reasons(drive):
@@ -750,6 +775,97 @@ def mcp(drive):
     drive.at("#mcp-list button").click()
     drive.at("summary:has-text('Tools')").click()
     drive.page.unroute("**/mcp")
+
+
+class McpServer(http.server.BaseHTTPRequestHandler):
+    """An MCP server at an origin of its own, which may want a token, and may not allow the page."""
+
+    token, allows, seen = "", True, []
+
+    @classmethod
+    @contextlib.contextmanager
+    def running(cls):
+        """Its origin."""
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), cls) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            yield f"http://127.0.0.1:{server.server_port}"
+            server.shutdown()
+
+    def log_message(self, *args):
+        pass
+
+    def answer(self, status, body=b""):
+        self.send_response(status)
+        if McpServer.allows:
+            for name, value in {"origin": "*", "headers": "authorization, content-type, mcp-protocol-version, mcp-session-id"}.items():
+                self.send_header(f"access-control-allow-{name}", value)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_OPTIONS(self):
+        self.answer(204)
+
+    def do_GET(self):
+        self.answer(405)
+
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        McpServer.seen.append(self.headers["authorization"])
+        if McpServer.token and self.headers["authorization"] != f"Bearer {McpServer.token}":
+            return self.answer(401)
+        results = {"initialize": {"protocolVersion": "2025-06-18", "serverInfo": {"name": "Elsewhere"}}, "tools/list": {"tools": [{"name": "look_up"}]}}
+        if "id" not in asked:
+            return self.answer(202)
+        return self.answer(200, json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": results[asked["method"]]}).encode())
+
+
+def elsewhere(drive):
+    """MCP servers of other origins: only those that a setting of the server names, with a token if they want one."""
+    drive.at("#new").click()
+    drive.at("summary:has-text('Tools')").click()
+    row, told, token = drive.at("#mcp-list li"), drive.at("#mcp-list small"), drive.at("#mcp-list input[type=password]")
+    with McpServer.running() as other:
+        drive.allowed += (drive.elsewhere, other)
+        drive.page.fill("#mcp-url", f"{other}/mcp")
+        drive.page.keyboard.press("Enter")
+        expect(told).to_contain_text(f"--page-connect {other}")
+        drive.check(McpServer.seen == [], "an origin is asked that is not allowed")
+        drive.shot("mcp-forbidden")
+        row.locator("button").click()
+        drive.check(drive.js("document.activeElement.id") == "mcp-url", "the focus is lost")
+    McpServer.allows = False
+    drive.page.fill("#mcp-url", f"{drive.elsewhere}/mcp")
+    drive.at("#mcp-add").click()
+    expect(told).to_contain_text("CORS")
+    McpServer.allows, McpServer.token = True, "open-sesame"
+    row.locator("[type=checkbox]").uncheck()
+    expect(told).to_have_text("off")
+    row.locator("[type=checkbox]").check()
+    expect(told).to_have_text("Wants a token.")
+    token.fill("wrong")
+    token.press("Enter")
+    expect(told).to_have_text("Refuses the token.")
+    token.fill("open-sesame")
+    token.press("Tab")
+    expect(told).to_have_text("1 tool")
+    drive.check(drive.js("document.activeElement.closest('#mcp-list') !== null"), "the focus is lost")
+    drive.check(McpServer.seen[-1] == "Bearer open-sesame", f"sends {McpServer.seen[-1]}")
+    drive.shot("mcp-token")
+    drive.reload()
+    drive.at("summary:has-text('Tools')").click()
+    expect(told).to_have_text("1 tool")
+    drive.ask("2+2=?")
+    drive.check("open-sesame" not in saved(drive, drive.at("#export-all").click), "the token is exported")
+    row.locator("button").click()
+    drive.page.fill("#mcp-url", f"{drive.nowhere}/mcp")
+    drive.at("#mcp-add").click()
+    expect(told).to_have_text(f"{drive.nowhere} cannot be reached.")
+    row.locator("button").click()
+    drive.at("summary:has-text('Tools')").click()
+    drive.allowed = drive.allowed[:-2]
+    drive.complaints.clear()
 
 
 def pulls(drive):
@@ -979,7 +1095,7 @@ def keyed(drive):
     drive.check(kept == [True, False], f"the key is kept in {kept}")
 
 
-STEPS = [chats, alternatives, stops, changes, keeps, versions, lists, exports, tabs, attaches, presets, renders, refuses, many, settings, diagram, values, reasons, calls, mcp, pulls, diffuses, keyboard, safe, looks, loads, calm]
+STEPS = [chats, alternatives, stops, changes, keeps, versions, lists, exports, tabs, attaches, presets, renders, refuses, many, settings, diagram, values, reasons, calls, mcp, elsewhere, pulls, diffuses, keyboard, safe, looks, loads, calm]
 
 
 def models(folder, bench):
@@ -997,6 +1113,7 @@ def models(folder, bench):
         path = folder / name / "tokenizer_config.json"
         config = json.loads(path.read_text())
         path.write_text(json.dumps(config | {"chat_template": template}))
+    (folder / "tiny-thinks/generation_config.json").write_text('{"do_sample": true, "temperature": 0.6, "top_k": 20}')
     return folder
 
 
@@ -1026,8 +1143,12 @@ def main():
     with chromium() as browser, tempfile.TemporaryDirectory() as folder:
         try:
             folder = models(pathlib.Path(folder), args.bench)
-            with serve(args.bench, "--models", folder, "--ctx", "4096", "--config", folder / "bench.toml") as server:
+            with McpServer.running() as nowhere:
+                pass
+            own = ["--models", folder, "--ctx", "4096", "--config", folder / "bench.toml"]
+            with McpServer.running() as elsewhere, serve(args.bench, *own, "--page-connect", elsewhere, "--page-connect", nowhere) as server:
                 drive = Drive(browser, server.url, args.out, permissions=["clipboard-read", "clipboard-write"])
+                drive.elsewhere, drive.nowhere = elsewhere, nowhere
                 for step in steps:
                     step(drive)
                     drive.complain(step.__name__)

@@ -331,10 +331,6 @@ impl ServedModel {
         });
         let started = started.map_err(|source| ServeError::new(&model, source));
         let (handle, _thread, loaded) = started?;
-        let sampling = match handle.is_diffusion() {
-            true => sampling.memoryless(),
-            false => sampling,
-        };
         Ok(Self {
             name,
             handle,

@@ -397,9 +397,13 @@ pub fn open(source: &ModelSource, with: &Definitions) -> Result<OpenedModel, Err
         source,
     })?;
     report_unread(&plan, weights.metadata(), &model, with.strict)?;
+    let sampling = SamplingDefaults::of(weights.metadata());
     Ok(OpenedModel {
         name: source.name(),
-        sampling: SamplingDefaults::of(weights.metadata()),
+        sampling: match plan.diffusion {
+            Some(_) => sampling.memoryless(),
+            None => sampling,
+        },
         weights,
         vocabulary,
         def,

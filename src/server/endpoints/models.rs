@@ -75,7 +75,10 @@ fn entry(pool: &Pool, id: &str, info: &ModelSnapshot) -> Value {
     let loaded = match (&info.served, &info.process) {
         (Some(served), _) => served.properties(),
         (_, Some(process)) => process.about.clone(),
-        _ => Value::Null,
+        _ => {
+            let sampling = info.description.as_ref().map(|of_model| &of_model.sampling);
+            json!({ "sampling_defaults": sampling })
+        }
     };
     for (key, value) in loaded.as_object().into_iter().flatten() {
         match key.as_str() {

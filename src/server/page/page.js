@@ -66,7 +66,11 @@ const calls = {
 drawIcons();
 listenToScrolling();
 document.documentElement.classList.add('scripted');
-for (const part of [looks, panels, menu, notices, ask, pull]) part.listen();
+for (const part of [panels, menu, notices, ask, pull]) part.listen();
+looks.listen(() => {
+    model.redraw();
+    lab.redraw();
+});
 by('key').value = key();
 by('key').addEventListener('change', () => {
     setKey(by('key').value.trim());
@@ -77,7 +81,7 @@ document.querySelector('.skip').addEventListener('click', event => {
     event.preventDefault();
     by('input').focus();
 });
-model.listen(keepSettings);
+model.listen(keepSettings, settings.tellDefaults);
 settings.listen(keepSettings);
 presets.listen(use);
 chat.listen(needKey, text => notices.notice(text));

@@ -18,8 +18,6 @@ pub(crate) struct ModelCard {
     pub(crate) metadata: Map<String, Value>,
     /// The text of the chat template.
     pub(crate) template: Option<String>,
-    /// The sampling parameters for requests that do not set them, by name.
-    pub(crate) sampling: Vec<(&'static str, f64)>,
     pub(crate) writes_text: bool,
     pub(crate) calls_tools: bool,
     pub(crate) thinks: bool,
@@ -50,7 +48,6 @@ impl ModelCard {
             vocabulary,
             plan,
             template,
-            sampling,
             ..
         } = model.opened;
         let tokenizer = tokenizer_of(vocabulary, &weights).map_err(|error| error.to_string())?;
@@ -64,10 +61,6 @@ impl ModelCard {
         Ok(Self {
             metadata: metadata
                 .map(|(key, value)| (key.to_owned(), plain(value)))
-                .collect(),
-            sampling: sampling
-                .iter()
-                .map(|(own, value)| (own.name, value))
                 .collect(),
             writes_text,
             calls_tools: writes_text && source.is_some() && dialect.shows_tools,

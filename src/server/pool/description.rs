@@ -7,8 +7,10 @@ use std::sync::Arc;
 use lab_base::util::lock::lock;
 use lab_core::engine::Limits;
 use lab_core::model::{Estimator, Options};
+use lab_core::models::sampling_defaults::SamplingDefaults;
 use lab_core::models::{ModelSource, OpenedModel};
-use lab_inspect::diagram::{Drawing, TracedPlan, svg};
+use lab_inspect::diagram::svg::{self, Fragment, Theme};
+use lab_inspect::diagram::{Drawing, TracedPlan};
 
 use super::{LoadState, ModelEntry, Pool};
 use crate::http::error::Error;
@@ -33,6 +35,8 @@ pub struct Description {
     pub info: ModelInfo,
     /// Context length of a request, in tokens.
     pub n_ctx: usize,
+    /// The sampling parameters for requests that do not set them.
+    pub sampling: SamplingDefaults,
 }
 
 /// The part of a model that a diagram shows.
@@ -57,12 +61,14 @@ fn description_of(model: &UnloadedModel) -> Result<Description, String> {
     Ok(Description {
         info: ModelInfo::of(&opened.plan),
         n_ctx: limits.n_ctx,
+        sampling: opened.sampling.clone(),
     })
 }
 
 fn diagram_of(
     UnloadedModel { opened, .. }: &UnloadedModel,
     view: DiagramView,
+    theme: Theme,
 ) -> Result<String, String> {
     let traced = TracedPlan::new(&opened.name, opened.plan.clone(), false);
     let traced = traced.map_err(|error| error.to_string())?;
@@ -71,7 +77,7 @@ fn diagram_of(
         DiagramView::Stack => (svg::stack(&drawing), "the whole model"),
         DiagramView::Layers => (svg::layers(&drawing), "its kinds of layers"),
     };
-    Ok(svg::document(&drawing, &piece, what))
+    Ok(svg::document(&drawing, &Fragment { theme, ..piece }, what))
 }
 
 /// Opens a model and computes something of it, on a thread that may block.
@@ -130,10 +136,16 @@ impl Pool {
         }
     }
 
-    pub(crate) async fn draw(&self, name: &str, view: DiagramView) -> Result<String, Error> {
+    pub(crate) async fn draw(
+        &self,
+        name: &str,
+        view: DiagramView,
+        theme: Theme,
+    ) -> Result<String, Error> {
         let (name, entry, opener) = self.servable(name).await?;
         let _turn = self.drawing.lock().await;
-        let drawn = with_opened(opener, &entry, move |opened| diagram_of(&opened, view)).await;
+        let paint = move |opened: UnloadedModel| diagram_of(&opened, view, theme);
+        let drawn = with_opened(opener, &entry, paint).await;
         drawn.map_err(|detail| Error::DrawingFailed { name, detail })
     }
 }

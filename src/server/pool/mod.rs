@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
+use axum::extract::FromRef;
 use tokio::sync::watch;
 
 use lab_base::util::clock::unix_seconds;
@@ -32,6 +33,7 @@ use lab_core::models;
 use lab_core::models::{FileStamp, ModelSource};
 
 use crate::http::error::Error;
+use crate::page::policy::PagePolicy;
 use crate::process::{EngineProcess, LoadError};
 use crate::response::response_store::ResponseStore;
 use crate::served::{DEFAULT_MODEL, ServedModel};
@@ -87,6 +89,14 @@ pub struct PoolConfig {
     pub artifacts: Option<ArtifactStore>,
     /// The vectors that requests may name.
     pub vectors: Arc<VectorStore>,
+    /// What browsers let the chat page do.
+    pub page: PagePolicy,
+}
+
+impl FromRef<Arc<Pool>> for PagePolicy {
+    fn from_ref(pool: &Arc<Pool>) -> Self {
+        pool.config.page.clone()
+    }
 }
 
 enum LoadState {

@@ -172,8 +172,9 @@ pub(crate) async fn show(
     let name = pool.serving_name(name.as_deref().unwrap_or(DEFAULT_MODEL))?;
     let card = pool.card(&name).await?;
     let info = pool.info(&name).await?;
-    let parameters = card.sampling.iter();
-    let parameters = parameters.map(|(name, value)| format!("{name} {value}"));
+    let described = info.description.iter();
+    let parameters = described.flat_map(|of_model| of_model.sampling.iter());
+    let parameters = parameters.map(|(own, value)| format!("{} {value}", own.name));
     let parameters: Vec<String> = parameters.collect();
     Ok(Json(json!({
         "modelfile": format!("FROM {name}\n"),
