@@ -1,5 +1,5 @@
 // Checks a server with Vercel's AI SDK and its `openai()` provider as they are by default (OpenAI's responses): several
-// turns, of which the SDK sends earlier ones as references, tools, streams, objects of a schema, embeddings left out.
+// turns, of which the SDK sends earlier ones as references or leaves them to the server, tools, streams, objects of a schema, embeddings left out.
 //
 // Usage: node ai_sdk_client.mjs http://127.0.0.1:11116/v1
 // The packages are found in NODE_MODULES, the folder `node_modules` of where they were installed.
@@ -25,6 +25,22 @@ for (const question of ["2+2=?", "And 3+3?", "And 4+4?"]) {
   assert(text.length > 0, question);
   messages.push(...response.messages);
 }
+
+// The server keeps the conversation: each turn sends its question and the id of the response before.
+let previousResponseId;
+const counts = [];
+for (const question of ["2+2=?", "And 3+3?", "And 4+4?"]) {
+  const { text, usage, providerMetadata } = await generateText({
+    ...greedy,
+    prompt: question,
+    maxOutputTokens: 32,
+    providerOptions: { openai: { previousResponseId } },
+  });
+  assert(text.length > 0, question);
+  counts.push(usage.inputTokens);
+  previousResponseId = providerMetadata.openai.responseId;
+}
+assert(counts[0] < counts[1] && counts[1] < counts[2], String(counts));
 
 // A stream that goes on with the same conversation.
 messages.push({ role: "user", content: "5+5=?" });

@@ -1,10 +1,11 @@
 """Checks a server with the official `openai` package: whole and streamed answers, log-probabilities, tools,
-structured output, responses, completions, errors.
+structured output, responses with state, completions, errors.
 
 Usage: openai_client.py http://127.0.0.1:11116/v1
 """
 
 import sys
+import time
 
 import openai
 import pydantic
@@ -79,6 +80,37 @@ Days.model_validate_json(item.arguments)
 outcome = {"type": "function_call_output", "call_id": item.call_id, "output": "rain"}
 items = [{"role": "user", "content": "2+2=?"}, item.model_dump(exclude_none=True), outcome]
 assert client.responses.create(model=model, input=items, max_output_tokens=20).output
+
+# Responses that the server stores.
+second = client.responses.create(model=model, input="3+3=?", temperature=0, previous_response_id=response.id)
+assert second.previous_response_id == response.id and second.output_text, second
+assert client.responses.retrieve(second.id).output_text == second.output_text
+listed = list(client.responses.input_items.list(second.id, order="asc", limit=2))
+assert [item.role for item in listed] == ["user", "assistant", "user"], listed
+assert listed[1].content[0].text == text, listed
+background = client.responses.create(model=model, input="2+2=?", temperature=0, background=True)
+while background.status in ("queued", "in_progress"):
+    time.sleep(0.1)
+    background = client.responses.retrieve(background.id)
+assert background.status == "completed" and background.output_text == text, background
+events = list(client.responses.create(model=model, input="2+2=?", temperature=0, background=True, stream=True))
+identity = events[-1].response.id
+rest = list(client.responses.retrieve(identity, stream=True, starting_after=events[2].sequence_number))
+assert [event.sequence_number for event in rest] == [event.sequence_number for event in events[3:]], rest
+long = client.responses.create(
+    model=model, input="1 2 3 4", background=True, max_output_tokens=20000, extra_body={"ignore_eos": True}
+)
+assert client.responses.cancel(long.id).status == "cancelled"
+client.responses.delete(response.id)
+for gone, expected in [
+    (lambda: client.responses.retrieve(response.id), openai.NotFoundError),
+    (lambda: client.responses.create(model=model, input="1", previous_response_id=response.id), openai.BadRequestError),
+]:
+    try:
+        gone()
+        raise AssertionError("a response that was deleted was found")
+    except expected as error:
+        assert "deleted" in error.body["message"], error.body
 
 completion = client.completions.create(model=model, prompt="2+2", max_tokens=2, echo=True, logprobs=1)
 assert completion.choices[0].text.startswith("2+2"), completion

@@ -24,7 +24,8 @@ use lab_server::http::transport;
 use lab_server::served::{Progress, ServedModel};
 use lab_server::{
     Access, Collection, EngineProcess, EngineProcessConfig, HostMode, LoadError, LoadLimits,
-    LoadRequest, Loader, Pool, PoolConfig, StartedEngine, Strictness, UnloadedModel,
+    LoadRequest, Loader, PageOrigin, PagePolicy, Pool, PoolConfig, StartedEngine, Strictness,
+    UnloadedModel,
 };
 
 use super::diffusion::DiffusionOptions;
@@ -124,6 +125,10 @@ pub(super) struct Args {
     /// Maximum size of a request that uploads vectors (`POST /v1/lab/vectors`), in bytes, at least 16M
     #[arg(long, default_value = "64M", value_name = "BYTES", value_parser = byte_count)]
     lab_upload: u64,
+    /// Maximum size of all responses that `/v1/responses` stores, in bytes: the least recently used are removed for a new
+    /// one; they are kept in memory until the server ends; 0 = none are stored
+    #[arg(long, default_value = "64M", value_name = "BYTES", value_parser = byte_count)]
+    response_store: u64,
     /// Maximum time in the queue in seconds, above 0; then the request fails with status 503; default: no limit
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     queue_time: Option<Duration>,
@@ -145,6 +150,10 @@ pub(super) struct Args {
     /// desktop programs always may; may be repeated
     #[arg(long, value_name = "ORIGIN")]
     cors_origin: Vec<String>,
+    /// Origin that the chat page may ask besides its own, such as https://mcp.example, for MCP servers elsewhere; may be
+    /// repeated
+    #[arg(long, value_name = "ORIGIN")]
+    page_connect: Vec<PageOrigin>,
     /// Host name to accept in the `Host` header while the server has no API keys (protection against DNS rebinding);
     /// IP addresses, localhost, the name of this machine and names that end in .localhost, .local or .internal are always
     /// accepted; may be repeated
@@ -427,8 +436,10 @@ fn pool_of(
             idle: args.idle_time,
         },
         upload_bytes: usize::try_from(args.lab_upload).unwrap_or(usize::MAX),
+        response_bytes: usize::try_from(args.response_store).unwrap_or(usize::MAX),
         artifacts: Some(artifacts(&args, kept.to_owned())?),
         vectors: vectors(&args, kept)?,
+        page: PagePolicy::new(&args.page_connect),
     };
     // The options of the models that have some of their own, and those of the others.
     let settings = Arc::new((per_model, args));

@@ -16,7 +16,8 @@ pub struct View {
     pub values: Vec<f32>,
     /// `[channels, height, width]` of pixels, `[bands, frames]` of a spectrogram, `[patches, values of a patch]` for example.
     pub shape: Vec<usize>,
-    /// The patches of a picture as time, height and width: its pixels, if its values are not in patches.
+    /// The patches of a picture as time, height and width: its pixels, if its values are not in patches. Of a sound, `[frames, 1, 1]`: the
+    /// first frames, without those that are padding.
     pub patches: [usize; 3],
     /// The number of rows that the tower makes of it, as time, height and width.
     pub grid: [usize; 3],

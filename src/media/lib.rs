@@ -6,6 +6,8 @@
 mod layout;
 pub mod picture;
 mod prompt;
+pub mod sound;
+pub mod transcript;
 
 pub use layout::{Piece, Prepared, RowSource, View};
 pub use prompt::{Medium, PromptError, PromptText, expand};

@@ -46,16 +46,21 @@ fn client_packages_work_unmodified() {
     let script = |name: &str| format!("{}/scripts/{name}", env!("CARGO_MANIFEST_DIR"));
     let mut expected = vec![
         "openai client",
+        "openai-agents",
         "anthropic client",
         "langchain client",
         "Hugging Face client",
         "guidance",
+        "ollama client",
+        "langchain-ollama",
+        "llm with llm-ollama",
     ];
     if has_node {
         expected.extend([
             "openai client for Node",
             "AI SDK",
             "Hugging Face client for Node",
+            "ollama client for JavaScript",
         ]);
     }
     content(

@@ -20,7 +20,9 @@ fn main() -> Result<(), Failure> {
     let rules = rules.ok_or("the folder has no image processor")?;
     for line in io::stdin().lock().lines() {
         let line = line?;
-        let (picture, out) = line.split_once('\t').ok_or("expected a path, a tab, a path")?;
+        let (picture, out) = line
+            .split_once('\t')
+            .ok_or("expected a path, a tab, a path")?;
         let (result, values) = match prepared(&rules, Path::new(picture)) {
             Ok((result, values)) => (result, values),
             Err(error) => (json!({ "error": error.to_string() }), Vec::new()),

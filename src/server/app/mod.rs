@@ -19,9 +19,9 @@ use axum::http::{HeaderName, HeaderValue, Uri};
 use axum::response::{IntoResponse, Response};
 
 use crate::Access;
-use crate::endpoints::lab;
+use crate::endpoints::{lab, responses};
 use crate::http::context::{OWNER_HEADER, RequestContext};
-use crate::http::error_format::anthropic_errors;
+use crate::http::error_format::dialect_errors;
 use crate::http::random::random;
 use crate::http::{access, body, context, error, framing};
 use crate::page;
@@ -92,7 +92,11 @@ async fn handle(State(server): State<Arc<AppState>>, mut request: Request) -> Re
     let owner = request.headers_mut().remove(OWNER_HEADER);
     let owner = owner.filter(|_| server.pool.config.mode == HostMode::EngineProcess);
     // In a box, since unoptimised code copies a future into each one that waits for it.
-    let work = |request| caught(Box::pin(routing::layer(Arc::clone(&server), request)));
+    let work = |request| {
+        let (pool, server) = (Arc::clone(&server.pool), Arc::clone(&server));
+        let next = move |request| routing::layer(server, request);
+        caught(Box::pin(responses::state::layer(pool, request, next)))
+    };
     let admitted = |request| {
         if let Some(owner) = owner.as_ref().and_then(|owner| owner.to_str().ok()) {
             RequestContext::current().set_owner(owner.to_owned());
@@ -104,7 +108,7 @@ async fn handle(State(server): State<Arc<AppState>>, mut request: Request) -> Re
         Err(error) => error.into_response(),
     };
     let is_strict = server.pool.config.strictness.fields;
-    let answered = |request| anthropic_errors(request, checked);
+    let answered = |request| dialect_errors(request, checked);
     let mut response = context::layer(request, is_strict, answered).await;
     response.headers_mut().insert(REQUEST_ID, id);
     server.threads.releasing_memory(response)

@@ -102,7 +102,7 @@ pub(crate) enum Error {
     #[error("`thread` is not supported: conversations are not kept, send all messages")]
     ThreadUnsupported,
     #[error(
-        "Item with id '{}' not found: recent items are kept while the model is loaded; send the item itself",
+        "Item with id '{}' not found: the items of recent stored responses are kept; send the item itself",
         quoted(id)
     )]
     ItemNotFound { param: String, id: String },
@@ -147,6 +147,8 @@ pub(crate) enum Error {
     NoRoute(String),
     #[error("there is no {what} `{}`", quoted(id))]
     NotFound { what: &'static str, id: String },
+    #[error("Response with id '{}' not found: {why}", quoted(id))]
+    ResponseNotFound { id: String, why: &'static str },
     #[error("this method is not allowed here")]
     Method,
 }
@@ -246,7 +248,7 @@ impl Error {
                 };
                 format!("prompt is too long: {found} tokens > {limit} maximum{shorter}{longer}")
             }
-            ErrorFormat::LlamaServer => format!(
+            ErrorFormat::LlamaServer | ErrorFormat::Ollama => format!(
                 "the request has {found} tokens and exceeds the available context size of {limit} tokens; shorten `{param}`{longer}"
             ),
             ErrorFormat::OpenAi | ErrorFormat::Responses => format!(
@@ -268,7 +270,9 @@ impl Error {
             Self::Forbidden { code, .. } => (S::FORBIDDEN, *code),
             Self::UnknownModel { .. } => (S::NOT_FOUND, "model_not_found"),
             Self::NotServable { .. } => (S::NOT_FOUND, "model_not_servable"),
-            Self::NotFound { .. } | Self::ItemNotFound { .. } => (S::NOT_FOUND, "not_found"),
+            Self::NotFound { .. } | Self::ItemNotFound { .. } | Self::ResponseNotFound { .. } => {
+                (S::NOT_FOUND, "not_found")
+            }
             Self::NoRoute(_) => (S::NOT_FOUND, "unknown_url"),
             Self::Method => (S::METHOD_NOT_ALLOWED, "method_not_allowed"),
             Self::BodyTimeout(_) => (S::REQUEST_TIMEOUT, "request_timeout"),

@@ -2,9 +2,9 @@
 
 pub(crate) mod completion_parser;
 pub(crate) mod envelope;
-pub(crate) mod item_store;
 pub(crate) mod lab;
 pub(crate) mod logprobs;
 pub(crate) mod output_parsing;
 pub(crate) mod pooled;
+pub(crate) mod response_store;
 pub(crate) mod running_completions;

@@ -1,7 +1,7 @@
 //! The conversation of a responses request: its items as messages of chat completions.
 //!
-//! Items that only OpenAI's services make or read are left out, and the response names them. A reference to an item of
-//! an earlier response is replaced by the item. Not here: tools, and the other fields.
+//! Items that only OpenAI's services make or read are left out, and the response names them. Not here: references to
+//! items of earlier responses (`state`), tools, and the other fields.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,6 @@ use crate::http::context::RequestContext;
 use crate::http::error::{Error, quoted};
 use crate::request::json_access::{JsonMap, given, malformed, object_at, text_at, unsupported};
 use crate::request::object_fields::{ObjectFields, has_word, ignore_unknown};
-use crate::response::item_store::ItemStore;
 
 use super::tools::{OfferedTools, TOOLS, with_text};
 
@@ -40,35 +39,13 @@ pub(super) const ITEMS: ObjectFields = ObjectFields {
     ],
 };
 
-/// Whether an item names another one. Without a type it has an id, and no role as a message has.
-fn is_reference(item: &Value) -> bool {
-    match &item["type"] {
-        Value::Null => item["role"].is_null() && item["id"].is_string(),
-        kind => kind == "item_reference",
-    }
-}
+const EARLIER_ITEMS: &str = "previous_response_id.items";
 
-pub(super) fn resolve(input: &mut Value, kept: &ItemStore) -> Result<(), Error> {
-    for (i, item) in input.as_array_mut().into_iter().flatten().enumerate() {
-        if !is_reference(item) {
-            continue;
-        }
-        let at = format!("input[{i}]");
-        let id = text_at(&at, object_at(&at, &*item)?, "id")?.to_owned();
-        match kept.get(&RequestContext::current().owner(), &id) {
-            Some(found) => *item = found,
-            None => {
-                let param = format!("{at}.id");
-                return Err(Error::ItemNotFound { param, id });
-            }
-        }
-    }
-    Ok(())
-}
-
-/// The messages of a conversation, and the tools that its items add to those offered.
+/// The messages of a conversation, whose `earlier` items come before those of `input`, and the tools that its items add
+/// to those offered.
 pub(super) fn messages(
     instructions: Option<&str>,
+    earlier: &[Value],
     input: &Value,
     offered: &mut OfferedTools,
 ) -> Result<Vec<Value>, Error> {
@@ -76,22 +53,27 @@ pub(super) fn messages(
     if let Some(instructions) = instructions {
         messages.push(json!({ "role": "system", "content": instructions }));
     }
+    let text = json!([{ "role": "user", "content": input }]);
     let items = match input {
-        Value::String(text) => {
-            messages.push(json!({ "role": "user", "content": text }));
-            return Ok(messages);
-        }
-        Value::Array(items) => items,
-        _ => return Err(malformed("input", "a string or an array of items")),
+        Value::String(_) => text.as_array(),
+        items => items.as_array(),
     };
-    for (i, item) in items.iter().enumerate() {
+    let items = items.ok_or_else(|| malformed("input", "a string or an array of items"))?;
+    let places = [(EARLIER_ITEMS, earlier), ("input", items)];
+    let all = || {
+        places.iter().flat_map(|(place, items)| {
+            let items = items.iter().enumerate();
+            items.map(move |(i, item)| (format!("{place}[{i}]"), item))
+        })
+    };
+    for (at, item) in all() {
         let is_of = |kind: &str| item["type"] == kind;
         if is_of("tool_search_output") || is_of("additional_tools") {
-            offered.add_found(&format!("input[{i}].tools"), item.get("tools"))?;
+            offered.add_found(&format!("{at}.tools"), item.get("tools"))?;
         }
     }
-    for (i, item) in items.iter().enumerate() {
-        add_item(&format!("input[{i}]"), item, offered, &mut messages)?;
+    for (at, item) in all() {
+        add_item(&at, item, offered, &mut messages)?;
     }
     Ok(messages)
 }
@@ -220,7 +202,7 @@ fn add_item(
             add_result(messages, id, &result_text(result));
         }
         Some(kind) if has_word(HOSTED, kind) => RequestContext::current().ignore(at),
-        Some("item_reference") => return Err(unsupported(at, "a reference has no place here")),
+        Some("item_reference") => return Err(unsupported(at, "no items are stored here")),
         Some(_) => ignore_unknown(at.to_owned(), None)?,
         None => return Err(malformed(&format!("{at}.type"), "a string")),
     }

@@ -1,13 +1,14 @@
 //! `POST /v1/responses`: conversations in the shape of OpenAI's responses.
 //!
 //! A request is rewritten into the fields of chat completions, so that there is one path to a model; the response is a
-//! list of items. Shapes: OpenAI's API reference, responses. Responses are not stored: the client sends the whole
-//! conversation, in which it may refer to recent items by their ids (`response::item_store`); references to an earlier response are
-//! refused.
+//! list of items. Shapes: OpenAI's API reference, responses. What is stored is in the server: `state` resolves it before a
+//! request goes to a model, and stores the response. `stored` reads and removes it.
 
 mod conversation;
 mod request;
 mod response;
+pub(crate) mod state;
+pub(crate) mod stored;
 mod tools;
 
 use std::sync::Arc;
@@ -40,7 +41,7 @@ pub(crate) async fn input_tokens(
     State(pool): State<Arc<Pool>>,
     body: BodyFields,
 ) -> Result<Json, Error> {
-    let rewritten = request::rewritten(body, &pool.items)?;
+    let rewritten = request::rewritten(body)?;
     dialogue(rewritten.body)?.input_tokens(&pool).await
 }
 
@@ -48,21 +49,20 @@ pub(crate) async fn responses(
     State(pool): State<Arc<Pool>>,
     body: BodyFields,
 ) -> Result<Response, Error> {
-    let rewritten = request::rewritten(body, &pool.items)?;
     let Rewritten {
         body,
         echo,
         callees,
-        is_kept,
+        id,
         top_logprobs,
-    } = rewritten;
+    } = request::rewritten(body)?;
     let dialogue = dialogue(body)?;
     let begun = dialogue.submit(&pool, top_logprobs).await?;
-    let envelope = Envelope::new(begun.served, "resp_", ReportOptions::default());
-    let mut shape = ResponseWriter::new(envelope, echo, callees, top_logprobs.is_some());
-    if is_kept {
-        shape.keep_in(Arc::clone(&pool.items));
+    let mut envelope = Envelope::new(begun.served, "resp_", ReportOptions::default());
+    if let Some(id) = id {
+        envelope.id = id;
     }
+    let mut shape = ResponseWriter::new(envelope, echo, callees, top_logprobs.is_some());
     if dialogue.generation.is_streamed() {
         return Ok(begun.answers.stream(shape));
     }

@@ -12,7 +12,6 @@ use crate::request::fields::{BodyFields, FieldDoc, fields};
 use crate::request::generation::check_top_logprobs;
 use crate::request::json_access::{JsonMap, given, malformed, object_at, text_at, unsupported};
 use crate::request::object_fields::{ObjectFields, has_word};
-use crate::response::item_store::ItemStore;
 
 use super::conversation::{self, ITEMS};
 use super::tools::{self, ClientTools, OfferedTools, TOOLS};
@@ -28,21 +27,31 @@ fields! {
         text: Option<Map<String, Value>>,
         include: Option<Vec<String>>,
         top_logprobs: Option<u32>,
-        /// Whether later requests may refer to the items of the response; responses themselves are not stored.
+        /// Whether the response is stored, so that later requests may read it, continue it and refer to its items.
         store: Option<bool>,
         metadata: Option<Map<String, Value>>,
         /// A conversation that is too long is refused.
         truncation: Option<String>,
         max_tool_calls: Option<u64>,
+        /// The id of the response that this one continues: its input and output come before `input`.
         previous_response_id: Option<Value>,
         conversation: Option<Value>,
         prompt: Option<Value>,
-        background: Option<bool>,
+        /// Whether the response is made without its client: `GET /v1/responses/{id}` returns it.
+        background: Option<Value>,
     }
 }
 
 const SHAPES: &[(&str, &ObjectFields)] = &[
     ("input", &ITEMS),
+    // What `state` puts in the place of the id.
+    (
+        "previous_response_id",
+        &ObjectFields {
+            inner: &[("items", &ITEMS)],
+            ..ObjectFields::of("id items")
+        },
+    ),
     ("tools", &TOOLS),
     (
         "tool_choice",
@@ -82,8 +91,8 @@ pub(super) struct Rewritten {
     pub(super) echo: JsonMap,
     /// The tools by the names under which the model calls them.
     pub(super) callees: ClientTools,
-    /// Whether later requests may refer to the items of the response.
-    pub(super) is_kept: bool,
+    /// The id of the response, if `state` has chosen it.
+    pub(super) id: Option<String>,
     /// The length of the list of most probable tokens, if log-probabilities are requested.
     pub(super) top_logprobs: Option<usize>,
 }
@@ -94,17 +103,19 @@ const INCLUDES: &str = "reasoning.encrypted_content file_search_call.results web
     computer_call_output.output.image_url code_interpreter_call.outputs";
 const LOGPROBS: &str = "message.output_text.logprobs";
 
-/// The chat completion request that corresponds to this request. Items that it refers to are among `kept`.
-pub(super) fn rewritten(mut body: BodyFields, kept: &ItemStore) -> Result<Rewritten, Error> {
+/// The chat completion request that corresponds to this request, in which `state` has resolved what is stored.
+pub(super) fn rewritten(mut body: BodyFields) -> Result<Rewritten, Error> {
     let mut own: ResponseFields = body.take()?;
     own.check()?;
     let mut offered = OfferedTools::default();
     for (i, tool) in own.tools.iter().flatten().enumerate() {
         offered.add(&format!("tools[{i}]"), tool)?;
     }
-    conversation::resolve(&mut own.input, kept)?;
     let instructions = own.instructions.as_deref();
-    let messages = conversation::messages(instructions, &own.input, &mut offered)?;
+    let earlier = own.previous_response_id.as_mut();
+    let earlier = earlier.map_or(Value::Null, |previous| previous["items"].take());
+    let earlier = earlier.as_array().map_or(&[][..], Vec::as_slice);
+    let messages = conversation::messages(instructions, earlier, &own.input, &mut offered)?;
     let mut out = JsonMap::new();
     out.insert("messages".into(), messages.into());
     let tools = std::mem::take(&mut offered.functions);
@@ -141,30 +152,39 @@ pub(super) fn rewritten(mut body: BodyFields, kept: &ItemStore) -> Result<Rewrit
         body: body.with(out),
         echo,
         callees: offered.into_callees(),
-        is_kept: own.store != Some(false),
+        id: own.background.and_then(|id| id.as_str().map(str::to_owned)),
         top_logprobs,
     })
 }
 
 impl ResponseFields {
     fn check(&self) -> Result<(), Error> {
-        let whole = "nothing is stored: send the conversation whole, in `input`";
-        for (name, value) in [
-            ("previous_response_id", &self.previous_response_id),
-            ("conversation", &self.conversation),
-        ] {
-            if value.is_some() {
-                return Err(unsupported(name, whole));
-            }
-        }
-        if self.prompt.is_some() {
-            return Err(unsupported("prompt", "there are no stored prompts"));
-        }
-        if self.background == Some(true) {
-            return Err(unsupported(
+        let previous = self.previous_response_id.as_ref();
+        for (name, is_given, why) in [
+            (
+                "previous_response_id",
+                previous.is_some_and(|previous| !previous.is_object()),
+                "no responses are stored here: send the conversation whole, in `input`",
+            ),
+            (
                 "background",
-                "a response is made while its client waits",
-            ));
+                self.background == Some(Value::Bool(true)),
+                "no responses are stored here",
+            ),
+            (
+                "conversation",
+                self.conversation.is_some(),
+                "there are no stored conversations; `previous_response_id` continues a response",
+            ),
+            (
+                "prompt",
+                self.prompt.is_some(),
+                "there are no stored prompts",
+            ),
+        ] {
+            if is_given {
+                return Err(unsupported(name, why));
+            }
         }
         match self.truncation.as_deref() {
             None | Some("disabled" | "auto") => {}
@@ -172,7 +192,6 @@ impl ResponseFields {
         }
         let record = RequestContext::current();
         for (name, is_set) in [
-            ("metadata", self.metadata.is_some()),
             ("truncation", self.truncation.as_deref() == Some("auto")),
             ("max_tool_calls", self.max_tool_calls.is_some()),
         ] {
@@ -212,12 +231,14 @@ impl ResponseFields {
             Value::Null => json!({ "type": "text" }),
             format => format,
         };
+        let previous = self.previous_response_id.as_ref();
         let echo = json!({
+            "background": self.background.as_ref().is_some_and(Value::is_string),
             "instructions": self.instructions,
             "max_output_tokens": self.max_output_tokens,
             "metadata": self.metadata.clone().unwrap_or_default(),
             "parallel_tool_calls": body.get("parallel_tool_calls") != Some(&Value::Bool(false)),
-            "previous_response_id": null,
+            "previous_response_id": previous.map(|previous| &previous["id"]),
             "reasoning": { "effort": of(&self.reasoning, "effort"), "summary": null },
             "store": self.store != Some(false),
             "temperature": number("temperature"),

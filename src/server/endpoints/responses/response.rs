@@ -1,15 +1,11 @@
 //! The response object: its items, whole or as the events of a stream.
 
-use std::sync::Arc;
-
 use serde_json::{Map, Value, json};
 
-use crate::http::context::RequestContext;
 use crate::http::json::{JsonObject, JsonText};
 use crate::http::transport::SseEvents;
 use crate::response::completion_parser::CompletionDelta;
 use crate::response::envelope::Envelope;
-use crate::response::item_store::ItemStore;
 use crate::response::logprobs::{self, TokenNames};
 use crate::response::running_completions::{Completion, StreamEvent, StreamWriter};
 use lab_base::util::clock::unix_seconds;
@@ -21,8 +17,6 @@ pub(super) struct ResponseWriter {
     envelope: Envelope,
     echo: Map<String, Value>,
     callees: ClientTools,
-    /// Where completed items are kept for later requests, and for which client.
-    kept: Option<(Arc<ItemStore>, String)>,
     wants_logprobs: bool,
     items: Vec<Value>,
     open: Option<OpenItem>,
@@ -56,7 +50,6 @@ impl ResponseWriter {
             envelope,
             echo,
             callees,
-            kept: None,
             wants_logprobs,
             items: Vec::new(),
             open: None,
@@ -64,18 +57,6 @@ impl ResponseWriter {
             reason: None,
             lab: None,
         }
-    }
-
-    /// Keeps the items of the response for later requests of this client.
-    pub(super) fn keep_in(&mut self, kept: Arc<ItemStore>) {
-        self.kept = Some((kept, RequestContext::current().owner()));
-    }
-
-    fn complete(&mut self, item: Value) {
-        if let Some((kept, owner)) = &self.kept {
-            kept.keep(owner, &item);
-        }
-        self.items.push(item);
     }
 
     /// How the open call is made; functions if no call is open.
@@ -107,7 +88,7 @@ impl ResponseWriter {
         for (i, item) in items.iter().enumerate() {
             let status = if i == last { self.status() } else { COMPLETED };
             let item = self.item(item, i, status);
-            self.complete(item);
+            self.items.push(item);
         }
         self.object(self.status(), Some(usage), &Value::Null)
     }
@@ -123,7 +104,7 @@ impl ResponseWriter {
         let details = (status == INCOMPLETE).then(|| json!({ "reason": "max_output_tokens" }));
         let mut out = json!({
             "id": self.envelope.id, "object": "response", "created_at": self.envelope.created,
-            "status": status, "background": false,
+            "status": status,
             "completed_at": (status == COMPLETED).then(unix_seconds),
             "error": error, "incomplete_details": details,
             "model": self.envelope.served.name, "output": self.items,
@@ -302,7 +283,7 @@ impl ResponseWriter {
         }
         let fields = json!({ "output_index": self.items.len(), "item": item });
         self.event("response.output_item.done", &fields, out);
-        self.complete(item);
+        self.items.push(item);
     }
 
     /// Writes an event of new text of the open item.
