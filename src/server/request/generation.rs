@@ -355,6 +355,7 @@ impl GenerationParams {
         fits.map_err(|rejected| Error::from(rejected).with_trained_length(served))?;
         Ok(Request {
             prompt: prompt.to_vec(),
+            media: None,
             max_tokens: self.max_tokens().map(count),
             sampling: self.common.sampling.params(served)?,
             choice: 0,

@@ -34,7 +34,7 @@ impl<C: Compute> EngineLoop<C> {
         let most = request.max_tokens.unwrap_or(usize::MAX);
         let limit = request.prompt.len().saturating_add(most);
         let limit = limit.min(self.limits.n_ctx.saturating_sub(source.len()));
-        let n_prompt = request.prompt.len();
+        let (n_prompt, media) = (request.prompt.len(), request.media);
         let (mut tokens, mut n_parts) = (request.prompt, 1);
         let strategy: Box<dyn Strategy> = match decoding {
             Decoding::Autoregressive(sampler) => {
@@ -71,6 +71,7 @@ impl<C: Compute> EngineLoop<C> {
         let recorder = lab.map(|plan| Recorder::new(plan, Arc::clone(points)));
         let mut sequence = Sequence::new(tokens, n_prompt, n_parts, scales, recorder, answer);
         sequence.source = source;
+        sequence.media = media;
         sequence.is_changed = is_changed;
         self.queue.push_back(EngineRequest { sequence, strategy });
     }
