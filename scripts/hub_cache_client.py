@@ -102,10 +102,11 @@ with tempfile.TemporaryDirectory() as root, contextlib.ExitStack() as stack:
         listed = json.loads(program("list", "--json", cache=cache, offline=True))
         assert NAME in {model["name"] for model in listed}, listed
         answers(NAME, cache)
-        before = {path: path.stat().st_ino for path in cache.rglob("*") if path.is_file()}
+        before = {path: path.stat().st_ino for path in cache.rglob("blobs/*")}
         program("pull", NAME, cache=cache, endpoint=hub.endpoint)
-        after = {path: path.stat().st_ino for path in cache.rglob("*") if path.is_file()}
-        assert {path: after[path] for path in before} == before, "files were written again"
+        after = {path: path.stat().st_ino for path in cache.rglob("blobs/*")}
+        changed = {path for path in before if after.get(path) != before[path]}
+        assert not changed, changed
     assert len(hub.downloads(WEIGHTS)) == 1, hub.requests
 
     # What the program downloaded.
@@ -123,44 +124,51 @@ with tempfile.TemporaryDirectory() as root, contextlib.ExitStack() as stack:
         answers(f"{NAME}:Q8_0", cache)
     assert len(hub.downloads(WEIGHTS)) == 1 and len(hub.downloads(GGUF)) == 1, hub.requests
 
-    # A download that is killed goes on, and does not disturb the package.
-    cache = root / "interrupted"
-    size = (folder / WEIGHTS).stat().st_size
-    with Hub(folder, pause=50) as hub:
+    # A download that is killed goes on, and does not disturb the package. The program appends pieces of 16 MiB, of which it
+    # fetches eight at a time, so the file has more of them.
+    cache, copy, large = root / "interrupted", root / "copy", root / "large"
+    large.mkdir()
+    piece, file = 16 << 20, "large-F32.gguf"
+    sizes = [f"--set={name}" for name in ("block_count=6", "n_embd=768", "n_ff=2304", "n_ctx_train=512")]
+    vocabulary = ["--vocab", models / "tiny-chat.gguf", "--type", "f32"]
+    program("synth", "llama", "-o", large / file, *vocabulary, *sizes, cache=cache)
+    size = (large / file).stat().st_size
+    assert size > 9 * piece, size
+    with Hub(large, pause=4) as hub:
         settings = environment(cache, hub.endpoint, False)
-        pull = subprocess.Popen([bench, "pull", NAME], env=settings, stderr=subprocess.DEVNULL)
+        pull = subprocess.Popen([bench, "pull", f"{NAME}:F32"], env=settings, stderr=subprocess.DEVNULL)
         started = time.monotonic()
-        while not (parts := [p for p in cache.rglob("*.incomplete") if p.stat().st_size >= 256 << 10]):
+        while not (parts := [p for p in cache.rglob("*.incomplete") if p.stat().st_size >= piece]):
             assert pull.poll() is None and time.monotonic() - started < 60, "nothing was interrupted"
             time.sleep(0.01)
         pull.send_signal(signal.SIGKILL)
         pull.wait()
-    kept = max(part.stat().st_size for part in parts)
-    assert kept < size, (kept, size)
-    copy = root / "copy"
+    kept = parts[0].stat().st_size
+    assert piece <= kept < size, (kept, size)
     shutil.copytree(cache, copy, symlinks=True)
-    with Hub(folder) as hub:
-        program("pull", NAME, cache=cache, endpoint=hub.endpoint)
-        answers(NAME, cache)
-    spans = hub.downloads(WEIGHTS)
+    with Hub(large) as hub:
+        program("pull", f"{NAME}:F32", cache=cache, endpoint=hub.endpoint)
+        local = f"hub.hf_hub_download('{NAME}', '{file}', local_files_only=True)"
+        same_files(Path(package(local, cache=cache)).parent, large, [file])
+    spans = hub.downloads(file)
     starts = [int(span.removeprefix("bytes=").split("-")[0] or 0) for span in spans]
-    assert starts and min(starts) >= 256 << 10, (spans, kept)
+    assert starts and min(starts) == kept, (spans, kept)
     assert not list(cache.rglob("*.incomplete"))
-    same_files(Path(package(LOCAL, cache=cache)), folder, [WEIGHTS])
-    with Hub(folder) as hub:
-        snapshot = Path(package(SNAPSHOT, cache=copy, endpoint=hub.endpoint))
-        same_files(snapshot, folder, [*of_folder, GGUF])
-        answers(NAME, copy)
+    program("run", "--quiet", "-n", "1", "-m", f"{NAME}:F32", "1", cache=cache, offline=True)
+    with Hub(large) as hub:
+        same_files(Path(package(SNAPSHOT, cache=copy, endpoint=hub.endpoint)), large, [file])
+    program("run", "--quiet", "-n", "1", "-m", f"{NAME}:F32", "1", cache=copy, offline=True)
 
     # What is not there is not found offline, by either.
     empty = root / "empty"
     missing = subprocess.run([bench, "run", "-m", NAME, "1"], env=environment(empty, NOWHERE, True), capture_output=True)
     assert missing.returncode != 0
     # What one removes is gone for the other.
-    program("rm", NAME, cache=copy)
-    assert NAME not in {model["name"] for model in json.loads(program("list", "--json", cache=copy))}
+    program("rm", f"{NAME}:F32", cache=copy)
+    assert json.loads(program("list", "--json", cache=copy)) == []
+    assert package(SCAN, cache=copy) == []
     strategy = "hub.scan_cache_dir().delete_revisions(*[v.commit_hash for r in hub.scan_cache_dir().repos for v in r.revisions])"
     package(f"[{strategy}.execute()][1:]", cache=cache)
     assert json.loads(program("list", "--json", cache=cache)) == []
 
-print(f"hub cache: content (package {version('huggingface_hub')}, went on at {min(starts)} of {size} bytes)")
+print(f"hub cache: content (package {version('huggingface_hub')}, a download went on at {kept} of {size} bytes)")
