@@ -219,6 +219,7 @@ def changes(drive):
     drive.check(drive.answer() == "3+4=7" and drive.at(".turn").count() == n, "regenerated otherwise")
     drive.last("button:has-text('Copy')").click()
     expect(drive.at("#say")).to_have_text("Copied")
+    expect(drive.last("button.done")).to_have_count(1)
     drive.check(drive.js("navigator.clipboard.readText()") == "3+4=7", "is not copied")
     drive.page.fill("#max_tokens", "2")
     drive.last("button:has-text('Regenerate')").click()
@@ -1014,6 +1015,9 @@ def looks(drive):
                 drive.at(".picture img").wait_for()
                 drive.shot(f"{name}.diagram")
                 drive.at("#dialog-close").click()
+    for width in range(340, 1300, 40):
+        drive.page.set_viewport_size({"width": width, "height": 700})
+        drive.check(fits(drive), f"{width}: wider than the window")
     drive.page.set_viewport_size(WIDE)
 
 
