@@ -29,7 +29,7 @@ use crate::http::local_client::LocalClient;
 use crate::request::fields::{Fields, fields};
 use crate::request::page_query::{PageQuery, query};
 use crate::storage::batch_store::BatchStore;
-use crate::storage::file_store::{BATCH_OUTPUT, new_id};
+use crate::storage::file_store::{BATCH_OUTPUT, FileError, new_id};
 
 fields! {
     pub(crate) struct BatchFields {
@@ -153,7 +153,7 @@ struct BatchWork {
 /// Why a batch fails.
 type BatchFault = Vec<Value>;
 
-fn fault(code: &str, message: impl ToString, line: Option<usize>) -> Value {
+fn fault(code: &str, message: &dyn std::fmt::Display, line: Option<usize>) -> Value {
     json!({ "code": code, "message": message.to_string(), "param": null, "line": line })
 }
 
@@ -215,8 +215,8 @@ impl BatchWork {
 
     /// Answers the requests that have no result.
     async fn complete(&mut self, store: &BatchStore) -> Result<(), BatchFault> {
-        let gone = || vec![fault("file_not_found", "the input file is gone", None)];
-        let read = |error: std::io::Error| vec![fault("file_unreadable", error, None)];
+        let gone = || vec![fault("file_not_found", &"the input file is gone", None)];
+        let read = |error: std::io::Error| vec![fault("file_unreadable", &error, None)];
         let endpoint = self.batch["endpoint"]
             .as_str()
             .unwrap_or_default()
@@ -270,7 +270,7 @@ impl BatchWork {
                 true => (0, "output_file_id"),
                 false => (1, "error_file_id"),
             };
-            let full = |error| vec![fault("storage_full", error, None)];
+            let full = |error: FileError| vec![fault("storage_full", &error, None)];
             if self.batch[name].is_null() {
                 let id = self.batch["id"].as_str().unwrap_or_default();
                 let file_name = format!("{id}_{}.jsonl", ["output", "error"][i]);
