@@ -4,5 +4,7 @@
 //! Nothing here knows a model, a tower or ggml: the rules of a processor are data.
 
 mod layout;
+pub mod sound;
+pub mod transcript;
 
 pub use layout::{Piece, Prepared, RowSource, View};
