@@ -228,7 +228,7 @@ impl BatchWork {
         if n == 0 {
             return Err(vec![fault(
                 "empty_file",
-                "the input file has no requests",
+                &"the input file has no requests",
                 None,
             )]);
         }
