@@ -63,7 +63,7 @@ fn id(of: &Value) -> &str {
     of["id"].as_str().expect("an id")
 }
 
-fn line(id: &str, url: &str, body: Value) -> String {
+fn line(id: &str, url: &str, body: &Value) -> String {
     let line = json!({ "custom_id": id, "method": "POST", "url": url, "body": body });
     format!("{line}\n")
 }
@@ -77,7 +77,7 @@ const CHAT: &str = "/v1/chat/completions";
 
 fn questions(n: usize) -> String {
     (0..n)
-        .map(|i| line(&format!("q{i}"), CHAT, question(i)))
+        .map(|i| line(&format!("q{i}"), CHAT, &question(i)))
         .collect()
 }
 
@@ -124,7 +124,11 @@ fn a_batch_answers_the_requests_of_a_file() {
     for server in [Server::start(&KEYS), Server::split(&KEYS)] {
         let mut input = questions(6);
         input += "\n";
-        input += &line("wrong", CHAT, json!({ "messages": [], "model": "default" }));
+        input += &line(
+            "wrong",
+            CHAT,
+            &json!({ "messages": [], "model": "default" }),
+        );
         let file = upload(&server, &input);
         assert_eq!(
             (&file["filename"], &file["bytes"]),
@@ -220,8 +224,8 @@ fn a_batch_whose_lines_are_wrong_fails_with_their_numbers() {
         questions(1),
         questions(1),
         "{\n".into(),
-        line("a", "/v1/embeddings", json!({ "input": "a" })),
-        line("b", CHAT, json!({ "stream": true })),
+        line("a", "/v1/embeddings", &json!({ "input": "a" })),
+        line("b", CHAT, &json!({ "stream": true })),
     ];
     let file = upload(&server, &lines.concat());
     let batch = awaited(&server, &created(&server, &file), "failed");
@@ -316,7 +320,7 @@ fn a_batch_is_cancelled_and_goes_on_in_the_next_server() {
     let long = |i: usize| {
         let body = json!({ "model": "default", "messages": [{ "role": "user", "content": i.to_string() }],
             "max_tokens": 400, "ignore_eos": true });
-        line(&format!("q{i}"), CHAT, body)
+        line(&format!("q{i}"), CHAT, &body)
     };
     let file = upload(&server, &(0..200).map(long).collect::<String>());
     let batch = created(&server, &file);
@@ -385,7 +389,7 @@ fn bench_batch_answers_what_has_no_result_yet() {
     let whole = first[..first.len() - 40].rfind('\n').expect("lines") + 1;
     std::fs::write(
         &input,
-        questions(11) + &line("bad", "/v1/completions", json!({ "prompt": "1", "n": 0 })),
+        questions(11) + &line("bad", "/v1/completions", &json!({ "prompt": "1", "n": 0 })),
     )
     .expect("written");
     let ran = run();
