@@ -219,6 +219,7 @@ def changes(drive):
     drive.check(drive.answer() == "3+4=7" and drive.at(".turn").count() == n, "regenerated otherwise")
     drive.last("button:has-text('Copy')").click()
     expect(drive.at("#say")).to_have_text("Copied")
+    expect(drive.last("button.done")).to_have_count(1)
     drive.check(drive.js("navigator.clipboard.readText()") == "3+4=7", "is not copied")
     drive.page.fill("#max_tokens", "2")
     drive.last("button:has-text('Regenerate')").click()
@@ -576,26 +577,27 @@ def refuses(drive):
 
 
 def many(drive):
-    """A conversation of 200 messages, and a list of 300 conversations."""
+    """A conversation of 200 turns, and a list of 300 conversations."""
     def chat(n, name):
         messages = [{"id": f"m{i}", "parent": f"m{i - 1}" if i else None, "role": ["user", "assistant"][i % 2], "at": i,
                      "content": f"Message {i}.\n\n" + "Some words that fill a line. " * 8} for i in range(n)]
         return {"id": name, "title": f"Chat {name}", "named": True, "messages": messages}
-    chats = [chat(2, f"few-{i}") for i in range(300)] + [chat(200, "long")]
+    chats = [chat(2, f"few-{i}") for i in range(300)] + [chat(400, "long")]
     told = imported(drive, json.dumps({"format": "inference-lab-bench/conversations", "version": 1, "conversations": chats}))
     drive.check("301 chats imported" in told, told)
-    took = drive.js("""async () => {
-        const start = performance.now(), link = [...document.querySelectorAll('.chat a')].find(one => one.title === 'Chat long');
-        link.click();
-        while (document.querySelectorAll('.turn').length < 200) await new Promise(requestAnimationFrame);
-        return performance.now() - start; }""")
-    drive.check(took < 1500, f"opening takes {took:.0f} ms")
-    print(f"many: a chat of 200 messages opens in {took:.0f} ms", flush=True)
-    began = drive.js("performance.now()")
-    drive.page.locator("#input").press_sequentially("ten keys..")
-    took = drive.js("performance.now()") - began
-    drive.check(took < 2000, f"ten keys take {took:.0f} ms")
-    drive.page.fill("#input", "")
+    opened = """async () => {
+        const link = name => [...document.querySelectorAll('.chat a')].find(one => one.title === `Chat ${name}`);
+        link('few-0').click();
+        while (document.querySelectorAll('.turn').length !== 2) await new Promise(requestAnimationFrame);
+        const start = performance.now();
+        link('long').click();
+        while (document.querySelectorAll('.turn').length < 400) await new Promise(requestAnimationFrame);
+        await new Promise(done => requestAnimationFrame(() => setTimeout(done)));
+        return performance.now() - start; }"""
+    # Other programs on the machine disturb some of them.
+    took, key = min(drive.js(opened) for _ in range(4)), min(typed(drive) for _ in range(4))
+    print(f"many: a chat of 200 turns opens in {took:.0f} ms, and a key takes {key:.0f} ms", flush=True)
+    drive.check(took < 600 and key < 100, f"opening takes {took:.0f} ms, a key {key:.0f} ms")
     # Away with them.
     drive.js("""() => new Promise(done => { const open = indexedDB.open('inference-lab-bench'); open.onsuccess = () => {
         const change = open.result.transaction(['heads', 'bodies'], 'readwrite');
@@ -711,7 +713,7 @@ def calls(drive):
     drive.page.fill("#tool-list", json.dumps(TOOL, indent=1))
     drive.page.select_option("#tool-choice", "required")
     drive.ask("What is the weather in Bonn?")
-    drive.check(drive.last(".call h3").first.inner_text() == "get_weather", "calls something else")
+    drive.check(drive.last(".call h2").first.inner_text() == "get_weather", "calls something else")
     given = json.loads(drive.last(".call pre").first.inner_text())
     drive.check(given["city"] in ["Bonn", "Trier"], f"arguments {given}")
     for result in drive.last(".call textarea").all():
@@ -760,14 +762,16 @@ def mcp(drive):
     expect(drive.at("#mcp-list")).to_contain_text("1 tool")
     drive.page.select_option("#tool-choice", "required")
     drive.ask("What is the weather in Bonn?")
-    drive.check(drive.last(".call h3").first.inner_text() == "get_weather" and ran == [], "a call runs unasked")
+    drive.check(drive.last(".call h2").first.inner_text() == "get_weather" and ran == [], "a call runs unasked")
     drive.page.select_option("#tool-choice", "auto")
     drive.shot("mcp")
     n = drive.last(".call").count()
     sent = drive.sent()
     for _ in range(n):
-        drive.last(".call button:has-text('Run')").first.click()
+        drive.last(".call button:has-text('Run')").first.focus()
+        drive.page.keyboard.press("Enter")
         drive.page.wait_for_timeout(200)
+        drive.check(drive.js("document.activeElement !== document.body"), "the focus is lost")
     expect(drive.at(".turn.assistant")).to_have_count(2)
     drive.settled()
     drive.check(len(ran) == n and ran[0]["arguments"]["city"] in ["Bonn", "Trier"], f"runs {ran}")
@@ -942,6 +946,37 @@ def keyboard(drive):
     drive.halt(3, "document.activeElement.dispatchEvent(new KeyboardEvent('keydown', { key: 'Escape', bubbles: true, cancelable: true }))")
     drive.check("stopped" in drive.last(".numbers").inner_text(), "Escape does not stop")
     drive.page.select_option("#p-ignore_eos", "")
+    # Nothing takes the focus away.
+    focus = "(document.activeElement.title || document.activeElement.className)"
+    drive.page.keyboard.press("ArrowUp")
+    drive.page.keyboard.press("Escape")
+    drive.check(drive.js(focus) == "Edit", f"after an edit is left the focus is on {drive.js(focus)}")
+    drive.page.keyboard.press("Enter")
+    drive.page.keyboard.press("Control+a")
+    drive.page.keyboard.type("2+2=?")
+    drive.page.keyboard.press("Control+Enter")
+    drive.settled()
+    drive.check("turn" in drive.js(focus), f"after an edit the focus is on {drive.js(focus)}")
+    drive.at("#input").focus()
+    for _ in range(9):
+        drive.page.keyboard.press("Shift+Tab")
+        if drive.js("document.activeElement.title") == "Regenerate":
+            break
+    drive.page.keyboard.press("Enter")
+    drive.settled()
+    drive.check("turn" in drive.js(focus), f"after another answer the focus is on {drive.js(focus)}")
+    drive.page.keyboard.press("Control+k")
+    drive.page.keyboard.press("Tab")
+    drive.page.keyboard.press("Tab")
+    drive.page.keyboard.press("Enter")
+    drive.page.keyboard.press("End")
+    drive.page.keyboard.press("Enter")
+    expect(drive.at(".notice")).to_contain_text("Deleted")
+    drive.at(".notice button", has_text="Undo").focus()
+    drive.page.keyboard.press("Enter")
+    expect(drive.at(".notice")).to_have_count(0)
+    drive.check("log" in drive.js(focus), f"after a notice the focus is on {drive.js(focus)}")
+    drive.at("#input").focus()
     unnamed = drive.js("""[...document.querySelectorAll('button, input, select, textarea, a')].filter(box => box.checkVisibility()
         && !(box.labels?.length || box.ariaLabel || box.textContent.trim())).map(box => box.outerHTML)""")
     drive.check(not unnamed, f"without a name: {unnamed}")
@@ -980,6 +1015,9 @@ def looks(drive):
                 drive.at(".picture img").wait_for()
                 drive.shot(f"{name}.diagram")
                 drive.at("#dialog-close").click()
+    for width in range(340, 1300, 40):
+        drive.page.set_viewport_size({"width": width, "height": 700})
+        drive.check(fits(drive), f"{width}: wider than the window")
     drive.page.set_viewport_size(WIDE)
 
 
@@ -1079,6 +1117,97 @@ def safe(drive):
     drive.check("script-src 'self'" in policy and "unsafe" not in policy, policy)
 
 
+# What a model may write, and what a server that cleans nothing would make of it.
+HARMFUL = """<script>hacked = 1</script><img src=x onerror="hacked = 1"><svg onload="hacked = 1"><script>hacked = 1</script></svg>
+<a href="java\tscript:hacked=1">a</a> <a href="data:text/html,<script>1</script>">b</a> <a href="//evil.example">c</a> [d](javascript:hacked=1)
+[e](data:text/html;base64,PHNjcmlwdD4=) ![f](https://evil.example/x.png) <details open ontoggle="hacked = 1">g</details>
+<math href="javascript:hacked=1"><maction actiontype="statusline#http://evil.example"><mi xlink:href="javascript:hacked=1">x</mi></maction></math>
+<math><mtext><table><mglyph><style><!--</style><img title="--&gt;&lt;img src=1 onerror=hacked=1&gt;"></table></mtext></math>
+<iframe srcdoc="<script>parent.hacked = 1</script>"></iframe> <base href="https://evil.example/"> <form action="https://evil.example"><button>h</button></form>
+<p id="send" style="position:fixed;inset:0" onclick="hacked = 1" tabindex="0">i</p> <input autofocus onfocus="hacked = 1">"""
+BAD = """[...document.querySelectorAll('.turn.assistant .text *')].filter(one => ['SCRIPT', 'IMG', 'STYLE', 'IFRAME', 'OBJECT', 'BASE', 'META', 'LINK',
+    'FORM', 'maction'].includes(one.tagName) || (one.localName === 'svg' && !one.closest('.code-head')) || [...one.attributes].some(({ name, value }) =>
+    /^(on.*|style|id|srcdoc)$/.test(name) || (/^(xlink:)?href$/.test(name) && !/^(https?|mailto):/.test(value)))).map(one => one.outerHTML)"""
+LARGE = {
+    "a line of 1 MB": "x" * 1_000_000,
+    "10 000 quotes": "> " * 10_000 + "deep",
+    "nested lists": "\n".join("  " * n + "- a" for n in range(1000)),
+    "10 000 rows": "|a|b|\n|--|--|\n" + "|1|2|\n" * 10_000,
+    "10 000 braces": "$$" + "{" * 10_000 + "x" + "}" * 10_000 + "$$",
+}
+
+
+def typed(drive):
+    """The longest time from a key to the next frame, in milliseconds."""
+    return drive.js("""async () => {
+        let longest = 0;
+        document.getElementById('input').focus();
+        for (let n = 0; n < 20; n++) {
+            const began = performance.now();
+            document.execCommand('insertText', false, 'a');
+            await new Promise(done => requestAnimationFrame(() => setTimeout(done)));
+            longest = Math.max(longest, performance.now() - began);
+        }
+        document.execCommand('selectAll');
+        document.execCommand('delete');
+        return longest; }""")
+
+
+def hostile(drive):
+    """Hostile answers do nothing, also where the server cleans nothing, and the page stays responsive."""
+    def answered(content, name):
+        chat = {"id": name, "title": name, "named": True, "messages": [
+            {"id": "a", "role": "user", "content": "?"}, {"id": "b", "parent": "a", "role": "assistant", "content": content, "reason": "stop"}]}
+        imported(drive, json.dumps({"format": "inference-lab-bench/conversations", "version": 1, "conversations": [chat]}))
+        drive.last(".block.markdown").wait_for()
+        drive.page.wait_for_timeout(300)
+
+    answered(HARMFUL, "harmful-1")
+    drive.check(drive.js(BAD) == [], f"after the server: {drive.js(BAD)}")
+    drive.page.route("**/render", lambda route: route.fulfill(content_type="application/json", body=json.dumps({"html": HARMFUL})))
+    answered(HARMFUL + " again", "harmful-2")
+    drive.js("document.querySelectorAll('.turn .text *').forEach(one => { one.focus?.(); one.tagName !== 'A' && one.click?.(); })")
+    drive.check(drive.js(BAD) == [] and drive.js("window.hacked") is None, f"before the server: {drive.js(BAD)}")
+    drive.page.unroute("**/render")
+    for name, content in LARGE.items():
+        answered(content, re.sub(r"\W+", "-", name))
+        took = typed(drive)
+        drive.check(took < 500, f"{name}: a key takes {took:.0f} ms")
+    # A fence that never ends, and many short paragraphs, as they come.
+    for name, piece in [("fence", "x = 1\n"), ("paragraphs", "So.\n\n")]:
+        chunks = [{"choices": [{"index": 0, "delta": {"content": text}}]} for text in ["```python\n" if name == "fence" else "", *[piece] * 5000]]
+        body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
+        drive.page.route("**/v1/chat/completions", lambda route: route.fulfill(content_type="text/event-stream", body=body))
+        drive.at("#new").click()
+        drive.page.fill("#input", "Go on.")
+        drive.page.keyboard.press("Enter")
+        took = typed(drive)
+        drive.check(took < 500, f"{name}: a key takes {took:.0f} ms")
+        drive.settled()
+        expect(drive.last(".block.plain")).to_have_count(0)
+        drive.check(len(drive.answer()) > 5000 * 3, f"{name}: the answer is not complete")
+        drive.page.unroute("**/v1/chat/completions")
+    drive.complaints.clear()
+
+
+def returns(drive):
+    """A server that is not there is told, and used when it is back."""
+    drive.page.route("**/v1/**", lambda route: route.abort())
+    drive.page.goto(drive.url)
+    expect(drive.at("#facts.fault")).to_have_text("The server cannot be reached.")
+    drive.check(drive.at("#show-lab").is_disabled(), "values of no model")
+    drive.page.set_viewport_size(NARROW)
+    drive.check(drive.at("#facts").is_visible(), "a narrow window does not tell that there is no server")
+    drive.shot("320.gone")
+    drive.page.set_viewport_size(WIDE)
+    drive.page.unroute("**/v1/**")
+    drive.page.wait_for_selector("html.ready", state="attached")
+    drive.complaints.clear()
+    drive.model("tiny-chat")
+    drive.ask("2+2=?")
+    drive.check("2+2=4" in drive.answer(), f"answers {drive.answer()}")
+
+
 def keyed(drive):
     """A server that wants a key: a refusal of the first requests is expected."""
     drive.page.goto(drive.url)
@@ -1095,7 +1224,7 @@ def keyed(drive):
     drive.check(kept == [True, False], f"the key is kept in {kept}")
 
 
-STEPS = [chats, alternatives, stops, changes, keeps, versions, lists, exports, tabs, attaches, presets, renders, refuses, many, settings, diagram, values, reasons, calls, mcp, elsewhere, pulls, diffuses, keyboard, safe, looks, loads, calm]
+STEPS = [chats, alternatives, stops, changes, keeps, versions, lists, exports, tabs, attaches, presets, renders, refuses, many, settings, diagram, values, reasons, calls, mcp, elsewhere, pulls, diffuses, keyboard, safe, hostile, returns, looks, loads, calm]
 
 
 def models(folder, bench):

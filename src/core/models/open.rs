@@ -83,6 +83,13 @@ pub enum ModelSource {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileStamp(Vec<(PathBuf, u64, std::time::SystemTime)>);
 
+impl FileStamp {
+    /// The time of the last change.
+    pub fn modified(&self) -> Option<std::time::SystemTime> {
+        self.0.iter().map(|(.., time)| *time).max()
+    }
+}
+
 impl ModelSource {
     /// The source of an optional path: without a path the default model; a built-in model if the path is its name and
     /// no such file exists.

@@ -90,6 +90,8 @@ function rebuild() {
         turn.seen ??= sight(turn.node);
     }
     by('empty').hidden = turns.length > 0;
+    // The message that had the focus is gone.
+    if (document.activeElement === document.body) turns.at(-1)?.box.focus({ preventScroll: true });
     measure();
 }
 

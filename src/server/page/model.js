@@ -186,6 +186,8 @@ export function listen(changed, told) {
         changed();
     });
     by('load').addEventListener('click', toggle);
+    // Meanwhile others may have loaded a model, or the server may have begun anew.
+    document.addEventListener('visibilitychange', () => { if (!document.hidden && models.length) refresh(); });
     by('show-model').addEventListener('click', () => {
         by('dialog').showModal();
         draw();

@@ -24,7 +24,7 @@ class Block {
         this.start = start;
         this.html = null;
         this.until = -1;
-        this.box = element('div', { class: 'block plain' });
+        this.box = element('div', { class: 'block plain tail' });
         this.tail = this.box;
     }
 }
@@ -178,6 +178,8 @@ export class Prose {
         box.replaceChildren(...isRendered ? [content] : []);
         block.tail = box;
         for (let last; (last = block.tail.lastElementChild) && FLOWING.has(last.tagName) && !last.matches('.scroll');) block.tail = last;
+        box.classList.remove('tail');
+        block.tail.classList.add('tail');
         // A space at the end is not in what was rendered, except in code.
         const rest = block.tail.closest('pre') ? source.length : source.trimEnd().length;
         block.tail.append(...this.pieces(start + rest, end));

@@ -81,13 +81,13 @@ fn diagram_of(
 }
 
 /// Opens a model and computes something of it, on a thread that may block.
-async fn with_opened<T: Send + 'static>(
+pub(super) async fn with_opened<T: Send + 'static>(
     opener: Opener,
     entry: &Arc<ModelEntry>,
-    of: impl FnOnce(&UnloadedModel) -> Result<T, String> + Send + 'static,
+    of: impl FnOnce(UnloadedModel) -> Result<T, String> + Send + 'static,
 ) -> Result<T, String> {
     let entry = Arc::clone(entry);
-    let work = move || opener(&entry.name, &entry.source).and_then(|opened| of(&opened));
+    let work = move || opener(&entry.name, &entry.source).and_then(of);
     let done = tokio::task::spawn_blocking(work).await;
     done.unwrap_or_else(|error| Err(error.to_string()))
 }
@@ -107,12 +107,33 @@ impl Pool {
         if lock(&entry.description).is_some() {
             return;
         }
-        let described = with_opened(opener, entry, description_of).await;
+        let described = with_opened(opener, entry, |opened| description_of(&opened)).await;
         if let Err(fault) = &described {
             tracing::warn!(fault, "a model cannot be served");
         }
         // A load may have set the description in the meantime.
         lock(&entry.description).get_or_insert(described);
+    }
+
+    /// A model that can be served, with its own name, and what opens it.
+    pub(super) async fn servable(
+        &self,
+        name: &str,
+    ) -> Result<(String, Arc<ModelEntry>, Opener), Error> {
+        let (name, entry) = self.entry(name)?;
+        let Some(opener) = self.config.opener.clone() else {
+            let message = "models that are not loaded are not described on this server";
+            return Err(Error::unsupported("model", message));
+        };
+        self.describe(&entry).await;
+        let fault = lock(&entry.description).clone().and_then(Result::err);
+        match fault {
+            None => Ok((name, entry, opener)),
+            Some(fault) => {
+                let why = Some(fault).filter(|_| self.config.is_managed);
+                Err(Error::NotServable { name, why })
+            }
+        }
     }
 
     pub(crate) async fn draw(
@@ -121,19 +142,9 @@ impl Pool {
         view: DiagramView,
         theme: Theme,
     ) -> Result<String, Error> {
-        let (name, entry) = self.entry(name)?;
-        let Some(opener) = self.config.opener.clone() else {
-            let message = "diagrams are not available on this server";
-            return Err(Error::unsupported("view", message));
-        };
-        self.describe(&entry).await;
-        let fault = lock(&entry.description).clone().and_then(Result::err);
-        if let Some(fault) = fault {
-            let why = Some(fault).filter(|_| self.config.is_managed);
-            return Err(Error::NotServable { name, why });
-        }
+        let (name, entry, opener) = self.servable(name).await?;
         let _turn = self.drawing.lock().await;
-        let paint = move |opened: &UnloadedModel| diagram_of(opened, view, theme);
+        let paint = move |opened: UnloadedModel| diagram_of(&opened, view, theme);
         let drawn = with_opened(opener, &entry, paint).await;
         drawn.map_err(|detail| Error::DrawingFailed { name, detail })
     }
