@@ -151,7 +151,7 @@ fn rules_that_make_a_huge_sound_are_refused_before_it_is_made() {
             (rules.samples.truncate, rules.samples.split) = (0, 1)
         }),
         ("`samples`", |rules| {
-            rules.samples.pad_to_multiple_of = MAX_VALUES
+            (rules.samples.split, rules.samples.pad_to_multiple_of) = (1000, MAX_VALUES)
         }),
         ("hop_length", |rules| {
             let spectrogram = rules.spectrogram.as_mut().unwrap();
