@@ -28,6 +28,9 @@ ROOT = Path(__file__).resolve().parent.parent
 GIVEN = Path(os.environ.get("BENCH_SHARED", ROOT.parent / "shared")) / "media/given"
 RATE = 16_000
 BOUND = 1e-6
+# Deviations of short sounds are small, and transformers rounds logarithms to float32 before it divides by them: on 3537 samples it differs by
+# 1.7e-6 from the same steps in float64, and this project by 2.6e-7.
+BOUNDS = {"seamless-m4t": 3e-6}
 
 
 def strided(length: int, steps: list[tuple[int, int, int]]) -> int:
@@ -266,7 +269,7 @@ def main() -> int:
                 same = found.shape == features.shape and found_rows == rows
                 error = nmse(found, features) if same else float("inf")
                 worst, slowest, compared = max(worst, error), max(slowest, float(seconds)), compared + 1
-                if error > BOUND:
+                if error > BOUNDS.get(name, BOUND):
                     failed += 1
                     print(f"{name}: {length} samples: {found.shape} {found_rows} rows, transformers {features.shape} {rows}, NMSE {error:.1e}")
             print(f"{name}: {compared} equal to {worst:.1e}, {refused} refused by either, at most {slowest * 1000:.0f} ms", flush=True)
