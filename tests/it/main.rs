@@ -11,6 +11,7 @@ mod attribution;
 mod backends;
 mod bad_definitions;
 mod bad_folders;
+mod batches;
 mod behaviours;
 mod chat;
 mod clients;

@@ -53,6 +53,8 @@ pub struct Request {
     pub lab: Option<Arc<LabPlan>>,
     /// Options of text diffusion, only for models that decode by it.
     pub diffusion: Option<DiffusionOptions>,
+    /// Requests of a lower number start first.
+    pub priority: i64,
     /// Whether every denoising step is reported; only for models that decode by text diffusion.
     pub trace: bool,
 }
@@ -84,6 +86,7 @@ impl Request {
             lab: None,
             diffusion: None,
             thinking: None,
+            priority: 0,
             trace: false,
         }
     }

@@ -39,6 +39,8 @@ pub(super) struct Sequence {
     pub(super) scales: Vec<f32>,
     /// Whether the request changes values of the model: by edits, or by scales of its own.
     pub(super) is_changed: bool,
+    /// Sequences of a lower number start first.
+    pub(super) priority: i64,
     /// Tokens of the prompt whose log-probabilities are known; all of them if none are wanted.
     pub(super) n_scored: usize,
     /// Tokens that are part of the prompt or went through the stop buffer.
@@ -75,6 +77,7 @@ impl Sequence {
             cuts: Vec::new(),
             scales,
             is_changed: false,
+            priority: 0,
             n_scored: if answer.scores_prompt() { 0 } else { n_prompt },
             n_reported: n_prompt,
             is_stopped: false,

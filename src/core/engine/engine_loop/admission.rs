@@ -73,6 +73,7 @@ impl<C: Compute> EngineLoop<C> {
         sequence.source = source;
         sequence.media = media;
         sequence.is_changed = is_changed;
+        sequence.priority = request.priority;
         self.queue.push_back(EngineRequest { sequence, strategy });
     }
 
@@ -118,19 +119,21 @@ impl<C: Compute> EngineLoop<C> {
         }
     }
 
-    /// The waiting completion that starts next: of the request with the fewest active completions, so that one with
-    /// many does not keep others waiting, and of these the first that came. It waits while an active one reads its
+    /// The waiting completion that starts next: of those of the first priority, of the request with the fewest active
+    /// completions, so that one with many does not keep others waiting, and of these the first that came. It waits while an active one reads its
     /// prefix. None if there is no room for it.
     fn next_waiting(&mut self) -> Option<usize> {
         let active = self.active.iter().map(|request| &request.sequence);
         let active = active.chain(self.awaiting_lens.iter().map(|(sequence, _)| sequence));
         let active: Vec<*const QueuePermit> = active.map(|s| s.answer.permit()).collect();
-        let n_active = |at: &usize| {
-            let own = self.queue[*at].sequence.answer.permit();
-            active.iter().filter(|permit| **permit == own).count()
+        let turn = |at: &usize| {
+            let sequence = &self.queue[*at].sequence;
+            let own = sequence.answer.permit();
+            let n_active = active.iter().filter(|permit| **permit == own).count();
+            (sequence.priority, n_active)
         };
         let mut in_turn: Vec<usize> = (0..self.queue.len()).collect();
-        in_turn.sort_by_cached_key(n_active);
+        in_turn.sort_by_cached_key(turn);
         for at in in_turn {
             let n_positions = self.queue[at].sequence.n_positions();
             if !can_start(&self.jobs(), n_positions, self.model.n_free_blocks()) {
