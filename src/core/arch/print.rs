@@ -7,7 +7,7 @@ use std::fmt::{self, Write};
 use super::chains::reached;
 use super::expr::{Expr, Value};
 use super::{
-    ArchDef, Branch, ContractUse, Join, Mode, Param, ParamSource, Presence, Reads, SHIFT_LOGITS,
+    ArchDef, Branch, ContractUse, Join, Mode, Param, ParamSource, Presence, SHIFT_LOGITS,
     START_TOKEN, Setting, Slot, Spanned, Stack,
 };
 
@@ -216,8 +216,8 @@ fn print_stack(out: &mut String, stack: &Stack) -> fmt::Result {
     writeln!(out, "prefix = {}", quoted(&stack.prefix))?;
     writeln!(out, "count = {}", quoted(stack.count.source()))?;
     setting(out, "il", stack.il.as_ref())?;
-    if stack.reads == Reads::Source {
-        writeln!(out, "reads = \"source\"")?;
+    if stack.reads.is_source() {
+        writeln!(out, "reads = {}", quoted(stack.reads.name()))?;
     }
     stack
         .slots

@@ -1,10 +1,10 @@
 //! Attention among the rows of a tower: each row attends to the rows of its input, or to those of its window of the grid.
 
-use super::attend::KeyRows;
-use super::build::UnitBuilder;
+use super::attend::{DistanceKeys, KeyRows};
+use super::build::{UnitBuilder, softcap};
 use super::cache::CacheOptions;
 use super::context::DerivedInput;
-use super::grid::{GridRule, RowGrid};
+use super::grid::{GridRule, RowGrid, RowParts};
 use crate::plan::BLOCK_LEN;
 use lab_base::ggml::{KvBlocks, Result, ScoreOptions, Tensor};
 
@@ -27,8 +27,10 @@ impl UnitBuilder<'_, '_> {
         let v = v.unwrap_or(k);
         let rule = cache.grid_rule();
         let window = rule.cells;
-        if !self.flash_attn || self.unit.device > 0 {
-            return self.attend_inputs(grid, q, [k, v], (rule, scores));
+        let distances = rows.distances.as_ref();
+        let by_products = distances.is_some() || k.shape()[2] != n;
+        if !self.flash_attn || self.unit.device > 0 || by_products {
+            return self.attend_inputs(grid, [q, k, v], (rule, scores), distances);
         }
         let order = |x: &Tensor| match window {
             None if x.is_contiguous() => Ok(x.clone()),
@@ -82,31 +84,102 @@ impl UnitBuilder<'_, '_> {
         g.concat(x, &zeros, 2)
     }
 
-    /// [`Self::attend_grid`] by products of all rows of an input, with a mask where there are windows.
+    /// [`Self::attend_grid`] by products of all rows of an input, or of each of its windows where these are runs of rows, with a mask where
+    /// rows do not attend to all. Keys of another grid are attended to by the rows of their time.
     fn attend_inputs(
         &self,
         grid: RowGrid,
-        q: &Tensor,
-        [k, v]: [&Tensor; 2],
+        [q, k, v]: [&Tensor; 3],
         (rule, scores): (GridRule, &ScoreOptions<'_>),
+        distances: Option<&DistanceKeys>,
     ) -> Result<Tensor> {
-        let (g, n) = (self.g, grid.n_of_input());
-        let of_inputs = |x: &Tensor, axes: [usize; 4]| {
+        let (g, [_, heads, n, _]) = (self.g, q.shape());
+        let of_input = RowParts {
+            len: grid.n_of_input(),
+            n: grid.n_of_input(),
+            cuts: grid.inputs,
+        };
+        let is_cross = k.shape()[2] != n;
+        let windows = rule.cells.and_then(|cells| RowParts::of(&grid, cells));
+        let (parts, mask) = match (is_cross, windows) {
+            (true, _) => {
+                let cuts = grid.inputs * grid.cells[0];
+                let len = n / cuts.max(1);
+                (RowParts { len, n: len, cuts }, None)
+            }
+            (false, Some(parts)) if parts.n % parts.len.max(1) == 0 => (parts, None),
+            (false, Some(parts)) => (parts, Some(self.input(DerivedInput::PartMask(parts))?)),
+            (false, None) if rule.is_whole() => (of_input, None),
+            (false, None) => (of_input, Some(self.input(DerivedInput::GridMask(grid, rule))?)),
+        };
+        let by_part = |x: &Tensor, axes: [usize; 4]| {
+            let [d, heads, rows, _] = x.shape();
             let x = if x.is_contiguous() { x.clone() } else { g.cont(x)? };
-            let [d, heads, ..] = x.shape();
-            let x = g.reshape(&x, [d, heads, n, grid.inputs])?;
+            let x = g.reshape(&x, [d * heads, rows, 1, 1])?;
+            let (n, padded) = (rows / parts.cuts, rows / parts.cuts * parts.padded() / parts.n);
+            let x = self.lengthened(&x, n, padded)?;
+            let n_parts = parts.count() * parts.cuts;
+            let x = g.reshape(&x, [d, heads, padded * parts.cuts / n_parts, n_parts])?;
             g.cont(&g.permute(&x, axes)?)
         };
-        let mask = match rule.is_whole() {
-            true => None,
-            false => Some(self.input(DerivedInput::GridMask(grid, rule))?),
-        };
-        let (q, k) = (of_inputs(q, [0, 2, 1, 3])?, of_inputs(k, [0, 2, 1, 3])?); // [dk, n, heads, inputs]
-        let v = of_inputs(v, [1, 2, 0, 3])?; // [n, dv, heads, inputs]
-        let products = g.mul_mat(&k, &q)?; // [n, n, heads, inputs]
-        let weights = g.soft_max(&products, mask.as_ref(), scores)?;
-        let y = g.mul_mat(&v, &weights)?; // [dv, n, heads, inputs]
+        let (q, k) = (by_part(q, [0, 2, 1, 3])?, by_part(k, [0, 2, 1, 3])?); // [dk, len, heads, parts]
+        let v = by_part(v, [1, 2, 0, 3])?; // [len, dv, heads, parts]
+        let mut products = g.mul_mat(&k, &q)?; // [keys, len, heads, parts]
+        if let Some(distances) = distances {
+            products = g.add(&products, &self.distance_products(distances, &q)?)?;
+        }
+        let mut scores = *scores;
+        if scores.softcap != 0.0 {
+            products = softcap(g, &products, scores.scale, scores.softcap)?;
+            (scores.scale, scores.softcap) = (1.0, 0.0);
+        }
+        let weights = g.soft_max(&products, mask.as_ref(), &scores)?;
+        let y = g.mul_mat(&v, &weights)?; // [dv, len, heads, parts]
         let y = g.cont(&g.permute(&y, [0, 2, 1, 3])?)?;
-        g.reshape(&y, [y.shape()[0] * y.shape()[1], grid.n_rows(), 1, 1])
+        let width = y.shape()[0] * heads;
+        let y = g.reshape(&y, [width, parts.padded(), parts.cuts, 1])?;
+        let y = match parts.padded() == parts.n {
+            true => y,
+            false => {
+                let steps = y.strides();
+                let own = [width, parts.n, parts.cuts, 1];
+                g.cont(&g.view(&y, own, [steps[1], steps[2], steps[3]], 0)?)?
+            }
+        };
+        g.reshape(&y, [width, n, 1, 1])
+    }
+
+    /// The products of queries `q [dk, n, heads, parts]` with the key of the distance of each key of their part: `[n, n, heads, parts]`.
+    fn distance_products(&self, distances: &DistanceKeys, q: &Tensor) -> Result<Tensor> {
+        let (g, [dk, n, heads, parts]) = (self.g, q.shape());
+        let [width, rows, ..] = distances.table.shape();
+        let n_all = 2 * n - 1;
+        let ids = self.input(DerivedInput::Distances(n, rows, distances.zero))?;
+        let keys = g.get_rows(&distances.table, &ids)?; // [dk * heads, 2 n - 1]
+        let keys = g.reshape(&keys, [dk, width / dk, n_all, 1])?;
+        let keys = g.cont(&g.permute(&keys, [0, 2, 1, 3])?)?;
+        let all = g.mul_mat(&keys, q)?; // [2 n - 1, n, heads, parts]
+        // Key k of query q has element n - 1 + k - q of the query's row, so each row starts one element earlier.
+        let element = size_of::<f32>();
+        let row = (n_all as usize - 1) * element;
+        let steps = [row, all.strides()[2], all.strides()[3]];
+        let skewed = g.view(&all, [n, n, heads, parts], steps, (n as usize - 1) * element)?;
+        g.cont(&skewed)
+    }
+
+    /// `x [width, n_rows]` with rows of zeros after each `n` rows, up to `padded`.
+    pub(super) fn lengthened(&self, x: &Tensor, n: u64, padded: u64) -> Result<Tensor> {
+        if n == padded {
+            return Ok(x.clone());
+        }
+        let (g, [width, rows, ..]) = (self.g, x.shape());
+        let cuts = rows / n;
+        let x = g.reshape(&if x.is_contiguous() { x.clone() } else { g.cont(x)? }, [width, n, cuts, 1])?;
+        let steps = x.strides();
+        let first = g.view(&x, [width, 1, cuts, 1], [steps[1], steps[2], steps[3]], 0)?;
+        let zeros = g.fill(&g.cont(&first)?, 0.0)?;
+        let zeros = g.repeat(&zeros, [width, padded - n, cuts, 1])?;
+        let all = g.concat(&x, &zeros, 1)?;
+        g.reshape(&all, [width, padded * cuts, 1, 1])
     }
 }

@@ -6,7 +6,8 @@
 //! v       = norm(v)
 //! q       = temperature(pos) * q
 //! K, V    = cache(k, v)                                   all visible keys and values
-//! a       = concat over heads of softmax(cap(scale * q.K) + bias(pos_K - pos) + mask, sinks) . V
+//! a       = concat over heads of softmax(cap(scale * q.(K + R)) + bias(pos_K - pos) + mask, sinks) . V
+//! R       = rel_k[rel_zero + pos - pos_K]                 0 without such a table (Shaw et al. 2018)
 //! y       = o . (norm(a) * act(gate)) + o.bias
 //! ```
 //! `[n_embd, n_tokens]` in and out; head h of the queries reads head `h / (heads / kv_heads)` of
@@ -85,6 +86,7 @@ options! {
         temp_floor: f32 => "temp_floor", when "temp_scale != 0", "positions of one step in that formula, above 0";
         temp_offset: f32 => "temp_offset", when "temp_scale != 0", "positions added to `pos` in that formula";
         buckets: u64 => "if(has('rel_bias'), n_buckets, 0)", when "has('rel_bias')", "buckets of distances, each with a bias of its own";
+        rel_zero: u64 = "0", when "has('rel_k')", "row of `rel_k` of distance 0; the rows after it are of keys before the query, those before it of keys after it";
         max_distance: u64 = "128", when "has('rel_bias')", "distance from which on all keys share the last bucket of `rel_bias`, in positions";
         selection: SelectionRef = "none", "which of the visible keys a query attends to, see `[selection.NAME]`; `none`: all";
         selects: bool => "true", when "selection", "the block computes the selection itself";
@@ -95,14 +97,14 @@ pub(super) static CONTRACT: Contract = Contract {
     name: "attention",
     title: "Attention",
     noun: "attention",
-    phrase: "attention with {=heads} heads{heads != kv_heads:  (KV heads: {=kv_heads})} of {=dk} elements{dv != dk: , values of {=dv}}{qk_norm != 'none': , query and key norm}{softcap > 0: , score softcap {=softcap}}{temp_scale > 0: , temperature by position}{has('sinks'): , attention sinks}{has('rel_bias'): , bias by distance}{gate != 'none': , gated output}{values == 'key': , keys as values}",
+    phrase: "attention with {=heads} heads{heads != kv_heads:  (KV heads: {=kv_heads})} of {=dk} elements{dv != dk: , values of {=dv}}{qk_norm != 'none': , query and key norm}{softcap > 0: , score softcap {=softcap}}{temp_scale > 0: , temperature by position}{has('sinks'): , attention sinks}{has('rel_bias'): , bias by distance}{has('rel_k'): , keys of distances}{gate != 'none': , gated output}{values == 'key': , keys as values}",
     summary: "Self-attention: each position takes a weighted mean of the values that it attends to.",
     formula: concat!(
         "y = o . {gate != 'none': (}{inner_norm -> norm: softmax({softcap > 0 -> softcap: scale * {!temp_scale > 0: t(pos) * }",
         "{!qk_norm != 'none' and qk_norm_at == 'after' -> norm: {rope -> rope: {qk_norm != 'none' and qk_norm_at == 'before' -> norm: q.h}}}",
         " . ",
         "{!qk_norm != 'none' and qk_norm_at == 'after' -> norm: {rope -> rope: {qk_norm != 'none' and qk_norm_at == 'before' -> norm: k.h}}}",
-        "}{has('rel_bias'):  + bias(pos_k - pos_q)} + mask{has('sinks'):  with sinks}) . ({v_norm -> norm: {values == 'proj': v.h | k.h}})}",
+        "}{has('rel_bias'):  + bias(pos_k - pos_q)}{has('rel_k'):  + q.rel_k(pos_q - pos_k)} + mask{has('sinks'):  with sinks}) . ({v_norm -> norm: {values == 'proj': v.h | k.h}})}",
         "{gate != 'none':  * {=gate_act}(gate.h))}",
     ),
     options: Config::OPTIONS,
@@ -126,6 +128,8 @@ pub(super) static CONTRACT: Contract = Contract {
         o: Matrix "attn_output.weight" ["heads * dv", "n_embd"] quantised_as(QuantClass::Heads), "output projection: the heads back to the hidden state";
         o.bias: Bias "attn_output.bias" ["n_embd"] optional, "bias of the output projection";
         ..position_bias::TABLE_WEIGHT;
+        rel_k: Table "attn_rel_k.weight" ["if(has('rel_proj'), n_embd, dk)", "dim('rel_k', 1)"] optional, "in a tower: a key for each distance of key and query, whose product with the query is added to its score";
+        rel_proj: Matrix "attn_rel_proj.weight" ["n_embd", "heads * dk"] optional, "projection of `rel_k` to a key for each head";
         ..selection::q_weight(&["n_embd", "n_head_index * d_head_index"]);
         ..selection::K_WEIGHT;
         ..selection::WEIGHTS_WEIGHT;
@@ -172,6 +176,8 @@ pub(super) static CONTRACT: Contract = Contract {
         "kv_layer == depth or not (selection and selects)", "a block with the keys of another layer does not select by rows of its own";
         "max_distance > 0 and max_distance <= 4096", "`max_distance` is 1 to 4096";
         "not (has('rel_bias') and selection)", "a block with a bias by distance attends to all visible keys";
+        "not has('rel_k') or kv_heads == heads and not selection", "with keys of distances each head has keys of its own, and attends to all visible ones";
+        "not has('rel_proj') or has('rel_k')", "`rel_proj` projects `rel_k`";
         "temp_floor > 0", "`temp_floor` is positive";
         "gate != 'query' or dk == dv", "a gate projected with the query has the width of the values";
         "not (gate == 'query' and has('qkv'))", "a gate projected with the query comes with separate projections";
@@ -200,6 +206,7 @@ pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
         dv: c.dv,
         selected: b.select(c.selection, c.selects, IndexInputs { h: x, latent: x })?,
         bias: b.position_bias(c.max_distance)?,
+        distances: b.distance_keys(c.rel_zero, c.dk)?,
         scale: c.scale,
         softcap: c.softcap,
         ..KeyRows::default()
@@ -316,7 +323,8 @@ fn project(b: &UnitBuilder<'_, '_>, c: &Config, x: &Tensor) -> Result<Projected>
 
 /// Keys and values of rows `[n_embd, n]`, by the separate projections `k` and `v`.
 fn project_keys(b: &UnitBuilder<'_, '_>, c: &Config, x: &Tensor) -> Result<Keys> {
-    let (g, n) = (b.g, b.n_tokens);
+    // A second input of a tower may have another grid.
+    let (g, n) = (b.g, x.shape()[1]);
     let k = clamped(b, c, b.linear("k", x)?)?;
     let v = match c.values {
         Values::Proj => {

@@ -9,7 +9,7 @@ use crate::plan::{KeyValuePlan, RowLayout};
 use lab_base::ggml::{Graph, Result, Tensor};
 
 use super::adapter_switches::AdapterSwitches;
-use super::grid::{Axis, GridRule, GridWindow, Resampling, RowGrid};
+use super::grid::{Axis, GridRule, GridWindow, Resampling, RowGrid, RowParts};
 use super::ngram_hashes::NgramHashes;
 use super::position_bias::DistanceBuckets;
 use super::rope::RopeDivisors;
@@ -56,6 +56,13 @@ pub enum DerivedInput {
     Learned(RowGrid, u64),
     /// i32: the rows of the grids alone.
     Cells(RowGrid),
+    /// i32: the rows of the valid cells.
+    Valid(RowGrid),
+    /// f32 `[len, len, 1, parts]`: 0 where a row of a part is attended to, less than any score where it is missing.
+    PartMask(RowParts),
+    /// i32 `[2 n - 1]`: the row of a table of so many rows for each distance of a key and a query, from `n - 1` after the query to `n - 1`
+    /// before it; the last number is the row of distance 0.
+    Distances(u64, u64, u64),
     /// f32 `[from, to]`: the weights by which one axis of a table is resampled.
     Resampling(Resampling),
     /// i32 `[n_rows]`: the rows of a tower, window by window.

@@ -15,9 +15,22 @@ pub struct RowGrid {
     pub before: u64,
     /// Cells of the grid of each input: time, height, width.
     pub cells: [u64; 3],
+    /// Number of valid cells, the first ones of each grid: the others pad it, and are not part of the result.
+    pub valid: u64,
 }
 
 impl RowGrid {
+    /// A grid whose cells are all valid.
+    pub fn whole(inputs: u64, cells: [u64; 3]) -> Self {
+        let valid = cells.iter().product();
+        Self {
+            inputs,
+            before: 0,
+            cells,
+            valid,
+        }
+    }
+
     /// Number of rows of one input.
     pub fn n_of_input(&self) -> u64 {
         self.before + self.cells.iter().product::<u64>()
@@ -60,6 +73,32 @@ impl RowGrid {
         };
         let n = of_input.len() * self.inputs as usize;
         of_input.into_iter().cycle().take(n).collect()
+    }
+
+    /// The axis of the frames of a sound: height where the grid has bands by width, else width.
+    pub(crate) fn frames(&self) -> usize {
+        if self.cells[1] > 1 { 1 } else { 2 }
+    }
+
+    /// The grid of so many frames at each time; the frames after the last one of the grid are missing. None if frames are in several times
+    /// already.
+    pub(crate) fn chunks(&self, size: u64) -> Option<Self> {
+        if self.cells[0] != 1 || self.before > 0 || size == 0 {
+            return None;
+        }
+        let mut cells = self.cells;
+        cells[0] = cells[self.frames()].div_ceil(size);
+        cells[self.frames()] = size;
+        Some(Self { cells, ..*self })
+    }
+
+    /// The rows of the valid cells, i32.
+    pub(crate) fn valid_rows(&self) -> Vec<i32> {
+        let of_input = |input: u64| {
+            let first = input * self.n_of_input() + self.before;
+            (first..first + self.valid).map(|row| row as i32)
+        };
+        (0..self.inputs).flat_map(of_input).collect()
     }
 
     /// The rows of the grid without those before it, i32.
@@ -134,6 +173,57 @@ impl RowGrid {
             }));
         }
         all
+    }
+}
+
+/// Rows that attend to each other in equal parts: those of a time of each input, or of windows of it, the last of which may be smaller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowParts {
+    /// Number of rows of a part.
+    pub(crate) len: u64,
+    /// Number of rows that are cut into parts, those of a time.
+    pub(crate) n: u64,
+    /// Number of such cuts.
+    pub(crate) cuts: u64,
+}
+
+impl RowParts {
+    /// The parts of a grid by windows of `[time, height, width]` cells; none if the windows are no runs of rows of one length.
+    pub(crate) fn of(grid: &RowGrid, window: [u64; 3]) -> Option<Self> {
+        let [n_t, height, width] = grid.cells;
+        let all = |size: u64, n: u64| size == 0 || size >= n;
+        let len = match (window[0], height) {
+            (1, _) if all(window[1], height) && all(window[2], width) => height * width,
+            (1, 1) => window[2],
+            _ => return None,
+        };
+        let cuts = grid.inputs * n_t;
+        (grid.before == 0).then_some(Self {
+            len,
+            n: height * width,
+            cuts,
+        })
+    }
+
+    /// Number of parts of a cut.
+    pub(crate) fn count(&self) -> u64 {
+        self.n.div_ceil(self.len.max(1))
+    }
+
+    /// Number of rows of the parts of a cut, with missing ones.
+    pub(crate) fn padded(&self) -> u64 {
+        self.count() * self.len
+    }
+
+    /// 0 where a row of a part is attended to, less than any score where it is missing: `[len, len, 1, count * cuts]`, keys first.
+    pub(crate) fn mask(&self) -> Vec<f32> {
+        let of_part = |part: u64| {
+            let present = self.n - part * self.len;
+            let key = move |k: u64| if k < present { 0.0 } else { f32::NEG_INFINITY };
+            (0..self.len).flat_map(move |_| (0..self.len).map(key))
+        };
+        let of_cut = |_| (0..self.count()).flat_map(of_part);
+        (0..self.cuts).flat_map(of_cut).collect()
     }
 }
 
@@ -256,8 +346,12 @@ pub struct GridWindow {
     pub size: [u64; 3],
     /// Cells from one window to the next.
     pub stride: [u64; 3],
-    /// Missing cells before the first cell, and after the last one.
+    /// Missing cells before the first cell.
     pub pad: [u64; 3],
+    /// Missing cells after the last cell.
+    pub end: [u64; 3],
+    /// Whether cells that are not valid are missing too.
+    pub masked: bool,
 }
 
 impl GridWindow {
@@ -265,11 +359,46 @@ impl GridWindow {
     pub(crate) fn result(&self, cells: [u64; 3]) -> Option<[u64; 3]> {
         let mut out = [0; 3];
         for axis in 0..3 {
-            let padded = cells[axis] + 2 * self.pad[axis];
-            let rest = padded.checked_sub(self.size[axis])?;
-            out[axis] = rest / self.stride[axis].max(1) + 1;
+            out[axis] = self.along(axis, cells[axis])?;
         }
         Some(out)
+    }
+
+    /// Number of windows along an axis of so many cells; none if a window does not fit.
+    fn along(&self, axis: usize, cells: u64) -> Option<u64> {
+        let padded = cells + self.pad[axis] + self.end[axis];
+        let rest = padded.checked_sub(self.size[axis])?;
+        Some(rest / self.stride[axis].max(1) + 1)
+    }
+
+    /// Number of windows whose cells count as valid: those of a grid that ends with its last valid cell. None if valid cells end within a
+    /// row of the grid, or within a time of which windows have several.
+    pub(crate) fn valid(&self, grid: &RowGrid) -> Option<u64> {
+        let out = self.result(grid.cells)?;
+        let [_, height, width] = grid.cells;
+        if grid.valid == grid.cells.iter().product::<u64>() {
+            return Some(out.iter().product());
+        }
+        if (self.size[0], self.stride[0]) != (1, 1) || self.pad[0] + self.end[0] > 0 {
+            return None;
+        }
+        let (times, rest) = (grid.valid / (height * width), grid.valid % (height * width));
+        let windows = |axis: usize, n: u64| match n {
+            0 => 0,
+            n => self.along(axis, n).unwrap_or(0),
+        };
+        let rest = match grid.frames() {
+            1 if rest % width == 0 => windows(1, rest / width) * out[2],
+            2 => windows(2, rest) * out[1],
+            _ => return None,
+        };
+        Some(times * out[1] * out[2] + rest)
+    }
+
+    /// Whether some window has a missing cell.
+    pub(crate) fn has_missing(&self, grid: &RowGrid) -> bool {
+        let is_cut = self.masked && grid.valid < grid.cells.iter().product();
+        is_cut || self.pad != [0; 3] || self.end != [0; 3]
     }
 
     /// Number of cells of a window.
@@ -286,16 +415,9 @@ impl GridWindow {
     /// The rows of the cells of each window, window by window; the row after all others stands for a missing cell. i32
     /// `[len * windows]`.
     pub(crate) fn rows(&self, grid: &RowGrid) -> Vec<i32> {
-        let windows = RowGrid {
-            inputs: 1,
-            before: 0,
-            cells: self.result(grid.cells).unwrap_or_default(),
-        };
-        let cells = RowGrid {
-            inputs: 1,
-            before: 0,
-            cells: self.size,
-        };
+        let windows = RowGrid::whole(1, self.result(grid.cells).unwrap_or_default());
+        let cells = RowGrid::whole(1, self.size);
+        let n_present = if self.masked { grid.valid } else { u64::MAX };
         let missing = grid.n_rows() as i32;
         let mut all = Vec::with_capacity((grid.inputs * windows.n_rows() * self.len()) as usize);
         for input in 0..grid.inputs {
@@ -309,7 +431,8 @@ impl GridWindow {
                     });
                     all.push(match place {
                         [Some(t), Some(h), Some(w)] => {
-                            (first + (t * grid.cells[1] + h) * grid.cells[2] + w) as i32
+                            let cell = (t * grid.cells[1] + h) * grid.cells[2] + w;
+                            if cell < n_present { (first + cell) as i32 } else { missing }
                         }
                         _ => missing,
                     });

@@ -11,6 +11,7 @@ mod attention;
 mod build;
 pub mod cache;
 mod channel_mix;
+mod chunks;
 mod compressed_attention;
 mod context;
 mod delta_net;
@@ -126,7 +127,7 @@ macro_rules! blocks {
 }
 
 blocks! {
-    attention, channel_mix, compressed_attention, delta_net, ffn, grid_positions, identity, learned_rows, linear, linear_attention, mamba, mamba2, mla, moe,
+    attention, channel_mix, chunks, compressed_attention, delta_net, ffn, grid_positions, identity, learned_rows, linear, linear_attention, mamba, mamba2, mla, moe,
     neighbours, ngram_memory, short_conv, wkv6, wkv7,
     #[cfg(test)] toy,
 }

@@ -118,16 +118,16 @@ pub(super) fn build(parts: &GraphParts<'_>, shape: &GraphShape) -> Result<(Graph
     let mut assembly = Assembly::new(build, inputs.output_rows.as_ref());
     let wants = ResultRows::of(shape, options);
     let (mut end, mut n_of_source) = (None, 0);
-    if let Some((source, tokens)) = with_tokens(inputs.source.as_ref()) {
+    if let Some(source) = &inputs.source {
         assembly.read(shape.n_source, source);
-        end = Some(assembly.source(tokens)?);
+        end = Some(assembly.source(source)?);
         n_of_source = assembly.build.lab.named.get_mut().len();
     }
     let (mut logits, mut hidden) = (None, None);
-    if let Some((list, tokens)) = with_tokens(Some(&inputs.tokens)) {
-        assembly.read(shape.n_tokens, list);
+    if let Some(tokens) = &inputs.tokens.tokens {
+        assembly.read(shape.n_tokens, &inputs.tokens);
         let x;
-        (x, logits, hidden) = assembly.model(tokens, &wants)?;
+        (x, logits, hidden) = assembly.model(&tokens.0, &wants)?;
         end = Some(x);
     }
     let named = assembly.build.lab.named.take();
@@ -212,12 +212,6 @@ pub(super) fn build_tower(parts: &GraphParts<'_>, grid: RowGrid) -> Result<(Grap
     Ok((g, ends))
 }
 
-/// A list of tokens with its ids; none if it is empty.
-fn with_tokens(list: Option<&ListInputs>) -> Option<(&ListInputs, &Tensor)> {
-    let list = list?;
-    Some((list, &list.tokens.as_ref()?.0))
-}
-
 /// Makes named values outputs of the graph. The first `n_of_source` are those of the source.
 fn capture(
     g: &mut Graph,
@@ -297,6 +291,13 @@ struct Assembly<'a> {
     held: Option<MixRead>,
 }
 
+fn refused(message: &str) -> Error {
+    Error::Arguments {
+        op: "assembly",
+        message: message.to_owned(),
+    }
+}
+
 /// Number of layers that read the source, the first ones of a plan.
 fn n_of_source(plan: &Plan) -> usize {
     let source = plan.source.as_ref();
@@ -341,12 +342,18 @@ impl<'a> Assembly<'a> {
 
     /// Builds the layers that read the source, and stores what the other layers need of it. Returns the last hidden
     /// state.
-    fn source(&mut self, tokens: &Tensor) -> Result<Tensor> {
+    fn source(&mut self, list: &ListInputs) -> Result<Tensor> {
         let plan = self.build.plan;
         let (own, others) = plan.layers.split_at(n_of_source(plan));
         let embed = plan.source.as_ref().map_or(&plan.embed, |of| &of.embed);
-        let mut x = blocks::embed::build(&self.build.at(embed), tokens)?;
-        self.name_tokens(tokens)?;
+        let mut x = match (&list.tokens, &list.rows) {
+            (Some(tokens), _) => {
+                self.name_tokens(&tokens.0)?;
+                blocks::embed::build(&self.build.at(embed), &tokens.0)?
+            }
+            (None, Some(rows)) => rows.clone(),
+            (None, None) => return Err(refused("the source has neither tokens nor rows")),
+        };
         self.taps.insert("embd".into(), x.clone());
         for layer in own {
             self.taps.insert("layer_in".into(), x.clone());
@@ -566,10 +573,7 @@ impl<'a> Assembly<'a> {
         match (self.taps.get(name), self.of_all.get(name), &self.chosen) {
             (Some(value), ..) => Ok(value.clone()),
             (None, Some(value), Some(rows)) => self.build.g.get_rows(value, rows),
-            _ => Err(Error::Arguments {
-                op: "tap",
-                message: format!("`{name}` is read before it is saved"),
-            }),
+            _ => Err(refused(&format!("`{name}` is read before it is saved"))),
         }
     }
 

@@ -301,6 +301,7 @@ impl Model {
         let data = PassData {
             batch,
             source,
+            source_rows: self.sources.rows(&source.positions),
             allocated,
             keys: &keys,
             block_manager: &self.block_manager,

@@ -44,6 +44,8 @@ pub struct TowerInput<'a> {
     pub rows: &'a [f32],
     /// Cells of the grid: time, height, width.
     pub cells: [u64; 3],
+    /// Number of valid frames of a sound, whose other frames pad it and give no rows; none: all.
+    pub valid: Option<u64>,
 }
 
 /// The result of a tower for one input.
@@ -119,9 +121,15 @@ impl Tower {
         let mut result = vec![0.0; graph.result.elements() as usize];
         self.executor.read(&graph.result, &mut result)?;
         let of_input = (result.len() / inputs.len()).max(1);
+        let end = &graph.grid;
+        let (width, n_valid) = (graph.result.shape()[0], end.before + end.valid);
+        let cells = match n_valid == end.n_of_input() {
+            true => end.cells,
+            false => [1, 1, end.valid],
+        };
         let rows = result.chunks_exact(of_input).map(|rows| TowerRows {
-            rows: rows.to_vec(),
-            cells: graph.grid.cells,
+            rows: rows[..(n_valid * width) as usize].to_vec(),
+            cells,
         });
         Ok(rows.collect())
     }
@@ -147,7 +155,7 @@ impl Tower {
         };
         let n_elements = n_cells as usize * self.input_width();
         for input in inputs {
-            if input.cells != first.cells {
+            if (input.cells, input.valid) != (first.cells, first.valid) {
                 let found = format!("grids of {:?} and {:?} cells", first.cells, input.cells);
                 return fault(found, "inputs of one grid".into());
             }
@@ -157,11 +165,15 @@ impl Tower {
                 return fault(found, format!("{n_cells} rows of {width}"));
             }
         }
-        Ok(RowGrid {
-            inputs: inputs.len() as u64,
-            before: 0,
-            cells: first.cells,
-        })
+        let mut grid = RowGrid::whole(inputs.len() as u64, first.cells);
+        if let Some(valid) = first.valid {
+            let n_frames = first.cells[grid.frames()];
+            if valid == 0 || valid > n_frames || first.cells[0] > 1 {
+                return fault(format!("{valid} valid frames"), format!("1 to {n_frames}"));
+            }
+            grid.valid = n_cells / n_frames * valid;
+        }
+        Ok(grid)
     }
 
     /// Builds and loads the graph of a grid, if there is memory for it.

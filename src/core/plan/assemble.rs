@@ -148,7 +148,7 @@ impl<'a> Planner<'a> {
         let mut n_of_source = 0;
         let (def, global) = (self.facts.def, self.facts.global());
         for (at, stack) in def.stacks.iter().enumerate() {
-            if stack.reads == Reads::Tokens && at > 0 && def.stacks[at - 1].reads == Reads::Source {
+            if stack.reads == Reads::Tokens && at > 0 && def.stacks[at - 1].reads.is_source() {
                 n_of_source = layers.len();
                 self.end_of_source(n_embd);
             }

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
+use crate::blocks::position_bias::distance_rows;
 use crate::blocks::{DerivedInput, DerivedInputs, SwitchCounts, WindowOrder};
 use lab_base::ggml::{Executor, Graph, Result, Tensor};
 use lab_base::weights::TensorType;
@@ -104,7 +105,7 @@ fn make(g: &Graph, prefix: &str, input: &DerivedInput, n: u64) -> Result<Tensor>
         DerivedInput::GridRows(grid, _, rows) => index_of("grid_rows", &[grid.n_rows()], *rows),
         DerivedInput::Neighbours(window, grid) => {
             // The row after all others exists where windows reach over the ends.
-            let n_rows = grid.n_rows() + u64::from(window.pad != [0; 3]);
+            let n_rows = grid.n_rows() + u64::from(window.has_missing(grid));
             index_of("neighbours", &[window.n_cells(grid)], n_rows)
         }
         DerivedInput::Learned(grid, n) => {
@@ -115,6 +116,14 @@ fn make(g: &Graph, prefix: &str, input: &DerivedInput, n: u64) -> Result<Tensor>
             let n = grid.n_rows() - grid.before * grid.inputs;
             index_of("cells", &[n], grid.n_rows())
         }
+        DerivedInput::Valid(grid) => {
+            index_of("valid", &[grid.inputs * grid.valid], grid.n_rows())
+        }
+        DerivedInput::PartMask(parts) => {
+            let n = parts.count() * parts.cuts;
+            input_of("part_mask", f32, &[parts.len, parts.len, 1, n])
+        }
+        DerivedInput::Distances(n, rows, _) => index_of("distances", &[2 * n - 1], *rows),
         DerivedInput::Resampling(of) => input_of("resampling", f32, &[of.from, of.to]),
         DerivedInput::WindowRows(grid, _) => {
             index_of("window_rows", &[grid.n_rows()], grid.n_rows())
@@ -210,6 +219,11 @@ fn write(
         }
         DerivedInput::Learned(grid, n) => executor.write_indices(tensor, &grid.with_learned(*n)),
         DerivedInput::Cells(grid) => executor.write_indices(tensor, &grid.cell_rows()),
+        DerivedInput::Valid(grid) => executor.write_indices(tensor, &grid.valid_rows()),
+        DerivedInput::PartMask(parts) => executor.write(tensor, &parts.mask()),
+        DerivedInput::Distances(n, rows, zero) => {
+            executor.write_indices(tensor, &distance_rows(*n, *rows, *zero))
+        }
         DerivedInput::Resampling(of) => executor.write(tensor, &of.weights()),
         DerivedInput::WindowRows(grid, window) => {
             executor.write_indices(tensor, &WindowOrder::new(grid, *window).rows)

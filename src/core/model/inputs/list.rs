@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use crate::plan::Plan;
-use lab_base::ggml::{Executor, Graph, Result};
+use lab_base::ggml::{Executor, Graph, Result, Tensor};
+use lab_base::weights::TensorType;
 
 use super::super::adapters::ModelAdapters;
 use super::super::batch::Batch;
@@ -14,8 +15,10 @@ use super::rows::{AdapterScales, TokenIds};
 
 /// The inputs of a list of tokens.
 pub(crate) struct ListInputs {
-    /// Token ids; none if the list is empty.
+    /// Token ids; none if the list is empty, or has rows in their place.
     pub(crate) tokens: Option<TokenIds>,
+    /// The rows of a source `[n_embd, n]`, f32; none if it is read as tokens.
+    pub(crate) rows: Option<Tensor>,
     pub(crate) scales: AdapterScales,
     pub(crate) derived: DerivedTensors,
 }
@@ -33,8 +36,25 @@ impl ListInputs {
         let tokens = (n > 0).then(|| TokenIds::new(g, prefix, n, plan.n_vocab));
         Ok(Self {
             tokens: tokens.transpose()?,
+            rows: None,
             scales: AdapterScales::new(g, prefix, adapters, n)?,
             derived: DerivedTensors::new(prefix, n),
+        })
+    }
+
+    /// The inputs of `n` tokens of sources.
+    pub(super) fn of_source(g: &Graph, n: usize, plan: &Plan, adapters: &[usize]) -> Result<Self> {
+        const PREFIX: &str = "source.";
+        if !plan.source.as_ref().is_some_and(|source| source.is_rows) {
+            return Self::new(g, PREFIX, n, plan, adapters);
+        }
+        let n = n as u64;
+        let name = format!("{PREFIX}rows");
+        Ok(Self {
+            tokens: None,
+            rows: Some(g.input(&name, TensorType::F32, &[plan.n_embd, n])?),
+            scales: AdapterScales::new(g, PREFIX, adapters, n)?,
+            derived: DerivedTensors::new(PREFIX, n),
         })
     }
 

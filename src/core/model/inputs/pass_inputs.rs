@@ -55,7 +55,7 @@ impl PassInputs {
             tokens: ListInputs::new(g, "", shape.n_tokens, plan, &shape.adapters)?,
             source: match shape.n_source {
                 0 => None,
-                n => Some(ListInputs::new(g, "source.", n, plan, &shape.adapters)?),
+                n => Some(ListInputs::of_source(g, n, plan, &shape.adapters)?),
             },
             output_rows: match some_rows {
                 true => Some(OutputRows::new(g, shape.n_outputs as u64, n)?),
@@ -180,6 +180,9 @@ impl PassInputs {
         self.tokens.write(executor, batch, data.adapters, &known)?;
         if let Some(source) = &self.source {
             source.write(executor, data.source, data.adapters, &SourceTokens)?;
+            if let Some(rows) = &source.rows {
+                executor.write(rows, &data.source_rows)?;
+            }
         }
         if let Some(rows) = &self.output_rows {
             rows.write(executor, batch)?;
