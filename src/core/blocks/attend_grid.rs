@@ -154,7 +154,7 @@ impl UnitBuilder<'_, '_> {
         let (g, [dk, n, heads, parts]) = (self.g, q.shape());
         let [width, rows, ..] = distances.table.shape();
         let n_all = 2 * n - 1;
-        let ids = self.input(DerivedInput::Distances(n, rows, distances.zero))?;
+        let ids = self.input(DerivedInput::DistanceRows(n, rows, distances.zero))?;
         let keys = g.get_rows(&distances.table, &ids)?; // [dk * heads, 2 n - 1]
         let keys = g.reshape(&keys, [dk, width / dk, n_all, 1])?;
         let keys = g.cont(&g.permute(&keys, [0, 2, 1, 3])?)?;

@@ -64,8 +64,8 @@ options! {
     pub(super) struct Config {
         rope: RopeRef, "rotation of queries and keys, or `none`";
         cache: CacheRef = "full", "which keys a query attends to; `full`: all, or with causal attention all so far";
-        heads: u64 => "n_head", "query heads";
-        kv_heads: u64 => "n_head_kv", "key and value heads";
+        heads: u64 = "n_head", "query heads";
+        kv_heads: u64 = "n_head_kv", "key and value heads";
         dk: u64 = "d_head", "elements of a query or key head";
         dv: u64 = "d_head_v", "elements of a value head";
         qkv_rows: u64 = "(heads + kv_heads) * dk + kv_heads * dv", "rows of the projection `qkv`: queries, keys, values, and unused rows";
@@ -73,7 +73,7 @@ options! {
         scale: f32 = "1 / sqrt(dk)", "factor of the scores";
         qk_norm: QkNorm = "none", "norm of queries and keys: `none`; over each `head` with one weight for all heads; over `each` head with a weight of its own; over each head with one `factor` of its own; over all heads together (`full`)";
         qk_norm_at: NormAt = "before", when "qk_norm != 'none'", "whether the norm is `before` or `after` the rotation";
-        norm: NormRef => "default", when "qk_norm != 'none'", "kind and eps of the query and key norm";
+        norm: NormRef = "default", when "qk_norm != 'none'", "kind and eps of the query and key norm";
         v_norm: NormRef = "none", "norm of each value head, without a weight";
         kv_layer: u64 = "depth", "layer whose keys and values are used: the layer itself (`depth`) or an earlier one";
         values: Values = "proj", "where values come from: a projection (`proj`), or the projected keys (`key`)";

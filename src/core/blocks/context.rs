@@ -62,7 +62,7 @@ pub enum DerivedInput {
     PartMask(RowParts),
     /// i32 `[2 n - 1]`: the row of a table of so many rows for each distance of a key and a query, from `n - 1` after the query to `n - 1`
     /// before it; the last number is the row of distance 0.
-    Distances(u64, u64, u64),
+    DistanceRows(u64, u64, u64),
     /// f32 `[from, to]`: the weights by which one axis of a table is resampled.
     Resampling(Resampling),
     /// i32 `[n_rows]`: the rows of a tower, window by window.

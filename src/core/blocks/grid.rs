@@ -21,7 +21,7 @@ pub struct RowGrid {
 
 impl RowGrid {
     /// A grid whose cells are all valid.
-    pub fn whole(inputs: u64, cells: [u64; 3]) -> Self {
+    pub fn of_cells(inputs: u64, cells: [u64; 3]) -> Self {
         let valid = cells.iter().product();
         Self {
             inputs,
@@ -415,8 +415,8 @@ impl GridWindow {
     /// The rows of the cells of each window, window by window; the row after all others stands for a missing cell. i32
     /// `[len * windows]`.
     pub(crate) fn rows(&self, grid: &RowGrid) -> Vec<i32> {
-        let windows = RowGrid::whole(1, self.result(grid.cells).unwrap_or_default());
-        let cells = RowGrid::whole(1, self.size);
+        let windows = RowGrid::of_cells(1, self.result(grid.cells).unwrap_or_default());
+        let cells = RowGrid::of_cells(1, self.size);
         let n_present = if self.masked { grid.valid } else { u64::MAX };
         let missing = grid.n_rows() as i32;
         let mut all = Vec::with_capacity((grid.inputs * windows.n_rows() * self.len()) as usize);
@@ -527,5 +527,117 @@ impl Resampling {
             }
         }
         out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A convolution along one axis.
+    fn along(axis: usize, size: u64, stride: u64, pad: u64) -> GridWindow {
+        let of = |n: u64, otherwise: u64| {
+            let mut all = [otherwise; 3];
+            all[axis] = n;
+            all
+        };
+        GridWindow {
+            size: of(size, 1),
+            stride: of(stride, 1),
+            pad: of(pad, 0),
+            end: of(pad, 0),
+            masked: false,
+        }
+    }
+
+    #[test]
+    fn as_many_windows_are_valid_as_the_valid_frames_alone_have() {
+        for n in 1..=20 {
+            for valid in 1..=n {
+                for (axis, cells) in [(2, [1, 1, n]), (1, [1, n, 4])] {
+                    let alone = |n: u64| RowGrid::of_cells(2, if axis == 2 { [1, 1, n] } else { [1, n, 4] });
+                    let grid = RowGrid {
+                        valid: alone(valid).valid,
+                        ..RowGrid::of_cells(2, cells)
+                    };
+                    if grid.frames() != axis {
+                        continue;
+                    }
+                    for (size, stride, pad) in [(3, 1, 1), (3, 2, 1), (2, 2, 0), (4, 4, 0)] {
+                        let window = along(axis, size, stride, pad);
+                        let expected = window.result(alone(valid).cells);
+                        let expected = expected.map_or(0, |cells| cells.iter().product());
+                        if window.result(cells).is_some() {
+                            assert_eq!(window.valid(&grid), Some(expected), "{grid:?} {window:?}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn valid_windows_of_chunks_are_those_of_whole_chunks_and_of_the_rest() {
+        // 2 chunks of 100 frames and 26 of a third one, then three convolutions that halve: 13 + 13 + 4.
+        let frames = RowGrid {
+            valid: 226 * 8,
+            ..RowGrid::of_cells(1, [1, 300, 8])
+        };
+        let mut grid = frames.chunks(100).expect("a run of frames");
+        assert_eq!((grid.cells, grid.valid), ([3, 100, 8], 226 * 8));
+        for _ in 0..3 {
+            let window = GridWindow {
+                size: [1, 3, 3],
+                stride: [1, 2, 2],
+                pad: [0, 1, 1],
+                end: [0, 1, 1],
+                masked: false,
+            };
+            grid = RowGrid {
+                cells: window.result(grid.cells).expect("it fits"),
+                valid: window.valid(&grid).expect("it fits"),
+                ..grid
+            };
+        }
+        assert_eq!((grid.cells, grid.valid), ([3, 13, 1], 30));
+        assert_eq!(grid.valid_rows(), (0..30).collect::<Vec<i32>>());
+        assert_eq!(grid.chunks(2), None);
+    }
+
+    #[test]
+    fn masked_windows_read_no_cell_after_the_valid_ones() {
+        let grid = RowGrid {
+            valid: 3,
+            ..RowGrid::of_cells(2, [1, 1, 5])
+        };
+        let open = along(2, 3, 2, 1);
+        assert!(open.has_missing(&grid));
+        assert_eq!(open.rows(&grid)[..9], [10, 0, 1, 1, 2, 3, 3, 4, 10]);
+        let masked = GridWindow { masked: true, ..open };
+        assert_eq!(masked.rows(&grid)[..9], [10, 0, 1, 1, 2, 10, 10, 10, 10]);
+        assert_eq!(masked.rows(&grid)[9..], [10, 5, 6, 6, 7, 10, 10, 10, 10]);
+        let inner = GridWindow {
+            masked: true,
+            ..along(2, 1, 1, 0)
+        };
+        assert!(inner.has_missing(&grid) && !inner.has_missing(&RowGrid::of_cells(2, [1, 1, 5])));
+    }
+
+    #[test]
+    fn parts_are_the_windows_of_rows_that_follow_each_other() {
+        let grid = RowGrid::of_cells(2, [3, 1, 5]);
+        let parts = RowParts::of(&grid, [1, 0, 2]).expect("runs of rows");
+        assert_eq!((parts.len, parts.count(), parts.cuts, parts.padded()), (2, 3, 6, 6));
+        let order = WindowOrder::new(&grid, [1, 0, 2]);
+        let lengths: Vec<u64> = order.lengths.iter().copied().take(3).collect();
+        let mask = parts.mask();
+        assert_eq!(mask.len(), 2 * 2 * 18);
+        for (part, n) in (0..18).zip(lengths.iter().cycle()) {
+            let keys: Vec<bool> = mask[part * 4..][..4].iter().map(|x| *x == 0.0).collect();
+            assert_eq!(keys, [true, *n == 2, true, *n == 2], "{part}");
+        }
+        let all = RowParts::of(&grid, [1, 0, 0]).expect("times");
+        assert_eq!((all.len, all.count(), all.cuts), (5, 1, 6));
+        assert_eq!(RowParts::of(&RowGrid::of_cells(1, [1, 4, 4]), [1, 2, 2]), None);
     }
 }

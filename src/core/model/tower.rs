@@ -165,7 +165,7 @@ impl Tower {
                 return fault(found, format!("{n_cells} rows of {width}"));
             }
         }
-        let mut grid = RowGrid::whole(inputs.len() as u64, first.cells);
+        let mut grid = RowGrid::of_cells(inputs.len() as u64, first.cells);
         if let Some(valid) = first.valid {
             let n_frames = first.cells[grid.frames()];
             if valid == 0 || valid > n_frames || first.cells[0] > 1 {

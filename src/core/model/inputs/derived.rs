@@ -123,7 +123,7 @@ fn make(g: &Graph, prefix: &str, input: &DerivedInput, n: u64) -> Result<Tensor>
             let n = parts.count() * parts.cuts;
             input_of("part_mask", f32, &[parts.len, parts.len, 1, n])
         }
-        DerivedInput::Distances(n, rows, _) => index_of("distances", &[2 * n - 1], *rows),
+        DerivedInput::DistanceRows(n, rows, _) => index_of("distances", &[2 * n - 1], *rows),
         DerivedInput::Resampling(of) => input_of("resampling", f32, &[of.from, of.to]),
         DerivedInput::WindowRows(grid, _) => {
             index_of("window_rows", &[grid.n_rows()], grid.n_rows())
@@ -221,7 +221,7 @@ fn write(
         DerivedInput::Cells(grid) => executor.write_indices(tensor, &grid.cell_rows()),
         DerivedInput::Valid(grid) => executor.write_indices(tensor, &grid.valid_rows()),
         DerivedInput::PartMask(parts) => executor.write(tensor, &parts.mask()),
-        DerivedInput::Distances(n, rows, zero) => {
+        DerivedInput::DistanceRows(n, rows, zero) => {
             executor.write_indices(tensor, &distance_rows(*n, *rows, *zero))
         }
         DerivedInput::Resampling(of) => executor.write(tensor, &of.weights()),
