@@ -21,7 +21,8 @@ impl Model {
         self.plan.source.is_some()
     }
 
-    /// Sets the source of a sequence. The present sequence is released.
+    /// Sets the source of a sequence. The present sequence is released. A model that reads rows reads the embeddings of these tokens, which
+    /// mean something in comparisons alone.
     ///
     /// # Errors
     /// The model reads no source, the source is empty or longer than a pass, or a token is unknown.
@@ -89,9 +90,6 @@ impl Model {
                 "none: the model reads tokens alone".into(),
             );
         }
-        if self.reads_rows() {
-            return fault("tokens".into(), "rows: the model reads rows in their place".into());
-        }
         let (n, n_batch) = (source.len(), self.options.n_batch);
         if n == 0 || n > n_batch {
             return fault(format!("{n} tokens"), format!("1 to {n_batch} tokens"));
@@ -134,6 +132,14 @@ impl Model {
     pub(super) fn after_sources(&mut self, batch: &Batch) -> Result<(Batch, Batch)> {
         let sequences: BTreeSet<SequenceId> = batch.positions.iter().map(|(id, _)| *id).collect();
         let mut together = Batch::default();
+        let mut of_rows = sequences.iter().map(|id| self.sources.of(*id).as_rows().is_some());
+        let is_first = of_rows.next();
+        if self.options.n_ctx == 0 && of_rows.any(|is_rows| Some(is_rows) != is_first) {
+            return Err(Error::Source {
+                found: "tokens and rows in one pass".into(),
+                expected: "either".into(),
+            });
+        }
         self.sources.values.clear();
         for id in sequences {
             let source = self.sources.of(id);

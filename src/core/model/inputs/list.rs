@@ -42,19 +42,21 @@ impl ListInputs {
         })
     }
 
-    /// The inputs of `n` tokens of sources.
-    pub(super) fn of_source(g: &Graph, n: usize, plan: &Plan, adapters: &[usize]) -> Result<Self> {
-        const PREFIX: &str = "source.";
-        if !plan.source.as_ref().is_some_and(|source| source.is_rows) {
-            return Self::new(g, PREFIX, n, plan, adapters);
-        }
+    /// The inputs of `n` rows in the place of tokens.
+    pub(super) fn of_rows(
+        g: &Graph,
+        prefix: &'static str,
+        n: usize,
+        plan: &Plan,
+        adapters: &[usize],
+    ) -> Result<Self> {
         let n = n as u64;
-        let name = format!("{PREFIX}rows");
+        let name = format!("{prefix}rows");
         Ok(Self {
             tokens: None,
             rows: Some(g.input(&name, TensorType::F32, &[plan.n_embd, n])?),
-            scales: AdapterScales::new(g, PREFIX, adapters, n)?,
-            derived: DerivedTensors::new(PREFIX, n),
+            scales: AdapterScales::new(g, prefix, adapters, n)?,
+            derived: DerivedTensors::new(prefix, n),
         })
     }
 

@@ -55,7 +55,10 @@ impl PassInputs {
             tokens: ListInputs::new(g, "", shape.n_tokens, plan, &shape.adapters)?,
             source: match shape.n_source {
                 0 => None,
-                n => Some(ListInputs::of_source(g, n, plan, &shape.adapters)?),
+                n => Some(match shape.source_is_rows {
+                    true => ListInputs::of_rows(g, "source.", n, plan, &shape.adapters)?,
+                    false => ListInputs::new(g, "source.", n, plan, &shape.adapters)?,
+                }),
             },
             output_rows: match some_rows {
                 true => Some(OutputRows::new(g, shape.n_outputs as u64, n)?),
