@@ -72,7 +72,7 @@ pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
         stride: [c.step_time, c.step_height, c.step_width],
         pad: [c.pad_time, c.pad_height, c.pad_width],
     };
-    let cells = window.result(grid.cells).filter(|_| grid.before == 0);
+    let cells = window.result(grid.cells).filter(|_| !grid.has_further());
     let Some(cells) = cells else {
         return Err(refused(
             "neighbours",
@@ -86,8 +86,7 @@ pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
     let all = match window.pad {
         [0, 0, 0] => x,
         _ => {
-            let first = g.view(x, [n_embd, 1, 1, 1], x.strides()[1..].try_into().expect("three"), 0)?;
-            padded = g.concat(x, &g.fill(&g.cont(&first)?, 0.0)?, 1)?;
+            padded = b.with_zeros(x)?;
             &padded
         }
     };

@@ -112,7 +112,11 @@ impl Tower {
         let Some((_, graph)) = &self.built else {
             return Err(Error::Internal("no graph is built".into()));
         };
-        let rows: Vec<f32> = inputs.iter().flat_map(|input| input.rows).copied().collect();
+        let rows: Vec<f32> = inputs
+            .iter()
+            .flat_map(|input| input.rows)
+            .copied()
+            .collect();
         self.executor.write(&graph.rows, &rows)?;
         graph.inputs.write_of_grid(&mut self.executor)?;
         self.executor.run()?;
@@ -139,9 +143,13 @@ impl Tower {
         let Some(first) = inputs.first() else {
             return fault("no input".into(), "at least one".into());
         };
-        let n_cells = first.cells.iter().try_fold(1u64, |n, cells| n.checked_mul(*cells));
+        let n_cells = first
+            .cells
+            .iter()
+            .try_fold(1u64, |n, cells| n.checked_mul(*cells));
         let n_all = n_cells.and_then(|n| n.checked_mul(inputs.len() as u64));
-        let Some(n_cells) = n_cells.filter(|n| *n > 0 && n_all.is_some_and(|n| n <= MAX_ROWS)) else {
+        let Some(n_cells) = n_cells.filter(|n| *n > 0 && n_all.is_some_and(|n| n <= MAX_ROWS))
+        else {
             let found = format!("{} grids of {:?} cells", inputs.len(), first.cells);
             return fault(found, format!("1 to {MAX_ROWS} rows"));
         };
@@ -157,11 +165,7 @@ impl Tower {
                 return fault(found, format!("{n_cells} rows of {width}"));
             }
         }
-        Ok(RowGrid {
-            inputs: inputs.len() as u64,
-            before: 0,
-            cells: first.cells,
-        })
+        Ok(RowGrid::of_cells(inputs.len() as u64, first.cells))
     }
 
     /// Builds and loads the graph of a grid, if there is memory for it.
