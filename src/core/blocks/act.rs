@@ -43,10 +43,10 @@ choices! {
         Sigmoid = "sigmoid",
         /// `ln(1 + exp(x))`.
         Softplus = "softplus",
+        /// `exp(x)` over the sum of that of the row.
+        Softmax = "softmax",
         /// `beta * tanh(x / beta) * sigmoid(x)`.
         Situ = "situ",
-        /// `exp(x)` over the sum of that of its row.
-        Softmax = "softmax",
         /// A clamped gate, see the module.
         SwigluOai = "swiglu_oai",
         /// Parabola and exponential, see the module.
@@ -66,7 +66,7 @@ choices! {
 
 options! {
     pub(super) struct Activation {
-        kind: ActivationKind, "function of an element: `silu`, `gelu` (tanh approximation, on a processor in half precision as llama.cpp computes it), `gelu_tanh` (tanh approximation in f32), `gelu_erf` (exact), `relu`, `relu2` (squared), `quick_gelu` (`x * sigmoid(1.702 * x)`), `tanh`, `sigmoid`, `softplus`, `situ` (`beta * tanh(x / beta) * sigmoid(x)`), `softmax` (over the row), `swiglu_oai` (`g * sigmoid(1.702 * g) * (up + 1)` of a clamped gate) or `xielu`";
+        kind: ActivationKind, "function of an element: `silu`, `gelu` (tanh approximation, on a processor in half precision as llama.cpp computes it), `gelu_tanh` (tanh approximation in f32), `gelu_erf` (exact), `relu`, `relu2` (squared), `quick_gelu` (`x * sigmoid(1.702 * x)`), `tanh`, `sigmoid`, `softplus`, `softmax` (over the elements of a row), `situ` (`beta * tanh(x / beta) * sigmoid(x)`), `swiglu_oai` (`g * sigmoid(1.702 * g) * (up + 1)` of a clamped gate) or `xielu`";
         clamp: f32 = "0", "clamp of a gated layer: upper bound of the gate and bound of the absolute value of what it multiplies, above 0; 0: off";
         clamp_at: ClampAt = "after", when "clamp > 0", "whether the gate is clamped `before` or `after` its activation";
         cutoff: f32 = "0", when "cutoff > 0", "elements up to so many standard deviations above the mean of their row become 0, the others are what exceeds it, before the function; 0: off";

@@ -4,9 +4,18 @@ use super::attend::{DistanceKeys, KeyRows};
 use super::build::{UnitBuilder, softcap};
 use super::cache::CacheOptions;
 use super::context::DerivedInput;
-use super::grid::{GridRule, RowGrid, RowParts};
+use super::grid::{GridRule, Resampling, Resize, RowGrid, RowParts};
+use crate::arch::{CacheRef, WeightSpec};
 use crate::plan::BLOCK_LEN;
+use crate::weight;
 use lab_base::ggml::{KvBlocks, Result, ScoreOptions, Tensor};
+use lab_base::weights::TensorType;
+
+/// The vectors of distances by height, whose product with the query is added to the score.
+pub(super) const HEIGHTS_WEIGHT: WeightSpec = weight!(distance_height: Table "attn_distance_height.weight" ["dk", "dim('distance_height', 1)"] optional, "in a tower: vectors of the distances by height, from the farthest key below to the farthest above; their products with the query are added to the scores");
+
+/// The vectors of distances by width.
+pub(super) const WIDTHS_WEIGHT: WeightSpec = weight!(distance_width: Table "attn_distance_width.weight" ["dk", "dim('distance_width', 1)"] optional when("has('distance_height')"), "in a tower: vectors of the distances by width, as `distance_height`");
 
 impl UnitBuilder<'_, '_> {
     /// The attention of the rows of a grid: `q [dk, heads, n]` and new keys and values of all rows -> `[dv * heads, n]`.
@@ -21,7 +30,10 @@ impl UnitBuilder<'_, '_> {
         let Some((k, v)) = rows.new else {
             return Err(super::refused(
                 "attend",
-                format!("{}: the rows of a tower have keys of their own", self.unit.path),
+                format!(
+                    "{}: the rows of a tower have keys of their own",
+                    self.unit.path
+                ),
             ));
         };
         let v = v.unwrap_or(k);
@@ -40,7 +52,11 @@ impl UnitBuilder<'_, '_> {
                 self.in_order(x, &places)
             }
         };
-        let (q, k, v) = (order(q)?, self.whole_blocks(&order(k)?)?, self.whole_blocks(&order(v)?)?);
+        let (q, k, v) = (
+            order(q)?,
+            self.whole_blocks(&order(k)?)?,
+            self.whole_blocks(&order(v)?)?,
+        );
         let blocks = KvBlocks {
             k: &k,
             v: &v,
@@ -62,10 +78,126 @@ impl UnitBuilder<'_, '_> {
         g.reshape(&y, [y.shape()[0] * y.shape()[1], n, 1, 1])
     }
 
+    /// The rows of a grid as those of windows, each an input of its own, if the cache has windows that are filled up: the grid, and the rows
+    /// `[n_embd, n]` of the windows, with zeros where the grid has none.
+    pub(super) fn enter_windows(
+        &mut self,
+        cache: CacheRef,
+        x: &Tensor,
+    ) -> Result<Option<(RowGrid, Tensor)>> {
+        let (Some(at), Some(grid)) = (cache.0, self.grid) else {
+            return Ok(None);
+        };
+        let cache = CacheOptions::read(&self.plan.caches[at].unit.options);
+        if !cache.grid_filled {
+            return Ok(None);
+        }
+        let window = [cache.grid_height, cache.grid_width];
+        if grid.has_further() || window.contains(&0) {
+            return Err(super::refused(
+                "attend",
+                format!(
+                    "{}: windows of {window:?} do not fit {grid:?}",
+                    self.unit.path
+                ),
+            ));
+        }
+        let rows = self.input(DerivedInput::FilledRows(grid, window))?;
+        let filled = self.g.get_rows(&self.with_zeros(x)?, &rows)?;
+        self.set_grid(grid.of_windows(window));
+        Ok(Some((grid, filled)))
+    }
+
+    /// The rows `[n_embd, n]` of windows back at their places in a grid, without those that fill windows up.
+    pub(super) fn leave_windows(&mut self, grid: RowGrid, y: &Tensor) -> Result<Tensor> {
+        let [_, height, width] = self.grid()?.cells;
+        let places = self.input(DerivedInput::FilledPlaces(grid, [height, width]))?;
+        self.set_grid(grid);
+        self.g.get_rows(y, &places)
+    }
+
+    /// `x [n_embd, n]` with a further row of zeros.
+    pub(super) fn with_zeros(&self, x: &Tensor) -> Result<Tensor> {
+        let (g, n_embd) = (self.g, x.shape()[0]);
+        let first = g.view(
+            x,
+            [n_embd, 1, 1, 1],
+            x.strides()[1..].try_into().expect("three"),
+            0,
+        )?;
+        g.concat(x, &g.fill(&g.cont(&first)?, 0.0)?, 1)
+    }
+
+    /// Queries `[dk, heads, n]` and keys `[dk, kv_heads, n]`, lengthened so that their product times `scale` has the addend by distance
+    /// (Li et al. 2022, decomposed relative positions). A query gets the addend of each height and of each width, a key ones at its own.
+    pub(super) fn with_distances(
+        &self,
+        scale: f32,
+        q: Tensor,
+        k: Tensor,
+    ) -> Result<(Tensor, Tensor)> {
+        let (Some(heights), Some(widths)) = (
+            self.weight(HEIGHTS_WEIGHT.key),
+            self.weight(WIDTHS_WEIGHT.key),
+        ) else {
+            return Ok((q, k));
+        };
+        let (g, grid) = (self.g, self.grid()?);
+        if grid.has_further() {
+            return Err(super::refused(
+                "attend",
+                format!(
+                    "{}: rows outside the grid have no distances",
+                    self.unit.path
+                ),
+            ));
+        }
+        let [time, height, width] = grid.cells;
+        let ([dk, heads, n, _], kv_heads) = (q.shape(), k.shape()[1]);
+        let of_heights = self.distances(heights, height)?;
+        let of_widths = self.distances(widths, width)?;
+        let rows = g.reshape(&q, [dk, heads * width, height, time * grid.inputs])?;
+        let by_height = g.mul_mat(&of_heights, &rows)?; // [height, heads * width, height, ..]
+        let rows = g.reshape(&q, [dk, heads, width, height * time * grid.inputs])?;
+        let by_width = g.mul_mat(&of_widths, &rows)?; // [width, heads, width, ..]
+        let by_height = g.reshape(&by_height, [height, heads, n, 1])?;
+        let by_width = g.reshape(&by_width, [width, heads, n, 1])?;
+        let addends = g.scale(&g.concat(&by_height, &by_width, 0)?, 1.0 / scale)?;
+        let ones = self.input(DerivedInput::Indicators(grid))?;
+        let ones = g.reshape(&ones, [height + width, 1, n, 1])?;
+        let ones = g.repeat(&ones, [height + width, kv_heads, n, 1])?;
+        Ok((g.concat(&q, &addends, 0)?, g.concat(&k, &ones, 0)?))
+    }
+
+    /// The vectors of each key and query of an axis of `n` places, `[dk, n, n]`, of a table `[dk, distances]`, which is resampled if it is
+    /// for another number of places.
+    fn distances(&self, table: &Tensor, n: u64) -> Result<Tensor> {
+        let (g, [dk, from, ..]) = (self.g, table.shape());
+        let mut table = super::cast(g, table, TensorType::F32)?;
+        if from != 2 * n - 1 {
+            let weights = self.input(DerivedInput::Resampling(Resampling {
+                from,
+                to: 2 * n - 1,
+                kind: Resize::Bilinear,
+                aligned: false,
+                antialias: false,
+            }))?;
+            let by_distance = g.cont(&g.permute(&table, [1, 0, 2, 3])?)?; // [from, dk]
+            table = g.mul_mat(&by_distance, &weights)?; // [dk, 2 n - 1]
+            g.exact(&table)?;
+        }
+        let rows = self.input(DerivedInput::Distances(n))?;
+        g.reshape(&g.get_rows(&table, &rows)?, [dk, n, n, 1])
+    }
+
     /// The rows of `x [d, heads, n]` at `places [n]`.
     fn in_order(&self, x: &Tensor, places: &Tensor) -> Result<Tensor> {
         let (g, [d, heads, n, _]) = (self.g, x.shape());
-        let x = if x.is_contiguous() { x.clone() } else { g.cont(x)? };
+        let x = if x.is_contiguous() {
+            x.clone()
+        } else {
+            g.cont(x)?
+        };
         let rows = g.get_rows(&g.reshape(&x, [d * heads, n, 1, 1])?, places)?;
         g.reshape(&rows, [d, heads, n, 1])
     }

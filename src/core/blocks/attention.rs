@@ -14,6 +14,7 @@
 //! the keys.
 
 use super::attend::{self, KeyRows};
+use super::attend_grid;
 use super::build::UnitBuilder;
 use super::gate::{O_IN_POINT, OutputGate};
 use super::position_bias;
@@ -130,6 +131,8 @@ pub(super) static CONTRACT: Contract = Contract {
         ..position_bias::TABLE_WEIGHT;
         rel_k: Table "attn_rel_k.weight" ["if(has('rel_proj'), n_embd, dk)", "dim('rel_k', 1)"] optional, "in a tower: a key for each distance of key and query, whose product with the query is added to its score";
         rel_proj: Matrix "attn_rel_proj.weight" ["n_embd", "heads * dk"] optional, "projection of `rel_k` to a key for each head";
+        ..attend_grid::HEIGHTS_WEIGHT;
+        ..attend_grid::WIDTHS_WEIGHT;
         ..selection::q_weight(&["n_embd", "n_head_index * d_head_index"]);
         ..selection::K_WEIGHT;
         ..selection::WEIGHTS_WEIGHT;
@@ -187,17 +190,33 @@ pub(super) static CONTRACT: Contract = Contract {
 
 pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
     let c = Config::read(&b.unit.options);
-    let mut projected = project(b, &c, x)?;
+    let windows = b.enter_windows(c.cache, x)?;
+    let Some((outer, rows)) = windows else {
+        return attention(b, &c, x);
+    };
+    let y = attention(b, &c, &rows)?;
+    b.leave_windows(outer, &y)
+}
+
+fn attention(b: &mut UnitBuilder<'_, '_>, c: &Config, x: &Tensor) -> Result<Tensor> {
+    let mut projected = project(b, c, x)?;
     projected.q = b.point("q_proj", projected.q)?;
     if let Some((k, _)) = &mut projected.kv {
         *k = b.point("k_proj", k.clone())?;
     }
-    let q = rotated(b, &c, "q_norm", &projected.q)?;
+    let q = rotated(b, c, "q_norm", &projected.q)?;
     let q = b.tempered(q, [c.temp_scale, c.temp_floor, c.temp_offset])?;
     let q = b.point("q", q)?;
     let own = match &projected.kv {
-        Some(kv) => Some(keys(b, &c, kv)?),
+        Some(kv) => Some(keys(b, c, kv)?),
         None => None,
+    };
+    let (q, own) = match own {
+        Some((k, v)) => {
+            let (q, k) = b.with_distances(c.scale, q, k)?;
+            (q, Some((k, v)))
+        }
+        None => (q, None),
     };
 
     let rows = KeyRows {

@@ -250,8 +250,11 @@ impl<'g> GraphBuilder<'g> {
         let divisors = divisors.map(|input| self.input(input)).transpose()?;
         let params = rope_params(&rope);
         let positions = match (by, params.sections) {
-            (RopePositions::SpanStarts(1), Some(_)) if self.grid.is_some() => {
-                self.input(DerivedInput::GridPositions(self.grid()?))?
+            (RopePositions::SpanStarts(1), Some(_)) if self.grid.is_some() => self.input(
+                DerivedInput::GridPositions(self.grid()?, rope.axes(), rope.start),
+            )?,
+            (RopePositions::SpanStarts(1), None) if self.grid.is_some() => {
+                self.input(DerivedInput::RowPositions(self.grid()?))?
             }
             (RopePositions::SpanStarts(span), Some(_)) => {
                 self.input(DerivedInput::Sections(span))?

@@ -61,7 +61,7 @@ pub use context::{
     SequenceGroup, SpanRows, SpanView, StateStore, VisibleKeyValues,
 };
 pub use grid::RowGrid;
-pub(crate) use grid::WindowOrder;
+pub(crate) use grid::{Axis, WindowOrder};
 pub use lab::NamedTensor;
 pub use low_rank::{ActiveAdapters, LowRankUpdate, LowRankUpdates, MAX_NODES as MAX_UPDATE_NODES};
 pub use nodes::max_nodes;

@@ -76,7 +76,7 @@ pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
         end: [c.pad_time, c.pad_height, c.end_width],
         masked: c.masked,
     };
-    let cells = window.result(grid.cells).filter(|_| grid.before == 0);
+    let cells = window.result(grid.cells).filter(|_| !grid.has_further());
     let Some((cells, valid)) = cells.zip(window.valid(&grid)) else {
         return Err(refused(
             "neighbours",
@@ -90,7 +90,7 @@ pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
     let all = match window.has_missing(&grid) {
         false => x,
         true => {
-            padded = b.lengthened(x, x.shape()[1], x.shape()[1] + 1)?;
+            padded = b.with_zeros(x)?;
             &padded
         }
     };

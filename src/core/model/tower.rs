@@ -114,7 +114,11 @@ impl Tower {
         let Some((_, graph)) = &self.built else {
             return Err(Error::Internal("no graph is built".into()));
         };
-        let rows: Vec<f32> = inputs.iter().flat_map(|input| input.rows).copied().collect();
+        let rows: Vec<f32> = inputs
+            .iter()
+            .flat_map(|input| input.rows)
+            .copied()
+            .collect();
         self.executor.write(&graph.rows, &rows)?;
         graph.inputs.write_of_grid(&mut self.executor)?;
         self.executor.run()?;
@@ -122,10 +126,10 @@ impl Tower {
         self.executor.read(&graph.result, &mut result)?;
         let of_input = (result.len() / inputs.len()).max(1);
         let end = &graph.grid;
-        let (width, n_valid) = (graph.result.shape()[0], end.before + end.valid);
-        let cells = match n_valid == end.n_of_input() {
-            true => end.cells,
-            false => [1, 1, end.valid],
+        let width = graph.result.shape()[0];
+        let (n_valid, cells) = match end.valid == end.n_cells() {
+            true => (end.n_of_input(), end.cells),
+            false => (end.before + end.valid, [1, 1, end.valid]),
         };
         let rows = result.chunks_exact(of_input).map(|rows| TowerRows {
             rows: rows[..(n_valid * width) as usize].to_vec(),
@@ -147,9 +151,13 @@ impl Tower {
         let Some(first) = inputs.first() else {
             return fault("no input".into(), "at least one".into());
         };
-        let n_cells = first.cells.iter().try_fold(1u64, |n, cells| n.checked_mul(*cells));
+        let n_cells = first
+            .cells
+            .iter()
+            .try_fold(1u64, |n, cells| n.checked_mul(*cells));
         let n_all = n_cells.and_then(|n| n.checked_mul(inputs.len() as u64));
-        let Some(n_cells) = n_cells.filter(|n| *n > 0 && n_all.is_some_and(|n| n <= MAX_ROWS)) else {
+        let Some(n_cells) = n_cells.filter(|n| *n > 0 && n_all.is_some_and(|n| n <= MAX_ROWS))
+        else {
             let found = format!("{} grids of {:?} cells", inputs.len(), first.cells);
             return fault(found, format!("1 to {MAX_ROWS} rows"));
         };
