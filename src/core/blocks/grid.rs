@@ -394,6 +394,11 @@ impl GridWindow {
         Some(out)
     }
 
+    /// Whether the windows stand side by side along an axis.
+    pub(crate) fn is_of_blocks(&self, axis: usize) -> bool {
+        self.size[axis] == self.stride[axis] && self.pad[axis] == 0
+    }
+
     /// Number of cells of a window.
     pub(crate) fn len(&self) -> u64 {
         self.size.iter().product()

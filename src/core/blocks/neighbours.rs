@@ -5,7 +5,7 @@
 //! mean      y[w] = mean over the cells of x[c]
 //! kernel    y[w] = sum over the cells of kernel[c] * x[c] + bias
 //! ```
-//! `[n_embd, n_rows]` in, a row for each window out. A convolution is `concat` and a matrix; a depthwise one is `kernel`. Cells outside
+//! `[n_embd, n_rows]` in, a row for each window out. Windows side by side that leave a rest of the height or the width are refused. A convolution is `concat` and a matrix; a depthwise one is `kernel`. Cells outside
 //! the grid are zeros.
 
 use super::build::UnitBuilder;
@@ -72,7 +72,10 @@ pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
         stride: [c.step_time, c.step_height, c.step_width],
         pad: [c.pad_time, c.pad_height, c.pad_width],
     };
-    let cells = window.result(grid.cells).filter(|_| !grid.has_further());
+    // Blocks side by side are not a convolution, which may leave a rest.
+    let rest = |axis: usize| window.is_of_blocks(axis) && !grid.cells[axis].is_multiple_of(window.size[axis]);
+    let fits = !grid.has_further() && !rest(1) && !rest(2);
+    let cells = window.result(grid.cells).filter(|_| fits);
     let Some(cells) = cells else {
         return Err(refused(
             "neighbours",
