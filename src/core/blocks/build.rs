@@ -41,6 +41,8 @@ pub struct GraphBuilder<'a> {
     pub n_tokens: u64,
     /// The grid of a tower's rows; none if the rows are tokens.
     pub grid: Option<RowGrid>,
+    /// The rows of media in the pass; none if it has none.
+    pub media: Option<MediaTensors>,
     /// Maximum number of positions of a sequence.
     pub n_ctx: u64,
     /// Inputs that follow from the tokens' positions.
@@ -80,6 +82,15 @@ impl DerefMut for UnitBuilder<'_, '_> {
     fn deref_mut(&mut self) -> &mut Self::Target {
         self.graph
     }
+}
+
+/// The rows of media of a pass.
+#[derive(Clone)]
+pub struct MediaTensors {
+    /// f32 `[width, n]`: the embeddings, then parts that layers add.
+    pub rows: Tensor,
+    /// i32 `[n]`: the token of each row.
+    pub places: Tensor,
 }
 
 /// The experts that each token picked.

@@ -32,6 +32,8 @@ pub(super) struct GraphShape {
     pub(super) n_tokens: usize,
     /// Tokens of sources that the pass reads.
     pub(super) n_source: usize,
+    /// Rows of media in the pass.
+    pub(super) n_media: usize,
     /// Number of rows that want logits.
     pub(super) n_outputs: usize,
     /// The keys that are attended to, for each KV group.
@@ -81,6 +83,7 @@ impl GraphShape {
                 0 => source_of_pass(plan, n_tokens),
                 _ => 0,
             },
+            n_media: 0,
             n_outputs: n_tokens.min(options.outputs_at_once(plan)),
             keys,
             groups: largest_groups(options, plan),
@@ -106,6 +109,7 @@ impl GraphShape {
         (n_source > 0).then(|| Self {
             n_tokens: 0,
             n_source,
+            n_media: 0,
             n_outputs: 0,
             n_ended: vec![0; plan.caches.len()],
             keys: keys.collect(),
