@@ -21,6 +21,7 @@ fi
 "$venv/bin/python" "$here/langchain_client.py" "$url/v1"
 "$venv/bin/python" "$here/huggingface_client.py" "$url/v1"
 "$venv/bin/python" "$here/guidance_client.py" "$url/v1"
+"$venv/bin/python" "$here/ollama_client.py" "$url"
 
 if ! command -v node >/dev/null || ! command -v npm >/dev/null; then
     echo "NOT RUN: there is no node with npm on this machine"
@@ -38,3 +39,4 @@ export NODE_MODULES=$node/node_modules
 node "$here/openai_client.mjs" "$url/v1" ${small:+"$small/v1"}
 node "$here/ai_sdk_client.mjs" "$url/v1"
 node "$here/huggingface_client.mjs" "$url/v1"
+node "$here/ollama_client.mjs" "$url"

@@ -3,19 +3,22 @@
 
 Chats, looks at alternatives and continues from one, folds reasoning, calls a tool, watches text diffusion, stops,
 edits, walks among versions, finds, renames, deletes, exports and imports conversations, comes back after a reload, works in
-two tabs and in a browser that keeps nothing, attaches files, loads and unloads a model, enters an API key, goes without a
-mouse, narrows the window, changes colours, and fails if what is seen is not what should be. An error in the console or a
-request to another origin is a failure too. Leaves screenshots in a folder.
+two tabs and in a browser that keeps nothing, attaches files, uses MCP servers here and elsewhere, loads and unloads a
+model, enters an API key, goes without a mouse, narrows the window, changes colours, reads hostile answers, and fails if
+what is seen is not what should be. An error in the console or a request to another origin is a failure too. Leaves screenshots in a folder.
 
 Needs scripts/requirements-page.txt and a Chromium (CHROMIUM, else the PATH).
 """
 
+import contextlib
+import http.server
 import json
 import pathlib
 import re
 import shutil
 import sys
 import tempfile
+import threading
 
 from playwright.sync_api import Error, expect
 
@@ -606,6 +609,12 @@ def settings(drive):
     listed = drive.js("fetch('v1/sampling').then(r => r.json()).then(all => all.data.map(one => one.name))")
     fields = drive.js("[...document.querySelectorAll('#parameters [id^=p-]')].map(field => field.id.slice(2))")
     drive.check(sorted(listed) == sorted(fields) and fields[0] == "temperature" and len(fields) > 20, f"fields {fields}, not {listed}")
+    # What holds where nothing is set: what the model states, loaded or not.
+    for model, expected in [("tiny-thinks", ["0.6", "20", "1"]), ("tiny-tools", ["1", "0", "1"])]:
+        drive.model(model)
+        shown = drive.js("['temperature', 'top_k', 'top_p'].map(name => document.getElementById(`p-${name}`).placeholder)")
+        drive.check(shown == expected, f"{model}: the defaults are {expected}, shown {shown}")
+    drive.model("tiny-chat")
     drive.page.fill("#find", "mirostat")
     drive.check(drive.at("#parameters > :visible").count() == 3, "the search finds something else")
     drive.page.fill("#find", "")
@@ -654,11 +663,27 @@ def values(drive):
         picture.wait_for()
         drive.check(picture.evaluate("image => image.naturalWidth") > 300, f"{kind}: no picture")
         drive.shot(f"values-{kind}")
+    # It follows the colours of the system and the choice of the model.
+    paper = """() => { const image = document.querySelector('#lab-out img'), canvas = document.createElement('canvas').getContext('2d');
+        if (!image) return null;
+        canvas.drawImage(image, 0, 0);
+        return canvas.getImageData(2, 2, 1, 1).data[0] > 128 ? 'light' : 'dark'; }"""
+    drive.check(drive.js(paper) == "light", "the picture is not light")
+    drive.page.emulate_media(color_scheme="dark")
+    drive.js(f"async () => {{ while (({paper})() !== 'dark') await new Promise(requestAnimationFrame); }}")
+    drive.shot("values-dark")
+    drive.page.keyboard.press("Escape")
+    drive.model("tiny-thinks")
+    drive.page.emulate_media(color_scheme="light")
+    drive.at("#show-lab").click()
+    drive.at("#lab-out img[alt$='tiny-thinks']").wait_for()
+    drive.check(drive.js(paper) == "light" and "tiny-thinks" in drive.at("#lab-title").inner_text(), "is not drawn anew")
     drive.page.select_option("#lab-picture", "routing")
     drive.at("#lab-draw").click()
     expect(drive.at("#lab-out .fault")).to_contain_text("router of experts")
     drive.page.keyboard.press("Escape")
     expect(drive.at("#lab")).to_be_hidden()
+    drive.model("tiny-chat")
 
 
 def reasons(drive):
@@ -686,7 +711,7 @@ def calls(drive):
     drive.page.fill("#tool-list", json.dumps(TOOL, indent=1))
     drive.page.select_option("#tool-choice", "required")
     drive.ask("What is the weather in Bonn?")
-    drive.check(drive.last(".call h3").first.inner_text() == "get_weather", "calls something else")
+    drive.check(drive.last(".call h2").first.inner_text() == "get_weather", "calls something else")
     given = json.loads(drive.last(".call pre").first.inner_text())
     drive.check(given["city"] in ["Bonn", "Trier"], f"arguments {given}")
     for result in drive.last(".call textarea").all():
@@ -735,14 +760,16 @@ def mcp(drive):
     expect(drive.at("#mcp-list")).to_contain_text("1 tool")
     drive.page.select_option("#tool-choice", "required")
     drive.ask("What is the weather in Bonn?")
-    drive.check(drive.last(".call h3").first.inner_text() == "get_weather" and ran == [], "a call runs unasked")
+    drive.check(drive.last(".call h2").first.inner_text() == "get_weather" and ran == [], "a call runs unasked")
     drive.page.select_option("#tool-choice", "auto")
     drive.shot("mcp")
     n = drive.last(".call").count()
     sent = drive.sent()
     for _ in range(n):
-        drive.last(".call button:has-text('Run')").first.click()
+        drive.last(".call button:has-text('Run')").first.focus()
+        drive.page.keyboard.press("Enter")
         drive.page.wait_for_timeout(200)
+        drive.check(drive.js("document.activeElement !== document.body"), "the focus is lost")
     expect(drive.at(".turn.assistant")).to_have_count(2)
     drive.settled()
     drive.check(len(ran) == n and ran[0]["arguments"]["city"] in ["Bonn", "Trier"], f"runs {ran}")
@@ -750,6 +777,97 @@ def mcp(drive):
     drive.at("#mcp-list button").click()
     drive.at("summary:has-text('Tools')").click()
     drive.page.unroute("**/mcp")
+
+
+class McpServer(http.server.BaseHTTPRequestHandler):
+    """An MCP server at an origin of its own, which may want a token, and may not allow the page."""
+
+    token, allows, seen = "", True, []
+
+    @classmethod
+    @contextlib.contextmanager
+    def running(cls):
+        """Its origin."""
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), cls) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            yield f"http://127.0.0.1:{server.server_port}"
+            server.shutdown()
+
+    def log_message(self, *args):
+        pass
+
+    def answer(self, status, body=b""):
+        self.send_response(status)
+        if McpServer.allows:
+            for name, value in {"origin": "*", "headers": "authorization, content-type, mcp-protocol-version, mcp-session-id"}.items():
+                self.send_header(f"access-control-allow-{name}", value)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_OPTIONS(self):
+        self.answer(204)
+
+    def do_GET(self):
+        self.answer(405)
+
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        McpServer.seen.append(self.headers["authorization"])
+        if McpServer.token and self.headers["authorization"] != f"Bearer {McpServer.token}":
+            return self.answer(401)
+        results = {"initialize": {"protocolVersion": "2025-06-18", "serverInfo": {"name": "Elsewhere"}}, "tools/list": {"tools": [{"name": "look_up"}]}}
+        if "id" not in asked:
+            return self.answer(202)
+        return self.answer(200, json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": results[asked["method"]]}).encode())
+
+
+def elsewhere(drive):
+    """MCP servers of other origins: only those that a setting of the server names, with a token if they want one."""
+    drive.at("#new").click()
+    drive.at("summary:has-text('Tools')").click()
+    row, told, token = drive.at("#mcp-list li"), drive.at("#mcp-list small"), drive.at("#mcp-list input[type=password]")
+    with McpServer.running() as other:
+        drive.allowed += (drive.elsewhere, other)
+        drive.page.fill("#mcp-url", f"{other}/mcp")
+        drive.page.keyboard.press("Enter")
+        expect(told).to_contain_text(f"--page-connect {other}")
+        drive.check(McpServer.seen == [], "an origin is asked that is not allowed")
+        drive.shot("mcp-forbidden")
+        row.locator("button").click()
+        drive.check(drive.js("document.activeElement.id") == "mcp-url", "the focus is lost")
+    McpServer.allows = False
+    drive.page.fill("#mcp-url", f"{drive.elsewhere}/mcp")
+    drive.at("#mcp-add").click()
+    expect(told).to_contain_text("CORS")
+    McpServer.allows, McpServer.token = True, "open-sesame"
+    row.locator("[type=checkbox]").uncheck()
+    expect(told).to_have_text("off")
+    row.locator("[type=checkbox]").check()
+    expect(told).to_have_text("Wants a token.")
+    token.fill("wrong")
+    token.press("Enter")
+    expect(told).to_have_text("Refuses the token.")
+    token.fill("open-sesame")
+    token.press("Tab")
+    expect(told).to_have_text("1 tool")
+    drive.check(drive.js("document.activeElement.closest('#mcp-list') !== null"), "the focus is lost")
+    drive.check(McpServer.seen[-1] == "Bearer open-sesame", f"sends {McpServer.seen[-1]}")
+    drive.shot("mcp-token")
+    drive.reload()
+    drive.at("summary:has-text('Tools')").click()
+    expect(told).to_have_text("1 tool")
+    drive.ask("2+2=?")
+    drive.check("open-sesame" not in saved(drive, drive.at("#export-all").click), "the token is exported")
+    row.locator("button").click()
+    drive.page.fill("#mcp-url", f"{drive.nowhere}/mcp")
+    drive.at("#mcp-add").click()
+    expect(told).to_have_text(f"{drive.nowhere} cannot be reached.")
+    row.locator("button").click()
+    drive.at("summary:has-text('Tools')").click()
+    drive.allowed = drive.allowed[:-2]
+    drive.complaints.clear()
 
 
 def pulls(drive):
@@ -826,6 +944,37 @@ def keyboard(drive):
     drive.halt(3, "document.activeElement.dispatchEvent(new KeyboardEvent('keydown', { key: 'Escape', bubbles: true, cancelable: true }))")
     drive.check("stopped" in drive.last(".numbers").inner_text(), "Escape does not stop")
     drive.page.select_option("#p-ignore_eos", "")
+    # Nothing takes the focus away.
+    focus = "(document.activeElement.title || document.activeElement.className)"
+    drive.page.keyboard.press("ArrowUp")
+    drive.page.keyboard.press("Escape")
+    drive.check(drive.js(focus) == "Edit", f"after an edit is left the focus is on {drive.js(focus)}")
+    drive.page.keyboard.press("Enter")
+    drive.page.keyboard.press("Control+a")
+    drive.page.keyboard.type("2+2=?")
+    drive.page.keyboard.press("Control+Enter")
+    drive.settled()
+    drive.check("turn" in drive.js(focus), f"after an edit the focus is on {drive.js(focus)}")
+    drive.at("#input").focus()
+    for _ in range(9):
+        drive.page.keyboard.press("Shift+Tab")
+        if drive.js("document.activeElement.title") == "Regenerate":
+            break
+    drive.page.keyboard.press("Enter")
+    drive.settled()
+    drive.check("turn" in drive.js(focus), f"after another answer the focus is on {drive.js(focus)}")
+    drive.page.keyboard.press("Control+k")
+    drive.page.keyboard.press("Tab")
+    drive.page.keyboard.press("Tab")
+    drive.page.keyboard.press("Enter")
+    drive.page.keyboard.press("End")
+    drive.page.keyboard.press("Enter")
+    expect(drive.at(".notice")).to_contain_text("Deleted")
+    drive.at(".notice button", has_text="Undo").focus()
+    drive.page.keyboard.press("Enter")
+    expect(drive.at(".notice")).to_have_count(0)
+    drive.check("log" in drive.js(focus), f"after a notice the focus is on {drive.js(focus)}")
+    drive.at("#input").focus()
     unnamed = drive.js("""[...document.querySelectorAll('button, input, select, textarea, a')].filter(box => box.checkVisibility()
         && !(box.labels?.length || box.ariaLabel || box.textContent.trim())).map(box => box.outerHTML)""")
     drive.check(not unnamed, f"without a name: {unnamed}")
@@ -963,6 +1112,97 @@ def safe(drive):
     drive.check("script-src 'self'" in policy and "unsafe" not in policy, policy)
 
 
+# What a model may write, and what a server that cleans nothing would make of it.
+HARMFUL = """<script>hacked = 1</script><img src=x onerror="hacked = 1"><svg onload="hacked = 1"><script>hacked = 1</script></svg>
+<a href="java\tscript:hacked=1">a</a> <a href="data:text/html,<script>1</script>">b</a> <a href="//evil.example">c</a> [d](javascript:hacked=1)
+[e](data:text/html;base64,PHNjcmlwdD4=) ![f](https://evil.example/x.png) <details open ontoggle="hacked = 1">g</details>
+<math href="javascript:hacked=1"><maction actiontype="statusline#http://evil.example"><mi xlink:href="javascript:hacked=1">x</mi></maction></math>
+<math><mtext><table><mglyph><style><!--</style><img title="--&gt;&lt;img src=1 onerror=hacked=1&gt;"></table></mtext></math>
+<iframe srcdoc="<script>parent.hacked = 1</script>"></iframe> <base href="https://evil.example/"> <form action="https://evil.example"><button>h</button></form>
+<p id="send" style="position:fixed;inset:0" onclick="hacked = 1" tabindex="0">i</p> <input autofocus onfocus="hacked = 1">"""
+BAD = """[...document.querySelectorAll('.turn.assistant .text *')].filter(one => ['SCRIPT', 'IMG', 'STYLE', 'IFRAME', 'OBJECT', 'BASE', 'META', 'LINK',
+    'FORM', 'maction'].includes(one.tagName) || (one.localName === 'svg' && !one.closest('.code-head')) || [...one.attributes].some(({ name, value }) =>
+    /^(on.*|style|id|srcdoc)$/.test(name) || (/^(xlink:)?href$/.test(name) && !/^(https?|mailto):/.test(value)))).map(one => one.outerHTML)"""
+LARGE = {
+    "a line of 1 MB": "x" * 1_000_000,
+    "10 000 quotes": "> " * 10_000 + "deep",
+    "nested lists": "\n".join("  " * n + "- a" for n in range(1000)),
+    "10 000 rows": "|a|b|\n|--|--|\n" + "|1|2|\n" * 10_000,
+    "10 000 braces": "$$" + "{" * 10_000 + "x" + "}" * 10_000 + "$$",
+}
+
+
+def typed(drive):
+    """The longest time from a key to the next frame, in milliseconds."""
+    return drive.js("""async () => {
+        let longest = 0;
+        document.getElementById('input').focus();
+        for (let n = 0; n < 20; n++) {
+            const began = performance.now();
+            document.execCommand('insertText', false, 'a');
+            await new Promise(done => requestAnimationFrame(() => setTimeout(done)));
+            longest = Math.max(longest, performance.now() - began);
+        }
+        document.execCommand('selectAll');
+        document.execCommand('delete');
+        return longest; }""")
+
+
+def hostile(drive):
+    """Hostile answers do nothing, also where the server cleans nothing, and the page stays responsive."""
+    def answered(content, name):
+        chat = {"id": name, "title": name, "named": True, "messages": [
+            {"id": "a", "role": "user", "content": "?"}, {"id": "b", "parent": "a", "role": "assistant", "content": content, "reason": "stop"}]}
+        imported(drive, json.dumps({"format": "inference-lab-bench/conversations", "version": 1, "conversations": [chat]}))
+        drive.last(".block.markdown").wait_for()
+        drive.page.wait_for_timeout(300)
+
+    answered(HARMFUL, "harmful-1")
+    drive.check(drive.js(BAD) == [], f"after the server: {drive.js(BAD)}")
+    drive.page.route("**/render", lambda route: route.fulfill(content_type="application/json", body=json.dumps({"html": HARMFUL})))
+    answered(HARMFUL + " again", "harmful-2")
+    drive.js("document.querySelectorAll('.turn .text *').forEach(one => { one.focus?.(); one.tagName !== 'A' && one.click?.(); })")
+    drive.check(drive.js(BAD) == [] and drive.js("window.hacked") is None, f"before the server: {drive.js(BAD)}")
+    drive.page.unroute("**/render")
+    for name, content in LARGE.items():
+        answered(content, re.sub(r"\W+", "-", name))
+        took = typed(drive)
+        drive.check(took < 500, f"{name}: a key takes {took:.0f} ms")
+    # A fence that never ends, and many short paragraphs, as they come.
+    for name, piece in [("fence", "x = 1\n"), ("paragraphs", "So.\n\n")]:
+        chunks = [{"choices": [{"index": 0, "delta": {"content": text}}]} for text in ["```python\n" if name == "fence" else "", *[piece] * 5000]]
+        body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
+        drive.page.route("**/v1/chat/completions", lambda route: route.fulfill(content_type="text/event-stream", body=body))
+        drive.at("#new").click()
+        drive.page.fill("#input", "Go on.")
+        drive.page.keyboard.press("Enter")
+        took = typed(drive)
+        drive.check(took < 500, f"{name}: a key takes {took:.0f} ms")
+        drive.settled()
+        expect(drive.last(".block.plain")).to_have_count(0)
+        drive.check(len(drive.answer()) > 5000 * 3, f"{name}: the answer is not complete")
+        drive.page.unroute("**/v1/chat/completions")
+    drive.complaints.clear()
+
+
+def returns(drive):
+    """A server that is not there is told, and used when it is back."""
+    drive.page.route("**/v1/**", lambda route: route.abort())
+    drive.page.goto(drive.url)
+    expect(drive.at("#facts.fault")).to_have_text("The server cannot be reached.")
+    drive.check(drive.at("#show-lab").is_disabled(), "values of no model")
+    drive.page.set_viewport_size(NARROW)
+    drive.check(drive.at("#facts").is_visible(), "a narrow window does not tell that there is no server")
+    drive.shot("320.gone")
+    drive.page.set_viewport_size(WIDE)
+    drive.page.unroute("**/v1/**")
+    drive.page.wait_for_selector("html.ready", state="attached")
+    drive.complaints.clear()
+    drive.model("tiny-chat")
+    drive.ask("2+2=?")
+    drive.check("2+2=4" in drive.answer(), f"answers {drive.answer()}")
+
+
 def keyed(drive):
     """A server that wants a key: a refusal of the first requests is expected."""
     drive.page.goto(drive.url)
@@ -979,7 +1219,7 @@ def keyed(drive):
     drive.check(kept == [True, False], f"the key is kept in {kept}")
 
 
-STEPS = [chats, alternatives, stops, changes, keeps, versions, lists, exports, tabs, attaches, presets, renders, refuses, many, settings, diagram, values, reasons, calls, mcp, pulls, diffuses, keyboard, safe, looks, loads, calm]
+STEPS = [chats, alternatives, stops, changes, keeps, versions, lists, exports, tabs, attaches, presets, renders, refuses, many, settings, diagram, values, reasons, calls, mcp, elsewhere, pulls, diffuses, keyboard, safe, hostile, returns, looks, loads, calm]
 
 
 def models(folder, bench):
@@ -997,6 +1237,7 @@ def models(folder, bench):
         path = folder / name / "tokenizer_config.json"
         config = json.loads(path.read_text())
         path.write_text(json.dumps(config | {"chat_template": template}))
+    (folder / "tiny-thinks/generation_config.json").write_text('{"do_sample": true, "temperature": 0.6, "top_k": 20}')
     return folder
 
 
@@ -1026,8 +1267,12 @@ def main():
     with chromium() as browser, tempfile.TemporaryDirectory() as folder:
         try:
             folder = models(pathlib.Path(folder), args.bench)
-            with serve(args.bench, "--models", folder, "--ctx", "4096", "--config", folder / "bench.toml") as server:
+            with McpServer.running() as nowhere:
+                pass
+            own = ["--models", folder, "--ctx", "4096", "--config", folder / "bench.toml"]
+            with McpServer.running() as elsewhere, serve(args.bench, *own, "--page-connect", elsewhere, "--page-connect", nowhere) as server:
                 drive = Drive(browser, server.url, args.out, permissions=["clipboard-read", "clipboard-write"])
+                drive.elsewhere, drive.nowhere = elsewhere, nowhere
                 for step in steps:
                     step(drive)
                     drive.complain(step.__name__)

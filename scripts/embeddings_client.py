@@ -1,12 +1,14 @@
-"""Checks a server of an embedding model with the official `openai` package and with LangChain: floats and base64,
-token ids, dimensions, errors.
+"""Checks a server of an embedding model with the official `openai` and `ollama` packages and with LangChain: floats
+and base64, token ids, dimensions, errors.
 
 Usage: embeddings_client.py http://127.0.0.1:11116/v1
 """
 
 import sys
 
+import ollama
 import openai
+from langchain_ollama import OllamaEmbeddings
 from langchain_openai import OpenAIEmbeddings
 
 url = sys.argv[1]
@@ -43,5 +45,17 @@ found = chain.embed_documents(texts)
 for one, other in zip(found, plain.data):
     assert all(abs(a - b) < 1e-5 for a, b in zip(one, other.embedding))
 assert len(chain.embed_query("w5")) == len(found[0])
+
+host = url.removesuffix("/v1")
+client = ollama.Client(host=host)
+answer = client.embed(model=model, input=texts, options={"num_ctx": 64}, keep_alive="5m")
+assert answer.prompt_eval_count == 7 and answer.total_duration > 0, answer
+chain = OllamaEmbeddings(model=model, base_url=host)
+for vectors in (answer.embeddings, chain.embed_documents(texts)):
+    for one, other in zip(vectors, plain.data, strict=True):
+        assert all(abs(a - b) < 1e-5 for a, b in zip(one, other.embedding, strict=True))
+assert len(client.embed(model=model, input="w5", dimensions=8).embeddings[0]) == 8
+assert len(client.embeddings(model=model, prompt="w5").embedding) == len(found[0])
+assert client.show(model).capabilities == ["embedding"]
 
 print("embeddings client: content")

@@ -73,6 +73,20 @@ SOUND = {
                 {"type": "tool_result", "tool_use_id": "c", "content": "4"}]}]},
     ],
     "/v1/messages/count_tokens": [{"model": "default", "messages": CHAT["messages"]}],
+    "/api/chat": [
+        {"model": "default", "options": {"num_predict": 3, "num_ctx": 64}, "messages": CHAT["messages"]},
+        {"model": "default", "options": {"num_predict": 3}, "stream": False, "format": "json", "keep_alive": "5m", "messages": [
+            {"role": "user", "content": "hi", "images": []},
+            {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]},
+            {"role": "tool", "tool_name": "f", "content": "4"}]},
+    ],
+    "/api/generate": [
+        {"model": "default", "prompt": "2+2=?", "system": "s", "options": {"num_predict": 3}},
+        {"model": "default", "prompt": "2+2=", "raw": True, "stream": False, "options": {"num_predict": 3, "stop": ["5"]}},
+    ],
+    "/api/embed": [{"model": "default", "input": ["a", "b"], "truncate": True, "dimensions": 2}],
+    "/api/embeddings": [{"model": "default", "prompt": "a"}],
+    "/api/show": [{"model": "default", "verbose": True}],
     "/tokenize": [{"content": "a b", "with_pieces": True}, {"messages": CHAT["messages"]}],
     "/detokenize": [{"tokens": [5, 6, 7]}],
     "/apply-template": [{"messages": CHAT["messages"]}],

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 /// Writes the names and texts of the files of a folder at the top of the repository, and what they share, as constants: one for the files
-/// of each ending.
+/// of each ending. The file with them is called like the first one.
 ///
 /// # Panics
 /// The files are not part of the source tree, or cannot be written.
@@ -30,11 +30,15 @@ pub(crate) fn embed(folder: &str, kinds: &[(&str, &str)]) {
         }
         writeln!(code, "];").expect("a String takes any text");
     }
-    let common = path.join("common.toml");
-    println!("cargo::rerun-if-changed={}", common.display());
-    writeln!(code, "const EMBEDDED_COMMON: &str = include_str!({common:?});")
-        .expect("a String takes any text");
+    // Files of one kind may share a file of that kind instead.
+    let (ending, first) = kinds[0];
+    if !path.join(format!("common{ending}")).exists() {
+        let common = path.join("common.toml");
+        println!("cargo::rerun-if-changed={}", common.display());
+        writeln!(code, "const EMBEDDED_COMMON: &str = include_str!({common:?});")
+            .expect("a String takes any text");
+    }
     let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
-    let out = Path::new(&out).join(format!("embedded_{folder}.rs"));
+    let out = Path::new(&out).join(format!("{}.rs", first.to_lowercase()));
     fs::write(out, code).expect("OUT_DIR is writable");
 }

@@ -24,7 +24,8 @@ use lab_server::http::transport;
 use lab_server::served::{Progress, ServedModel};
 use lab_server::{
     Access, Collection, EngineProcess, EngineProcessConfig, HostMode, LoadError, LoadLimits,
-    LoadRequest, Loader, Pool, PoolConfig, StartedEngine, Strictness, UnloadedModel,
+    LoadRequest, Loader, PageOrigin, PagePolicy, Pool, PoolConfig, StartedEngine, Strictness,
+    UnloadedModel,
 };
 
 use super::diffusion::DiffusionOptions;
@@ -149,6 +150,10 @@ pub(super) struct Args {
     /// desktop programs always may; may be repeated
     #[arg(long, value_name = "ORIGIN")]
     cors_origin: Vec<String>,
+    /// Origin that the chat page may ask besides its own, such as https://mcp.example, for MCP servers elsewhere; may be
+    /// repeated
+    #[arg(long, value_name = "ORIGIN")]
+    page_connect: Vec<PageOrigin>,
     /// Host name to accept in the `Host` header while the server has no API keys (protection against DNS rebinding);
     /// IP addresses, localhost, the name of this machine and names that end in .localhost, .local or .internal are always
     /// accepted; may be repeated
@@ -434,6 +439,7 @@ fn pool_of(
         response_bytes: usize::try_from(args.response_store).unwrap_or(usize::MAX),
         artifacts: Some(artifacts(&args, kept.to_owned())?),
         vectors: vectors(&args, kept)?,
+        page: PagePolicy::new(&args.page_connect),
     };
     // The options of the models that have some of their own, and those of the others.
     let settings = Arc::new((per_model, args));

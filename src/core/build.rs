@@ -1,4 +1,4 @@
-//! Embeds the definitions of architectures and the maps of Hugging Face folders.
+//! Embeds the definitions of architectures and towers, and the maps and processor files of Hugging Face folders.
 
 #[path = "../base/embed.rs"]
 mod embed;
@@ -12,4 +12,5 @@ fn main() {
             (".tower.stmap.toml", "EMBEDDED_TOWER_STMAPS"),
         ],
     );
+    embed::embed("stmaps", &[(".processor.toml", "EMBEDDED_PROCESSORS")]);
 }

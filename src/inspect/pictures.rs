@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::diagram::svg::{self, Chart, Grid, GridCell, MAX_CELLS, escape};
+use crate::diagram::svg::{self, Chart, Fragment, Grid, GridCell, MAX_CELLS, Theme, escape};
 use lab_core::artifacts::packed::PackedArray;
 
 /// The part of a response that is drawn.
@@ -86,7 +86,16 @@ pub fn check_cells(n: u64) -> Result<(), ChartError> {
 
 /// A chart as an SVG document.
 pub fn svg(chart: &Chart) -> String {
-    svg::chart(chart).to_svg(&chart.title, &chart.lines.join(" "))
+    svg_in(chart, Theme::Light)
+}
+
+/// A chart as an SVG document with the colours of a theme.
+pub fn svg_in(chart: &Chart, theme: Theme) -> String {
+    let piece = Fragment {
+        theme,
+        ..svg::chart(chart)
+    };
+    piece.to_svg(&chart.title, &chart.lines.join(" "))
 }
 
 /// A chart as an HTML page that loads nothing.

@@ -14,8 +14,11 @@ pub struct Prepared {
 pub struct View {
     /// The values, f32, the last axis of `shape` fastest.
     pub values: Vec<f32>,
-    /// `[channels, height, width]` of pixels, `[bands, frames]` of a spectrogram.
+    /// `[channels, height, width]` of pixels, `[bands, frames]` of a spectrogram, `[patches, values of a patch]` for example.
     pub shape: Vec<usize>,
+    /// The patches of a picture as time, height and width: its pixels, if its values are not in patches. Of a sound, `[frames, 1, 1]`: the
+    /// first frames, without those that are padding.
+    pub patches: [usize; 3],
     /// The number of rows that the tower makes of it, as time, height and width.
     pub grid: [usize; 3],
 }
@@ -29,7 +32,7 @@ pub enum Piece {
     Rows {
         /// Where the rows come from.
         rows: Vec<RowSource>,
-        /// Their grid; `[1, 1, n]` where rows have plain positions.
+        /// Their grid, whether a model has positions for it or not.
         grid: [usize; 3],
     },
 }
@@ -44,13 +47,8 @@ pub enum RowSource {
         /// The row of its result.
         row: usize,
     },
-    /// A weighted sum of rows of a view's result.
-    Mixed {
-        /// The index of the view.
-        view: usize,
-        /// Rows and their weights.
-        rows: Vec<(usize, f32)>,
-    },
+    /// A weighted sum of rows: the view, the row of its result, the weight.
+    Mixed(Vec<(usize, usize, f32)>),
     /// A learned row of the tower, by its name: the end of a line of pixels, for example.
     Learned(String),
 }

@@ -30,6 +30,7 @@ pub use app::app;
 pub use endpoints::lab::{patched as lab_patch, pieces as lab_pieces};
 pub use http::access::Access;
 pub use local::{Refusal, Reply, ReplyEvent, check, prompt, refusal, reply};
+pub use page::policy::{PageOrigin, PagePolicy};
 pub use pool::{
     Collection, Description, DiagramView, HostMode, LoadLimits, LoadRequest, Loader, Opener, Pool,
     PoolConfig, StartedEngine, Strictness, UnloadedModel, cached_source,

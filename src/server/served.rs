@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use lab_base::chat::template;
 use lab_base::chat::template::{ChatTemplate, Moment, RenderError, RenderInput};
 use lab_base::chat::tool_calls::ChatDialect;
-use lab_base::tokenizer;
+use lab_base::tokenizer::{self, Tokenizer};
 use lab_base::util::clock::unix_seconds;
 use lab_base::weights;
 use lab_base::weights::{Array, FileBytes, Metadata, Weights};
@@ -118,22 +118,54 @@ impl Identity {
     }
 }
 
-/// The text of the chat template, and the template without tools and with tools; none if the model has none.
-fn templates_of(
-    weights: &Weights,
-    template: Option<&str>,
-    model: &str,
-) -> Result<(Option<String>, [Option<ChatTemplate>; 2]), ServeError> {
-    let source = |has_tools: bool| {
-        let source = template::choose_template(weights.metadata(), template, has_tools);
-        source.map_err(|source| ServeError::new(model, source))
-    };
-    let compiled = |has_tools: bool| {
-        let compiled = source(has_tools)?.map(ChatTemplate::new).transpose();
-        compiled.map_err(|source| ServeError::new(model, source))
-    };
-    let text = source(false)?.map(str::to_owned);
-    Ok((text, [compiled(false)?, compiled(true)?]))
+/// The chat templates of a model, and how it writes.
+pub(crate) struct ChatSetup {
+    /// The text of the template for conversations without tools; none if the model has none.
+    pub(crate) source: Option<String>,
+    /// The template without tools and with tools.
+    templates: [Option<ChatTemplate>; 2],
+    bos: String,
+    eos: String,
+    pub(crate) dialect: ChatDialect,
+}
+
+impl ChatSetup {
+    /// `template` is the name of the template; `model` names the model in errors.
+    pub(crate) fn of(
+        weights: &Weights,
+        template: Option<&str>,
+        tokenizer: &Tokenizer,
+        model: &str,
+    ) -> Result<Self, ServeError> {
+        let source = |has_tools: bool| {
+            let source = template::choose_template(weights.metadata(), template, has_tools);
+            source.map_err(|source| ServeError::new(model, source))
+        };
+        let compiled = |has_tools: bool| {
+            let compiled = source(has_tools)?.map(ChatTemplate::new).transpose();
+            compiled.map_err(|source| ServeError::new(model, source))
+        };
+        let templates = [compiled(false)?, compiled(true)?];
+        let text = |id: Option<u32>| {
+            id.and_then(|id| tokenizer.token_text(id))
+                .unwrap_or_default()
+                .into_owned()
+        };
+        let (bos, eos) = (text(tokenizer.bos()), text(tokenizer.eos()));
+        let is_token = |text: &str| tokenizer.id_of(text).is_some();
+        let dialect = templates[1]
+            .as_ref()
+            .map_or_else(ChatDialect::unknown, |template| {
+                ChatDialect::probe(template, &bos, &eos, is_token)
+            });
+        Ok(Self {
+            source: source(false)?.map(str::to_owned),
+            templates,
+            bos,
+            eos,
+            dialect,
+        })
+    }
 }
 
 fn labels(arch: &str, metadata: &Metadata) -> Vec<String> {
@@ -160,12 +192,21 @@ pub struct ModelInfo {
     pub n_bytes: u64,
     /// Context length of the training; 0 if unknown.
     pub n_ctx_train: u64,
+    /// Name of the element type that has most of the bytes.
+    pub ty: &'static str,
 }
 
 impl ModelInfo {
     /// The numbers of a plan.
     pub fn of(plan: &Plan) -> Self {
         let elements = plan.tensors.iter().map(|t| t.shape.iter().product::<u64>());
+        let mut types: BTreeMap<&str, u64> = BTreeMap::new();
+        for tensor in &plan.tensors {
+            *types
+                .entry(tensor.ty.map_or("f32", |ty| ty.name()))
+                .or_default() += tensor.bytes;
+        }
+        let largest = types.into_iter().max_by_key(|(_, bytes)| *bytes);
         Self {
             arch: plan.arch.clone(),
             mode: plan.mode,
@@ -174,6 +215,7 @@ impl ModelInfo {
             n_params: elements.sum(),
             n_bytes: plan.weight_bytes(),
             n_ctx_train: plan.n_ctx_train,
+            ty: largest.map_or("", |(name, _)| name),
         }
     }
 }
@@ -265,19 +307,13 @@ impl ServedModel {
                 return Err(ServeError::new(&model, source));
             }
         }
-        let (chat_template, templates) = templates_of(&weights, template.as_deref(), &model)?;
-        let text = |id: Option<u32>| {
-            id.and_then(|id| tokenizer.token_text(id))
-                .unwrap_or_default()
-                .into_owned()
-        };
-        let (bos, eos) = (text(tokenizer.bos()), text(tokenizer.eos()));
-        let is_token = |text: &str| tokenizer.id_of(text).is_some();
-        let dialect = templates[1]
-            .as_ref()
-            .map_or_else(ChatDialect::unknown, |template| {
-                ChatDialect::probe(template, &bos, &eos, is_token)
-            });
+        let ChatSetup {
+            source: chat_template,
+            templates,
+            bos,
+            eos,
+            dialect,
+        } = ChatSetup::of(&weights, template.as_deref(), &tokenizer, &model)?;
         tracing::info!(
             calls = dialect.format.as_ref().map(|format| &format.name),
             reasoning = dialect.reasoning.as_ref().map(|marks| &marks.open),
@@ -295,10 +331,6 @@ impl ServedModel {
         });
         let started = started.map_err(|source| ServeError::new(&model, source));
         let (handle, _thread, loaded) = started?;
-        let sampling = match handle.is_diffusion() {
-            true => sampling.memoryless(),
-            false => sampling,
-        };
         Ok(Self {
             name,
             handle,

@@ -51,12 +51,16 @@ fn client_packages_work_unmodified() {
         "langchain client",
         "Hugging Face client",
         "guidance",
+        "ollama client",
+        "langchain-ollama",
+        "llm with llm-ollama",
     ];
     if has_node {
         expected.extend([
             "openai client for Node",
             "AI SDK",
             "Hugging Face client for Node",
+            "ollama client for JavaScript",
         ]);
     }
     content(

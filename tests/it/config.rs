@@ -252,6 +252,35 @@ fn api_keys_are_checked() {
 }
 
 #[test]
+fn the_chat_page_may_ask_only_the_origins_of_a_setting() {
+    let policy = |options: &[&str]| {
+        let server = Server::start(options);
+        let (status, head) = sent(&server, "GET /", "host: a.local\r\n");
+        assert_eq!(status, 200);
+        let line = head.lines().find_map(|line| {
+            let (name, value) = line.split_once(": ")?;
+            (name == "content-security-policy").then(|| value.to_owned())
+        });
+        line.expect("a policy")
+    };
+    assert!(policy(&[]).contains("connect-src 'self';"));
+    let own = policy(&[
+        "--page-connect",
+        "https://mcp.example/",
+        "--page-connect",
+        "http://localhost:8000",
+    ]);
+    assert!(
+        own.contains("connect-src 'self' https://mcp.example http://localhost:8000;"),
+        "{own}"
+    );
+    let out = serve(&["--page-connect", "https://a.example; script-src *"], &[]);
+    let text = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!(out.status.code(), Some(2), "{text}");
+    assert!(text.contains("expected an origin"), "{text}");
+}
+
+#[test]
 fn a_web_page_cannot_use_the_server() {
     let server = Server::start(&[
         "--cors-origin",

@@ -61,6 +61,7 @@ mod mutated_folders;
 mod mutated_models;
 mod named_models;
 mod native;
+mod ollama;
 mod outputs;
 mod page;
 mod patching;

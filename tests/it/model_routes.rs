@@ -151,7 +151,8 @@ fn the_document_lists_the_routes_that_there_are_and_their_fields() {
         | "/v1/chat/completions/input_tokens"
         | "/chat/completions/input_tokens"
         | "/v1/messages"
-        | "/v1/messages/count_tokens" => {
+        | "/v1/messages/count_tokens"
+        | "/api/chat" => {
             json!({ "model": "default", "max_tokens": 1, "messages": [{ "role": "user", "content": "1" }] })
         }
         "/v1/completions" => json!({ "model": "default", "prompt": "1", "max_tokens": 1 }),
@@ -162,7 +163,10 @@ fn the_document_lists_the_routes_that_there_are_and_their_fields() {
         "/v1/lab/pictures" => json!({ "picture": "lens", "response": {} }),
         "/v1/lab/vectors" => json!({ "id": "a", "vector": [1] }),
         "/models/load" | "/models/unload" => json!({ "model": "nothing" }),
-        "/models/pull" => json!({ "model": "no name" }),
+        "/models/pull" | "/api/pull" => json!({ "model": "no name" }),
+        "/api/generate" => json!({ "prompt": "1", "options": { "num_predict": 1 } }),
+        "/api/embeddings" => json!({ "prompt": "1" }),
+        "/api/show" => json!({ "model": "default" }),
         "/render" => json!({ "text": "1" }),
         "/detokenize" => json!({ "tokens": [5] }),
         "/tokenize" => json!({ "prompt": "1" }),
@@ -186,7 +190,9 @@ fn the_document_lists_the_routes_that_there_are_and_their_fields() {
                 let (status, _, answer) =
                     server.raw(&method, &call, "application/json", &body.to_string());
                 let answer: Value = serde_json::from_str(&answer).unwrap_or_default();
-                let message = answer["error"]["message"].as_str().unwrap_or_default();
+                // Ollama's errors are texts.
+                let message = answer["error"]["message"].as_str();
+                let message = message.or(answer["error"].as_str()).unwrap_or_default();
                 (status, message.to_owned())
             };
             let is_there = |(status, message): &(u16, String)| {

@@ -145,6 +145,61 @@ fn a_server_of_the_cache_pulls_and_serves_by_name() {
 }
 
 #[test]
+fn ollamas_clients_pull_by_the_names_that_they_know() {
+    let (hub, home) = (hub(), scratch());
+    let server = Server::with(&["--models"], &environment(&hub, home.path()));
+    let pull = |body: Value| {
+        let (status, _, lines) =
+            server.raw("POST", "/api/pull", "application/json", &body.to_string());
+        let lines = lines
+            .lines()
+            .map(|line| serde_json::from_str(line).expect("JSON"));
+        (status, lines.collect::<Vec<Value>>())
+    };
+    let (status, lines) = pull(json!({ "model": "hf.co/owner/repo:Q8_0" }));
+    assert_eq!(status, 200);
+    assert_eq!(
+        lines.first(),
+        Some(&json!({ "status": "pulling manifest" }))
+    );
+    assert_eq!(lines.last(), Some(&json!({ "status": "success" })));
+    for progress in &lines[1..lines.len() - 1] {
+        assert!(
+            progress["completed"].as_u64() <= progress["total"].as_u64(),
+            "{progress}"
+        );
+    }
+    let (_, lines) = pull(json!({ "name": "owner/repo:latest", "stream": false }));
+    assert_eq!(lines, [json!({ "status": "success" })]);
+    let (_, tags) = server.json("GET", "/api/tags", &Value::Null);
+    let names = tags["models"].as_array().expect("an array").iter();
+    let names: Vec<&Value> = names.map(|model| &model["name"]).collect();
+    assert_eq!(names, ["owner/repo:latest", "owner/repo:Q8_0"]);
+    for name in names {
+        let answer = server.post(
+            "/api/chat",
+            &json!({
+                "model": name, "stream": false, "options": { "temperature": 0 },
+                "messages": [{ "role": "user", "content": "2+2=?" }],
+            }),
+        );
+        assert_eq!(answer["message"]["content"], "2+2=4");
+    }
+    let (status, lines) = pull(json!({ "model": "owner/other", "stream": false }));
+    assert_eq!(status, 400, "{lines:?}");
+    // A stream has begun before the Hub answers.
+    let (status, lines) = pull(json!({ "model": "owner/other" }));
+    assert_eq!(status, 200);
+    let last = lines.last().expect("a line");
+    assert!(
+        last["error"]
+            .as_str()
+            .is_some_and(|text| text.contains("owner/other")),
+        "{last}"
+    );
+}
+
+#[test]
 fn neutral_sampling_can_be_asked_for() {
     let (hub, home) = (hub(), scratch());
     let pulled = ran(&hub, home.path(), &["pull", "owner/repo"]);

@@ -34,6 +34,8 @@ pub struct Contract {
     pub side: Option<SideInput>,
     /// Whether the block works on the grid of a tower's rows, which tokens do not have.
     pub is_of_towers: bool,
+    /// Whether the block reads rows of media: a pass without media leaves it out.
+    pub is_of_media: bool,
     /// State that is stored between passes.
     pub state: StateSpec,
     /// The points, in the order of computation.
@@ -56,6 +58,7 @@ impl Contract {
         rows: RowWidth::Hidden,
         side: None,
         is_of_towers: false,
+        is_of_media: false,
         state: StateSpec::None,
         points: &[],
         rules: &[],

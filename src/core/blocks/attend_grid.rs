@@ -12,10 +12,10 @@ use lab_base::ggml::{KvBlocks, Result, ScoreOptions, Tensor};
 use lab_base::weights::TensorType;
 
 /// The vectors of distances by height, whose product with the query is added to the score.
-pub(super) const HEIGHTS_WEIGHT: WeightSpec = weight!(distance_height: Table "attn_distance_height.weight" ["dk", "dim('distance_height', 1)"] optional, "in a tower: vectors of the distances by height, from the farthest key below to the farthest above; their products with the query are added to the scores");
+pub(super) const HEIGHTS_WEIGHT: WeightSpec = weight!(distance_height: Table "attn_distance_height.weight" ["dk", "max(dim('distance_height', 1), 1)"] optional, "in a tower: vectors of the distances by height, from the farthest key below to the farthest above; their products with the query are added to the scores");
 
 /// The vectors of distances by width.
-pub(super) const WIDTHS_WEIGHT: WeightSpec = weight!(distance_width: Table "attn_distance_width.weight" ["dk", "dim('distance_width', 1)"] optional when("has('distance_height')"), "in a tower: vectors of the distances by width, as `distance_height`");
+pub(super) const WIDTHS_WEIGHT: WeightSpec = weight!(distance_width: Table "attn_distance_width.weight" ["dk", "max(dim('distance_width', 1), 1)"] optional when("has('distance_height')"), "in a tower: vectors of the distances by width, as `distance_height`");
 
 impl UnitBuilder<'_, '_> {
     /// The attention of the rows of a grid: `q [dk, heads, n]` and new keys and values of all rows -> `[dv * heads, n]`.

@@ -122,6 +122,10 @@ pub(super) static CONTRACT: Contract = Contract {
         q_norm.bias: Bias "attn_q_norm.bias" ["if(qk_norm == 'full', heads, 1) * if(qk_norm == 'factor', 1, dk)"] optional when("qk_norm != 'none'"), "bias of the query norm";
         k_norm: Scale "attn_k_norm.weight" ["if(qk_norm == 'full', kv_heads, 1) * if(qk_norm == 'factor', 1, dk)", "if(qk_norm == 'each' or qk_norm == 'factor', kv_heads, 1)"] when("qk_norm != 'none' and kv_layer == depth"), "weight of the key norm";
         k_norm.bias: Bias "attn_k_norm.bias" ["if(qk_norm == 'full', kv_heads, 1) * if(qk_norm == 'factor', 1, dk)"] optional when("qk_norm != 'none' and kv_layer == depth"), "bias of the key norm";
+        q.clip: Bias "attn_q.clip" ["4"] optional when("not has('qkv')"), "bounds of the query projection's input and of its result, lower and upper of each";
+        k.clip: Bias "attn_k.clip" ["4"] optional when("not has('qkv') and kv_layer == depth"), "bounds of the key projection";
+        v.clip: Bias "attn_v.clip" ["4"] optional when("not has('qkv') and values == 'proj' and kv_layer == depth"), "bounds of the value projection";
+        o.clip: Bias "attn_output.clip" ["4"] optional, "bounds of the output projection";
         ..attend::SINKS;
         gate: Matrix "attn_gate.weight" ["n_embd", "if(gate == 'head', 1, dv) * heads"] when("gate == 'element' or gate == 'head'"), "projection to the gate of the heads' results";
         gate.bias: Bias "attn_gate.bias" ["if(gate == 'head', 1, dv) * heads"] optional when("gate == 'element' or gate == 'head'"), "bias of the gate projection";

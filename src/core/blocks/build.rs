@@ -20,6 +20,9 @@ use super::norm::{NormKind, NormOptions};
 use super::rope::{Pairing, RopeOptions, Scaling};
 use super::{joined, refused};
 
+/// Maximum number of operations that limit the input and the result of a product.
+pub(super) const NODES_OF_BOUNDS: usize = 20;
+
 /// The graph under construction.
 pub struct GraphBuilder<'a> {
     /// The graph to which operations are added.
@@ -38,6 +41,8 @@ pub struct GraphBuilder<'a> {
     pub n_tokens: u64,
     /// The grid of a tower's rows; none if the rows are tokens.
     pub grid: Option<RowGrid>,
+    /// The rows of media in the pass; none if it has none.
+    pub media: Option<MediaTensors>,
     /// Maximum number of positions of a sequence.
     pub n_ctx: u64,
     /// Inputs that follow from the tokens' positions.
@@ -77,6 +82,15 @@ impl DerefMut for UnitBuilder<'_, '_> {
     fn deref_mut(&mut self) -> &mut Self::Target {
         self.graph
     }
+}
+
+/// The rows of media of a pass.
+#[derive(Clone)]
+pub struct MediaTensors {
+    /// f32 `[width, n]`: the embeddings, then parts that layers add.
+    pub rows: Tensor,
+    /// i32 `[n]`: the token of each row.
+    pub places: Tensor,
 }
 
 /// The experts that each token picked.
@@ -368,10 +382,25 @@ impl<'u, 'g> UnitBuilder<'u, 'g> {
         })
     }
 
-    /// `w.x + bias` with the weight `key` and its bias, if there is one.
+    /// `w.x + bias` with the weight `key` and its bias, if there is one. If it has bounds, `x` and the result are limited to them.
     pub fn linear(&self, key: &str, x: &Tensor) -> Result<Tensor> {
-        let product = self.product(key, x)?;
-        self.with_bias(&format!("{key}.bias"), product)
+        let Some(bounds) = self.weight(&format!("{key}.clip")) else {
+            let product = self.product(key, x)?;
+            return self.with_bias(&format!("{key}.bias"), product);
+        };
+        let product = self.product(key, &self.within(x, bounds, 0)?)?;
+        let y = self.with_bias(&format!("{key}.bias"), product)?;
+        self.within(&y, bounds, 2)
+    }
+
+    /// `x` limited to the two numbers from element `first` of `bounds` on, which may be infinite.
+    fn within(&self, x: &Tensor, bounds: &Tensor, first: usize) -> Result<Tensor> {
+        let (g, [element, steps @ ..]) = (self.g, bounds.strides());
+        let bound = |at: usize| g.view(bounds, [1, 1, 1, 1], steps, (first + at) * element);
+        let above = g.unary(&g.sub(x, &bound(1)?)?, Unary::Relu)?;
+        let x = g.sub(x, &above)?;
+        let below = g.unary(&g.scale(&g.sub(&x, &bound(0)?)?, -1.0)?, Unary::Relu)?;
+        g.add(&x, &below)
     }
 
     /// `w.x` with the weight `key` and its updates; the last dimensions of `x` are the tokens.

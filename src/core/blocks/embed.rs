@@ -1,4 +1,5 @@
-//! The token embedding: ids to the hidden state, `x = norm(tokens[id] * scale + types[type] + positions[pos])`.
+//! The token embedding: ids to the hidden state, `x = norm(tokens[id] * scale + types[type] + positions[pos])`. The row
+//! of a tower takes the place of `tokens[id] * scale` where a token is one of a medium.
 //!
 //! Ids `[n_tokens]` in, hidden state `[n_embd, n_tokens]` out, f32.
 
@@ -78,6 +79,14 @@ pub(crate) fn build(b: &UnitBuilder<'_, '_>, ids: &Tensor) -> Result<Tensor> {
     let mut x = b.table_rows("tokens", stand_ins.as_ref().unwrap_or(ids))?;
     if c.scale != 1.0 {
         x = b.g.scale(&x, c.scale)?;
+    }
+    if let Some(media) = &b.media {
+        let n_embd = x.shape()[0];
+        let rows = match media.rows.shape()[0] == n_embd {
+            true => media.rows.clone(),
+            false => b.columns(&media.rows, 0, n_embd)?,
+        };
+        x = b.g.put_rows(&x, &rows, &media.places)?;
     }
     x = b.point("tokens", x)?;
     if let Some(types) = b.weight("types") {

@@ -513,6 +513,11 @@ impl GridWindow {
         is_cut || self.pad != [0; 3] || self.end != [0; 3]
     }
 
+    /// Whether the windows stand side by side along an axis.
+    pub(crate) fn is_of_blocks(&self, axis: usize) -> bool {
+        self.size[axis] == self.stride[axis] && (self.pad[axis], self.end[axis]) == (0, 0)
+    }
+
     /// Number of cells of a window.
     pub(crate) fn len(&self) -> u64 {
         self.size.iter().product()

@@ -4,12 +4,13 @@
 
 use crate::arch::{Contract, RowWidth};
 use crate::options;
-use crate::plan::Media;
+use crate::plan::{Media, MediaAttention};
 
 options! {
     pub(super) struct Config {
         media: Media, "what the rows are of: an `image` or `audio`";
         width: u64, "elements of an input row";
+        attention: MediaAttention = "causal", "how the tokens that the tower's rows stand for attend to each other in the text model: as those of a text (`causal`), those of one medium in both directions (`both`), or all up to the end of the prompt in both directions (`prefix`)";
     }
 }
 

@@ -30,6 +30,7 @@ mod linear_attention;
 mod low_rank;
 mod mamba;
 mod mamba2;
+mod media_rows;
 pub mod mix;
 mod mla;
 mod moe;
@@ -55,7 +56,7 @@ mod wkv7;
 
 pub use adapter_switches::SwitchCounts;
 pub use attend::KeyRows;
-pub use build::{GraphBuilder, Selections, UnitBuilder};
+pub use build::{GraphBuilder, MediaTensors, Selections, UnitBuilder};
 pub use context::{
     AttentionView, DerivedInput, DerivedInputs, EndedSpans, KeyOwner, KeyValueStore, RunView, Runs,
     SequenceGroup, SpanRows, SpanView, StateStore, VisibleKeyValues,
@@ -127,7 +128,7 @@ macro_rules! blocks {
 }
 
 blocks! {
-    attention, channel_mix, chunks, compressed_attention, delta_net, ffn, grid_positions, identity, learned_rows, linear, linear_attention, mamba, mamba2, mla, moe,
+    attention, channel_mix, chunks, compressed_attention, delta_net, ffn, grid_positions, identity, learned_rows, linear, linear_attention, mamba, mamba2, media_rows, mla, moe,
     neighbours, ngram_memory, short_conv, wkv6, wkv7,
     #[cfg(test)] toy,
 }

@@ -5,7 +5,7 @@
 //! mean      y[w] = mean over the cells of x[c]
 //! kernel    y[w] = sum over the cells of kernel[c] * x[c] + bias
 //! ```
-//! `[n_embd, n_rows]` in, a row for each window out. A convolution is `concat` and a matrix; a depthwise one is `kernel`. Cells outside
+//! `[n_embd, n_rows]` in, a row for each window out. Windows side by side that leave a rest of the height or the width are refused. A convolution is `concat` and a matrix; a depthwise one is `kernel`. Cells outside
 //! the grid are zeros.
 
 use super::build::UnitBuilder;
@@ -41,6 +41,7 @@ options! {
         pad_height: u64 = "0", "cells outside the grid at both ends by height";
         pad_width: u64 = "0", "cells outside the grid at both ends by width";
         end_width: u64 = "pad_width", "cells outside the grid at the end by width";
+        drop_rest: bool = "false", "whether cells that fill no window at the end of the grid are left out, where windows are side by side; otherwise they are an error";
         masked: bool = "false", "whether cells after the valid ones of an input are zeros";
     }
 }
@@ -76,7 +77,10 @@ pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
         end: [c.pad_time, c.pad_height, c.end_width],
         masked: c.masked,
     };
-    let cells = window.result(grid.cells).filter(|_| !grid.has_further());
+    // Blocks side by side are not a convolution, which may leave a rest.
+    let rest = |axis: usize| window.is_of_blocks(axis) && !grid.cells[axis].is_multiple_of(window.size[axis]);
+    let fits = !grid.has_further() && (c.drop_rest || !rest(1) && !rest(2));
+    let cells = window.result(grid.cells).filter(|_| fits);
     let Some((cells, valid)) = cells.zip(window.valid(&grid)) else {
         return Err(refused(
             "neighbours",

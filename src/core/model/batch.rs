@@ -62,8 +62,14 @@ impl Batch {
         self.wants_hidden = false;
     }
 
-    /// Checks that a model with a vocabulary of `n_vocab` tokens can run the batch.
-    pub(super) fn check(&self, n_batch: usize, n_vocab: u64) -> Result<()> {
+    /// Checks that a model with a vocabulary of `n_vocab` tokens can run the batch. Whether media are there is checked when
+    /// their rows are gathered.
+    pub(super) fn check(
+        &self,
+        n_batch: usize,
+        n_vocab: u64,
+        is_medium: impl Fn(u32) -> bool,
+    ) -> Result<()> {
         let fault = |found: String, expected: String| Err(Error::Batch { found, expected });
         let n = self.len();
         if n == 0 || n > n_batch {
@@ -76,7 +82,7 @@ impl Batch {
                 "a position, an output and a type for each token".into(),
             );
         }
-        if let Some(token) = self.tokens.iter().find(|t| u64::from(**t) >= n_vocab) {
+        if let Some(token) = self.tokens.iter().find(|t| u64::from(**t) >= n_vocab && !is_medium(**t)) {
             return fault(
                 format!("the token {token}, which is not in the vocabulary"),
                 format!("ids below {n_vocab}"),

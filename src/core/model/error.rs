@@ -40,6 +40,14 @@ pub enum Error {
         /// What can be read, in words.
         expected: String,
     },
+    /// The media of a sequence cannot be read, or are missing.
+    #[error("the media of a sequence: found {found}, expected {expected}")]
+    Media {
+        /// What is given, in words.
+        found: String,
+        /// What can be read, in words.
+        expected: String,
+    },
     /// A tower cannot read what it is given.
     #[error("a tower: found {found}, expected {expected}")]
     Tower {

@@ -26,6 +26,7 @@ impl Points {
             ..Options::plain(N_CTX, N_TOKENS)
         };
         let shape = GraphShape {
+            n_media: 0,
             n_outputs: N_TOKENS,
             ..GraphShape::largest(&options, plan, &options.n_slots(plan))
         };

@@ -6,7 +6,7 @@ use crate::arch::{Join, PointSpec};
 use crate::blocks::mix::{self, MixRead};
 use crate::blocks::lab::GraphLab;
 use crate::blocks::{self, GraphBuilder, NamedTensor, RowGrid, Selections, points};
-use crate::plan::{BranchPlan, NormUse, Plan, SlotPlan};
+use crate::plan::{BranchPlan, NormUse, Plan, SlotPlan, Unit};
 use lab_base::ggml::{Error, Graph, Result, Tensor};
 use lab_base::weights::TensorType;
 
@@ -103,6 +103,7 @@ pub(super) fn build(parts: &GraphParts<'_>, shape: &GraphShape) -> Result<(Graph
         ids: None,
         n_tokens: shape.n_tokens as u64,
         grid: None,
+        media: inputs.media.as_ref().map(|media| media.tensors.clone()),
         n_ctx: match options.n_ctx_seq {
             0 => plan.n_ctx_train,
             n_ctx => n_ctx as u64,
@@ -176,6 +177,7 @@ pub(super) fn build_tower(parts: &GraphParts<'_>, grid: RowGrid) -> Result<(Grap
         ids: None,
         n_tokens: grid.n_rows(),
         grid: Some(grid),
+        media: None,
         n_ctx: plan.n_ctx_train,
         inputs: &inputs,
         store: &mut store,
@@ -307,7 +309,8 @@ fn n_of_source(plan: &Plan) -> usize {
 /// The last slot in which rows depend on each other: the index of its layer, and its index there. After it each row
 /// is computed on its own.
 fn last_mixing(plan: &Plan) -> Option<(usize, usize)> {
-    let keeps = |slot: &SlotPlan| slot.branches.iter().any(|b| b.block.state.is_some());
+    let mixes = |unit: &Unit| unit.state.is_some() || unit.contract.0.is_of_media;
+    let keeps = |slot: &SlotPlan| slot.branches.iter().any(|b| mixes(&b.block));
     let layers = plan.layers.iter().enumerate().rev();
     let mut found = layers.map(|(i, layer)| Some((i, layer.slots.iter().rposition(keeps)?)));
     found.find_map(|place| place)
@@ -456,11 +459,17 @@ impl<'a> Assembly<'a> {
         }
         self.of_all = std::mem::take(&mut self.taps);
         self.chosen = Some(rows);
+        // Every slot that reads media comes before.
+        self.build.media = None;
         self.build.n_tokens = n_outputs;
         Ok(wanted)
     }
 
     fn slot(&mut self, slot: &SlotPlan, x: Tensor) -> Result<Tensor> {
+        let is_of_media = |branch: &BranchPlan| branch.block.contract.0.is_of_media;
+        if self.build.media.is_none() && slot.branches.iter().any(is_of_media) {
+            return Ok(x);
+        }
         let _scope = self.build.g.wiring(&slot.path);
         let x = match &slot.read {
             Some(unit) => {

@@ -21,6 +21,7 @@ use super::graph_cache::GraphCache;
 use super::graph_shape::{GraphParts, GraphShape};
 use super::lab::{CapturedRow, Lab};
 use super::load::{self, LoadedWeights, ProgressFn};
+use super::media::SequenceMedia;
 use super::memory;
 use super::memory_use::{DeviceUse, MemoryUse};
 use super::options::Options;
@@ -41,6 +42,8 @@ pub struct Model {
     pub(super) block_manager: BlockManager,
     /// The sources of sequences, if the model reads any.
     pub(super) sources: TokenSources,
+    /// The media of sequences.
+    pub(super) media: HashMap<SequenceId, Arc<SequenceMedia>>,
     /// Slots of each KV group.
     pub(super) n_slots: Vec<usize>,
     pub(super) graphs: GraphCache,
@@ -153,6 +156,7 @@ impl Model {
             states,
             block_manager,
             sources: TokenSources::default(),
+            media: HashMap::new(),
             n_slots,
             graphs: GraphCache::new(executor),
             logits: HostNumbers::new(device_of_head),

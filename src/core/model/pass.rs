@@ -14,6 +14,7 @@ use super::graph_shape::{self, GraphShape};
 use super::inputs::{PassData, VisibleKeys, apart};
 use super::lab::{self, CapturedRow, PassLab};
 use super::lifecycle::Model;
+use super::media::FIRST_MEDIA_ID;
 use super::named_value::NamedValue;
 use super::stage::{self, StageTensors};
 use super::sub_batch::{self, MAX_GROUPS, SubBatch};
@@ -196,7 +197,8 @@ impl Model {
     }
 
     fn check(&self, batch: &Batch) -> Result<()> {
-        batch.check(self.options.n_batch, self.plan.n_vocab)?;
+        let is_medium = |token: u32| token >= FIRST_MEDIA_ID;
+        batch.check(self.options.n_batch, self.plan.n_vocab, is_medium)?;
         if self.options.n_ctx > 0 || !self.states.is_empty() {
             sub_batch::check_order(batch, |sequence| self.next(sequence))?;
         }
@@ -277,6 +279,7 @@ impl Model {
         let is_cached = self.options.n_ctx > 0;
         let lists = (batch, source);
         let keys = VisibleKeys::of(&self.block_manager, lists, is_cached, self.is_paged);
+        let media = self.media_of(batch)?;
         let of_tokens = self.of_tokens(batch);
         let asked = of_tokens.as_ref().unwrap_or(batch);
         let lab = PassLab::of(
@@ -290,6 +293,7 @@ impl Model {
             n_tokens: batch.len(),
             n_source: source.len(),
             source_is_rows: !source_rows.is_empty(),
+            n_media: media.places.len(),
             n_outputs,
             keys: keys.iter().map(VisibleKeys::shape).collect(),
             n_ended: graph_shape::n_ended(&self.plan, &batch.positions),
@@ -309,6 +313,8 @@ impl Model {
             block_manager: &self.block_manager,
             adapters: &self.adapters,
             lab: &lab,
+            media: &media,
+            of_sequences: &self.media,
         };
         tracing::trace_span!(target: "phase", "inputs")
             .in_scope(|| pass.inputs.write(executor, &data))?;

@@ -110,6 +110,8 @@ impl Model {
         let mut computed = self.adapters.key_of(sequence);
         let lab = self.labs.get(&sequence);
         computed.extend(lab.iter().flat_map(|lab| lab.key()));
+        let media = self.media.get(&sequence);
+        computed.extend(media.iter().flat_map(|media| media.key()));
         let key = source.key(&computed);
         let n_source = source.len() as u32;
         self.block_manager.set_prefix_key(sequence, &key, n_source);

@@ -150,6 +150,7 @@ fn build_stage_of(
             ids: None,
             n_tokens: n,
             grid: None,
+            media: None,
             n_ctx: plan.n_ctx_train,
             inputs: &DerivedTensors::new("", n),
             store: &mut store,

@@ -89,6 +89,13 @@ pub enum ModelSource {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileStamp(Vec<(PathBuf, u64, std::time::SystemTime)>);
 
+impl FileStamp {
+    /// The time of the last change.
+    pub fn modified(&self) -> Option<std::time::SystemTime> {
+        self.0.iter().map(|(.., time)| *time).max()
+    }
+}
+
 impl ModelSource {
     /// The source of an optional path: without a path the default model; a built-in model if the path is its name and
     /// no such file exists.
@@ -396,9 +403,13 @@ pub fn open(source: &ModelSource, with: &Definitions) -> Result<OpenedModel, Err
         source,
     })?;
     report_unread(&plan, weights.metadata(), &model, with.strict)?;
+    let sampling = SamplingDefaults::of(weights.metadata());
     Ok(OpenedModel {
         name: source.name(),
-        sampling: SamplingDefaults::of(weights.metadata()),
+        sampling: match plan.diffusion {
+            Some(_) => sampling.memoryless(),
+            None => sampling,
+        },
         weights,
         vocabulary,
         def,

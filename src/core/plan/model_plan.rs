@@ -93,6 +93,18 @@ choices! {
 }
 
 choices! {
+    /// How the tokens of a medium attend to each other in the text model.
+    pub enum MediaAttention {
+        /// As the tokens of a text.
+        Causal = "causal",
+        /// Those of one medium, in both directions.
+        Both = "both",
+        /// Everything up to the end of the prompt, in both directions.
+        Prefix = "prefix",
+    }
+}
+
+choices! {
     /// What a tower reads.
     pub enum Media {
         /// Pictures.
@@ -109,9 +121,22 @@ impl Plan {
         kind.unwrap_or(Pooling::Mean)
     }
 
+    /// Elements of a row of a medium: the embedding, and the parts that layers add.
+    pub fn media_width(&self) -> u64 {
+        let units = self.units().filter(|unit| unit.contract.0.is_of_media);
+        let parts = units.filter_map(|unit| unit.option_int("part"));
+        self.n_embd * (1 + parts.max().unwrap_or(0))
+    }
+
     /// What a tower reads; none of another model.
     pub fn media(&self) -> Option<Media> {
         self.embed.option("media").and_then(Media::read)
+    }
+
+    /// How the tokens that the rows of a tower stand for attend to each other.
+    pub fn media_attention(&self) -> MediaAttention {
+        let option = self.embed.option("attention");
+        option.and_then(MediaAttention::read).unwrap_or(MediaAttention::Causal)
     }
 
     /// Whether the result of pooling is the scores of a sequence's classes.

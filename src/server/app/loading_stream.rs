@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use crate::http::body::response_of;
 use crate::http::context::RequestContext;
 use crate::http::error_format::ErrorFormat;
-use crate::http::transport::{MAX_BODY_BYTES, event_response, is_event_stream};
+use crate::http::transport::{MAX_BODY_BYTES, StreamFraming, event_response, is_event_stream};
 use crate::pool::Load;
 
 /// Maximum delay of the head of an answer by a load.
@@ -61,7 +61,7 @@ pub(super) async fn answer(
         pause: Duration::ZERO,
     };
     let parts = stream::unfold(Some(state), |state| async { next(state?).await });
-    event_response(parts.map(Ok::<_, Infallible>))
+    event_response(StreamFraming::Sse, parts.map(Ok::<_, Infallible>))
 }
 
 async fn next(state: StreamState) -> Option<(Bytes, Option<StreamState>)> {

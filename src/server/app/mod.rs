@@ -21,7 +21,7 @@ use axum::response::{IntoResponse, Response};
 use crate::Access;
 use crate::endpoints::{lab, responses};
 use crate::http::context::{OWNER_HEADER, RequestContext};
-use crate::http::error_format::anthropic_errors;
+use crate::http::error_format::dialect_errors;
 use crate::http::random::random;
 use crate::http::{access, body, context, error, framing};
 use crate::page;
@@ -108,7 +108,7 @@ async fn handle(State(server): State<Arc<AppState>>, mut request: Request) -> Re
         Err(error) => error.into_response(),
     };
     let is_strict = server.pool.config.strictness.fields;
-    let answered = |request| anthropic_errors(request, checked);
+    let answered = |request| dialect_errors(request, checked);
     let mut response = context::layer(request, is_strict, answered).await;
     response.headers_mut().insert(REQUEST_ID, id);
     server.threads.releasing_memory(response)

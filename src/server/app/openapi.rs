@@ -7,6 +7,7 @@ use axum::response::Html;
 use serde_json::{Map, Value, json};
 
 use super::route::Route;
+use crate::http::error_format::ErrorFormat;
 use crate::request::fields::FieldDoc;
 
 /// The JSON schema of a Rust type of a field.
@@ -106,15 +107,20 @@ fn answer(route: &Route) -> Value {
     let mut content = json!({ "application/json": { "schema": schema } });
     let fields = route.fields.map_or_else(Vec::new, |fields| fields());
     if fields.iter().any(|field| field.name == "stream") {
-        content["text/event-stream"] = json!({ "schema": { "type": "string" } });
+        let kind = match ErrorFormat::of(route.path) {
+            ErrorFormat::Ollama => "application/x-ndjson",
+            _ => "text/event-stream",
+        };
+        content[kind] = json!({ "schema": { "type": "string" } });
     }
     json!({ "description": "The answer", "content": content })
 }
 
 fn operation(route: &Route) -> Value {
-    let error = match route.shape.is_anthropic {
-        true => "AnthropicError",
-        false => "Error",
+    let error = match ErrorFormat::of(route.path) {
+        ErrorFormat::Anthropic => "AnthropicError",
+        ErrorFormat::Ollama => "OllamaError",
+        ErrorFormat::OpenAi | ErrorFormat::Responses | ErrorFormat::LlamaServer => "Error",
     };
     let error = json!({ "$ref": format!("#/components/responses/{error}") });
     let mut operation = json!({
@@ -156,6 +162,9 @@ pub(super) fn document(routes: &[Route]) -> Value {
             "required": ["type", "message"],
         },
     }, "required": ["type", "error"] });
+    let of_ollama = json!({
+        "type": "object", "properties": { "error": { "type": "string" } }, "required": ["error"],
+    });
     let response = |schema: Value| {
         json!({
             "description": "A refusal or a failure",
@@ -168,6 +177,7 @@ pub(super) fn document(routes: &[Route]) -> Value {
         "paths": paths,
         "components": { "responses": {
             "Error": response(error), "AnthropicError": response(of_anthropic),
+            "OllamaError": response(of_ollama),
         } },
     })
 }

@@ -36,7 +36,6 @@ pub(crate) struct ResponseDoc {
     /// Content types of a response that is not JSON.
     pub(crate) types: &'static [&'static str],
     pub(crate) status: &'static str,
-    pub(crate) is_anthropic: bool,
     /// Whether `?model=NAME` selects the model.
     pub(crate) has_model: bool,
 }

@@ -14,8 +14,9 @@ pub(super) use super::route::AnsweredBy;
 use super::route::{ResponseDoc, Route};
 use crate::endpoints::{
     adapters, anthropic, chat, completions, diagram, embeddings, health, infill, lab, llama_server,
-    metrics, models, pooling, props, quit, render, rerank, responses, sampling, tokens,
+    metrics, models, ollama, pooling, props, quit, render, rerank, responses, sampling, tokens,
 };
+use crate::http::error_format::ErrorFormat;
 use crate::http::json::Json;
 use crate::page;
 use crate::pool::Pool;
@@ -26,7 +27,6 @@ const ANY: ResponseDoc = ResponseDoc {
     keys: &[],
     types: &[],
     status: "200",
-    is_anthropic: false,
     has_model: false,
 };
 
@@ -49,18 +49,15 @@ const RESPONSE: ResponseDoc = json(&["id", "object", "created_at", "model", "sta
 const LIST: ResponseDoc = json(&["object", "data", "first_id", "last_id", "has_more"]);
 const INPUT_TOKENS: ResponseDoc = json(&["object", "input_tokens"]);
 const EMBEDDINGS: ResponseDoc = json(&["object", "data", "model", "usage"]);
-const MESSAGE: ResponseDoc = ResponseDoc {
-    is_anthropic: true,
-    ..json(&[
-        "id",
-        "type",
-        "role",
-        "content",
-        "model",
-        "stop_reason",
-        "usage",
-    ])
-};
+const MESSAGE: ResponseDoc = json(&[
+    "id",
+    "type",
+    "role",
+    "content",
+    "model",
+    "stop_reason",
+    "usage",
+]);
 
 macro_rules! routes {
     ($(
@@ -167,7 +164,24 @@ routes! {
         "Completes a conversation, in Anthropic's shape.", anthropic::fields => MESSAGE;
     Model: post "/v1/messages/count_tokens", anthropic::count_tokens,
         "The number of tokens of a conversation's prompt.", anthropic::fields
-        => ResponseDoc { is_anthropic: true, ..json(&["input_tokens"]) };
+        => json(&["input_tokens"]);
+    Model: post "/api/chat", ollama::chat, "Completes a conversation, in Ollama's shape.", ollama::chat_fields
+        => json(&["model", "created_at", "message", "done"]);
+    Model: post "/api/generate", ollama::generate, "Completes a prompt, in Ollama's shape.", ollama::generate_fields
+        => json(&["model", "created_at", "response", "done"]);
+    Model: post "/api/embed", ollama::embed, "Embeddings of texts, in Ollama's shape.", ollama::embed_fields
+        => json(&["model", "embeddings"]);
+    Model: post "/api/embeddings", ollama::embeddings, "The embedding of a text, in Ollama's older shape.", ollama::old_embed_fields
+        => json(&["embedding"]);
+    Server: get "/api/tags", ollama::tags, "The models, in Ollama's shape." => json(&["models"]);
+    Server: get "/api/ps", ollama::ps, "The models that are loaded, in Ollama's shape." => json(&["models"]);
+    Server: post "/api/show", ollama::show,
+        "What a model is and can do, in Ollama's shape. Loads nothing.", ollama::ShowFields::documented
+        => json(&["details", "model_info", "capabilities"]);
+    Server: post "/api/pull", ollama::pull,
+        "Downloads a model of the Hugging Face Hub, in Ollama's shape.", ollama::PullFields::documented => json(&["status"]);
+    Server: delete "/api/delete", ollama::delete, "Refused: models are not removed over HTTP.";
+    Server: get "/api/version", ollama::version, "The version of Ollama whose API this is." => json(&["version"]);
     Model: post "/v1/completions", completions::completions, "Completes a prompt, or scores it.", completions::CompletionFields::documented
         => COMPLETION;
     Model: post "/completion", llama_server::completion, "Completes a prompt, in the shape of llama-server.", llama_server::CompletionFields::documented;
@@ -224,8 +238,10 @@ pub(crate) fn answered_by(method: &Method, path: &str) -> AnsweredBy {
     route.map_or(AnsweredBy::Server, |route| route.owner)
 }
 
+/// Whether the events of a route can be comments, which keep a connection alive while a model is loaded.
 pub(crate) fn can_stream(path: &str) -> bool {
     let route = ROUTES.iter().find(|route| route.path == path);
+    let route = route.filter(|_| ErrorFormat::of(path) != ErrorFormat::Ollama);
     let fields = route.and_then(|route| route.fields);
     fields.is_some_and(|fields| fields().iter().any(|field| field.name == "stream"))
 }

@@ -18,6 +18,7 @@ use super::loading_stream;
 use super::routes::{self, AnsweredBy};
 use super::state::AppState;
 use crate::endpoints::adapters::{self, ModelQuery};
+use crate::endpoints::ollama::keep_alive;
 use crate::http::error::{Error, ForEngineProcess};
 use crate::pool::{HostMode, LoadedEngine};
 use crate::process::EngineProcess;
@@ -127,7 +128,10 @@ impl RoutedRequest {
                     return Error::EngineDied { name, how }.into_response();
                 }
                 Err(EngineGone(_)) => {}
-                Ok(response) => return response,
+                Ok(mut response) => {
+                    keep_alive::take(&self.server.pool, name, &mut response);
+                    return response;
+                }
             }
         }
         self.handle_here().await

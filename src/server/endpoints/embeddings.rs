@@ -4,6 +4,7 @@
 //! for models that were trained so that the first elements carry most of the information.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -23,7 +24,7 @@ use crate::request::fields::{Fields, fields};
 use crate::request::input::{TextOrTokens, texts_or_tokens};
 use crate::request::lab::{LabField, LabRequest};
 use crate::request::passages::{PassageTokenizer, TextTruncation};
-use crate::response::pooled::{self, MAX_TEXTS, PooledResults};
+use crate::response::pooled::{self, MAX_TEXTS};
 
 const INPUT: &str = "input";
 /// Maximum size in bytes of the prompt before each text.
@@ -75,74 +76,111 @@ struct EmbeddingResponse {
     usage: Value,
 }
 
+/// The vectors of the texts of a request.
+pub(crate) struct Embedded {
+    pub(crate) served: Arc<ServedModel>,
+    pub(crate) vectors: Vec<Vec<f32>>,
+    pub(crate) n_tokens: usize,
+    /// How long the request waited for the model.
+    pub(crate) load: Duration,
+    labs: Vec<JsonText>,
+}
+
 pub(crate) async fn embeddings(
     State(pool): State<Arc<Pool>>,
-    Fields(mut request): Fields<EmbeddingFields>,
+    Fields(request): Fields<EmbeddingFields>,
 ) -> Result<Response, Error> {
-    let lab = request.lab.lab.take().map(LabRequest::read).transpose()?;
-    let lab = lab.map(Arc::new);
-    request.truncation.check()?;
-    request.check()?;
     let is_base64 = request.is_base64()?;
-    let texts = request.texts()?;
-    let served = pool.get_or_default(request.model.as_deref()).await?;
-    let width = match served.pooled.clone() {
-        Ok(PooledOutput::Vector(width)) => width,
-        Ok(PooledOutput::Scores { .. }) => {
-            let why = "it gives scores of classes; see `/v1/rerank` and `/classify`";
-            return Err(pooled::unsupported(&served, why));
-        }
-        Ok(PooledOutput::TokenScores(_)) => {
-            let why = "it gives scores of classes for each token; see `/pooling`";
-            return Err(pooled::unsupported(&served, why));
-        }
-        Err(why) => return Err(pooled::unsupported(&served, &why)),
-    };
-    let kept = request.kept(width)?;
-    let passages = request.passages(&served, texts)?;
-    let plan = lab.as_ref().map(|lab| lab.resolve(&served));
-    let plan = plan.transpose()?;
-    let results = pooled::results(&served, passages, plan.as_ref(), INPUT).await?;
-    let PooledResults {
-        all,
-        labs,
-        n_tokens,
-    } = results;
-    let mut reports = Vec::new();
-    if let Some(request) = lab.as_ref() {
-        for result in labs {
-            reports.push(request.text(result, &served).await?);
-        }
-    }
-    let mut labs = reports.into_iter();
-    let entry = |(index, mut vector): (usize, Vec<f32>)| {
-        vector.truncate(kept);
-        if request.normalize != Some(false) {
-            normalise(&mut vector);
-        }
-        Entry {
-            object: "embedding",
-            index,
-            lab: labs.next(),
-            embedding: match is_base64 {
-                true => {
-                    let bytes: Vec<u8> = vector.iter().flat_map(|v| v.to_le_bytes()).collect();
-                    Vector::Base64(BASE64_STANDARD.encode(bytes))
-                }
-                false => Vector::Float(vector),
-            },
-        }
+    let embedded = request.embed(&pool).await?;
+    let n_tokens = embedded.n_tokens;
+    let mut labs = embedded.labs.into_iter();
+    let entry = |(index, vector): (usize, Vec<f32>)| Entry {
+        object: "embedding",
+        index,
+        lab: labs.next(),
+        embedding: match is_base64 {
+            true => {
+                let bytes: Vec<u8> = vector.iter().flat_map(|v| v.to_le_bytes()).collect();
+                Vector::Base64(BASE64_STANDARD.encode(bytes))
+            }
+            false => Vector::Float(vector),
+        },
     };
     let answer = EmbeddingResponse {
         object: "list",
-        data: all.into_iter().enumerate().map(entry).collect(),
-        model: served.name.clone(),
+        data: embedded
+            .vectors
+            .into_iter()
+            .enumerate()
+            .map(entry)
+            .collect(),
+        model: embedded.served.name.clone(),
         usage: json!({ "prompt_tokens": n_tokens, "total_tokens": n_tokens }),
     };
     Ok(axum::Json(answer).into_response())
 }
 
 impl EmbeddingFields {
+    /// Refuses lab plans, whose results a response cannot carry.
+    pub(crate) fn refuse_lab(&self) -> Result<(), Error> {
+        match self.lab.lab {
+            None => Ok(()),
+            Some(_) => Err(Error::unsupported(
+                "lab",
+                "`lab`: not supported by this endpoint",
+            )),
+        }
+    }
+
+    /// Checks the request and computes its vectors.
+    pub(crate) async fn embed(mut self, pool: &Arc<Pool>) -> Result<Embedded, Error> {
+        let lab = self.lab.lab.take().map(LabRequest::read).transpose()?;
+        let lab = lab.map(Arc::new);
+        self.truncation.check()?;
+        self.check()?;
+        let texts = self.texts()?;
+        let started = Instant::now();
+        let served = pool.get_or_default(self.model.as_deref()).await?;
+        let load = started.elapsed();
+        let width = match served.pooled.clone() {
+            Ok(PooledOutput::Vector(width)) => width,
+            Ok(PooledOutput::Scores { .. }) => {
+                let why = "it gives scores of classes; see `/v1/rerank` and `/classify`";
+                return Err(pooled::unsupported(&served, why));
+            }
+            Ok(PooledOutput::TokenScores(_)) => {
+                let why = "it gives scores of classes for each token; see `/pooling`";
+                return Err(pooled::unsupported(&served, why));
+            }
+            Err(why) => return Err(pooled::unsupported(&served, &why)),
+        };
+        let kept = self.kept(width)?;
+        let passages = self.passages(&served, texts)?;
+        let plan = lab.as_ref().map(|lab| lab.resolve(&served));
+        let plan = plan.transpose()?;
+        let results = pooled::results(&served, passages, plan.as_ref(), INPUT).await?;
+        let mut labs = Vec::new();
+        if let Some(request) = lab.as_ref() {
+            for result in results.labs {
+                labs.push(request.text(result, &served).await?);
+            }
+        }
+        let mut vectors = results.all;
+        for vector in &mut vectors {
+            vector.truncate(kept);
+            if self.normalize != Some(false) {
+                normalise(vector);
+            }
+        }
+        Ok(Embedded {
+            served,
+            vectors,
+            n_tokens: results.n_tokens,
+            load,
+            labs,
+        })
+    }
+
     fn is_base64(&self) -> Result<bool, Error> {
         match self.encoding_format.as_deref() {
             None | Some("float") => Ok(false),

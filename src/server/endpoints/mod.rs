@@ -13,6 +13,7 @@ pub(crate) mod lab;
 pub(crate) mod llama_server;
 pub(crate) mod metrics;
 pub(crate) mod models;
+pub(crate) mod ollama;
 pub(crate) mod pooling;
 pub(crate) mod props;
 pub(crate) mod quit;

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use lab_hub::CachedModel;
 
-use crate::http::transport::{self, SseEvents};
+use crate::http::transport::{self, SseEvents, StreamFraming};
 use crate::served::ModelInfo;
 
 use crate::Pool;
@@ -75,7 +75,10 @@ fn entry(pool: &Pool, id: &str, info: &ModelSnapshot) -> Value {
     let loaded = match (&info.served, &info.process) {
         (Some(served), _) => served.properties(),
         (_, Some(process)) => process.about.clone(),
-        _ => Value::Null,
+        _ => {
+            let sampling = info.description.as_ref().map(|of_model| &of_model.sampling);
+            json!({ "sampling_defaults": sampling })
+        }
     };
     for (key, value) in loaded.as_object().into_iter().flatten() {
         match key.as_str() {
@@ -185,7 +188,7 @@ pub(crate) async fn pull(
         let record = Arc::clone(&record);
         record.scope(next_of_pull(state))
     });
-    Ok(transport::event_stream(events.boxed()))
+    Ok(transport::event_stream(StreamFraming::Sse, events.boxed()))
 }
 
 /// A pool and a download for it, until that has ended.
@@ -238,7 +241,7 @@ fn reported(name: String, load: Option<Load>) -> Response {
         record.scope(next_report(state))
     });
     let first = stream::once(std::future::ready(first));
-    transport::event_stream(first.chain(rest).boxed())
+    transport::event_stream(StreamFraming::Sse, first.chain(rest).boxed())
 }
 
 /// A model that is loaded, and its load unless that has ended.

@@ -28,7 +28,7 @@ pub(crate) async fn props(State(pool): State<Arc<Pool>>, which: ModelQuery) -> R
         "model_alias": info.name,
         "state": info.state,
         "total_slots": limits.map(|limits| limits.n_parallel),
-        "model_path": info.path,
+        "model_path": info.source.path(),
         "default_generation_settings": {
             "n_ctx": n_ctx, "params": llama_server::defaults(&params),
         },

@@ -63,7 +63,7 @@ impl Access {
         }
         // Load balancers have no key, and the page is where visitors enter theirs.
         let is_open = uri.path() == "/health" || is_page(uri.path());
-        if is_open && method == Method::GET {
+        if is_open && [Method::GET, Method::HEAD].contains(method) {
             return Ok(());
         }
         match key(headers) {

@@ -16,7 +16,7 @@ use axum::response::Response;
 use lab_core::engine::{Event, Usage};
 
 use super::quoted::quoted;
-use super::transport::is_event_stream;
+use super::transport::StreamFraming;
 
 /// The response header that lists the fields of the request without effect.
 const IGNORED: HeaderName = HeaderName::from_static("x-bench-ignored");
@@ -370,7 +370,7 @@ pub(crate) async fn layer<F: Future<Output = Response>>(
             headers.insert(name, value);
         }
     }
-    if is_event_stream(headers) {
+    if StreamFraming::of(headers).is_some() {
         // Proxies must not buffer a stream.
         let name = HeaderName::from_static("x-accel-buffering");
         headers.insert(name, HeaderValue::from_static("no"));

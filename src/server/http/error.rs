@@ -248,7 +248,7 @@ impl Error {
                 };
                 format!("prompt is too long: {found} tokens > {limit} maximum{shorter}{longer}")
             }
-            ErrorFormat::LlamaServer => format!(
+            ErrorFormat::LlamaServer | ErrorFormat::Ollama => format!(
                 "the request has {found} tokens and exceeds the available context size of {limit} tokens; shorten `{param}`{longer}"
             ),
             ErrorFormat::OpenAi | ErrorFormat::Responses => format!(

@@ -11,6 +11,8 @@ use super::transport::SseEvents;
 
 /// The routes of Anthropic's messages start with this.
 const ANTHROPIC: &str = "/v1/messages";
+/// The routes of Ollama's API start with this.
+const OLLAMA: &str = "/api/";
 /// The routes of OpenAI's responses, with or without counting their tokens.
 const RESPONSES: &[&str] = &["/v1/responses", "/responses"];
 
@@ -21,12 +23,14 @@ pub(crate) enum ErrorFormat {
     Anthropic,
     Responses,
     LlamaServer,
+    Ollama,
 }
 
 impl ErrorFormat {
     pub(crate) fn of(path: &str) -> Self {
         match path {
             _ if path.starts_with(ANTHROPIC) => Self::Anthropic,
+            _ if path.starts_with(OLLAMA) => Self::Ollama,
             _ if RESPONSES.contains(&path) => Self::Responses,
             "/completion" | "/completions" | "/infill" => Self::LlamaServer,
             _ => Self::OpenAi,
@@ -43,6 +47,11 @@ impl ErrorFormat {
             Self::Anthropic => {
                 let message = error["message"].as_str().unwrap_or_default();
                 out.push_named(&anthropic_error(status, message, None));
+            }
+            Self::Ollama => {
+                // An engine process has already written it in Ollama's shape.
+                let message = error["message"].as_str().or(error.as_str());
+                out.push_line(&ollama_error(message.unwrap_or_default()));
             }
             Self::Responses => out.push_named(&json!({
                 "type": "error", "code": error["code"], "message": error["message"],
@@ -79,20 +88,28 @@ pub(crate) fn anthropic_error(status: StatusCode, message: &str, details: Option
     body
 }
 
-/// Writes errors of Anthropic's routes in Anthropic's shape, whichever layer refused the request.
-pub(crate) async fn anthropic_errors<F: Future<Output = Response>>(
+pub(crate) fn ollama_error(message: &str) -> Value {
+    json!({ "error": message })
+}
+
+/// Writes errors in the shape of the route's dialect, whichever layer refused the request.
+pub(crate) async fn dialect_errors<F: Future<Output = Response>>(
     request: Request,
     next: impl FnOnce(Request) -> F,
 ) -> Response {
-    let is_own = request.uri().path().starts_with(ANTHROPIC);
+    let format = ErrorFormat::of(request.uri().path());
     let mut response = next(request).await;
     let refusal = response.extensions_mut().remove::<ErrorMessage>();
-    let Some(refusal) = refusal.filter(|_| is_own) else {
+    let Some(ErrorMessage { message, details }) = refusal else {
         return response;
     };
+    let body = match format {
+        ErrorFormat::Anthropic => anthropic_error(response.status(), &message, details.as_ref()),
+        ErrorFormat::Ollama => ollama_error(&message),
+        ErrorFormat::OpenAi | ErrorFormat::Responses | ErrorFormat::LlamaServer => return response,
+    };
     let (mut parts, _) = response.into_parts();
-    let ErrorMessage { message, details } = refusal;
-    let body = Json(anthropic_error(parts.status, &message, details.as_ref())).into_response();
+    let body = Json(body).into_response();
     for (name, value) in body.headers() {
         parts.headers.insert(name, value.clone());
     }
@@ -116,7 +133,7 @@ mod tests {
             let body = RequestContext::detached().enter(|| error.body());
             let text = ErrorFormat::of(path).error_event(error.status(), &body, 7);
             let text = std::str::from_utf8(&text).expect("UTF-8");
-            let (_, data) = text.split_once("data: ").expect("data");
+            let data = text.split_once("data: ").map_or(text, |(_, data)| data);
             let is_named = text.starts_with("event: error\n");
             let data: Value = serde_json::from_str(data).expect("JSON");
             (is_named, data)
@@ -127,6 +144,8 @@ mod tests {
         let (is_named, data) = failed("/v1/messages");
         assert!(is_named);
         assert_eq!(data["error"]["type"], "api_error");
+        let (_, data) = failed("/api/chat");
+        assert_eq!(data["error"], error.to_string());
         let (is_named, data) = failed("/v1/responses");
         assert!(is_named);
         assert_eq!(

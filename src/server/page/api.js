@@ -34,8 +34,8 @@ async function ask(path, options = {}) {
 export const json = async path => (await ask(path)).json();
 
 /// The picture of a model, as the address of an image.
-export async function diagram(model, view) {
-    const response = await ask(`v1/models/${encodeURIComponent(model)}/diagram?view=${view}`);
+export async function diagram(model, view, theme) {
+    const response = await ask(`v1/models/${encodeURIComponent(model)}/diagram?view=${view}&theme=${theme}`);
     return URL.createObjectURL(await response.blob());
 }
 

@@ -36,7 +36,7 @@ export class Calls {
             result.addEventListener('input', () => this.set(index, result.value));
             const label = element('label', { class: 'row tall' }, [element('span', {}, ['Result']), result]);
             const bar = element('div', { class: 'buttons' });
-            const box = element('section', { class: 'call', 'aria-label': `Call of ${call.name}` }, [element('h3', {}, [call.name]), given, bar, label]);
+            const box = element('section', { class: 'call', 'aria-label': `Call of ${call.name}` }, [element('h2', {}, [call.name]), given, bar, label]);
             this.shown[index] = { given, result, bar };
             this.parts.append(box);
         }
@@ -76,12 +76,15 @@ export class Calls {
 
     async run(index, run) {
         const { bar } = this.shown[index];
-        bar.replaceChildren(element('span', { class: 'quiet', role: 'status' }, ['Running …']));
+        const status = element('span', { class: 'quiet', role: 'status', tabindex: -1 }, ['Running …']);
+        bar.replaceChildren(status);
+        status.focus({ preventScroll: true });
         try {
             this.decide(index, await run(this.node.calls[index].arguments));
         } catch (error) {
             this.offer();
             bar.append(element('span', { class: 'fault', role: 'alert' }, [words(error)]));
+            bar.firstElementChild.focus();
         }
     }
 
@@ -90,5 +93,6 @@ export class Calls {
         this.set(index, text || '(nothing)');
         this.offer();
         if (this.node.calls.every(({ result }) => result)) this.actions.results();
+        else this.parts.querySelector('.call .buttons button')?.focus();
     }
 }

@@ -16,6 +16,8 @@ import { Turn } from './turn.js';
 
 // How often an answer that is under way is stored.
 const SAVE_MS = 2000;
+// Time between two drawings of an answer, at least this, and this many times what the last one took.
+const DRAW_MS = 40, DRAW_SHARE = 4;
 
 let turns = [];
 // Answers under way by the id of their conversation; they go on while another conversation is open.
@@ -88,6 +90,8 @@ function rebuild() {
         turn.seen ??= sight(turn.node);
     }
     by('empty').hidden = turns.length > 0;
+    // The message that had the focus is gone.
+    if (document.activeElement === document.body) turns.at(-1)?.box.focus({ preventScroll: true });
     measure();
 }
 
@@ -184,14 +188,16 @@ function start(own, turn, body) {
 
 async function follow(own, run, body) {
     const { turn, abort } = run, { node } = turn, clock = new Clock();
-    let usage = null, reason = '', waiting = [], timer = 0;
+    let usage = null, reason = '', waiting = [], timer = 0, took = 0;
     hide();
     // Drawn together: laying out a long answer for each of its tokens would be slower than most models.
-    const draw = () => following(() => {
-        timer = 0;
-        waiting.splice(0).forEach(chunk => turn.take(chunk));
-        turn.progress(clock.numbers(null).slice(0, 2).filter(Boolean).join(' · '));
-    });
+    const draw = () => {
+        took = following(() => {
+            timer = 0;
+            waiting.splice(0).forEach(chunk => turn.take(chunk));
+            turn.progress(clock.numbers(null).slice(0, 2).filter(Boolean).join(' · '));
+        });
+    };
     turn.begin();
     turn.progress('Waiting …');
     try {
@@ -200,7 +206,7 @@ async function follow(own, run, body) {
             reason = chunk.choices?.[0]?.finish_reason ?? reason;
             clock.tick(chunk);
             waiting.push(chunk);
-            timer ||= setTimeout(draw, 40);
+            timer ||= setTimeout(draw, Math.max(DRAW_MS, DRAW_SHARE * took));
             library.saveSoon(own, SAVE_MS);
         }, comment => turn.progress(model.heard(comment)));
     } catch (error) {

@@ -50,11 +50,13 @@ let isAtEnd = true;
 
 const below = log => log.scrollHeight - log.scrollTop - log.clientHeight;
 
-/// Does something that adds to the conversation, and stays at its end if that is what is seen.
+/// Does something that adds to the conversation, and stays at its end if that is what is seen. Returns how long it took, in milliseconds.
 export function following(add) {
+    const began = performance.now();
     add();
     // What is under the pointer stays there while alternatives to it are shown.
     if (isAtEnd && by('tip').hidden) toEnd();
+    return performance.now() - began;
 }
 
 export const toEnd = () => { by('log').scrollTop = by('log').scrollHeight; };

@@ -2,6 +2,7 @@
 
 import { json, picture, post } from './api.js';
 import { by, element, say, words } from './dom.js';
+import { theme } from './looks.js';
 import * as model from './model.js';
 
 let conversation = () => [];
@@ -71,7 +72,7 @@ async function draw() {
     show(element('p', { class: 'quiet' }, ['Reading …']));
     try {
         const heads = kind === 'attention' ? { heads: numbers('lab-heads') } : {};
-        const body = { picture: kind, response: await response(kind), layers: numbers('lab-layers'), ...heads };
+        const body = { picture: kind, response: await response(kind), layers: numbers('lab-layers'), theme: theme(), ...heads };
         const src = await picture(body);
         const name = by('lab-picture').selectedOptions[0].textContent;
         const image = element('img', { src, alt: `${name} of ${model.selected()}` });
@@ -94,30 +95,34 @@ function choose() {
     by('lab-token').required = !by('lab-token').closest('label').hidden;
 }
 
-/// Removes the picture, and one that is under way.
-function clear() {
+/// Draws anew what is shown, of what is chosen now.
+function again() {
+    const isShown = by('lab-out').childElementCount > 0;
     latest++;
     by('lab-out').replaceChildren();
+    if (isShown && by('lab-form').checkValidity()) draw();
 }
+
+export const redraw = () => { if (by('lab').open) again(); };
 
 /// `ofConversation` gives the messages of the conversation.
 export function listen(ofConversation) {
     conversation = ofConversation;
     by('show-lab').addEventListener('click', () => {
+        by('lab-title').textContent = `Values of ${model.selected()}`;
         choose();
         by('lab').showModal();
+        // Another model or conversation may have been chosen since.
+        again();
     });
     by('lab-picture').addEventListener('change', () => {
-        const isShown = by('lab-out').childElementCount > 0;
         choose();
-        clear();
-        // The picture follows the choice where nothing more is needed for it.
-        if (isShown && by('lab-form').checkValidity()) draw();
+        again();
     });
     by('lab-form').addEventListener('submit', event => {
         event.preventDefault();
         draw();
     });
     by('lab-close').addEventListener('click', () => by('lab').close());
-    by('lab').addEventListener('close', clear);
+    by('lab').addEventListener('close', () => { latest++; });
 }

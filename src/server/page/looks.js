@@ -5,6 +5,11 @@ import { lasting } from './keep.js';
 
 const THEME = 'bench.theme', COLOURS = 'bench.colours';
 
+const dark = matchMedia('(prefers-color-scheme: dark)');
+
+/// `light` or `dark`.
+export const theme = () => by('theme').value || (dark.matches ? 'dark' : 'light');
+
 export const isColoured = () => by('colours').checked;
 
 function tell() {
@@ -14,14 +19,17 @@ function tell() {
     root.classList.toggle('coloured', isColoured());
 }
 
-export function listen() {
+/// `changed` is called when light has become dark, or dark light.
+export function listen(changed) {
     by('theme').value = lasting.get(THEME) ?? '';
     if (by('theme').selectedIndex < 0) by('theme').value = '';
     by('colours').checked = lasting.get(COLOURS) !== 'no';
     by('theme').addEventListener('change', () => {
         lasting.set(THEME, by('theme').value);
         tell();
+        changed();
     });
+    dark.addEventListener('change', changed);
     by('colours').addEventListener('change', () => {
         lasting.set(COLOURS, isColoured() ? 'yes' : 'no');
         tell();

@@ -1,18 +1,21 @@
 //! `GET /`: a page to chat with the models, and its files below `/page/`, all built into the program.
 //!
-//! The page itself needs no API key; its requests do. It loads nothing from other servers, and its policy forbids it.
+//! The page itself needs no API key; its requests do. It loads nothing from other servers, and its
+//! [`policy`] forbids it; it may ask origins that a setting names.
 
 pub(crate) mod markdown;
+pub(crate) mod policy;
 
 use std::sync::LazyLock;
 
-use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use sha2::{Digest, Sha256};
 
 use crate::http::error::Error;
+use policy::PagePolicy;
 
 struct File {
     name: &'static str,
@@ -67,10 +70,6 @@ const FILES: &[File] = files! {
     "icon.svg" "image/svg+xml";
 };
 
-/// Diagrams are `blob:` images that the page makes from responses it fetched with the key.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
-    img-src 'self' blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
-
 static TAGS: LazyLock<Vec<String>> = LazyLock::new(|| {
     let tag = |file: &File| {
         let digest = Sha256::digest(file.text.as_bytes());
@@ -101,15 +100,15 @@ fn is_known(headers: &HeaderMap, tag: &str) -> bool {
     })
 }
 
-fn respond(at: usize, headers: &HeaderMap) -> Response {
+fn respond(at: usize, policy: &PagePolicy, headers: &HeaderMap) -> Response {
     let (file, tag) = (&FILES[at], TAGS[at].as_str());
     let mut response = match is_known(headers, tag) {
         true => StatusCode::NOT_MODIFIED.into_response(),
         false => ([(header::CONTENT_TYPE, file.kind)], file.text).into_response(),
     };
     let out = response.headers_mut();
+    out.insert(header::CONTENT_SECURITY_POLICY, policy.header());
     for (name, value) in [
-        (header::CONTENT_SECURITY_POLICY, POLICY),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::REFERRER_POLICY, "no-referrer"),
         (header::CACHE_CONTROL, "no-cache"),
@@ -122,16 +121,17 @@ fn respond(at: usize, headers: &HeaderMap) -> Response {
     response
 }
 
-pub(super) async fn page(headers: HeaderMap) -> Response {
-    respond(0, &headers)
+pub(super) async fn page(State(policy): State<PagePolicy>, headers: HeaderMap) -> Response {
+    respond(0, &policy, &headers)
 }
 
 pub(super) async fn file(
+    State(policy): State<PagePolicy>,
     uri: Uri,
     name: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
 ) -> Result<Response, Error> {
     let found = name.ok().and_then(|Path(name)| at(&name));
     let found = found.ok_or_else(|| Error::NoRoute(uri.path().to_owned()))?;
-    Ok(respond(found, &headers))
+    Ok(respond(found, &policy, &headers))
 }

@@ -3,6 +3,7 @@
 import { diagram, json, post, stream } from './api.js';
 import { by, element, say, words } from './dom.js';
 import { lasting } from './keep.js';
+import { theme } from './looks.js';
 
 const STORE = 'bench.model';
 
@@ -13,6 +14,7 @@ let view = 'stack';
 let doing = null;
 let fault = '';
 let timer = 0;
+let onTell = () => {};
 // The model of the open conversation, which may not be among those that there are.
 let wanted = lasting.get(STORE);
 
@@ -22,6 +24,8 @@ export const selected = () => by('model').value;
 const entry = () => models.find(({ id }) => id === selected());
 /// How many tokens the model holds, if that is known.
 export const context = () => entry()?.context_length ?? entry()?.max_model_len ?? null;
+/// The sampling parameters that hold where a request sets none, as far as the model states them.
+export const defaults = () => entry()?.sampling_defaults ?? {};
 export const isDiffusion = () => entry()?.meta?.mode === 'diffusion';
 
 /// A number with a prefix of its unit.
@@ -55,6 +59,7 @@ function tell() {
     // Passes of text diffusion are not read.
     by('show-lab').disabled = !model || isDiffusion();
     tellLoad(model);
+    onTell();
 }
 
 /// Shows what can be done with the memory of a model, or how far that is.
@@ -157,7 +162,7 @@ async function draw() {
         element('div', {}, [element('dt', {}, [name]), element('dd', {}, [value])])));
     picture.replaceChildren(element('p', { class: 'quiet' }, ['Drawing …']));
     try {
-        const src = await diagram(id, view);
+        const src = await diagram(id, view, theme());
         const image = element('img', { src, alt: `Diagram of ${id}`, class: view });
         await image.decode();
         picture.replaceChildren(image);
@@ -167,8 +172,12 @@ async function draw() {
     }
 }
 
-/// `changed` is called when a person selects a model.
-export function listen(changed) {
+/// Draws the diagram that is open anew, in other colours.
+export const redraw = () => { if (by('dialog').open) draw(); };
+
+/// `changed` is called when a person selects a model, `told` when something else is known of the one that is selected.
+export function listen(changed, told) {
+    onTell = told;
     by('model').addEventListener('change', () => {
         wanted = selected();
         lasting.set(STORE, wanted);
@@ -177,6 +186,8 @@ export function listen(changed) {
         changed();
     });
     by('load').addEventListener('click', toggle);
+    // Meanwhile others may have loaded a model, or the server may have begun anew.
+    document.addEventListener('visibilitychange', () => { if (!document.hidden && models.length) refresh(); });
     by('show-model').addEventListener('click', () => {
         by('dialog').showModal();
         draw();

@@ -8,7 +8,12 @@ const SHOWN_MS = 8000;
 export function notice(text, action, ms = SHOWN_MS) {
     const box = element('div', { class: 'notice' }, [element('span', {}, [text])]);
     let timer = 0;
-    const close = () => { clearTimeout(timer); box.remove(); };
+    const close = () => {
+        const had = box.contains(document.activeElement);
+        clearTimeout(timer);
+        box.remove();
+        if (had) by('log').focus({ preventScroll: true });
+    };
     const wait = () => { clearTimeout(timer); timer = setTimeout(close, ms); };
     if (action) box.append(button(action.text, action.text, () => { close(); action.run(); }));
     box.append(iconButton('close', 'Close', close));

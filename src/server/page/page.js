@@ -19,6 +19,7 @@ import * as settings from './settings.js';
 import * as sidebar from './sidebar.js';
 import * as tokens from './tokens.js';
 
+const RETRY_MS = 4000;
 const NOT_KEPT = 'This browser keeps nothing for this page: chats are gone when it is left. Export those you need.';
 
 /// Brings the visitor to the field of the API key.
@@ -36,7 +37,12 @@ async function load() {
         document.documentElement.classList.add('ready');
     } catch (error) {
         if (error instanceof Refusal && error.status === 401) needKey();
-        else by('facts').textContent = words(error);
+        else {
+            by('facts').textContent = words(error);
+            by('facts').classList.add('fault');
+            // A server that is not there may come back.
+            if (error instanceof TypeError || error.status >= 500) setTimeout(load, RETRY_MS);
+        }
     }
 }
 
@@ -66,7 +72,11 @@ const calls = {
 drawIcons();
 listenToScrolling();
 document.documentElement.classList.add('scripted');
-for (const part of [looks, panels, menu, notices, ask, pull]) part.listen();
+for (const part of [panels, menu, notices, ask, pull]) part.listen();
+looks.listen(() => {
+    model.redraw();
+    lab.redraw();
+});
 by('key').value = key();
 by('key').addEventListener('change', () => {
     setKey(by('key').value.trim());
@@ -77,11 +87,15 @@ document.querySelector('.skip').addEventListener('click', event => {
     event.preventDefault();
     by('input').focus();
 });
-model.listen(keepSettings);
+model.listen(keepSettings, settings.tellDefaults);
 settings.listen(keepSettings);
 presets.listen(use);
 chat.listen(needKey, text => notices.notice(text));
-sidebar.listen(() => { panels.uncover(); by('input').focus(); }, chat.stop);
+sidebar.listen(() => {
+    panels.uncover();
+    // On a screen that is touched, a keyboard would cover the chat.
+    if (matchMedia('(hover: hover)').matches) by('input').focus();
+}, chat.stop);
 servers.listen(chat.offer);
 lab.listen(chat.conversation);
 tokens.listen(chat.branch);

@@ -24,7 +24,7 @@ class Block {
         this.start = start;
         this.html = null;
         this.until = -1;
-        this.box = element('div', { class: 'block plain' });
+        this.box = element('div', { class: 'block plain tail' });
         this.tail = this.box;
     }
 }
@@ -128,21 +128,21 @@ export class Prose {
         if (!this.timer && !this.isAsking) this.timer = setTimeout(() => this.ask(), Math.max(PAUSE_MS, PAUSE_SHARE * this.took));
     }
 
-    /// Makes blocks of what is complete in the last one.
+    /// Makes a block of what is complete in the last one. All of it is asked for at once: a fast model ends many blocks in a short time.
     split() {
-        for (;;) {
-            const last = this.blocks.at(-1), at = last ? boundary(this.text.slice(last.start)) : -1;
-            if (at < 0) return;
-            const next = this.begin(last.start + at);
-            this.fill(last, last.html, last.until);
-            this.fill(next, null, -1);
-        }
+        const last = this.blocks.at(-1);
+        let at = last?.start ?? 0;
+        for (let step; last && (step = boundary(this.text.slice(at))) >= 0;) at += step;
+        if (!last || at === last.start) return;
+        const next = this.begin(at);
+        this.fill(last, last.html, last.until);
+        this.fill(next, null, -1);
     }
 
     /// Asks for the first block that has changed, and later for the next.
     async ask() {
         this.timer = 0;
-        following(() => this.split());
+        this.took = following(() => this.split());
         const at = this.blocks.findIndex((block, i) => block.until < this.end(i)), block = this.blocks[at];
         if (!block) return;
         if (isRead(block.box)) return this.schedule();
@@ -155,7 +155,7 @@ export class Prose {
         // Who has begun to read meanwhile is not disturbed.
         if (isRead(block.box)) return this.schedule();
         if (html === null) block.until = until;
-        else following(() => this.fill(block, html, until));
+        else this.took += following(() => this.fill(block, html, until));
         if (this.blocks.some((block, i) => block.until < this.end(i))) this.schedule();
         else if (this.isWhole) this.join();
     }
@@ -168,7 +168,7 @@ export class Prose {
 
     /// Shows a block as it was rendered until a place, and what follows plain.
     fill(block, html, until) {
-        const began = performance.now(), { box, start } = block, end = this.end(this.blocks.indexOf(block)), content = nodes(html ?? '');
+        const { box, start } = block, end = this.end(this.blocks.indexOf(block)), content = nodes(html ?? '');
         // Where nothing is left of a text, such as a lone tag, the text is shown.
         const isRendered = content.textContent.trim() !== '' || content.querySelector('hr, input') !== null;
         const source = isRendered ? this.text.slice(start, until) : '';
@@ -178,12 +178,13 @@ export class Prose {
         box.replaceChildren(...isRendered ? [content] : []);
         block.tail = box;
         for (let last; (last = block.tail.lastElementChild) && FLOWING.has(last.tagName) && !last.matches('.scroll');) block.tail = last;
+        box.classList.remove('tail');
+        block.tail.classList.add('tail');
         // A space at the end is not in what was rendered, except in code.
         const rest = block.tail.closest('pre') ? source.length : source.trimEnd().length;
         block.tail.append(...this.pieces(start + rest, end));
         Object.assign(block, { html, until });
         reach(this.box);
-        this.took = performance.now() - began;
     }
 
     /// Text from one place to another as spans of tokens.

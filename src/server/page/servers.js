@@ -6,13 +6,13 @@ import { Mcp } from './mcp.js';
 
 const STORE = 'bench.mcp';
 
-// `{mcp, isOn, state}` of each.
+// `{mcp, isOn}` of each, and its row of the list.
 let all = [];
 let onChange = () => {};
 
-const known = () => lasting.list(STORE).filter(one => typeof one?.url === 'string');
+const known = () => lasting.list(STORE).filter(one => typeof one?.url === 'string' && URL.canParse(one.url));
 
-const write = () => lasting.set(STORE, JSON.stringify(all.map(({ mcp, isOn }) => ({ url: mcp.url, isOn }))));
+const write = () => lasting.set(STORE, JSON.stringify(all.map(({ mcp, isOn }) => ({ url: mcp.url, token: mcp.token, isOn }))));
 
 /// A name that requests allow, and no two tools share: that of the tool, and after it that of the server where two have it.
 function names() {
@@ -37,43 +37,58 @@ export function runner(name) {
     return found ? given => found.mcp.call(found.tool.name, given.trim() ? JSON.parse(given) : {}) : null;
 }
 
+/// A server in the list. It is made once, so that what has the focus keeps it.
 function row(server) {
-    const { mcp, isOn, state } = server;
-    const box = element('input', { type: 'checkbox', 'aria-label': `Use ${mcp.url}` });
-    box.checked = isOn;
+    const { url, token } = server.mcp;
+    const box = element('input', { type: 'checkbox', 'aria-label': `Use ${url}` });
+    box.checked = server.isOn;
     box.addEventListener('change', () => {
         server.isOn = box.checked;
         write();
         connect(server);
     });
-    const remove = iconButton('trash', `Remove ${mcp.url}`, () => {
-        all = all.filter(other => other !== server);
+    const key = element('input', { type: 'password', autocomplete: 'new-password', placeholder: 'Token, if it wants one', 'aria-label': `Token for ${url}` });
+    key.value = token;
+    key.addEventListener('change', () => {
+        server.mcp = new Mcp(url, key.value.trim());
         write();
-        tell();
+        connect(server);
     });
-    const told = element('small', { class: server.isFault ? 'fault' : 'quiet' }, [state]), title = mcp.tools.map(({ name }) => name).join(', ');
-    return element('li', {}, [box, element('div', { title }, [mcp.name ?? mcp.url, element('br'), told]), remove]);
+    const remove = iconButton('trash', `Remove ${url}`, () => {
+        all = all.filter(other => other !== server);
+        server.row.remove();
+        write();
+        onChange();
+        by('mcp-url').focus();
+    });
+    Object.assign(server, { name: element('span'), told: element('small', { role: 'status' }) });
+    return element('li', {}, [box, element('div', {}, [server.name, server.told, key]), remove]);
 }
 
-function tell() {
-    by('mcp-list').replaceChildren(...all.map(row));
+function tell(server, state, isFault = false) {
+    const { mcp, name, told } = server;
+    name.textContent = mcp.name ?? mcp.url;
+    name.title = mcp.tools.map(tool => tool.name).join(', ');
+    told.textContent = state;
+    told.className = isFault ? 'fault' : 'quiet';
     onChange();
 }
 
 async function connect(server) {
     const { mcp, isOn } = server;
-    server.state = isOn ? 'Connecting …' : 'off';
-    server.isFault = false;
-    tell();
+    tell(server, isOn ? 'Connecting …' : 'off');
     if (!isOn) return;
-    try {
-        await mcp.connect();
-        server.state = `${mcp.tools.length} tool${mcp.tools.length === 1 ? '' : 's'}`;
-    } catch (error) {
-        server.state = error.message;
-        server.isFault = true;
-    }
-    tell();
+    const state = await mcp.connect().then(() => `${mcp.tools.length} tool${mcp.tools.length === 1 ? '' : 's'}`, error => error);
+    // Meanwhile it may have been turned off, or have got another token.
+    if (server.mcp === mcp && server.isOn) tell(server, state.message ?? state, state instanceof Error);
+}
+
+function put(url, token, isOn) {
+    const server = { mcp: new Mcp(url, token), isOn };
+    all.push(server);
+    server.row = row(server);
+    by('mcp-list').append(server.row);
+    connect(server);
 }
 
 function add() {
@@ -83,16 +98,14 @@ function add() {
     try { url = new URL(text, document.baseURI); } catch { /* no address */ }
     if (!text || !['http:', 'https:'].includes(url?.protocol) || all.some(({ mcp }) => mcp.url === url.href)) return field.focus();
     field.value = '';
-    all.push({ mcp: new Mcp(url.href), isOn: true, state: '' });
+    put(url.href, '', true);
     write();
-    connect(all.at(-1));
 }
 
 /// `changed` is called when other tools are there.
 export function listen(changed) {
     onChange = changed;
-    all = known().map(({ url, isOn }) => ({ mcp: new Mcp(url), isOn: isOn !== false, state: '' }));
-    for (const server of all) connect(server);
+    for (const { url, token, isOn } of known()) put(url, typeof token === 'string' ? token : '', isOn !== false);
     by('mcp-add').addEventListener('click', add);
     onEnter('mcp-url', add);
 }

@@ -4,6 +4,7 @@ import { json } from './api.js';
 import { by, element } from './dom.js';
 import { lasting } from './keep.js';
 import { isColoured } from './looks.js';
+import * as model from './model.js';
 import * as servers from './servers.js';
 
 const STORE = 'bench.settings';
@@ -32,8 +33,10 @@ const READERS = {
     })),
 };
 
-/// The default in words.
-function placeholder({ kind, default: value, default_text: text }) {
+/// The default in words: the model's own, or that of all models.
+function placeholder({ name, kind, default: value, default_text: text }) {
+    const own = model.defaults()[name];
+    if (own != null) return String(own);
     // There is room for its first words; all of it is below the field.
     if (text) return text.split(';')[0];
     if (kind === 'texts') return value.map(one => one.replaceAll('\n', '\\n')).join('  ') || 'none';
@@ -136,6 +139,9 @@ export function show(given) {
     }
     tell();
 }
+
+/// Shows what holds where nothing is set.
+export const tellDefaults = () => { for (const parameter of parameters) inputOf(parameter).placeholder = placeholder(parameter); };
 
 /// A person has changed something.
 export function changed() {

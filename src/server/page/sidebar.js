@@ -88,6 +88,7 @@ export function tell() {
     by('list-note').textContent = nothing;
     by('export-all').disabled = library.heads.size === 0;
     const own = library.heads.get(library.open().id);
+    by('title').textContent = own?.title ?? 'New chat';
     document.title = own ? `${own.title} · Inference Lab Bench` : 'Inference Lab Bench';
 }
 

@@ -18,7 +18,7 @@ export class Turn {
         this.text = element('div', { class: 'text' });
         this.parts = element('div', { class: 'parts' }, [this.text]);
         this.foot = element('div', { class: 'foot' });
-        this.box = element('article', { class: `turn ${node.role}`, 'aria-label': this.isOwn ? 'You' : 'Model' }, [this.parts, this.foot]);
+        this.box = element('article', { class: `turn ${node.role}`, 'aria-label': this.isOwn ? 'You' : 'Model', tabindex: -1 }, [this.parts, this.foot]);
         this.box.turn = this;
         this.calls = new Calls(node, this.parts, { ...actions, results: () => actions.results(this) });
         if (this.isOwn) this.text.textContent = node.content;
@@ -100,7 +100,7 @@ export class Turn {
     }
 
     begin() {
-        this.foot.replaceChildren();
+        this.under();
         this.buffer?.box.remove();
         this.buffer = null;
         this.node.fault = '';
@@ -165,7 +165,14 @@ export class Turn {
         if (!this.isOwn && this.place.isLast && node.content && node.reason !== 'stop') all.push(iconButton('go', 'Continue', () => actions.go(this)));
         if (this.buffer) all.push(iconButton('play', 'Replay', () => this.buffer.replay()));
         const row = element('div', { class: 'buttons' }, all);
-        this.foot.replaceChildren(...[this.versions(), row, this.isOwn ? null : this.numbers].filter(Boolean));
+        this.under(...[this.versions(), row, this.isOwn ? null : this.numbers].filter(Boolean));
+    }
+
+    /// Puts something below the message. The focus goes to the button that is in the place of the one that had it, else to the message.
+    under(...all) {
+        const had = this.foot.contains(document.activeElement) ? document.activeElement.title : null;
+        this.foot.replaceChildren(...all);
+        if (had !== null) ([...this.foot.querySelectorAll('button')].find(({ title }) => title === had) ?? this.box).focus({ preventScroll: true });
     }
 
     /// Makes the text a field until it is saved or left.
@@ -180,6 +187,7 @@ export class Turn {
             this.box.classList.remove('editing');
             this.text.hidden = this.isOwn && !this.node.content;
             this.buttons();
+            this.foot.querySelector('[title=Edit]').focus({ preventScroll: true });
         };
         const save = () => { leave(); this.actions.edit(this, area.value); };
         const saving = button(this.isOwn ? 'Save and send' : 'Save', 'Ctrl+Enter; the text before stays as another version', save);

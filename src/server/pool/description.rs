@@ -7,8 +7,10 @@ use std::sync::Arc;
 use lab_base::util::lock::lock;
 use lab_core::engine::Limits;
 use lab_core::model::{Estimator, Options};
+use lab_core::models::sampling_defaults::SamplingDefaults;
 use lab_core::models::{ModelSource, OpenedModel};
-use lab_inspect::diagram::{Drawing, TracedPlan, svg};
+use lab_inspect::diagram::svg::{self, Fragment, Theme};
+use lab_inspect::diagram::{Drawing, TracedPlan};
 
 use super::{LoadState, ModelEntry, Pool};
 use crate::http::error::Error;
@@ -33,6 +35,8 @@ pub struct Description {
     pub info: ModelInfo,
     /// Context length of a request, in tokens.
     pub n_ctx: usize,
+    /// The sampling parameters for requests that do not set them.
+    pub sampling: SamplingDefaults,
 }
 
 /// The part of a model that a diagram shows.
@@ -57,12 +61,14 @@ fn description_of(model: &UnloadedModel) -> Result<Description, String> {
     Ok(Description {
         info: ModelInfo::of(&opened.plan),
         n_ctx: limits.n_ctx,
+        sampling: opened.sampling.clone(),
     })
 }
 
 fn diagram_of(
     UnloadedModel { opened, .. }: &UnloadedModel,
     view: DiagramView,
+    theme: Theme,
 ) -> Result<String, String> {
     let traced = TracedPlan::new(&opened.name, opened.plan.clone(), false);
     let traced = traced.map_err(|error| error.to_string())?;
@@ -71,17 +77,17 @@ fn diagram_of(
         DiagramView::Stack => (svg::stack(&drawing), "the whole model"),
         DiagramView::Layers => (svg::layers(&drawing), "its kinds of layers"),
     };
-    Ok(svg::document(&drawing, &piece, what))
+    Ok(svg::document(&drawing, &Fragment { theme, ..piece }, what))
 }
 
 /// Opens a model and computes something of it, on a thread that may block.
-async fn with_opened<T: Send + 'static>(
+pub(super) async fn with_opened<T: Send + 'static>(
     opener: Opener,
     entry: &Arc<ModelEntry>,
-    of: impl FnOnce(&UnloadedModel) -> Result<T, String> + Send + 'static,
+    of: impl FnOnce(UnloadedModel) -> Result<T, String> + Send + 'static,
 ) -> Result<T, String> {
     let entry = Arc::clone(entry);
-    let work = move || opener(&entry.name, &entry.source).and_then(|opened| of(&opened));
+    let work = move || opener(&entry.name, &entry.source).and_then(of);
     let done = tokio::task::spawn_blocking(work).await;
     done.unwrap_or_else(|error| Err(error.to_string()))
 }
@@ -101,7 +107,7 @@ impl Pool {
         if lock(&entry.description).is_some() {
             return;
         }
-        let described = with_opened(opener, entry, description_of).await;
+        let described = with_opened(opener, entry, |opened| description_of(&opened)).await;
         if let Err(fault) = &described {
             tracing::warn!(fault, "a model cannot be served");
         }
@@ -109,20 +115,37 @@ impl Pool {
         lock(&entry.description).get_or_insert(described);
     }
 
-    pub(crate) async fn draw(&self, name: &str, view: DiagramView) -> Result<String, Error> {
+    /// A model that can be served, with its own name, and what opens it.
+    pub(super) async fn servable(
+        &self,
+        name: &str,
+    ) -> Result<(String, Arc<ModelEntry>, Opener), Error> {
         let (name, entry) = self.entry(name)?;
         let Some(opener) = self.config.opener.clone() else {
-            let message = "diagrams are not available on this server";
-            return Err(Error::unsupported("view", message));
+            let message = "models that are not loaded are not described on this server";
+            return Err(Error::unsupported("model", message));
         };
         self.describe(&entry).await;
         let fault = lock(&entry.description).clone().and_then(Result::err);
-        if let Some(fault) = fault {
-            let why = Some(fault).filter(|_| self.config.is_managed);
-            return Err(Error::NotServable { name, why });
+        match fault {
+            None => Ok((name, entry, opener)),
+            Some(fault) => {
+                let why = Some(fault).filter(|_| self.config.is_managed);
+                Err(Error::NotServable { name, why })
+            }
         }
+    }
+
+    pub(crate) async fn draw(
+        &self,
+        name: &str,
+        view: DiagramView,
+        theme: Theme,
+    ) -> Result<String, Error> {
+        let (name, entry, opener) = self.servable(name).await?;
         let _turn = self.drawing.lock().await;
-        let drawn = with_opened(opener, &entry, move |opened| diagram_of(opened, view)).await;
+        let paint = move |opened: UnloadedModel| diagram_of(&opened, view, theme);
+        let drawn = with_opened(opener, &entry, paint).await;
         drawn.map_err(|detail| Error::DrawingFailed { name, detail })
     }
 }

@@ -55,6 +55,7 @@ impl LoadedEngine {
             Self::InProcess(served) => Some(Description {
                 info: served.info.clone(),
                 n_ctx: served.handle.limits().n_ctx,
+                sampling: served.sampling.clone(),
             }),
             Self::Process(_) => None,
         }

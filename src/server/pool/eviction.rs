@@ -4,6 +4,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use lab_base::util::lock::lock;
@@ -200,8 +201,27 @@ impl Pool {
             .is_some()
     }
 
-    fn unload_idle(&self, idle: Duration) {
+    /// Sets the idle time after which a model is unloaded, until it is loaded anew. `Duration::MAX` is never.
+    pub(crate) fn keep_alive(&self, name: &str, time: Duration) {
+        if let Ok((_, place)) = self.entry(name) {
+            *lock(&place.keep_alive) = Some(time);
+            self.idle_thread
+                .get()
+                .map(Thread::unpark)
+                .unwrap_or_default();
+        }
+    }
+
+    /// Unloads idle models. Returns the shortest idle time of a loaded model, if there is one.
+    fn unload_idle(&self) -> Option<Duration> {
+        let mut shortest = None;
         for (name, place) in self.all() {
+            let Some(idle) = lock(&place.keep_alive).or(self.config.limits.idle) else {
+                continue;
+            };
+            if place.is_loaded() {
+                shortest = Some(shortest.map_or(idle, |other| idle.min(other)));
+            }
             let is_idle = place
                 .unused_since()
                 .is_some_and(|since| since.elapsed() >= idle);
@@ -210,23 +230,25 @@ impl Pool {
                 end(&name, engine, "not used");
             }
         }
+        shortest
     }
 
     /// Starts the thread that unloads idle models. It ends with the pool.
     pub(crate) fn watch_idle(self: &Arc<Self>) -> std::io::Result<()> {
-        let Some(idle) = self.config.limits.idle else {
-            return Ok(());
-        };
+        /// Maximum time between two looks, after which the thread of a pool that is gone ends.
+        const MAX: Duration = Duration::from_secs(5);
         let pool: Weak<Self> = Arc::downgrade(self);
-        let pause = (idle / 4).clamp(PAUSE, Duration::from_secs(5));
         let look = move || {
             while let Some(pool) = pool.upgrade() {
-                pool.unload_idle(idle);
+                let pause = pool.unload_idle().map_or(MAX, |idle| idle / 4);
                 drop(pool);
-                std::thread::sleep(pause);
+                std::thread::park_timeout(pause.clamp(PAUSE, MAX));
             }
         };
         let thread = std::thread::Builder::new().name("idle models".into());
-        thread.spawn(look).map(|_| ())
+        let thread = thread.spawn(look)?;
+        // Only one router is made of a pool; the thread of another one would do the same.
+        let _ = self.idle_thread.set(thread.thread().clone());
+        Ok(())
     }
 }

@@ -168,6 +168,7 @@ impl ModelEntry {
         let mut state = lock(&self.state);
         self.n_loads.fetch_add(1, Ordering::Relaxed);
         lock(&self.crashes).end();
+        *lock(&self.keep_alive) = None;
         if let Some(description) = engine.description() {
             *lock(&self.description) = Some(Ok(description));
         }

@@ -3,6 +3,7 @@
 //! A model is loaded once, however many requests wait for it, and loading goes on if they are cancelled. A model that
 //! is not loaded is described from its file, once. Not here: the answers to requests.
 
+mod card;
 mod collection;
 mod crash_history;
 mod description;
@@ -15,9 +16,11 @@ mod pull;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
 
+use axum::extract::FromRef;
 use tokio::sync::watch;
 
 use lab_base::util::clock::unix_seconds;
@@ -30,12 +33,14 @@ use lab_core::models;
 use lab_core::models::{FileStamp, ModelSource};
 
 use crate::http::error::Error;
+use crate::page::policy::PagePolicy;
 use crate::process::{EngineProcess, LoadError};
 use crate::response::response_store::ResponseStore;
 use crate::served::{DEFAULT_MODEL, ServedModel};
 
 use crash_history::CrashHistory;
 
+pub(super) use card::ModelCard;
 pub use collection::{Collection, cached_source};
 pub use description::{Description, DiagramView, Opener, UnloadedModel};
 pub(super) use engine::LoadedEngine;
@@ -43,6 +48,7 @@ pub use engine::StartedEngine;
 pub use eviction::LoadLimits;
 pub(super) use loading::{Load, LoadProgress};
 pub use loading::{LoadRequest, Loader};
+pub(super) use names::LATEST;
 pub use names::Strictness;
 pub(crate) use pull::Pull;
 
@@ -83,6 +89,14 @@ pub struct PoolConfig {
     pub artifacts: Option<ArtifactStore>,
     /// The vectors that requests may name.
     pub vectors: Arc<VectorStore>,
+    /// What browsers let the chat page do.
+    pub page: PagePolicy,
+}
+
+impl FromRef<Arc<Pool>> for PagePolicy {
+    fn from_ref(pool: &Arc<Pool>) -> Self {
+        pool.config.page.clone()
+    }
 }
 
 enum LoadState {
@@ -108,14 +122,15 @@ struct ModelEntry {
     progress: watch::Sender<LoadProgress>,
     /// Number of its engines that end once their requests are complete.
     n_ending: AtomicUsize,
+    /// Idle time after which it is unloaded, if a request has set it.
+    keep_alive: Mutex<Option<Duration>>,
     /// Scales of its adapters, if a request has set them.
     scales: Mutex<Option<Vec<(usize, f32)>>>,
 }
 
 pub(super) struct ModelSnapshot {
     pub(super) name: String,
-    /// The path of the model; the name of a built-in one.
-    pub(super) path: String,
+    pub(super) source: ModelSource,
     /// `loaded`, `loading`, `unloading`, `not loaded`, `not servable`, or `failed` after the death of its engine process.
     pub(super) state: &'static str,
     /// The engine of the model, if it is in this process.
@@ -126,6 +141,10 @@ pub(super) struct ModelSnapshot {
     /// Progress of the load, while the model is being loaded.
     pub(super) progress: Option<LoadProgress>,
     pub(super) fault: Option<String>,
+    /// The time since its last use.
+    pub(super) idle_for: Duration,
+    /// Idle time after which it is unloaded, if a request has set it.
+    pub(super) keep_alive: Option<Duration>,
     /// Number of successful loads, and below of failed ones.
     pub(super) n_loads: u64,
     pub(super) n_failures: u64,
@@ -137,6 +156,8 @@ pub struct Pool {
     entries: RwLock<BTreeMap<String, Arc<ModelEntry>>>,
     loader: Loader,
     pub(super) config: PoolConfig,
+    /// The thread that unloads idle models.
+    idle_thread: OnceLock<Thread>,
     /// Held while a model is described: one at a time.
     describing: tokio::sync::Mutex<()>,
     /// Held while a picture is drawn: one at a time.
@@ -169,6 +190,7 @@ impl ModelEntry {
             crashes: Mutex::default(),
             progress: watch::Sender::default(),
             n_ending: AtomicUsize::new(0),
+            keep_alive: Mutex::default(),
             scales: Mutex::default(),
         })
     }
@@ -192,7 +214,9 @@ impl ModelEntry {
         let (served, process) = engine.map_or((None, None), LoadedEngine::parts);
         ModelSnapshot {
             name: name.to_owned(),
-            path: self.source.path(),
+            source: self.source.clone(),
+            idle_for: lock(&self.last_used).elapsed(),
+            keep_alive: *lock(&self.keep_alive),
             state,
             served,
             process,
@@ -240,6 +264,7 @@ impl Pool {
             entries: RwLock::new(entries),
             loader,
             config,
+            idle_thread: OnceLock::new(),
             describing: tokio::sync::Mutex::default(),
             drawing: tokio::sync::Mutex::default(),
             admitted: Mutex::default(),

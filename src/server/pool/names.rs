@@ -9,6 +9,9 @@ use lab_core::arch::nearest;
 use super::{HostMode, ModelEntry, Pool};
 use crate::served::DEFAULT_MODEL;
 
+/// The tag that clients of Ollama append to a name without a tag.
+pub(crate) const LATEST: &str = ":latest";
+
 /// What the server refuses rather than serves as well as it can.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Strictness {
@@ -27,6 +30,10 @@ impl Pool {
         let only = places.first_key_value().filter(|_| places.len() == 1);
         let found = own(name)
             .or_else(|| own(self.config.aliases.get(name)?))
+            .or_else(|| {
+                let name = name.strip_suffix(LATEST)?;
+                own(name).or_else(|| own(self.config.aliases.get(name)?))
+            })
             .or(only
                 .filter(|_| name == DEFAULT_MODEL || self.config.mode == HostMode::EngineProcess));
         match found {

@@ -19,7 +19,7 @@ use super::EngineProcess;
 use crate::http::context::{OWNER_HEADER, RequestContext};
 use crate::http::error::Error;
 use crate::http::error_format::ErrorFormat;
-use crate::http::transport::{self, MAX_BODY_BYTES, is_event_stream, send};
+use crate::http::transport::{self, MAX_BODY_BYTES, StreamFraming, send};
 
 /// Headers that belong to one connection, and those that only the server reads.
 static OWN_HEADERS: &str = "connection keep-alive transfer-encoding content-length expect upgrade host origin \
@@ -61,20 +61,20 @@ pub(crate) async fn forwarded(
     let Some(Ok((mut head, answer))) = begun else {
         return Ok(died(&process, &record).await.into_response());
     };
-    let is_stream = is_event_stream(&head.headers);
+    let framing = StreamFraming::of(&head.headers);
     let length = head.headers.remove(header::CONTENT_LENGTH);
     let length = length.map(|length| (header::CONTENT_LENGTH, length));
     for name in OWN_HEADERS.split(' ') {
         head.headers.remove(name);
     }
-    let body = match is_stream {
-        true => {
+    let body = match framing {
+        Some(framing) => {
             let lost = Box::pin(process.lost());
             let failed = move |n| last(process, record, format, n).boxed();
-            transport::relay(answer, lost, Box::new(failed))
+            transport::relay(framing, answer, lost, Box::new(failed))
         }
         // The start of an answer that is not a stream is awaited, so that a small one is sent whole or not at all.
-        false => match unless(process.lost(), start(answer)).await {
+        None => match unless(process.lost(), start(answer)).await {
             Some(Ok((held, None))) => Body::from(held),
             Some(Ok((held, Some(rest)))) => {
                 head.headers.extend(length);

@@ -8,7 +8,7 @@ use axum::response::Response;
 use futures_util::stream::{self, SelectAll, StreamExt};
 use serde_json::{Value, json};
 
-use crate::http::transport::{self, SseEvents};
+use crate::http::transport::{self, SseEvents, StreamFraming};
 use crate::served::ServedModel;
 use lab_base::tokenizer::Tokenizer;
 use lab_core::engine::{
@@ -123,6 +123,7 @@ pub(crate) enum StreamEvent<'a> {
 pub(crate) trait StreamWriter: Send + 'static {
     /// Whether `[DONE]` follows the last event.
     const HAS_DONE: bool = true;
+    const FRAMING: StreamFraming = StreamFraming::Sse;
 
     fn write(&mut self, choice: u32, event: StreamEvent<'_>, out: &mut SseEvents);
 }
@@ -292,7 +293,7 @@ impl RunningCompletions {
         self.record.usage(self.total());
     }
 
-    /// Server-sent events: the start of each completion, its text, its end, and what the format adds after all of them.
+    /// Events: the start of each completion, its text, its end, and what the format adds after all of them.
     /// A completion that fails ends the stream with its error.
     pub(crate) fn stream<F: StreamWriter>(self, mut format: F) -> Response {
         let mut first = SseEvents::default();
@@ -316,7 +317,7 @@ impl RunningCompletions {
             Some((out, (!is_over).then_some(state)))
         });
         let first = stream::once(std::future::ready(first));
-        transport::event_stream(first.chain(rest).boxed())
+        transport::event_stream(F::FRAMING, first.chain(rest).boxed())
     }
 
     /// Waits for the next event and writes it. Returns whether it is the last one.

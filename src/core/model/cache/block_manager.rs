@@ -5,10 +5,12 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::blocks::cache::CacheOptions as Visibility;
 use crate::plan::KeyTokens;
 
+use super::super::media::SequenceMedia;
 use super::blocks::BlockPool;
 use super::prefix::{NodeId, PrefixTree, ROOT};
 use super::{AfterCopies, BLOCK, BlockId, SequenceId, SlotCopy};
@@ -126,6 +128,8 @@ pub(crate) struct BlockManager {
     n_source: HashMap<SequenceId, u32>,
     /// Length of the source of the other sequences.
     n_source_default: u32,
+    /// The media of sequences.
+    media: HashMap<SequenceId, Arc<SequenceMedia>>,
     /// Whether no result of a token depends on later tokens.
     pub(super) is_causal: bool,
     /// Number of homes of each pool, if the blocks of a sequence lie in one run; none if they may lie anywhere.
@@ -145,6 +149,7 @@ impl BlockManager {
             root: ROOT,
             n_source: HashMap::new(),
             n_source_default: 0,
+            media: HashMap::new(),
             is_causal: groups
                 .iter()
                 .filter(|group| group.keys == KeyTokens::Tokens)
@@ -208,11 +213,29 @@ impl BlockManager {
         let (n, KvGroup { rule, keys, .. }) = (self.n_source(id), &self.groups[group]);
         match keys {
             KeyTokens::Tokens => {
-                let seen = rule.visible(position.saturating_sub(n), len.saturating_sub(n));
-                seen.start + n..seen.end + n
+                let (position, len) = (position.saturating_sub(n), len.saturating_sub(n));
+                let seen = rule.visible(position, len);
+                let (start, end) = match self.around(id, position) {
+                    None => (seen.start, seen.end),
+                    Some(around) => (seen.start.min(around.start), seen.end.max(around.end.min(len))),
+                };
+                start + n..end + n
             }
             KeyTokens::Source | KeyTokens::Pass => 0..n,
         }
+    }
+
+    /// The positions that a token of a medium attends to besides those of the rule of its group.
+    pub(crate) fn around(&self, id: SequenceId, position: u32) -> Option<Range<u32>> {
+        self.media.get(&id)?.around(position)
+    }
+
+    /// Sets or forgets the media of a sequence.
+    pub(crate) fn set_media(&mut self, id: SequenceId, media: Option<Arc<SequenceMedia>>) {
+        match media {
+            Some(media) => self.media.insert(id, media),
+            None => self.media.remove(&id),
+        };
     }
 
     /// The rule for what the queries of a group attend to.

@@ -43,14 +43,17 @@ impl Mask {
         Self { values }
     }
 
-    /// The mask of queries over keys of the same pass: `keys(i)` are those of the run of query `i`.
+    /// The mask of queries over keys of the same pass: `keys(i)` are those of the run of query `i`, which attends to what the
+    /// rule says, and to the positions `around` it of its medium.
     pub(crate) fn of_tokens<'k>(
         queries: &[(SequenceId, u32)],
         keys: impl Fn(usize) -> &'k [(SequenceId, u32)],
         rule: &Visibility,
+        around: impl Fn((SequenceId, u32)) -> Option<Range<u32>>,
     ) -> Self {
-        let value = |q: &(SequenceId, u32), k: &(SequenceId, u32)| {
-            if q.0 == k.0 && rule.is_visible(q.1, k.1) {
+        let value = |q: &(SequenceId, u32), k: &(SequenceId, u32), around: &Option<Range<u32>>| {
+            let is_around = || around.as_ref().is_some_and(|around| around.contains(&k.1));
+            if q.0 == k.0 && (rule.is_visible(q.1, k.1) || is_around()) {
                 rule.mask(q.1, k.1)
             } else {
                 f32::NEG_INFINITY
@@ -59,7 +62,10 @@ impl Mask {
         let values = queries
             .iter()
             .enumerate()
-            .flat_map(|(i, q)| keys(i).iter().map(move |k| value(q, k)));
+            .flat_map(|(i, q)| {
+                let around = around(*q);
+                keys(i).iter().map(move |k| value(q, k, &around))
+            });
         Self {
             values: values.collect(),
         }
@@ -89,6 +95,8 @@ mod tests {
             window,
             span: 0,
             alibi: 0.0,
+            grid_height: 0,
+            grid_width: 0,
         }
     }
 
@@ -107,7 +115,7 @@ mod tests {
         let causal = rule(true, Window::Standard, 0);
         let rows = ["#...", ".#..", "#.#.", ".#.#"];
         assert_eq!(
-            visible(&Mask::of_tokens(&tokens, |_| &tokens, &causal), 4),
+            visible(&Mask::of_tokens(&tokens, |_| &tokens, &causal, |_| None), 4),
             rows
         );
         // The second sequence has the slots after the first one.
@@ -135,7 +143,7 @@ mod tests {
     fn windows_end_at_starts_at_or_surround_the_query() {
         let tokens: Vec<_> = (0..6).map(|position| (0, position)).collect();
         let rows = |rule: &Visibility| {
-            let of_tokens = visible(&Mask::of_tokens(&tokens, |_| &tokens, rule), 6);
+            let of_tokens = visible(&Mask::of_tokens(&tokens, |_| &tokens, rule, |_| None), 6);
             let seen = |i: usize| rule.visible(tokens[i].1, 6);
             let slots = Mask::of_slots(6, &tokens, rule, seen, |_, position| position as usize);
             assert_eq!(visible(&slots, 6), of_tokens);
@@ -162,7 +170,7 @@ mod tests {
             alibi: 8.0,
             ..rule(true, Window::Standard, 0)
         };
-        let mask = Mask::of_tokens(&tokens, |_| &tokens, &rule);
+        let mask = Mask::of_tokens(&tokens, |_| &tokens, &rule, |_| None);
         assert_eq!(mask.as_f32()[6..], [-2.0, -1.0, 0.0]);
     }
 }

@@ -170,7 +170,9 @@ impl ViewInput {
                         let start = runs.first + i / runs.n_tokens * runs.stride;
                         &keys[start..][..runs.n_kv]
                     };
-                    let values = Mask::of_tokens(own, keys_of, manager.rule(group));
+                    let rule = manager.rule(group);
+                    let around = |(id, position)| manager.around(id, position);
+                    let values = Mask::of_tokens(own, keys_of, rule, around);
                     if view.mask.is_allocated() {
                         write_mask(executor, &view.mask, &values)?;
                     }

@@ -1,9 +1,13 @@
 //! The data that is written into the inputs of a pass.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use super::super::adapters::ModelAdapters;
 use super::super::batch::Batch;
-use super::super::cache::{Allocation, BlockManager};
+use super::super::cache::{Allocation, BlockManager, SequenceId};
 use super::super::lab::PassLab;
+use super::super::media::{MediaOfPass, SequenceMedia};
 use super::visible::VisibleKeys;
 
 /// The data that is written into the inputs of a pass.
@@ -21,4 +25,8 @@ pub(crate) struct PassData<'a> {
     pub(crate) adapters: &'a ModelAdapters,
     /// The captures and edits of the pass.
     pub(crate) lab: &'a PassLab,
+    /// The rows of media in the pass.
+    pub(crate) media: &'a MediaOfPass,
+    /// The media of all sequences.
+    pub(crate) of_sequences: &'a HashMap<SequenceId, Arc<SequenceMedia>>,
 }

@@ -17,6 +17,11 @@ pub(super) trait TokenLookup {
     fn first(&self, sequence: SequenceId) -> u32;
     /// The token at a place of a sequence, read in this pass or before it.
     fn token(&self, sequence: SequenceId, place: u32) -> Option<u32>;
+
+    /// The positions by which a token at a position of a sequence is rotated: time, height, width.
+    fn rotated(&self, _: SequenceId, position: u32) -> [u32; 3] {
+        [position; 3]
+    }
 }
 
 /// The derived inputs of a graph.
@@ -187,6 +192,16 @@ fn write(
                 ngrams.rows(*token, |back| known.token(*id, place.checked_sub(back)?))
             });
             executor.write_indices(tensor, &rows.map(|row| row as i32).collect::<Vec<i32>>())
+        }
+        DerivedInput::Sections(1) => {
+            let places = batch.positions.iter().zip(positions.clone());
+            let of_tokens: Vec<[u32; 3]> = places
+                .map(|((id, _), position)| known.rotated(*id, position))
+                .collect();
+            let of_axis = |axis: usize| of_tokens.iter().map(move |of| of[axis] as i32);
+            let mut sections: Vec<i32> = (0..3).flat_map(of_axis).collect();
+            sections.resize(4 * batch.len(), 0);
+            executor.write(tensor, &sections)
         }
         DerivedInput::Sections(span) => {
             let mut sections: Vec<i32> = of_blocks(*span).cycle().take(3 * batch.len()).collect();

@@ -1,6 +1,7 @@
 //! The inputs of a list of tokens: the tokens of a pass, or those of its sources.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use crate::plan::Plan;
 use lab_base::ggml::{Executor, Graph, Result, Tensor};
@@ -9,6 +10,7 @@ use lab_base::weights::TensorType;
 use super::super::adapters::ModelAdapters;
 use super::super::batch::Batch;
 use super::super::cache::{BlockManager, SequenceId};
+use super::super::media::SequenceMedia;
 use super::data::PassData;
 use super::derived::{DerivedTensors, TokenLookup};
 use super::rows::{AdapterScales, TokenIds};
@@ -79,6 +81,7 @@ impl ListInputs {
 /// Knowledge of the sequences whose tokens a pass reads.
 pub(super) struct BatchTokens<'a> {
     block_manager: &'a BlockManager,
+    media: &'a HashMap<SequenceId, Arc<SequenceMedia>>,
     /// The tokens of the pass by sequence and place; empty if the block manager has them.
     own: HashMap<(SequenceId, u32), u32>,
 }
@@ -90,6 +93,7 @@ impl<'a> BatchTokens<'a> {
         let own = places.zip(data.batch.tokens.iter().copied());
         Self {
             block_manager: data.block_manager,
+            media: data.of_sequences,
             own: if is_kept {
                 HashMap::new()
             } else {
@@ -107,6 +111,13 @@ impl TokenLookup for BatchTokens<'_> {
     fn token(&self, sequence: SequenceId, place: u32) -> Option<u32> {
         let own = self.own.get(&(sequence, place)).copied();
         own.or_else(|| self.block_manager.token(sequence, place))
+    }
+
+    fn rotated(&self, sequence: SequenceId, position: u32) -> [u32; 3] {
+        match self.media.get(&sequence) {
+            Some(media) => media.rotated(position),
+            None => [position; 3],
+        }
     }
 }
 

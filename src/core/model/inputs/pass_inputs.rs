@@ -13,7 +13,7 @@ use super::attention::{ViewInput, spans_of};
 use super::data::PassData;
 use super::lab::LabInputs;
 use super::list::{BatchTokens, ListInputs, SourceTokens};
-use super::rows::{EndedRows, KvSlots, OutputRows, PooledRows, RowLookup, StateRows};
+use super::rows::{EndedRows, KvSlots, MediaInput, OutputRows, PooledRows, RowLookup, StateRows};
 use super::visible::VisibleKeys;
 
 /// All inputs of the graph of a pass.
@@ -21,6 +21,8 @@ pub(crate) struct PassInputs {
     pub(crate) tokens: ListInputs,
     /// The inputs of the sources; none if the pass reads no source.
     pub(crate) source: Option<ListInputs>,
+    /// The rows of media; none if the pass has none.
+    pub(crate) media: Option<MediaInput>,
     /// Rows that want a result; none if all rows do, or no row does.
     pub(crate) output_rows: Option<OutputRows>,
     /// The slots that the pass writes, for each KV group with a cache.
@@ -59,6 +61,10 @@ impl PassInputs {
                     true => ListInputs::of_rows(g, "source.", n, plan, &shape.adapters)?,
                     false => ListInputs::new(g, "source.", n, plan, &shape.adapters)?,
                 }),
+            },
+            media: match shape.n_media as u64 {
+                0 => None,
+                n_media => Some(MediaInput::new(g, (plan.media_width(), n_media), n)?),
             },
             output_rows: match some_rows {
                 true => Some(OutputRows::new(g, shape.n_outputs as u64, n)?),
@@ -186,6 +192,9 @@ impl PassInputs {
             if let Some(rows) = &source.rows {
                 executor.write(rows, &data.source_rows)?;
             }
+        }
+        if let Some(media) = &self.media {
+            media.write(executor, data.media)?;
         }
         if let Some(rows) = &self.output_rows {
             rows.write(executor, batch)?;

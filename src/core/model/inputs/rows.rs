@@ -1,6 +1,6 @@
 //! Inputs with an element for each token or sequence: token ids, rows of tables, slots, scales.
 
-use crate::blocks::{EndedSpans, SequenceGroup, SpanRows};
+use crate::blocks::{EndedSpans, MediaTensors, SequenceGroup, SpanRows};
 use crate::plan::RowLayout;
 use lab_base::ggml::{Executor, Graph, Result, Tensor};
 use lab_base::weights::TensorType;
@@ -9,6 +9,7 @@ use super::super::adapters::ModelAdapters;
 use super::super::batch::Batch;
 use super::super::cache::states::{RowIds, STATE_PIECES};
 use super::super::cache::{PassStateRows, SequenceId};
+use super::super::media::{FIRST_MEDIA_ID, MediaOfPass};
 use super::super::options::Options;
 
 /// Token ids, i32 `[n_tokens]`.
@@ -25,8 +26,31 @@ impl TokenIds {
         if !self.0.is_allocated() {
             return Ok(());
         }
-        let ids: Vec<i32> = batch.tokens.iter().map(|id| *id as i32).collect();
+        // The row of a medium takes the place of what its id looks up.
+        let id_of = |id: &u32| if *id >= FIRST_MEDIA_ID { 0 } else { *id as i32 };
+        let ids: Vec<i32> = batch.tokens.iter().map(id_of).collect();
         executor.write_indices(&self.0, &ids)
+    }
+}
+
+/// The rows of media and their tokens.
+pub(crate) struct MediaInput {
+    pub(crate) tensors: MediaTensors,
+}
+
+impl MediaInput {
+    /// `n` rows of `width` elements among `n_tokens` tokens.
+    pub(super) fn new(g: &Graph, (width, n): (u64, u64), n_tokens: u64) -> Result<Self> {
+        let tensors = MediaTensors {
+            rows: g.input("media.rows", TensorType::F32, &[width, n])?,
+            places: g.index_input("media.places", TensorType::I32, &[n], n_tokens)?,
+        };
+        Ok(Self { tensors })
+    }
+
+    pub(super) fn write(&self, executor: &mut Executor, media: &MediaOfPass) -> Result<()> {
+        executor.write(&self.tensors.rows, &media.rows)?;
+        executor.write_indices(&self.tensors.places, &media.places)
     }
 }
 

@@ -5,6 +5,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use serde::Deserialize;
+
 use super::text::{TextStyle, width, wrap};
 
 /// A point; y grows downwards.
@@ -96,6 +98,15 @@ impl DrawItem {
     }
 }
 
+/// The background for which a standalone picture has its colours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Theme {
+    #[default]
+    Light,
+    Dark,
+}
+
 /// Items in a rectangle whose origin is 0, 0.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Fragment {
@@ -105,6 +116,8 @@ pub struct Fragment {
     pub items: Vec<DrawItem>,
     /// The x at which a value enters, and at which it leaves; `None` for the middle.
     pub ports: Option<[f64; 2]>,
+    /// The colours of [`Self::to_svg`].
+    pub theme: Theme,
 }
 
 impl Fragment {
@@ -230,7 +243,11 @@ impl Fragment {
 
     /// The fragment as an SVG document.
     pub fn to_svg(&self, title: &str, desc: &str) -> String {
-        let (w, h, style) = (self.w.ceil(), self.h.ceil(), rules(&self.classes()));
+        let (w, h, style) = (
+            self.w.ceil(),
+            self.h.ceil(),
+            rules(&self.classes(), self.theme),
+        );
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {w} {h}\" width=\"{w}\" \
              height=\"{h}\" role=\"img\" aria-labelledby=\"title desc\">\n<title \
@@ -347,18 +364,18 @@ pub fn escape(text: &str) -> String {
 }
 
 /// The style sheet: fonts, lines and colours. The first rule is the table of colours, each with a value for light and for
-/// dark backgrounds. A page uses the sheet unchanged; its colours follow `color-scheme`. A standalone picture gets the light
-/// values, because many viewers support neither variables nor media queries.
+/// dark backgrounds. A page uses the sheet unchanged; its colours follow `color-scheme`. A standalone picture gets the
+/// values of its theme, because many viewers support neither variables nor media queries.
 pub const SHEET: &str = include_str!("style.css");
 
-/// The rules for the classes that occur in a picture, with the light colours.
-fn rules(classes: &BTreeSet<&str>) -> String {
+/// The rules for the classes that occur in a picture, with the colours of a theme.
+fn rules(classes: &BTreeSet<&str>, theme: Theme) -> String {
     let is_used = |selector: &&str| {
         let mut names = selector.split(['.', ' ']).filter(|name| !name.is_empty());
         names.all(|name| ["text", "*"].contains(&name) || classes.contains(name))
     };
     let mut rules = SHEET.split('}').filter_map(|rule| rule.split_once('{'));
-    let colours = colours(rules.next().map_or("", |(_, table)| table));
+    let colours = colours(rules.next().map_or("", |(_, table)| table), theme);
     let mut out = String::new();
     for (selectors, body) in rules {
         let used: Vec<&str> = selectors.trim().split(',').filter(is_used).collect();
@@ -375,12 +392,17 @@ fn rules(classes: &BTreeSet<&str>) -> String {
     out
 }
 
-/// The names of the colours, with their light values.
-fn colours(table: &str) -> HashMap<&str, &str> {
+/// The names of the colours, with their values in a theme.
+fn colours(table: &str, theme: Theme) -> HashMap<&str, &str> {
     let entries = table.split(';').filter_map(|entry| {
         let (name, value) = entry.trim().split_once(':')?;
-        let (light, _) = value.strip_prefix("light-dark(")?.split_once(',')?;
-        Some((name, light))
+        let values = value.strip_prefix("light-dark(")?.strip_suffix(')')?;
+        let (light, dark) = values.split_once(',')?;
+        let value = match theme {
+            Theme::Light => light,
+            Theme::Dark => dark,
+        };
+        Some((name, value))
     });
     entries.collect()
 }
@@ -392,7 +414,7 @@ mod tests {
     #[test]
     fn every_colour_is_defined_and_used() {
         let (table, rules) = SHEET.split_once('}').expect("a table");
-        let colours = colours(table.trim_start_matches(":root{"));
+        let colours = colours(table.trim_start_matches(":root{"), Theme::Light);
         let named = |text: &str| -> Vec<String> {
             let parts = text.split("var(").skip(1);
             let names = parts.filter_map(|part| part.split(')').next());
@@ -405,5 +427,17 @@ mod tests {
         for name in colours.keys() {
             assert!(rules.contains(&format!("var({name})")), "{name}");
         }
+    }
+
+    #[test]
+    fn a_dark_picture_has_the_dark_colours_only() {
+        let mut piece = Fragment::new(10.0, 10.0);
+        piece.frame(0.0, "frame");
+        let light = piece.to_svg("a", "b");
+        piece.theme = Theme::Dark;
+        let dark = piece.to_svg("a", "b");
+        assert!(light.contains(".paper{fill:#fff}") && !light.contains("#12161d"));
+        assert!(dark.contains(".paper{fill:#12161d}") && !dark.contains("#fff"));
+        assert!(!dark.contains("var("), "{dark}");
     }
 }

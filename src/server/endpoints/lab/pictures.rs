@@ -13,9 +13,11 @@ use crate::endpoints::diagram::svg;
 use crate::http::error::Error;
 use crate::request::fields::{FieldType, Fields, fields};
 use crate::request::lab::objects::{MAX_POSITIONS, too_many};
+use lab_inspect::diagram::svg::Theme;
 use lab_inspect::pictures::{self, ChartFilter, LabPicture};
 
 impl FieldType for LabPicture {}
+impl FieldType for Theme {}
 
 fields! {
     pub(crate) struct PictureRequest {
@@ -27,6 +29,8 @@ fields! {
         layers: Option<Vec<u64>>,
         /// Numbers of the heads that are drawn; default: all.
         heads: Option<Vec<usize>>,
+        /// Its colours: `light` or `dark`; default: `light`.
+        theme: Option<Theme>,
     }
 }
 
@@ -43,7 +47,8 @@ pub(crate) async fn picture(
     let _turn = pool.drawing.lock().await;
     let paint = move || {
         let filter = ChartFilter { layers, heads };
-        pictures::chart(asked.picture, &asked.response, &filter).map(|chart| pictures::svg(&chart))
+        let chart = pictures::chart(asked.picture, &asked.response, &filter);
+        chart.map(|chart| pictures::svg_in(&chart, asked.theme.unwrap_or_default()))
     };
     let painted = tokio::task::spawn_blocking(paint).await;
     let painted = painted.map_err(Error::engine)?;

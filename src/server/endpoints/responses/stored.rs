@@ -18,7 +18,7 @@ use crate::Pool;
 use crate::http::context::RequestContext;
 use crate::http::error::{Error, invalid, refuse};
 use crate::http::json::Json;
-use crate::http::transport::event_response;
+use crate::http::transport::{StreamFraming, event_response};
 use crate::response::response_store::Missing;
 
 type Id = Result<Path<String>, PathRejection>;
@@ -95,9 +95,10 @@ pub(super) fn stream(
             }
         },
     );
-    Ok(event_response(events.map(|events| {
-        Ok::<Bytes, Infallible>(events.concat().into())
-    })))
+    Ok(event_response(
+        StreamFraming::Sse,
+        events.map(|events| Ok::<Bytes, Infallible>(events.concat().into())),
+    ))
 }
 
 pub(crate) async fn delete(State(pool): State<Arc<Pool>>, id: Id) -> Result<Json, Error> {

@@ -1,4 +1,6 @@
-//! Server-sent events: their text, and responses that consist of them, of this process or of another.
+//! Streams of events: their text, and responses that consist of them, of this process or of another.
+//!
+//! An event is a server-sent event, or a line of JSON where the dialect of the route has such streams.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -17,7 +19,42 @@ use super::exchange::AnswerBody;
 /// Maximum time without an event, after which a stream sends a comment.
 const PING: Duration = Duration::from_secs(15);
 
-/// The text of server-sent events, none or several.
+/// How the events of a response are told apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamFraming {
+    /// Server-sent events.
+    Sse,
+    /// One line of JSON for each event (NDJSON). There are no comments.
+    Lines,
+}
+
+impl StreamFraming {
+    const ALL: [Self; 2] = [Self::Sse, Self::Lines];
+
+    fn content_type(self) -> &'static str {
+        match self {
+            Self::Sse => "text/event-stream",
+            Self::Lines => "application/x-ndjson",
+        }
+    }
+
+    /// The bytes that end an event and are nowhere within it.
+    fn end(self) -> &'static [u8] {
+        match self {
+            Self::Sse => b"\n\n",
+            Self::Lines => b"\n",
+        }
+    }
+
+    /// The framing of a response with these headers, if it consists of events.
+    pub(crate) fn of(headers: &HeaderMap) -> Option<Self> {
+        let kind = headers.get(header::CONTENT_TYPE)?.as_bytes();
+        let is_own = |framing: &Self| kind.starts_with(framing.content_type().as_bytes());
+        Self::ALL.into_iter().find(is_own)
+    }
+}
+
+/// The text of events, none or several.
 #[derive(Debug, Default)]
 pub struct SseEvents(Vec<u8>);
 
@@ -28,6 +65,12 @@ impl SseEvents {
         // JSON is one line: it escapes line breaks.
         serde_json::to_writer(&mut self.0, data).expect("our own types are JSON");
         self.0.extend_from_slice(b"\n\n");
+    }
+
+    /// Adds an event that is a line.
+    pub fn push_line(&mut self, data: &impl Serialize) {
+        serde_json::to_writer(&mut self.0, data).expect("our own types are JSON");
+        self.0.push(b'\n');
     }
 
     /// Adds an event that is named by the `type` of its data.
@@ -57,10 +100,17 @@ impl From<SseEvents> for Bytes {
     }
 }
 
-/// A response of these events. After each `PING` without an event it sends a comment, so that the connection is not
-/// taken for dead.
-pub fn event_stream(events: BoxStream<'static, SseEvents>) -> Response {
-    with_pings(events, PING)
+/// A response of these events. After each `PING` without an event it sends a comment, if the framing has comments, so
+/// that the connection is not taken for dead.
+pub fn event_stream(framing: StreamFraming, events: BoxStream<'static, SseEvents>) -> Response {
+    match framing {
+        StreamFraming::Sse => with_pings(events, PING),
+        StreamFraming::Lines => {
+            let parts = events.map(Bytes::from);
+            let parts = parts.filter(|part| std::future::ready(!part.is_empty()));
+            event_response(framing, parts.map(Ok::<_, Infallible>))
+        }
+    }
 }
 
 fn with_pings(events: BoxStream<'static, SseEvents>, ping: Duration) -> Response {
@@ -79,23 +129,23 @@ fn with_pings(events: BoxStream<'static, SseEvents>, ping: Duration) -> Response
             }
         }
     });
-    event_response(parts.map(Ok::<_, Infallible>))
+    event_response(StreamFraming::Sse, parts.map(Ok::<_, Infallible>))
 }
 
 pub(crate) fn event_response(
+    framing: StreamFraming,
     parts: impl Stream<Item = Result<Bytes, Infallible>> + Send + 'static,
 ) -> Response {
     let headers = [
-        (header::CONTENT_TYPE, "text/event-stream"),
+        (header::CONTENT_TYPE, framing.content_type()),
         (header::CACHE_CONTROL, "no-cache"),
     ];
     (headers, Body::from_stream(parts)).into_response()
 }
 
-/// Whether a response with these headers consists of events.
+/// Whether a response with these headers consists of server-sent events.
 pub(crate) fn is_event_stream(headers: &HeaderMap) -> bool {
-    let kind = headers.get(header::CONTENT_TYPE);
-    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
+    StreamFraming::of(headers) == Some(StreamFraming::Sse)
 }
 
 /// Makes the last event of an answer that breaks off after this many events.
@@ -103,8 +153,14 @@ pub type FailureEvent = Box<dyn FnOnce(usize) -> BoxFuture<'static, Bytes> + Sen
 
 /// The events of another process's answer as they arrive, each in one piece. If the answer breaks off, or `lost`
 /// completes before its end, the event that `failed` makes is the last one.
-pub fn relay(answer: AnswerBody, lost: BoxFuture<'static, ()>, failed: FailureEvent) -> Body {
+pub fn relay(
+    framing: StreamFraming,
+    answer: AnswerBody,
+    lost: BoxFuture<'static, ()>,
+    failed: FailureEvent,
+) -> Body {
     let relay = Relay {
+        framing,
         answer,
         lost,
         held: Vec::new(),
@@ -123,7 +179,7 @@ pub fn relay(answer: AnswerBody, lost: BoxFuture<'static, ()>, failed: FailureEv
                 let last = (relay.failed)(relay.n_events).await;
                 return Some((last, None));
             };
-            let whole = whole_events(&mut relay.held, bytes);
+            let whole = whole_events(relay.framing.end(), &mut relay.held, bytes);
             if !whole.is_empty() {
                 let lines = whole.split(|byte| *byte == b'\n');
                 relay.n_events += lines.filter(|line| line.starts_with(b"data:")).count();
@@ -135,6 +191,7 @@ pub fn relay(answer: AnswerBody, lost: BoxFuture<'static, ()>, failed: FailureEv
 }
 
 struct Relay {
+    framing: StreamFraming,
     answer: AnswerBody,
     lost: BoxFuture<'static, ()>,
     /// The start of an event that is not complete.
@@ -143,24 +200,25 @@ struct Relay {
     failed: FailureEvent,
 }
 
-/// The whole events in `held` and the new bytes; the rest stays in `held`, which never contains a complete event.
-fn whole_events(held: &mut Vec<u8>, bytes: Bytes) -> Bytes {
-    if held.is_empty() && bytes.ends_with(b"\n\n") {
+/// The whole events in `held` and the new bytes, each of which ends in `end`; the rest stays in `held`, which never
+/// contains a complete event.
+fn whole_events(end: &[u8], held: &mut Vec<u8>, bytes: Bytes) -> Bytes {
+    if held.is_empty() && bytes.ends_with(end) {
         return bytes;
     }
-    // An end of an event lies within the new bytes, or starts one byte before them.
-    let new = held.len().saturating_sub(1);
+    // An end of an event lies within the new bytes, or starts before them.
+    let new = held.len().saturating_sub(end.len() - 1);
     held.extend_from_slice(&bytes);
     let unread = &held[new..];
     // An event may be one line of many megabytes, so the cheaper search comes first.
     let may_end = unread.contains(&b'\n');
-    let mut pairs = unread.windows(2);
-    let end = may_end.then(|| pairs.rposition(|pair| pair == b"\n\n"));
-    let Some(end) = end.flatten() else {
+    let mut ends = unread.windows(end.len());
+    let last = may_end.then(|| ends.rposition(|part| part == end));
+    let Some(last) = last.flatten() else {
         // The held bytes stay in place: moving them with each part would copy them each time.
         return Bytes::new();
     };
-    let rest = held.split_off(new + end + 2);
+    let rest = held.split_off(new + last + end.len());
     Bytes::from(std::mem::replace(held, rest))
 }
 
@@ -188,12 +246,24 @@ mod tests {
         for size in 1..events.len() {
             let (mut held, mut sent) = (Vec::new(), Vec::new());
             for part in events.chunks(size) {
-                let whole = whole_events(&mut held, Bytes::copy_from_slice(part));
+                let whole = whole_events(b"\n\n", &mut held, Bytes::copy_from_slice(part));
                 assert!(whole.is_empty() || whole.ends_with(b"\n\n"), "{size}");
                 sent.extend_from_slice(&whole);
             }
             assert_eq!(sent, events[..n_whole], "{size}");
             assert_eq!(held, b"data: cut", "{size}");
+        }
+        let lines = b"{}\n{\"a\":1}\ncut";
+        for size in 1..lines.len() {
+            let (mut held, mut sent) = (Vec::new(), Vec::new());
+            for part in lines.chunks(size) {
+                let part = Bytes::copy_from_slice(part);
+                sent.extend_from_slice(&whole_events(b"\n", &mut held, part));
+            }
+            assert_eq!(
+                (sent.as_slice(), held.as_slice()),
+                (&lines[..11], &b"cut"[..])
+            );
         }
     }
 

@@ -11,7 +11,7 @@ mod listener;
 mod runtime;
 mod socket;
 
-pub use events::{FailureEvent, SseEvents, event_stream, relay};
+pub use events::{FailureEvent, SseEvents, StreamFraming, event_stream, relay};
 pub(crate) use events::{event_response, is_event_stream};
 pub use exchange::{AnswerBody, ConnectionPool, PooledConnection, send};
 pub(crate) use guarded_body::{BodyGuard, guarded};

@@ -21,6 +21,8 @@ fn rule(size: u64) -> Visibility {
         window: Window::Standard,
         span: 0,
         alibi: 0.0,
+        grid_height: 0,
+        grid_width: 0,
     }
 }
 

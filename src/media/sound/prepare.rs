@@ -1,0 +1,204 @@
+//! From a sound to what a tower reads, and to the rows that it takes in a prompt.
+
+use std::borrow::Cow;
+
+use super::resample::resample;
+use super::rules::{MAX_VALUES, Normalise, Order, Real, RowCount, SoundRules, Variance};
+use super::spectrogram::spectrogram;
+use super::{Sound, SoundError, SoundLimits};
+use crate::{Piece, Prepared, RowSource, View};
+
+/// Prepares a sound. There is one view for each piece of the sound that the tower reads by itself.
+///
+/// # Errors
+/// The sound is empty, too long or too short, or a rule is out of its range.
+pub fn prepare(
+    sound: &Sound,
+    rules: &SoundRules,
+    limits: &SoundLimits,
+) -> Result<Prepared, SoundError> {
+    rules.check()?;
+    let samples = resample(sound, rules.sampling_rate, limits)?;
+    let mut samples = &*samples;
+    if samples.is_empty() {
+        return Err(SoundError::Empty("it has no samples".to_owned()));
+    }
+    if rules.samples.truncate > 0 {
+        samples = &samples[..samples.len().min(rules.samples.truncate)];
+    }
+    let mut views = Vec::new();
+    let split = if rules.samples.split == 0 {
+        samples.len()
+    } else {
+        rules.samples.split
+    };
+    for piece in samples.chunks(split) {
+        frames_of(piece, rules)?.views(rules, &mut views)?;
+    }
+    if views.is_empty() {
+        return Err(SoundError::Empty(
+            "it is shorter than what the tower reads at once".to_owned(),
+        ));
+    }
+    let rows: Vec<RowSource> = views
+        .iter()
+        .enumerate()
+        .flat_map(|(view, made)| (0..made.grid[0]).map(move |row| RowSource::View { view, row }))
+        .collect();
+    let grid = [1, 1, rows.len()];
+    let text = |text: &String| (!text.is_empty()).then(|| Piece::Text(text.clone()));
+    let layout = text(&rules.layout.before)
+        .into_iter()
+        .chain([Piece::Rows { rows, grid }])
+        .chain(text(&rules.layout.after))
+        .collect();
+    Ok(Prepared { views, layout })
+}
+
+/// The frames of a piece, one after the other.
+struct FrameValues {
+    values: Vec<f32>,
+    /// Values of a frame.
+    bands: usize,
+    /// The number of frames that count as sound: the first ones.
+    real: usize,
+}
+
+impl FrameValues {
+    fn len(&self) -> usize {
+        self.values.len() / self.bands
+    }
+}
+
+/// Makes the frames of a piece.
+fn frames_of(piece: &[f32], rules: &SoundRules) -> Result<FrameValues, SoundError> {
+    let sound = piece.len().max(rules.samples.min_length);
+    let length = sound
+        .max(rules.samples.pad_to)
+        .next_multiple_of(rules.samples.pad_to_multiple_of.max(1));
+    if length > MAX_VALUES {
+        return Err(SoundError::Rule {
+            key: "samples.pad_to_multiple_of",
+            found: rules.samples.pad_to_multiple_of.to_string(),
+            expected: format!("a padded sound of at most {MAX_VALUES} samples"),
+        });
+    }
+    let (mut values, bands, hop, room) = match &rules.spectrogram {
+        Some(spectrum) => {
+            let values = spectrogram(piece, length, spectrum, rules.sampling_rate)?;
+            let room = (spectrum.pad_left + sound).checked_sub(spectrum.frame_length());
+            (values, spectrum.mel.bands, spectrum.hop_length, room)
+        }
+        None => {
+            let mut values = piece.to_vec();
+            values.resize(length, 0.0);
+            (values, 1, 1, sound.checked_sub(1))
+        }
+    };
+    let frames = (values.len() / bands).saturating_sub(rules.frames.drop_last);
+    values.truncate(frames * bands);
+    let real = match rules.frames.real {
+        Real::All => frames,
+        Real::Begun => sound.div_ceil(hop),
+        Real::Completed => sound / hop,
+        Real::Whole => room.map_or(0, |room| room / hop + 1),
+    };
+    let mut made = FrameValues {
+        values,
+        bands,
+        real: real.min(frames),
+    };
+    if let Some(normalise) = &rules.normalise {
+        normalised(&mut made, normalise);
+    }
+    if rules.frames.zero_rest {
+        made.values[made.real * bands..].fill(0.0);
+    }
+    Ok(made)
+}
+
+/// Gives the real frames of each band the mean 0 and the deviation 1.
+fn normalised(frames: &mut FrameValues, rules: &Normalise) {
+    let (bands, real) = (frames.bands, frames.real);
+    let count = real as f64;
+    let divisor = match rules.variance {
+        Variance::Population => count,
+        // Of a single value nothing is known; it is the mean and becomes 0.
+        Variance::Sample => (count - 1.0).max(1.0),
+    };
+    for band in 0..bands {
+        let of_band = || {
+            frames.values[..real * bands]
+                .iter()
+                .skip(band)
+                .step_by(bands)
+                .map(|&value| f64::from(value))
+        };
+        let mean = of_band().sum::<f64>() / count.max(1.0);
+        let variance =
+            of_band().map(|value| (value - mean).powi(2)).sum::<f64>() / divisor.max(1.0);
+        let deviation = match rules.epsilon_in_root {
+            true => (variance + rules.epsilon).sqrt(),
+            false => variance.sqrt() + rules.epsilon,
+        };
+        for value in frames.values.iter_mut().skip(band).step_by(bands) {
+            *value = ((f64::from(*value) - mean) / deviation) as f32;
+        }
+    }
+}
+
+impl FrameValues {
+    /// Pads, stacks and splits the frames, and appends the views that they make.
+    fn views(mut self, rules: &SoundRules, views: &mut Vec<View>) -> Result<(), SoundError> {
+        let frames = &rules.frames;
+        let padded = self.len().next_multiple_of(frames.pad_to_multiple_of);
+        if padded.saturating_mul(self.bands) > MAX_VALUES {
+            return Err(SoundError::Rule {
+                key: "frames.pad_to_multiple_of",
+                found: frames.pad_to_multiple_of.to_string(),
+                expected: format!("at most {MAX_VALUES} values"),
+            });
+        }
+        self.values.resize(padded * self.bands, 0.0);
+        let stacked = padded / frames.stack;
+        let bands = self.bands * frames.stack;
+        self.values.truncate(stacked * bands);
+        let real = (self.real / frames.stack).min(stacked);
+        let split = if frames.split == 0 {
+            stacked.max(1)
+        } else {
+            frames.split
+        };
+        let mut before = 0;
+        for values in self.values.chunks(split * bands) {
+            let made = values.len() / bands;
+            let real = real.saturating_sub(before).min(made);
+            before += made;
+            let counted = match rules.rows.of {
+                RowCount::Real => real,
+                RowCount::All => made,
+            };
+            let (values, shape) = match (rules.spectrogram.is_some(), frames.order) {
+                (false, _) => (Cow::Borrowed(values), vec![made * bands]),
+                (true, Order::Frames) => (Cow::Borrowed(values), vec![made, bands]),
+                (true, Order::Bands) => (Cow::Owned(transposed(values, bands)), vec![bands, made]),
+            };
+            views.push(View {
+                values: values.into_owned(),
+                shape,
+                patches: [real, 1, 1],
+                grid: [rules.rows.count(counted), 1, 1],
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Band by band.
+fn transposed(values: &[f32], bands: usize) -> Vec<f32> {
+    let mut turned = Vec::with_capacity(values.len());
+    for band in 0..bands {
+        turned.extend(values.iter().skip(band).step_by(bands));
+    }
+    turned
+}
