@@ -27,8 +27,10 @@ pub(super) static CONTRACT: Contract = Contract {
     weights: weights! {
         weight: Matrix "linear.weight" ["n_embd", "out"] when("rank == 0"), "the matrix";
         weight.bias: Bias "linear.bias" ["out"] optional when("rank == 0"), "bias of the matrix";
+        weight.clip: Bias "linear.clip" ["4"] optional when("rank == 0"), "bounds of the matrix's input and of its result, lower and upper of each";
         gate: Matrix "linear_gate.weight" ["n_embd", "out"] optional when("rank == 0"), "projection to the gate of the result";
         gate.bias: Bias "linear_gate.bias" ["out"] optional when("has('gate')"), "bias of the gate projection";
+        gate.clip: Bias "linear_gate.clip" ["4"] optional when("has('gate')"), "bounds of the gate projection";
         down: Matrix "linear_down.weight" ["n_embd", "rank"] quantised_as(QuantClass::Kept) when("rank > 0"), "the first matrix of low rank";
         up: Matrix "linear_up.weight" ["rank", "out"] quantised_as(QuantClass::Kept) when("rank > 0"), "the second matrix of low rank";
     },

@@ -315,7 +315,7 @@ mod tests {
     fn inputs_do_not_see_each_other() {
         let mut tower = tower(NO_LAYERS, &[], true);
         let (cells, rows) = ([1, 2, 4], numbers(64));
-        let input = |rows| TowerInput { rows, cells };
+        let input = |rows| TowerInput { rows, cells, valid: None };
         let both = tower.run(&[input(&rows[..32]), input(&rows[32..])]).expect("they fit");
         let second = tower.run(&[input(&rows[32..])]).expect("it fits");
         assert_eq!(both[1], second[0]);
@@ -328,20 +328,20 @@ mod tests {
         let mut tower = tower(NO_LAYERS, &[], true);
         for cells in [[1, 3, 2], [1, 2, 5], [1, 1, 1]] {
             let rows = numbers(4 * cells.iter().product::<u64>());
-            let error = tower.run(&[TowerInput { rows: &rows, cells }]).expect_err("a rest");
+            let error = tower.run(&[TowerInput { rows: &rows, cells, valid: None }]).expect_err("a rest");
             assert!(error.to_string().contains("does not fit"), "{error}");
         }
         // The tower is usable afterwards.
         let rows = numbers(16);
         let cells = [1, 2, 2];
-        tower.run(&[TowerInput { rows: &rows, cells }]).expect("it fits");
+        tower.run(&[TowerInput { rows: &rows, cells, valid: None }]).expect("it fits");
     }
 
     #[test]
     fn sizes_are_checked_before_anything_is_made() {
         let mut tower = tower(NO_LAYERS, &[], true);
         let rows = numbers(16);
-        let of = |cells| TowerInput { rows: &rows, cells };
+        let of = |cells| TowerInput { rows: &rows, cells, valid: None };
         let cases: [(&[TowerInput<'_>], &str); 6] = [
             (&[], "no input"),
             (&[of([1, 0, 4])], "cells"),
@@ -381,7 +381,7 @@ mod tests {
     /// The largest difference of the results of attention in one operation and of products one after another.
     fn difference(layers: &str, with: &[&str]) -> f32 {
         let (cells, rows) = ([1, 4, 4], numbers(2 * 64));
-        let inputs: Vec<TowerInput<'_>> = rows.chunks(64).map(|rows| TowerInput { rows, cells }).collect();
+        let inputs: Vec<TowerInput<'_>> = rows.chunks(64).map(|rows| TowerInput { rows, cells, valid: None }).collect();
         let [paged, plain] = [true, false].map(|flash_attn| {
             let all = tower(layers, with, flash_attn).run(&inputs).expect("it runs");
             all.into_iter().flat_map(|of| of.rows).collect::<Vec<f32>>()
@@ -406,7 +406,7 @@ mod tests {
         let alone = QUERIES.replace("il == 0", "il == 99").replace("il == 1", "il == 99");
         let [with, without] = [QUERIES, alone.as_str()].map(|layers| {
             let mut tower = tower(layers, &[], false);
-            tower.run(&[TowerInput { rows: &rows, cells }]).expect("it runs")[0].rows.clone()
+            tower.run(&[TowerInput { rows: &rows, cells, valid: None }]).expect("it runs")[0].rows.clone()
         });
         for (with, without) in with.iter().zip(&without) {
             assert!((with - without).abs() < 1e-5, "{with} and {without}");
