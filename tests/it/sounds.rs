@@ -25,26 +25,146 @@ enum Frames {
 
 /// Folder, case, number of sounds, bands, whether its values are bands of each frame (or frames of each band), the frames, and the array
 /// of the reference.
-type Case = (&'static str, &'static str, usize, usize, bool, Frames, &'static str);
+type Case = (
+    &'static str,
+    &'static str,
+    usize,
+    usize,
+    bool,
+    Frames,
+    &'static str,
+);
 
 const CASES: [Case; 17] = [
     ("whisper", "sound", 1, 80, false, Frames::All, "audio_tower"),
     ("whisper", "long", 1, 80, false, Frames::All, "audio_tower"),
-    ("qwen2-audio", "sound", 1, 128, false, Frames::Padded, "media_embeds"),
-    ("qwen2-audio", "sounds", 2, 128, false, Frames::Padded, "media_embeds"),
-    ("voxtral", "sound", 1, 128, false, Frames::All, "media_embeds"),
-    ("voxtral", "sounds", 2, 128, false, Frames::All, "media_embeds"),
-    ("glm-asr", "sound", 1, 128, false, Frames::Padded, "media_embeds"),
-    ("glm-asr", "long", 1, 128, false, Frames::Padded, "media_embeds"),
-    ("qwen2.5-omni", "sound", 1, 128, false, Frames::Valid, "media_embeds"),
-    ("qwen2.5-omni", "sounds", 2, 128, false, Frames::Valid, "media_embeds"),
-    ("qwen2.5-omni", "mixed", 1, 128, false, Frames::Valid, "audio_tower"),
-    ("qwen3-asr", "sound", 1, 128, false, Frames::Padded, "media_embeds"),
-    ("qwen3-asr", "long", 1, 128, false, Frames::Padded, "media_embeds"),
+    (
+        "qwen2-audio",
+        "sound",
+        1,
+        128,
+        false,
+        Frames::Padded,
+        "media_embeds",
+    ),
+    (
+        "qwen2-audio",
+        "sounds",
+        2,
+        128,
+        false,
+        Frames::Padded,
+        "media_embeds",
+    ),
+    (
+        "voxtral",
+        "sound",
+        1,
+        128,
+        false,
+        Frames::All,
+        "media_embeds",
+    ),
+    (
+        "voxtral",
+        "sounds",
+        2,
+        128,
+        false,
+        Frames::All,
+        "media_embeds",
+    ),
+    (
+        "glm-asr",
+        "sound",
+        1,
+        128,
+        false,
+        Frames::Padded,
+        "media_embeds",
+    ),
+    (
+        "glm-asr",
+        "long",
+        1,
+        128,
+        false,
+        Frames::Padded,
+        "media_embeds",
+    ),
+    (
+        "qwen2.5-omni",
+        "sound",
+        1,
+        128,
+        false,
+        Frames::Valid,
+        "media_embeds",
+    ),
+    (
+        "qwen2.5-omni",
+        "sounds",
+        2,
+        128,
+        false,
+        Frames::Valid,
+        "media_embeds",
+    ),
+    (
+        "qwen2.5-omni",
+        "mixed",
+        1,
+        128,
+        false,
+        Frames::Valid,
+        "audio_tower",
+    ),
+    (
+        "qwen3-asr",
+        "sound",
+        1,
+        128,
+        false,
+        Frames::Padded,
+        "media_embeds",
+    ),
+    (
+        "qwen3-asr",
+        "long",
+        1,
+        128,
+        false,
+        Frames::Padded,
+        "media_embeds",
+    ),
     ("gemma4", "sound", 1, 128, true, Frames::All, "media_embeds"),
-    ("gemma4", "mixed", 1, 128, true, Frames::All, "audio_projected"),
-    ("granite-speech", "sound", 1, 160, true, Frames::All, "media_embeds"),
-    ("granite-speech", "stereo", 1, 160, true, Frames::All, "media_embeds"),
+    (
+        "gemma4",
+        "mixed",
+        1,
+        128,
+        true,
+        Frames::All,
+        "audio_projected",
+    ),
+    (
+        "granite-speech",
+        "sound",
+        1,
+        160,
+        true,
+        Frames::All,
+        "media_embeds",
+    ),
+    (
+        "granite-speech",
+        "stereo",
+        1,
+        160,
+        true,
+        Frames::All,
+        "media_embeds",
+    ),
 ];
 
 fn floats(values: Vec<f64>) -> Vec<f32> {
@@ -53,7 +173,9 @@ fn floats(values: Vec<f64>) -> Vec<f32> {
 
 fn array(path: &Path, name: &str) -> Vec<f64> {
     let found = read_npz(path, name);
-    found.unwrap_or_else(|| panic!("{} has no `{name}`", path.display())).values
+    found
+        .unwrap_or_else(|| panic!("{} has no `{name}`", path.display()))
+        .values
 }
 
 /// The values of each sound of a case, the bands of each frame, and its number of valid frames.
@@ -62,23 +184,29 @@ fn sounds(path: &Path, &(_, _, n, bands, by_frame, frames, _): &Case) -> Vec<(Ve
     let n_frames = all.len() / n / bands;
     let mask = match frames {
         Frames::All => vec![1.0; n * n_frames],
-        _ => ["proc.feature_attention_mask", "proc.input_features_mask"]
-            .iter()
-            .find_map(|name| read_npz(path, name))
-            .expect("a mask")
-            .values,
+        _ => {
+            ["proc.feature_attention_mask", "proc.input_features_mask"]
+                .iter()
+                .find_map(|name| read_npz(path, name))
+                .expect("a mask")
+                .values
+        }
     };
     let sound = |(values, mask): (&[f32], &[f64])| {
         let rows: Vec<f32> = match by_frame {
             true => values.to_vec(),
             false => {
                 let at = |frame: usize, band: usize| values[band * n_frames + frame];
-                (0..n_frames).flat_map(|frame| (0..bands).map(move |band| at(frame, band))).collect()
+                (0..n_frames)
+                    .flat_map(|frame| (0..bands).map(move |band| at(frame, band)))
+                    .collect()
             }
         };
         (rows, mask.iter().filter(|m| **m > 0.0).count())
     };
-    let sounds = all.chunks_exact(n_frames * bands).zip(mask.chunks_exact(n_frames));
+    let sounds = all
+        .chunks_exact(n_frames * bands)
+        .zip(mask.chunks_exact(n_frames));
     sounds.map(sound).collect()
 }
 
@@ -161,7 +289,10 @@ fn a_decoder_reads_the_rows_of_a_tower_as_its_source() {
         let mut encoder = tower(&folder, flash_attn);
         let mut of_cases = CASES[..2].iter().map(|case| {
             let path = given.join(format!("{}.ref/{}.npz", case.0, case.1));
-            let tokens = array(&path, "input_ids").iter().map(|id| *id as u32).collect();
+            let tokens = array(&path, "input_ids")
+                .iter()
+                .map(|id| *id as u32)
+                .collect();
             let rows = rows_of(&mut encoder, &path, case);
             (rows, tokens, array(&path, "logits"))
         });
@@ -204,7 +335,10 @@ fn a_decoder_reads_the_rows_of_a_tower_as_its_source() {
             model.set_source_rows(0, &other).expect("they are sound");
             assert_eq!(model.resume(0, tokens).n_cached, 0);
             let error = model.set_source_rows(0, &rows[1..]).expect_err("not whole");
-            assert!(error.to_string().ends_with("expected 1 to 256 rows of 48"), "{error}");
+            assert!(
+                error.to_string().ends_with("expected 1 to 256 rows of 48"),
+                "{error}"
+            );
         }
     }
 }

@@ -223,7 +223,10 @@ impl<'a> Checker<'a> {
                 "no stack reads tokens: of a model that only reads, the text is its tokens";
             self.report(def.stacks[0].name_span.clone(), problem);
         }
-        if let Some(other) = def.stacks[..first].iter().find(|stack| stack.reads != def.stacks[0].reads) {
+        if let Some(other) = def.stacks[..first]
+            .iter()
+            .find(|stack| stack.reads != def.stacks[0].reads)
+        {
             let problem = "the stacks that read the source read either its tokens or rows";
             self.report(other.name_span.clone(), problem);
         }

@@ -255,7 +255,11 @@ fn print_branch(out: &mut String, branch: &Branch) -> fmt::Result {
     setting(out, "pre", branch.pre.as_ref())?;
     setting(out, "post", branch.post.as_ref())?;
     setting(out, "factor", branch.factor.as_ref())?;
-    tap(out, if branch.appends { "append" } else { "save" }, branch.save.as_ref())?;
+    tap(
+        out,
+        if branch.appends { "append" } else { "save" },
+        branch.save.as_ref(),
+    )?;
     instance(out, &branch.block)
 }
 

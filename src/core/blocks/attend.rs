@@ -75,7 +75,10 @@ impl UnitBuilder<'_, '_> {
             return self.attend_grid(grid, q, rows, (&cache, &scores));
         }
         if rows.distances.is_some() {
-            let message = format!("{}: only the rows of a tower have keys of distances", own.path);
+            let message = format!(
+                "{}: only the rows of a tower have keys of distances",
+                own.path
+            );
             return Err(refused("attend", message));
         }
         let [dk, heads, ..] = q.shape();

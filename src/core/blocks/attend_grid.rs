@@ -242,13 +242,23 @@ impl UnitBuilder<'_, '_> {
             (false, Some(parts)) if parts.n % parts.len.max(1) == 0 => (parts, None),
             (false, Some(parts)) => (parts, Some(self.input(DerivedInput::PartMask(parts))?)),
             (false, None) if rule.is_whole() => (of_input, None),
-            (false, None) => (of_input, Some(self.input(DerivedInput::GridMask(grid, rule))?)),
+            (false, None) => (
+                of_input,
+                Some(self.input(DerivedInput::GridMask(grid, rule))?),
+            ),
         };
         let by_part = |x: &Tensor, axes: [usize; 4]| {
             let [d, heads, rows, _] = x.shape();
-            let x = if x.is_contiguous() { x.clone() } else { g.cont(x)? };
+            let x = if x.is_contiguous() {
+                x.clone()
+            } else {
+                g.cont(x)?
+            };
             let x = g.reshape(&x, [d * heads, rows, 1, 1])?;
-            let (n, padded) = (rows / parts.cuts, rows / parts.cuts * parts.padded() / parts.n);
+            let (n, padded) = (
+                rows / parts.cuts,
+                rows / parts.cuts * parts.padded() / parts.n,
+            );
             let x = self.lengthened(&x, n, padded)?;
             let n_parts = parts.count() * parts.cuts;
             let x = g.reshape(&x, [d, heads, padded * parts.cuts / n_parts, n_parts])?;
@@ -295,7 +305,12 @@ impl UnitBuilder<'_, '_> {
         let element = size_of::<f32>();
         let row = (n_all as usize - 1) * element;
         let steps = [row, all.strides()[2], all.strides()[3]];
-        let skewed = g.view(&all, [n, n, heads, parts], steps, (n as usize - 1) * element)?;
+        let skewed = g.view(
+            &all,
+            [n, n, heads, parts],
+            steps,
+            (n as usize - 1) * element,
+        )?;
         g.cont(&skewed)
     }
 
@@ -306,7 +321,14 @@ impl UnitBuilder<'_, '_> {
         }
         let (g, [width, rows, ..]) = (self.g, x.shape());
         let cuts = rows / n;
-        let x = g.reshape(&if x.is_contiguous() { x.clone() } else { g.cont(x)? }, [width, n, cuts, 1])?;
+        let x = g.reshape(
+            &if x.is_contiguous() {
+                x.clone()
+            } else {
+                g.cont(x)?
+            },
+            [width, n, cuts, 1],
+        )?;
         let steps = x.strides();
         let first = g.view(&x, [width, 1, cuts, 1], [steps[1], steps[2], steps[3]], 0)?;
         let zeros = g.fill(&g.cont(&first)?, 0.0)?;

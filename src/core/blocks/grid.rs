@@ -549,7 +549,11 @@ impl GridWindow {
                     all.push(match place {
                         [Some(t), Some(h), Some(w)] => {
                             let cell = (t * grid.cells[1] + h) * grid.cells[2] + w;
-                            if cell < n_present { (first + cell) as i32 } else { missing }
+                            if cell < n_present {
+                                (first + cell) as i32
+                            } else {
+                                missing
+                            }
                         }
                         _ => missing,
                     });
@@ -911,7 +915,9 @@ mod tests {
         for n in 1..=20 {
             for valid in 1..=n {
                 for (axis, cells) in [(2, [1, 1, n]), (1, [1, n, 4])] {
-                    let alone = |n: u64| RowGrid::of_cells(2, if axis == 2 { [1, 1, n] } else { [1, n, 4] });
+                    let alone = |n: u64| {
+                        RowGrid::of_cells(2, if axis == 2 { [1, 1, n] } else { [1, n, 4] })
+                    };
                     let grid = RowGrid {
                         valid: alone(valid).valid,
                         ..RowGrid::of_cells(2, cells)
@@ -969,7 +975,10 @@ mod tests {
         let open = along(2, 3, 2, 1);
         assert!(open.has_missing(&grid));
         assert_eq!(open.rows(&grid)[..9], [10, 0, 1, 1, 2, 3, 3, 4, 10]);
-        let masked = GridWindow { masked: true, ..open };
+        let masked = GridWindow {
+            masked: true,
+            ..open
+        };
         assert_eq!(masked.rows(&grid)[..9], [10, 0, 1, 1, 2, 10, 10, 10, 10]);
         assert_eq!(masked.rows(&grid)[9..], [10, 5, 6, 6, 7, 10, 10, 10, 10]);
         let inner = GridWindow {
@@ -983,7 +992,10 @@ mod tests {
     fn parts_are_the_windows_of_rows_that_follow_each_other() {
         let grid = RowGrid::of_cells(2, [3, 1, 5]);
         let parts = RowParts::of(&grid, [1, 0, 2]).expect("runs of rows");
-        assert_eq!((parts.len, parts.count(), parts.cuts, parts.padded()), (2, 3, 6, 6));
+        assert_eq!(
+            (parts.len, parts.count(), parts.cuts, parts.padded()),
+            (2, 3, 6, 6)
+        );
         let order = WindowOrder::new(&grid, [1, 0, 2]);
         let lengths: Vec<u64> = order.lengths.iter().copied().take(3).collect();
         let mask = parts.mask();
@@ -994,6 +1006,9 @@ mod tests {
         }
         let all = RowParts::of(&grid, [1, 0, 0]).expect("times");
         assert_eq!((all.len, all.count(), all.cuts), (5, 1, 6));
-        assert_eq!(RowParts::of(&RowGrid::of_cells(1, [1, 4, 4]), [1, 2, 2]), None);
+        assert_eq!(
+            RowParts::of(&RowGrid::of_cells(1, [1, 4, 4]), [1, 2, 2]),
+            None
+        );
     }
 }

@@ -78,7 +78,9 @@ pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
         masked: c.masked,
     };
     // Blocks side by side are not a convolution, which may leave a rest.
-    let rest = |axis: usize| window.is_of_blocks(axis) && !grid.cells[axis].is_multiple_of(window.size[axis]);
+    let rest = |axis: usize| {
+        window.is_of_blocks(axis) && !grid.cells[axis].is_multiple_of(window.size[axis])
+    };
     let fits = !grid.has_further() && (c.drop_rest || !rest(1) && !rest(2));
     let cells = window.result(grid.cells).filter(|_| fits);
     let Some((cells, valid)) = cells.zip(window.valid(&grid)) else {
@@ -88,7 +90,11 @@ pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
         ));
     };
     let (g, len, n_embd) = (b.g, window.len(), x.shape()[0]);
-    let result = RowGrid { cells, valid, ..grid };
+    let result = RowGrid {
+        cells,
+        valid,
+        ..grid
+    };
     let n = result.n_rows();
     let padded;
     let all = match window.has_missing(&grid) {

@@ -3,8 +3,8 @@
 use std::collections::{BTreeSet, HashMap};
 
 use crate::arch::{Join, PointSpec};
-use crate::blocks::mix::{self, MixRead};
 use crate::blocks::lab::GraphLab;
+use crate::blocks::mix::{self, MixRead};
 use crate::blocks::{self, GraphBuilder, NamedTensor, RowGrid, Selections, points};
 use crate::plan::{BranchPlan, NormUse, Plan, SlotPlan, Unit};
 use lab_base::ggml::{Error, Graph, Result, Tensor};
@@ -163,7 +163,10 @@ pub(super) fn build(parts: &GraphParts<'_>, shape: &GraphShape) -> Result<(Graph
 /// The graph of a tower over inputs with this grid, and its ends.
 pub(super) fn build_tower(parts: &GraphParts<'_>, grid: RowGrid) -> Result<(Graph, TowerGraph)> {
     let (plan, options) = (parts.plan, parts.options);
-    let mut g = Graph::new(n_tensors(plan, 0, 0, 1), n_leaves(plan, 0) + NODES_ELSEWHERE)?;
+    let mut g = Graph::new(
+        n_tensors(plan, 0, 0, 1),
+        n_leaves(plan, 0) + NODES_ELSEWHERE,
+    )?;
     let width = plan.embed.option_int("width").unwrap_or(0);
     let rows = g.input("rows", TensorType::F32, &[width, grid.n_rows()])?;
     let inputs = DerivedTensors::new("", grid.n_rows());
@@ -562,7 +565,8 @@ impl<'a> Assembly<'a> {
                 None => value,
             };
             self.taps.insert(name.clone(), value);
-            self.grids.extend(self.build.grid.map(|grid| (name.clone(), grid)));
+            self.grids
+                .extend(self.build.grid.map(|grid| (name.clone(), grid)));
         }
         Ok(y)
     }

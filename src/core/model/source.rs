@@ -62,7 +62,10 @@ impl Model {
 
     /// Whether the source of a sequence is rows in the place of tokens.
     pub fn reads_rows(&self) -> bool {
-        self.plan.source.as_ref().is_some_and(|source| source.is_rows)
+        self.plan
+            .source
+            .as_ref()
+            .is_some_and(|source| source.is_rows)
     }
 
     /// Releases a sequence and its source: if the new one is refused, the old one must not be used in its place.
@@ -134,7 +137,9 @@ impl Model {
     pub(super) fn after_sources(&mut self, batch: &Batch) -> Result<(Batch, Batch)> {
         let sequences: BTreeSet<SequenceId> = batch.positions.iter().map(|(id, _)| *id).collect();
         let mut together = Batch::default();
-        let mut of_rows = sequences.iter().map(|id| self.sources.of(*id).as_rows().is_some());
+        let mut of_rows = sequences
+            .iter()
+            .map(|id| self.sources.of(*id).as_rows().is_some());
         let is_first = of_rows.next();
         if self.options.n_ctx == 0 && of_rows.any(|is_rows| Some(is_rows) != is_first) {
             return Err(Error::Source {

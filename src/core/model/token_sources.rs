@@ -102,7 +102,12 @@ impl TokenSources {
             let width = rows.len() / source.len().max(1);
             rows.get(*position as usize * width..)?.get(..width)
         };
-        positions.iter().filter_map(row).flatten().copied().collect()
+        positions
+            .iter()
+            .filter_map(row)
+            .flatten()
+            .copied()
+            .collect()
     }
 }
 
@@ -129,7 +134,9 @@ mod tests {
     #[test]
     fn rows_of_positions_are_those_of_their_sequences() {
         let mut sources = TokenSources::default();
-        sources.own.insert(3, Source::of_rows(&[1.0, 2.0, 3.0, 4.0], 2));
+        sources
+            .own
+            .insert(3, Source::of_rows(&[1.0, 2.0, 3.0, 4.0], 2));
         sources.own.insert(5, Source::of_rows(&[5.0, 6.0], 2));
         let rows = sources.rows(&[(5, 0), (3, 0), (3, 1)]);
         assert_eq!(rows, [5.0, 6.0, 1.0, 2.0, 3.0, 4.0]);

@@ -285,7 +285,8 @@ mod tests {
         "[[stack.slot]]\nname = \"same\"\njoin = \"set\"\nbranch = [{ block = \"identity\" }]";
 
     fn tower(layers: &str, with: &[&str], flash_attn: bool) -> Tower {
-        let library = Library::towers(&REGISTRY, &[]).expect("the built-in definitions are readable");
+        let library =
+            Library::towers(&REGISTRY, &[]).expect("the built-in definitions are readable");
         let def = library.check("small.tower.toml", &definition(layers));
         let def = def.unwrap_or_else(|problems| panic!("{problems}"));
         let scratch = tempfile::tempdir().expect("a folder");
@@ -293,7 +294,10 @@ mod tests {
         let set = [("n_embd", "16"), ("n_head_kv", "4"), ("n_ctx_train", "1")];
         let set = set.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let request = SynthRequest {
-            set: set.into_iter().filter(|(name, _)| layers.contains("attention") || name == "n_embd").collect(),
+            set: set
+                .into_iter()
+                .filter(|(name, _)| layers.contains("attention") || name == "n_embd")
+                .collect(),
             with: with.iter().map(|name| (*name).to_owned()).collect(),
             ..SynthRequest::default()
         };
@@ -308,15 +312,23 @@ mod tests {
     }
 
     fn numbers(n: u64) -> Vec<f32> {
-        (0..n).map(|i| ((i * i * 7 + i) % 23) as f32 / 11.0 - 1.0).collect()
+        (0..n)
+            .map(|i| ((i * i * 7 + i) % 23) as f32 / 11.0 - 1.0)
+            .collect()
     }
 
     #[test]
     fn inputs_do_not_see_each_other() {
         let mut tower = tower(NO_LAYERS, &[], true);
         let (cells, rows) = ([1, 2, 4], numbers(64));
-        let input = |rows| TowerInput { rows, cells, valid: None };
-        let both = tower.run(&[input(&rows[..32]), input(&rows[32..])]).expect("they fit");
+        let input = |rows| TowerInput {
+            rows,
+            cells,
+            valid: None,
+        };
+        let both = tower
+            .run(&[input(&rows[..32]), input(&rows[32..])])
+            .expect("they fit");
         let second = tower.run(&[input(&rows[32..])]).expect("it fits");
         assert_eq!(both[1], second[0]);
         assert_ne!(both[0].rows, both[1].rows);
@@ -328,20 +340,36 @@ mod tests {
         let mut tower = tower(NO_LAYERS, &[], true);
         for cells in [[1, 3, 2], [1, 2, 5], [1, 1, 1]] {
             let rows = numbers(4 * cells.iter().product::<u64>());
-            let error = tower.run(&[TowerInput { rows: &rows, cells, valid: None }]).expect_err("a rest");
+            let error = tower
+                .run(&[TowerInput {
+                    rows: &rows,
+                    cells,
+                    valid: None,
+                }])
+                .expect_err("a rest");
             assert!(error.to_string().contains("does not fit"), "{error}");
         }
         // The tower is usable afterwards.
         let rows = numbers(16);
         let cells = [1, 2, 2];
-        tower.run(&[TowerInput { rows: &rows, cells, valid: None }]).expect("it fits");
+        tower
+            .run(&[TowerInput {
+                rows: &rows,
+                cells,
+                valid: None,
+            }])
+            .expect("it fits");
     }
 
     #[test]
     fn sizes_are_checked_before_anything_is_made() {
         let mut tower = tower(NO_LAYERS, &[], true);
         let rows = numbers(16);
-        let of = |cells| TowerInput { rows: &rows, cells, valid: None };
+        let of = |cells| TowerInput {
+            rows: &rows,
+            cells,
+            valid: None,
+        };
         let cases: [(&[TowerInput<'_>], &str); 6] = [
             (&[], "no input"),
             (&[of([1, 0, 4])], "cells"),
@@ -381,13 +409,29 @@ mod tests {
     /// The largest difference of the results of attention in one operation and of products one after another.
     fn difference(layers: &str, with: &[&str]) -> f32 {
         let (cells, rows) = ([1, 4, 4], numbers(2 * 64));
-        let inputs: Vec<TowerInput<'_>> = rows.chunks(64).map(|rows| TowerInput { rows, cells, valid: None }).collect();
+        let inputs: Vec<TowerInput<'_>> = rows
+            .chunks(64)
+            .map(|rows| TowerInput {
+                rows,
+                cells,
+                valid: None,
+            })
+            .collect();
         let [paged, plain] = [true, false].map(|flash_attn| {
-            let all = tower(layers, with, flash_attn).run(&inputs).expect("it runs");
+            let all = tower(layers, with, flash_attn)
+                .run(&inputs)
+                .expect("it runs");
             all.into_iter().flat_map(|of| of.rows).collect::<Vec<f32>>()
         });
-        assert!(plain.iter().any(|v| v.abs() > 1e-3), "the results are not zero");
-        paged.iter().zip(&plain).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+        assert!(
+            plain.iter().any(|v| v.abs() > 1e-3),
+            "the results are not zero"
+        );
+        paged
+            .iter()
+            .zip(&plain)
+            .map(|(a, b)| (a - b).abs())
+            .fold(0.0, f32::max)
     }
 
     #[test]
@@ -403,10 +447,20 @@ mod tests {
     fn rows_that_queries_read_do_not_see_them() {
         let cells = [1, 4, 4];
         let rows = numbers(64);
-        let alone = QUERIES.replace("il == 0", "il == 99").replace("il == 1", "il == 99");
+        let alone = QUERIES
+            .replace("il == 0", "il == 99")
+            .replace("il == 1", "il == 99");
         let [with, without] = [QUERIES, alone.as_str()].map(|layers| {
             let mut tower = tower(layers, &[], false);
-            tower.run(&[TowerInput { rows: &rows, cells, valid: None }]).expect("it runs")[0].rows.clone()
+            tower
+                .run(&[TowerInput {
+                    rows: &rows,
+                    cells,
+                    valid: None,
+                }])
+                .expect("it runs")[0]
+                .rows
+                .clone()
         });
         for (with, without) in with.iter().zip(&without) {
             assert!((with - without).abs() < 1e-5, "{with} and {without}");

@@ -59,13 +59,10 @@ impl Mask {
                 f32::NEG_INFINITY
             }
         };
-        let values = queries
-            .iter()
-            .enumerate()
-            .flat_map(|(i, q)| {
-                let around = around(*q);
-                keys(i).iter().map(move |k| value(q, k, &around))
-            });
+        let values = queries.iter().enumerate().flat_map(|(i, q)| {
+            let around = around(*q);
+            keys(i).iter().map(move |k| value(q, k, &around))
+        });
         Self {
             values: values.collect(),
         }

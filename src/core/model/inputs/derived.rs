@@ -137,9 +137,7 @@ fn make(g: &Graph, prefix: &str, input: &DerivedInput, n: u64) -> Result<Tensor>
             let [_, height, width] = grid.cells;
             input_of("indicators", f32, &[height + width, grid.n_rows()])
         }
-        DerivedInput::Valid(grid) => {
-            index_of("valid", &[grid.inputs * grid.valid], grid.n_rows())
-        }
+        DerivedInput::Valid(grid) => index_of("valid", &[grid.inputs * grid.valid], grid.n_rows()),
         DerivedInput::PartMask(parts) => {
             let n = parts.count() * parts.cuts;
             input_of("part_mask", f32, &[parts.len, parts.len, 1, n])
