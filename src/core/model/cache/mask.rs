@@ -97,6 +97,8 @@ mod tests {
             alibi: 0.0,
             grid_height: 0,
             grid_width: 0,
+            grid_filled: false,
+            causal_after: false,
         }
     }
 
