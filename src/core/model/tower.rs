@@ -215,24 +215,12 @@ mod tests {
             mode = "tower"
 
             [params]
-            n_wide = 16
+            n_wide    = 16
+            n_head_kv = "n_head"
 
             [input]
             media = "image"
             width = "4"
-
-            [cache.full]
-            causal = false
-
-            [cache.window]
-            causal      = false
-            grid_height = 2
-            grid_width  = 3
-            grid_filled = true
-
-            [cache.later]
-            causal       = false
-            causal_after = true
 
             [[stack]]
             name   = "embed"
@@ -244,7 +232,6 @@ mod tests {
             join   = "set"
             branch = [{{ block = "linear", out = "n_wide", weights = {{ weight = "/wide.weight" }} }}]
 
-            [[stack]]
             {layers}
 
             [[stack]]
@@ -265,19 +252,16 @@ mod tests {
         )
     }
 
-    const NO_LAYERS: &str =
-        "[[stack.slot]]\nname = \"same\"\njoin = \"set\"\nbranch = [{ block = \"identity\" }]";
+    const NO_LAYERS: &str = "";
 
     fn tower(layers: &str, with: &[&str], flash_attn: bool) -> Tower {
-        let library = Library::towers(&REGISTRY, &[]).expect("the built-in definitions are readable");
+        let library =
+            Library::towers(&REGISTRY, &[]).expect("the built-in definitions are readable");
         let def = library.check("small.tower.toml", &definition(layers));
         let def = def.unwrap_or_else(|problems| panic!("{problems}"));
         let scratch = tempfile::tempdir().expect("a folder");
         let path = scratch.path().join("small.gguf");
-        let set = [("n_embd", "16"), ("n_head_kv", "4"), ("n_ctx_train", "1")];
-        let set = set.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let request = SynthRequest {
-            set: set.into_iter().filter(|(name, _)| layers.contains("attention") || name == "n_embd").collect(),
             with: with.iter().map(|name| (*name).to_owned()).collect(),
             ..SynthRequest::default()
         };
@@ -292,7 +276,9 @@ mod tests {
     }
 
     fn numbers(n: u64) -> Vec<f32> {
-        (0..n).map(|i| ((i * i * 7 + i) % 23) as f32 / 11.0 - 1.0).collect()
+        (0..n)
+            .map(|i| ((i * i * 7 + i) % 23) as f32 / 11.0 - 1.0)
+            .collect()
     }
 
     #[test]
@@ -300,7 +286,9 @@ mod tests {
         let mut tower = tower(NO_LAYERS, &[], true);
         let (cells, rows) = ([1, 2, 4], numbers(64));
         let input = |rows| TowerInput { rows, cells };
-        let both = tower.run(&[input(&rows[..32]), input(&rows[32..])]).expect("they fit");
+        let both = tower
+            .run(&[input(&rows[..32]), input(&rows[32..])])
+            .expect("they fit");
         let second = tower.run(&[input(&rows[32..])]).expect("it fits");
         assert_eq!(both[1], second[0]);
         assert_ne!(both[0].rows, both[1].rows);
@@ -312,13 +300,17 @@ mod tests {
         let mut tower = tower(NO_LAYERS, &[], true);
         for cells in [[1, 3, 2], [1, 2, 5], [1, 1, 1]] {
             let rows = numbers(4 * cells.iter().product::<u64>());
-            let error = tower.run(&[TowerInput { rows: &rows, cells }]).expect_err("a rest");
+            let error = tower
+                .run(&[TowerInput { rows: &rows, cells }])
+                .expect_err("a rest");
             assert!(error.to_string().contains("does not fit"), "{error}");
         }
         // The tower is usable afterwards.
         let rows = numbers(16);
         let cells = [1, 2, 2];
-        tower.run(&[TowerInput { rows: &rows, cells }]).expect("it fits");
+        tower
+            .run(&[TowerInput { rows: &rows, cells }])
+            .expect("it fits");
     }
 
     #[test]
@@ -341,11 +333,25 @@ mod tests {
     }
 
     const WINDOWS: &str = r#"
+            [cache.window]
+            causal      = false
+            grid_height = 2
+            grid_width  = 3
+            grid_filled = true
+
+            [[stack]]
+
             [[stack.slot]]
             name   = "attn"
             branch = [{ block = "attention", rope = "none", cache = "window" }]"#;
 
     const QUERIES: &str = r#"
+            [cache.later]
+            causal       = false
+            causal_after = true
+
+            [[stack]]
+
             [[stack.slot]]
             name   = "queries"
             join   = "set"
@@ -365,13 +371,25 @@ mod tests {
     /// The largest difference of the results of attention in one operation and of products one after another.
     fn difference(layers: &str, with: &[&str]) -> f32 {
         let (cells, rows) = ([1, 4, 4], numbers(2 * 64));
-        let inputs: Vec<TowerInput<'_>> = rows.chunks(64).map(|rows| TowerInput { rows, cells }).collect();
+        let inputs: Vec<TowerInput<'_>> = rows
+            .chunks(64)
+            .map(|rows| TowerInput { rows, cells })
+            .collect();
         let [paged, plain] = [true, false].map(|flash_attn| {
-            let all = tower(layers, with, flash_attn).run(&inputs).expect("it runs");
+            let all = tower(layers, with, flash_attn)
+                .run(&inputs)
+                .expect("it runs");
             all.into_iter().flat_map(|of| of.rows).collect::<Vec<f32>>()
         });
-        assert!(plain.iter().any(|v| v.abs() > 1e-3), "the results are not zero");
-        paged.iter().zip(&plain).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+        assert!(
+            plain.iter().any(|v| v.abs() > 1e-3),
+            "the results are not zero"
+        );
+        paged
+            .iter()
+            .zip(&plain)
+            .map(|(a, b)| (a - b).abs())
+            .fold(0.0, f32::max)
     }
 
     #[test]
@@ -387,10 +405,16 @@ mod tests {
     fn rows_that_queries_read_do_not_see_them() {
         let cells = [1, 4, 4];
         let rows = numbers(64);
-        let alone = QUERIES.replace("il == 0", "il == 99").replace("il == 1", "il == 99");
+        let alone = QUERIES
+            .replace("il == 0", "il == 99")
+            .replace("il == 1", "il == 99");
         let [with, without] = [QUERIES, alone.as_str()].map(|layers| {
             let mut tower = tower(layers, &[], false);
-            tower.run(&[TowerInput { rows: &rows, cells }]).expect("it runs")[0].rows.clone()
+            tower
+                .run(&[TowerInput { rows: &rows, cells }])
+                .expect("it runs")[0]
+                .rows
+                .clone()
         });
         for (with, without) in with.iter().zip(&without) {
             assert!((with - without).abs() < 1e-5, "{with} and {without}");
