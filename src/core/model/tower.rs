@@ -231,24 +231,12 @@ mod tests {
             mode = "tower"
 
             [params]
-            n_wide = 16
+            n_wide    = 16
+            n_head_kv = "n_head"
 
             [input]
             media = "image"
             width = "4"
-
-            [cache.full]
-            causal = false
-
-            [cache.window]
-            causal      = false
-            grid_height = 2
-            grid_width  = 3
-            grid_filled = true
-
-            [cache.later]
-            causal       = false
-            causal_after = true
 
             [[stack]]
             name   = "embed"
@@ -260,7 +248,6 @@ mod tests {
             join   = "set"
             branch = [{{ block = "linear", out = "n_wide", weights = {{ weight = "/wide.weight" }} }}]
 
-            [[stack]]
             {layers}
 
             [[stack]]
@@ -281,8 +268,7 @@ mod tests {
         )
     }
 
-    const NO_LAYERS: &str =
-        "[[stack.slot]]\nname = \"same\"\njoin = \"set\"\nbranch = [{ block = \"identity\" }]";
+    const NO_LAYERS: &str = "";
 
     fn tower(layers: &str, with: &[&str], flash_attn: bool) -> Tower {
         let library =
@@ -291,13 +277,7 @@ mod tests {
         let def = def.unwrap_or_else(|problems| panic!("{problems}"));
         let scratch = tempfile::tempdir().expect("a folder");
         let path = scratch.path().join("small.gguf");
-        let set = [("n_embd", "16"), ("n_head_kv", "4"), ("n_ctx_train", "1")];
-        let set = set.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let request = SynthRequest {
-            set: set
-                .into_iter()
-                .filter(|(name, _)| layers.contains("attention") || name == "n_embd")
-                .collect(),
             with: with.iter().map(|name| (*name).to_owned()).collect(),
             ..SynthRequest::default()
         };
@@ -321,11 +301,7 @@ mod tests {
     fn inputs_do_not_see_each_other() {
         let mut tower = tower(NO_LAYERS, &[], true);
         let (cells, rows) = ([1, 2, 4], numbers(64));
-        let input = |rows| TowerInput {
-            rows,
-            cells,
-            valid: None,
-        };
+        let input = |rows| TowerInput { rows, cells, valid: None };
         let both = tower
             .run(&[input(&rows[..32]), input(&rows[32..])])
             .expect("they fit");
@@ -341,11 +317,7 @@ mod tests {
         for cells in [[1, 3, 2], [1, 2, 5], [1, 1, 1]] {
             let rows = numbers(4 * cells.iter().product::<u64>());
             let error = tower
-                .run(&[TowerInput {
-                    rows: &rows,
-                    cells,
-                    valid: None,
-                }])
+                .run(&[TowerInput { rows: &rows, cells, valid: None }])
                 .expect_err("a rest");
             assert!(error.to_string().contains("does not fit"), "{error}");
         }
@@ -353,11 +325,7 @@ mod tests {
         let rows = numbers(16);
         let cells = [1, 2, 2];
         tower
-            .run(&[TowerInput {
-                rows: &rows,
-                cells,
-                valid: None,
-            }])
+            .run(&[TowerInput { rows: &rows, cells, valid: None }])
             .expect("it fits");
     }
 
@@ -365,11 +333,7 @@ mod tests {
     fn sizes_are_checked_before_anything_is_made() {
         let mut tower = tower(NO_LAYERS, &[], true);
         let rows = numbers(16);
-        let of = |cells| TowerInput {
-            rows: &rows,
-            cells,
-            valid: None,
-        };
+        let of = |cells| TowerInput { rows: &rows, cells, valid: None };
         let cases: [(&[TowerInput<'_>], &str); 6] = [
             (&[], "no input"),
             (&[of([1, 0, 4])], "cells"),
@@ -385,11 +349,25 @@ mod tests {
     }
 
     const WINDOWS: &str = r#"
+            [cache.window]
+            causal      = false
+            grid_height = 2
+            grid_width  = 3
+            grid_filled = true
+
+            [[stack]]
+
             [[stack.slot]]
             name   = "attn"
             branch = [{ block = "attention", rope = "none", cache = "window" }]"#;
 
     const QUERIES: &str = r#"
+            [cache.later]
+            causal       = false
+            causal_after = true
+
+            [[stack]]
+
             [[stack.slot]]
             name   = "queries"
             join   = "set"
@@ -411,11 +389,7 @@ mod tests {
         let (cells, rows) = ([1, 4, 4], numbers(2 * 64));
         let inputs: Vec<TowerInput<'_>> = rows
             .chunks(64)
-            .map(|rows| TowerInput {
-                rows,
-                cells,
-                valid: None,
-            })
+            .map(|rows| TowerInput { rows, cells, valid: None })
             .collect();
         let [paged, plain] = [true, false].map(|flash_attn| {
             let all = tower(layers, with, flash_attn)
@@ -453,11 +427,7 @@ mod tests {
         let [with, without] = [QUERIES, alone.as_str()].map(|layers| {
             let mut tower = tower(layers, &[], false);
             tower
-                .run(&[TowerInput {
-                    rows: &rows,
-                    cells,
-                    valid: None,
-                }])
+                .run(&[TowerInput { rows: &rows, cells, valid: None }])
                 .expect("it runs")[0]
                 .rows
                 .clone()
