@@ -89,6 +89,7 @@ mod serving;
 mod shapes;
 mod shared;
 mod shown;
+mod sounds;
 mod source;
 mod stored_responses;
 mod structure;

@@ -292,9 +292,11 @@ impl Model {
             asked,
             (&self.block_manager, is_cached),
         );
+        let source_rows = self.sources.rows(&source.positions);
         self.load_graph(GraphShape {
             n_tokens: batch.len(),
             n_source: source.len(),
+            source_is_rows: !source_rows.is_empty(),
             n_media: media.places.len(),
             n_outputs,
             keys: keys.iter().map(VisibleKeys::shape).collect(),
@@ -309,6 +311,7 @@ impl Model {
         let data = PassData {
             batch,
             source,
+            source_rows,
             allocated,
             keys: &keys,
             block_manager: &self.block_manager,

@@ -18,7 +18,7 @@ impl Model {
         let resumed = match n_source {
             0 => self.block_manager.resume(sequence, tokens),
             _ => {
-                let all = [source, tokens].concat();
+                let all = [&source.tokens[..], tokens].concat();
                 self.block_manager.resume(sequence, &all)
             }
         };
