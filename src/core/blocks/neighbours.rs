@@ -73,7 +73,9 @@ pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
         pad: [c.pad_time, c.pad_height, c.pad_width],
     };
     // Blocks side by side are not a convolution, which may leave a rest.
-    let rest = |axis: usize| window.is_of_blocks(axis) && !grid.cells[axis].is_multiple_of(window.size[axis]);
+    let rest = |axis: usize| {
+        window.is_of_blocks(axis) && !grid.cells[axis].is_multiple_of(window.size[axis])
+    };
     let fits = !grid.has_further() && !rest(1) && !rest(2);
     let cells = window.result(grid.cells).filter(|_| fits);
     let Some(cells) = cells else {
