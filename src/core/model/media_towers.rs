@@ -162,7 +162,7 @@ impl MediaTowers {
             left = after;
             let inputs: Vec<TowerInput<'_>> = now
                 .iter()
-                .map(|(rows, cells)| TowerInput { rows, cells: *cells })
+                .map(|(rows, cells)| TowerInput { rows, cells: *cells, valid: None })
                 .collect();
             results.extend(own.tower.run(&inputs)?);
         }

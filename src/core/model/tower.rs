@@ -231,8 +231,7 @@ mod tests {
             mode = "tower"
 
             [params]
-            n_wide    = 16
-            n_head_kv = "n_head"
+            n_wide = 16
 
             [input]
             media = "image"
