@@ -261,6 +261,13 @@ impl<'g> GraphBuilder<'g> {
         let divisors = divisors.map(|input| self.input(input)).transpose()?;
         let params = rope_params(&rope);
         let positions = match (by, params.sections) {
+            (RopePositions::SpanStarts(1), Some(_)) if rope.takes_turns() && self.grid.is_none() => {
+                self.input(DerivedInput::Turns)?
+            }
+            (_, Some(_)) if rope.takes_turns() => {
+                let message = format!("{}: only tokens are rotated by sections in turns", unit.path);
+                return Err(refused("rope", message));
+            }
             (RopePositions::SpanStarts(1), Some(_)) if self.grid.is_some() => {
                 self.input(DerivedInput::GridPositions(self.grid()?))?
             }
@@ -542,12 +549,7 @@ fn rope_params(rope: &RopeOptions) -> RopeParams {
             Pairing::Neox | Pairing::Mrope => RopePairing::Neox,
             Pairing::Imrope => RopePairing::Interleaved,
         },
-        sections: matches!(rope.kind, Pairing::Mrope | Pairing::Imrope).then_some([
-            rope.section_t,
-            rope.section_h,
-            rope.section_w,
-            rope.section_e,
-        ]),
+        sections: matches!(rope.kind, Pairing::Mrope | Pairing::Imrope).then_some(rope.sections()),
         dims: rope.dims,
         orig_ctx: rope.orig_ctx,
         base: rope.base,

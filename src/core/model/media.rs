@@ -98,7 +98,7 @@ impl SequenceMedia {
             attention,
             prefix: match attention {
                 MediaAttention::Prefix => prompt.to_vec(),
-                MediaAttention::Causal | MediaAttention::Both => Vec::new(),
+                _ => Vec::new(),
             },
         })
     }
@@ -110,11 +110,15 @@ impl SequenceMedia {
         (position < span.at + span.n).then_some((at, span))
     }
 
-    /// The positions that the token at a position attends to because of media.
-    pub(super) fn around(&self, position: u32) -> Option<Range<u32>> {
+    /// The positions that the token at a position attends to because of media, in a layer that may have a window. A window
+    /// limits how far back a token of a medium attends, as in a text.
+    pub(super) fn around(&self, position: u32, has_window: bool) -> Option<Range<u32>> {
         match self.attention {
+            MediaAttention::Window if !has_window => None,
             MediaAttention::Causal => None,
-            MediaAttention::Both => self.span(position).map(|(_, span)| span.at..span.at + span.n),
+            MediaAttention::Both | MediaAttention::Window => {
+                self.span(position).map(|(_, span)| position..span.at + span.n)
+            }
             MediaAttention::Prefix => {
                 let n = self.prefix.len() as u32;
                 (position < n).then_some(0..n)
@@ -245,8 +249,13 @@ mod tests {
             .chain((5..10).map(same))
             .collect();
         assert_eq!(all, expected);
-        assert_eq!(media.around(7), Some(2..8));
-        assert_eq!(media.around(8), None);
+        assert_eq!(media.around(4, false), Some(4..8));
+        assert_eq!(media.around(8, false), None);
+        let media = SequenceMedia {
+            attention: MediaAttention::Window,
+            ..media
+        };
+        assert_eq!((media.around(4, true), media.around(4, false)), (Some(4..8), None));
     }
 
     #[test]

@@ -99,6 +99,8 @@ choices! {
         Causal = "causal",
         /// Those of one medium, in both directions.
         Both = "both",
+        /// As `Both` in layers with a window, as the tokens of a text in the others.
+        Window = "window",
         /// Everything up to the end of the prompt, in both directions.
         Prefix = "prefix",
     }

@@ -168,8 +168,9 @@ impl<'a> TokenSlots<'a> {
         const KEY: &str = "vocab_size";
         let config = &files.config;
         let text = config.object("text_config")?;
+        let inner = config.object("thinker_config")?.object("text_config")?;
         let mut declared = None;
-        for object in [&text, config] {
+        for object in [&text, &inner, config] {
             let Some(found) = object.number(KEY)? else {
                 continue;
             };
