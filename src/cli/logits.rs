@@ -11,6 +11,7 @@ use lab_core::plan::Pooling;
 use lab_inspect::paths::passes;
 
 use super::Failure;
+use super::media_prompt::MediaPrompt;
 use super::options::{LoadDefaults, LoadOptions, ModelArg, SourceTokens};
 use super::output::{ForceOption, OutputFile, at};
 use super::values::some_tokens;
@@ -20,8 +21,16 @@ pub(super) struct Args {
     #[command(flatten)]
     model: ModelArg,
     /// Token ids, separated by commas
-    #[arg(long, value_delimiter = ',', required = true, value_name = "IDS")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        required_unless_present = "messages",
+        conflicts_with = "messages",
+        value_name = "IDS"
+    )]
     tokens: Vec<u32>,
+    #[command(flatten)]
+    media: MediaPrompt,
     #[command(flatten)]
     source: SourceTokens,
     /// NPY file to write: float32 [n_tokens, n_vocab]; for a model without an output head, the hidden
@@ -49,11 +58,14 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let opened = args.load.open(&args.model.source()?)?;
+    let source = args.model.source()?;
+    let mut opened = args.load.open(&source)?;
+    let prompt = args.media.read(&source, &mut opened, &args.load)?;
+    let tokens = prompt.as_ref().map_or(&args.tokens, |prompt| &prompt.tokens);
     // The output is created first: without it, computing would be useless.
     let part = PartFile::new(args.force.target(&args.output));
     let part = part.map_err(|error| at(&args.output, error))?;
-    let n = args.tokens.len();
+    let n = tokens.len();
     let chunk = args.chunk.unwrap_or(n).clamp(1, n.max(1));
     let n_batch = args.source.n_batch(if args.stateless { n } else { chunk });
     let defaults = LoadDefaults::exact(n_batch);
@@ -80,6 +92,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     let mut model = args.load.load(opened, options)?;
     args.source.set(&mut model)?;
+    let ids = match &prompt {
+        Some(prompt) => prompt.set(&args.media, &mut model)?,
+        None => args.tokens.clone(),
+    };
 
     let width = model.row_width();
     let mut logits: Vec<f32> = Vec::with_capacity(n * width);
@@ -87,12 +103,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     for (first, start, end) in passes(n, chunk, args.stateless) {
         batch.clear();
         for i in first..end {
-            batch.push(args.tokens[i], 0, i as u32, i >= start);
+            batch.push(ids[i], 0, i as u32, i >= start);
         }
         logits.extend_from_slice(model.forward(&batch)?);
     }
     if !is_finite(&logits) {
-        let place = match model.first_not_finite(0, &args.tokens)? {
+        let place = match model.first_not_finite(0, &ids)? {
             Some(found) => found.to_string(),
             None => "in one pass of their own all values are finite".to_owned(),
         };

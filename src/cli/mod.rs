@@ -26,6 +26,7 @@ mod lab;
 mod launch;
 mod log;
 mod logits;
+mod media_prompt;
 mod options;
 mod other_programs;
 mod output;

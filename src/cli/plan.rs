@@ -6,7 +6,7 @@ use clap::Args as ClapArgs;
 use serde_json::{Map, Value, json};
 
 use lab_base::util::wording::bytes;
-use lab_core::arch::{Join, OptionKind, ResolvedOption, Resource};
+use lab_core::arch::{OptionKind, ResolvedOption, Resource};
 use lab_core::model::{DeviceUse, Estimator};
 use lab_core::models::unread_keys;
 use lab_core::plan::{BranchPlan, NormUse, PROCESSOR, Plan, SlotPlan, StatePlan, Unit};
@@ -148,10 +148,7 @@ impl PlanText<'_> {
         }
         self.norm(&slot.post);
         self.remark(&slot.path, "times", &slot.scale);
-        let joined = match slot.join {
-            Join::Add => "added to the hidden state",
-            Join::Set => "replaces the hidden state",
-        };
+        let joined = slot.join.phrase();
         self.line(format!("  {}: {joined}", slot.path));
         self.norm(&slot.after);
         self.units(&slot.write);
@@ -329,7 +326,7 @@ fn to_json(plan: &Plan, unread: &[String], memory: &[DeviceUse]) -> Value {
             "path": slot.path, "read": any(&slot.read), "from": slot.from, "pre": norm(&slot.pre),
             "branches": slot.branches.iter().map(branch).collect::<Value>(),
             "post": norm(&slot.post), "scale": slot.scale,
-            "join": match slot.join { Join::Add => "add", Join::Set => "set" },
+            "join": slot.join.name(),
             "after": norm(&slot.after), "write": any(&slot.write),
         })
     };

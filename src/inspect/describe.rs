@@ -87,6 +87,7 @@ pub(crate) fn mode_phrase(mode: Mode) -> &'static str {
         Mode::Causal => "an autoregressive model",
         Mode::Diffusion => "a text diffusion model",
         Mode::Encoder => "an encoder",
+        Mode::Tower => "a tower, which makes rows for another model",
     }
 }
 

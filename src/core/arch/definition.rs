@@ -345,6 +345,22 @@ impl Join {
         ("append", Self::Append),
         ("keep", Self::Keep),
     ];
+
+    /// Name in the TOML.
+    pub fn name(self) -> &'static str {
+        let mut names = Self::NAMES.iter();
+        names.find(|(_, join)| *join == self).map_or("", |(name, _)| name)
+    }
+
+    /// What becomes of the result, in words.
+    pub fn phrase(self) -> &'static str {
+        match self {
+            Self::Add => "added to the hidden state",
+            Self::Set => "replaces the hidden state",
+            Self::Append => "appended to the hidden state",
+            Self::Keep => "only saved",
+        }
+    }
 }
 
 /// The tokens that a branch is for. Its result is zero at the others.

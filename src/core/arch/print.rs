@@ -234,9 +234,8 @@ fn print_slot(out: &mut String, slot: &Slot) -> fmt::Result {
     setting(out, "pre", slot.pre.as_ref())?;
     setting(out, "post", slot.post.as_ref())?;
     setting(out, "scale", slot.scale.as_ref())?;
-    let names = Join::NAMES.iter();
-    for (name, _) in names.filter(|(_, join)| *join == slot.join && *join != Join::Add) {
-        writeln!(out, "join = {}", quoted(name))?;
+    if slot.join != Join::Add {
+        writeln!(out, "join = {}", quoted(slot.join.name()))?;
     }
     setting(out, "after", slot.after.as_ref())?;
     setting(out, "write", slot.write.as_ref())?;

@@ -2,6 +2,7 @@
 
 pub mod convert;
 pub mod lora;
+pub mod media;
 mod open;
 pub mod prompts;
 pub mod quantise;
@@ -11,6 +12,6 @@ pub mod synth;
 pub mod towers;
 
 pub use open::{
-    DEFAULT_MODEL, Definitions, Error, FileStamp, ModelFiles, ModelSource, OpenedModel,
+    DEFAULT_MODEL, Definitions, DefinitionsError, Error, FileStamp, ModelFiles, ModelSource, OpenedModel,
     abbreviated, by_name, is_servable, list, open, read, tokenizer_of, unread_keys,
 };

@@ -10,6 +10,7 @@ use crate::arch::{ArchDef, Library, LibraryError};
 use crate::blocks::REGISTRY;
 use crate::hf;
 use crate::hf::Maps;
+use crate::hf::processor::{ProcessorError, Processors};
 use crate::models::lora;
 use crate::models::lora::Adapter;
 use crate::models::prompts::Prompts;
@@ -55,6 +56,8 @@ pub struct Definitions {
     pub towers: Library,
     /// Maps of folders to towers.
     pub tower_maps: Maps,
+    /// How folders prepare media.
+    pub processors: Processors,
     /// Whether tensors and keys that a map does not mention are ignored.
     pub allow_unmapped: bool,
     /// Whether unused tensors and metadata keys are an error.
@@ -63,16 +66,28 @@ pub struct Definitions {
 
 impl Definitions {
     /// The built-in definitions and maps and those in `folders`.
-    pub fn open(folders: &[PathBuf]) -> Result<Self, LibraryError> {
+    pub fn open(folders: &[PathBuf]) -> Result<Self, DefinitionsError> {
         Ok(Self {
             archs: Library::open(&REGISTRY, folders)?,
             maps: Maps::open(folders)?,
             towers: Library::towers(&REGISTRY, folders)?,
             tower_maps: Maps::towers(folders)?,
+            processors: Processors::open(folders)?,
             allow_unmapped: false,
             strict: false,
         })
     }
+}
+
+/// Why definitions are not available.
+#[derive(Debug, thiserror::Error)]
+pub enum DefinitionsError {
+    /// A definition or a map.
+    #[error(transparent)]
+    Library(#[from] LibraryError),
+    /// A processor file.
+    #[error(transparent)]
+    Processor(#[from] ProcessorError),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -237,6 +252,9 @@ pub enum Error {
     Folder(#[from] hf::Error),
     #[error(transparent)]
     Vocabulary(#[from] tokenizer::folder::Error),
+    /// The folder's media cannot be prepared.
+    #[error(transparent)]
+    Processor(#[from] ProcessorError),
     /// The architecture is unknown, or its definition has problems.
     #[error("{model}: {source}")]
     Arch { model: String, source: LibraryError },

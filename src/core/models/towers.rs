@@ -5,6 +5,7 @@ use crate::hf;
 use crate::plan::{Media, Plan};
 use lab_base::weights::Weights;
 
+use super::media::MediaProcessors;
 use super::{Definitions, Error, ModelSource};
 
 /// A tower that is opened but not loaded.
@@ -37,6 +38,35 @@ impl OpenedTower {
             plan,
         })
     }
+}
+
+/// The towers of a model, and how it prepares media.
+#[derive(Debug)]
+pub struct OpenedMedia {
+    pub towers: Vec<OpenedTower>,
+    pub processors: MediaProcessors,
+}
+
+/// The media that a model takes; none if it has no tower that is known.
+///
+/// # Errors
+/// The errors of [`open_towers`], or no processor file fits the folder.
+pub fn open_media(source: &ModelSource, with: &Definitions) -> Result<Option<OpenedMedia>, Error> {
+    let towers = open_towers(source, with)?;
+    let Some(path) = source.file().filter(|_| !towers.is_empty()) else {
+        return Ok(None);
+    };
+    let pictures = match towers.iter().any(|tower| tower.media == Media::Image) {
+        true => with.processors.pictures(hf::folder_of(path))?,
+        false => None,
+    };
+    Ok(Some(OpenedMedia {
+        towers,
+        processors: MediaProcessors {
+            pictures,
+            ..MediaProcessors::default()
+        },
+    }))
 }
 
 /// The towers of a model; none if it has none that is known.

@@ -12,7 +12,7 @@ use super::overlay::{BoxId, annotate};
 use super::{BoxNote, Drawing, Factor, LayerKind, Slot, UnitBox, UnitOption};
 use crate::describe;
 use lab_base::util::wording::{capital, escaped, listed, uncapital};
-use lab_core::arch::{Contract, Join};
+use lab_core::arch::Contract;
 use lab_core::blocks::REGISTRY;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -498,12 +498,8 @@ fn wiring(slot: &Slot, is_mixed: bool) -> [(&'static str, String); 5] {
         let factor = number(branch.factor.as_ref());
         format!("{}{taps}, factor {factor}", from(branch.from.as_ref()))
     });
-    let join = match slot.join {
-        Join::Add => "added to the hidden state",
-        Join::Set => "in place of the hidden state",
-    };
     [
-        ("the result is", join.to_owned()),
+        ("the result is", slot.join.phrase().to_owned()),
         ("input", from(slot.from.as_ref())),
         ("scale of the result", number(slot.scale.as_ref())),
         (BRANCHES, branches.collect::<Vec<String>>().join("; ")),

@@ -160,7 +160,7 @@ impl<'p> DrawContext<'p> {
     pub(super) fn scenes(&self) -> Vec<Scene> {
         let mut all = match self.plan.mode {
             Mode::Causal => vec![self.prefill(), self.decode()],
-            Mode::Encoder => vec![self.encoding()],
+            Mode::Encoder | Mode::Tower => vec![self.encoding()],
             Mode::Diffusion => vec![self.whole_pass(), self.denoising()],
         };
         all.extend(self.windows());

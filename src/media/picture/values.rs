@@ -7,6 +7,7 @@ use super::order::{AXES, NAMES};
 use super::resample::CHANNELS;
 use super::resize::Picture;
 use super::rules::{Normalise, Values};
+use crate::layout::View;
 
 /// An axis of the values.
 #[derive(Clone, Copy)]
@@ -130,5 +131,76 @@ fn walk(
     match inner.is_empty() {
         true => out.extend(places.map(|(at, channel)| table[channel][usize::from(bytes[at])])),
         false => places.for_each(|(at, channel)| walk(inner, bytes, at, channel, table, out)),
+    }
+}
+
+impl Values {
+    /// The values of a view as the rows of a tower: one for each patch, line by line, and the cells of their grid (time, height, width).
+    /// Where the values are whole pixels, a row has `width` of them: channels, lines, columns. None if the view does not have these
+    /// values.
+    pub fn tower_rows(&self, view: &View, width: usize) -> Option<(Vec<f32>, [usize; 3])> {
+        let [_, n_high, n_wide] = view.patches;
+        let is_whole = self.patch.get() == 1;
+        let patch = match is_whole {
+            true => (width / CHANNELS).isqrt().max(1),
+            false => self.patch.get() as usize,
+        };
+        let (high, wide) = match is_whole {
+            true => (n_high / patch, n_wide / patch),
+            false => (n_high, n_wide),
+        };
+        let (block, frames) = (self.block.get() as usize, self.frames.get() as usize);
+        let lens = match is_whole {
+            true => [CHANNELS, 1, n_high, n_wide, 1, 1, 1, 1],
+            false => [CHANNELS, frames, high / block, wide / block, block, block, patch, patch],
+        };
+        let order: Vec<usize> = self.order.0.iter().flatten().copied().collect();
+        let mut steps = [0; AXES];
+        let mut step = 1;
+        for axis in order.iter().rev() {
+            steps[*axis] = step;
+            step *= lens[*axis];
+        }
+        if step != view.values.len() || high * wide == 0 {
+            return None;
+        }
+        // Within a row the axes keep their order.
+        let inner: Vec<(usize, usize)> = match is_whole {
+            true => vec![(CHANNELS, steps[0]), (patch, steps[2]), (patch, steps[3])],
+            false => {
+                let is_inner = |axis: &&usize| !(2..6).contains(*axis);
+                order.iter().filter(is_inner).map(|axis| (lens[*axis], steps[*axis])).collect()
+            }
+        };
+        let n_inner: usize = inner.iter().map(|(len, _)| len).product();
+        if n_inner != width {
+            return None;
+        }
+        let mut rows = Vec::with_capacity(high * wide * width);
+        for line in 0..high {
+            for column in 0..wide {
+                let at = match is_whole {
+                    true => patch * (line * steps[2] + column * steps[3]),
+                    false => {
+                        let of_line = line / block * steps[2] + line % block * steps[4];
+                        of_line + column / block * steps[3] + column % block * steps[5]
+                    }
+                };
+                append(&inner, &view.values, at, &mut rows);
+            }
+        }
+        Some((rows, [1, high, wide]))
+    }
+}
+
+/// Appends the values along the axes (length, step), the last one fastest.
+fn append(axes: &[(usize, usize)], values: &[f32], at: usize, out: &mut Vec<f32>) {
+    let Some(((len, step), inner)) = axes.split_first() else {
+        return;
+    };
+    let places = (0..*len).map(|i| at + i * step);
+    match inner.is_empty() {
+        true => out.extend(places.map(|at| values[at])),
+        false => places.for_each(|at| append(inner, values, at, out)),
     }
 }

@@ -234,9 +234,12 @@ pub(super) fn slot(slot: &Slot, detail: Detail) -> Fragment {
     let end = fragment.h + GAP;
     let from = (back, fragment.h);
     turn(&mut fragment, [from, (back, end), (SPINE + 12.0, end)]);
-    let (text, words) = match slot.join {
-        Join::Add => ("+", "added to the hidden state"),
-        Join::Set => ("=", "replaces the hidden state"),
+    let words = slot.join.phrase();
+    let text = match slot.join {
+        Join::Add => "+",
+        Join::Set => "=",
+        Join::Append => "&",
+        Join::Keep => ".",
     };
     let mut joint = Fragment::default();
     sign(&mut joint, (SPINE, end), text);

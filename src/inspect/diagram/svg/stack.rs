@@ -55,6 +55,7 @@ pub(in crate::diagram) fn column(drawing: &Drawing) -> Fragment {
         Mode::Causal => "tokens so far",
         Mode::Diffusion => "tokens, some masked",
         Mode::Encoder => "tokens",
+        Mode::Tower => "patches or frames",
     };
     let is_aside = |part: &&UnitBox| part.kind == "per_layer_input";
     let (aside, begin): (Vec<&UnitBox>, Vec<&UnitBox>) = drawing.begin.iter().partition(is_aside);
@@ -146,6 +147,7 @@ fn output_words(drawing: &Drawing) -> String {
     let dims = last.map(|op| dims(&op.result)).unwrap_or_default();
     let what = match drawing.mode {
         Mode::Encoder => "a vector for each token",
+        Mode::Tower => "rows for another model",
         Mode::Causal => "logits of each next token",
         Mode::Diffusion => "logits of each masked token",
     };

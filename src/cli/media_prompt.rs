@@ -1,0 +1,289 @@
+//! Prompts with media for `bench logits`: messages, the values that towers read, and what is dumped.
+
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::Args as ClapArgs;
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
+use serde_json::{Map, Value};
+
+use lab_base::chat::template::{self, ChatTemplate, Moment, RenderInput};
+use lab_base::tokenizer::Tokenizer;
+use lab_base::util::clock::unix_seconds;
+use lab_core::model::{
+    FIRST_MEDIA_ID, MediaRows, MediaSpan, MediaTowers, Model, Options, SequenceMedia,
+};
+use lab_core::models::media::{MediaPlace, PreparedMedium};
+use lab_core::models::towers::{OpenedMedia, open_media};
+use lab_core::models::{ModelSource, OpenedModel};
+use lab_core::plan::MediaAttention;
+
+use super::Failure;
+use super::input_file::read_text;
+use super::options::LoadOptions;
+use super::output::at;
+
+/// A prompt made of messages.
+#[derive(Debug, ClapArgs)]
+pub(super) struct MediaPrompt {
+    /// JSON file with a conversation in place of token ids: `{"messages": [...], "add_generation_prompt": true}`.
+    /// Parts of a message are `{"type": "text", "text": ...}` or `{"type": "image", "path": ...}`
+    #[arg(long, value_name = "FILE.json")]
+    messages: Option<PathBuf>,
+    /// Safetensors file with the values that towers read, in place of those made of the files: `pixel_values` of
+    /// all pictures, in their order
+    #[arg(long, requires = "messages", value_name = "FILE.safetensors")]
+    media_values: Option<PathBuf>,
+    /// Safetensors file to write: the token ids, the values and the rows of media
+    #[arg(long, requires = "messages", value_name = "OUT.safetensors")]
+    dump: Option<PathBuf>,
+}
+
+/// A prompt with its media.
+pub(super) struct PromptWithMedia {
+    /// Token ids, with a token of the vocabulary in the place of each row.
+    pub(super) tokens: Vec<u32>,
+    media: Vec<PreparedMedium>,
+    places: Vec<MediaPlace>,
+    towers: RefCell<Option<MediaTowers>>,
+}
+
+impl MediaPrompt {
+    /// The prompt of the messages; none if there are no messages.
+    pub(super) fn read(
+        &self,
+        source: &ModelSource,
+        opened: &mut OpenedModel,
+        load: &LoadOptions,
+    ) -> Result<Option<PromptWithMedia>, Failure> {
+        let Some(path) = &self.messages else {
+            return Ok(None);
+        };
+        let text = read_text(path)?;
+        let json: Value = serde_json::from_str(&template::keep_long_integers(&text))
+            .map_err(|error| at(path, error))?;
+        let mut messages = json["messages"].clone();
+        let files = take_paths(&mut messages);
+        let media_of_model = match files.is_empty() {
+            true => None,
+            false => open_media(source, &load.model.opening.definitions()?)?,
+        };
+        let no_media = || anyhow::anyhow!("{}: the model takes no media", source.path());
+        let mut media = Vec::with_capacity(files.len());
+        for (index, file) in files.iter().enumerate() {
+            let processors = &media_of_model.as_ref().ok_or_else(no_media)?.processors;
+            let bytes = std::fs::read(file).map_err(|error| at(file, error))?;
+            let medium = processors.picture(&bytes, index).map_err(|error| at(file, error))?;
+            media.push(medium);
+        }
+        if let Some(path) = &self.media_values {
+            replace_values(path, &mut media)?;
+        }
+        let add = json["add_generation_prompt"].as_bool().unwrap_or(true);
+        let tokenizer = lab_core::models::tokenizer_of(opened.vocabulary.take(), &opened.weights)?;
+        let rendered = rendered(opened, &tokenizer, &messages, add)?;
+        let bos = tokenizer.bos().and_then(|id| tokenizer.token_text(id));
+        let writes_bos = bos.is_some_and(|bos| !bos.is_empty() && rendered.starts_with(&*bos));
+        let (text, places);
+        let tokens = match &media_of_model {
+            None => {
+                let tokens = tokenizer.encode(&rendered, !writes_bos, true)?;
+                places = Vec::new();
+                tokens
+            }
+            Some(OpenedMedia { processors, .. }) => {
+                text = processors.expanded(&rendered, &media)?;
+                let tokens = tokenizer.encode(&text, !writes_bos, true)?;
+                places = processors.places(&tokens, &media, |text| tokenizer.id_of(text))?;
+                tokens
+            }
+        };
+        let options = Options {
+            n_threads: load.model.threads(),
+            flash_attn: false,
+            ..Options::plain(0, 1)
+        };
+        let towers = media_of_model
+            .map(|of| MediaTowers::load(of.towers, of.processors, &options, &mut |_, _| {}))
+            .transpose()?;
+        Ok(Some(PromptWithMedia {
+            tokens,
+            media,
+            places,
+            towers: RefCell::new(towers),
+        }))
+    }
+}
+
+impl PromptWithMedia {
+    /// Computes the rows of the media and sets them for sequence 0 of the model. Returns the ids of the tokens.
+    pub(super) fn set(&self, args: &MediaPrompt, model: &mut Model) -> Result<Vec<u32>, Failure> {
+        let mut ids = self.tokens.clone();
+        let mut towers = self.towers.borrow_mut();
+        let Some(towers) = towers.as_mut() else {
+            return Ok(ids);
+        };
+        let (mut spans, mut first_of) = (Vec::new(), Vec::new());
+        let (mut rows, mut next) = (Vec::new(), FIRST_MEDIA_ID);
+        for medium in &self.media {
+            let of = towers.rows(medium)?;
+            first_of.push(next);
+            next += (of.rows.len() / of.width.max(1)) as u32;
+            rows.push(Arc::new(of));
+        }
+        for place in &self.places {
+            let first_id = first_of[place.medium] + place.from as u32;
+            for (id, row) in ids[place.at..place.at + place.n].iter_mut().zip(first_id..) {
+                *id = row;
+            }
+            spans.push(MediaSpan {
+                at: place.at as u32,
+                first_id,
+                n: place.n as u32,
+                rows: Arc::clone(&rows[place.medium]),
+                from: place.from,
+                grid: place.grid,
+            });
+        }
+        let attention = self.media.first().map(|medium| towers.attention(medium.media));
+        let attention = attention.unwrap_or(MediaAttention::Causal);
+        let media = SequenceMedia::new(spans, attention, &ids)?;
+        model.set_media(0, Arc::new(media));
+        if let Some(path) = &args.dump {
+            let n_embd = model.plan().n_embd as usize;
+            self.dump(path, &rows, n_embd)?;
+        }
+        Ok(ids)
+    }
+
+    /// Writes the token ids, the values of views of one shape, and the rows: embeddings and the parts that layers add.
+    fn dump(
+        &self,
+        path: &Path,
+        rows: &[Arc<MediaRows>],
+        n_embd: usize,
+    ) -> Result<(), Failure> {
+        let part = |at: usize| -> Vec<f32> {
+            let all = rows.iter().flat_map(|of| of.rows.chunks_exact(of.width.max(1)));
+            all.flat_map(|row| &row[at * n_embd..(at + 1) * n_embd]).copied().collect()
+        };
+        let width = rows.first().map_or(n_embd, |of| of.width);
+        let views: Vec<_> = self.media.iter().flat_map(|medium| &medium.prepared.views).collect();
+        let is_one_shape = views.windows(2).all(|pair| pair[0].shape[1..] == pair[1].shape[1..]);
+        let values: Vec<f32> = views.iter().flat_map(|view| &view.values).copied().collect();
+        let ids: Vec<i32> = self.tokens.iter().map(|id| *id as i32).collect();
+        let mut arrays: Vec<(String, Vec<f32>, usize)> = Vec::new();
+        for at in 0..width / n_embd.max(1) {
+            let name = match at {
+                0 => "media_embeds".to_owned(),
+                at => format!("deepstack.{}", at - 1),
+            };
+            arrays.push((name, part(at), n_embd));
+        }
+        if is_one_shape && !values.is_empty() {
+            arrays.push(("proc.pixel_values".into(), values, 1));
+        }
+        let mut all = vec![(
+            "input_ids".to_owned(),
+            TensorView::new(Dtype::I32, vec![ids.len()], bytemuck::cast_slice(&ids))?,
+        )];
+        for (name, values, width) in &arrays {
+            let shape = vec![values.len() / width, *width];
+            let view = TensorView::new(Dtype::F32, shape, bytemuck::cast_slice(values))?;
+            all.push((name.clone(), view));
+        }
+        Ok(safetensors::serialize_to_file(all, None, path)?)
+    }
+}
+
+/// Takes the paths of media out of messages, in their order, so that their parts are those that templates expect.
+fn take_paths(messages: &mut Value) -> Vec<PathBuf> {
+    let messages = messages.as_array_mut().into_iter().flatten();
+    let parts = messages.flat_map(|message| message["content"].as_array_mut().into_iter().flatten());
+    let paths = parts.filter_map(|part| {
+        let path = part.as_object_mut()?.remove("path")?;
+        path.as_str().map(PathBuf::from)
+    });
+    paths.collect()
+}
+
+/// Replaces the values of all media by those of a file: an array of all views or, with one more dimension, of the views of
+/// each medium. Arrays may be padded at the ends of their dimensions.
+fn replace_values(path: &Path, media: &mut [PreparedMedium]) -> Result<(), Failure> {
+    let file = std::fs::read(path).map_err(|error| at(path, error))?;
+    let stored = safetensors::SafeTensors::deserialize(&file).map_err(|error| at(path, error))?;
+    let stored = stored.tensor("pixel_values").map_err(|error| at(path, error))?;
+    let (numbers, _) = stored.data().as_chunks();
+    let all: Vec<f32> = numbers.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+    let shape = stored.shape();
+    let wrong = || anyhow::anyhow!("{}: `pixel_values` {shape:?} does not fit the media", path.display());
+    let n_media = media.len();
+    let (mut at, mut n_views) = (0, 0);
+    for (m, medium) in media.iter_mut().enumerate() {
+        for (v, view) in medium.prepared.views.iter_mut().enumerate() {
+            let rank = view.shape.len();
+            let leading = shape.len().checked_sub(rank).ok_or_else(wrong)?;
+            let outer = &shape[leading..];
+            let size: usize = outer.iter().product();
+            let place = match leading {
+                // The rows of all views follow each other.
+                0 => {
+                    let start = at;
+                    at += view.values.len();
+                    start
+                }
+                2 if shape[0] == n_media && n_media > 1 => (m * shape[1] + v) * size,
+                _ => n_views * size,
+            };
+            n_views += 1;
+            if leading == 0 {
+                let own = all.get(place..place + view.values.len()).ok_or_else(wrong)?;
+                view.values.copy_from_slice(own);
+                continue;
+            }
+            let own = all.get(place..place + size).ok_or_else(wrong)?;
+            for (i, value) in view.values.iter_mut().enumerate() {
+                let (mut rest, mut from, mut step) = (i, 0, 1);
+                for (n, of) in view.shape.iter().zip(outer).rev() {
+                    from += rest % n * step;
+                    rest /= n;
+                    step *= of;
+                }
+                *value = *own.get(from).ok_or_else(wrong)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The prompt that the model's template renders.
+fn rendered(
+    opened: &OpenedModel,
+    tokenizer: &Tokenizer,
+    messages: &Value,
+    add: bool,
+) -> Result<String, Failure> {
+    let label = opened.weights.label();
+    let found = template::choose_template(opened.weights.metadata(), None, false)
+        .map_err(|error| anyhow::anyhow!("{label}: {error}"))?;
+    let none = || anyhow::anyhow!("{label}: the model has no chat template");
+    let template = ChatTemplate::new(found.ok_or_else(none)?)?;
+    let name = |id: Option<u32>| {
+        id.and_then(|id| tokenizer.token_text(id))
+            .unwrap_or_default()
+            .into_owned()
+    };
+    Ok(template.render(&RenderInput {
+        messages,
+        tools: None,
+        documents: None,
+        add_generation_prompt: add,
+        continue_final_message: false,
+        kwargs: &Map::new(),
+        bos_token: &name(tokenizer.bos()),
+        eos_token: &name(tokenizer.eos()),
+        now: Moment::from_unix_seconds(unix_seconds() as i64),
+    })?)
+}

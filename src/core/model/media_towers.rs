@@ -1,0 +1,182 @@
+//! The towers of a model, and the rows that they make of media.
+
+use std::collections::HashMap;
+
+use lab_media::{Piece, RowSource, View};
+
+use crate::models::media::{MediaProcessors, PreparedMedium};
+use crate::models::towers::OpenedTower;
+use crate::plan::{Media, MediaAttention};
+use lab_base::ggml::dequantize;
+use lab_base::weights::Weights;
+
+use super::error::{Error, Result};
+use super::load::ProgressFn;
+use super::media::MediaRows;
+use super::named_value::NamedValue;
+use super::options::Options;
+use super::tower::{Tower, TowerInput, TowerRows};
+
+/// The prefix of the names of learned rows that stand among the rows of a medium.
+const LEARNED: &str = "row.";
+
+/// Maximum number of input rows of a run of several views.
+const MAX_ROWS_AT_ONCE: u64 = 4096;
+
+/// The loaded towers of a model.
+pub struct MediaTowers {
+    towers: Vec<LoadedTower>,
+    processors: MediaProcessors,
+}
+
+struct LoadedTower {
+    media: Media,
+    tower: Tower,
+    /// Learned rows by name, each `[n_embd]`.
+    learned: HashMap<String, Vec<f32>>,
+}
+
+impl MediaTowers {
+    /// Loads towers; each runs with these options.
+    ///
+    /// # Errors
+    /// The weights of a tower cannot be used, or memory is missing.
+    pub fn load(
+        opened: Vec<OpenedTower>,
+        processors: MediaProcessors,
+        options: &Options,
+        progress: ProgressFn<'_>,
+    ) -> Result<Self> {
+        let load = |opened: OpenedTower| {
+            Ok(LoadedTower {
+                media: opened.media,
+                learned: learned_rows(&opened.weights)?,
+                tower: Tower::load(opened.plan, &opened.weights, options.clone(), progress)?,
+            })
+        };
+        Ok(Self {
+            towers: opened.into_iter().map(load).collect::<Result<_>>()?,
+            processors,
+        })
+    }
+
+    /// How the media are prepared.
+    pub fn processors(&self) -> &MediaProcessors {
+        &self.processors
+    }
+
+    /// How the tokens of media of a kind attend to each other.
+    pub fn attention(&self, media: Media) -> MediaAttention {
+        let tower = self.towers.iter().find(|tower| tower.media == media);
+        tower.map_or(MediaAttention::Causal, |of| of.tower.plan().media_attention())
+    }
+
+    /// The values of the last run of a tower. Empty unless values are captured.
+    pub fn values(&self, media: Media) -> Result<Vec<NamedValue>> {
+        let tower = self.towers.iter().find(|tower| tower.media == media);
+        tower.map_or(Ok(Vec::new()), |of| of.tower.values())
+    }
+
+    /// The rows of a medium, in the order of its layout.
+    ///
+    /// # Errors
+    /// The model has no tower for it, the prepared values do not fit the tower, or a computation fails.
+    pub fn rows(&mut self, medium: &PreparedMedium) -> Result<MediaRows> {
+        let fault = |found: String, expected: &str| Error::Tower {
+            found,
+            expected: expected.into(),
+        };
+        let own = self.towers.iter_mut().find(|tower| tower.media == medium.media);
+        let Some(own) = own else {
+            return Err(fault(format!("a medium of kind {:?}", medium.media), "one that the model has a tower for"));
+        };
+        let width = own.tower.input_width();
+        let values = self.processors.pictures.as_ref().map(|rules| &rules.values);
+        let prepared: Vec<(Vec<f32>, [u64; 3])> = medium
+            .prepared
+            .views
+            .iter()
+            .map(|view: &View| {
+                let rows = values.and_then(|values| values.tower_rows(view, width));
+                let (rows, cells) = rows.ok_or_else(|| {
+                    fault(format!("values of the shape {:?}", view.shape), "whole patches of the tower's size")
+                })?;
+                Ok((rows, cells.map(|n| n as u64)))
+            })
+            .collect::<Result<_>>()?;
+        let mut results: Vec<TowerRows> = Vec::with_capacity(prepared.len());
+        let mut left = prepared.as_slice();
+        while let Some((_, cells)) = left.first() {
+            let n_cells: u64 = cells.iter().product::<u64>().max(1);
+            let most = (MAX_ROWS_AT_ONCE / n_cells).max(1) as usize;
+            let n = left.iter().take(most).take_while(|(_, of)| of == cells).count();
+            let (now, after) = left.split_at(n);
+            left = after;
+            let inputs: Vec<TowerInput<'_>> = now
+                .iter()
+                .map(|(rows, cells)| TowerInput { rows, cells: *cells })
+                .collect();
+            results.extend(own.tower.run(&inputs)?);
+        }
+        let n_embd = own.tower.plan().n_embd as usize;
+        let mut rows = Vec::new();
+        for piece in &medium.prepared.layout {
+            let Piece::Rows { rows: sources, .. } = piece else {
+                continue;
+            };
+            for source in sources {
+                append_row(source, &results, &own.learned, n_embd, &mut rows)
+                    .ok_or_else(|| fault(format!("{source:?}"), "a row that the tower makes"))?;
+            }
+        }
+        Ok(MediaRows { rows, width: n_embd })
+    }
+}
+
+/// Appends the row of a source; none if the tower does not make it.
+fn append_row(
+    source: &RowSource,
+    results: &[TowerRows],
+    learned: &HashMap<String, Vec<f32>>,
+    n_embd: usize,
+    out: &mut Vec<f32>,
+) -> Option<()> {
+    let row = |view: usize, row: usize| results.get(view)?.rows.chunks_exact(n_embd).nth(row);
+    match source {
+        RowSource::View { view, row: at } => out.extend_from_slice(row(*view, *at)?),
+        RowSource::Mixed(parts) => {
+            let mut sum = vec![0.0f64; n_embd];
+            for (view, at, weight) in parts {
+                let values = row(*view, *at)?.iter();
+                for (sum, value) in sum.iter_mut().zip(values) {
+                    *sum += f64::from(*weight) * f64::from(*value);
+                }
+            }
+            out.extend(sum.into_iter().map(|value| value as f32));
+        }
+        RowSource::Learned(name) => {
+            let start = out.len();
+            out.extend_from_slice(learned.get(name)?);
+            // Parts that layers add have no learned row.
+            out.resize(start + n_embd, 0.0);
+        }
+    }
+    Some(())
+}
+
+/// The learned rows of a tower, by their names.
+fn learned_rows(weights: &Weights) -> Result<HashMap<String, Vec<f32>>> {
+    let mut all = HashMap::new();
+    for info in weights.tensors() {
+        let Some(name) = info.name.strip_prefix(LEARNED) else {
+            continue;
+        };
+        let n = info.shape.iter().product::<u64>();
+        let mut bytes = vec![0; info.ty.tensor_bytes(&info.shape).unwrap_or(0) as usize];
+        weights.rows(info, 0, &mut bytes)?;
+        let mut values = vec![0.0; n as usize];
+        dequantize(&bytes, info.ty, &mut values)?;
+        all.insert(name.to_owned(), values);
+    }
+    Ok(all)
+}
