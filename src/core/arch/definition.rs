@@ -370,7 +370,8 @@ pub enum BranchTokens {
     All,
     /// The tokens of texts.
     Text,
-    /// The tokens of media. A pass without media leaves the branch out.
+    /// The tokens of media, and those before and after one, which mark its begin and end. A pass without media leaves the
+    /// branch out.
     Media,
 }
 

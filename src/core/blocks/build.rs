@@ -40,6 +40,8 @@ pub struct GraphBuilder<'a> {
     pub grid: Option<RowGrid>,
     /// The rows of media in the pass; none if it has none.
     pub media: Option<MediaTensors>,
+    /// i32 `[n]`: the tokens that branches for media are for; none if there are none.
+    pub media_tokens: Option<Tensor>,
     /// Maximum number of positions of a sequence.
     pub n_ctx: u64,
     /// Inputs that follow from the tokens' positions.

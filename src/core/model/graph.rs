@@ -104,6 +104,7 @@ pub(super) fn build(parts: &GraphParts<'_>, shape: &GraphShape) -> Result<(Graph
         n_tokens: shape.n_tokens as u64,
         grid: None,
         media: inputs.media.as_ref().map(|media| media.tensors.clone()),
+        media_tokens: inputs.media_tokens.as_ref().map(|tokens| tokens.0.clone()),
         n_ctx: match options.n_ctx_seq {
             0 => plan.n_ctx_train,
             n_ctx => n_ctx as u64,
@@ -178,6 +179,7 @@ pub(super) fn build_tower(parts: &GraphParts<'_>, grid: RowGrid) -> Result<(Grap
         n_tokens: grid.n_rows(),
         grid: Some(grid),
         media: None,
+        media_tokens: None,
         n_ctx: plan.n_ctx_train,
         inputs: &inputs,
         store: &mut store,
@@ -388,7 +390,7 @@ impl<'a> Assembly<'a> {
         if let Some(unit) = &plan.write {
             x = mix::start(&self.build.at(unit), &x)?;
         }
-        let last = last_mixing(plan, self.build.media.is_some()).filter(|_| wants.n_outputs > 0 && !wants.all_values);
+        let last = last_mixing(plan, self.build.media_tokens.is_some()).filter(|_| wants.n_outputs > 0 && !wants.all_values);
         let layers = plan.layers.iter().enumerate();
         for (i, layer) in layers.skip(n_of_source(plan)) {
             if let Some(all) = &per_layer {
@@ -455,6 +457,7 @@ impl<'a> Assembly<'a> {
         self.chosen = Some(rows);
         // Every slot that reads media comes before.
         self.build.media = None;
+        self.build.media_tokens = None;
         self.build.n_tokens = n_outputs;
         Ok(wanted)
     }
@@ -485,7 +488,7 @@ impl<'a> Assembly<'a> {
         self.taps.insert("h".into(), h.clone());
         let mut sum: Option<Tensor> = None;
         let of_h = self.build.grid;
-        let is_left_out = |branch: &BranchPlan| branch.tokens == BranchTokens::Media && self.build.media.is_none();
+        let is_left_out = |branch: &BranchPlan| branch.tokens == BranchTokens::Media && self.build.media_tokens.is_none();
         let active: Vec<&BranchPlan> = slot.branches.iter().filter(|b| !is_left_out(b)).collect();
         for branch in active {
             self.enter(branch.from.as_deref(), of_h);
@@ -566,18 +569,18 @@ impl<'a> Assembly<'a> {
 
     /// The rows of these tokens, and zeros at the others.
     fn rows_of(&self, tokens: BranchTokens, y: Tensor) -> Result<Tensor> {
-        let (Some(media), g) = (&self.build.media, self.build.g) else {
+        let (Some(media), g) = (&self.build.media_tokens, self.build.g) else {
             return Ok(y);
         };
         match tokens {
             BranchTokens::All => Ok(y),
             BranchTokens::Text => {
-                let zeros = g.fill(&g.get_rows(&y, &media.places)?, 0.0)?;
-                g.put_rows(&g.scale(&y, 1.0)?, &zeros, &media.places)
+                let zeros = g.fill(&g.get_rows(&y, media)?, 0.0)?;
+                g.put_rows(&g.scale(&y, 1.0)?, &zeros, media)
             }
             BranchTokens::Media => {
-                let rows = g.get_rows(&y, &media.places)?;
-                g.put_rows(&g.fill(&g.cont(&y)?, 0.0)?, &rows, &media.places)
+                let rows = g.get_rows(&y, media)?;
+                g.put_rows(&g.fill(&g.cont(&y)?, 0.0)?, &rows, media)
             }
         }
     }

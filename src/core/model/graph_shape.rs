@@ -34,6 +34,8 @@ pub(super) struct GraphShape {
     pub(super) n_source: usize,
     /// Rows of media in the pass.
     pub(super) n_media: usize,
+    /// Tokens that branches for media are for; 0 if the model has no such branch.
+    pub(super) n_media_tokens: usize,
     /// Number of rows that want logits.
     pub(super) n_outputs: usize,
     /// The keys that are attended to, for each KV group.
@@ -84,6 +86,7 @@ impl GraphShape {
                 _ => 0,
             },
             n_media: 0,
+            n_media_tokens: 0,
             n_outputs: n_tokens.min(options.outputs_at_once(plan)),
             keys,
             groups: largest_groups(options, plan),
@@ -110,6 +113,7 @@ impl GraphShape {
             n_tokens: 0,
             n_source,
             n_media: 0,
+            n_media_tokens: 0,
             n_outputs: 0,
             n_ended: vec![0; plan.caches.len()],
             keys: keys.collect(),

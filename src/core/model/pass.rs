@@ -292,6 +292,7 @@ impl Model {
             n_tokens: batch.len(),
             n_source: source.len(),
             n_media: media.places.len(),
+            n_media_tokens: media.tokens.len(),
             n_outputs,
             keys: keys.iter().map(VisibleKeys::shape).collect(),
             n_ended: graph_shape::n_ended(&self.plan, &batch.positions),
