@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::chains::{self, param_exprs, reached};
 use super::contract::{OptionKind, OptionSpec, Presence, Resource};
 use super::definition::{
-    ArchDef, Branch, CommonDefinitions, ContractUse, GIVEN, Join, LAYER, Mode, OF_FILE, Param,
+    ArchDef, Branch, BranchTokens, CommonDefinitions, ContractUse, GIVEN, Join, LAYER, Mode, OF_FILE, Param,
     Resources, SHIFT_LOGITS, START_TOKEN, Setting, Slot, Stack, TAPS, names_of,
 };
 use super::diagnostic::{Diagnostic, MANY, Span};
@@ -255,6 +255,11 @@ impl<'a> Checker<'a> {
             if let Some(per_layer) = &def.per_layer {
                 let problem = "a tower reads no tokens and has no input for each layer";
                 self.report(per_layer.span.clone(), problem);
+            }
+            let branches = slots().flat_map(|slot| &slot.branches);
+            for branch in branches.filter(|branch| branch.tokens != BranchTokens::All) {
+                let problem = "the rows of a tower are not tokens";
+                self.report(branch.block.span.clone(), problem);
             }
             return;
         }

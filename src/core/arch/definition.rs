@@ -384,6 +384,27 @@ impl Join {
     }
 }
 
+/// The tokens that a branch is for. Its result is zero at the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BranchTokens {
+    /// All tokens.
+    All,
+    /// The tokens of texts.
+    Text,
+    /// The tokens of media, and those before and after one, which mark its begin and end. A pass without media leaves the
+    /// branch out.
+    Media,
+}
+
+impl BranchTokens {
+    /// Names in the TOML.
+    pub const NAMES: [(&'static str, Self); 3] = [
+        ("all", Self::All),
+        ("text", Self::Text),
+        ("media", Self::Media),
+    ];
+}
+
 /// One branch of a slot.
 #[derive(Clone, Debug)]
 pub struct Branch {
@@ -391,6 +412,8 @@ pub struct Branch {
     pub name: String,
     /// The layers that have it, as a condition; none: all layers.
     pub when: Option<Expr>,
+    /// The tokens that it is for.
+    pub tokens: BranchTokens,
     /// The tap that the branch reads in place of the slot's normed input.
     pub from: Option<Spanned<String>>,
     /// Tap that the block reads in addition to its input.

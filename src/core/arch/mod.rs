@@ -29,7 +29,7 @@ pub use contract::{
 };
 pub use definition::{
     ArchDef, Branch, CommonDefinitions, ContractUse, DefinitionText, Head, IgnoreRules, IgnoredKey,
-    Join, Mode, OF_FILE, Param, ParamSource, Reads, Resources, SHIFT_LOGITS, START_TOKEN, Setting,
+    BranchTokens, Join, Mode, OF_FILE, Param, ParamSource, Reads, Resources, SHIFT_LOGITS, START_TOKEN, Setting,
     Slot, Stack, TAPS, WeightUse, fits_pattern,
 };
 pub use diagnostic::{Diagnostic, Diagnostics, Span, Spanned, nearest};

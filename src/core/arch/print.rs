@@ -7,7 +7,7 @@ use std::fmt::{self, Write};
 use super::chains::reached;
 use super::expr::{Expr, Value};
 use super::{
-    ArchDef, Branch, ContractUse, Join, Mode, Param, ParamSource, Presence, SHIFT_LOGITS,
+    ArchDef, Branch, BranchTokens, ContractUse, Join, Mode, Param, ParamSource, Presence, SHIFT_LOGITS,
     START_TOKEN, Setting, Slot, Spanned, Stack,
 };
 
@@ -249,6 +249,10 @@ fn print_branch(out: &mut String, branch: &Branch) -> fmt::Result {
     writeln!(out, "name = {}", quoted(&branch.name))?;
     writeln!(out, "block = {}", quoted(branch.block.contract.name))?;
     when(out, branch.when.as_ref())?;
+    let names = BranchTokens::NAMES.iter();
+    for (name, _) in names.filter(|(_, of)| *of == branch.tokens && *of != BranchTokens::All) {
+        writeln!(out, "tokens = {}", quoted(name))?;
+    }
     tap(out, "from", branch.from.as_ref())?;
     tap(out, "side", branch.side.as_ref())?;
     setting(out, "pre", branch.pre.as_ref())?;

@@ -43,6 +43,8 @@ pub struct GraphBuilder<'a> {
     pub grid: Option<RowGrid>,
     /// The rows of media in the pass; none if it has none.
     pub media: Option<MediaTensors>,
+    /// i32 `[n]`: the tokens that branches for media are for; none if there are none.
+    pub media_tokens: Option<Tensor>,
     /// Maximum number of positions of a sequence.
     pub n_ctx: u64,
     /// Inputs that follow from the tokens' positions.
@@ -264,6 +266,13 @@ impl<'g> GraphBuilder<'g> {
         let divisors = divisors.map(|input| self.input(input)).transpose()?;
         let params = rope_params(&rope);
         let positions = match (by, params.sections) {
+            (RopePositions::SpanStarts(1), Some(_)) if rope.takes_turns() && self.grid.is_none() => {
+                self.input(DerivedInput::Turns)?
+            }
+            (_, Some(_)) if rope.takes_turns() => {
+                let message = format!("{}: only tokens are rotated by sections in turns", unit.path);
+                return Err(refused("rope", message));
+            }
             (RopePositions::SpanStarts(1), Some(_)) if self.grid.is_some() => self.input(
                 DerivedInput::GridPositions(self.grid()?, rope.axes(), rope.start),
             )?,
@@ -563,12 +572,7 @@ fn rope_params(rope: &RopeOptions) -> RopeParams {
             Pairing::Neox | Pairing::Mrope => RopePairing::Neox,
             Pairing::Imrope => RopePairing::Interleaved,
         },
-        sections: matches!(rope.kind, Pairing::Mrope | Pairing::Imrope).then_some([
-            rope.section_t,
-            rope.section_h,
-            rope.section_w,
-            rope.section_e,
-        ]),
+        sections: matches!(rope.kind, Pairing::Mrope | Pairing::Imrope).then_some(rope.sections()),
         dims: rope.dims,
         orig_ctx: rope.orig_ctx,
         base: rope.base,

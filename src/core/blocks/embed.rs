@@ -1,5 +1,5 @@
 //! The token embedding: ids to the hidden state, `x = norm(tokens[id] * scale + types[type] + positions[pos])`. The row
-//! of a tower takes the place of `tokens[id] * scale` where a token is one of a medium.
+//! of a tower takes the place of `tokens[id] * scale` where a token is one of a medium; with `scale_media`, that of `tokens[id]`.
 //!
 //! Ids `[n_tokens]` in, hidden state `[n_embd, n_tokens]` out, f32.
 
@@ -15,6 +15,7 @@ use lab_base::ggml::{Result, Tensor};
 options! {
     pub(super) struct Config {
         scale: f32 = "1", "factor of the embeddings; 1: none";
+        scale_media: bool = "false", when "scale != 1", "whether the rows of media that take the place of embeddings are scaled too";
         norm: NormRef = "none", "norm of the sum";
         rank: u64 = "0", "rank of the adapters in the file, between which tokens switch; 0: there are none";
         switches: Vec<u64> = "0", when "rank > 0", "tokens that switch to adapters 1, 2 and so on";
@@ -85,6 +86,10 @@ pub(crate) fn build(b: &UnitBuilder<'_, '_>, ids: &Tensor) -> Result<Tensor> {
         let rows = match media.rows.shape()[0] == n_embd {
             true => media.rows.clone(),
             false => b.columns(&media.rows, 0, n_embd)?,
+        };
+        let rows = match c.scale_media && c.scale != 1.0 {
+            true => b.g.scale(&rows, c.scale)?,
+            false => rows,
         };
         x = b.g.put_rows(&x, &rows, &media.places)?;
     }

@@ -10,7 +10,7 @@ options! {
     pub(super) struct Config {
         media: Media, "what the rows are of: an `image` or `audio`";
         width: u64, "elements of an input row";
-        attention: MediaAttention = "causal", "how the tokens that the tower's rows stand for attend to each other in the text model: as those of a text (`causal`), those of one medium in both directions (`both`), or all up to the end of the prompt in both directions (`prefix`)";
+        attention: MediaAttention = "causal", "how the tokens that the tower's rows stand for attend to each other in the text model: as those of a text (`causal`), those of one medium in both directions, in all layers (`both`) or in those with a window (`window`), or all up to the end of the prompt in both directions (`prefix`)";
     }
 }
 

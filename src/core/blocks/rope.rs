@@ -49,6 +49,9 @@ choices! {
         Restart = "restart",
         /// The sections take turns, pair by pair.
         Alternate = "alternate",
+        /// Height and width take turns, pair by pair, then time has the rest. The even ones of these pairs come first in a
+        /// head, then the odd ones.
+        Turns = "turns",
     }
 }
 
@@ -62,7 +65,7 @@ options! {
         section_h: u64 => "rope_section_h", when "kind == 'mrope' or kind == 'imrope'", "pairs that are rotated by height, in text the position";
         section_w: u64 => "rope_section_w", when "kind == 'mrope' or kind == 'imrope'", "pairs that are rotated by width, in text the position";
         section_e: u64 => "rope_section_e", when "kind == 'mrope' or kind == 'imrope'", "pairs that are not rotated in text";
-        frequencies: Frequencies = "shared", when "kind == 'mrope'", "the frequencies of the pairs of a section: one falling row over all sections (`shared`), one that each section has from its start (`restart`), or one from which the sections take turns (`alternate`)";
+        frequencies: Frequencies = "shared", when "kind == 'mrope'", "the frequencies of the pairs of a section: one falling row over all sections (`shared`), one that each section has from its start (`restart`), one from which the sections take turns (`alternate`), or one from which height and width take turns and time has the rest, where the even ones of these pairs come first in a head, then the odd ones (`turns`)";
         width_first: bool = "false", when "kind == 'mrope'", "in a tower: whether the sections by height and by width change places";
         start: u64 = "0", when "kind == 'mrope'", "in a tower: place of the first cell of the grid by each axis; other rows are at 0";
         factor: f32 => "rope_factor", when "scaling != 'none'", "scaling factor: divisor of the angles; 1: none";
@@ -95,6 +98,7 @@ pub(super) static CONTRACT: Contract = Contract {
     rules: rules! {
         "dims > 0 and dims % 2 == 0", "`dims` is even and positive";
         "not (kind == 'mrope' or kind == 'imrope') or section_t + section_h + section_w > 0", "some section is rotated";
+        "frequencies != 'turns' or section_h == section_w and section_t % 2 == 0 and section_e == 0", "height and width that take turns have as many pairs, and time an even number";
         "base > 0", "`base` is positive";
         "factor > 0", "`factor` is positive";
         "truncate or scaling != 'yarn' or not has('factors')", "with bounds between pairs there is no table of divisors";
@@ -137,18 +141,24 @@ pub struct SectionFrequencies {
     dims: u64,
     base: f32,
     sections: [u64; 3],
-    alternate: bool,
+    frequencies: Frequencies,
 }
 
 impl SectionFrequencies {
     fn divisors(&self) -> Vec<f32> {
         let (base, dims) = (f64::from(self.base), self.dims as f64);
+        if self.frequencies == Frequencies::Turns {
+            let half = self.dims / 4;
+            let stored = (0..half).map(|i| 2 * i).chain((0..half).map(|i| 2 * i + 1));
+            let divisor = |(i, pair)| base.powf(2.0 * (pair as f64 - i as f64) / dims) as f32;
+            return stored.enumerate().map(divisor).collect();
+        }
         let used: Vec<u64> = self.sections.into_iter().filter(|n| *n > 0).collect();
         let mut all = Vec::with_capacity((self.dims / 2) as usize);
         for (at, n) in used.iter().enumerate() {
-            let turn = match self.alternate {
-                true => at as f64 / used.len() as f64,
-                false => 0.0,
+            let turn = match self.frequencies {
+                Frequencies::Alternate => at as f64 / used.len() as f64,
+                _ => 0.0,
             };
             for i in 0..*n {
                 let frequency = base.powf(-(i as f64 + turn) / *n as f64);
@@ -196,13 +206,26 @@ impl RopeOptions {
         }
     }
 
+    /// Whether the sections are height, time, width and time.
+    pub(super) fn takes_turns(&self) -> bool {
+        self.kind == Pairing::Mrope && self.frequencies == Frequencies::Turns
+    }
+
+    /// The numbers of pairs of the sections, in the order of the pairs.
+    pub(super) fn sections(&self) -> [u64; 4] {
+        match self.takes_turns() {
+            true => [self.section_h, self.section_t / 2, self.section_w, self.section_t / 2],
+            false => [self.section_t, self.section_h, self.section_w, self.section_e],
+        }
+    }
+
     /// The divisors of frequencies that the operation does not have itself.
     pub(super) fn divisors(&self) -> Option<RopeDivisors> {
         let sections = || SectionFrequencies {
             dims: self.dims,
             base: self.base,
             sections: [self.section_t, self.section_h, self.section_w],
-            alternate: self.frequencies == Frequencies::Alternate,
+            frequencies: self.frequencies,
         };
         let has_own = self.kind == Pairing::Mrope && self.frequencies != Frequencies::Shared;
         let of_sections = has_own.then(|| RopeDivisors::Sections(sections()));

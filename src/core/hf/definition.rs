@@ -231,6 +231,8 @@ impl Composition {
 /// A repetition: names in which `{e}` counts the tensors.
 #[derive(Clone, Debug)]
 pub(super) struct Repeat {
+    /// The first number; none: 0.
+    pub(super) first: Option<Expr>,
     pub(super) count: Expr,
     /// Whether they make a new slowest axis; otherwise they are concatenated along their slowest axis.
     pub(super) is_stack: bool,

@@ -432,9 +432,18 @@ impl<'a> MapReader<'a> {
             let message = "a tensor has either `stack` or `join`: either the parts make a new axis or they do not";
             self.0.report(from.span(), message);
         }
+        let first = self.optional_expr(fields, "first");
+        if let (Some(_), None, None) = (&first, &stack, &join) {
+            let message = "`first` is the first number of a `stack` or `join`";
+            self.0.report(from.span(), message);
+        }
         let is_stack = stack.is_some();
         let count = stack.or(join)?;
-        Some(Repeat { count, is_stack })
+        Some(Repeat {
+            first,
+            count,
+            is_stack,
+        })
     }
 
     /// A name, or several names and tables with their own rules.

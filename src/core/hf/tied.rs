@@ -89,7 +89,7 @@ impl MapApplication<'_> {
             true => "",
             false => ENDING,
         };
-        self.stored(RuleAt { ending, ..of }, &made.parts, None)
+        self.stored(RuleAt { ending, ..of }, &made.parts, 0..1)
     }
 
     /// Whether stored tensors have the same elements.

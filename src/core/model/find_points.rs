@@ -27,6 +27,7 @@ impl Points {
         };
         let shape = GraphShape {
             n_media: 0,
+            n_media_tokens: 0,
             n_outputs: N_TOKENS,
             ..GraphShape::largest(&options, plan, &options.n_slots(plan))
         };

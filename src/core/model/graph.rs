@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::arch::{Join, PointSpec};
+use crate::arch::{BranchTokens, Join, PointSpec};
 use crate::blocks::lab::GraphLab;
 use crate::blocks::mix::{self, MixRead};
 use crate::blocks::{self, GraphBuilder, NamedTensor, RowGrid, Selections, points};
@@ -104,6 +104,7 @@ pub(super) fn build(parts: &GraphParts<'_>, shape: &GraphShape) -> Result<(Graph
         n_tokens: shape.n_tokens as u64,
         grid: None,
         media: inputs.media.as_ref().map(|media| media.tensors.clone()),
+        media_tokens: inputs.media_tokens.as_ref().map(|tokens| tokens.0.clone()),
         n_ctx: match options.n_ctx_seq {
             0 => plan.n_ctx_train,
             n_ctx => n_ctx as u64,
@@ -181,6 +182,7 @@ pub(super) fn build_tower(parts: &GraphParts<'_>, grid: RowGrid) -> Result<(Grap
         n_tokens: grid.n_rows(),
         grid: Some(grid),
         media: None,
+        media_tokens: None,
         n_ctx: plan.n_ctx_train,
         inputs: &inputs,
         store: &mut store,
@@ -309,11 +311,12 @@ fn n_of_source(plan: &Plan) -> usize {
     source.map_or(0, |source| source.n_layers)
 }
 
-/// The last slot in which rows depend on each other: the index of its layer, and its index there. After it each row
-/// is computed on its own.
-fn last_mixing(plan: &Plan) -> Option<(usize, usize)> {
+/// The last slot in which rows depend on each other, or on whether they are those of media, if there are any: the index
+/// of its layer, and its index there. After it each row is computed on its own.
+fn last_mixing(plan: &Plan, has_media: bool) -> Option<(usize, usize)> {
     let mixes = |unit: &Unit| unit.state.is_some() || unit.contract.0.is_of_media;
-    let keeps = |slot: &SlotPlan| slot.branches.iter().any(|b| mixes(&b.block));
+    let chooses = |branch: &BranchPlan| has_media && branch.tokens != BranchTokens::All;
+    let keeps = |slot: &SlotPlan| slot.branches.iter().any(|b| mixes(&b.block) || chooses(b));
     let layers = plan.layers.iter().enumerate().rev();
     let mut found = layers.map(|(i, layer)| Some((i, layer.slots.iter().rposition(keeps)?)));
     found.find_map(|place| place)
@@ -397,7 +400,7 @@ impl<'a> Assembly<'a> {
         if let Some(unit) = &plan.write {
             x = mix::start(&self.build.at(unit), &x)?;
         }
-        let last = last_mixing(plan).filter(|_| wants.n_outputs > 0 && !wants.all_values);
+        let last = last_mixing(plan, self.build.media_tokens.is_some()).filter(|_| wants.n_outputs > 0 && !wants.all_values);
         let layers = plan.layers.iter().enumerate();
         for (i, layer) in layers.skip(n_of_source(plan)) {
             if let Some(all) = &per_layer {
@@ -464,6 +467,7 @@ impl<'a> Assembly<'a> {
         self.chosen = Some(rows);
         // Every slot that reads media comes before.
         self.build.media = None;
+        self.build.media_tokens = None;
         self.build.n_tokens = n_outputs;
         Ok(wanted)
     }
@@ -494,7 +498,9 @@ impl<'a> Assembly<'a> {
         self.taps.insert("h".into(), h.clone());
         let mut sum: Option<Tensor> = None;
         let of_h = self.build.grid;
-        for branch in &slot.branches {
+        let is_left_out = |branch: &BranchPlan| branch.tokens == BranchTokens::Media && self.build.media_tokens.is_none();
+        let active: Vec<&BranchPlan> = slot.branches.iter().filter(|b| !is_left_out(b)).collect();
+        for branch in active {
             self.enter(branch.from.as_deref(), of_h);
             let y = self.branch(branch, &h)?;
             let y = match branch.block.path == slot.path {
@@ -509,7 +515,7 @@ impl<'a> Assembly<'a> {
                 Some(sum) => self.build.g.add(&sum, &y)?,
             });
         }
-        // Every slot of a plan has a branch.
+        // Every slot of a plan has a branch, which may be for media alone.
         let Some(y) = sum else { return Ok(x) };
         let y = self.normed_point(slot.post.as_ref(), (&slot.path, &points::SLOT_SUM), y)?;
         let y = self.factor(slot.scale, y)?;
@@ -558,6 +564,7 @@ impl<'a> Assembly<'a> {
         let raw = (branch.block.path.as_str(), &points::BRANCH_RAW);
         let y = self.normed_point(branch.post.as_ref(), raw, y)?;
         let y = self.factor(branch.factor, y)?;
+        let y = self.rows_of(branch.tokens, y)?;
         if let Some(name) = &branch.save {
             let value = saved.unwrap_or_else(|| y.clone());
             let value = match self.taps.get(name).filter(|_| branch.appends) {
@@ -569,6 +576,24 @@ impl<'a> Assembly<'a> {
                 .extend(self.build.grid.map(|grid| (name.clone(), grid)));
         }
         Ok(y)
+    }
+
+    /// The rows of these tokens, and zeros at the others.
+    fn rows_of(&self, tokens: BranchTokens, y: Tensor) -> Result<Tensor> {
+        let (Some(media), g) = (&self.build.media_tokens, self.build.g) else {
+            return Ok(y);
+        };
+        match tokens {
+            BranchTokens::All => Ok(y),
+            BranchTokens::Text => {
+                let zeros = g.fill(&g.get_rows(&y, media)?, 0.0)?;
+                g.put_rows(&g.scale(&y, 1.0)?, &zeros, media)
+            }
+            BranchTokens::Media => {
+                let rows = g.get_rows(&y, media)?;
+                g.put_rows(&g.fill(&g.cont(&y)?, 0.0)?, &rows, media)
+            }
+        }
     }
 
     /// Sets the grid of the rows that are read next: that of a tap, or the given one.

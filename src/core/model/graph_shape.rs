@@ -36,6 +36,8 @@ pub(super) struct GraphShape {
     pub(super) source_is_rows: bool,
     /// Rows of media in the pass.
     pub(super) n_media: usize,
+    /// Tokens that branches for media are for; 0 if the model has no such branch.
+    pub(super) n_media_tokens: usize,
     /// Number of rows that want logits.
     pub(super) n_outputs: usize,
     /// The keys that are attended to, for each KV group.
@@ -87,6 +89,7 @@ impl GraphShape {
             },
             source_is_rows: reads_rows(plan),
             n_media: 0,
+            n_media_tokens: 0,
             n_outputs: n_tokens.min(options.outputs_at_once(plan)),
             keys,
             groups: largest_groups(options, plan),
@@ -114,6 +117,7 @@ impl GraphShape {
             n_source,
             source_is_rows: reads_rows(plan),
             n_media: 0,
+            n_media_tokens: 0,
             n_outputs: 0,
             n_ended: vec![0; plan.caches.len()],
             keys: keys.collect(),

@@ -100,7 +100,7 @@ impl SequenceMedia {
             attention,
             prefix: match attention {
                 MediaAttention::Prefix => prompt.to_vec(),
-                MediaAttention::Causal | MediaAttention::Both => Vec::new(),
+                _ => Vec::new(),
             },
         })
     }
@@ -112,11 +112,21 @@ impl SequenceMedia {
         (position < span.at + span.n).then_some((at, span))
     }
 
-    /// The positions that the token at a position attends to because of media.
-    pub(super) fn around(&self, position: u32) -> Option<Range<u32>> {
+    /// Whether a token is one of a medium, or the one before or after it, which mark its begin and its end.
+    fn is_marked(&self, position: u32) -> bool {
+        let around = [position.checked_sub(1), Some(position), position.checked_add(1)];
+        around.into_iter().flatten().any(|position| self.span(position).is_some())
+    }
+
+    /// The positions that the token at a position attends to because of media, in a layer that may have a window. A window
+    /// limits how far back a token of a medium attends, as in a text.
+    pub(super) fn around(&self, position: u32, has_window: bool) -> Option<Range<u32>> {
         match self.attention {
+            MediaAttention::Window if !has_window => None,
             MediaAttention::Causal => None,
-            MediaAttention::Both => self.span(position).map(|(_, span)| span.at..span.at + span.n),
+            MediaAttention::Both | MediaAttention::Window => {
+                self.span(position).map(|(_, span)| position..span.at + span.n)
+            }
             MediaAttention::Prefix => {
                 let n = self.prefix.len() as u32;
                 (position < n).then_some(0..n)
@@ -176,6 +186,8 @@ pub(super) struct MediaOfPass {
     pub(super) rows: Vec<f32>,
     /// The token of each row.
     pub(super) places: Vec<i32>,
+    /// The tokens that branches for media are for; empty if the model has no such branch.
+    pub(super) tokens: Vec<i32>,
 }
 
 impl Model {
@@ -314,6 +326,15 @@ impl Model {
             of_pass.rows.extend_from_slice(row);
             of_pass.places.push(at as i32);
         }
+        if self.plan.has_branches_of_media() {
+            let is_marked = |(sequence, position): &(SequenceId, u32)| {
+                let position = position - self.block_manager.n_source(*sequence);
+                self.media.get(sequence).is_some_and(|media| media.is_marked(position))
+            };
+            let all = batch.positions.iter().enumerate();
+            let marked = all.filter(|(_, place)| is_marked(place));
+            of_pass.tokens = marked.map(|(at, _)| at as i32).collect();
+        }
         Ok(of_pass)
     }
 }
@@ -350,8 +371,15 @@ mod tests {
             .chain((5..10).map(same))
             .collect();
         assert_eq!(all, expected);
-        assert_eq!(media.around(7), Some(2..8));
-        assert_eq!(media.around(8), None);
+        assert_eq!(media.around(4, false), Some(4..8));
+        assert_eq!(media.around(8, false), None);
+        let marked: Vec<u32> = (0..13).filter(|at| media.is_marked(*at)).collect();
+        assert_eq!(marked, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
+        let media = SequenceMedia {
+            attention: MediaAttention::Window,
+            ..media
+        };
+        assert_eq!((media.around(4, true), media.around(4, false)), (Some(4..8), None));
     }
 
     #[test]

@@ -298,6 +298,7 @@ impl Model {
             n_source: source.len(),
             source_is_rows: !source_rows.is_empty(),
             n_media: media.places.len(),
+            n_media_tokens: media.tokens.len(),
             n_outputs,
             keys: keys.iter().map(VisibleKeys::shape).collect(),
             n_ended: graph_shape::n_ended(&self.plan, &batch.positions),

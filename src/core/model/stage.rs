@@ -151,6 +151,7 @@ fn build_stage_of(
             n_tokens: n,
             grid: None,
             media: None,
+            media_tokens: None,
             n_ctx: plan.n_ctx_train,
             inputs: &DerivedTensors::new("", n),
             store: &mut store,

@@ -40,6 +40,7 @@ pub fn trace_tokens(plan: &Plan, n_tokens: usize) -> Result<Vec<GraphOp>> {
     let options = Options::plain(N_CTX, n_tokens);
     let shape = GraphShape {
         n_media: 0,
+        n_media_tokens: 0,
         n_outputs: n_tokens,
         ..GraphShape::largest(&options, plan, &options.n_slots(plan))
     };

@@ -442,6 +442,7 @@ impl<'a> Planner<'a> {
         let branch = BranchPlan {
             name: branch.name.clone(),
             at,
+            tokens: branch.tokens,
             from: branch.from.as_ref().map(|f| f.value.clone()),
             side: branch.side.as_ref().map(|f| f.value.clone()),
             pre: pre?,

@@ -1,7 +1,7 @@
 //! Layers, slots and branches with their numbers, and the end of the model.
 
 use super::Unit;
-use crate::arch::Join;
+use crate::arch::{BranchTokens, Join};
 
 /// A norm where it is used.
 #[derive(Clone, Debug, PartialEq)]
@@ -60,6 +60,7 @@ pub struct BranchPlan {
     pub name: String,
     /// The index in [`crate::arch::Slot::branches`].
     pub at: usize,
+    pub tokens: BranchTokens,
     pub from: Option<String>,
     pub side: Option<String>,
     pub pre: Option<NormUse>,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::layer_plan::blocks;
 use super::{CacheCapacity, CachePlan, HeadPlan, LayerPlan, SourcePlan, TensorPlan, Unit};
 use crate::arch::expr::Value;
-use crate::arch::{Mode, OptionValue};
+use crate::arch::{BranchTokens, Mode, OptionValue};
 use crate::choices;
 use lab_base::weights::TensorType;
 
@@ -99,6 +99,8 @@ choices! {
         Causal = "causal",
         /// Those of one medium, in both directions.
         Both = "both",
+        /// As `Both` in layers with a window, as the tokens of a text in the others.
+        Window = "window",
         /// Everything up to the end of the prompt, in both directions.
         Prefix = "prefix",
     }
@@ -126,6 +128,13 @@ impl Plan {
         let units = self.units().filter(|unit| unit.contract.0.is_of_media);
         let parts = units.filter_map(|unit| unit.option_int("part"));
         self.n_embd * (1 + parts.max().unwrap_or(0))
+    }
+
+    /// Whether some branches are for the tokens of media or of texts alone.
+    pub fn has_branches_of_media(&self) -> bool {
+        let slots = self.layers.iter().flat_map(|layer| &layer.slots);
+        let mut branches = slots.flat_map(|slot| &slot.branches);
+        branches.any(|branch| branch.tokens != BranchTokens::All)
     }
 
     /// What a tower reads; none of another model.

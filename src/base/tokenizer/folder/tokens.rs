@@ -159,7 +159,7 @@ pub(super) struct TokenSlots<'a> {
     /// The length that the model's file requires.
     declared: Option<usize>,
     len: usize,
-    /// Control tokens for which the model has no rows.
+    /// Added tokens for which the model has no rows.
     left_out: Vec<String>,
 }
 
@@ -168,8 +168,9 @@ impl<'a> TokenSlots<'a> {
         const KEY: &str = "vocab_size";
         let config = &files.config;
         let text = config.object("text_config")?;
+        let inner = config.object("thinker_config")?.object("text_config")?;
         let mut declared = None;
-        for object in [&text, config] {
+        for object in [&text, &inner, config] {
             let Some(found) = object.number(KEY)? else {
                 continue;
             };
@@ -197,10 +198,11 @@ impl<'a> TokenSlots<'a> {
         self.put(id, token)
     }
 
-    /// Sets the token with this id. A control token beyond the model's rows is left out.
+    /// Sets the token with this id. An added token beyond the model's rows is left out.
     pub(super) fn put(&mut self, id: u32, token: FolderToken) -> Result<(), Error> {
         let limit = self.declared.unwrap_or(MOST_TOKENS);
-        if id as usize >= limit && self.declared.is_some() && token.kind == TokenKind::Control {
+        let is_added = matches!(token.kind, TokenKind::Control | TokenKind::UserDefined);
+        if id as usize >= limit && self.declared.is_some() && is_added {
             self.left_out.push(token.text);
             return Ok(());
         }
@@ -240,7 +242,7 @@ impl<'a> TokenSlots<'a> {
             let tokens = self.left_out.iter().take(MAX_LISTED);
             let tokens: Vec<_> = tokens.map(|text| format!("`{text}`")).collect();
             tracing::warn!(
-                "{}: {} control tokens are beyond `vocab_size` of config.json and left out: {}",
+                "{}: {} added tokens are beyond `vocab_size` of config.json and left out: {}",
                 path.display(),
                 self.left_out.len(),
                 tokens.join(", ")

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::reader::DefinitionReader;
-use crate::arch::definition::{Branch, Join, Reads, Slot, Stack};
+use crate::arch::definition::{Branch, BranchTokens, Join, Reads, Slot, Stack};
 use crate::arch::diagnostic::{Diagnostic, Spanned};
 use crate::arch::expr::Expr;
 use crate::arch::table::{TableFields, TomlItem, ValueForm};
@@ -111,6 +111,7 @@ impl<'a> DefinitionReader<'a> {
             let when = self.optional_expr(&mut fields, "when", ValueForm::Condition);
             let from = self.optional_text(&mut fields, "from");
             let side = self.optional_text(&mut fields, "side");
+            let tokens = self.choice(&mut fields, "tokens", &BranchTokens::NAMES);
             let pre = self.optional_name(&mut fields, "pre");
             let post = self.optional_name(&mut fields, "post");
             let factor = self.optional_number(&mut fields, "factor");
@@ -141,6 +142,7 @@ impl<'a> DefinitionReader<'a> {
             branches.push(Branch {
                 name,
                 when,
+                tokens: tokens.unwrap_or(BranchTokens::All),
                 from,
                 side,
                 pre,

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::arch::expr::Expr;
@@ -343,7 +344,10 @@ impl MapApplication<'_> {
         let RuleAt { rule, at, .. } = of;
         let count = made.repeat.as_ref().map(|repeat| at.size(&repeat.count));
         let count = count.transpose()?;
-        let Some(stored) = self.stored(of, &made.parts, count)? else {
+        let first = made.repeat.as_ref().and_then(|repeat| repeat.first.as_ref());
+        let first = first.map_or(Ok(0), |first| at.size(first))?;
+        let numbers = first..first.saturating_add(count.unwrap_or(1));
+        let Some(stored) = self.stored(of, &made.parts, numbers)? else {
             return Ok(None);
         };
         let n_stacked = count.filter(|_| made.is_stack());
@@ -436,7 +440,7 @@ impl MapApplication<'_> {
             from: times.clone(),
             taken: ElementSlice::default(),
         }];
-        let stored = self.stored(of, &whole, None)?;
+        let stored = self.stored(of, &whole, 0..1)?;
         let source = stored.and_then(|mut stored| stored.pop());
         let source = source.ok_or_else(|| {
             let name = format!("{}{}{}", of.group.from, times.value, of.ending);
@@ -473,15 +477,16 @@ impl MapApplication<'_> {
         }
     }
 
-    /// The stored tensors of a rule with their names; none if the folder stores none of them.
+    /// The stored tensors of a rule with their names, in which `{e}` runs over these numbers; none if the folder stores none of
+    /// them.
     pub(super) fn stored<'r>(
         &'r self,
         of: RuleAt<'_, '_>,
         parts: &'r [PartRule],
-        n_stacked: Option<u64>,
+        numbers: Range<u64>,
     ) -> StoredSources<'r> {
         for root in self.config.roots() {
-            let found = self.stored_under(root, of, parts, n_stacked)?;
+            let found = self.stored_under(root, of, parts, numbers.clone())?;
             if found.is_some() {
                 return Ok(found);
             }
@@ -494,7 +499,7 @@ impl MapApplication<'_> {
         root: NameRoot<'_>,
         of: RuleAt<'_, '_>,
         parts: &'r [PartRule],
-        n_stacked: Option<u64>,
+        numbers: Range<u64>,
     ) -> StoredSources<'r> {
         let mut found = Vec::new();
         let mut missing = None;
@@ -502,7 +507,7 @@ impl MapApplication<'_> {
             let template = format!("{}{}{}", of.group.from, part.from.value, of.ending);
             let template = self.config.name_under(root, &template);
             let template = fill_indices(&template, &of.at.indices);
-            for e in 0..n_stacked.unwrap_or(1) {
+            for e in numbers.clone() {
                 let name = fill_indices(&template, &[("e", e)]);
                 match self.checkpoint.get(&name) {
                     Some(stored) if stored.shape.contains(&0) => {

@@ -227,17 +227,21 @@ impl<'a> UpdateFinder<'a> {
         // A missing count of the configuration is a problem only if modules need it.
         let count = match &made.repeat {
             None => None,
-            Some(Repeat { count, is_stack }) => match (at.size(count), (self.shape_of)(name)) {
+            Some(Repeat { count, is_stack, .. }) => match (at.size(count), (self.shape_of)(name)) {
                 (Ok(n), Some((shape, _))) if !is_stack || shape.get(2) == Some(&n) => Some(n),
                 _ => return Ok(()),
             },
+        };
+        let first = made.repeat.as_ref().and_then(|repeat| repeat.first.as_ref());
+        let Ok(first) = first.map_or(Ok(0), |first| at.size(first)) else {
+            return Ok(());
         };
         let found = self.map.roots.iter().find_map(|root| {
             let mut sources = Vec::new();
             for part in &made.parts {
                 let template = format!("{root}{}{}{}", of.group.from, part.from.value, of.ending);
                 let template = fill_indices(&template, &at.indices);
-                for e in 0..count.unwrap_or(1) {
+                for e in first..first.saturating_add(count.unwrap_or(1)) {
                     let name = fill_indices(&template, &[("e", e)]);
                     let module = name.strip_suffix(ENDING);
                     let module = module.map(|module| self.config.bare(module));

@@ -215,7 +215,7 @@ impl BlockManager {
             KeyTokens::Tokens => {
                 let (position, len) = (position.saturating_sub(n), len.saturating_sub(n));
                 let seen = rule.visible(position, len);
-                let (start, end) = match self.around(id, position) {
+                let (start, end) = match self.around(group, id, position) {
                     None => (seen.start, seen.end),
                     Some(around) => (seen.start.min(around.start), seen.end.max(around.end.min(len))),
                 };
@@ -226,8 +226,9 @@ impl BlockManager {
     }
 
     /// The positions that a token of a medium attends to besides those of the rule of its group.
-    pub(crate) fn around(&self, id: SequenceId, position: u32) -> Option<Range<u32>> {
-        self.media.get(&id)?.around(position)
+    pub(crate) fn around(&self, group: usize, id: SequenceId, position: u32) -> Option<Range<u32>> {
+        let has_window = self.rule(group).size > 0;
+        self.media.get(&id)?.around(position, has_window)
     }
 
     /// Sets or forgets the media of a sequence.

@@ -171,7 +171,7 @@ impl ViewInput {
                         &keys[start..][..runs.n_kv]
                     };
                     let rule = manager.rule(group);
-                    let around = |(id, position)| manager.around(id, position);
+                    let around = |(id, position)| manager.around(group, id, position);
                     let values = Mask::of_tokens(own, keys_of, rule, around);
                     if view.mask.is_allocated() {
                         write_mask(executor, &view.mask, &values)?;

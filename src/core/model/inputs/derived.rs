@@ -99,6 +99,7 @@ fn make(g: &Graph, prefix: &str, input: &DerivedInput, n: u64) -> Result<Tensor>
         DerivedInput::Rows(rows) => index_of("position_rows", &[n], *rows),
         DerivedInput::Sections(1) => input_of("sections", i32, &[4 * n]),
         DerivedInput::Sections(span) => input_of(&format!("sections_of_{span}"), i32, &[4 * n]),
+        DerivedInput::Turns => input_of("turns", i32, &[4 * n]),
         DerivedInput::Ngrams(ngrams, rows) => index_of("ngrams", &[ngrams.count() * n], *rows),
         DerivedInput::Adapters(switches) => index_of("switched", &[1, n], switches.count()),
         DerivedInput::StandIns(_, rows) => index_of("stand_ins", &[n], *rows),
@@ -191,13 +192,17 @@ fn write(
             });
             executor.write_indices(tensor, &rows.map(|row| row as i32).collect::<Vec<i32>>())
         }
-        DerivedInput::Sections(1) => {
+        input @ (DerivedInput::Sections(1) | DerivedInput::Turns) => {
+            let axes: &[usize] = match input {
+                DerivedInput::Turns => &[1, 0, 2, 0],
+                _ => &[0, 1, 2],
+            };
             let places = batch.positions.iter().zip(positions.clone());
             let of_tokens: Vec<[u32; 3]> = places
                 .map(|((id, _), position)| known.rotated(*id, position))
                 .collect();
             let of_axis = |axis: usize| of_tokens.iter().map(move |of| of[axis] as i32);
-            let mut sections: Vec<i32> = (0..3).flat_map(of_axis).collect();
+            let mut sections: Vec<i32> = axes.iter().copied().flat_map(of_axis).collect();
             sections.resize(4 * batch.len(), 0);
             executor.write(tensor, &sections)
         }

@@ -13,7 +13,7 @@ use super::attention::{ViewInput, spans_of};
 use super::data::PassData;
 use super::lab::LabInputs;
 use super::list::{BatchTokens, ListInputs, SourceTokens};
-use super::rows::{EndedRows, KvSlots, MediaInput, OutputRows, PooledRows, RowLookup, StateRows};
+use super::rows::{EndedRows, KvSlots, MediaInput, MediaTokens, OutputRows, PooledRows, RowLookup, StateRows};
 use super::visible::VisibleKeys;
 
 /// All inputs of the graph of a pass.
@@ -23,6 +23,8 @@ pub(crate) struct PassInputs {
     pub(crate) source: Option<ListInputs>,
     /// The rows of media; none if the pass has none.
     pub(crate) media: Option<MediaInput>,
+    /// The tokens that branches for media are for; none if the pass or the model has none.
+    pub(crate) media_tokens: Option<MediaTokens>,
     /// Rows that want a result; none if all rows do, or no row does.
     pub(crate) output_rows: Option<OutputRows>,
     /// The slots that the pass writes, for each KV group with a cache.
@@ -65,6 +67,10 @@ impl PassInputs {
             media: match shape.n_media as u64 {
                 0 => None,
                 n_media => Some(MediaInput::new(g, (plan.media_width(), n_media), n)?),
+            },
+            media_tokens: match shape.n_media_tokens as u64 {
+                0 => None,
+                n_media => Some(MediaTokens::new(g, n_media, n)?),
             },
             output_rows: match some_rows {
                 true => Some(OutputRows::new(g, shape.n_outputs as u64, n)?),
@@ -195,6 +201,9 @@ impl PassInputs {
         }
         if let Some(media) = &self.media {
             media.write(executor, data.media)?;
+        }
+        if let Some(tokens) = &self.media_tokens {
+            tokens.write(executor, data.media)?;
         }
         if let Some(rows) = &self.output_rows {
             rows.write(executor, batch)?;

@@ -54,6 +54,21 @@ impl MediaInput {
     }
 }
 
+/// The tokens that branches for media are for, i32 `[n]`.
+pub(crate) struct MediaTokens(pub(crate) Tensor);
+
+impl MediaTokens {
+    /// `n` of `n_tokens` tokens.
+    pub(super) fn new(g: &Graph, n: u64, n_tokens: u64) -> Result<Self> {
+        let tokens = g.index_input("media.tokens", TensorType::I32, &[n], n_tokens)?;
+        Ok(Self(tokens))
+    }
+
+    pub(super) fn write(&self, executor: &mut Executor, media: &MediaOfPass) -> Result<()> {
+        executor.write_indices(&self.0, &media.tokens)
+    }
+}
+
 /// Rows that want a result, i32 `[n_outputs]`.
 pub(crate) struct OutputRows(pub(crate) Tensor);
 
