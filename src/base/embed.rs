@@ -26,7 +26,8 @@ pub(crate) fn embed(folder: &str, kinds: &[(&str, &str)]) {
         for name in names.iter().filter_map(|name| name.strip_suffix(ending)) {
             let path = path.join(format!("{name}{ending}"));
             println!("cargo::rerun-if-changed={}", path.display());
-            writeln!(code, "    ({name:?}, include_str!({path:?})),").expect("a String takes any text");
+            writeln!(code, "    ({name:?}, include_str!({path:?})),")
+                .expect("a String takes any text");
         }
         writeln!(code, "];").expect("a String takes any text");
     }
@@ -35,8 +36,11 @@ pub(crate) fn embed(folder: &str, kinds: &[(&str, &str)]) {
     if !path.join(format!("common{ending}")).exists() {
         let common = path.join("common.toml");
         println!("cargo::rerun-if-changed={}", common.display());
-        writeln!(code, "const EMBEDDED_COMMON: &str = include_str!({common:?});")
-            .expect("a String takes any text");
+        writeln!(
+            code,
+            "const EMBEDDED_COMMON: &str = include_str!({common:?});"
+        )
+        .expect("a String takes any text");
     }
     let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
     let out = Path::new(&out).join(format!("{}.rs", first.to_lowercase()));

@@ -60,7 +60,9 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let mut opened = args.load.open(&args.model.source()?)?;
     let mut prompt = args.media.read(&mut opened, &args.load)?;
-    let tokens = prompt.as_ref().map_or_else(|| args.tokens.clone(), |prompt| prompt.tokens.clone());
+    let tokens = prompt
+        .as_ref()
+        .map_or_else(|| args.tokens.clone(), |prompt| prompt.tokens.clone());
     // The output is created first: without it, computing would be useless.
     let part = PartFile::new(args.force.target(&args.output));
     let part = part.map_err(|error| at(&args.output, error))?;

@@ -69,7 +69,9 @@ impl MediaPrompt {
         for (index, file) in files.iter().enumerate() {
             let processors = &media_of_model.as_ref().ok_or_else(no_media)?.processors;
             let bytes = std::fs::read(file).map_err(|error| at(file, error))?;
-            let medium = processors.picture(&bytes, index).map_err(|error| at(file, error))?;
+            let medium = processors
+                .picture(&bytes, index)
+                .map_err(|error| at(file, error))?;
             media.push(medium);
         }
         if let Some(path) = &self.media_values {
@@ -102,9 +104,17 @@ impl MediaPrompt {
         let towers = media_of_model
             .map(|of| MediaTowers::load(of.towers, of.processors, &options, &mut |_, _| {}))
             .transpose()?;
-        let rules = towers.as_ref().and_then(|towers| towers.processors().pictures.as_ref());
+        let rules = towers
+            .as_ref()
+            .and_then(|towers| towers.processors().pictures.as_ref());
         let is_list_of_patches = rules.is_some_and(|rules| {
-            let is_list = |medium: &PreparedMedium| medium.prepared.views.iter().any(|view| view.shape.len() == 2);
+            let is_list = |medium: &PreparedMedium| {
+                medium
+                    .prepared
+                    .views
+                    .iter()
+                    .any(|view| view.shape.len() == 2)
+            };
             rules.values.block.get() == 1 && media.iter().any(is_list)
         });
         let attention = towers.as_ref().map(|towers| towers.attention(Media::Image));
@@ -135,32 +145,48 @@ impl PromptWithMedia {
                 return Ok(());
             };
             let media = self.media.media.iter();
-            let rows: Vec<MediaRows> = media.map(|medium| towers.rows(medium)).collect::<Result<_, _>>()?;
+            let rows: Vec<MediaRows> = media
+                .map(|medium| towers.rows(medium))
+                .collect::<Result<_, _>>()?;
             self.dump(path, &rows, n_embd)?;
         }
         Ok(())
     }
 
     /// Writes the token ids, the values of views of one shape, and the rows: embeddings and the parts that layers add.
-    fn dump(
-        &self,
-        path: &Path,
-        rows: &[MediaRows],
-        n_embd: usize,
-    ) -> Result<(), Failure> {
+    fn dump(&self, path: &Path, rows: &[MediaRows], n_embd: usize) -> Result<(), Failure> {
         let part = |at: usize| -> Vec<f32> {
-            let all = rows.iter().flat_map(|of| of.rows.chunks_exact(of.width.max(1)));
-            all.flat_map(|row| &row[at * n_embd..(at + 1) * n_embd]).copied().collect()
+            let all = rows
+                .iter()
+                .flat_map(|of| of.rows.chunks_exact(of.width.max(1)));
+            all.flat_map(|row| &row[at * n_embd..(at + 1) * n_embd])
+                .copied()
+                .collect()
         };
         let width = rows.first().map_or(n_embd, |of| of.width);
-        let views: Vec<_> = self.media.media.iter().flat_map(|medium| &medium.prepared.views).collect();
+        let views: Vec<_> = self
+            .media
+            .media
+            .iter()
+            .flat_map(|medium| &medium.prepared.views)
+            .collect();
         // Others pad what has several shapes, and lists of single patches.
-        let mut of_media = self.media.media.iter().map(|medium| medium.prepared.views.len());
+        let mut of_media = self
+            .media
+            .media
+            .iter()
+            .map(|medium| medium.prepared.views.len());
         let n_views = of_media.next();
-        let is_one_shape = views.windows(2).all(|pair| pair[0].shape[1..] == pair[1].shape[1..])
+        let is_one_shape = views
+            .windows(2)
+            .all(|pair| pair[0].shape[1..] == pair[1].shape[1..])
             && of_media.all(|n| Some(n) == n_views)
             && !self.is_list_of_patches;
-        let values: Vec<f32> = views.iter().flat_map(|view| &view.values).copied().collect();
+        let values: Vec<f32> = views
+            .iter()
+            .flat_map(|view| &view.values)
+            .copied()
+            .collect();
         let ids: Vec<i32> = self.tokens.iter().map(|id| *id as i32).collect();
         let mut arrays: Vec<(String, Vec<f32>, usize)> = Vec::new();
         for at in 0..width / n_embd.max(1) {
@@ -189,7 +215,8 @@ impl PromptWithMedia {
 /// Takes the paths of media out of messages, in their order, so that their parts are those that templates expect.
 fn take_paths(messages: &mut Value) -> Vec<PathBuf> {
     let messages = messages.as_array_mut().into_iter().flatten();
-    let parts = messages.flat_map(|message| message["content"].as_array_mut().into_iter().flatten());
+    let parts =
+        messages.flat_map(|message| message["content"].as_array_mut().into_iter().flatten());
     let paths = parts.filter_map(|part| {
         let path = part.as_object_mut()?.remove("path")?;
         path.as_str().map(PathBuf::from)
@@ -202,11 +229,21 @@ fn take_paths(messages: &mut Value) -> Vec<PathBuf> {
 fn replace_values(path: &Path, media: &mut [PreparedMedium]) -> Result<(), Failure> {
     let file = std::fs::read(path).map_err(|error| at(path, error))?;
     let stored = safetensors::SafeTensors::deserialize(&file).map_err(|error| at(path, error))?;
-    let stored = stored.tensor("pixel_values").map_err(|error| at(path, error))?;
+    let stored = stored
+        .tensor("pixel_values")
+        .map_err(|error| at(path, error))?;
     let (numbers, _) = stored.data().as_chunks();
-    let all: Vec<f32> = numbers.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+    let all: Vec<f32> = numbers
+        .iter()
+        .map(|bytes| f32::from_le_bytes(*bytes))
+        .collect();
     let shape = stored.shape();
-    let wrong = || anyhow::anyhow!("{}: `pixel_values` {shape:?} does not fit the media", path.display());
+    let wrong = || {
+        anyhow::anyhow!(
+            "{}: `pixel_values` {shape:?} does not fit the media",
+            path.display()
+        )
+    };
     let n_media = media.len();
     let (mut at, mut n_views) = (0, 0);
     for (m, medium) in media.iter_mut().enumerate() {
@@ -227,7 +264,9 @@ fn replace_values(path: &Path, media: &mut [PreparedMedium]) -> Result<(), Failu
             };
             n_views += 1;
             if leading == 0 {
-                let own = all.get(place..place + view.values.len()).ok_or_else(wrong)?;
+                let own = all
+                    .get(place..place + view.values.len())
+                    .ok_or_else(wrong)?;
                 view.values.copy_from_slice(own);
                 continue;
             }

@@ -4,7 +4,13 @@
 mod embed;
 
 fn main() {
-    embed::embed("archs", &[(".arch.toml", "EMBEDDED_ARCHS"), (".tower.toml", "EMBEDDED_TOWERS")]);
+    embed::embed(
+        "archs",
+        &[
+            (".arch.toml", "EMBEDDED_ARCHS"),
+            (".tower.toml", "EMBEDDED_TOWERS"),
+        ],
+    );
     embed::embed(
         "stmaps",
         &[

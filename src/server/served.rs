@@ -284,7 +284,10 @@ pub struct ServedMedia {
 
 impl ServedMedia {
     fn of(opened: &OpenedMedia) -> Self {
-        let pictures = opened.towers.iter().find(|tower| tower.media == Media::Image);
+        let pictures = opened
+            .towers
+            .iter()
+            .find(|tower| tower.media == Media::Image);
         let attention = pictures.map(|tower| tower.plan.media_attention());
         Self {
             processors: opened.processors.clone(),

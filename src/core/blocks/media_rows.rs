@@ -33,7 +33,10 @@ pub(super) static CONTRACT: Contract = Contract {
 pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
     let c = Config::read(&b.unit.options);
     let Some(media) = &b.media else {
-        return Err(refused("media_rows", format!("{}: the pass has no media", b.unit.path)));
+        return Err(refused(
+            "media_rows",
+            format!("{}: the pass has no media", b.unit.path),
+        ));
     };
     let n_embd = x.shape()[0];
     let part = b.columns(&media.rows, c.part * n_embd, n_embd)?;

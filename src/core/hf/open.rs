@@ -41,7 +41,15 @@ pub fn open(
         modules.join(json, &mut checkpoint)?;
         Ok(checkpoint)
     })?;
-    apply_map(path, json, (maps, archs), chosen.source, chosen.map, chosen.checkpoint, allow_unmapped)
+    apply_map(
+        path,
+        json,
+        (maps, archs),
+        chosen.source,
+        chosen.map,
+        chosen.checkpoint,
+        allow_unmapped,
+    )
 }
 
 /// Opens the towers of a folder by the maps for its class, in the order of the maps' names; none if no map is for it.
@@ -60,7 +68,15 @@ pub fn open_towers(
         // The other keys and tensors are those of the text model and of other towers.
         map.is_part = true;
         let checkpoint = Checkpoint::open(path)?;
-        apply_map(path, json.clone(), (maps, towers), source, map, checkpoint, true)
+        apply_map(
+            path,
+            json.clone(),
+            (maps, towers),
+            source,
+            map,
+            checkpoint,
+            true,
+        )
     };
     found.into_iter().map(open).collect()
 }

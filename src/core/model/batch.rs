@@ -82,7 +82,11 @@ impl Batch {
                 "a position, an output and a type for each token".into(),
             );
         }
-        if let Some(token) = self.tokens.iter().find(|t| u64::from(**t) >= n_vocab && !is_medium(**t)) {
+        if let Some(token) = self
+            .tokens
+            .iter()
+            .find(|t| u64::from(**t) >= n_vocab && !is_medium(**t))
+        {
             return fault(
                 format!("the token {token}, which is not in the vocabulary"),
                 format!("ids below {n_vocab}"),

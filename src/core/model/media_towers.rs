@@ -116,7 +116,9 @@ impl MediaTowers {
     /// How the tokens of media of a kind attend to each other.
     pub fn attention(&self, media: Media) -> MediaAttention {
         let tower = self.towers.iter().find(|tower| tower.media == media);
-        tower.map_or(MediaAttention::Causal, |of| of.tower.plan().media_attention())
+        tower.map_or(MediaAttention::Causal, |of| {
+            of.tower.plan().media_attention()
+        })
     }
 
     /// The values of the last run of a tower. Empty unless values are captured.
@@ -134,9 +136,15 @@ impl MediaTowers {
             found,
             expected: expected.into(),
         };
-        let own = self.towers.iter_mut().find(|tower| tower.media == medium.media);
+        let own = self
+            .towers
+            .iter_mut()
+            .find(|tower| tower.media == medium.media);
         let Some(own) = own else {
-            return Err(fault(format!("a medium of kind {:?}", medium.media), "one that the model has a tower for"));
+            return Err(fault(
+                format!("a medium of kind {:?}", medium.media),
+                "one that the model has a tower for",
+            ));
         };
         let width = own.tower.input_width();
         let values = self.processors.pictures.as_ref().map(|rules| &rules.values);
@@ -147,7 +155,10 @@ impl MediaTowers {
             .map(|view: &View| {
                 let rows = values.and_then(|values| values.tower_rows(view, width));
                 let (rows, cells) = rows.ok_or_else(|| {
-                    fault(format!("values of the shape {:?}", view.shape), "whole patches of the tower's size")
+                    fault(
+                        format!("values of the shape {:?}", view.shape),
+                        "whole patches of the tower's size",
+                    )
                 })?;
                 Ok((rows, cells.map(|n| n as u64)))
             })
@@ -157,12 +168,20 @@ impl MediaTowers {
         while let Some((_, cells)) = left.first() {
             let n_cells: u64 = cells.iter().product::<u64>().max(1);
             let most = (MAX_ROWS_AT_ONCE / n_cells).max(1) as usize;
-            let n = left.iter().take(most).take_while(|(_, of)| of == cells).count();
+            let n = left
+                .iter()
+                .take(most)
+                .take_while(|(_, of)| of == cells)
+                .count();
             let (now, after) = left.split_at(n);
             left = after;
             let inputs: Vec<TowerInput<'_>> = now
                 .iter()
-                .map(|(rows, cells)| TowerInput { rows, cells: *cells, valid: None })
+                .map(|(rows, cells)| TowerInput {
+                    rows,
+                    cells: *cells,
+                    valid: None,
+                })
                 .collect();
             results.extend(own.tower.run(&inputs)?);
         }
@@ -177,7 +196,10 @@ impl MediaTowers {
                     .ok_or_else(|| fault(format!("{source:?}"), "a row that the tower makes"))?;
             }
         }
-        Ok(MediaRows { rows, width: n_embd })
+        Ok(MediaRows {
+            rows,
+            width: n_embd,
+        })
     }
 }
 

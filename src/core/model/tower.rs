@@ -300,7 +300,11 @@ mod tests {
     fn inputs_do_not_see_each_other() {
         let mut tower = tower(NO_LAYERS, &[], true);
         let (cells, rows) = ([1, 2, 4], numbers(64));
-        let input = |rows| TowerInput { rows, cells, valid: None };
+        let input = |rows| TowerInput {
+            rows,
+            cells,
+            valid: None,
+        };
         let both = tower
             .run(&[input(&rows[..32]), input(&rows[32..])])
             .expect("they fit");
@@ -316,7 +320,11 @@ mod tests {
         for cells in [[1, 3, 2], [1, 2, 5], [1, 1, 1]] {
             let rows = numbers(4 * cells.iter().product::<u64>());
             let error = tower
-                .run(&[TowerInput { rows: &rows, cells, valid: None }])
+                .run(&[TowerInput {
+                    rows: &rows,
+                    cells,
+                    valid: None,
+                }])
                 .expect_err("a rest");
             assert!(error.to_string().contains("does not fit"), "{error}");
         }
@@ -324,7 +332,11 @@ mod tests {
         let rows = numbers(16);
         let cells = [1, 2, 2];
         tower
-            .run(&[TowerInput { rows: &rows, cells, valid: None }])
+            .run(&[TowerInput {
+                rows: &rows,
+                cells,
+                valid: None,
+            }])
             .expect("it fits");
     }
 
@@ -332,7 +344,11 @@ mod tests {
     fn sizes_are_checked_before_anything_is_made() {
         let mut tower = tower(NO_LAYERS, &[], true);
         let rows = numbers(16);
-        let of = |cells| TowerInput { rows: &rows, cells, valid: None };
+        let of = |cells| TowerInput {
+            rows: &rows,
+            cells,
+            valid: None,
+        };
         let cases: [(&[TowerInput<'_>], &str); 6] = [
             (&[], "no input"),
             (&[of([1, 0, 4])], "cells"),
@@ -388,7 +404,11 @@ mod tests {
         let (cells, rows) = ([1, 4, 4], numbers(2 * 64));
         let inputs: Vec<TowerInput<'_>> = rows
             .chunks(64)
-            .map(|rows| TowerInput { rows, cells, valid: None })
+            .map(|rows| TowerInput {
+                rows,
+                cells,
+                valid: None,
+            })
             .collect();
         let [paged, plain] = [true, false].map(|flash_attn| {
             let all = tower(layers, with, flash_attn)
@@ -426,7 +446,11 @@ mod tests {
         let [with, without] = [QUERIES, alone.as_str()].map(|layers| {
             let mut tower = tower(layers, &[], false);
             tower
-                .run(&[TowerInput { rows: &rows, cells, valid: None }])
+                .run(&[TowerInput {
+                    rows: &rows,
+                    cells,
+                    valid: None,
+                }])
                 .expect("it runs")[0]
                 .rows
                 .clone()

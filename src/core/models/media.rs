@@ -52,7 +52,8 @@ pub struct PromptMedia {
 impl PromptMedia {
     /// Whether prompts of these media are computed alike where their tokens are the same.
     pub fn is_same(&self, other: &Self) -> bool {
-        let hashes = |of: &Self| -> Vec<[u8; 32]> { of.media.iter().map(|medium| medium.hash).collect() };
+        let hashes =
+            |of: &Self| -> Vec<[u8; 32]> { of.media.iter().map(|medium| medium.hash).collect() };
         self.places == other.places && hashes(self) == hashes(other)
     }
 }
@@ -83,7 +84,10 @@ impl MediaProcessors {
     /// # Errors
     /// The model takes no pictures, or the bytes are none that fits its rules.
     pub fn picture(&self, bytes: &[u8], index: usize) -> Result<PreparedMedium, MediaError> {
-        let rules = self.pictures.as_ref().ok_or(MediaError::NotTaken("pictures"))?;
+        let rules = self
+            .pictures
+            .as_ref()
+            .ok_or(MediaError::NotTaken("pictures"))?;
         let picture = picture::decode(bytes, &self.limits)?;
         Ok(PreparedMedium {
             media: Media::Image,
@@ -130,7 +134,9 @@ impl MediaProcessors {
         };
         let row_token = id_of(&rules.row_token);
         let row_token = row_token.ok_or_else(|| MediaError::NoRowToken(rules.row_token.clone()))?;
-        let mut rows = (0..tokens.len()).filter(|at| tokens[*at] == row_token).peekable();
+        let mut rows = (0..tokens.len())
+            .filter(|at| tokens[*at] == row_token)
+            .peekable();
         let found = tokens.iter().filter(|token| **token == row_token).count();
         let pieces = || media.iter().flat_map(|medium| &medium.prepared.layout);
         let n_of = |piece: &Piece| match piece {

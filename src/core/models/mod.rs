@@ -12,6 +12,6 @@ pub mod synth;
 pub mod towers;
 
 pub use open::{
-    DEFAULT_MODEL, Definitions, DefinitionsError, Error, FileStamp, ModelFiles, ModelSource, OpenedModel,
-    abbreviated, by_name, is_servable, list, open, read, tokenizer_of, unread_keys,
+    DEFAULT_MODEL, Definitions, DefinitionsError, Error, FileStamp, ModelFiles, ModelSource,
+    OpenedModel, abbreviated, by_name, is_servable, list, open, read, tokenizer_of, unread_keys,
 };

@@ -78,5 +78,7 @@ pub fn open_towers(source: &ModelSource, with: &Definitions) -> Result<Vec<Opene
         return Ok(Vec::new());
     };
     let all = hf::open_towers(path, &with.tower_maps, &with.towers)?;
-    all.into_iter().map(|weights| OpenedTower::new(weights, with)).collect()
+    all.into_iter()
+        .map(|weights| OpenedTower::new(weights, with))
+        .collect()
 }

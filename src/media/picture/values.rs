@@ -152,7 +152,16 @@ impl Values {
         let (block, frames) = (self.block.get() as usize, self.frames.get() as usize);
         let lens = match is_whole {
             true => [CHANNELS, 1, n_high, n_wide, 1, 1, 1, 1],
-            false => [CHANNELS, frames, high / block, wide / block, block, block, patch, patch],
+            false => [
+                CHANNELS,
+                frames,
+                high / block,
+                wide / block,
+                block,
+                block,
+                patch,
+                patch,
+            ],
         };
         let order: Vec<usize> = self.order.0.iter().flatten().copied().collect();
         let mut steps = [0; AXES];
@@ -169,7 +178,11 @@ impl Values {
             true => vec![(CHANNELS, steps[0]), (patch, steps[2]), (patch, steps[3])],
             false => {
                 let is_inner = |axis: &&usize| !(2..6).contains(*axis);
-                order.iter().filter(is_inner).map(|axis| (lens[*axis], steps[*axis])).collect()
+                order
+                    .iter()
+                    .filter(is_inner)
+                    .map(|axis| (lens[*axis], steps[*axis]))
+                    .collect()
             }
         };
         let n_inner: usize = inner.iter().map(|(len, _)| len).product();

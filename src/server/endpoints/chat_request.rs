@@ -95,7 +95,10 @@ impl ChatRequest {
         let Some((param, _)) = pictures.first() else {
             return Ok(Vec::new());
         };
-        let taken = served.media.as_ref().filter(|media| media.processors.pictures.is_some());
+        let taken = served
+            .media
+            .as_ref()
+            .filter(|media| media.processors.pictures.is_some());
         let Some(media) = taken else {
             let message = format!("`{param}`: the model takes no pictures");
             return Err(Error::unsupported(param, message));
@@ -129,9 +132,12 @@ impl ChatRequest {
         };
         if of.attention != MediaAttention::Causal && tokens.len() > of.n_batch {
             let (found, most) = (tokens.len(), of.n_batch);
-            return refuse("messages", format!(
-                ": the prompt has {found} tokens; with pictures this model reads at most {most} in one pass (--batch N sets more)"
-            ));
+            return refuse(
+                "messages",
+                format!(
+                    ": the prompt has {found} tokens; with pictures this model reads at most {most} in one pass (--batch N sets more)"
+                ),
+            );
         }
         let media = PromptMedia {
             media: media.into_iter().map(Arc::new).collect(),

@@ -235,7 +235,11 @@ impl Messages {
     pub(crate) fn pictures(&self) -> Result<Vec<(String, Vec<u8>)>, Error> {
         let mut all = Vec::new();
         for (i, message) in self.messages.iter().enumerate() {
-            let parts = message["content"].as_array().into_iter().flatten().enumerate();
+            let parts = message["content"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .enumerate();
             for (k, part) in parts.filter(|(_, part)| is_picture(part)) {
                 let param = format!("messages[{i}].content[{k}]");
                 let bytes = picture_of(&param, part)?;
@@ -323,7 +327,8 @@ fn check_parts(message: &str, parts: &[Value], has_thought: bool) -> Result<(), 
         }
         let is_reasoning = has_thought && of_thought(part);
         let Some(names) = names_of_text(part).filter(|_| is_reasoning || !of_thought(part)) else {
-            let message = format!("`{param}`: only parts of type `text` and `image_url` are served");
+            let message =
+                format!("`{param}`: only parts of type `text` and `image_url` are served");
             return Err(Error::unsupported(&param, message));
         };
         if text_of(part).is_none() {
@@ -346,7 +351,9 @@ fn picture_of(param: &str, part: &Value) -> Result<Vec<u8>, Error> {
         return Err(malformed(&param, "an object with `url`"));
     };
     let Some(rest) = url.strip_prefix("data:") else {
-        let message = format!("`{param}`: addresses are not fetched, expected a data URL (`data:image/png;base64,...`)");
+        let message = format!(
+            "`{param}`: addresses are not fetched, expected a data URL (`data:image/png;base64,...`)"
+        );
         return Err(Error::unsupported(&param, message));
     };
     let encoded = rest.split_once(";base64,").map(|(_, encoded)| encoded);

@@ -133,7 +133,9 @@ fn tensor_name(key: &str, default: &str, renamed: &BTreeMap<&'static str, String
         None => default.to_owned(),
         Some(name) if own.is_some() && name.contains('.') => name.trim_end_matches('.').to_owned(),
         Some(name) => {
-            let stem = name.rsplit_once('.').map_or(name.as_str(), |(stem, _)| stem);
+            let stem = name
+                .rsplit_once('.')
+                .map_or(name.as_str(), |(stem, _)| stem);
             format!("{stem}{ending}")
         }
     }
