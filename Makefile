@@ -7,7 +7,7 @@ PERF ?=
 model = $(if $(MODEL),-m $(MODEL))
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve test test-png check fmt lint bench soak malformed schema agents lm-eval equiv-test llama-server-suite perf-vs-llama perf-families hop-cost cache-cost goldens hf-goldens models converted-vs-llama metadata-vs-llama diagrams backend-cuda backend-metal backend-vulkan vulkan-check fuzz mutate sanitize drive-page drive-chat-page bindings install
+.PHONY: help run serve test test-png check fmt lint bench soak malformed schema agents lm-eval hub-cache equiv-test llama-server-suite perf-vs-llama perf-families hop-cost cache-cost goldens hf-goldens models converted-vs-llama metadata-vs-llama diagrams backend-cuda backend-metal backend-vulkan vulkan-check fuzz mutate sanitize drive-page drive-chat-page bindings install
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,6 +80,13 @@ lm-eval: ## lm-eval against the server: its log-likelihoods are those of bench l
 	python3 -m venv target/lm-eval-venv
 	target/lm-eval-venv/bin/pip install --quiet -r scripts/requirements-lm-eval.txt
 	target/lm-eval-venv/bin/python scripts/lm_eval_client.py --bench target/release/bench
+
+hub-cache: ## bench and huggingface_hub share one cache: each finds what the other downloaded, whole and offline
+	cargo build
+	cargo build -p lab-hub --example hub_server
+	python3 -m venv target/hub-venv
+	target/hub-venv/bin/pip install --quiet 'huggingface_hub>=2,<3'
+	target/hub-venv/bin/python scripts/hub_cache_client.py --bench target/debug/bench --hub target/debug/examples/hub_server
 
 equiv-test: ## Compare with llama-server (LLAMA_SERVER, the PATH, or else built), token by token
 	cargo build --release

@@ -219,6 +219,7 @@ def changes(drive):
     drive.check(drive.answer() == "3+4=7" and drive.at(".turn").count() == n, "regenerated otherwise")
     drive.last("button:has-text('Copy')").click()
     expect(drive.at("#say")).to_have_text("Copied")
+    expect(drive.last("button.done")).to_have_count(1)
     drive.check(drive.js("navigator.clipboard.readText()") == "3+4=7", "is not copied")
     drive.page.fill("#max_tokens", "2")
     drive.last("button:has-text('Regenerate')").click()
@@ -576,26 +577,27 @@ def refuses(drive):
 
 
 def many(drive):
-    """A conversation of 200 messages, and a list of 300 conversations."""
+    """A conversation of 200 turns, and a list of 300 conversations."""
     def chat(n, name):
         messages = [{"id": f"m{i}", "parent": f"m{i - 1}" if i else None, "role": ["user", "assistant"][i % 2], "at": i,
                      "content": f"Message {i}.\n\n" + "Some words that fill a line. " * 8} for i in range(n)]
         return {"id": name, "title": f"Chat {name}", "named": True, "messages": messages}
-    chats = [chat(2, f"few-{i}") for i in range(300)] + [chat(200, "long")]
+    chats = [chat(2, f"few-{i}") for i in range(300)] + [chat(400, "long")]
     told = imported(drive, json.dumps({"format": "inference-lab-bench/conversations", "version": 1, "conversations": chats}))
     drive.check("301 chats imported" in told, told)
-    took = drive.js("""async () => {
-        const start = performance.now(), link = [...document.querySelectorAll('.chat a')].find(one => one.title === 'Chat long');
-        link.click();
-        while (document.querySelectorAll('.turn').length < 200) await new Promise(requestAnimationFrame);
-        return performance.now() - start; }""")
-    drive.check(took < 1500, f"opening takes {took:.0f} ms")
-    print(f"many: a chat of 200 messages opens in {took:.0f} ms", flush=True)
-    began = drive.js("performance.now()")
-    drive.page.locator("#input").press_sequentially("ten keys..")
-    took = drive.js("performance.now()") - began
-    drive.check(took < 2000, f"ten keys take {took:.0f} ms")
-    drive.page.fill("#input", "")
+    opened = """async () => {
+        const link = name => [...document.querySelectorAll('.chat a')].find(one => one.title === `Chat ${name}`);
+        link('few-0').click();
+        while (document.querySelectorAll('.turn').length !== 2) await new Promise(requestAnimationFrame);
+        const start = performance.now();
+        link('long').click();
+        while (document.querySelectorAll('.turn').length < 400) await new Promise(requestAnimationFrame);
+        await new Promise(done => requestAnimationFrame(() => setTimeout(done)));
+        return performance.now() - start; }"""
+    # Other programs on the machine disturb some of them.
+    took, key = min(drive.js(opened) for _ in range(4)), min(typed(drive) for _ in range(4))
+    print(f"many: a chat of 200 turns opens in {took:.0f} ms, and a key takes {key:.0f} ms", flush=True)
+    drive.check(took < 600 and key < 100, f"opening takes {took:.0f} ms, a key {key:.0f} ms")
     # Away with them.
     drive.js("""() => new Promise(done => { const open = indexedDB.open('inference-lab-bench'); open.onsuccess = () => {
         const change = open.result.transaction(['heads', 'bodies'], 'readwrite');
@@ -1013,6 +1015,9 @@ def looks(drive):
                 drive.at(".picture img").wait_for()
                 drive.shot(f"{name}.diagram")
                 drive.at("#dialog-close").click()
+    for width in range(340, 1300, 40):
+        drive.page.set_viewport_size({"width": width, "height": 700})
+        drive.check(fits(drive), f"{width}: wider than the window")
     drive.page.set_viewport_size(WIDE)
 
 

@@ -59,7 +59,7 @@ BUDGET = 60_000
 
 KNOWN = {"name", "about", "model", "config", "set", "tokens", "dtype", "shard", "form4", "drop", "fill", "output"}
 KNOWN |= {"class", "published", "remote", "text"}
-KNOWN |= {"silent", "omit", "doubt", "save", "rename", "transpose", "extra", "pack", "flat", "put", "source"}
+KNOWN |= {"silent", "omit", "doubt", "save", "rename", "transpose", "extra", "pack", "flat", "put", "source", "rows"}
 
 
 # ---------------------------------------------------------------- how a tensor is filled
@@ -230,7 +230,13 @@ def run(model, case):
     if "source" in case:
         extra["decoder_input_ids"], ids = ids, torch.tensor([case["source"]])
     with torch.no_grad():
-        out = model(input_ids=ids, attention_mask=torch.ones_like(ids), **extra)
+        if case.get("rows"):
+            # The source of a decoder of rows: the embeddings of the source's tokens in the place of an encoder's result.
+            decoder = model.get_decoder()
+            rows = decoder.embed_tokens(ids) + decoder.embed_positions.weight[: ids.shape[1]]
+            out = model(encoder_outputs=(rows,), **extra)
+        else:
+            out = model(input_ids=ids, attention_mask=torch.ones_like(ids), **extra)
     if case.get("output") == "hidden":
         states = getattr(out, "last_hidden_state", None)
         values = out.hidden_states[-1] if states is None else states

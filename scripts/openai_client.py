@@ -1,9 +1,10 @@
 """Checks a server with the official `openai` package: whole and streamed answers, log-probabilities, tools,
-structured output, responses with state, completions, errors.
+structured output, responses with state, files and batches, completions, errors.
 
 Usage: openai_client.py http://127.0.0.1:11116/v1
 """
 
+import json
 import sys
 import time
 
@@ -111,6 +112,38 @@ for gone, expected in [
         raise AssertionError("a response that was deleted was found")
     except expected as error:
         assert "deleted" in error.body["message"], error.body
+
+# Files and batches.
+lines = [
+    {"custom_id": f"q{i}", "method": "POST", "url": "/v1/chat/completions", "body": dict(model=model, messages=asked)}
+    for i, asked in enumerate([messages, messages, []])
+]
+lines[0]["body"]["temperature"] = lines[1]["body"]["temperature"] = 0
+data = "".join(json.dumps(line) + "\n" for line in lines).encode()
+file = client.files.create(file=("in.jsonl", data), purpose="batch")
+assert file.bytes == len(data) and client.files.content(file.id).read() == data
+assert file.id in [other.id for other in client.files.list(purpose="batch")]
+batch = client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
+while batch.status in ("validating", "in_progress", "finalizing"):
+    time.sleep(0.1)
+    batch = client.batches.retrieve(batch.id)
+assert batch.status == "completed" and batch.request_counts.failed == 1, batch
+results = [json.loads(line) for line in client.files.content(batch.output_file_id).text.splitlines()]
+assert sorted(result["custom_id"] for result in results) == ["q0", "q1"], results
+assert all(result["response"]["body"]["choices"][0]["message"]["content"] == text for result in results), results
+assert json.loads(client.files.content(batch.error_file_id).text)["response"]["status_code"] == 400
+assert batch.id in [other.id for other in client.batches.list(limit=5)]
+for identity in (file.id, batch.output_file_id, batch.error_file_id):
+    assert client.files.delete(identity).deleted
+slow = dict(lines[0]["body"], max_tokens=2000, ignore_eos=True)
+data = "".join(json.dumps(dict(lines[0], custom_id=str(i), body=slow)) + "\n" for i in range(50)).encode()
+file = client.files.create(file=("in.jsonl", data), purpose="batch")
+batch = client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
+assert client.batches.cancel(batch.id).status == "cancelling"
+while batch.status != "cancelled":
+    time.sleep(0.1)
+    batch = client.batches.retrieve(batch.id)
+    assert batch.status in ("validating", "in_progress", "cancelling", "cancelled"), batch
 
 completion = client.completions.create(model=model, prompt="2+2", max_tokens=2, echo=True, logprobs=1)
 assert completion.choices[0].text.startswith("2+2"), completion

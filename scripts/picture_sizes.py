@@ -4,7 +4,7 @@
 picture_sizes.py FOLDER... [--n N] [--seed SEED] [--largest PIXELS]
 
 For each FOLDER (a model's folder with its processor and tokenizer; weights are not read) N pictures of random sizes and proportions are
-prepared by `cargo run -p lab-core --example prepare_pictures` and by the folder's processor: by its form for PIL where transformers has
+prepared by `cargo run -p lab-inspect --example prepare_pictures` and by the folder's processor: by its form for PIL where transformers has
 one, else by the one for torchvision. Token ids must be equal, and the mean square of the differences of the values at most 1e-4 of that
 of the values. With Pillow before 13 the bytes are equal; later versions resize tall pictures along columns first. Rows that are cut and
 interpolated are compared with the model's own function on random rows. Prints a line for each folder and what differs.
@@ -95,7 +95,7 @@ def compare(folder, options, place):
     for i, (width, height) in enumerate(all_sizes):
         Image.fromarray(picture(width, height, i)).save(f"{place}/{i}.bmp")
     lines = "".join(f"{place}/{i}.bmp\t{place}/{i}\n" for i in range(options.n))
-    command = ["cargo", "run", "-q", "-p", "lab-core", "--example", "prepare_pictures", "--", os.path.abspath(folder)]
+    command = ["cargo", "run", "-q", "-p", "lab-inspect", "--example", "prepare_pictures", "--", os.path.abspath(folder)]
     subprocess.run(command, input=lines, text=True, check=True, cwd=ROOT)
 
     worst, n_equal, n_arrays, refused, problems = 0.0, 0, 0, [0, 0], []

@@ -3,7 +3,7 @@
 use clap::{CommandFactory, Parser, Subcommand};
 
 use super::{
-    arch, chat, compare, convert, devices, diagram, doctor, engine, help, hub, inspect, lab,
+    arch, batch, chat, compare, convert, devices, diagram, doctor, engine, help, hub, inspect, lab,
     launch, log, logits, perf, plan, points, serve, synth, template, tokenize,
 };
 
@@ -21,6 +21,8 @@ pub struct Cli {
 pub(super) enum Command {
     /// Complete a prompt and stream the completion
     Run(Box<super::run::Args>),
+    /// Answer the requests of a file, many at a time
+    Batch(Box<batch::Args>),
     /// Talk with a model in the terminal
     Chat(Box<chat::Args>),
     /// Serve models over HTTP

@@ -7,9 +7,9 @@ use lab_base::util::inputs;
 
 use super::command_line::{Cli, Command, command};
 use super::{
-    Failure, arch, chat, compare, config, convert, devices, diagram, doctor, engine, hub, inspect,
-    lab, launch, log, logits, other_programs, output, perf, plan, points, serve, synth, template,
-    tokenize,
+    Failure, arch, batch, chat, compare, config, convert, devices, diagram, doctor, engine, hub,
+    inspect, lab, launch, log, logits, other_programs, output, perf, plan, points, serve, synth,
+    template, tokenize,
 };
 
 /// The command line of the process. Options of other programs become those of this one. For `bench serve`, environment
@@ -63,6 +63,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
     }
     match cli.command {
         Command::Run(args) => super::run::run(&args),
+        Command::Batch(args) => batch::run(&args),
         Command::Chat(args) => chat::run(&args),
         Command::Serve(args) => serve::run(*args),
         Command::Pull(args) => hub::pull(&args),

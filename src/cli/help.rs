@@ -4,7 +4,10 @@ use clap::Command;
 
 /// The commands by what they are for. Each visible one is in one group.
 const GROUPS: [(&str, &[&str]); 6] = [
-    ("Use a model", &["run", "chat", "serve", "launch", "doctor"]),
+    (
+        "Use a model",
+        &["run", "batch", "chat", "serve", "launch", "doctor"],
+    ),
     ("Models by name", &["pull", "list", "rm"]),
     (
         "Look inside a model",
@@ -38,6 +41,8 @@ const EXAMPLES: &str = r#"bench run "2+2=?"
 bench run -m FILE.gguf "What is 17 plus 5?"
 bench run --quiet -f PROMPT.txt
 bench run -m FOLDER --type q4_k -c 8k --temperature 0.7 --seed -1 "Tell me a story"
+bench batch -m FILE.gguf IN.jsonl OUT.jsonl
+bench batch -m FILE.gguf -np 16 IN.jsonl OUT.jsonl
 bench chat -m FILE.gguf
 bench chat -m FILE.gguf --system "You are brief." --temperature 0.7
 bench serve -m FILE.gguf

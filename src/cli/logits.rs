@@ -58,10 +58,9 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let source = args.model.source()?;
-    let mut opened = args.load.open(&source)?;
-    let prompt = args.media.read(&source, &mut opened, &args.load)?;
-    let tokens = prompt.as_ref().map_or(&args.tokens, |prompt| &prompt.tokens);
+    let mut opened = args.load.open(&args.model.source()?)?;
+    let mut prompt = args.media.read(&mut opened, &args.load)?;
+    let tokens = prompt.as_ref().map_or_else(|| args.tokens.clone(), |prompt| prompt.tokens.clone());
     // The output is created first: without it, computing would be useless.
     let part = PartFile::new(args.force.target(&args.output));
     let part = part.map_err(|error| at(&args.output, error))?;
@@ -92,10 +91,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     let mut model = args.load.load(opened, options)?;
     args.source.set(&mut model)?;
-    let ids = match &prompt {
-        Some(prompt) => prompt.set(&args.media, &mut model)?,
-        None => args.tokens.clone(),
-    };
+    if let Some(prompt) = &mut prompt {
+        prompt.set(&args.media, &mut model)?;
+    }
 
     let width = model.row_width();
     let mut logits: Vec<f32> = Vec::with_capacity(n * width);
@@ -103,12 +101,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     for (first, start, end) in passes(n, chunk, args.stateless) {
         batch.clear();
         for i in first..end {
-            batch.push(ids[i], 0, i as u32, i >= start);
+            batch.push(tokens[i], 0, i as u32, i >= start);
         }
         logits.extend_from_slice(model.forward(&batch)?);
     }
     if !is_finite(&logits) {
-        let place = match model.first_not_finite(0, &ids)? {
+        let place = match model.first_not_finite(0, &tokens)? {
             Some(found) => found.to_string(),
             None => "in one pass of their own all values are finite".to_owned(),
         };

@@ -1,6 +1,5 @@
 //! Prompts with media for `bench logits`: messages, the values that towers read, and what is dumped.
 
-use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,13 +11,11 @@ use serde_json::{Map, Value};
 use lab_base::chat::template::{self, ChatTemplate, Moment, RenderInput};
 use lab_base::tokenizer::Tokenizer;
 use lab_base::util::clock::unix_seconds;
-use lab_core::model::{
-    FIRST_MEDIA_ID, MediaRows, MediaSpan, MediaTowers, Model, Options, SequenceMedia,
-};
-use lab_core::models::media::{MediaPlace, PreparedMedium};
-use lab_core::models::towers::{OpenedMedia, open_media};
-use lab_core::models::{ModelSource, OpenedModel};
-use lab_core::plan::MediaAttention;
+use lab_core::model::{MediaRows, MediaTowers, Model, Options};
+use lab_core::models::OpenedModel;
+use lab_core::models::media::{PreparedMedium, PromptMedia};
+use lab_core::models::towers::OpenedMedia;
+use lab_core::plan::{Media, MediaAttention};
 
 use super::Failure;
 use super::input_file::read_text;
@@ -45,16 +42,14 @@ pub(super) struct MediaPrompt {
 pub(super) struct PromptWithMedia {
     /// Token ids, with a token of the vocabulary in the place of each row.
     pub(super) tokens: Vec<u32>,
-    media: Vec<PreparedMedium>,
-    places: Vec<MediaPlace>,
-    towers: RefCell<Option<MediaTowers>>,
+    media: PromptMedia,
+    towers: Option<MediaTowers>,
 }
 
 impl MediaPrompt {
     /// The prompt of the messages; none if there are no messages.
     pub(super) fn read(
         &self,
-        source: &ModelSource,
         opened: &mut OpenedModel,
         load: &LoadOptions,
     ) -> Result<Option<PromptWithMedia>, Failure> {
@@ -66,11 +61,8 @@ impl MediaPrompt {
             .map_err(|error| at(path, error))?;
         let mut messages = json["messages"].clone();
         let files = take_paths(&mut messages);
-        let media_of_model = match files.is_empty() {
-            true => None,
-            false => open_media(source, &load.model.opening.definitions()?)?,
-        };
-        let no_media = || anyhow::anyhow!("{}: the model takes no media", source.path());
+        let media_of_model = opened.media.take().filter(|_| !files.is_empty());
+        let no_media = || anyhow::anyhow!("{}: the model takes no media", opened.weights.label());
         let mut media = Vec::with_capacity(files.len());
         for (index, file) in files.iter().enumerate() {
             let processors = &media_of_model.as_ref().ok_or_else(no_media)?.processors;
@@ -108,61 +100,44 @@ impl MediaPrompt {
         let towers = media_of_model
             .map(|of| MediaTowers::load(of.towers, of.processors, &options, &mut |_, _| {}))
             .transpose()?;
+        let attention = towers.as_ref().map(|towers| towers.attention(Media::Image));
         Ok(Some(PromptWithMedia {
             tokens,
-            media,
-            places,
-            towers: RefCell::new(towers),
+            media: PromptMedia {
+                media: media.into_iter().map(Arc::new).collect(),
+                places,
+                attention: attention.unwrap_or(MediaAttention::Causal),
+            },
+            towers,
         }))
     }
 }
 
 impl PromptWithMedia {
-    /// Computes the rows of the media and sets them for sequence 0 of the model. Returns the ids of the tokens.
-    pub(super) fn set(&self, args: &MediaPrompt, model: &mut Model) -> Result<Vec<u32>, Failure> {
-        let mut ids = self.tokens.clone();
-        let mut towers = self.towers.borrow_mut();
-        let Some(towers) = towers.as_mut() else {
-            return Ok(ids);
+    /// Computes the rows of the media and sets them for sequence 0 of the model.
+    pub(super) fn set(&mut self, args: &MediaPrompt, model: &mut Model) -> Result<(), Failure> {
+        let Some(towers) = self.towers.take() else {
+            return Ok(());
         };
-        let (mut spans, mut first_of) = (Vec::new(), Vec::new());
-        let (mut rows, mut next) = (Vec::new(), FIRST_MEDIA_ID);
-        for medium in &self.media {
-            let of = towers.rows(medium)?;
-            first_of.push(next);
-            next += (of.rows.len() / of.width.max(1)) as u32;
-            rows.push(Arc::new(of));
-        }
-        for place in &self.places {
-            let first_id = first_of[place.medium] + place.from as u32;
-            for (id, row) in ids[place.at..place.at + place.n].iter_mut().zip(first_id..) {
-                *id = row;
-            }
-            spans.push(MediaSpan {
-                at: place.at as u32,
-                first_id,
-                n: place.n as u32,
-                rows: Arc::clone(&rows[place.medium]),
-                from: place.from,
-                grid: place.grid,
-            });
-        }
-        let attention = self.media.first().map(|medium| towers.attention(medium.media));
-        let attention = attention.unwrap_or(MediaAttention::Causal);
-        let media = SequenceMedia::new(spans, attention, &ids)?;
-        model.set_media(0, Arc::new(media));
+        model.set_towers(towers);
+        model.set_prompt_media(0, &self.media, &self.tokens)?;
         if let Some(path) = &args.dump {
             let n_embd = model.plan().n_embd as usize;
+            let Some(towers) = model.towers() else {
+                return Ok(());
+            };
+            let media = self.media.media.iter();
+            let rows: Vec<MediaRows> = media.map(|medium| towers.rows(medium)).collect::<Result<_, _>>()?;
             self.dump(path, &rows, n_embd)?;
         }
-        Ok(ids)
+        Ok(())
     }
 
     /// Writes the token ids, the values of views of one shape, and the rows: embeddings and the parts that layers add.
     fn dump(
         &self,
         path: &Path,
-        rows: &[Arc<MediaRows>],
+        rows: &[MediaRows],
         n_embd: usize,
     ) -> Result<(), Failure> {
         let part = |at: usize| -> Vec<f32> {
@@ -170,7 +145,7 @@ impl PromptWithMedia {
             all.flat_map(|row| &row[at * n_embd..(at + 1) * n_embd]).copied().collect()
         };
         let width = rows.first().map_or(n_embd, |of| of.width);
-        let views: Vec<_> = self.media.iter().flat_map(|medium| &medium.prepared.views).collect();
+        let views: Vec<_> = self.media.media.iter().flat_map(|medium| &medium.prepared.views).collect();
         let is_one_shape = views.windows(2).all(|pair| pair[0].shape[1..] == pair[1].shape[1..]);
         let values: Vec<f32> = views.iter().flat_map(|view| &view.values).copied().collect();
         let ids: Vec<i32> = self.tokens.iter().map(|id| *id as i32).collect();

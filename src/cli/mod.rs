@@ -4,6 +4,7 @@
 //! on them.
 
 mod arch;
+mod batch;
 mod chat;
 mod command_line;
 mod compare;

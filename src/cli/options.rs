@@ -511,6 +511,19 @@ pub(super) fn progress_bar(what: &str, name: &str) -> ProgressBar {
     bar
 }
 
+/// A progress bar on stderr that counts requests; hidden if stderr is not a terminal.
+pub(super) fn count_bar(n: u64, is_quiet: bool) -> ProgressBar {
+    let bar = match is_quiet {
+        true => ProgressBar::hidden(),
+        false => ProgressBar::new(n),
+    };
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} requests, {eta} left");
+    if let Ok(style) = style {
+        bar.set_style(style);
+    }
+    bar
+}
+
 /// A callback whose arguments, what is done and the total, are shown by a bar.
 pub(super) fn shown_by(bar: &ProgressBar) -> impl FnMut(u64, u64) + use<> {
     let bar = bar.clone();

@@ -23,9 +23,9 @@ use lab_hub::{Cache, Settings};
 use lab_server::http::transport;
 use lab_server::served::{Progress, ServedModel};
 use lab_server::{
-    Access, Collection, EngineProcess, EngineProcessConfig, HostMode, LoadError, LoadLimits,
-    LoadRequest, Loader, PageOrigin, PagePolicy, Pool, PoolConfig, StartedEngine, Strictness,
-    UnloadedModel,
+    Access, BatchStore, Collection, EngineProcess, EngineProcessConfig, FileStore, HostMode,
+    LoadError, LoadLimits, LoadRequest, Loader, PageOrigin, PagePolicy, Pool, PoolConfig,
+    StartedEngine, Strictness, UnloadedModel,
 };
 
 use super::diffusion::DiffusionOptions;
@@ -129,6 +129,13 @@ pub(super) struct Args {
     /// one; they are kept in memory until the server ends; 0 = none are stored
     #[arg(long, default_value = "64M", value_name = "BYTES", value_parser = byte_count)]
     response_store: u64,
+    /// Folder in which the files and batches of clients are kept (`/v1/files`, `/v1/batches`), also for the next server;
+    /// default: a folder that is removed when the server ends
+    #[arg(long, value_name = "DIR")]
+    files: Option<PathBuf>,
+    /// Maximum size of these files together, in bytes; further ones are refused
+    #[arg(long, default_value = "1G", value_name = "BYTES", value_parser = byte_count)]
+    file_bytes: u64,
     /// Maximum time in the queue in seconds, above 0; then the request fails with status 503; default: no limit
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     queue_time: Option<Duration>,
@@ -436,6 +443,7 @@ fn pool_of(
             idle: args.idle_time,
         },
         upload_bytes: usize::try_from(args.lab_upload).unwrap_or(usize::MAX),
+        batches: Some(batches(&args, kept)?),
         response_bytes: usize::try_from(args.response_store).unwrap_or(usize::MAX),
         artifacts: Some(artifacts(&args, kept.to_owned())?),
         vectors: vectors(&args, kept)?,
@@ -456,6 +464,16 @@ fn pool_of(
         opened(args, source).map_err(|error| error.to_string())
     }));
     Pool::new(sources, loader, config).map_err(Failure::msg)
+}
+
+/// The files and batches of clients, for a server with these options.
+fn batches(args: &Args, kept: &Path) -> Result<BatchStore, Failure> {
+    let folder = args.files.clone().unwrap_or_else(|| kept.join("files"));
+    let files = FileStore::open(folder, args.file_bytes);
+    // One sequence is always left for other requests.
+    let n_turns = args.parallel.saturating_sub(1).max(1);
+    let batches = files.and_then(|files| BatchStore::open(files, n_turns));
+    batches.map_err(|e| anyhow::anyhow!("--files: {e}"))
 }
 
 /// The vectors that requests may name, for a server with these options.
@@ -557,33 +575,28 @@ pub(super) fn start(
     Ok(served)
 }
 
-/// The options and limits with which a model runs.
-fn settings_of(
-    args: &Args,
+/// The options with which a model decodes `n_parallel` sequences at a time, within a cache of at most `cache` bytes.
+pub(super) fn shared_options(
+    load: &LoadOptions,
     opened: &OpenedModel,
-    is_described: bool,
-) -> Result<(Options, Limits), Failure> {
-    let defaults = LoadDefaults {
-        is_cut: args.is_shared(),
-        is_described,
-        ..LoadDefaults::LOCAL
-    };
-    let mut options = args.load.resolve(opened, defaults)?;
-    let mut n_parallel = args.parallel;
+    defaults: LoadDefaults,
+    n_parallel: usize,
+    cache: Option<u64>,
+) -> Result<Options, Failure> {
+    let mut options = load.resolve(opened, defaults)?;
+    options.n_seqs = n_parallel;
     // A model that ends in vectors generates nothing: a text is read once, in one pass, and none of it is cached.
     let only_reads = ends_in_vectors(&opened.plan);
     if only_reads {
-        n_parallel = n_parallel.max(READ_AT_ONCE);
+        options.n_seqs = n_parallel.max(READ_AT_ONCE);
         options.n_batch = options.n_batch.max(options.n_ctx);
     }
-    options.n_seqs = n_parallel;
-    options.n_checkpoints = args.checkpoints;
-    let all = options.n_ctx.saturating_mul(n_parallel);
-    let budget = match args.load.has_context() {
+    let all = options.n_ctx.saturating_mul(options.n_seqs);
+    let budget = match load.has_context() {
         true => None,
-        false => args.load.cache_budget(opened, defaults)?,
+        false => load.cache_budget(opened, defaults)?,
     };
-    options.n_ctx = match args.cache {
+    options.n_ctx = match cache {
         _ if only_reads => 0,
         // At least a whole context; more than that takes half of what is left, since the prefix cache fills it in time.
         None => budget.map_or(all, |budget| {
@@ -595,20 +608,42 @@ fn settings_of(
     if options.n_ctx == 0 && !only_reads {
         anyhow::bail!(
             "--cache {}: too small for a single KV block of {} tokens, which takes {}",
-            args.cache.map_or_else(String::new, bytes),
+            cache.map_or_else(String::new, bytes),
             lab_core::plan::BLOCK_LEN,
             options
                 .bytes_of_block(&opened.plan)
                 .map_or_else(|| "more".to_owned(), bytes),
         );
     }
+    Ok(options)
+}
+
+/// Maximum number of tokens of a sequence.
+pub(super) fn n_ctx_of(options: &Options) -> usize {
+    match options.n_ctx {
+        // Nothing is cached.
+        0 => options.n_ctx_seq,
+        n_ctx => options.n_ctx_seq.min(n_ctx),
+    }
+}
+
+/// The options and limits with which a model runs.
+fn settings_of(
+    args: &Args,
+    opened: &OpenedModel,
+    is_described: bool,
+) -> Result<(Options, Limits), Failure> {
+    let defaults = LoadDefaults {
+        is_cut: args.is_shared(),
+        is_described,
+        ..LoadDefaults::LOCAL
+    };
+    let mut options = shared_options(&args.load, opened, defaults, args.parallel, args.cache)?;
+    options.n_checkpoints = args.checkpoints;
     let limits = Limits {
         lab_bytes: args.lab_bytes,
-        n_ctx: match only_reads {
-            true => options.n_ctx_seq,
-            false => options.n_ctx_seq.min(options.n_ctx),
-        },
-        n_parallel,
+        n_ctx: n_ctx_of(&options),
+        n_parallel: options.n_seqs,
         n_queue: args.queue,
         n_prefill: args.prompt_batch,
         n_drafted: args.draft,

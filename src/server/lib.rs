@@ -5,6 +5,7 @@
 //! - [`served`]: a model as clients see it
 //! - [`http`]: connections, access, bodies and errors
 //! - `page`: the chat page
+//! - `storage`: responses, files and batches that are kept for later requests
 //! - `request`: the fields of requests
 //! - `response`: what responses share
 //! - `process`: engine processes, and the requests that are forwarded to them
@@ -23,12 +24,15 @@ mod process;
 mod request;
 mod response;
 pub mod served;
+mod storage;
 #[cfg(test)]
 mod tests;
 
-pub use app::app;
+pub use app::{app, local_client};
+pub use endpoints::batches::lines::{BatchRequest, BatchResult, checked_lines};
 pub use endpoints::lab::{patched as lab_patch, pieces as lab_pieces};
 pub use http::access::Access;
+pub use http::local_client::LocalClient;
 pub use local::{Refusal, Reply, ReplyEvent, check, prompt, refusal, reply};
 pub use page::policy::{PageOrigin, PagePolicy};
 pub use pool::{
@@ -41,3 +45,5 @@ pub use process::{
 };
 pub use request::lab::LabRequest;
 pub use response::completion_parser::CompletionDelta;
+pub use storage::batch_store::BatchStore;
+pub use storage::file_store::FileStore;

@@ -22,11 +22,13 @@ use lab_core::artifacts::vectors::VectorStore;
 use lab_core::engine::{
     self, Failure, Handle, Limits, LoadedModel, PooledOutput, StartError, Unsupported,
 };
-use lab_core::model::{self, Model, Options};
+use lab_core::model::{self, MediaTowers, Model, Options};
+use lab_core::models::media::MediaProcessors;
 use lab_core::models::prompts::Prompts;
 use lab_core::models::sampling_defaults::SamplingDefaults;
+use lab_core::models::towers::OpenedMedia;
 use lab_core::models::{OpenedModel, tokenizer_of};
-use lab_core::plan::Plan;
+use lab_core::plan::{Media, MediaAttention, Plan};
 
 /// A name that selects the only model, whatever its own name.
 pub(crate) const DEFAULT_MODEL: &str = "default";
@@ -58,6 +60,8 @@ pub struct ServedModel {
     pub prompts: Prompts,
     /// The sampling parameters for requests that do not set them.
     pub sampling: SamplingDefaults,
+    /// How it takes media; none if it takes texts alone.
+    pub media: Option<ServedMedia>,
     /// The template that makes one text of query and document, for a reranker that reads them together.
     pub rerank_template: Option<String>,
     /// Names of the classes, if the model scores classes and names them.
@@ -267,6 +271,29 @@ pub enum PromptError {
     Tokenizer(#[from] tokenizer::Error),
 }
 
+/// How a model takes media.
+#[derive(Clone, Debug)]
+pub struct ServedMedia {
+    /// How they are prepared.
+    pub processors: MediaProcessors,
+    /// How the tokens of pictures attend to each other.
+    pub attention: MediaAttention,
+    /// Maximum number of tokens of a prompt whose tokens attend to later ones.
+    pub n_batch: usize,
+}
+
+impl ServedMedia {
+    fn of(opened: &OpenedMedia) -> Self {
+        let pictures = opened.towers.iter().find(|tower| tower.media == Media::Image);
+        let attention = pictures.map(|tower| tower.plan.media_attention());
+        Self {
+            processors: opened.processors.clone(),
+            attention: attention.unwrap_or(MediaAttention::Causal),
+            n_batch: 0,
+        }
+    }
+}
+
 /// Called on the engine's thread with the number of bytes loaded and the total.
 pub type Progress = Box<dyn FnMut(u64, u64) + Send>;
 
@@ -290,6 +317,7 @@ impl ServedModel {
             adapters,
             prompts,
             sampling,
+            media,
             def,
         } = opened;
         // Of an encoder only the hidden states are used, also where it has a head.
@@ -326,8 +354,18 @@ impl ServedModel {
         let labels = labels(&plan.arch, weights.metadata());
         let rerank_template = weights.metadata().str(RERANK_TEMPLATE).map(str::to_owned);
         let fingerprint = fingerprint(&name, &plan, &options);
+        let (n_batch, served_media) = (options.n_batch, media.as_ref().map(ServedMedia::of));
         let started = engine::start(Arc::new(tokenizer), limits, move || {
-            Model::load_with(plan, &weights, &adapters, options, &mut *progress)
+            let of_towers = Options {
+                embeddings: false,
+                ..options.clone()
+            };
+            let mut model = Model::load_with(plan, &weights, &adapters, options, &mut *progress)?;
+            if let Some(OpenedMedia { towers, processors }) = media {
+                let towers = MediaTowers::load(towers, processors, &of_towers, &mut |_, _| {})?;
+                model.set_towers(towers);
+            }
+            Ok::<_, model::Error>(model)
         });
         let started = started.map_err(|source| ServeError::new(&model, source));
         let (handle, _thread, loaded) = started?;
@@ -335,6 +373,7 @@ impl ServedModel {
             name,
             handle,
             sampling,
+            media: served_media.map(|media| ServedMedia { n_batch, ..media }),
             fingerprint,
             created: unix_seconds(),
             templates,

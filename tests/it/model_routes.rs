@@ -168,6 +168,7 @@ fn the_document_lists_the_routes_that_there_are_and_their_fields() {
         "/api/embeddings" => json!({ "prompt": "1" }),
         "/api/show" => json!({ "model": "default" }),
         "/render" => json!({ "text": "1" }),
+        "/v1/batches" => json!({ "input_file_id": "file-x", "endpoint": "/v1/embeddings" }),
         "/detokenize" => json!({ "tokens": [5] }),
         "/tokenize" => json!({ "prompt": "1" }),
         "/apply-template" => json!({ "messages": [{ "role": "user", "content": "1" }] }),

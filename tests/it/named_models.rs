@@ -118,6 +118,12 @@ fn a_server_of_the_cache_pulls_and_serves_by_name() {
         .find_map(|event| serde_json::from_str(event).ok())
         .expect("an event");
     assert_eq!(last["served"], "owner/repo", "{events:?}");
+    let recommended = json!({ "temperature": 0.6, "top_k": 20 });
+    let (_, one) = server.json("GET", "/v1/models/owner/repo", &Value::Null);
+    assert_eq!(
+        (&one["state"], &one["sampling_defaults"]),
+        (&json!("not loaded"), &recommended)
+    );
     let answer = server.post(
         "/v1/chat/completions",
         &json!({
@@ -133,10 +139,7 @@ fn a_server_of_the_cache_pulls_and_serves_by_name() {
         (&json!(0.6), &json!(20))
     );
     let (_, one) = server.json("GET", "/v1/models/owner/repo", &Value::Null);
-    assert_eq!(
-        one["sampling_defaults"],
-        json!({ "temperature": 0.6, "top_k": 20 })
-    );
+    assert_eq!(one["sampling_defaults"], recommended);
     for (model, status) in [("not a name", 400), ("owner/other", 400)] {
         let (found, body) = server.json("POST", "/models/pull", &json!({ "model": model }));
         assert_eq!(found, status, "{body}");

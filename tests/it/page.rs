@@ -239,6 +239,7 @@ fn a_model_is_drawn_whether_it_is_loaded_or_not() {
         "tiny-chat/diagram",
         "tiny-chat/diagram?view=layers",
         "tiny-diffusion/diagram?view=stack",
+        "tiny-chat/diagram?theme=dark",
     ] {
         let (status, head, svg) = get(&server, &format!("/v1/models/{path}"));
         assert_eq!(status, 200, "{path}: {svg}");
@@ -255,7 +256,7 @@ fn a_model_is_drawn_whether_it_is_loaded_or_not() {
         pictures.push(svg);
     }
     pictures.dedup();
-    assert_eq!(pictures.len(), 3, "pictures are the same");
+    assert_eq!(pictures.len(), 4, "pictures are the same");
     let (_, health) = server.json("GET", "/health", &Value::Null);
     assert_eq!(health["loaded"], json!([]), "drawing loads nothing");
     let (_, entry) = server.json("GET", "/v1/models/tiny-diffusion", &Value::Null);
@@ -278,6 +279,7 @@ fn a_model_is_drawn_whether_it_is_loaded_or_not() {
         ("%FF/diagram", 404, "model_not_found", "model"),
         ("broken/diagram", 404, "model_not_servable", "model"),
         ("tiny-chat/diagram?view=x", 400, "invalid_value", "view"),
+        ("tiny-chat/diagram?theme=x", 400, "invalid_value", "theme"),
         ("tiny-chat/diagram?size=1", 400, "invalid_value", "size"),
     ] {
         let (found, refusal) = server.json("GET", &format!("/v1/models/{path}"), &Value::Null);

@@ -1,6 +1,7 @@
 //! Tools that do not depend on models: work on all cores, measurements, locks, moments and distances of rows of numbers,
 //! random numbers, formatting of numbers and lists, files that are read whole or written, the clock.
 
+pub mod appended_lines;
 pub mod atomic_file;
 pub mod clock;
 pub mod directions;

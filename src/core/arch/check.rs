@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::chains::{self, param_exprs, reached};
 use super::contract::{OptionKind, OptionSpec, Presence, Resource};
 use super::definition::{
-    ArchDef, Branch, BranchTokens, CommonDefinitions, ContractUse, GIVEN, Join, LAYER, Mode, OF_FILE, Param, Reads,
+    ArchDef, Branch, BranchTokens, CommonDefinitions, ContractUse, GIVEN, Join, LAYER, Mode, OF_FILE, Param,
     Resources, SHIFT_LOGITS, START_TOKEN, Setting, Slot, Stack, TAPS, names_of,
 };
 use super::diagnostic::{Diagnostic, MANY, Span};
@@ -212,7 +212,7 @@ impl<'a> Checker<'a> {
             return;
         }
         self.used.insert((None, START_TOKEN.to_owned()));
-        let is_source = |stack: &&Stack| stack.reads == Reads::Source;
+        let is_source = |stack: &&Stack| stack.reads.is_source();
         let first = def.stacks.iter().take_while(is_source).count();
         let late = def.stacks[first..].iter().find(is_source);
         if let Some(stack) = late {
@@ -222,6 +222,13 @@ impl<'a> Checker<'a> {
             let problem =
                 "no stack reads tokens: of a model that only reads, the text is its tokens";
             self.report(def.stacks[0].name_span.clone(), problem);
+        }
+        if let Some(other) = def.stacks[..first]
+            .iter()
+            .find(|stack| stack.reads != def.stacks[0].reads)
+        {
+            let problem = "the stacks that read the source read either its tokens or rows";
+            self.report(other.name_span.clone(), problem);
         }
         if let Some(per_layer) = &def.per_layer {
             let problem = "a model that reads a source has no input for each layer";

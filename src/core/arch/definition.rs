@@ -97,7 +97,12 @@ pub struct ArchDef {
 impl ArchDef {
     /// Whether sequences have a source.
     pub fn reads_source(&self) -> bool {
-        self.stacks.iter().any(|stack| stack.reads == Reads::Source)
+        self.stacks.iter().any(|stack| stack.reads.is_source())
+    }
+
+    /// Whether the source of a sequence is rows in the place of tokens.
+    pub fn reads_rows(&self) -> bool {
+        self.stacks.iter().any(|stack| stack.reads == Reads::Rows)
     }
 
     /// A resource by its name: a declared resource, or one that needs no declaration.
@@ -269,19 +274,35 @@ pub struct Stack {
     pub slots: Vec<Slot>,
 }
 
-/// The tokens that a stack reads.
+/// What a stack reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reads {
     /// The tokens of the sequence, which completions extend.
     Tokens,
     /// The tokens of the source of the sequence, which are all known before the sequence's first token.
     Source,
+    /// The source of the sequence as rows in the place of tokens, such as the result of a tower.
+    Rows,
 }
 
 impl Reads {
     /// Names in the TOML.
-    pub const NAMES: [(&'static str, Self); 2] =
-        [("tokens", Self::Tokens), ("source", Self::Source)];
+    pub const NAMES: [(&'static str, Self); 3] = [
+        ("tokens", Self::Tokens),
+        ("source", Self::Source),
+        ("rows", Self::Rows),
+    ];
+
+    /// Whether it is the source of a sequence.
+    pub fn is_source(self) -> bool {
+        self != Self::Tokens
+    }
+
+    /// The name in the TOML.
+    pub fn name(self) -> &'static str {
+        let names = Self::NAMES.iter().find(|(_, reads)| *reads == self);
+        names.map_or("tokens", |(name, _)| *name)
+    }
 }
 
 /// One sublayer: see the formula of the module.

@@ -7,7 +7,7 @@ use std::fmt::{self, Write};
 use super::chains::reached;
 use super::expr::{Expr, Value};
 use super::{
-    ArchDef, Branch, BranchTokens, ContractUse, Join, Mode, Param, ParamSource, Presence, Reads, SHIFT_LOGITS,
+    ArchDef, Branch, BranchTokens, ContractUse, Join, Mode, Param, ParamSource, Presence, SHIFT_LOGITS,
     START_TOKEN, Setting, Slot, Spanned, Stack,
 };
 
@@ -216,8 +216,8 @@ fn print_stack(out: &mut String, stack: &Stack) -> fmt::Result {
     writeln!(out, "prefix = {}", quoted(&stack.prefix))?;
     writeln!(out, "count = {}", quoted(stack.count.source()))?;
     setting(out, "il", stack.il.as_ref())?;
-    if stack.reads == Reads::Source {
-        writeln!(out, "reads = \"source\"")?;
+    if stack.reads.is_source() {
+        writeln!(out, "reads = {}", quoted(stack.reads.name()))?;
     }
     stack
         .slots
@@ -258,7 +258,11 @@ fn print_branch(out: &mut String, branch: &Branch) -> fmt::Result {
     setting(out, "pre", branch.pre.as_ref())?;
     setting(out, "post", branch.post.as_ref())?;
     setting(out, "factor", branch.factor.as_ref())?;
-    tap(out, if branch.appends { "append" } else { "save" }, branch.save.as_ref())?;
+    tap(
+        out,
+        if branch.appends { "append" } else { "save" },
+        branch.save.as_ref(),
+    )?;
     instance(out, &branch.block)
 }
 

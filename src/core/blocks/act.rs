@@ -1,4 +1,4 @@
-//! Activations: elementwise functions of a hidden layer or of a gate.
+//! Activations: functions of each element of a hidden layer or of a gate, or of its rows.
 //!
 //! ```text
 //! plain       act(x)
@@ -43,6 +43,8 @@ choices! {
         Sigmoid = "sigmoid",
         /// `ln(1 + exp(x))`.
         Softplus = "softplus",
+        /// `exp(x)` over the sum of that of the row.
+        Softmax = "softmax",
         /// `beta * tanh(x / beta) * sigmoid(x)`.
         Situ = "situ",
         /// A clamped gate, see the module.
@@ -64,7 +66,7 @@ choices! {
 
 options! {
     pub(super) struct Activation {
-        kind: ActivationKind, "function of an element: `silu`, `gelu` (tanh approximation, on a processor in half precision as llama.cpp computes it), `gelu_tanh` (tanh approximation in f32), `gelu_erf` (exact), `relu`, `relu2` (squared), `quick_gelu` (`x * sigmoid(1.702 * x)`), `tanh`, `sigmoid`, `softplus`, `situ` (`beta * tanh(x / beta) * sigmoid(x)`), `swiglu_oai` (`g * sigmoid(1.702 * g) * (up + 1)` of a clamped gate) or `xielu`";
+        kind: ActivationKind, "function of an element: `silu`, `gelu` (tanh approximation, on a processor in half precision as llama.cpp computes it), `gelu_tanh` (tanh approximation in f32), `gelu_erf` (exact), `relu`, `relu2` (squared), `quick_gelu` (`x * sigmoid(1.702 * x)`), `tanh`, `sigmoid`, `softplus`, `softmax` (over the elements of a row), `situ` (`beta * tanh(x / beta) * sigmoid(x)`), `swiglu_oai` (`g * sigmoid(1.702 * g) * (up + 1)` of a clamped gate) or `xielu`";
         clamp: f32 = "0", "clamp of a gated layer: upper bound of the gate and bound of the absolute value of what it multiplies, above 0; 0: off";
         clamp_at: ClampAt = "after", when "clamp > 0", "whether the gate is clamped `before` or `after` its activation";
         cutoff: f32 = "0", when "cutoff > 0", "elements up to so many standard deviations above the mean of their row become 0, the others are what exceeds it, before the function; 0: off";
@@ -194,6 +196,7 @@ impl UnitBuilder<'_, '_> {
             ActivationKind::Tanh => Unary::Tanh,
             ActivationKind::Sigmoid => Unary::Sigmoid,
             ActivationKind::Softplus => Unary::Softplus,
+            ActivationKind::Softmax => return self.softmax(x),
             ActivationKind::Situ => {
                 let share = g.unary(x, Unary::Sigmoid)?;
                 return g.mul(&softcap(g, x, 1.0, act.beta)?, &share);

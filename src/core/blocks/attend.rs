@@ -12,7 +12,7 @@ use super::context::{
     AttentionView, DerivedInput, KeyOwner, RunView, Runs, SelectedKeys, VisibleKeyValues,
 };
 use super::lab::AttentionCapture;
-use super::position_bias::{DistanceBuckets, TABLE};
+use super::position_bias::{DISTANCES, DistanceBuckets, TABLE};
 use super::{cast, joined, refused};
 
 /// The sinks: a further score of each head in the denominator of the softmax, without a value.
@@ -43,8 +43,18 @@ pub struct KeyRows<'a> {
     pub(super) selected: Option<SelectedKeys>,
     /// The bias of the scores for each distance, `[heads, 2 far + 1]`.
     pub(super) bias: Option<Tensor>,
+    /// Keys of distances, in a tower.
+    pub(super) distances: Option<DistanceKeys>,
     /// The keys `[dk, 1, m]` of the whole blocks that end in the pass, where blocks have keys.
     pub(super) ended: Option<Tensor>,
+}
+
+/// Keys of distances, whose products with a query are added to its scores.
+pub(super) struct DistanceKeys {
+    /// `[dk * heads, rows]`, the same for all heads or one for each.
+    pub(super) table: Tensor,
+    /// The row of distance 0; each further row is of keys one position earlier.
+    pub(super) zero: u64,
 }
 
 impl UnitBuilder<'_, '_> {
@@ -63,6 +73,13 @@ impl UnitBuilder<'_, '_> {
         };
         if let Some(grid) = self.grid {
             return self.attend_grid(grid, q, rows, (&cache, &scores));
+        }
+        if rows.distances.is_some() {
+            let message = format!(
+                "{}: only the rows of a tower have keys of distances",
+                own.path
+            );
+            return Err(refused("attend", message));
         }
         let [dk, heads, ..] = q.shape();
         let (dv, kv_heads) = (rows.dv, rows.heads);
@@ -210,6 +227,22 @@ impl UnitBuilder<'_, '_> {
             is_causal: rule.is_some_and(|rule| rule.causal) && self.plan.mode == Mode::Causal,
         }))?;
         self.g.get_rows(table, &buckets).map(Some)
+    }
+
+    /// The keys of distances of a unit; none if it has no such table.
+    pub(super) fn distance_keys(&self, zero: u64, dk: u64) -> Result<Option<DistanceKeys>> {
+        let Some(table) = self.weight(DISTANCES) else {
+            return Ok(None);
+        };
+        let table = match self.weight("rel_proj") {
+            Some(_) => {
+                let rows = cast(self.g, table, TensorType::F32)?;
+                self.g.mul_mat(&self.required_weight("rel_proj")?, &rows)?
+            }
+            None => table.clone(),
+        };
+        debug_assert!(table.shape()[0].is_multiple_of(dk), "{table:?}");
+        Ok(Some(DistanceKeys { table, zero }))
     }
 
     /// The bias of each key and query of a view, `[n_kv, n_tokens, heads, n_runs]`, looked up in the bias of each

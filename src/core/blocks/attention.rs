@@ -6,13 +6,15 @@
 //! v       = norm(v)
 //! q       = temperature(pos) * q
 //! K, V    = cache(k, v)                                   all visible keys and values
-//! a       = concat over heads of softmax(cap(scale * q.K) + bias(pos_K - pos) + mask, sinks) . V
+//! a       = concat over heads of softmax(cap(scale * q.(K + R)) + bias(pos_K - pos) + mask, sinks) . V
+//! R       = rel_k[rel_zero + pos - pos_K]                 0 without such a table (Shaw et al. 2018)
 //! y       = o . (norm(a) * act(gate)) + o.bias
 //! ```
 //! `[n_embd, n_tokens]` in and out; head h of the queries reads head `h / (heads / kv_heads)` of
 //! the keys.
 
 use super::attend::{self, KeyRows};
+use super::attend_grid;
 use super::build::UnitBuilder;
 use super::gate::{O_IN_POINT, OutputGate};
 use super::position_bias;
@@ -63,8 +65,8 @@ options! {
     pub(super) struct Config {
         rope: RopeRef, "rotation of queries and keys, or `none`";
         cache: CacheRef = "full", "which keys a query attends to; `full`: all, or with causal attention all so far";
-        heads: u64 => "n_head", "query heads";
-        kv_heads: u64 => "n_head_kv", "key and value heads";
+        heads: u64 = "n_head", "query heads";
+        kv_heads: u64 = "n_head_kv", "key and value heads";
         dk: u64 = "d_head", "elements of a query or key head";
         dv: u64 = "d_head_v", "elements of a value head";
         qkv_rows: u64 = "(heads + kv_heads) * dk + kv_heads * dv", "rows of the projection `qkv`: queries, keys, values, and unused rows";
@@ -72,7 +74,7 @@ options! {
         scale: f32 = "1 / sqrt(dk)", "factor of the scores";
         qk_norm: QkNorm = "none", "norm of queries and keys: `none`; over each `head` with one weight for all heads; over `each` head with a weight of its own; over each head with one `factor` of its own; over all heads together (`full`)";
         qk_norm_at: NormAt = "before", when "qk_norm != 'none'", "whether the norm is `before` or `after` the rotation";
-        norm: NormRef => "default", when "qk_norm != 'none'", "kind and eps of the query and key norm";
+        norm: NormRef = "default", when "qk_norm != 'none'", "kind and eps of the query and key norm";
         v_norm: NormRef = "none", "norm of each value head, without a weight";
         kv_layer: u64 = "depth", "layer whose keys and values are used: the layer itself (`depth`) or an earlier one";
         values: Values = "proj", "where values come from: a projection (`proj`), or the projected keys (`key`)";
@@ -85,6 +87,7 @@ options! {
         temp_floor: f32 => "temp_floor", when "temp_scale != 0", "positions of one step in that formula, above 0";
         temp_offset: f32 => "temp_offset", when "temp_scale != 0", "positions added to `pos` in that formula";
         buckets: u64 => "if(has('rel_bias'), n_buckets, 0)", when "has('rel_bias')", "buckets of distances, each with a bias of its own";
+        rel_zero: u64 = "0", when "has('rel_k')", "row of `rel_k` of distance 0; the rows after it are of keys before the query, those before it of keys after it";
         max_distance: u64 = "128", when "has('rel_bias')", "distance from which on all keys share the last bucket of `rel_bias`, in positions";
         selection: SelectionRef = "none", "which of the visible keys a query attends to, see `[selection.NAME]`; `none`: all";
         selects: bool => "true", when "selection", "the block computes the selection itself";
@@ -95,14 +98,14 @@ pub(super) static CONTRACT: Contract = Contract {
     name: "attention",
     title: "Attention",
     noun: "attention",
-    phrase: "attention with {=heads} heads{heads != kv_heads:  (KV heads: {=kv_heads})} of {=dk} elements{dv != dk: , values of {=dv}}{qk_norm != 'none': , query and key norm}{softcap > 0: , score softcap {=softcap}}{temp_scale > 0: , temperature by position}{has('sinks'): , attention sinks}{has('rel_bias'): , bias by distance}{gate != 'none': , gated output}{values == 'key': , keys as values}",
+    phrase: "attention with {=heads} heads{heads != kv_heads:  (KV heads: {=kv_heads})} of {=dk} elements{dv != dk: , values of {=dv}}{qk_norm != 'none': , query and key norm}{softcap > 0: , score softcap {=softcap}}{temp_scale > 0: , temperature by position}{has('sinks'): , attention sinks}{has('rel_bias'): , bias by distance}{has('rel_k'): , keys of distances}{gate != 'none': , gated output}{values == 'key': , keys as values}",
     summary: "Self-attention: each position takes a weighted mean of the values that it attends to.",
     formula: concat!(
         "y = o . {gate != 'none': (}{inner_norm -> norm: softmax({softcap > 0 -> softcap: scale * {!temp_scale > 0: t(pos) * }",
         "{!qk_norm != 'none' and qk_norm_at == 'after' -> norm: {rope -> rope: {qk_norm != 'none' and qk_norm_at == 'before' -> norm: q.h}}}",
         " . ",
         "{!qk_norm != 'none' and qk_norm_at == 'after' -> norm: {rope -> rope: {qk_norm != 'none' and qk_norm_at == 'before' -> norm: k.h}}}",
-        "}{has('rel_bias'):  + bias(pos_k - pos_q)} + mask{has('sinks'):  with sinks}) . ({v_norm -> norm: {values == 'proj': v.h | k.h}})}",
+        "}{has('rel_bias'):  + bias(pos_k - pos_q)}{has('rel_k'):  + q.rel_k(pos_q - pos_k)} + mask{has('sinks'):  with sinks}) . ({v_norm -> norm: {values == 'proj': v.h | k.h}})}",
         "{gate != 'none':  * {=gate_act}(gate.h))}",
     ),
     options: Config::OPTIONS,
@@ -119,6 +122,10 @@ pub(super) static CONTRACT: Contract = Contract {
         q_norm.bias: Bias "attn_q_norm.bias" ["if(qk_norm == 'full', heads, 1) * if(qk_norm == 'factor', 1, dk)"] optional when("qk_norm != 'none'"), "bias of the query norm";
         k_norm: Scale "attn_k_norm.weight" ["if(qk_norm == 'full', kv_heads, 1) * if(qk_norm == 'factor', 1, dk)", "if(qk_norm == 'each' or qk_norm == 'factor', kv_heads, 1)"] when("qk_norm != 'none' and kv_layer == depth"), "weight of the key norm";
         k_norm.bias: Bias "attn_k_norm.bias" ["if(qk_norm == 'full', kv_heads, 1) * if(qk_norm == 'factor', 1, dk)"] optional when("qk_norm != 'none' and kv_layer == depth"), "bias of the key norm";
+        q.clip: Bias "attn_q.clip" ["4"] optional when("not has('qkv')"), "bounds of the query projection's input and of its result, lower and upper of each";
+        k.clip: Bias "attn_k.clip" ["4"] optional when("not has('qkv') and kv_layer == depth"), "bounds of the key projection";
+        v.clip: Bias "attn_v.clip" ["4"] optional when("not has('qkv') and values == 'proj' and kv_layer == depth"), "bounds of the value projection";
+        o.clip: Bias "attn_output.clip" ["4"] optional, "bounds of the output projection";
         ..attend::SINKS;
         gate: Matrix "attn_gate.weight" ["n_embd", "if(gate == 'head', 1, dv) * heads"] when("gate == 'element' or gate == 'head'"), "projection to the gate of the heads' results";
         gate.bias: Bias "attn_gate.bias" ["if(gate == 'head', 1, dv) * heads"] optional when("gate == 'element' or gate == 'head'"), "bias of the gate projection";
@@ -126,6 +133,10 @@ pub(super) static CONTRACT: Contract = Contract {
         o: Matrix "attn_output.weight" ["heads * dv", "n_embd"] quantised_as(QuantClass::Heads), "output projection: the heads back to the hidden state";
         o.bias: Bias "attn_output.bias" ["n_embd"] optional, "bias of the output projection";
         ..position_bias::TABLE_WEIGHT;
+        rel_k: Table "attn_rel_k.weight" ["if(has('rel_proj'), n_embd, dk)", "dim('rel_k', 1)"] optional, "in a tower: a key for each distance of key and query, whose product with the query is added to its score";
+        rel_proj: Matrix "attn_rel_proj.weight" ["n_embd", "heads * dk"] optional, "projection of `rel_k` to a key for each head";
+        ..attend_grid::HEIGHTS_WEIGHT;
+        ..attend_grid::WIDTHS_WEIGHT;
         ..selection::q_weight(&["n_embd", "n_head_index * d_head_index"]);
         ..selection::K_WEIGHT;
         ..selection::WEIGHTS_WEIGHT;
@@ -172,6 +183,8 @@ pub(super) static CONTRACT: Contract = Contract {
         "kv_layer == depth or not (selection and selects)", "a block with the keys of another layer does not select by rows of its own";
         "max_distance > 0 and max_distance <= 4096", "`max_distance` is 1 to 4096";
         "not (has('rel_bias') and selection)", "a block with a bias by distance attends to all visible keys";
+        "not has('rel_k') or kv_heads == heads and not selection", "with keys of distances each head has keys of its own, and attends to all visible ones";
+        "not has('rel_proj') or has('rel_k')", "`rel_proj` projects `rel_k`";
         "temp_floor > 0", "`temp_floor` is positive";
         "gate != 'query' or dk == dv", "a gate projected with the query has the width of the values";
         "not (gate == 'query' and has('qkv'))", "a gate projected with the query comes with separate projections";
@@ -181,17 +194,33 @@ pub(super) static CONTRACT: Contract = Contract {
 
 pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
     let c = Config::read(&b.unit.options);
-    let mut projected = project(b, &c, x)?;
+    let windows = b.enter_windows(c.cache, x)?;
+    let Some((outer, rows)) = windows else {
+        return attention(b, &c, x);
+    };
+    let y = attention(b, &c, &rows)?;
+    b.leave_windows(outer, &y)
+}
+
+fn attention(b: &mut UnitBuilder<'_, '_>, c: &Config, x: &Tensor) -> Result<Tensor> {
+    let mut projected = project(b, c, x)?;
     projected.q = b.point("q_proj", projected.q)?;
     if let Some((k, _)) = &mut projected.kv {
         *k = b.point("k_proj", k.clone())?;
     }
-    let q = rotated(b, &c, "q_norm", &projected.q)?;
+    let q = rotated(b, c, "q_norm", &projected.q)?;
     let q = b.tempered(q, [c.temp_scale, c.temp_floor, c.temp_offset])?;
     let q = b.point("q", q)?;
     let own = match &projected.kv {
-        Some(kv) => Some(keys(b, &c, kv)?),
+        Some(kv) => Some(keys(b, c, kv)?),
         None => None,
+    };
+    let (q, own) = match own {
+        Some((k, v)) => {
+            let (q, k) = b.with_distances(c.scale, q, k)?;
+            (q, Some((k, v)))
+        }
+        None => (q, None),
     };
 
     let rows = KeyRows {
@@ -200,6 +229,7 @@ pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
         dv: c.dv,
         selected: b.select(c.selection, c.selects, IndexInputs { h: x, latent: x })?,
         bias: b.position_bias(c.max_distance)?,
+        distances: b.distance_keys(c.rel_zero, c.dk)?,
         scale: c.scale,
         softcap: c.softcap,
         ..KeyRows::default()
@@ -316,7 +346,8 @@ fn project(b: &UnitBuilder<'_, '_>, c: &Config, x: &Tensor) -> Result<Projected>
 
 /// Keys and values of rows `[n_embd, n]`, by the separate projections `k` and `v`.
 fn project_keys(b: &UnitBuilder<'_, '_>, c: &Config, x: &Tensor) -> Result<Keys> {
-    let (g, n) = (b.g, b.n_tokens);
+    // A second input of a tower may have another grid.
+    let (g, n) = (b.g, x.shape()[1]);
     let k = clamped(b, c, b.linear("k", x)?)?;
     let v = match c.values {
         Values::Proj => {

@@ -20,6 +20,9 @@ use super::norm::{NormKind, NormOptions};
 use super::rope::{Pairing, RopeOptions, Scaling};
 use super::{joined, refused};
 
+/// Maximum number of operations that limit the input and the result of a product.
+pub(super) const NODES_OF_BOUNDS: usize = 20;
+
 /// The graph under construction.
 pub struct GraphBuilder<'a> {
     /// The graph to which operations are added.
@@ -270,8 +273,11 @@ impl<'g> GraphBuilder<'g> {
                 let message = format!("{}: only tokens are rotated by sections in turns", unit.path);
                 return Err(refused("rope", message));
             }
-            (RopePositions::SpanStarts(1), Some(_)) if self.grid.is_some() => {
-                self.input(DerivedInput::GridPositions(self.grid()?))?
+            (RopePositions::SpanStarts(1), Some(_)) if self.grid.is_some() => self.input(
+                DerivedInput::GridPositions(self.grid()?, rope.axes(), rope.start),
+            )?,
+            (RopePositions::SpanStarts(1), None) if self.grid.is_some() => {
+                self.input(DerivedInput::RowPositions(self.grid()?))?
             }
             (RopePositions::SpanStarts(span), Some(_)) => {
                 self.input(DerivedInput::Sections(span))?
@@ -385,10 +391,25 @@ impl<'u, 'g> UnitBuilder<'u, 'g> {
         })
     }
 
-    /// `w.x + bias` with the weight `key` and its bias, if there is one.
+    /// `w.x + bias` with the weight `key` and its bias, if there is one. If it has bounds, `x` and the result are limited to them.
     pub fn linear(&self, key: &str, x: &Tensor) -> Result<Tensor> {
-        let product = self.product(key, x)?;
-        self.with_bias(&format!("{key}.bias"), product)
+        let Some(bounds) = self.weight(&format!("{key}.clip")) else {
+            let product = self.product(key, x)?;
+            return self.with_bias(&format!("{key}.bias"), product);
+        };
+        let product = self.product(key, &self.within(x, bounds, 0)?)?;
+        let y = self.with_bias(&format!("{key}.bias"), product)?;
+        self.within(&y, bounds, 2)
+    }
+
+    /// `x` limited to the two numbers from element `first` of `bounds` on, which may be infinite.
+    fn within(&self, x: &Tensor, bounds: &Tensor, first: usize) -> Result<Tensor> {
+        let (g, [element, steps @ ..]) = (self.g, bounds.strides());
+        let bound = |at: usize| g.view(bounds, [1, 1, 1, 1], steps, (first + at) * element);
+        let above = g.unary(&g.sub(x, &bound(1)?)?, Unary::Relu)?;
+        let x = g.sub(x, &above)?;
+        let below = g.unary(&g.scale(&g.sub(&x, &bound(0)?)?, -1.0)?, Unary::Relu)?;
+        g.add(&x, &below)
     }
 
     /// `w.x` with the weight `key` and its updates; the last dimensions of `x` are the tokens.

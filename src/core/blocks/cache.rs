@@ -27,6 +27,8 @@ options! {
         alibi: f32 = "0", "ALiBi: largest slope of the bias by distance; 0: none";
         grid_height: u64 = "0", when "grid_height > 0", "in a tower: cells of a window by height, in which alone a row attends; 0: no such windows";
         grid_width: u64 = "0", when "grid_width > 0", "in a tower: cells of a window by width, as `grid_height`";
+        grid_filled: bool = "false", when "grid_height > 0 and grid_width > 0", "in a tower: whether windows at the ends of the grid are filled up with rows of zeros before the projections, to which their rows attend too";
+        causal_after: bool = "false", "in a tower: whether a row after the grid is visible to itself and to later rows alone; all attend to the rows before it";
     }
 }
 
@@ -52,13 +54,15 @@ pub(super) static CONTRACT: Contract = Contract {
 impl CacheOptions {
     /// The rows of a tower that a row attends to.
     pub(super) fn grid_rule(&self) -> GridRule {
-        let has_windows = self.grid_height > 0 || self.grid_width > 0;
+        // A filled window is an input of its own.
+        let has_windows = (self.grid_height > 0 || self.grid_width > 0) && !self.grid_filled;
         GridRule {
             causal: self.causal,
             size: self.size,
             window: self.window,
             // Frames attend to those of their own time.
             cells: has_windows.then_some([1, self.grid_height, self.grid_width]),
+            causal_after: self.causal_after,
         }
     }
 
@@ -150,6 +154,8 @@ mod tests {
                 alibi: 0.0,
                 grid_height: 0,
                 grid_width: 0,
+                grid_filled: false,
+                causal_after: false,
             })
         })
     }

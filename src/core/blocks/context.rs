@@ -9,7 +9,7 @@ use crate::plan::{KeyValuePlan, RowLayout};
 use lab_base::ggml::{Graph, Result, Tensor};
 
 use super::adapter_switches::AdapterSwitches;
-use super::grid::{Axis, GridRule, GridWindow, Resampling, RowGrid};
+use super::grid::{Axis, GridRule, GridWindow, Place, Resampling, RowGrid, RowParts};
 use super::ngram_hashes::NgramHashes;
 use super::position_bias::DistanceBuckets;
 use super::rope::RopeDivisors;
@@ -48,16 +48,33 @@ pub enum DerivedInput {
     Divisors(RopeDivisors),
     /// i32 `[2 far + 1]`: the bucket of each distance from -far to far.
     Buckets(DistanceBuckets),
-    /// i32 `[4 n_rows]`: time, height and width of each row of a tower, then zeros.
-    GridPositions(RowGrid),
+    /// i32 `[4 n_rows]`: the places of each row of a tower by three axes, from a first position on, then zeros.
+    GridPositions(RowGrid, [Axis; 3], u64),
+    /// i32 `[n_rows]`: the place of each row of a tower in its input.
+    RowPositions(RowGrid),
     /// i32 `[n_rows]`: the row of each row of a tower in a table of so many rows, by an axis.
     GridRows(RowGrid, Axis, u64),
     /// i32 `[cells * windows]`: the rows of the cells of each window; the row after all others for a missing cell.
     Neighbours(GridWindow, RowGrid),
-    /// i32: the rows of each input after so many learned ones, which follow all rows.
-    Learned(RowGrid, u64),
-    /// i32: the rows of the grids alone.
-    Cells(RowGrid),
+    /// i32: the rows of the valid cells.
+    Valid(RowGrid),
+    /// f32 `[len, len, 1, parts]`: 0 where a row of a part is attended to, less than any score where it is missing.
+    PartMask(RowParts),
+    /// i32 `[2 n - 1]`: the row of a table of so many rows for each distance of a key and a query, from `n - 1` after the query to `n - 1`
+    /// before it; the last number is the row of distance 0.
+    DistanceRows(u64, u64, u64),
+    /// i32: the rows of each input with so many learned ones, which follow all rows, at its start or else at its end.
+    Learned(RowGrid, u64, bool),
+    /// i32: the rows of each input at these places alone.
+    RowsAt(RowGrid, Place),
+    /// i32: the rows of windows of this height and width, each filled up by the row after all others.
+    FilledRows(RowGrid, [u64; 2]),
+    /// i32 `[n_rows]`: the place of each row among [`Self::FilledRows`].
+    FilledPlaces(RowGrid, [u64; 2]),
+    /// i32 `[n * n]`: the row of each key and query of an axis of `n` places in a table of `2 n - 1` distances.
+    Distances(u64),
+    /// f32 `[height + width, n_rows]`: ones for the height and the width of each row.
+    Indicators(RowGrid),
     /// f32 `[from, to]`: the weights by which one axis of a table is resampled.
     Resampling(Resampling),
     /// i32 `[n_rows]`: the rows of a tower, window by window.

@@ -41,6 +41,9 @@ pub(super) static CONTRACT: Contract = Contract {
         gate.bias: Bias "ffn_gate.bias" ["width"] optional when("has('gate')"), "bias of the gate projection";
         up: Matrix "ffn_up.weight" ["n_embd", "if(fused, 2, 1) * width"], "up projection";
         up.bias: Bias "ffn_up.bias" ["if(fused, 2, 1) * width"] optional, "bias of the up projection";
+        gate.clip: Bias "ffn_gate.clip" ["4"] optional when("has('gate')"), "bounds of the gate projection's input and of its result, lower and upper of each";
+        up.clip: Bias "ffn_up.clip" ["4"] optional, "bounds of the up projection";
+        down.clip: Bias "ffn_down.clip" ["4"] optional, "bounds of the down projection";
         act_scale: Scale "ffn.act.scales" ["width"] optional, "divisor of each activated element of the hidden layer";
         inner_norm: Scale "ffn_sub_norm.weight" ["width"] when("inner_norm"), "weight of the norm of the hidden layer";
         down: Matrix "ffn_down.weight" ["width", "out"] quantised_as(QuantClass::Down), "down projection";

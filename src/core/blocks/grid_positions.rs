@@ -14,7 +14,7 @@ use lab_base::ggml::{Result, Tensor};
 options! {
     pub(super) struct Config {
         axis: Axis = "all", "what a row of the table belongs to: a row of an input (`all`), or a place along `time`, `height` or `width`";
-        resize: Resize = "none", "how a square table is resampled to the grid: `none`, `bilinear` or `bicubic`";
+        resize: Resize = "none", "how a square table is resampled to the grid: `none`, `nearest`, `bilinear` or `bicubic`";
         aligned: bool = "false", when "resize != 'none'", "whether the first and last cells of table and grid coincide";
         antialias: bool = "false", when "resize != 'none'", "whether the kernel is widened where the grid is smaller than the table";
         cells: u64 = "0", when "resize != 'none'", "cells of a side of the square table";
@@ -48,10 +48,10 @@ pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
         let rows = b.input(DerivedInput::GridRows(grid, c.axis, n))?;
         return b.table_rows("table", &rows);
     }
-    if grid.before > 0 {
+    if grid.has_further() {
         return Err(refused(
             "grid_positions",
-            format!("{}: rows before the grid have no cells", b.unit.path),
+            format!("{}: rows outside the grid have no cells", b.unit.path),
         ));
     }
     let y = resampled(b, &c, &grid)?; // [n_embd, h * w]

@@ -11,6 +11,7 @@ mod attention;
 mod build;
 pub mod cache;
 mod channel_mix;
+mod chunks;
 mod compressed_attention;
 mod context;
 mod delta_net;
@@ -61,7 +62,7 @@ pub use context::{
     SequenceGroup, SpanRows, SpanView, StateStore, VisibleKeyValues,
 };
 pub use grid::RowGrid;
-pub(crate) use grid::WindowOrder;
+pub(crate) use grid::{Axis, WindowOrder};
 pub use lab::NamedTensor;
 pub use low_rank::{ActiveAdapters, LowRankUpdate, LowRankUpdates, MAX_NODES as MAX_UPDATE_NODES};
 pub use nodes::max_nodes;
@@ -127,7 +128,7 @@ macro_rules! blocks {
 }
 
 blocks! {
-    attention, channel_mix, compressed_attention, delta_net, ffn, grid_positions, identity, learned_rows, linear, linear_attention, mamba, mamba2, media_rows, mla, moe,
+    attention, channel_mix, chunks, compressed_attention, delta_net, ffn, grid_positions, identity, learned_rows, linear, linear_attention, mamba, mamba2, media_rows, mla, moe,
     neighbours, ngram_memory, short_conv, wkv6, wkv7,
     #[cfg(test)] toy,
 }

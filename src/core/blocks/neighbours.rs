@@ -5,7 +5,7 @@
 //! mean      y[w] = mean over the cells of x[c]
 //! kernel    y[w] = sum over the cells of kernel[c] * x[c] + bias
 //! ```
-//! `[n_embd, n_rows]` in, a row for each window out. A convolution is `concat` and a matrix; a depthwise one is `kernel`. Cells outside
+//! `[n_embd, n_rows]` in, a row for each window out. Windows side by side that leave a rest of the height or the width are refused. A convolution is `concat` and a matrix; a depthwise one is `kernel`. Cells outside
 //! the grid are zeros.
 
 use super::build::UnitBuilder;
@@ -40,6 +40,9 @@ options! {
         pad_time: u64 = "0", "cells outside the grid at both ends by time";
         pad_height: u64 = "0", "cells outside the grid at both ends by height";
         pad_width: u64 = "0", "cells outside the grid at both ends by width";
+        end_width: u64 = "pad_width", "cells outside the grid at the end by width";
+        drop_rest: bool = "false", "whether cells that fill no window at the end of the grid are left out, where windows are side by side; otherwise they are an error";
+        masked: bool = "false", "whether cells after the valid ones of an input are zeros";
     }
 }
 
@@ -59,7 +62,7 @@ pub(super) static CONTRACT: Contract = Contract {
     is_of_towers: true,
     rules: rules! {
         "time > 0 and height > 0 and width > 0 and step_time > 0 and step_height > 0 and step_width > 0", "a window and its steps have at least one cell";
-        "pad_time < time and pad_height < height and pad_width < width", "a window has a cell of the grid";
+        "pad_time < time and pad_height < height and pad_width < width and end_width < width", "a window has a cell of the grid";
     },
     ..Contract::BLOCK
 };
@@ -71,23 +74,33 @@ pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
         size: [c.time, c.height, c.width],
         stride: [c.step_time, c.step_height, c.step_width],
         pad: [c.pad_time, c.pad_height, c.pad_width],
+        end: [c.pad_time, c.pad_height, c.end_width],
+        masked: c.masked,
     };
-    let cells = window.result(grid.cells).filter(|_| grid.before == 0);
-    let Some(cells) = cells else {
+    // Blocks side by side are not a convolution, which may leave a rest.
+    let rest = |axis: usize| {
+        window.is_of_blocks(axis) && !grid.cells[axis].is_multiple_of(window.size[axis])
+    };
+    let fits = !grid.has_further() && (c.drop_rest || !rest(1) && !rest(2));
+    let cells = window.result(grid.cells).filter(|_| fits);
+    let Some((cells, valid)) = cells.zip(window.valid(&grid)) else {
         return Err(refused(
             "neighbours",
             format!("{}: {window:?} does not fit {grid:?}", b.unit.path),
         ));
     };
     let (g, len, n_embd) = (b.g, window.len(), x.shape()[0]);
-    let result = RowGrid { cells, ..grid };
+    let result = RowGrid {
+        cells,
+        valid,
+        ..grid
+    };
     let n = result.n_rows();
     let padded;
-    let all = match window.pad {
-        [0, 0, 0] => x,
-        _ => {
-            let first = g.view(x, [n_embd, 1, 1, 1], x.strides()[1..].try_into().expect("three"), 0)?;
-            padded = g.concat(x, &g.fill(&g.cont(&first)?, 0.0)?, 1)?;
+    let all = match window.has_missing(&grid) {
+        false => x,
+        true => {
+            padded = b.with_zeros(x)?;
             &padded
         }
     };

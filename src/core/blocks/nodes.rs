@@ -1,6 +1,6 @@
 //! The maximum number of operations that a block adds to a graph.
 
-use super::{attend, compressed_attention, low_rank, recurrent, selection};
+use super::{attend, build, compressed_attention, low_rank, recurrent, selection};
 use crate::arch::ResolvedOption;
 use crate::plan::{StatePlan, Unit};
 
@@ -34,6 +34,9 @@ pub fn max_nodes(unit: &Unit, n_groups: usize, n_views: usize) -> usize {
         }
         None => 0,
     };
+    let has_bounds = |key: &str| key.ends_with(".clip") && unit.weight(key).is_some();
+    let weights = unit.contract.0.weights.iter();
+    let bounds = weights.filter(|weight| has_bounds(weight.key)).count() * build::NODES_OF_BOUNDS;
     let updates = low_rank::NODES_OF_SWITCHED * unit.updates.len();
-    FIXED + groups + updates + 2 * usize::try_from(experts).unwrap_or(usize::MAX / 4)
+    FIXED + groups + updates + bounds + 2 * usize::try_from(experts).unwrap_or(usize::MAX / 4)
 }

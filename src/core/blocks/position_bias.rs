@@ -16,6 +16,17 @@ pub(crate) const TABLE: &str = "rel_bias";
 /// The table of biases.
 pub(super) const TABLE_WEIGHT: WeightSpec = weight!(rel_bias: Bias "attn_rel_b.weight" ["heads", "buckets"] optional, "bias of the scores of each head for each bucket of distances");
 
+/// The key of the table of distances that queries are multiplied with.
+pub(super) const DISTANCES: &str = "rel_k";
+
+/// The rows of a table of distances from `n - 1` positions after the query to `n - 1` before it, `2 n - 1` of `rows`. Row `zero` is that of
+/// distance 0, each further row that of a key one position earlier; distances without a row have that of the nearest one.
+pub(crate) fn distance_rows(n: u64, rows: u64, zero: u64) -> Vec<i32> {
+    let (n, last) = (n as i64, rows as i64 - 1);
+    let row = |back: i64| (zero as i64 + back).clamp(0, last.max(0)) as i32;
+    (1 - n..n).rev().map(row).collect()
+}
+
 /// The assignment of distances to buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DistanceBuckets {
@@ -105,6 +116,19 @@ mod tests {
             assert_eq!(found[(far - distance) as usize], expected, "-{distance}");
             assert_eq!(found[(far + distance) as usize], 0, "{distance}");
         }
+    }
+
+    #[test]
+    fn rows_of_distances_run_from_the_farthest_earlier_key_to_the_farthest_later_one() {
+        // Keys 0 to 2 and queries 0 to 2: element n - 1 + k - q is the row of a key k that lies q - k before the query.
+        let rows = distance_rows(3, 5, 2);
+        for q in 0..3usize {
+            for k in 0..3usize {
+                let expected = 2 + q as i32 - k as i32;
+                assert_eq!(rows[2 + k - q], expected, "{q} {k}");
+            }
+        }
+        assert_eq!(distance_rows(4, 3, 0), [2, 2, 1, 0, 0, 0, 0]);
     }
 
     #[test]

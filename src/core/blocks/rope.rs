@@ -8,6 +8,7 @@
 //! `truncate`, between them. LongRoPE (Ding et al. 2024) has two tables of factors and chooses one by the length of the
 //! context.
 
+use super::grid::Axis;
 use crate::arch::{Contract, RowWidth};
 use crate::{choices, options, rules, weights};
 
@@ -65,6 +66,8 @@ options! {
         section_w: u64 => "rope_section_w", when "kind == 'mrope' or kind == 'imrope'", "pairs that are rotated by width, in text the position";
         section_e: u64 => "rope_section_e", when "kind == 'mrope' or kind == 'imrope'", "pairs that are not rotated in text";
         frequencies: Frequencies = "shared", when "kind == 'mrope'", "the frequencies of the pairs of a section: one falling row over all sections (`shared`), one that each section has from its start (`restart`), one from which the sections take turns (`alternate`), or one from which height and width take turns and time has the rest, where the even ones of these pairs come first in a head, then the odd ones (`turns`)";
+        width_first: bool = "false", when "kind == 'mrope'", "in a tower: whether the sections by height and by width change places";
+        start: u64 = "0", when "kind == 'mrope'", "in a tower: place of the first cell of the grid by each axis; other rows are at 0";
         factor: f32 => "rope_factor", when "scaling != 'none'", "scaling factor: divisor of the angles; 1: none";
         orig_ctx: u64 => "rope_orig_ctx", when "scaling != 'none'", "context length of the training before scaling, in tokens";
         attn: f32 = "rope_attn * if(scaling == 'yarn', yarn_attn, 1.0)", "factor of the magnitude; 1: none";
@@ -195,6 +198,14 @@ impl RopeOptions {
 }
 
 impl RopeOptions {
+    /// The axes of a grid by which the sections are rotated.
+    pub(super) fn axes(&self) -> [Axis; 3] {
+        match self.width_first {
+            true => [Axis::Time, Axis::Width, Axis::Height],
+            false => [Axis::Time, Axis::Height, Axis::Width],
+        }
+    }
+
     /// Whether the sections are height, time, width and time.
     pub(super) fn takes_turns(&self) -> bool {
         self.kind == Pairing::Mrope && self.frequencies == Frequencies::Turns

@@ -6,6 +6,7 @@ use crate::model::{
     self, Batch, CachedPrefix, CapturedRow, DirectHeads, DirectLogit, Lab, Model, NotFinite,
     SequenceId,
 };
+use crate::models::media::PromptMedia;
 use crate::plan::BLOCK_LEN;
 
 /// Number of positions of a KV block.
@@ -23,6 +24,8 @@ pub(super) trait SequenceCache {
     fn begin(&mut self, sequence: SequenceId, scales: &[f32], lab: Option<&Arc<Lab>>);
     /// See [`Model::set_source`]. After an error no token of the sequence is read.
     fn set_source(&mut self, sequence: SequenceId, source: &[u32]);
+    /// See [`Model::set_prompt_media`]. After an error no token of the media is read.
+    fn set_media(&mut self, _: SequenceId, _: &PromptMedia, _: &[u32]) {}
     fn resume(&mut self, sequence: SequenceId, tokens: &[u32]) -> CachedPrefix;
     fn next(&self, sequence: SequenceId) -> u32;
     fn forget(&mut self, sequence: SequenceId, from: u32) -> u32;
@@ -104,6 +107,12 @@ impl SequenceCache for Model {
     fn set_source(&mut self, sequence: SequenceId, source: &[u32]) {
         if let Err(error) = Self::set_source(self, sequence, source) {
             tracing::error!(%error, sequence, "the source is not read");
+        }
+    }
+
+    fn set_media(&mut self, sequence: SequenceId, media: &PromptMedia, prompt: &[u32]) {
+        if let Err(error) = Self::set_prompt_media(self, sequence, media, prompt) {
+            tracing::error!(%error, sequence, "the media are not read");
         }
     }
 

@@ -64,6 +64,8 @@ pub(super) enum DecodingKind {
 pub(super) struct SourceLimits {
     /// The token that completions start with.
     pub(super) start: u32,
+    /// Whether it reads rows, which a text does not have.
+    pub(super) is_rows: bool,
     /// Maximum number of tokens of a source, which is read in one pass.
     pub(super) n_most: usize,
 }
@@ -93,6 +95,9 @@ impl Handle {
             let scales = self.adapters.of(request.adapters.as_deref())?;
             let mut source = Vec::new();
             if let Some(of) = self.source() {
+                if of.is_rows {
+                    return Err(Rejected::NoSource);
+                }
                 source = std::mem::replace(&mut request.prompt, vec![of.start]);
             }
             let lab = self.lab(&request, &decoding, &mut lab_bytes)?;

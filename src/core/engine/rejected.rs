@@ -12,6 +12,9 @@ pub enum Rejected {
     /// The prompt leaves no position for a completion.
     #[error("the prompt has {found} tokens, and the context holds {limit}")]
     TooLong { found: usize, limit: usize },
+    /// The model reads rows before its text, and the request has none.
+    #[error("this model reads a sound or a picture before its text, and the request has none")]
+    NoSource,
     /// A sampling parameter is out of range.
     #[error(transparent)]
     Params(#[from] ParamError),

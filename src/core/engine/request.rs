@@ -9,6 +9,7 @@ use lab_sampling::Params;
 use super::diffusion_options::DiffusionOptions;
 use super::lab::LabPlan;
 use super::thinking::Thinking;
+use crate::models::media::PromptMedia;
 
 /// A request for a completion.
 #[derive(Clone, Debug)]
@@ -16,6 +17,8 @@ pub struct Request {
     /// Token ids of the prompt. An encoder-decoder model reads them as its source, and the completion starts with a
     /// token of the model's.
     pub prompt: Vec<u32>,
+    /// The media of the prompt, whose tokens stand for their rows.
+    pub media: Option<Arc<PromptMedia>>,
     /// Maximum number of tokens of the completion. 0: the prompt is only read; none: as many as the context holds.
     pub max_tokens: Option<usize>,
     pub sampling: Params,
@@ -50,6 +53,8 @@ pub struct Request {
     pub lab: Option<Arc<LabPlan>>,
     /// Options of text diffusion, only for models that decode by it.
     pub diffusion: Option<DiffusionOptions>,
+    /// Requests of a lower number start first.
+    pub priority: i64,
     /// Whether every denoising step is reported; only for models that decode by text diffusion.
     pub trace: bool,
 }
@@ -64,6 +69,7 @@ impl Request {
     pub fn new(prompt: Vec<u32>, max_tokens: usize) -> Self {
         Self {
             prompt,
+            media: None,
             max_tokens: Some(max_tokens),
             sampling: Params::default(),
             choice: 0,
@@ -80,6 +86,7 @@ impl Request {
             lab: None,
             diffusion: None,
             thinking: None,
+            priority: 0,
             trace: false,
         }
     }

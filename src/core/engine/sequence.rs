@@ -2,7 +2,11 @@
 //!
 //! The state that all strategies share. The state of each strategy is in its own file.
 
+use std::sync::Arc;
+
 use crate::model::{CachedPrefix, SequenceId};
+use crate::models::media::PromptMedia;
+use crate::plan::MediaAttention;
 
 use super::answer_stream::{AnswerStream, TokenEntry};
 use super::compute::{BLOCK, Compute};
@@ -17,6 +21,8 @@ pub(super) struct Sequence {
     pub(super) n_parts: usize,
     /// The source, if the model reads one. In the cache, the tokens follow it.
     pub(super) source: Vec<u32>,
+    /// The media of its prompt.
+    pub(super) media: Option<Arc<PromptMedia>>,
     /// Prompt and completion.
     pub(super) tokens: Vec<u32>,
     pub(super) n_prompt: usize,
@@ -33,6 +39,8 @@ pub(super) struct Sequence {
     pub(super) scales: Vec<f32>,
     /// Whether the request changes values of the model: by edits, or by scales of its own.
     pub(super) is_changed: bool,
+    /// Sequences of a lower number start first.
+    pub(super) priority: i64,
     /// Tokens of the prompt whose log-probabilities are known; all of them if none are wanted.
     pub(super) n_scored: usize,
     /// Tokens that are part of the prompt or went through the stop buffer.
@@ -59,6 +67,7 @@ impl Sequence {
             id: SequenceId::MAX,
             n_parts,
             source: Vec::new(),
+            media: None,
             tokens,
             n_prompt,
             n_cached: 0,
@@ -68,6 +77,7 @@ impl Sequence {
             cuts: Vec::new(),
             scales,
             is_changed: false,
+            priority: 0,
             n_scored: if answer.scores_prompt() { 0 } else { n_prompt },
             n_reported: n_prompt,
             is_stopped: false,
@@ -96,6 +106,9 @@ impl Sequence {
             model.begin(id, &self.scales, self.recorder.as_ref().map(Recorder::lab));
             if !self.source.is_empty() {
                 model.set_source(id, &self.source);
+            }
+            if let Some(media) = &self.media {
+                model.set_media(id, media, &self.tokens[..self.n_prompt]);
             }
         }
     }
@@ -132,7 +145,15 @@ impl Sequence {
                 .as_ref()
                 .map_or(Vec::new(), |w| w.lab().key().to_vec())
         };
-        self.scales == other.scales && self.source == other.source && key(self) == key(other)
+        let has_same_media = match (&self.media, &other.media) {
+            (None, None) => true,
+            (Some(own), Some(other)) => own.is_same(other),
+            _ => false,
+        };
+        self.scales == other.scales
+            && self.source == other.source
+            && has_same_media
+            && key(self) == key(other)
     }
 
     fn unscored(&self) -> &[u32] {
@@ -181,11 +202,18 @@ impl Sequence {
         Job {
             pending: self.tokens.len() - self.n_cached,
             is_prefill: self.is_prefill,
+            is_whole: self.is_prefill && self.attends_both(),
             n_free_in_block: n_kept.next_multiple_of(BLOCK) - n_kept,
             n_before,
             cut: self.cuts.last().map(|cut| cut - self.n_cached),
             ..Job::default()
         }
+    }
+
+    /// Whether tokens of its prompt attend to later ones, so that one pass reads them.
+    fn attends_both(&self) -> bool {
+        let media = self.media.as_ref();
+        media.is_some_and(|media| media.attention != MediaAttention::Causal)
     }
 
     /// Makes a pass end at `position`, so that a state is cached there, if that position is not read yet.

@@ -126,6 +126,7 @@ fn kind_of(model: &Model, tokenizer: &Tokenizer) -> Result<DecodingKind, Unsuppo
     let rolls_back = can.then_some(plan.n_embd as usize);
     let source = plan.source.as_ref().map(|source| SourceLimits {
         start: source.start,
+        is_rows: source.is_rows,
         n_most: options.n_batch,
     });
     Ok(DecodingKind::Autoregressive { rolls_back, source })

@@ -9,6 +9,7 @@ use crate::arch::expr::Value;
 use crate::arch::{Diagnostic, Diagnostics, Library, LibraryError, SourceFile, Spanned, nearest};
 
 use super::definition::Map;
+use super::json::object;
 use super::missing::missing_feature_of;
 use super::parameters::key_of;
 use super::{Error, read};
@@ -188,7 +189,10 @@ impl Maps {
         let mut found = Vec::new();
         for (_, source) in self.naming(&classes) {
             let map = self.parse(source).map_err(Error::BrokenMap)?;
-            let own = map.nested.as_ref().map_or(Some(json), |nested| json.get(nested));
+            let own = map
+                .nested
+                .as_ref()
+                .map_or(Some(json), |nested| object(json, nested));
             let own = own.and_then(|own| own.get("model_type")?.as_str());
             let is_of_type = map.types.is_empty() || contains(&map.types, own.as_slice());
             if is_of_type && contains(&map.classes, &classes) {

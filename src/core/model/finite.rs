@@ -111,8 +111,10 @@ impl Model {
             self.adapters.clone(),
             options,
         )?;
-        if self.reads_source() {
-            captured.set_source(sequence, source)?;
+        match source.as_rows() {
+            Some(rows) => captured.set_source_rows(sequence, rows)?,
+            None if self.reads_source() => captured.set_source(sequence, &source.tokens)?,
+            None => {}
         }
         let mut batch = Batch::default();
         for (position, token) in (0..).zip(tokens) {

@@ -3,8 +3,8 @@
 use std::collections::{BTreeSet, HashMap};
 
 use crate::arch::{BranchTokens, Join, PointSpec};
-use crate::blocks::mix::{self, MixRead};
 use crate::blocks::lab::GraphLab;
+use crate::blocks::mix::{self, MixRead};
 use crate::blocks::{self, GraphBuilder, NamedTensor, RowGrid, Selections, points};
 use crate::plan::{BranchPlan, NormUse, Plan, SlotPlan, Unit};
 use lab_base::ggml::{Error, Graph, Result, Tensor};
@@ -120,16 +120,16 @@ pub(super) fn build(parts: &GraphParts<'_>, shape: &GraphShape) -> Result<(Graph
     let mut assembly = Assembly::new(build, inputs.output_rows.as_ref());
     let wants = ResultRows::of(shape, options);
     let (mut end, mut n_of_source) = (None, 0);
-    if let Some((source, tokens)) = with_tokens(inputs.source.as_ref()) {
+    if let Some(source) = &inputs.source {
         assembly.read(shape.n_source, source);
-        end = Some(assembly.source(tokens)?);
+        end = Some(assembly.source(source)?);
         n_of_source = assembly.build.lab.named.get_mut().len();
     }
     let (mut logits, mut hidden) = (None, None);
-    if let Some((list, tokens)) = with_tokens(Some(&inputs.tokens)) {
-        assembly.read(shape.n_tokens, list);
+    if let Some(tokens) = &inputs.tokens.tokens {
+        assembly.read(shape.n_tokens, &inputs.tokens);
         let x;
-        (x, logits, hidden) = assembly.model(tokens, &wants)?;
+        (x, logits, hidden) = assembly.model(&tokens.0, &wants)?;
         end = Some(x);
     }
     let named = assembly.build.lab.named.take();
@@ -164,7 +164,10 @@ pub(super) fn build(parts: &GraphParts<'_>, shape: &GraphShape) -> Result<(Graph
 /// The graph of a tower over inputs with this grid, and its ends.
 pub(super) fn build_tower(parts: &GraphParts<'_>, grid: RowGrid) -> Result<(Graph, TowerGraph)> {
     let (plan, options) = (parts.plan, parts.options);
-    let mut g = Graph::new(n_tensors(plan, 0, 0, 1), n_leaves(plan, 0) + NODES_ELSEWHERE)?;
+    let mut g = Graph::new(
+        n_tensors(plan, 0, 0, 1),
+        n_leaves(plan, 0) + NODES_ELSEWHERE,
+    )?;
     let width = plan.embed.option_int("width").unwrap_or(0);
     let rows = g.input("rows", TensorType::F32, &[width, grid.n_rows()])?;
     let inputs = DerivedTensors::new("", grid.n_rows());
@@ -214,12 +217,6 @@ pub(super) fn build_tower(parts: &GraphParts<'_>, grid: RowGrid) -> Result<(Grap
         captured,
     };
     Ok((g, ends))
-}
-
-/// A list of tokens with its ids; none if it is empty.
-fn with_tokens(list: Option<&ListInputs>) -> Option<(&ListInputs, &Tensor)> {
-    let list = list?;
-    Some((list, &list.tokens.as_ref()?.0))
 }
 
 /// Makes named values outputs of the graph. The first `n_of_source` are those of the source.
@@ -301,6 +298,13 @@ struct Assembly<'a> {
     held: Option<MixRead>,
 }
 
+fn refused(message: &str) -> Error {
+    Error::Arguments {
+        op: "assembly",
+        message: message.to_owned(),
+    }
+}
+
 /// Number of layers that read the source, the first ones of a plan.
 fn n_of_source(plan: &Plan) -> usize {
     let source = plan.source.as_ref();
@@ -347,12 +351,18 @@ impl<'a> Assembly<'a> {
 
     /// Builds the layers that read the source, and stores what the other layers need of it. Returns the last hidden
     /// state.
-    fn source(&mut self, tokens: &Tensor) -> Result<Tensor> {
+    fn source(&mut self, list: &ListInputs) -> Result<Tensor> {
         let plan = self.build.plan;
         let (own, others) = plan.layers.split_at(n_of_source(plan));
         let embed = plan.source.as_ref().map_or(&plan.embed, |of| &of.embed);
-        let mut x = blocks::embed::build(&self.build.at(embed), tokens)?;
-        self.name_tokens(tokens)?;
+        let mut x = match (&list.tokens, &list.rows) {
+            (Some(tokens), _) => {
+                self.name_tokens(&tokens.0)?;
+                blocks::embed::build(&self.build.at(embed), &tokens.0)?
+            }
+            (None, Some(rows)) => rows.clone(),
+            (None, None) => return Err(refused("the source has neither tokens nor rows")),
+        };
         self.taps.insert("embd".into(), x.clone());
         for layer in own {
             self.taps.insert("layer_in".into(), x.clone());
@@ -562,7 +572,8 @@ impl<'a> Assembly<'a> {
                 None => value,
             };
             self.taps.insert(name.clone(), value);
-            self.grids.extend(self.build.grid.map(|grid| (name.clone(), grid)));
+            self.grids
+                .extend(self.build.grid.map(|grid| (name.clone(), grid)));
         }
         Ok(y)
     }
@@ -600,10 +611,7 @@ impl<'a> Assembly<'a> {
         match (self.taps.get(name), self.of_all.get(name), &self.chosen) {
             (Some(value), ..) => Ok(value.clone()),
             (None, Some(value), Some(rows)) => self.build.g.get_rows(value, rows),
-            _ => Err(Error::Arguments {
-                op: "tap",
-                message: format!("`{name}` is read before it is saved"),
-            }),
+            _ => Err(refused(&format!("`{name}` is read before it is saved"))),
         }
     }
 

@@ -32,6 +32,8 @@ pub(super) struct GraphShape {
     pub(super) n_tokens: usize,
     /// Tokens of sources that the pass reads.
     pub(super) n_source: usize,
+    /// Whether these sources are rows in the place of tokens.
+    pub(super) source_is_rows: bool,
     /// Rows of media in the pass.
     pub(super) n_media: usize,
     /// Tokens that branches for media are for; 0 if the model has no such branch.
@@ -85,6 +87,7 @@ impl GraphShape {
                 0 => source_of_pass(plan, n_tokens),
                 _ => 0,
             },
+            source_is_rows: reads_rows(plan),
             n_media: 0,
             n_media_tokens: 0,
             n_outputs: n_tokens.min(options.outputs_at_once(plan)),
@@ -112,6 +115,7 @@ impl GraphShape {
         (n_source > 0).then(|| Self {
             n_tokens: 0,
             n_source,
+            source_is_rows: reads_rows(plan),
             n_media: 0,
             n_media_tokens: 0,
             n_outputs: 0,
@@ -147,6 +151,10 @@ pub(super) fn n_ended(plan: &Plan, places: &[(SequenceId, u32)]) -> Vec<usize> {
 
 fn padded_ended(n: usize) -> usize {
     if n == 0 { 0 } else { n.next_power_of_two() }
+}
+
+fn reads_rows(plan: &Plan) -> bool {
+    plan.source.as_ref().is_some_and(|source| source.is_rows)
 }
 
 /// Maximum number of source tokens in a pass of `n_tokens` tokens.

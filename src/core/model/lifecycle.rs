@@ -22,6 +22,7 @@ use super::graph_shape::{GraphParts, GraphShape};
 use super::lab::{CapturedRow, Lab};
 use super::load::{self, LoadedWeights, ProgressFn};
 use super::media::SequenceMedia;
+use super::media_towers::MediaTowers;
 use super::memory;
 use super::memory_use::{DeviceUse, MemoryUse};
 use super::options::Options;
@@ -42,8 +43,12 @@ pub struct Model {
     pub(super) block_manager: BlockManager,
     /// The sources of sequences, if the model reads any.
     pub(super) sources: TokenSources,
+    /// The towers of the model.
+    pub(super) towers: Option<MediaTowers>,
     /// The media of sequences.
     pub(super) media: HashMap<SequenceId, Arc<SequenceMedia>>,
+    /// The sequences whose media could not be read, each with the reason.
+    pub(super) media_faults: HashMap<SequenceId, String>,
     /// Slots of each KV group.
     pub(super) n_slots: Vec<usize>,
     pub(super) graphs: GraphCache,
@@ -156,7 +161,9 @@ impl Model {
             states,
             block_manager,
             sources: TokenSources::default(),
+            towers: None,
             media: HashMap::new(),
+            media_faults: HashMap::new(),
             n_slots,
             graphs: GraphCache::new(executor),
             logits: HostNumbers::new(device_of_head),

@@ -10,6 +10,8 @@ use super::batch::Batch;
 use super::cache::SequenceId;
 use super::error::{Error, Result};
 use super::lifecycle::Model;
+use super::media_towers::MediaTowers;
+use crate::models::media::PromptMedia;
 use crate::plan::MediaAttention;
 
 /// The first token id of media.
@@ -161,6 +163,12 @@ impl SequenceMedia {
         [rotated; 3]
     }
 
+    /// The id of the token at a position, if it is one of a medium.
+    fn id(&self, position: u32) -> Option<u32> {
+        let (_, span) = self.span(position)?;
+        Some(span.first_id + (position - span.at))
+    }
+
     /// The row of the token `id` at a position.
     fn row(&self, position: u32, id: u32) -> Option<&[f32]> {
         let (_, span) = self.span(position)?;
@@ -190,8 +198,97 @@ impl Model {
         self.set_prefix_key(sequence);
     }
 
+    /// Gives the model its towers.
+    pub fn set_towers(&mut self, towers: MediaTowers) {
+        self.towers = Some(towers);
+    }
+
+    /// The towers of the model.
+    pub fn towers(&mut self) -> Option<&mut MediaTowers> {
+        self.towers.as_mut()
+    }
+
+    /// Sets the media of the prompt of a sequence, before its first token. Rows that are not known are computed.
+    ///
+    /// # Errors
+    /// The model has no tower for a medium, or a computation fails. Then no token of the sequence is read.
+    pub fn set_prompt_media(
+        &mut self,
+        sequence: SequenceId,
+        of: &PromptMedia,
+        prompt: &[u32],
+    ) -> Result<()> {
+        self.forget_media(sequence);
+        let set = self.try_set_media(sequence, of, prompt);
+        if let Err(error) = &set {
+            self.media_faults.insert(sequence, error.to_string());
+        }
+        set
+    }
+
+    fn try_set_media(
+        &mut self,
+        sequence: SequenceId,
+        of: &PromptMedia,
+        prompt: &[u32],
+    ) -> Result<()> {
+        let Some(towers) = &mut self.towers else {
+            return Err(Error::Media {
+                found: "media in the prompt".into(),
+                expected: "none: the model has no tower".into(),
+            });
+        };
+        let known: Vec<_> = of
+            .media
+            .iter()
+            .map(|medium| towers.known(medium))
+            .collect::<Result<_>>()?;
+        let mut spans = Vec::with_capacity(of.places.len());
+        for place in &of.places {
+            let Some((id, rows)) = known.get(place.medium) else {
+                return Err(Error::Media {
+                    found: format!("a place of medium {}", place.medium),
+                    expected: format!("one of {} media", known.len()),
+                });
+            };
+            spans.push(MediaSpan {
+                at: place.at as u32,
+                first_id: id + place.from as u32,
+                n: place.n as u32,
+                rows: Arc::clone(rows),
+                from: place.from,
+                grid: place.grid,
+            });
+        }
+        let media = SequenceMedia::new(spans, of.attention, prompt)?;
+        self.set_media(sequence, Arc::new(media));
+        Ok(())
+    }
+
+    /// The tokens of a sequence from a position on, with the ids of its media in their places; none if they are the same.
+    pub(super) fn with_media(&self, sequence: SequenceId, tokens: &[u32], from: u32) -> Option<Vec<u32>> {
+        let media = self.media.get(&sequence)?;
+        let ids = tokens.iter().zip(from..).map(|(token, position)| media.id(position).unwrap_or(*token));
+        Some(ids.collect())
+    }
+
+    /// A batch with the ids of media in their places; none if it has none.
+    pub(super) fn batch_with_media(&self, batch: &Batch) -> Option<Batch> {
+        if self.media.is_empty() {
+            return None;
+        }
+        let mut changed = None;
+        for (at, (sequence, position)) in batch.positions.iter().enumerate() {
+            if let Some(id) = self.media.get(sequence).and_then(|media| media.id(*position)) {
+                changed.get_or_insert_with(|| batch.clone()).tokens[at] = id;
+            }
+        }
+        changed
+    }
+
     /// Forgets the media of a sequence.
     pub fn forget_media(&mut self, sequence: SequenceId) {
+        self.media_faults.remove(&sequence);
         if self.media.remove(&sequence).is_some() {
             self.block_manager.set_media(sequence, None);
             self.set_prefix_key(sequence);
@@ -200,6 +297,14 @@ impl Model {
 
     /// The rows of the tokens of a batch that are media.
     pub(super) fn media_of(&self, batch: &Batch) -> Result<MediaOfPass> {
+        if !self.media_faults.is_empty()
+            && let Some(fault) = batch.positions.iter().find_map(|(id, _)| self.media_faults.get(id))
+        {
+            return Err(Error::Media {
+                found: fault.clone(),
+                expected: "media that can be read".into(),
+            });
+        }
         let mut of_pass = MediaOfPass::default();
         let tokens = batch.tokens.iter().zip(&batch.positions).enumerate();
         for (at, (id, (sequence, position))) in tokens.filter(|(_, (id, _))| **id >= FIRST_MEDIA_ID) {

@@ -1,6 +1,7 @@
 //! The towers of a model, and the rows that they make of media.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use lab_media::{Piece, RowSource, View};
 
@@ -12,7 +13,7 @@ use lab_base::weights::Weights;
 
 use super::error::{Error, Result};
 use super::load::ProgressFn;
-use super::media::MediaRows;
+use super::media::{FIRST_MEDIA_ID, MediaRows};
 use super::named_value::NamedValue;
 use super::options::Options;
 use super::tower::{Tower, TowerInput, TowerRows};
@@ -23,10 +24,19 @@ const LEARNED: &str = "row.";
 /// Maximum number of input rows of a run of several views.
 const MAX_ROWS_AT_ONCE: u64 = 4096;
 
+/// Maximum bytes of the rows that are kept for media that come again.
+const KEPT_BYTES: usize = 256 << 20;
+
 /// The loaded towers of a model.
 pub struct MediaTowers {
     towers: Vec<LoadedTower>,
     processors: MediaProcessors,
+    /// The first token id of each known medium, by its hash.
+    ids: HashMap<[u8; 32], u32>,
+    /// The id after all that are given.
+    next_id: u32,
+    /// The rows of the latest media, the latest last.
+    kept: VecDeque<([u8; 32], Arc<MediaRows>)>,
 }
 
 struct LoadedTower {
@@ -57,7 +67,45 @@ impl MediaTowers {
         Ok(Self {
             towers: opened.into_iter().map(load).collect::<Result<_>>()?,
             processors,
+            ids: HashMap::new(),
+            next_id: FIRST_MEDIA_ID,
+            kept: VecDeque::new(),
         })
+    }
+
+    /// The first token id of a medium, and its rows: kept ones, or computed.
+    ///
+    /// # Errors
+    /// The errors of [`Self::rows`], or no id is left.
+    pub(super) fn known(&mut self, medium: &PreparedMedium) -> Result<(u32, Arc<MediaRows>)> {
+        let hash = medium.hash;
+        let found = self.kept.iter().position(|(of, _)| *of == hash);
+        let rows = match found.and_then(|at| self.kept.remove(at)) {
+            Some((_, rows)) => rows,
+            None => Arc::new(self.rows(medium)?),
+        };
+        self.kept.push_back((hash, Arc::clone(&rows)));
+        let bytes = |kept: &VecDeque<(_, Arc<MediaRows>)>| -> usize {
+            kept.iter().map(|(_, rows)| size_of_val(&*rows.rows)).sum()
+        };
+        while self.kept.len() > 1 && bytes(&self.kept) > KEPT_BYTES {
+            self.kept.pop_front();
+        }
+        let n = (rows.rows.len() / rows.width.max(1)) as u32;
+        let id = match self.ids.get(&hash) {
+            Some(id) => *id,
+            None => {
+                let id = self.next_id;
+                let next = id.checked_add(n).ok_or_else(|| Error::Media {
+                    found: "as many media as there are ids for".into(),
+                    expected: "a model that is loaded again".into(),
+                })?;
+                self.next_id = next;
+                self.ids.insert(hash, id);
+                id
+            }
+        };
+        Ok((id, rows))
     }
 
     /// How the media are prepared.
@@ -114,7 +162,7 @@ impl MediaTowers {
             left = after;
             let inputs: Vec<TowerInput<'_>> = now
                 .iter()
-                .map(|(rows, cells)| TowerInput { rows, cells: *cells })
+                .map(|(rows, cells)| TowerInput { rows, cells: *cells, valid: None })
                 .collect();
             results.extend(own.tower.run(&inputs)?);
         }

@@ -72,6 +72,8 @@ impl Model {
     /// The batch does not fit the model, the cache is full, or a computation fails. The cache then holds none of
     /// the batch's tokens.
     pub fn forward(&mut self, batch: &Batch) -> Result<&[f32]> {
+        let with_media = self.batch_with_media(batch);
+        let batch = with_media.as_ref().unwrap_or(batch);
         self.check(batch)?;
         self.captured_rows.clear();
         let (placed, source) = self.placed(batch)?;
@@ -167,6 +169,8 @@ impl Model {
     /// # Errors
     /// The errors of [`Self::forward`]. Some rows may have been handed out before.
     pub fn forward_each(&mut self, batch: &Batch, each: RowsCallback<'_>) -> Result<()> {
+        let with_media = self.batch_with_media(batch);
+        let batch = with_media.as_ref().unwrap_or(batch);
         // Where attention reads slots of others, an edited sequence has a pass of its own.
         let mut ids = batch.positions.iter().map(|(id, _)| *id);
         let is_mixed = self.reads_other_slots() && ids.any(|id| self.is_edited(id));
@@ -288,9 +292,11 @@ impl Model {
             asked,
             (&self.block_manager, is_cached),
         );
+        let source_rows = self.sources.rows(&source.positions);
         self.load_graph(GraphShape {
             n_tokens: batch.len(),
             n_source: source.len(),
+            source_is_rows: !source_rows.is_empty(),
             n_media: media.places.len(),
             n_media_tokens: media.tokens.len(),
             n_outputs,
@@ -306,6 +312,7 @@ impl Model {
         let data = PassData {
             batch,
             source,
+            source_rows,
             allocated,
             keys: &keys,
             block_manager: &self.block_manager,

@@ -11,12 +11,14 @@ impl Model {
     /// Starts a sequence with the cached prefix of its tokens, without the last token. With recurrent states, the
     /// prefix ends with a block. A running sequence continues where it is.
     pub fn resume(&mut self, sequence: SequenceId, tokens: &[u32]) -> CachedPrefix {
+        let with_media = self.with_media(sequence, tokens, 0);
+        let tokens = with_media.as_deref().unwrap_or(tokens);
         let source = self.sources.of(sequence);
         let n_source = source.len();
         let resumed = match n_source {
             0 => self.block_manager.resume(sequence, tokens),
             _ => {
-                let all = [source, tokens].concat();
+                let all = [&source.tokens[..], tokens].concat();
                 self.block_manager.resume(sequence, &all)
             }
         };
@@ -93,6 +95,7 @@ impl Model {
     /// same edits.
     pub fn begin(&mut self, sequence: SequenceId, scales: &[f32], lab: Option<&Arc<Lab>>) {
         self.release(sequence);
+        self.forget_media(sequence);
         let had_lab = match lab {
             Some(lab) => self.labs.insert(sequence, Arc::clone(lab)),
             None => self.labs.remove(&sequence),

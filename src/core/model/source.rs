@@ -1,4 +1,5 @@
-//! Sources: the tokens that an encoder-decoder model reads before those of a sequence.
+//! Sources: what an encoder-decoder model reads before the tokens of a sequence: tokens, or rows in their place, such as the result of
+//! a tower.
 //!
 //! A sequence has one source from its start to its end. The layers that read it compute all of it in one pass, each
 //! source by itself, so that no bit depends on what else runs. The keys and values of the source are cached before
@@ -12,7 +13,7 @@ use super::cache::SequenceId;
 use super::error::{Error, Result};
 use super::lifecycle::Model;
 use super::pass::{PassTokens, RowDestination};
-use super::token_sources::key;
+use super::token_sources::Source;
 
 impl Model {
     /// Whether sequences need a source before their tokens can be computed.
@@ -20,26 +21,66 @@ impl Model {
         self.plan.source.is_some()
     }
 
-    /// Sets the source of a sequence. The present sequence is released.
+    /// Sets the source of a sequence. The present sequence is released. A model that reads rows reads the embeddings of these tokens, which
+    /// mean something in comparisons alone.
     ///
     /// # Errors
     /// The model reads no source, the source is empty or longer than a pass, or a token is unknown.
     pub fn set_source(&mut self, sequence: SequenceId, source: &[u32]) -> Result<()> {
-        self.release(sequence);
-        // If the new source is refused, the old one must not be used in its place.
-        self.sources.own.remove(&sequence);
+        self.begin_source(sequence);
         self.check_source(source)?;
-        self.sources.own.insert(sequence, source.to_vec());
+        self.sources.own.insert(sequence, Source::of_tokens(source));
         self.set_prefix_key(sequence);
         Ok(())
+    }
+
+    /// Sets the source of a sequence as rows `[n_embd, n]`. The present sequence is released.
+    ///
+    /// # Errors
+    /// The model reads no rows, or the rows are none, of another width, or more than a pass computes.
+    pub fn set_source_rows(&mut self, sequence: SequenceId, rows: &[f32]) -> Result<()> {
+        self.begin_source(sequence);
+        let width = self.plan.n_embd as usize;
+        if !self.reads_rows() {
+            return Err(Error::Source {
+                found: "rows".into(),
+                expected: "tokens, or nothing: the model reads no rows".into(),
+            });
+        }
+        let (n, n_batch) = (rows.len() / width.max(1), self.options.n_batch);
+        if rows.is_empty() || !rows.len().is_multiple_of(width) || n > n_batch {
+            return Err(Error::Source {
+                found: format!("{} numbers", rows.len()),
+                expected: format!("1 to {n_batch} rows of {width}"),
+            });
+        }
+        let source = Source::of_rows(rows, width);
+        self.sources.own.insert(sequence, source);
+        self.set_prefix_key(sequence);
+        Ok(())
+    }
+
+    /// Whether the source of a sequence is rows in the place of tokens.
+    pub fn reads_rows(&self) -> bool {
+        self.plan
+            .source
+            .as_ref()
+            .is_some_and(|source| source.is_rows)
+    }
+
+    /// Releases a sequence and its source: if the new one is refused, the old one must not be used in its place.
+    fn begin_source(&mut self, sequence: SequenceId) {
+        self.release(sequence);
+        self.sources.own.remove(&sequence);
     }
 
     /// Sets the source of all sequences that have none of their own. To be called before any sequence starts.
     pub fn set_default_source(&mut self, source: &[u32]) -> Result<()> {
         self.check_source(source)?;
-        self.sources.default = source.to_vec();
-        let key = key(&self.adapters.default_key(), source);
+        let source = Source::of_tokens(source);
+        let key = source.key(&self.adapters.default_key());
         let n_source = source.len() as u32;
+        self.sources.default = source;
         self.block_manager.set_default_key(&key, n_source);
         Ok(())
     }
@@ -74,7 +115,7 @@ impl Model {
         computed.extend(lab.iter().flat_map(|lab| lab.key()));
         let media = self.media.get(&sequence);
         computed.extend(media.iter().flat_map(|media| media.key()));
-        let key = key(&computed, source);
+        let key = source.key(&computed);
         let n_source = source.len() as u32;
         self.block_manager.set_prefix_key(sequence, &key, n_source);
     }
@@ -96,6 +137,16 @@ impl Model {
     pub(super) fn after_sources(&mut self, batch: &Batch) -> Result<(Batch, Batch)> {
         let sequences: BTreeSet<SequenceId> = batch.positions.iter().map(|(id, _)| *id).collect();
         let mut together = Batch::default();
+        let mut of_rows = sequences
+            .iter()
+            .map(|id| self.sources.of(*id).as_rows().is_some());
+        let is_first = of_rows.next();
+        if self.options.n_ctx == 0 && of_rows.any(|is_rows| Some(is_rows) != is_first) {
+            return Err(Error::Source {
+                found: "tokens and rows in one pass".into(),
+                expected: "either".into(),
+            });
+        }
         self.sources.values.clear();
         for id in sequences {
             let source = self.sources.of(id);
@@ -111,7 +162,7 @@ impl Model {
             }
             let mut alone = Batch::default();
             let list = if is_cached { &mut alone } else { &mut together };
-            for (position, token) in (0..).zip(source) {
+            for (position, token) in (0..).zip(&source.tokens) {
                 list.push(*token, id, position, false);
             }
             if is_cached {

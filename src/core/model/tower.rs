@@ -44,6 +44,8 @@ pub struct TowerInput<'a> {
     pub rows: &'a [f32],
     /// Cells of the grid: time, height, width.
     pub cells: [u64; 3],
+    /// Number of valid frames of a sound, whose other frames pad it and give no rows; none: all.
+    pub valid: Option<u64>,
 }
 
 /// The result of a tower for one input.
@@ -112,16 +114,26 @@ impl Tower {
         let Some((_, graph)) = &self.built else {
             return Err(Error::Internal("no graph is built".into()));
         };
-        let rows: Vec<f32> = inputs.iter().flat_map(|input| input.rows).copied().collect();
+        let rows: Vec<f32> = inputs
+            .iter()
+            .flat_map(|input| input.rows)
+            .copied()
+            .collect();
         self.executor.write(&graph.rows, &rows)?;
         graph.inputs.write_of_grid(&mut self.executor)?;
         self.executor.run()?;
         let mut result = vec![0.0; graph.result.elements() as usize];
         self.executor.read(&graph.result, &mut result)?;
         let of_input = (result.len() / inputs.len()).max(1);
+        let end = &graph.grid;
+        let width = graph.result.shape()[0];
+        let (n_valid, cells) = match end.valid == end.n_cells() {
+            true => (end.n_of_input(), end.cells),
+            false => (end.before + end.valid, [1, 1, end.valid]),
+        };
         let rows = result.chunks_exact(of_input).map(|rows| TowerRows {
-            rows: rows.to_vec(),
-            cells: graph.grid.cells,
+            rows: rows[..(n_valid * width) as usize].to_vec(),
+            cells,
         });
         Ok(rows.collect())
     }
@@ -139,15 +151,19 @@ impl Tower {
         let Some(first) = inputs.first() else {
             return fault("no input".into(), "at least one".into());
         };
-        let n_cells = first.cells.iter().try_fold(1u64, |n, cells| n.checked_mul(*cells));
+        let n_cells = first
+            .cells
+            .iter()
+            .try_fold(1u64, |n, cells| n.checked_mul(*cells));
         let n_all = n_cells.and_then(|n| n.checked_mul(inputs.len() as u64));
-        let Some(n_cells) = n_cells.filter(|n| *n > 0 && n_all.is_some_and(|n| n <= MAX_ROWS)) else {
+        let Some(n_cells) = n_cells.filter(|n| *n > 0 && n_all.is_some_and(|n| n <= MAX_ROWS))
+        else {
             let found = format!("{} grids of {:?} cells", inputs.len(), first.cells);
             return fault(found, format!("1 to {MAX_ROWS} rows"));
         };
         let n_elements = n_cells as usize * self.input_width();
         for input in inputs {
-            if input.cells != first.cells {
+            if (input.cells, input.valid) != (first.cells, first.valid) {
                 let found = format!("grids of {:?} and {:?} cells", first.cells, input.cells);
                 return fault(found, "inputs of one grid".into());
             }
@@ -157,11 +173,15 @@ impl Tower {
                 return fault(found, format!("{n_cells} rows of {width}"));
             }
         }
-        Ok(RowGrid {
-            inputs: inputs.len() as u64,
-            before: 0,
-            cells: first.cells,
-        })
+        let mut grid = RowGrid::of_cells(inputs.len() as u64, first.cells);
+        if let Some(valid) = first.valid {
+            let n_frames = first.cells[grid.frames()];
+            if valid == 0 || valid > n_frames || first.cells[0] > 1 {
+                return fault(format!("{valid} valid frames"), format!("1 to {n_frames}"));
+            }
+            grid.valid = n_cells / n_frames * valid;
+        }
+        Ok(grid)
     }
 
     /// Builds and loads the graph of a grid, if there is memory for it.
@@ -191,6 +211,228 @@ impl Tower {
             options: &self.options,
             n_slots: &[],
             points: &self.points,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arch::Library;
+    use crate::blocks::REGISTRY;
+    use crate::models::synth::{SynthRequest, synth};
+    use lab_base::weights;
+
+    /// A tower of rows of four numbers. Branches of layers stand before blocks of 2 x 2 rows and a projection to eight numbers.
+    fn definition(layers: &str) -> String {
+        format!(
+            r#"
+            name = "small"
+            mode = "tower"
+
+            [params]
+            n_wide = 16
+
+            [input]
+            media = "image"
+            width = "4"
+
+            [[stack]]
+            name   = "embed"
+            count  = 1
+            prefix = "embed.{{il}}."
+
+            [[stack.slot]]
+            name   = "wide"
+            join   = "set"
+            branch = [{{ block = "linear", out = "n_wide", weights = {{ weight = "/wide.weight" }} }}]
+
+            {layers}
+
+            [[stack]]
+            name   = "blocks"
+            count  = 1
+            prefix = "mm.{{il}}."
+
+            [[stack.slot]]
+            name   = "blocks"
+            join   = "set"
+            branch = [{{ block = "neighbours", height = 2, width = 2 }}]
+
+            [[stack.slot]]
+            name   = "linear"
+            join   = "set"
+            branch = [{{ block = "linear", out = 8, weights = {{ weight = "/mm.weight" }} }}]
+            "#
+        )
+    }
+
+    const NO_LAYERS: &str = "";
+
+    fn tower(layers: &str, with: &[&str], flash_attn: bool) -> Tower {
+        let library =
+            Library::towers(&REGISTRY, &[]).expect("the built-in definitions are readable");
+        let def = library.check("small.tower.toml", &definition(layers));
+        let def = def.unwrap_or_else(|problems| panic!("{problems}"));
+        let scratch = tempfile::tempdir().expect("a folder");
+        let path = scratch.path().join("small.gguf");
+        let request = SynthRequest {
+            with: with.iter().map(|name| (*name).to_owned()).collect(),
+            ..SynthRequest::default()
+        };
+        synth(&def, &request, &path).unwrap_or_else(|e| panic!("{e}"));
+        let weights = weights::open(&path).expect("it opens");
+        let plan = Plan::new(&def, weights.metadata(), &weights).expect("it fits");
+        let options = Options {
+            flash_attn,
+            ..Options::plain(0, 1)
+        };
+        Tower::load(plan, &weights, options, &mut |_, _| {}).expect("it loads")
+    }
+
+    fn numbers(n: u64) -> Vec<f32> {
+        (0..n)
+            .map(|i| ((i * i * 7 + i) % 23) as f32 / 11.0 - 1.0)
+            .collect()
+    }
+
+    #[test]
+    fn inputs_do_not_see_each_other() {
+        let mut tower = tower(NO_LAYERS, &[], true);
+        let (cells, rows) = ([1, 2, 4], numbers(64));
+        let input = |rows| TowerInput { rows, cells, valid: None };
+        let both = tower
+            .run(&[input(&rows[..32]), input(&rows[32..])])
+            .expect("they fit");
+        let second = tower.run(&[input(&rows[32..])]).expect("it fits");
+        assert_eq!(both[1], second[0]);
+        assert_ne!(both[0].rows, both[1].rows);
+        assert_eq!((second[0].cells, second[0].rows.len()), ([1, 1, 2], 16));
+    }
+
+    #[test]
+    fn a_grid_that_does_not_fit_is_refused() {
+        let mut tower = tower(NO_LAYERS, &[], true);
+        for cells in [[1, 3, 2], [1, 2, 5], [1, 1, 1]] {
+            let rows = numbers(4 * cells.iter().product::<u64>());
+            let error = tower
+                .run(&[TowerInput { rows: &rows, cells, valid: None }])
+                .expect_err("a rest");
+            assert!(error.to_string().contains("does not fit"), "{error}");
+        }
+        // The tower is usable afterwards.
+        let rows = numbers(16);
+        let cells = [1, 2, 2];
+        tower
+            .run(&[TowerInput { rows: &rows, cells, valid: None }])
+            .expect("it fits");
+    }
+
+    #[test]
+    fn sizes_are_checked_before_anything_is_made() {
+        let mut tower = tower(NO_LAYERS, &[], true);
+        let rows = numbers(16);
+        let of = |cells| TowerInput { rows: &rows, cells, valid: None };
+        let cases: [(&[TowerInput<'_>], &str); 6] = [
+            (&[], "no input"),
+            (&[of([1, 0, 4])], "cells"),
+            (&[of([u64::MAX, u64::MAX, 2])], "cells"),
+            (&[of([1, 1 << 11, 1 << 10])], "1048576 rows"),
+            (&[of([1, 2, 4])], "16 numbers"),
+            (&[of([1, 2, 2]), of([1, 4, 1])], "one grid"),
+        ];
+        for (inputs, expected) in cases {
+            let error = tower.run(inputs).expect_err("refused").to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    const WINDOWS: &str = r#"
+            [cache.window]
+            causal      = false
+            grid_height = 2
+            grid_width  = 3
+            grid_filled = true
+
+            [[stack]]
+
+            [[stack.slot]]
+            name   = "attn"
+            branch = [{ block = "attention", rope = "none", cache = "window" }]"#;
+
+    const QUERIES: &str = r#"
+            [cache.later]
+            causal       = false
+            causal_after = true
+
+            [[stack]]
+
+            [[stack.slot]]
+            name   = "queries"
+            join   = "set"
+            when   = "il == 0"
+            branch = [{ block = "learned_rows", place = "after", weights = { rows = "/query.weight" } }]
+
+            [[stack.slot]]
+            name   = "attn"
+            branch = [{ block = "attention", rope = "none", cache = "later" }]
+
+            [[stack.slot]]
+            name   = "cells"
+            join   = "set"
+            when   = "il == 1"
+            branch = [{ block = "learned_rows", weights = { rows = false } }]"#;
+
+    /// The largest difference of the results of attention in one operation and of products one after another.
+    fn difference(layers: &str, with: &[&str]) -> f32 {
+        let (cells, rows) = ([1, 4, 4], numbers(2 * 64));
+        let inputs: Vec<TowerInput<'_>> = rows
+            .chunks(64)
+            .map(|rows| TowerInput { rows, cells, valid: None })
+            .collect();
+        let [paged, plain] = [true, false].map(|flash_attn| {
+            let all = tower(layers, with, flash_attn)
+                .run(&inputs)
+                .expect("it runs");
+            all.into_iter().flat_map(|of| of.rows).collect::<Vec<f32>>()
+        });
+        assert!(
+            plain.iter().any(|v| v.abs() > 1e-3),
+            "the results are not zero"
+        );
+        paged
+            .iter()
+            .zip(&plain)
+            .map(|(a, b)| (a - b).abs())
+            .fold(0.0, f32::max)
+    }
+
+    #[test]
+    fn both_ways_of_attention_agree() {
+        let distances = ["attn_distance_height.weight", "attn_distance_width.weight"];
+        for (layers, with) in [(WINDOWS, &[][..]), (WINDOWS, &distances), (QUERIES, &[])] {
+            let difference = difference(layers, with);
+            assert!(difference < 1e-5, "{difference}: {layers} {with:?}");
+        }
+    }
+
+    #[test]
+    fn rows_that_queries_read_do_not_see_them() {
+        let cells = [1, 4, 4];
+        let rows = numbers(64);
+        let alone = QUERIES
+            .replace("il == 0", "il == 99")
+            .replace("il == 1", "il == 99");
+        let [with, without] = [QUERIES, alone.as_str()].map(|layers| {
+            let mut tower = tower(layers, &[], false);
+            tower
+                .run(&[TowerInput { rows: &rows, cells, valid: None }])
+                .expect("it runs")[0]
+                .rows
+                .clone()
+        });
+        for (with, without) in with.iter().zip(&without) {
+            assert!((with - without).abs() < 1e-5, "{with} and {without}");
         }
     }
 }

@@ -1,10 +1,12 @@
 //! The media of a prompt: prepared for towers, and placed among its tokens.
 
+use std::sync::Arc;
+
 use lab_media::picture::{self, PictureLimits, PictureRules};
 use lab_media::{Medium, Piece, Prepared, PromptText, expand};
 use sha2::{Digest as _, Sha256};
 
-use crate::plan::Media;
+use crate::plan::{Media, MediaAttention};
 
 /// How a model prepares media.
 #[derive(Clone, Debug, Default)]
@@ -36,6 +38,23 @@ pub struct MediaPlace {
     pub from: usize,
     /// The grid of the rows (time, height, width), where they have positions of their own on it.
     pub grid: Option<[u32; 3]>,
+}
+
+/// The media of a prompt, and their places among its tokens.
+#[derive(Clone, Debug)]
+pub struct PromptMedia {
+    pub media: Vec<Arc<PreparedMedium>>,
+    pub places: Vec<MediaPlace>,
+    /// How their tokens attend to each other.
+    pub attention: MediaAttention,
+}
+
+impl PromptMedia {
+    /// Whether prompts of these media are computed alike where their tokens are the same.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let hashes = |of: &Self| -> Vec<[u8; 32]> { of.media.iter().map(|medium| medium.hash).collect() };
+        self.places == other.places && hashes(self) == hashes(other)
+    }
 }
 
 /// The reason why media cannot be used.

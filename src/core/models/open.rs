@@ -16,6 +16,7 @@ use crate::models::lora::Adapter;
 use crate::models::prompts::Prompts;
 use crate::models::quantise::quantise;
 use crate::models::recognise;
+use crate::models::towers::{OpenedMedia, open_media};
 use crate::models::sampling_defaults;
 use crate::models::sampling_defaults::SamplingDefaults;
 use crate::plan::{self, Plan};
@@ -196,6 +197,8 @@ pub struct OpenedModel {
     pub prompts: Prompts,
     /// The sampling parameters for requests that do not set them.
     pub sampling: SamplingDefaults,
+    /// The media that it takes; none if it takes texts alone.
+    pub media: Option<OpenedMedia>,
 }
 
 impl OpenedModel {
@@ -433,11 +436,21 @@ pub fn open(source: &ModelSource, with: &Definitions) -> Result<OpenedModel, Err
         def,
         plan,
         template: None,
+        media: media_of(source, with),
         adapters: Vec::new(),
         prompts: match source.file() {
             Some(path) if hf::is_folder(path) => Prompts::read(hf::folder_of(path)),
             _ => Prompts::default(),
         },
+    })
+}
+
+/// The media that a model takes. A tower that cannot be opened leaves a text model.
+fn media_of(source: &ModelSource, with: &Definitions) -> Option<OpenedMedia> {
+    let opened = open_media(source, with);
+    opened.unwrap_or_else(|error| {
+        tracing::warn!(%error, "the model takes texts alone: its tower is not used");
+        None
     })
 }
 

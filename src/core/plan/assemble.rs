@@ -12,8 +12,8 @@ use super::{
 };
 use crate::arch::expr::{Expr, Scope, Value};
 use crate::arch::{
-    ArchDef, Branch, ContractUse, Head, Join, Mode, OF_FILE, Presence, Reads, Resource, SHIFT_LOGITS,
-    Setting, Slot, Spanned, Stack,
+    ArchDef, Branch, ContractUse, Head, Join, Mode, OF_FILE, Presence, Reads, Resource,
+    SHIFT_LOGITS, Setting, Slot, Spanned, Stack,
 };
 use lab_base::weights::Metadata;
 
@@ -47,7 +47,9 @@ impl<'a> Planner<'a> {
         };
         // Without the two sizes, all later checks would fail for the same reason.
         let (n_embd, n_vocab) = (n_embd?, n_vocab?);
-        let embed = self.unit(def.embed.contract.name, &def.embed, &global, &[]).ok();
+        let embed = self
+            .unit(def.embed.contract.name, &def.embed, &global, &[])
+            .ok();
         self.adapters = self.adapters(embed.as_ref(), n_vocab);
         let per_layer = match &def.per_layer {
             Some(instance) => Some(self.unit("per_layer_input", instance, &global, &[])?),
@@ -148,7 +150,7 @@ impl<'a> Planner<'a> {
         let mut n_of_source = 0;
         let (def, global) = (self.facts.def, self.facts.global());
         for (at, stack) in def.stacks.iter().enumerate() {
-            if stack.reads == Reads::Tokens && at > 0 && def.stacks[at - 1].reads == Reads::Source {
+            if stack.reads == Reads::Tokens && at > 0 && def.stacks[at - 1].reads.is_source() {
                 n_of_source = layers.len();
                 self.end_of_source(n_embd);
             }
@@ -374,7 +376,11 @@ impl<'a> Planner<'a> {
         let scale = self.factor(slot.scale.as_ref(), &path, scope);
         let [read, write] = self.mixes_of(slot, &path, scope)?;
         // The hidden states of a mix keep their width.
-        let next = if slot.read.is_some() || slot.write.is_some() { hidden } else { joined };
+        let next = if slot.read.is_some() || slot.write.is_some() {
+            hidden
+        } else {
+            joined
+        };
         let slot = SlotPlan {
             read,
             from: slot.from.as_ref().map(|f| f.value.clone()),

@@ -106,6 +106,8 @@ pub struct SourcePlan {
     pub embed: Unit,
     /// The token with which every completion starts.
     pub start: u32,
+    /// Whether the source is rows of the width of the hidden state, in the place of tokens.
+    pub is_rows: bool,
     /// Number of layers that read the source; they are the first ones of the plan.
     pub n_layers: usize,
 }

@@ -109,6 +109,7 @@ impl Planner<'_> {
                     ..embed.clone()
                 },
                 start: start as u32,
+                is_rows: self.facts.def.reads_rows(),
                 n_layers,
             }),
             Ok(other) => self.problem(format!(

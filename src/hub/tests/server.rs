@@ -6,6 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use sha1::{Digest as _, Sha1};
 use sha2::Sha256;
@@ -31,6 +32,8 @@ pub(crate) struct Behaviour {
     pub(crate) expires: bool,
     /// Bytes are others than the entity tag says.
     pub(crate) corrupt: bool,
+    /// Milliseconds before each 64 KiB of bytes.
+    pub(crate) pause: u64,
 }
 
 /// One request as it came: method, path, headers.
@@ -157,13 +160,11 @@ impl State {
         } else {
             200
         };
-        answer(
-            stream,
-            status,
-            &headers,
-            (!is_head).then_some(&body),
-            length,
-        )?;
+        answer(stream, status, &headers, None, length)?;
+        for part in body.chunks(64 << 10).filter(|_| !is_head) {
+            thread::sleep(Duration::from_millis(behaviour.pause));
+            stream.write_all(part)?;
+        }
         Ok(breaks.is_none())
     }
 

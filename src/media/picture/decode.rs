@@ -20,9 +20,10 @@ pub struct PictureLimits {
 }
 
 impl Default for PictureLimits {
+    /// A camera's picture, of 192 MiB; and 384 MiB of values.
     fn default() -> Self {
         Self {
-            max_pixels: 100_000_000,
+            max_pixels: 64 << 20,
             max_view_pixels: 32_000_000,
         }
     }

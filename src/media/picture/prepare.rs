@@ -20,6 +20,7 @@ pub fn prepare(
     index: usize,
     limits: &PictureLimits,
 ) -> Result<Prepared, PictureError> {
+    rules.check()?;
     // A frame is a copy of the pixels.
     let max = limits.max_view_pixels / u64::from(rules.values.frames.get());
     let made = views(picture, rules, max)?;
@@ -43,6 +44,34 @@ pub fn prepare(
     Ok(Prepared { views: all, layout })
 }
 
+/// The longest text of a layout, in bytes, far above that of any special token: it is repeated for each row.
+const MAX_TEXT: usize = 1024;
+
+impl PictureRules {
+    /// # Errors
+    /// A text is too long.
+    fn check(&self) -> Result<(), PictureError> {
+        let layout = &self.layout;
+        let one = [&self.marker, &self.row_token, &layout.before, &layout.after];
+        let between = [
+            &layout.between,
+            &layout.columns,
+            &layout.line,
+            &layout.lines,
+            &layout.row_lines,
+        ];
+        let around = layout.whole.iter().chain(&layout.tile);
+        let mut all = one.into_iter().chain(between).chain(around);
+        match all.find(|text| text.len() > MAX_TEXT) {
+            Some(text) => Err(PictureError::Rules(format!(
+                "a text of {} bytes, expected at most {MAX_TEXT}",
+                text.len()
+            ))),
+            None => Ok(()),
+        }
+    }
+}
+
 impl RowCount {
     /// The rows of a view, as time, height and width.
     fn of(self, view: Extent) -> Result<[usize; 3], PictureError> {
@@ -59,9 +88,9 @@ impl RowCount {
                 }
             }
         };
-        match rows * columns {
-            0 => Err(PictureError::Rules(format!(
-                "a view of {} by {} pixels has no rows",
+        match u64::from(rows) * u64::from(columns) {
+            n if !(1..=view.area()).contains(&n) => Err(PictureError::Rules(format!(
+                "a view of {} by {} pixels has {n} rows",
                 view.width, view.height
             ))),
             _ => Ok([1, rows as usize, columns as usize]),

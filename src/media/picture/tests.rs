@@ -10,7 +10,7 @@ use super::*;
 use crate::layout::{Piece, Prepared, RowSource};
 
 /// Files of `tests/media/pictures`, each with what PIL makes of it (`NAME.rgb`: height, width, bytes), and the largest difference that
-/// another decoder of a lossy format may have.
+/// another decoder of a lossy format may have. JPEG leaves open how colours of less resolution are enlarged.
 const FILES: [(&str, u8); 20] = [
     ("bit.png", 0),
     ("grey-alpha.png", 0),
@@ -29,7 +29,7 @@ const FILES: [(&str, u8); 20] = [
     ("rgb.jpg", 3),
     ("turned.jpg", 3),
     ("progressive.jpg", 3),
-    ("subsampled.jpg", 3),
+    ("subsampled.jpg", 12),
     ("grey.jpg", 3),
     ("cmyk.jpg", 3),
 ];
@@ -288,6 +288,12 @@ fn unsound_rules_are_refused() {
         refused(&many, 9, 9),
         "the rules of the processor: 100000 tiles, expected at most 1024"
     );
+    // A line becomes as wide as the result before it is as low.
+    let tall = rules(&format!(
+        "{PLAIN}rows.fixed = 1\nwhole.size.exact = {{ height = 1, width = 30000000 }}"
+    ));
+    let error = prepare(&picture(300, 1), &tall, 0, &PictureLimits::default()).expect_err("wide");
+    assert!(matches!(error, PictureError::TooMany { .. }), "{error}");
     let zero = format!("{PLAIN}rows.fixed = 1\nwhole.size.exact = {{ height = 0, width = 8 }}");
     assert!(toml::from_str::<PictureRules>(&zero).is_err());
 }

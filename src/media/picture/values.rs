@@ -19,7 +19,7 @@ struct Axis {
 }
 
 impl Values {
-    /// The shape of the values of a picture and its number of patches, as height and width.
+    /// The axes of the values of a picture, in the order of [`NAMES`].
     ///
     /// # Errors
     /// The picture is not made of whole blocks of patches.

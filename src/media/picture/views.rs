@@ -52,8 +52,8 @@ pub(super) fn views(
     let mut resized: Option<Picture> = None;
     for size in &rules.first {
         let picture = resized.as_ref().unwrap_or(picture);
-        let size = Budget { used: 0, max }.take(size.of(picture.size(), false)?)?;
-        resized = Some(picture.resized(size, rules.filter));
+        let size = size.of(picture.size(), false)?;
+        resized = Some(resize(picture, size, rules, max)?);
     }
     let picture = resized.as_ref().unwrap_or(picture);
     let size = picture.size();
@@ -104,6 +104,27 @@ pub(super) fn views(
         whole: whole_at,
         tiles: Some((grid, first)),
     })
+}
+
+/// The picture at another size. It is as wide as the result before it is as high, which may be larger than both.
+fn resize(
+    picture: &Picture,
+    size: Extent,
+    rules: &PictureRules,
+    max: u64,
+) -> Result<Picture, PictureError> {
+    let mut budget = Budget { used: 0, max };
+    if size != picture.size() {
+        budget.take(size)?;
+    }
+    if size.width > picture.size().width {
+        budget.used = 0;
+        budget.take(Extent {
+            height: picture.size().height,
+            width: size.width,
+        })?;
+    }
+    Ok(picture.resized(size, rules.filter))
 }
 
 /// Whether a picture is larger than the size above which it is cut.
@@ -171,13 +192,7 @@ fn whole_picture(
         }
     };
     let canvas = budget.take(canvas)?;
-    // What is cropped was resized before.
-    Budget {
-        used: 0,
-        max: budget.max,
-    }
-    .take(size)?;
-    let resized = picture.resized(size, rules.filter);
+    let resized = resize(picture, size, rules, budget.max)?;
     Ok(resized.window(top, left, canvas, colour))
 }
 
@@ -198,13 +213,13 @@ fn tile_pictures(
     let canvas = budget.take(Extent::of(tile_h * rows, tile_w * columns)?)?;
     let (canvas_h, canvas_w) = canvas.sides();
     let filled = match tiles.fill {
-        Fill::Stretch => picture.resized(canvas, rules.filter),
+        Fill::Stretch => resize(picture, canvas, rules, budget.max)?,
         Fill::Centre => {
             let double = |side: f64| (side, Precision::Double);
             let inner = fitted(size, double(canvas_h), double(canvas_w), f64::ceil)?;
             let (h, w) = inner.sides();
             let half = |rest: f64| -((rest / 2.0).floor() as i64);
-            let resized = picture.resized(inner, rules.filter);
+            let resized = resize(picture, inner, rules, budget.max)?;
             resized.window(half(canvas_h - h), half(canvas_w - w), canvas, BLACK)
         }
         Fill::Corner { enlarge_to } => {
@@ -217,7 +232,7 @@ fn tile_pictures(
             };
             let (h, w) = size.sides();
             let inner = fitted(size, most(h, canvas_h), most(w, canvas_w), f64::floor)?;
-            let resized = picture.resized(inner, rules.filter);
+            let resized = resize(picture, inner, rules, budget.max)?;
             resized.window(0, 0, canvas, BLACK)
         }
     };

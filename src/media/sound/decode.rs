@@ -55,7 +55,12 @@ impl Track {
             .ok_or_else(|| SoundError::Format("its codec is unknown".to_owned()))?;
         let decoder = symphonia::default::get_codecs()
             .make_audio_decoder(parameters, &AudioDecoderOptions::default())
-            .map_err(|error| format(&error))?;
+            .map_err(|error| match error {
+                LibraryError::Unsupported(_) => {
+                    SoundError::Format("its codec is not supported".to_owned())
+                }
+                error => format(&error),
+            })?;
         Ok(Self {
             id: track.id,
             claimed: track.num_frames,
@@ -80,7 +85,10 @@ fn read(bytes: &[u8], limits: &SoundLimits) -> Result<Sound, SoundError> {
             FormatOptions::default(),
             MetadataOptions::default(),
         )
-        .map_err(|error| format(&error))?;
+        .map_err(|error| match error {
+            LibraryError::Unsupported(_) => SoundError::Format("its format is unknown".to_owned()),
+            error => format(&error),
+        })?;
     let mut track = Track::of(&*reader)?;
     let possible = match reader.format_info().short_name {
         "wave" => SAMPLES_PER_BYTE.saturating_mul(bytes.len() as u64),

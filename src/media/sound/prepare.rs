@@ -3,8 +3,10 @@
 use std::borrow::Cow;
 
 use super::resample::resample;
-use super::rules::{MAX_VALUES, Normalise, Order, Real, RowCount, SoundRules, Variance};
-use super::spectrogram::spectrogram;
+use super::rules::{
+    MAX_ROWS, MAX_VALUES, MAX_WORK, Normalise, Order, Real, RowCount, SoundRules, Variance, within,
+};
+use super::spectrogram::{frames, spectrogram};
 use super::{Sound, SoundError, SoundLimits};
 use crate::{Piece, Prepared, RowSource, View};
 
@@ -32,9 +34,12 @@ pub fn prepare(
     } else {
         rules.samples.split
     };
+    check_size(samples.len(), split, rules)?;
     for piece in samples.chunks(split) {
-        frames_of(piece, rules)?.views(rules, &mut views)?;
+        frames_of(piece, rules)?.views(rules, &mut views);
     }
+    let rows = views.iter().map(|view| view.grid[0]);
+    within("rows", rows.fold(0, usize::saturating_add), 0..=MAX_ROWS)?;
     if views.is_empty() {
         return Err(SoundError::Empty(
             "it is shorter than what the tower reads at once".to_owned(),
@@ -70,20 +75,43 @@ impl FrameValues {
     }
 }
 
+/// The number of samples of a piece with what is padded.
+fn padded(piece: usize, rules: &SoundRules) -> usize {
+    let samples = &rules.samples;
+    piece
+        .max(samples.min_length)
+        .max(samples.pad_to)
+        .next_multiple_of(samples.pad_to_multiple_of.max(1))
+}
+
+/// Whether what the rules make of so many samples, in pieces of `split`, is of a size to compute with.
+fn check_size(samples: usize, split: usize, rules: &SoundRules) -> Result<(), SoundError> {
+    let pieces = samples.div_ceil(split);
+    let length = padded(split, rules);
+    within("samples", pieces.saturating_mul(length), 0..=MAX_VALUES)?;
+    let (frames, bands) = match &rules.spectrogram {
+        Some(spectrum) => {
+            let frames = frames(length, spectrum).unwrap_or(0);
+            let work = pieces * frames;
+            within(
+                "spectrogram.hop_length",
+                work.saturating_mul(spectrum.n_fft),
+                0..=MAX_WORK,
+            )?;
+            (frames, spectrum.mel.bands)
+        }
+        None => (length, 1),
+    };
+    let frames = frames.next_multiple_of(rules.frames.pad_to_multiple_of);
+    let values = pieces.saturating_mul(frames).saturating_mul(bands);
+    within("frames", values, 0..=MAX_VALUES)
+}
+
 /// Makes the frames of a piece.
 fn frames_of(piece: &[f32], rules: &SoundRules) -> Result<FrameValues, SoundError> {
     let sound = piece.len().max(rules.samples.min_length);
-    let length = sound
-        .max(rules.samples.pad_to)
-        .next_multiple_of(rules.samples.pad_to_multiple_of.max(1));
-    if length > MAX_VALUES {
-        return Err(SoundError::Rule {
-            key: "samples.pad_to_multiple_of",
-            found: rules.samples.pad_to_multiple_of.to_string(),
-            expected: format!("a padded sound of at most {MAX_VALUES} samples"),
-        });
-    }
-    let (mut values, bands, hop, room) = match &rules.spectrogram {
+    let length = padded(piece.len(), rules);
+    let (values, bands, hop, room) = match &rules.spectrogram {
         Some(spectrum) => {
             let values = spectrogram(piece, length, spectrum, rules.sampling_rate)?;
             let room = (spectrum.pad_left + sound).checked_sub(spectrum.frame_length());
@@ -95,8 +123,7 @@ fn frames_of(piece: &[f32], rules: &SoundRules) -> Result<FrameValues, SoundErro
             (values, 1, 1, sound.checked_sub(1))
         }
     };
-    let frames = (values.len() / bands).saturating_sub(rules.frames.drop_last);
-    values.truncate(frames * bands);
+    let frames = values.len() / bands;
     let real = match rules.frames.real {
         Real::All => frames,
         Real::Begun => sound.div_ceil(hop),
@@ -149,16 +176,9 @@ fn normalised(frames: &mut FrameValues, rules: &Normalise) {
 
 impl FrameValues {
     /// Pads, stacks and splits the frames, and appends the views that they make.
-    fn views(mut self, rules: &SoundRules, views: &mut Vec<View>) -> Result<(), SoundError> {
+    fn views(mut self, rules: &SoundRules, views: &mut Vec<View>) {
         let frames = &rules.frames;
         let padded = self.len().next_multiple_of(frames.pad_to_multiple_of);
-        if padded.saturating_mul(self.bands) > MAX_VALUES {
-            return Err(SoundError::Rule {
-                key: "frames.pad_to_multiple_of",
-                found: frames.pad_to_multiple_of.to_string(),
-                expected: format!("at most {MAX_VALUES} values"),
-            });
-        }
         self.values.resize(padded * self.bands, 0.0);
         let stacked = padded / frames.stack;
         let bands = self.bands * frames.stack;
@@ -190,7 +210,6 @@ impl FrameValues {
                 grid: [rules.rows.count(counted), 1, 1],
             });
         }
-        Ok(())
     }
 }
 

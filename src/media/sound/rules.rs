@@ -8,8 +8,12 @@ use serde::Deserialize;
 
 use super::SoundError;
 
-/// No spectrogram and no padded sound has more values than this: 256 MiB.
-pub(super) const MAX_VALUES: usize = 1 << 26;
+/// No sound has more values than this, whether samples or a spectrogram: 512 MiB.
+pub(super) const MAX_VALUES: usize = 1 << 27;
+/// All FFTs of a sound have together no more values than this: those of ten hours with frames of 512 every 160 samples.
+pub(super) const MAX_WORK: usize = 1 << 31;
+/// No sound takes more tokens of a prompt than this.
+pub(super) const MAX_ROWS: usize = 1 << 22;
 const MAX_FFT: usize = 1 << 16;
 const MAX_BANDS: usize = 1024;
 const MAX_STEPS: usize = 64;
@@ -93,7 +97,7 @@ pub struct Spectrogram {
     pub n_fft: usize,
     /// What stands before the first sample and after the last.
     #[serde(default)]
-    pub padding: Padding,
+    pub pad_mode: PadMode,
     /// The number of samples before the first one.
     #[serde(default)]
     pub pad_left: usize,
@@ -115,6 +119,9 @@ pub struct Spectrogram {
     pub mel: Mel,
     /// The logarithm.
     pub log: Log,
+    /// So many frames at the end are dropped, and have no part in the largest value.
+    #[serde(default)]
+    pub drop_last: usize,
     /// Values lower than the largest one by more than this are raised to it.
     pub dynamic_range: Option<f64>,
     /// It is added to each value.
@@ -149,7 +156,7 @@ pub enum Window {
 /// What stands around a sound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Padding {
+pub enum PadMode {
     /// Zeros.
     #[default]
     Constant,
@@ -249,8 +256,6 @@ pub enum LogFloor {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Frames {
-    /// So many are dropped at the end of a piece.
-    pub drop_last: usize,
     /// Which frames count as sound.
     pub real: Real,
     /// Whether the values of the other frames are 0.
@@ -268,7 +273,6 @@ pub struct Frames {
 impl Default for Frames {
     fn default() -> Self {
         Self {
-            drop_last: 0,
             real: Real::All,
             zero_rest: false,
             pad_to_multiple_of: 1,
@@ -391,7 +395,7 @@ impl Rows {
     }
 }
 
-fn within(
+pub(super) fn within(
     key: &'static str,
     found: usize,
     range: std::ops::RangeInclusive<usize>,

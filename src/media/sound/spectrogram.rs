@@ -4,7 +4,7 @@ use realfft::RealFftPlanner;
 
 use super::SoundError;
 use super::filters::{Band, bands, window};
-use super::rules::{LogFloor, MAX_VALUES, Padding, Preemphasis, Spectrogram, Spectrum};
+use super::rules::{LogFloor, PadMode, Preemphasis, Spectrogram, Spectrum};
 
 /// The logarithms of the bands, frame by frame, shifted and clamped, of `samples` followed by zeros up to `length`.
 pub(super) fn spectrogram(
@@ -13,31 +13,18 @@ pub(super) fn spectrogram(
     rules: &Spectrogram,
     rate: u32,
 ) -> Result<Vec<f32>, SoundError> {
-    let padded = pad(samples, length, rules, rate)?;
-    let frame_length = rules.frame_length();
-    let Some(room) = padded.len().checked_sub(frame_length) else {
+    let Some(frames) = frames(length, rules) else {
+        let padding = rules.pad_left + rules.pad_right;
         return Err(SoundError::TooShort {
             found: samples.len(),
             rate,
-            least: frame_length
-                .saturating_sub(rules.pad_left + rules.pad_right)
-                .max(1),
+            least: rules.frame_length().saturating_sub(padding).max(1),
         });
     };
-    let frames = room / rules.hop_length + 1;
+    let padded = pad(samples, length, rules, rate)?;
     let bands = bands(&rules.mel, rules.n_fft, rate);
-    if frames.saturating_mul(bands.len()) > MAX_VALUES {
-        return Err(SoundError::Rule {
-            key: "spectrogram.hop_length",
-            found: rules.hop_length.to_string(),
-            expected: format!(
-                "a hop that leaves fewer than {} frames",
-                MAX_VALUES / bands.len()
-            ),
-        });
-    }
     // The window stands in the middle; where it stands in the FFT has no effect on absolute values.
-    let offset = (frame_length - rules.win_length) / 2;
+    let offset = (rules.frame_length() - rules.win_length) / 2;
     let window: Vec<f64> = window(rules.window, rules.win_length, rules.periodic)
         .into_iter()
         .map(|weight| weight * rules.scale)
@@ -73,6 +60,13 @@ pub(super) fn spectrogram(
     Ok(values)
 }
 
+/// The number of frames of `length` samples; none if there are too few for one.
+pub(super) fn frames(length: usize, rules: &Spectrogram) -> Option<usize> {
+    let padded = rules.pad_left + length + rules.pad_right;
+    let room = padded.checked_sub(rules.frame_length())?;
+    Some((room / rules.hop_length + 1).saturating_sub(rules.drop_last))
+}
+
 /// The samples with what stands before and after them.
 fn pad(
     samples: &[f32],
@@ -88,7 +82,7 @@ fn pad(
             sound[i] -= rules.preemphasis as f32 * sound[i - 1];
         }
     }
-    if rules.padding == Padding::Reflect {
+    if rules.pad_mode == PadMode::Reflect {
         let most = rules.pad_left.max(rules.pad_right);
         if length <= most {
             return Err(SoundError::TooShort {

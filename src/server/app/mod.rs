@@ -9,7 +9,7 @@ mod routes;
 mod routing;
 mod state;
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use axum::Router;
@@ -19,9 +19,10 @@ use axum::http::{HeaderName, HeaderValue, Uri};
 use axum::response::{IntoResponse, Response};
 
 use crate::Access;
-use crate::endpoints::{lab, responses};
+use crate::endpoints::{batches, lab, responses};
 use crate::http::context::{OWNER_HEADER, RequestContext};
 use crate::http::error_format::dialect_errors;
+use crate::http::local_client::LocalClient;
 use crate::http::random::random;
 use crate::http::{access, body, context, error, framing};
 use crate::page;
@@ -67,20 +68,56 @@ fn without_slash(uri: &mut Uri) {
 /// # Errors
 /// The operating system cannot start threads for handlers.
 pub fn app(pool: Arc<Pool>, access: Access, read_time: Duration) -> std::io::Result<Router> {
+    let server = server(pool, access, read_time)?;
+    // One service around all routes: a layer of the router would be one around each of them.
+    Ok(Router::new().fallback(handle).with_state(server))
+}
+
+/// A client of a pool of models in this process.
+///
+/// # Errors
+/// The operating system cannot start threads for handlers.
+pub fn local_client(pool: Arc<Pool>) -> std::io::Result<LocalClient> {
+    let server = server(pool, Access::default(), Duration::MAX)?;
+    Ok(LocalClient::new(move |owner, request| {
+        Box::pin(handle_local(Arc::clone(&server), owner, request))
+    }))
+}
+
+fn server(pool: Arc<Pool>, access: Access, read_time: Duration) -> std::io::Result<Arc<AppState>> {
     pool.watch_idle()?;
     let routes = routes::router()
         .fallback(error::no_route)
         .method_not_allowed_fallback(error::wrong_method);
-    // Uploads of vectors may be larger than other bodies.
-    let larger = (lab::vectors::ROUTE, pool.config.upload_bytes);
-    let server = AppState {
-        access,
-        threads: body::HandlerThreads::new(read_time, larger)?,
-        routes: routes.with_state(Arc::clone(&pool)),
-        pool,
-    };
-    // One service around all routes: a layer of the router would be one around each of them.
-    Ok(Router::new().fallback(handle).with_state(Arc::new(server)))
+    // Uploads may be larger than other bodies.
+    let larger = [
+        (lab::vectors::ROUTE, pool.config.upload_bytes),
+        (batches::files::ROUTE, batches::files::max_upload(&pool)),
+    ];
+    let threads = body::HandlerThreads::new(read_time, larger)?;
+    let server = Arc::new_cyclic(|server: &Weak<AppState>| {
+        let server = Weak::clone(server);
+        let client = LocalClient::new(move |owner, request| {
+            let server = server.upgrade();
+            Box::pin(async move {
+                match server {
+                    Some(server) => handle_local(server, owner, request).await,
+                    None => error::Error::engine("the server has ended").into_response(),
+                }
+            })
+        });
+        AppState {
+            access,
+            threads,
+            routes: routes.with_state(Arc::clone(&pool)),
+            pool,
+            client,
+        }
+    });
+    for work in batches::resumed(&server.pool, &server.client) {
+        server.threads.spawn(work);
+    }
+    Ok(server)
 }
 
 /// Answers a request: identifies and records it, checks access, reads its body, and sends it on.
@@ -91,17 +128,11 @@ async fn handle(State(server): State<Arc<AppState>>, mut request: Request) -> Re
     // Only the server tells an engine process which client sent a request.
     let owner = request.headers_mut().remove(OWNER_HEADER);
     let owner = owner.filter(|_| server.pool.config.mode == HostMode::EngineProcess);
-    // In a box, since unoptimised code copies a future into each one that waits for it.
-    let work = |request| {
-        let (pool, server) = (Arc::clone(&server.pool), Arc::clone(&server));
-        let next = move |request| routing::layer(server, request);
-        caught(Box::pin(responses::state::layer(pool, request, next)))
-    };
     let admitted = |request| {
         if let Some(owner) = owner.as_ref().and_then(|owner| owner.to_str().ok()) {
             RequestContext::current().set_owner(owner.to_owned());
         }
-        body::layer(&server.threads, request, work)
+        received(&server, request)
     };
     let checked = async |request: Request| match framing::check(&request) {
         Ok(()) => access::layer(&server.access, page::is_file, request, admitted).await,
@@ -112,4 +143,29 @@ async fn handle(State(server): State<Arc<AppState>>, mut request: Request) -> Re
     let mut response = context::layer(request, is_strict, answered).await;
     response.headers_mut().insert(REQUEST_ID, id);
     server.threads.releasing_memory(response)
+}
+
+/// Answers a request of this process itself, for the client `owner`.
+async fn handle_local(server: Arc<AppState>, owner: String, mut request: Request) -> Response {
+    let id = request_id(&request);
+    request.headers_mut().insert(REQUEST_ID, id.clone());
+    let is_strict = server.pool.config.strictness.fields;
+    let answered = async |request| {
+        RequestContext::current().set_owner(owner.clone());
+        received(&server, request).await
+    };
+    let mut response = context::layer(request, is_strict, answered).await;
+    response.headers_mut().insert(REQUEST_ID, id);
+    response
+}
+
+/// Reads the body of a request, and sends the request on.
+async fn received(server: &Arc<AppState>, request: Request) -> Response {
+    // In a box, since unoptimised code copies a future into each one that waits for it.
+    let work = |request| {
+        let (pool, server) = (Arc::clone(&server.pool), Arc::clone(server));
+        let next = move |request| routing::layer(server, request);
+        caught(Box::pin(responses::state::layer(pool, request, next)))
+    };
+    body::layer(&server.threads, request, work).await
 }

@@ -13,8 +13,9 @@ use super::openapi;
 pub(super) use super::route::AnsweredBy;
 use super::route::{ResponseDoc, Route};
 use crate::endpoints::{
-    adapters, anthropic, chat, completions, diagram, embeddings, health, infill, lab, llama_server,
-    metrics, models, ollama, pooling, props, quit, render, rerank, responses, sampling, tokens,
+    adapters, anthropic, batches, chat, completions, diagram, embeddings, health, infill, lab,
+    llama_server, metrics, models, ollama, pooling, props, quit, render, rerank, responses,
+    sampling, tokens,
 };
 use crate::http::error_format::ErrorFormat;
 use crate::http::json::Json;
@@ -47,6 +48,8 @@ const fn file(types: &'static [&'static str]) -> ResponseDoc {
 const COMPLETION: ResponseDoc = json(&["id", "object", "created", "model", "choices", "usage"]);
 const RESPONSE: ResponseDoc = json(&["id", "object", "created_at", "model", "status", "output"]);
 const LIST: ResponseDoc = json(&["object", "data", "first_id", "last_id", "has_more"]);
+const FILE: ResponseDoc = json(&["id", "object", "bytes", "created_at", "filename", "purpose"]);
+const BATCH: ResponseDoc = json(&["id", "object", "endpoint", "input_file_id", "status"]);
 const INPUT_TOKENS: ResponseDoc = json(&["object", "input_tokens"]);
 const EMBEDDINGS: ResponseDoc = json(&["object", "data", "model", "usage"]);
 const MESSAGE: ResponseDoc = json(&[
@@ -129,6 +132,16 @@ routes! {
     Server: get "/v1/lab/vectors", lab::vectors::list, "The vectors that edits, captures and lenses may name.";
     Server: post "/v1/lab/vectors", lab::vectors::keep, "Stores vectors for later requests.", lab::vectors::VectorsUpload::documented;
     Server: delete "/v1/lab/vectors/{id}", lab::vectors::delete, "Removes vectors that a request has sent.";
+    Server: get "/v1/files", batches::files::list, "The files of a client, in pages." => LIST;
+    Server: post "/v1/files", batches::files::upload, "Stores a file: a form with the parts `purpose` and `file`." => FILE;
+    Server: get "/v1/files/{id}", batches::files::get, "What is known of a file." => FILE;
+    Server: delete "/v1/files/{id}", batches::files::delete, "Removes a file." => json(&["id", "object", "deleted"]);
+    Server: get "/v1/files/{id}/content", batches::files::content, "The contents of a file."
+        => file(&["application/octet-stream"]);
+    Server: get "/v1/batches", batches::list, "The batches of a client, in pages." => LIST;
+    Server: post "/v1/batches", batches::create, "Starts the requests of a file.", batches::BatchFields::documented => BATCH;
+    Server: get "/v1/batches/{id}", batches::get, "The state of a batch." => BATCH;
+    Server: post "/v1/batches/{id}/cancel", batches::cancel, "Cancels a batch." => BATCH;
     Model: get "/lora-adapters", adapters::list, "The adapters of a model and their scales." => OF_MODEL;
     Model: post "/lora-adapters", adapters::set,
         "Sets the scales of the adapters of a model: a list of objects with `id` and `scale`." => OF_MODEL;

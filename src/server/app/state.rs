@@ -11,6 +11,7 @@ use axum::response::Response;
 use tower_service::Service;
 
 use crate::Access;
+use crate::http::local_client::LocalClient;
 use crate::http::{body, error};
 use crate::pool::Pool;
 
@@ -19,10 +20,12 @@ pub(crate) struct AppState {
     pub(crate) access: Access,
     pub(crate) threads: body::HandlerThreads,
     pub(crate) routes: Router,
+    pub(crate) client: LocalClient,
 }
 
 impl AppState {
-    pub(crate) async fn handled(self: Arc<Self>, request: Request) -> Response {
+    pub(crate) async fn handled(self: Arc<Self>, mut request: Request) -> Response {
+        request.extensions_mut().insert(self.client.clone());
         let mut routes = self.routes.clone();
         body::run_handler(&self.threads, request, |request| {
             caught(async move {

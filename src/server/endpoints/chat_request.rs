@@ -9,6 +9,8 @@ use serde_json::json;
 
 use crate::served::ServedModel;
 use lab_core::engine::Request;
+use lab_core::models::media::{MediaError, PreparedMedium, PromptMedia};
+use lab_core::plan::MediaAttention;
 
 use crate::Pool;
 use crate::http::error::{Error, refuse};
@@ -36,6 +38,7 @@ pub(crate) struct ChatPrompt {
     tools: Tools,
     text: String,
     pub(crate) tokens: Vec<u32>,
+    media: Option<Arc<PromptMedia>>,
 }
 
 /// A checked conversation, ready to be submitted to the engine.
@@ -86,19 +89,78 @@ impl ChatRequest {
         ))
     }
 
+    /// The pictures of the conversation, prepared for the model's tower.
+    fn pictures(&self, served: &ServedModel) -> Result<Vec<PreparedMedium>, Error> {
+        let pictures = self.messages.pictures()?;
+        let Some((param, _)) = pictures.first() else {
+            return Ok(Vec::new());
+        };
+        let taken = served.media.as_ref().filter(|media| media.processors.pictures.is_some());
+        let Some(media) = taken else {
+            let message = format!("`{param}`: the model takes no pictures");
+            return Err(Error::unsupported(param, message));
+        };
+        let prepare = |(index, (param, bytes)): (usize, (String, Vec<u8>))| {
+            let prepared = media.processors.picture(&bytes, index);
+            prepared.or_else(|error| refuse(&param, format!(": {error}")))
+        };
+        pictures.into_iter().enumerate().map(prepare).collect()
+    }
+
+    /// The tokens of a prompt with these media, and their places.
+    fn with_media(
+        served: &ServedModel,
+        text: &str,
+        media: Vec<PreparedMedium>,
+    ) -> Result<(Vec<u32>, Option<Arc<PromptMedia>>), Error> {
+        let Some(of) = served.media.as_ref().filter(|_| !media.is_empty()) else {
+            return Ok((served.prompt_of(text)?, None));
+        };
+        let wrong = |error: MediaError| refuse::<()>("messages", format!(": {error}"));
+        let text = match of.processors.expanded(text, &media) {
+            Ok(text) => text,
+            Err(error) => return Err(wrong(error).expect_err("it refuses")),
+        };
+        let tokens = served.prompt_of(&text)?;
+        let id_of = |text: &str| served.handle.tokenizer().id_of(text);
+        let places = match of.processors.places(&tokens, &media, id_of) {
+            Ok(places) => places,
+            Err(error) => return Err(wrong(error).expect_err("it refuses")),
+        };
+        if of.attention != MediaAttention::Causal && tokens.len() > of.n_batch {
+            let (found, most) = (tokens.len(), of.n_batch);
+            return refuse("messages", format!(
+                ": the prompt has {found} tokens; with pictures this model reads at most {most} in one pass (--batch N sets more)"
+            ));
+        }
+        let media = PromptMedia {
+            media: media.into_iter().map(Arc::new).collect(),
+            places,
+            attention: of.attention,
+        };
+        Ok((tokens, Some(Arc::new(media))))
+    }
+
     pub(crate) fn prompt_for(&self, served: Arc<ServedModel>) -> Result<ChatPrompt, Error> {
         let tools = self.messages.tools()?;
+        let pictures = self.pictures(&served)?;
         let text = served.chat_text(&self.messages.conversation(&tools, &served)?)?;
-        let mut tokens = served.prompt_of(&text)?;
+        let (mut tokens, media) = Self::with_media(&served, &text, pictures)?;
+        let has_media = media.is_some();
         let bos = served.handle.tokenizer().bos();
         let n_first = usize::from(bos.is_some() && tokens.first() == bos.as_ref());
+        let n_before = tokens.len();
         self.truncation
             .apply(&mut tokens, n_first, &served, &self.generation)?;
+        if has_media && tokens.len() != n_before {
+            return refuse("messages", ": a prompt with pictures is not cut");
+        }
         Ok(ChatPrompt {
             served,
             tools,
             text,
             tokens,
+            media,
         })
     }
 
@@ -125,12 +187,14 @@ impl ChatRequest {
             tools,
             text,
             tokens,
+            media,
         } = self.prompt_for(served)?;
         let parsing = OutputParsing::new(&self.messages, &tools, &served.dialect, &text);
         let spec = parsing.constraint(spec);
         let constraint = generation.compile(spec, &served).await?;
         let first = generation.request(&served, &tokens, top_logprobs, constraint.as_ref());
         let mut first = first?;
+        first.media = media;
         first.thinking = parsing.thinking(&served);
         Ok(PreparedChat {
             reader: parsing.reader(),

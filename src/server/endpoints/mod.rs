@@ -2,6 +2,7 @@
 
 pub(crate) mod adapters;
 pub(crate) mod anthropic;
+pub(crate) mod batches;
 pub(crate) mod chat;
 pub(crate) mod chat_request;
 pub(crate) mod completions;

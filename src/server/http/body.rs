@@ -42,8 +42,8 @@ pub(crate) struct HandlerThreads {
     /// Turns of large requests: half as many as there are threads.
     turns: Arc<Semaphore>,
     read_time: Duration,
-    /// A route whose requests may be larger than others, and their maximum size in bytes.
-    larger: (&'static str, usize),
+    /// Routes whose requests may be larger than others, and their maximum sizes in bytes.
+    larger: [(&'static str, usize); 2],
     releaser: MemoryReleaser,
 }
 
@@ -90,9 +90,12 @@ impl Drop for MemoryGuard {
 }
 
 impl HandlerThreads {
-    /// As many threads as cores, but at least `MIN_THREADS`; a body must arrive within `read_time`. Those of the route
-    /// `larger` may have the size that it names.
-    pub(crate) fn new(read_time: Duration, larger: (&'static str, usize)) -> std::io::Result<Self> {
+    /// As many threads as cores, but at least `MIN_THREADS`; a body must arrive within `read_time`. Those of the
+    /// routes `larger` may have the sizes that it names.
+    pub(crate) fn new(
+        read_time: Duration,
+        larger: [(&'static str, usize); 2],
+    ) -> std::io::Result<Self> {
         let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
         let n_threads = n_cores.max(MIN_THREADS);
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -147,11 +150,14 @@ impl HandlerThreads {
     }
 
     fn limit(&self, path: &str) -> usize {
-        let (route, limit) = self.larger;
-        if path == route {
-            limit.max(MAX_BODY_BYTES)
-        } else {
-            MAX_BODY_BYTES
+        let larger = self.larger.iter().find(|(route, _)| *route == path);
+        larger.map_or(MAX_BODY_BYTES, |(_, limit)| (*limit).max(MAX_BODY_BYTES))
+    }
+
+    /// Runs work that belongs to no request, until these threads end.
+    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        if let Some(runtime) = &self.runtime {
+            runtime.spawn(RequestContext::detached().scope(work));
         }
     }
 

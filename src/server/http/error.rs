@@ -464,7 +464,9 @@ impl IntoResponse for Error {
 impl From<Rejected> for Error {
     fn from(rejected: Rejected) -> Self {
         match rejected {
-            Rejected::EmptyPrompt => Self::invalid_value(MESSAGES, rejected.to_string()),
+            Rejected::EmptyPrompt | Rejected::NoSource => {
+                Self::invalid_value(MESSAGES, rejected.to_string())
+            }
             Rejected::TooLong { found, limit } => Self::ContextLength {
                 found,
                 limit,

@@ -58,7 +58,7 @@ function addTo(box) {
     for (const pre of box.querySelectorAll('pre')) {
         const language = /(?:^|\s)language-(\S+)/.exec(pre.querySelector('code')?.className ?? '')?.[1] ?? '';
         const head = element('div', { class: 'code-head' }, [element('span', {}, [language]),
-            iconButton('copy', 'Copy the code', () => copy(pre.textContent.replace(/\n$/, '')))]);
+            iconButton('copy', 'Copy the code', ({ currentTarget }) => copy(pre.textContent.replace(/\n$/, ''), currentTarget))]);
         const frame = element('div', { class: 'code-box' }, [head]);
         pre.replaceWith(frame);
         pre.tabIndex = 0;

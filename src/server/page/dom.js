@@ -73,8 +73,10 @@ export function listenToScrolling() {
 /// What went wrong, in words.
 export const words = error => error instanceof TypeError ? 'The server cannot be reached.' : error.message;
 
-/// Copies a text, also where pages without encryption may not use the clipboard.
-export async function copy(text) {
+const DONE_MS = 1500;
+
+/// Copies a text, also where pages without encryption may not use the clipboard. The button that was pressed shows that it is done.
+export async function copy(text, pressed) {
     try {
         await navigator.clipboard.writeText(text);
     } catch {
@@ -86,6 +88,8 @@ export async function copy(text) {
         area.remove();
     }
     say('Copied');
+    pressed.classList.add('done');
+    setTimeout(() => pressed.classList.remove('done'), DONE_MS);
 }
 
 /// Lets the browser save a text as a file.

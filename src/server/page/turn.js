@@ -160,7 +160,7 @@ export class Turn {
 
     buttons() {
         const { node, actions } = this;
-        const all = [iconButton('copy', 'Copy', () => copy(node.content)), iconButton('edit', 'Edit', () => this.edit())];
+        const all = [iconButton('copy', 'Copy', ({ currentTarget }) => copy(node.content, currentTarget)), iconButton('edit', 'Edit', () => this.edit())];
         if (!this.isOwn || this.place.isLast) all.push(iconButton('again', 'Regenerate', () => actions.again(this)));
         if (!this.isOwn && this.place.isLast && node.content && node.reason !== 'stop') all.push(iconButton('go', 'Continue', () => actions.go(this)));
         if (this.buffer) all.push(iconButton('play', 'Replay', () => this.buffer.replay()));

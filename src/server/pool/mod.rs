@@ -35,8 +35,9 @@ use lab_core::models::{FileStamp, ModelSource};
 use crate::http::error::Error;
 use crate::page::policy::PagePolicy;
 use crate::process::{EngineProcess, LoadError};
-use crate::response::response_store::ResponseStore;
 use crate::served::{DEFAULT_MODEL, ServedModel};
+use crate::storage::batch_store::BatchStore;
+use crate::storage::response_store::ResponseStore;
 
 use crash_history::CrashHistory;
 
@@ -85,6 +86,8 @@ pub struct PoolConfig {
     pub upload_bytes: usize,
     /// Maximum size of the responses that `/v1/responses` stores, in bytes; 0 = none are stored.
     pub response_bytes: usize,
+    /// The files and batches of clients.
+    pub batches: Option<BatchStore>,
     /// The storage of results for later requests.
     pub artifacts: Option<ArtifactStore>,
     /// The vectors that requests may name.

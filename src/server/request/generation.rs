@@ -67,6 +67,8 @@ fields! {
         /// (`processed_logprobs`) (vLLM).
         logprobs_mode: Option<String>,
         draft: Option<u64>,
+        /// Waiting requests of a lower number start first; from 0, the default (vLLM).
+        priority: Option<u64>,
         /// Whether the response has times and rates (llama-server).
         timings_per_token: Option<bool>,
         /// Whether a stream reports how much of the prompt is processed (llama-server).
@@ -355,6 +357,7 @@ impl GenerationParams {
         fits.map_err(|rejected| Error::from(rejected).with_trained_length(served))?;
         Ok(Request {
             prompt: prompt.to_vec(),
+            media: None,
             max_tokens: self.max_tokens().map(count),
             sampling: self.common.sampling.params(served)?,
             choice: 0,
@@ -380,6 +383,9 @@ impl GenerationParams {
             n_drafted: common.draft.map(count),
             constraint: constraint.cloned(),
             thinking: None,
+            priority: common
+                .priority
+                .map_or(0, |n| i64::try_from(n).unwrap_or(i64::MAX)),
             adapters: common
                 .lora
                 .as_deref()

@@ -1,6 +1,8 @@
 //! The conversation of a request: its messages, and the other inputs of the chat template.
 
-use serde_json::{Map, Value};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::{Map, Value, json};
 
 use crate::served::{Conversation, ServedModel};
 use lab_base::chat::tool_calls::ChatDialect;
@@ -50,9 +52,14 @@ const MESSAGE: &str = "annotations audio content function_call name reasoning re
     thinking tool_call_id tool_calls";
 const ROLES: &str = "system developer user assistant tool function";
 const PARTS: ObjectFields = ObjectFields {
-    kinds: "text input_text output_text refusal thinking reasoning",
-    idle: "annotations cache_control citations logprobs signature",
-    ..ObjectFields::of("type text refusal thinking reasoning")
+    kinds: "text input_text output_text refusal thinking reasoning image_url input_image",
+    idle: "annotations cache_control citations detail logprobs signature",
+    inner: &[("image_url", &IMAGE)],
+    ..ObjectFields::of("type text refusal thinking reasoning image_url")
+};
+const IMAGE: ObjectFields = ObjectFields {
+    idle: "detail",
+    ..ObjectFields::of("url")
 };
 const CALLS: ObjectFields = ObjectFields {
     idle: "index",
@@ -224,6 +231,20 @@ impl Messages {
         Ok(())
     }
 
+    /// The bytes of the pictures of the conversation, in their order, each with its place.
+    pub(crate) fn pictures(&self) -> Result<Vec<(String, Vec<u8>)>, Error> {
+        let mut all = Vec::new();
+        for (i, message) in self.messages.iter().enumerate() {
+            let parts = message["content"].as_array().into_iter().flatten().enumerate();
+            for (k, part) in parts.filter(|(_, part)| is_picture(part)) {
+                let param = format!("messages[{i}].content[{k}]");
+                let bytes = picture_of(&param, part)?;
+                all.push((param, bytes));
+            }
+        }
+        Ok(all)
+    }
+
     pub(crate) fn conversation(
         &self,
         tools: &Tools,
@@ -296,9 +317,13 @@ impl Messages {
 fn check_parts(message: &str, parts: &[Value], has_thought: bool) -> Result<(), Error> {
     for (k, part) in parts.iter().enumerate() {
         let param = format!("{message}.content[{k}]");
+        if is_picture(part) {
+            picture_of(&param, part)?;
+            continue;
+        }
         let is_reasoning = has_thought && of_thought(part);
         let Some(names) = names_of_text(part).filter(|_| is_reasoning || !of_thought(part)) else {
-            let message = format!("`{param}`: only parts of type `text` are served");
+            let message = format!("`{param}`: only parts of type `text` and `image_url` are served");
             return Err(Error::unsupported(&param, message));
         };
         if text_of(part).is_none() {
@@ -306,6 +331,27 @@ fn check_parts(message: &str, parts: &[Value], has_thought: bool) -> Result<(), 
         }
     }
     Ok(())
+}
+
+fn is_picture(part: &Value) -> bool {
+    part["type"] == "image_url" || part["type"] == "input_image"
+}
+
+/// The bytes of a part with a picture.
+fn picture_of(param: &str, part: &Value) -> Result<Vec<u8>, Error> {
+    let url = &part["image_url"];
+    let url = url.as_str().or_else(|| url["url"].as_str());
+    let param = format!("{param}.image_url");
+    let Some(url) = url else {
+        return Err(malformed(&param, "an object with `url`"));
+    };
+    let Some(rest) = url.strip_prefix("data:") else {
+        let message = format!("`{param}`: addresses are not fetched, expected a data URL (`data:image/png;base64,...`)");
+        return Err(Error::unsupported(&param, message));
+    };
+    let encoded = rest.split_once(";base64,").map(|(_, encoded)| encoded);
+    let bytes = encoded.and_then(|encoded| BASE64_STANDARD.decode(encoded.trim()).ok());
+    bytes.ok_or_else(|| malformed(&param, "a data URL in base64"))
 }
 
 fn of_thought(part: &Value) -> bool {
@@ -350,7 +396,10 @@ fn for_template(message: &Value, dialect: &ChatDialect) -> Value {
         Value::String(text) => text.clone(),
         _ => message["refusal"].as_str().unwrap_or_default().to_owned(),
     };
-    message["content"] = content.as_str().into();
+    message["content"] = match message["content"].as_array() {
+        Some(parts) if parts.iter().any(is_picture) => with_pictures(parts),
+        _ => content.as_str().into(),
+    };
     let text = |name: &str| message.get(name).and_then(Value::as_str);
     let reasoning = text("reasoning_content").or(text("reasoning"));
     let reasoning = reasoning.or(Some(thought.as_str()).filter(|thought| !thought.is_empty()));
@@ -366,6 +415,16 @@ fn for_template(message: &Value, dialect: &ChatDialect) -> Value {
     }
     with_arguments(&mut message, dialect.takes_text);
     message
+}
+
+/// The parts of a message with pictures, as templates expect them.
+fn with_pictures(parts: &[Value]) -> Value {
+    let parts = parts.iter().filter(|part| !of_thought(part));
+    let parts = parts.map(|part| match is_picture(part) {
+        true => json!({ "type": "image" }),
+        false => json!({ "type": "text", "text": text_of(part).unwrap_or_default() }),
+    });
+    parts.collect()
 }
 
 fn of_json(value: &Value) -> &'static str {

@@ -10,6 +10,7 @@ pub(crate) mod lab;
 pub(crate) mod logit_bias;
 pub(crate) mod messages;
 pub(crate) mod object_fields;
+pub(crate) mod page_query;
 pub(crate) mod passages;
 pub(crate) mod response_format;
 pub(crate) mod sampling;

@@ -6,5 +6,4 @@ pub(crate) mod lab;
 pub(crate) mod logprobs;
 pub(crate) mod output_parsing;
 pub(crate) mod pooled;
-pub(crate) mod response_store;
 pub(crate) mod running_completions;

@@ -34,7 +34,7 @@ impl<C: Compute> EngineLoop<C> {
         let most = request.max_tokens.unwrap_or(usize::MAX);
         let limit = request.prompt.len().saturating_add(most);
         let limit = limit.min(self.limits.n_ctx.saturating_sub(source.len()));
-        let n_prompt = request.prompt.len();
+        let (n_prompt, media) = (request.prompt.len(), request.media);
         let (mut tokens, mut n_parts) = (request.prompt, 1);
         let strategy: Box<dyn Strategy> = match decoding {
             Decoding::Autoregressive(sampler) => {
@@ -71,7 +71,9 @@ impl<C: Compute> EngineLoop<C> {
         let recorder = lab.map(|plan| Recorder::new(plan, Arc::clone(points)));
         let mut sequence = Sequence::new(tokens, n_prompt, n_parts, scales, recorder, answer);
         sequence.source = source;
+        sequence.media = media;
         sequence.is_changed = is_changed;
+        sequence.priority = request.priority;
         self.queue.push_back(EngineRequest { sequence, strategy });
     }
 
@@ -117,19 +119,21 @@ impl<C: Compute> EngineLoop<C> {
         }
     }
 
-    /// The waiting completion that starts next: of the request with the fewest active completions, so that one with
-    /// many does not keep others waiting, and of these the first that came. It waits while an active one reads its
+    /// The waiting completion that starts next: of those of the first priority, of the request with the fewest active
+    /// completions, so that one with many does not keep others waiting, and of these the first that came. It waits while an active one reads its
     /// prefix. None if there is no room for it.
     fn next_waiting(&mut self) -> Option<usize> {
         let active = self.active.iter().map(|request| &request.sequence);
         let active = active.chain(self.awaiting_lens.iter().map(|(sequence, _)| sequence));
         let active: Vec<*const QueuePermit> = active.map(|s| s.answer.permit()).collect();
-        let n_active = |at: &usize| {
-            let own = self.queue[*at].sequence.answer.permit();
-            active.iter().filter(|permit| **permit == own).count()
+        let turn = |at: &usize| {
+            let sequence = &self.queue[*at].sequence;
+            let own = sequence.answer.permit();
+            let n_active = active.iter().filter(|permit| **permit == own).count();
+            (sequence.priority, n_active)
         };
         let mut in_turn: Vec<usize> = (0..self.queue.len()).collect();
-        in_turn.sort_by_cached_key(n_active);
+        in_turn.sort_by_cached_key(turn);
         for at in in_turn {
             let n_positions = self.queue[at].sequence.n_positions();
             if !can_start(&self.jobs(), n_positions, self.model.n_free_blocks()) {

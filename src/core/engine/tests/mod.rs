@@ -448,6 +448,34 @@ proptest! {
 /// One request has more completions than run at once. Another, which comes later, gets the first place that is free,
 /// and the first one has it again afterwards.
 #[test]
+fn of_waiting_requests_those_of_a_lower_number_start_first() {
+    let mut engine = EngineLoop::new(fake(64, 100), tokenizer(), LIMITS);
+    let active = |i: usize| request(&[FIRST + i as u32], 20);
+    let _active: Vec<_> = (0..LIMITS.n_parallel)
+        .map(|i| submit(&mut engine, active(i)))
+        .collect();
+    engine.step();
+    let waiting = |first: u32, priority: i64| Request {
+        priority,
+        ..request(&[FIRST + first, FIRST], 2)
+    };
+    let mut later = submit(&mut engine, waiting(3, 1));
+    let mut sooner = submit(&mut engine, waiting(4, 0));
+    let mut answers = [Answer::default(), Answer::default()];
+    while answers[1].end.is_none() {
+        engine.step();
+        take(&mut later, &mut answers[0]);
+        take(&mut sooner, &mut answers[1]);
+    }
+    assert!(answers[0].end.is_none());
+    while !engine.is_idle() {
+        engine.step();
+    }
+    take(&mut later, &mut answers[0]);
+    assert!(matches!(answers[0].end, Some(Ok(_))));
+}
+
+#[test]
 fn a_request_with_many_completions_leaves_places_for_others() {
     let mut engine = EngineLoop::new(fake(64, 100), tokenizer(), LIMITS);
     let places = Arc::default();

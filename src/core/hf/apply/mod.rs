@@ -358,7 +358,11 @@ impl MapApplication<'_> {
             let place = self.place(&source.name, source.stored);
             let view = view(source.taken, &source.stored.shape, at)
                 .map_err(|error| format!("{place}: {error}"))?;
-            let own = view.shape();
+            let mut own = view.shape();
+            if own.is_empty() && made.parts.len() > 1 && n_stacked.is_none() {
+                // Numbers without an axis become a vector.
+                own = vec![1];
+            }
             shape = Some(match shape {
                 None => own,
                 Some(all) if n_stacked.is_some() && all == own => all,

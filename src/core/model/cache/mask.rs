@@ -59,13 +59,10 @@ impl Mask {
                 f32::NEG_INFINITY
             }
         };
-        let values = queries
-            .iter()
-            .enumerate()
-            .flat_map(|(i, q)| {
-                let around = around(*q);
-                keys(i).iter().map(move |k| value(q, k, &around))
-            });
+        let values = queries.iter().enumerate().flat_map(|(i, q)| {
+            let around = around(*q);
+            keys(i).iter().map(move |k| value(q, k, &around))
+        });
         Self {
             values: values.collect(),
         }
@@ -97,6 +94,8 @@ mod tests {
             alibi: 0.0,
             grid_height: 0,
             grid_width: 0,
+            grid_filled: false,
+            causal_after: false,
         }
     }
 

@@ -15,6 +15,8 @@ pub(crate) struct PassData<'a> {
     pub(crate) batch: &'a Batch,
     /// The tokens of sources that the pass reads.
     pub(crate) source: &'a Batch,
+    /// The rows of these sources, if they are rows in the place of tokens.
+    pub(crate) source_rows: Vec<f32>,
     /// Slots and state rows of the pass.
     pub(crate) allocated: &'a Allocation,
     /// The keys that its queries attend to.

@@ -3,7 +3,8 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use crate::blocks::{DerivedInput, DerivedInputs, SwitchCounts, WindowOrder};
+use crate::blocks::position_bias::distance_rows;
+use crate::blocks::{Axis, DerivedInput, DerivedInputs, RowGrid, SwitchCounts, WindowOrder};
 use lab_base::ggml::{Executor, Graph, Result, Tensor};
 use lab_base::weights::TensorType;
 
@@ -106,21 +107,43 @@ fn make(g: &Graph, prefix: &str, input: &DerivedInput, n: u64) -> Result<Tensor>
         DerivedInput::Divisors(mixture) => input_of("divisors", f32, &[mixture.n_pairs()]),
         DerivedInput::Buckets(buckets) => index_of("buckets", &[2 * buckets.far + 1], buckets.n),
         DerivedInput::Decay { heads, .. } => input_of("decay", f32, &[1, *heads]),
-        DerivedInput::GridPositions(grid) => input_of("grid_positions", i32, &[4 * grid.n_rows()]),
+        DerivedInput::GridPositions(grid, ..) => {
+            input_of("grid_positions", i32, &[4 * grid.n_rows()])
+        }
+        DerivedInput::RowPositions(grid) => input_of("row_positions", i32, &[grid.n_rows()]),
         DerivedInput::GridRows(grid, _, rows) => index_of("grid_rows", &[grid.n_rows()], *rows),
         DerivedInput::Neighbours(window, grid) => {
             // The row after all others exists where windows reach over the ends.
-            let n_rows = grid.n_rows() + u64::from(window.pad != [0; 3]);
+            let n_rows = grid.n_rows() + u64::from(window.has_missing(grid));
             index_of("neighbours", &[window.n_cells(grid)], n_rows)
         }
-        DerivedInput::Learned(grid, n) => {
+        DerivedInput::Learned(grid, n, _) => {
             let n_rows = grid.n_rows() + n * grid.inputs;
             index_of("learned", &[n_rows], grid.n_rows() + n)
         }
-        DerivedInput::Cells(grid) => {
-            let n = grid.n_rows() - grid.before * grid.inputs;
-            index_of("cells", &[n], grid.n_rows())
+        DerivedInput::RowsAt(grid, place) => {
+            index_of("rows_at", &[grid.inputs * grid.n_at(*place)], grid.n_rows())
         }
+        DerivedInput::FilledRows(grid, window) => index_of(
+            "filled_rows",
+            &[grid.of_windows(*window).n_rows()],
+            grid.n_rows() + 1,
+        ),
+        DerivedInput::FilledPlaces(grid, window) => {
+            let n_rows = grid.of_windows(*window).n_rows();
+            index_of("filled_places", &[grid.n_rows()], n_rows)
+        }
+        DerivedInput::Distances(n) => index_of("distances", &[n * n], 2 * n - 1),
+        DerivedInput::Indicators(grid) => {
+            let [_, height, width] = grid.cells;
+            input_of("indicators", f32, &[height + width, grid.n_rows()])
+        }
+        DerivedInput::Valid(grid) => index_of("valid", &[grid.inputs * grid.valid], grid.n_rows()),
+        DerivedInput::PartMask(parts) => {
+            let n = parts.count() * parts.cuts;
+            input_of("part_mask", f32, &[parts.len, parts.len, 1, n])
+        }
+        DerivedInput::DistanceRows(n, rows, _) => index_of("distance_rows", &[2 * n - 1], *rows),
         DerivedInput::Resampling(of) => input_of("resampling", f32, &[of.from, of.to]),
         DerivedInput::WindowRows(grid, _) => {
             index_of("window_rows", &[grid.n_rows()], grid.n_rows())
@@ -221,15 +244,33 @@ fn write(
             let of_head = |i: u64| -slope * (-8.0 * (i + 1) as f32 / *heads as f32).exp2();
             executor.write(tensor, &(0..*heads).map(of_head).collect::<Vec<f32>>())
         }
-        DerivedInput::GridPositions(grid) => executor.write(tensor, &grid.positions()),
+        DerivedInput::GridPositions(grid, axes, start) => {
+            executor.write(tensor, &grid.positions(*axes, *start))
+        }
+        DerivedInput::RowPositions(grid) => executor.write(tensor, &grid.table_rows(Axis::All)),
         DerivedInput::GridRows(grid, axis, _) => {
             executor.write_indices(tensor, &grid.table_rows(*axis))
         }
         DerivedInput::Neighbours(window, grid) => {
             executor.write_indices(tensor, &window.rows(grid))
         }
-        DerivedInput::Learned(grid, n) => executor.write_indices(tensor, &grid.with_learned(*n)),
-        DerivedInput::Cells(grid) => executor.write_indices(tensor, &grid.cell_rows()),
+        DerivedInput::Valid(grid) => executor.write_indices(tensor, &grid.valid_rows()),
+        DerivedInput::PartMask(parts) => executor.write(tensor, &parts.mask()),
+        DerivedInput::DistanceRows(n, rows, zero) => {
+            executor.write_indices(tensor, &distance_rows(*n, *rows, *zero))
+        }
+        DerivedInput::Learned(grid, n, at_start) => {
+            executor.write_indices(tensor, &grid.with_learned(*n, *at_start))
+        }
+        DerivedInput::RowsAt(grid, place) => executor.write_indices(tensor, &grid.rows_at(*place)),
+        DerivedInput::FilledRows(grid, window) => {
+            executor.write_indices(tensor, &grid.filled_rows(*window))
+        }
+        DerivedInput::FilledPlaces(grid, window) => {
+            executor.write_indices(tensor, &grid.filled_places(*window))
+        }
+        DerivedInput::Distances(n) => executor.write_indices(tensor, &RowGrid::distances(*n)),
+        DerivedInput::Indicators(grid) => executor.write(tensor, &grid.indicators()),
         DerivedInput::Resampling(of) => executor.write(tensor, &of.weights()),
         DerivedInput::WindowRows(grid, window) => {
             executor.write_indices(tensor, &WindowOrder::new(grid, *window).rows)

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::plan::Plan;
-use lab_base::ggml::{Executor, Graph, Result};
+use lab_base::ggml::{Executor, Graph, Result, Tensor};
+use lab_base::weights::TensorType;
 
 use super::super::adapters::ModelAdapters;
 use super::super::batch::Batch;
@@ -16,8 +17,10 @@ use super::rows::{AdapterScales, TokenIds};
 
 /// The inputs of a list of tokens.
 pub(crate) struct ListInputs {
-    /// Token ids; none if the list is empty.
+    /// Token ids; none if the list is empty, or has rows in their place.
     pub(crate) tokens: Option<TokenIds>,
+    /// The rows of a source `[n_embd, n]`, f32; none if it is read as tokens.
+    pub(crate) rows: Option<Tensor>,
     pub(crate) scales: AdapterScales,
     pub(crate) derived: DerivedTensors,
 }
@@ -35,6 +38,25 @@ impl ListInputs {
         let tokens = (n > 0).then(|| TokenIds::new(g, prefix, n, plan.n_vocab));
         Ok(Self {
             tokens: tokens.transpose()?,
+            rows: None,
+            scales: AdapterScales::new(g, prefix, adapters, n)?,
+            derived: DerivedTensors::new(prefix, n),
+        })
+    }
+
+    /// The inputs of `n` rows in the place of tokens.
+    pub(super) fn of_rows(
+        g: &Graph,
+        prefix: &'static str,
+        n: usize,
+        plan: &Plan,
+        adapters: &[usize],
+    ) -> Result<Self> {
+        let n = n as u64;
+        let name = format!("{prefix}rows");
+        Ok(Self {
+            tokens: None,
+            rows: Some(g.input(&name, TensorType::F32, &[plan.n_embd, n])?),
             scales: AdapterScales::new(g, prefix, adapters, n)?,
             derived: DerivedTensors::new(prefix, n),
         })

@@ -59,7 +59,10 @@ impl PassInputs {
             tokens: ListInputs::new(g, "", shape.n_tokens, plan, &shape.adapters)?,
             source: match shape.n_source {
                 0 => None,
-                n => Some(ListInputs::new(g, "source.", n, plan, &shape.adapters)?),
+                n => Some(match shape.source_is_rows {
+                    true => ListInputs::of_rows(g, "source.", n, plan, &shape.adapters)?,
+                    false => ListInputs::new(g, "source.", n, plan, &shape.adapters)?,
+                }),
             },
             media: match shape.n_media as u64 {
                 0 => None,
@@ -192,6 +195,9 @@ impl PassInputs {
         self.tokens.write(executor, batch, data.adapters, &known)?;
         if let Some(source) = &self.source {
             source.write(executor, data.source, data.adapters, &SourceTokens)?;
+            if let Some(rows) = &source.rows {
+                executor.write(rows, &data.source_rows)?;
+            }
         }
         if let Some(media) = &self.media {
             media.write(executor, data.media)?;

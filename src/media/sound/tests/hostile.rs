@@ -106,10 +106,15 @@ proptest! {
         numbers(&mut case.rules, &mut places);
         let index = place.index(places.len());
         *places[index] = number;
+        // The largest sounds that are allowed take seconds.
+        let small = |rules: &SoundRules| {
+            let samples = &rules.samples;
+            samples.pad_to.max(samples.min_length).max(samples.pad_to_multiple_of) < 1 << 20
+        };
         let samples = (0..length).map(|i| (i as f32 * 0.1).sin()).collect();
         let sound = Sound { rate: 16_000, samples };
         if let Ok(rules) = case.rules.try_into::<SoundRules>()
-            && rules.samples.pad_to < 1 << 20 && rules.samples.min_length < 1 << 20 && rules.samples.pad_to_multiple_of < 1 << 20
+            && small(&rules)
             && let Ok(prepared) = prepare(&sound, &rules, &LIMITS)
         {
             for view in &prepared.views {
@@ -130,8 +135,46 @@ fn a_rule_out_of_its_range_is_named_with_its_value() {
     let error = prepare(&sound, &rules, &LIMITS).unwrap_err().to_string();
     assert_eq!(
         error,
-        "the processor's `spectrogram.hop_length` is 0, expected 1 to 67108864"
+        "the processor's `spectrogram.hop_length` is 0, expected 1 to 134217728"
     );
+}
+
+#[test]
+fn rules_that_make_a_huge_sound_are_refused_before_it_is_made() {
+    let sound = Sound {
+        rate: 16_000,
+        samples: vec![0.1; 200_000],
+    };
+    type Fault = fn(&mut SoundRules);
+    let faults: &[(&str, Fault)] = &[
+        ("`samples`", |rules| {
+            (rules.samples.truncate, rules.samples.split) = (0, 1)
+        }),
+        ("`samples`", |rules| {
+            (rules.samples.split, rules.samples.pad_to_multiple_of) = (1000, MAX_VALUES)
+        }),
+        ("hop_length", |rules| {
+            let spectrogram = rules.spectrogram.as_mut().unwrap();
+            (spectrogram.hop_length, spectrogram.n_fft) = (1, 65_536);
+        }),
+        ("`frames`", |rules| {
+            rules.frames.pad_to_multiple_of = MAX_VALUES
+        }),
+        ("`rows`", |rules| {
+            let (window, pad_to_multiple_of) = (1, MAX_VALUES);
+            rules.rows = Rows {
+                window,
+                pad_to_multiple_of,
+                ..Rows::default()
+            };
+        }),
+    ];
+    for (key, fault) in faults {
+        let mut rules = cases()[0].rules();
+        fault(&mut rules);
+        let error = prepare(&sound, &rules, &LIMITS).unwrap_err();
+        assert!(error.to_string().contains(key), "{key}: {error}");
+    }
 }
 
 #[test]

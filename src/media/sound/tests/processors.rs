@@ -66,7 +66,7 @@ fn compare(
         assert_eq!(view.shape[1], second, "{place}");
         // In a batch the padding of the batch stands where here that of the spectrogram does.
         let mut frames = view.shape[0];
-        if frames < first && spectrogram.padding == Padding::Reflect {
+        if frames < first && spectrogram.pad_mode == PadMode::Reflect {
             frames -=
                 spectrogram.pad_right.div_ceil(spectrogram.hop_length) / rules.frames.stack + 1;
         }
@@ -159,7 +159,7 @@ fn the_bound_distinguishes_a_wrong_rule() {
         |rules| rules.window = Window::Hamming,
         |rules| rules.mel.scale = MelScale::Htk,
         |rules| rules.mel.equal_areas = false,
-        |rules| rules.padding = Padding::Constant,
+        |rules| rules.pad_mode = PadMode::Constant,
         |rules| rules.spectrum = Spectrum::Magnitude,
         |rules| rules.log.decimal = false,
         |rules| rules.log.mel_floor = 1e-4,
@@ -198,32 +198,42 @@ fn long_sounds_are_cut_as_the_rules_say() {
             .collect::<Vec<_>>()
     };
     // 937.5 hops of 160 samples.
-    assert_eq!(views("", "drop_last = 1"), [(937, 937)]);
-    assert_eq!(views("truncate = 64000", "drop_last = 1"), [(400, 400)]);
+    assert_eq!(views("", ""), [(937, 937)]);
+    assert_eq!(views("truncate = 64000", ""), [(400, 400)]);
+    assert_eq!(views("pad_to = 160000", "real = 'begun'"), [(1000, 938)]);
     assert_eq!(
-        views("pad_to = 160000", "drop_last = 1\nreal = 'begun'"),
-        [(1000, 938)]
-    );
-    assert_eq!(
-        views("pad_to = 160000", "drop_last = 1\nreal = 'completed'"),
+        views("pad_to = 160000", "real = 'completed'"),
         [(1000, 937)]
     );
     assert_eq!(
-        views(
-            "split = 64000\npad_to = 64000",
-            "drop_last = 1\nreal = 'begun'"
-        ),
+        views("split = 64000\npad_to = 64000", "real = 'begun'"),
         [(400, 400), (400, 400), (400, 138)]
     );
     assert_eq!(
-        views(
-            "pad_to_multiple_of = 64000",
-            "drop_last = 1\nsplit = 400\nreal = 'begun'"
-        ),
+        views("pad_to_multiple_of = 64000", "split = 400\nreal = 'begun'"),
         [(400, 400), (400, 400), (400, 138)]
     );
     assert_eq!(
         views("", "stack = 4\npad_to_multiple_of = 10\nreal = 'begun'"),
         [(235, 234)]
     );
+}
+
+#[test]
+fn a_dropped_frame_has_no_part_in_the_largest_value() {
+    let mut samples = vec![0.0; 64_000];
+    samples[63_990..].fill(0.9);
+    let prepared = prepare(
+        &Sound {
+            rate: 16_000,
+            samples,
+        },
+        &cases()[0].rules(),
+        &LIMITS,
+    )
+    .unwrap();
+    let values = &prepared.views[0].values;
+    let most = values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let least = values.iter().copied().fold(f32::INFINITY, f32::min);
+    assert!((most - least - 8.0 / 4.0).abs() < 1e-6, "{most} {least}");
 }

@@ -1,26 +1,20 @@
 //! Results that are kept as files: `GET /v1/lab/artifacts` lists them, `GET` and `DELETE /v1/lab/artifacts/{id}` return
 //! and remove one.
 
-use std::fs::File;
-use std::io::Read;
 use std::sync::Arc;
 
-use axum::body::{Body, Bytes};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use futures_util::stream;
 use serde_json::{Value, json};
 
 use crate::Pool;
 use crate::http::error::Error;
+use crate::http::file_body::file_body;
 use crate::http::json::Json;
 use crate::response::lab::{ARTIFACTS_ROUTE as ROUTE, artifact_json};
 use lab_core::artifacts::store::ArtifactStore;
-
-/// Number of bytes of a file that are sent at a time.
-const PIECE: usize = 256 << 10;
 
 fn store(pool: &Pool) -> Result<&ArtifactStore, Error> {
     let missing = || Error::NoRoute(ROUTE.into());
@@ -58,8 +52,7 @@ pub(crate) async fn get(
         (header::CONTENT_DISPOSITION, name),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff".to_owned()),
     ];
-    let pieces = stream::iter(Pieces(file.take(kept.bytes)));
-    Ok((headers, Body::from_stream(pieces)).into_response())
+    Ok((headers, file_body(file, kept.bytes)).into_response())
 }
 
 pub(crate) async fn delete(
@@ -72,21 +65,5 @@ pub(crate) async fn delete(
             json!({ "id": id, "object": "lab.artifact", "deleted": true }),
         )),
         false => Err(unknown(&id)),
-    }
-}
-
-/// The bytes of a file as a stream of pieces.
-struct Pieces(std::io::Take<File>);
-
-impl Iterator for Pieces {
-    type Item = std::io::Result<Bytes>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let mut piece = Vec::with_capacity(PIECE);
-        match (&mut self.0).take(PIECE as u64).read_to_end(&mut piece) {
-            Ok(0) => None,
-            Ok(_) => Some(Ok(piece.into())),
-            Err(error) => Some(Err(error)),
-        }
     }
 }

@@ -25,8 +25,8 @@ use crate::http::transport::is_event_stream;
 use crate::pool::HostMode;
 use crate::request::fields::{BodyFields, read_body};
 use crate::request::json_access::{JsonMap, given, malformed, object_at, text_at, unsupported};
-use crate::response::response_store::{NewResponse, Refused};
 use crate::served::DEFAULT_MODEL;
+use crate::storage::response_store::{NewResponse, Refused};
 
 /// The routes whose responses are stored; the others count tokens.
 const CREATE: [&str; 2] = ["/v1/responses", "/responses"];

@@ -1,7 +1,7 @@
 //! Stored responses: `GET` and `DELETE /v1/responses/{id}`, `POST /v1/responses/{id}/cancel`,
 //! `GET /v1/responses/{id}/input_items`.
 //!
-//! A response is found with the API key that it was made with. What is kept: `response::response_store`.
+//! A response is found with the API key that it was made with. What is kept: `storage::response_store`.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -12,14 +12,15 @@ use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, StreamExt};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::Pool;
 use crate::http::context::RequestContext;
 use crate::http::error::{Error, invalid, refuse};
 use crate::http::json::Json;
 use crate::http::transport::{StreamFraming, event_response};
-use crate::response::response_store::Missing;
+use crate::request::page_query::{PageQuery, query};
+use crate::storage::response_store::Missing;
 
 type Id = Result<Path<String>, PathRejection>;
 
@@ -34,11 +35,6 @@ fn missing(id: &str) -> impl FnOnce(Missing) -> Error {
         id: id.to_owned(),
         why: why.why(),
     }
-}
-
-fn query<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, Error> {
-    let fault = |rejection: QueryRejection| Error::invalid_value("query", rejection.body_text());
-    query.map(|Query(query)| query).map_err(fault)
 }
 
 #[derive(Debug, Deserialize)]
@@ -129,43 +125,6 @@ pub(crate) async fn cancel(State(pool): State<Arc<Pool>>, id: Id) -> Result<Json
     store.get(&owner, &id).map(Json).map_err(missing(&id))
 }
 
-/// Which part of a list is wanted.
-#[derive(Debug, Deserialize)]
-pub(crate) struct PageQuery {
-    limit: Option<usize>,
-    order: Option<String>,
-    after: Option<String>,
-}
-
-impl PageQuery {
-    /// The part of a list, in OpenAI's shape. `all` are in the order of their creation.
-    pub(crate) fn page(&self, mut all: Vec<Value>, max: usize) -> Result<Value, Error> {
-        let limit = self.limit.unwrap_or(20);
-        if !(1..=max).contains(&limit) {
-            return refuse("limit", format!(" is {limit}, expected 1 to {max}"));
-        }
-        match self.order.as_deref() {
-            None | Some("desc") => all.reverse(),
-            Some("asc") => {}
-            Some(_) => return refuse("order", ": expected `asc` or `desc`"),
-        }
-        let start = match &self.after {
-            None => 0,
-            Some(after) => match all.iter().position(|one| one["id"] == after.as_str()) {
-                Some(i) => i + 1,
-                None => return refuse("after", " names nothing in this list"),
-            },
-        };
-        let has_more = all.len() - start > limit;
-        let data: Vec<Value> = all.into_iter().skip(start).take(limit).collect();
-        let id = |one: Option<&Value>| one.map(|one| one["id"].clone());
-        Ok(json!({
-            "object": "list", "first_id": id(data.first()), "last_id": id(data.last()),
-            "has_more": has_more, "data": data,
-        }))
-    }
-}
-
 pub(crate) async fn input_items(
     State(pool): State<Arc<Pool>>,
     id: Id,
@@ -174,5 +133,5 @@ pub(crate) async fn input_items(
     let (asked, (owner, id)) = (query(asked)?, named(id));
     let items = pool.responses.items(&owner, &id, false);
     let items = items.map_err(|(id, why)| missing(&id)(why))?;
-    asked.page(items, 100).map(Json)
+    asked.page(items, 20, 100).map(Json)
 }

@@ -23,6 +23,8 @@ fn rule(size: u64) -> Visibility {
         alibi: 0.0,
         grid_height: 0,
         grid_width: 0,
+        grid_filled: false,
+        causal_after: false,
     }
 }
 
