@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::chains::{self, param_exprs, reached};
 use super::contract::{OptionKind, OptionSpec, Presence, Resource};
 use super::definition::{
-    ArchDef, Branch, BranchTokens, CommonDefinitions, ContractUse, GIVEN, Join, LAYER, Mode, OF_FILE, Param,
-    Resources, SHIFT_LOGITS, START_TOKEN, Setting, Slot, Stack, TAPS, names_of,
+    ArchDef, Branch, BranchTokens, CommonDefinitions, ContractUse, GIVEN, Join, LAYER, Mode,
+    OF_FILE, Param, Resources, SHIFT_LOGITS, START_TOKEN, Setting, Slot, Stack, TAPS, names_of,
 };
 use super::diagnostic::{Diagnostic, MANY, Span};
 use super::expr::{Expr, Value};

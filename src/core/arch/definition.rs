@@ -370,7 +370,9 @@ impl Join {
     /// Name in the TOML.
     pub fn name(self) -> &'static str {
         let mut names = Self::NAMES.iter();
-        names.find(|(_, join)| *join == self).map_or("", |(name, _)| name)
+        names
+            .find(|(_, join)| *join == self)
+            .map_or("", |(name, _)| name)
     }
 
     /// What becomes of the result, in words.

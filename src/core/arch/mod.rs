@@ -28,9 +28,9 @@ pub use contract::{
     SideInput, WeightRole, WeightSpec,
 };
 pub use definition::{
-    ArchDef, Branch, CommonDefinitions, ContractUse, DefinitionText, Head, IgnoreRules, IgnoredKey,
-    BranchTokens, Join, Mode, OF_FILE, Param, ParamSource, Reads, Resources, SHIFT_LOGITS, START_TOKEN, Setting,
-    Slot, Stack, TAPS, WeightUse, fits_pattern,
+    ArchDef, Branch, BranchTokens, CommonDefinitions, ContractUse, DefinitionText, Head,
+    IgnoreRules, IgnoredKey, Join, Mode, OF_FILE, Param, ParamSource, Reads, Resources,
+    SHIFT_LOGITS, START_TOKEN, Setting, Slot, Stack, TAPS, WeightUse, fits_pattern,
 };
 pub use diagnostic::{Diagnostic, Diagnostics, Span, Spanned, nearest};
 pub(crate) use library::sources_in;

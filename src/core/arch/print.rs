@@ -7,8 +7,8 @@ use std::fmt::{self, Write};
 use super::chains::reached;
 use super::expr::{Expr, Value};
 use super::{
-    ArchDef, Branch, BranchTokens, ContractUse, Join, Mode, Param, ParamSource, Presence, SHIFT_LOGITS,
-    START_TOKEN, Setting, Slot, Spanned, Stack,
+    ArchDef, Branch, BranchTokens, ContractUse, Join, Mode, Param, ParamSource, Presence,
+    SHIFT_LOGITS, START_TOKEN, Setting, Slot, Spanned, Stack,
 };
 
 impl ArchDef {

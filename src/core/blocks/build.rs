@@ -266,11 +266,16 @@ impl<'g> GraphBuilder<'g> {
         let divisors = divisors.map(|input| self.input(input)).transpose()?;
         let params = rope_params(&rope);
         let positions = match (by, params.sections) {
-            (RopePositions::SpanStarts(1), Some(_)) if rope.takes_turns() && self.grid.is_none() => {
+            (RopePositions::SpanStarts(1), Some(_))
+                if rope.takes_turns() && self.grid.is_none() =>
+            {
                 self.input(DerivedInput::Turns)?
             }
             (_, Some(_)) if rope.takes_turns() => {
-                let message = format!("{}: only tokens are rotated by sections in turns", unit.path);
+                let message = format!(
+                    "{}: only tokens are rotated by sections in turns",
+                    unit.path
+                );
                 return Err(refused("rope", message));
             }
             (RopePositions::SpanStarts(1), Some(_)) if self.grid.is_some() => self.input(

@@ -214,8 +214,18 @@ impl RopeOptions {
     /// The numbers of pairs of the sections, in the order of the pairs.
     pub(super) fn sections(&self) -> [u64; 4] {
         match self.takes_turns() {
-            true => [self.section_h, self.section_t / 2, self.section_w, self.section_t / 2],
-            false => [self.section_t, self.section_h, self.section_w, self.section_e],
+            true => [
+                self.section_h,
+                self.section_t / 2,
+                self.section_w,
+                self.section_t / 2,
+            ],
+            false => [
+                self.section_t,
+                self.section_h,
+                self.section_w,
+                self.section_e,
+            ],
         }
     }
 

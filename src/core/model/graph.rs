@@ -400,7 +400,8 @@ impl<'a> Assembly<'a> {
         if let Some(unit) = &plan.write {
             x = mix::start(&self.build.at(unit), &x)?;
         }
-        let last = last_mixing(plan, self.build.media_tokens.is_some()).filter(|_| wants.n_outputs > 0 && !wants.all_values);
+        let last = last_mixing(plan, self.build.media_tokens.is_some())
+            .filter(|_| wants.n_outputs > 0 && !wants.all_values);
         let layers = plan.layers.iter().enumerate();
         for (i, layer) in layers.skip(n_of_source(plan)) {
             if let Some(all) = &per_layer {
@@ -498,7 +499,9 @@ impl<'a> Assembly<'a> {
         self.taps.insert("h".into(), h.clone());
         let mut sum: Option<Tensor> = None;
         let of_h = self.build.grid;
-        let is_left_out = |branch: &BranchPlan| branch.tokens == BranchTokens::Media && self.build.media_tokens.is_none();
+        let is_left_out = |branch: &BranchPlan| {
+            branch.tokens == BranchTokens::Media && self.build.media_tokens.is_none()
+        };
         let active: Vec<&BranchPlan> = slot.branches.iter().filter(|b| !is_left_out(b)).collect();
         for branch in active {
             self.enter(branch.from.as_deref(), of_h);

@@ -76,7 +76,10 @@ impl SequenceMedia {
             }
             let of_grid = span.grid.map(|grid| grid.iter().product::<u32>());
             if of_grid.is_some_and(|n| n != span.n) {
-                return fault(format!("{} rows of the grid {:?}", span.n, span.grid), "a row for each cell");
+                return fault(
+                    format!("{} rows of the grid {:?}", span.n, span.grid),
+                    "a row for each cell",
+                );
             }
             let end = span.from + span.n as usize;
             if span.rows.width == 0 || span.rows.rows.len() < end * span.rows.width {
@@ -84,7 +87,10 @@ impl SequenceMedia {
                 return fault(found, "a row for each token of a medium");
             }
             if span.first_id < FIRST_MEDIA_ID {
-                return fault(format!("the id {}", span.first_id), "an id above the vocabulary");
+                return fault(
+                    format!("the id {}", span.first_id),
+                    "an id above the vocabulary",
+                );
             }
             let start = rotated_next + (span.at - next);
             let steps = match span.grid {
@@ -107,15 +113,25 @@ impl SequenceMedia {
 
     /// The span of a position, and its place among the spans.
     fn span(&self, position: u32) -> Option<(usize, &MediaSpan)> {
-        let at = self.spans.partition_point(|span| span.at <= position).checked_sub(1)?;
+        let at = self
+            .spans
+            .partition_point(|span| span.at <= position)
+            .checked_sub(1)?;
         let span = &self.spans[at];
         (position < span.at + span.n).then_some((at, span))
     }
 
     /// Whether a token is one of a medium, or the one before or after it, which mark its begin and its end.
     fn is_marked(&self, position: u32) -> bool {
-        let around = [position.checked_sub(1), Some(position), position.checked_add(1)];
-        around.into_iter().flatten().any(|position| self.span(position).is_some())
+        let around = [
+            position.checked_sub(1),
+            Some(position),
+            position.checked_add(1),
+        ];
+        around
+            .into_iter()
+            .flatten()
+            .any(|position| self.span(position).is_some())
     }
 
     /// The positions that the token at a position attends to because of media, in a layer that may have a window. A window
@@ -124,9 +140,9 @@ impl SequenceMedia {
         match self.attention {
             MediaAttention::Window if !has_window => None,
             MediaAttention::Causal => None,
-            MediaAttention::Both | MediaAttention::Window => {
-                self.span(position).map(|(_, span)| position..span.at + span.n)
-            }
+            MediaAttention::Both | MediaAttention::Window => self
+                .span(position)
+                .map(|(_, span)| position..span.at + span.n),
             MediaAttention::Prefix => {
                 let n = self.prefix.len() as u32;
                 (position < n).then_some(0..n)
@@ -149,7 +165,10 @@ impl SequenceMedia {
             let cells = [cell / (height * width), cell / width % height, cell % width];
             return cells.map(|cell| start + cell);
         }
-        let before = self.spans.partition_point(|span| span.at <= position).checked_sub(1);
+        let before = self
+            .spans
+            .partition_point(|span| span.at <= position)
+            .checked_sub(1);
         let rotated = match before {
             None => position,
             Some(at) => {
@@ -193,7 +212,8 @@ pub(super) struct MediaOfPass {
 impl Model {
     /// Sets the media of a sequence, before its first token. Equal ids of media must stand for equal rows.
     pub fn set_media(&mut self, sequence: SequenceId, media: Arc<SequenceMedia>) {
-        self.block_manager.set_media(sequence, Some(Arc::clone(&media)));
+        self.block_manager
+            .set_media(sequence, Some(Arc::clone(&media)));
         self.media.insert(sequence, media);
         self.set_prefix_key(sequence);
     }
@@ -266,9 +286,17 @@ impl Model {
     }
 
     /// The tokens of a sequence from a position on, with the ids of its media in their places; none if they are the same.
-    pub(super) fn with_media(&self, sequence: SequenceId, tokens: &[u32], from: u32) -> Option<Vec<u32>> {
+    pub(super) fn with_media(
+        &self,
+        sequence: SequenceId,
+        tokens: &[u32],
+        from: u32,
+    ) -> Option<Vec<u32>> {
         let media = self.media.get(&sequence)?;
-        let ids = tokens.iter().zip(from..).map(|(token, position)| media.id(position).unwrap_or(*token));
+        let ids = tokens
+            .iter()
+            .zip(from..)
+            .map(|(token, position)| media.id(position).unwrap_or(*token));
         Some(ids.collect())
     }
 
@@ -279,7 +307,11 @@ impl Model {
         }
         let mut changed = None;
         for (at, (sequence, position)) in batch.positions.iter().enumerate() {
-            if let Some(id) = self.media.get(sequence).and_then(|media| media.id(*position)) {
+            if let Some(id) = self
+                .media
+                .get(sequence)
+                .and_then(|media| media.id(*position))
+            {
                 changed.get_or_insert_with(|| batch.clone()).tokens[at] = id;
             }
         }
@@ -298,7 +330,10 @@ impl Model {
     /// The rows of the tokens of a batch that are media.
     pub(super) fn media_of(&self, batch: &Batch) -> Result<MediaOfPass> {
         if !self.media_faults.is_empty()
-            && let Some(fault) = batch.positions.iter().find_map(|(id, _)| self.media_faults.get(id))
+            && let Some(fault) = batch
+                .positions
+                .iter()
+                .find_map(|(id, _)| self.media_faults.get(id))
         {
             return Err(Error::Media {
                 found: fault.clone(),
@@ -307,7 +342,8 @@ impl Model {
         }
         let mut of_pass = MediaOfPass::default();
         let tokens = batch.tokens.iter().zip(&batch.positions).enumerate();
-        for (at, (id, (sequence, position))) in tokens.filter(|(_, (id, _))| **id >= FIRST_MEDIA_ID) {
+        for (at, (id, (sequence, position))) in tokens.filter(|(_, (id, _))| **id >= FIRST_MEDIA_ID)
+        {
             let media = self.media.get(sequence);
             let position = position - self.block_manager.n_source(*sequence);
             let Some(row) = media.and_then(|media| media.row(position, *id)) else {
@@ -329,7 +365,9 @@ impl Model {
         if self.plan.has_branches_of_media() {
             let is_marked = |(sequence, position): &(SequenceId, u32)| {
                 let position = position - self.block_manager.n_source(*sequence);
-                self.media.get(sequence).is_some_and(|media| media.is_marked(position))
+                self.media
+                    .get(sequence)
+                    .is_some_and(|media| media.is_marked(position))
             };
             let all = batch.positions.iter().enumerate();
             let marked = all.filter(|(_, place)| is_marked(place));
@@ -364,7 +402,14 @@ mod tests {
         let media = media.expect("sound spans");
         let all: Vec<[u32; 3]> = (0..13).map(|at| media.rotated(at)).collect();
         let same = |p: u32| [p; 3];
-        let grid = [[2, 2, 2], [2, 2, 3], [2, 2, 4], [2, 3, 2], [2, 3, 3], [2, 3, 4]];
+        let grid = [
+            [2, 2, 2],
+            [2, 2, 3],
+            [2, 2, 4],
+            [2, 3, 2],
+            [2, 3, 3],
+            [2, 3, 4],
+        ];
         let expected: Vec<[u32; 3]> = [same(0), same(1)]
             .into_iter()
             .chain(grid)
@@ -379,7 +424,10 @@ mod tests {
             attention: MediaAttention::Window,
             ..media
         };
-        assert_eq!((media.around(4, true), media.around(4, false)), (Some(4..8), None));
+        assert_eq!(
+            (media.around(4, true), media.around(4, false)),
+            (Some(4..8), None)
+        );
     }
 
     #[test]
@@ -388,8 +436,20 @@ mod tests {
             ("overlap", vec![span(2, 6, None), span(7, 1, None)]),
             ("empty", vec![span(2, 0, None)]),
             ("grid", vec![span(2, 6, Some([1, 2, 2]))]),
-            ("rows", vec![MediaSpan { from: 1, ..span(0, 3, None) }]),
-            ("id", vec![MediaSpan { first_id: 7, ..span(0, 3, None) }]),
+            (
+                "rows",
+                vec![MediaSpan {
+                    from: 1,
+                    ..span(0, 3, None)
+                }],
+            ),
+            (
+                "id",
+                vec![MediaSpan {
+                    first_id: 7,
+                    ..span(0, 3, None)
+                }],
+            ),
         ];
         for (name, spans) in cases {
             let media = SequenceMedia::new(spans, MediaAttention::Causal, &[]);

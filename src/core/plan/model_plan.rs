@@ -145,7 +145,9 @@ impl Plan {
     /// How the tokens that the rows of a tower stand for attend to each other.
     pub fn media_attention(&self) -> MediaAttention {
         let option = self.embed.option("attention");
-        option.and_then(MediaAttention::read).unwrap_or(MediaAttention::Causal)
+        option
+            .and_then(MediaAttention::read)
+            .unwrap_or(MediaAttention::Causal)
     }
 
     /// Whether the result of pooling is the scores of a sequence's classes.

@@ -118,7 +118,10 @@ impl<'a> DefinitionReader<'a> {
             let save = self.optional_text(&mut fields, "save");
             let append = self.optional_text(&mut fields, "append");
             if let (Some(_), Some(append)) = (&save, &append) {
-                self.report(append.span.clone(), "a branch has `save` or `append`, not both");
+                self.report(
+                    append.span.clone(),
+                    "a branch has `save` or `append`, not both",
+                );
             }
             let Some(block) = self.required_text(&mut fields, "block") else {
                 continue;

@@ -344,7 +344,10 @@ impl MapApplication<'_> {
         let RuleAt { rule, at, .. } = of;
         let count = made.repeat.as_ref().map(|repeat| at.size(&repeat.count));
         let count = count.transpose()?;
-        let first = made.repeat.as_ref().and_then(|repeat| repeat.first.as_ref());
+        let first = made
+            .repeat
+            .as_ref()
+            .and_then(|repeat| repeat.first.as_ref());
         let first = first.map_or(Ok(0), |first| at.size(first))?;
         let numbers = first..first.saturating_add(count.unwrap_or(1));
         let Some(stored) = self.stored(of, &made.parts, numbers)? else {

@@ -227,12 +227,17 @@ impl<'a> UpdateFinder<'a> {
         // A missing count of the configuration is a problem only if modules need it.
         let count = match &made.repeat {
             None => None,
-            Some(Repeat { count, is_stack, .. }) => match (at.size(count), (self.shape_of)(name)) {
+            Some(Repeat {
+                count, is_stack, ..
+            }) => match (at.size(count), (self.shape_of)(name)) {
                 (Ok(n), Some((shape, _))) if !is_stack || shape.get(2) == Some(&n) => Some(n),
                 _ => return Ok(()),
             },
         };
-        let first = made.repeat.as_ref().and_then(|repeat| repeat.first.as_ref());
+        let first = made
+            .repeat
+            .as_ref()
+            .and_then(|repeat| repeat.first.as_ref());
         let Ok(first) = first.map_or(Ok(0), |first| at.size(first)) else {
             return Ok(());
         };

@@ -217,7 +217,10 @@ impl BlockManager {
                 let seen = rule.visible(position, len);
                 let (start, end) = match self.around(group, id, position) {
                     None => (seen.start, seen.end),
-                    Some(around) => (seen.start.min(around.start), seen.end.max(around.end.min(len))),
+                    Some(around) => (
+                        seen.start.min(around.start),
+                        seen.end.max(around.end.min(len)),
+                    ),
                 };
                 start + n..end + n
             }

@@ -13,7 +13,9 @@ use super::attention::{ViewInput, spans_of};
 use super::data::PassData;
 use super::lab::LabInputs;
 use super::list::{BatchTokens, ListInputs, SourceTokens};
-use super::rows::{EndedRows, KvSlots, MediaInput, MediaTokens, OutputRows, PooledRows, RowLookup, StateRows};
+use super::rows::{
+    EndedRows, KvSlots, MediaInput, MediaTokens, OutputRows, PooledRows, RowLookup, StateRows,
+};
 use super::visible::VisibleKeys;
 
 /// All inputs of the graph of a pass.
