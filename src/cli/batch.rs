@@ -21,7 +21,7 @@ use lab_server::{BatchRequest, Pool, Strictness, checked_lines, local_client};
 use super::Failure;
 use super::hub::model_source;
 use super::options::{LoadDefaults, LoadOptions, count_bar, local_limits, start_engine};
-use super::output::at;
+use super::output::{AppendedFile, at};
 use super::serve::{n_ctx_of, shared_options};
 use super::values::{byte_count, positive};
 
@@ -33,13 +33,19 @@ pub(super) struct Args {
     /// File to which the results are added as they come, one per line; requests whose results it has are not answered
     /// again
     #[arg(value_name = "OUT.jsonl")]
-    output: PathBuf,
+    output: AppendedFile,
     /// The model: a file, a folder, a name OWNER/REPO[:QUANT][@REVISION] of the Hugging Face Hub, tiny-chat or
     /// tiny-diffusion; default: tiny-chat, which is built in
     #[arg(short, long, value_name = "MODEL")]
     model: Option<PathBuf>,
     /// Maximum number of sequences in a batch, 1 or more; each has the full context length (`--ctx`)
-    #[arg(long, default_value = "8", value_name = "N", value_parser = positive)]
+    #[arg(
+        long,
+        default_value = "8",
+        value_name = "N",
+        value_parser = positive,
+        alias = "max-num-seqs"
+    )]
     parallel: usize,
     /// Size of the KV cache that all requests share, in bytes, such as 512M or 4G; default: a whole context for each
     /// sequence, as far as memory allows

@@ -43,6 +43,8 @@ pub(super) struct PromptWithMedia {
     /// Token ids, with a token of the vocabulary in the place of each row.
     pub(super) tokens: Vec<u32>,
     media: PromptMedia,
+    /// Whether the values are single patches, which others pad.
+    is_list_of_patches: bool,
     towers: Option<MediaTowers>,
 }
 
@@ -100,6 +102,11 @@ impl MediaPrompt {
         let towers = media_of_model
             .map(|of| MediaTowers::load(of.towers, of.processors, &options, &mut |_, _| {}))
             .transpose()?;
+        let rules = towers.as_ref().and_then(|towers| towers.processors().pictures.as_ref());
+        let is_list_of_patches = rules.is_some_and(|rules| {
+            let is_list = |medium: &PreparedMedium| medium.prepared.views.iter().any(|view| view.shape.len() == 2);
+            rules.values.block.get() == 1 && media.iter().any(is_list)
+        });
         let attention = towers.as_ref().map(|towers| towers.attention(Media::Image));
         Ok(Some(PromptWithMedia {
             tokens,
@@ -108,6 +115,7 @@ impl MediaPrompt {
                 places,
                 attention: attention.unwrap_or(MediaAttention::Causal),
             },
+            is_list_of_patches,
             towers,
         }))
     }
@@ -146,7 +154,12 @@ impl PromptWithMedia {
         };
         let width = rows.first().map_or(n_embd, |of| of.width);
         let views: Vec<_> = self.media.media.iter().flat_map(|medium| &medium.prepared.views).collect();
-        let is_one_shape = views.windows(2).all(|pair| pair[0].shape[1..] == pair[1].shape[1..]);
+        // Others pad what has several shapes, and lists of single patches.
+        let mut of_media = self.media.media.iter().map(|medium| medium.prepared.views.len());
+        let n_views = of_media.next();
+        let is_one_shape = views.windows(2).all(|pair| pair[0].shape[1..] == pair[1].shape[1..])
+            && of_media.all(|n| Some(n) == n_views)
+            && !self.is_list_of_patches;
         let values: Vec<f32> = views.iter().flat_map(|view| &view.values).copied().collect();
         let ids: Vec<i32> = self.tokens.iter().map(|id| *id as i32).collect();
         let mut arrays: Vec<(String, Vec<f32>, usize)> = Vec::new();
