@@ -102,8 +102,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let mut batch = Batch::default();
     for (first, start, end) in passes(n, chunk, args.stateless) {
         batch.clear();
-        for i in first..end {
-            batch.push(tokens[i], 0, i as u32, i >= start);
+        for (i, token) in tokens.iter().enumerate().take(end).skip(first) {
+            batch.push(*token, 0, i as u32, i >= start);
         }
         logits.extend_from_slice(model.forward(&batch)?);
     }

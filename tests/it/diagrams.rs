@@ -414,6 +414,7 @@ fn check_words(drawing: &Drawing, told: &str) {
         Mode::Causal => "an autoregressive model. The whole model: ",
         Mode::Diffusion => "a text diffusion model. The whole model: ",
         Mode::Encoder => "an encoder. The whole model: ",
+        Mode::Tower => "a tower, which makes rows for another model. The whole model: ",
     };
     let labels = drawing.kinds.iter().map(|kind| kind.label.as_str());
     for part in labels.chain([mode, &drawing.name]) {

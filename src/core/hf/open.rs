@@ -46,7 +46,7 @@ pub fn open(
         json,
         (maps, archs),
         chosen.source,
-        chosen.map,
+        &chosen.map,
         chosen.checkpoint,
         allow_unmapped,
     )
@@ -73,7 +73,7 @@ pub fn open_towers(
             json.clone(),
             (maps, towers),
             source,
-            map,
+            &map,
             checkpoint,
             true,
         )
@@ -87,19 +87,19 @@ fn apply_map(
     mut json: Json,
     (maps, archs): (&Maps, &arch::Library),
     source: &SourceFile,
-    map: Map,
+    map: &Map,
     mut checkpoint: Checkpoint,
     allow_unmapped: bool,
 ) -> Result<Weights, Error> {
     let folder = folder_of(path);
     let packed = packed::PackedMatrices::take(&mut json, folder, &mut checkpoint)?;
-    let config = config::Config::new(&map, &json, &checkpoint);
+    let config = config::Config::new(map, &json, &checkpoint);
     let arch = config.arch().map_err(|message| Error::Config {
         path: folder.join(CONFIG),
         message: format!("{}: `arch`: {message}", source.path),
     })?;
     let def = archs.get(&arch)?;
-    let applied = apply::apply(&map, maps.common(), &def, &config, &packed);
+    let applied = apply::apply(map, maps.common(), &def, &config, &packed);
     let applied = applied.map_err(|problems| Error::Map {
         folder: folder.to_owned(),
         problems: std::iter::once(source)

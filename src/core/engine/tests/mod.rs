@@ -450,7 +450,8 @@ proptest! {
 #[test]
 fn of_waiting_requests_those_of_a_lower_number_start_first() {
     let mut engine = EngineLoop::new(fake(64, 100), tokenizer(), LIMITS);
-    let active = |i: usize| request(&[FIRST + i as u32], 20);
+    // Their places become free one after another.
+    let active = |i: usize| request(&[FIRST + i as u32], 20 + 8 * i);
     let _active: Vec<_> = (0..LIMITS.n_parallel)
         .map(|i| submit(&mut engine, active(i)))
         .collect();
