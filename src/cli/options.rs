@@ -94,6 +94,11 @@ impl ArchOptions {
     pub(super) fn library(&self) -> Result<Library, Failure> {
         Ok(Library::open(&REGISTRY, &self.archs)?)
     }
+
+    /// The definitions of towers, embedded and in the given folders.
+    pub(super) fn towers(&self) -> Result<Library, Failure> {
+        Ok(Library::towers(&REGISTRY, &self.archs)?)
+    }
 }
 
 /// How models are opened.

@@ -87,6 +87,13 @@ pub(crate) fn library() -> Library {
     ALL.clone()
 }
 
+pub(crate) fn towers() -> Library {
+    static ALL: LazyLock<Library> = LazyLock::new(|| {
+        Library::towers(&REGISTRY, &[]).expect("the built-in definitions are readable")
+    });
+    ALL.clone()
+}
+
 /// The architecture of a golden, and what its model is made of.
 pub(crate) fn request(name: &str, entry: &Value) -> (String, SynthRequest) {
     let arguments: Vec<&str> = entry["synth"]

@@ -8,14 +8,14 @@ use lab_core::arch::{ArchDef, Contract, ContractUse, Library, OptionKind};
 use lab_core::blocks::REGISTRY;
 use lab_core::hf::Maps;
 
-use crate::goldens::library;
+use crate::goldens::{library, towers};
 
 #[test]
 fn the_reference_is_up_to_date() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/blocks.md");
     let stored = std::fs::read_to_string(path).expect("docs/blocks.md is there");
     assert!(
-        stored == library().reference(),
+        stored == library().reference(&towers()),
         "docs/blocks.md is not what the contracts say: bench arch blocks > docs/blocks.md"
     );
 }
@@ -25,7 +25,7 @@ const GIVEN: [&str; 6] = ["il", "depth", "width", "place", "states", "n_kv"];
 
 #[test]
 fn the_reference_defines_every_name_that_it_uses() {
-    let page = library().reference();
+    let page = library().reference(&towers());
     let mut faults = BTreeSet::new();
     for contract in REGISTRY.all() {
         let weights = contract.weights.iter();
@@ -95,21 +95,23 @@ fn every_option_is_used_by_some_architecture() {
     let mut params: BTreeSet<String> = BTreeSet::new();
     // What a folder's map writes into metadata is chosen as well.
     let maps = Maps::open(&[]).expect("the built-in maps");
-    let mapped: Vec<String> = maps
-        .sources()
-        .map(|(_, source)| source.text.clone())
-        .collect();
+    let of_towers = Maps::towers(&[]).expect("the built-in maps");
+    let sources = maps.sources().chain(of_towers.sources());
+    let mapped: Vec<String> = sources.map(|(_, source)| source.text.clone()).collect();
     let mut of_maps: BTreeMap<String, Vec<&str>> = BTreeMap::new();
-    let names: Vec<String> = library.sources().map(|(name, _)| name.to_owned()).collect();
-    for name in names {
-        let def = library.get(&name).expect("sound");
+    let defs = |of: &Library| -> Vec<ArchDef> {
+        let names = of.sources().map(|(name, _)| name.to_owned());
+        names.map(|name| of.get(&name).expect("sound")).collect()
+    };
+    let all = [defs(&library), defs(&towers())].concat();
+    for def in &all {
         let printed = def
             .params
             .iter()
             .map(|(name, param)| (name.as_str(), format!("{param:?}")));
         let printed: BTreeMap<&str, String> = printed.collect();
         params.extend(def.params.keys().cloned());
-        for instance in instances(&def) {
+        for instance in instances(def) {
             let used = used.entry(instance.contract.name).or_default();
             for (spec, setting) in instance.contract.options.iter().zip(&instance.options) {
                 if setting.span.is_some() {
@@ -146,6 +148,7 @@ fn every_option_is_used_by_some_architecture() {
     }
     let stages = [
         REGISTRY.embed,
+        REGISTRY.input,
         REGISTRY.per_layer,
         REGISTRY.head,
         REGISTRY.norm,

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 
 use lab_base::util::limited_read::{self, MAX_DEFINITION};
-use lab_core::arch::{ENDING, Library, LibraryError, SourceFile};
+use lab_core::arch::{ENDING, Library, LibraryError, SourceFile, TOWER_ENDING};
 use lab_core::hf::{self, Maps};
 
 use super::options::ArchOptions;
@@ -56,7 +56,10 @@ pub(super) enum Command {
 pub(super) fn run(command: &Command) -> Result<(), Failure> {
     match command {
         Command::List { archs } => list(archs),
-        Command::Blocks { archs } => output::bytes(archs.library()?.reference().as_bytes()),
+        Command::Blocks { archs } => {
+            let page = archs.library()?.reference(&archs.towers()?);
+            output::bytes(page.as_bytes())
+        }
         Command::Schema { map } => {
             let schema = match map {
                 true => lab_core::hf::schema(),
@@ -68,7 +71,12 @@ pub(super) fn run(command: &Command) -> Result<(), Failure> {
         Command::New(args) => draft::run(args),
         Command::Prove(args) => prove::run(args),
         Command::Show { name, archs } => {
-            let def = archs.library()?.get(name).map_err(styled)?;
+            let towers = archs.towers()?;
+            let library = match towers.sources().any(|(tower, _)| tower == name) {
+                true => towers,
+                false => archs.library()?,
+            };
+            let def = library.get(name).map_err(styled)?;
             output::bytes(def.to_toml().as_bytes())
         }
     }
@@ -85,8 +93,14 @@ fn styled(error: LibraryError) -> Failure {
 }
 
 fn list(archs: &ArchOptions) -> Result<(), Failure> {
-    let library = archs.library()?;
     let mut text = String::new();
+    for library in [archs.library()?, archs.towers()?] {
+        list_library(&library, &mut text);
+    }
+    output::bytes(text.as_bytes())
+}
+
+fn list_library(library: &Library, text: &mut String) {
     for (name, source) in library.sources() {
         let place = match source.is_embedded {
             true => "built in",
@@ -96,7 +110,8 @@ fn list(archs: &ArchOptions) -> Result<(), Failure> {
             Ok(def) => {
                 let notes = def.notes.lines().next().unwrap_or_default();
                 let file = file_name(Path::new(&source.path));
-                let file = match file.strip_suffix(ENDING) == Some(name) {
+                let own = [ENDING, TOWER_ENDING].map(|ending| file.strip_suffix(ending));
+                let file = match own.contains(&Some(name)) {
                     true => String::new(),
                     false => format!("({file}) "),
                 };
@@ -109,7 +124,6 @@ fn list(archs: &ArchOptions) -> Result<(), Failure> {
         };
         text.push_str(&format!("{name:16} {place:10} {state}\n"));
     }
-    output::bytes(text.as_bytes())
 }
 
 fn file_name(file: &Path) -> &str {
@@ -119,7 +133,11 @@ fn file_name(file: &Path) -> &str {
 }
 
 fn check(paths: &[PathBuf]) -> Result<(), Failure> {
-    let library = Library::open(&lab_core::blocks::REGISTRY, &[])?;
+    let registry = &lab_core::blocks::REGISTRY;
+    let libraries = [
+        Library::open(registry, &[])?,
+        Library::towers(registry, &[])?,
+    ];
     let mut files = Vec::new();
     for path in paths {
         match path.is_dir() {
@@ -130,7 +148,7 @@ fn check(paths: &[PathBuf]) -> Result<(), Failure> {
     let mut broken = 0;
     for file in &files {
         let path = file.display().to_string();
-        match problem(&library, file)? {
+        match problem(&libraries, file)? {
             None => output::line(format!("{path}: sound"))?,
             Some(problem) => {
                 broken += 1;
@@ -150,7 +168,8 @@ fn definitions_in(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
         let name = file_name(&path);
-        if name.ends_with(ENDING) || name.ends_with(hf::ENDING) {
+        let endings = [ENDING, TOWER_ENDING, hf::ENDING, hf::TOWER_ENDING];
+        if endings.iter().any(|ending| name.ends_with(ending)) {
             found.push(path);
         }
     }
@@ -162,28 +181,40 @@ fn definitions_in(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
 }
 
 /// The problems of a definition or of a map, if it has any.
-fn problem(library: &Library, file: &Path) -> Result<Option<String>, Failure> {
+fn problem([archs, towers]: &[Library; 2], file: &Path) -> Result<Option<String>, Failure> {
     let path = file.display().to_string();
     let text = limited_read::text(file, MAX_DEFINITION).map_err(|e| output::at(file, e))?;
     let colour = std::io::stdout().is_terminal();
-    if file_name(file).ends_with(hf::ENDING) {
+    let name = file_name(file);
+    let registry = &lab_core::blocks::REGISTRY;
+    let is_of_tower = name.ends_with(TOWER_ENDING) || name.ends_with(hf::TOWER_ENDING);
+    if name.ends_with(hf::ENDING) || name.ends_with(hf::TOWER_ENDING) {
         // A map may extend one of its own folder, and its definition may be there.
         let folder = file.parent().filter(|folder| *folder != Path::new(""));
         let folders = [folder.unwrap_or(Path::new(".")).to_owned()];
-        let maps = Maps::open(&folders)?;
-        let archs = Library::open(&lab_core::blocks::REGISTRY, &folders)?;
+        let (maps, library) = match is_of_tower {
+            true => (
+                Maps::towers(&folders)?,
+                Library::towers(registry, &folders)?,
+            ),
+            false => (Maps::open(&folders)?, Library::open(registry, &folders)?),
+        };
         let is_embedded = false;
         let source = SourceFile {
             path,
             text,
             is_embedded,
         };
-        let problems = maps.check(&source, &archs).err();
+        let problems = maps.check(&source, &library).err();
         return Ok(problems.map(|problems| problems.render(colour)));
     }
+    let (library, ending) = match is_of_tower {
+        true => (towers, TOWER_ENDING),
+        false => (archs, ENDING),
+    };
     Ok(match library.check(&path, &text) {
-        Ok(def) if file_name(file) != format!("{}{ENDING}", def.name) => Some(format!(
-            "error: {path}: the file of definition `{}` must be named `{}{ENDING}`",
+        Ok(def) if name != format!("{}{ending}", def.name) => Some(format!(
+            "error: {path}: the file of definition `{}` must be named `{}{ending}`",
             def.name, def.name
         )),
         Ok(_) => None,

@@ -21,7 +21,7 @@ include!(concat!(env!("OUT_DIR"), "/embedded_archs.rs"));
 pub const ENDING: &str = ".arch.toml";
 
 /// Ending of the file name of a tower's definition.
-pub(super) const TOWER_ENDING: &str = ".tower.toml";
+pub const TOWER_ENDING: &str = ".tower.toml";
 
 /// The text of one definition.
 #[derive(Clone, Debug)]
@@ -222,12 +222,14 @@ impl Library {
     }
 
     /// The reference of blocks, stages and resources as Markdown, with the names of the valid definitions that use each
-    /// block.
-    pub fn reference(&self) -> String {
-        let defs: Vec<ArchDef> = self
-            .sources()
-            .filter_map(|(name, _)| self.get(name).ok())
-            .collect();
+    /// block: those of this library, then those of towers.
+    pub fn reference(&self, towers: &Self) -> String {
+        let all = |of: &Self| -> Vec<ArchDef> {
+            of.sources()
+                .filter_map(|(name, _)| of.get(name).ok())
+                .collect()
+        };
+        let defs = [all(self), all(towers)].concat();
         let uses = |def: &ArchDef, block: &str| {
             let slots = def.stacks.iter().flat_map(|stack| &stack.slots);
             let mut branches = slots.flat_map(|slot| &slot.branches);

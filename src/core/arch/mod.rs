@@ -34,7 +34,7 @@ pub use definition::{
 };
 pub use diagnostic::{Diagnostic, Diagnostics, Span, Spanned, nearest};
 pub(crate) use library::sources_in;
-pub use library::{ENDING, Library, LibraryError, SourceFile};
+pub use library::{ENDING, Library, LibraryError, SourceFile, TOWER_ENDING};
 pub use parse::{parse, parse_common};
 pub use point::{PointParts, PointSpec};
 pub(crate) use read::syntax_problem;

@@ -20,7 +20,7 @@ include!(concat!(env!("OUT_DIR"), "/embedded_stmaps.rs"));
 pub const ENDING: &str = ".arch.stmap.toml";
 
 /// Ending of the file name of a tower's map.
-pub(super) const TOWER_ENDING: &str = ".tower.stmap.toml";
+pub const TOWER_ENDING: &str = ".tower.stmap.toml";
 
 /// All known maps, by name.
 #[derive(Clone, Debug)]

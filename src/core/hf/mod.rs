@@ -36,7 +36,7 @@ mod values;
 pub use chosen::map_of;
 pub use config_file::{folder_of, is_folder, is_model};
 pub use error::Error;
-pub use library::{ENDING, Maps};
+pub use library::{ENDING, Maps, TOWER_ENDING};
 pub use missing::{MissingFeature, missing};
 pub use nearest::{MapFit, UnknownFolder, UnmadeTensor, draft_extending_map, draft_map, fits};
 pub use open::{MAP_KEY, open, open_towers};

@@ -14,7 +14,7 @@ use symphonia::core::formats::{FormatOptions, FormatReader, TrackType};
 use symphonia::core::io::{MediaSourceStream, MediaSourceStreamOptions};
 use symphonia::core::meta::MetadataOptions;
 
-use super::resample::check_rate;
+use super::range::{check_rate, check_samples};
 use super::{Sound, SoundError, SoundLimits};
 
 /// A byte of uncompressed sound has at most this many samples; headers of streams may claim more than follows.
@@ -172,18 +172,5 @@ fn average(channels: &[Vec<f32>], samples: &mut Vec<f32>) {
     let count = channels.len() as f32;
     for sum in &mut samples[start..] {
         *sum /= count;
-    }
-}
-
-/// Far beyond any sound, and as far below what a sum of them can express.
-const LOUDEST: f32 = 1e30;
-
-/// Whether all samples are numbers of a size to calculate with.
-pub(super) fn check_samples(samples: &[f32]) -> Result<(), SoundError> {
-    // Also false for what is not a number.
-    let is_sample = |sample: &f32| sample.abs() <= LOUDEST;
-    match samples.iter().position(|sample| !is_sample(sample)) {
-        Some(index) => Err(SoundError::NoSample(index)),
-        None => Ok(()),
     }
 }

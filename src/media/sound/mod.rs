@@ -6,6 +6,7 @@ mod decode;
 mod error;
 mod filters;
 mod prepare;
+mod range;
 mod resample;
 mod rules;
 mod spectrogram;
@@ -18,7 +19,7 @@ pub use prepare::prepare;
 pub use resample::resample;
 pub use rules::SoundRules;
 
-/// SoundLimits of a sound, whatever its file or its rules say.
+/// Limits of a sound, whatever its file or its rules say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SoundLimits {
     /// The number of samples of one channel, at the rate of the file and at that of the tower.

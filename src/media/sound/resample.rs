@@ -8,26 +8,12 @@ use std::borrow::Cow;
 use rubato::audioadapter_buffers::direct::InterleavedSlice;
 use rubato::{Fft, FixedSync, Resampler, WindowFunction};
 
-use super::decode::check_samples;
+use super::range::{check_rate, check_samples};
 use super::{Sound, SoundError, SoundLimits};
 
-/// Rates of files.
-const RATES: std::ops::RangeInclusive<u32> = 1_000..=768_000;
 /// The length of a block of the FFT at the lower rate, if the ratio allows it. It determines the slope of the filter: with this length it
 /// is that of the reference, longer blocks are steeper.
 const BLOCK: usize = 320;
-
-/// Refuses what no sound has, and what would make a huge one of it.
-pub(super) fn check_rate(rate: u32) -> Result<(), SoundError> {
-    if RATES.contains(&rate) {
-        return Ok(());
-    }
-    Err(SoundError::Rate {
-        found: rate,
-        least: *RATES.start(),
-        most: *RATES.end(),
-    })
-}
 
 fn common_divisor(a: usize, b: usize) -> usize {
     if b == 0 { a } else { common_divisor(b, a % b) }

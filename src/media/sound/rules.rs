@@ -424,7 +424,7 @@ fn finite(key: &'static str, found: f64, holds: bool, expected: &str) -> Result<
 impl SoundRules {
     /// Whether every number is in a range in which the steps are defined and bounded.
     pub(super) fn check(&self) -> Result<(), SoundError> {
-        super::resample::check_rate(self.sampling_rate)?;
+        super::range::check_rate(self.sampling_rate)?;
         let samples = &self.samples;
         within("samples.truncate", samples.truncate, 0..=MAX_VALUES)?;
         within("samples.split", samples.split, 0..=MAX_VALUES)?;
