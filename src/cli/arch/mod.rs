@@ -72,7 +72,8 @@ pub(super) fn run(command: &Command) -> Result<(), Failure> {
         Command::Prove(args) => prove::run(args),
         Command::Show { name, archs } => {
             let towers = archs.towers()?;
-            let library = match towers.sources().any(|(tower, _)| tower == name) {
+            let is_tower = towers.sources().any(|(tower, _)| tower == name);
+            let library = match is_tower {
                 true => towers,
                 false => archs.library()?,
             };
