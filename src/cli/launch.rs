@@ -32,7 +32,7 @@ pub(super) struct Args {
     /// Address of the server
     #[arg(long, default_value = "http://127.0.0.1:11116", value_name = "URL")]
     url: String,
-    /// Model of the server; default: the first one of its list that writes text
+    /// Model of the server; default: the first one of its list that writes text; agents need a context of 32k tokens or more
     #[arg(short, long, value_name = "NAME")]
     model: Option<String>,
     /// API key of the server

@@ -59,14 +59,20 @@ const OPTIONS: &str = "\
 /// Commands that do not exist here, and how to get what they are for.
 const COMMANDS: &str = "\
 models: `bench list` lists the downloaded models, `GET /v1/models` those of a running server
-delete: `bench rm NAME` removes a downloaded model
-download: `bench pull OWNER/REPO` downloads a model
+delete remove uninstall: `bench rm NAME` removes a downloaded model
+download get install: `bench pull OWNER/REPO` downloads a model
 login: `hf auth login` stores a token, or set `HF_TOKEN`
 cp create: models are your files and folders; `bench convert` writes new ones
 ps status: `curl http://127.0.0.1:11116/v1/models` lists the models of a running server with their state
 show info: `bench inspect MODEL` shows a model, `bench doctor MODEL` whether it runs here
+search find: the site of the Hugging Face Hub searches its models; `-m OWNER/REPO` takes one
+load: a server loads a model at its first request, and at `POST /models/load`; `bench run -m MODEL PROMPT` loads one without a server
 stop unload: `POST /models/unload` unloads a model of a running server, `POST /quit` ends the server
 server start api: `bench serve` is the server
+ui web gui open: `bench serve` has a chat page at http://127.0.0.1:11116
+history log logs: the chat page of `bench serve` lists its conversations; `/save` and `/load` of `bench chat` keep one in a file; `bench serve --log FILE` keeps the log
+run-batch batches: `bench batch IN.jsonl OUT.jsonl` answers the requests of a file
+agent code: `bench launch claude` starts a coding agent with a running server
 cli generate complete completion prompt: `bench run PROMPT` completes a prompt, `bench chat` is a conversation
 quantize quantise: `bench convert SRC DST.gguf --type q4_k` quantises
 bench benchmark speed: `bench perf` measures the speed

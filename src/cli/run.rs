@@ -46,7 +46,8 @@ pub(super) struct Args {
 /// Options of a completion.
 #[derive(Debug, ClapArgs)]
 pub(super) struct CompletionArgs {
-    /// The model: a file, a folder, tiny-chat or tiny-diffusion; default: tiny-chat, which is built in
+    /// The model: a file, a folder, a name OWNER/REPO[:QUANT][@REVISION] of the Hugging Face Hub, tiny-chat or
+    /// tiny-diffusion; default: tiny-chat, which is built in
     #[arg(short, long, value_name = "MODEL")]
     model: Option<PathBuf>,
     /// Text of the system message
