@@ -230,7 +230,9 @@ fn model_and_prompt(args: &Args) -> Result<(Option<&Path>, Option<&str>), Failur
         && model.is_none()
         && is_model(Path::new(prompt))
     {
-        anyhow::bail!("`{prompt}` is a model, and the prompt is missing: `bench run MODEL PROMPT`");
+        anyhow::bail!(
+            "`{prompt}` is a model, and the prompt is missing: `bench run MODEL PROMPT`; `bench chat MODEL` is a conversation"
+        );
     }
     Ok((model.map(Path::new), prompt))
 }
