@@ -81,7 +81,8 @@ version: `bench --version`";
 
 /// The command line in the options of this program.
 pub(super) fn translated(line: Vec<OsString>) -> Result<Vec<OsString>, Error> {
-    let mut is_over = false;
+    // Its further words are those of the program that it starts.
+    let mut is_over = line.get(1).is_some_and(|word| word == "launch");
     let translated = line.into_iter().enumerate().map(|(at, word)| {
         is_over |= word == "--";
         match word.to_str().filter(|_| at > 0 && !is_over) {
@@ -169,8 +170,23 @@ pub(super) fn explained(error: Error, typed: &[OsString]) -> Error {
                 None => error,
             }
         }
+        ErrorKind::MissingRequiredArgument => with_chat(error, typed),
         _ => error,
     }
+}
+
+/// The error of `bench run` without a prompt, with the command that needs none.
+fn with_chat(mut error: Error, typed: &[OsString]) -> Error {
+    let word = |at: usize| typed.get(at).and_then(|word| word.to_str());
+    if word(1) == Some("run") {
+        let is_model = |word: &OsString| word == "-m" || word == "--model" || word == "-hf";
+        let model = typed.iter().position(is_model).and_then(|at| word(at + 1));
+        let model = model.unwrap_or("MODEL");
+        let tip = format!("`bench chat -m {model}` is a conversation, which needs no prompt");
+        let tips = ContextValue::StyledStrs(vec![tip.into()]);
+        error.insert(ContextKind::Suggested, tips);
+    }
+    error
 }
 
 /// The error of an option that other commands have, by this name or another one.
@@ -270,6 +286,17 @@ mod tests {
         assert_eq!(translated(other.clone()).expect("it is known"), other);
         for refused in ["-hff", "-mu", "-cnv", "-md"] {
             assert!(translated(line(&format!("bench run {refused} x"))).is_err());
+        }
+    }
+
+    #[test]
+    fn a_model_without_a_prompt_is_pointed_to_a_conversation() {
+        for (words, model) in [("run -m M", "M"), ("run -hf a/b", "a/b"), ("run", "MODEL")] {
+            let typed = line(&format!("bench {words}"));
+            let words = translated(typed.clone()).expect("it is known");
+            let error = command().try_get_matches_from(words);
+            let text = explained(error.expect_err("no prompt"), &typed).to_string();
+            assert!(text.contains(&format!("`bench chat -m {model}`")), "{text}");
         }
     }
 
