@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-/// Writes the names and texts of the files of a folder at the top of the repository, and what they share, as constants.
+/// Writes the names and texts of the files of a folder at the top of the repository as a constant, and what they share as another one if
+/// it is in a file without their ending.
 ///
 /// # Panics
 /// The files are not part of the source tree, or cannot be written.
@@ -26,14 +27,17 @@ pub(crate) fn embed(folder: &str, ending: &str, constant: &str) {
         println!("cargo::rerun-if-changed={}", path.display());
         writeln!(code, "    ({name:?}, include_str!({path:?})),").expect("a String takes any text");
     }
-    let common = path.join("common.toml");
-    println!("cargo::rerun-if-changed={}", common.display());
-    writeln!(
-        code,
-        "];\nconst EMBEDDED_COMMON: &str = include_str!({common:?});"
-    )
-    .expect("a String takes any text");
+    code.push_str("];\n");
+    if !path.join(format!("common{ending}")).exists() {
+        let common = path.join("common.toml");
+        println!("cargo::rerun-if-changed={}", common.display());
+        writeln!(
+            code,
+            "const EMBEDDED_COMMON: &str = include_str!({common:?});"
+        )
+        .expect("a String takes any text");
+    }
     let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
-    let out = Path::new(&out).join(format!("embedded_{folder}.rs"));
+    let out = Path::new(&out).join(format!("{}.rs", constant.to_lowercase()));
     fs::write(out, code).expect("OUT_DIR is writable");
 }

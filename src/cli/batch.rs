@@ -51,7 +51,13 @@ pub(super) struct Args {
     #[arg(short, long, value_name = "MODEL")]
     model: Option<PathBuf>,
     /// Maximum number of sequences in a batch, 1 or more; each has the full context length (`--ctx`)
-    #[arg(long, default_value = "8", value_name = "N", value_parser = positive)]
+    #[arg(
+        long,
+        default_value = "8",
+        value_name = "N",
+        value_parser = positive,
+        alias = "max-num-seqs"
+    )]
     parallel: usize,
     /// Size of the KV cache that all requests share, in bytes, such as 512M or 4G; default: a whole context for each
     /// sequence, as far as memory allows

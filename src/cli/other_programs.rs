@@ -314,7 +314,7 @@ mod tests {
                 .expect_err("no option");
             let text = explained(error, &typed).to_string();
             let expected =
-                format!("there is no option `{option}`: {what} an option of `bench serve`");
+                format!("there is no option `{option}`: {what} an option of `bench batch`");
             assert!(text.contains(&expected), "{text}");
         }
     }

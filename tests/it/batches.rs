@@ -423,6 +423,8 @@ fn bench_batch_answers_what_has_no_result_yet() {
     assert_eq!(run().code, 1);
     assert_eq!(std::fs::read_to_string(&output).expect("results"), second);
 
+    let ran = bench(&["batch", text(&input), text(&input)]);
+    assert!(ran.code != 0 && ran.err.contains("input"), "{}", ran.err);
     std::fs::write(&input, questions(1) + "{}\n").expect("written");
     let ran = run();
     assert!(

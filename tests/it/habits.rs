@@ -209,7 +209,7 @@ fn an_unknown_option_gets_no_tip_that_leads_elsewhere() {
     for (arguments, part) in [
         (
             &["plan", "--parallel", "8"][..],
-            "an option of `bench serve`",
+            "an option of `bench batch`, `bench serve`",
         ),
         (
             &["run", "-c", "-1", "hi"],

@@ -21,6 +21,7 @@ mod nearest;
 mod open;
 mod packed;
 mod parameters;
+pub mod processor;
 mod read;
 mod rearrange;
 mod recipe;
