@@ -15,22 +15,29 @@ use lab_core::model::{MediaRows, MediaTowers, Model, Options};
 use lab_core::models::OpenedModel;
 use lab_core::models::media::{PreparedMedium, PromptMedia};
 use lab_core::models::towers::OpenedMedia;
-use lab_core::plan::{Media, MediaAttention};
+use lab_core::plan::Media;
 
 use super::Failure;
 use super::input_file::read_text;
 use super::options::LoadOptions;
 use super::output::at;
 
+/// The names that processors give to the values of a kind of media.
+const VALUES: [(Media, &str); 2] = [
+    (Media::Image, "pixel_values"),
+    (Media::Audio, "input_features"),
+];
+
 /// A prompt made of messages.
 #[derive(Debug, ClapArgs)]
 pub(super) struct MediaPrompt {
     /// JSON file with a conversation in place of token ids: `{"messages": [...], "add_generation_prompt": true}`.
-    /// Parts of a message are `{"type": "text", "text": ...}` or `{"type": "image", "path": ...}`
+    /// Parts of a message are `{"type": "text", "text": ...}` or `{"type": "image" or "audio", "path": ...}`. `tokens`
+    /// are the ids of the prompt, for models that have no chat template
     #[arg(long, value_name = "FILE.json")]
     messages: Option<PathBuf>,
     /// Safetensors file with the values that towers read, in place of those made of the files: `pixel_values` of
-    /// all pictures, in their order
+    /// all pictures and `input_features` of all sounds, in their order
     #[arg(long, requires = "messages", value_name = "FILE.safetensors")]
     media_values: Option<PathBuf>,
     /// Safetensors file to write: the token ids, the values and the rows of media
@@ -66,34 +73,43 @@ impl MediaPrompt {
         let media_of_model = opened.media.take().filter(|_| !files.is_empty());
         let no_media = || anyhow::anyhow!("{}: the model takes no media", opened.weights.label());
         let mut media = Vec::with_capacity(files.len());
-        for (index, file) in files.iter().enumerate() {
+        for (kind, file) in &files {
             let processors = &media_of_model.as_ref().ok_or_else(no_media)?.processors;
             let bytes = std::fs::read(file).map_err(|error| at(file, error))?;
+            let before = media
+                .iter()
+                .filter(|of: &&PreparedMedium| of.media == *kind);
             let medium = processors
-                .picture(&bytes, index)
+                .prepare(*kind, &bytes, before.count())
                 .map_err(|error| at(file, error))?;
             media.push(medium);
         }
         if let Some(path) = &self.media_values {
-            replace_values(path, &mut media)?;
+            for kind in Media::ALL {
+                let of_kind = media.iter_mut().filter(|medium| medium.media == kind);
+                replace_values(path, kind, of_kind.collect())?;
+            }
         }
         let add = json["add_generation_prompt"].as_bool().unwrap_or(true);
         let tokenizer = lab_core::models::tokenizer_of(opened.vocabulary.take(), &opened.weights)?;
-        let rendered = rendered(opened, &tokenizer, &messages, add)?;
-        let bos = tokenizer.bos().and_then(|id| tokenizer.token_text(id));
-        let writes_bos = bos.is_some_and(|bos| !bos.is_empty() && rendered.starts_with(&*bos));
-        let (text, places);
-        let tokens = match &media_of_model {
-            None => {
-                let tokens = tokenizer.encode(&rendered, !writes_bos, true)?;
-                places = Vec::new();
-                tokens
+        let id_of = |text: &str| tokenizer.id_of(text);
+        let encode = |text: &str| {
+            let bos = tokenizer.bos().and_then(|id| tokenizer.token_text(id));
+            let writes_bos = bos.is_some_and(|bos| !bos.is_empty() && text.starts_with(&*bos));
+            tokenizer.encode(text, !writes_bos, true)
+        };
+        let given: Option<Vec<u32>> = serde_json::from_value(json["tokens"].clone())?;
+        let (tokens, places) = match (given, &media_of_model) {
+            (Some(tokens), _) => (tokens, Vec::new()),
+            (None, None) => {
+                let rendered = rendered(opened, &tokenizer, &messages, add)?;
+                (encode(&rendered)?, Vec::new())
             }
-            Some(OpenedMedia { processors, .. }) => {
-                text = processors.expanded(&rendered, &media)?;
-                let tokens = tokenizer.encode(&text, !writes_bos, true)?;
-                places = processors.places(&tokens, &media, |text| tokenizer.id_of(text))?;
-                tokens
+            (None, Some(OpenedMedia { processors, .. })) => {
+                let rendered = rendered(opened, &tokenizer, &messages, add)?;
+                let tokens = encode(&processors.expanded(&rendered, &media)?)?;
+                let places = processors.places(&tokens, &media, id_of)?;
+                (tokens, places)
             }
         };
         let options = Options {
@@ -117,13 +133,11 @@ impl MediaPrompt {
             };
             rules.values.block.get() == 1 && media.iter().any(is_list)
         });
-        let attention = towers.as_ref().map(|towers| towers.attention(Media::Image));
         Ok(Some(PromptWithMedia {
             tokens,
             media: PromptMedia {
                 media: media.into_iter().map(Arc::new).collect(),
                 places,
-                attention: attention.unwrap_or(MediaAttention::Causal),
             },
             is_list_of_patches,
             towers,
@@ -138,7 +152,11 @@ impl PromptWithMedia {
             return Ok(());
         };
         model.set_towers(towers);
-        model.set_prompt_media(0, &self.media, &self.tokens)?;
+        if model.reads_rows() {
+            self.set_source(model)?;
+        } else {
+            model.set_prompt_media(0, &self.media, &self.tokens)?;
+        }
         if let Some(path) = &args.dump {
             let n_embd = model.plan().n_embd as usize;
             let Some(towers) = model.towers() else {
@@ -153,6 +171,33 @@ impl PromptWithMedia {
         Ok(())
     }
 
+    /// The values of all views of the media of a kind, unless others pad them: where they have several shapes, and lists of
+    /// single patches.
+    fn values(&self, kind: Media) -> Option<Vec<f32>> {
+        let media = self.media.media.iter();
+        let media: Vec<_> = media.filter(|medium| medium.media == kind).collect();
+        let views = media.iter().flat_map(|medium| &medium.prepared.views);
+        let views: Vec<_> = views.collect();
+        let mut of_media = media.iter().map(|medium| medium.prepared.views.len());
+        let n_views = of_media.next();
+        let is_one_shape = views
+            .windows(2)
+            .all(|pair| pair[0].shape[1..] == pair[1].shape[1..])
+            && of_media.all(|n| Some(n) == n_views)
+            && !(kind == Media::Image && self.is_list_of_patches);
+        let values = views.iter().flat_map(|view| &view.values).copied();
+        (is_one_shape && !views.is_empty()).then(|| values.collect())
+    }
+
+    /// Computes the rows of the first medium, which are what a decoder reads.
+    fn set_source(&self, model: &mut Model) -> Result<(), Failure> {
+        let (Some(medium), Some(towers)) = (self.media.media.first(), model.towers()) else {
+            anyhow::bail!("the model reads a sound, and the messages have none");
+        };
+        let rows = towers.rows(medium)?;
+        Ok(model.set_source_rows(0, &rows.rows)?)
+    }
+
     /// Writes the token ids, the values of views of one shape, and the rows: embeddings and the parts that layers add.
     fn dump(&self, path: &Path, rows: &[MediaRows], n_embd: usize) -> Result<(), Failure> {
         let part = |at: usize| -> Vec<f32> {
@@ -164,29 +209,6 @@ impl PromptWithMedia {
                 .collect()
         };
         let width = rows.first().map_or(n_embd, |of| of.width);
-        let views: Vec<_> = self
-            .media
-            .media
-            .iter()
-            .flat_map(|medium| &medium.prepared.views)
-            .collect();
-        // Others pad what has several shapes, and lists of single patches.
-        let mut of_media = self
-            .media
-            .media
-            .iter()
-            .map(|medium| medium.prepared.views.len());
-        let n_views = of_media.next();
-        let is_one_shape = views
-            .windows(2)
-            .all(|pair| pair[0].shape[1..] == pair[1].shape[1..])
-            && of_media.all(|n| Some(n) == n_views)
-            && !self.is_list_of_patches;
-        let values: Vec<f32> = views
-            .iter()
-            .flat_map(|view| &view.values)
-            .copied()
-            .collect();
         let ids: Vec<i32> = self.tokens.iter().map(|id| *id as i32).collect();
         let mut arrays: Vec<(String, Vec<f32>, usize)> = Vec::new();
         for at in 0..width / n_embd.max(1) {
@@ -196,8 +218,11 @@ impl PromptWithMedia {
             };
             arrays.push((name, part(at), n_embd));
         }
-        if is_one_shape && !values.is_empty() {
-            arrays.push(("proc.pixel_values".into(), values, 1));
+        for (kind, name) in VALUES {
+            arrays.extend(
+                self.values(kind)
+                    .map(|values| (format!("proc.{name}"), values, 1)),
+            );
         }
         let mut all = vec![(
             "input_ids".to_owned(),
@@ -212,26 +237,37 @@ impl PromptWithMedia {
     }
 }
 
-/// Takes the paths of media out of messages, in their order, so that their parts are those that templates expect.
-fn take_paths(messages: &mut Value) -> Vec<PathBuf> {
+/// Takes the kinds and paths of media out of messages, in their order, so that their parts are those that templates expect.
+fn take_paths(messages: &mut Value) -> Vec<(Media, PathBuf)> {
     let messages = messages.as_array_mut().into_iter().flatten();
     let parts =
         messages.flat_map(|message| message["content"].as_array_mut().into_iter().flatten());
     let paths = parts.filter_map(|part| {
+        let kind = Media::ALL
+            .into_iter()
+            .find(|kind| part["type"] == kind.name())?;
         let path = part.as_object_mut()?.remove("path")?;
-        path.as_str().map(PathBuf::from)
+        Some((kind, PathBuf::from(path.as_str()?)))
     });
     paths.collect()
 }
 
 /// Replaces the values of all media by those of a file: an array of all views or, with one more dimension, of the views of
 /// each medium. Arrays may be padded at the ends of their dimensions.
-fn replace_values(path: &Path, media: &mut [PreparedMedium]) -> Result<(), Failure> {
+fn replace_values(
+    path: &Path,
+    kind: Media,
+    mut media: Vec<&mut PreparedMedium>,
+) -> Result<(), Failure> {
+    let Some((_, name)) = VALUES
+        .iter()
+        .find(|(of, _)| *of == kind && !media.is_empty())
+    else {
+        return Ok(());
+    };
     let file = std::fs::read(path).map_err(|error| at(path, error))?;
     let stored = safetensors::SafeTensors::deserialize(&file).map_err(|error| at(path, error))?;
-    let stored = stored
-        .tensor("pixel_values")
-        .map_err(|error| at(path, error))?;
+    let stored = stored.tensor(name).map_err(|error| at(path, error))?;
     let (numbers, _) = stored.data().as_chunks();
     let all: Vec<f32> = numbers
         .iter()
@@ -240,7 +276,7 @@ fn replace_values(path: &Path, media: &mut [PreparedMedium]) -> Result<(), Failu
     let shape = stored.shape();
     let wrong = || {
         anyhow::anyhow!(
-            "{}: `pixel_values` {shape:?} does not fit the media",
+            "{}: `{name}` {shape:?} does not fit the media",
             path.display()
         )
     };

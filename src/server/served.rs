@@ -28,7 +28,7 @@ use lab_core::models::prompts::Prompts;
 use lab_core::models::sampling_defaults::SamplingDefaults;
 use lab_core::models::towers::OpenedMedia;
 use lab_core::models::{OpenedModel, tokenizer_of};
-use lab_core::plan::{Media, MediaAttention, Plan};
+use lab_core::plan::Plan;
 
 /// A name that selects the only model, whatever its own name.
 pub(crate) const DEFAULT_MODEL: &str = "default";
@@ -276,22 +276,14 @@ pub enum PromptError {
 pub struct ServedMedia {
     /// How they are prepared.
     pub processors: MediaProcessors,
-    /// How the tokens of pictures attend to each other.
-    pub attention: MediaAttention,
     /// Maximum number of tokens of a prompt whose tokens attend to later ones.
     pub n_batch: usize,
 }
 
 impl ServedMedia {
     fn of(opened: &OpenedMedia) -> Self {
-        let pictures = opened
-            .towers
-            .iter()
-            .find(|tower| tower.media == Media::Image);
-        let attention = pictures.map(|tower| tower.plan.media_attention());
         Self {
             processors: opened.processors.clone(),
-            attention: attention.unwrap_or(MediaAttention::Causal),
             n_batch: 0,
         }
     }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use crate::model::{CachedPrefix, SequenceId};
 use crate::models::media::PromptMedia;
-use crate::plan::MediaAttention;
 
 use super::answer_stream::{AnswerStream, TokenEntry};
 use super::compute::{BLOCK, Compute};
@@ -212,8 +211,9 @@ impl Sequence {
 
     /// Whether tokens of its prompt attend to later ones, so that one pass reads them.
     fn attends_both(&self) -> bool {
-        let media = self.media.as_ref();
-        media.is_some_and(|media| media.attention != MediaAttention::Causal)
+        self.media
+            .as_ref()
+            .is_some_and(|media| media.attends_ahead())
     }
 
     /// Makes a pass end at `position`, so that a state is cached there, if that position is not read yet.

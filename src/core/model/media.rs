@@ -41,6 +41,8 @@ pub struct MediaSpan {
     pub from: usize,
     /// The grid of the rows (time, height, width), where they have positions of their own on it.
     pub grid: Option<[u32; 3]>,
+    /// How the tokens attend to each other.
+    pub attention: MediaAttention,
 }
 
 /// The media of a sequence, in the order of their positions.
@@ -49,7 +51,6 @@ pub struct SequenceMedia {
     spans: Vec<MediaSpan>,
     /// For each span: its position, and that of the token after it, among positions of rotations.
     rotated: Vec<[u32; 2]>,
-    attention: MediaAttention,
     /// The tokens of the prompt, where all of it attends in both directions.
     prefix: Vec<u32>,
 }
@@ -60,7 +61,7 @@ impl SequenceMedia {
     ///
     /// # Errors
     /// Spans overlap, are empty, or have other numbers of rows than their grids or media.
-    pub fn new(spans: Vec<MediaSpan>, attention: MediaAttention, prompt: &[u32]) -> Result<Self> {
+    pub fn new(spans: Vec<MediaSpan>, prompt: &[u32]) -> Result<Self> {
         let (mut next, mut rotated_next) = (0, 0);
         let mut rotated = Vec::with_capacity(spans.len());
         for span in &spans {
@@ -100,14 +101,15 @@ impl SequenceMedia {
             rotated.push([start, start + steps]);
             (next, rotated_next) = (span.at + span.n, start + steps);
         }
+        let mut attentions = spans.iter().map(|span| span.attention);
+        let prefix = match attentions.any(|attention| attention == MediaAttention::Prefix) {
+            true => prompt.to_vec(),
+            false => Vec::new(),
+        };
         Ok(Self {
             spans,
             rotated,
-            attention,
-            prefix: match attention {
-                MediaAttention::Prefix => prompt.to_vec(),
-                _ => Vec::new(),
-            },
+            prefix,
         })
     }
 
@@ -137,16 +139,15 @@ impl SequenceMedia {
     /// The positions that the token at a position attends to because of media, in a layer that may have a window. A window
     /// limits how far back a token of a medium attends, as in a text.
     pub(super) fn around(&self, position: u32, has_window: bool) -> Option<Range<u32>> {
-        match self.attention {
+        let n = self.prefix.len() as u32;
+        if position < n {
+            return Some(0..n);
+        }
+        let (_, span) = self.span(position)?;
+        match span.attention {
             MediaAttention::Window if !has_window => None,
-            MediaAttention::Causal => None,
-            MediaAttention::Both | MediaAttention::Window => self
-                .span(position)
-                .map(|(_, span)| position..span.at + span.n),
-            MediaAttention::Prefix => {
-                let n = self.prefix.len() as u32;
-                (position < n).then_some(0..n)
-            }
+            MediaAttention::Causal | MediaAttention::Prefix => None,
+            MediaAttention::Both | MediaAttention::Window => Some(position..span.at + span.n),
         }
     }
 
@@ -278,9 +279,10 @@ impl Model {
                 rows: Arc::clone(rows),
                 from: place.from,
                 grid: place.grid,
+                attention: place.attention,
             });
         }
-        let media = SequenceMedia::new(spans, of.attention, prompt)?;
+        let media = SequenceMedia::new(spans, prompt)?;
         self.set_media(sequence, Arc::new(media));
         Ok(())
     }
@@ -392,13 +394,14 @@ mod tests {
             }),
             from: 0,
             grid,
+            attention: MediaAttention::Both,
         }
     }
 
     #[test]
     fn text_after_a_grid_goes_on_after_its_largest_side() {
         let spans = vec![span(2, 6, Some([1, 2, 3])), span(9, 2, None)];
-        let media = SequenceMedia::new(spans, MediaAttention::Both, &[]);
+        let media = SequenceMedia::new(spans, &[]);
         let media = media.expect("sound spans");
         let all: Vec<[u32; 3]> = (0..13).map(|at| media.rotated(at)).collect();
         let same = |p: u32| [p; 3];
@@ -420,10 +423,11 @@ mod tests {
         assert_eq!(media.around(8, false), None);
         let marked: Vec<u32> = (0..13).filter(|at| media.is_marked(*at)).collect();
         assert_eq!(marked, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
-        let media = SequenceMedia {
+        let spans = vec![MediaSpan {
             attention: MediaAttention::Window,
-            ..media
-        };
+            ..span(2, 6, None)
+        }];
+        let media = SequenceMedia::new(spans, &[]).expect("a sound span");
         assert_eq!(
             (media.around(4, true), media.around(4, false)),
             (Some(4..8), None)
@@ -452,7 +456,7 @@ mod tests {
             ),
         ];
         for (name, spans) in cases {
-            let media = SequenceMedia::new(spans, MediaAttention::Causal, &[]);
+            let media = SequenceMedia::new(spans, &[]);
             assert!(media.is_err(), "{name}");
         }
     }

@@ -7,7 +7,7 @@ use lab_media::{Piece, RowSource, View};
 
 use crate::models::media::{MediaProcessors, PreparedMedium};
 use crate::models::towers::OpenedTower;
-use crate::plan::{Media, MediaAttention};
+use crate::plan::Media;
 use lab_base::ggml::dequantize;
 use lab_base::weights::Weights;
 
@@ -113,14 +113,6 @@ impl MediaTowers {
         &self.processors
     }
 
-    /// How the tokens of media of a kind attend to each other.
-    pub fn attention(&self, media: Media) -> MediaAttention {
-        let tower = self.towers.iter().find(|tower| tower.media == media);
-        tower.map_or(MediaAttention::Causal, |of| {
-            of.tower.plan().media_attention()
-        })
-    }
-
     /// The values of the last run of a tower. Empty unless values are captured.
     pub fn values(&self, media: Media) -> Result<Vec<NamedValue>> {
         let tower = self.towers.iter().find(|tower| tower.media == media);
@@ -147,42 +139,33 @@ impl MediaTowers {
             ));
         };
         let width = own.tower.input_width();
-        let values = self.processors.pictures.as_ref().map(|rules| &rules.values);
-        let prepared: Vec<(Vec<f32>, [u64; 3])> = medium
+        let prepared: Vec<ViewRows> = medium
             .prepared
             .views
             .iter()
             .map(|view: &View| {
-                let rows = values.and_then(|values| values.tower_rows(view, width));
-                let (rows, cells) = rows.ok_or_else(|| {
+                let rows = ViewRows::new(&self.processors, medium.media, view, width);
+                rows.ok_or_else(|| {
                     fault(
                         format!("values of the shape {:?}", view.shape),
-                        "whole patches of the tower's size",
+                        "whole patches or frames of the tower's size",
                     )
-                })?;
-                Ok((rows, cells.map(|n| n as u64)))
+                })
             })
             .collect::<Result<_>>()?;
         let mut results: Vec<TowerRows> = Vec::with_capacity(prepared.len());
         let mut left = prepared.as_slice();
-        while let Some((_, cells)) = left.first() {
-            let n_cells: u64 = cells.iter().product::<u64>().max(1);
+        while let Some(first) = left.first() {
+            let n_cells: u64 = first.cells.iter().product::<u64>().max(1);
             let most = (MAX_ROWS_AT_ONCE / n_cells).max(1) as usize;
             let n = left
                 .iter()
                 .take(most)
-                .take_while(|(_, of)| of == cells)
+                .take_while(|of| of.cells == first.cells)
                 .count();
             let (now, after) = left.split_at(n);
             left = after;
-            let inputs: Vec<TowerInput<'_>> = now
-                .iter()
-                .map(|(rows, cells)| TowerInput {
-                    rows,
-                    cells: *cells,
-                    valid: None,
-                })
-                .collect();
+            let inputs: Vec<TowerInput<'_>> = now.iter().map(ViewRows::input).collect();
             results.extend(own.tower.run(&inputs)?);
         }
         let n_embd = own.tower.plan().n_embd as usize;
@@ -200,6 +183,40 @@ impl MediaTowers {
             rows,
             width: n_embd,
         })
+    }
+}
+
+/// The values of a view, as the rows that a tower reads.
+struct ViewRows {
+    rows: Vec<f32>,
+    /// Time, height, width.
+    cells: [u64; 3],
+    valid: Option<u64>,
+}
+
+impl ViewRows {
+    /// Rows of `width` values; none if the view does not have these values.
+    fn new(with: &MediaProcessors, media: Media, view: &View, width: usize) -> Option<Self> {
+        let (rows, cells, valid) = match media {
+            Media::Image => {
+                let (rows, cells) = with.pictures.as_ref()?.values.tower_rows(view, width)?;
+                (rows, cells, None)
+            }
+            Media::Audio => with.sounds.as_ref()?.tower_rows(view, width)?,
+        };
+        Some(Self {
+            rows,
+            cells: cells.map(|n| n as u64),
+            valid: valid.map(|n| n as u64),
+        })
+    }
+
+    fn input(&self) -> TowerInput<'_> {
+        TowerInput {
+            rows: &self.rows,
+            cells: self.cells,
+            valid: self.valid,
+        }
     }
 }
 

@@ -1,8 +1,10 @@
 //! The media of a prompt: prepared for towers, and placed among its tokens.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use lab_media::picture::{self, PictureLimits, PictureRules};
+use lab_media::sound::{self, SoundLimits, SoundRules};
 use lab_media::{Medium, Piece, Prepared, PromptText, expand};
 use sha2::{Digest as _, Sha256};
 
@@ -13,7 +15,12 @@ use crate::plan::{Media, MediaAttention};
 pub struct MediaProcessors {
     /// The rules of pictures; none if the model takes none.
     pub pictures: Option<PictureRules>,
-    pub limits: PictureLimits,
+    /// The rules of sounds; none if the model takes none.
+    pub sounds: Option<SoundRules>,
+    pub picture_limits: PictureLimits,
+    pub sound_limits: SoundLimits,
+    /// How the tokens of a medium of a kind attend to each other, where not as those of a text.
+    pub attention: Vec<(Media, MediaAttention)>,
 }
 
 /// A medium, prepared.
@@ -38,6 +45,8 @@ pub struct MediaPlace {
     pub from: usize,
     /// The grid of the rows (time, height, width), where they have positions of their own on it.
     pub grid: Option<[u32; 3]>,
+    /// How the tokens attend to each other.
+    pub attention: MediaAttention,
 }
 
 /// The media of a prompt, and their places among its tokens.
@@ -45,11 +54,15 @@ pub struct MediaPlace {
 pub struct PromptMedia {
     pub media: Vec<Arc<PreparedMedium>>,
     pub places: Vec<MediaPlace>,
-    /// How their tokens attend to each other.
-    pub attention: MediaAttention,
 }
 
 impl PromptMedia {
+    /// Whether tokens attend to later ones, so that one pass must read the prompt.
+    pub fn attends_ahead(&self) -> bool {
+        let mut places = self.places.iter();
+        places.any(|place| place.attention != MediaAttention::Causal)
+    }
+
     /// Whether prompts of these media are computed alike where their tokens are the same.
     pub fn is_same(&self, other: &Self) -> bool {
         let hashes =
@@ -67,6 +80,9 @@ pub enum MediaError {
     /// The bytes are no picture, or do not fit the rules of the processor.
     #[error(transparent)]
     Picture(#[from] picture::PictureError),
+    /// The bytes are no sound, or do not fit the rules of the processor.
+    #[error(transparent)]
+    Sound(#[from] sound::SoundError),
     /// The prompt does not fit the media.
     #[error(transparent)]
     Prompt(#[from] lab_media::PromptError),
@@ -79,21 +95,58 @@ pub enum MediaError {
 }
 
 impl MediaProcessors {
-    /// Prepares a picture, the `index`th in its prompt.
+    /// Prepares a medium, the `index`th of its kind in its prompt.
     ///
     /// # Errors
-    /// The model takes no pictures, or the bytes are none that fits its rules.
-    pub fn picture(&self, bytes: &[u8], index: usize) -> Result<PreparedMedium, MediaError> {
-        let rules = self
-            .pictures
-            .as_ref()
-            .ok_or(MediaError::NotTaken("pictures"))?;
-        let picture = picture::decode(bytes, &self.limits)?;
+    /// The model takes no media of this kind, or the bytes are none that fits its rules.
+    pub fn prepare(
+        &self,
+        media: Media,
+        bytes: &[u8],
+        index: usize,
+    ) -> Result<PreparedMedium, MediaError> {
+        let prepared = match media {
+            Media::Image => {
+                let rules = self.pictures.as_ref();
+                let rules = rules.ok_or(MediaError::NotTaken("pictures"))?;
+                let picture = picture::decode(bytes, &self.picture_limits)?;
+                picture::prepare(&picture, rules, index, &self.picture_limits)?
+            }
+            Media::Audio => {
+                let rules = self.sounds.as_ref();
+                let rules = rules.ok_or(MediaError::NotTaken("sounds"))?;
+                let sound = sound::decode(bytes, &self.sound_limits)?;
+                sound::prepare(&sound, rules, &self.sound_limits)?
+            }
+        };
         Ok(PreparedMedium {
-            media: Media::Image,
-            prepared: picture::prepare(&picture, rules, index, &self.limits)?,
+            media,
+            prepared,
             hash: Sha256::digest(bytes).into(),
         })
+    }
+
+    /// Whether the model takes media of a kind.
+    pub fn takes(&self, media: Media) -> bool {
+        match media {
+            Media::Image => self.pictures.is_some(),
+            Media::Audio => self.sounds.is_some(),
+        }
+    }
+
+    /// The text in whose place a medium stands, and the token of a row; none if it is no part of prompts.
+    fn tokens(&self, media: Media) -> Option<(&str, &str)> {
+        let tokens = match media {
+            Media::Image => {
+                let rules = self.pictures.as_ref()?;
+                (&*rules.marker, &*rules.row_token)
+            }
+            Media::Audio => {
+                let rules = self.sounds.as_ref()?;
+                (&*rules.marker, &*rules.row_token)
+            }
+        };
+        (!tokens.0.is_empty()).then_some(tokens)
     }
 
     /// A rendered prompt with what stands in the place of its media.
@@ -101,22 +154,25 @@ impl MediaProcessors {
     /// # Errors
     /// The prompt has another number of places.
     pub fn expanded(&self, prompt: &str, media: &[PreparedMedium]) -> Result<String, MediaError> {
-        let Some(rules) = &self.pictures else {
-            return match media.is_empty() {
-                true => Ok(prompt.to_owned()),
-                false => Err(MediaError::NotTaken("pictures")),
-            };
-        };
-        let all: Vec<Medium<'_>> = media
-            .iter()
-            .map(|medium| Medium {
-                marker: &rules.marker,
-                row_token: &rules.row_token,
+        let all = media.iter().map(|medium| {
+            let (marker, row_token) = self
+                .tokens(medium.media)
+                .ok_or(MediaError::NotTaken("media in its prompts"))?;
+            Ok(Medium {
+                marker,
+                row_token,
                 layout: &medium.prepared.layout,
             })
-            .collect();
-        let text: &PromptText = &rules.prompt;
-        Ok(expand(prompt, &all, text)?)
+        });
+        let all: Vec<Medium<'_>> = all.collect::<Result<_, MediaError>>()?;
+        let has_pictures = media.iter().any(|medium| medium.media == Media::Image);
+        let pictures = self.pictures.as_ref().filter(|_| has_pictures);
+        let none = PromptText::default();
+        Ok(expand(
+            prompt,
+            &all,
+            pictures.map_or(&none, |rules| &rules.prompt),
+        )?)
     }
 
     /// The places of media among the tokens of an expanded prompt. `id_of` gives the id of a token by its text.
@@ -129,37 +185,45 @@ impl MediaProcessors {
         media: &[PreparedMedium],
         id_of: impl Fn(&str) -> Option<u32>,
     ) -> Result<Vec<MediaPlace>, MediaError> {
-        let Some(rules) = self.pictures.as_ref().filter(|_| !media.is_empty()) else {
-            return Ok(Vec::new());
+        let row_id = |medium: &PreparedMedium| {
+            let (_, token) = self
+                .tokens(medium.media)
+                .ok_or(MediaError::NotTaken("media in its prompts"))?;
+            id_of(token).ok_or_else(|| MediaError::NoRowToken(token.to_owned()))
         };
-        let row_token = id_of(&rules.row_token);
-        let row_token = row_token.ok_or_else(|| MediaError::NoRowToken(rules.row_token.clone()))?;
-        let mut rows = (0..tokens.len())
-            .filter(|at| tokens[*at] == row_token)
-            .peekable();
-        let found = tokens.iter().filter(|token| **token == row_token).count();
+        let ids: Vec<u32> = media.iter().map(row_id).collect::<Result<_, _>>()?;
+        let kinds: BTreeSet<u32> = ids.iter().copied().collect();
+        let is_row = |at: &usize| kinds.contains(&tokens[*at]);
+        let found = (0..tokens.len()).filter(is_row).count();
         let pieces = || media.iter().flat_map(|medium| &medium.prepared.layout);
         let n_of = |piece: &Piece| match piece {
             Piece::Rows { rows, .. } => rows.len(),
             Piece::Text(_) => 0,
         };
         let expected = pieces().map(n_of).sum();
+        let wrong = || MediaError::Rows { found, expected };
         if found != expected {
-            return Err(MediaError::Rows { found, expected });
+            return Err(wrong());
         }
         let mut places = Vec::new();
-        for (medium, of) in media.iter().enumerate() {
+        let mut next = 0;
+        for (medium, (of, id)) in media.iter().zip(ids).enumerate() {
+            let attention = self.attention.iter().find(|(media, _)| *media == of.media);
+            let attention = attention.map_or(MediaAttention::Causal, |(_, attention)| *attention);
             let mut from = 0;
             for piece in &of.prepared.layout {
-                let Piece::Rows { rows: own, grid } = piece else {
+                let Piece::Rows { rows, grid } = piece else {
                     continue;
                 };
-                let Some(at) = rows.next() else { continue };
+                let n = rows.len();
+                let Some(at) = (next..tokens.len()).find(is_row).filter(|_| n > 0) else {
+                    continue;
+                };
+                next = at + n;
                 // The rows of a piece are one token after another.
-                let n = own.len();
-                let last = (1..n).map(|_| rows.next()).last().flatten();
-                if n > 1 && last != Some(at + n - 1) {
-                    return Err(MediaError::Rows { found, expected });
+                let own = tokens.get(at..next).ok_or_else(wrong)?;
+                if own.iter().any(|token| *token != id) {
+                    return Err(wrong());
                 }
                 let is_grid = of.media == Media::Image && grid.iter().product::<usize>() == n;
                 places.push(MediaPlace {
@@ -168,6 +232,7 @@ impl MediaProcessors {
                     medium,
                     from,
                     grid: is_grid.then(|| grid.map(|cells| cells as u32)),
+                    attention,
                 });
                 from += n;
             }

@@ -56,17 +56,26 @@ pub fn open_media(source: &ModelSource, with: &Definitions) -> Result<Option<Ope
     let Some(path) = source.file().filter(|_| !towers.is_empty()) else {
         return Ok(None);
     };
-    let pictures = match towers.iter().any(|tower| tower.media == Media::Image) {
-        true => with.processors.pictures(hf::folder_of(path))?,
+    let has = |media: Media| towers.iter().any(|tower| tower.media == media);
+    let folder = hf::folder_of(path);
+    let pictures = match has(Media::Image) {
+        true => with.processors.pictures(folder)?,
         false => None,
     };
-    Ok(Some(OpenedMedia {
-        towers,
-        processors: MediaProcessors {
-            pictures,
-            ..MediaProcessors::default()
-        },
-    }))
+    let sounds = match has(Media::Audio) {
+        true => with.processors.sounds(folder)?,
+        false => None,
+    };
+    let attention = towers
+        .iter()
+        .map(|tower| (tower.media, tower.plan.media_attention()));
+    let processors = MediaProcessors {
+        pictures,
+        sounds,
+        attention: attention.collect(),
+        ..MediaProcessors::default()
+    };
+    Ok(Some(OpenedMedia { towers, processors }))
 }
 
 /// The towers of a model; none if it has none that is known.

@@ -116,6 +116,18 @@ choices! {
     }
 }
 
+impl Media {
+    pub const ALL: [Self; 2] = [Self::Image, Self::Audio];
+
+    /// Its name, as in parts of messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Image => "image",
+            Self::Audio => "audio",
+        }
+    }
+}
+
 impl Plan {
     /// How the hidden states of a sequence become one vector.
     pub fn pooling(&self) -> Pooling {

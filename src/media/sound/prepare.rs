@@ -213,7 +213,40 @@ impl FrameValues {
     }
 }
 
-/// Band by band.
+impl SoundRules {
+    /// The values of a view as the rows of a tower, the cells of their grid (time, height, width), and how many frames count as sound
+    /// where not all do. A row is a frame, or a single value where `width` is 1. None if the view does not have these values.
+    #[must_use]
+    pub fn tower_rows(
+        &self,
+        view: &View,
+        width: usize,
+    ) -> Option<(Vec<f32>, [usize; 3], Option<usize>)> {
+        let bands = match *view.shape.as_slice() {
+            [_] => self.frames.stack,
+            [_, bands] if self.frames.order == Order::Frames => bands,
+            [bands, _] => bands,
+            _ => return None,
+        };
+        let frames = view.values.len() / bands.max(1);
+        let real = view.patches[0].min(frames);
+        let mut rows = match (view.shape.len(), self.frames.order) {
+            (2, Order::Bands) => transposed(&view.values, frames),
+            _ => view.values.clone(),
+        };
+        let read = if self.frames.only_real { real } else { frames };
+        rows.truncate(read * bands);
+        let cells = match width {
+            1 if bands > 1 => [1, read, bands],
+            _ if width == bands => [1, 1, read],
+            _ => return None,
+        };
+        let is_masked = self.rows.of == RowCount::Real && real < read;
+        (read > 0).then_some((rows, cells, is_masked.then_some(real)))
+    }
+}
+
+/// The values of rows of `bands` values, band by band.
 fn transposed(values: &[f32], bands: usize) -> Vec<f32> {
     let mut turned = Vec::with_capacity(values.len());
     for band in 0..bands {

@@ -258,6 +258,8 @@ pub enum LogFloor {
 pub struct Frames {
     /// Which frames count as sound.
     pub real: Real,
+    /// Whether the tower reads those frames alone, although the processor gives it all.
+    pub only_real: bool,
     /// Whether the values of the other frames are 0.
     pub zero_rest: bool,
     /// Frames of zeros follow up to a multiple of this.
@@ -274,6 +276,7 @@ impl Default for Frames {
     fn default() -> Self {
         Self {
             real: Real::All,
+            only_real: false,
             zero_rest: false,
             pad_to_multiple_of: 1,
             stack: 1,

@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::served::ServedModel;
 use lab_core::engine::Request;
 use lab_core::models::media::{MediaError, PreparedMedium, PromptMedia};
-use lab_core::plan::MediaAttention;
+use lab_core::plan::Media;
 
 use crate::Pool;
 use crate::http::error::{Error, refuse};
@@ -18,6 +18,7 @@ use crate::http::json::Json;
 use crate::request::fields::{FieldDoc, RequestPart, fields, joined};
 use crate::request::generation::{GenerationParams, PromptTruncation, choice_requests};
 use crate::request::lab;
+use crate::request::media::MessageMedium;
 use crate::request::messages::Messages;
 use crate::request::tools::Tools;
 use crate::response::completion_parser::CompletionParser;
@@ -89,25 +90,25 @@ impl ChatRequest {
         ))
     }
 
-    /// The pictures of the conversation, prepared for the model's tower.
-    fn pictures(&self, served: &ServedModel) -> Result<Vec<PreparedMedium>, Error> {
-        let pictures = self.messages.pictures()?;
-        let Some((param, _)) = pictures.first() else {
-            return Ok(Vec::new());
+    /// The media of the conversation, prepared for the model's towers.
+    fn media(&self, served: &ServedModel) -> Result<Vec<PreparedMedium>, Error> {
+        let mut n_of = [0; 2];
+        let prepare = |medium: MessageMedium| {
+            let param = &medium.param;
+            let (name, n) = match medium.media {
+                Media::Image => ("pictures", &mut n_of[0]),
+                Media::Audio => ("sounds", &mut n_of[1]),
+            };
+            let taken = served.media.as_ref();
+            let Some(taken) = taken.filter(|taken| taken.processors.takes(medium.media)) else {
+                let message = format!("`{param}`: the model takes no {name}");
+                return Err(Error::unsupported(param, message));
+            };
+            let prepared = taken.processors.prepare(medium.media, &medium.bytes, *n);
+            *n += 1;
+            prepared.or_else(|error| refuse(param, format!(": {error}")))
         };
-        let taken = served
-            .media
-            .as_ref()
-            .filter(|media| media.processors.pictures.is_some());
-        let Some(media) = taken else {
-            let message = format!("`{param}`: the model takes no pictures");
-            return Err(Error::unsupported(param, message));
-        };
-        let prepare = |(index, (param, bytes)): (usize, (String, Vec<u8>))| {
-            let prepared = media.processors.picture(&bytes, index);
-            prepared.or_else(|error| refuse(&param, format!(": {error}")))
-        };
-        pictures.into_iter().enumerate().map(prepare).collect()
+        self.messages.media()?.into_iter().map(prepare).collect()
     }
 
     /// The tokens of a prompt with these media, and their places.
@@ -130,7 +131,11 @@ impl ChatRequest {
             Ok(places) => places,
             Err(error) => return Err(wrong(error).expect_err("it refuses")),
         };
-        if of.attention != MediaAttention::Causal && tokens.len() > of.n_batch {
+        let media = PromptMedia {
+            media: media.into_iter().map(Arc::new).collect(),
+            places,
+        };
+        if media.attends_ahead() && tokens.len() > of.n_batch {
             let (found, most) = (tokens.len(), of.n_batch);
             return refuse(
                 "messages",
@@ -139,19 +144,14 @@ impl ChatRequest {
                 ),
             );
         }
-        let media = PromptMedia {
-            media: media.into_iter().map(Arc::new).collect(),
-            places,
-            attention: of.attention,
-        };
         Ok((tokens, Some(Arc::new(media))))
     }
 
     pub(crate) fn prompt_for(&self, served: Arc<ServedModel>) -> Result<ChatPrompt, Error> {
         let tools = self.messages.tools()?;
-        let pictures = self.pictures(&served)?;
+        let media = self.media(&served)?;
         let text = served.chat_text(&self.messages.conversation(&tools, &served)?)?;
-        let (mut tokens, media) = Self::with_media(&served, &text, pictures)?;
+        let (mut tokens, media) = Self::with_media(&served, &text, media)?;
         let has_media = media.is_some();
         let bos = served.handle.tokenizer().bos();
         let n_first = usize::from(bos.is_some() && tokens.first() == bos.as_ref());
@@ -159,7 +159,7 @@ impl ChatRequest {
         self.truncation
             .apply(&mut tokens, n_first, &served, &self.generation)?;
         if has_media && tokens.len() != n_before {
-            return refuse("messages", ": a prompt with pictures is not cut");
+            return refuse("messages", ": a prompt with media is not cut");
         }
         Ok(ChatPrompt {
             served,

@@ -1,7 +1,5 @@
 //! The conversation of a request: its messages, and the other inputs of the chat template.
 
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
 use serde_json::{Map, Value, json};
 
 use crate::served::{Conversation, ServedModel};
@@ -10,6 +8,7 @@ use lab_core::arch::nearest;
 
 use super::fields::fields;
 use super::json_access::malformed;
+use super::media::{MessageMedium, media_of};
 use super::object_fields::{ObjectFields, has_word, ignore_unknown};
 use super::tools::{self, Tools, check_calls, ignore_hidden, with_arguments};
 use crate::http::context::RequestContext;
@@ -231,19 +230,14 @@ impl Messages {
         Ok(())
     }
 
-    /// The bytes of the pictures of the conversation, in their order, each with its place.
-    pub(crate) fn pictures(&self) -> Result<Vec<(String, Vec<u8>)>, Error> {
+    /// The media of the conversation, in their order.
+    pub(crate) fn media(&self) -> Result<Vec<MessageMedium>, Error> {
         let mut all = Vec::new();
         for (i, message) in self.messages.iter().enumerate() {
-            let parts = message["content"]
-                .as_array()
-                .into_iter()
-                .flatten()
-                .enumerate();
-            for (k, part) in parts.filter(|(_, part)| is_picture(part)) {
+            let parts = message["content"].as_array().into_iter().flatten();
+            for (k, part) in parts.enumerate() {
                 let param = format!("messages[{i}].content[{k}]");
-                let bytes = picture_of(&param, part)?;
-                all.push((param, bytes));
+                all.extend(MessageMedium::read(&param, part)?);
             }
         }
         Ok(all)
@@ -321,14 +315,14 @@ impl Messages {
 fn check_parts(message: &str, parts: &[Value], has_thought: bool) -> Result<(), Error> {
     for (k, part) in parts.iter().enumerate() {
         let param = format!("{message}.content[{k}]");
-        if is_picture(part) {
-            picture_of(&param, part)?;
+        if MessageMedium::read(&param, part)?.is_some() {
             continue;
         }
         let is_reasoning = has_thought && of_thought(part);
         let Some(names) = names_of_text(part).filter(|_| is_reasoning || !of_thought(part)) else {
-            let message =
-                format!("`{param}`: only parts of type `text` and `image_url` are served");
+            let message = format!(
+                "`{param}`: only parts of type `text`, `image_url` and `input_audio` are served"
+            );
             return Err(Error::unsupported(&param, message));
         };
         if text_of(part).is_none() {
@@ -336,29 +330,6 @@ fn check_parts(message: &str, parts: &[Value], has_thought: bool) -> Result<(), 
         }
     }
     Ok(())
-}
-
-fn is_picture(part: &Value) -> bool {
-    part["type"] == "image_url" || part["type"] == "input_image"
-}
-
-/// The bytes of a part with a picture.
-fn picture_of(param: &str, part: &Value) -> Result<Vec<u8>, Error> {
-    let url = &part["image_url"];
-    let url = url.as_str().or_else(|| url["url"].as_str());
-    let param = format!("{param}.image_url");
-    let Some(url) = url else {
-        return Err(malformed(&param, "an object with `url`"));
-    };
-    let Some(rest) = url.strip_prefix("data:") else {
-        let message = format!(
-            "`{param}`: addresses are not fetched, expected a data URL (`data:image/png;base64,...`)"
-        );
-        return Err(Error::unsupported(&param, message));
-    };
-    let encoded = rest.split_once(";base64,").map(|(_, encoded)| encoded);
-    let bytes = encoded.and_then(|encoded| BASE64_STANDARD.decode(encoded.trim()).ok());
-    bytes.ok_or_else(|| malformed(&param, "a data URL in base64"))
 }
 
 fn of_thought(part: &Value) -> bool {
@@ -404,7 +375,7 @@ fn for_template(message: &Value, dialect: &ChatDialect) -> Value {
         _ => message["refusal"].as_str().unwrap_or_default().to_owned(),
     };
     message["content"] = match message["content"].as_array() {
-        Some(parts) if parts.iter().any(is_picture) => with_pictures(parts),
+        Some(parts) if parts.iter().any(|part| media_of(part).is_some()) => with_media(parts),
         _ => content.as_str().into(),
     };
     let text = |name: &str| message.get(name).and_then(Value::as_str);
@@ -424,12 +395,12 @@ fn for_template(message: &Value, dialect: &ChatDialect) -> Value {
     message
 }
 
-/// The parts of a message with pictures, as templates expect them.
-fn with_pictures(parts: &[Value]) -> Value {
+/// The parts of a message with media, as templates expect them.
+fn with_media(parts: &[Value]) -> Value {
     let parts = parts.iter().filter(|part| !of_thought(part));
-    let parts = parts.map(|part| match is_picture(part) {
-        true => json!({ "type": "image" }),
-        false => json!({ "type": "text", "text": text_of(part).unwrap_or_default() }),
+    let parts = parts.map(|part| match media_of(part) {
+        Some(media) => json!({ "type": media.name() }),
+        None => json!({ "type": "text", "text": text_of(part).unwrap_or_default() }),
     });
     parts.collect()
 }

@@ -8,6 +8,7 @@ pub(crate) mod input;
 pub(crate) mod json_access;
 pub(crate) mod lab;
 pub(crate) mod logit_bias;
+pub(crate) mod media;
 pub(crate) mod messages;
 pub(crate) mod object_fields;
 pub(crate) mod page_query;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use lab_media::picture::PictureRules;
+use lab_media::sound::SoundRules;
 use serde::de::DeserializeOwned;
 use serde_json::Value as Json;
 use toml::{Table, Value as Toml};
@@ -53,16 +54,26 @@ pub enum ProcessorError {
 struct MediaKind {
     /// The table of a processor file with its rules.
     table: &'static str,
-    /// The object of `processor_config.json` with its keys, which older folders have in a file of their own.
-    object: &'static str,
+    /// The objects of `processor_config.json` that may have its keys, which older folders have in a file of their own.
+    objects: &'static [&'static str],
     /// The key of its type.
     type_key: &'static str,
+    /// The list of a processor file with the types that it is for.
+    types: &'static str,
 }
 
 const PICTURES: MediaKind = MediaKind {
     table: "picture",
-    object: "image_processor",
+    objects: &["image_processor"],
     type_key: "image_processor_type",
+    types: "types",
+};
+
+const SOUNDS: MediaKind = MediaKind {
+    table: "sound",
+    objects: &["feature_extractor", "audio_processor"],
+    type_key: "feature_extractor_type",
+    types: "feature_extractors",
 };
 
 /// All known processor files, by name.
@@ -115,6 +126,14 @@ impl Processors {
     /// A file of the folder is malformed, no processor file is for it, or that one does not fit.
     pub fn pictures(&self, folder: &Path) -> Result<Option<PictureRules>, ProcessorError> {
         self.rules(folder, &PICTURES)
+    }
+
+    /// How a folder prepares sounds; none if it has no feature extractor.
+    ///
+    /// # Errors
+    /// The errors of [`Self::pictures`].
+    pub fn sounds(&self, folder: &Path) -> Result<Option<SoundRules>, ProcessorError> {
+        self.rules(folder, &SOUNDS)
     }
 
     fn rules<R: DeserializeOwned>(
@@ -178,7 +197,7 @@ impl Processors {
             names.filter_map(Toml::as_str).any(|other| other == name)
         };
         let mut all = all.filter(|(_, file, _)| {
-            has(file, "types", &files.kind)
+            has(file, kind.types, &files.kind)
                 && (files.class.is_empty() || has(file, "classes", &files.class))
         });
         all.next()
@@ -206,9 +225,10 @@ fn read(folder: &Path, kind: &MediaKind) -> Result<FolderFiles, ProcessorError> 
     };
     let (processor, preprocessor) = (file(PROCESSOR)?, file(PREPROCESSOR)?);
     let tokenizer = file(TOKENIZER)?;
-    let own = match processor.get(kind.object) {
-        Some(own) if own.is_object() => own.clone(),
-        _ => preprocessor.clone(),
+    let mut objects = kind.objects.iter().filter_map(|name| processor.get(name));
+    let own = match objects.find(|own| own.is_object()) {
+        Some(own) => own.clone(),
+        None => preprocessor.clone(),
     };
     let text = |object: &Json, key: &str| object.get(key).and_then(Json::as_str).map(str::to_owned);
     let class = [&processor, &preprocessor, &tokenizer].into_iter();
