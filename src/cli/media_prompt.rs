@@ -93,21 +93,16 @@ impl MediaPrompt {
         let add = json["add_generation_prompt"].as_bool().unwrap_or(true);
         let tokenizer = lab_core::models::tokenizer_of(opened.vocabulary.take(), &opened.weights)?;
         let id_of = |text: &str| tokenizer.id_of(text);
-        let encode = |text: &str| {
-            let bos = tokenizer.bos().and_then(|id| tokenizer.token_text(id));
-            let writes_bos = bos.is_some_and(|bos| !bos.is_empty() && text.starts_with(&*bos));
-            tokenizer.encode(text, !writes_bos, true)
-        };
         let given: Option<Vec<u32>> = serde_json::from_value(json["tokens"].clone())?;
         let (tokens, places) = match (given, &media_of_model) {
             (Some(tokens), _) => (tokens, Vec::new()),
             (None, None) => {
                 let rendered = rendered(opened, &tokenizer, &messages, add)?;
-                (encode(&rendered)?, Vec::new())
+                (tokenizer.encode_prompt(&rendered)?, Vec::new())
             }
             (None, Some(OpenedMedia { processors, .. })) => {
                 let rendered = rendered(opened, &tokenizer, &messages, add)?;
-                let tokens = encode(&processors.expanded(&rendered, &media)?)?;
+                let tokens = tokenizer.encode_prompt(&processors.expanded(&rendered, &media)?)?;
                 let places = processors.places(&tokens, &media, id_of)?;
                 (tokens, places)
             }

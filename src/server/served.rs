@@ -446,9 +446,7 @@ impl ServedModel {
     /// # Errors
     /// The text cannot be tokenized.
     pub fn prompt_of(&self, text: &str) -> Result<Vec<u32>, PromptError> {
-        // If the template writes the BOS token itself, no second one is added.
-        let writes_bos = !self.bos.is_empty() && text.starts_with(&self.bos);
-        Ok(self.handle.tokenizer().encode(text, !writes_bos, true)?)
+        Ok(self.handle.tokenizer().encode_prompt(text)?)
     }
 
     /// The text that the chat template renders for a conversation.

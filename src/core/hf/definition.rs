@@ -60,6 +60,8 @@ pub(super) struct Map {
     pub(super) ignored_keys: Vec<Spanned<String>>,
     /// Whether keys outside the nested object belong to other parts of the model.
     pub(super) is_part: bool,
+    /// Whether the map is for a tower, beside which the folder has other parts.
+    pub(super) is_tower: bool,
 }
 
 impl Map {

@@ -17,6 +17,14 @@ use lab_base::weights::{Weights, folder};
 /// Metadata key of the map with which the weights were made.
 pub const MAP_KEY: &str = "bench.map";
 
+/// What a folder has for a model of texts.
+#[derive(Debug)]
+pub struct OpenedFolder {
+    pub weights: Weights,
+    /// The parts of the model that are not among these weights, and their number of tensors.
+    pub left_out: Option<String>,
+}
+
 /// Opens a folder, or a single file of tensors in the folder of its configuration. With `allow_unmapped`, tensors and
 /// keys that the map does not mention are only logged.
 ///
@@ -27,14 +35,16 @@ pub fn open(
     maps: &Maps,
     archs: &arch::Library,
     allow_unmapped: bool,
-) -> Result<Weights, Error> {
+) -> Result<OpenedFolder, Error> {
     let modules = modules::EmbeddingModules::read(folder_of(path))?;
     let inner = modules.transformer.clone();
     let path = inner.as_deref().unwrap_or(path);
     let folder = folder_of(path);
     let mut json = read_config(&folder.join(CONFIG))?;
     if folder::is_config(&json) {
-        return Ok(folder::open(path, &json, &Checkpoint::open(path)?)?);
+        let weights = folder::open(path, &json, &Checkpoint::open(path)?)?;
+        let left_out = None;
+        return Ok(OpenedFolder { weights, left_out });
     }
     let chosen = choose_map(folder, maps, &mut json, |json| {
         let mut checkpoint = Checkpoint::open(path)?;
@@ -60,6 +70,7 @@ pub fn open_towers(
     path: &Path,
     maps: &Maps,
     towers: &arch::Library,
+    allow_unmapped: bool,
 ) -> Result<Vec<Weights>, Error> {
     let folder = folder_of(path);
     let json = read_config(&folder.join(CONFIG))?;
@@ -67,16 +78,18 @@ pub fn open_towers(
     let open = |(source, mut map): (&SourceFile, Map)| {
         // The other keys and tensors are those of the text model and of other towers.
         map.is_part = true;
+        map.is_tower = true;
         let checkpoint = Checkpoint::open(path)?;
-        apply_map(
+        let opened = apply_map(
             path,
             json.clone(),
             (maps, towers),
             source,
             &map,
             checkpoint,
-            true,
-        )
+            allow_unmapped,
+        )?;
+        Ok(opened.weights)
     };
     found.into_iter().map(open).collect()
 }
@@ -90,7 +103,7 @@ fn apply_map(
     map: &Map,
     mut checkpoint: Checkpoint,
     allow_unmapped: bool,
-) -> Result<Weights, Error> {
+) -> Result<OpenedFolder, Error> {
     let folder = folder_of(path);
     let packed = packed::PackedMatrices::take(&mut json, folder, &mut checkpoint)?;
     let config = config::Config::new(map, &json, &checkpoint);
@@ -123,11 +136,10 @@ fn apply_map(
             false => return Err(error),
         }
     }
-    if !applied.left_out.is_empty() {
+    let left_out = (!applied.left_out.is_empty()).then(|| {
         let (parts, n) = left_out_parts(&applied.left_out);
-        let folder = folder.display();
-        tracing::warn!("{folder}: opened as a text model without its {parts} ({n} tensors)");
-    }
+        format!("{parts} ({n} tensors)")
+    });
     packed.log(folder);
     let label = path.display().to_string();
     let mut metadata = applied.metadata;
@@ -135,5 +147,6 @@ fn apply_map(
     metadata.insert(MAP_KEY, weights::Value::Str(name));
     let weights = Weights::of(label, metadata, applied.entries)?;
     let weights = weights.with_files(checkpoint.files().cloned());
-    Ok(weights.with_origins(applied.origins))
+    let weights = weights.with_origins(applied.origins);
+    Ok(OpenedFolder { weights, left_out })
 }

@@ -86,7 +86,7 @@ pub fn open_towers(source: &ModelSource, with: &Definitions) -> Result<Vec<Opene
     let Some(path) = source.file().filter(|path| hf::is_folder(path)) else {
         return Ok(Vec::new());
     };
-    let all = hf::open_towers(path, &with.tower_maps, &with.towers)?;
+    let all = hf::open_towers(path, &with.tower_maps, &with.towers, with.allow_unmapped)?;
     all.into_iter()
         .map(|weights| OpenedTower::new(weights, with))
         .collect()
