@@ -5,7 +5,7 @@ use crate::hf;
 use crate::plan::{Media, Plan};
 use lab_base::weights::Weights;
 
-use super::media::MediaProcessors;
+use super::media::{MediaProcessors, MediaTokens};
 use super::{Definitions, Error, ModelSource};
 
 /// A tower that is opened but not loaded.
@@ -66,13 +66,15 @@ pub fn open_media(source: &ModelSource, with: &Definitions) -> Result<Option<Ope
         true => with.processors.sounds(folder)?,
         false => None,
     };
-    let attention = towers
-        .iter()
-        .map(|tower| (tower.media, tower.plan.media_attention()));
+    let tokens = towers.iter().map(|tower| MediaTokens {
+        media: tower.media,
+        attention: tower.plan.media_attention(),
+        positions: tower.plan.media_positions(),
+    });
     let processors = MediaProcessors {
         pictures,
         sounds,
-        attention: attention.collect(),
+        tokens: tokens.collect(),
         ..MediaProcessors::default()
     };
     Ok(Some(OpenedMedia { towers, processors }))
