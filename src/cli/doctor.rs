@@ -11,6 +11,7 @@ use serde_json::{Value as Json, json};
 use lab_base::util::wording::{bytes, count, listed};
 use lab_base::weights::TensorInfo;
 use lab_core::model;
+use lab_core::models::ModelSource;
 
 use super::inspect::{
     self, Findings, ParallelOption, PlanFindings, TensorSizes, cache_bytes, cache_types_text,
@@ -44,6 +45,8 @@ const CLIP: usize = 800;
 #[derive(Default)]
 struct DoctorReport {
     path: String,
+    /// How a command names the model.
+    name: String,
     rows: Vec<(&'static str, String)>,
     uses: Vec<&'static str>,
     /// The reason why the model does not run here.
@@ -55,6 +58,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let source = args.model.source()?;
     let mut report = DoctorReport {
         path: source.path(),
+        name: match &source {
+            ModelSource::Named { name, .. } => name.clone(),
+            other => other.path(),
+        },
         ..DoctorReport::default()
     };
     match inspect::findings(&source, &args.sequences, &args.load) {
@@ -68,7 +75,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     match runs {
         true => Ok(()),
-        false => anyhow::bail!("{}: does not run here", report.path),
+        false => anyhow::bail!("{}: does not run here", report.name),
     }
 }
 
@@ -237,7 +244,7 @@ impl DoctorReport {
     }
 
     fn text(&self) -> String {
-        let mut out = format!("{}\n", shown(&self.path));
+        let mut out = format!("{}\n", shown(&self.name));
         let mut line = |name: &str, text: &str| {
             out.push_str(&format!("  {name:<9}{}\n", shown(text)));
         };
@@ -256,16 +263,17 @@ impl DoctorReport {
 
     /// The uses, and a command that tries the first one.
     fn how(&self) -> String {
-        let (uses, path) = (listed(&self.uses), &self.path);
+        let (uses, name) = (listed(&self.uses), &self.name);
         match self.uses.first() {
-            Some(&("chat" | "completion")) => format!("{uses} (`bench run -m {path} \"Hello\"`)"),
-            Some(_) => format!("{uses} (`bench serve -m {path}`)"),
-            None => format!("logits (`bench logits -m {path} --tokens 1,2,3 -o OUT.npy`)"),
+            Some(&("chat" | "completion")) => format!("{uses} (`bench run -m {name} \"Hello\"`)"),
+            Some(_) => format!("{uses} (`bench serve -m {name}`)"),
+            None => format!("logits (`bench logits -m {name} --tokens 1,2,3 -o OUT.npy`)"),
         }
     }
 
     fn json(&self) -> Json {
         let mut fields = Json::Object(self.fields.clone());
+        fields["name"] = json!(self.name);
         fields["path"] = json!(self.path);
         fields["runs"] = json!(self.problem.is_none());
         fields["uses"] = json!(self.uses);

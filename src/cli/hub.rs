@@ -132,6 +132,14 @@ pub(super) fn model_source(text: Option<&Path>) -> Result<ModelSource, Failure> 
     }
 }
 
+/// Whether a text is the name of a model in the cache.
+pub(super) fn is_cached(text: &str) -> bool {
+    let name = ModelName::is_name(text).then(|| text.parse().ok());
+    let cache = Cache::new(Settings::from_env().cache);
+    name.flatten()
+        .is_some_and(|name| cache.find(&name).is_some())
+}
+
 pub(super) fn pull(args: &PullArgs) -> Result<(), Failure> {
     for name in &args.names {
         let model = pulled(name, true)?;

@@ -224,9 +224,9 @@ pub(super) struct LoadOptions {
 /// Where sampling parameters come from that a request does not set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum SamplingSource {
-    /// The model.
+    /// What the model's authors recommend.
     Model,
-    /// Nowhere: the neutral values of docs/sampling.md.
+    /// The neutral values of docs/sampling.md.
     Neutral,
 }
 

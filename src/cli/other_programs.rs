@@ -59,14 +59,20 @@ const OPTIONS: &str = "\
 /// Commands that do not exist here, and how to get what they are for.
 const COMMANDS: &str = "\
 models: `bench list` lists the downloaded models, `GET /v1/models` those of a running server
-delete: `bench rm NAME` removes a downloaded model
-download: `bench pull OWNER/REPO` downloads a model
+delete remove uninstall: `bench rm NAME` removes a downloaded model
+download get install: `bench pull OWNER/REPO` downloads a model
 login: `hf auth login` stores a token, or set `HF_TOKEN`
 cp create: models are your files and folders; `bench convert` writes new ones
 ps status: `curl http://127.0.0.1:11116/v1/models` lists the models of a running server with their state
 show info: `bench inspect MODEL` shows a model, `bench doctor MODEL` whether it runs here
+search find: the site of the Hugging Face Hub searches its models; `-m OWNER/REPO` takes one
+load: a server loads a model at its first request, and at `POST /models/load`; `bench run -m MODEL PROMPT` loads one without a server
 stop unload: `POST /models/unload` unloads a model of a running server, `POST /quit` ends the server
 server start api: `bench serve` is the server
+ui web gui open: `bench serve` has a chat page at http://127.0.0.1:11116
+history log logs: the chat page of `bench serve` lists its conversations; `/save` and `/load` of `bench chat` keep one in a file; `bench serve --log FILE` keeps the log
+run-batch batches: `bench batch IN.jsonl OUT.jsonl` answers the requests of a file
+agent code: `bench launch claude` starts a coding agent with a running server
 cli generate complete completion prompt: `bench run PROMPT` completes a prompt, `bench chat` is a conversation
 quantize quantise: `bench convert SRC DST.gguf --type q4_k` quantises
 bench benchmark speed: `bench perf` measures the speed
@@ -75,7 +81,8 @@ version: `bench --version`";
 
 /// The command line in the options of this program.
 pub(super) fn translated(line: Vec<OsString>) -> Result<Vec<OsString>, Error> {
-    let mut is_over = false;
+    // Its further words are those of the program that it starts.
+    let mut is_over = line.get(1).is_some_and(|word| word == "launch");
     let translated = line.into_iter().enumerate().map(|(at, word)| {
         is_over |= word == "--";
         match word.to_str().filter(|_| at > 0 && !is_over) {
@@ -163,8 +170,23 @@ pub(super) fn explained(error: Error, typed: &[OsString]) -> Error {
                 None => error,
             }
         }
+        ErrorKind::MissingRequiredArgument => with_chat(error, typed),
         _ => error,
     }
+}
+
+/// The error of `bench run` without a prompt, with the command that needs none.
+fn with_chat(mut error: Error, typed: &[OsString]) -> Error {
+    let word = |at: usize| typed.get(at).and_then(|word| word.to_str());
+    if word(1) == Some("run") {
+        let is_model = |word: &OsString| word == "-m" || word == "--model" || word == "-hf";
+        let model = typed.iter().position(is_model).and_then(|at| word(at + 1));
+        let model = model.unwrap_or("MODEL");
+        let tip = format!("`bench chat -m {model}` is a conversation, which needs no prompt");
+        let tips = ContextValue::StyledStrs(vec![tip.into()]);
+        error.insert(ContextKind::Suggested, tips);
+    }
+    error
 }
 
 /// The error of an option that other commands have, by this name or another one.
@@ -264,6 +286,17 @@ mod tests {
         assert_eq!(translated(other.clone()).expect("it is known"), other);
         for refused in ["-hff", "-mu", "-cnv", "-md"] {
             assert!(translated(line(&format!("bench run {refused} x"))).is_err());
+        }
+    }
+
+    #[test]
+    fn a_model_without_a_prompt_is_pointed_to_a_conversation() {
+        for (words, model) in [("run -m M", "M"), ("run -hf a/b", "a/b"), ("run", "MODEL")] {
+            let typed = line(&format!("bench {words}"));
+            let words = translated(typed.clone()).expect("it is known");
+            let error = command().try_get_matches_from(words);
+            let text = explained(error.expect_err("no prompt"), &typed).to_string();
+            assert!(text.contains(&format!("`bench chat -m {model}`")), "{text}");
         }
     }
 

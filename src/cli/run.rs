@@ -17,7 +17,7 @@ use lab_server::served::ServedModel;
 use super::Failure;
 use super::constraint::ConstraintOptions;
 use super::diffusion::{DiffusionOptions, DiffusionProgress};
-use super::hub::model_source;
+use super::hub::{is_cached, model_source};
 use super::input_file::read_json;
 use super::options::{LoadDefaults, LoadOptions, local_limits, start_engine};
 use super::output::{self, IncompleteOutput, at};
@@ -46,7 +46,8 @@ pub(super) struct Args {
 /// Options of a completion.
 #[derive(Debug, ClapArgs)]
 pub(super) struct CompletionArgs {
-    /// The model: a file, a folder, tiny-chat or tiny-diffusion; default: tiny-chat, which is built in
+    /// The model: a file, a folder, a name OWNER/REPO[:QUANT][@REVISION] of the Hugging Face Hub, tiny-chat or
+    /// tiny-diffusion; default: tiny-chat, which is built in
     #[arg(short, long, value_name = "MODEL")]
     model: Option<PathBuf>,
     /// Text of the system message
@@ -227,17 +228,20 @@ fn model_and_prompt(args: &Args) -> Result<(Option<&Path>, Option<&str>), Failur
     }
     if let (None, Some(prompt)) = (&args.with.model, prompt)
         && model.is_none()
-        && is_model(Path::new(prompt))
+        && is_model(prompt)
     {
-        anyhow::bail!("`{prompt}` is a model, and the prompt is missing: `bench run MODEL PROMPT`");
+        anyhow::bail!(
+            "`{prompt}` is a model, and the prompt is missing: `bench run {prompt} PROMPT`; `bench chat {prompt}` is a conversation"
+        );
     }
     Ok((model.map(Path::new), prompt))
 }
 
-/// Whether a path is a model rather than the text of a prompt.
-fn is_model(path: &Path) -> bool {
+/// Whether a word is a model rather than the text of a prompt: a file, a folder, or a name in the cache.
+fn is_model(word: &str) -> bool {
+    let path = Path::new(word);
     let is_gguf = path.extension().is_some_and(|ending| ending == "gguf");
-    is_gguf || path.join("config.json").is_file()
+    is_gguf || path.join("config.json").is_file() || is_cached(word)
 }
 
 /// The text of the prompt: that of the command line, of a file, or of stdin.

@@ -8,7 +8,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use crate::select::{Selection, is_complete, select};
+use crate::select::{Selection, is_complete, is_latest, select};
 use crate::{HubError, ModelName};
 
 /// The folder of the cache.
@@ -219,7 +219,17 @@ impl Cache {
     pub fn find(&self, name: &ModelName) -> Option<CachedModel> {
         let commit = self.commit(&name.repo, name.revision())?;
         let selection = self.complete(&name.repo, &commit, name.variant.as_deref())?;
-        Some(self.cached(name.clone(), &commit, &selection))
+        let mut name = name.clone();
+        // Not where the variant that was found is called so.
+        let is_none = |variant: &String| {
+            is_latest(variant)
+                && !(selection.variant.as_ref())
+                    .is_some_and(|found| found.to_lowercase().ends_with("latest"))
+        };
+        if name.variant.as_ref().is_some_and(is_none) {
+            name.variant = None;
+        }
+        Some(self.cached(name, &commit, &selection))
     }
 
     /// The repositories in the cache.

@@ -122,7 +122,13 @@ fn folder_weights(files: &[String]) -> Vec<String> {
     named.unwrap_or_else(|| all().cloned().collect())
 }
 
-/// Chooses the files of a model among those of a repository (or of a snapshot in the cache).
+/// Whether a variant is the tag that programs of other registries append to a name without one.
+pub(crate) fn is_latest(variant: &str) -> bool {
+    variant.eq_ignore_ascii_case("latest")
+}
+
+/// Chooses the files of a model among those of a repository (or of a snapshot in the cache). The variant `latest` is none, unless a file is called
+/// so.
 ///
 /// # Errors
 /// [`HubError::NoModel`]: the variant does not exist, several fit, or the repository has no weights in a format that is read.
@@ -163,6 +169,7 @@ pub fn select(repo: &str, files: &[String], variant: Option<&str>) -> Result<Sel
         };
         return match found[..] {
             [label] => Ok(of_label(label)),
+            [] if is_latest(wanted) => select(repo, files, None),
             [] => Err(none(format!("no GGUF file of `{wanted}`"))),
             _ => Err(none(format!("several GGUF files of `{wanted}`"))),
         };

@@ -263,8 +263,8 @@ pub const OTHERS: &[GlobalParameter] = &[
 pub fn reference() -> String {
     let mut out = String::from(
         "# Sampling\n\nA parameter is a field of HTTP requests. On the command line it is an option with hyphens (`--top-k`). The defaults\n\
-         are those of HTTP requests; `bench run` and `bench chat` have the same, but temperature 0 (greedy). This page is made from\n\
-         `src/sampling/table.rs`; do not edit.\n\n\
+         are those of HTTP requests; `bench run` and `bench chat` have the same, but temperature 0 (greedy). What the authors of a model recommend comes\n\
+         before them ([commands.md](commands.md#run)). This page is made from `src/sampling/table.rs`; do not edit.\n\n\
          ## Stages, in the order of the default chain\n\n| stage | what it does |\n|---|---|\n",
     );
     for stage in StageName::ALL {

@@ -367,13 +367,25 @@ fn a_batch_is_cancelled_and_goes_on_in_the_next_server() {
 }
 
 #[test]
+fn fields_without_effect_are_named_at_the_end_of_a_batch() {
+    let folder = scratch();
+    let [input, output] = ["in.jsonl", "out.jsonl"].map(|name| folder.path().join(name));
+    let mut body = question(1);
+    body["no_such_field"] = json!(1);
+    std::fs::write(&input, line("q1", CHAT, &body)).expect("written");
+    let ran = bench(&["batch", "--threads", "1", text(&input), text(&output)]);
+    let expected = "0 failed; fields without effect: no_such_field]";
+    assert!(ran.err.contains(expected), "{}", ran.err);
+}
+
+#[test]
 fn bench_batch_answers_what_has_no_result_yet() {
     let folder = scratch();
     let (input, output) = (
         folder.path().join("in.jsonl"),
         folder.path().join("out.jsonl"),
     );
-    let run = || bench(&["batch", "--threads", "1", text(&input), text(&output)]);
+    let run = || bench(&["batch", "--threads", "1", text(&input), "-o", text(&output)]);
     std::fs::write(&input, questions(9)).expect("written");
     let ran = run();
     assert_eq!(ran.code, 0, "{}", ran.err);

@@ -1,9 +1,11 @@
 //! Models by name: the program against a Hub of the tests, with a cache of its own.
 
+use std::fs::File;
 use std::path::Path;
 
 use serde_json::{Value, json};
 
+use crate::chat::written;
 use crate::support::command::{ended, program, scratch};
 use crate::support::server::Server;
 
@@ -67,6 +69,15 @@ fn a_model_is_downloaded_at_its_first_use_and_found_offline_after_it() {
     assert_eq!(hub.log.lock().expect("the log").len(), n_requests);
     // Nothing but the file that was named.
     assert_eq!(hub.count("GET", "Q4_K_M"), 0);
+    // A name in the cache is no prompt.
+    let forgotten = ran(&hub, home.path(), &["run", "owner/repo:Q8_0"]);
+    let hint = "`bench chat owner/repo:Q8_0` is a conversation";
+    assert!(forgotten.err.contains(hint), "{}", forgotten.err);
+    let doctor = ran(&hub, home.path(), &["doctor", "owner/repo:Q8_0"]);
+    let title = doctor.out.lines().next();
+    assert_eq!(title, Some("owner/repo:Q8_0"), "{}", doctor.err);
+    let command = "`bench run -m owner/repo:Q8_0 \"Hello\"`";
+    assert!(doctor.out.contains(command), "{}", doctor.out);
     let listed = ran(&hub, home.path(), &["list", "--json"]);
     let listed: Value = serde_json::from_str(&listed.out).expect("JSON");
     assert_eq!(listed[0]["name"], "owner/repo:Q8_0");
@@ -205,8 +216,19 @@ fn ollamas_clients_pull_by_the_names_that_they_know() {
 #[test]
 fn neutral_sampling_can_be_asked_for() {
     let (hub, home) = (hub(), scratch());
-    let pulled = ran(&hub, home.path(), &["pull", "owner/repo"]);
+    let pulled = ran(&hub, home.path(), &["pull", "owner/repo:latest"]);
     assert!(pulled.is_fine(), "{}", pulled.err);
+    assert!(pulled.out.starts_with("owner/repo: "), "{}", pulled.out);
+    // The settings of a conversation are those that hold, also where nothing sets them.
+    let lines = written(
+        home.path(),
+        "lines",
+        "/set top_k\n/set temperature\n/bye\nHello\n",
+    );
+    let mut chat = program(&["chat", "-m", "owner/repo:latest"]);
+    let chat = chat.envs(environment(&hub, home.path()));
+    let said = ended(chat.stdin(File::open(lines).expect("it was written")));
+    assert_eq!(said.out, "top_k = 20\ntemperature = 0.6\n", "{}", said.err);
     let options = ["-m", "owner/repo", "--sampling-defaults", "neutral"];
     let server = Server::with(&options, &environment(&hub, home.path()));
     let (_, props) = server.json("GET", "/props", &Value::Null);

@@ -71,6 +71,31 @@ fn error_of(answer: &Value) -> &str {
 }
 
 #[test]
+fn what_curl_sends_without_a_header_is_read_unless_a_page_sent_it() {
+    let server = Server::shared();
+    let body = whole(&json!({})).to_string();
+    let form = "application/x-www-form-urlencoded";
+    for kind in [form, "", "Application/X-WWW-Form-Urlencoded; charset=utf-8"] {
+        let (status, _, answer) = server.raw("POST", CHAT, kind, &body);
+        assert_eq!(status, 200, "{kind}: {answer}");
+    }
+    // A page of an origin that may use the server sends these without asking first.
+    let of_page = format!("{form}\r\norigin: http://localhost:3000");
+    let untyped_of_page = "\r\norigin: http://localhost:3000";
+    for (path, kind) in [
+        (CHAT, of_page.as_str()),
+        (CHAT, untyped_of_page),
+        (CHAT, "text/plain"),
+        ("/v1/chat/completions", form),
+    ] {
+        let (status, _, answer) = server.raw("POST", path, kind, &body);
+        assert_eq!(status, 415, "{path} {kind}: {answer}");
+        let hint = "`-H 'content-type: application/json'`";
+        assert!(answer.contains(hint), "{answer}");
+    }
+}
+
+#[test]
 fn a_chat_is_lines_that_end_with_counts_and_times() {
     let server = Server::shared();
     let (_, reference) = server.chat(json!({}));

@@ -407,9 +407,11 @@ fn invalid_requests_are_refused_with_their_field() {
         server.json("GET", "/v1/chat/completions", &Value::Null).0,
         405
     );
+    let (_, nowhere) = server.json("GET", "/nowhere", &Value::Null);
+    assert_eq!(nowhere["error"]["code"], "unknown_url");
     assert_eq!(
-        server.json("GET", "/nowhere", &Value::Null).1["error"]["code"],
-        "unknown_url"
+        nowhere["error"]["message"],
+        "there is no `/nowhere`; `GET /docs` lists the endpoints"
     );
     assert_eq!(server.chat(json!({})).0, 200, "the server lives");
 }

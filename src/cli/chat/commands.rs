@@ -33,7 +33,10 @@ logprobs: show the log-probabilities of tokens, or no longer: as colours, withou
 save [--force] FILE: write the messages to FILE, as JSON; with --force replace FILE
 load FILE: go on with the messages in FILE
 info: the model, the context in use, the speed of the last answer
-quit: end, as Ctrl-D does";
+quit: end, as /bye, /exit and Ctrl-D do";
+
+/// Further names of `/quit`.
+const QUIT: [&str; 2] = ["bye", "exit"];
 
 /// The option of `/save` that replaces a file.
 pub(super) const FORCE: &str = "--force";
@@ -54,6 +57,7 @@ const NOT_SET: &str = "messages model n stream stream_options prompt_logprobs lo
 /// Runs a command, given without its slash. The result says whether the chat ends.
 pub(super) fn run(session: &mut Session, line: &str) -> Result<ControlFlow<()>, Failure> {
     let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+    let name = if QUIT.contains(&name) { "quit" } else { name };
     let Some([_, argument, _]) = commands().find(|[own, ..]| *own == name) else {
         let near = nearest(name, commands().map(|[name, ..]| name));
         let hint = near.map_or("/help lists them".to_owned(), |near| {
@@ -187,9 +191,16 @@ fn set(session: &mut Session, rest: &str) -> Result<(), Failure> {
     }
 }
 
+/// The parameters of a request that sets none: those that the model's authors recommend, else neutral ones.
+fn usual(session: &Session) -> Params {
+    let mut params = Params::default();
+    session.served.sampling.apply(&mut params, |_| false);
+    params
+}
+
 fn show(session: &Session, name: &str) -> Result<(), Failure> {
     let parameter = PARAMETERS.iter().find(|parameter| parameter.name == name);
-    let usual = parameter.map(|own| number(own, own.get(&Params::default())));
+    let usual = parameter.map(|own| number(own, own.get(&usual(session))));
     let value = session.fields.get(name).cloned().or(usual);
     match value {
         Some(value) => output::line(escape_controls(&format!("{name} = {value}"))),
@@ -209,7 +220,7 @@ fn show(session: &Session, name: &str) -> Result<(), Failure> {
 
 /// Lists all settings: the sampling parameters, and the other fields that are set.
 fn list(session: &Session) -> Result<(), Failure> {
-    let unset = Params::default();
+    let unset = usual(session);
     for parameter in PARAMETERS {
         let usual = || number(parameter, parameter.get(&unset));
         let value = session.fields.get(parameter.name).cloned();

@@ -493,8 +493,9 @@ fn the_files_of_a_model_are_chosen() {
         "imatrix.gguf",
     ];
     type Case<'c> = (Option<&'c str>, Result<&'c [&'c str], &'c str>);
-    let cases: [Case<'_>; 8] = [
+    let cases: [Case<'_>; 9] = [
         (None, Ok(&["x-UD-Q4_K_XL.gguf"])),
+        (Some("latest"), Ok(&["x-UD-Q4_K_XL.gguf"])),
         (Some("q8_0"), Ok(&["x-Q8_0.gguf"])),
         (Some("Q4_K_XL"), Ok(&["x-UD-Q4_K_XL.gguf"])),
         (Some("ud-q4_k_xl"), Ok(&["x-UD-Q4_K_XL.gguf"])),

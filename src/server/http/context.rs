@@ -19,7 +19,7 @@ use super::quoted::quoted;
 use super::transport::StreamFraming;
 
 /// The response header that lists the fields of the request without effect.
-const IGNORED: HeaderName = HeaderName::from_static("x-bench-ignored");
+pub(crate) const IGNORED: HeaderName = HeaderName::from_static("x-bench-ignored");
 /// The response header of a request that names another model than the one that answers.
 const MODEL: HeaderName = HeaderName::from_static("x-bench-model");
 /// The header by which the server tells an engine process which of the clients with API keys sent a request.

@@ -64,7 +64,10 @@ pub(crate) enum Error {
     Malformed(&'static str),
     #[error("the transfer coding of the body is not supported, expected `chunked` or none")]
     TransferCoding,
-    #[error("{}, expected `application/json`", content_type(.0.as_deref()))]
+    #[error(
+        "{}, expected `application/json`; curl sends it with `-H 'content-type: application/json'`",
+        content_type(.0.as_deref())
+    )]
     ContentType(Option<String>),
     #[error(
         "the content encoding `{}` is not supported, expected `gzip`, `deflate` or none",
@@ -143,7 +146,7 @@ pub(crate) enum Error {
     Failed(Failure),
     #[error("the request failed inside the server; the cause is in the server's log")]
     Engine { detail: String },
-    #[error("there is no `{}`", quoted(.0))]
+    #[error("there is no `{}`; `GET /docs` lists the endpoints", quoted(.0))]
     NoRoute(String),
     #[error("there is no {what} `{}`", quoted(id))]
     NotFound { what: &'static str, id: String },

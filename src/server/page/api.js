@@ -19,6 +19,7 @@ export class Refusal extends Error {
         super(error?.message ?? `The server answered with status ${status}.`);
         this.status = status;
         this.param = error?.param ?? null;
+        this.code = error?.code ?? null;
     }
 }
 

@@ -17,6 +17,8 @@ import { Turn } from './turn.js';
 // How often an answer that is under way is stored.
 const SAVE_MS = 2000;
 // Time between two drawings of an answer, at least this, and this many times what the last one took.
+/// What a person can do about a conversation that does not fit into the context.
+const LONG = '. Edit a message to make it shorter, or start a new chat.';
 const DRAW_MS = 40, DRAW_SHARE = 4;
 
 let turns = [];
@@ -211,7 +213,7 @@ async function follow(own, run, body) {
         }, comment => turn.progress(model.heard(comment)));
     } catch (error) {
         reason = abort.signal.aborted ? 'stopped' : 'failed';
-        if (reason === 'failed') node.fault = words(error);
+        if (reason === 'failed') node.fault = words(error) + (error.code === 'context_length_exceeded' ? LONG : '');
         if (error instanceof Refusal && error.status === 401) onNoKey();
     }
     clearTimeout(timer);

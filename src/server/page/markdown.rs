@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd, html};
+use pulldown_cmark::{Alignment, CodeBlockKind, Event, Options, Parser, Tag, TagEnd, html};
 use syntect::html::{ClassStyle, ClassedHTMLGenerator};
 use syntect::parsing::SyntaxSet;
 
@@ -232,6 +232,8 @@ pub(crate) fn render(text: &str) -> String {
     let deadline = Instant::now() + HIGHLIGHT_TIME;
     let mut block: Option<(String, String)> = None;
     let mut depth = 0_usize;
+    // Of the table at hand: how its columns are aligned, the tag of its cells, and the column of the next one.
+    let (mut alignments, mut cell, mut column) = (Vec::new(), "td", 0_usize);
     let events = Parser::new_ext(&source, options).filter_map(|event| match event {
         // Quotes and lists deeper than anybody reads are not shown as such: the cost of a tree grows with the square of its depth.
         Event::Start(Tag::BlockQuote(_) | Tag::List(_) | Tag::Item) => {
@@ -258,6 +260,29 @@ pub(crate) fn render(text: &str) -> String {
                 code.push_str(&text);
             }
             None
+        }
+        Event::Start(Tag::Table(of_columns)) => {
+            alignments = of_columns;
+            Some(Event::Start(Tag::Table(Vec::new())))
+        }
+        Event::Start(Tag::TableHead | Tag::TableRow) => {
+            let is_head = event == Event::Start(Tag::TableHead);
+            (cell, column) = (if is_head { "th" } else { "td" }, 0);
+            Some(event)
+        }
+        // In the attribute that is left, not in a style.
+        Event::Start(Tag::TableCell) => {
+            let side = match alignments.get(column) {
+                Some(Alignment::Left) => "left",
+                Some(Alignment::Center) => "center",
+                Some(Alignment::Right) => "right",
+                Some(Alignment::None) | None => "",
+            };
+            column += 1;
+            Some(match side {
+                "" => event,
+                side => Event::InlineHtml(format!("<{cell} align=\"{side}\">").into()),
+            })
         }
         Event::InlineMath(latex) => Some(Event::InlineHtml(formula(&latex, false).into())),
         Event::DisplayMath(latex) => Some(Event::InlineHtml(formula(&latex, true).into())),
@@ -293,8 +318,13 @@ mod tests {
     fn tables_code_math_and_links_are_rendered() {
         let cases = [
             (
-                "| a | b |\n|--|--:|\n| 1 | 2 |",
-                vec!["<table>", "<th>a</th>", "<td"],
+                "| a | b | c | d |\n|--|--:|:-:|:--|\n| 1 | 2 | 3 | 4 |\n| 5 | 6 |",
+                vec![
+                    "<table>",
+                    "<th>a</th><th align=\"right\">b</th><th align=\"center\">c</th><th align=\"left\">d</th>",
+                    "<td>1</td><td align=\"right\">2</td><td align=\"center\">3</td><td align=\"left\">4</td>",
+                    "<td>5</td><td align=\"right\">6</td>",
+                ],
             ),
             ("- [x] done", vec!["checkbox", "checked"]),
             (

@@ -20,6 +20,7 @@ use super::object_fields::{self, ObjectFields};
 use super::unsupported_fields;
 use crate::http::context::RequestContext;
 use crate::http::error::{Error, quoted};
+use crate::http::error_format::ErrorFormat;
 
 pub(crate) trait RequestPart: Sized {
     /// Its documented fields.
@@ -148,6 +149,17 @@ impl<S: Send + Sync, T: RequestPart, const CLOSED: bool> FromRequest<S> for Fiel
     }
 }
 
+/// Whether a request of Ollama's API has the content type that `curl -d` sends, or none, and no page sent it: browsers
+/// name the origin of a page in every `POST` and `DELETE`.
+fn is_of_curl(content_type: &str, headers: &HeaderMap) -> bool {
+    ["", "application/x-www-form-urlencoded"].contains(&content_type)
+        && !headers.contains_key(header::ORIGIN)
+        && matches!(
+            ErrorFormat::of(RequestContext::current().path()),
+            ErrorFormat::Ollama
+        )
+}
+
 /// The fields of a body, or of an object within it, that no part has taken yet.
 #[derive(Debug)]
 pub(crate) struct BodyFields {
@@ -166,7 +178,8 @@ impl BodyFields {
         let kind = headers.get(header::CONTENT_TYPE);
         let kind = kind.map(|kind| kind.to_str().unwrap_or("?"));
         let essence = kind.and_then(|kind| kind.split(';').next()).unwrap_or("");
-        if !essence.trim().eq_ignore_ascii_case("application/json") {
+        let essence = essence.trim().to_ascii_lowercase();
+        if essence != "application/json" && !is_of_curl(&essence, headers) {
             return Err(Error::ContentType(kind.map(str::to_owned)));
         }
         let not_json =

@@ -11,6 +11,7 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde_json::{Map, Value, json};
 
+use crate::http::context::IGNORED;
 use crate::http::error::quoted;
 use crate::http::local_client::LocalClient;
 use crate::storage::file_store::new_id;
@@ -54,6 +55,8 @@ pub struct BatchResult {
     pub is_ok: bool,
     /// The result as a line without its end.
     pub line: Value,
+    /// The fields of the request's body without effect, separated by commas, as the header `x-bench-ignored` has them.
+    pub ignored: Option<String>,
 }
 
 impl BatchRequest {
@@ -119,8 +122,11 @@ impl BatchRequest {
         let id = head.headers.get("x-request-id");
         let id = id.and_then(|id| id.to_str().ok());
         let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let ignored = head.headers.get(IGNORED);
+        let ignored = ignored.and_then(|names| names.to_str().ok());
         BatchResult {
             is_ok: head.status.is_success(),
+            ignored: ignored.map(str::to_owned),
             line: json!({
                 "id": new_id("batch_req_"), "custom_id": self.custom_id,
                 "response": { "status_code": head.status.as_u16(), "request_id": id, "body": body },
