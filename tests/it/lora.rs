@@ -1253,9 +1253,9 @@ fn an_adapter_that_cannot_be_loaded_is_refused_and_the_server_lives() {
     std::fs::create_dir_all(folder.join("peft")).expect("a folder");
     let outside = of_shipped(scratch.path(), 1.0);
     let inside = of_shipped(&folder, 1.0);
-    let link = std::os::unix::fs::symlink::<&Path, &Path>;
-    link(&outside, &folder.join("link.gguf")).expect("a link");
-    link(&outside, &folder.join("peft/adapter_model.safetensors")).expect("a link");
+    let link = |target: &Path, at: &str| std::os::unix::fs::symlink(target, folder.join(at));
+    link(&outside, "link.gguf").expect("a link");
+    link(&outside, "peft/adapter_model.safetensors").expect("a link");
     std::fs::write(folder.join("text.gguf"), "no adapter").expect("written");
     let strange = metadata("gpt2", 0.0);
     write_adapter(&folder.join("strange.gguf"), &strange, &[]);
