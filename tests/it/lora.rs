@@ -1131,7 +1131,7 @@ fn scales_that_were_set_outlive_the_engine() {
 }
 
 /// The log-probabilities and tokens of an answer by a model, or by one of its adapters.
-fn greedy(server: &Server, model: &str, lora: Json) -> Json {
+fn greedy(server: &Server, model: &str, lora: &Json) -> Json {
     let (status, answer) = server.chat(json!({
         "model": model, "messages": [{ "role": "user", "content": "Please tell me: what is 12+7?" }],
         "logprobs": true, "max_tokens": 8, "temperature": 0, "cache_prompt": false, "lora": lora,
@@ -1154,13 +1154,13 @@ fn adapters_are_loaded_chosen_by_name_and_unloaded_while_serving() {
     let file = of_shipped(scratch.path(), 1.0);
     let fixed = format!("{}=0", text(&file));
     let of_scale = Server::start(&["--lora", &fixed]);
-    let base = greedy(&of_scale, "tiny-chat", Json::Null);
-    let adapted = greedy(&of_scale, "tiny-chat", json!([{ "id": 0, "scale": 1 }]));
+    let base = greedy(&of_scale, "tiny-chat", &Json::Null);
+    let adapted = greedy(&of_scale, "tiny-chat", &json!([{ "id": 0, "scale": 1 }]));
     assert_ne!(base, adapted, "the adapter has an effect");
     let options = ["--lora-dir", text(scratch.path())];
     for server in [Server::start(&options), Server::split(&options)] {
         let is_base = |when: &str| {
-            assert_eq!(greedy(&server, "tiny-chat", Json::Null), base, "{when}");
+            assert_eq!(greedy(&server, "tiny-chat", &Json::Null), base, "{when}");
         };
         is_base("before");
         let load = json!({ "lora_name": "tone", "lora_path": "chat.gguf" });
@@ -1168,7 +1168,7 @@ fn adapters_are_loaded_chosen_by_name_and_unloaded_while_serving() {
         assert_eq!(status, 200, "{answer}");
         assert!(answer.starts_with("Success"), "{answer}");
         is_base("with the adapter loaded");
-        assert_eq!(greedy(&server, "tone", Json::Null), adapted);
+        assert_eq!(greedy(&server, "tone", &Json::Null), adapted);
         is_base("after the adapter was used");
         let (_, list) = server.json("GET", "/v1/models", &Json::Null);
         let list = list["data"].as_array().expect("a list");
@@ -1188,7 +1188,7 @@ fn adapters_are_loaded_chosen_by_name_and_unloaded_while_serving() {
 
         // The model is loaded again with its adapters.
         server.post("/models/unload", &json!({ "model": "tiny-chat" }));
-        assert_eq!(greedy(&server, "tone", Json::Null), adapted);
+        assert_eq!(greedy(&server, "tone", &Json::Null), adapted);
         is_base("after the model was loaded again");
 
         // A request that runs keeps its adapter to its end.
@@ -1242,7 +1242,7 @@ fn adapters_are_loaded_chosen_by_name_and_unloaded_while_serving() {
         assert!(status == 400 && answer.contains("no adapter"), "{answer}");
         let (status, answer) = order(&server, LOAD, &load);
         assert_eq!(status, 200, "{answer}");
-        assert_eq!(greedy(&server, "tone", Json::Null), adapted, "loaded anew");
+        assert_eq!(greedy(&server, "tone", &Json::Null), adapted, "loaded anew");
     }
 }
 
@@ -1261,7 +1261,7 @@ fn an_adapter_that_cannot_be_loaded_is_refused_and_the_server_lives() {
     write_adapter(&folder.join("strange.gguf"), &strange, &[]);
     let options = ["--lora-dir", text(&folder)];
     for server in [Server::start(&options), Server::split(&options)] {
-        let base = greedy(&server, "tiny-chat", Json::Null);
+        let base = greedy(&server, "tiny-chat", &Json::Null);
         let refused = |name: &str, path: &str, expected: &str| {
             let body = json!({ "lora_name": name, "lora_path": path });
             let (status, answer) = order(&server, LOAD, &body);
@@ -1288,12 +1288,12 @@ fn an_adapter_that_cannot_be_loaded_is_refused_and_the_server_lives() {
         refused("default", "chat.gguf", "served already");
         refused("", "chat.gguf", "expected 1 to 256 bytes");
         refused(&"x".repeat(257), "chat.gguf", "expected 1 to 256 bytes");
-        assert_eq!(greedy(&server, "tiny-chat", Json::Null), base);
+        assert_eq!(greedy(&server, "tiny-chat", &Json::Null), base);
         // An absolute path below the folder is one.
         let body = json!({ "lora_name": "tone", "lora_path": text(&inside) });
         let (status, answer) = order(&server, LOAD, &body);
         assert_eq!(status, 200, "{answer}");
-        assert_ne!(greedy(&server, "tone", Json::Null), base);
+        assert_ne!(greedy(&server, "tone", &Json::Null), base);
         // Its scale is that of the requests which choose it.
         let (status, answer) =
             server.json("POST", "/lora-adapters", &json!([{ "id": 0, "scale": 1 }]));
