@@ -46,7 +46,7 @@ const OPTIONS: &str = "\
 -md --model-draft --speculative-config --draft-max: `--draft N` takes draft tokens from earlier repetitions; there is no draft model
 --rope-scaling --rope-freq-base --rope-freq-scale --yarn-orig-ctx --hf-overrides: the numbers of RoPE are those of the model
 --mmproj -mm --image: only the text model of a multimodal model is loaded
---lora-scaled --lora-modules --enable-lora: `--lora FILE=SCALE`, and its scale in each request (docs/lora.md)
+--lora-scaled --lora-modules --enable-lora: `--lora FILE=SCALE`, and its scale in each request; `--lora-dir DIR` for adapters with names (docs/lora.md)
 --ssl-key-file --ssl-cert-file --ssl-keyfile --ssl-certfile: there is no TLS; put a proxy before the server
 -tb --threads-batch: `--threads N` is for prefill and decode
 --reasoning-budget --thinking-budget: `thinking_budget` of a request limits the tokens of reasoning, and `/set thinking_budget N` of `bench chat`
