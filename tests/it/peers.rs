@@ -184,7 +184,10 @@ fn parts_of_the_newer_shapes_are_taken_in_chat() {
             "messages[0].content[0].refusal",
         ),
         (thinking("thinking"), "messages[0].content[0]"),
-        (json!([{ "type": "image_url" }]), "messages[0].content[0]"),
+        (
+            json!([{ "type": "image_url" }]),
+            "messages[0].content[0].image_url",
+        ),
     ] {
         let (status, answer) = server.chat(json!({ "messages": [user(content)] }));
         assert_eq!((status, &answer["error"]["param"]), (400, &json!(param)));

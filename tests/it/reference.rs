@@ -162,7 +162,8 @@ fn every_option_is_used_by_some_architecture() {
     for names in used.values() {
         shared.extend(names.iter().filter(|name| name.contains(" = ")).cloned());
     }
-    let set = users(&library);
+    let mut set = users(&library);
+    set.extend(users(&towers()));
     let mut unused = Vec::new();
     for contract in REGISTRY.blocks.iter().copied().chain(stages) {
         // What files decide and no definition sets is no option: it follows from them (`=>`).

@@ -58,7 +58,7 @@ fn the_model_of_a_run_may_stand_before_the_prompt() {
         answer
     );
     check_refused(&["run", "-m", path, path, "Hi"], 1, &["given twice"]);
-    check_refused(&["run", path], 1, &["is a model", "bench run MODEL PROMPT"]);
+    check_refused(&["run", path], 1, &["is a model", "PROMPT`; `bench chat "]);
     check_refused(&["run", path, "Hi", "Ho"], 2, &["'Ho'"]);
 }
 

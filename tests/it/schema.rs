@@ -280,8 +280,8 @@ fn what_the_reader_refuses_does_not_fit() {
         ),
         (
             attention,
-            "block = \"attention\", heads = 4",
-            "/stack/0/slot/0/branch/0/heads",
+            "block = \"attention\", hats = 4",
+            "/stack/0/slot/0/branch/0/hats",
         ),
         (
             attention,

@@ -324,8 +324,8 @@ fn invalid_requests_are_refused_with_their_field() {
     server.refused(
         json!({ "messages": [{ "role": "user", "content": [{ "type": "image_url", "image_url": {} }] }] }),
         400,
-        "unsupported_parameter",
-        json!("messages[0].content[0]"),
+        "invalid_value",
+        json!("messages[0].content[0].image_url"),
     );
     server.refused(
         json!({ "temperature": -0.5 }),

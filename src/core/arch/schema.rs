@@ -20,18 +20,39 @@ const EXPRESSION: &str = "[^A-Za-z0-9_./-]";
 impl Registry {
     /// The JSON Schema (2020-12) of a definition.
     pub fn schema(&'static self) -> Value {
-        let text = self.every_table();
+        let mut kinds = self.kinds_of("embed = {}\n");
+        // A tower has other tables than a model.
+        for (kind, of_tower) in self.kinds_of("mode = \"tower\"\ninput = {}\n") {
+            let keys = kinds.entry(kind).or_default();
+            let is_among = |key: &KeySpec, keys: &[KeySpec]| keys.iter().any(|k| k.key == key.key);
+            for key in keys.iter_mut() {
+                key.is_required &= is_among(key, &of_tower);
+            }
+            let is_new = keys.is_empty();
+            for mut key in of_tower {
+                if !is_among(&key, keys) {
+                    key.is_required &= is_new;
+                    keys.push(key);
+                }
+            }
+        }
+        described("a definition", &kinds, self.blocks)
+    }
+
+    /// The keys of every kind of table, of definitions with this start.
+    fn kinds_of(&'static self, start: &str) -> BTreeMap<&'static str, Vec<KeySpec>> {
+        let text = self.every_table(start);
         let (root, _) = DeTable::parse_recoverable(&text);
         let mut reader = DefinitionReader::new(&text, self);
         reader.definition(root.get_ref(), &CommonDefinitions::default());
-        described("a definition", &reader.kinds(), self.blocks)
+        reader.kinds()
     }
 
-    /// A text with a table of every kind that a definition may have.
-    fn every_table(&self) -> String {
-        let mut text = String::from(
-            "params.x = { key = \"x\" }\nassumptions.x = { value = 1 }\nignore = {}\nembed = {}\n\
-             per_layer_input = {}\nhead = {}\npool = {}\n",
+    /// A text with a table of every kind that a definition with this start may have.
+    fn every_table(&self, start: &str) -> String {
+        let mut text = format!(
+            "{start}params.x = {{ key = \"x\" }}\nassumptions.x = {{ value = 1 }}\nignore = {{}}\n\
+             per_layer_input = {{}}\nhead = {{}}\npool = {{}}\n"
         );
         for kind in Resource::ALL {
             text.push_str(&format!("{}.x = {{}}\n", kind.name()));

@@ -2,7 +2,6 @@
 //!
 //! The model stores keys and values; a definition states only which of them are visible.
 
-use super::grid::GridRule;
 use crate::arch::{Contract, RowWidth};
 use crate::{choices, options, rules};
 
@@ -52,20 +51,6 @@ pub(super) static CONTRACT: Contract = Contract {
 };
 
 impl CacheOptions {
-    /// The rows of a tower that a row attends to.
-    pub(super) fn grid_rule(&self) -> GridRule {
-        // A filled window is an input of its own.
-        let has_windows = (self.grid_height > 0 || self.grid_width > 0) && !self.grid_filled;
-        GridRule {
-            causal: self.causal,
-            size: self.size,
-            window: self.window,
-            // Frames attend to those of their own time.
-            cells: has_windows.then_some([1, self.grid_height, self.grid_width]),
-            causal_after: self.causal_after,
-        }
-    }
-
     /// Number of positions of the window; 0: no window. Where spans have keys, no position leaves the window:
     /// [`Self::is_near`] alone limits which keys of single positions are visible.
     pub fn kept(&self) -> u64 {

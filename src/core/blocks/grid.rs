@@ -337,6 +337,21 @@ pub struct GridRule {
 }
 
 impl GridRule {
+    /// The rows that a row attends to in a cache with these options.
+    pub(super) fn of(options: &CacheOptions) -> Self {
+        // A filled window is an input of its own.
+        let has_sides = options.grid_height > 0 || options.grid_width > 0;
+        let has_windows = has_sides && !options.grid_filled;
+        Self {
+            causal: options.causal,
+            size: options.size,
+            window: options.window,
+            // Frames attend to those of their own time.
+            cells: has_windows.then_some([1, options.grid_height, options.grid_width]),
+            causal_after: options.causal_after,
+        }
+    }
+
     /// Whether all rows of an input attend to each other.
     pub(crate) fn is_whole(&self) -> bool {
         !self.causal && !self.causal_after && self.size == 0 && self.cells.is_none()
@@ -426,18 +441,14 @@ impl WindowOrder {
     }
 }
 
-choices! {
-    /// The axes of a grid by which a table is looked up.
-    pub enum Axis {
-        /// All: the row within its input.
-        All = "all",
-        /// Time.
-        Time = "time",
-        /// Height.
-        Height = "height",
-        /// Width.
-        Width = "width",
-    }
+/// The axes of a grid by which a table is looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Axis {
+    /// All: the row within its input.
+    All,
+    Time,
+    Height,
+    Width,
 }
 
 impl Axis {

@@ -8,12 +8,34 @@ use super::context::DerivedInput;
 use super::grid::{Axis, Resampling, Resize, RowGrid};
 use super::refused;
 use crate::arch::Contract;
-use crate::{options, rules, weights};
+use crate::{choices, options, rules, weights};
 use lab_base::ggml::{Result, Tensor};
+
+choices! {
+    /// What a row of a table belongs to.
+    pub(super) enum TableAxis {
+        /// A row of an input.
+        All = "all",
+        /// A place along the height of the grid.
+        Height = "height",
+        /// A place along its width.
+        Width = "width",
+    }
+}
+
+impl TableAxis {
+    fn of_grid(self) -> Axis {
+        match self {
+            Self::All => Axis::All,
+            Self::Height => Axis::Height,
+            Self::Width => Axis::Width,
+        }
+    }
+}
 
 options! {
     pub(super) struct Config {
-        axis: Axis = "all", "what a row of the table belongs to: a row of an input (`all`), or a place along `time`, `height` or `width`";
+        axis: TableAxis = "all", "what a row of the table belongs to: a row of an input (`all`), or a place along `height` or `width`";
         resize: Resize = "none", "how a square table is resampled to the grid: `none`, `nearest`, `bilinear` or `bicubic`";
         aligned: bool = "false", when "resize != 'none'", "whether the first and last cells of table and grid coincide";
         antialias: bool = "false", when "resize != 'none'", "whether the kernel is widened where the grid is smaller than the table";
@@ -45,7 +67,7 @@ pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
     let grid = b.grid()?;
     if c.resize == Resize::None {
         let n = b.required_weight("table")?.shape()[1];
-        let rows = b.input(DerivedInput::GridRows(grid, c.axis, n))?;
+        let rows = b.input(DerivedInput::GridRows(grid, c.axis.of_grid(), n))?;
         return b.table_rows("table", &rows);
     }
     if grid.has_further() {

@@ -98,7 +98,7 @@ pub(super) static CONTRACT: Contract = Contract {
     rules: rules! {
         "dims > 0 and dims % 2 == 0", "`dims` is even and positive";
         "not (kind == 'mrope' or kind == 'imrope') or section_t + section_h + section_w > 0", "some section is rotated";
-        "frequencies != 'turns' or section_h == section_w and section_t % 2 == 0 and section_e == 0", "height and width that take turns have as many pairs, and time an even number";
+        "kind != 'mrope' or frequencies != 'turns' or section_h == section_w and section_t % 2 == 0 and section_e == 0", "height and width that take turns have as many pairs, and time an even number";
         "base > 0", "`base` is positive";
         "factor > 0", "`factor` is positive";
         "truncate or scaling != 'yarn' or not has('factors')", "with bounds between pairs there is no table of divisors";

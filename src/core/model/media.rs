@@ -6,12 +6,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::batch::Batch;
-use super::cache::SequenceId;
 use super::error::{Error, Result};
-use super::lifecycle::Model;
-use super::media_towers::MediaTowers;
-use crate::models::media::PromptMedia;
 use crate::plan::MediaAttention;
 
 /// The first token id of media.
@@ -124,7 +119,7 @@ impl SequenceMedia {
     }
 
     /// Whether a token is one of a medium, or the one before or after it, which mark its begin and its end.
-    fn is_marked(&self, position: u32) -> bool {
+    pub(super) fn is_marked(&self, position: u32) -> bool {
         let around = [
             position.checked_sub(1),
             Some(position),
@@ -184,13 +179,13 @@ impl SequenceMedia {
     }
 
     /// The id of the token at a position, if it is one of a medium.
-    fn id(&self, position: u32) -> Option<u32> {
+    pub(super) fn id(&self, position: u32) -> Option<u32> {
         let (_, span) = self.span(position)?;
         Some(span.first_id + (position - span.at))
     }
 
     /// The row of the token `id` at a position.
-    fn row(&self, position: u32, id: u32) -> Option<&[f32]> {
+    pub(super) fn row(&self, position: u32, id: u32) -> Option<&[f32]> {
         let (_, span) = self.span(position)?;
         let at = position - span.at;
         let width = span.rows.width;
@@ -208,175 +203,6 @@ pub(super) struct MediaOfPass {
     pub(super) places: Vec<i32>,
     /// The tokens that branches for media are for; empty if the model has no such branch.
     pub(super) tokens: Vec<i32>,
-}
-
-impl Model {
-    /// Sets the media of a sequence, before its first token. Equal ids of media must stand for equal rows.
-    pub fn set_media(&mut self, sequence: SequenceId, media: Arc<SequenceMedia>) {
-        self.block_manager
-            .set_media(sequence, Some(Arc::clone(&media)));
-        self.media.insert(sequence, media);
-        self.set_prefix_key(sequence);
-    }
-
-    /// Gives the model its towers.
-    pub fn set_towers(&mut self, towers: MediaTowers) {
-        self.towers = Some(towers);
-    }
-
-    /// The towers of the model.
-    pub fn towers(&mut self) -> Option<&mut MediaTowers> {
-        self.towers.as_mut()
-    }
-
-    /// Sets the media of the prompt of a sequence, before its first token. Rows that are not known are computed.
-    ///
-    /// # Errors
-    /// The model has no tower for a medium, or a computation fails. Then no token of the sequence is read.
-    pub fn set_prompt_media(
-        &mut self,
-        sequence: SequenceId,
-        of: &PromptMedia,
-        prompt: &[u32],
-    ) -> Result<()> {
-        self.forget_media(sequence);
-        let set = self.try_set_media(sequence, of, prompt);
-        if let Err(error) = &set {
-            self.media_faults.insert(sequence, error.to_string());
-        }
-        set
-    }
-
-    fn try_set_media(
-        &mut self,
-        sequence: SequenceId,
-        of: &PromptMedia,
-        prompt: &[u32],
-    ) -> Result<()> {
-        let Some(towers) = &mut self.towers else {
-            return Err(Error::Media {
-                found: "media in the prompt".into(),
-                expected: "none: the model has no tower".into(),
-            });
-        };
-        let known: Vec<_> = of
-            .media
-            .iter()
-            .map(|medium| towers.known(medium))
-            .collect::<Result<_>>()?;
-        let mut spans = Vec::with_capacity(of.places.len());
-        for place in &of.places {
-            let Some((id, rows)) = known.get(place.medium) else {
-                return Err(Error::Media {
-                    found: format!("a place of medium {}", place.medium),
-                    expected: format!("one of {} media", known.len()),
-                });
-            };
-            spans.push(MediaSpan {
-                at: place.at as u32,
-                first_id: id + place.from as u32,
-                n: place.n as u32,
-                rows: Arc::clone(rows),
-                from: place.from,
-                grid: place.grid,
-                attention: place.attention,
-            });
-        }
-        let media = SequenceMedia::new(spans, prompt)?;
-        self.set_media(sequence, Arc::new(media));
-        Ok(())
-    }
-
-    /// The tokens of a sequence from a position on, with the ids of its media in their places; none if they are the same.
-    pub(super) fn with_media(
-        &self,
-        sequence: SequenceId,
-        tokens: &[u32],
-        from: u32,
-    ) -> Option<Vec<u32>> {
-        let media = self.media.get(&sequence)?;
-        let ids = tokens
-            .iter()
-            .zip(from..)
-            .map(|(token, position)| media.id(position).unwrap_or(*token));
-        Some(ids.collect())
-    }
-
-    /// A batch with the ids of media in their places; none if it has none.
-    pub(super) fn batch_with_media(&self, batch: &Batch) -> Option<Batch> {
-        if self.media.is_empty() {
-            return None;
-        }
-        let mut changed = None;
-        for (at, (sequence, position)) in batch.positions.iter().enumerate() {
-            if let Some(id) = self
-                .media
-                .get(sequence)
-                .and_then(|media| media.id(*position))
-            {
-                changed.get_or_insert_with(|| batch.clone()).tokens[at] = id;
-            }
-        }
-        changed
-    }
-
-    /// Forgets the media of a sequence.
-    pub fn forget_media(&mut self, sequence: SequenceId) {
-        self.media_faults.remove(&sequence);
-        if self.media.remove(&sequence).is_some() {
-            self.block_manager.set_media(sequence, None);
-            self.set_prefix_key(sequence);
-        }
-    }
-
-    /// The rows of the tokens of a batch that are media.
-    pub(super) fn media_of(&self, batch: &Batch) -> Result<MediaOfPass> {
-        if !self.media_faults.is_empty()
-            && let Some(fault) = batch
-                .positions
-                .iter()
-                .find_map(|(id, _)| self.media_faults.get(id))
-        {
-            return Err(Error::Media {
-                found: fault.clone(),
-                expected: "media that can be read".into(),
-            });
-        }
-        let mut of_pass = MediaOfPass::default();
-        let tokens = batch.tokens.iter().zip(&batch.positions).enumerate();
-        for (at, (id, (sequence, position))) in tokens.filter(|(_, (id, _))| **id >= FIRST_MEDIA_ID)
-        {
-            let media = self.media.get(sequence);
-            let position = position - self.block_manager.n_source(*sequence);
-            let Some(row) = media.and_then(|media| media.row(position, *id)) else {
-                return Err(Error::Media {
-                    found: format!("no row for the token {id} at position {position}"),
-                    expected: "the media of the sequence".into(),
-                });
-            };
-            let width = self.plan.media_width();
-            if row.len() as u64 != width {
-                return Err(Error::Media {
-                    found: format!("rows of {} elements", row.len()),
-                    expected: format!("rows of {width} elements, as the model reads them"),
-                });
-            }
-            of_pass.rows.extend_from_slice(row);
-            of_pass.places.push(at as i32);
-        }
-        if self.plan.has_branches_of_media() {
-            let is_marked = |(sequence, position): &(SequenceId, u32)| {
-                let position = position - self.block_manager.n_source(*sequence);
-                self.media
-                    .get(sequence)
-                    .is_some_and(|media| media.is_marked(position))
-            };
-            let all = batch.positions.iter().enumerate();
-            let marked = all.filter(|(_, place)| is_marked(place));
-            of_pass.tokens = marked.map(|(at, _)| at as i32).collect();
-        }
-        Ok(of_pass)
-    }
 }
 
 #[cfg(test)]

@@ -33,6 +33,7 @@ mod pass;
 mod placement;
 mod points;
 mod pool;
+mod prompt_media;
 mod sequences;
 mod source;
 mod stage;

@@ -1,6 +1,8 @@
 //! Models as files: finding, opening, recognising, converting, quantising, adapting and synthesising them.
 
 pub mod convert;
+mod definitions;
+mod error;
 pub mod lora;
 pub mod media;
 mod open;
@@ -8,10 +10,14 @@ pub mod prompts;
 pub mod quantise;
 pub mod recognise;
 pub mod sampling_defaults;
+mod source;
 pub mod synth;
 pub mod towers;
 
+pub use definitions::{Definitions, DefinitionsError};
+pub use error::Error;
 pub use open::{
-    DEFAULT_MODEL, Definitions, DefinitionsError, Error, FileStamp, ModelFiles, ModelSource,
-    OpenedModel, abbreviated, by_name, is_servable, list, open, read, tokenizer_of, unread_keys,
+    ModelFiles, OpenedModel, abbreviated, by_name, is_servable, list, open, read, tokenizer_of,
+    unread_keys,
 };
+pub use source::{DEFAULT_MODEL, FileStamp, ModelSource};

@@ -4,13 +4,13 @@
 //! line and the API use this.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use crate::arch::{ArchDef, Library, LibraryError};
-use crate::blocks::REGISTRY;
+use crate::arch::ArchDef;
 use crate::hf;
 use crate::hf::Maps;
-use crate::hf::processor::{ProcessorError, Processors};
+use crate::models::definitions::Definitions;
+use crate::models::error::Error;
 use crate::models::lora;
 use crate::models::lora::Adapter;
 use crate::models::prompts::Prompts;
@@ -18,6 +18,7 @@ use crate::models::quantise::quantise;
 use crate::models::recognise;
 use crate::models::sampling_defaults;
 use crate::models::sampling_defaults::SamplingDefaults;
+use crate::models::source::{BUILT_IN, ModelSource};
 use crate::models::towers::{OpenedMedia, open_media};
 use crate::plan::{self, Plan};
 use lab_base::tokenizer;
@@ -26,157 +27,6 @@ use lab_base::tokenizer::folder::FolderTokenizer;
 use lab_base::util::wording;
 use lab_base::weights;
 use lab_base::weights::{Metadata, TensorType, Weights, experts, gguf};
-
-/// Name of the default model.
-pub const DEFAULT_MODEL: &str = "tiny-chat";
-
-/// Bytes with the alignment of tensor data, so that the built-in model is used without a copy.
-#[repr(align(64))]
-struct Aligned<T: ?Sized>(T);
-
-/// The models that are built into the program.
-static BUILT_IN: [(&str, &Aligned<[u8]>); 2] = [
-    (
-        DEFAULT_MODEL,
-        &Aligned(*include_bytes!("../../../models/tiny-chat.gguf")),
-    ),
-    (
-        "tiny-diffusion",
-        &Aligned(*include_bytes!("../../../models/tiny-diffusion.gguf")),
-    ),
-];
-
-/// The definitions, maps and options with which models are opened.
-#[derive(Clone, Debug)]
-pub struct Definitions {
-    /// Architectures.
-    pub archs: Library,
-    /// Maps of folders to architectures.
-    pub maps: Maps,
-    /// Towers.
-    pub towers: Library,
-    /// Maps of folders to towers.
-    pub tower_maps: Maps,
-    /// How folders prepare media.
-    pub processors: Processors,
-    /// Whether tensors and keys that a map does not mention are ignored.
-    pub allow_unmapped: bool,
-    /// Whether unused tensors and metadata keys are an error.
-    pub strict: bool,
-}
-
-impl Definitions {
-    /// The built-in definitions and maps and those in `folders`.
-    pub fn open(folders: &[PathBuf]) -> Result<Self, DefinitionsError> {
-        Ok(Self {
-            archs: Library::open(&REGISTRY, folders)?,
-            maps: Maps::open(folders)?,
-            towers: Library::towers(&REGISTRY, folders)?,
-            tower_maps: Maps::towers(folders)?,
-            processors: Processors::open(folders)?,
-            allow_unmapped: false,
-            strict: false,
-        })
-    }
-}
-
-/// Why definitions are not available.
-#[derive(Debug, thiserror::Error)]
-pub enum DefinitionsError {
-    /// A definition or a map.
-    #[error(transparent)]
-    Library(#[from] LibraryError),
-    /// A processor file.
-    #[error(transparent)]
-    Processor(#[from] ProcessorError),
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ModelSource {
-    /// A model that is built into the program.
-    BuiltIn(&'static str),
-    /// A file, or a folder of tensors.
-    File(PathBuf),
-    /// A file or folder with a name of its own, such as `owner/repo` for a model of the Hub's cache.
-    Named { name: String, path: PathBuf },
-}
-
-/// Names, sizes and times of the last change of a model's files.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FileStamp(Vec<(PathBuf, u64, std::time::SystemTime)>);
-
-impl FileStamp {
-    /// The time of the last change.
-    pub fn modified(&self) -> Option<std::time::SystemTime> {
-        self.0.iter().map(|(.., time)| *time).max()
-    }
-}
-
-impl ModelSource {
-    /// The source of an optional path: without a path the default model; a built-in model if the path is its name and
-    /// no such file exists.
-    pub fn of(path: Option<&Path>) -> Self {
-        let Some(path) = path else {
-            return Self::BuiltIn(DEFAULT_MODEL);
-        };
-        let shipped = BUILT_IN.iter().find(|(name, _)| path == Path::new(name));
-        match shipped.filter(|_| !path.exists()) {
-            Some((name, _)) => Self::BuiltIn(name),
-            None => Self::File(path.to_owned()),
-        }
-    }
-
-    /// The file or folder; none for a built-in model.
-    pub fn file(&self) -> Option<&Path> {
-        match self {
-            Self::BuiltIn(_) => None,
-            Self::File(path) | Self::Named { path, .. } => Some(path),
-        }
-    }
-
-    /// The path of the file or folder; the name of a built-in model.
-    pub fn path(&self) -> String {
-        match self {
-            Self::BuiltIn(name) => (*name).into(),
-            Self::File(path) | Self::Named { path, .. } => path.display().to_string(),
-        }
-    }
-
-    /// The current stamp of the model's file, or of the folder and its files; none for a built-in model.
-    pub fn stamp(&self) -> Option<FileStamp> {
-        let path = self.file()?;
-        let about = |path: &Path| {
-            let about = path.metadata().ok()?;
-            Some((path.to_owned(), about.len(), about.modified().ok()?))
-        };
-        let entries = path.read_dir().into_iter().flatten().flatten();
-        let mut all: Vec<_> = entries.filter_map(|entry| about(&entry.path())).collect();
-        all.extend(about(path));
-        all.sort();
-        Some(FileStamp(all))
-    }
-
-    /// Name under which the model is served.
-    pub fn name(&self) -> String {
-        match self {
-            Self::BuiltIn(name) => (*name).into(),
-            Self::Named { name, .. } => name.clone(),
-            Self::File(path) => {
-                // `.` and `..` have no name.
-                let whole = match path.file_name() {
-                    Some(_) => None,
-                    None => path.canonicalize().ok(),
-                };
-                let path = whole.as_deref().unwrap_or(path);
-                let name = match path.is_dir() {
-                    true => path.file_name(),
-                    false => path.file_stem(),
-                };
-                name.map_or_else(String::new, |name| name.to_string_lossy().into_owned())
-            }
-        }
-    }
-}
 
 /// A model that is opened but not loaded.
 #[derive(Debug)]
@@ -242,60 +92,6 @@ impl OpenedModel {
         let adapters = adapters.collect::<Result<_, _>>()?;
         Ok(Self { adapters, ..self })
     }
-}
-
-/// The reason why a model could not be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The file has an error.
-    #[error(transparent)]
-    Weights(#[from] weights::Error),
-    /// The folder does not fit a map.
-    #[error(transparent)]
-    Folder(#[from] hf::Error),
-    #[error(transparent)]
-    Vocabulary(#[from] tokenizer::folder::Error),
-    /// The folder's media cannot be prepared.
-    #[error(transparent)]
-    Processor(#[from] ProcessorError),
-    /// The architecture is unknown, or its definition has problems.
-    #[error("{model}: {source}")]
-    Arch { model: String, source: LibraryError },
-    /// The file does not state its architecture.
-    #[error("{model}: missing metadata key `general.architecture`")]
-    NoArch { model: String },
-    /// The file and the definition do not fit each other.
-    #[error("{model}: {source}")]
-    Plan { model: String, source: plan::Error },
-    /// With `strict`: the file has tensors or keys that are not read.
-    #[error(
-        "{model}: the definition `{arch}` does not read {unread} (without `--strict` a warning)"
-    )]
-    Unread {
-        model: String,
-        arch: String,
-        /// The keys and tensors that are not read.
-        unread: String,
-    },
-    /// The path is not that of a model.
-    #[error("{model}: {what}")]
-    NotAModelPath {
-        model: String,
-        /// The actual content, and the next step.
-        what: String,
-    },
-    /// The file is used with a model and is not a model itself.
-    #[error("{model}: this is {}; {}", kind.name(), kind.next_step())]
-    NotAModel {
-        model: String,
-        kind: gguf::AuxiliaryKind,
-    },
-    /// A folder could not be listed.
-    #[error("{}: {source}", path.display())]
-    Io {
-        path: PathBuf,
-        source: std::io::Error,
-    },
 }
 
 /// The parts of a model on disk.

@@ -5,8 +5,10 @@ use crate::hf;
 use crate::plan::{Media, Plan};
 use lab_base::weights::Weights;
 
+use super::definitions::Definitions;
+use super::error::Error;
 use super::media::{MediaProcessors, MediaTokens};
-use super::{Definitions, Error, ModelSource};
+use super::source::ModelSource;
 
 /// A tower that is opened but not loaded.
 #[derive(Debug)]

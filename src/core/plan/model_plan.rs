@@ -166,7 +166,7 @@ impl Plan {
 
     /// How the tokens that the rows of a tower stand for attend to each other.
     pub fn media_attention(&self) -> MediaAttention {
-        let option = self.embed.option("attention");
+        let option = self.embed.option("attend");
         option
             .and_then(MediaAttention::read)
             .unwrap_or(MediaAttention::Causal)

@@ -108,14 +108,14 @@ fn make(g: &Graph, prefix: &str, input: &DerivedInput, n: u64) -> Result<Tensor>
         DerivedInput::Buckets(buckets) => index_of("buckets", &[2 * buckets.far + 1], buckets.n),
         DerivedInput::Decay { heads, .. } => input_of("decay", f32, &[1, *heads]),
         DerivedInput::GridPositions(grid, ..) => {
-            input_of("grid_positions", i32, &[4 * grid.n_rows()])
+            input_of("places_in_grid", i32, &[4 * grid.n_rows()])
         }
         DerivedInput::RowPositions(grid) => input_of("row_positions", i32, &[grid.n_rows()]),
         DerivedInput::GridRows(grid, _, rows) => index_of("grid_rows", &[grid.n_rows()], *rows),
         DerivedInput::Neighbours(window, grid) => {
             // The row after all others exists where windows reach over the ends.
             let n_rows = grid.n_rows() + u64::from(window.has_missing(grid));
-            index_of("neighbours", &[window.n_cells(grid)], n_rows)
+            index_of("cells_of_windows", &[window.n_cells(grid)], n_rows)
         }
         DerivedInput::Learned(grid, n, _) => {
             let n_rows = grid.n_rows() + n * grid.inputs;

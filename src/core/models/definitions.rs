@@ -1,0 +1,53 @@
+//! What models are opened with.
+
+use std::path::PathBuf;
+
+use crate::arch::{Library, LibraryError};
+use crate::blocks::REGISTRY;
+use crate::hf::Maps;
+use crate::hf::processor::{ProcessorError, Processors};
+
+/// The definitions, maps and options with which models are opened.
+#[derive(Clone, Debug)]
+pub struct Definitions {
+    /// Architectures.
+    pub archs: Library,
+    /// Maps of folders to architectures.
+    pub maps: Maps,
+    /// Towers.
+    pub towers: Library,
+    /// Maps of folders to towers.
+    pub tower_maps: Maps,
+    /// How folders prepare media.
+    pub processors: Processors,
+    /// Whether tensors and keys that a map does not mention are ignored.
+    pub allow_unmapped: bool,
+    /// Whether unused tensors and metadata keys are an error.
+    pub strict: bool,
+}
+
+impl Definitions {
+    /// The built-in definitions and maps and those in `folders`.
+    pub fn open(folders: &[PathBuf]) -> Result<Self, DefinitionsError> {
+        Ok(Self {
+            archs: Library::open(&REGISTRY, folders)?,
+            maps: Maps::open(folders)?,
+            towers: Library::towers(&REGISTRY, folders)?,
+            tower_maps: Maps::towers(folders)?,
+            processors: Processors::open(folders)?,
+            allow_unmapped: false,
+            strict: false,
+        })
+    }
+}
+
+/// Why definitions are not available.
+#[derive(Debug, thiserror::Error)]
+pub enum DefinitionsError {
+    /// A definition or a map.
+    #[error(transparent)]
+    Library(#[from] LibraryError),
+    /// A processor file.
+    #[error(transparent)]
+    Processor(#[from] ProcessorError),
+}
