@@ -15,7 +15,7 @@ use lab_core::model::{Model, Options};
 use lab_core::models::sampling_defaults::SamplingDefaults;
 use lab_core::models::{self, lora};
 use lab_core::models::{Definitions, ModelSource, OpenedModel};
-use lab_core::plan::Plan;
+use lab_core::plan::{MediaAttention, Plan};
 use lab_server::served::ServedModel;
 
 use super::Failure;
@@ -26,6 +26,8 @@ use super::placement::PlacementOptions;
 use super::values::{cache_type, matrix_type, positive, tokens};
 
 /// Metadata key of chat templates; a name may follow.
+/// Maximum number of tokens of a prompt that attend to each other in both directions, unless the context is shorter.
+const MEDIA_BATCH: usize = 2048;
 const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
 /// Name of the template of `--chat-template-file`.
 const TEMPLATE_OF_FILE: &str = "file";
@@ -434,14 +436,20 @@ impl LoadOptions {
             false => self.kv_type,
         };
         let ty = kv_type.unwrap_or(defaults.kv_type);
+        let attends_ahead = opened.media.as_ref().is_some_and(|media| {
+            let mut attention = media.processors.attention.iter();
+            attention.any(|(_, attention)| *attention == MediaAttention::Prefix)
+        });
         let mut options = Options {
             n_ctx,
             n_ctx_seq: n_ctx,
             n_seqs: 1,
             n_checkpoints: 0,
-            // Every denoising step runs over the whole sequence, and a source must be read in one pass.
+            // Every denoising step runs over the whole sequence; a source must be read in one pass, and a prompt with media
+            // whose tokens attend to later ones.
             n_batch: match (&opened.plan.diffusion, &opened.plan.source) {
-                (None, None) => defaults.n_batch,
+                (None, None) if !attends_ahead => defaults.n_batch,
+                (None, None) => defaults.n_batch.max(n_ctx.min(MEDIA_BATCH)),
                 _ => defaults.n_batch.max(n_ctx),
             },
             n_outputs: 0,

@@ -24,9 +24,9 @@ use lab_hub::{Cache, Settings};
 use lab_server::http::transport;
 use lab_server::served::{Progress, ServedModel};
 use lab_server::{
-    Access, BatchStore, Collection, EngineProcess, EngineProcessConfig, FileStore, HostMode,
-    LoadError, LoadLimits, LoadRequest, Loader, PageOrigin, PagePolicy, Pool, PoolConfig,
-    StartedEngine, Strictness, UnloadedModel,
+    Access, AllowedHost, BatchStore, Collection, EngineProcess, EngineProcessConfig, FileStore,
+    HostMode, LoadError, LoadLimits, LoadRequest, Loader, MediaAccess, PageOrigin, PagePolicy,
+    Pool, PoolConfig, StartedEngine, Strictness, UnloadedModel,
 };
 
 use super::diffusion::DiffusionOptions;
@@ -141,6 +141,13 @@ pub(super) struct Args {
     /// Maximum size of these files together, in bytes; further ones are refused
     #[arg(long, default_value = "1G", value_name = "BYTES", value_parser = byte_count)]
     file_bytes: u64,
+    /// Host from which pictures and sounds are fetched that requests name by an address, such as example.com or
+    /// example.com:8080; `*` = all with public addresses; may be repeated; default: nothing is fetched
+    #[arg(long, value_name = "HOST")]
+    media_fetch: Vec<AllowedHost>,
+    /// Folder whose files requests may name as pictures and sounds, as `file:` addresses or paths; default: no files are read
+    #[arg(long, value_name = "DIR")]
+    media_dir: Option<PathBuf>,
     /// Maximum time in the queue in seconds, above 0; then the request fails with status 503; default: no limit
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     queue_time: Option<Duration>,
@@ -575,12 +582,15 @@ pub(super) fn start(
     let checked = vectors.check();
     checked.map_err(|e| anyhow::anyhow!("--lab-vectors: {e}"))?;
     let artifacts = artifacts(args, kept)?;
+    let media_access = MediaAccess::new(&args.media_fetch, args.media_dir.as_deref());
+    let media_access = media_access.map_err(|e| anyhow::anyhow!("--media-dir: {e}"))?;
     let mut opened = args.load.open(source)?;
     let (options, limits) = settings_of(args, &opened, false)?;
     args.load.place(&mut opened, &options)?;
     tracing::info!(model = opened.name, "loading");
     let mut served = ServedModel::start(opened, options, limits, progress)?;
     served.artifacts = Some(artifacts);
+    served.media_access = Arc::new(media_access);
     served.vectors = vectors;
     let (source, definitions) = (source.clone(), args.load.model.opening.definitions()?);
     served.adapter_opener = Some(Box::new(move |path| {

@@ -2,6 +2,7 @@
 //!
 //! Each of these imports only those above it:
 //!
+//! - `media_access`: media that requests name by an address or a path
 //! - [`served`]: a model as clients see it
 //! - [`http`]: connections, access, bodies and errors
 //! - `page`: the chat page
@@ -18,6 +19,7 @@ mod app;
 mod endpoints;
 pub mod http;
 mod local;
+mod media_access;
 mod page;
 mod pool;
 mod process;
@@ -34,6 +36,7 @@ pub use endpoints::lab::{patched as lab_patch, pieces as lab_pieces};
 pub use http::access::Access;
 pub use http::local_client::LocalClient;
 pub use local::{Refusal, Reply, ReplyEvent, check, prompt, refusal, reply};
+pub use media_access::{AllowedHost, MediaAccess};
 pub use page::policy::{PageOrigin, PagePolicy};
 pub use pool::{
     Collection, Description, DiagramView, HostMode, LoadLimits, LoadRequest, Loader, NamedAdapter,

@@ -109,7 +109,7 @@ pub async fn check(served: &Arc<ServedModel>, fields: Map<String, Value>) -> Res
 pub fn prompt(served: &Arc<ServedModel>, fields: Map<String, Value>) -> Result<Vec<u32>, String> {
     let prompt = || {
         let (dialogue, _) = parsed(served, fields)?;
-        Ok(dialogue.prompt_for(Arc::clone(served))?.tokens)
+        Ok(dialogue.prompt_here(Arc::clone(served))?.prompt.tokens)
     };
     let prompt = RequestContext::detached().enter(prompt);
     prompt.map_err(|error: Error| error.to_string())

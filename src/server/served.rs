@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
@@ -30,7 +31,9 @@ use lab_core::models::prompts::Prompts;
 use lab_core::models::sampling_defaults::SamplingDefaults;
 use lab_core::models::towers::OpenedMedia;
 use lab_core::models::{OpenedModel, tokenizer_of};
-use lab_core::plan::Plan;
+use lab_core::plan::{Media, Plan};
+
+use crate::media_access::MediaAccess;
 
 /// A name that selects the only model, whatever its own name.
 pub(crate) const DEFAULT_MODEL: &str = "default";
@@ -64,6 +67,8 @@ pub struct ServedModel {
     pub sampling: SamplingDefaults,
     /// How it takes media; none if it takes texts alone.
     pub media: Option<ServedMedia>,
+    /// Which media may be read that requests name.
+    pub media_access: Arc<MediaAccess>,
     /// The template that makes one text of query and document, for a reranker that reads them together.
     pub rerank_template: Option<String>,
     /// Names of the classes, if the model scores classes and names them.
@@ -177,6 +182,28 @@ impl ChatSetup {
             dialect,
         })
     }
+
+    /// What the template writes for a medium of a kind between two texts, if that has its marker.
+    fn written_medium(&self, kind: Media, marker: &str) -> Option<String> {
+        const AROUND: [&str; 2] = ["qzbeforeqz", "qzafterqz"];
+        let text = |text: &str| json!({ "type": "text", "text": text });
+        let parts = json!([text(AROUND[0]), { "type": kind.name() }, text(AROUND[1])]);
+        let rendered = self.templates[0].as_ref()?.render(&RenderInput {
+            messages: &json!([{ "role": "user", "content": parts }]),
+            tools: None,
+            documents: None,
+            add_generation_prompt: true,
+            continue_final_message: false,
+            kwargs: &Map::new(),
+            bos_token: &self.bos,
+            eos_token: &self.eos,
+            now: Moment::from_unix_seconds(0),
+        });
+        let rendered = rendered.ok()?;
+        let (_, after) = rendered.split_once(AROUND[0])?;
+        let (between, _) = after.split_once(AROUND[1])?;
+        between.contains(marker).then(|| between.trim().to_owned())
+    }
 }
 
 fn labels(arch: &str, metadata: &Metadata) -> Vec<String> {
@@ -278,21 +305,67 @@ pub enum PromptError {
     Tokenizer(#[from] tokenizer::Error),
 }
 
+/// Which media a model takes besides text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Modalities {
+    /// Pictures.
+    pub vision: bool,
+    /// Sounds.
+    pub audio: bool,
+}
+
+impl Modalities {
+    /// Those of a model that prepares media so.
+    pub fn of(processors: Option<&MediaProcessors>) -> Self {
+        let takes = |kind| processors.is_some_and(|processors| processors.takes(kind));
+        Self {
+            vision: takes(Media::Image),
+            audio: takes(Media::Audio),
+        }
+    }
+
+    /// What prompts consist of, in OpenRouter's words.
+    pub(crate) fn inputs(self) -> Vec<&'static str> {
+        let all = [
+            (true, "text"),
+            (self.vision, "image"),
+            (self.audio, "audio"),
+        ];
+        let own = all.into_iter().filter(|(is_own, _)| *is_own);
+        own.map(|(_, name)| name).collect()
+    }
+}
+
 /// How a model takes media.
 #[derive(Clone, Debug)]
 pub struct ServedMedia {
     /// How they are prepared.
     pub processors: MediaProcessors,
-    /// Maximum number of tokens of a prompt whose tokens attend to later ones.
+    /// Maximum number of tokens that attend to each other in both directions.
     pub n_batch: usize,
+    /// What a prompt has for a medium of a kind, as the chat template writes it.
+    written: Vec<(Media, String)>,
 }
 
 impl ServedMedia {
-    fn of(opened: &OpenedMedia) -> Self {
+    fn new(opened: &OpenedMedia, n_batch: usize, chat: &ChatSetup) -> Self {
+        let processors = opened.processors.clone();
+        let written = Media::ALL.into_iter().filter_map(|kind| {
+            let marker = processors.marker(kind)?;
+            let written = chat.written_medium(kind, marker);
+            Some((kind, written.unwrap_or_else(|| marker.to_owned())))
+        });
         Self {
-            processors: opened.processors.clone(),
-            n_batch: 0,
+            written: written.collect(),
+            processors,
+            n_batch,
         }
+    }
+
+    /// What a prompt has for a medium of a kind, as the chat template writes it; none if media of the kind are no part of prompts.
+    pub(crate) fn marker(&self, kind: Media) -> Option<&str> {
+        let mut written = self.written.iter();
+        written.find_map(|(own, text)| (*own == kind).then_some(text.as_str()))
     }
 }
 
@@ -337,13 +410,16 @@ impl ServedModel {
                 return Err(ServeError::new(&model, source));
             }
         }
+        let chat = ChatSetup::of(&weights, template.as_deref(), &tokenizer, &model)?;
+        let of_media = |media| ServedMedia::new(media, options.n_batch, &chat);
+        let served_media = media.as_ref().map(of_media);
         let ChatSetup {
             source: chat_template,
             templates,
             bos,
             eos,
             dialect,
-        } = ChatSetup::of(&weights, template.as_deref(), &tokenizer, &model)?;
+        } = chat;
         tracing::info!(
             calls = dialect.format.as_ref().map(|format| &format.name),
             reasoning = dialect.reasoning.as_ref().map(|marks| &marks.open),
@@ -356,7 +432,6 @@ impl ServedModel {
         let labels = labels(&plan.arch, weights.metadata());
         let rerank_template = weights.metadata().str(RERANK_TEMPLATE).map(str::to_owned);
         let fingerprint = fingerprint(&name, &plan, &options);
-        let (n_batch, served_media) = (options.n_batch, media.as_ref().map(ServedMedia::of));
         let started = engine::start(Arc::new(tokenizer), limits, move || {
             let of_towers = Options {
                 embeddings: false,
@@ -375,7 +450,8 @@ impl ServedModel {
             name,
             handle,
             sampling,
-            media: served_media.map(|media| ServedMedia { n_batch, ..media }),
+            media: served_media,
+            media_access: Arc::default(),
             fingerprint,
             created: unix_seconds(),
             templates,
@@ -426,12 +502,15 @@ impl ServedModel {
 
     /// What clients are told of a loaded model.
     pub fn properties(&self) -> Value {
+        let takes = self.modalities();
         let scores = |pooled: &PooledOutput| matches!(pooled, PooledOutput::Scores { .. });
         json!({
             "created": self.created,
             "capabilities": {
                 "completion": self.handle.writes_text(),
                 "chat": self.handle.writes_text() && self.has_template(),
+                "vision": takes.vision,
+                "audio": takes.audio,
                 "embedding": matches!(self.pooled, Ok(PooledOutput::Vector(_))),
                 "rerank": self.pooled.as_ref().is_ok_and(PooledOutput::scores_pairs),
                 "classify": self.pooled.as_ref().is_ok_and(scores),
@@ -440,6 +519,11 @@ impl ServedModel {
             "memory": self.loaded.memory,
             "sampling_defaults": self.sampling,
         })
+    }
+
+    /// Which media it takes.
+    pub fn modalities(&self) -> Modalities {
+        Modalities::of(self.media.as_ref().map(|media| &media.processors))
     }
 
     /// Whether the model has a chat template.

@@ -832,7 +832,7 @@ fn client_errors_are_4xx_in_one_shape() {
         check_error(status, &answer, 400, "unknown_parameter");
     }
     let start = std::time::Instant::now();
-    let huge = format!("{{}}{}", " ".repeat((16 << 20) - 1));
+    let huge = format!("{{}}{}", " ".repeat((64 << 20) - 1));
     let (status, _, answer) = send("POST", "/v1/embeddings", json, &huge);
     check_error(status, &answer, 413, "request_too_large");
     let (status, _, answer) = send("POST", "/v1/embeddings", json, &long_key);

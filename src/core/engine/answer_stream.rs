@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::plan::Media;
 use lab_base::chat::stop_buffer::{Released, StopBuffer};
 use lab_base::tokenizer::Tokenizer;
 use lab_sampling::{Drawn, Logprobs, SampleError, TokenLogprob};
@@ -90,6 +91,10 @@ impl AnswerStream {
             0 => request.prompt.len(),
             n => n,
         };
+        let of_media = |kind: Media| {
+            let media = request.media.as_ref();
+            media.map_or(0, |media| media.n_tokens(kind))
+        };
         Self {
             tokenizer,
             gate: StopBuffer::new(&request.stops)
@@ -118,6 +123,8 @@ impl AnswerStream {
             last_token: None,
             usage: Usage {
                 prompt_tokens: n_prompt,
+                image_tokens: of_media(Media::Image),
+                audio_tokens: of_media(Media::Audio),
                 ..Usage::default()
             },
         }

@@ -61,6 +61,10 @@ pub struct Usage {
     pub prompt_tokens: usize,
     /// Tokens of the prompt that were in the prefix cache.
     pub cached_tokens: usize,
+    /// Tokens of the prompt that stand for pictures.
+    pub image_tokens: usize,
+    /// Tokens of the prompt that stand for sounds.
+    pub audio_tokens: usize,
     /// Tokens of the completion, the ending one included.
     pub completion_tokens: usize,
     /// Tokens of the completion that are reasoning, as counted by the reader of the text.
@@ -84,6 +88,8 @@ impl AddAssign for Usage {
     fn add_assign(&mut self, other: Self) {
         self.prompt_tokens += other.prompt_tokens;
         self.cached_tokens += other.cached_tokens;
+        self.image_tokens += other.image_tokens;
+        self.audio_tokens += other.audio_tokens;
         self.completion_tokens += other.completion_tokens;
         self.reasoning_tokens += other.reasoning_tokens;
         self.drafted_tokens += other.drafted_tokens;

@@ -28,6 +28,8 @@ pub(super) struct Job {
     pub(super) reserved: usize,
     /// Number of tokens after which a pass must end.
     pub(super) cut: Option<usize>,
+    /// Number of its first tokens that one pass must read, which ends after them.
+    pub(super) together: Option<usize>,
 }
 
 /// The limits of a step.
@@ -91,9 +93,9 @@ impl StepShares<'_> {
         if self.shares[i] > 0 {
             return 0;
         }
-        if job.is_whole {
-            let fits = job.pending <= self.left.min(self.fits(i));
-            return if fits { self.give(i, job.pending) } else { 0 };
+        if let Some(all) = job.is_whole.then_some(job.pending).or(job.together) {
+            let fits = all <= self.left.min(self.fits(i));
+            return if fits { self.give(i, all) } else { 0 };
         }
         let all = job.cut.unwrap_or(job.pending).min(job.pending);
         let mut n = all.min(n).min(self.left).min(self.fits(i));
@@ -117,10 +119,10 @@ impl StepShares<'_> {
         let shortest = shortest.unwrap_or(earliest);
         let mut left = budget;
         if shortest != earliest {
-            left -= self.give_part(shortest, left / 2);
+            left = left.saturating_sub(self.give_part(shortest, left / 2));
         }
         for i in prompts {
-            left -= self.give_part(i, left);
+            left = left.saturating_sub(self.give_part(i, left));
         }
     }
 }
@@ -243,6 +245,24 @@ mod tests {
             .collect();
         let expected = [vec![1, 1, 0], vec![1, 0, 1], vec![0, 1, 1]].map(StepPlan::Run);
         assert_eq!(steps, expected);
+    }
+
+    #[test]
+    fn tokens_that_belong_together_are_read_in_one_pass_or_wait() {
+        let together = |n| Job {
+            together: Some(n),
+            ..prompt(500)
+        };
+        // The share of prompts does not divide them.
+        check(&[together(200), decode()], BUDGET, &[200, 1]);
+        check(&[prompt(600), together(200)], BUDGET, &[48, 200]);
+        check(&[together(200), together(50)], BUDGET, &[200, 50]);
+        let full = Budget {
+            n_free_blocks: Some(1),
+            ..BUDGET
+        };
+        check(&[together(17)], full, &[0]);
+        check(&[together(16)], full, &[16]);
     }
 
     #[test]
@@ -375,6 +395,7 @@ mod tests {
                 n_free_in_block: self.blocks() * BLOCK - self.n_cached,
                 n_before: 0,
                 cut: None,
+                together: None,
             }
         }
 

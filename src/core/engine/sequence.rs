@@ -201,7 +201,6 @@ impl Sequence {
         Job {
             pending: self.tokens.len() - self.n_cached,
             is_prefill: self.is_prefill,
-            is_whole: self.is_prefill && self.attends_both(),
             n_free_in_block: n_kept.next_multiple_of(BLOCK) - n_kept,
             n_before,
             cut: self.cuts.last().map(|cut| cut - self.n_cached),
@@ -209,11 +208,23 @@ impl Sequence {
         }
     }
 
-    /// Whether tokens of its prompt attend to later ones, so that one pass reads them.
-    fn attends_both(&self) -> bool {
-        self.media
-            .as_ref()
-            .is_some_and(|media| media.attends_ahead())
+    /// Number of pending tokens that one pass must read, because some of them attend to later ones: at most `most`, unless the
+    /// first of them need more. None where no pending token attends to a later one.
+    pub(super) fn read_together(&self, most: usize) -> Option<usize> {
+        let media = self.media.as_ref().filter(|_| self.is_prefill)?;
+        let ranges = media.attending_ahead(self.n_prompt);
+        let mut left = ranges
+            .into_iter()
+            .skip_while(|range| range.end <= self.n_cached + 1)
+            .peekable();
+        left.peek()?;
+        let end = self.tokens.len().min(self.n_cached + most);
+        let end = match left.find(|range| range.start < end && end < range.end) {
+            Some(range) if range.start > self.n_cached => range.start,
+            Some(range) => range.end,
+            None => end,
+        };
+        Some(end - self.n_cached)
     }
 
     /// Makes a pass end at `position`, so that a state is cached there, if that position is not read yet.

@@ -1,6 +1,7 @@
 //! The media of a prompt: prepared for towers, and placed among its tokens.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 use lab_media::picture::{self, PictureLimits, PictureRules};
@@ -42,6 +43,19 @@ pub struct PreparedMedium {
     pub hash: [u8; 32],
 }
 
+impl PreparedMedium {
+    /// The number of its rows, which is that of the tokens of a prompt that stand for them.
+    pub fn n_rows(&self) -> usize {
+        let pieces = self.prepared.layout.iter();
+        pieces
+            .map(|piece| match piece {
+                Piece::Rows { rows, .. } => rows.len(),
+                Piece::Text(_) => 0,
+            })
+            .sum()
+    }
+}
+
 /// Consecutive tokens of a prompt that stand for rows of a medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MediaPlace {
@@ -67,10 +81,29 @@ pub struct PromptMedia {
 }
 
 impl PromptMedia {
-    /// Whether tokens attend to later ones, so that one pass must read the prompt.
-    pub fn attends_ahead(&self) -> bool {
-        let mut places = self.places.iter();
-        places.any(|place| place.attention != MediaAttention::Causal)
+    /// The ranges of a prompt of so many tokens within which tokens attend to later ones, in their order. One pass must read a range.
+    pub fn attending_ahead(&self, n_prompt: usize) -> Vec<Range<usize>> {
+        let places = self.places.iter();
+        let mut ranges = Vec::new();
+        for place in places {
+            match place.attention {
+                MediaAttention::Causal => {}
+                MediaAttention::Prefix => return vec![0..n_prompt],
+                MediaAttention::Both | MediaAttention::Window => {
+                    ranges.push(place.at..place.at + place.n);
+                }
+            }
+        }
+        ranges
+    }
+
+    /// The number of tokens of a prompt that stand for rows of media of a kind.
+    pub fn n_tokens(&self, kind: Media) -> usize {
+        let is_of = |place: &&MediaPlace| {
+            let medium = self.media.get(place.medium);
+            medium.is_some_and(|medium| medium.media == kind)
+        };
+        self.places.iter().filter(is_of).map(|place| place.n).sum()
     }
 
     /// Whether prompts of these media are computed alike where their tokens are the same.
@@ -144,6 +177,11 @@ impl MediaProcessors {
         }
     }
 
+    /// The text in whose place a medium of a kind stands; none if it is no part of prompts.
+    pub fn marker(&self, media: Media) -> Option<&str> {
+        self.tokens(media).map(|(marker, _)| marker)
+    }
+
     /// The text in whose place a medium stands, and the token of a row; none if it is no part of prompts.
     fn placeholder(&self, media: Media) -> Option<(&str, &str)> {
         let tokens = match media {
@@ -205,12 +243,7 @@ impl MediaProcessors {
         let kinds: BTreeSet<u32> = ids.iter().copied().collect();
         let is_row = |at: &usize| kinds.contains(&tokens[*at]);
         let found = (0..tokens.len()).filter(is_row).count();
-        let pieces = || media.iter().flat_map(|medium| &medium.prepared.layout);
-        let n_of = |piece: &Piece| match piece {
-            Piece::Rows { rows, .. } => rows.len(),
-            Piece::Text(_) => 0,
-        };
-        let expected = pieces().map(n_of).sum();
+        let expected = media.iter().map(PreparedMedium::n_rows).sum();
         let wrong = || MediaError::Rows { found, expected };
         if found != expected {
             return Err(wrong());

@@ -9,8 +9,6 @@ use serde_json::json;
 
 use crate::served::ServedModel;
 use lab_core::engine::Request;
-use lab_core::models::media::{MediaError, PreparedMedium, PromptMedia};
-use lab_core::plan::Media;
 
 use crate::Pool;
 use crate::http::error::{Error, refuse};
@@ -18,7 +16,7 @@ use crate::http::json::Json;
 use crate::request::fields::{FieldDoc, RequestPart, fields, joined};
 use crate::request::generation::{GenerationParams, PromptTruncation, choice_requests};
 use crate::request::lab;
-use crate::request::media::MessageMedium;
+use crate::request::media::{self, HeldMemory, MediaPrompt, PreparedMedia};
 use crate::request::messages::Messages;
 use crate::request::tools::Tools;
 use crate::response::completion_parser::CompletionParser;
@@ -38,8 +36,7 @@ pub(crate) struct ChatPrompt {
     served: Arc<ServedModel>,
     tools: Tools,
     text: String,
-    pub(crate) tokens: Vec<u32>,
-    media: Option<Arc<PromptMedia>>,
+    pub(crate) prompt: MediaPrompt,
 }
 
 /// A checked conversation, ready to be submitted to the engine.
@@ -49,6 +46,7 @@ pub(crate) struct PreparedChat {
     reader: Option<CompletionParser>,
     hides_special: bool,
     lab: Option<Arc<lab::LabRequest>>,
+    held: HeldMemory,
 }
 
 /// A conversation whose completions are running.
@@ -80,93 +78,49 @@ impl ChatRequest {
 
     pub(crate) async fn prompt(&self, pool: &Arc<Pool>) -> Result<ChatPrompt, Error> {
         self.prompt_for(pool.get(self.generation.model()).await?)
+            .await
     }
 
     /// The number of tokens of the prompt, in OpenAI's shape.
     pub(crate) async fn input_tokens(&self, pool: &Arc<Pool>) -> Result<Json, Error> {
-        let n = self.prompt(pool).await?.tokens.len();
+        let n = self.prompt(pool).await?.prompt.tokens.len();
         Ok(Json(
             json!({ "object": "response.input_tokens", "input_tokens": n }),
         ))
     }
 
-    /// The media of the conversation, prepared for the model's towers.
-    fn media(&self, served: &ServedModel) -> Result<Vec<PreparedMedium>, Error> {
-        let mut n_of = [0; 2];
-        let prepare = |medium: MessageMedium| {
-            let param = &medium.param;
-            let (name, n) = match medium.media {
-                Media::Image => ("pictures", &mut n_of[0]),
-                Media::Audio => ("sounds", &mut n_of[1]),
-            };
-            let taken = served.media.as_ref();
-            let Some(taken) = taken.filter(|taken| taken.processors.takes(medium.media)) else {
-                let message = format!("`{param}`: the model takes no {name}");
-                return Err(Error::unsupported(param, message));
-            };
-            let prepared = taken.processors.prepare(medium.media, &medium.bytes, *n);
-            *n += 1;
-            prepared.or_else(|error| refuse(param, format!(": {error}")))
-        };
-        self.messages.media()?.into_iter().map(prepare).collect()
+    pub(crate) async fn prompt_for(&self, served: Arc<ServedModel>) -> Result<ChatPrompt, Error> {
+        let media = media::prepared(&served, self.messages.media()?).await?;
+        self.prompt_with(served, media)
     }
 
-    /// The tokens of a prompt with these media, and their places.
-    fn with_media(
-        served: &ServedModel,
-        text: &str,
-        media: Vec<PreparedMedium>,
-    ) -> Result<(Vec<u32>, Option<Arc<PromptMedia>>), Error> {
-        let Some(of) = served.media.as_ref().filter(|_| !media.is_empty()) else {
-            return Ok((served.prompt_of(text)?, None));
-        };
-        let wrong = |error: MediaError| refuse::<()>("messages", format!(": {error}"));
-        let text = match of.processors.expanded(text, &media) {
-            Ok(text) => text,
-            Err(error) => return Err(wrong(error).expect_err("it refuses")),
-        };
-        let tokens = served.prompt_of(&text)?;
-        let id_of = |text: &str| served.handle.tokenizer().id_of(text);
-        let places = match of.processors.places(&tokens, &media, id_of) {
-            Ok(places) => places,
-            Err(error) => return Err(wrong(error).expect_err("it refuses")),
-        };
-        let media = PromptMedia {
-            media: media.into_iter().map(Arc::new).collect(),
-            places,
-        };
-        if media.attends_ahead() && tokens.len() > of.n_batch {
-            let (found, most) = (tokens.len(), of.n_batch);
-            return refuse(
-                "messages",
-                format!(
-                    ": the prompt has {found} tokens; with pictures this model reads at most {most} in one pass (--batch N sets more)"
-                ),
-            );
-        }
-        Ok((tokens, Some(Arc::new(media))))
+    /// As [`Self::prompt_for`], with media prepared in the calling thread.
+    pub(crate) fn prompt_here(&self, served: Arc<ServedModel>) -> Result<ChatPrompt, Error> {
+        let media = media::prepared_here(&served, self.messages.media()?)?;
+        self.prompt_with(served, media)
     }
 
-    pub(crate) fn prompt_for(&self, served: Arc<ServedModel>) -> Result<ChatPrompt, Error> {
+    fn prompt_with(
+        &self,
+        served: Arc<ServedModel>,
+        media: PreparedMedia,
+    ) -> Result<ChatPrompt, Error> {
         let tools = self.messages.tools()?;
-        let media = self.media(&served)?;
-        let text = served.chat_text(&self.messages.conversation(&tools, &served)?)?;
-        let (mut tokens, media) = Self::with_media(&served, &text, media)?;
-        let has_media = media.is_some();
+        let (text, prompt) = self.messages.prompt(&tools, &served, media)?;
+        let mut prompt = prompt;
         let bos = served.handle.tokenizer().bos();
-        let n_first = usize::from(bos.is_some() && tokens.first() == bos.as_ref());
-        let n_before = tokens.len();
-        self.truncation
-            .apply(&mut tokens, n_first, &served, &self.generation)?;
-        if has_media && tokens.len() != n_before {
-            return refuse("messages", ": a prompt with media is not cut");
+        let n_first = usize::from(bos.is_some() && prompt.tokens.first() == bos.as_ref());
+        let is_cut =
+            self.truncation
+                .apply(&mut prompt.tokens, n_first, &served, &self.generation)?;
+        if is_cut && prompt.media.is_some() {
+            return refuse("messages", ": a prompt with pictures or sounds is not cut");
         }
         Ok(ChatPrompt {
             served,
             tools,
             text,
-            tokens,
-            media,
+            prompt,
         })
     }
 
@@ -192,9 +146,13 @@ impl ChatRequest {
             served,
             tools,
             text,
-            tokens,
-            media,
-        } = self.prompt_for(served)?;
+            prompt:
+                MediaPrompt {
+                    tokens,
+                    media,
+                    held,
+                },
+        } = self.prompt_for(served).await?;
         let parsing = OutputParsing::new(&self.messages, &tools, &served.dialect, &text);
         let spec = parsing.constraint(spec);
         let constraint = generation.compile(spec, &served).await?;
@@ -208,6 +166,7 @@ impl ChatRequest {
             first,
             hides_special: generation.skips_special_tokens(),
             lab: generation.lab.clone(),
+            held,
         })
     }
 }
@@ -218,6 +177,7 @@ impl PreparedChat {
         let answers = RunningCompletions::submit(&self.served, requests, n)?;
         let answers = answers
             .with_parser(self.reader)
+            .holding(self.held)
             .with_lab(self.lab, &self.served);
         Ok(RunningChat {
             first: self.first,

@@ -56,7 +56,9 @@ pub(crate) async fn infill(
     let served = pool.get(parameters.model()).await?;
     let most = parameters.most_tokens().unwrap_or(ROOM);
     let tokens = gap.encode(&served, usize::try_from(most).unwrap_or(usize::MAX))?;
-    parameters.answer(&served, vec![tokens], PREFIX).await
+    parameters
+        .answer(&served, vec![tokens.into()], PREFIX)
+        .await
 }
 
 impl InfillFields {

@@ -62,6 +62,9 @@ fn entry(pool: &Pool, id: &str, info: &ModelSnapshot) -> Value {
         "id": id, "object": "model", "created": pool.created, "owned_by": "bench",
         "root": info.name, "aliases": aliases.map(|(alias, _)| alias).collect::<Vec<_>>(),
         "state": info.state, "max_model_len": n_ctx, "context_length": n_ctx,
+        "architecture": info.description.as_ref().map(|of_model| json!({
+            "input_modalities": of_model.modalities.inputs(), "output_modalities": ["text"],
+        })),
         "meta": info.description.as_ref().map(|of_model| meta(&of_model.info)),
     });
     if let Some(adapter) = adapter_of(info, id) {

@@ -14,6 +14,7 @@ use super::llama_server;
 use crate::Pool;
 use crate::http::error::Error;
 use crate::http::json::Json;
+use crate::request::input::MEDIA_MARKER;
 
 pub(crate) async fn props(State(pool): State<Arc<Pool>>, which: ModelQuery) -> Result<Json, Error> {
     let info = pool.info(&pool.serving_name(which.name())?).await?;
@@ -34,7 +35,8 @@ pub(crate) async fn props(State(pool): State<Arc<Pool>>, which: ModelQuery) -> R
         },
         "n_queue": limits.map(|limits| limits.n_queue),
         "chat_template": served.and_then(|served| served.chat_template.as_deref()),
-        "modalities": { "vision": false, "audio": false },
+        "modalities": info.description.as_ref().map(|of| of.modalities).unwrap_or_default(),
+        "media_marker": MEDIA_MARKER,
         "build_info": concat!("bench ", env!("CARGO_PKG_VERSION")),
         "system_fingerprint": served.map(|served| served.fingerprint.as_str()),
     })))

@@ -16,6 +16,7 @@ use crate::Pool;
 use crate::http::error::{Error, invalid, refuse};
 use crate::http::json::Json;
 use crate::request::fields::{BodyFields, FieldDoc, Fields, RequestPart as _, fields, joined};
+use crate::request::media;
 use crate::request::messages::Messages;
 
 fields! {
@@ -83,7 +84,9 @@ pub(crate) async fn tokenize(
         (None, None) => {
             let messages: Messages = body.take()?;
             messages.check()?;
-            served.chat_prompt(&messages.conversation(&messages.tools()?, &served)?)?
+            let media = media::prepared(&served, messages.media()?).await?;
+            let (_, prompt) = messages.prompt(&messages.tools()?, &served, media)?;
+            prompt.tokens
         }
         (Some(_), Some(_)) => {
             return invalid("content", "`prompt` and `content` are mutually exclusive");
@@ -159,6 +162,7 @@ pub(crate) async fn apply_template(
 ) -> Result<Json, Error> {
     let served = pool.get_or_default(model.as_deref()).await?;
     messages.check()?;
+    media::check_taken(&served, &messages.media()?)?;
     let text = served.chat_text(&messages.conversation(&messages.tools()?, &served)?)?;
     Ok(Json(json!({ "prompt": text })))
 }

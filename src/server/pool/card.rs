@@ -9,7 +9,7 @@ use lab_core::models::{OpenedModel, tokenizer_of};
 use super::description::with_opened;
 use super::{Pool, UnloadedModel};
 use crate::http::error::Error;
-use crate::served::ChatSetup;
+use crate::served::{ChatSetup, Modalities};
 
 /// The metadata and the abilities of a model.
 #[derive(Debug)]
@@ -24,6 +24,7 @@ pub(crate) struct ModelCard {
     /// Whether the vocabulary has tokens for fill-in-the-middle.
     pub(crate) fills_gaps: bool,
     pub(crate) embeds: bool,
+    pub(crate) modalities: Modalities,
 }
 
 fn plain(value: &weights::Value) -> Value {
@@ -48,6 +49,7 @@ impl ModelCard {
             vocabulary,
             plan,
             template,
+            media,
             ..
         } = model.opened;
         let tokenizer = tokenizer_of(vocabulary, &weights).map_err(|error| error.to_string())?;
@@ -67,6 +69,7 @@ impl ModelCard {
             thinks: writes_text && dialect.reasoning.is_some(),
             fills_gaps: writes_text && tokenizer.encode_gap("", "").is_ok_and(|gap| gap.is_some()),
             embeds: matches!(pooled, Ok(PooledOutput::Vector(_))),
+            modalities: Modalities::of(media.as_ref().map(|media| &media.processors)),
             template: source,
         })
     }

@@ -14,7 +14,7 @@ use lab_inspect::diagram::{Drawing, TracedPlan};
 
 use super::{LoadState, ModelEntry, Pool};
 use crate::http::error::Error;
-use crate::served::ModelInfo;
+use crate::served::{Modalities, ModelInfo};
 
 /// A model whose weights were not read, with the options and limits with which it would run.
 pub struct UnloadedModel {
@@ -37,6 +37,8 @@ pub struct Description {
     pub n_ctx: usize,
     /// The sampling parameters for requests that do not set them.
     pub sampling: SamplingDefaults,
+    /// The media that it takes.
+    pub modalities: Modalities,
 }
 
 /// The part of a model that a diagram shows.
@@ -62,6 +64,7 @@ fn description_of(model: &UnloadedModel) -> Result<Description, String> {
         info: ModelInfo::of(&opened.plan),
         n_ctx: limits.n_ctx,
         sampling: opened.sampling.clone(),
+        modalities: Modalities::of(opened.media.as_ref().map(|media| &media.processors)),
     })
 }
 

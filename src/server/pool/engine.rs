@@ -64,6 +64,7 @@ impl LoadedEngine {
                 info: served.info.clone(),
                 n_ctx: served.handle.limits().n_ctx,
                 sampling: served.sampling.clone(),
+                modalities: served.modalities(),
             }),
             Self::Process(_) => None,
         }

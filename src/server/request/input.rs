@@ -4,6 +4,8 @@ use serde_json::Value;
 
 use crate::served::ServedModel;
 
+use super::json_access::malformed;
+use super::media::{MessageMedium, PreparedMedia};
 use crate::http::error::{Error, refuse};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -40,9 +42,24 @@ pub(crate) fn texts_or_tokens(param: &str, value: &Value) -> Result<Vec<TextOrTo
     many.iter().enumerate().map(one).collect()
 }
 
+/// What stands in a prompt of llama-server's form for a medium.
+pub(crate) const MEDIA_MARKER: &str = "<__media__>";
+
+/// A prompt in llama-server's form.
+#[derive(Debug)]
+pub(crate) struct MixedPrompt<'a> {
+    /// Texts and token ids in turns.
+    pub(crate) parts: Vec<TextOrTokens>,
+    /// The media of its only text, which has a marker for each.
+    pub(crate) media: Vec<MessageMedium<'a>>,
+}
+
 /// The prompts of a field in llama-server's form: a prompt is a text, token ids, or an array that mixes both; a text
-/// may be an object with `prompt_string`. An array without numbers holds several prompts.
-pub(crate) fn mixed_prompts(param: &str, value: &Value) -> Result<Vec<Vec<TextOrTokens>>, Error> {
+/// may be an object with `prompt_string`, a whole prompt also with `multimodal_data`. An array without numbers holds several prompts.
+pub(crate) fn mixed_prompts<'a>(
+    param: &str,
+    value: &'a Value,
+) -> Result<Vec<MixedPrompt<'a>>, Error> {
     let many = match value {
         Value::Array(many) if many.iter().all(|one| !one.is_number()) => many,
         Value::Null => return Err(Error::missing(param)),
@@ -51,35 +68,86 @@ pub(crate) fn mixed_prompts(param: &str, value: &Value) -> Result<Vec<Vec<TextOr
     if many.is_empty() {
         return refuse(param, " is empty");
     }
-    let one = |(i, value): (usize, &Value)| sequence(&format!("{param}[{i}]"), value);
+    let one = |(i, value): (usize, &'a Value)| sequence(&format!("{param}[{i}]"), value);
     many.iter().enumerate().map(one).collect()
 }
 
-fn sequence(param: &str, value: &Value) -> Result<Vec<TextOrTokens>, Error> {
+fn sequence<'a>(param: &str, value: &'a Value) -> Result<MixedPrompt<'a>, Error> {
     let Value::Array(parts) = value else {
-        return Ok(vec![TextOrTokens::Text(text(param, value)?)]);
+        return Ok(MixedPrompt {
+            parts: vec![TextOrTokens::Text(text(param, value)?)],
+            media: media(param, value)?,
+        });
     };
     let mut out = Vec::new();
     for run in parts.chunk_by(|a, b| a.is_number() && b.is_number()) {
         let at = out.len();
         out.push(match run {
-            [one] if !one.is_number() => TextOrTokens::Text(text(&format!("{param}[{at}]"), one)?),
+            [one] if !one.is_number() => {
+                let param = format!("{param}[{at}]");
+                if !media(&param, one)?.is_empty() {
+                    let param = format!("{param}.multimodal_data");
+                    return refuse(param, " is not possible beside token ids or other texts");
+                }
+                TextOrTokens::Text(text(&param, one)?)
+            }
             run => TextOrTokens::Tokens(ids(param, run)?),
         });
     }
+    Ok(MixedPrompt {
+        parts: out,
+        media: Vec::new(),
+    })
+}
+
+/// The media of a prompt that is an object.
+fn media<'a>(param: &str, value: &'a Value) -> Result<Vec<MessageMedium<'a>>, Error> {
+    let param = format!("{param}.multimodal_data");
+    let all = match value.get("multimodal_data") {
+        None | Some(Value::Null) => return Ok(Vec::new()),
+        Some(all) => all
+            .as_array()
+            .ok_or_else(|| malformed(&param, "an array"))?,
+    };
+    let one = |(i, data): (usize, &'a Value)| {
+        let param = format!("{param}[{i}]");
+        let data = data
+            .as_str()
+            .ok_or_else(|| malformed(&param, "a text in base64"))?;
+        Ok(MessageMedium::of_base64(param, data))
+    };
+    all.iter().enumerate().map(one).collect()
+}
+
+/// The text of a prompt in which each marker is what stands for its medium in prompts of the model.
+pub(crate) fn with_markers(
+    param: &str,
+    text: &str,
+    media: &PreparedMedia,
+    served: &ServedModel,
+) -> Result<String, Error> {
+    let (mut out, mut rest) = (String::new(), text);
+    let found = text.matches(MEDIA_MARKER).count();
+    let markers: Vec<&str> = media.markers(served).collect();
+    if found != markers.len() {
+        let n = markers.len();
+        return refuse(
+            param,
+            format!(" has {found} markers `{MEDIA_MARKER}`, expected {n}: one for each medium"),
+        );
+    }
+    for marker in markers {
+        let Some((before, after)) = rest.split_once(MEDIA_MARKER) else {
+            break;
+        };
+        out.extend([before, marker]);
+        rest = after;
+    }
+    out.push_str(rest);
     Ok(out)
 }
 
 fn text(param: &str, value: &Value) -> Result<String, Error> {
-    let media = value.get("multimodal_data").and_then(Value::as_array);
-    if value
-        .get("multimodal_data")
-        .is_some_and(|data| !data.is_null())
-        && media.is_none_or(|media| !media.is_empty())
-    {
-        let message = "pictures and sound are not supported";
-        return Err(Error::unsupported(param, format!("`{param}`: {message}")));
-    }
     let found = value
         .as_str()
         .or_else(|| value.get("prompt_string")?.as_str());
@@ -131,7 +199,11 @@ mod tests {
     #[test]
     fn texts_and_tokens_in_turns_are_one_prompt() {
         let text = |text: &str| TextOrTokens::Text(text.into());
-        let of = |value: Value| mixed_prompts("prompt", &value).map_err(|error| error.to_string());
+        let of = |value: Value| {
+            let prompts = mixed_prompts("prompt", &value).map_err(|error| error.to_string())?;
+            let prompts = prompts.into_iter().map(|prompt| prompt.parts);
+            Ok::<_, String>(prompts.collect::<Vec<_>>())
+        };
         assert_eq!(of(json!("a")), Ok(vec![vec![text("a")]]));
         assert_eq!(
             of(json!([1, 2])),
@@ -149,7 +221,9 @@ mod tests {
         let cases = json!([
             [[[1, -2]], "`prompt[0][1]`"],
             [[true, 1], "`prompt[0]`"],
-            [{ "prompt_string": "a", "multimodal_data": ["x"] }, "`prompt`"],
+            [{ "prompt_string": "a", "multimodal_data": "x" }, "`prompt.multimodal_data`"],
+            [{ "prompt_string": "a", "multimodal_data": [1] }, "`prompt.multimodal_data[0]`"],
+            [["a", 1, { "prompt_string": "a", "multimodal_data": ["x"] }], "`prompt[2].multimodal_data`"],
             [["a", [1, {}]], "`prompt[1][1]`"],
         ]);
         for case in cases.as_array().expect("an array") {
@@ -160,5 +234,9 @@ mod tests {
             );
         }
         assert!(of(json!([])).is_err() && of(Value::Null).is_err());
+        let value = json!([{ "prompt_string": "a", "multimodal_data": ["eA==", "eQ=="] }, "b"]);
+        let prompts = mixed_prompts("prompt", &value).expect("two prompts");
+        let n_media = prompts.iter().map(|prompt| prompt.media.len());
+        assert_eq!(n_media.collect::<Vec<_>>(), [2, 0]);
     }
 }

@@ -8,7 +8,7 @@ use lab_core::arch::nearest;
 
 use super::fields::fields;
 use super::json_access::malformed;
-use super::media::{MessageMedium, media_of};
+use super::media::{MediaPrompt, MessageMedium, PreparedMedia, media_of};
 use super::object_fields::{ObjectFields, has_word, ignore_unknown};
 use super::tools::{self, Tools, check_calls, ignore_hidden, with_arguments};
 use crate::http::context::RequestContext;
@@ -51,10 +51,14 @@ const MESSAGE: &str = "annotations audio content function_call name reasoning re
     thinking tool_call_id tool_calls";
 const ROLES: &str = "system developer user assistant tool function";
 const PARTS: ObjectFields = ObjectFields {
-    kinds: "text input_text output_text refusal thinking reasoning image_url input_image",
-    idle: "annotations cache_control citations detail logprobs signature",
-    inner: &[("image_url", &IMAGE)],
-    ..ObjectFields::of("type text refusal thinking reasoning image_url")
+    kinds: "text input_text output_text refusal thinking reasoning image_url input_image audio_url input_audio",
+    idle: "annotations cache_control citations detail logprobs signature uuid",
+    inner: &[
+        ("image_url", &IMAGE),
+        ("audio_url", &IMAGE),
+        ("input_audio", &ObjectFields::of("data format")),
+    ],
+    ..ObjectFields::of("type text refusal thinking reasoning image_url audio_url input_audio")
 };
 const IMAGE: ObjectFields = ObjectFields {
     idle: "detail",
@@ -230,8 +234,36 @@ impl Messages {
         Ok(())
     }
 
+    /// The text of the prompt as the template renders it, and the prompt with its media.
+    ///
+    /// Where the template shows no media of the results of tools, they are part of the message of the user that follows.
+    pub(crate) fn prompt(
+        &self,
+        tools: &Tools,
+        served: &ServedModel,
+        media: PreparedMedia,
+    ) -> Result<(String, MediaPrompt), Error> {
+        let mut conversation = self.conversation(tools, served)?;
+        let render = |conversation: &Conversation| -> Result<_, Error> {
+            let text = served.chat_text(conversation)?;
+            let expanded = media.expanded(served, &text);
+            let expanded = expanded.or_else(|error| refuse("messages", format!(": {error}")))?;
+            Ok((text, expanded))
+        };
+        let rendered = render(&conversation);
+        let rendered = match rendered {
+            Err(_) if !media.is_empty() && move_media_of_tools(&mut conversation.messages) => {
+                render(&conversation)
+            }
+            rendered => rendered,
+        };
+        let (text, expanded) = rendered?;
+        let tokens = served.prompt_of(&expanded)?;
+        Ok((text, media.prompt(served, "messages", tokens)?))
+    }
+
     /// The media of the conversation, in their order.
-    pub(crate) fn media(&self) -> Result<Vec<MessageMedium>, Error> {
+    pub(crate) fn media(&self) -> Result<Vec<MessageMedium<'_>>, Error> {
         let mut all = Vec::new();
         for (i, message) in self.messages.iter().enumerate() {
             let parts = message["content"].as_array().into_iter().flatten();
@@ -321,7 +353,7 @@ fn check_parts(message: &str, parts: &[Value], has_thought: bool) -> Result<(), 
         let is_reasoning = has_thought && of_thought(part);
         let Some(names) = names_of_text(part).filter(|_| is_reasoning || !of_thought(part)) else {
             let message = format!(
-                "`{param}`: only parts of type `text`, `image_url` and `input_audio` are served"
+                "`{param}`: only parts of type `text`, `image_url`, `audio_url` and `input_audio` are served"
             );
             return Err(Error::unsupported(&param, message));
         };
@@ -354,8 +386,20 @@ fn text_of(part: &Value) -> Option<&str> {
 
 /// A message as templates expect it: a single text as content, reasoning under each name in use, the arguments of calls
 /// in the form of this template, only roles that the template has, and no fields that say nothing.
-fn for_template(message: &Value, dialect: &ChatDialect) -> Value {
-    let mut message = message.clone();
+fn for_template(sent: &Value, dialect: &ChatDialect) -> Value {
+    let has_media = |parts: &Vec<Value>| parts.iter().any(|part| media_of(part).is_some());
+    let parts = sent["content"].as_array().filter(|parts| has_media(parts));
+    let mut message = match (parts, sent.as_object()) {
+        // Files in a message may be large: they are not copied.
+        (Some(parts), Some(fields)) => {
+            let fields = fields.iter().map(|(name, value)| match name.as_str() {
+                "content" => (name.clone(), with_media(parts)),
+                _ => (name.clone(), value.clone()),
+            });
+            Value::Object(fields.collect())
+        }
+        _ => sent.clone(),
+    };
     if message["role"] == "developer" && !dialect.has_developer {
         message["role"] = "system".into();
     }
@@ -364,7 +408,7 @@ fn for_template(message: &Value, dialect: &ChatDialect) -> Value {
         fields.retain(|name, value| !value.is_null() && (name != "tool_calls" || !is_empty(value)));
     }
     let mut thought = String::new();
-    let content = match &message["content"] {
+    let content = match &sent["content"] {
         Value::Array(parts) => {
             let (thoughts, texts): (Vec<_>, Vec<_>) =
                 parts.iter().partition(|part| of_thought(part));
@@ -374,10 +418,9 @@ fn for_template(message: &Value, dialect: &ChatDialect) -> Value {
         Value::String(text) => text.clone(),
         _ => message["refusal"].as_str().unwrap_or_default().to_owned(),
     };
-    message["content"] = match message["content"].as_array() {
-        Some(parts) if parts.iter().any(|part| media_of(part).is_some()) => with_media(parts),
-        _ => content.as_str().into(),
-    };
+    if parts.is_none() {
+        message["content"] = content.as_str().into();
+    }
     let text = |name: &str| message.get(name).and_then(Value::as_str);
     let reasoning = text("reasoning_content").or(text("reasoning"));
     let reasoning = reasoning.or(Some(thought.as_str()).filter(|thought| !thought.is_empty()));
@@ -392,6 +435,10 @@ fn for_template(message: &Value, dialect: &ChatDialect) -> Value {
         }
     }
     with_arguments(&mut message, dialect.takes_text);
+    if dialect.needs_parts && message["content"].is_string() {
+        let text = message["content"].take();
+        message["content"] = json!([{ "type": "text", "text": text }]);
+    }
     message
 }
 
@@ -403,6 +450,45 @@ fn with_media(parts: &[Value]) -> Value {
         None => json!({ "type": "text", "text": text_of(part).unwrap_or_default() }),
     });
     parts.collect()
+}
+
+/// Moves the media of the results of tools into the message of the user that follows them, or into a new one. Returns whether
+/// there are any.
+fn move_media_of_tools(messages: &mut Value) -> bool {
+    let Some(all) = messages.as_array_mut() else {
+        return false;
+    };
+    let is_medium = |part: &Value| part["type"] != "text";
+    let (mut out, mut moved): (Vec<Value>, Vec<Value>) = Default::default();
+    let mut has_moved = false;
+    for mut message in std::mem::take(all) {
+        if message["role"] == "tool" || message["role"] == "function" {
+            if let Value::Array(parts) = &mut message["content"] {
+                let (media, texts): (Vec<_>, Vec<_>) = parts.drain(..).partition(is_medium);
+                has_moved |= !media.is_empty();
+                moved.extend(media);
+                let texts = texts.iter().filter_map(|part| part["text"].as_str());
+                message["content"] = texts.collect::<String>().into();
+            }
+        } else if !moved.is_empty() {
+            let mut parts = std::mem::take(&mut moved);
+            if message["role"] == "user" {
+                match message["content"].take() {
+                    Value::Array(own) => parts.extend(own),
+                    text => parts.push(json!({ "type": "text", "text": text })),
+                }
+                message["content"] = parts.into();
+            } else {
+                out.push(json!({ "role": "user", "content": parts }));
+            }
+        }
+        out.push(message);
+    }
+    if !moved.is_empty() {
+        out.push(json!({ "role": "user", "content": moved }));
+    }
+    *all = out;
+    has_moved
 }
 
 fn of_json(value: &Value) -> &'static str {

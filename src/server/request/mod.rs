@@ -12,6 +12,7 @@ pub(crate) mod media;
 pub(crate) mod messages;
 pub(crate) mod object_fields;
 pub(crate) mod page_query;
+pub(crate) mod parts;
 pub(crate) mod passages;
 pub(crate) mod response_format;
 pub(crate) mod sampling;

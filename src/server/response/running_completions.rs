@@ -20,6 +20,7 @@ use crate::http::context::RequestContext;
 use crate::http::error::Error;
 use crate::http::json::JsonText;
 use crate::request::lab;
+use crate::request::media::HeldMemory;
 use crate::response::completion_parser::{CompletionDelta, CompletionParser};
 
 /// The events of all completions of a request, each with its completion's index.
@@ -35,6 +36,8 @@ pub(crate) struct RunningCompletions {
     /// The tokenizer that identifies special tokens, if these are left out of the text.
     special_tokens_of: Option<Arc<Tokenizer>>,
     lab: Option<LabOutput>,
+    /// The memory of their media.
+    held: HeldMemory,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -199,7 +202,14 @@ impl RunningCompletions {
             parsers: Vec::new(),
             special_tokens_of: None,
             lab: None,
+            held: HeldMemory::default(),
         })
+    }
+
+    /// The same answers, which hold the memory of their media until they end.
+    pub(crate) fn holding(mut self, held: HeldMemory) -> Self {
+        self.held = held;
+        self
     }
 
     /// The same answers; if `leaves_out`, special tokens are left out of their text.
@@ -292,7 +302,13 @@ impl RunningCompletions {
             _ => usage.cached_tokens.min(total.cached_tokens),
         };
         *total += *usage;
-        (total.prompt_tokens, total.cached_tokens) = (usage.prompt_tokens, cached_tokens);
+        *total = Usage {
+            prompt_tokens: usage.prompt_tokens,
+            cached_tokens,
+            image_tokens: usage.image_tokens,
+            audio_tokens: usage.audio_tokens,
+            ..*total
+        };
         self.record.usage(self.total());
     }
 
@@ -416,13 +432,27 @@ pub(crate) fn timings_json(usage: &Usage) -> Value {
     out
 }
 
+/// What is known of the tokens of a prompt.
+pub(crate) fn input_details(usage: &Usage) -> Value {
+    let mut details = json!({ "cached_tokens": usage.cached_tokens });
+    for (name, n) in [
+        ("image_tokens", usage.image_tokens),
+        ("audio_tokens", usage.audio_tokens),
+    ] {
+        if n > 0 {
+            details[name] = n.into();
+        }
+    }
+    details
+}
+
 /// The usage of a request in OpenAI's shape.
 pub(crate) fn usage_json(usage: &Usage) -> Value {
     let mut out = json!({
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        "prompt_tokens_details": { "cached_tokens": usage.cached_tokens },
+        "prompt_tokens_details": input_details(usage),
         "completion_tokens_details": {
             "reasoning_tokens": usage.reasoning_tokens,
             "accepted_prediction_tokens": usage.accepted_tokens,

@@ -40,6 +40,8 @@ pub struct ChatDialect {
     pub needs_whole_tools: bool,
     /// Whether the template refuses a message with calls that has both content and reasoning.
     pub joins_reasoning: bool,
+    /// Whether the template shows only texts that are parts of a message, and none that is its content.
+    pub needs_parts: bool,
     /// Whether the template has a role `developer`; other templates drop or refuse messages of that role.
     pub has_developer: bool,
 }
@@ -115,6 +117,15 @@ impl Prober<'_> {
             })
         };
         !renders(ANSWER) && renders("")
+    }
+
+    fn needs_parts(&self) -> bool {
+        let shows = |content: Value| {
+            let messages = json!([{ "role": "user", "content": content }]);
+            let text = self.render(&messages, true).unwrap_or_default();
+            text.contains(USER)
+        };
+        !shows(USER.into()) && shows(json!([{ "type": "text", "text": USER }]))
     }
 
     /// The rendered text of an answer in a conversation: all text after the question, and only the text after the
@@ -254,6 +265,7 @@ impl ChatDialect {
             shows_results: !prober.hides(RESULT, &calls),
             needs_whole_tools,
             joins_reasoning: prober.joins_reasoning(),
+            needs_parts: prober.needs_parts(),
             has_developer: template.mentions("developer"),
         }
     }
@@ -269,6 +281,7 @@ impl ChatDialect {
             shows_results: true,
             needs_whole_tools: false,
             joins_reasoning: false,
+            needs_parts: false,
             has_developer: false,
         }
     }

@@ -256,8 +256,11 @@ impl<C: Compute> EngineLoop<C> {
 
     fn job(&self, request: &EngineRequest) -> Job {
         let job = request.strategy.job(&request.sequence);
+        // Of a pass, other sequences that decode take some tokens.
+        let most = self.model.n_batch().saturating_sub(self.limits.n_parallel);
         Job {
             is_whole: job.is_whole || self.model.n_free_blocks().is_none(),
+            together: request.sequence.read_together(most.max(1)),
             ..job
         }
     }

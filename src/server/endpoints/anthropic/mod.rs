@@ -54,6 +54,6 @@ pub(crate) async fn count_tokens(
     body: BodyFields,
 ) -> Result<Json, Error> {
     let dialogue = parse(body, true)?;
-    let n = dialogue.prompt(&pool).await?.tokens.len();
+    let n = dialogue.prompt(&pool).await?.prompt.tokens.len();
     Ok(Json(json!({ "input_tokens": n })))
 }

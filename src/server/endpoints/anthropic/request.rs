@@ -10,7 +10,9 @@ use crate::http::context::RequestContext;
 use crate::http::error::{Error, quoted};
 use crate::request::fields::{BodyFields, FieldDoc, fields, integral};
 use crate::request::json_access::{JsonMap, malformed, object_at, text_at, unsupported};
+use crate::request::media::image_part;
 use crate::request::object_fields::{ObjectFields, has_word, ignore_unknown};
+use crate::request::parts::ContentParts;
 
 use super::client_tools;
 
@@ -41,16 +43,18 @@ const HOSTED: &str = "server_tool_use web_search_tool_result web_fetch_tool_resu
     tool_search_tool_result container_upload compaction fallback";
 
 const BLOCKS: ObjectFields = ObjectFields {
-    kinds: "text thinking redacted_thinking tool_use tool_result",
+    kinds: "text image thinking redacted_thinking tool_use tool_result",
     idle: "cache_control citations is_error caller",
-    inner: &[("content", &TEXTS)],
-    ..ObjectFields::of("type text thinking signature data id name input tool_use_id content")
+    inner: &[("content", &TEXTS), ("source", &SOURCE)],
+    ..ObjectFields::of("type text source thinking signature data id name input tool_use_id content")
 };
 const TEXTS: ObjectFields = ObjectFields {
-    kinds: "text",
+    kinds: "text image",
     idle: "cache_control citations",
-    ..ObjectFields::of("type text")
+    inner: &[("source", &SOURCE)],
+    ..ObjectFields::of("type text source")
 };
+const SOURCE: ObjectFields = ObjectFields::of("type media_type data url file_id");
 const MESSAGES: ObjectFields = ObjectFields {
     inner: &[("content", &BLOCKS)],
     ..ObjectFields::of("role content")
@@ -246,24 +250,25 @@ fn add_message(at: &str, message: &Value, out: &mut Vec<Value>) -> Result<(), Er
             ("tool_result", "user") | ("mcp_tool_result", "assistant") => {
                 has_results = true;
                 if role == "assistant" && !own.is_empty() {
-                    out.push(std::mem::take(&mut own).message(role));
+                    out.push(std::mem::take(&mut own).message(role, out.len()));
                 }
+                let content = result_parts(&at, fields)?.into_content(out.len());
                 out.push(json!({
                     "role": "tool", "tool_call_id": text_at(&at, fields, "tool_use_id")?,
-                    "content": result_text(&at, fields)?,
+                    "content": content,
                 }));
             }
             // A summary of what was before it.
             ("compaction", "assistant") if fields.get("content").is_some_and(Value::is_string) => {
-                own.texts.push_str(text_at(&at, fields, "content")?);
+                own.content.push_text(text_at(&at, fields, "content")?);
             }
             (kind, "assistant") if has_word(HOSTED, kind) => RequestContext::current().ignore(&at),
             (kind, "assistant") if kind != "text" => ignore_unknown(at, None)?,
-            _ => own.texts.extend(block_text(&at, fields)?),
+            _ => add_block(&at, fields, &mut own.content)?,
         }
     }
     if !has_results || !own.is_empty() {
-        out.push(own.message(role));
+        out.push(own.message(role, out.len()));
     }
     Ok(())
 }
@@ -271,18 +276,20 @@ fn add_message(at: &str, message: &Value, out: &mut Vec<Value>) -> Result<(), Er
 /// A message of the conversation, as far as its blocks were read.
 #[derive(Default)]
 struct MessageParts {
-    texts: String,
+    content: ContentParts,
     reasoning: String,
     calls: Vec<Value>,
 }
 
 impl MessageParts {
     fn is_empty(&self) -> bool {
-        self.texts.is_empty() && self.reasoning.is_empty() && self.calls.is_empty()
+        self.content.is_empty() && self.reasoning.is_empty() && self.calls.is_empty()
     }
 
-    fn message(self, role: &str) -> Value {
-        let mut message = json!({ "role": role, "content": self.texts });
+    /// The message, which is to have this index.
+    fn message(self, role: &str, index: usize) -> Value {
+        let content = self.content.into_content(index);
+        let mut message = json!({ "role": role, "content": content });
         if !self.reasoning.is_empty() {
             message["reasoning_content"] = self.reasoning.into();
         }
@@ -293,17 +300,23 @@ impl MessageParts {
     }
 }
 
-/// The text that the model sees of a block; `None` if it has none.
-fn block_text(at: &str, fields: &JsonMap) -> Result<Option<String>, Error> {
-    let body = match text_at(at, fields, "type")? {
-        "text" => text_at(at, fields, "text")?.to_owned(),
-        "search_result" => result_text(at, fields)?,
+/// Adds what the model sees of a block.
+fn add_block(at: &str, fields: &JsonMap, out: &mut ContentParts) -> Result<(), Error> {
+    let mut body = ContentParts::default();
+    match text_at(at, fields, "type")? {
+        "text" => body.push_text(text_at(at, fields, "text")?),
+        "image" => {
+            let (part, place) = image(at, fields)?;
+            out.push_medium(part, place);
+            return Ok(());
+        }
+        "search_result" => body.extend(result_parts(at, fields)?),
         "document" => {
             let at = format!("{at}.source");
             let source = object_at(&at, fields.get("source"))?;
             match text_at(&at, source, "type")? {
-                "text" => text_at(&at, source, "data")?.to_owned(),
-                "content" => result_text(&at, source)?,
+                "text" => body.push_text(text_at(&at, source, "data")?),
+                "content" => body.extend(result_parts(&at, source)?),
                 kind => {
                     let what = format!("documents of type `{}` are not served", quoted(kind));
                     return Err(unsupported(&format!("{at}.type"), &what));
@@ -312,35 +325,65 @@ fn block_text(at: &str, fields: &JsonMap) -> Result<Option<String>, Error> {
         }
         "tool_reference" => {
             RequestContext::current().ignore(at);
-            return Ok(None);
+            return Ok(());
         }
         kind => {
             let what = format!("blocks of type `{}` are not served here", quoted(kind));
             return Err(unsupported(&format!("{at}.type"), &what));
         }
-    };
+    }
     let heads = ["title", "source", "context"];
     let heads = heads.iter().filter_map(|name| fields.get(*name)?.as_str());
-    let parts: Vec<&str> = heads.chain([body.as_str()]).collect();
-    Ok(Some(parts.join("\n")))
+    for head in heads {
+        out.push_text(head);
+        out.push_text("\n");
+    }
+    out.extend(body);
+    Ok(())
 }
 
-/// The text of a tool result, or of another object with blocks.
-fn result_text(at: &str, fields: &JsonMap) -> Result<String, Error> {
+/// A picture as a part of a message, and the place of its source.
+fn image(at: &str, fields: &JsonMap) -> Result<(Value, String), Error> {
+    let at = format!("{at}.source");
+    let source = object_at(&at, fields.get("source"))?;
+    Ok(match text_at(&at, source, "type")? {
+        "base64" => {
+            let data = text_at(&at, source, "data")?;
+            (
+                image_part(&format!("data:;base64,{data}")),
+                format!("{at}.data"),
+            )
+        }
+        "url" => (
+            image_part(text_at(&at, source, "url")?),
+            format!("{at}.url"),
+        ),
+        kind => {
+            let what = format!(
+                "sources of type `{}` are not served, expected `base64` or `url`",
+                quoted(kind)
+            );
+            return Err(unsupported(&format!("{at}.type"), &what));
+        }
+    })
+}
+
+/// What the model sees of a tool result, or of another object with blocks.
+fn result_parts(at: &str, fields: &JsonMap) -> Result<ContentParts, Error> {
     let at = format!("{at}.content");
+    let mut out = ContentParts::default();
     match fields.get("content") {
-        None | Some(Value::Null) => Ok(String::new()),
-        Some(Value::String(text)) => Ok(text.clone()),
+        None | Some(Value::Null) => {}
+        Some(Value::String(text)) => out.push_text(text),
         Some(Value::Array(parts)) => {
-            let mut texts = String::new();
             for (k, part) in parts.iter().enumerate() {
                 let at = format!("{at}[{k}]");
-                texts.extend(block_text(&at, object_at(&at, part)?)?);
+                add_block(&at, object_at(&at, part)?, &mut out)?;
             }
-            Ok(texts)
         }
-        Some(_) => Err(malformed(&at, "a string or an array of blocks")),
+        Some(_) => return Err(malformed(&at, "a string or an array of blocks")),
     }
+    Ok(out)
 }
 
 fn one_tool(at: &str, tool: &Value) -> Result<Value, Error> {

@@ -20,7 +20,8 @@ use crate::http::error::{Error, invalid, refuse};
 use crate::http::json::{self, Json, JsonObject};
 use crate::request::fields::{Fields, fields};
 use crate::request::generation::{GenerationParams, MAX_CHOICES, choice_requests};
-use crate::request::input::{TextOrTokens, check_ids, mixed_prompts};
+use crate::request::input::{MixedPrompt, TextOrTokens, check_ids, mixed_prompts, with_markers};
+use crate::request::media::{self, HeldMemory, MediaPrompt};
 use crate::request::object_fields::ObjectFields;
 use crate::response::running_completions::{Completion, RunningCompletions};
 
@@ -66,8 +67,21 @@ pub(crate) async fn completion(
     let prompts = mixed_prompts(PROMPT, &prompt)?;
     parameters.check_number(prompts.len())?;
     let served = pool.get(parameters.model()).await?;
-    let encoded = prompts.iter().map(|parts| encode(&served, parts));
-    let encoded = encoded.collect::<Result<_, _>>()?;
+    if let [_, second, ..] = prompts
+        .iter()
+        .filter(|prompt| !prompt.media.is_empty())
+        .collect::<Vec<_>>()[..]
+    {
+        let param = second.media[0].param();
+        return refuse(
+            param,
+            " is in a second prompt: one prompt of a request may have media",
+        );
+    }
+    let mut encoded = Vec::with_capacity(prompts.len());
+    for prompt in prompts {
+        encoded.push(encode(&served, prompt).await?);
+    }
     parameters.answer(&served, encoded, PROMPT).await
 }
 
@@ -93,10 +107,19 @@ pub(crate) fn verbose(
 }
 
 /// The tokens of a prompt. A text at its start gets the special tokens that the vocabulary adds.
-fn encode(served: &ServedModel, parts: &[TextOrTokens]) -> Result<Vec<u32>, Error> {
+async fn encode(served: &Arc<ServedModel>, prompt: MixedPrompt<'_>) -> Result<MediaPrompt, Error> {
     let tokenizer = served.handle.tokenizer();
+    if let ([TextOrTokens::Text(text)], false) = (&prompt.parts[..], prompt.media.is_empty()) {
+        let media = media::prepared(served, prompt.media).await?;
+        let text = with_markers(PROMPT, text, &media, served)?;
+        let text = media.expanded(served, &text);
+        let text = text.or_else(|error| refuse(PROMPT, format!(": {error}")))?;
+        let tokens = tokenizer.encode(&text, true, true);
+        let tokens = tokens.map_err(|error| Error::invalid_value(PROMPT, error.to_string()))?;
+        return media.prompt(served, PROMPT, tokens);
+    }
     let mut tokens = Vec::new();
-    for (i, part) in parts.iter().enumerate() {
+    for (i, part) in prompt.parts.iter().enumerate() {
         match part {
             TextOrTokens::Text(text) => {
                 let own = tokenizer.encode(text, i == 0, true);
@@ -109,7 +132,7 @@ fn encode(served: &ServedModel, parts: &[TextOrTokens]) -> Result<Vec<u32>, Erro
             }
         }
     }
-    Ok(tokens)
+    Ok(tokens.into())
 }
 
 fields! {
@@ -155,16 +178,18 @@ impl NativeParams {
     pub(crate) async fn answer(
         &self,
         served: &Arc<ServedModel>,
-        prompts: Vec<Vec<u32>>,
+        prompts: Vec<MediaPrompt>,
         field: &'static str,
     ) -> Result<Response, Error> {
         let (generation, native) = (&self.generation, &self.native);
         let constraint = generation.compile(generation.constraint()?, served).await?;
         let top = native.n_probs.filter(|n| *n > 0).map(|n| n as usize);
         let mut firsts: Vec<Request> = Vec::new();
+        let mut held = HeldMemory::default();
         for prompt in &prompts {
-            let first = generation.request(served, prompt, top, constraint.as_ref());
+            let first = generation.request(served, &prompt.tokens, top, constraint.as_ref());
             let mut first = first.map_err(|error| error.with_prompt_field(field))?;
+            first.media.clone_from(&prompt.media);
             first.post_sampling |= native.post_sampling_probs == Some(true);
             firsts.push(first);
         }
@@ -176,7 +201,16 @@ impl NativeParams {
         let answers = RunningCompletions::submit(served, requests.collect(), n);
         let answers = answers.map_err(|error| error.with_prompt_field(field))?;
         let answers = answers.without_special_tokens(generation.skips_special_tokens(), served);
-        let answers = answers.with_lab(generation.lab.clone(), served);
+        let prompts = prompts.into_iter().map(|prompt| {
+            if prompt.media.is_some() {
+                held = prompt.held;
+            }
+            prompt.tokens
+        });
+        let prompts = prompts.collect();
+        let answers = answers
+            .with_lab(generation.lab.clone(), served)
+            .holding(held);
         let shape = NativeWriter::new(ResponseData {
             served: Arc::clone(served),
             prompts,

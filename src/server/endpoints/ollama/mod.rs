@@ -86,7 +86,15 @@ impl Asked {
         let has_template = served.has_template();
         let text = match &self.prompt {
             Prompt::Raw(text) => text,
-            Prompt::Text { text, has_system } if !has_template => {
+            Prompt::Text {
+                text,
+                has_system,
+                has_images,
+            } if !has_template => {
+                if *has_images {
+                    let message = "`images`: the model has no template that places pictures";
+                    return Err(Error::unsupported("images", message));
+                }
                 if *has_system {
                     RequestContext::current().ignore("system");
                 }

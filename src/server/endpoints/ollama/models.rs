@@ -193,6 +193,8 @@ fn capabilities(card: &ModelCard) -> Vec<&'static str> {
         ("completion", card.writes_text),
         ("tools", card.calls_tools),
         ("insert", card.fills_gaps),
+        ("vision", card.modalities.vision),
+        ("audio", card.modalities.audio),
         ("thinking", card.thinks),
         ("embedding", card.embeds),
     ];

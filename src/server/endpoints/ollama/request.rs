@@ -13,7 +13,9 @@ use crate::http::error::{Error, invalid, refuse};
 use crate::request::fields::{BodyFields, FieldDoc, fields, integral};
 use crate::request::generation::check_top_logprobs;
 use crate::request::json_access::{JsonMap, given, malformed, unsupported};
+use crate::request::media::image_part;
 use crate::request::object_fields::{ObjectFields, ignore_unknown};
+use crate::request::parts::ContentParts;
 use crate::served::DEFAULT_MODEL;
 
 use super::keep_alive;
@@ -58,7 +60,7 @@ fields! {
         raw: Option<bool>,
         /// Refused: conversations are sent as messages.
         context: Option<Vec<u32>>,
-        /// Refused.
+        /// Pictures in base64, before the prompt.
         images: Option<Vec<Value>>,
         ..common: CommonFields,
     }
@@ -97,6 +99,7 @@ pub(super) enum Prompt {
     Text {
         text: String,
         has_system: bool,
+        has_images: bool,
     },
     /// A text without a template.
     Raw(String),
@@ -142,9 +145,6 @@ pub(super) fn chat(mut body: BodyFields) -> Result<Asked, Error> {
 
 pub(super) fn generate(mut body: BodyFields) -> Result<Asked, Error> {
     let own: GenerateFields = body.take()?;
-    if own.images.is_some_and(|images| !images.is_empty()) {
-        return Err(no_images("images"));
-    }
     if own.context.is_some_and(|context| !context.is_empty()) {
         let what = "conversations are not kept as tokens; send messages to `/api/chat`";
         return Err(unsupported("context", what));
@@ -161,6 +161,8 @@ pub(super) fn generate(mut body: BodyFields) -> Result<Asked, Error> {
         return refuse("system", " is not possible where `raw` is true");
     }
     let text = own.prompt.unwrap_or_default();
+    let images = own.images.unwrap_or_default();
+    let has_images = !images.is_empty();
     let suffix = own.suffix.filter(|suffix| !suffix.is_empty());
     let mut messages = Vec::new();
     messages.extend(
@@ -168,14 +170,20 @@ pub(super) fn generate(mut body: BodyFields) -> Result<Asked, Error> {
             .as_ref()
             .map(|text| json!({ "role": "system", "content": text })),
     );
-    messages.push(json!({ "role": "user", "content": text }));
+    if has_images && (suffix.is_some() || is_raw || !template.is_empty()) {
+        let message = " need the model's own template: not with `raw`, `template` or `suffix`";
+        return refuse("images", message);
+    }
+    let content = with_images("images", images, &text)?.into_content(messages.len());
+    messages.push(json!({ "role": "user", "content": content }));
     let prompt = match suffix {
         Some(suffix) => Prompt::Gap(text, suffix),
-        None if text.is_empty() => Prompt::Empty,
+        None if text.is_empty() && !has_images => Prompt::Empty,
         None if is_raw || !template.is_empty() => Prompt::Raw(text),
         None => Prompt::Text {
             text,
             has_system: system.is_some(),
+            has_images,
         },
     };
     if body.take_one("messages").is_some() {
@@ -227,8 +235,22 @@ fn is_empty(value: &Value) -> bool {
     value.is_null() || value == ""
 }
 
-fn no_images(at: &str) -> Error {
-    unsupported(at, "images are not served: models read text only")
+/// Pictures in base64, and the text after them.
+fn with_images(at: &str, images: Vec<Value>, text: &str) -> Result<ContentParts, Error> {
+    let mut content = ContentParts::default();
+    for (k, image) in images.into_iter().enumerate() {
+        let at = format!("{at}[{k}]");
+        let data = image
+            .as_str()
+            .ok_or_else(|| malformed(&at, "a text in base64"))?;
+        let part = match data.starts_with("data:") {
+            true => image_part(data),
+            false => image_part(&format!("data:;base64,{data}")),
+        };
+        content.push_medium(part, at);
+    }
+    content.push_text(text);
+    Ok(content)
 }
 
 /// The messages in the shape of chat completions, each in its place.
@@ -240,9 +262,22 @@ fn messages(sent: Vec<Value>) -> Result<Vec<Value>, Error> {
         // What has another type is refused where messages are checked.
         if let Some(fields) = message.as_object_mut() {
             let at = format!("messages[{i}]");
-            let images = fields.remove("images");
-            if images.is_some_and(|images| !images.is_null() && images != json!([])) {
-                return Err(no_images(&format!("{at}.images")));
+            match fields.remove("images") {
+                None | Some(Value::Null) => {}
+                Some(Value::Array(images)) if images.is_empty() => {}
+                Some(Value::Array(images)) => {
+                    let text = match fields.get("content") {
+                        None | Some(Value::Null) => "",
+                        Some(Value::String(text)) => text,
+                        Some(_) => return Err(malformed(&format!("{at}.content"), "a string")),
+                    };
+                    let content = with_images(&format!("{at}.images"), images, text)?;
+                    fields.insert("content".into(), content.into_content(i));
+                }
+                Some(_) => {
+                    let expected = "an array of texts in base64";
+                    return Err(malformed(&format!("{at}.images"), expected));
+                }
             }
             if let Some(thinking) = fields.remove("thinking") {
                 let place = format!("{at}.reasoning_content");
@@ -425,8 +460,16 @@ mod tests {
             (json!({ "top_logprobs": 21 }), "`top_logprobs`"),
             (json!({ "n": 2 }), "`n`"),
             (
-                json!({ "messages": [{ "role": "user", "images": ["aGk="] }] }),
+                json!({ "messages": [{ "role": "user", "images": "aGk=" }] }),
                 "`messages[0].images`",
+            ),
+            (
+                json!({ "messages": [{ "role": "user", "images": ["aGk=", 1] }] }),
+                "`messages[0].images[1]`",
+            ),
+            (
+                json!({ "messages": [{ "role": "user", "content": [], "images": ["aGk="] }] }),
+                "`messages[0].content`",
             ),
             (
                 json!({ "messages": [{ "role": "user", "thinking": 1 }] }),
@@ -451,7 +494,11 @@ mod tests {
                 json!({ "prompt": "1", "raw": true, "system": "x" }),
                 "`system`",
             ),
-            (json!({ "prompt": "1", "images": ["aGk="] }), "`images`"),
+            (
+                json!({ "prompt": "1", "images": ["aGk="], "raw": true }),
+                "`images`",
+            ),
+            (json!({ "prompt": "1", "images": [1] }), "`images[0]`"),
         ] {
             let fault = asked(body, generate).expect_err(expected);
             assert!(fault.contains(expected), "{fault}");
@@ -464,7 +511,14 @@ mod tests {
         let text = |text: &str, has_system| Prompt::Text {
             text: text.into(),
             has_system,
+            has_images: false,
         };
+        let seen = Prompt::Text {
+            text: String::new(),
+            has_system: false,
+            has_images: true,
+        };
+        assert_eq!(of(json!({ "images": ["aGk="] })), seen);
         assert_eq!(of(json!({ "prompt": "1" })), text("1", false));
         assert_eq!(of(json!({ "prompt": "1", "system": "2" })), text("1", true));
         assert_eq!(

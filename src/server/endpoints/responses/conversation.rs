@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 use crate::http::context::RequestContext;
 use crate::http::error::{Error, quoted};
 use crate::request::json_access::{JsonMap, given, malformed, object_at, text_at, unsupported};
+use crate::request::media::{SentFile, file_of, image_part};
 use crate::request::object_fields::{ObjectFields, has_word, ignore_unknown};
+use crate::request::parts::ContentParts;
 
 use super::tools::{OfferedTools, TOOLS, with_text};
 
@@ -17,11 +19,11 @@ const HOSTED: &str = "web_search_call file_search_call code_interpreter_call ima
     computer_call_output mcp_list_tools mcp_approval_request mcp_approval_response compaction \
     compaction_summary compaction_trigger context_compaction agent_message ghost_snapshot";
 const PARTS: ObjectFields = ObjectFields {
-    kinds: "input_text output_text text summary_text reasoning_text refusal",
+    kinds: "input_text output_text text summary_text reasoning_text refusal input_image input_audio input_file",
     // The first two are in every part of an answer that comes back.
-    known: "annotations logprobs type text refusal",
-    idle: "cache_control",
-    inner: &[],
+    known: "annotations logprobs type text refusal image_url input_audio file_id file_data file_url filename",
+    idle: "cache_control detail",
+    inner: &[("input_audio", &ObjectFields::of("data format"))],
 };
 /// The fields of the items that become messages, calls and results.
 pub(super) const ITEMS: ObjectFields = ObjectFields {
@@ -108,7 +110,8 @@ fn add_call(messages: &mut Vec<Value>, id: &str, name: &str, arguments: Value) {
     }
 }
 
-fn add_result(messages: &mut Vec<Value>, id: &str, content: &str) {
+fn add_result(messages: &mut Vec<Value>, id: &str, content: impl Into<Value>) {
+    let content = content.into();
     messages.push(json!({ "role": "tool", "tool_call_id": id, "content": content }));
 }
 
@@ -131,10 +134,12 @@ fn add_item(
     match given(fields, "type").map_or(Some("message"), Value::as_str) {
         Some("message") => {
             let role = text_at(at, fields, "role")?;
-            let content = parts_text(&format!("{at}.content"), fields.get("content"))?;
+            let place = format!("{at}.content");
+            let content = content_parts(&place, fields.get("content"))?;
             match role {
-                "assistant" => append(assistant(messages), "content", &content),
+                "assistant" => append(assistant(messages), "content", text_of(&place, &content)?),
                 "user" | "system" | "developer" => {
+                    let content = content.into_content(messages.len());
                     messages.push(json!({ "role": role, "content": content }));
                 }
                 _ => {
@@ -145,9 +150,11 @@ fn add_item(
         }
         Some("reasoning") => {
             let content = given(fields, "content").or(given(fields, "summary"));
-            let content = parts_text(&format!("{at}.content"), content)?;
-            if !content.is_empty() {
-                append(assistant(messages), "reasoning_content", &content);
+            let place = format!("{at}.content");
+            let content = content_parts(&place, content)?;
+            let text = text_of(&place, &content)?;
+            if !text.is_empty() {
+                append(assistant(messages), "reasoning_content", text);
             }
         }
         Some(kind @ ("function_call" | "custom_tool_call")) => {
@@ -160,8 +167,9 @@ fn add_item(
             add_call(messages, text_at(at, fields, "call_id")?, &name, arguments);
         }
         Some("function_call_output" | "custom_tool_call_output") => {
-            let content = parts_text(&format!("{at}.output"), fields.get("output"))?;
-            add_result(messages, text_at(at, fields, "call_id")?, &content);
+            let content = content_parts(&format!("{at}.output"), fields.get("output"))?;
+            let content = content.into_content(messages.len());
+            add_result(messages, text_at(at, fields, "call_id")?, content);
         }
         // The client ran these, and their results are part of the conversation.
         Some("local_shell_call" | "shell_call" | "apply_patch_call") => {
@@ -175,7 +183,7 @@ fn add_item(
             add_result(
                 messages,
                 call_id(at, fields)?,
-                &result_text(given(fields, "output")),
+                result_text(given(fields, "output")),
             );
         }
         Some("tool_search_call") => {
@@ -187,7 +195,7 @@ fn add_item(
             add_result(
                 messages,
                 call_id(at, fields)?,
-                &result_text(given(fields, "tools")),
+                result_text(given(fields, "tools")),
             );
         }
         Some("additional_tools") => {}
@@ -199,7 +207,7 @@ fn add_item(
             let arguments = given(fields, "arguments").cloned();
             add_call(messages, id, &name, arguments.unwrap_or_else(|| json!({})));
             let result = given(fields, "output").or(given(fields, "error"));
-            add_result(messages, id, &result_text(result));
+            add_result(messages, id, result_text(result));
         }
         Some(kind) if has_word(HOSTED, kind) => RequestContext::current().ignore(at),
         Some("item_reference") => return Err(unsupported(at, "no items are stored here")),
@@ -218,25 +226,76 @@ fn result_text(result: Option<&Value>) -> String {
     }
 }
 
-fn parts_text(at: &str, content: Option<&Value>) -> Result<String, Error> {
-    const KINDS: &str = "input_text output_text text summary_text reasoning_text";
-    let parts = match content {
-        Some(Value::String(text)) => return Ok(text.clone()),
-        Some(Value::Array(parts)) => parts,
-        None | Some(Value::Null) => return Ok(String::new()),
-        Some(_) => return Err(malformed(at, "a string or an array of parts")),
-    };
-    let one = |(k, part): (usize, &Value)| {
-        let at = format!("{at}[{k}]");
-        let fields = object_at(&at, part)?;
-        match text_at(&at, fields, "type")? {
-            "refusal" => text_at(&at, fields, "refusal").map(str::to_owned),
-            kind if has_word(KINDS, kind) => text_at(&at, fields, "text").map(str::to_owned),
-            kind => {
-                let what = format!("parts of type `{}` are not served", quoted(kind));
-                Err(unsupported(&format!("{at}.type"), &what))
+/// The text of content, which has no media.
+fn text_of<'c>(at: &str, content: &'c ContentParts) -> Result<&'c str, Error> {
+    match content.is_text() {
+        true => Ok(content.text()),
+        false => Err(unsupported(at, "pictures and sounds are not served here")),
+    }
+}
+
+fn content_parts(at: &str, content: Option<&Value>) -> Result<ContentParts, Error> {
+    let mut out = ContentParts::default();
+    match content {
+        Some(Value::String(text)) => out.push_text(text),
+        Some(Value::Array(parts)) => {
+            for (k, part) in parts.iter().enumerate() {
+                add_part(&format!("{at}[{k}]"), part, &mut out)?;
             }
         }
-    };
-    parts.iter().enumerate().map(one).collect()
+        None | Some(Value::Null) => {}
+        Some(_) => return Err(malformed(at, "a string or an array of parts")),
+    }
+    Ok(out)
+}
+
+fn add_part(at: &str, part: &Value, out: &mut ContentParts) -> Result<(), Error> {
+    const TEXTS: &str = "input_text output_text text summary_text reasoning_text";
+    let fields = object_at(at, part)?;
+    match text_at(at, fields, "type")? {
+        "refusal" => out.push_text(text_at(at, fields, "refusal")?),
+        kind if has_word(TEXTS, kind) => out.push_text(text_at(at, fields, "text")?),
+        "input_image" => {
+            refuse_file_id(at, fields)?;
+            let url = given(fields, "image_url");
+            let url = url.and_then(|url| url.as_str().or_else(|| url["url"].as_str()));
+            let place = format!("{at}.image_url");
+            let url = url.ok_or_else(|| malformed(&place, "an address or a data URL"))?;
+            out.push_medium(image_part(url), place);
+        }
+        "input_audio" => out.push_medium(part.clone(), format!("{at}.input_audio.data")),
+        "input_file" => {
+            refuse_file_id(at, fields)?;
+            if given(fields, "file_data").is_none() && given(fields, "file_url").is_some() {
+                let what = "files are not fetched, only pictures (`input_image`); send `file_data`";
+                return Err(unsupported(&format!("{at}.file_url"), what));
+            }
+            let data = text_at(at, fields, "file_data")?;
+            let place = format!("{at}.file_data");
+            match file_of(&place, data)? {
+                SentFile::Medium(part) => out.push_medium(part, place),
+                SentFile::Text(text) => {
+                    let name = given(fields, "filename").and_then(Value::as_str);
+                    out.push_text(&name.map_or_else(String::new, |name| format!("{name}\n")));
+                    out.push_text(&text);
+                }
+            }
+        }
+        kind => {
+            let what = format!("parts of type `{}` are not served", quoted(kind));
+            return Err(unsupported(&format!("{at}.type"), &what));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses the id of a file, in whose place `state` has put the file where files are stored.
+fn refuse_file_id(at: &str, fields: &JsonMap) -> Result<(), Error> {
+    match given(fields, "file_id") {
+        None => Ok(()),
+        Some(_) => Err(unsupported(
+            &format!("{at}.file_id"),
+            "no files are stored here",
+        )),
+    }
 }

@@ -7,7 +7,7 @@ use crate::http::transport::SseEvents;
 use crate::response::completion_parser::CompletionDelta;
 use crate::response::envelope::Envelope;
 use crate::response::logprobs::{self, TokenNames};
-use crate::response::running_completions::{Completion, StreamEvent, StreamWriter};
+use crate::response::running_completions::{Completion, StreamEvent, StreamWriter, input_details};
 use lab_base::util::clock::unix_seconds;
 use lab_core::engine::{AnswerToken, FinishReason, Usage};
 
@@ -352,7 +352,7 @@ fn part(text: &str, logprobs: &[Value]) -> Value {
 fn usage_json(usage: &Usage) -> Value {
     json!({
         "input_tokens": usage.prompt_tokens,
-        "input_tokens_details": { "cached_tokens": usage.cached_tokens },
+        "input_tokens_details": input_details(usage),
         "output_tokens": usage.completion_tokens,
         "output_tokens_details": { "reasoning_tokens": usage.reasoning_tokens },
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,

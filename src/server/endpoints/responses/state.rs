@@ -4,6 +4,7 @@
 //! The id in `previous_response_id` becomes an object with that id and the items of the conversation before `input`.
 //! `background: true` becomes the id of a response that is streamed into the store. Neither is what a client may send.
 
+use std::io::Read as _;
 use std::sync::Arc;
 
 use axum::body::{Body, Bytes, to_bytes};
@@ -11,6 +12,8 @@ use axum::extract::Request;
 use axum::http::request::Parts;
 use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use futures_util::StreamExt;
 use lab_base::util::clock::unix_seconds;
 use serde_json::{Value, json};
@@ -30,6 +33,8 @@ use crate::storage::response_store::{NewResponse, Refused};
 
 /// The routes whose responses are stored; the others count tokens.
 const CREATE: [&str; 2] = ["/v1/responses", "/responses"];
+/// Maximum size of the files that a request names, in bytes.
+const MAX_FILES_BYTES: u64 = 32 << 20;
 const COUNT: [&str; 2] = ["/v1/responses/input_tokens", "/responses/input_tokens"];
 
 /// The request as its model gets it, and what is stored of it.
@@ -136,17 +141,79 @@ fn resolved(pool: &Pool, mut body: JsonMap, is_creation: bool) -> Result<Resolve
         body.insert("store".into(), false.into());
         is_changed = true;
     }
+    let body_owner = owner.clone();
     let new = (is_creation && is_kept).then(|| NewResponse {
         owner,
         id: String::new(),
         previous,
         input: Arc::new(input_items(body.get("input"))),
     });
+    // What is stored has the ids.
+    is_changed |= resolve_files(pool, &body_owner, &mut body)?;
     Ok(Resolved {
         body,
         is_changed,
         new,
     })
+}
+
+/// Puts the files that parts name by their ids into their places. Returns whether there are any.
+fn resolve_files(pool: &Pool, owner: &str, body: &mut JsonMap) -> Result<bool, Error> {
+    let Some(store) = &pool.config.batches else {
+        return Ok(false);
+    };
+    let mut left = MAX_FILES_BYTES;
+    let mut is_changed = false;
+    let mut resolve = |at: &str, items: Option<&mut Value>| -> Result<(), Error> {
+        let items = items.and_then(Value::as_array_mut).into_iter().flatten();
+        for (i, item) in items.enumerate() {
+            for name in ["content", "output"] {
+                let parts = item.get_mut(name).and_then(Value::as_array_mut);
+                for (k, part) in parts.into_iter().flatten().enumerate() {
+                    let place = match part["type"].as_str() {
+                        Some("input_image") => "image_url",
+                        Some("input_file") => "file_data",
+                        _ => continue,
+                    };
+                    let Some(fields) = part.as_object_mut() else {
+                        continue;
+                    };
+                    let Some(id) = given(fields, "file_id").and_then(Value::as_str) else {
+                        continue;
+                    };
+                    let at = format!("{at}[{i}].{name}[{k}].file_id");
+                    let (file, data) = store.files.open_data(owner, id).ok_or_else(|| {
+                        let message = format!("`{at}`: there is no file `{}`", quoted(id));
+                        Error::invalid_value(&at, message)
+                    })?;
+                    if file.n_bytes > left {
+                        let message = format!(
+                            "`{at}`: the files up to here have more than {MAX_FILES_BYTES} bytes"
+                        );
+                        return Err(Error::invalid_value(&at, message));
+                    }
+                    left -= file.n_bytes;
+                    let mut bytes = Vec::new();
+                    data.take(file.n_bytes)
+                        .read_to_end(&mut bytes)
+                        .map_err(Error::engine)?;
+                    fields.remove("file_id");
+                    let data = format!("data:;base64,{}", BASE64_STANDARD.encode(bytes));
+                    fields.insert(place.into(), data.into());
+                    fields.entry("filename").or_insert_with(|| file.name.into());
+                    is_changed = true;
+                }
+            }
+        }
+        Ok(())
+    };
+    crate::http::json::block_in_place(|| {
+        resolve("input", body.get_mut("input"))?;
+        let previous = body.get_mut("previous_response_id");
+        let items = previous.and_then(|previous| previous.get_mut("items"));
+        resolve("previous_response_id.items", items)
+    })?;
+    Ok(is_changed)
 }
 
 /// The items of the conversation that a response ended.

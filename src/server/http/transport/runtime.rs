@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 
-/// Maximum size of a request body in bytes: a long conversation without images.
-pub const MAX_BODY_BYTES: usize = 16 << 20;
+/// Maximum size of a request body in bytes: a long conversation with some pictures.
+pub const MAX_BODY_BYTES: usize = 64 << 20;
 
 pub(super) async fn not_accepted(error: &io::Error) {
     tracing::warn!(%error, "a connection could not be accepted");
