@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # Runs the official client packages for Python and Node, unmodified, against a server. They are installed into a folder
 # of their own. python3 has to be on the machine; without node (18 or newer) and npm its clients are left out.
-# Usage: scripts/clients.sh http://127.0.0.1:11116 [FOLDER [URL of a server with --parallel 1 --queue 1]]
+# Usage: scripts/clients.sh http://127.0.0.1:11116 [FOLDER [URL of a server with --parallel 1 --queue 1
+#     [URL of a server whose model takes pictures]]]
 set -euo pipefail
 
 url=$1
 folder=${2:-target/clients}
 small=${3:-}
+seeing=${4:-}
 here=$(cd "$(dirname "$0")" && pwd)
 wanted=$here/requirements-clients.txt
 venv=$folder/venv
@@ -22,6 +24,10 @@ fi
 "$venv/bin/python" "$here/huggingface_client.py" "$url/v1"
 "$venv/bin/python" "$here/guidance_client.py" "$url/v1"
 "$venv/bin/python" "$here/ollama_client.py" "$url"
+picture=$here/../tests/media/llava-small/a.png
+if [ -n "$seeing" ]; then
+    "$venv/bin/python" "$here/media_clients.py" "$seeing" "$picture"
+fi
 
 if ! command -v node >/dev/null || ! command -v npm >/dev/null; then
     echo "NOT RUN: there is no node with npm on this machine"
@@ -40,3 +46,6 @@ node "$here/openai_client.mjs" "$url/v1" ${small:+"$small/v1"}
 node "$here/ai_sdk_client.mjs" "$url/v1"
 node "$here/huggingface_client.mjs" "$url/v1"
 node "$here/ollama_client.mjs" "$url"
+if [ -n "$seeing" ]; then
+    node "$here/media_clients.mjs" "$seeing" "$picture"
+fi

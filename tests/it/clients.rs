@@ -5,6 +5,7 @@ use std::process::Command;
 use crate::support::command::{scratch, text};
 use crate::support::hf;
 use crate::support::server::Server;
+use crate::support::sources;
 use crate::support::vocabulary::with_vocabulary;
 
 /// Where the script installs the packages.
@@ -43,8 +44,14 @@ fn client_packages_work_unmodified() {
     let url = |server: &Server| format!("http://{}", server.address);
     let server = Server::start(&[]);
     let small = Server::start(&["--parallel", "1", "--queue", "1", "--ctx", "4096"]);
+    let folder = sources::root().join("tests/media/llava-small");
+    let seeing = Server::start(&["-m", text(&folder)]);
     let script = |name: &str| format!("{}/scripts/{name}", env!("CARGO_MANIFEST_DIR"));
     let mut expected = vec![
+        "openai client with a picture",
+        "anthropic client with a picture",
+        "ollama client with a picture",
+        "langchain with a picture",
         "openai client",
         "openai-agents",
         "anthropic client",
@@ -61,12 +68,13 @@ fn client_packages_work_unmodified() {
             "AI SDK",
             "Hugging Face client for Node",
             "ollama client for JavaScript",
+            "clients for Node with a picture",
         ]);
     }
     content(
         Command::new("bash")
             .arg(script("clients.sh"))
-            .args([&url(&server), FOLDER, &url(&small)]),
+            .args([&url(&server), FOLDER, &url(&small), &url(&seeing)]),
         &expected,
     );
 

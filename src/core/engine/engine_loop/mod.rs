@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use crate::model::{self, Batch, CapturedRow, Points, SequenceId};
 use lab_base::tokenizer::Tokenizer;
 
-use super::compute::Compute;
+use super::compute::{BLOCK, Compute};
 use super::constraint::ConstraintWorker;
 use super::event::{Event, Failure, FinishReason};
 use super::limits::Limits;
@@ -256,11 +256,13 @@ impl<C: Compute> EngineLoop<C> {
 
     fn job(&self, request: &EngineRequest) -> Job {
         let job = request.strategy.job(&request.sequence);
+        let n_free_blocks = self.model.n_free_blocks();
         // Of a pass, other sequences that decode take some tokens.
         let most = self.model.n_batch().saturating_sub(self.limits.n_parallel);
+        let n_free = n_free_blocks.map_or(most, |n| n * BLOCK);
         Job {
-            is_whole: job.is_whole || self.model.n_free_blocks().is_none(),
-            together: request.sequence.read_together(most.max(1)),
+            is_whole: job.is_whole || n_free_blocks.is_none(),
+            together: request.sequence.read_together(most.min(n_free).max(1)),
             ..job
         }
     }
