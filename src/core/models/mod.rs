@@ -10,6 +10,7 @@ pub mod recognise;
 pub mod sampling_defaults;
 pub mod synth;
 pub mod towers;
+pub mod transcription;
 
 pub use open::{
     DEFAULT_MODEL, Definitions, DefinitionsError, Error, FileStamp, ModelFiles, ModelSource,

@@ -19,6 +19,7 @@ use crate::models::recognise;
 use crate::models::sampling_defaults;
 use crate::models::sampling_defaults::SamplingDefaults;
 use crate::models::towers::{OpenedMedia, open_media};
+use crate::models::transcription;
 use crate::plan::{self, Plan};
 use lab_base::tokenizer;
 use lab_base::tokenizer::Tokenizer;
@@ -199,6 +200,8 @@ pub struct OpenedModel {
     pub sampling: SamplingDefaults,
     /// The media that it takes; none if it takes texts alone.
     pub media: Option<OpenedMedia>,
+    /// Maximum number of rows of a medium that the model reads before its tokens; 0 if it reads none so.
+    pub n_source_rows: usize,
 }
 
 impl OpenedModel {
@@ -390,6 +393,7 @@ fn read_path(path: &Path, with: &Definitions) -> Result<ModelFiles, Error> {
                 weights.add_metadata(vocabulary.metadata());
             }
             weights.add_metadata(&sampling_defaults::of_folder(folder));
+            weights.add_metadata(&transcription::of_folder(folder));
             ModelFiles {
                 weights,
                 vocabulary,
@@ -424,6 +428,10 @@ pub fn open(source: &ModelSource, with: &Definitions) -> Result<OpenedModel, Err
         source,
     })?;
     report_unread(&plan, weights.metadata(), &model, with.strict)?;
+    let media = media_of(source, with);
+    let reads_rows = plan.source.as_ref().is_some_and(|source| source.is_rows);
+    let rows = media.as_ref().filter(|_| reads_rows);
+    let n_source_rows = rows.map_or(0, |media| media.processors.n_of_window());
     let sampling = SamplingDefaults::of(weights.metadata());
     Ok(OpenedModel {
         name: source.name(),
@@ -436,7 +444,8 @@ pub fn open(source: &ModelSource, with: &Definitions) -> Result<OpenedModel, Err
         def,
         plan,
         template: None,
-        media: media_of(source, with),
+        media,
+        n_source_rows,
         adapters: Vec::new(),
         prompts: match source.file() {
             Some(path) if hf::is_folder(path) => Prompts::read(hf::folder_of(path)),

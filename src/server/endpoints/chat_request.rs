@@ -92,23 +92,28 @@ impl ChatRequest {
 
     /// The media of the conversation, prepared for the model's towers.
     fn media(&self, served: &ServedModel) -> Result<Vec<PreparedMedium>, Error> {
-        let mut n_of = [0; 2];
-        let prepare = |medium: MessageMedium| {
-            let param = &medium.param;
-            let (name, n) = match medium.media {
-                Media::Image => ("pictures", &mut n_of[0]),
-                Media::Audio => ("sounds", &mut n_of[1]),
-            };
-            let taken = served.media.as_ref();
-            let Some(taken) = taken.filter(|taken| taken.processors.takes(medium.media)) else {
-                let message = format!("`{param}`: the model takes no {name}");
-                return Err(Error::unsupported(param, message));
-            };
-            let prepared = taken.processors.prepare(medium.media, &medium.bytes, *n);
-            *n += 1;
-            prepared.or_else(|error| refuse(param, format!(": {error}")))
+        let media = self.messages.media()?;
+        let taken = served.media.as_ref().map(|taken| &taken.processors);
+        let not_taken = |medium: &&MessageMedium| {
+            let taken = taken.is_some_and(|taken| taken.takes(medium.media));
+            !taken
         };
-        self.messages.media()?.into_iter().map(prepare).collect()
+        if let Some(MessageMedium { param, media, .. }) = media.iter().find(not_taken) {
+            let name = match media {
+                Media::Image => "pictures",
+                Media::Audio => "sounds",
+            };
+            let message = format!("`{param}`: the model takes no {name}");
+            return Err(Error::unsupported(param, message));
+        }
+        let Some(taken) = taken else {
+            return Ok(Vec::new());
+        };
+        let files = media
+            .iter()
+            .map(|medium| (medium.media, medium.bytes.as_slice()));
+        let prepared = taken.prepare_all(&files.collect::<Vec<_>>());
+        prepared.or_else(|(at, error)| refuse(&media[at].param, format!(": {error}")))
     }
 
     /// The tokens of a prompt with these media, and their places.
