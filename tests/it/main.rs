@@ -99,4 +99,5 @@ mod text_diffusion;
 mod text_parts;
 mod tidy;
 mod tools;
+mod transcripts;
 mod vectors;

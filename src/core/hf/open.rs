@@ -119,6 +119,8 @@ fn apply_map(
             keys,
         };
         match allow_unmapped {
+            // The rest of the folder is for other maps.
+            true if map.is_part => tracing::debug!(%error, "goes on"),
             true => tracing::warn!(%error, "goes on"),
             false => return Err(error),
         }
