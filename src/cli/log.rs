@@ -62,8 +62,10 @@ pub(super) enum LogProcess {
 
 pub(super) fn start_log(options: &LogOptions, of_whom: LogProcess) -> Result<(), Failure> {
     let usual = match of_whom {
-        LogProcess::Server | LogProcess::Engine { .. } => "warn,request=info,server=info",
-        LogProcess::Command => "warn",
+        LogProcess::Server | LogProcess::Engine { .. } => {
+            "warn,request=info,server=info,symphonia=off"
+        }
+        LogProcess::Command => "warn,symphonia=off",
     };
     let is_command = matches!(of_whom, LogProcess::Command);
     let level = options.log_level.as_deref().unwrap_or(usual);

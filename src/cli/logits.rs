@@ -68,13 +68,14 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let part = part.map_err(|error| at(&args.output, error))?;
     let n = tokens.len();
     let chunk = args.chunk.unwrap_or(n).clamp(1, n.max(1));
+    let n_rows = opened.n_source_rows;
     let n_batch = args.source.n_batch(if args.stateless { n } else { chunk });
     let defaults = LoadDefaults::exact(n_batch);
     let mut options = args.load.resolve(&opened, defaults)?;
     options.non_causal = args.non_causal;
     let scores_tokens = opened.plan.pooling() == Pooling::Each;
     options.embeddings = args.embedding || scores_tokens;
-    let n_all = args.source.len() + n;
+    let n_all = args.source.len() + n_rows + n;
     if n_all > options.n_ctx {
         anyhow::bail!(
             "{n_all} tokens exceed the context of {} (--ctx N sets a longer one)",

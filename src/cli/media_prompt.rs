@@ -72,18 +72,22 @@ impl MediaPrompt {
         let files = take_paths(&mut messages);
         let media_of_model = opened.media.take().filter(|_| !files.is_empty());
         let no_media = || anyhow::anyhow!("{}: the model takes no media", opened.weights.label());
-        let mut media = Vec::with_capacity(files.len());
-        for (kind, file) in &files {
-            let processors = &media_of_model.as_ref().ok_or_else(no_media)?.processors;
-            let bytes = std::fs::read(file).map_err(|error| at(file, error))?;
-            let before = media
-                .iter()
-                .filter(|of: &&PreparedMedium| of.media == *kind);
-            let medium = processors
-                .prepare(*kind, &bytes, before.count())
-                .map_err(|error| at(file, error))?;
-            media.push(medium);
-        }
+        let bytes = files.iter().map(|(_, file)| {
+            let bytes = std::fs::read(file);
+            bytes.map_err(|error| at(file, error))
+        });
+        let bytes: Vec<Vec<u8>> = bytes.collect::<Result<_, _>>()?;
+        let kinds = files.iter().zip(&bytes);
+        let kinds: Vec<(Media, &[u8])> =
+            kinds.map(|((kind, _), bytes)| (*kind, &**bytes)).collect();
+        let mut media = match (kinds.is_empty(), &media_of_model) {
+            (true, _) => Vec::new(),
+            (false, None) => return Err(no_media()),
+            (false, Some(of)) => {
+                let prepared = of.processors.prepare_all(&kinds);
+                prepared.map_err(|(medium, error)| at(&files[medium].1, error))?
+            }
+        };
         if let Some(path) = &self.media_values {
             for kind in Media::ALL {
                 let of_kind = media.iter_mut().filter(|medium| medium.media == kind);
@@ -147,11 +151,7 @@ impl PromptWithMedia {
             return Ok(());
         };
         model.set_towers(towers);
-        if model.reads_rows() {
-            self.set_source(model)?;
-        } else {
-            model.set_prompt_media(0, &self.media, &self.tokens)?;
-        }
+        model.set_prompt_media(0, &self.media, &self.tokens)?;
         if let Some(path) = &args.dump {
             let n_embd = model.plan().n_embd as usize;
             let Some(towers) = model.towers() else {
@@ -175,22 +175,13 @@ impl PromptWithMedia {
         let views: Vec<_> = views.collect();
         let mut of_media = media.iter().map(|medium| medium.prepared.views.len());
         let n_views = of_media.next();
-        let is_one_shape = views
-            .windows(2)
-            .all(|pair| pair[0].shape[1..] == pair[1].shape[1..])
-            && of_media.all(|n| Some(n) == n_views)
+        let is_one_shape = views.windows(2).all(|pair| match kind {
+            Media::Image => pair[0].shape[1..] == pair[1].shape[1..],
+            Media::Audio => pair[0].shape == pair[1].shape,
+        }) && of_media.all(|n| Some(n) == n_views)
             && !(kind == Media::Image && self.is_list_of_patches);
         let values = views.iter().flat_map(|view| &view.values).copied();
         (is_one_shape && !views.is_empty()).then(|| values.collect())
-    }
-
-    /// Computes the rows of the first medium, which are what a decoder reads.
-    fn set_source(&self, model: &mut Model) -> Result<(), Failure> {
-        let (Some(medium), Some(towers)) = (self.media.media.first(), model.towers()) else {
-            anyhow::bail!("the model reads a sound, and the messages have none");
-        };
-        let rows = towers.rows(medium)?;
-        Ok(model.set_source_rows(0, &rows.rows)?)
     }
 
     /// Writes the token ids, the values of views of one shape, and the rows: embeddings and the parts that layers add.

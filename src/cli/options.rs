@@ -423,14 +423,16 @@ impl LoadOptions {
     ) -> Result<Options, Failure> {
         let plan = &opened.plan;
         let most = positions(plan).unwrap_or(usize::MAX);
-        let n_ctx = match self.context(plan) {
-            Some(n) if n > most && !defaults.is_cut => anyhow::bail!(
-                "--ctx {n}: `{}` has a table of {most} positions; expected a context of at most {most} tokens",
-                opened.name
-            ),
-            Some(n) => n.min(most),
-            None => own_context(opened, defaults.max_ctx).min(most),
-        };
+        // Rows that the model reads before its tokens come on top.
+        let n_ctx = opened.n_source_rows
+            + match self.context(plan) {
+                Some(n) if n > most && !defaults.is_cut => anyhow::bail!(
+                    "--ctx {n}: `{}` has a table of {most} positions; expected a context of at most {most} tokens",
+                    opened.name
+                ),
+                Some(n) => n.min(most),
+                None => own_context(opened, defaults.max_ctx).min(most),
+            };
         let kv_type = match self.exact {
             true => Some(TensorType::F32),
             false => self.kv_type,

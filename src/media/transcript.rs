@@ -8,14 +8,26 @@ use std::fmt::Write;
 use serde::Serialize;
 
 /// A part of a transcript.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Segment {
+    /// The first frame of the window that it was heard in, in hundredths of a second.
+    pub seek: usize,
     /// In seconds from the beginning of the sound.
     pub start: f64,
     /// In seconds from the beginning of the sound.
     pub end: f64,
     /// What was said.
     pub text: String,
+    /// The tokens of the text, times included.
+    pub tokens: Vec<u32>,
+    /// The temperature at which they were drawn.
+    pub temperature: f64,
+    /// The mean of the log-probabilities of the tokens of the window.
+    pub avg_logprob: f64,
+    /// How many times shorter the text of the window is once compressed; a large number tells of repetitions.
+    pub compression_ratio: f64,
+    /// The probability that nothing is said in the window.
+    pub no_speech_prob: f64,
 }
 
 /// A time with a sign between seconds and milliseconds. What is no time is the beginning.
@@ -111,8 +123,12 @@ mod tests {
     use super::*;
 
     fn segment(start: f64, end: f64, text: &str) -> Segment {
-        let text = text.to_owned();
-        Segment { start, end, text }
+        Segment {
+            start,
+            end,
+            text: text.to_owned(),
+            ..Segment::default()
+        }
     }
 
     #[test]
@@ -173,6 +189,21 @@ mod tests {
                 {"id": 1, "start": 3.32, "end": 4.5, "text": " wide."},
             ],
         });
-        assert_eq!(object, expected);
+        let mut shown = object;
+        let mut n_numbers = 0;
+        for segment in shown["segments"].as_array_mut().expect("an array") {
+            let fields = segment.as_object_mut().expect("an object");
+            for name in [
+                "seek",
+                "tokens",
+                "temperature",
+                "avg_logprob",
+                "compression_ratio",
+                "no_speech_prob",
+            ] {
+                n_numbers += usize::from(fields.remove(name).is_some());
+            }
+        }
+        assert_eq!((shown, n_numbers), (expected, 12));
     }
 }

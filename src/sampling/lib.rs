@@ -20,6 +20,7 @@ mod select;
 mod softmax;
 mod stage;
 mod table;
+mod token_rules;
 
 mod contrastive;
 mod dry;
@@ -52,3 +53,4 @@ pub use parameter::{
 };
 pub use params::{LISTS, OTHERS, PARAMETERS, Params, StageName, reference};
 pub use sampler::Sampler;
+pub use token_rules::{Timestamps, TokenRules, TranscriptRules};

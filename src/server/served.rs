@@ -30,6 +30,7 @@ use lab_core::models::media::MediaProcessors;
 use lab_core::models::prompts::Prompts;
 use lab_core::models::sampling_defaults::SamplingDefaults;
 use lab_core::models::towers::OpenedMedia;
+use lab_core::models::transcription::TranscriptTokens;
 use lab_core::models::{OpenedModel, tokenizer_of};
 use lab_core::plan::{Media, Plan};
 
@@ -69,6 +70,8 @@ pub struct ServedModel {
     pub media: Option<ServedMedia>,
     /// Which media may be read that requests name.
     pub media_access: Arc<MediaAccess>,
+    /// The tokens of transcripts; none if the model has none.
+    pub transcripts: Option<Arc<TranscriptTokens>>,
     /// The template that makes one text of query and document, for a reranker that reads them together.
     pub rerank_template: Option<String>,
     /// Names of the classes, if the model scores classes and names them.
@@ -394,6 +397,7 @@ impl ServedModel {
             sampling,
             media,
             def,
+            n_source_rows: _,
         } = opened;
         // Of an encoder only the hidden states are used, also where it has a head.
         options.embeddings |= engine::ends_in_vectors(&plan);
@@ -430,6 +434,12 @@ impl ServedModel {
             ModelInfo::of(&plan),
         );
         let labels = labels(&plan.arch, weights.metadata());
+        let seconds = media
+            .as_ref()
+            .and_then(|media| media.processors.window_seconds());
+        let transcripts = seconds.and_then(|seconds| {
+            TranscriptTokens::of(&plan, &tokenizer, weights.metadata(), seconds)
+        });
         let rerank_template = weights.metadata().str(RERANK_TEMPLATE).map(str::to_owned);
         let fingerprint = fingerprint(&name, &plan, &options);
         let started = engine::start(Arc::new(tokenizer), limits, move || {
@@ -452,6 +462,7 @@ impl ServedModel {
             sampling,
             media: served_media,
             media_access: Arc::default(),
+            transcripts: transcripts.map(Arc::new),
             fingerprint,
             created: unix_seconds(),
             templates,

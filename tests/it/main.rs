@@ -100,4 +100,5 @@ mod text_diffusion;
 mod text_parts;
 mod tidy;
 mod tools;
+mod transcripts;
 mod vectors;

@@ -4,8 +4,10 @@
 //! A pass reads the pending tokens and the draft tokens that may follow them. First come the rows of forced tokens,
 //! which give their log-probabilities, then the rows from which tokens are chosen.
 
+use std::sync::Arc;
+
 use crate::model::Batch;
-use lab_sampling::{SampleError, Sampler};
+use lab_sampling::{SampleError, Sampler, TokenRules};
 
 use super::answer_stream::TokenEntry;
 use super::constraint::{ActiveConstraint, ForcedTokens};
@@ -22,6 +24,7 @@ pub(super) struct AutoregressiveStrategy {
     limit: usize,
     drafter: Option<Drafter>,
     constrained: Option<ActiveConstraint>,
+    rules: Option<Arc<TokenRules>>,
     thinking: Option<ThinkingBudget>,
     /// Length of the sequence when the current step was read; tokens chosen since then are beyond it.
     n_before: usize,
@@ -46,10 +49,20 @@ impl AutoregressiveStrategy {
             limit,
             drafter: has_draft.then(|| Drafter::new(prompt, n_drafted)),
             constrained,
+            rules: None,
             thinking,
             n_before: 0,
             is_diverged: false,
         }
+    }
+
+    /// The same with rules for the tokens, under which nothing is drafted.
+    pub(super) fn ruled(mut self, rules: Option<Arc<TokenRules>>) -> Self {
+        if rules.is_some() {
+            self.drafter = None;
+        }
+        self.rules = rules;
+        self
     }
 
     fn drafted(&self) -> &[u32] {
@@ -84,6 +97,10 @@ impl AutoregressiveStrategy {
     }
 
     fn choose(&mut self, sequence: &mut Sequence, logits: &[f32]) -> Result<u32, Failure> {
+        let model_logits = logits;
+        let rules = self.rules.as_ref();
+        let ruled = rules.map(|of| of.applied(&sequence.tokens[sequence.n_prompt..], logits));
+        let logits = ruled.as_deref().unwrap_or(logits);
         let mask = match &mut self.constrained {
             Some(constrained) => Some(constrained.mask(logits.len())?),
             None => None,
@@ -128,7 +145,11 @@ impl AutoregressiveStrategy {
         }
         let entry = match &drawn {
             Some(drawn) => TokenEntry::drawn(drawn),
-            None => sequence.answer.entry(token, logits)?,
+            None => {
+                let are_ruled = rules.is_some_and(|rules| rules.are_scores_ruled());
+                let scored = if are_ruled { logits } else { model_logits };
+                sequence.answer.entry(token, scored)?
+            }
         };
         sequence.push(token, entry);
         if let Some(drafter) = &mut self.drafter {

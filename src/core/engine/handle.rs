@@ -95,13 +95,11 @@ impl Handle {
             }
             let decoding = self.decoding(&request)?;
             let scales = self.adapters.of(request.adapters.as_deref())?;
-            let mut source = Vec::new();
-            if let Some(of) = self.source() {
-                if of.is_rows {
-                    return Err(Rejected::NoSource);
-                }
-                source = std::mem::replace(&mut request.prompt, vec![of.start]);
-            }
+            let source = match self.source() {
+                None => Vec::new(),
+                Some(of) if of.is_rows => rows_of(&request).ok_or(Rejected::NoSource)?,
+                Some(of) => std::mem::replace(&mut request.prompt, vec![of.start]),
+            };
             let lab = self.lab(&request, &decoding, &mut lab_bytes)?;
             Ok(CheckedRequest {
                 request,
@@ -296,9 +294,13 @@ impl Handle {
     }
 
     fn check_length(&self, request: &Request) -> Result<(), Rejected> {
-        // With a source, the start token of the completion takes one more position.
-        let n_start = usize::from(self.source().is_some());
-        let n_more = usize::from(request.max_tokens != Some(0)) + n_start;
+        let n_source = match self.source() {
+            None => 0,
+            Some(of) if of.is_rows => rows_of(request).map_or(0, |rows| rows.len()),
+            // The start token of the completion takes one more position.
+            Some(_) => 1,
+        };
+        let n_more = usize::from(request.max_tokens != Some(0)) + n_source;
         self.check_room(request.prompt.len(), n_more)
     }
 
@@ -395,10 +397,14 @@ impl Handle {
 impl SourceLimits {
     /// Refuses prompts that are too long for one pass, and fields that do not apply to a source.
     fn check(self, request: &Request) -> Result<(), Rejected> {
-        let (found, limit) = (request.prompt.len(), self.n_most);
+        let (found, what) = match self.is_rows {
+            true => (rows_of(request).map_or(0, |rows| rows.len()), "rows"),
+            false => (request.prompt.len(), "tokens"),
+        };
+        let limit = self.n_most;
         if found > limit {
             let message = format!(
-                "the model reads all of it in one pass: found {found} tokens, expected at most {limit}"
+                "the model reads all of it in one pass: found {found} {what}, expected at most {limit}"
             );
             return Err(Rejected::field("prompt", message));
         }
@@ -409,13 +415,18 @@ impl SourceLimits {
     }
 }
 
+/// The source of a request to a model that reads rows.
+fn rows_of(request: &Request) -> Option<Vec<u32>> {
+    request.media.as_ref()?.as_source()
+}
+
 /// Contrastive search. `rolls_back` is the width of the hidden states, if tokens can be rolled back.
 fn contrastive(request: &Request, rolls_back: Option<usize>) -> Result<Decoding, Rejected> {
     let states = "it needs a KV cache and a model without recurrent states";
     let n_embd = rolls_back.ok_or(Rejected::NoSearch(states))?;
     let fields = [("min_tokens", request.stop.min_tokens > 0)];
     Rejected::if_set(&fields, "not possible with contrastive search")?;
-    if request.constraint.is_some() {
+    if request.constraint.is_some() || request.rules.is_some() {
         return Err(Rejected::NoSearch("the completion is constrained"));
     }
     let search = ContrastiveSearch::new(&request.sampling, n_embd)?;

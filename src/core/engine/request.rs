@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lab_base::grammar::CompiledConstraint;
-use lab_sampling::Params;
+use lab_sampling::{Params, TokenRules};
 
 use super::diffusion_options::DiffusionOptions;
 use super::lab::LabPlan;
@@ -15,9 +15,9 @@ use crate::models::media::PromptMedia;
 #[derive(Clone, Debug)]
 pub struct Request {
     /// Token ids of the prompt. An encoder-decoder model reads them as its source, and the completion starts with a
-    /// token of the model's.
+    /// token of the model's. If its source is rows of a medium, they are what the completion continues.
     pub prompt: Vec<u32>,
-    /// The media of the prompt, whose tokens stand for their rows.
+    /// The media of the prompt, whose tokens stand for their rows; or the one medium that a model reads before its prompt.
     pub media: Option<Arc<PromptMedia>>,
     /// Maximum number of tokens of the completion. 0: the prompt is only read; none: as many as the context holds.
     pub max_tokens: Option<usize>,
@@ -45,6 +45,8 @@ pub struct Request {
     pub cache_prompt: bool,
     /// The grammar of the completion, compiled by [`Handle::compile`](super::Handle::compile).
     pub constraint: Option<CompiledConstraint>,
+    /// Which tokens may come next in a transcript.
+    pub rules: Option<Arc<TokenRules>>,
     /// The limit on reasoning.
     pub thinking: Option<Thinking>,
     /// Adapters and their scales, the others being off; none: the engine's scales.
@@ -82,6 +84,7 @@ impl Request {
             prompt_logprobs: None,
             n_drafted: None,
             constraint: None,
+            rules: None,
             adapters: None,
             lab: None,
             diffusion: None,

@@ -18,7 +18,7 @@ pub(super) struct Sequence {
     pub(super) id: SequenceId,
     /// Number of its sequences, whose ids are consecutive.
     pub(super) n_parts: usize,
-    /// The source, if the model reads one. In the cache, the tokens follow it.
+    /// The source, if the model reads one: tokens, or the numbers of [`PromptMedia::as_source`]. In the cache, the tokens follow it.
     pub(super) source: Vec<u32>,
     /// The media of its prompt.
     pub(super) media: Option<Arc<PromptMedia>>,
@@ -103,11 +103,10 @@ impl Sequence {
     pub(super) fn prepare(&self, id: SequenceId, model: &mut impl Compute) {
         for id in (id..).take(self.n_parts) {
             model.begin(id, &self.scales, self.recorder.as_ref().map(Recorder::lab));
-            if !self.source.is_empty() {
-                model.set_source(id, &self.source);
-            }
             if let Some(media) = &self.media {
                 model.set_media(id, media, &self.tokens[..self.n_prompt]);
+            } else if !self.source.is_empty() {
+                model.set_source(id, &self.source);
             }
         }
     }

@@ -78,19 +78,7 @@ impl MediaTowers {
     /// # Errors
     /// The errors of [`Self::rows`], or no id is left.
     pub(super) fn known(&mut self, medium: &PreparedMedium) -> Result<(u32, Arc<MediaRows>)> {
-        let hash = medium.hash;
-        let found = self.kept.iter().position(|(of, _)| *of == hash);
-        let rows = match found.and_then(|at| self.kept.remove(at)) {
-            Some((_, rows)) => rows,
-            None => Arc::new(self.rows(medium)?),
-        };
-        self.kept.push_back((hash, Arc::clone(&rows)));
-        let bytes = |kept: &VecDeque<(_, Arc<MediaRows>)>| -> usize {
-            kept.iter().map(|(_, rows)| size_of_val(&*rows.rows)).sum()
-        };
-        while self.kept.len() > 1 && bytes(&self.kept) > KEPT_BYTES {
-            self.kept.pop_front();
-        }
+        let (hash, rows) = (medium.hash, self.kept_rows(medium)?);
         let n = (rows.rows.len() / rows.width.max(1)) as u32;
         let id = match self.ids.get(&hash) {
             Some(id) => *id,
@@ -106,6 +94,27 @@ impl MediaTowers {
             }
         };
         Ok((id, rows))
+    }
+
+    /// The rows of a medium: kept ones, or computed.
+    ///
+    /// # Errors
+    /// The errors of [`Self::rows`].
+    pub(super) fn kept_rows(&mut self, medium: &PreparedMedium) -> Result<Arc<MediaRows>> {
+        let hash = medium.hash;
+        let found = self.kept.iter().position(|(of, _)| *of == hash);
+        let rows = match found.and_then(|at| self.kept.remove(at)) {
+            Some((_, rows)) => rows,
+            None => Arc::new(self.rows(medium)?),
+        };
+        self.kept.push_back((hash, Arc::clone(&rows)));
+        let bytes = |kept: &VecDeque<(_, Arc<MediaRows>)>| -> usize {
+            kept.iter().map(|(_, rows)| size_of_val(&*rows.rows)).sum()
+        };
+        while self.kept.len() > 1 && bytes(&self.kept) > KEPT_BYTES {
+            self.kept.pop_front();
+        }
+        Ok(rows)
     }
 
     /// How the media are prepared.

@@ -29,7 +29,8 @@ impl Model {
         self.towers.as_mut()
     }
 
-    /// Sets the media of the prompt of a sequence, before its first token. Rows that are not known are computed.
+    /// Sets the media of the prompt of a sequence, before its first token; or, of a model that reads rows, the one medium whose rows are
+    /// its source. Rows that are not known are computed.
     ///
     /// # Errors
     /// The model has no tower for a medium, or a computation fails. Then no token of the sequence is read.
@@ -40,6 +41,9 @@ impl Model {
         prompt: &[u32],
     ) -> Result<()> {
         self.forget_media(sequence);
+        if self.reads_rows() {
+            self.begin_source(sequence);
+        }
         let set = self.try_set_media(sequence, of, prompt);
         if let Err(error) = &set {
             self.media_faults.insert(sequence, error.to_string());
@@ -53,12 +57,23 @@ impl Model {
         of: &PromptMedia,
         prompt: &[u32],
     ) -> Result<()> {
+        let is_source = self.reads_rows();
         let Some(towers) = &mut self.towers else {
             return Err(Error::Media {
                 found: "media in the prompt".into(),
                 expected: "none: the model has no tower".into(),
             });
         };
+        if is_source {
+            let [medium] = of.media.as_slice() else {
+                return Err(Error::Source {
+                    found: format!("{} media", of.media.len()),
+                    expected: "one".into(),
+                });
+            };
+            let rows = towers.kept_rows(medium)?;
+            return self.set_source_rows(sequence, &rows.rows);
+        }
         let known: Vec<_> = of
             .media
             .iter()

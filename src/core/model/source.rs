@@ -69,7 +69,7 @@ impl Model {
     }
 
     /// Releases a sequence and its source: if the new one is refused, the old one must not be used in its place.
-    fn begin_source(&mut self, sequence: SequenceId) {
+    pub(super) fn begin_source(&mut self, sequence: SequenceId) {
         self.release(sequence);
         self.sources.own.remove(&sequence);
     }

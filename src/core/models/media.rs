@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use lab_media::picture::{self, PictureLimits, PictureRules};
-use lab_media::sound::{self, SoundLimits, SoundRules};
+use lab_media::sound::{self, Sound, SoundLimits, SoundRules, SoundWindows};
 use lab_media::{Medium, Piece, Prepared, PromptText, expand};
 use sha2::{Digest as _, Sha256};
 
@@ -80,6 +80,17 @@ pub struct PromptMedia {
     pub places: Vec<MediaPlace>,
 }
 
+impl PreparedMedium {
+    /// The number of its rows.
+    pub fn n_rows(&self) -> usize {
+        let rows = self.prepared.layout.iter().map(|piece| match piece {
+            Piece::Rows { rows, .. } => rows.len(),
+            Piece::Text(_) => 0,
+        });
+        rows.sum()
+    }
+}
+
 impl PromptMedia {
     /// The ranges of a prompt of so many tokens within which tokens attend to later ones, in their order. One pass must read a range.
     pub fn attending_ahead(&self, n_prompt: usize) -> Vec<Range<usize>> {
@@ -104,6 +115,18 @@ impl PromptMedia {
             medium.is_some_and(|medium| medium.media == kind)
         };
         self.places.iter().filter(is_of).map(|place| place.n).sum()
+    }
+
+    /// The numbers that stand for the rows of the only medium, where no token of the prompt does: a model reads them before its tokens. They
+    /// follow from the hash of the medium.
+    pub fn as_source(&self) -> Option<Vec<u32>> {
+        let [medium] = self.media.as_slice() else {
+            return None;
+        };
+        let words = medium.hash.chunks_exact(4);
+        let words = words.map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]));
+        let n = medium.n_rows();
+        (self.places.is_empty() && n > 0).then(|| words.cycle().take(n).collect())
     }
 
     /// Whether prompts of these media are computed alike where their tokens are the same.
@@ -138,7 +161,93 @@ pub enum MediaError {
 }
 
 impl MediaProcessors {
-    /// Prepares a medium, the `index`th of its kind in its prompt.
+    /// Prepares the media of a prompt, in their order.
+    ///
+    /// # Errors
+    /// The model takes no media of a kind, or the bytes of one are none that fits its rules; with its index.
+    pub fn prepare_all(
+        &self,
+        media: &[(Media, &[u8])],
+    ) -> Result<Vec<PreparedMedium>, (usize, MediaError)> {
+        let longest = self.longest_sound(media)?;
+        let (mut n_pictures, mut all) = (0, Vec::with_capacity(media.len()));
+        for (at, (kind, bytes)) in media.iter().enumerate() {
+            let prepared = self.prepare(*kind, bytes, n_pictures, longest);
+            all.push(prepared.map_err(|error| (at, error))?);
+            n_pictures += usize::from(*kind == Media::Image);
+        }
+        Ok(all)
+    }
+
+    /// The number of samples of the longest sound among media at the rate of the rules; 0 where it has no effect.
+    ///
+    /// # Errors
+    /// The bytes of one are no sound; with its index.
+    pub fn longest_sound(
+        &self,
+        media: &[(Media, impl AsRef<[u8]>)],
+    ) -> Result<usize, (usize, MediaError)> {
+        let rules = self.sounds.as_ref();
+        let Some(rules) = rules.filter(|rules| rules.samples.pad_to_longest) else {
+            return Ok(0);
+        };
+        let mut longest = 0;
+        for (at, (_, bytes)) in media
+            .iter()
+            .enumerate()
+            .filter(|(_, (kind, _))| *kind == Media::Audio)
+        {
+            let sound = sound::decode(bytes.as_ref(), &self.sound_limits);
+            let n = sound.and_then(|sound| {
+                let samples = sound::resample(&sound, rules.sampling_rate, &self.sound_limits);
+                samples.map(|samples| samples.len())
+            });
+            longest = longest.max(n.map_err(|error| (at, error.into()))?);
+        }
+        Ok(longest)
+    }
+
+    /// The rules of sounds.
+    fn sound_rules(&self) -> Result<&SoundRules, MediaError> {
+        self.sounds.as_ref().ok_or(MediaError::NotTaken("sounds"))
+    }
+
+    /// A sound whose windows are read one after another.
+    ///
+    /// # Errors
+    /// The model takes no sounds, the bytes are none, or the rules have no window.
+    pub fn windows(&self, bytes: &[u8]) -> Result<MediumWindows, MediaError> {
+        let rules = self.sound_rules()?;
+        let sound = sound::decode(bytes, &self.sound_limits)?;
+        Ok(MediumWindows {
+            windows: SoundWindows::new(&sound, rules, &self.sound_limits)?,
+            hash: Sha256::digest(bytes).into(),
+        })
+    }
+
+    /// The length of a window in seconds; none: sounds are not cut.
+    pub fn window_seconds(&self) -> Option<f64> {
+        let rules = self.sounds.as_ref()?;
+        let n = rules.samples.truncate;
+        (n > 0).then(|| n as f64 / f64::from(rules.sampling_rate))
+    }
+
+    /// The number of rows of a whole window of sound; 0 if sounds are not cut.
+    pub fn n_of_window(&self) -> usize {
+        let Some(rules) = &self.sounds else {
+            return 0;
+        };
+        let silence = Sound {
+            rate: rules.sampling_rate,
+            samples: vec![0.0; rules.samples.truncate],
+        };
+        let prepared = sound::prepare(&silence, rules, &self.sound_limits);
+        prepared.map_or(0, |prepared| {
+            prepared.views.iter().map(|view| view.grid[0]).sum()
+        })
+    }
+
+    /// Prepares a medium: a picture with `index` pictures before it in its prompt, or a sound beside one of `longest` samples.
     ///
     /// # Errors
     /// The model takes no media of this kind, or the bytes are none that fits its rules.
@@ -147,7 +256,9 @@ impl MediaProcessors {
         media: Media,
         bytes: &[u8],
         index: usize,
+        longest: usize,
     ) -> Result<PreparedMedium, MediaError> {
+        let mut hash = Sha256::new_with_prefix(bytes);
         let prepared = match media {
             Media::Image => {
                 let rules = self.pictures.as_ref();
@@ -156,16 +267,18 @@ impl MediaProcessors {
                 picture::prepare(&picture, rules, index, &self.picture_limits)?
             }
             Media::Audio => {
-                let rules = self.sounds.as_ref();
-                let rules = rules.ok_or(MediaError::NotTaken("sounds"))?;
+                let rules = self.sound_rules()?;
                 let sound = sound::decode(bytes, &self.sound_limits)?;
-                sound::prepare(&sound, rules, &self.sound_limits)?
+                if longest > 0 {
+                    hash.update((longest as u64).to_le_bytes());
+                }
+                sound::prepare_beside(&sound, longest, rules, &self.sound_limits)?
             }
         };
         Ok(PreparedMedium {
             media,
             prepared,
-            hash: Sha256::digest(bytes).into(),
+            hash: hash.finalize().into(),
         })
     }
 
@@ -282,5 +395,39 @@ impl MediaProcessors {
             }
         }
         Ok(places)
+    }
+}
+
+/// A sound, and the windows that a model reads of it, each as a medium of its own.
+pub struct MediumWindows {
+    windows: SoundWindows,
+    /// The hash of the bytes.
+    hash: [u8; 32],
+}
+
+impl MediumWindows {
+    /// What is known of the windows.
+    pub fn sound(&self) -> &SoundWindows {
+        &self.windows
+    }
+
+    /// The window that starts at a frame.
+    ///
+    /// # Errors
+    /// The sound is too long for its frames to be computed.
+    pub fn at(&self, frame: usize) -> Result<PreparedMedium, MediaError> {
+        let hash = match frame == 0 && self.windows.is_one() {
+            true => self.hash,
+            false => {
+                let mut hash = Sha256::new_with_prefix(self.hash);
+                hash.update((frame as u64).to_le_bytes());
+                hash.finalize().into()
+            }
+        };
+        Ok(PreparedMedium {
+            media: Media::Audio,
+            prepared: self.windows.at(frame)?,
+            hash,
+        })
     }
 }

@@ -13,6 +13,7 @@ pub mod sampling_defaults;
 mod source;
 pub mod synth;
 pub mod towers;
+pub mod transcription;
 
 pub use definitions::{Definitions, DefinitionsError};
 pub use error::Error;

@@ -20,6 +20,7 @@ use crate::models::sampling_defaults;
 use crate::models::sampling_defaults::SamplingDefaults;
 use crate::models::source::{BUILT_IN, ModelSource};
 use crate::models::towers::{OpenedMedia, open_media};
+use crate::models::transcription;
 use crate::plan::{self, Plan};
 use lab_base::tokenizer;
 use lab_base::tokenizer::Tokenizer;
@@ -49,6 +50,8 @@ pub struct OpenedModel {
     pub sampling: SamplingDefaults,
     /// The media that it takes; none if it takes texts alone.
     pub media: Option<OpenedMedia>,
+    /// Maximum number of rows of a medium that the model reads before its tokens; 0 if it reads none so.
+    pub n_source_rows: usize,
 }
 
 impl OpenedModel {
@@ -190,6 +193,7 @@ fn read_path(path: &Path, with: &Definitions) -> Result<ModelFiles, Error> {
                 weights.add_metadata(vocabulary.metadata());
             }
             weights.add_metadata(&sampling_defaults::of_folder(folder));
+            weights.add_metadata(&transcription::of_folder(folder));
             ModelFiles {
                 weights,
                 vocabulary,
@@ -227,8 +231,11 @@ pub fn open(source: &ModelSource, with: &Definitions) -> Result<OpenedModel, Err
         source,
     })?;
     report_unread(&plan, weights.metadata(), &model, with.strict)?;
-    let sampling = SamplingDefaults::of(weights.metadata());
     let media = media_of(source, with);
+    let reads_rows = plan.source.as_ref().is_some_and(|source| source.is_rows);
+    let rows = media.as_ref().filter(|_| reads_rows);
+    let n_source_rows = rows.map_or(0, |media| media.processors.n_of_window());
+    let sampling = SamplingDefaults::of(weights.metadata());
     if let (None, Some(parts)) = (&media, left_out) {
         tracing::warn!("{model}: opened as a text model without its {parts}");
     }
@@ -244,6 +251,7 @@ pub fn open(source: &ModelSource, with: &Definitions) -> Result<OpenedModel, Err
         plan,
         template: None,
         media,
+        n_source_rows,
         adapters: Vec::new(),
         prompts: match source.file() {
             Some(path) if hf::is_folder(path) => Prompts::read(hf::folder_of(path)),

@@ -12,12 +12,14 @@ mod rules;
 mod spectrogram;
 #[cfg(test)]
 mod tests;
+mod windows;
 
 pub use decode::decode;
 pub use error::SoundError;
-pub use prepare::prepare;
+pub use prepare::{prepare, prepare_beside};
 pub use resample::resample;
 pub use rules::SoundRules;
+pub use windows::SoundWindows;
 
 /// Limits of a sound, whatever its file or its rules say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

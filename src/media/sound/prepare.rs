@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 use super::resample::resample;
 use super::rules::{
-    MAX_ROWS, MAX_VALUES, MAX_WORK, Normalise, Order, Real, RowCount, SoundRules, Variance, within,
+    MAX_ROWS, MAX_VALUES, MAX_WORK, Normalise, Order, Real, RowCount, Samples, SoundRules,
+    Variance, within,
 };
 use super::spectrogram::{frames, spectrogram};
 use super::{Sound, SoundError, SoundLimits};
@@ -16,6 +17,20 @@ use crate::{Piece, Prepared, RowSource, View};
 /// The sound is empty, too long or too short, or a rule is out of its range.
 pub fn prepare(
     sound: &Sound,
+    rules: &SoundRules,
+    limits: &SoundLimits,
+) -> Result<Prepared, SoundError> {
+    prepare_beside(sound, 0, rules, limits)
+}
+
+/// Prepares a sound of a prompt in which the longest one has `longest` samples at the rate of the rules; that number changes the
+/// result where the rules pad to it.
+///
+/// # Errors
+/// Those of [`prepare`].
+pub fn prepare_beside(
+    sound: &Sound,
+    longest: usize,
     rules: &SoundRules,
     limits: &SoundLimits,
 ) -> Result<Prepared, SoundError> {
@@ -34,10 +49,20 @@ pub fn prepare(
     } else {
         rules.samples.split
     };
-    check_size(samples.len(), split, rules)?;
+    let longest = if rules.samples.pad_to_longest {
+        longest
+    } else {
+        0
+    };
+    check_size(samples.len(), split.max(longest), rules)?;
     for piece in samples.chunks(split) {
-        frames_of(piece, rules)?.views(rules, &mut views);
+        frames_of(piece, longest, rules)?.views(rules, &mut views);
     }
+    laid_out(views, rules)
+}
+
+/// What stands in the prompt for views.
+fn laid_out(views: Vec<View>, rules: &SoundRules) -> Result<Prepared, SoundError> {
     let rows = views.iter().map(|view| view.grid[0]);
     within("rows", rows.fold(0, usize::saturating_add), 0..=MAX_ROWS)?;
     if views.is_empty() {
@@ -61,7 +86,7 @@ pub fn prepare(
 }
 
 /// The frames of a piece, one after the other.
-struct FrameValues {
+pub(super) struct FrameValues {
     values: Vec<f32>,
     /// Values of a frame.
     bands: usize,
@@ -72,6 +97,43 @@ struct FrameValues {
 impl FrameValues {
     fn len(&self) -> usize {
         self.values.len() / self.bands
+    }
+
+    /// The frames of a whole sound, with zeros after it for a window that starts at its end.
+    pub(super) fn of_whole(
+        samples: &[f32],
+        window: usize,
+        rules: &SoundRules,
+    ) -> Result<Self, SoundError> {
+        let whole = SoundRules {
+            samples: Samples {
+                pad_to: samples.len() + window,
+                ..Samples::default()
+            },
+            ..rules.clone()
+        };
+        check_size(samples.len(), samples.len(), &whole)?;
+        frames_of(samples, 0, &whole)
+    }
+
+    /// The window of `n` frames from a frame on, prepared. What is beyond the end is zero.
+    pub(super) fn window(
+        &self,
+        from: usize,
+        n: usize,
+        rules: &SoundRules,
+    ) -> Result<Prepared, SoundError> {
+        let (start, end) = (from.min(self.len()), (from + n).min(self.len()));
+        let mut values = self.values[start * self.bands..end * self.bands].to_vec();
+        values.resize(n * self.bands, 0.0);
+        let window = Self {
+            values,
+            bands: self.bands,
+            real: self.real.saturating_sub(from).min(n),
+        };
+        let mut views = Vec::new();
+        window.views(rules, &mut views);
+        laid_out(views, rules)
     }
 }
 
@@ -84,6 +146,14 @@ fn padded(piece: usize, rules: &SoundRules) -> usize {
         .next_multiple_of(samples.pad_to_multiple_of.max(1))
 }
 
+/// The number of frames of so many samples, before frames are padded.
+pub(super) fn frames_in(samples: usize, rules: &SoundRules) -> usize {
+    match &rules.spectrogram {
+        Some(spectrum) => frames(samples, spectrum).unwrap_or(0),
+        None => samples,
+    }
+}
+
 /// Whether what the rules make of so many samples, in pieces of `split`, is of a size to compute with.
 fn check_size(samples: usize, split: usize, rules: &SoundRules) -> Result<(), SoundError> {
     let pieces = samples.div_ceil(split);
@@ -91,7 +161,7 @@ fn check_size(samples: usize, split: usize, rules: &SoundRules) -> Result<(), So
     within("samples", pieces.saturating_mul(length), 0..=MAX_VALUES)?;
     let (frames, bands) = match &rules.spectrogram {
         Some(spectrum) => {
-            let frames = frames(length, spectrum).unwrap_or(0);
+            let frames = frames_in(length, rules);
             let work = pieces * frames;
             within(
                 "spectrogram.hop_length",
@@ -107,10 +177,10 @@ fn check_size(samples: usize, split: usize, rules: &SoundRules) -> Result<(), So
     within("frames", values, 0..=MAX_VALUES)
 }
 
-/// Makes the frames of a piece.
-fn frames_of(piece: &[f32], rules: &SoundRules) -> Result<FrameValues, SoundError> {
+/// Makes the frames of a piece beside a sound of `longest` samples.
+fn frames_of(piece: &[f32], longest: usize, rules: &SoundRules) -> Result<FrameValues, SoundError> {
     let sound = piece.len().max(rules.samples.min_length);
-    let length = padded(piece.len(), rules);
+    let length = padded(piece.len().max(longest), rules);
     let (values, bands, hop, room) = match &rules.spectrogram {
         Some(spectrum) => {
             let values = spectrogram(piece, length, spectrum, rules.sampling_rate)?;
@@ -125,6 +195,7 @@ fn frames_of(piece: &[f32], rules: &SoundRules) -> Result<FrameValues, SoundErro
     };
     let frames = values.len() / bands;
     let real = match rules.frames.real {
+        Real::All if longest > piece.len() => frames_in(padded(piece.len(), rules), rules),
         Real::All => frames,
         Real::Begun => sound.div_ceil(hop),
         Real::Completed => sound / hop,
@@ -241,7 +312,8 @@ impl SoundRules {
             _ if width == bands => [1, 1, read],
             _ => return None,
         };
-        let is_masked = self.rows.of == RowCount::Real && real < read;
+        let is_masked =
+            self.rows.of == RowCount::Real && real < read && !self.samples.pad_to_longest;
         (read > 0).then_some((rows, cells, is_masked.then_some(real)))
     }
 }

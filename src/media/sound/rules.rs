@@ -72,6 +72,9 @@ pub struct Samples {
     pub pad_to: usize,
     /// A piece gets zeros at its end up to a multiple, which do not count as sound.
     pub pad_to_multiple_of: usize,
+    /// The sound gets zeros at its end up to the length of the longest one of its prompt. The tower reads them as sound; they
+    /// become no rows of the prompt.
+    pub pad_to_longest: bool,
 }
 
 /// The spectrogram: how a frame of samples becomes a column of values.

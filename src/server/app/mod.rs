@@ -19,7 +19,7 @@ use axum::http::{HeaderName, HeaderValue, Uri};
 use axum::response::{IntoResponse, Response};
 
 use crate::Access;
-use crate::endpoints::{batches, lab, responses};
+use crate::endpoints::{batches, lab, responses, transcriptions};
 use crate::http::context::{OWNER_HEADER, RequestContext};
 use crate::http::error_format::dialect_errors;
 use crate::http::local_client::LocalClient;
@@ -90,10 +90,11 @@ fn server(pool: Arc<Pool>, access: Access, read_time: Duration) -> std::io::Resu
         .fallback(error::no_route)
         .method_not_allowed_fallback(error::wrong_method);
     // Uploads may be larger than other bodies.
-    let larger = [
+    let mut larger = vec![
         (lab::vectors::ROUTE, pool.config.upload_bytes),
         (batches::files::ROUTE, batches::files::max_upload(&pool)),
     ];
+    larger.extend(transcriptions::ROUTES.map(|route| (route, transcriptions::MAX_UPLOAD)));
     let threads = body::HandlerThreads::new(read_time, larger)?;
     let server = Arc::new_cyclic(|server: &Weak<AppState>| {
         let server = Weak::clone(server);

@@ -134,7 +134,7 @@ fn operation(route: &Route) -> Value {
     if let Some(fields) = route.fields {
         operation["requestBody"] = json!({
             "required": true,
-            "content": { "application/json": { "schema": object(&fields(), route.is_closed()) } },
+            "content": { route.content_type(): { "schema": object(&fields(), route.is_closed()) } },
         });
     }
     operation

@@ -17,12 +17,20 @@ pub(crate) struct Route {
     pub(crate) method: &'static str,
     pub(crate) path: &'static str,
     pub(crate) summary: &'static str,
-    /// The fields of the body; `None` if the body is not a JSON object.
+    /// The fields of the body; `None` if the body is neither a JSON object nor a form.
     pub(crate) fields: Option<fn() -> Vec<FieldDoc>>,
     pub(crate) shape: ResponseDoc,
 }
 
 impl Route {
+    /// The content type of the body.
+    pub(crate) fn content_type(&self) -> &'static str {
+        match self.path.starts_with("/v1/audio/") {
+            true => "multipart/form-data",
+            false => "application/json",
+        }
+    }
+
     /// Whether only this project defines the body, so that a field that is not known is refused.
     pub(crate) fn is_closed(&self) -> bool {
         self.path.starts_with("/v1/lab/") || ["/models/rescan", "/quit"].contains(&self.path)

@@ -15,7 +15,7 @@ use super::route::{ResponseDoc, Route};
 use crate::endpoints::{
     adapters, anthropic, batches, chat, completions, diagram, embeddings, health, infill, lab,
     llama_server, metrics, models, ollama, pooling, props, quit, render, rerank, responses,
-    sampling, tokens,
+    sampling, tokens, transcriptions,
 };
 use crate::http::error_format::ErrorFormat;
 use crate::http::json::Json;
@@ -52,6 +52,7 @@ const FILE: ResponseDoc = json(&["id", "object", "bytes", "created_at", "filenam
 const BATCH: ResponseDoc = json(&["id", "object", "endpoint", "input_file_id", "status"]);
 const INPUT_TOKENS: ResponseDoc = json(&["object", "input_tokens"]);
 const EMBEDDINGS: ResponseDoc = json(&["object", "data", "model", "usage"]);
+const TRANSCRIPT: ResponseDoc = json(&["text"]);
 const MESSAGE: ResponseDoc = json(&[
     "id",
     "type",
@@ -222,6 +223,10 @@ routes! {
     Model: post "/pooling", pooling::pooling,
         "The vectors of texts, or the scores of their classes or of those of their tokens.",
         pooling::PoolingFields::documented;
+    Model: post "/v1/audio/transcriptions", transcriptions::transcriptions,
+        "The text of a sound: a form with the parts `file` and `model`.", transcriptions::fields => TRANSCRIPT;
+    Model: post "/v1/audio/translations", transcriptions::translations,
+        "The text of a sound in English: a form as of `/v1/audio/transcriptions`.", transcriptions::fields => TRANSCRIPT;
     Model: post "/tokenize", tokens::tokenize, "The tokens of a text or of a conversation.", tokens::tokenize_fields
         => json(&["count", "max_model_len", "tokens"]);
     Model: post "/detokenize", tokens::detokenize, "The text of tokens.", tokens::DetokenizeFields::documented

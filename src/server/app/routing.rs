@@ -9,7 +9,7 @@ use std::sync::Arc;
 use axum::body::{Body, Bytes};
 use axum::extract::{Query, Request};
 use axum::http::request::Parts;
-use axum::http::{Method, Uri};
+use axum::http::{HeaderMap, Method, Uri};
 use axum::response::{IntoResponse, Response};
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
@@ -20,6 +20,7 @@ use super::state::AppState;
 use crate::endpoints::adapters::{self, ModelQuery};
 use crate::endpoints::ollama::keep_alive;
 use crate::http::error::{Error, ForEngineProcess};
+use crate::http::form;
 use crate::pool::{HostMode, LoadedEngine};
 use crate::process::EngineProcess;
 use crate::process::forward::{EngineGone, forwarded};
@@ -45,7 +46,11 @@ pub(crate) async fn layer(server: Arc<AppState>, request: Request) -> Response {
         Ok(body) => body,
         Err(error) => return error.into_response(),
     };
-    let Routing { model, is_streamed } = Routing::of(&head.uri, &body);
+    let routing = match form::is_form(&head.headers) {
+        true => Routing::of_form(&head.headers, body.clone()).await,
+        false => Routing::of(&head.uri, &body),
+    };
+    let Routing { model, is_streamed } = routing;
     let call = RoutedRequest {
         owner,
         name: model.and_then(|name| match owner {
@@ -162,6 +167,21 @@ struct Routing {
 }
 
 impl Routing {
+    /// Those of a form. Of one that is malformed, the handler says what is wrong.
+    async fn of_form(headers: &HeaderMap, body: Bytes) -> Self {
+        let parts = form::parts(headers, body).await.unwrap_or_default();
+        let text = |name: &str| {
+            let mut all = parts.iter().rev();
+            let part = all.find(|part| part.name == name);
+            part.and_then(|part| part.text().ok()).unwrap_or_default()
+        };
+        let model = Some(text("model")).filter(|model| !model.is_empty());
+        Self {
+            model: Some(model.unwrap_or_else(|| DEFAULT_MODEL.to_owned())),
+            is_streamed: text("stream").eq_ignore_ascii_case("true"),
+        }
+    }
+
     fn of(uri: &Uri, body: &[u8]) -> Self {
         match serde_json::from_slice::<RoutingFields>(body) {
             Ok(RoutingFields { model, stream }) => Self {

@@ -24,3 +24,4 @@ pub(crate) mod responses;
 pub(crate) mod sampling;
 pub(crate) mod tokens;
 pub(crate) mod tool_forms;
+pub(crate) mod transcriptions;

@@ -43,7 +43,7 @@ pub(crate) struct HandlerThreads {
     turns: Arc<Semaphore>,
     read_time: Duration,
     /// Routes whose requests may be larger than others, and their maximum sizes in bytes.
-    larger: [(&'static str, usize); 2],
+    larger: Vec<(&'static str, usize)>,
     releaser: MemoryReleaser,
 }
 
@@ -94,7 +94,7 @@ impl HandlerThreads {
     /// routes `larger` may have the sizes that it names.
     pub(crate) fn new(
         read_time: Duration,
-        larger: [(&'static str, usize); 2],
+        larger: Vec<(&'static str, usize)>,
     ) -> std::io::Result<Self> {
         let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
         let n_threads = n_cores.max(MIN_THREADS);

@@ -6,6 +6,7 @@ pub(crate) mod context;
 pub(crate) mod error;
 pub(crate) mod error_format;
 pub(crate) mod file_body;
+pub(crate) mod form;
 pub(crate) mod framing;
 pub(crate) mod json;
 pub(crate) mod local_client;

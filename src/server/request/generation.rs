@@ -382,6 +382,7 @@ impl GenerationParams {
             prompt_logprobs: common.prompt_logprobs.map(|top| top as usize),
             n_drafted: common.draft.map(count),
             constraint: constraint.cloned(),
+            rules: None,
             thinking: None,
             priority: common
                 .priority

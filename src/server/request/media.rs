@@ -359,23 +359,33 @@ fn prepare_all(
     served: &ServedModel,
     media: &[MessageMedium<'_>],
 ) -> Result<Vec<PreparedMedium>, Error> {
-    let mut all: Vec<PreparedMedium> = Vec::with_capacity(media.len());
-    let (mut n_bytes, mut n_all, mut n_rows) = (0, 0, 0);
-    let n_ctx = served.handle.limits().n_ctx;
+    let (mut files, mut n_bytes) = (Vec::with_capacity(media.len()), 0);
     for medium in media {
-        let param = &medium.param;
         let bytes = medium.bytes()?;
         n_bytes += bytes.len() as u64;
         if n_bytes > MAX_BYTES {
             let message =
                 format!(": the pictures and sounds up to here have more than {MAX_BYTES} bytes");
-            return refuse(param, message);
+            return refuse(&medium.param, message);
         }
         let kind = medium.media.unwrap_or_else(|| kind_of(&bytes));
-        let of = taken(served, param, kind)?;
-        let index = all.iter().filter(|of| of.media == kind).count();
-        let prepared = of.processors.prepare(kind, &bytes, index);
-        let prepared = prepared.or_else(|error| refuse(param, format!(": {error}")))?;
+        taken(served, &medium.param, kind)?;
+        files.push((kind, bytes));
+    }
+    let Some(of) = &served.media else {
+        return Ok(Vec::new());
+    };
+    let wrong = |at: usize, error: MediaError| refuse(&media[at].param, format!(": {error}"));
+    let longest = of.processors.longest_sound(&files);
+    let longest = longest.or_else(|(at, error)| wrong(at, error))?;
+    let mut all: Vec<PreparedMedium> = Vec::with_capacity(media.len());
+    let (mut n_all, mut n_rows) = (0, 0);
+    let n_ctx = served.handle.limits().n_ctx;
+    for (at, (kind, bytes)) in files.iter().enumerate() {
+        let param = &media[at].param;
+        let index = all.iter().filter(|of| of.media == *kind).count();
+        let prepared = of.processors.prepare(*kind, bytes, index, longest);
+        let prepared = prepared.or_else(|error| wrong(at, error))?;
         n_all += n_values(&prepared);
         n_rows += prepared.n_rows();
         if n_all > MAX_VALUES {

@@ -93,7 +93,8 @@ impl Server {
         log.unwrap_or_default()
     }
 
-    pub fn send(&self, method: &str, path: &str, kind: &str, body: &str) -> TcpStream {
+    pub fn send(&self, method: &str, path: &str, kind: &str, body: impl AsRef<[u8]>) -> TcpStream {
+        let body = body.as_ref();
         let mut stream = TcpStream::connect(&self.address).expect("the server listens");
         stream
             .set_read_timeout(Some(Duration::from_secs(60)))
@@ -101,15 +102,21 @@ impl Server {
         let length = body.len();
         // In one piece: a server that needs no body may answer and close before more of it is sent.
         let request = format!(
-            "{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n\r\n{body}"
+            "{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n\r\n"
         );
-        let sent = stream.write_all(request.as_bytes());
+        let sent = stream.write_all(&[request.as_bytes(), body].concat());
         sent.expect("the request is sent");
         stream
     }
 
     /// Status, head and body.
-    pub fn raw(&self, method: &str, path: &str, kind: &str, body: &str) -> (u16, String, String) {
+    pub fn raw(
+        &self,
+        method: &str,
+        path: &str,
+        kind: &str,
+        body: impl AsRef<[u8]>,
+    ) -> (u16, String, String) {
         let mut answer = Vec::new();
         self.send(method, path, kind, body)
             .read_to_end(&mut answer)

@@ -55,7 +55,7 @@ impl<C: Compute> EngineLoop<C> {
                     constrained,
                     thinking,
                 );
-                Box::new(strategy)
+                Box::new(strategy.ruled(request.rules))
             }
             Decoding::Contrastive(search) => Box::new(ContrastiveStrategy::new(search, limit)),
             Decoding::Pooling(model, second) => Box::new(PoolingStrategy::new(model, second)),

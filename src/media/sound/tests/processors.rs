@@ -56,7 +56,6 @@ fn compare(
         };
         let theirs = &expected.elements[*next * first * second..][..first * second];
         *next += 1;
-        let spectrogram = rules.spectrogram.as_ref().unwrap();
         if rules.frames.order == Order::Bands {
             assert_eq!(view.shape, [first, second], "{place}");
             let error = nmse(&view.values, theirs);
@@ -64,11 +63,9 @@ fn compare(
             continue;
         }
         assert_eq!(view.shape[1], second, "{place}");
-        // In a batch the padding of the batch stands where here that of the spectrogram does.
-        let mut frames = view.shape[0];
-        if frames < first && spectrogram.pad_mode == PadMode::Reflect {
-            frames -=
-                spectrogram.pad_right.div_ceil(spectrogram.hop_length) / rules.frames.stack + 1;
+        let frames = view.shape[0];
+        if rules.samples.pad_to_longest {
+            assert_eq!(frames, first, "{place}");
         }
         let error = nmse(&view.values[..frames * second], &theirs[..frames * second]);
         assert!(error <= bound, "{place}: {error:e}");
@@ -97,15 +94,21 @@ fn features_and_rows_equal_those_of_transformers() {
             let features = read_archive(&archive, "proc.input_features");
             let ids = read_archive(&archive, "input_ids").elements;
             let (mut next, mut position) = (0, 0);
-            for path in sounds(&json(&file)) {
-                let bytes = std::fs::read(folder.join("inputs").join(&path)).unwrap();
-                let sound = decode(&bytes, &LIMITS).unwrap();
+            let read = |path: &String| {
+                let bytes = std::fs::read(folder.join("inputs").join(path)).unwrap();
+                decode(&bytes, &LIMITS).unwrap()
+            };
+            let all: Vec<Sound> = sounds(&json(&file)).iter().map(read).collect();
+            let length =
+                |sound: &Sound| resample(sound, rules.sampling_rate, &LIMITS).unwrap().len();
+            let longest = all.iter().map(length).max().unwrap_or(0);
+            for sound in all {
                 let bound = if sound.rate == rules.sampling_rate {
                     BOUND
                 } else {
                     BOUND_RESAMPLED
                 };
-                let prepared = prepare(&sound, &rules, &LIMITS).unwrap();
+                let prepared = prepare_beside(&sound, longest, &rules, &LIMITS).unwrap();
                 compare(&place, &prepared, &rules, &features, &mut next, bound);
                 compared += 1;
                 match rules.row_token.as_str() {
@@ -217,6 +220,80 @@ fn long_sounds_are_cut_as_the_rules_say() {
         views("", "stack = 4\npad_to_multiple_of = 10\nreal = 'begun'"),
         [(235, 234)]
     );
+}
+
+#[test]
+fn a_sound_beside_a_longer_one_has_its_frames_and_its_own_rows() {
+    let case = cases()
+        .into_iter()
+        .find(|case| case.name == "granite-speech");
+    let mut rules = case.unwrap().rules();
+    let sound = Sound {
+        rate: 16_000,
+        samples: (0..20_000).map(|i| (i as f32 / 9.0).sin()).collect(),
+    };
+    let alone = prepare(&sound, &rules, &LIMITS).unwrap();
+    let beside = prepare_beside(&sound, 40_000, &rules, &LIMITS).unwrap();
+    let shape = |prepared: &Prepared| (prepared.views[0].shape[0], prepared.views[0].grid);
+    assert_eq!(shape(&alone), (63, [15, 1, 1]));
+    assert_eq!(shape(&beside), (125, [15, 1, 1]));
+    // The tower reads all frames as sound.
+    let read = rules.tower_rows(&beside.views[0], 160).unwrap();
+    assert_eq!((read.1, read.2), ([1, 1, 125], None));
+    let shorter = prepare_beside(&sound, 10_000, &rules, &LIMITS).unwrap();
+    assert_eq!(shorter.views[0].values, alone.views[0].values);
+    rules.samples.pad_to_longest = false;
+    let other = prepare_beside(&sound, 40_000, &rules, &LIMITS).unwrap();
+    assert_eq!(shape(&other), shape(&alone));
+}
+
+#[test]
+fn windows_of_a_sound_are_parts_of_its_spectrogram() {
+    let sound = Sound {
+        rate: 16_000,
+        samples: (0..150_000)
+            .map(|i| (i as f32 / 7.0).sin() * (0.2 + i as f32 / 2e5))
+            .collect(),
+    };
+    let rules = cases()[0].rules();
+    let windows = SoundWindows::new(&sound, &rules, &LIMITS).unwrap();
+    assert_eq!((windows.n_frames(), windows.n_of_window()), (937, 400));
+    assert!((windows.frame_seconds() - 0.01).abs() < 1e-12 && !windows.is_one());
+    // Frames of the whole sound, as it is prepared without windows.
+    let mut whole = rules.clone();
+    whole.samples = Samples {
+        pad_to: 150_000 + 64_000,
+        ..Samples::default()
+    };
+    let whole = prepare(&sound, &whole, &LIMITS).unwrap();
+    let n_all = whole.views[0].shape[1];
+    for from in [0, 137, 900, 937] {
+        let window = windows.at(from).unwrap();
+        let view = &window.views[0];
+        assert_eq!(
+            (view.shape.as_slice(), view.grid),
+            (&[80, 400][..], [200, 1, 1])
+        );
+        for band in 0..80 {
+            let expected = &whole.views[0].values[band * n_all + from..][..400];
+            assert_eq!(&view.values[band * 400..][..400], expected, "{from} {band}");
+        }
+    }
+    // A sound that fits is prepared as such.
+    let short = Sound {
+        samples: sound.samples[..50_000].to_vec(),
+        ..sound
+    };
+    let windows = SoundWindows::new(&short, &rules, &LIMITS).unwrap();
+    let (found, expected) = (
+        windows.at(0).unwrap(),
+        prepare(&short, &rules, &LIMITS).unwrap(),
+    );
+    assert_eq!(found.views[0].values, expected.views[0].values);
+    assert_eq!(windows.at(300).unwrap().views[0].shape, [80, 400]);
+    let mut endless = rules;
+    endless.samples.truncate = 0;
+    assert!(SoundWindows::new(&short, &endless, &LIMITS).is_err());
 }
 
 #[test]

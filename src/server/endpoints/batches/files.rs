@@ -2,14 +2,12 @@
 //!
 //! A file is found with the API key that it was stored with. What is kept: `storage::file_store`.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use futures_util::stream;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -17,6 +15,7 @@ use crate::Pool;
 use crate::http::context::RequestContext;
 use crate::http::error::{Error, invalid, quoted};
 use crate::http::file_body::file_body;
+use crate::http::form;
 use crate::http::json::Json;
 use crate::request::fields::read_body;
 use crate::request::object_fields::has_word;
@@ -75,28 +74,13 @@ pub(super) fn named(id: Id) -> (String, String) {
 
 pub(crate) async fn upload(State(pool): State<Arc<Pool>>, request: Request) -> Result<Json, Error> {
     let store = store(&pool)?;
-    let kind = request.headers().get(header::CONTENT_TYPE);
-    let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    let boundary = multer::parse_boundary(kind).map_err(|_| {
-        let message = format!(
-            "the content type is `{}`, expected `multipart/form-data` with a boundary",
-            quoted(kind)
-        );
-        Error::Body(message)
-    })?;
-    let body = read_body(request.into_body()).await?;
-    let body = stream::iter([Ok::<_, Infallible>(body)]);
-    let mut form = multer::Multipart::new(body, boundary);
-    let wrong = |error: multer::Error| Error::Body(format!("the form is wrong: {error}"));
+    let (head, body) = request.into_parts();
+    let parts = form::parts(&head.headers, read_body(body).await?).await?;
     let (mut purpose, mut file) = (None, None);
-    while let Some(part) = form.next_field().await.map_err(wrong)? {
-        let name = part.name().unwrap_or_default().to_owned();
-        match name.as_str() {
-            "purpose" => purpose = Some(part.text().await.map_err(wrong)?),
-            "file" => {
-                let name = part.file_name().unwrap_or("file").to_owned();
-                file = Some((name, part.bytes().await.map_err(wrong)?));
-            }
+    for part in parts {
+        match part.name.as_str() {
+            "purpose" => purpose = Some(part.text()?),
+            "file" => file = Some((part.file_name.unwrap_or_else(|| "file".into()), part.data)),
             other => RequestContext::current().ignore(&quoted(other)),
         }
     }
