@@ -281,9 +281,7 @@ impl ValueArray {
                 return Some(own);
             }
             1 if self.shape[0] == 1 && is_beside => self.beside,
-            2 if self.shape[0] == n_media && n_media > 1 => {
-                (medium * self.shape[1] + index) * size
-            }
+            2 if self.shape[0] == n_media && n_media > 1 => (medium * self.shape[1] + index) * size,
             _ => self.n_views * size,
         };
         self.n_views += 1;

@@ -1,14 +1,20 @@
 //! The media of a prompt: prepared for towers, and placed among its tokens.
 
 use std::collections::BTreeSet;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use lab_media::picture::{self, PictureLimits, PictureRules};
-use lab_media::sound::{self, SoundLimits, SoundRules};
+use lab_media::picture::{self, Picture, PictureLimits, PictureRules};
+use lab_media::sound::{self, Sound, SoundLimits, SoundRules};
 use lab_media::{Medium, Piece, Prepared, PromptText, expand};
 use sha2::{Digest as _, Sha256};
 
 use crate::plan::{Media, MediaAttention, MediaPositions};
+
+/// Pixels of a side of the picture of [`MediaProcessors::sample`].
+pub const SAMPLE_PIXELS: u32 = 1024;
+/// Seconds of the sound of [`MediaProcessors::sample`].
+pub const SAMPLE_SECONDS: u32 = 30;
 
 /// How a model prepares media.
 #[derive(Clone, Debug, Default)]
@@ -40,6 +46,17 @@ pub struct PreparedMedium {
     pub prepared: Prepared,
     /// The hash of its bytes. Media with equal hashes have equal rows in one model.
     pub hash: [u8; 32],
+}
+
+impl PreparedMedium {
+    /// Number of its rows, which is that of the tokens that stand for them.
+    pub fn n_rows(&self) -> usize {
+        let rows = self.prepared.layout.iter().map(|piece| match piece {
+            Piece::Rows { rows, .. } => rows.len(),
+            Piece::Text(_) => 0,
+        });
+        rows.sum()
+    }
 }
 
 /// Consecutive tokens of a prompt that stand for rows of a medium.
@@ -136,12 +153,53 @@ impl MediaProcessors {
         })
     }
 
+    /// A medium whose size stands for many, to measure by: a picture of [`SAMPLE_PIXELS`] by as many pixels, or silence of
+    /// [`SAMPLE_SECONDS`], both divided by `part`.
+    ///
+    /// # Errors
+    /// The model takes no media of this kind, or its rules do not fit this one.
+    pub fn sample(&self, media: Media, part: NonZeroU32) -> Result<PreparedMedium, MediaError> {
+        let prepared = match media {
+            Media::Image => {
+                let rules = self.pictures.as_ref();
+                let rules = rules.ok_or(MediaError::NotTaken("pictures"))?;
+                let side = (SAMPLE_PIXELS / part).max(1);
+                let side = NonZeroU32::new(side).unwrap_or(part);
+                let bytes = vec![127; 3 * side.get() as usize * side.get() as usize];
+                let picture = Picture::new(side, side, bytes);
+                let picture = picture.ok_or(MediaError::NotTaken("pictures"))?;
+                picture::prepare(&picture, rules, 0, &self.picture_limits)?
+            }
+            Media::Audio => {
+                let rules = self.sounds.as_ref();
+                let rules = rules.ok_or(MediaError::NotTaken("sounds"))?;
+                let n = rules.sampling_rate / part * SAMPLE_SECONDS;
+                let silence = Sound {
+                    rate: rules.sampling_rate,
+                    samples: vec![0.0; n as usize],
+                };
+                sound::prepare(&silence, rules, &self.sound_limits)?
+            }
+        };
+        Ok(PreparedMedium {
+            media,
+            prepared,
+            hash: [0; 32],
+        })
+    }
+
     /// Whether the model takes media of a kind.
     pub fn takes(&self, media: Media) -> bool {
         match media {
             Media::Image => self.pictures.is_some(),
             Media::Audio => self.sounds.is_some(),
         }
+    }
+
+    /// The kinds of media that the model takes.
+    pub fn kinds(&self) -> Vec<Media> {
+        let kinds = Media::ALL.into_iter();
+        kinds.filter(|media| self.takes(*media)).collect()
     }
 
     /// The text in whose place a medium stands, and the token of a row; none if it is no part of prompts.
@@ -157,6 +215,11 @@ impl MediaProcessors {
             }
         };
         (!tokens.0.is_empty()).then_some(tokens)
+    }
+
+    /// The token that stands for a row of a medium; none if media of this kind are no part of prompts.
+    pub fn row_token(&self, media: Media) -> Option<&str> {
+        self.placeholder(media).map(|(_, token)| token)
     }
 
     /// A rendered prompt with what stands in the place of its media.
@@ -205,12 +268,7 @@ impl MediaProcessors {
         let kinds: BTreeSet<u32> = ids.iter().copied().collect();
         let is_row = |at: &usize| kinds.contains(&tokens[*at]);
         let found = (0..tokens.len()).filter(is_row).count();
-        let pieces = || media.iter().flat_map(|medium| &medium.prepared.layout);
-        let n_of = |piece: &Piece| match piece {
-            Piece::Rows { rows, .. } => rows.len(),
-            Piece::Text(_) => 0,
-        };
-        let expected = pieces().map(n_of).sum();
+        let expected = media.iter().map(PreparedMedium::n_rows).sum();
         let wrong = || MediaError::Rows { found, expected };
         if found != expected {
             return Err(wrong());

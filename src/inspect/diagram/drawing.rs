@@ -1,6 +1,8 @@
 //! The drawing of a model, and iterators over its parts.
 
-use super::{Kept, LayerKind, LayerPattern, Legend, Scene, Slot, UnitBox, WeightCost};
+use super::{
+    Kept, LayerKind, LayerPattern, Legend, Scene, Slot, TowerDrawing, UnitBox, WeightCost,
+};
 use lab_core::arch::Mode;
 
 #[derive(Clone, Debug)]
@@ -32,6 +34,8 @@ pub struct Drawing {
     pub scenes: Vec<Scene>,
     /// Executed operations of the graph that no drawn part contains.
     pub unplaced: Vec<usize>,
+    /// The towers that make rows for the model.
+    pub towers: Vec<TowerDrawing>,
     /// The legend of the colours, if numbers are shown.
     pub overlay: Option<Legend>,
 }

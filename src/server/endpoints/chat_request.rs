@@ -39,7 +39,7 @@ pub(crate) struct ChatPrompt {
     tools: Tools,
     text: String,
     pub(crate) tokens: Vec<u32>,
-    media: Option<Arc<PromptMedia>>,
+    pub(crate) media: Option<Arc<PromptMedia>>,
 }
 
 /// A checked conversation, ready to be submitted to the engine.

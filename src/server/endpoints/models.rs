@@ -15,6 +15,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, StreamExt};
 use serde_json::{Value, json};
 
+use lab_core::plan::Media;
 use lab_hub::CachedModel;
 
 use crate::http::transport::{self, SseEvents, StreamFraming};
@@ -63,6 +64,9 @@ fn entry(pool: &Pool, id: &str, info: &ModelSnapshot) -> Value {
         "root": info.name, "aliases": aliases.map(|(alias, _)| alias).collect::<Vec<_>>(),
         "state": info.state, "max_model_len": n_ctx, "context_length": n_ctx,
         "meta": info.description.as_ref().map(|of_model| meta(&of_model.info)),
+        "architecture": info.description.as_ref().map(|of_model| json!({
+            "input_modalities": modalities(&of_model.media),
+        })),
     });
     if let Some(adapter) = adapter_of(info, id) {
         entry["root"] = json!(adapter.path);
@@ -91,6 +95,12 @@ fn entry(pool: &Pool, id: &str, info: &ModelSnapshot) -> Value {
         }
     }
     entry
+}
+
+/// What a model reads: text, and media.
+fn modalities(media: &[Media]) -> Vec<&'static str> {
+    let media = media.iter().map(|media| media.name());
+    std::iter::once("text").chain(media).collect()
 }
 
 /// The adapter of a model that has this name.

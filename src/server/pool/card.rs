@@ -4,7 +4,9 @@ use serde_json::{Map, Value};
 
 use lab_base::weights;
 use lab_core::engine::{self, PooledOutput};
+use lab_core::models::towers::OpenedMedia;
 use lab_core::models::{OpenedModel, tokenizer_of};
+use lab_core::plan::Media;
 
 use super::description::with_opened;
 use super::{Pool, UnloadedModel};
@@ -24,6 +26,8 @@ pub(crate) struct ModelCard {
     /// Whether the vocabulary has tokens for fill-in-the-middle.
     pub(crate) fills_gaps: bool,
     pub(crate) embeds: bool,
+    /// The media that it takes besides texts.
+    pub(crate) media: Vec<Media>,
 }
 
 fn plain(value: &weights::Value) -> Value {
@@ -48,6 +52,7 @@ impl ModelCard {
             vocabulary,
             plan,
             template,
+            media,
             ..
         } = model.opened;
         let tokenizer = tokenizer_of(vocabulary, &weights).map_err(|error| error.to_string())?;
@@ -67,6 +72,7 @@ impl ModelCard {
             thinks: writes_text && dialect.reasoning.is_some(),
             fills_gaps: writes_text && tokenizer.encode_gap("", "").is_ok_and(|gap| gap.is_some()),
             embeds: matches!(pooled, Ok(PooledOutput::Vector(_))),
+            media: media.as_ref().map(OpenedMedia::kinds).unwrap_or_default(),
             template: source,
         })
     }

@@ -8,7 +8,9 @@ use lab_base::util::lock::lock;
 use lab_core::engine::Limits;
 use lab_core::model::{Estimator, Options};
 use lab_core::models::sampling_defaults::SamplingDefaults;
+use lab_core::models::towers::OpenedMedia;
 use lab_core::models::{ModelSource, OpenedModel};
+use lab_core::plan::Media;
 use lab_inspect::diagram::svg::{self, Fragment, Theme};
 use lab_inspect::diagram::{Drawing, TracedPlan};
 
@@ -35,6 +37,8 @@ pub struct Description {
     pub info: ModelInfo,
     /// Context length of a request, in tokens.
     pub n_ctx: usize,
+    /// The media that it takes besides texts.
+    pub media: Vec<Media>,
     /// The sampling parameters for requests that do not set them.
     pub sampling: SamplingDefaults,
 }
@@ -61,6 +65,11 @@ fn description_of(model: &UnloadedModel) -> Result<Description, String> {
     Ok(Description {
         info: ModelInfo::of(&opened.plan),
         n_ctx: limits.n_ctx,
+        media: opened
+            .media
+            .as_ref()
+            .map(OpenedMedia::kinds)
+            .unwrap_or_default(),
         sampling: opened.sampling.clone(),
     })
 }
@@ -72,7 +81,11 @@ fn diagram_of(
 ) -> Result<String, String> {
     let traced = TracedPlan::new(&opened.name, opened.plan.clone(), false);
     let traced = traced.map_err(|error| error.to_string())?;
-    let drawing = Drawing::new(&opened.def, &traced);
+    let mut drawing = Drawing::new(&opened.def, &traced);
+    if let Some(media) = &opened.media {
+        let drawn = drawing.with_towers(&opened.plan, media);
+        drawing = drawn.map_err(|error| error.to_string())?;
+    }
     let (piece, what) = match view {
         DiagramView::Stack => (svg::stack(&drawing), "the whole model"),
         DiagramView::Layers => (svg::layers(&drawing), "its kinds of layers"),

@@ -63,6 +63,11 @@ impl LoadedEngine {
             Self::InProcess(served) => Some(Description {
                 info: served.info.clone(),
                 n_ctx: served.handle.limits().n_ctx,
+                media: served
+                    .media
+                    .as_ref()
+                    .map(|media| media.processors.kinds())
+                    .unwrap_or_default(),
                 sampling: served.sampling.clone(),
             }),
             Self::Process(_) => None,

@@ -23,7 +23,7 @@ use crate::request::fields::{Fields, fields};
 use crate::served::DEFAULT_MODEL;
 use lab_base::util::clock::rfc3339;
 use lab_base::util::wording::count;
-use lab_core::plan::PROCESSOR;
+use lab_core::plan::{Media, PROCESSOR};
 
 /// The version of Ollama whose API this is: clients ask for it to know what they may send.
 const API_VERSION: &str = "0.12.11";
@@ -195,6 +195,8 @@ fn capabilities(card: &ModelCard) -> Vec<&'static str> {
         ("insert", card.fills_gaps),
         ("thinking", card.thinks),
         ("embedding", card.embeds),
+        ("vision", card.media.contains(&Media::Image)),
+        ("audio", card.media.contains(&Media::Audio)),
     ];
     let own = all.into_iter().filter(|(_, is_own)| *is_own);
     own.map(|(name, _)| name).collect()
