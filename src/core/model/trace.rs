@@ -27,7 +27,14 @@ const N_CTX: usize = 64;
 pub fn trace(plan: &Plan, n_tokens: usize) -> Result<Vec<GraphOp>> {
     let options = Options::plain(N_CTX, n_tokens);
     let mut steps = match GraphShape::largest_source(&options, plan) {
-        Some(shape) => walked(plan, &options, &shape)?,
+        Some(shape) => {
+            let source_is_rows = plan.source.as_ref().is_some_and(|source| source.is_rows);
+            let shape = GraphShape {
+                source_is_rows,
+                ..shape
+            };
+            walked(plan, &options, &shape)?
+        }
         None => Vec::new(),
     };
     let n = steps.len();

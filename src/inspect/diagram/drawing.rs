@@ -24,6 +24,8 @@ pub struct Drawing {
     /// The kinds of the layers that read the source, with repetitions counted. If there are any, the first stage
     /// belongs to them.
     pub source: Vec<LayerPattern>,
+    /// Whether the source is rows of a tower: then no first stage belongs to it.
+    pub source_is_rows: bool,
     /// The kinds of the layers that read tokens, with repetitions counted.
     pub pattern: Vec<LayerPattern>,
     /// The parts after the layers: hidden state to result.

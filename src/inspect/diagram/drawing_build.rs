@@ -77,6 +77,7 @@ impl<'a> DrawContext<'a> {
             is_symbolic: self.is_symbolic,
             facts: self.facts(),
             begin: begin.collect(),
+            source_is_rows: of_source.is_some_and(|of| of.is_rows),
             source: kinds::pattern(&self.of_layer[..n_of_source]),
             pattern: kinds::pattern(&self.of_layer[n_of_source..]),
             cost: self.cost(&(0..plan.tensors.len()).collect()),

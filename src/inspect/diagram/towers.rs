@@ -28,7 +28,7 @@ impl Drawing {
             };
             let name = format!("{}: {reads}", self.name);
             let sample = TracedPlan::of_tower(&name, tower, &media.processors)?;
-            let mut drawing = Drawing::new(&tower.def, &sample);
+            let mut drawing = Self::new(&tower.def, &sample);
             ids::within(&mut drawing, tower.media.name());
             self.towers.push(TowerDrawing {
                 drawing,

@@ -81,9 +81,10 @@ pub(in crate::diagram) fn column(drawing: &Drawing) -> Fragment {
         room: room(drawing),
         is_shown: vec![false; drawing.kinds.len()],
     };
-    let n_of_source = usize::from(!drawing.source.is_empty());
+    let n_of_source = usize::from(!drawing.source.is_empty() && !drawing.source_is_rows);
     let (of_source, begin) = begin.split_at(n_of_source.min(begin.len()));
-    let source = of_source.first().map(|embed| source(embed, &mut runs));
+    let has_source = !drawing.source.is_empty();
+    let source = has_source.then(|| source(of_source.first().copied(), &mut runs));
     let read = match drawing.mode {
         Mode::Tower => format!("{tokens}: T rows"),
         _ => format!("{tokens}: T token ids"),
@@ -102,7 +103,8 @@ pub(in crate::diagram) fn column(drawing: &Drawing) -> Fragment {
     for part in aside {
         rows.insert(before_layers, self::aside(part, w));
     }
-    for tower in drawing.towers.iter().rev() {
+    let of_tokens = drawing.towers.iter().filter(|_| !drawing.source_is_rows);
+    for tower in of_tokens.rev() {
         rows.insert(before_layers, of_tower(tower, w));
     }
     let rows = chain(rows, Link::Spine);
@@ -112,16 +114,23 @@ pub(in crate::diagram) fn column(drawing: &Drawing) -> Fragment {
     }
 }
 
-/// The part that reads the source: its tokens, its layers, and the result that it passes on.
-fn source(embed: &UnitBox, runs: &mut PatternDrawer<'_>) -> Fragment {
+/// The part that reads the source: its tokens or the rows of a tower, its layers, and the result that it passes on.
+fn source(embed: Option<&UnitBox>, runs: &mut PatternDrawer<'_>) -> Fragment {
+    let of_tower = runs.drawing.towers.first().map(|tower| {
+        let (reads, name) = (tower.reads, &tower.drawing.arch);
+        format!("the source: T rows that the tower `{name}` makes of {reads}")
+    });
+    let of_tower = of_tower.unwrap_or_else(|| "the source: T rows of a tower".into());
     let layers = runs.all(&runs.drawing.source, false);
     let made = "of each token of it a vector: keys and values, made once";
-    let rows = vec![
-        label("the source, all of it: T token ids", "in"),
-        card(embed, ROOM),
-        layers,
-        label(made, "in"),
-    ];
+    let mut rows = match embed {
+        Some(embed) => vec![
+            label("the source, all of it: T token ids", "in"),
+            card(embed, ROOM),
+        ],
+        None => vec![label(&of_tower, "in")],
+    };
+    rows.extend([layers, label(made, "in")]);
     chain(rows, Link::Spine)
 }
 
