@@ -123,7 +123,7 @@ goldens: ## Recompute the golden logits with llama.cpp (needs Python with llama-
 hf-goldens: ## Recompute tests/hf with transformers (needs scripts/requirements-hf.txt)
 	python3 scripts/make_hf_goldens.py
 
-models: ## Write docs/models.md: all classes of Hugging Face folders with their state
+models: ## Write docs/models.md, all classes of Hugging Face folders with their state, and the tables of docs/media.md
 	MODELS_PAGE=1 cargo test --test it models_page
 
 converted-vs-llama: ## Convert the folders of tests/hf and compare with llama.cpp (needs what goldens needs)

@@ -5,6 +5,7 @@ use lab_base::weights::TensorInfo;
 use lab_core::engine::ends_in_vectors;
 use lab_core::model::{Estimator, Options};
 use lab_core::models::OpenedModel;
+use lab_core::models::towers::OpenedMedia;
 use lab_core::plan::Plan;
 
 use super::output::Failure;
@@ -37,7 +38,9 @@ pub(super) fn own_context(opened: &OpenedModel, most: Option<usize>) -> usize {
 /// The memory that weights leave of `free` bytes for caches. What the other models of a server need is not known, so each
 /// gets half.
 pub(super) fn cache_budget(opened: &OpenedModel, free: u64, is_shared: bool) -> u64 {
-    let taken = opened.plan.weight_bytes().saturating_add(SPARE);
+    let of_towers = opened.media.as_ref().map_or(0, OpenedMedia::weight_bytes);
+    let weights = opened.plan.weight_bytes().saturating_add(of_towers);
+    let taken = weights.saturating_add(SPARE);
     let left = (free - free / 10).saturating_sub(taken);
     if is_shared { left / 2 } else { left }
 }

@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use clap::Args as ClapArgs;
 
 use lab_base::util::limited_read;
-use lab_core::arch::ArchDef;
+use lab_core::arch::{ArchDef, Library};
 use lab_core::models::synth::SynthRequest;
+use lab_core::models::towers::OpenedMedia;
 use lab_core::models::{Definitions, ModelSource};
 use lab_inspect::diagram::compare::{Comparison, summary};
 use lab_inspect::diagram::html::page;
@@ -21,8 +22,8 @@ use super::{Failure, output};
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// What is drawn: a model (file or folder); a definition by name, each variant with symbols for sizes; or
-    /// one variant by name
+    /// What is drawn: a model (file or folder) with its towers; a definition by name, each variant with symbols for
+    /// sizes, of a tower as NAME.tower where a model has its name; or one variant by name
     #[arg(value_name = "NAME|MODEL", required_unless_present_any = ["all", "model"])]
     what: Option<String>,
     /// The model, in place of the first argument
@@ -102,10 +103,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         anyhow::bail!("expected one model or definition; `--compare` takes two");
     };
     let (name, request) = (args.name.as_deref(), request(&args.set, &args.with));
-    let (def, samples) = samples(&definitions, what, name, request, usize::MAX)?;
+    let drawn = samples(&definitions, what, name, request, usize::MAX)?;
     let mut files = Vec::new();
-    for sample in &samples {
-        files.extend(draw(args, &def, sample)?);
+    for sample in &drawn.samples {
+        files.extend(draw(args, &drawn, sample)?);
     }
     for path in output::save(&args.output, &files, args.force)? {
         output::line(path.display().to_string())?;
@@ -113,19 +114,39 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
+/// What is drawn.
+struct Drawn {
+    def: ArchDef,
+    /// At least one.
+    samples: Vec<TracedPlan>,
+    /// The towers of a model.
+    media: Option<OpenedMedia>,
+}
+
+impl Drawn {
+    fn drawing(&self, sample: &TracedPlan) -> Result<Drawing, Failure> {
+        let drawing = Drawing::new(&self.def, sample);
+        match &self.media {
+            Some(media) => Ok(drawing.with_towers(sample.plan(), media)?),
+            None => Ok(drawing),
+        }
+    }
+}
+
 /// The drawings of a model, a variant or a definition. A definition without `--set` and `--with` yields its variants,
-/// at most `most`. Each drawing has the given name or its own. There is at least one.
+/// at most `most`. Each drawing has the given name or its own.
 fn samples(
     definitions: &Definitions,
     what: &str,
     name: Option<&str>,
     request: Option<SynthRequest>,
     most: usize,
-) -> Result<(ArchDef, Vec<TracedPlan>), Failure> {
+) -> Result<Drawn, Failure> {
     let path = PathBuf::from(what);
     // A folder without a model does not hide a definition of the same name.
     let is_hidden = path.is_dir() && !path.join("config.json").exists();
-    let is_definition = is_hidden && definitions.archs.source(what).is_ok();
+    let (library, plain) = library_of(definitions, what);
+    let is_definition = is_hidden && library.source(plain).is_ok();
     let source = ModelSource::of(Some(&path));
     if (path.exists() || matches!(source, ModelSource::BuiltIn(_))) && !is_definition {
         if request.is_some() {
@@ -133,7 +154,11 @@ fn samples(
         }
         let opened = lab_core::models::open(&source, definitions)?;
         let sample = TracedPlan::new(name.unwrap_or(&opened.name), opened.plan, false)?;
-        return Ok((opened.def, vec![sample]));
+        return Ok(Drawn {
+            def: opened.def,
+            samples: vec![sample],
+            media: opened.media,
+        });
     }
     let (def, variant) = find(definitions, what)?;
     let requests = match (request, variant) {
@@ -150,17 +175,37 @@ fn samples(
         false => TracedPlan::of_definition(&format!("{name}-{tag}"), &def, request),
     };
     let samples: Result<_, _> = requests.iter().take(most).map(sample).collect();
-    Ok((def, samples?))
+    Ok(Drawn {
+        samples: samples?,
+        def,
+        media: None,
+    })
+}
+
+/// The library that has a definition, and its name there. `NAME.tower` is a tower, and so is a name that no model has.
+fn library_of<'d, 'n>(definitions: &'d Definitions, name: &'n str) -> (&'d Library, &'n str) {
+    let Definitions { archs, towers, .. } = definitions;
+    let plain = name.strip_suffix(".tower").unwrap_or(name);
+    let is_tower = archs.source(name).is_err() && towers.source(plain).is_ok();
+    if is_tower {
+        (towers, plain)
+    } else {
+        (archs, name)
+    }
 }
 
 /// Finds a definition by its name, or a variant by the name of its picture.
 fn find(definitions: &Definitions, what: &str) -> Result<(ArchDef, Option<SynthRequest>), Failure> {
-    let library = &definitions.archs;
-    if library.source(what).is_ok() {
-        return Ok((library.get(what)?, None));
+    let (library, plain) = library_of(definitions, what);
+    if library.source(plain).is_ok() {
+        return Ok((library.get(plain)?, None));
     }
     // Names of definitions contain hyphens too: the longest matching one is used.
-    let names = library.sources().map(|(name, _)| name);
+    let all = definitions
+        .archs
+        .sources()
+        .chain(definitions.towers.sources());
+    let names = all.map(|(name, _)| name);
     let of_variant =
         names.filter_map(|name| Some((name, what.strip_prefix(name)?.strip_prefix('-')?)));
     let Some((name, tag)) = of_variant.max_by_key(|(name, _)| name.len()) else {
@@ -170,7 +215,8 @@ fn find(definitions: &Definitions, what: &str) -> Result<(ArchDef, Option<SynthR
         }
         return Ok((library.get(what)?, None));
     };
-    let def = library.get(name)?;
+    let (library, plain) = library_of(definitions, name);
+    let def = library.get(plain)?;
     let mut all = variants(&def);
     if let Some(at) = all.iter().position(|(known, _)| known == tag) {
         return Ok((def, Some(all.swap_remove(at).1)));
@@ -197,10 +243,10 @@ const MAX_OVERLAY: u64 = 64 << 20;
 
 fn draw(
     args: &Args,
-    def: &ArchDef,
+    drawn: &Drawn,
     sample: &TracedPlan,
 ) -> Result<Vec<(String, Vec<u8>)>, Failure> {
-    let mut drawing = Drawing::new(def, sample);
+    let mut drawing = drawn.drawing(sample)?;
     if let Some(file) = &args.overlay {
         // The name of the picture may differ from that of the model.
         let what = args.drawn().first().copied().unwrap_or_default();
@@ -237,8 +283,8 @@ fn compare(args: &Args, definitions: &Definitions) -> Result<(), Failure> {
         anyhow::bail!("`--compare` takes two models or definitions, found {found}");
     };
     let drawing = |what: &str, request: Option<SynthRequest>| -> Result<Drawing, Failure> {
-        let (def, mut samples) = samples(definitions, what, None, request, 1)?;
-        Ok(Drawing::new(&def, &samples.swap_remove(0)))
+        let drawn = samples(definitions, what, None, request, 1)?;
+        Ok(Drawing::new(&drawn.def, &drawn.samples[0]))
     };
     let a = drawing(a, request(&args.set, &args.with))?;
     let b = drawing(b, None)?;

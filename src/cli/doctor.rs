@@ -13,6 +13,8 @@ use lab_base::weights::TensorInfo;
 use lab_core::model;
 use lab_core::models::ModelSource;
 
+use lab_inspect::towers::TowerReport;
+
 use super::inspect::{
     self, Findings, ParallelOption, PlanFindings, TensorSizes, cache_bytes, cache_types_text,
     tokenizer_text,
@@ -93,8 +95,9 @@ impl DoctorReport {
         match &found.planned {
             Ok(planned) => {
                 self.architecture(planned, &found.unread);
-                self.memory(planned);
+                self.memory(planned, &found.towers);
                 self.texts(found);
+                self.media(&found.towers);
                 self.capabilities(planned);
             }
             Err(error) => {
@@ -164,7 +167,7 @@ impl DoctorReport {
         self.field("unread", unread);
     }
 
-    fn memory(&mut self, planned: &PlanFindings) {
+    fn memory(&mut self, planned: &PlanFindings, towers: &[TowerReport]) {
         let (plan, options) = (&planned.plan, &planned.options);
         let here = model::available_memory();
         let types = [options.k_type, options.v_type];
@@ -173,7 +176,8 @@ impl DoctorReport {
             [Some(one), Some(two)] => Some(two.saturating_sub(one)),
             _ => None,
         };
-        let weights = plan.weight_bytes();
+        let of_towers = towers.iter().map(|tower| tower.weight_bytes);
+        let weights = of_towers.fold(plan.weight_bytes(), u64::saturating_add);
         let step_text = step.map_or_else(|| "an unknown size".to_owned(), bytes);
         let kind = cache_types_text(options);
         let all = planned.memory.as_ref().map(|used| {
@@ -221,6 +225,15 @@ impl DoctorReport {
         self.field("tokenizer", found.tokenizer.is_ok());
         let has_template = matches!(found.template, Some(Ok(_)));
         self.field("template", has_template);
+    }
+
+    /// Reports the media that the model takes besides texts.
+    fn media(&mut self, towers: &[TowerReport]) {
+        for tower in towers {
+            self.row("media", format!("{}: {}", tower.kind(), tower.phrase()));
+        }
+        let kinds = towers.iter().map(|tower| tower.media);
+        self.field("media", kinds.collect::<Vec<_>>());
     }
 
     /// Reports the possible uses, or why the model cannot be loaded.

@@ -27,6 +27,7 @@ mod lab;
 mod launch;
 mod log;
 mod logits;
+mod media_files;
 mod media_prompt;
 mod options;
 mod other_programs;

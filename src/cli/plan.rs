@@ -6,8 +6,10 @@ use clap::Args as ClapArgs;
 use serde_json::{Map, Value, json};
 
 use lab_base::util::wording::bytes;
-use lab_core::arch::{OptionKind, ResolvedOption, Resource};
+use lab_core::arch::{Mode, OptionKind, ResolvedOption, Resource};
+use lab_core::hf::MAP_KEY;
 use lab_core::model::{DeviceUse, Estimator};
+use lab_core::models::towers::OpenedTower;
 use lab_core::models::unread_keys;
 use lab_core::plan::{BranchPlan, NormUse, PROCESSOR, Plan, SlotPlan, StatePlan, Unit};
 use lab_inspect::describe::has_effect;
@@ -40,20 +42,20 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         }
     };
     let unread = unread_keys(plan, opened.weights.metadata());
+    let towers = opened.media.iter().flat_map(|media| &media.towers);
+    let towers: Vec<&OpenedTower> = towers.collect();
     if args.json {
-        return output::json(&to_json(plan, &unread, &memory));
+        let mut fields = to_json(plan, &unread, &memory);
+        let of_tower = |tower: &&OpenedTower| {
+            let mut fields = to_json(&tower.plan, &[], &[]);
+            fields["media"] = json!(tower.media.name());
+            fields["map"] = json!(tower.weights.metadata().str(MAP_KEY));
+            fields
+        };
+        fields["towers"] = towers.iter().map(of_tower).collect();
+        return output::json(&fields);
     }
-    let size = bytes(plan.weight_bytes());
-    let (arch, mode, n) = (&plan.arch, plan.mode.name(), plan.layers.len());
-    let mut text = PlanText {
-        plan,
-        out: format!(
-            "{arch} ({mode}): {n} layers, {} weights in {size}, vocabulary {}, trained on {} positions\n",
-            plan.n_weights(),
-            plan.n_vocab,
-            plan.n_ctx_train
-        ),
-    };
+    let mut text = PlanText::new(plan);
     for used in &memory {
         text.line(format!(
             "{} for {} tokens",
@@ -61,34 +63,17 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             settings.n_ctx
         ));
     }
-    for (at, rope) in plan.ropes.iter().enumerate() {
-        let likes = plan.ropes.iter().filter(|other| other.path == rope.path);
-        let users = match likes.count() {
-            1 => String::new(),
-            _ => format!(" ({})", layers_with(plan, at)),
-        };
-        text.line(format!("{}{users}: {}", rope.path, options(plan, rope)));
+    text.parts();
+    let mut out = text.out;
+    for tower in towers {
+        let map = tower.weights.metadata().str(MAP_KEY);
+        let map = map.map_or_else(String::new, |map| format!(", by the map {map}"));
+        out += &format!("\ntower of {}{map}\n", tower.media.name());
+        let mut text = PlanText::new(&tower.plan);
+        text.parts();
+        out += &text.out;
     }
-    for cache in &plan.caches {
-        let options = options(plan, &cache.unit);
-        text.line(format!("cache.{}: {options}", cache.name));
-    }
-    text.units(
-        [&plan.embed]
-            .into_iter()
-            .chain(&plan.write)
-            .chain(&plan.per_layer),
-    );
-    for layer in &plan.layers {
-        text.line(&layer.path);
-        layer.slots.iter().for_each(|slot| text.slot(slot));
-    }
-    if let Some(head) = &plan.head {
-        text.units(&head.read);
-        text.norm(&head.norm);
-        text.units(&head.unit);
-    }
-    output::bytes(text.out.as_bytes())
+    output::bytes(out.as_bytes())
 }
 
 /// The memory use of a model on a device, in one line.
@@ -123,7 +108,50 @@ struct PlanText<'p> {
     out: String,
 }
 
-impl PlanText<'_> {
+impl<'p> PlanText<'p> {
+    /// The first line: how large the model is.
+    fn new(plan: &'p Plan) -> Self {
+        let (arch, mode, n) = (&plan.arch, plan.mode.name(), plan.layers.len());
+        let (weights, size) = (plan.n_weights(), bytes(plan.weight_bytes()));
+        let mut out = format!("{arch} ({mode}): {n} layers, {weights} weights in {size}");
+        out += &match plan.mode {
+            Mode::Tower => format!(", rows of {} elements\n", plan.n_embd),
+            _ => format!(
+                ", vocabulary {}, trained on {} positions\n",
+                plan.n_vocab, plan.n_ctx_train
+            ),
+        };
+        Self { plan, out }
+    }
+
+    /// Adds resources and parts, in the order of execution.
+    fn parts(&mut self) {
+        let plan = self.plan;
+        for (at, rope) in plan.ropes.iter().enumerate() {
+            let likes = plan.ropes.iter().filter(|other| other.path == rope.path);
+            let users = match likes.count() {
+                1 => String::new(),
+                _ => format!(" ({})", layers_with(plan, at)),
+            };
+            self.line(format!("{}{users}: {}", rope.path, options(plan, rope)));
+        }
+        for cache in &plan.caches {
+            let options = options(plan, &cache.unit);
+            self.line(format!("cache.{}: {options}", cache.name));
+        }
+        let before = [&plan.embed].into_iter();
+        self.units(before.chain(&plan.write).chain(&plan.per_layer));
+        for layer in &plan.layers {
+            self.line(&layer.path);
+            layer.slots.iter().for_each(|slot| self.slot(slot));
+        }
+        if let Some(head) = &plan.head {
+            self.units(&head.read);
+            self.norm(&head.norm);
+            self.units(&head.unit);
+        }
+    }
+
     fn line(&mut self, text: impl AsRef<str>) {
         self.out.push_str(text.as_ref());
         self.out.push('\n');

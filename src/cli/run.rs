@@ -12,6 +12,7 @@ use lab_base::util::limited_read::{self, MAX_TEXT};
 use lab_core::engine::{
     self, AnswerToken, Event, FinishReason, Limits, Rejected, Request, Unsupported, Usage,
 };
+use lab_server::Prompt;
 use lab_server::served::ServedModel;
 
 use super::Failure;
@@ -19,6 +20,7 @@ use super::constraint::ConstraintOptions;
 use super::diffusion::{DiffusionOptions, DiffusionProgress};
 use super::hub::{is_cached, model_source};
 use super::input_file::read_json;
+use super::media_files::{MediaFiles, user_message};
 use super::options::{LoadDefaults, LoadOptions, local_limits, start_engine};
 use super::output::{self, IncompleteOutput, at};
 use super::sampling::SamplingOptions;
@@ -34,11 +36,13 @@ pub(super) struct Args {
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// Continue the prompt as it is, without the chat template
-    #[arg(long, conflicts_with_all = ["system", "tools", "reasoning_effort"])]
+    #[arg(long, conflicts_with_all = ["system", "tools", "reasoning_effort", "image", "audio"])]
     raw: bool,
     /// Print the completion and errors only: neither the line of statistics nor progress
     #[arg(short, long)]
     quiet: bool,
+    #[command(flatten)]
+    media: MediaFiles,
     #[command(flatten)]
     with: CompletionArgs,
 }
@@ -122,13 +126,16 @@ impl CompletionArgs {
 }
 
 /// Loads the model, with a progress bar on a terminal unless it is to be quiet. It is at `path` if `-m` does not name it.
+/// `media` are the files that it is to read.
 pub(super) fn start(
     args: &CompletionArgs,
     path: Option<&Path>,
+    media: &MediaFiles,
     is_quiet: bool,
 ) -> Result<ServedModel, Failure> {
     let source = model_source(args.model.as_deref().or(path))?;
     let mut opened = args.load.open(&source)?;
+    media.check(&opened)?;
     let mut options = args.load.resolve(&opened, LoadDefaults::LOCAL)?;
     let limits = Limits {
         n_drafted: args.draft,
@@ -150,8 +157,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let constraint = args.with.constraint.read()?;
     let (model, prompt_text) = model_and_prompt(args)?;
     let text = text(prompt_text, args.file.as_deref())?;
-    let served = Arc::new(start(&args.with, model, args.quiet)?);
-    let prompt = prompt(args, &text, &served)?;
+    let parts = args.media.parts()?;
+    let served = Arc::new(start(&args.with, model, &args.media, args.quiet)?);
+    let Prompt { tokens, media } = prompt(args, parts, &text, &served)?;
     let is_quiet = args.quiet;
     let args = &args.with;
     let sampling = args.sampling.params(&served);
@@ -168,7 +176,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         constraint,
         diffusion: args.diffusion.request(),
         trace: is_live,
-        ..Request::reading(prompt)
+        media,
+        ..Request::reading(tokens)
     });
     let mut events = events.map_err(|rejected| too_long(rejected, &served))?;
     let mut held = String::new();
@@ -266,21 +275,27 @@ fn text(prompt: Option<&str>, file: Option<&Path>) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// The tokens of the prompt: with the model's chat template, or as plain text.
-fn prompt(args: &Args, text: &str, served: &Arc<ServedModel>) -> Result<Vec<u32>, Failure> {
+/// The prompt: with the model's chat template, or as plain text. `parts` are the media before its text.
+fn prompt(
+    args: &Args,
+    parts: Vec<Value>,
+    text: &str,
+    served: &Arc<ServedModel>,
+) -> Result<Prompt, Failure> {
     let mut fields = args.with.template_fields()?;
     if args.raw || !served.has_template() {
-        if args.with.system.is_some() || !fields.is_empty() {
+        if args.with.system.is_some() || !fields.is_empty() || !parts.is_empty() {
             anyhow::bail!(
-                "{}: the model has no chat template, which --system, --tools and --reasoning-effort need",
+                "{}: the model has no chat template, which --system, --tools, --reasoning-effort, --image and --audio need",
                 served.name
             );
         }
-        return Ok(served.text_prompt(text)?);
+        let (tokens, media) = (served.text_prompt(text)?, None);
+        return Ok(Prompt { tokens, media });
     }
     let system = args.with.system.iter();
     let system = system.map(|text| json!({ "role": "system", "content": text }));
-    let user = json!({ "role": "user", "content": text });
+    let user = user_message(parts, text);
     fields.insert("messages".into(), system.chain([user]).collect());
     lab_server::prompt(served, fields).map_err(Failure::msg)
 }

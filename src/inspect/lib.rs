@@ -11,3 +11,4 @@ pub mod paths;
 pub mod pictures;
 pub mod prove;
 pub mod template_probe;
+pub mod towers;

@@ -12,9 +12,10 @@ use serde_json::{Map, Value};
 
 use crate::served::ServedModel;
 use lab_core::engine::{Event, FinishReason, FixedToken, Usage};
+use lab_core::models::media::PromptMedia;
 
 use crate::endpoints::chat::{ChatFields, message, parse};
-use crate::endpoints::chat_request::ChatRequest;
+use crate::endpoints::chat_request::{ChatPrompt, ChatRequest};
 use crate::http::context::RequestContext;
 use crate::http::error::Error;
 use crate::request::fields::BodyFields;
@@ -105,11 +106,24 @@ pub async fn check(served: &Arc<ServedModel>, fields: Map<String, Value>) -> Res
     checked.map_err(|error: Error| error.to_string())
 }
 
-/// The tokens of the prompt of a request with these fields.
-pub fn prompt(served: &Arc<ServedModel>, fields: Map<String, Value>) -> Result<Vec<u32>, String> {
+/// A prompt: its tokens, and the media among them.
+#[derive(Clone, Debug)]
+pub struct Prompt {
+    /// Token ids.
+    pub tokens: Vec<u32>,
+    /// The media; none if it has tokens of texts alone.
+    pub media: Option<Arc<PromptMedia>>,
+}
+
+/// The prompt of a request with these fields.
+///
+/// # Errors
+/// The request is refused, in words.
+pub fn prompt(served: &Arc<ServedModel>, fields: Map<String, Value>) -> Result<Prompt, String> {
     let prompt = || {
         let (dialogue, _) = parsed(served, fields)?;
-        Ok(dialogue.prompt_here(Arc::clone(served))?.prompt.tokens)
+        let MediaPrompt { tokens, media, .. } = dialogue.prompt_here(Arc::clone(served))?.prompt;
+        Ok(Prompt { tokens, media })
     };
     let prompt = RequestContext::detached().enter(prompt);
     prompt.map_err(|error: Error| error.to_string())

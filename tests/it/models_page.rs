@@ -6,6 +6,7 @@ use std::path::Path;
 
 use lab_core::arch::{Library, Mode};
 use lab_core::hf::Maps;
+use lab_core::plan::Media;
 
 use crate::goldens::{archs_of, library};
 use crate::support::hf;
@@ -29,8 +30,8 @@ This page lists Hugging Face folders by class, the name in `architectures` of `c
 ## Classes
 
 - **Definition**: the architecture that the folder becomes.
-- **State**: *opens*; *text part*, a multimodal model of which the text model opens, and one line of the log says what is left out; or *not yet*, with
-  the reason.
+- **State**: *opens*; *with pictures*, *with sounds*: its towers open too ([media.md](media.md)); *text part*, a multimodal model of which the text
+  model opens, and one line of the log says what is left out; or *not yet*, with the reason.
 - **Output**: what is computed. *Logits* are those of the next token, in a model with masks those of each token. *Hidden states* are the last ones, of
   which embeddings of texts are made; what other training tasks add is not computed. *Scores* are those of the classes of a text, *token scores* those
   of the classes of each token.
@@ -140,10 +141,106 @@ fn proofs() -> BTreeMap<String, String> {
         .collect()
 }
 
+/// A map for a tower of a class.
+struct ClassTower {
+    map: String,
+    definition: String,
+    media: Media,
+}
+
+/// The towers of each class that has some.
+fn tower_classes() -> BTreeMap<String, Vec<ClassTower>> {
+    let maps = Maps::towers(&[]).expect("maps");
+    let mut all: BTreeMap<String, Vec<ClassTower>> = BTreeMap::new();
+    for (name, source) in maps.sources() {
+        let map: toml::Table = source.text.parse().expect("a sound map");
+        // The definition is that of the map which this one extends, unless it names one.
+        let mut named = map.clone();
+        while !named.contains_key("arch") {
+            let base = named["extends"].as_str().expect("a map");
+            let base = maps.source(base).expect("a map that is extended");
+            named = base.text.parse().expect("a sound map");
+        }
+        let definition = archs_of(&named).swap_remove(0);
+        let file = table(&root().join(format!("archs/{definition}.tower.toml")));
+        let media = match file["input"]["media"].as_str() {
+            Some("image") => Media::Image,
+            Some("audio") => Media::Audio,
+            other => panic!("{definition} reads {other:?}"),
+        };
+        for class in map["classes"].as_array().expect("classes") {
+            let (map, definition) = (name.to_owned(), definition.clone());
+            let class = class.as_str().expect("a name").to_owned();
+            let own = ClassTower {
+                map,
+                definition,
+                media,
+            };
+            all.entry(class).or_default().push(own);
+        }
+    }
+    all
+}
+
+fn with_media(towers: &[ClassTower]) -> String {
+    let media: BTreeSet<&str> = towers.iter().map(|tower| name_of(tower.media)).collect();
+    let media: Vec<&str> = media.into_iter().collect();
+    format!("opens, with {}", media.join(" and "))
+}
+
+fn name_of(media: Media) -> &'static str {
+    match media {
+        Media::Image => "pictures",
+        Media::Audio => "sounds",
+    }
+}
+
+/// The tables of docs/media.md: the towers of classes, and the processor files.
+fn media_tables() -> String {
+    let mut out = "| class | reads | definition | map |\n|---|---|---|---|\n".to_owned();
+    for (class, towers) in tower_classes() {
+        for ClassTower {
+            map,
+            definition,
+            media,
+        } in towers
+        {
+            let reads = name_of(media);
+            writeln!(out, "| `{class}` | {reads} | `{definition}` | `{map}` |").expect("a String");
+        }
+    }
+    out += "\n| processor file | classes of processors | types of image processors and feature extractors |\n|---|---|---|\n";
+    let files = std::fs::read_dir(root().join("stmaps")).expect("stmaps/");
+    let mut files: Vec<_> = files.map(|entry| entry.expect("an entry").path()).collect();
+    files.sort();
+    for path in files {
+        let name = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .expect("a name");
+        let Some(name) = name.strip_suffix(".processor.toml") else {
+            continue;
+        };
+        let file = table(&path);
+        let names = |keys: &[&str]| {
+            let lists = keys.iter().filter_map(|key| file.get(*key)?.as_array());
+            let names = lists.flatten().filter_map(toml::Value::as_str);
+            let names: Vec<String> = names.map(|name| format!("`{name}`")).collect();
+            names.join(", ")
+        };
+        let (classes, types) = (names(&["classes"]), names(&["types", "feature_extractors"]));
+        if !classes.is_empty() || !types.is_empty() {
+            writeln!(out, "| `{name}` | {classes} | {types} |").expect("a String");
+        }
+    }
+    out
+}
+
 /// All classes by name, and the definitions that have one.
 fn classes() -> (BTreeMap<String, Class>, BTreeSet<String>) {
     let maps = Maps::open(&[]).expect("maps");
     let mut all: BTreeMap<String, Class> = BTreeMap::new();
+    let towers = tower_classes();
     let mut used = BTreeSet::new();
     let mut proofs = proofs();
     let (outputs, library) = (golden_outputs(), library());
@@ -166,9 +263,10 @@ fn classes() -> (BTreeMap<String, Class>, BTreeSet<String>) {
             let class = class.as_str().expect("a name");
             let row = Class {
                 definition: definitions.join(", "),
-                state: match is_nested && !class.ends_with("ForCausalLM") {
-                    true => "text part".to_owned(),
-                    false => "opens".to_owned(),
+                state: match towers.get(class) {
+                    Some(towers) => with_media(towers),
+                    None if is_nested && !class.ends_with("ForCausalLM") => "text part".to_owned(),
+                    None => "opens".to_owned(),
                 },
                 output: output_of(class, &archs, has_head),
                 proof: proofs.remove(class).unwrap_or_default(),
@@ -252,5 +350,31 @@ fn the_page_of_models_is_up_to_date() {
     assert!(
         stored == page,
         "docs/models.md is not what maps and goldens say: make models"
+    );
+}
+
+#[test]
+fn the_tables_of_media_are_up_to_date() {
+    const MARKS: [&str; 2] = [
+        "<!-- tables of `make models` -->\n",
+        "<!-- end of the tables -->\n",
+    ];
+    let path = root().join("docs/media.md");
+    let stored = std::fs::read_to_string(&path).expect("docs/media.md is there");
+    let [begin, end] = MARKS.map(|mark| stored.find(mark).expect("the mark of the tables"));
+    let begin = begin + MARKS[0].len();
+    let page = format!(
+        "{}\n{}\n{}",
+        &stored[..begin],
+        media_tables(),
+        &stored[end..]
+    );
+    if std::env::var_os("MODELS_PAGE").is_some() {
+        std::fs::write(&path, &page).expect("docs/media.md can be written");
+    }
+    let stored = std::fs::read_to_string(path).expect("docs/media.md is there");
+    assert!(
+        stored == page,
+        "docs/media.md is not what maps say: make models"
     );
 }

@@ -7,11 +7,13 @@ use serde_json::{Value, json};
 
 use crate::cli::Failure;
 use crate::cli::input_file::{read_json, read_text};
+use crate::cli::media_files::MediaFile;
 use crate::cli::output::{self, escape_controls};
 use crate::cli::sampling::number;
 use lab_base::util::atomic_file::{self, OutputPath};
 use lab_base::util::wording;
 use lab_core::arch::nearest;
+use lab_core::plan::Media;
 use lab_sampling::{LISTS, PARAMETERS, Params, StageName};
 
 use super::session::{Session, role};
@@ -24,6 +26,8 @@ reset: start anew; the system message stays
 undo: remove the last message of the user and what followed
 retry: answer the last message again, with the next seed
 continue: continue the last answer
+image [FILE]: a picture that goes with the next message; without FILE: no pictures and sounds go with it
+audio [FILE]: a sound that goes with the next message
 system [TEXT]: set the system message; without TEXT remove it
 set [NAME [VALUE]]: set a field of the requests, such as temperature 0.5; VALUE `default`: as at the start; without VALUE show it, without NAME all
 schema [FILE]: answers fit the JSON Schema in FILE; without FILE: no constraint
@@ -80,11 +84,20 @@ pub(super) fn run(session: &mut Session, line: &str) -> Result<ControlFlow<()>, 
         "help" => help(),
         "reset" => {
             session.messages.truncate(session.n_system());
-            Ok(())
+            session.attach(None)
         }
         "undo" => undo(session),
         "retry" => session.retry(),
         "continue" => session.go_on(),
+        "image" | "audio" => {
+            let media = Media::ALL.into_iter().find(|media| media.name() == name);
+            let path = file(rest).map(Path::to_owned);
+            let file = media
+                .zip(path)
+                .map(|(media, path)| MediaFile { media, path });
+            session.attach(file.as_ref())?;
+            session.screen.note(&session.attached())
+        }
         "system" => {
             session.set_system(Some(rest).filter(|text| !text.is_empty()))?;
             noted(session, "system message", "set", rest)
@@ -286,7 +299,7 @@ fn info(session: &Session) -> Result<(), Failure> {
             fields.insert("messages".into(), messages.to_vec().into());
             fields.insert("add_generation_prompt".into(), false.into());
             let prompt = lab_server::prompt(served, fields);
-            prompt.map_err(Failure::msg)?.len()
+            prompt.map_err(Failure::msg)?.tokens.len()
         }
     };
     output::line(format!("model: {}", served.name))?;

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use clap::Args as ClapArgs;
 
 use super::Failure;
+use super::media_files::MediaFiles;
 use super::output::is_closed_pipe;
 use super::run::{CompletionArgs, start};
 use input::{Input, InputEntry};
@@ -38,7 +39,12 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let served = Arc::new(start(&args.with, args.model_path.as_deref(), false)?);
+    let served = Arc::new(start(
+        &args.with,
+        args.model_path.as_deref(),
+        &MediaFiles::default(),
+        false,
+    )?);
     let fields = args.with.fields(&served)?;
     if !served.has_template() {
         anyhow::bail!(

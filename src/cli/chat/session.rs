@@ -11,9 +11,11 @@ use tokio::runtime::Runtime;
 
 use crate::cli::Failure;
 use crate::cli::diffusion::DiffusionProgress;
+use crate::cli::media_files::{MediaFile, name_of, user_message};
 use crate::cli::output::{self, escape_controls};
 use crate::cli::run::{longer, speed};
 use lab_core::engine::{AnswerToken, FinishReason};
+use lab_core::plan::Media;
 use lab_server::served::ServedModel;
 use lab_server::{CompletionDelta, Refusal, Reply, ReplyEvent};
 
@@ -23,6 +25,8 @@ use super::screen::Screen;
 pub(super) struct Session {
     pub(super) served: Arc<ServedModel>,
     pub(super) messages: Vec<Value>,
+    /// The parts that go with the next message of the user: pictures and sounds.
+    parts: Vec<Value>,
     /// The fields of every request.
     pub(super) fields: Map<String, Value>,
     /// The fields that the command line sets.
@@ -90,6 +94,7 @@ impl Session {
         let this = Self {
             served,
             messages: Vec::new(),
+            parts: Vec::new(),
             initial: fields.clone(),
             fields,
             screen: Screen::new(),
@@ -140,6 +145,36 @@ impl Session {
         Ok(())
     }
 
+    /// Lets a file go with the next message of the user; without one, none goes with it.
+    pub(super) fn attach(&mut self, file: Option<&MediaFile>) -> Result<(), Failure> {
+        let Some(file) = file else {
+            self.parts.clear();
+            return Ok(());
+        };
+        let takes = |media: Media| {
+            let taken = self.served.media.as_ref();
+            taken.is_some_and(|taken| taken.processors.takes(media))
+        };
+        if !takes(file.media) {
+            anyhow::bail!("the model takes no {}", name_of(file.media));
+        }
+        let part = file.part()?;
+        let message = user_message(vec![part.clone()], "x");
+        let checked = self.check(self.fields.clone(), vec![message]);
+        checked.map_err(|failure| anyhow::anyhow!("{}: {failure}", file.path.display()))?;
+        self.parts.push(part);
+        Ok(())
+    }
+
+    /// What goes with the next message, in words.
+    pub(super) fn attached(&self) -> String {
+        match self.parts.len() {
+            0 => "no pictures and sounds go with the next message".to_owned(),
+            1 => "it goes with the next message".to_owned(),
+            n => format!("{n} pictures and sounds go with the next message"),
+        }
+    }
+
     /// Number of system messages at the start, which are kept.
     pub(super) fn n_system(&self) -> usize {
         let is_first = self.messages.first().map(role) == Some("system");
@@ -169,8 +204,10 @@ impl Session {
                 return Ok(());
             }
             self.n_retries = 0;
-            let message = json!({ "role": "user", "content": text });
-            return self.answer_to(|messages| messages.push(message), false);
+            let message = user_message(self.parts.clone(), text);
+            self.answer_to(|messages| messages.push(message), false)?;
+            self.parts.clear();
+            return Ok(());
         };
         let result = json!({ "role": "tool", "tool_call_id": id, "name": name, "content": text });
         self.messages.push(result.clone());

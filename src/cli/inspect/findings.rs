@@ -13,7 +13,7 @@ use lab_base::util::clock::unix_seconds;
 use lab_base::weights::{self, Metadata, TensorInfo, TensorType, Weights};
 use lab_core::arch::Mode;
 use lab_core::engine::PooledOutput;
-use lab_core::model::{DeviceUse, Estimator, MemoryUse, Options};
+use lab_core::model::{DeviceUse, Estimator, MemoryUse, Options, TowerUse};
 use lab_core::models;
 use lab_core::models::lora::Adapter;
 use lab_core::models::{Definitions, ModelSource, OpenedModel, tokenizer_of, unread_keys};
@@ -21,6 +21,7 @@ use lab_core::plan::{CacheCapacity, Plan};
 use lab_inspect::capabilities::{Capability, CapabilityInput, capabilities};
 use lab_inspect::describe::{WeightShare, describe, weight_shares};
 use lab_inspect::template_probe::TemplateProbe;
+use lab_inspect::towers::{TowerReport, towers};
 
 /// Context lengths for which memory is computed, besides the requested one and that of the training.
 pub(super) const CONTEXTS: [u64; 3] = [2048, 8192, 32768];
@@ -38,6 +39,8 @@ pub(in crate::cli) struct Findings {
     pub(super) templates: Vec<String>,
     /// Metadata keys that nothing reads.
     pub(in crate::cli) unread: Vec<String>,
+    /// The towers with which it takes media.
+    pub(in crate::cli) towers: Vec<TowerReport>,
     /// Bytes of the tensors in the file, if the options convert them while they are loaded.
     pub(in crate::cli) stored: Option<u64>,
 }
@@ -57,7 +60,7 @@ pub(in crate::cli) struct PlanFindings {
     pub(in crate::cli) capabilities: Vec<Capability>,
 }
 
-/// The memory use of a context with the sequences of the options.
+/// The memory use of a context with the sequences of the options, and of the towers with a medium of a usual size.
 pub(super) struct ContextMemory {
     pub(super) n_ctx: u64,
     /// `None` if the model cannot be run with this context.
@@ -141,6 +144,7 @@ fn unplanned(
         template: probe(&metadata, &tokenizer),
         templates: template::template_names(&metadata),
         unread: Vec::new(),
+        towers: Vec::new(),
         label,
         metadata,
         tensors,
@@ -170,6 +174,9 @@ fn of_opened(
     let tokenizer = tokenizer_of(opened.vocabulary, &opened.weights);
     let (label, header) = labelled(&opened.weights);
     let mut found = unplanned(label, header, tokenizer, String::new());
+    if let (Some(media), Ok(options)) = (&opened.media, &placed) {
+        found.towers = towers(media, options);
+    }
     found.unread = unread_keys(&opened.plan, &found.metadata);
     let weights = (&opened.weights, opened.adapters.as_slice());
     let planned = |options| planned(opened.plan, weights, options, requested, &found);
@@ -214,6 +221,8 @@ fn planned(
         capabilities: Vec::new(),
     };
     let (plan, options) = (&found.plan, &found.options);
+    let samples = known.towers.iter().filter_map(|of| of.sample.as_ref().ok());
+    let towers: Vec<TowerUse> = samples.map(|sample| sample.memory).collect();
     let mut estimator = match Estimator::with(plan, weights, adapters) {
         Ok(estimator) => estimator,
         Err(error) => {
@@ -224,7 +233,7 @@ fn planned(
         }
     };
     let lengths = lengths(plan, requested).into_iter();
-    let contexts = lengths.map(|n_ctx| context(plan, &mut estimator, options, n_ctx));
+    let contexts = lengths.map(|n_ctx| context(plan, &towers, &mut estimator, options, n_ctx));
     let contexts = contexts.collect();
     let subject = CapabilityInput {
         plan,
@@ -240,6 +249,7 @@ fn planned(
     let weights_read = estimator.weight_bytes_read(options).ok();
     let is_placed = !plan.devices.is_empty();
     let memory = estimator.memory(options).ok();
+    let memory = memory.map(|memory| with_towers(memory, &towers));
     drop(estimator);
     if let Some(memory) = memory.as_ref().filter(|_| is_placed) {
         found.devices.clone_from(&memory.devices);
@@ -258,8 +268,14 @@ fn lengths(plan: &Plan, requested: Option<usize>) -> BTreeSet<u64> {
     all.filter(|n| *n > 0).collect()
 }
 
+/// The memory of a model with its towers.
+fn with_towers(memory: MemoryUse, towers: &[TowerUse]) -> MemoryUse {
+    towers.iter().fold(memory, MemoryUse::with_tower)
+}
+
 fn context(
     plan: &Plan,
+    towers: &[TowerUse],
     estimator: &mut Estimator<'_>,
     options: &Options,
     n_ctx: u64,
@@ -284,7 +300,7 @@ fn context(
     let read = read.filter(|_| plan.mode == Mode::Causal);
     ContextMemory {
         n_ctx,
-        memory: memory.ok(),
+        memory: memory.ok().map(|memory| with_towers(memory, towers)),
         states: plan.recurrent_bytes(options.n_seqs as u64 + 1),
         read,
         refusal: refusal.map(|error| error.to_string()),

@@ -6,6 +6,8 @@ use serde_json::{Map, Value as Json, json};
 use lab_base::tokenizer::Tokenizer;
 use lab_base::weights::{Array, TensorInfo, TensorType, Value};
 
+use lab_inspect::towers::TowerReport;
+
 use super::findings::{
     CONTEXTS, ContextMemory, Findings, PlanFindings, cache_bytes, special_tokens,
 };
@@ -29,6 +31,7 @@ pub(super) fn of(found: &Findings) -> Json {
         "shares": planned.map(|planned| &planned.shares),
         "tokenizer": or_error(found.tokenizer.as_ref().map(tokenizer)),
         "template": found.template.as_ref().map(|probe| or_error(probe.as_ref())),
+        "towers": found.towers.iter().map(tower).collect::<Vec<Json>>(),
         "memory": planned.map(memory),
         "capabilities": planned.map(|planned| &planned.capabilities),
         "unused": plan.map(|plan| &plan.unclaimed),
@@ -65,6 +68,12 @@ fn or_error(found: Result<impl Serialize, &String>) -> Json {
         Ok(found) => json!(found),
         Err(error) => json!({ "error": error }),
     }
+}
+
+fn tower(tower: &TowerReport) -> Json {
+    let mut fields = json!(tower);
+    fields["sample"] = or_error(tower.sample.as_ref());
+    fields
 }
 
 fn tokenizer(tokenizer: &Tokenizer) -> Json {

@@ -53,6 +53,7 @@ pub(super) fn of(found: &Findings, all: bool) -> String {
         }
     }
     texts(&mut page, found);
+    media(&mut page, found);
     if let Ok(planned) = &found.planned {
         memory(&mut page, planned);
         capabilities(&mut page, planned);
@@ -190,6 +191,19 @@ fn texts(page: &mut Page, found: &Findings) {
         rows.push(row("templates", names.join(", ")));
     }
     page.table(&rows, "ll");
+}
+
+/// Adds the media that the model takes besides texts.
+fn media(page: &mut Page, found: &Findings) {
+    if found.towers.is_empty() {
+        return;
+    }
+    page.title("media");
+    let rows = found.towers.iter().flat_map(|tower| {
+        let cost = clip_to(&tower.sample_phrase(), REASON);
+        [row(tower.kind(), escaped(&tower.phrase())), row("", cost)]
+    });
+    page.table(&rows.collect::<Vec<_>>(), "ll");
 }
 
 fn tokenizer(found: &Result<Tokenizer, String>) -> String {

@@ -133,7 +133,7 @@ pub(super) static CONTRACT: Contract = Contract {
         o: Matrix "attn_output.weight" ["heads * dv", "n_embd"] quantised_as(QuantClass::Heads), "output projection: the heads back to the hidden state";
         o.bias: Bias "attn_output.bias" ["n_embd"] optional, "bias of the output projection";
         ..position_bias::TABLE_WEIGHT;
-        rel_k: Table "attn_rel_k.weight" ["if(has('rel_proj'), n_embd, dk)", "dim('rel_k', 1)"] optional, "in a tower: a key for each distance of key and query, whose product with the query is added to its score";
+        rel_k: Table "attn_rel_k.weight" ["if(has('rel_proj'), n_embd, dk)", "if(dim('rel_k', 1) > 0, dim('rel_k', 1), 2 * rel_zero + 1)"] optional, "in a tower: a key for each distance of key and query, whose product with the query is added to its score";
         rel_proj: Matrix "attn_rel_proj.weight" ["n_embd", "heads * dk"] optional, "projection of `rel_k` to a key for each head";
         ..attend_grid::HEIGHTS_WEIGHT;
         ..attend_grid::WIDTHS_WEIGHT;

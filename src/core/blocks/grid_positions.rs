@@ -52,7 +52,7 @@ pub(super) static CONTRACT: Contract = Contract {
     formula: "y = {resize != 'none': resample(table)[row] | table[row]}",
     options: Config::OPTIONS,
     weights: weights! {
-        table: Table "position_embd.weight" ["n_embd", "dim('table', 1)"], "position embeddings";
+        table: Table "position_embd.weight" ["n_embd", "if(dim('table', 1) > 0, dim('table', 1), if(cells > 0, cells * cells, 64))"], "position embeddings";
     },
     is_of_towers: true,
     rules: rules! {

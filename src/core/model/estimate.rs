@@ -5,6 +5,7 @@
 //! largest pass is built and measured. Nothing is approximated. Called by `inspect`.
 
 use crate::arch::Mode;
+use crate::blocks::RowGrid;
 use crate::blocks::cache::CacheOptions;
 use crate::blocks::selection::Selection;
 use crate::models::lora::Adapter;
@@ -148,6 +149,48 @@ impl<'p> Estimator<'p> {
         Ok(others
             .flat_map(|(at, device)| graph.lacking(*device, at))
             .collect())
+    }
+
+    /// Scratch memory of a run of a tower over a grid, in bytes.
+    ///
+    /// # Errors
+    /// The grid does not fit the tower.
+    pub(super) fn tower_scratch(&mut self, grid: RowGrid, options: &Options) -> Result<u64> {
+        let plan = self.plan;
+        let types = [options.k_type, options.v_type];
+        let no_slots = vec![0; plan.caches.len()];
+        let (cache, rows) = KvCache::describe(plan, &self.devices, &no_slots, types)?;
+        rows.stand_in()?;
+        let (states, rows) = States::describe(plan, &self.devices, 0)?;
+        rows.stand_in()?;
+        let parts = GraphParts {
+            plan,
+            weights: DeviceWeights {
+                tensors: &self.laid_out.tensors,
+                updates: None,
+                update_nodes: 0,
+            },
+            cache: &cache,
+            states: &states,
+            options,
+            n_slots: &[],
+            points: &Points::default(),
+        };
+        let (graph, _) = graph::build_tower(&parts, grid)?;
+        Ok(self
+            .executor
+            .measure(graph)?
+            .into_iter()
+            .fold(0, u64::saturating_add))
+    }
+
+    /// Bytes of the weights, used in place and copied.
+    pub(super) fn weights(&self) -> [u64; 2] {
+        let mapped = self.laid_out.mapped.iter().copied();
+        [
+            mapped.fold(0, u64::saturating_add),
+            self.laid_out.copied_bytes,
+        ]
     }
 
     /// The graph of a pass over caches without memory.

@@ -288,20 +288,24 @@ impl Model {
         self.graphs.executor.workers()
     }
 
-    /// The memory that the model takes.
+    /// The memory that the model takes, with the weights of its towers.
     pub fn memory(&self) -> MemoryUse {
         let caches = [self.cache.bytes(), self.states.bytes()];
-        let mapped = [&self.loaded.mapped[..], &[self.adapters.mapped_bytes]];
+        let of_towers = self.towers.as_ref().map_or([0, 0], MediaTowers::weights);
+        let on_processor = [
+            self.adapters.mapped_bytes + of_towers[0],
+            self.adapters.copied_bytes + of_towers[1],
+        ];
         MemoryUse {
-            mapped: mapped.concat().iter().sum(),
-            copied: self.loaded.copied_bytes + self.adapters.copied_bytes,
+            mapped: self.loaded.mapped.iter().sum::<u64>() + on_processor[0],
+            copied: self.loaded.copied_bytes + on_processor[1],
             cache: caches.iter().copied().flatten().sum(),
             compute: self.compute_bytes.iter().sum(),
             devices: DeviceUse::of_plan(
                 &self.plan,
                 &self.loaded.mapped,
                 &self.loaded.taken,
-                [self.adapters.mapped_bytes, self.adapters.copied_bytes],
+                on_processor,
                 caches,
                 &self.compute_bytes,
             ),

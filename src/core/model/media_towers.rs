@@ -12,11 +12,13 @@ use lab_base::ggml::dequantize;
 use lab_base::weights::Weights;
 
 use super::error::{Error, Result};
+use super::estimate::Estimator;
 use super::load::ProgressFn;
 use super::media::{FIRST_MEDIA_ID, MediaRows};
+use super::memory_use::TowerUse;
 use super::named_value::NamedValue;
 use super::options::Options;
-use super::tower::{Tower, TowerInput, TowerRows};
+use super::tower::{Tower, TowerInput, TowerRows, grid_of, input_width};
 
 /// The prefix of the names of learned rows that stand among the rows of a medium.
 const LEARNED: &str = "row.";
@@ -122,6 +124,12 @@ impl MediaTowers {
         &self.processors
     }
 
+    /// Bytes of the weights of all towers, used in place and copied.
+    pub(super) fn weights(&self) -> [u64; 2] {
+        let all = self.towers.iter().map(|of| of.tower.weights());
+        all.fold([0, 0], |[a, b], [c, d]| [a + c, b + d])
+    }
+
     /// The values of the last run of a tower. Empty unless values are captured.
     pub fn values(&self, media: Media) -> Result<Vec<NamedValue>> {
         let tower = self.towers.iter().find(|tower| tower.media == media);
@@ -147,34 +155,9 @@ impl MediaTowers {
                 "one that the model has a tower for",
             ));
         };
-        let width = own.tower.input_width();
-        let prepared: Vec<ViewRows> = medium
-            .prepared
-            .views
-            .iter()
-            .map(|view: &View| {
-                let rows = ViewRows::new(&self.processors, medium.media, view, width);
-                rows.ok_or_else(|| {
-                    fault(
-                        format!("values of the shape {:?}", view.shape),
-                        "whole patches or frames of the tower's size",
-                    )
-                })
-            })
-            .collect::<Result<_>>()?;
+        let prepared = view_rows(&self.processors, medium, own.tower.input_width())?;
         let mut results: Vec<TowerRows> = Vec::with_capacity(prepared.len());
-        let mut left = prepared.as_slice();
-        while let Some(first) = left.first() {
-            let n_cells: u64 = first.cells.iter().product::<u64>().max(1);
-            let most = (MAX_ROWS_AT_ONCE / n_cells).max(1) as usize;
-            let n = left
-                .iter()
-                .take(most)
-                .take_while(|of| of.cells == first.cells)
-                .count();
-            let (now, after) = left.split_at(n);
-            left = after;
-            let inputs: Vec<TowerInput<'_>> = now.iter().map(ViewRows::input).collect();
+        for inputs in runs(&prepared) {
             results.extend(own.tower.run(&inputs)?);
         }
         let n_embd = own.tower.plan().n_embd as usize;
@@ -193,6 +176,84 @@ impl MediaTowers {
             width: n_embd,
         })
     }
+}
+
+impl TowerUse {
+    /// The memory of a tower and of its run for a medium of its kind.
+    ///
+    /// # Errors
+    /// The weights cannot be used, or the medium does not fit the tower.
+    pub fn of(
+        tower: &OpenedTower,
+        processors: &MediaProcessors,
+        medium: &PreparedMedium,
+        options: &Options,
+    ) -> Result<Self> {
+        let mut estimator = Estimator::new(&tower.plan, &tower.weights)?;
+        let [mapped, weights] = estimator.weights();
+        let prepared = view_rows(processors, medium, input_width(&tower.plan))?;
+        let mut compute = 0;
+        let mut last = None;
+        for inputs in runs(&prepared) {
+            let grid = grid_of(&tower.plan, &inputs)?;
+            if last != Some(grid) {
+                compute = estimator.tower_scratch(grid, options)?.max(compute);
+                last = Some(grid);
+            }
+        }
+        Ok(Self {
+            mapped,
+            weights,
+            compute,
+        })
+    }
+}
+
+/// The cells (time, height, width) of the first view of a medium, as a tower reads it.
+///
+/// # Errors
+/// The medium has no view, or one does not fit the tower.
+pub fn tower_cells(
+    tower: &OpenedTower,
+    processors: &MediaProcessors,
+    medium: &PreparedMedium,
+) -> Result<[u64; 3]> {
+    let prepared = view_rows(processors, medium, input_width(&tower.plan))?;
+    let first = prepared.first().ok_or_else(|| Error::Tower {
+        found: "no view".into(),
+        expected: "at least one".into(),
+    })?;
+    Ok(first.cells)
+}
+
+/// The views of a medium as rows of a tower that has inputs of this width.
+fn view_rows(
+    with: &MediaProcessors,
+    medium: &PreparedMedium,
+    width: usize,
+) -> Result<Vec<ViewRows>> {
+    let of_view = |view: &View| {
+        let rows = ViewRows::new(with, medium.media, view, width);
+        rows.ok_or_else(|| Error::Tower {
+            found: format!("values of the shape {:?}", view.shape),
+            expected: "whole patches or frames of the tower's size".into(),
+        })
+    };
+    medium.prepared.views.iter().map(of_view).collect()
+}
+
+/// Consecutive views of one grid, as many as a run computes together.
+fn runs(mut left: &[ViewRows]) -> impl Iterator<Item = Vec<TowerInput<'_>>> {
+    std::iter::from_fn(move || {
+        let first = left.first()?;
+        let n_cells: u64 = first.cells.iter().product::<u64>().max(1);
+        let most = (MAX_ROWS_AT_ONCE / n_cells).max(1) as usize;
+        let alike = left.iter().take(most);
+        let n = alike.take_while(|of| of.cells == first.cells).count();
+        let (now, after) = left.split_at(n);
+        left = after;
+        Some(now.iter().map(ViewRows::input).collect())
+    })
 }
 
 /// The values of a view, as the rows that a tower reads.

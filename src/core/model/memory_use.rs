@@ -32,13 +32,13 @@ impl DeviceUse {
         all.into_iter().fold(0, u64::saturating_add)
     }
 
-    /// The memory that a model takes on the devices of its plan. Adapters, used in place or copied, are on the
-    /// processor.
+    /// The memory that a model takes on the devices of its plan. Adapters and towers, used in place or copied, are on
+    /// the processor.
     pub(super) fn of_plan(
         plan: &Plan,
         mapped: &[u64],
         weights: &[u64],
-        adapters: [u64; 2],
+        on_processor: [u64; 2],
         caches: [&[u64]; 2],
         compute: &[u64],
     ) -> Vec<Self> {
@@ -48,8 +48,8 @@ impl DeviceUse {
             let only_first = |bytes: u64| if at == 0 { bytes } else { 0 };
             Self {
                 device: device.to_owned(),
-                mapped: part(mapped) + only_first(adapters[0]),
-                weights: part(weights) + only_first(adapters[1]),
+                mapped: part(mapped) + only_first(on_processor[0]),
+                weights: part(weights) + only_first(on_processor[1]),
                 cache: part(caches[0]).saturating_add(part(caches[1])),
                 compute: part(compute),
             }
@@ -71,4 +71,36 @@ pub struct MemoryUse {
     pub compute: u64,
     /// The memory on each device, the processor first.
     pub devices: Vec<DeviceUse>,
+}
+
+/// The memory of a tower that is not loaded, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct TowerUse {
+    /// Weights used in place in the mapped file.
+    pub mapped: u64,
+    /// Weights that are copied.
+    pub weights: u64,
+    /// Scratch memory of the largest run for one medium.
+    pub compute: u64,
+}
+
+impl MemoryUse {
+    /// The memory with a tower, which the processor computes.
+    #[must_use]
+    pub fn with_tower(mut self, tower: &TowerUse) -> Self {
+        let TowerUse {
+            mapped,
+            weights,
+            compute,
+        } = *tower;
+        self.mapped = self.mapped.saturating_add(mapped);
+        self.copied = self.copied.saturating_add(weights);
+        self.compute = self.compute.saturating_add(compute);
+        if let Some(processor) = self.devices.first_mut() {
+            processor.mapped = processor.mapped.saturating_add(mapped);
+            processor.weights = processor.weights.saturating_add(weights);
+            processor.compute = processor.compute.saturating_add(compute);
+        }
+        self
+    }
 }

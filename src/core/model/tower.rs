@@ -99,7 +99,12 @@ impl Tower {
 
     /// Elements of an input row.
     pub fn input_width(&self) -> usize {
-        self.plan.embed.option_int("width").unwrap_or(0) as usize
+        input_width(&self.plan)
+    }
+
+    /// Bytes of the weights, used in place and copied.
+    pub(super) fn weights(&self) -> [u64; 2] {
+        [self.loaded.mapped.iter().sum(), self.loaded.copied_bytes]
     }
 
     /// Computes inputs, which have the same grid. Returns the result of each.
@@ -107,7 +112,7 @@ impl Tower {
     /// # Errors
     /// An input has another size than its grid, or does not fit the tower; memory is missing; a computation fails.
     pub fn run(&mut self, inputs: &[TowerInput<'_>]) -> Result<Vec<TowerRows>> {
-        let grid = self.grid_of(inputs)?;
+        let grid = grid_of(&self.plan, inputs)?;
         if self.built.as_ref().is_none_or(|(of, _)| *of != grid) {
             self.build(grid)?;
         }
@@ -146,44 +151,6 @@ impl Tower {
             .collect()
     }
 
-    fn grid_of(&self, inputs: &[TowerInput<'_>]) -> Result<RowGrid> {
-        let fault = |found: String, expected: String| Err(Error::Tower { found, expected });
-        let Some(first) = inputs.first() else {
-            return fault("no input".into(), "at least one".into());
-        };
-        let n_cells = first
-            .cells
-            .iter()
-            .try_fold(1u64, |n, cells| n.checked_mul(*cells));
-        let n_all = n_cells.and_then(|n| n.checked_mul(inputs.len() as u64));
-        let Some(n_cells) = n_cells.filter(|n| *n > 0 && n_all.is_some_and(|n| n <= MAX_ROWS))
-        else {
-            let found = format!("{} grids of {:?} cells", inputs.len(), first.cells);
-            return fault(found, format!("1 to {MAX_ROWS} rows"));
-        };
-        let n_elements = n_cells as usize * self.input_width();
-        for input in inputs {
-            if (input.cells, input.valid) != (first.cells, first.valid) {
-                let found = format!("grids of {:?} and {:?} cells", first.cells, input.cells);
-                return fault(found, "inputs of one grid".into());
-            }
-            if input.rows.len() != n_elements {
-                let found = format!("{} numbers", input.rows.len());
-                let width = self.input_width();
-                return fault(found, format!("{n_cells} rows of {width}"));
-            }
-        }
-        let mut grid = RowGrid::of_cells(inputs.len() as u64, first.cells);
-        if let Some(valid) = first.valid {
-            let n_frames = first.cells[grid.frames()];
-            if valid == 0 || valid > n_frames || first.cells[0] > 1 {
-                return fault(format!("{valid} valid frames"), format!("1 to {n_frames}"));
-            }
-            grid.valid = n_cells / n_frames * valid;
-        }
-        Ok(grid)
-    }
-
     /// Builds and loads the graph of a grid, if there is memory for it.
     fn build(&mut self, grid: RowGrid) -> Result<()> {
         self.built = None;
@@ -213,6 +180,52 @@ impl Tower {
             points: &self.points,
         }
     }
+}
+
+/// Elements of an input row of a tower.
+pub(super) fn input_width(plan: &Plan) -> usize {
+    plan.embed.option_int("width").unwrap_or(0) as usize
+}
+
+/// The grid that inputs of a tower have in common.
+///
+/// # Errors
+/// There is no input, or one has another grid or size than the first.
+pub(super) fn grid_of(plan: &Plan, inputs: &[TowerInput<'_>]) -> Result<RowGrid> {
+    let fault = |found: String, expected: String| Err(Error::Tower { found, expected });
+    let Some(first) = inputs.first() else {
+        return fault("no input".into(), "at least one".into());
+    };
+    let n_cells = first
+        .cells
+        .iter()
+        .try_fold(1u64, |n, cells| n.checked_mul(*cells));
+    let n_all = n_cells.and_then(|n| n.checked_mul(inputs.len() as u64));
+    let Some(n_cells) = n_cells.filter(|n| *n > 0 && n_all.is_some_and(|n| n <= MAX_ROWS)) else {
+        let found = format!("{} grids of {:?} cells", inputs.len(), first.cells);
+        return fault(found, format!("1 to {MAX_ROWS} rows"));
+    };
+    let n_elements = n_cells as usize * input_width(plan);
+    for input in inputs {
+        if (input.cells, input.valid) != (first.cells, first.valid) {
+            let found = format!("grids of {:?} and {:?} cells", first.cells, input.cells);
+            return fault(found, "inputs of one grid".into());
+        }
+        if input.rows.len() != n_elements {
+            let found = format!("{} numbers", input.rows.len());
+            let width = input_width(plan);
+            return fault(found, format!("{n_cells} rows of {width}"));
+        }
+    }
+    let mut grid = RowGrid::of_cells(inputs.len() as u64, first.cells);
+    if let Some(valid) = first.valid {
+        let n_frames = first.cells[grid.frames()];
+        if valid == 0 || valid > n_frames || first.cells[0] > 1 {
+            return fault(format!("{valid} valid frames"), format!("1 to {n_frames}"));
+        }
+        grid.valid = n_cells / n_frames * valid;
+    }
+    Ok(grid)
 }
 
 #[cfg(test)]

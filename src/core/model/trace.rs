@@ -4,6 +4,7 @@
 //! graph is the one that [`Model::forward`](super::Model::forward) runs with a cache and flash attention.
 
 use crate::arch::WeightRole;
+use crate::blocks::RowGrid;
 use crate::plan::{Plan, TensorPlan};
 use lab_base::ggml::{Arena, Graph, GraphOp, Result, Tensor};
 use lab_base::weights::TensorType;
@@ -26,7 +27,14 @@ const N_CTX: usize = 64;
 pub fn trace(plan: &Plan, n_tokens: usize) -> Result<Vec<GraphOp>> {
     let options = Options::plain(N_CTX, n_tokens);
     let mut steps = match GraphShape::largest_source(&options, plan) {
-        Some(shape) => walked(plan, &options, &shape)?,
+        Some(shape) => {
+            let source_is_rows = plan.source.as_ref().is_some_and(|source| source.is_rows);
+            let shape = GraphShape {
+                source_is_rows,
+                ..shape
+            };
+            walked(plan, &options, &shape)?
+        }
         None => Vec::new(),
     };
     let n = steps.len();
@@ -38,13 +46,27 @@ pub fn trace(plan: &Plan, n_tokens: usize) -> Result<Vec<GraphOp>> {
 /// [`trace`] without reading a source: the operations of a pass whose source was read before.
 pub fn trace_tokens(plan: &Plan, n_tokens: usize) -> Result<Vec<GraphOp>> {
     let options = Options::plain(N_CTX, n_tokens);
+    // Rows of media stand for all tokens where layers add parts of them: else these layers would be empty.
+    let has_parts = plan.units().any(|unit| unit.contract.0.is_of_media);
     let shape = GraphShape {
-        n_media: 0,
+        n_media: if has_parts { n_tokens } else { 0 },
         n_media_tokens: 0,
         n_outputs: n_tokens,
         ..GraphShape::largest(&options, plan, &options.n_slots(plan))
     };
     walked(plan, &options, &shape)
+}
+
+/// The operations of a run of a tower over a grid of cells: time, height, width.
+///
+/// # Errors
+/// The grid does not fit the tower.
+pub fn trace_tower(plan: &Plan, cells: [u64; 3]) -> Result<Vec<GraphOp>> {
+    let options = Options::plain(0, 1);
+    let grid = RowGrid::of_cells(1, cells);
+    let build = |parts: &GraphParts<'_>| graph::build_tower(parts, grid);
+    let (graph, _, tensors) = described_with(plan, &options, build)?;
+    Ok(graph.walk(&tensors))
 }
 
 fn walked(plan: &Plan, options: &Options, shape: &GraphShape) -> Result<Vec<GraphOp>> {
@@ -58,6 +80,15 @@ pub(super) fn described(
     options: &Options,
     shape: &GraphShape,
 ) -> Result<(Graph, PassGraph, Vec<Tensor>)> {
+    described_with(plan, options, |parts| graph::build(parts, shape))
+}
+
+/// A graph over tensors that are only described, what `build` gives with it, and the weights.
+fn described_with<T>(
+    plan: &Plan,
+    options: &Options,
+    build: impl FnOnce(&GraphParts<'_>) -> Result<(Graph, T)>,
+) -> Result<(Graph, T, Vec<Tensor>)> {
     let n_slots = options.n_slots(plan);
     let weights = Arena::new(plan.tensors.len(), 0)?;
     let tensors = plan
@@ -81,8 +112,8 @@ pub(super) fn described(
         n_slots: &n_slots,
         points: &Points::default(),
     };
-    let (graph, pass) = graph::build(&parts, shape)?;
-    Ok((graph, pass, tensors))
+    let (graph, ends) = build(&parts)?;
+    Ok((graph, ends, tensors))
 }
 
 /// The type after loading: vectors as f32, matrices and tables as they are stored.

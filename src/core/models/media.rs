@@ -1,15 +1,21 @@
 //! The media of a prompt: prepared for towers, and placed among its tokens.
 
 use std::collections::BTreeSet;
+use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::Arc;
 
-use lab_media::picture::{self, PictureLimits, PictureRules};
+use lab_media::picture::{self, Picture, PictureLimits, PictureRules};
 use lab_media::sound::{self, Sound, SoundLimits, SoundRules, SoundWindows};
 use lab_media::{Medium, Piece, Prepared, PromptText, expand};
 use sha2::{Digest as _, Sha256};
 
 use crate::plan::{Media, MediaAttention, MediaPositions};
+
+/// Pixels of a side of the picture of [`MediaProcessors::sample`].
+pub const SAMPLE_PIXELS: u32 = 1024;
+/// Seconds of the sound of [`MediaProcessors::sample`].
+pub const SAMPLE_SECONDS: u32 = 30;
 
 /// How a model prepares media.
 #[derive(Clone, Debug, Default)]
@@ -44,15 +50,13 @@ pub struct PreparedMedium {
 }
 
 impl PreparedMedium {
-    /// The number of its rows, which is that of the tokens of a prompt that stand for them.
+    /// Number of its rows, which is that of the tokens that stand for them.
     pub fn n_rows(&self) -> usize {
-        let pieces = self.prepared.layout.iter();
-        pieces
-            .map(|piece| match piece {
-                Piece::Rows { rows, .. } => rows.len(),
-                Piece::Text(_) => 0,
-            })
-            .sum()
+        let rows = self.prepared.layout.iter().map(|piece| match piece {
+            Piece::Rows { rows, .. } => rows.len(),
+            Piece::Text(_) => 0,
+        });
+        rows.sum()
     }
 }
 
@@ -78,17 +82,6 @@ pub struct MediaPlace {
 pub struct PromptMedia {
     pub media: Vec<Arc<PreparedMedium>>,
     pub places: Vec<MediaPlace>,
-}
-
-impl PreparedMedium {
-    /// The number of its rows.
-    pub fn n_rows(&self) -> usize {
-        let rows = self.prepared.layout.iter().map(|piece| match piece {
-            Piece::Rows { rows, .. } => rows.len(),
-            Piece::Text(_) => 0,
-        });
-        rows.sum()
-    }
 }
 
 impl PromptMedia {
@@ -282,6 +275,41 @@ impl MediaProcessors {
         })
     }
 
+    /// A medium whose size stands for many, to measure by: a picture of [`SAMPLE_PIXELS`] by as many pixels, or silence of
+    /// [`SAMPLE_SECONDS`], both divided by `part`.
+    ///
+    /// # Errors
+    /// The model takes no media of this kind, or its rules do not fit this one.
+    pub fn sample(&self, media: Media, part: NonZeroU32) -> Result<PreparedMedium, MediaError> {
+        let prepared = match media {
+            Media::Image => {
+                let rules = self.pictures.as_ref();
+                let rules = rules.ok_or(MediaError::NotTaken("pictures"))?;
+                let side = (SAMPLE_PIXELS / part).max(1);
+                let side = NonZeroU32::new(side).unwrap_or(part);
+                let bytes = vec![127; 3 * side.get() as usize * side.get() as usize];
+                let picture = Picture::new(side, side, bytes);
+                let picture = picture.ok_or(MediaError::NotTaken("pictures"))?;
+                picture::prepare(&picture, rules, 0, &self.picture_limits)?
+            }
+            Media::Audio => {
+                let rules = self.sounds.as_ref();
+                let rules = rules.ok_or(MediaError::NotTaken("sounds"))?;
+                let n = rules.sampling_rate / part * SAMPLE_SECONDS;
+                let silence = Sound {
+                    rate: rules.sampling_rate,
+                    samples: vec![0.0; n as usize],
+                };
+                sound::prepare(&silence, rules, &self.sound_limits)?
+            }
+        };
+        Ok(PreparedMedium {
+            media,
+            prepared,
+            hash: [0; 32],
+        })
+    }
+
     /// Whether the model takes media of a kind.
     pub fn takes(&self, media: Media) -> bool {
         match media {
@@ -293,6 +321,12 @@ impl MediaProcessors {
     /// The text in whose place a medium of a kind stands; none if it is no part of prompts.
     pub fn marker(&self, media: Media) -> Option<&str> {
         self.tokens(media).map(|(marker, _)| marker)
+    }
+
+    /// The kinds of media that the model takes.
+    pub fn kinds(&self) -> Vec<Media> {
+        let kinds = Media::ALL.into_iter();
+        kinds.filter(|media| self.takes(*media)).collect()
     }
 
     /// The text in whose place a medium stands, and the token of a row; none if it is no part of prompts.
@@ -308,6 +342,11 @@ impl MediaProcessors {
             }
         };
         (!tokens.0.is_empty()).then_some(tokens)
+    }
+
+    /// The token that stands for a row of a medium; none if media of this kind are no part of prompts.
+    pub fn row_token(&self, media: Media) -> Option<&str> {
+        self.placeholder(media).map(|(_, token)| token)
     }
 
     /// A rendered prompt with what stands in the place of its media.

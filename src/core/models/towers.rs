@@ -49,6 +49,19 @@ pub struct OpenedMedia {
     pub processors: MediaProcessors,
 }
 
+impl OpenedMedia {
+    /// The kinds of media that the model takes.
+    pub fn kinds(&self) -> Vec<Media> {
+        self.processors.kinds()
+    }
+
+    /// Bytes of the weights of all towers.
+    pub fn weight_bytes(&self) -> u64 {
+        let sizes = self.towers.iter().map(|tower| tower.plan.weight_bytes());
+        sizes.fold(0, u64::saturating_add)
+    }
+}
+
 /// The media that a model takes; none if it has no tower that is known.
 ///
 /// # Errors

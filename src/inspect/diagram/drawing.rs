@@ -1,6 +1,8 @@
 //! The drawing of a model, and iterators over its parts.
 
-use super::{Kept, LayerKind, LayerPattern, Legend, Scene, Slot, UnitBox, WeightCost};
+use super::{
+    Kept, LayerKind, LayerPattern, Legend, Scene, Slot, TowerDrawing, UnitBox, WeightCost,
+};
 use lab_core::arch::Mode;
 
 #[derive(Clone, Debug)]
@@ -22,6 +24,8 @@ pub struct Drawing {
     /// The kinds of the layers that read the source, with repetitions counted. If there are any, the first stage
     /// belongs to them.
     pub source: Vec<LayerPattern>,
+    /// Whether the source is rows of a tower: then no first stage belongs to it.
+    pub source_is_rows: bool,
     /// The kinds of the layers that read tokens, with repetitions counted.
     pub pattern: Vec<LayerPattern>,
     /// The parts after the layers: hidden state to result.
@@ -32,6 +36,8 @@ pub struct Drawing {
     pub scenes: Vec<Scene>,
     /// Executed operations of the graph that no drawn part contains.
     pub unplaced: Vec<usize>,
+    /// The towers that make rows for the model.
+    pub towers: Vec<TowerDrawing>,
     /// The legend of the colours, if numbers are shown.
     pub overlay: Option<Legend>,
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
 
 use lab_base::util::wording;
-use lab_core::arch::{ArchDef, ContractUse, Join, Resource, Setting};
+use lab_core::arch::{ArchDef, ContractUse, Join, Mode, Resource, Setting};
 use lab_core::plan::{BranchPlan, LayerPlan, NormUse, Plan, SlotPlan, Unit};
 
 use super::context::DrawContext;
@@ -77,6 +77,7 @@ impl<'a> DrawContext<'a> {
             is_symbolic: self.is_symbolic,
             facts: self.facts(),
             begin: begin.collect(),
+            source_is_rows: of_source.is_some_and(|of| of.is_rows),
             source: kinds::pattern(&self.of_layer[..n_of_source]),
             pattern: kinds::pattern(&self.of_layer[n_of_source..]),
             cost: self.cost(&(0..plan.tensors.len()).collect()),
@@ -86,6 +87,7 @@ impl<'a> DrawContext<'a> {
             layers: self.of_layer,
             end,
             unplaced,
+            towers: Vec::new(),
             overlay: None,
         }
     }
@@ -269,12 +271,18 @@ impl<'a> DrawContext<'a> {
         let mut fact = |name: &str, value: String| facts.push((name.to_owned(), value));
         if self.is_symbolic {
             fact("hidden size", "n_embd".into());
-            fact("vocabulary", "n_vocab".into());
+            if plan.mode != Mode::Tower {
+                fact("vocabulary", "n_vocab".into());
+            }
             return facts;
         }
         fact("layers", plan.layers.len().to_string());
-        fact("hidden size", plan.n_embd.to_string());
-        fact("vocabulary", plan.n_vocab.to_string());
+        if plan.mode == Mode::Tower {
+            fact("elements of a row", plan.n_embd.to_string());
+        } else {
+            fact("hidden size", plan.n_embd.to_string());
+            fact("vocabulary", plan.n_vocab.to_string());
+        }
         if plan.n_ctx_train > 0 {
             fact("context length", plan.n_ctx_train.to_string());
         }

@@ -160,7 +160,9 @@ impl<'p> DrawContext<'p> {
     pub(super) fn scenes(&self) -> Vec<Scene> {
         let mut all = match self.plan.mode {
             Mode::Causal => vec![self.prefill(), self.decode()],
-            Mode::Encoder | Mode::Tower => vec![self.encoding()],
+            Mode::Encoder => vec![self.encoding()],
+            // One run over all rows of an input, which keeps nothing.
+            Mode::Tower => Vec::new(),
             Mode::Diffusion => vec![self.whole_pass(), self.denoising()],
         };
         all.extend(self.windows());

@@ -45,6 +45,19 @@ pub(super) fn name(drawing: &mut Drawing) {
     }
 }
 
+/// Puts a name before those of everything in a drawing, which is then part of another one.
+pub(super) fn within(drawing: &mut Drawing, name: &str) {
+    let put = |id: &mut String| *id = format!("{name}.{id}");
+    drawing.kinds.iter_mut().for_each(|kind| put(&mut kind.id));
+    for part in drawing.parts_mut() {
+        put(&mut part.id);
+        part.ops.iter_mut().for_each(|op| put(&mut op.id));
+        part.weights
+            .iter_mut()
+            .for_each(|weight| put(&mut weight.id));
+    }
+}
+
 #[derive(Default)]
 struct UniqueIds(BTreeSet<String>);
 

@@ -25,6 +25,7 @@ pub mod overlay;
 pub mod png;
 pub mod svg;
 mod symbols;
+mod towers;
 mod traced_plan;
 mod unit_boxes;
 mod words;
@@ -39,4 +40,5 @@ pub use execution::{
 };
 pub use gallery::{GalleryError, gallery};
 pub use kinds::LayerPattern;
+pub use towers::TowerDrawing;
 pub use traced_plan::{DiagramError, TracedPlan, variants};

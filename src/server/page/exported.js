@@ -27,6 +27,7 @@ export function toMarkdown(own) {
     for (const node of path(own)) {
         parts.push(node.role === 'user' ? '## You' : `## ${node.model || 'Model'}`);
         if (node.reasoning) parts.push(quoted(`Reasoning:\n${node.reasoning.trim()}`));
+        for (const { name, url } of node.files.filter(({ url }) => url)) parts.push(`![${name.replace(/[[\]\\\n]/g, ' ')}](${url})`);
         const text = node.role === 'user' ? withFiles(node) : node.content.trim();
         if (text) parts.push(text);
         for (const call of node.calls) parts.push(`Call of \`${call.name}\`:`, coded(call.arguments), 'Result:', `\`\`\`\n${call.result}\n\`\`\``);

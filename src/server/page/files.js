@@ -1,10 +1,15 @@
-// Text files that go with a message: chosen, dropped or pasted, and shown by their names until the message is sent.
+// Files that go with a message: texts, pictures and sounds. They are chosen, dropped or pasted, and shown until the message is sent.
 
-import { by, element, icon, iconButton } from './dom.js';
+import { by, element, icon, iconButton, say } from './dom.js';
+import * as media from './media.js';
 
 const LARGEST_FILE = 2e6, MOST_FILES = 20;
 
+const NAMES = { image: 'pictures', audio: 'sounds' };
+
 let chosen = [];
+// The kinds of media that the model takes; null if that is not known.
+let taken = null;
 let onChange = () => {};
 let refuse = () => {};
 
@@ -15,10 +20,22 @@ export function set(all) {
     tell();
 }
 
-const size = ({ text }) => text.length < 1000 ? `${text.length} characters` : `${(text.length / 1000).toFixed(1)} k characters`;
+const size = ({ text, url }) => url ? media.size({ url }) : text.length < 1000 ? `${text.length} characters` : `${(text.length / 1000).toFixed(1)} k characters`;
 
-/// A file of a message that was sent, to be folded out.
-export const folded = file => element('details', { class: 'file' }, [
+/// Says which media the model takes.
+export function offer(kinds) {
+    taken = kinds;
+    const own = Object.keys(NAMES).filter(takes), button = by('attach-media'), what = `Add ${own.map(kind => NAMES[kind]).join(' or ')}`;
+    button.hidden = own.length === 0;
+    button.title = what;
+    button.querySelector('span').textContent = what;
+    by('media').accept = own.map(kind => `${kind}/*`).join();
+}
+
+const takes = kind => taken === null || taken.includes(kind);
+
+/// A file of a message that was sent: a picture, a sound, or a text to be folded out.
+export const sent = file => file.url ? media.shown(file) : element('details', { class: 'file' }, [
     element('summary', {}, [icon('file'), element('span', {}, [file.name]), element('small', {}, [size(file)])]),
     element('pre', { class: 'code', tabindex: 0 }, [file.text]),
 ]);
@@ -30,7 +47,8 @@ function chip(file) {
         onChange();
         by('input').focus();
     });
-    return element('li', { class: 'chip' }, [icon('file'), element('span', {}, [file.name]), element('small', {}, [size(file)]), remove]);
+    const face = file.url && media.kindOfUrl(file.url) === 'image' ? element('img', { src: file.url, alt: '' }) : icon(file.url ? 'sound' : 'file');
+    return element('li', { class: 'chip' }, [face, element('span', {}, [file.name]), element('small', {}, [size(file)]), remove]);
 }
 
 function tell() {
@@ -38,8 +56,11 @@ function tell() {
     by('files').hidden = chosen.length === 0;
 }
 
-/// The text of a file; throws where it is none.
+/// What is in a file; throws where it cannot go with a message.
 async function read(file) {
+    const kind = media.kindOf(file);
+    if (kind && !takes(kind)) throw new Error(`The model takes no ${NAMES[kind]}.`);
+    if (kind) return media.read(file, kind);
     if (file.size > LARGEST_FILE) throw new Error(`${file.name} is larger than ${LARGEST_FILE / 1e6} MB.`);
     const decoder = new TextDecoder('utf-8', { fatal: true }), bytes = await file.arrayBuffer();
     let text = '\0';
@@ -52,7 +73,9 @@ async function take(all) {
     for (const file of all) {
         try {
             if (chosen.length >= MOST_FILES) throw new Error(`A message has at most ${MOST_FILES} files.`);
-            chosen = [...chosen, await read(file)];
+            const next = await read(file);
+            chosen = [...chosen, next];
+            say(`${file.name} added`);
         } catch (error) {
             refuse(error.message);
         }
@@ -66,11 +89,13 @@ async function take(all) {
 export function listen(changed, refused) {
     onChange = changed;
     refuse = refused;
-    by('attach').addEventListener('click', () => by('file').click());
-    by('file').addEventListener('change', () => {
-        take([...by('file').files]);
-        by('file').value = '';
-    });
+    for (const [button, field] of [['attach', 'file'], ['attach-media', 'media']]) {
+        by(button).addEventListener('click', () => by(field).click());
+        by(field).addEventListener('change', () => {
+            take([...by(field).files]);
+            by(field).value = '';
+        });
+    }
     by('input').addEventListener('paste', event => {
         // A text that is pasted may come with a picture of itself.
         if (!event.clipboardData.files.length || event.clipboardData.types.includes('text/plain')) return;

@@ -2,10 +2,11 @@
 // fault is refused as a whole, with a sentence that says where.
 
 import { FORMAT } from './exported.js';
+import { kindOfUrl, ofPart } from './media.js';
 import { conversation, message, mint, add, rename } from './tree.js';
 
 export const LARGEST_FILE = 100e6;
-const MOST_CONVERSATIONS = 20_000, MOST_MESSAGES = 50_000, LONGEST_LINE = 5000, LONGEST_TEXT = 20e6;
+const MOST_CONVERSATIONS = 20_000, MOST_MESSAGES = 50_000, LONGEST_LINE = 5000, LONGEST_TEXT = 20e6, LONGEST_URL = 70e6;
 
 const isObject = value => value !== null && typeof value === 'object' && !Array.isArray(value);
 
@@ -58,6 +59,20 @@ function call(given, where) {
     };
 }
 
+function file(given, where) {
+    const { name, text: content, url } = object(given, where), out = { name: text(name, `${where}.name`, 500) };
+    if (url == null) return { ...out, text: text(content, `${where}.text`) };
+    if (!kindOfUrl(text(url, `${where}.url`, LONGEST_URL))) throw new Error(`${where}.url has no picture and no sound in itself.`);
+    return { ...out, url };
+}
+
+/// The text and the media of the content of a message, which may be in parts.
+function ofContent(content, where) {
+    if (!Array.isArray(content)) return { content, files: [] };
+    const all = list(content, where, 1000).map((one, i) => object(one, `${where}[${i}]`)), files = all.map((one, i) => ofPart(one, i + 1));
+    return { content: all.map(({ text: own }, i) => text(own, `${where}[${i}].text`)).join(''), files: files.filter(Boolean) };
+}
+
 function used(given, where) {
     const { prompt, answer } = object(given ?? {}, where);
     return given && { prompt: numberOrNull(prompt, `${where}.prompt`) ?? 0, answer: numberOrNull(answer, `${where}.answer`) ?? 0 };
@@ -70,10 +85,7 @@ function node(given, where) {
         id: id(given.id, `${where}.id`), parent: idOrNull(given.parent, `${where}.parent`), next: idOrNull(given.next, `${where}.next`),
         at: date(given.at, `${where}.at`), seconds: numberOrNull(given.seconds, `${where}.seconds`), used: used(given.used, `${where}.used`),
         calls: list(given.calls, `${where}.calls`, 1000).map((one, i) => call(one, `${where}.calls[${i}]`)),
-        files: list(given.files, `${where}.files`, 1000).map((one, i) => {
-            const { name, text: content } = object(one, `${where}.files[${i}]`);
-            return { name: text(name, `${where}.files[${i}].name`, 500), text: text(content, `${where}.files[${i}].text`) };
-        }),
+        files: list(given.files, `${where}.files`, 1000).map((one, i) => file(one, `${where}.files[${i}]`)),
     });
     for (const field of ['content', 'reasoning', 'model', 'numbers', 'reason', 'fault']) out[field] = text(given[field], `${where}.${field}`);
     return out;
@@ -134,7 +146,8 @@ function ofMessages(all, name) {
                 const { name, arguments: parts } = object(object(each, where).function, `${where}.tool_calls[${n}].function`);
                 return { id: each.id, name, arguments: parts };
             });
-            const own = node({ ...given, id: mint(), parent: null, next: null, calls, reasoning: given.reasoning_content, files: [], reason: 'stop' }, where);
+            const said = ofContent(given.content, `${where}.content`);
+            const own = node({ ...given, ...said, id: mint(), parent: null, next: null, calls, reasoning: given.reasoning_content, reason: 'stop' }, where);
             last = add(out, last, own);
         }
     });

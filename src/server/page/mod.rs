@@ -52,6 +52,7 @@ const FILES: &[File] = files! {
     "looks.js" "text/javascript; charset=utf-8";
     "markdown.js" "text/javascript; charset=utf-8";
     "mcp.js" "text/javascript; charset=utf-8";
+    "media.js" "text/javascript; charset=utf-8";
     "menu.js" "text/javascript; charset=utf-8";
     "meter.js" "text/javascript; charset=utf-8";
     "model.js" "text/javascript; charset=utf-8";

@@ -22,6 +22,8 @@ let wanted = lasting.get(STORE);
 export const last = () => lasting.get(STORE) ?? '';
 export const selected = () => by('model').value;
 const entry = () => models.find(({ id }) => id === selected());
+/// The kinds of media that the model takes; null if that is not known.
+export const media = () => entry()?.architecture?.input_modalities ?? null;
 /// How many tokens the model holds, if that is known.
 export const context = () => entry()?.context_length ?? entry()?.max_model_len ?? null;
 /// The sampling parameters that hold where a request sets none, as far as the model states them.
@@ -45,7 +47,7 @@ function numbers(model) {
         ['Architecture', meta.arch], ['Mode', { causal: 'token by token', diffusion: 'text diffusion', encoder: 'embeddings' }[meta.mode]],
         ['Parameters', meta.n_params && count(meta.n_params)], ['Memory of the weights', meta.size && bytes(meta.size)],
         ['Context', n && `${n} tokens`], ['Trained for', meta.n_ctx_train && `${meta.n_ctx_train} tokens`],
-        ['Vocabulary', meta.n_vocab && `${meta.n_vocab} tokens`], ['State', model?.state], ['Why', model?.error],
+        ['Vocabulary', meta.n_vocab && `${meta.n_vocab} tokens`], ['Reads', model?.architecture?.input_modalities?.join(', ')], ['State', model?.state], ['Why', model?.error],
     ].filter(([, value]) => value);
 }
 

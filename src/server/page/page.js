@@ -4,6 +4,7 @@ import { key, Refusal, setKey } from './api.js';
 import * as ask from './ask.js';
 import * as chat from './chat.js';
 import { by, drawIcons, listenToScrolling, words } from './dom.js';
+import * as files from './files.js';
 import * as keys from './keys.js';
 import * as lab from './lab.js';
 import * as library from './library.js';
@@ -87,7 +88,10 @@ document.querySelector('.skip').addEventListener('click', event => {
     event.preventDefault();
     by('input').focus();
 });
-model.listen(keepSettings, settings.tellDefaults);
+model.listen(keepSettings, () => {
+    settings.tellDefaults();
+    files.offer(model.media());
+});
 settings.listen(keepSettings);
 presets.listen(use);
 chat.listen(needKey, text => notices.notice(text));

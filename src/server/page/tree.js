@@ -1,6 +1,8 @@
 // A conversation as data: a tree of messages. An edit or another answer is a further child, so nothing that was said is lost.
 // What is seen is one path through it: each message names the child that was chosen last.
 
+import { part } from './media.js';
+
 const NO_TITLE = 'New chat';
 const LONGEST_TITLE = 80;
 
@@ -111,15 +113,18 @@ function fence(text) {
     return '`'.repeat(longest + 1);
 }
 
-/// The text of a message with its files before it.
+/// The text of a message with its files of text before it.
 export function withFiles({ content, files }) {
-    const blocks = files.map(({ name, text }) => `File ${name}:\n${fence(text)}\n${text.replace(/\n$/, '')}\n${fence(text)}`);
+    const blocks = files.filter(({ url }) => !url).map(({ name, text }) => `File ${name}:\n${fence(text)}\n${text.replace(/\n$/, '')}\n${fence(text)}`);
     return [...blocks, content].filter(Boolean).join('\n\n');
 }
 
 /// A message as those of a request.
 export function messages(node) {
-    if (node.role === 'user') return [{ role: 'user', content: withFiles(node) }];
+    if (node.role === 'user') {
+        const text = withFiles(node), parts = node.files.filter(({ url }) => url).map(part);
+        return [{ role: 'user', content: parts.length ? [...parts, ...text ? [{ type: 'text', text }] : []] : text }];
+    }
     const out = { role: 'assistant', content: node.content };
     if (node.reasoning) out.reasoning_content = node.reasoning;
     // An answer that failed before it began is none.

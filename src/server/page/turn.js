@@ -3,7 +3,7 @@
 import { Calls } from './calls.js';
 import { Buffer } from './diffusion.js';
 import { button, copy, element, fit, icon, iconButton, say } from './dom.js';
-import { folded } from './files.js';
+import { sent } from './files.js';
 import { Prose } from './prose.js';
 
 const WHY = { length: 'at the maximum length', tool_calls: 'to call tools', content_filter: 'by a filter' };
@@ -24,7 +24,7 @@ export class Turn {
         if (this.isOwn) this.text.textContent = node.content;
         else this.prose = new Prose(this.text);
         this.text.hidden = this.isOwn && !node.content;
-        this.parts.prepend(...node.files.map(folded));
+        this.parts.prepend(...node.files.map(sent));
         if (load) this.restore(load);
     }
 

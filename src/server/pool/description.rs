@@ -8,7 +8,9 @@ use lab_base::util::lock::lock;
 use lab_core::engine::Limits;
 use lab_core::model::{Estimator, Options};
 use lab_core::models::sampling_defaults::SamplingDefaults;
+use lab_core::models::towers::OpenedMedia;
 use lab_core::models::{ModelSource, OpenedModel};
+use lab_core::plan::Media;
 use lab_inspect::diagram::svg::{self, Fragment, Theme};
 use lab_inspect::diagram::{Drawing, TracedPlan};
 
@@ -75,7 +77,11 @@ fn diagram_of(
 ) -> Result<String, String> {
     let traced = TracedPlan::new(&opened.name, opened.plan.clone(), false);
     let traced = traced.map_err(|error| error.to_string())?;
-    let drawing = Drawing::new(&opened.def, &traced);
+    let mut drawing = Drawing::new(&opened.def, &traced);
+    if let Some(media) = &opened.media {
+        let drawn = drawing.with_towers(&opened.plan, media);
+        drawing = drawn.map_err(|error| error.to_string())?;
+    }
     let (piece, what) = match view {
         DiagramView::Stack => (svg::stack(&drawing), "the whole model"),
         DiagramView::Layers => (svg::layers(&drawing), "its kinds of layers"),

@@ -7,8 +7,8 @@ use super::shape::{GAP as CHAIN_GAP, Link, cell, chain, label, tip};
 use super::text::{TextStyle, cut, wrap};
 use super::unit_box::{card, cost_text, single};
 use crate::diagram::boxes::dims;
-use crate::diagram::{Drawing, LayerKind, LayerPattern, UnitBox};
-use lab_base::util::wording;
+use crate::diagram::{Drawing, LayerKind, LayerPattern, TowerDrawing, UnitBox};
+use lab_base::util::wording::{self, capital};
 use lab_core::arch::Mode;
 
 /// Width of a card, and of one of several cards side by side.
@@ -28,7 +28,22 @@ const MAX_ROW: f64 = 3000.0;
 pub(in crate::diagram) const LEGEND: f64 = 1000.0;
 
 /// The whole model: input, stack with the pattern of its layers, head, and the scenes of its execution.
+/// Towers of the model follow, each like a model of its own.
 pub fn stack(drawing: &Drawing) -> Fragment {
+    let towers = drawing.towers.iter();
+    let all = std::iter::once(drawing).chain(towers.map(|tower| &tower.drawing));
+    framed(beside(all.map(whole).collect()))
+}
+
+/// Drawings beside each other.
+fn beside(mut all: Vec<Fragment>) -> Fragment {
+    match all.len() {
+        1 => all.swap_remove(0),
+        _ => Fragment::wrapped(all, (64.0, 0.0), f64::INFINITY),
+    }
+}
+
+fn whole(drawing: &Drawing) -> Fragment {
     let (mut column, notes) = (column(drawing), notes(drawing));
     let x = column.w + 40.0;
     let mut page = heading(drawing, x + NOTES);
@@ -36,11 +51,13 @@ pub fn stack(drawing: &Drawing) -> Fragment {
     column.h = column.h.max(notes.h);
     column.put(notes, x, 0.0);
     page.add(0.0, column);
-    page.skip(30.0);
-    page.write(0.0, TextStyle::Heading, "How it is executed");
-    page.skip(14.0);
-    page.add(0.0, super::execution(drawing, x + NOTES));
-    framed(page)
+    if !drawing.scenes.is_empty() {
+        page.skip(30.0);
+        page.write(0.0, TextStyle::Heading, "How it is executed");
+        page.skip(14.0);
+        page.add(0.0, super::execution(drawing, x + NOTES));
+    }
+    page
 }
 
 fn room(drawing: &Drawing) -> f64 {
@@ -64,10 +81,15 @@ pub(in crate::diagram) fn column(drawing: &Drawing) -> Fragment {
         room: room(drawing),
         is_shown: vec![false; drawing.kinds.len()],
     };
-    let n_of_source = usize::from(!drawing.source.is_empty());
+    let n_of_source = usize::from(!drawing.source.is_empty() && !drawing.source_is_rows);
     let (of_source, begin) = begin.split_at(n_of_source.min(begin.len()));
-    let source = of_source.first().map(|embed| source(embed, &mut runs));
-    let mut rows = vec![label(&format!("{tokens}: T token ids"), "in")];
+    let has_source = !drawing.source.is_empty();
+    let source = has_source.then(|| source(of_source.first().copied(), &mut runs));
+    let read = match drawing.mode {
+        Mode::Tower => format!("{tokens}: T rows"),
+        _ => format!("{tokens}: T token ids"),
+    };
+    let mut rows = vec![label(&read, "in")];
     rows.extend(begin.iter().map(|part| card(part, ROOM)));
     let before_layers = rows.len();
     let above = rows.iter().map(|row| row.h + CHAIN_GAP).sum::<f64>();
@@ -81,6 +103,10 @@ pub(in crate::diagram) fn column(drawing: &Drawing) -> Fragment {
     for part in aside {
         rows.insert(before_layers, self::aside(part, w));
     }
+    let of_tokens = drawing.towers.iter().filter(|_| !drawing.source_is_rows);
+    for tower in of_tokens.rev() {
+        rows.insert(before_layers, of_tower(tower, w));
+    }
     let rows = chain(rows, Link::Spine);
     match source {
         Some(source) => handed_over(source, rows, above + 30.0),
@@ -88,16 +114,23 @@ pub(in crate::diagram) fn column(drawing: &Drawing) -> Fragment {
     }
 }
 
-/// The part that reads the source: its tokens, its layers, and the result that it passes on.
-fn source(embed: &UnitBox, runs: &mut PatternDrawer<'_>) -> Fragment {
+/// The part that reads the source: its tokens or the rows of a tower, its layers, and the result that it passes on.
+fn source(embed: Option<&UnitBox>, runs: &mut PatternDrawer<'_>) -> Fragment {
+    let of_tower = runs.drawing.towers.first().map(|tower| {
+        let (reads, name) = (tower.reads, &tower.drawing.arch);
+        format!("the source: T rows that the tower `{name}` makes of {reads}")
+    });
+    let of_tower = of_tower.unwrap_or_else(|| "the source: T rows of a tower".into());
     let layers = runs.all(&runs.drawing.source, false);
     let made = "of each token of it a vector: keys and values, made once";
-    let rows = vec![
-        label("the source, all of it: T token ids", "in"),
-        card(embed, ROOM),
-        layers,
-        label(made, "in"),
-    ];
+    let mut rows = match embed {
+        Some(embed) => vec![
+            label("the source, all of it: T token ids", "in"),
+            card(embed, ROOM),
+        ],
+        None => vec![label(&of_tower, "in")],
+    };
+    rows.extend([layers, label(made, "in")]);
     chain(rows, Link::Spine)
 }
 
@@ -129,6 +162,35 @@ fn aside(part: &UnitBox, w: f64) -> Fragment {
     fragment.line(&[(middle, 0.0), (middle, card.h)], "spine");
     let y = (card.h / 2.0).round();
     fragment.line(&[(middle, y), (left, y)], "wire");
+    fragment.put(card, left, 0.0);
+    fragment
+}
+
+/// A tower beside the hidden state, into which its rows go.
+fn of_tower(tower: &TowerDrawing, w: f64) -> Fragment {
+    const PAD: f64 = 14.0;
+    let middle = (w / 2.0).round();
+    let left = middle + 30.0;
+    let mut card = Fragment::new(w - left - 24.0 - PAD, 8.0);
+    let title = format!(
+        "{}: the tower `{}`",
+        capital(tower.reads),
+        tower.drawing.arch
+    );
+    card.write(PAD, TextStyle::Title, &title);
+    for line in &tower.goes {
+        card.write(PAD, TextStyle::Line, line);
+    }
+    card.skip(8.0);
+    card.w += PAD;
+    card.frame(10.0, "run");
+    let frame = card.items.pop();
+    card.items.splice(..0, frame);
+    let mut fragment = Fragment::new(w, card.h);
+    fragment.line(&[(middle, 0.0), (middle, card.h)], "spine");
+    let y = (card.h / 2.0).round();
+    fragment.line(&[(left, y), (middle + 4.0, y)], "wire");
+    tip(&mut fragment, (middle + 4.0, y), (-1.0, 0.0));
     fragment.put(card, left, 0.0);
     fragment
 }
@@ -295,8 +357,17 @@ fn strip(fragment: &mut Fragment, drawing: &Drawing) {
     fragment.add(0.0, Fragment::wrapped(cells.collect(), (3.0, 3.0), NOTES));
 }
 
-/// All kinds of layers, with their operations and weights.
+/// All kinds of layers, with their operations and weights; then those of the towers.
 pub fn layers(drawing: &Drawing) -> Fragment {
+    let mut all = all_kinds(drawing);
+    for tower in &drawing.towers {
+        all.skip(48.0);
+        all.add(0.0, all_kinds(&tower.drawing));
+    }
+    framed(all)
+}
+
+fn all_kinds(drawing: &Drawing) -> Fragment {
     let kinds = drawing.kinds.iter();
     let columns = kinds.map(|kind| layer::kind(kind, Some(&layers_of(drawing, kind))));
     let columns = columns.chain([layer::stages(drawing)]).collect();
@@ -309,7 +380,7 @@ pub fn layers(drawing: &Drawing) -> Fragment {
     }
     all.skip(16.0);
     all.add(0.0, page);
-    framed(all)
+    all
 }
 
 /// The layers of a kind, in words; empty if they are unknown.
