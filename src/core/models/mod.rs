@@ -3,6 +3,7 @@
 pub mod convert;
 pub mod lora;
 pub mod media;
+pub mod mmproj;
 mod open;
 pub mod prompts;
 pub mod quantise;

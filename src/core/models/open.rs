@@ -18,6 +18,7 @@ use crate::models::quantise::quantise;
 use crate::models::recognise;
 use crate::models::sampling_defaults;
 use crate::models::sampling_defaults::SamplingDefaults;
+use crate::models::mmproj::MmprojChoice;
 use crate::models::towers::{OpenedMedia, open_media};
 use crate::plan::{self, Plan};
 use lab_base::tokenizer;
@@ -57,8 +58,12 @@ pub struct Definitions {
     pub towers: Library,
     /// Maps of folders to towers.
     pub tower_maps: Maps,
+    /// Maps of projector files to towers.
+    pub mmproj_maps: Maps,
     /// How folders prepare media.
     pub processors: Processors,
+    /// The projector file with the towers of a model.
+    pub mmproj: MmprojChoice,
     /// Whether tensors and keys that a map does not mention are ignored.
     pub allow_unmapped: bool,
     /// Whether unused tensors and metadata keys are an error.
@@ -73,7 +78,9 @@ impl Definitions {
             maps: Maps::open(folders)?,
             towers: Library::towers(&REGISTRY, folders)?,
             tower_maps: Maps::towers(folders)?,
+            mmproj_maps: Maps::mmproj(folders)?,
             processors: Processors::open(folders)?,
+            mmproj: MmprojChoice::default(),
             allow_unmapped: false,
             strict: false,
         })
@@ -290,6 +297,13 @@ pub enum Error {
         model: String,
         kind: gguf::AuxiliaryKind,
     },
+    /// The projector file is for another model.
+    #[error("{}: {message}; expected the projector of {model}", file.display())]
+    ForeignMmproj {
+        file: PathBuf,
+        model: String,
+        message: String,
+    },
     /// A folder could not be listed.
     #[error("{}: {source}", path.display())]
     Io {
@@ -424,6 +438,7 @@ pub fn open(source: &ModelSource, with: &Definitions) -> Result<OpenedModel, Err
         source,
     })?;
     report_unread(&plan, weights.metadata(), &model, with.strict)?;
+    let media = open_media(source, &weights, &plan, with)?;
     let sampling = SamplingDefaults::of(weights.metadata());
     Ok(OpenedModel {
         name: source.name(),
@@ -436,21 +451,12 @@ pub fn open(source: &ModelSource, with: &Definitions) -> Result<OpenedModel, Err
         def,
         plan,
         template: None,
-        media: media_of(source, with),
+        media,
         adapters: Vec::new(),
         prompts: match source.file() {
             Some(path) if hf::is_folder(path) => Prompts::read(hf::folder_of(path)),
             _ => Prompts::default(),
         },
-    })
-}
-
-/// The media that a model takes. A tower that cannot be opened leaves a text model.
-fn media_of(source: &ModelSource, with: &Definitions) -> Option<OpenedMedia> {
-    let opened = open_media(source, with);
-    opened.unwrap_or_else(|error| {
-        tracing::warn!(%error, "the model takes texts alone: its tower is not used");
-        None
     })
 }
 
