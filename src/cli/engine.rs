@@ -3,7 +3,7 @@
 //! The process ends when its standard input closes, which the server holds open while it lives.
 
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -34,6 +34,9 @@ pub(super) struct EngineArgs {
     /// Whether none is set but those of `--scale`
     #[arg(long)]
     only_scales: bool,
+    /// Adapter that a request has loaded; may be repeated
+    #[arg(long, num_args = 2, value_names = ["NAME", "PATH"], allow_hyphen_values = true)]
+    adapter: Vec<String>,
     /// The context length is for several models, and is cut where the model has fewer positions
     #[arg(long)]
     shared_ctx: bool,
@@ -99,6 +102,10 @@ fn load(args: &EngineArgs, source: &ModelSource) -> Result<ServedModel, Failure>
     };
     let mut served = serve::start(&args.serve, source, args.kept.clone(), Box::new(progress))?;
     served.name.clone_from(&args.name);
+    for adapter in args.adapter.chunks_exact(2) {
+        let loaded = served.load_adapter(&adapter[0], Path::new(&adapter[1]));
+        loaded.map_err(Failure::msg)?;
+    }
     if args.only_scales {
         served.handle.adapters().set(&args.scale)?;
     }

@@ -50,6 +50,9 @@ pub(super) fn command(
             .map(|(id, scale)| format!("--scale={id}={scale}"));
         command.args(scales);
     }
+    for adapter in &wanted.adapters {
+        command.args(["--adapter", &adapter.name, &adapter.path]);
+    }
     if is_shared {
         command.arg("--shared-ctx");
     }

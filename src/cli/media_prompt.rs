@@ -73,8 +73,22 @@ impl MediaPrompt {
         let media_of_model = opened.media.take().filter(|_| !files.is_empty());
         let no_media = || anyhow::anyhow!("{}: the model takes no media", opened.weights.label());
         let mut media = Vec::with_capacity(files.len());
+        let mut grids = match &self.media_values {
+            Some(path) => grids(path)?.into_iter(),
+            None => Vec::new().into_iter(),
+        };
         for (kind, file) in &files {
-            let processors = &media_of_model.as_ref().ok_or_else(no_media)?.processors;
+            let mut processors = media_of_model
+                .as_ref()
+                .ok_or_else(no_media)?
+                .processors
+                .clone();
+            if let (Media::Image, Some(rules)) = (kind, &mut processors.pictures)
+                && let Some([rows, columns]) = grids.next()
+            {
+                // Values of another size than the picture would have have the size that they state.
+                *rules = rules.of_patches(rows, columns).unwrap_or(rules.clone());
+            }
             let bytes = std::fs::read(file).map_err(|error| at(file, error))?;
             let before = media
                 .iter()
@@ -93,21 +107,16 @@ impl MediaPrompt {
         let add = json["add_generation_prompt"].as_bool().unwrap_or(true);
         let tokenizer = lab_core::models::tokenizer_of(opened.vocabulary.take(), &opened.weights)?;
         let id_of = |text: &str| tokenizer.id_of(text);
-        let encode = |text: &str| {
-            let bos = tokenizer.bos().and_then(|id| tokenizer.token_text(id));
-            let writes_bos = bos.is_some_and(|bos| !bos.is_empty() && text.starts_with(&*bos));
-            tokenizer.encode(text, !writes_bos, true)
-        };
         let given: Option<Vec<u32>> = serde_json::from_value(json["tokens"].clone())?;
         let (tokens, places) = match (given, &media_of_model) {
             (Some(tokens), _) => (tokens, Vec::new()),
             (None, None) => {
                 let rendered = rendered(opened, &tokenizer, &messages, add)?;
-                (encode(&rendered)?, Vec::new())
+                (tokenizer.encode_prompt(&rendered)?, Vec::new())
             }
             (None, Some(OpenedMedia { processors, .. })) => {
                 let rendered = rendered(opened, &tokenizer, &messages, add)?;
-                let tokens = encode(&processors.expanded(&rendered, &media)?)?;
+                let tokens = tokenizer.encode_prompt(&processors.expanded(&rendered, &media)?)?;
                 let places = processors.places(&tokens, &media, id_of)?;
                 (tokens, places)
             }
@@ -252,8 +261,91 @@ fn take_paths(messages: &mut Value) -> Vec<(Media, PathBuf)> {
     paths.collect()
 }
 
-/// Replaces the values of all media by those of a file: an array of all views or, with one more dimension, of the views of
-/// each medium. Arrays may be padded at the ends of their dimensions.
+/// The numbers of rows and of columns of patches of all pictures, where a file of values states them: as grids of time, height
+/// and width (`image_grid_thw`), or as the column and row of each patch (`image_position_ids`, padded with -1).
+fn grids(path: &Path) -> Result<Vec<[u32; 2]>, Failure> {
+    let file = std::fs::read(path).map_err(|error| at(path, error))?;
+    let stored = safetensors::SafeTensors::deserialize(&file).map_err(|error| at(path, error))?;
+    let array = |name: &str| {
+        let array = stored.tensor(name).ok()?;
+        let (numbers, _) = array.data().as_chunks();
+        let numbers = numbers.iter().map(|bytes| i64::from_le_bytes(*bytes));
+        let numbers: Vec<i64> = numbers.collect();
+        (array.dtype() == Dtype::I64).then(|| (array.shape().to_vec(), numbers))
+    };
+    let side = |n: i64| u32::try_from(n).unwrap_or(0);
+    if let Some((_, grids)) = array("image_grid_thw") {
+        let grids = grids.chunks_exact(3);
+        return Ok(grids.map(|grid| [side(grid[1]), side(grid[2])]).collect());
+    }
+    let Some(([_, n, 2], places)) = array("image_position_ids")
+        .as_ref()
+        .and_then(|(shape, places)| Some((<[usize; 3]>::try_from(shape.as_slice()).ok()?, places)))
+    else {
+        return Ok(Vec::new());
+    };
+    let last = |of: &[i64], at: usize| of.chunks_exact(2).map(|place| place[at]).max().unwrap_or(0);
+    let pictures = places.chunks_exact((2 * n).max(1));
+    Ok(pictures
+        .map(|of| [side(last(of, 1) + 1), side(last(of, 0) + 1)])
+        .collect())
+}
+
+/// An array of a file of values.
+struct ValueArray {
+    shape: Vec<usize>,
+    values: Vec<f32>,
+    /// The number of views that were read of it.
+    n_views: usize,
+    /// The number of values that were read, where views follow each other.
+    at: usize,
+    /// The number of elements of the last dimension that were read, where views stand beside each other.
+    beside: usize,
+}
+
+impl ValueArray {
+    /// The values of the next view, the `index`th of the `medium`th of `n_media`. `last` is the sum of the last dimensions of
+    /// all views. None if the array has other shapes.
+    fn next(
+        &mut self,
+        shape: &[usize],
+        (medium, n_media, index): (usize, usize, usize),
+        last: usize,
+    ) -> Option<Vec<f32>> {
+        let n: usize = shape.iter().product();
+        let leading = self.shape.len().checked_sub(shape.len())?;
+        let (outer, width) = (&self.shape[leading..], *shape.last()?);
+        let size: usize = outer.iter().product();
+        let is_beside = width < last && outer.last() == Some(&last);
+        let start = match leading {
+            // The rows of all views follow each other.
+            0 => {
+                let own = self.values.get(self.at..self.at + n)?.to_vec();
+                self.at += n;
+                return Some(own);
+            }
+            1 if self.shape[0] == 1 && is_beside => self.beside,
+            2 if self.shape[0] == n_media && n_media > 1 => (medium * self.shape[1] + index) * size,
+            _ => self.n_views * size,
+        };
+        self.n_views += 1;
+        self.beside += width;
+        let value = |i: usize| {
+            let (mut rest, mut from, mut step) = (i, start, 1);
+            for (n, of) in shape.iter().zip(outer).rev() {
+                from += rest % n * step;
+                rest /= n;
+                step *= of;
+            }
+            self.values.get(from).copied()
+        };
+        (0..n).map(value).collect()
+    }
+}
+
+/// Replaces the values of all media of a kind by those of a file: an array of all views or, with one more dimension, of the
+/// views of each medium. Arrays may be padded at the ends of their dimensions, views may stand beside each other, and those
+/// of another size may have an array of their own, whose name begins alike.
 fn replace_values(
     path: &Path,
     kind: Media,
@@ -267,55 +359,39 @@ fn replace_values(
     };
     let file = std::fs::read(path).map_err(|error| at(path, error))?;
     let stored = safetensors::SafeTensors::deserialize(&file).map_err(|error| at(path, error))?;
-    let stored = stored.tensor(name).map_err(|error| at(path, error))?;
-    let (numbers, _) = stored.data().as_chunks();
-    let all: Vec<f32> = numbers
-        .iter()
-        .map(|bytes| f32::from_le_bytes(*bytes))
-        .collect();
-    let shape = stored.shape();
-    let wrong = || {
-        anyhow::anyhow!(
-            "{}: `{name}` {shape:?} does not fit the media",
-            path.display()
-        )
+    stored.tensor(name).map_err(|error| at(path, error))?;
+    let array = |(_, view): (String, TensorView<'_>)| {
+        let (numbers, _) = view.data().as_chunks();
+        let values = numbers.iter().map(|bytes| f32::from_le_bytes(*bytes));
+        ValueArray {
+            shape: view.shape().to_vec(),
+            values: values.collect(),
+            n_views: 0,
+            at: 0,
+            beside: 0,
+        }
     };
+    let mut named = stored.tensors();
+    named.retain(|(other, view)| other.starts_with(name) && view.dtype() == Dtype::F32);
+    named.sort_by(|(a, _), (b, _)| a.cmp(b));
+    let mut arrays: Vec<ValueArray> = named.into_iter().map(array).collect();
+    let last = |medium: &&mut PreparedMedium| -> usize {
+        let views = medium.prepared.views.iter();
+        views.filter_map(|view| view.shape.last()).sum()
+    };
+    let last: usize = media.iter().map(last).sum();
     let n_media = media.len();
-    let (mut at, mut n_views) = (0, 0);
     for (m, medium) in media.iter_mut().enumerate() {
         for (v, view) in medium.prepared.views.iter_mut().enumerate() {
-            let rank = view.shape.len();
-            let leading = shape.len().checked_sub(rank).ok_or_else(wrong)?;
-            let outer = &shape[leading..];
-            let size: usize = outer.iter().product();
-            let place = match leading {
-                // The rows of all views follow each other.
-                0 => {
-                    let start = at;
-                    at += view.values.len();
-                    start
-                }
-                2 if shape[0] == n_media && n_media > 1 => (m * shape[1] + v) * size,
-                _ => n_views * size,
-            };
-            n_views += 1;
-            if leading == 0 {
-                let own = all
-                    .get(place..place + view.values.len())
-                    .ok_or_else(wrong)?;
-                view.values.copy_from_slice(own);
-                continue;
-            }
-            let own = all.get(place..place + size).ok_or_else(wrong)?;
-            for (i, value) in view.values.iter_mut().enumerate() {
-                let (mut rest, mut from, mut step) = (i, 0, 1);
-                for (n, of) in view.shape.iter().zip(outer).rev() {
-                    from += rest % n * step;
-                    rest /= n;
-                    step *= of;
-                }
-                *value = *own.get(from).ok_or_else(wrong)?;
-            }
+            let own = arrays
+                .iter()
+                .position(|array| array.shape.ends_with(&view.shape));
+            let array = &mut arrays[own.unwrap_or(0)];
+            let values = array.next(&view.shape, (m, n_media, v), last);
+            view.values = values.ok_or_else(|| {
+                let (path, shape) = (path.display(), &array.shape);
+                anyhow::anyhow!("{path}: `{name}` {shape:?} does not fit the media")
+            })?;
         }
     }
     Ok(())

@@ -48,7 +48,7 @@ const OPTIONS: &str = "\
 --rope-scaling --rope-freq-base --rope-freq-scale --yarn-orig-ctx --hf-overrides: the numbers of RoPE are those of the model
 --image --audio: a request names pictures and sounds in its messages
 --mmproj-url -mmu: download the file, and name it with `--mmproj`
---lora-scaled --lora-modules --enable-lora: `--lora FILE=SCALE`, and its scale in each request (docs/lora.md)
+--lora-scaled --lora-modules --enable-lora: `--lora FILE=SCALE`, and its scale in each request; `--lora-dir DIR` for adapters with names (docs/lora.md)
 --ssl-key-file --ssl-cert-file --ssl-keyfile --ssl-certfile: there is no TLS; put a proxy before the server
 -tb --threads-batch: `--threads N` is for prefill and decode
 --reasoning-budget --thinking-budget: `thinking_budget` of a request limits the tokens of reasoning, and `/set thinking_budget N` of `bench chat`

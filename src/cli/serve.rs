@@ -18,6 +18,7 @@ use lab_core::artifacts::store::{self, ArtifactStore};
 use lab_core::artifacts::vectors::VectorStore;
 use lab_core::engine::{Limits, StartError, ends_in_vectors};
 use lab_core::model::{self, Options};
+use lab_core::models::lora::AdapterSource;
 use lab_core::models::{self, ModelSource, OpenedModel};
 use lab_hub::{Cache, Settings};
 use lab_server::http::transport;
@@ -53,6 +54,10 @@ pub(super) struct Args {
         conflicts_with_all = ["model", "model_path", "lora"]
     )]
     models: Option<PathBuf>,
+    /// Folder whose adapters (LoRA) clients may load and unload while the server runs (`/v1/load_lora_adapter`), and choose
+    /// by their names; unknown names of models are refused then
+    #[arg(long, value_name = "DIR")]
+    lora_dir: Option<PathBuf>,
     /// Maximum number of loaded models, 1 or more: the least recently used one that no request uses is unloaded for
     /// another; default: as many as fit into memory
     #[arg(long, value_name = "N")]
@@ -435,6 +440,7 @@ fn pool_of(
         },
         aliases,
         collection: args.collection(),
+        lora_dir: args.lora_dir.clone(),
         opener: None,
         is_managed,
         strictness: args.strictness(),
@@ -547,6 +553,10 @@ fn start_process(
 
 fn start_here(args: &Args, wanted: LoadRequest<'_>, kept: &Path) -> Result<StartedEngine, Failure> {
     let served = start(args, wanted.source, kept.to_owned(), wanted.progress)?;
+    for adapter in &wanted.adapters {
+        let loaded = served.load_adapter(&adapter.name, Path::new(&adapter.path));
+        loaded.map_err(Failure::msg)?;
+    }
     if let Some(scales) = &wanted.scales {
         served.handle.adapters().set(scales)?;
     }
@@ -572,6 +582,20 @@ pub(super) fn start(
     let mut served = ServedModel::start(opened, options, limits, progress)?;
     served.artifacts = Some(artifacts);
     served.vectors = vectors;
+    let (source, definitions) = (source.clone(), args.load.model.opening.definitions()?);
+    served.adapter_opener = Some(Box::new(move |path| {
+        let opened = models::open(&source, &definitions).map_err(|error| error.to_string())?;
+        let adapter = AdapterSource {
+            path: path.to_owned(),
+            scale: 0.0,
+        };
+        let adapted = opened.adapted(&[adapter], &source, &definitions);
+        let mut adapted = adapted.map_err(|error| error.to_string())?;
+        adapted
+            .adapters
+            .pop()
+            .ok_or_else(|| "there is no adapter".into())
+    }));
     Ok(served)
 }
 

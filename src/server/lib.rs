@@ -36,8 +36,8 @@ pub use http::local_client::LocalClient;
 pub use local::{Refusal, Reply, ReplyEvent, check, prompt, refusal, reply};
 pub use page::policy::{PageOrigin, PagePolicy};
 pub use pool::{
-    Collection, Description, DiagramView, HostMode, LoadLimits, LoadRequest, Loader, Opener, Pool,
-    PoolConfig, StartedEngine, Strictness, UnloadedModel, cached_source,
+    Collection, Description, DiagramView, HostMode, LoadLimits, LoadRequest, Loader, NamedAdapter,
+    Opener, Pool, PoolConfig, StartedEngine, Strictness, UnloadedModel, cached_source,
 };
 pub use process::{
     EXIT_MODEL_CHANGED, EXIT_WORKER_LOST, EngineProcess, EngineProcessConfig, LineCallback,

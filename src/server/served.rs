@@ -4,6 +4,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
@@ -23,6 +24,7 @@ use lab_core::engine::{
     self, Failure, Handle, Limits, LoadedModel, PooledOutput, StartError, Unsupported,
 };
 use lab_core::model::{self, MediaTowers, Model, Options};
+use lab_core::models::lora::Adapter;
 use lab_core::models::media::MediaProcessors;
 use lab_core::models::prompts::Prompts;
 use lab_core::models::sampling_defaults::SamplingDefaults;
@@ -74,7 +76,12 @@ pub struct ServedModel {
     pub artifacts: Option<ArtifactStore>,
     /// The vectors that requests may name.
     pub vectors: Arc<VectorStore>,
+    /// Reads adapters for the model; none if they are not loaded while it is served.
+    pub adapter_opener: Option<AdapterOpener>,
 }
+
+/// Reads the adapter of a path for a model.
+pub type AdapterOpener = Box<dyn Fn(&Path) -> Result<Adapter, String> + Send + Sync>;
 
 /// Identifies what results are computed with, for those who store them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -385,7 +392,20 @@ impl ServedModel {
             identity,
             artifacts: None,
             vectors: Arc::default(),
+            adapter_opener: None,
         })
+    }
+
+    /// Loads an adapter, which requests choose by this name. Blocks until it is loaded.
+    ///
+    /// # Errors
+    /// The file is no adapter for the model, or the name is taken.
+    pub fn load_adapter(&self, name: &str, path: &Path) -> Result<(), String> {
+        let open = self.adapter_opener.as_ref();
+        let open = open.ok_or("the model was loaded without a way to read adapters")?;
+        let adapter = open(path)?;
+        let loaded = self.handle.load_adapter(name, adapter);
+        loaded.map_err(|rejected| rejected.to_string())
     }
 
     /// Checks that the files of its weights are unchanged, and that no worker on another machine is lost.
@@ -446,9 +466,7 @@ impl ServedModel {
     /// # Errors
     /// The text cannot be tokenized.
     pub fn prompt_of(&self, text: &str) -> Result<Vec<u32>, PromptError> {
-        // If the template writes the BOS token itself, no second one is added.
-        let writes_bos = !self.bos.is_empty() && text.starts_with(&self.bos);
-        Ok(self.handle.tokenizer().encode(text, !writes_bos, true)?)
+        Ok(self.handle.tokenizer().encode_prompt(text)?)
     }
 
     /// The text that the chat template renders for a conversation.

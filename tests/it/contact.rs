@@ -333,7 +333,7 @@ fn folders_that_lack_something_say_what() {
         path
     };
     let config = r#"{"architectures": ["LlamaForCausalLM"], "model_type": "llama"}"#;
-    let audio = r#"{"architectures": ["WhisperForConditionalGeneration"]}"#;
+    let audio = r#"{"architectures": ["CanaryForConditionalGeneration"]}"#;
     let disentangled = r#"{"architectures": ["DebertaV2ForSequenceClassification"]}"#;
     let lfs = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 99\n";
     let index = r#"{"weight_map": {"a": "model-00001-of-00002.safetensors"}}"#;
@@ -362,7 +362,7 @@ fn folders_that_lack_something_say_what() {
         (
             "no-map",
             &[("config.json", audio)],
-            "no map is for `WhisperForConditionalGeneration` yet, which needs audio input",
+            "no map is for `CanaryForConditionalGeneration` yet, which needs audio input",
         ),
         (
             "reranker",

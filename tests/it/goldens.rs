@@ -228,7 +228,11 @@ fn folders_of(is_wanted: impl Fn(&str) -> bool) -> Vec<String> {
     };
     let mut classes = BTreeMap::new();
     for entry in std::fs::read_dir(maps).expect("stmaps is readable") {
-        let text = std::fs::read_to_string(entry.expect("readable").path()).expect("a text");
+        let path = entry.expect("readable").path();
+        if !path.to_string_lossy().ends_with(".arch.stmap.toml") {
+            continue;
+        }
+        let text = std::fs::read_to_string(path).expect("a text");
         let map: toml::Table = text.parse().expect("TOML");
         let archs = archs_of(&map);
         if archs.iter().any(|arch| is_wanted(arch)) {

@@ -4,6 +4,7 @@
 //! program takes part in that.
 
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ use lab_core::plan::{Plan, TensorPlan};
 use serde_json::{Value as Json, json};
 
 use crate::goldens::{EXACT, Golden, golden, goldens, options, run};
-use crate::support::command::{definitions, scratch};
+use crate::support::command::{definitions, scratch, text};
 use crate::support::hf;
 use crate::support::memory_tensor::MemoryTensor;
 use crate::support::refusals::Refusals;
@@ -1126,5 +1127,195 @@ fn scales_that_were_set_outlive_the_engine() {
         assert_eq!(set(json!([])), 200);
         again();
         assert_eq!(scales(), [0.0, 0.0]);
+    }
+}
+
+/// The log-probabilities and tokens of an answer by a model, or by one of its adapters.
+fn greedy(server: &Server, model: &str, lora: &Json) -> Json {
+    let (status, answer) = server.chat(json!({
+        "model": model, "messages": [{ "role": "user", "content": "Please tell me: what is 12+7?" }],
+        "logprobs": true, "max_tokens": 8, "temperature": 0, "cache_prompt": false, "lora": lora,
+    }));
+    assert_eq!(status, 200, "{model}: {answer}");
+    answer["choices"][0]["logprobs"]["content"].clone()
+}
+
+const LOAD: &str = "/v1/load_lora_adapter";
+const UNLOAD: &str = "/v1/unload_lora_adapter";
+
+fn order(server: &Server, path: &str, body: &Json) -> (u16, String) {
+    let (status, _, answer) = server.raw("POST", path, "application/json", &body.to_string());
+    (status, answer)
+}
+
+#[test]
+fn adapters_are_loaded_chosen_by_name_and_unloaded_while_serving() {
+    let scratch = scratch();
+    let file = of_shipped(scratch.path(), 1.0);
+    let fixed = format!("{}=0", text(&file));
+    let of_scale = Server::start(&["--lora", &fixed]);
+    let base = greedy(&of_scale, "tiny-chat", &Json::Null);
+    let adapted = greedy(&of_scale, "tiny-chat", &json!([{ "id": 0, "scale": 1 }]));
+    assert_ne!(base, adapted, "the adapter has an effect");
+    let options = ["--lora-dir", text(scratch.path())];
+    for server in [Server::start(&options), Server::split(&options)] {
+        let is_base = |when: &str| {
+            assert_eq!(greedy(&server, "tiny-chat", &Json::Null), base, "{when}");
+        };
+        is_base("before");
+        let load = json!({ "lora_name": "tone", "lora_path": "chat.gguf" });
+        let (status, answer) = order(&server, LOAD, &load);
+        assert_eq!(status, 200, "{answer}");
+        assert!(answer.starts_with("Success"), "{answer}");
+        is_base("with the adapter loaded");
+        assert_eq!(greedy(&server, "tone", &Json::Null), adapted);
+        is_base("after the adapter was used");
+        let (_, list) = server.json("GET", "/v1/models", &Json::Null);
+        let list = list["data"].as_array().expect("a list");
+        let own = list.iter().find(|model| model["id"] == "tone");
+        let own = own.expect("it is listed");
+        assert_eq!(own["parent"], "tiny-chat", "{own}");
+        let (_, one) = server.json("GET", "/v1/models/tone", &Json::Null);
+        assert_eq!(
+            (&one["id"], &one["parent"]),
+            (&json!("tone"), &json!("tiny-chat"))
+        );
+        let (status, answer) = order(&server, LOAD, &load);
+        assert!(
+            status == 400 && answer.contains("served already"),
+            "{answer}"
+        );
+
+        // The model is loaded again with its adapters.
+        server.post("/models/unload", &json!({ "model": "tiny-chat" }));
+        assert_eq!(greedy(&server, "tone", &Json::Null), adapted);
+        is_base("after the model was loaded again");
+
+        // A request that runs keeps its adapter to its end.
+        let long = json!({
+            "model": "tone", "prompt": "Please tell me a story.", "max_tokens": 120, "temperature": 0,
+            "ignore_eos": true, "stream": true, "cache_prompt": false,
+        });
+        let text_of = |events: &str| -> String {
+            let data = events
+                .lines()
+                .filter_map(|line| line.strip_prefix("data: {"));
+            let data = data.map(|data| format!("{{{data}"));
+            let chunks = data.filter_map(|data| serde_json::from_str::<Json>(&data).ok());
+            let texts = chunks.map(|chunk| chunk["choices"][0]["text"].clone());
+            texts
+                .filter_map(|text| text.as_str().map(str::to_owned))
+                .collect()
+        };
+        let (_, _, whole) = server.raw(
+            "POST",
+            "/v1/completions",
+            "application/json",
+            &long.to_string(),
+        );
+        let whole = text_of(&whole);
+        let mut running = server.send(
+            "POST",
+            "/v1/completions",
+            "application/json",
+            &long.to_string(),
+        );
+        let mut first = [0; 64];
+        let n = running.read(&mut first).expect("it runs");
+        let gone = json!({ "lora_name": "tone" });
+        let (status, answer) = order(&server, UNLOAD, &gone);
+        assert_eq!(status, 200, "{answer}");
+        let mut rest = first[..n].to_vec();
+        running.read_to_end(&mut rest).expect("it ends");
+        let rest = String::from_utf8(rest).expect("UTF-8");
+        assert!(
+            !whole.is_empty() && text_of(&rest) == whole,
+            "{rest}\n{whole}"
+        );
+
+        is_base("after the adapter was unloaded");
+        let (status, answer) = server.chat(json!({
+            "model": "tone", "messages": [{ "role": "user", "content": "Hi" }],
+        }));
+        assert_eq!(status, 404, "{answer}");
+        let (status, answer) = order(&server, UNLOAD, &gone);
+        assert!(status == 400 && answer.contains("no adapter"), "{answer}");
+        let (status, answer) = order(&server, LOAD, &load);
+        assert_eq!(status, 200, "{answer}");
+        assert_eq!(greedy(&server, "tone", &Json::Null), adapted, "loaded anew");
+    }
+}
+
+#[test]
+fn an_adapter_that_cannot_be_loaded_is_refused_and_the_server_lives() {
+    let scratch = scratch();
+    let folder = scratch.path().join("adapters");
+    std::fs::create_dir_all(folder.join("peft")).expect("a folder");
+    let outside = of_shipped(scratch.path(), 1.0);
+    let inside = of_shipped(&folder, 1.0);
+    let link = |target: &Path, at: &str| std::os::unix::fs::symlink(target, folder.join(at));
+    link(&outside, "link.gguf").expect("a link");
+    link(&outside, "peft/adapter_model.safetensors").expect("a link");
+    std::fs::write(folder.join("text.gguf"), "no adapter").expect("written");
+    let strange = metadata("gpt2", 0.0);
+    write_adapter(&folder.join("strange.gguf"), &strange, &[]);
+    let options = ["--lora-dir", text(&folder)];
+    for server in [Server::start(&options), Server::split(&options)] {
+        let base = greedy(&server, "tiny-chat", &Json::Null);
+        let refused = |name: &str, path: &str, expected: &str| {
+            let body = json!({ "lora_name": name, "lora_path": path });
+            let (status, answer) = order(&server, LOAD, &body);
+            assert!(
+                status == 400 && answer.contains(expected),
+                "{name} {path}: {status} {answer}"
+            );
+        };
+        for path in [
+            "../chat.gguf",
+            text(&outside),
+            "link.gguf",
+            "peft",
+            ".",
+            "",
+            "/",
+        ] {
+            refused("tone", path, "is not below the folder");
+        }
+        refused("tone", "missing.gguf", "No such file");
+        refused("tone", "text.gguf", "lora_path");
+        refused("tone", "strange.gguf", "it is for the architecture");
+        refused("tiny-chat", "chat.gguf", "served already");
+        refused("default", "chat.gguf", "served already");
+        refused("", "chat.gguf", "expected 1 to 256 bytes");
+        refused(&"x".repeat(257), "chat.gguf", "expected 1 to 256 bytes");
+        assert_eq!(greedy(&server, "tiny-chat", &Json::Null), base);
+        // An absolute path below the folder is one.
+        let body = json!({ "lora_name": "tone", "lora_path": text(&inside) });
+        let (status, answer) = order(&server, LOAD, &body);
+        assert_eq!(status, 200, "{answer}");
+        assert_ne!(greedy(&server, "tone", &Json::Null), base);
+        // Its scale is that of the requests which choose it.
+        let (status, answer) =
+            server.json("POST", "/lora-adapters", &json!([{ "id": 0, "scale": 1 }]));
+        assert_eq!(status, 400, "{answer}");
+    }
+    let without = Server::start(&[]);
+    let body = json!({ "lora_name": "tone", "lora_path": "chat.gguf" });
+    let (status, answer) = order(&without, LOAD, &body);
+    assert!(status == 400 && answer.contains("--lora-dir"), "{answer}");
+    let open = [
+        "--host",
+        "0.0.0.0",
+        "--no-api-key",
+        "--lora-dir",
+        text(&folder),
+    ];
+    let unmanaged = Server::start(&open);
+    for (path, body) in [(LOAD, &body), (UNLOAD, &json!({ "lora_name": "tone" }))] {
+        let (status, answer) = order(&unmanaged, path, body);
+        assert!(
+            status == 403 && answer.contains("management_not_allowed"),
+            "{answer}"
+        );
     }
 }

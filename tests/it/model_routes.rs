@@ -163,6 +163,8 @@ fn the_document_lists_the_routes_that_there_are_and_their_fields() {
         "/v1/lab/pictures" => json!({ "picture": "lens", "response": {} }),
         "/v1/lab/vectors" => json!({ "id": "a", "vector": [1] }),
         "/models/load" | "/models/unload" => json!({ "model": "nothing" }),
+        "/v1/load_lora_adapter" => json!({ "lora_name": "a", "lora_path": "a" }),
+        "/v1/unload_lora_adapter" => json!({ "lora_name": "a" }),
         "/models/pull" | "/api/pull" => json!({ "model": "no name" }),
         "/api/generate" => json!({ "prompt": "1", "options": { "num_predict": 1 } }),
         "/api/embeddings" => json!({ "prompt": "1" }),

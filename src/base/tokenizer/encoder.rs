@@ -83,6 +83,19 @@ impl Tokenizer {
         Ok(out)
     }
 
+    /// The tokens of a prompt that a chat template rendered. A folder's template writes all special tokens itself, as
+    /// transformers assumes. For the template of a file, the vocabulary's BOS and EOS are added, as llama-server does, unless
+    /// the text begins with BOS.
+    ///
+    /// # Errors
+    /// The errors of [`Self::encode`].
+    pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, Error> {
+        let bos = self.bos().and_then(|id| self.token_text(id));
+        let writes_bos = bos.is_some_and(|bos| !bos.is_empty() && text.starts_with(&*bos));
+        let is_of_folder = matches!(self.encoder, Some(Encoder::External(_)));
+        self.encode(text, !writes_bos && !is_of_folder, true)
+    }
+
     /// The tokens of a text that continues another one. No special tokens and no space are added.
     ///
     /// # Errors

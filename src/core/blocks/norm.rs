@@ -21,7 +21,7 @@ choices! {
 options! {
     pub(super) struct NormOptions {
         kind: NormKind, "kind: `rms` (divides by the root mean square), `layer` (subtracts the mean, divides by the standard deviation) or `unit` (divides by one: only the weight and the bias have an effect)";
-        eps: f32 = "0", "epsilon, added to the mean square or the variance";
+        eps: f32, "epsilon, added to the mean square or the variance";
     }
 }
 

@@ -6,6 +6,7 @@ use crate::model::{
     self, Batch, CachedPrefix, CapturedRow, DirectHeads, DirectLogit, Lab, Model, NotFinite,
     SequenceId,
 };
+use crate::models::lora::Adapter;
 use crate::models::media::PromptMedia;
 use crate::plan::BLOCK_LEN;
 
@@ -36,6 +37,10 @@ pub(super) trait SequenceCache {
     /// Whether each sequence has a recurrent state, which cannot be rolled back.
     fn has_states(&self) -> bool;
     fn is_shared(&self) -> bool;
+    /// See [`Model::add_adapter`].
+    fn add_adapter(&mut self, adapter: &Adapter) -> model::Result<()>;
+    /// Frees an adapter that no sequence uses.
+    fn remove_adapter(&mut self, id: usize);
 }
 
 /// What a lab request computes besides passes.
@@ -146,6 +151,14 @@ impl SequenceCache for Model {
 
     fn is_shared(&self) -> bool {
         Self::is_shared(self)
+    }
+
+    fn add_adapter(&mut self, adapter: &Adapter) -> model::Result<()> {
+        Self::add_adapter(self, adapter)
+    }
+
+    fn remove_adapter(&mut self, id: usize) {
+        Self::remove_adapter(self, id);
     }
 }
 

@@ -7,9 +7,11 @@ use std::time::Instant;
 use tokio::sync::mpsc;
 
 use crate::model::Points;
+use crate::models::lora::Adapter;
 use lab_base::grammar;
 use lab_base::grammar::{CompiledConstraint, Constraint};
 use lab_base::tokenizer::Tokenizer;
+use lab_base::util::lock::lock;
 use lab_sampling::{ContrastiveSearch, Params, Sampler};
 
 use super::adapters::Adapters;
@@ -23,7 +25,7 @@ use super::pooling::{Passage, PoolingModel};
 use super::rejected::Rejected;
 use super::request::Request;
 use super::stats::{self, Stats};
-use super::submission::{CheckedRequest, Decoding, Submitted};
+use super::submission::{CheckedRequest, Decoding, Order, Submitted};
 
 /// Maximum number of entries of all lists of most probable tokens of a request. As JSON, an entry takes 60 to 100 bytes.
 const MAX_LISTED: u64 = 1 << 20;
@@ -31,7 +33,7 @@ const MAX_LISTED: u64 = 1 << 20;
 /// The interface to the engine thread. It can be cloned freely; the engine ends when the last clone is dropped.
 #[derive(Clone)]
 pub struct Handle {
-    pub(super) queue: mpsc::UnboundedSender<Submitted>,
+    pub(super) queue: mpsc::UnboundedSender<Order>,
     pub(super) places: Arc<AtomicUsize>,
     pub(super) tokenizer: Arc<Tokenizer>,
     pub(super) constraints: Arc<grammar::Compiler>,
@@ -121,9 +123,10 @@ impl Handle {
         &self,
         passages: Vec<Passage>,
         lab: Option<&Arc<LabPlan>>,
+        adapters: Option<&[(usize, f32)]>,
     ) -> Result<Vec<Events>, Rejected> {
         let pooled = self.pooled.map_err(Rejected::NotPooled)?;
-        let scales = self.adapters.of(None)?;
+        let scales = self.adapters.of(adapters)?;
         let mut lab_bytes = self.limits.lab_bytes;
         let checked = passages.into_iter().map(|passage| {
             if passage.tokens.is_empty() {
@@ -196,8 +199,8 @@ impl Handle {
                 stats: Arc::clone(&self.stats),
                 permit: Arc::clone(&permit),
             };
-            let submitted = Submitted { checked, caller };
-            self.queue.send(submitted).map_err(|_| Rejected::Ended)?;
+            let order = Order::Run(Box::new(Submitted { checked, caller }));
+            self.queue.send(order).map_err(|_| Rejected::Ended)?;
             Ok(receiver)
         });
         submitted.collect()
@@ -338,6 +341,33 @@ impl Handle {
     /// The model's adapters.
     pub fn adapters(&self) -> &Adapters {
         &self.adapters
+    }
+
+    /// Loads an adapter between two steps, for requests that choose it by this name. Blocks until it is loaded.
+    ///
+    /// # Errors
+    /// The name is taken, or the model cannot use the adapter.
+    pub fn load_adapter(&self, name: &str, adapter: Adapter) -> Result<(), Rejected> {
+        let _turn = lock(&self.adapters.loading);
+        self.adapters.check_new(name)?;
+        let path = adapter.path.clone();
+        let (answer, answered) = std::sync::mpsc::channel();
+        let order = Order::AddAdapter(Box::new(adapter), answer);
+        self.queue.send(order).map_err(|_| Rejected::Ended)?;
+        let added = answered.recv().map_err(|_| Rejected::Ended)?;
+        added.map_err(|error| Rejected::field("lora_path", error.to_string()))?;
+        self.adapters.push(name, path);
+        Ok(())
+    }
+
+    /// Unloads the adapter of a name: later requests cannot choose it, and it is freed once no request uses it.
+    ///
+    /// # Errors
+    /// No adapter of this name is loaded.
+    pub fn unload_adapter(&self, name: &str) -> Result<(), Rejected> {
+        let _turn = lock(&self.adapters.loading);
+        let order = Order::RemoveAdapter(self.adapters.retire(name)?);
+        self.queue.send(order).map_err(|_| Rejected::Ended)
     }
 
     /// Counters and the current state of the engine.

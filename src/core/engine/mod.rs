@@ -39,7 +39,7 @@ mod submission;
 mod tests;
 mod thinking;
 
-pub use adapters::Adapters;
+pub use adapters::{Adapters, EngineAdapter};
 pub use capabilities::{Unsupported, can_answer, can_pool, can_roll_back, ends_in_vectors};
 pub use diffusion_options::{DiffusionOptions, FixedToken};
 pub use event::{

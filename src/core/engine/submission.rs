@@ -1,5 +1,9 @@
 //! A checked request on its way from a [`Handle`](super::Handle) to the engine thread.
 
+use std::sync::mpsc::Sender;
+
+use crate::model;
+use crate::models::lora::Adapter;
 use lab_sampling::{ContrastiveSearch, Sampler};
 
 use super::diffusion::DiffusionSettings;
@@ -7,6 +11,15 @@ use super::event_sender::EventSender;
 use super::lab::CompiledLab;
 use super::pooling::PoolingModel;
 use super::request::Request;
+
+/// What a [`Handle`](super::Handle) sends to the engine thread.
+pub(super) enum Order {
+    Run(Box<Submitted>),
+    /// Loads an adapter between two steps, and answers.
+    AddAdapter(Box<Adapter>, Sender<model::Result<()>>),
+    /// Frees the adapter of an id once no request uses it.
+    RemoveAdapter(usize),
+}
 
 /// A checked request with its caller.
 pub(super) struct Submitted {

@@ -64,6 +64,8 @@ pub(super) struct Map {
     pub(super) processor: Vec<ParamRule>,
     /// What has the keys, for messages.
     pub(super) configuration: &'static str,
+    /// Whether the map is for a tower, beside which the folder has other parts.
+    pub(super) is_tower: bool,
 }
 
 impl Map {

@@ -74,6 +74,7 @@ pub fn open_mmproj(
             weights,
             unmapped,
             processor,
+            ..
         } = apply_map(path, &json, (maps, towers), source, &map, &checkpoint, &packed)?;
         if !unmapped.keys.is_empty() {
             let keys = unmapped.keys.join(", ");

@@ -17,6 +17,14 @@ use lab_base::weights::{Weights, folder};
 /// Metadata key of the map with which the weights were made.
 pub const MAP_KEY: &str = "bench.map";
 
+/// What a folder has for a model of texts.
+#[derive(Debug)]
+pub struct OpenedFolder {
+    pub weights: Weights,
+    /// The parts of the model that are not among these weights, and their number of tensors.
+    pub left_out: Option<String>,
+}
+
 /// Opens a folder, or a single file of tensors in the folder of its configuration. With `allow_unmapped`, tensors and
 /// keys that the map does not mention are only logged.
 ///
@@ -27,14 +35,16 @@ pub fn open(
     maps: &Maps,
     archs: &arch::Library,
     allow_unmapped: bool,
-) -> Result<Weights, Error> {
+) -> Result<OpenedFolder, Error> {
     let modules = modules::EmbeddingModules::read(folder_of(path))?;
     let inner = modules.transformer.clone();
     let path = inner.as_deref().unwrap_or(path);
     let folder = folder_of(path);
     let mut json = read_config(&folder.join(CONFIG))?;
     if folder::is_config(&json) {
-        return Ok(folder::open(path, &json, &Checkpoint::open(path)?)?);
+        let weights = folder::open(path, &json, &Checkpoint::open(path)?)?;
+        let left_out = None;
+        return Ok(OpenedFolder { weights, left_out });
     }
     let mut chosen = choose_map(folder, maps, &mut json, |json| {
         let mut checkpoint = Checkpoint::open(path)?;
@@ -62,6 +72,7 @@ pub fn open_towers(
     path: &Path,
     maps: &Maps,
     towers: &arch::Library,
+    allow_unmapped: bool,
 ) -> Result<Vec<Weights>, Error> {
     let folder = folder_of(path);
     let json = read_config(&folder.join(CONFIG))?;
@@ -69,12 +80,15 @@ pub fn open_towers(
     let open = |(source, mut map): (&SourceFile, Map)| {
         // The other keys and tensors are those of the text model and of other towers.
         map.is_part = true;
+        map.is_tower = true;
         let mut checkpoint = Checkpoint::open(path)?;
         let mut json = json.clone();
         let packed = packed::PackedMatrices::take(&mut json, folder, &mut checkpoint)?;
         let with = (maps, towers);
         let applied = apply_map(path, &json, with, source, &map, &checkpoint, &packed)?;
-        applied.accepted(path, &source.path, true)
+        // A key of a tower that nobody knows is no reason to read no pictures.
+        let goes_on = allow_unmapped || applied.unmapped.tensors.is_empty();
+        Ok(applied.accepted(path, &source.path, goes_on)?.weights)
     };
     found.into_iter().map(open).collect()
 }
@@ -83,17 +97,22 @@ pub fn open_towers(
 pub(super) struct AppliedMap {
     pub(super) weights: Weights,
     pub(super) unmapped: apply::Unmapped,
+    /// The parts of the model that are left out, and their number of tensors.
+    left_out: Option<String>,
     /// What the configuration files of a folder with a processor would say, by the map.
     pub(super) processor: Json,
 }
 
 impl AppliedMap {
     /// The weights, if the map mentions all tensors and keys, or need not.
-    fn accepted(self, path: &Path, map: &str, allow_unmapped: bool) -> Result<Weights, Error> {
+    fn accepted(self, path: &Path, map: &str, allow_unmapped: bool) -> Result<OpenedFolder, Error> {
         let apply::Unmapped { tensors, keys } = self.unmapped;
         let folder = folder_of(path);
         refuse_unmapped(folder, map.to_owned(), (tensors, keys), allow_unmapped)?;
-        Ok(self.weights)
+        Ok(OpenedFolder {
+            weights: self.weights,
+            left_out: self.left_out,
+        })
     }
 }
 
@@ -155,11 +174,10 @@ pub(super) fn apply_map(
             .map(|(source, problems)| Diagnostics::new(&source.path, &source.text, problems))
             .collect(),
     })?;
-    if !applied.left_out.is_empty() {
+    let left_out = (!applied.left_out.is_empty()).then(|| {
         let (parts, n) = left_out_parts(&applied.left_out);
-        let folder = place.display();
-        tracing::warn!("{folder}: opened as a text model without its {parts} ({n} tensors)");
-    }
+        format!("{parts} ({n} tensors)")
+    });
     packed.log(place);
     let label = path.display().to_string();
     let mut metadata = applied.metadata;
@@ -170,6 +188,7 @@ pub(super) fn apply_map(
     Ok(AppliedMap {
         weights: weights.with_origins(applied.origins),
         unmapped: applied.unmapped,
+        left_out,
         processor: applied.processor,
     })
 }

@@ -26,6 +26,8 @@ pub struct LoadedAdapter {
     pub path: PathBuf,
     /// The scale of sequences that set none.
     pub scale: f32,
+    /// Bytes that are used in place in its files, and bytes that are copied.
+    bytes: [u64; 2],
 }
 
 /// The weights of a model as a graph uses them.
@@ -98,7 +100,8 @@ impl ModelAdapters {
         mut place: impl FnMut(&[TensorPlan], &Adapter) -> Result<(Vec<Tensor>, u64, u64)>,
     ) -> Result<Self> {
         let mut out = Self::default();
-        for (id, adapter) in adapters.iter().enumerate() {
+        for adapter in adapters {
+            let id = out.all.len();
             let tensors = adapter.weights.tensors();
             let planned: Vec<TensorPlan> = tensors
                 .iter()
@@ -141,8 +144,14 @@ impl ModelAdapters {
             out.all.push(LoadedAdapter {
                 path: adapter.path.clone(),
                 scale: adapter.scale,
+                bytes: [mapped, copied],
             });
         }
+        out.count_uses(plan);
+        Ok(out)
+    }
+
+    fn count_uses(&mut self, plan: &Plan) {
         let head = plan.head.as_ref().and_then(|head| head.unit.as_ref());
         let ends = [
             Some(&plan.embed),
@@ -154,9 +163,49 @@ impl ModelAdapters {
         let units = plan.units().chain(plan.mixes());
         let units = units.chain(ends.into_iter().flatten());
         let used = units.flat_map(|unit| unit.weights.iter().flatten());
-        let used = used.filter_map(|at| Some(out.updates.get(at)?.len()));
-        out.n_uses = used.sum();
-        Ok(out)
+        let used = used.filter_map(|at| Some(self.updates.get(at)?.len()));
+        self.n_uses = used.sum();
+    }
+
+    /// These adapters and another one, which gets the next id.
+    pub(super) fn with(&self, plan: &Plan, adapter: &Adapter) -> Result<Self> {
+        let one = Self::load(plan, std::slice::from_ref(adapter))?;
+        let (mut all, id) = (self.clone(), self.all.len());
+        for (at, updates) in one.updates {
+            let updates = updates.into_iter().map(|update| LowRankUpdate {
+                adapter: id,
+                ..update
+            });
+            all.updates.entry(at).or_default().extend(updates);
+        }
+        all.all.extend(one.all);
+        all.mapped_bytes += one.mapped_bytes;
+        all.copied_bytes += one.copied_bytes;
+        all.count_uses(plan);
+        Ok(all)
+    }
+
+    /// Frees an adapter that no sequence uses. The others keep their ids, and its id is not used again, so that what
+    /// is cached stays true.
+    pub(super) fn remove(&mut self, plan: &Plan, id: usize) {
+        self.updates.retain(|_, updates| {
+            updates.retain(|update| update.adapter != id);
+            !updates.is_empty()
+        });
+        if let Some(removed) = self.all.get_mut(id) {
+            let [mapped, copied] = std::mem::take(&mut removed.bytes);
+            self.mapped_bytes -= mapped;
+            self.copied_bytes -= copied;
+            removed.scale = 0.0;
+        }
+        self.count_uses(plan);
+    }
+
+    /// The adapters that were not removed.
+    pub(super) fn present(&self) -> Vec<usize> {
+        let ids = self.updates.values().flatten();
+        let ids: BTreeSet<usize> = ids.map(|update| update.adapter).collect();
+        ids.into_iter().collect()
     }
 
     /// Maximum number of operations and leaves that the updates add to a graph.
@@ -217,7 +266,8 @@ impl ModelAdapters {
 
     pub(super) fn scale(&self, adapter: usize, sequence: SequenceId) -> f32 {
         match self.scales.get(&sequence) {
-            Some(scales) => scales[adapter],
+            // A sequence that started before the adapter was loaded has no scale of it.
+            Some(scales) => scales.get(adapter).copied().unwrap_or(0.0),
             None => self.all[adapter].scale,
         }
     }
@@ -229,12 +279,14 @@ impl ModelAdapters {
     }
 }
 
-/// Identifies these scales; empty if all adapters are off.
+/// Identifies these scales; empty if all adapters are off. Adapters that are loaded later, and are off, change nothing.
 fn key(scales: impl Iterator<Item = f32>) -> Vec<u32> {
     // Makes both zeros equal.
-    let bits: Vec<u32> = scales.map(|scale| (scale + 0.0).to_bits()).collect();
-    match bits.iter().all(|bits| *bits == 0) {
-        true => Vec::new(),
-        false => bits,
-    }
+    let mut bits: Vec<u32> = scales.map(|scale| (scale + 0.0).to_bits()).collect();
+    let n_kept = bits
+        .iter()
+        .rposition(|bits| *bits != 0)
+        .map_or(0, |at| at + 1);
+    bits.truncate(n_kept);
+    bits
 }

@@ -60,6 +60,11 @@ impl GraphCache {
         self.kept.retain(|kept| kept.graph.is_some());
     }
 
+    /// Drops all graphs.
+    pub(super) fn clear(&mut self) {
+        self.kept.clear();
+    }
+
     /// Whether a graph of this shape can run without being built.
     pub(super) fn holds(&self, shape: &GraphShape) -> bool {
         let mut kept = self.kept.iter();

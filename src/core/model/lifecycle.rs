@@ -178,10 +178,35 @@ impl Model {
         Ok(model)
     }
 
+    /// Loads an adapter, which is off for sequences that do not set its scale. It gets the next id.
+    ///
+    /// # Errors
+    /// As [`Self::load_with`]. The model is as before.
+    pub fn add_adapter(&mut self, adapter: &Adapter) -> Result<()> {
+        let adapter = Adapter {
+            scale: 0.0,
+            ..adapter.clone()
+        };
+        let with = self.adapters.with(&self.plan, &adapter)?;
+        let before = std::mem::replace(&mut self.adapters, with);
+        let bytes = self.compute_bytes.clone();
+        self.graphs.clear();
+        self.reserve().inspect_err(|_| {
+            self.graphs.clear();
+            (self.adapters, self.compute_bytes) = (before, bytes);
+        })
+    }
+
+    /// Frees the adapter of an id, which no sequence uses.
+    pub fn remove_adapter(&mut self, id: usize) {
+        self.graphs.clear();
+        self.adapters.remove(&self.plan, id);
+    }
+
     /// Measures the largest pass, checks that it fits, and takes its memory.
     fn reserve(&mut self) -> Result<()> {
         let mut shape = GraphShape::largest(&self.options, &self.plan, &self.n_slots);
-        shape.adapters = (0..self.adapters.all.len()).collect();
+        shape.adapters = self.adapters.present();
         let (graph, pass) = graph::build(&self.graph_parts(), &shape)?;
         self.adapters
             .check(&self.plan, &self.options, &pass.updated)?;

@@ -8,7 +8,7 @@ use lab_media::sound::{self, SoundLimits, SoundRules};
 use lab_media::{Medium, Piece, Prepared, PromptText, expand};
 use sha2::{Digest as _, Sha256};
 
-use crate::plan::{Media, MediaAttention};
+use crate::plan::{Media, MediaAttention, MediaPositions};
 
 /// How a model prepares media.
 #[derive(Clone, Debug, Default)]
@@ -19,8 +19,18 @@ pub struct MediaProcessors {
     pub sounds: Option<SoundRules>,
     pub picture_limits: PictureLimits,
     pub sound_limits: SoundLimits,
-    /// How the tokens of a medium of a kind attend to each other, where not as those of a text.
-    pub attention: Vec<(Media, MediaAttention)>,
+    /// How the text model treats the tokens of each kind.
+    pub tokens: Vec<MediaTokens>,
+}
+
+/// How a text model treats the tokens of media of a kind.
+#[derive(Clone, Copy, Debug)]
+pub struct MediaTokens {
+    pub media: Media,
+    /// How those of one medium attend to each other.
+    pub attention: MediaAttention,
+    /// By which positions they are rotated, where tokens have several.
+    pub positions: MediaPositions,
 }
 
 /// A medium, prepared.
@@ -135,7 +145,7 @@ impl MediaProcessors {
     }
 
     /// The text in whose place a medium stands, and the token of a row; none if it is no part of prompts.
-    fn tokens(&self, media: Media) -> Option<(&str, &str)> {
+    fn placeholder(&self, media: Media) -> Option<(&str, &str)> {
         let tokens = match media {
             Media::Image => {
                 let rules = self.pictures.as_ref()?;
@@ -156,7 +166,7 @@ impl MediaProcessors {
     pub fn expanded(&self, prompt: &str, media: &[PreparedMedium]) -> Result<String, MediaError> {
         let all = media.iter().map(|medium| {
             let (marker, row_token) = self
-                .tokens(medium.media)
+                .placeholder(medium.media)
                 .ok_or(MediaError::NotTaken("media in its prompts"))?;
             Ok(Medium {
                 marker,
@@ -187,7 +197,7 @@ impl MediaProcessors {
     ) -> Result<Vec<MediaPlace>, MediaError> {
         let row_id = |medium: &PreparedMedium| {
             let (_, token) = self
-                .tokens(medium.media)
+                .placeholder(medium.media)
                 .ok_or(MediaError::NotTaken("media in its prompts"))?;
             id_of(token).ok_or_else(|| MediaError::NoRowToken(token.to_owned()))
         };
@@ -208,8 +218,9 @@ impl MediaProcessors {
         let mut places = Vec::new();
         let mut next = 0;
         for (medium, (of, id)) in media.iter().zip(ids).enumerate() {
-            let attention = self.attention.iter().find(|(media, _)| *media == of.media);
-            let attention = attention.map_or(MediaAttention::Causal, |(_, attention)| *attention);
+            let rules = self.tokens.iter().find(|rules| rules.media == of.media);
+            let attention = rules.map_or(MediaAttention::Causal, |rules| rules.attention);
+            let has_grid = rules.is_some_and(|rules| rules.positions == MediaPositions::Grid);
             let mut from = 0;
             for piece in &of.prepared.layout {
                 let Piece::Rows { rows, grid } = piece else {
@@ -225,7 +236,7 @@ impl MediaProcessors {
                 if own.iter().any(|token| *token != id) {
                     return Err(wrong());
                 }
-                let is_grid = of.media == Media::Image && grid.iter().product::<usize>() == n;
+                let is_grid = has_grid && grid.iter().product::<usize>() == n;
                 places.push(MediaPlace {
                     at,
                     n,

@@ -319,6 +319,8 @@ pub struct ModelFiles {
     pub weights: Weights,
     /// The vocabulary of a folder; the vocabulary of a file is in its metadata.
     pub vocabulary: Option<FolderTokenizer>,
+    /// Parts of a folder's model that are not among the weights, such as towers, in words.
+    pub left_out: Option<String>,
 }
 
 impl ModelFiles {
@@ -358,6 +360,7 @@ pub fn read(source: &ModelSource, with: &Definitions) -> Result<ModelFiles, Erro
     let file = |weights| ModelFiles {
         weights,
         vocabulary: None,
+        left_out: None,
     };
     Ok(match source {
         ModelSource::BuiltIn(name) => {
@@ -394,7 +397,8 @@ fn with_map(what: String, path: &Path, maps: &Maps) -> String {
 fn read_path(path: &Path, with: &Definitions) -> Result<ModelFiles, Error> {
     Ok(match hf::is_folder(path) {
         true => {
-            let mut weights = hf::open(path, &with.maps, &with.archs, with.allow_unmapped)?;
+            let opened = hf::open(path, &with.maps, &with.archs, with.allow_unmapped)?;
+            let mut weights = opened.weights;
             let folder = hf::folder_of(path);
             // A model without a vocabulary still computes logits.
             let has_vocabulary = tokenizer::folder::has_vocabulary(folder);
@@ -407,11 +411,13 @@ fn read_path(path: &Path, with: &Definitions) -> Result<ModelFiles, Error> {
             ModelFiles {
                 weights,
                 vocabulary,
+                left_out: opened.left_out,
             }
         }
         false => ModelFiles {
             weights: experts::stacked(weights::open(path)?)?,
             vocabulary: None,
+            left_out: None,
         },
     })
 }
@@ -421,6 +427,7 @@ pub fn open(source: &ModelSource, with: &Definitions) -> Result<OpenedModel, Err
     let ModelFiles {
         weights,
         vocabulary,
+        left_out,
     } = read(source, with)?;
     let model = weights.label().to_owned();
     if let Some(kind) = gguf::AuxiliaryKind::of(weights.metadata(), weights.tensors()) {
@@ -440,6 +447,9 @@ pub fn open(source: &ModelSource, with: &Definitions) -> Result<OpenedModel, Err
     report_unread(&plan, weights.metadata(), &model, with.strict)?;
     let media = open_media(source, &weights, &plan, with)?;
     let sampling = SamplingDefaults::of(weights.metadata());
+    if let (None, Some(parts)) = (&media, left_out) {
+        tracing::warn!("{model}: opened as a text model without its {parts}");
+    }
     Ok(OpenedModel {
         name: source.name(),
         sampling: match plan.diffusion {

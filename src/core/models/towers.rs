@@ -10,7 +10,7 @@ use crate::hf;
 use crate::plan::{Media, Plan};
 use lab_base::weights::Weights;
 
-use super::media::MediaProcessors;
+use super::media::{MediaProcessors, MediaTokens};
 use super::mmproj::{self, MmprojChoice};
 use super::{Definitions, Error, ModelSource};
 
@@ -59,13 +59,15 @@ impl OpenedMedia {
         pictures: Option<PictureRules>,
         sounds: Option<SoundRules>,
     ) -> Self {
-        let attention = towers
-            .iter()
-            .map(|tower| (tower.media, tower.plan.media_attention()));
+        let tokens = towers.iter().map(|tower| MediaTokens {
+            media: tower.media,
+            attention: tower.plan.media_attention(),
+            positions: tower.plan.media_positions(),
+        });
         let processors = MediaProcessors {
             pictures,
             sounds,
-            attention: attention.collect(),
+            tokens: tokens.collect(),
             ..MediaProcessors::default()
         };
         Self { towers, processors }
@@ -176,7 +178,7 @@ pub fn open_towers(source: &ModelSource, with: &Definitions) -> Result<Vec<Opene
     let Some(path) = source.file().filter(|path| hf::is_folder(path)) else {
         return Ok(Vec::new());
     };
-    let all = hf::open_towers(path, &with.tower_maps, &with.towers)?;
+    let all = hf::open_towers(path, &with.tower_maps, &with.towers, with.allow_unmapped)?;
     all.into_iter()
         .map(|weights| OpenedTower::new(weights, with))
         .collect()

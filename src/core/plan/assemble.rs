@@ -355,6 +355,8 @@ impl<'a> Planner<'a> {
                 self.branch(at, branch, &inner, scope, (width, slot.join))
             })
             .collect();
+        // Its weight is reported together with those of broken branches.
+        let pre = self.norm(slot.pre.as_ref(), &path, "in", scope, width);
         let branches: Vec<(BranchPlan, u64)> = branches.into_iter().collect::<Planned<_>>()?;
         let (first, others) = branches.split_first().ok_or(Reported)?;
         let (out, of_first) = (first.1, &first.0.block.path);
@@ -370,7 +372,6 @@ impl<'a> Planner<'a> {
             Join::Append => n_embd.saturating_add(out),
             Join::Keep => n_embd,
         };
-        let pre = self.norm(slot.pre.as_ref(), &path, "in", scope, width);
         let post = self.norm(slot.post.as_ref(), &path, "out", scope, out);
         let after = self.norm(slot.after.as_ref(), &path, "after", scope, joined);
         let scale = self.factor(slot.scale.as_ref(), &path, scope);

@@ -28,7 +28,7 @@ mod unit_plan;
 pub use cache_plan::{BLOCK_LEN, CacheCapacity, CachePlan, KeyTokens, RowLayout};
 pub use error::Error;
 pub use layer_plan::{BranchPlan, HeadPlan, LayerPlan, NormUse, SlotPlan, SourcePlan};
-pub use model_plan::{DiffusionPlan, Media, MediaAttention, Plan, Pooling};
+pub use model_plan::{DiffusionPlan, Media, MediaAttention, MediaPositions, Plan, Pooling};
 pub use parameters::parameters;
 pub use placement::{DeviceOverride, DeviceShare, PROCESSOR};
 pub use tensor_set::TensorSet;

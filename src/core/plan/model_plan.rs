@@ -107,6 +107,16 @@ choices! {
 }
 
 choices! {
+    /// By which positions the tokens of a medium are rotated, in a text model whose tokens have several.
+    pub enum MediaPositions {
+        /// As the tokens of a text.
+        Text = "text",
+        /// Time, height and width on the grid of their rows.
+        Grid = "grid",
+    }
+}
+
+choices! {
     /// What a tower reads.
     pub enum Media {
         /// Pictures.
@@ -160,6 +170,14 @@ impl Plan {
         option
             .and_then(MediaAttention::read)
             .unwrap_or(MediaAttention::Causal)
+    }
+
+    /// By which positions the tokens that the rows of a tower stand for are rotated.
+    pub fn media_positions(&self) -> MediaPositions {
+        let option = self.embed.option("positions");
+        option
+            .and_then(MediaPositions::read)
+            .unwrap_or(MediaPositions::Text)
     }
 
     /// Whether the result of pooling is the scores of a sequence's classes.

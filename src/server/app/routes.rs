@@ -145,6 +145,11 @@ routes! {
     Model: get "/lora-adapters", adapters::list, "The adapters of a model and their scales." => OF_MODEL;
     Model: post "/lora-adapters", adapters::set,
         "Sets the scales of the adapters of a model: a list of objects with `id` and `scale`." => OF_MODEL;
+    Server: post "/v1/load_lora_adapter", adapters::load,
+        "Loads an adapter, which requests choose by its name.", adapters::LoadAdapterFields::documented
+        => file(&["text/plain"]);
+    Server: post "/v1/unload_lora_adapter", adapters::unload, "Unloads an adapter that was loaded so.",
+        adapters::UnloadAdapterFields::documented => file(&["text/plain"]);
     Model: post "/v1/chat/completions", chat::completions, "Completes a conversation.", chat::fields => COMPLETION;
     Model: post "/chat/completions", chat::completions, "As `/v1/chat/completions`.", chat::fields => COMPLETION;
     Model: post "/v1/chat/completions/input_tokens", chat::input_tokens,

@@ -24,7 +24,7 @@ use crate::Pool;
 use crate::http::context::RequestContext;
 use crate::http::error::Error;
 use crate::http::json::Json;
-use crate::pool::{Load, LoadProgress, ModelSnapshot, Pull};
+use crate::pool::{HostMode, Load, LoadProgress, ModelSnapshot, NamedAdapter, Pull};
 use crate::request::fields::{BodyFields, Fields, fields};
 
 fields! {
@@ -64,6 +64,10 @@ fn entry(pool: &Pool, id: &str, info: &ModelSnapshot) -> Value {
         "state": info.state, "max_model_len": n_ctx, "context_length": n_ctx,
         "meta": info.description.as_ref().map(|of_model| meta(&of_model.info)),
     });
+    if let Some(adapter) = adapter_of(info, id) {
+        entry["root"] = json!(adapter.path);
+        entry["parent"] = json!(info.name);
+    }
     if let Some(share) = info.progress {
         entry["progress"] = progress(share);
     }
@@ -89,6 +93,11 @@ fn entry(pool: &Pool, id: &str, info: &ModelSnapshot) -> Value {
     entry
 }
 
+/// The adapter of a model that has this name.
+fn adapter_of<'a>(info: &'a ModelSnapshot, name: &str) -> Option<&'a NamedAdapter> {
+    info.adapters.iter().find(|adapter| adapter.name == name)
+}
+
 /// The numbers of a model under llama-server's names.
 fn meta(info: &ModelInfo) -> Value {
     json!({
@@ -104,7 +113,11 @@ pub(crate) async fn list(State(pool): State<Arc<Pool>>) -> Json {
         let info = infos.iter().find(|info| info.name == *name)?;
         Some((alias.as_str(), info))
     });
-    let mut named: Vec<(&str, &ModelSnapshot)> = own.chain(aliases).collect();
+    let adapters = infos.iter().flat_map(|info| {
+        let names = info.adapters.iter().map(|adapter| adapter.name.as_str());
+        names.map(move |name| (name, info))
+    });
+    let mut named: Vec<(&str, &ModelSnapshot)> = own.chain(aliases).chain(adapters).collect();
     named.sort_by_key(|(id, _)| *id);
     let entries = named.into_iter().map(|(id, info)| entry(&pool, id, info));
     let entries: Value = entries.collect();
@@ -126,8 +139,8 @@ pub(crate) async fn one(
 ) -> Result<Json, Error> {
     let id = name_in_path(id);
     let info = pool.info(&id).await?;
-    let is_alias = pool.config.aliases.contains_key(&id);
-    let id = if is_alias { &id } else { &info.name };
+    let is_other = pool.config.aliases.contains_key(&id) || adapter_of(&info, &id).is_some();
+    let id = if is_other { &id } else { &info.name };
     Ok(Json(entry(&pool, id, &info)))
 }
 
@@ -138,7 +151,8 @@ impl FromRequestParts<Arc<Pool>> for ManagedPool {
     type Rejection = Error;
 
     async fn from_request_parts(_: &mut Parts, pool: &Arc<Pool>) -> Result<Self, Error> {
-        match pool.config.is_managed {
+        // An engine process has the server as its only client, which has checked the request.
+        match pool.config.is_managed || pool.config.mode == HostMode::EngineProcess {
             true => Ok(Self(Arc::clone(pool))),
             false => Err(Error::Forbidden {
                 code: "management_not_allowed",

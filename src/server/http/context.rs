@@ -55,6 +55,8 @@ struct Notes {
     n_ignored: usize,
     /// The model that the request names, if another one answers.
     requested: Option<String>,
+    /// The id of the adapter that the request names as its model.
+    adapter: Option<usize>,
     usage: Option<Usage>,
     first: Option<Duration>,
     /// Each finish reason once, in the order of its first occurrence.
@@ -201,6 +203,15 @@ impl RequestContext {
     pub(crate) fn set_substituted_model(&self, requested: &str, served: &str) {
         let (requested, served) = (header_safe(&quoted(requested)), header_safe(served));
         self.notes().requested = Some(format!("requested {requested}, served {served}"));
+    }
+
+    pub(crate) fn set_adapter(&self, id: usize) {
+        self.notes().adapter = Some(id);
+    }
+
+    /// The adapter that the request names as its model, with its scale.
+    pub(crate) fn adapter(&self) -> Option<Vec<(usize, f32)>> {
+        self.notes().adapter.map(|id| vec![(id, 1.0)])
     }
 
     /// Records that an engine process serves the request, and writes its line.

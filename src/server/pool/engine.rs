@@ -41,6 +41,14 @@ impl LoadedEngine {
         }
     }
 
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::InProcess(own), Self::InProcess(other)) => Arc::ptr_eq(own, other),
+            (Self::Process(own), Self::Process(other)) => Arc::ptr_eq(own, other),
+            _ => false,
+        }
+    }
+
     /// Whether no one else holds the engine.
     pub(crate) fn is_free(&self) -> bool {
         match self {

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use lab_core::engine::Failure;
 use lab_core::models::ModelSource;
 
-use super::{HostMode, LoadState, LoadedEngine, ModelEntry, Pool, StartedEngine};
+use super::{HostMode, LoadState, LoadedEngine, ModelEntry, NamedAdapter, Pool, StartedEngine};
 use crate::http::error::Error;
 use crate::process::LoadError;
 use crate::served::Progress;
@@ -25,6 +25,8 @@ pub struct LoadRequest<'a> {
     pub source: &'a ModelSource,
     /// Adapter scales that a request has set; `None` for those of its options.
     pub scales: Option<Vec<(usize, f32)>>,
+    /// Adapters that requests have loaded.
+    pub adapters: Vec<NamedAdapter>,
     /// Called with the bytes loaded so far and the total.
     pub progress: Progress,
 }
@@ -134,6 +136,7 @@ impl ModelEntry {
             name: &self.name,
             source: &self.source,
             scales: lock(&self.scales).clone(),
+            adapters: lock(&self.adapters).clone(),
             progress: Box::new(move |loaded, total| {
                 share.send_replace(LoadProgress { loaded, total });
             }),

@@ -3,6 +3,7 @@
 //! A model is loaded once, however many requests wait for it, and loading goes on if they are cancelled. A model that
 //! is not loaded is described from its file, once. Not here: the answers to requests.
 
+mod adapters;
 mod card;
 mod collection;
 mod crash_history;
@@ -15,6 +16,7 @@ mod names;
 mod pull;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::thread::Thread;
@@ -32,6 +34,7 @@ use lab_core::engine::Failure;
 use lab_core::models;
 use lab_core::models::{FileStamp, ModelSource};
 
+use crate::http::context::RequestContext;
 use crate::http::error::Error;
 use crate::page::policy::PagePolicy;
 use crate::process::{EngineProcess, LoadError};
@@ -41,6 +44,7 @@ use crate::storage::response_store::ResponseStore;
 
 use crash_history::CrashHistory;
 
+pub use adapters::NamedAdapter;
 pub(super) use card::ModelCard;
 pub use collection::{Collection, cached_source};
 pub use description::{Description, DiagramView, Opener, UnloadedModel};
@@ -74,6 +78,8 @@ pub struct PoolConfig {
     pub aliases: BTreeMap<String, String>,
     /// The place whose models are served; none if one model is.
     pub collection: Option<Collection>,
+    /// The folder whose adapters requests may load.
+    pub lora_dir: Option<PathBuf>,
     /// Opens a model to describe or draw it; without it, models are described only once they are loaded.
     pub opener: Option<Opener>,
     /// Whether requests may load and unload models, and are told why one cannot be served.
@@ -129,6 +135,8 @@ struct ModelEntry {
     keep_alive: Mutex<Option<Duration>>,
     /// Scales of its adapters, if a request has set them.
     scales: Mutex<Option<Vec<(usize, f32)>>>,
+    /// The adapters that requests have loaded.
+    adapters: Mutex<Vec<NamedAdapter>>,
 }
 
 pub(super) struct ModelSnapshot {
@@ -152,6 +160,8 @@ pub(super) struct ModelSnapshot {
     pub(super) n_loads: u64,
     pub(super) n_failures: u64,
     pub(super) n_deaths: u64,
+    /// The adapters that requests have loaded.
+    pub(super) adapters: Vec<NamedAdapter>,
 }
 
 /// The models by name.
@@ -195,6 +205,7 @@ impl ModelEntry {
             n_ending: AtomicUsize::new(0),
             keep_alive: Mutex::default(),
             scales: Mutex::default(),
+            adapters: Mutex::default(),
         })
     }
 
@@ -227,6 +238,7 @@ impl ModelEntry {
             progress: share,
             fault: fault.or(death),
             n_deaths,
+            adapters: lock(&self.adapters).clone(),
             n_loads: self.n_loads.load(Ordering::Relaxed),
             n_failures: self.n_failures.load(Ordering::Relaxed),
         }
@@ -326,14 +338,25 @@ impl Pool {
         Ok(place.info(&name))
     }
 
-    /// A model that is served in this process; it is loaded if necessary.
+    /// A model that is served in this process; it is loaded if necessary. Where the name is that of an adapter, the
+    /// record of the request says so.
     pub(super) async fn get(self: &Arc<Self>, name: &str) -> Result<Arc<ServedModel>, Error> {
-        let name = self.serving_name(name)?;
+        let own = self.serving_name(name)?;
         if self.config.mode == HostMode::Server {
             return Err(Error::ForEngineProcess);
         }
-        let engine = self.engine(&name).await?;
-        engine.parts().0.ok_or(Error::ForEngineProcess)
+        let engine = self.engine(&own).await?;
+        let served = engine.parts().0.ok_or(Error::ForEngineProcess)?;
+        for name in [Some(name), name.strip_suffix(LATEST)]
+            .into_iter()
+            .flatten()
+        {
+            if let Some(id) = served.handle.adapters().id_of(name)? {
+                RequestContext::current().set_adapter(id);
+                break;
+            }
+        }
+        Ok(served)
     }
 
     /// As `get`; without a name, the only model.

@@ -22,7 +22,7 @@ pub struct Strictness {
 }
 
 impl Pool {
-    /// A model by its name, with its own name. An empty name is as none.
+    /// A model by its name, or that of one of its adapters, with its own name. An empty name is as none.
     pub(super) fn entry(&self, name: &str) -> Result<(String, Arc<ModelEntry>), Error> {
         let places = self.entries.read().unwrap_or_else(PoisonError::into_inner);
         let name = if name.is_empty() { DEFAULT_MODEL } else { name };
@@ -33,6 +33,12 @@ impl Pool {
             .or_else(|| {
                 let name = name.strip_suffix(LATEST)?;
                 own(name).or_else(|| own(self.config.aliases.get(name)?))
+            })
+            .or_else(|| {
+                let names = [Some(name), name.strip_suffix(LATEST)];
+                let is_named =
+                    |place: &ModelEntry| names.into_iter().flatten().any(|n| place.has_adapter(n));
+                places.iter().find(|(_, place)| is_named(place))
             })
             .or(only
                 .filter(|_| name == DEFAULT_MODEL || self.config.mode == HostMode::EngineProcess));
@@ -58,6 +64,8 @@ impl Pool {
         let places = self.entries.read().unwrap_or_else(PoisonError::into_inner);
         let is_only =
             places.len() == 1 && self.config.collection.is_none() && !self.config.strictness.model;
+        // Where names tell adapters apart, the model does not answer for one that is not loaded.
+        let is_only = is_only && self.config.lora_dir.is_none();
         let only = places.keys().next().filter(|_| is_only).cloned();
         drop(places);
         match (self.own_name(name), only) {

@@ -37,7 +37,9 @@ pub(crate) async fn results(
     let n = passages.len();
     let record = RequestContext::current();
     record.model(&served.name);
-    let receivers = served.handle.submit_passages(passages, lab);
+    let receivers = served
+        .handle
+        .submit_passages(passages, lab, record.adapter().as_deref());
     let receivers = receivers.map_err(|rejected| {
         Error::from(rejected)
             .with_trained_length(served)

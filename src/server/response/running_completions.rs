@@ -173,11 +173,14 @@ impl RunningCompletions {
     /// Submits a request for each completion, `n_choices` for each prompt.
     pub(crate) fn submit(
         served: &ServedModel,
-        requests: Vec<Request>,
+        mut requests: Vec<Request>,
         n_choices: u32,
     ) -> Result<Self, Error> {
         let n_open = requests.len() as u32;
         let record = RequestContext::current();
+        for request in &mut requests {
+            request.adapters = request.adapters.take().or_else(|| record.adapter());
+        }
         record.model(&served.name);
         let mut events = SelectAll::new();
         let submitted = served.handle.submit_all(requests);

@@ -17,6 +17,7 @@ use crate::engine::{Event, Events, Failure, FinishReason, Limits, Request, Usage
 use crate::model::{
     self, Batch, CachedPrefix, CapturedRow, DirectHeads, DirectLogit, Lab, SequenceId,
 };
+use crate::models::lora::Adapter;
 use lab_sampling::Sampler;
 
 const N_VOCAB: usize = 40;
@@ -102,6 +103,12 @@ impl Compute for Fake {
 }
 
 impl SequenceCache for Fake {
+    fn add_adapter(&mut self, _: &Adapter) -> model::Result<()> {
+        Ok(())
+    }
+
+    fn remove_adapter(&mut self, _: usize) {}
+
     fn begin(&mut self, id: SequenceId, _: &[f32], _: Option<&Arc<Lab>>) {
         self.release(id);
     }

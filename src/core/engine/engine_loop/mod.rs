@@ -16,13 +16,13 @@ use lab_base::tokenizer::Tokenizer;
 
 use super::compute::Compute;
 use super::constraint::ConstraintWorker;
-use super::event::{Failure, FinishReason};
+use super::event::{Event, Failure, FinishReason};
 use super::limits::Limits;
 use super::scheduler::{Budget, Job, StepPlan, plan_step};
 use super::sequence::Sequence;
 use super::stats::{ActiveSequence, EngineLoad, Stats};
 use super::strategy::{OutputRow, Strategy};
-use super::submission::Submitted;
+use super::submission::Order;
 
 mod admission;
 mod step_results;
@@ -81,6 +81,15 @@ pub(super) struct EngineLoop<C> {
     points: Arc<Points>,
     /// Captured logits of the current step.
     captured_rows: Vec<CapturedRow>,
+    /// Unloaded adapters that were not freed yet.
+    unloaded: Vec<usize>,
+    /// Adapters that were freed.
+    freed: Vec<usize>,
+}
+
+/// Whether an adapter is on for a request with these scales.
+fn uses(scales: &[f32], adapter: usize) -> bool {
+    scales.get(adapter).is_some_and(|scale| *scale != 0.0)
 }
 
 impl<C: Compute> EngineLoop<C> {
@@ -104,6 +113,8 @@ impl<C: Compute> EngineLoop<C> {
             n_steps: 0,
             points: Arc::default(),
             captured_rows: Vec::new(),
+            unloaded: Vec::new(),
+            freed: Vec::new(),
         }
     }
 
@@ -138,22 +149,59 @@ impl<C: Compute> EngineLoop<C> {
     }
 
     /// Serves requests until the last handle is dropped and every completion has ended.
-    pub(super) fn serve(mut self, mut requests: mpsc::UnboundedReceiver<Submitted>) {
+    pub(super) fn serve(mut self, mut orders: mpsc::UnboundedReceiver<Order>) {
         loop {
+            self.free_adapters();
             if self.is_idle() {
                 self.report();
                 self.model.park_threads();
-                match requests.blocking_recv() {
-                    Some(submitted) => self.enqueue(submitted),
+                match orders.blocking_recv() {
+                    Some(order) => self.follow(order),
                     None => return,
                 }
             }
-            while let Ok(submitted) = requests.try_recv() {
-                self.enqueue(submitted);
+            while let Ok(order) = orders.try_recv() {
+                self.follow(order);
             }
             self.step();
             self.report();
         }
+    }
+
+    pub(super) fn follow(&mut self, order: Order) {
+        match order {
+            Order::Run(submitted) => {
+                let scales = &submitted.checked.scales;
+                if !self.freed.iter().any(|id| uses(scales, *id)) {
+                    return self.enqueue(*submitted);
+                }
+                // It was checked before the adapter was unloaded. Its client may have left.
+                let failure = Failure::Computation("its adapter was unloaded".into());
+                let _ = submitted.caller.events.send(Event::Failed(failure));
+            }
+            Order::AddAdapter(adapter, answer) => {
+                // Who asked may have left.
+                let _ = answer.send(self.model.add_adapter(&adapter));
+            }
+            Order::RemoveAdapter(id) => self.unloaded.push(id),
+        }
+    }
+
+    /// Frees unloaded adapters that no request uses.
+    pub(super) fn free_adapters(&mut self) {
+        let requests = self.active.iter().chain(&self.queue);
+        let sequences = requests.map(|request| &request.sequence);
+        let awaiting_lens = self.awaiting_lens.iter().map(|(sequence, _)| sequence);
+        let sequences: Vec<&Sequence> = sequences.chain(awaiting_lens).collect();
+        let (model, freed) = (&mut self.model, &mut self.freed);
+        self.unloaded.retain(|id| {
+            let is_used = sequences.iter().any(|s| uses(&s.scales, *id));
+            if !is_used {
+                model.remove_adapter(*id);
+                freed.push(*id);
+            }
+            is_used
+        });
     }
 
     #[cfg(test)]

@@ -7,6 +7,7 @@ use crate::engine::compute::{BLOCK, Compute, LabCompute, RowCallback, SequenceCa
 use crate::model::{
     self, Batch, CacheMiss, CachedPrefix, CapturedRow, DirectHeads, DirectLogit, Lab, SequenceId,
 };
+use crate::models::lora::Adapter;
 
 pub(super) const N_VOCAB: u32 = 40;
 /// Sequences have these tokens, none of which ends a completion.
@@ -41,6 +42,8 @@ pub(super) struct Fake {
     pub(super) n_read: usize,
     pub(super) labs: HashMap<SequenceId, Arc<Lab>>,
     pub(super) captured_rows: Vec<CapturedRow>,
+    /// Adapters that were removed.
+    pub(super) removed: Vec<usize>,
     /// Rows of each look of a lens, with the sequence.
     pub(super) looks: Vec<(SequenceId, usize)>,
 }
@@ -127,6 +130,14 @@ impl Compute for Fake {
 }
 
 impl SequenceCache for Fake {
+    fn add_adapter(&mut self, _: &Adapter) -> model::Result<()> {
+        Ok(())
+    }
+
+    fn remove_adapter(&mut self, id: usize) {
+        self.removed.push(id);
+    }
+
     fn resume(&mut self, id: SequenceId, tokens: &[u32]) -> CachedPrefix {
         let ends = (BLOCK..tokens.len()).step_by(BLOCK);
         let known = ends.rev().find(|end| self.known.contains(&tokens[..*end]));

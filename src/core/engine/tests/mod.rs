@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use super::engine_loop::EngineLoop;
 use super::event_sender::{EventSender, QueuePermit};
 use super::lab::CompiledLab;
-use super::submission::{CheckedRequest, Decoding, Submitted};
+use super::submission::{CheckedRequest, Decoding, Order, Submitted};
 use super::{DiffusionOptions, Event, Events, Failure, Limits, Request, StopConditions, Usage};
 use crate::models;
 use crate::models::{Definitions, ModelSource};
@@ -169,6 +169,51 @@ fn fake(n_batch: usize, n_blocks: usize) -> Fake {
         n_blocks,
         ..Fake::default()
     }
+}
+
+#[test]
+fn an_unloaded_adapter_is_freed_when_no_request_uses_it() {
+    let mut engine = EngineLoop::new(fake(64, 100), tokenizer(), LIMITS);
+    let prompt = prompt(20);
+    let order = |scales: &[f32]| {
+        let permit = QueuePermit::take(&Arc::default(), 1).expect("free");
+        let request = request(&prompt, 5);
+        let sampler = Sampler::new(&request.sampling, request.choice).expect("sound");
+        let decoding = Decoding::Autoregressive(sampler);
+        let (mut submitted, receiver) = submitted(request, decoding, &permit);
+        submitted.checked.scales = scales.to_vec();
+        (Order::Run(Box::new(submitted)), receiver)
+    };
+    let (run, events) = order(&[0.0, 1.0]);
+    engine.follow(run);
+    for id in [1, 0] {
+        engine.follow(Order::RemoveAdapter(id));
+    }
+    engine.free_adapters();
+    assert_eq!(
+        engine.model().removed,
+        [0],
+        "a waiting request uses the other"
+    );
+    engine.step();
+    engine.free_adapters();
+    assert_eq!(engine.model().removed, [0], "a running one does");
+    let mut asked = (events, Answer::default());
+    finish(&mut engine, [&mut asked]);
+    assert_eq!(asked.1.tokens, expected(&prompt, 5));
+    engine.free_adapters();
+    assert_eq!(engine.model().removed, [0, 1]);
+    // A request that comes too late is not answered by the model alone.
+    let (run, mut events) = order(&[0.0, 1.0]);
+    engine.follow(run);
+    let mut answer = Answer::default();
+    take(&mut events, &mut answer);
+    assert!(matches!(answer.end, Some(Err(_))), "{answer:?}");
+    let (run, events) = order(&[0.0, 0.0]);
+    engine.follow(run);
+    let mut asked = (events, Answer::default());
+    finish(&mut engine, [&mut asked]);
+    assert_eq!(asked.1.tokens, expected(&prompt, 5));
 }
 
 #[test]

@@ -51,10 +51,21 @@ pub(super) fn unused(
         }
     }
     without(&map.ignored_tensors);
+    if map.is_tower {
+        // Other parts of the model have the others.
+        let roots: BTreeSet<&str> = used.iter().map(|name| root(name)).collect();
+        unused.retain(|name| roots.contains(root(name)));
+    }
     let names = unused
         .into_iter()
         .map(|name| checkpoint.stored_name(name).to_owned());
     (names.collect(), left_out)
+}
+
+/// The first two parts of a tensor's name.
+fn root(name: &str) -> &str {
+    let mut dots = name.match_indices('.').map(|(at, _)| at);
+    dots.nth(1).map_or(name, |end| &name[..end])
 }
 
 /// A key with dots, the objects that contain it, and its last part.
