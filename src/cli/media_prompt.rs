@@ -80,14 +80,32 @@ impl MediaPrompt {
         let kinds = files.iter().zip(&bytes);
         let kinds: Vec<(Media, &[u8])> =
             kinds.map(|((kind, _), bytes)| (*kind, &**bytes)).collect();
-        let mut media = match (kinds.is_empty(), &media_of_model) {
-            (true, _) => Vec::new(),
-            (false, None) => return Err(no_media()),
-            (false, Some(of)) => {
-                let prepared = of.processors.prepare_all(&kinds);
-                prepared.map_err(|(medium, error)| at(&files[medium].1, error))?
-            }
+        let mut media = Vec::with_capacity(files.len());
+        let mut grids = match &self.media_values {
+            Some(path) => grids(path)?.into_iter(),
+            None => Vec::new().into_iter(),
         };
+        let longest = match &media_of_model {
+            Some(of) => of.processors.longest_sound(&kinds),
+            None => Ok(0),
+        };
+        let longest = longest.map_err(|(medium, error)| at(&files[medium].1, error))?;
+        for ((kind, bytes), (_, file)) in kinds.into_iter().zip(&files) {
+            let of = media_of_model.as_ref().ok_or_else(no_media)?;
+            let mut processors = of.processors.clone();
+            if let (Media::Image, Some(rules)) = (kind, &mut processors.pictures)
+                && let Some([rows, columns]) = grids.next()
+            {
+                // Values of another size than the picture would have have the size that they state.
+                *rules = rules.of_patches(rows, columns).unwrap_or(rules.clone());
+            }
+            let before = media
+                .iter()
+                .filter(|of: &&PreparedMedium| of.media == kind)
+                .count();
+            let medium = processors.prepare(kind, bytes, before, longest);
+            media.push(medium.map_err(|error| at(file, error))?);
+        }
         if let Some(path) = &self.media_values {
             for kind in Media::ALL {
                 let of_kind = media.iter_mut().filter(|medium| medium.media == kind);
@@ -236,6 +254,36 @@ fn take_paths(messages: &mut Value) -> Vec<(Media, PathBuf)> {
         Some((kind, PathBuf::from(path.as_str()?)))
     });
     paths.collect()
+}
+
+/// The numbers of rows and of columns of patches of all pictures, where a file of values states them: as grids of time, height
+/// and width (`image_grid_thw`), or as the column and row of each patch (`image_position_ids`, padded with -1).
+fn grids(path: &Path) -> Result<Vec<[u32; 2]>, Failure> {
+    let file = std::fs::read(path).map_err(|error| at(path, error))?;
+    let stored = safetensors::SafeTensors::deserialize(&file).map_err(|error| at(path, error))?;
+    let array = |name: &str| {
+        let array = stored.tensor(name).ok()?;
+        let (numbers, _) = array.data().as_chunks();
+        let numbers = numbers.iter().map(|bytes| i64::from_le_bytes(*bytes));
+        let numbers: Vec<i64> = numbers.collect();
+        (array.dtype() == Dtype::I64).then(|| (array.shape().to_vec(), numbers))
+    };
+    let side = |n: i64| u32::try_from(n).unwrap_or(0);
+    if let Some((_, grids)) = array("image_grid_thw") {
+        let grids = grids.chunks_exact(3);
+        return Ok(grids.map(|grid| [side(grid[1]), side(grid[2])]).collect());
+    }
+    let Some(([_, n, 2], places)) = array("image_position_ids")
+        .as_ref()
+        .and_then(|(shape, places)| Some((<[usize; 3]>::try_from(shape.as_slice()).ok()?, places)))
+    else {
+        return Ok(Vec::new());
+    };
+    let last = |of: &[i64], at: usize| of.chunks_exact(2).map(|place| place[at]).max().unwrap_or(0);
+    let pictures = places.chunks_exact((2 * n).max(1));
+    Ok(pictures
+        .map(|of| [side(last(of, 1) + 1), side(last(of, 0) + 1)])
+        .collect())
 }
 
 /// An array of a file of values.

@@ -12,6 +12,7 @@ use lab_core::arch::Library;
 use lab_core::blocks::REGISTRY;
 use lab_core::engine::{DiffusionOptions, Limits};
 use lab_core::model::{Model, Options};
+use lab_core::models::mmproj::MmprojChoice;
 use lab_core::models::sampling_defaults::SamplingDefaults;
 use lab_core::models::{self, lora};
 use lab_core::models::{Definitions, ModelSource, OpenedModel};
@@ -115,6 +116,18 @@ pub(super) struct OpenOptions {
     /// Refuse a model with unused tensors or unused metadata keys of its architecture
     #[arg(long, hide_short_help = true)]
     strict: bool,
+    /// GGUF file with the towers that read pictures and sounds for the model (clip); default: the one beside a GGUF
+    /// model with `mmproj` in its name that fits it
+    #[arg(long, value_name = "FILE")]
+    mmproj: Option<PathBuf>,
+    /// Load no towers for pictures and sounds
+    #[arg(
+        long,
+        conflicts_with = "mmproj",
+        alias = "no-mmproj-auto",
+        hide_short_help = true
+    )]
+    no_mmproj: bool,
 }
 
 impl OpenOptions {
@@ -123,6 +136,11 @@ impl OpenOptions {
         Ok(Definitions {
             allow_unmapped: self.allow_unmapped,
             strict: self.strict,
+            mmproj: match (&self.mmproj, self.no_mmproj) {
+                (Some(file), _) => MmprojChoice::File(file.clone()),
+                (None, true) => MmprojChoice::None,
+                (None, false) => MmprojChoice::Found,
+            },
             ..Definitions::open(&self.archs.archs)?
         })
     }

@@ -16,6 +16,7 @@ fn main() {
         &[
             (".arch.stmap.toml", "EMBEDDED_STMAPS"),
             (".tower.stmap.toml", "EMBEDDED_TOWER_STMAPS"),
+            (".mmproj.stmap.toml", "EMBEDDED_MMPROJ_STMAPS"),
         ],
     );
     embed::embed("stmaps", &[(".processor.toml", "EMBEDDED_PROCESSORS")]);

@@ -26,7 +26,7 @@ pub struct CachedModel {
     pub commit: String,
     /// What to open: a GGUF file or a folder.
     pub path: PathBuf,
-    /// The size of its files.
+    /// The size of its files, without that of a projector, which other models may share.
     pub bytes: u64,
     /// When the newest of its files was stored.
     pub modified: Option<SystemTime>,
@@ -309,9 +309,15 @@ impl Cache {
         let files = match &name.variant {
             None => all,
             Some(variant) => {
-                select(&name.repo, &all, Some(variant))
-                    .map_err(|_| none())?
-                    .files
+                let own = select(&name.repo, &all, Some(variant));
+                let own = own.map_err(|_| none())?.files;
+                let is_left = |file: &&String| !own.contains(file);
+                let left: Vec<String> = all.iter().filter(is_left).cloned().collect();
+                // Without a model, the projector that its variants shared is of no use.
+                match crate::select::labels(&left).is_empty() {
+                    true => all,
+                    false => own,
+                }
             }
         };
         if files.is_empty() {

@@ -41,7 +41,7 @@ impl Hub {
         let listing = self.listing(repo, revision)?;
         let selection = select(repo, &listing.files, name.variant.as_deref())?;
         let mut files = Vec::new();
-        for file in &selection.files {
+        for file in selection.files.iter().chain(&selection.projector) {
             files.push(self.metadata(repo, &listing.commit, file)?);
         }
         let total: u64 = files.iter().map(|f| f.size).fold(0, u64::saturating_add);

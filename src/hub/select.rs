@@ -13,6 +13,35 @@ pub struct Selection {
     pub gguf: Option<String>,
     /// What names this model in its repository (`Q4_K_M`); none for folders.
     pub variant: Option<String>,
+    /// The GGUF file with the towers for pictures and sounds, which all quantisations of a model share.
+    pub projector: Option<String>,
+}
+
+/// The order in which the element type of a projector is taken.
+const PROJECTORS: [&str; 5] = ["F16", "FP16", "BF16", "Q8_0", "F32"];
+
+/// The name of a GGUF file without its ending.
+fn gguf_stem(file: &str) -> Option<&str> {
+    let name = file.rsplit('/').next().unwrap_or(file);
+    name.strip_suffix(".gguf")
+}
+
+/// Whether a file has the towers of a model, by its name.
+fn is_projector(file: &str) -> bool {
+    gguf_stem(file).is_some_and(|stem| stem.to_lowercase().contains("mmproj"))
+}
+
+/// The projector for a GGUF file: of the file's folder, or else of one above it.
+fn projector_of(files: &[String], model: &str) -> Option<String> {
+    let folder = |file: &str| file.rsplit_once('/').map_or(String::new(), |(folder, _)| format!("{folder}/"));
+    let rank = |file: &&String| {
+        let label = gguf_stem(file).and_then(quantisation);
+        let of_type = PROJECTORS.iter().position(|ty| Some(*ty) == label.as_deref());
+        let depth = file.matches('/').count();
+        (usize::MAX - depth, of_type.unwrap_or(PROJECTORS.len()))
+    };
+    let above = |file: &&String| is_projector(file) && model.starts_with(&folder(file));
+    files.iter().filter(above).min_by_key(rank).cloned()
 }
 
 /// The order in which a quantisation is taken where none is asked for.
@@ -64,11 +93,10 @@ fn quantisation(stem: &str) -> Option<String> {
 fn gguf_models(files: &[String]) -> BTreeMap<String, Vec<&String>> {
     let mut models: BTreeMap<String, Vec<&String>> = BTreeMap::new();
     for file in files {
-        let name = file.rsplit('/').next().unwrap_or(file);
-        let Some(stem) = name.strip_suffix(".gguf") else {
+        let Some(stem) = gguf_stem(file) else {
             continue;
         };
-        if stem.starts_with("mmproj") || stem.contains("imatrix") {
+        if is_projector(file) || stem.contains("imatrix") {
             continue;
         }
         let stem = without_shard(stem);
@@ -139,10 +167,12 @@ pub fn select(repo: &str, files: &[String], variant: Option<&str>) -> Result<Sel
         reason,
         available: models.keys().cloned().collect(),
     };
+    let all = files;
     let of_label = |label: &str| {
         let files: Vec<String> = models[label].iter().map(|f| (*f).clone()).collect();
         Selection {
             gguf: files.first().cloned(),
+            projector: files.first().and_then(|model| projector_of(all, model)),
             variant: Some(label.to_owned()),
             files,
         }
@@ -184,6 +214,7 @@ pub fn select(repo: &str, files: &[String], variant: Option<&str>) -> Result<Sel
             files: chosen,
             gguf: None,
             variant: None,
+            projector: None,
         });
     }
     let preferred = PREFERRED

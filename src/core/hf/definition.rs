@@ -60,6 +60,10 @@ pub(super) struct Map {
     pub(super) ignored_keys: Vec<Spanned<String>>,
     /// Whether keys outside the nested object belong to other parts of the model.
     pub(super) is_part: bool,
+    /// What the configuration files of a folder with a processor would say, for models that have none.
+    pub(super) processor: Vec<ParamRule>,
+    /// What has the keys, for messages.
+    pub(super) configuration: &'static str,
     /// Whether the map is for a tower, beside which the folder has other parts.
     pub(super) is_tower: bool,
 }
@@ -216,9 +220,11 @@ pub(super) enum TensorOrigin {
 /// A tensor made of stored tensors.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Composition {
-    /// The parts, which are concatenated along the slowest axis.
+    /// The parts, which are concatenated along the slowest axis, or side by side along the fastest one.
     pub(super) parts: Vec<PartRule>,
     pub(super) repeat: Option<Repeat>,
+    /// Whether the parts stand side by side in each row.
+    pub(super) is_beside: bool,
     /// The stored tensor whose elements are factors of the elements of the parts, in the same order.
     pub(super) times: Option<Spanned<String>>,
 }

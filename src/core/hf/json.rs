@@ -43,6 +43,29 @@ pub(super) fn object<'j>(root: &'j Json, key: &str) -> Option<&'j Json> {
     key.split('.').try_fold(root, |at, part| at.get(part))
 }
 
+/// Sets the value at a key; dots lead into objects, which are made. A value on the way that is no object is kept.
+pub(super) fn insert(root: &mut serde_json::Map<String, Json>, key: &str, value: Json) {
+    let Some((head, rest)) = key.split_once('.') else {
+        root.entry(key).or_insert(value);
+        return;
+    };
+    let inner = root.entry(head).or_insert_with(|| Json::Object(serde_json::Map::new()));
+    if let Json::Object(inner) = inner {
+        insert(inner, rest, value);
+    }
+}
+
+/// A value of the language as JSON.
+pub(super) fn to_json(value: &Value) -> Json {
+    match value {
+        Value::Bool(truth) => Json::from(*truth),
+        Value::Int(number) => Json::from(*number),
+        Value::Float(number) => Json::from(*number),
+        Value::Str(text) => Json::from(text.as_str()),
+        Value::List(items) => Json::Array(items.iter().map(to_json).collect()),
+    }
+}
+
 /// The values of an object by their keys. For an array of objects they are arrays of the existing values.
 pub(super) fn fields(value: &Json) -> BTreeMap<&str, Cow<'_, Json>> {
     let Json::Array(items) = value else {

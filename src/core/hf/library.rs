@@ -12,7 +12,7 @@ use super::definition::Map;
 use super::json::object;
 use super::missing::missing_feature_of;
 use super::parameters::key_of;
-use super::{Error, read};
+use super::{CONFIG, Error, read};
 
 include!(concat!(env!("OUT_DIR"), "/embedded_stmaps.rs"));
 
@@ -22,9 +22,14 @@ pub const ENDING: &str = ".arch.stmap.toml";
 /// Ending of the file name of a tower's map.
 pub const TOWER_ENDING: &str = ".tower.stmap.toml";
 
+/// Ending of the file name of the map of a projector file.
+pub const MMPROJ_ENDING: &str = ".mmproj.stmap.toml";
+
 /// All known maps, by name.
 #[derive(Clone, Debug)]
 pub struct Maps {
+    /// What has the keys that the maps read, for messages.
+    configuration: &'static str,
     common: Map,
     common_source: SourceFile,
     sources: BTreeMap<String, SourceFile>,
@@ -47,6 +52,18 @@ impl Maps {
         Self::of_files(folders, (EMBEDDED_TOWER_STMAPS, TOWER_ENDING))
     }
 
+    /// The built-in maps of projector files and those in `folders`.
+    ///
+    /// # Errors
+    /// The errors of [`Self::open`].
+    pub fn mmproj(folders: &[PathBuf]) -> Result<Self, LibraryError> {
+        let maps = Self::of_files(folders, (EMBEDDED_MMPROJ_STMAPS, MMPROJ_ENDING))?;
+        Ok(Self {
+            configuration: "the file",
+            ..maps
+        })
+    }
+
     fn of_files(
         folders: &[PathBuf],
         (embedded, ending): (&[(&str, &str)], &str),
@@ -60,6 +77,7 @@ impl Maps {
         }
         sources.extend(crate::arch::sources_in(folders, ending)?);
         Ok(Self {
+            configuration: CONFIG,
             common,
             common_source,
             sources,
@@ -202,6 +220,24 @@ impl Maps {
         Ok(found)
     }
 
+    /// The map for a type of projector whose keys are in an object.
+    ///
+    /// # Errors
+    /// A map whose text names the type is broken.
+    pub(super) fn of_projector(
+        &self,
+        kind: &str,
+        object: &str,
+    ) -> Result<Option<(&SourceFile, Map)>, Error> {
+        for (_, source) in self.naming(&[kind]) {
+            let map = self.parse(source).map_err(Error::BrokenMap)?;
+            if contains(&map.classes, &[kind]) && map.nested.as_deref() == Some(object) {
+                return Ok(Some((source, map)));
+            }
+        }
+        Ok(None)
+    }
+
     /// The map for the configuration of a text model within another model, by its class or, if that fails, by its type.
     pub(super) fn of_text(
         &self,
@@ -322,7 +358,8 @@ impl Maps {
 
     /// Reads a map that others extend: those named in `outer`, from the outermost on.
     fn parse_within(&self, source: &SourceFile, outer: &[&str]) -> Result<Map, Diagnostics> {
-        let map = read::parse(&source.path, &source.text)?;
+        let mut map = read::parse(&source.path, &source.text)?;
+        map.configuration = self.configuration;
         let Some(name) = &map.extends else {
             return Ok(map.completed(None, &self.common));
         };
@@ -362,7 +399,8 @@ impl Maps {
 pub(super) fn name_of(path: &str) -> &str {
     let name = path.rsplit(['/', '\\']).next().unwrap_or(path);
     let name = name.strip_suffix(ENDING).unwrap_or(name);
-    name.strip_suffix(TOWER_ENDING).unwrap_or(name)
+    let name = name.strip_suffix(TOWER_ENDING).unwrap_or(name);
+    name.strip_suffix(MMPROJ_ENDING).unwrap_or(name)
 }
 
 /// Whether `any` contains one of the names.

@@ -46,20 +46,22 @@ pub fn open(
         let left_out = None;
         return Ok(OpenedFolder { weights, left_out });
     }
-    let chosen = choose_map(folder, maps, &mut json, |json| {
+    let mut chosen = choose_map(folder, maps, &mut json, |json| {
         let mut checkpoint = Checkpoint::open(path)?;
         modules.join(json, &mut checkpoint)?;
         Ok(checkpoint)
     })?;
-    apply_map(
+    let packed = packed::PackedMatrices::take(&mut json, folder, &mut chosen.checkpoint)?;
+    let applied = apply_map(
         path,
-        json,
+        &json,
         (maps, archs),
         chosen.source,
         &chosen.map,
-        chosen.checkpoint,
-        allow_unmapped,
-    )
+        &chosen.checkpoint,
+        &packed,
+    )?;
+    applied.accepted(path, &chosen.source.path, allow_unmapped)
 }
 
 /// Opens the towers of a folder by the maps for its class, in the order of the maps' names; none if no map is for it.
@@ -79,42 +81,91 @@ pub fn open_towers(
         // The other keys and tensors are those of the text model and of other towers.
         map.is_part = true;
         map.is_tower = true;
-        let checkpoint = Checkpoint::open(path)?;
-        let opened = apply_map(
-            path,
-            json.clone(),
-            (maps, towers),
-            source,
-            &map,
-            checkpoint,
-            allow_unmapped,
-        )?;
-        Ok(opened.weights)
+        let mut checkpoint = Checkpoint::open(path)?;
+        let mut json = json.clone();
+        let packed = packed::PackedMatrices::take(&mut json, folder, &mut checkpoint)?;
+        let with = (maps, towers);
+        let applied = apply_map(path, &json, with, source, &map, &checkpoint, &packed)?;
+        // A key of a tower that nobody knows is no reason to read no pictures.
+        let goes_on = allow_unmapped || applied.unmapped.tensors.is_empty();
+        Ok(applied.accepted(path, &source.path, goes_on)?.weights)
     };
     found.into_iter().map(open).collect()
 }
 
-/// Applies a map to a folder with this configuration.
-fn apply_map(
+/// What a map makes of a folder or file.
+pub(super) struct AppliedMap {
+    pub(super) weights: Weights,
+    pub(super) unmapped: apply::Unmapped,
+    /// The parts of the model that are left out, and their number of tensors.
+    left_out: Option<String>,
+    /// What the configuration files of a folder with a processor would say, by the map.
+    pub(super) processor: Json,
+}
+
+impl AppliedMap {
+    /// The weights, if the map mentions all tensors and keys, or need not.
+    fn accepted(self, path: &Path, map: &str, allow_unmapped: bool) -> Result<OpenedFolder, Error> {
+        let apply::Unmapped { tensors, keys } = self.unmapped;
+        let folder = folder_of(path);
+        refuse_unmapped(folder, map.to_owned(), (tensors, keys), allow_unmapped)?;
+        Ok(OpenedFolder {
+            weights: self.weights,
+            left_out: self.left_out,
+        })
+    }
+}
+
+/// An error that names tensors and keys that a map does not mention, if there are any. With `allow_unmapped` they are
+/// only logged.
+pub(super) fn refuse_unmapped(
+    place: &Path,
+    map: String,
+    (tensors, keys): (Vec<String>, Vec<String>),
+    allow_unmapped: bool,
+) -> Result<(), Error> {
+    if tensors.is_empty() && keys.is_empty() {
+        return Ok(());
+    }
+    let error = Error::Unmapped {
+        folder: place.to_owned(),
+        map,
+        tensors,
+        keys,
+    };
+    match allow_unmapped {
+        true => tracing::warn!(%error, "goes on"),
+        false => return Err(error),
+    }
+    Ok(())
+}
+
+/// Applies a map to a folder, or to a file of a folder's kind, with this configuration.
+pub(super) fn apply_map(
     path: &Path,
-    mut json: Json,
+    json: &Json,
     (maps, archs): (&Maps, &arch::Library),
     source: &SourceFile,
     map: &Map,
-    mut checkpoint: Checkpoint,
-    allow_unmapped: bool,
-) -> Result<OpenedFolder, Error> {
-    let folder = folder_of(path);
-    let packed = packed::PackedMatrices::take(&mut json, folder, &mut checkpoint)?;
-    let config = config::Config::new(map, &json, &checkpoint);
+    checkpoint: &Checkpoint,
+    packed: &packed::PackedMatrices,
+) -> Result<AppliedMap, Error> {
+    let place = match map.configuration {
+        CONFIG => folder_of(path),
+        _ => path,
+    };
+    let config = config::Config::new(map, json, checkpoint);
     let arch = config.arch().map_err(|message| Error::Config {
-        path: folder.join(CONFIG),
+        path: match map.configuration {
+            CONFIG => place.join(CONFIG),
+            _ => place.to_owned(),
+        },
         message: format!("{}: `arch`: {message}", source.path),
     })?;
     let def = archs.get(&arch)?;
-    let applied = apply::apply(map, maps.common(), &def, &config, &packed);
+    let applied = apply::apply(map, maps.common(), &def, &config, packed);
     let applied = applied.map_err(|problems| Error::Map {
-        folder: folder.to_owned(),
+        folder: place.to_owned(),
         problems: std::iter::once(source)
             .chain(map.base_sources())
             .chain([maps.common_source()])
@@ -123,35 +174,21 @@ fn apply_map(
             .map(|(source, problems)| Diagnostics::new(&source.path, &source.text, problems))
             .collect(),
     })?;
-    if applied.unmapped != apply::Unmapped::default() {
-        let apply::Unmapped { tensors, keys } = applied.unmapped;
-        let has_tensors = !tensors.is_empty();
-        let error = Error::Unmapped {
-            folder: folder.to_owned(),
-            map: source.path.clone(),
-            tensors,
-            keys,
-        };
-        // A key of a tower that nobody knows is no reason to read no pictures.
-        let goes_on = allow_unmapped || map.is_tower && !has_tensors;
-        match goes_on {
-            // The rest of the folder is for other maps.
-            true if map.is_part => tracing::debug!(%error, "goes on"),
-            true => tracing::warn!(%error, "goes on"),
-            false => return Err(error),
-        }
-    }
     let left_out = (!applied.left_out.is_empty()).then(|| {
         let (parts, n) = left_out_parts(&applied.left_out);
         format!("{parts} ({n} tensors)")
     });
-    packed.log(folder);
+    packed.log(place);
     let label = path.display().to_string();
     let mut metadata = applied.metadata;
     let name = library::name_of(&source.path).to_owned();
     metadata.insert(MAP_KEY, weights::Value::Str(name));
     let weights = Weights::of(label, metadata, applied.entries)?;
     let weights = weights.with_files(checkpoint.files().cloned());
-    let weights = weights.with_origins(applied.origins);
-    Ok(OpenedFolder { weights, left_out })
+    Ok(AppliedMap {
+        weights: weights.with_origins(applied.origins),
+        unmapped: applied.unmapped,
+        left_out,
+        processor: applied.processor,
+    })
 }

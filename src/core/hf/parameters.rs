@@ -8,10 +8,11 @@ use crate::arch::{ArchDef, Diagnostic, ParamSource, Spanned};
 use super::apply::MapApplication;
 use super::config::{ConfigScope, fill_expressions};
 use super::definition::{Map, ParamRule, ParamValue};
+use super::json::{insert, to_json};
 use super::recipe::number;
 use super::tied::bytes_of;
 use super::values::{is_float, stored_integers, to_meta};
-use super::{CONFIG, MAX_LISTED};
+use super::MAX_LISTED;
 
 /// Maximum number of elements of a stored tensor that become metadata.
 const MAX_STORED: u64 = 1 << 16;
@@ -89,6 +90,19 @@ impl MapApplication<'_> {
         }
     }
 
+    /// States what configuration files of a processor would say. Statements of an earlier map take precedence.
+    pub(super) fn processor(&mut self, map: &Map) {
+        for target in &map.processor {
+            match self.value(target) {
+                Ok(None) => {}
+                Ok(Some(value)) => {
+                    insert(&mut self.processor, &target.name.value, to_json(&value));
+                }
+                Err(error) => self.report(&target.name.span, error),
+            }
+        }
+    }
+
     fn target(&mut self, target: &ParamRule, key: String, is_float: bool) {
         let is_stored = matches!(target.value, ParamValue::Stored(_)) && !is_float;
         let stored = |value| is_stored.then(|| stored_integers(value)).flatten();
@@ -160,9 +174,10 @@ impl MapApplication<'_> {
         let other = other.as_deref().unwrap_or("OTHER_KEY");
         let absent: Vec<String> = absent.iter().map(|name| format!("`{name}`")).collect();
         let origin = format!(
-            "{rule} {}, which {CONFIG} does not have: write `{first} = [\"{other}\"]` \
+            "{rule} {}, which {} does not have: write `{first} = [\"{other}\"]` \
              under `[aliases]` of the map",
-            absent.join(", ")
+            absent.join(", "),
+            self.map.configuration
         );
         self.origins.entry(key).or_insert(origin);
     }

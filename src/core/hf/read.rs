@@ -109,6 +109,7 @@ impl<'a> MapReader<'a> {
         map.rules = self.rules(&mut fields);
         map.params = self.targets(&mut fields, "params");
         map.metadata = self.targets(&mut fields, "metadata");
+        map.processor = self.targets(&mut fields, "processor");
         let tensors = self.tensors(&mut fields);
         map.groups.push(TensorGroup {
             tensors,
@@ -388,11 +389,13 @@ impl<'a> MapReader<'a> {
             (Some(from), None) => {
                 let repeat = self.repeat(&mut fields, from);
                 let times = self.0.optional_text(&mut fields, "times");
+                let is_beside = self.flag(&mut fields, "beside");
                 let taken = self.taken(&mut fields);
                 let parts = self.parts(from, &taken);
                 Some(TensorOrigin::Of(Composition {
                     parts,
                     repeat,
+                    is_beside,
                     times,
                 }))
             }

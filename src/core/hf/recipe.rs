@@ -101,6 +101,8 @@ fn common(a: TensorType, b: TensorType, row: u64) -> TensorType {
 #[derive(Clone, Debug)]
 pub(super) struct Recipe {
     parts: Vec<PreparedPart>,
+    /// Whether the parts stand side by side in each row.
+    is_beside: bool,
     /// Factors of the elements, in the order of the elements.
     times: Option<RecipePart>,
     each: Option<ElementFn>,
@@ -266,12 +268,13 @@ fn runs(axes: &[Axis]) -> Vec<(u64, u64)> {
 }
 
 impl Recipe {
-    /// The parts concatenated along the slowest axis, as a tensor of this shape (slowest axis first). With `times`,
-    /// factors of the elements, or `each`, a function of them, the type is f32.
+    /// The parts concatenated along the slowest axis, or along the fastest one, as a tensor of this shape (slowest axis
+    /// first). With `times`, factors of the elements, or `each`, a function of them, the type is f32.
     ///
     /// If parts are packed, the type is the nearest one that represents all of them.
     pub(super) fn new(
         parts: Vec<RecipePart>,
+        is_beside: bool,
         shape: &[u64],
         times: Option<RecipePart>,
         each: Option<Expr>,
@@ -299,6 +302,7 @@ impl Recipe {
         });
         Ok(Self {
             parts: sources.collect::<Result<_, String>>()?,
+            is_beside,
             times,
             ty,
             each: each.map(ElementFn::new),
@@ -356,6 +360,18 @@ impl Recipe {
         let mut row = first;
         let mut element = first * self.row_len;
         let mut out = out;
+        if self.is_beside {
+            let mut scratches: Vec<RowScratch> =
+                self.parts.iter().map(|_| RowScratch::new(1)).collect();
+            while !out.is_empty() {
+                for (source, scratch) in self.parts.iter().zip(&mut scratches) {
+                    out = self.row(source, [row, element], ty, out, scratch)?;
+                    element += source.row_len() as u64;
+                }
+                row += 1;
+            }
+            return Ok(());
+        }
         for source in &self.parts {
             if row >= source.n_rows {
                 row -= source.n_rows;

@@ -23,6 +23,7 @@ impl UnitRows {
     /// The type and the data of a tensor of this shape (slowest axis first).
     pub(super) fn data(
         parts: Vec<RecipePart>,
+        is_beside: bool,
         shape: &[u64],
         times: Option<RecipePart>,
         each: Option<Expr>,
@@ -30,7 +31,7 @@ impl UnitRows {
         // A function of the elements converts them to f32.
         let each = each.map_or_else(|| Expr::parse(ELEMENT, 0), Ok);
         let each = each.map_err(|problem| problem.message)?;
-        let of = Recipe::new(parts, shape, times, Some(each))?;
+        let of = Recipe::new(parts, is_beside, shape, times, Some(each))?;
         let width = shape.last().copied().unwrap_or(1) as usize;
         let ty = of.ty();
         Ok((ty, TensorData::Lazy(Arc::new(Self { of, width }))))

@@ -7,6 +7,8 @@ use crate::blocks::REGISTRY;
 use crate::hf::Maps;
 use crate::hf::processor::{ProcessorError, Processors};
 
+use super::mmproj::MmprojChoice;
+
 /// The definitions, maps and options with which models are opened.
 #[derive(Clone, Debug)]
 pub struct Definitions {
@@ -18,8 +20,12 @@ pub struct Definitions {
     pub towers: Library,
     /// Maps of folders to towers.
     pub tower_maps: Maps,
+    /// Maps of projector files to towers.
+    pub mmproj_maps: Maps,
     /// How folders prepare media.
     pub processors: Processors,
+    /// The projector file with the towers of a model.
+    pub mmproj: MmprojChoice,
     /// Whether tensors and keys that a map does not mention are ignored.
     pub allow_unmapped: bool,
     /// Whether unused tensors and metadata keys are an error.
@@ -34,7 +40,9 @@ impl Definitions {
             maps: Maps::open(folders)?,
             towers: Library::towers(&REGISTRY, folders)?,
             tower_maps: Maps::towers(folders)?,
+            mmproj_maps: Maps::mmproj(folders)?,
             processors: Processors::open(folders)?,
+            mmproj: MmprojChoice::default(),
             allow_unmapped: false,
             strict: false,
         })

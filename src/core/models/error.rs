@@ -56,6 +56,13 @@ pub enum Error {
         model: String,
         kind: gguf::AuxiliaryKind,
     },
+    /// The projector file is for another model.
+    #[error("{}: {message}; expected the projector of {model}", file.display())]
+    ForeignMmproj {
+        file: PathBuf,
+        model: String,
+        message: String,
+    },
     /// A folder could not be listed.
     #[error("{}: {source}", path.display())]
     Io {

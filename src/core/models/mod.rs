@@ -5,6 +5,7 @@ mod definitions;
 mod error;
 pub mod lora;
 pub mod media;
+pub mod mmproj;
 mod open;
 pub mod prompts;
 pub mod quantise;

@@ -231,7 +231,7 @@ pub fn open(source: &ModelSource, with: &Definitions) -> Result<OpenedModel, Err
         source,
     })?;
     report_unread(&plan, weights.metadata(), &model, with.strict)?;
-    let media = media_of(source, with);
+    let media = open_media(source, &weights, &plan, with)?;
     let reads_rows = plan.source.as_ref().is_some_and(|source| source.is_rows);
     let rows = media.as_ref().filter(|_| reads_rows);
     let n_source_rows = rows.map_or(0, |media| media.processors.n_of_window());
@@ -257,15 +257,6 @@ pub fn open(source: &ModelSource, with: &Definitions) -> Result<OpenedModel, Err
             Some(path) if hf::is_folder(path) => Prompts::read(hf::folder_of(path)),
             _ => Prompts::default(),
         },
-    })
-}
-
-/// The media that a model takes. A tower that cannot be opened leaves a text model.
-fn media_of(source: &ModelSource, with: &Definitions) -> Option<OpenedMedia> {
-    let opened = open_media(source, with);
-    opened.unwrap_or_else(|error| {
-        tracing::warn!(%error, "the model takes texts alone: its tower is not used");
-        None
     })
 }
 

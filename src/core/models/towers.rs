@@ -1,4 +1,9 @@
-//! The towers of a model: opened beside it, from its folder.
+//! The towers of a model: opened beside it, from its folder or from a projector file.
+
+use std::path::Path;
+
+use lab_media::picture::PictureRules;
+use lab_media::sound::SoundRules;
 
 use crate::arch::ArchDef;
 use crate::hf;
@@ -8,6 +13,7 @@ use lab_base::weights::Weights;
 use super::definitions::Definitions;
 use super::error::Error;
 use super::media::{MediaProcessors, MediaTokens};
+use super::mmproj::{self, MmprojChoice};
 use super::source::ModelSource;
 
 /// A tower that is opened but not loaded.
@@ -50,6 +56,25 @@ pub struct OpenedMedia {
 }
 
 impl OpenedMedia {
+    fn new(
+        towers: Vec<OpenedTower>,
+        pictures: Option<PictureRules>,
+        sounds: Option<SoundRules>,
+    ) -> Self {
+        let tokens = towers.iter().map(|tower| MediaTokens {
+            media: tower.media,
+            attention: tower.plan.media_attention(),
+            positions: tower.plan.media_positions(),
+        });
+        let processors = MediaProcessors {
+            pictures,
+            sounds,
+            tokens: tokens.collect(),
+            ..MediaProcessors::default()
+        };
+        Self { towers, processors }
+    }
+
     /// The kinds of media that the model takes.
     pub fn kinds(&self) -> Vec<Media> {
         self.processors.kinds()
@@ -62,11 +87,85 @@ impl OpenedMedia {
     }
 }
 
-/// The media that a model takes; none if it has no tower that is known.
+/// The media that a model takes: by the projector file that is given or found beside it, or by its folder. A tower of a
+/// folder, or of a file that was found, that cannot be opened leaves a text model.
 ///
 /// # Errors
-/// The errors of [`open_towers`], or no processor file fits the folder.
-pub fn open_media(source: &ModelSource, with: &Definitions) -> Result<Option<OpenedMedia>, Error> {
+/// The projector file that is given cannot be read, or is for another model.
+pub fn open_media(
+    source: &ModelSource,
+    model: &Weights,
+    plan: &Plan,
+    with: &Definitions,
+) -> Result<Option<OpenedMedia>, Error> {
+    let opened = match &with.mmproj {
+        MmprojChoice::None => return Ok(None),
+        MmprojChoice::File(file) => return open_mmproj(file, model, plan, with).map(Some),
+        MmprojChoice::Found => match mmproj::beside(source, plan.n_embd) {
+            Some(file) => {
+                tracing::info!("with {}; --no-mmproj leaves it out", file.display());
+                open_mmproj(&file, model, plan, with).map(Some)
+            }
+            None => open_folder_media(source, with),
+        },
+    };
+    Ok(opened.unwrap_or_else(|error| {
+        tracing::warn!(%error, "the model takes texts alone: its tower is not used");
+        None
+    }))
+}
+
+/// The towers of a projector file, for a model.
+fn open_mmproj(
+    file: &Path,
+    model: &Weights,
+    plan: &Plan,
+    with: &Definitions,
+) -> Result<OpenedMedia, Error> {
+    let refuse = |message: String| Error::ForeignMmproj {
+        file: file.to_owned(),
+        model: model.label().to_owned(),
+        message,
+    };
+    let opened = hf::open_mmproj(file, &with.mmproj_maps, &with.towers, with.allow_unmapped)?;
+    let mut towers = Vec::with_capacity(opened.len());
+    let (mut pictures, mut sounds) = (None, None);
+    for opened in opened {
+        let tower = OpenedTower::new(opened.weights, with)?;
+        let key = format!("{}.projection_dim", tower.def.name);
+        let width = tower.weights.metadata().i64(&key);
+        if let Some(width) = width.filter(|width| *width != plan.n_embd as i64) {
+            let n_embd = plan.n_embd;
+            return Err(refuse(format!(
+                "the projector makes rows of {width} elements, and the model reads rows of {n_embd}"
+            )));
+        }
+        let processors = &with.processors;
+        let row_token = match tower.media {
+            Media::Image => {
+                pictures = processors.pictures_of(file, &opened.processor)?;
+                pictures.as_ref().map(|rules: &PictureRules| &rules.row_token)
+            }
+            Media::Audio => {
+                sounds = processors.sounds_of(file, &opened.processor)?;
+                sounds.as_ref().map(|rules: &SoundRules| &rules.row_token)
+            }
+        };
+        if let Some(token) = row_token.filter(|token| !mmproj::has_token(model, token)) {
+            return Err(refuse(format!(
+                "the vocabulary of the model has no token `{token}`, which stands for a row of the projector"
+            )));
+        }
+        towers.push(tower);
+    }
+    Ok(OpenedMedia::new(towers, pictures, sounds))
+}
+
+/// The media that the folder of a model takes; none if it has no tower that is known.
+fn open_folder_media(
+    source: &ModelSource,
+    with: &Definitions,
+) -> Result<Option<OpenedMedia>, Error> {
     let towers = open_towers(source, with)?;
     let Some(path) = source.file().filter(|_| !towers.is_empty()) else {
         return Ok(None);
@@ -81,18 +180,7 @@ pub fn open_media(source: &ModelSource, with: &Definitions) -> Result<Option<Ope
         true => with.processors.sounds(folder)?,
         false => None,
     };
-    let tokens = towers.iter().map(|tower| MediaTokens {
-        media: tower.media,
-        attention: tower.plan.media_attention(),
-        positions: tower.plan.media_positions(),
-    });
-    let processors = MediaProcessors {
-        pictures,
-        sounds,
-        tokens: tokens.collect(),
-        ..MediaProcessors::default()
-    };
-    Ok(Some(OpenedMedia { towers, processors }))
+    Ok(Some(OpenedMedia::new(towers, pictures, sounds)))
 }
 
 /// The towers of a model; none if it has none that is known.

@@ -408,8 +408,9 @@ fn the_cache_is_listed_and_models_are_removed_one_by_one() {
             .bytes,
         100
     );
-    hub.pull(&name("owner/repo:q8_0"), &Counts::default())
-        .expect("the other");
+    let other = hub.pull(&name("owner/repo:q8_0"), &Counts::default());
+    let beside = other.expect("the other").path.with_file_name("mmproj-m.gguf");
+    assert_eq!(fs::read(beside).expect("the projector"), content(3));
     let names = |hub: &Hub| {
         hub.cache()
             .list()
@@ -424,7 +425,11 @@ fn the_cache_is_listed_and_models_are_removed_one_by_one() {
         .expect("removed");
     assert_eq!(removed.bytes, 100);
     assert_eq!(names(&hub), ["owner/repo:Q8_0"]);
-    hub.cache().remove(&name("owner/repo")).expect("all of it");
+    let removed = hub
+        .cache()
+        .remove(&name("owner/repo:Q8_0"))
+        .expect("the last one, and the projector that both had");
+    assert_eq!(removed.bytes, 203);
     assert!(!dir.path().join("models--owner--repo").exists());
     assert!(hub.cache().remove(&name("owner/repo")).is_err());
 }

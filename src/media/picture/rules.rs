@@ -42,6 +42,24 @@ pub struct PictureRules {
     pub prompt: PromptText,
 }
 
+impl PictureRules {
+    /// These rules for one view of so many patches from top to bottom and from left to right, whatever the size of the
+    /// picture; none if the sides cannot be counted.
+    pub fn of_patches(&self, rows: u32, columns: u32) -> Option<Self> {
+        let side = |n: u32| NonZeroU32::new(n.checked_mul(self.values.patch.get())?);
+        let (height, width) = (side(rows)?, side(columns)?);
+        Some(Self {
+            first: Vec::new(),
+            whole: Whole {
+                size: Size::Exact(Extent { height, width }),
+                canvas: None,
+            },
+            tiles: None,
+            ..self.clone()
+        })
+    }
+}
+
 /// The view of the whole picture.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -65,7 +65,7 @@ impl AuxiliaryKind {
         match self {
             Self::Lora => "run it with its base model: `-m BASE.gguf --lora FILE`",
             Self::Projector => {
-                "it reads pictures or sound for a text model, which runs without it: name that model"
+                "it reads pictures or sounds for a text model: `-m MODEL.gguf --mmproj FILE`"
             }
             Self::ImportanceMatrix => {
                 "it guides quantisation and has nothing to run: name the model"

@@ -18,7 +18,7 @@ pub use safetensors::Dtype;
 use crate::util::limited_read;
 
 use super::map::map;
-use super::{Error, FileBytes, sniff};
+use super::{Error, FileBytes, TensorType, Weights, sniff};
 
 /// Ending of the name of a file of tensors.
 pub const ENDING: &str = "safetensors";
@@ -123,6 +123,37 @@ impl Checkpoint {
                 format!("{n} files of tensors and no {INDEX}; expected {SINGLE}, or an index"),
             )),
         }
+    }
+
+    /// The tensors of an opened file of another format, `path`. Where the data are blocks of quantised numbers, the type
+    /// is that of bytes, and the shape that of the numbers. Slow axes of one element, which that format does not tell from
+    /// none, are left out.
+    pub fn of_weights(path: &Path, weights: &Weights) -> Self {
+        let mut all = Self::default();
+        for tensor in weights.tensors() {
+            let Some((bytes, offset)) = weights.place(tensor) else {
+                continue;
+            };
+            let known = all.files.iter().position(|(_, file)| is_same(file, bytes));
+            let file = known.unwrap_or(all.files.len());
+            if known.is_none() {
+                all.files.push((path.to_owned(), bytes.clone()));
+            }
+            let mut shape = tensor.shape.clone();
+            while shape.len() > 1 && shape.last() == Some(&1) {
+                shape.pop();
+            }
+            shape.reverse();
+            let stored = StoredTensor {
+                dtype: dtype_of(tensor.ty),
+                shape,
+                file,
+                offset,
+                bytes: tensor.bytes as usize,
+            };
+            all.tensors.insert(tensor.name.clone(), stored);
+        }
+        all
     }
 
     fn of_files(paths: Vec<PathBuf>) -> Result<Self, Error> {
@@ -287,6 +318,26 @@ impl Checkpoint {
 
     pub fn path(&self, stored: &StoredTensor) -> &Path {
         &self.files[stored.file].0
+    }
+}
+
+/// Whether two values are the same bytes in memory.
+fn is_same(a: &FileBytes, b: &FileBytes) -> bool {
+    std::ptr::eq::<[u8]>(&**a, &**b)
+}
+
+/// The element type of a tensor in its file; that of bytes for blocks of quantised numbers.
+fn dtype_of(ty: TensorType) -> Dtype {
+    match ty {
+        TensorType::F32 => Dtype::F32,
+        TensorType::F16 => Dtype::F16,
+        TensorType::BF16 => Dtype::BF16,
+        TensorType::F64 => Dtype::F64,
+        TensorType::I8 => Dtype::I8,
+        TensorType::I16 => Dtype::I16,
+        TensorType::I32 => Dtype::I32,
+        TensorType::I64 => Dtype::I64,
+        _ => Dtype::U8,
     }
 }
 

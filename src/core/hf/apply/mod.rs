@@ -5,6 +5,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
+use serde_json::Value as Json;
+
 use crate::arch::expr::Expr;
 use crate::arch::{ArchDef, Diagnostic, Span, Spanned};
 use lab_base::weights::safetensors::{Checkpoint, StoredTensor};
@@ -38,6 +40,8 @@ pub(super) struct MapResult {
     /// The stored tensors of which each tensor is made, by the tensor's name, and the absent keys of which a parameter
     /// would be made, by its metadata key; for messages.
     pub(super) origins: HashMap<String, String>,
+    /// What the configuration files of a folder with a processor would say, by the map.
+    pub(super) processor: Json,
 }
 
 /// Problems in the map, in those that it extends, and in the part that all maps share.
@@ -68,7 +72,8 @@ pub(super) fn apply(
     let conflicts = config.conflicts(ignored);
     if !conflicts.is_empty() {
         tracing::warn!(
-            "config.json has two keys of the same meaning with different values: {}",
+            "{} has two keys of the same meaning with different values: {}",
+            map.configuration,
             conflicts.join("; ")
         );
     }
@@ -89,6 +94,7 @@ pub(super) fn apply(
         },
         left_out,
         origins: work.origins,
+        processor: Json::Object(work.processor),
     })
 }
 
@@ -150,6 +156,8 @@ pub(super) struct MapApplication<'a> {
     pub(super) metadata: Metadata,
     /// The parameters that the map mentions, whether it sets them or not.
     pub(super) params: BTreeSet<String>,
+    /// What the configuration files of a folder with a processor would say.
+    pub(super) processor: serde_json::Map<String, Json>,
     entries: Vec<TensorEntry>,
     /// Names of tensors that are made already.
     names: BTreeSet<String>,
@@ -178,6 +186,7 @@ impl<'a> MapApplication<'a> {
             config,
             metadata: Metadata::default(),
             params: BTreeSet::new(),
+            processor: serde_json::Map::new(),
             entries: Vec::new(),
             names: BTreeSet::new(),
             origins: HashMap::new(),
@@ -193,6 +202,7 @@ impl<'a> MapApplication<'a> {
             work.rules(part);
             work.notes(part);
             work.targets(part);
+            work.processor(part);
             for group in &part.groups {
                 work.group(group);
             }
@@ -354,6 +364,7 @@ impl MapApplication<'_> {
             return Ok(None);
         };
         let n_stacked = count.filter(|_| made.is_stack());
+        let is_beside = made.is_beside && n_stacked.is_none();
         let origin = self.origin(&stored);
         let mut parts = Vec::with_capacity(stored.len());
         let mut shape: Option<Vec<u64>> = None;
@@ -369,8 +380,16 @@ impl MapApplication<'_> {
             shape = Some(match shape {
                 None => own,
                 Some(all) if n_stacked.is_some() && all == own => all,
+                Some(mut all) if is_beside && all.len() == own.len() && all.len() > 1 => {
+                    let (width, rows) = all.split_last_mut().ok_or("a number has no rows")?;
+                    if *rows != own[..own.len() - 1] {
+                        return Err(format!("{place} has the shape {own:?}, the part before it {all:?}"));
+                    }
+                    *width += own[own.len() - 1];
+                    all
+                }
                 Some(mut all)
-                    if n_stacked.is_none() && !all.is_empty() && all.get(1..) == own.get(1..) =>
+                    if n_stacked.is_none() && !is_beside && !all.is_empty() && all.get(1..) == own.get(1..) =>
                 {
                     all[0] += own[0];
                     all
@@ -396,9 +415,9 @@ impl MapApplication<'_> {
             .map(|each| at.bind(each, &[ELEMENT, INDEX]))
             .transpose()?;
         let (ty, data) = match rule.unit_rows {
-            true => UnitRows::data(parts, &shape, times, each)?,
+            true => UnitRows::data(parts, is_beside, &shape, times, each)?,
             false => {
-                let recipe = Recipe::new(parts, &shape, times, each)?;
+                let recipe = Recipe::new(parts, is_beside, &shape, times, each)?;
                 let ty = recipe.ty();
                 match recipe.in_place() {
                     Some((bytes, offset)) => (ty, TensorData::Mapped(bytes.clone(), offset)),

@@ -487,12 +487,14 @@ impl Scope for ConfigScope<'_> {
         let near = near
             .map(|near| format!("; it has `{near}`"))
             .unwrap_or_default();
-        Err(format!("config.json has no `{name}`{near}"))
+        let file = self.config.map.configuration;
+        Err(format!("{file} has no `{name}`{near}"))
     }
 
     fn has(&self, key: &str) -> Result<bool, String> {
         if self.config.is_partial && self.config.get(key).is_none() {
-            return Err(format!("whether config.json has `{key}` is not known"));
+            let file = self.config.map.configuration;
+            return Err(format!("whether {file} has `{key}` is not known"));
         }
         let is_known = self.config.get(key).is_some() || self.config.fallback(key).is_some();
         if is_known {

@@ -11,6 +11,7 @@ mod codes;
 mod find;
 mod floats;
 mod method;
+mod stored;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -19,12 +20,13 @@ use std::sync::Arc;
 use serde_json::Value as Json;
 
 use lab_base::weights::safetensors::{Checkpoint, Dtype, StoredTensor};
-use lab_base::weights::{Error, TensorType};
+use lab_base::weights::{Error, TensorType, Weights};
 
 use affine::{AffineMatrix, TileCache};
 use find::{MatrixFinder, PARTS, rounded};
 use floats::{Fp4Matrix, Fp8Matrix};
 use method::QuantConfig;
+use stored::StoredBlocks;
 
 pub(super) use blocks::encode;
 
@@ -50,6 +52,7 @@ enum PackedFormat {
     Affine(AffineMatrix),
     Fp8(Fp8Matrix),
     Fp4(Fp4Matrix),
+    Blocks(StoredBlocks),
 }
 
 /// Memory for reading rows.
@@ -75,6 +78,7 @@ impl Packed {
             PackedFormat::Affine(affine) => affine.exact(),
             PackedFormat::Fp8(_) => None,
             PackedFormat::Fp4(four) => four.exact(width),
+            PackedFormat::Blocks(blocks) => Some(blocks.ty),
         };
         Self { kind, width, exact }
     }
@@ -130,6 +134,7 @@ impl Packed {
                 PackedFormat::Affine(affine) => affine.values(row, column, here, scratch)?,
                 PackedFormat::Fp8(eight) => eight.values(self.width, row, column, here)?,
                 PackedFormat::Fp4(four) => four.values(first, here)?,
+                PackedFormat::Blocks(blocks) => blocks.values(first, here)?,
             }
             (first, out) = (first + n, rest);
         }
@@ -155,6 +160,7 @@ impl Packed {
                     affine.blocks(ty, [row, column], here as usize, to, scratch)?;
                 }
                 PackedFormat::Fp4(four) => four.blocks(ty, first, to)?,
+                PackedFormat::Blocks(blocks) => blocks.blocks(first, to)?,
                 PackedFormat::Fp8(_) => return Err("8-bit floats are not stored in blocks".into()),
             }
             (first, n, out) = (first + here, n - here, rest);
@@ -171,6 +177,26 @@ pub(super) struct PackedMatrices {
 }
 
 impl PackedMatrices {
+    /// The tensors of an opened file that are stored as blocks of quantised numbers.
+    pub(super) fn of_blocks(weights: &Weights) -> Self {
+        let packed = weights.tensors().iter().filter_map(|tensor| {
+            let (file, offset) = weights.place(tensor)?;
+            let blocks = StoredBlocks {
+                file: file.clone(),
+                offset,
+                bytes: tensor.bytes as usize,
+                ty: tensor.ty,
+            };
+            let packed = Packed::new(PackedFormat::Blocks(blocks), tensor.shape[0]);
+            let is_packed = tensor.ty.block_len() > 1;
+            is_packed.then(|| (tensor.name.clone(), Ok(Arc::new(packed))))
+        });
+        Self {
+            matrices: packed.collect(),
+            settings: QuantConfig::default(),
+        }
+    }
+
     /// Finds the packed matrices, and changes the checkpoint and the configuration as if the matrices were stored
     /// unpacked.
     pub(super) fn take(
@@ -258,7 +284,9 @@ impl PackedMatrices {
     /// Logs in one line the types that the folder's matrices become.
     pub(super) fn log(&self, folder: &Path) {
         let mut tally = method::TypeCounts::new();
-        for packed in self.matrices.values().flatten() {
+        let is_stored = |packed: &&Arc<Packed>| matches!(packed.kind, PackedFormat::Blocks(_));
+        let packed = self.matrices.values().flatten();
+        for packed in packed.filter(|packed| !is_stored(packed)) {
             let ty = packed.exact.unwrap_or_else(|| packed.rounded(packed.width));
             let key = (ty.name().to_owned(), packed.is_rounded());
             *tally.entry(key).or_insert(0) += 1;

@@ -125,7 +125,7 @@ impl Processors {
     /// # Errors
     /// A file of the folder is malformed, no processor file is for it, or that one does not fit.
     pub fn pictures(&self, folder: &Path) -> Result<Option<PictureRules>, ProcessorError> {
-        self.rules(folder, &PICTURES)
+        self.rules(folder, read(folder, &PICTURES)?, &PICTURES)
     }
 
     /// How a folder prepares sounds; none if it has no feature extractor.
@@ -133,15 +133,39 @@ impl Processors {
     /// # Errors
     /// The errors of [`Self::pictures`].
     pub fn sounds(&self, folder: &Path) -> Result<Option<SoundRules>, ProcessorError> {
-        self.rules(folder, &SOUNDS)
+        self.rules(folder, read(folder, &SOUNDS)?, &SOUNDS)
+    }
+
+    /// How pictures are prepared by what the map of a projector file, `path`, says of its processor; none if it says nothing.
+    ///
+    /// # Errors
+    /// The errors of [`Self::pictures`].
+    pub fn pictures_of(
+        &self,
+        path: &Path,
+        stated: &Json,
+    ) -> Result<Option<PictureRules>, ProcessorError> {
+        self.rules(path, FolderFiles::stated(stated, PICTURES.type_key), &PICTURES)
+    }
+
+    /// How sounds are prepared by what the map of a projector file, `path`, says of its processor; none if it says nothing.
+    ///
+    /// # Errors
+    /// The errors of [`Self::pictures`].
+    pub fn sounds_of(
+        &self,
+        path: &Path,
+        stated: &Json,
+    ) -> Result<Option<SoundRules>, ProcessorError> {
+        self.rules(path, FolderFiles::stated(stated, SOUNDS.type_key), &SOUNDS)
     }
 
     fn rules<R: DeserializeOwned>(
         &self,
         folder: &Path,
+        files: FolderFiles,
         kind: &MediaKind,
     ) -> Result<Option<R>, ProcessorError> {
-        let files = read(folder, kind)?;
         if files.kind.is_empty() {
             return Ok(None);
         }

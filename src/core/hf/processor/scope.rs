@@ -29,6 +29,22 @@ pub(super) struct FolderFiles {
     pub(super) kind: String,
 }
 
+impl FolderFiles {
+    /// The files as one object states them: the keys of the processor, and the other files under the names that expressions use.
+    pub(super) fn stated(object: &Json, type_key: &str) -> Self {
+        let text = |key: &str| object.get(key).and_then(Json::as_str).unwrap_or_default();
+        let file = |key: &str| object.get(key).cloned().unwrap_or_default();
+        Self {
+            own: object.clone(),
+            processor: file("processor"),
+            tokenizer: file("tokenizer"),
+            config: file("config"),
+            class: text("processor_class").to_owned(),
+            kind: text(type_key).to_owned(),
+        }
+    }
+}
+
 /// The names that expressions of a processor file can use: its named values, the keys of the folder's files, then its defaults.
 pub(super) struct ProcessorScope<'a> {
     files: &'a FolderFiles,

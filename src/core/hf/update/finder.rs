@@ -278,6 +278,9 @@ impl<'a> UpdateFinder<'a> {
         if made.times.is_some() {
             return Err("its elements have factors of their own, so that the product of the update is not of low rank".into());
         }
+        if made.is_beside {
+            return Err("its parts stand side by side in each row".into());
+        }
         let base = (self.shape_of)(name)
             .map(|(shape, _)| shape)
             .unwrap_or_default();
