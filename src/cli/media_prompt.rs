@@ -273,7 +273,8 @@ fn grids(path: &Path) -> Result<Vec<[u32; 2]>, Failure> {
         let grids = grids.chunks_exact(3);
         return Ok(grids.map(|grid| [side(grid[1]), side(grid[2])]).collect());
     }
-    let Some(([_, n, 2], places)) = array("image_position_ids")
+    let places = array("image_position_ids");
+    let Some(([_, n, 2], places)) = places
         .as_ref()
         .and_then(|(shape, places)| Some((<[usize; 3]>::try_from(shape.as_slice()).ok()?, places)))
     else {

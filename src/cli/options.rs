@@ -457,8 +457,8 @@ impl LoadOptions {
         };
         let ty = kv_type.unwrap_or(defaults.kv_type);
         let attends_ahead = opened.media.as_ref().is_some_and(|media| {
-            let mut attention = media.processors.attention.iter();
-            attention.any(|(_, attention)| *attention == MediaAttention::Prefix)
+            let mut tokens = media.processors.tokens.iter();
+            tokens.any(|of| of.attention == MediaAttention::Prefix)
         });
         let mut options = Options {
             n_ctx,

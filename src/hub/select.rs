@@ -33,10 +33,15 @@ fn is_projector(file: &str) -> bool {
 
 /// The projector for a GGUF file: of the file's folder, or else of one above it.
 fn projector_of(files: &[String], model: &str) -> Option<String> {
-    let folder = |file: &str| file.rsplit_once('/').map_or(String::new(), |(folder, _)| format!("{folder}/"));
+    let folder = |file: &str| {
+        file.rsplit_once('/')
+            .map_or(String::new(), |(folder, _)| format!("{folder}/"))
+    };
     let rank = |file: &&String| {
         let label = gguf_stem(file).and_then(quantisation);
-        let of_type = PROJECTORS.iter().position(|ty| Some(*ty) == label.as_deref());
+        let of_type = PROJECTORS
+            .iter()
+            .position(|ty| Some(*ty) == label.as_deref());
         let depth = file.matches('/').count();
         (usize::MAX - depth, of_type.unwrap_or(PROJECTORS.len()))
     };

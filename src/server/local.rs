@@ -15,7 +15,7 @@ use lab_core::engine::{Event, FinishReason, FixedToken, Usage};
 use lab_core::models::media::PromptMedia;
 
 use crate::endpoints::chat::{ChatFields, message, parse};
-use crate::endpoints::chat_request::{ChatPrompt, ChatRequest};
+use crate::endpoints::chat_request::ChatRequest;
 use crate::http::context::RequestContext;
 use crate::http::error::Error;
 use crate::request::fields::BodyFields;
@@ -122,8 +122,11 @@ pub struct Prompt {
 pub fn prompt(served: &Arc<ServedModel>, fields: Map<String, Value>) -> Result<Prompt, String> {
     let prompt = || {
         let (dialogue, _) = parsed(served, fields)?;
-        let MediaPrompt { tokens, media, .. } = dialogue.prompt_here(Arc::clone(served))?.prompt;
-        Ok(Prompt { tokens, media })
+        let prompt = dialogue.prompt_here(Arc::clone(served))?.prompt;
+        Ok(Prompt {
+            tokens: prompt.tokens,
+            media: prompt.media,
+        })
     };
     let prompt = RequestContext::detached().enter(prompt);
     prompt.map_err(|error: Error| error.to_string())

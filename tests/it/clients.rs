@@ -72,9 +72,12 @@ fn client_packages_work_unmodified() {
         ]);
     }
     content(
-        Command::new("bash")
-            .arg(script("clients.sh"))
-            .args([&url(&server), FOLDER, &url(&small), &url(&seeing)]),
+        Command::new("bash").arg(script("clients.sh")).args([
+            &url(&server),
+            FOLDER,
+            &url(&small),
+            &url(&seeing),
+        ]),
         &expected,
     );
 

@@ -63,7 +63,9 @@ fn first(answer: &Value) -> Vec<(u64, f64)> {
     let top = &answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"];
     let top = top.as_array().expect("log-probabilities").iter();
     top.map(|token| {
-        let id = token["token"].as_str().and_then(|name| name.split(':').nth(1));
+        let id = token["token"]
+            .as_str()
+            .and_then(|name| name.split(':').nth(1));
         let id = id.and_then(|id| id.parse().ok()).expect("an id");
         (id, token["logprob"].as_f64().expect("a number"))
     })
@@ -84,7 +86,10 @@ fn answer(server: &Server, body: &Value) -> Value {
 
 /// A question about the picture `a.png`.
 fn question() -> Value {
-    json!([user(json!([image(&data_url(&file("a.png"))), words("What?")]))])
+    json!([user(json!([
+        image(&data_url(&file("a.png"))),
+        words("What?")
+    ]))])
 }
 
 #[test]
@@ -102,12 +107,18 @@ fn first_tokens_are_those_of_transformers() {
         assert_eq!(answer["usage"]["prompt_tokens"], case["n_tokens"]);
         let n_pictures = case["content"].to_string().matches("picture").count();
         let details = &answer["usage"]["prompt_tokens_details"];
-        assert_eq!(details["image_tokens"].as_u64().unwrap_or(0), 16 * n_pictures as u64);
+        assert_eq!(
+            details["image_tokens"].as_u64().unwrap_or(0),
+            16 * n_pictures as u64
+        );
         let top = case["top"].as_array().expect("tokens");
         for ((id, logprob), expected) in first(&answer).into_iter().zip(top) {
             assert_eq!(json!(id), expected[0]);
             let expected = expected[1].as_f64().expect("a number");
-            assert!((logprob - expected).abs() < 1e-4, "{id}: {logprob} {expected}");
+            assert!(
+                (logprob - expected).abs() < 1e-4,
+                "{id}: {logprob} {expected}"
+            );
         }
     }
 }
@@ -119,7 +130,9 @@ fn every_api_hands_the_same_picture_to_the_model() {
     let data = base64(&picture);
     let whole = answer(&server, &chat(question(), &json!({})));
     let n_prompt = whole["usage"]["prompt_tokens"].as_u64().expect("a number");
-    let said = whole["choices"][0]["message"]["content"].as_str().expect("a text");
+    let said = whole["choices"][0]["message"]["content"]
+        .as_str()
+        .expect("a text");
     let blind = answer(&server, &chat(json!([user("What?".into())]), &json!({})));
     assert_ne!(said, blind["choices"][0]["message"]["content"]);
 
@@ -146,7 +159,13 @@ fn every_api_hands_the_same_picture_to_the_model() {
     });
     let next = server.post("/v1/responses", &next);
     assert_eq!(next["usage"]["input_tokens_details"]["image_tokens"], 16);
-    let items = server.json("GET", &format!("/v1/responses/{first}/input_items"), &Value::Null).1;
+    let items = server
+        .json(
+            "GET",
+            &format!("/v1/responses/{first}/input_items"),
+            &Value::Null,
+        )
+        .1;
     assert!(items.to_string().contains(&id), "{items}");
 
     // Anthropic's messages.
@@ -156,7 +175,10 @@ fn every_api_hands_the_same_picture_to_the_model() {
         "model": "default", "max_tokens": 6, "temperature": 0, "ignore_eos": true,
         "messages": [user(json!([block, words("What?")]))],
     });
-    assert_eq!(server.post("/v1/messages/count_tokens", &body)["input_tokens"], n_prompt);
+    assert_eq!(
+        server.post("/v1/messages/count_tokens", &body)["input_tokens"],
+        n_prompt
+    );
     let message = server.post("/v1/messages", &body);
     assert_eq!(message["content"][0]["text"], said, "{message}");
 
@@ -188,7 +210,10 @@ fn every_api_hands_the_same_picture_to_the_model() {
     assert_eq!(tokens["count"], n_prompt);
 
     // In a stream, and twice.
-    let streamed = server.events("/v1/chat/completions", &chat(question(), &json!({ "stream": true })));
+    let streamed = server.events(
+        "/v1/chat/completions",
+        &chat(question(), &json!({ "stream": true })),
+    );
     let streamed: String = streamed
         .iter()
         .filter_map(|event| serde_json::from_str::<Value>(event).ok())
@@ -224,7 +249,10 @@ fn upload(server: &Server, bytes: &[u8]) -> String {
     let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
     let body = lines.find(|line| line.starts_with('{')).expect("an answer");
     let answer: Value = serde_json::from_str(&body).expect("JSON");
-    answer["id"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
+    answer["id"]
+        .as_str()
+        .unwrap_or_else(|| panic!("{answer}"))
+        .to_owned()
 }
 
 #[test]
@@ -244,7 +272,8 @@ fn the_rows_of_a_picture_are_cached_and_those_of_another_are_not_taken_for_them(
     // Of the other picture, the tokens before it are the same.
     assert_eq!((cached(&a), cached(&b), cached(&again)), (0, 7, 38));
     let told = &a["choices"][0]["message"]["content"];
-    let turns = json!([question()[0], { "role": "assistant", "content": told }, user("And?".into())]);
+    let turns =
+        json!([question()[0], { "role": "assistant", "content": told }, user("And?".into())]);
     let next = answer(&server, &scored(turns.clone(), &json!({})));
     assert!(cached(&next) >= 38, "{next}");
     let fresh = answer(&server, &scored(turns, &json!({ "cache_prompt": false })));
@@ -264,7 +293,8 @@ fn results_of_tools_have_pictures() {
     ]);
     let openai = answer(&server, &chat(messages, &json!({})));
     assert_eq!(openai["usage"]["prompt_tokens_details"]["image_tokens"], 16);
-    let source = json!({ "type": "base64", "media_type": "image/png", "data": base64(&file("a.png")) });
+    let source =
+        json!({ "type": "base64", "media_type": "image/png", "data": base64(&file("a.png")) });
     let body = json!({ "model": "default", "max_tokens": 6, "temperature": 0, "ignore_eos": true, "messages": [
         user("Look.".into()),
         { "role": "assistant", "content": [{ "type": "tool_use", "id": "c1", "name": "look", "input": {} }] },
@@ -273,7 +303,10 @@ fn results_of_tools_have_pictures() {
         ] }])),
     ] });
     let anthropic = server.post("/v1/messages", &body);
-    assert_eq!(anthropic["content"][0]["text"], openai["choices"][0]["message"]["content"]);
+    assert_eq!(
+        anthropic["content"][0]["text"],
+        openai["choices"][0]["message"]["content"]
+    );
 }
 
 #[test]
@@ -281,7 +314,8 @@ fn a_model_of_texts_names_the_field_that_it_cannot_take() {
     let server = Server::start(&[]);
     let data = base64(&file("a.png"));
     let url = data_url(&file("a.png"));
-    let sound = json!({ "type": "input_audio", "input_audio": { "data": "aGk=", "format": "wav" } });
+    let sound =
+        json!({ "type": "input_audio", "input_audio": { "data": "aGk=", "format": "wav" } });
     let source = json!({ "type": "base64", "media_type": "image/png", "data": data });
     let block = json!({ "type": "image", "source": source });
     let openai = |part: &Value| json!({ "messages": [user(json!([words("a"), part]))] });
@@ -290,10 +324,26 @@ fn a_model_of_texts_names_the_field_that_it_cannot_take() {
     let result = json!([{ "type": "tool_result", "tool_use_id": "x", "content": [block] }]);
     let prompt = json!({ "prompt_string": "<__media__>", "multimodal_data": [data] });
     for (path, body, field) in [
-        ("/v1/chat/completions", openai(&image(&url)), "messages[0].content[1].image_url"),
-        ("/v1/chat/completions", openai(&sound), "messages[0].content[1].input_audio.data"),
-        ("/tokenize", openai(&image(&url)), "messages[0].content[1].image_url"),
-        ("/apply-template", openai(&image(&url)), "messages[0].content[1].image_url"),
+        (
+            "/v1/chat/completions",
+            openai(&image(&url)),
+            "messages[0].content[1].image_url",
+        ),
+        (
+            "/v1/chat/completions",
+            openai(&sound),
+            "messages[0].content[1].input_audio.data",
+        ),
+        (
+            "/tokenize",
+            openai(&image(&url)),
+            "messages[0].content[1].image_url",
+        ),
+        (
+            "/apply-template",
+            openai(&image(&url)),
+            "messages[0].content[1].image_url",
+        ),
         (
             "/v1/responses",
             input(json!({ "type": "input_image", "image_url": url })),
@@ -309,21 +359,41 @@ fn a_model_of_texts_names_the_field_that_it_cannot_take() {
             input(json!({ "type": "input_file", "file_data": url })),
             "input[0].content[0].file_data",
         ),
-        ("/v1/responses", input(sound.clone()), "input[0].content[0].input_audio.data"),
-        ("/v1/messages", anthropic(json!([words("a"), block])), "messages[0].content[1].source.data"),
+        (
+            "/v1/responses",
+            input(sound.clone()),
+            "input[0].content[0].input_audio.data",
+        ),
+        (
+            "/v1/messages",
+            anthropic(json!([words("a"), block])),
+            "messages[0].content[1].source.data",
+        ),
         (
             "/v1/messages/count_tokens",
             anthropic(json!([words("a"), block])),
             "messages[0].content[1].source.data",
         ),
-        ("/v1/messages", anthropic(result), "messages[0].content[0].content[0].source.data"),
+        (
+            "/v1/messages",
+            anthropic(result),
+            "messages[0].content[0].content[0].source.data",
+        ),
         (
             "/api/chat",
             json!({ "messages": [{ "role": "user", "content": "a", "images": [data] }] }),
             "messages[0].images[0]",
         ),
-        ("/api/generate", json!({ "prompt": "a", "images": [data] }), "images[0]"),
-        ("/completion", json!({ "prompt": prompt }), "prompt.multimodal_data[0]"),
+        (
+            "/api/generate",
+            json!({ "prompt": "a", "images": [data] }),
+            "images[0]",
+        ),
+        (
+            "/completion",
+            json!({ "prompt": prompt }),
+            "prompt.multimodal_data[0]",
+        ),
     ] {
         let (status, answer) = server.json("POST", path, &body);
         let said = answer.to_string();
@@ -333,7 +403,10 @@ fn a_model_of_texts_names_the_field_that_it_cannot_take() {
     }
     // A response that is made in the background is refused no later.
     let (_, models) = server.json("GET", "/v1/models", &Value::Null);
-    assert_eq!(models["data"][0]["architecture"]["input_modalities"], json!(["text"]));
+    assert_eq!(
+        models["data"][0]["architecture"]["input_modalities"],
+        json!(["text"])
+    );
 }
 
 #[test]
@@ -341,11 +414,17 @@ fn what_a_model_takes_is_told() {
     for server in [start(&[]), Server::split(&["-m", text(&folder())])] {
         let get = |path: &str| server.json("GET", path, &Value::Null).1;
         let model = &get("/v1/models")["data"][0];
-        assert_eq!(model["architecture"]["input_modalities"], json!(["text", "image"]));
+        assert_eq!(
+            model["architecture"]["input_modalities"],
+            json!(["text", "image"])
+        );
         assert_eq!(model["capabilities"]["vision"], true, "{model}");
         assert_eq!(model["capabilities"]["audio"], false);
         let props = get("/props");
-        assert_eq!(props["modalities"], json!({ "vision": true, "audio": false }));
+        assert_eq!(
+            props["modalities"],
+            json!({ "vision": true, "audio": false })
+        );
         assert_eq!(props["media_marker"], "<__media__>");
         let shown = server.post("/api/show", &json!({ "model": "default" }));
         let abilities = shown["capabilities"].as_array().expect("an array");
@@ -373,7 +452,10 @@ fn files_that_are_no_good_are_refused_and_the_server_lives() {
     let server = start(&[]);
     let picture = file("a.png");
     let ask = |url: &str| {
-        let body = chat(json!([user(json!([image(url), words("What?")]))]), &json!({}));
+        let body = chat(
+            json!([user(json!([image(url), words("What?")]))]),
+            &json!({}),
+        );
         server.json("POST", "/v1/chat/completions", &body)
     };
     let mut broken = picture.clone();
@@ -386,13 +468,19 @@ fn files_that_are_no_good_are_refused_and_the_server_lives() {
         ("far too large", head_of_png(u32::MAX, u32::MAX)),
         ("no pixels", head_of_png(0, 0)),
         ("text", b"What a picture!".to_vec()),
-        ("an SVG", b"<svg xmlns='http://www.w3.org/2000/svg'/>".to_vec()),
+        (
+            "an SVG",
+            b"<svg xmlns='http://www.w3.org/2000/svg'/>".to_vec(),
+        ),
         ("a PDF", b"%PDF-1.7".to_vec()),
         ("nothing", Vec::new()),
     ] {
         let (status, answer) = ask(&data_url(&bytes));
         assert_eq!(status, 400, "{what}: {answer}");
-        assert_eq!(answer["error"]["param"], "messages[0].content[0].image_url", "{what}");
+        assert_eq!(
+            answer["error"]["param"], "messages[0].content[0].image_url",
+            "{what}"
+        );
     }
     for url in ["data:image/png;base64,!!!", "data:image/png,a", "data:", ""] {
         let (status, answer) = ask(url);
@@ -413,7 +501,10 @@ fn files_that_are_no_good_are_refused_and_the_server_lives() {
         "/v1/chat/completions",
         &chat(json!([user(many)]), &json!({})),
     );
-    assert!(status == 400 && answer.to_string().contains("the context holds"), "{answer}");
+    assert!(
+        status == 400 && answer.to_string().contains("the context holds"),
+        "{answer}"
+    );
     // Unusual pictures are pictures.
     let folder = sources::root().join("tests/media/pictures");
     let mut n = 0;
@@ -439,7 +530,10 @@ fn file_server() -> SocketAddr {
         for stream in listener.incoming() {
             let Ok(mut stream) = stream else { return };
             let mut lines = BufReader::new(stream.try_clone().expect("a copy")).lines();
-            while lines.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
+            while lines
+                .next()
+                .is_some_and(|line| line.is_ok_and(|line| !line.is_empty()))
+            {}
             let head = format!(
                 "HTTP/1.1 200 OK\r\ncontent-type: image/png\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
                 picture.len()
@@ -455,7 +549,10 @@ fn media_are_read_from_elsewhere_only_where_the_options_allow_it() {
     let address = file_server();
     let url = format!("http://{address}/a.png");
     let ask = |server: &Server, url: &str| {
-        let body = scored(json!([user(json!([image(url), words("What?")]))]), &json!({}));
+        let body = scored(
+            json!([user(json!([image(url), words("What?")]))]),
+            &json!({}),
+        );
         server.json("POST", "/v1/chat/completions", &body)
     };
     let server = start(&[]);
@@ -473,7 +570,13 @@ fn media_are_read_from_elsewhere_only_where_the_options_allow_it() {
     let (folder, dir) = (folder(), text(root.path()));
     // The options reach the process of the model.
     let server = Server::split(&[
-        "-m", text(&folder), "--exact", "--media-fetch", &host, "--media-dir", dir,
+        "-m",
+        text(&folder),
+        "--exact",
+        "--media-fetch",
+        &host,
+        "--media-dir",
+        dir,
     ]);
     let path = root.path().join("a.png");
     let at_file = format!("file://{}", text(&path));
@@ -514,10 +617,16 @@ fn sounds_are_part_of_prompts() {
     assert_eq!(inputs, &json!(["text", "audio"]));
     let picture = json!([user(json!([image(&data_url(&file("a.png")))]))]);
     let (status, answer) = server.json("POST", "/v1/chat/completions", &chat(picture, &json!({})));
-    assert!(status == 400 && answer.to_string().contains("takes no pictures"), "{answer}");
+    assert!(
+        status == 400 && answer.to_string().contains("takes no pictures"),
+        "{answer}"
+    );
     let data = base64(b"RIFF....WAVEfmt ");
     let part = json!({ "type": "input_audio", "input_audio": { "data": data, "format": "wav" } });
     let body = chat(json!([user(json!([part]))]), &json!({}));
     let (status, answer) = server.json("POST", "/v1/chat/completions", &body);
-    assert!(status == 400 && answer.to_string().contains("input_audio.data"), "{answer}");
+    assert!(
+        status == 400 && answer.to_string().contains("input_audio.data"),
+        "{answer}"
+    );
 }

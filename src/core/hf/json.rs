@@ -49,7 +49,9 @@ pub(super) fn insert(root: &mut serde_json::Map<String, Json>, key: &str, value:
         root.entry(key).or_insert(value);
         return;
     };
-    let inner = root.entry(head).or_insert_with(|| Json::Object(serde_json::Map::new()));
+    let inner = root
+        .entry(head)
+        .or_insert_with(|| Json::Object(serde_json::Map::new()));
     if let Json::Object(inner) = inner {
         insert(inner, rest, value);
     }

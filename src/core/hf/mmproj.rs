@@ -75,7 +75,15 @@ pub fn open_mmproj(
             unmapped,
             processor,
             ..
-        } = apply_map(path, &json, (maps, towers), source, &map, &checkpoint, &packed)?;
+        } = apply_map(
+            path,
+            &json,
+            (maps, towers),
+            source,
+            &map,
+            &checkpoint,
+            &packed,
+        )?;
         if !unmapped.keys.is_empty() {
             let keys = unmapped.keys.join(", ");
             tracing::warn!(

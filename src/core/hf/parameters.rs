@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::arch::expr::{Expr, Scope, Value};
 use crate::arch::{ArchDef, Diagnostic, ParamSource, Spanned};
 
+use super::MAX_LISTED;
 use super::apply::MapApplication;
 use super::config::{ConfigScope, fill_expressions};
 use super::definition::{Map, ParamRule, ParamValue};
@@ -12,7 +13,6 @@ use super::json::{insert, to_json};
 use super::recipe::number;
 use super::tied::bytes_of;
 use super::values::{is_float, stored_integers, to_meta};
-use super::MAX_LISTED;
 
 /// Maximum number of elements of a stored tensor that become metadata.
 const MAX_STORED: u64 = 1 << 16;

@@ -320,7 +320,7 @@ impl MediaProcessors {
 
     /// The text in whose place a medium of a kind stands; none if it is no part of prompts.
     pub fn marker(&self, media: Media) -> Option<&str> {
-        self.tokens(media).map(|(marker, _)| marker)
+        self.placeholder(media).map(|(marker, _)| marker)
     }
 
     /// The kinds of media that the model takes.

@@ -41,7 +41,9 @@ pub fn beside(source: &ModelSource, n_embd: u64) -> Option<PathBuf> {
     let path = source.file().filter(|path| is_gguf(path))?;
     let is_of_repository = matches!(source, ModelSource::Named { .. });
     let folders: Vec<&Path> = path.ancestors().skip(1).collect();
-    let cache = folders.iter().position(|folder| folder.ends_with("snapshots"));
+    let cache = folders
+        .iter()
+        .position(|folder| folder.ends_with("snapshots"));
     // A repository may have its quantisations in folders, and the projector above them.
     let n = cache.filter(|_| is_of_repository).unwrap_or(1);
     let mut folders = folders.into_iter().take(n.max(1));

@@ -144,7 +144,9 @@ fn open_mmproj(
         let row_token = match tower.media {
             Media::Image => {
                 pictures = processors.pictures_of(file, &opened.processor)?;
-                pictures.as_ref().map(|rules: &PictureRules| &rules.row_token)
+                pictures
+                    .as_ref()
+                    .map(|rules: &PictureRules| &rules.row_token)
             }
             Media::Audio => {
                 sounds = processors.sounds_of(file, &opened.processor)?;

@@ -415,6 +415,9 @@ impl<'a> Planner<'a> {
         };
         let pre = self.norm(branch.pre.as_ref(), path, "in", scope, width);
         let is_tower = self.facts.def.mode == Mode::Tower;
+        // The result has the width of the hidden state, or is refused below; that of a tower has the width that its block says.
+        let known = (!is_tower).then_some(n_embd);
+        let post = known.map(|n| self.norm(branch.post.as_ref(), path, "out", scope, n));
         let factor = self.factor(branch.factor.as_ref(), path, scope);
         // The rows of a tower have different widths at different places.
         let given = [("n_embd", width)];
@@ -427,8 +430,10 @@ impl<'a> Planner<'a> {
             }
             Err(Reported) => n_embd,
         };
-        // The result has the width of the hidden state, or is refused below.
-        let post = self.norm(branch.post.as_ref(), path, "out", scope, out);
+        let post = match post {
+            Some(post) => post,
+            None => self.norm(branch.post.as_ref(), path, "out", scope, out),
+        };
         if let Some(save) = &branch.save {
             let before = self.taps.get(&save.value).filter(|_| branch.appends);
             let width = before.map_or(out, |before| before.saturating_add(out));

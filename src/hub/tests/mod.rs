@@ -409,7 +409,10 @@ fn the_cache_is_listed_and_models_are_removed_one_by_one() {
         100
     );
     let other = hub.pull(&name("owner/repo:q8_0"), &Counts::default());
-    let beside = other.expect("the other").path.with_file_name("mmproj-m.gguf");
+    let beside = other
+        .expect("the other")
+        .path
+        .with_file_name("mmproj-m.gguf");
     assert_eq!(fs::read(beside).expect("the projector"), content(3));
     let names = |hub: &Hub| {
         hub.cache()

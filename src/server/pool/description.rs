@@ -8,9 +8,7 @@ use lab_base::util::lock::lock;
 use lab_core::engine::Limits;
 use lab_core::model::{Estimator, Options};
 use lab_core::models::sampling_defaults::SamplingDefaults;
-use lab_core::models::towers::OpenedMedia;
 use lab_core::models::{ModelSource, OpenedModel};
-use lab_core::plan::Media;
 use lab_inspect::diagram::svg::{self, Fragment, Theme};
 use lab_inspect::diagram::{Drawing, TracedPlan};
 

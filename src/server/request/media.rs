@@ -375,9 +375,8 @@ fn prepare_all(
     let Some(of) = &served.media else {
         return Ok(Vec::new());
     };
-    let wrong = |at: usize, error: MediaError| refuse(&media[at].param, format!(": {error}"));
     let longest = of.processors.longest_sound(&files);
-    let longest = longest.or_else(|(at, error)| wrong(at, error))?;
+    let longest = longest.or_else(|(at, error)| refuse(&media[at].param, format!(": {error}")))?;
     let mut all: Vec<PreparedMedium> = Vec::with_capacity(media.len());
     let (mut n_all, mut n_rows) = (0, 0);
     let n_ctx = served.handle.limits().n_ctx;
@@ -385,7 +384,7 @@ fn prepare_all(
         let param = &media[at].param;
         let index = all.iter().filter(|of| of.media == *kind).count();
         let prepared = of.processors.prepare(*kind, bytes, index, longest);
-        let prepared = prepared.or_else(|error| wrong(at, error))?;
+        let prepared = prepared.or_else(|error| refuse(param, format!(": {error}")))?;
         n_all += n_values(&prepared);
         n_rows += prepared.n_rows();
         if n_all > MAX_VALUES {

@@ -383,13 +383,18 @@ impl MapApplication<'_> {
                 Some(mut all) if is_beside && all.len() == own.len() && all.len() > 1 => {
                     let (width, rows) = all.split_last_mut().ok_or("a number has no rows")?;
                     if *rows != own[..own.len() - 1] {
-                        return Err(format!("{place} has the shape {own:?}, the part before it {all:?}"));
+                        return Err(format!(
+                            "{place} has the shape {own:?}, the part before it {all:?}"
+                        ));
                     }
                     *width += own[own.len() - 1];
                     all
                 }
                 Some(mut all)
-                    if n_stacked.is_none() && !is_beside && !all.is_empty() && all.get(1..) == own.get(1..) =>
+                    if n_stacked.is_none()
+                        && !is_beside
+                        && !all.is_empty()
+                        && all.get(1..) == own.get(1..) =>
                 {
                     all[0] += own[0];
                     all

@@ -145,7 +145,11 @@ impl Processors {
         path: &Path,
         stated: &Json,
     ) -> Result<Option<PictureRules>, ProcessorError> {
-        self.rules(path, FolderFiles::stated(stated, PICTURES.type_key), &PICTURES)
+        self.rules(
+            path,
+            FolderFiles::stated(stated, PICTURES.type_key),
+            &PICTURES,
+        )
     }
 
     /// How sounds are prepared by what the map of a projector file, `path`, says of its processor; none if it says nothing.
