@@ -1145,6 +1145,14 @@ unsafe extern "C" {
     ) -> bool;
 }
 unsafe extern "C" {
+    pub fn shim_graph_compute_range(
+        backend: ggml_backend_t,
+        graph: *mut ggml_cgraph,
+        from: ::core::ffi::c_int,
+        to: ::core::ffi::c_int,
+    ) -> ggml_status;
+}
+unsafe extern "C" {
     pub fn shim_device_takes_host_ptr(device: ggml_backend_dev_t) -> bool;
 }
 unsafe extern "C" {

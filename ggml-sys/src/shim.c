@@ -1,6 +1,7 @@
 #include "shim.h"
 
 #include "ggml-backend-impl.h"
+#include "ggml-impl.h"
 
 #include <string.h>
 
@@ -80,6 +81,11 @@ struct ggml_threadpool * shim_threadpool_new(int n_threads, uint32_t poll) {
     struct ggml_threadpool_params params = ggml_threadpool_params_default(n_threads);
     params.poll = poll;
     return ggml_threadpool_new(&params);
+}
+
+enum ggml_status shim_graph_compute_range(ggml_backend_t backend, struct ggml_cgraph * graph, int from, int to) {
+    struct ggml_cgraph view = ggml_graph_view(graph, from, to);
+    return ggml_backend_graph_compute(backend, &view);
 }
 
 bool shim_backend_set_n_threads(ggml_backend_t backend, int n_threads) {

@@ -44,6 +44,9 @@ struct ggml_threadpool * shim_threadpool_new(int n_threads, uint32_t poll);
 // Sets the thread count of a backend that has one; false if it has none.
 bool shim_backend_set_n_threads(ggml_backend_t backend, int n_threads);
 
+// Computes the nodes of an allocated graph from one place up to another, on a backend whose memory they use.
+enum ggml_status shim_graph_compute_range(ggml_backend_t backend, struct ggml_cgraph * graph, int from, int to);
+
 // Whether a device can use memory of the host in place.
 bool shim_device_takes_host_ptr(ggml_backend_dev_t device);
 // Whether a device copies from its own kind of host memory while the host goes on, and says when it is done.

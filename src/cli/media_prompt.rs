@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use lab_base::chat::template::{self, ChatTemplate, Moment, RenderInput};
 use lab_base::tokenizer::Tokenizer;
 use lab_base::util::clock::unix_seconds;
-use lab_core::model::{MediaRows, MediaTowers, Model, Options};
+use lab_core::model::{EncodedMedia, MediaRows, MediaTowers, Model, Options};
 use lab_core::models::OpenedModel;
 use lab_core::models::media::{PreparedMedium, PromptMedia};
 use lab_core::models::towers::OpenedMedia;
@@ -169,7 +169,9 @@ impl PromptWithMedia {
             return Ok(());
         };
         model.set_towers(towers);
-        model.set_prompt_media(0, &self.media, &self.tokens)?;
+        let mut encoded = EncodedMedia::default();
+        model.encode_media(&self.media, &mut encoded, None)?;
+        model.set_prompt_media(0, (&self.media, &encoded), &self.tokens)?;
         if let Some(path) = &args.dump {
             let n_embd = model.plan().n_embd as usize;
             let Some(towers) = model.towers() else {

@@ -8,6 +8,7 @@
 use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 use ggml_sys as sys;
 
@@ -27,6 +28,9 @@ pub struct ThreadPool {
 }
 
 const MAX_THREADS: usize = 512;
+
+/// Nodes that are computed before the time is looked at.
+const NODES_OF_PIECE: usize = 4;
 
 /// How long an idle thread polls for work before it sleeps, in units of 131 072 pauses of the processor: some
 /// milliseconds, longer than the time between two passes of the same completion.
@@ -320,10 +324,9 @@ impl Executor {
         self.graph.as_ref()
     }
 
+    /// Computes the loaded graph.
     pub fn run(&mut self) -> Result<(), Error> {
-        let Some(graph) = &self.graph else {
-            return Err(Error::Computation("no graph is loaded".into()));
-        };
+        let graph = loaded(self.graph.as_ref())?;
         if self.is_plain {
             return super::plain::run(graph);
         }
@@ -335,13 +338,40 @@ impl Executor {
                 Some(profile) => profile.run(scheduler, graph),
             }
         };
-        if status != sys::GGML_STATUS_SUCCESS {
-            // SAFETY: ggml has a static text for every status.
-            return Err(Error::Computation(unsafe {
-                text(sys::ggml_status_to_string(status))
-            }));
-        }
+        checked(status)?;
         self.check_workers()
+    }
+
+    /// Computes nodes of the loaded graph, from a node on, until a time is over. Returns the node after the computed ones; none
+    /// if all are computed. A graph of several devices, of plain loops or with a profile is computed as a whole.
+    pub fn run_until(&mut self, from: usize, end: Option<Instant>) -> Result<Option<usize>, Error> {
+        let n_nodes = loaded(self.graph.as_ref())?.n_nodes();
+        if self.is_plain || self.profile.is_some() || self.devices.len() > 1 {
+            return self.run().map(|()| None);
+        }
+        let graph = loaded(self.graph.as_ref())?.as_ptr();
+        let mut at = from;
+        while at < n_nodes {
+            let mut to = (at + NODES_OF_PIECE).min(n_nodes);
+            // SAFETY: the graph is allocated on the scheduler, whose only backend is the processor's, and has these nodes.
+            let status = unsafe {
+                // ggml computes such a node together with the next one.
+                let is_fused = |at: usize| {
+                    let node = sys::ggml_graph_node(graph, at as i32);
+                    sys::shim_tensor_op(node) as sys::ggml_op == sys::GGML_OP_RMS_NORM
+                };
+                while to < n_nodes && is_fused(to - 1) {
+                    to += 1;
+                }
+                sys::shim_graph_compute_range(self.backend(0), graph, at as i32, to as i32)
+            };
+            checked(status)?;
+            at = to;
+            if at < n_nodes && end.is_some_and(|end| Instant::now() >= end) {
+                return Ok(Some(at));
+            }
+        }
+        Ok(None)
     }
 
     /// The workers whose devices compute.
@@ -511,4 +541,18 @@ impl Executor {
         }
         self.check_workers()
     }
+}
+
+fn loaded(graph: Option<&Graph>) -> Result<&Graph, Error> {
+    graph.ok_or_else(|| Error::Computation("no graph is loaded".into()))
+}
+
+fn checked(status: sys::ggml_status) -> Result<(), Error> {
+    if status == sys::GGML_STATUS_SUCCESS {
+        return Ok(());
+    }
+    // SAFETY: ggml has a static text for every status.
+    Err(Error::Computation(unsafe {
+        text(sys::ggml_status_to_string(status))
+    }))
 }

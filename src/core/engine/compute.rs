@@ -1,10 +1,11 @@
 //! The interface of the engine loop to a model. Tests run the loop over a model with known logits.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::model::{
-    self, Batch, CachedPrefix, CapturedRow, DirectHeads, DirectLogit, Lab, Model, NotFinite,
-    SequenceId,
+    self, Batch, CachedPrefix, CapturedRow, DirectHeads, DirectLogit, EncodedMedia, Lab, Model,
+    NotFinite, SequenceId,
 };
 use crate::models::lora::Adapter;
 use crate::models::media::PromptMedia;
@@ -25,8 +26,20 @@ pub(super) trait SequenceCache {
     fn begin(&mut self, sequence: SequenceId, scales: &[f32], lab: Option<&Arc<Lab>>);
     /// See [`Model::set_source`]. After an error no token of the sequence is read.
     fn set_source(&mut self, sequence: SequenceId, source: &[u32]);
+    /// See [`Model::encode_media`].
+    fn encode_media(
+        &mut self,
+        media: &PromptMedia,
+        encoded: &mut EncodedMedia,
+        end: Instant,
+    ) -> model::Result<bool>;
     /// See [`Model::set_prompt_media`]. After an error no token of the media is read.
-    fn set_media(&mut self, _: SequenceId, _: &PromptMedia, _: &[u32]) {}
+    fn set_media(
+        &mut self,
+        sequence: SequenceId,
+        media: (&PromptMedia, &EncodedMedia),
+        prompt: &[u32],
+    );
     fn resume(&mut self, sequence: SequenceId, tokens: &[u32]) -> CachedPrefix;
     fn next(&self, sequence: SequenceId) -> u32;
     fn forget(&mut self, sequence: SequenceId, from: u32) -> u32;
@@ -115,7 +128,21 @@ impl SequenceCache for Model {
         }
     }
 
-    fn set_media(&mut self, sequence: SequenceId, media: &PromptMedia, prompt: &[u32]) {
+    fn encode_media(
+        &mut self,
+        media: &PromptMedia,
+        encoded: &mut EncodedMedia,
+        end: Instant,
+    ) -> model::Result<bool> {
+        Self::encode_media(self, media, encoded, Some(end))
+    }
+
+    fn set_media(
+        &mut self,
+        sequence: SequenceId,
+        media: (&PromptMedia, &EncodedMedia),
+        prompt: &[u32],
+    ) {
         if let Err(error) = Self::set_prompt_media(self, sequence, media, prompt) {
             tracing::error!(%error, sequence, "the media are not read");
         }

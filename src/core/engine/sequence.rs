@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use crate::model::{CachedPrefix, SequenceId};
+use crate::model::{CachedPrefix, EncodedMedia, SequenceId};
 use crate::models::media::PromptMedia;
 
 use super::answer_stream::{AnswerStream, TokenEntry};
@@ -22,6 +22,10 @@ pub(super) struct Sequence {
     pub(super) source: Vec<u32>,
     /// The media of its prompt.
     pub(super) media: Option<Arc<PromptMedia>>,
+    /// The rows of the media, as far as they are computed.
+    pub(super) encoded: EncodedMedia,
+    /// Whether computing them was begun.
+    pub(super) is_encoding: bool,
     /// Prompt and completion.
     pub(super) tokens: Vec<u32>,
     pub(super) n_prompt: usize,
@@ -67,6 +71,8 @@ impl Sequence {
             n_parts,
             source: Vec::new(),
             media: None,
+            encoded: EncodedMedia::default(),
+            is_encoding: false,
             tokens,
             n_prompt,
             n_cached: 0,
@@ -99,11 +105,18 @@ impl Sequence {
         }
     }
 
+    /// The media whose rows are not all computed.
+    pub(super) fn unencoded(&self) -> Option<&Arc<PromptMedia>> {
+        let media = self.media.as_ref();
+        media.filter(|media| self.encoded.n() < media.media.len())
+    }
+
     /// Tells the model the scales, edits and source of its sequences, from `id` on.
     pub(super) fn prepare(&self, id: SequenceId, model: &mut impl Compute) {
         for id in (id..).take(self.n_parts) {
             model.begin(id, &self.scales, self.recorder.as_ref().map(Recorder::lab));
             if let Some(media) = &self.media {
+                let media = (media.as_ref(), &self.encoded);
                 model.set_media(id, media, &self.tokens[..self.n_prompt]);
             } else if !self.source.is_empty() {
                 model.set_source(id, &self.source);

@@ -2,10 +2,11 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Instant;
 
 use lab_media::{Piece, RowSource, View};
 
-use crate::models::media::{MediaProcessors, PreparedMedium};
+use crate::models::media::{MediaProcessors, PreparedMedium, PromptMedia};
 use crate::models::towers::OpenedTower;
 use crate::plan::Media;
 use lab_base::ggml::dequantize;
@@ -39,6 +40,34 @@ pub struct MediaTowers {
     next_id: u32,
     /// The rows of the latest media, the latest last.
     kept: VecDeque<([u8; 32], Arc<MediaRows>)>,
+    /// The medium whose rows are being computed.
+    encoding: Option<Encoding>,
+}
+
+/// A medium whose rows are computed in pieces.
+struct Encoding {
+    hash: [u8; 32],
+    views: Vec<ViewRows>,
+    /// The results of the first views.
+    results: Vec<TowerRows>,
+    /// The number of views of the run that has begun; 0 if none has.
+    n_running: usize,
+}
+
+/// The rows of the media of a prompt, as far as they are computed.
+#[derive(Clone, Debug, Default)]
+pub struct EncodedMedia(pub(super) Vec<Arc<MediaRows>>);
+
+impl EncodedMedia {
+    /// Adds the rows of the next medium.
+    pub fn push(&mut self, rows: Arc<MediaRows>) {
+        self.0.push(rows);
+    }
+
+    /// The number of media whose rows are computed.
+    pub fn n(&self) -> usize {
+        self.0.len()
+    }
 }
 
 struct LoadedTower {
@@ -72,42 +101,63 @@ impl MediaTowers {
             ids: HashMap::new(),
             next_id: FIRST_MEDIA_ID,
             kept: VecDeque::new(),
+            encoding: None,
         })
     }
 
-    /// The first token id of a medium, and its rows: kept ones, or computed.
+    /// The first token id of a medium with these rows.
     ///
     /// # Errors
-    /// The errors of [`Self::rows`], or no id is left.
-    pub(super) fn known(&mut self, medium: &PreparedMedium) -> Result<(u32, Arc<MediaRows>)> {
-        let (hash, rows) = (medium.hash, self.kept_rows(medium)?);
+    /// No id is left.
+    pub(super) fn id_of(&mut self, medium: &PreparedMedium, rows: &MediaRows) -> Result<u32> {
+        if let Some(id) = self.ids.get(&medium.hash) {
+            return Ok(*id);
+        }
         let n = (rows.rows.len() / rows.width.max(1)) as u32;
-        let id = match self.ids.get(&hash) {
-            Some(id) => *id,
-            None => {
-                let id = self.next_id;
-                let next = id.checked_add(n).ok_or_else(|| Error::Media {
-                    found: "as many media as there are ids for".into(),
-                    expected: "a model that is loaded again".into(),
-                })?;
-                self.next_id = next;
-                self.ids.insert(hash, id);
-                id
-            }
-        };
-        Ok((id, rows))
+        let id = self.next_id;
+        let next = id.checked_add(n).ok_or_else(|| Error::Media {
+            found: "as many media as there are ids for".into(),
+            expected: "a model that is loaded again".into(),
+        })?;
+        self.next_id = next;
+        self.ids.insert(medium.hash, id);
+        Ok(id)
     }
 
-    /// The rows of a medium: kept ones, or computed.
+    /// Computes rows of the media of a prompt, until a time is over; all of them without one. Returns whether all are
+    /// known. The latest rows are kept for prompts that have the same media.
     ///
     /// # Errors
     /// The errors of [`Self::rows`].
-    pub(super) fn kept_rows(&mut self, medium: &PreparedMedium) -> Result<Arc<MediaRows>> {
+    pub fn encode(
+        &mut self,
+        media: &PromptMedia,
+        encoded: &mut EncodedMedia,
+        end: Option<Instant>,
+    ) -> Result<bool> {
+        while let Some(medium) = media.media.get(encoded.0.len()) {
+            match self.kept_rows(medium, end)? {
+                Some(rows) => encoded.0.push(rows),
+                None => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    /// The rows of a medium: kept ones, or computed; none if the time is over before.
+    fn kept_rows(
+        &mut self,
+        medium: &PreparedMedium,
+        end: Option<Instant>,
+    ) -> Result<Option<Arc<MediaRows>>> {
         let hash = medium.hash;
         let found = self.kept.iter().position(|(of, _)| *of == hash);
         let rows = match found.and_then(|at| self.kept.remove(at)) {
             Some((_, rows)) => rows,
-            None => Arc::new(self.rows(medium)?),
+            None => match self.rows_until(medium, end)? {
+                Some(rows) => Arc::new(rows),
+                None => return Ok(None),
+            },
         };
         self.kept.push_back((hash, Arc::clone(&rows)));
         let bytes = |kept: &VecDeque<(_, Arc<MediaRows>)>| -> usize {
@@ -116,7 +166,7 @@ impl MediaTowers {
         while self.kept.len() > 1 && bytes(&self.kept) > KEPT_BYTES {
             self.kept.pop_front();
         }
-        Ok(rows)
+        Ok(Some(rows))
     }
 
     /// How the media are prepared.
@@ -141,6 +191,17 @@ impl MediaTowers {
     /// # Errors
     /// The model has no tower for it, the prepared values do not fit the tower, or a computation fails.
     pub fn rows(&mut self, medium: &PreparedMedium) -> Result<MediaRows> {
+        let rows = self.rows_until(medium, None)?;
+        rows.ok_or_else(|| Error::Internal("a tower stopped without an end".into()))
+    }
+
+    /// As [`Self::rows`]; none if the time is over before. The next call for the same medium goes on.
+    fn rows_until(
+        &mut self,
+        medium: &PreparedMedium,
+        end: Option<Instant>,
+    ) -> Result<Option<MediaRows>> {
+        let begun = self.encoding.take();
         let fault = |found: String, expected: &str| Error::Tower {
             found,
             expected: expected.into(),
@@ -155,11 +216,21 @@ impl MediaTowers {
                 "one that the model has a tower for",
             ));
         };
-        let prepared = view_rows(&self.processors, medium, own.tower.input_width())?;
-        let mut results: Vec<TowerRows> = Vec::with_capacity(prepared.len());
-        for inputs in runs(&prepared) {
-            results.extend(own.tower.run(&inputs)?);
+        let mut encoding = match begun.filter(|begun| begun.hash == medium.hash) {
+            Some(begun) => begun,
+            None => Encoding {
+                hash: medium.hash,
+                views: view_rows(&self.processors, medium, own.tower.input_width())?,
+                results: Vec::new(),
+                n_running: 0,
+            },
+        };
+        if !encoding.run(&mut own.tower, end)? {
+            own.tower.rest();
+            self.encoding = Some(encoding);
+            return Ok(None);
         }
+        let results = encoding.results;
         let n_embd = own.tower.plan().n_embd as usize;
         let mut rows = Vec::new();
         for piece in &medium.prepared.layout {
@@ -171,10 +242,33 @@ impl MediaTowers {
                     .ok_or_else(|| fault(format!("{source:?}"), "a row that the tower makes"))?;
             }
         }
-        Ok(MediaRows {
+        Ok(Some(MediaRows {
             rows,
             width: n_embd,
-        })
+        }))
+    }
+}
+
+impl Encoding {
+    /// Goes on until all views are computed or the time is over. Returns whether all are.
+    fn run(&mut self, tower: &mut Tower, end: Option<Instant>) -> Result<bool> {
+        loop {
+            if self.n_running == 0 {
+                let Some(inputs) = runs(&self.views[self.results.len()..]).next() else {
+                    return Ok(true);
+                };
+                if !self.results.is_empty() && end.is_some_and(|end| Instant::now() >= end) {
+                    return Ok(false);
+                }
+                tower.begin(&inputs)?;
+                self.n_running = inputs.len();
+            }
+            if !tower.advance(end)? {
+                return Ok(false);
+            }
+            self.results.extend(tower.results(self.n_running)?);
+            self.n_running = 0;
+        }
     }
 }
 

@@ -1,13 +1,14 @@
 //! The media of prompts: a model is given them, and a pass reads their rows.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::batch::Batch;
 use super::cache::SequenceId;
 use super::error::{Error, Result};
 use super::lifecycle::Model;
 use super::media::{FIRST_MEDIA_ID, MediaOfPass, MediaSpan, SequenceMedia};
-use super::media_towers::MediaTowers;
+use super::media_towers::{EncodedMedia, MediaTowers};
 use crate::models::media::PromptMedia;
 
 impl Model {
@@ -29,22 +30,41 @@ impl Model {
         self.towers.as_mut()
     }
 
-    /// Sets the media of the prompt of a sequence, before its first token; or, of a model that reads rows, the one medium whose rows are
-    /// its source. Rows that are not known are computed.
+    /// Computes rows of media; see [`MediaTowers::encode`].
     ///
     /// # Errors
-    /// The model has no tower for a medium, or a computation fails. Then no token of the sequence is read.
+    /// The model has no tower for a medium, or a computation fails.
+    pub fn encode_media(
+        &mut self,
+        media: &PromptMedia,
+        encoded: &mut EncodedMedia,
+        end: Option<Instant>,
+    ) -> Result<bool> {
+        match &mut self.towers {
+            Some(towers) => towers.encode(media, encoded, end),
+            None => Err(Error::Media {
+                found: "media in the prompt".into(),
+                expected: "none: the model has no tower".into(),
+            }),
+        }
+    }
+
+    /// Sets the media of the prompt of a sequence, before its first token; or, of a model that reads rows, the one medium whose rows are
+    /// its source. All of their rows are computed.
+    ///
+    /// # Errors
+    /// A medium has no rows, or its places do not fit them. Then no token of the sequence is read.
     pub fn set_prompt_media(
         &mut self,
         sequence: SequenceId,
-        of: &PromptMedia,
+        (of, encoded): (&PromptMedia, &EncodedMedia),
         prompt: &[u32],
     ) -> Result<()> {
         self.forget_media(sequence);
         if self.reads_rows() {
             self.begin_source(sequence);
         }
-        let set = self.try_set_media(sequence, of, prompt);
+        let set = self.try_set_media(sequence, of, encoded, prompt);
         if let Err(error) = &set {
             self.media_faults.insert(sequence, error.to_string());
         }
@@ -55,6 +75,7 @@ impl Model {
         &mut self,
         sequence: SequenceId,
         of: &PromptMedia,
+        encoded: &EncodedMedia,
         prompt: &[u32],
     ) -> Result<()> {
         let is_source = self.reads_rows();
@@ -65,19 +86,19 @@ impl Model {
             });
         };
         if is_source {
-            let [medium] = of.media.as_slice() else {
+            let (1, Some(rows)) = (of.media.len(), encoded.0.first()) else {
                 return Err(Error::Source {
                     found: format!("{} media", of.media.len()),
-                    expected: "one".into(),
+                    expected: "one, with its rows".into(),
                 });
             };
-            let rows = towers.kept_rows(medium)?;
             return self.set_source_rows(sequence, &rows.rows);
         }
         let known: Vec<_> = of
             .media
             .iter()
-            .map(|medium| towers.known(medium))
+            .zip(&encoded.0)
+            .map(|(medium, rows)| Ok((towers.id_of(medium, rows)?, Arc::clone(rows))))
             .collect::<Result<_>>()?;
         let mut spans = Vec::with_capacity(of.places.len());
         for place in &of.places {

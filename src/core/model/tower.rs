@@ -3,6 +3,8 @@
 //! A tower keeps nothing between runs. A run computes several inputs with the same grid; the rows of each attend to each
 //! other alone, so no bit of an input depends on the others.
 
+use std::time::Instant;
+
 use crate::blocks::RowGrid;
 use crate::plan::Plan;
 use lab_base::ggml::Executor;
@@ -35,6 +37,8 @@ pub struct Tower {
     executor: Executor,
     /// The grid of the loaded graph, and the ends of that graph.
     built: Option<(RowGrid, TowerGraph)>,
+    /// The next node of a run that has begun.
+    node: usize,
 }
 
 /// An input of a tower.
@@ -89,6 +93,7 @@ impl Tower {
             points: Points::default(),
             executor,
             built: None,
+            node: 0,
         })
     }
 
@@ -112,6 +117,17 @@ impl Tower {
     /// # Errors
     /// An input has another size than its grid, or does not fit the tower; memory is missing; a computation fails.
     pub fn run(&mut self, inputs: &[TowerInput<'_>]) -> Result<Vec<TowerRows>> {
+        self.begin(inputs)?;
+        self.advance(None)?;
+        self.results(inputs.len())
+    }
+
+    /// Begins a run of inputs, which have the same grid. A run that has begun is given up.
+    ///
+    /// # Errors
+    /// An input has another size than its grid, or does not fit the tower; memory is missing.
+    pub(super) fn begin(&mut self, inputs: &[TowerInput<'_>]) -> Result<()> {
+        self.node = 0;
         let grid = grid_of(&self.plan, inputs)?;
         if self.built.as_ref().is_none_or(|(of, _)| *of != grid) {
             self.build(grid)?;
@@ -125,11 +141,39 @@ impl Tower {
             .copied()
             .collect();
         self.executor.write(&graph.rows, &rows)?;
-        graph.inputs.write_of_grid(&mut self.executor)?;
-        self.executor.run()?;
+        Ok(graph.inputs.write_of_grid(&mut self.executor)?)
+    }
+
+    /// Computes a part of the run that has begun, until a time is over; all of the rest without one. Returns whether it is complete.
+    ///
+    /// # Errors
+    /// The computation fails.
+    pub(super) fn advance(&mut self, end: Option<Instant>) -> Result<bool> {
+        match self.executor.run_until(self.node, end)? {
+            Some(node) => {
+                self.node = node;
+                Ok(false)
+            }
+            None => Ok(true),
+        }
+    }
+
+    /// Lets the threads sleep until the next run.
+    pub(super) fn rest(&self) {
+        self.executor.rest();
+    }
+
+    /// The result of each input of a complete run of as many.
+    ///
+    /// # Errors
+    /// No run was begun.
+    pub(super) fn results(&mut self, n_inputs: usize) -> Result<Vec<TowerRows>> {
+        let Some((_, graph)) = &self.built else {
+            return Err(Error::Internal("no graph is built".into()));
+        };
         let mut result = vec![0.0; graph.result.elements() as usize];
         self.executor.read(&graph.result, &mut result)?;
-        let of_input = (result.len() / inputs.len()).max(1);
+        let of_input = (result.len() / n_inputs.max(1)).max(1);
         let end = &graph.grid;
         let width = graph.result.shape()[0];
         let (n_valid, cells) = match end.valid == end.n_cells() {

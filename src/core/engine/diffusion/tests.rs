@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use proptest::prelude::*;
 
@@ -15,9 +16,10 @@ use crate::engine::submission::Decoding;
 use crate::engine::tests as shared;
 use crate::engine::{Event, Events, Failure, FinishReason, Limits, Request, Usage};
 use crate::model::{
-    self, Batch, CachedPrefix, CapturedRow, DirectHeads, DirectLogit, Lab, SequenceId,
+    self, Batch, CachedPrefix, CapturedRow, DirectHeads, DirectLogit, EncodedMedia, Lab, SequenceId,
 };
 use crate::models::lora::Adapter;
+use crate::models::media::PromptMedia;
 use lab_sampling::Sampler;
 
 const N_VOCAB: usize = 40;
@@ -137,6 +139,17 @@ impl SequenceCache for Fake {
     }
 
     fn set_source(&mut self, _: SequenceId, _: &[u32]) {}
+
+    fn encode_media(
+        &mut self,
+        _: &PromptMedia,
+        _: &mut EncodedMedia,
+        _: Instant,
+    ) -> model::Result<bool> {
+        Ok(true)
+    }
+
+    fn set_media(&mut self, _: SequenceId, _: (&PromptMedia, &EncodedMedia), _: &[u32]) {}
 
     fn n_free_blocks(&self) -> Option<usize> {
         Some((self.n_cells - self.used()) / BLOCK)

@@ -1,7 +1,8 @@
 //! How a request becomes active and waiting again: enqueued, admitted, preempted, reaped.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::model::{CachedPrefix, SequenceId};
 
@@ -10,6 +11,7 @@ use super::super::autoregressive::AutoregressiveStrategy;
 use super::super::compute::{BLOCK, Compute};
 use super::super::contrastive::ContrastiveStrategy;
 use super::super::diffusion::DiffusionStrategy;
+use super::super::event::Failure;
 use super::super::event_sender::QueuePermit;
 use super::super::pooling::PoolingStrategy;
 use super::super::recorder::Recorder;
@@ -19,6 +21,11 @@ use super::super::strategy::Strategy;
 use super::super::submission::{CheckedRequest, Decoding, Submitted};
 use super::super::thinking::ThinkingBudget;
 use super::{EngineLoop, EngineRequest};
+
+/// How long rows of media are computed in a step while completions decode.
+const ENCODING: Duration = Duration::from_millis(20);
+/// How long they are computed in a step while none does. The request can be cancelled between steps.
+const ENCODING_ALONE: Duration = Duration::from_millis(100);
 
 impl<C: Compute> EngineLoop<C> {
     pub(crate) fn enqueue(&mut self, submitted: Submitted) {
@@ -123,6 +130,21 @@ impl<C: Compute> EngineLoop<C> {
     /// completions, so that one with many does not keep others waiting, and of these the first that came. It waits while an active one reads its
     /// prefix. None if there is no room for it.
     fn next_waiting(&mut self) -> Option<usize> {
+        for at in self.in_turn() {
+            let n_positions = self.queue[at].sequence.n_positions();
+            if !can_start(&self.jobs(), n_positions, self.model.n_free_blocks()) {
+                return None;
+            }
+            let is_ready = self.queue[at].sequence.unencoded().is_none();
+            if is_ready && !self.awaits_prefix(at) {
+                return Some(at);
+            }
+        }
+        None
+    }
+
+    /// The places of the waiting completions in the order in which they are to start.
+    fn in_turn(&self) -> Vec<usize> {
         let active = self.active.iter().map(|request| &request.sequence);
         let active = active.chain(self.awaiting_lens.iter().map(|(sequence, _)| sequence));
         let active: Vec<*const QueuePermit> = active.map(|s| s.answer.permit()).collect();
@@ -134,16 +156,44 @@ impl<C: Compute> EngineLoop<C> {
         };
         let mut in_turn: Vec<usize> = (0..self.queue.len()).collect();
         in_turn.sort_by_cached_key(turn);
-        for at in in_turn {
-            let n_positions = self.queue[at].sequence.n_positions();
-            if !can_start(&self.jobs(), n_positions, self.model.n_free_blocks()) {
-                return None;
-            }
-            if !self.awaits_prefix(at) {
-                return Some(at);
-            }
+        in_turn
+    }
+
+    /// Computes rows of the media of a waiting completion for a short time, so that those that decode go on meanwhile. One that
+    /// was begun comes first. At most one has all its rows and waits for room, so that few are kept.
+    pub(super) fn encode(&mut self) {
+        let begun = |request: &EngineRequest| {
+            request.sequence.is_encoding && request.sequence.unencoded().is_some()
+        };
+        let Some(at) = self.queue.iter().position(begun).or_else(|| {
+            let with_media = |at: &usize| self.queue[*at].sequence.media.is_some();
+            self.in_turn().into_iter().find(with_media)
+        }) else {
+            return;
+        };
+        let time = match self.active.is_empty() {
+            true => ENCODING_ALONE,
+            false => ENCODING,
+        };
+        let request = &mut self.queue[at];
+        let Some(media) = request.sequence.unencoded().map(Arc::clone) else {
+            return;
+        };
+        request.sequence.is_encoding = true;
+        let (model, encoded) = (&mut self.model, &mut request.sequence.encoded);
+        let piece = AssertUnwindSafe(|| model.encode_media(&media, encoded, Instant::now() + time));
+        let failure = match catch_unwind(piece) {
+            Ok(Ok(_)) => return,
+            Ok(Err(error)) => error.into(),
+            Err(_) => Failure::Computation("computing the media panicked".into()),
+        };
+        tracing::error!(
+            ?failure,
+            "the media of a prompt are not computed; its request ends"
+        );
+        if let Some(request) = self.queue.remove(at) {
+            request.sequence.answer.fail(failure);
         }
-        None
     }
 
     fn start(&mut self, request: &mut EngineRequest, id: SequenceId) {

@@ -216,6 +216,7 @@ impl<C: Compute> EngineLoop<C> {
     /// One step: reaps, admits, runs the pass and the lenses.
     pub(super) fn step(&mut self) {
         self.reap();
+        self.encode();
         self.admit();
         // Progress of requests that became active.
         self.deliver();

@@ -2,12 +2,15 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::engine::compute::{BLOCK, Compute, LabCompute, RowCallback, SequenceCache};
 use crate::model::{
-    self, Batch, CacheMiss, CachedPrefix, CapturedRow, DirectHeads, DirectLogit, Lab, SequenceId,
+    self, Batch, CacheMiss, CachedPrefix, CapturedRow, DirectHeads, DirectLogit, EncodedMedia, Lab,
+    SequenceId,
 };
 use crate::models::lora::Adapter;
+use crate::models::media::PromptMedia;
 
 pub(super) const N_VOCAB: u32 = 40;
 /// Sequences have these tokens, none of which ends a completion.
@@ -15,6 +18,9 @@ pub(super) const FIRST: u32 = 20;
 pub(super) const N_TOKENS: u32 = 11;
 /// A pass that holds this token fails.
 pub(super) const POISON: u32 = FIRST + N_TOKENS;
+
+/// Pieces of a medium.
+pub(super) const PIECES: usize = 5;
 
 /// After this token the logits are not numbers.
 pub(super) const SICK: u32 = POISON + 1;
@@ -44,6 +50,10 @@ pub(super) struct Fake {
     pub(super) captured_rows: Vec<CapturedRow>,
     /// Adapters that were removed.
     pub(super) removed: Vec<usize>,
+    /// Pieces of media that were computed; a medium has [`PIECES`].
+    pub(super) n_pieces: usize,
+    /// The piece whose computation fails; 0: none.
+    pub(super) sick_piece: usize,
     /// Rows of each look of a lens, with the sequence.
     pub(super) looks: Vec<(SequenceId, usize)>,
 }
@@ -170,6 +180,27 @@ impl SequenceCache for Fake {
     }
 
     fn set_source(&mut self, _: SequenceId, _: &[u32]) {}
+
+    fn encode_media(
+        &mut self,
+        _: &PromptMedia,
+        encoded: &mut EncodedMedia,
+        _: Instant,
+    ) -> model::Result<bool> {
+        self.n_pieces += 1;
+        if self.n_pieces == self.sick_piece {
+            return Err(Self::fault("sick media"));
+        }
+        let is_whole = self.n_pieces.is_multiple_of(PIECES);
+        if is_whole {
+            encoded.push(Arc::default());
+        }
+        Ok(is_whole)
+    }
+
+    fn set_media(&mut self, _: SequenceId, media: (&PromptMedia, &EncodedMedia), _: &[u32]) {
+        assert_eq!(media.0.media.len(), media.1.n());
+    }
 
     fn begin(&mut self, id: SequenceId, _: &[f32], lab: Option<&Arc<Lab>>) {
         self.release(id);

@@ -14,7 +14,9 @@ use super::lab::CompiledLab;
 use super::submission::{CheckedRequest, Decoding, Order, Submitted};
 use super::{DiffusionOptions, Event, Events, Failure, Limits, Request, StopConditions, Usage};
 use crate::models;
+use crate::models::media::{PreparedMedium, PromptMedia};
 use crate::models::{Definitions, ModelSource};
+use crate::plan::Media;
 use lab_base::tokenizer::Tokenizer;
 use lab_sampling::Sampler;
 
@@ -279,6 +281,72 @@ fn answers_to_one_prompt_read_it_once() {
         assert!(all.iter().all(|(_, a)| a.tokens == expected(&prompt, 5)));
         assert_eq!(engine.model().n_read, 100 + 2 * 4 + 3 * 4);
     }
+}
+
+/// A request whose prompt has two media.
+fn with_media(prompt: &[u32], n: usize) -> Request {
+    let medium = PreparedMedium {
+        media: Media::Image,
+        prepared: lab_media::Prepared {
+            views: Vec::new(),
+            layout: Vec::new(),
+        },
+        hash: [0; 32],
+    };
+    let medium = Arc::new(medium);
+    Request {
+        media: Some(Arc::new(PromptMedia {
+            media: vec![Arc::clone(&medium), medium],
+            places: Vec::new(),
+        })),
+        ..request(prompt, n)
+    }
+}
+
+#[test]
+fn others_decode_while_the_media_of_a_prompt_are_computed() {
+    let mut engine = EngineLoop::new(fake(64, 100), tokenizer(), LIMITS);
+    let prompt = prompt(20);
+    let mut first = (submit(&mut engine, request(&prompt, 30)), Answer::default());
+    engine.step();
+    let mut second = (
+        submit(&mut engine, with_media(&prompt, 5)),
+        Answer::default(),
+    );
+    for n in 1..2 * PIECES {
+        engine.step();
+        [&mut first, &mut second]
+            .into_iter()
+            .for_each(|(events, answer)| take(events, answer));
+        assert_eq!(first.1.tokens.len(), n + 1);
+        assert_eq!(engine.model().n_pieces, n);
+        assert!(second.1.tokens.is_empty() && second.1.end.is_none());
+    }
+    finish(&mut engine, [&mut first, &mut second]);
+    assert_eq!(engine.model().n_pieces, 2 * PIECES);
+    assert_eq!(first.1.tokens, expected(&prompt, 30));
+    assert_eq!(second.1.tokens, expected(&prompt, 5));
+}
+
+#[test]
+fn media_that_cannot_be_computed_end_their_own_request_and_one_that_is_cancelled_stops() {
+    let model = Fake {
+        sick_piece: PIECES + 2,
+        ..fake(64, 100)
+    };
+    let mut engine = EngineLoop::new(model, tokenizer(), LIMITS);
+    let prompt = prompt(20);
+    let ask = |engine: &mut EngineLoop<Fake>, request| (submit(engine, request), Answer::default());
+    let mut sick = ask(&mut engine, with_media(&prompt, 5));
+    let mut cancelled = ask(&mut engine, with_media(&prompt, 5));
+    let mut last = ask(&mut engine, with_media(&prompt, 5));
+    finish(&mut engine, [&mut sick]);
+    assert!(matches!(sick.1.end, Some(Err(Failure::Computation(_)))));
+    engine.step();
+    cancelled.0.close();
+    finish(&mut engine, [&mut last]);
+    assert_eq!(last.1.tokens, expected(&prompt, 5));
+    assert_eq!(engine.model().n_pieces, PIECES + 2 + 1 + 2 * PIECES);
 }
 
 /// Every position is scored once and in order, whatever is in the prefix cache, in however many passes,
