@@ -197,9 +197,9 @@ fn every_api_hands_the_same_picture_to_the_model() {
 
     // llama-server's, with the text of the template.
     let template = server.post("/apply-template", &json!({ "messages": question() }));
-    assert_eq!(template["prompt"], "<s>USER: <image>\nWhat?\nASSISTANT:");
+    assert_eq!(template["prompt"], "<s>USER: <image>\nWhat?ASSISTANT:");
     let prompt = json!({
-        "prompt_string": "<s>USER: <__media__>\nWhat?\nASSISTANT:", "multimodal_data": [data],
+        "prompt_string": "<s>USER: <__media__>\nWhat?ASSISTANT:", "multimodal_data": [data],
     });
     let body = json!({ "prompt": prompt, "n_predict": 6, "temperature": 0, "ignore_eos": true });
     let completed = server.post("/completion", &body);
@@ -449,7 +449,7 @@ fn head_of_png(width: u32, height: u32) -> Vec<u8> {
 
 #[test]
 fn files_that_are_no_good_are_refused_and_the_server_lives() {
-    let server = start(&[]);
+    let server = start(&["--ctx", "1024"]);
     let picture = file("a.png");
     let ask = |url: &str| {
         let body = chat(

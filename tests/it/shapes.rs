@@ -279,7 +279,7 @@ fn refusals_name_the_field_in_the_clients_format() {
         (user(json!(1)), "`messages[0].content`"),
         (
             user(json!([{ "type": "image", "source": {} }])),
-            "`messages[0].content[0].type`",
+            "`messages[0].content[0].source.type`",
         ),
         (
             user(json!([{ "type": "tool_result" }])),

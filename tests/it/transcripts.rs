@@ -387,7 +387,7 @@ fn transcripts_at_once_are_those_of_each_alone() {
     // The smallest cache holds one of them at a time.
     for cache in [
         &["--parallel", "4"][..],
-        &["--parallel", "4", "--cache", "24k"],
+        &["--parallel", "4", "--cache", "48k"],
     ] {
         let server = Arc::new(started(&[cache, &["--exact"]].concat()));
         let threads: Vec<_> = sounds
