@@ -1,7 +1,7 @@
 //! The cells of a window that moves over the grid of a tower's rows: side by side, their mean, or their sum by a kernel.
 //!
 //! ```text
-//! concat    y[w] = x[c1], x[c2], ...              the cells of window w, by time, height and width
+//! concat    y[w] = x[c1], x[c2], ...              the cells of window w, by height and width
 //! mean      y[w] = mean over the cells of x[c]
 //! kernel    y[w] = sum over the cells of kernel[c] * x[c] + bias
 //! ```
