@@ -343,7 +343,7 @@ fn refusals_name_the_field_in_the_clients_format() {
         (json!({ "input": 1 }), "input"),
         (
             json!({ "input": [{ "role": "user", "content": [{ "type": "input_image" }] }] }),
-            "input[0].content[0].type",
+            "input[0].content[0].image_url",
         ),
         (
             json!({ "input": [{ "type": "function_call_output", "output": "x" }] }),

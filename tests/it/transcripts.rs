@@ -283,7 +283,8 @@ fn a_language_is_taken_by_code_and_by_name() {
 fn what_is_no_request_for_a_transcript_is_refused() {
     let server = started(&[]);
     let file = sound(20_000);
-    let cases: [(&[u8], &[(&str, &str)], &str, &str); 15] = [
+    type Case<'a> = (&'a [u8], &'a [(&'a str, &'a str)], &'a str, &'a str);
+    let cases: [Case<'_>; 15] = [
         (
             &file,
             &[("response_format", "xml")],
