@@ -283,6 +283,50 @@ fn the_rows_of_a_picture_are_cached_and_those_of_another_are_not_taken_for_them(
     assert_eq!(first(&next), first(&fresh));
 }
 
+/// A long answer to a question about a picture, with what its first token's log-probability says of the prompt.
+fn told(server: &Server, name: &str, extra: &Value) -> Value {
+    let content = json!([image(&data_url(&file(name))), words("What?")]);
+    let body = scored(
+        &json!([user(&content)]),
+        &with(json!({ "max_tokens": 40 }), extra),
+    );
+    let answer = answer(server, &body);
+    assert_eq!(answer["usage"]["completion_tokens"], 40, "{answer}");
+    answer["choices"][0]["message"]["content"].clone()
+}
+
+#[test]
+fn drafts_small_caches_and_neighbours_change_no_answer_about_a_picture() {
+    let alone = start(&["--parallel", "1"]);
+    let names = ["a.png", "b.png"];
+    let expected = names.map(|name| told(&alone, name, &json!({})));
+    assert_ne!(expected[0], expected[1]);
+    for options in [
+        &["--draft", "8"][..],
+        &["--prompt-batch", "8"],
+        // Three of them do not fit: some wait for the end of others, or begin again.
+        &["--cache", "40k"],
+    ] {
+        let server = start(&[&["--parallel", "4"], options].concat());
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                for (name, expected) in names.iter().zip(&expected) {
+                    let server = &server;
+                    scope.spawn(move || {
+                        let found = told(server, name, &json!({}));
+                        assert_eq!(&found, expected, "{name} {options:?}");
+                    });
+                }
+            }
+        });
+    }
+    // A grammar holds after a picture too.
+    let body = json!({ "grammar": "root ::= \"yes\" | \"no\"", "ignore_eos": false });
+    let answer = answer(&alone, &chat(&question(), &body));
+    let said = answer["choices"][0]["message"]["content"].as_str();
+    assert!(matches!(said, Some("yes" | "no")), "{answer}");
+}
+
 #[test]
 fn results_of_tools_have_pictures() {
     let server = start(&[]);
