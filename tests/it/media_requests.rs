@@ -4,11 +4,13 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
+use crate::devices::Worker;
 use crate::support::command::{scratch, text};
 use crate::support::server::{Server, with};
 use crate::support::{shared, sources};
@@ -325,6 +327,38 @@ fn drafts_small_caches_and_neighbours_change_no_answer_about_a_picture() {
     let answer = answer(&alone, &chat(&question(), &body));
     let said = answer["choices"][0]["message"]["content"].as_str();
     assert!(matches!(said, Some("yes" | "no")), "{answer}");
+}
+
+#[test]
+fn a_tower_runs_on_the_device_of_the_model_and_elsewhere() {
+    let alone = start(&[]);
+    let expected = told(&alone, "a.png", &json!({}));
+    let folder = folder();
+    for (place, is_on_worker) in [(None, true), (Some("image.*=CPU"), false)] {
+        // A worker serves one program at a time.
+        let (mut worker, address) = Worker::listening(&[]);
+        let address = address.to_string();
+        let mut options = vec!["--rpc", &address, "--gpu-layers", "all"];
+        options.extend(place.iter().flat_map(|place| ["--place", place]));
+        let plan = Command::new(env!("CARGO_BIN_EXE_bench"))
+            .args(["plan", "--json", "-m", text(&folder)])
+            .args(&options)
+            .output()
+            .expect("the program runs");
+        let plan: Value = serde_json::from_slice(&plan.stdout).expect("JSON");
+        let device_of = |tensors: &Value| {
+            let tensors = tensors.as_array().expect("a list").iter();
+            let last = tensors.rev().find(|tensor| tensor["shape"][1].is_u64());
+            last.expect("a matrix")["device"].is_string()
+        };
+        assert!(device_of(&plan["tensors"]), "{plan}");
+        assert_eq!(device_of(&plan["towers"][0]["tensors"]), is_on_worker);
+        let server = start(&options);
+        assert_eq!(told(&server, "a.png", &json!({})), expected, "{place:?}");
+        drop(server);
+        worker.kill().expect("it runs");
+        worker.wait().expect("it ends");
+    }
 }
 
 #[test]
