@@ -2,7 +2,7 @@
 //!
 //! Not here: what is in them. The request that they are part of decodes them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -136,6 +136,24 @@ impl MediaFiles {
             ),
             None => Ok(()),
         }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The bytes of the pictures.
+    ///
+    /// # Errors
+    /// A file cannot be read, or is too large.
+    pub(super) fn pictures(&self) -> Result<Vec<(&Path, Vec<u8>)>, Failure> {
+        let pictures = self.0.iter().filter(|file| file.media == Media::Image);
+        let read = |file: &'_ MediaFile| {
+            limited_read::bytes(&file.path, MAX_FILE).map_err(|error| at(&file.path, error))
+        };
+        pictures
+            .map(|file| Ok((file.path.as_path(), read(file)?)))
+            .collect()
     }
 
     /// The parts of a message that have the files.

@@ -2,7 +2,8 @@
 
 use clap::Args as ClapArgs;
 
-use lab_core::model::{Point, Points};
+use lab_core::model::{Point, Points, tower_points};
+use lab_core::models::towers::OpenedMedia;
 
 use super::options::{LoadOptions, ModelArg};
 use super::{Failure, output};
@@ -20,7 +21,13 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let opened = args.load.open(&args.model.source()?)?;
-    let points = Points::of(&opened.plan)?;
+    let mut points = Points::of(&opened.plan)?;
+    if let Some(OpenedMedia { towers, processors }) = &opened.media {
+        let of_towers = towers
+            .iter()
+            .flat_map(|tower| tower_points(tower, processors));
+        points = points.with(of_towers.collect());
+    }
     if args.json {
         return output::json(&points.all);
     }

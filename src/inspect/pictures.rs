@@ -3,7 +3,9 @@
 //! The input is JSON from `POST /v1/lab/run`, `POST /v1/lab/patch` or `bench lab run`, and is not trusted: sizes are
 //! checked before anything is drawn, and texts of tokens are escaped.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::num::NonZeroU32;
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -11,8 +13,11 @@ use serde::Deserialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::diagram::svg::{self, Chart, Fragment, Grid, GridCell, MAX_CELLS, Theme, escape};
+use crate::diagram::svg::{
+    self, Chart, Fragment, Grid, GridCell, HeatMap, MAX_CELLS, Theme, escape,
+};
 use lab_core::artifacts::packed::PackedArray;
+use lab_media::picture::{self, PictureLimits};
 
 /// The part of a response that is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -26,6 +31,8 @@ pub enum LabPicture {
     Routing,
     /// The attention weights of each token.
     Attention,
+    /// The attention weights from a token to the rows of pictures, over the pictures.
+    AttentionMap,
     /// The contributions of parts of the model to a token's logit.
     Attribution,
 }
@@ -35,6 +42,40 @@ pub enum LabPicture {
 pub struct ChartFilter {
     pub layers: Vec<u64>,
     pub heads: Vec<usize>,
+    /// The position of the token from which attention is drawn over pictures; default: the last captured one.
+    pub position: Option<u64>,
+    /// The pictures of the prompt, in their order.
+    pub pictures: Vec<PromptPicture>,
+}
+
+/// A picture of a prompt, as it is drawn.
+#[derive(Clone, Debug)]
+pub struct PromptPicture {
+    /// As JPEG, small.
+    file: Arc<[u8]>,
+    /// Width and height.
+    size: [f64; 2],
+}
+
+/// The longer side of a picture that is drawn, in pixels at most.
+const PICTURE_SIDE: NonZeroU32 = NonZeroU32::new(640).expect("a side of pixels");
+
+impl PromptPicture {
+    /// A picture from the bytes of its file.
+    ///
+    /// # Errors
+    /// The bytes are no picture that a prompt can have.
+    pub fn read(bytes: &[u8]) -> Result<Self, ChartError> {
+        let picture = picture::decode(bytes, &PictureLimits::default());
+        let picture = picture.map_err(|error| ChartError(error.to_string()))?;
+        let size = picture.size();
+        let file = picture.thumbnail(PICTURE_SIDE);
+        let file = file.ok_or_else(|| ChartError("the picture could not be drawn".into()))?;
+        Ok(Self {
+            file: file.into(),
+            size: [size.width, size.height].map(|side| f64::from(side.get())),
+        })
+    }
 }
 
 /// The error of a response that cannot be drawn: what was expected and what was found.
@@ -62,9 +103,10 @@ pub fn chart(
         LabPicture::Patch => patch(response, chosen),
         LabPicture::Routing => routing(response, lab, chosen),
         LabPicture::Attention => attention(response, lab, chosen),
+        LabPicture::AttentionMap => attention_map(response, lab, chosen),
         LabPicture::Attribution => attribution(response, lab, chosen),
     }?;
-    if chart.grids.iter().all(|grid| grid.rows.is_empty()) {
+    if chart.maps.is_empty() && chart.grids.iter().all(|grid| grid.rows.is_empty()) {
         return problem("nothing to draw: no rows, or none of the chosen layers and heads");
     }
     if let Some(model) = response["model"].as_str() {
@@ -237,6 +279,7 @@ fn lens(response: &Value, lab: &Value, chosen: &ChartFilter) -> Result<Chart, Ch
         end: 1.0,
         empty: "no number".into(),
         grids: vec![grid],
+        maps: Vec::new(),
     })
 }
 
@@ -323,6 +366,7 @@ fn patch(response: &Value, chosen: &ChartFilter) -> Result<Chart, ChartError> {
         end: 1.0,
         empty: "no number".into(),
         grids: vec![grid],
+        maps: Vec::new(),
     })
 }
 
@@ -451,6 +495,189 @@ fn routing(response: &Value, lab: &Value, chosen: &ChartFilter) -> Result<Chart,
         end: round_end(end, &[1.0, 2.0, 5.0, 10.0]),
         empty: "not picked".into(),
         grids,
+        maps: Vec::new(),
+    })
+}
+
+/// The captured attention weights of the chosen layers, each with its path and the numbers of positions, heads and keys.
+fn attention_weights<'a>(
+    lab: &'a Value,
+    chosen: &ChartFilter,
+) -> Result<Vec<(String, [usize; 3], CapturedRows<'a>)>, ChartError> {
+    let points = list(lab, "captures")?.iter();
+    let points = points.filter_map(|value| value["point"].as_str());
+    // The weights of experts have the same ending as attention weights.
+    let routed = points.filter_map(|point| point.strip_suffix(".picked"));
+    let routed: HashSet<&str> = routed.collect();
+    let mut all = Vec::new();
+    for own in captured(lab, ".weights", chosen)? {
+        let path = own.point.trim_end_matches(".weights");
+        if routed.contains(path) {
+            continue;
+        }
+        let [n_rows, n_heads, n_keys] = own.shape[..] else {
+            let point = token_text(own.point);
+            return problem(format!("`{point}`: expected positions, heads and keys"));
+        };
+        all.push((token_text(path), [n_rows, n_heads, n_keys], own));
+    }
+    match all.is_empty() {
+        true => problem("there are no captures `attn.weights` of the chosen layers"),
+        false => Ok(all),
+    }
+}
+
+/// A row of a picture in the prompt: its position, its view, and the area that it shows.
+type PictureRow = (usize, u64, [f64; 4]);
+
+/// The rows of each picture of a response that show an area of it.
+fn picture_rows(lab: &Value) -> Result<Vec<Vec<PictureRow>>, ChartError> {
+    let of_medium = |medium: &Value| {
+        let rows = list(medium, "rows")?.iter();
+        let row = |row: &Value| -> Option<PictureRow> {
+            let position = usize::try_from(row["position"].as_u64()?).ok()?;
+            let mut area = [0.0; 4];
+            for (at, side) in area.iter_mut().enumerate() {
+                *side = row["area"][at].as_f64().filter(|side| side.is_finite())?;
+            }
+            Some((position, row["view"].as_u64()?, area))
+        };
+        Ok(rows.filter_map(row).collect())
+    };
+    let media = list(lab, "media")?.iter();
+    let pictures = media.filter(|medium| medium["type"] == "image");
+    pictures.map(of_medium).collect()
+}
+
+/// Rows of views in groups, within which no views overlap: tiles, and the whole picture. In each group the views are in their order.
+fn apart(rows: &[PictureRow]) -> Vec<Vec<PictureRow>> {
+    let mut bounds: BTreeMap<u64, [f64; 4]> = BTreeMap::new();
+    for (_, view, [left, top, right, bottom]) in rows {
+        let own = bounds
+            .entry(*view)
+            .or_insert([*left, *top, *right, *bottom]);
+        *own = [
+            own[0].min(*left),
+            own[1].min(*top),
+            own[2].max(*right),
+            own[3].max(*bottom),
+        ];
+    }
+    let meets = |a: &[f64; 4], b: &[f64; 4]| {
+        const EDGE: f64 = 1e-6;
+        let along = |from: usize, to: usize| a[from] + EDGE < b[to] && b[from] + EDGE < a[to];
+        along(0, 2) && along(1, 3)
+    };
+    let mut groups: Vec<Vec<u64>> = Vec::new();
+    for (view, own) in &bounds {
+        let is_free = |group: &&mut Vec<u64>| !group.iter().any(|other| meets(own, &bounds[other]));
+        match groups.iter_mut().find(is_free) {
+            Some(group) => group.push(*view),
+            None => groups.push(vec![*view]),
+        }
+    }
+    let rows_of = |group: Vec<u64>| {
+        let own = rows.iter().filter(|(_, view, _)| group.contains(view));
+        own.copied().collect()
+    };
+    groups.into_iter().map(rows_of).collect()
+}
+
+/// Pictures of the prompt with the attention from a token to their rows, for each layer: of each chosen head, or the mean of all.
+fn attention_map(response: &Value, lab: &Value, chosen: &ChartFilter) -> Result<Chart, ChartError> {
+    let rows = picture_rows(lab)?;
+    let (found, expected) = (chosen.pictures.len(), rows.len());
+    if found != expected || found == 0 {
+        return problem(format!(
+            "{found} pictures are given, and the prompt has {expected}: expected those of the prompt, in their order"
+        ));
+    }
+    if let Some(at) = rows.iter().position(Vec::is_empty) {
+        return problem(format!(
+            "the rows of picture {} are no grid over it",
+            at + 1
+        ));
+    }
+    let (mut maps, mut n_cells, mut end, mut read_at) = (Vec::new(), 0usize, 0.0f64, None);
+    for (path, [_, n_heads, n_keys], own) in attention_weights(lab, chosen)? {
+        let at = match chosen.position {
+            None => own.positions.len().checked_sub(1),
+            Some(position) => own.positions.iter().position(|own| *own == position),
+        };
+        let Some(at) = at else {
+            return problem(format!(
+                "`{path}` has no weights of the token that is asked for"
+            ));
+        };
+        read_at = Some(own.positions[at]);
+        let each = chosen.heads.iter().filter(|head| **head < n_heads);
+        let mut heads: Vec<(String, Vec<usize>)> = each
+            .map(|head| (format!("head {head}"), vec![*head]))
+            .collect();
+        if chosen.heads.is_empty() {
+            heads.push((format!("mean of {n_heads} heads"), (0..n_heads).collect()));
+        }
+        for (name, heads) in heads {
+            let weight = |position: usize| {
+                let of_head = |head: &usize| match position < n_keys {
+                    true => own.rows[at]
+                        .get(head * n_keys + position)
+                        .map_or(0.0, |w| f64::from(*w)),
+                    false => 0.0,
+                };
+                heads.iter().map(of_head).sum::<f64>() / heads.len().max(1) as f64
+            };
+            for (picture, (rows, drawn)) in rows.iter().zip(&chosen.pictures).enumerate() {
+                let groups = apart(rows);
+                let n_groups = groups.len();
+                for (group, rows) in groups.into_iter().enumerate() {
+                    n_cells = n_cells.saturating_add(rows.len());
+                    check_cells(n_cells as u64)?;
+                    let areas = rows
+                        .iter()
+                        .map(|(position, _, area)| (*area, weight(*position)));
+                    let areas: Vec<([f64; 4], f64)> =
+                        areas.filter(|(_, w)| w.is_finite()).collect();
+                    end = areas.iter().fold(end, |most, (_, w)| most.max(*w));
+                    let sum: f64 = areas.iter().map(|(_, weight)| weight).sum();
+                    let of = match expected {
+                        1 => String::new(),
+                        _ => format!(", picture {}", picture + 1),
+                    };
+                    let views = match n_groups {
+                        1 => String::new(),
+                        n => format!(", views {} of {n}", group + 1),
+                    };
+                    maps.push(HeatMap {
+                        title: format!("{path}, {name}{of}"),
+                        note: format!(
+                            "{} of the attention is on these rows{views}",
+                            two_digits(sum)
+                        ),
+                        picture: Arc::clone(&drawn.file),
+                        size: drawn.size,
+                        areas,
+                    });
+                }
+            }
+        }
+    }
+    let token = read_at
+        .map(|at| tokens(response).row(at))
+        .unwrap_or_default();
+    Ok(Chart {
+        title: "Attention to pictures".into(),
+        lines: vec![
+            format!(
+                "How much the token at position {token} attends to each row of a picture, over the area that the row shows."
+            ),
+            "The rest of the attention is on the other tokens.".into(),
+        ],
+        quantity: "attention weight".into(),
+        end: round_end(end, &[1.0, 1.5, 2.0, 3.0, 5.0, 7.0, 10.0]),
+        empty: String::new(),
+        grids: Vec::new(),
+        maps,
     })
 }
 
@@ -458,21 +685,7 @@ fn routing(response: &Value, lab: &Value, chosen: &ChartFilter) -> Result<Chart,
 fn attention(response: &Value, lab: &Value, chosen: &ChartFilter) -> Result<Chart, ChartError> {
     let tokens = tokens(response);
     let (mut grids, mut n_cells) = (Vec::new(), 0usize);
-    let points = list(lab, "captures")?.iter();
-    let points = points.filter_map(|value| value["point"].as_str());
-    // The weights of experts have the same ending as attention weights.
-    let routed = points.filter_map(|point| point.strip_suffix(".picked"));
-    let routed: HashSet<&str> = routed.collect();
-    for own in captured(lab, ".weights", chosen)? {
-        let path = own.point.trim_end_matches(".weights");
-        if routed.contains(path) {
-            continue;
-        }
-        let path = token_text(path);
-        let [n_rows, n_heads, n_keys] = own.shape[..] else {
-            let point = token_text(own.point);
-            return problem(format!("`{point}`: expected positions, heads and keys"));
-        };
+    for (path, [n_rows, n_heads, n_keys], own) in attention_weights(lab, chosen)? {
         let is_chosen = |head: &usize| chosen.heads.is_empty() || chosen.heads.contains(head);
         for head in (0..n_heads).filter(is_chosen) {
             n_cells = n_cells.saturating_add(n_rows.saturating_mul(n_keys));
@@ -505,6 +718,7 @@ fn attention(response: &Value, lab: &Value, chosen: &ChartFilter) -> Result<Char
         end: 1.0,
         empty: "0, or not attended to".into(),
         grids,
+        maps: Vec::new(),
     })
 }
 
@@ -607,5 +821,6 @@ fn attribution(response: &Value, lab: &Value, chosen: &ChartFilter) -> Result<Ch
         end: round_end(largest, &[1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0]),
         empty: String::new(),
         grids,
+        maps: Vec::new(),
     })
 }

@@ -21,6 +21,41 @@ pub struct View {
     pub patches: [usize; 3],
     /// The number of rows that the tower makes of it, as time, height and width.
     pub grid: [usize; 3],
+    /// What of the medium it shows: left, top, right and bottom as shares of a picture, which padding exceeds; begin and end of a sound in
+    /// seconds, as `[begin, 0, end, 1]`.
+    pub part: [f64; 4],
+}
+
+impl View {
+    /// What of the medium a row shows, of a tower whose rows are a grid of time, height and width: an area of a picture, or a time of a sound,
+    /// in the terms of [`View::part`]. None if the rows are no grid over the medium, such as those of learned queries.
+    #[must_use]
+    pub fn shown_by(&self, row: usize, grid: [usize; 3]) -> Option<[f64; 4]> {
+        let [left, top, right, bottom] = self.part;
+        // The rows of a sound are those of its time, along whichever axis.
+        let (at, n) = match (self.grid, grid) {
+            ([_, 1, 1], [t, h, w]) if t * h * w == self.grid[0] => ([row, 0], [self.grid[0], 1]),
+            (own, grid) if own == grid && self.is_covered() => {
+                ([row % grid[2], row / grid[2]], [grid[2], grid[1]])
+            }
+            _ => return None,
+        };
+        let [x, y] = [0, 1].map(|axis| {
+            let share = |at: usize| at as f64 / n[axis] as f64;
+            [share(at[axis]), share(at[axis] + 1)]
+        });
+        let along =
+            |from: f64, to: f64, [a, b]: [f64; 2]| [from + a * (to - from), from + b * (to - from)];
+        let ([left, right], [top, bottom]) = (along(left, right, x), along(top, bottom, y));
+        (at[1] < n[1]).then_some([left, top, right, bottom])
+    }
+
+    /// Whether the cells of its grid are about as high as they are wide.
+    fn is_covered(&self) -> bool {
+        let [_, height, width] = self.patches;
+        let (high, wide) = (height * self.grid[2], width * self.grid[1]);
+        high <= 2 * wide && wide <= 2 * high
+    }
 }
 
 /// A part of what stands in the prompt in place of a medium.

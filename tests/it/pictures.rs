@@ -569,7 +569,7 @@ fn parts_of_a_logit_are_drawn_by_heads_and_by_positions() {
     assert_eq!(chart.grids[0].rows[..2], ["embed", "layers.0"]);
     let chosen = ChartFilter {
         layers: vec![1],
-        heads: Vec::new(),
+        ..ChartFilter::default()
     };
     let one = pictures::chart(LabPicture::Attribution, &found, &chosen);
     assert_eq!(one.expect("it is there").grids[0].rows, ["layers.1"]);

@@ -19,6 +19,7 @@ use lab_inspect::drift::{self, Drift};
 
 use super::compare::{PathOption, parse_path_option};
 use super::input_file::read_at_most;
+use super::media_files::MediaFiles;
 use super::options::{LoadDefaults, LoadOptions, TwoModels};
 use super::values::{matrix_type, some_tokens};
 use super::{Failure, output};
@@ -42,6 +43,8 @@ pub(super) enum Command {
     Routing(Box<pictures::RoutingArgs>),
     /// Show the attention weights of each head for a prompt
     Attention(Box<pictures::AttentionArgs>),
+    /// Show how much the last token of a prompt attends to each part of its pictures
+    AttentionMap(Box<pictures::AttentionMapArgs>),
     /// Show what layers, attention, MLP and heads add to the logit of a token (direct logit attribution)
     Attribution(Box<pictures::AttributionArgs>),
 }
@@ -58,6 +61,15 @@ struct PromptOptions {
     /// The prompt as token ids, separated by commas
     #[arg(long, value_delimiter = ',', value_name = "IDS")]
     tokens: Vec<u32>,
+}
+
+/// The text that a command reads, with pictures and sounds before it.
+#[derive(Debug, ClapArgs)]
+struct MediaPromptOptions {
+    #[command(flatten)]
+    text: PromptOptions,
+    #[command(flatten)]
+    media: MediaFiles,
 }
 
 /// The text that a command reads.
@@ -138,6 +150,7 @@ pub(super) fn run(command: &Command) -> Result<(), Failure> {
         Command::Patch(args) => pictures::patch(args),
         Command::Routing(args) => pictures::routing(args),
         Command::Attention(args) => pictures::attention(args),
+        Command::AttentionMap(args) => pictures::attention_map(args),
         Command::Attribution(args) => pictures::attribution(args),
     }
 }

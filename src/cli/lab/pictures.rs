@@ -1,8 +1,7 @@
-//! `bench lab lens`, `patch`, `routing`, `attention` and `attribution`: lab results of a prompt, as JSON and as a
+//! `bench lab lens`, `patch`, `routing`, `attention`, `attention-map` and `attribution`: lab results of a prompt, as JSON and as a
 //! picture.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use clap::{Args as ClapArgs, ValueEnum};
 use serde_json::{Map, Value, json};
@@ -11,7 +10,7 @@ use lab_base::util::atomic_file;
 use lab_core::arch::PointParts;
 use lab_core::model::{Point, Points};
 use lab_inspect::pictures::LabPicture;
-use lab_inspect::pictures::{self, ChartFilter};
+use lab_inspect::pictures::{self, ChartFilter, PromptPicture};
 use lab_server::LabRequest;
 
 use crate::cli::Failure;
@@ -20,7 +19,7 @@ use crate::cli::options::{LoadOptions, ModelArg};
 use crate::cli::output::{self, ForceOption, OutputFile, at};
 
 use super::runner::{BytesOption, LabRunner};
-use super::{PromptOptions, read_text};
+use super::{MediaPromptOptions, read_text};
 
 /// Maximum number of runs of a grid that share a step.
 const PARALLEL: usize = 32;
@@ -59,7 +58,7 @@ struct FileOptions {
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct LensArgs {
     #[command(flatten)]
-    text: PromptOptions,
+    text: MediaPromptOptions,
     /// Number of most probable tokens in the JSON, 1 to 1000; the picture shows the first of them
     #[arg(long, default_value_t = 5, value_name = "N")]
     top_k: usize,
@@ -94,7 +93,7 @@ pub(in crate::cli) struct PatchArgs {
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct RoutingArgs {
     #[command(flatten)]
-    text: PromptOptions,
+    text: MediaPromptOptions,
     #[command(flatten)]
     files: FileOptions,
 }
@@ -102,10 +101,24 @@ pub(in crate::cli) struct RoutingArgs {
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct AttentionArgs {
     #[command(flatten)]
-    text: PromptOptions,
+    text: MediaPromptOptions,
     /// Heads that are drawn, separated by commas; default: all
     #[arg(long, value_delimiter = ',', value_name = "NUMBERS")]
     heads: Vec<usize>,
+    #[command(flatten)]
+    files: FileOptions,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(in crate::cli) struct AttentionMapArgs {
+    #[command(flatten)]
+    text: MediaPromptOptions,
+    /// Heads that are drawn, each by itself, separated by commas; default: the mean of all
+    #[arg(long, value_delimiter = ',', value_name = "NUMBERS")]
+    heads: Vec<usize>,
+    /// Position of the token that attends; below 0 = from the end of the prompt; default: the last of the prompt
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    position: Option<i64>,
     #[command(flatten)]
     files: FileOptions,
 }
@@ -124,7 +137,7 @@ enum AttributionUnit {
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct AttributionArgs {
     #[command(flatten)]
-    text: PromptOptions,
+    text: MediaPromptOptions,
     /// Text of the token whose logit is split, exactly one token; required without --from
     #[arg(long, value_name = "TEXT", required_unless_present = "from")]
     of: Option<String>,
@@ -145,12 +158,13 @@ pub(super) fn attribution(args: &AttributionArgs) -> Result<(), Failure> {
         Ok(json!({ "attribution": { "of": args.of, "to": to, "positions": positions } }))
     };
     let n_cells = |points: &Points| {
-        let is_state = |point: &&Point| point.spec.name == "x";
+        let is_state = |point: &&Point| point.spec.name == "x" && point.tower.is_none();
         let n = points.all.iter().filter(is_state).count();
         [if positions == "prompt" { n as u64 } else { 0 }, 0]
     };
     let response = || args.files.read(&args.text, plan, n_cells);
-    args.files.draw(LabPicture::Attribution, &[], response)
+    args.files
+        .draw(LabPicture::Attribution, ChartFilter::default(), response)
 }
 
 pub(super) fn lens(args: &LensArgs) -> Result<(), Failure> {
@@ -167,7 +181,8 @@ pub(super) fn lens(args: &LensArgs) -> Result<(), Failure> {
         [if chosen > 0 { chosen } else { layers } as u64, 0]
     };
     let response = || args.files.read(&args.text, plan, n_cells);
-    args.files.draw(LabPicture::Lens, &[], response)
+    args.files
+        .draw(LabPicture::Lens, ChartFilter::default(), response)
 }
 
 pub(super) fn routing(args: &RoutingArgs) -> Result<(), Failure> {
@@ -200,21 +215,12 @@ pub(super) fn routing(args: &RoutingArgs) -> Result<(), Failure> {
         [found.map(|at| points.all[at[0]].width()).sum(), 0]
     };
     let response = || args.files.read(&args.text, plan, n_cells);
-    args.files.draw(LabPicture::Routing, &[], response)
+    args.files
+        .draw(LabPicture::Routing, ChartFilter::default(), response)
 }
 
 pub(super) fn attention(args: &AttentionArgs) -> Result<(), Failure> {
-    let plan = |points: &Points| {
-        let all = chosen(points, ".weights", PointParts::Pairs, &args.files.layers);
-        let captures = all
-            .iter()
-            .map(|point| json!({ "point": point, "positions": "prompt" }));
-        let captures: Vec<Value> = captures.collect();
-        if captures.is_empty() {
-            anyhow::bail!("no layer that was asked for has attention weights that can be captured");
-        }
-        Ok(json!({ "captures": captures }))
-    };
+    let plan = |points: &Points| attention_plan(points, &args.files.layers, &json!("prompt"));
     let n_cells = |points: &Points| {
         let all = chosen(points, ".weights", PointParts::Pairs, &args.files.layers);
         let found = all.iter().filter_map(|point| points.find(point).ok());
@@ -226,8 +232,48 @@ pub(super) fn attention(args: &AttentionArgs) -> Result<(), Failure> {
         [0, each.sum()]
     };
     let response = || args.files.read(&args.text, plan, n_cells);
-    args.files
-        .draw(LabPicture::Attention, &args.heads, response)
+    let filter = ChartFilter {
+        heads: args.heads.clone(),
+        ..ChartFilter::default()
+    };
+    args.files.draw(LabPicture::Attention, filter, response)
+}
+
+pub(super) fn attention_map(args: &AttentionMapArgs) -> Result<(), Failure> {
+    let positions = match args.position {
+        Some(position) => json!([position]),
+        None => json!("last"),
+    };
+    let plan = |points: &Points| attention_plan(points, &args.files.layers, &positions);
+    let response = || args.files.read(&args.text, plan, |_| [0, 0]);
+    let pictures = args
+        .text
+        .media
+        .pictures()?
+        .into_iter()
+        .map(|(path, bytes)| {
+            let picture = PromptPicture::read(&bytes);
+            picture.map_err(|error| at(path, error))
+        });
+    let filter = ChartFilter {
+        heads: args.heads.clone(),
+        pictures: pictures.collect::<Result<_, _>>()?,
+        ..ChartFilter::default()
+    };
+    args.files.draw(LabPicture::AttentionMap, filter, response)
+}
+
+/// Captures of the attention weights of the chosen layers.
+fn attention_plan(points: &Points, layers: &[u64], positions: &Value) -> Result<Value, Failure> {
+    let all = chosen(points, ".weights", PointParts::Pairs, layers);
+    let captures = all
+        .iter()
+        .map(|point| json!({ "point": point, "positions": positions }));
+    let captures: Vec<Value> = captures.collect();
+    if captures.is_empty() {
+        anyhow::bail!("no layer that was asked for has attention weights that can be captured");
+    }
+    Ok(json!({ "captures": captures }))
 }
 
 pub(super) fn patch(args: &PatchArgs) -> Result<(), Failure> {
@@ -246,18 +292,19 @@ pub(super) fn patch(args: &PatchArgs) -> Result<(), Failure> {
         }
         let runner = files.start(Map::new(), PARALLEL)?;
         let mut runtime = tokio::runtime::Builder::new_current_thread();
-        let (runtime, served) = (runtime.enable_all().build()?, Arc::new(runner.served));
+        let (runtime, served) = (runtime.enable_all().build()?, runner.served);
         let found = runtime.block_on(lab_server::lab_patch(&served, object(asked)));
         found.map_err(Failure::msg)
     };
-    args.files.draw(LabPicture::Patch, &[], response)
+    args.files
+        .draw(LabPicture::Patch, ChartFilter::default(), response)
 }
 
 /// The capturable points of the chosen layers whose path ends with `ending` and whose parts are `parts`.
 fn chosen<'a>(points: &'a Points, ending: &str, parts: PointParts, layers: &[u64]) -> Vec<&'a str> {
     let chosen = ChartFilter {
         layers: layers.to_vec(),
-        heads: Vec::new(),
+        ..ChartFilter::default()
     };
     let own = points.all.iter().filter(|point| {
         let path = &point.path;
@@ -291,15 +338,16 @@ impl FileOptions {
     /// picture for each token, and for each pair of tokens.
     fn read(
         &self,
-        text: &PromptOptions,
+        text: &MediaPromptOptions,
         plan: impl Fn(&Points) -> Result<Value, Failure>,
         n_cells: impl Fn(&Points) -> [u64; 2],
     ) -> Result<Value, Failure> {
-        let text = text.read()?;
+        let (media, text) = (&text.media, text.text.read()?);
         let mut runner = self.start(Map::new(), 1)?;
         let plan = object(plan(runner.served.handle.points())?);
         runner.request = LabRequest::new(plan).map_err(Failure::msg)?;
-        let tokens = text.tokens(|text| runner.encode(text))?;
+        let prompt = runner.prompt(text, media)?;
+        let tokens = prompt.tokens.clone();
         if self.is_drawn() {
             let n = tokens.len() as u64;
             let [each, pairs] = n_cells(runner.served.handle.points());
@@ -307,7 +355,7 @@ impl FileOptions {
             let n_cells = n_cells.saturating_add(pairs.saturating_mul(n.saturating_mul(n)));
             pictures::check_cells(n_cells)?;
         }
-        let result = runner.one(tokens.clone(), 0)?;
+        let result = runner.one(prompt, 0)?;
         let served = &runner.served;
         Ok(json!({
             "object": "lab.run", "model": served.name, "tokens": tokens,
@@ -325,7 +373,7 @@ impl FileOptions {
     fn draw(
         &self,
         picture: LabPicture,
-        heads: &[usize],
+        filter: ChartFilter,
         response: impl FnOnce() -> Result<Value, Failure>,
     ) -> Result<(), Failure> {
         check_png(self.png.is_some())?;
@@ -349,7 +397,7 @@ impl FileOptions {
         }
         let chosen = ChartFilter {
             layers: self.layers.clone(),
-            heads: heads.to_vec(),
+            ..filter
         };
         let chart = pictures::chart(picture, &response, &chosen);
         let chart = chart.map_err(|problem| anyhow::anyhow!("{place}{problem}"))?;

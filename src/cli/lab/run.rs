@@ -13,7 +13,7 @@ use crate::cli::options::{LoadOptions, ModelArg};
 use crate::cli::output::{self, ForceOption, OutputFile, at};
 use crate::cli::values::tokens;
 
-use super::PromptOptions;
+use super::MediaPromptOptions;
 use super::runner::{LabRunner, PlanOptions, plan};
 
 #[derive(Debug, ClapArgs)]
@@ -21,7 +21,7 @@ pub(in crate::cli) struct RunArgs {
     #[command(flatten)]
     model: ModelArg,
     #[command(flatten)]
-    text: PromptOptions,
+    text: MediaPromptOptions,
     /// Lab plan file (not a plan of `bench plan`): the object `lab` of a request (docs/lab.md) as TOML, or as JSON if
     /// its name ends in .json; without it nothing is edited or captured
     #[arg(long, value_name = "FILE")]
@@ -49,14 +49,14 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
         format.map(|format| (path, format))
     });
     let file = file.transpose()?;
-    let text = args.text.read()?;
+    let text = args.text.text.read()?;
     let plan = args.plan.as_deref().map_or(Ok(Map::new()), plan)?;
     let values = (&args.values.bytes, args.values.lab_vectors.as_slice());
     let runner = LabRunner::start(&args.load, &args.model.source()?, plan, 1, values)?;
-    let tokens = text.tokens(|text| runner.encode(text))?;
-    let n_prompt = tokens.len();
-    let result = runner.one(tokens, args.max_tokens)?;
-    let (request, served) = (&runner.request, &runner.served);
+    let prompt = runner.prompt(text, &args.text.media)?;
+    let n_prompt = prompt.tokens.len();
+    let result = runner.one(prompt, args.max_tokens)?;
+    let (request, served) = (&runner.request, &*runner.served);
     let mut shown = match file {
         None => request.json(&result, served),
         Some((path, format)) => request

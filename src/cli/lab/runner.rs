@@ -6,24 +6,26 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args as ClapArgs;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::cli::run::too_long;
 use lab_core::artifacts::vectors::VectorStore;
 use lab_core::engine::{Event, LabPlan, LabResult, Limits, Request, ends_in_vectors};
 use lab_core::models::ModelSource;
-use lab_server::LabRequest;
 use lab_server::served::ServedModel;
+use lab_server::{LabRequest, Prompt};
 
+use super::Prompt as PromptText;
 use crate::cli::Failure;
+use crate::cli::media_files::{MediaFiles, user_message};
 use crate::cli::options::{LoadDefaults, LoadOptions, local_limits, start_engine};
 use crate::cli::output::at;
 use crate::cli::values::byte_count;
 
 /// A model with a lab plan for its prompts.
 pub(super) struct LabRunner {
-    pub(super) served: ServedModel,
+    pub(super) served: Arc<ServedModel>,
     pub(super) request: LabRequest,
     /// Maximum number of prompts that run at once.
     n_parallel: usize,
@@ -94,7 +96,7 @@ impl LabRunner {
         let mut served = start_engine(opened, options, limits, false)?;
         served.vectors = Arc::new(vectors);
         Ok(Self {
-            served,
+            served: Arc::new(served),
             request,
             n_parallel,
         })
@@ -105,8 +107,25 @@ impl LabRunner {
         Ok(self.served.handle.tokenizer().encode(text, true, true)?)
     }
 
+    /// The prompt of a text. With media it is a message of a conversation, in which they stand before it.
+    pub(super) fn prompt(&self, text: PromptText, media: &MediaFiles) -> Result<Prompt, Failure> {
+        if media.is_empty() {
+            let tokens = text.tokens(|text| self.encode(text))?;
+            return Ok(Prompt {
+                tokens,
+                media: None,
+            });
+        }
+        let PromptText::Written(text) = text else {
+            anyhow::bail!("--image and --audio need a text, not token ids");
+        };
+        let messages = json!([user_message(media.parts()?, &text)]);
+        let fields = Map::from_iter([("messages".to_owned(), messages)]);
+        lab_server::prompt(&self.served, fields).map_err(Failure::msg)
+    }
+
     /// The result of a single prompt, with `n_more` tokens of a completion.
-    pub(super) fn one(&self, prompt: Vec<u32>, n_more: usize) -> Result<LabResult, Failure> {
+    pub(super) fn one(&self, prompt: Prompt, n_more: usize) -> Result<LabResult, Failure> {
         let asked = self.request.asked(&self.served).map_err(Failure::msg)?;
         result(self.submit(&asked, prompt, n_more)?)
     }
@@ -114,13 +133,14 @@ impl LabRunner {
     fn submit(
         &self,
         asked: &Arc<LabPlan>,
-        prompt: Vec<u32>,
+        prompt: Prompt,
         n_more: usize,
     ) -> Result<UnboundedReceiver<Event>, Failure> {
         let mut request = Request {
             max_tokens: Some(n_more),
             lab: Some(Arc::clone(asked)),
-            ..Request::reading(prompt)
+            media: prompt.media,
+            ..Request::reading(prompt.tokens)
         };
         request.sampling.temperature = 0.0;
         let events = self.served.handle.submit(request);
@@ -144,7 +164,11 @@ impl LabRunner {
                 let Some((at, prompt)) = prompts.next() else {
                     break;
                 };
-                let events = self.submit(&asked, prompt?, n_more);
+                let prompt = Prompt {
+                    tokens: prompt?,
+                    media: None,
+                };
+                let events = self.submit(&asked, prompt, n_more);
                 let events = events.map_err(|error| anyhow::anyhow!("prompt {at}: {error}"))?;
                 under_way.push_back((at, events));
             }

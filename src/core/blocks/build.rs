@@ -180,6 +180,7 @@ impl<'g> GraphBuilder<'g> {
             path,
             spec,
             tensor: tensor.clone(),
+            grid: self.grid,
         });
     }
 

@@ -6,6 +6,7 @@
 //!
 //! Invariant: a point without captures and edits adds no operation.
 
+use super::grid::RowGrid;
 use super::refused;
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -76,6 +77,8 @@ pub struct NamedTensor {
     pub spec: &'static PointSpec,
     /// The value.
     pub tensor: Tensor,
+    /// The grid of its rows, in a tower.
+    pub grid: Option<RowGrid>,
 }
 
 /// The captures and edits of a pass, and its captured and named values.

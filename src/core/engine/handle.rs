@@ -270,7 +270,8 @@ impl Handle {
         let n_left = self.limits.n_ctx.saturating_sub(n_prompt);
         let n_more = request.max_tokens.unwrap_or(n_left).min(n_left);
         let n_vocab = self.tokenizer.vocab_len();
-        let compiled = plan.compiled(&self.points, (n_prompt, n_more), n_vocab, *bytes)?;
+        let media = request.media.as_deref();
+        let compiled = plan.compiled(&self.points, media, (n_prompt, n_more), n_vocab, *bytes)?;
         *bytes -= compiled.n_bytes;
         Ok(Some(compiled))
     }

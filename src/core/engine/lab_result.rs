@@ -1,8 +1,14 @@
 //! The results of a lab request: captured values, lens rows and attributions. Plain data.
 
+use std::collections::HashMap;
+
+use lab_media::{Piece, RowSource};
 use lab_sampling::TokenLogprob;
 
 use super::lab::Reduction;
+use crate::model::EncodedMedia;
+use crate::models::media::{PreparedMedium, PromptMedia};
+use crate::plan::Media;
 
 /// A captured value.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,6 +27,103 @@ pub struct CapturedPoint {
     pub elements: Vec<f32>,
     /// With [`Reduction::TopK`], the indices of the elements in their rows.
     pub places: Vec<u32>,
+    /// Of a value of a tower, the medium whose rows it has. Positions are those of the rows then, from 0.
+    pub of_medium: Option<OfMedium>,
+}
+
+/// A medium whose rows a captured value has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OfMedium {
+    /// Index of the medium.
+    pub medium: usize,
+    /// The number of rows of each of its views.
+    pub n_of_views: Vec<usize>,
+}
+
+/// A row of a medium.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MediumRow {
+    /// The token that it stands for; none where the rows are the source of the model.
+    pub position: Option<u32>,
+    pub source: MediumRowSource,
+}
+
+/// Where a row of a medium comes from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum MediumRowSource {
+    /// The result of a tower for a view. Of several that it mixes, the one with the largest share.
+    View {
+        view: usize,
+        /// Index of the row in the result.
+        row: usize,
+        /// The column and the row of its cell in the grid of the view, where the rows are such cells.
+        cell: Option<[usize; 2]>,
+        /// What it shows; see [`View::part`](lab_media::View::part).
+        part: Option<[f64; 4]>,
+    },
+    /// A learned row of a name.
+    Learned(String),
+}
+
+/// The rows of a medium of a prompt.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MediumRows {
+    pub media: Media,
+    pub rows: Vec<MediumRow>,
+}
+
+impl MediumRows {
+    /// The rows of all media of a prompt.
+    pub fn of(prompt: &PromptMedia, encoded: &EncodedMedia) -> Vec<Self> {
+        let media = prompt.media.iter().enumerate();
+        media
+            .map(|(at, medium)| Self::of_medium(at, medium, prompt, encoded))
+            .collect()
+    }
+
+    fn of_medium(
+        at: usize,
+        medium: &PreparedMedium,
+        prompt: &PromptMedia,
+        encoded: &EncodedMedia,
+    ) -> Self {
+        let places = prompt.places.iter().filter(|place| place.medium == at);
+        let positions: HashMap<usize, u32> = places
+            .flat_map(|place| (place.from..place.from + place.n).zip(place.at as u32..))
+            .collect();
+        let shown = |view: usize, row: usize| {
+            let of = medium.prepared.views.get(view);
+            let part = of
+                .zip(encoded.grid(at, view))
+                .and_then(|(of, grid)| of.shown_by(row, grid));
+            let columns = of.map_or(1, |of| of.grid[2]).max(1);
+            MediumRowSource::View {
+                view,
+                row,
+                cell: part.map(|_| [row % columns, row / columns]),
+                part,
+            }
+        };
+        let sources = medium.prepared.layout.iter().flat_map(|piece| match piece {
+            Piece::Rows { rows, .. } => rows.as_slice(),
+            Piece::Text(_) => &[],
+        });
+        let rows = sources.enumerate().map(|(index, source)| MediumRow {
+            position: positions.get(&index).copied(),
+            source: match source {
+                RowSource::View { view, row } => shown(*view, *row),
+                RowSource::Mixed(parts) => {
+                    let largest = parts.iter().max_by(|a, b| a.2.total_cmp(&b.2));
+                    largest.map_or(shown(usize::MAX, 0), |(view, row, _)| shown(*view, *row))
+                }
+                RowSource::Learned(name) => MediumRowSource::Learned(name.clone()),
+            },
+        });
+        Self {
+            media: medium.media,
+            rows: rows.collect(),
+        }
+    }
 }
 
 /// The lens result of one token at one point.
@@ -76,6 +179,8 @@ pub struct LabResult {
     pub attribution: Option<AttributionResult>,
     /// The tokens of the sequence. All but the last one of the completion are read.
     pub tokens: Vec<u32>,
+    /// The rows of the media of the prompt.
+    pub media: Vec<MediumRows>,
 }
 
 impl LabResult {

@@ -50,7 +50,10 @@ pub use lab::{
     Attribution, AttributionUnit, Capture, Edit, EditOp, EditVector, LabPlan, Lens,
     PositionSelector, Reduction,
 };
-pub use lab_result::{AttributionResult, CapturedPoint, LabResult, LensPoint, LensRow};
+pub use lab_result::{
+    AttributionResult, CapturedPoint, LabResult, LensPoint, LensRow, MediumRow, MediumRowSource,
+    MediumRows, OfMedium,
+};
 pub use limits::Limits;
 pub use pooled_output::PooledOutput;
 pub use pooling::Passage;

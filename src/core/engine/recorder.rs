@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use crate::model::{
-    Batch, CapturedRow, DirectHeads, DirectLogit, LOGITS, Lab, LabCapture, Point, Points,
-    SequenceId,
+    Batch, CapturedRow, DirectHeads, DirectLogit, EncodedMedia, LOGITS, Lab, LabCapture, Point,
+    Points, SequenceId,
 };
 use lab_sampling::{Logprobs, TokenLogprob};
 
@@ -16,8 +16,10 @@ use super::compute::LabCompute;
 use super::event::Failure;
 use super::lab::{CompiledLab, Reduction};
 use super::lab_result::{
-    AttributedRow, AttributionResult, CapturedPoint, LabResult, LensPoint, LensRow,
+    AttributedRow, AttributionResult, CapturedPoint, LabResult, LensPoint, LensRow, MediumRows,
+    OfMedium,
 };
+use crate::models::media::PromptMedia;
 
 /// A hidden state whose lens logits are not computed yet.
 struct PendingLens {
@@ -61,6 +63,7 @@ impl Recorder {
                 reduce: *reduce,
                 elements: Vec::new(),
                 places: Vec::new(),
+                of_medium: None,
             });
         let lens = plan.lens.iter().map(|(name, ..)| LensPoint {
             point: name.clone(),
@@ -72,6 +75,7 @@ impl Recorder {
                 lens: lens.collect(),
                 attribution: None,
                 tokens: Vec::new(),
+                media: Vec::new(),
             },
             row_lens: vec![Vec::new(); plan.captures.len()],
             plan,
@@ -286,23 +290,81 @@ impl Recorder {
         Ok(())
     }
 
-    /// The results, with the tokens of the sequence.
-    pub(super) fn finish(self, tokens: Vec<u32>) -> LabResult {
-        let mut result = self.result;
-        result.tokens = tokens;
-        for (captured, lens) in result.captures.iter_mut().zip(self.row_lens) {
+    /// The points of towers that are captured.
+    pub(super) fn of_towers(&self) -> impl Iterator<Item = &Point> {
+        let captured = self
+            .plan
+            .captures
+            .iter()
+            .map(|(_, _, capture, _)| self.point(capture));
+        captured.filter(|point| point.tower.is_some())
+    }
+
+    /// Puts the rows of each medium in the place of a captured value of a tower.
+    fn add_towers(&mut self, media: &PromptMedia, encoded: &EncodedMedia) {
+        let empty = std::mem::take(&mut self.result.captures);
+        for (own, (_, _, capture, reduce)) in empty.into_iter().zip(&self.plan.captures) {
+            let point = &self.points.all[capture.point];
+            let Some(tower) = point.tower else {
+                self.result.captures.push(own);
+                continue;
+            };
+            let of_kind = media.media.iter().enumerate();
+            let of_kind = of_kind.filter(|(_, medium)| medium.media == tower.media);
+            for (medium, _) in of_kind {
+                let Some(captured) = encoded.captured(medium, point) else {
+                    continue;
+                };
+                let mut out = CapturedPoint::like(&own);
+                for row in captured
+                    .elements
+                    .chunks_exact(point.width().max(1) as usize)
+                {
+                    out.positions.push(out.positions.len() as u32);
+                    add(&mut out, *reduce, row);
+                }
+                if *reduce == Reduction::Mean {
+                    let n = out.positions.len().max(1) as f32;
+                    out.elements.iter_mut().for_each(|e| *e /= n);
+                }
+                out.of_medium = Some(OfMedium {
+                    medium,
+                    n_of_views: captured.n_of_views.clone(),
+                });
+                self.result.captures.push(out);
+            }
+        }
+        self.result.media = MediumRows::of(media, encoded);
+    }
+
+    /// The results, with the tokens of the sequence and the media of its prompt.
+    pub(super) fn finish(
+        mut self,
+        tokens: Vec<u32>,
+        media: Option<(&PromptMedia, &EncodedMedia)>,
+    ) -> LabResult {
+        self.result.tokens = tokens;
+        self.complete_rows();
+        if let Some((media, encoded)) = media {
+            self.add_towers(media, encoded);
+        }
+        self.result
+    }
+
+    fn complete_rows(&mut self) {
+        let result = &mut self.result;
+        for (captured, lens) in result.captures.iter_mut().zip(&self.row_lens) {
             let n = lens.len();
             if let [n_kv @ 0, heads] = captured.shape.as_mut_slice() {
                 let heads = (*heads).max(1) as usize;
                 let most = lens.iter().max().map_or(0, |len| len / heads);
                 *n_kv = most as u64;
-                captured.elements = padded(&captured.elements, &lens, heads, most);
+                captured.elements = padded(&captured.elements, lens, heads, most);
             }
             if captured.reduce == Reduction::Mean && n > 0 {
                 captured.elements.iter_mut().for_each(|e| *e /= n as f32);
             }
         }
-        result
     }
 }
 
@@ -359,6 +421,7 @@ impl CapturedPoint {
             reduce: other.reduce,
             elements: Vec::new(),
             places: Vec::new(),
+            of_medium: other.of_medium.clone(),
         }
     }
 

@@ -326,7 +326,8 @@ impl Sequence {
 
     pub(super) fn finish(mut self, reason: FinishReason) {
         if let Some(recorder) = self.recorder {
-            let result = Box::new(recorder.finish(self.tokens));
+            let media = self.media.as_deref().map(|media| (media, &self.encoded));
+            let result = Box::new(recorder.finish(self.tokens, media));
             self.answer.send(Event::Lab(result));
         }
         self.answer.finish(reason, self.n_reported - self.n_prompt);

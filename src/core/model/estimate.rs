@@ -176,7 +176,7 @@ impl<'p> Estimator<'p> {
             n_slots: &[],
             points: &Points::default(),
         };
-        let (graph, _) = graph::build_tower(&parts, grid)?;
+        let (graph, _) = graph::build_tower(&parts, grid, &[])?;
         Ok(self.executor.measure(graph)?)
     }
 

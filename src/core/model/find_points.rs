@@ -3,12 +3,12 @@
 use crate::arch::PointParts;
 use crate::blocks::points::{BRANCH_RAW, SLOT_SUM, SLOT_X};
 use crate::blocks::position_bias::TABLE;
-use crate::plan::{BranchPlan, Plan, StatePlan};
+use crate::plan::{BranchPlan, Media, Plan, StatePlan};
 use lab_base::ggml::Result;
 
 use super::graph_shape::GraphShape;
 use super::options::Options;
-use super::points::{HEADS_MATRIX, HeadSum, Point, Points};
+use super::points::{HEADS_MATRIX, HeadSum, Point, Points, TowerPoint};
 use super::trace;
 
 /// Number of positions of the described cache.
@@ -50,17 +50,63 @@ impl Points {
                 ty: value.tensor.ty(),
                 group: group_of(plan, &value.path),
                 spec: value.spec,
+                tower: None,
             }
         });
-        let mut this = Self {
-            all: all.collect(),
-            ..Self::default()
-        };
-        let paths = this.all.iter().enumerate();
-        this.by_name = paths.map(|(at, point)| (point.path.clone(), at)).collect();
-        this.name(plan);
+        let mut this = Self::named(all.collect(), plan);
         this.head_sums = this.sums(plan);
         Ok(this)
+    }
+
+    /// Points of a plan, with their other names.
+    fn named(all: Vec<Point>, plan: &Plan) -> Self {
+        let paths = all.iter().enumerate();
+        let mut this = Self {
+            by_name: paths.map(|(at, point)| (point.path.clone(), at)).collect(),
+            all,
+            ..Self::default()
+        };
+        this.name(plan);
+        this
+    }
+
+    /// The points of the plan of a tower that can be captured, with the rows that they have for a grid of cells. Their names begin with
+    /// that of what it reads.
+    pub(super) fn of_tower(plan: &Plan, media: Media, cells: [u64; 3]) -> Result<Vec<Point>> {
+        let options = Options {
+            capture: true,
+            ..Options::plain(0, 1)
+        };
+        let (_, graph, _) = trace::described_tower(plan, &options, cells)?;
+        let n_read = graph.rows.elements();
+        let points = graph.captured.iter().filter_map(|value| {
+            let n_rows = value.grid?.n_rows();
+            let shape = value.tensor.shape();
+            let mut sizes = shape.iter().scan(1, |n, side| {
+                *n *= side;
+                Some(*n)
+            });
+            // Pairs, and values of which a row has no elements of its own, are left out.
+            let dims = 1 + sizes.position(|n| n * n_rows == value.tensor.elements())?;
+            (value.spec.parts != PointParts::Pairs).then(|| Point {
+                path: value.path.clone(),
+                aliases: Vec::new(),
+                shape: shape[..dims].to_vec(),
+                ty: value.tensor.ty(),
+                group: None,
+                spec: value.spec,
+                tower: Some(TowerPoint::new(media, [n_read, n_rows])),
+            })
+        });
+        let mut all = Self::named(points.collect(), plan).all;
+        for point in &mut all {
+            // TransformerLens has no names for towers.
+            point.aliases.retain(|alias| alias.starts_with("layers."));
+            for name in point.aliases.iter_mut().chain([&mut point.path]) {
+                *name = format!("{}.{name}", media.name());
+            }
+        }
+        Ok(all)
     }
 
     /// The slots in which a matrix sums the heads. Slots with a norm after the addition are left out, because it

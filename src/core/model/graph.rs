@@ -28,6 +28,8 @@ pub(super) struct CapturedValue {
     pub(super) is_of_source: bool,
     /// The value, or a contiguous copy of it.
     pub(super) tensor: Tensor,
+    /// The grid of its rows, in a tower.
+    pub(super) grid: Option<RowGrid>,
 }
 
 /// Generous bounds on the operations of a branch (norms, factor, copies of values), of a slot, and of the stages.
@@ -161,8 +163,12 @@ pub(super) fn build(parts: &GraphParts<'_>, shape: &GraphShape) -> Result<(Graph
     Ok((g, pass))
 }
 
-/// The graph of a tower over inputs with this grid, and its ends.
-pub(super) fn build_tower(parts: &GraphParts<'_>, grid: RowGrid) -> Result<(Graph, TowerGraph)> {
+/// The graph of a tower over inputs with this grid, and its ends. The values of these paths can be read after a run.
+pub(super) fn build_tower(
+    parts: &GraphParts<'_>,
+    grid: RowGrid,
+    paths: &[String],
+) -> Result<(Graph, TowerGraph)> {
     let (plan, options) = (parts.plan, parts.options);
     let mut g = Graph::new(
         n_tensors(plan, 0, 0, 1),
@@ -202,13 +208,11 @@ pub(super) fn build_tower(parts: &GraphParts<'_>, grid: RowGrid) -> Result<(Grap
         }
     }
     let end = assembly.build.grid.unwrap_or(grid);
-    let named = assembly.build.lab.named.take();
+    let mut named = assembly.build.lab.named.take();
+    named.retain(|value| options.capture || paths.contains(&value.path));
     let result = if x.is_contiguous() { x } else { g.cont(&x)? };
     g.output(&result)?;
-    let captured = match options.capture {
-        true => capture(&mut g, named, 0)?,
-        false => Vec::new(),
-    };
+    let captured = capture(&mut g, named, 0)?;
     let ends = TowerGraph {
         rows,
         inputs,
@@ -236,6 +240,7 @@ fn capture(
             spec: value.spec,
             is_of_source: at < n_of_source,
             tensor,
+            grid: value.grid,
         })
     };
     named.into_iter().enumerate().map(capture).collect()

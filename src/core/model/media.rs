@@ -19,6 +19,8 @@ pub struct MediaRows {
     pub rows: Vec<f32>,
     /// Elements of a row: those of the hidden state, then those that later layers add.
     pub width: usize,
+    /// The grid (time, height, width) of the rows that the tower makes of each view.
+    pub grids: Vec<[u64; 3]>,
 }
 
 /// Consecutive tokens of a medium in a sequence.
@@ -217,6 +219,7 @@ mod tests {
             rows: Arc::new(MediaRows {
                 rows: vec![0.0; n as usize],
                 width: 1,
+                grids: Vec::new(),
             }),
             from: 0,
             grid,

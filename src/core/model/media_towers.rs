@@ -1,6 +1,7 @@
 //! The towers of a model, and the rows that they make of media.
 
 use std::collections::{HashMap, VecDeque};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -19,6 +20,7 @@ use super::media::{FIRST_MEDIA_ID, MediaRows};
 use super::memory_use::TowerUse;
 use super::named_value::NamedValue;
 use super::options::Options;
+use super::points::{Point, Points};
 use super::tower::{Tower, TowerInput, TowerRows, grid_of, input_width};
 
 /// The prefix of the names of learned rows that stand among the rows of a medium.
@@ -33,6 +35,8 @@ const KEPT_BYTES: usize = 256 << 20;
 /// The loaded towers of a model.
 pub struct MediaTowers {
     towers: Vec<LoadedTower>,
+    /// The points of all towers.
+    points: Vec<Point>,
     processors: MediaProcessors,
     /// The first token id of each known medium, by its hash.
     ids: HashMap<[u8; 32], u32>,
@@ -50,24 +54,97 @@ struct Encoding {
     views: Vec<ViewRows>,
     /// The results of the first views.
     results: Vec<TowerRows>,
+    /// The paths of the values that are captured.
+    paths: Vec<String>,
+    /// Their rows in the first views.
+    captured: TowerCaptures,
     /// The number of views of the run that has begun; 0 if none has.
     n_running: usize,
 }
 
-/// The rows of the media of a prompt, as far as they are computed.
+/// The rows of the media of a prompt, as far as they are computed, and the values of towers that are captured meanwhile.
 #[derive(Clone, Debug, Default)]
-pub struct EncodedMedia(pub(super) Vec<Arc<MediaRows>>);
+pub struct EncodedMedia {
+    pub(super) rows: Vec<Arc<MediaRows>>,
+    /// The kinds of media and the paths within their towers of the values that are captured.
+    wanted: Vec<(Media, String)>,
+    /// The captured values of each medium, by their paths.
+    captured: Vec<TowerCaptures>,
+}
+
+/// The captured values of a medium, by their paths within its tower.
+type TowerCaptures = HashMap<String, TowerCapture>;
+
+/// The rows of a value of a tower for a medium.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TowerCapture {
+    /// Elements, row by row.
+    pub elements: Vec<f32>,
+    /// The number of rows of each view.
+    pub n_of_views: Vec<usize>,
+}
 
 impl EncodedMedia {
+    /// No rows yet; values of these points of towers will be captured.
+    pub fn capturing<'p>(points: impl IntoIterator<Item = &'p Point>) -> Self {
+        let mut wanted: Vec<(Media, String)> = Vec::new();
+        for point in points {
+            let Some((tower, path)) = point.tower.zip(point.path.split_once('.')) else {
+                continue;
+            };
+            let own = (tower.media, path.1.to_owned());
+            if !wanted.contains(&own) {
+                wanted.push(own);
+            }
+        }
+        Self {
+            wanted,
+            ..Self::default()
+        }
+    }
+
     /// Adds the rows of the next medium.
     pub fn push(&mut self, rows: Arc<MediaRows>) {
-        self.0.push(rows);
+        self.rows.push(rows);
+        self.captured.push(HashMap::new());
     }
 
     /// The number of media whose rows are computed.
     pub fn n(&self) -> usize {
-        self.0.len()
+        self.rows.len()
     }
+
+    /// The grid (time, height, width) of the rows of a view of a medium, once they are computed.
+    pub fn grid(&self, medium: usize, view: usize) -> Option<[usize; 3]> {
+        let grid = self.rows.get(medium)?.grids.get(view)?;
+        Some(grid.map(|n| n as usize))
+    }
+
+    /// The captured rows of a point for a medium.
+    pub fn captured(&self, medium: usize, point: &Point) -> Option<&TowerCapture> {
+        let (_, path) = point.path.split_once('.')?;
+        self.captured.get(medium)?.get(path)
+    }
+}
+
+/// The points of a tower that can be captured; none if no sample of its media fits it.
+pub fn tower_points(tower: &OpenedTower, processors: &MediaProcessors) -> Vec<Point> {
+    let points = |part: u32| {
+        let sample = processors
+            .sample(tower.media, NonZeroU32::new(part)?)
+            .ok()?;
+        let cells = tower_cells(tower, processors, &sample).ok()?;
+        Points::of_tower(&tower.plan, tower.media, cells).ok()
+    };
+    // Small samples first. Some towers read inputs of one size alone.
+    let found = [8, 4, 2, 1].into_iter().find_map(points);
+    found.unwrap_or_else(|| {
+        tracing::warn!(
+            "no sample fits the tower {}: its values have no names",
+            tower.def.name
+        );
+        Vec::new()
+    })
 }
 
 struct LoadedTower {
@@ -88,6 +165,10 @@ impl MediaTowers {
         options: &Options,
         progress: ProgressFn<'_>,
     ) -> Result<Self> {
+        let points = opened
+            .iter()
+            .flat_map(|tower| tower_points(tower, &processors))
+            .collect();
         let load = |opened: OpenedTower| {
             Ok(LoadedTower {
                 media: opened.media,
@@ -97,6 +178,7 @@ impl MediaTowers {
         };
         Ok(Self {
             towers: opened.into_iter().map(load).collect::<Result<_>>()?,
+            points,
             processors,
             ids: HashMap::new(),
             next_id: FIRST_MEDIA_ID,
@@ -135,30 +217,42 @@ impl MediaTowers {
         encoded: &mut EncodedMedia,
         end: Option<Instant>,
     ) -> Result<bool> {
-        while let Some(medium) = media.media.get(encoded.0.len()) {
-            match self.kept_rows(medium, end)? {
-                Some(rows) => encoded.0.push(rows),
+        while let Some(medium) = media.media.get(encoded.rows.len()) {
+            let of_kind = encoded
+                .wanted
+                .iter()
+                .filter(|(media, _)| *media == medium.media);
+            let paths: Vec<String> = of_kind.map(|(_, path)| path.clone()).collect();
+            match self.kept_rows(medium, paths, end)? {
+                Some((rows, captured)) => {
+                    encoded.rows.push(rows);
+                    encoded.captured.push(captured);
+                }
                 None => return Ok(false),
             }
         }
         Ok(true)
     }
 
-    /// The rows of a medium: kept ones, or computed; none if the time is over before.
+    /// The rows of a medium, and its values of these paths: kept rows if no value is captured, or computed; none if the time is over before.
     fn kept_rows(
         &mut self,
         medium: &PreparedMedium,
+        paths: Vec<String>,
         end: Option<Instant>,
-    ) -> Result<Option<Arc<MediaRows>>> {
+    ) -> Result<Option<(Arc<MediaRows>, TowerCaptures)>> {
         let hash = medium.hash;
-        let found = self.kept.iter().position(|(of, _)| *of == hash);
-        let rows = match found.and_then(|at| self.kept.remove(at)) {
-            Some((_, rows)) => rows,
-            None => match self.rows_until(medium, end)? {
-                Some(rows) => Arc::new(rows),
+        let known = self.kept.iter().find(|(of, _)| *of == hash);
+        let known = known.map(|(_, rows)| Arc::clone(rows));
+        let (rows, captured) = match known {
+            Some(rows) if paths.is_empty() => (rows, HashMap::new()),
+            known => match self.rows_until(medium, paths, end)? {
+                // Kept rows stay those of the medium.
+                Some((rows, captured)) => (known.unwrap_or_else(|| Arc::new(rows)), captured),
                 None => return Ok(None),
             },
         };
+        self.kept.retain(|(of, _)| *of != hash);
         self.kept.push_back((hash, Arc::clone(&rows)));
         let bytes = |kept: &VecDeque<(_, Arc<MediaRows>)>| -> usize {
             kept.iter().map(|(_, rows)| size_of_val(&*rows.rows)).sum()
@@ -166,7 +260,12 @@ impl MediaTowers {
         while self.kept.len() > 1 && bytes(&self.kept) > KEPT_BYTES {
             self.kept.pop_front();
         }
-        Ok(Some(rows))
+        Ok(Some((rows, captured)))
+    }
+
+    /// The points of all towers.
+    pub(super) fn points(&self) -> &[Point] {
+        &self.points
     }
 
     /// How the media are prepared.
@@ -190,16 +289,18 @@ impl MediaTowers {
     /// # Errors
     /// The model has no tower for it, the prepared values do not fit the tower, or a computation fails.
     pub fn rows(&mut self, medium: &PreparedMedium) -> Result<MediaRows> {
-        let rows = self.rows_until(medium, None)?;
-        rows.ok_or_else(|| Error::Internal("a tower stopped without an end".into()))
+        let rows = self.rows_until(medium, Vec::new(), None)?;
+        rows.map(|(rows, _)| rows)
+            .ok_or_else(|| Error::Internal("a tower stopped without an end".into()))
     }
 
-    /// As [`Self::rows`]; none if the time is over before. The next call for the same medium goes on.
+    /// As [`Self::rows`], with the values of these paths; none if the time is over before. The next call for the same medium and paths goes on.
     fn rows_until(
         &mut self,
         medium: &PreparedMedium,
+        paths: Vec<String>,
         end: Option<Instant>,
-    ) -> Result<Option<MediaRows>> {
+    ) -> Result<Option<(MediaRows, TowerCaptures)>> {
         let begun = self.encoding.take();
         let fault = |found: String, expected: &str| Error::Tower {
             found,
@@ -215,9 +316,12 @@ impl MediaTowers {
                 "one that the model has a tower for",
             ));
         };
-        let mut encoding = match begun.filter(|begun| begun.hash == medium.hash) {
+        let is_same = |begun: &Encoding| begun.hash == medium.hash && begun.paths == paths;
+        let mut encoding = match begun.filter(is_same) {
             Some(begun) => begun,
             None => Encoding {
+                paths,
+                captured: HashMap::new(),
                 hash: medium.hash,
                 views: view_rows(&self.processors, medium, own.tower.input_width())?,
                 results: Vec::new(),
@@ -241,10 +345,12 @@ impl MediaTowers {
                     .ok_or_else(|| fault(format!("{source:?}"), "a row that the tower makes"))?;
             }
         }
-        Ok(Some(MediaRows {
+        let rows = MediaRows {
             rows,
             width: n_embd,
-        }))
+            grids: results.iter().map(|of| of.cells).collect(),
+        };
+        Ok(Some((rows, encoding.captured)))
     }
 }
 
@@ -259,13 +365,22 @@ impl Encoding {
                 if !self.results.is_empty() && end.is_some_and(|end| Instant::now() >= end) {
                     return Ok(false);
                 }
-                tower.begin(&inputs)?;
+                tower.begin(&inputs, &self.paths)?;
                 self.n_running = inputs.len();
             }
             if !tower.advance(end)? {
                 return Ok(false);
             }
             self.results.extend(tower.results(self.n_running)?);
+            if !self.paths.is_empty() {
+                for (path, inputs) in tower.captured()? {
+                    let own = self.captured.entry(path).or_default();
+                    for (elements, n) in inputs {
+                        own.elements.extend(elements);
+                        own.n_of_views.push(n);
+                    }
+                }
+            }
             self.n_running = 0;
         }
     }

@@ -8,6 +8,7 @@ use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 
 use crate::arch::{PointParts, PointSpec, nearest};
+use crate::plan::Media;
 use lab_base::weights::TensorType;
 
 /// A value that can be captured, and usually edited.
@@ -26,6 +27,31 @@ pub struct Point {
     pub(super) group: Option<usize>,
     /// The specification of the point.
     pub spec: &'static PointSpec,
+    /// The tower that has it, whose rows it has; none: the model.
+    pub tower: Option<TowerPoint>,
+}
+
+/// A point of a tower, whose path begins with the name of what that reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TowerPoint {
+    /// What the tower reads.
+    pub media: Media,
+    /// Number of values that the tower reads in a sample run, and of rows that the point has then.
+    sample: [u64; 2],
+}
+
+impl TowerPoint {
+    pub(super) fn new(media: Media, sample: [u64; 2]) -> Self {
+        Self { media, sample }
+    }
+
+    /// An upper bound of the number of rows for a view of so many values. Each row is that of some values, or a learned one.
+    pub fn n_rows(&self, n_values: usize) -> u64 {
+        let [n_read, n_rows] = self.sample;
+        (n_values as u64)
+            .div_ceil(n_read.max(1))
+            .saturating_mul(n_rows)
+    }
 }
 
 impl Point {
@@ -43,7 +69,9 @@ impl Point {
 
     /// Whether edits can change the value.
     pub fn is_editable(&self) -> bool {
-        !matches!(self.spec.parts, PointParts::Pairs | PointParts::Indices) && self.path != LOGITS
+        self.tower.is_none()
+            && !matches!(self.spec.parts, PointParts::Pairs | PointParts::Indices)
+            && self.path != LOGITS
     }
 
     /// Whether it has rows only for outputs, instead of for all tokens.
@@ -108,6 +136,18 @@ pub(super) const HEADS_MATRIX: &str = "o";
 const MAX_NAME: usize = 200;
 
 impl Points {
+    /// These points, and those of towers.
+    #[must_use]
+    pub fn with(mut self, towers: Vec<Point>) -> Self {
+        for point in towers {
+            let names = point.aliases.iter().chain([&point.path]);
+            let at = self.all.len();
+            self.by_name.extend(names.map(|name| (name.clone(), at)));
+            self.all.push(point);
+        }
+        self
+    }
+
     /// Number of elements of the hidden states of a token that the output head reads.
     pub fn read_width(&self) -> Option<usize> {
         let outs = self.find("layers.*.out").ok()?;
@@ -171,7 +211,7 @@ fn fits(pattern: &str, part: &str) -> bool {
 
 impl Serialize for Point {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut out = serializer.serialize_struct("Point", 9)?;
+        let mut out = serializer.serialize_struct("Point", 10)?;
         out.serialize_field("path", &self.path)?;
         out.serialize_field("aliases", &self.aliases)?;
         let dims = self.shape.iter().map(|n| (*n > 0).then_some(*n));
@@ -182,6 +222,8 @@ impl Serialize for Point {
         out.serialize_field("editable", &self.is_editable())?;
         out.serialize_field("forces", &self.forces())?;
         out.serialize_field("capturable", &self.is_capturable())?;
+        let tower = self.tower.map(|tower| tower.media.name());
+        out.serialize_field("tower", &tower)?;
         out.end()
     }
 }

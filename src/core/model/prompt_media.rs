@@ -9,6 +9,7 @@ use super::error::{Error, Result};
 use super::lifecycle::Model;
 use super::media::{FIRST_MEDIA_ID, MediaOfPass, MediaSpan, SequenceMedia};
 use super::media_towers::{EncodedMedia, MediaTowers};
+use super::points::Points;
 use crate::models::media::PromptMedia;
 
 impl Model {
@@ -22,6 +23,8 @@ impl Model {
 
     /// Gives the model its towers.
     pub fn set_towers(&mut self, towers: MediaTowers) {
+        let points = Points::clone(&self.points).with(towers.points().to_vec());
+        self.points = Arc::new(points);
         self.towers = Some(towers);
     }
 
@@ -86,7 +89,7 @@ impl Model {
             });
         };
         if is_source {
-            let (1, Some(rows)) = (of.media.len(), encoded.0.first()) else {
+            let (1, Some(rows)) = (of.media.len(), encoded.rows.first()) else {
                 return Err(Error::Source {
                     found: format!("{} media", of.media.len()),
                     expected: "one, with its rows".into(),
@@ -97,7 +100,7 @@ impl Model {
         let known: Vec<_> = of
             .media
             .iter()
-            .zip(&encoded.0)
+            .zip(&encoded.rows)
             .map(|(medium, rows)| Ok((towers.id_of(medium, rows)?, Arc::clone(rows))))
             .collect::<Result<_>>()?;
         let mut spans = Vec::with_capacity(of.places.len());

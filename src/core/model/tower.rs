@@ -15,7 +15,7 @@ use super::cache::states::States;
 use super::cache::store::KvCache;
 use super::devices;
 use super::error::{Error, MemoryPurpose, Result};
-use super::graph::{self, TowerGraph};
+use super::graph::{self, CapturedValue, TowerGraph};
 use super::graph_shape::GraphParts;
 use super::load::{self, LoadedWeights, ProgressFn};
 use super::memory;
@@ -36,8 +36,8 @@ pub struct Tower {
     states: States,
     points: Points,
     executor: Executor,
-    /// The grid of the loaded graph, and the ends of that graph.
-    built: Option<(RowGrid, TowerGraph)>,
+    /// The grid of the loaded graph, the paths of the values that it captures, and its ends.
+    built: Option<(RowGrid, Vec<String>, TowerGraph)>,
     /// The next node of a run that has begun.
     node: usize,
 }
@@ -61,6 +61,9 @@ pub struct TowerRows {
     /// Cells of the grid: time, height, width.
     pub cells: [u64; 3],
 }
+
+/// The elements of the valid rows of a captured value for one input, and their number.
+pub(super) type CapturedInput = (Vec<f32>, usize);
 
 impl Tower {
     /// Loads the weights of a tower's plan.
@@ -124,22 +127,24 @@ impl Tower {
     /// # Errors
     /// An input has another size than its grid, or does not fit the tower; memory is missing; a computation fails.
     pub fn run(&mut self, inputs: &[TowerInput<'_>]) -> Result<Vec<TowerRows>> {
-        self.begin(inputs)?;
+        self.begin(inputs, &[])?;
         self.advance(None)?;
         self.results(inputs.len())
     }
 
-    /// Begins a run of inputs, which have the same grid. A run that has begun is given up.
+    /// Begins a run of inputs, which have the same grid, after which the values of these paths can be read. A run that has begun is given up.
     ///
     /// # Errors
     /// An input has another size than its grid, or does not fit the tower; memory is missing.
-    pub(super) fn begin(&mut self, inputs: &[TowerInput<'_>]) -> Result<()> {
+    pub(super) fn begin(&mut self, inputs: &[TowerInput<'_>], paths: &[String]) -> Result<()> {
         self.node = 0;
         let grid = grid_of(&self.plan, inputs)?;
-        if self.built.as_ref().is_none_or(|(of, _)| *of != grid) {
-            self.build(grid)?;
+        let is_other =
+            |(of, captured, _): &(RowGrid, Vec<String>, _)| *of != grid || captured != paths;
+        if self.built.as_ref().is_none_or(is_other) {
+            self.build(grid, paths)?;
         }
-        let Some((_, graph)) = &self.built else {
+        let Some((_, _, graph)) = &self.built else {
             return Err(Error::Internal("no graph is built".into()));
         };
         let rows: Vec<f32> = inputs
@@ -175,7 +180,7 @@ impl Tower {
     /// # Errors
     /// No run was begun.
     pub(super) fn results(&mut self, n_inputs: usize) -> Result<Vec<TowerRows>> {
-        let Some((_, graph)) = &self.built else {
+        let Some((_, _, graph)) = &self.built else {
             return Err(Error::Internal("no graph is built".into()));
         };
         let mut result = vec![0.0; graph.result.elements() as usize];
@@ -196,24 +201,50 @@ impl Tower {
 
     /// The values of the last run in the order of computation. Empty unless values are captured.
     pub fn values(&self) -> Result<Vec<NamedValue>> {
-        let captured = self.built.iter().flat_map(|(_, graph)| &graph.captured);
+        let captured = self.built.iter().flat_map(|(_, _, graph)| &graph.captured);
         captured
             .map(|value| NamedValue::read(&self.executor, value))
             .collect()
     }
 
-    /// Builds and loads the graph of a grid, if there is memory for it.
-    fn build(&mut self, grid: RowGrid) -> Result<()> {
+    /// The rows of the values that a complete run captured: their paths, and the rows of each input.
+    ///
+    /// # Errors
+    /// A value cannot be read.
+    pub(super) fn captured(&self) -> Result<Vec<(String, Vec<CapturedInput>)>> {
+        let values = self.built.iter().flat_map(|(_, _, graph)| &graph.captured);
+        let of_value = |value: &CapturedValue| {
+            let grid = value
+                .grid
+                .ok_or_else(|| Error::Internal("a value without a grid".into()))?;
+            let NamedValue { path, elements, .. } = NamedValue::read(&self.executor, value)?;
+            let n_of_input = grid.n_of_input() as usize;
+            let n_valid = match grid.valid == grid.n_cells() {
+                true => n_of_input,
+                false => (grid.before + grid.valid) as usize,
+            };
+            let of_input = (elements.len() / grid.inputs.max(1) as usize).max(1);
+            let inputs = elements.chunks_exact(of_input).map(|rows| {
+                let width = rows.len() / n_of_input.max(1);
+                (rows[..n_valid * width].to_vec(), n_valid)
+            });
+            Ok((path, inputs.collect()))
+        };
+        values.map(of_value).collect()
+    }
+
+    /// Builds and loads the graph of a grid that captures the values of these paths, if there is memory for it.
+    fn build(&mut self, grid: RowGrid, paths: &[String]) -> Result<()> {
         self.built = None;
-        let (graph, _) = graph::build_tower(&self.graph_parts(), grid)?;
+        let (graph, _) = graph::build_tower(&self.graph_parts(), grid, paths)?;
         let bytes = self.executor.measure(graph)?;
         let processor = bytes.first().copied().unwrap_or(0);
         memory::check(MemoryPurpose::Scratch, processor)?;
-        let (graph, _) = graph::build_tower(&self.graph_parts(), grid)?;
+        let (graph, _) = graph::build_tower(&self.graph_parts(), grid, paths)?;
         self.executor.reserve(graph)?;
-        let (graph, ends) = graph::build_tower(&self.graph_parts(), grid)?;
+        let (graph, ends) = graph::build_tower(&self.graph_parts(), grid, paths)?;
         self.executor.load(graph)?;
-        self.built = Some((grid, ends));
+        self.built = Some((grid, paths.to_vec(), ends));
         Ok(())
     }
 

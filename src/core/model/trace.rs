@@ -13,7 +13,7 @@ use super::adapters::DeviceWeights;
 use super::cache::states::States;
 use super::cache::store::KvCache;
 use super::devices;
-use super::graph::{self, PassGraph};
+use super::graph::{self, PassGraph, TowerGraph};
 use super::graph_shape::{GraphParts, GraphShape};
 use super::options::Options;
 use super::points::Points;
@@ -62,11 +62,19 @@ pub fn trace_tokens(plan: &Plan, n_tokens: usize) -> Result<Vec<GraphOp>> {
 /// # Errors
 /// The grid does not fit the tower.
 pub fn trace_tower(plan: &Plan, cells: [u64; 3]) -> Result<Vec<GraphOp>> {
-    let options = Options::plain(0, 1);
-    let grid = RowGrid::of_cells(1, cells);
-    let build = |parts: &GraphParts<'_>| graph::build_tower(parts, grid);
-    let (graph, _, tensors) = described_with(plan, &options, build)?;
+    let (graph, _, tensors) = described_tower(plan, &Options::plain(0, 1), cells)?;
     Ok(graph.walk(&tensors))
+}
+
+/// The graph of a run of a tower over a grid of cells, as [`described`].
+pub(super) fn described_tower(
+    plan: &Plan,
+    options: &Options,
+    cells: [u64; 3],
+) -> Result<(Graph, TowerGraph, Vec<Tensor>)> {
+    let grid = RowGrid::of_cells(1, cells);
+    let build = |parts: &GraphParts<'_>| graph::build_tower(parts, grid, &[]);
+    described_with(plan, options, build)
 }
 
 fn walked(plan: &Plan, options: &Options, shape: &GraphShape) -> Result<Vec<GraphOp>> {

@@ -25,7 +25,7 @@ pub fn prepare(
     let max = limits.max_view_pixels / u64::from(rules.values.frames.get());
     let made = views(picture, rules, max)?;
     let mut all = Vec::with_capacity(made.pictures.len());
-    for picture in &made.pictures {
+    for (picture, part) in &made.pictures {
         let (values, shape) = rules.values.of(picture)?;
         let size = picture.size();
         let patch = rules.values.patch;
@@ -38,6 +38,7 @@ pub fn prepare(
                 (size.width.get() / patch) as usize,
             ],
             grid: rules.rows.of(size)?,
+            part: *part,
         });
     }
     let layout = layout(rules, picture.size(), &made, &all, index);

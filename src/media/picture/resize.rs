@@ -2,6 +2,8 @@
 
 use std::num::NonZeroU32;
 
+use image::ImageEncoder as _;
+
 use super::resample::{CHANNELS, Filter, resample};
 use super::size::Extent;
 
@@ -28,6 +30,23 @@ impl Picture {
     /// Its bytes: red, green and blue of each pixel, row by row.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
+    }
+
+    /// The picture as a JPEG file, made smaller so that no side has more than `most` pixels; none if it cannot be encoded.
+    pub fn thumbnail(&self, most: NonZeroU32) -> Option<Vec<u8>> {
+        let (height, width) = self.size.sides();
+        let scale = (f64::from(most.get()) / height.max(width)).min(1.0);
+        let size = Extent::of(
+            (height * scale).max(1.0).round(),
+            (width * scale).max(1.0).round(),
+        );
+        let small = self.resized(size.ok()?, Filter::Bilinear);
+        let (mut file, size) = (Vec::new(), small.size);
+        let encoder = image::codecs::jpeg::JpegEncoder::new_with_quality(&mut file, 90);
+        let colours = image::ExtendedColorType::Rgb8;
+        let written =
+            encoder.write_image(&small.bytes, size.width.get(), size.height.get(), colours);
+        written.ok().map(|()| file)
     }
 
     pub(super) fn row_len(&self) -> usize {

@@ -13,7 +13,8 @@ const BLACK: [u8; CHANNELS] = [0; CHANNELS];
 
 /// The views of a picture.
 pub(super) struct Views {
-    pub(super) pictures: Vec<Picture>,
+    /// Each with the part of the whole picture that it shows: left, top, right and bottom as shares.
+    pub(super) pictures: Vec<(Picture, [f64; 4])>,
     /// The index of the view of the whole picture.
     pub(super) whole: Option<usize>,
     /// The tiles and the index of the first one; they follow one another line by line.
@@ -153,7 +154,7 @@ fn whole_picture(
     rules: &PictureRules,
     has_tiles: bool,
     budget: &mut Budget,
-) -> Result<Picture, PictureError> {
+) -> Result<(Picture, [f64; 4]), PictureError> {
     let size = rules.whole.size.of(picture.size(), has_tiles)?;
     let centre = |canvas: Extent| {
         let middle = |canvas: NonZeroU32, side: NonZeroU32| {
@@ -193,7 +194,20 @@ fn whole_picture(
     };
     let canvas = budget.take(canvas)?;
     let resized = resize(picture, size, rules, budget.max)?;
-    Ok(resized.window(top, left, canvas, colour))
+    let window = resized.window(top, left, canvas, colour);
+    Ok((window, part(size, top, left, canvas)))
+}
+
+/// The part of a picture of a size that a window on it shows.
+fn part(size: Extent, top: i64, left: i64, window: Extent) -> [f64; 4] {
+    let share = |at: i64, side: NonZeroU32| at as f64 / f64::from(side.get());
+    let end = |at: i64, side: NonZeroU32| at + i64::from(side.get());
+    [
+        share(left, size.width),
+        share(top, size.height),
+        share(end(left, window.width), size.width),
+        share(end(top, window.height), size.height),
+    ]
 }
 
 fn tile_pictures(
@@ -202,7 +216,7 @@ fn tile_pictures(
     grid: TileGrid,
     rules: &PictureRules,
     budget: &mut Budget,
-) -> Result<Vec<Picture>, PictureError> {
+) -> Result<Vec<(Picture, [f64; 4])>, PictureError> {
     let size = picture.size();
     let tile = match tiles.size {
         TileSize::Exact(tile) => tile,
@@ -212,15 +226,17 @@ fn tile_pictures(
     let (rows, columns) = (f64::from(grid.rows), f64::from(grid.columns));
     let canvas = budget.take(Extent::of(tile_h * rows, tile_w * columns)?)?;
     let (canvas_h, canvas_w) = canvas.sides();
-    let filled = match tiles.fill {
-        Fill::Stretch => resize(picture, canvas, rules, budget.max)?,
+    // The canvas, the size of the picture on it, and where the canvas begins on the picture.
+    let (filled, inner, from_top, from_left) = match tiles.fill {
+        Fill::Stretch => (resize(picture, canvas, rules, budget.max)?, canvas, 0, 0),
         Fill::Centre => {
             let double = |side: f64| (side, Precision::Double);
             let inner = fitted(size, double(canvas_h), double(canvas_w), f64::ceil)?;
             let (h, w) = inner.sides();
             let half = |rest: f64| -((rest / 2.0).floor() as i64);
             let resized = resize(picture, inner, rules, budget.max)?;
-            resized.window(half(canvas_h - h), half(canvas_w - w), canvas, BLACK)
+            let (top, left) = (half(canvas_h - h), half(canvas_w - w));
+            (resized.window(top, left, canvas, BLACK), inner, top, left)
         }
         Fill::Corner { enlarge_to } => {
             let most = |side: f64, canvas: f64| {
@@ -233,14 +249,15 @@ fn tile_pictures(
             let (h, w) = size.sides();
             let inner = fitted(size, most(h, canvas_h), most(w, canvas_w), f64::floor)?;
             let resized = resize(picture, inner, rules, budget.max)?;
-            resized.window(0, 0, canvas, BLACK)
+            (resized.window(0, 0, canvas, BLACK), inner, 0, 0)
         }
     };
     let places = (0..grid.rows).flat_map(|row| (0..grid.columns).map(move |column| (row, column)));
     let tile_at = |(row, column): (u32, u32)| {
         let top = i64::from(row) * i64::from(tile.height.get());
         let left = i64::from(column) * i64::from(tile.width.get());
-        filled.window(top, left, tile, BLACK)
+        let shown = part(inner, top + from_top, left + from_left, tile);
+        (filled.window(top, left, tile, BLACK), shown)
     };
     Ok(places.map(tile_at).collect())
 }

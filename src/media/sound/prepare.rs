@@ -55,8 +55,9 @@ pub fn prepare_beside(
         0
     };
     check_size(samples.len(), split.max(longest), rules)?;
-    for piece in samples.chunks(split) {
-        frames_of(piece, longest, rules)?.views(rules, &mut views);
+    for (at, piece) in samples.chunks(split).enumerate() {
+        let start = (at * split) as f64 / f64::from(rules.sampling_rate);
+        frames_of(piece, longest, rules)?.views(rules, start, &mut views);
     }
     laid_out(views, rules)
 }
@@ -132,7 +133,7 @@ impl FrameValues {
             real: self.real.saturating_sub(from).min(n),
         };
         let mut views = Vec::new();
-        window.views(rules, &mut views);
+        window.views(rules, from as f64 * frame_seconds(rules), &mut views);
         laid_out(views, rules)
     }
 }
@@ -152,6 +153,12 @@ pub(super) fn frames_in(samples: usize, rules: &SoundRules) -> usize {
         Some(spectrum) => frames(samples, spectrum).unwrap_or(0),
         None => samples,
     }
+}
+
+/// The time from one frame to the next, before frames are stacked, in seconds.
+fn frame_seconds(rules: &SoundRules) -> f64 {
+    let hop = rules.spectrogram.as_ref().map_or(1, |of| of.hop_length);
+    hop as f64 / f64::from(rules.sampling_rate)
 }
 
 /// Whether what the rules make of so many samples, in pieces of `split`, is of a size to compute with.
@@ -246,8 +253,8 @@ fn normalised(frames: &mut FrameValues, rules: &Normalise) {
 }
 
 impl FrameValues {
-    /// Pads, stacks and splits the frames, and appends the views that they make.
-    fn views(mut self, rules: &SoundRules, views: &mut Vec<View>) {
+    /// Pads, stacks and splits the frames, which start at a time in seconds, and appends the views that they make.
+    fn views(mut self, rules: &SoundRules, start: f64, views: &mut Vec<View>) {
         let frames = &rules.frames;
         let padded = self.len().next_multiple_of(frames.pad_to_multiple_of);
         self.values.resize(padded * self.bands, 0.0);
@@ -264,6 +271,8 @@ impl FrameValues {
         for values in self.values.chunks(split * bands) {
             let made = values.len() / bands;
             let real = real.saturating_sub(before).min(made);
+            let seconds = |n: usize| start + (n * frames.stack) as f64 * frame_seconds(rules);
+            let begin = before;
             before += made;
             let counted = match rules.rows.of {
                 RowCount::Real => real,
@@ -279,6 +288,7 @@ impl FrameValues {
                 shape,
                 patches: [real, 1, 1],
                 grid: [rules.rows.count(counted), 1, 1],
+                part: [seconds(begin), 0.0, seconds(begin + counted), 1.0],
             });
         }
     }

@@ -121,7 +121,7 @@ routes! {
         => file(&["text/plain"]);
     Model: get "/v1/lab/points", lab::points,
         "The values of a model that can be captured and edited, with shapes and meanings.";
-    Model: post "/v1/lab/run", lab::run, "Reads a prompt, and captures and edits values of the model.", lab::Run::documented;
+    Model: post "/v1/lab/run", lab::run, "Reads a prompt, and captures and edits values of the model.", lab::run_fields;
     Model: post "/v1/lab/patch", lab::patch::patch,
         "Activation patching: runs a prompt with values of another prompt, and measures the effect of each.",
         lab::patch::Patch::documented;

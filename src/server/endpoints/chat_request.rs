@@ -64,7 +64,12 @@ pub(crate) fn fields_with<T: RequestPart>() -> Vec<FieldDoc> {
 impl ChatRequest {
     /// Checks that do not depend on the model.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        self.generation.check(1)?;
+        self.check_for(1)
+    }
+
+    /// As [`Self::check`], of an answer of at least so many tokens.
+    pub(crate) fn check_for(&self, n_least: u64) -> Result<(), Error> {
+        self.generation.check(n_least)?;
         self.messages.check()
     }
 
@@ -172,6 +177,13 @@ impl ChatRequest {
 }
 
 impl PreparedChat {
+    /// For a prompt that is read for its values: nothing is generated unless asked for, and text is not parsed.
+    pub(crate) fn for_values(mut self) -> Self {
+        self.first.max_tokens.get_or_insert(0);
+        self.reader = None;
+        self
+    }
+
     pub(crate) fn submit(self, n: u32) -> Result<RunningChat, Error> {
         let requests = choice_requests(&self.first, n).collect();
         let answers = RunningCompletions::submit(&self.served, requests, n)?;

@@ -22,17 +22,20 @@ async function captures(endings) {
     return found;
 }
 
+async function attention(positions) {
+    const all = await captures([['.weights', 'pairs', positions]]);
+    if (!all.length) throw new Error('No layer that was asked for has attention weights that can be read.');
+    return { captures: all };
+}
+
 /// What is asked of the model for each picture.
 const PLANS = {
     async lens() {
         const layers = numbers('lab-layers');
         return { lens: { positions: 'prompt', top_k: 1, ...(layers.length ? { layers } : {}) } };
     },
-    async attention() {
-        const all = await captures([['.weights', 'pairs', 'prompt']]);
-        if (!all.length) throw new Error('No layer that was asked for has attention weights that can be read.');
-        return { captures: all };
-    },
+    attention: () => attention('prompt'),
+    attention_map: () => attention('last'),
     async routing() {
         const picked = await captures([['.picked', 'indices', 'prompt']]);
         if (!picked.length) throw new Error('No layer that was asked for has a router of experts.');
@@ -46,19 +49,25 @@ const PLANS = {
     },
 };
 
-/// The text that was entered, or the tokens of the conversation.
-async function prompt() {
-    if (by('lab-text').value) return by('lab-text').value;
+/// The text that was entered, or the messages of the conversation.
+function prompt(kind) {
+    if (by('lab-text').value && kind !== 'attention_map') return { prompt: by('lab-text').value };
     const messages = conversation();
-    if (!messages.length) throw new Error('The conversation is empty, and there is no text.');
-    const ends = messages.at(-1).role === 'assistant' ? { continue_final_message: true, add_generation_prompt: false } : {};
-    return (await post('tokenize', { model: model.selected(), messages, ...ends })).tokens;
+    if (!messages.length) throw new Error(`The conversation is empty${kind === 'attention_map' ? '' : ', and there is no text'}.`);
+    return { messages, ...messages.at(-1).role === 'assistant' ? { continue_final_message: true, add_generation_prompt: false } : {} };
+}
+
+/// The pictures of messages, in their order.
+function images(messages) {
+    const found = messages.flatMap(({ content }) => Array.isArray(content) ? content : []).filter(({ type }) => type === 'image_url');
+    if (!found.length) throw new Error('The conversation has no picture.');
+    return found.map(({ image_url: { url } }) => url);
 }
 
 async function response(kind) {
     const own = { model: model.selected() };
     if (kind !== 'patch') {
-        return post('v1/lab/run', { ...own, prompt: await prompt(), lab: { ...await PLANS[kind](), output: 'inline' } });
+        return post('v1/lab/run', { ...own, ...prompt(kind), lab: { ...await PLANS[kind](), output: 'inline' } });
     }
     const against = by('lab-against').value, layers = numbers('lab-layers');
     const metric = { token: by('lab-token').value, ...(against ? { against } : {}) };
@@ -71,8 +80,9 @@ async function draw() {
     const show = (...children) => { if (turn === latest) out.replaceChildren(...children); };
     show(element('p', { class: 'quiet' }, ['Reading …']));
     try {
-        const heads = kind === 'attention' ? { heads: numbers('lab-heads') } : {};
-        const body = { picture: kind, response: await response(kind), layers: numbers('lab-layers'), theme: theme(), ...heads };
+        const heads = kind.startsWith('attention') ? { heads: numbers('lab-heads') } : {};
+        const pictures = kind === 'attention_map' ? { images: images(conversation()) } : {};
+        const body = { picture: kind, response: await response(kind), layers: numbers('lab-layers'), theme: theme(), ...heads, ...pictures };
         const src = await picture(body);
         const name = by('lab-picture').selectedOptions[0].textContent;
         const image = element('img', { src, alt: `${name} of ${model.selected()}` });

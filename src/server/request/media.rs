@@ -21,7 +21,7 @@ use crate::served::{ServedMedia, ServedModel};
 use super::json_access::malformed;
 
 /// Maximum number of media in a request.
-const MAX_MEDIA: usize = 128;
+pub(crate) const MAX_MEDIA: usize = 128;
 /// Maximum size of the files of all media of a request, in bytes.
 const MAX_BYTES: u64 = 64 << 20;
 /// Maximum number of values that towers read for all media of a request.
@@ -240,6 +240,16 @@ pub(crate) fn file_of(param: &str, data: &str) -> Result<SentFile, Error> {
     }
 }
 
+/// The bytes in a data URL.
+pub(crate) fn bytes_of_url(param: &str, url: &str) -> Result<Vec<u8>, Error> {
+    let medium = MessageMedium {
+        param: param.to_owned(),
+        media: None,
+        source: MediumSource::Url(url.into()),
+    };
+    medium.bytes().map(Cow::into_owned)
+}
+
 /// The media of a request, prepared.
 #[derive(Debug, Default)]
 pub(crate) struct PreparedMedia {
@@ -332,7 +342,8 @@ pub(crate) fn prepared_here(
     })
 }
 
-async fn blocking<T: Send + 'static>(
+/// Runs work on a thread of its own.
+pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
     let done = tokio::task::spawn_blocking(work).await;

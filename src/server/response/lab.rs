@@ -24,8 +24,10 @@ use lab_core::artifacts::store;
 use lab_core::artifacts::store::Artifact;
 use lab_core::artifacts::vectors::VectorContent;
 use lab_core::engine::{
-    AttributionResult, CapturedPoint, LabResult, LensRow, Reduction, TokenLogprob,
+    AttributionResult, CapturedPoint, LabResult, LensRow, MediumRow, MediumRowSource, MediumRows,
+    Reduction, TokenLogprob,
 };
+use lab_core::plan::Media;
 
 use crate::http::error::Error;
 use crate::http::json::{JsonText, json_text};
@@ -86,7 +88,16 @@ impl Shown<'_> {
                 Reduction::Norm => "norm",
                 Reduction::TopK(_) => "top_k",
             },
-            positions: &self.captured.positions,
+            positions: match &self.captured.of_medium {
+                None => Some(&self.captured.positions),
+                Some(_) => None,
+            },
+            medium: self.captured.of_medium.as_ref().map(|of| of.medium),
+            views: self
+                .captured
+                .of_medium
+                .as_ref()
+                .map(|of| of.n_of_views.as_slice()),
             shape: &self.shape,
             sae: self.sae,
             dtype: None,
@@ -131,7 +142,13 @@ impl Shown<'_> {
 struct CaptureJson<'a> {
     point: &'a str,
     reduce: &'static str,
-    positions: &'a [u32],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    positions: Option<&'a [u32]>,
+    /// Index of the medium whose rows a value of a tower has, and how many rows are those of each view.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    medium: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    views: Option<&'a [usize]>,
     shape: &'a [u64],
     #[serde(skip_serializing_if = "Option::is_none")]
     sae: Option<&'a str>,
@@ -172,6 +189,74 @@ struct Report<'a> {
     attribution: Option<AttributedJson<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     lens: Option<Vec<PointJson<'a>>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    media: Vec<MediumJson<'a>>,
+}
+
+/// The rows of a medium of the prompt.
+#[derive(Serialize)]
+struct MediumJson<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    rows: Vec<MediumRowJson<'a>>,
+}
+
+#[derive(Default, Serialize)]
+struct MediumRowJson<'a> {
+    position: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    learned: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    view: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    index: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    row: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    column: Option<usize>,
+    /// Left, top, right and bottom as shares of the picture.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    area: Option<[f64; 4]>,
+    /// Begin and end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seconds: Option<[f64; 2]>,
+}
+
+impl<'a> MediumJson<'a> {
+    fn new(medium: &'a MediumRows) -> Self {
+        let is_image = medium.media == Media::Image;
+        let row = |row: &'a MediumRow| {
+            let position = row.position;
+            match &row.source {
+                MediumRowSource::Learned(name) => MediumRowJson {
+                    position,
+                    learned: Some(name),
+                    ..MediumRowJson::default()
+                },
+                MediumRowSource::View {
+                    view,
+                    row,
+                    cell,
+                    part,
+                } => MediumRowJson {
+                    position,
+                    view: Some(*view),
+                    index: Some(*row),
+                    row: cell.filter(|_| is_image).map(|[_, row]| row),
+                    column: cell.filter(|_| is_image).map(|[column, _]| column),
+                    area: part.filter(|_| is_image),
+                    seconds: part
+                        .filter(|_| !is_image)
+                        .map(|[begin, _, end, _]| [begin, end]),
+                    learned: None,
+                },
+            }
+        };
+        Self {
+            kind: medium.media.name(),
+            rows: medium.rows.iter().map(row).collect(),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -363,6 +448,7 @@ impl LabRequest {
             artifact,
             attribution: attribution.map(|of| AttributedJson::new(of, tokenizer)),
             lens: self.lens.as_ref().map(|_| points.collect()),
+            media: result.media.iter().map(MediumJson::new).collect(),
         }
     }
 

@@ -26,6 +26,8 @@ class Point:
     parts: Optional[str]
     editable: bool
     capturable: bool
+    #: `image` or `audio` of a value of a tower.
+    tower: Optional[str] = None
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Captured:
 
     #: The name by which it was asked for; of a pattern that of the point.
     point: str
-    #: Positions of the tokens, one for each row.
+    #: Positions of the tokens, one for each row. None of a value of a tower, which has the rows of a medium.
     positions: Array
     #: [positions, dimensions of the point]; without the first dimension for `mean` and `max`.
     values: Array
@@ -44,6 +46,8 @@ class Captured:
     indices: Optional[Array] = None
     #: Id of the sparse autoencoder, if these are features.
     sae: Optional[str] = None
+    #: Of a value of a tower: the index of the picture or sound among those of the prompt.
+    medium: Optional[int] = None
 
 
 @dataclass(frozen=True)
@@ -228,11 +232,12 @@ def _captured(found: Mapping[str, Any], arrays: Mapping[str, Array]) -> Captured
         indices = np.asarray(found["indices"], np.int32).reshape(values.shape) if "indices" in found else None
     return Captured(
         point=found["point"],
-        positions=np.asarray(found["positions"], np.int64),
+        positions=np.asarray(found.get("positions", []), np.int64),
         values=values,
         reduce=found["reduce"],
         indices=indices,
         sae=found.get("sae"),
+        medium=found.get("medium"),
     )
 
 

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::model::{CachedPrefix, SequenceId};
+use crate::model::{CachedPrefix, EncodedMedia, SequenceId};
 
 use super::super::answer_stream::AnswerStream;
 use super::super::autoregressive::AutoregressiveStrategy;
@@ -79,6 +79,9 @@ impl<C: Compute> EngineLoop<C> {
         let mut sequence = Sequence::new(tokens, n_prompt, n_parts, scales, recorder, answer);
         sequence.source = source;
         sequence.media = media;
+        if let Some(recorder) = &sequence.recorder {
+            sequence.encoded = EncodedMedia::capturing(recorder.of_towers());
+        }
         sequence.is_changed = is_changed;
         sequence.priority = request.priority;
         self.queue.push_back(EngineRequest { sequence, strategy });

@@ -9,7 +9,8 @@ use serde::Deserialize;
 
 use crate::arch::PointParts;
 use crate::artifacts::vectors::Translators;
-use crate::model::{LOGITS, Lab, LabCapture, LabEdit, Point, Points, Positions};
+use crate::model::{LOGITS, Lab, LabCapture, LabEdit, Point, Points, Positions, TowerPoint};
+use crate::models::media::PromptMedia;
 
 use super::rejected::Rejected;
 
@@ -65,8 +66,8 @@ pub enum Reduction {
 pub struct Capture {
     /// A point, or a pattern of points.
     pub point: String,
-    /// The tokens whose rows are captured.
-    pub positions: PositionSelector,
+    /// The tokens whose rows are captured; none: the last of the prompt, or all rows of a value of a tower.
+    pub positions: Option<PositionSelector>,
     /// How the rows are reduced.
     pub reduce: Reduction,
     /// Number of features that are computed of each row afterwards; 0 = none.
@@ -171,11 +172,12 @@ impl PositionSelector {
 }
 
 impl LabPlan {
-    /// The plan for a prompt with a completion of at most `n_more` tokens. Results and edits of more than `limit`
-    /// bytes are refused.
+    /// The plan for a prompt with these media and a completion of at most `n_more` tokens. Results and edits of more than
+    /// `limit` bytes are refused.
     pub(super) fn compiled(
         &self,
         points: &Points,
+        media: Option<&PromptMedia>,
         (n_prompt, n_more): (usize, usize),
         n_vocab: usize,
         limit: u64,
@@ -183,6 +185,7 @@ impl LabPlan {
         let length = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let mut compiler = Compiler {
             points,
+            media,
             lengths: Lengths {
                 prompt: length(n_prompt),
                 all: length(n_prompt.saturating_add(n_more)),
@@ -200,6 +203,7 @@ impl LabPlan {
         compiler.check_bytes()?;
         let edits = compiler.edits(&self.edits)?;
         let of_model = captures.iter().map(|(_, _, capture, _)| capture);
+        let of_model = of_model.filter(|capture| points.all[capture.point].tower.is_none());
         let of_model = of_model.chain(lens.iter().map(|(_, capture, _)| capture));
         let of_model = of_model.chain(attribution.iter().flat_map(AttributionPlan::captures));
         let lab = Arc::new(Lab::new(of_model.cloned().collect(), edits));
@@ -220,6 +224,7 @@ impl LabPlan {
 /// Finds the points of a plan, and counts the bytes of its results and edits.
 struct Compiler<'p> {
     points: &'p Points,
+    media: Option<&'p PromptMedia>,
     lengths: Lengths,
     n_vocab: usize,
     /// Maximum of `n_bytes`.
@@ -251,16 +256,23 @@ impl<'p> Compiler<'p> {
     fn captures(&mut self, asked: &[Capture]) -> Result<Vec<CompiledCapture>, Rejected> {
         let (mut captures, mut n_products) = (Vec::new(), 0u64);
         for (of, capture) in asked.iter().enumerate() {
-            let positions = capture.positions.resolved(self.lengths)?;
+            let positions = capture.positions.clone().unwrap_or_default();
+            let positions = positions.resolved(self.lengths)?;
             for point in self.find(&capture.point)? {
                 let own = &self.points.all[point];
+                let of_tower = own
+                    .tower
+                    .map(|tower| self.rows_of(own, tower, capture))
+                    .transpose()?;
                 let is_pairs = own.spec.parts == PointParts::Pairs;
                 check_capturable(own, is_pairs && capture.reduce != Reduction::None)?;
                 let n_rows = positions.n_below(self.lengths.all) as u64;
                 // Attention weights have a row for each position that may be attended to.
                 let n_keys = if is_pairs { self.lengths.all } else { 1 };
-                let n_rows = n_rows.saturating_mul(u64::from(n_keys));
+                let n_rows = of_tower.unwrap_or(n_rows.saturating_mul(u64::from(n_keys)));
                 self.count(match capture.reduce {
+                    // The rows of a value of a tower are held before they are reduced.
+                    _ if of_tower.is_some() => n_rows.saturating_mul(2).saturating_mul(own.width()),
                     Reduction::None => n_rows.saturating_mul(own.width()),
                     Reduction::Mean | Reduction::Max => own.width(),
                     Reduction::Norm => n_rows,
@@ -282,6 +294,27 @@ impl<'p> Compiler<'p> {
         Ok(captures)
     }
 
+    /// The largest number of rows of a value of a tower for the media of the prompt.
+    fn rows_of(&self, point: &Point, tower: TowerPoint, asked: &Capture) -> Result<u64, Rejected> {
+        let path = &point.path;
+        if !matches!(asked.positions, None | Some(PositionSelector::All)) {
+            return refuse(format!(
+                "`{path}` has rows of a tower, which have no positions in the prompt: expected no `positions`, or `all`"
+            ));
+        }
+        let media = self.media.iter().flat_map(|of| &of.media);
+        let media = media.filter(|medium| medium.media == tower.media);
+        let views = media.flat_map(|medium| &medium.prepared.views);
+        let n_rows = views.map(|view| tower.n_rows(view.values.len()));
+        match n_rows.fold(0, u64::saturating_add) {
+            0 => refuse(format!(
+                "`{path}` is a value of the tower of kind `{}`, and the prompt has no medium of it",
+                tower.media.name()
+            )),
+            n => Ok(n),
+        }
+    }
+
     fn lens(&mut self, asked: &Lens) -> Result<Vec<LensCapture>, Rejected> {
         let n_vocab = self.n_vocab;
         if let Some(id) = asked.targets.iter().find(|id| **id as usize >= n_vocab) {
@@ -299,7 +332,8 @@ impl<'p> Compiler<'p> {
                 let own = &points.all[point];
                 let path = &own.path;
                 let is_all = points.read_width() == Some(own.width() as usize);
-                if (own.width() != width && !is_all) || path.starts_with("head.") {
+                let is_elsewhere = path.starts_with("head.") || own.tower.is_some();
+                if (own.width() != width && !is_all) || is_elsewhere {
                     return refuse(format!(
                         "lens: `{path}` is not a hidden state that the head reads"
                     ));
@@ -344,6 +378,12 @@ impl<'p> Compiler<'p> {
             let before = edits.len();
             for point in self.find(&edit.point)? {
                 let own = &points.all[point];
+                if own.tower.is_some() {
+                    return refuse(format!(
+                        "`{}` is a value of a tower, which can be read and not changed",
+                        own.path
+                    ));
+                }
                 let Some(rows) = edit.vector.of(own) else {
                     continue;
                 };

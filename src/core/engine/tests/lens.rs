@@ -25,7 +25,7 @@ fn lens(points: &Points, n_prompt: usize, n_more: usize) -> CompiledLab {
         }),
         ..LabPlan::default()
     };
-    let compiled = plan.compiled(points, (n_prompt, n_more), N_VOCAB as usize, u64::MAX);
+    let compiled = plan.compiled(points, None, (n_prompt, n_more), N_VOCAB as usize, u64::MAX);
     compiled.expect("the plan is sound")
 }
 

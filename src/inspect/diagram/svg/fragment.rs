@@ -4,7 +4,10 @@
 //! [`Fragment::add`], [`Fragment::write`] and [`Fragment::skip`] continue below all of its contents.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use serde::Deserialize;
 
 use super::text::{TextStyle, width, wrap};
@@ -66,6 +69,8 @@ pub enum DrawItem {
     Path(Vec<PathSegment>, &'static str),
     /// A text: x, baseline, anchor, style, additional class.
     Text(f64, f64, Anchor, TextStyle, &'static str, String),
+    /// A picture that is stretched to a rectangle: its bytes, as JPEG.
+    Picture(Rect, Arc<[u8]>),
     /// The start of a group: its class, and the name of what it shows.
     Open(&'static str, String),
     /// The end of a group.
@@ -87,7 +92,7 @@ impl DrawItem {
     fn shift(&mut self, dx: f64, dy: f64) {
         let shift = |x: &mut f64, y: &mut f64| (*x, *y) = (*x + dx, *y + dy);
         match self {
-            Self::Box(rect, ..) => shift(&mut rect.x, &mut rect.y),
+            Self::Box(rect, ..) | Self::Picture(rect, _) => shift(&mut rect.x, &mut rect.y),
             Self::Circle(x, y, ..) | Self::Text(x, y, ..) => shift(x, y),
             Self::Path(segs, _) => {
                 let points = segs.iter_mut().flat_map(|seg| &mut seg.1);
@@ -278,7 +283,7 @@ impl Fragment {
                 DrawItem::Text(_, _, anchor, style, class, _) => {
                     all.extend([style.class(), anchor.of().0, class]);
                 }
-                DrawItem::Close => {}
+                DrawItem::Picture(..) | DrawItem::Close => {}
             }
         }
         all
@@ -321,6 +326,14 @@ fn element(item: &DrawItem, is_page: bool) -> String {
             let all: Vec<&str> = all.into_iter().filter(|c| !c.is_empty()).collect();
             let (class, x, y, text) = (all.join(" "), half(*x), half(*y), self::escape(text));
             format!("<text class=\"{class}\" x=\"{x}\" y=\"{y}\"{room}>{text}</text>\n")
+        }
+        DrawItem::Picture(r, bytes) => {
+            let [x, y, w, h] = [r.x, r.y, r.w, r.h].map(half);
+            let size = format!(
+                "x=\"{x}\" y=\"{y}\" width=\"{w}\" height=\"{h}\" preserveAspectRatio=\"none\""
+            );
+            let data = BASE64_STANDARD.encode(bytes);
+            format!("<image {size} href=\"data:image/jpeg;base64,{data}\"/>\n")
         }
         DrawItem::Open(class, id) => {
             let id = attribute("data-at", if is_page { id } else { "" });

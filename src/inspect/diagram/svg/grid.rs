@@ -4,6 +4,8 @@
 //! maximum; cells without are small squares, whose columns have as many names as fit. Columns that do not fit into the
 //! width of a page continue below.
 
+use std::sync::Arc;
+
 use super::fragment::{DrawItem, Fragment, Rect};
 use super::overlay::swatch;
 use super::stack::framed;
@@ -20,6 +22,13 @@ const BORDERS: [f64; LEVELS - 1] = [0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 0.75, 0.9];
 const COOL: [&str; LEVELS - 1] = [
     "hot u1", "hot u2", "hot u3", "hot u4", "hot u5", "hot u6", "hot u7", "hot u8",
 ];
+/// The classes of areas on pictures, the most transparent first.
+const HEAT: [&str; LEVELS] = [
+    "heat h0", "heat h1", "heat h2", "heat h3", "heat h4", "heat h5", "heat h6", "heat h7",
+    "heat h8",
+];
+/// The longer side of a picture.
+const PICTURE: f64 = 320.0;
 /// Maximum width of a row of grids, and of columns.
 const ROOM: f64 = 1700.0;
 /// Maximum width of the name of a row.
@@ -45,6 +54,21 @@ pub struct Chart {
     /// The meaning of a cell without a number.
     pub empty: String,
     pub grids: Vec<Grid>,
+    /// Pictures with numbers. A chart has grids or these.
+    pub maps: Vec<HeatMap>,
+}
+
+/// A picture, and numbers of areas of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HeatMap {
+    pub title: String,
+    pub note: String,
+    /// The picture as JPEG.
+    pub picture: Arc<[u8]>,
+    /// Its width and height, in any unit.
+    pub size: [f64; 2],
+    /// Areas, left, top, right and bottom as shares of the picture, each with its number.
+    pub areas: Vec<([f64; 4], f64)>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -70,7 +94,7 @@ pub struct GridCell {
 impl Chart {
     pub fn n_cells(&self) -> usize {
         let sizes = self.grids.iter().map(|g| g.rows.len() * g.columns.len());
-        sizes.sum()
+        sizes.sum::<usize>() + self.maps.iter().map(|map| map.areas.len()).sum::<usize>()
     }
 
     fn values(&self) -> impl Iterator<Item = Option<f64>> {
@@ -115,7 +139,8 @@ impl Chart {
             };
             swatch(COOL[at - 1], &text)
         });
-        let shades = HOT.iter().enumerate();
+        let colours = if self.maps.is_empty() { HOT } else { HEAT };
+        let shades = colours.iter().enumerate();
         let shades = shades.map(|(at, class)| swatch(class, &range(at)));
         let quantity = match deepest {
             None | Some(0) => self.quantity.clone(),
@@ -136,8 +161,9 @@ impl Chart {
 }
 
 pub fn chart(chart: &Chart) -> Fragment {
-    let grids = chart.grids.iter().map(|grid| drawn(grid, chart)).collect();
-    let grids = Fragment::wrapped(grids, (34.0, 26.0), ROOM);
+    let grids = chart.grids.iter().map(|grid| drawn(grid, chart));
+    let maps = chart.maps.iter().map(|map| drawn_map(map, chart));
+    let grids = Fragment::wrapped(grids.chain(maps).collect(), (34.0, 26.0), ROOM);
     let room = grids.w.max(640.0);
     let mut page = Fragment::new(room, 0.0);
     page.write(
@@ -158,6 +184,52 @@ pub fn chart(chart: &Chart) -> Fragment {
     page.skip(18.0);
     page.add(0.0, grids);
     framed(page)
+}
+
+/// A picture under its areas, which hide it the less the smaller their numbers are.
+fn drawn_map(map: &HeatMap, chart: &Chart) -> Fragment {
+    let scale = PICTURE / map.size[0].max(map.size[1]).max(1.0);
+    let [w, h] = map.size.map(|side| (side * scale).max(1.0));
+    let mut fragment = Fragment::new(PICTURE, 0.0);
+    fragment.write(
+        0.0,
+        TextStyle::Name,
+        &cut(&map.title, TextStyle::Name, PICTURE),
+    );
+    fragment.write(
+        0.0,
+        TextStyle::Small,
+        &cut(&map.note, TextStyle::Small, PICTURE),
+    );
+    fragment.skip(4.0);
+    let top = fragment.h;
+    fragment.push(DrawItem::Picture(
+        Rect::new(0.0, top, w, h),
+        Arc::clone(&map.picture),
+    ));
+    let place = |[left, top_share, right, bottom]: [f64; 4]| {
+        let within = |share: f64, side: f64| (share.clamp(0.0, 1.0) * side * 2.0).round() / 2.0;
+        let (x, y) = (within(left, w), within(top_share, h));
+        Rect::new(x, top + y, within(right, w) - x, within(bottom, h) - y)
+    };
+    for (level, class) in HEAT.into_iter().enumerate() {
+        let own = map
+            .areas
+            .iter()
+            .filter(|(_, value)| chart.level(*value) == level);
+        let boxes = own
+            .map(|(area, _)| place(*area))
+            .filter(|r| r.w > 0.0 && r.h > 0.0);
+        let boxes: Vec<DrawItem> = boxes.map(|r| DrawItem::Box(r, 0.0, "area")).collect();
+        if !boxes.is_empty() {
+            fragment.push(DrawItem::Open(class, String::new()));
+            fragment.items.extend(boxes);
+            fragment.push(DrawItem::Close);
+        }
+    }
+    fragment.push(DrawItem::Box(Rect::new(0.0, top, w, h), 0.0, "cell"));
+    fragment.h = top + h;
+    fragment
 }
 
 fn size(grid: &Grid) -> (f64, f64) {

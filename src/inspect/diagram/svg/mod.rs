@@ -19,7 +19,7 @@ mod unit_box;
 pub use documents::{compared, comparison, document, kind};
 pub use execution::execution;
 pub use fragment::{Anchor, DrawItem, Fragment, PathSegment, Point, Rect, SHEET, Theme, escape};
-pub use grid::{Chart, Grid, GridCell, MAX_CELLS, chart};
+pub use grid::{Chart, Grid, GridCell, HeatMap, MAX_CELLS, chart};
 pub(super) use layer::slots;
 pub(super) use overlay::legend;
 pub(super) use stack::{LEGEND, column, layers_of, notes};

@@ -13,12 +13,13 @@ use lab_core::engine::FinishReason;
 
 use super::adapters::ModelQuery;
 use crate::Pool;
-use crate::http::error::{Error, invalid};
+use crate::endpoints::chat_request::{self, ChatRequest, RunningChat};
+use crate::http::error::{Error, invalid, refuse};
 use crate::http::json::{Json, JsonObject};
-use crate::request::fields::{Fields, fields};
+use crate::request::fields::{BodyFields, FieldDoc, fields};
 use crate::request::generation::{GenerationParams, choice_requests};
 use crate::request::input::{TextOrTokens, check_ids, texts_or_tokens};
-use crate::request::lab::FIELD;
+use crate::request::lab::{FIELD, LabRequest};
 use crate::response::running_completions::{RunningCompletions, usage_json};
 use crate::served::ServedModel;
 
@@ -30,14 +31,22 @@ pub(crate) mod vectors;
 pub use patch::patched;
 
 fields! {
-    /// A prompt that is read for its values.
-    pub(crate) struct Run {
+    /// A prompt that is read for its values. Messages can take its place.
+    struct RunFields {
         /// A text or token ids.
-        prompt: Value,
+        prompt: Option<Value>,
         /// Whether a text gets the special tokens that the vocabulary asks for; default: true.
         add_special_tokens: Option<bool>,
-        ..generation: GenerationParams,
     }
+}
+
+/// The documented fields of `/v1/lab/run`, which reads a text, tokens or messages.
+pub(crate) fn run_fields() -> Vec<FieldDoc> {
+    let mut fields = chat_request::fields_with::<RunFields>();
+    // Messages are optional: a prompt can take their place.
+    let messages = fields.iter_mut().filter(|field| field.name == "messages");
+    messages.for_each(|field| field.ty = format!("Option<{}>", field.ty));
+    fields
 }
 
 /// The text of each token, with a replacement character for bytes that are not UTF-8.
@@ -85,32 +94,69 @@ pub(crate) async fn points(
     ))
 }
 
-/// Reads a prompt. Generates nothing unless `max_tokens` is set.
-pub(crate) async fn run(
-    State(pool): State<Arc<Pool>>,
-    Fields(run): Fields<Run, true>,
-) -> Result<Json<JsonObject>, Error> {
-    let generation = &run.generation;
-    generation.check(0)?;
-    let Some(lab) = generation.lab.clone() else {
-        return Err(Error::missing(FIELD));
-    };
+/// The plan of a request, whose answer is not a stream.
+fn check(generation: &GenerationParams) -> Result<Arc<LabRequest>, Error> {
     if generation.is_streamed() {
         let message = "`stream` is not possible here; see `/v1/completions`";
         return invalid("stream", message);
     }
-    let constraint = generation.constraint()?;
-    let served = pool.get(generation.model()).await?;
-    let adds_special = run.add_special_tokens != Some(false);
-    let tokens = prompt_tokens(&served, "prompt", &run.prompt, adds_special)?;
-    let constraint = generation.compile(constraint, &served).await?;
-    let first = generation.request(&served, &tokens, None, constraint.as_ref());
-    let mut first = first.map_err(|error| error.with_prompt_field("prompt"))?;
-    first.max_tokens.get_or_insert(0);
-    let n = generation.n_choices();
-    let answers = RunningCompletions::submit(&served, choice_requests(&first, n).collect(), n);
-    let answers = answers.map_err(|error| error.with_prompt_field("prompt"))?;
-    let (all, usage) = answers.with_lab(Some(lab), &served).collect().await?;
+    generation.lab.clone().ok_or_else(|| Error::missing(FIELD))
+}
+
+/// Reads a prompt. Generates nothing unless `max_tokens` is set.
+pub(crate) async fn run(
+    State(pool): State<Arc<Pool>>,
+    body: BodyFields,
+) -> Result<Json<JsonObject>, Error> {
+    let mut body = body.closed();
+    let run: RunFields = body.take()?;
+    let running = match run.prompt {
+        None if body.has("messages") => {
+            if run.add_special_tokens.is_some() {
+                return refuse(
+                    "add_special_tokens",
+                    " and `messages` are mutually exclusive",
+                );
+            }
+            let chat: ChatRequest = body.take()?;
+            body.finish()?;
+            chat.check_for(0)?;
+            check(&chat.generation)?;
+            let served = pool.get(chat.generation.model()).await?;
+            let ready = chat.prepare(served, None).await?;
+            ready.for_values().submit(chat.generation.n_choices())?
+        }
+        None => return Err(Error::missing("prompt")),
+        Some(prompt) => {
+            let generation: GenerationParams = body.take()?;
+            if body.has("messages") {
+                return refuse("messages", " and `prompt` are mutually exclusive");
+            }
+            body.finish()?;
+            generation.check(0)?;
+            let lab = check(&generation)?;
+            let constraint = generation.constraint()?;
+            let served = pool.get(generation.model()).await?;
+            let adds_special = run.add_special_tokens != Some(false);
+            let tokens = prompt_tokens(&served, "prompt", &prompt, adds_special)?;
+            let constraint = generation.compile(constraint, &served).await?;
+            let first = generation.request(&served, &tokens, None, constraint.as_ref());
+            let mut first = first.map_err(|error| error.with_prompt_field("prompt"))?;
+            first.max_tokens.get_or_insert(0);
+            let n = generation.n_choices();
+            let requests = choice_requests(&first, n).collect();
+            let answers = RunningCompletions::submit(&served, requests, n);
+            let answers = answers.map_err(|error| error.with_prompt_field("prompt"))?;
+            let answers = answers.with_lab(Some(lab), &served);
+            RunningChat {
+                served,
+                answers,
+                first,
+            }
+        }
+    };
+    let (served, tokens) = (running.served, running.first.prompt);
+    let (all, usage) = running.answers.collect().await?;
     let results = all.into_iter().enumerate().map(|(index, one)| {
         let mut result = JsonObject::from(json!({
             "index": index, "text": one.text, "lab": null,

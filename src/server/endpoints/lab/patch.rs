@@ -100,7 +100,7 @@ impl PatchRuns {
         let request = |mut plan: LabPlan| {
             plan.captures.push(Capture {
                 point: LOGITS.to_owned(),
-                positions: PositionSelector::Last,
+                positions: None,
                 reduce: Reduction::None,
                 n_features: 0,
             });
@@ -249,7 +249,7 @@ async fn grid(served: &Arc<ServedModel>, asked: Patch) -> Result<Value, Error> {
     let all: Vec<i64> = columns.iter().flatten().copied().collect();
     let capture = |point: &String| Capture {
         point: point.clone(),
-        positions: PositionSelector::List(all.clone()),
+        positions: Some(PositionSelector::List(all.clone())),
         reduce: Reduction::None,
         n_features: 0,
     };

@@ -179,10 +179,12 @@ impl CaptureObject {
             (None, ReductionName::Max) => (Reduction::Max, None),
             (None, ReductionName::TopK) => (Reduction::TopK(k()?), None),
         };
-        let param = format!("{at}.positions");
+        if let Some(PositionSelector::List(list)) = &self.positions {
+            too_many(&format!("{at}.positions"), list.len(), MAX_POSITIONS)?;
+        }
         Ok(CaptureRequest {
             capture: Capture {
-                positions: positions(&param, self.positions, PositionSelector::Last)?,
+                positions: self.positions,
                 point: self.point,
                 reduce,
                 n_features: 0,
