@@ -55,6 +55,7 @@ mod loading;
 mod lora;
 mod lora_origin;
 mod lost_workers;
+mod media_goldens;
 mod media_requests;
 mod metadata;
 mod model_routes;
