@@ -46,7 +46,6 @@ const OPTIONS: &str = "\
 -no-cnv --no-conversation: `bench run --raw` continues the prompt without a chat template
 -md --model-draft --speculative-config --draft-max: `--draft N` takes draft tokens from earlier repetitions; there is no draft model
 --rope-scaling --rope-freq-base --rope-freq-scale --yarn-orig-ctx --hf-overrides: the numbers of RoPE are those of the model
---image --audio: a request names pictures and sounds in its messages
 --mmproj-url -mmu: download the file, and name it with `--mmproj`
 --lora-scaled --lora-modules --enable-lora: `--lora FILE=SCALE`, and its scale in each request; `--lora-dir DIR` for adapters with names (docs/lora.md)
 --ssl-key-file --ssl-cert-file --ssl-keyfile --ssl-certfile: there is no TLS; put a proxy before the server

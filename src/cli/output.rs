@@ -262,8 +262,8 @@ mod tests {
     use super::*;
     use crate::cli::Cli;
 
-    const INPUTS: &str = "a api_key_file archs b backend chat_template_file config dump file files from grammar input json_schema kept lab_vectors lora_dir \
-        media_dir messages model model_path models negative overlay path plan positive prompts reference socket source \
+    const INPUTS: &str = "a api_key_file archs audio b backend chat_template_file config dump file files from grammar image input json_schema kept lab_vectors lora_dir \
+        media_dir media_values messages mmproj model model_path models negative overlay path plan positive prompts reference socket source \
         template tools vocab";
     /// The outputs: commands with their options and arguments.
     const OUTPUTS: &[&str] = &[

@@ -158,7 +158,12 @@ fn every_watched_value_has_a_box() {
     let mut n_values = 0;
     for case in cases() {
         let golden = case.golden;
-        let values = faults::values(&golden.def, golden);
+        let mut values = faults::values(&golden.def, golden);
+        // Tokens in the place of rows are read in comparisons alone, and are not drawn.
+        let source = case.plan().source.as_ref();
+        if source.is_some_and(|source| source.is_rows) {
+            values.retain(|value| !value.path.starts_with("source.embed"));
+        }
         n_values += values.len();
         let norm = |elements: &[f32]| {
             let finite = elements.iter().filter(|e| e.is_finite());

@@ -370,7 +370,7 @@ fn a_client_that_is_refused_while_it_sends_reads_why() {
     let chat = "/v1/chat/completions";
     for (head, status) in [
         (head(chat, "wrong", N_BYTES), "401"),
-        (head(chat, "secret", 17 << 20), "413"),
+        (head(chat, "secret", 65 << 20), "413"),
         (head("/v1/chat", "secret", N_BYTES), "404"),
     ] {
         let mut stream = connect(&server, &head);

@@ -44,12 +44,12 @@ fn words(text: &str) -> Value {
     json!({ "type": "text", "text": text })
 }
 
-fn user(content: Value) -> Value {
+fn user(content: &Value) -> Value {
     json!({ "role": "user", "content": content })
 }
 
 /// A request whose answer is always the same.
-fn chat(messages: Value, extra: &Value) -> Value {
+fn chat(messages: &Value, extra: &Value) -> Value {
     let body = json!({
         "model": "default", "messages": messages, "temperature": 0, "max_tokens": 6, "ignore_eos": true,
     });
@@ -72,7 +72,7 @@ fn first(answer: &Value) -> Vec<(u64, f64)> {
     .collect()
 }
 
-fn scored(messages: Value, extra: &Value) -> Value {
+fn scored(messages: &Value, extra: &Value) -> Value {
     let mut body = chat(messages, &json!({ "top_logprobs": 5 }));
     for (name, value) in SCORED {
         body[name] = value.into();
@@ -86,7 +86,7 @@ fn answer(server: &Server, body: &Value) -> Value {
 
 /// A question about the picture `a.png`.
 fn question() -> Value {
-    json!([user(json!([
+    json!([user(&json!([
         image(&data_url(&file("a.png"))),
         words("What?")
     ]))])
@@ -103,7 +103,10 @@ fn first_tokens_are_those_of_transformers() {
             Some(name) => image(&data_url(&file(name))),
             None => part.clone(),
         });
-        let answer = answer(&server, &scored(json!([user(parts.collect())]), &json!({})));
+        let answer = answer(
+            &server,
+            &scored(&json!([user(&parts.collect::<Value>())]), &json!({})),
+        );
         assert_eq!(answer["usage"]["prompt_tokens"], case["n_tokens"]);
         let n_pictures = case["content"].to_string().matches("picture").count();
         let details = &answer["usage"]["prompt_tokens_details"];
@@ -128,19 +131,19 @@ fn every_api_hands_the_same_picture_to_the_model() {
     let server = start(&[]);
     let picture = file("a.png");
     let data = base64(&picture);
-    let whole = answer(&server, &chat(question(), &json!({})));
+    let whole = answer(&server, &chat(&question(), &json!({})));
     let n_prompt = whole["usage"]["prompt_tokens"].as_u64().expect("a number");
     let said = whole["choices"][0]["message"]["content"]
         .as_str()
         .expect("a text");
-    let blind = answer(&server, &chat(json!([user("What?".into())]), &json!({})));
+    let blind = answer(&server, &chat(&json!([user(&"What?".into())]), &json!({})));
     assert_ne!(said, blind["choices"][0]["message"]["content"]);
 
     // OpenAI's responses, with the picture in the request and as a file.
     let respond = |part: Value| {
         let content = json!([part, { "type": "input_text", "text": "What?" }]);
         let body = json!({
-            "model": "default", "input": [user(content)], "temperature": 0, "max_output_tokens": 6, "ignore_eos": true,
+            "model": "default", "input": [user(&content)], "temperature": 0, "max_output_tokens": 6, "ignore_eos": true,
         });
         let counted = server.post("/v1/responses/input_tokens", &body);
         assert_eq!(counted["input_tokens"], n_prompt);
@@ -173,7 +176,7 @@ fn every_api_hands_the_same_picture_to_the_model() {
     let block = json!({ "type": "image", "source": source });
     let body = json!({
         "model": "default", "max_tokens": 6, "temperature": 0, "ignore_eos": true,
-        "messages": [user(json!([block, words("What?")]))],
+        "messages": [user(&json!([block, words("What?")]))],
     });
     assert_eq!(
         server.post("/v1/messages/count_tokens", &body)["input_tokens"],
@@ -197,9 +200,9 @@ fn every_api_hands_the_same_picture_to_the_model() {
 
     // llama-server's, with the text of the template.
     let template = server.post("/apply-template", &json!({ "messages": question() }));
-    assert_eq!(template["prompt"], "<s>USER: <image>\nWhat?\nASSISTANT:");
+    assert_eq!(template["prompt"], "<s>USER: <image>\nWhat?ASSISTANT:");
     let prompt = json!({
-        "prompt_string": "<s>USER: <__media__>\nWhat?\nASSISTANT:", "multimodal_data": [data],
+        "prompt_string": "<s>USER: <__media__>\nWhat?ASSISTANT:", "multimodal_data": [data],
     });
     let body = json!({ "prompt": prompt, "n_predict": 6, "temperature": 0, "ignore_eos": true });
     let completed = server.post("/completion", &body);
@@ -212,7 +215,7 @@ fn every_api_hands_the_same_picture_to_the_model() {
     // In a stream, and twice.
     let streamed = server.events(
         "/v1/chat/completions",
-        &chat(question(), &json!({ "stream": true })),
+        &chat(&question(), &json!({ "stream": true })),
     );
     let streamed: String = streamed
         .iter()
@@ -220,7 +223,7 @@ fn every_api_hands_the_same_picture_to_the_model() {
         .filter_map(|event| Some(event["choices"][0]["delta"]["content"].as_str()?.to_owned()))
         .collect();
     assert_eq!(streamed, said);
-    let twice = answer(&server, &chat(question(), &json!({ "n": 2 })));
+    let twice = answer(&server, &chat(&question(), &json!({ "n": 2 })));
     for choice in twice["choices"].as_array().expect("choices") {
         assert_eq!(choice["message"]["content"], said);
     }
@@ -264,7 +267,7 @@ fn the_rows_of_a_picture_are_cached_and_those_of_another_are_not_taken_for_them(
     };
     let of = |name: &str| {
         let content = json!([image(&data_url(&file(name))), words("What?")]);
-        answer(&server, &scored(json!([user(content)]), &json!({})))
+        answer(&server, &scored(&json!([user(&content)]), &json!({})))
     };
     let (a, b, again) = (of("a.png"), of("b.png"), of("a.png"));
     assert_eq!(first(&a), first(&again));
@@ -273,10 +276,10 @@ fn the_rows_of_a_picture_are_cached_and_those_of_another_are_not_taken_for_them(
     assert_eq!((cached(&a), cached(&b), cached(&again)), (0, 7, 38));
     let told = &a["choices"][0]["message"]["content"];
     let turns =
-        json!([question()[0], { "role": "assistant", "content": told }, user("And?".into())]);
-    let next = answer(&server, &scored(turns.clone(), &json!({})));
+        json!([question()[0], { "role": "assistant", "content": told }, user(&"And?".into())]);
+    let next = answer(&server, &scored(&turns, &json!({})));
     assert!(cached(&next) >= 38, "{next}");
-    let fresh = answer(&server, &scored(turns, &json!({ "cache_prompt": false })));
+    let fresh = answer(&server, &scored(&turns, &json!({ "cache_prompt": false })));
     assert_eq!(first(&next), first(&fresh));
 }
 
@@ -288,17 +291,17 @@ fn results_of_tools_have_pictures() {
     });
     let result = json!([words("seen: "), image(&data_url(&file("a.png")))]);
     let messages = json!([
-        user("Look.".into()), { "role": "assistant", "content": "", "tool_calls": [call] },
+        user(&"Look.".into()), { "role": "assistant", "content": "", "tool_calls": [call] },
         { "role": "tool", "tool_call_id": "c1", "content": result },
     ]);
-    let openai = answer(&server, &chat(messages, &json!({})));
+    let openai = answer(&server, &chat(&messages, &json!({})));
     assert_eq!(openai["usage"]["prompt_tokens_details"]["image_tokens"], 16);
     let source =
         json!({ "type": "base64", "media_type": "image/png", "data": base64(&file("a.png")) });
     let body = json!({ "model": "default", "max_tokens": 6, "temperature": 0, "ignore_eos": true, "messages": [
-        user("Look.".into()),
+        user(&"Look.".into()),
         { "role": "assistant", "content": [{ "type": "tool_use", "id": "c1", "name": "look", "input": {} }] },
-        user(json!([{ "type": "tool_result", "tool_use_id": "c1", "content": [
+        user(&json!([{ "type": "tool_result", "tool_use_id": "c1", "content": [
             words("seen: "), { "type": "image", "source": source },
         ] }])),
     ] });
@@ -318,9 +321,9 @@ fn a_model_of_texts_names_the_field_that_it_cannot_take() {
         json!({ "type": "input_audio", "input_audio": { "data": "aGk=", "format": "wav" } });
     let source = json!({ "type": "base64", "media_type": "image/png", "data": data });
     let block = json!({ "type": "image", "source": source });
-    let openai = |part: &Value| json!({ "messages": [user(json!([words("a"), part]))] });
-    let input = |part: Value| json!({ "input": [user(json!([part]))] });
-    let anthropic = |content: Value| json!({ "max_tokens": 4, "messages": [user(content)] });
+    let openai = |part: &Value| json!({ "messages": [user(&json!([words("a"), part]))] });
+    let input = |part: Value| json!({ "input": [user(&json!([part]))] });
+    let anthropic = |content: Value| json!({ "max_tokens": 4, "messages": [user(&content)] });
     let result = json!([{ "type": "tool_result", "tool_use_id": "x", "content": [block] }]);
     let prompt = json!({ "prompt_string": "<__media__>", "multimodal_data": [data] });
     for (path, body, field) in [
@@ -449,11 +452,11 @@ fn head_of_png(width: u32, height: u32) -> Vec<u8> {
 
 #[test]
 fn files_that_are_no_good_are_refused_and_the_server_lives() {
-    let server = start(&[]);
+    let server = start(&["--ctx", "1024"]);
     let picture = file("a.png");
     let ask = |url: &str| {
         let body = chat(
-            json!([user(json!([image(url), words("What?")]))]),
+            &json!([user(&json!([image(url), words("What?")]))]),
             &json!({}),
         );
         server.json("POST", "/v1/chat/completions", &body)
@@ -490,7 +493,7 @@ fn files_that_are_no_good_are_refused_and_the_server_lives() {
     let (status, answer) = server.json(
         "POST",
         "/v1/chat/completions",
-        &chat(json!([user(many)]), &json!({})),
+        &chat(&json!([user(&many)]), &json!({})),
     );
     assert_eq!(status, 400, "{answer}");
     assert!(answer.to_string().contains("at most 128"), "{answer}");
@@ -499,7 +502,7 @@ fn files_that_are_no_good_are_refused_and_the_server_lives() {
     let (status, answer) = server.json(
         "POST",
         "/v1/chat/completions",
-        &chat(json!([user(many)]), &json!({})),
+        &chat(&json!([user(&many)]), &json!({})),
     );
     assert!(
         status == 400 && answer.to_string().contains("the context holds"),
@@ -550,7 +553,7 @@ fn media_are_read_from_elsewhere_only_where_the_options_allow_it() {
     let url = format!("http://{address}/a.png");
     let ask = |server: &Server, url: &str| {
         let body = scored(
-            json!([user(json!([image(url), words("What?")]))]),
+            &json!([user(&json!([image(url), words("What?")]))]),
             &json!({}),
         );
         server.json("POST", "/v1/chat/completions", &body)
@@ -607,7 +610,7 @@ fn sounds_are_part_of_prompts() {
     let server = Server::start(&["-m", text(&folder), "--exact"]);
     let sound = file(sources::root().join("tests/media/stereo.flac"));
     let part = json!({ "type": "input_audio", "input_audio": { "data": base64(&sound), "format": "flac" } });
-    let body = chat(json!([user(json!([part, words("What?")]))]), &json!({}));
+    let body = chat(&json!([user(&json!([part, words("What?")]))]), &json!({}));
     let answer = answer(&server, &body);
     let details = &answer["usage"]["prompt_tokens_details"];
     let n = details["audio_tokens"].as_u64().expect("a number");
@@ -615,15 +618,15 @@ fn sounds_are_part_of_prompts() {
     let (_, model) = server.json("GET", "/v1/models", &Value::Null);
     let inputs = &model["data"][0]["architecture"]["input_modalities"];
     assert_eq!(inputs, &json!(["text", "audio"]));
-    let picture = json!([user(json!([image(&data_url(&file("a.png")))]))]);
-    let (status, answer) = server.json("POST", "/v1/chat/completions", &chat(picture, &json!({})));
+    let picture = json!([user(&json!([image(&data_url(&file("a.png")))]))]);
+    let (status, answer) = server.json("POST", "/v1/chat/completions", &chat(&picture, &json!({})));
     assert!(
         status == 400 && answer.to_string().contains("takes no pictures"),
         "{answer}"
     );
     let data = base64(b"RIFF....WAVEfmt ");
     let part = json!({ "type": "input_audio", "input_audio": { "data": data, "format": "wav" } });
-    let body = chat(json!([user(json!([part]))]), &json!({}));
+    let body = chat(&json!([user(&json!([part]))]), &json!({}));
     let (status, answer) = server.json("POST", "/v1/chat/completions", &body);
     assert!(
         status == 400 && answer.to_string().contains("input_audio.data"),

@@ -501,7 +501,7 @@ fn invalid_completion_requests_are_refused_with_their_field() {
         (json!({ "prompt": vec!["a"; 129] }), "prompt"),
         (
             json!({ "prompt": { "prompt_string": "a", "multimodal_data": ["x"] } }),
-            "prompt",
+            "prompt.multimodal_data[0]",
         ),
         (json!({ "n_probs": 101 }), "n_probs"),
         (

@@ -308,7 +308,7 @@ fn faults_are_texts_and_hints_are_named() {
             404,
             "`llama`",
         ),
-        ("POST", CHAT, picture, 400, "`messages[0].images`"),
+        ("POST", CHAT, picture, 400, "`messages[0].images[0]`"),
         (
             "POST",
             CHAT,

@@ -99,7 +99,7 @@ fn blocks_of_anthropics_services_are_left_out_and_texts_are_shown() {
         assert!(ignored.contains(&named), "{ignored}");
     }
     for (block, place) in [
-        (json!({ "type": "image", "source": {} }), ".type"),
+        (json!({ "type": "image", "source": {} }), ".source.type"),
         (
             document(json!({ "type": "base64", "data": "" })),
             ".source.type",

@@ -279,7 +279,7 @@ fn refusals_name_the_field_in_the_clients_format() {
         (user(json!(1)), "`messages[0].content`"),
         (
             user(json!([{ "type": "image", "source": {} }])),
-            "`messages[0].content[0].type`",
+            "`messages[0].content[0].source.type`",
         ),
         (
             user(json!([{ "type": "tool_result" }])),
@@ -343,7 +343,7 @@ fn refusals_name_the_field_in_the_clients_format() {
         (json!({ "input": 1 }), "input"),
         (
             json!({ "input": [{ "role": "user", "content": [{ "type": "input_image" }] }] }),
-            "input[0].content[0].type",
+            "input[0].content[0].image_url",
         ),
         (
             json!({ "input": [{ "type": "function_call_output", "output": "x" }] }),

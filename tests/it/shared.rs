@@ -307,8 +307,9 @@ fn sequences_with_states_run_in_one_pass_whatever_their_lengths() {
 
 /// Bits of the logits of a sequence, in batches with `n` others whose numbers of tokens differ.
 fn alongside(model: &mut Model, text: &[u32], n: u32) -> Vec<u32> {
+    let most = model.plan().n_positions().unwrap_or(40).min(40) as u32;
     let neighbours: Vec<Vec<u32>> = (0..n)
-        .map(|s| (0..40).map(|i| (i * 29 + s * 17 + 5) % 96).collect())
+        .map(|s| (0..most).map(|i| (i * 29 + s * 17 + 5) % 96).collect())
         .collect();
     let mut bits = Vec::new();
     while (model.next(0) as usize) < text.len() {

@@ -283,7 +283,8 @@ fn a_language_is_taken_by_code_and_by_name() {
 fn what_is_no_request_for_a_transcript_is_refused() {
     let server = started(&[]);
     let file = sound(20_000);
-    let cases: [(&[u8], &[(&str, &str)], &str, &str); 15] = [
+    type Case<'a> = (&'a [u8], &'a [(&'a str, &'a str)], &'a str, &'a str);
+    let cases: [Case<'_>; 15] = [
         (
             &file,
             &[("response_format", "xml")],
@@ -387,7 +388,7 @@ fn transcripts_at_once_are_those_of_each_alone() {
     // The smallest cache holds one of them at a time.
     for cache in [
         &["--parallel", "4"][..],
-        &["--parallel", "4", "--cache", "24k"],
+        &["--parallel", "4", "--cache", "48k"],
     ] {
         let server = Arc::new(started(&[cache, &["--exact"]].concat()));
         let threads: Vec<_> = sounds

@@ -37,7 +37,7 @@ impl UnitBuilder<'_, '_> {
             ));
         };
         let v = v.unwrap_or(k);
-        let rule = GridRule::of(&cache);
+        let rule = GridRule::of(cache);
         let window = rule.cells;
         let distances = rows.distances.as_ref();
         let by_products = distances.is_some() || k.shape()[2] != n;

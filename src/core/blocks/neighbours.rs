@@ -1,7 +1,7 @@
 //! The cells of a window that moves over the grid of a tower's rows: side by side, their mean, or their sum by a kernel.
 //!
 //! ```text
-//! concat    y[w] = x[c1], x[c2], ...              the cells of window w, by time, height and width
+//! concat    y[w] = x[c1], x[c2], ...              the cells of window w, by height and width
 //! mean      y[w] = mean over the cells of x[c]
 //! kernel    y[w] = sum over the cells of kernel[c] * x[c] + bias
 //! ```
@@ -31,13 +31,10 @@ choices! {
 options! {
     pub(super) struct Config {
         kind: Kind = "concat", "what becomes of the cells of a window: side by side (`concat`), their `mean`, or their sum by a `kernel` for each channel";
-        time: u64 = "1", "cells of the window by time";
         height: u64 = "1", "cells of the window by height";
         width: u64 = "1", "cells of the window by width";
-        step_time: u64 = "time", "cells from one window to the next by time";
         step_height: u64 = "height", "cells from one window to the next by height";
         step_width: u64 = "width", "cells from one window to the next by width";
-        pad_time: u64 = "0", "cells outside the grid at both ends by time";
         pad_height: u64 = "0", "cells outside the grid at both ends by height";
         pad_width: u64 = "0", "cells outside the grid at both ends by width";
         end_width: u64 = "pad_width", "cells outside the grid at the end by width";
@@ -50,19 +47,19 @@ pub(super) static CONTRACT: Contract = Contract {
     name: "neighbours",
     title: "Neighbours",
     noun: "neighbours",
-    phrase: "windows of {=time} x {=height} x {=width} cells, {kind == 'concat': side by side | {kind == 'mean': their mean | by a kernel}}",
+    phrase: "windows of {=height} x {=width} cells, {kind == 'concat': side by side | {kind == 'mean': their mean | by a kernel}}",
     summary: "Makes one row of the cells of each window over the grid of a tower's rows.",
     formula: "y[w] = {kind == 'concat': x[c1], x[c2], .. | {kind == 'mean': mean(x[c]) | sum(kernel[c] * x[c]){has('kernel.bias'):  + bias}}}",
     options: Config::OPTIONS,
     weights: weights! {
-        kernel: Convolution "neighbours.weight" ["n_embd", "time * height * width"] when("kind == 'kernel'"), "factor of each channel at each cell of a window";
+        kernel: Convolution "neighbours.weight" ["n_embd", "height * width"] when("kind == 'kernel'"), "factor of each channel at each cell of a window";
         kernel.bias: Bias "neighbours.bias" ["n_embd"] optional when("kind == 'kernel'"), "vector that is added";
     },
-    rows: RowWidth::To("if(kind == 'concat', time * height * width, 1) * n_embd"),
+    rows: RowWidth::To("if(kind == 'concat', height * width, 1) * n_embd"),
     is_of_towers: true,
     rules: rules! {
-        "time > 0 and height > 0 and width > 0 and step_time > 0 and step_height > 0 and step_width > 0", "a window and its steps have at least one cell";
-        "pad_time < time and pad_height < height and pad_width < width and end_width < width", "a window has a cell of the grid";
+        "height > 0 and width > 0 and step_height > 0 and step_width > 0", "a window and its steps have at least one cell";
+        "pad_height < height and pad_width < width and end_width < width", "a window has a cell of the grid";
     },
     ..Contract::BLOCK
 };
@@ -71,10 +68,10 @@ pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
     let c = Config::read(&b.unit.options);
     let grid = b.grid()?;
     let window = GridWindow {
-        size: [c.time, c.height, c.width],
-        stride: [c.step_time, c.step_height, c.step_width],
-        pad: [c.pad_time, c.pad_height, c.pad_width],
-        end: [c.pad_time, c.pad_height, c.end_width],
+        size: [1, c.height, c.width],
+        stride: [1, c.step_height, c.step_width],
+        pad: [0, c.pad_height, c.pad_width],
+        end: [0, c.pad_height, c.end_width],
         masked: c.masked,
     };
     // Blocks side by side are not a convolution, which may leave a rest.

@@ -8,6 +8,7 @@ use crate::arch::expr::Expr;
 use crate::arch::table::{TableFields, TableReader, TomlItem, ValueForm};
 use crate::arch::{Diagnostic, Diagnostics, Span, Spanned};
 
+use super::CONFIG;
 use super::definition::{
     Composition, DefaultValue, ElementSlice, Expressions, Map, ParamRule, ParamValue, PartRule,
     Repeat, Requirement, TensorGroup, TensorOrigin, TensorRule, TextModel,
@@ -47,7 +48,8 @@ fn read(path: &str, source: &str, is_whole: bool) -> Result<Map, Diagnostics> {
         return Err(Diagnostics::new(path, source, problems));
     }
     let mut reader = MapReader(TableReader::new(source));
-    let map = reader.map(root.get_ref(), is_whole);
+    let mut map = reader.map(root.get_ref(), is_whole);
+    map.configuration = CONFIG;
     match reader.0.problems.is_empty() {
         true => Ok(map),
         false => Err(Diagnostics::new(path, source, reader.0.problems)),

@@ -92,7 +92,7 @@ impl PromptMedia {
         for place in places {
             match place.attention {
                 MediaAttention::Causal => {}
-                MediaAttention::Prefix => return vec![0..n_prompt],
+                MediaAttention::Prefix => return std::iter::once(0..n_prompt).collect(),
                 MediaAttention::Both | MediaAttention::Window => {
                     ranges.push(place.at..place.at + place.n);
                 }

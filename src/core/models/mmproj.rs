@@ -66,7 +66,7 @@ fn in_folder(folder: &Path, path: &Path, is_of_repository: bool, n_embd: u64) ->
             let named = model_in(&name_of(&path));
             let fits = model.starts_with(&named);
             let rank = type_rank(&name_of(&path));
-            (fits || is_of_repository).then(|| (if fits { named.len() } else { 0 }, rank, path))
+            (fits || is_of_repository).then_some((if fits { named.len() } else { 0 }, rank, path))
         })
         .collect();
     found.sort_by(|a, b| (b.0, a.1, &a.2).cmp(&(a.0, b.1, &b.2)));
@@ -118,10 +118,9 @@ fn model_in(name: &str) -> String {
 /// The order in which element types are taken: half precision first, since kernels are made for it.
 fn type_rank(name: &str) -> usize {
     let order = ["f16", "fp16", "bf16", "q8_0", "f32"];
-    let ranks = order.iter().position(|word| {
-        name.rsplit(|c: char| matches!(c, '-' | '.'))
-            .any(|part| part == *word)
-    });
+    let ranks = order
+        .iter()
+        .position(|word| name.rsplit(['-', '.']).any(|part| part == *word));
     ranks.unwrap_or(order.len())
 }
 

@@ -55,7 +55,8 @@ pub struct OpenedModel {
 }
 
 impl OpenedModel {
-    /// The same model with its matrices quantised to another type ([`crate::models::quantise`]).
+    /// The same model with its matrices quantised to another type ([`crate::models::quantise`]). Its towers keep theirs, unless
+    /// everything becomes f32.
     pub fn quantised(self, ty: TensorType) -> Result<Self, Error> {
         let weights = quantise(&self.weights, &self.plan, ty)?;
         let plan = Plan::new(&self.def, weights.metadata(), &weights);
@@ -63,9 +64,14 @@ impl OpenedModel {
             model: weights.label().to_owned(),
             source,
         })?;
+        let media = match (self.media, ty) {
+            (Some(media), TensorType::F32) => Some(media.quantised(ty)?),
+            (media, _) => media,
+        };
         Ok(Self {
             weights,
             plan,
+            media,
             ..self
         })
     }

@@ -8,12 +8,13 @@ use lab_media::sound::SoundRules;
 use crate::arch::ArchDef;
 use crate::hf;
 use crate::plan::{Media, Plan};
-use lab_base::weights::Weights;
+use lab_base::weights::{TensorType, Weights};
 
 use super::definitions::Definitions;
 use super::error::Error;
 use super::media::{MediaProcessors, MediaTokens};
 use super::mmproj::{self, MmprojChoice};
+use super::quantise::quantise;
 use super::source::ModelSource;
 
 /// A tower that is opened but not loaded.
@@ -37,8 +38,7 @@ impl OpenedTower {
             model: model.clone(),
             source,
         })?;
-        let plan = Plan::new(&def, weights.metadata(), &weights);
-        let plan = plan.map_err(|source| Error::Plan { model, source })?;
+        let plan = tower_plan(&def, &weights)?;
         Ok(Self {
             media: plan.media().unwrap_or(Media::Image),
             weights,
@@ -46,6 +46,13 @@ impl OpenedTower {
             plan,
         })
     }
+}
+
+fn tower_plan(def: &ArchDef, weights: &Weights) -> Result<Plan, Error> {
+    Plan::new(def, weights.metadata(), weights).map_err(|source| Error::Plan {
+        model: weights.label().to_owned(),
+        source,
+    })
 }
 
 /// The towers of a model, and how it prepares media.
@@ -73,6 +80,16 @@ impl OpenedMedia {
             ..MediaProcessors::default()
         };
         Self { towers, processors }
+    }
+
+    /// The same towers with their matrices quantised to another type.
+    pub(super) fn quantised(mut self, ty: TensorType) -> Result<Self, Error> {
+        for tower in &mut self.towers {
+            let weights = quantise(&tower.weights, &tower.plan, ty)?;
+            tower.plan = tower_plan(&tower.def, &weights)?;
+            tower.weights = weights;
+        }
+        Ok(self)
     }
 
     /// The kinds of media that the model takes.

@@ -1,8 +1,6 @@
 //! The drawing of a model, and iterators over its parts.
 
-use super::{
-    Kept, LayerKind, LayerPattern, Legend, Scene, Slot, TowerDrawing, UnitBox, WeightCost,
-};
+use super::{Kept, LayerKind, LayerPattern, Legend, Scene, Slot, UnitBox, WeightCost};
 use lab_core::arch::Mode;
 
 #[derive(Clone, Debug)]
@@ -40,6 +38,16 @@ pub struct Drawing {
     pub towers: Vec<TowerDrawing>,
     /// The legend of the colours, if numbers are shown.
     pub overlay: Option<Legend>,
+}
+
+/// A tower of a model.
+#[derive(Clone, Debug)]
+pub struct TowerDrawing {
+    pub drawing: Drawing,
+    /// What it reads, in words.
+    pub reads: &'static str,
+    /// Where its rows go in the model, in sentences.
+    pub goes: Vec<String>,
 }
 
 /// Iterators over the parts of a drawing and of a slot in the order of execution, shared and mutable.

@@ -34,11 +34,10 @@ pub use boxes::{
     BoxNote, BoxWeight, Branch, ColourRange, Edge, EdgeSource, Factor, Kept, LEVELS, LayerKind,
     Legend, OpBox, OpShape, Slot, UnitBox, UnitOption, WeightCost,
 };
-pub use drawing::Drawing;
+pub use drawing::{Drawing, TowerDrawing};
 pub use execution::{
     BytesHeld, BytesRead, MASK_TOKENS, SMALL_WINDOW, Scene, ScenePicture, TEXT_TOKENS,
 };
 pub use gallery::{GalleryError, gallery};
 pub use kinds::LayerPattern;
-pub use towers::TowerDrawing;
 pub use traced_plan::{DiagramError, TracedPlan, variants};

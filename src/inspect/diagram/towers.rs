@@ -3,17 +3,7 @@
 use lab_core::models::towers::{OpenedMedia, OpenedTower};
 use lab_core::plan::{Media, MediaAttention, Plan};
 
-use super::{DiagramError, Drawing, TracedPlan, ids};
-
-/// A tower of a model.
-#[derive(Clone, Debug)]
-pub struct TowerDrawing {
-    pub drawing: Drawing,
-    /// What it reads, in words.
-    pub reads: &'static str,
-    /// Where its rows go in the model, in sentences.
-    pub goes: Vec<String>,
-}
+use super::{DiagramError, Drawing, TowerDrawing, TracedPlan, ids};
 
 impl Drawing {
     /// The drawing with the towers of a model. `plan` is that of the model.

@@ -147,6 +147,10 @@ impl Fetcher {
             if !is_of_media(kind) {
                 return Err(MediaAccessError::Type(short(kind)));
             }
+            let length = response.body().content_length();
+            if length.is_some_and(|length| length > max_bytes) {
+                return Err(MediaAccessError::TooLarge(max_bytes));
+            }
             let body = response.body_mut().with_config().limit(max_bytes);
             return body.read_to_vec().map_err(|error| fault(&uri, error));
         }

@@ -233,9 +233,9 @@ pub(crate) fn file_of(param: &str, data: &str) -> Result<SentFile, Error> {
         Media::Image if is_image => Ok(SentFile::Medium(image_part(&format!(
             "data:;base64,{text}"
         )))),
-        Media::Image => String::from_utf8(bytes).map(SentFile::Text).or_else(|_| {
+        Media::Image => String::from_utf8(bytes).map(SentFile::Text).map_err(|_| {
             let message = format!("`{param}`: expected a picture, a sound or a text in UTF-8");
-            Err(Error::unsupported(param, message))
+            Error::unsupported(param, message)
         }),
     }
 }

@@ -93,7 +93,13 @@ impl Server {
         log.unwrap_or_default()
     }
 
-    pub fn send(&self, method: &str, path: &str, kind: &str, body: impl AsRef<[u8]>) -> TcpStream {
+    pub fn send(
+        &self,
+        method: &str,
+        path: &str,
+        kind: &str,
+        body: &(impl AsRef<[u8]> + ?Sized),
+    ) -> TcpStream {
         let body = body.as_ref();
         let mut stream = TcpStream::connect(&self.address).expect("the server listens");
         stream
@@ -115,7 +121,7 @@ impl Server {
         method: &str,
         path: &str,
         kind: &str,
-        body: impl AsRef<[u8]>,
+        body: &(impl AsRef<[u8]> + ?Sized),
     ) -> (u16, String, String) {
         let mut answer = Vec::new();
         self.send(method, path, kind, body)

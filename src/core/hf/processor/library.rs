@@ -125,7 +125,7 @@ impl Processors {
     /// # Errors
     /// A file of the folder is malformed, no processor file is for it, or that one does not fit.
     pub fn pictures(&self, folder: &Path) -> Result<Option<PictureRules>, ProcessorError> {
-        self.rules(folder, read(folder, &PICTURES)?, &PICTURES)
+        self.rules(folder, &read(folder, &PICTURES)?, &PICTURES)
     }
 
     /// How a folder prepares sounds; none if it has no feature extractor.
@@ -133,7 +133,7 @@ impl Processors {
     /// # Errors
     /// The errors of [`Self::pictures`].
     pub fn sounds(&self, folder: &Path) -> Result<Option<SoundRules>, ProcessorError> {
-        self.rules(folder, read(folder, &SOUNDS)?, &SOUNDS)
+        self.rules(folder, &read(folder, &SOUNDS)?, &SOUNDS)
     }
 
     /// How pictures are prepared by what the map of a projector file, `path`, says of its processor; none if it says nothing.
@@ -147,7 +147,7 @@ impl Processors {
     ) -> Result<Option<PictureRules>, ProcessorError> {
         self.rules(
             path,
-            FolderFiles::stated(stated, PICTURES.type_key),
+            &FolderFiles::stated(stated, PICTURES.type_key),
             &PICTURES,
         )
     }
@@ -161,19 +161,19 @@ impl Processors {
         path: &Path,
         stated: &Json,
     ) -> Result<Option<SoundRules>, ProcessorError> {
-        self.rules(path, FolderFiles::stated(stated, SOUNDS.type_key), &SOUNDS)
+        self.rules(path, &FolderFiles::stated(stated, SOUNDS.type_key), &SOUNDS)
     }
 
     fn rules<R: DeserializeOwned>(
         &self,
         folder: &Path,
-        files: FolderFiles,
+        files: &FolderFiles,
         kind: &MediaKind,
     ) -> Result<Option<R>, ProcessorError> {
         if files.kind.is_empty() {
             return Ok(None);
         }
-        let Some((path, file, rules)) = self.file_of(&files, kind) else {
+        let Some((path, file, rules)) = self.file_of(files, kind) else {
             return Err(ProcessorError::Unknown {
                 folder: folder.to_owned(),
                 name: format!("`{}` of `{}`", files.kind, files.class),
@@ -184,7 +184,7 @@ impl Processors {
             file: path.to_owned(),
             message,
         };
-        let scope = ProcessorScope::new(&files, file);
+        let scope = ProcessorScope::new(files, file);
         for condition in file
             .get("require")
             .and_then(Toml::as_array)

@@ -182,7 +182,7 @@ impl Transcript {
         let (one, _) = self.ask(media, prompt, rules, (1, 0.0)).await?;
         let found = one.tokens.iter().chain(&one.ended).next();
         let logprob = found.and_then(|token| token.chosen);
-        Ok(logprob.map_or(0.0, |chosen| f64::from(chosen.logprob).exp()))
+        Ok(logprob.map_or(0.0, |chosen| chosen.logprob.exp()))
     }
 
     /// The likeliest language of a window; none of a model for one language.
@@ -318,9 +318,7 @@ impl Transcript {
     fn judged(&self, answer: Completion, temperature: f64) -> Decoded {
         let all = answer.tokens.iter().chain(&answer.ended);
         let logprobs = all.filter_map(|token| token.chosen);
-        let (n, sum) = logprobs.fold((0, 0.0), |(n, sum), chosen| {
-            (n + 1, sum + f64::from(chosen.logprob))
-        });
+        let (n, sum) = logprobs.fold((0, 0.0), |(n, sum), chosen| (n + 1, sum + chosen.logprob));
         // The mean is over the token that ends the text too, whether it came or not.
         let n = if answer.reason == Some(FinishReason::Stop) {
             n
