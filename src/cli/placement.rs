@@ -1,5 +1,6 @@
 //! The options that place layers on devices, and the placement that they resolve to.
 
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::{Once, OnceLock};
 use std::time::Duration;
@@ -8,8 +9,9 @@ use clap::Args;
 
 use lab_base::ggml::{Device, DeviceKind, devices, load_found, load_library, rpc};
 use lab_base::util::wording::bytes;
-use lab_core::model::{Options, PlacementSearch, available_memory};
+use lab_core::model::{DeviceUse, Estimator, Options, PlacementSearch, TowerUse, available_memory};
 use lab_core::models::OpenedModel;
+use lab_core::models::towers::{OpenedMedia, OpenedTower, path_prefix};
 use lab_core::plan::{DeviceOverride, PROCESSOR, Plan};
 
 use super::Failure;
@@ -212,7 +214,7 @@ impl PlacementOptions {
             false => self.devices()?,
         };
         let shares = self.shares(&devices)?;
-        self.check_moves(&opened.plan)?;
+        self.check_moves(opened)?;
         let placing = PlacementSearch {
             plan: &opened.plan,
             weights: &opened.weights,
@@ -244,6 +246,63 @@ impl PlacementOptions {
             GpuLayers::Count(n) => placing.count(n.min(n_placeable))?,
         };
         opened.plan = placing.placed(&split);
+        if let Some(media) = &mut opened.media {
+            let used = match opened.plan.devices.is_empty() {
+                true => Vec::new(),
+                false => {
+                    let (plan, adapters) = (&opened.plan, &opened.adapters);
+                    let mut estimator = Estimator::with(plan, &opened.weights, adapters)?;
+                    estimator.memory(options)?.devices
+                }
+            };
+            self.place_towers(media, &opened.plan, used, options)?;
+        }
+        Ok(())
+    }
+
+    /// Places each tower on the first device that has layers of the model, if there is room for it beside what is `used` there, and on
+    /// the processor otherwise.
+    fn place_towers(
+        &self,
+        media: &mut OpenedMedia,
+        model: &Plan,
+        mut used: Vec<DeviceUse>,
+        options: &Options,
+    ) -> Result<(), Failure> {
+        let first = model.devices.first();
+        let free = first.map(|name| Device::named(name)).transpose()?;
+        let free = free.and_then(|device| device.free_memory());
+        let margin = match self.gpu_layers.unwrap_or_default() {
+            GpuLayers::Auto => self.fit_target.unwrap_or(MARGIN).saturating_mul(1 << 20),
+            _ => 0,
+        };
+        for tower in &mut media.towers {
+            let sample = media.processors.sample(tower.media, NonZeroU32::MIN);
+            let taken = |tower: &OpenedTower| {
+                let sample = sample.as_ref().ok()?;
+                TowerUse::of(tower, &media.processors, sample, options).ok()
+            };
+            let before = tower.plan.clone();
+            tower.place(first.map(String::as_str), &self.place);
+            let mut all = used.clone();
+            let own = taken(tower);
+            DeviceUse::merge(&mut all, own.as_ref().map_or(&[], |own| &own.devices));
+            let on_first = all.iter().find(|of| Some(&of.device) == first);
+            let on_first = on_first.map_or(0, DeviceUse::taken);
+            let has_room = free.is_none_or(|free| on_first <= free.saturating_sub(margin));
+            if let (Some(name), false) = (first, has_room && own.is_some()) {
+                let media = tower.media.name();
+                tracing::warn!("{name} has no room for the tower of {media}s: the CPU computes it");
+                tower.plan = before;
+                tower.place(None, &self.place);
+                all = used;
+                DeviceUse::merge(
+                    &mut all,
+                    taken(tower).as_ref().map_or(&[], |own| &own.devices),
+                );
+            }
+            used = all;
+        }
         Ok(())
     }
 
@@ -317,16 +376,24 @@ impl PlacementOptions {
     }
 
     /// Refuses a `--place` whose pattern matches nothing or whose device does not exist.
-    fn check_moves(&self, plan: &Plan) -> Result<(), Failure> {
+    fn check_moves(&self, opened: &OpenedModel) -> Result<(), Failure> {
+        let towers = opened.media.iter().flat_map(|media| &media.towers);
+        let of_towers = towers.flat_map(|tower| {
+            let prefix = path_prefix(tower.media);
+            let paths = tower.plan.placeable();
+            paths.map(move |path| format!("{prefix}{path}"))
+        });
+        let own = opened.plan.placeable().map(str::to_owned);
+        let paths: Vec<String> = own.chain(of_towers).collect();
         for to in &self.place {
             if to.device != PROCESSOR {
                 Device::named(&to.device)?;
             }
-            if !plan.placeable().any(|path| to.matches(path)) {
+            if !paths.iter().any(|path| to.matches(path)) {
                 anyhow::bail!(
                     "--place: `{}` matches no block; found {}",
                     to.pattern,
-                    kinds_of_paths(plan).join(", ")
+                    kinds_of_paths(&paths).join(", ")
                 );
             }
         }
@@ -334,10 +401,10 @@ impl PlacementOptions {
     }
 }
 
-/// The paths of a plan, with numbers replaced by `*`, each once and at most [`SHOWN`].
-fn kinds_of_paths(plan: &Plan) -> Vec<String> {
+/// Paths with numbers replaced by `*`, each once and at most [`SHOWN`].
+fn kinds_of_paths(paths: &[String]) -> Vec<String> {
     let mut kinds: Vec<String> = Vec::new();
-    for path in plan.placeable() {
+    for path in paths {
         let parts = path.split('.');
         let is_number = |part: &str| part.bytes().all(|b| b.is_ascii_digit());
         let parts = parts.map(|part| if is_number(part) { "*" } else { part });

@@ -33,7 +33,7 @@ pub struct TowerReport {
 }
 
 /// What a picture of 1024 x 1024 pixels or a sound of 30 seconds costs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MediumCost {
     /// Its tokens in a prompt.
     pub rows: usize,

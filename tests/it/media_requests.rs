@@ -4,11 +4,13 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
+use crate::devices::Worker;
 use crate::support::command::{scratch, text};
 use crate::support::server::{Server, with};
 use crate::support::{shared, sources};
@@ -281,6 +283,82 @@ fn the_rows_of_a_picture_are_cached_and_those_of_another_are_not_taken_for_them(
     assert!(cached(&next) >= 38, "{next}");
     let fresh = answer(&server, &scored(&turns, &json!({ "cache_prompt": false })));
     assert_eq!(first(&next), first(&fresh));
+}
+
+/// A long answer to a question about a picture, with what its first token's log-probability says of the prompt.
+fn told(server: &Server, name: &str, extra: &Value) -> Value {
+    let content = json!([image(&data_url(&file(name))), words("What?")]);
+    let body = scored(
+        &json!([user(&content)]),
+        &with(json!({ "max_tokens": 40 }), extra),
+    );
+    let answer = answer(server, &body);
+    assert_eq!(answer["usage"]["completion_tokens"], 40, "{answer}");
+    answer["choices"][0]["message"]["content"].clone()
+}
+
+#[test]
+fn drafts_small_caches_and_neighbours_change_no_answer_about_a_picture() {
+    let alone = start(&["--parallel", "1"]);
+    let names = ["a.png", "b.png"];
+    let expected = names.map(|name| told(&alone, name, &json!({})));
+    assert_ne!(expected[0], expected[1]);
+    for options in [
+        &["--draft", "8"][..],
+        &["--prompt-batch", "8"],
+        // Three of them do not fit: some wait for the end of others, or begin again.
+        &["--cache", "40k"],
+    ] {
+        let server = start(&[&["--parallel", "4"], options].concat());
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                for (name, expected) in names.iter().zip(&expected) {
+                    let server = &server;
+                    scope.spawn(move || {
+                        let found = told(server, name, &json!({}));
+                        assert_eq!(&found, expected, "{name} {options:?}");
+                    });
+                }
+            }
+        });
+    }
+    // A grammar holds after a picture too.
+    let body = json!({ "grammar": "root ::= \"yes\" | \"no\"", "ignore_eos": false });
+    let answer = answer(&alone, &chat(&question(), &body));
+    let said = answer["choices"][0]["message"]["content"].as_str();
+    assert!(matches!(said, Some("yes" | "no")), "{answer}");
+}
+
+#[test]
+fn a_tower_runs_on_the_device_of_the_model_and_elsewhere() {
+    let alone = start(&[]);
+    let expected = told(&alone, "a.png", &json!({}));
+    let folder = folder();
+    for (place, is_on_worker) in [(None, true), (Some("image.*=CPU"), false)] {
+        // A worker serves one program at a time.
+        let (mut worker, address) = Worker::listening(&[]);
+        let address = address.to_string();
+        let mut options = vec!["--rpc", &address, "--gpu-layers", "all"];
+        options.extend(place.iter().flat_map(|place| ["--place", place]));
+        let plan = Command::new(env!("CARGO_BIN_EXE_bench"))
+            .args(["plan", "--json", "-m", text(&folder)])
+            .args(&options)
+            .output()
+            .expect("the program runs");
+        let plan: Value = serde_json::from_slice(&plan.stdout).expect("JSON");
+        let device_of = |tensors: &Value| {
+            let tensors = tensors.as_array().expect("a list").iter();
+            let last = tensors.rev().find(|tensor| tensor["shape"][1].is_u64());
+            last.expect("a matrix")["device"].is_string()
+        };
+        assert!(device_of(&plan["tensors"]), "{plan}");
+        assert_eq!(device_of(&plan["towers"][0]["tensors"]), is_on_worker);
+        let server = start(&options);
+        assert_eq!(told(&server, "a.png", &json!({})), expected, "{place:?}");
+        drop(server);
+        worker.kill().expect("it runs");
+        worker.wait().expect("it ends");
+    }
 }
 
 #[test]

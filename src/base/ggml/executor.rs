@@ -5,8 +5,9 @@
 //! loaded, and can be loaded again until that memory is replaced ([`Executor::can_reload`]). Its values are lost, and
 //! its inputs must be written again.
 
+use std::cell::RefCell;
 use std::ptr::NonNull;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -70,6 +71,24 @@ impl Backend {
         let backend = NonNull::new(ptr).map(Self);
         backend.ok_or_else(|| Error::Device(format!("the device {} does not start", device.name())))
     }
+
+    /// The backend of a device other than the processor, which executors of a thread share: a worker on another machine keeps one
+    /// graph for a backend, and two backends would take each other's for their own.
+    fn shared(device: Device) -> Result<Rc<Self>, Error> {
+        thread_local! {
+            static IN_USE: RefCell<Vec<(Device, Weak<Backend>)>> = const { RefCell::new(Vec::new()) };
+        }
+        IN_USE.with_borrow_mut(|all| {
+            all.retain(|(_, backend)| backend.strong_count() > 0);
+            let known = all.iter().find(|(of, _)| *of == device);
+            if let Some(backend) = known.and_then(|(_, backend)| backend.upgrade()) {
+                return Ok(backend);
+            }
+            let backend = Rc::new(Self::new(device)?);
+            all.push((device, Rc::downgrade(&backend)));
+            Ok(backend)
+        })
+    }
 }
 
 impl Drop for Backend {
@@ -83,7 +102,7 @@ struct Scheduler(NonNull<sys::ggml_backend_sched>);
 
 impl Scheduler {
     /// A scheduler for graphs of up to `capacity` nodes and leaves together. The last backend is the processor's.
-    fn new(backends: &[Backend], capacity: usize) -> Result<Self, Error> {
+    fn new(backends: &[Rc<Backend>], capacity: usize) -> Result<Self, Error> {
         let mut raw: Vec<sys::ggml_backend_t> = backends.iter().map(|b| b.0.as_ptr()).collect();
         // SAFETY: `raw` holds live backends, the processor's last; null buffer types mean the
         // defaults; the scheduler copies the list.
@@ -116,7 +135,7 @@ impl Drop for Scheduler {
 pub struct Executor {
     graph: Option<Graph>,
     scheduler: Scheduler,
-    backends: Vec<Backend>,
+    backends: Vec<Rc<Backend>>,
     pub(super) devices: Vec<Device>,
     workers: Vec<Arc<Worker>>,
     threads: ThreadPool,
@@ -139,7 +158,10 @@ impl Executor {
         let threads = ThreadPool::new(n_threads)?;
         let mut backends = Vec::with_capacity(order.len());
         for device in &order {
-            backends.push(Backend::new(*device)?);
+            backends.push(match *device == cpu {
+                true => Rc::new(Backend::new(cpu)?),
+                false => Backend::shared(*device)?,
+            });
         }
         let main = backends
             .last()
@@ -292,8 +314,9 @@ impl Executor {
         let (done, bytes) = unsafe {
             sys::ggml_backend_sched_reset(self.sched());
             let done = sys::ggml_backend_sched_alloc_graph(self.sched(), graph.as_ptr());
-            let bytes =
-                |b: &Backend| sys::ggml_backend_sched_get_buffer_size(self.sched(), b.0.as_ptr());
+            let bytes = |b: &Rc<Backend>| {
+                sys::ggml_backend_sched_get_buffer_size(self.sched(), b.0.as_ptr())
+            };
             (done, self.backends.iter().map(bytes).sum())
         };
         // With several devices, values are copied by nodes that exist until the next reset.

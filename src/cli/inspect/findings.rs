@@ -222,7 +222,7 @@ fn planned(
     };
     let (plan, options) = (&found.plan, &found.options);
     let samples = known.towers.iter().filter_map(|of| of.sample.as_ref().ok());
-    let towers: Vec<TowerUse> = samples.map(|sample| sample.memory).collect();
+    let towers: Vec<TowerUse> = samples.map(|sample| sample.memory.clone()).collect();
     let mut estimator = match Estimator::with(plan, weights, adapters) {
         Ok(estimator) => estimator,
         Err(error) => {

@@ -22,7 +22,7 @@ use super::graph;
 use super::graph_shape::{GraphParts, GraphShape};
 use super::load::{self, PlannedTensors, WeightLayout};
 use super::memory;
-use super::memory_use::{DeviceUse, MemoryUse};
+use super::memory_use::{DeviceUse, MemoryUse, TowerUse};
 use super::options::Options;
 use super::points::Points;
 use super::support;
@@ -151,11 +151,11 @@ impl<'p> Estimator<'p> {
             .collect())
     }
 
-    /// Scratch memory of a run of a tower over a grid, in bytes.
+    /// Scratch memory of a run of a tower over a grid on each device, in bytes.
     ///
     /// # Errors
     /// The grid does not fit the tower.
-    pub(super) fn tower_scratch(&mut self, grid: RowGrid, options: &Options) -> Result<u64> {
+    pub(super) fn tower_scratch(&mut self, grid: RowGrid, options: &Options) -> Result<Vec<u64>> {
         let plan = self.plan;
         let types = [options.k_type, options.v_type];
         let no_slots = vec![0; plan.caches.len()];
@@ -177,20 +177,25 @@ impl<'p> Estimator<'p> {
             points: &Points::default(),
         };
         let (graph, _) = graph::build_tower(&parts, grid)?;
-        Ok(self
-            .executor
-            .measure(graph)?
-            .into_iter()
-            .fold(0, u64::saturating_add))
+        Ok(self.executor.measure(graph)?)
     }
 
-    /// Bytes of the weights, used in place and copied.
-    pub(super) fn weights(&self) -> [u64; 2] {
-        let mapped = self.laid_out.mapped.iter().copied();
-        [
-            mapped.fold(0, u64::saturating_add),
-            self.laid_out.copied_bytes,
-        ]
+    /// The memory of a tower whose largest run takes so much scratch memory on each device.
+    pub(super) fn of_tower(&self, compute: &[u64]) -> TowerUse {
+        let total = |parts: &[u64]| parts.iter().copied().fold(0, u64::saturating_add);
+        TowerUse {
+            mapped: total(&self.laid_out.mapped),
+            weights: self.laid_out.copied_bytes,
+            compute: total(compute),
+            devices: DeviceUse::of_plan(
+                self.plan,
+                &self.laid_out.mapped,
+                &self.laid_out.taken,
+                [0, 0],
+                [&[], &[]],
+                compute,
+            ),
+        }
     }
 
     /// The graph of a pass over caches without memory.

@@ -291,12 +291,8 @@ impl Model {
     /// The memory that the model takes, with the weights of its towers.
     pub fn memory(&self) -> MemoryUse {
         let caches = [self.cache.bytes(), self.states.bytes()];
-        let of_towers = self.towers.as_ref().map_or([0, 0], MediaTowers::weights);
-        let on_processor = [
-            self.adapters.mapped_bytes + of_towers[0],
-            self.adapters.copied_bytes + of_towers[1],
-        ];
-        MemoryUse {
+        let on_processor = [self.adapters.mapped_bytes, self.adapters.copied_bytes];
+        let own = MemoryUse {
             mapped: self.loaded.mapped.iter().sum::<u64>() + on_processor[0],
             copied: self.loaded.copied_bytes + on_processor[1],
             cache: caches.iter().copied().flatten().sum(),
@@ -309,7 +305,9 @@ impl Model {
                 caches,
                 &self.compute_bytes,
             ),
-        }
+        };
+        let towers = self.towers.iter().flat_map(MediaTowers::memory);
+        towers.fold(own, |all, tower| all.with_tower(&tower))
     }
 
     /// Number of positions that fit into the cache of every layer, in full blocks. Blocks that are only cached

@@ -13,7 +13,7 @@ use lab_base::ggml::dequantize;
 use lab_base::weights::Weights;
 
 use super::error::{Error, Result};
-use super::estimate::Estimator;
+use super::estimate::{Estimator, larger};
 use super::load::ProgressFn;
 use super::media::{FIRST_MEDIA_ID, MediaRows};
 use super::memory_use::TowerUse;
@@ -174,10 +174,9 @@ impl MediaTowers {
         &self.processors
     }
 
-    /// Bytes of the weights of all towers, used in place and copied.
-    pub(super) fn weights(&self) -> [u64; 2] {
-        let all = self.towers.iter().map(|of| of.tower.weights());
-        all.fold([0, 0], |[a, b], [c, d]| [a + c, b + d])
+    /// The memory of the weights of each tower.
+    pub(super) fn memory(&self) -> impl Iterator<Item = TowerUse> {
+        self.towers.iter().map(|of| of.tower.memory())
     }
 
     /// The values of the last run of a tower. Empty unless values are captured.
@@ -284,22 +283,17 @@ impl TowerUse {
         options: &Options,
     ) -> Result<Self> {
         let mut estimator = Estimator::new(&tower.plan, &tower.weights)?;
-        let [mapped, weights] = estimator.weights();
         let prepared = view_rows(processors, medium, input_width(&tower.plan))?;
-        let mut compute = 0;
+        let mut compute = vec![0; tower.plan.devices.len() + 1];
         let mut last = None;
         for inputs in runs(&prepared) {
             let grid = grid_of(&tower.plan, &inputs)?;
             if last != Some(grid) {
-                compute = estimator.tower_scratch(grid, options)?.max(compute);
+                larger(&mut compute, &estimator.tower_scratch(grid, options)?);
                 last = Some(grid);
             }
         }
-        Ok(Self {
-            mapped,
-            weights,
-            compute,
-        })
+        Ok(estimator.of_tower(&compute))
     }
 }
 

@@ -32,8 +32,7 @@ impl DeviceUse {
         all.into_iter().fold(0, u64::saturating_add)
     }
 
-    /// The memory that a model takes on the devices of its plan. Adapters and towers, used in place or copied, are on
-    /// the processor.
+    /// The memory that a model takes on the devices of its plan. Adapters, used in place or copied, are on the processor.
     pub(super) fn of_plan(
         plan: &Plan,
         mapped: &[u64],
@@ -56,6 +55,20 @@ impl DeviceUse {
         };
         devices.enumerate().map(of).collect()
     }
+
+    /// Adds the memory that something else takes on the same devices and on others.
+    pub fn merge(all: &mut Vec<Self>, more: &[Self]) {
+        for own in more {
+            let Some(of) = all.iter_mut().find(|of| of.device == own.device) else {
+                all.push(own.clone());
+                continue;
+            };
+            of.mapped = of.mapped.saturating_add(own.mapped);
+            of.weights = of.weights.saturating_add(own.weights);
+            of.cache = of.cache.saturating_add(own.cache);
+            of.compute = of.compute.saturating_add(own.compute);
+        }
+    }
 }
 
 /// The memory that a model takes, in bytes.
@@ -74,7 +87,7 @@ pub struct MemoryUse {
 }
 
 /// The memory of a tower that is not loaded, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TowerUse {
     /// Weights used in place in the mapped file.
     pub mapped: u64,
@@ -82,25 +95,19 @@ pub struct TowerUse {
     pub weights: u64,
     /// Scratch memory of the largest run for one medium.
     pub compute: u64,
+    /// The memory on each device, the processor first.
+    #[serde(skip)]
+    pub devices: Vec<DeviceUse>,
 }
 
 impl MemoryUse {
-    /// The memory with a tower, which the processor computes.
+    /// The memory with a tower.
     #[must_use]
     pub fn with_tower(mut self, tower: &TowerUse) -> Self {
-        let TowerUse {
-            mapped,
-            weights,
-            compute,
-        } = *tower;
-        self.mapped = self.mapped.saturating_add(mapped);
-        self.copied = self.copied.saturating_add(weights);
-        self.compute = self.compute.saturating_add(compute);
-        if let Some(processor) = self.devices.first_mut() {
-            processor.mapped = processor.mapped.saturating_add(mapped);
-            processor.weights = processor.weights.saturating_add(weights);
-            processor.compute = processor.compute.saturating_add(compute);
-        }
+        self.mapped = self.mapped.saturating_add(tower.mapped);
+        self.copied = self.copied.saturating_add(tower.weights);
+        self.compute = self.compute.saturating_add(tower.compute);
+        DeviceUse::merge(&mut self.devices, &tower.devices);
         self
     }
 }

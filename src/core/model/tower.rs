@@ -19,6 +19,7 @@ use super::graph::{self, TowerGraph};
 use super::graph_shape::GraphParts;
 use super::load::{self, LoadedWeights, ProgressFn};
 use super::memory;
+use super::memory_use::{DeviceUse, TowerUse};
 use super::named_value::NamedValue;
 use super::options::Options;
 use super::points::Points;
@@ -107,9 +108,15 @@ impl Tower {
         input_width(&self.plan)
     }
 
-    /// Bytes of the weights, used in place and copied.
-    pub(super) fn weights(&self) -> [u64; 2] {
-        [self.loaded.mapped.iter().sum(), self.loaded.copied_bytes]
+    /// The memory of the weights.
+    pub(super) fn memory(&self) -> TowerUse {
+        let LoadedWeights { mapped, taken, .. } = &self.loaded;
+        TowerUse {
+            mapped: mapped.iter().sum(),
+            weights: self.loaded.copied_bytes,
+            compute: 0,
+            devices: DeviceUse::of_plan(&self.plan, mapped, taken, [0, 0], [&[], &[]], &[]),
+        }
     }
 
     /// Computes inputs, which have the same grid. Returns the result of each.
@@ -200,7 +207,8 @@ impl Tower {
         self.built = None;
         let (graph, _) = graph::build_tower(&self.graph_parts(), grid)?;
         let bytes = self.executor.measure(graph)?;
-        memory::check(MemoryPurpose::Scratch, bytes[0])?;
+        let processor = bytes.first().copied().unwrap_or(0);
+        memory::check(MemoryPurpose::Scratch, processor)?;
         let (graph, _) = graph::build_tower(&self.graph_parts(), grid)?;
         self.executor.reserve(graph)?;
         let (graph, ends) = graph::build_tower(&self.graph_parts(), grid)?;

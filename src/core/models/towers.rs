@@ -7,7 +7,7 @@ use lab_media::sound::SoundRules;
 
 use crate::arch::ArchDef;
 use crate::hf;
-use crate::plan::{Media, Plan};
+use crate::plan::{DeviceOverride, DeviceShare, Media, Plan};
 use lab_base::weights::{TensorType, Weights};
 
 use super::definitions::Definitions;
@@ -45,6 +45,32 @@ impl OpenedTower {
             def,
             plan,
         })
+    }
+}
+
+/// The prefix of the paths of a tower's parts where those of the model have none, such as `image.layers.0.attn`.
+pub fn path_prefix(media: Media) -> String {
+    format!("{}.", media.name())
+}
+
+impl OpenedTower {
+    /// Places all of the tower on a device, or on the processor without one, apart from the parts that are moved. `moves` are those of
+    /// a model: their patterns begin with the prefix of the tower's paths. A tower is placed once.
+    pub fn place(&mut self, device: Option<&str>, moves: &[DeviceOverride]) {
+        let n_layers = self.plan.n_placeable();
+        let shares = device.map(|device| DeviceShare {
+            device: device.to_owned(),
+            n_layers,
+        });
+        let prefix = path_prefix(self.media);
+        let own = moves.iter().filter_map(|to| {
+            Some(DeviceOverride {
+                pattern: to.pattern.strip_prefix(&prefix)?.to_owned(),
+                device: to.device.clone(),
+            })
+        });
+        let own: Vec<DeviceOverride> = own.collect();
+        self.plan.place_with(shares.as_slice(), &own);
     }
 }
 
