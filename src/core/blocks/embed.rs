@@ -83,10 +83,6 @@ pub(crate) fn build(b: &UnitBuilder<'_, '_>, ids: &Tensor) -> Result<Tensor> {
     }
     if let Some(media) = &b.media {
         let n_embd = x.shape()[0];
-        if c.scale == 1.0 {
-            // Rows of a table lie where the table lies, which may be another device than that which writes into them.
-            x = b.g.scale(&x, 1.0)?;
-        }
         let rows = match media.rows.shape()[0] == n_embd {
             true => media.rows.clone(),
             false => b.columns(&media.rows, 0, n_embd)?,
