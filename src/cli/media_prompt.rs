@@ -265,10 +265,19 @@ fn grids(path: &Path) -> Result<Vec<[u32; 2]>, Failure> {
     let stored = safetensors::SafeTensors::deserialize(&file).map_err(|error| at(path, error))?;
     let array = |name: &str| {
         let array = stored.tensor(name).ok()?;
-        let (numbers, _) = array.data().as_chunks();
-        let numbers = numbers.iter().map(|bytes| i64::from_le_bytes(*bytes));
-        let numbers: Vec<i64> = numbers.collect();
-        (array.dtype() == Dtype::I64).then(|| (array.shape().to_vec(), numbers))
+        let (long, short) = (array.data().as_chunks().0, array.data().as_chunks().0);
+        let numbers: Vec<i64> = match array.dtype() {
+            Dtype::I64 => long
+                .iter()
+                .map(|bytes| i64::from_le_bytes(*bytes))
+                .collect(),
+            Dtype::I32 => short
+                .iter()
+                .map(|bytes| i32::from_le_bytes(*bytes).into())
+                .collect(),
+            _ => return None,
+        };
+        Some((array.shape().to_vec(), numbers))
     };
     let side = |n: i64| u32::try_from(n).unwrap_or(0);
     if let Some((_, grids)) = array("image_grid_thw") {
