@@ -79,6 +79,7 @@ mod programs;
 mod published;
 mod published_keys;
 mod quantised;
+mod readiness;
 mod referee;
 mod reference;
 mod replayed;
