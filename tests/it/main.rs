@@ -80,6 +80,7 @@ mod programs;
 mod published;
 mod published_keys;
 mod quantised;
+mod readiness;
 mod referee;
 mod reference;
 mod replayed;
