@@ -7,7 +7,7 @@ PERF ?=
 model = $(if $(MODEL),-m $(MODEL))
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve test test-png check fmt lint bench soak malformed schema agents lm-eval hub-cache equiv-test llama-server-suite perf-vs-llama perf-families hop-cost cache-cost goldens hf-goldens models converted-vs-llama metadata-vs-llama diagrams backend-cuda backend-metal backend-vulkan vulkan-check fuzz mutate sanitize drive-page drive-chat-page bindings install
+.PHONY: help run serve test test-png check fmt lint bench soak malformed schema agents lm-eval hub-cache equiv-test llama-server-suite perf-vs-llama perf-families hop-cost cache-cost goldens hf-goldens media-goldens models converted-vs-llama metadata-vs-llama diagrams backend-cuda backend-metal backend-vulkan vulkan-check fuzz mutate sanitize drive-page drive-chat-page bindings install
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -122,6 +122,9 @@ goldens: ## Recompute the golden logits with llama.cpp (needs Python with llama-
 
 hf-goldens: ## Recompute tests/hf with transformers (needs scripts/requirements-hf.txt)
 	python3 scripts/make_hf_goldens.py
+
+media-goldens: ## Recompute the multimodal folders of tests/media with transformers (needs scripts/requirements-hf.txt, pillow and torchvision)
+	python3 scripts/make_media_goldens.py
 
 models: ## Write docs/models.md, all classes of Hugging Face folders with their state, and the tables of docs/media.md
 	MODELS_PAGE=1 cargo test --test it models_page

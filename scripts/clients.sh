@@ -2,13 +2,14 @@
 # Runs the official client packages for Python and Node, unmodified, against a server. They are installed into a folder
 # of their own. python3 has to be on the machine; without node (18 or newer) and npm its clients are left out.
 # Usage: scripts/clients.sh http://127.0.0.1:11116 [FOLDER [URL of a server with --parallel 1 --queue 1
-#     [URL of a server whose model takes pictures]]]
+#     [URL of a server whose model takes pictures [URL of one that makes transcripts]]]]
 set -euo pipefail
 
 url=$1
 folder=${2:-target/clients}
 small=${3:-}
 seeing=${4:-}
+hearing=${5:-}
 here=$(cd "$(dirname "$0")" && pwd)
 wanted=$here/requirements-clients.txt
 venv=$folder/venv
@@ -27,6 +28,9 @@ fi
 picture=$here/../tests/media/llava-small/a.png
 if [ -n "$seeing" ]; then
     "$venv/bin/python" "$here/media_clients.py" "$seeing" "$picture"
+fi
+if [ -n "$hearing" ]; then
+    "$venv/bin/python" "$here/transcripts_client.py" "$hearing"
 fi
 
 if ! command -v node >/dev/null || ! command -v npm >/dev/null; then
@@ -48,4 +52,7 @@ node "$here/huggingface_client.mjs" "$url/v1"
 node "$here/ollama_client.mjs" "$url"
 if [ -n "$seeing" ]; then
     node "$here/media_clients.mjs" "$seeing" "$picture"
+fi
+if [ -n "$hearing" ]; then
+    node "$here/transcripts_client.mjs" "$hearing"
 fi

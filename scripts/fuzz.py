@@ -19,8 +19,8 @@ import tempfile
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fuzz")
 PAGE = os.path.join(ROOT, "README.md")
 # In the order in which they are run: what strangers reach most easily comes first.
-TARGETS = ["http", "gguf", "safetensors", "tokenizer", "config", "template", "constraint", "definition",
-           "vector", "npy", "overlay", "expression", "worker"]
+TARGETS = ["http", "picture", "sound", "gguf", "mmproj", "safetensors", "tokenizer", "config", "processor", "template",
+           "constraint", "definition", "vector", "npy", "overlay", "expression", "worker"]
 # What needs lab-server or lab-inspect, not the package lab-core alone.
 OF_SERVER = {"http", "overlay"}
 COLUMNS = ["target", "CPU seconds", "executions", "edges", "of", "corpus", "date", "commit", "findings"]

@@ -222,7 +222,8 @@ def run(model, case):
     import torch
 
     ids = torch.tensor([case["tokens"]])
-    extra = {}
+    dtype = next(model.parameters()).dtype
+    extra = {name: of.to(dtype) if of.is_floating_point() else of for name, of in case.get("inputs", {}).items()}
     if case.get("output") == "hidden":
         extra["output_hidden_states"] = True
     else:

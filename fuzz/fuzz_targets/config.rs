@@ -2,7 +2,7 @@
 #![no_main]
 
 use lab_core::models;
-use lab_core::models::Source;
+use lab_core::models::ModelSource;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let folder = fuzz::folder();
@@ -10,5 +10,5 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
         fuzz::file("model.safetensors", b"\x02\0\0\0\0\0\0\0{}");
     }
     fuzz::file("config.json", bytes);
-    let _ = models::open(&Source::File(folder.to_owned()), fuzz::definitions());
+    let _ = models::open(&ModelSource::File(folder.to_owned()), fuzz::definitions());
 });

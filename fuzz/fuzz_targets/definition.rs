@@ -3,10 +3,10 @@
 
 use std::sync::LazyLock;
 
-use lab_core::models::Opened;
+use lab_core::models::OpenedModel;
 use lab_core::plan::Plan;
 
-static MODEL: LazyLock<Opened> = LazyLock::new(fuzz::model);
+static MODEL: LazyLock<OpenedModel> = LazyLock::new(fuzz::model);
 
 libfuzzer_sys::fuzz_target!(|text: &str| {
     match fuzz::definitions().archs.check("fuzz.arch.toml", text) {

@@ -1,9 +1,9 @@
 //! A model file: its header, its data, its plan and its vocabulary.
 #![no_main]
 
-use lab_core::models;
-use lab_core::models::Source;
 use lab_base::weights;
+use lab_core::models;
+use lab_core::models::ModelSource;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let path = fuzz::file("model.gguf", bytes);
@@ -16,7 +16,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     }
     let names: Vec<&str> = weights.tensors().iter().map(|t| t.name.as_str()).collect();
     let _ = weights::check(&weights, &names);
-    let source = Source::File(path);
+    let source = ModelSource::File(path);
     // Seeds are models without a vocabulary, or vocabularies alone: one of the two is worth the time.
     if !names.is_empty() {
         let _ = models::open(&source, fuzz::definitions());

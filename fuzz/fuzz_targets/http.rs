@@ -7,11 +7,10 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::Request;
-use lab_core::engine::Limits;
-use lab_core::engine::Diffusion;
-use lab_server::served::ServedModel;
-use lab_core::models::Source;
+use lab_core::engine::{DiffusionOptions, Limits};
 use lab_core::model::Options;
+use lab_core::models::ModelSource;
+use lab_server::served::ServedModel;
 use lab_server::{Access, LoadError, Loader, Pool, PoolConfig, StartedEngine};
 use tokio::runtime::Runtime;
 use tower::ServiceExt;
@@ -51,7 +50,7 @@ static SERVER: LazyLock<(Runtime, Router)> = LazyLock::new(|| {
         n_queue: 8,
         n_prefill: 16,
         n_drafted: 0,
-        diffusion: Diffusion::default(),
+        diffusion: DiffusionOptions::default(),
         queue_time: None,
         answer_time: Some(Duration::from_secs(5)),
         step_time: None,
@@ -67,7 +66,7 @@ static SERVER: LazyLock<(Runtime, Router)> = LazyLock::new(|| {
         .build()
         .expect("a runtime");
     let entered = runtime.enter();
-    let pool = Pool::new(vec![Source::of(None)], loader, PoolConfig::default());
+    let pool = Pool::new(vec![ModelSource::of(None)], loader, PoolConfig::default());
     let pool = Arc::new(pool.expect("no aliases"));
     let app = lab_server::app(pool, Access::default(), Duration::from_secs(5)).expect("threads");
     drop(entered);

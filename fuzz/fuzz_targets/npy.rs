@@ -6,5 +6,5 @@ use lab_core::artifacts::npy;
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let path = fuzz::file("array.npy", bytes);
     let _ = npy::read(&path);
-    let _ = npy::of_archive(&path, "a");
+    let _ = npy::read_archive(&path, "a");
 });

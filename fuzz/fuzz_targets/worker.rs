@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use lab_base::ggml::rpc;
 use lab_core::model::{Batch, Model, Options};
-use lab_core::plan::{Plan, Share};
+use lab_core::plan::{DeviceShare, Plan};
 
 /// Longest wait for an answer.
 const LIMIT: Duration = Duration::from_millis(10);
@@ -130,11 +130,11 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     };
     let opened = fuzz::model();
     let mut plan: Plan = opened.plan;
-    let share = Share {
+    let share = DeviceShare {
         device: devices[0].name(),
         n_layers: plan.n_placeable(),
     };
-    plan.place_with(&[share], &[]);
+    plan.place(&[share]);
     let options = Options {
         n_threads: 1,
         ..Options::plain(256, 8)

@@ -6,8 +6,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
-use lab_core::files::models::{self, Definitions, Opened, Source};
-use lab_core::text::tokenizer::Tokenizer;
+use lab_base::tokenizer::Tokenizer;
+use lab_core::models::{self, Definitions, ModelSource, OpenedModel};
 
 /// A folder of this process, in memory where there is one.
 pub fn folder() -> &'static Path {
@@ -32,6 +32,11 @@ pub fn file(name: &str, bytes: &[u8]) -> PathBuf {
     path
 }
 
+/// The repository, whose small folders some targets read.
+pub fn repository() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
 /// What is built in.
 pub fn definitions() -> &'static Definitions {
     static ALL: LazyLock<Definitions> =
@@ -40,14 +45,14 @@ pub fn definitions() -> &'static Definitions {
 }
 
 /// The built-in model.
-pub fn model() -> Opened {
-    models::open(&Source::of(None), definitions()).expect("the built-in model")
+pub fn model() -> OpenedModel {
+    models::open(&ModelSource::of(None), definitions()).expect("the built-in model")
 }
 
 /// Its vocabulary.
 pub fn tokenizer() -> Arc<Tokenizer> {
     static ONE: LazyLock<Arc<Tokenizer>> = LazyLock::new(|| {
-        let contents = models::read(&Source::of(None), definitions()).expect("the built-in model");
+        let contents = models::read(&ModelSource::of(None), definitions()).expect("the built-in model");
         Arc::new(contents.tokenizer().expect("it has a vocabulary"))
     });
     Arc::clone(&ONE)

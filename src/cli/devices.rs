@@ -9,9 +9,10 @@ use clap::Args as ClapArgs;
 use serde_json::{Value, json};
 
 use lab_base::ggml::{CACHE_TYPES, Device, DeviceKind, MisplacedOp, devices, rpc};
+use lab_base::util::granted_memory;
 use lab_base::util::wording::bytes;
 use lab_base::weights::TensorType;
-use lab_core::model::{self, Estimator, Options};
+use lab_core::model::{Estimator, Options};
 use lab_core::models::{self, OpenedModel};
 use lab_core::plan::DeviceShare;
 
@@ -60,7 +61,7 @@ fn kind(device: Device) -> &'static str {
 /// Free and total memory of a device. The system tells how much a program can have of the processor's, ggml does not.
 fn memory(device: Device) -> (u64, u64) {
     let (free, total) = device.memory();
-    let available = model::available_memory().filter(|_| device.kind() == DeviceKind::Cpu);
+    let available = granted_memory::available().filter(|_| device.kind() == DeviceKind::Cpu);
     (available.unwrap_or(free as u64), total as u64)
 }
 

@@ -8,9 +8,9 @@ use clap::Args as ClapArgs;
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 
+use lab_base::util::granted_memory;
 use lab_base::util::wording::{bytes, count, listed};
 use lab_base::weights::TensorInfo;
-use lab_core::model;
 use lab_core::models::ModelSource;
 
 use lab_inspect::towers::TowerReport;
@@ -169,7 +169,7 @@ impl DoctorReport {
 
     fn memory(&mut self, planned: &PlanFindings, towers: &[TowerReport]) {
         let (plan, options) = (&planned.plan, &planned.options);
-        let here = model::available_memory();
+        let here = granted_memory::available();
         let types = [options.k_type, options.v_type];
         let grown = [STEP, 2 * STEP].map(|n| cache_bytes(plan, n, types));
         let step = match grown {

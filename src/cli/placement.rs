@@ -8,8 +8,9 @@ use std::time::Duration;
 use clap::Args;
 
 use lab_base::ggml::{Device, DeviceKind, devices, load_found, load_library, rpc};
+use lab_base::util::granted_memory;
 use lab_base::util::wording::bytes;
-use lab_core::model::{DeviceUse, Estimator, Options, PlacementSearch, TowerUse, available_memory};
+use lab_core::model::{DeviceUse, Estimator, Options, PlacementSearch, TowerUse};
 use lab_core::models::OpenedModel;
 use lab_core::models::towers::{OpenedMedia, OpenedTower, path_prefix};
 use lab_core::plan::{DeviceOverride, PROCESSOR, Plan};
@@ -326,7 +327,7 @@ impl PlacementOptions {
             }
         };
         if devices.is_empty() {
-            return Ok(available_memory());
+            return Ok(granted_memory::available());
         }
         let free = devices.iter().map(|device| device.free_memory());
         Ok(free.sum())

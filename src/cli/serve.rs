@@ -65,6 +65,10 @@ pub(super) struct Args {
     /// Number of seconds without requests after which a model is unloaded; 0 = at once; default: never
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     idle_time: Option<Duration>,
+    /// Number of seconds in which requests are still accepted after the first signal, while `/readyz` has status 503, so that
+    /// load balancers send them elsewhere
+    #[arg(long, default_value = "0", value_name = "SECONDS", value_parser = seconds)]
+    drain_time: Duration,
     /// Watchdog: kill an engine process that answers no health check for this many seconds; a long prefill does not
     /// delay the answer; 0 = no watchdog, and no limit of a step
     #[arg(long, default_value = "30", value_name = "SECONDS", value_parser = seconds)]
@@ -326,6 +330,7 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     }
     args.layers.check_models(&sources)?;
     let (host, port, is_collection) = (args.host, args.port, collection.is_some());
+    let drain_time = args.drain_time;
     let times = transport::ConnectionTimeouts {
         read: args.read_time,
         write: args.write_time,
@@ -335,11 +340,6 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     // The folder is removed when the server ends.
     let kept = store::temporary()?;
     let pool = Arc::new(pool_of(args, sources, is_managed, kept.as_ref())?);
-    if !is_collection {
-        // The only model is loaded before the port opens, so that a failure is reported here.
-        pool.load_all().map_err(|e| anyhow::anyhow!("{e}"))?;
-    }
-
     let runtime = transport::runtime()?;
     let app = lab_server::app(Arc::clone(&pool), access, times.read)?;
     let ended = runtime.block_on(async {
@@ -351,15 +351,33 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
                 let hint = if is_taken { "; --port N takes another one" } else { "" };
                 anyhow::anyhow!("{host}:{port}: {e}{hint}")
             })?;
-        output::line(format!("listening on http://{}", listener.local_addr()?))?;
+        let address = listener.local_addr()?;
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         // Accepting runs on the threads of the connections: on this one, each connection would wake another thread.
         let serving = tokio::spawn(transport::serve(listener, app, times, stopped));
+        // The port is open by now, so that one in use is known at once. Requests wait until the only model is loaded.
+        let ready = async {
+            if !is_collection {
+                pool.load_all().await.map_err(Failure::msg)?;
+            }
+            output::line(format!("listening on http://{address}"))?;
+            std::future::pending::<Result<(), Failure>>().await
+        };
         tokio::select! {
             served = serving => Ok(served?),
+            failed = ready => failed,
             () = async {
                 tokio::select! {
-                    () = signals.next() => {}
+                    () = signals.next() => {
+                        pool.drain();
+                        if !drain_time.is_zero() {
+                            tracing::info!(target: "server", "/readyz says so, and requests are accepted for {drain_time:?}");
+                        }
+                        tokio::select! {
+                            () = tokio::time::sleep(drain_time) => {}
+                            () = signals.next() => {}
+                        }
+                    }
                     () = pool.quit() => {}
                 }
                 tracing::info!(target: "server", "requests under way are completed; a signal ends at once");

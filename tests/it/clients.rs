@@ -46,12 +46,15 @@ fn client_packages_work_unmodified() {
     let small = Server::start(&["--parallel", "1", "--queue", "1", "--ctx", "4096"]);
     let folder = sources::root().join("tests/media/llava-small");
     let seeing = Server::start(&["-m", text(&folder)]);
+    let folder = sources::root().join("tests/media/transcripts");
+    let hearing = Server::start(&["-m", text(&folder)]);
     let script = |name: &str| format!("{}/scripts/{name}", env!("CARGO_MANIFEST_DIR"));
     let mut expected = vec![
         "openai client with a picture",
         "anthropic client with a picture",
         "ollama client with a picture",
         "langchain with a picture",
+        "openai client with a sound",
         "openai client",
         "openai-agents",
         "anthropic client",
@@ -69,6 +72,7 @@ fn client_packages_work_unmodified() {
             "Hugging Face client for Node",
             "ollama client for JavaScript",
             "clients for Node with a picture",
+            "openai client for Node with a sound",
         ]);
     }
     content(
@@ -77,6 +81,7 @@ fn client_packages_work_unmodified() {
             FOLDER,
             &url(&small),
             &url(&seeing),
+            &url(&hearing),
         ]),
         &expected,
     );

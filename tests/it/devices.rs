@@ -16,6 +16,7 @@ use lab_core::model::{Batch, Model, Options};
 use lab_core::plan::DeviceShare;
 
 use crate::goldens::{EXACT, Golden, Turns, all_goldens, golden, options, sourced};
+use crate::media_goldens::of_media;
 use crate::support::command::Port;
 use crate::support::nmse;
 use crate::support::process::eventually;
@@ -166,11 +167,18 @@ struct Reader<'a> {
     elsewhere: Elsewhere,
 }
 
-/// The sequences that read other tokens: no key of theirs may be seen by the others.
+/// The sequences that read the golden's tokens.
+const READERS: [u32; 4] = [0, 2, 3, 4];
+/// The sequences that read other tokens, without media: no key of theirs may be seen by the others.
 const OTHERS: [u32; 2] = [1, 5];
 
 impl<'a> Reader<'a> {
     fn new(model: &'a mut Model, golden: &'a Golden) -> Self {
+        if let Some(media) = &golden.media {
+            for id in READERS {
+                model.set_media(id, Arc::clone(&media.set));
+            }
+        }
         Self {
             others: golden.tokens.iter().rev().copied().collect(),
             model,
@@ -193,14 +201,18 @@ impl<'a> Reader<'a> {
                 &self.golden.tokens
             };
             let next = self.model.next(id) as usize;
-            for (at, token) in text.iter().enumerate().skip(next).take(n) {
+            let media = self.golden.media.as_ref().filter(|_| !is_other);
+            let end = media.map_or(next + n, |media| media.end_of_pass(next + n));
+            for (at, token) in text.iter().enumerate().take(end).skip(next) {
                 batch.push(*token, id, at as u32, true);
             }
         }
         if batch.is_empty() {
             return false;
         }
-        self.model.forward(&batch).expect("the pass runs");
+        if let Err(error) = self.model.forward(&batch) {
+            panic!("{}: {error}", self.golden.name);
+        }
         self.elsewhere.see(self.model);
         let (rows, _) = self.model.results();
         for (row, (id, at)) in rows.chunks_exact(width).zip(&batch.positions) {
@@ -261,7 +273,7 @@ fn layers_on_other_devices_equal_the_reference() {
     let workers = [Worker::start(), Worker::start()];
     let mut failures = Vec::new();
     let (mut turns, mut used) = (Turns::new(SPLITS.len()), BTreeSet::new());
-    for golden in all_goldens() {
+    for golden in all_goldens().chain(of_media().map(|of| &of.golden)) {
         for (name, split, flash_attn) in turns.of(golden).into_iter().map(|at| SPLITS[at]) {
             let options = Options {
                 flash_attn,

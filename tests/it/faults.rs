@@ -11,8 +11,9 @@ use lab_inspect::compare::{PassOptions, ValueComparison, compare_values, record_
 use toml::{Table, Value};
 
 use crate::goldens::{
-    EXACT, Golden, all_goldens, golden, library, of_folders, options, run, sourced,
+    EXACT, Golden, all_goldens, golden, library, of_folders, options, run, sourced, towers,
 };
+use crate::media_goldens::{MediaGolden, of_media};
 use crate::support::command::scratch;
 use crate::support::{PATHS, logits, nmse};
 
@@ -357,19 +358,19 @@ fn edit(definition: &mut Table, path: &str, value: Option<&str>) {
     }
 }
 
-/// The definition of a golden with some values changed.
+/// The definition of an architecture with some values changed.
 fn edited(
     library: &Library,
-    golden: &Golden,
+    arch: &str,
     edits: &[(&str, Option<&str>)],
 ) -> Result<ArchDef, String> {
-    let source = library.source(&golden.arch).expect("built in");
+    let source = library.source(arch).expect("built in");
     let mut definition: Table = toml::from_str(&source.text).expect("TOML");
     for (path, value) in edits {
         edit(&mut definition, path, *value);
     }
     // Of several names that of the model.
-    definition.insert("name".to_owned(), Value::String(golden.arch.clone()));
+    definition.insert("name".to_owned(), Value::String(arch.to_owned()));
     let text = toml::to_string(&definition).expect("still TOML");
     library
         .check("fault", &text)
@@ -380,7 +381,7 @@ fn edited(
 fn effect(library: &Library, golden: &Golden, fault: &Fault) -> Result<f64, String> {
     let found = match fault {
         Edit(edits) => {
-            let def = edited(library, golden, edits)?;
+            let def = edited(library, &golden.arch, edits)?;
             logits(&def, &golden.weights, golden.text(), &PATHS[0]).expect("an f32 cache")?
         }
         Drive(drive) => {
@@ -475,6 +476,7 @@ fn usual_mistakes(definition: &Table) -> Vec<(String, Option<String>)> {
 #[rustfmt::skip]
 const SAME_IN: &[(&str, &str, &str)] = &[
     ("mistral3", "stack/0/slot/1/branch/1", "llama"),
+    ("qwen3vlmoe", "stack/0/slot/2", "qwen3vl"),
 ];
 
 /// Whether the goldens of another definition show a mistake at a path. The part that the path is in must be the same.
@@ -507,7 +509,7 @@ fn distance(def: &ArchDef, golden: &Golden) -> Option<f64> {
 fn every_definition_has_mistakes_that_its_goldens_catch() {
     let (scratch, library) = (scratch(), library());
     let mut of: BTreeMap<String, Vec<&Golden>> = BTreeMap::new();
-    for golden in all_goldens() {
+    for golden in all_goldens().chain(of_media().map(|of| &of.golden)) {
         of.entry(golden.def.names[0].clone())
             .or_default()
             .push(golden);
@@ -524,7 +526,7 @@ fn every_definition_has_mistakes_that_its_goldens_catch() {
         let mut folders: Option<Vec<Golden>> = None;
         for (path, value) in usual_mistakes(&definition) {
             let error = |golden: &Golden| {
-                let def = edited(&library, golden, &[(&path, value.as_deref())]).ok()?;
+                let def = edited(&library, &golden.arch, &[(&path, value.as_deref())]).ok()?;
                 distance(&def, golden)
             };
             let mut errors = goldens.iter().filter_map(|golden| error(golden)).peekable();
@@ -561,6 +563,78 @@ fn every_definition_has_mistakes_that_its_goldens_catch() {
         "fewer than two mistakes are caught: {few:?}\nno golden shows:\n{}",
         unseen.join("\n")
     );
+}
+
+/// Whether a plan computes what the path of a mistake names: a norm or a branch of a slot, or all of it.
+fn computes(plan: &Plan, path: &str) -> bool {
+    let parts: Vec<&str> = path.split('/').collect();
+    let number = |at: usize| parts.get(at).and_then(|part| part.parse::<usize>().ok());
+    let of_stack = plan
+        .layers
+        .iter()
+        .filter(|layer| Some(layer.stack) == number(1));
+    let slots = of_stack.flat_map(|layer| &layer.slots);
+    let mut slots = slots.filter(|slot| Some(slot.at) == number(3));
+    slots.any(|slot| match parts[4] {
+        "pre" => slot.pre.is_some(),
+        "post" => slot.post.is_some(),
+        "after" => slot.after.is_some(),
+        "branch" => slot
+            .branches
+            .iter()
+            .any(|branch| Some(branch.at) == number(5)),
+        _ => true,
+    })
+}
+
+#[test]
+fn every_tower_has_mistakes_that_its_media_show() {
+    let library = towers();
+    let names: Vec<String> = library.sources().map(|(name, _)| name.to_owned()).collect();
+    let (mut unseen, mut n_caught, mut n_towers) = (Vec::new(), 0, 0);
+    for name in names {
+        let of_tower = |of: &&MediaGolden| of.towers().any(|tower| tower.def.name == name);
+        let goldens: Vec<&MediaGolden> = of_media().filter(of_tower).collect();
+        if goldens.is_empty() {
+            continue;
+        }
+        n_towers += 1;
+        let source = library.source(&name).expect("built in");
+        let definition: Table = toml::from_str(&source.text).expect("TOML");
+        let (mut caught, mut absent) = (0, 0);
+        for (path, value) in usual_mistakes(&definition) {
+            let is_computed = |of: &&&MediaGolden| {
+                let mut own = of.towers().filter(|tower| tower.def.name == name);
+                own.any(|tower| computes(&tower.plan, &path))
+            };
+            let computing: Vec<_> = goldens.iter().filter(is_computed).collect();
+            // Folders of other classes have it.
+            if computing.is_empty() {
+                absent += 1;
+                continue;
+            }
+            let Ok(def) = edited(&library, &name, &[(&path, value.as_deref())]) else {
+                continue;
+            };
+            let mut errors = computing
+                .iter()
+                .filter_map(|of| of.distance(&name, &def))
+                .peekable();
+            if errors.peek().is_none() {
+                continue;
+            }
+            match errors.any(|error| error > EXACT) {
+                true => caught += 1,
+                false => unseen.push(format!("{name}: {path} = {value:?}")),
+            }
+        }
+        println!("{name:24} {caught:3} caught, {absent} of parts that these folders lack");
+        assert!(caught >= 8, "{name}: {caught}");
+        n_caught += caught;
+    }
+    println!("{n_caught} mistakes caught, {} unseen", unseen.len());
+    assert!(n_towers >= 3, "{n_towers}");
+    assert!(unseen.is_empty(), "no folder shows:\n{}", unseen.join("\n"));
 }
 
 /// Wiring that makes no sense: golden, edits, part of the message.
@@ -625,7 +699,7 @@ fn invalid_wiring_is_refused() {
     let library = library();
     for (on, edits, expected) in NONSENSE {
         let golden = golden(on);
-        let def = edited(&library, golden, edits).expect("its text is sound");
+        let def = edited(&library, &golden.arch, edits).expect("its text is sound");
         let error = Plan::new(&def, golden.weights.metadata(), &golden.weights)
             .expect_err(expected)
             .to_string();
@@ -649,7 +723,10 @@ pub(crate) const FIRST: &[(&str, Edits, &str)] = &[
 /// How the values of a golden differ from those of its definition with some values changed.
 pub(crate) fn compared(library: &Library, golden: &Golden, edits: Edits) -> ValueComparison {
     let right = values(&golden.def, golden);
-    let wrong = values(&edited(library, golden, edits).expect("sound"), golden);
+    let wrong = values(
+        &edited(library, &golden.arch, edits).expect("sound"),
+        golden,
+    );
     assert_eq!(
         compare_values(&right, &right, EXACT).divergence(EXACT),
         None

@@ -80,6 +80,7 @@ fn models_of_the_zoo_equal_their_references() {
             let text = InputTokens {
                 tokens: &tokens,
                 source: &source,
+                media: None,
             };
             let result = results(&def, &weights, text, path, output);
             let Some(result) = result else {

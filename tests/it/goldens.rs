@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::{LazyLock, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use lab_base::weights;
 use lab_base::weights::{TensorType, Weights};
@@ -15,16 +15,18 @@ use lab_core::arch::{ArchDef, Library, Mode};
 use lab_core::blocks::REGISTRY;
 use lab_core::model::{Batch, Model, Options};
 use lab_core::models;
-use lab_core::models::ModelSource;
 use lab_core::models::convert::to_gguf;
 use lab_core::models::synth::{SynthRequest, synth};
+use lab_core::models::{ModelSource, OpenedModel};
 use lab_core::plan::Plan;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::support::command::{definitions, scratch};
 use crate::support::hf;
-use crate::support::{ExecutionPath, InputTokens, Output, PATHS, flips, logits, nmse, parse_npy};
+use crate::support::{
+    ExecutionPath, InputTokens, Output, PATHS, TextMedia, flips, logits, nmse, parse_npy,
+};
 
 /// The bound of a path that computes what the reference computes.
 pub(crate) const EXACT: f64 = 1e-6;
@@ -42,6 +44,8 @@ pub(crate) struct Golden {
     pub tokens: Vec<u32>,
     /// Those of its source, where the model reads one.
     pub source: Vec<u32>,
+    /// Those of its text, where it has some.
+    pub media: Option<TextMedia>,
     pub weights: Weights,
     /// The bytes of its file.
     file: Vec<u8>,
@@ -63,6 +67,7 @@ impl Golden {
         InputTokens {
             tokens: &self.tokens,
             source: &self.source,
+            media: self.media.as_ref(),
         }
     }
 
@@ -156,6 +161,7 @@ fn of_entry(entry: &Value, scratch: &Path) -> Golden {
         def,
         tokens: ids(&entry["tokens"]).expect("tokens"),
         source: ids(&entry["source"]).unwrap_or_default(),
+        media: None,
         weights,
         file,
         expected: parse_npy(&npy).values,
@@ -259,14 +265,14 @@ fn folders_of(is_wanted: impl Fn(&str) -> bool) -> Vec<String> {
 pub(crate) fn of_folders(arch: &str, scratch: &Path) -> Vec<Golden> {
     let names = folders_of(|of| of == arch).into_iter();
     let names = names.filter(|name| has_rows(name));
-    let goldens = names.map(|name| of_folder(&name, scratch));
+    let goldens = names.map(|name| of_folder(hf::open(&name), scratch).0);
     // A class may be of several architectures.
     goldens.filter(|golden| golden.arch == arch).collect()
 }
 
-/// A folder as a golden: the file that it is converted to, in another folder.
-fn of_folder(name: &str, scratch: &Path) -> Golden {
-    let folder = hf::open(name);
+/// A folder as a golden: the file that it is converted to, in another folder. And the folder, opened.
+pub(crate) fn of_folder(folder: hf::Folder, scratch: &Path) -> (Golden, OpenedModel) {
+    let name = &folder.name;
     let into = scratch.join(name);
     std::fs::create_dir_all(&into).expect("the folder can be made");
     folder.write(&into);
@@ -274,19 +280,21 @@ fn of_folder(name: &str, scratch: &Path) -> Golden {
     let path = scratch.join(format!("{name}.gguf"));
     to_gguf(&opened, None, &path, false, &mut |_, _| {}).expect("it can be converted");
     let weights = weights::open(&path).expect("the converter writes what we read");
-    Golden {
+    let golden = Golden {
         name: name.to_owned(),
         arch: opened.def.name.clone(),
         plan: Plan::new(&opened.def, weights.metadata(), &weights).expect("it fits"),
-        def: opened.def,
+        def: opened.def.clone(),
         tokens: folder.tokens,
         source: folder.source,
+        media: None,
         file: std::fs::read(&path).expect("the converter wrote it"),
         weights,
         expected: folder.expected,
         noise: f64::INFINITY,
         quantized: false,
-    }
+    };
+    (golden, opened)
 }
 
 /// The goldens by their names, each made at its first use: in the order of the index, then those that are folders. The
@@ -305,7 +313,7 @@ pub(crate) fn goldens(wanted: impl Fn(&str) -> bool) -> impl Iterator<Item = &'s
             let scratch = scratch();
             match index().iter().find(|entry| name(entry) == own) {
                 Some(entry) => of_entry(entry, scratch.path()),
-                None => of_folder(own, scratch.path()),
+                None => of_folder(hf::open(own), scratch.path()).0,
             }
         })
     })
@@ -353,7 +361,7 @@ impl Turns {
     }
 }
 
-fn bound(golden: &Golden, path: &ExecutionPath) -> f64 {
+pub(crate) fn bound(golden: &Golden, path: &ExecutionPath) -> f64 {
     let of_path = match path.kv_type {
         TensorType::F16 => HALF.min(20.0 * golden.noise).max(EXACT),
         TensorType::Q8_0 => Q8,
@@ -466,8 +474,11 @@ pub(crate) fn model(golden: &Golden, options: Options) -> Model {
     sourced(model, golden)
 }
 
-/// A model of a golden whose sequences have the golden's source, where it reads one.
+/// A model of a golden whose sequences have the golden's source, where it reads one; the first one has the golden's media.
 pub(crate) fn sourced(mut model: Model, golden: &Golden) -> Model {
+    if let Some(media) = &golden.media {
+        model.set_media(0, Arc::clone(&media.set));
+    }
     if model.reads_source() {
         let set = model.set_default_source(&golden.source);
         set.expect("the source is sound");

@@ -187,6 +187,7 @@ fn computed(def: &ArchDef, path: &Path) -> Result<(), String> {
     let text = InputTokens {
         tokens: &tokens,
         source,
+        media: None,
     };
     let all = logits(def, &weights, text, &PATHS[0]).expect("any cache type")?;
     match all.iter().all(|v| v.is_finite()) {

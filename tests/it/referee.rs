@@ -8,6 +8,7 @@ use lab_core::model::{Batch, Model, NamedValue, Options, trace};
 use lab_core::plan::Plan;
 
 use crate::goldens::{Golden, Turns, all_goldens, model, options};
+use crate::media_goldens::of_media;
 use crate::support::nmse;
 
 /// What rounding to f32 and the order of sums may cost a value, for each layer before it.
@@ -101,7 +102,7 @@ fn worst(golden: &Golden, options: &Options) -> (f64, String) {
 fn every_named_value_equals_plain_loops() {
     let (mut failures, mut n_exact) = (BTreeMap::new(), 0);
     let mut turns = Turns::new(2);
-    for golden in all_goldens() {
+    for golden in all_goldens().chain(of_media().map(|of| &of.golden)) {
         let plan = &golden.plan;
         for flash_attn in turns.of(golden).into_iter().map(|at| at == 1) {
             let is_encoder = golden.def.mode == Mode::Encoder;

@@ -6,6 +6,7 @@ pub mod atomic_file;
 pub mod clock;
 pub mod directions;
 pub mod distances;
+pub mod granted_memory;
 pub mod inputs;
 pub mod limited_read;
 pub mod lock;

@@ -270,7 +270,13 @@ impl<'g> GraphBuilder<'g> {
             (RopePositions::SpanStarts(1), Some(_))
                 if rope.takes_turns() && self.grid.is_none() =>
             {
-                self.input(DerivedInput::Turns)?
+                self.input(DerivedInput::Axes([1, 0, 2, 0]))?
+            }
+            // Pairs after those of height and width turn by time, as the others of time do.
+            (RopePositions::SpanStarts(1), Some(_))
+                if rope.kind == Pairing::Imrope && self.grid.is_none() =>
+            {
+                self.input(DerivedInput::Axes([0, 1, 2, 0]))?
             }
             (_, Some(_)) if rope.takes_turns() => {
                 let message = format!(

@@ -34,8 +34,8 @@ pub enum DerivedInput {
     Rows(u64),
     /// i32 `[4 n_tokens]`: the same positions three times, then zeros.
     Sections(u64),
-    /// i32 `[4 n_tokens]`: the positions by height, time, width and time.
-    Turns,
+    /// i32 `[4 n_tokens]`: the positions by these axes of time, height and width.
+    Axes([usize; 4]),
     /// i32 `[n_hashes * n_tokens]`: the rows of each token's n-grams in a table of so many rows.
     Ngrams(Arc<NgramHashes>, u64),
     /// i32 `[1, n_tokens]`: the adapter in the file for each token.

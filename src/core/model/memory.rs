@@ -2,6 +2,7 @@
 
 use super::error::{Error, MemoryPurpose, Result};
 use super::memory_use::DeviceUse;
+use lab_base::util::granted_memory::available;
 
 /// Refuses to take `needed` bytes if the machine does not have them available.
 pub(super) fn check(what: MemoryPurpose, needed: u64) -> Result<()> {
@@ -26,20 +27,6 @@ pub(super) fn check_device(used: &DeviceUse, free: Option<u64>) -> Result<()> {
         }),
         _ => Ok(()),
     }
-}
-
-/// Bytes that can be taken without swapping; `None` if the system does not report them.
-pub fn available() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.trim()
-        .strip_suffix("kB")?
-        .trim()
-        .parse::<u64>()
-        .ok()?
-        .checked_mul(1024)
 }
 
 #[cfg(test)]

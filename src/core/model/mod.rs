@@ -57,7 +57,6 @@ pub use lifecycle::Model;
 pub use load::ProgressFn;
 pub use media::{FIRST_MEDIA_ID, MediaRows, MediaSpan, SequenceMedia};
 pub use media_towers::{EncodedMedia, MediaTowers, TowerCapture, tower_cells, tower_points};
-pub use memory::available as available_memory;
 pub use memory_use::{DeviceUse, MemoryUse, TowerUse};
 pub use named_value::NamedValue;
 pub use options::Options;

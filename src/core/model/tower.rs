@@ -393,6 +393,25 @@ mod tests {
     }
 
     #[test]
+    fn a_run_in_pieces_has_the_bits_of_a_whole_one() {
+        let mut tower = tower(WINDOWS, &[], true);
+        let (cells, rows) = ([1, 4, 4], numbers(64));
+        let input = TowerInput {
+            rows: &rows,
+            cells,
+            valid: None,
+        };
+        let whole = tower.run(&[input]).expect("it fits");
+        tower.begin(&[input]).expect("it fits");
+        let mut n_pieces = 1;
+        while !tower.advance(Some(Instant::now())).expect("it runs") {
+            n_pieces += 1;
+        }
+        assert!(n_pieces > 2, "{n_pieces}");
+        assert_eq!(tower.results(1).expect("it ran"), whole);
+    }
+
+    #[test]
     fn inputs_do_not_see_each_other() {
         let mut tower = tower(NO_LAYERS, &[], true);
         let (cells, rows) = ([1, 2, 4], numbers(64));

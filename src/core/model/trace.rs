@@ -3,7 +3,7 @@
 //! Tensors are described and never allocated, so a plan of any size takes milliseconds, with or without a file. The
 //! graph is the one that [`Model::forward`](super::Model::forward) runs with a cache and flash attention.
 
-use crate::arch::WeightRole;
+use crate::arch::{BranchTokens, WeightRole};
 use crate::blocks::RowGrid;
 use crate::plan::{Plan, TensorPlan};
 use lab_base::ggml::{Arena, Graph, GraphOp, Result, Tensor};
@@ -46,11 +46,14 @@ pub fn trace(plan: &Plan, n_tokens: usize) -> Result<Vec<GraphOp>> {
 /// [`trace`] without reading a source: the operations of a pass whose source was read before.
 pub fn trace_tokens(plan: &Plan, n_tokens: usize) -> Result<Vec<GraphOp>> {
     let options = Options::plain(N_CTX, n_tokens);
-    // Rows of media stand for all tokens where layers add parts of them: else these layers would be empty.
+    // Where layers add parts of media or have branches for them, all tokens are of media: else these would be empty.
     let has_parts = plan.units().any(|unit| unit.contract.0.is_of_media);
+    let slots = plan.layers.iter().flat_map(|layer| &layer.slots);
+    let mut branches = slots.flat_map(|slot| &slot.branches);
+    let has_branches = branches.any(|branch| branch.tokens == BranchTokens::Media);
     let shape = GraphShape {
         n_media: if has_parts { n_tokens } else { 0 },
-        n_media_tokens: 0,
+        n_media_tokens: if has_branches { n_tokens } else { 0 },
         n_outputs: n_tokens,
         ..GraphShape::largest(&options, plan, &options.n_slots(plan))
     };

@@ -92,6 +92,11 @@ routes! {
     Server: get "/page/{file}", page::file, "The files of that page." => file(&["text/javascript", "text/css"]);
     Server: get "/health", health::health, "The server's state, and which models are loaded or being loaded."
         => json(&["status", "loaded"]);
+    Server: get "/healthz", health::health, "As `/health`." => json(&["status", "loaded"]);
+    Server: get "/readyz", health::health, "As `/health`: status 503 while new requests should go elsewhere."
+        => json(&["status", "loaded"]);
+    Server: get "/livez", health::live, "Status 503 if the process should be started again." => json(&["status"]);
+    Server: get "/version", health::version, "The version of the program." => json(&["version"]);
     Server: get "/v1/models", models::list, "The models, with their numbers and whether they are loaded."
         => json(&["object", "data"]);
     Server: get "/models", models::list, "As `/v1/models`." => json(&["object", "data"]);

@@ -15,7 +15,7 @@ use axum::response::{IntoResponse, Response};
 use sha2::{Digest, Sha256};
 
 use super::error::{Error, quoted};
-use crate::http::context::RequestContext;
+use crate::http::context::{RequestContext, STATES};
 
 /// The clients that may use a server.
 #[derive(Clone, Debug, Default)]
@@ -62,7 +62,7 @@ impl Access {
             return self.check_host(uri, headers);
         }
         // Load balancers have no key, and the page is where visitors enter theirs.
-        let is_open = uri.path() == "/health" || is_page(uri.path());
+        let is_open = STATES.contains(&uri.path()) || is_page(uri.path());
         if is_open && [Method::GET, Method::HEAD].contains(method) {
             return Ok(());
         }

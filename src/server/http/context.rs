@@ -18,6 +18,9 @@ use lab_core::engine::{Event, Usage};
 use super::quoted::quoted;
 use super::transport::StreamFraming;
 
+/// Routes that monitoring asks every few seconds, without a key.
+pub(crate) const STATES: [&str; 4] = ["/health", "/healthz", "/readyz", "/livez"];
+
 /// The response header that lists the fields of the request without effect.
 pub(crate) const IGNORED: HeaderName = HeaderName::from_static("x-bench-ignored");
 /// The response header of a request that names another model than the one that answers.
@@ -353,8 +356,7 @@ impl Drop for RequestContext {
             };
         }
         match self.path.as_str() {
-            // Monitoring asks for these every few seconds.
-            "/health" | "/metrics" => line!(debug),
+            path if path == "/metrics" || STATES.contains(&path) => line!(debug),
             _ => line!(info),
         }
     }

@@ -92,15 +92,18 @@ impl Load {
     }
 
     pub(crate) async fn ended(&mut self) -> Result<LoadedEngine, Error> {
-        // Then the loading thread holds no reference to the engine, and an unused model can be unloaded.
-        while self.ended.changed().await.is_ok() {}
-        let loaded = self.end.get().cloned();
-        let loaded = loaded.unwrap_or_else(|| Err("the server is ending".into()));
-        loaded.map_err(|detail| Error::LoadFailed {
+        self.result().await.map_err(|detail| Error::LoadFailed {
             name: self.name.clone(),
             detail,
             is_told: self.is_told,
         })
+    }
+
+    async fn result(&mut self) -> Loaded {
+        // Then the loading thread holds no reference to the engine, and an unused model can be unloaded.
+        while self.ended.changed().await.is_ok() {}
+        let loaded = self.end.get().cloned();
+        loaded.unwrap_or_else(|| Err("the server is ending".into()))
     }
 }
 
@@ -240,10 +243,14 @@ impl Pool {
     ///
     /// # Errors
     /// The first model that cannot be loaded, with the reason.
-    pub fn load_all(&self) -> Result<(), String> {
+    pub async fn load_all(self: &Arc<Self>) -> Result<(), String> {
+        self.is_ready.store(false, Ordering::Release);
         for (_, place) in self.all() {
-            self.load_resident(&place)?;
+            if let Err(mut load) = place.start_load(self) {
+                load.result().await?;
+            }
         }
+        self.is_ready.store(true, Ordering::Release);
         Ok(())
     }
 }

@@ -17,7 +17,7 @@ mod pull;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -187,6 +187,10 @@ pub struct Pool {
     /// Held while adapter scales are set, so that the stored scales are those in effect.
     pub(super) scaling: tokio::sync::Mutex<()>,
     pub(super) responses: ResponseStore,
+    /// Whether the models are loaded that are to be loaded before the server is ready.
+    pub(super) is_ready: AtomicBool,
+    /// Whether the server is about to end and new requests should go elsewhere.
+    is_draining: AtomicBool,
 }
 
 impl ModelEntry {
@@ -276,6 +280,8 @@ impl Pool {
     fn of(entries: BTreeMap<String, Arc<ModelEntry>>, loader: Loader, config: PoolConfig) -> Self {
         Self {
             responses: ResponseStore::new(config.response_bytes),
+            is_ready: AtomicBool::new(true),
+            is_draining: AtomicBool::new(false),
             entries: RwLock::new(entries),
             loader,
             config,
@@ -386,6 +392,20 @@ impl Pool {
     /// Checks that the files and RPC workers that the models of this process use are unchanged.
     ///
     /// # Errors
+    /// Says that the server is about to end, so that load balancers send new requests elsewhere.
+    pub fn drain(&self) {
+        self.is_draining.store(true, Ordering::Release);
+    }
+
+    /// Why new requests should go elsewhere; none if they may come.
+    pub(crate) fn unready(&self) -> Option<&'static str> {
+        match (&self.is_draining, &self.is_ready) {
+            (draining, _) if draining.load(Ordering::Acquire) => Some("draining"),
+            (_, ready) if !ready.load(Ordering::Acquire) => Some("loading"),
+            _ => None,
+        }
+    }
+
     /// As [`Served::check`], for the first model that has to be loaded again.
     pub fn check(&self) -> Result<(), Failure> {
         let all = self.all();

@@ -15,9 +15,14 @@ use sha2::{Digest, Sha256};
 
 use crate::support::{InputTokens, Output, parse_npy};
 
+/// The files of a golden that are no part of its folder, besides arrays.
+const OF_GOLDEN: [&str; 2] = ["tensors.json", "prompts.json"];
+
 /// One folder and its golden.
 pub(crate) struct Folder {
     pub(crate) name: String,
+    /// Where it is stored.
+    place: PathBuf,
     /// The class in transformers, as `architectures` of config.json names it.
     pub(crate) class: String,
     pub(crate) tokens: Vec<u32>,
@@ -54,7 +59,12 @@ pub(crate) fn names() -> Vec<String> {
 
 /// Reads a golden; its weights are made by [`Folder::write`].
 pub(crate) fn open(name: &str) -> Folder {
-    let place = root().join(name);
+    open_at(root().join(name))
+}
+
+/// As [`open`], of a golden that is stored elsewhere.
+pub(crate) fn open_at(place: PathBuf) -> Folder {
+    let name = place.file_name().and_then(|name| name.to_str());
     let golden: Value = serde_json::from_slice(&read(&place.join("tensors.json"))).expect("JSON");
     let text = |key: &str| golden[key].as_str().expect("a text").to_owned();
     let numbers = |key: &str| -> Vec<usize> {
@@ -64,7 +74,7 @@ pub(crate) fn open(name: &str) -> Folder {
     };
     let ids = |key: &str| -> Vec<u32> { numbers(key).iter().map(|id| *id as u32).collect() };
     Folder {
-        name: name.to_owned(),
+        name: name.expect("a name").to_owned(),
         class: text("class"),
         tokens: ids("tokens"),
         source: golden.get("source").map_or(Vec::new(), |_| ids("source")),
@@ -76,6 +86,7 @@ pub(crate) fn open(name: &str) -> Folder {
         shape: numbers("shape").try_into().expect("two extents"),
         expected: parse_npy(&read(&place.join("logits.npy"))).values,
         golden,
+        place,
     }
 }
 
@@ -84,6 +95,7 @@ impl Folder {
         InputTokens {
             tokens: &self.tokens,
             source: &self.source,
+            media: None,
         }
     }
 
@@ -134,8 +146,14 @@ impl Folder {
     /// Every file by its name.
     pub(crate) fn files(&self) -> BTreeMap<String, Vec<u8>> {
         let mut files = BTreeMap::new();
-        let config = read(&root().join(&self.name).join("config.json"));
-        files.insert("config.json".to_owned(), config);
+        for entry in std::fs::read_dir(&self.place).expect("the golden is readable") {
+            let path = entry.expect("the golden is readable").path();
+            let name = path.file_name().and_then(|name| name.to_str());
+            let name = name.expect("a name").to_owned();
+            if !OF_GOLDEN.contains(&&*name) && !name.ends_with(".npy") {
+                files.insert(name, read(&path));
+            }
+        }
         let mut places = BTreeMap::new();
         for part in self.golden["files"].as_array().expect("a list of files") {
             let file = part["file"].as_str().expect("a name").to_owned();

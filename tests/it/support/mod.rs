@@ -12,15 +12,17 @@ pub mod sources;
 pub mod vocabulary;
 
 use std::io::Read;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use lab_base::ggml::{GraphOp, OpSource};
 use lab_base::weights::{TensorType, Weights};
 use lab_core::arch::{ArchDef, Mode};
-use lab_core::model::{Batch, Model, Options};
+use lab_core::model::{Batch, Model, Options, SequenceMedia};
 use lab_core::plan::Plan;
 use lab_inspect::paths;
-pub use lab_inspect::paths::{ExecutionPath, InputTokens};
+pub use lab_inspect::paths::ExecutionPath;
 
 /// A folder of the oracles in `../shared`, or where `BENCH_SHARED` says. None, with a line that
 /// says so, if there are no oracles at all.
@@ -200,6 +202,41 @@ pub const PATHS: [ExecutionPath; 10] = [
     },
 ];
 
+/// The media of a text.
+#[derive(Clone, Debug)]
+pub struct TextMedia {
+    pub set: Arc<SequenceMedia>,
+    /// Tokens that one pass must read, because they attend to later ones.
+    pub whole: Vec<Range<usize>>,
+}
+
+impl TextMedia {
+    /// The end of a pass that shall read the tokens before `end`.
+    pub fn end_of_pass(&self, end: usize) -> usize {
+        let mut whole = self.whole.iter();
+        let cut = whole.find(|whole| whole.start < end && end < whole.end);
+        cut.map_or(end, |whole| whole.end)
+    }
+}
+
+/// What a model reads.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct InputTokens<'a> {
+    pub tokens: &'a [u32],
+    /// The tokens of the source; empty if the model reads none.
+    pub source: &'a [u32],
+    pub media: Option<&'a TextMedia>,
+}
+
+impl<'a, T: AsRef<[u32]> + ?Sized> From<&'a T> for InputTokens<'a> {
+    fn from(tokens: &'a T) -> Self {
+        Self {
+            tokens: tokens.as_ref(),
+            ..Self::default()
+        }
+    }
+}
+
 /// Logits of every token, `[n_tokens, n_vocab]`, along a path; `None` if the model's heads are no
 /// whole blocks of the path's cache type.
 pub fn logits<'a>(
@@ -234,7 +271,11 @@ pub fn results<'a>(
         Ok(plan) => plan,
         Err(error) => return Some(Err(error.to_string())),
     };
-    let InputTokens { tokens, source } = text.into();
+    let InputTokens {
+        tokens,
+        source,
+        media,
+    } = text.into();
     // Where tokens attend to each other, a part of them is another computation.
     if plan.mode != Mode::Causal && path.chunk != 0 {
         return None;
@@ -260,6 +301,9 @@ pub fn results<'a>(
     {
         return Some(Err(error.to_string()));
     }
+    if let Some(media) = media {
+        model.set_media(0, Arc::clone(&media.set));
+    }
     // Another source, which changes nothing of the first sequence.
     if path.interleaved && model.reads_source() {
         let other: Vec<u32> = source.iter().map(|token| (token + 1) % n_vocab).collect();
@@ -267,9 +311,13 @@ pub fn results<'a>(
     }
     let chunk = if path.chunk == 0 { n } else { path.chunk };
     let mut out = Vec::new();
-    for start in (0..n).step_by(chunk) {
+    let mut start = 0;
+    while start < n {
+        let end = (start + chunk).min(n);
+        let end = media.map_or(end, |media| media.end_of_pass(end));
         let mut batch = Batch::default();
-        let rows = tokens.iter().enumerate().skip(start).take(chunk);
+        let rows = tokens.iter().enumerate().take(end).skip(start);
+        start = end;
         for (i, &token) in rows {
             if path.interleaved {
                 batch.push((token + 1) % n_vocab, 1, i as u32, false);

@@ -99,7 +99,8 @@ fn make(g: &Graph, prefix: &str, input: &DerivedInput, n: u64) -> Result<Tensor>
         DerivedInput::Rows(rows) => index_of("position_rows", &[n], *rows),
         DerivedInput::Sections(1) => input_of("sections", i32, &[4 * n]),
         DerivedInput::Sections(span) => input_of(&format!("sections_of_{span}"), i32, &[4 * n]),
-        DerivedInput::Turns => input_of("turns", i32, &[4 * n]),
+        DerivedInput::Axes([0, ..]) => input_of("sections", i32, &[4 * n]),
+        DerivedInput::Axes(_) => input_of("turns", i32, &[4 * n]),
         DerivedInput::Ngrams(ngrams, rows) => index_of("ngrams", &[ngrams.count() * n], *rows),
         DerivedInput::Adapters(switches) => index_of("switched", &[1, n], switches.count()),
         DerivedInput::StandIns(_, rows) => index_of("stand_ins", &[n], *rows),
@@ -192,9 +193,9 @@ fn write(
             });
             executor.write_indices(tensor, &rows.map(|row| row as i32).collect::<Vec<i32>>())
         }
-        input @ (DerivedInput::Sections(1) | DerivedInput::Turns) => {
+        input @ (DerivedInput::Sections(1) | DerivedInput::Axes(_)) => {
             let axes: &[usize] = match input {
-                DerivedInput::Turns => &[1, 0, 2, 0],
+                DerivedInput::Axes(axes) => axes,
                 _ => &[0, 1, 2],
             };
             let places = batch.positions.iter().zip(positions.clone());
