@@ -402,7 +402,7 @@ mod tests {
             valid: None,
         };
         let whole = tower.run(&[input]).expect("it fits");
-        tower.begin(&[input]).expect("it fits");
+        tower.begin(&[input], &[]).expect("it fits");
         let mut n_pieces = 1;
         while !tower.advance(Some(Instant::now())).expect("it runs") {
             n_pieces += 1;
