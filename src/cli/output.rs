@@ -270,6 +270,7 @@ mod tests {
         "arch new: output",
         "convert: target",
         "diagram: output",
+        "lab attention-map: html, json, png, svg",
         "lab attention: html, json, png, svg",
         "lab attribution: html, json, png, svg",
         "lab collect: output",

@@ -205,7 +205,7 @@ fn pages_are_small() {
     let mut sizes: Vec<usize> = CASES.iter().map(|(_, page)| page.len()).collect();
     sizes.sort_unstable();
     let (middle, largest) = (sizes[sizes.len() / 2], sizes[sizes.len() - 1]);
-    assert!(middle < 120_000 && largest < 270_000, "{middle}, {largest}");
+    assert!(middle < 120_000 && largest < 280_000, "{middle}, {largest}");
 }
 
 /// A drawing in which texts of models and definitions are this one.

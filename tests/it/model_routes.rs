@@ -156,7 +156,7 @@ fn the_document_lists_the_routes_that_there_are_and_their_fields() {
             json!({ "model": "default", "max_tokens": 1, "messages": [{ "role": "user", "content": "1" }] })
         }
         "/v1/completions" => json!({ "model": "default", "prompt": "1", "max_tokens": 1 }),
-        "/v1/lab/run" => json!({ "prompt": "1", "lab": {} }),
+        "/v1/lab/run" => json!({ "messages": [{ "role": "user", "content": "1" }], "lab": {} }),
         "/v1/lab/patch" => {
             json!({ "clean": "1", "corrupt": "2", "metric": { "token": 5 } })
         }

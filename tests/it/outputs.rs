@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::support::command::{bench, bench_in, made_up, printed, program, scratch, text};
+use crate::support::sources;
 
 /// A model that takes far longer to write than a test waits.
 const LARGE: [&str; 7] = [
@@ -261,6 +262,17 @@ fn existing_files_are_replaced_only_with_force() {
     let (one, two) = (at("one.txt"), at("two.txt"));
     let lens = ["lab", "lens", "tiny-chat", "--text", "Hi"];
     let attention = ["lab", "attention", "tiny-chat", "--text", "Hi"];
+    let seen = sources::root().join("tests/media/llava-small");
+    let picture = seen.join("a.png");
+    let map = [
+        "lab",
+        "attention-map",
+        text(&seen),
+        "--image",
+        text(&picture),
+        "--text",
+        "Hi",
+    ];
     let attribution = [
         "lab",
         "attribution",
@@ -304,7 +316,7 @@ fn existing_files_are_replaced_only_with_force() {
         ]
     };
     let mut cases: Vec<(Vec<String>, String, String)> = Vec::new();
-    for (n, arguments) in [&lens[..], &attention, &attribution, &patch, &routing]
+    for (n, arguments) in [&lens[..], &attention, &map, &attribution, &patch, &routing]
         .into_iter()
         .enumerate()
     {
