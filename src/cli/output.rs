@@ -262,7 +262,7 @@ mod tests {
     use super::*;
     use crate::cli::Cli;
 
-    const INPUTS: &str = "a api_key_file archs audio b backend chat_template_file config dump file files from grammar image input json_schema kept lab_vectors lora_dir \
+    const INPUTS: &str = "a api_key_file archs audio b backend chat_template_file config dump file files from grammar image input json_schema kept keys lab_vectors lora_dir \
         media_dir media_values messages mmproj model model_path models negative overlay path plan positive prompts reference socket source \
         template tools vocab";
     /// The outputs: commands with their options and arguments.

@@ -24,9 +24,9 @@ use lab_hub::{Cache, Settings};
 use lab_server::http::transport;
 use lab_server::served::{Progress, ServedModel};
 use lab_server::{
-    Access, AllowedHost, BatchStore, Collection, EngineProcess, EngineProcessConfig, FileStore,
-    HostMode, LoadError, LoadLimits, LoadRequest, Loader, MediaAccess, PageOrigin, PagePolicy,
-    Pool, PoolConfig, StartedEngine, Strictness, UnloadedModel,
+    Access, AllowedHost, ApiKeys, BatchStore, Collection, EngineProcess, EngineProcessConfig,
+    FileStore, HostMode, LoadError, LoadLimits, LoadRequest, Loader, MediaAccess, PageOrigin,
+    PagePolicy, Pool, PoolConfig, StartedEngine, Strictness, UnloadedModel,
 };
 
 use super::diffusion::DiffusionOptions;
@@ -166,6 +166,13 @@ pub(super) struct Args {
     /// File with API keys, one per line
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
+    /// API key that may do everything; where there are API keys, loading and unloading models and adapters, downloads and
+    /// the end of the server need one; may be repeated
+    #[arg(long, value_name = "KEY")]
+    admin_key: Vec<String>,
+    /// File with names, hashes and roles of API keys (docs/serving.md), read again when it changes and on SIGHUP
+    #[arg(long, value_name = "FILE.toml")]
+    keys: Option<PathBuf>,
     /// Let everyone who reaches an address other than loopback use the server without an API key
     #[arg(long)]
     no_api_key: bool,
@@ -280,8 +287,8 @@ impl ConfigLayers {
     }
 }
 
-/// The API keys from the options and the key file.
-fn keys(args: &Args) -> Result<Vec<String>, Failure> {
+/// The API keys of the options and the files.
+fn keys(args: &Args) -> Result<ApiKeys, Failure> {
     let mut keys = args.api_key.clone();
     if let Some(path) = &args.api_key_file {
         let text = limited_read::text(path, MAX_DEFINITION);
@@ -294,9 +301,14 @@ fn keys(args: &Args) -> Result<Vec<String>, Failure> {
             anyhow::bail!("{}: contains no API keys", path.display());
         }
     }
-    if keys.iter().any(|key| key.trim().is_empty()) {
-        anyhow::bail!("--api-key: a key is empty");
+    if keys
+        .iter()
+        .chain(&args.admin_key)
+        .any(|key| key.trim().is_empty())
+    {
+        anyhow::bail!("--api-key, --admin-key: a key is empty");
     }
+    let keys = ApiKeys::new(&keys, &args.admin_key, args.keys.as_deref()).map_err(Failure::msg)?;
     if keys.is_empty() && !args.no_api_key && !args.host.is_loopback() {
         anyhow::bail!(
             "--host {}: everyone who reaches this address could use the server; set --api-key, or --no-api-key if that is wanted",
@@ -315,8 +327,12 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     }
     lab_base::ggml::return_large_memory();
     allow_connections();
-    let keys = keys(&args)?;
-    let access = Access::new(&keys, args.cors_origin.clone(), args.allow_host.clone());
+    let keys = Arc::new(keys(&args)?);
+    let access = Access::new(
+        Arc::clone(&keys),
+        args.cors_origin.clone(),
+        args.allow_host.clone(),
+    );
     let collection = args.collection();
     let sources = match &collection {
         Some(collection) => collection.list()?,
@@ -344,6 +360,7 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     let app = lab_server::app(Arc::clone(&pool), access, times.read)?;
     let ended = runtime.block_on(async {
         let mut signals = Signals::new()?;
+        reload_on_hangup(&keys)?;
         let listener = tokio::net::TcpListener::bind((host, port))
             .await
             .map_err(|e| {
@@ -390,6 +407,28 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     // This also writes the last lines of the engine processes to the log.
     pool.end();
     ended
+}
+
+/// Reads the file of keys again on SIGHUP. A server in a terminal without such a file ends with it.
+#[cfg(unix)]
+fn reload_on_hangup(keys: &Arc<ApiKeys>) -> std::io::Result<()> {
+    use std::io::IsTerminal as _;
+    use tokio::signal::unix::{SignalKind, signal};
+    if std::io::stdin().is_terminal() && !keys.has_file() {
+        return Ok(());
+    }
+    let (mut hangup, keys) = (signal(SignalKind::hangup())?, Arc::clone(keys));
+    tokio::spawn(async move {
+        while hangup.recv().await.is_some() {
+            keys.reload();
+        }
+    });
+    Ok(())
+}
+
+#[cfg(not(unix))]
+fn reload_on_hangup(_: &Arc<ApiKeys>) -> std::io::Result<()> {
+    Ok(())
 }
 
 /// Raises the limit on open files, and so on connections, to the system's maximum.

@@ -34,6 +34,7 @@ pub use app::{app, local_client};
 pub use endpoints::batches::lines::{BatchRequest, BatchResult, checked_lines};
 pub use endpoints::lab::{patched as lab_patch, pieces as lab_pieces};
 pub use http::access::Access;
+pub use http::api_keys::ApiKeys;
 pub use http::local_client::LocalClient;
 pub use local::{Prompt, Refusal, Reply, ReplyEvent, check, prompt, refusal, reply};
 pub use media_access::{AllowedHost, MediaAccess};

@@ -6,6 +6,7 @@
     reason = "tests"
 )]
 
+mod api_keys;
 mod artifacts;
 mod attribution;
 mod backends;

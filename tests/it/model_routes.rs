@@ -358,7 +358,8 @@ fn models_are_managed_with_a_key_or_from_this_machine() {
         ("/models/unload", "{\"model\": \"tiny-chat\"}"),
         ("/models/rescan", "{}"),
     ];
-    let with_key = Server::start(&["--host", "0.0.0.0", "--api-key", "secret"]);
+    let keys = ["--api-key", "user", "--admin-key", "secret"];
+    let with_key = Server::start(&[&["--host", "0.0.0.0"], &keys[..]].concat());
     let without = Server::start(&["--host", "0.0.0.0", "--no-api-key"]);
     let local = Server::start(&[]);
     for (path, body) in ROUTES {
@@ -369,6 +370,8 @@ fn models_are_managed_with_a_key_or_from_this_machine() {
                 "{answer}"
             );
         }
+        let (status, answer) = keyed(&with_key, path, body, Some("user"));
+        assert!(status == 403 && answer.contains("role_missing"), "{answer}");
         let (status, answer) = keyed(&without, path, body, None);
         assert!(
             status == 403 && answer.contains("management_not_allowed"),
@@ -397,10 +400,11 @@ fn models_are_managed_with_a_key_or_from_this_machine() {
 
 #[test]
 fn a_server_is_asked_to_end_by_those_who_may_manage_it() {
-    let with_key = Server::start(&["--host", "0.0.0.0", "--api-key", "secret"]);
+    let keys = ["--api-key", "user", "--admin-key", "secret"];
+    let with_key = Server::start(&[&["--host", "0.0.0.0"], &keys[..]].concat());
     let without = Server::start(&["--host", "0.0.0.0", "--no-api-key"]);
-    for key in [None, Some("wrong")] {
-        assert_eq!(keyed(&with_key, "/quit", "", key).0, 401);
+    for (key, status) in [(None, 401), (Some("wrong"), 401), (Some("user"), 403)] {
+        assert_eq!(keyed(&with_key, "/quit", "", key).0, status);
     }
     let (status, answer) = keyed(&without, "/quit", "", None);
     assert!(

@@ -25,7 +25,6 @@ use crate::http::error_format::dialect_errors;
 use crate::http::local_client::LocalClient;
 use crate::http::random::random;
 use crate::http::{access, body, context, error, framing};
-use crate::page;
 use crate::pool::{HostMode, Pool};
 
 use state::{AppState, caught};
@@ -136,7 +135,7 @@ async fn handle(State(server): State<Arc<AppState>>, mut request: Request) -> Re
         received(&server, request)
     };
     let checked = async |request: Request| match framing::check(&request) {
-        Ok(()) => access::layer(&server.access, page::is_file, request, admitted).await,
+        Ok(()) => access::layer(&server.access, routes::needs, request, admitted).await,
         Err(error) => error.into_response(),
     };
     let is_strict = server.pool.config.strictness.fields;

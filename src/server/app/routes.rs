@@ -17,6 +17,8 @@ use crate::endpoints::{
     llama_server, metrics, models, ollama, pooling, props, quit, render, rerank, responses,
     sampling, tokens, transcriptions,
 };
+use crate::http::api_keys::Role;
+use crate::http::context::STATES;
 use crate::http::error_format::ErrorFormat;
 use crate::http::json::Json;
 use crate::page;
@@ -266,6 +268,37 @@ pub(crate) fn answered_by(method: &Method, path: &str) -> AnsweredBy {
     route.map_or(AnsweredBy::Server, |route| route.owner)
 }
 
+/// Requests that concern all clients.
+const OF_ADMIN: [(Method, &str); 10] = [
+    (Method::POST, "/quit"),
+    (Method::POST, "/models/load"),
+    (Method::POST, "/models/unload"),
+    (Method::POST, "/models/rescan"),
+    (Method::POST, "/models/pull"),
+    (Method::POST, "/lora-adapters"),
+    (Method::POST, "/v1/load_lora_adapter"),
+    (Method::POST, "/v1/unload_lora_adapter"),
+    (Method::POST, "/api/pull"),
+    (Method::DELETE, "/api/delete"),
+];
+
+/// The role that a key needs for a request; none if it needs no key: load balancers have none, and the page is where visitors enter
+/// theirs.
+pub(crate) fn needs(method: &Method, path: &str) -> Option<Role> {
+    let is_open = STATES.contains(&path) || page::is_file(path);
+    if is_open && [Method::GET, Method::HEAD].contains(method) {
+        return None;
+    }
+    let of_admin = OF_ADMIN
+        .iter()
+        .any(|(own, route)| own == method && *route == path);
+    Some(match path {
+        _ if of_admin => Role::Admin,
+        path if path.starts_with("/v1/lab/") => Role::Lab,
+        _ => Role::Use,
+    })
+}
+
 /// Whether the events of a route can be comments, which keep a connection alive while a model is loaded.
 pub(crate) fn can_stream(path: &str) -> bool {
     let route = ROUTES.iter().find(|route| route.path == path);
@@ -320,6 +353,26 @@ mod tests {
             }
         }
         found
+    }
+
+    #[test]
+    fn what_concerns_all_clients_needs_an_administrator() {
+        for (method, path) in &OF_ADMIN {
+            let is_it = |route: &&Route| {
+                route.path == *path && route.method.eq_ignore_ascii_case(method.as_str())
+            };
+            assert!(ROUTES.iter().any(|route| is_it(&route)), "{method} {path}");
+        }
+        let of = |method: Method, path: &str| needs(&method, path);
+        assert_eq!(of(Method::POST, "/models/load"), Some(Role::Admin));
+        assert_eq!(of(Method::GET, "/models"), Some(Role::Use));
+        assert_eq!(of(Method::GET, "/v1/lab/artifacts/1"), Some(Role::Lab));
+        assert_eq!(of(Method::POST, "/v1/chat/completions"), Some(Role::Use));
+        assert_eq!(of(Method::GET, "/readyz"), None);
+        assert_eq!(of(Method::POST, "/readyz"), Some(Role::Use));
+        assert_eq!(of(Method::GET, "/"), None);
+        // A route that is not known gives nothing away without a key.
+        assert_eq!(of(Method::GET, "/nothing"), Some(Role::Use));
     }
 
     #[test]

@@ -159,7 +159,7 @@ impl FromRequestParts<Arc<Pool>> for ManagedPool {
             true => Ok(Self(Arc::clone(pool))),
             false => Err(Error::Forbidden {
                 code: "management_not_allowed",
-                message: "models and the server are managed by clients with an API key only, where the address is not loopback; set `--api-key`".into(),
+                message: "models and the server are managed by clients with a key only, where the address is not loopback; set `--admin-key`".into(),
             }),
         }
     }

@@ -7,20 +7,21 @@
 //! page does not know a key.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use sha2::{Digest, Sha256};
 
+use super::api_keys::{ApiKeys, Role, name_of};
 use super::error::{Error, quoted};
-use crate::http::context::{RequestContext, STATES};
+use crate::http::context::RequestContext;
 
 /// The clients that may use a server.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
-    keys: Vec<[u8; 32]>,
+    keys: Arc<ApiKeys>,
     /// Origins whose pages may use the server; `*` allows all.
     origins: Vec<String>,
     hosts: Vec<String>,
@@ -39,20 +40,19 @@ const DESKTOP_SCHEMES: &[&str] = &["app", "file", "tauri", "vscode-webview", "vs
 impl Access {
     /// Access for clients with one of these keys (for all clients if there are none), for pages of these origins, and
     /// under these host names.
-    pub fn new(keys: &[String], origins: Vec<String>, hosts: Vec<String>) -> Self {
-        let digest = |key: &String| Sha256::digest(key.as_bytes()).into();
+    pub fn new(keys: Arc<ApiKeys>, origins: Vec<String>, hosts: Vec<String>) -> Self {
         Self {
-            keys: keys.iter().map(digest).collect(),
+            keys,
             origins,
             hosts,
             machine: machine(),
         }
     }
 
-    /// Whether a request may be served. `is_page`: whether a path is a file of the page.
+    /// Whether a request may be served. `needs`: the role that a request of a method to a path needs; none if it needs no key.
     fn check(
         &self,
-        is_page: fn(&str) -> bool,
+        needs: fn(&Method, &str) -> Option<Role>,
         method: &Method,
         uri: &Uri,
         headers: &HeaderMap,
@@ -61,34 +61,31 @@ impl Access {
         if self.keys.is_empty() {
             return self.check_host(uri, headers);
         }
-        // Load balancers have no key, and the page is where visitors enter theirs.
-        let is_open = STATES.contains(&uri.path()) || is_page(uri.path());
-        if is_open && [Method::GET, Method::HEAD].contains(method) {
+        let Some(role) = needs(method, uri.path()) else {
             return Ok(());
-        }
-        match key(headers) {
-            Some(key) if self.is_known(key) => {
-                let digest = Sha256::digest(key);
-                let digits = digest.iter().take(16).map(|byte| format!("{byte:02x}"));
-                RequestContext::current().set_owner(digits.collect());
-                Ok(())
-            }
-            found => Err(Error::ApiKey {
+        };
+        let found = key(headers);
+        let Some((owner, roles)) = found.and_then(|key| self.keys.find(key)) else {
+            return Err(Error::ApiKey {
                 is_missing: found.is_none(),
+            });
+        };
+        let record = RequestContext::current();
+        record.set_manages(roles.contains(&Role::Admin));
+        let client = name_of(&owner)
+            .map_or_else(|| "this key".to_owned(), |name| format!("the key `{name}`"));
+        record.set_owner(owner);
+        match roles.contains(&role) {
+            true => Ok(()),
+            false => Err(Error::Forbidden {
+                code: "role_missing",
+                message: format!(
+                    "{client} has no role `{}`, which {method} {} needs",
+                    role.name(),
+                    quoted(uri.path())
+                ),
             }),
         }
-    }
-
-    /// Compares a key with every known key, in a time that does not depend on the result.
-    fn is_known(&self, key: &[u8]) -> bool {
-        let found: [u8; 32] = Sha256::digest(key).into();
-        let differs = |key: &[u8; 32]| key.iter().zip(&found).fold(0, |sum, (a, b)| sum | (a ^ b));
-        let n_equal: u32 = self
-            .keys
-            .iter()
-            .map(|key| u32::from(differs(key) == 0))
-            .sum();
-        n_equal > 0
     }
 
     fn check_host(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Error> {
@@ -222,7 +219,7 @@ fn preflight(headers: &HeaderMap) -> Response {
 /// Refuses requests without access, and tells browsers what is allowed.
 pub(crate) async fn layer<F: Future<Output = Response>>(
     access: &Access,
-    is_page: fn(&str) -> bool,
+    needs: fn(&Method, &str) -> Option<Role>,
     request: Request,
     next: impl FnOnce(Request) -> F,
 ) -> Response {
@@ -236,7 +233,7 @@ pub(crate) async fn layer<F: Future<Output = Response>>(
             Err(error) => error.into_response(),
         }
     } else {
-        match access.check(is_page, request.method(), request.uri(), headers) {
+        match access.check(needs, request.method(), request.uri(), headers) {
             Ok(()) => next(request).await,
             Err(error) => error.into_response(),
         }
@@ -257,13 +254,18 @@ pub(crate) async fn layer<F: Future<Output = Response>>(
 mod tests {
     use super::*;
 
+    fn keys(keys: &[&str]) -> Arc<ApiKeys> {
+        let keys: Vec<String> = keys.iter().map(|key| (*key).to_owned()).collect();
+        Arc::new(ApiKeys::new(&keys, &[], None).expect("no file"))
+    }
+
     fn checked(access: &Access, pairs: &[(&'static str, &str)]) -> Option<&'static str> {
         let mut headers = HeaderMap::new();
         for (name, value) in pairs {
             headers.append(*name, value.parse().expect("a value"));
         }
         let uri = Uri::from_static("/v1/models");
-        let check = || access.check(|_| false, &Method::GET, &uri, &headers);
+        let check = || access.check(|_, _| Some(Role::Use), &Method::GET, &uri, &headers);
         match RequestContext::detached().enter(check) {
             Ok(()) => None,
             Err(Error::Forbidden { code, .. }) => Some(code),
@@ -274,7 +276,7 @@ mod tests {
 
     #[test]
     fn hosts_are_addresses_or_allowed_names() {
-        let access = Access::new(&[], Vec::new(), vec!["bench.lan".into()]);
+        let access = Access::new(Arc::default(), Vec::new(), vec!["bench.lan".into()]);
         for good in
             "localhost localhost:11116 LOCALHOST. a.localhost:1 127.0.0.1:80 [::1]:80 [::1] \
             192.168.1.2 bench.lan:11116 Bench.LAN host.docker.internal:11116 printer.local \
@@ -305,7 +307,11 @@ mod tests {
 
     #[test]
     fn pages_are_the_servers_own_or_allowed() {
-        let access = Access::new(&[], vec!["https://ui.example".into()], Vec::new());
+        let access = Access::new(
+            Arc::default(),
+            vec!["https://ui.example".into()],
+            Vec::new(),
+        );
         let with = |access: &Access, origin: &str| {
             checked(access, &[("host", "127.0.0.1:11116"), ("origin", origin)])
         };
@@ -327,15 +333,15 @@ mod tests {
             assert_eq!(with(&access, bad), Some("origin_not_allowed"), "{bad}");
         }
         assert_eq!(with(&access, ""), Some("origin_not_allowed"));
-        let none = Access::new(&[], vec!["null".into()], Vec::new());
+        let none = Access::new(Arc::default(), vec!["null".into()], Vec::new());
         assert_eq!(with(&none, "null"), None);
-        let all = Access::new(&[], vec!["*".into()], Vec::new());
+        let all = Access::new(Arc::default(), vec!["*".into()], Vec::new());
         assert_eq!(with(&all, "https://anywhere.example"), None);
     }
 
     #[test]
     fn keys_are_bearer_tokens_or_headers() {
-        let access = Access::new(&["one".into(), "two".into()], Vec::new(), Vec::new());
+        let access = Access::new(keys(&["one", "two"]), Vec::new(), Vec::new());
         let with = |name, value: &str| checked(&access, &[("host", "any.example"), (name, value)]);
         assert_eq!(with("authorization", "Bearer one"), None);
         assert_eq!(with("authorization", "bearer  two "), None);

@@ -15,6 +15,7 @@ use axum::response::Response;
 
 use lab_core::engine::{Event, Usage};
 
+use super::api_keys::name_of;
 use super::quoted::quoted;
 use super::transport::StreamFraming;
 
@@ -45,6 +46,8 @@ pub(crate) struct RequestContext {
     is_strict: bool,
     /// Which of the clients with API keys sent the request; empty where there are no keys.
     owner: OnceLock<String>,
+    /// Whether its key may manage models; unset where there are no keys.
+    manages: OnceLock<bool>,
     started: Instant,
     notes: Mutex<Notes>,
 }
@@ -104,6 +107,7 @@ impl RequestContext {
             path: path.to_owned(),
             is_strict,
             owner: OnceLock::new(),
+            manages: OnceLock::new(),
             started: Instant::now(),
             notes: Mutex::default(),
         }
@@ -131,6 +135,16 @@ impl RequestContext {
     /// Notes which of the clients with API keys sent the request. Only the first call counts.
     pub(crate) fn set_owner(&self, owner: String) {
         self.owner.get_or_init(|| owner);
+    }
+
+    /// Notes whether the key of the request may manage models. Only the first call counts.
+    pub(crate) fn set_manages(&self, manages: bool) {
+        self.manages.get_or_init(|| manages);
+    }
+
+    /// Whether the request may manage models, as far as its key matters.
+    pub(crate) fn manages(&self) -> bool {
+        self.manages.get().copied().unwrap_or(true)
     }
 
     pub(crate) fn owner(&self) -> String {
@@ -342,6 +356,7 @@ impl Drop for RequestContext {
                     method = self.method,
                     path = quoted(&self.path),
                     status = notes.is_answered.then_some(notes.status.as_u16()),
+                    key = self.owner.get().and_then(|owner| name_of(owner)),
                     model = notes.model,
                     prompt_tokens = usage.map(|usage| usage.prompt_tokens),
                     cached_tokens = usage.map(|usage| usage.cached_tokens),

@@ -1,6 +1,7 @@
 //! HTTP: connections, access, bodies, errors, and the log of requests. Knows no route's fields.
 
 pub(crate) mod access;
+pub(crate) mod api_keys;
 pub(crate) mod body;
 pub(crate) mod context;
 pub(crate) mod error;

@@ -91,7 +91,7 @@ pub(crate) fn take(pool: &Pool, name: &str, response: &mut Response) {
 }
 
 fn set(pool: &Pool, name: &str, time: Duration) {
-    match pool.config.is_managed {
+    match pool.config.is_managed && RequestContext::current().manages() {
         true => pool.keep_alive(name, time),
         false => RequestContext::current().ignore(FIELD),
     }
