@@ -1,6 +1,7 @@
 //! Keys with names and roles, from a file that changes while the server runs.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -90,6 +91,12 @@ fn keys_of_a_file_have_names_and_roles_and_may_change() {
     // A file with a mistake changes nothing, and the signal ends nothing.
     std::fs::write(&path, "[[key]]\nname = \"c\"\n").expect("it is written");
     kill(server.child.id(), Signal::HUP);
+    let written = Instant::now();
+    while written.elapsed() < Duration::from_millis(1500) {
+        let found = ask(&server, "second-secret", "GET", "/v1/models", &Value::Null);
+        assert_eq!(found.0, 200);
+        std::thread::sleep(Duration::from_millis(50));
+    }
     eventually("the next one is read", || {
         write(&path, &[alice("third-secret")]);
         kill(server.child.id(), Signal::HUP);

@@ -67,6 +67,20 @@ pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
     let grid = b.grid()?;
     if c.resize == Resize::None {
         let n = b.required_weight("table")?.shape()[1];
+        let of_axis = grid.table_rows(c.axis.of_grid());
+        let n_needed = of_axis
+            .into_iter()
+            .max()
+            .map_or(0, |last| i64::from(last) + 1);
+        if n_needed > n as i64 {
+            return Err(refused(
+                "grid_positions",
+                format!(
+                    "{}: the picture or sound needs {n_needed} positions, and the table has {n}",
+                    b.unit.path
+                ),
+            ));
+        }
         let rows = b.input(DerivedInput::GridRows(grid, c.axis.of_grid(), n))?;
         return b.table_rows("table", &rows);
     }
