@@ -12,7 +12,7 @@ use lab_base::util::limited_read::{self, MAX_TEXT};
 use lab_core::engine::{
     self, AnswerToken, Event, FinishReason, Limits, Rejected, Request, Unsupported, Usage,
 };
-use lab_server::Prompt;
+use lab_server::RenderedPrompt;
 use lab_server::served::ServedModel;
 
 use super::Failure;
@@ -159,7 +159,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let text = text(prompt_text, args.file.as_deref())?;
     let parts = args.media.parts()?;
     let served = Arc::new(start(&args.with, model, &args.media, args.quiet)?);
-    let Prompt { tokens, media } = prompt(args, parts, &text, &served)?;
+    let RenderedPrompt { tokens, media } = prompt(args, parts, &text, &served)?;
     let is_quiet = args.quiet;
     let args = &args.with;
     let sampling = args.sampling.params(&served);
@@ -281,7 +281,7 @@ fn prompt(
     parts: Vec<Value>,
     text: &str,
     served: &Arc<ServedModel>,
-) -> Result<Prompt, Failure> {
+) -> Result<RenderedPrompt, Failure> {
     let mut fields = args.with.template_fields()?;
     if args.raw || !served.has_template() {
         if args.with.system.is_some() || !fields.is_empty() || !parts.is_empty() {
@@ -291,7 +291,7 @@ fn prompt(
             );
         }
         let (tokens, media) = (served.text_prompt(text)?, None);
-        return Ok(Prompt { tokens, media });
+        return Ok(RenderedPrompt { tokens, media });
     }
     let system = args.with.system.iter();
     let system = system.map(|text| json!({ "role": "system", "content": text }));

@@ -108,7 +108,7 @@ pub async fn check(served: &Arc<ServedModel>, fields: Map<String, Value>) -> Res
 
 /// A prompt: its tokens, and the media among them.
 #[derive(Clone, Debug)]
-pub struct Prompt {
+pub struct RenderedPrompt {
     /// Token ids.
     pub tokens: Vec<u32>,
     /// The media; none if it has tokens of texts alone.
@@ -119,11 +119,14 @@ pub struct Prompt {
 ///
 /// # Errors
 /// The request is refused, in words.
-pub fn prompt(served: &Arc<ServedModel>, fields: Map<String, Value>) -> Result<Prompt, String> {
+pub fn prompt(
+    served: &Arc<ServedModel>,
+    fields: Map<String, Value>,
+) -> Result<RenderedPrompt, String> {
     let prompt = || {
         let (dialogue, _) = parsed(served, fields)?;
         let prompt = dialogue.prompt_here(Arc::clone(served))?.prompt;
-        Ok(Prompt {
+        Ok(RenderedPrompt {
             tokens: prompt.tokens,
             media: prompt.media,
         })

@@ -96,7 +96,14 @@ impl MediaGolden {
             let messages = stored[at]["messages"].clone();
             let files = files(&messages);
             let all: Vec<(Media, &[u8])> = files.iter().map(|(kind, of)| (*kind, &**of)).collect();
-            let media = towers.processors.prepare_all(&all).expect("sound media");
+            let processors = &towers.processors;
+            let longest = processors.longest_sound(&all).expect("sounds");
+            let prepared = all.iter().enumerate().map(|(at, (kind, bytes))| {
+                let before = all[..at].iter().filter(|(of, _)| of == kind);
+                let medium = processors.prepare(*kind, bytes, before.count(), longest);
+                medium.expect("sound media")
+            });
+            let media: Vec<_> = prepared.collect();
             let tokens: Vec<u32> =
                 serde_json::from_value(stored[at]["tokens"].clone()).expect("token ids");
             let places = towers

@@ -14,9 +14,9 @@ use lab_core::artifacts::vectors::VectorStore;
 use lab_core::engine::{Event, LabPlan, LabResult, Limits, Request, ends_in_vectors};
 use lab_core::models::ModelSource;
 use lab_server::served::ServedModel;
-use lab_server::{LabRequest, Prompt};
+use lab_server::{LabRequest, RenderedPrompt};
 
-use super::Prompt as PromptText;
+use super::Prompt;
 use crate::cli::Failure;
 use crate::cli::media_files::{MediaFiles, user_message};
 use crate::cli::options::{LoadDefaults, LoadOptions, local_limits, start_engine};
@@ -108,15 +108,19 @@ impl LabRunner {
     }
 
     /// The prompt of a text. With media it is a message of a conversation, in which they stand before it.
-    pub(super) fn prompt(&self, text: PromptText, media: &MediaFiles) -> Result<Prompt, Failure> {
+    pub(super) fn prompt(
+        &self,
+        text: Prompt,
+        media: &MediaFiles,
+    ) -> Result<RenderedPrompt, Failure> {
         if media.is_empty() {
             let tokens = text.tokens(|text| self.encode(text))?;
-            return Ok(Prompt {
+            return Ok(RenderedPrompt {
                 tokens,
                 media: None,
             });
         }
-        let PromptText::Written(text) = text else {
+        let Prompt::Written(text) = text else {
             anyhow::bail!("--image and --audio need a text, not token ids");
         };
         let messages = json!([user_message(media.parts()?, &text)]);
@@ -125,7 +129,7 @@ impl LabRunner {
     }
 
     /// The result of a single prompt, with `n_more` tokens of a completion.
-    pub(super) fn one(&self, prompt: Prompt, n_more: usize) -> Result<LabResult, Failure> {
+    pub(super) fn one(&self, prompt: RenderedPrompt, n_more: usize) -> Result<LabResult, Failure> {
         let asked = self.request.asked(&self.served).map_err(Failure::msg)?;
         result(self.submit(&asked, prompt, n_more)?)
     }
@@ -133,7 +137,7 @@ impl LabRunner {
     fn submit(
         &self,
         asked: &Arc<LabPlan>,
-        prompt: Prompt,
+        prompt: RenderedPrompt,
         n_more: usize,
     ) -> Result<UnboundedReceiver<Event>, Failure> {
         let mut request = Request {
@@ -164,7 +168,7 @@ impl LabRunner {
                 let Some((at, prompt)) = prompts.next() else {
                     break;
                 };
-                let prompt = Prompt {
+                let prompt = RenderedPrompt {
                     tokens: prompt?,
                     media: None,
                 };

@@ -9,7 +9,7 @@ use crate::plan::{KeyValuePlan, RowLayout};
 use lab_base::ggml::{Graph, Result, Tensor};
 
 use super::adapter_switches::AdapterSwitches;
-use super::grid::{Axis, GridRule, GridWindow, Place, Resampling, RowGrid, RowParts};
+use super::grid::{Axis, GridRule, GridWindow, Resampling, RowGrid, RowParts, RowPlace};
 use super::ngram_hashes::NgramHashes;
 use super::position_bias::DistanceBuckets;
 use super::rope::RopeDivisors;
@@ -66,7 +66,7 @@ pub enum DerivedInput {
     /// i32: the rows of each input with so many learned ones, which follow all rows, at its start or else at its end.
     Learned(RowGrid, u64, bool),
     /// i32: the rows of each input at these places alone.
-    RowsAt(RowGrid, Place),
+    RowsAt(RowGrid, RowPlace),
     /// i32: the rows of windows of this height and width, each filled up by the row after all others.
     FilledRows(RowGrid, [u64; 2]),
     /// i32 `[n_rows]`: the place of each row among [`Self::FilledRows`].

@@ -121,11 +121,11 @@ impl RowGrid {
     }
 
     /// The rows of each input at these places alone, i32.
-    pub(crate) fn rows_at(&self, place: Place) -> Vec<i32> {
+    pub(crate) fn rows_at(&self, place: RowPlace) -> Vec<i32> {
         let first = match place {
-            Place::Before => 0,
-            Place::Cells => self.before,
-            Place::After => self.before + self.n_cells(),
+            RowPlace::Before => 0,
+            RowPlace::Cells => self.before,
+            RowPlace::After => self.before + self.n_cells(),
         };
         let of_input = |input: u64| {
             let first = input * self.n_of_input() + first;
@@ -135,11 +135,11 @@ impl RowGrid {
     }
 
     /// Number of rows of one input at these places.
-    pub(crate) fn n_at(&self, place: Place) -> u64 {
+    pub(crate) fn n_at(&self, place: RowPlace) -> u64 {
         match place {
-            Place::Before => self.before,
-            Place::Cells => self.n_cells(),
-            Place::After => self.after,
+            RowPlace::Before => self.before,
+            RowPlace::Cells => self.n_cells(),
+            RowPlace::After => self.after,
         }
     }
 
@@ -577,7 +577,7 @@ impl GridWindow {
 
 choices! {
     /// Rows of an input.
-    pub enum Place {
+    pub enum RowPlace {
         /// The rows before the grid.
         Before = "before",
         /// The cells of the grid.
@@ -729,12 +729,12 @@ mod tests {
     #[test]
     fn the_rows_of_a_place_are_those_of_each_input() {
         let grid = grid(1, 2);
-        assert_eq!(grid.rows_at(Place::Before), [0, 9]);
+        assert_eq!(grid.rows_at(RowPlace::Before), [0, 9]);
         assert_eq!(
-            grid.rows_at(Place::Cells),
+            grid.rows_at(RowPlace::Cells),
             [1, 2, 3, 4, 5, 6, 10, 11, 12, 13, 14, 15]
         );
-        assert_eq!(grid.rows_at(Place::After), [7, 8, 16, 17]);
+        assert_eq!(grid.rows_at(RowPlace::After), [7, 8, 16, 17]);
     }
 
     #[test]

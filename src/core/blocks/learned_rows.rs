@@ -6,7 +6,7 @@
 
 use super::build::UnitBuilder;
 use super::context::DerivedInput;
-use super::grid::{Place, RowGrid};
+use super::grid::{RowGrid, RowPlace};
 use super::refused;
 use crate::arch::Contract;
 use crate::{options, rules, weights};
@@ -15,7 +15,7 @@ use lab_base::ggml::{Result, Tensor};
 options! {
     pub(super) struct Config {
         each: bool = "false", "whether the learned rows stand in the place of the cells of each time";
-        place: Place = "if(has('rows'), 'before', 'cells')", "where the learned rows stand, `before` or `after` the grid; without learned rows, the rows that remain: those `before` or `after` the grid, or its `cells`";
+        place: RowPlace = "if(has('rows'), 'before', 'cells')", "where the learned rows stand, `before` or `after` the grid; without learned rows, the rows that remain: those `before` or `after` the grid, or its `cells`";
     }
 }
 
@@ -54,7 +54,7 @@ pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
             ));
         }
         let rows = b.input(DerivedInput::RowsAt(grid, c.place))?;
-        let cells = if c.place == Place::Cells {
+        let cells = if c.place == RowPlace::Cells {
             grid.cells
         } else {
             [1, 1, n]
@@ -86,7 +86,7 @@ pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
         return g.reshape(&y, [n_embd, n * times, 1, 1]);
     }
     let all = g.concat(x, &rows, 1)?;
-    let at_start = c.place == Place::Before;
+    let at_start = c.place == RowPlace::Before;
     let order = b.input(DerivedInput::Learned(grid, n, at_start))?;
     b.set_grid(match at_start {
         true => RowGrid { before: n, ..grid },

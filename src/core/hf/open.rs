@@ -19,7 +19,7 @@ pub const MAP_KEY: &str = "bench.map";
 
 /// What a folder has for a model of texts.
 #[derive(Debug)]
-pub struct OpenedFolder {
+pub struct FolderWeights {
     pub weights: Weights,
     /// The parts of the model that are not among these weights, and their number of tensors.
     pub left_out: Option<String>,
@@ -35,7 +35,7 @@ pub fn open(
     maps: &Maps,
     archs: &arch::Library,
     allow_unmapped: bool,
-) -> Result<OpenedFolder, Error> {
+) -> Result<FolderWeights, Error> {
     let modules = modules::EmbeddingModules::read(folder_of(path))?;
     let inner = modules.transformer.clone();
     let path = inner.as_deref().unwrap_or(path);
@@ -44,7 +44,7 @@ pub fn open(
     if folder::is_config(&json) {
         let weights = folder::open(path, &json, &Checkpoint::open(path)?)?;
         let left_out = None;
-        return Ok(OpenedFolder { weights, left_out });
+        return Ok(FolderWeights { weights, left_out });
     }
     let mut chosen = choose_map(folder, maps, &mut json, |json| {
         let mut checkpoint = Checkpoint::open(path)?;
@@ -105,11 +105,16 @@ pub(super) struct AppliedMap {
 
 impl AppliedMap {
     /// The weights, if the map mentions all tensors and keys, or need not.
-    fn accepted(self, path: &Path, map: &str, allow_unmapped: bool) -> Result<OpenedFolder, Error> {
+    fn accepted(
+        self,
+        path: &Path,
+        map: &str,
+        allow_unmapped: bool,
+    ) -> Result<FolderWeights, Error> {
         let apply::Unmapped { tensors, keys } = self.unmapped;
         let folder = folder_of(path);
         refuse_unmapped(folder, map.to_owned(), (tensors, keys), allow_unmapped)?;
-        Ok(OpenedFolder {
+        Ok(FolderWeights {
             weights: self.weights,
             left_out: self.left_out,
         })

@@ -45,11 +45,11 @@ pub struct MediaTowers {
     /// The rows of the latest media, the latest last.
     kept: VecDeque<([u8; 32], Arc<MediaRows>)>,
     /// The medium whose rows are being computed.
-    encoding: Option<Encoding>,
+    encoding: Option<UnfinishedMedium>,
 }
 
 /// A medium whose rows are computed in pieces.
-struct Encoding {
+struct UnfinishedMedium {
     hash: [u8; 32],
     views: Vec<ViewRows>,
     /// The results of the first views.
@@ -316,10 +316,10 @@ impl MediaTowers {
                 "one that the model has a tower for",
             ));
         };
-        let is_same = |begun: &Encoding| begun.hash == medium.hash && begun.paths == paths;
+        let is_same = |begun: &UnfinishedMedium| begun.hash == medium.hash && begun.paths == paths;
         let mut encoding = match begun.filter(is_same) {
             Some(begun) => begun,
-            None => Encoding {
+            None => UnfinishedMedium {
                 paths,
                 captured: HashMap::new(),
                 hash: medium.hash,
@@ -354,7 +354,7 @@ impl MediaTowers {
     }
 }
 
-impl Encoding {
+impl UnfinishedMedium {
     /// Goes on until all views are computed or the time is over. Returns whether all are.
     fn run(&mut self, tower: &mut Tower, end: Option<Instant>) -> Result<bool> {
         loop {

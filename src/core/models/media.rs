@@ -154,24 +154,6 @@ pub enum MediaError {
 }
 
 impl MediaProcessors {
-    /// Prepares the media of a prompt, in their order.
-    ///
-    /// # Errors
-    /// The model takes no media of a kind, or the bytes of one are none that fits its rules; with its index.
-    pub fn prepare_all(
-        &self,
-        media: &[(Media, &[u8])],
-    ) -> Result<Vec<PreparedMedium>, (usize, MediaError)> {
-        let longest = self.longest_sound(media)?;
-        let (mut n_pictures, mut all) = (0, Vec::with_capacity(media.len()));
-        for (at, (kind, bytes)) in media.iter().enumerate() {
-            let prepared = self.prepare(*kind, bytes, n_pictures, longest);
-            all.push(prepared.map_err(|error| (at, error))?);
-            n_pictures += usize::from(*kind == Media::Image);
-        }
-        Ok(all)
-    }
-
     /// The number of samples of the longest sound among media at the rate of the rules; 0 where it has no effect.
     ///
     /// # Errors
@@ -184,12 +166,14 @@ impl MediaProcessors {
         let Some(rules) = rules.filter(|rules| rules.samples.pad_to_longest) else {
             return Ok(0);
         };
+        let all = media.iter().enumerate();
+        let sounds: Vec<_> = all.filter(|(_, (kind, _))| *kind == Media::Audio).collect();
+        // One alone is not padded, and need not be decoded to find that out.
+        if sounds.len() < 2 {
+            return Ok(0);
+        }
         let mut longest = 0;
-        for (at, (_, bytes)) in media
-            .iter()
-            .enumerate()
-            .filter(|(_, (kind, _))| *kind == Media::Audio)
-        {
+        for (at, (_, bytes)) in sounds {
             let sound = sound::decode(bytes.as_ref(), &self.sound_limits);
             let n = sound.and_then(|sound| {
                 let samples = sound::resample(&sound, rules.sampling_rate, &self.sound_limits);

@@ -150,14 +150,14 @@ impl ApiKeys {
     /// Reads the file again now.
     pub fn reload(&self) {
         if let Some(file) = &self.file {
-            file.look(Duration::ZERO, true);
+            file.look(true);
         }
     }
 
     /// The client of a key: its owner and its roles. The time does not depend on which key it is.
     pub(crate) fn find(&self, key: &[u8]) -> Option<(String, Vec<Role>)> {
         let found: [u8; 32] = Sha256::digest(key).into();
-        let of_file = self.file.as_ref().map(|file| file.look(LOOK, false));
+        let of_file = self.file.as_ref().map(|file| file.look(false));
         let all = self
             .fixed
             .iter()
@@ -178,10 +178,10 @@ impl ApiKeys {
 }
 
 impl KeysFile {
-    /// The keys of the file, read again if it has changed. A file with a mistake changes nothing.
-    fn look(&self, most: Duration, is_asked: bool) -> Arc<Vec<ApiKey>> {
+    /// The keys of the file, read again if it has changed, or if that `is_asked` for. A file with a mistake changes nothing.
+    fn look(&self, is_asked: bool) -> Arc<Vec<ApiKey>> {
         let mut state = lock(&self.state);
-        if !is_asked && state.looked.elapsed() < most {
+        if !is_asked && state.looked.elapsed() < LOOK {
             return Arc::clone(&state.keys);
         }
         state.looked = Instant::now();
