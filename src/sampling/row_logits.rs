@@ -13,6 +13,16 @@ pub enum RowLogits<'a> {
     Top(TopLogits<'a>),
 }
 
+impl RowLogits<'_> {
+    /// Number of tokens of the vocabulary.
+    pub fn n_vocab(&self) -> usize {
+        match self {
+            Self::All(logits) => logits.len(),
+            Self::Top(top) => top.n_vocab,
+        }
+    }
+}
+
 /// The highest logits of a row.
 #[derive(Clone, Copy, Debug)]
 pub struct TopLogits<'a> {

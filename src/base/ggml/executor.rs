@@ -533,6 +533,78 @@ impl Executor {
         self.check_workers()
     }
 
+    /// [`Self::read`] of several results, with one wait for each device.
+    ///
+    /// # Errors
+    /// The errors of [`Self::read`].
+    pub fn read_together<'a>(
+        &self,
+        parts: impl Iterator<Item = (&'a Tensor, &'a mut [u8])>,
+    ) -> Result<(), Error> {
+        let mut begun: Vec<sys::ggml_backend_t> = Vec::new();
+        let mut result = Ok(());
+        for (tensor, bytes) in parts {
+            result = self.check("read", tensor, bytes.len(), 1);
+            if result.is_err() {
+                break;
+            }
+            let backend = self.backend_of(tensor.as_ptr());
+            // SAFETY: the tensor belongs to the loaded graph, was computed by this backend and holds exactly these bytes, which
+            // are borrowed until the wait below.
+            unsafe {
+                let to = bytes.as_mut_ptr().cast();
+                sys::ggml_backend_tensor_get_async(backend, tensor.as_ptr(), to, 0, bytes.len());
+            }
+            if !begun.contains(&backend) {
+                begun.push(backend);
+            }
+        }
+        for backend in begun {
+            // SAFETY: the backend is one of the executor's.
+            unsafe { sys::ggml_backend_synchronize(backend) };
+        }
+        result.and_then(|()| self.check_workers())
+    }
+
+    /// [`Self::read`] of row `at` alone, whose width is that of `row`.
+    ///
+    /// # Errors
+    /// The errors of [`Self::read`], or there is no such row.
+    pub fn read_row(&self, tensor: &Tensor, at: usize, row: &mut [f32]) -> Result<(), Error> {
+        let width = row.len().max(1);
+        let n_rows = tensor.elements() as usize / width;
+        self.check("read", tensor, n_rows * width, size_of::<f32>())?;
+        if at >= n_rows {
+            return fault("read", format!("`{}`: there is no row {at}", tensor.name()));
+        }
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(row);
+        // SAFETY: the tensor belongs to the loaded graph, and has this row.
+        unsafe {
+            let (to, offset) = (bytes.as_mut_ptr().cast(), at * bytes.len());
+            sys::ggml_backend_tensor_get(tensor.as_ptr(), to, offset, bytes.len());
+        }
+        self.check_workers()
+    }
+
+    /// The values of a result of the loaded graph where they lie; none if that is not the host's memory.
+    ///
+    /// # Errors
+    /// The errors of [`Self::read`].
+    pub fn read_in_place(&self, tensor: &Tensor) -> Result<Option<&[f32]>, Error> {
+        self.check("read", tensor, tensor.elements() as usize, size_of::<f32>())?;
+        let cpu = self.backends.last().map(|backend| backend.0.as_ptr());
+        if cpu != Some(self.backend_of(tensor.as_ptr())) {
+            return Ok(None);
+        }
+        // SAFETY: the processor's values lie in the host's memory, as many as were checked, and are written by the next run
+        // alone, which needs the executor for itself.
+        let values = unsafe {
+            let first = sys::shim_tensor_data(tensor.as_ptr()).cast::<f32>();
+            std::slice::from_raw_parts(first, tensor.elements() as usize)
+        };
+        Ok(Some(values))
+    }
+
     /// [`Self::read`] of rows of `width` elements: row `i` becomes row `places[i]` of `rows`.
     ///
     /// # Errors
