@@ -13,10 +13,10 @@
 use std::cell::RefCell;
 
 use super::error::SampleError;
-use super::row_logits::{Allowed, RowLogits, TopLogits};
+use super::row_logits::{Allowed, RowLogits, TopLogits, check_mask};
 use super::select::{self, Cut};
 use super::softmax::sum_exp;
-use super::unlisted::Unlisted;
+use super::unlisted::{Unlisted, scaled};
 
 thread_local! {
     /// No sampler keeps anything in it. So memory does not grow with the number of requests, and the first step of a
@@ -387,23 +387,6 @@ impl<'a> Candidates<'a> {
             self.form = Form::Dense;
         }
         &mut self.store.logits
-    }
-}
-
-/// A logit whose distance from the highest is multiplied.
-pub(super) fn scaled(logit: f32, max: f32, factor: f64) -> f32 {
-    ((f64::from(logit) - f64::from(max)) * factor) as f32
-}
-
-/// Checks that a mask has a bit for each token.
-pub(super) fn check_mask(mask: &[u32], n_vocab: usize) -> Result<(), SampleError> {
-    let expected = n_vocab.div_ceil(32);
-    match mask.len() == expected {
-        true => Ok(()),
-        false => Err(SampleError::MaskLength {
-            found: mask.len(),
-            expected,
-        }),
     }
 }
 

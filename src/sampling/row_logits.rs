@@ -1,6 +1,5 @@
 //! The logits of a row as a sampler gets them: all of them, or the highest with the sum over all.
 
-use super::candidates::check_mask;
 use super::error::SampleError;
 
 /// The logits of a row.
@@ -61,5 +60,17 @@ impl Allowed<'_> {
     pub(super) fn has(&self, token: u32) -> bool {
         let word = self.mask.map(|mask| mask[token as usize / 32]);
         word.is_none_or(|word| word >> (token % 32) & 1 == 1) && !self.banned.contains(&token)
+    }
+}
+
+/// Checks that a mask has a bit for each token.
+pub(super) fn check_mask(mask: &[u32], n_vocab: usize) -> Result<(), SampleError> {
+    let expected = n_vocab.div_ceil(32);
+    match mask.len() == expected {
+        true => Ok(()),
+        false => Err(SampleError::MaskLength {
+            found: mask.len(),
+            expected,
+        }),
     }
 }

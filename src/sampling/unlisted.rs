@@ -2,8 +2,6 @@
 //!
 //! All numbers are limits. Those of sums hold for every way in which a device may add up in f32.
 
-use super::candidates::scaled;
-
 /// Relative error of a device's sum of exponentials: larger than that of a sum of 2^18 numbers in f32, each with an
 /// exponential of the fast kind.
 const SUM_ERROR: f64 = 1e-3;
@@ -86,4 +84,9 @@ impl Unlisted {
         self.bound = scaled(self.bound, max, factor);
         self.reference = 0.0;
     }
+}
+
+/// A logit whose distance from the highest is multiplied.
+pub(super) fn scaled(logit: f32, max: f32, factor: f64) -> f32 {
+    ((f64::from(logit) - f64::from(max)) * factor) as f32
 }

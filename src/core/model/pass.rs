@@ -433,7 +433,7 @@ impl Model {
         };
         tracing::trace_span!(target: "phase", "inputs")
             .in_scope(|| pass.inputs.write(executor, &data))?;
-        tracing::trace_span!(target: "phase", "compute").in_scope(|| executor.run())?;
+        tracing::trace_span!(target: "phase", "compute").in_scope(|| executor.launch())?;
         lab::read(
             executor,
             &pass.captured_rows,
@@ -455,7 +455,8 @@ impl Model {
         }
         let width = self.options.row_width(&self.plan);
         let Some(logits) = &pass.logits else {
-            return Ok(());
+            executor.wait();
+            return Ok(executor.check_workers()?);
         };
         let _span = tracing::trace_span!(target: "phase", "read").entered();
         match rows {
