@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::model::{
     self, Batch, CachedPrefix, CapturedRow, DirectHeads, DirectLogit, EncodedMedia, Lab, Model,
-    NotFinite, PassRow, RowCallback, SequenceId,
+    NotFinite, PassCounts, PassRow, RowCallback, SequenceId,
 };
 use crate::models::lora::Adapter;
 use crate::models::media::PromptMedia;
@@ -66,6 +66,10 @@ pub(super) trait Compute: SequenceCache + LabCompute {
     /// some rows before.
     fn forward(&mut self, batch: &Batch, each: RowCallback<'_>) -> model::Result<()>;
     fn pool(&mut self, rows: &[f32]) -> model::Result<Vec<f32>>;
+    /// What passes did so far.
+    fn work(&self) -> PassCounts {
+        PassCounts::default()
+    }
     fn park_threads(&self);
     fn n_batch(&self) -> usize;
     /// The first value that is not finite in a pass over these tokens, in words; see [`Model::first_not_finite`].
@@ -88,6 +92,10 @@ impl Compute for Model {
 
     fn pool(&mut self, rows: &[f32]) -> model::Result<Vec<f32>> {
         Self::pool(self, rows)
+    }
+
+    fn work(&self) -> PassCounts {
+        Self::work(self)
     }
 
     fn park_threads(&self) {

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use lab_base::util::lock::lock;
 
 use super::event::{FinishReason, Usage};
+use crate::model::PassCounts;
 
 /// Upper bounds of the histogram of the time to the first token, in seconds.
 static FIRST_TOKEN: [f64; 14] = [
@@ -96,6 +97,7 @@ macro_rules! counters {
             /// Time between two tokens of a completion.
             pub between_tokens: Histogram,
             now: Mutex<EngineLoad>,
+            work: Mutex<PassCounts>,
             /// When the current step began; none between steps.
             step: Mutex<Option<Instant>>,
         }
@@ -107,6 +109,7 @@ macro_rules! counters {
                     first_token: Histogram::new(&FIRST_TOKEN),
                     between_tokens: Histogram::new(&BETWEEN_TOKENS),
                     now: Mutex::default(),
+                    work: Mutex::default(),
                     step: Mutex::default(),
                 }
             }
@@ -148,6 +151,15 @@ impl Stats {
 
     pub(super) fn set_now(&self, now: EngineLoad) {
         *lock(&self.now) = now;
+    }
+
+    /// What the passes did until the last step.
+    pub fn work(&self) -> PassCounts {
+        *lock(&self.work)
+    }
+
+    pub(super) fn set_work(&self, work: PassCounts) {
+        *lock(&self.work) = work;
     }
 
     /// Time since the current step began; none between steps.

@@ -54,7 +54,7 @@ pub use error::{Error, MemoryPurpose};
 pub use estimate::Estimator;
 pub use finite::{NotFinite, is_finite};
 pub use lab::{CapturedRow, Lab, LabCapture, LabEdit, LabOp, Positions};
-pub use lifecycle::Model;
+pub use lifecycle::{Model, PassCounts};
 pub use load::ProgressFn;
 pub use media::{FIRST_MEDIA_ID, MediaRows, MediaSpan, SequenceMedia};
 pub use media_towers::{EncodedMedia, MediaTowers, TowerCapture, tower_cells, tower_points};

@@ -392,6 +392,8 @@ impl Model {
         let is_cached = self.options.n_ctx > 0;
         let lists = (batch, source);
         let keys = VisibleKeys::of(&self.block_manager, lists, is_cached, self.is_paged);
+        let views = keys.iter().map(|keys| keys.shape().n_views());
+        self.n_views += views.max().unwrap_or(0) as u64;
         let media = self.media_of(batch)?;
         let of_tokens = self.of_tokens(batch);
         let asked = of_tokens.as_ref().unwrap_or(batch);

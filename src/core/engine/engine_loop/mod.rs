@@ -154,6 +154,7 @@ impl<C: Compute> EngineLoop<C> {
             is_prefill: sequence.is_prefill,
         });
         let blocks = self.n_blocks.zip(free);
+        self.stats.set_work(self.model.work());
         self.stats.set_now(EngineLoad {
             n_waiting: self.queue.len(),
             active: active.collect(),
@@ -366,7 +367,11 @@ impl<C: Compute> EngineLoop<C> {
         }
         self.batch.wants_top = !self.batch.wants_hidden && self.tries_top(&groups);
         let mut faults = vec![None; self.active.len()];
-        match self.forward(&groups, &mut faults) {
+        let before = self.model.work();
+        let computed = self.forward(&groups, &mut faults);
+        let work = self.model.work().since(&before);
+        tracing::trace!(target: "phase", ?work);
+        match computed {
             Ok(()) => self.settle(&groups, faults),
             Err(error) => self.step_failed(&groups, error),
         }
