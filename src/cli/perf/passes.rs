@@ -179,7 +179,7 @@ pub(super) fn step(model: &mut Model, case: DecodeCase, i: usize) -> Result<(), 
         let token = token(model, position + 31 * sequence);
         batch.push(token, sequence as SequenceId, position as u32, true);
     }
-    Ok(model.forward_rows(&batch, &mut |_, _| false)?)
+    Ok(model.forward_rows(&batch, &mut |_| Vec::new())?)
 }
 
 /// Bytes of keys, values and states that a step in the middle of the run reads.

@@ -44,9 +44,9 @@ impl<'a> PassRow<'a> {
     }
 }
 
-/// Receives a row of results with its index, and returns whether it needs all logits of the row, if these are only the highest. It
-/// then receives the row again.
-pub type RowCallback<'a> = &'a mut dyn FnMut(usize, PassRow<'_>) -> bool;
+/// Receives rows of results, each with its index among the outputs of the batch. Returns those of which it needs all logits, by their
+/// numbers in the slice, and then receives each of these again.
+pub type PassRowsCallback<'a> = &'a mut dyn FnMut(&[(usize, PassRow<'_>)]) -> Vec<usize>;
 
 /// The tokens of a pass.
 #[derive(Clone, Copy)]
@@ -160,18 +160,18 @@ impl Model {
     ///
     /// # Errors
     /// The errors of [`Self::forward`]. Some rows may have been handed out before.
-    pub fn forward_rows(&mut self, batch: &Batch, each: RowCallback<'_>) -> Result<()> {
+    pub fn forward_rows(&mut self, batch: &Batch, each: PassRowsCallback<'_>) -> Result<()> {
         if !batch.wants_top || self.n_top(batch) == 0 {
             let (width, n_outputs) = (self.row_width(), batch.n_outputs());
             self.forward(batch)?;
             let n_embd = self.hidden.len() / n_outputs.max(1);
-            for (at, row) in self.logits.chunks_exact(width).enumerate() {
-                let row = PassRow {
-                    logits: RowLogits::All(row),
-                    hidden: &self.hidden[at * n_embd..(at + 1) * n_embd],
-                };
-                each(at, row);
-            }
+            let rows = self.logits.chunks_exact(width).enumerate();
+            let rows = rows.map(|(at, row)| {
+                let hidden = &self.hidden[at * n_embd..(at + 1) * n_embd];
+                let logits = RowLogits::All(row);
+                (at, PassRow { logits, hidden })
+            });
+            each(&rows.collect::<Vec<_>>());
             return Ok(());
         }
         let with_media = self.batch_with_media(batch);
@@ -211,21 +211,22 @@ impl Model {
     }
 
     /// Hands out the rows of the last pass by their highest logits. `places` has their indices.
-    fn hand_out(&mut self, places: &[usize], each: RowCallback<'_>) -> Result<()> {
+    fn hand_out(&mut self, places: &[usize], each: PassRowsCallback<'_>) -> Result<()> {
         let (executor, pass) = self.graphs.split()?;
         let Some(logits) = &pass.logits else {
             return Ok(());
         };
-        for (i, at) in places.iter().enumerate() {
-            let top = PassRow {
+        let top = places.iter().enumerate().map(|(i, at)| {
+            let row = PassRow {
                 logits: RowLogits::Top(self.top.row(i)),
                 hidden: &[],
             };
-            if each(*at, top) {
-                self.row.resize(self.plan.n_vocab as usize)?;
-                executor.read_row(logits, i, &mut self.row)?;
-                each(*at, PassRow::of(&self.row));
-            }
+            (*at, row)
+        });
+        for i in each(&top.collect::<Vec<_>>()) {
+            self.row.resize(self.plan.n_vocab as usize)?;
+            executor.read_row(logits, i, &mut self.row)?;
+            each(&[(places[i], PassRow::of(&self.row))]);
         }
         Ok(())
     }

@@ -13,7 +13,6 @@ use tokio::sync::mpsc;
 
 use crate::model::{self, Batch, CapturedRow, Points, SequenceId};
 use lab_base::tokenizer::Tokenizer;
-use lab_sampling::RowLogits;
 
 use super::compute::{BLOCK, Compute};
 use super::constraint::ConstraintWorker;
@@ -22,11 +21,14 @@ use super::limits::Limits;
 use super::scheduler::{Budget, Job, StepPlan, plan_step};
 use super::sequence::Sequence;
 use super::stats::{ActiveSequence, EngineLoad, Stats};
-use super::strategy::{OutputRow, RowUse, Strategy};
+use super::strategy::Strategy;
 use super::submission::Order;
 
 mod admission;
+mod rows;
 mod step_results;
+
+use rows::{RowTask, TaskRow, take_all};
 
 /// Maximum number of draft tokens of a step, over all requests. Each costs about the computation of a token.
 const N_DRAFTED: usize = 32;
@@ -91,18 +93,6 @@ pub(super) struct EngineLoop<C> {
 /// Whether an adapter is on for a request with these scales.
 fn uses(scales: &[f32], adapter: usize) -> bool {
     scales.get(adapter).is_some_and(|scale| *scale != 0.0)
-}
-
-/// What `take` gives; none if it fails or panics, with the failure as the fault.
-fn guarded<R>(fault: &mut Option<Failure>, take: impl FnOnce() -> Result<R, Failure>) -> Option<R> {
-    let panicked = |_| Err(Failure::Computation("choosing a token panicked".into()));
-    match catch_unwind(AssertUnwindSafe(take)).unwrap_or_else(panicked) {
-        Ok(taken) => Some(taken),
-        Err(failure) => {
-            *fault = Some(failure);
-            None
-        }
-    }
 }
 
 impl<C: Compute> EngineLoop<C> {
@@ -404,56 +394,42 @@ impl<C: Compute> EngineLoop<C> {
         groups: &[RequestGroup],
         faults: &mut [Option<Failure>],
     ) -> model::Result<()> {
-        let (active, buffer) = (&mut self.active, &mut self.buffer);
-        let of_rows = groups.iter().flat_map(|g| std::iter::repeat_n(g, g.n_rows));
+        let of_rows = groups.iter().enumerate();
+        let of_rows = of_rows.flat_map(|(at, group)| std::iter::repeat_n(at, group.n_rows));
         let outputs = self.batch.positions.iter().zip(&self.batch.outputs);
         let places = outputs
             .filter(|(_, wanted)| **wanted)
             .map(|(place, _)| *place);
-        let rows: Vec<_> = of_rows.zip(places).collect();
+        let rows: Vec<(usize, (SequenceId, u32))> = of_rows.zip(places).collect();
+        let are_joined = groups.iter().any(|group| group.is_whole);
+        let (active, buffer) = (&mut self.active, &mut self.buffer);
         let captured_rows = &mut self.captured_rows;
         captured_rows.clear();
-        self.model.forward(&self.batch, &mut |at, found| {
-            let Some((group, (id, position))) = rows.get(at).copied() else {
-                return false;
-            };
-            let first = &active[group.members[0]];
-            let logits = match found.logits {
-                RowLogits::All(logits) => logits,
-                // A shared row and a recorded one are read whole.
-                RowLogits::Top(_)
-                    if group.members.len() > 1 || first.sequence.recorder.is_some() =>
-                {
-                    return true;
-                }
-                RowLogits::Top(top) => {
-                    let at = group.members[0];
-                    let EngineRequest { sequence, strategy } = &mut active[at];
-                    let take = || strategy.take_top(sequence, position as usize, top);
-                    return faults[at].is_none()
-                        && guarded(&mut faults[at], take) == Some(RowUse::NeedsAll);
-                }
-            };
-            let recorder = first.sequence.recorder.as_ref();
-            captured_rows
-                .extend(recorder.and_then(|recorder| recorder.logits((id, position), logits)));
-            let mut row = OutputRow {
-                part: (id - first.sequence.id) as usize,
-                position: position as usize,
-                logits,
-                hidden: found.hidden,
-            };
-            let Some(logits) = first.strategy.logits(&row, buffer) else {
-                return false;
-            };
-            row.logits = logits;
-            for i in &group.members {
-                let EngineRequest { sequence, strategy } = &mut active[*i];
-                if faults[*i].is_none() {
-                    guarded(&mut faults[*i], || strategy.take(sequence, &row));
-                }
+        self.model.forward(&self.batch, &mut |found| {
+            let mut free: Vec<_> = active.iter_mut().zip(faults.iter_mut()).map(Some).collect();
+            let mut tasks: Vec<Option<RowTask<'_>>> = groups.iter().map(|_| None).collect();
+            for (number, (at, row)) in found.iter().enumerate() {
+                let Some((group, place)) = rows.get(*at).copied() else {
+                    continue;
+                };
+                let task = tasks[group].get_or_insert_with(|| {
+                    let members = groups[group].members.iter();
+                    RowTask::of(members.filter_map(|i| free[*i].take()).collect())
+                });
+                task.rows.push(TaskRow {
+                    number,
+                    place,
+                    row: *row,
+                });
             }
-            false
+            let mut tasks: Vec<RowTask<'_>> = tasks.into_iter().flatten().collect();
+            take_all(&mut tasks, are_joined, buffer);
+            let mut needs_all = Vec::new();
+            for task in tasks {
+                captured_rows.extend(task.captured_rows);
+                needs_all.extend(task.needs_all);
+            }
+            needs_all
         })
     }
 
