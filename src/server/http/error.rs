@@ -109,6 +109,13 @@ pub(crate) enum Error {
         quoted(id)
     )]
     ItemNotFound { param: String, id: String },
+    #[error("{client} may use {limit} {what} a minute; try again in {} seconds", seconds(*after))]
+    RateLimit {
+        client: String,
+        what: &'static str,
+        limit: u32,
+        after: Duration,
+    },
     #[error("{limit} requests are waiting already; try again later")]
     Busy { limit: usize },
     /// The model could not be loaded. `is_told`: the client may know why.
@@ -282,7 +289,9 @@ impl Error {
             Self::TooLarge { .. } => (S::PAYLOAD_TOO_LARGE, "request_too_large"),
             Self::ContentType(_) => (S::UNSUPPORTED_MEDIA_TYPE, "unsupported_content_type"),
             Self::ContentEncoding(_) => (S::UNSUPPORTED_MEDIA_TYPE, "unsupported_content_encoding"),
-            Self::Busy { .. } => (S::TOO_MANY_REQUESTS, "rate_limit_exceeded"),
+            Self::Busy { .. } | Self::RateLimit { .. } => {
+                (S::TOO_MANY_REQUESTS, "rate_limit_exceeded")
+            }
             Self::EngineDied { .. } => (S::INTERNAL_SERVER_ERROR, "engine_died"),
             Self::DownloadFailed(_) => (S::BAD_GATEWAY, "download_failed"),
             Self::Engine { .. } | Self::DrawingFailed { .. } | Self::ForEngineProcess => {
@@ -323,7 +332,9 @@ impl Error {
             | Self::Failed(Failure::Changed(_) | Failure::Lost(_) | Failure::QueueTime(_)) => {
                 Some(1)
             }
-            Self::EngineSuspended { after, .. } => Some(seconds(*after)),
+            Self::EngineSuspended { after, .. } | Self::RateLimit { after, .. } => {
+                Some(seconds(*after))
+            }
             _ => None,
         }
     }
