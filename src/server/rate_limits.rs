@@ -20,6 +20,19 @@ pub(crate) struct Allowance {
     pub(crate) reset: Duration,
 }
 
+/// A request that is more than its client may send.
+#[derive(Debug)]
+pub(crate) struct Exceeded {
+    /// The client in words.
+    pub(crate) client: String,
+    /// `requests` or `tokens`.
+    pub(crate) what: &'static str,
+    /// The limit of a minute.
+    pub(crate) limit: u32,
+    /// Time after which a retry may succeed.
+    pub(crate) after: Duration,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     limit: u32,

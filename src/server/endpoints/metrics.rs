@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use lab_core::engine::stats::{ClientCounts, Histogram, Stats};
 
 use crate::Pool;
-use crate::http::api_keys::name_of;
+use crate::http::client::name_of;
 use crate::pool::ModelSnapshot;
 use crate::process::forward;
 use crate::request::object_fields::has_word;

@@ -91,7 +91,7 @@ impl Access {
         }
         // What only reads, and what is for the server itself, costs little.
         match method == Method::POST && role != Role::Admin {
-            true => record.take_request(&self.rates),
+            true => Ok(record.take_request(&self.rates)?),
             false => Ok(()),
         }
     }

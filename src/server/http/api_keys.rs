@@ -11,14 +11,12 @@ use sha2::{Digest, Sha256};
 use lab_base::util::limited_read::{self, MAX_DEFINITION};
 use lab_base::util::lock::lock;
 
-use super::client::{KeyHolder, KeyLimits};
+use super::client::{KeyHolder, KeyLimits, N_DIGITS, is_digits};
 
 /// The file is looked at no more often.
 const LOOK: Duration = Duration::from_secs(1);
 /// Maximum length of a name.
 const MAX_NAME: usize = 64;
-/// Digits of the digest that stands for a key without a name.
-const N_DIGITS: usize = 32;
 
 /// What a key allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -71,15 +69,6 @@ impl ApiKey {
             limits: self.limits.clone(),
         }
     }
-}
-
-/// The name of a client in place of its owner; none for a key without a name.
-pub(crate) fn name_of(owner: &str) -> Option<&str> {
-    Some(owner).filter(|owner| !owner.is_empty() && !is_digits(owner))
-}
-
-fn is_digits(owner: &str) -> bool {
-    owner.len() == N_DIGITS && owner.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// The keys of a server.
@@ -302,6 +291,7 @@ fn digest_of(digits: &str) -> Option<[u8; 32]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::client::name_of;
 
     fn sha256(key: &str) -> String {
         let digest = Sha256::digest(key.as_bytes());

@@ -8,7 +8,17 @@ use serde::{Deserialize, Serialize};
 use lab_core::artifacts::owner::Viewer;
 use lab_core::engine::Client;
 
-use super::api_keys::name_of;
+/// Digits of the digest that stands for a key without a name.
+pub(super) const N_DIGITS: usize = 32;
+
+/// The name of a client in place of its owner; none for a key without a name.
+pub(crate) fn name_of(owner: &str) -> Option<&str> {
+    Some(owner).filter(|owner| !owner.is_empty() && !is_digits(owner))
+}
+
+pub(super) fn is_digits(owner: &str) -> bool {
+    owner.len() == N_DIGITS && owner.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
 
 /// The limits of an API key. What is not set is not limited.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

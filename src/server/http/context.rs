@@ -16,12 +16,10 @@ use axum::response::Response;
 
 use lab_core::engine::{Event, Usage};
 
-use super::api_keys::name_of;
-use super::client::KeyHolder;
-use super::error::Error;
+use super::client::{KeyHolder, name_of};
 use super::quoted::quoted;
 use super::transport::StreamFraming;
-use crate::rate_limits::{Allowance, RateLimits};
+use crate::rate_limits::{Allowance, Exceeded, RateLimits};
 
 /// Routes that monitoring asks every few seconds, without a key.
 pub(crate) const STATES: [&str; 4] = ["/health", "/healthz", "/readyz", "/livez"];
@@ -171,7 +169,7 @@ impl RequestContext {
     ///
     /// # Errors
     /// The client has sent as many.
-    pub(crate) fn take_request(&self, rates: &RateLimits) -> Result<(), Error> {
+    pub(crate) fn take_request(&self, rates: &RateLimits) -> Result<(), Exceeded> {
         self.take(
             "requests",
             rates,
@@ -184,7 +182,7 @@ impl RequestContext {
     ///
     /// # Errors
     /// The client has used as many.
-    pub(crate) fn take_tokens(&self, rates: &Arc<RateLimits>, n: usize) -> Result<(), Error> {
+    pub(crate) fn take_tokens(&self, rates: &Arc<RateLimits>, n: usize) -> Result<(), Exceeded> {
         self.take("tokens", rates, |client| client.limits.tokens_per_minute, n)?;
         self.rates.get_or_init(|| Arc::clone(rates));
         Ok(())
@@ -196,7 +194,7 @@ impl RequestContext {
         rates: &RateLimits,
         limit: fn(&KeyHolder) -> Option<NonZeroU32>,
         n: usize,
-    ) -> Result<(), Error> {
+    ) -> Result<(), Exceeded> {
         let Some(client) = self.client.get() else {
             return Ok(());
         };
@@ -208,7 +206,7 @@ impl RequestContext {
         notes.allowances.retain(|(other, _)| *other != what);
         notes.allowances.push((what, left));
         drop(notes);
-        taken.map_err(|after| Error::RateLimit {
+        taken.map_err(|after| Exceeded {
             client: client.in_words(),
             what,
             limit: limit.get(),

@@ -184,7 +184,10 @@ impl RunningCompletions {
         let client = record.client();
         let most = client.limits.max_tokens.map(|most| most.get() as usize);
         for request in &mut requests {
-            request.max_tokens = request.max_tokens.or(most);
+            if let Some(most) = most {
+                let wanted = request.max_tokens.unwrap_or(most);
+                request.max_tokens = Some(wanted.min(most));
+            }
             request.adapters = request.adapters.take().or_else(|| record.adapter());
         }
         record.model(&served.name);
