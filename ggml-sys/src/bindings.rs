@@ -1187,6 +1187,9 @@ unsafe extern "C" {
 unsafe extern "C" {
     pub fn shim_graph_set_invariant(graph: *mut ggml_cgraph);
 }
+unsafe extern "C" {
+    pub fn shim_product_in_bf16(product: *mut ggml_tensor);
+}
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ggml_backend_buffer {

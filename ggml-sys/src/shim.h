@@ -80,6 +80,10 @@ bool shim_dequantize(int type, const void * from, float * to, int64_t n);
 // threads. Costs speed for some types (src/matmul).
 void shim_graph_set_invariant(struct ggml_cgraph * graph);
 
+// Has the product of a matrix in a buffer of a CUDA device computed in bf16 with sums in f32, where ggml would compute in f16 with
+// sums in f16: such sums lose digits, and overflow. Nothing changes where a GPU that the backend was built for has no products in bf16.
+void shim_product_in_bf16(struct ggml_tensor * product);
+
 #ifdef __cplusplus
 }
 #endif
