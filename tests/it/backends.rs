@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::support::command::{Ran, ended, program, scratch};
+use crate::support::server::{Server, with};
 use crate::support::{nmse, parse_npy};
 
 /// What the program has, as it says when it refuses another.
@@ -265,4 +266,66 @@ fn a_cache_that_a_device_cannot_use_is_an_error() {
     }
     // There is another way than flash attention.
     assert_eq!(refused("FLASH_ATTN_EXT", "on"), None);
+}
+
+/// What a device gives of its rows decides as all of them would: two devices with the same logits, of which one cannot select.
+#[test]
+fn texts_by_the_highest_logits_are_those_by_all_logits() {
+    let (_folder, library) = sound();
+    let library = library.display().to_string();
+    let texts = |lacks: &str| {
+        let options = [
+            "--backend",
+            &library,
+            "--device",
+            "Test0",
+            "--gpu-layers",
+            "all",
+        ];
+        let options = [&options[..], &["--parallel", "4", "--log-level", "info"]].concat();
+        let server = Server::with(&options, &[("MADE_UP_LACKS", lacks)]);
+        let schema = json!({ "type": "object", "properties": { "n": { "type": "integer" } }, "required": ["n"] });
+        let requests = [
+            json!({ "temperature": 0 }),
+            json!({ "temperature": 1, "seed": 1 }),
+            json!({ "temperature": 0.8, "top_k": 40, "seed": 2, "repeat_penalty": 1.3 }),
+            json!({ "temperature": 1.5, "top_p": 0.9, "seed": 3, "presence_penalty": 1 }),
+            json!({ "temperature": 0.7, "min_p": 0.05, "seed": 4, "dry_multiplier": 0.8 }),
+            json!({ "temperature": 1, "typical_p": 0.9, "seed": 5 }),
+            json!({ "temperature": 1, "mirostat": 2, "seed": 6 }),
+            json!({ "temperature": 0, "logit_bias": { "7": 100, "9": -100 } }),
+            json!({ "temperature": 1, "seed": 8, "logprobs": true, "top_logprobs": 3 }),
+            json!({ "temperature": 0, "min_tokens": 20 }),
+            json!({ "temperature": 1, "seed": 9, "xtc_probability": 0.9, "xtc_threshold": 0.05 }),
+            json!({ "temperature": 0, "response_format": { "type": "json_schema", "json_schema": { "name": "n", "schema": schema } } }),
+        ];
+        let said =
+            json!([{ "role": "user", "content": "Write about the sea, the sun and seven ships." }]);
+        let asked = json!({ "max_tokens": 60, "ignore_eos": true, "messages": said });
+        let answers: Vec<Value> = std::thread::scope(|scope| {
+            let (server, asked) = (&server, &asked);
+            let asked = requests
+                .iter()
+                .map(|extra| scope.spawn(move || server.chat(with(asked.clone(), extra))));
+            let asked: Vec<_> = asked.collect();
+            let answers = asked
+                .into_iter()
+                .map(|asked| asked.join().expect("it ends"));
+            answers
+                .map(|(status, answer)| {
+                    assert_eq!(status, 200, "{answer}");
+                    answer["choices"][0].clone()
+                })
+                .collect()
+        });
+        (answers, server.log())
+    };
+    let (whole, log) = texts("TOP_K");
+    assert!(
+        log.contains("Test0 has no TOP_K: rows of logits are read whole"),
+        "{log}"
+    );
+    let (top, log) = texts("");
+    assert!(!log.contains("read whole"), "{log}");
+    assert_eq!(top, whole);
 }

@@ -233,19 +233,13 @@ impl AnswerStream {
         self.stopped = is_requested.then_some(StopMatch::Token(token));
     }
 
-    /// The logits, with the tokens that end a completion set to -inf if its `n` tokens are fewer than the minimum;
-    /// none if it may end.
-    pub(super) fn held_open(&self, n: usize, logits: &[f32]) -> Option<Vec<f32>> {
-        (n < self.ends.min_tokens).then(|| {
-            let mut open = logits.to_vec();
-            let own = self.ends.stop_tokens.iter().copied();
-            for token in self.tokenizer.ends_of_generation().chain(own) {
-                if let Some(logit) = open.get_mut(token as usize) {
-                    *logit = f32::NEG_INFINITY;
-                }
-            }
-            open
-        })
+    /// The tokens that end a completion, if its `n` tokens are fewer than the minimum; none if it may end.
+    pub(super) fn held_open(&self, n: usize) -> Vec<u32> {
+        if n >= self.ends.min_tokens {
+            return Vec::new();
+        }
+        let own = self.ends.stop_tokens.iter().copied();
+        self.tokenizer.ends_of_generation().chain(own).collect()
     }
 
     pub(super) fn wants_logprobs(&self) -> bool {

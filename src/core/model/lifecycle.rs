@@ -29,6 +29,7 @@ use super::options::Options;
 use super::points::Points;
 use super::support;
 use super::token_sources::TokenSources;
+use super::top_rows::TopRows;
 
 /// A loaded model.
 pub struct Model {
@@ -54,6 +55,10 @@ pub struct Model {
     pub(super) graphs: GraphCache,
     pub(super) logits: HostNumbers,
     pub(super) hidden: Vec<f32>,
+    /// The highest logits of the last pass.
+    pub(super) top: TopRows,
+    /// A row of logits that was read alone.
+    pub(super) row: HostNumbers,
     pub(super) points: Arc<Points>,
     /// The captures and edits of sequences.
     pub(super) labs: HashMap<SequenceId, Arc<Lab>>,
@@ -151,6 +156,7 @@ impl Model {
         if options.plain {
             executor.compute_plainly()?;
         }
+        let n_vocab = plan.n_vocab as usize;
         let mut model = Self {
             plan,
             options,
@@ -168,6 +174,8 @@ impl Model {
             graphs: GraphCache::new(executor),
             logits: HostNumbers::new(device_of_head),
             hidden: Vec::new(),
+            top: TopRows::new(HostNumbers::new(device_of_head), n_vocab),
+            row: HostNumbers::new(device_of_head),
             points,
             labs: HashMap::new(),
             captured_rows: Vec::new(),

@@ -40,6 +40,7 @@ mod stage;
 mod sub_batch;
 mod support;
 mod token_sources;
+mod top_rows;
 mod tower;
 mod trace;
 
@@ -59,8 +60,8 @@ pub use media::{FIRST_MEDIA_ID, MediaRows, MediaSpan, SequenceMedia};
 pub use media_towers::{EncodedMedia, MediaTowers, TowerCapture, tower_cells, tower_points};
 pub use memory_use::{DeviceUse, MemoryUse, TowerUse};
 pub use named_value::NamedValue;
-pub use options::Options;
-pub use pass::RowsCallback;
+pub use options::{N_TOP, Options};
+pub use pass::{PassRow, RowCallback, RowsCallback};
 pub use placement::PlacementSearch;
 pub use points::{HeadSum, LOGITS, Point, Points, TowerPoint, UnknownPoint};
 pub use tower::{Tower, TowerInput, TowerRows};

@@ -9,14 +9,15 @@ use proptest::prelude::*;
 use super::DiffusionModel;
 use crate::engine::Remasking;
 use crate::engine::client::{Client, QueuePermit};
-use crate::engine::compute::{BLOCK, Compute, LabCompute, RowCallback, SequenceCache};
+use crate::engine::compute::{BLOCK, Compute, LabCompute, SequenceCache};
 use crate::engine::diffusion_options::DiffusionOptions;
 use crate::engine::engine_loop::EngineLoop;
 use crate::engine::submission::Decoding;
 use crate::engine::tests as shared;
 use crate::engine::{Event, Events, Failure, FinishReason, Limits, Request, Usage};
 use crate::model::{
-    self, Batch, CachedPrefix, CapturedRow, DirectHeads, DirectLogit, EncodedMedia, Lab, SequenceId,
+    self, Batch, CachedPrefix, CapturedRow, DirectHeads, DirectLogit, EncodedMedia, Lab, PassRow,
+    RowCallback, SequenceId,
 };
 use crate::models::lora::Adapter;
 use crate::models::media::PromptMedia;
@@ -89,7 +90,9 @@ impl Compute for Fake {
             .zip(&batch.outputs)
             .filter(|(_, wanted)| **wanted);
         let rows = wanted.map(|((id, position), _)| logits(&self.texts[id].1, *position as usize));
-        rows.for_each(|row| each(&row, &[]));
+        for (at, row) in rows.enumerate() {
+            each(at, PassRow::of(&row));
+        }
         Ok(())
     }
 
@@ -228,7 +231,7 @@ fn naively(request: &Request, config: &DiffusionModel) -> (Vec<u32>, Vec<Vec<usi
                 }
                 z[MASK as usize] = f32::NEG_INFINITY;
                 let draw = (all.len() * n + i) as u64;
-                let token = sampler.sample_draw(draw, &z, None).expect("good logits");
+                let token = sampler.sample_draw(draw, &z).expect("good logits");
                 let max = z.iter().copied().fold(f32::MIN, f32::max);
                 let e: Vec<f64> = z.iter().map(|z| f64::from(z - max).exp()).collect();
                 let total: f64 = e.iter().sum();

@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 
 use crate::model::{self, Batch, CapturedRow, Points, SequenceId};
 use lab_base::tokenizer::Tokenizer;
+use lab_sampling::RowLogits;
 
 use super::client::Turns;
 use super::compute::{BLOCK, Compute};
@@ -22,7 +23,7 @@ use super::limits::Limits;
 use super::scheduler::{Budget, Job, StepPlan, plan_step};
 use super::sequence::Sequence;
 use super::stats::{ActiveSequence, EngineLoad, Stats};
-use super::strategy::{OutputRow, Strategy};
+use super::strategy::{OutputRow, RowUse, Strategy};
 use super::submission::Order;
 
 mod admission;
@@ -93,6 +94,18 @@ pub(super) struct EngineLoop<C> {
 /// Whether an adapter is on for a request with these scales.
 fn uses(scales: &[f32], adapter: usize) -> bool {
     scales.get(adapter).is_some_and(|scale| *scale != 0.0)
+}
+
+/// What `take` gives; none if it fails or panics, with the failure as the fault.
+fn guarded<R>(fault: &mut Option<Failure>, take: impl FnOnce() -> Result<R, Failure>) -> Option<R> {
+    let panicked = |_| Err(Failure::Computation("choosing a token panicked".into()));
+    match catch_unwind(AssertUnwindSafe(take)).unwrap_or_else(panicked) {
+        Ok(taken) => Some(taken),
+        Err(failure) => {
+            *fault = Some(failure);
+            None
+        }
+    }
 }
 
 impl<C: Compute> EngineLoop<C> {
@@ -368,6 +381,7 @@ impl<C: Compute> EngineLoop<C> {
             let full = "the KV cache has too few blocks";
             return self.end(0, Err(Failure::Computation(full.into())));
         }
+        self.batch.wants_top = !self.batch.wants_hidden && self.tries_top(&groups);
         let mut faults = vec![None; self.active.len()];
         match self.forward(&groups, &mut faults) {
             Ok(()) => self.settle(&groups, faults),
@@ -387,6 +401,14 @@ impl<C: Compute> EngineLoop<C> {
         }
     }
 
+    /// Whether the highest logits of rows are worth a try for any request of a pass.
+    fn tries_top(&self, groups: &[RequestGroup]) -> bool {
+        groups.iter().any(|group| {
+            let EngineRequest { sequence, strategy } = &self.active[group.members[0]];
+            group.n_rows > 0 && strategy.tries_top(sequence)
+        })
+    }
+
     /// Runs the pass. Each row goes to the requests of its group. `faults` receives the first fault of each
     /// request.
     fn forward(
@@ -400,14 +422,30 @@ impl<C: Compute> EngineLoop<C> {
         let places = outputs
             .filter(|(_, wanted)| **wanted)
             .map(|(place, _)| *place);
-        let mut rows = of_rows.zip(places);
+        let rows: Vec<_> = of_rows.zip(places).collect();
         let captured_rows = &mut self.captured_rows;
         captured_rows.clear();
-        self.model.forward(&self.batch, &mut |logits, hidden| {
-            let Some((group, (id, position))) = rows.next() else {
-                return;
+        self.model.forward(&self.batch, &mut |at, found| {
+            let Some((group, (id, position))) = rows.get(at).copied() else {
+                return false;
             };
             let first = &active[group.members[0]];
+            let logits = match found.logits {
+                RowLogits::All(logits) => logits,
+                // A shared row and a recorded one are read whole.
+                RowLogits::Top(_)
+                    if group.members.len() > 1 || first.sequence.recorder.is_some() =>
+                {
+                    return true;
+                }
+                RowLogits::Top(top) => {
+                    let at = group.members[0];
+                    let EngineRequest { sequence, strategy } = &mut active[at];
+                    let take = || strategy.take_top(sequence, position as usize, top);
+                    return faults[at].is_none()
+                        && guarded(&mut faults[at], take) == Some(RowUse::NeedsAll);
+                }
+            };
             let recorder = first.sequence.recorder.as_ref();
             captured_rows
                 .extend(recorder.and_then(|recorder| recorder.logits((id, position), logits)));
@@ -415,21 +453,19 @@ impl<C: Compute> EngineLoop<C> {
                 part: (id - first.sequence.id) as usize,
                 position: position as usize,
                 logits,
-                hidden,
+                hidden: found.hidden,
             };
             let Some(logits) = first.strategy.logits(&row, buffer) else {
-                return;
+                return false;
             };
             row.logits = logits;
             for i in &group.members {
                 let EngineRequest { sequence, strategy } = &mut active[*i];
-                if faults[*i].is_some() {
-                    continue;
+                if faults[*i].is_none() {
+                    guarded(&mut faults[*i], || strategy.take(sequence, &row));
                 }
-                let take = AssertUnwindSafe(|| strategy.take(sequence, &row));
-                let panicked = |_| Err(Failure::Computation("choosing a token panicked".into()));
-                faults[*i] = catch_unwind(take).unwrap_or_else(panicked).err();
             }
+            false
         })
     }
 
