@@ -8,8 +8,9 @@ use lab_base::chat::stop_buffer::{Released, StopBuffer};
 use lab_base::tokenizer::Tokenizer;
 use lab_sampling::{Drawn, Logprobs, SampleError, TokenLogprob};
 
+use super::client::QueuePermit;
 use super::event::{AnswerToken, Event, Failure, FinishReason, PromptProgress, StopMatch, Usage};
-use super::event_sender::{EventSender, QueuePermit};
+use super::event_sender::EventSender;
 use super::limits::Limits;
 use super::request::{Request, StopConditions};
 use super::stats;
@@ -133,6 +134,11 @@ impl AnswerStream {
     /// Identifies the request, of which this may be one completion of several.
     pub(super) fn permit(&self) -> *const QueuePermit {
         Arc::as_ptr(&self.caller.permit)
+    }
+
+    /// The name of the client.
+    pub(super) fn client(&self) -> &Arc<str> {
+        self.caller.permit.client()
     }
 
     /// Whether the receiver is gone.
@@ -358,7 +364,9 @@ impl AnswerStream {
             decode: now - prefilled,
             ..self.usage
         };
-        self.caller.stats.done(reason, &usage);
+        self.caller
+            .stats
+            .done(reason, &usage, self.caller.permit.client());
         if let Some(ended) = &self.ended {
             let ended = ended.clone();
             self.send(Event::Ended(ended));

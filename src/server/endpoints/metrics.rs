@@ -9,9 +9,10 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
-use lab_core::engine::stats::{Histogram, Stats};
+use lab_core::engine::stats::{ClientCounts, Histogram, Stats};
 
 use crate::Pool;
+use crate::http::client::name_of;
 use crate::pool::ModelSnapshot;
 use crate::process::forward;
 use crate::request::object_fields::has_word;
@@ -31,6 +32,9 @@ const METRICS: &[&str] = &[
     "bench_graphs_replayed_total counter Graphs that ran again with other inputs and nothing else changed.",
     "bench_graphs_run_total counter Graphs that ran.",
     "bench_inter_token_seconds histogram Time between two tokens of a completion, in seconds.",
+    "bench_key_completion_tokens_total counter Tokens of completions, by the name of the API key.",
+    "bench_key_prompt_tokens_total counter Tokens of prompts, by the name of the API key.",
+    "bench_key_requests_total counter Complete requests of the engine, by the name of the API key.",
     "bench_kv_blocks gauge KV blocks in all.",
     "bench_kv_blocks_used gauge KV blocks in use.",
     "bench_model_loaded gauge Whether a model is loaded.",
@@ -135,12 +139,37 @@ impl MetricsPage {
             self.number("bench_kv_blocks_used", model, used as u64);
             self.number("bench_kv_blocks", model, all as u64);
         }
+        self.clients(stats, model);
         self.histogram(
             "bench_time_to_first_token_seconds",
             model,
             &stats.first_token,
         );
         self.histogram("bench_inter_token_seconds", model, &stats.between_tokens);
+    }
+
+    /// The counts of API keys by their names; those without a name are one. Without keys there is nothing.
+    fn clients(&mut self, stats: &Stats, model: &str) {
+        let mut by_name: BTreeMap<String, ClientCounts> = BTreeMap::new();
+        for (owner, counts) in stats.clients() {
+            if !owner.is_empty() {
+                let name = name_of(&owner).unwrap_or("unnamed").to_owned();
+                *by_name.entry(name).or_default() += counts;
+            }
+        }
+        for (name, counts) in by_name {
+            let labels = format!("{model},key=\"{}\"", label(&name));
+            for (metric, n) in [
+                ("bench_key_requests_total", counts.n_requests),
+                ("bench_key_prompt_tokens_total", counts.prompt_tokens),
+                (
+                    "bench_key_completion_tokens_total",
+                    counts.completion_tokens,
+                ),
+            ] {
+                self.number(metric, &labels, n);
+            }
+        }
     }
 
     /// Adds the metrics of another page, except those of the server.

@@ -8,10 +8,10 @@ use proptest::prelude::*;
 
 use super::DiffusionModel;
 use crate::engine::Remasking;
+use crate::engine::client::{Client, QueuePermit};
 use crate::engine::compute::{BLOCK, Compute, LabCompute, SequenceCache};
 use crate::engine::diffusion_options::DiffusionOptions;
 use crate::engine::engine_loop::EngineLoop;
-use crate::engine::event_sender::QueuePermit;
 use crate::engine::submission::Decoding;
 use crate::engine::tests as shared;
 use crate::engine::{Event, Events, Failure, FinishReason, Limits, Request, Usage};
@@ -315,7 +315,7 @@ fn request(prompt: &[u32], n: usize, diffusion: DiffusionOptions) -> Request {
 fn submit(engine: &mut EngineLoop<Fake>, shift: usize, request: Request) -> Events {
     let settings = config(shift).settings(&request, &LIMITS).expect("sound");
     let sampler = Sampler::new(&request.sampling, request.choice).expect("sound");
-    let permit = QueuePermit::take(&Arc::default(), 1).expect("free");
+    let permit = QueuePermit::take(&Arc::default(), &Client::default(), 1).expect("free");
     let decoding = Decoding::Diffusion(sampler, settings);
     let (submitted, receiver) = shared::submitted(request, decoding, &permit);
     engine.enqueue(submitted);

@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use crate::model::{self, Batch, CapturedRow, Points, SequenceId};
 use lab_base::tokenizer::Tokenizer;
 
+use super::client::Turns;
 use super::compute::{BLOCK, Compute};
 use super::constraint::ConstraintWorker;
 use super::event::{Event, Failure, FinishReason};
@@ -78,6 +79,8 @@ pub(super) struct EngineLoop<C> {
     buffer: Vec<f32>,
     worker: ConstraintWorker,
     n_steps: usize,
+    /// Whose requests start next.
+    turns: Turns,
     stats: Arc<Stats>,
     /// Blocks of the cache; none if no block is kept between passes.
     n_blocks: Option<usize>,
@@ -114,6 +117,7 @@ impl<C: Compute> EngineLoop<C> {
             buffer: Vec::new(),
             worker: ConstraintWorker::default(),
             n_steps: 0,
+            turns: Turns::default(),
             points: Arc::default(),
             captured_rows: Vec::new(),
             unloaded: Vec::new(),
@@ -313,7 +317,20 @@ impl<C: Compute> EngineLoop<C> {
                 n_free_blocks: self.model.n_free_blocks(),
             };
             let mut groups = self.groups();
-            let jobs = groups.iter().map(|g| self.job(&self.active[g.members[0]]));
+            let first = |g: &RequestGroup| &self.active[g.members[0]];
+            let mut clients: Vec<&Arc<str>> = Vec::new();
+            let jobs = groups.iter().map(|g| {
+                let own = first(g).sequence.answer.client();
+                let client = clients.iter().position(|one| *one == own);
+                let client = client.unwrap_or_else(|| {
+                    clients.push(own);
+                    clients.len() - 1
+                });
+                Job {
+                    client,
+                    ..self.job(first(g))
+                }
+            });
             let jobs: Vec<Job> = jobs.collect();
             match plan_step(&jobs, &budget, self.n_steps) {
                 StepPlan::Run(shares) if shares == [0] && !self.quarantined.is_empty() => {
@@ -451,7 +468,12 @@ impl<C: Compute> EngineLoop<C> {
             let EngineRequest { sequence, strategy } = &mut self.active[i];
             let result = match faults[i].take() {
                 Some(failure) => Err(failure),
-                None => strategy.commit(sequence),
+                None => {
+                    if !sequence.is_prefill {
+                        self.turns.charge(sequence.answer.client(), 1);
+                    }
+                    strategy.commit(sequence)
+                }
             };
             let result = result.and_then(|ending| self.record(i, &captured_rows).map(|()| ending));
             let result = result.and_then(|ending| self.pool(i).map(|()| ending));
