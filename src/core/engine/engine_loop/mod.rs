@@ -375,6 +375,7 @@ impl<C: Compute> EngineLoop<C> {
             return self.end(0, Err(Failure::Computation(full.into())));
         }
         self.batch.wants_top = !self.batch.wants_hidden && self.tries_top(&groups);
+        // Of other passes the host waits for all of the results.
         if !self.batch.wants_top {
             self.deliver();
         }
@@ -433,8 +434,13 @@ impl<C: Compute> EngineLoop<C> {
             faults,
             buffer: &mut self.buffer,
             captured_rows: &mut self.captured_rows,
+            is_delivered: false,
         };
-        self.model.forward(&self.batch, &mut sink)
+        let computed = self.model.forward(&self.batch, &mut sink);
+        if !sink.is_delivered && self.model.computes_elsewhere() {
+            self.deliver();
+        }
+        computed
     }
 
     /// Commits the results of a step for each request, trims the cache to the committed tokens, and ends completed

@@ -31,11 +31,14 @@ pub(super) struct StepSink<'a> {
     /// Logits that are computed from several rows.
     pub(super) buffer: &'a mut Vec<f32>,
     pub(super) captured_rows: &'a mut Vec<CapturedRow>,
+    /// Whether the events of the step before were delivered while devices computed.
+    pub(super) is_delivered: bool,
 }
 
 impl PassSink for StepSink<'_> {
     fn launched(&mut self) {
         deliver(self.active, self.queue, self.awaiting_lens);
+        self.is_delivered = true;
     }
 
     fn rows(&mut self, found: &[(usize, PassRow<'_>)]) -> Vec<usize> {
