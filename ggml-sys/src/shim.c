@@ -83,6 +83,34 @@ struct ggml_threadpool * shim_threadpool_new(int n_threads, uint32_t poll) {
     return ggml_threadpool_new(&params);
 }
 
+// The buffer of stored rows or states that a tensor is, or is a view of; or null.
+static ggml_backend_buffer_t stored_in(const struct ggml_tensor * t) {
+    ggml_backend_buffer_t buffer = t == NULL ? NULL : shim_tensor_buffer(t);
+    if (buffer == NULL || buffer->usage != GGML_BACKEND_BUFFER_USAGE_ANY) {
+        return NULL;
+    }
+    ggml_backend_dev_t device = ggml_backend_buft_get_device(buffer->buft);
+    return device == NULL || ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU ? NULL : buffer;
+}
+
+void shim_sched_follow_stored(ggml_backend_sched_t sched, struct ggml_cgraph * graph) {
+    for (int i = 0; i < ggml_graph_n_nodes(graph); i++) {
+        struct ggml_tensor * node = ggml_graph_node(graph, i);
+        ggml_backend_buffer_t buffer = NULL;
+        // What is itself stored has its place already.
+        for (int at = 0; at < GGML_MAX_SRC && buffer == NULL && stored_in(node) == NULL; at++) {
+            buffer = stored_in(node->src[at]);
+        }
+        for (int at = 0; at < ggml_backend_sched_get_n_backends(sched) && buffer != NULL; at++) {
+            ggml_backend_t backend = ggml_backend_sched_get_backend(sched, at);
+            if (ggml_backend_supports_buft(backend, buffer->buft) && ggml_backend_supports_op(backend, node)) {
+                ggml_backend_sched_set_tensor_backend(sched, node, backend);
+                break;
+            }
+        }
+    }
+}
+
 enum ggml_status shim_graph_compute_range(ggml_backend_t backend, struct ggml_cgraph * graph, int from, int to) {
     struct ggml_cgraph view = ggml_graph_view(graph, from, to);
     return ggml_backend_graph_compute(backend, &view);

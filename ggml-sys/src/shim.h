@@ -11,6 +11,7 @@
 #include "convolve.h"
 #include "gelu.h"
 #include "select.h"
+#include "sort.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -40,9 +41,16 @@ void *  shim_tensor_data(const struct ggml_tensor * t);
 int     shim_max_src(void);
 
 struct ggml_threadpool * shim_threadpool_new(int n_threads, uint32_t poll);
+// How long an idle thread of a pool polls for work from now on, as in shim_threadpool_new. No graph runs. In dispatch.c.
+void shim_threadpool_set_poll(struct ggml_threadpool * pool, uint32_t poll);
 
 // Sets the thread count of a backend that has one; false if it has none.
 bool shim_backend_set_n_threads(ggml_backend_t backend, int n_threads);
+
+// Lets a scheduler compute the operations of a graph that is not split yet where the rows and states lie that they read:
+// those in memory of a device that is not the processor's, and neither for weights, which it follows by itself, nor
+// for results of graphs.
+void shim_sched_follow_stored(ggml_backend_sched_t sched, struct ggml_cgraph * graph);
 
 // Computes the nodes of an allocated graph from one place up to another, on a backend whose memory they use.
 enum ggml_status shim_graph_compute_range(ggml_backend_t backend, struct ggml_cgraph * graph, int from, int to);

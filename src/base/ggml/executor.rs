@@ -17,10 +17,11 @@ use super::arena::Tensor;
 use super::c_text::text;
 use super::device::Device;
 use super::error::{Error, fault};
-use super::ops::Graph;
+use super::ops::{Graph, Unary};
 use super::profile::Profile;
 use super::rpc::{Worker, workers_of};
 use super::scratch::ScratchId;
+use crate::weights::TensorType;
 
 /// Threads that are kept between graphs.
 pub struct ThreadPool {
@@ -46,6 +47,12 @@ impl ThreadPool {
         let ptr = NonNull::new(ptr)
             .ok_or_else(|| Error::Device(format!("could not start {n_threads} threads")))?;
         Ok(Self { ptr, n_threads })
+    }
+
+    /// Lets an idle thread sleep at once from now on, instead of polling for work for some time.
+    fn sleep_when_idle(&mut self) {
+        // SAFETY: the pool is alive and no graph runs: it is used by the thread that owns it.
+        unsafe { sys::shim_threadpool_set_poll(self.ptr.as_ptr(), 0) };
     }
 
     /// Lets the threads sleep until the next graph.
@@ -194,6 +201,12 @@ impl Executor {
         self.is_batch_invariant = true;
     }
 
+    /// Lets idle threads of the processor sleep at once: where other devices compute the layers, threads that poll take
+    /// time from what chooses and sends tokens.
+    pub fn sleep_when_idle(&mut self) {
+        self.threads.sleep_when_idle();
+    }
+
     /// Makes plain loops compute from now on (`plain`), which are slow and independent of the devices' kernels.
     ///
     /// # Errors
@@ -268,11 +281,29 @@ impl Executor {
         // SAFETY: the graph fits the scheduler.
         let done = unsafe {
             sys::ggml_backend_sched_reset(self.sched());
+            sys::shim_sched_follow_stored(self.sched(), graph.as_ptr());
             sys::ggml_backend_sched_reserve(self.sched(), graph.as_ptr())
         };
         drop(graph);
         match done {
             true => self.check_workers(),
+            false => Err(self.no_scratch()),
+        }
+    }
+
+    /// Has the scheduler plan the places of the next graph anew. It puts the nodes of a graph with as many nodes and leaves
+    /// as the last one at the same places if these are large enough, whichever node reads which.
+    fn forget_places(&self) -> Result<(), Error> {
+        let blank = Graph::new(2, 0)?;
+        let input = blank.input("blank", TensorType::F32, &[1])?;
+        blank.expand(&blank.unary(&input, Unary::Relu)?)?;
+        // SAFETY: the graph fits the scheduler, which holds no other after the reset.
+        let done = unsafe {
+            sys::ggml_backend_sched_reset(self.sched());
+            sys::ggml_backend_sched_reserve(self.sched(), blank.as_ptr())
+        };
+        match done {
+            true => Ok(()),
             false => Err(self.no_scratch()),
         }
     }
@@ -309,10 +340,14 @@ impl Executor {
             unsafe { sys::shim_graph_set_invariant(graph.as_ptr()) };
         }
         let before = self.graph.take();
+        if graph.scratch().get().is_none() {
+            self.forget_places()?;
+        }
         // SAFETY: the graph fits the scheduler, which holds no other after the reset. Tensors that
         // have places already lie in the scratch memory as it is now, and keep them.
         let (done, bytes) = unsafe {
             sys::ggml_backend_sched_reset(self.sched());
+            sys::shim_sched_follow_stored(self.sched(), graph.as_ptr());
             let done = sys::ggml_backend_sched_alloc_graph(self.sched(), graph.as_ptr());
             let bytes = |b: &Rc<Backend>| {
                 sys::ggml_backend_sched_get_buffer_size(self.sched(), b.0.as_ptr())

@@ -118,7 +118,7 @@ impl Graph {
             return fault(OP, format!("{k} places of {a:?}"));
         }
         let others = self.fill(&self.reshape(a, [1, n, m, 1])?, other)?;
-        // Selecting needs ordered numbers; clamping turns NaN into the largest one.
+        // Vulkan's selection counts neither infinity nor what is no number, and then gives fewer indices.
         let a = &self.clamp(a, f32::MIN, f32::MAX)?;
         // SAFETY: type, layout and sizes were checked.
         let places = append!(self, OP, sys::ggml_top_k, [a], k as i32)?;
