@@ -801,6 +801,15 @@ unsafe extern "C" {
     );
 }
 unsafe extern "C" {
+    pub fn ggml_backend_tensor_get_async(
+        backend: ggml_backend_t,
+        tensor: *const ggml_tensor,
+        data: *mut ::core::ffi::c_void,
+        offset: usize,
+        size: usize,
+    );
+}
+unsafe extern "C" {
     pub fn ggml_backend_synchronize(backend: ggml_backend_t);
 }
 unsafe extern "C" {
@@ -966,6 +975,12 @@ unsafe extern "C" {
     ) -> ggml_status;
 }
 unsafe extern "C" {
+    pub fn ggml_backend_sched_graph_compute_async(
+        sched: ggml_backend_sched_t,
+        graph: *mut ggml_cgraph,
+    ) -> ggml_status;
+}
+unsafe extern "C" {
     pub fn ggml_backend_sched_reset(sched: ggml_backend_sched_t);
 }
 unsafe extern "C" {
@@ -1103,6 +1118,9 @@ unsafe extern "C" {
     pub fn shim_tensor_op(t: *const ggml_tensor) -> ::core::ffi::c_int;
 }
 unsafe extern "C" {
+    pub fn shim_tensor_is_input(t: *const ggml_tensor) -> bool;
+}
+unsafe extern "C" {
     pub fn shim_tensor_op_name(t: *const ggml_tensor) -> *const ::core::ffi::c_char;
 }
 unsafe extern "C" {
@@ -1192,6 +1210,9 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn shim_graph_set_invariant(graph: *mut ggml_cgraph);
+}
+unsafe extern "C" {
+    pub fn shim_product_in_bf16(product: *mut ggml_tensor);
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]

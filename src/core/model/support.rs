@@ -9,9 +9,40 @@ use super::graph_shape::GraphShape;
 use super::options::Options;
 use super::trace;
 
-/// The options with which the devices of a plan can run it: without flash attention if only that is missing.
+/// The options with which the devices of a plan can run it: without flash attention if only that is missing, and with whole rows of
+/// logits if the device of the head cannot select the highest.
 pub(super) fn usable(plan: &Plan, options: Options) -> Result<Options> {
-    usable_by(plan, options, &|device, op| op.runs_on(device))
+    let options = usable_by(plan, options, &|device, op| op.runs_on(device))?;
+    let top_logits = options.top_logits && selects_top(plan, &options)?;
+    Ok(Options {
+        top_logits,
+        ..options
+    })
+}
+
+/// Whether the device of the head runs the operations that select the highest logits.
+fn selects_top(plan: &Plan, options: &Options) -> Result<bool> {
+    let head = plan.head.as_ref().and_then(|head| head.unit.as_ref());
+    let Some(head) = head.filter(|_| options.n_top(plan) > 0) else {
+        return Ok(true);
+    };
+    let of_pass = Options {
+        n_batch: 1,
+        ..options.clone()
+    };
+    let shape = GraphShape::largest(&of_pass, plan, &options.n_slots(plan));
+    let (graph, ..) = trace::described(plan, options, &shape)?;
+    let device = devices::of_plan(plan)?[head.device];
+    let lacking = graph.lacking(device, head.device);
+    let missing = lacking.iter().find(|op| op.path == head.path);
+    if let Some(missing) = missing {
+        tracing::info!(
+            "{} has no {}: rows of logits are read whole",
+            device.name(),
+            missing.op
+        );
+    }
+    Ok(missing.is_none())
 }
 
 /// [`usable`] with a function `runs` that tells whether a device runs an operation.
