@@ -1166,7 +1166,11 @@ unsafe extern "C" {
     ) -> bool;
 }
 unsafe extern "C" {
-    pub fn shim_sched_follow_stored(sched: ggml_backend_sched_t, graph: *mut ggml_cgraph);
+    pub fn shim_graph_stored(
+        graph: *mut ggml_cgraph,
+        buffers: *mut ggml_backend_buffer_t,
+        max: ::core::ffi::c_int,
+    ) -> ::core::ffi::c_int;
 }
 unsafe extern "C" {
     pub fn shim_graph_compute_range(

@@ -322,12 +322,7 @@ impl Device {
     /// Gives every tensor of an arena a place without memory, so that a graph over the tensors can be measured. The
     /// executor refuses to run such a graph.
     pub fn stand_in(self, arena: &Arena, tensors: &[&Tensor]) -> Result<(), Error> {
-        // A scheduler that measures follows weights alone. Elsewhere executors have it follow other memory.
-        let usage = match self.kind() {
-            DeviceKind::Cpu => sys::GGML_BACKEND_BUFFER_USAGE_ANY,
-            _ => sys::GGML_BACKEND_BUFFER_USAGE_WEIGHTS,
-        };
-        self.stand_in_for(arena, tensors, usage)
+        self.stand_in_for(arena, tensors, sys::GGML_BACKEND_BUFFER_USAGE_ANY)
     }
 
     /// [`Self::stand_in`] for weights, the counterpart of [`Self::allocate_weights`].

@@ -163,6 +163,41 @@ struct RunCosts {
     n_copies: u64,
 }
 
+/// The memory of stored rows and states that a graph reads. While this lives, it is marked as memory of weights: ggml's
+/// scheduler computes an operation where the weights lie that it reads, and may copy all of any other memory to another
+/// device. At other times it is not: weights do not change, which backends make use of.
+struct FollowedBuffers(Vec<sys::ggml_backend_buffer_t>);
+
+impl FollowedBuffers {
+    /// Most such buffers of a graph: caches and states on each device.
+    const MAX: usize = 256;
+
+    fn of(graph: &Graph) -> Self {
+        let mut buffers = vec![std::ptr::null_mut(); Self::MAX];
+        // SAFETY: the graph is alive, and there is room for so many buffers.
+        let n = unsafe {
+            sys::shim_graph_stored(graph.as_ptr(), buffers.as_mut_ptr(), Self::MAX as i32)
+        };
+        buffers.truncate(n as usize);
+        let own = Self(buffers);
+        own.mark(sys::GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+        own
+    }
+
+    fn mark(&self, usage: sys::ggml_backend_buffer_usage) {
+        for buffer in &self.0 {
+            // SAFETY: the graph keeps the arenas alive that own the buffers, and outlives this value.
+            unsafe { sys::ggml_backend_buffer_set_usage(*buffer, usage) };
+        }
+    }
+}
+
+impl Drop for FollowedBuffers {
+    fn drop(&mut self) {
+        self.mark(sys::GGML_BACKEND_BUFFER_USAGE_ANY);
+    }
+}
+
 /// Runs graphs on a list of devices, the processor last.
 ///
 /// Field order is drop order: graph, scheduler, inputs, backends, threads.
@@ -326,12 +361,14 @@ impl Executor {
             self.devices[device].stand_in_values(graph.arena(), &wrapped)?;
         }
         let mut sizes = vec![0usize; self.backends.len()];
+        let followed = FollowedBuffers::of(&graph);
         // SAFETY: the graph fits the scheduler, `sizes` has one entry per backend.
         unsafe {
             sys::ggml_backend_sched_reserve_size(self.sched(), graph.as_ptr(), sizes.as_mut_ptr())
         };
         // SAFETY: the scheduler is alive; measuring leaves assignments that must be reset.
         unsafe { sys::ggml_backend_sched_reset(self.sched()) };
+        drop(followed);
         drop(graph);
         self.check_workers()?;
         let sizes = sizes.iter_mut().zip(&of_inputs);
@@ -348,12 +385,13 @@ impl Executor {
         self.graph = None;
         self.scratch = ScratchId::new();
         self.place_inputs(&graph)?;
+        let followed = FollowedBuffers::of(&graph);
         // SAFETY: the graph fits the scheduler.
         let done = unsafe {
             sys::ggml_backend_sched_reset(self.sched());
-            sys::shim_sched_follow_stored(self.sched(), graph.as_ptr());
             sys::ggml_backend_sched_reserve(self.sched(), graph.as_ptr())
         };
+        drop(followed);
         drop(graph);
         match done {
             true => self.check_workers(),
@@ -438,17 +476,18 @@ impl Executor {
             self.forget_places()?;
         }
         let sources = self.sources(&graph);
+        let followed = FollowedBuffers::of(&graph);
         // SAFETY: the graph fits the scheduler, which holds no other after the reset. Tensors that
         // have places already lie in the scratch memory as it is now, and keep them.
         let (done, bytes) = unsafe {
             sys::ggml_backend_sched_reset(self.sched());
-            sys::shim_sched_follow_stored(self.sched(), graph.as_ptr());
             let done = sys::ggml_backend_sched_alloc_graph(self.sched(), graph.as_ptr());
             let bytes = |b: &Rc<Backend>| {
                 sys::ggml_backend_sched_get_buffer_size(self.sched(), b.0.as_ptr())
             };
             (done, self.backends.iter().map(bytes).sum())
         };
+        drop(followed);
         // With several devices, values are copied by nodes that exist until the next reset.
         if !done || bytes != self.scratch_bytes || self.backends.len() > 1 {
             self.scratch = ScratchId::new();
