@@ -265,7 +265,8 @@ template <int D, int ROWS, kind type> static __global__ void __launch_bounds__(T
                 const int row = half * HALF + r, position = base + key;
                 float x = products[r];
                 if (a.softcap > 0.0f) {
-                    x = a.softcap * tanhf(x / a.softcap);
+                    // The hyperbolic tangent: compilers that are told to hurry take one with four digits.
+                    x = a.softcap * (1.0f - 2.0f / (expf(2.0f * x / a.softcap) + 1.0f));
                 }
                 x -= slopes[row] * fabsf((float) (positions[row] - position));
                 const bool sees = is_there && row >= start && row < end && position >= firsts[row] && position < ends[row];

@@ -1,5 +1,6 @@
 // The kernels of paged_attention.h on the processor against this project's operation of the CPU backend, over the same pools and lists.
 #include "paged_attention.h"
+#include "paged_attention_check.h"
 
 #include <algorithm>
 #include <random>
@@ -194,6 +195,25 @@ int main() {
         wrong[4 * 5 + 3] = INT32_MAX;
         wrong[4 * 6 + 2] = -5;
         check({ 64, 4, 2, GGML_TYPE_F16 }, { 0, 0, true }, some_cache, wrong, n_blocks, next(), "wrong lists");
+    }
+    // The check that a device runs before it is trusted, which finds what is wrong.
+    for (const bool is_wrong : { false, true }) {
+        const std::string fault = check([&](made & made, int d, kind type) {
+            problem a = made.problem;
+            a.out = made.out.data();
+            const int rows = cut(a, d, made.n_blocks);
+            std::vector<float> sums(n_sums(a, d), NAN), tops(n_tops(a), NAN);
+            a.sums = sums.data();
+            a.tops = tops.data();
+            a.softcap *= is_wrong ? 1.01f : 1.0f;
+            return run(a, d, rows, type, [&](auto kernel, dim3 grid, int threads, auto... arguments) {
+                on_host::launch(grid, dim3(threads), 0, next(), [=] { kernel(arguments...); });
+            });
+        });
+        if (fault.empty() == is_wrong) {
+            printf("the check of a device: `%s`\n", fault.c_str());
+        }
+        CHECK(fault.empty() != is_wrong);
     }
     return report();
 }
