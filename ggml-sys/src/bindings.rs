@@ -808,6 +808,15 @@ unsafe extern "C" {
     );
 }
 unsafe extern "C" {
+    pub fn ggml_backend_tensor_get_async(
+        backend: ggml_backend_t,
+        tensor: *const ggml_tensor,
+        data: *mut ::core::ffi::c_void,
+        offset: usize,
+        size: usize,
+    );
+}
+unsafe extern "C" {
     pub fn ggml_backend_synchronize(backend: ggml_backend_t);
 }
 unsafe extern "C" {
@@ -973,6 +982,12 @@ unsafe extern "C" {
     ) -> ggml_status;
 }
 unsafe extern "C" {
+    pub fn ggml_backend_sched_graph_compute_async(
+        sched: ggml_backend_sched_t,
+        graph: *mut ggml_cgraph,
+    ) -> ggml_status;
+}
+unsafe extern "C" {
     pub fn ggml_backend_sched_reset(sched: ggml_backend_sched_t);
 }
 unsafe extern "C" {
@@ -1119,6 +1134,9 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn shim_tensor_op(t: *const ggml_tensor) -> ::core::ffi::c_int;
+}
+unsafe extern "C" {
+    pub fn shim_tensor_is_input(t: *const ggml_tensor) -> bool;
 }
 unsafe extern "C" {
     pub fn shim_tensor_op_name(t: *const ggml_tensor) -> *const ::core::ffi::c_char;

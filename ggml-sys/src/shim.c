@@ -25,6 +25,7 @@ int64_t shim_tensor_ne(const struct ggml_tensor * t, int dim) { return t->ne[dim
 size_t  shim_tensor_nb(const struct ggml_tensor * t, int dim) { return t->nb[dim]; }
 int     shim_tensor_type(const struct ggml_tensor * t) { return (int) t->type; }
 int     shim_tensor_op(const struct ggml_tensor * t) { return (int) t->op; }
+bool    shim_tensor_is_input(const struct ggml_tensor * t) { return (t->flags & GGML_TENSOR_FLAG_INPUT) != 0; }
 
 const char * shim_tensor_op_name(const struct ggml_tensor * t) {
     if (shim_is_paged_attention(t)) {

@@ -22,6 +22,7 @@ int64_t shim_tensor_ne(const struct ggml_tensor * t, int dim);
 size_t  shim_tensor_nb(const struct ggml_tensor * t, int dim);
 int     shim_tensor_type(const struct ggml_tensor * t);
 int     shim_tensor_op(const struct ggml_tensor * t);
+bool    shim_tensor_is_input(const struct ggml_tensor * t);
 // What the operation that makes a tensor is called: by ggml, or, of one that ggml does not have, here.
 const char * shim_tensor_op_name(const struct ggml_tensor * t);
 // A parameter of the operation that makes a tensor, read as a float; index below 16.

@@ -473,6 +473,7 @@ impl LoadOptions {
                 _ => defaults.n_batch.max(n_ctx),
             },
             n_outputs: 0,
+            top_logits: true,
             n_threads: self.model.threads(),
             k_type: ty,
             v_type: self.v_type.unwrap_or(ty),

@@ -196,6 +196,11 @@ impl Device {
         }
     }
 
+    /// [`Self::allocate`] for values that graphs read or write, wherever their operations run.
+    pub(super) fn allocate_values(self, arena: &Arena, what: &'static str) -> Result<usize, Error> {
+        self.take(arena, what, sys::GGML_BACKEND_BUFFER_USAGE_ANY)
+    }
+
     fn take(
         self,
         arena: &Arena,
@@ -344,6 +349,11 @@ impl Device {
     /// [`Self::stand_in`] for weights, the counterpart of [`Self::allocate_weights`].
     pub fn stand_in_weights(self, arena: &Arena, tensors: &[&Tensor]) -> Result<(), Error> {
         self.stand_in_for(arena, tensors, sys::GGML_BACKEND_BUFFER_USAGE_WEIGHTS)
+    }
+
+    /// [`Self::stand_in`] for the inputs of a graph, the counterpart of [`Self::allocate_values`].
+    pub(super) fn stand_in_values(self, arena: &Arena, tensors: &[&Tensor]) -> Result<(), Error> {
+        self.stand_in_for(arena, tensors, sys::GGML_BACKEND_BUFFER_USAGE_ANY)
     }
 
     fn stand_in_for(

@@ -2,13 +2,15 @@
 //!
 //! Counters only grow. Not here: their presentation.
 
-use std::sync::Mutex;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use lab_base::util::lock::lock;
 
 use super::event::{FinishReason, Usage};
+use crate::model::PassCounts;
 
 /// Upper bounds of the histogram of the time to the first token, in seconds.
 static FIRST_TOKEN: [f64; 14] = [
@@ -18,6 +20,27 @@ static FIRST_TOKEN: [f64; 14] = [
 static BETWEEN_TOKENS: [f64; 12] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
 ];
+
+/// Maximum number of clients that are counted apart.
+const MAX_CLIENTS: usize = 200;
+/// The name of all others together.
+const OTHERS: &str = "others";
+
+/// The complete requests of a client since the start of an engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClientCounts {
+    pub n_requests: u64,
+    pub prompt_tokens: u64,
+    pub completion_tokens: u64,
+}
+
+impl std::ops::AddAssign for ClientCounts {
+    fn add_assign(&mut self, other: Self) {
+        self.n_requests += other.n_requests;
+        self.prompt_tokens += other.prompt_tokens;
+        self.completion_tokens += other.completion_tokens;
+    }
+}
 
 /// A histogram of durations.
 #[derive(Debug)]
@@ -95,7 +118,9 @@ macro_rules! counters {
             pub first_token: Histogram,
             /// Time between two tokens of a completion.
             pub between_tokens: Histogram,
+            clients: Mutex<BTreeMap<Arc<str>, ClientCounts>>,
             now: Mutex<EngineLoad>,
+            work: Mutex<PassCounts>,
             /// When the current step began; none between steps.
             step: Mutex<Option<Instant>>,
         }
@@ -106,7 +131,9 @@ macro_rules! counters {
                     $($name: AtomicU64::new(0),)*
                     first_token: Histogram::new(&FIRST_TOKEN),
                     between_tokens: Histogram::new(&BETWEEN_TOKENS),
+                    clients: Mutex::default(),
                     now: Mutex::default(),
+                    work: Mutex::default(),
                     step: Mutex::default(),
                 }
             }
@@ -150,6 +177,15 @@ impl Stats {
         *lock(&self.now) = now;
     }
 
+    /// What the passes did until the last step.
+    pub fn work(&self) -> PassCounts {
+        *lock(&self.work)
+    }
+
+    pub(super) fn set_work(&self, work: PassCounts) {
+        *lock(&self.work) = work;
+    }
+
     /// Time since the current step began; none between steps.
     pub fn step_time(&self) -> Option<Duration> {
         let began = *lock(&self.step);
@@ -161,7 +197,8 @@ impl Stats {
         *lock(&self.step) = began;
     }
 
-    pub(super) fn done(&self, reason: FinishReason, usage: &Usage) {
+    /// Counts a request that is complete, also for its client.
+    pub(super) fn done(&self, reason: FinishReason, usage: &Usage, client: &Arc<str>) {
         match reason {
             FinishReason::Stop => count(&self.n_stopped, 1),
             FinishReason::Length => count(&self.n_cut, 1),
@@ -171,6 +208,24 @@ impl Stats {
         count(&self.completion_tokens, usage.completion_tokens);
         count(&self.drafted_tokens, usage.drafted_tokens);
         count(&self.accepted_tokens, usage.accepted_tokens);
+        let mut clients = lock(&self.clients);
+        let is_known = clients.len() < MAX_CLIENTS || clients.contains_key(client);
+        let name = if is_known {
+            Arc::clone(client)
+        } else {
+            OTHERS.into()
+        };
+        let own = clients.entry(name).or_default();
+        *own += ClientCounts {
+            n_requests: 1,
+            prompt_tokens: usage.prompt_tokens as u64,
+            completion_tokens: usage.completion_tokens as u64,
+        };
+    }
+
+    /// The counts of each client since the start.
+    pub fn clients(&self) -> BTreeMap<Arc<str>, ClientCounts> {
+        lock(&self.clients).clone()
     }
 
     /// Counts a token. `after` is the time since the token before it or, for the first one, since the arrival of
@@ -186,6 +241,28 @@ impl Stats {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn clients_beyond_the_limit_are_counted_together() {
+        let stats = Stats::default();
+        let usage = Usage {
+            prompt_tokens: 2,
+            completion_tokens: 3,
+            ..Usage::default()
+        };
+        for i in 0..MAX_CLIENTS + 5 {
+            stats.done(FinishReason::Stop, &usage, &i.to_string().into());
+        }
+        stats.done(FinishReason::Length, &usage, &"7".into());
+        let clients = stats.clients();
+        assert_eq!(clients.len(), MAX_CLIENTS + 1);
+        let of = |name: &str| clients[name];
+        assert_eq!((of("7").n_requests, of("7").prompt_tokens), (2, 4));
+        assert_eq!(
+            (of(OTHERS).n_requests, of(OTHERS).completion_tokens),
+            (5, 15)
+        );
+    }
 
     #[test]
     fn a_duration_counts_in_every_interval_that_holds_it() {

@@ -26,6 +26,8 @@ pub struct Options {
     pub n_batch: usize,
     /// Maximum number of rows of logits that are computed before they are read; 0: as many as take 64 MB.
     pub n_outputs: usize,
+    /// Whether a head that is not on the processor gives the highest logits of its rows besides all of them.
+    pub top_logits: bool,
     /// Number of threads that compute.
     pub n_threads: usize,
     /// Element type of cached keys.
@@ -49,6 +51,9 @@ pub struct Options {
     pub plain: bool,
 }
 
+/// Number of highest logits of a row that a device gives.
+pub const N_TOP: usize = 64;
+
 impl Options {
     /// Options for one sequence on one thread, 16-bit keys and values and flash attention, with `n_ctx` slots and
     /// passes of at most `n_batch` tokens.
@@ -60,6 +65,7 @@ impl Options {
             n_checkpoints: 0,
             n_batch,
             n_outputs: 0,
+            top_logits: true,
             n_threads: 1,
             k_type: TensorType::F16,
             v_type: TensorType::F16,
@@ -141,6 +147,18 @@ impl Options {
             _ if !self.projects(plan) || self.capture => usize::MAX,
             0 => (BYTES / (size_of::<f32>() * self.row_width(plan).max(1))).max(1),
             n => n,
+        }
+    }
+
+    /// Number of highest logits that a pass gives for each row; 0: rows are read whole. The processor's rows are where they
+    /// are looked at.
+    pub(super) fn n_top(&self, plan: &Plan) -> usize {
+        let head = plan.head.as_ref().and_then(|head| head.unit.as_ref());
+        let is_elsewhere = head.is_some_and(|unit| unit.device != 0);
+        let is_used = self.top_logits && self.projects(plan) && !self.capture && !self.plain;
+        match is_elsewhere && is_used && plan.n_vocab > 4 * N_TOP as u64 {
+            true => N_TOP,
+            false => 0,
         }
     }
 

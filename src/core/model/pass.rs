@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::blocks::SequenceGroup;
 use lab_base::weights::FileBytes;
+use lab_sampling::RowLogits;
 
 use super::batch::Batch;
 use super::cache::{Allocation, MAX_VIEWS, PassStateRows, SequenceId, Shortage};
@@ -24,6 +25,28 @@ const MAX_LENS_ROWS: usize = 64;
 
 /// Receives rows of results as they are computed: the index of the first row, and the rows.
 pub type RowsCallback<'a> = &'a mut dyn FnMut(usize, &[f32]);
+
+/// The results of a pass for one token.
+#[derive(Clone, Copy)]
+pub struct PassRow<'a> {
+    pub logits: RowLogits<'a>,
+    /// The hidden state `[n_embd]` after the final norm; empty where the batch does not want it.
+    pub hidden: &'a [f32],
+}
+
+impl<'a> PassRow<'a> {
+    /// A row of logits alone.
+    pub fn of(logits: &'a [f32]) -> Self {
+        Self {
+            logits: RowLogits::All(logits),
+            hidden: &[],
+        }
+    }
+}
+
+/// Receives rows of results, each with its index among the outputs of the batch. Returns those of which it needs all logits, by their
+/// numbers in the slice, and then receives each of these again.
+pub type PassRowsCallback<'a> = &'a mut dyn FnMut(&[(usize, PassRow<'_>)]) -> Vec<usize>;
 
 /// The tokens of a pass.
 #[derive(Clone, Copy)]
@@ -61,6 +84,8 @@ impl<'b> PassTokens<'b> {
 pub(super) enum RowDestination<'a> {
     /// Row `i` is kept as row `places[i]` of the model's logits, which have room for it.
     Kept(&'a [usize]),
+    /// The highest logits are kept, and all stay where they were computed.
+    Top,
     /// Rows are handed out.
     Each(RowsCallback<'a>),
 }
@@ -92,17 +117,7 @@ impl Model {
             self.verify_logits(batch)?;
             return Ok(&self.logits);
         }
-        let n_groups = match (has_states, self.options.n_ctx) {
-            (true, _) => MAX_GROUPS,
-            (false, 0) => MAX_VIEWS,
-            (false, _) => usize::MAX,
-        };
-        let run_start = |id| self.block_manager.run_start(id).unwrap_or(usize::MAX);
-        let alone = |id| match self.options.n_ctx {
-            0 => self.has_spans(),
-            _ => self.reads_other_slots() && self.is_edited(id),
-        };
-        let parts = sub_batch::by_sequence(batch, n_groups, run_start, alone);
+        let parts = self.parts(batch);
         let n_hidden = if batch.wants_hidden { n_outputs } else { 0 };
         let mut hidden = vec![0.0; self.plan.n_embd as usize * n_hidden];
         for (n, part) in parts.iter().enumerate() {
@@ -123,6 +138,97 @@ impl Model {
         self.hidden = hidden;
         self.verify_logits(batch)?;
         Ok(&self.logits)
+    }
+
+    /// The passes over a batch, each with its tokens in their order.
+    fn parts(&self, batch: &Batch) -> Vec<SubBatch> {
+        let n_groups = match (!self.states.is_empty(), self.options.n_ctx) {
+            (true, _) => MAX_GROUPS,
+            (false, 0) => MAX_VIEWS,
+            (false, _) => usize::MAX,
+        };
+        let run_start = |id| self.block_manager.run_start(id).unwrap_or(usize::MAX);
+        let alone = |id| match self.options.n_ctx {
+            0 => self.has_spans(),
+            _ => self.reads_other_slots() && self.is_edited(id),
+        };
+        sub_batch::by_sequence(batch, n_groups, run_start, alone)
+    }
+
+    /// [`Self::forward`] that hands out each row: the highest logits where the batch wants no more and the device of the head selects
+    /// them, all of them otherwise.
+    ///
+    /// # Errors
+    /// The errors of [`Self::forward`]. Some rows may have been handed out before.
+    pub fn forward_rows(&mut self, batch: &Batch, each: PassRowsCallback<'_>) -> Result<()> {
+        if !batch.wants_top || self.n_top(batch) == 0 {
+            let (width, n_outputs) = (self.row_width(), batch.n_outputs());
+            self.forward(batch)?;
+            let n_embd = self.hidden.len() / n_outputs.max(1);
+            let rows = self.logits.chunks_exact(width).enumerate();
+            let rows = rows.map(|(at, row)| {
+                let hidden = &self.hidden[at * n_embd..(at + 1) * n_embd];
+                let logits = RowLogits::All(row);
+                (at, PassRow { logits, hidden })
+            });
+            each(&rows.collect::<Vec<_>>());
+            return Ok(());
+        }
+        let with_media = self.batch_with_media(batch);
+        let batch = with_media.as_ref().unwrap_or(batch);
+        self.check(batch)?;
+        self.captured_rows.clear();
+        let (placed, _) = self.placed(batch)?;
+        let batch = placed.as_ref().unwrap_or(batch);
+        let has_states = !self.states.is_empty();
+        let parts = self.parts(batch);
+        let mut is_sound = true;
+        for (n, part) in parts.iter().enumerate() {
+            if let Err(error) = self.pass_part(part, has_states) {
+                let done = parts[..n].iter();
+                done.for_each(|part| self.block_manager.roll_back(&part.batch.positions));
+                return Err(error);
+            }
+            is_sound &= part.outputs.is_empty() || self.top.are_finite();
+            if parts.len() == 1 {
+                self.verify(batch, is_sound)?;
+            }
+            self.hand_out(&part.outputs, each)?;
+        }
+        match parts.len() {
+            1 => Ok(()),
+            _ => self.verify(batch, is_sound),
+        }
+    }
+
+    /// Number of highest logits that a pass over a batch gives for its rows. Not where logits are computed in parts, or where passes
+    /// keep nothing.
+    fn n_top(&self, batch: &Batch) -> usize {
+        match self.options.n_ctx > 0 && batch.n_outputs() <= self.max_outputs() {
+            true => self.options.n_top(&self.plan),
+            false => 0,
+        }
+    }
+
+    /// Hands out the rows of the last pass by their highest logits. `places` has their indices.
+    fn hand_out(&mut self, places: &[usize], each: PassRowsCallback<'_>) -> Result<()> {
+        let (executor, pass) = self.graphs.split()?;
+        let Some(logits) = &pass.logits else {
+            return Ok(());
+        };
+        let top = places.iter().enumerate().map(|(i, at)| {
+            let row = PassRow {
+                logits: RowLogits::Top(self.top.row(i)),
+                hidden: &[],
+            };
+            (*at, row)
+        });
+        for i in each(&top.collect::<Vec<_>>()) {
+            self.row.resize(self.plan.n_vocab as usize)?;
+            executor.read_row(logits, i, &mut self.row)?;
+            each(&[(places[i], PassRow::of(&self.row))]);
+        }
+        Ok(())
     }
 
     /// The batch with its positions shifted by the length of each sequence's source, and the sources that this pass
@@ -161,7 +267,11 @@ impl Model {
             source: &Batch::default(),
             groups: if has_states { &part.groups } else { &[] },
         };
-        self.pass(tokens, RowDestination::Kept(&part.outputs))
+        let rows = match part.batch.wants_top && self.n_top(&part.batch) > 0 {
+            true => RowDestination::Top,
+            false => RowDestination::Kept(&part.outputs),
+        };
+        self.pass(tokens, rows)
     }
 
     /// [`Self::forward`] without storing all logits: `each` receives some rows at a time, in order.
@@ -283,6 +393,8 @@ impl Model {
         let is_cached = self.options.n_ctx > 0;
         let lists = (batch, source);
         let keys = VisibleKeys::of(&self.block_manager, lists, is_cached, self.is_paged);
+        let views = keys.iter().map(|keys| keys.shape().n_views());
+        self.n_views += views.max().unwrap_or(0) as u64;
         let media = self.media_of(batch)?;
         let of_tokens = self.of_tokens(batch);
         let asked = of_tokens.as_ref().unwrap_or(batch);
@@ -305,6 +417,7 @@ impl Model {
             groups: tokens.groups().to_vec(),
             wants_hidden: batch.wants_hidden || is_headless,
             is_headless,
+            n_top: if n_outputs > 0 { self.n_top(batch) } else { 0 },
             adapters: self.adapters.on(&sequences(tokens.stored())),
             lab: lab.shape(),
         })?;
@@ -323,7 +436,7 @@ impl Model {
         };
         tracing::trace_span!(target: "phase", "inputs")
             .in_scope(|| pass.inputs.write(executor, &data))?;
-        tracing::trace_span!(target: "phase", "compute").in_scope(|| executor.run())?;
+        tracing::trace_span!(target: "phase", "compute").in_scope(|| executor.launch())?;
         lab::read(
             executor,
             &pass.captured_rows,
@@ -345,7 +458,8 @@ impl Model {
         }
         let width = self.options.row_width(&self.plan);
         let Some(logits) = &pass.logits else {
-            return Ok(());
+            executor.wait();
+            return Ok(executor.check_workers()?);
         };
         let _span = tracing::trace_span!(target: "phase", "read").entered();
         match rows {
@@ -356,6 +470,11 @@ impl Model {
                 self.logits.resize(n_outputs * width)?;
                 executor.read(logits, &mut self.logits)?;
                 each(0, &self.logits);
+            }
+            RowDestination::Top => {
+                if let Some(top) = &pass.top {
+                    self.top.read(executor, top)?;
+                }
             }
         }
         Ok(())
@@ -470,6 +589,8 @@ impl Model {
                     executor.read(&ends.result, &mut self.logits)?;
                     each(at, &self.logits);
                 }
+                // So many rows have no highest logits.
+                RowDestination::Top => {}
             }
         }
         Ok(())

@@ -10,17 +10,23 @@ use super::options::Options;
 use super::trace;
 
 /// The options with which the devices of a plan can run it: with block tables if all have attention over them, without
-/// flash attention if only that is missing.
+/// flash attention if only that is missing, and with whole rows of logits if the device of the head cannot select the
+/// highest.
 pub(super) fn usable(plan: &Plan, options: Options) -> Result<Options> {
     let runs = |device: Device, op: &KeptOp| op.runs_on(device);
     let options = Options {
         device_tables: reads_tables(plan, &options, &Device::may_read_block_tables, &runs)?,
         ..options
     };
-    match options.device_tables {
-        true => Ok(options),
-        false => usable_by(plan, options, &runs),
-    }
+    let options = match options.device_tables {
+        true => options,
+        false => usable_by(plan, options, &runs)?,
+    };
+    let top_logits = options.top_logits && selects_top(plan, &options)?;
+    Ok(Options {
+        top_logits,
+        ..options
+    })
 }
 
 /// Whether all keys and values on devices can be read by block tables. `may_read` tells of a device whether it is
@@ -52,6 +58,31 @@ fn reads_tables(
     };
     tracing::warn!("attention by block tables is not used: {lacking}");
     Ok(false)
+}
+
+/// Whether the device of the head runs the operations that select the highest logits.
+fn selects_top(plan: &Plan, options: &Options) -> Result<bool> {
+    let head = plan.head.as_ref().and_then(|head| head.unit.as_ref());
+    let Some(head) = head.filter(|_| options.n_top(plan) > 0) else {
+        return Ok(true);
+    };
+    let of_pass = Options {
+        n_batch: 1,
+        ..options.clone()
+    };
+    let shape = GraphShape::largest(&of_pass, plan, &options.n_slots(plan));
+    let (graph, ..) = trace::described(plan, options, &shape)?;
+    let device = devices::of_plan(plan)?[head.device];
+    let lacking = graph.lacking(device, head.device);
+    let missing = lacking.iter().find(|op| op.path == head.path);
+    if let Some(missing) = missing {
+        tracing::info!(
+            "{} has no {}: rows of logits are read whole",
+            device.name(),
+            missing.op
+        );
+    }
+    Ok(missing.is_none())
 }
 
 /// [`usable`] with a function `runs` that tells whether a device runs an operation.

@@ -9,9 +9,10 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
-use lab_core::engine::stats::{Histogram, Stats};
+use lab_core::engine::stats::{ClientCounts, Histogram, Stats};
 
 use crate::Pool;
+use crate::http::client::name_of;
 use crate::pool::ModelSnapshot;
 use crate::process::forward;
 use crate::request::object_fields::has_word;
@@ -20,15 +21,25 @@ use crate::request::object_fields::has_word;
 const METRICS: &[&str] = &[
     "bench_accepted_tokens_total counter Draft tokens that were accepted.",
     "bench_active_sequences gauge Sequences that are active.",
+    "bench_attention_views_total counter Attention operations over runs of the KV cache, of one layer.",
     "bench_cached_tokens_total counter Tokens of prompts that were in the prefix cache.",
     "bench_completion_tokens_total counter Tokens of completions.",
+    "bench_device_bytes_total counter Bytes of inputs that were written, and of results that were read from devices other than the processor.",
+    "bench_device_waits_total counter Times that the host waited for a device other than the processor.",
     "bench_drafted_tokens_total counter Draft tokens that were read.",
     "bench_engine_deaths_total counter Times that the engine process of a model died.",
+    "bench_graphs_built_total counter Graphs of passes that were built.",
+    "bench_graphs_replayed_total counter Graphs that ran again with other inputs and nothing else changed.",
+    "bench_graphs_run_total counter Graphs that ran.",
     "bench_inter_token_seconds histogram Time between two tokens of a completion, in seconds.",
+    "bench_key_completion_tokens_total counter Tokens of completions, by the name of the API key.",
+    "bench_key_prompt_tokens_total counter Tokens of prompts, by the name of the API key.",
+    "bench_key_requests_total counter Complete requests of the engine, by the name of the API key.",
     "bench_kv_blocks gauge KV blocks in all.",
     "bench_kv_blocks_used gauge KV blocks in use.",
     "bench_model_loaded gauge Whether a model is loaded.",
     "bench_model_loads_total counter Times that a model was loaded, by how that ended.",
+    "bench_operations_total counter Operations of the graphs that ran, without views.",
     "bench_prompt_tokens_total counter Tokens of prompts.",
     "bench_queue_length gauge Requests that wait in the queue.",
     "bench_requests_total counter Requests of the engine by outcome, one for each completion or text.",
@@ -109,16 +120,56 @@ impl MetricsPage {
         ] {
             self.number(name, model, n);
         }
+        let work = stats.work();
+        for (name, n) in [
+            ("bench_attention_views_total", work.n_views),
+            ("bench_device_waits_total", work.runs.n_waits),
+            ("bench_graphs_built_total", work.n_built),
+            ("bench_graphs_replayed_total", work.runs.n_replayed),
+            ("bench_graphs_run_total", work.runs.n_runs),
+            ("bench_operations_total", work.runs.n_ops),
+        ] {
+            self.number(name, model, n);
+        }
+        for (direction, n) in [("in", work.runs.bytes_in), ("out", work.runs.bytes_out)] {
+            let labels = format!("{model},direction=\"{direction}\"");
+            self.number("bench_device_bytes_total", &labels, n);
+        }
         if let Some((used, all)) = now.blocks {
             self.number("bench_kv_blocks_used", model, used as u64);
             self.number("bench_kv_blocks", model, all as u64);
         }
+        self.clients(stats, model);
         self.histogram(
             "bench_time_to_first_token_seconds",
             model,
             &stats.first_token,
         );
         self.histogram("bench_inter_token_seconds", model, &stats.between_tokens);
+    }
+
+    /// The counts of API keys by their names; those without a name are one. Without keys there is nothing.
+    fn clients(&mut self, stats: &Stats, model: &str) {
+        let mut by_name: BTreeMap<String, ClientCounts> = BTreeMap::new();
+        for (owner, counts) in stats.clients() {
+            if !owner.is_empty() {
+                let name = name_of(&owner).unwrap_or("unnamed").to_owned();
+                *by_name.entry(name).or_default() += counts;
+            }
+        }
+        for (name, counts) in by_name {
+            let labels = format!("{model},key=\"{}\"", label(&name));
+            for (metric, n) in [
+                ("bench_key_requests_total", counts.n_requests),
+                ("bench_key_prompt_tokens_total", counts.prompt_tokens),
+                (
+                    "bench_key_completion_tokens_total",
+                    counts.completion_tokens,
+                ),
+            ] {
+                self.number(metric, &labels, n);
+            }
+        }
     }
 
     /// Adds the metrics of another page, except those of the server.

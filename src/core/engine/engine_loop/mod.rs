@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use crate::model::{self, Batch, CapturedRow, Points, SequenceId};
 use lab_base::tokenizer::Tokenizer;
 
+use super::client::Turns;
 use super::compute::{BLOCK, Compute};
 use super::constraint::ConstraintWorker;
 use super::event::{Event, Failure, FinishReason};
@@ -21,11 +22,14 @@ use super::limits::Limits;
 use super::scheduler::{Budget, Job, StepPlan, plan_step};
 use super::sequence::Sequence;
 use super::stats::{ActiveSequence, EngineLoad, Stats};
-use super::strategy::{OutputRow, Strategy};
+use super::strategy::Strategy;
 use super::submission::Order;
 
 mod admission;
+mod rows;
 mod step_results;
+
+use rows::{RowTask, TaskRow, take_all};
 
 /// Maximum number of draft tokens of a step, over all requests. Each costs about the computation of a token.
 const N_DRAFTED: usize = 32;
@@ -75,6 +79,8 @@ pub(super) struct EngineLoop<C> {
     buffer: Vec<f32>,
     worker: ConstraintWorker,
     n_steps: usize,
+    /// Whose requests start next.
+    turns: Turns,
     stats: Arc<Stats>,
     /// Blocks of the cache; none if no block is kept between passes.
     n_blocks: Option<usize>,
@@ -111,6 +117,7 @@ impl<C: Compute> EngineLoop<C> {
             buffer: Vec::new(),
             worker: ConstraintWorker::default(),
             n_steps: 0,
+            turns: Turns::default(),
             points: Arc::default(),
             captured_rows: Vec::new(),
             unloaded: Vec::new(),
@@ -141,6 +148,7 @@ impl<C: Compute> EngineLoop<C> {
             is_prefill: sequence.is_prefill,
         });
         let blocks = self.n_blocks.zip(free);
+        self.stats.set_work(self.model.work());
         self.stats.set_now(EngineLoad {
             n_waiting: self.queue.len(),
             active: active.collect(),
@@ -309,7 +317,20 @@ impl<C: Compute> EngineLoop<C> {
                 n_free_blocks: self.model.n_free_blocks(),
             };
             let mut groups = self.groups();
-            let jobs = groups.iter().map(|g| self.job(&self.active[g.members[0]]));
+            let first = |g: &RequestGroup| &self.active[g.members[0]];
+            let mut clients: Vec<&Arc<str>> = Vec::new();
+            let jobs = groups.iter().map(|g| {
+                let own = first(g).sequence.answer.client();
+                let client = clients.iter().position(|one| *one == own);
+                let client = client.unwrap_or_else(|| {
+                    clients.push(own);
+                    clients.len() - 1
+                });
+                Job {
+                    client,
+                    ..self.job(first(g))
+                }
+            });
             let jobs: Vec<Job> = jobs.collect();
             match plan_step(&jobs, &budget, self.n_steps) {
                 StepPlan::Run(shares) if shares == [0] && !self.quarantined.is_empty() => {
@@ -351,8 +372,13 @@ impl<C: Compute> EngineLoop<C> {
             let full = "the KV cache has too few blocks";
             return self.end(0, Err(Failure::Computation(full.into())));
         }
+        self.batch.wants_top = !self.batch.wants_hidden && self.tries_top(&groups);
         let mut faults = vec![None; self.active.len()];
-        match self.forward(&groups, &mut faults) {
+        let before = self.model.work();
+        let computed = self.forward(&groups, &mut faults);
+        let work = self.model.work().since(&before);
+        tracing::trace!(target: "phase", ?work);
+        match computed {
             Ok(()) => self.settle(&groups, faults),
             Err(error) => self.step_failed(&groups, error),
         }
@@ -370,6 +396,14 @@ impl<C: Compute> EngineLoop<C> {
         }
     }
 
+    /// Whether the highest logits of rows are worth a try for any request of a pass.
+    fn tries_top(&self, groups: &[RequestGroup]) -> bool {
+        groups.iter().any(|group| {
+            let EngineRequest { sequence, strategy } = &self.active[group.members[0]];
+            group.n_rows > 0 && strategy.tries_top(sequence)
+        })
+    }
+
     /// Runs the pass. Each row goes to the requests of its group. `faults` receives the first fault of each
     /// request.
     fn forward(
@@ -377,42 +411,42 @@ impl<C: Compute> EngineLoop<C> {
         groups: &[RequestGroup],
         faults: &mut [Option<Failure>],
     ) -> model::Result<()> {
-        let (active, buffer) = (&mut self.active, &mut self.buffer);
-        let of_rows = groups.iter().flat_map(|g| std::iter::repeat_n(g, g.n_rows));
+        let of_rows = groups.iter().enumerate();
+        let of_rows = of_rows.flat_map(|(at, group)| std::iter::repeat_n(at, group.n_rows));
         let outputs = self.batch.positions.iter().zip(&self.batch.outputs);
         let places = outputs
             .filter(|(_, wanted)| **wanted)
             .map(|(place, _)| *place);
-        let mut rows = of_rows.zip(places);
+        let rows: Vec<(usize, (SequenceId, u32))> = of_rows.zip(places).collect();
+        let are_joined = groups.iter().any(|group| group.is_whole);
+        let (active, buffer) = (&mut self.active, &mut self.buffer);
         let captured_rows = &mut self.captured_rows;
         captured_rows.clear();
-        self.model.forward(&self.batch, &mut |logits, hidden| {
-            let Some((group, (id, position))) = rows.next() else {
-                return;
-            };
-            let first = &active[group.members[0]];
-            let recorder = first.sequence.recorder.as_ref();
-            captured_rows
-                .extend(recorder.and_then(|recorder| recorder.logits((id, position), logits)));
-            let mut row = OutputRow {
-                part: (id - first.sequence.id) as usize,
-                position: position as usize,
-                logits,
-                hidden,
-            };
-            let Some(logits) = first.strategy.logits(&row, buffer) else {
-                return;
-            };
-            row.logits = logits;
-            for i in &group.members {
-                let EngineRequest { sequence, strategy } = &mut active[*i];
-                if faults[*i].is_some() {
+        self.model.forward(&self.batch, &mut |found| {
+            let mut free: Vec<_> = active.iter_mut().zip(faults.iter_mut()).map(Some).collect();
+            let mut tasks: Vec<Option<RowTask<'_>>> = groups.iter().map(|_| None).collect();
+            for (number, (at, row)) in found.iter().enumerate() {
+                let Some((group, place)) = rows.get(*at).copied() else {
                     continue;
-                }
-                let take = AssertUnwindSafe(|| strategy.take(sequence, &row));
-                let panicked = |_| Err(Failure::Computation("choosing a token panicked".into()));
-                faults[*i] = catch_unwind(take).unwrap_or_else(panicked).err();
+                };
+                let task = tasks[group].get_or_insert_with(|| {
+                    let members = groups[group].members.iter();
+                    RowTask::of(members.filter_map(|i| free[*i].take()).collect())
+                });
+                task.rows.push(TaskRow {
+                    number,
+                    place,
+                    row: *row,
+                });
             }
+            let mut tasks: Vec<RowTask<'_>> = tasks.into_iter().flatten().collect();
+            take_all(&mut tasks, are_joined, buffer);
+            let mut needs_all = Vec::new();
+            for task in tasks {
+                captured_rows.extend(task.captured_rows);
+                needs_all.extend(task.needs_all);
+            }
+            needs_all
         })
     }
 
@@ -434,7 +468,12 @@ impl<C: Compute> EngineLoop<C> {
             let EngineRequest { sequence, strategy } = &mut self.active[i];
             let result = match faults[i].take() {
                 Some(failure) => Err(failure),
-                None => strategy.commit(sequence),
+                None => {
+                    if !sequence.is_prefill {
+                        self.turns.charge(sequence.answer.client(), 1);
+                    }
+                    strategy.commit(sequence)
+                }
             };
             let result = result.and_then(|ending| self.record(i, &captured_rows).map(|()| ending));
             let result = result.and_then(|ending| self.pool(i).map(|()| ending));
