@@ -8,6 +8,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::devices::Worker;
 use crate::support::command::{Ran, ended, program, scratch};
 use crate::support::server::{Server, with};
 use crate::support::{nmse, parse_npy};
@@ -479,4 +480,34 @@ fn a_step_waits_for_a_device_at_most_three_times_and_gets_little_of_it() {
     let rows = run.counted("bench_completion_tokens_total");
     let bytes = run.reported("bytes_got");
     assert!(bytes / rows < 2048.0, "{bytes} for {rows} rows");
+}
+
+#[test]
+fn a_worker_sends_little_of_each_row() {
+    let (mut worker, address) = Worker::listening(&[]);
+    let address = address.to_string();
+    let server = Server::start(&["--rpc", &address, "--gpu-layers", "all"]);
+    let ask = |server: &Server| {
+        let (status, answer) =
+            server.chat(json!({ "max_tokens": 30, "ignore_eos": true, "temperature": 0 }));
+        assert_eq!(status, 200, "{answer}");
+        answer["choices"][0]["message"]["content"].clone()
+    };
+    let text = ask(&server);
+    let (_, _, metrics) = server.raw("GET", "/metrics", "text/plain", "");
+    let run = DeviceRun {
+        report: Value::Null,
+        metrics,
+    };
+    let bytes = run.counted("bench_device_bytes_total{model=\"tiny-chat\",direction=\"out\"}");
+    let rows = run.counted("bench_completion_tokens_total");
+    assert!(
+        bytes > 0.0 && bytes / rows < 2048.0,
+        "{bytes} for {rows} rows"
+    );
+    drop(server);
+    worker.kill().expect("it runs");
+    worker.wait().expect("it ends");
+    // A greedy text is the same on the processor, whose rows are read whole.
+    assert_eq!(text, ask(&Server::start(&[])));
 }

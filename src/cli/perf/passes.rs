@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use lab_base::util::measure::Summary;
-use lab_core::model::{Batch, Model, PassCounts, SequenceId};
+use lab_core::model::{Batch, Model, PassCounts, PassRow, PassSink, SequenceId};
 
 use crate::cli::Failure;
 
@@ -199,6 +199,15 @@ pub(super) fn forget(model: &mut Model, sequences: usize) {
     }
 }
 
+/// Takes rows as they come.
+struct Unread;
+
+impl PassSink for Unread {
+    fn rows(&mut self, _rows: &[(usize, PassRow<'_>)]) -> Vec<usize> {
+        Vec::new()
+    }
+}
+
 /// Decodes one token of every sequence.
 pub(super) fn step(model: &mut Model, case: DecodeCase, i: usize) -> Result<(), Failure> {
     let position = case.depth + i;
@@ -210,7 +219,7 @@ pub(super) fn step(model: &mut Model, case: DecodeCase, i: usize) -> Result<(), 
         let token = token(model, position + 31 * sequence);
         batch.push(token, sequence as SequenceId, position as u32, true);
     }
-    Ok(model.forward_rows(&batch, &mut |_| Vec::new())?)
+    Ok(model.forward_rows(&batch, &mut Unread)?)
 }
 
 /// Bytes of keys, values and states that a step in the middle of the run reads.

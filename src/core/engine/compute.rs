@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::model::{
     self, Batch, CachedPrefix, CapturedRow, DirectHeads, DirectLogit, EncodedMedia, Lab, Model,
-    NotFinite, PassCounts, PassRow, PassRowsCallback, SequenceId,
+    NotFinite, PassCounts, PassRow, PassSink, SequenceId,
 };
 use crate::models::lora::Adapter;
 use crate::models::media::PromptMedia;
@@ -64,8 +64,12 @@ pub(super) trait LabCompute {
 pub(super) trait Compute: SequenceCache + LabCompute {
     /// Runs a pass and hands out its rows, in order unless the batch wants the highest logits. A pass that fails may have handed out
     /// some rows before.
-    fn forward(&mut self, batch: &Batch, each: PassRowsCallback<'_>) -> model::Result<()>;
+    fn forward(&mut self, batch: &Batch, sink: &mut dyn PassSink) -> model::Result<()>;
     fn pool(&mut self, rows: &[f32]) -> model::Result<Vec<f32>>;
+    /// See [`Model::computes_elsewhere`].
+    fn computes_elsewhere(&self) -> bool {
+        false
+    }
     /// What passes did so far.
     fn work(&self) -> PassCounts {
         PassCounts::default()
@@ -77,21 +81,25 @@ pub(super) trait Compute: SequenceCache + LabCompute {
 }
 
 impl Compute for Model {
-    fn forward(&mut self, batch: &Batch, each: PassRowsCallback<'_>) -> model::Result<()> {
+    fn forward(&mut self, batch: &Batch, sink: &mut dyn PassSink) -> model::Result<()> {
         let n_vocab = self.row_width();
         if batch.n_outputs() > KEPT_ROWS && !batch.wants_hidden && !batch.wants_top {
             // Text diffusion or a scored prompt: too many logits to keep them all.
             return self.forward_each(batch, &mut |first, rows: &[f32]| {
                 let rows = rows.chunks_exact(n_vocab).enumerate();
                 let rows = rows.map(|(at, row)| (first + at, PassRow::of(row)));
-                each(&rows.collect::<Vec<_>>());
+                sink.rows(&rows.collect::<Vec<_>>());
             });
         }
-        Self::forward_rows(self, batch, each)
+        Self::forward_rows(self, batch, sink)
     }
 
     fn pool(&mut self, rows: &[f32]) -> model::Result<Vec<f32>> {
         Self::pool(self, rows)
+    }
+
+    fn computes_elsewhere(&self) -> bool {
+        Self::computes_elsewhere(self)
     }
 
     fn work(&self) -> PassCounts {

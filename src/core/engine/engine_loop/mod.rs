@@ -29,7 +29,7 @@ mod admission;
 mod rows;
 mod step_results;
 
-use rows::{RowTask, TaskRow, take_all};
+use rows::{StepSink, deliver};
 
 /// Maximum number of draft tokens of a step, over all requests. Each costs about the computation of a token.
 const N_DRAFTED: usize = 32;
@@ -227,7 +227,7 @@ impl<C: Compute> EngineLoop<C> {
         self.encode();
         self.admit();
         // Progress of requests that became active.
-        self.deliver();
+        self.deliver_unless_held();
         if self.active.is_empty() && self.awaiting_lens.is_empty() {
             return;
         }
@@ -249,18 +249,20 @@ impl<C: Compute> EngineLoop<C> {
                 self.end_lens(0, Err(panicked()));
             }
         }
-        self.deliver();
+        self.deliver_unless_held();
         self.stats.set_step(None);
+    }
+
+    /// Delivers the events of all requests, unless that can wait until devices compute the next pass.
+    fn deliver_unless_held(&mut self) {
+        if self.active.is_empty() || !self.model.computes_elsewhere() {
+            self.deliver();
+        }
     }
 
     /// Delivers the events of all requests.
     fn deliver(&mut self) {
-        let awaiting_lens = self.awaiting_lens.iter_mut().map(|(sequence, _)| sequence);
-        let requests = self.active.iter_mut().chain(&mut self.queue);
-        let sequences = requests.map(|request| &mut request.sequence);
-        for sequence in sequences.chain(awaiting_lens) {
-            sequence.answer.deliver();
-        }
+        deliver(&mut self.active, &mut self.queue, &mut self.awaiting_lens);
     }
 
     fn job(&self, request: &EngineRequest) -> Job {
@@ -373,6 +375,9 @@ impl<C: Compute> EngineLoop<C> {
             return self.end(0, Err(Failure::Computation(full.into())));
         }
         self.batch.wants_top = !self.batch.wants_hidden && self.tries_top(&groups);
+        if !self.batch.wants_top {
+            self.deliver();
+        }
         let mut faults = vec![None; self.active.len()];
         let before = self.model.work();
         let computed = self.forward(&groups, &mut faults);
@@ -418,36 +423,18 @@ impl<C: Compute> EngineLoop<C> {
             .filter(|(_, wanted)| **wanted)
             .map(|(place, _)| *place);
         let rows: Vec<(usize, (SequenceId, u32))> = of_rows.zip(places).collect();
-        let are_joined = groups.iter().any(|group| group.is_whole);
-        let (active, buffer) = (&mut self.active, &mut self.buffer);
-        let captured_rows = &mut self.captured_rows;
-        captured_rows.clear();
-        self.model.forward(&self.batch, &mut |found| {
-            let mut free: Vec<_> = active.iter_mut().zip(faults.iter_mut()).map(Some).collect();
-            let mut tasks: Vec<Option<RowTask<'_>>> = groups.iter().map(|_| None).collect();
-            for (number, (at, row)) in found.iter().enumerate() {
-                let Some((group, place)) = rows.get(*at).copied() else {
-                    continue;
-                };
-                let task = tasks[group].get_or_insert_with(|| {
-                    let members = groups[group].members.iter();
-                    RowTask::of(members.filter_map(|i| free[*i].take()).collect())
-                });
-                task.rows.push(TaskRow {
-                    number,
-                    place,
-                    row: *row,
-                });
-            }
-            let mut tasks: Vec<RowTask<'_>> = tasks.into_iter().flatten().collect();
-            take_all(&mut tasks, are_joined, buffer);
-            let mut needs_all = Vec::new();
-            for task in tasks {
-                captured_rows.extend(task.captured_rows);
-                needs_all.extend(task.needs_all);
-            }
-            needs_all
-        })
+        self.captured_rows.clear();
+        let mut sink = StepSink {
+            groups,
+            rows,
+            active: &mut self.active,
+            queue: &mut self.queue,
+            awaiting_lens: &mut self.awaiting_lens,
+            faults,
+            buffer: &mut self.buffer,
+            captured_rows: &mut self.captured_rows,
+        };
+        self.model.forward(&self.batch, &mut sink)
     }
 
     /// Commits the results of a step for each request, trims the cache to the committed tokens, and ends completed

@@ -1,42 +1,108 @@
 //! Hands the rows of a pass to its requests, on several threads where that is worth their start.
 
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rayon::prelude::*;
 
-use crate::engine::event::Failure;
+use crate::engine::event::{Failure, FinishReason};
+use crate::engine::sequence::Sequence;
 use crate::engine::strategy::{OutputRow, RowUse};
-use crate::model::{CapturedRow, PassRow, SequenceId};
+use crate::model::{CapturedRow, PassRow, PassSink, SequenceId};
 use lab_sampling::RowLogits;
 
-use super::EngineRequest;
+use super::{EngineRequest, RequestGroup};
 
 /// Logits that a thread looks at in the time that starting to share work takes.
 const LOGITS_OF_START: usize = 1 << 18;
 /// The time that choosing among a few logits takes, in logits that are looked at.
 const LOGITS_OF_CHOICE: usize = 1 << 13;
 
-/// The requests that share rows of a pass, with those rows.
-pub(super) struct RowTask<'a> {
-    /// The first one makes the logits that all choose from.
-    pub(super) members: Vec<(&'a mut EngineRequest, &'a mut Option<Failure>)>,
-    pub(super) rows: Vec<TaskRow<'a>>,
-    /// Rows that are needed whole, by their numbers.
-    pub(super) needs_all: Vec<usize>,
-    /// Captured logits.
-    pub(super) captured_rows: Vec<CapturedRow>,
+/// The requests of a step, as receivers of its pass.
+pub(super) struct StepSink<'a> {
+    pub(super) groups: &'a [RequestGroup],
+    /// For each row its group, and its token's place.
+    pub(super) rows: Vec<(usize, (SequenceId, u32))>,
+    pub(super) active: &'a mut [EngineRequest],
+    pub(super) queue: &'a mut VecDeque<EngineRequest>,
+    pub(super) awaiting_lens: &'a mut [(Sequence, FinishReason)],
+    /// The first fault of each request.
+    pub(super) faults: &'a mut [Option<Failure>],
+    /// Logits that are computed from several rows.
+    pub(super) buffer: &'a mut Vec<f32>,
+    pub(super) captured_rows: &'a mut Vec<CapturedRow>,
 }
 
-pub(super) struct TaskRow<'a> {
+impl PassSink for StepSink<'_> {
+    fn launched(&mut self) {
+        deliver(self.active, self.queue, self.awaiting_lens);
+    }
+
+    fn rows(&mut self, found: &[(usize, PassRow<'_>)]) -> Vec<usize> {
+        let requests = self.active.iter_mut().zip(self.faults.iter_mut());
+        let mut free: Vec<_> = requests.map(Some).collect();
+        let mut tasks: Vec<Option<RowTask<'_>>> = self.groups.iter().map(|_| None).collect();
+        for (number, (at, row)) in found.iter().enumerate() {
+            let Some((group, place)) = self.rows.get(*at).copied() else {
+                continue;
+            };
+            let task = tasks[group].get_or_insert_with(|| {
+                let members = self.groups[group].members.iter();
+                RowTask::of(members.filter_map(|i| free[*i].take()).collect())
+            });
+            task.rows.push(TaskRow {
+                number,
+                place,
+                row: *row,
+            });
+        }
+        let mut tasks: Vec<RowTask<'_>> = tasks.into_iter().flatten().collect();
+        let are_joined = self.groups.iter().any(|group| group.is_whole);
+        take_all(&mut tasks, are_joined, self.buffer);
+        let mut needs_all = Vec::new();
+        for task in tasks {
+            self.captured_rows.extend(task.captured_rows);
+            needs_all.extend(task.needs_all);
+        }
+        needs_all
+    }
+}
+
+/// Delivers the events of requests.
+pub(super) fn deliver(
+    active: &mut [EngineRequest],
+    queue: &mut VecDeque<EngineRequest>,
+    awaiting_lens: &mut [(Sequence, FinishReason)],
+) {
+    let awaiting_lens = awaiting_lens.iter_mut().map(|(sequence, _)| sequence);
+    let requests = active.iter_mut().chain(queue);
+    let sequences = requests.map(|request| &mut request.sequence);
+    for sequence in sequences.chain(awaiting_lens) {
+        sequence.answer.deliver();
+    }
+}
+
+/// The requests that share rows of a pass, with those rows.
+struct RowTask<'a> {
+    /// The first one makes the logits that all choose from.
+    members: Vec<(&'a mut EngineRequest, &'a mut Option<Failure>)>,
+    rows: Vec<TaskRow<'a>>,
+    /// Rows that are needed whole, by their numbers.
+    needs_all: Vec<usize>,
+    /// Captured logits.
+    captured_rows: Vec<CapturedRow>,
+}
+
+struct TaskRow<'a> {
     /// The number of the row among those that the model handed out together.
-    pub(super) number: usize,
-    pub(super) place: (SequenceId, u32),
-    pub(super) row: PassRow<'a>,
+    number: usize,
+    place: (SequenceId, u32),
+    row: PassRow<'a>,
 }
 
 /// Lets all requests take their rows. `buffer` keeps logits that are made of several rows, until the last of them, which may come with
 /// later rows; no rows `are_joined` otherwise.
-pub(super) fn take_all(tasks: &mut [RowTask<'_>], are_joined: bool, buffer: &mut Vec<f32>) {
+fn take_all(tasks: &mut [RowTask<'_>], are_joined: bool, buffer: &mut Vec<f32>) {
     let logits = tasks.iter().flat_map(|task| {
         let logits = |of: &TaskRow<'_>| match of.row.logits {
             RowLogits::All(logits) => logits.len(),
@@ -54,7 +120,7 @@ pub(super) fn take_all(tasks: &mut [RowTask<'_>], are_joined: bool, buffer: &mut
 
 impl<'a> RowTask<'a> {
     /// Requests that share rows, without any yet.
-    pub(super) fn of(members: Vec<(&'a mut EngineRequest, &'a mut Option<Failure>)>) -> Self {
+    fn of(members: Vec<(&'a mut EngineRequest, &'a mut Option<Failure>)>) -> Self {
         Self {
             members,
             rows: Vec::new(),
