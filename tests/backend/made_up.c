@@ -3,8 +3,13 @@
 // the type of its result or of its first source if only that one is meant (`SET_ROWS:q8_0,FLASH_ATTN_EXT`).
 // MADE_UP_LOADS says how weights get there: `async` (copies from memory of its own kind are carried out as late as is
 // allowed) or `in place` (it uses the host's memory).
+// MADE_UP_QUEUE makes it compute and copy on a thread of its own, as a GPU does, with the given latencies in microseconds: of a
+// launch, of a copy, of a graph (`5,8,8000`). What it did is in the file MADE_UP_REPORT.
+#include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "ggml-backend-impl.h"
 #include "ggml-cpu.h"
@@ -86,6 +91,147 @@ static void event_free(ggml_backend_dev_t dev, ggml_backend_event_t event) { (vo
 static void event_record(ggml_backend_t backend, ggml_backend_event_t event) { (void) backend; event->context = (void *) n_begun; }
 static void event_synchronize(ggml_backend_dev_t dev, ggml_backend_event_t event) { (void) dev; carry_out((size_t) event->context); }
 
+// A queue, which a thread works off.
+
+enum kind { SET, GET, COMPUTE };
+
+struct command {
+    enum kind            kind;
+    struct ggml_tensor * tensor;
+    void *               host;
+    size_t               offset;
+    size_t               size;
+    struct ggml_cgraph * graph;
+};
+
+#define MAX_COMMANDS 4096
+
+static struct command  commands[MAX_COMMANDS];
+static size_t          n_queued, n_worked;
+static pthread_mutex_t queue_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t  queue_moved = PTHREAD_COND_INITIALIZER;
+static ggml_backend_t  queue_cpu;
+static long            latency[3]; // of a launch, a copy, a graph
+static long            n_graphs, n_sets, n_gets, n_waits, bytes_set, bytes_got, n_replays, busy, idle;
+
+static long now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * 1000000L + time.tv_nsec / 1000;
+}
+
+static void pass_until(long end) {
+    const long left = end - now();
+    if (left > 0) {
+        nanosleep(&(struct timespec) { left / 1000000, left % 1000000 * 1000 }, NULL);
+    }
+}
+
+static void report(void) {
+    const char * path = getenv("MADE_UP_REPORT");
+    FILE *       file = path != NULL ? fopen(path, "w") : NULL;
+    if (file != NULL) {
+        fprintf(file,
+            "{\"graphs\": %ld, \"replays\": %ld, \"sets\": %ld, \"gets\": %ld, \"waits\": %ld, \"bytes_set\": %ld, "
+            "\"bytes_got\": %ld, \"busy\": %ld, \"idle\": %ld}\n",
+            n_graphs, n_replays, n_sets, n_gets, n_waits, bytes_set, bytes_got, busy, idle);
+        fclose(file);
+    }
+}
+
+static void work_off(const struct command * command) {
+    static const struct ggml_cgraph * last;
+    static uint64_t                   last_uid;
+    const long                        began = now();
+    switch (command->kind) {
+        case SET:
+            memcpy((char *) command->tensor->data + command->offset, command->host, command->size);
+            n_sets++, bytes_set += command->size;
+            pass_until(began + latency[1]);
+            break;
+        case GET:
+            memcpy(command->host, (const char *) command->tensor->data + command->offset, command->size);
+            n_gets++, bytes_got += command->size;
+            pass_until(began + latency[1]);
+            break;
+        case COMPUTE:
+            ggml_backend_graph_compute(queue_cpu, command->graph);
+            n_graphs++;
+            n_replays += command->graph == last && command->graph->uid == last_uid;
+            last = command->graph, last_uid = command->graph->uid;
+            pass_until(began + latency[0] + latency[2]);
+            break;
+    }
+    busy += now() - began;
+}
+
+static void * work(void * unused) {
+    (void) unused;
+    pthread_mutex_lock(&queue_lock);
+    while (true) {
+        const long began = now();
+        while (n_worked == n_queued) {
+            pthread_cond_wait(&queue_moved, &queue_lock);
+        }
+        // Waiting for the first graph of a run of steps is not idling between two.
+        if (now() - began < 50000) {
+            idle += now() - began;
+        }
+        const struct command command = commands[n_worked % MAX_COMMANDS];
+        pthread_mutex_unlock(&queue_lock);
+        work_off(&command);
+        pthread_mutex_lock(&queue_lock);
+        n_worked++;
+        if (command.kind == COMPUTE) {
+            report();
+        }
+        pthread_cond_broadcast(&queue_moved);
+    }
+    return NULL;
+}
+
+static void put(struct command command) {
+    pthread_mutex_lock(&queue_lock);
+    GGML_ASSERT(n_queued < n_worked + MAX_COMMANDS);
+    commands[n_queued++ % MAX_COMMANDS] = command;
+    pthread_cond_broadcast(&queue_moved);
+    pthread_mutex_unlock(&queue_lock);
+}
+
+static void queue_set(ggml_backend_t backend, struct ggml_tensor * to, const void * from, size_t offset, size_t size) {
+    (void) backend;
+    put((struct command) { .kind = SET, .tensor = to, .host = (void *) from, .offset = offset, .size = size });
+}
+
+static void queue_get(ggml_backend_t backend, const struct ggml_tensor * from, void * to, size_t offset, size_t size) {
+    (void) backend;
+    put((struct command) { .kind = GET, .tensor = (struct ggml_tensor *) from, .host = to, .offset = offset, .size = size });
+}
+
+static enum ggml_status queue_compute(ggml_backend_t backend, struct ggml_cgraph * graph) {
+    (void) backend;
+    put((struct command) { .kind = COMPUTE, .graph = graph });
+    return GGML_STATUS_SUCCESS;
+}
+
+static void queue_synchronize(ggml_backend_t backend) {
+    (void) backend;
+    pthread_mutex_lock(&queue_lock);
+    n_waits += n_worked < n_queued;
+    while (n_worked < n_queued) {
+        pthread_cond_wait(&queue_moved, &queue_lock);
+    }
+    pthread_mutex_unlock(&queue_lock);
+}
+
+static void start_queue(const char * latencies, ggml_backend_t cpu_backend) {
+    pthread_t thread;
+    queue_cpu = cpu_backend;
+    sscanf(latencies, "%ld,%ld,%ld", &latency[0], &latency[1], &latency[2]);
+    pthread_create(&thread, NULL, work, NULL);
+    pthread_detach(thread);
+}
+
 // Computing
 
 static const char * backend_name(ggml_backend_t backend) { (void) backend; return "Test0"; }
@@ -110,7 +256,16 @@ static ggml_backend_t device_init(ggml_backend_dev_t dev, const char * params) {
     backend->iface.get_name = backend_name;
     backend->iface.free = backend_free;
     backend->iface.graph_compute = backend_compute;
-    if (loads("async")) {
+    if (getenv("MADE_UP_QUEUE") != NULL) {
+        if (queue_cpu == NULL) {
+            start_queue(getenv("MADE_UP_QUEUE"), ggml_backend_dev_init(cpu(), params));
+            ggml_backend_cpu_set_n_threads(queue_cpu, 1);
+        }
+        backend->iface.set_tensor_async = queue_set;
+        backend->iface.get_tensor_async = queue_get;
+        backend->iface.synchronize = queue_synchronize;
+        backend->iface.graph_compute = queue_compute;
+    } else if (loads("async")) {
         backend->iface.set_tensor_async = backend_set_async;
         backend->iface.synchronize = backend_synchronize;
         backend->iface.event_record = event_record;
@@ -136,7 +291,7 @@ static void device_props(ggml_backend_dev_t dev, struct ggml_backend_dev_props *
     props->description = device_description(dev);
     props->type = device_type(dev);
     device_memory(dev, &props->memory_free, &props->memory_total);
-    const bool is_async = loads("async");
+    const bool is_async = loads("async") && getenv("MADE_UP_QUEUE") == NULL;
     props->caps = (struct ggml_backend_dev_caps) {
         .async = is_async, .host_buffer = is_async, .events = is_async, .buffer_from_host_ptr = loads("in place"),
     };

@@ -8,6 +8,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::devices::Worker;
 use crate::support::command::{Ran, ended, program, scratch};
 use crate::support::server::{Server, with};
 use crate::support::{nmse, parse_npy};
@@ -32,7 +33,7 @@ pub(crate) fn made_up(folder: &Path, name: &str, identity: &str, api_offset: i32
     let mut compiler = compiler.split_whitespace();
     let status = Command::new(compiler.next().expect("a program"))
         .args(compiler)
-        .args(["-shared", "-fPIC", "-O1", "-D_GNU_SOURCE", "-I"])
+        .args(["-shared", "-fPIC", "-O1", "-pthread", "-D_GNU_SOURCE", "-I"])
         .arg(include)
         .arg("-I")
         .arg(include.with_file_name("src"))
@@ -328,4 +329,115 @@ fn texts_by_the_highest_logits_are_those_by_all_logits() {
     let (top, log) = texts("");
     assert!(!log.contains("read whole"), "{log}");
     assert_eq!(top, whole);
+}
+
+/// What a device with a queue and latencies did while requests of mixed lengths came and went, and what the engine counted.
+struct DeviceRun {
+    report: Value,
+    metrics: String,
+}
+
+impl DeviceRun {
+    fn reported(&self, name: &str) -> f64 {
+        self.report[name].as_f64().expect(name)
+    }
+
+    fn counted(&self, name: &str) -> f64 {
+        let mut lines = self.metrics.lines();
+        let line = lines.find(|line| line.starts_with(name)).expect(name);
+        let (_, n) = line.rsplit_once(' ').expect("a number");
+        n.parse().expect(name)
+    }
+}
+
+/// Runs `n` requests, `at_once` at a time, on a device that takes these microseconds for a launch, a copy and a graph.
+fn on_queue(latencies: &str, (n, at_once): (usize, usize)) -> DeviceRun {
+    let (folder, library) = sound();
+    let report = folder.path().join("report.json");
+    let library = library.display().to_string();
+    let parallel = at_once.to_string();
+    let options = [
+        "--backend",
+        &library,
+        "--device",
+        "Test0",
+        "--gpu-layers",
+        "all",
+    ];
+    let options = [&options[..], &["--parallel", &parallel, "--in-process"]].concat();
+    let path = report.display().to_string();
+    let environment = [("MADE_UP_QUEUE", latencies), ("MADE_UP_REPORT", &path)];
+    let server = Server::with(&options, &environment);
+    let next = std::sync::atomic::AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..at_once {
+            scope.spawn(|| {
+                loop {
+                    let i = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    if i >= n {
+                        return;
+                    }
+                    let text = "word ".repeat(1 + i * 7 % 40);
+                    let (status, answer) = server.chat(json!({
+                        "messages": [{ "role": "user", "content": text }],
+                        "max_tokens": 8 + i * 13 % 50, "ignore_eos": true, "seed": i, "temperature": 0.8, "top_k": 40,
+                    }));
+                    assert_eq!(status, 200, "{answer}");
+                }
+            });
+        }
+    });
+    let (status, _, metrics) = server.raw("GET", "/metrics", "text/plain", "");
+    assert_eq!(status, 200);
+    let report = std::fs::read_to_string(report).expect("it reports");
+    DeviceRun {
+        report: serde_json::from_str(&report).expect("JSON"),
+        metrics,
+    }
+}
+
+#[test]
+fn a_step_waits_for_a_device_at_most_three_times_and_gets_little_of_it() {
+    let run = on_queue("0,0,0", (12, 4));
+    let graphs = run.reported("graphs");
+    assert_eq!(graphs, run.counted("bench_graphs_run_total"));
+    let waits = run
+        .reported("waits")
+        .max(run.counted("bench_device_waits_total"));
+    assert!(waits / graphs <= 3.0, "{waits} in {graphs}");
+    // Inputs are sent at once, after one value of the processor.
+    assert!(run.reported("sets") / graphs <= 2.0, "{}", run.report);
+    let rows = run.counted("bench_completion_tokens_total");
+    let bytes = run.reported("bytes_got");
+    assert!(bytes / rows < 2048.0, "{bytes} for {rows} rows");
+}
+
+#[test]
+fn a_worker_sends_little_of_each_row() {
+    let (mut worker, address) = Worker::listening(&[]);
+    let address = address.to_string();
+    let server = Server::start(&["--rpc", &address, "--gpu-layers", "all"]);
+    let ask = |server: &Server| {
+        let (status, answer) =
+            server.chat(json!({ "max_tokens": 30, "ignore_eos": true, "temperature": 0 }));
+        assert_eq!(status, 200, "{answer}");
+        answer["choices"][0]["message"]["content"].clone()
+    };
+    let text = ask(&server);
+    let (_, _, metrics) = server.raw("GET", "/metrics", "text/plain", "");
+    let run = DeviceRun {
+        report: Value::Null,
+        metrics,
+    };
+    let bytes = run.counted("bench_device_bytes_total{model=\"tiny-chat\",direction=\"out\"}");
+    let rows = run.counted("bench_completion_tokens_total");
+    assert!(
+        bytes > 0.0 && bytes / rows < 2048.0,
+        "{bytes} for {rows} rows"
+    );
+    drop(server);
+    worker.kill().expect("it runs");
+    worker.wait().expect("it ends");
+    // A greedy text is the same on the processor, whose rows are read whole.
+    assert_eq!(text, ask(&Server::start(&[])));
 }

@@ -116,6 +116,19 @@ impl Device {
         }
     }
 
+    /// Bytes that the libraries of the device take while they compute, besides what graphs are measured to need. `most` is the number
+    /// of elements of the largest matrix of weights.
+    ///
+    /// CUDA's pool holds a matrix in half precision where its product is made by cuBLAS, which has a workspace; recorded graphs
+    /// take some memory too.
+    pub fn temporary_bytes(self, most: u64) -> u64 {
+        const WORKSPACES: u64 = 96 << 20;
+        match self.backend_name().as_str() {
+            "CUDA" => most.saturating_mul(2).saturating_add(WORKSPACES),
+            _ => 0,
+        }
+    }
+
     /// The description by ggml; for a device of a worker, the address to which ggml is connected.
     pub(super) fn endpoint(self) -> String {
         // SAFETY: as in `name`.

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use lab_base::util::measure::Summary;
-use lab_core::model::{Batch, Model, SequenceId};
+use lab_core::model::{Batch, Model, PassCounts, PassRow, PassSink, SequenceId};
 
 use crate::cli::Failure;
 
@@ -33,6 +33,8 @@ pub(super) struct DecodeMeasurement {
     pub(super) weight_bytes: u64,
     /// Bytes of keys, values and states that a step in the middle of the run reads.
     pub(super) cache_bytes: u64,
+    /// What the steps of the last repetition did.
+    pub(super) work: PassCounts,
 }
 
 impl PrefillMeasurement {
@@ -67,18 +69,21 @@ impl DecodeMeasurement {
         repeat: usize,
     ) -> Result<Self, Failure> {
         let (mut seconds, mut steps) = (Vec::with_capacity(repeat), Vec::new());
+        let mut work = PassCounts::default();
         for run in 0..=repeat {
             match run {
                 0 => begin(model, case)?,
                 _ => go_back(model, case)?,
             }
             let mut times = Vec::with_capacity(case.n);
+            let before = model.work();
             for i in 0..case.n {
                 let start = Instant::now();
                 step(model, case, i)?;
                 times.push(start.elapsed().as_secs_f64());
             }
             if run > 0 {
+                work = model.work().since(&before);
                 seconds.push(times.iter().sum());
                 steps.append(&mut times);
             }
@@ -92,6 +97,7 @@ impl DecodeMeasurement {
             steps: summary(&steps)?,
             weight_bytes,
             cache_bytes,
+            work,
         })
     }
 
@@ -162,16 +168,27 @@ pub(super) fn forget(model: &mut Model, case: DecodeCase) {
     }
 }
 
+/// Takes rows as they come.
+struct Unread;
+
+impl PassSink for Unread {
+    fn rows(&mut self, _rows: &[(usize, PassRow<'_>)]) -> Vec<usize> {
+        Vec::new()
+    }
+}
+
 /// Decodes one token of every sequence.
 pub(super) fn step(model: &mut Model, case: DecodeCase, i: usize) -> Result<(), Failure> {
     let position = case.depth + i;
-    let mut batch = Batch::default();
+    let mut batch = Batch {
+        wants_top: true,
+        ..Batch::default()
+    };
     for sequence in 0..case.sequences {
         let token = token(model, position + 31 * sequence);
         batch.push(token, sequence as SequenceId, position as u32, true);
     }
-    model.forward(&batch)?;
-    Ok(())
+    Ok(model.forward_rows(&batch, &mut Unread)?)
 }
 
 /// Bytes of keys, values and states that a step in the middle of the run reads.

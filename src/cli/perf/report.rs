@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use lab_base::util::measure::Summary;
 use lab_base::util::wording::bytes;
+use lab_core::model::PassCounts;
 
 use super::passes::{DecodeCase, DecodeMeasurement, PrefillMeasurement};
 use super::profile::Profile;
@@ -163,6 +164,23 @@ fn decode_json(decode: &DecodeMeasurement, bandwidth: f64) -> Value {
         "cache_bytes_per_step": decode.cache_bytes,
         "bytes_per_second": decode.bytes_per_second(),
         "share_of_bandwidth": decode.bytes_per_second() / bandwidth,
+        "work_per_step": work_json(&decode.work, decode.case.n),
+    })
+}
+
+/// What `n` steps did, per step.
+fn work_json(work: &PassCounts, n: usize) -> Value {
+    let per_step = |of: u64| of as f64 / n.max(1) as f64;
+    let runs = &work.runs;
+    json!({
+        "graphs_built": per_step(work.n_built),
+        "graphs_run": per_step(runs.n_runs),
+        "graphs_replayed": per_step(runs.n_replayed),
+        "operations": per_step(runs.n_ops),
+        "attention_views": per_step(work.n_views),
+        "device_waits": per_step(runs.n_waits),
+        "bytes_in": per_step(runs.bytes_in),
+        "bytes_out": per_step(runs.bytes_out),
     })
 }
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::model::{
     self, Batch, CachedPrefix, CapturedRow, DirectHeads, DirectLogit, EncodedMedia, Lab, Model,
-    NotFinite, PassRow, RowCallback, SequenceId,
+    NotFinite, PassCounts, PassRow, PassSink, SequenceId,
 };
 use crate::models::lora::Adapter;
 use crate::models::media::PromptMedia;
@@ -64,8 +64,16 @@ pub(super) trait LabCompute {
 pub(super) trait Compute: SequenceCache + LabCompute {
     /// Runs a pass and hands out its rows, in order unless the batch wants the highest logits. A pass that fails may have handed out
     /// some rows before.
-    fn forward(&mut self, batch: &Batch, each: RowCallback<'_>) -> model::Result<()>;
+    fn forward(&mut self, batch: &Batch, sink: &mut dyn PassSink) -> model::Result<()>;
     fn pool(&mut self, rows: &[f32]) -> model::Result<Vec<f32>>;
+    /// See [`Model::computes_elsewhere`].
+    fn computes_elsewhere(&self) -> bool {
+        false
+    }
+    /// What passes did so far.
+    fn work(&self) -> PassCounts {
+        PassCounts::default()
+    }
     fn park_threads(&self);
     fn n_batch(&self) -> usize;
     /// The first value that is not finite in a pass over these tokens, in words; see [`Model::first_not_finite`].
@@ -73,21 +81,29 @@ pub(super) trait Compute: SequenceCache + LabCompute {
 }
 
 impl Compute for Model {
-    fn forward(&mut self, batch: &Batch, each: RowCallback<'_>) -> model::Result<()> {
+    fn forward(&mut self, batch: &Batch, sink: &mut dyn PassSink) -> model::Result<()> {
         let n_vocab = self.row_width();
         if batch.n_outputs() > KEPT_ROWS && !batch.wants_hidden && !batch.wants_top {
             // Text diffusion or a scored prompt: too many logits to keep them all.
             return self.forward_each(batch, &mut |first, rows: &[f32]| {
-                for (at, row) in rows.chunks_exact(n_vocab).enumerate() {
-                    each(first + at, PassRow::of(row));
-                }
+                let rows = rows.chunks_exact(n_vocab).enumerate();
+                let rows = rows.map(|(at, row)| (first + at, PassRow::of(row)));
+                sink.rows(&rows.collect::<Vec<_>>());
             });
         }
-        Self::forward_rows(self, batch, each)
+        Self::forward_rows(self, batch, sink)
     }
 
     fn pool(&mut self, rows: &[f32]) -> model::Result<Vec<f32>> {
         Self::pool(self, rows)
+    }
+
+    fn computes_elsewhere(&self) -> bool {
+        Self::computes_elsewhere(self)
+    }
+
+    fn work(&self) -> PassCounts {
+        Self::work(self)
     }
 
     fn park_threads(&self) {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use lab_base::util::lock::lock;
 
 use super::event::{FinishReason, Usage};
+use crate::model::PassCounts;
 
 /// Upper bounds of the histogram of the time to the first token, in seconds.
 static FIRST_TOKEN: [f64; 14] = [
@@ -139,6 +140,7 @@ macro_rules! counters {
             pub completion_lengths: Histogram,
             clients: Mutex<BTreeMap<Arc<str>, ClientCounts>>,
             now: Mutex<EngineLoad>,
+            work: Mutex<PassCounts>,
             /// When the current step began; none between steps.
             step: Mutex<Option<Instant>>,
         }
@@ -156,6 +158,7 @@ macro_rules! counters {
                     completion_lengths: Histogram::new(&TOKENS),
                     clients: Mutex::default(),
                     now: Mutex::default(),
+                    work: Mutex::default(),
                     step: Mutex::default(),
                 }
             }
@@ -199,6 +202,15 @@ impl Stats {
 
     pub(super) fn set_now(&self, now: EngineLoad) {
         *lock(&self.now) = now;
+    }
+
+    /// What the passes did until the last step.
+    pub fn work(&self) -> PassCounts {
+        *lock(&self.work)
+    }
+
+    pub(super) fn set_work(&self, work: PassCounts) {
+        *lock(&self.work) = work;
     }
 
     /// Time since the current step began; none between steps.

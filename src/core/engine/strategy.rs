@@ -49,7 +49,7 @@ pub(super) struct SharedInput<'s> {
 }
 
 /// A way of decoding one request. A step calls these methods in this order.
-pub(super) trait Strategy {
+pub(super) trait Strategy: Send {
     /// Whether the prompt may come from the prefix cache.
     fn reuses_prefix(&self) -> bool {
         false

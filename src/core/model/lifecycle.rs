@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::models::lora::Adapter;
 use crate::plan::{KeyTokens, Plan};
 use lab_base::ggml::rpc::Worker;
-use lab_base::ggml::{Executor, HostNumbers};
+use lab_base::ggml::{Executor, HostNumbers, WorkCounts};
 use lab_base::weights::{FileBytes, Weights};
 
 use super::adapters::{DeviceWeights, ModelAdapters};
@@ -30,6 +30,25 @@ use super::points::Points;
 use super::support;
 use super::token_sources::TokenSources;
 use super::top_rows::TopRows;
+
+impl PassCounts {
+    /// What was done since an earlier state.
+    pub fn since(&self, before: &Self) -> Self {
+        let (now, then) = (&self.runs, &before.runs);
+        Self {
+            n_built: self.n_built - before.n_built,
+            n_views: self.n_views - before.n_views,
+            runs: WorkCounts {
+                n_runs: now.n_runs - then.n_runs,
+                n_replayed: now.n_replayed - then.n_replayed,
+                n_ops: now.n_ops - then.n_ops,
+                bytes_in: now.bytes_in - then.bytes_in,
+                bytes_out: now.bytes_out - then.bytes_out,
+                n_waits: now.n_waits - then.n_waits,
+            },
+        }
+    }
+}
 
 /// A loaded model.
 pub struct Model {
@@ -68,6 +87,18 @@ pub struct Model {
     pub(super) n_checked: usize,
     /// Scratch memory on each device, in bytes.
     pub(super) compute_bytes: Vec<u64>,
+    pub(super) n_views: u64,
+}
+
+/// What the passes of a model did since it was loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PassCounts {
+    /// Graphs that were built.
+    pub n_built: u64,
+    /// Attention operations over runs, of a layer.
+    pub n_views: u64,
+    /// The runs of graphs.
+    pub runs: WorkCounts,
 }
 
 impl Model {
@@ -181,6 +212,7 @@ impl Model {
             captured_rows: Vec::new(),
             n_checked: 0,
             compute_bytes: Vec::new(),
+            n_views: 0,
         };
         model.reserve()?;
         Ok(model)
@@ -327,6 +359,15 @@ impl Model {
     /// Number of graphs of passes built so far. A pass of a recently used shape adds none.
     pub fn n_graphs(&self) -> u64 {
         self.graphs.n_built()
+    }
+
+    /// What the passes did so far.
+    pub fn work(&self) -> PassCounts {
+        PassCounts {
+            n_built: self.graphs.n_built(),
+            n_views: self.n_views,
+            runs: self.graphs.executor.counts(),
+        }
     }
 
     /// Whether each sequence has a recurrent state, which cannot be rolled back.

@@ -44,9 +44,15 @@ impl<'a> PassRow<'a> {
     }
 }
 
-/// Receives a row of results with its index, and returns whether it needs all logits of the row, if these are only the highest. It
-/// then receives the row again.
-pub type RowCallback<'a> = &'a mut dyn FnMut(usize, PassRow<'_>) -> bool;
+/// Receives the results of a pass.
+pub trait PassSink {
+    /// Devices compute while the host is free until this returns.
+    fn launched(&mut self) {}
+
+    /// Receives rows, each with its index among the outputs of the batch. Returns those of which it needs all logits, by their numbers
+    /// in the slice, and then receives each of these again.
+    fn rows(&mut self, rows: &[(usize, PassRow<'_>)]) -> Vec<usize>;
+}
 
 /// The tokens of a pass.
 #[derive(Clone, Copy)]
@@ -84,8 +90,8 @@ impl<'b> PassTokens<'b> {
 pub(super) enum RowDestination<'a> {
     /// Row `i` is kept as row `places[i]` of the model's logits, which have room for it.
     Kept(&'a [usize]),
-    /// The highest logits are kept, and all stay where they were computed.
-    Top,
+    /// The highest logits are kept, and all stay where they were computed. The sink is told when devices compute.
+    Top(&'a mut dyn PassSink),
     /// Rows are handed out.
     Each(RowsCallback<'a>),
 }
@@ -121,7 +127,8 @@ impl Model {
         let n_hidden = if batch.wants_hidden { n_outputs } else { 0 };
         let mut hidden = vec![0.0; self.plan.n_embd as usize * n_hidden];
         for (n, part) in parts.iter().enumerate() {
-            if let Err(error) = self.pass_part(part, has_states) {
+            let rows = RowDestination::Kept(&part.outputs);
+            if let Err(error) = self.pass_part(part, has_states, rows) {
                 if self.options.n_ctx > 0 {
                     let done = parts[..n].iter();
                     done.for_each(|part| self.block_manager.roll_back(&part.batch.positions));
@@ -160,18 +167,18 @@ impl Model {
     ///
     /// # Errors
     /// The errors of [`Self::forward`]. Some rows may have been handed out before.
-    pub fn forward_rows(&mut self, batch: &Batch, each: RowCallback<'_>) -> Result<()> {
+    pub fn forward_rows(&mut self, batch: &Batch, sink: &mut dyn PassSink) -> Result<()> {
         if !batch.wants_top || self.n_top(batch) == 0 {
             let (width, n_outputs) = (self.row_width(), batch.n_outputs());
             self.forward(batch)?;
             let n_embd = self.hidden.len() / n_outputs.max(1);
-            for (at, row) in self.logits.chunks_exact(width).enumerate() {
-                let row = PassRow {
-                    logits: RowLogits::All(row),
-                    hidden: &self.hidden[at * n_embd..(at + 1) * n_embd],
-                };
-                each(at, row);
-            }
+            let rows = self.logits.chunks_exact(width).enumerate();
+            let rows = rows.map(|(at, row)| {
+                let hidden = &self.hidden[at * n_embd..(at + 1) * n_embd];
+                let logits = RowLogits::All(row);
+                (at, PassRow { logits, hidden })
+            });
+            sink.rows(&rows.collect::<Vec<_>>());
             return Ok(());
         }
         let with_media = self.batch_with_media(batch);
@@ -184,7 +191,8 @@ impl Model {
         let parts = self.parts(batch);
         let mut is_sound = true;
         for (n, part) in parts.iter().enumerate() {
-            if let Err(error) = self.pass_part(part, has_states) {
+            let rows = RowDestination::Top(&mut *sink);
+            if let Err(error) = self.pass_part(part, has_states, rows) {
                 let done = parts[..n].iter();
                 done.for_each(|part| self.block_manager.roll_back(&part.batch.positions));
                 return Err(error);
@@ -193,12 +201,17 @@ impl Model {
             if parts.len() == 1 {
                 self.verify(batch, is_sound)?;
             }
-            self.hand_out(&part.outputs, each)?;
+            self.hand_out(&part.outputs, sink)?;
         }
         match parts.len() {
             1 => Ok(()),
             _ => self.verify(batch, is_sound),
         }
+    }
+
+    /// Whether devices compute while the host is free, where a batch wants the highest logits.
+    pub fn computes_elsewhere(&self) -> bool {
+        self.options.n_ctx > 0 && self.options.n_top(&self.plan) > 0
     }
 
     /// Number of highest logits that a pass over a batch gives for its rows. Not where logits are computed in parts, or where passes
@@ -211,21 +224,22 @@ impl Model {
     }
 
     /// Hands out the rows of the last pass by their highest logits. `places` has their indices.
-    fn hand_out(&mut self, places: &[usize], each: RowCallback<'_>) -> Result<()> {
+    fn hand_out(&mut self, places: &[usize], sink: &mut dyn PassSink) -> Result<()> {
         let (executor, pass) = self.graphs.split()?;
         let Some(logits) = &pass.logits else {
             return Ok(());
         };
-        for (i, at) in places.iter().enumerate() {
-            let top = PassRow {
+        let top = places.iter().enumerate().map(|(i, at)| {
+            let row = PassRow {
                 logits: RowLogits::Top(self.top.row(i)),
                 hidden: &[],
             };
-            if each(*at, top) {
-                self.row.resize(self.plan.n_vocab as usize)?;
-                executor.read_row(logits, i, &mut self.row)?;
-                each(*at, PassRow::of(&self.row));
-            }
+            (*at, row)
+        });
+        for i in sink.rows(&top.collect::<Vec<_>>()) {
+            self.row.resize(self.plan.n_vocab as usize)?;
+            executor.read_row(logits, i, &mut self.row)?;
+            sink.rows(&[(places[i], PassRow::of(&self.row))]);
         }
         Ok(())
     }
@@ -260,15 +274,16 @@ impl Model {
         self.plan.caches.iter().any(|group| group.span().is_some())
     }
 
-    fn pass_part(&mut self, part: &SubBatch, has_states: bool) -> Result<()> {
+    fn pass_part(
+        &mut self,
+        part: &SubBatch,
+        has_states: bool,
+        rows: RowDestination<'_>,
+    ) -> Result<()> {
         let tokens = PassTokens::Texts {
             batch: &part.batch,
             source: &Batch::default(),
             groups: if has_states { &part.groups } else { &[] },
-        };
-        let rows = match part.batch.wants_top && self.n_top(&part.batch) > 0 {
-            true => RowDestination::Top,
-            false => RowDestination::Kept(&part.outputs),
         };
         self.pass(tokens, rows)
     }
@@ -379,7 +394,7 @@ impl Model {
         &mut self,
         tokens: PassTokens<'_>,
         allocated: &Allocation,
-        rows: RowDestination<'_>,
+        mut rows: RowDestination<'_>,
     ) -> Result<()> {
         let none = Batch::default();
         let (batch, source) = match tokens {
@@ -392,6 +407,8 @@ impl Model {
         let is_cached = self.options.n_ctx > 0;
         let lists = (batch, source);
         let keys = VisibleKeys::of(&self.block_manager, lists, is_cached, self.is_paged);
+        let views = keys.iter().map(|keys| keys.shape().n_views());
+        self.n_views += views.max().unwrap_or(0) as u64;
         let media = self.media_of(batch)?;
         let of_tokens = self.of_tokens(batch);
         let asked = of_tokens.as_ref().unwrap_or(batch);
@@ -434,6 +451,9 @@ impl Model {
         tracing::trace_span!(target: "phase", "inputs")
             .in_scope(|| pass.inputs.write(executor, &data))?;
         tracing::trace_span!(target: "phase", "compute").in_scope(|| executor.launch())?;
+        if let RowDestination::Top(sink) = &mut rows {
+            sink.launched();
+        }
         lab::read(
             executor,
             &pass.captured_rows,
@@ -468,7 +488,7 @@ impl Model {
                 executor.read(logits, &mut self.logits)?;
                 each(0, &self.logits);
             }
-            RowDestination::Top => {
+            RowDestination::Top(_) => {
                 if let Some(top) = &pass.top {
                     self.top.read(executor, top)?;
                 }
@@ -587,7 +607,7 @@ impl Model {
                     each(at, &self.logits);
                 }
                 // So many rows have no highest logits.
-                RowDestination::Top => {}
+                RowDestination::Top(_) => {}
             }
         }
         Ok(())

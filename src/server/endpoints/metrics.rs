@@ -22,10 +22,16 @@ use crate::request::object_fields::has_word;
 const METRICS: &[&str] = &[
     "bench_accepted_tokens_total counter Draft tokens that were accepted.",
     "bench_active_sequences gauge Sequences that are active.",
+    "bench_attention_views_total counter Attention operations over runs of the KV cache, of one layer.",
     "bench_cached_tokens_total counter Tokens of prompts that were in the prefix cache.",
     "bench_completion_tokens_total counter Tokens of completions.",
+    "bench_device_bytes_total counter Bytes of inputs that were written, and of results that were read from devices other than the processor.",
+    "bench_device_waits_total counter Times that the host waited for a device other than the processor.",
     "bench_drafted_tokens_total counter Draft tokens that were read.",
     "bench_engine_deaths_total counter Times that the engine process of a model died.",
+    "bench_graphs_built_total counter Graphs of passes that were built.",
+    "bench_graphs_replayed_total counter Graphs that ran again with other inputs and nothing else changed.",
+    "bench_graphs_run_total counter Graphs that ran.",
     "bench_inter_token_seconds histogram Time between two tokens of a completion, in seconds.",
     "bench_key_completion_tokens_total counter Tokens of completions, by the name of the API key.",
     "bench_key_prompt_tokens_total counter Tokens of prompts, by the name of the API key.",
@@ -34,6 +40,7 @@ const METRICS: &[&str] = &[
     "bench_kv_blocks_used gauge KV blocks in use.",
     "bench_model_loaded gauge Whether a model is loaded.",
     "bench_model_loads_total counter Times that a model was loaded, by how that ended.",
+    "bench_operations_total counter Operations of the graphs that ran, without views.",
     "bench_preemptions_total counter Times that a request gave its place up for others.",
     "bench_prompt_tokens_total counter Tokens of prompts.",
     "bench_queue_length gauge Requests that wait in the queue.",
@@ -133,6 +140,21 @@ impl MetricsPage {
             ("bench_active_sequences", now.active.len() as u64),
         ] {
             self.number(name, model, n);
+        }
+        let work = stats.work();
+        for (name, n) in [
+            ("bench_attention_views_total", work.n_views),
+            ("bench_device_waits_total", work.runs.n_waits),
+            ("bench_graphs_built_total", work.n_built),
+            ("bench_graphs_replayed_total", work.runs.n_replayed),
+            ("bench_graphs_run_total", work.runs.n_runs),
+            ("bench_operations_total", work.runs.n_ops),
+        ] {
+            self.number(name, model, n);
+        }
+        for (direction, n) in [("in", work.runs.bytes_in), ("out", work.runs.bytes_out)] {
+            let labels = format!("{model},direction=\"{direction}\"");
+            self.number("bench_device_bytes_total", &labels, n);
         }
         if let Some((used, all)) = now.blocks {
             self.number("bench_kv_blocks_used", model, used as u64);

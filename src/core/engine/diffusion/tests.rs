@@ -17,7 +17,7 @@ use crate::engine::tests as shared;
 use crate::engine::{Event, Events, Failure, FinishReason, Limits, Request, Usage};
 use crate::model::{
     self, Batch, CachedPrefix, CapturedRow, DirectHeads, DirectLogit, EncodedMedia, Lab, PassRow,
-    RowCallback, SequenceId,
+    PassSink, SequenceId,
 };
 use crate::models::lora::Adapter;
 use crate::models::media::PromptMedia;
@@ -67,7 +67,7 @@ impl Compute for Fake {
         Ok(rows.to_vec())
     }
 
-    fn forward(&mut self, batch: &Batch, each: RowCallback<'_>) -> model::Result<()> {
+    fn forward(&mut self, batch: &Batch, sink: &mut dyn PassSink) -> model::Result<()> {
         assert!(!batch.is_empty() && batch.len() <= self.n_batch);
         if batch.tokens.contains(&POISON) {
             return Err(model::Error::Internal("poison".into()));
@@ -91,7 +91,7 @@ impl Compute for Fake {
             .filter(|(_, wanted)| **wanted);
         let rows = wanted.map(|((id, position), _)| logits(&self.texts[id].1, *position as usize));
         for (at, row) in rows.enumerate() {
-            each(at, PassRow::of(&row));
+            sink.rows(&[(at, PassRow::of(&row))]);
         }
         Ok(())
     }

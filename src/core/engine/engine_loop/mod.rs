@@ -13,7 +13,6 @@ use tokio::sync::mpsc;
 
 use crate::model::{self, Batch, CapturedRow, Points, SequenceId};
 use lab_base::tokenizer::Tokenizer;
-use lab_sampling::RowLogits;
 
 use super::client::Turns;
 use super::compute::{BLOCK, Compute};
@@ -23,11 +22,14 @@ use super::limits::Limits;
 use super::scheduler::{Budget, Job, StepPlan, plan_step};
 use super::sequence::Sequence;
 use super::stats::{ActiveSequence, EngineLoad, Stats};
-use super::strategy::{OutputRow, RowUse, Strategy};
+use super::strategy::Strategy;
 use super::submission::Order;
 
 mod admission;
+mod rows;
 mod step_results;
+
+use rows::{StepSink, deliver};
 
 /// Maximum number of draft tokens of a step, over all requests. Each costs about the computation of a token.
 const N_DRAFTED: usize = 32;
@@ -96,18 +98,6 @@ fn uses(scales: &[f32], adapter: usize) -> bool {
     scales.get(adapter).is_some_and(|scale| *scale != 0.0)
 }
 
-/// What `take` gives; none if it fails or panics, with the failure as the fault.
-fn guarded<R>(fault: &mut Option<Failure>, take: impl FnOnce() -> Result<R, Failure>) -> Option<R> {
-    let panicked = |_| Err(Failure::Computation("choosing a token panicked".into()));
-    match catch_unwind(AssertUnwindSafe(take)).unwrap_or_else(panicked) {
-        Ok(taken) => Some(taken),
-        Err(failure) => {
-            *fault = Some(failure);
-            None
-        }
-    }
-}
-
 impl<C: Compute> EngineLoop<C> {
     pub(super) fn new(model: C, tokenizer: Arc<Tokenizer>, mut limits: Limits) -> Self {
         limits.n_parallel = limits.n_parallel.max(1);
@@ -158,6 +148,7 @@ impl<C: Compute> EngineLoop<C> {
             is_prefill: sequence.is_prefill,
         });
         let blocks = self.n_blocks.zip(free);
+        self.stats.set_work(self.model.work());
         self.stats.set_now(EngineLoad {
             n_waiting: self.queue.len(),
             active: active.collect(),
@@ -236,7 +227,7 @@ impl<C: Compute> EngineLoop<C> {
         self.encode();
         self.admit();
         // Progress of requests that became active.
-        self.deliver();
+        self.deliver_unless_held();
         if self.active.is_empty() && self.awaiting_lens.is_empty() {
             return;
         }
@@ -258,18 +249,20 @@ impl<C: Compute> EngineLoop<C> {
                 self.end_lens(0, Err(panicked()));
             }
         }
-        self.deliver();
+        self.deliver_unless_held();
         self.stats.set_step(None);
+    }
+
+    /// Delivers the events of all requests, unless that can wait until devices compute the next pass.
+    fn deliver_unless_held(&mut self) {
+        if self.active.is_empty() || !self.model.computes_elsewhere() {
+            self.deliver();
+        }
     }
 
     /// Delivers the events of all requests.
     fn deliver(&mut self) {
-        let awaiting_lens = self.awaiting_lens.iter_mut().map(|(sequence, _)| sequence);
-        let requests = self.active.iter_mut().chain(&mut self.queue);
-        let sequences = requests.map(|request| &mut request.sequence);
-        for sequence in sequences.chain(awaiting_lens) {
-            sequence.answer.deliver();
-        }
+        deliver(&mut self.active, &mut self.queue, &mut self.awaiting_lens);
     }
 
     fn job(&self, request: &EngineRequest) -> Job {
@@ -382,8 +375,15 @@ impl<C: Compute> EngineLoop<C> {
             return self.end(0, Err(Failure::Computation(full.into())));
         }
         self.batch.wants_top = !self.batch.wants_hidden && self.tries_top(&groups);
+        if !self.batch.wants_top {
+            self.deliver();
+        }
         let mut faults = vec![None; self.active.len()];
-        match self.forward(&groups, &mut faults) {
+        let before = self.model.work();
+        let computed = self.forward(&groups, &mut faults);
+        let work = self.model.work().since(&before);
+        tracing::trace!(target: "phase", ?work);
+        match computed {
             Ok(()) => self.settle(&groups, faults),
             Err(error) => self.step_failed(&groups, error),
         }
@@ -416,57 +416,25 @@ impl<C: Compute> EngineLoop<C> {
         groups: &[RequestGroup],
         faults: &mut [Option<Failure>],
     ) -> model::Result<()> {
-        let (active, buffer) = (&mut self.active, &mut self.buffer);
-        let of_rows = groups.iter().flat_map(|g| std::iter::repeat_n(g, g.n_rows));
+        let of_rows = groups.iter().enumerate();
+        let of_rows = of_rows.flat_map(|(at, group)| std::iter::repeat_n(at, group.n_rows));
         let outputs = self.batch.positions.iter().zip(&self.batch.outputs);
         let places = outputs
             .filter(|(_, wanted)| **wanted)
             .map(|(place, _)| *place);
-        let rows: Vec<_> = of_rows.zip(places).collect();
-        let captured_rows = &mut self.captured_rows;
-        captured_rows.clear();
-        self.model.forward(&self.batch, &mut |at, found| {
-            let Some((group, (id, position))) = rows.get(at).copied() else {
-                return false;
-            };
-            let first = &active[group.members[0]];
-            let logits = match found.logits {
-                RowLogits::All(logits) => logits,
-                // A shared row and a recorded one are read whole.
-                RowLogits::Top(_)
-                    if group.members.len() > 1 || first.sequence.recorder.is_some() =>
-                {
-                    return true;
-                }
-                RowLogits::Top(top) => {
-                    let at = group.members[0];
-                    let EngineRequest { sequence, strategy } = &mut active[at];
-                    let take = || strategy.take_top(sequence, position as usize, top);
-                    return faults[at].is_none()
-                        && guarded(&mut faults[at], take) == Some(RowUse::NeedsAll);
-                }
-            };
-            let recorder = first.sequence.recorder.as_ref();
-            captured_rows
-                .extend(recorder.and_then(|recorder| recorder.logits((id, position), logits)));
-            let mut row = OutputRow {
-                part: (id - first.sequence.id) as usize,
-                position: position as usize,
-                logits,
-                hidden: found.hidden,
-            };
-            let Some(logits) = first.strategy.logits(&row, buffer) else {
-                return false;
-            };
-            row.logits = logits;
-            for i in &group.members {
-                let EngineRequest { sequence, strategy } = &mut active[*i];
-                if faults[*i].is_none() {
-                    guarded(&mut faults[*i], || strategy.take(sequence, &row));
-                }
-            }
-            false
-        })
+        let rows: Vec<(usize, (SequenceId, u32))> = of_rows.zip(places).collect();
+        self.captured_rows.clear();
+        let mut sink = StepSink {
+            groups,
+            rows,
+            active: &mut self.active,
+            queue: &mut self.queue,
+            awaiting_lens: &mut self.awaiting_lens,
+            faults,
+            buffer: &mut self.buffer,
+            captured_rows: &mut self.captured_rows,
+        };
+        self.model.forward(&self.batch, &mut sink)
     }
 
     /// Commits the results of a step for each request, trims the cache to the committed tokens, and ends completed

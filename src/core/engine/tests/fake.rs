@@ -7,7 +7,7 @@ use std::time::Instant;
 use crate::engine::compute::{BLOCK, Compute, LabCompute, SequenceCache};
 use crate::model::{
     self, Batch, CacheMiss, CachedPrefix, CapturedRow, DirectHeads, DirectLogit, EncodedMedia, Lab,
-    PassRow, RowCallback, SequenceId,
+    PassRow, PassSink, SequenceId,
 };
 use crate::models::lora::Adapter;
 use crate::models::media::PromptMedia;
@@ -111,7 +111,7 @@ impl Compute for Fake {
         Ok(rows.to_vec())
     }
 
-    fn forward(&mut self, batch: &Batch, each: RowCallback<'_>) -> model::Result<()> {
+    fn forward(&mut self, batch: &Batch, sink: &mut dyn PassSink) -> model::Result<()> {
         assert!(!batch.is_empty() && batch.len() <= self.n_batch);
         if batch.tokens.contains(&POISON) {
             return Err(Self::fault("poison"));
@@ -149,8 +149,8 @@ impl Compute for Fake {
         assert!(self.used() <= self.n_blocks, "no more than there is");
         let rows = self.logits.chunks_exact(N_VOCAB as usize);
         for (at, row) in rows.enumerate() {
-            if !batch.wants_top || each(at, top_of(row)) {
-                each(at, PassRow::of(row));
+            if !batch.wants_top || !sink.rows(&[(at, top_of(row))]).is_empty() {
+                sink.rows(&[(at, PassRow::of(row))]);
             }
         }
         Ok(())
