@@ -119,6 +119,7 @@ fn main() {
         "cargo::rustc-env=GGML_INCLUDE={}",
         ggml.join("include").display()
     );
+    println!("cargo::rustc-env=GGML_LIBRARY={}", out.display());
     println!(
         "cargo::rustc-env=BENCH_TARGET={}",
         env::var("TARGET").expect("cargo sets TARGET")

@@ -1053,6 +1053,24 @@ unsafe extern "C" {
     ) -> *mut ggml_tensor;
 }
 unsafe extern "C" {
+    pub fn shim_device_attention(
+        ctx: *mut ggml_context,
+        q: *mut ggml_tensor,
+        k: *mut ggml_tensor,
+        v: *mut ggml_tensor,
+        queries: *mut ggml_tensor,
+        table: *mut ggml_tensor,
+        sinks: *mut ggml_tensor,
+        scale: f32,
+        softcap: f32,
+        max_bias: f32,
+        block: i32,
+    ) -> *mut ggml_tensor;
+}
+unsafe extern "C" {
+    pub fn shim_is_device_attention(t: *const ggml_tensor) -> bool;
+}
+unsafe extern "C" {
     pub fn shim_paged_attention_max_head() -> i32;
 }
 unsafe extern "C" {

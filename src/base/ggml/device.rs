@@ -28,6 +28,9 @@ pub enum DeviceKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Device(pub(super) NonNull<sys::ggml_backend_device>);
 
+/// Environment variable: `1` has devices read block tables.
+const TABLES_VARIABLE: &str = "BENCH_DEVICE_TABLES";
+
 /// Held while ggml's registry is read or added to: it is a list that moves when it grows.
 static REGISTRY: Mutex<()> = Mutex::new(());
 
@@ -105,6 +108,14 @@ impl Device {
     pub fn name(self) -> String {
         // SAFETY: registered devices have a static name.
         unsafe { text(sys::ggml_backend_dev_name(self.as_ptr())) }
+    }
+
+    /// Whether attention on the device may read block tables, which backends of ggml itself ignore; whether it can for a
+    /// model, the device says of its operation. The kernels of this project for it have not run on a GPU, so they are
+    /// used only where `BENCH_DEVICE_TABLES` is `1`.
+    pub fn may_read_block_tables(self) -> bool {
+        let is_on = std::env::var_os(TABLES_VARIABLE).is_some_and(|value| value == "1");
+        is_on && super::library::reads_tables(&self.backend_name())
     }
 
     /// Name of the device's backend.
