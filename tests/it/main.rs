@@ -35,6 +35,7 @@ mod embeddings;
 mod faults;
 mod fields;
 mod folders;
+mod fused;
 mod golden_templates;
 mod golden_tokenizers;
 mod golden_zoo;
@@ -51,6 +52,8 @@ mod kept;
 mod keys;
 mod lab;
 mod lenient;
+#[cfg(unix)]
+mod listening;
 mod load;
 mod loading;
 mod lora;

@@ -178,6 +178,8 @@ impl AnswerStream {
         let n_cached = self.of_prompt(n_cached);
         if self.started.is_none() {
             self.started = Some(Instant::now());
+            let waited = self.caller.arrived.elapsed();
+            self.caller.stats.queue_time.add(waited);
             self.usage.cached_tokens = n_cached;
             if let Some(progress) = &mut self.progress {
                 (progress.cached, progress.processed) = (n_cached, n_cached);
@@ -364,9 +366,9 @@ impl AnswerStream {
             decode: now - prefilled,
             ..self.usage
         };
-        self.caller
-            .stats
-            .done(reason, &usage, self.caller.permit.client());
+        let client = self.caller.permit.client();
+        let took = now - self.caller.arrived;
+        self.caller.stats.done(reason, &usage, client, took);
         if let Some(ended) = &self.ended {
             let ended = ended.clone();
             self.send(Event::Ended(ended));

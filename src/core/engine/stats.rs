@@ -42,12 +42,19 @@ impl std::ops::AddAssign for ClientCounts {
     }
 }
 
-/// A histogram of durations.
+/// Upper bounds of the histograms of tokens of a request.
+static TOKENS: [f64; 17] = [
+    1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10_000.0,
+    20_000.0, 50_000.0, 100_000.0, 200_000.0,
+];
+
+/// A histogram of durations in seconds, or of numbers.
 #[derive(Debug)]
 pub struct Histogram {
     bounds: &'static [f64],
-    /// The count of each interval, and of durations above the last bound.
+    /// The count of each interval, and of values above the last bound.
     counts: Vec<AtomicU64>,
+    /// In millionths.
     sum_micros: AtomicU64,
 }
 
@@ -60,15 +67,18 @@ impl Histogram {
         }
     }
 
-    fn add(&self, time: Duration) {
-        let seconds = time.as_secs_f64();
-        let at = self.bounds.partition_point(|bound| *bound < seconds);
+    pub(super) fn add(&self, time: Duration) {
+        self.add_value(time.as_secs_f64());
+    }
+
+    fn add_value(&self, value: f64) {
+        let at = self.bounds.partition_point(|bound| *bound < value);
         self.counts[at].fetch_add(1, Ordering::Relaxed);
-        let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let micros = (value * 1e6).round() as u64;
         self.sum_micros.fetch_add(micros, Ordering::Relaxed);
     }
 
-    /// The bounds in seconds, each with the number of durations not above it.
+    /// The bounds, each with the number of values not above it.
     pub fn cumulative(&self) -> Vec<(f64, u64)> {
         let mut n = 0;
         let counts = self.counts.iter().map(|count| {
@@ -79,7 +89,7 @@ impl Histogram {
         bounds.zip(counts).collect()
     }
 
-    /// Sum of all durations in seconds.
+    /// Sum of all values.
     pub fn sum(&self) -> f64 {
         self.sum_micros.load(Ordering::Relaxed) as f64 / 1e6
     }
@@ -118,6 +128,16 @@ macro_rules! counters {
             pub first_token: Histogram,
             /// Time between two tokens of a completion.
             pub between_tokens: Histogram,
+            /// Time from the arrival of a request to its end.
+            pub request_time: Histogram,
+            /// Time from the arrival of a request to its first step.
+            pub queue_time: Histogram,
+            /// Time from the first step of a request to the end of its prompt.
+            pub prefill_time: Histogram,
+            /// Tokens of the prompt of a request.
+            pub prompt_lengths: Histogram,
+            /// Tokens of the completion of a request.
+            pub completion_lengths: Histogram,
             clients: Mutex<BTreeMap<Arc<str>, ClientCounts>>,
             now: Mutex<EngineLoad>,
             work: Mutex<PassCounts>,
@@ -131,6 +151,11 @@ macro_rules! counters {
                     $($name: AtomicU64::new(0),)*
                     first_token: Histogram::new(&FIRST_TOKEN),
                     between_tokens: Histogram::new(&BETWEEN_TOKENS),
+                    request_time: Histogram::new(&FIRST_TOKEN),
+                    queue_time: Histogram::new(&FIRST_TOKEN),
+                    prefill_time: Histogram::new(&FIRST_TOKEN),
+                    prompt_lengths: Histogram::new(&TOKENS),
+                    completion_lengths: Histogram::new(&TOKENS),
                     clients: Mutex::default(),
                     now: Mutex::default(),
                     work: Mutex::default(),
@@ -152,6 +177,8 @@ counters! {
     n_cancelled,
     /// Requests that were refused because too many waited.
     n_refused,
+    /// Times that a request gave its place up for others.
+    n_preempted,
     prompt_tokens,
     /// Tokens of prompts that were in the prefix cache.
     cached_tokens,
@@ -198,7 +225,13 @@ impl Stats {
     }
 
     /// Counts a request that is complete, also for its client.
-    pub(super) fn done(&self, reason: FinishReason, usage: &Usage, client: &Arc<str>) {
+    pub(super) fn done(
+        &self,
+        reason: FinishReason,
+        usage: &Usage,
+        client: &Arc<str>,
+        took: Duration,
+    ) {
         match reason {
             FinishReason::Stop => count(&self.n_stopped, 1),
             FinishReason::Length => count(&self.n_cut, 1),
@@ -208,6 +241,11 @@ impl Stats {
         count(&self.completion_tokens, usage.completion_tokens);
         count(&self.drafted_tokens, usage.drafted_tokens);
         count(&self.accepted_tokens, usage.accepted_tokens);
+        self.request_time.add(took);
+        self.prefill_time.add(usage.prefill);
+        self.prompt_lengths.add_value(usage.prompt_tokens as f64);
+        let length = usage.completion_tokens as f64;
+        self.completion_lengths.add_value(length);
         let mut clients = lock(&self.clients);
         let is_known = clients.len() < MAX_CLIENTS || clients.contains_key(client);
         let name = if is_known {
@@ -251,9 +289,14 @@ mod tests {
             ..Usage::default()
         };
         for i in 0..MAX_CLIENTS + 5 {
-            stats.done(FinishReason::Stop, &usage, &i.to_string().into());
+            stats.done(
+                FinishReason::Stop,
+                &usage,
+                &i.to_string().into(),
+                Duration::ZERO,
+            );
         }
-        stats.done(FinishReason::Length, &usage, &"7".into());
+        stats.done(FinishReason::Length, &usage, &"7".into(), Duration::ZERO);
         let clients = stats.clients();
         assert_eq!(clients.len(), MAX_CLIENTS + 1);
         let of = |name: &str| clients[name];

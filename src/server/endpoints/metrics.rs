@@ -1,7 +1,7 @@
 //! `GET /metrics`: counters and gauges of the engines, as text for Prometheus.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,7 +9,8 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
-use lab_core::engine::stats::{ClientCounts, Histogram, Stats};
+use lab_core::engine::stats::{ClientCounts, EngineLoad, Histogram, Stats};
+use lab_core::plan::BLOCK_LEN;
 
 use crate::Pool;
 use crate::http::client::name_of;
@@ -40,10 +41,29 @@ const METRICS: &[&str] = &[
     "bench_model_loaded gauge Whether a model is loaded.",
     "bench_model_loads_total counter Times that a model was loaded, by how that ended.",
     "bench_operations_total counter Operations of the graphs that ran, without views.",
+    "bench_preemptions_total counter Times that a request gave its place up for others.",
     "bench_prompt_tokens_total counter Tokens of prompts.",
     "bench_queue_length gauge Requests that wait in the queue.",
+    "bench_request_completion_tokens histogram Tokens of the completion of a request.",
+    "bench_request_prefill_seconds histogram \
+     Time from the first step of a request to the end of its prompt, in seconds.",
+    "bench_request_prompt_tokens histogram Tokens of the prompt of a request.",
+    "bench_request_queue_seconds histogram \
+     Time from the arrival of a request to its first step, in seconds.",
+    "bench_request_seconds histogram Time from the arrival of a request to its end, in seconds.",
     "bench_requests_total counter Requests of the engine by outcome, one for each completion or text.",
     "bench_time_to_first_token_seconds histogram \
+     Time from the arrival of a request to its first token, in seconds.",
+    // What routers read, under vLLM's names.
+    "vllm:cache_config_info gauge Tokens of a KV block and number of blocks, as labels.",
+    "vllm:generation_tokens_total counter Tokens of completions.",
+    "vllm:inter_token_latency_seconds histogram \
+     Time between two tokens of a completion, in seconds.",
+    "vllm:kv_cache_usage_perc gauge Part of the KV blocks that is in use, at most 1.",
+    "vllm:num_requests_running gauge Sequences that are active.",
+    "vllm:num_requests_waiting gauge Requests that wait in the queue.",
+    "vllm:prompt_tokens_total counter Tokens of prompts.",
+    "vllm:time_to_first_token_seconds histogram \
      Time from the arrival of a request to its first token, in seconds.",
 ];
 
@@ -61,7 +81,7 @@ fn label(name: &str) -> String {
 }
 
 impl MetricsPage {
-    fn number(&mut self, name: &'static str, labels: &str, value: u64) {
+    fn number(&mut self, name: &'static str, labels: &str, value: impl Display) {
         let lines = self.0.entry(name).or_default();
         let _ = writeln!(lines, "{name}{{{labels}}} {value}");
     }
@@ -115,6 +135,7 @@ impl MetricsPage {
             ),
             ("bench_drafted_tokens_total", read(&stats.drafted_tokens)),
             ("bench_accepted_tokens_total", read(&stats.accepted_tokens)),
+            ("bench_preemptions_total", read(&stats.n_preempted)),
             ("bench_queue_length", now.n_waiting as u64),
             ("bench_active_sequences", now.active.len() as u64),
         ] {
@@ -140,12 +161,49 @@ impl MetricsPage {
             self.number("bench_kv_blocks", model, all as u64);
         }
         self.clients(stats, model);
+        for (name, histogram) in [
+            ("bench_time_to_first_token_seconds", &stats.first_token),
+            ("bench_inter_token_seconds", &stats.between_tokens),
+            ("bench_request_seconds", &stats.request_time),
+            ("bench_request_queue_seconds", &stats.queue_time),
+            ("bench_request_prefill_seconds", &stats.prefill_time),
+            ("bench_request_prompt_tokens", &stats.prompt_lengths),
+            ("bench_request_completion_tokens", &stats.completion_lengths),
+        ] {
+            self.histogram(name, model, histogram);
+        }
+        self.routed(stats, &now, &model.replacen("model=", "model_name=", 1));
+    }
+
+    /// What routers between servers read, such as the endpoint picker of the Gateway API: vLLM's names and labels.
+    fn routed(&mut self, stats: &Stats, now: &EngineLoad, model: &str) {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        for (name, n) in [
+            ("vllm:num_requests_running", now.active.len() as u64),
+            ("vllm:num_requests_waiting", now.n_waiting as u64),
+            ("vllm:prompt_tokens_total", read(&stats.prompt_tokens)),
+            (
+                "vllm:generation_tokens_total",
+                read(&stats.completion_tokens),
+            ),
+        ] {
+            self.number(name, model, n);
+        }
+        let (used, all) = now.blocks.unwrap_or((0, 0));
+        let share = used as f64 / all.max(1) as f64;
+        self.number("vllm:kv_cache_usage_perc", model, share);
+        let labels = format!("{model},block_size=\"{BLOCK_LEN}\",num_gpu_blocks=\"{all}\"");
+        self.number("vllm:cache_config_info", &labels, 1);
         self.histogram(
-            "bench_time_to_first_token_seconds",
+            "vllm:time_to_first_token_seconds",
             model,
             &stats.first_token,
         );
-        self.histogram("bench_inter_token_seconds", model, &stats.between_tokens);
+        self.histogram(
+            "vllm:inter_token_latency_seconds",
+            model,
+            &stats.between_tokens,
+        );
     }
 
     /// The counts of API keys by their names; those without a name are one. Without keys there is nothing.

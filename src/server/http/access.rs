@@ -147,8 +147,15 @@ impl Access {
         self.origins.iter().any(is_it) || origin.to_str().is_ok_and(is_of_machine)
     }
 
-    /// Whether the page that sent a request came from this server.
+    /// Whether the page that sent a request came from this server: the browser says so, or its origin has the name of the
+    /// server. No page can set this header. Behind a proxy the name may be another one.
     fn is_own(&self, origin: &HeaderValue, headers: &HeaderMap) -> bool {
+        if headers
+            .get("sec-fetch-site")
+            .is_some_and(|site| site == "same-origin")
+        {
+            return true;
+        }
         let host = headers.get(header::HOST).map(HeaderValue::as_bytes);
         let origin = origin.to_str().ok().and_then(|o| o.split_once("://"));
         origin.is_some_and(|(_, origin)| Some(origin.as_bytes()) == host)
@@ -346,6 +353,29 @@ mod tests {
             assert_eq!(with(&access, bad), Some("origin_not_allowed"), "{bad}");
         }
         assert_eq!(with(&access, ""), Some("origin_not_allowed"));
+        // What a browser says of a page of the server's own behind a proxy that changes the name.
+        let by_browser = |site: &str| {
+            let host = ("host", "127.0.0.1:11116");
+            checked(
+                &access,
+                &[
+                    host,
+                    ("origin", "https://chat.example"),
+                    ("sec-fetch-site", site),
+                ],
+            )
+        };
+        assert_eq!(by_browser("same-origin"), None);
+        for other in ["same-site", "cross-site", "none", ""] {
+            assert_eq!(by_browser(other), Some("origin_not_allowed"), "{other}");
+        }
+        // A name that was pointed at this server has pages of its own, and is refused by its host.
+        let rebound = [
+            ("host", "evil.example"),
+            ("origin", "https://evil.example"),
+            ("sec-fetch-site", "same-origin"),
+        ];
+        assert_eq!(checked(&access, &rebound), Some("host_not_allowed"));
         let none = Access::new(Arc::default(), vec!["null".into()], Vec::new());
         assert_eq!(with(&none, "null"), None);
         let all = Access::new(Arc::default(), vec!["*".into()], Vec::new());

@@ -367,7 +367,8 @@ mod tests {
             };
             let path = folder.path().join("one.safetensors");
             let none = serde_json::Map::new();
-            arrays::write(&path, ArrayFormat::Safetensors, &[row], &none).expect("written");
+            let target = OutputPath::replacing(&path);
+            arrays::write(target, ArrayFormat::Safetensors, &[row], &none).expect("written");
             fs::read(&path).expect("readable")
         };
         let own = folder.path().join("vectors");

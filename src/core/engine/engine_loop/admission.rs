@@ -18,6 +18,7 @@ use super::super::pooling::PoolingStrategy;
 use super::super::recorder::Recorder;
 use super::super::scheduler::can_start;
 use super::super::sequence::Sequence;
+use super::super::stats;
 use super::super::strategy::Strategy;
 use super::super::submission::{CheckedRequest, Decoding, Submitted};
 use super::super::thinking::ThinkingBudget;
@@ -324,6 +325,7 @@ impl<C: Compute> EngineLoop<C> {
     pub(super) fn preempt(&mut self, at: usize) {
         let mut request = self.active.remove(at);
         tracing::debug!(sequence = request.sequence.id, "preempted");
+        stats::count(&self.stats.n_preempted, 1);
         self.release(&request.sequence);
         request.sequence.suspend();
         self.queue.push_front(request);
