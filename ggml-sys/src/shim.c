@@ -57,6 +57,15 @@ ggml_backend_buffer_t shim_tensor_buffer(const struct ggml_tensor * t) {
 
 void shim_tensor_set_buffer(struct ggml_tensor * t, ggml_backend_buffer_t buffer) { t->buffer = buffer; }
 
+void shim_view_move(struct ggml_tensor * t, int64_t bytes) {
+    t->view_offs += bytes;
+    if (t->data != NULL) {
+        t->data = (char *) t->data + bytes;
+    }
+}
+
+size_t shim_view_offset(const struct ggml_tensor * t) { return t->view_offs; }
+
 void shim_view_in_buffer(struct ggml_tensor * t) {
     const struct ggml_tensor * of = t->view_src;
     if (of == NULL || t->buffer != NULL || of->buffer == NULL || of->buffer->usage != GGML_BACKEND_BUFFER_USAGE_WEIGHTS) {

@@ -14,7 +14,7 @@ use crate::plan::BLOCK_LEN;
 /// Number of positions of a KV block.
 pub(super) const BLOCK: usize = BLOCK_LEN as usize;
 
-/// Maximum number of rows of a pass for which all logits are kept until the pass ends.
+/// Number of rows of a pass for which all logits are kept until the pass ends, or as many as sequences run.
 const KEPT_ROWS: usize = 64;
 
 /// Receives the logits `[n_vocab]` of a row and its hidden state `[n_embd]` after the final norm. The hidden state
@@ -78,7 +78,8 @@ pub(super) trait Compute: SequenceCache + LabCompute {
 impl Compute for Model {
     fn forward(&mut self, batch: &Batch, each: RowCallback<'_>) -> model::Result<()> {
         let n_vocab = self.row_width();
-        if batch.n_outputs() > KEPT_ROWS && !batch.wants_hidden {
+        let n_kept = KEPT_ROWS.max(self.options().n_seqs);
+        if batch.n_outputs() > n_kept && !batch.wants_hidden {
             // Text diffusion or a scored prompt: too many logits to keep them all.
             return self.forward_each(batch, &mut |_, rows: &[f32]| {
                 rows.chunks_exact(n_vocab).for_each(|row| each(row, &[]));
